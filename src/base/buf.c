@@ -1,0 +1,114 @@
+#include "base/buf.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/mem.h"
+
+enum { FIRST_ROOM = 256 };
+
+struct buf buf_make(struct arena *arena, size_t cap)
+{
+    return (struct buf){ .arena = arena, .cap = cap };
+}
+
+void buf_done(struct buf *buf)
+{
+    if (!buf->arena && buf->data)
+        free(buf->data - buf->dropped);
+    *buf = (struct buf){ .cap = buf->cap, .arena = buf->arena };
+}
+
+char *buf_reserve(struct buf *buf, size_t size)
+{
+    if (buf->overflowed || size > buf->cap || buf->len > buf->cap - size) {
+        buf->overflowed = true;
+        return NULL;
+    }
+    size_t need = buf->len + size;
+    if (need <= buf->room)
+        return buf->data + buf->len;
+    /* Before growing, use the room that dropped bytes left in front, once it is worth the copy. */
+    if (buf->dropped >= buf->len && need <= buf->room + buf->dropped) {
+        char *start = buf->data - buf->dropped;
+        memmove(start, buf->data, buf->len);
+        buf->data = start;
+        buf->room += buf->dropped;
+        buf->dropped = 0;
+        return buf->data + buf->len;
+    }
+    size_t room = MAX(buf->room, (size_t)FIRST_ROOM);
+    while (room < need)
+        room *= 2;
+    if (room > buf->cap)
+        room = buf->cap;
+    char *bigger = buf->arena ? arena_alloc(buf->arena, room) : mem_new(room);
+    if (buf->len)
+        memcpy(bigger, buf->data, buf->len);
+    if (!buf->arena && buf->data)
+        free(buf->data - buf->dropped);
+    buf->data = bigger;
+    buf->room = room;
+    buf->dropped = 0;
+    return buf->data + buf->len;
+}
+
+void buf_grew(struct buf *buf, size_t size)
+{
+    assert(size <= buf->room - buf->len);
+    buf->len += size;
+}
+
+void buf_add(struct buf *buf, struct str s)
+{
+    if (s.len == 0)
+        return;
+    char *room = buf_reserve(buf, s.len);
+    if (!room)
+        return;
+    memcpy(room, s.at, s.len);
+    buf->len += s.len;
+}
+
+void buf_add_char(struct buf *buf, char c)
+{
+    buf_add(buf, str_of(&c, 1));
+}
+
+void buf_format(struct buf *buf, const char *format, ...)
+{
+    va_list args, again;
+
+    va_start(args, format);
+    va_copy(again, args);
+    int len = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    /* vsnprintf wants a byte for its zero; the buf does not count it. */
+    char *room = len < 0 ? NULL : buf_reserve(buf, (size_t)len + 1);
+    if (room) {
+        (void)vsnprintf(room, (size_t)len + 1, format, again);
+        buf->len += (size_t)len;
+    }
+    va_end(again);
+}
+
+void buf_drop(struct buf *buf, size_t size)
+{
+    assert(size <= buf->len);
+    buf->data += size;
+    buf->dropped += size;
+    buf->room -= size;
+    buf->len -= size;
+    if (buf->len == 0 && buf->data) {
+        buf->data -= buf->dropped;
+        buf->room += buf->dropped;
+        buf->dropped = 0;
+    }
+}
+
+void buf_clear(struct buf *buf)
+{
+    buf->overflowed = false;
+    buf_drop(buf, buf->len);
+}

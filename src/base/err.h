@@ -1,0 +1,53 @@
+/*
+ * err.h - why something did not work, on the caller's stack.
+ *
+ * What can fail returns bool (or a pointer), is marked must_use, and fills a struct err. Nothing to allocate, nothing
+ * to free; it crosses between our processes as it is.
+ *
+ *   err_set   a fact for whoever asked: the message is a sentence fit to show them
+ *   err_sys   a system call said no: errno is kept, the kind follows from it
+ *   err_wrap  who was asking: goes to the trail, which only our own log sees
+ *
+ * All three return false, so that `return err_set(…)` reads as what it does. Code that fails does not log; code that
+ * decides what to do about it does, once.
+ */
+#ifndef BASE_ERR_H
+#define BASE_ERR_H
+
+#include <stdbool.h>
+
+#include "base/attr.h"
+
+/* What the asker can do about it. Tables in api/, guest/ and cli/ turn these into statuses and exit codes. */
+enum err_kind {
+    ERR_NONE = 0,
+    ERR_INVALID,     /* ask differently */
+    ERR_DENIED,      /* you may not */
+    ERR_NOT_FOUND,   /* there is no such thing */
+    ERR_CONFLICT,    /* not in the state it is in now */
+    ERR_LIMIT,       /* too much, too many, too large */
+    ERR_TIMEOUT,     /* it took too long */
+    ERR_UNAVAILABLE, /* not now; perhaps later */
+    ERR_INTERNAL,    /* our fault */
+    ERR_KIND_COUNT,
+};
+
+struct err {
+    enum err_kind kind;
+    int sys;           /* errno, or 0 */
+    char message[160]; /* one sentence, fit to show whoever asked */
+    char trail[352];   /* how we got here, for our own log */
+};
+
+extern const char *const err_kind_name[ERR_KIND_COUNT];
+
+bool err_set(struct err *err, enum err_kind kind, const char *format, ...) printf_like(3, 4);
+bool err_sys(struct err *err, const char *format, ...) printf_like(2, 3);
+/* The same for code that has the error number in hand instead of in errno. */
+bool err_sys_num(struct err *err, int number, const char *format, ...) printf_like(3, 4);
+bool err_wrap(struct err *err, const char *format, ...) printf_like(2, 3);
+
+/* "trail: message", for a log line. Points into a buffer of the calling thread. */
+const char *err_text(const struct err *err);
+
+#endif

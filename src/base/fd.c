@@ -1,0 +1,147 @@
+#include "base/fd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/mem.h"
+
+void fd_close(int *fd_at)
+{
+    int saved = errno;
+
+    if (*fd_at >= 0)
+        (void)close(*fd_at); /* EINTR and EIO alike leave the descriptor closed on Linux */
+    *fd_at = -1;
+    errno = saved;
+}
+
+bool fd_read_all(int fd, size_t cap, char **out_text, size_t *out_len, struct err *err)
+{
+    auto_buf struct buf text = buf_make(NULL, cap + 2); /* one to notice too much, one for the zero */
+
+    for (;;) {
+        size_t want = MIN((size_t)65536, cap + 1 - text.len);
+        if (want == 0)
+            return err_set(err, ERR_LIMIT, "more than %zu bytes to read", cap);
+        char *room = buf_reserve(&text, want);
+        ssize_t n = read(fd, room, want);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return err_sys(err, "read");
+        if (n == 0)
+            break;
+        buf_grew(&text, (size_t)n);
+    }
+    size_t len = text.len;
+    buf_add_char(&text, '\0');
+    *out_text = take_ptr(&text.data);
+    if (out_len)
+        *out_len = len;
+    return true;
+}
+
+bool fd_write_all(int fd, struct str bytes, struct err *err)
+{
+    while (bytes.len) {
+        ssize_t n = write(fd, bytes.at, bytes.len);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return err_sys(err, "write");
+        bytes.at += n;
+        bytes.len -= (size_t)n;
+    }
+    return true;
+}
+
+bool fd_write_file(int dir_fd, const char *path, struct str bytes, struct err *err)
+{
+    auto_close int fd = openat(dir_fd, path, O_WRONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return err_sys(err, "open %s", path);
+    /* One write: a knob takes its value whole or not at all. */
+    ssize_t n = write(fd, bytes.at, bytes.len);
+    if (n != (ssize_t)bytes.len)
+        return err_sys(err, "write '%.*s' to %s", (int)MIN(bytes.len, (size_t)40), bytes.at, path);
+    return true;
+}
+
+bool fd_read_file(int dir_fd, const char *path, size_t cap, char **out_text, size_t *out_len, struct err *err)
+{
+    auto_close int fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return err_sys(err, "open %s", path);
+    return fd_read_all(fd, cap, out_text, out_len, err) || err_wrap(err, "read %s", path);
+}
+
+bool fd_replace_file(int dir_fd, const char *path, struct str bytes, unsigned mode, struct err *err)
+{
+    char draft[512];
+
+    if ((size_t)snprintf(draft, sizeof draft, "%s.new", path) >= sizeof draft)
+        return err_set(err, ERR_INVALID, "the path is too long");
+    auto_close int fd = openat(dir_fd, draft, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode);
+    if (fd < 0)
+        return err_sys(err, "create %s", draft);
+    /* The draft may be left over from a crash, with another mode. */
+    if (fchmod(fd, mode) < 0)
+        return err_sys(err, "chmod %s", draft);
+    if (!fd_write_all(fd, bytes, err))
+        return err_wrap(err, "write %s", draft);
+    if (fsync(fd) < 0)
+        return err_sys(err, "fsync %s", draft);
+    if (renameat(dir_fd, draft, dir_fd, path) < 0)
+        return err_sys(err, "rename %s to %s", draft, path);
+    /* The rename itself is on disk once its directory is. */
+    char parent[512];
+    (void)snprintf(parent, sizeof parent, "%s", path);
+    char *slash = strrchr(parent, '/');
+    if (slash)
+        *(slash == parent ? slash + 1 : slash) = '\0';
+    auto_close int dir = openat(dir_fd, slash ? parent : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir < 0 || fsync(dir) < 0)
+        return err_sys(err, "fsync the directory of %s", path);
+    return true;
+}
+
+int fd_open_inside(int dir_fd, const char *path, int flags, unsigned mode, struct err *err)
+{
+    struct open_how how = {
+        .flags = (uint64_t)(unsigned)flags | O_CLOEXEC,
+        .mode = flags & O_CREAT ? mode : 0,
+        .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS,
+    };
+    int fd = (int)syscall(SYS_openat2, dir_fd, path, &how, sizeof how);
+
+    if (fd < 0)
+        (void)err_sys(err, "open %s", path);
+    return fd;
+}
+
+bool fd_set_nonblocking(int fd, bool on, struct err *err)
+{
+    int flags = fcntl(fd, F_GETFL);
+
+    if (flags < 0 || fcntl(fd, F_SETFL, on ? flags | O_NONBLOCK : flags & ~O_NONBLOCK) < 0)
+        return err_sys(err, "fcntl O_NONBLOCK");
+    return true;
+}
+
+bool fd_set_cloexec(int fd, bool on, struct err *err)
+{
+    int flags = fcntl(fd, F_GETFD);
+
+    if (flags < 0 || fcntl(fd, F_SETFD, on ? flags | FD_CLOEXEC : flags & ~FD_CLOEXEC) < 0)
+        return err_sys(err, "fcntl FD_CLOEXEC");
+    return true;
+}

@@ -1,0 +1,44 @@
+/*
+ * fd.h - descriptors with one owner, and whole reads and writes.
+ */
+#ifndef BASE_FD_H
+#define BASE_FD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+#include "base/str.h"
+
+void fd_close(int *fd_at); /* closes and sets to -1; keeps errno */
+#define auto_close __attribute__((cleanup(fd_close)))
+
+static inline int take_fd(int *fd_at)
+{
+    int fd = *fd_at;
+    *fd_at = -1;
+    return fd;
+}
+
+/* The whole file, ended by a zero byte that does not count. More than cap bytes is ERR_LIMIT. */
+bool fd_read_all(int fd, size_t cap, char **out_text, size_t *out_len, struct err *err) must_use;
+/* Every byte, on a blocking descriptor. */
+bool fd_write_all(int fd, struct str bytes, struct err *err) must_use;
+/* A small file in one piece: open below dir_fd, write, close. For knobs in /proc, /sys and cgroups. */
+bool fd_write_file(int dir_fd, const char *path, struct str bytes, struct err *err) must_use;
+bool fd_read_file(int dir_fd, const char *path, size_t cap, char **out_text, size_t *out_len, struct err *err) must_use;
+/* Replace a file so that after a crash there is the old one or the new one, never half: write, fsync, rename, fsync. */
+bool fd_replace_file(int dir_fd, const char *path, struct str bytes, unsigned mode, struct err *err) must_use;
+
+/*
+ * A name inside a directory that we hold, wherever links in it may point (openat2, RESOLVE_IN_ROOT). For every path
+ * that somebody else wrote.
+ */
+int fd_open_inside(int dir_fd, const char *path, int flags, unsigned mode, struct err *err) must_use;
+
+bool fd_set_nonblocking(int fd, bool on, struct err *err) must_use;
+bool fd_set_cloexec(int fd, bool on, struct err *err) must_use;
+
+#endif
