@@ -1,0 +1,219 @@
+/*
+ * http.h - HTTP/1.1 on a loop: a server, a router, a client.
+ *
+ * A server hands every request to one function as soon as its head is there. From then on the two sides are
+ * independent: the body arrives in pieces while an answer may already be on its way, and either may be made to wait.
+ *
+ *     on_request(ex)            look at ex->head, set ex->events and ex->owner, then
+ *       http_collect(…)         …to have the body in one piece (control calls), or
+ *       http_body_start(ex)     …to get it by on_body() as it arrives (uploads, RPC streams, the proxy)
+ *     http_reply(…)             a whole answer, or
+ *     http_start(…), http_write(…)…, http_end(…)      one that streams, or
+ *     http_abort(ex)            end it so that nobody can take it for finished
+ *
+ * Ownership  The server owns the exchange. Its arena, head and strings live until on_gone() has returned, or, if
+ *            somebody holds a reference, until the last http_unref(). After on_gone() every call here is a harmless
+ *            no-op, so an answer that comes from a worker too late is simply dropped.
+ * Threads    The loop's, except that the arena may be used by the worker that holds the exchange meanwhile.
+ * Slow peers The head has LIMIT_HEAD_MS, a body LIMIT_BODY_IDLE_MS between reads (only while we want to read it), a
+ *            client that takes no bytes for LIMIT_WRITE_IDLE_MS is gone; idle keep-alive LIMIT_KEEPALIVE_MS.
+ */
+#ifndef HTTP_HTTP_H
+#define HTTP_HTTP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/arena.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "io/loop.h"
+#include "io/stream.h"
+#include "wire/http1.h"
+
+struct http_server;
+struct http_exchange;
+
+/* Whoever answers fills this in. Any member may be NULL. */
+struct http_events {
+    void (*on_body)(struct http_exchange *ex, struct str piece); /* use it now: it is gone afterwards */
+    void (*on_body_end)(struct http_exchange *ex);
+    void (*on_drained)(struct http_exchange *ex); /* what was written is with the kernel: write more */
+    /*
+     * The last call for this exchange: it was answered in full (and, if it had a body, that was read), or the client
+     * went away, or we aborted. The owner lets go of it here.
+     */
+    void (*on_gone)(struct http_exchange *ex);
+};
+
+struct http_exchange {
+    struct arena arena;
+    struct http_head head; /* its strings live in the arena */
+    struct loop *loop;
+    const struct http_events *events;
+    void *owner;
+    /* What is so far of the answer, for logs and tests. */
+    unsigned status; /* 0: none yet */
+    bool gone;
+    /* private: see http/server.c */
+    void *connection;
+    unsigned references;
+};
+
+typedef void http_request_fn(struct http_exchange *ex, void *context);
+
+struct http_server_config {
+    http_request_fn *on_request;
+    void *context;
+    unsigned connections_max; /* 0: LIMIT_CONNECTIONS; past it the newest get 503 and are closed */
+};
+
+/* Takes the listening descriptor. */
+struct http_server *http_server_new(struct loop *loop, int listen_fd, const struct http_server_config *config) must_use;
+/* Stop accepting; exchanges under way are aborted; frees. */
+void http_server_free(struct http_server *server);
+/* Serve one connection that is already there (tests, guestd's unix sockets). Takes the descriptor. */
+void http_server_adopt(struct http_server *server, int fd);
+
+/* ---- reading the body ---- */
+
+/* Begin to deliver the body by on_body / on_body_end (also when there is none). Sends 100 Continue if it was asked for. */
+void http_body_start(struct http_exchange *ex);
+/* Make the client wait, or let it go on. */
+void http_body_pause(struct http_exchange *ex, bool pause);
+/*
+ * The whole body in the arena, then done(). More than cap bytes: done() with ERR_LIMIT (nothing was answered yet). The
+ * client going away meanwhile is on_gone() as always, and no done().
+ */
+typedef void http_collected_fn(struct http_exchange *ex, struct str body, const struct err *err);
+void http_collect(struct http_exchange *ex, size_t cap, http_collected_fn *done);
+/*
+ * Nobody wants the (rest of the) body: up to LIMIT_DISCARD_BYTES are read and dropped, past that the connection closes
+ * after the answer. What http_reply() does by itself when the body was never started.
+ */
+void http_body_discard(struct http_exchange *ex);
+
+/* ---- answering ---- */
+
+struct http_field {
+    struct str name, value;
+};
+
+/* A whole answer. Content-Length is added; Content-Type and the like are fields. HEAD: the body is counted, not sent. */
+void http_reply(struct http_exchange *ex, unsigned status, const struct http_field *fields, size_t field_count,
+                struct str body);
+
+/* A streaming answer: with a known length, or chunked (HTTP/1.0 clients get it until close). */
+#define HTTP_LENGTH_UNKNOWN UINT64_MAX
+void http_start(struct http_exchange *ex, unsigned status, const struct http_field *fields, size_t field_count,
+                uint64_t length);
+void http_write(struct http_exchange *ex, struct str bytes); /* one chunk, when chunked; never buffered for long */
+/* size bytes of a file without copying them through us; for answers with a length. Takes the descriptor. */
+void http_send_file(struct http_exchange *ex, int file_fd, off_t offset, uint64_t size);
+bool http_is_full(const struct http_exchange *ex); /* wait for on_drained() before writing more */
+/* Done. With a known length that was not reached, this is an abort. */
+void http_end(struct http_exchange *ex);
+/* A TCP reset: no end of chunks, no orderly close. Calls on_gone(). */
+void http_abort(struct http_exchange *ex);
+/* The connection will not be used again after this answer. */
+void http_close_after(struct http_exchange *ex);
+
+/*
+ * After a 101 (status line and fields are sent by this call): the connection stops being HTTP and becomes the caller's
+ * stream, with whatever the client has already sent in stream->in. The exchange is gone afterwards (no on_gone()).
+ */
+struct stream *http_upgrade(struct http_exchange *ex, const struct http_field *fields, size_t field_count,
+                            const struct stream_events *events, void *owner) must_use;
+
+/*
+ * The raw connection beneath, for a relay that moves bytes of a length-framed body without looking at them. See
+ * http/server.c for the contract. (Optional fast path.)
+ */
+
+void http_ref(struct http_exchange *ex);
+void http_unref(struct http_exchange *ex);
+
+/* ---- router ---- */
+
+/*
+ * Works on the raw path: split at "/", match segment by segment, decode each captured segment once. So "%2F" inside a
+ * segment is part of a name and never a separator. Leading slashes are collapsed ("//process.Process/Start"); an empty
+ * segment elsewhere matches nothing.
+ */
+enum { HTTP_ROUTE_PARAMS = 4 };
+
+struct http_route {
+    enum http_method method;
+    const char *pattern; /* "/sandboxes/{id}/connect" */
+    void *handler;       /* the caller's: a function or a row of its own table */
+    unsigned flags;      /* the caller's */
+    const char *help;    /* one line for docs and `cloister routes` */
+};
+
+struct http_match {
+    const struct http_route *route;      /* NULL: no such path, or not with that method */
+    bool path_known;                     /* the path exists with another method: 405, see `allow` */
+    char allow[64];                      /* "GET, POST" when path_known */
+    size_t param_count;
+    struct str params[HTTP_ROUTE_PARAMS]; /* decoded, in the order of the pattern; in the arena */
+};
+
+/* False only for a path that is malformed (broken escape, zero byte): a 400. HEAD matches GET routes. */
+bool http_route(const struct http_route *routes, size_t count, const struct http_head *head, struct arena *arena,
+                struct http_match *out, struct err *err) must_use;
+
+/* The decoded value of a query parameter ("+" is a space). False if it is absent or its escapes are broken. */
+bool http_query(const struct http_head *head, struct arena *arena, struct str name, struct str *out_value) must_use;
+
+/* ---- client ---- */
+
+/*
+ * One request on a connection of the caller's. The answer's body arrives in pieces. For the proxy (with a socket made
+ * in a sandbox) and for the command line.
+ */
+struct http_call;
+
+struct http_call_events {
+    /* The head of the final answer (1xx other than 101 are skipped). Strings live as long as the call. */
+    void (*on_head)(struct http_call *call, const struct http_head *head);
+    void (*on_body)(struct http_call *call, struct str piece);
+    void (*on_end)(struct http_call *call); /* complete and well-framed; the last callback */
+    /*
+     * It broke: before the head (err->kind UNAVAILABLE: the peer never answered) or in the middle. The last callback.
+     */
+    void (*on_error)(struct http_call *call, const struct err *err);
+    void (*on_drained)(struct http_call *call); /* write more of the request body */
+};
+
+/*
+ * Takes the descriptor: a connected socket, or one whose connect() is under way. `head` is a finished request head as
+ * bytes (http_write_request_line … http_write_head_end), `framing` how its body will be sent.
+ */
+struct http_call *http_call_new(struct loop *loop, int fd, bool connecting, struct str head, enum http_method method,
+                                enum http_framing framing, const struct http_call_events *events, void *owner) must_use;
+void *http_call_owner(const struct http_call *call);
+void http_call_write(struct http_call *call, struct str bytes); /* request body; framed as chunks if so chosen */
+void http_call_finish(struct http_call *call);                  /* request body is complete */
+bool http_call_is_full(const struct http_call *call);
+void http_call_pause(struct http_call *call, bool pause); /* of the answer's body */
+/* After on_end of a keep-alive answer whose request was finished: the descriptor for the next call, or -1. */
+int http_call_take_fd(struct http_call *call);
+/* After on_head with status 101: the connection as a raw stream. The call is freed. */
+struct stream *http_call_take_stream(struct http_call *call, const struct stream_events *events, void *owner) must_use;
+void http_call_free(struct http_call *call); /* closes; NULL is fine; from callbacks too */
+
+/*
+ * For programs that wait (the command line, tests): one request, whole answer, with a time limit. `address` is
+ * "127.0.0.1:7070". The answer lives in the arena.
+ */
+struct http_answer {
+    unsigned status;
+    struct http_head head;
+    struct str body;
+};
+bool http_fetch(struct arena *arena, struct str address, struct str method, struct str target,
+                const struct http_field *fields, size_t field_count, struct str body, uint64_t timeout_ms,
+                struct http_answer *out, struct err *err) must_use;
+
+#endif

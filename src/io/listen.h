@@ -1,0 +1,22 @@
+/*
+ * listen.h - accept connections on a loop.
+ */
+#ifndef IO_LISTEN_H
+#define IO_LISTEN_H
+
+#include "base/err.h"
+#include "base/str.h"
+#include "io/loop.h"
+
+/* "127.0.0.1:7070", "[::1]:7070": an address and a port, no names. Returns a listening, non-blocking descriptor. */
+int listen_open(struct str address, struct err *err) must_use;
+/* A unix socket at path; whatever stood there before is replaced. */
+int listen_open_unix(const char *path, unsigned mode, struct err *err) must_use;
+
+struct listener;
+typedef void accepted_fn(void *context, int fd); /* the receiver's; non-blocking, close-on-exec, TCP_NODELAY */
+/* Takes the descriptor. When descriptors run out, waits a little instead of spinning. */
+struct listener *listener_new(struct loop *loop, int fd, accepted_fn *accepted, void *context) must_use;
+void listener_free(struct listener *listener);
+
+#endif

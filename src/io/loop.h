@@ -1,0 +1,71 @@
+/*
+ * loop.h - one thread that waits for everything: descriptors, timers, messages from other threads.
+ *
+ * Wraps libuv so that objects can be embedded and dropped without its close callbacks: a watch or a timer that was
+ * stopped never fires again, even if it was already due in this turn.
+ *
+ * Ownership  Whoever sets a watch or a timer owns it and stops it before its memory goes.
+ * Threads    Everything here belongs to the loop's thread, except loop_post() and loop_stop_soon().
+ * Freeing    Nothing is freed inside a callback: the frames below may still hold it. loop_retire() frees when the turn
+ *            ends.
+ */
+#ifndef IO_LOOP_H
+#define IO_LOOP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+
+struct loop;
+
+struct loop *loop_new(void) must_use;
+void loop_free(struct loop *loop);
+void loop_run(struct loop *loop); /* until loop_stop_soon() */
+void loop_stop_soon(struct loop *loop);
+bool loop_is_here(const struct loop *loop); /* is this the loop's thread? */
+uint64_t loop_now_ms(const struct loop *loop); /* monotonic, as of this turn */
+
+/* A descriptor. Level-triggered: fires again while the condition holds. */
+enum { WATCH_READ = 1, WATCH_WRITE = 2 };
+struct watch; /* opaque; NULL when not set */
+typedef void watch_fn(void *context, unsigned ready);
+/* The descriptor stays the caller's and must stay open while watched. */
+struct watch *watch_new(struct loop *loop, int fd, watch_fn *fn, void *context) must_use;
+void watch_want(struct watch *watch, unsigned events); /* 0 is a pause; errors and hang-ups wake it only if non-0 */
+void watch_free(struct watch *watch);                  /* at once; NULL is fine */
+
+/* A timer. Embed it; a zeroed one is unset. */
+struct timer {
+    /* private */
+    struct loop *loop;
+    uint64_t due_ms;
+    void (*fn)(struct timer *timer);
+    size_t heap_index; /* 1-based; 0 when unset */
+};
+typedef void timer_fn(struct timer *timer);
+/* Once, after so long. Setting it again moves it. */
+void timer_set(struct timer *timer, struct loop *loop, uint64_t after_ms, timer_fn *fn);
+void timer_clear(struct timer *timer); /* fine when unset */
+static inline bool timer_is_set(const struct timer *timer)
+{
+    return timer->heap_index != 0;
+}
+
+/* From any thread: run fn on the loop, in the order of posting. The task's memory is the caller's until fn runs. */
+struct loop_task {
+    void (*fn)(struct loop_task *task);
+    /* private */
+    struct loop_task *next;
+};
+void loop_post(struct loop *loop, struct loop_task *task);
+
+/* Free `object` with `free_fn` when this turn of the loop has ended. */
+void loop_retire(struct loop *loop, void *object, void (*free_fn)(void *object));
+
+/* Run fn on the loop when one of these signals arrives. For main programs only. */
+typedef void signal_fn(void *context, int signal_number);
+bool loop_on_signal(struct loop *loop, int signal_number, signal_fn *fn, void *context, struct err *err) must_use;
+
+#endif

@@ -1,0 +1,72 @@
+/*
+ * stream.h - a socket or pipe on a loop, with buffers on both sides and back-pressure in between.
+ *
+ *   reading   While there is room in `in`, what arrives is appended there and on_input() is called. The owner consumes
+ *             with buf_drop(&s->in, n). When `in` is full, or reading is off, nothing more is read and the peer waits.
+ *   writing   stream_write() sends what the kernel takes at once and queues the rest, up to a cap. stream_is_full()
+ *             asks the source to wait; on_drained() says when to go on (queue empty again).
+ *   ending    on_end() is called once, when the peer has closed its side, or with an error. Nothing is called after
+ *             stream_free().
+ *
+ * Ownership  The stream owns the descriptor. The owner frees the stream; from inside a callback too (it is retired).
+ */
+#ifndef IO_STREAM_H
+#define IO_STREAM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "io/loop.h"
+
+struct stream;
+
+struct stream_events {
+    void (*on_input)(struct stream *stream);   /* there is more in stream->in than before */
+    void (*on_drained)(struct stream *stream); /* all queued bytes are with the kernel; may be NULL */
+    /* err is NULL for an orderly end of the peer's side: writing still works. */
+    void (*on_end)(struct stream *stream, const struct err *err);
+};
+
+struct stream {
+    struct loop *loop;
+    struct buf in;
+    void *owner;
+    const struct stream_events *events;
+    uint64_t bytes_in, bytes_out; /* ever */
+    uint64_t progress_ms;         /* loop time of the last byte in or out, for idle limits */
+    /* private */
+    int fd;
+    struct watch *watch;
+    struct buf out;
+    int file_fd; /* being sent after `out`, or -1 */
+    off_t file_at;
+    uint64_t file_left;
+    bool reading, ended, failed, connecting, freed;
+};
+
+/* Takes the descriptor (made non-blocking). Reading starts off; in_cap bounds `in`. */
+struct stream *stream_new(struct loop *loop, int fd, size_t in_cap, const struct stream_events *events, void *owner)
+    must_use;
+/* The same for a socket whose connect() is under way: writes are queued until it is through, failure comes by on_end. */
+struct stream *stream_new_connecting(struct loop *loop, int fd, size_t in_cap, const struct stream_events *events,
+                                     void *owner) must_use;
+
+void stream_read(struct stream *stream, bool on);
+void stream_write(struct stream *stream, struct str bytes);
+void stream_write_two(struct stream *stream, struct str first, struct str second); /* one system call when it can */
+/* After all queued bytes: so many bytes of a file, without copying them through us. Takes the descriptor. */
+void stream_send_file(struct stream *stream, int file_fd, off_t offset, uint64_t size);
+size_t stream_queued(const struct stream *stream); /* bytes not yet with the kernel, file included */
+bool stream_is_full(const struct stream *stream);  /* more than LIMIT_STREAM_BUFFER queued */
+bool stream_failed(const struct stream *stream);   /* a write failed: nothing more will get out */
+
+/* No more writes from us once the queue is out. */
+void stream_finish(struct stream *stream);
+/* Close so that the peer cannot take it for an orderly end (TCP reset), now. */
+void stream_abort(struct stream *stream);
+void stream_free(struct stream *stream); /* closes; NULL is fine */
+
+#endif

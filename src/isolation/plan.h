@@ -1,0 +1,37 @@
+/*
+ * plan.h - a sandbox written down: plain data that prints and tests well.
+ *
+ * Front writes a plan, keeper checks every field as if a stranger had sent it and carries it out. A plan names things
+ * (a layer, an id); it never holds a path.
+ */
+#ifndef ISOLATION_PLAN_H
+#define ISOLATION_PLAN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/limits.h"
+#include "base/pack.h"
+
+enum { LAYER_ID_BYTES = 65 }; /* 64 hex digits and a zero byte */
+
+struct plan {
+    char id[LIMIT_ID_BYTES];       /* [a-z0-9]+ */
+    char hostname[LIMIT_ID_BYTES]; /* what uname says inside */
+    uint32_t layer_count;          /* at least one */
+    char layers[LIMIT_LAYERS][LAYER_ID_BYTES]; /* content ids, lowest first */
+    uint64_t memory_bytes;
+    uint32_t cpu_millis; /* thousandths of a CPU: 2000 is two */
+    uint32_t pids;
+};
+
+/* In range and well-formed; says which field is not. */
+bool plan_check(const struct plan *plan, struct err *err) must_use;
+
+void plan_pack(struct buf *out, const struct plan *plan);
+/* The caller ends with unpack_done() and plan_check(). */
+void plan_unpack(struct unpack *in, struct plan *out_plan);
+
+#endif

@@ -1,0 +1,63 @@
+/*
+ * guestlink.h - the private door of guestd: what only the host may say.
+ *
+ * A unix stream socket that the host connects to and nothing inside the sandbox can reach. Each message is a u32 length
+ * and a body; the body is a u8 type and packed fields, and must be consumed whole. The host speaks first; guestd answers
+ * each message with OK or ERROR.
+ *
+ *   SETUP   who this sandbox is and how it behaves: sent once at start and again after every resume or clone; the last
+ *           one wins
+ *   PING    are you there?
+ */
+#ifndef WIRE_GUESTLINK_H
+#define WIRE_GUESTLINK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/limits.h"
+#include "base/secret.h"
+#include "base/str.h"
+
+enum guestlink_type {
+    GUESTLINK_SETUP = 1,
+    GUESTLINK_PING = 2,
+    GUESTLINK_OK = 64,
+    GUESTLINK_ERROR = 65,
+};
+
+struct guestlink_env {
+    struct str name, value;
+};
+
+struct guestlink_setup {
+    struct str sandbox_id;
+    struct str template_id;
+    struct str access_token; /* empty: everything is open */
+    struct str default_user;
+    struct str default_workdir; /* empty: the user's home */
+    uint32_t env_count;
+    struct guestlink_env *envs; /* LIMIT_ENV_PAIRS, LIMIT_ENV_BYTES in all */
+};
+
+enum { GUESTLINK_HEADER_BYTES = 4 };
+
+/* With the length in front, ready to be sent. Check out->overflowed. */
+void guestlink_write_setup(struct buf *out, const struct guestlink_setup *setup);
+void guestlink_write_simple(struct buf *out, enum guestlink_type type); /* PING, OK */
+void guestlink_write_error(struct buf *out, const struct err *err);
+
+struct guestlink_message {
+    enum guestlink_type type;
+    struct guestlink_setup setup; /* with SETUP; strings borrow from the body, envs live in the arena */
+    struct err error;             /* with ERROR */
+};
+
+/* Length of the body from the first four bytes; more than LIMIT_GUESTLINK_BYTES or none is refused. */
+bool guestlink_body_length(const unsigned char header[GUESTLINK_HEADER_BYTES], uint32_t *out_length, struct err *err) must_use;
+bool guestlink_read(struct str body, struct arena *arena, struct guestlink_message *out, struct err *err) must_use;
+
+#endif
