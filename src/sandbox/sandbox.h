@@ -1,0 +1,127 @@
+/*
+ * sandbox.h - the life of one sandbox, from create to gone.
+ *
+ * Owns the order of things: row, plan, start, guestd set up, routable; and back. Knows no HTTP, touches no namespace.
+ *
+ *   starting   the row is written, the driver is at work; nobody else sees it
+ *   running    guestd answers; listed, routable, its deadline runs
+ *   stopping   no longer listed or routable; its connections are cut, then the driver ends it
+ *   gone       no row, no process; only its events remain
+ *
+ * Ownership  The manager owns every sandbox. sandbox_find() lends a reference, sandbox_unref() returns it.
+ * Threads    sandbox_find() and sandbox_unref() from anywhere; the callback on_unroutable on the loop; everything else
+ *            from a worker, never from a loop: it waits.
+ * Failure    A create that fails leaves nothing behind: no row, no process. What was running when we were killed is
+ *            found again by sandboxes_recover(); what was half-made is ended there.
+ */
+#ifndef SANDBOX_SANDBOX_H
+#define SANDBOX_SANDBOX_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/err.h"
+#include "base/limits.h"
+#include "base/str.h"
+#include "io/loop.h"
+#include "io/worker.h"
+#include "isolation/driver.h"
+
+struct store;
+struct sandboxes;
+struct sandbox;
+
+struct sandboxes_config {
+    struct loop *loop;
+    struct workers *workers;
+    struct driver *driver;
+    struct store *store;
+    /* The sandbox is no longer routable: cut its connections so that nobody takes them for finished. On the loop. */
+    void (*on_unroutable)(void *context, const char *id);
+    void *context;
+    unsigned sandboxes_max; /* 0: LIMIT_SANDBOXES */
+    uint64_t timeout_max_s; /* longest life of one run; 0: LIMIT_TIMEOUT_S */
+};
+
+struct sandboxes *sandboxes_new(const struct sandboxes_config *config) must_use;
+void sandboxes_free(struct sandboxes *all); /* sandboxes keep running */
+
+/*
+ * Once, before the first request: what the store remembers meets what the driver holds. Both know it: adopted, its
+ * deadline runs on. Only one knows it, or it was still starting: ended and forgotten.
+ */
+bool sandboxes_recover(struct sandboxes *all, struct err *err) must_use;
+
+struct pair {
+    struct str name, value;
+};
+
+enum tristate {
+    UNSET,
+    NO,
+    YES,
+};
+
+struct sandbox_want {
+    struct str team_id;
+    struct str template_id; /* resolved: the raw id */
+    struct str alias;       /* of the template, may be empty */
+    uint32_t layer_count;
+    const struct str *layers; /* content ids, lowest first */
+    uint32_t cpu_count;
+    uint32_t memory_mb;
+    uint32_t disk_mb;
+    uint64_t timeout_s;
+    uint32_t metadata_count;
+    const struct pair *metadata;
+    uint32_t env_count;
+    const struct pair *envs;
+    enum tristate internet; /* allow_internet_access as given */
+};
+
+/* What people may see of a sandbox: a copy in the caller's arena. */
+struct sandbox_info {
+    struct str id, team_id, template_id, alias;
+    struct str access_token;
+    int64_t started_us, deadline_us;
+    uint32_t cpu_count, memory_mb, disk_mb;
+    uint32_t metadata_count;
+    const struct pair *metadata;
+    enum tristate internet;
+};
+
+/* Returns when guestd has answered. The deadline counts from then. ERR_LIMIT when sandboxes_max are running. */
+bool sandbox_create(struct sandboxes *all, const struct sandbox_want *want, struct arena *arena,
+                    struct sandbox_info *out, struct err *err) must_use;
+/* ERR_NOT_FOUND for another team's too: it must not be told apart from a missing one. */
+bool sandbox_get(struct sandboxes *all, struct str team_id, struct str id, struct arena *arena,
+                 struct sandbox_info *out, struct err *err) must_use;
+/* Running ones of a team, newest first (ties by id). */
+bool sandbox_list(struct sandboxes *all, struct str team_id, struct arena *arena, struct sandbox_info **out,
+                  size_t *out_count, struct err *err) must_use;
+
+enum deadline_rule {
+    DEADLINE_SET,    /* exactly now + timeout, earlier or later */
+    DEADLINE_EXTEND, /* never earlier than it is */
+};
+/* Clamped to the longest life. 0 with DEADLINE_SET ends it now. */
+bool sandbox_set_deadline(struct sandboxes *all, struct str team_id, struct str id, uint64_t timeout_s,
+                          enum deadline_rule rule, struct arena *arena, struct sandbox_info *out, struct err *err) must_use;
+
+/*
+ * In this order: not routable and not listed any more; connections cut; everything inside dead; row gone. Of two
+ * callers both succeed once it is dead; who comes later gets ERR_NOT_FOUND.
+ */
+bool sandbox_kill(struct sandboxes *all, struct str team_id, struct str id, const char *reason, struct err *err) must_use;
+
+/* ---- for the proxy ---- */
+
+/* A running sandbox, or NULL. Any thread, never waits long. */
+struct sandbox *sandbox_find(struct sandboxes *all, struct str id) must_use;
+void sandbox_unref(struct sandbox *sandbox);
+const char *sandbox_id(const struct sandbox *sandbox);
+bool sandbox_is_routable(const struct sandbox *sandbox); /* still? */
+struct driver *sandbox_driver(const struct sandbox *sandbox);
+
+#endif
