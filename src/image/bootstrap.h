@@ -1,0 +1,50 @@
+/*
+ * bootstrap.h - the `base` template, made from Debian packages.
+ *
+ * mmdebstrap unpacks and configures the packages into tmp/, we add the user, sudo's rule, shell start-up files and the
+ * like, and the result is sealed as a layer. What was made once from the same recipe is not made again.
+ *
+ * Where      As root and outside every role: it runs Debian's package scripts, which are trusted like the host's own.
+ * Threads    Blocks for minutes. One at a time per data directory.
+ * Failure    Leaves at most rubbish in tmp/, which the next run sweeps; never a half-made template.
+ */
+#ifndef IMAGE_BOOTSTRAP_H
+#define IMAGE_BOOTSTRAP_H
+
+#include <stdbool.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+#include "image/templates.h"
+
+/* The host name that the template's /etc/hosts resolves. A sandbox with another one makes sudo complain. */
+#define BOOTSTRAP_HOSTNAME "cloister"
+
+/* 0 to 100, and a few words on what is being done. */
+typedef void bootstrap_progress_fn(void *context, unsigned percent, const char *phase);
+
+struct bootstrap_want {
+    const char *suite;    /* NULL: trixie */
+    const char *mirror;   /* NULL: $CLOISTER_DEBIAN_MIRROR, or else deb.debian.org */
+    bool again;           /* make it even if the recipe is the same */
+    bootstrap_progress_fn *progress; /* may be NULL */
+    void *progress_context;
+};
+
+bool bootstrap_base(int data_fd, const struct bootstrap_want *want, struct template *out, struct err *err) must_use;
+
+/* Progress from what mmdebstrap prints, a line at a time; exposed for tests. */
+struct bootstrap_meter {
+    unsigned percent;
+    char phase[64];
+    /* private */
+    unsigned from, to; /* the share of the whole that this phase has */
+    unsigned total, seen;
+};
+/* True if percent or phase changed. */
+bool bootstrap_meter_line(struct bootstrap_meter *meter, struct str line);
+
+/* What makes `base` out of a fresh Debian tree; exposed for tests. */
+bool bootstrap_customize(int root_fd, struct err *err) must_use;
+
+#endif

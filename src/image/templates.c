@@ -1,0 +1,252 @@
+#include "image/templates.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/mem.h"
+#include "base/str.h"
+
+#define FORMAT_LINE "cloister-template 1"
+
+static bool all_of(const char *text, const char *chars)
+{
+    return text[0] && text[strspn(text, chars)] == '\0';
+}
+
+static bool id_valid(const char *id)
+{
+    return strlen(id) == TEMPLATE_ID_CHARS && all_of(id, "abcdefghijklmnopqrstuvwxyz0123456789");
+}
+
+bool template_check(const struct template *template, struct err *err)
+{
+    if (!id_valid(template->id))
+        return err_set(err, ERR_INVALID, "a template id is %d characters of a-z and 0-9", TEMPLATE_ID_CHARS);
+    if (!all_of(template->name, "abcdefghijklmnopqrstuvwxyz0123456789_-"))
+        return err_set(err, ERR_INVALID, "a template name is made of a-z, 0-9, _ and -");
+    if (template->layer_count == 0 || template->layer_count > LIMIT_LAYERS)
+        return err_set(err, ERR_INVALID, "a template has 1 to %d layers", LIMIT_LAYERS);
+    for (uint32_t i = 0; i < template->layer_count; i++)
+        if (!layer_hex_valid(template->layers[i]))
+            return err_set(err, ERR_INVALID, "layer %u of template %s has no valid id", i, template->name);
+    if (!layer_hex_valid(template->recipe))
+        return err_set(err, ERR_INVALID, "the recipe of template %s is not 64 hex digits", template->name);
+    if (template->cpu_millis == 0 || template->memory_bytes == 0)
+        return err_set(err, ERR_INVALID, "template %s has no CPU or no memory", template->name);
+    return true;
+}
+
+/* ---- text ---- */
+
+void template_print(struct buf *out, const struct template *template)
+{
+    char created[CLOCK_TEXT_BYTES];
+
+    buf_add(out, STR(FORMAT_LINE "\n"));
+    buf_format(out, "id %s\n", template->id);
+    buf_format(out, "name %s\n", template->name);
+    for (uint32_t i = 0; i < template->layer_count; i++)
+        buf_format(out, "layer %s\n", template->layers[i]);
+    buf_format(out, "cpu_millis %" PRIu32 "\n", template->cpu_millis);
+    buf_format(out, "memory_bytes %" PRIu64 "\n", template->memory_bytes);
+    buf_format(out, "created %s\n", clock_text(template->created_us, created));
+    buf_format(out, "recipe %s\n", template->recipe);
+}
+
+static bool set_text(struct str value, char *room, size_t room_size)
+{
+    if (value.len >= room_size || room[0])
+        return false; /* too long, or the key stands there twice */
+    memcpy(room, value.at, value.len);
+    room[value.len] = '\0';
+    return true;
+}
+
+static bool parse_line(struct str line, struct template *out)
+{
+    uint64_t number;
+
+    if (str_skip(&line, STR("id ")))
+        return set_text(line, out->id, sizeof out->id);
+    if (str_skip(&line, STR("name ")))
+        return set_text(line, out->name, sizeof out->name);
+    if (str_skip(&line, STR("layer ")))
+        return out->layer_count < LIMIT_LAYERS &&
+               set_text(line, out->layers[out->layer_count++], sizeof out->layers[0]);
+    if (str_skip(&line, STR("recipe ")))
+        return set_text(line, out->recipe, sizeof out->recipe);
+    if (str_skip(&line, STR("created ")))
+        return clock_parse(line, &out->created_us);
+    if (str_skip(&line, STR("memory_bytes ")))
+        return str_to_u64(line, UINT64_MAX, &out->memory_bytes);
+    if (!str_skip(&line, STR("cpu_millis ")) || !str_to_u64(line, UINT32_MAX, &number))
+        return false;
+    out->cpu_millis = (uint32_t)number;
+    return true;
+}
+
+bool template_parse(struct str text, struct template *out, struct err *err)
+{
+    struct template parsed = { 0 };
+    struct str line;
+
+    if (!str_cut(&text, '\n', &line) || !str_eq(line, STR(FORMAT_LINE)))
+        return err_set(err, ERR_INVALID, "this is not a template file");
+    while (text.len && str_cut(&text, '\n', &line))
+        if (!parse_line(line, &parsed))
+            return err_set(err, ERR_INVALID, "bad line in a template file: %.*s", STR_ARG(line));
+    if (!template_check(&parsed, err))
+        return false;
+    *out = parsed;
+    return true;
+}
+
+/* ---- files ---- */
+
+static bool template_path(const char *id, char room[64], struct err *err)
+{
+    if (!id_valid(id))
+        return err_set(err, ERR_INVALID, "a template id is %d characters of a-z and 0-9", TEMPLATE_ID_CHARS);
+    (void)snprintf(room, 64, "templates/%.*s", TEMPLATE_ID_CHARS, id);
+    return true;
+}
+
+bool template_save(int data_fd, const struct template *template, struct err *err)
+{
+    auto_buf struct buf text = buf_make(NULL, TEMPLATE_FILE_BYTES);
+    char path[64];
+
+    if (!template_check(template, err) || !template_path(template->id, path, err))
+        return false;
+    template_print(&text, template);
+    if (text.overflowed)
+        return err_set(err, ERR_LIMIT, "template %s does not fit its file", template->name);
+    return fd_replace_file(data_fd, path, buf_str(&text), 0600, err) || err_wrap(err, "save template %s", template->id);
+}
+
+bool template_load(int data_fd, const char *id, struct template *out, struct err *err)
+{
+    auto_free char *text = NULL;
+    struct template loaded;
+    size_t len;
+    char path[64];
+
+    if (!template_path(id, path, err) || !fd_read_file(data_fd, path, TEMPLATE_FILE_BYTES, &text, &len, err) ||
+        !template_parse(str_of(text, len), &loaded, err))
+        return err_wrap(err, "template %s", id);
+    if (strcmp(loaded.id, id) != 0)
+        return err_set(err, ERR_INVALID, "the file of template %s says it is %s", id, loaded.id);
+    *out = loaded;
+    return true;
+}
+
+static int order_by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct template *)a)->name, ((const struct template *)b)->name);
+}
+
+bool templates_list(int data_fd, struct template **out, uint32_t *out_count, struct err *err)
+{
+    auto_free struct template *list = NULL;
+    uint32_t count = 0;
+    bool fine = true;
+    int dir_fd = openat(data_fd, "templates", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (dir_fd < 0 && errno == ENOENT) { /* nothing was ever built here */
+        *out = NULL;
+        *out_count = 0;
+        return true;
+    }
+    DIR *dir = dir_fd < 0 ? NULL : fdopendir(dir_fd);
+    if (!dir) {
+        (void)err_sys(err, "open directory templates");
+        fd_close(&dir_fd);
+        return false;
+    }
+    for (struct dirent *entry; fine && (entry = readdir(dir));) {
+        if (!id_valid(entry->d_name))
+            continue; /* ., .., and the draft of a write that a crash cut short */
+        if (count == LIMIT_TEMPLATES) {
+            fine = err_set(err, ERR_LIMIT, "there are more than %d templates", LIMIT_TEMPLATES);
+            break;
+        }
+        list = mem_grow(list, (count + 1) * sizeof *list);
+        fine = template_load(data_fd, entry->d_name, &list[count], err);
+        count += fine;
+    }
+    (void)closedir(dir);
+    if (!fine)
+        return false;
+    if (count)
+        qsort(list, count, sizeof *list, order_by_name);
+    *out = take_ptr(&list);
+    *out_count = count;
+    return true;
+}
+
+bool template_find(int data_fd, const char *name, struct template *out, struct err *err)
+{
+    auto_free struct template *list = NULL;
+    uint32_t count;
+
+    if (!templates_list(data_fd, &list, &count, err))
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!strcmp(list[i].name, name)) {
+            *out = list[i];
+            return true;
+        }
+    }
+    return err_set(err, ERR_NOT_FOUND, "there is no template named %s", name);
+}
+
+/* ---- message ---- */
+
+void templates_pack(struct buf *out, const struct template *list, uint32_t count)
+{
+    pack_u32(out, count);
+    for (uint32_t i = 0; i < count; i++) {
+        pack_str(out, str_from(list[i].id));
+        pack_str(out, str_from(list[i].name));
+        pack_u32(out, list[i].layer_count);
+        for (uint32_t layer = 0; layer < list[i].layer_count; layer++)
+            pack_str(out, str_from(list[i].layers[layer]));
+        pack_u32(out, list[i].cpu_millis);
+        pack_u64(out, list[i].memory_bytes);
+        pack_i64(out, list[i].created_us);
+        pack_str(out, str_from(list[i].recipe));
+    }
+}
+
+struct template *templates_unpack(struct unpack *in, uint32_t *out_count)
+{
+    uint32_t count = unpack_count(in, LIMIT_TEMPLATES);
+    auto_free struct template *list = mem_new((count ? count : 1) * sizeof *list);
+
+    for (uint32_t i = 0; i < count && !in->failed; i++) {
+        struct err ignored; /* the reader learns that the message was bad; which field is of use to nobody there */
+        unpack_text(in, list[i].id, sizeof list[i].id);
+        unpack_text(in, list[i].name, sizeof list[i].name);
+        list[i].layer_count = unpack_count(in, LIMIT_LAYERS);
+        for (uint32_t layer = 0; layer < list[i].layer_count; layer++)
+            unpack_text(in, list[i].layers[layer], sizeof list[i].layers[layer]);
+        list[i].cpu_millis = unpack_u32(in);
+        list[i].memory_bytes = unpack_u64(in);
+        list[i].created_us = unpack_i64(in);
+        unpack_text(in, list[i].recipe, sizeof list[i].recipe);
+        if (!in->failed && !template_check(&list[i], &ignored))
+            in->failed = true;
+    }
+    if (in->failed)
+        return NULL;
+    *out_count = count;
+    return take_ptr(&list);
+}

@@ -1,0 +1,56 @@
+/*
+ * templates.h - what a sandbox starts from: an ordered list of layers and the size it gets by default.
+ *
+ * Each template is a file templates/<id>, lines of `key value`, written by root and read by root. Front hears of them
+ * in a message. There is no JSON here because keeper, who reads these files, carries no parser that it can do without.
+ */
+#ifndef IMAGE_TEMPLATES_H
+#define IMAGE_TEMPLATES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/attr.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/limits.h"
+#include "base/pack.h"
+#include "image/layers.h"
+
+enum {
+    TEMPLATE_ID_CHARS = 20,    /* [a-z0-9] */
+    LIMIT_TEMPLATES = 16,      /* so that all of them fit one message; a name for each and 32 layers is 2.3 KiB */
+    TEMPLATE_FILE_BYTES = 8192 /* twice the longest that template_save() writes */
+};
+
+struct template {
+    char id[LIMIT_ID_BYTES];
+    char name[LIMIT_NAME_BYTES]; /* [a-z0-9_-]+, unique */
+    uint32_t layer_count;        /* at least one */
+    char layers[LIMIT_LAYERS][LAYER_HEX_BYTES]; /* lowest first */
+    uint32_t cpu_millis;
+    uint64_t memory_bytes;
+    int64_t created_us;            /* wall clock */
+    char recipe[LAYER_HEX_BYTES];  /* of what it was made from; all zeros when there was no recipe */
+};
+
+/* In range and well-formed; says which field is not. */
+bool template_check(const struct template *template, struct err *err) must_use;
+
+/* Atomic: after a crash there is the old file, the new file or none. */
+bool template_save(int data_fd, const struct template *template, struct err *err) must_use;
+bool template_load(int data_fd, const char *id, struct template *out, struct err *err) must_use;
+bool template_find(int data_fd, const char *name, struct template *out, struct err *err) must_use;
+/* All of them, sorted by name; a heap array, the caller's to free. A file that does not parse fails the whole. */
+bool templates_list(int data_fd, struct template **out, uint32_t *out_count, struct err *err) must_use;
+
+/* As text and back, for the files; exposed for tests. */
+void template_print(struct buf *out, const struct template *template);
+bool template_parse(struct str text, struct template *out, struct err *err) must_use;
+
+/* As a message and back: a count and each of them. The caller ends with unpack_done(). */
+void templates_pack(struct buf *out, const struct template *list, uint32_t count);
+/* A heap array, checked; NULL when in->failed. */
+struct template *templates_unpack(struct unpack *in, uint32_t *out_count) must_use;
+
+#endif
