@@ -64,7 +64,8 @@ enum { JSON_OUT_DEPTH = 16 };
 struct json_out {
     struct buf *buf;
     unsigned depth;
-    bool more[JSON_OUT_DEPTH]; /* a comma is due at this depth */
+    bool more[JSON_OUT_DEPTH];     /* a comma is due at this depth */
+    bool is_array[JSON_OUT_DEPTH]; /* closed by a square bracket */
 };
 
 struct json_out json_out_to(struct buf *buf);

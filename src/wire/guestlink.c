@@ -1,0 +1,132 @@
+#include "wire/guestlink.h"
+
+#include "base/pack.h"
+
+/* Each message is packed behind four bytes that are filled in once its length is known. */
+static size_t begin(struct buf *out, enum guestlink_type type)
+{
+    size_t at = out->len;
+
+    pack_u32(out, 0);
+    pack_u8(out, (uint8_t)type);
+    return at;
+}
+
+static void end(struct buf *out, size_t at)
+{
+    size_t length = out->len - at - GUESTLINK_HEADER_BYTES;
+
+    if (out->overflowed)
+        return;
+    if (length > LIMIT_GUESTLINK_BYTES) {
+        out->overflowed = true;
+        return;
+    }
+    for (size_t i = 0; i < GUESTLINK_HEADER_BYTES; i++)
+        out->data[at + i] = (char)(length >> (8 * (GUESTLINK_HEADER_BYTES - 1 - i)));
+}
+
+void guestlink_write_setup(struct buf *out, const struct guestlink_setup *setup)
+{
+    size_t at = begin(out, GUESTLINK_SETUP);
+
+    pack_str(out, setup->sandbox_id);
+    pack_str(out, setup->template_id);
+    pack_str(out, setup->access_token);
+    pack_str(out, setup->default_user);
+    pack_str(out, setup->default_workdir);
+    pack_u32(out, setup->env_count);
+    for (uint32_t i = 0; i < setup->env_count; i++) {
+        pack_str(out, setup->envs[i].name);
+        pack_str(out, setup->envs[i].value);
+    }
+    end(out, at);
+}
+
+void guestlink_write_simple(struct buf *out, enum guestlink_type type)
+{
+    end(out, begin(out, type));
+}
+
+void guestlink_write_error(struct buf *out, const struct err *err)
+{
+    size_t at = begin(out, GUESTLINK_ERROR);
+
+    pack_u8(out, (uint8_t)err->kind);
+    pack_u32(out, (uint32_t)err->sys);
+    pack_str(out, str_from(err->message));
+    pack_str(out, str_from(err->trail));
+    end(out, at);
+}
+
+bool guestlink_body_length(const unsigned char header[GUESTLINK_HEADER_BYTES], uint32_t *out_length, struct err *err)
+{
+    uint32_t length = (uint32_t)header[0] << 24 | (uint32_t)header[1] << 16 | (uint32_t)header[2] << 8 | header[3];
+
+    if (length == 0 || length > LIMIT_GUESTLINK_BYTES)
+        return err_set(err, ERR_INVALID, "a guestlink message of %u bytes", length);
+    *out_length = length;
+    return true;
+}
+
+/* A name that a process can be given: not empty, no "=", no zero byte. */
+static bool env_name_ok(struct str name)
+{
+    return name.len && !str_has_char(name, '=') && !str_has_char(name, '\0');
+}
+
+static bool read_setup(struct unpack *in, struct arena *arena, struct guestlink_setup *setup, struct err *err)
+{
+    size_t bytes = 0;
+
+    setup->sandbox_id = unpack_str(in, LIMIT_ID_BYTES - 1);
+    setup->template_id = unpack_str(in, LIMIT_ID_BYTES - 1);
+    setup->access_token = unpack_str(in, SECRET_MAX_BYTES);
+    setup->default_user = unpack_str(in, LIMIT_NAME_BYTES);
+    setup->default_workdir = unpack_str(in, LIMIT_PATH_BYTES - 1);
+    setup->env_count = unpack_count(in, LIMIT_ENV_PAIRS);
+    setup->envs = ARENA_ARRAY(arena, struct guestlink_env, setup->env_count);
+    for (uint32_t i = 0; i < setup->env_count && !in->failed; i++) {
+        struct guestlink_env *env = &setup->envs[i];
+        env->name = unpack_str(in, LIMIT_ENV_BYTES);
+        env->value = unpack_str(in, LIMIT_ENV_BYTES);
+        bytes += env->name.len + env->value.len;
+        if (!in->failed && (!env_name_ok(env->name) || str_has_char(env->value, '\0')))
+            return err_set(err, ERR_INVALID, "a malformed environment variable");
+        if (bytes > LIMIT_ENV_BYTES)
+            return err_set(err, ERR_LIMIT, "more than %d bytes of environment", LIMIT_ENV_BYTES);
+    }
+    return true;
+}
+
+bool guestlink_read(struct str body, struct arena *arena, struct guestlink_message *out, struct err *err)
+{
+    struct unpack in = unpack_from(body);
+    struct guestlink_message message = { .type = unpack_u8(&in) };
+
+    switch (message.type) {
+    case GUESTLINK_SETUP:
+        if (!read_setup(&in, arena, &message.setup, err))
+            return false;
+        break;
+    case GUESTLINK_PING:
+    case GUESTLINK_OK:
+        break;
+    case GUESTLINK_ERROR: {
+        uint8_t kind = unpack_u8(&in);
+        if (kind == ERR_NONE || kind >= ERR_KIND_COUNT)
+            return err_set(err, ERR_INVALID, "a guestlink error of unknown kind %u", kind);
+        message.error.kind = kind;
+        message.error.sys = (int)unpack_u32(&in);
+        unpack_text(&in, message.error.message, sizeof message.error.message);
+        unpack_text(&in, message.error.trail, sizeof message.error.trail);
+        break;
+    }
+    default:
+        return err_set(err, ERR_INVALID, "a guestlink message of unknown type %u", (unsigned)message.type);
+    }
+    if (!unpack_done(&in, err))
+        return false;
+    *out = message;
+    return true;
+}

@@ -1,0 +1,27 @@
+/* A message that is read and is a SETUP must be written back byte for byte. */
+#include <stdlib.h>
+
+#include "wire/guestlink.h"
+
+int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
+{
+    struct err err;
+    struct arena arena;
+    struct guestlink_message message;
+    uint32_t length;
+
+    arena_init(&arena);
+    if (size >= GUESTLINK_HEADER_BYTES)
+        (void)!guestlink_body_length(data, &length, &err);
+    if (guestlink_read(str_of(data, size), &arena, &message, &err) && message.type == GUESTLINK_SETUP) {
+        auto_buf struct buf again = buf_make(NULL, LIMIT_GUESTLINK_BYTES + GUESTLINK_HEADER_BYTES);
+        guestlink_write_setup(&again, &message.setup);
+        if (again.overflowed || again.len != size + GUESTLINK_HEADER_BYTES ||
+            memcmp(again.data + GUESTLINK_HEADER_BYTES, data, size) != 0)
+            abort();
+    }
+    arena_done(&arena);
+    return 0;
+}

@@ -1,0 +1,132 @@
+#include "wire/guestlink.h"
+
+#include "test.h"
+
+static struct str body_of(const struct buf *message)
+{
+    struct err err;
+    uint32_t length;
+
+    assert_false(message->overflowed);
+    assert_true(guestlink_body_length((const unsigned char *)message->data, &length, &err));
+    assert_int_equal(length + GUESTLINK_HEADER_BYTES, message->len);
+    return str_of(message->data + GUESTLINK_HEADER_BYTES, length);
+}
+
+static struct guestlink_env some_envs[] = { { STR_INIT("A"), STR_INIT("b=c") }, { STR_INIT("EMPTY"), STR_INIT("") } };
+static const struct guestlink_setup some_setup = {
+    .sandbox_id = STR_INIT("sbx1"),
+    .template_id = STR_INIT("base"),
+    .access_token = STR_INIT("tok"),
+    .default_user = STR_INIT("user"),
+    .default_workdir = STR_INIT("/code"),
+    .env_count = COUNT_OF(some_envs),
+    .envs = some_envs,
+};
+
+static void a_setup_arrives_as_it_was_sent(void **state)
+{
+    (void)state;
+    struct err err;
+    struct arena arena;
+    struct guestlink_message got;
+    auto_buf struct buf message = buf_make(NULL, LIMIT_GUESTLINK_BYTES);
+
+    arena_init(&arena);
+    guestlink_write_setup(&message, &some_setup);
+    assert_true(guestlink_read(body_of(&message), &arena, &got, &err));
+    assert_int_equal(got.type, GUESTLINK_SETUP);
+    CHECK_STR(got.setup.sandbox_id, STR("sbx1"));
+    CHECK_STR(got.setup.template_id, STR("base"));
+    CHECK_STR(got.setup.access_token, STR("tok"));
+    CHECK_STR(got.setup.default_user, STR("user"));
+    CHECK_STR(got.setup.default_workdir, STR("/code"));
+    assert_int_equal(got.setup.env_count, 2);
+    CHECK_STR(got.setup.envs[0].value, STR("b=c"));
+    CHECK_STR(got.setup.envs[1].name, STR("EMPTY"));
+    arena_done(&arena);
+}
+
+static void every_cut_and_every_tail_is_refused(void **state)
+{
+    (void)state;
+    struct err err;
+    struct arena arena;
+    struct guestlink_message got;
+    auto_buf struct buf message = buf_make(NULL, LIMIT_GUESTLINK_BYTES);
+
+    arena_init(&arena);
+    guestlink_write_setup(&message, &some_setup);
+    struct str body = body_of(&message);
+    for (size_t len = 0; len < body.len; len++)
+        assert_false(guestlink_read(str_of(body.at, len), &arena, &got, &err));
+    buf_add_char(&message, 'x');
+    assert_false(guestlink_read(str_of(message.data + GUESTLINK_HEADER_BYTES, body.len + 1), &arena, &got, &err));
+    arena_done(&arena);
+}
+
+static void names_that_no_environment_can_hold_are_refused(void **state)
+{
+    (void)state;
+    struct err err;
+    struct arena arena;
+    struct guestlink_message got;
+    static struct guestlink_env bad[] = {
+        { STR_INIT(""), STR_INIT("x") }, { STR_INIT("A=B"), STR_INIT("x") }, { STR_INIT("A"), STR_INIT("x\0y") } };
+
+    arena_init(&arena);
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        auto_buf struct buf message = buf_make(NULL, LIMIT_GUESTLINK_BYTES);
+        guestlink_write_setup(&message, &(struct guestlink_setup){ .env_count = 1, .envs = &bad[i] });
+        assert_false(guestlink_read(body_of(&message), &arena, &got, &err));
+    }
+    arena_done(&arena);
+}
+
+static void ok_ping_and_error_travel(void **state)
+{
+    (void)state;
+    struct err err;
+    struct arena arena;
+    struct guestlink_message got;
+    auto_buf struct buf message = buf_make(NULL, LIMIT_GUESTLINK_BYTES);
+
+    arena_init(&arena);
+    guestlink_write_simple(&message, GUESTLINK_PING);
+    assert_true(guestlink_read(body_of(&message), &arena, &got, &err));
+    assert_int_equal(got.type, GUESTLINK_PING);
+    buf_clear(&message);
+    struct err sent;
+    (void)err_set(&sent, ERR_INVALID, "no user %s", "bob");
+    (void)err_wrap(&sent, "setup");
+    guestlink_write_error(&message, &sent);
+    assert_true(guestlink_read(body_of(&message), &arena, &got, &err));
+    assert_int_equal(got.type, GUESTLINK_ERROR);
+    assert_int_equal(got.error.kind, ERR_INVALID);
+    assert_string_equal(got.error.message, "no user bob");
+    assert_string_equal(got.error.trail, "setup");
+    arena_done(&arena);
+}
+
+static void lengths_of_zero_and_past_the_limit_are_refused(void **state)
+{
+    (void)state;
+    struct err err;
+    uint32_t length;
+    assert_false(guestlink_body_length((const unsigned char[]){ 0, 0, 0, 0 }, &length, &err));
+    assert_false(guestlink_body_length((const unsigned char[]){ 0, 8, 0, 1 }, &length, &err));
+    assert_true(guestlink_body_length((const unsigned char[]){ 0, 8, 0, 0 }, &length, &err));
+    assert_int_equal(length, LIMIT_GUESTLINK_BYTES);
+}
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        CASE(a_setup_arrives_as_it_was_sent),
+        CASE(every_cut_and_every_tail_is_refused),
+        CASE(names_that_no_environment_can_hold_are_refused),
+        CASE(ok_ping_and_error_travel),
+        CASE(lengths_of_zero_and_past_the_limit_are_refused),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
