@@ -1,0 +1,82 @@
+# The front door. Meson and Ninja do the building; this file knows what to do first.
+#
+#   make up      from a fresh clone to a running server; prints the lines to paste
+#   make test    everything that says whether it is right
+#   make help    the rest
+
+DATA         ?= /var/lib/cloister
+LISTEN       ?= 127.0.0.1:7070
+FUZZ_SECONDS ?= 600
+SUDO         ?= $(if $(filter 0,$(shell id -u)),,sudo)
+
+# A finding of a sanitizer is a failed test, not a line in a log.
+export ASAN_OPTIONS  ?= abort_on_error=1:detect_leaks=1:strict_string_checks=1
+export UBSAN_OPTIONS ?= halt_on_error=1:abort_on_error=1:print_stacktrace=1
+
+# A progress line for a person, silence for a log. Ninja is asked first whether there is anything to do, so that it has
+# nothing to say when there is not.
+define compile
+	@ninja -C $(1) -n | grep -q 'no work to do' || \
+	{ [ -t 1 ] || quiet=--quiet; echo 'compiling $(1)'; NINJA_STATUS='  [%f/%t] ' ninja $$quiet -C $(1); }
+endef
+
+.PHONY: all up check test bench fuzz lint format clean help
+.NOTPARALLEL:
+
+all: build/build.ninja ## build/cloister and build/cloister-guestd
+	$(call compile,build)
+	@scripts/link-programs.sh build
+
+up: all ## build, make the base template once, then serve in the foreground
+	@scripts/setup.sh user
+	@$(SUDO) grep -rqsx 'name base' $(DATA)/templates || $(SUDO) build/cloister template build base --data $(DATA)
+	@exec $(SUDO) build/cloister serve --data $(DATA) --listen $(LISTEN)
+
+check: build-asan/build.ninja ## unit tests under ASan and UBSan; no root, seconds
+	$(call compile,build-asan)
+	@meson test -C build-asan --suite unit --no-rebuild --print-errorlogs --quiet
+
+test: all build/.deps-test ## check, root tests, clang, lint-quick, end to end, a little fuzzing
+	@FUZZ_SECONDS=$(if $(filter file,$(origin FUZZ_SECONDS)),20,$(FUZZ_SECONDS)) scripts/test.py
+
+bench: all ## how fast, next to runc, crun, bubblewrap and bare Python
+	@scripts/setup.sh bench
+	@$(SUDO) bench/run
+
+fuzz: build-fuzz/build.ninja ## fuzz every decoder for FUZZ_SECONDS each (600)
+	$(call compile,build-fuzz)
+	@scripts/fuzz.sh build-fuzz $(FUZZ_SECONDS)
+
+lint: build-clang/build.ninja ## formatting, clang-tidy, Python, shell
+	$(call compile,build-clang)
+	@scripts/lint.sh all build-clang
+
+format: ## lay out every C file as .clang-format says
+	@find src tests bench -name '*.[ch]' -not -path '*/node_modules/*' | xargs clang-format -i
+
+clean: ## forget every build; the data directory stays
+	rm -rf build build-asan build-clang build-fuzz
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+# What to install is looked up once per version of setup.sh, not each time.
+build/.deps build/.deps-test: scripts/setup.sh
+	@scripts/setup.sh build $(if $(filter %-test,$@),test)
+	@mkdir -p build && touch $@
+
+build/build.ninja: | build/.deps
+	@echo 'configuring build'
+	@meson setup build -Dtests=false >build/setup.log || { cat build/setup.log; exit 1; }
+
+build-asan/build.ninja: | build/.deps-test
+	@echo 'configuring build-asan'
+	@meson setup build-asan -Db_sanitize=address,undefined
+
+build-clang/build.ninja: | build/.deps-test
+	@echo 'configuring build-clang'
+	@CC=clang meson setup build-clang
+
+build-fuzz/build.ninja: | build/.deps-test
+	@echo 'configuring build-fuzz'
+	@CC=clang meson setup build-fuzz -Dfuzz=true -Dtests=false -Db_sanitize=address,undefined -Db_lundef=false

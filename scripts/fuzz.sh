@@ -1,0 +1,31 @@
+#!/bin/sh
+# fuzz.sh BUILD SECONDS - every fuzz target of BUILD for so long, starting from its corpus.
+#
+# What a run discovers stays in BUILD/corpus, so the next run goes on from there; an input that crashes is kept in
+# BUILD/crashes and belongs into tests/fuzz/corpus/ under a telling name once the bug is understood.
+# The last line is the tally: 'N passed, N failed'.
+set -u
+build=$1 seconds=$2
+passed=0 failed=0
+
+for target in "$build"/tests/fuzz/*_fuzz; do
+    [ -x "$target" ] || continue
+    name=$(basename "$target" _fuzz)
+    mkdir -p "$build/corpus/$name" "$build/crashes"
+    # libFuzzer writes to the first directory and only reads the second.
+    set -- "$build/corpus/$name"
+    [ ! -d "tests/fuzz/corpus/$name" ] || set -- "$@" "tests/fuzz/corpus/$name"
+    log=$build/fuzz-$name.log
+    echo "fuzz: $name for $seconds s"
+    if timeout -k 10 $((seconds + 120)) "$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
+        -artifact_prefix="$build/crashes/$name-" -print_final_stats=1 "$@" >"$log" 2>&1; then
+        echo "fuzz: $name: ok, $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs"
+        passed=$((passed + 1))
+    else
+        tail -n 40 "$log"
+        echo "fuzz: $name: FAILED, input in $build/crashes, log in $log"
+        failed=$((failed + 1))
+    fi
+done
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

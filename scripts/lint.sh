@@ -1,0 +1,58 @@
+#!/bin/sh
+# lint.sh quick|all [BUILD] - what reads the source without running it.
+#
+#   quick   formatting, and whether Python and shell files parse; a second
+#   all     the same and clang-tidy over src/, with the flags of BUILD (a clang build); minutes
+#
+# Prints a line per check, and ends in 1 if one of them found something.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+failed=0
+report() { # NAME STATUS
+    if [ "$2" = 0 ]; then
+        echo "lint: $1: ok"
+    else
+        echo "lint: $1: see above"
+        failed=1
+    fi
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+# Ours only: what npm and pip put below tests/ is not.
+files() { find src tests bench scripts \( -name node_modules -o -name '.venv*' \) -prune -o -type f -name "$1" -print 2>/dev/null; }
+
+# clang-format lays out some corners differently from version to version; ours is the one in Debian 12.
+format_version=14
+if ! have clang-format; then
+    echo "lint: formatting: skipped, no clang-format here"
+elif ! clang-format --version | grep -q "version $format_version\\."; then
+    echo "lint: formatting: skipped, it is judged by clang-format $format_version"
+else
+    wrong=$(files '*.[ch]' | xargs clang-format --dry-run 2>&1 | sed -n 's/^\([^ :]*:[0-9]*\):.*warning: .*/\1/p' | sort -u -t: -k1,1)
+    # shellcheck disable=SC2086 # a list of names without spaces
+    [ -z "$wrong" ] || printf '%s: not as .clang-format has it; make format\n' $wrong
+    [ -z "$wrong" ]
+    report formatting $?
+fi
+
+# Parsed, not compiled: a check leaves no __pycache__ behind.
+files '*.py' | xargs python3 -c '
+import ast, sys
+for name in sys.argv[1:]:
+    ast.parse(open(name, encoding="utf-8").read(), name)'
+report python $?
+
+if have shellcheck; then
+    { files '*.sh'; echo .ci/run; } | xargs shellcheck
+    report shell $?
+else
+    echo "lint: shell: skipped, no shellcheck here"
+fi
+
+if [ "${1:-quick}" = all ]; then
+    build=${2:-build-clang}
+    find src -name '*.c' -print0 |
+        xargs -0 -P "$(nproc)" -n 4 clang-tidy -p "$build" --quiet --warnings-as-errors='*' 2>/dev/null
+    report clang-tidy $?
+fi
+exit $failed

@@ -1,0 +1,138 @@
+#!/bin/sh
+# setup.sh GROUP… - make this machine able to do what the Makefile is about to ask of it.
+#
+#   build   compile Cloister and run it: a compiler, the libraries, mmdebstrap for the base template
+#   test    what `make test`, `make lint` and `make fuzz` need on top: clang and its tools, cmocka, Python venv, node
+#   bench   the programs that `make bench` measures beside us: runc, crun, bubblewrap
+#   user    the system user that the unprivileged role runs as
+#
+# Asks dpkg first and touches apt (and sudo) only when something is missing, so that a second run costs milliseconds.
+set -eu
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() { say "$*"; exit 1; }
+
+build_packages="build-essential meson ninja-build pkg-config libuv1-dev libjansson-dev libsqlite3-dev libsodium-dev
+    libseccomp-dev libcap-ng-dev zlib1g-dev mmdebstrap debian-archive-keyring ca-certificates python3"
+test_packages="clang clang-format clang-tidy libcmocka-dev python3-venv curl shellcheck"
+bench_packages="runc crun bubblewrap python3"
+service_user=cloister
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null 2>&1; then
+        sudo "$@"
+    else
+        die "this step needs root and there is no sudo here: run make as root"
+    fi
+}
+
+# One line that counts the seconds, for what takes longer than a person likes to wait in silence.
+with_progress() { # TEXT COMMAND…
+    text=$1
+    shift
+    log=$(mktemp)
+    "$@" >"$log" 2>&1 </dev/null &
+    job=$!
+    trap 'kill "$job" 2>/dev/null; rm -f "$log"; exit 130' INT TERM
+    seconds=0
+    if [ -t 2 ]; then
+        while kill -0 "$job" 2>/dev/null; do
+            printf '\rsetup: %s (%d s) ' "$text" "$seconds" >&2
+            sleep 1
+            seconds=$((seconds + 1))
+        done
+        printf '\r' >&2
+    else
+        say "$text"
+    fi
+    status=0
+    wait "$job" || status=$?
+    trap - INT TERM
+    if [ "$status" != 0 ]; then
+        say "$text: failed"
+        tail -n 20 "$log" >&2
+        rm -f "$log"
+        return "$status"
+    fi
+    [ ! -t 2 ] || say "$text: done    "
+    rm -f "$log"
+}
+
+missing_packages() { # PACKAGE…
+    for package in "$@"; do
+        state=$(dpkg-query -W -f '${Status}' "$package" 2>/dev/null || true)
+        [ "$state" = "install ok installed" ] || printf '%s ' "$package"
+    done
+}
+
+# Another apt may be running on a machine that has just booted: wait for its lock instead of failing.
+apt() { as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 "$@"; }
+
+install_packages() { # PACKAGE…
+    # shellcheck disable=SC2046 # words are what we want
+    set -- $(missing_packages "$@")
+    [ $# -gt 0 ] || return 0
+    [ "$(id -u)" = 0 ] || as_root true # asks for the password here, not behind the progress line
+    # The lists may be missing (containers) or name files that the mirror has replaced since: try, refresh, try again.
+    if ! apt-cache show "$@" >/dev/null 2>&1 || [ -z "$(find /var/lib/apt/lists -name '*Packages*' -mtime -7 2>/dev/null)" ]; then
+        with_progress "fetching Debian's package lists" apt update
+    fi
+    with_progress "installing $*" apt install -y --no-install-recommends "$@" && return 0
+    with_progress "fetching Debian's package lists again" apt update
+    with_progress "installing $*" apt install -y --no-install-recommends "$@"
+}
+
+# clang finds its sanitizer and fuzzer runtimes only in the package of its own version, whatever that is here.
+clang_runtime() {
+    version=$(clang -dumpversion | cut -d. -f1)
+    install_packages "libclang-rt-$version-dev"
+}
+
+# Not Debian: we cannot install, but we can say exactly what is not there.
+check_by_hand() {
+    absent=""
+    for program in cc meson ninja pkg-config python3 mmdebstrap; do
+        command -v "$program" >/dev/null 2>&1 || absent="$absent
+    the program $program"
+    done
+    if command -v pkg-config >/dev/null 2>&1; then
+        for library in libuv jansson sqlite3 libsodium libseccomp libcap-ng zlib "$@"; do
+            pkg-config --exists "$library" || absent="$absent
+    the library $library, with its headers"
+        done
+    fi
+    [ -z "$absent" ] || die "no apt-get on this system, so please install:$absent
+Debian 12 and 13 and Ubuntu 24.04 are what Cloister is tested on."
+}
+
+add_user() {
+    getent passwd "$service_user" >/dev/null && return 0
+    say "adding the system user $service_user (no login, no home)"
+    as_root useradd --system --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin "$service_user"
+}
+
+[ $# -gt 0 ] || die "which group? build, test, bench, user"
+debian=yes
+command -v apt-get >/dev/null 2>&1 || debian=no
+for group in "$@"; do
+    # shellcheck disable=SC2086 # the lists are words
+    case "$debian $group" in
+    "yes build") install_packages $build_packages ;;
+    "yes test")
+        # A node that is already there may come from elsewhere and be newer than Debian's.
+        node=""
+        command -v node >/dev/null 2>&1 || node="nodejs"
+        command -v npm >/dev/null 2>&1 || node="$node npm"
+        install_packages $test_packages $node
+        clang_runtime
+        ;;
+    "yes bench") install_packages $bench_packages ;;
+    "no build") check_by_hand ;;
+    "no test") check_by_hand cmocka ;;
+    "no bench") ;; # the benchmark leaves out what is not there
+    *" user") add_user ;;
+    *) die "there is no group '$group': build, test, bench, user" ;;
+    esac
+done

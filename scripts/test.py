@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""test.py - every suite in turn, a line for each, and one tally at the end: 'N passed, N failed[, N skipped]'.
+
+A suite that cannot run here says why and counts as skipped. One that breaks or takes too long counts as a failure and
+shows the end of its log; the whole logs are in build/test-logs. `test.py NAME…` runs only those.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LOGS = ROOT / "build" / "test-logs"
+FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "20"))
+TALLY = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$", re.MULTILINE)
+CMOCKA = re.compile(r"^\[\s*(OK|FAILED|SKIPPED)\s*\] (\S+?)(?:: Test failed\.?)?$", re.MULTILINE)
+
+
+class Skip(Exception):
+    """This suite cannot run here; the text says why."""
+
+
+class Count:
+    def __init__(self, passed=0, failed=0, skipped=0):
+        self.passed, self.failed, self.skipped = passed, failed, skipped
+
+    def add(self, other):
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+
+    def __str__(self):
+        tail = f", {self.skipped} skipped" if self.skipped else ""
+        return f"{self.passed} passed, {self.failed} failed{tail}"
+
+
+class Suite:
+    """Runs commands with their output in one log."""
+
+    def __init__(self, name):
+        self.log_path = LOGS / f"{name}.log"
+        self.log = open(self.log_path, "w", encoding="utf-8")
+
+    def run(self, *command, seconds, env=None):
+        """True if it ended well and in time. Whatever it left running goes with it."""
+        self.log.write(f"$ {' '.join(command)}\n")
+        self.log.flush()
+        with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT,
+                              start_new_session=True, env={**os.environ, **(env or {})}) as process:
+            try:
+                return process.wait(seconds) == 0
+            except subprocess.TimeoutExpired:
+                self.log.write(f"\ntook longer than {seconds} s\n")
+                return False
+            finally:
+                try:
+                    os.killpg(process.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass  # the usual case: nothing was left
+
+    def text(self):
+        self.log.flush()
+        return self.log_path.read_text(encoding="utf-8", errors="replace")
+
+
+def configure(suite, build, *options, cc=None):
+    if not (ROOT / build / "build.ninja").exists():
+        env = {"CC": cc} if cc else None
+        if not suite.run("meson", "setup", build, *options, seconds=120, env=env):
+            return False
+    return suite.run("ninja", "-C", build, seconds=900)
+
+
+def meson_count(build):
+    """Cases, not programs: cmocka names each one in its output."""
+    total = Count()
+    log = ROOT / build / "meson-logs" / "testlog.json"
+    for line in log.read_text(encoding="utf-8").splitlines():
+        test = json.loads(line)
+        cases = CMOCKA.findall(test.get("stdout", "") + "\n" + test.get("stderr", ""))
+        failed = {name for word, name in cases if word == "FAILED"}
+        skipped = {name for word, name in cases if word == "SKIPPED"}
+        passed = {name for word, name in cases if word == "OK"}
+        if test["result"] == "SKIP":
+            total.add(Count(skipped=max(1, len(skipped))))
+        elif test["result"] == "OK":
+            total.add(Count(max(1, len(passed)) if not skipped else len(passed), 0, len(skipped)))
+        else:  # a crash has no FAILED line
+            total.add(Count(len(passed), max(1, len(failed)), len(skipped)))
+    return total
+
+
+def meson_suite(suite, name, seconds):
+    if not configure(suite, "build-asan", "-Db_sanitize=address,undefined"):
+        return Count(failed=1)
+    log = ROOT / "build-asan" / "meson-logs" / "testlog.json"
+    log.unlink(missing_ok=True)
+    fine = suite.run("meson", "test", "-C", "build-asan", "--suite", name, "--no-rebuild", "--print-errorlogs",
+                     "--num-processes", "1" if name == "root" else str(os.cpu_count() or 2), seconds=seconds)
+    if not log.exists():
+        if "No suitable tests" in suite.text() or "No tests defined" in suite.text():
+            raise Skip(f"there are no tests in suite {name}")
+        return Count(failed=1)
+    count = meson_count("build-asan")
+    if not fine and not count.failed:
+        count.failed = 1
+    return count
+
+
+def run_unit(suite):
+    return meson_suite(suite, "unit", 300)
+
+
+def run_root(suite):
+    if os.geteuid() != 0:
+        raise Skip("needs root: namespaces, mounts and cgroups")
+    return meson_suite(suite, "root", 600)
+
+
+def run_clang(suite):
+    if not shutil.which("clang"):
+        raise Skip("no clang here")
+    return Count(1) if configure(suite, "build-clang", cc="clang") else Count(failed=1)
+
+
+def run_lint(suite):
+    suite.run("scripts/lint.sh", "quick", seconds=120)
+    lines = re.findall(r"^lint: \S+: (.*)$", suite.text(), re.MULTILINE)
+    skipped = sum(line.startswith("skipped") for line in lines)
+    passed = lines.count("ok")
+    return Count(passed, max(len(lines) - passed - skipped, 0 if lines else 1), skipped)
+
+
+def run_fuzz(suite):
+    if not (ROOT / "tests" / "fuzz" / "meson.build").exists():
+        raise Skip("there are no fuzz targets yet")
+    if not shutil.which("clang"):
+        raise Skip("libFuzzer comes with clang")
+    if not configure(suite, "build-fuzz", "-Dfuzz=true", "-Dtests=false", "-Db_sanitize=address,undefined",
+                     "-Db_lundef=false", cc="clang"):
+        return Count(failed=1)
+    suite.run("scripts/fuzz.sh", "build-fuzz", str(FUZZ_SECONDS), seconds=600 + 40 * FUZZ_SECONDS)
+    return closing_tally(suite)
+
+
+def run_e2e(suite):
+    program = ROOT / "tests" / "e2e" / "run.py"
+    if not program.exists():
+        raise Skip("tests/e2e/run.py is not there")
+    if os.geteuid() != 0:
+        raise Skip("needs root: it starts a real server")
+    fine = suite.run(sys.executable, str(program), seconds=1500)
+    count = closing_tally(suite)
+    if not fine and not count.failed:
+        count.failed = 1
+    return count
+
+
+def closing_tally(suite):
+    tallies = TALLY.findall(suite.text())
+    if not tallies:
+        return Count(failed=1)
+    return Count(*(int(number or 0) for number in tallies[-1]))
+
+
+SUITES = {
+    "unit": (run_unit, "unit tests under ASan and UBSan, and the layering"),
+    "root": (run_root, "what needs root: isolation, images, roles"),
+    "clang": (run_clang, "the same source by clang, warnings are errors"),
+    "lint": (run_lint, "formatting, Python, shell"),
+    "fuzz": (run_fuzz, f"each decoder for {FUZZ_SECONDS} s"),
+    "e2e": (run_e2e, "a real server and the public SDKs"),
+}
+
+
+def main():
+    names = sys.argv[1:] or list(SUITES)
+    for name in names:
+        if name not in SUITES:
+            sys.exit(f"there is no suite '{name}': {', '.join(SUITES)}")
+    LOGS.mkdir(parents=True, exist_ok=True)
+    (LOGS / "tally").unlink(missing_ok=True)
+    total = Count()
+    for name in names:
+        function, about = SUITES[name]
+        print(f"{name:6} {about} …", flush=True)
+        suite, began = Suite(name), time.monotonic()
+        try:
+            count = function(suite)
+        except Skip as why:
+            count = Count(skipped=1)
+            print(f"       skipped: {why}")
+        if count.failed:
+            print("".join(f"       | {line}\n" for line in suite.text().splitlines()[-60:]), end="")
+        print(f"       {count} ({time.monotonic() - began:.0f} s, {suite.log_path.relative_to(ROOT)})", flush=True)
+        total.add(count)
+    (LOGS / "tally").write_text(f"{total}\n", encoding="utf-8")
+    print(total)
+    return 1 if total.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
