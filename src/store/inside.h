@@ -1,0 +1,83 @@
+/*
+ * inside.h - the store as its own files see it.
+ */
+#ifndef STORE_INSIDE_H
+#define STORE_INSIDE_H
+
+#include <pthread.h>
+
+#include "base/map.h"
+#include "store/sql.h"
+#include "store/store.h"
+
+enum { SEED_BYTES = 32, HASH_TEXT_BYTES = 65 };
+
+/* One numbered file of migrations/, embedded by embed.py. */
+struct migration {
+    int version;
+    const char *name;
+    const char *script;
+};
+extern const struct migration migrations[];
+extern const int migration_count;
+
+/*
+ * Keys that were looked up and found, so that the next request with the same key costs no query. Its lock is held for a
+ * map lookup at most, never across a query: that is what lets a loop ask.
+ */
+struct key_cache {
+    pthread_mutex_t lock;
+    struct map by_hash, by_id; /* the same entries */
+    uint64_t changes;          /* revocations so far: a lookup that overlapped one is not remembered */
+};
+
+struct store {
+    pthread_mutex_t lock; /* around sql */
+    struct sql *sql;
+    struct key_cache keys;
+    unsigned char seed[SEED_BYTES];
+    char default_team[STORE_UUID_BYTES];
+    uint64_t tidied_ms; /* clock_mono_ms() of the last sweep; 0: none yet */
+};
+
+static inline void unlock_at(pthread_mutex_t **lock_at)
+{
+    pthread_mutex_unlock(*lock_at);
+}
+#define auto_unlock __attribute__((cleanup(unlock_at), unused))
+
+static inline pthread_mutex_t *lock_mutex(pthread_mutex_t *lock)
+{
+    pthread_mutex_lock(lock);
+    return lock;
+}
+
+/* SHA-256 of the parts, each preceded by its length so that no two lists of parts look alike; in hex. */
+void hash_parts(const struct str *parts, size_t count, char room[HASH_TEXT_BYTES]);
+/* SHA-256 of plain bytes, in hex. */
+void hash_bytes(struct str bytes, char room[HASH_TEXT_BYTES]);
+
+/* Makes the default team if there is none, and remembers its id. */
+bool teams_load(struct store *store, struct err *err) must_use;
+void keys_init(struct store *store);
+void keys_done(struct store *store);
+/* What the process before us was in the middle of. */
+bool repeats_load(struct store *store, struct err *err) must_use;
+/* Drops old events and repeats, once an hour; inside a transaction. */
+bool tidy(struct store *store, struct err *err) must_use;
+
+/* Rows into an array in the arena that doubles as it fills. */
+#define ROWS_PUSH(arena, array, count, room)                                               \
+    ({                                                                                     \
+        if (*(count) == *(room)) {                                                         \
+            size_t room_ = *(room) ? *(room) * 2 : 16;                                     \
+            __typeof__(*(array)) more_ = arena_alloc_array((arena), room_, sizeof **(array)); \
+            if (*(count))                                                                  \
+                memcpy(more_, *(array), *(count) * sizeof **(array));                      \
+            *(array) = more_;                                                              \
+            *(room) = room_;                                                               \
+        }                                                                                  \
+        &(*(array))[(*(count))++];                                                         \
+    })
+
+#endif

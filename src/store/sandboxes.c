@@ -1,0 +1,157 @@
+#include "base/random.h"
+#include "store/inside.h"
+
+static const char *const state_name[] = {
+    [SANDBOX_ROW_STARTING] = "starting",
+    [SANDBOX_ROW_RUNNING] = "running",
+};
+
+static bool event_insert(struct store *store, const struct event_row *event, struct err *err)
+{
+    char id[STORE_UUID_BYTES];
+
+    if (!event)
+        return true;
+    random_uuid(id);
+    return sql_exec(store->sql,
+                    "INSERT INTO events (id, type, sandbox_id, team_id, template_id, at_us, data) "
+                    "VALUES ($1, $2, $3, $4, $5, $6, $7)",
+                    SQL_ARGS(sql_text(str_from(id)), sql_text(event->type), sql_text(event->sandbox_id),
+                             sql_text(event->team_id), sql_text(event->template_id), sql_int(event->at_us),
+                             sql_text(event->data)),
+                    err) &&
+           tidy(store, err);
+}
+
+bool store_sandbox_add(struct store *store, const struct sandbox_row *row, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+
+    return sql_exec(store->sql,
+                    "INSERT INTO sandboxes (id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count, "
+                    "memory_mb, disk_mb, internet, started_us, deadline_us, revision) "
+                    "VALUES ($1, $2, $3, $4, $5, 'starting', $6, $7, $8, $9, $10, $11, $12, 0)",
+                    SQL_ARGS(sql_text(row->id), sql_text(row->team_id), sql_text(row->template_id), sql_text(row->alias),
+                             sql_text(row->guestd_version), sql_text(row->metadata), sql_int(row->cpu_count),
+                             sql_int(row->memory_mb), sql_int(row->disk_mb), sql_int(row->internet),
+                             sql_int(row->started_us), sql_int(row->deadline_us)),
+                    err) ||
+           err_wrap(err, "add sandbox %.*s", STR_ARG(row->id));
+}
+
+bool store_sandbox_ready(struct store *store, struct str id, int64_t started_us, int64_t deadline_us,
+                         const struct event_row *event, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+
+    if (!sql_begin(store->sql, SQL_LAZY, err))
+        return err_wrap(err, "sandbox %.*s is ready", STR_ARG(id));
+    bool ok = sql_exec(store->sql,
+                       "UPDATE sandboxes SET state = 'running', started_us = $1, deadline_us = $2 WHERE id = $3",
+                       SQL_ARGS(sql_int(started_us), sql_int(deadline_us), sql_text(id)), err);
+    if (ok && sql_changed(store->sql) != 1)
+        ok = err_set(err, ERR_INTERNAL, "the sandbox's row is missing");
+    ok = ok && event_insert(store, event, err);
+    return sql_end(store->sql, ok, err) || err_wrap(err, "sandbox %.*s is ready", STR_ARG(id));
+}
+
+bool store_sandbox_deadline(struct store *store, struct str id, int64_t deadline_us, int64_t revision,
+                            const struct event_row *event, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+
+    if (!sql_begin(store->sql, SQL_LAZY, err))
+        return err_wrap(err, "deadline of sandbox %.*s", STR_ARG(id));
+    bool ok = sql_exec(store->sql,
+                       "UPDATE sandboxes SET deadline_us = $1, revision = $2 WHERE id = $3 AND revision < $2",
+                       SQL_ARGS(sql_int(deadline_us), sql_int(revision), sql_text(id)), err) &&
+              event_insert(store, event, err);
+    return sql_end(store->sql, ok, err) || err_wrap(err, "deadline of sandbox %.*s", STR_ARG(id));
+}
+
+bool store_sandbox_remove(struct store *store, struct str id, const struct event_row *event, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+
+    if (!sql_begin(store->sql, SQL_LAZY, err))
+        return err_wrap(err, "remove sandbox %.*s", STR_ARG(id));
+    bool ok = sql_exec(store->sql, "DELETE FROM sandboxes WHERE id = $1", SQL_ARGS(sql_text(id)), err) &&
+              event_insert(store, event, err);
+    return sql_end(store->sql, ok, err) || err_wrap(err, "remove sandbox %.*s", STR_ARG(id));
+}
+
+bool store_sandbox_list(struct store *store, struct arena *arena, struct sandbox_row **out, size_t *out_count,
+                        struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+    auto_rows struct sql_rows rows = { 0 };
+    struct sandbox_row *list = NULL;
+    size_t count = 0, room = 0;
+    bool there;
+
+    if (!sql_select(store->sql,
+                    "SELECT id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count, memory_mb, "
+                    "disk_mb, internet, started_us, deadline_us, revision FROM sandboxes ORDER BY started_us, id",
+                    SQL_NO_ARGS, &rows, err))
+        return err_wrap(err, "list sandboxes");
+    for (;;) {
+        if (!sql_next(&rows, &there, err))
+            return err_wrap(err, "list sandboxes");
+        if (!there)
+            break;
+        bool running = str_eq(sql_row_text(&rows, 5), str_from(state_name[SANDBOX_ROW_RUNNING]));
+        *ROWS_PUSH(arena, &list, &count, &room) = (struct sandbox_row){
+            .id = arena_copy(arena, sql_row_text(&rows, 0)),
+            .team_id = arena_copy(arena, sql_row_text(&rows, 1)),
+            .template_id = arena_copy(arena, sql_row_text(&rows, 2)),
+            .alias = arena_copy(arena, sql_row_text(&rows, 3)),
+            .guestd_version = arena_copy(arena, sql_row_text(&rows, 4)),
+            .state = running ? SANDBOX_ROW_RUNNING : SANDBOX_ROW_STARTING,
+            .metadata = arena_copy(arena, sql_row_text(&rows, 6)),
+            .cpu_count = (uint32_t)sql_row_int(&rows, 7),
+            .memory_mb = (uint32_t)sql_row_int(&rows, 8),
+            .disk_mb = (uint32_t)sql_row_int(&rows, 9),
+            .internet = (int)sql_row_int(&rows, 10),
+            .started_us = sql_row_int(&rows, 11),
+            .deadline_us = sql_row_int(&rows, 12),
+            .revision = sql_row_int(&rows, 13),
+        };
+    }
+    *out = list;
+    *out_count = count;
+    return true;
+}
+
+bool store_event_list(struct store *store, struct str sandbox_id, struct arena *arena, struct event_row **out,
+                      size_t *out_count, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+    auto_rows struct sql_rows rows = { 0 };
+    struct event_row *list = NULL;
+    size_t count = 0, room = 0;
+    bool there;
+
+    if (!sql_select(store->sql,
+                    "SELECT id, type, sandbox_id, team_id, template_id, at_us, data FROM events WHERE sandbox_id = $1 "
+                    "ORDER BY at_us, id",
+                    SQL_ARGS(sql_text(sandbox_id)), &rows, err))
+        return err_wrap(err, "list events");
+    for (;;) {
+        if (!sql_next(&rows, &there, err))
+            return err_wrap(err, "list events");
+        if (!there)
+            break;
+        *ROWS_PUSH(arena, &list, &count, &room) = (struct event_row){
+            .id = arena_copy(arena, sql_row_text(&rows, 0)),
+            .type = arena_copy(arena, sql_row_text(&rows, 1)),
+            .sandbox_id = arena_copy(arena, sql_row_text(&rows, 2)),
+            .team_id = arena_copy(arena, sql_row_text(&rows, 3)),
+            .template_id = arena_copy(arena, sql_row_text(&rows, 4)),
+            .at_us = sql_row_int(&rows, 5),
+            .data = arena_copy(arena, sql_row_text(&rows, 6)),
+        };
+    }
+    *out = list;
+    *out_count = count;
+    return true;
+}

@@ -1,0 +1,92 @@
+/*
+ * sql.h - a connection to a database, and queries written once for all of them.
+ *
+ * Queries are string literals in the SQL that SQLite and PostgreSQL share, with parameters $1, $2… in the order of their
+ * first appearance. Each is prepared when first used and kept.
+ *
+ * Threads    One at a time: the store holds a lock around it.
+ * Failure    ERR_UNAVAILABLE when the database is busy past its patience, ERR_CONFLICT when a constraint says no,
+ *            ERR_INTERNAL for the rest.
+ */
+#ifndef STORE_SQL_H
+#define STORE_SQL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+#include "base/str.h"
+
+struct sql;
+
+struct sql *sql_open(const char *path, struct err *err) must_use;
+void sql_close(struct sql *sql);
+
+/* ---- parameters ---- */
+
+enum sql_type {
+    SQL_NULL,
+    SQL_INT,
+    SQL_TEXT,
+};
+
+struct sql_value {
+    enum sql_type type;
+    int64_t number;
+    struct str text;
+};
+
+static inline struct sql_value sql_int(int64_t number)
+{
+    return (struct sql_value){ .type = SQL_INT, .number = number };
+}
+
+static inline struct sql_value sql_text(struct str text)
+{
+    return (struct sql_value){ .type = SQL_TEXT, .text = text };
+}
+
+/* NULL for an empty text: for columns where that is the same. */
+static inline struct sql_value sql_text_or_null(struct str text)
+{
+    return text.len ? sql_text(text) : (struct sql_value){ .type = SQL_NULL };
+}
+
+/* Stands for the two parameters `args, count`. */
+#define SQL_ARGS(...) \
+    (const struct sql_value[]){ __VA_ARGS__ }, sizeof((const struct sql_value[]){ __VA_ARGS__ }) / sizeof(struct sql_value)
+#define SQL_NO_ARGS NULL, 0
+
+/* ---- changes ---- */
+
+/* Several statements without parameters: migrations. */
+bool sql_script(struct sql *sql, const char *script, struct err *err) must_use;
+bool sql_exec(struct sql *sql, const char *query, const struct sql_value *args, size_t count, struct err *err) must_use;
+int64_t sql_changed(const struct sql *sql); /* rows touched by the last sql_exec() */
+
+enum sql_durability {
+    SQL_LAZY,    /* survives the end of our process, perhaps not a power cut */
+    SQL_DURABLE, /* on disk when sql_end() returns */
+};
+bool sql_begin(struct sql *sql, enum sql_durability durability, struct err *err) must_use;
+/* Commits if all went well so far, else rolls back and leaves err as it is. True when committed. */
+bool sql_end(struct sql *sql, bool all_well, struct err *err) must_use;
+
+/* ---- reading ---- */
+
+struct sql_rows {
+    struct sql *sql;
+    void *statement;
+};
+
+bool sql_select(struct sql *sql, const char *query, const struct sql_value *args, size_t count,
+                struct sql_rows *out_rows, struct err *err) must_use;
+bool sql_next(struct sql_rows *rows, bool *out_there, struct err *err) must_use;
+int64_t sql_row_int(const struct sql_rows *rows, int column);     /* NULL reads as 0 */
+struct str sql_row_text(const struct sql_rows *rows, int column); /* until the next sql_next(); NULL reads as "" */
+void sql_rows_done(struct sql_rows *rows);
+#define auto_rows __attribute__((cleanup(sql_rows_done)))
+
+#endif
