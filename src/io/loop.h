@@ -13,6 +13,7 @@
 #define IO_LOOP_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/attr.h"
@@ -28,12 +29,16 @@ bool loop_is_here(const struct loop *loop); /* is this the loop's thread? */
 uint64_t loop_now_ms(const struct loop *loop); /* monotonic, as of this turn */
 
 /* A descriptor. Level-triggered: fires again while the condition holds. */
-enum { WATCH_READ = 1, WATCH_WRITE = 2 };
+enum {
+    WATCH_READ = 1,
+    WATCH_WRITE = 2,
+    WATCH_HANGUP = 4, /* the peer has closed its side, though there may be bytes left to read */
+};
 struct watch; /* opaque; NULL when not set */
 typedef void watch_fn(void *context, unsigned ready);
 /* The descriptor stays the caller's and must stay open while watched. */
 struct watch *watch_new(struct loop *loop, int fd, watch_fn *fn, void *context) must_use;
-void watch_want(struct watch *watch, unsigned events); /* 0 is a pause; errors and hang-ups wake it only if non-0 */
+void watch_want(struct watch *watch, unsigned events); /* 0 is a pause; errors wake whatever is wanted */
 void watch_free(struct watch *watch);                  /* at once; NULL is fine */
 
 /* A timer. Embed it; a zeroed one is unset. */
@@ -41,11 +46,12 @@ struct timer {
     /* private */
     struct loop *loop;
     uint64_t due_ms;
+    uint64_t seq; /* among equals, first set is first served */
     void (*fn)(struct timer *timer);
     size_t heap_index; /* 1-based; 0 when unset */
 };
 typedef void timer_fn(struct timer *timer);
-/* Once, after so long. Setting it again moves it. */
+/* Once, after so long; 0 is "when this turn ends", outside all present callbacks. Setting it again moves it. */
 void timer_set(struct timer *timer, struct loop *loop, uint64_t after_ms, timer_fn *fn);
 void timer_clear(struct timer *timer); /* fine when unset */
 static inline bool timer_is_set(const struct timer *timer)

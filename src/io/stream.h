@@ -3,12 +3,17 @@
  *
  *   reading   While there is room in `in`, what arrives is appended there and on_input() is called. The owner consumes
  *             with buf_drop(&s->in, n). When `in` is full, or reading is off, nothing more is read and the peer waits.
- *   writing   stream_write() sends what the kernel takes at once and queues the rest, up to a cap. stream_is_full()
- *             asks the source to wait; on_drained() says when to go on (queue empty again).
- *   ending    on_end() is called once, when the peer has closed its side, or with an error. Nothing is called after
- *             stream_free().
+ *             An owner who consumes at another time than in on_input() calls stream_read(s, true) again afterwards.
+ *   writing   stream_write() sends what the kernel takes at once and queues the rest. stream_is_full() asks the source
+ *             to wait; on_drained() says when to go on (queue empty again). A source that does not wait is cut off at
+ *             128 MiB: the stream fails.
+ *   ending    on_end() is called once, when the peer has closed its side, or with an error; `in` may still hold bytes.
+ *             Only a write that fails after an orderly end is told by a second call. Nothing is called after
+ *             stream_free() or stream_abort(), and nothing from inside a call of the owner's.
  *
  * Ownership  The stream owns the descriptor. The owner frees the stream; from inside a callback too (it is retired).
+ *            Handing a stream on is setting `events` and `owner`; the new owner looks at `in` by itself.
+ * Signals    The program ignores SIGPIPE: pipes and sendfile(2) have no other way to say "closed" by errno.
  */
 #ifndef IO_STREAM_H
 #define IO_STREAM_H
@@ -28,6 +33,11 @@ struct stream_events {
     void (*on_drained)(struct stream *stream); /* all queued bytes are with the kernel; may be NULL */
     /* err is NULL for an orderly end of the peer's side: writing still works. */
     void (*on_end)(struct stream *stream, const struct err *err);
+    /*
+     * The peer has closed its side, or vanished, while we were not reading (`in` is full, or reading is off): there may
+     * be bytes left. At most once; on_end() still follows if the rest is read. May be NULL.
+     */
+    void (*on_hangup)(struct stream *stream);
 };
 
 struct stream {
@@ -44,7 +54,13 @@ struct stream {
     int file_fd; /* being sent after `out`, or -1 */
     off_t file_at;
     uint64_t file_left;
-    bool reading, ended, failed, connecting, freed;
+    struct buf after; /* to be sent after the file */
+    size_t read_size; /* of the next read */
+    struct timer later;
+    int error_number;
+    const char *error_doing;
+    bool is_socket, reading, connecting, blocked, finishing, file_copied;
+    bool hung_up, ended, failed, told, freed;
 };
 
 /* Takes the descriptor (made non-blocking). Reading starts off; in_cap bounds `in`. */
@@ -57,7 +73,13 @@ struct stream *stream_new_connecting(struct loop *loop, int fd, size_t in_cap, c
 void stream_read(struct stream *stream, bool on);
 void stream_write(struct stream *stream, struct str bytes);
 void stream_write_two(struct stream *stream, struct str first, struct str second); /* one system call when it can */
-/* After all queued bytes: so many bytes of a file, without copying them through us. Takes the descriptor. */
+void stream_write_many(struct stream *stream, const struct str *pieces, size_t count); /* the same, up to six */
+/* Waits for company: goes out with the next write, or by itself when the turn ends. */
+void stream_queue(struct stream *stream, struct str bytes);
+/*
+ * After all queued bytes: so many bytes of a file, without copying them through us. Takes the descriptor. One at a time.
+ * A file that turns out shorter fails the stream.
+ */
 void stream_send_file(struct stream *stream, int file_fd, off_t offset, uint64_t size);
 size_t stream_queued(const struct stream *stream); /* bytes not yet with the kernel, file included */
 bool stream_is_full(const struct stream *stream);  /* more than LIMIT_STREAM_BUFFER queued */
@@ -65,8 +87,10 @@ bool stream_failed(const struct stream *stream);   /* a write failed: nothing mo
 
 /* No more writes from us once the queue is out. */
 void stream_finish(struct stream *stream);
-/* Close so that the peer cannot take it for an orderly end (TCP reset), now. */
+/* Close so that the peer cannot take it for an orderly end (TCP reset), now. stream_free() is still the owner's to call. */
 void stream_abort(struct stream *stream);
+/* The descriptor for another use; nothing may be queued. The stream is then only good for stream_free(). */
+int stream_take_fd(struct stream *stream) must_use;
 void stream_free(struct stream *stream); /* closes; NULL is fine */
 
 #endif

@@ -1,0 +1,154 @@
+#include "io/listen.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "io/address.h"
+
+enum {
+    BACKLOG = 1024,
+    ACCEPTS_PER_TURN = 64, /* then the connections we have get their share */
+    OUT_OF_DESCRIPTORS_MS = 100,
+};
+
+int listen_open(struct str address, struct err *err)
+{
+    struct sockaddr_storage at;
+    socklen_t at_len;
+
+    if (!address_parse(address, &at, &at_len, err))
+        return -1;
+    auto_close int fd = socket(at.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        (void)err_sys(err, "make a socket");
+        return -1;
+    }
+    /* A restart must not wait for the connections of the last run to time out. */
+    int on = 1;
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(fd, (struct sockaddr *)&at, at_len) < 0 || listen(fd, BACKLOG) < 0) {
+        if (errno == EADDRINUSE)
+            (void)err_set(err, ERR_CONFLICT, "%.*s is in use by another program", STR_ARG(address));
+        else
+            (void)err_sys(err, "listen on %.*s", STR_ARG(address));
+        return -1;
+    }
+    return take_fd(&fd);
+}
+
+int listen_open_unix(const char *path, unsigned mode, struct err *err)
+{
+    struct sockaddr_un at = { .sun_family = AF_UNIX };
+    int len = snprintf(at.sun_path, sizeof at.sun_path, "%s.new", path);
+
+    if (len < 0 || (size_t)len >= sizeof at.sun_path) {
+        (void)err_set(err, ERR_INVALID, "the socket path '%s' is too long", path);
+        return -1;
+    }
+    auto_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        (void)err_sys(err, "make a socket");
+        return -1;
+    }
+    (void)unlink(at.sun_path); /* left over from a crash, or not there */
+    /* Made under another name, so that at `path` it is never seen with the wrong mode, and never missing. */
+    if (bind(fd, (struct sockaddr *)&at, sizeof at) < 0 || chmod(at.sun_path, mode) < 0 || listen(fd, BACKLOG) < 0 ||
+        rename(at.sun_path, path) < 0) {
+        (void)err_sys(err, "listen on %s", path);
+        (void)unlink(at.sun_path);
+        return -1;
+    }
+    return take_fd(&fd);
+}
+
+struct listener {
+    struct loop *loop;
+    int fd;
+    struct watch *watch;
+    struct timer pause;
+    accepted_fn *accepted;
+    void *context;
+    bool freed;
+};
+
+static void accept_again(struct timer *timer)
+{
+    struct listener *listener = container_of(timer, struct listener, pause);
+
+    watch_want(listener->watch, WATCH_READ);
+}
+
+static void on_ready(void *context, unsigned ready)
+{
+    struct listener *listener = context;
+
+    (void)ready;
+    for (int i = 0; i < ACCEPTS_PER_TURN && !listener->freed; i++) {
+        int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd >= 0) {
+            listener->accepted(listener->context, fd);
+            continue;
+        }
+        switch (errno) {
+        case EAGAIN:
+            return;
+        case EMFILE:
+        case ENFILE:
+        case ENOBUFS:
+        case ENOMEM:
+            /* The waiting connection would wake us again and again. */
+            log_warn("listen: no descriptors left for a new connection, waiting");
+            watch_want(listener->watch, 0);
+            timer_set(&listener->pause, listener->loop, OUT_OF_DESCRIPTORS_MS, accept_again);
+            return;
+        default:
+            break; /* that connection failed before we took it; the next may not have */
+        }
+    }
+}
+
+struct listener *listener_new(struct loop *loop, int fd, accepted_fn *accepted, void *context)
+{
+    struct listener *listener = NEW(struct listener);
+    int on = 1, idle_s = 60, every_s = 20, tries = 4;
+    struct err err;
+
+    if (!fd_set_nonblocking(fd, true, &err))
+        log_die("listen: %s", err_text(&err));
+    /*
+     * Accepted sockets inherit these from ours, which saves four calls for each. Keep-alive probes find the peers that
+     * vanished without a word while a stream of theirs may rightly be silent for hours. Unix sockets refuse; fine.
+     */
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every_s, sizeof every_s);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &tries, sizeof tries);
+    listener->loop = loop;
+    listener->fd = fd;
+    listener->accepted = accepted;
+    listener->context = context;
+    listener->watch = watch_new(loop, fd, on_ready, listener);
+    watch_want(listener->watch, WATCH_READ);
+    return listener;
+}
+
+void listener_free(struct listener *listener)
+{
+    if (!listener)
+        return;
+    listener->freed = true;
+    timer_clear(&listener->pause);
+    watch_free(listener->watch);
+    fd_close(&listener->fd);
+    loop_retire(listener->loop, listener, free);
+}
