@@ -48,7 +48,7 @@ struct http_head {
     enum http_method method;
     struct str method_text;
     struct str target; /* as sent */
-    struct str path;   /* raw, still percent-encoded, begins with "/" */
+    struct str path;   /* raw, still percent-encoded, begins with "/"; or "*", with OPTIONS only */
     struct str query;  /* raw, without the "?" */
     /* of a response */
     unsigned status;
@@ -67,17 +67,21 @@ struct http_head {
 enum http_parse {
     HTTP_MORE, /* not all there yet */
     HTTP_DONE,
-    HTTP_BAD, /* err says why: ERR_INVALID, or ERR_LIMIT for too long or too many headers */
+    HTTP_BAD, /* err says why: ERR_INVALID, or ERR_LIMIT for too long or too many */
 };
 
 /*
  * The head at the front of `in`. Feed it everything received so far; it is cheap to ask again. On HTTP_DONE *out_used
- * bytes belong to the head and *out_head borrows from them. Leading empty lines before a request line are skipped.
+ * bytes belong to the head and *out_head borrows from them. Leading empty lines before a request line are skipped. On
+ * HTTP_BAD out_head->status is the answer that a request deserves: 400, 414, 417, 431, 501 or 505.
  */
 enum http_parse http_parse_request(struct str in, struct http_head *out_head, size_t *out_used, struct err *err) must_use;
 /* `to_head_request`: what was asked with HEAD has no body, whatever its headers say. */
 enum http_parse http_parse_response(struct str in, bool to_head_request, struct http_head *out_head, size_t *out_used,
                                     struct err *err) must_use;
+
+/* The head's bytes were copied from `from` to `to`: make it borrow from there. */
+void http_head_move(struct http_head *head, const char *from, const char *to);
 
 /* The first header of that name (any case), or NULL. */
 const struct str *http_header(const struct http_head *head, struct str name);
@@ -104,7 +108,7 @@ size_t http_chunk_line(uint64_t size, char room[HTTP_CHUNK_LINE_BYTES]);
 const char *http_reason(unsigned status);
 void http_write_request_line(struct buf *out, struct str method, struct str target);
 void http_write_status_line(struct buf *out, unsigned status);
-/* Name and value are checked: a CR, LF or zero byte in either marks the buf as overflowed, so it is never sent. */
+/* Name and value are checked: a control character in either marks the buf as overflowed, so it is never sent. */
 void http_write_header(struct buf *out, struct str name, struct str value);
 void http_write_header_number(struct buf *out, struct str name, uint64_t value);
 void http_write_head_end(struct buf *out);
