@@ -11,6 +11,10 @@
  *     http_start(…), http_write(…)…, http_end(…)      one that streams, or
  *     http_abort(ex)            end it so that nobody can take it for finished
  *
+ * Callbacks  Come from the loop, never from inside one of these calls: after http_reply() or http_abort() the caller's own
+ *            objects are still there, on_gone() follows when the turn ends. (http_server_free() is the exception.)
+ * Half-close A client that closes its side before it has the whole answer has gone: on TCP that is how every SDK cancels.
+ *            We notice without writing.
  * Ownership  The server owns the exchange. Its arena, head and strings live until on_gone() has returned, or, if
  *            somebody holds a reference, until the last http_unref(). After on_gone() every call here is a harmless
  *            no-op, so an answer that comes from a worker too late is simply dropped.
@@ -41,8 +45,8 @@ struct http_events {
     void (*on_body_end)(struct http_exchange *ex);
     void (*on_drained)(struct http_exchange *ex); /* what was written is with the kernel: write more */
     /*
-     * The last call for this exchange: it was answered in full (and, if it had a body, that was read), or the client
-     * went away, or we aborted. The owner lets go of it here.
+     * The last call for this exchange: it was answered in full and the answer is with the kernel, or the client went
+     * away, or we aborted. The owner lets go of it here. Exactly once, unless the exchange was upgraded.
      */
     void (*on_gone)(struct http_exchange *ex);
 };
@@ -67,9 +71,12 @@ struct http_server_config {
     http_request_fn *on_request;
     void *context;
     unsigned connections_max; /* 0: LIMIT_CONNECTIONS; past it the newest get 503 and are closed */
+    /* Patience, in milliseconds; 0: the limit of the same name in base/limits.h. Tests shorten it. */
+    uint64_t head_ms, body_idle_ms, write_idle_ms, keepalive_ms;
+    uint64_t linger_ms; /* for a client to close after our last answer; 0: two seconds */
 };
 
-/* Takes the listening descriptor. */
+/* Takes the listening descriptor; -1 for a server that only adopts. */
 struct http_server *http_server_new(struct loop *loop, int listen_fd, const struct http_server_config *config) must_use;
 /* Stop accepting; exchanges under way are aborted; frees. */
 void http_server_free(struct http_server *server);
@@ -82,6 +89,8 @@ void http_server_adopt(struct http_server *server, int fd);
 void http_body_start(struct http_exchange *ex);
 /* Make the client wait, or let it go on. */
 void http_body_pause(struct http_exchange *ex, bool pause);
+/* Instead of LIMIT_BODY_IDLE_MS; 0 is for ever: for streams that are rightly silent for long. */
+void http_body_patience(struct http_exchange *ex, uint64_t idle_ms);
 /*
  * The whole body in the arena, then done(). More than cap bytes: done() with ERR_LIMIT (nothing was answered yet). The
  * client going away meanwhile is on_gone() as always, and no done().
@@ -90,7 +99,7 @@ typedef void http_collected_fn(struct http_exchange *ex, struct str body, const 
 void http_collect(struct http_exchange *ex, size_t cap, http_collected_fn *done);
 /*
  * Nobody wants the (rest of the) body: up to LIMIT_DISCARD_BYTES are read and dropped, past that the connection closes
- * after the answer. What http_reply() does by itself when the body was never started.
+ * after the answer. The end of an answer does this by itself: on_body() is not called after it.
  */
 void http_body_discard(struct http_exchange *ex);
 
@@ -100,7 +109,11 @@ struct http_field {
     struct str name, value;
 };
 
-/* A whole answer. Content-Length is added; Content-Type and the like are fields. HEAD: the body is counted, not sent. */
+/*
+ * A whole answer. Content-Length is added; Content-Type and the like are fields (Content-Length, Transfer-Encoding and
+ * Connection among them are left out: those are the server's). HEAD: the body is counted, not sent. The first answer to
+ * an exchange counts, a second one is dropped.
+ */
 void http_reply(struct http_exchange *ex, unsigned status, const struct http_field *fields, size_t field_count,
                 struct str body);
 
@@ -109,27 +122,24 @@ void http_reply(struct http_exchange *ex, unsigned status, const struct http_fie
 void http_start(struct http_exchange *ex, unsigned status, const struct http_field *fields, size_t field_count,
                 uint64_t length);
 void http_write(struct http_exchange *ex, struct str bytes); /* one chunk, when chunked; never buffered for long */
-/* size bytes of a file without copying them through us; for answers with a length. Takes the descriptor. */
+/* size bytes of a file without copying them through us; for answers with a length, once. Takes the descriptor. */
 void http_send_file(struct http_exchange *ex, int file_fd, off_t offset, uint64_t size);
 bool http_is_full(const struct http_exchange *ex); /* wait for on_drained() before writing more */
 /* Done. With a known length that was not reached, this is an abort. */
 void http_end(struct http_exchange *ex);
-/* A TCP reset: no end of chunks, no orderly close. Calls on_gone(). */
+/* A TCP reset: no end of chunks, no orderly close. on_gone() follows. */
 void http_abort(struct http_exchange *ex);
 /* The connection will not be used again after this answer. */
 void http_close_after(struct http_exchange *ex);
 
 /*
- * After a 101 (status line and fields are sent by this call): the connection stops being HTTP and becomes the caller's
- * stream, with whatever the client has already sent in stream->in. The exchange is gone afterwards (no on_gone()).
+ * After a 101 (status line, fields and "Connection: Upgrade" are sent by this call): the connection stops being HTTP and
+ * becomes the caller's stream, reading, with whatever the client has already sent in stream->in. The exchange is gone
+ * afterwards (no on_gone()); its arena lives until this callback returns, or as long as it is referenced. NULL if the
+ * exchange is gone or answered, or if its request has a body that was not read to its end.
  */
 struct stream *http_upgrade(struct http_exchange *ex, const struct http_field *fields, size_t field_count,
                             const struct stream_events *events, void *owner) must_use;
-
-/*
- * The raw connection beneath, for a relay that moves bytes of a length-framed body without looking at them. See
- * http/server.c for the contract. (Optional fast path.)
- */
 
 void http_ref(struct http_exchange *ex);
 void http_unref(struct http_exchange *ex);
@@ -139,7 +149,7 @@ void http_unref(struct http_exchange *ex);
 /*
  * Works on the raw path: split at "/", match segment by segment, decode each captured segment once. So "%2F" inside a
  * segment is part of a name and never a separator. Leading slashes are collapsed ("//process.Process/Start"); an empty
- * segment elsewhere matches nothing.
+ * segment elsewhere matches nothing. The first row that matches counts, so fixed segments stand before "{names}".
  */
 enum { HTTP_ROUTE_PARAMS = 4 };
 
@@ -153,7 +163,7 @@ struct http_route {
 
 struct http_match {
     const struct http_route *route;      /* NULL: no such path, or not with that method */
-    bool path_known;                     /* the path exists with another method: 405, see `allow` */
+    bool path_known;                     /* the path exists; without a route, with other methods: 405, see `allow` */
     char allow[64];                      /* "GET, POST" when path_known */
     size_t param_count;
     struct str params[HTTP_ROUTE_PARAMS]; /* decoded, in the order of the pattern; in the arena */
@@ -180,7 +190,8 @@ struct http_call_events {
     void (*on_body)(struct http_call *call, struct str piece);
     void (*on_end)(struct http_call *call); /* complete and well-framed; the last callback */
     /*
-     * It broke: before the head (err->kind UNAVAILABLE: the peer never answered) or in the middle. The last callback.
+     * It broke: before the head (err->kind UNAVAILABLE: the peer never answered) or in the middle (cut off, reset, or
+     * not HTTP: err->kind INVALID or LIMIT). The last callback.
      */
     void (*on_error)(struct http_call *call, const struct err *err);
     void (*on_drained)(struct http_call *call); /* write more of the request body */
@@ -199,7 +210,7 @@ bool http_call_is_full(const struct http_call *call);
 void http_call_pause(struct http_call *call, bool pause); /* of the answer's body */
 /* After on_end of a keep-alive answer whose request was finished: the descriptor for the next call, or -1. */
 int http_call_take_fd(struct http_call *call);
-/* After on_head with status 101: the connection as a raw stream. The call is freed. */
+/* In or after on_head with status 101: the connection as a raw stream, reading; see `in` first. The call is freed. */
 struct stream *http_call_take_stream(struct http_call *call, const struct stream_events *events, void *owner) must_use;
 void http_call_free(struct http_call *call); /* closes; NULL is fine; from callbacks too */
 
