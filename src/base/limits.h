@@ -38,6 +38,16 @@
 #define LIMIT_SANDBOXES 1000               /* at once, all keys together */
 #define LIMIT_LAYERS 32                    /* overlay lowers of one template */
 
+/* Edge */
+#define LIMIT_EDGE_CONNECTIONS 512         /* requests and tunnels at once into one sandbox; an SDK opens up to 200 */
+#define LIMIT_EDGE_IDLE 8                  /* kept connections to one guestd; a thousand sandboxes share our descriptors */
+#define LIMIT_EDGE_IDLE_MS 60000           /* how long they are kept; far below what guestd waits */
+#define LIMIT_EDGE_REPLAY_BYTES (16 * 1024) /* of a request body kept in case a kept connection turns out dead */
+#define LIMIT_EDGE_DIALS 5                 /* attempts at a port that is not open yet… */
+#define LIMIT_EDGE_DIAL_PAUSE_MS 100       /* …with pauses of so much, twice, three and four times so much between */
+#define LIMIT_EDGE_DIAL_MS 30000           /* for one connect: a service that does not accept */
+#define LIMIT_RELAY_LINGER_MS 30000        /* without a byte, after one of two joined sides has ended */
+
 /* Between our processes */
 #define LIMIT_MESSAGE_BYTES (64 * 1024)    /* one privsep datagram */
 #define LIMIT_MESSAGE_FDS 4
@@ -52,5 +62,15 @@
 #define LIMIT_RING_BYTES (4 << 20)         /* kept output of one process */
 #define LIMIT_LIST_ENTRIES 100000          /* of one ListDir */
 #define LIMIT_LIST_DEPTH 64
+#define LIMIT_USERS_BYTES (1 << 20)        /* /etc/passwd, /etc/group: the guest's own files */
+#define LIMIT_OUTPUT_BYTES (64 << 20)      /* kept output of all processes together; past it each keeps little */
+#define LIMIT_RETAIN_MS 30000              /* how long an ended process can still be asked for its end, as upstream */
+#define LIMIT_STALL_MS 10000               /* a stream that holds the others up for so long is cut */
+#define LIMIT_KILL_WAIT_MS 2000            /* an uninterruptible process: answer before the client gives up */
+#define LIMIT_LIST_BYTES (64 << 20)        /* the answer of one ListDir */
+#define LIMIT_UPLOAD_FILES 1000            /* parts of one multipart upload */
+#define LIMIT_WATCHERS 256                 /* of the whole sandbox; the kernel's own default is 128 instances a user */
+#define LIMIT_WATCH_DIRS 8192              /* of one recursive watch */
+#define LIMIT_WATCH_EVENTS 100000          /* not yet fetched from one watcher */
 
 #endif

@@ -1,0 +1,455 @@
+/*
+ * forward.c - theory of operation.
+ *
+ * Two machines of http/ meet here: the exchange (the client's side) and the call (the sandbox's side). Both are driven
+ * by callbacks on one loop, and each callback below does one step and returns. The body of the request is not read
+ * before there is a connection inside, so a port that opens late costs the client nothing but time.
+ *
+ * Connections to guestd are kept and used again. Such a connection may have died while it lay idle, and only the attempt
+ * tells. If it breaks before a byte of an answer and the request is still whole in our hands (`replay`), the request is
+ * sent again on a fresh connection, once. guestd closes connections without an answer only when it dies, and then the
+ * sandbox dies with it: a request that guestd has acted upon is not repeated.
+ */
+#include "proxy/forward.h"
+
+#include <assert.h>
+
+#include "base/buf.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "io/relay.h"
+#include "proxy/reach.h"
+#include "proxy/refuse.h"
+
+enum forward_state {
+    FORWARD_REACHING,
+    FORWARD_ASKING,
+    FORWARD_ANSWERING,
+    FORWARD_TUNNELLING,
+    FORWARD_DONE,
+    FORWARD_STATE_COUNT,
+};
+
+static const unsigned may_become[FORWARD_STATE_COUNT] = {
+    [FORWARD_REACHING] = BIT(FORWARD_ASKING) | BIT(FORWARD_DONE),
+    [FORWARD_ASKING] = BIT(FORWARD_ANSWERING) | BIT(FORWARD_TUNNELLING) | BIT(FORWARD_DONE) |
+                       BIT(FORWARD_REACHING), /* a kept connection turned out to be dead */
+    [FORWARD_ANSWERING] = BIT(FORWARD_DONE),
+    [FORWARD_TUNNELLING] = BIT(FORWARD_DONE),
+};
+
+struct forward {
+    struct forward *next, **at; /* in the peer's list: who comes next, and what points to us */
+    struct peer *peer;
+    struct sandbox *sandbox;
+    struct target target;
+    enum forward_state state;
+    struct http_exchange *ex; /* NULL once it is gone, or a tunnel */
+    struct reach *reach;
+    struct http_call *call;
+    struct relay *relay;
+    struct str head; /* the request as the service will see it; in the exchange's arena */
+    bool kept;       /* this connection has served requests before */
+    bool body_started, body_ended;
+    struct buf replay; /* the body so far, as long as it fits */
+};
+
+static void reach_inside(struct forward *f);
+
+static void enter(struct forward *f, enum forward_state next)
+{
+    assert(may_become[f->state] & BIT(next));
+    f->state = next;
+}
+
+/* Let go of everything inside the sandbox. */
+static void let_go(struct forward *f)
+{
+    reach_free(f->reach);
+    f->reach = NULL;
+    http_call_free(f->call);
+    f->call = NULL;
+    relay_free(f->relay);
+    f->relay = NULL;
+}
+
+static void free_forward(void *object)
+{
+    struct forward *f = object;
+    buf_done(&f->replay);
+    free(f);
+}
+
+static void leave(struct forward *f)
+{
+    let_go(f);
+    if (f->state != FORWARD_DONE)
+        enter(f, FORWARD_DONE);
+    *f->at = f->next; /* f->next stays: forward_cut_all() may stand on us */
+    if (f->next)
+        f->next->at = f->at;
+    sandbox_unref(f->sandbox);
+    struct loop *loop = peer_loop(f->peer);
+    peer_left(f->peer);
+    f->peer = NULL;
+    loop_retire(loop, f, free_forward);
+}
+
+static void give_up(struct forward *f, enum refusal why)
+{
+    let_go(f);
+    enter(f, FORWARD_DONE);
+    refuse(f->ex, &f->target, why);
+}
+
+/* Part of an answer is out: all that can still be said is that the rest will not come. */
+static void break_off(struct forward *f)
+{
+    let_go(f);
+    enter(f, FORWARD_DONE);
+    http_abort(f->ex);
+}
+
+/* ---- heads ---- */
+
+/* Fields that belong to one connection (RFC 9110 section 7.6.1), and those which the codec writes itself. */
+static bool is_hop_field(const struct http_head *head, struct str name)
+{
+    static const struct str names[] = {
+        STR_INIT("Connection"),
+        STR_INIT("Keep-Alive"),
+        STR_INIT("Proxy-Connection"),
+        STR_INIT("TE"),
+        STR_INIT("Trailer"),
+        STR_INIT("Transfer-Encoding"),
+        STR_INIT("Upgrade"),
+        STR_INIT("Content-Length"),
+        STR_INIT("Proxy-Authorization"),
+        STR_INIT("Proxy-Authenticate"),
+    };
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        if (str_eq_nocase(name, names[i]))
+            return true;
+    }
+    return http_has_token(head, STR("Connection"), name);
+}
+
+/* Where a request came from is for us to say or not to say; what a client claims about it is worth nothing. */
+static bool is_origin_claim(struct str name)
+{
+    return str_eq_nocase(name, STR("Forwarded")) || str_skip_nocase(&name, STR("X-Forwarded-"));
+}
+
+static bool wants_upgrade(const struct http_head *head)
+{
+    return head->upgrade && head->framing == HTTP_NO_BODY;
+}
+
+static bool write_head(struct forward *f)
+{
+    const struct http_head *head = &f->ex->head;
+    struct buf out = buf_make(&f->ex->arena, LIMIT_HEAD_BYTES + 1024);
+    http_write_request_line(&out, head->method_text, target_path(head->target));
+
+    const struct str *host = http_header(head, STR("Host"));
+    http_write_header(&out, STR("Host"), host ? *host : STR("localhost")); /* HTTP/1.0 may come without */
+    for (size_t i = 0; i < head->header_count; i++) {
+        struct str name = head->headers[i].name;
+        if (is_hop_field(head, name) || is_origin_claim(name) || str_eq_nocase(name, STR("Host")) ||
+            str_eq_nocase(name, STR("Expect"))) /* the server of http/ answers that one itself */
+            continue;
+        http_write_header(&out, name, head->headers[i].value);
+    }
+    if (head->framing == HTTP_LENGTH)
+        http_write_header_number(&out, STR("Content-Length"), head->length);
+    else if (head->framing == HTTP_CHUNKED)
+        http_write_header(&out, STR("Transfer-Encoding"), STR("chunked"));
+
+    if (wants_upgrade(head)) {
+        http_write_header(&out, STR("Connection"), STR("Upgrade"));
+        for (size_t i = 0; i < head->header_count; i++) {
+            if (str_eq_nocase(head->headers[i].name, STR("Upgrade")))
+                http_write_header(&out, STR("Upgrade"), head->headers[i].value);
+        }
+    } else if (f->target.port != GUESTD_PORT) {
+        http_write_header(&out, STR("Connection"), STR("close"));
+    }
+    http_write_head_end(&out);
+    f->head = buf_str(&out);
+    return !out.overflowed;
+}
+
+static size_t copy_fields(const struct http_head *head, struct http_field out[LIMIT_HEADERS])
+{
+    size_t count = 0;
+    for (size_t i = 0; i < head->header_count; i++) {
+        if (!is_hop_field(head, head->headers[i].name))
+            out[count++] = (struct http_field){ head->headers[i].name, head->headers[i].value };
+    }
+    return count;
+}
+
+/* How many bytes the answer announces. For HEAD that is what GET would bring; nothing of it follows. */
+static uint64_t answer_length(const struct http_head *head)
+{
+    if (head->framing == HTTP_LENGTH)
+        return head->length;
+    if (head->framing != HTTP_NO_BODY)
+        return HTTP_LENGTH_UNKNOWN;
+    const struct str *length = http_header(head, STR("Content-Length"));
+    uint64_t bytes;
+    if (length && str_to_u64(*length, HTTP_LENGTH_UNKNOWN - 1, &bytes))
+        return bytes;
+    return http_header(head, STR("Transfer-Encoding")) ? HTTP_LENGTH_UNKNOWN : 0;
+}
+
+/* ---- the sandbox's side ---- */
+
+static void on_tunnel_over(void *context)
+{
+    leave(context);
+}
+
+static void become_tunnel(struct forward *f, const struct http_head *head)
+{
+    struct http_field fields[LIMIT_HEADERS + 1];
+    size_t count = copy_fields(head, fields);
+    const struct str *upgrade = http_header(head, STR("Upgrade"));
+    if (upgrade)
+        fields[count++] = (struct http_field){ STR("Upgrade"), *upgrade };
+
+    f->relay = relay_new(peer_loop(f->peer), on_tunnel_over, f);
+    struct stream *client = http_upgrade(f->ex, fields, count, &relay_events, f->relay);
+    if (!client) { /* it has just gone: on_client_gone() follows */
+        let_go(f);
+        enter(f, FORWARD_DONE);
+        return;
+    }
+    enter(f, FORWARD_TUNNELLING);
+    f->ex = NULL;
+    struct stream *service = http_call_take_stream(f->call, &relay_events, f->relay);
+    f->call = NULL;
+    relay_join(f->relay, client, service);
+}
+
+static void on_answer_head(struct http_call *call, const struct http_head *head)
+{
+    struct forward *f = http_call_owner(call);
+    if (head->status == 101) {
+        if (wants_upgrade(&f->ex->head))
+            become_tunnel(f, head);
+        else
+            give_up(f, REFUSE_BROKEN); /* nobody asked for it: no telling what the bytes that follow are */
+        return;
+    }
+    struct http_field fields[LIMIT_HEADERS];
+    size_t count = copy_fields(head, fields);
+    enter(f, FORWARD_ANSWERING);
+    http_start(f->ex, head->status, fields, count, answer_length(head));
+}
+
+static void on_answer_body(struct http_call *call, struct str piece)
+{
+    struct forward *f = http_call_owner(call);
+    http_write(f->ex, piece);
+    if (http_is_full(f->ex))
+        http_call_pause(call, true);
+}
+
+static void on_answer_end(struct http_call *call)
+{
+    struct forward *f = http_call_owner(call);
+    int fd = f->target.port == GUESTD_PORT ? http_call_take_fd(call) : -1;
+    if (fd >= 0)
+        peer_keep_idle(f->peer, fd);
+    let_go(f);
+    enter(f, FORWARD_DONE);
+    http_end(f->ex); /* drops what is left of the request's body */
+}
+
+static void on_answer_error(struct http_call *call, const struct err *err)
+{
+    struct forward *f = http_call_owner(call);
+    if (f->state == FORWARD_ANSWERING) {
+        log_debug("edge: sandbox %s port %u: answer broke off: %s", f->target.id, f->target.port, err_text(err));
+        break_off(f);
+        return;
+    }
+    if (f->kept && !f->replay.overflowed && err->kind == ERR_UNAVAILABLE) {
+        let_go(f);
+        f->kept = false;
+        if (f->body_started && !f->body_ended)
+            http_body_pause(f->ex, true);
+        enter(f, FORWARD_REACHING);
+        reach_inside(f);
+        return;
+    }
+    log_debug("edge: sandbox %s port %u: %s", f->target.id, f->target.port, err_text(err));
+    give_up(f, REFUSE_BROKEN);
+}
+
+static void on_service_drained(struct http_call *call)
+{
+    struct forward *f = http_call_owner(call);
+    if (!f->body_ended)
+        http_body_pause(f->ex, false);
+}
+
+static const struct http_call_events call_events = {
+    .on_head = on_answer_head,
+    .on_body = on_answer_body,
+    .on_end = on_answer_end,
+    .on_error = on_answer_error,
+    .on_drained = on_service_drained,
+};
+
+/* ---- the client's side ---- */
+
+static void on_request_body(struct http_exchange *ex, struct str piece)
+{
+    struct forward *f = ex->owner;
+    if (f->kept || f->state == FORWARD_REACHING)
+        buf_add(&f->replay, piece);
+    if (!f->call)
+        return;
+    http_call_write(f->call, piece);
+    if (http_call_is_full(f->call))
+        http_body_pause(ex, true);
+}
+
+static void on_request_end(struct http_exchange *ex)
+{
+    struct forward *f = ex->owner;
+    f->body_ended = true;
+    if (f->call)
+        http_call_finish(f->call);
+}
+
+static void on_client_drained(struct http_exchange *ex)
+{
+    struct forward *f = ex->owner;
+    if (f->call)
+        http_call_pause(f->call, false);
+}
+
+static void on_client_gone(struct http_exchange *ex)
+{
+    struct forward *f = ex->owner;
+    f->ex = NULL;
+    leave(f);
+}
+
+static const struct http_events exchange_events = {
+    .on_body = on_request_body,
+    .on_body_end = on_request_end,
+    .on_drained = on_client_drained,
+    .on_gone = on_client_gone,
+};
+
+/* ---- from one to the other ---- */
+
+static void ask(struct forward *f, int fd)
+{
+    const struct http_head *head = &f->ex->head;
+    enter(f, FORWARD_ASKING);
+    f->call = http_call_new(f->ex->loop, fd, false, f->head, head->method, head->framing, &call_events, f);
+    if (!f->body_started) {
+        f->body_started = true;
+        http_body_patience(f->ex, LIMIT_KEEPALIVE_MS); /* a stream of input may rightly be silent for long */
+        http_body_start(f->ex);
+        return;
+    }
+    /* The second time: first what was sent before. */
+    if (f->replay.len)
+        http_call_write(f->call, buf_str(&f->replay));
+    if (f->body_ended)
+        http_call_finish(f->call);
+    else
+        http_body_pause(f->ex, false);
+}
+
+static void on_reached(void *context, enum reach_outcome outcome, int fd)
+{
+    static const enum refusal refusals[] = {
+        [REACH_CLOSED] = REFUSE_CLOSED,
+        [REACH_GONE] = REFUSE_NOT_FOUND,
+        [REACH_UNAVAILABLE] = REFUSE_UNAVAILABLE,
+    };
+    struct forward *f = context;
+    reach_free(f->reach);
+    f->reach = NULL;
+    if (outcome == REACH_OPEN)
+        ask(f, fd);
+    else
+        give_up(f, refusals[outcome]);
+}
+
+static void reach_inside(struct forward *f)
+{
+    /* guestd is there before a sandbox is; a user's service may have been started a moment ago. */
+    unsigned attempts = f->target.port == GUESTD_PORT ? 1 : LIMIT_EDGE_DIALS;
+    f->reach =
+        reach_new(f->ex->loop, sandbox_driver(f->sandbox), f->target.id, f->target.port, attempts, on_reached, f);
+    reach_go(f->reach);
+}
+
+void forward_start(struct peer *peer, struct sandbox *sandbox, struct http_exchange *ex, const struct target *target)
+{
+    struct forward *f = NEW(struct forward);
+    f->peer = peer;
+    f->sandbox = sandbox;
+    f->target = *target;
+    f->ex = ex;
+    f->replay = buf_make(NULL, LIMIT_EDGE_REPLAY_BYTES);
+    f->next = peer->forwards;
+    f->at = &peer->forwards;
+    if (f->next)
+        f->next->at = &f->next;
+    peer->forwards = f;
+    peer->forward_count++;
+    ex->events = &exchange_events;
+    ex->owner = f;
+
+    if (!write_head(f)) {
+        enter(f, FORWARD_DONE);
+        http_reply(ex, 431, NULL, 0, STR("")); /* what the client sent fits, but not what it has become */
+        return;
+    }
+    int fd = target->port == GUESTD_PORT && !wants_upgrade(&ex->head) ? peer_take_idle(peer) : -1;
+    f->kept = fd >= 0;
+    if (f->kept)
+        ask(f, fd);
+    else
+        reach_inside(f);
+}
+
+static void cut(struct forward *f)
+{
+    switch (f->state) {
+    case FORWARD_REACHING:
+    case FORWARD_ASKING:
+        give_up(f, REFUSE_NOT_FOUND);
+        break;
+    case FORWARD_ANSWERING:
+        break_off(f);
+        break;
+    case FORWARD_TUNNELLING:
+        relay_abort(f->relay);
+        leave(f);
+        break;
+    case FORWARD_DONE: /* the answer is whole, the client is still taking it */
+    case FORWARD_STATE_COUNT:
+        break;
+    }
+}
+
+void forward_cut_all(struct peer *peer)
+{
+    /* Cutting one takes it off the list at once, or leaves it there until its client has been answered. */
+    peer->forward_count++; /* ours: the peer stays while we walk */
+    for (struct forward *f = peer->forwards, *next; f; f = next) {
+        next = f->next;
+        cut(f);
+    }
+    peer_left(peer);
+}

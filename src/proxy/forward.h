@@ -1,0 +1,62 @@
+/*
+ * forward.h - one request on its way into a sandbox, and its answer on the way back.
+ *
+ *   reaching    no connection inside yet
+ *   asking      the request is on its way, nothing has come back
+ *   answering   the head of the answer has been passed on: what goes wrong from here on can only be an abort
+ *   tunnelling  the service said 101: bytes, both ways
+ *   done        nothing left inside the sandbox; the exchange still ends
+ *
+ * Neither side waits in memory: bytes are handed on from the buffer they were read into, and who reads slowly makes the
+ * other side wait.
+ *
+ * Ownership  A forward belongs to its peer (one sandbox's share of the edge) and frees itself when its exchange is gone.
+ */
+#ifndef PROXY_FORWARD_H
+#define PROXY_FORWARD_H
+
+#include <stdint.h>
+
+#include "base/limits.h"
+#include "http/http.h"
+#include "proxy/target.h"
+#include "sandbox/sandbox.h"
+
+struct proxy;
+struct forward;
+
+/* A connection to guestd that waits for its next request. */
+struct idle {
+    int fd;
+    uint64_t since_ms;
+};
+
+/* What the edge has open with one sandbox. */
+struct peer {
+    struct peer *next, **at; /* in the proxy's list: who comes next, and what points to us */
+    char id[LIMIT_ID_BYTES];
+    struct proxy *proxy;
+    struct forward *forwards; /* a list */
+    unsigned forward_count;
+    struct idle idle[LIMIT_EDGE_IDLE]; /* the longest waiting first */
+    unsigned idle_count;
+};
+
+/* Takes the reference to the sandbox. */
+void forward_start(struct peer *peer, struct sandbox *sandbox, struct http_exchange *ex, const struct target *target);
+/*
+ * The sandbox is gone. A client that has seen part of an answer gets a reset, so that it cannot take it for the whole;
+ * one that still waits is told that there is no such sandbox. The peer may be freed by this.
+ */
+void forward_cut_all(struct peer *peer);
+
+/* ---- what a forward asks of its peer, see proxy.c ---- */
+
+/* A kept connection that is still good, or -1. */
+int peer_take_idle(struct peer *peer);
+void peer_keep_idle(struct peer *peer, int fd); /* takes it; closes what is too many */
+/* A forward has left. The peer may be freed by this. */
+void peer_left(struct peer *peer);
+struct loop *peer_loop(const struct peer *peer);
+
+#endif

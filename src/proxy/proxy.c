@@ -1,0 +1,188 @@
+#include "proxy/proxy.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <sys/socket.h>
+
+#include "base/fd.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "proxy/forward.h"
+#include "proxy/refuse.h"
+#include "proxy/target.h"
+
+struct proxy {
+    struct loop *loop;
+    struct sandboxes *sandboxes;
+    struct map peers;   /* by sandbox id; a peer exists while something is open with it */
+    struct peer *first; /* the same ones as a list, to walk while some of them go */
+    struct timer sweep; /* set while there are idle connections */
+};
+
+struct proxy *proxy_new(struct loop *loop, struct sandboxes *sandboxes)
+{
+    struct proxy *proxy = NEW(struct proxy);
+    proxy->loop = loop;
+    proxy->sandboxes = sandboxes;
+    map_init(&proxy->peers);
+    return proxy;
+}
+
+/* ---- peers ---- */
+
+static struct peer *peer_of(struct proxy *proxy, const char *id)
+{
+    struct peer *peer = map_get(&proxy->peers, str_from(id));
+    if (!peer) {
+        peer = NEW(struct peer);
+        snprintf(peer->id, sizeof peer->id, "%s", id);
+        peer->proxy = proxy;
+        peer->next = proxy->first;
+        peer->at = &proxy->first;
+        if (peer->next)
+            peer->next->at = &peer->next;
+        proxy->first = peer;
+        map_put(&proxy->peers, str_from(peer->id), peer);
+    }
+    return peer;
+}
+
+static void drop_if_unused(struct peer *peer)
+{
+    if (peer->forward_count || peer->idle_count)
+        return;
+    map_remove(&peer->proxy->peers, str_from(peer->id));
+    *peer->at = peer->next;
+    if (peer->next)
+        peer->next->at = peer->at;
+    free(peer);
+}
+
+struct loop *peer_loop(const struct peer *peer)
+{
+    return peer->proxy->loop;
+}
+
+void peer_left(struct peer *peer)
+{
+    peer->forward_count--;
+    drop_if_unused(peer);
+}
+
+int peer_take_idle(struct peer *peer)
+{
+    while (peer->idle_count) {
+        int fd = peer->idle[--peer->idle_count].fd; /* the youngest is the least likely to have died */
+        char byte;
+        if (recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN)
+            return fd;
+        fd_close(&fd); /* closed by guestd, or bytes that nobody asked for */
+    }
+    return -1;
+}
+
+/* Close the connections that lie idle since before `before_ms`; they are the first ones. */
+static void drop_idle(struct peer *peer, uint64_t before_ms)
+{
+    unsigned old = 0;
+    while (old < peer->idle_count && peer->idle[old].since_ms < before_ms)
+        fd_close(&peer->idle[old++].fd);
+    peer->idle_count -= old;
+    memmove(peer->idle, peer->idle + old, peer->idle_count * sizeof *peer->idle);
+}
+
+static void on_sweep(struct timer *timer)
+{
+    struct proxy *proxy = container_of(timer, struct proxy, sweep);
+    uint64_t now_ms = loop_now_ms(proxy->loop);
+    uint64_t before_ms = now_ms > LIMIT_EDGE_IDLE_MS ? now_ms - LIMIT_EDGE_IDLE_MS : 0;
+    bool more = false;
+    for (struct peer *peer = proxy->first, *next; peer; peer = next) {
+        next = peer->next;
+        drop_idle(peer, before_ms);
+        more |= peer->idle_count > 0;
+        drop_if_unused(peer);
+    }
+    if (more)
+        timer_set(&proxy->sweep, proxy->loop, LIMIT_EDGE_IDLE_MS / 4, on_sweep);
+}
+
+void peer_keep_idle(struct peer *peer, int fd)
+{
+    struct proxy *proxy = peer->proxy;
+    if (peer->idle_count == LIMIT_EDGE_IDLE) {
+        fd_close(&fd);
+        return;
+    }
+    peer->idle[peer->idle_count++] = (struct idle){ .fd = fd, .since_ms = loop_now_ms(proxy->loop) };
+    if (!timer_is_set(&proxy->sweep))
+        timer_set(&proxy->sweep, proxy->loop, LIMIT_EDGE_IDLE_MS / 4, on_sweep);
+}
+
+static void cut_peer(struct peer *peer)
+{
+    drop_idle(peer, UINT64_MAX);
+    forward_cut_all(peer);
+}
+
+void proxy_cut(struct proxy *proxy, const char *sandbox_id)
+{
+    struct peer *peer = map_get(&proxy->peers, str_from(sandbox_id));
+    if (peer)
+        cut_peer(peer);
+}
+
+void proxy_free(struct proxy *proxy)
+{
+    if (!proxy)
+        return;
+    for (struct peer *peer = proxy->first, *next; peer; peer = next) {
+        next = peer->next;
+        cut_peer(peer);
+    }
+    timer_clear(&proxy->sweep);
+    map_done(&proxy->peers);
+    free(proxy);
+}
+
+/* ---- requests ---- */
+
+bool proxy_is_edge(const struct proxy *proxy, const struct http_head *head)
+{
+    struct target target;
+    (void)proxy;
+    return target_of(head, &target) != TARGET_NONE;
+}
+
+void proxy_handle(struct proxy *proxy, struct http_exchange *ex)
+{
+    struct target target;
+    enum target_verdict verdict = target_of(&ex->head, &target);
+    if (verdict == TARGET_PREFLIGHT) {
+        grant_preflight(ex);
+        return;
+    }
+    if (verdict != TARGET_FOUND) {
+        refuse_unroutable(ex, verdict);
+        return;
+    }
+    /* Before the lookup: whether a sandbox exists makes no difference to these. */
+    struct str path;
+    if (target.port == GUESTD_PORT && target_is_control_path(ex->head.path, &ex->arena, &path)) {
+        refuse_control_path(ex, path);
+        return;
+    }
+    struct sandbox *sandbox = sandbox_find(proxy->sandboxes, str_from(target.id));
+    if (!sandbox) {
+        refuse(ex, &target, REFUSE_NOT_FOUND);
+        return;
+    }
+    struct peer *peer = peer_of(proxy, target.id);
+    if (peer->forward_count >= LIMIT_EDGE_CONNECTIONS) {
+        sandbox_unref(sandbox);
+        refuse(ex, &target, REFUSE_CROWDED);
+        return;
+    }
+    forward_start(peer, sandbox, ex, &target);
+}

@@ -1,0 +1,35 @@
+/*
+ * proxy.h - the edge: requests for what runs inside sandboxes, to any port of any of them.
+ *
+ * Finds the sandbox that a request is for, has the driver make a socket inside, and passes request and answer on as
+ * they come: bodies of any length, answers before the request has ended, server-sent events, WebSockets. What cannot be
+ * passed on gets the answers that SDKs know (refuse.h).
+ *
+ * Ownership  The exchange stays http's. The proxy must outlive the server that feeds it.
+ * Threads    The loop's.
+ */
+#ifndef PROXY_PROXY_H
+#define PROXY_PROXY_H
+
+#include <stdbool.h>
+
+#include "base/attr.h"
+#include "http/http.h"
+#include "io/loop.h"
+#include "sandbox/sandbox.h"
+
+struct proxy;
+
+struct proxy *proxy_new(struct loop *loop, struct sandboxes *sandboxes) must_use;
+/* Cuts whatever is still open. */
+void proxy_free(struct proxy *proxy);
+
+/* Is this request for a sandbox, judging by its host and headers alone? Everything else is the API's. */
+bool proxy_is_edge(const struct proxy *proxy, const struct http_head *head);
+/* As http_request_fn does: takes the exchange over. */
+void proxy_handle(struct proxy *proxy, struct http_exchange *ex);
+
+/* The sandbox can no longer be reached: end what is open with it, so that nobody takes it for finished. */
+void proxy_cut(struct proxy *proxy, const char *sandbox_id);
+
+#endif

@@ -1,0 +1,154 @@
+#include "proxy/reach.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <sys/socket.h>
+
+#include "base/fd.h"
+#include "base/limits.h"
+#include "base/mem.h"
+
+struct reach {
+    struct loop *loop;
+    struct driver *driver;
+    char id[LIMIT_ID_BYTES];
+    uint16_t port;
+    unsigned attempts, attempt; /* how many are allowed, and which one this is */
+    reach_done_fn *done;
+    void *context;
+    bool asking;    /* the driver will call us back, whatever happens meanwhile */
+    bool abandoned; /* the caller has let go; who sees `asking` end frees it */
+    int fd;
+    struct watch *watch;
+    struct timer timer; /* limits a connect, or ends a pause */
+};
+
+static void begin(struct reach *r);
+
+struct reach *reach_new(struct loop *loop, struct driver *driver, const char *id, uint16_t port, unsigned attempts,
+                        reach_done_fn *done, void *context)
+{
+    struct reach *r = NEW(struct reach);
+    r->loop = loop;
+    r->driver = driver;
+    snprintf(r->id, sizeof r->id, "%s", id);
+    r->port = port;
+    r->attempts = attempts;
+    r->done = done;
+    r->context = context;
+    r->fd = -1;
+    return r;
+}
+
+static void drop_socket(struct reach *r)
+{
+    watch_free(r->watch);
+    r->watch = NULL;
+    timer_clear(&r->timer);
+    fd_close(&r->fd);
+}
+
+void reach_free(struct reach *r)
+{
+    if (!r)
+        return;
+    drop_socket(r);
+    r->abandoned = true;
+    if (!r->asking)
+        loop_retire(r->loop, r, free);
+}
+
+static void on_pause_over(struct timer *timer)
+{
+    begin(container_of(timer, struct reach, timer));
+}
+
+static void try_later(struct reach *r, enum reach_outcome outcome)
+{
+    drop_socket(r);
+    if (r->attempt >= r->attempts)
+        r->done(r->context, outcome, -1);
+    else
+        timer_set(&r->timer, r->loop, (uint64_t)r->attempt * LIMIT_EDGE_DIAL_PAUSE_MS, on_pause_over);
+}
+
+static void connected(struct reach *r)
+{
+    int fd = take_fd(&r->fd);
+    drop_socket(r);
+    r->done(r->context, REACH_OPEN, fd);
+}
+
+static void on_connect_timeout(struct timer *timer)
+{
+    /* A full backlog: the service is there and does not accept. To wait again would only make the client wait longer. */
+    struct reach *r = container_of(timer, struct reach, timer);
+    r->attempt = r->attempts;
+    try_later(r, REACH_CLOSED);
+}
+
+static void on_writable(void *context, unsigned ready)
+{
+    struct reach *r = context;
+    int error = 0;
+    socklen_t size = sizeof error;
+    (void)ready;
+    if (getsockopt(r->fd, SOL_SOCKET, SO_ERROR, &error, &size) < 0 || error)
+        try_later(r, REACH_CLOSED);
+    else
+        connected(r);
+}
+
+static void on_socket(void *context, int fd, const struct err *err)
+{
+    struct reach *r = context;
+    r->asking = false;
+    r->fd = fd;
+    if (r->abandoned) {
+        reach_free(r);
+        return;
+    }
+    if (fd < 0) {
+        if (err && err->kind == ERR_NOT_FOUND)
+            r->done(r->context, REACH_GONE, -1);
+        else
+            try_later(r, REACH_UNAVAILABLE); /* keeper may be starting again */
+        return;
+    }
+
+    const struct sockaddr_in to = {
+        .sin_family = AF_INET,
+        .sin_port = htons(r->port),
+        .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+    };
+    const int on = 1;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* slower without, not wrong */
+    int failed = connect(fd, (const struct sockaddr *)&to, sizeof to);
+    /* On loopback the answer comes while connect() lets go of the socket: asking again gives it without a wait. */
+    if (failed && errno == EINPROGRESS)
+        failed = connect(fd, (const struct sockaddr *)&to, sizeof to);
+    if (!failed || errno == EISCONN) {
+        connected(r);
+    } else if (errno == EALREADY || errno == EINPROGRESS) {
+        timer_set(&r->timer, r->loop, LIMIT_EDGE_DIAL_MS, on_connect_timeout);
+        r->watch = watch_new(r->loop, fd, on_writable, r);
+        watch_want(r->watch, WATCH_WRITE);
+    } else {
+        try_later(r, REACH_CLOSED);
+    }
+}
+
+static void begin(struct reach *r)
+{
+    r->attempt++;
+    r->asking = true;
+    driver_dial(r->driver, r->id, on_socket, r);
+}
+
+void reach_go(struct reach *r)
+{
+    begin(r);
+}

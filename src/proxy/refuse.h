@@ -1,0 +1,34 @@
+/*
+ * refuse.h - what the edge itself says when a request cannot be passed on.
+ *
+ * SDKs read these: the status tells them that a sandbox is gone, and the Python SDK looks for the phrases "was not
+ * found" and "port is not open" to tell two errors apart. So neither phrase may stand in any other message here, and
+ * none of these is a 404 or 409 on guestd's port, where clients would take it for guestd's own answer.
+ */
+#ifndef PROXY_REFUSE_H
+#define PROXY_REFUSE_H
+
+#include "http/http.h"
+#include "proxy/target.h"
+
+enum refusal {
+    REFUSE_NOT_FOUND,   /* unknown, ended, or ended meanwhile */
+    REFUSE_CLOSED,      /* running, nobody listens on that port */
+    REFUSE_BROKEN,      /* somebody listened, and closed without an answer that we understand */
+    REFUSE_UNAVAILABLE, /* cannot be reached just now */
+    REFUSE_CROWDED,     /* LIMIT_EDGE_CONNECTIONS are open */
+    REFUSAL_COUNT,
+};
+
+/*
+ * Answers the exchange. A browser's preflight for guestd is granted instead: refused, it would hide from the page the
+ * very message that the request itself is going to get.
+ */
+void refuse(struct http_exchange *ex, const struct target *target, enum refusal why);
+/* For one that names no target: plain text, 400. */
+void refuse_unroutable(struct http_exchange *ex, enum target_verdict verdict);
+void refuse_control_path(struct http_exchange *ex, struct str path);
+/* Yes to a preflight that nobody else can answer; the same words as guestd's own. */
+void grant_preflight(struct http_exchange *ex);
+
+#endif

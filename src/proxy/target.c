@@ -1,0 +1,141 @@
+#include "proxy/target.h"
+
+#include "base/buf.h"
+#include "base/encode.h"
+
+static const char *const complaints[TARGET_VERDICT_COUNT] = {
+    [TARGET_NONE] = "Invalid host\n",
+    [TARGET_MISSING_HEADER] = "missing header\n",
+    [TARGET_BAD_ID] = "Invalid sandbox ID\n",
+    [TARGET_BAD_PORT] = "Invalid sandbox port\n",
+};
+
+const char *target_complaint(enum target_verdict verdict)
+{
+    return complaints[verdict];
+}
+
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+/* In lower case if it is an upper-case letter: host names do not tell them apart. */
+static char lower(char c)
+{
+    return c >= 'A' && c <= 'Z' ? (char)(c + ('a' - 'A')) : c;
+}
+
+static bool read_id(struct str text, bool fold_case, char out_id[LIMIT_ID_BYTES])
+{
+    if (text.len == 0 || text.len >= LIMIT_ID_BYTES)
+        return false;
+    char id[LIMIT_ID_BYTES];
+    for (size_t i = 0; i < text.len; i++) {
+        id[i] = fold_case ? lower(text.at[i]) : text.at[i];
+        if (!is_digit(id[i]) && !(id[i] >= 'a' && id[i] <= 'z'))
+            return false;
+    }
+    id[text.len] = 0;
+    memcpy(out_id, id, text.len + 1);
+    return true;
+}
+
+static enum target_verdict read_target(struct str port_text, struct str id_text, bool fold_case, struct target *out)
+{
+    struct target target;
+    uint64_t port;
+    if (!read_id(id_text, fold_case, target.id))
+        return TARGET_BAD_ID;
+    if (!str_to_u64(port_text, UINT16_MAX, &port) || port == 0)
+        return TARGET_BAD_PORT;
+    target.port = (uint16_t)port;
+    *out = target;
+    return TARGET_FOUND;
+}
+
+/* "<digits>-<something>.<something>": only such a host can mean a sandbox. An IPv4 address has no dash. */
+static bool split_host(struct str host, struct str *out_port, struct str *out_id)
+{
+    struct str label, port, id;
+    if (!str_has_char(host, '.') || !str_cut(&host, '.', &label) || !str_has_char(label, '-'))
+        return false;
+    if (!str_cut(&label, '-', &port) || port.len == 0 || !str_cut(&label, '-', &id))
+        return false;
+    for (size_t i = 0; i < port.len; i++) {
+        if (!is_digit(port.at[i]))
+            return false;
+    }
+    *out_port = port;
+    *out_id = id;
+    return true;
+}
+
+enum target_verdict target_of(const struct http_head *head, struct target *out)
+{
+    const struct str *host = http_header(head, STR("Host"));
+    struct str port, id;
+    if (host && split_host(*host, &port, &id))
+        return read_target(port, id, true, out);
+
+    const struct str *id_header = http_header(head, STR("E2b-Sandbox-Id"));
+    const struct str *port_header = http_header(head, STR("E2b-Sandbox-Port"));
+    if (id_header && port_header) {
+        struct str rest = *id_header;
+        id = STR("");
+        (void)str_cut(&rest, '-', &id); /* false for an empty header: then the id is empty too */
+        return read_target(*port_header, id, false, out);
+    }
+    if (id_header || port_header)
+        return TARGET_MISSING_HEADER;
+    if (target_is_preflight(head) && http_has_token(head, STR("Access-Control-Request-Headers"), STR("E2b-Sandbox-Id")))
+        return TARGET_PREFLIGHT;
+    return TARGET_NONE;
+}
+
+bool target_is_preflight(const struct http_head *head)
+{
+    return head->method == HTTP_OPTIONS && http_header(head, STR("Access-Control-Request-Method"));
+}
+
+struct str target_path(struct str raw_path)
+{
+    while (raw_path.len > 1 && raw_path.at[0] == '/' && raw_path.at[1] == '/') {
+        raw_path.at++;
+        raw_path.len--;
+    }
+    return raw_path;
+}
+
+bool target_is_control_path(struct str raw_path, struct arena *arena, struct str *out_path)
+{
+    static const struct str control_paths[] = {
+        STR_INIT("/init"),   STR_INIT("/freeze"),   STR_INIT("/unfreeze"), STR_INIT("/fsfreeze"),
+        STR_INIT("/fsthaw"), STR_INIT("/collapse"), STR_INIT("/upgrade"),
+    };
+    struct str path, segment, only = STR("");
+    if (!percent_decode(arena, raw_path, PERCENT_PLUS_IS_PLUS, &path))
+        return false; /* guestd refuses what cannot be decoded */
+    /* All of them are one segment long, so it is enough to know the segments that "." and ".." leave, up to one. */
+    unsigned depth = 0;
+    while (str_cut(&path, '/', &segment)) {
+        if (segment.len == 0 || str_eq(segment, STR(".")))
+            continue;
+        if (str_eq(segment, STR(".."))) {
+            depth -= depth > 0;
+            continue;
+        }
+        if (++depth == 1)
+            only = segment;
+    }
+    if (depth != 1)
+        return false;
+    for (size_t i = 0; i < COUNT_OF(control_paths); i++) {
+        struct str name = control_paths[i];
+        if (str_skip(&name, STR("/")) && str_eq(name, only)) {
+            *out_path = control_paths[i];
+            return true;
+        }
+    }
+    return false;
+}

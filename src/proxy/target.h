@@ -1,0 +1,58 @@
+/*
+ * target.h - for which sandbox, and which port inside it, is this request?
+ *
+ *   by host      "8000-iabc.example.com": port 8000 of sandbox iabc. More parts ("8000-iabc-6532622b.…") are a client id
+ *                of old and ignored.
+ *   by header    E2b-Sandbox-Id and E2b-Sandbox-Port, on any host that does not read as above, so that one address can
+ *                serve every sandbox. The SDKs always send both headers: a host that reads as above wins.
+ *
+ * Pure: looks at a head, decides, touches nothing.
+ */
+#ifndef PROXY_TARGET_H
+#define PROXY_TARGET_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/limits.h"
+#include "base/str.h"
+#include "http/http.h"
+
+/* Where guestd listens: the SDKs' own traffic. Every other port is a service of the user's. */
+enum { GUESTD_PORT = 49983 };
+
+struct target {
+    uint16_t port;
+    char id[LIMIT_ID_BYTES]; /* [a-z0-9]+ */
+};
+
+enum target_verdict {
+    TARGET_NONE,           /* names no sandbox at all: not ours, or a bad host for whoever is sure that it is ours */
+    TARGET_FOUND,          /* well-formed; whether there is such a sandbox is another question */
+    TARGET_PREFLIGHT,      /* a browser asks whether it may send routing headers; it cannot say for which sandbox */
+    TARGET_MISSING_HEADER, /* one routing header without the other */
+    TARGET_BAD_ID,
+    TARGET_BAD_PORT,
+    TARGET_VERDICT_COUNT,
+};
+
+/* *out is filled in with TARGET_FOUND only. */
+enum target_verdict target_of(const struct http_head *head, struct target *out);
+
+/* What a client reads when a request leads nowhere; NULL for TARGET_FOUND and TARGET_PREFLIGHT. */
+const char *target_complaint(enum target_verdict verdict);
+
+/* A browser's question before a cross-origin request. */
+bool target_is_preflight(const struct http_head *head);
+
+/* The path with one slash in front: a base URL that ends in a slash makes clients ask for "//process.Process/Start". */
+struct str target_path(struct str raw_path);
+
+/*
+ * Is this one of the paths that E2B's daemon keeps for its host, however it is spelled ("/x/..//in%69t/")? *out_path is
+ * the plain spelling. guestd serves none of them here: its control door is elsewhere. Clients still expect the refusal.
+ */
+bool target_is_control_path(struct str raw_path, struct arena *arena, struct str *out_path);
+
+#endif

@@ -1,0 +1,409 @@
+#include "edge.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/fd.h"
+#include "base/mem.h"
+#include "http/http.h"
+#include "io/listen.h"
+#include "io/loop.h"
+#include "isolation/driver.h"
+#include "proxy/proxy.h"
+#include "sandbox/sandbox.h"
+#include "test.h"
+
+static pthread_t test_thread;
+
+/* cmocka can fail a test from its own thread only; a service's thread ends the program. */
+static void flunk(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+static void flunk(const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (pthread_equal(pthread_self(), test_thread))
+        fail_msg("%s", text);
+    fprintf(stderr, "in a service's thread: %s\n", text);
+    abort();
+}
+
+/* ---- doubles ---- */
+
+struct sandbox {
+    struct driver driver;
+    atomic_bool routable;
+    atomic_int references;
+};
+
+static struct {
+    struct edge_options options;
+    struct loop *loop;
+    struct http_server *server;
+    struct proxy *proxy;
+    struct sandbox sandbox;
+    pthread_t thread;
+    uint16_t port;
+    atomic_uint dials;
+} edge;
+
+struct sandbox *sandbox_find(struct sandboxes *all, struct str id)
+{
+    (void)all;
+    if (!edge.sandbox.routable || !str_eq(id, STR("ilive")))
+        return NULL;
+    edge.sandbox.references++;
+    return &edge.sandbox;
+}
+
+void sandbox_unref(struct sandbox *sandbox)
+{
+    sandbox->references--;
+}
+
+const char *sandbox_id(const struct sandbox *sandbox)
+{
+    (void)sandbox;
+    return "ilive";
+}
+
+bool sandbox_is_routable(const struct sandbox *sandbox)
+{
+    return sandbox->routable;
+}
+
+struct driver *sandbox_driver(const struct sandbox *sandbox)
+{
+    (void)sandbox;
+    return &edge.sandbox.driver;
+}
+
+struct later_dial {
+    struct loop_task task;
+    driver_dialed_fn *done;
+    void *context;
+};
+
+static void answer_dial(driver_dialed_fn *done, void *context)
+{
+    struct err err;
+    if (edge.options.dial_gone) {
+        (void)err_set(&err, ERR_NOT_FOUND, "no such sandbox");
+        done(context, -1, &err);
+        return;
+    }
+    edge.dials++;
+    done(context, socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), NULL);
+}
+
+static void on_later_dial(struct loop_task *task)
+{
+    struct later_dial *later = container_of(task, struct later_dial, task);
+    answer_dial(later->done, later->context);
+    free(later);
+}
+
+static void fake_dial(struct driver *driver, const char *id, driver_dialed_fn *done, void *context)
+{
+    (void)driver;
+    assert_string_equal(id, "ilive");
+    if (!edge.options.dial_later) {
+        answer_dial(done, context);
+        return;
+    }
+    struct later_dial *later = NEW(struct later_dial);
+    later->task.fn = on_later_dial;
+    later->done = done;
+    later->context = context;
+    loop_post(edge.loop, &later->task);
+}
+
+static const struct driver_ops fake_ops = { .name = "loopback", .dial = fake_dial };
+
+/* ---- the edge ---- */
+
+static void on_request(struct http_exchange *ex, void *context)
+{
+    (void)context;
+    if (proxy_is_edge(edge.proxy, &ex->head))
+        proxy_handle(edge.proxy, ex);
+    else
+        http_reply(ex, 200, NULL, 0, STR("the API's"));
+}
+
+static void *run_loop(void *context)
+{
+    (void)context;
+    loop_run(edge.loop);
+    return NULL;
+}
+
+static uint16_t port_of(int fd)
+{
+    struct sockaddr_in address;
+    socklen_t size = sizeof address;
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &size), 0);
+    return ntohs(address.sin_port);
+}
+
+void edge_start(const struct edge_options *options)
+{
+    struct err err;
+    signal(SIGPIPE, SIG_IGN);
+    test_thread = pthread_self();
+    memset(&edge, 0, sizeof edge);
+    if (options)
+        edge.options = *options;
+    edge.loop = loop_new();
+    int fd = listen_open(STR("127.0.0.1:0"), &err);
+    assert_true(fd >= 0);
+    edge.port = port_of(fd);
+    edge.sandbox.driver.ops = &fake_ops;
+    edge.sandbox.routable = true;
+    edge.proxy = proxy_new(edge.loop, NULL);
+    edge.server = http_server_new(edge.loop, fd, &(struct http_server_config){ .on_request = on_request });
+    assert_int_equal(pthread_create(&edge.thread, NULL, run_loop, NULL), 0);
+}
+
+bool edge_use_private_network(void)
+{
+    struct ifreq loopback = { .ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING };
+    if (unshare(CLONE_NEWNET) < 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) < 0)
+        return false;
+    auto_close int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    return ioctl(fd, SIOCSIFFLAGS, &loopback) == 0;
+}
+
+static void stop_here(struct loop_task *task)
+{
+    (void)task;
+    http_server_free(edge.server);
+    proxy_free(edge.proxy);
+    loop_stop_soon(edge.loop);
+}
+
+void edge_stop(void)
+{
+    struct loop_task task = { .fn = stop_here };
+    loop_post(edge.loop, &task);
+    pthread_join(edge.thread, NULL);
+    loop_free(edge.loop);
+    assert_int_equal(edge.sandbox.references, 0);
+}
+
+static atomic_bool cut;
+
+static void cut_here(struct loop_task *task)
+{
+    (void)task;
+    proxy_cut(edge.proxy, "ilive");
+    cut = true;
+}
+
+void edge_kill(void)
+{
+    struct loop_task task = { .fn = cut_here };
+    edge.sandbox.routable = false;
+    cut = false;
+    loop_post(edge.loop, &task);
+    while (!cut)
+        usleep(1000);
+}
+
+unsigned edge_dials(void)
+{
+    return edge.dials;
+}
+
+/* ---- services ---- */
+
+static void *run_service(void *context)
+{
+    struct service *service = context;
+    int fd;
+    while ((fd = accept(service->listen_fd, NULL, NULL)) >= 0) {
+        struct timeval limit = { .tv_sec = 5 };
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+        service->talk(service, fd, service->accepted++);
+        close(fd);
+    }
+    return NULL;
+}
+
+void service_start(struct service *service, uint16_t port, talk_fn *talk)
+{
+    const int on = 1;
+    struct sockaddr_in address = { .sin_family = AF_INET,
+                                   .sin_port = htons(port),
+                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    *service = (struct service){ .talk = talk };
+    service->listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(service->listen_fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(service->listen_fd, (struct sockaddr *)&address, sizeof address) < 0)
+        flunk("port %u: %s", port, strerror(errno));
+    assert_int_equal(listen(service->listen_fd, 64), 0);
+    service->port = port_of(service->listen_fd);
+    assert_int_equal(pthread_create(&service->thread, NULL, run_service, service), 0);
+}
+
+void service_stop(struct service *service)
+{
+    shutdown(service->listen_fd, SHUT_RDWR);
+    pthread_join(service->thread, NULL);
+    close(service->listen_fd);
+}
+
+uint16_t free_port(void)
+{
+    struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    auto_close int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    return port_of(fd);
+}
+
+/* ---- talk ---- */
+
+int client_new(void)
+{
+    struct sockaddr_in address = { .sin_family = AF_INET,
+                                   .sin_port = htons(edge.port),
+                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    struct timeval limit = { .tv_sec = 5 };
+    const int on = 1;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    return fd;
+}
+
+void say_bytes(int fd, struct str bytes)
+{
+    while (bytes.len) {
+        ssize_t n = send(fd, bytes.at, bytes.len, MSG_NOSIGNAL);
+        if (n < 0)
+            flunk("send: %s", strerror(errno));
+        bytes.at += n;
+        bytes.len -= (size_t)n;
+    }
+}
+
+void say(int fd, const char *format, ...)
+{
+    char text[8192];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    assert_true(n >= 0 && (size_t)n < sizeof text);
+    say_bytes(fd, str_of(text, (size_t)n));
+}
+
+struct str hear_head(int fd, struct arena *arena)
+{
+    char text[16384];
+    size_t len = 0;
+    while (len < 4 || memcmp(text + len - 4, "\r\n\r\n", 4) != 0) {
+        ssize_t n = len < sizeof text ? recv(fd, text + len, 1, 0) : -1;
+        if (n <= 0)
+            flunk("no head: %s, after '%.*s'", n < 0 ? strerror(errno) : "end", (int)len, text);
+        len++;
+    }
+    return arena_copy(arena, str_of(text, len));
+}
+
+struct str hear_exactly(int fd, struct arena *arena, size_t size)
+{
+    char *room = arena_alloc(arena, size + 1);
+    for (size_t len = 0; len < size;) {
+        ssize_t n = recv(fd, room + len, size - len, 0);
+        if (n <= 0)
+            flunk("%zu of %zu bytes, then %s", len, size, n < 0 ? strerror(errno) : "the end");
+        len += (size_t)n;
+    }
+    return str_of(room, size);
+}
+
+struct str hear_all(int fd, struct arena *arena, int *out_errno)
+{
+    struct buf all = buf_make(arena, 64 << 20);
+    char piece[65536];
+    ssize_t n;
+    while ((n = recv(fd, piece, sizeof piece, 0)) > 0)
+        buf_add(&all, str_of(piece, (size_t)n));
+    *out_errno = n < 0 ? errno : 0;
+    return buf_str(&all);
+}
+
+bool has(struct str text, const char *part)
+{
+    size_t len = strlen(part);
+    for (size_t i = 0; i + len <= text.len; i++) {
+        if (strncasecmp(text.at + i, part, len) == 0)
+            return true;
+    }
+    return false;
+}
+
+static struct str hear_line(int fd, struct arena *arena)
+{
+    struct buf line = buf_make(arena, 1024);
+    while (!str_ends(buf_str(&line), STR("\r\n"))) {
+        char c;
+        if (recv(fd, &c, 1, 0) != 1)
+            flunk("no chunk line");
+        buf_add_char(&line, c);
+    }
+    return buf_str(&line);
+}
+
+struct answer hear_answer(int fd, struct arena *arena)
+{
+    struct answer answer = { .head = hear_head(fd, arena) };
+    struct http_head head;
+    struct err err;
+    size_t used;
+    if (http_parse_response(answer.head, false, &head, &used, &err) != HTTP_DONE)
+        flunk("not an answer: %.*s", STR_ARG(answer.head));
+    answer.status = head.status;
+    if (head.framing == HTTP_LENGTH) {
+        answer.body = hear_exactly(fd, arena, (size_t)head.length);
+    } else if (head.framing == HTTP_CHUNKED) {
+        struct buf body = buf_make(arena, 64 << 20);
+        size_t size;
+        answer.chunked = true;
+        while ((size = strtoul(arena_text(arena, hear_line(fd, arena)), NULL, 16)) > 0) {
+            buf_add(&body, hear_exactly(fd, arena, size));
+            CHECK_STR(hear_exactly(fd, arena, 2), STR("\r\n"));
+        }
+        CHECK_STR(hear_exactly(fd, arena, 2), STR("\r\n"));
+        answer.body = buf_str(&body);
+    }
+    return answer;
+}
+
+void check_answer(int fd, struct arena *arena, unsigned status, const char *body)
+{
+    struct answer answer = hear_answer(fd, arena);
+    if (answer.status != status)
+        fail_msg("got %u, want %u: %.*s", answer.status, status, STR_ARG(answer.body));
+    CHECK_STR(answer.body, str_from(body));
+}

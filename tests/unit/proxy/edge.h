@@ -1,0 +1,77 @@
+/*
+ * edge.h - a whole edge in one process, for tests: a server with a proxy on a loop in a thread of its own, services that
+ * listen on this machine's loopback instead of inside a sandbox, and clients that block.
+ *
+ * It brings doubles of what the proxy takes from elsewhere: sandbox_find() and friends know the one sandbox "ilive" as
+ * long as edge_kill() was not called, and its driver's sockets are plain ones.
+ */
+#ifndef TESTS_UNIT_PROXY_EDGE_H
+#define TESTS_UNIT_PROXY_EDGE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/str.h"
+
+/* ---- the edge ---- */
+
+struct edge_options {
+    bool dial_later; /* the driver answers in a later turn, as the real one does */
+    bool dial_gone;  /* the driver knows no such sandbox */
+};
+
+/* Before anything else: a loopback of our own, so that guestd's well-known port is free whatever else runs here. */
+bool edge_use_private_network(void);
+void edge_start(const struct edge_options *options); /* NULL: all off */
+void edge_stop(void);                                /* checks that every reference was given back */
+/* What the manager does: first nobody finds the sandbox any more, then its connections are cut. Returns afterwards. */
+void edge_kill(void);
+unsigned edge_dials(void); /* sockets that the driver has made */
+
+/* ---- services: what runs in the sandbox ---- */
+
+struct service;
+/* Called for each connection, in the service's thread; closes nothing. `nth` counts from 0. */
+typedef void talk_fn(struct service *service, int fd, unsigned nth);
+
+struct service {
+    uint16_t port;
+    atomic_uint accepted;
+    atomic_ulong seen; /* the talk function's own */
+    talk_fn *talk;
+    int listen_fd;
+    pthread_t thread;
+};
+
+void service_start(struct service *service, uint16_t port, talk_fn *talk); /* port 0: any */
+void service_stop(struct service *service);
+uint16_t free_port(void); /* nobody listens there just now */
+
+/* ---- clients and services: blocking talk ---- */
+
+int client_new(void); /* connected to the edge; five seconds for each read or write */
+void say(int fd, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void say_bytes(int fd, struct str bytes);
+/* The head of a request or an answer, with the empty line; fails the test when there is none. */
+struct str hear_head(int fd, struct arena *arena);
+struct str hear_exactly(int fd, struct arena *arena, size_t size);
+/* Everything until the end. *out_errno is 0 for an orderly end, else why it ended. */
+struct str hear_all(int fd, struct arena *arena, int *out_errno);
+
+/* One whole answer, taken by its length or its chunks. */
+struct answer {
+    unsigned status;
+    struct str head, body;
+    bool chunked;
+};
+struct answer hear_answer(int fd, struct arena *arena);
+bool has(struct str text, const char *part); /* any case */
+void check_answer(int fd, struct arena *arena, unsigned status, const char *body);
+
+/* A head that is for the sandbox's port; the caller adds headers and the empty line. */
+#define TO(method, path) method " " path " HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: ilive\r\nE2b-Sandbox-Port: %u\r\n"
+
+#endif

@@ -1,0 +1,872 @@
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/limits.h"
+#include "edge.h"
+#include "test.h"
+
+enum { GUESTD = 49983 };
+
+static struct arena arena;
+
+static int set_up(void **state)
+{
+    (void)state;
+    arena_init(&arena);
+    edge_start(NULL);
+    return 0;
+}
+
+static int set_up_with_slow_driver(void **state)
+{
+    (void)state;
+    arena_init(&arena);
+    edge_start(&(struct edge_options){ .dial_later = true });
+    return 0;
+}
+
+static int set_up_without_sandbox_inside(void **state)
+{
+    (void)state;
+    arena_init(&arena);
+    edge_start(&(struct edge_options){ .dial_gone = true });
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    edge_stop();
+    arena_done(&arena);
+    return 0;
+}
+
+static void wait_until_seen(struct service *service, unsigned long least)
+{
+    for (int i = 0; i < 500 && service->seen < least; i++)
+        usleep(10000);
+    assert_true(service->seen >= least);
+}
+
+/* ---- services ---- */
+
+/* Answers every request of a connection with the request's own head. */
+static void echo_head(struct service *service, int fd, unsigned nth)
+{
+    struct arena mine;
+    char byte;
+    (void)nth;
+    while (recv(fd, &byte, 1, MSG_PEEK) == 1) {
+        arena_init(&mine);
+        struct str head = hear_head(fd, &mine);
+        service->seen++;
+        say(fd, "HTTP/1.1 200 OK\r\nContent-Length: %zu\r\n\r\n", head.len);
+        say_bytes(fd, head);
+        arena_done(&mine);
+    }
+}
+
+/* Answers with the bytes that follow the request's head until "!" comes, chunk framing and all. */
+static void echo_raw_body(struct service *service, int fd, unsigned nth)
+{
+    struct arena mine;
+    char text[4096];
+    size_t len = 0;
+    (void)nth;
+    arena_init(&mine);
+    (void)hear_head(fd, &mine);
+    arena_done(&mine);
+    while (len < sizeof text && recv(fd, text + len, 1, 0) == 1) {
+        service->seen++;
+        if (text[len++] == '!')
+            break;
+    }
+    say(fd, "HTTP/1.1 200 OK\r\nContent-Length: %zu\r\n\r\n", len);
+    say_bytes(fd, str_of(text, len));
+}
+
+/* ---- where requests go ---- */
+
+static void a_request_without_a_sandbox_is_the_apis(void **state)
+{
+    (void)state;
+    auto_close int fd = client_new();
+    say(fd, "GET /sandboxes HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    check_answer(fd, &arena, 200, "the API's");
+}
+
+static void what_cannot_be_routed_is_refused_in_the_known_words(void **state)
+{
+    (void)state;
+    auto_close int fd = client_new();
+    say(fd, "GET / HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: ilive\r\n\r\n");
+    check_answer(fd, &arena, 400, "missing header\n");
+    say(fd, "GET / HTTP/1.1\r\nHost: 80-i_x.example.com\r\n\r\n");
+    check_answer(fd, &arena, 400, "Invalid sandbox ID\n");
+    say(fd, "GET / HTTP/1.1\r\nHost: 0-ilive.example.com\r\n\r\n");
+    check_answer(fd, &arena, 400, "Invalid sandbox port\n");
+}
+
+static void an_unknown_sandbox_is_a_502_that_says_so(void **state)
+{
+    (void)state;
+    auto_close int fd = client_new();
+    say(fd, "GET /health HTTP/1.1\r\nHost: 49983-inone-6532622b.example.com\r\n\r\n");
+    struct answer answer = hear_answer(fd, &arena);
+    assert_int_equal(answer.status, 502);
+    CHECK_STR(answer.body, STR("{\"sandboxId\":\"inone\",\"message\":\"The sandbox was not found\",\"code\":502}"));
+    assert_true(has(answer.head, "content-type: application/json; charset=utf-8\r\n"));
+    assert_true(has(answer.head, "access-control-allow-origin: *\r\n"));
+    /* a body that nobody reads does not get in the way of the next request */
+    say(fd, "POST /x HTTP/1.1\r\nHost: 80-inone.example.com\r\nContent-Length: 5\r\n\r\nhello");
+    answer = hear_answer(fd, &arena);
+    assert_int_equal(answer.status, 502);
+    assert_false(has(answer.head, "access-control"));
+    say(fd, "GET /health HTTP/1.1\r\nHost: 49983-inone.example.com\r\n\r\n");
+    assert_int_equal(hear_answer(fd, &arena).status, 502);
+}
+
+static void a_driver_that_knows_no_such_sandbox_is_the_same_502(void **state)
+{
+    (void)state;
+    auto_close int fd = client_new();
+    say(fd, TO("GET", "/health") "\r\n", GUESTD);
+    check_answer(fd, &arena, 502, "{\"sandboxId\":\"ilive\",\"message\":\"The sandbox was not found\",\"code\":502}");
+}
+
+static void a_closed_port_is_a_502_that_says_so(void **state)
+{
+    (void)state;
+    auto_close int fd = client_new();
+    uint16_t port = free_port();
+    char want[200];
+    uint64_t began_ms = clock_mono_ms();
+    say(fd, TO("GET", "/") "\r\n", port);
+    snprintf(want, sizeof want,
+             "{\"sandboxId\":\"ilive\",\"message\":\"The sandbox is running but port is not "
+             "open\",\"port\":%u,\"code\":502}",
+             port);
+    check_answer(fd, &arena, 502, want);
+    assert_int_equal(edge_dials(), LIMIT_EDGE_DIALS);
+    assert_in_range(clock_mono_ms() - began_ms, 1000, 3000);
+    /* guestd is there or it is not */
+    say(fd, TO("GET", "/health") "\r\n", GUESTD);
+    check_answer(fd, &arena, 502,
+                 "{\"sandboxId\":\"ilive\",\"message\":\"The sandbox is running but port is not "
+                 "open\",\"port\":49983,\"code\":502}");
+    assert_int_equal(edge_dials(), LIMIT_EDGE_DIALS + 1);
+}
+
+struct late_start {
+    struct service service;
+    uint16_t port;
+};
+
+static void *start_late(void *context)
+{
+    struct late_start *late = context;
+    usleep(250000);
+    service_start(&late->service, late->port, echo_head);
+    return NULL;
+}
+
+static void a_port_that_opens_a_little_late_is_reached(void **state)
+{
+    (void)state;
+    struct late_start late = { .port = free_port() };
+    pthread_t thread;
+    auto_close int fd = client_new();
+    assert_int_equal(pthread_create(&thread, NULL, start_late, &late), 0);
+    say(fd, TO("POST", "/") "Content-Length: 0\r\n\r\n", late.port);
+    assert_int_equal(hear_answer(fd, &arena).status, 200);
+    pthread_join(thread, NULL);
+    service_stop(&late.service);
+}
+
+static void control_paths_do_not_exist_outside(void **state)
+{
+    (void)state;
+    auto_close int fd = client_new();
+    say(fd, TO("POST", "//x/../in%%69t/?a=b") "Content-Length: 2\r\n\r\n{}", GUESTD);
+    struct answer answer = hear_answer(fd, &arena);
+    assert_int_equal(answer.status, 404);
+    CHECK_STR(answer.body,
+              STR("{\"message\":\"This route is not available from outside the sandbox\",\"path\":\"/init\","
+                  "\"code\":404}"));
+    /* the sandbox need not exist, and only guestd's port has them */
+    say(fd, "GET /freeze HTTP/1.1\r\nHost: 49983-inone.example.com\r\n\r\n");
+    assert_int_equal(hear_answer(fd, &arena).status, 404);
+    struct service service;
+    service_start(&service, 0, echo_head);
+    say(fd, TO("GET", "/init") "\r\n", service.port);
+    assert_int_equal(hear_answer(fd, &arena).status, 200);
+    service_stop(&service);
+}
+
+static void preflights_that_cannot_be_routed_are_granted(void **state)
+{
+    (void)state;
+    static const char *const hosts[] = { "localhost", "49983-inone.example.com", "49983-ilive.example.com" };
+    auto_close int fd = client_new();
+    for (size_t i = 0; i < COUNT_OF(hosts); i++) {
+        say(fd,
+            "OPTIONS /files HTTP/1.1\r\nHost: %s\r\nOrigin: http://page\r\nAccess-Control-Request-Method: POST\r\n"
+            "Access-Control-Request-Headers: e2b-sandbox-id,x-access-token\r\n\r\n",
+            hosts[i]);
+        struct answer answer = hear_answer(fd, &arena);
+        assert_int_equal(answer.status, 204);
+        assert_true(has(answer.head, "access-control-allow-origin: *\r\n"));
+        assert_true(has(answer.head, "access-control-allow-headers: e2b-sandbox-id,x-access-token\r\n"));
+        assert_true(has(answer.head, "access-control-max-age: 7200\r\n"));
+    }
+}
+
+/* ---- what is passed on ---- */
+
+static void the_service_sees_the_request_without_our_connections_business(void **state)
+{
+    (void)state;
+    struct service service;
+    service_start(&service, 0, echo_head);
+    auto_close int fd = client_new();
+    say(fd,
+        TO("PATCH",
+           "///a//b?q=1&r=%%2F") "Connection: keep-alive, X-Mine\r\nX-Mine: 1\r\nKeep-Alive: 5\r\nTE: trailers\r\n"
+                                 "Proxy-Authorization: a\r\nX-Forwarded-For: 1.2.3.4\r\nforwarded: for=1\r\n"
+                                 "X-Forwarded-Proto: https\r\nCookie: a=b\r\nCookie: c=d\r\nX-Empty:\r\n\r\n",
+        service.port);
+    struct answer answer = hear_answer(fd, &arena);
+    char want[512];
+    snprintf(want, sizeof want,
+             "PATCH /a//b?q=1&r=%%2F HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: ilive\r\nE2b-Sandbox-Port: %u\r\n"
+             "Cookie: a=b\r\nCookie: c=d\r\nX-Empty: \r\nConnection: close\r\n\r\n",
+             service.port);
+    CHECK_STR(answer.body, str_from(want));
+    service_stop(&service);
+}
+
+static void a_service_is_reached_by_its_host_name_too(void **state)
+{
+    (void)state;
+    struct service service;
+    service_start(&service, 0, echo_head);
+    auto_close int fd = client_new();
+    say(fd, "GET / HTTP/1.1\r\nHost: %u-ilive.example.com:7070\r\n\r\n", service.port);
+    struct answer answer = hear_answer(fd, &arena);
+    char want[64];
+    snprintf(want, sizeof want, "\r\nHost: %u-ilive.example.com:7070\r\n", service.port);
+    assert_true(has(answer.body, want));
+    service_stop(&service);
+}
+
+static void a_chunked_body_arrives_as_chunks_and_a_counted_one_as_it_is(void **state)
+{
+    (void)state;
+    struct service service;
+    service_start(&service, 0, echo_raw_body);
+    auto_close int fd = client_new();
+    say(fd, TO("POST", "/") "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nd!\r\n0\r\n\r\n", service.port);
+    struct answer answer = hear_answer(fd, &arena);
+    assert_true(has(answer.body, "3\r\nabc\r\n") || has(answer.body, "4\r\nabcd") || has(answer.body, "5\r\nabcd!"));
+    say(fd, TO("PUT", "/") "Content-Length: 5\r\n\r\nabcd!", service.port);
+    check_answer(fd, &arena, 200, "abcd!");
+    service_stop(&service);
+}
+
+static void the_edge_itself_says_100_continue(void **state)
+{
+    (void)state;
+    struct service service;
+    service_start(&service, 0, echo_raw_body);
+    auto_close int fd = client_new();
+    say(fd, TO("PUT", "/") "Content-Length: 3\r\nExpect: 100-continue\r\n\r\n", service.port);
+    assert_true(has(hear_head(fd, &arena), "HTTP/1.1 100 "));
+    say(fd, "ab!");
+    check_answer(fd, &arena, 200, "ab!");
+    service_stop(&service);
+}
+
+static void answer_with_everything(struct service *service, int fd, unsigned nth)
+{
+    static const char *const answers[] = {
+        "HTTP/1.1 200 OK\r\nContent-Length: 7\r\nX-A: 1\r\nSet-Cookie: a\r\nSet-Cookie: b\r\n\r\n", /* to HEAD */
+        "HTTP/1.1 204 No Content\r\n\r\n",
+        "HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\n\r\n",
+        "HTTP/1.0 200 OK\r\nConnection: close, X-Hop\r\nX-Hop: 1\r\n\r\nuntil the end",
+        ("HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
+         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nlast\r\n0\r\n\r\n"),
+        "HTTP/1.1 599 Odd\r\nContent-Length: 0\r\n\r\n",
+    };
+    struct arena mine;
+    (void)service;
+    arena_init(&mine);
+    (void)hear_head(fd, &mine);
+    arena_done(&mine);
+    say_bytes(fd, str_from(answers[nth]));
+}
+
+static void answers_of_every_framing_arrive(void **state)
+{
+    (void)state;
+    struct service service;
+    service_start(&service, 0, answer_with_everything);
+    auto_close int fd = client_new();
+    say(fd, TO("HEAD", "/") "\r\n", service.port);
+    struct str head = hear_head(fd, &arena);
+    assert_true(has(head, "HTTP/1.1 200 ") && has(head, "content-length: 7\r\n") && has(head, "x-a: 1\r\n"));
+    assert_true(has(head, "set-cookie: a\r\n") && has(head, "set-cookie: b\r\n"));
+    say(fd, TO("GET", "/") "\r\n", service.port);
+    head = hear_head(fd, &arena);
+    assert_true(has(head, "HTTP/1.1 204 ") && !has(head, "transfer-encoding"));
+    say(fd, TO("GET", "/") "\r\n", service.port);
+    head = hear_head(fd, &arena);
+    assert_true(has(head, "HTTP/1.1 304 ") && has(head, "etag: \"x\"") && !has(head, "transfer-encoding"));
+    say(fd, TO("GET", "/") "\r\n", service.port);
+    struct answer answer = hear_answer(fd, &arena);
+    assert_true(answer.chunked && !has(answer.head, "x-hop"));
+    CHECK_STR(answer.body, STR("until the end"));
+    say(fd, TO("GET", "/") "\r\n", service.port);
+    check_answer(fd, &arena, 200, "last");
+    say(fd, TO("GET", "/") "\r\n", service.port);
+    check_answer(fd, &arena, 599, "");
+    assert_int_equal(service.accepted, 6);
+    service_stop(&service);
+}
+
+static void two_requests_in_one_go_are_answered_in_order(void **state)
+{
+    (void)state;
+    struct service service;
+    service_start(&service, 0, echo_head);
+    auto_close int fd = client_new();
+    say(fd, TO("GET", "/first") "\r\n" TO("GET", "/second") "\r\n", service.port, service.port);
+    assert_true(has(hear_answer(fd, &arena).body, "GET /first "));
+    assert_true(has(hear_answer(fd, &arena).body, "GET /second "));
+    service_stop(&service);
+}
+
+/* ---- streams ---- */
+
+static void two_events_a_signal_apart(struct service *service, int fd, unsigned nth)
+{
+    struct arena mine;
+    (void)nth;
+    arena_init(&mine);
+    (void)hear_head(fd, &mine);
+    arena_done(&mine);
+    say(fd, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n7\r\ndata: 1\r\n");
+    while (!service->seen)
+        usleep(1000);
+    say(fd, "7\r\ndata: 2\r\n0\r\n\r\n");
+}
+
+static void events_arrive_as_they_are_sent(void **state)
+{
+    (void)state;
+    struct service service;
+    service_start(&service, 0, two_events_a_signal_apart);
+    auto_close int fd = client_new();
+    say(fd, TO("GET", "/") "\r\n", service.port);
+    (void)hear_head(fd, &arena);
+    CHECK_STR(hear_exactly(fd, &arena, 12), STR("7\r\ndata: 1\r\n"));
+    service.seen = 1; /* not before: the first one was not held back for the second */
+    CHECK_STR(hear_exactly(fd, &arena, 17), STR("7\r\ndata: 2\r\n0\r\n\r\n"));
+    service_stop(&service);
+}
+
+/* Answers at once and whole, and reads what comes until the other side closes. */
+static void answer_early(struct service *service, int fd, unsigned nth)
+{
+    struct arena mine;
+    char piece[65536];
+    ssize_t n;
+    (void)nth;
+    arena_init(&mine);
+    (void)hear_head(fd, &mine);
+    arena_done(&mine);
+    say(fd, "HTTP/1.1 413 No\r\nContent-Length: 8\r\n\r\ntoo much");
+    while ((n = recv(fd, piece, sizeof piece, 0)) > 0)
+        service->seen += (unsigned long)n;
+}
+
+static void an_answer_may_come_before_the_request_has_ended(void **state)
+{
+    (void)state;
+    struct service service;
+    service_start(&service, 0, answer_early);
+    auto_close int fd = client_new();
+    say(fd, TO("POST", "/") "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n", service.port);
+    check_answer(fd, &arena, 413, "too much");
+    service_stop(&service);
+}
+
+/* Half of the answer, then a look at the request's body, then the other half. */
+static void answer_around_the_body(struct service *service, int fd, unsigned nth)
+{
+    struct arena mine;
+    (void)nth;
+    (void)service;
+    arena_init(&mine);
+    (void)hear_head(fd, &mine);
+    say(fd, "HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nhalf");
+    (void)hear_exactly(fd, &mine, 4);
+    say(fd, "half");
+    arena_done(&mine);
+}
+
+static void both_directions_stream_at_once(void **state)
+{
+    (void)state;
+    struct service service;
+    service_start(&service, 0, answer_around_the_body);
+    auto_close int fd = client_new();
+    say(fd, TO("POST", "/") "Content-Length: 4\r\n\r\n", service.port);
+    (void)hear_head(fd, &arena);
+    CHECK_STR(hear_exactly(fd, &arena, 4), STR("half"));
+    say(fd, "body");
+    CHECK_STR(hear_exactly(fd, &arena, 4), STR("half"));
+    service_stop(&service);
+}
+
+enum { MUCH = 64 << 20 };
+
+static void pour_out(struct service *service, int fd, unsigned nth)
+{
+    static char piece[65536];
+    struct arena mine;
+    (void)nth;
+    arena_init(&mine);
+    (void)hear_head(fd, &mine);
+    arena_done(&mine);
+    say(fd, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n", MUCH);
+    for (size_t sent = 0; sent < MUCH; sent += sizeof piece) {
+        say_bytes(fd, str_of(piece, sizeof piece));
+        service->seen += sizeof piece;
+    }
+}
+
+static unsigned long settled(struct service *service)
+{
+    unsigned long before;
+    do {
+        before = service->seen;
+        usleep(200000);
+    } while (service->seen != before);
+    return before;
+}
+
+static void a_slow_client_makes_the_service_wait(void **state)
+{
+    (void)state;
+    struct service service;
+    service_start(&service, 0, pour_out);
+    int fd = client_new();
+    say(fd, TO("GET", "/") "\r\n", service.port);
+    wait_until_seen(&service, 1);
+    /* What is out of the service's hands by now sits in kernels' buffers, and a little in ours. */
+    assert_true(settled(&service) < MUCH / 2);
+    (void)hear_head(fd, &arena);
+    (void)hear_exactly(fd, &arena, MUCH);
+    close(fd);
+    service_stop(&service);
+    assert_int_equal(service.seen, MUCH);
+}
+
+static void swallow_on_signal(struct service *service, int fd, unsigned nth)
+{
+    static char piece[65536];
+    struct arena mine;
+    size_t got = 0;
+    (void)nth;
+    arena_init(&mine);
+    (void)hear_head(fd, &mine);
+    arena_done(&mine);
+    while (!service->seen)
+        usleep(1000);
+    while (got < MUCH) {
+        ssize_t n = recv(fd, piece, sizeof piece, 0);
+        if (n <= 0)
+            break;
+        got += (size_t)n;
+    }
+    say(fd, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n%s", got == MUCH ? "ok" : "no");
+}
+
+static void a_slow_service_makes_the_client_wait(void **state)
+{
+    (void)state;
+    static char piece[65536];
+    struct service service;
+    size_t sent = 0;
+    service_start(&service, 0, swallow_on_signal);
+    auto_close int fd = client_new();
+    say(fd, TO("POST", "/") "Content-Length: %d\r\n\r\n", service.port, MUCH);
+    for (int quiet = 0; sent < MUCH && quiet < 20;) {
+        ssize_t n = send(fd, piece, MIN(sizeof piece, MUCH - sent), MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n > 0) {
+            sent += (size_t)n;
+            quiet = 0;
+        } else {
+            quiet++;
+            usleep(10000);
+        }
+    }
+    assert_true(sent < MUCH / 2);
+    service.seen = 1;
+    for (; sent < MUCH; sent += MIN(sizeof piece, MUCH - sent))
+        say_bytes(fd, str_of(piece, MIN(sizeof piece, MUCH - sent)));
+    check_answer(fd, &arena, 200, "ok");
+    service_stop(&service);
+}
+
+/* ---- ends that are not orderly ---- */
+
+static void promise_more_than_is_sent(struct service *service, int fd, unsigned nth)
+{
+    struct arena mine;
+    (void)service;
+    arena_init(&mine);
+    (void)hear_head(fd, &mine);
+    arena_done(&mine);
+    if (nth == 0)
+        say(fd, "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf");
+    else if (nth == 1)
+        say(fd, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n");
+    else if (nth == 2)
+        say(fd, "HTTP/9 what?\r\n\r\n");
+    /* and the next one closes without a word */
+}
+
+static void an_answer_that_breaks_off_cannot_be_taken_for_whole(void **state)
+{
+    (void)state;
+    struct service service;
+    int error;
+    service_start(&service, 0, promise_more_than_is_sent);
+    for (int i = 0; i < 2; i++) {
+        auto_close int fd = client_new();
+        say(fd, TO("GET", "/") "\r\n", service.port);
+        struct str all = hear_all(fd, &arena, &error);
+        assert_int_equal(error, ECONNRESET);
+        assert_false(has(all, "\r\n0\r\n\r\n"));
+    }
+    for (int i = 0; i < 2; i++) {
+        auto_close int fd = client_new();
+        say(fd, TO("GET", "/") "\r\n", service.port);
+        check_answer(fd, &arena, 502,
+                     "{\"sandboxId\":\"ilive\",\"message\":\"The connection to the sandbox ended before it "
+                     "answered\",\"code\":502}");
+    }
+    service_stop(&service);
+}
+
+/* Begins an answer that never ends; `seen` counts 1 at the beginning and 2 when the other side has gone. */
+static void begin_and_wait(struct service *service, int fd, unsigned nth)
+{
+    struct arena mine;
+    char byte;
+    (void)nth;
+    arena_init(&mine);
+    struct str head = hear_head(fd, &mine);
+    if (!has(head, "GET /silent"))
+        say(fd, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nstart\r\n");
+    arena_done(&mine);
+    service->seen++;
+    if (recv(fd, &byte, 1, 0) <= 0 && errno != EAGAIN)
+        service->seen++;
+}
+
+static void a_client_that_leaves_ends_the_request_inside(void **state)
+{
+    (void)state;
+    struct service service;
+    static const char *const paths[] = { "/stream", "/silent" };
+    service_start(&service, 0, begin_and_wait);
+    for (unsigned i = 0; i < COUNT_OF(paths); i++) {
+        int fd = client_new();
+        say(fd, "GET %s HTTP/1.1\r\nHost: %u-ilive.x\r\n\r\n", paths[i], service.port);
+        wait_until_seen(&service, 2 * i + 1);
+        close(fd);
+        wait_until_seen(&service, 2 * i + 2);
+    }
+    service_stop(&service);
+}
+
+static void a_client_that_leaves_before_a_port_opens_leaves_nothing_behind(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 4; i++) {
+        int fd = client_new();
+        say(fd, TO("POST", "/") "Content-Length: 5\r\n\r\nhello", free_port());
+        usleep(i * 40000); /* while the driver is asked, while we pause, in the second attempt */
+        close(fd);
+    }
+}
+
+static void killing_a_sandbox_resets_its_streams(void **state)
+{
+    (void)state;
+    struct service service;
+    int error;
+    service_start(&service, 0, begin_and_wait);
+    auto_close int fd = client_new();
+    say(fd, TO("GET", "/stream") "\r\n", service.port);
+    (void)hear_head(fd, &arena);
+    CHECK_STR(hear_exactly(fd, &arena, 10), STR("5\r\nstart\r\n"));
+    edge_kill();
+    struct str rest = hear_all(fd, &arena, &error);
+    assert_int_equal(error, ECONNRESET);
+    assert_int_equal(rest.len, 0);
+    wait_until_seen(&service, 2);
+    auto_close int next = client_new();
+    say(next, TO("GET", "/stream") "\r\n", service.port);
+    check_answer(next, &arena, 502, "{\"sandboxId\":\"ilive\",\"message\":\"The sandbox was not found\",\"code\":502}");
+    service_stop(&service);
+}
+
+static void killing_a_sandbox_answers_those_who_still_wait(void **state)
+{
+    (void)state;
+    struct service service;
+    service_start(&service, 0, begin_and_wait);
+    auto_close int asking = client_new();
+    auto_close int reaching = client_new();
+    say(asking, TO("GET", "/silent") "\r\n", service.port);
+    say(reaching, TO("GET", "/") "\r\n", free_port());
+    wait_until_seen(&service, 1);
+    edge_kill();
+    check_answer(asking, &arena, 502,
+                 "{\"sandboxId\":\"ilive\",\"message\":\"The sandbox was not found\",\"code\":502}");
+    check_answer(reaching, &arena, 502,
+                 "{\"sandboxId\":\"ilive\",\"message\":\"The sandbox was not found\",\"code\":502}");
+    wait_until_seen(&service, 2);
+    service_stop(&service);
+}
+
+static void one_sandbox_cannot_take_all_connections(void **state)
+{
+    (void)state;
+    static int fds[LIMIT_EDGE_CONNECTIONS];
+    struct service service;
+    /* One is accepted and the others wait in the backlog: all of them count. */
+    service_start(&service, 0, begin_and_wait);
+    for (unsigned i = 0; i < LIMIT_EDGE_CONNECTIONS; i++) {
+        fds[i] = client_new();
+        say(fds[i], TO("GET", "/silent") "\r\n", service.port);
+    }
+    usleep(100000);
+    auto_close int fd = client_new();
+    say(fd, TO("GET", "/") "\r\n", service.port);
+    check_answer(fd, &arena, 429,
+                 "{\"sandboxId\":\"ilive\",\"message\":\"The sandbox has too many concurrent incoming "
+                 "connections\",\"connectionLimit\":512,\"code\":429}");
+    edge_kill();
+    for (unsigned i = 0; i < LIMIT_EDGE_CONNECTIONS; i++)
+        close(fds[i]);
+    shutdown(service.listen_fd, SHUT_RDWR);
+    service_stop(&service);
+}
+
+/* ---- tunnels ---- */
+
+static void shout_back(struct service *service, int fd, unsigned nth)
+{
+    struct arena mine;
+    char piece[4096];
+    ssize_t n;
+    (void)nth;
+    arena_init(&mine);
+    struct str head = hear_head(fd, &mine);
+    bool asked = has(head, "\r\nConnection: Upgrade\r\n") && has(head, "\r\nUpgrade: websocket\r\n") &&
+                 has(head, "\r\nSec-WebSocket-Key: abc\r\n");
+    say(fd,
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
+        "xyz\r\n\r\n%s",
+        asked ? "hello" : "what?");
+    arena_done(&mine);
+    while ((n = recv(fd, piece, sizeof piece, 0)) > 0) {
+        service->seen += (unsigned long)n;
+        say_bytes(fd, str_of(piece, (size_t)n));
+    }
+    if (n == 0)
+        say(fd, "bye");
+}
+
+static int open_tunnel(struct service *service)
+{
+    int fd = client_new();
+    say(fd,
+        TO("GET", "/ws") "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: abc\r\n\r\nearly",
+        service->port);
+    struct str head = hear_head(fd, &arena);
+    assert_true(has(head, "HTTP/1.1 101 ") && has(head, "\r\nUpgrade: websocket\r\n") &&
+                has(head, "\r\nConnection: Upgrade\r\n") && has(head, "\r\nSec-WebSocket-Accept: xyz\r\n"));
+    CHECK_STR(hear_exactly(fd, &arena, 10), STR("helloearly"));
+    return fd;
+}
+
+static void a_websocket_carries_bytes_both_ways_to_the_orderly_end(void **state)
+{
+    (void)state;
+    struct service service;
+    int error;
+    service_start(&service, 0, shout_back);
+    auto_close int fd = open_tunnel(&service);
+    say_bytes(fd, STR("\x81\x00\xff"));
+    CHECK_STR(hear_exactly(fd, &arena, 3), STR("\x81\x00\xff"));
+    shutdown(fd, SHUT_WR);
+    CHECK_STR(hear_all(fd, &arena, &error), STR("bye"));
+    assert_int_equal(error, 0);
+    service_stop(&service);
+}
+
+static void killing_a_sandbox_resets_its_tunnels(void **state)
+{
+    (void)state;
+    struct service service;
+    int error;
+    service_start(&service, 0, shout_back);
+    auto_close int fd = open_tunnel(&service);
+    edge_kill();
+    (void)hear_all(fd, &arena, &error);
+    assert_int_equal(error, ECONNRESET);
+    service_stop(&service);
+}
+
+/* ---- kept connections ---- */
+
+static void requests_to_guestd_share_a_connection(void **state)
+{
+    (void)state;
+    struct service guestd;
+    service_start(&guestd, GUESTD, echo_head);
+    auto_close int fd = client_new();
+    for (int i = 0; i < 3; i++) {
+        say(fd, TO("GET", "/health") "\r\n", GUESTD);
+        struct answer answer = hear_answer(fd, &arena);
+        assert_int_equal(answer.status, 200);
+        assert_false(has(answer.body, "connection:"));
+    }
+    auto_close int other = client_new();
+    say(other, TO("GET", "/health") "\r\n", GUESTD);
+    assert_int_equal(hear_answer(other, &arena).status, 200);
+    assert_int_equal(guestd.accepted, 1);
+    assert_int_equal(edge_dials(), 1);
+    edge_kill(); /* closes what is kept: the service would wait for more otherwise */
+    service_stop(&guestd);
+}
+
+/* The first connection answers once; what comes on it later is read and left unanswered. */
+static void answer_once(struct service *service, int fd, unsigned nth)
+{
+    struct arena mine;
+    arena_init(&mine);
+    for (unsigned i = 0; i < 2; i++) {
+        struct str head = hear_head(fd, &mine);
+        size_t length = has(head, "content-length: 5\r\n") ? 5 : 0;
+        struct str body = hear_exactly(fd, &mine, length);
+        service->seen++;
+        if (nth == 0 && i == 1)
+            break;
+        say(fd, "HTTP/1.1 200 OK\r\nContent-Length: %zu\r\n\r\n", body.len);
+        say_bytes(fd, body);
+        if (nth == 1)
+            break;
+    }
+    arena_done(&mine);
+}
+
+static void a_dead_kept_connection_is_replaced(void **state)
+{
+    (void)state;
+    struct service guestd;
+    service_start(&guestd, GUESTD, answer_once);
+    auto_close int fd = client_new();
+    say(fd, TO("GET", "/") "\r\n", GUESTD);
+    check_answer(fd, &arena, 200, "");
+    say(fd, TO("POST", "/") "Content-Length: 5\r\n\r\nagain", GUESTD);
+    check_answer(fd, &arena, 200, "again");
+    assert_int_equal(guestd.accepted, 2);
+    assert_int_equal(guestd.seen, 3);
+    service_stop(&guestd);
+}
+
+static void swallow_then_close(struct service *service, int fd, unsigned nth)
+{
+    struct arena mine;
+    (void)service;
+    (void)nth;
+    arena_init(&mine);
+    (void)hear_head(fd, &mine);
+    say(fd, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    (void)hear_head(fd, &mine);
+    (void)hear_exactly(fd, &mine, LIMIT_EDGE_REPLAY_BYTES + 1);
+    arena_done(&mine);
+}
+
+static void a_request_that_is_no_longer_in_hand_is_not_repeated(void **state)
+{
+    (void)state;
+    static char body[LIMIT_EDGE_REPLAY_BYTES + 1];
+    struct service guestd;
+    service_start(&guestd, GUESTD, swallow_then_close);
+    auto_close int fd = client_new();
+    say(fd, TO("GET", "/") "\r\n", GUESTD);
+    check_answer(fd, &arena, 200, "");
+    say(fd, TO("POST", "/") "Content-Length: %zu\r\n\r\n", GUESTD, sizeof body);
+    say_bytes(fd, str_of(body, sizeof body));
+    assert_int_equal(hear_answer(fd, &arena).status, 502);
+    assert_int_equal(guestd.accepted, 1);
+    service_stop(&guestd);
+}
+
+#define EDGE_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        EDGE_CASE(a_request_without_a_sandbox_is_the_apis),
+        EDGE_CASE(what_cannot_be_routed_is_refused_in_the_known_words),
+        EDGE_CASE(an_unknown_sandbox_is_a_502_that_says_so),
+        cmocka_unit_test_setup_teardown(a_driver_that_knows_no_such_sandbox_is_the_same_502,
+                                        set_up_without_sandbox_inside, tear_down),
+        EDGE_CASE(a_closed_port_is_a_502_that_says_so),
+        EDGE_CASE(a_port_that_opens_a_little_late_is_reached),
+        EDGE_CASE(control_paths_do_not_exist_outside),
+        EDGE_CASE(preflights_that_cannot_be_routed_are_granted),
+        EDGE_CASE(the_service_sees_the_request_without_our_connections_business),
+        cmocka_unit_test_setup_teardown(a_service_is_reached_by_its_host_name_too, set_up_with_slow_driver, tear_down),
+        EDGE_CASE(a_chunked_body_arrives_as_chunks_and_a_counted_one_as_it_is),
+        EDGE_CASE(the_edge_itself_says_100_continue),
+        EDGE_CASE(answers_of_every_framing_arrive),
+        EDGE_CASE(two_requests_in_one_go_are_answered_in_order),
+        EDGE_CASE(events_arrive_as_they_are_sent),
+        EDGE_CASE(an_answer_may_come_before_the_request_has_ended),
+        EDGE_CASE(both_directions_stream_at_once),
+        EDGE_CASE(a_slow_client_makes_the_service_wait),
+        EDGE_CASE(a_slow_service_makes_the_client_wait),
+        EDGE_CASE(an_answer_that_breaks_off_cannot_be_taken_for_whole),
+        EDGE_CASE(a_client_that_leaves_ends_the_request_inside),
+        cmocka_unit_test_setup_teardown(a_client_that_leaves_before_a_port_opens_leaves_nothing_behind,
+                                        set_up_with_slow_driver, tear_down),
+        cmocka_unit_test_setup_teardown(killing_a_sandbox_resets_its_streams, set_up_with_slow_driver, tear_down),
+        cmocka_unit_test_setup_teardown(killing_a_sandbox_answers_those_who_still_wait, set_up_with_slow_driver,
+                                        tear_down),
+        EDGE_CASE(one_sandbox_cannot_take_all_connections),
+        EDGE_CASE(a_websocket_carries_bytes_both_ways_to_the_orderly_end),
+        EDGE_CASE(killing_a_sandbox_resets_its_tunnels),
+        EDGE_CASE(requests_to_guestd_share_a_connection),
+        EDGE_CASE(a_dead_kept_connection_is_replaced),
+        cmocka_unit_test_setup_teardown(a_request_that_is_no_longer_in_hand_is_not_repeated, set_up_with_slow_driver,
+                                        tear_down),
+    };
+    if (!edge_use_private_network())
+        fprintf(stderr, "no network namespace of our own: using this machine's loopback and its port %d\n", GUESTD);
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
