@@ -42,10 +42,14 @@ struct sandboxes_config {
     void *context;
     unsigned sandboxes_max; /* 0: LIMIT_SANDBOXES */
     uint64_t timeout_max_s; /* longest life of one run; 0: LIMIT_TIMEOUT_S */
+    uint32_t pids;          /* processes and threads of one sandbox; 0: 1024 */
 };
 
+/* Takes over the driver's `exited`. */
 struct sandboxes *sandboxes_new(const struct sandboxes_config *config) must_use;
-void sandboxes_free(struct sandboxes *all); /* sandboxes keep running */
+/* Sandboxes keep running. When the loop has ended and the workers are freed: what they were at must be over. */
+void sandboxes_free(struct sandboxes *all);
+uint64_t sandboxes_timeout_max_s(const struct sandboxes *all);
 
 /*
  * Once, before the first request: what the store remembers meets what the driver holds. Both know it: adopted, its
@@ -67,6 +71,7 @@ struct sandbox_want {
     struct str team_id;
     struct str template_id; /* resolved: the raw id */
     struct str alias;       /* of the template, may be empty */
+    struct str guestd_version;
     uint32_t layer_count;
     const struct str *layers; /* content ids, lowest first */
     uint32_t cpu_count;
@@ -82,7 +87,7 @@ struct sandbox_want {
 
 /* What people may see of a sandbox: a copy in the caller's arena. */
 struct sandbox_info {
-    struct str id, team_id, template_id, alias;
+    struct str id, team_id, template_id, alias, guestd_version;
     struct str access_token;
     int64_t started_us, deadline_us;
     uint32_t cpu_count, memory_mb, disk_mb;
@@ -91,7 +96,10 @@ struct sandbox_info {
     enum tristate internet;
 };
 
-/* Returns when guestd has answered. The deadline counts from then. ERR_LIMIT when sandboxes_max are running. */
+/*
+ * Returns when guestd has answered. The deadline counts from then. ERR_LIMIT when sandboxes_max are running, ERR_INVALID
+ * for a timeout out of range, ERR_TIMEOUT when it did not start in time; other trouble below is ERR_INTERNAL.
+ */
 bool sandbox_create(struct sandboxes *all, const struct sandbox_want *want, struct arena *arena,
                     struct sandbox_info *out, struct err *err) must_use;
 /* ERR_NOT_FOUND for another team's too: it must not be told apart from a missing one. */
@@ -105,7 +113,7 @@ enum deadline_rule {
     DEADLINE_SET,    /* exactly now + timeout, earlier or later */
     DEADLINE_EXTEND, /* never earlier than it is */
 };
-/* Clamped to the longest life. 0 with DEADLINE_SET ends it now. */
+/* Clamped to the longest life. 0 with DEADLINE_SET ends it now. ERR_CONFLICT while it is being ended. */
 bool sandbox_set_deadline(struct sandboxes *all, struct str team_id, struct str id, uint64_t timeout_s,
                           enum deadline_rule rule, struct arena *arena, struct sandbox_info *out, struct err *err) must_use;
 

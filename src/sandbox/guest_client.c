@@ -1,0 +1,96 @@
+#include "sandbox/guest_client.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include "base/arena.h"
+#include "base/clock.h"
+
+static bool wait_for(int fd, short events, uint64_t until_ms, struct err *err)
+{
+    for (;;) {
+        uint64_t now_ms = clock_mono_ms();
+        if (now_ms >= until_ms)
+            return err_set(err, ERR_TIMEOUT, "the sandbox did not answer in time");
+        struct pollfd poll_fd = { .fd = fd, .events = events };
+        int ready = poll(&poll_fd, 1, (int)MIN(until_ms - now_ms, (uint64_t)INT32_MAX));
+        if (ready > 0)
+            return true;
+        if (ready < 0 && errno != EINTR)
+            return err_sys(err, "wait for guestd");
+    }
+}
+
+/* The descriptor may block or not: every call here says that it must not. */
+static bool send_all(int fd, struct str bytes, uint64_t until_ms, struct err *err)
+{
+    while (bytes.len) {
+        ssize_t sent = send(fd, bytes.at, bytes.len, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent >= 0) {
+            bytes.at += sent;
+            bytes.len -= (size_t)sent;
+        } else if (errno == EAGAIN) {
+            if (!wait_for(fd, POLLOUT, until_ms, err))
+                return false;
+        } else if (errno != EINTR) {
+            return err_sys(err, "send to guestd");
+        }
+    }
+    return true;
+}
+
+static bool receive_all(int fd, void *room, size_t size, uint64_t until_ms, struct err *err)
+{
+    for (size_t got = 0; got < size;) {
+        ssize_t n = recv(fd, (char *)room + got, size - got, MSG_DONTWAIT);
+        if (n > 0) {
+            got += (size_t)n;
+        } else if (n == 0) {
+            return err_set(err, ERR_UNAVAILABLE, "guestd closed the connection");
+        } else if (errno == EAGAIN) {
+            if (!wait_for(fd, POLLIN, until_ms, err))
+                return false;
+        } else if (errno != EINTR) {
+            return err_sys(err, "receive from guestd");
+        }
+    }
+    return true;
+}
+
+static bool receive_answer(int fd, struct arena *arena, uint64_t until_ms, struct err *err)
+{
+    unsigned char header[GUESTLINK_HEADER_BYTES];
+    struct guestlink_message answer;
+    uint32_t length;
+
+    if (!receive_all(fd, header, sizeof header, until_ms, err) || !guestlink_body_length(header, &length, err))
+        return false;
+    char *body = arena_alloc(arena, length);
+    if (!receive_all(fd, body, length, until_ms, err) || !guestlink_read(str_of(body, length), arena, &answer, err))
+        return false;
+    switch (answer.type) {
+    case GUESTLINK_OK:
+        return true;
+    case GUESTLINK_ERROR:
+        *err = answer.error;
+        return false;
+    default:
+        return err_set(err, ERR_INTERNAL, "guestd answered with a message of type %d", (int)answer.type);
+    }
+}
+
+bool guest_setup(int guestlink_fd, const struct guestlink_setup *setup, uint64_t until_ms, struct err *err)
+{
+    auto_buf struct buf message = buf_make(NULL, LIMIT_GUESTLINK_BYTES + GUESTLINK_HEADER_BYTES);
+    struct arena arena;
+
+    guestlink_write_setup(&message, setup);
+    if (message.overflowed)
+        return err_set(err, ERR_LIMIT, "the sandbox's environment is too large");
+    arena_init(&arena);
+    bool ok = send_all(guestlink_fd, buf_str(&message), until_ms, err) &&
+              receive_answer(guestlink_fd, &arena, until_ms, err);
+    arena_done(&arena);
+    return ok || err_wrap(err, "set guestd up");
+}

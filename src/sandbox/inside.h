@@ -1,0 +1,114 @@
+/*
+ * inside.h - the manager and its sandboxes as their own files see them.
+ *
+ * One lock over the map and over every sandbox's state; it is held for memory only, never while the driver, the store or
+ * guestd is waited for. Who waits for somebody else's change waits on `changed`.
+ */
+#ifndef SANDBOX_INSIDE_H
+#define SANDBOX_INSIDE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/map.h"
+#include "sandbox/sandbox.h"
+#include "store/store.h"
+
+enum sandbox_state {
+    SANDBOX_STARTING, /* the row is written, the driver is at work; nobody else sees it */
+    SANDBOX_RUNNING,  /* guestd answers; listed, routable, its deadline runs */
+    SANDBOX_STOPPING, /* no longer listed or routable; being ended, or waiting for another try */
+    SANDBOX_GONE,     /* no row, no process */
+    SANDBOX_STATE_COUNT,
+};
+
+struct sandbox {
+    struct sandboxes *all;
+    atomic_uint references; /* the map has one until it is gone */
+    char id[LIMIT_ID_BYTES];
+
+    /* Written before anybody else can see the sandbox, then only read. */
+    struct arena arena;
+    struct str team_id, template_id, alias, guestd_version;
+    uint32_t cpu_count, memory_mb, disk_mb;
+    uint32_t metadata_count;
+    struct pair *metadata;
+    enum tristate internet;
+    int64_t started_us;
+
+    /* Under the manager's lock. */
+    enum sandbox_state state;
+    int64_t deadline_us;  /* for people and for the store */
+    uint64_t deadline_ms; /* the same moment on the clock that does not jump: this one counts */
+    int64_t revision;     /* of the deadline */
+    bool exited;          /* the driver says that it died by itself */
+    bool being_ended;     /* while STOPPING: somebody is at it */
+    bool in_driver;       /* the driver may hold it */
+    bool was_running;     /* its end is an event */
+    bool cut;             /* its connections were cut, or it never had any */
+    const char *reason;   /* why it ends */
+    uint64_t retry_ms;    /* while STOPPING and nobody is at it: when to try again */
+
+    struct job end_job;        /* holds a reference while it is queued */
+    struct loop_task cut_task; /* the same */
+    bool cut_posted;
+    struct sandbox *next_due; /* during a sweep */
+};
+
+struct sandboxes {
+    struct sandboxes_config config;
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* some sandbox's state, being_ended or cut */
+    struct map by_id;       /* every one that is not gone */
+    struct timer timer;     /* the loop's: the next deadline or retry */
+    struct loop_task sweep_task;
+    bool sweep_posted;
+};
+
+static inline void unlock_at(pthread_mutex_t **lock_at)
+{
+    pthread_mutex_unlock(*lock_at);
+}
+#define auto_unlock __attribute__((cleanup(unlock_at), unused))
+
+static inline pthread_mutex_t *lock_mutex(pthread_mutex_t *lock)
+{
+    pthread_mutex_lock(lock);
+    return lock;
+}
+
+/* ---- manager.c ---- */
+
+/* With one reference, which is the map's once it is put there. */
+struct sandbox *sandbox_new(struct sandboxes *all, struct str id) must_use;
+struct sandbox *sandbox_ref(struct sandbox *sb);
+/* The team's, in any state but STARTING; with the lock held. ERR_NOT_FOUND. */
+struct sandbox *sandbox_of_team(struct sandboxes *all, struct str team_id, struct str id, struct err *err) must_use;
+/* With the lock held. */
+void sandbox_enter(struct sandbox *sb, enum sandbox_state next);
+void sandbox_describe(const struct sandbox *sb, struct arena *arena, struct sandbox_info *out);
+/* A deadline changed, or somebody must be ended: look on the loop. Any thread. */
+void sandboxes_look(struct sandboxes *all);
+
+/* ---- lifecycle.c ---- */
+
+/*
+ * The second half of ending: cuts connections, has the driver end it, removes the row. The caller has moved it to STOPPING
+ * and set being_ended. If the driver fails, it stays STOPPING and is tried again later.
+ */
+bool sandbox_end(struct sandbox *sb, struct err *err) must_use;
+/* Sets the clock that counts from the one that is written down. With the lock held, or before anybody sees it. */
+void sandbox_set_clock(struct sandbox *sb, int64_t deadline_us);
+
+/* ---- record.c ---- */
+
+/* As a row, in the arena. */
+bool record_row(const struct sandbox *sb, struct arena *arena, struct sandbox_row *out, struct err *err) must_use;
+/* The other way: fills in what was written down. */
+bool record_adopt(struct sandbox *sb, const struct sandbox_row *row, struct err *err) must_use;
+
+struct event_row record_created(const struct sandbox *sb, struct arena *arena);
+struct event_row record_updated(const struct sandbox *sb, int64_t deadline_us, struct arena *arena);
+struct event_row record_killed(const struct sandbox *sb, const char *reason, struct arena *arena);
+
+#endif

@@ -1,0 +1,385 @@
+/*
+ * One sandbox's life: create, deadlines, end. Every step that waits is outside the lock.
+ *
+ * Create writes the row first: whatever happens afterwards, the next start of ours knows that there may be something to
+ * end. Ending removes the row last, for the same reason.
+ */
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "sandbox/guest_client.h"
+#include "sandbox/inside.h"
+
+enum {
+    ID_RANDOM_CHARS = 20,
+    RETRY_MS = 2000, /* between attempts at ending one */
+    CUT_MS = 5000,   /* for the loop to cut connections; only a loop that has ended takes longer than one turn */
+};
+
+void sandbox_set_clock(struct sandbox *sb, int64_t deadline_us)
+{
+    int64_t left_us = deadline_us - clock_wall_us();
+
+    sb->deadline_us = deadline_us;
+    sb->deadline_ms = clock_mono_ms() + (left_us > 0 ? (uint64_t)(left_us + 999) / 1000 : 0);
+}
+
+/* ---- the end ---- */
+
+static void on_cut_task(struct loop_task *task)
+{
+    struct sandbox *sb = container_of(task, struct sandbox, cut_task);
+    struct sandboxes *all = sb->all;
+
+    if (all->config.on_unroutable)
+        all->config.on_unroutable(all->config.context, sb->id);
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+        sb->cut = true;
+        pthread_cond_broadcast(&all->changed);
+    }
+    sandbox_unref(sb);
+}
+
+/* Returns when the loop has cut them: processes that die first would close their sockets in good order. */
+static void cut_connections(struct sandbox *sb)
+{
+    struct sandboxes *all = sb->all;
+    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+    struct timespec until;
+
+    if (sb->cut)
+        return;
+    if (!sb->cut_posted) {
+        sb->cut_posted = true;
+        sb->cut_task.fn = on_cut_task;
+        sandbox_ref(sb);
+        loop_post(all->config.loop, &sb->cut_task);
+    }
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += CUT_MS / 1000;
+    while (!sb->cut)
+        if (pthread_cond_timedwait(&all->changed, &all->lock, &until) != 0)
+            break; /* the loop has ended, and its connections with it */
+}
+
+bool sandbox_end(struct sandbox *sb, struct err *err)
+{
+    struct sandboxes *all = sb->all;
+    struct event_row event;
+    struct arena arena;
+    struct err store_err;
+
+    cut_connections(sb);
+    if (sb->in_driver && !driver_stop(all->config.driver, sb->id, err)) {
+        {
+            auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+            sb->being_ended = false;
+            sb->retry_ms = clock_mono_ms() + RETRY_MS;
+            pthread_cond_broadcast(&all->changed);
+        }
+        sandboxes_look(all);
+        return err_wrap(err, "end sandbox %s", sb->id);
+    }
+    arena_init(&arena);
+    if (sb->was_running)
+        event = record_killed(sb, sb->reason, &arena);
+    if (!store_sandbox_remove(all->config.store, str_from(sb->id), sb->was_running ? &event : NULL, &store_err))
+        log_warn("sandbox %s: gone, but not from the store until the next start: %s", sb->id, err_text(&store_err));
+    arena_done(&arena);
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+        sandbox_enter(sb, SANDBOX_GONE);
+        map_remove(&all->by_id, str_from(sb->id));
+    }
+    log_info("sandbox %s: gone (%s)", sb->id, sb->reason);
+    sandbox_unref(sb); /* the map's */
+    return true;
+}
+
+/*
+ * Waits until somebody else has ended it; true when it is gone, false when it is ours to try, which is then claimed.
+ * With the lock held.
+ */
+static bool wait_until_ended(struct sandbox *sb)
+{
+    while (sb->state == SANDBOX_STOPPING && sb->being_ended)
+        pthread_cond_wait(&sb->all->changed, &sb->all->lock);
+    if (sb->state == SANDBOX_GONE)
+        return true;
+    sb->being_ended = true;
+    return false;
+}
+
+bool sandbox_kill(struct sandboxes *all, struct str team_id, struct str id, const char *reason, struct err *err)
+{
+    struct sandbox *sb;
+    bool gone = false;
+
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+        sb = sandbox_of_team(all, team_id, id, err);
+        if (!sb)
+            return false;
+        sandbox_ref(sb);
+        if (sb->state == SANDBOX_RUNNING) {
+            sandbox_enter(sb, SANDBOX_STOPPING);
+            sb->being_ended = true;
+            sb->reason = reason;
+        } else {
+            gone = wait_until_ended(sb);
+        }
+    }
+    bool ok = gone || sandbox_end(sb, err);
+    sandbox_unref(sb);
+    return ok;
+}
+
+/* ---- create ---- */
+
+static bool want_check(const struct sandboxes *all, const struct sandbox_want *want, struct err *err)
+{
+    uint64_t most = all->config.timeout_max_s;
+
+    if (want->timeout_s < 1 || want->timeout_s > most)
+        return err_set(err, ERR_INVALID, "the timeout must be between 1 and %llu seconds", (unsigned long long)most);
+    if (want->layer_count < 1 || want->layer_count > LIMIT_LAYERS)
+        return err_set(err, ERR_INTERNAL, "a template has between 1 and %d layers", LIMIT_LAYERS);
+    if (want->metadata_count > LIMIT_METADATA_PAIRS || want->env_count > LIMIT_ENV_PAIRS)
+        return err_set(err, ERR_INVALID, "too many metadata or environment entries");
+    return true;
+}
+
+static void copy_want(struct sandbox *sb, const struct sandbox_want *want)
+{
+    struct arena *arena = &sb->arena;
+
+    sb->team_id = arena_copy(arena, want->team_id);
+    sb->template_id = arena_copy(arena, want->template_id);
+    sb->alias = arena_copy(arena, want->alias);
+    sb->guestd_version = arena_copy(arena, want->guestd_version);
+    sb->cpu_count = want->cpu_count;
+    sb->memory_mb = want->memory_mb;
+    sb->disk_mb = want->disk_mb;
+    sb->internet = want->internet;
+    sb->metadata_count = want->metadata_count;
+    sb->metadata = ARENA_ARRAY(arena, struct pair, want->metadata_count);
+    for (uint32_t i = 0; i < want->metadata_count; i++) {
+        sb->metadata[i].name = arena_copy(arena, want->metadata[i].name);
+        sb->metadata[i].value = arena_copy(arena, want->metadata[i].value);
+    }
+}
+
+/* A place among the sandboxes_max, in state STARTING. The reference is the map's; the creator may use it while it is there. */
+static struct sandbox *take_place(struct sandboxes *all, const struct sandbox_want *want, struct err *err)
+{
+    char id[LIMIT_ID_BYTES] = "i";
+    random_id(id + 1, ID_RANDOM_CHARS);
+    struct sandbox *sb = sandbox_new(all, str_from(id));
+
+    copy_want(sb, want);
+    sb->started_us = clock_wall_us();
+    sb->deadline_us = sb->started_us;
+    sb->cut = true; /* until it runs there is nothing to cut */
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+        if (all->by_id.count < all->config.sandboxes_max) {
+            map_put(&all->by_id, str_from(sb->id), sb);
+            return sb;
+        }
+    }
+    sandbox_unref(sb);
+    (void)err_set(err, ERR_LIMIT, "%u sandboxes are running, which is as many as this server holds: kill one first",
+                  all->config.sandboxes_max);
+    return NULL;
+}
+
+static bool write_plan(const struct sandbox *sb, const struct sandbox_want *want, struct plan *out, struct err *err)
+{
+    *out = (struct plan){
+        .layer_count = want->layer_count,
+        .memory_bytes = (uint64_t)sb->memory_mb << 20,
+        .cpu_millis = sb->cpu_count * 1000,
+        .pids = sb->all->config.pids,
+    };
+    memcpy(out->id, sb->id, sizeof out->id);
+    memcpy(out->hostname, sb->id, sizeof out->hostname);
+    for (uint32_t i = 0; i < want->layer_count; i++)
+        if (!str_to_path(want->layers[i], out->layers[i], sizeof out->layers[i], err))
+            return err_wrap(err, "layer %u of the template", i);
+    return plan_check(out, err);
+}
+
+static bool set_guest_up(const struct sandbox *sb, const struct sandbox_want *want, int guestlink_fd, uint64_t until_ms,
+                         struct arena *arena, struct err *err)
+{
+    struct guestlink_env *envs = ARENA_ARRAY(arena, struct guestlink_env, want->env_count);
+    char token[STORE_TOKEN_BYTES];
+
+    for (uint32_t i = 0; i < want->env_count; i++)
+        envs[i] = (struct guestlink_env){ want->envs[i].name, want->envs[i].value };
+    store_access_token(sb->all->config.store, str_from(sb->id), token);
+    bool ok = guest_setup(guestlink_fd,
+                          &(struct guestlink_setup){
+                              .sandbox_id = str_from(sb->id),
+                              .template_id = sb->template_id,
+                              .access_token = str_from(token),
+                              .default_user = STR("user"),
+                              .env_count = want->env_count,
+                              .envs = envs,
+                          },
+                          until_ms, err);
+    explicit_bzero(token, sizeof token);
+    return ok;
+}
+
+/* From a row to a guestd that answers. */
+static bool start(struct sandbox *sb, const struct sandbox_want *want, struct arena *arena, struct err *err)
+{
+    struct sandboxes *all = sb->all;
+    uint64_t until_ms = clock_mono_ms() + LIMIT_START_MS;
+    struct sandbox_row row;
+    struct plan plan;
+    struct started started;
+
+    if (!record_row(sb, arena, &row, err) || !write_plan(sb, want, &plan, err) ||
+        !store_sandbox_add(all->config.store, &row, err))
+        return false;
+    sb->in_driver = true;
+    if (!driver_start(all->config.driver, &plan, &started, err)) {
+        sb->in_driver = err->kind == ERR_TIMEOUT; /* else it says that it has left nothing behind */
+        return false;
+    }
+    auto_close int guestlink_fd = started.guestlink_fd;
+    return set_guest_up(sb, want, guestlink_fd, until_ms, arena, err);
+}
+
+/* The time that the start took is not the caller's: its run begins now. */
+static bool begin_to_run(struct sandbox *sb, uint64_t timeout_s, struct arena *arena, struct sandbox_info *out,
+                         struct err *err)
+{
+    struct sandboxes *all = sb->all;
+    int64_t now_us = clock_wall_us();
+
+    sb->started_us = now_us;
+    sandbox_set_clock(sb, now_us + (int64_t)timeout_s * 1000000);
+    struct event_row event = record_created(sb, arena);
+    if (!store_sandbox_ready(all->config.store, str_from(sb->id), now_us, sb->deadline_us, &event, err))
+        return false;
+
+    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+    sb->was_running = true;
+    if (sb->exited)
+        return err_set(err, ERR_UNAVAILABLE, "the sandbox ended while it was starting");
+    sb->cut = false;
+    sandbox_enter(sb, SANDBOX_RUNNING);
+    sandbox_describe(sb, arena, out);
+    return true;
+}
+
+/*
+ * Whatever became of it, in whichever step: ends it and forgets it. After a timeout that is left to another worker: the
+ * driver may be slow to answer again, and whoever asked has waited long enough.
+ */
+static void undo(struct sandbox *sb, bool later)
+{
+    struct sandboxes *all = sb->all;
+    struct err err;
+
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+        sandbox_enter(sb, SANDBOX_STOPPING);
+        sb->being_ended = !later;
+        sb->retry_ms = clock_mono_ms();
+        sb->reason = "start failed";
+    }
+    if (later)
+        sandboxes_look(all);
+    else if (!sandbox_end(sb, &err))
+        log_warn("sandbox %s: half-made and not ended, will try again: %s", sb->id, err_text(&err));
+}
+
+bool sandbox_create(struct sandboxes *all, const struct sandbox_want *want, struct arena *arena, struct sandbox_info *out,
+                    struct err *err)
+{
+    if (!want_check(all, want, err))
+        return false;
+    struct sandbox *sb = take_place(all, want, err);
+    if (!sb)
+        return false;
+    if (!start(sb, want, arena, err) || !begin_to_run(sb, want->timeout_s, arena, out, err)) {
+        (void)err_wrap(err, "start sandbox %s", sb->id);
+        /* ENOENT or ENOSPC down there says nothing that whoever asked could act upon. */
+        if (err->kind != ERR_TIMEOUT)
+            err->kind = ERR_INTERNAL;
+        undo(sb, err->kind == ERR_TIMEOUT);
+        return false;
+    }
+    /* From here on it is no longer ours alone: `out` is a copy. */
+    log_info("sandbox %.*s: running", STR_ARG(out->id));
+    sandboxes_look(all);
+    return true;
+}
+
+/* ---- deadlines ---- */
+
+struct deadline_change {
+    struct sandbox *sandbox; /* referenced */
+    int64_t deadline_us, revision;
+    bool changed, end_now;
+};
+
+static bool change_deadline(struct sandboxes *all, struct str team_id, struct str id, uint64_t timeout_s,
+                            enum deadline_rule rule, struct arena *arena, struct sandbox_info *out,
+                            struct deadline_change *out_change, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+    struct sandbox *sb = sandbox_of_team(all, team_id, id, err);
+
+    if (!sb)
+        return false;
+    if (sb->state != SANDBOX_RUNNING)
+        return err_set(err, ERR_CONFLICT, "Sandbox \"%s\" is being killed", sb->id);
+    uint64_t most_s = all->config.timeout_max_s;
+    int64_t wanted_us = clock_wall_us() + (int64_t)MIN(timeout_s, most_s) * 1000000;
+    wanted_us = MIN(wanted_us, sb->started_us + (int64_t)most_s * 1000000);
+    bool end_now = rule == DEADLINE_SET && timeout_s == 0;
+    bool changed = !end_now && (rule == DEADLINE_SET || wanted_us > sb->deadline_us);
+    if (changed) {
+        sandbox_set_clock(sb, wanted_us);
+        sb->revision++;
+    } else if (end_now) {
+        sandbox_enter(sb, SANDBOX_STOPPING);
+        sb->being_ended = true;
+        sb->reason = "timeout";
+    }
+    sandbox_describe(sb, arena, out);
+    *out_change = (struct deadline_change){ sandbox_ref(sb), sb->deadline_us, sb->revision, changed, end_now };
+    return true;
+}
+
+bool sandbox_set_deadline(struct sandboxes *all, struct str team_id, struct str id, uint64_t timeout_s,
+                          enum deadline_rule rule, struct arena *arena, struct sandbox_info *out, struct err *err)
+{
+    struct deadline_change change;
+    struct err store_err;
+    bool ok = true;
+
+    if (!change_deadline(all, team_id, id, timeout_s, rule, arena, out, &change, err))
+        return false;
+    if (change.end_now) {
+        ok = sandbox_end(change.sandbox, err);
+    } else if (change.changed) {
+        struct event_row event = record_updated(change.sandbox, change.deadline_us, arena);
+        /* The deadline in memory is the one that counts; only a crash before the next change would bring the old one back. */
+        if (!store_sandbox_deadline(all->config.store, str_from(change.sandbox->id), change.deadline_us, change.revision,
+                                    &event, &store_err))
+            log_warn("sandbox %s: its deadline is not written down: %s", change.sandbox->id, err_text(&store_err));
+        sandboxes_look(all);
+    }
+    sandbox_unref(change.sandbox);
+    return ok;
+}

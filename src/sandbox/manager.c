@@ -1,0 +1,441 @@
+/*
+ * The manager: who there is, whose time is up, and what was there before we were.
+ *
+ * Deadlines are watched by one timer for the earliest of all. Whoever changes a deadline calls sandboxes_look(), which has
+ * the loop sweep: every sandbox that is due, that died by itself, or whose ending failed and should be tried again is
+ * made unroutable right there, and a worker does the waiting that the rest of its end takes.
+ */
+#include <assert.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "sandbox/inside.h"
+
+static const char *const state_name[SANDBOX_STATE_COUNT] = {
+    [SANDBOX_STARTING] = "starting",
+    [SANDBOX_RUNNING] = "running",
+    [SANDBOX_STOPPING] = "stopping",
+    [SANDBOX_GONE] = "gone",
+};
+
+static const unsigned may_become[SANDBOX_STATE_COUNT] = {
+    [SANDBOX_STARTING] = BIT(SANDBOX_RUNNING) | BIT(SANDBOX_STOPPING),
+    [SANDBOX_RUNNING] = BIT(SANDBOX_STOPPING),
+    [SANDBOX_STOPPING] = BIT(SANDBOX_GONE),
+};
+
+void sandbox_enter(struct sandbox *sb, enum sandbox_state next)
+{
+    assert(may_become[sb->state] & BIT(next));
+    log_debug("sandbox %s: %s -> %s", sb->id, state_name[sb->state], state_name[next]);
+    sb->state = next;
+    pthread_cond_broadcast(&sb->all->changed);
+}
+
+/* ---- references ---- */
+
+struct sandbox *sandbox_new(struct sandboxes *all, struct str id)
+{
+    struct sandbox *sb = NEW(struct sandbox);
+
+    assert(id.len < sizeof sb->id);
+    sb->all = all;
+    atomic_init(&sb->references, 1);
+    arena_init(&sb->arena);
+    memcpy(sb->id, id.at, id.len);
+    return sb;
+}
+
+struct sandbox *sandbox_ref(struct sandbox *sb)
+{
+    atomic_fetch_add(&sb->references, 1);
+    return sb;
+}
+
+void sandbox_unref(struct sandbox *sb)
+{
+    if (!sb || atomic_fetch_sub(&sb->references, 1) > 1)
+        return;
+    arena_done(&sb->arena);
+    free(sb);
+}
+
+struct sandbox *sandbox_find(struct sandboxes *all, struct str id)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+    struct sandbox *sb = map_get(&all->by_id, id);
+
+    return sb && sb->state == SANDBOX_RUNNING ? sandbox_ref(sb) : NULL;
+}
+
+const char *sandbox_id(const struct sandbox *sb)
+{
+    return sb->id;
+}
+
+bool sandbox_is_routable(const struct sandbox *sb)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+
+    return sb->state == SANDBOX_RUNNING;
+}
+
+struct driver *sandbox_driver(const struct sandbox *sb)
+{
+    return sb->all->config.driver;
+}
+
+/* ---- looking ---- */
+
+struct sandbox *sandbox_of_team(struct sandboxes *all, struct str team_id, struct str id, struct err *err)
+{
+    struct sandbox *sb = map_get(&all->by_id, id);
+
+    if (sb && sb->state != SANDBOX_STARTING && str_eq(sb->team_id, team_id))
+        return sb;
+    (void)err_set(err, ERR_NOT_FOUND, "Sandbox \"%.*s\" does not exist or is not accessible",
+                  (int)MIN(id.len, (size_t)LIMIT_ID_BYTES), id.at);
+    return NULL;
+}
+
+void sandbox_describe(const struct sandbox *sb, struct arena *arena, struct sandbox_info *out)
+{
+    struct pair *metadata = ARENA_ARRAY(arena, struct pair, sb->metadata_count);
+    char token[STORE_TOKEN_BYTES];
+
+    for (uint32_t i = 0; i < sb->metadata_count; i++)
+        metadata[i] = (struct pair){ arena_copy(arena, sb->metadata[i].name), arena_copy(arena, sb->metadata[i].value) };
+    store_access_token(sb->all->config.store, str_from(sb->id), token);
+    *out = (struct sandbox_info){
+        .id = arena_copy(arena, str_from(sb->id)),
+        .team_id = arena_copy(arena, sb->team_id),
+        .template_id = arena_copy(arena, sb->template_id),
+        .alias = arena_copy(arena, sb->alias),
+        .guestd_version = arena_copy(arena, sb->guestd_version),
+        .access_token = arena_copy(arena, str_from(token)),
+        .started_us = sb->started_us,
+        .deadline_us = sb->deadline_us,
+        .cpu_count = sb->cpu_count,
+        .memory_mb = sb->memory_mb,
+        .disk_mb = sb->disk_mb,
+        .metadata_count = sb->metadata_count,
+        .metadata = metadata,
+        .internet = sb->internet,
+    };
+}
+
+bool sandbox_get(struct sandboxes *all, struct str team_id, struct str id, struct arena *arena, struct sandbox_info *out,
+                 struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+    const struct sandbox *sb = sandbox_of_team(all, team_id, id, err);
+
+    if (!sb)
+        return false;
+    if (sb->state != SANDBOX_RUNNING) /* being ended: as good as gone */
+        return err_set(err, ERR_NOT_FOUND, "Sandbox \"%s\" does not exist or is not accessible", sb->id);
+    sandbox_describe(sb, arena, out);
+    return true;
+}
+
+static int newest_first(const void *a_at, const void *b_at)
+{
+    const struct sandbox_info *a = a_at, *b = b_at;
+
+    if (a->started_us != b->started_us)
+        return a->started_us > b->started_us ? -1 : 1;
+    return str_order(a->id, b->id);
+}
+
+bool sandbox_list(struct sandboxes *all, struct str team_id, struct arena *arena, struct sandbox_info **out,
+                  size_t *out_count, struct err *err)
+{
+    struct sandbox_info *list;
+    const struct sandbox *sb;
+    size_t count = 0;
+
+    (void)err; /* nothing can fail as long as all of it is in memory */
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+        list = ARENA_ARRAY(arena, struct sandbox_info, all->by_id.count);
+        for (size_t i = 0; (sb = map_next(&all->by_id, &i));)
+            if (sb->state == SANDBOX_RUNNING && str_eq(sb->team_id, team_id))
+                sandbox_describe(sb, arena, &list[count++]);
+    }
+    qsort(list, count, sizeof *list, newest_first);
+    *out = list;
+    *out_count = count;
+    return true;
+}
+
+/* ---- deadlines ---- */
+
+static void end_run(struct job *job)
+{
+    struct sandbox *sb = container_of(job, struct sandbox, end_job);
+    struct err err;
+
+    if (!sandbox_end(sb, &err))
+        log_warn("sandbox %s: not ended, will try again: %s", sb->id, err_text(&err));
+}
+
+static void end_done(struct job *job)
+{
+    sandbox_unref(container_of(job, struct sandbox, end_job));
+}
+
+/* Why it must end now, or NULL. With the lock held. */
+static const char *due(const struct sandbox *sb, uint64_t now_ms)
+{
+    if (sb->state == SANDBOX_RUNNING)
+        return sb->exited ? "exited" : sb->deadline_ms <= now_ms ? "timeout" : NULL;
+    if (sb->state == SANDBOX_STOPPING && !sb->being_ended && sb->retry_ms <= now_ms)
+        return sb->reason;
+    return NULL;
+}
+
+/* Takes those that are due into STOPPING; says when the next one will be (UINT64_MAX: none). With the lock held. */
+static struct sandbox *take_due(struct sandboxes *all, uint64_t now_ms, uint64_t *out_next_ms)
+{
+    struct sandbox *taken = NULL, *sb;
+    uint64_t next_ms = UINT64_MAX;
+
+    for (size_t i = 0; (sb = map_next(&all->by_id, &i));) {
+        const char *reason = due(sb, now_ms);
+        if (reason) {
+            if (sb->state == SANDBOX_RUNNING)
+                sandbox_enter(sb, SANDBOX_STOPPING);
+            sb->being_ended = true;
+            sb->reason = reason;
+            sb->next_due = taken;
+            taken = sandbox_ref(sb);
+        } else if (sb->state == SANDBOX_RUNNING) {
+            next_ms = MIN(next_ms, sb->deadline_ms);
+        } else if (sb->state == SANDBOX_STOPPING && !sb->being_ended) {
+            next_ms = MIN(next_ms, sb->retry_ms);
+        }
+    }
+    *out_next_ms = next_ms;
+    return taken;
+}
+
+static void cut_now(struct sandbox *sb)
+{
+    bool first;
+
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+        first = !sb->cut;
+        sb->cut = true;
+    }
+    if (first && sb->all->config.on_unroutable)
+        sb->all->config.on_unroutable(sb->all->config.context, sb->id);
+}
+
+static void on_timer(struct timer *timer);
+
+static void sweep(struct sandboxes *all)
+{
+    uint64_t now_ms = clock_mono_ms(), next_ms;
+    struct sandbox *sb, *next;
+
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+        all->sweep_posted = false;
+        sb = take_due(all, now_ms, &next_ms);
+    }
+    for (; sb; sb = next) {
+        next = sb->next_due;
+        log_info("sandbox %s: ending: %s", sb->id, sb->reason);
+        cut_now(sb); /* here and not in the worker: all workers may be busy for a while */
+        sb->end_job = (struct job){ .run = end_run, .done = end_done };
+        workers_run(all->config.workers, &sb->end_job);
+    }
+    if (next_ms == UINT64_MAX)
+        timer_clear(&all->timer);
+    else
+        timer_set(&all->timer, all->config.loop, next_ms - now_ms, on_timer);
+}
+
+static void on_timer(struct timer *timer)
+{
+    sweep(container_of(timer, struct sandboxes, timer));
+}
+
+static void on_sweep_task(struct loop_task *task)
+{
+    sweep(container_of(task, struct sandboxes, sweep_task));
+}
+
+void sandboxes_look(struct sandboxes *all)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+
+    if (all->sweep_posted)
+        return;
+    all->sweep_posted = true;
+    all->sweep_task.fn = on_sweep_task;
+    loop_post(all->config.loop, &all->sweep_task);
+}
+
+/* ---- the driver says that one has died ---- */
+
+static void on_exited(void *context, const char *id)
+{
+    struct sandboxes *all = context;
+
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+        struct sandbox *sb = map_get(&all->by_id, str_from(id));
+        if (!sb || sb->state == SANDBOX_STOPPING)
+            return; /* as we wanted */
+        sb->exited = true; /* one that is starting is looked at when it would begin to run */
+    }
+    sandboxes_look(all);
+}
+
+/* ---- making, recovering ---- */
+
+struct sandboxes *sandboxes_new(const struct sandboxes_config *config)
+{
+    struct sandboxes *all = NEW(struct sandboxes);
+    pthread_condattr_t attributes;
+
+    all->config = *config;
+    if (!all->config.sandboxes_max)
+        all->config.sandboxes_max = LIMIT_SANDBOXES;
+    if (!all->config.timeout_max_s)
+        all->config.timeout_max_s = LIMIT_TIMEOUT_S;
+    if (!all->config.pids)
+        all->config.pids = 1024;
+    pthread_mutex_init(&all->lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&all->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    map_init(&all->by_id);
+    config->driver->exited_context = all;
+    config->driver->exited = on_exited;
+    return all;
+}
+
+void sandboxes_free(struct sandboxes *all)
+{
+    struct sandbox *sb;
+
+    if (!all)
+        return;
+    all->config.driver->exited = NULL;
+    timer_clear(&all->timer);
+    for (size_t i = 0; (sb = map_next(&all->by_id, &i));)
+        sandbox_unref(sb);
+    map_done(&all->by_id);
+    pthread_cond_destroy(&all->changed);
+    pthread_mutex_destroy(&all->lock);
+    free(all);
+}
+
+uint64_t sandboxes_timeout_max_s(const struct sandboxes *all)
+{
+    return all->config.timeout_max_s;
+}
+
+/* Put into the map in the state it has. */
+static void admit(struct sandbox *sb)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+
+    map_put(&sb->all->by_id, str_from(sb->id), sb);
+}
+
+static void adopt(struct sandboxes *all, const struct sandbox_row *row)
+{
+    struct sandbox *sb = sandbox_new(all, row->id);
+    struct err err;
+
+    if (!record_adopt(sb, row, &err))
+        log_warn("sandbox %s: found again, without its metadata: %s", sb->id, err_text(&err));
+    sb->state = SANDBOX_RUNNING;
+    sb->in_driver = true;
+    sb->was_running = true;
+    sandbox_set_clock(sb, row->deadline_us);
+    admit(sb);
+    log_info("sandbox %s: found again", sb->id);
+}
+
+/* row is NULL when only the driver knows it. */
+static void discard(struct sandboxes *all, struct str id, const struct sandbox_row *row)
+{
+    struct sandbox *sb = sandbox_new(all, id);
+    struct err err;
+
+    if (row && !record_adopt(sb, row, &err))
+        log_warn("sandbox %s: unreadable: %s", sb->id, err_text(&err));
+    sb->state = SANDBOX_STOPPING;
+    sb->being_ended = true;
+    sb->in_driver = true; /* even if it was not listed: it may have been half-made */
+    sb->was_running = row && row->state == SANDBOX_ROW_RUNNING;
+    sb->cut = true;
+    sb->reason = "orphaned";
+    admit(sb);
+    log_info("sandbox %s: left over (%s), ending it", sb->id,
+             !row ? "not in the store" : sb->was_running ? "no longer there" : "was still starting");
+    sandbox_ref(sb);
+    if (!sandbox_end(sb, &err))
+        log_warn("sandbox %s: not ended, will try again: %s", sb->id, err_text(&err));
+    sandbox_unref(sb);
+}
+
+static bool is_held(const struct held *held, uint32_t count, struct str id)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (str_eq(str_from(held[i].id), id))
+            return true;
+    return false;
+}
+
+static bool is_row(const struct sandbox_row *rows, size_t count, struct str id)
+{
+    for (size_t i = 0; i < count; i++)
+        if (str_eq(rows[i].id, id))
+            return true;
+    return false;
+}
+
+static bool recover(struct sandboxes *all, struct arena *arena, struct err *err)
+{
+    auto_free struct held *held = NULL;
+    struct sandbox_row *rows;
+    uint32_t held_count;
+    size_t row_count;
+
+    if (!store_sandbox_list(all->config.store, arena, &rows, &row_count, err) ||
+        !driver_list(all->config.driver, &held, &held_count, err))
+        return err_wrap(err, "find the sandboxes again");
+    for (size_t i = 0; i < row_count; i++) {
+        /* Ids are ours and fit; a row that somebody else wrote must still not reach an assert. */
+        if (rows[i].id.len == 0 || rows[i].id.len >= LIMIT_ID_BYTES)
+            return err_set(err, ERR_INTERNAL, "the store holds a sandbox with a malformed id: restore a copy of it");
+        if (rows[i].state == SANDBOX_ROW_RUNNING && is_held(held, held_count, rows[i].id))
+            adopt(all, &rows[i]);
+        else
+            discard(all, rows[i].id, &rows[i]);
+    }
+    for (uint32_t i = 0; i < held_count; i++)
+        if (!is_row(rows, row_count, str_from(held[i].id)))
+            discard(all, str_from(held[i].id), NULL);
+    return true;
+}
+
+bool sandboxes_recover(struct sandboxes *all, struct err *err)
+{
+    struct arena arena;
+
+    arena_init(&arena);
+    bool ok = recover(all, &arena, err);
+    arena_done(&arena);
+    sandboxes_look(all);
+    return ok;
+}
