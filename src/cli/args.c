@@ -1,0 +1,169 @@
+#include <string.h>
+
+#include "cli/command.h"
+#include "cli/text.h"
+
+enum option_kind {
+    OPTION_FLAG,
+    OPTION_TEXT,
+    OPTION_LIST, /* may come several times */
+};
+
+struct option {
+    unsigned bit;
+    const char *name;
+    char letter;       /* 0: none */
+    const char *value; /* what the help calls it; NULL: a flag */
+    enum option_kind kind;
+    size_t field;
+    const char *help;
+};
+
+#define FIELD(member) offsetof(struct cli, member)
+
+static const struct option options[] = {
+    { TAKES_USER, "user", 'u', "USER", OPTION_TEXT, FIELD(user), "run as this user of the sandbox [user]" },
+    { TAKES_ENV, "env", 'e', "NAME=VALUE", OPTION_LIST, FIELD(envs), "set a variable; may be repeated" },
+    { TAKES_CWD, "cwd", 0, "DIR", OPTION_TEXT, FIELD(cwd), "start in this directory [the user's home]" },
+    { TAKES_ALL, "all", 0, NULL, OPTION_FLAG, FIELD(all), "every sandbox of this key" },
+    { TAKES_JSON, "json", 0, NULL, OPTION_FLAG, FIELD(json), "for programs: JSON instead of a table" },
+    { TAKES_DATA, "data", 0, "DIR", OPTION_TEXT, FIELD(data), "data directory of the server [" CLI_DATA_DEFAULT "]" },
+    { TAKES_URL, "url", 0, "URL", OPTION_TEXT, FIELD(url), "where the server is [E2B_API_URL, else as DIR says]" },
+    { ~0u, "help", 'h', NULL, OPTION_FLAG, FIELD(help), "this text" },
+};
+
+void args_help(FILE *out, unsigned takes)
+{
+    for (size_t i = 0; i < COUNT_OF(options); i++) {
+        const struct option *o = &options[i];
+        if (!(o->bit & takes) || o->bit == ~0u)
+            continue;
+        char left[40];
+        (void)snprintf(left, sizeof left, "%c%c%s --%s%s%s", o->letter ? '-' : ' ', o->letter ? o->letter : ' ',
+                       o->letter ? "," : " ", o->name, o->value ? " " : "", o->value ? o->value : "");
+        fprintf(out, "  %-24s  %s\n", left, o->help);
+    }
+}
+
+static const struct option *find_long(struct str name, unsigned takes)
+{
+    for (size_t i = 0; i < COUNT_OF(options); i++)
+        if ((options[i].bit & takes || options[i].bit == ~0u) && str_eq(name, str_from(options[i].name)))
+            return &options[i];
+    return NULL;
+}
+
+static const struct option *find_letter(char letter, unsigned takes)
+{
+    for (size_t i = 0; i < COUNT_OF(options); i++)
+        if ((options[i].bit & takes || options[i].bit == ~0u) && letter && options[i].letter == letter)
+            return &options[i];
+    return NULL;
+}
+
+static bool unknown_option(const char *word, struct str name, const struct command *command, struct err *err)
+{
+    const char *names[COUNT_OF(options)];
+    size_t count = 0;
+    struct arena arena;
+
+    for (size_t i = 0; i < COUNT_OF(options); i++)
+        if (options[i].bit & command->takes || options[i].bit == ~0u)
+            names[count++] = options[i].name;
+    arena_init(&arena);
+    const char *meant = text_nearest(arena_text(&arena, name), names, count);
+    if (meant)
+        err_set(err, ERR_INVALID, "'%s' has no option %.40s; did you mean --%s?", command->name, word, meant);
+    else
+        err_set(err, ERR_INVALID, "'%s' has no option %.40s; `cloister help %s` lists them", command->name, word,
+                command->name);
+    arena_done(&arena);
+    return false;
+}
+
+static bool option_store(struct cli *cli, const struct option *option, const char *value, struct err *err)
+{
+    char *field = (char *)cli + option->field;
+
+    switch (option->kind) {
+    case OPTION_FLAG:
+        *(bool *)(void *)field = true;
+        return true;
+    case OPTION_TEXT:
+        if (!value[0])
+            return err_set(err, ERR_INVALID, "--%s wants a %s that is not empty", option->name, option->value);
+        *(const char **)(void *)field = value;
+        return true;
+    case OPTION_LIST:
+        if (!strchr(value, '=') || value[0] == '=')
+            return err_set(err, ERR_INVALID, "--%s wants %s, not '%.60s'", option->name, option->value, value);
+        cli->envs[cli->env_count++] = value;
+        return true;
+    }
+    return false;
+}
+
+/* -u USER, -uUSER, --user USER, --user=USER. *at moves past what was taken. */
+static bool take_option(int argc, char **argv, int *at, const struct command *command, struct cli *cli, struct err *err)
+{
+    const char *word = argv[*at];
+    struct str rest = str_from(word);
+    const struct option *option;
+    const char *value = NULL;
+
+    if (str_skip(&rest, STR("--"))) {
+        struct str name = rest;
+        const char *equals = strchr(word, '=');
+        if (equals) {
+            name.len = (size_t)(equals - name.at);
+            value = equals + 1;
+        }
+        option = find_long(name, command->takes);
+        if (!option)
+            return unknown_option(word, name, command, err);
+    } else {
+        option = find_letter(word[1], command->takes);
+        if (!option || (!option->value && word[2]))
+            return unknown_option(word, str_of(word + 1, strlen(word + 1)), command, err);
+        if (word[2])
+            value = word + 2;
+    }
+    *at += 1;
+    if (!option->value && value)
+        return err_set(err, ERR_INVALID, "--%s takes no value", option->name);
+    if (option->value && !value) {
+        if (*at >= argc)
+            return err_set(err, ERR_INVALID, "%.40s wants a value: %s", word, option->value);
+        value = argv[(*at)++];
+    }
+    return option_store(cli, option, value, err);
+}
+
+bool args_parse(int argc, char **argv, const struct command *command, struct cli *cli, struct err *err)
+{
+    bool verbatim = false;
+
+    /* No command line has more of either than it has words. */
+    cli->envs = ARENA_ARRAY(&cli->arena, const char *, (size_t)argc + 1);
+    cli->words = ARENA_ARRAY(&cli->arena, char *, (size_t)argc + 1);
+    for (int at = 0; at < argc;) {
+        if (!verbatim && strcmp(argv[at], "--") == 0) {
+            verbatim = true;
+            at++;
+        } else if (!verbatim && argv[at][0] == '-' && argv[at][1]) {
+            if (!take_option(argc, argv, &at, command, cli, err))
+                return false;
+        } else {
+            cli->words[cli->word_count++] = argv[at++];
+            if (command->verbatim_from && cli->word_count > command->verbatim_from)
+                verbatim = true;
+        }
+    }
+    if (cli->help)
+        return true;
+    if (cli->word_count < command->words_least || cli->word_count > command->words_most)
+        return err_set(err, ERR_INVALID, "%s: cloister %s %s",
+                       cli->word_count < command->words_least ? "something is missing" : "that is too much",
+                       command->name, command->synopsis);
+    return true;
+}

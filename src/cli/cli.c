@@ -1,0 +1,322 @@
+#include "cli/cli.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/command.h"
+#include "cli/text.h"
+
+/* ---- tables ---- */
+
+static const char *const group_titles[GROUP_COUNT] = {
+    [GROUP_SERVER] = "The server",
+    [GROUP_SANDBOX] = "Sandboxes",
+    [GROUP_ADMIN] = "Keys and templates",
+    [GROUP_OTHER] = "More",
+};
+
+static bool version_run(struct cli *cli, struct err *err);
+static bool help_run(struct cli *cli, struct err *err);
+
+static const struct command commands[] = {
+    { "serve", GROUP_SERVER, "[--listen ADDR:PORT] [--data DIR] …", "run the server in the foreground",
+      "Needs root to make sandboxes; everything that faces the network runs as an unprivileged user. The first start\n"
+      "makes an API key in the data directory. `cloister serve --help` lists every option; the same names may stand "
+      "in\n"
+      "/etc/cloister/cloister.conf, one `name = value` a line.\n"
+      "\n"
+      "  sudo cloister serve\n"
+      "  sudo cloister serve --listen 0.0.0.0:7070 --data /srv/cloister\n",
+      0, 0, SIZE_MAX, 0, NULL },
+    { "env", GROUP_SERVER, "[--data DIR] [--json]", "print the variables that point the SDKs at this server",
+      "Shell lines, fit for eval. The key in them is the server's first one and may do everything an API key may.\n"
+      "\n"
+      "  eval \"$(sudo cloister env)\"\n",
+      TAKES_DATA | TAKES_URL | TAKES_JSON, 0, 0, 0, env_run },
+    { "doctor", GROUP_SERVER, "[--data DIR] [--json]", "check whether sandboxes can run on this machine",
+      "Looks at the kernel, namespaces, cgroups, disks and ports, says what it found, and how to fix what it did not.\n"
+      "Ends with 8 when something is missing without which no sandbox starts.\n"
+      "\n"
+      "  sudo cloister doctor\n",
+      TAKES_DATA | TAKES_JSON, 0, 0, 0, NULL },
+
+    { "sandbox list", GROUP_SANDBOX, "[--json]", "what is running, newest first",
+      "  cloister sandbox list\n"
+      "  cloister sandbox list --json | jq -r '.[].sandboxID'\n",
+      TAKES_SERVER | TAKES_JSON, 0, 0, 0, sandbox_list_run },
+    { "sandbox exec", GROUP_SANDBOX, "[-u USER] [-e NAME=VALUE]… [--cwd DIR] ID -- CMD…", "run a command in a sandbox",
+      "Output comes as it is written, and the exit code is the command's own (128 + N when signal N ended it; 125 "
+      "when\n"
+      "it could not be run at all). One word after the id is a line for the shell, several are a command and its "
+      "exact\n"
+      "arguments. Standard input is not passed on. An interrupt ends the command too.\n"
+      "\n"
+      "  cloister sandbox exec ID 'ls | wc -l'\n"
+      "  cloister sandbox exec -u root -e DEBUG=1 ID -- python3 -c 'import os; print(os.environ[\"DEBUG\"])'\n",
+      TAKES_SERVER | TAKES_USER | TAKES_ENV | TAKES_CWD, 2, SIZE_MAX, 1, sandbox_exec_run },
+    { "sandbox kill", GROUP_SANDBOX, "ID… | --all", "end sandboxes and everything in them",
+      "Prints the ids of those it ended.\n"
+      "\n"
+      "  cloister sandbox kill --all\n",
+      TAKES_SERVER | TAKES_ALL, 0, SIZE_MAX, 0, sandbox_kill_run },
+
+    { "key create", GROUP_ADMIN, "[NAME] [--json]", "make an API key and print it, once",
+      "Asks with the admin token of the data directory, so it needs root there. The key alone goes to standard "
+      "output.\n"
+      "\n"
+      "  KEY=$(sudo cloister key create ci)\n",
+      TAKES_SERVER | TAKES_JSON, 0, 1, 0, key_create_run },
+    { "key list", GROUP_ADMIN, "[--json]", "the keys there are, without their secret part", NULL,
+      TAKES_SERVER | TAKES_JSON, 0, 0, 0, key_list_run },
+    { "key revoke", GROUP_ADMIN, "ID", "take a key back; it stops working at once", NULL, TAKES_SERVER, 1, 1, 0,
+      key_revoke_run },
+    { "template list", GROUP_ADMIN, "[--json]", "what sandboxes can start from", NULL, TAKES_SERVER | TAKES_JSON, 0, 0,
+      0, template_list_run },
+    { "template build", GROUP_ADMIN, "base [--data DIR]", "make the base template from Debian packages",
+      "Takes a few minutes and about 1 GiB below the data directory; shows what it is doing. Interrupt it at any "
+      "time:\n"
+      "a template is there whole or not at all. Does nothing when the one that is there is made the same way.\n"
+      "\n"
+      "  sudo cloister template build base\n",
+      TAKES_DATA, 1, 1, 0, NULL },
+
+    { "help", GROUP_OTHER, "[COMMAND]", "this text, or all about one command", NULL, 0, 0, 2, 0, help_run },
+    { "version", GROUP_OTHER, "", "which Cloister this is", NULL, 0, 0, 0, 0, version_run },
+};
+
+/* One place decides what a shell sees; `cloister help` prints the same rows. */
+static const struct {
+    int code;
+    const char *meaning;
+} exit_codes[ERR_KIND_COUNT] = {
+    [ERR_NONE] = { 0, "done" },
+    [ERR_INTERNAL] = { 1, "our fault, or the server's" },
+    [ERR_INVALID] = { 2, "the command line or the request was wrong" },
+    [ERR_DENIED] = { 3, "not allowed: no root, or a wrong key" },
+    [ERR_NOT_FOUND] = { 4, "there is no such thing" },
+    [ERR_CONFLICT] = { 5, "not possible in its present state" },
+    [ERR_LIMIT] = { 6, "too much or too many" },
+    [ERR_TIMEOUT] = { 7, "it took too long" },
+    [ERR_UNAVAILABLE] = { 8, "no server there, or not able to now" },
+};
+
+int cli_exit_code(enum err_kind kind)
+{
+    return exit_codes[kind].code;
+}
+
+int cli_fail(const struct err *err)
+{
+    /* The message is for people; the trail says which file or call, which is all a system error's message lacks. */
+    if (err->sys && err->trail[0])
+        fprintf(stderr, "cloister: %s\n", err_text(err));
+    else
+        fprintf(stderr, "cloister: %s\n", err->message);
+    return cli_exit_code(err->kind);
+}
+
+/* ---- help ---- */
+
+/* The spellings everybody tries first. */
+static const char *const aliases[][2] = {
+    { "--help", "help" },
+    { "-h", "help" },
+    { "--version", "version" },
+    { "-V", "version" },
+};
+
+static const struct command *command_find(const char *name)
+{
+    for (size_t i = 0; i < COUNT_OF(aliases); i++)
+        if (strcmp(aliases[i][0], name) == 0)
+            name = aliases[i][1];
+    for (size_t i = 0; i < COUNT_OF(commands); i++)
+        if (strcmp(commands[i].name, name) == 0)
+            return &commands[i];
+    return NULL;
+}
+
+bool cli_help(FILE *out, const char *name)
+{
+    const struct command *command = command_find(name);
+
+    if (!command)
+        return false;
+    fprintf(out, "cloister %s %s\n\n%c%s.\n", command->name, command->synopsis,
+            command->help[0] >= 'a' && command->help[0] <= 'z' ? command->help[0] - 'a' + 'A' : command->help[0],
+            command->help + 1);
+    if (command->more)
+        fprintf(out, "\n%s", command->more);
+    if (command->takes) {
+        fprintf(out, "\nOptions\n");
+        args_help(out, command->takes);
+    }
+    return true;
+}
+
+static void print_overview(FILE *out)
+{
+    fprintf(out, "Cloister runs sandboxes for AI agents on your own machine and speaks E2B's API.\n"
+                 "\n"
+                 "  cloister COMMAND [OPTIONS]      cloister help COMMAND      cloister help exit-codes\n");
+    for (size_t group = 0; group < GROUP_COUNT; group++) {
+        fprintf(out, "\n%s\n", group_titles[group]);
+        for (size_t i = 0; i < COUNT_OF(commands); i++)
+            if (commands[i].group == group)
+                fprintf(out, "  %-16s%s\n", commands[i].name, commands[i].help);
+    }
+    fprintf(out, "\n"
+                 "A first try\n"
+                 "  sudo cloister serve &                 start the server\n"
+                 "  eval \"$(sudo cloister env)\"           point this shell and the SDKs at it\n"
+                 "  python3 -c 'from e2b import Sandbox; print(Sandbox.create().commands.run(\"uname -a\").stdout)'\n"
+                 "  cloister sandbox list                 see what is running\n");
+}
+
+static void print_exit_codes(FILE *out)
+{
+    fprintf(out, "How a command ends\n");
+    for (int code = 0; code < ERR_KIND_COUNT; code++)
+        for (size_t kind = 0; kind < ERR_KIND_COUNT; kind++)
+            if (exit_codes[kind].code == code)
+                fprintf(out, "  %d  %s\n", code, exit_codes[kind].meaning);
+    fprintf(out, "`sandbox exec` ends with the exit code of what it ran, or 125 when that could not be run.\n");
+}
+
+/* ---- which command ---- */
+
+/* Says what was not understood: the first word of a pair alone, a near miss, or nothing we know. */
+static bool unknown_command(const char *first, const char *second, struct err *err)
+{
+    char typed[80];
+    const char *names[COUNT_OF(commands)];
+    char choices[80] = "";
+
+    for (size_t i = 0; i < COUNT_OF(commands); i++) {
+        names[i] = commands[i].name;
+        struct str verb = str_from(commands[i].name);
+        if (!str_skip(&verb, str_from(first)) || !str_skip(&verb, STR(" ")))
+            continue;
+        size_t used = strlen(choices);
+        (void)snprintf(choices + used, sizeof choices - used, "%s%s", used ? ", " : "", verb.at);
+    }
+    (void)snprintf(typed, sizeof typed, "%s%s%s", first, second ? " " : "", second ? second : "");
+    const char *meant = text_nearest(typed, names, COUNT_OF(names));
+    if (choices[0] && !second)
+        return err_set(err, ERR_INVALID, "'%.40s' wants one more word: %s", first, choices);
+    if (!meant && !choices[0])
+        meant = text_nearest(first, names, COUNT_OF(names));
+    if (meant)
+        return err_set(err, ERR_INVALID, "there is no command '%.60s'; did you mean '%s'?", typed, meant);
+    if (choices[0])
+        return err_set(err, ERR_INVALID, "there is no '%.40s %.40s'; there are %s", first, second, choices);
+    return err_set(err, ERR_INVALID, "there is no command '%.60s'; `cloister help` lists them", first);
+}
+
+/* One word or two; *out_used says how many. */
+static const struct command *command_choose(int argc, char **argv, int *out_used, struct err *err)
+{
+    char pair[80];
+
+    for (int words = 2; words >= 1; words--) {
+        if (words > argc)
+            continue;
+        (void)snprintf(pair, sizeof pair, "%s%s%s", argv[0], words == 2 ? " " : "", words == 2 ? argv[1] : "");
+        const struct command *command = command_find(pair);
+        if (command) {
+            *out_used = words;
+            return command;
+        }
+    }
+    (void)unknown_command(argv[0], argc > 1 && argv[1][0] != '-' ? argv[1] : NULL, err);
+    return NULL;
+}
+
+static bool help_run(struct cli *cli, struct err *err)
+{
+    int used;
+
+    if (cli->word_count == 0) {
+        print_overview(cli->out);
+        return true;
+    }
+    if (cli->word_count == 1 && strcmp(cli->words[0], "exit-codes") == 0) {
+        print_exit_codes(cli->out);
+        return true;
+    }
+    /* `help key` is a question about all of them. */
+    bool found = false;
+    for (size_t i = 0; i < COUNT_OF(commands) && cli->word_count == 1; i++) {
+        struct str name = str_from(commands[i].name);
+        if (!str_skip(&name, str_from(cli->words[0])) || !str_starts(name, STR(" ")))
+            continue;
+        fprintf(cli->out, "%scloister %s %s\n    %s\n", found ? "\n" : "", commands[i].name, commands[i].synopsis,
+                commands[i].help);
+        found = true;
+    }
+    if (found)
+        return true;
+    const struct command *command = command_choose((int)cli->word_count, cli->words, &used, err);
+    return command && cli_help(cli->out, command->name);
+}
+
+static bool version_run(struct cli *cli, struct err *err)
+{
+    (void)err;
+    fprintf(cli->out, "cloister " CLOISTER_VERSION "\n");
+    return true;
+}
+
+/* ---- running one ---- */
+
+void cli_init(struct cli *cli, FILE *out, FILE *note)
+{
+    *cli = (struct cli){ .out = out, .note = note };
+    arena_init(&cli->arena);
+    cli->is_colored = isatty(fileno(out)) && !getenv("NO_COLOR");
+}
+
+void cli_done(struct cli *cli)
+{
+    arena_done(&cli->arena);
+}
+
+static bool run(struct cli *cli, const struct command *command, int argc, char **argv, struct err *err)
+{
+    if (!args_parse(argc, argv, command, cli, err))
+        return false;
+    if (cli->help)
+        return cli_help(cli->out, command->name);
+    if (!command->run)
+        return err_set(err, ERR_INTERNAL, "'%s' is not part of this program", command->name);
+    return command->run(cli, err);
+}
+
+int cli_main(int argc, char **argv)
+{
+    struct err err;
+    struct cli cli;
+    int used = 0;
+
+    if (argc < 2) {
+        print_overview(stderr);
+        return cli_exit_code(ERR_INVALID);
+    }
+    const struct command *command = command_choose(argc - 1, argv + 1, &used, &err);
+    if (!command)
+        return cli_fail(&err);
+    cli_init(&cli, stdout, stderr);
+    bool fine = run(&cli, command, argc - 1 - used, argv + 1 + used, &err);
+    int code = fine ? cli.exit_code : cli_fail(&err);
+    if (!fine && cli.exit_code)
+        code = cli.exit_code; /* exec: our codes would pass for the command's */
+    /* A full disk or a closed pipe is the last thing that can go wrong, and it must not look like success. */
+    if (fflush(stdout) != 0 && fine) {
+        fprintf(stderr, "cloister: the output could not be written\n");
+        code = cli_exit_code(ERR_INTERNAL);
+    }
+    cli_done(&cli);
+    return code;
+}

@@ -1,0 +1,214 @@
+#include "cli/client.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/fd.h"
+#include "base/mem.h"
+#include "http/http.h"
+#include "io/address.h"
+
+#define CALL_TIMEOUT_MS 65000 /* a create may take 60 s; nothing we call takes longer */
+
+/* ---- where ---- */
+
+bool client_parse_url(struct str url, char out_address[CLIENT_ADDRESS_BYTES], struct err *err)
+{
+    struct str rest = url;
+    struct sockaddr_storage address;
+    socklen_t len;
+    char text[CLIENT_ADDRESS_BYTES];
+
+    if (str_skip_nocase(&rest, STR("https://")))
+        return err_set(err, ERR_INVALID, "this command speaks http only, not '%.*s'", (int)MIN(url.len, 60u), url.at);
+    if (!str_skip_nocase(&rest, STR("http://")))
+        return err_set(err, ERR_INVALID, "a URL begins with http://, unlike '%.*s'", (int)MIN(url.len, 60u), url.at);
+    while (str_ends(rest, STR("/")))
+        rest.len--;
+    struct str host = rest;
+    bool is_local = str_skip_nocase(&host, STR("localhost")) && (host.len == 0 || host.at[0] == ':');
+    /* A colon after the last bracket begins a port. */
+    struct str tail = is_local ? host : rest;
+    size_t bracket = tail.len;
+    while (bracket > 0 && tail.at[bracket - 1] != ']')
+        bracket--;
+    bool has_port = str_has_char(str_of(tail.at + bracket, tail.len - bracket), ':');
+    int size =
+        snprintf(text, sizeof text, "%s%.*s%s", is_local ? "127.0.0.1" : "", STR_ARG(tail), has_port ? "" : ":80");
+    if (size < 0 || (size_t)size >= sizeof text || !address_parse(str_from(text), &address, &len, err))
+        return err_set(err, ERR_INVALID, "'%.*s' is not http://ADDRESS:PORT with a literal address or localhost",
+                       (int)MIN(url.len, 60u), url.at);
+    memcpy(out_address, text, sizeof text);
+    return true;
+}
+
+/* The first line of DIR/name. What a reader can do about a failure depends on the file, so the callers say it. */
+static bool read_line(const char *data, const char *name, char **out_line, struct err *err)
+{
+    auto_close int dir_fd = open(data, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    auto_free char *text = NULL;
+    size_t len;
+
+    if (dir_fd < 0)
+        return err_sys(err, "open %s", data);
+    if (!fd_read_file(dir_fd, name, 4096, &text, &len, err))
+        return false;
+    text[strcspn(text, "\n")] = '\0';
+    *out_line = take_ptr(&text);
+    return true;
+}
+
+bool client_server_address(const char *data, char out_address[CLIENT_ADDRESS_BYTES], struct err *err)
+{
+    auto_free char *line = NULL;
+    static const struct {
+        struct str wildcard, reachable;
+    } wildcards[] = {
+        { STR_INIT("0.0.0.0:"), STR_INIT("127.0.0.1:") },
+        { STR_INIT("[::]:"), STR_INIT("[::1]:") },
+    };
+
+    if (!read_line(data, "server", &line, err)) {
+        if (err->kind == ERR_DENIED)
+            return err_set(err, ERR_DENIED, "%.60s/server is not readable for you; try with sudo", data);
+        if (err->kind == ERR_NOT_FOUND)
+            return err_set(err, ERR_NOT_FOUND, "no server has run in %.60s yet; `make up` starts one", data);
+        return err_wrap(err, "find the server");
+    }
+    struct str address = str_from(line);
+    struct str start = STR("");
+    for (size_t i = 0; i < COUNT_OF(wildcards); i++)
+        if (str_skip(&address, wildcards[i].wildcard))
+            start = wildcards[i].reachable;
+    int size = snprintf(out_address, CLIENT_ADDRESS_BYTES, "%.*s%.*s", STR_ARG(start), STR_ARG(address));
+    if (size <= 0 || size >= CLIENT_ADDRESS_BYTES)
+        return err_set(err, ERR_INTERNAL, "%.60s/server holds no address", data);
+    return true;
+}
+
+bool client_read_secret(const char *data, const char *name, struct secret *out, struct err *err)
+{
+    char *line = NULL;
+
+    if (!read_line(data, name, &line, err)) {
+        if (err->kind == ERR_DENIED)
+            return err_set(err, ERR_DENIED, "%.60s/%s is for root alone; try with sudo", data, name);
+        if (err->kind == ERR_NOT_FOUND)
+            return err_set(err, ERR_NOT_FOUND, "there is no %.60s/%s yet; `make up` makes it", data, name);
+        return err_wrap(err, "read %s", name);
+    }
+    bool fits = secret_set(out, str_from(line));
+    explicit_bzero(line, strlen(line));
+    free(line);
+    if (!fits || out->len == 0)
+        return err_set(err, ERR_INTERNAL, "%.60s/%s is damaged", data, name);
+    return true;
+}
+
+static const char *environment(const char *name)
+{
+    const char *value = getenv(name);
+
+    return value && value[0] ? value : NULL;
+}
+
+bool client_open(struct client *client, struct cli *cli, enum client_as as, struct err *err)
+{
+    const char *url = cli->url ? cli->url : cli->data ? NULL : environment("E2B_API_URL");
+    const char *key = cli->data ? NULL : environment("E2B_API_KEY");
+
+    *client = (struct client){ .cli = cli };
+    if (url ? !client_parse_url(str_from(url), client->address, err)
+            : !client_server_address(cli_data(cli), client->address, err))
+        return false;
+    if (as == CLIENT_AS_ADMIN) {
+        client->credential_name = STR("X-Admin-Token");
+        return client_read_secret(cli_data(cli), "admin-token", &client->credential, err);
+    }
+    client->credential_name = STR("X-API-Key");
+    if (key)
+        return secret_set(&client->credential, str_from(key)) ||
+               err_set(err, ERR_INVALID, "E2B_API_KEY is too long to be a key");
+    return client_read_secret(cli_data(cli), "api-key", &client->credential, err);
+}
+
+void client_close(struct client *client)
+{
+    secret_wipe(&client->credential);
+}
+
+/* ---- calls ---- */
+
+enum err_kind client_kind_of(unsigned status)
+{
+    switch (status) {
+    case 401:
+    case 403:
+        return ERR_DENIED;
+    case 404:
+    case 410:
+        return ERR_NOT_FOUND;
+    case 409:
+        return ERR_CONFLICT;
+    case 413:
+    case 429:
+        return ERR_LIMIT;
+    case 408:
+    case 504:
+        return ERR_TIMEOUT;
+    case 502:
+    case 503:
+        return ERR_UNAVAILABLE;
+    default:
+        return status >= 400 && status < 500 ? ERR_INVALID : ERR_INTERNAL;
+    }
+}
+
+bool client_error(unsigned status, struct str body, struct err *err)
+{
+    struct err ignored;
+    struct str message = STR("");
+    auto_json json_t *json = json_parse_object(body, &ignored);
+
+    /* Not every error is ours: a proxy in between may answer in HTML. Then the status has to do. */
+    if (!json || !json_take_str(json, "message", JSON_OPTIONAL, &message, &ignored) || message.len == 0)
+        return err_set(err, client_kind_of(status), "the server answered %u %s", status, http_reason(status));
+    return err_set(err, client_kind_of(status), "%.*s", (int)MIN(message.len, sizeof err->message), message.at);
+}
+
+bool client_call(struct client *client, const char *method, struct str target, struct str body,
+                 struct client_answer *out, struct err *err)
+{
+    struct arena *arena = &client->cli->arena;
+    struct http_answer answer;
+    const struct http_field fields[] = {
+        { client->credential_name, secret_reveal(&client->credential) },
+        { STR("User-Agent"), STR("cloister-cli/" CLOISTER_VERSION) },
+        { STR("Content-Type"), STR("application/json") },
+    };
+
+    if (!http_fetch(arena, str_from(client->address), str_from(method), target, fields,
+                    body.len ? COUNT_OF(fields) : COUNT_OF(fields) - 1, body, CALL_TIMEOUT_MS, &answer, err)) {
+        if (err->sys == ECONNREFUSED)
+            return err_set(err, ERR_UNAVAILABLE, "no server answers at %s; `make up` starts one", client->address);
+        return err_wrap(err, "%s at %s", method, client->address);
+    }
+    if (answer.status < 200 || answer.status > 299)
+        return client_error(answer.status, answer.body, err);
+
+    json_t *json = NULL;
+    if (answer.body.len && !(json = json_parse(answer.body, err)))
+        return err_wrap(err, "answer to %s %.*s", method, STR_ARG(target));
+    const struct str *token = http_header(&answer.head, STR("X-Next-Token"));
+    *out = (struct client_answer){ answer.status, json, token ? arena_copy(arena, *token) : STR("") };
+    return true;
+}
+
+bool client_print(struct cli *cli, const json_t *json)
+{
+    json_dumpf(json, cli->out, JSON_INDENT(2) | JSON_ENCODE_ANY);
+    fputc('\n', cli->out);
+    return true;
+}

@@ -1,0 +1,67 @@
+/*
+ * client.h - the server behind a command: where it is, how to prove who we are, one call at a time.
+ *
+ * The address comes from --url, else from a --data that was given, else from E2B_API_URL, else from the default data
+ * directory; the API key likewise. So the lines that `cloister env` prints are enough, and so is sudo without them.
+ */
+#ifndef CLI_CLIENT_H
+#define CLI_CLIENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/secret.h"
+#include "base/str.h"
+#include "cli/command.h"
+#include "wire/json.h"
+
+enum { CLIENT_ADDRESS_BYTES = 64 };
+
+struct client {
+    struct cli *cli;
+    char address[CLIENT_ADDRESS_BYTES]; /* "127.0.0.1:7070" */
+    struct str credential_name;         /* the header that carries it */
+    struct secret credential;
+};
+
+/* Who asks: the holder of an API key, or the operator with the admin token of the data directory. */
+enum client_as {
+    CLIENT_AS_CALLER,
+    CLIENT_AS_ADMIN,
+};
+
+bool client_open(struct client *client, struct cli *cli, enum client_as as, struct err *err) must_use;
+void client_close(struct client *client); /* wipes the credential */
+#define auto_client __attribute__((cleanup(client_close)))
+
+struct client_answer {
+    unsigned status;
+    json_t *json;          /* NULL when the body was empty; the caller's to release */
+    struct str next_token; /* of X-Next-Token; empty on the last page */
+};
+/* One API call. Anything but 2xx is an error with the server's own words. body may be empty. */
+bool client_call(struct client *client, const char *method, struct str target, struct str body,
+                 struct client_answer *out, struct err *err) must_use;
+
+/* What --json prints. Always true, so that a command can end with it. */
+bool client_print(struct cli *cli, const json_t *json);
+
+/* The kind that an HTTP status stands for; the inverse of the table in api/. */
+enum err_kind client_kind_of(unsigned status);
+/* An error answer as an err: the body's "message", or the status when there is none. */
+bool client_error(unsigned status, struct str body, struct err *err);
+
+/* ---- the pieces, for `env` and for tests ---- */
+
+/*
+ * "http://localhost:7070/" → "127.0.0.1:7070". Only http, only literal addresses and localhost: a resolver waits, and
+ * TLS is not ours to speak yet.
+ */
+bool client_parse_url(struct str url, char out_address[CLIENT_ADDRESS_BYTES], struct err *err) must_use;
+/* The address the server of that data directory listens on, made reachable: 0.0.0.0 becomes 127.0.0.1. */
+bool client_server_address(const char *data, char out_address[CLIENT_ADDRESS_BYTES], struct err *err) must_use;
+/* A one-line file of the data directory ("api-key", "admin-token"). */
+bool client_read_secret(const char *data, const char *name, struct secret *out, struct err *err) must_use;
+
+#endif

@@ -1,0 +1,96 @@
+/*
+ * command.h - what a command is, and what it is given to run with.
+ *
+ * One table in cli.c lists the commands and one in args.c the options. Parsing, `--help` and the suggestion for a
+ * mistyped word walk the same rows.
+ */
+#ifndef CLI_COMMAND_H
+#define CLI_COMMAND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include "base/arena.h"
+#include "base/err.h"
+
+#define CLI_DATA_DEFAULT "/var/lib/cloister"
+
+/* Which options a command takes. */
+enum {
+    TAKES_DATA = 1 << 0,
+    TAKES_URL = 1 << 1,
+    TAKES_JSON = 1 << 2,
+    TAKES_USER = 1 << 3,
+    TAKES_ENV = 1 << 4,
+    TAKES_CWD = 1 << 5,
+    TAKES_ALL = 1 << 6,
+    TAKES_SERVER = TAKES_DATA | TAKES_URL, /* everything that talks to one */
+};
+
+/* One run of one command. Strings borrow from argv. */
+struct cli {
+    struct arena arena;
+    FILE *out;       /* answers */
+    FILE *note;      /* everything that is not the answer, so that `$(cloister …)` gets the answer alone */
+    bool is_colored; /* out is a terminal and NO_COLOR is not set */
+
+    const char *data; /* NULL: not given, see cli_data() */
+    const char *url;  /* NULL: not given */
+    bool json;
+    const char *user;
+    const char *cwd;
+    bool all;
+    size_t env_count;
+    const char **envs; /* "NAME=value" */
+    bool help;         /* --help was there: nothing else matters */
+    size_t word_count; /* what is left when the options are gone */
+    char **words;
+
+    int exit_code; /* of a command that ran well but has a verdict of its own (exec) */
+};
+
+typedef bool command_fn(struct cli *cli, struct err *err);
+
+enum command_group {
+    GROUP_SERVER,
+    GROUP_SANDBOX,
+    GROUP_ADMIN,
+    GROUP_OTHER,
+    GROUP_COUNT,
+};
+
+struct command {
+    const char *name; /* one word or two: "sandbox exec" */
+    enum command_group group;
+    const char *synopsis; /* what follows the name */
+    const char *help;     /* one line */
+    const char *more;     /* paragraphs and examples for `cloister help NAME`; may be NULL */
+    unsigned takes;
+    size_t words_least, words_most;
+    size_t verbatim_from; /* from this word on nothing is an option any more; 0: never */
+    command_fn *run;      /* NULL: daemon/ does it */
+};
+
+bool env_run(struct cli *cli, struct err *err);
+bool key_create_run(struct cli *cli, struct err *err);
+bool key_list_run(struct cli *cli, struct err *err);
+bool key_revoke_run(struct cli *cli, struct err *err);
+bool sandbox_list_run(struct cli *cli, struct err *err);
+bool sandbox_exec_run(struct cli *cli, struct err *err);
+bool sandbox_kill_run(struct cli *cli, struct err *err);
+bool template_list_run(struct cli *cli, struct err *err);
+
+void cli_init(struct cli *cli, FILE *out, FILE *note);
+void cli_done(struct cli *cli);
+static inline const char *cli_data(const struct cli *cli)
+{
+    return cli->data ? cli->data : CLI_DATA_DEFAULT;
+}
+
+/* Fills cli from argv, which has only what follows the command's name. Says what it did not understand. */
+bool args_parse(int argc, char **argv, const struct command *command, struct cli *cli, struct err *err) must_use;
+/* The options a command takes, a line each. */
+void args_help(FILE *out, unsigned takes);
+
+#endif

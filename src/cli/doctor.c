@@ -1,0 +1,79 @@
+/*
+ * doctor.c - how the findings of `cloister doctor` look. daemon/ does the looking.
+ */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/mem.h"
+#include "cli/cli.h"
+#include "wire/json.h"
+
+static const struct {
+    const char *word;
+    const char *color;
+} verdicts[DOCTOR_VERDICT_COUNT] = {
+    [DOCTOR_OK] = { "ok", "\033[32m" },
+    [DOCTOR_WARN] = { "warn", "\033[33m" },
+    [DOCTOR_FAIL] = { "FAIL", "\033[31;1m" },
+};
+
+static void print_json(FILE *out, const struct doctor_row *rows, size_t count, bool is_fine)
+{
+    auto_buf struct buf text = buf_make(NULL, 1 << 20);
+    struct json_out json = json_out_to(&text);
+    static const char *const names[DOCTOR_VERDICT_COUNT] = { "ok", "warn", "fail" };
+
+    json_out_object(&json, NULL);
+    json_out_bool(&json, "ok", is_fine);
+    json_out_array(&json, "checks");
+    for (size_t i = 0; i < count; i++) {
+        json_out_object(&json, NULL);
+        json_out_str(&json, "check", str_from(rows[i].what));
+        json_out_str(&json, "verdict", str_from(names[rows[i].verdict]));
+        json_out_str(&json, "found", str_from(rows[i].found));
+        if (rows[i].fix && rows[i].verdict != DOCTOR_OK)
+            json_out_str(&json, "fix", str_from(rows[i].fix));
+        json_out_end(&json);
+    }
+    json_out_end(&json);
+    json_out_end(&json);
+    fprintf(out, "%.*s\n", STR_ARG(buf_str(&text)));
+}
+
+static void print_lines(FILE *out, const struct doctor_row *rows, size_t count)
+{
+    bool is_colored = isatty(fileno(out)) && !getenv("NO_COLOR");
+    size_t width = 0;
+
+    for (size_t i = 0; i < count; i++)
+        width = MAX(width, strlen(rows[i].what));
+    for (size_t i = 0; i < count; i++) {
+        const struct doctor_row *row = &rows[i];
+        fprintf(out, "%s%-4s%s  %-*s  %s\n", is_colored ? verdicts[row->verdict].color : "",
+                verdicts[row->verdict].word, is_colored ? "\033[0m" : "", (int)width, row->what, row->found);
+        if (row->fix && row->verdict != DOCTOR_OK)
+            fprintf(out, "      %-*s  → %s\n", (int)width, "", row->fix);
+    }
+}
+
+int cli_doctor_print(FILE *out, const struct doctor_row *rows, size_t count, bool json)
+{
+    size_t counts[DOCTOR_VERDICT_COUNT] = { 0 };
+
+    for (size_t i = 0; i < count; i++)
+        counts[rows[i].verdict]++;
+    bool is_fine = counts[DOCTOR_FAIL] == 0;
+    if (json) {
+        print_json(out, rows, count, is_fine);
+    } else {
+        print_lines(out, rows, count);
+        if (!is_fine)
+            fprintf(out, "\nSandboxes cannot run here yet: %zu of %zu checks failed.\n", counts[DOCTOR_FAIL], count);
+        else if (counts[DOCTOR_WARN])
+            fprintf(out, "\nSandboxes can run here; %zu of %zu checks could be better.\n", counts[DOCTOR_WARN], count);
+        else
+            fprintf(out, "\nSandboxes can run here.\n");
+    }
+    return cli_exit_code(is_fine ? ERR_NONE : ERR_UNAVAILABLE);
+}

@@ -1,0 +1,47 @@
+/*
+ * env.c - the three lines that point an unmodified SDK at this server.
+ */
+#include "cli/client.h"
+#include "cli/command.h"
+#include "cli/text.h"
+
+bool env_run(struct cli *cli, struct err *err)
+{
+    char address[CLIENT_ADDRESS_BYTES];
+    auto_wipe struct secret key = { 0 };
+
+    if (cli->url ? !client_parse_url(str_from(cli->url), address, err)
+                 : !client_server_address(cli_data(cli), address, err))
+        return false;
+    if (!client_read_secret(cli_data(cli), "api-key", &key, err))
+        return false;
+
+    /* One port serves both: the API, and every sandbox by the routing headers that the SDKs send anyway. */
+    struct str url = arena_format(&cli->arena, "http://%s", address);
+    const struct {
+        const char *name;
+        struct str value;
+    } lines[] = {
+        { "E2B_API_URL", url },
+        { "E2B_SANDBOX_URL", url },
+        { "E2B_API_KEY", secret_reveal(&key) },
+    };
+    struct buf text = buf_make(&cli->arena, 4096);
+    if (cli->json) {
+        struct json_out out = json_out_to(&text);
+        json_out_object(&out, NULL);
+        for (size_t i = 0; i < COUNT_OF(lines); i++)
+            json_out_str(&out, lines[i].name, lines[i].value);
+        json_out_end(&out);
+        buf_add_char(&text, '\n');
+    } else {
+        for (size_t i = 0; i < COUNT_OF(lines); i++) {
+            buf_format(&text, "export %s=", lines[i].name);
+            text_shell_quote(&text, lines[i].value);
+            buf_add_char(&text, '\n');
+        }
+    }
+    fwrite(text.data, 1, text.len, cli->out);
+    explicit_bzero(text.data, text.len);
+    return true;
+}

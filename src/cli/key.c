@@ -1,0 +1,93 @@
+/*
+ * key.c - API keys: make one, see them, take one back. The server keeps hashes, so a key is shown once.
+ */
+#include "base/encode.h"
+#include "base/limits.h"
+#include "cli/client.h"
+#include "cli/command.h"
+#include "cli/text.h"
+
+static const char *const key_heads[] = { "ID", "NAME", "KEY", "CREATED", "LAST USED", NULL };
+
+static bool key_row(struct cli *cli, struct table *table, const json_t *key, struct err *err)
+{
+    struct str id, name, created = STR(""), used = STR(""), prefix = STR("e2b_"), first = STR(""), last = STR("");
+    const json_t *mask = NULL;
+
+    if (!json_take_str(key, "id", JSON_REQUIRED, &id, err) || !json_take_str(key, "name", JSON_REQUIRED, &name, err) ||
+        !json_take_str(key, "createdAt", JSON_OPTIONAL, &created, err) ||
+        !json_take_str(key, "lastUsed", JSON_OPTIONAL, &used, err) ||
+        !json_take_object(key, "mask", JSON_OPTIONAL, &mask, err))
+        return false;
+    if (mask && (!json_take_str(mask, "prefix", JSON_OPTIONAL, &prefix, err) ||
+                 !json_take_str(mask, "maskedValuePrefix", JSON_OPTIONAL, &first, err) ||
+                 !json_take_str(mask, "maskedValueSuffix", JSON_OPTIONAL, &last, err)))
+        return false;
+    struct str masked = arena_format(&cli->arena, "%.*s%.*s…%.*s", STR_ARG(prefix), STR_ARG(first), STR_ARG(last));
+    table_row(table,
+              (const struct str[]){ id, name, masked, text_ago(&cli->arena, created), text_ago(&cli->arena, used) });
+    return true;
+}
+
+bool key_list_run(struct cli *cli, struct err *err)
+{
+    auto_client struct client client = { 0 };
+    struct client_answer answer = { 0 };
+
+    if (!client_open(&client, cli, CLIENT_AS_ADMIN, err) ||
+        !client_call(&client, "GET", STR("/api-keys"), STR(""), &answer, err))
+        return false;
+    auto_json json_t *keys = answer.json;
+    if (cli->json)
+        return client_print(cli, keys);
+    struct table table;
+    const json_t *key;
+    size_t i;
+    table_init(&table, &cli->arena, key_heads);
+    json_array_foreach(keys, i, key) if (!key_row(cli, &table, key, err)) return err_wrap(err, "list keys");
+    table_print(&table, cli->out, cli->is_colored, "There are no API keys. `cloister key create NAME` makes one.");
+    return true;
+}
+
+bool key_create_run(struct cli *cli, struct err *err)
+{
+    auto_client struct client client = { 0 };
+    struct client_answer answer = { 0 };
+    struct buf body = buf_make(&cli->arena, LIMIT_API_BODY_BYTES);
+    struct json_out out = json_out_to(&body);
+    struct str name = cli->word_count ? str_from(cli->words[0]) : STR("cli");
+
+    json_out_object(&out, NULL);
+    json_out_str(&out, "name", name);
+    json_out_end(&out);
+    if (!client_open(&client, cli, CLIENT_AS_ADMIN, err) ||
+        !client_call(&client, "POST", STR("/api-keys"), buf_str(&body), &answer, err))
+        return false;
+    auto_json json_t *key = answer.json;
+    struct str id, value;
+    if (!json_take_str(key, "id", JSON_REQUIRED, &id, err) || !json_take_str(key, "key", JSON_REQUIRED, &value, err))
+        return err_wrap(err, "create a key");
+    if (cli->json)
+        return client_print(cli, key);
+    fprintf(cli->out, "%.*s\n", STR_ARG(value));
+    fprintf(cli->note, "Keep it: it is shown this once. Its id, for `cloister key revoke`, is %.*s.\n", STR_ARG(id));
+    return true;
+}
+
+bool key_revoke_run(struct cli *cli, struct err *err)
+{
+    auto_client struct client client = { 0 };
+    struct client_answer answer = { 0 };
+    struct buf target = buf_make(&cli->arena, LIMIT_TARGET_BYTES);
+
+    buf_add(&target, STR("/api-keys/"));
+    percent_encode(&target, str_from(cli->words[0]));
+    if (target.overflowed)
+        return err_set(err, ERR_LIMIT, "that is too long for an id");
+    if (!client_open(&client, cli, CLIENT_AS_ADMIN, err) ||
+        !client_call(&client, "DELETE", buf_str(&target), STR(""), &answer, err))
+        return false;
+    json_decref(answer.json);
+    fprintf(cli->note, "Key %s is revoked.\n", cli->words[0]);
+    return true;
+}

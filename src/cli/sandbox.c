@@ -1,0 +1,144 @@
+/*
+ * sandbox.c - list and kill. exec.c has the command that runs something.
+ */
+#include "base/clock.h"
+#include "base/encode.h"
+#include "base/limits.h"
+#include "base/mem.h"
+#include "cli/client.h"
+#include "cli/command.h"
+#include "cli/text.h"
+
+static const char *const sandbox_heads[] = { "SANDBOX",  "TEMPLATE", "STATE",   ">AGE",
+                                             ">ENDS IN", ">CPUS",    ">MEMORY", NULL };
+
+/* All pages as one array; the caller's to release. */
+static json_t *fetch_sandboxes(struct client *client, struct err *err)
+{
+    auto_json json_t *all = json_array();
+    struct str token = STR("");
+
+    do {
+        struct buf target = buf_make(&client->cli->arena, LIMIT_TARGET_BYTES);
+        struct client_answer answer = { 0 };
+        buf_add(&target, STR("/v2/sandboxes?limit=100"));
+        if (token.len) {
+            buf_add(&target, STR("&nextToken="));
+            percent_encode(&target, token);
+        }
+        if (!client_call(client, "GET", buf_str(&target), STR(""), &answer, err))
+            return NULL;
+        auto_json json_t *page = answer.json;
+        if (json_array_extend(all, page) != 0) {
+            (void)err_set(err, ERR_INTERNAL, "the server's list of sandboxes is not a list");
+            return NULL;
+        }
+        /* A server that repeats a token would keep us here for ever. */
+        if (str_eq(token, answer.next_token))
+            break;
+        token = answer.next_token;
+    } while (token.len && json_array_size(all) < 10 * LIMIT_SANDBOXES);
+    return take_ptr(&all);
+}
+
+static struct str span_between(struct cli *cli, struct str from, struct str to)
+{
+    int64_t from_us = clock_wall_us(), to_us = from_us;
+
+    if ((from.len && !clock_parse(from, &from_us)) || (to.len && !clock_parse(to, &to_us)))
+        return STR("-");
+    return text_span(&cli->arena, to_us - from_us);
+}
+
+static bool sandbox_row(struct cli *cli, struct table *table, const json_t *sandbox, struct err *err)
+{
+    struct str id, template, state, started, ends, alias = STR("");
+    int64_t cpus = 0, memory_mib = 0;
+
+    if (!json_take_str(sandbox, "sandboxID", JSON_REQUIRED, &id, err) ||
+        !json_take_str(sandbox, "templateID", JSON_REQUIRED, &template, err) ||
+        !json_take_str(sandbox, "alias", JSON_OPTIONAL, &alias, err) ||
+        !json_take_str(sandbox, "state", JSON_REQUIRED, &state, err) ||
+        !json_take_str(sandbox, "startedAt", JSON_REQUIRED, &started, err) ||
+        !json_take_str(sandbox, "endAt", JSON_REQUIRED, &ends, err) ||
+        !json_take_int(sandbox, "cpuCount", JSON_OPTIONAL, 0, INT32_MAX, &cpus, err) ||
+        !json_take_int(sandbox, "memoryMB", JSON_OPTIONAL, 0, INT32_MAX, &memory_mib, err))
+        return false;
+    bool is_running = str_eq(state, STR("running"));
+    table_row(table,
+              (const struct str[]){ id, alias.len ? alias : template, state, span_between(cli, started, STR("")),
+                                    is_running ? span_between(cli, STR(""), ends) : STR("-"),
+                                    arena_format(&cli->arena, "%d", (int)cpus), text_mib(&cli->arena, memory_mib) });
+    return true;
+}
+
+bool sandbox_list_run(struct cli *cli, struct err *err)
+{
+    auto_client struct client client = { 0 };
+
+    if (!client_open(&client, cli, CLIENT_AS_CALLER, err))
+        return false;
+    auto_json json_t *sandboxes = fetch_sandboxes(&client, err);
+    if (!sandboxes)
+        return err_wrap(err, "list sandboxes");
+    if (cli->json)
+        return client_print(cli, sandboxes);
+    struct table table;
+    const json_t *sandbox;
+    size_t i;
+    table_init(&table, &cli->arena, sandbox_heads);
+    json_array_foreach(sandboxes, i,
+                       sandbox) if (!sandbox_row(cli, &table, sandbox, err)) return err_wrap(err, "list sandboxes");
+    table_print(&table, cli->out, cli->is_colored, "No sandbox is running.");
+    return true;
+}
+
+static bool kill_one(struct client *client, struct str id, struct err *err)
+{
+    struct buf target = buf_make(&client->cli->arena, LIMIT_TARGET_BYTES);
+    struct client_answer answer = { 0 };
+
+    buf_add(&target, STR("/sandboxes/"));
+    percent_encode(&target, id);
+    if (target.overflowed)
+        return err_set(err, ERR_LIMIT, "that is too long for a sandbox id");
+    if (!client_call(client, "DELETE", buf_str(&target), STR(""), &answer, err))
+        return err_wrap(err, "kill %.*s", (int)MIN(id.len, 40u), id.at);
+    json_decref(answer.json);
+    fprintf(client->cli->out, "%.*s\n", STR_ARG(id));
+    return true;
+}
+
+bool sandbox_kill_run(struct cli *cli, struct err *err)
+{
+    auto_client struct client client = { 0 };
+
+    if (cli->all == (cli->word_count > 0))
+        return err_set(err, ERR_INVALID, "which sandbox? Name ids, or say --all");
+    if (!client_open(&client, cli, CLIENT_AS_CALLER, err))
+        return false;
+    /* One that fails does not keep the others alive; the last failure is the one reported. */
+    bool fine = true;
+    for (size_t i = 0; i < cli->word_count; i++)
+        fine = kill_one(&client, str_from(cli->words[i]), err) && fine;
+    if (!cli->all)
+        return fine;
+    auto_json json_t *sandboxes = fetch_sandboxes(&client, err);
+    if (!sandboxes)
+        return err_wrap(err, "list sandboxes");
+    const json_t *sandbox;
+    size_t i;
+    json_array_foreach(sandboxes, i, sandbox)
+    {
+        struct str id;
+        struct err why;
+        if (!json_take_str(sandbox, "sandboxID", JSON_REQUIRED, &id, err))
+            return err_wrap(err, "list sandboxes");
+        /* Gone by itself meanwhile is as good as killed. */
+        if (kill_one(&client, id, &why) || why.kind == ERR_NOT_FOUND)
+            continue;
+        *err = why;
+        fine = false;
+    }
+    return fine;
+}

@@ -1,0 +1,54 @@
+/*
+ * template.c - what sandboxes can start from.
+ */
+#include "cli/client.h"
+#include "cli/command.h"
+#include "cli/text.h"
+
+static const char *const template_heads[] = { "TEMPLATE", "NAMES", ">CPUS", ">MEMORY", "MADE", NULL };
+
+static bool template_row(struct cli *cli, struct table *table, const json_t *template, struct err *err)
+{
+    struct str id, created = STR("");
+    int64_t cpus = 0, memory_mib = 0;
+    const json_t *aliases = NULL, *alias;
+    struct buf names = buf_make(&cli->arena, 4096);
+    size_t i;
+
+    if (!json_take_str(template, "templateID", JSON_REQUIRED, &id, err) ||
+        !json_take_array(template, "aliases", JSON_OPTIONAL, &aliases, err) ||
+        !json_take_int(template, "cpuCount", JSON_OPTIONAL, 0, INT32_MAX, &cpus, err) ||
+        !json_take_int(template, "memoryMB", JSON_OPTIONAL, 0, INT32_MAX, &memory_mib, err) ||
+        !json_take_str(template, "createdAt", JSON_OPTIONAL, &created, err))
+        return false;
+    json_array_foreach(aliases, i, alias)
+    {
+        buf_add(&names, i ? STR(", ") : STR(""));
+        buf_add(&names, json_is_string(alias) ? json_str(alias) : STR("?"));
+    }
+    table_row(table, (const struct str[]){ id, buf_str(&names), arena_format(&cli->arena, "%d", (int)cpus),
+                                           text_mib(&cli->arena, memory_mib), text_ago(&cli->arena, created) });
+    return true;
+}
+
+bool template_list_run(struct cli *cli, struct err *err)
+{
+    auto_client struct client client = { 0 };
+    struct client_answer answer = { 0 };
+
+    if (!client_open(&client, cli, CLIENT_AS_CALLER, err) ||
+        !client_call(&client, "GET", STR("/templates"), STR(""), &answer, err))
+        return false;
+    auto_json json_t *templates = answer.json;
+    if (cli->json)
+        return client_print(cli, templates);
+    struct table table;
+    const json_t *template;
+    size_t i;
+    table_init(&table, &cli->arena, template_heads);
+    json_array_foreach(templates, i,
+                       template) if (!template_row(cli, &table, template, err)) return err_wrap(err, "list templates");
+    table_print(&table, cli->out, cli->is_colored,
+                "There are no templates. `cloister template build base` makes the first.");
+    return true;
+}

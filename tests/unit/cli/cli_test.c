@@ -1,0 +1,309 @@
+#include "cli/cli.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "cli/client.h"
+#include "fake_server.h"
+#include "test.h"
+
+static struct outcome outcome;
+
+/* ---- without a server ---- */
+
+static void help_lists_every_command_and_teaches_each(void **state)
+{
+    static const char *const names[] = { "serve",        "env",           "doctor",         "sandbox list",
+                                         "sandbox exec", "sandbox kill",  "key create",     "key list",
+                                         "key revoke",   "template list", "template build", "version" };
+
+    (void)state;
+    RUN(&outcome, "--help");
+    assert_int_equal(outcome.exit_code, 0);
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        CHECK_HAS(outcome.out, names[i]);
+    RUN(&outcome, "help", "sandbox", "exec");
+    assert_int_equal(outcome.exit_code, 0);
+    CHECK_HAS(outcome.out, "cloister sandbox exec [-u USER]");
+    CHECK_HAS(outcome.out, "-e, --env NAME=VALUE");
+    RUN(&outcome, "sandbox", "exec", "--help");
+    CHECK_HAS(outcome.out, "cloister sandbox exec [-u USER]");
+    RUN(&outcome, "help", "key");
+    CHECK_HAS(outcome.out, "cloister key revoke ID");
+    RUN(&outcome, "help", "exit-codes");
+    CHECK_HAS(outcome.out, "  4  there is no such thing");
+}
+
+static void no_command_is_a_question_answered_on_standard_error(void **state)
+{
+    (void)state;
+    run_cli(&outcome, (const char *const[]){ NULL });
+    assert_int_equal(outcome.exit_code, 2);
+    assert_string_equal(outcome.out, "");
+    CHECK_HAS(outcome.note, "A first try");
+}
+
+static void mistyped_commands_get_a_suggestion(void **state)
+{
+    (void)state;
+    RUN(&outcome, "sandbx", "list");
+    assert_int_equal(outcome.exit_code, 2);
+    CHECK_HAS(outcome.note, "there is no command 'sandbx list'; did you mean 'sandbox list'?");
+    RUN(&outcome, "sandbox");
+    CHECK_HAS(outcome.note, "'sandbox' wants one more word: list, exec, kill");
+    RUN(&outcome, "sandbox", "fly");
+    CHECK_HAS(outcome.note, "there is no 'sandbox fly'; there are list, exec, kill");
+    RUN(&outcome, "teleport");
+    CHECK_HAS(outcome.note, "there is no command 'teleport'; `cloister help` lists them");
+    RUN(&outcome, "help", "srve");
+    CHECK_HAS(outcome.note, "did you mean 'serve'?");
+}
+
+static void exit_codes_are_all_different(void **state)
+{
+    (void)state;
+    for (int a = 0; a < ERR_KIND_COUNT; a++)
+        for (int b = 0; b < a; b++)
+            assert_int_not_equal(cli_exit_code((enum err_kind)a), cli_exit_code((enum err_kind)b));
+    assert_int_equal(cli_exit_code(ERR_NONE), 0);
+}
+
+static void urls_become_addresses(void **state)
+{
+    static const struct {
+        const char *url, *want;
+    } cases[] = {
+        { "http://127.0.0.1:7070", "127.0.0.1:7070" },
+        { "http://127.0.0.1:7070/", "127.0.0.1:7070" },
+        { "HTTP://localhost:7070", "127.0.0.1:7070" },
+        { "http://localhost", "127.0.0.1:80" },
+        { "http://10.0.0.1", "10.0.0.1:80" },
+        { "http://[::1]:7070", "[::1]:7070" },
+        { "http://[::1]", "[::1]:80" },
+        { "https://127.0.0.1", NULL },
+        { "127.0.0.1:7070", NULL },
+        { "http://example.com", NULL },
+        { "http://localhost.example.com", NULL },
+        { "http://", NULL },
+        { "http://127.0.0.1:7070/base", NULL },
+        { "http://127.0.0.1:99999", NULL },
+        { "http://user@127.0.0.1:80", NULL },
+    };
+    char address[CLIENT_ADDRESS_BYTES];
+    struct err err;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        bool parsed = client_parse_url(str_from(cases[i].url), address, &err);
+        if (parsed != (cases[i].want != NULL))
+            fail_msg("%s: %s", cases[i].url, parsed ? address : err.message);
+        if (parsed)
+            assert_string_equal(address, cases[i].want);
+    }
+}
+
+static void env_prints_lines_for_eval(void **state)
+{
+    const char *data = fake_data_dir("0.0.0.0:7071");
+
+    (void)state;
+    RUN(&outcome, "env", "--data", data);
+    assert_int_equal(outcome.exit_code, 0);
+    assert_string_equal(outcome.out, "export E2B_API_URL=http://127.0.0.1:7071\n"
+                                     "export E2B_SANDBOX_URL=http://127.0.0.1:7071\n"
+                                     "export E2B_API_KEY=e2b_0123456789012345678901234567890123456789\n");
+    RUN(&outcome, "env", "--data", data, "--json");
+    CHECK_HAS(outcome.out, "{\"E2B_API_URL\":\"http://127.0.0.1:7071\"");
+    fake_data_dir_remove(data);
+}
+
+static void env_says_what_to_do_when_no_server_has_run(void **state)
+{
+    (void)state;
+    RUN(&outcome, "env", "--data", "/nowhere/at/all");
+    assert_int_equal(outcome.exit_code, 4);
+    assert_string_equal(outcome.out, "");
+    CHECK_HAS(outcome.note, "no server has run in /nowhere/at/all yet; `make up` starts one");
+}
+
+static void a_server_that_is_not_there_is_exit_code_8(void **state)
+{
+    const char *data = fake_data_dir("127.0.0.1:1");
+
+    (void)state;
+    RUN(&outcome, "sandbox", "list", "--data", data);
+    assert_int_equal(outcome.exit_code, 8);
+    CHECK_HAS(outcome.note, "no server answers at 127.0.0.1:1; `make up` starts one");
+    fake_data_dir_remove(data);
+}
+
+/* ---- with one ---- */
+
+#define ANSWER(status, headers, body) STR_INIT("HTTP/1.1 " status "\r\n" headers "Connection: close\r\n\r\n" body)
+#define JSON_TYPE "Content-Type: application/json\r\n"
+
+static const struct fake_rule rules[] = {
+    { "GET /v2/sandboxes?limit=100 ",
+      ANSWER(
+          "200 OK", JSON_TYPE "X-Next-Token: page+2\r\n",
+          "[{\"sandboxID\":\"iaaa\",\"templateID\":\"t1\",\"alias\":\"base\",\"clientID\":\"x\",\"state\":\"running\","
+          "\"startedAt\":\"2020-01-01T00:00:00Z\",\"endAt\":\"2020-01-01T00:05:00Z\",\"cpuCount\":2,"
+          "\"memoryMB\":512,\"diskSizeMB\":0,\"envdVersion\":\"0.6.4\"}]") },
+    { "GET /v2/sandboxes?limit=100&nextToken=page%2B2 ",
+      ANSWER("200 OK", JSON_TYPE,
+             "[{\"sandboxID\":\"ibbb\",\"templateID\":\"t2\",\"clientID\":\"x\",\"state\":\"paused\","
+             "\"startedAt\":\"2020-01-01T00:00:00Z\",\"endAt\":\"2020-01-01T00:05:00Z\",\"cpuCount\":1,"
+             "\"memoryMB\":2048,\"diskSizeMB\":0,\"envdVersion\":\"0.6.4\"}]") },
+    { "DELETE /sandboxes/iaaa ", ANSWER("204 No Content", "", "") },
+    { "DELETE /sandboxes/ibbb ", ANSWER("204 No Content", "", "") },
+    { "GET /api-keys ",
+      ANSWER("200 OK", JSON_TYPE,
+             "[{\"id\":\"k1\",\"name\":\"ci\",\"createdAt\":\"2020-01-01T00:00:00Z\",\"lastUsed\":null,\"mask\":{"
+             "\"prefix\":\"e2b_\",\"valueLength\":40,\"maskedValuePrefix\":\"ab\",\"maskedValueSuffix\":\"cdef\"}}]") },
+    { "POST /api-keys ", ANSWER("201 Created", JSON_TYPE, "{\"id\":\"k2\",\"name\":\"new\",\"key\":\"e2b_ff00\"}") },
+    { "DELETE /api-keys/k2 ", ANSWER("204 No Content", "", "") },
+    { "GET /templates ",
+      ANSWER("200 OK", JSON_TYPE,
+             "[{\"templateID\":\"t1\",\"aliases\":[\"base\",\"std\"],\"cpuCount\":2,\"memoryMB\":1024,"
+             "\"createdAt\":\"2020-01-01T00:00:00Z\"}]") },
+    { NULL, { NULL, 0 } },
+};
+
+static struct fake_server server;
+static const char *data;
+
+static int start_server(void **state)
+{
+    (void)state;
+    fake_server_start(&server, rules);
+    data = fake_data_dir(server.address);
+    return 0;
+}
+
+static int stop_server(void **state)
+{
+    (void)state;
+    fake_server_stop(&server);
+    fake_data_dir_remove(data);
+    return 0;
+}
+
+static void sandbox_list_follows_pages_into_one_table(void **state)
+{
+    (void)state;
+    RUN(&outcome, "sandbox", "list", "--data", data);
+    assert_int_equal(outcome.exit_code, 0);
+    CHECK_HAS(outcome.out, "SANDBOX  TEMPLATE  STATE ");
+    CHECK_HAS(outcome.out, "iaaa     base      running ");
+    CHECK_HAS(outcome.out, "ibbb     t2        paused ");
+    CHECK_HAS(outcome.out, "2 GiB\n");
+    assert_true(fake_server_heard(&server, "X-API-Key: e2b_0123456789012345678901234567890123456789"));
+    RUN(&outcome, "sandbox", "list", "--data", data, "--json");
+    CHECK_HAS(outcome.out, "\"sandboxID\": \"ibbb\"");
+    assert_int_equal(outcome.out[0], '[');
+}
+
+static void sandbox_kill_prints_whom_it_ended(void **state)
+{
+    (void)state;
+    RUN(&outcome, "sandbox", "kill", "--data", data, "iaaa");
+    assert_int_equal(outcome.exit_code, 0);
+    assert_string_equal(outcome.out, "iaaa\n");
+    RUN(&outcome, "sandbox", "kill", "--data", data, "--all");
+    assert_int_equal(outcome.exit_code, 0);
+    assert_string_equal(outcome.out, "iaaa\nibbb\n");
+}
+
+static void sandbox_kill_goes_on_after_one_that_is_gone(void **state)
+{
+    (void)state;
+    RUN(&outcome, "sandbox", "kill", "--data", data, "inone", "ibbb");
+    assert_int_equal(outcome.exit_code, 4);
+    assert_string_equal(outcome.out, "ibbb\n");
+    CHECK_HAS(outcome.note, "no such thing");
+}
+
+static void sandbox_kill_wants_ids_or_all_but_not_both(void **state)
+{
+    (void)state;
+    RUN(&outcome, "sandbox", "kill", "--data", data);
+    assert_int_equal(outcome.exit_code, 2);
+    RUN(&outcome, "sandbox", "kill", "--data", data, "--all", "iaaa");
+    assert_int_equal(outcome.exit_code, 2);
+}
+
+static void an_id_cannot_leave_its_place_in_the_path(void **state)
+{
+    (void)state;
+    RUN(&outcome, "sandbox", "kill", "--data", data, "../api-keys/k2");
+    assert_int_equal(outcome.exit_code, 4);
+    assert_true(fake_server_heard(&server, "DELETE /sandboxes/..%2Fapi-keys%2Fk2 "));
+}
+
+static void key_commands_show_the_admin_token(void **state)
+{
+    (void)state;
+    RUN(&outcome, "key", "list", "--data", data);
+    assert_int_equal(outcome.exit_code, 0);
+    CHECK_HAS(outcome.out, "k1  ci    e2b_ab…cdef");
+    assert_true(fake_server_heard(&server, "X-Admin-Token: the-admin-token"));
+    RUN(&outcome, "key", "create", "new", "--data", data);
+    assert_int_equal(outcome.exit_code, 0);
+    assert_string_equal(outcome.out, "e2b_ff00\n");
+    CHECK_HAS(outcome.note, "k2");
+    assert_true(fake_server_heard(&server, "{\"name\":\"new\"}"));
+    RUN(&outcome, "key", "revoke", "k2", "--data", data);
+    assert_int_equal(outcome.exit_code, 0);
+    RUN(&outcome, "key", "revoke", "k9", "--data", data);
+    assert_int_equal(outcome.exit_code, 4);
+}
+
+static void template_list_names_aliases(void **state)
+{
+    (void)state;
+    RUN(&outcome, "template", "list", "--data", data);
+    assert_int_equal(outcome.exit_code, 0);
+    CHECK_HAS(outcome.out, "t1        base, std     2   1 GiB");
+}
+
+static void variables_are_enough_without_a_data_directory(void **state)
+{
+    (void)state;
+    setenv("E2B_API_URL", server.url, 1);
+    setenv("E2B_API_KEY", "e2b_aa", 1);
+    RUN(&outcome, "template", "list");
+    assert_int_equal(outcome.exit_code, 0);
+    assert_true(fake_server_heard(&server, "X-API-Key: e2b_aa\r\n"));
+    unsetenv("E2B_API_URL");
+    unsetenv("E2B_API_KEY");
+}
+
+int main(void)
+{
+    const struct CMUnitTest alone[] = {
+        CASE(help_lists_every_command_and_teaches_each),
+        CASE(no_command_is_a_question_answered_on_standard_error),
+        CASE(mistyped_commands_get_a_suggestion),
+        CASE(exit_codes_are_all_different),
+        CASE(urls_become_addresses),
+        CASE(env_prints_lines_for_eval),
+        CASE(env_says_what_to_do_when_no_server_has_run),
+        CASE(a_server_that_is_not_there_is_exit_code_8),
+    };
+    const struct CMUnitTest with_server[] = {
+        CASE(sandbox_list_follows_pages_into_one_table),
+        CASE(sandbox_kill_prints_whom_it_ended),
+        CASE(sandbox_kill_goes_on_after_one_that_is_gone),
+        CASE(sandbox_kill_wants_ids_or_all_but_not_both),
+        CASE(an_id_cannot_leave_its_place_in_the_path),
+        CASE(key_commands_show_the_admin_token),
+        CASE(template_list_names_aliases),
+        CASE(variables_are_enough_without_a_data_directory),
+    };
+
+    unsetenv("E2B_API_URL");
+    unsetenv("E2B_API_KEY");
+    int failed = cmocka_run_group_tests(alone, NULL, NULL);
+    return failed + cmocka_run_group_tests(with_server, start_server, stop_server);
+}

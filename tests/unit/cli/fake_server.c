@@ -1,0 +1,179 @@
+#include "fake_server.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+
+/* Reads one request; 0 when the peer has gone. */
+static size_t read_request(int fd, char *room, size_t size)
+{
+    size_t len = 0;
+
+    for (;;) {
+        ssize_t got = read(fd, room + len, size - len - 1);
+        if (got <= 0)
+            return 0;
+        len += (size_t)got;
+        room[len] = '\0';
+        const char *end = strstr(room, "\r\n\r\n");
+        if (!end)
+            continue;
+        const char *length = strcasestr(room, "content-length:");
+        size_t body = length && length < end ? strtoul(length + 15, NULL, 10) : 0;
+        if (len >= (size_t)(end + 4 - room) + body)
+            return len;
+    }
+}
+
+static const struct fake_rule *find_rule(const struct fake_server *server, const char *request)
+{
+    const struct fake_rule *rule = server->rules;
+
+    while (rule->request && strncmp(request, rule->request, strlen(rule->request)) != 0)
+        rule++;
+    return rule;
+}
+
+static void serve_one(struct fake_server *server, int fd)
+{
+    char request[8192];
+    static const struct str missing =
+        STR_INIT("HTTP/1.1 404 Not Found\r\nContent-Length: 38\r\nConnection: close\r\n\r\n"
+                 "{\"code\":404,\"message\":\"no such thing\"}");
+
+    size_t len = read_request(fd, request, sizeof request);
+    if (len == 0)
+        return;
+    pthread_mutex_lock(&server->lock);
+    for (size_t i = 0; i < len && server->asked_len + 1 < sizeof server->asked; i++)
+        server->asked[server->asked_len++] = request[i] ? request[i] : ' '; /* envelopes have zero bytes in them */
+    pthread_mutex_unlock(&server->lock);
+    const struct fake_rule *rule = find_rule(server, request);
+    struct str answer = rule->request ? rule->answer : missing;
+    while (answer.len) {
+        ssize_t sent = send(fd, answer.at, answer.len, MSG_NOSIGNAL);
+        if (sent <= 0)
+            return;
+        answer.at += sent;
+        answer.len -= (size_t)sent;
+    }
+}
+
+static void *serve(void *context)
+{
+    struct fake_server *server = context;
+
+    for (;;) {
+        int fd = accept(server->fd, NULL, NULL);
+        if (fd < 0)
+            return NULL;
+        serve_one(server, fd);
+        shutdown(fd, SHUT_WR);
+        close(fd);
+    }
+}
+
+void fake_server_start(struct fake_server *server, const struct fake_rule *rules)
+{
+    struct sockaddr_in any = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t len = sizeof any;
+
+    memset(server, 0, sizeof *server);
+    server->rules = rules;
+    server->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(server->fd, (struct sockaddr *)&any, sizeof any), 0);
+    assert_int_equal(listen(server->fd, 16), 0);
+    assert_int_equal(getsockname(server->fd, (struct sockaddr *)&any, &len), 0);
+    snprintf(server->address, sizeof server->address, "127.0.0.1:%d", ntohs(any.sin_port));
+    snprintf(server->url, sizeof server->url, "http://%s", server->address);
+    pthread_mutex_init(&server->lock, NULL);
+    assert_int_equal(pthread_create(&server->thread, NULL, serve, server), 0);
+}
+
+void fake_server_stop(struct fake_server *server)
+{
+    shutdown(server->fd, SHUT_RDWR); /* accept() returns */
+    pthread_join(server->thread, NULL);
+    close(server->fd);
+}
+
+bool fake_server_heard(struct fake_server *server, const char *text)
+{
+    pthread_mutex_lock(&server->lock);
+    server->asked[server->asked_len] = '\0';
+    bool heard = strcasestr(server->asked, text) != NULL;
+    pthread_mutex_unlock(&server->lock);
+    return heard;
+}
+
+static void read_file(FILE *file, char *room, size_t size)
+{
+    rewind(file);
+    room[fread(room, 1, size - 1, file)] = '\0';
+    fclose(file);
+}
+
+void run_cli(struct outcome *outcome, const char *const *words)
+{
+    FILE *out = tmpfile(), *note = tmpfile();
+    char *argv[24] = { (char *)"cloister" };
+    int argc = 1, status;
+
+    for (; words[argc - 1]; argc++)
+        argv[argc] = (char *)words[argc - 1];
+    fflush(NULL);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        dup2(fileno(out), STDOUT_FILENO);
+        dup2(fileno(note), STDERR_FILENO);
+        exit(cli_main(argc, argv)); /* not _exit: the leak checker looks at the end */
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    outcome->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    read_file(out, outcome->out, sizeof outcome->out);
+    read_file(note, outcome->note, sizeof outcome->note);
+}
+
+static void write_file(const char *dir, const char *name, const char *text)
+{
+    char path[128];
+
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+const char *fake_data_dir(const char *address)
+{
+    static char path[64];
+    char line[64];
+
+    strcpy(path, "/tmp/cloister-cli-test-XXXXXX");
+    assert_non_null(mkdtemp(path));
+    snprintf(line, sizeof line, "%s\n", address);
+    write_file(path, "server", line);
+    write_file(path, "api-key", "e2b_0123456789012345678901234567890123456789\n");
+    write_file(path, "admin-token", "the-admin-token\n");
+    return path;
+}
+
+void fake_data_dir_remove(const char *path)
+{
+    static const char *const names[] = { "server", "api-key", "admin-token" };
+    char name[128];
+
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        snprintf(name, sizeof name, "%s/%s", path, names[i]);
+        unlink(name);
+    }
+    rmdir(path);
+}
