@@ -1,0 +1,153 @@
+/*
+ * actions.h - what a caller may ask for: check the caller, then do it.
+ *
+ * One file a noun, one function a verb. Every door (REST now, MCP later) comes through here, so that who may do what is
+ * decided once. Knows no HTTP and no foreign names.
+ *
+ * Ownership  What is returned lives in the caller's arena.
+ * Threads    A worker: actions wait. The exceptions say so.
+ * Failure    ERR_NOT_FOUND for what belongs to another team: it must not be told apart from what is missing.
+ */
+#ifndef ACTIONS_ACTIONS_H
+#define ACTIONS_ACTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/err.h"
+#include "base/secret.h"
+#include "base/str.h"
+#include "sandbox/sandbox.h"
+#include "store/store.h"
+
+/*
+ * The version of the guest API that our guestd speaks, as clients compare it to decide what they may use. Templates and
+ * sandboxes record the one they were made with.
+ */
+#define GUESTD_API_VERSION "0.6.13"
+
+/* What actions work with. Filled in once by whoever wires the server; read-only afterwards. */
+struct actions {
+    struct store *store;
+    struct sandboxes *sandboxes;
+    const struct secret *admin_token; /* NULL: there are no administrators */
+    /* Somebody names a template that the store does not know: there may be new ones to store_template_put(). May be NULL. */
+    bool (*refresh_templates)(void *context, struct err *err);
+    void *context;
+};
+
+/* ---- caller.c: who is asking ---- */
+
+struct caller {
+    char team_id[STORE_UUID_BYTES];
+    char key_id[STORE_UUID_BYTES]; /* empty for an administrator */
+    bool is_admin;
+};
+
+/* The key was seen lately. False says nothing: ask action_caller_by_key(). Never waits, for the loop. */
+bool action_caller_known(const struct actions *actions, struct str key, struct caller *out) must_use;
+/* ERR_DENIED. */
+bool action_caller_by_key(const struct actions *actions, struct str key, struct caller *out, struct err *err) must_use;
+/* In a team; an empty team_id is the default team. ERR_DENIED for the token, ERR_NOT_FOUND for the team. */
+bool action_caller_by_admin_token(const struct actions *actions, struct str token, struct str team_id, struct caller *out,
+                                  struct err *err) must_use;
+/* Notes that the key was used; failing to is not worth an answer. */
+void action_caller_seen(const struct actions *actions, const struct caller *caller);
+
+/* ---- sandbox.c ---- */
+
+struct sandbox_request {
+    struct str template_ref; /* as the caller wrote it */
+    uint64_t timeout_s;
+    uint32_t metadata_count;
+    const struct pair *metadata;
+    uint32_t env_count;
+    const struct pair *envs;
+    enum tristate internet;
+};
+
+bool action_sandbox_create(const struct actions *actions, const struct caller *caller,
+                           const struct sandbox_request *request, struct arena *arena, struct sandbox_info *out,
+                           struct err *err) must_use;
+bool action_sandbox_get(const struct actions *actions, const struct caller *caller, struct str id, struct arena *arena,
+                        struct sandbox_info *out, struct err *err) must_use;
+bool action_sandbox_kill(const struct actions *actions, const struct caller *caller, struct str id, struct err *err) must_use;
+/* The deadline is now + timeout, earlier or later; clamped. */
+bool action_sandbox_set_timeout(const struct actions *actions, const struct caller *caller, struct str id,
+                                uint64_t timeout_s, struct arena *arena, struct err *err) must_use;
+/* The deadline is at least now + timeout; clamped. */
+bool action_sandbox_refresh(const struct actions *actions, const struct caller *caller, struct str id, uint64_t timeout_s,
+                            struct arena *arena, struct err *err) must_use;
+/* The same, but a timeout past the longest life is ERR_INVALID, and the sandbox is described. */
+bool action_sandbox_connect(const struct actions *actions, const struct caller *caller, struct str id, uint64_t timeout_s,
+                            struct arena *arena, struct sandbox_info *out, struct err *err) must_use;
+
+/* Where a page ended. */
+struct sandbox_mark {
+    int64_t started_us;
+    struct str id;
+};
+
+struct sandbox_filter {
+    bool running, paused; /* the states wanted */
+    uint32_t metadata_count;
+    const struct pair *metadata; /* all must match */
+    struct str template_ref;     /* empty: any; without a tag */
+    int64_t started_after_us;    /* inclusive; 0: any */
+    bool oldest_first;
+    uint32_t limit; /* 0: all */
+    const struct sandbox_mark *after; /* NULL: from the beginning */
+};
+
+struct sandbox_page {
+    const struct sandbox_info *rows;
+    size_t count;
+    size_t running_total; /* matching and running, on all pages */
+    bool more;            /* there are rows after these */
+};
+
+/* Newest first (ties by id, ascending), or the exact reverse. A template that does not exist matches nothing. */
+bool action_sandbox_list(const struct actions *actions, const struct caller *caller, const struct sandbox_filter *filter,
+                         struct arena *arena, struct sandbox_page *out, struct err *err) must_use;
+
+/* ---- repeat.c: a create that its client may send again ---- */
+
+/*
+ * Claims the key for this request. With REPEAT_DONE, *out_done says what the first one made (id, template, alias, version
+ * and token; nothing else). After REPEAT_FIRST call action_repeat_settle().
+ */
+bool action_repeat_begin(const struct actions *actions, const struct caller *caller, struct str key, struct str route,
+                         struct str body, struct arena *arena, enum repeat_verdict *out_verdict,
+                         struct sandbox_info *out_done, struct err *err) must_use;
+/* made is NULL when nothing came of it: the key may then be used again. */
+void action_repeat_settle(const struct actions *actions, const struct caller *caller, struct str key,
+                          const struct sandbox_info *made);
+
+/* ---- template.c ---- */
+
+bool action_template_list(const struct actions *actions, const struct caller *caller, struct arena *arena,
+                          struct template_row **out, size_t *out_count, struct err *err) must_use;
+/*
+ * [namespace/]alias[:tag] or an id, in any case. With a namespace only that; else the team's own alias, then everybody's,
+ * then an id. ERR_INVALID for bad syntax, ERR_NOT_FOUND.
+ */
+bool action_template_resolve(const struct actions *actions, const struct caller *caller, struct str ref,
+                             struct arena *arena, struct template_row *out, struct err *err) must_use;
+/* The same, but a template of another team is ERR_DENIED: "does this name exist?" has three answers. */
+bool action_template_exists(const struct actions *actions, const struct caller *caller, struct str ref,
+                            struct arena *arena, struct template_row *out, struct err *err) must_use;
+
+/* ---- key.c: for administrators ---- */
+
+bool action_key_create(const struct actions *actions, const struct caller *caller, struct str name, struct arena *arena,
+                       struct key_row *out, struct secret *out_text, struct err *err) must_use;
+bool action_key_list(const struct actions *actions, const struct caller *caller, struct arena *arena,
+                     struct key_row **out, size_t *out_count, struct err *err) must_use;
+bool action_key_rename(const struct actions *actions, const struct caller *caller, struct str id, struct str name,
+                       struct arena *arena, struct key_row *out, struct err *err) must_use;
+bool action_key_revoke(const struct actions *actions, const struct caller *caller, struct str id, struct err *err) must_use;
+bool action_team_list(const struct actions *actions, const struct caller *caller, struct arena *arena,
+                      struct team_row **out, size_t *out_count, struct err *err) must_use;
+
+#endif

@@ -1,0 +1,57 @@
+#include "actions/actions.h"
+#include "base/log.h"
+
+static void become(const struct key_owner *owner, struct caller *out)
+{
+    *out = (struct caller){ 0 };
+    memcpy(out->team_id, owner->team_id, sizeof out->team_id);
+    memcpy(out->key_id, owner->key_id, sizeof out->key_id);
+}
+
+bool action_caller_known(const struct actions *actions, struct str key, struct caller *out)
+{
+    struct key_owner owner;
+
+    if (!store_key_cached(actions->store, key, &owner))
+        return false;
+    become(&owner, out);
+    return true;
+}
+
+bool action_caller_by_key(const struct actions *actions, struct str key, struct caller *out, struct err *err)
+{
+    struct key_owner owner;
+
+    if (!store_key_find(actions->store, key, &owner, err))
+        return false;
+    become(&owner, out);
+    return true;
+}
+
+bool action_caller_by_admin_token(const struct actions *actions, struct str token, struct str team_id, struct caller *out,
+                                  struct err *err)
+{
+    struct team_row team = { .id = store_team_default(actions->store) };
+    struct caller caller = { .is_admin = true };
+    struct arena arena;
+
+    /* An empty secret is one that nobody has set: it must not be matched by an empty header. */
+    if (!actions->admin_token || actions->admin_token->len == 0 || !secret_eq(actions->admin_token, token))
+        return err_set(err, ERR_DENIED, "the admin token is wrong");
+    arena_init(&arena);
+    bool ok = (team_id.len == 0 || store_team_get(actions->store, team_id, &arena, &team, err)) &&
+              str_to_path(team.id, caller.team_id, sizeof caller.team_id, err);
+    arena_done(&arena);
+    if (!ok)
+        return false;
+    *out = caller;
+    return true;
+}
+
+void action_caller_seen(const struct actions *actions, const struct caller *caller)
+{
+    struct err err;
+
+    if (caller->key_id[0] && !store_key_touch(actions->store, str_from(caller->key_id), &err))
+        log_warn("key %s: its use is not written down: %s", caller->key_id, err_text(&err));
+}

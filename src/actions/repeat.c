@@ -1,0 +1,57 @@
+#include "actions/actions.h"
+#include "base/log.h"
+
+enum { REPEAT_KEY_CHARS = 255 };
+
+static bool key_check(struct str key, struct err *err)
+{
+    bool ok = key.len > 0 && key.len <= REPEAT_KEY_CHARS;
+
+    for (size_t i = 0; ok && i < key.len; i++) {
+        char c = key.at[i];
+        ok = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+    }
+    return ok || err_set(err, ERR_INVALID, "an idempotency key has 1 to %d characters of a-z, 0-9 and -", REPEAT_KEY_CHARS);
+}
+
+bool action_repeat_begin(const struct actions *actions, const struct caller *caller, struct str key, struct str route,
+                         struct str body, struct arena *arena, enum repeat_verdict *out_verdict,
+                         struct sandbox_info *out_done, struct err *err)
+{
+    struct repeat_outcome outcome;
+    char token[STORE_TOKEN_BYTES];
+
+    if (!key_check(key, err) || !store_repeat_begin(actions->store, str_from(caller->team_id), key, route, body, arena,
+                                                    out_verdict, &outcome, err))
+        return false;
+    if (*out_verdict == REPEAT_DONE) {
+        store_access_token(actions->store, outcome.sandbox_id, token);
+        *out_done = (struct sandbox_info){
+            .id = outcome.sandbox_id,
+            .team_id = arena_copy(arena, str_from(caller->team_id)),
+            .template_id = outcome.template_id,
+            .alias = outcome.alias,
+            .guestd_version = outcome.guestd_version,
+            .access_token = arena_copy(arena, str_from(token)),
+        };
+    }
+    return true;
+}
+
+void action_repeat_settle(const struct actions *actions, const struct caller *caller, struct str key,
+                          const struct sandbox_info *made)
+{
+    struct str team_id = str_from(caller->team_id);
+    struct err err;
+    bool ok;
+
+    if (made)
+        ok = store_repeat_done(actions->store, team_id, key,
+                               &(struct repeat_outcome){ made->id, made->template_id, made->alias, made->guestd_version },
+                               &err);
+    else
+        ok = store_repeat_forget(actions->store, team_id, key, &err);
+    /* The answer is known and goes out all the same; a repeat of it is told that it is still running. */
+    if (!ok)
+        log_warn("idempotency key of team %s: not settled: %s", caller->team_id, err_text(&err));
+}

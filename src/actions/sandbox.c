@@ -1,0 +1,146 @@
+#include "actions/actions.h"
+
+bool action_sandbox_create(const struct actions *actions, const struct caller *caller,
+                           const struct sandbox_request *request, struct arena *arena, struct sandbox_info *out,
+                           struct err *err)
+{
+    struct template_row template;
+
+    if (!action_template_resolve(actions, caller, request->template_ref, arena, &template, err))
+        return false;
+    return sandbox_create(actions->sandboxes,
+                          &(struct sandbox_want){
+                              .team_id = str_from(caller->team_id),
+                              .template_id = template.id,
+                              .alias = template.alias_count ? template.aliases[0] : STR(""),
+                              .guestd_version = template.guestd_version,
+                              .layer_count = template.layer_count,
+                              .layers = template.layers,
+                              .cpu_count = template.cpu_count,
+                              .memory_mb = template.memory_mb,
+                              .disk_mb = template.disk_mb,
+                              .timeout_s = request->timeout_s,
+                              .metadata_count = request->metadata_count,
+                              .metadata = request->metadata,
+                              .env_count = request->env_count,
+                              .envs = request->envs,
+                              .internet = request->internet,
+                          },
+                          arena, out, err);
+}
+
+bool action_sandbox_get(const struct actions *actions, const struct caller *caller, struct str id, struct arena *arena,
+                        struct sandbox_info *out, struct err *err)
+{
+    return sandbox_get(actions->sandboxes, str_from(caller->team_id), id, arena, out, err);
+}
+
+bool action_sandbox_kill(const struct actions *actions, const struct caller *caller, struct str id, struct err *err)
+{
+    return sandbox_kill(actions->sandboxes, str_from(caller->team_id), id, caller->is_admin ? "admin" : "request", err);
+}
+
+bool action_sandbox_set_timeout(const struct actions *actions, const struct caller *caller, struct str id,
+                                uint64_t timeout_s, struct arena *arena, struct err *err)
+{
+    struct sandbox_info ignored;
+
+    return sandbox_set_deadline(actions->sandboxes, str_from(caller->team_id), id, timeout_s, DEADLINE_SET, arena,
+                                &ignored, err);
+}
+
+bool action_sandbox_refresh(const struct actions *actions, const struct caller *caller, struct str id, uint64_t timeout_s,
+                            struct arena *arena, struct err *err)
+{
+    struct sandbox_info ignored;
+
+    return sandbox_set_deadline(actions->sandboxes, str_from(caller->team_id), id, timeout_s, DEADLINE_EXTEND, arena,
+                                &ignored, err);
+}
+
+bool action_sandbox_connect(const struct actions *actions, const struct caller *caller, struct str id, uint64_t timeout_s,
+                            struct arena *arena, struct sandbox_info *out, struct err *err)
+{
+    uint64_t most = sandboxes_timeout_max_s(actions->sandboxes);
+
+    if (timeout_s > most)
+        return err_set(err, ERR_INVALID, "the timeout must be at most %llu seconds", (unsigned long long)most);
+    return sandbox_set_deadline(actions->sandboxes, str_from(caller->team_id), id, timeout_s, DEADLINE_EXTEND, arena, out,
+                                err);
+}
+
+/* ---- list ---- */
+
+/* Newest first, ties by id ascending. */
+static int order(int64_t a_us, struct str a_id, int64_t b_us, struct str b_id)
+{
+    if (a_us != b_us)
+        return a_us > b_us ? -1 : 1;
+    return str_order(a_id, b_id);
+}
+
+static bool has_pair(const struct sandbox_info *info, const struct pair *wanted)
+{
+    for (uint32_t i = 0; i < info->metadata_count; i++)
+        if (str_eq(info->metadata[i].name, wanted->name))
+            return str_eq(info->metadata[i].value, wanted->value);
+    return false;
+}
+
+static bool matches(const struct sandbox_filter *filter, struct str template_id, const struct sandbox_info *info)
+{
+    if (template_id.len && !str_eq(info->template_id, template_id))
+        return false;
+    if (filter->started_after_us && info->started_us < filter->started_after_us)
+        return false;
+    for (uint32_t i = 0; i < filter->metadata_count; i++)
+        if (!has_pair(info, &filter->metadata[i]))
+            return false;
+    return true;
+}
+
+/* Does the row come after the mark, in the order of this list? */
+static bool is_past(const struct sandbox_filter *filter, const struct sandbox_info *info)
+{
+    if (!filter->after)
+        return true;
+    int where = order(info->started_us, info->id, filter->after->started_us, filter->after->id);
+    return filter->oldest_first ? where < 0 : where > 0;
+}
+
+static void reverse(struct sandbox_info *rows, size_t count)
+{
+    for (size_t i = 0; i < count / 2; i++) {
+        struct sandbox_info swapped = rows[i];
+        rows[i] = rows[count - 1 - i];
+        rows[count - 1 - i] = swapped;
+    }
+}
+
+bool action_sandbox_list(const struct actions *actions, const struct caller *caller, const struct sandbox_filter *filter,
+                         struct arena *arena, struct sandbox_page *out, struct err *err)
+{
+    struct template_row template = { 0 };
+    struct sandbox_info *rows;
+    size_t count, kept = 0, total = 0;
+
+    *out = (struct sandbox_page){ 0 };
+    if (filter->template_ref.len && !action_template_resolve(actions, caller, filter->template_ref, arena, &template, err))
+        return err->kind == ERR_NOT_FOUND; /* no template, no rows */
+    if (!filter->running)
+        return true; /* none can be paused yet */
+    if (!sandbox_list(actions->sandboxes, str_from(caller->team_id), arena, &rows, &count, err))
+        return false;
+    if (filter->oldest_first)
+        reverse(rows, count);
+    for (size_t i = 0; i < count; i++) {
+        if (!matches(filter, template.id, &rows[i]))
+            continue;
+        total++;
+        if (is_past(filter, &rows[i]))
+            rows[kept++] = rows[i];
+    }
+    size_t shown = filter->limit ? MIN(kept, (size_t)filter->limit) : kept;
+    *out = (struct sandbox_page){ .rows = rows, .count = shown, .running_total = total, .more = kept > shown };
+    return true;
+}

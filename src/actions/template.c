@@ -1,0 +1,156 @@
+#include "actions/actions.h"
+#include "base/log.h"
+
+struct template_ref {
+    struct str space; /* namespace; empty: none given */
+    struct str alias; /* or an id */
+    struct str tag;   /* empty: none given */
+};
+
+static bool is_word(struct str s, const char *extra)
+{
+    if (s.len == 0 || s.len >= LIMIT_NAME_BYTES)
+        return false;
+    for (size_t i = 0; i < s.len; i++) {
+        char c = s.at[i];
+        if (!((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || (c && strchr(extra, c))))
+            return false;
+    }
+    return true;
+}
+
+static bool ref_parse(struct str text, struct arena *arena, struct template_ref *out, struct err *err)
+{
+    text = str_trim(text);
+    char *lower = arena_text(arena, text);
+    for (size_t i = 0; i < text.len; i++)
+        if (lower[i] >= 'A' && lower[i] <= 'Z')
+            lower[i] = (char)(lower[i] - 'A' + 'a');
+
+    struct str rest = str_of(lower, text.len);
+    struct template_ref ref = { 0 };
+    bool has_space = str_has_char(rest, '/'), has_tag = str_has_char(rest, ':');
+    if (has_space)
+        (void)str_cut(&rest, '/', &ref.space);
+    (void)str_cut(&rest, ':', &ref.alias);
+    if (has_tag)
+        ref.tag = rest;
+    if ((has_space && !is_word(ref.space, "")) || !is_word(ref.alias, "") || (has_tag && !is_word(ref.tag, ".")))
+        return err_set(err, ERR_INVALID, "'%.*s' is not a template reference: [namespace/]alias[:tag], of a-z 0-9 - _",
+                       (int)MIN(text.len, (size_t)60), lower);
+    *out = ref;
+    return true;
+}
+
+static bool is_missing(const struct err *err)
+{
+    return err->kind == ERR_NOT_FOUND;
+}
+
+/* A namespace is a team's slug; only one's own can be looked into so far. */
+static bool in_namespace(const struct actions *actions, const struct caller *caller, const struct template_ref *ref,
+                         struct arena *arena, struct template_row *out, struct err *err)
+{
+    struct team_row team;
+
+    if (!store_team_get(actions->store, str_from(caller->team_id), arena, &team, err))
+        return false;
+    if (!str_eq(team.slug, ref->space))
+        return err_set(err, ERR_NOT_FOUND, "no such namespace");
+    return store_template_by_alias(actions->store, team.id, ref->alias, arena, out, err);
+}
+
+static bool look_up(const struct actions *actions, const struct caller *caller, const struct template_ref *ref,
+                    struct arena *arena, struct template_row *out, struct err *err)
+{
+    if (ref->tag.len && !str_eq(ref->tag, STR("default")))
+        return err_set(err, ERR_NOT_FOUND, "no such tag"); /* a template has one build so far */
+    if (ref->space.len)
+        return in_namespace(actions, caller, ref, arena, out, err);
+    return store_template_by_alias(actions->store, str_from(caller->team_id), ref->alias, arena, out, err) ||
+           (is_missing(err) && store_template_by_alias(actions->store, STR(""), ref->alias, arena, out, err)) ||
+           (is_missing(err) && store_template_get(actions->store, ref->alias, arena, out, err));
+}
+
+/* "there is no template 'x'; there are base, node": what one would ask next. */
+static bool missing(const struct actions *actions, const struct caller *caller, struct str ref, struct arena *arena,
+                    struct err *err)
+{
+    struct buf names = buf_make(arena, 64);
+    struct template_row *list;
+    size_t count;
+    struct err ignored;
+
+    if (!store_template_list(actions->store, str_from(caller->team_id), arena, &list, &count, &ignored))
+        count = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct str name = list[i].alias_count ? list[i].aliases[0] : list[i].id;
+        if (names.len + name.len + 2 > names.cap)
+            break;
+        buf_format(&names, "%s%.*s", names.len ? ", " : "", STR_ARG(name));
+    }
+    return err_set(err, ERR_NOT_FOUND, "template '%.*s' not found; there is %.*s (`cloister template list` tells more)",
+                   (int)MIN(ref.len, (size_t)40), ref.at, names.len ? (int)names.len : 8,
+                   names.len ? names.data : "none yet");
+}
+
+/* Whoever owns it. */
+static bool find_any(const struct actions *actions, const struct caller *caller, struct str text, struct arena *arena,
+                     struct template_row *out, struct err *err)
+{
+    struct template_ref ref;
+
+    if (!ref_parse(text, arena, &ref, err))
+        return false;
+    if (look_up(actions, caller, &ref, arena, out, err))
+        return true;
+    if (is_missing(err) && actions->refresh_templates) {
+        struct err refresh_err;
+        if (!actions->refresh_templates(actions->context, &refresh_err))
+            log_warn("templates: not refreshed: %s", err_text(&refresh_err));
+        else if (look_up(actions, caller, &ref, arena, out, err))
+            return true;
+    }
+    return is_missing(err) ? missing(actions, caller, str_trim(text), arena, err) : false;
+}
+
+static bool is_foreign(const struct caller *caller, const struct template_row *row)
+{
+    return row->team_id.len && !str_eq(row->team_id, str_from(caller->team_id));
+}
+
+bool action_template_resolve(const struct actions *actions, const struct caller *caller, struct str ref,
+                             struct arena *arena, struct template_row *out, struct err *err)
+{
+    struct template_row row;
+
+    if (!find_any(actions, caller, ref, arena, &row, err))
+        return false;
+    if (is_foreign(caller, &row))
+        return missing(actions, caller, str_trim(ref), arena, err);
+    *out = row;
+    return true;
+}
+
+bool action_template_exists(const struct actions *actions, const struct caller *caller, struct str ref,
+                            struct arena *arena, struct template_row *out, struct err *err)
+{
+    struct template_row row;
+
+    if (!find_any(actions, caller, ref, arena, &row, err))
+        return false;
+    if (is_foreign(caller, &row))
+        return err_set(err, ERR_DENIED, "template '%.*s' belongs to another team", (int)MIN(ref.len, (size_t)60), ref.at);
+    *out = row;
+    return true;
+}
+
+bool action_template_list(const struct actions *actions, const struct caller *caller, struct arena *arena,
+                          struct template_row **out, size_t *out_count, struct err *err)
+{
+    struct err refresh_err;
+
+    if (actions->refresh_templates && !actions->refresh_templates(actions->context, &refresh_err))
+        log_warn("templates: not refreshed: %s", err_text(&refresh_err));
+    return store_template_list(actions->store, str_from(caller->team_id), arena, out, out_count, err);
+}
