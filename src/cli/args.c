@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <string.h>
 
 #include "cli/command.h"
@@ -85,6 +86,7 @@ static bool option_store(struct cli *cli, const struct option *option, const cha
 {
     char *field = (char *)cli + option->field;
 
+    assert(value || option->kind == OPTION_FLAG);
     switch (option->kind) {
     case OPTION_FLAG:
         *(bool *)(void *)field = true;

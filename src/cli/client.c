@@ -44,25 +44,26 @@ bool client_parse_url(struct str url, char out_address[CLIENT_ADDRESS_BYTES], st
     return true;
 }
 
-/* The first line of DIR/name. What a reader can do about a failure depends on the file, so the callers say it. */
-static bool read_line(const char *data, const char *name, char **out_line, struct err *err)
+/* The first line of DIR/name, on the heap. What a reader can do about a failure depends on the file, so the callers say it. */
+static char *read_line(const char *data, const char *name, struct err *err)
 {
     auto_close int dir_fd = open(data, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    auto_free char *text = NULL;
+    char *text = NULL;
     size_t len;
 
-    if (dir_fd < 0)
-        return err_sys(err, "open %s", data);
+    if (dir_fd < 0) {
+        (void)err_sys(err, "open %s", data);
+        return NULL;
+    }
     if (!fd_read_file(dir_fd, name, 4096, &text, &len, err))
-        return false;
+        return NULL;
     text[strcspn(text, "\n")] = '\0';
-    *out_line = take_ptr(&text);
-    return true;
+    return text;
 }
 
 bool client_server_address(const char *data, char out_address[CLIENT_ADDRESS_BYTES], struct err *err)
 {
-    auto_free char *line = NULL;
+    auto_free char *line = read_line(data, "server", err);
     static const struct {
         struct str wildcard, reachable;
     } wildcards[] = {
@@ -70,7 +71,7 @@ bool client_server_address(const char *data, char out_address[CLIENT_ADDRESS_BYT
         { STR_INIT("[::]:"), STR_INIT("[::1]:") },
     };
 
-    if (!read_line(data, "server", &line, err)) {
+    if (!line) {
         if (err->kind == ERR_DENIED)
             return err_set(err, ERR_DENIED, "%.60s/server is not readable for you; try with sudo", data);
         if (err->kind == ERR_NOT_FOUND)
@@ -90,9 +91,9 @@ bool client_server_address(const char *data, char out_address[CLIENT_ADDRESS_BYT
 
 bool client_read_secret(const char *data, const char *name, struct secret *out, struct err *err)
 {
-    char *line = NULL;
+    char *line = read_line(data, name, err);
 
-    if (!read_line(data, name, &line, err)) {
+    if (!line) {
         if (err->kind == ERR_DENIED)
             return err_set(err, ERR_DENIED, "%.60s/%s is for root alone; try with sudo", data, name);
         if (err->kind == ERR_NOT_FOUND)

@@ -1,14 +1,15 @@
 /*
  * fake_server.h - a server that says what a test wants to hear, and remembers what it was asked.
  *
- * One thread, one connection at a time, blocking: it has nothing in common with the code under test. run_cli() runs the
- * command in a child process, as a shell would.
+ * A child process, one connection at a time, blocking: it has nothing in common with the code under test. run_cli() runs
+ * the command in a child process too, as a shell would; both are processes and not threads because the leak checker at
+ * the command's exit cannot cope with a thread that did not come along when it was forked.
  */
 #ifndef TESTS_UNIT_CLI_FAKE_SERVER_H
 #define TESTS_UNIT_CLI_FAKE_SERVER_H
 
-#include <pthread.h>
 #include <stdbool.h>
+#include <sys/types.h>
 
 #include "test.h"
 
@@ -17,18 +18,17 @@ struct fake_rule {
     struct str answer;   /* everything from the status line on */
 };
 
+struct fake_memory;
+
 struct fake_server {
     char address[32]; /* "127.0.0.1:40001" */
     char url[48];
     /* private */
-    int fd;
-    pthread_t thread;
-    const struct fake_rule *rules; /* ends with a NULL request: 404 */
-    pthread_mutex_t lock;
-    char asked[16384]; /* every request so far, heads and bodies */
-    size_t asked_len;
+    pid_t pid;
+    struct fake_memory *memory; /* shared with the child: what it was asked so far */
 };
 
+/* rules end with a NULL request; what matches none is a 404. */
 void fake_server_start(struct fake_server *server, const struct fake_rule *rules);
 void fake_server_stop(struct fake_server *server);
 /* Was this text anywhere in what it was asked? */
