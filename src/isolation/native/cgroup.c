@@ -1,0 +1,498 @@
+/*
+ * Theory of operation: /proc/self/mountinfo says which trees there are and where, /proc/self/cgroup where in each of
+ * them we are. On v1 we nest below our own place, because that is all a delegated or containerised root may touch, and
+ * because whoever limits us limits our sandboxes too. On v2 processes may live only in leaves, and our own place is a
+ * leaf with us in it; so there we use a directory at the mount's root and switch the controllers on along the way.
+ */
+#include "isolation/native/cgroup.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/mem.h"
+
+enum {
+    PROC_FILE_BYTES = 1 << 20, /* mountinfo of a busy host; ours has 40 lines */
+    PROCS_BYTES = 1 << 20,     /* cgroup.procs at 8 bytes a line */
+};
+
+const char *const cgroup_control_name[CGROUP_CONTROL_COUNT] = {
+    [CGROUP_MEMORY] = "memory",
+    [CGROUP_CPU] = "cpu",
+    [CGROUP_PIDS] = "pids",
+};
+
+const char *const cgroup_layout_name[CGROUP_LAYOUT_COUNT] = {
+    [CGROUP_NONE] = "none",
+    [CGROUP_V1] = "v1",
+    [CGROUP_HYBRID] = "hybrid",
+    [CGROUP_V2] = "v2",
+};
+
+struct cgroups {
+    struct cgroup_report report;
+    char name[64];
+    int fds[CGROUP_CONTROL_COUNT]; /* our own directory in each tree; on v2 only the first is used */
+};
+
+/* ---- detection ---- */
+
+static bool list_has(struct str list, char separator, struct str want)
+{
+    struct str item;
+
+    while (list.len && str_cut(&list, separator, &item))
+        if (str_eq(item, want))
+            return true;
+    return false;
+}
+
+/* mountinfo writes a space as \040 and so on; a cgroup mount has none of these in any sane place. */
+static bool plain_path(struct str path)
+{
+    return path.len && path.at[0] == '/' && !str_has_char(path, '\\');
+}
+
+/* Our place in the tree with this controller, from lines like "4:memory:/some/where". */
+static struct str own_place(struct str own_cgroup, struct str control)
+{
+    struct str line, id, controls;
+
+    while (own_cgroup.len && str_cut(&own_cgroup, '\n', &line)) {
+        if (!str_cut(&line, ':', &id) || !str_cut(&line, ':', &controls))
+            continue;
+        if (list_has(controls, ',', control))
+            return line;
+    }
+    return STR("");
+}
+
+/*
+ * A tree may be mounted from below its root (a container without a cgroup namespace): mountinfo's root field is then
+ * what stands at the mount point, and our place counts from there.
+ */
+static bool join_place(struct str mount_root, struct str mount_point, struct str place, char *room, size_t room_size)
+{
+    if (!str_eq(mount_root, STR("/")) && !str_skip(&place, mount_root))
+        return false;
+    if (place.len && place.at[0] != '/')
+        return false;
+    if (str_eq(place, STR("/")))
+        place = STR("");
+    int len = snprintf(room, room_size, "%.*s%.*s", STR_ARG(mount_point), STR_ARG(place));
+    return len > 0 && (size_t)len < room_size;
+}
+
+struct mount_line {
+    struct str root, point, type, super_options;
+};
+
+/* "31 23 0:28 / /sys/fs/cgroup rw,relatime shared:1 - tmpfs tmpfs rw": fields before the dash vary in number. */
+static bool parse_mount_line(struct str line, struct mount_line *out)
+{
+    struct str word;
+
+    for (int i = 0; i < 3; i++)
+        if (!str_cut(&line, ' ', &word))
+            return false;
+    if (!str_cut(&line, ' ', &out->root) || !str_cut(&line, ' ', &out->point))
+        return false;
+    do {
+        if (!line.len || !str_cut(&line, ' ', &word))
+            return false;
+    } while (!str_eq(word, STR("-")));
+    return str_cut(&line, ' ', &out->type) && str_cut(&line, ' ', &word) && str_cut(&line, ' ', &out->super_options) &&
+           plain_path(out->point) && plain_path(out->root);
+}
+
+void cgroup_read_report(struct str mountinfo, struct str own_cgroup, struct str v2_controllers,
+                        struct cgroup_report *out)
+{
+    struct str v2_point = STR("");
+    struct str line;
+    bool any_v1 = false;
+
+    memset(out, 0, sizeof *out);
+    while (mountinfo.len && str_cut(&mountinfo, '\n', &line)) {
+        struct mount_line mount;
+        if (!parse_mount_line(line, &mount))
+            continue;
+        if (str_eq(mount.type, STR("cgroup2")))
+            v2_point = mount.point;
+        if (!str_eq(mount.type, STR("cgroup")))
+            continue;
+        for (int i = 0; i < CGROUP_CONTROL_COUNT; i++) {
+            struct str control = str_from(cgroup_control_name[i]);
+            if (list_has(mount.super_options, ',', control) &&
+                join_place(mount.root, mount.point, own_place(own_cgroup, control), out->base[i],
+                           sizeof out->base[i]))
+                any_v1 = true;
+        }
+    }
+    (void)snprintf(out->v2_mount, sizeof out->v2_mount, "%.*s", STR_ARG(v2_point));
+    if (any_v1)
+        out->layout = v2_point.len ? CGROUP_HYBRID : CGROUP_V1;
+    else if (v2_point.len)
+        out->layout = CGROUP_V2;
+    if (out->layout != CGROUP_V2)
+        return;
+    while (v2_controllers.len && v2_controllers.at[v2_controllers.len - 1] == '\n')
+        v2_controllers.len--;
+    for (int i = 0; i < CGROUP_CONTROL_COUNT; i++)
+        if (list_has(v2_controllers, ' ', str_from(cgroup_control_name[i])))
+            memcpy(out->base[i], out->v2_mount, sizeof out->base[i]);
+}
+
+bool cgroup_detect(struct cgroup_report *out, struct err *err)
+{
+    auto_free char *mountinfo = NULL, *own = NULL, *controllers = NULL;
+    size_t mountinfo_len, own_len, controllers_len = 0;
+
+    if (!fd_read_file(AT_FDCWD, "/proc/self/mountinfo", PROC_FILE_BYTES, &mountinfo, &mountinfo_len, err) ||
+        !fd_read_file(AT_FDCWD, "/proc/self/cgroup", PROC_FILE_BYTES, &own, &own_len, err))
+        return err_wrap(err, "detect cgroups");
+    cgroup_read_report(str_of(mountinfo, mountinfo_len), str_of(own, own_len), STR(""), out);
+    if (out->layout != CGROUP_V2)
+        return true;
+    /* What v2 offers stands in a file at its root; where that is we know only now. */
+    char path[LIMIT_PATH_BYTES + 32];
+    (void)snprintf(path, sizeof path, "%s/cgroup.controllers", out->v2_mount);
+    if (!fd_read_file(AT_FDCWD, path, 4096, &controllers, &controllers_len, err))
+        return err_wrap(err, "detect cgroups");
+    cgroup_read_report(str_of(mountinfo, mountinfo_len), str_of(own, own_len), str_of(controllers, controllers_len),
+                       out);
+    return true;
+}
+
+void cgroup_missing(const struct cgroup_report *report, char *room, size_t room_size)
+{
+    size_t len = 0;
+
+    room[0] = '\0';
+    for (int i = 0; i < CGROUP_CONTROL_COUNT; i++)
+        if (!report->base[i][0] && len < room_size)
+            len += (size_t)snprintf(room + len, room_size - len, "%s%s", len ? ", " : "", cgroup_control_name[i]);
+}
+
+/* ---- values ---- */
+
+static void knob(struct cgroup_knob out[CGROUP_KNOBS_MAX], size_t *count, enum cgroup_control control, const char *file,
+                 bool may_be_missing, const char *format, uint64_t value)
+{
+    struct cgroup_knob *added = &out[(*count)++];
+
+    added->control = control;
+    added->file = file;
+    added->may_be_missing = may_be_missing;
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    (void)snprintf(added->value, sizeof added->value, format, value);
+#pragma GCC diagnostic pop
+}
+
+size_t cgroup_knobs(enum cgroup_layout layout, const struct cgroup_limits *limits,
+                    struct cgroup_knob out[CGROUP_KNOBS_MAX])
+{
+    size_t count = 0;
+    /* A tenth of a second is the kernel's own period: shorter ones cost more switches, longer ones stutter. */
+    uint64_t quota_us = (uint64_t)limits->cpu_millis * 100;
+
+    if (layout == CGROUP_V2) {
+        knob(out, &count, CGROUP_MEMORY, "memory.max", false, "%" PRIu64, limits->memory_bytes);
+        knob(out, &count, CGROUP_MEMORY, "memory.swap.max", true, "%" PRIu64, 0);
+        knob(out, &count, CGROUP_CPU, "cpu.max", false, "%" PRIu64 " 100000", quota_us);
+        knob(out, &count, CGROUP_PIDS, "pids.max", false, "%" PRIu64, limits->pids);
+        return count;
+    }
+    knob(out, &count, CGROUP_MEMORY, "memory.limit_in_bytes", false, "%" PRIu64, limits->memory_bytes);
+    /* Memory and swap together; after the line above, or the kernel refuses it as the smaller of the two. */
+    knob(out, &count, CGROUP_MEMORY, "memory.memsw.limit_in_bytes", true, "%" PRIu64, limits->memory_bytes);
+    knob(out, &count, CGROUP_CPU, "cpu.cfs_period_us", false, "%" PRIu64, 100000);
+    knob(out, &count, CGROUP_CPU, "cpu.cfs_quota_us", false, "%" PRIu64, quota_us);
+    knob(out, &count, CGROUP_PIDS, "pids.max", false, "%" PRIu64, limits->pids);
+    return count;
+}
+
+/* ---- our own directories ---- */
+
+static int trees(const struct cgroups *cgroups)
+{
+    return cgroups->report.layout == CGROUP_V2 ? 1 : CGROUP_CONTROL_COUNT;
+}
+
+static int tree_of(const struct cgroups *cgroups, enum cgroup_control control)
+{
+    return cgroups->report.layout == CGROUP_V2 ? 0 : (int)control;
+}
+
+/* The tree that has the `guestd` leaf. */
+static int holding_tree(const struct cgroups *cgroups)
+{
+    return tree_of(cgroups, CGROUP_PIDS);
+}
+
+#define ENABLE_ALL STR("+memory +cpu +pids")
+
+static bool open_tree_dir(struct cgroups *cgroups, int tree, struct err *err)
+{
+    const char *base = cgroups->report.base[tree];
+    auto_close int base_fd = open(base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (base_fd < 0)
+        return err_sys(err, "open cgroup %s", base);
+    /* Each level of v2 passes on what the level above it has switched on. */
+    if (cgroups->report.layout == CGROUP_V2 && !fd_write_file(base_fd, "cgroup.subtree_control", ENABLE_ALL, err))
+        return err_wrap(err, "switch controllers on in %s", base);
+    if (mkdirat(base_fd, cgroups->name, 0755) < 0 && errno != EEXIST)
+        return err_sys(err, "make cgroup %s/%s", base, cgroups->name);
+    cgroups->fds[tree] = openat(base_fd, cgroups->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (cgroups->fds[tree] < 0)
+        return err_sys(err, "open cgroup %s/%s", base, cgroups->name);
+    if (cgroups->report.layout == CGROUP_V2 &&
+        !fd_write_file(cgroups->fds[tree], "cgroup.subtree_control", ENABLE_ALL, err))
+        return err_wrap(err, "switch controllers on in %s/%s", base, cgroups->name);
+    return true;
+}
+
+struct cgroups *cgroups_open(const char *name, struct err *err)
+{
+    struct cgroups *cgroups = NEW(struct cgroups);
+    char missing[64];
+
+    for (int i = 0; i < CGROUP_CONTROL_COUNT; i++)
+        cgroups->fds[i] = -1;
+    (void)snprintf(cgroups->name, sizeof cgroups->name, "%s", name);
+    if (!cgroup_detect(&cgroups->report, err))
+        goto failed;
+    cgroup_missing(&cgroups->report, missing, sizeof missing);
+    if (missing[0]) {
+        (void)err_set(err, ERR_UNAVAILABLE, "the kernel offers no cgroup controller for: %s", missing);
+        goto failed;
+    }
+    for (int tree = 0; tree < trees(cgroups); tree++)
+        if (!open_tree_dir(cgroups, tree, err))
+            goto failed;
+    return cgroups;
+failed:
+    cgroups_close(cgroups);
+    return NULL;
+}
+
+void cgroups_close(struct cgroups *cgroups)
+{
+    if (!cgroups)
+        return;
+    for (int i = 0; i < CGROUP_CONTROL_COUNT; i++)
+        fd_close(&cgroups->fds[i]);
+    free(cgroups);
+}
+
+void cgroups_remove(struct cgroups *cgroups)
+{
+    if (!cgroups)
+        return;
+    for (int tree = 0; tree < trees(cgroups); tree++) {
+        char path[LIMIT_PATH_BYTES + 80];
+        (void)snprintf(path, sizeof path, "%s/%s", cgroups->report.base[tree], cgroups->name);
+        (void)rmdir(path); /* stays while a sandbox is in it */
+    }
+    cgroups_close(cgroups);
+}
+
+const struct cgroup_report *cgroups_report(const struct cgroups *cgroups)
+{
+    return &cgroups->report;
+}
+
+/* ---- one sandbox ---- */
+
+static bool make_leaves(struct cgroups *cgroups, int tree, const char *id, struct err *err)
+{
+    char path[LIMIT_ID_BYTES + 16];
+
+    if (mkdirat(cgroups->fds[tree], id, 0755) < 0)
+        return err_sys(err, "make cgroup %s", id);
+    if (cgroups->report.layout == CGROUP_V2) {
+        (void)snprintf(path, sizeof path, "%s/cgroup.subtree_control", id);
+        if (!fd_write_file(cgroups->fds[tree], path, ENABLE_ALL, err))
+            return false;
+    }
+    (void)snprintf(path, sizeof path, "%s/user", id);
+    if (mkdirat(cgroups->fds[tree], path, 0755) < 0)
+        return err_sys(err, "make cgroup %s", path);
+    if (tree != holding_tree(cgroups))
+        return true;
+    (void)snprintf(path, sizeof path, "%s/guestd", id);
+    if (mkdirat(cgroups->fds[tree], path, 0755) < 0)
+        return err_sys(err, "make cgroup %s", path);
+    return true;
+}
+
+static bool set_limits(struct cgroups *cgroups, const char *id, const struct cgroup_limits *limits, struct err *err)
+{
+    struct cgroup_knob knobs[CGROUP_KNOBS_MAX];
+    size_t count = cgroup_knobs(cgroups->report.layout, limits, knobs);
+
+    for (size_t i = 0; i < count; i++) {
+        char path[LIMIT_ID_BYTES + 64];
+        (void)snprintf(path, sizeof path, "%s/user/%s", id, knobs[i].file);
+        int dir_fd = cgroups->fds[tree_of(cgroups, knobs[i].control)];
+        if (knobs[i].may_be_missing && faccessat(dir_fd, path, F_OK, 0) < 0)
+            continue;
+        if (!fd_write_file(dir_fd, path, str_from(knobs[i].value), err))
+            return false;
+    }
+    return true;
+}
+
+bool cgroup_make(struct cgroups *cgroups, const char *id, const struct cgroup_limits *limits, struct err *err)
+{
+    bool fine = true;
+
+    for (int tree = 0; fine && tree < trees(cgroups); tree++)
+        fine = make_leaves(cgroups, tree, id, err);
+    if (fine && set_limits(cgroups, id, limits, err))
+        return true;
+    struct err ignored; /* nothing has ever run in there, so nothing can keep it */
+    (void)!cgroup_remove(cgroups, id, &ignored);
+    return err_wrap(err, "limit sandbox %s", id);
+}
+
+bool cgroup_hold(struct cgroups *cgroups, const char *id, pid_t pid, struct err *err)
+{
+    char path[LIMIT_ID_BYTES + 32], number[16];
+
+    (void)snprintf(path, sizeof path, "%s/guestd/cgroup.procs", id);
+    (void)snprintf(number, sizeof number, "%d", pid);
+    return fd_write_file(cgroups->fds[holding_tree(cgroups)], path, str_from(number), err);
+}
+
+/* Calls fn for each process in one leaf; how many there were. */
+static unsigned each_process(int dir_fd, const char *path, bool (*fn)(void *context, pid_t pid), void *context)
+{
+    auto_free char *text = NULL;
+    struct err ignored; /* no leaf, no processes */
+    size_t len;
+    unsigned count = 0;
+
+    if (!fd_read_file(dir_fd, path, PROCS_BYTES, &text, &len, &ignored))
+        return 0;
+    struct str rest = str_of(text, len), line;
+    uint64_t pid;
+    while (rest.len && str_cut(&rest, '\n', &line)) {
+        /* 0 is a process of a foreign pid namespace: cannot be ours. */
+        if (!str_to_u64(line, INT32_MAX, &pid) || pid == 0)
+            continue;
+        count++;
+        if (!fn(context, (pid_t)pid))
+            break;
+    }
+    return count;
+}
+
+struct seek {
+    pid_t pid;
+    bool found;
+};
+
+static bool is_sought(void *context, pid_t pid)
+{
+    struct seek *seek = context;
+
+    seek->found = pid == seek->pid;
+    return !seek->found;
+}
+
+bool cgroup_holds(struct cgroups *cgroups, const char *id, pid_t pid)
+{
+    char path[LIMIT_ID_BYTES + 32];
+    struct seek seek = { .pid = pid };
+
+    (void)snprintf(path, sizeof path, "%s/guestd/cgroup.procs", id);
+    (void)each_process(cgroups->fds[holding_tree(cgroups)], path, is_sought, &seek);
+    return seek.found;
+}
+
+bool cgroup_open_user(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_CONTROL_COUNT], size_t *out_count,
+                      struct err *err)
+{
+    char path[LIMIT_ID_BYTES + 32];
+    size_t count = 0;
+
+    (void)snprintf(path, sizeof path, "%s/user/cgroup.procs", id);
+    for (int tree = 0; tree < trees(cgroups); tree++) {
+        int fd = openat(cgroups->fds[tree], path, O_WRONLY | O_CLOEXEC);
+        if (fd < 0) {
+            (void)err_sys(err, "open %s", path);
+            while (count)
+                fd_close(&out_fds[--count]);
+            return false;
+        }
+        out_fds[count++] = fd;
+    }
+    *out_count = count;
+    return true;
+}
+
+static bool kill_one(void *context, pid_t pid)
+{
+    (void)context;
+    (void)kill(pid, SIGKILL); /* it may have gone since */
+    return true;
+}
+
+unsigned cgroup_kill(struct cgroups *cgroups, const char *id)
+{
+    static const char *const leaves[] = { "guestd", "user" };
+    unsigned count = 0;
+
+    for (int tree = 0; tree < trees(cgroups); tree++) {
+        for (size_t i = 0; i < COUNT_OF(leaves); i++) {
+            char path[LIMIT_ID_BYTES + 32];
+            (void)snprintf(path, sizeof path, "%s/%s/cgroup.procs", id, leaves[i]);
+            count += each_process(cgroups->fds[tree], path, kill_one, NULL);
+        }
+    }
+    return count;
+}
+
+bool cgroup_remove(struct cgroups *cgroups, const char *id, struct err *err)
+{
+    static const char *const parts[] = { "/guestd", "/user", "" };
+    bool fine = true;
+
+    for (int tree = 0; tree < trees(cgroups); tree++) {
+        for (size_t i = 0; i < COUNT_OF(parts); i++) {
+            char path[LIMIT_ID_BYTES + 16];
+            (void)snprintf(path, sizeof path, "%s%s", id, parts[i]);
+            if (unlinkat(cgroups->fds[tree], path, AT_REMOVEDIR) < 0 && errno != ENOENT)
+                fine = err_sys(err, "remove cgroup %s", path); /* go on: the other trees can be cleared meanwhile */
+        }
+    }
+    return fine;
+}
+
+void cgroups_walk(struct cgroups *cgroups, void (*fn)(void *context, const char *id), void *context)
+{
+    for (int tree = 0; tree < trees(cgroups); tree++) {
+        int fd = openat(cgroups->fds[tree], ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+        if (!dir) {
+            fd_close(&fd);
+            continue; /* the directory we hold is gone: so is all that was in it */
+        }
+        for (struct dirent *entry; (entry = readdir(dir));)
+            if (entry->d_type == DT_DIR && entry->d_name[0] != '.' && strlen(entry->d_name) < LIMIT_ID_BYTES)
+                fn(context, entry->d_name);
+        (void)closedir(dir);
+    }
+}

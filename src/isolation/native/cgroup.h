@@ -1,0 +1,106 @@
+/*
+ * cgroup.h - limits for what runs in a sandbox, on the three layouts a host can have.
+ *
+ *   v2      one tree: <mount>/cloister.<n>/<id>/{guestd,user}, controllers enabled from the top
+ *   v1      a tree per controller: <mount><our own cgroup>/cloister.<n>/<id>/{guestd,user}
+ *   hybrid  v1 trees for the controllers, and a v2 tree that offers none of those we need
+ *
+ * The `user` leaf carries the limits. guestd is in `guestd`, so that a sandbox which has used up its memory, its CPU
+ * time or its processes can still be spoken to. On v1 the `guestd` leaf exists in the pids tree only: it is there to
+ * find the processes again after a crash, and one tree is enough for that.
+ *
+ * Threads    One: keeper's.
+ * Failure    A controller that the host does not have is an error that names it, never skipped.
+ */
+#ifndef ISOLATION_NATIVE_CGROUP_H
+#define ISOLATION_NATIVE_CGROUP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+#include "base/limits.h"
+#include "base/str.h"
+
+enum cgroup_control {
+    CGROUP_MEMORY,
+    CGROUP_CPU,
+    CGROUP_PIDS,
+    CGROUP_CONTROL_COUNT,
+};
+extern const char *const cgroup_control_name[CGROUP_CONTROL_COUNT];
+
+enum cgroup_layout {
+    CGROUP_NONE,   /* no controller of ours anywhere */
+    CGROUP_V1,     /* each controller has a tree of its own */
+    CGROUP_HYBRID, /* as v1, and there is a v2 mount beside it */
+    CGROUP_V2,     /* one tree */
+    CGROUP_LAYOUT_COUNT,
+};
+extern const char *const cgroup_layout_name[CGROUP_LAYOUT_COUNT];
+
+/* Where things are, as read from /proc; pure, so that every layout is testable anywhere. */
+struct cgroup_report {
+    enum cgroup_layout layout;
+    char v2_mount[LIMIT_PATH_BYTES]; /* empty if there is none */
+    /* The directory below which our own begins; empty where the controller is missing. v2: the same for all. */
+    char base[CGROUP_CONTROL_COUNT][LIMIT_PATH_BYTES];
+};
+
+/*
+ * mountinfo and own_cgroup are /proc/self/mountinfo and /proc/self/cgroup. v2_controllers is cgroup.controllers at the
+ * root of the v2 mount, empty if there is none.
+ */
+void cgroup_read_report(struct str mountinfo, struct str own_cgroup, struct str v2_controllers,
+                        struct cgroup_report *out);
+/* The same from this machine. */
+bool cgroup_detect(struct cgroup_report *out, struct err *err) must_use;
+/* "memory, pids" or "" */
+void cgroup_missing(const struct cgroup_report *report, char *room, size_t room_size);
+
+struct cgroup_limits {
+    uint64_t memory_bytes;
+    uint32_t cpu_millis;
+    uint32_t pids;
+};
+
+/* One knob and what goes into it, for tests and for the writer alike. */
+struct cgroup_knob {
+    enum cgroup_control control;
+    const char *file;
+    char value[48];
+    bool may_be_missing; /* swap accounting is off on many kernels; then there is no swap to limit by it either */
+};
+enum { CGROUP_KNOBS_MAX = 8 };
+size_t cgroup_knobs(enum cgroup_layout layout, const struct cgroup_limits *limits,
+                    struct cgroup_knob out[CGROUP_KNOBS_MAX]);
+
+struct cgroups; /* our own directory in each tree, held open */
+
+/* `name` is that directory's. Fails naming the controllers that are missing. */
+struct cgroups *cgroups_open(const char *name, struct err *err) must_use;
+void cgroups_close(struct cgroups *cgroups); /* directories stay */
+/* Takes our own directories away as well, if no sandbox is left in them. */
+void cgroups_remove(struct cgroups *cgroups);
+const struct cgroup_report *cgroups_report(const struct cgroups *cgroups);
+
+/* Both leaves of one sandbox, limits set. On failure nothing is left. */
+bool cgroup_make(struct cgroups *cgroups, const char *id, const struct cgroup_limits *limits, struct err *err) must_use;
+/* Put a process (guestd to be) into the `guestd` leaf. */
+bool cgroup_hold(struct cgroups *cgroups, const char *id, pid_t pid, struct err *err) must_use;
+/* Is it in the `guestd` leaf? Its place there proves whose it is, whatever its number was before. */
+bool cgroup_holds(struct cgroups *cgroups, const char *id, pid_t pid);
+/* Write-only cgroup.procs of the `user` leaf, one a tree: whoever writes "0" there is under the limits. */
+bool cgroup_open_user(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_CONTROL_COUNT], size_t *out_count,
+                      struct err *err) must_use;
+/* SIGKILL to everything in both leaves. Returns how many processes there were. */
+unsigned cgroup_kill(struct cgroups *cgroups, const char *id);
+/* False (ERR_CONFLICT) while the dead are still being cleared away: try again. True when there was nothing. */
+bool cgroup_remove(struct cgroups *cgroups, const char *id, struct err *err) must_use;
+/* Calls fn for every sandbox that has a cgroup in any tree; it may be called twice for one. */
+void cgroups_walk(struct cgroups *cgroups, void (*fn)(void *context, const char *id), void *context);
+
+#endif

@@ -1,0 +1,46 @@
+/*
+ * child.h - the way from keeper's fork to guestd, inside the new sandbox.
+ */
+#ifndef ISOLATION_NATIVE_CHILD_H
+#define ISOLATION_NATIVE_CHILD_H
+
+#include <linux/filter.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/attr.h"
+#include "isolation/native/cgroup.h"
+#include "isolation/native/native.h"
+
+/*
+ * Over the control socket (SOCK_SEQPACKET):
+ *   keeper -> child   CHILD_GO with three descriptors: root, devices, empty directory (detached mounts)
+ *   child -> keeper   CHILD_READY when all is done and exec is next; CHILD_FAILED and a packed error otherwise
+ * The child's end closes on exec, so silence and then end-of-file after CHILD_READY means that guestd runs. Keeper's end
+ * closing before CHILD_GO means that keeper has died; the child then goes too.
+ */
+enum { CHILD_GO = 'g', CHILD_READY = 'r', CHILD_FAILED = 'f' };
+enum { CHILD_MOUNTS = 3 };
+
+/* The descriptors that guestd finds; see native.h's contract with it in guest/. */
+enum {
+    GUESTD_LINK_FD = 3,   /* listening unix socket: guestlink */
+    GUESTD_CGROUP_FD = 4, /* and the following: cgroup.procs of the user cgroup, write-only, one a tree */
+};
+
+struct child_setup {
+    int keeper_fd;  /* keeper's end of the control socket, to be closed */
+    int control_fd; /* ours */
+    int guestd_fd;
+    int link_fd;
+    int cgroup_fds[CGROUP_CONTROL_COUNT];
+    size_t cgroup_count;
+    const char *hostname;
+    uint64_t memory_bytes;
+    const struct sock_fprog *filter;
+    enum native_step fail_at;
+};
+
+no_return void native_child(const struct child_setup *setup);
+
+#endif

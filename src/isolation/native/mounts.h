@@ -1,0 +1,43 @@
+/*
+ * mounts.h - the file systems of a sandbox, made by keeper as detached mounts and handed in by descriptor.
+ *
+ * A detached mount is in no mount table: the host never shows a sandbox's root, and a keeper that dies takes what it
+ * had half-made with it.
+ */
+#ifndef ISOLATION_NATIVE_MOUNTS_H
+#define ISOLATION_NATIVE_MOUNTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+#include "isolation/plan.h"
+
+struct mounts {
+    int scratch_fd;   /* a tmpfs of our own, attached at mnt/ in keeper's mount namespace */
+    bool old_overlay; /* the kernel takes no detached layers */
+};
+
+/* Mounts the tmpfs and makes in it the devices and the empty directory that all sandboxes share. */
+bool mounts_open(int data_fd, struct mounts *out, struct err *err) must_use;
+void mounts_close(struct mounts *mounts);
+
+/* Whose eyes the files are seen with: files of user 0 on disk belong to uid_base inside this user namespace. */
+struct mounts_ids {
+    int userns_fd;
+    uint32_t uid_base;
+};
+
+/*
+ * The root: the plan's layers below, <sandbox_fd>/upper above, work in <sandbox_fd>/work. All seen through the
+ * sandbox's ids, so that what is on disk stays 0-based and any sandbox may use it later.
+ */
+bool mounts_overlay(struct mounts *mounts, int layers_fd, int sandbox_fd, const struct plan *plan,
+                    const struct mounts_ids *ids, int *out_fd, struct err *err) must_use;
+/* A read-only /dev with the six devices that everybody expects. */
+bool mounts_devices(struct mounts *mounts, const struct mounts_ids *ids, int *out_fd, struct err *err) must_use;
+/* A read-only directory with nothing in it. */
+bool mounts_empty(struct mounts *mounts, const struct mounts_ids *ids, int *out_fd, struct err *err) must_use;
+
+#endif

@@ -1,0 +1,902 @@
+/*
+ * Theory of operation.
+ *
+ * A start, in keeper (child.c has the other half):
+ *   record    sandboxes/<id>/ with a state that has a slot and no pid yet
+ *   cgroup    both leaves, limits set, before there is anything to limit
+ *   link      guestd's private door, bound where only root can reach it
+ *   clone     user, mount, pid, net, ipc and uts namespaces; the child waits
+ *   maps      ids 0..65535 inside are the slot's own range outside; nothing inside is the host's root
+ *   mounts    root, devices, empty directory: detached, seen through those ids
+ *   hold      the child is put into its guestd cgroup, its pid into the state
+ *   go        the child gets the mounts, builds its tree, and becomes guestd
+ *
+ * Killed at any moment, keeper leaves nothing that its successor cannot find. Before `go` the child waits on a socket
+ * whose other end dies with keeper, and follows. From `hold` on it is in a cgroup that carries the sandbox's id, and
+ * the state has its pid. The record is made before anything else and removed after everything else; a cgroup without a
+ * record can only be the remains of one whose directory had been taken away. So: a record whose process runs, in its
+ * own cgroup, is a sandbox and is adopted; everything else is killed by cgroup and swept.
+ *
+ * There is no PDEATHSIG: sandboxes outlive keeper on purpose. Its end of everything is a name: cgroup, socket, state.
+ *
+ * The end of a sandbox is its pid 1's end: the kernel kills all of a pid namespace with its init, and reports that end
+ * only when all are gone. The pidfd says so, for a child of ours and for an adopted one alike.
+ */
+#include "isolation/native/native.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/sched.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/pidfd.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "isolation/native/cgroup.h"
+#include "isolation/native/child.h"
+#include "isolation/native/mounts.h"
+#include "isolation/native/seccomp.h"
+#include "isolation/native/state.h"
+#include "isolation/native/trash.h"
+#include "privsep/message.h"
+
+#ifndef MFD_EXEC /* newer than some C libraries */
+#define MFD_EXEC 0x0010u
+#endif
+
+enum {
+    SLOTS = LIMIT_SANDBOXES + 64, /* some more than may live, for those being cleared away */
+    KILL_MS = 10000,              /* from SIGKILL to gone; a guest deep in disk waits needs a while */
+    CLEAR_RETRY_MS = 10,
+    CLEAR_TRIES = 500,            /* then the slot is lost until keeper starts again, and the log says so */
+    GUESTD_BYTES_MAX = 64 << 20,
+    LINK_BACKLOG = 16,
+    HOST_INOTIFY_INSTANCES = 1 << 17, /* 64 for each of LIMIT_SANDBOXES, and the host's own */
+    HOST_INOTIFY_WATCHES = 1 << 20,
+};
+
+/*
+ * STARTING  known to nobody yet; its failure is its end
+ * RUNNING   pid 1 runs
+ * CLEARING  pid 1 is gone; cgroups or directory are still to be removed, and the slot is not free
+ */
+enum box_state { BOX_STARTING, BOX_RUNNING, BOX_CLEARING };
+
+struct box {
+    struct native *native;
+    char id[LIMIT_ID_BYTES];
+    enum box_state state;
+    uint32_t slot;
+    pid_t pid;
+    int pidfd;
+    struct watch *watch;
+    struct timer retry;
+    unsigned tries;
+};
+
+struct native {
+    struct driver driver;
+    struct loop *loop;
+    int data_fd, layers_fd, sandboxes_fd, trash_fd;
+    int guestd_fd; /* sealed memory: see seal_guestd() */
+    int netns_fd;  /* our own, to come back to */
+    struct mounts mounts;
+    struct cgroups *cgroups;
+    struct sock_fprog filter;
+    struct trash *trash;
+    struct map boxes; /* by id */
+    bool slot_taken[SLOTS];
+    uint32_t uid_base;
+    char boot_id[BOOT_ID_BYTES];
+    enum native_step fail_at;
+};
+
+static struct native *native_of(struct driver *driver)
+{
+    return container_of(driver, struct native, driver);
+}
+
+static bool reach(const struct native *native, enum native_step step, struct err *err)
+{
+    if (native->fail_at == step)
+        return err_set(err, ERR_INTERNAL, "failed on purpose at step %d", step);
+    return true;
+}
+
+/* ---- boxes and slots ---- */
+
+static bool slot_take(struct native *native, uint32_t *out_slot, struct err *err)
+{
+    for (uint32_t slot = 0; slot < SLOTS; slot++) {
+        if (!native->slot_taken[slot]) {
+            native->slot_taken[slot] = true;
+            *out_slot = slot;
+            return true;
+        }
+    }
+    return err_set(err, ERR_LIMIT, "there are %d sandboxes already", SLOTS);
+}
+
+static struct box *box_new(struct native *native, const char *id)
+{
+    struct box *box = NEW(struct box);
+
+    box->native = native;
+    box->pidfd = -1;
+    (void)snprintf(box->id, sizeof box->id, "%s", id);
+    return box;
+}
+
+static void box_free(void *object)
+{
+    struct box *box = object;
+
+    timer_clear(&box->retry);
+    watch_free(box->watch);
+    fd_close(&box->pidfd);
+    free(box);
+}
+
+static struct box *box_find(struct native *native, const char *id)
+{
+    return map_get(&native->boxes, str_from(id));
+}
+
+/* ---- the end of a sandbox ---- */
+
+/* Cgroups and directory. False: something still holds on, try again. */
+static bool clear_remains(struct native *native, const char *id, struct err *err)
+{
+    /* The directory first: a crash between the two leaves a cgroup without a record, which the next start sweeps. */
+    if (!trash_add(native->trash, native->sandboxes_fd, id, err))
+        return false;
+    if (cgroup_remove(native->cgroups, id, err))
+        return true;
+    (void)cgroup_kill(native->cgroups, id); /* nothing of it should live any more; make sure */
+    return false;
+}
+
+static void box_clear(struct box *box);
+
+static void clear_again(struct timer *timer)
+{
+    box_clear(container_of(timer, struct box, retry));
+}
+
+static void box_clear(struct box *box)
+{
+    struct native *native = box->native;
+    struct err err;
+
+    if (!clear_remains(native, box->id, &err)) {
+        if (++box->tries < CLEAR_TRIES) {
+            timer_set(&box->retry, native->loop, CLEAR_RETRY_MS, clear_again);
+            return;
+        }
+        log_error("native: remains of sandbox %s stay until the next start: %s", box->id, err_text(&err));
+    } else {
+        native->slot_taken[box->slot] = false; /* only now can nothing with these ids run any more */
+    }
+    (void)map_remove(&native->boxes, str_from(box->id));
+    loop_retire(native->loop, box, box_free);
+}
+
+static void box_reap(struct box *box)
+{
+    siginfo_t how;
+
+    /* ECHILD for an adopted one: its parent reaps it. */
+    (void)waitid((idtype_t)P_PIDFD, (id_t)box->pidfd, &how, WEXITED);
+    watch_free(box->watch);
+    box->watch = NULL;
+    fd_close(&box->pidfd);
+    box->pid = 0;
+}
+
+/* Its pid 1 has ended. */
+static void box_gone(struct box *box)
+{
+    struct native *native = box->native;
+    char id[LIMIT_ID_BYTES];
+
+    memcpy(id, box->id, sizeof id);
+    box_reap(box);
+    box->state = BOX_CLEARING;
+    box_clear(box);
+    if (native->driver.exited)
+        native->driver.exited(native->driver.exited_context, id);
+}
+
+static bool process_ended(int pidfd, int timeout_ms)
+{
+    struct pollfd waiting = { .fd = pidfd, .events = POLLIN };
+    int n;
+
+    do {
+        n = poll(&waiting, 1, timeout_ms);
+    } while (n < 0 && errno == EINTR);
+    return n > 0;
+}
+
+static void process_ready(void *context, unsigned ready)
+{
+    struct box *box = context;
+
+    (void)ready;
+    if (box->state == BOX_RUNNING && process_ended(box->pidfd, 0))
+        box_gone(box);
+}
+
+static void box_run(struct box *box)
+{
+    box->state = BOX_RUNNING;
+    box->watch = watch_new(box->native->loop, box->pidfd, process_ready, box);
+    watch_want(box->watch, WATCH_READ);
+}
+
+static bool native_stop(struct driver *driver, const char *id, struct err *err)
+{
+    struct box *box = box_find(native_of(driver), id);
+
+    if (!box || box->state != BOX_RUNNING)
+        return true; /* gone already, or nothing but its remains */
+    if (pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0) < 0 && errno != ESRCH)
+        return err_sys(err, "kill sandbox %s", id);
+    if (!process_ended(box->pidfd, KILL_MS))
+        return err_set(err, ERR_TIMEOUT, "sandbox %s does not die; its processes are stuck in the kernel", id);
+    box_gone(box);
+    return true;
+}
+
+/* ---- start ---- */
+
+/* What one start holds; whatever is still here at its end goes. */
+struct start {
+    struct native *native;
+    const struct plan *plan;
+    struct box *box;
+    int sandbox_fd, state_fd;
+    int link_fd;       /* listening; guestd's */
+    int control_fd[2]; /* ours, the child's */
+    int userns_fd;
+    int mount_fds[CHILD_MOUNTS];
+    int cgroup_fds[CGROUP_CONTROL_COUNT];
+    size_t cgroup_count;
+};
+
+static void start_close(struct start *start)
+{
+    fd_close(&start->sandbox_fd);
+    fd_close(&start->state_fd);
+    fd_close(&start->link_fd);
+    fd_close(&start->control_fd[0]);
+    fd_close(&start->control_fd[1]);
+    fd_close(&start->userns_fd);
+    for (size_t i = 0; i < CHILD_MOUNTS; i++)
+        fd_close(&start->mount_fds[i]);
+    for (size_t i = 0; i < start->cgroup_count; i++)
+        fd_close(&start->cgroup_fds[i]);
+}
+
+static bool start_record(struct start *start, struct err *err)
+{
+    struct native *native = start->native;
+    struct state state = { .slot = start->box->slot };
+
+    memcpy(state.boot_id, native->boot_id, sizeof state.boot_id);
+    if (mkdirat(native->sandboxes_fd, start->plan->id, 0700) < 0)
+        return err_sys(err, "make the directory of sandbox %s", start->plan->id);
+    start->sandbox_fd = openat(native->sandboxes_fd, start->plan->id, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (start->sandbox_fd < 0)
+        return err_sys(err, "open the directory of sandbox %s", start->plan->id);
+    start->state_fd = openat(start->sandbox_fd, "state", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (start->state_fd < 0)
+        return err_sys(err, "create state");
+    if (!state_write(start->state_fd, &state, err))
+        return false;
+    /* upper is what "/" looks like inside. */
+    if (mkdirat(start->sandbox_fd, "upper", 0755) < 0 || mkdirat(start->sandbox_fd, "work", 0700) < 0)
+        return err_sys(err, "make upper and work");
+    return reach(native, NATIVE_AT_RECORD, err);
+}
+
+static bool start_cgroup(struct start *start, struct err *err)
+{
+    const struct plan *plan = start->plan;
+    const struct cgroup_limits limits = {
+        .memory_bytes = plan->memory_bytes, .cpu_millis = plan->cpu_millis, .pids = plan->pids
+    };
+
+    return cgroup_make(start->native->cgroups, plan->id, &limits, err) &&
+           cgroup_open_user(start->native->cgroups, plan->id, start->cgroup_fds, &start->cgroup_count, err) &&
+           reach(start->native, NATIVE_AT_CGROUP, err);
+}
+
+/* sun_path holds 108 bytes and data directories are longer than that: go by descriptor. */
+static void link_address(int sandbox_fd, struct sockaddr_un *out)
+{
+    *out = (struct sockaddr_un){ .sun_family = AF_UNIX };
+    (void)snprintf(out->sun_path, sizeof out->sun_path, "/proc/self/fd/%d/guestlink.sock", sandbox_fd);
+}
+
+static bool start_link(struct start *start, struct err *err)
+{
+    struct sockaddr_un address;
+
+    link_address(start->sandbox_fd, &address);
+    start->link_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (start->link_fd < 0 || bind(start->link_fd, (struct sockaddr *)&address, sizeof address) < 0 ||
+        listen(start->link_fd, LINK_BACKLOG) < 0)
+        return err_sys(err, "make guestlink");
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, start->control_fd) < 0)
+        return err_sys(err, "socketpair");
+    return reach(start->native, NATIVE_AT_LINK, err);
+}
+
+static bool start_clone(struct start *start, struct err *err)
+{
+    struct native *native = start->native;
+    struct clone_args args = {
+        .flags = CLONE_PIDFD | CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS,
+        .pidfd = (uint64_t)(uintptr_t)&start->box->pidfd,
+        .exit_signal = SIGCHLD,
+    };
+    struct child_setup setup = {
+        .keeper_fd = start->control_fd[0],
+        .control_fd = start->control_fd[1],
+        .guestd_fd = native->guestd_fd,
+        .link_fd = start->link_fd,
+        .cgroup_count = start->cgroup_count,
+        .hostname = start->plan->hostname,
+        .memory_bytes = start->plan->memory_bytes,
+        .filter = &native->filter,
+        .fail_at = native->fail_at,
+    };
+    memcpy(setup.cgroup_fds, start->cgroup_fds, sizeof setup.cgroup_fds);
+
+    pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+    if (pid == 0)
+        native_child(&setup);
+    if (pid < 0) {
+        start->box->pidfd = -1;
+        return err_sys(err, "make the namespaces of a sandbox");
+    }
+    start->box->pid = pid;
+    /* Only the child may hold its end, or we would not notice its end. */
+    fd_close(&start->control_fd[1]);
+    return reach(native, NATIVE_AT_CLONE, err);
+}
+
+static uint32_t first_uid(const struct start *start)
+{
+    return start->native->uid_base + start->box->slot * NATIVE_UIDS;
+}
+
+static bool start_maps(struct start *start, struct err *err)
+{
+    char dir[32], map[64];
+
+    (void)snprintf(dir, sizeof dir, "/proc/%d", start->box->pid); /* ours and not reaped: the number is not reused */
+    auto_close int proc_fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (proc_fd < 0)
+        return err_sys(err, "open %s", dir);
+    (void)snprintf(map, sizeof map, "0 %" PRIu32 " %d", first_uid(start), NATIVE_UIDS);
+    if (!fd_write_file(proc_fd, "uid_map", str_from(map), err) ||
+        !fd_write_file(proc_fd, "gid_map", str_from(map), err))
+        return err_wrap(err, "map the ids of sandbox %s", start->plan->id);
+    start->userns_fd = openat(proc_fd, "ns/user", O_RDONLY | O_CLOEXEC);
+    if (start->userns_fd < 0)
+        return err_sys(err, "open the user namespace");
+    return reach(start->native, NATIVE_AT_MAPS, err);
+}
+
+static bool start_mounts(struct start *start, struct err *err)
+{
+    struct native *native = start->native;
+    const struct mounts_ids ids = { .userns_fd = start->userns_fd, .uid_base = first_uid(start) };
+
+    return mounts_overlay(&native->mounts, native->layers_fd, start->sandbox_fd, start->plan, &ids,
+                          &start->mount_fds[0], err) &&
+           reach(native, NATIVE_AT_OVERLAY, err) &&
+           mounts_devices(&native->mounts, &ids, &start->mount_fds[1], err) &&
+           mounts_empty(&native->mounts, &ids, &start->mount_fds[2], err) && reach(native, NATIVE_AT_DEVICES, err);
+}
+
+static bool start_hold(struct start *start, struct err *err)
+{
+    struct box *box = start->box;
+    struct state state = { .slot = box->slot, .pid = box->pid };
+
+    memcpy(state.boot_id, start->native->boot_id, sizeof state.boot_id);
+    return cgroup_hold(start->native->cgroups, box->id, box->pid, err) &&
+           state_process_start_time(box->pid, &state.start_time, err) &&
+           state_write(start->state_fd, &state, err) && reach(start->native, NATIVE_AT_HOLD, err);
+}
+
+static bool start_go(struct start *start, struct err *err)
+{
+    char byte = CHILD_GO;
+    struct iovec piece = { .iov_base = &byte, .iov_len = 1 };
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(CHILD_MOUNTS * sizeof(int))];
+    } room = { 0 };
+    struct msghdr message = {
+        .msg_iov = &piece, .msg_iovlen = 1, .msg_control = room.bytes, .msg_controllen = sizeof room.bytes
+    };
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof start->mount_fds);
+    memcpy(CMSG_DATA(header), start->mount_fds, sizeof start->mount_fds);
+    if (sendmsg(start->control_fd[0], &message, MSG_NOSIGNAL) < 0)
+        return err_sys(err, "say go");
+    /* The child holds them now; ours would keep the overlay mounted after its end. */
+    for (size_t i = 0; i < CHILD_MOUNTS; i++)
+        fd_close(&start->mount_fds[i]);
+    return reach(start->native, NATIVE_AT_GO, err);
+}
+
+/* A packet from the child. False with ERR_UNAVAILABLE at end-of-file. */
+static bool hear_child(struct start *start, char *room, size_t room_size, size_t *out_len, struct err *err)
+{
+    struct pollfd waiting = { .fd = start->control_fd[0], .events = POLLIN };
+    int ready;
+
+    do {
+        ready = poll(&waiting, 1, LIMIT_START_MS);
+    } while (ready < 0 && errno == EINTR);
+    if (ready < 0)
+        return err_sys(err, "wait for the child");
+    if (ready == 0)
+        return err_set(err, ERR_TIMEOUT, "the sandbox did not start in %d seconds", LIMIT_START_MS / 1000);
+    ssize_t n = recv(start->control_fd[0], room, room_size, 0);
+    if (n < 0)
+        return err_sys(err, "hear from the child");
+    if (n == 0)
+        return err_set(err, ERR_UNAVAILABLE, "the child is silent");
+    *out_len = (size_t)n;
+    return true;
+}
+
+static bool child_failed(struct str said, struct err *err)
+{
+    struct unpack in = unpack_from(said);
+    struct err failure;
+
+    message_unpack_err(&in, &failure);
+    if (!unpack_done(&in, err))
+        return err_wrap(err, "the child's error");
+    *err = failure;
+    return err_wrap(err, "inside");
+}
+
+static bool start_hear(struct start *start, struct err *err)
+{
+    char said[2048];
+    size_t len;
+    bool ready = false;
+
+    for (;;) {
+        if (!hear_child(start, said, sizeof said, &len, err)) {
+            if (err->kind != ERR_UNAVAILABLE || !ready)
+                return err_wrap(err, "start sandbox %s", start->plan->id);
+            break;
+        }
+        if (said[0] == CHILD_READY && len == 1)
+            ready = true;
+        else if (said[0] == CHILD_FAILED)
+            return child_failed(str_of(said + 1, len - 1), err);
+        else
+            return err_set(err, ERR_INTERNAL, "the child speaks in tongues");
+    }
+    /* Its end of the socket is closed: by exec, unless it died at that very moment. */
+    if (process_ended(start->box->pidfd, 0))
+        return err_set(err, ERR_INTERNAL, "guestd ended as it started");
+    return true;
+}
+
+static bool start_connect(struct start *start, int *out_fd, struct err *err)
+{
+    struct sockaddr_un address;
+    auto_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    /* Does not wait for guestd: the backlog has room. */
+    link_address(start->sandbox_fd, &address);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address) < 0)
+        return err_sys(err, "connect to guestlink");
+    if (!reach(start->native, NATIVE_AT_CONNECT, err))
+        return false;
+    *out_fd = take_fd(&fd);
+    return true;
+}
+
+static bool start_all(struct start *start, int *out_guestlink, struct err *err)
+{
+    return start_record(start, err) && start_cgroup(start, err) && start_link(start, err) && start_clone(start, err) &&
+           start_maps(start, err) && start_mounts(start, err) && start_hold(start, err) && start_go(start, err) &&
+           start_hear(start, err) && start_connect(start, out_guestlink, err);
+}
+
+/* A start that failed: the process first, then what it stood on. The box ends like any other from there. */
+static void start_undo(struct start *start)
+{
+    struct box *box = start->box;
+
+    if (box->pid) {
+        (void)pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0); /* it may be dead already */
+        box_reap(box);
+    }
+    start_close(start);
+    box->state = BOX_CLEARING;
+    box_clear(box);
+}
+
+static bool native_start(struct driver *driver, const struct plan *plan, struct started *out, struct err *err)
+{
+    struct native *native = native_of(driver);
+    struct start start = { .native = native, .plan = plan, .sandbox_fd = -1, .state_fd = -1, .link_fd = -1,
+                           .control_fd = { -1, -1 }, .userns_fd = -1, .mount_fds = { -1, -1, -1 } };
+    uint32_t slot;
+
+    if (!plan_check(plan, err))
+        return err_wrap(err, "plan");
+    if (box_find(native, plan->id))
+        return err_set(err, ERR_CONFLICT, "there is a sandbox %s already", plan->id);
+    if (!slot_take(native, &slot, err))
+        return false;
+    start.box = box_new(native, plan->id);
+    start.box->slot = slot;
+    (void)map_put(&native->boxes, str_from(start.box->id), start.box);
+    if (!start_all(&start, &out->guestlink_fd, err)) {
+        start_undo(&start);
+        return err_wrap(err, "start sandbox %s", plan->id);
+    }
+    start_close(&start);
+    box_run(start.box);
+    return true;
+}
+
+/* ---- list, dial, free ---- */
+
+static bool native_list(struct driver *driver, struct held **out_held, uint32_t *out_count, struct err *err)
+{
+    struct native *native = native_of(driver);
+    struct held *held = mem_new((native->boxes.count + 1) * sizeof *held);
+    uint32_t count = 0;
+    struct box *box;
+
+    (void)err;
+    for (size_t i = 0; (box = map_next(&native->boxes, &i));)
+        if (box->state == BOX_RUNNING)
+            memcpy(held[count++].id, box->id, sizeof box->id);
+    *out_held = held;
+    *out_count = count;
+    return true;
+}
+
+/*
+ * A socket belongs to the network it was made in, wherever it is connected from. We only make it: connecting can wait
+ * for a guest, and keeper waits for no guest.
+ */
+static int socket_inside(struct native *native, int pidfd, struct err *err)
+{
+    if (setns(pidfd, CLONE_NEWNET) < 0) {
+        (void)err_sys(err, "enter the sandbox's network");
+        return -1;
+    }
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int number = errno;
+    if (setns(native->netns_fd, CLONE_NEWNET) < 0) {
+        /* Everything we do next would happen inside a guest's network. */
+        log_error("native: cannot return from a sandbox's network: %s", strerror(errno));
+        abort();
+    }
+    if (fd < 0)
+        (void)err_sys_num(err, number, "make a socket in the sandbox");
+    return fd;
+}
+
+static void native_dial(struct driver *driver, const char *id, driver_dialed_fn *done, void *context)
+{
+    struct native *native = native_of(driver);
+    struct box *box = box_find(native, id);
+    struct err err = { 0 };
+    int fd = -1;
+
+    if (!box || box->state != BOX_RUNNING)
+        (void)err_set(&err, ERR_NOT_FOUND, "there is no sandbox %s", id);
+    else
+        fd = socket_inside(native, box->pidfd, &err);
+    done(context, fd, fd < 0 ? &err : NULL);
+}
+
+static void native_free(struct driver *driver)
+{
+    struct native *native = native_of(driver);
+    struct box *box;
+
+    for (size_t i = 0; (box = map_next(&native->boxes, &i));)
+        box_free(box);
+    map_done(&native->boxes);
+    trash_free(native->trash);
+    /* Our cgroup directories go with the last sandbox. */
+    cgroups_remove(native->cgroups);
+    mounts_close(&native->mounts);
+    free(native->filter.filter);
+    fd_close(&native->guestd_fd);
+    fd_close(&native->netns_fd);
+    fd_close(&native->layers_fd);
+    fd_close(&native->sandboxes_fd);
+    fd_close(&native->trash_fd);
+    fd_close(&native->data_fd);
+    free(native);
+}
+
+static const struct driver_ops native_ops = {
+    .name = "native",
+    .start = native_start,
+    .stop = native_stop,
+    .list = native_list,
+    .dial = native_dial,
+    .free = native_free,
+};
+
+/* ---- coming up ---- */
+
+/*
+ * guestd runs from sealed memory, not from its file: /proc/<pid>/exe inside leads to what a process was started from,
+ * and a guest that opens that for writing would replace the host's program (CVE-2019-5736). Nobody can write to this.
+ */
+static bool seal_guestd(struct native *native, int from_fd, struct err *err)
+{
+    struct stat st;
+    int fd = memfd_create("guestd", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_EXEC);
+
+    if (fd < 0 && errno == EINVAL)
+        fd = memfd_create("guestd", MFD_CLOEXEC | MFD_ALLOW_SEALING); /* before 6.3 every one is executable */
+    native->guestd_fd = fd;
+    if (fd < 0)
+        return err_sys(err, "memfd_create");
+    if (fstat(from_fd, &st) < 0)
+        return err_sys(err, "look at guestd");
+    if (!S_ISREG(st.st_mode) || st.st_size == 0 || st.st_size > GUESTD_BYTES_MAX)
+        return err_set(err, ERR_INVALID, "guestd is not a program");
+    for (off_t at = 0; at < st.st_size;) {
+        ssize_t n = sendfile(fd, from_fd, &at, (size_t)(st.st_size - at));
+        if (n <= 0)
+            return err_sys(err, "copy guestd");
+    }
+    if (fchmod(fd, 0555) < 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+        return err_sys(err, "seal guestd");
+    return true;
+}
+
+static int open_dir_made(int data_fd, const char *name, struct err *err)
+{
+    if (mkdirat(data_fd, name, 0700) < 0 && errno != EEXIST) {
+        (void)err_sys(err, "make directory %s", name);
+        return -1;
+    }
+    int fd = openat(data_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd >= 0 && fchmod(fd, 0700) == 0)
+        return fd;
+    (void)err_sys(err, "open directory %s", name);
+    fd_close(&fd);
+    return -1;
+}
+
+static bool open_dirs(struct native *native, int data_fd, struct err *err)
+{
+    native->data_fd = fcntl(data_fd, F_DUPFD_CLOEXEC, 3);
+    if (native->data_fd < 0)
+        return err_sys(err, "keep the data directory");
+    native->layers_fd = open_dir_made(data_fd, "layers", err);
+    native->sandboxes_fd = native->layers_fd < 0 ? -1 : open_dir_made(data_fd, "sandboxes", err);
+    native->trash_fd = native->sandboxes_fd < 0 ? -1 : open_dir_made(data_fd, "trash", err);
+    if (native->trash_fd < 0)
+        return false;
+    if (flock(native->sandboxes_fd, LOCK_EX | LOCK_NB) < 0)
+        return err_set(err, ERR_CONFLICT, "another cloister uses this data directory");
+    return true;
+}
+
+/* Several servers share a machine's cgroup trees: each data directory has a name of its own in them. */
+static bool open_cgroups(struct native *native, struct err *err)
+{
+    char name[64];
+    struct stat st;
+
+    if (fstat(native->data_fd, &st) < 0)
+        return err_sys(err, "look at the data directory");
+    (void)snprintf(name, sizeof name, "cloister.%jx.%jx", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
+    native->cgroups = cgroups_open(name, err);
+    return native->cgroups != NULL;
+}
+
+/* All sandboxes together use up keeper's user's share; see child.c for the share of each. */
+static void raise_host_limit(const char *path, unsigned least)
+{
+    auto_free char *text = NULL;
+    struct err err;
+    char value[16];
+
+    (void)snprintf(value, sizeof value, "%u", least);
+    if (!fd_read_file(AT_FDCWD, path, 64, &text, NULL, &err) ||
+        (strtoul(text, NULL, 10) < least && !fd_write_file(AT_FDCWD, path, str_from(value), &err)))
+        log_warn("native: %s stays low, guests may run out of file watches: %s", path, err_text(&err));
+}
+
+/* ---- finding again ---- */
+
+/* Dead or half-made: whatever is in its cgroup dies, then its remains go. */
+static void sweep(struct native *native, const char *id)
+{
+    struct box *box = box_new(native, id);
+
+    log_info("native: sweeping sandbox %s", id);
+    (void)cgroup_kill(native->cgroups, id);
+    box->state = BOX_CLEARING;
+    /* Its slot is not known or not ours to give: any that is taken stands in, and box_clear() frees it again. */
+    struct err err;
+    if (!slot_take(native, &box->slot, &err)) {
+        log_error("native: %s", err_text(&err));
+        box_free(box);
+        return;
+    }
+    (void)map_put(&native->boxes, str_from(box->id), box);
+    box_clear(box);
+}
+
+static bool adopt(struct native *native, const char *id, struct err *err)
+{
+    auto_close int sandbox_fd = openat(native->sandboxes_fd, id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct state state;
+    uint64_t start_time;
+
+    if (sandbox_fd < 0)
+        return err_sys(err, "open sandboxes/%s", id);
+    if (!state_read(sandbox_fd, &state, err))
+        return false;
+    if (strcmp(state.boot_id, native->boot_id) != 0)
+        return err_set(err, ERR_NOT_FOUND, "it is of an earlier boot");
+    if (!state.pid)
+        return err_set(err, ERR_NOT_FOUND, "it never started");
+    if (state.slot >= SLOTS || native->slot_taken[state.slot])
+        return err_set(err, ERR_CONFLICT, "its slot %u is not free", state.slot);
+    /* First hold the process, then ask who it is: the other way round the number could change hands in between. */
+    auto_close int pidfd = pidfd_open(state.pid, 0);
+    if (pidfd < 0)
+        return err_sys(err, "pidfd_open");
+    if (process_ended(pidfd, 0) || !state_process_start_time(state.pid, &start_time, err) ||
+        start_time != state.start_time || !cgroup_holds(native->cgroups, id, state.pid))
+        return err_set(err, ERR_NOT_FOUND, "it has ended");
+    struct box *box = box_new(native, id);
+    box->slot = state.slot;
+    box->pid = state.pid;
+    box->pidfd = take_fd(&pidfd);
+    native->slot_taken[state.slot] = true;
+    (void)map_put(&native->boxes, str_from(box->id), box);
+    box_run(box);
+    return true;
+}
+
+static bool id_valid(const char *id)
+{
+    return id[0] && strlen(id) < LIMIT_ID_BYTES && id[strspn(id, "abcdefghijklmnopqrstuvwxyz0123456789")] == '\0';
+}
+
+static void sweep_orphan(void *context, const char *id)
+{
+    struct native *native = context;
+
+    if (id_valid(id) && !box_find(native, id))
+        sweep(native, id);
+}
+
+static bool find_again(struct native *native, struct err *err)
+{
+    int fd = openat(native->sandboxes_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    auto_free char(*left)[LIMIT_ID_BYTES] = NULL;
+    size_t left_count = 0;
+
+    if (!dir) {
+        (void)err_sys(err, "read sandboxes");
+        fd_close(&fd);
+        return false;
+    }
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        struct err why;
+        if (!id_valid(entry->d_name) || adopt(native, entry->d_name, &why))
+            continue;
+        log_info("native: sandbox %s cannot be taken over: %s", entry->d_name, err_text(&why));
+        left = mem_grow(left, (left_count + 1) * sizeof *left);
+        (void)snprintf(left[left_count++], LIMIT_ID_BYTES, "%s", entry->d_name);
+    }
+    (void)closedir(dir);
+    /* After all that live have their slots. */
+    for (size_t i = 0; i < left_count; i++)
+        sweep(native, left[i]);
+    cgroups_walk(native->cgroups, sweep_orphan, native);
+    return true;
+}
+
+bool native_enter_mount_namespace(struct err *err)
+{
+    if (unshare(CLONE_NEWNS) < 0)
+        return err_sys(err, "make a mount namespace");
+    if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+        return err_sys(err, "make the mount namespace private");
+    return true;
+}
+
+struct driver *native_driver_new(struct loop *loop, const struct native_config *config, struct err *err)
+{
+    struct native *native = NEW(struct native);
+
+    native->driver.ops = &native_ops;
+    native->loop = loop;
+    native->uid_base = config->uid_base ? config->uid_base : NATIVE_UID_BASE;
+    native->fail_at = config->fail_at;
+    native->data_fd = native->layers_fd = native->sandboxes_fd = native->trash_fd = -1;
+    native->guestd_fd = native->netns_fd = native->mounts.scratch_fd = -1;
+    map_init(&native->boxes);
+    if (native->uid_base < NATIVE_UIDS || native->uid_base > INT32_MAX - SLOTS * NATIVE_UIDS) {
+        (void)err_set(err, ERR_INVALID, "user ids for sandboxes cannot start at %" PRIu32, native->uid_base);
+        goto failed;
+    }
+    if (!open_dirs(native, config->data_fd, err) || !state_boot_id(native->boot_id, err) ||
+        !seccomp_guest_filter(&native->filter, err) || !seal_guestd(native, config->guestd_fd, err) ||
+        !open_cgroups(native, err) || !mounts_open(native->data_fd, &native->mounts, err))
+        goto failed;
+    native->mounts.old_overlay = config->old_overlay;
+    native->netns_fd = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+    if (native->netns_fd < 0) {
+        (void)err_sys(err, "open our own network namespace");
+        goto failed;
+    }
+    raise_host_limit("/proc/sys/fs/inotify/max_user_instances", HOST_INOTIFY_INSTANCES);
+    raise_host_limit("/proc/sys/fs/inotify/max_user_watches", HOST_INOTIFY_WATCHES);
+    native->trash = trash_new(loop, native->trash_fd);
+    if (find_again(native, err))
+        return &native->driver;
+failed:
+    (void)err_wrap(err, "native driver");
+    native_free(&native->driver);
+    return NULL;
+}
+
+void native_fail_at(struct driver *driver, enum native_step step)
+{
+    native_of(driver)->fail_at = step;
+}
+
+int native_pid_of(struct driver *driver, const char *id)
+{
+    struct box *box = box_find(native_of(driver), id);
+
+    return box && box->pid ? box->pid : -1;
+}

@@ -1,0 +1,75 @@
+/*
+ * native.h - sandboxes made of namespaces: the driver that keeper owns.
+ *
+ * Below the data directory, all of it 0700 and root's:
+ *   layers/<64 hex>/        what sandboxes are made of (image/ puts it there)
+ *   sandboxes/<id>/         upper/, work/, guestlink.sock and state of one sandbox
+ *   trash/                  what is being deleted
+ *   mnt/                    mount point of a small tmpfs that only keeper's mount namespace shows
+ *
+ * Where      Root, one thread, in a mount namespace of its own (native_enter_mount_namespace()).
+ * Failure    A start that fails at any step leaves nothing behind. Killed at any moment, the next driver finds what
+ *            runs and clears away what was half-made.
+ */
+#ifndef ISOLATION_NATIVE_H
+#define ISOLATION_NATIVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+#include "io/loop.h"
+#include "isolation/driver.h"
+
+/* In the order a start meets them; a test names one to make the start fail there. */
+enum native_step {
+    NATIVE_NOWHERE, /* the default: nothing fails on purpose */
+    NATIVE_AT_RECORD,
+    NATIVE_AT_CGROUP,
+    NATIVE_AT_LINK,
+    NATIVE_AT_CLONE,
+    NATIVE_AT_MAPS,
+    NATIVE_AT_OVERLAY,
+    NATIVE_AT_DEVICES,
+    NATIVE_AT_HOLD,
+    NATIVE_AT_GO,
+    NATIVE_AT_CHILD_ROOT, /* from here on inside the sandbox */
+    NATIVE_AT_CHILD_PROC,
+    NATIVE_AT_CHILD_MASK,
+    NATIVE_AT_CHILD_PIVOT,
+    NATIVE_AT_CHILD_NETWORK,
+    NATIVE_AT_CHILD_CAPABILITIES,
+    NATIVE_AT_CHILD_SECCOMP,
+    NATIVE_AT_CHILD_EXEC,
+    NATIVE_AT_CONNECT, /* and outside again */
+    NATIVE_STEP_COUNT,
+};
+
+/*
+ * Sandbox s has the user ids base + s * 65536 and the 65535 after them. The default lies above what systemd gives to
+ * containers (up to 0x6fffffff), below the signed 32-bit border, and nobody is known to hand it out.
+ */
+#define NATIVE_UID_BASE 0x70000000u
+enum { NATIVE_UIDS = 65536 };
+
+struct native_config {
+    int data_fd;             /* the data directory; borrowed */
+    int guestd_fd;           /* the guestd program, static, open for reading; read whole by native_driver_new() */
+    uint32_t uid_base;       /* 0: NATIVE_UID_BASE. Two servers on one machine should not share it. */
+    enum native_step fail_at; /* for tests */
+    bool old_overlay;         /* for tests: mount the way kernels before 6.15 need it */
+};
+
+/* A private copy of the mount table, before anything is mounted: what we mount shows nowhere else. */
+bool native_enter_mount_namespace(struct err *err) must_use;
+
+/* Finds again what runs, clears away what does not, and is ready. */
+struct driver *native_driver_new(struct loop *loop, const struct native_config *config, struct err *err) must_use;
+
+/* For tests: the step at which the next starts fail. */
+void native_fail_at(struct driver *driver, enum native_step step);
+/* The host's process id of a sandbox's guestd, or -1; for tests and doctor. */
+int native_pid_of(struct driver *driver, const char *id);
+
+#endif

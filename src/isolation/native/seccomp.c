@@ -1,0 +1,230 @@
+/*
+ * Theory of operation: whatever is not in the tables is answered with EPERM, or with ENOSYS where it is newer than the
+ * list, so that a library which tries a new call first falls back to the old one. libseccomp turns the tables into BPF;
+ * a few instructions of our own stand before it, for what libseccomp cannot say.
+ *
+ * What the filter is not for: a guest's root has no capability outside its user namespace, so most of what is refused
+ * here would fail anyway. The filter takes away code of the kernel that has had holes and that no ordinary program
+ * needs (bpf, io_uring, userfaultfd, keyrings), and calls whose effect is not confined by namespaces.
+ *
+ * clone3 is allowed although its flags cannot be read here (they sit in memory). A new user namespace is refused by
+ * max_user_namespaces=0 inside, and every other namespace needs CAP_SYS_ADMIN, which is not in the bounding set.
+ */
+#include "isolation/native/seccomp.h"
+
+#include <errno.h>
+#include <linux/sched.h>
+#include <linux/seccomp.h>
+#include <seccomp.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/personality.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/mem.h"
+
+struct call_group {
+    const char *reason;
+    const char *names; /* separated by blanks; a name this architecture does not have is skipped */
+};
+
+static const struct call_group allowed[] = {
+    { "files and directories: what a guest may reach is decided by its mounts and the file modes in them",
+      "access chdir chmod chown close close_range creat dup dup2 dup3 faccessat faccessat2 fadvise64 fallocate "
+      "fchdir fchmod fchmodat fchmodat2 fchown fchownat fcntl fdatasync fgetxattr flistxattr flock fremovexattr "
+      "fsetxattr fstat fstatfs fsync ftruncate futimesat getcwd getdents getdents64 getxattr getxattrat lchown "
+      "lgetxattr link linkat listxattr listxattrat llistxattr lremovexattr lseek lsetxattr lstat mkdir mkdirat mknod "
+      "mknodat newfstatat open openat openat2 read readlink readlinkat removexattr removexattrat rename renameat "
+      "renameat2 rmdir setxattr setxattrat stat statfs statx symlink symlinkat sync sync_file_range syncfs truncate "
+      "umask unlink unlinkat utime utimensat utimes" },
+    { "reading and writing",
+      "copy_file_range pread64 preadv preadv2 pwrite64 pwritev pwritev2 readahead readv sendfile splice tee vmsplice "
+      "write writev" },
+    { "waiting",
+      "epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd eventfd2 "
+      "futex futex_requeue futex_wait futex_waitv futex_wake poll ppoll pselect6 select signalfd signalfd4 "
+      "timerfd_create timerfd_gettime timerfd_settime" },
+    { "watching files; the number of instances is limited inside the user namespace",
+      "inotify_add_watch inotify_init inotify_init1 inotify_rm_watch" },
+    { "memory of its own",
+      "brk cachestat madvise map_shadow_stack membarrier memfd_create memfd_secret mincore mlock mlock2 mlockall mmap "
+      "mprotect mremap mseal msync munlock munlockall munmap pkey_alloc pkey_free pkey_mprotect process_madvise "
+      "remap_file_pages" },
+    { "placement of its memory: numactl, databases and numpy ask for it",
+      "get_mempolicy mbind set_mempolicy set_mempolicy_home_node" },
+    { "pipes, sockets and terminals; families of sockets are checked below",
+      "accept accept4 bind connect getpeername getsockname getsockopt listen pipe pipe2 recvfrom recvmmsg recvmsg "
+      "sendmmsg sendmsg sendto setsockopt shutdown socketpair" },
+    { "processes and threads: namespace flags of clone are checked below",
+      "arch_prctl capget capset clone3 execve execveat exit exit_group fork getcpu getegid geteuid getgid getgroups "
+      "getpgid getpgrp getpid getppid getpriority getresgid getresuid getrlimit getrusage getsid gettid getuid kill "
+      "pidfd_getfd pidfd_open pidfd_send_signal prctl prlimit64 rseq set_robust_list get_robust_list set_tid_address "
+      "setfsgid setfsuid setgid setgroups setpgid setpriority setregid setresgid setresuid setreuid setrlimit setsid "
+      "setuid tgkill tkill vfork wait4 waitid" },
+    { "scheduling, within the CPU limit of the cgroup",
+      "ioprio_get ioprio_set sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr "
+      "sched_getparam sched_getscheduler sched_rr_get_interval sched_setaffinity sched_setattr sched_setparam "
+      "sched_setscheduler sched_yield" },
+    { "signals and timers",
+      "alarm getitimer pause restart_syscall rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn "
+      "rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo setitimer sigaltstack timer_create timer_delete "
+      "timer_getoverrun timer_gettime timer_settime" },
+    { "time: read and wait; setting the clock is not in the list",
+      "clock_getres clock_gettime clock_nanosleep gettimeofday nanosleep time times" },
+    { "debuggers and profilers of its own processes: the pid and user namespaces are the border",
+      "kcmp process_vm_readv process_vm_writev ptrace" },
+    { "System V and POSIX queues, in an IPC namespace of its own",
+      "mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv msgsnd semctl semget "
+      "semop semtimedop shmat shmctl shmdt shmget" },
+    { "asynchronous I/O of the old kind, which databases use; io_uring is left out for its record of holes",
+      "io_cancel io_destroy io_getevents io_pgetevents io_setup io_submit" },
+    { "giving up power: browsers and sudo-like programs confine themselves further",
+      "landlock_add_rule landlock_create_ruleset landlock_restrict_self seccomp" },
+    { "devices it can open: terminals, null, random; see the prologue for what is refused", "ioctl" },
+    { "what the machine is called, how it is, and its randomness", "getrandom sysinfo uname" },
+    { "chroot: CAP_SYS_CHROOT is in the bounding set, and the mount namespace is the border", "chroot" },
+};
+
+/* Newer than most C libraries, tried first and fallen back from; EPERM would be taken for a verdict on the arguments. */
+static const struct call_group absent[] = {
+    { "new ways to ask for what the list above has", "statmount listmount lsm_get_self_attr lsm_list_modules "
+      "lsm_set_self_attr uretprobe" },
+    { "io_uring: libuv and others try it and then use epoll", "io_uring_setup io_uring_enter io_uring_register" },
+};
+
+/* With conditions: one row, one allowed combination. */
+struct checked_call {
+    const char *name;
+    const char *reason;
+    unsigned argument;
+    uint64_t mask, value; /* allowed where (argument & mask) == value */
+};
+
+#define NAMESPACE_FLAGS                                                                                          \
+    (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP | \
+     CLONE_NEWTIME)
+/* clone() has the exit signal in its low byte, CLONE_NEWTIME is one of those bits: for clone it is no flag. */
+#define CLONE_MASK (NAMESPACE_FLAGS & ~0xffull)
+#define WHOLE      0xffffffffull
+
+static const struct checked_call checked[] = {
+    { "clone", "threads and processes, no namespaces", 0, CLONE_MASK, 0 },
+    { "unshare", "its file table or working directory, no namespaces", 0, NAMESPACE_FLAGS, 0 },
+    { "personality", "ask", 0, WHOLE, 0xffffffff },
+    { "personality", "plain Linux", 0, WHOLE, PER_LINUX },
+    { "personality", "setarch linux32, as package builds do", 0, WHOLE, PER_LINUX32 },
+    { "personality", "gdb and setarch -R switch address randomisation off for a child", 0, WHOLE, ADDR_NO_RANDOMIZE },
+    { "personality", "2.6 version number for old programs", 0, WHOLE, UNAME26 },
+    { "socket", "local sockets", 0, WHOLE, AF_UNIX },
+    { "socket", "IPv4", 0, WHOLE, AF_INET },
+    { "socket", "IPv6", 0, WHOLE, AF_INET6 },
+    /* Of the network namespace with lo alone; glibc's getaddrinfo and `ip` ask it about addresses. */
+    { "socket", "netlink", 0, WHOLE, AF_NETLINK },
+};
+
+enum {
+    LAST_KNOWN_CALL = 462, /* mseal, Linux 6.10; since 5.0 the numbers are the same on all architectures */
+    FILTER_ROOM = 4096,    /* instructions; BPF_MAXINSNS */
+};
+
+#define REFUSE(number) BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (number))
+#define LOW_HALF(index) (offsetof(struct seccomp_data, args) + (index) * sizeof(uint64_t))
+
+/*
+ * The kernel reads the low 32 bits of an ioctl's number, libseccomp's "not equal" compares all 64: with it a set high
+ * bit would slip past (CVE-2019-10063). TIOCSTI and TIOCLINUX put text into a terminal's input as if somebody had typed
+ * it, which is how a program run with less power through su or sudo takes over the shell it was started from.
+ */
+static const struct sock_filter prologue[] = {
+    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+    BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, LAST_KNOWN_CALL, 0, 1),
+    REFUSE(ENOSYS),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 0, 4),
+    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, LOW_HALF(1)),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, TIOCSTI, 1, 0),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, TIOCLINUX, 0, 1),
+    REFUSE(EPERM),
+};
+
+static bool add_names(scmp_filter_ctx filter, uint32_t action, const struct call_group *groups, size_t count,
+                      struct err *err)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct str rest = str_from(groups[i].names), name;
+        while (rest.len && str_cut(&rest, ' ', &name)) {
+            char text[64];
+            if (!str_to_path(name, text, sizeof text, err))
+                return err_wrap(err, "a name in the seccomp list");
+            int number = seccomp_syscall_resolve_name(text);
+            if (number == __NR_SCMP_ERROR || number < 0)
+                continue; /* not on this architecture, or newer than this libseccomp: refused like all the rest */
+            int failed = seccomp_rule_add(filter, action, number, 0);
+            if (failed)
+                return err_sys_num(err, -failed, "seccomp rule for %s", text);
+        }
+    }
+    return true;
+}
+
+static bool add_checked(scmp_filter_ctx filter, struct err *err)
+{
+    for (size_t i = 0; i < COUNT_OF(checked); i++) {
+        int number = seccomp_syscall_resolve_name(checked[i].name);
+        int failed =
+            seccomp_rule_add(filter, SCMP_ACT_ALLOW, number, 1,
+                             SCMP_CMP(checked[i].argument, SCMP_CMP_MASKED_EQ, checked[i].mask, checked[i].value));
+        if (failed)
+            return err_sys_num(err, -failed, "seccomp rule for %s", checked[i].name);
+    }
+    return true;
+}
+
+/* libseccomp writes the program to a descriptor only. */
+static bool export(scmp_filter_ctx filter, struct sock_fprog *out, struct err *err)
+{
+    auto_close int fd = memfd_create("seccomp", MFD_CLOEXEC);
+    auto_free char *bytes = NULL;
+    size_t len;
+
+    if (fd < 0)
+        return err_sys(err, "memfd_create");
+    int failed = seccomp_export_bpf(filter, fd);
+    if (failed)
+        return err_sys_num(err, -failed, "export the seccomp filter");
+    if (lseek(fd, 0, SEEK_SET) < 0)
+        return err_sys(err, "rewind");
+    if (!fd_read_all(fd, FILTER_ROOM * sizeof(struct sock_filter), &bytes, &len, err))
+        return false;
+    size_t count = COUNT_OF(prologue) + len / sizeof(struct sock_filter);
+    if (count > FILTER_ROOM)
+        return err_set(err, ERR_INTERNAL, "the seccomp filter is too long");
+    /* Jumps in BPF are relative, so the program behind the prologue works where it is. */
+    out->filter = mem_new(count * sizeof(struct sock_filter));
+    out->len = (unsigned short)count;
+    memcpy(out->filter, prologue, sizeof prologue);
+    memcpy(out->filter + COUNT_OF(prologue), bytes, len);
+    return true;
+}
+
+bool seccomp_guest_filter(struct sock_fprog *out, struct err *err)
+{
+    scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(EPERM));
+
+    if (!filter)
+        return err_set(err, ERR_INTERNAL, "libseccomp does not start");
+    /* 32-bit programs: no entry point for them, as on a kernel without IA32 emulation. */
+    (void)seccomp_attr_set(filter, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_ERRNO(ENOSYS));
+    /* A binary tree instead of a list: six comparisons a call instead of two hundred. Older ones have the list. */
+    (void)seccomp_attr_set(filter, SCMP_FLTATR_CTL_OPTIMIZE, 2);
+    bool fine = add_names(filter, SCMP_ACT_ALLOW, allowed, COUNT_OF(allowed), err) &&
+                add_names(filter, SCMP_ACT_ERRNO(ENOSYS), absent, COUNT_OF(absent), err) && add_checked(filter, err) &&
+                export(filter, out, err);
+    seccomp_release(filter);
+    return fine || err_wrap(err, "compile the guests' seccomp filter");
+}

@@ -1,0 +1,110 @@
+#include "isolation/native/state.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/mem.h"
+
+enum { STATE_BYTES = 256, STAT_BYTES = 4096 };
+
+#define FORMAT_LINE "cloister-sandbox 1"
+
+void state_print(struct buf *out, const struct state *state)
+{
+    /* Of the same length whatever the numbers are, so that the second write covers the first. */
+    buf_format(out, "%s\nboot %-36s\nslot %010" PRIu32 "\npid %010d\nstart %020" PRIu64 "\n", FORMAT_LINE, state->boot_id,
+               state->slot, state->pid, state->start_time);
+}
+
+static bool number_line(struct str *text, struct str key, uint64_t max, uint64_t *out)
+{
+    struct str line;
+
+    return str_cut(text, '\n', &line) && str_skip(&line, key) && str_to_u64(line, max, out);
+}
+
+bool state_parse(struct str text, struct state *out, struct err *err)
+{
+    struct state parsed = { 0 };
+    struct str line;
+    uint64_t slot, pid;
+
+    if (!str_cut(&text, '\n', &line) || !str_eq(line, STR(FORMAT_LINE)) || !str_cut(&text, '\n', &line) ||
+        !str_skip(&line, STR("boot ")) || line.len >= sizeof parsed.boot_id ||
+        !number_line(&text, STR("slot "), UINT32_MAX, &slot) || !number_line(&text, STR("pid "), INT32_MAX, &pid) ||
+        !number_line(&text, STR("start "), UINT64_MAX, &parsed.start_time) || text.len)
+        return err_set(err, ERR_INVALID, "the state of a sandbox does not parse");
+    line = str_trim(line);
+    memcpy(parsed.boot_id, line.at, line.len);
+    parsed.slot = (uint32_t)slot;
+    parsed.pid = (pid_t)pid;
+    *out = parsed;
+    return true;
+}
+
+bool state_write(int fd, const struct state *state, struct err *err)
+{
+    auto_buf struct buf text = buf_make(NULL, STATE_BYTES);
+
+    state_print(&text, state);
+    if (text.overflowed)
+        return err_set(err, ERR_INTERNAL, "the state of a sandbox is too long");
+    if (pwrite(fd, text.data, text.len, 0) != (ssize_t)text.len)
+        return err_sys(err, "write the state of a sandbox");
+    return true;
+}
+
+bool state_read(int sandbox_fd, struct state *out, struct err *err)
+{
+    auto_free char *text = NULL;
+    size_t len;
+
+    return fd_read_file(sandbox_fd, "state", STATE_BYTES, &text, &len, err) && state_parse(str_of(text, len), out, err);
+}
+
+bool state_start_time(struct str stat_line, uint64_t *out_ticks)
+{
+    struct str word;
+
+    /* The second field is the program's name in brackets, and may itself hold blanks and brackets: the last one ends it. */
+    const char *end = stat_line.len ? memrchr(stat_line.at, ')', stat_line.len) : NULL;
+    if (!end)
+        return false;
+    struct str rest = str_of(end + 1, (size_t)(stat_line.at + stat_line.len - end - 1));
+    if (!str_skip(&rest, STR(" ")))
+        return false;
+    for (int field = 3; field <= 22; field++)
+        if (!rest.len || !str_cut(&rest, ' ', &word))
+            return false;
+    return str_to_u64(word, UINT64_MAX, out_ticks);
+}
+
+bool state_process_start_time(pid_t pid, uint64_t *out_ticks, struct err *err)
+{
+    auto_free char *text = NULL;
+    char path[32];
+    size_t len;
+
+    (void)snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    if (!fd_read_file(AT_FDCWD, path, STAT_BYTES, &text, &len, err))
+        return false;
+    if (!state_start_time(str_of(text, len), out_ticks))
+        return err_set(err, ERR_INTERNAL, "%s does not parse", path);
+    return true;
+}
+
+bool state_boot_id(char out_id[BOOT_ID_BYTES], struct err *err)
+{
+    auto_free char *text = NULL;
+    size_t len;
+
+    if (!fd_read_file(AT_FDCWD, "/proc/sys/kernel/random/boot_id", BOOT_ID_BYTES, &text, &len, err))
+        return false;
+    text[strcspn(text, "\n")] = '\0';
+    (void)snprintf(out_id, BOOT_ID_BYTES, "%s", text);
+    return true;
+}

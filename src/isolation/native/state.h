@@ -1,0 +1,40 @@
+/*
+ * state.h - what is written down about a sandbox, so that the next keeper finds it again.
+ *
+ * One small file, sandboxes/<id>/state. It is made before the process is and completed after: a record without a pid
+ * means that a start was under way. Written in place with one write(2), which a kill cannot cut in two; a power cut
+ * can, but no sandbox survives that, and what does not parse is swept like what does not run.
+ */
+#ifndef ISOLATION_NATIVE_STATE_H
+#define ISOLATION_NATIVE_STATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/attr.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/str.h"
+
+enum { BOOT_ID_BYTES = 40 };
+
+struct state {
+    char boot_id[BOOT_ID_BYTES]; /* of the boot it was written in: pids start anew with each */
+    uint32_t slot;
+    pid_t pid;           /* 0: not yet */
+    uint64_t start_time; /* field 22 of /proc/<pid>/stat */
+};
+
+void state_print(struct buf *out, const struct state *state);
+bool state_parse(struct str text, struct state *out, struct err *err) must_use;
+
+bool state_write(int fd, const struct state *state, struct err *err) must_use;
+bool state_read(int sandbox_fd, struct state *out, struct err *err) must_use;
+
+/* Field 22, which together with the pid names a process for as long as the machine is up. */
+bool state_start_time(struct str stat_line, uint64_t *out_ticks) must_use;
+bool state_process_start_time(pid_t pid, uint64_t *out_ticks, struct err *err) must_use;
+bool state_boot_id(char out_id[BOOT_ID_BYTES], struct err *err) must_use;
+
+#endif

@@ -1,0 +1,29 @@
+/*
+ * trash.h - deleting what guests leave behind, out of everybody's way.
+ *
+ * A guest can make a tree of any size and depth. It is moved into trash/ with one rename and deleted by a child process
+ * at the lowest priority. Killed at any moment, the next one goes on.
+ */
+#ifndef ISOLATION_NATIVE_TRASH_H
+#define ISOLATION_NATIVE_TRASH_H
+
+#include <stdbool.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+#include "io/loop.h"
+
+struct trash;
+
+/* trash_fd stays the caller's and outlives the trash. What is in there already is deleted first. */
+struct trash *trash_new(struct loop *loop, int trash_fd) must_use;
+void trash_free(struct trash *trash); /* ends the child */
+
+bool trash_add(struct trash *trash, int dir_fd, const char *name, struct err *err) must_use;
+/* Nothing is left in there and no child runs; for tests. */
+bool trash_idle(const struct trash *trash);
+
+/* Deletes everything in the directory, here and now. */
+bool trash_empty(int trash_fd, struct err *err) must_use;
+
+#endif

@@ -1,0 +1,277 @@
+/*
+ * init.c - stands in for guestd in the tests of the native driver.
+ *
+ * Pid 1 of a sandbox, static. Accepts on guestlink (descriptor 3), reads one command line a connection and answers with
+ * text until it closes. It has no business being robust: it runs in a test and nowhere else.
+ */
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <net/if.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int out_fd;
+static char **arguments;
+
+static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void say(const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    vdprintf(out_fd, format, args);
+    va_end(args);
+}
+
+static void say_file(const char *label, const char *path)
+{
+    char text[8192];
+    int fd = open(path, O_RDONLY);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+
+    if (n < 0) {
+        say("%s: %s\n", label, strerror(errno));
+    } else {
+        text[n] = '\0';
+        say("%s: %s%s", label, text, n && text[n - 1] == '\n' ? "" : "\n");
+    }
+    if (fd >= 0)
+        close(fd);
+}
+
+static void say_result(const char *label, long result)
+{
+    say("%s: %s\n", label, result < 0 ? strerrorname_np(errno) : "ok");
+}
+
+static void say_names(const char *label, const char *path)
+{
+    DIR *dir = opendir(path);
+
+    say("%s:", label);
+    for (struct dirent *entry; dir && (entry = readdir(dir));)
+        if (entry->d_name[0] != '.')
+            say(" %s", entry->d_name);
+    say("\n");
+    if (dir)
+        closedir(dir);
+}
+
+static void facts(void)
+{
+    char name[65];
+
+    say("pid: %d\n", getpid());
+    say("uid: %d\n", getuid());
+    say("sid: %d\n", getsid(0));
+    for (char **argument = arguments; *argument; argument++)
+        say("argument: %s\n", *argument);
+    gethostname(name, sizeof name);
+    say("hostname: %s\n", name);
+    say_names("proc", "/proc");
+    say_names("descriptors", "/proc/self/fd");
+    say_names("dev", "/dev");
+    say_names("sys", "/sys");
+    say_file("uid_map", "/proc/self/uid_map");
+    say_file("gid_map", "/proc/self/gid_map");
+    say_file("status", "/proc/self/status");
+    say_file("mounts", "/proc/self/mountinfo");
+    say_file("keys", "/proc/keys");
+    say_file("max_user_namespaces", "/proc/sys/user/max_user_namespaces");
+    struct if_nameindex *interfaces = if_nameindex();
+    say("interfaces:");
+    for (struct if_nameindex *at = interfaces; at && at->if_name; at++)
+        say(" %s", at->if_name);
+    say("\n");
+    struct stat st;
+    say_result("stat /dev/null", stat("/dev/null", &st));
+    say("owner of /dev/null: %d\n", st.st_uid);
+    say("/proc/1/exe: %s\n", readlink("/proc/1/exe", name, sizeof name) > 0 ? "a link" : strerrorname_np(errno));
+}
+
+static void attempts(void)
+{
+    struct ifreq request = { .ifr_name = "lo" };
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+
+    ioctl(fd, SIOCGIFFLAGS, &request);
+    say("lo: %s\n", request.ifr_flags & IFF_UP ? "up" : "down");
+    close(fd);
+    say_result("mount", mount("none", "/tmp", "tmpfs", 0, NULL));
+    say_result("umount", umount2("/proc/keys", MNT_DETACH));
+    say_result("unshare user", unshare(CLONE_NEWUSER));
+    say_result("unshare mount", unshare(CLONE_NEWNS));
+    struct {
+        unsigned long long flags, rest[10];
+    } args = { .flags = CLONE_NEWUSER };
+    long cloned = syscall(SYS_clone3, &args, sizeof args);
+    if (cloned == 0)
+        _exit(0);
+    say_result("clone3 user", cloned);
+    say_result("setns", setns(0, 0));
+    say_result("bpf", syscall(SYS_bpf, 0, NULL, 0));
+    say_result("io_uring", syscall(SYS_io_uring_setup, 0, NULL));
+    say_result("unknown call", syscall(9999));
+    say_result("reboot", syscall(SYS_reboot, 0, 0, 0, 0));
+    say_result("TIOCSTI", ioctl(0, TIOCSTI, "x"));
+    say_result("TIOCSTI high", syscall(SYS_ioctl, 0, 0x100000000ul | TIOCSTI, "x"));
+    say_result("AF_ALG", socket(AF_ALG, SOCK_SEQPACKET, 0));
+    say_result("AF_PACKET", socket(AF_PACKET, SOCK_RAW, 0));
+    say_result("mknod", mknod("/tmp/disk", S_IFBLK | 0666, makedev(254, 0)));
+    struct statvfs status = { 0 };
+    statvfs("/proc/sys", &status);
+    say("proc/sys: %s\n", status.f_flag & ST_RDONLY ? "read-only" : "writable");
+    say_result("write sysrq", open("/proc/sysrq-trigger", O_RDONLY));
+    say_result("write exe", open("/proc/self/exe", O_WRONLY));
+    say_result("write dev", open("/dev/new", O_WRONLY | O_CREAT, 0600));
+    say_result("write null", open("/dev/null", O_WRONLY));
+    say_result("open tty", open("/dev/tty", O_RDWR));
+    say_result("open ptmx", open("/dev/ptmx", O_RDWR | O_NOCTTY));
+    say_result("raise namespaces", open("/proc/sys/user/max_user_namespaces", O_WRONLY));
+    say_result("chroot", chroot("/"));
+    say_result("setuid", syscall(SYS_setresuid, 0, 0, 0));
+    say_result("swapon", syscall(SYS_swapon, "/x", 0));
+}
+
+static void write_files(void)
+{
+    int fd = open("/made", O_WRONLY | O_CREAT | O_TRUNC, 0644);
+
+    say_result("write /made", write(fd, "x", 1));
+    close(fd);
+    fd = open("/made-by-user", O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    say_result("chown", fchown(fd, 1000, 1000));
+    close(fd);
+    say_result("change a template's file", chmod("/etc/template-file", 0600));
+    struct stat st;
+    say_result("stat", stat("/etc/template-file", &st));
+    say("template file: %d:%d\n", st.st_uid, st.st_gid);
+}
+
+static void join_user_cgroup(void)
+{
+    for (int i = 1; arguments[i]; i++)
+        if (!strcmp(arguments[i], "--cgroup-fd") && write(atoi(arguments[i + 1]), "0", 1) < 0)
+            say("cannot join: %s\n", strerror(errno));
+}
+
+/* As many processes as the limit lets a child have. */
+static void count_forks(void)
+{
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        int count = 0;
+        join_user_cgroup();
+        for (;;) {
+            pid_t next = fork();
+            if (next == 0)
+                pause();
+            if (next < 0)
+                break;
+            count++;
+        }
+        say("forks: %d %s\n", count, strerrorname_np(errno));
+        kill(0, SIGKILL);
+    }
+    waitpid(pid, NULL, 0);
+}
+
+/* Touches memory until the limit kills it. */
+static void eat_memory(void)
+{
+    pid_t pid = fork();
+    int status;
+
+    if (pid == 0) {
+        join_user_cgroup();
+        for (int i = 0; i < 256; i++) {
+            char *at = malloc(1 << 20);
+            memset(at, 1, 1 << 20);
+        }
+        _exit(0);
+    }
+    waitpid(pid, &status, 0);
+    say("memory: %s\n", WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL ? "killed" : "had all it wanted");
+}
+
+static void listen_on(int port)
+{
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port),
+                                   .sin_addr = { htonl(INADDR_LOOPBACK) } };
+
+    if (bind(fd, (struct sockaddr *)&address, sizeof address) < 0 || listen(fd, 8) < 0) {
+        say("listen: %s\n", strerror(errno));
+        return;
+    }
+    if (fork() == 0) {
+        close(out_fd);
+        for (;;) {
+            int peer = accept(fd, NULL, NULL);
+            (void)!write(peer, "hello from inside", 17);
+            close(peer);
+        }
+    }
+    close(fd);
+    say("listening\n");
+}
+
+static void run(char *command)
+{
+    command[strcspn(command, "\n")] = '\0';
+    if (!strcmp(command, "facts"))
+        facts();
+    else if (!strcmp(command, "attempts"))
+        attempts();
+    else if (!strcmp(command, "write"))
+        write_files();
+    else if (!strcmp(command, "forks"))
+        count_forks();
+    else if (!strcmp(command, "memory"))
+        eat_memory();
+    else if (!strncmp(command, "listen ", 7))
+        listen_on(atoi(command + 7));
+    else if (!strcmp(command, "exit"))
+        _exit(0);
+    else if (!strcmp(command, "ping"))
+        say("pong\n");
+    else
+        say("what?\n");
+}
+
+int main(int argc, char **argv)
+{
+    (void)argc;
+    arguments = argv;
+    signal(SIGPIPE, SIG_IGN);
+    for (;;) {
+        char command[256] = { 0 };
+        out_fd = accept4(3, NULL, NULL, SOCK_CLOEXEC);
+        if (out_fd < 0)
+            return 1;
+        while (read(out_fd, command, sizeof command - 1) > 0) {
+            run(command);
+            say(".\n");
+            memset(command, 0, sizeof command);
+        }
+        close(out_fd);
+        while (waitpid(-1, NULL, WNOHANG) > 0)
+            ;
+    }
+}

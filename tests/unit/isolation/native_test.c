@@ -1,0 +1,625 @@
+#include "isolation/native/native.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/mem.h"
+#include "io/loop.h"
+#include "test.h"
+
+/* Set by main() from the command line: the static program that stands in for guestd. */
+static const char *init_path;
+
+static const char layer_id[] = "00000000000000000000000000000000000000000000000000000000000000aa";
+static const char upper_layer_id[] = "00000000000000000000000000000000000000000000000000000000000000bb";
+
+struct world {
+    char path[64];
+    int data_fd, guestd_fd;
+    struct loop *loop;
+    struct driver *driver;
+    char exited[LIMIT_ID_BYTES];
+    unsigned exits;
+};
+
+static struct plan a_plan(const char *id)
+{
+    struct plan plan = { .layer_count = 1, .memory_bytes = 64 << 20, .cpu_millis = 1000, .pids = 20 };
+
+    (void)snprintf(plan.id, sizeof plan.id, "%s", id);
+    (void)snprintf(plan.hostname, sizeof plan.hostname, "cloister");
+    memcpy(plan.layers[0], layer_id, sizeof layer_id);
+    return plan;
+}
+
+static void note_exit(void *context, const char *id)
+{
+    struct world *world = context;
+
+    (void)snprintf(world->exited, sizeof world->exited, "%s", id);
+    world->exits++;
+    loop_stop_soon(world->loop);
+}
+
+static void new_driver(struct world *world, bool old_overlay)
+{
+    struct err err;
+    struct native_config config = { .data_fd = world->data_fd, .guestd_fd = world->guestd_fd,
+                                    .old_overlay = old_overlay };
+
+    world->driver = native_driver_new(world->loop, &config, &err);
+    if (!world->driver)
+        fail_msg("%s", err_text(&err));
+    world->driver->exited = note_exit;
+    world->driver->exited_context = world;
+}
+
+static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
+{
+    (void)st;
+    (void)flag;
+    (void)ftw;
+    return remove(path);
+}
+
+static void make_layer(int data_fd, const char *id, const char *const *dirs, const char *file)
+{
+    char path[128];
+
+    (void)snprintf(path, sizeof path, "layers/%s", id);
+    assert_int_equal(mkdirat(data_fd, path, 0755), 0);
+    auto_close int fd = openat(data_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    for (; *dirs; dirs++)
+        assert_int_equal(mkdirat(fd, *dirs, 0755), 0);
+    auto_close int file_fd = openat(fd, file, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    assert_true(file_fd >= 0);
+}
+
+static int set_up(void **state)
+{
+    struct world *world = NEW(struct world);
+
+    (void)snprintf(world->path, sizeof world->path, "/var/tmp/cloister-test.XXXXXX");
+    assert_non_null(mkdtemp(world->path));
+    world->data_fd = open(world->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    world->guestd_fd = open(init_path, O_RDONLY | O_CLOEXEC);
+    assert_true(world->data_fd >= 0 && world->guestd_fd >= 0);
+    assert_int_equal(mkdirat(world->data_fd, "layers", 0700), 0);
+    make_layer(world->data_fd, layer_id, (const char *const[]){ "etc", "tmp", "proc", NULL }, "etc/template-file");
+    make_layer(world->data_fd, upper_layer_id, (const char *const[]){ "etc", NULL }, "etc/upper-file");
+    world->loop = loop_new();
+    new_driver(world, false);
+    *state = world;
+    return 0;
+}
+
+static void stop_on_timer(struct timer *timer)
+{
+    loop_stop_soon(timer->loop);
+}
+
+/* Lets the loop turn for a while: retries, trash. */
+static void turn(struct world *world, unsigned ms)
+{
+    struct timer timer = { 0 };
+
+    timer_set(&timer, world->loop, ms, stop_on_timer);
+    loop_run(world->loop);
+    timer_clear(&timer);
+}
+
+static unsigned count_names(int dir_fd, const char *path)
+{
+    unsigned count = 0;
+    int fd = openat(dir_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+
+    for (struct dirent *entry; dir && (entry = readdir(dir));)
+        count += entry->d_name[0] != '.';
+    if (dir)
+        (void)closedir(dir);
+    return count;
+}
+
+/* Anything left in a cgroup tree under this name? */
+static unsigned count_cgroups(const struct world *world)
+{
+    static const char *const trees[] = { "/sys/fs/cgroup", "/sys/fs/cgroup/pids", "/sys/fs/cgroup/cpu",
+                                         "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/memory" };
+    struct stat st;
+    char name[64];
+    unsigned count = 0;
+
+    assert_int_equal(fstat(world->data_fd, &st), 0);
+    (void)snprintf(name, sizeof name, "cloister.%jx.%jx", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
+    for (size_t i = 0; i < COUNT_OF(trees); i++) {
+        char command[300], line[300];
+        (void)snprintf(command, sizeof command, "find %s -path '*/%s/*' -type d 2>/dev/null", trees[i], name);
+        FILE *found = popen(command, "r");
+        while (found && fgets(line, sizeof line, found))
+            count++;
+        if (found)
+            (void)pclose(found);
+    }
+    return count;
+}
+
+static unsigned count_mounts(const char *needle)
+{
+    FILE *mounts = fopen("/proc/self/mountinfo", "re");
+    char line[4096];
+    unsigned count = 0;
+
+    while (mounts && fgets(line, sizeof line, mounts))
+        count += strstr(line, needle) != NULL;
+    if (mounts)
+        (void)fclose(mounts);
+    return count;
+}
+
+static bool has_children(void)
+{
+    siginfo_t info;
+
+    return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+}
+
+static void check_nothing_is_left(struct world *world)
+{
+    for (int i = 0; i < 500 && (count_names(world->data_fd, "trash") || count_cgroups(world) || has_children()); i++)
+        turn(world, 10);
+    assert_int_equal(count_names(world->data_fd, "sandboxes"), 0);
+    assert_int_equal(count_names(world->data_fd, "trash"), 0);
+    assert_int_equal(count_cgroups(world), 0);
+    assert_int_equal(count_mounts("overlay"), 0);
+    assert_false(has_children());
+}
+
+static int tear_down(void **state)
+{
+    struct world *world = *state;
+    struct held *held = NULL;
+    uint32_t count = 0;
+    struct err err;
+
+    if (world->driver && driver_list(world->driver, &held, &count, &err))
+        for (uint32_t i = 0; i < count; i++)
+            if (!driver_stop(world->driver, held[i].id, &err))
+                (void)fprintf(stderr, "%s\n", err_text(&err));
+    free(held);
+    for (int i = 0; i < 100 && world->driver && (count_names(world->data_fd, "trash") || count_cgroups(world)); i++)
+        turn(world, 10);
+    driver_free(world->driver);
+    loop_free(world->loop);
+    fd_close(&world->guestd_fd);
+    fd_close(&world->data_fd);
+    (void)nftw(world->path, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+    free(world);
+    return 0;
+}
+
+static int start(struct world *world, const struct plan *plan)
+{
+    struct started started;
+    struct err err;
+
+    if (!driver_start(world->driver, plan, &started, &err))
+        fail_msg("%s", err_text(&err));
+    return started.guestlink_fd;
+}
+
+/* Says a line to init and returns all it answers, until the line with a dot alone. */
+static char *ask(int fd, const char *command)
+{
+    char *text = mem_new(65536);
+    size_t len = 0;
+
+    assert_true(write(fd, command, strlen(command)) > 0);
+    while (len < 65535) {
+        struct pollfd waiting = { .fd = fd, .events = POLLIN };
+        if (poll(&waiting, 1, 20000) <= 0)
+            fail_msg("no answer to %s", command);
+        ssize_t n = read(fd, text + len, 65535 - len);
+        if (n <= 0)
+            break;
+        len += (size_t)n;
+        text[len] = '\0';
+        if (len >= 2 && !strcmp(text + len - 2, ".\n") && (len == 2 || text[len - 3] == '\n'))
+            break;
+    }
+    return text;
+}
+
+static void check_has(const char *text, const char *line)
+{
+    char whole[512];
+
+    (void)snprintf(whole, sizeof whole, "%s\n", line);
+    const char *at = strstr(text, whole);
+    if (!at || (at != text && at[-1] != '\n'))
+        fail_msg("no line '%s' in:\n%s", line, text);
+}
+
+static void a_sandbox_sees_itself_and_nothing_else(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+    auto_free char *text = ask(fd, "facts");
+
+    check_has(text, "pid: 1");
+    check_has(text, "uid: 0");
+    check_has(text, "sid: 1");
+    check_has(text, "hostname: cloister");
+    check_has(text, "interfaces: lo");
+    check_has(text, "sys:");
+    check_has(text, "owner of /dev/null: 0");
+    check_has(text, "max_user_namespaces: 0");
+    check_has(text, "argument: --link-fd");
+    check_has(text, "NoNewPrivs:\t0");
+    check_has(text, "Seccomp:\t2");
+    check_has(text, "CapBnd:\t00000000a80425fb");
+    check_has(text, "CapEff:\t00000000a80425fb");
+    check_has(text, "CapPrm:\t00000000a80425fb");
+    check_has(text, "CapInh:\t0000000000000000");
+    check_has(text, "CapAmb:\t0000000000000000");
+    check_has(text, "keys: "); /* covered: the host has some */
+    /* The first sandbox has the first range, and nothing inside is the host's user 0. */
+    check_has(text, "uid_map:          0 1879048192      65536");
+    check_has(text, "gid_map:          0 1879048192      65536");
+    /* Of processes it sees itself. */
+    const char *proc = strstr(text, "\nproc: ");
+    assert_non_null(proc);
+    for (const char *word = proc + 7; *word != '\n'; word += strspn(word, " ")) {
+        size_t len = strcspn(word, " \n");
+        if (word[strspn(word, "0123456789")] == ' ' && len)
+            assert_true(len == 1 && word[0] == '1');
+        word += len;
+    }
+    /* And of the host's file systems nothing: not the data directory, not even its path. */
+    assert_null(strstr(text, "/var/tmp"));
+    assert_null(strstr(text, "ext4"));
+}
+
+static void guestd_gets_its_descriptors_and_no_others(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+    auto_free char *text = ask(fd, "facts");
+    char *line = strstr(text, "\ndescriptors: ");
+
+    assert_non_null(line);
+    line[1 + strcspn(line + 1, "\n")] = '\0';
+    /* 0-2 null, 3 guestlink, 4.. one cgroup a tree, then the connection and the directory being read. */
+    unsigned highest = 0;
+    for (char *word = strtok(line + strlen("\ndescriptors: "), " "); word; word = strtok(NULL, " "))
+        highest = MAX(highest, (unsigned)atoi(word));
+    assert_true(highest <= 4 + 3 + 1);
+}
+
+static void what_a_guest_must_not_do_fails(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+    auto_free char *text = ask(fd, "attempts");
+
+    check_has(text, "lo: up");
+    check_has(text, "mount: EPERM");
+    check_has(text, "umount: EPERM");
+    check_has(text, "unshare user: EPERM");
+    check_has(text, "unshare mount: EPERM");
+    check_has(text, "clone3 user: ENOSPC");
+    check_has(text, "setns: EPERM");
+    check_has(text, "bpf: EPERM");
+    check_has(text, "io_uring: ENOSYS");
+    check_has(text, "unknown call: ENOSYS");
+    check_has(text, "reboot: EPERM");
+    check_has(text, "TIOCSTI: EPERM");
+    check_has(text, "TIOCSTI high: EPERM");
+    check_has(text, "AF_ALG: EPERM");
+    check_has(text, "AF_PACKET: EPERM");
+    check_has(text, "mknod: EPERM");
+    check_has(text, "proc/sys: read-only");
+    check_has(text, "raise namespaces: EACCES");
+    check_has(text, "write dev: EROFS");
+    check_has(text, "open tty: ENXIO"); /* it has no controlling terminal, and above all not keeper's */
+    check_has(text, "swapon: EPERM");
+    assert_null(strstr(text, "write exe: ok"));
+    /* And what it may. */
+    check_has(text, "write null: ok");
+    check_has(text, "open ptmx: ok");
+    check_has(text, "chroot: ok");
+}
+
+static void writes_go_to_the_upper_with_ids_from_zero(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    struct stat st;
+
+    memcpy(plan.layers[plan.layer_count++], upper_layer_id, sizeof upper_layer_id);
+    auto_close int fd = start(world, &plan);
+    auto_free char *text = ask(fd, "write");
+
+    check_has(text, "write /made: ok");
+    check_has(text, "chown: ok");
+    check_has(text, "change a template's file: ok");
+    check_has(text, "template file: 0:0");
+    assert_int_equal(fstatat(world->data_fd, "sandboxes/sandbox1/upper/made", &st, 0), 0);
+    assert_int_equal(st.st_uid, 0);
+    assert_int_equal(fstatat(world->data_fd, "sandboxes/sandbox1/upper/made-by-user", &st, 0), 0);
+    assert_int_equal(st.st_uid, 1000);
+    assert_int_equal(fstatat(world->data_fd, "sandboxes/sandbox1/upper/etc/template-file", &st, 0), 0);
+    assert_int_equal(st.st_mode & 07777, 0600);
+    char path[128];
+    (void)snprintf(path, sizeof path, "layers/%s/etc/template-file", layer_id);
+    assert_int_equal(fstatat(world->data_fd, path, &st, 0), 0);
+    assert_int_equal(st.st_mode & 07777, 0644);
+    assert_int_equal(st.st_uid, 0);
+}
+
+static void the_way_of_older_kernels_mounts_the_same_root(void **state)
+{
+    struct world *world = *state;
+
+    driver_free(world->driver);
+    new_driver(world, true);
+    writes_go_to_the_upper_with_ids_from_zero(state);
+    assert_int_equal(count_mounts("overlay"), 0); /* nothing stays attached */
+}
+
+static void limits_hold_processes_and_memory(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+    auto_free char *forks = ask(fd, "forks");
+
+    check_has(forks, "forks: 19 EAGAIN");
+    auto_free char *memory = ask(fd, "memory");
+    check_has(memory, "memory: killed");
+    /* guestd is outside the limits, so it still answers. */
+    auto_free char *text = ask(fd, "ping");
+    check_has(text, "pong");
+}
+
+struct dialed {
+    int fd;
+    struct err err;
+};
+
+static void take_dialed(void *context, int fd, const struct err *err)
+{
+    struct dialed *dialed = context;
+
+    dialed->fd = fd;
+    if (err)
+        dialed->err = *err;
+}
+
+static void dial_reaches_a_server_on_loopback_inside(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+    auto_free char *text = ask(fd, "listen 8080");
+    struct dialed dialed = { .fd = -1 };
+    struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(8080),
+                                   .sin_addr = { htonl(INADDR_LOOPBACK) } };
+    char said[64] = { 0 };
+    struct err err;
+    struct stat before, after;
+
+    check_has(text, "listening");
+    assert_int_equal(stat("/proc/self/ns/net", &before), 0);
+    driver_dial(world->driver, "sandbox1", take_dialed, &dialed);
+    assert_int_equal(stat("/proc/self/ns/net", &after), 0);
+    assert_true(before.st_ino == after.st_ino);
+    assert_true(dialed.fd >= 0);
+    assert_true(fcntl(dialed.fd, F_GETFL) & O_NONBLOCK);
+    assert_true(fd_set_nonblocking(dialed.fd, false, &err));
+    assert_int_equal(connect(dialed.fd, (struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(read(dialed.fd, said, sizeof said - 1), 17);
+    assert_string_equal(said, "hello from inside");
+    fd_close(&dialed.fd);
+    driver_dial(world->driver, "sandbox2", take_dialed, &dialed);
+    assert_int_equal(dialed.fd, -1);
+    assert_int_equal(dialed.err.kind, ERR_NOT_FOUND);
+}
+
+static void stop_ends_everything_and_leaves_nothing(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+    auto_free char *text = ask(fd, "listen 8080");
+    int pid = native_pid_of(world->driver, "sandbox1");
+    struct err err;
+
+    check_has(text, "listening");
+    assert_true(pid > 0);
+    assert_true(driver_stop(world->driver, "sandbox1", &err));
+    assert_int_equal(kill(pid, 0), -1);
+    assert_int_equal(world->exits, 1);
+    assert_string_equal(world->exited, "sandbox1");
+    assert_true(driver_stop(world->driver, "sandbox1", &err)); /* again is fine, and says nothing twice */
+    assert_int_equal(world->exits, 1);
+    check_nothing_is_left(world);
+}
+
+static void an_exit_from_inside_is_noticed(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+
+    assert_true(write(fd, "exit", 4) == 4);
+    loop_run(world->loop);
+    assert_int_equal(world->exits, 1);
+    assert_string_equal(world->exited, "sandbox1");
+    check_nothing_is_left(world);
+}
+
+static void a_start_that_fails_at_any_step_leaves_nothing(void **state)
+{
+    struct world *world = *state;
+
+    for (int step = NATIVE_NOWHERE + 1; step < NATIVE_STEP_COUNT; step++) {
+        struct plan plan = a_plan("sandbox1");
+        struct started started;
+        struct err err;
+        native_fail_at(world->driver, (enum native_step)step);
+        if (driver_start(world->driver, &plan, &started, &err))
+            fail_msg("step %d did not fail", step);
+        if (!strstr(err.message, "on purpose"))
+            fail_msg("step %d: %s", step, err_text(&err));
+        check_nothing_is_left(world);
+    }
+    assert_int_equal(world->exits, 0); /* what never ran does not exit */
+    native_fail_at(world->driver, NATIVE_NOWHERE);
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+}
+
+static void a_plan_that_cannot_work_is_refused(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    struct started started;
+    struct err err;
+
+    memset(plan.layers[0], 'c', 64);
+    assert_false(driver_start(world->driver, &plan, &started, &err));
+    assert_int_equal(err.kind, ERR_NOT_FOUND);
+    check_nothing_is_left(world);
+    plan = a_plan("../sandbox1");
+    assert_false(driver_start(world->driver, &plan, &started, &err));
+    assert_int_equal(err.kind, ERR_INVALID);
+    plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+    assert_false(driver_start(world->driver, &plan, &started, &err));
+    assert_int_equal(err.kind, ERR_CONFLICT);
+}
+
+static void the_next_driver_finds_what_runs(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    struct held *held = NULL;
+    uint32_t count;
+    struct err err;
+    auto_close int fd = start(world, &plan);
+    int pid = native_pid_of(world->driver, "sandbox1");
+
+    driver_free(world->driver);
+    world->driver = NULL;
+    assert_int_equal(kill(pid, 0), 0);
+    new_driver(world, false);
+    assert_true(driver_list(world->driver, &held, &count, &err));
+    assert_int_equal(count, 1);
+    assert_string_equal(held[0].id, "sandbox1");
+    free(held);
+    assert_int_equal(native_pid_of(world->driver, "sandbox1"), pid);
+    auto_free char *text = ask(fd, "ping");
+    check_has(text, "pong");
+    /* A second one does not get the first one's ids. */
+    plan = a_plan("sandbox2");
+    auto_close int second = start(world, &plan);
+    auto_free char *facts = ask(second, "facts");
+    check_has(facts, "uid_map:          0 1879113728      65536");
+    assert_true(driver_stop(world->driver, "sandbox1", &err));
+    assert_true(driver_stop(world->driver, "sandbox2", &err));
+    check_nothing_is_left(world);
+}
+
+/* kill -9 in the middle of a start, as the next driver finds it: a record, cgroups, perhaps a process. */
+static void the_next_driver_sweeps_what_was_half_made(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+    int pid = native_pid_of(world->driver, "sandbox1");
+    struct err err;
+
+    driver_free(world->driver);
+    world->driver = NULL;
+    /* As if the pid had not been written yet. */
+    assert_true(fd_write_file(world->data_fd, "sandboxes/sandbox1/state", STR("cloister-sandbox 1\ngarbage"), &err));
+    new_driver(world, false);
+    assert_int_equal(native_pid_of(world->driver, "sandbox1"), -1);
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status));
+    check_nothing_is_left(world);
+    /* A cgroup whose directory is gone. */
+    auto_close int again = start(world, &plan);
+    pid = native_pid_of(world->driver, "sandbox1");
+    driver_free(world->driver);
+    world->driver = NULL;
+    assert_int_equal(renameat(world->data_fd, "sandboxes/sandbox1", world->data_fd, "trash/sandbox1"), 0);
+    new_driver(world, false);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    check_nothing_is_left(world);
+}
+
+static void one_data_directory_has_one_keeper(void **state)
+{
+    struct world *world = *state;
+    struct native_config config = { .data_fd = world->data_fd, .guestd_fd = world->guestd_fd };
+    struct err err;
+
+    assert_null(native_driver_new(world->loop, &config, &err));
+    assert_int_equal(err.kind, ERR_CONFLICT);
+}
+
+#define NATIVE_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        NATIVE_CASE(a_sandbox_sees_itself_and_nothing_else),
+        NATIVE_CASE(guestd_gets_its_descriptors_and_no_others),
+        NATIVE_CASE(what_a_guest_must_not_do_fails),
+        NATIVE_CASE(writes_go_to_the_upper_with_ids_from_zero),
+        NATIVE_CASE(the_way_of_older_kernels_mounts_the_same_root),
+        NATIVE_CASE(limits_hold_processes_and_memory),
+        NATIVE_CASE(dial_reaches_a_server_on_loopback_inside),
+        NATIVE_CASE(stop_ends_everything_and_leaves_nothing),
+        NATIVE_CASE(an_exit_from_inside_is_noticed),
+        NATIVE_CASE(a_start_that_fails_at_any_step_leaves_nothing),
+        NATIVE_CASE(a_plan_that_cannot_work_is_refused),
+        NATIVE_CASE(the_next_driver_finds_what_runs),
+        NATIVE_CASE(the_next_driver_sweeps_what_was_half_made),
+        NATIVE_CASE(one_data_directory_has_one_keeper),
+    };
+    struct err err;
+
+    if (geteuid() != 0) {
+        (void)fprintf(stderr, "SKIP: the native driver needs root\n");
+        return 77;
+    }
+    if (argc != 2) {
+        (void)fprintf(stderr, "usage: native_test INIT\n");
+        return 2;
+    }
+    init_path = argv[1];
+    if (!native_enter_mount_namespace(&err)) {
+        (void)fprintf(stderr, "%s\n", err_text(&err));
+        return 1;
+    }
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
