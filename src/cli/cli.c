@@ -1,6 +1,6 @@
 #include "cli/cli.h"
 
-#include <assert.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -312,9 +312,10 @@ int cli_main(int argc, char **argv)
     int code = fine ? cli.exit_code : cli_fail(&err);
     if (!fine && cli.exit_code)
         code = cli.exit_code; /* exec: our codes would pass for the command's */
-    /* A full disk or a closed pipe is the last thing that can go wrong, and it must not look like success. */
-    if (fflush(stdout) != 0 && fine) {
-        fprintf(stderr, "cloister: the output could not be written\n");
+    /* A full disk is the last thing that can go wrong, and it must not look like success. */
+    if (fine && fflush(stdout) != 0) {
+        if (errno != EPIPE) /* somebody had read enough */
+            fprintf(stderr, "cloister: the output could not be written: %s\n", strerror(errno));
         code = cli_exit_code(ERR_INTERNAL);
     }
     cli_done(&cli);

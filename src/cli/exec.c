@@ -6,6 +6,7 @@
  * in base64, end with the exit code, and a last envelope that closes the stream. Output is written as it comes. The
  * first interrupt asks the process to end (it would outlive the connection otherwise), the second one ends us.
  */
+#include <errno.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -91,7 +92,6 @@ static bool take_output(const json_t *data, const char *name, int fd, struct err
     auto_free unsigned char *bytes = mem_new(text.len / 4 * 3 + 3);
     if (!base64_decode(text, bytes, &len))
         return err_set(err, ERR_INTERNAL, "the sandbox sent output that is not base64");
-    /* A reader that has gone (head, a closed pager) ends us, like it would any program here. */
     return fd_write_all(fd, str_of(bytes, len), err);
 }
 
@@ -144,6 +144,18 @@ static bool take_end_of_stream(struct str payload, struct err *err)
                    text.len ? text.at : "");
 }
 
+static void terminate(struct exec *exec);
+
+/* Whoever read our output (head, a pager) has gone: the command ends, like it would here, and nobody complains. */
+static void lose_reader(struct exec *exec)
+{
+    if (exec->pid)
+        terminate(exec);
+    exec->has_ended = true;
+    exec->exit_code = EXIT_BY_SIGNAL + SIGPIPE;
+    finish(exec);
+}
+
 static void on_head(struct http_call *call, const struct http_head *head)
 {
     struct exec *exec = http_call_owner(call);
@@ -166,11 +178,14 @@ static void on_body(struct http_call *call, struct str piece)
         enum connect_read read = connect_reader_next(&exec->reader, &piece, &flags, &payload, &err);
         if (read == CONNECT_MORE)
             return;
-        if (read == CONNECT_BAD ||
-            !(flags & CONNECT_END_STREAM ? take_end_of_stream(payload, &err) : take_event(exec, payload, &err))) {
+        if (read == CONNECT_ENVELOPE &&
+            (flags & CONNECT_END_STREAM ? take_end_of_stream(payload, &err) : take_event(exec, payload, &err)))
+            continue;
+        if (err.sys == EPIPE)
+            lose_reader(exec);
+        else
             fail(exec, &err);
-            return;
-        }
+        return;
     }
 }
 
