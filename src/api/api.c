@@ -1,0 +1,261 @@
+/*
+ * The way of a request: CORS → route → caller → body → handler on a worker → answer.
+ *
+ * Whether the caller may is settled before the body is read, so that strangers cannot have us hold theirs. A key that was
+ * seen lately is known without waiting; any other is looked up on a worker first.
+ */
+#include "api/api.h"
+
+#include <stdlib.h>
+
+#include "api/request.h"
+#include "api/routes.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+struct api {
+    struct api_config config;
+};
+
+struct api *api_new(const struct api_config *config)
+{
+    struct api *api = NEW(struct api);
+
+    api->config = *config;
+    if (!api->config.domain)
+        api->config.domain = "";
+    return api;
+}
+
+void api_free(struct api *api)
+{
+    free(api);
+}
+
+void api_health(struct request *rq)
+{
+    reply_empty(rq, 204);
+}
+
+/* ---- sending ---- */
+
+#define CORS_ORIGIN { STR_INIT("Access-Control-Allow-Origin"), STR_INIT("*") }
+
+static void send_reply(struct request *rq)
+{
+    struct reply *reply = &rq->reply;
+    struct http_field fields[REPLY_FIELDS + 2] = {
+        CORS_ORIGIN,
+        { STR_INIT("Access-Control-Expose-Headers"),
+          STR_INIT("X-Next-Token, X-Total-Running, RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset, Retry-After, "
+                   "Should-Retry") },
+    };
+
+    if (reply->status == 0 || reply->body.overflowed) {
+        struct err err;
+        (void)err_set(&err, ERR_INTERNAL, reply->status ? "the answer is too large" : "no answer was made");
+        reply_err(rq, &err);
+    }
+    memcpy(fields + 2, reply->fields, reply->field_count * sizeof fields[0]);
+    log_debug("api: %.*s %.*s: %u", STR_ARG(rq->ex->head.method_text), (int)MIN(rq->ex->head.path.len, (size_t)200),
+              rq->ex->head.path.at, reply->status);
+    http_reply(rq->ex, reply->status, fields, reply->field_count + 2, buf_str(&reply->body));
+}
+
+static void send_problem(struct request *rq, unsigned status, const char *slug, struct str message)
+{
+    reply_problem(rq, status, slug, RETRY_UNSAID, message);
+    send_reply(rq);
+}
+
+/* Browsers ask first, without a key. A literal list, because "*" does not cover Authorization. */
+static void send_preflight(struct http_exchange *ex)
+{
+    static const struct http_field fields[] = {
+        CORS_ORIGIN,
+        { STR_INIT("Access-Control-Allow-Methods"), STR_INIT("GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS") },
+        { STR_INIT("Access-Control-Allow-Headers"),
+          STR_INIT("Origin, Content-Length, Content-Type, User-Agent, Authorization, X-API-Key, X-Team-ID, X-Admin-Token, "
+                   "Idempotency-Key, browser, lang, lang_version, machine, os, package_version, processor, publisher, "
+                   "release, sdk_runtime, system") },
+        { STR_INIT("Access-Control-Max-Age"), STR_INIT("43200") },
+    };
+
+    http_reply(ex, 204, fields, COUNT_OF(fields), STR(""));
+}
+
+/* ---- jobs ---- */
+
+/* The exchange is held while a worker has the request: the client may go away meanwhile. */
+static void run_job(struct request *rq, void (*run)(struct job *), void (*done)(struct job *))
+{
+    http_ref(rq->ex);
+    rq->job = (struct job){ .run = run, .done = done };
+    workers_run(rq->config->workers, &rq->job);
+}
+
+static struct request *request_of(struct job *job)
+{
+    return container_of(job, struct request, job);
+}
+
+static void run_handler(struct job *job)
+{
+    struct request *rq = request_of(job);
+    handler_fn *handler = (handler_fn *)rq->match.route->handler;
+
+    handler(rq);
+    action_caller_seen(rq->actions, &rq->caller);
+}
+
+static void handler_done(struct job *job)
+{
+    struct request *rq = request_of(job);
+    struct http_exchange *ex = rq->ex;
+
+    send_reply(rq);
+    http_unref(ex);
+}
+
+static void body_collected(struct http_exchange *ex, struct str body, const struct err *err)
+{
+    struct request *rq = ex->owner;
+
+    if (err) {
+        send_problem(rq, 413, NULL, str_from(err->message));
+        return;
+    }
+    rq->body = body;
+    run_job(rq, run_handler, handler_done);
+}
+
+/* The caller may. */
+static void admit(struct request *rq)
+{
+    const struct http_route *route = rq->match.route;
+
+    if (route->flags & NOT_YET) {
+        send_problem(rq, 501, "not_implemented",
+                     arena_format(rq->arena, "%s is not available in this version of Cloister", route->help));
+        return;
+    }
+    if (route->flags & ON_LOOP) {
+        ((handler_fn *)route->handler)(rq);
+        send_reply(rq);
+        return;
+    }
+    http_collect(rq->ex, LIMIT_API_BODY_BYTES, body_collected);
+}
+
+/* ---- who is asking ---- */
+
+static void refuse(struct request *rq)
+{
+    /* Our own trouble while looking a key up must not look like a bad key. */
+    if (rq->refusal.kind != ERR_DENIED && rq->refusal.kind != ERR_NOT_FOUND) {
+        reply_err(rq, &rq->refusal);
+        send_reply(rq);
+        return;
+    }
+    const char *advice = rq->match.route->flags & NEEDS_ADMIN
+                             ? "send X-Admin-Token; `cloister key` does it for you"
+                             : "set E2B_API_KEY to the key printed by `cloister env`, or make one with `cloister key create`";
+    send_problem(rq, 401, NULL, arena_format(rq->arena, "%s: %s", rq->refusal.message, advice));
+}
+
+static struct str header(const struct request *rq, struct str name)
+{
+    const struct str *value = http_header(&rq->ex->head, name);
+
+    return value ? *value : STR("");
+}
+
+static bool identify(struct request *rq, struct err *err)
+{
+    struct str key = header(rq, STR("X-API-Key")), token = header(rq, STR("X-Admin-Token"));
+    bool admin_only = rq->match.route->flags & NEEDS_ADMIN;
+
+    if (!admin_only && key.len)
+        return action_caller_by_key(rq->actions, key, &rq->caller, err);
+    if (token.len)
+        return action_caller_by_admin_token(rq->actions, token, header(rq, STR("X-Team-ID")), &rq->caller, err);
+    return err_set(err, ERR_DENIED, admin_only ? "the admin token is missing" : "the API key is missing");
+}
+
+static void run_identify(struct job *job)
+{
+    struct request *rq = request_of(job);
+
+    if (!identify(rq, &rq->refusal))
+        return;
+    rq->refusal.kind = ERR_NONE;
+}
+
+static void identify_done(struct job *job)
+{
+    struct request *rq = request_of(job);
+    struct http_exchange *ex = rq->ex;
+
+    if (rq->refusal.kind == ERR_NONE)
+        admit(rq);
+    else
+        refuse(rq);
+    http_unref(ex);
+}
+
+static void check_caller(struct request *rq)
+{
+    unsigned flags = rq->match.route->flags;
+
+    if (!(flags & (NEEDS_KEY | NEEDS_ADMIN)) ||
+        (!(flags & NEEDS_ADMIN) && action_caller_known(rq->actions, header(rq, STR("X-API-Key")), &rq->caller)))
+        admit(rq);
+    else
+        run_job(rq, run_identify, identify_done);
+}
+
+/* ---- routing ---- */
+
+static void no_route(struct request *rq)
+{
+    const struct http_head *head = &rq->ex->head;
+    int shown = (int)MIN(head->path.len, (size_t)200);
+
+    if (!rq->match.path_known) {
+        send_problem(rq, 404, NULL, arena_format(rq->arena, "no route %.*s %.*s", STR_ARG(head->method_text), shown, head->path.at));
+        return;
+    }
+    reply_problem(rq, 405, NULL, RETRY_UNSAID,
+                  arena_format(rq->arena, "%.*s is not possible on %.*s, only %s", STR_ARG(head->method_text), shown,
+                               head->path.at, rq->match.allow));
+    reply_field(rq, STR("Allow"), arena_copy(rq->arena, str_from(rq->match.allow)));
+    send_reply(rq);
+}
+
+void api_handle(struct api *api, struct http_exchange *ex)
+{
+    static const struct http_events nothing_to_hear;
+    size_t count;
+    const struct http_route *routes = api_routes(&count);
+    struct err err;
+
+    ex->events = &nothing_to_hear;
+    if (ex->head.method == HTTP_OPTIONS) {
+        send_preflight(ex);
+        return;
+    }
+    struct request *rq = ARENA_NEW(&ex->arena, struct request);
+    rq->config = &api->config;
+    rq->actions = api->config.actions;
+    rq->ex = ex;
+    rq->arena = &ex->arena;
+    ex->owner = rq;
+    if (!http_route(routes, count, &ex->head, rq->arena, &rq->match, &err)) {
+        reply_err(rq, &err);
+        send_reply(rq);
+    } else if (!rq->match.route) {
+        no_route(rq);
+    } else {
+        check_caller(rq);
+    }
+}

@@ -1,0 +1,95 @@
+/*
+ * request.h - one request on its way through api/, and the answer it gathers.
+ *
+ * Lives in the exchange's arena. Handlers fill in the answer; nobody but api.c sends it.
+ */
+#ifndef API_REQUEST_H
+#define API_REQUEST_H
+
+#include "api/api.h"
+#include "wire/json.h"
+
+enum { REPLY_FIELDS = 8 };
+
+struct reply {
+    unsigned status;
+    size_t field_count;
+    struct http_field fields[REPLY_FIELDS];
+    struct buf body;
+};
+
+struct request {
+    const struct api_config *config;
+    const struct actions *actions;
+    struct http_exchange *ex;
+    struct arena *arena;
+    struct http_match match;
+    struct caller caller;
+    struct str body;
+    struct reply reply;
+    /* api.c's own */
+    struct job job;
+    struct err refusal; /* why the caller may not; ERR_NONE otherwise */
+};
+
+/* On a worker, unless its route says otherwise. Must leave an answer. */
+typedef void handler_fn(struct request *rq);
+
+/* ---- answering (reply.c) ---- */
+
+void reply_empty(struct request *rq, unsigned status);
+/* Write the body into what this returns. */
+struct json_out reply_json(struct request *rq, unsigned status);
+void reply_field(struct request *rq, struct str name, struct str value);
+
+enum retry {
+    RETRY_UNSAID,
+    RETRY_NO,  /* it may have had an effect, or is pointless */
+    RETRY_YES, /* nothing changed, and it may well work in a second */
+};
+/* Whatever was gathered before is dropped. slug may be NULL. */
+void reply_problem(struct request *rq, unsigned status, const char *slug, enum retry retry, struct str message);
+/* By the table of kinds. What is our fault is logged, and the asker is shown a reference to that line. */
+void reply_err(struct request *rq, const struct err *err);
+/* The same for a body or a query that does not have the shape it should have. */
+void reply_invalid(struct request *rq, const struct err *err);
+/* Logs what is our fault and gives the sentence that may be shown: "what (reference x…)". */
+struct str reply_reference(struct request *rq, const char *what, const struct err *err);
+
+/* ---- handlers, by file ---- */
+
+handler_fn api_health;
+
+/* sandboxes.c */
+handler_fn api_sandbox_create_v1, api_sandbox_create_v2;
+handler_fn api_sandbox_get, api_sandbox_kill, api_sandbox_timeout, api_sandbox_refresh;
+handler_fn api_sandbox_connect_v1, api_sandbox_connect_v2;
+/* sandbox_list.c */
+handler_fn api_sandbox_list_v1, api_sandbox_list_v2;
+/* templates.c */
+handler_fn api_template_list, api_template_alias;
+/* keys.c */
+handler_fn api_key_list, api_key_create, api_key_rename, api_key_revoke, api_team_list;
+
+/* ---- shapes that several files share (sandbox_json.c) ---- */
+
+#define CLIENT_ID "6532622b" /* required by clients, means nothing; upstream's constant */
+
+/* Seconds: a JSON number, not the text that protobuf's JSON would allow. */
+bool take_seconds(const json_t *object, const char *name, enum json_need need, int64_t least, int64_t *out,
+                  struct err *err) must_use;
+/* The body as an object; an empty one counts as {}. */
+json_t *body_object(const struct request *rq, struct err *err) must_use;
+/* Decodes the body of a create; what it lends lives as long as `body`. */
+bool create_decode(const json_t *body, int64_t default_timeout_s, struct arena *arena, struct sandbox_request *out,
+                   struct err *err) must_use;
+/* The path's sandbox id, without the suffix that old clients add. */
+bool sandbox_id_decode(struct str segment, struct str *out_id, struct err *err) must_use;
+
+/* What create and connect answer; what get answers; a row of a list. */
+void sandbox_encode(struct json_out *json, const struct request *rq, const struct sandbox_info *info);
+void sandbox_detail_encode(struct json_out *json, const struct request *rq, const struct sandbox_info *info);
+void sandbox_row_encode(struct json_out *json, const struct sandbox_info *info);
+void time_encode(struct json_out *json, const char *name, int64_t wall_us);
+
+#endif

@@ -1,0 +1,103 @@
+/*
+ * Literal segments stand before captured ones: the first row that matches wins. A row without a handler is known upstream
+ * and not available here yet; it is listed so that a client is told so instead of being left to wonder about a 404.
+ */
+#include "api/routes.h"
+
+#include "api/request.h"
+
+#define ROUTE(method, pattern, handler, flags, help) { HTTP_##method, pattern, (void *)handler, flags, help }
+#define LATER(method, pattern, what) { HTTP_##method, pattern, NULL, NEEDS_KEY | NOT_YET, what }
+#define LATER_ADMIN(method, pattern, what) { HTTP_##method, pattern, NULL, NEEDS_ADMIN | NOT_YET, what }
+
+static const struct http_route routes[] = {
+    ROUTE(GET, "/health", api_health, ON_LOOP, "Is the server there?"),
+
+    ROUTE(POST, "/v2/sandboxes", api_sandbox_create_v2, NEEDS_KEY, "Start a sandbox from a template"),
+    ROUTE(POST, "/sandboxes", api_sandbox_create_v1, NEEDS_KEY, "The same, as older clients call it"),
+    ROUTE(GET, "/v2/sandboxes", api_sandbox_list_v2, NEEDS_KEY, "List sandboxes, filtered and in pages"),
+    ROUTE(GET, "/sandboxes", api_sandbox_list_v1, NEEDS_KEY, "List running sandboxes"),
+    LATER(GET, "/sandboxes/metrics", "Metrics of several sandboxes"),
+    ROUTE(GET, "/sandboxes/{id}", api_sandbox_get, NEEDS_KEY, "Describe a sandbox"),
+    ROUTE(DELETE, "/sandboxes/{id}", api_sandbox_kill, NEEDS_KEY, "Kill a sandbox"),
+    ROUTE(POST, "/sandboxes/{id}/timeout", api_sandbox_timeout, NEEDS_KEY, "Set a sandbox's deadline from now"),
+    ROUTE(POST, "/sandboxes/{id}/refreshes", api_sandbox_refresh, NEEDS_KEY, "Extend a sandbox's deadline"),
+    ROUTE(POST, "/v2/sandboxes/{id}/connect", api_sandbox_connect_v2, NEEDS_KEY, "Connect to a sandbox, extending its deadline"),
+    ROUTE(POST, "/sandboxes/{id}/connect", api_sandbox_connect_v1, NEEDS_KEY, "The same, as older clients call it"),
+    LATER(POST, "/sandboxes/{id}/pause", "Pausing a sandbox"),
+    LATER(POST, "/sandboxes/{id}/resume", "Resuming a sandbox"),
+    LATER(POST, "/sandboxes/{id}/fork", "Forking a sandbox"),
+    LATER(PUT, "/sandboxes/{id}/network", "Changing a sandbox's network rules"),
+    LATER(POST, "/sandboxes/{id}/snapshots", "Taking a snapshot"),
+    LATER(GET, "/snapshots", "Listing snapshots"),
+    LATER(GET, "/sandboxes/{id}/metrics", "Metrics of a sandbox"),
+    LATER(GET, "/sandboxes/{id}/logs", "Logs of a sandbox"),
+    LATER(GET, "/v2/sandboxes/{id}/logs", "Logs of a sandbox"),
+
+    ROUTE(GET, "/templates", api_template_list, NEEDS_KEY, "List templates"),
+    ROUTE(GET, "/templates/aliases/{alias}", api_template_alias, NEEDS_KEY, "Does a template of this name exist?"),
+    LATER(GET, "/v2/templates", "Listing templates in pages"),
+    LATER(GET, "/default-templates", "Listing default templates"),
+    LATER(POST, "/v3/templates", "Building templates"),
+    LATER(POST, "/v2/templates", "Building templates"),
+    LATER(POST, "/templates", "Building templates"),
+    LATER(POST, "/templates/tags", "Template tags"),
+    LATER(DELETE, "/templates/tags", "Template tags"),
+    LATER(GET, "/templates/{id}", "Describing a template"),
+    LATER(POST, "/templates/{id}", "Building templates"),
+    LATER(PATCH, "/templates/{id}", "Changing a template"),
+    LATER(PATCH, "/v2/templates/{id}", "Changing a template"),
+    LATER(DELETE, "/templates/{id}", "Deleting a template or snapshot"),
+    LATER(GET, "/templates/{id}/files/{hash}", "Building templates"),
+    LATER(POST, "/templates/{id}/builds/{build}", "Building templates"),
+    LATER(POST, "/v2/templates/{id}/builds/{build}", "Building templates"),
+    LATER(GET, "/templates/{id}/builds/{build}/status", "Building templates"),
+    LATER(GET, "/templates/{id}/builds/{build}/logs", "Building templates"),
+    LATER(GET, "/templates/{id}/tags", "Template tags"),
+    LATER(GET, "/templates/{id}/tags/count", "Template tags"),
+    LATER(GET, "/templates/{id}/tags/exists", "Template tags"),
+    LATER(GET, "/templates/{id}/tags/groups", "Template tags"),
+    LATER(GET, "/templates/{id}/tags/{tag}/assignments", "Template tags"),
+
+    ROUTE(GET, "/api-keys", api_key_list, NEEDS_ADMIN, "List API keys"),
+    ROUTE(POST, "/api-keys", api_key_create, NEEDS_ADMIN, "Make an API key, shown once"),
+    ROUTE(PATCH, "/api-keys/{id}", api_key_rename, NEEDS_ADMIN, "Rename an API key"),
+    ROUTE(DELETE, "/api-keys/{id}", api_key_revoke, NEEDS_ADMIN, "Revoke an API key"),
+    ROUTE(GET, "/teams", api_team_list, NEEDS_ADMIN, "List teams"),
+    LATER(GET, "/teams/{id}/metrics", "Metrics of a team"),
+    LATER(GET, "/teams/{id}/metrics/max", "Metrics of a team"),
+    LATER_ADMIN(POST, "/access-tokens", "Access tokens"),
+    LATER_ADMIN(DELETE, "/access-tokens/{id}", "Access tokens"),
+
+    LATER(GET, "/volumes", "Volumes"),
+    LATER(POST, "/volumes", "Volumes"),
+    LATER(GET, "/volumes/{id}", "Volumes"),
+    LATER(DELETE, "/volumes/{id}", "Volumes"),
+    LATER(GET, "/secrets", "Secrets"),
+    LATER(POST, "/secrets", "Secrets"),
+    LATER(GET, "/secrets/{name}", "Secrets"),
+    LATER(POST, "/secrets/{name}", "Secrets"),
+    LATER(DELETE, "/secrets/{name}", "Secrets"),
+    LATER(GET, "/events/sandboxes", "Lifecycle events"),
+    LATER(GET, "/events/sandboxes/{id}", "Lifecycle events"),
+    LATER(GET, "/events/webhooks", "Webhooks"),
+    LATER(POST, "/events/webhooks", "Webhooks"),
+    LATER(GET, "/events/webhooks/{id}", "Webhooks"),
+    LATER(PATCH, "/events/webhooks/{id}", "Webhooks"),
+    LATER(DELETE, "/events/webhooks/{id}", "Webhooks"),
+
+    LATER_ADMIN(GET, "/nodes", "Nodes"),
+    LATER_ADMIN(GET, "/nodes/{id}", "Nodes"),
+    LATER_ADMIN(POST, "/nodes/{id}", "Nodes"),
+    LATER_ADMIN(GET, "/admin/sandboxes/running-counts", "Counting sandboxes by team"),
+    LATER_ADMIN(POST, "/admin/teams/{id}/sandboxes/kill", "Killing a team's sandboxes"),
+    LATER_ADMIN(POST, "/admin/teams/{id}/builds/cancel", "Cancelling a team's builds"),
+    LATER_ADMIN(POST, "/admin/teams/{id}/api-keys", "Making a key for a team"),
+    LATER_ADMIN(DELETE, "/admin/teams/{id}/api-keys/{key}", "Revoking a team's key"),
+};
+
+const struct http_route *api_routes(size_t *out_count)
+{
+    *out_count = COUNT_OF(routes);
+    return routes;
+}

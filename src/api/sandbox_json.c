@@ -1,0 +1,261 @@
+/*
+ * Sandboxes as the foreign API spells them. In answers nothing is null that can be left out: to some clients null is not
+ * "absent" but a crash.
+ */
+#include "api/request.h"
+#include "base/clock.h"
+
+/* ---- reading ---- */
+
+json_t *body_object(const struct request *rq, struct err *err)
+{
+    return rq->body.len ? json_parse_object(rq->body, err) : json_object();
+}
+
+bool take_seconds(const json_t *object, const char *name, enum json_need need, int64_t least, int64_t *out, struct err *err)
+{
+    if (json_is_string(json_object_get(object, name)))
+        return err_set(err, ERR_INVALID, "'%s' must be a number", name);
+    return json_take_int(object, name, need, least, INT32_MAX, out, err);
+}
+
+bool sandbox_id_decode(struct str segment, struct str *out_id, struct err *err)
+{
+    struct str rest = segment, id;
+
+    /* "<id>-<client id>" is what old SDKs called a sandbox id. */
+    if (!str_cut(&rest, '-', &id) || id.len == 0)
+        return err_set(err, ERR_INVALID, "Invalid sandbox ID");
+    for (size_t i = 0; i < segment.len; i++) {
+        char c = segment.at[i];
+        if (!((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || (c == '-' && i == id.len)))
+            return err_set(err, ERR_INVALID, "Invalid sandbox ID");
+    }
+    *out_id = id;
+    return true;
+}
+
+struct pair_limits {
+    const char *field;
+    uint32_t count;
+    size_t bytes;
+    bool are_envs;
+};
+
+static bool pair_check(const struct pair_limits *limits, const struct pair *pair, struct err *err)
+{
+    if (limits->are_envs && (pair->name.len == 0 || str_has_char(pair->name, '=')))
+        return err_set(err, ERR_INVALID, "'%s' has the name '%.*s': a variable's name is not empty and has no '='",
+                       limits->field, (int)MIN(pair->name.len, (size_t)60), pair->name.at);
+    return true;
+}
+
+/* A map from string to string. */
+static bool take_pairs(const json_t *object, const struct pair_limits *limits, struct arena *arena,
+                       const struct pair **out, uint32_t *out_count, struct err *err)
+{
+    const json_t *map;
+    const char *name;
+    json_t *value;
+    size_t bytes = 0;
+    uint32_t count = 0;
+
+    if (!json_take_object(object, limits->field, JSON_OPTIONAL, &map, err))
+        return false;
+    if (!map)
+        return true;
+    if (json_object_size(map) > limits->count)
+        return err_set(err, ERR_INVALID, "'%s' has more than %u entries", limits->field, limits->count);
+    struct pair *pairs = ARENA_ARRAY(arena, struct pair, json_object_size(map));
+    json_object_foreach((json_t *)map, name, value) {
+        if (!json_is_string(value))
+            return err_set(err, ERR_INVALID, "'%s.%.60s' must be a string", limits->field, name);
+        struct pair pair = { str_from(name), json_str(value) };
+        if (!pair_check(limits, &pair, err))
+            return false;
+        bytes += pair.name.len + pair.value.len;
+        pairs[count++] = pair;
+    }
+    if (bytes > limits->bytes)
+        return err_set(err, ERR_INVALID, "'%s' is larger than %zu bytes", limits->field, limits->bytes);
+    *out = pairs;
+    *out_count = count;
+    return true;
+}
+
+/* ---- options that we know and cannot honour yet: to take them silently would be a lie ---- */
+
+static bool not_yet(const char *option, struct err *err)
+{
+    return err_set(err, ERR_INVALID, "the option '%s' is not available in this version of Cloister", option);
+}
+
+static bool refuse_nonempty_array(const json_t *object, const char *name, const char *option, struct err *err)
+{
+    const json_t *array;
+
+    if (!json_take_array(object, name, JSON_OPTIONAL, &array, err))
+        return false;
+    return json_array_size(array) == 0 || not_yet(option, err);
+}
+
+static bool refuse_nonempty_object(const json_t *object, const char *name, const char *option, struct err *err)
+{
+    const json_t *inner;
+
+    if (!json_take_object(object, name, JSON_OPTIONAL, &inner, err))
+        return false;
+    return json_object_size(inner) == 0 || not_yet(option, err);
+}
+
+static bool refuse_network(const json_t *body, struct err *err)
+{
+    const json_t *network;
+    bool public_traffic = true;
+    struct str mask = STR("");
+
+    if (!json_take_object(body, "network", JSON_OPTIONAL, &network, err) || !network)
+        return !network;
+    if (!refuse_nonempty_array(network, "allowOut", "network.allowOut", err) ||
+        !refuse_nonempty_array(network, "denyOut", "network.denyOut", err) ||
+        !refuse_nonempty_array(network, "dnsServers", "network.dnsServers", err) ||
+        !refuse_nonempty_array(network, "httpsPorts", "network.httpsPorts", err) ||
+        !refuse_nonempty_object(network, "rules", "network.rules", err) ||
+        !refuse_nonempty_object(network, "egressProxy", "network.egressProxy", err) ||
+        !json_take_bool(network, "allowPublicTraffic", JSON_OPTIONAL, &public_traffic, err) ||
+        !json_take_str(network, "maskRequestHost", JSON_OPTIONAL, &mask, err))
+        return false;
+    if (!public_traffic)
+        return not_yet("network.allowPublicTraffic: false", err);
+    return mask.len == 0 || not_yet("network.maskRequestHost", err);
+}
+
+static bool refuse_lifecycle(const json_t *body, struct err *err)
+{
+    bool pause = false, pause_memory = true, resume = false;
+    const json_t *auto_resume;
+
+    if (!json_take_bool(body, "autoPause", JSON_OPTIONAL, &pause, err) ||
+        !json_take_bool(body, "autoPauseMemory", JSON_OPTIONAL, &pause_memory, err) ||
+        !json_take_object(body, "autoResume", JSON_OPTIONAL, &auto_resume, err) ||
+        (auto_resume && !json_take_bool(auto_resume, "enabled", JSON_OPTIONAL, &resume, err)))
+        return false;
+    if (!pause_memory && !pause)
+        return err_set(err, ERR_INVALID, "'autoPauseMemory' is false, but 'autoPause' is not set");
+    if (pause)
+        return not_yet("autoPause", err);
+    return !resume || not_yet("autoResume", err);
+}
+
+static bool refuse_iam(const json_t *body, struct err *err)
+{
+    const json_t *iam;
+
+    if (!json_take_object(body, "iam", JSON_OPTIONAL, &iam, err) || !iam)
+        return !iam;
+    return refuse_nonempty_object(iam, "tokens", "iam", err);
+}
+
+static bool refuse_unavailable(const json_t *body, struct err *err)
+{
+    return refuse_lifecycle(body, err) && refuse_network(body, err) &&
+           refuse_nonempty_array(body, "volumeMounts", "volumeMounts", err) && refuse_iam(body, err);
+}
+
+bool create_decode(const json_t *body, int64_t default_timeout_s, struct arena *arena, struct sandbox_request *out,
+                   struct err *err)
+{
+    static const struct pair_limits metadata = { "metadata", LIMIT_METADATA_PAIRS, LIMIT_METADATA_BYTES, false };
+    static const struct pair_limits envs = { "envVars", LIMIT_ENV_PAIRS, LIMIT_ENV_BYTES, true };
+    struct sandbox_request want = { 0 };
+    int64_t timeout_s = default_timeout_s;
+    bool secure, internet = false;
+    const json_t *mcp;
+
+    if (!json_take_str(body, "templateID", JSON_REQUIRED, &want.template_ref, err) ||
+        !take_seconds(body, "timeout", JSON_OPTIONAL, INT32_MIN, &timeout_s, err) ||
+        !json_take_bool(body, "secure", JSON_OPTIONAL, &secure, err) || /* every sandbox is */
+        !json_take_bool(body, "allow_internet_access", JSON_OPTIONAL, &internet, err) ||
+        !json_take_object(body, "mcp", JSON_OPTIONAL, &mcp, err) || /* the SDK starts it by itself */
+        !take_pairs(body, &metadata, arena, &want.metadata, &want.metadata_count, err) ||
+        !take_pairs(body, &envs, arena, &want.envs, &want.env_count, err) || !refuse_unavailable(body, err))
+        return false;
+    if (timeout_s < 1)
+        return err_set(err, ERR_INVALID, "'timeout' must be at least 1 second");
+    want.timeout_s = (uint64_t)timeout_s;
+    want.internet = !json_has(body, "allow_internet_access") ? UNSET : internet ? YES : NO;
+    *out = want;
+    return true;
+}
+
+/* ---- writing ---- */
+
+void time_encode(struct json_out *json, const char *name, int64_t wall_us)
+{
+    char text[CLOCK_TEXT_BYTES];
+
+    json_out_str(json, name, str_from(clock_text(wall_us, text)));
+}
+
+static void names_encode(struct json_out *json, const struct sandbox_info *info)
+{
+    json_out_str(json, "templateID", info->template_id);
+    json_out_str(json, "sandboxID", info->id);
+    json_out_str(json, "clientID", STR(CLIENT_ID));
+    json_out_str(json, "alias", info->alias);
+    json_out_str(json, "envdVersion", info->guestd_version);
+}
+
+static void facts_encode(struct json_out *json, const struct sandbox_info *info)
+{
+    time_encode(json, "startedAt", info->started_us);
+    time_encode(json, "endAt", info->deadline_us);
+    json_out_int(json, "cpuCount", info->cpu_count);
+    json_out_int(json, "memoryMB", info->memory_mb);
+    json_out_int(json, "diskSizeMB", info->disk_mb);
+    json_out_str(json, "state", STR("running"));
+    json_out_object(json, "metadata");
+    for (uint32_t i = 0; i < info->metadata_count; i++)
+        json_out_pair(json, info->metadata[i].name, info->metadata[i].value);
+    json_out_end(json);
+    json_out_array(json, "volumeMounts");
+    json_out_end(json);
+}
+
+static void access_encode(struct json_out *json, const struct request *rq, const struct sandbox_info *info)
+{
+    json_out_str(json, "envdAccessToken", info->access_token);
+    if (rq->config->domain[0])
+        json_out_str(json, "domain", str_from(rq->config->domain));
+}
+
+void sandbox_encode(struct json_out *json, const struct request *rq, const struct sandbox_info *info)
+{
+    json_out_object(json, NULL);
+    names_encode(json, info);
+    access_encode(json, rq, info);
+    json_out_end(json);
+}
+
+void sandbox_row_encode(struct json_out *json, const struct sandbox_info *info)
+{
+    json_out_object(json, NULL);
+    names_encode(json, info);
+    facts_encode(json, info);
+    json_out_end(json);
+}
+
+void sandbox_detail_encode(struct json_out *json, const struct request *rq, const struct sandbox_info *info)
+{
+    json_out_object(json, NULL);
+    names_encode(json, info);
+    facts_encode(json, info);
+    access_encode(json, rq, info);
+    if (info->internet != UNSET)
+        json_out_bool(json, "allowInternetAccess", info->internet == YES);
+    json_out_object(json, "lifecycle");
+    json_out_bool(json, "autoResume", false);
+    json_out_str(json, "onTimeout", STR("kill"));
+    json_out_end(json);
+    json_out_end(json);
+}

@@ -1,0 +1,215 @@
+/*
+ * Listing. Filters arrive in the query, and metadata filters in an encoding of their own: k=v&k=v with each part
+ * percent-encoded, all of it percent-encoded again, and then once more because it is a query parameter.
+ *
+ * A page's end is a token: base64url of "<start time>__<id>", with "__asc" when the order is ascending, so that a token
+ * cannot be replayed under the other order.
+ */
+#include "api/request.h"
+#include "base/clock.h"
+#include "base/encode.h"
+
+enum { PAGE_MOST = 100 };
+
+static bool query(const struct request *rq, struct str name, struct str *out)
+{
+    return http_query(&rq->ex->head, rq->arena, name, out) && out->len;
+}
+
+static bool states_decode(const struct request *rq, struct sandbox_filter *filter, struct err *err)
+{
+    struct str list, state;
+
+    if (!query(rq, STR("state"), &list)) {
+        filter->running = filter->paused = true;
+        return true;
+    }
+    while (str_cut(&list, ',', &state)) {
+        if (str_eq(state, STR("running")))
+            filter->running = true;
+        else if (str_eq(state, STR("paused")))
+            filter->paused = true;
+        else
+            return err_set(err, ERR_INVALID, "'state' has '%.*s': running and paused are possible",
+                           (int)MIN(state.len, (size_t)40), state.at);
+    }
+    return true;
+}
+
+static bool unescape(struct arena *arena, struct str text, struct str *out, struct err *err)
+{
+    return percent_decode(arena, text, PERCENT_PLUS_IS_SPACE, out) ||
+           err_set(err, ERR_INVALID, "'metadata' has a broken percent escape");
+}
+
+static bool metadata_decode(const struct request *rq, struct sandbox_filter *filter, struct err *err)
+{
+    struct pair *pairs = ARENA_ARRAY(rq->arena, struct pair, LIMIT_METADATA_PAIRS);
+    struct str text, part;
+    uint32_t count = 0;
+
+    if (!query(rq, STR("metadata"), &text))
+        return true;
+    if (!unescape(rq->arena, text, &text, err))
+        return false;
+    while (str_cut(&text, '&', &part)) {
+        struct str name, value = part;
+        (void)str_cut(&value, '=', &name);
+        if (!value.at || str_has_char(value, '='))
+            return err_set(err, ERR_INVALID, "'metadata' must be name=value pairs joined by &, each percent-encoded");
+        if (count == LIMIT_METADATA_PAIRS)
+            return err_set(err, ERR_INVALID, "'metadata' has more than %d pairs", LIMIT_METADATA_PAIRS);
+        if (!unescape(rq->arena, name, &pairs[count].name, err) || !unescape(rq->arena, value, &pairs[count].value, err))
+            return false;
+        count++;
+    }
+    filter->metadata = pairs;
+    filter->metadata_count = count;
+    return true;
+}
+
+static bool order_decode(const struct request *rq, struct sandbox_filter *filter, struct err *err)
+{
+    struct str order;
+
+    if (!query(rq, STR("order"), &order) || str_eq(order, STR("desc")))
+        return true;
+    filter->oldest_first = str_eq(order, STR("asc"));
+    return filter->oldest_first || err_set(err, ERR_INVALID, "'order' must be asc or desc");
+}
+
+static bool template_decode(const struct request *rq, struct sandbox_filter *filter, struct err *err)
+{
+    if (!query(rq, STR("template"), &filter->template_ref))
+        return true;
+    return !str_has_char(filter->template_ref, ':') || err_set(err, ERR_INVALID, "'template' must not have a tag");
+}
+
+static bool limit_decode(const struct request *rq, struct sandbox_filter *filter, struct err *err)
+{
+    uint64_t limit = PAGE_MOST;
+    struct str text;
+
+    if (query(rq, STR("limit"), &text) && (!str_to_u64(text, PAGE_MOST, &limit) || limit == 0))
+        return err_set(err, ERR_INVALID, "'limit' must be between 1 and %d", PAGE_MOST);
+    filter->limit = (uint32_t)limit;
+    return true;
+}
+
+/* ---- tokens ---- */
+
+static struct str token_encode(struct arena *arena, const struct sandbox_info *last, bool oldest_first)
+{
+    char time[CLOCK_TEXT_BYTES];
+    struct str plain = arena_format(arena, "%s__%.*s%s", clock_text(last->started_us, time), STR_ARG(last->id),
+                                    oldest_first ? "__asc" : "");
+    char *text = arena_alloc(arena, base64_size(plain.len));
+    size_t len = base64_encode(plain, text);
+
+    for (size_t i = 0; i < len; i++)
+        text[i] = text[i] == '+' ? '-' : text[i] == '/' ? '_' : text[i];
+    while (len && text[len - 1] == '=')
+        len--;
+    return str_of(text, len);
+}
+
+static bool take_part(struct str *rest, struct str *out)
+{
+    for (size_t i = 0; i + 1 < rest->len; i++) {
+        if (rest->at[i] != '_' || rest->at[i + 1] != '_')
+            continue;
+        *out = str_of(rest->at, i);
+        *rest = str_of(rest->at + i + 2, rest->len - i - 2);
+        return true;
+    }
+    *out = *rest;
+    *rest = STR("");
+    return out->len > 0;
+}
+
+static bool token_decode(const struct request *rq, struct sandbox_filter *filter, struct err *err)
+{
+    struct sandbox_mark *mark = ARENA_NEW(rq->arena, struct sandbox_mark);
+    struct str token, time, id, order;
+    size_t len;
+
+    if (!query(rq, STR("nextToken"), &token))
+        return true;
+    unsigned char *plain = arena_alloc(rq->arena, token.len / 4 * 3 + 3);
+    if (!base64_decode(token, plain, &len))
+        return err_set(err, ERR_INVALID, "invalid next token");
+    struct str rest = str_of(plain, len);
+    if (!take_part(&rest, &time) || !clock_parse(time, &mark->started_us) || !take_part(&rest, &id))
+        return err_set(err, ERR_INVALID, "invalid next token");
+    bool ascending = take_part(&rest, &order) && str_eq(order, STR("asc"));
+    if (rest.len || (!ascending && order.len) || ascending != filter->oldest_first)
+        return err_set(err, ERR_INVALID, "invalid next token");
+    mark->id = id;
+    filter->after = mark;
+    return true;
+}
+
+static bool started_after_decode(const struct request *rq, struct sandbox_filter *filter, struct err *err)
+{
+    struct str text;
+
+    if (!query(rq, STR("startedAfter"), &text))
+        return true;
+    return clock_parse(text, &filter->started_after_us) ||
+           err_set(err, ERR_INVALID, "'startedAfter' must be a time such as 2026-01-05T10:00:00Z");
+}
+
+static bool filter_decode(const struct request *rq, struct sandbox_filter *filter, struct err *err)
+{
+    return states_decode(rq, filter, err) && metadata_decode(rq, filter, err) && order_decode(rq, filter, err) &&
+           template_decode(rq, filter, err) && started_after_decode(rq, filter, err) && limit_decode(rq, filter, err) &&
+           token_decode(rq, filter, err);
+}
+
+/* ---- handlers ---- */
+
+static void rows_encode(struct request *rq, const struct sandbox_page *page)
+{
+    struct json_out json = reply_json(rq, 200);
+
+    json_out_array(&json, NULL);
+    for (size_t i = 0; i < page->count; i++)
+        sandbox_row_encode(&json, &page->rows[i]);
+    json_out_end(&json);
+}
+
+void api_sandbox_list_v1(struct request *rq)
+{
+    struct sandbox_filter filter = { .running = true };
+    struct sandbox_page page;
+    struct err err;
+
+    if (!metadata_decode(rq, &filter, &err))
+        reply_invalid(rq, &err);
+    else if (!action_sandbox_list(rq->actions, &rq->caller, &filter, rq->arena, &page, &err))
+        reply_err(rq, &err);
+    else
+        rows_encode(rq, &page);
+}
+
+void api_sandbox_list_v2(struct request *rq)
+{
+    struct sandbox_filter filter = { 0 };
+    struct sandbox_page page;
+    struct err err;
+
+    if (!filter_decode(rq, &filter, &err)) {
+        reply_invalid(rq, &err);
+        return;
+    }
+    if (!action_sandbox_list(rq->actions, &rq->caller, &filter, rq->arena, &page, &err)) {
+        reply_err(rq, &err);
+        return;
+    }
+    rows_encode(rq, &page);
+    if (filter.running)
+        reply_field(rq, STR("X-Total-Running"), arena_format(rq->arena, "%zu", page.running_total));
+    /* Only if there is more: its absence is how clients know that they are through. */
+    if (page.more)
+        reply_field(rq, STR("X-Next-Token"), token_encode(rq->arena, &page.rows[page.count - 1], filter.oldest_first));
+}
