@@ -34,6 +34,7 @@ up: all ## build, make the base template once, then serve in the foreground
 
 check: build-asan/build.ninja ## unit tests under ASan and UBSan; no root, seconds
 	$(call compile,build-asan)
+	@scripts/link-programs.sh build-asan
 	@meson test -C build-asan --suite unit --no-rebuild --print-errorlogs --quiet
 
 test: all build/.deps-test ## check, root tests, clang, lint-quick, end to end, a little fuzzing

@@ -74,7 +74,7 @@ def configure(suite, build, *options, cc=None):
         env = {"CC": cc} if cc else None
         if not suite.run("meson", "setup", build, *options, seconds=120, env=env):
             return False
-    return suite.run("ninja", "-C", build, seconds=900)
+    return suite.run("ninja", "-C", build, seconds=900) and suite.run("scripts/link-programs.sh", build, seconds=10)
 
 
 def meson_count(build):
@@ -155,7 +155,7 @@ def run_e2e(suite):
         raise Skip("tests/e2e/run.py is not there")
     if os.geteuid() != 0:
         raise Skip("needs root: it starts a real server")
-    fine = suite.run(sys.executable, str(program), seconds=1500)
+    fine = suite.run(sys.executable, str(program), seconds=1800)
     count = closing_tally(suite)
     if not fine and not count.failed:
         count.failed = 1

@@ -74,10 +74,10 @@ static const struct command commands[] = {
       key_revoke_run },
     { "template list", GROUP_ADMIN, "[--json]", "what sandboxes can start from", NULL, TAKES_SERVER | TAKES_JSON, 0, 0,
       0, template_list_run },
-    { "template build", GROUP_ADMIN, "base [--data DIR]", "make the base template from Debian packages",
+    { "template build", GROUP_ADMIN, "base [--again] [--data DIR]", "make the base template from Debian packages",
       "Takes a few minutes and about 1 GiB below the data directory; shows what it is doing. Interrupt it at any "
       "time:\n"
-      "a template is there whole or not at all. Does nothing when the one that is there is made the same way.\n"
+      "a template is there whole or not at all. What was made the same way before is not made again, unless --again.\n"
       "\n"
       "  sudo cloister template build base\n",
       TAKES_DATA, 1, 1, 0, NULL },
