@@ -36,8 +36,9 @@ TABLE = {
     "sandbox": "isolation image store policy privsep io wire base",
     "template": "sandbox isolation image store policy privsep io wire base",
     "actions": "template sandbox mail store policy base",
-    "api": "actions http wire base",
-    "mcp": "actions http wire base",
+    # io: a control call leaves the loop for a worker before it calls its action.
+    "api": "actions http io wire base",
+    "mcp": "actions http io wire base",
     "proxy": "sandbox http io base",
     "guest": "http io wire base",
     "cli": "http io wire base",
