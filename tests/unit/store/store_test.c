@@ -1,0 +1,591 @@
+#include "store/store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sqlite3.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "base/clock.h"
+#include "temp_store.h"
+
+static int set_up(void **state)
+{
+    struct temp_store *t = calloc(1, sizeof *t);
+    temp_store_make(t);
+    *state = t;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    temp_store_drop(*state);
+    free(*state);
+    return 0;
+}
+
+/* What an operator could do with the sqlite3 shell. */
+static void by_hand(struct temp_store *t, const char *script)
+{
+    sqlite3 *db;
+
+    assert_int_equal(sqlite3_open(t->path, &db), SQLITE_OK);
+    if (sqlite3_exec(db, script, NULL, NULL, NULL) != SQLITE_OK)
+        fail_msg("%s", sqlite3_errmsg(db));
+    sqlite3_close(db);
+}
+
+/* ---- opening ---- */
+
+static void the_file_is_for_its_owner_alone(void **state)
+{
+    struct temp_store *t = *state;
+    struct stat st;
+    char wal[128];
+
+    assert_int_equal(stat(t->path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    snprintf(wal, sizeof wal, "%s-wal", t->path);
+    assert_int_equal(stat(wal, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    assert_int_equal(chmod(t->path, 0644), 0);
+    temp_store_reopen(t);
+    assert_int_equal(stat(t->path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+}
+
+static void a_store_from_the_future_is_refused_with_advice(void **state)
+{
+    struct temp_store *t = *state;
+    struct err err;
+
+    store_close(t->store);
+    t->store = NULL;
+    by_hand(t, "INSERT INTO schema_version VALUES (999, 0)");
+    assert_null(store_open(t->path, &err));
+    assert_int_equal(err.kind, ERR_CONFLICT);
+    assert_non_null(strstr(err.message, "newer Cloister (schema 999"));
+    by_hand(t, "DELETE FROM schema_version WHERE version = 999");
+    temp_store_reopen(t);
+}
+
+static void what_is_no_database_is_refused_and_left_alone(void **state)
+{
+    struct temp_store *t = *state;
+    char path[128], back[32] = { 0 };
+    struct err err;
+
+    snprintf(path, sizeof path, "%s/other", t->dir);
+    int fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+    assert_int_equal(write(fd, "not a database, a diary", 23), 23);
+    assert_null(store_open(path, &err));
+    assert_int_equal(err.kind, ERR_INTERNAL);
+    assert_non_null(strstr(err.message, "damaged"));
+    assert_int_equal(pread(fd, back, sizeof back, 0), 23);
+    assert_string_equal(back, "not a database, a diary");
+    close(fd);
+    unlink(path);
+}
+
+static void a_missing_directory_and_a_link_are_refused(void **state)
+{
+    struct temp_store *t = *state;
+    char path[128];
+    struct err err;
+
+    snprintf(path, sizeof path, "%s/none/db", t->dir);
+    assert_null(store_open(path, &err));
+    assert_int_equal(err.sys, ENOENT);
+    snprintf(path, sizeof path, "%s/link", t->dir);
+    assert_int_equal(symlink(t->path, path), 0);
+    assert_null(store_open(path, &err));
+    assert_int_equal(err.sys, ELOOP);
+    unlink(path);
+}
+
+static void tokens_differ_by_sandbox_and_survive_a_restart(void **state)
+{
+    struct temp_store *t = *state;
+    char one[STORE_TOKEN_BYTES], other[STORE_TOKEN_BYTES], again[STORE_TOKEN_BYTES];
+
+    store_access_token(t->store, STR("ione"), one);
+    store_access_token(t->store, STR("iother"), other);
+    assert_int_equal(strlen(one), 64);
+    assert_string_not_equal(one, other);
+    temp_store_reopen(t);
+    store_access_token(t->store, STR("ione"), again);
+    assert_string_equal(one, again);
+}
+
+/* ---- teams and keys ---- */
+
+static void there_is_one_default_team(void **state)
+{
+    struct temp_store *t = *state;
+    struct team_row *teams, team;
+    size_t count;
+
+    char *id = arena_text(&t->arena, store_team_default(t->store));
+    temp_store_reopen(t);
+    CHECK_STR(store_team_default(t->store), str_from(id));
+    MUST(store_team_list(t->store, &t->arena, &teams, &count, &err));
+    assert_int_equal(count, 1);
+    assert_true(teams[0].is_default);
+    MUST(store_team_get(t->store, str_from(id), &t->arena, &team, &err));
+    CHECK_STR(team.slug, STR("default"));
+    MUST_FAIL(store_team_get(t->store, STR("nobody"), &t->arena, &team, &err), ERR_NOT_FOUND);
+}
+
+static void a_key_is_found_by_its_text_until_it_is_revoked(void **state)
+{
+    struct temp_store *t = *state;
+    struct str team = store_team_default(t->store);
+    struct secret text = { 0 };
+    struct key_owner owner;
+    struct key_row row;
+
+    MUST(store_key_add(t->store, team, STR("laptop"), &t->arena, &row, &text, &err));
+    assert_int_equal(text.len, STORE_KEY_CHARS);
+    struct str key = arena_copy(&t->arena, secret_reveal(&text));
+    assert_true(str_starts(key, STR("e2b_")));
+    CHECK_STR(row.mask_prefix, str_of(key.at + 4, 2));
+    CHECK_STR(row.mask_suffix, str_of(key.at + 40, 4));
+
+    assert_false(store_key_cached(t->store, key, &owner)); /* not asked for yet */
+    MUST(store_key_find(t->store, key, &owner, &err));
+    CHECK_STR(str_from(owner.key_id), row.id);
+    CHECK_STR(str_from(owner.team_id), team);
+    assert_true(store_key_cached(t->store, key, &owner));
+
+    MUST_FAIL(store_key_revoke(t->store, STR("another team"), row.id, &err), ERR_NOT_FOUND);
+    MUST(store_key_revoke(t->store, team, row.id, &err));
+    assert_false(store_key_cached(t->store, key, &owner));
+    MUST_FAIL(store_key_find(t->store, key, &owner, &err), ERR_DENIED);
+    MUST_FAIL(store_key_revoke(t->store, team, row.id, &err), ERR_NOT_FOUND);
+    temp_store_reopen(t);
+    MUST_FAIL(store_key_find(t->store, key, &owner, &err), ERR_DENIED);
+    MUST(store_key_ensure(t->store, store_team_default(t->store), STR("back?"), &text, &err));
+    MUST_FAIL(store_key_find(t->store, key, &owner, &err), ERR_DENIED); /* revoked is revoked */
+}
+
+static void what_is_no_key_is_denied(void **state)
+{
+    struct temp_store *t = *state;
+    struct key_owner owner;
+    static const char *const texts[] = {
+        "", "e2b_", "e2b_0", "e2b_zz", "E2B_00", "00112233", "e2b_00112233445566778899aabbccddeeff00112233",
+        "e2b_00112233445566778899aabbccddeeff0011223 ",
+    };
+
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        MUST_FAIL(store_key_find(t->store, str_from(texts[i]), &owner, &err), ERR_DENIED);
+        assert_false(store_key_cached(t->store, str_from(texts[i]), &owner));
+    }
+    char long_key[400] = "e2b_";
+    memset(long_key + 4, 'a', sizeof long_key - 4);
+    MUST_FAIL(store_key_find(t->store, str_of(long_key, sizeof long_key), &owner, &err), ERR_DENIED);
+}
+
+static void a_key_kept_elsewhere_is_added_once(void **state)
+{
+    struct temp_store *t = *state;
+    struct str team = store_team_default(t->store);
+    struct secret text = { 0 };
+    struct key_owner owner;
+    struct key_row *rows;
+    size_t count;
+
+    assert_true(secret_set(&text, STR("e2b_00112233445566778899aabbccddeeff00112233")));
+    MUST(store_key_ensure(t->store, team, STR("first"), &text, &err));
+    MUST(store_key_ensure(t->store, team, STR("first"), &text, &err));
+    MUST(store_key_list(t->store, team, &t->arena, &rows, &count, &err));
+    assert_int_equal(count, 1);
+    MUST(store_key_find(t->store, secret_reveal(&text), &owner, &err));
+    /* The digits in another case are the same bytes. */
+    MUST(store_key_find(t->store, STR("e2b_00112233445566778899AABBCCDDEEFF00112233"), &owner, &err));
+    assert_true(secret_set(&text, STR("hello")));
+    MUST_FAIL(store_key_ensure(t->store, team, STR("first"), &text, &err), ERR_INVALID);
+}
+
+static void keys_are_renamed_listed_and_their_use_is_noted(void **state)
+{
+    struct temp_store *t = *state;
+    struct str team = store_team_default(t->store);
+    struct secret text = { 0 };
+    struct key_owner owner;
+    struct key_row row, renamed, *rows;
+    size_t count;
+
+    MUST(store_key_add(t->store, team, STR("a"), &t->arena, &row, &text, &err));
+    MUST(store_key_rename(t->store, team, row.id, STR("b"), &t->arena, &renamed, &err));
+    CHECK_STR(renamed.name, STR("b"));
+    MUST_FAIL(store_key_rename(t->store, team, STR("nope"), STR("b"), &t->arena, &renamed, &err), ERR_NOT_FOUND);
+    assert_int_equal(renamed.last_used_us, 0);
+    MUST(store_key_find(t->store, secret_reveal(&text), &owner, &err));
+    MUST(store_key_touch(t->store, row.id, &err));
+    MUST(store_key_list(t->store, team, &t->arena, &rows, &count, &err));
+    assert_int_equal(count, 1);
+    int64_t used_us = rows[0].last_used_us;
+    assert_true(used_us >= row.created_us);
+    MUST(store_key_touch(t->store, row.id, &err)); /* so soon after, it is not worth a write */
+    MUST(store_key_list(t->store, team, &t->arena, &rows, &count, &err));
+    assert_int_equal(rows[0].last_used_us, used_us);
+}
+
+/* ---- templates ---- */
+
+static struct template_row base_template(void)
+{
+    static const struct str layers[] = { STR_INIT("bottom"), STR_INIT("top") };
+    static const struct str aliases[] = { STR_INIT("zebra"), STR_INIT("base") };
+
+    return (struct template_row){ .id = STR("tbase"), .cpu_count = 2, .memory_mb = 1024, .disk_mb = 5120,
+                                  .guestd_version = STR("0.6.13"), .created_us = 1, .layer_count = 2, .layers = layers,
+                                  .alias_count = 2, .aliases = aliases };
+}
+
+static void a_template_keeps_its_layers_in_order_and_is_found_by_its_names(void **state)
+{
+    struct temp_store *t = *state;
+    struct template_row put = base_template(), row;
+
+    MUST(store_template_put(t->store, &put, &err));
+    MUST(store_template_put(t->store, &put, &err));
+    temp_store_reopen(t);
+    MUST(store_template_by_alias(t->store, STR(""), STR("zebra"), &t->arena, &row, &err));
+    CHECK_STR(row.id, STR("tbase"));
+    assert_int_equal(row.layer_count, 2);
+    CHECK_STR(row.layers[0], STR("bottom"));
+    CHECK_STR(row.layers[1], STR("top"));
+    assert_int_equal(row.alias_count, 2);
+    CHECK_STR(row.aliases[0], STR("base"));
+    MUST_FAIL(store_template_by_alias(t->store, store_team_default(t->store), STR("base"), &t->arena, &row, &err),
+              ERR_NOT_FOUND);
+    MUST(store_template_get(t->store, STR("tbase"), &t->arena, &row, &err));
+    assert_int_equal(row.memory_mb, 1024);
+
+    static const struct str fewer[] = { STR_INIT("only") };
+    put.layers = fewer;
+    put.layer_count = 1;
+    put.alias_count = 1;
+    put.memory_mb = 512;
+    MUST(store_template_put(t->store, &put, &err));
+    MUST(store_template_get(t->store, STR("tbase"), &t->arena, &row, &err));
+    assert_int_equal(row.layer_count, 1);
+    assert_int_equal(row.alias_count, 1);
+    assert_int_equal(row.memory_mb, 512);
+    MUST_FAIL(store_template_by_alias(t->store, STR(""), STR("base"), &t->arena, &row, &err), ERR_NOT_FOUND);
+}
+
+static void an_alias_moves_to_the_template_that_claims_it_last(void **state)
+{
+    struct temp_store *t = *state;
+    struct template_row put = base_template(), row, *list;
+    size_t count;
+
+    MUST(store_template_put(t->store, &put, &err));
+    put.id = STR("tnewer");
+    put.created_us = 2;
+    MUST(store_template_put(t->store, &put, &err));
+    MUST(store_template_by_alias(t->store, STR(""), STR("base"), &t->arena, &row, &err));
+    CHECK_STR(row.id, STR("tnewer"));
+    MUST(store_template_list(t->store, store_team_default(t->store), &t->arena, &list, &count, &err));
+    assert_int_equal(count, 2);
+    CHECK_STR(list[0].id, STR("tbase"));
+    assert_int_equal(list[0].alias_count, 0);
+    assert_int_equal(list[1].layer_count, 2);
+    MUST(store_template_remove(t->store, STR("tnewer"), &err));
+    MUST_FAIL(store_template_by_alias(t->store, STR(""), STR("base"), &t->arena, &row, &err), ERR_NOT_FOUND);
+    MUST(store_template_remove(t->store, STR("tnewer"), &err));
+}
+
+static void a_teams_own_template_is_listed_for_that_team_only(void **state)
+{
+    struct temp_store *t = *state;
+    struct template_row put = base_template(), *list;
+    size_t count;
+
+    put.team_id = store_team_default(t->store);
+    MUST(store_template_put(t->store, &put, &err));
+    MUST(store_template_list(t->store, put.team_id, &t->arena, &list, &count, &err));
+    assert_int_equal(count, 1);
+    MUST(store_template_list(t->store, STR("another"), &t->arena, &list, &count, &err));
+    assert_int_equal(count, 0);
+}
+
+/* ---- sandboxes and events ---- */
+
+static struct sandbox_row sandbox_row(struct str id)
+{
+    return (struct sandbox_row){ .id = id, .team_id = STR("team"), .template_id = STR("tbase"), .alias = STR("base"),
+                                 .guestd_version = STR("0.6.13"), .metadata = STR("{\"k\":\"v\"}"), .cpu_count = 2,
+                                 .memory_mb = 1024, .disk_mb = 5120, .internet = 2 };
+}
+
+static struct event_row event_row(struct str sandbox_id, struct str type)
+{
+    return (struct event_row){ .type = type, .sandbox_id = sandbox_id, .team_id = STR("team"),
+                               .template_id = STR("tbase"), .at_us = clock_wall_us(), .data = STR("{}") };
+}
+
+static void a_sandbox_goes_from_starting_to_running_to_gone(void **state)
+{
+    struct temp_store *t = *state;
+    struct sandbox_row row = sandbox_row(STR("ia")), *rows;
+    struct event_row created = event_row(row.id, STR("created")), killed = event_row(row.id, STR("killed")), *events;
+    size_t count;
+
+    MUST(store_sandbox_add(t->store, &row, &err));
+    MUST_FAIL(store_sandbox_add(t->store, &row, &err), ERR_CONFLICT);
+    MUST(store_sandbox_list(t->store, &t->arena, &rows, &count, &err));
+    assert_int_equal(rows[0].state, SANDBOX_ROW_STARTING);
+    MUST(store_sandbox_ready(t->store, row.id, 100, 200, &created, &err));
+    temp_store_reopen(t);
+    MUST(store_sandbox_list(t->store, &t->arena, &rows, &count, &err));
+    assert_int_equal(count, 1);
+    assert_int_equal(rows[0].state, SANDBOX_ROW_RUNNING);
+    assert_int_equal(rows[0].started_us, 100);
+    assert_int_equal(rows[0].deadline_us, 200);
+    CHECK_STR(rows[0].metadata, row.metadata);
+    assert_int_equal(rows[0].internet, 2);
+    MUST(store_sandbox_remove(t->store, row.id, &killed, &err));
+    MUST(store_sandbox_list(t->store, &t->arena, &rows, &count, &err));
+    assert_int_equal(count, 0);
+    MUST(store_event_list(t->store, row.id, &t->arena, &events, &count, &err));
+    assert_int_equal(count, 2);
+    CHECK_STR(events[1].type, STR("killed"));
+    MUST_FAIL(store_sandbox_ready(t->store, row.id, 1, 2, &created, &err), ERR_INTERNAL);
+    MUST(store_event_list(t->store, row.id, &t->arena, &events, &count, &err));
+    assert_int_equal(count, 2); /* the event of what failed is not there either */
+}
+
+static void the_later_decision_about_a_deadline_stays_whichever_is_written_last(void **state)
+{
+    struct temp_store *t = *state;
+    struct sandbox_row row = sandbox_row(STR("ia")), *rows;
+    struct event_row event = event_row(row.id, STR("updated"));
+    size_t count;
+
+    MUST(store_sandbox_add(t->store, &row, &err));
+    MUST(store_sandbox_deadline(t->store, row.id, 2000, 2, &event, &err));
+    MUST(store_sandbox_deadline(t->store, row.id, 1000, 1, &event, &err));
+    MUST(store_sandbox_list(t->store, &t->arena, &rows, &count, &err));
+    assert_int_equal(rows[0].deadline_us, 2000);
+}
+
+/* ---- repeats ---- */
+
+static enum repeat_verdict ask(struct temp_store *t, const char *key, const char *body, struct repeat_outcome *out)
+{
+    enum repeat_verdict verdict;
+
+    MUST(store_repeat_begin(t->store, STR("team"), str_from(key), STR("v2"), str_from(body), &t->arena, &verdict, out,
+                            &err));
+    return verdict;
+}
+
+static void a_repeat_is_first_then_running_then_done(void **state)
+{
+    struct temp_store *t = *state;
+    struct repeat_outcome out;
+
+    assert_int_equal(ask(t, "k", "{}", &out), REPEAT_FIRST);
+    assert_int_equal(ask(t, "k", "{}", &out), REPEAT_RUNNING);
+    assert_int_equal(ask(t, "k", "{ }", &out), REPEAT_OTHER);
+    MUST(store_repeat_done(t->store, STR("team"), STR("k"),
+                           &(struct repeat_outcome){ STR("ia"), STR("tbase"), STR("base"), STR("0.6.13") }, &err));
+    temp_store_reopen(t);
+    assert_int_equal(ask(t, "k", "{}", &out), REPEAT_DONE);
+    CHECK_STR(out.sandbox_id, STR("ia"));
+    CHECK_STR(out.guestd_version, STR("0.6.13"));
+    assert_int_equal(ask(t, "k", "{ }", &out), REPEAT_OTHER);
+    assert_int_equal(ask(t, "other", "{}", &out), REPEAT_FIRST);
+    MUST(store_repeat_forget(t->store, STR("team"), STR("other"), &err));
+    assert_int_equal(ask(t, "other", "{ }", &out), REPEAT_FIRST);
+}
+
+static void a_repeat_that_was_running_when_we_died_is_lost(void **state)
+{
+    struct temp_store *t = *state;
+    struct repeat_outcome out;
+
+    assert_int_equal(ask(t, "k", "{}", &out), REPEAT_FIRST);
+    temp_store_reopen(t);
+    assert_int_equal(ask(t, "k", "{}", &out), REPEAT_LOST);
+}
+
+static void old_repeats_and_events_are_swept(void **state)
+{
+    struct temp_store *t = *state;
+    struct sandbox_row row = sandbox_row(STR("ia"));
+    struct event_row event = event_row(row.id, STR("created")), *events;
+    struct repeat_outcome out;
+    size_t count;
+
+    assert_int_equal(ask(t, "k", "{}", &out), REPEAT_FIRST);
+    MUST(store_repeat_done(t->store, STR("team"), STR("k"), &(struct repeat_outcome){ STR("ia"), STR("t"), STR(""), STR("") },
+                           &err));
+    MUST(store_sandbox_add(t->store, &row, &err));
+    MUST(store_sandbox_ready(t->store, row.id, 1, 2, &event, &err));
+    by_hand(t, "UPDATE repeats SET created_us = 1; UPDATE events SET at_us = 1");
+    temp_store_reopen(t); /* the first write after a start sweeps */
+    assert_int_equal(ask(t, "k", "{ }", &out), REPEAT_FIRST);
+    MUST(store_event_list(t->store, row.id, &t->arena, &events, &count, &err));
+    assert_int_equal(count, 0);
+}
+
+/* ---- faults ---- */
+
+/* Writes as fast as it can and says after each write that it returned; dies in the middle of one. */
+static void write_until_killed(const char *path, int say_fd)
+{
+    struct err err;
+    struct store *store = store_open(path, &err);
+
+    if (!store)
+        _exit(1);
+    for (int i = 0;; i++) {
+        char id[32];
+        snprintf(id, sizeof id, "i%d", i);
+        struct sandbox_row row = sandbox_row(str_from(id));
+        struct event_row event = event_row(row.id, STR("created"));
+        if (!store_sandbox_add(store, &row, &err) || !store_sandbox_ready(store, row.id, 1, 2, &event, &err) ||
+            write(say_fd, &i, sizeof i) != sizeof i)
+            _exit(2);
+    }
+}
+
+static void what_was_written_is_there_after_kill_9(void **state)
+{
+    struct temp_store *t = *state;
+    int pipe_fds[2], last = -1, i;
+    struct sandbox_row *rows;
+    size_t count;
+
+    store_close(t->store);
+    t->store = NULL;
+    assert_int_equal(pipe(pipe_fds), 0);
+    pid_t child = fork();
+    if (child == 0)
+        write_until_killed(t->path, pipe_fds[1]);
+    close(pipe_fds[1]);
+    for (int seen = 0; seen < 200; seen++) {
+        assert_int_equal(read(pipe_fds[0], &i, sizeof i), sizeof i);
+        last = i;
+    }
+    kill(child, SIGKILL);
+    while (read(pipe_fds[0], &i, sizeof i) == sizeof i)
+        last = i;
+    close(pipe_fds[0]);
+    waitpid(child, NULL, 0);
+
+    temp_store_reopen(t);
+    MUST(store_sandbox_list(t->store, &t->arena, &rows, &count, &err));
+    /* All that returned, and at most the one that was under way. */
+    assert_in_range(count, last + 1, last + 2);
+    for (size_t r = 0; r < count; r++) {
+        struct event_row *events;
+        size_t events_count;
+        MUST(store_event_list(t->store, rows[r].id, &t->arena, &events, &events_count, &err));
+        assert_int_equal(events_count, rows[r].state == SANDBOX_ROW_RUNNING ? 1 : 0);
+    }
+}
+
+static void a_store_that_somebody_else_is_writing_to_says_so(void **state)
+{
+    struct temp_store *t = *state;
+    struct sandbox_row row = sandbox_row(STR("ia"));
+    sqlite3 *db;
+
+    assert_int_equal(sqlite3_open(t->path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
+    MUST_FAIL(store_sandbox_add(t->store, &row, &err), ERR_UNAVAILABLE);
+    assert_int_equal(sqlite3_exec(db, "COMMIT", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+    MUST(store_sandbox_add(t->store, &row, &err));
+}
+
+struct adder {
+    struct store *store;
+    bool ok; /* an assertion is for the test's own thread */
+};
+
+static bool add_one(struct store *store, struct arena *arena, bool revoke)
+{
+    struct str team = store_team_default(store);
+    struct secret text = { 0 };
+    struct key_owner owner;
+    struct key_row row;
+    struct err err;
+
+    return store_key_add(store, team, STR("k"), arena, &row, &text, &err) &&
+           store_key_find(store, secret_reveal(&text), &owner, &err) &&
+           (!revoke || (store_key_revoke(store, team, row.id, &err) &&
+                        !store_key_cached(store, secret_reveal(&text), &owner) &&
+                        !store_key_find(store, secret_reveal(&text), &owner, &err)));
+}
+
+static void *add_many(void *argument)
+{
+    struct adder *adder = argument;
+    struct arena arena;
+
+    arena_init(&arena);
+    adder->ok = true;
+    for (int i = 0; i < 20; i++)
+        adder->ok = adder->ok && add_one(adder->store, &arena, i % 2);
+    arena_done(&arena);
+    return NULL;
+}
+
+static void several_threads_may_write_at_once(void **state)
+{
+    struct temp_store *t = *state;
+    struct key_row *rows;
+    struct adder adders[4];
+    pthread_t threads[4];
+    size_t count;
+
+    for (size_t i = 0; i < COUNT_OF(threads); i++) {
+        adders[i] = (struct adder){ .store = t->store };
+        assert_int_equal(pthread_create(&threads[i], NULL, add_many, &adders[i]), 0);
+    }
+    for (size_t i = 0; i < COUNT_OF(threads); i++) {
+        pthread_join(threads[i], NULL);
+        assert_true(adders[i].ok);
+    }
+    MUST(store_key_list(t->store, store_team_default(t->store), &t->arena, &rows, &count, &err));
+    assert_int_equal(count, 40);
+}
+
+#define STORE_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        STORE_CASE(the_file_is_for_its_owner_alone),
+        STORE_CASE(a_store_from_the_future_is_refused_with_advice),
+        STORE_CASE(what_is_no_database_is_refused_and_left_alone),
+        STORE_CASE(a_missing_directory_and_a_link_are_refused),
+        STORE_CASE(tokens_differ_by_sandbox_and_survive_a_restart),
+        STORE_CASE(there_is_one_default_team),
+        STORE_CASE(a_key_is_found_by_its_text_until_it_is_revoked),
+        STORE_CASE(what_is_no_key_is_denied),
+        STORE_CASE(a_key_kept_elsewhere_is_added_once),
+        STORE_CASE(keys_are_renamed_listed_and_their_use_is_noted),
+        STORE_CASE(a_template_keeps_its_layers_in_order_and_is_found_by_its_names),
+        STORE_CASE(an_alias_moves_to_the_template_that_claims_it_last),
+        STORE_CASE(a_teams_own_template_is_listed_for_that_team_only),
+        STORE_CASE(a_sandbox_goes_from_starting_to_running_to_gone),
+        STORE_CASE(the_later_decision_about_a_deadline_stays_whichever_is_written_last),
+        STORE_CASE(a_repeat_is_first_then_running_then_done),
+        STORE_CASE(a_repeat_that_was_running_when_we_died_is_lost),
+        STORE_CASE(old_repeats_and_events_are_swept),
+        STORE_CASE(what_was_written_is_there_after_kill_9),
+        STORE_CASE(a_store_that_somebody_else_is_writing_to_says_so),
+        STORE_CASE(several_threads_may_write_at_once),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}

@@ -1,0 +1,72 @@
+/*
+ * temp_store.h - a store in a directory of its own, for tests.
+ */
+#ifndef TESTS_STORE_TEMP_STORE_H
+#define TESTS_STORE_TEMP_STORE_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "store/store.h"
+#include "test.h"
+
+struct temp_store {
+    char dir[64];
+    char path[96];
+    struct store *store;
+    struct arena arena;
+};
+
+static inline void temp_store_reopen(struct temp_store *t)
+{
+    struct err err;
+
+    store_close(t->store);
+    t->store = store_open(t->path, &err);
+    if (!t->store)
+        fail_msg("%s", err_text(&err));
+}
+
+static inline void temp_store_make(struct temp_store *t)
+{
+    *t = (struct temp_store){ 0 };
+    snprintf(t->dir, sizeof t->dir, "/tmp/cloister-store.XXXXXX");
+    assert_non_null(mkdtemp(t->dir));
+    snprintf(t->path, sizeof t->path, "%s/db", t->dir);
+    arena_init(&t->arena);
+    temp_store_reopen(t);
+}
+
+static inline void temp_store_drop(struct temp_store *t)
+{
+    static const char *const suffixes[] = { "", "-wal", "-shm" };
+    char path[128];
+
+    store_close(t->store);
+    arena_done(&t->arena);
+    for (size_t i = 0; i < COUNT_OF(suffixes); i++) {
+        snprintf(path, sizeof path, "%s%s", t->path, suffixes[i]);
+        unlink(path);
+    }
+    rmdir(t->dir);
+}
+
+#define MUST(call)                         \
+    do {                                   \
+        struct err err = { 0 };            \
+        if (!(call))                       \
+            fail_msg("%s", err_text(&err)); \
+    } while (0)
+
+#define MUST_FAIL(call, want_kind)                                                             \
+    do {                                                                                       \
+        struct err err = { 0 };                                                                \
+        if (call)                                                                              \
+            fail_msg("it should have failed");                                                 \
+        if (err.kind != (want_kind))                                                           \
+            fail_msg("kind %s, want %s: %s", err_kind_name[err.kind], err_kind_name[want_kind], \
+                     err_text(&err));                                                          \
+    } while (0)
+
+#endif
