@@ -1,0 +1,143 @@
+/*
+ * pump.h - run a loop from a test, and play the peer with plain sockets.
+ *
+ * No test waits for a fixed time: it pumps the loop until something is true. The bound only ends a test that hangs.
+ */
+#ifndef TESTS_UNIT_IO_PUMP_H
+#define TESTS_UNIT_IO_PUMP_H
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "io/loop.h"
+#include "test.h"
+
+enum { PUMP_MOST = 60000 };
+
+static struct loop *pump_loop_;
+
+static inline void pump_stop(struct timer *timer)
+{
+    (void)timer;
+    loop_stop_soon(pump_loop_);
+}
+
+static inline void pump_turn(struct loop *loop)
+{
+    struct timer timer = { 0 };
+
+    pump_loop_ = loop;
+    timer_set(&timer, loop, 1, pump_stop);
+    loop_run(loop);
+    timer_clear(&timer);
+}
+
+#define PUMP_UNTIL(loop, condition)                        \
+    for (unsigned turn_ = 0; !(condition); turn_++) {      \
+        if (turn_ > PUMP_MOST)                             \
+            fail_msg("never came true: %s", #condition);   \
+        pump_turn(loop);                                   \
+    }
+
+/* Enough turns for anything that was going to happen. */
+static inline void pump_some(struct loop *loop)
+{
+    for (int i = 0; i < 20; i++)
+        pump_turn(loop);
+}
+
+static inline void set_nonblocking(int fd)
+{
+    assert_int_equal(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK), 0);
+}
+
+/* Two ends of a TCP connection over loopback; both non-blocking. */
+static inline void tcp_pair(int ends[2])
+{
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t len = sizeof at;
+    int listening = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    assert_int_equal(bind(listening, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(listening, 1), 0);
+    assert_int_equal(getsockname(listening, (struct sockaddr *)&at, &len), 0);
+    ends[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(ends[0], (struct sockaddr *)&at, sizeof at), 0);
+    ends[1] = accept(listening, NULL, NULL);
+    assert_true(ends[1] >= 0);
+    close(listening);
+    set_nonblocking(ends[0]);
+    set_nonblocking(ends[1]);
+}
+
+static inline void unix_pair(int ends[2])
+{
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+}
+
+/* The test's own end of a connection. */
+struct peer {
+    int fd;
+    struct buf heard;
+    bool ended, was_reset;
+};
+
+static inline struct peer peer_make(int fd)
+{
+    return (struct peer){ .fd = fd, .heard = buf_make(NULL, SIZE_MAX / 4) };
+}
+
+static inline void peer_close(struct peer *peer)
+{
+    if (peer->fd >= 0)
+        close(peer->fd);
+    peer->fd = -1;
+}
+
+static inline void peer_done(struct peer *peer)
+{
+    peer_close(peer);
+    buf_done(&peer->heard);
+}
+
+/* Take what is there. True, so that it can stand in a condition. */
+static inline bool peer_listen(struct peer *peer)
+{
+    while (peer->fd >= 0 && !peer->ended && !peer->was_reset) {
+        char *room = buf_reserve(&peer->heard, 65536);
+        ssize_t n = read(peer->fd, room, 65536);
+        if (n < 0 && errno == EAGAIN)
+            break;
+        if (n < 0)
+            peer->was_reset = true;
+        else if (n == 0)
+            peer->ended = true;
+        else
+            buf_grew(&peer->heard, (size_t)n);
+    }
+    return true;
+}
+
+static inline bool peer_heard(struct peer *peer, const char *text)
+{
+    return peer_listen(peer) && memmem(peer->heard.data ? peer->heard.data : "", peer->heard.len, text, strlen(text));
+}
+
+static inline bool peer_is_closed(struct peer *peer)
+{
+    return peer_listen(peer) && (peer->ended || peer->was_reset);
+}
+
+static inline void peer_say(struct peer *peer, struct str text)
+{
+    assert_int_equal(write(peer->fd, text.at, text.len), (ssize_t)text.len);
+}
+
+#endif

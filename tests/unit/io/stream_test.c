@@ -1,0 +1,470 @@
+#include "io/stream.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "base/limits.h"
+#include "io/pump.h"
+
+static struct loop *loop;
+static struct stream *stream;
+static struct peer peer;
+
+/* What the stream told its owner. */
+static struct buf got;
+static bool keeps_input, frees_on_input;
+static unsigned inputs, drains, ends, failures, hangups;
+static struct err last_error;
+
+static void on_input(struct stream *s)
+{
+    inputs++;
+    if (frees_on_input) {
+        stream_free(s);
+        stream = NULL;
+        return;
+    }
+    if (keeps_input)
+        return;
+    buf_add(&got, buf_str(&s->in));
+    buf_drop(&s->in, s->in.len);
+}
+
+static void on_drained(struct stream *s)
+{
+    assert_int_equal(stream_queued(s), 0);
+    drains++;
+}
+
+static void on_end(struct stream *s, const struct err *err)
+{
+    (void)s;
+    if (err) {
+        failures++;
+        last_error = *err;
+    } else {
+        ends++;
+    }
+}
+
+static void on_hangup(struct stream *s)
+{
+    (void)s;
+    hangups++;
+}
+
+static const struct stream_events events = { on_input, on_drained, on_end, on_hangup };
+
+static void begin(void (*pair)(int ends[2]), size_t in_cap)
+{
+    int fds[2];
+
+    pair(fds);
+    loop = loop_new();
+    got = buf_make(NULL, SIZE_MAX / 4);
+    keeps_input = frees_on_input = false;
+    inputs = drains = ends = failures = hangups = 0;
+    peer = peer_make(fds[1]);
+    stream = stream_new(loop, fds[0], in_cap, &events, NULL);
+}
+
+static void finish(void)
+{
+    stream_free(stream);
+    loop_free(loop);
+    peer_done(&peer);
+    buf_done(&got);
+}
+
+static char *pattern(size_t size)
+{
+    char *bytes = malloc(size);
+
+    for (size_t i = 0; i < size; i++)
+        bytes[i] = (char)(i * 2654435761u >> 13);
+    return bytes;
+}
+
+/* Writes as the peer does: as much as fits. */
+static void peer_push(const char *bytes, size_t size, size_t *at)
+{
+    ssize_t n = write(peer.fd, bytes + *at, MIN(size - *at, (size_t)100000));
+
+    if (n > 0)
+        *at += (size_t)n;
+}
+
+static void what_arrives_is_delivered_once_and_in_order(void **state)
+{
+    size_t size = 5 << 20, sent = 0;
+
+    (void)state;
+    begin(tcp_pair, 256 * 1024);
+    char *bytes = pattern(size);
+    stream_read(stream, true);
+    PUMP_UNTIL(loop, (peer_push(bytes, size, &sent), got.len == size));
+    assert_memory_equal(got.data, bytes, size);
+    assert_int_equal(stream->bytes_in, size);
+    shutdown(peer.fd, SHUT_WR);
+    PUMP_UNTIL(loop, ends == 1);
+    pump_some(loop);
+    assert_int_equal(ends, 1);
+    stream_write(stream, STR("still here")); /* an orderly end is of one side only */
+    PUMP_UNTIL(loop, peer_heard(&peer, "still here"));
+    free(bytes);
+    finish();
+}
+
+static void a_full_input_makes_the_peer_wait(void **state)
+{
+    size_t size = 32 << 20, sent = 0;
+
+    (void)state;
+    begin(tcp_pair, 10000);
+    keeps_input = true;
+    char *bytes = pattern(size);
+    stream_read(stream, true);
+    for (int i = 0; i < 200; i++) {
+        peer_push(bytes, size, &sent);
+        pump_turn(loop);
+    }
+    assert_int_equal(stream->in.len, 10000);
+    assert_int_equal(stream->bytes_in, 10000);
+    assert_true(sent < size);
+    /* Consuming at another time than in on_input() is followed by stream_read(). */
+    buf_drop(&stream->in, 4000);
+    stream_read(stream, true);
+    PUMP_UNTIL(loop, stream->bytes_in == 14000);
+    assert_memory_equal(stream->in.data, bytes + 4000, 10000);
+    free(bytes);
+    finish();
+}
+
+static void a_paused_stream_reads_nothing(void **state)
+{
+    (void)state;
+    begin(unix_pair, 10000);
+    peer_say(&peer, STR("hello"));
+    pump_some(loop);
+    assert_int_equal(inputs, 0);
+    stream_read(stream, true);
+    PUMP_UNTIL(loop, got.len == 5);
+    stream_read(stream, false);
+    peer_say(&peer, STR("again"));
+    pump_some(loop);
+    assert_int_equal(got.len, 5);
+    finish();
+}
+
+static void an_empty_and_slow_stream_holds_no_buffer(void **state)
+{
+    (void)state;
+    begin(unix_pair, 10000);
+    stream_read(stream, true);
+    peer_say(&peer, STR("hello"));
+    PUMP_UNTIL(loop, got.len == 5);
+    assert_null(stream->in.data);
+    finish();
+}
+
+static void a_slow_reader_gets_every_byte_in_order(void **state)
+{
+    size_t size = 6 << 20, at = 0;
+
+    (void)state;
+    begin(tcp_pair, 1000);
+    char *bytes = pattern(size);
+    bool was_full = false;
+    PUMP_UNTIL(loop, ({
+                   while (at < size && !stream_is_full(stream)) {
+                       size_t piece = MIN(size - at, 1 + at % 70001);
+                       size_t half = piece / 3;
+                       stream_write_many(stream, (struct str[]){ str_of(bytes + at, half), STR(""),
+                                                                 str_of(bytes + at + half, piece - half) }, 3);
+                       at += piece;
+                   }
+                   was_full |= stream_is_full(stream);
+                   peer_listen(&peer) && peer.heard.len == size;
+               }));
+    assert_true(was_full);
+    assert_true(drains > 0);
+    assert_memory_equal(peer.heard.data, bytes, size);
+    assert_int_equal(stream->bytes_out, size);
+    free(bytes);
+    finish();
+}
+
+static void queued_bytes_travel_with_the_next_write_or_at_the_end_of_the_turn(void **state)
+{
+    (void)state;
+    begin(unix_pair, 1000);
+    stream_queue(stream, STR("head "));
+    assert_true(peer_listen(&peer));
+    assert_int_equal(peer.heard.len, 0);
+    stream_write_two(stream, STR("body "), STR("end "));
+    assert_true(peer_heard(&peer, "head body end "));
+    stream_queue(stream, STR("alone"));
+    PUMP_UNTIL(loop, peer_heard(&peer, "head body end alone"));
+    finish();
+}
+
+static int temp_file(struct str content)
+{
+    char path[] = "/tmp/stream_test.XXXXXX";
+    int fd = mkstemp(path);
+
+    assert_true(fd >= 0);
+    (void)unlink(path);
+    for (size_t at = 0; at < content.len;) {
+        ssize_t n = write(fd, content.at + at, content.len - at);
+        assert_true(n > 0);
+        at += (size_t)n;
+    }
+    return fd;
+}
+
+static void a_file_is_sent_between_the_bytes_around_it(void **state)
+{
+    size_t size = 7 << 20;
+
+    (void)state;
+    begin(tcp_pair, 1000);
+    char *bytes = pattern(size);
+    stream_queue(stream, STR("<"));
+    stream_send_file(stream, temp_file(str_of(bytes, size)), 3, size - 3);
+    stream_write(stream, STR(">"));
+    stream_finish(stream);
+    PUMP_UNTIL(loop, peer_is_closed(&peer));
+    assert_true(peer.ended);
+    assert_int_equal(peer.heard.len, size - 3 + 2);
+    assert_int_equal(peer.heard.data[0], '<');
+    assert_memory_equal(peer.heard.data + 1, bytes + 3, size - 3);
+    assert_int_equal(peer.heard.data[size - 2], '>');
+    free(bytes);
+    finish();
+}
+
+static void a_file_that_cannot_be_mapped_is_copied(void **state)
+{
+    char room[65536];
+
+    (void)state;
+    begin(unix_pair, 1000);
+    int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    ssize_t n = read(fd, room, sizeof room);
+    assert_true(n > 100);
+    stream_send_file(stream, fd, 0, 100);
+    PUMP_UNTIL(loop, peer_listen(&peer) && peer.heard.len == 100);
+    assert_int_equal(failures, 0);
+    finish();
+}
+
+static void a_file_that_became_shorter_fails_the_stream(void **state)
+{
+    (void)state;
+    begin(unix_pair, 1000);
+    stream_send_file(stream, temp_file(STR("only ten b")), 0, 11);
+    assert_int_equal(failures, 0); /* never from inside the call */
+    PUMP_UNTIL(loop, failures == 1);
+    assert_true(stream_failed(stream));
+    finish();
+}
+
+static void finishing_waits_for_the_queue(void **state)
+{
+    size_t size = 8 << 20;
+
+    (void)state;
+    begin(tcp_pair, 1000);
+    char *bytes = pattern(size);
+    stream_write(stream, str_of(bytes, size));
+    stream_finish(stream);
+    stream_write(stream, STR("too late"));
+    PUMP_UNTIL(loop, peer_is_closed(&peer));
+    assert_true(peer.ended);
+    assert_int_equal(peer.heard.len, size);
+    free(bytes);
+    finish();
+}
+
+static void an_abort_is_seen_as_one(void **state)
+{
+    (void)state;
+    begin(tcp_pair, 1000);
+    stream_write(stream, STR("half of"));
+    stream_abort(stream);
+    stream_write(stream, STR("it"));
+    PUMP_UNTIL(loop, peer_is_closed(&peer));
+    assert_true(peer.was_reset);
+    assert_int_equal(ends + failures, 0);
+    finish();
+}
+
+static void a_peer_that_resets_is_an_error(void **state)
+{
+    (void)state;
+    begin(tcp_pair, 1000);
+    stream_read(stream, true);
+    struct linger reset = { .l_onoff = 1 };
+    assert_int_equal(setsockopt(peer.fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset), 0);
+    peer_close(&peer);
+    PUMP_UNTIL(loop, failures == 1);
+    assert_int_equal(last_error.sys, ECONNRESET);
+    pump_some(loop);
+    assert_int_equal(failures + ends, 1);
+    finish();
+}
+
+static void a_peer_that_goes_while_we_do_not_read_is_noticed(void **state)
+{
+    (void)state;
+    begin(tcp_pair, 1000);
+    stream_read(stream, false);
+    pump_turn(loop);
+    peer_say(&peer, STR("last words"));
+    pump_some(loop);
+    assert_int_equal(hangups, 0);
+    peer_close(&peer);
+    PUMP_UNTIL(loop, hangups == 1);
+    pump_some(loop);
+    assert_int_equal(hangups, 1);
+    stream_read(stream, true); /* nothing of what it said is lost */
+    PUMP_UNTIL(loop, ends == 1);
+    CHECK_STR(buf_str(&got), STR("last words"));
+    finish();
+}
+
+static void what_a_peer_said_before_it_stopped_reading_is_delivered(void **state)
+{
+    size_t size = 16 << 20;
+
+    (void)state;
+    begin(tcp_pair, 1 << 20);
+    char *bytes = pattern(size);
+    stream_read(stream, true);
+    stream_write(stream, str_of(bytes, size));
+    peer_say(&peer, STR("413"));
+    peer_close(&peer); /* with unread bytes: a reset */
+    PUMP_UNTIL(loop, failures == 1);
+    CHECK_STR(buf_str(&got), STR("413"));
+    assert_int_equal(ends, 0);
+    free(bytes);
+    finish();
+}
+
+static void a_write_that_fails_after_an_orderly_end_is_told(void **state)
+{
+    (void)state;
+    begin(unix_pair, 1000);
+    stream_read(stream, true);
+    shutdown(peer.fd, SHUT_WR);
+    PUMP_UNTIL(loop, ends == 1);
+    peer_close(&peer);
+    stream_write(stream, STR("x"));
+    assert_int_equal(failures, 0);
+    PUMP_UNTIL(loop, failures == 1);
+    finish();
+}
+
+static void a_stream_may_be_freed_from_its_callback(void **state)
+{
+    (void)state;
+    begin(unix_pair, 1000);
+    frees_on_input = true;
+    stream_read(stream, true);
+    peer_say(&peer, STR("hello"));
+    PUMP_UNTIL(loop, inputs == 1);
+    PUMP_UNTIL(loop, peer_is_closed(&peer));
+    assert_int_equal(ends + failures, 0);
+    finish();
+}
+
+static void a_pipe_is_a_stream_too(void **state)
+{
+    int ends_of_pipe[2];
+
+    (void)state;
+    begin(unix_pair, 1000);
+    assert_int_equal(pipe2(ends_of_pipe, O_NONBLOCK), 0);
+    struct peer reader = peer_make(ends_of_pipe[0]);
+    struct stream *writer = stream_new(loop, ends_of_pipe[1], 1, &events, NULL);
+    size_t size = 300000;
+    char *bytes = pattern(size);
+    stream_write(writer, str_of(bytes, size));
+    stream_finish(writer);
+    PUMP_UNTIL(loop, peer_is_closed(&reader));
+    assert_int_equal(reader.heard.len, size);
+    assert_memory_equal(reader.heard.data, bytes, size);
+    stream_free(writer);
+
+    assert_int_equal(pipe2(ends_of_pipe, O_NONBLOCK), 0);
+    writer = stream_new(loop, ends_of_pipe[1], 1, &events, NULL);
+    close(ends_of_pipe[0]);
+    stream_write(writer, STR("nobody reads this"));
+    PUMP_UNTIL(loop, failures == 1);
+    assert_int_equal(last_error.sys, EPIPE);
+    stream_free(writer);
+    peer_done(&reader);
+    free(bytes);
+    finish();
+}
+
+static void writes_wait_for_the_connection(void **state)
+{
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t len = sizeof at;
+
+    (void)state;
+    begin(unix_pair, 1000);
+    int listening = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(listening, (struct sockaddr *)&at, sizeof at) + listen(listening, 1), 0);
+    assert_int_equal(getsockname(listening, (struct sockaddr *)&at, &len), 0);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    (void)connect(fd, (struct sockaddr *)&at, sizeof at);
+    struct stream *dialled = stream_new_connecting(loop, fd, 1000, &events, NULL);
+    stream_write(dialled, STR("first"));
+    struct peer server = peer_make(accept(listening, NULL, NULL));
+    set_nonblocking(server.fd);
+    PUMP_UNTIL(loop, peer_heard(&server, "first"));
+    stream_free(dialled);
+    peer_done(&server);
+    close(listening);
+
+    fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    (void)connect(fd, (struct sockaddr *)&at, sizeof at); /* nobody listens there any more */
+    dialled = stream_new_connecting(loop, fd, 1000, &events, NULL);
+    stream_write(dialled, STR("first"));
+    PUMP_UNTIL(loop, failures == 1);
+    assert_int_equal(last_error.sys, ECONNREFUSED);
+    pump_some(loop);
+    assert_int_equal(failures, 1);
+    stream_free(dialled);
+    finish();
+}
+
+int main(void)
+{
+    (void)signal(SIGPIPE, SIG_IGN);
+    const struct CMUnitTest cases[] = {
+        CASE(what_arrives_is_delivered_once_and_in_order),
+        CASE(a_full_input_makes_the_peer_wait),
+        CASE(a_paused_stream_reads_nothing),
+        CASE(an_empty_and_slow_stream_holds_no_buffer),
+        CASE(a_slow_reader_gets_every_byte_in_order),
+        CASE(queued_bytes_travel_with_the_next_write_or_at_the_end_of_the_turn),
+        CASE(a_file_is_sent_between_the_bytes_around_it),
+        CASE(a_file_that_cannot_be_mapped_is_copied),
+        CASE(a_file_that_became_shorter_fails_the_stream),
+        CASE(finishing_waits_for_the_queue),
+        CASE(an_abort_is_seen_as_one),
+        CASE(a_peer_that_resets_is_an_error),
+        CASE(a_peer_that_goes_while_we_do_not_read_is_noticed),
+        CASE(what_a_peer_said_before_it_stopped_reading_is_delivered),
+        CASE(a_write_that_fails_after_an_orderly_end_is_told),
+        CASE(a_stream_may_be_freed_from_its_callback),
+        CASE(a_pipe_is_a_stream_too),
+        CASE(writes_wait_for_the_connection),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
