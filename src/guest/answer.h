@@ -1,0 +1,24 @@
+/*
+ * answer.h - answers at the public door: whatever all of them have in common.
+ *
+ * A browser build of the SDK talks to guestd from any origin, so every answer to a request that names one carries the
+ * headers that let the browser show it.
+ */
+#ifndef GUEST_ANSWER_H
+#define GUEST_ANSWER_H
+
+#include "http/http.h"
+
+enum { ANSWER_FIELDS_MAX = 16 };
+
+void answer(struct http_exchange *ex, unsigned status, const struct http_field *fields, size_t count, struct str body);
+void answer_start(struct http_exchange *ex, unsigned status, const struct http_field *fields, size_t count,
+                  uint64_t length);
+
+/* {"code":404,"message":"…"}: the plain shape, for routes that are not RPC and for what stands before them. */
+void answer_error(struct http_exchange *ex, unsigned status, const char *format, ...) printf_like(3, 4);
+
+/* Is it a CORS preflight? Then it has been answered. */
+bool answer_preflight(struct http_exchange *ex);
+
+#endif

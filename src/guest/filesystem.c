@@ -1,0 +1,443 @@
+#include "guest/filesystem.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/limits.h"
+#include "base/mem.h"
+#include "base/random.h"
+#include "guest/entry.h"
+#include "guest/path.h"
+
+/* The path of a request, resolved for its user. False if it was answered. */
+static bool take_path(struct rpc *rpc, const json_t *request, const char *name, const char **out_path)
+{
+    struct str path = STR("");
+    struct err err;
+
+    if (json_take_str(request, name, JSON_OPTIONAL, &path, &err) &&
+        path_resolve(rpc->arena, path, &rpc->user, rpc->guest->default_workdir, out_path, &err))
+        return true;
+    rpc_fail_err(rpc, &err);
+    return false;
+}
+
+/* For errors of the kernel that no row of the API names. */
+static void fail_errno(struct rpc *rpc, const char *doing, const char *path, int number)
+{
+    char reason[64];
+    enum connect_code code = number == ENAMETOOLONG ? CONNECT_INVALID_ARGUMENT : CONNECT_INTERNAL;
+
+    rpc_fail(rpc, code, "error %s %s: %s", doing, path, strerror_r(number, reason, sizeof reason));
+}
+
+static enum entry_detail detail_for(struct rpc *rpc)
+{
+    const struct str *agent = http_header(&rpc->ex->head, STR("user-agent"));
+
+    if (!agent || !str_eq(*agent, STR("connect-python")))
+        return ENTRY_FULL;
+    rpc->extra_field = (struct http_field){ STR("X-E2B-Legacy-SDK"), STR("true") };
+    return ENTRY_LEGACY;
+}
+
+static void reply_entry(struct rpc *rpc, const char *path, const struct stat *st)
+{
+    struct buf body = buf_make(rpc->arena, LIMIT_LIST_BYTES);
+    struct json_out out = json_out_to(&body);
+
+    json_out_object(&out, NULL);
+    entry_write(&out, "entry", path, st, detail_for(rpc), rpc->guest->users, rpc->arena);
+    json_out_end(&out);
+    rpc_reply(rpc, buf_str(&body));
+}
+
+/* ---- Stat ---- */
+
+static void call_stat(struct rpc *rpc, const json_t *request)
+{
+    const char *path;
+    struct stat st;
+
+    if (!take_path(rpc, request, "path", &path))
+        return;
+    if (lstat(path, &st) == 0)
+        reply_entry(rpc, path, &st);
+    else if (errno == ENOENT)
+        rpc_fail(rpc, CONNECT_NOT_FOUND, "file not found: lstat %s: no such file or directory", path);
+    else
+        fail_errno(rpc, "getting file info of", path, errno);
+}
+
+/* ---- MakeDir ---- */
+
+static void call_make_dir(struct rpc *rpc, const json_t *request)
+{
+    const char *path;
+    struct stat st;
+    struct str message;
+    struct err err;
+
+    if (!take_path(rpc, request, "path", &path))
+        return;
+    if (stat(path, &st) == 0) {
+        if (S_ISDIR(st.st_mode))
+            rpc_fail(rpc, CONNECT_ALREADY_EXISTS, "directory already exists: %s", path);
+        else
+            rpc_fail(rpc, CONNECT_INVALID_ARGUMENT, "path already exists but it is not a directory: %s", path);
+        return;
+    }
+    if (!path_make_dirs(rpc->arena, path, &rpc->user, &message, &err)) {
+        if (message.len)
+            rpc_fail(rpc, CONNECT_INVALID_ARGUMENT, "%.*s", STR_ARG(message));
+        else
+            fail_errno(rpc, "creating directory", path, err.sys);
+        return;
+    }
+    if (lstat(path, &st) < 0)
+        fail_errno(rpc, "getting file info of", path, errno);
+    else
+        reply_entry(rpc, path, &st);
+}
+
+/* ---- Move ---- */
+
+static void call_move(struct rpc *rpc, const json_t *request)
+{
+    const char *source, *destination;
+    struct stat st;
+    struct str message;
+    struct err err;
+
+    if (!take_path(rpc, request, "source", &source) || !take_path(rpc, request, "destination", &destination))
+        return;
+    if (!path_make_dirs(rpc->arena, path_parent(rpc->arena, destination), &rpc->user, &message, &err)) {
+        if (message.len)
+            rpc_fail(rpc, CONNECT_INVALID_ARGUMENT, "%.*s", STR_ARG(message));
+        else
+            fail_errno(rpc, "creating the directory of", destination, err.sys);
+        return;
+    }
+    if (rename(source, destination) < 0) {
+        if (errno == ENOENT)
+            rpc_fail(rpc, CONNECT_NOT_FOUND, "source file not found: rename %s %s: no such file or directory", source,
+                     destination);
+        else
+            fail_errno(rpc, "renaming", source, errno);
+        return;
+    }
+    if (lstat(destination, &st) < 0)
+        fail_errno(rpc, "getting file info of", destination, errno);
+    else
+        reply_entry(rpc, destination, &st);
+}
+
+/* ---- ListDir ---- */
+
+/*
+ * Depth first, a directory before what is in it, names in bytewise order. Directories that links lead to are listed but
+ * not entered. The requested one itself may be a link: it is followed, and the entries are named below the link.
+ */
+struct listing {
+    struct job job;
+    struct rpc *rpc;
+    struct http_exchange *ex; /* kept until the worker is done with its arena */
+    struct arena *arena;
+    const char *path;
+    unsigned depth;
+    enum entry_detail detail;
+    struct buf body;
+    struct json_out out;
+    size_t count;
+    bool is_too_long;
+    struct users *users;
+};
+
+struct names {
+    char **at;
+    size_t count, room;
+};
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void names_free(struct names *names)
+{
+    for (size_t i = 0; i < names->count; i++)
+        free(names->at[i]);
+    free(names->at);
+}
+
+static bool read_names(const char *path, struct names *names)
+{
+    DIR *dir = opendir(path);
+    struct dirent *dirent;
+
+    if (!dir)
+        return false;
+    while ((dirent = readdir(dir)) && names->count <= LIMIT_LIST_ENTRIES) {
+        if (strcmp(dirent->d_name, ".") == 0 || strcmp(dirent->d_name, "..") == 0)
+            continue;
+        if (names->count == names->room) {
+            names->room = names->room ? 2 * names->room : 32;
+            names->at = mem_grow(names->at, names->room * sizeof *names->at);
+        }
+        names->at[names->count++] = mem_copy_text(dirent->d_name);
+    }
+    (void)closedir(dir);
+    qsort(names->at, names->count, sizeof *names->at, by_name);
+    return true;
+}
+
+static void list_below(struct listing *l, const char *path, unsigned depth)
+{
+    struct names names = { 0 };
+
+    if (!read_names(path, &names))
+        return; /* gone meanwhile */
+    for (size_t i = 0; i < names.count && !l->is_too_long; i++) {
+        struct arena scratch; /* a hundred thousand entries must not add up */
+        struct stat st;
+        arena_init(&scratch);
+        const char *slash = path[strlen(path) - 1] == '/' ? "" : "/";
+        const char *child = arena_format(&scratch, "%s%s%s", path, slash, names.at[i]).at;
+        if (lstat(child, &st) == 0) {
+            entry_write(&l->out, NULL, child, &st, l->detail, l->users, &scratch);
+            l->is_too_long = ++l->count >= LIMIT_LIST_ENTRIES || l->body.overflowed;
+            if (S_ISDIR(st.st_mode) && depth > 1)
+                list_below(l, child, depth - 1);
+        }
+        arena_done(&scratch);
+    }
+    names_free(&names);
+}
+
+static void list_run(struct listing *l)
+{
+    l->out = json_out_to(&l->body);
+    json_out_object(&l->out, NULL);
+    json_out_array(&l->out, "entries");
+    list_below(l, l->path, l->depth);
+    json_out_end(&l->out);
+    json_out_end(&l->out);
+}
+
+static void list_answer(struct listing *l)
+{
+    if (l->is_too_long)
+        rpc_fail(l->rpc, CONNECT_RESOURCE_EXHAUSTED, "%s has more than %d entries, or their names are too long",
+                 l->path, LIMIT_LIST_ENTRIES);
+    else
+        rpc_reply(l->rpc, buf_str(&l->body));
+    buf_done(&l->body);
+}
+
+static void list_on_worker(struct job *job)
+{
+    struct listing *l = container_of(job, struct listing, job);
+
+    l->users = users_new("/etc"); /* the loop's own is the loop's */
+    list_run(l);
+    users_free(l->users);
+}
+
+static void list_worker_done(struct job *job)
+{
+    struct listing *l = container_of(job, struct listing, job);
+    struct http_exchange *ex = l->ex;
+
+    if (!ex->gone)
+        list_answer(l);
+    else
+        buf_done(&l->body);
+    http_unref(ex);
+}
+
+enum { QUICK_DIR_BYTES = 64 * 1024 }; /* up to about a thousand entries */
+
+static void call_list_dir(struct rpc *rpc, const json_t *request)
+{
+    const char *path;
+    struct stat st;
+    struct err err;
+    int64_t depth = 1;
+
+    if (!take_path(rpc, request, "path", &path))
+        return;
+    if (!json_take_int(request, "depth", JSON_OPTIONAL, 0, UINT32_MAX, &depth, &err)) {
+        rpc_fail_err(rpc, &err);
+        return;
+    }
+    if (stat(path, &st) < 0) {
+        if (errno == ENOENT)
+            rpc_fail(rpc, CONNECT_NOT_FOUND, "path not found: lstat %s: no such file or directory", path);
+        else if (errno == ELOOP)
+            rpc_fail(rpc, CONNECT_FAILED_PRECONDITION, "cyclic symlink or chain >255 links at %s", path);
+        else if (errno == ENOTDIR)
+            rpc_fail(rpc, CONNECT_INVALID_ARGUMENT, "path is not a directory: %s", path);
+        else
+            fail_errno(rpc, "listing directory", path, errno);
+        return;
+    }
+    if (!S_ISDIR(st.st_mode)) {
+        rpc_fail(rpc, CONNECT_INVALID_ARGUMENT, "path is not a directory: %s", path);
+        return;
+    }
+    struct listing *l = ARENA_NEW(rpc->arena, struct listing);
+    l->rpc = rpc;
+    l->ex = rpc->ex;
+    l->arena = rpc->arena;
+    l->path = path;
+    l->depth = (unsigned)MIN(MAX(depth, 1), LIMIT_LIST_DEPTH);
+    l->detail = detail_for(rpc);
+    l->body = buf_make(NULL, LIMIT_LIST_BYTES);
+    l->users = rpc->guest->users;
+    if (l->depth == 1 && st.st_size <= QUICK_DIR_BYTES) {
+        list_run(l);
+        list_answer(l);
+        return;
+    }
+    l->job.run = list_on_worker;
+    l->job.done = list_worker_done;
+    http_ref(rpc->ex);
+    workers_run(rpc->guest->workers, &l->job);
+}
+
+/* ---- Remove ---- */
+
+enum {
+    REMOVE_DEPTH = 64, /* levels that are held open at once; what lies deeper is moved up first */
+    REMOVE_NAME_BYTES = 24,
+    REMOVE_PASSES = 1000,
+};
+
+struct removal {
+    struct job job;
+    struct rpc *rpc;
+    struct http_exchange *ex;
+    const char *path;
+    int error; /* the first that happened */
+};
+
+static void note_error(struct removal *r, int number)
+{
+    if (!r->error && number != ENOENT)
+        r->error = number;
+}
+
+/* All that is in the directory. Takes the descriptor. `top_fd` is where too deep a subtree is moved to. */
+static void remove_below(struct removal *r, int dir_fd, int top_fd, unsigned depth)
+{
+    DIR *dir = fdopendir(dir_fd);
+    struct dirent *dirent;
+
+    if (!dir) {
+        note_error(r, errno);
+        fd_close(&dir_fd);
+        return;
+    }
+    while ((dirent = readdir(dir))) {
+        const char *name = dirent->d_name;
+        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+            continue;
+        if (unlinkat(dirfd(dir), name, 0) == 0)
+            continue;
+        if (errno != EISDIR && errno != EPERM) {
+            note_error(r, errno);
+            continue;
+        }
+        if (depth >= REMOVE_DEPTH) {
+            char up[REMOVE_NAME_BYTES];
+            random_id(up, sizeof up - 1);
+            if (renameat(dirfd(dir), name, top_fd, up) == 0)
+                continue; /* found again by the next pass over the top */
+        }
+        int child = openat(dirfd(dir), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (child < 0) {
+            note_error(r, errno == ENOTDIR ? EPERM : errno);
+            continue;
+        }
+        remove_below(r, child, top_fd, depth + 1);
+        if (unlinkat(dirfd(dir), name, AT_REMOVEDIR) < 0)
+            note_error(r, errno);
+    }
+    (void)closedir(dir);
+}
+
+static void remove_on_worker(struct job *job)
+{
+    struct removal *r = container_of(job, struct removal, job);
+
+    /* Again while there is something left that was moved up, or that somebody made meanwhile; but not for ever. */
+    for (int pass = 0; pass < REMOVE_PASSES; pass++) {
+        r->error = 0;
+        auto_close int top = open(r->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        int again = top < 0 ? -1 : fcntl(top, F_DUPFD_CLOEXEC, 3);
+        if (again < 0) {
+            note_error(r, errno);
+            return;
+        }
+        remove_below(r, again, top, 1);
+        if (rmdir(r->path) == 0 || errno == ENOENT) {
+            r->error = 0;
+            return;
+        }
+        note_error(r, errno);
+        if (r->error != ENOTEMPTY)
+            return;
+    }
+}
+
+static void remove_worker_done(struct job *job)
+{
+    struct removal *r = container_of(job, struct removal, job);
+    struct http_exchange *ex = r->ex;
+
+    if (!ex->gone && r->error)
+        fail_errno(r->rpc, "removing", r->path, r->error);
+    else if (!ex->gone)
+        rpc_reply(r->rpc, STR("{}"));
+    http_unref(ex);
+}
+
+static void call_remove(struct rpc *rpc, const json_t *request)
+{
+    const char *path;
+    struct stat st;
+
+    if (!take_path(rpc, request, "path", &path))
+        return;
+    /* Not a directory, or an empty one, or nothing at all: done before a worker would wake up. */
+    if (lstat(path, &st) == 0 ? (S_ISDIR(st.st_mode) ? rmdir(path) : unlink(path)) == 0 || errno == ENOENT
+                              : errno == ENOENT || errno == ENOTDIR) {
+        rpc_reply(rpc, STR("{}"));
+        return;
+    }
+    if (errno != ENOTEMPTY && errno != EEXIST) {
+        fail_errno(rpc, "removing", path, errno);
+        return;
+    }
+    struct removal *r = ARENA_NEW(rpc->arena, struct removal);
+    r->rpc = rpc;
+    r->ex = rpc->ex;
+    r->path = path;
+    r->job.run = remove_on_worker;
+    r->job.done = remove_worker_done;
+    http_ref(rpc->ex);
+    workers_run(rpc->guest->workers, &r->job);
+}
+
+const struct rpc_method filesystem_stat = { "filesystem.Filesystem/Stat", RPC_UNARY, call_stat, NULL };
+const struct rpc_method filesystem_list_dir = { "filesystem.Filesystem/ListDir", RPC_UNARY, call_list_dir, NULL };
+const struct rpc_method filesystem_make_dir = { "filesystem.Filesystem/MakeDir", RPC_UNARY, call_make_dir, NULL };
+const struct rpc_method filesystem_move = { "filesystem.Filesystem/Move", RPC_UNARY, call_move, NULL };
+const struct rpc_method filesystem_remove = { "filesystem.Filesystem/Remove", RPC_UNARY, call_remove, NULL };

@@ -1,0 +1,145 @@
+/*
+ * guestd: the first program in a sandbox and the last one to leave it.
+ *
+ *   guestd --link-fd 3 --cgroup-fd 4 [--cgroup-fd 5 …] [--port 49983]     as keeper starts it, in a sandbox
+ *   guestd --port 49983                                                   by hand, outside: no host, no token
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <malloc.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "guest/guest.h"
+#include "guest/link.h"
+#include "guest/process.h"
+#include "guest/watch.h"
+#include "io/listen.h"
+
+#define DEFAULT_PATH "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+#define MAX_FD 1048576
+
+enum { DEFAULT_PORT = 49983, WORKERS_MAX = 2 };
+
+struct options {
+    int link_fd; /* -1: none */
+    int cgroup_fds[GUEST_CGROUPS_MAX];
+    size_t cgroup_count;
+    unsigned port;
+};
+
+static bool parse_options(int argc, char **argv, struct options *out, struct err *err)
+{
+    *out = (struct options){ .link_fd = -1, .port = DEFAULT_PORT };
+    for (int i = 1; i < argc; i += 2) {
+        struct str name = str_from(argv[i]);
+        uint64_t value = 0;
+        if (i + 1 >= argc || !str_to_u64(str_from(argv[i + 1]), MAX_FD, &value))
+            return err_set(err, ERR_INVALID, "%s wants a number", argv[i]);
+        if (str_eq(name, STR("--link-fd")))
+            out->link_fd = (int)value;
+        else if (str_eq(name, STR("--port")) && value > 0 && value <= UINT16_MAX)
+            out->port = (unsigned)value;
+        else if (str_eq(name, STR("--cgroup-fd")) && out->cgroup_count < GUEST_CGROUPS_MAX)
+            out->cgroup_fds[out->cgroup_count++] = (int)value;
+        else
+            return err_set(err, ERR_INVALID, "%s %s makes no sense here", argv[i], argv[i + 1]);
+    }
+    return true;
+}
+
+static void keep_fds_from_children(void)
+{
+    struct err ignored;
+
+    /* Whatever we were given: a child gets its own three and nothing else. Usually a dozen, so no need for more. */
+    for (int fd = 0; fd < 256; fd++)
+        (void)!fd_set_cloexec(fd, true, &ignored);
+}
+
+static void on_child(void *context, int signal_number)
+{
+    struct guest *guest = context;
+
+    (void)signal_number;
+    processes_reap(guest->processes);
+}
+
+/* Without a host to tell us: like upstream's debug mode, open to all. */
+static const struct guestlink_setup by_hand = {
+    .sandbox_id = STR_INIT(""),
+    .template_id = STR_INIT(""),
+    .access_token = STR_INIT(""),
+    .default_user = STR_INIT("user"),
+    .default_workdir = STR_INIT(""),
+};
+
+static bool start(struct guest *guest, const struct options *options, struct err *err)
+{
+    char address[32];
+
+    (void)snprintf(address, sizeof address, "0.0.0.0:%u", options->port);
+    int listen_fd = listen_open(str_from(address), err);
+    if (listen_fd < 0)
+        return false;
+    struct http_server_config config = { .on_request = guest_serve, .context = guest };
+    guest->server = http_server_new(guest->loop, listen_fd, &config);
+    if (!loop_on_signal(guest->loop, SIGCHLD, on_child, guest, err))
+        return false;
+    if (options->link_fd >= 0)
+        link_serve(guest, options->link_fd);
+    else
+        guest_set_up(guest, &by_hand);
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    struct options options;
+    struct err err;
+
+    log_setup("guestd", LOG_WARN);
+    if (!parse_options(argc, argv, &options, &err)) {
+        (void)fprintf(stderr, "guestd: %s\n", err.message);
+        return 2;
+    }
+    /*
+     * The guest's root has our uid. Not being dumpable is what keeps it from attaching a debugger to us, from reading
+     * the access token in our memory and from opening our descriptors, the private door among them, through /proc.
+     */
+    (void)prctl(PR_SET_DUMPABLE, 0);
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)umask(022);
+    keep_fds_from_children();
+    /* Times are printed in UTC; without this the C library would go and parse files of the guest to find that out. */
+    (void)setenv("TZDIR", "/dev/null", 1);
+    (void)setenv("TZ", "UTC0", 1);
+    /* One arena for all threads, and large blocks go back to the kernel at once: we are idle nearly all the time. */
+    (void)mallopt(M_ARENA_MAX, 1);
+    (void)mallopt(M_MMAP_THRESHOLD, 128 * 1024);
+    (void)mallopt(M_TRIM_THRESHOLD, 128 * 1024);
+
+    struct guest guest = { .loop = loop_new() };
+    guest.workers = workers_new(guest.loop, WORKERS_MAX);
+    guest.users = users_new("/etc");
+    guest.processes = processes_new(&guest);
+    guest.watchers = watchers_new(&guest);
+    guest.cgroup_count = options.cgroup_count;
+    memcpy(guest.cgroup_fds, options.cgroup_fds, sizeof options.cgroup_fds);
+    const char *path = getenv("PATH");
+    guest.path_env = path && *path ? path : DEFAULT_PATH;
+    arena_init(&guest.setup_arena);
+    if (!start(&guest, &options, &err)) {
+        (void)fprintf(stderr, "guestd: %s\n", err_text(&err));
+        return 1;
+    }
+    loop_run(guest.loop);
+    return 0;
+}

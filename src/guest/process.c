@@ -1,0 +1,843 @@
+#include "guest/process.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "guest/spawn.h"
+#include "guest/tree.h"
+
+enum process_state {
+    RUNNING,   /* its leader lives */
+    LINGERING, /* the leader has exited, somebody still holds the output open */
+    ENDED,     /* the end is known and kept for whoever asks late */
+};
+
+static const unsigned may_become[] = {
+    [RUNNING] = BIT(LINGERING),
+    [LINGERING] = BIT(ENDED),
+    [ENDED] = 0,
+};
+
+enum {
+    SOURCES_MAX = 2,              /* stdout and stderr, or a terminal */
+    READS_PER_TURN = 8,           /* then the others have their turn */
+    DRAIN_BYTES_MAX = 256 * 1024, /* of a killed process: what a pipe can hold, however fast others keep writing */
+    LITTLE_BYTES = 64 * 1024,     /* kept for each process when all together keep too much */
+};
+
+/* One of the descriptors that output comes from. */
+struct source {
+    struct process *process;
+    enum output_stream stream;
+    int fd; /* -1: at its end */
+    struct watch *watch;
+};
+
+struct process {
+    struct processes *all;
+    struct process *next, *previous;
+    pid_t pid;
+    enum process_state state;
+    int status;   /* as wait(2) has it, once the leader is gone */
+    bool was_cut; /* signalled or timed out: its end does not wait for the output's */
+    bool has_pty;
+    char *tag, *config;
+
+    struct source sources[SOURCES_MAX];
+    size_t source_count;
+    struct output output;
+    struct process_watcher *watchers;
+    bool is_paused; /* a watcher is a whole queue behind */
+    struct timer stall;
+
+    int in_fd; /* -1: none, or closed */
+    struct watch *in_watch;
+    struct process_input *inputs, **inputs_end;
+    bool closes_input; /* once the inputs are written */
+
+    struct process_death *deaths;
+    struct timer death_wait, deadline, forget;
+};
+
+struct processes {
+    struct guest *guest;
+    struct process *first, *last;
+    size_t count, live;
+};
+
+/* Where output is read to before it is known how much there is. Untouched pages cost nothing. */
+static char read_room[OUTPUT_BLOCK_BYTES];
+
+static void process_step(struct process *p);
+static void input_step(struct process *p);
+
+/* ---- the table ---- */
+
+struct processes *processes_new(struct guest *guest)
+{
+    struct processes *all = NEW(struct processes);
+
+    all->guest = guest;
+    return all;
+}
+
+static void dispose(void *object)
+{
+    struct process *p = object;
+
+    output_done(&p->output);
+    free(p->tag);
+    free(p->config);
+    free(p);
+}
+
+static void close_source(struct source *source)
+{
+    watch_free(take_ptr(&source->watch));
+    fd_close(&source->fd);
+}
+
+static void close_input(struct process *p)
+{
+    watch_free(take_ptr(&p->in_watch));
+    fd_close(&p->in_fd);
+}
+
+static void let_go(struct process *p)
+{
+    timer_clear(&p->stall);
+    timer_clear(&p->death_wait);
+    timer_clear(&p->deadline);
+    timer_clear(&p->forget);
+    for (size_t i = 0; i < p->source_count; i++)
+        close_source(&p->sources[i]);
+    close_input(p);
+}
+
+static void forget(struct process *p)
+{
+    struct processes *all = p->all;
+
+    assert(p->state == ENDED && !p->watchers);
+    let_go(p);
+    *(p->previous ? &p->previous->next : &all->first) = p->next;
+    *(p->next ? &p->next->previous : &all->last) = p->previous;
+    all->count--;
+    loop_retire(all->guest->loop, p, dispose);
+}
+
+void processes_free(struct processes *all)
+{
+    if (!all)
+        return;
+    for (struct process *p = all->first, *next; p; p = next) {
+        next = p->next;
+        let_go(p);
+        dispose(p);
+    }
+    free(all);
+}
+
+static bool is_wanted(const struct process *p, enum process_which which)
+{
+    return which == PROCESS_KEPT || p->state != ENDED;
+}
+
+/* The newest first: a pid may be used again while the end of its last holder is still kept. */
+struct process *process_by_pid(struct processes *all, pid_t pid, enum process_which which)
+{
+    for (struct process *p = all->last; p; p = p->previous)
+        if (p->pid == pid && is_wanted(p, which))
+            return p;
+    return NULL;
+}
+
+struct process *process_by_tag(struct processes *all, struct str tag, enum process_which which)
+{
+    for (struct process *p = all->last; p; p = p->previous)
+        if (p->tag && str_eq(str_from(p->tag), tag) && is_wanted(p, which))
+            return p;
+    return NULL;
+}
+
+struct process *process_next(struct processes *all, struct process *after)
+{
+    struct process *p = after ? after->next : all->first;
+
+    while (p && p->state == ENDED)
+        p = p->next;
+    return p;
+}
+
+pid_t process_pid(const struct process *p)
+{
+    return p->pid;
+}
+
+const char *process_tag(const struct process *p)
+{
+    return p->tag;
+}
+
+struct str process_config(const struct process *p)
+{
+    return str_from(p->config);
+}
+
+/* ---- states ---- */
+
+static void enter(struct process *p, enum process_state next)
+{
+    if (!(may_become[p->state] & BIT(next)))
+        log_die("process %d: from state %d to %d", (int)p->pid, (int)p->state, (int)next);
+    p->state = next;
+}
+
+static void on_forget(struct timer *timer)
+{
+    struct process *p = container_of(timer, struct process, forget);
+
+    if (p->watchers) /* somebody is still reading its last output */
+        timer_set(&p->forget, p->all->guest->loop, LIMIT_RETAIN_MS, on_forget);
+    else
+        forget(p);
+}
+
+/* A watcher may detach, and others with it, while it is told. */
+static void tell_watchers(struct process *p)
+{
+    for (struct process_watcher *w = p->watchers, *next; w; w = next) {
+        next = w->next;
+        w->step(w);
+    }
+}
+
+static void fail_inputs(struct process *p, const struct err *err)
+{
+    while (p->inputs) {
+        struct process_input *input = p->inputs;
+        p->inputs = input->next;
+        if (!p->inputs)
+            p->inputs_end = &p->inputs;
+        input->process = NULL;
+        input->done(input, err);
+    }
+}
+
+static void tell_deaths(struct process *p)
+{
+    timer_clear(&p->death_wait);
+    while (p->deaths) {
+        struct process_death *death = p->deaths;
+        p->deaths = death->next;
+        death->process = NULL;
+        death->done(death);
+    }
+}
+
+static bool has_open_source(const struct process *p)
+{
+    for (size_t i = 0; i < p->source_count; i++)
+        if (p->sources[i].fd >= 0)
+            return true;
+    return false;
+}
+
+static void drain(struct process *p);
+
+static void end(struct process *p)
+{
+    struct err gone;
+
+    drain(p);
+    enter(p, ENDED);
+    p->all->live--;
+    for (size_t i = 0; i < p->source_count; i++)
+        close_source(&p->sources[i]);
+    close_input(p);
+    timer_clear(&p->deadline);
+    timer_clear(&p->stall);
+    (void)err_set(&gone, ERR_UNAVAILABLE, "the process has ended");
+    fail_inputs(p, &gone);
+    free(take_ptr(&p->config));
+    timer_set(&p->forget, p->all->guest->loop, LIMIT_RETAIN_MS, on_forget);
+    tell_watchers(p);
+}
+
+static void process_step(struct process *p)
+{
+    if (p->state == LINGERING && (p->was_cut || !has_open_source(p)))
+        end(p);
+}
+
+void processes_reap(struct processes *all)
+{
+    int status;
+    pid_t pid;
+
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        for (struct process *p = all->last; p; p = p->previous) {
+            if (p->pid != pid || p->state != RUNNING)
+                continue;
+            p->status = status;
+            enter(p, LINGERING);
+            tell_deaths(p);
+            process_step(p);
+            break;
+        }
+    }
+}
+
+/* ---- output ---- */
+
+static size_t cap_of(const struct process *p)
+{
+    (void)p;
+    return output_total() > LIMIT_OUTPUT_BYTES ? LITTLE_BYTES : LIMIT_RING_BYTES;
+}
+
+/* Would one more read push out what this watcher has not got yet? */
+static bool holds_up(const struct process *p, const struct process_watcher *w)
+{
+    return output_unread(&p->output, w->offset) + 2 * OUTPUT_BLOCK_BYTES > cap_of(p);
+}
+
+static bool is_held_up(const struct process *p)
+{
+    for (const struct process_watcher *w = p->watchers; w; w = w->next)
+        if (holds_up(p, w))
+            return true;
+    return false;
+}
+
+static void on_stall(struct timer *timer)
+{
+    struct process *p = container_of(timer, struct process, stall);
+    bool others_wait = false;
+
+    for (struct process_watcher *w = p->watchers; w; w = w->next)
+        others_wait |= !holds_up(p, w);
+    if (!others_wait)
+        return; /* all are slow: then so is the process */
+    for (struct process_watcher *w = p->watchers, *next; w; w = next) {
+        next = w->next;
+        if (holds_up(p, w))
+            w->cut(w, false);
+    }
+}
+
+/* Read, or leave it in the pipe and let the process wait. */
+static void pause_if_held_up(struct process *p)
+{
+    bool pause = is_held_up(p);
+
+    if (pause == p->is_paused)
+        return;
+    p->is_paused = pause;
+    for (size_t i = 0; i < p->source_count; i++)
+        if (p->sources[i].fd >= 0)
+            watch_want(p->sources[i].watch, pause ? 0 : WATCH_READ);
+    if (pause)
+        timer_set(&p->stall, p->all->guest->loop, LIMIT_STALL_MS, on_stall);
+    else
+        timer_clear(&p->stall);
+}
+
+/* What one read gives. False at the end of the source, or when there is no more for now. */
+static bool read_source(struct process *p, struct source *source)
+{
+    ssize_t n;
+
+    do
+        n = read(source->fd, read_room, sizeof read_room);
+    while (n < 0 && errno == EINTR);
+    if (n > 0) {
+        output_add(&p->output, source->stream, str_of(read_room, (size_t)n), cap_of(p));
+        return n == sizeof read_room;
+    }
+    /* A terminal says EIO when the last program has closed it. */
+    if (n == 0 || errno != EAGAIN)
+        close_source(source);
+    return false;
+}
+
+static void on_source(void *context, unsigned ready)
+{
+    struct source *source = context;
+    struct process *p = source->process;
+
+    (void)ready;
+    for (int i = 0; i < READS_PER_TURN; i++) {
+        pause_if_held_up(p);
+        if (p->is_paused || !read_source(p, source))
+            break;
+        tell_watchers(p);
+    }
+    tell_watchers(p);
+    process_step(p);
+}
+
+/* What is in the pipes of a process that is over. Nobody waits for more than that. */
+static void drain(struct process *p)
+{
+    for (size_t i = 0; i < p->source_count; i++) {
+        uint64_t stop_at = p->output.end + DRAIN_BYTES_MAX;
+        while (p->sources[i].fd >= 0 && p->output.end < stop_at) {
+            uint64_t before = p->output.end;
+            (void)read_source(p, &p->sources[i]);
+            if (p->output.end == before)
+                break;
+        }
+    }
+}
+
+void process_watch(struct process *p, struct process_watcher *w, const uint64_t *from)
+{
+    if (from)
+        w->offset = MIN(*from, p->output.end);
+    else
+        w->offset = p->watchers ? p->output.end : p->output.begin;
+    w->process = p;
+    w->next = p->watchers;
+    p->watchers = w;
+}
+
+void process_unwatch(struct process_watcher *w)
+{
+    struct process *p = w->process;
+
+    if (!p)
+        return;
+    struct process_watcher **at = &p->watchers;
+    while (*at != w)
+        at = &(*at)->next;
+    *at = w->next;
+    w->process = NULL;
+    pause_if_held_up(p);
+}
+
+bool process_watcher_read(struct process_watcher *w, enum output_stream *out_stream, struct str *out_bytes)
+{
+    return w->process && output_read(&w->process->output, &w->offset, out_stream, out_bytes);
+}
+
+void process_watcher_advance(struct process_watcher *w, size_t bytes)
+{
+    w->offset += bytes;
+    if (w->process->is_paused)
+        pause_if_held_up(w->process);
+}
+
+bool process_watcher_at_end(struct process_watcher *w, int *out_status)
+{
+    struct process *p = w->process;
+
+    if (!p || p->state != ENDED || w->offset < p->output.end)
+        return false;
+    *out_status = p->status;
+    /* It was delivered whole: nobody has a claim on it any more. Unless others are still reading. */
+    if (p->watchers == w && !w->next)
+        output_done(&p->output);
+    return true;
+}
+
+/* ---- input ---- */
+
+static void finish_input(struct process *p, const struct err *err)
+{
+    struct process_input *input = p->inputs;
+
+    p->inputs = input->next;
+    if (!p->inputs)
+        p->inputs_end = &p->inputs;
+    input->process = NULL;
+    input->done(input, err);
+}
+
+static void on_input_ready(void *context, unsigned ready)
+{
+    (void)ready;
+    input_step(context);
+}
+
+/* Write until the pipe is full or nothing is left. */
+static void input_step(struct process *p)
+{
+    struct err err;
+
+    while (p->inputs && p->in_fd >= 0) {
+        struct process_input *input = p->inputs;
+        ssize_t n = input->bytes.len ? write(p->in_fd, input->bytes.at, input->bytes.len) : 0;
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN) {
+            if (!p->in_watch)
+                p->in_watch = watch_new(p->all->guest->loop, p->in_fd, on_input_ready, p);
+            watch_want(p->in_watch, WATCH_WRITE);
+            return;
+        }
+        if (n < 0) {
+            (void)err_sys(&err, p->has_pty ? "error writing to tty" : "error writing to stdin");
+            finish_input(p, &err);
+            continue;
+        }
+        input->bytes.at += n;
+        input->bytes.len -= (size_t)n;
+        if (!input->bytes.len)
+            finish_input(p, NULL);
+    }
+    if (p->in_watch)
+        watch_want(p->in_watch, 0);
+    if (p->closes_input && !p->inputs)
+        close_input(p);
+}
+
+bool process_write(struct process *p, enum process_input_to to, struct process_input *input, struct err *err)
+{
+    if (to == PROCESS_PTY && !p->has_pty)
+        return err_set(err, ERR_INTERNAL, "error writing to tty: tty not assigned to process");
+    if (to == PROCESS_STDIN && p->has_pty)
+        return err_set(err, ERR_INTERNAL, "error writing to stdin: tty assigned to process");
+    if (p->in_fd < 0 || p->closes_input)
+        return err_set(err, ERR_INTERNAL, "error writing to stdin: stdin not enabled or closed");
+    input->process = p;
+    input->next = NULL;
+    *p->inputs_end = input;
+    p->inputs_end = &input->next;
+    if (p->inputs == input)
+        input_step(p);
+    return true;
+}
+
+void process_input_cancel(struct process_input *input)
+{
+    struct process *p = input->process;
+
+    if (!p)
+        return;
+    struct process_input **at = &p->inputs;
+    while (*at != input)
+        at = &(*at)->next;
+    *at = input->next;
+    if (!*at)
+        p->inputs_end = at;
+    input->process = NULL;
+    input_step(p);
+}
+
+bool process_close_input(struct process *p, struct err *err)
+{
+    if (p->has_pty)
+        return err_set(err, ERR_INTERNAL,
+                       "error closing stdin: cannot close stdin for PTY process — send Ctrl+D (0x04) instead");
+    p->closes_input = true;
+    input_step(p);
+    return true;
+}
+
+bool process_resize(struct process *p, uint16_t cols, uint16_t rows, struct err *err)
+{
+    struct winsize size = { .ws_col = cols, .ws_row = rows };
+
+    if (!p->has_pty || p->sources[0].fd < 0)
+        return err_set(err, ERR_INTERNAL, "error resizing tty: tty not assigned to process");
+    if (ioctl(p->sources[0].fd, TIOCSWINSZ, &size) < 0)
+        return err_sys(err, "error resizing tty");
+    return true;
+}
+
+/* ---- signals ---- */
+
+static void on_death_wait(struct timer *timer)
+{
+    tell_deaths(container_of(timer, struct process, death_wait));
+}
+
+void process_terminate(struct process *p)
+{
+    p->was_cut = true;
+    /* Once collected, the number may be somebody else's. */
+    if (p->state == RUNNING)
+        (void)kill(p->pid, SIGTERM);
+    process_step(p);
+}
+
+void process_kill(struct process *p, struct process_death *death)
+{
+    p->was_cut = true;
+    tree_kill(p->pid, p->state == RUNNING);
+    if (death && p->state == RUNNING) {
+        death->process = p;
+        death->next = p->deaths;
+        p->deaths = death;
+        timer_set(&p->death_wait, p->all->guest->loop, LIMIT_KILL_WAIT_MS, on_death_wait);
+    } else if (death) {
+        death->process = NULL;
+        death->done(death);
+    }
+    process_step(p);
+}
+
+void process_death_cancel(struct process_death *death)
+{
+    struct process *p = death->process;
+
+    if (!p)
+        return;
+    struct process_death **at = &p->deaths;
+    while (*at != death)
+        at = &(*at)->next;
+    *at = death->next;
+    death->process = NULL;
+}
+
+static void on_deadline(struct timer *timer)
+{
+    struct process *p = container_of(timer, struct process, deadline);
+
+    for (struct process_watcher *w = p->watchers, *next; w; w = next) {
+        next = w->next;
+        if (w->has_deadline)
+            w->cut(w, true);
+    }
+    process_kill(p, NULL);
+}
+
+/* ---- starting ---- */
+
+struct env_list {
+    struct map places; /* name → entry in texts */
+    char **texts;
+    size_t count;
+};
+
+static void env_set(struct env_list *list, struct arena *arena, struct str name, struct str value)
+{
+    struct buf text = buf_make(arena, name.len + value.len + 2);
+
+    buf_add(&text, name);
+    buf_add_char(&text, '=');
+    buf_add(&text, value);
+    buf_add_char(&text, '\0');
+    char **place = map_get(&list->places, name);
+    if (!place) {
+        place = &list->texts[list->count++];
+        map_put(&list->places, name, place);
+    }
+    *place = text.data;
+}
+
+/* PATH and who one is; then the sandbox's variables; then the request's. The last one wins. */
+static char **make_env(struct guest *guest, const struct process_want *want, struct arena *arena)
+{
+    struct env_list list = { 0 };
+
+    map_init(&list.places);
+    list.texts = ARENA_ARRAY(arena, char *, 4 + guest->env_count + want->env_count + 1);
+    env_set(&list, arena, STR("PATH"), str_from(guest->path_env));
+    env_set(&list, arena, STR("HOME"), want->user->home);
+    env_set(&list, arena, STR("USER"), want->user->name);
+    env_set(&list, arena, STR("LOGNAME"), want->user->name);
+    for (size_t i = 0; i < guest->env_count; i++)
+        env_set(&list, arena, guest->envs[i].name, guest->envs[i].value);
+    for (size_t i = 0; i < want->env_count; i++)
+        env_set(&list, arena, want->envs[i].name, want->envs[i].value);
+    map_done(&list.places);
+    return list.texts;
+}
+
+/* The files that a command may mean: itself if it has a slash, else one in each directory of the environment's PATH. */
+static const char **make_files(const char *command, char *const *env, struct arena *arena)
+{
+    if (strchr(command, '/') || !*command) {
+        const char **one = ARENA_ARRAY(arena, const char *, 2);
+        one[0] = command;
+        return one;
+    }
+    struct str path = STR(""), dir;
+    for (; *env; env++) {
+        struct str text = str_from(*env);
+        if (str_skip(&text, STR("PATH=")))
+            path = text;
+    }
+    size_t count = 1;
+    for (size_t i = 0; i < path.len; i++)
+        count += path.at[i] == ':';
+    const char **files = ARENA_ARRAY(arena, const char *, count + 1);
+    for (count = 0; str_cut(&path, ':', &dir); count++)
+        files[count] = arena_format(arena, "%.*s/%s", STR_ARG(dir.len ? dir : STR(".")), command).at;
+    return files;
+}
+
+/* Descriptors of a new process: ours and the child's. */
+struct ends {
+    int ours_in, ours_out, ours_err;
+    int in, out, err;
+};
+
+static void ends_close(struct ends *ends)
+{
+    fd_close(&ends->ours_in);
+    fd_close(&ends->ours_out);
+    fd_close(&ends->ours_err);
+    fd_close(&ends->in);
+    fd_close(&ends->out);
+    fd_close(&ends->err);
+}
+
+/* Which end of a new pipe is ours, and hence never waits. */
+static bool make_pipe(int *ours_at, int *theirs_at, bool we_read, struct err *err)
+{
+    int fds[2];
+
+    if (pipe2(fds, O_CLOEXEC) < 0)
+        return err_sys(err, "make a pipe");
+    *ours_at = fds[we_read ? 0 : 1];
+    *theirs_at = fds[we_read ? 1 : 0];
+    return fd_set_nonblocking(*ours_at, true, err);
+}
+
+static bool open_pipes(const struct process_want *want, struct ends *ends, struct err *err)
+{
+    if (!make_pipe(&ends->ours_out, &ends->out, true, err) || !make_pipe(&ends->ours_err, &ends->err, true, err))
+        return false;
+    if (want->has_stdin)
+        return make_pipe(&ends->ours_in, &ends->in, false, err);
+    ends->in = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    return ends->in >= 0 || err_sys(err, "open /dev/null");
+}
+
+static bool open_terminal(const struct process_want *want, struct ends *ends, struct err *err)
+{
+    struct winsize size = { .ws_col = want->cols, .ws_row = want->rows };
+    int unlock = 0;
+
+    ends->ours_out = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+    if (ends->ours_out < 0 || ioctl(ends->ours_out, TIOCSPTLCK, &unlock) < 0)
+        return err_sys(err, "open a terminal");
+    /* By descriptor: the guest may have put anything at /dev/pts. */
+    ends->in = ioctl(ends->ours_out, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (ends->in < 0 || ioctl(ends->in, TIOCSWINSZ, &size) < 0)
+        return err_sys(err, "open the terminal's other side");
+    /* So that the user's programs may open it by name (sudo, screen, gpg do); where that fails they get on without. */
+    (void)!fchown(ends->in, want->user->uid, (gid_t)-1);
+    ends->out = fcntl(ends->in, F_DUPFD_CLOEXEC, 3);
+    ends->err = fcntl(ends->in, F_DUPFD_CLOEXEC, 3);
+    ends->ours_in = fcntl(ends->ours_out, F_DUPFD_CLOEXEC, 3);
+    if (ends->out < 0 || ends->err < 0 || ends->ours_in < 0)
+        return err_sys(err, "duplicate a descriptor");
+    return true;
+}
+
+static void add_source(struct process *p, int fd, enum output_stream stream)
+{
+    struct source *source = &p->sources[p->source_count++];
+
+    source->process = p;
+    source->stream = stream;
+    source->fd = fd;
+    source->watch = watch_new(p->all->guest->loop, fd, on_source, source);
+    watch_want(source->watch, WATCH_READ);
+}
+
+static struct process *add_process(struct processes *all, pid_t pid, const struct process_want *want, struct ends *ends)
+{
+    struct process *p = NEW(struct process);
+
+    p->all = all;
+    p->pid = pid;
+    p->has_pty = want->has_pty;
+    p->tag = want->tag ? mem_copy_text(want->tag) : NULL;
+    p->config = str_copy(want->config);
+    p->inputs_end = &p->inputs;
+    p->in_fd = take_fd(&ends->ours_in);
+    add_source(p, take_fd(&ends->ours_out), want->has_pty ? OUTPUT_PTY : OUTPUT_STDOUT);
+    if (!want->has_pty)
+        add_source(p, take_fd(&ends->ours_err), OUTPUT_STDERR);
+    p->previous = all->last;
+    *(all->last ? &all->last->next : &all->first) = p;
+    all->last = p;
+    all->count++;
+    all->live++;
+    if (want->deadline_ms)
+        timer_set(&p->deadline, all->guest->loop, want->deadline_ms, on_deadline);
+    return p;
+}
+
+/* Room for one more, if need be by forgetting the process that ended first. */
+static bool make_room(struct processes *all, struct err *err)
+{
+    struct process *p = all->first;
+
+    if (all->count < LIMIT_PROCESSES)
+        return true;
+    while (p && (p->state != ENDED || p->watchers))
+        p = p->next;
+    if (!p)
+        return err_set(err, ERR_LIMIT, "%d processes run already", LIMIT_PROCESSES);
+    forget(p);
+    return true;
+}
+
+/* What an ended process has left under the new one's pid or tag no longer answers to it. */
+static void evict(struct processes *all, pid_t pid, const char *tag)
+{
+    for (struct process *p = all->first, *next; p; p = next) {
+        next = p->next;
+        bool same = p->pid == pid || (tag && p->tag && strcmp(p->tag, tag) == 0);
+        if (same && p->state == ENDED && !p->watchers)
+            forget(p);
+    }
+}
+
+struct process *process_start_new(struct processes *all, const struct process_want *want, struct arena *arena,
+                                  struct err *err)
+{
+    struct guest *guest = all->guest;
+    gid_t groups[USERS_GROUPS_MAX];
+    __attribute__((cleanup(ends_close))) struct ends ends = { -1, -1, -1, -1, -1, -1 };
+    pid_t pid;
+
+    if (!make_room(all, err))
+        return NULL;
+    char **argv = ARENA_ARRAY(arena, char *, want->arg_count + 2);
+    argv[0] = arena_text(arena, want->command);
+    for (size_t i = 0; i < want->arg_count; i++)
+        argv[i + 1] = arena_text(arena, want->args[i]);
+    char **env = make_env(guest, want, arena);
+    if (!(want->has_pty ? open_terminal(want, &ends, err) : open_pipes(want, &ends, err)))
+        return NULL;
+    struct spawn spawn = {
+        .files = make_files(argv[0], env, arena),
+        .argv = argv,
+        .envp = env,
+        .cwd = want->cwd,
+        .uid = want->user->uid,
+        .gid = want->user->gid,
+        .groups = groups,
+        .group_count = users_groups(guest->users, want->user, groups, COUNT_OF(groups)),
+        .in_fd = ends.in,
+        .out_fd = ends.out,
+        .err_fd = ends.err,
+        .takes_terminal = want->has_pty,
+        .cgroup_fds = guest->cgroup_fds,
+        .cgroup_count = guest->cgroup_count,
+    };
+    if (!spawn_start(&spawn, &pid, err))
+        return NULL;
+    evict(all, pid, want->tag);
+    return add_process(all, pid, want, &ends);
+}

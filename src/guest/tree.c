@@ -1,0 +1,134 @@
+#include "guest/tree.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/mem.h"
+#include "base/str.h"
+
+enum {
+    ROUNDS = 16,             /* a fork bomb is the pids limit's business, not ours */
+    PROCESSES_MAX = 1 << 16, /* more than a sandbox may have */
+};
+
+struct entry {
+    pid_t pid, parent, session;
+    bool doomed;
+};
+
+struct list {
+    struct entry *entries;
+    size_t count, room;
+};
+
+static bool next_number(struct str *rest, int64_t *out)
+{
+    struct str word;
+    uint64_t value;
+
+    if (!str_cut(rest, ' ', &word))
+        return false;
+    bool negative = str_skip(&word, STR("-"));
+    if (!str_to_u64(word, INT32_MAX, &value))
+        return false;
+    *out = negative ? -(int64_t)value : (int64_t)value;
+    return true;
+}
+
+/* "42 (any (thing)) S 1 42 42 …": state, parent, group, session. False if it is gone or a zombie. */
+static bool read_entry(int proc_fd, pid_t pid, struct entry *out)
+{
+    char path[32], text[512];
+    int64_t parent, group, session;
+
+    (void)snprintf(path, sizeof path, "%d/stat", (int)pid);
+    auto_close int fd = openat(proc_fd, path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text);
+    if (n <= 0)
+        return false;
+    /* The name may hold spaces and brackets: what counts begins behind the last one. */
+    const char *after = memrchr(text, ')', (size_t)n);
+    if (!after || text + n - after < 5)
+        return false;
+    struct str rest = str_of(after + 4, (size_t)(text + n - after) - 4);
+    if (after[2] == 'Z' || after[2] == 'X' || !next_number(&rest, &parent) || !next_number(&rest, &group) ||
+        !next_number(&rest, &session))
+        return false;
+    *out = (struct entry){ .pid = pid, .parent = (pid_t)parent, .session = (pid_t)session };
+    return true;
+}
+
+static void read_all(struct list *list)
+{
+    int proc_fd = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *proc = proc_fd < 0 ? NULL : fdopendir(proc_fd);
+    struct dirent *dirent;
+    uint64_t pid;
+
+    list->count = 0;
+    while (proc && list->count < PROCESSES_MAX && (dirent = readdir(proc))) {
+        if (!str_to_u64(str_from(dirent->d_name), INT32_MAX, &pid))
+            continue;
+        if (list->count == list->room) {
+            list->room = list->room ? 2 * list->room : 64;
+            list->entries = mem_grow(list->entries, list->room * sizeof *list->entries);
+        }
+        if (read_entry(proc_fd, (pid_t)pid, &list->entries[list->count]))
+            list->count++;
+    }
+    if (proc)
+        (void)closedir(proc);
+}
+
+static bool is_doomed(const struct list *list, pid_t pid)
+{
+    for (size_t i = 0; i < list->count; i++)
+        if (list->entries[i].pid == pid)
+            return list->entries[i].doomed;
+    return false;
+}
+
+/* Marks until nothing new is found; a child may stand before its parent in the list. Returns how many. */
+static size_t mark(struct list *list, pid_t leader, bool leader_lives)
+{
+    size_t doomed = 0;
+
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (size_t i = 0; i < list->count; i++) {
+            struct entry *e = &list->entries[i];
+            if (e->doomed || e->pid == getpid() || e->pid == 1)
+                continue;
+            if ((leader_lives && e->pid == leader) || e->session == leader || is_doomed(list, e->parent)) {
+                e->doomed = changed = true;
+                doomed++;
+            }
+        }
+    }
+    return doomed;
+}
+
+void tree_kill(pid_t leader, bool leader_lives)
+{
+    struct list list = { 0 };
+
+    for (int round = 0; round < ROUNDS; round++) {
+        read_all(&list);
+        if (mark(&list, leader, leader_lives) == 0)
+            break;
+        for (size_t i = 0; i < list.count; i++)
+            if (list.entries[i].doomed)
+                (void)kill(list.entries[i].pid, SIGKILL); /* it may have gone by itself */
+    }
+    /* Without a readable /proc there is still this much. */
+    if (leader_lives)
+        (void)kill(leader, SIGKILL);
+    (void)kill(-leader, SIGKILL);
+    free(list.entries);
+}

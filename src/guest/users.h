@@ -1,0 +1,41 @@
+/*
+ * users.h - who is who in the sandbox: /etc/passwd and /etc/group, read by ourselves.
+ *
+ * guestd is static, so the C library's name service (which loads shared objects from the guest's disk into pid 1) is
+ * neither available nor wanted. Both files belong to the guest: lines that make no sense are skipped.
+ *
+ * Threads    One instance a thread.
+ */
+#ifndef GUEST_USERS_H
+#define GUEST_USERS_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "base/arena.h"
+#include "base/str.h"
+
+struct user {
+    struct str name, home;
+    uid_t uid;
+    gid_t gid;
+};
+
+struct users;
+
+/* Read when first asked, and again whenever a file has changed since. `etc` is the directory, normally "/etc". */
+struct users *users_new(const char *etc) must_use;
+void users_free(struct users *users);
+
+/* False if there is none of that name. The text is copied to the arena. */
+bool users_find(struct users *users, struct arena *arena, struct str name, struct user *out) must_use;
+
+/* The primary group and all that list the user; at most `room`, the rest is left out. Returns how many. */
+enum { USERS_GROUPS_MAX = 64 };
+size_t users_groups(struct users *users, const struct user *user, gid_t *out, size_t room);
+
+/* The name, or the number in decimal when there is none. */
+struct str users_uid_name(struct users *users, struct arena *arena, uid_t uid);
+struct str users_gid_name(struct users *users, struct arena *arena, gid_t gid);
+
+#endif
