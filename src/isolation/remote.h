@@ -1,0 +1,20 @@
+/*
+ * remote.h - front's driver: the same calls, each sent to keeper.
+ */
+#ifndef ISOLATION_REMOTE_H
+#define ISOLATION_REMOTE_H
+
+#include <stdbool.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+#include "isolation/driver.h"
+#include "privsep/channel.h"
+
+/* The channel stays the caller's and must outlive the driver. */
+struct driver *remote_driver_new(struct channel *channel) must_use;
+
+/* For the channel's event handler: EXITED becomes the driver's exited(). False means malformed. */
+bool remote_driver_event(struct driver *driver, enum message_type type, struct str payload, struct err *err) must_use;
+
+#endif

@@ -1,0 +1,156 @@
+#include "isolation/serve.h"
+
+#include <stdlib.h>
+
+#include "base/fd.h"
+#include "base/mem.h"
+
+struct serve {
+    struct driver *driver;
+    struct channel *channel;
+    uint32_t generation; /* counts fronts: an answer for an earlier one has nowhere to go */
+};
+
+/* A dial under way. */
+struct dialing {
+    struct serve *serve;
+    uint32_t generation;
+    uint32_t id;
+};
+
+static void tell_exit(void *context, const char *id)
+{
+    struct serve *serve = context;
+    auto_buf struct buf payload = buf_make(NULL, LIMIT_MESSAGE_BYTES);
+
+    if (!serve->channel)
+        return; /* the next front asks for a list first */
+    message_pack_id(&payload, id);
+    channel_send_event(serve->channel, MESSAGE_EXITED, buf_str(&payload));
+}
+
+struct serve *serve_new(struct driver *driver)
+{
+    struct serve *serve = NEW(struct serve);
+
+    serve->driver = driver;
+    driver->exited = tell_exit;
+    driver->exited_context = serve;
+    return serve;
+}
+
+void serve_free(struct serve *serve)
+{
+    if (!serve)
+        return;
+    serve->driver->exited = NULL;
+    free(serve);
+}
+
+void serve_attach(struct serve *serve, struct channel *channel)
+{
+    serve->channel = channel;
+    serve->generation++;
+}
+
+static bool serve_start(struct serve *serve, struct channel *channel, uint32_t id, struct str payload, struct err *err)
+{
+    struct unpack in = unpack_from(payload);
+    struct started started;
+    struct plan plan;
+    struct err why;
+
+    plan_unpack(&in, &plan);
+    if (!unpack_done(&in, err))
+        return err_wrap(err, "plan");
+    if (!plan_check(&plan, &why) || !driver_start(serve->driver, &plan, &started, &why)) {
+        channel_reply_error(channel, MESSAGE_START, id, &why);
+        return true;
+    }
+    channel_reply(channel, MESSAGE_START, id, STR(""), &started.guestlink_fd, 1);
+    fd_close(&started.guestlink_fd);
+    return true;
+}
+
+static bool serve_stop(struct serve *serve, struct channel *channel, uint32_t id, struct str payload, struct err *err)
+{
+    struct unpack in = unpack_from(payload);
+    char sandbox[LIMIT_ID_BYTES];
+    struct err why;
+
+    message_unpack_id(&in, sandbox);
+    if (!unpack_done(&in, err))
+        return false;
+    if (driver_stop(serve->driver, sandbox, &why))
+        channel_reply(channel, MESSAGE_STOP, id, STR(""), NULL, 0);
+    else
+        channel_reply_error(channel, MESSAGE_STOP, id, &why);
+    return true;
+}
+
+static bool serve_list(struct serve *serve, struct channel *channel, uint32_t id, struct str payload, struct err *err)
+{
+    struct unpack in = unpack_from(payload);
+    auto_buf struct buf out = buf_make(NULL, LIMIT_MESSAGE_BYTES);
+    auto_free struct held *held = NULL;
+    uint32_t count;
+    struct err why;
+
+    if (!unpack_done(&in, err))
+        return false;
+    if (!driver_list(serve->driver, &held, &count, &why)) {
+        channel_reply_error(channel, MESSAGE_LIST, id, &why);
+        return true;
+    }
+    pack_u32(&out, count);
+    for (uint32_t i = 0; i < count; i++)
+        message_pack_id(&out, held[i].id);
+    channel_reply(channel, MESSAGE_LIST, id, buf_str(&out), NULL, 0);
+    return true;
+}
+
+static void dialed(void *context, int fd, const struct err *err)
+{
+    struct dialing *dialing = context;
+    struct serve *serve = dialing->serve;
+
+    if (dialing->generation == serve->generation && serve->channel) {
+        if (err)
+            channel_reply_error(serve->channel, MESSAGE_DIAL, dialing->id, err);
+        else
+            channel_reply(serve->channel, MESSAGE_DIAL, dialing->id, STR(""), &fd, 1);
+    }
+    fd_close(&fd);
+    free(dialing);
+}
+
+static bool serve_dial(struct serve *serve, uint32_t id, struct str payload, struct err *err)
+{
+    struct unpack in = unpack_from(payload);
+    char sandbox[LIMIT_ID_BYTES];
+
+    message_unpack_id(&in, sandbox);
+    if (!unpack_done(&in, err))
+        return false;
+    struct dialing *dialing = NEW(struct dialing);
+    *dialing = (struct dialing){ .serve = serve, .generation = serve->generation, .id = id };
+    driver_dial(serve->driver, sandbox, dialed, dialing);
+    return true;
+}
+
+bool serve_request(struct serve *serve, struct channel *channel, enum message_type type, uint32_t id,
+                   struct str payload, struct err *err)
+{
+    switch (type) {
+    case MESSAGE_START:
+        return serve_start(serve, channel, id, payload, err);
+    case MESSAGE_STOP:
+        return serve_stop(serve, channel, id, payload, err);
+    case MESSAGE_LIST:
+        return serve_list(serve, channel, id, payload, err);
+    case MESSAGE_DIAL:
+        return serve_dial(serve, id, payload, err);
+    default:
+        return err_set(err, ERR_INVALID, "not a request for a driver");
+    }
+}

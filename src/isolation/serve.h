@@ -1,0 +1,31 @@
+/*
+ * serve.h - keeper's side of the driver: front's requests carried out, exits told.
+ *
+ * Threads    Keeper's loop.
+ * Failure    A request that does not decode is malformed and ends front (serve_request() is false). One that decodes and
+ *            asks for something impossible is answered with an error.
+ */
+#ifndef ISOLATION_SERVE_H
+#define ISOLATION_SERVE_H
+
+#include <stdbool.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+#include "isolation/driver.h"
+#include "privsep/channel.h"
+
+struct serve;
+
+/* Sets the driver's exit function; the driver stays the caller's and must outlive this. */
+struct serve *serve_new(struct driver *driver) must_use;
+void serve_free(struct serve *serve);
+
+/* Where exits are told from now on: a new front's channel, or NULL while there is none. */
+void serve_attach(struct serve *serve, struct channel *channel);
+
+/* START, STOP, LIST and DIAL; for the channel's request handler. Other types are malformed here. */
+bool serve_request(struct serve *serve, struct channel *channel, enum message_type type, uint32_t id,
+                   struct str payload, struct err *err) must_use;
+
+#endif

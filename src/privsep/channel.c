@@ -1,0 +1,597 @@
+/*
+ * Theory of operation: everything happens on the loop. What is sent goes straight to the socket; when that is full,
+ * messages queue (with their descriptors duplicated) until it is writable again. The queue has a cap: a request that
+ * finds it full fails as "not now"; a reply or an event that does means that the peer has stopped reading, and breaks
+ * the channel, because dropping it would leave the peer waiting for ever.
+ *
+ * A call from a worker is a request whose done-function fills in the waiting struct and wakes the worker. The struct is
+ * on the heap and has two owners, the worker and the loop's side: a worker that has waited long enough leaves, and
+ * the late answer finds nobody and is dropped.
+ *
+ * A broken channel stays in that state until it is freed: sends are no-ops, requests fail. Freeing is put off to the
+ * end of the loop's turn, because a handler may free the channel that is calling it.
+ */
+#include "privsep/channel.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/fd.h"
+#include "base/mem.h"
+
+enum {
+    QUEUE_MAX = 1024,    /* messages; a burst of every sandbox's exit at once fits */
+    READS_A_TURN = 32,   /* then let others on the loop have their turn */
+    RECEIVED_FDS_MAX = 253, /* SCM_MAX_FD: room for all that a peer could send, so that none is lost unclosed */
+};
+
+struct outgoing {
+    struct outgoing *next;
+    struct message_fds fds;
+    size_t len;
+    char bytes[];
+};
+
+struct pending {
+    struct pending *next;
+    uint32_t id;
+    enum message_type type;
+    channel_done_fn *done;
+    void *context;
+};
+
+struct channel {
+    struct loop *loop;
+    int fd;
+    struct watch *watch;
+    struct channel_handlers handlers;
+    void *context;
+    bool broken; /* nothing goes in or out any more */
+    bool freed;  /* the caller is through with it */
+    uint32_t last_id;
+    struct pending *pending; /* newest first; seldom more than a handful */
+    struct outgoing *first, **last;
+    unsigned queued;
+    struct err why;
+    struct loop_task break_later;
+    bool break_posted;
+    char *room; /* LIMIT_MESSAGE_BYTES + 1 */
+};
+
+static void fds_close(struct message_fds *fds)
+{
+    for (uint32_t i = 0; i < fds->count; i++)
+        fd_close(&fds->at[i]);
+    fds->count = 0;
+}
+
+/* ---- breaking ---- */
+
+static void fail_pending(struct channel *channel)
+{
+    struct pending *pending = take_ptr(&channel->pending);
+
+    while (pending) {
+        struct pending *next = pending->next;
+        struct err err;
+        (void)err_set(&err, ERR_UNAVAILABLE, "the process that would do this is gone");
+        pending->done(pending->context, STR(""), NULL, &err);
+        free(pending);
+        pending = next;
+    }
+}
+
+static void drop_queue(struct channel *channel)
+{
+    while (channel->first) {
+        struct outgoing *next = channel->first->next;
+        fds_close(&channel->first->fds);
+        free(channel->first);
+        channel->first = next;
+    }
+    channel->last = &channel->first;
+    channel->queued = 0;
+}
+
+static void tell_broken(struct loop_task *task)
+{
+    struct channel *channel = container_of(task, struct channel, break_later);
+
+    channel->break_posted = false;
+    if (channel->freed) {
+        if (!channel->room)
+            free(channel); /* else channel_release() is still to come, and frees it */
+        return;
+    }
+    fail_pending(channel);
+    if (!channel->freed && channel->handlers.broken)
+        channel->handlers.broken(channel->context, &channel->why);
+}
+
+/* From here on nothing moves. The telling comes later: whoever noticed is deep in somebody's call. */
+static void channel_break(struct channel *channel, const struct err *why)
+{
+    if (channel->broken)
+        return;
+    channel->broken = true;
+    channel->why = *why;
+    watch_free(channel->watch);
+    channel->watch = NULL;
+    drop_queue(channel);
+    fd_close(&channel->fd);
+    channel->break_posted = true;
+    loop_post(channel->loop, &channel->break_later);
+}
+
+/* ---- sending ---- */
+
+static bool send_one(struct channel *channel, const char *bytes, size_t len, const int *fds, uint32_t fd_count)
+{
+    struct iovec piece = { .iov_base = (char *)(uintptr_t)bytes, .iov_len = len };
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(LIMIT_MESSAGE_FDS * sizeof(int))];
+    } room = { 0 };
+    struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1 };
+
+    if (fd_count) {
+        message.msg_control = room.bytes;
+        message.msg_controllen = CMSG_SPACE(fd_count * sizeof(int));
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(fd_count * sizeof(int));
+        memcpy(CMSG_DATA(header), fds, fd_count * sizeof(int));
+    }
+    ssize_t n;
+    do {
+        n = sendmsg(channel->fd, &message, MSG_NOSIGNAL);
+    } while (n < 0 && errno == EINTR);
+    return n >= 0;
+}
+
+static void want_events(struct channel *channel)
+{
+    watch_want(channel->watch, WATCH_READ | (channel->first ? WATCH_WRITE : 0));
+}
+
+static bool enqueue(struct channel *channel, struct str bytes, const int *fds, uint32_t fd_count, struct err *err)
+{
+    if (channel->queued == QUEUE_MAX)
+        return err_set(err, ERR_UNAVAILABLE, "%d messages wait already", QUEUE_MAX);
+    struct outgoing *out = mem_new(sizeof *out + bytes.len);
+    out->len = bytes.len;
+    memcpy(out->bytes, bytes.at, bytes.len);
+    for (uint32_t i = 0; i < fd_count; i++) {
+        int copy = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
+        if (copy < 0) {
+            (void)err_sys(err, "keep a descriptor for sending");
+            fds_close(&out->fds);
+            free(out);
+            return false;
+        }
+        out->fds.at[out->fds.count++] = copy;
+    }
+    *channel->last = out;
+    channel->last = &out->next;
+    channel->queued++;
+    want_events(channel);
+    return true;
+}
+
+static void flush_queue(struct channel *channel)
+{
+    while (channel->first) {
+        struct outgoing *out = channel->first;
+        if (!send_one(channel, out->bytes, out->len, out->fds.at, out->fds.count)) {
+            struct err err;
+            if (errno == EAGAIN)
+                return;
+            (void)err_sys(&err, "send");
+            err.kind = ERR_UNAVAILABLE;
+            channel_break(channel, &err);
+            return;
+        }
+        channel->first = out->next;
+        if (!channel->first)
+            channel->last = &channel->first;
+        channel->queued--;
+        fds_close(&out->fds);
+        free(out);
+    }
+    want_events(channel);
+}
+
+static bool send_message(struct channel *channel, const struct message_head *head, struct str payload, const int *fds,
+                         uint32_t fd_count, struct err *err)
+{
+    auto_buf struct buf out = buf_make(NULL, LIMIT_MESSAGE_BYTES);
+
+    if (channel->broken)
+        return err_set(err, ERR_UNAVAILABLE, "the process that would do this is gone");
+    message_pack_head(&out, head);
+    buf_add(&out, payload);
+    if (out.overflowed)
+        return err_set(err, ERR_LIMIT, "a message of %zu bytes is too long", payload.len);
+    if (fd_count > LIMIT_MESSAGE_FDS)
+        return err_set(err, ERR_LIMIT, "%u descriptors are too many for a message", fd_count);
+    if (!channel->first) { /* what already waits goes first */
+        if (send_one(channel, out.data, out.len, fds, fd_count))
+            return true;
+        if (errno != EAGAIN) {
+            (void)err_sys(err, "send");
+            err->kind = ERR_UNAVAILABLE;
+            channel_break(channel, err);
+            return false;
+        }
+    }
+    return enqueue(channel, buf_str(&out), fds, fd_count, err);
+}
+
+/* Replies and events: nobody waits for our error, but the peer would wait for the message. */
+static void send_or_break(struct channel *channel, const struct message_head *head, struct str payload, const int *fds,
+                          uint32_t fd_count)
+{
+    struct err err;
+
+    if (!send_message(channel, head, payload, fds, fd_count, &err))
+        channel_break(channel, &err);
+}
+
+void channel_reply(struct channel *channel, enum message_type type, uint32_t id, struct str payload, const int *fds,
+                   uint32_t fd_count)
+{
+    send_or_break(channel, &(struct message_head){ .shape = MESSAGE_REPLY, .type = type, .id = id }, payload, fds,
+                  fd_count);
+}
+
+void channel_reply_error(struct channel *channel, enum message_type type, uint32_t id, const struct err *why)
+{
+    auto_buf struct buf payload = buf_make(NULL, LIMIT_MESSAGE_BYTES);
+
+    message_pack_err(&payload, why);
+    send_or_break(channel, &(struct message_head){ .shape = MESSAGE_FAILURE, .type = type, .id = id },
+                  buf_str(&payload), NULL, 0);
+}
+
+void channel_send_event(struct channel *channel, enum message_type type, struct str payload)
+{
+    send_or_break(channel, &(struct message_head){ .shape = MESSAGE_EVENT, .type = type }, payload, NULL, 0);
+}
+
+/* A request that could not even be sent is answered from the loop, not from inside the asker's own call. */
+struct refusal {
+    struct loop_task task;
+    channel_done_fn *done;
+    void *context;
+    struct err err;
+};
+
+static void tell_refusal(struct loop_task *task)
+{
+    struct refusal *refusal = container_of(task, struct refusal, task);
+
+    refusal->done(refusal->context, STR(""), NULL, &refusal->err);
+    free(refusal);
+}
+
+void channel_request(struct channel *channel, enum message_type type, struct str payload, const int *fds,
+                     uint32_t fd_count, channel_done_fn *done, void *context)
+{
+    struct err err;
+
+    if (++channel->last_id == 0)
+        channel->last_id = 1; /* 0 is for events; four billion requests ago nothing waits any more */
+    if (!send_message(channel, &(struct message_head){ .shape = MESSAGE_REQUEST, .type = type, .id = channel->last_id },
+                      payload, fds, fd_count, &err)) {
+        struct refusal *refusal = NEW(struct refusal);
+        *refusal = (struct refusal){ .task.fn = tell_refusal, .done = done, .context = context, .err = err };
+        loop_post(channel->loop, &refusal->task);
+        return;
+    }
+    struct pending *pending = NEW(struct pending);
+    *pending = (struct pending){
+        .next = channel->pending, .id = channel->last_id, .type = type, .done = done, .context = context
+    };
+    channel->pending = pending;
+}
+
+/* ---- receiving ---- */
+
+static bool take_reply(struct channel *channel, const struct message_head *head, struct str payload,
+                       struct message_fds *fds, struct err *err)
+{
+    struct pending **at = &channel->pending;
+    struct err failure;
+
+    while (*at && (*at)->id != head->id)
+        at = &(*at)->next;
+    if (!*at || (*at)->type != head->type)
+        return err_set(err, ERR_INVALID, "a reply to nothing we asked");
+    if (head->shape == MESSAGE_FAILURE) {
+        struct unpack in = unpack_from(payload);
+        message_unpack_err(&in, &failure);
+        if (!unpack_done(&in, err))
+            return false;
+    }
+    struct pending *pending = *at;
+    *at = pending->next;
+    if (head->shape == MESSAGE_FAILURE)
+        pending->done(pending->context, STR(""), NULL, &failure);
+    else
+        pending->done(pending->context, payload, fds, NULL);
+    free(pending);
+    return true;
+}
+
+static bool take_message(struct channel *channel, struct str bytes, struct message_fds *fds, struct err *err)
+{
+    struct unpack in = unpack_from(bytes);
+    struct message_head head;
+
+    message_unpack_head(&in, &head);
+    if (in.failed)
+        return err_set(err, ERR_INVALID, "malformed message head");
+    switch (head.shape) {
+    case MESSAGE_REPLY:
+    case MESSAGE_FAILURE:
+        return take_reply(channel, &head, in.rest, fds, err);
+    case MESSAGE_REQUEST:
+        if (!channel->handlers.request)
+            return err_set(err, ERR_INVALID, "nobody takes requests here");
+        return channel->handlers.request(channel->context, channel, head.type, head.id, in.rest, fds, err);
+    case MESSAGE_EVENT:
+        if (!channel->handlers.event)
+            return err_set(err, ERR_INVALID, "nobody takes events here");
+        return channel->handlers.event(channel->context, head.type, in.rest, err);
+    case MESSAGE_SHAPE_END:
+        break;
+    }
+    return err_set(err, ERR_INVALID, "malformed message head");
+}
+
+/* All that came with the message; more than a message may have makes it malformed, and none stays open for it. */
+static bool collect_fds(struct msghdr *message, struct message_fds *out)
+{
+    bool too_many = message->msg_flags & MSG_CTRUNC;
+
+    for (struct cmsghdr *header = CMSG_FIRSTHDR(message); header; header = CMSG_NXTHDR(message, header)) {
+        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(header) + i * sizeof fd, sizeof fd);
+            if (out->count < LIMIT_MESSAGE_FDS) {
+                out->at[out->count++] = fd;
+            } else {
+                too_many = true;
+                fd_close(&fd);
+            }
+        }
+    }
+    return !too_many;
+}
+
+/* One message. False: there is none now, or the channel broke. */
+static bool receive_one(struct channel *channel)
+{
+    struct iovec piece = { .iov_base = channel->room, .iov_len = LIMIT_MESSAGE_BYTES + 1 };
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(RECEIVED_FDS_MAX * sizeof(int))];
+    } room;
+    struct msghdr message = {
+        .msg_iov = &piece, .msg_iovlen = 1, .msg_control = room.bytes, .msg_controllen = sizeof room.bytes
+    };
+    struct message_fds fds = { 0 };
+    struct err err;
+    ssize_t n;
+
+    do {
+        n = recvmsg(channel->fd, &message, MSG_CMSG_CLOEXEC);
+    } while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EAGAIN)
+        return false;
+    bool fine;
+    if (n < 0) {
+        fine = err_sys(&err, "receive");
+        err.kind = ERR_UNAVAILABLE;
+    } else if (n == 0 && !message.msg_controllen) { /* an empty message of ours does not exist */
+        fine = err_set(&err, ERR_UNAVAILABLE, "the other side has closed");
+    } else {
+        fine = collect_fds(&message, &fds);
+        if (!fine || n > LIMIT_MESSAGE_BYTES)
+            fine = err_set(&err, ERR_INVALID, "a message that is too long or has too many descriptors");
+        else
+            fine = take_message(channel, str_of(channel->room, (size_t)n), &fds, &err);
+    }
+    fds_close(&fds);
+    if (!fine && !channel->freed)
+        channel_break(channel, &err);
+    return fine && !channel->broken && !channel->freed;
+}
+
+static void socket_ready(void *context, unsigned ready)
+{
+    struct channel *channel = context;
+
+    if (ready & WATCH_WRITE)
+        flush_queue(channel);
+    if (!(ready & WATCH_READ))
+        return;
+    for (int i = 0; i < READS_A_TURN && !channel->broken; i++)
+        if (!receive_one(channel))
+            return;
+}
+
+/* ---- life ---- */
+
+struct channel *channel_new(struct loop *loop, int fd, const struct channel_handlers *handlers, void *context)
+{
+    struct channel *channel = NEW(struct channel);
+
+    channel->loop = loop;
+    channel->fd = fd;
+    channel->handlers = *handlers;
+    channel->context = context;
+    channel->last = &channel->first;
+    channel->break_later.fn = tell_broken;
+    channel->room = mem_new(LIMIT_MESSAGE_BYTES + 1);
+    channel->watch = watch_new(loop, fd, socket_ready, channel);
+    want_events(channel);
+    return channel;
+}
+
+static void channel_release(void *object)
+{
+    struct channel *channel = object;
+
+    free(channel->room);
+    channel->room = NULL;
+    if (!channel->break_posted) /* else tell_broken() is still to come, and frees it */
+        free(channel);
+}
+
+void channel_free(struct channel *channel)
+{
+    if (!channel || channel->freed)
+        return;
+    channel->freed = channel->broken = true;
+    watch_free(channel->watch);
+    channel->watch = NULL;
+    drop_queue(channel);
+    fd_close(&channel->fd);
+    fail_pending(channel);
+    loop_retire(channel->loop, channel, channel_release);
+}
+
+bool channel_pair(int out_fds[2], struct err *err)
+{
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, out_fds) < 0)
+        return err_sys(err, "socketpair");
+    return true;
+}
+
+/* ---- calls from workers ---- */
+
+struct call {
+    struct loop_task task;
+    struct channel *channel;
+    enum message_type type;
+    char *payload;
+    size_t payload_len;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    unsigned owners; /* the worker and the loop's side */
+    bool answered, fine;
+    struct channel_answer answer;
+    struct err err;
+};
+
+void channel_answer_done(struct channel_answer *answer)
+{
+    free(answer->payload);
+    answer->payload = NULL;
+    fds_close(&answer->fds);
+}
+
+/* With the lock held; gives it back. */
+static void call_unref(struct call *call)
+{
+    bool last = --call->owners == 0;
+
+    (void)pthread_mutex_unlock(&call->lock);
+    if (!last)
+        return;
+    channel_answer_done(&call->answer);
+    (void)pthread_cond_destroy(&call->changed);
+    (void)pthread_mutex_destroy(&call->lock);
+    free(call->payload);
+    free(call);
+}
+
+static void call_answered(void *context, struct str payload, struct message_fds *fds, const struct err *err)
+{
+    struct call *call = context;
+
+    (void)pthread_mutex_lock(&call->lock);
+    call->answered = true;
+    call->fine = !err;
+    if (err) {
+        call->err = *err;
+    } else {
+        call->answer.payload = str_copy(payload);
+        call->answer.len = payload.len;
+        call->answer.fds = *fds;
+        fds->count = 0;
+    }
+    (void)pthread_cond_signal(&call->changed);
+    call_unref(call);
+}
+
+static void call_begin(struct loop_task *task)
+{
+    struct call *call = container_of(task, struct call, task);
+
+    channel_request(call->channel, call->type, str_of(call->payload, call->payload_len), NULL, 0, call_answered, call);
+}
+
+static struct timespec deadline_after(unsigned ms)
+{
+    struct timespec at;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &at);
+    at.tv_sec += ms / 1000;
+    at.tv_nsec += (long)(ms % 1000) * 1000000;
+    if (at.tv_nsec >= 1000000000) {
+        at.tv_sec++;
+        at.tv_nsec -= 1000000000;
+    }
+    return at;
+}
+
+bool channel_call(struct channel *channel, enum message_type type, struct str payload, struct channel_answer *out,
+                  struct err *err)
+{
+    struct call *call = NEW(struct call);
+    struct timespec deadline = deadline_after(LIMIT_KEEPER_MS);
+    pthread_condattr_t monotonic;
+    int waited = 0;
+
+    call->task.fn = call_begin;
+    call->channel = channel;
+    call->type = type;
+    call->payload = str_copy(payload);
+    call->payload_len = payload.len;
+    call->owners = 2;
+    (void)pthread_mutex_init(&call->lock, NULL);
+    (void)pthread_condattr_init(&monotonic);
+    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&call->changed, &monotonic);
+    (void)pthread_condattr_destroy(&monotonic);
+    loop_post(channel->loop, &call->task);
+
+    (void)pthread_mutex_lock(&call->lock);
+    while (!call->answered && waited == 0)
+        waited = pthread_cond_timedwait(&call->changed, &call->lock, &deadline);
+    bool fine = call->answered && call->fine;
+    if (fine) {
+        *out = call->answer;
+        call->answer = (struct channel_answer){ 0 };
+    } else if (call->answered) {
+        *err = call->err;
+    } else {
+        (void)err_set(err, ERR_TIMEOUT, "no answer to %s in %d seconds", message_type_name[type],
+                      LIMIT_KEEPER_MS / 1000);
+    }
+    call_unref(call);
+    return fine;
+}

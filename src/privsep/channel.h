@@ -1,0 +1,80 @@
+/*
+ * channel.h - typed messages and descriptors between two of our processes.
+ *
+ * One end of a SOCK_SEQPACKET pair on a loop: a message is a datagram and arrives whole or not at all. A request is
+ * answered by exactly one reply; an event by nothing.
+ *
+ * Ownership  The channel owns its descriptor. Descriptors that are sent stay the caller's: they are duplicated at once.
+ *            Those that arrive belong to whoever the message is given to; unexpected ones are closed.
+ * Threads    The loop's, except channel_call().
+ * Failure    A message that does not decode ends the channel: on_broken, once. The same when the peer closes.
+ */
+#ifndef PRIVSEP_CHANNEL_H
+#define PRIVSEP_CHANNEL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+#include "base/limits.h"
+#include "base/str.h"
+#include "io/loop.h"
+#include "privsep/message.h"
+
+struct channel;
+
+/* Descriptors on their way in: take the ones you keep (take_fd(&fds->at[0])), the rest is closed afterwards. */
+struct message_fds {
+    int at[LIMIT_MESSAGE_FDS];
+    uint32_t count;
+};
+
+struct channel_handlers {
+    /*
+     * A request came. Answer it with channel_reply() or channel_reply_error(), now or later, exactly once. False means
+     * malformed, and err says how: the channel breaks.
+     */
+    bool (*request)(void *context, struct channel *channel, enum message_type type, uint32_t id, struct str payload,
+                    struct message_fds *fds, struct err *err);
+    /* An event came. False as above. */
+    bool (*event)(void *context, enum message_type type, struct str payload, struct err *err);
+    /*
+     * The peer is gone or talks nonsense; why has the kind ERR_UNAVAILABLE or ERR_INVALID. Everything that waited has
+     * been told. Called once, on the loop; channel_free() is allowed in it.
+     */
+    void (*broken)(void *context, const struct err *why);
+};
+
+/* Takes the descriptor. NULL handlers refuse what they would handle. */
+struct channel *channel_new(struct loop *loop, int fd, const struct channel_handlers *handlers, void *context) must_use;
+/* What still waits is failed with ERR_UNAVAILABLE; on_broken is not called. No channel_call() may be under way. */
+void channel_free(struct channel *channel);
+
+/* A request, from the loop. Called once: payload and fds with err NULL, or err alone. Never before this returns. */
+typedef void channel_done_fn(void *context, struct str payload, struct message_fds *fds, const struct err *err);
+void channel_request(struct channel *channel, enum message_type type, struct str payload, const int *fds,
+                     uint32_t fd_count, channel_done_fn *done, void *context);
+
+/* The answer to a worker's request: the payload is on the heap and the caller's, fds too. */
+struct channel_answer {
+    char *payload;
+    size_t len;
+    struct message_fds fds;
+};
+void channel_answer_done(struct channel_answer *answer); /* frees and closes what is left in it */
+#define auto_answer __attribute__((cleanup(channel_answer_done)))
+
+/* A request, from a worker: waits for the reply, at most LIMIT_KEEPER_MS. */
+bool channel_call(struct channel *channel, enum message_type type, struct str payload, struct channel_answer *out,
+                  struct err *err) must_use;
+
+void channel_reply(struct channel *channel, enum message_type type, uint32_t id, struct str payload, const int *fds,
+                   uint32_t fd_count);
+void channel_reply_error(struct channel *channel, enum message_type type, uint32_t id, const struct err *why);
+void channel_send_event(struct channel *channel, enum message_type type, struct str payload);
+
+/* A pair for channel_new() on both sides: close-on-exec, not blocking. */
+bool channel_pair(int out_fds[2], struct err *err) must_use;
+
+#endif

@@ -1,0 +1,107 @@
+#include "privsep/confine.h"
+
+#include <errno.h>
+#include <linux/capability.h>
+#include <seccomp.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { CAPABILITIES_MAX = 64 }; /* the kernel stops us earlier, at the last it knows */
+
+static bool permitted_is_empty(void)
+{
+    struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+    struct __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = { { 0 } };
+
+    return syscall(SYS_capget, &header, sets) == 0 && sets[0].permitted == 0 && sets[1].permitted == 0;
+}
+
+bool confine_drop_bounding_set(struct err *err)
+{
+    for (unsigned capability = 0; capability < CAPABILITIES_MAX; capability++) {
+        if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0)
+            continue;
+        if (errno == EINVAL)
+            return true; /* past the last one */
+        return err_sys(err, "drop capability %u from the bounding set", capability);
+    }
+    return true;
+}
+
+bool confine_drop_all_capabilities(struct err *err)
+{
+    struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+    struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = { { 0 } };
+
+    /* Without any capability the bounding set can no longer be changed, and no_new_privs makes it meaningless. */
+    if (!permitted_is_empty() && !confine_drop_bounding_set(err) && err->sys != EPERM)
+        return false;
+    if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0)
+        return err_sys(err, "clear ambient capabilities");
+    if (syscall(SYS_capset, &header, none) < 0)
+        return err_sys(err, "drop capabilities");
+    if (!permitted_is_empty())
+        return err_set(err, ERR_INTERNAL, "capabilities are left after dropping all");
+    return true;
+}
+
+bool confine_no_new_privileges(struct err *err)
+{
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+        return err_sys(err, "set no_new_privs");
+    return true;
+}
+
+bool confine_hide_memory(struct err *err)
+{
+    if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
+        return err_sys(err, "hide our memory");
+    return true;
+}
+
+static bool add_rules(scmp_filter_ctx filter, const struct confine_rule *rules, size_t count, struct err *err)
+{
+    for (size_t i = 0; i < count; i++) {
+        int number = seccomp_syscall_resolve_name(rules[i].call);
+        if (number < 0)
+            continue;
+        int failed = seccomp_rule_add(filter, SCMP_ACT_ALLOW, number, 0);
+        if (failed)
+            return err_sys_num(err, -failed, "seccomp rule for %s", rules[i].call);
+    }
+    return true;
+}
+
+bool confine_load_seccomp(const struct confine_rule *rules, size_t count, struct err *err)
+{
+    scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(EPERM));
+
+    if (!filter)
+        return err_set(err, ERR_INTERNAL, "libseccomp does not start");
+    bool fine = add_rules(filter, rules, count, err);
+    /* Threads that a library has started before us must not stay outside. */
+    (void)seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1);
+    if (fine) {
+        int failed = seccomp_load(filter); /* sets no_new_privs itself */
+        if (failed)
+            fine = err_sys_num(err, -failed, "load the seccomp filter");
+    }
+    seccomp_release(filter);
+    return fine;
+}
+
+bool confine_raise_files(unsigned long *out_files, struct err *err)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return err_sys(err, "read the limit of open files");
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return err_sys(err, "raise the limit of open files");
+    *out_files = limit.rlim_cur;
+    return true;
+}

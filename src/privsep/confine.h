@@ -1,0 +1,35 @@
+/*
+ * confine.h - how a process of ours gives up power.
+ *
+ * Each call takes something away for good. A role calls them in this order as soon as it holds the descriptors it lives
+ * by: capabilities, no_new_privs, memory, seccomp. The list of system calls stands beside the role's own code.
+ */
+#ifndef PRIVSEP_CONFINE_H
+#define PRIVSEP_CONFINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+
+/* What exec could still give back. Needs CAP_SETPCAP, so it comes before the switch to an unprivileged user. */
+bool confine_drop_bounding_set(struct err *err) must_use;
+/* Bounding (as far as it can), ambient, inheritable, permitted, effective: nothing is left. */
+bool confine_drop_all_capabilities(struct err *err) must_use;
+/* No setuid program and no file capability works for us or our children any more. */
+bool confine_no_new_privileges(struct err *err) must_use;
+/* No core dump, no ptrace and no /proc/<pid>/mem for other processes of the same user. */
+bool confine_hide_memory(struct err *err) must_use;
+
+struct confine_rule {
+    const char *call;   /* by name; one that this architecture does not have is skipped */
+    const char *reason; /* who needs it, for readers */
+};
+/* What is not in the list fails with EPERM. Sets no_new_privs, without which the kernel refuses. All threads. */
+bool confine_load_seccomp(const struct confine_rule *rules, size_t count, struct err *err) must_use;
+
+/* As many open files as the hard limit allows: a connection is a file. */
+bool confine_raise_files(unsigned long *out_files, struct err *err) must_use;
+
+#endif

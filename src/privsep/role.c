@@ -1,0 +1,176 @@
+/*
+ * Theory of operation: fork, arrange descriptors, give up power, exec. Until exec the child tells what fails over a pipe
+ * that exec closes, so end-of-file without a word means success.
+ */
+#include "privsep/role.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/fd.h"
+#include "base/mem.h"
+#include "privsep/channel.h"
+#include "privsep/confine.h"
+#include "privsep/message.h"
+
+enum { ASIDE = 64, REPORT_BYTES = 1024 };
+
+/* The rest of keeper's environment is nobody's business. The sanitizers' options are for test builds. */
+static const char *const kept_environment[] = { "PATH", "LANG", "TZ", "ASAN_OPTIONS", "UBSAN_OPTIONS" };
+
+struct start {
+    const struct role_want *want;
+    int channel_fd, report_fd;
+    pid_t keeper;
+};
+
+static bool arrange_descriptors(struct start *start, struct err *err)
+{
+    int channel_fd = fcntl(start->channel_fd, F_DUPFD_CLOEXEC, ASIDE);
+    int fds[ROLE_FDS_MAX];
+
+    /* All of them out of the way first: the numbers we deal out may be in use by each other. */
+    start->report_fd = fcntl(start->report_fd, F_DUPFD_CLOEXEC, ASIDE);
+    for (uint32_t i = 0; i < start->want->fd_count; i++)
+        fds[i] = fcntl(start->want->fds[i], F_DUPFD_CLOEXEC, ASIDE);
+    if (dup2(channel_fd, ROLE_CHANNEL_FD) < 0)
+        return err_sys(err, "place the channel");
+    for (uint32_t i = 0; i < start->want->fd_count; i++)
+        if (dup2(fds[i], ROLE_FIRST_FD + (int)i) < 0)
+            return err_sys(err, "place descriptor %u", i);
+    if (close_range(ROLE_FIRST_FD + start->want->fd_count, ASIDE - 1, 0) < 0 ||
+        close_range(ASIDE, ~0u, CLOSE_RANGE_CLOEXEC) < 0)
+        return err_sys(err, "close keeper's descriptors");
+    return true;
+}
+
+static bool give_up_power(const struct role_want *want, struct err *err)
+{
+    if (want->uid == geteuid() && want->gid == getegid())
+        return true;
+    /* The bounding set while we still may, ids next, and what the change of ids has left last. */
+    if (!confine_drop_bounding_set(err))
+        return false;
+    if (setgroups(0, NULL) < 0 || setresgid(want->gid, want->gid, want->gid) < 0 ||
+        setresuid(want->uid, want->uid, want->uid) < 0)
+        return err_sys(err, "become user %u", want->uid);
+    return confine_drop_all_capabilities(err);
+}
+
+static bool die_with_keeper(const struct start *start, struct err *err)
+{
+    /* After the change of ids, which clears it. Keeper may have died before it was set: then look who our parent is. */
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
+        return err_sys(err, "tie our life to keeper's");
+    if (getppid() != start->keeper)
+        _exit(0);
+    return true;
+}
+
+static bool exec_self(const struct role_want *want, struct err *err)
+{
+    const char *argv[ROLE_ARGS_MAX + 4] = { "cloister", "role", want->name };
+    const char *environment[COUNT_OF(kept_environment) + 1] = { NULL };
+    size_t count = 3, kept = 0;
+
+    for (const char *const *arg = want->args; arg && *arg; arg++) {
+        if (count == COUNT_OF(argv) - 1)
+            return err_set(err, ERR_INTERNAL, "too many arguments for role %s", want->name);
+        argv[count++] = *arg;
+    }
+    for (size_t i = 0; i < COUNT_OF(kept_environment); i++) {
+        const char *value = getenv(kept_environment[i]);
+        char *pair;
+        if (!value)
+            continue;
+        if (asprintf(&pair, "%s=%s", kept_environment[i], value) < 0)
+            return err_sys(err, "environment");
+        environment[kept++] = pair; /* gone with exec */
+    }
+    /* exec writes to neither. */
+    (void)execve("/proc/self/exe", (char *const *)argv, (char *const *)environment);
+    return err_sys(err, "execute ourselves as %s", want->name);
+}
+
+/*
+ * In a fork of keeper, still root and with all its memory and descriptors.
+ *   must      close what the role is not given; lose user, groups and capabilities; in this order
+ *   must not  run anything of keeper's loop: its descriptors are shared with the parent
+ */
+static no_return void role_child(struct start *start)
+{
+    auto_buf struct buf report = buf_make(NULL, REPORT_BYTES);
+    struct err err;
+    sigset_t none;
+
+    (void)sigemptyset(&none);
+    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+    (void)umask(077);
+    if (arrange_descriptors(start, &err) && give_up_power(start->want, &err) && die_with_keeper(start, &err))
+        (void)!exec_self(start->want, &err);
+    message_pack_err(&report, &err);
+    (void)!write(start->report_fd, report.data, report.len); /* if keeper is gone, nobody is left to care */
+    _exit(1);
+}
+
+static bool read_report(int fd, struct err *err)
+{
+    auto_free char *text = NULL;
+    size_t len;
+
+    if (!fd_read_all(fd, REPORT_BYTES, &text, &len, err))
+        return false;
+    if (len == 0)
+        return true;
+    struct unpack in = unpack_from(str_of(text, len));
+    struct err failure;
+    message_unpack_err(&in, &failure);
+    if (unpack_done(&in, err))
+        *err = failure;
+    return false;
+}
+
+bool role_start(const struct role_want *want, struct role *out, struct err *err)
+{
+    int pair[2], report[2];
+
+    if (want->fd_count > ROLE_FDS_MAX)
+        return err_set(err, ERR_INTERNAL, "too many descriptors for role %s", want->name);
+    if (!channel_pair(pair, err))
+        return false;
+    auto_close int ours = pair[0];
+    auto_close int theirs = pair[1];
+    if (pipe2(report, O_CLOEXEC) < 0)
+        return err_sys(err, "pipe");
+    auto_close int report_in = report[0];
+    auto_close int report_out = report[1];
+    auto_close int pidfd = -1;
+    struct start start = { .want = want, .channel_fd = theirs, .report_fd = report_out, .keeper = getpid() };
+    struct clone_args args = { .flags = CLONE_PIDFD, .pidfd = (uint64_t)(uintptr_t)&pidfd, .exit_signal = SIGCHLD };
+    pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+    if (pid == 0)
+        role_child(&start);
+    if (pid < 0)
+        return err_sys(err, "start role %s", want->name);
+    fd_close(&report_out);
+    if (!read_report(report_in, err)) {
+        (void)pidfd_send_signal(pidfd, SIGKILL, NULL, 0);
+        (void)waitid((idtype_t)P_PIDFD, (id_t)pidfd, NULL, WEXITED);
+        return err_wrap(err, "start role %s", want->name);
+    }
+    *out = (struct role){ .pid = pid, .pidfd = take_fd(&pidfd), .channel_fd = take_fd(&ours) };
+    return true;
+}

@@ -1,0 +1,42 @@
+/*
+ * role.h - starting one of our processes as somebody with less power.
+ *
+ * A role is this same program, executed anew so that no memory of keeper's comes along, as an unprivileged user, with
+ * no capability, a cleaned environment, and these descriptors:
+ *   0 1 2   as keeper's (the log goes to 2)
+ *   3       its end of the channel to keeper
+ *   4 ..    what keeper hands it, in the order of role_want.fds
+ *
+ * A role dies with keeper: by signal, and by end-of-file on its channel.
+ */
+#ifndef PRIVSEP_ROLE_H
+#define PRIVSEP_ROLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+
+enum { ROLE_CHANNEL_FD = 3, ROLE_FIRST_FD = 4, ROLE_FDS_MAX = 16, ROLE_ARGS_MAX = 16 };
+
+struct role_want {
+    const char *name;            /* "front": it is started as `cloister role front` */
+    const char *const *args;     /* more arguments, ended by NULL; may be NULL */
+    uid_t uid;                   /* when it is our own already, nothing is switched */
+    gid_t gid;
+    const int *fds;              /* stay the caller's */
+    uint32_t fd_count;
+};
+
+struct role {
+    pid_t pid;
+    int pidfd;      /* readable when it has ended; reap it */
+    int channel_fd; /* our end, for channel_new() */
+};
+
+/* Returns once the new program runs, or with what went wrong on the way there. */
+bool role_start(const struct role_want *want, struct role *out, struct err *err) must_use;
+
+#endif
