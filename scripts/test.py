@@ -74,7 +74,7 @@ def configure(suite, build, *options, cc=None):
         env = {"CC": cc} if cc else None
         if not suite.run("meson", "setup", build, *options, seconds=120, env=env):
             return False
-    return suite.run("ninja", "-C", build, seconds=900) and suite.run("scripts/link-programs.sh", build, seconds=10)
+    return suite.run("ninja", "-C", build, "-k", "0", seconds=900) and suite.run("scripts/link-programs.sh", build, seconds=10)
 
 
 def meson_count(build):
@@ -197,7 +197,7 @@ def main():
             count = Count(skipped=1)
             print(f"       skipped: {why}")
         if count.failed:
-            print("".join(f"       | {line}\n" for line in suite.text().splitlines()[-60:]), end="")
+            print("".join(f"       | {line}\n" for line in suite.text().splitlines()[-40:]), end="")
         print(f"       {count} ({time.monotonic() - began:.0f} s, {suite.log_path.relative_to(ROOT)})", flush=True)
         total.add(count)
     (LOGS / "tally").write_text(f"{total}\n", encoding="utf-8")
