@@ -51,7 +51,7 @@ static enum err_kind kind_of_errno(int number)
     }
 }
 
-bool err_set(struct err *err, enum err_kind kind, const char *format, ...)
+void err_note(struct err *err, enum err_kind kind, const char *format, ...)
 {
     va_list args;
 
@@ -61,44 +61,23 @@ bool err_set(struct err *err, enum err_kind kind, const char *format, ...)
     va_start(args, format);
     (void)vsnprintf(err->message, sizeof err->message, format, args); /* a cut sentence is still a sentence */
     va_end(args);
-    return false;
 }
 
-static void set_sys(struct err *err, int number, const char *format, va_list args)
+void err_note_sys(struct err *err, int number, const char *format, ...)
 {
-    char what[sizeof err->message];
+    char what[sizeof err->message], reason[64];
+    va_list args;
 
+    va_start(args, format);
     (void)vsnprintf(what, sizeof what, format, args);
+    va_end(args);
     err->kind = kind_of_errno(number);
     err->sys = number;
     err->trail[0] = '\0';
-    /* %m-like, but thread-safe and with the number we were given. */
-    char reason[64];
     (void)snprintf(err->message, sizeof err->message, "%.90s: %s", what, strerror_r(number, reason, sizeof reason));
 }
 
-bool err_sys(struct err *err, const char *format, ...)
-{
-    int number = errno;
-    va_list args;
-
-    va_start(args, format);
-    set_sys(err, number, format, args);
-    va_end(args);
-    return false;
-}
-
-bool err_sys_num(struct err *err, int number, const char *format, ...)
-{
-    va_list args;
-
-    va_start(args, format);
-    set_sys(err, number, format, args);
-    va_end(args);
-    return false;
-}
-
-bool err_wrap(struct err *err, const char *format, ...)
+void err_note_asker(struct err *err, const char *format, ...)
 {
     char older[sizeof err->trail];
     char who[128];
@@ -112,7 +91,6 @@ bool err_wrap(struct err *err, const char *format, ...)
     /* The newest asker stands first; when the trail is full, the oldest detail is what goes. */
     (void)snprintf(err->trail, sizeof err->trail, older[0] ? "%s: %.*s" : "%s%.*s", who,
                    (int)(sizeof err->trail - sizeof who - 3), older);
-    return false;
 }
 
 const char *err_text(const struct err *err)

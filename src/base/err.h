@@ -14,6 +14,7 @@
 #ifndef BASE_ERR_H
 #define BASE_ERR_H
 
+#include <errno.h>
 #include <stdbool.h>
 
 #include "base/attr.h"
@@ -41,11 +42,28 @@ struct err {
 
 extern const char *const err_kind_name[ERR_KIND_COUNT];
 
-bool err_set(struct err *err, enum err_kind kind, const char *format, ...) printf_like(3, 4);
-bool err_sys(struct err *err, const char *format, ...) printf_like(2, 3);
+void err_note(struct err *err, enum err_kind kind, const char *format, ...) printf_like(3, 4);
+void err_note_sys(struct err *err, int number, const char *format, ...) printf_like(3, 4);
+void err_note_asker(struct err *err, const char *format, ...) printf_like(2, 3);
+
+/* Macros, so that the compiler knows what they return and does not take the outputs of a failed call for used. */
+#define err_set(err, kind, ...)                 \
+    ({                                          \
+        err_note((err), (kind), __VA_ARGS__);   \
+        false;                                  \
+    })
+#define err_sys(err, ...) err_sys_num((err), errno, __VA_ARGS__)
 /* The same for code that has the error number in hand instead of in errno. */
-bool err_sys_num(struct err *err, int number, const char *format, ...) printf_like(3, 4);
-bool err_wrap(struct err *err, const char *format, ...) printf_like(2, 3);
+#define err_sys_num(err, number, ...)               \
+    ({                                              \
+        err_note_sys((err), (number), __VA_ARGS__); \
+        false;                                      \
+    })
+#define err_wrap(err, ...)                     \
+    ({                                         \
+        err_note_asker((err), __VA_ARGS__);    \
+        false;                                 \
+    })
 
 /* "trail: message", for a log line. Points into a buffer of the calling thread. */
 const char *err_text(const struct err *err);

@@ -5,7 +5,7 @@
 enum { ERRNO_MAX = 4095 }; /* the kernel's own bound */
 
 const char *const message_type_name[MESSAGE_TYPE_END] = {
-    [MESSAGE_HELLO] = "hello", [MESSAGE_START] = "start", [MESSAGE_STOP] = "stop",           [MESSAGE_LIST] = "list",
+    [MESSAGE_READY] = "ready", [MESSAGE_START] = "start", [MESSAGE_STOP] = "stop",           [MESSAGE_LIST] = "list",
     [MESSAGE_DIAL] = "dial",   [MESSAGE_EXITED] = "exited", [MESSAGE_TEMPLATES] = "templates",
 };
 
@@ -22,7 +22,7 @@ void message_unpack_head(struct unpack *in, struct message_head *out_head)
     uint16_t type = unpack_u16(in);
     uint32_t id = unpack_u32(in);
 
-    if (shape < MESSAGE_REQUEST || shape >= MESSAGE_SHAPE_END || type < MESSAGE_HELLO || type >= MESSAGE_TYPE_END ||
+    if (shape < MESSAGE_REQUEST || shape >= MESSAGE_SHAPE_END || type < MESSAGE_READY || type >= MESSAGE_TYPE_END ||
         (id == 0) != (shape == MESSAGE_EVENT))
         in->failed = true;
     *out_head = (struct message_head){ .shape = in->failed ? 0 : (enum message_shape)shape,

@@ -18,7 +18,7 @@
 
 /* Requests are answered with a reply of the same type: its payload, or an error. Events are not answered. */
 enum message_type {
-    MESSAGE_HELLO = 1, /* request to keeper: I am up; the reply is empty. Nothing else is said before it. */
+    MESSAGE_READY = 1, /* event from front, empty: it accepts connections from now on */
     MESSAGE_START,     /* request to keeper: a plan; the reply has no payload and guestd's private door as descriptor */
     MESSAGE_STOP,      /* request to keeper: a sandbox id; the reply is empty and comes when nothing inside runs */
     MESSAGE_LIST,      /* request to keeper, empty; the reply is the ids of all sandboxes it holds */

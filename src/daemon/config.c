@@ -1,0 +1,177 @@
+#include "daemon/config.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "base/fd.h"
+#include "base/limits.h"
+#include "base/mem.h"
+#include "base/str.h"
+
+enum option_type {
+    OPTION_TEXT,
+    OPTION_NUMBER,
+};
+
+struct option {
+    const char *name;
+    enum option_type type;
+    size_t field;
+    uint64_t least, most; /* of a number */
+    const char *initial;
+    const char *help;
+};
+
+#define TEXT(member) OPTION_TEXT, offsetof(struct config, member), 0, 0
+#define NUMBER(member, least, most) OPTION_NUMBER, offsetof(struct config, member), least, most
+
+static const struct option options[] = {
+    { "data", TEXT(data), "/var/lib/cloister", "directory for everything that must survive a restart" },
+    { "listen", TEXT(listen), "127.0.0.1:7070", "address and port of the API and of the sandboxes' edge" },
+    { "domain", TEXT(domain), "", "sandboxes are reachable as <port>-<id>.DOMAIN, and clients are told so" },
+    { "user", TEXT(user), "cloister", "unprivileged user that everything facing the network runs as" },
+    { "guestd", TEXT(guestd), "", "the daemon put into sandboxes (default: cloister-guestd beside this program)" },
+    { "log", TEXT(log), "info", "least level that is logged: debug, info, warn or error" },
+    { "sandboxes", NUMBER(sandboxes_max, 1, LIMIT_SANDBOXES), "1000", "how many may run at once" },
+    { "timeout", NUMBER(timeout_max_s, 15, LIMIT_TIMEOUT_S), "86400", "longest life of a sandbox, in seconds" },
+    { "memory", NUMBER(memory_mb, 128, 1 << 20), "1024", "memory of a sandbox, in MiB" },
+    { "cpus", NUMBER(cpus, 1, 256), "2", "CPUs of a sandbox" },
+    { "pids", NUMBER(pids, 16, 1 << 20), "1024", "processes and threads of a sandbox" },
+};
+
+static bool option_store(const struct option *option, struct str value, struct config *config, struct err *err)
+{
+    char *field = (char *)config + option->field;
+
+    if (option->type == OPTION_TEXT) {
+        if (value.len >= CONFIG_TEXT_BYTES || str_has_char(value, '\0'))
+            return err_set(err, ERR_INVALID, "%s is too long", option->name);
+        memcpy(field, value.at, value.len);
+        field[value.len] = '\0';
+        return true;
+    }
+    uint64_t number;
+    if (!str_to_u64(value, option->most, &number) || number < option->least)
+        return err_set(err, ERR_INVALID, "%s must be a number from %llu to %llu, not '%.*s'", option->name,
+                       (unsigned long long)option->least, (unsigned long long)option->most,
+                       (int)MIN(value.len, (size_t)40), value.at);
+    memcpy(field, &number, sizeof number);
+    return true;
+}
+
+static const struct option *option_find(struct str name)
+{
+    for (size_t i = 0; i < COUNT_OF(options); i++)
+        if (str_eq(name, str_from(options[i].name)))
+            return &options[i];
+    return NULL;
+}
+
+/* `name = value` lines, # begins a comment line. */
+static bool config_read_text(struct str text, const char *path, struct config *config, struct err *err)
+{
+    struct str line;
+
+    for (unsigned number = 1; str_cut(&text, '\n', &line); number++) {
+        line = str_trim(line);
+        if (line.len == 0 || line.at[0] == '#')
+            continue;
+        struct str name;
+        struct str rest = line;
+        if (!str_has_char(line, '=') || !str_cut(&rest, '=', &name))
+            return err_set(err, ERR_INVALID, "%s line %u: want `name = value`", path, number);
+        const struct option *option = option_find(str_trim(name));
+        if (!option)
+            return err_set(err, ERR_INVALID, "%s line %u: no option '%.*s'; `cloister serve --help` lists them", path,
+                           number, (int)MIN(name.len, (size_t)40), name.at);
+        if (!option_store(option, str_trim(rest), config, err))
+            return err_wrap(err, "%s line %u", path, number);
+    }
+    return true;
+}
+
+static bool config_read_file(const char *path, bool must_exist, struct config *config, struct err *err)
+{
+    auto_free char *text = NULL;
+    size_t len;
+
+    if (!fd_read_file(AT_FDCWD, path, 64 * 1024, &text, &len, err))
+        return (err->sys == ENOENT && !must_exist) || err_wrap(err, "configuration file");
+    return config_read_text(str_of(text, len), path, config, err);
+}
+
+/* --name VALUE or --name=VALUE; *at moves past what was taken. */
+static bool argv_option(int argc, char **argv, int *at, struct str *out_name, struct str *out_value, struct err *err)
+{
+    struct str word = str_from(argv[*at]);
+
+    if (!str_skip(&word, STR("--")))
+        return err_set(err, ERR_INVALID, "unexpected '%.60s'; options begin with --", argv[*at]);
+    if (str_has_char(word, '=')) {
+        (void)str_cut(&word, '=', out_name);
+        *out_value = word.at ? word : STR("");
+        *at += 1;
+        return true;
+    }
+    *out_name = word;
+    if (*at + 1 >= argc)
+        return err_set(err, ERR_INVALID, "%.60s wants a value", argv[*at]);
+    *out_value = str_from(argv[*at + 1]);
+    *at += 2;
+    return true;
+}
+
+bool config_load(int argc, char **argv, struct config *out, struct err *err)
+{
+    struct config config = { 0 };
+    struct str name, value;
+
+    for (size_t i = 0; i < COUNT_OF(options); i++)
+        if (!option_store(&options[i], str_from(options[i].initial), &config, err))
+            return err_wrap(err, "default");
+
+    /* The file's name may itself be an option, so look for that first. */
+    auto_free char *path = NULL;
+    for (int at = 0; at < argc;) {
+        if (!argv_option(argc, argv, &at, &name, &value, err))
+            return false;
+        if (str_eq(name, STR("config"))) {
+            free(path);
+            path = str_copy(value);
+        }
+    }
+    if (!config_read_file(path ? path : CONFIG_FILE, path != NULL, &config, err))
+        return false;
+
+    for (int at = 0; at < argc;) {
+        if (!argv_option(argc, argv, &at, &name, &value, err))
+            return false;
+        if (str_eq(name, STR("config")))
+            continue;
+        const struct option *option = option_find(name);
+        if (!option)
+            return err_set(err, ERR_INVALID, "no option --%.*s; `cloister serve --help` lists them",
+                           (int)MIN(name.len, (size_t)40), name.at);
+        if (!option_store(option, value, &config, err))
+            return false;
+    }
+    *out = config;
+    return true;
+}
+
+void config_help(FILE *out)
+{
+    for (size_t i = 0; i < COUNT_OF(options); i++)
+        fprintf(out, "  --%-10s %s%s%s%s\n", options[i].name, options[i].help, options[i].initial[0] ? " [" : "",
+                options[i].initial, options[i].initial[0] ? "]" : "");
+    fprintf(out, "  --%-10s file of `name = value` lines with the same names [" CONFIG_FILE "]\n", "config");
+}
+
+void config_markdown(FILE *out)
+{
+    fprintf(out, "| option | default | meaning |\n|---|---|---|\n");
+    for (size_t i = 0; i < COUNT_OF(options); i++)
+        fprintf(out, "| `%s` | `%s` | %s |\n", options[i].name, options[i].initial, options[i].help);
+}

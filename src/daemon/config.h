@@ -1,0 +1,41 @@
+/*
+ * config.h - what the operator may set, and where it comes from.
+ *
+ * One table (config.c) names every option with its type, field, default and help; parsing, `cloister serve --help` and
+ * the docs all walk it. Later sources win: defaults, then the configuration file, then the command line.
+ */
+#ifndef DAEMON_CONFIG_H
+#define DAEMON_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/err.h"
+
+#define CONFIG_FILE "/etc/cloister/cloister.conf"
+
+enum { CONFIG_TEXT_BYTES = 512 };
+
+struct config {
+    char data[CONFIG_TEXT_BYTES];   /* directory */
+    char listen[CONFIG_TEXT_BYTES]; /* address:port */
+    char domain[CONFIG_TEXT_BYTES]; /* <port>-<id>.<domain>; empty: only routing headers and *.localhost */
+    char user[CONFIG_TEXT_BYTES];   /* whom front runs as */
+    char guestd[CONFIG_TEXT_BYTES]; /* the static binary; empty: beside this one */
+    char log[CONFIG_TEXT_BYTES];    /* debug, info, warn, error */
+    uint64_t sandboxes_max;
+    uint64_t timeout_max_s;
+    uint64_t memory_mb; /* of each sandbox */
+    uint64_t cpus;
+    uint64_t pids;
+};
+
+/* Defaults, the file (absent is fine unless --config named it), then argv. Says what was wrong and where. */
+bool config_load(int argc, char **argv, struct config *out, struct err *err) must_use;
+/* The options as a table for --help. */
+void config_help(FILE *out);
+/* The same as a Markdown table, for docs/. */
+void config_markdown(FILE *out);
+
+#endif

@@ -1,0 +1,142 @@
+#include "daemon/data_dir.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/encode.h"
+#include "base/fd.h"
+#include "base/mem.h"
+#include "base/random.h"
+
+/* Missing parents too: `cloister serve --data /srv/new/place` should just work. */
+static bool make_parents(const char *path, struct err *err)
+{
+    char room[512];
+
+    if ((size_t)snprintf(room, sizeof room, "%s", path) >= sizeof room)
+        return err_set(err, ERR_INVALID, "the path of the data directory is too long");
+    for (char *slash = strchr(room + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        if (mkdir(room, 0755) < 0 && errno != EEXIST)
+            return err_sys(err, "make %s", room);
+        *slash = '/';
+    }
+    return true;
+}
+
+static bool make_dir(int data_fd, const char *name, mode_t mode, struct err *err)
+{
+    if (mkdirat(data_fd, name, mode) < 0 && errno != EEXIST)
+        return err_sys(err, "make %s", name);
+    if (fchmodat(data_fd, name, mode, 0) < 0)
+        return err_sys(err, "chmod %s", name);
+    return true;
+}
+
+int data_dir_open(const char *path, struct err *err)
+{
+    if (!make_parents(path, err))
+        return -1;
+    /* 0711: front may pass through to its store; nobody else can look around. */
+    if (mkdir(path, 0711) < 0 && errno != EEXIST) {
+        (void)err_sys(err, "make %s", path);
+        return -1;
+    }
+    auto_close int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) {
+        (void)err_sys(err, "open %s", path);
+        return -1;
+    }
+    static const char *const ours[] = { "layers", "templates", "sandboxes", "trash", "tmp" };
+    for (size_t i = 0; i < COUNT_OF(ours); i++)
+        if (!make_dir(fd, ours[i], 0700, err))
+            return -1;
+    return take_fd(&fd);
+}
+
+int data_dir_lock(int data_fd, struct err *err)
+{
+    auto_close int fd = openat(data_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+
+    if (fd < 0) {
+        (void)err_sys(err, "open lock");
+        return -1;
+    }
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        if (errno == EWOULDBLOCK)
+            (void)err_set(err, ERR_CONFLICT,
+                          "another cloister serves this data directory already; stop it, or choose another with --data");
+        else
+            (void)err_sys(err, "lock");
+        return -1;
+    }
+    return take_fd(&fd);
+}
+
+int data_dir_store(int data_fd, uid_t uid, gid_t gid, struct err *err)
+{
+    if (!make_dir(data_fd, "store", 0700, err))
+        return -1;
+    auto_close int fd = openat(data_fd, "store", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0 || fchown(fd, uid, gid) < 0) {
+        (void)err_sys(err, "open store");
+        return -1;
+    }
+    return take_fd(&fd);
+}
+
+enum { KEY_RANDOM_BYTES = 20 };
+
+/* A line of `prefix` and 40 hex digits, kept in a file that only root reads. */
+static bool secret_file(int data_fd, const char *name, struct str prefix, struct secret *out, struct err *err)
+{
+    auto_free char *text = NULL;
+    size_t len;
+
+    if (fd_read_file(data_fd, name, SECRET_MAX_BYTES, &text, &len, err)) {
+        struct str line = str_of(text, len);
+        while (line.len && line.at[line.len - 1] == '\n')
+            line.len--;
+        bool ok = line.len == prefix.len + 2 * KEY_RANDOM_BYTES && str_starts(line, prefix) && secret_set(out, line);
+        explicit_bzero(text, len);
+        return ok || err_set(err, ERR_INVALID, "%s is damaged; remove it and start again to have a new one made", name);
+    }
+    if (err->sys != ENOENT)
+        return false;
+
+    unsigned char bytes[KEY_RANDOM_BYTES];
+    char line[SECRET_MAX_BYTES];
+    random_bytes(bytes, sizeof bytes);
+    memcpy(line, prefix.at, prefix.len);
+    (void)hex_text(str_of(bytes, sizeof bytes), line + prefix.len);
+    size_t used = prefix.len + 2 * sizeof bytes;
+    bool kept = secret_set(out, str_of(line, used));
+    line[used++] = '\n';
+    bool ok = kept && fd_replace_file(data_fd, name, str_of(line, used), 0600, err);
+    explicit_bzero(line, sizeof line);
+    explicit_bzero(bytes, sizeof bytes);
+    return ok || err_wrap(err, "make %s", name);
+}
+
+bool data_dir_api_key(int data_fd, struct secret *out, struct err *err)
+{
+    return secret_file(data_fd, "api-key", STR("e2b_"), out, err);
+}
+
+bool data_dir_admin_token(int data_fd, struct secret *out, struct err *err)
+{
+    return secret_file(data_fd, "admin-token", STR("adm_"), out, err);
+}
+
+bool data_dir_note_address(int data_fd, const char *address, struct err *err)
+{
+    char line[600];
+    int len = snprintf(line, sizeof line, "%s\n", address);
+
+    return fd_replace_file(data_fd, "server", str_of(line, (size_t)len), 0644, err);
+}

@@ -1,0 +1,32 @@
+/*
+ * data_dir.h - the directory that everything which must survive a restart lives in.
+ *
+ *   store/        front's database, front's user alone
+ *   layers/ templates/ sandboxes/ trash/ tmp/      root alone: guests' files keep their ids on disk, so a set-user-id
+ *                 root program in there is one for real
+ *   api-key       the first API key, for `cloister env`; root alone
+ *   admin-token   for `cloister key …`; root alone
+ *   server        where the server listens, for the command line
+ *   lock          held by the keeper that runs
+ */
+#ifndef DAEMON_DATA_DIR_H
+#define DAEMON_DATA_DIR_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "base/err.h"
+#include "base/secret.h"
+
+/* Made if missing. Returns a directory descriptor. */
+int data_dir_open(const char *path, struct err *err) must_use;
+/* One keeper at a time. The lock is as long as the descriptor is open. */
+int data_dir_lock(int data_fd, struct err *err) must_use;
+/* store/ for that user; returns its directory descriptor. */
+int data_dir_store(int data_fd, uid_t uid, gid_t gid, struct err *err) must_use;
+/* Read, or made from random bytes and written durably on first use. */
+bool data_dir_api_key(int data_fd, struct secret *out, struct err *err) must_use;
+bool data_dir_admin_token(int data_fd, struct secret *out, struct err *err) must_use;
+bool data_dir_note_address(int data_fd, const char *address, struct err *err) must_use;
+
+#endif

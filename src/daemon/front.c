@@ -1,0 +1,271 @@
+/*
+ * front_main() - everything that faces the network, and every decision.
+ *   user      unprivileged, no capability, no_new_privs, memory hidden, seccomp list (front_calls.c)
+ *   holds     a listening socket, the store's directory, a channel to keeper
+ *   must not  make a socket, run a program, see the host's files beyond the store
+ *
+ * Order at birth: settings, give up power, open the store, meet what keeper still holds (recover), and only then accept:
+ * the first answer must already know every sandbox that outlived the last front.
+ */
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "actions/actions.h"
+#include "api/api.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "daemon/daemon.h"
+#include "daemon/front.h"
+#include "daemon/front_calls.h"
+#include "daemon/settings.h"
+#include "http/http.h"
+#include "image/templates.h"
+#include "io/loop.h"
+#include "io/worker.h"
+#include "isolation/remote.h"
+#include "privsep/channel.h"
+#include "privsep/confine.h"
+#include "proxy/proxy.h"
+#include "sandbox/sandbox.h"
+#include "store/store.h"
+
+/* Workers mostly wait: for keeper, for guestd, for the disk. A burst of creates should not queue behind each other. */
+enum { WORKERS = 32 };
+
+enum { DISK_MB = 5120 }; /* told to clients; no quota is enforced yet */
+
+struct front {
+    struct settings settings;
+    struct loop *loop;
+    struct workers *workers;
+    struct channel *channel;
+    struct driver *driver;
+    struct store *store;
+    struct sandboxes *sandboxes;
+    struct actions actions;
+    struct proxy *proxy;
+    struct api *api;
+    struct http_server *server;
+    struct job boot;
+    bool booted;
+    int exit_code;
+};
+
+/* ---- keeper ---- */
+
+static bool on_event(void *context, enum message_type type, struct str payload, struct err *err)
+{
+    struct front *front = context;
+
+    return remote_driver_event(front->driver, type, payload, err);
+}
+
+static void on_broken(void *context, const struct err *why)
+{
+    struct front *front = context;
+
+    log_error("keeper is gone: %s", err_text(why));
+    front->exit_code = 1;
+    loop_stop_soon(front->loop);
+}
+
+/* Keeper knows which templates are on disk; the store remembers them for everybody else. On a worker. */
+static bool refresh_templates(void *context, struct err *err)
+{
+    struct front *front = context;
+    auto_answer struct channel_answer answer = { 0 };
+
+    if (!channel_call(front->channel, MESSAGE_TEMPLATES, STR(""), &answer, err))
+        return err_wrap(err, "ask keeper for templates");
+    struct unpack in = unpack_from(str_of(answer.payload, answer.len));
+    uint32_t count;
+    auto_free struct template *list = templates_unpack(&in, &count);
+    if (!unpack_done(&in, err))
+        return err_wrap(err, "templates from keeper");
+    for (uint32_t i = 0; i < count; i++) {
+        struct str layers[LIMIT_LAYERS], alias = str_from(list[i].name);
+        for (uint32_t k = 0; k < list[i].layer_count; k++)
+            layers[k] = str_from(list[i].layers[k]);
+        struct template_row row = {
+            .id = str_from(list[i].id),
+            .cpu_count = front->settings.cpus,
+            .memory_mb = front->settings.memory_mb,
+            .disk_mb = DISK_MB,
+            .guestd_version = STR(GUESTD_API_VERSION),
+            .created_us = list[i].created_us,
+            .layer_count = list[i].layer_count,
+            .layers = layers,
+            .alias_count = 1,
+            .aliases = &alias,
+        };
+        if (!store_template_put(front->store, &row, err))
+            return err_wrap(err, "template %s", list[i].name);
+    }
+    return true;
+}
+
+/* ---- requests ---- */
+
+static void on_request(struct http_exchange *ex, void *context)
+{
+    struct front *front = context;
+
+    if (proxy_is_edge(front->proxy, &ex->head))
+        proxy_handle(front->proxy, ex);
+    else
+        api_handle(front->api, ex);
+}
+
+static void on_unroutable(void *context, const char *id)
+{
+    struct front *front = context;
+
+    proxy_cut(front->proxy, id);
+}
+
+/* ---- birth ---- */
+
+static void boot_run(struct job *job)
+{
+    struct front *front = container_of(job, struct front, boot);
+    struct err err;
+
+    front->booted = refresh_templates(front, &err) && sandboxes_recover(front->sandboxes, &err);
+    if (!front->booted)
+        log_error("cannot start: %s", err_text(&err));
+}
+
+static void boot_done(struct job *job)
+{
+    struct front *front = container_of(job, struct front, boot);
+
+    if (!front->booted) {
+        front->exit_code = 1;
+        loop_stop_soon(front->loop);
+        return;
+    }
+    front->server = http_server_new(front->loop, FRONT_LISTEN_FD,
+                                    &(struct http_server_config){ .on_request = on_request, .context = front });
+    channel_send_event(front->channel, MESSAGE_READY, STR(""));
+}
+
+static void on_signal(void *context, int number)
+{
+    struct front *front = context;
+
+    (void)number;
+    loop_stop_soon(front->loop);
+}
+
+static bool give_up_power(struct err *err)
+{
+    unsigned long files;
+
+    return confine_raise_files(&files, err) && confine_drop_all_capabilities(err) && confine_no_new_privileges(err) &&
+           confine_hide_memory(err) && confine_load_seccomp(front_calls, front_call_count, err);
+}
+
+static bool open_store(struct front *front, struct err *err)
+{
+    auto_close int dir_fd = FRONT_STORE_FD;
+
+    if (fchdir(dir_fd) < 0)
+        return err_sys(err, "enter the store's directory");
+    front->store = store_open("cloister.db", err);
+    return front->store && store_key_ensure(front->store, store_team_default(front->store), STR("default"),
+                                            &front->settings.api_key, err);
+}
+
+static bool front_open(struct front *front, struct err *err)
+{
+    static const struct channel_handlers handlers = { .event = on_event, .broken = on_broken };
+    auto_close int settings_fd = FRONT_SETTINGS_FD;
+
+    if (!settings_read(settings_fd, &front->settings, err))
+        return false;
+    log_setup("front", front->settings.log_least);
+    if (!give_up_power(err) || !open_store(front, err))
+        return false;
+
+    front->loop = loop_new();
+    /* Ctrl-C reaches the whole group; keeper says when. */
+    (void)signal(SIGINT, SIG_IGN);
+    if (!loop_on_signal(front->loop, SIGTERM, on_signal, front, err))
+        return false;
+    front->workers = workers_new(front->loop, WORKERS);
+    front->channel = channel_new(front->loop, ROLE_CHANNEL_FD, &handlers, front);
+    front->driver = remote_driver_new(front->channel);
+    front->sandboxes = sandboxes_new(&(struct sandboxes_config){
+        .loop = front->loop,
+        .workers = front->workers,
+        .driver = front->driver,
+        .store = front->store,
+        .on_unroutable = on_unroutable,
+        .context = front,
+        .sandboxes_max = front->settings.sandboxes_max,
+        .timeout_max_s = front->settings.timeout_max_s,
+        .pids = front->settings.pids,
+    });
+    front->actions = (struct actions){
+        .store = front->store,
+        .sandboxes = front->sandboxes,
+        .admin_token = &front->settings.admin_token,
+        .refresh_templates = refresh_templates,
+        .context = front,
+    };
+    front->proxy = proxy_new(front->loop, front->sandboxes);
+    front->api = api_new(&(struct api_config){
+        .loop = front->loop,
+        .workers = front->workers,
+        .actions = &front->actions,
+        .domain = front->settings.domain,
+    });
+    front->boot = (struct job){ .run = boot_run, .done = boot_done };
+    workers_run(front->workers, &front->boot);
+    return true;
+}
+
+/*
+ * What waits for keeper is told that it is gone before the workers are waited for; sandboxes keep running. The order is
+ * that of who calls whom, from the outside in.
+ */
+static void front_close(struct front *front)
+{
+    if (front->server)
+        http_server_free(front->server);
+    if (front->workers)
+        workers_free(front->workers);
+    if (front->api)
+        api_free(front->api);
+    if (front->proxy)
+        proxy_free(front->proxy);
+    if (front->sandboxes)
+        sandboxes_free(front->sandboxes);
+    driver_free(front->driver);
+    if (front->channel)
+        channel_free(front->channel);
+    loop_free(front->loop);
+    store_close(front->store);
+    secret_wipe(&front->settings.api_key);
+    secret_wipe(&front->settings.admin_token);
+}
+
+int front_main(void)
+{
+    struct front *front = NEW(struct front);
+    struct err err;
+
+    log_setup("front", LOG_INFO);
+    if (front_open(front, &err)) {
+        loop_run(front->loop);
+    } else {
+        log_error("cannot start: %s", err_text(&err));
+        front->exit_code = 1;
+    }
+    int code = front->exit_code;
+    front_close(front);
+    free(front);
+    return code;
+}

@@ -1,0 +1,366 @@
+/*
+ * keeper_main() - the only part that stays root.
+ *   holds     the data directory, cgroups, namespaces of sandboxes, the other roles
+ *   must not  parse a byte from a client, a guest or a mail server: it hears typed messages from front and nothing else
+ *
+ * Sandboxes outlive keeper: they are not its children in any way that matters, and the next keeper finds them by what is
+ * written below the data directory. Front is started anew whenever it ends; a front that talks nonsense is ended.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "cli/cli.h"
+#include "daemon/config.h"
+#include "daemon/daemon.h"
+#include "daemon/data_dir.h"
+#include "daemon/front.h"
+#include "daemon/settings.h"
+#include "daemon/users.h"
+#include "image/templates.h"
+#include "io/listen.h"
+#include "io/loop.h"
+#include "isolation/native/native.h"
+#include "isolation/serve.h"
+#include "privsep/channel.h"
+#include "privsep/confine.h"
+#include "privsep/role.h"
+
+enum {
+    RESTART_FIRST_MS = 100, /* doubled with each front that dies young */
+    RESTART_MOST_MS = 5000,
+    YOUNG_MS = 10000,
+    STOP_GRACE_MS = 5000,
+};
+
+struct keeper {
+    struct config config;
+    struct settings settings;
+    uid_t uid;
+    gid_t gid;
+    struct loop *loop;
+    int data_fd, lock_fd, store_fd, listen_fd;
+    struct driver *driver;
+    struct serve *serve;
+
+    struct role front; /* pid 0: none */
+    struct channel *channel;
+    struct watch *front_watch;
+    struct timer restart;
+    uint64_t front_since_ms;
+    uint64_t restart_ms;
+    bool announced, stopping;
+};
+
+static void front_start(struct keeper *keeper);
+
+/* ---- what front says ---- */
+
+static void reply_templates(struct keeper *keeper, struct channel *channel, uint32_t id)
+{
+    auto_free struct template *list = NULL;
+    auto_buf struct buf payload = buf_make(NULL, LIMIT_MESSAGE_BYTES);
+    uint32_t count;
+    struct err why;
+
+    if (templates_list(keeper->data_fd, &list, &count, &why)) {
+        templates_pack(&payload, list, count);
+        channel_reply(channel, MESSAGE_TEMPLATES, id, buf_str(&payload), NULL, 0);
+    } else {
+        channel_reply_error(channel, MESSAGE_TEMPLATES, id, &why);
+    }
+}
+
+static bool on_request(void *context, struct channel *channel, enum message_type type, uint32_t id, struct str payload,
+                       struct message_fds *fds, struct err *err)
+{
+    struct keeper *keeper = context;
+
+    (void)fds; /* front has nothing to give; what came is closed */
+    if (type != MESSAGE_TEMPLATES)
+        return serve_request(keeper->serve, channel, type, id, payload, err);
+    if (payload.len)
+        return err_set(err, ERR_INVALID, "malformed message: templates takes nothing");
+    reply_templates(keeper, channel, id);
+    return true;
+}
+
+/* Where clients on this machine reach us: "any address" is not one to connect to. */
+static void reachable_address(const char *listen, char *room, size_t size)
+{
+    struct str rest = str_from(listen);
+
+    if (str_skip(&rest, STR("0.0.0.0:")) || str_skip(&rest, STR("[::]:")))
+        (void)snprintf(room, size, "127.0.0.1:%.*s", STR_ARG(rest));
+    else
+        (void)snprintf(room, size, "%s", listen);
+}
+
+static void announce(struct keeper *keeper)
+{
+    char address[CONFIG_TEXT_BYTES + 16];
+    struct err err;
+    struct template base;
+
+    reachable_address(keeper->config.listen, address, sizeof address);
+    if (!data_dir_note_address(keeper->data_fd, address, &err))
+        log_warn("the command line will not find us: %s", err_text(&err));
+    if (keeper->announced) {
+        log_info("front is back");
+        return;
+    }
+    keeper->announced = true;
+    printf("\nCloister is up on http://%s. Paste these lines into another terminal:\n\n"
+           "  export E2B_API_URL=http://%s\n"
+           "  export E2B_SANDBOX_URL=http://%s\n"
+           "  export E2B_API_KEY=%.*s\n\n",
+           address, address, address, STR_ARG(secret_reveal(&keeper->settings.api_key)));
+    if (!template_find(keeper->data_fd, "base", &base, &err))
+        printf("There is no `base` template yet, so nothing can start: cloister template build base --data %s\n\n",
+               keeper->config.data);
+    (void)fflush(stdout);
+}
+
+static bool on_event(void *context, enum message_type type, struct str payload, struct err *err)
+{
+    if (type != MESSAGE_READY || payload.len)
+        return err_set(err, ERR_INVALID, "malformed message: not for keeper");
+    announce(context);
+    return true;
+}
+
+static void on_broken(void *context, const struct err *why)
+{
+    struct keeper *keeper = context;
+
+    /* Gone or talking nonsense: either way this front has said its last word. on_front_exit() does the rest. */
+    if (why->kind == ERR_INVALID)
+        log_error("front is ended: %s", err_text(why));
+    (void)syscall(SYS_pidfd_send_signal, keeper->front.pidfd, SIGKILL, NULL, 0); /* ESRCH: it is dead already */
+}
+
+/* ---- front's life ---- */
+
+static void on_restart(struct timer *timer)
+{
+    front_start(container_of(timer, struct keeper, restart));
+}
+
+static void front_restart_later(struct keeper *keeper)
+{
+    bool young = loop_now_ms(keeper->loop) - keeper->front_since_ms < YOUNG_MS;
+
+    keeper->restart_ms = young && keeper->restart_ms ? MIN(keeper->restart_ms * 2, (uint64_t)RESTART_MOST_MS)
+                                                     : RESTART_FIRST_MS;
+    timer_set(&keeper->restart, keeper->loop, keeper->restart_ms, on_restart);
+}
+
+static void on_front_exit(void *context, unsigned ready)
+{
+    struct keeper *keeper = context;
+    int status = 0;
+
+    (void)ready;
+    if (waitpid(keeper->front.pid, &status, WNOHANG) == 0)
+        return; /* a wake-up for nothing */
+    watch_free(take_ptr(&keeper->front_watch));
+    serve_attach(keeper->serve, NULL);
+    channel_free(take_ptr(&keeper->channel));
+    fd_close(&keeper->front.pidfd);
+    keeper->front.pid = 0;
+    if (keeper->stopping) {
+        loop_stop_soon(keeper->loop);
+        return;
+    }
+    if (WIFSIGNALED(status))
+        log_error("front was ended by signal %d; starting it again", WTERMSIG(status));
+    else
+        log_error("front ended with status %d; starting it again", WEXITSTATUS(status));
+    front_restart_later(keeper);
+}
+
+static bool front_try(struct keeper *keeper, struct err *err)
+{
+    static const struct channel_handlers handlers = { .request = on_request, .event = on_event, .broken = on_broken };
+    auto_close int settings_fd = settings_write(&keeper->settings, err);
+
+    if (settings_fd < 0)
+        return false;
+    const int fds[] = { settings_fd, keeper->listen_fd, keeper->store_fd };
+    _Static_assert(COUNT_OF(fds) == FRONT_FD_END - ROLE_FIRST_FD, "front.h numbers them in this order");
+    struct role_want want = {
+        .name = "front", .uid = keeper->uid, .gid = keeper->gid, .fds = fds, .fd_count = COUNT_OF(fds)
+    };
+    if (!role_start(&want, &keeper->front, err))
+        return false;
+    keeper->channel = channel_new(keeper->loop, keeper->front.channel_fd, &handlers, keeper);
+    serve_attach(keeper->serve, keeper->channel);
+    keeper->front_watch = watch_new(keeper->loop, keeper->front.pidfd, on_front_exit, keeper);
+    watch_want(keeper->front_watch, WATCH_READ);
+    return true;
+}
+
+static void front_start(struct keeper *keeper)
+{
+    struct err err;
+
+    keeper->front_since_ms = loop_now_ms(keeper->loop);
+    if (front_try(keeper, &err))
+        return;
+    log_error("cannot start front: %s", err_text(&err));
+    front_restart_later(keeper);
+}
+
+/* ---- the end ---- */
+
+static void on_grace_over(struct timer *timer)
+{
+    struct keeper *keeper = container_of(timer, struct keeper, restart);
+
+    log_warn("front does not stop; ending it");
+    (void)syscall(SYS_pidfd_send_signal, keeper->front.pidfd, SIGKILL, NULL, 0); /* ESRCH: it just did */
+}
+
+static void on_stop(void *context, int number)
+{
+    struct keeper *keeper = context;
+
+    (void)number;
+    if (keeper->stopping)
+        return;
+    keeper->stopping = true;
+    timer_clear(&keeper->restart);
+    if (!keeper->front.pid) {
+        loop_stop_soon(keeper->loop);
+        return;
+    }
+    (void)syscall(SYS_pidfd_send_signal, keeper->front.pidfd, SIGTERM, NULL, 0); /* ESRCH: it is dead already */
+    timer_set(&keeper->restart, keeper->loop, STOP_GRACE_MS, on_grace_over);
+}
+
+/* People who stop a server should know what it leaves running. */
+static void farewell(struct keeper *keeper)
+{
+    auto_free struct held *held = NULL;
+    uint32_t count;
+    struct err err;
+
+    if (driver_list(keeper->driver, &held, &count, &err) && count)
+        printf("\n%u sandbox%s on; the next `cloister serve` finds %s again.\n", count,
+               count == 1 ? " runs" : "es run", count == 1 ? "it" : "them");
+}
+
+/* ---- birth ---- */
+
+/* Beside this program, unless the operator says otherwise. */
+static int guestd_open(const struct config *config, struct err *err)
+{
+    char path[PATH_MAX];
+
+    if (config->guestd[0]) {
+        (void)snprintf(path, sizeof path, "%s", config->guestd);
+    } else {
+        ssize_t len = readlink("/proc/self/exe", path, sizeof path - sizeof "cloister-guestd");
+        char *slash = len < 0 ? NULL : memrchr(path, '/', (size_t)len);
+        if (!slash) {
+            (void)err_sys(err, "readlink /proc/self/exe");
+            return -1;
+        }
+        memcpy(slash + 1, "cloister-guestd", sizeof "cloister-guestd");
+    }
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        (void)err_set(err, ERR_NOT_FOUND, "no guestd at %.100s: run make, or say where with --guestd", path);
+    return fd;
+}
+
+static bool keeper_open(struct keeper *keeper, struct err *err)
+{
+    const struct config *config = &keeper->config;
+    unsigned long files;
+
+    if (geteuid() != 0)
+        return err_set(err, ERR_DENIED, "serving needs root, to make sandboxes: sudo cloister serve");
+    if (!role_user(config->user, &keeper->uid, &keeper->gid, err) ||
+        !settings_log_level(config->log, &keeper->settings.log_least, err))
+        return false;
+    log_setup("keeper", keeper->settings.log_least);
+    (void)snprintf(keeper->settings.domain, sizeof keeper->settings.domain, "%s", config->domain);
+    keeper->settings.sandboxes_max = (uint32_t)config->sandboxes_max;
+    keeper->settings.timeout_max_s = config->timeout_max_s;
+    keeper->settings.memory_mb = (uint32_t)config->memory_mb;
+    keeper->settings.cpus = (uint32_t)config->cpus;
+    keeper->settings.pids = (uint32_t)config->pids;
+
+    keeper->data_fd = data_dir_open(config->data, err);
+    if (keeper->data_fd < 0)
+        return false;
+    keeper->lock_fd = data_dir_lock(keeper->data_fd, err);
+    if (keeper->lock_fd < 0)
+        return false;
+    keeper->store_fd = data_dir_store(keeper->data_fd, keeper->uid, keeper->gid, err);
+    if (keeper->store_fd < 0)
+        return false;
+    if (!data_dir_api_key(keeper->data_fd, &keeper->settings.api_key, err) ||
+        !data_dir_admin_token(keeper->data_fd, &keeper->settings.admin_token, err))
+        return false;
+    keeper->listen_fd = listen_open(str_from(config->listen), err);
+    if (keeper->listen_fd < 0)
+        return err_wrap(err, "listen on %s", config->listen);
+
+    auto_close int guestd_fd = guestd_open(config, err);
+    if (guestd_fd < 0 || !confine_raise_files(&files, err) || !native_enter_mount_namespace(err))
+        return false;
+    keeper->loop = loop_new();
+    if (!loop_on_signal(keeper->loop, SIGTERM, on_stop, keeper, err) ||
+        !loop_on_signal(keeper->loop, SIGINT, on_stop, keeper, err))
+        return false;
+    keeper->driver = native_driver_new(
+        keeper->loop, &(struct native_config){ .data_fd = keeper->data_fd, .guestd_fd = guestd_fd }, err);
+    if (!keeper->driver)
+        return err_wrap(err, "`cloister doctor` may know why");
+    keeper->serve = serve_new(keeper->driver);
+    return true;
+}
+
+static void keeper_close(struct keeper *keeper)
+{
+    timer_clear(&keeper->restart);
+    serve_free(keeper->serve);
+    driver_free(keeper->driver);
+    loop_free(keeper->loop);
+    fd_close(&keeper->listen_fd);
+    fd_close(&keeper->store_fd);
+    fd_close(&keeper->lock_fd);
+    fd_close(&keeper->data_fd);
+    secret_wipe(&keeper->settings.api_key);
+    secret_wipe(&keeper->settings.admin_token);
+}
+
+int keeper_main(int argc, char **argv)
+{
+    auto_free struct keeper *keeper = NEW(struct keeper);
+    struct err err;
+    int code = 0;
+
+    keeper->data_fd = keeper->lock_fd = keeper->store_fd = keeper->listen_fd = -1;
+    if (config_load(argc, argv, &keeper->config, &err) && keeper_open(keeper, &err)) {
+        front_start(keeper);
+        loop_run(keeper->loop);
+        farewell(keeper);
+    } else {
+        code = cli_fail(&err);
+    }
+    keeper_close(keeper);
+    return code;
+}

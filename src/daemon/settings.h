@@ -1,0 +1,34 @@
+/*
+ * settings.h - what keeper tells front at its birth: the operator's choices and two secrets.
+ *
+ * Written to a sealed memory file whose descriptor front inherits: nothing of it shows in arguments or environment.
+ */
+#ifndef DAEMON_SETTINGS_H
+#define DAEMON_SETTINGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/secret.h"
+#include "daemon/config.h"
+
+struct settings {
+    char domain[CONFIG_TEXT_BYTES];
+    enum log_level log_least;
+    uint32_t sandboxes_max;
+    uint64_t timeout_max_s;
+    uint32_t memory_mb, cpus, pids;
+    struct secret api_key;     /* the first key; `cloister env` prints it */
+    struct secret admin_token; /* opens /api-keys */
+};
+
+/* A descriptor that front reads with settings_read(). */
+int settings_write(const struct settings *settings, struct err *err) must_use;
+bool settings_read(int fd, struct settings *out, struct err *err) must_use;
+
+/* ERR_INVALID for a name that is no level. */
+bool settings_log_level(const char *name, enum log_level *out, struct err *err) must_use;
+
+#endif

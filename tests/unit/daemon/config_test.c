@@ -1,0 +1,57 @@
+#include "daemon/config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "test.h"
+
+static bool load(struct config *config, struct err *err, const char *a, const char *b, const char *c, const char *d)
+{
+    char *argv[] = { (char *)a, (char *)b, (char *)c, (char *)d, NULL };
+    int argc = 0;
+    while (argc < 4 && argv[argc])
+        argc++;
+    return config_load(argc, argv, config, err);
+}
+
+static void the_command_line_wins_over_the_file(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/cloister-config-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_true(dprintf(fd, "# comment\n\n memory = 256 \nlisten=127.0.0.1:1\n") > 0);
+    close(fd);
+    struct config config;
+    struct err err;
+    assert_true(load(&config, &err, "--config", path, "--listen", "127.0.0.1:2"));
+    assert_string_equal(config.listen, "127.0.0.1:2");
+    assert_int_equal(config.memory_mb, 256);
+    assert_int_equal(config.cpus, 2);
+    unlink(path);
+}
+
+static void mistakes_are_named(void **state)
+{
+    (void)state;
+    struct config config;
+    struct err err;
+    assert_false(load(&config, &err, "--memroy", "1", NULL, NULL));
+    assert_non_null(strstr(err.message, "memroy"));
+    assert_false(load(&config, &err, "--memory", "lots", NULL, NULL));
+    assert_non_null(strstr(err.message, "from 128 to"));
+    assert_false(load(&config, &err, "--memory=127", NULL, NULL, NULL));
+    assert_false(load(&config, &err, "--memory", NULL, NULL, NULL));
+    assert_false(load(&config, &err, "stray", NULL, NULL, NULL));
+    assert_false(load(&config, &err, "--config", "/nonexistent/file", NULL, NULL));
+}
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        CASE(the_command_line_wins_over_the_file),
+        CASE(mistakes_are_named),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}

@@ -1,0 +1,78 @@
+#include "daemon/data_dir.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "test.h"
+
+static char root[] = "/tmp/cloister-data-XXXXXX";
+
+static int make_root(void **state)
+{
+    (void)state;
+    return mkdtemp(root) ? 0 : -1;
+}
+
+static int remove_root(void **state)
+{
+    (void)state;
+    char command[64];
+    snprintf(command, sizeof command, "rm -rf %s", root);
+    return system(command);
+}
+
+static void missing_parents_are_made_and_guest_files_are_private(void **state)
+{
+    (void)state;
+    char path[128];
+    struct err err;
+    struct stat st;
+    snprintf(path, sizeof path, "%s/a/b/data", root);
+    auto_close int fd = data_dir_open(path, &err);
+    assert_true(fd >= 0);
+    assert_int_equal(fstatat(fd, "sandboxes", &st, 0), 0);
+    assert_int_equal(st.st_mode & 0777, 0700);
+}
+
+static void secrets_are_made_once_and_read_afterwards(void **state)
+{
+    (void)state;
+    struct err err;
+    struct secret first = { 0 }, second = { 0 };
+    struct stat st;
+    auto_close int fd = data_dir_open(root, &err);
+    assert_true(fd >= 0);
+    assert_true(data_dir_api_key(fd, &first, &err));
+    assert_true(data_dir_api_key(fd, &second, &err));
+    assert_int_equal(first.len, 44);
+    assert_true(secret_eq(&first, secret_reveal(&second)));
+    assert_int_equal(fstatat(fd, "api-key", &st, 0), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    assert_true(fd_replace_file(fd, "api-key", STR("garbage\n"), 0600, &err));
+    assert_false(data_dir_api_key(fd, &second, &err));
+    assert_non_null(strstr(err.message, "api-key is damaged"));
+}
+
+static void a_second_keeper_is_told_so(void **state)
+{
+    (void)state;
+    struct err err;
+    auto_close int fd = data_dir_open(root, &err);
+    auto_close int held = data_dir_lock(fd, &err);
+    assert_true(held >= 0);
+    assert_int_equal(data_dir_lock(fd, &err), -1);
+    assert_int_equal(err.kind, ERR_CONFLICT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        CASE(missing_parents_are_made_and_guest_files_are_private),
+        CASE(secrets_are_made_once_and_read_afterwards),
+        CASE(a_second_keeper_is_told_so),
+    };
+    return cmocka_run_group_tests(cases, make_root, remove_root);
+}

@@ -1,0 +1,43 @@
+#include "daemon/settings.h"
+
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "test.h"
+
+static void settings_survive_the_trip_to_front(void **state)
+{
+    (void)state;
+    struct settings sent = { .domain = "sbx.example.com:8443", .log_least = LOG_WARN, .sandboxes_max = 7,
+                             .timeout_max_s = 3600, .memory_mb = 512, .cpus = 3, .pids = 99 }, got;
+    struct err err;
+    assert_true(secret_set(&sent.api_key, STR("e2b_00")) && secret_set(&sent.admin_token, STR("adm_11")));
+    auto_close int fd = settings_write(&sent, &err);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, "x", 1), -1); /* sealed */
+    assert_true(settings_read(fd, &got, &err));
+    assert_string_equal(got.domain, sent.domain);
+    assert_int_equal(got.log_least, LOG_WARN);
+    assert_int_equal(got.pids, 99);
+    assert_true(secret_eq(&got.api_key, STR("e2b_00")));
+    assert_true(secret_eq(&got.admin_token, STR("adm_11")));
+}
+
+static void what_is_no_level_is_refused_by_name(void **state)
+{
+    (void)state;
+    enum log_level level;
+    struct err err;
+    assert_true(settings_log_level("debug", &level, &err));
+    assert_false(settings_log_level("loud", &level, &err));
+    assert_non_null(strstr(err.message, "loud"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        CASE(settings_survive_the_trip_to_front),
+        CASE(what_is_no_level_is_refused_by_name),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
