@@ -66,9 +66,10 @@ build/.deps build/.deps-test: scripts/setup.sh
 	@scripts/setup.sh build $(if $(filter %-test,$@),test)
 	@mkdir -p build && touch $@
 
+# Warnings are errors in the builds that tests use, not here: a newer compiler must not stop somebody who wants to run it.
 build/build.ninja: | build/.deps
 	@echo 'configuring build'
-	@meson setup build -Dtests=false >build/setup.log || { cat build/setup.log; exit 1; }
+	@meson setup build -Dtests=false -Dwerror=false >build/setup.log || { cat build/setup.log; exit 1; }
 
 build-asan/build.ninja: | build/.deps-test
 	@echo 'configuring build-asan'
