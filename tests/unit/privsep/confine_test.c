@@ -1,0 +1,113 @@
+#include "privsep/confine.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "test.h"
+
+/* What is given up does not come back, so each case gives it up in a child. Returns the child's exit status. */
+static int in_child(int (*run)(void))
+{
+    pid_t pid = fork();
+    int status;
+
+    if (pid == 0)
+        _exit(run());
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static int drop_and_look(void)
+{
+    struct err err;
+    char line[256];
+
+    if (!confine_drop_all_capabilities(&err))
+        return 1;
+    FILE *status = fopen("/proc/self/status", "re");
+    while (status && fgets(line, sizeof line, status)) {
+        unsigned long long set;
+        char which[8];
+        if (sscanf(line, "Cap%3s %llx", which, &set) == 2 && strncmp(which, "Bnd", 3) != 0 && set != 0)
+            return 2;
+    }
+    if (status)
+        (void)fclose(status);
+    return 0;
+}
+
+static void no_capability_is_left(void **state)
+{
+    (void)state;
+    assert_int_equal(in_child(drop_and_look), 0);
+}
+
+static int no_new_privs_and_hidden(void)
+{
+    struct err err;
+
+    if (!confine_no_new_privileges(&err) || !confine_hide_memory(&err))
+        return 1;
+    return prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 && prctl(PR_GET_DUMPABLE) == 0 ? 0 : 2;
+}
+
+static void privileges_and_memory_are_shut(void **state)
+{
+    (void)state;
+    assert_int_equal(in_child(no_new_privs_and_hidden), 0);
+}
+
+static int only_listed_calls(void)
+{
+    static const struct confine_rule rules[] = {
+        { "exit_group", "to end" },
+        { "write", "to speak" },
+        { "getpid", "to be asked below" },
+        { "mmap", "the sanitizers" },
+        { "munmap", "the sanitizers" },
+        { "mprotect", "the sanitizers" },
+        { "madvise", "the sanitizers" },
+        { "futex", "the sanitizers" },
+        { "sigaltstack", "the sanitizers" },
+        { "no_such_call_anywhere", "a name of another architecture must not hurt" },
+    };
+    struct err err;
+
+    if (!confine_load_seccomp(rules, COUNT_OF(rules), &err))
+        return 1;
+    if (getpid() <= 0)
+        return 2;
+    return socket(AF_INET, SOCK_STREAM, 0) < 0 && errno == EPERM ? 0 : 3;
+}
+
+static void calls_outside_the_list_are_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(in_child(only_listed_calls), 0);
+}
+
+static void open_files_are_raised_to_the_hard_limit(void **state)
+{
+    (void)state;
+    struct err err;
+    unsigned long files;
+
+    assert_true(confine_raise_files(&files, &err));
+    assert_true(files >= 256);
+}
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        CASE(no_capability_is_left),
+        CASE(privileges_and_memory_are_shut),
+        CASE(calls_outside_the_list_are_refused),
+        CASE(open_files_are_raised_to_the_hard_limit),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
