@@ -1,0 +1,313 @@
+#include "rig.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+
+/* ---- the driver ---- */
+
+static struct rig *rig_of(struct driver *driver)
+{
+    return container_of(driver, struct rig, driver);
+}
+
+/* With the lock held. */
+static struct rig_held *find_held(struct rig *rig, struct str id)
+{
+    for (uint32_t i = 0; i < rig->held_count; i++)
+        if (str_eq(str_from(rig->held[i].id), id))
+            return &rig->held[i];
+    return NULL;
+}
+
+/* With the lock held. Returns our side of guestlink. */
+static int add_held(struct rig *rig, const char *id)
+{
+    struct rig_held *held = &rig->held[rig->held_count++];
+    int fds[2];
+
+    snprintf(held->id, sizeof held->id, "%s", id);
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0)
+        abort();
+    held->peer_fd = fds[1];
+    return fds[0];
+}
+
+/* With the lock held. */
+static void remove_held(struct rig *rig, struct rig_held *held)
+{
+    close(held->peer_fd);
+    *held = rig->held[--rig->held_count];
+    pthread_cond_broadcast(&rig->changed);
+}
+
+static void answer_ahead(int peer_fd, bool refuse)
+{
+    auto_buf struct buf answer = buf_make(NULL, 4096);
+    struct err err;
+
+    if (refuse) {
+        (void)err_set(&err, ERR_INVALID, "no such user");
+        guestlink_write_error(&answer, &err);
+    } else {
+        guestlink_write_simple(&answer, GUESTLINK_OK);
+    }
+    if (send(peer_fd, answer.data, answer.len, MSG_NOSIGNAL) != (ssize_t)answer.len)
+        abort();
+}
+
+static bool rig_driver_start(struct driver *driver, const struct plan *plan, struct started *out, struct err *err)
+{
+    struct rig *rig = rig_of(driver);
+    bool ok = true;
+
+    pthread_mutex_lock(&rig->lock);
+    rig->starts++;
+    rig->last_plan = *plan;
+    rig->at_gate++;
+    pthread_cond_broadcast(&rig->changed);
+    while (rig->gate_shut)
+        pthread_cond_wait(&rig->changed, &rig->lock);
+    rig->at_gate--;
+    if (rig->start == RIG_START_FAILS) {
+        ok = err_sys_num(err, ENOENT, "mount layer");
+    } else if (rig->start == RIG_START_TIMES_OUT) {
+        close(add_held(rig, plan->id));
+        ok = err_set(err, ERR_TIMEOUT, "keeper did not answer");
+    } else {
+        out->guestlink_fd = add_held(rig, plan->id);
+        int peer_fd = find_held(rig, str_from(plan->id))->peer_fd;
+        if (rig->start == RIG_GUEST_DIES)
+            shutdown(peer_fd, SHUT_RDWR);
+        else
+            answer_ahead(peer_fd, rig->start == RIG_GUEST_REFUSES);
+    }
+    pthread_mutex_unlock(&rig->lock);
+    return ok;
+}
+
+static bool rig_driver_stop(struct driver *driver, const char *id, struct err *err)
+{
+    struct rig *rig = rig_of(driver);
+    bool ok = true;
+
+    pthread_mutex_lock(&rig->lock);
+    rig->stops++;
+    struct rig_held *held = find_held(rig, str_from(id));
+    if (rig->stop_failures) {
+        rig->stop_failures--;
+        ok = err_set(err, ERR_UNAVAILABLE, "keeper is away");
+    } else if (held) {
+        remove_held(rig, held);
+    }
+    pthread_mutex_unlock(&rig->lock);
+    return ok;
+}
+
+static bool rig_driver_list(struct driver *driver, struct held **out_held, uint32_t *out_count, struct err *err)
+{
+    struct rig *rig = rig_of(driver);
+
+    (void)err;
+    *out_held = calloc(64, sizeof **out_held);
+    pthread_mutex_lock(&rig->lock);
+    *out_count = rig->held_count;
+    for (uint32_t i = 0; i < rig->held_count; i++)
+        memcpy((*out_held)[i].id, rig->held[i].id, sizeof rig->held[i].id);
+    pthread_mutex_unlock(&rig->lock);
+    return true;
+}
+
+static const struct driver_ops rig_ops = {
+    .name = "rig",
+    .start = rig_driver_start,
+    .stop = rig_driver_stop,
+    .list = rig_driver_list,
+};
+
+/* ---- the rig ---- */
+
+static void on_unroutable(void *context, const char *id)
+{
+    struct rig *rig = context;
+
+    pthread_mutex_lock(&rig->lock);
+    snprintf(rig->cut_id, sizeof rig->cut_id, "%s", id);
+    rig->cut_while_alive = find_held(rig, str_from(id)) != NULL;
+    rig->cuts++;
+    pthread_mutex_unlock(&rig->lock);
+}
+
+void rig_make(struct rig *rig)
+{
+    static const struct str layers[] = { STR_INIT("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef") };
+
+    *rig = (struct rig){ .driver = { .ops = &rig_ops } };
+    temp_store_make(&rig->disk);
+    pthread_mutex_init(&rig->lock, NULL);
+    pthread_cond_init(&rig->changed, NULL);
+    arena_init(&rig->arena);
+    rig->want = (struct sandbox_want){
+        .team_id = STR("team"), .template_id = STR("tbase"), .alias = STR("base"), .guestd_version = STR("0.6.13"),
+        .layer_count = 1, .layers = layers, .cpu_count = 2, .memory_mb = 1024, .disk_mb = 5120, .timeout_s = 3600,
+    };
+}
+
+static void *run_loop(void *argument)
+{
+    struct rig *rig = argument;
+
+    loop_run(rig->loop);
+    return NULL;
+}
+
+void rig_start(struct rig *rig)
+{
+    if (!rig->disk.store)
+        temp_store_reopen(&rig->disk);
+    rig->loop = loop_new();
+    rig->workers = workers_new(rig->loop, 8);
+    struct sandboxes_config config = rig->config;
+    config.loop = rig->loop;
+    config.workers = rig->workers;
+    config.driver = &rig->driver;
+    config.store = rig->disk.store;
+    config.on_unroutable = on_unroutable;
+    config.context = rig;
+    rig->all = sandboxes_new(&config);
+    MUST(sandboxes_recover(rig->all, &err));
+    assert_int_equal(pthread_create(&rig->thread, NULL, run_loop, rig), 0);
+    rig->loop_runs = true;
+}
+
+struct stopper {
+    struct loop_task task;
+    struct loop *loop;
+};
+
+static void stop_loop(struct loop_task *task)
+{
+    loop_stop_soon(container_of(task, struct stopper, task)->loop);
+}
+
+void rig_stop(struct rig *rig)
+{
+    struct stopper stopper = { { .fn = stop_loop }, rig->loop };
+
+    if (!rig->loop_runs)
+        return;
+    workers_free(rig->workers);
+    loop_post(rig->loop, &stopper.task); /* after the last done() of a worker */
+    pthread_join(rig->thread, NULL);
+    rig->loop_runs = false;
+    sandboxes_free(rig->all);
+    rig->all = NULL;
+    loop_free(rig->loop);
+    store_close(rig->disk.store);
+    rig->disk.store = NULL;
+}
+
+void rig_drop(struct rig *rig)
+{
+    rig_stop(rig);
+    while (rig->held_count)
+        remove_held(rig, &rig->held[0]);
+    arena_done(&rig->arena);
+    pthread_cond_destroy(&rig->changed);
+    pthread_mutex_destroy(&rig->lock);
+    temp_store_drop(&rig->disk);
+}
+
+void rig_hold(struct rig *rig, const char *id)
+{
+    pthread_mutex_lock(&rig->lock);
+    close(add_held(rig, id));
+    pthread_mutex_unlock(&rig->lock);
+}
+
+bool rig_holds(struct rig *rig, struct str id)
+{
+    pthread_mutex_lock(&rig->lock);
+    bool found = find_held(rig, id) != NULL;
+    pthread_mutex_unlock(&rig->lock);
+    return found;
+}
+
+uint32_t rig_held_count(struct rig *rig)
+{
+    pthread_mutex_lock(&rig->lock);
+    uint32_t count = rig->held_count;
+    pthread_mutex_unlock(&rig->lock);
+    return count;
+}
+
+void rig_exit(struct rig *rig, struct str id)
+{
+    char text[LIMIT_ID_BYTES];
+
+    snprintf(text, sizeof text, "%.*s", STR_ARG(id));
+    pthread_mutex_lock(&rig->lock);
+    struct rig_held *held = find_held(rig, id);
+    if (held)
+        remove_held(rig, held);
+    pthread_mutex_unlock(&rig->lock);
+    rig->driver.exited(rig->driver.exited_context, text);
+}
+
+void rig_shut_gate(struct rig *rig, bool shut)
+{
+    pthread_mutex_lock(&rig->lock);
+    rig->gate_shut = shut;
+    pthread_cond_broadcast(&rig->changed);
+    pthread_mutex_unlock(&rig->lock);
+}
+
+void rig_wait_at_gate(struct rig *rig, unsigned count)
+{
+    pthread_mutex_lock(&rig->lock);
+    while (rig->at_gate < count)
+        pthread_cond_wait(&rig->changed, &rig->lock);
+    pthread_mutex_unlock(&rig->lock);
+}
+
+void rig_wait_empty(struct rig *rig)
+{
+    pthread_mutex_lock(&rig->lock);
+    while (rig->held_count)
+        pthread_cond_wait(&rig->changed, &rig->lock);
+    pthread_mutex_unlock(&rig->lock);
+}
+
+size_t rig_rows(struct rig *rig)
+{
+    struct sandbox_row *rows;
+    size_t count;
+
+    MUST(store_sandbox_list(rig->disk.store, &rig->arena, &rows, &count, &err));
+    return count;
+}
+
+struct guestlink_setup rig_setup_of(struct rig *rig, struct str id)
+{
+    unsigned char header[GUESTLINK_HEADER_BYTES];
+    struct guestlink_message message;
+    uint32_t length;
+
+    pthread_mutex_lock(&rig->lock);
+    int fd = find_held(rig, id)->peer_fd;
+    pthread_mutex_unlock(&rig->lock);
+    assert_int_equal(recv(fd, header, sizeof header, MSG_WAITALL), sizeof header);
+    MUST(guestlink_body_length(header, &length, &err));
+    char *body = arena_alloc(&rig->arena, length);
+    assert_int_equal(recv(fd, body, length, MSG_WAITALL), length);
+    MUST(guestlink_read(str_of(body, length), &rig->arena, &message, &err));
+    assert_int_equal(message.type, GUESTLINK_SETUP);
+    return message.setup;
+}
+
+struct sandbox_info rig_create(struct rig *rig)
+{
+    struct sandbox_info info = { 0 };
+
+    MUST(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err));
+    return info;
+}

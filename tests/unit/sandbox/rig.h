@@ -1,0 +1,83 @@
+/*
+ * rig.h - everything below the API, in one process: a loop on its own thread, workers, a store in a temporary directory,
+ * and a driver that holds sandboxes in memory and fails on demand.
+ *
+ * The driver answers on guestlink before it is asked, so that no thread of its own is needed; what it was told can be
+ * read afterwards.
+ */
+#ifndef TESTS_SANDBOX_RIG_H
+#define TESTS_SANDBOX_RIG_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "../store/temp_store.h"
+#include "io/loop.h"
+#include "io/worker.h"
+#include "isolation/driver.h"
+#include "sandbox/sandbox.h"
+#include "wire/guestlink.h"
+
+enum rig_start {
+    RIG_STARTS,
+    RIG_START_FAILS,     /* as if a mount had failed: ENOENT, which must not become anybody's 404 */
+    RIG_START_TIMES_OUT, /* and the driver holds it nevertheless */
+    RIG_GUEST_REFUSES,   /* guestd answers the set-up with an error */
+    RIG_GUEST_DIES,      /* the connection closes instead */
+};
+
+struct rig_held {
+    char id[LIMIT_ID_BYTES];
+    int peer_fd; /* guestd's side of guestlink */
+};
+
+struct rig {
+    struct temp_store disk;
+    struct loop *loop;
+    struct workers *workers;
+    struct sandboxes *all;
+    pthread_t thread;
+    bool loop_runs;
+    struct sandboxes_config config; /* what sandboxes_new() gets besides; set before rig_start() */
+
+    struct driver driver;
+    pthread_mutex_t lock; /* over all below */
+    pthread_cond_t changed;
+    struct rig_held held[64];
+    uint32_t held_count;
+    enum rig_start start;
+    bool gate_shut; /* starts wait */
+    unsigned at_gate, starts, stops, stop_failures;
+    struct plan last_plan;
+    char cut_id[LIMIT_ID_BYTES]; /* the last one cut */
+    bool cut_while_alive;
+    unsigned cuts;
+
+    /* The caller's sandboxes: what most tests ask for. */
+    struct sandbox_want want;
+    struct arena arena;
+};
+
+/* Two steps, so that a test can put rows and sandboxes in place before anybody looks. */
+void rig_make(struct rig *rig);
+void rig_start(struct rig *rig); /* loop, workers, manager, recovery */
+/* As if the process had died: the manager goes, rows and sandboxes stay. */
+void rig_stop(struct rig *rig);
+void rig_drop(struct rig *rig);
+
+void rig_hold(struct rig *rig, const char *id); /* as if a process before us had started it */
+bool rig_holds(struct rig *rig, struct str id);
+uint32_t rig_held_count(struct rig *rig);
+void rig_exit(struct rig *rig, struct str id); /* it dies by itself */
+void rig_shut_gate(struct rig *rig, bool shut);
+void rig_wait_at_gate(struct rig *rig, unsigned count);
+size_t rig_rows(struct rig *rig); /* in the store */
+/* Waits until the driver holds none. */
+void rig_wait_empty(struct rig *rig);
+/* What guestd of that sandbox was told. */
+struct guestlink_setup rig_setup_of(struct rig *rig, struct str id);
+
+/* With the rig's want. */
+struct sandbox_info rig_create(struct rig *rig);
+
+#endif

@@ -1,0 +1,610 @@
+#include "sandbox/sandbox.h"
+
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "rig.h"
+
+#define TEAM STR("team")
+
+static int set_up_only(void **state)
+{
+    struct rig *rig = calloc(1, sizeof *rig);
+
+    rig_make(rig);
+    *state = rig;
+    return 0;
+}
+
+static int set_up(void **state)
+{
+    set_up_only(state);
+    rig_start(*state);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    rig_drop(*state);
+    free(*state);
+    return 0;
+}
+
+/* Its events, oldest first, by the last word of their type. */
+static void check_events(struct rig *rig, struct str id, const char *want)
+{
+    struct buf got = buf_make(&rig->arena, 1000);
+    struct event_row *events;
+    size_t count;
+
+    MUST(store_event_list(rig->disk.store, id, &rig->arena, &events, &count, &err));
+    for (size_t i = 0; i < count; i++) {
+        struct str type = events[i].type;
+        assert_true(str_skip(&type, STR("sandbox.lifecycle.")));
+        buf_format(&got, "%s%.*s", i ? " " : "", STR_ARG(type));
+    }
+    CHECK_STR(buf_str(&got), str_from(want));
+}
+
+static bool reason_is(struct rig *rig, struct str id, const char *reason)
+{
+    struct event_row *events;
+    size_t count;
+    char want[64];
+
+    MUST(store_event_list(rig->disk.store, id, &rig->arena, &events, &count, &err));
+    snprintf(want, sizeof want, "\"kill_reason\":\"%s\"", reason);
+    return count && strstr(arena_text(&rig->arena, events[count - 1].data), want);
+}
+
+/* Polls; a test that never ends is caught by the runner's own limit. */
+static void wait_until_gone(struct rig *rig)
+{
+    while (rig_rows(rig) || rig_held_count(rig))
+        usleep(2000);
+    for (;;) { /* the row goes just before the manager forgets it */
+        struct sandbox_info *list;
+        size_t count;
+        MUST(sandbox_list(rig->all, TEAM, &rig->arena, &list, &count, &err));
+        if (count == 0)
+            return;
+        usleep(2000);
+    }
+}
+
+/* ---- create ---- */
+
+static void a_created_sandbox_is_known_everywhere(void **state)
+{
+    struct rig *rig = *state;
+    struct pair metadata[] = { { STR("k \"1\""), STR("v\n\x01é") } };
+    struct pair envs[] = { { STR("A"), STR("1") }, { STR("B"), STR("") } };
+    struct sandbox_info got, *list;
+    size_t count;
+
+    rig->want.metadata = metadata;
+    rig->want.metadata_count = 1;
+    rig->want.envs = envs;
+    rig->want.env_count = 2;
+    rig->want.internet = NO;
+    struct sandbox_info info = rig_create(rig);
+    assert_int_equal(info.id.len, 21);
+    assert_int_equal(info.id.at[0], 'i');
+    assert_int_equal(info.access_token.len, 64);
+    assert_int_equal(info.deadline_us - info.started_us, INT64_C(3600000000));
+
+    MUST(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &got, &err));
+    CHECK_STR(got.id, info.id);
+    CHECK_STR(got.metadata[0].name, metadata[0].name);
+    CHECK_STR(got.metadata[0].value, metadata[0].value);
+    assert_int_equal(got.internet, NO);
+    MUST(sandbox_list(rig->all, TEAM, &rig->arena, &list, &count, &err));
+    assert_int_equal(count, 1);
+    assert_true(rig_holds(rig, info.id));
+    assert_int_equal(rig_rows(rig), 1);
+    check_events(rig, info.id, "created");
+
+    CHECK_STR(str_from(rig->last_plan.id), info.id);
+    assert_int_equal(rig->last_plan.cpu_millis, 2000);
+    assert_int_equal(rig->last_plan.memory_bytes, UINT64_C(1024) << 20);
+    struct guestlink_setup setup = rig_setup_of(rig, info.id);
+    CHECK_STR(setup.sandbox_id, info.id);
+    CHECK_STR(setup.access_token, info.access_token);
+    CHECK_STR(setup.default_user, STR("user"));
+    assert_int_equal(setup.env_count, 2);
+    CHECK_STR(setup.envs[0].name, STR("A"));
+    CHECK_STR(setup.envs[1].value, STR(""));
+
+    struct sandbox *sb = sandbox_find(rig->all, info.id);
+    assert_non_null(sb);
+    assert_true(sandbox_is_routable(sb));
+    assert_ptr_equal(sandbox_driver(sb), &rig->driver);
+    sandbox_unref(sb);
+}
+
+static void another_team_cannot_tell_a_sandbox_from_a_missing_one(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig), got, *list;
+    size_t count;
+
+    MUST_FAIL(sandbox_get(rig->all, STR("other"), info.id, &rig->arena, &got, &err), ERR_NOT_FOUND);
+    MUST_FAIL(sandbox_kill(rig->all, STR("other"), info.id, "request", &err), ERR_NOT_FOUND);
+    MUST_FAIL(sandbox_set_deadline(rig->all, STR("other"), info.id, 1, DEADLINE_SET, &rig->arena, &got, &err),
+              ERR_NOT_FOUND);
+    MUST(sandbox_list(rig->all, STR("other"), &rig->arena, &list, &count, &err));
+    assert_int_equal(count, 0);
+    assert_true(rig_holds(rig, info.id));
+}
+
+static void check_nothing_is_left(struct rig *rig)
+{
+    struct sandbox_info *list;
+    size_t count;
+
+    assert_int_equal(rig_rows(rig), 0);
+    assert_int_equal(rig_held_count(rig), 0);
+    MUST(sandbox_list(rig->all, TEAM, &rig->arena, &list, &count, &err));
+    assert_int_equal(count, 0);
+}
+
+static void a_start_that_fails_leaves_nothing(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info;
+    static const enum rig_start ways[] = { RIG_START_FAILS, RIG_GUEST_REFUSES, RIG_GUEST_DIES };
+
+    for (size_t i = 0; i < COUNT_OF(ways); i++) {
+        rig->start = ways[i];
+        MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_INTERNAL);
+        check_nothing_is_left(rig);
+    }
+    rig->start = RIG_STARTS;
+    rig_create(rig); /* and the place is free again */
+}
+
+static void a_start_that_times_out_is_ended_afterwards(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info;
+
+    rig->start = RIG_START_TIMES_OUT;
+    MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_TIMEOUT);
+    wait_until_gone(rig);
+    assert_int_equal(rig->cuts, 0); /* nobody could have been connected */
+}
+
+static void a_row_that_cannot_be_written_starts_nothing(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info;
+    static const struct str bad_layer[] = { STR_INIT("not hex") };
+
+    rig->want.layers = bad_layer; /* the plan is refused before the row is written */
+    MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_INTERNAL);
+    assert_int_equal(rig->starts, 0);
+    check_nothing_is_left(rig);
+}
+
+static void a_timeout_out_of_range_is_invalid(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info;
+
+    rig->want.timeout_s = 0;
+    MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_INVALID);
+    rig->want.timeout_s = LIMIT_TIMEOUT_S + 1;
+    MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_INVALID);
+    assert_int_equal(rig->starts, 0);
+}
+
+static void the_limit_counts_those_that_are_starting(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info;
+
+    rig->config.sandboxes_max = 2;
+    rig_start(rig);
+    struct sandbox_info first = rig_create(rig);
+    rig_create(rig);
+    MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_LIMIT);
+    MUST(sandbox_kill(rig->all, TEAM, first.id, "request", &err));
+    rig_create(rig);
+    assert_int_equal(rig_held_count(rig), 2);
+}
+
+struct creator {
+    struct rig *rig;
+    struct arena arena;
+    struct sandbox_info info;
+    struct err err;
+    bool ok;
+};
+
+static void *create_one(void *argument)
+{
+    struct creator *creator = argument;
+
+    arena_init(&creator->arena);
+    creator->ok = sandbox_create(creator->rig->all, &creator->rig->want, &creator->arena, &creator->info, &creator->err);
+    return NULL;
+}
+
+static void one_that_is_starting_is_seen_by_nobody(void **state)
+{
+    struct rig *rig = *state;
+    struct creator creator = { .rig = rig };
+    struct sandbox_info got, *list;
+    pthread_t thread;
+    size_t count;
+
+    rig_shut_gate(rig, true);
+    assert_int_equal(pthread_create(&thread, NULL, create_one, &creator), 0);
+    rig_wait_at_gate(rig, 1);
+    struct str id = str_from(rig->last_plan.id);
+    assert_int_equal(rig_rows(rig), 1);
+    MUST(sandbox_list(rig->all, TEAM, &rig->arena, &list, &count, &err));
+    assert_int_equal(count, 0);
+    MUST_FAIL(sandbox_get(rig->all, TEAM, id, &rig->arena, &got, &err), ERR_NOT_FOUND);
+    MUST_FAIL(sandbox_kill(rig->all, TEAM, id, "request", &err), ERR_NOT_FOUND);
+    assert_null(sandbox_find(rig->all, id));
+    rig_shut_gate(rig, false);
+    pthread_join(thread, NULL);
+    assert_true(creator.ok);
+    MUST(sandbox_get(rig->all, TEAM, id, &rig->arena, &got, &err));
+    arena_done(&creator.arena);
+}
+
+static void one_that_dies_while_starting_was_never_there(void **state)
+{
+    struct rig *rig = *state;
+    struct creator creator = { .rig = rig };
+    pthread_t thread;
+
+    rig_shut_gate(rig, true);
+    assert_int_equal(pthread_create(&thread, NULL, create_one, &creator), 0);
+    rig_wait_at_gate(rig, 1);
+    rig->driver.exited(rig->driver.exited_context, rig->last_plan.id);
+    rig_shut_gate(rig, false);
+    pthread_join(thread, NULL);
+    assert_false(creator.ok);
+    assert_int_equal(creator.err.kind, ERR_INTERNAL);
+    check_nothing_is_left(rig);
+    arena_done(&creator.arena);
+}
+
+static void many_are_created_and_killed_at_once(void **state)
+{
+    struct rig *rig = *state;
+    struct creator creators[16];
+    pthread_t threads[16];
+
+    for (size_t i = 0; i < COUNT_OF(creators); i++) {
+        creators[i] = (struct creator){ .rig = rig };
+        assert_int_equal(pthread_create(&threads[i], NULL, create_one, &creators[i]), 0);
+    }
+    for (size_t i = 0; i < COUNT_OF(creators); i++) {
+        pthread_join(threads[i], NULL);
+        assert_true(creators[i].ok);
+    }
+    assert_int_equal(rig_held_count(rig), 16);
+    for (size_t i = 0; i < COUNT_OF(creators); i++) {
+        MUST(sandbox_kill(rig->all, TEAM, creators[i].info.id, "request", &err));
+        arena_done(&creators[i].arena);
+    }
+    check_nothing_is_left(rig);
+}
+
+/* ---- kill ---- */
+
+static void a_kill_cuts_connections_before_it_ends_processes(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig), got;
+    struct sandbox *sb = sandbox_find(rig->all, info.id);
+
+    MUST(sandbox_kill(rig->all, TEAM, info.id, "request", &err));
+    CHECK_STR(str_from(rig->cut_id), info.id);
+    assert_true(rig->cut_while_alive);
+    assert_int_equal(rig->cuts, 1);
+    assert_false(sandbox_is_routable(sb));
+    sandbox_unref(sb);
+    check_nothing_is_left(rig);
+    check_events(rig, info.id, "created killed");
+    assert_true(reason_is(rig, info.id, "request"));
+    MUST_FAIL(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &got, &err), ERR_NOT_FOUND);
+    MUST_FAIL(sandbox_kill(rig->all, TEAM, info.id, "request", &err), ERR_NOT_FOUND);
+}
+
+struct killer {
+    struct rig *rig;
+    struct str id;
+    bool ok;
+    struct err err;
+};
+
+static void *kill_one(void *argument)
+{
+    struct killer *killer = argument;
+
+    killer->ok = sandbox_kill(killer->rig->all, TEAM, killer->id, "request", &killer->err);
+    return NULL;
+}
+
+static void of_kills_at_the_same_time_all_succeed_or_find_it_gone(void **state)
+{
+    struct rig *rig = *state;
+    struct killer killers[8];
+    pthread_t threads[8];
+    unsigned succeeded = 0;
+
+    struct sandbox_info info = rig_create(rig);
+    for (size_t i = 0; i < COUNT_OF(killers); i++) {
+        killers[i] = (struct killer){ .rig = rig, .id = info.id };
+        assert_int_equal(pthread_create(&threads[i], NULL, kill_one, &killers[i]), 0);
+    }
+    for (size_t i = 0; i < COUNT_OF(killers); i++) {
+        pthread_join(threads[i], NULL);
+        succeeded += killers[i].ok;
+        if (!killers[i].ok)
+            assert_int_equal(killers[i].err.kind, ERR_NOT_FOUND);
+    }
+    assert_true(succeeded >= 1);
+    assert_int_equal(rig->stops, 1);
+    assert_int_equal(rig->cuts, 1);
+    check_events(rig, info.id, "created killed");
+}
+
+static void a_kill_that_the_driver_fails_may_be_tried_again(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig), got;
+
+    rig->stop_failures = 1;
+    MUST_FAIL(sandbox_kill(rig->all, TEAM, info.id, "request", &err), ERR_UNAVAILABLE);
+    assert_true(rig_holds(rig, info.id));
+    assert_int_equal(rig_rows(rig), 1);
+    MUST_FAIL(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &got, &err), ERR_NOT_FOUND);
+    MUST_FAIL(sandbox_set_deadline(rig->all, TEAM, info.id, 60, DEADLINE_SET, &rig->arena, &got, &err), ERR_CONFLICT);
+    MUST(sandbox_kill(rig->all, TEAM, info.id, "request", &err));
+    check_nothing_is_left(rig);
+    assert_int_equal(rig->cuts, 1);
+}
+
+static void what_the_driver_fails_to_end_is_tried_again_by_itself(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig);
+
+    rig->stop_failures = 1;
+    MUST_FAIL(sandbox_kill(rig->all, TEAM, info.id, "request", &err), ERR_UNAVAILABLE);
+    wait_until_gone(rig);
+    check_events(rig, info.id, "created killed");
+}
+
+static void one_that_dies_by_itself_is_gone_with_a_reason(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig);
+
+    rig_exit(rig, info.id);
+    wait_until_gone(rig);
+    check_events(rig, info.id, "created killed");
+    assert_true(reason_is(rig, info.id, "exited"));
+    CHECK_STR(str_from(rig->cut_id), info.id);
+    MUST_FAIL(sandbox_kill(rig->all, TEAM, info.id, "request", &err), ERR_NOT_FOUND);
+    rig->driver.exited(rig->driver.exited_context, "iunknown"); /* says nothing to us */
+}
+
+/* ---- deadlines ---- */
+
+static void a_deadline_ends_the_sandbox(void **state)
+{
+    struct rig *rig = *state;
+
+    rig->want.timeout_s = 1;
+    struct sandbox_info info = rig_create(rig);
+    wait_until_gone(rig);
+    assert_true(clock_wall_us() >= info.deadline_us);
+    assert_true(reason_is(rig, info.id, "timeout"));
+    assert_int_equal(rig->cuts, 1);
+    assert_true(rig->cut_while_alive);
+}
+
+static void deadlines_end_sandboxes_in_their_own_order(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info got;
+
+    struct sandbox_info late = rig_create(rig);
+    rig->want.timeout_s = 1;
+    struct sandbox_info early = rig_create(rig);
+    while (rig_holds(rig, early.id))
+        usleep(2000);
+    MUST(sandbox_get(rig->all, TEAM, late.id, &rig->arena, &got, &err));
+}
+
+static void a_deadline_can_be_set_both_ways_and_extended_one_way(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig), got;
+    struct sandbox_row *rows;
+    size_t count;
+
+    MUST(sandbox_set_deadline(rig->all, TEAM, info.id, 10, DEADLINE_EXTEND, &rig->arena, &got, &err));
+    assert_int_equal(got.deadline_us, info.deadline_us); /* identical, not nearly */
+    check_events(rig, info.id, "created");
+    MUST(sandbox_set_deadline(rig->all, TEAM, info.id, 7200, DEADLINE_EXTEND, &rig->arena, &got, &err));
+    assert_true(got.deadline_us > info.deadline_us);
+    MUST(sandbox_set_deadline(rig->all, TEAM, info.id, 100, DEADLINE_SET, &rig->arena, &got, &err));
+    assert_true(got.deadline_us < info.deadline_us);
+    check_events(rig, info.id, "created updated updated");
+    MUST(store_sandbox_list(rig->disk.store, &rig->arena, &rows, &count, &err));
+    assert_int_equal(rows[0].deadline_us, got.deadline_us);
+}
+
+static void no_deadline_is_later_than_the_longest_life(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info, got;
+
+    rig->config.timeout_max_s = 1000;
+    rig->want.timeout_s = 1000;
+    rig_start(rig);
+    info = rig_create(rig);
+    MUST(sandbox_set_deadline(rig->all, TEAM, info.id, INT32_MAX, DEADLINE_SET, &rig->arena, &got, &err));
+    assert_int_equal(got.deadline_us, info.started_us + INT64_C(1000000000));
+    MUST(sandbox_set_deadline(rig->all, TEAM, info.id, UINT64_MAX, DEADLINE_EXTEND, &rig->arena, &got, &err));
+    assert_int_equal(got.deadline_us, info.started_us + INT64_C(1000000000));
+}
+
+static void a_timeout_of_nothing_ends_it_now(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig), got;
+
+    MUST(sandbox_set_deadline(rig->all, TEAM, info.id, 0, DEADLINE_EXTEND, &rig->arena, &got, &err));
+    assert_true(rig_holds(rig, info.id));
+    MUST(sandbox_set_deadline(rig->all, TEAM, info.id, 0, DEADLINE_SET, &rig->arena, &got, &err));
+    check_nothing_is_left(rig);
+    assert_true(reason_is(rig, info.id, "timeout"));
+}
+
+/* ---- recovery ---- */
+
+static void a_running_sandbox_is_found_again_after_a_crash(void **state)
+{
+    struct rig *rig = *state;
+    struct pair metadata[] = { { STR("k"), STR("v") } };
+    struct sandbox_info got;
+
+    rig->want.metadata = metadata;
+    rig->want.metadata_count = 1;
+    rig->want.internet = YES;
+    struct sandbox_info info = rig_create(rig);
+    MUST(sandbox_set_deadline(rig->all, TEAM, info.id, 5000, DEADLINE_SET, &rig->arena, &info, &err));
+    rig_stop(rig);
+    rig_start(rig);
+    MUST(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &got, &err));
+    assert_int_equal(got.deadline_us, info.deadline_us);
+    assert_int_equal(got.started_us, info.started_us);
+    CHECK_STR(got.access_token, info.access_token);
+    CHECK_STR(got.guestd_version, STR("0.6.13"));
+    assert_int_equal(got.metadata_count, 1);
+    CHECK_STR(got.metadata[0].value, STR("v"));
+    assert_int_equal(got.internet, YES);
+    struct sandbox *sb = sandbox_find(rig->all, info.id);
+    assert_non_null(sb);
+    sandbox_unref(sb);
+    MUST(sandbox_set_deadline(rig->all, TEAM, info.id, 6000, DEADLINE_SET, &rig->arena, &got, &err));
+    rig_stop(rig);
+    rig_start(rig);
+    struct sandbox_info again;
+    MUST(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &again, &err)); /* revisions go on where they were */
+    assert_int_equal(again.deadline_us, got.deadline_us);
+    MUST(sandbox_kill(rig->all, TEAM, info.id, "request", &err));
+    assert_int_equal(rig->cuts, 1);
+    check_events(rig, info.id, "created updated updated killed");
+}
+
+static void a_deadline_that_passed_while_we_were_away_ends_it(void **state)
+{
+    struct rig *rig = *state;
+
+    rig->want.timeout_s = 1;
+    struct sandbox_info info = rig_create(rig);
+    rig_stop(rig);
+    while (clock_wall_us() < info.deadline_us)
+        usleep(10000);
+    assert_true(rig_holds(rig, info.id));
+    rig_start(rig);
+    wait_until_gone(rig);
+    assert_true(reason_is(rig, info.id, "timeout"));
+}
+
+static void what_only_the_store_remembers_is_forgotten(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig), got;
+
+    rig_stop(rig);
+    rig->held_count = 0; /* as after a reboot */
+    close(rig->held[0].peer_fd);
+    rig_start(rig);
+    MUST_FAIL(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &got, &err), ERR_NOT_FOUND);
+    check_nothing_is_left(rig);
+    assert_true(reason_is(rig, info.id, "orphaned"));
+}
+
+static void what_only_the_driver_holds_is_ended(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_hold(rig, "istranger");
+    rig_start(rig);
+    check_nothing_is_left(rig);
+    check_events(rig, STR("istranger"), "");
+}
+
+static void what_was_still_starting_is_ended(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_row row = { .id = STR("ihalf"), .team_id = TEAM, .template_id = STR("t"), .alias = STR(""),
+                               .guestd_version = STR(""), .metadata = STR("{}") };
+    struct sandbox_row never = row;
+
+    never.id = STR("inever");
+    MUST(store_sandbox_add(rig->disk.store, &row, &err));
+    MUST(store_sandbox_add(rig->disk.store, &never, &err));
+    rig_hold(rig, "ihalf");
+    rig_start(rig);
+    check_nothing_is_left(rig);
+    check_events(rig, row.id, "");
+}
+
+static void a_leftover_that_cannot_be_ended_yet_is_tried_again(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_hold(rig, "istranger");
+    rig->stop_failures = 1;
+    rig_start(rig);
+    assert_true(rig_holds(rig, STR("istranger")));
+    rig_wait_empty(rig);
+}
+
+#define RUNNING(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+#define MADE(function) cmocka_unit_test_setup_teardown(function, set_up_only, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        RUNNING(a_created_sandbox_is_known_everywhere),
+        RUNNING(another_team_cannot_tell_a_sandbox_from_a_missing_one),
+        RUNNING(a_start_that_fails_leaves_nothing),
+        RUNNING(a_start_that_times_out_is_ended_afterwards),
+        RUNNING(a_row_that_cannot_be_written_starts_nothing),
+        RUNNING(a_timeout_out_of_range_is_invalid),
+        MADE(the_limit_counts_those_that_are_starting),
+        RUNNING(one_that_is_starting_is_seen_by_nobody),
+        RUNNING(one_that_dies_while_starting_was_never_there),
+        RUNNING(many_are_created_and_killed_at_once),
+        RUNNING(a_kill_cuts_connections_before_it_ends_processes),
+        RUNNING(of_kills_at_the_same_time_all_succeed_or_find_it_gone),
+        RUNNING(a_kill_that_the_driver_fails_may_be_tried_again),
+        RUNNING(what_the_driver_fails_to_end_is_tried_again_by_itself),
+        RUNNING(one_that_dies_by_itself_is_gone_with_a_reason),
+        RUNNING(a_deadline_ends_the_sandbox),
+        RUNNING(deadlines_end_sandboxes_in_their_own_order),
+        RUNNING(a_deadline_can_be_set_both_ways_and_extended_one_way),
+        MADE(no_deadline_is_later_than_the_longest_life),
+        RUNNING(a_timeout_of_nothing_ends_it_now),
+        RUNNING(a_running_sandbox_is_found_again_after_a_crash),
+        RUNNING(a_deadline_that_passed_while_we_were_away_ends_it),
+        RUNNING(what_only_the_store_remembers_is_forgotten),
+        MADE(what_only_the_driver_holds_is_ended),
+        MADE(what_was_still_starting_is_ended),
+        MADE(a_leftover_that_cannot_be_ended_yet_is_tried_again),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
