@@ -12,6 +12,7 @@
 #include "guest/metrics.h"
 #include "guest/process_rpc.h"
 #include "guest/rpc.h"
+#include "guest/watch.h"
 #include "wire/json.h"
 
 /* ---- who asks ---- */
@@ -165,6 +166,8 @@ void guest_serve(struct http_exchange *ex, void *context)
 
     if (answer_preflight(ex))
         return;
+    /* What was asked before has its effects seen before: see watch.h. */
+    watchers_look(guest->watchers);
     if (!http_route(routes, COUNT_OF(routes), &ex->head, &ex->arena, &match, &err)) {
         answer_error(ex, 400, "%s", err.message);
         return;

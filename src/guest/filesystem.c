@@ -194,7 +194,8 @@ static bool read_names(const char *path, struct names *names)
         names->at[names->count++] = mem_copy_text(dirent->d_name);
     }
     (void)closedir(dir);
-    qsort(names->at, names->count, sizeof *names->at, by_name);
+    if (names->count)
+        qsort(names->at, names->count, sizeof *names->at, by_name);
     return true;
 }
 
