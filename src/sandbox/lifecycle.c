@@ -24,7 +24,7 @@ void sandbox_set_clock(struct sandbox *sb, int64_t deadline_us)
     int64_t left_us = deadline_us - clock_wall_us();
 
     sb->deadline_us = deadline_us;
-    sb->deadline_ms = clock_mono_ms() + (left_us > 0 ? (uint64_t)(left_us + 999) / 1000 : 0);
+    sb->deadline_ms = (clock_mono_us() + (uint64_t)MAX(left_us, INT64_C(0)) + 999) / 1000; /* never early */
 }
 
 /* ---- the end ---- */
