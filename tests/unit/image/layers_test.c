@@ -1,0 +1,172 @@
+#include "image/layers.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "test.h"
+
+static char place[] = "/tmp/cloister-layers.XXXXXX";
+static int data_fd;
+
+static int set_up(void **state)
+{
+    struct err err;
+
+    (void)state;
+    assert_non_null(mkdtemp(place));
+    data_fd = open(place, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(layers_prepare(data_fd, &err));
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    static const char *const parts[] = { "layers", "tmp", "templates" };
+    struct err err;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(parts); i++)
+        assert_true(layer_tree_remove(data_fd, parts[i], &err));
+    fd_close(&data_fd);
+    return rmdir(place);
+}
+
+static void write_text(int dir_fd, const char *name, const char *text)
+{
+    auto_close int fd = openat(dir_fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+}
+
+static int make_tree(const char *name)
+{
+    char path[64];
+
+    (void)snprintf(path, sizeof path, "tmp/%s", name);
+    assert_int_equal(mkdirat(data_fd, path, 0755), 0);
+    int fd = openat(data_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(mkdirat(fd, "etc", 0755), 0);
+    write_text(fd, "etc/a", "one");
+    write_text(fd, "etc/b", "two");
+    assert_int_equal(symlinkat("a", fd, "etc/link"), 0);
+    assert_int_equal(mkfifoat(fd, "pipe", 0600), 0);
+    return fd;
+}
+
+static void digest(int fd, char out[LAYER_HEX_BYTES])
+{
+    struct err err;
+
+    if (!layer_digest(fd, out, &err))
+        fail_msg("%s", err_text(&err));
+}
+
+static void equal_trees_have_equal_names_whatever_their_times(void **state)
+{
+    (void)state;
+    auto_close int one = make_tree("one");
+    auto_close int two = make_tree("two");
+    char a[LAYER_HEX_BYTES], b[LAYER_HEX_BYTES];
+    const struct timespec times[2] = { { .tv_sec = 1 }, { .tv_sec = 2 } };
+
+    assert_int_equal(utimensat(two, "etc/a", times, 0), 0);
+    digest(one, a);
+    digest(two, b);
+    assert_string_equal(a, b);
+    assert_true(layer_hex_valid(a));
+}
+
+static void every_difference_counts(void **state)
+{
+    (void)state;
+    auto_close int tree = make_tree("tree");
+    char names[8][LAYER_HEX_BYTES];
+
+    digest(tree, names[0]);
+    write_text(tree, "etc/a", "eno");
+    digest(tree, names[1]);
+    assert_int_equal(fchmodat(tree, "etc/b", 0600, 0), 0);
+    digest(tree, names[2]);
+    assert_int_equal(renameat(tree, "etc/b", tree, "etc/c"), 0);
+    digest(tree, names[3]);
+    assert_int_equal(unlinkat(tree, "etc/link", 0), 0);
+    assert_int_equal(symlinkat("c", tree, "etc/link"), 0);
+    digest(tree, names[4]);
+    assert_int_equal(renameat(tree, "etc/a", tree, "a"), 0);
+    digest(tree, names[5]);
+    assert_int_equal(mkdirat(tree, "empty", 0755), 0);
+    digest(tree, names[6]);
+    assert_int_equal(fchmodat(tree, ".", 0700, 0), 0);
+    digest(tree, names[7]);
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        for (size_t j = 0; j < i; j++)
+            assert_string_not_equal(names[i], names[j]);
+}
+
+static void a_sealed_layer_has_its_name_and_keeps_its_contents(void **state)
+{
+    (void)state;
+    auto_close int tree = make_tree("tree");
+    char hex[LAYER_HEX_BYTES], want[LAYER_HEX_BYTES], path[128];
+    struct err err;
+
+    digest(tree, want);
+    assert_false(layer_exists(data_fd, want));
+    assert_true(layer_seal(data_fd, "tree", hex, &err));
+    assert_string_equal(hex, want);
+    assert_true(layer_exists(data_fd, hex));
+    (void)snprintf(path, sizeof path, "layers/%s/etc/a", hex);
+    assert_int_equal(faccessat(data_fd, path, F_OK, 0), 0);
+    assert_int_equal(faccessat(data_fd, "tmp/tree", F_OK, 0), -1);
+    /* The same again: nothing is doubled, and the copy goes. */
+    auto_close int again = make_tree("again");
+    assert_true(layer_seal(data_fd, "again", hex, &err));
+    assert_string_equal(hex, want);
+    assert_int_equal(faccessat(data_fd, "tmp/again", F_OK, 0), -1);
+}
+
+static void what_a_crash_left_half_made_is_swept(void **state)
+{
+    (void)state;
+    auto_close int tree = make_tree("half");
+    struct err err;
+
+    assert_true(layers_prepare(data_fd, &err));
+    assert_int_equal(faccessat(data_fd, "tmp/half", F_OK, 0), -1);
+}
+
+static void a_name_that_is_no_digest_does_not_exist(void **state)
+{
+    (void)state;
+    assert_false(layer_exists(data_fd, "../tmp"));
+    assert_false(layer_exists(data_fd, ""));
+    assert_false(layer_hex_valid("ABCDEFABCDEFABCDEFABCDEFABCDEFABCDEFABCDEFABCDEFABCDEFABCDEFABCD"));
+}
+
+#define LAYER_CASE(function) cmocka_unit_test_setup_teardown(function, prepare_again, NULL)
+
+static int prepare_again(void **state)
+{
+    struct err err;
+
+    (void)state;
+    return layer_tree_remove(data_fd, "layers", &err) && layers_prepare(data_fd, &err) ? 0 : -1;
+}
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        LAYER_CASE(equal_trees_have_equal_names_whatever_their_times),
+        LAYER_CASE(every_difference_counts),
+        LAYER_CASE(a_sealed_layer_has_its_name_and_keeps_its_contents),
+        LAYER_CASE(what_a_crash_left_half_made_is_swept),
+        LAYER_CASE(a_name_that_is_no_digest_does_not_exist),
+    };
+    return cmocka_run_group_tests(cases, set_up, tear_down);
+}

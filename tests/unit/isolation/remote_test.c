@@ -1,0 +1,286 @@
+/*
+ * Front's half and keeper's half of the driver over one channel, with the fake underneath.
+ */
+#include "isolation/remote.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/mem.h"
+#include "isolation/fake/fake.h"
+#include "isolation/serve.h"
+#include "test.h"
+#include "wire/guestlink.h"
+
+struct world {
+    struct loop *loop;
+    struct driver *fake, *remote;
+    struct serve *serve;
+    struct channel *front, *keeper;
+    unsigned broken, exits;
+    char exited[LIMIT_ID_BYTES];
+    int dialed_fd;
+    struct err dial_err;
+    void (*work)(struct world *world); /* runs on a thread, as a worker would */
+};
+
+static bool keeper_request(void *context, struct channel *channel, enum message_type type, uint32_t id,
+                           struct str payload, struct message_fds *fds, struct err *err)
+{
+    struct world *world = context;
+
+    (void)fds;
+    return serve_request(world->serve, channel, type, id, payload, err);
+}
+
+static bool front_event(void *context, enum message_type type, struct str payload, struct err *err)
+{
+    struct world *world = context;
+
+    return remote_driver_event(world->remote, type, payload, err);
+}
+
+static void note_broken(void *context, const struct err *why)
+{
+    struct world *world = context;
+
+    (void)why;
+    world->broken++;
+}
+
+static void note_exit(void *context, const char *id)
+{
+    struct world *world = context;
+
+    world->exits++;
+    (void)snprintf(world->exited, sizeof world->exited, "%s", id);
+}
+
+static const struct channel_handlers keeper_handlers = { .request = keeper_request, .broken = note_broken };
+static const struct channel_handlers front_handlers = { .event = front_event, .broken = note_broken };
+
+static int set_up(void **state)
+{
+    struct world *world = NEW(struct world);
+    int fds[2];
+    struct err err;
+
+    world->loop = loop_new();
+    world->fake = fake_driver_new(world->loop, NULL);
+    world->serve = serve_new(world->fake);
+    assert_true(channel_pair(fds, &err));
+    world->front = channel_new(world->loop, fds[0], &front_handlers, world);
+    world->keeper = channel_new(world->loop, fds[1], &keeper_handlers, world);
+    serve_attach(world->serve, world->keeper);
+    world->remote = remote_driver_new(world->front);
+    world->remote->exited = note_exit;
+    world->remote->exited_context = world;
+    world->dialed_fd = -1;
+    *state = world;
+    return 0;
+}
+
+static void stop_on_timer(struct timer *timer)
+{
+    loop_stop_soon(timer->loop);
+}
+
+static void turn(struct world *world)
+{
+    struct timer timer = { 0 };
+
+    timer_set(&timer, world->loop, 30, stop_on_timer);
+    loop_run(world->loop);
+    timer_clear(&timer);
+}
+
+static int tear_down(void **state)
+{
+    struct world *world = *state;
+
+    driver_free(world->remote);
+    serve_free(world->serve);
+    channel_free(world->front);
+    channel_free(world->keeper);
+    turn(world);
+    driver_free(world->fake);
+    loop_free(world->loop);
+    fd_close(&world->dialed_fd);
+    free(world);
+    return 0;
+}
+
+static void *on_thread(void *context)
+{
+    struct world *world = context;
+
+    world->work(world);
+    loop_stop_soon(world->loop);
+    return NULL;
+}
+
+static void run_on_worker(struct world *world, void (*work)(struct world *world))
+{
+    pthread_t thread;
+
+    world->work = work;
+    assert_int_equal(pthread_create(&thread, NULL, on_thread, world), 0);
+    loop_run(world->loop);
+    (void)pthread_join(thread, NULL);
+}
+
+static struct plan a_plan(const char *id)
+{
+    struct plan plan = { .hostname = "cloister", .layer_count = 1, .memory_bytes = 64 << 20, .cpu_millis = 1000,
+                         .pids = 20 };
+
+    (void)snprintf(plan.id, sizeof plan.id, "%s", id);
+    memset(plan.layers[0], 'a', 64);
+    return plan;
+}
+
+static void start_talk_and_stop(struct world *world)
+{
+    struct plan plan = a_plan("sandbox1"), arrived;
+    struct started started;
+    struct held *held = NULL;
+    uint32_t count = 0;
+    struct err err;
+    auto_buf struct buf out = buf_make(NULL, LIMIT_GUESTLINK_BYTES);
+    char answer[5];
+
+    assert_true(driver_start(world->remote, &plan, &started, &err));
+    assert_true(fake_plan_of(world->fake, "sandbox1", &arrived));
+    assert_memory_equal(&plan, &arrived, sizeof plan);
+    /* The link that came through two processes leads to guestd. */
+    guestlink_write_simple(&out, GUESTLINK_PING);
+    assert_int_equal(write(started.guestlink_fd, out.data, out.len), (ssize_t)out.len);
+    assert_int_equal(recv(started.guestlink_fd, answer, sizeof answer, MSG_WAITALL), 5);
+    assert_int_equal(answer[4], GUESTLINK_OK);
+    fd_close(&started.guestlink_fd);
+    assert_true(driver_list(world->remote, &held, &count, &err));
+    assert_int_equal(count, 1);
+    assert_string_equal(held[0].id, "sandbox1");
+    free(held);
+    assert_true(driver_stop(world->remote, "sandbox1", &err));
+    assert_int_equal(fake_count(world->fake), 0);
+}
+
+static void calls_go_through_and_exits_come_back(void **state)
+{
+    struct world *world = *state;
+
+    run_on_worker(world, start_talk_and_stop);
+    turn(world);
+    assert_int_equal(world->exits, 1);
+    assert_string_equal(world->exited, "sandbox1");
+    assert_int_equal(world->broken, 0);
+}
+
+static void start_badly(struct world *world)
+{
+    struct plan plan = a_plan("sandbox1");
+    struct started started;
+    struct err err;
+
+    fake_fail(world->fake, FAKE_FAIL_START);
+    assert_false(driver_start(world->remote, &plan, &started, &err));
+    assert_int_equal(err.kind, ERR_INTERNAL);
+    assert_string_equal(err.message, "failed on purpose");
+    fake_fail(world->fake, 0);
+    plan.pids = 0;
+    assert_false(driver_start(world->remote, &plan, &started, &err));
+    assert_int_equal(err.kind, ERR_INVALID);
+}
+
+static void keepers_errors_arrive_whole(void **state)
+{
+    struct world *world = *state;
+
+    run_on_worker(world, start_badly);
+    assert_int_equal(world->broken, 0);
+}
+
+static void note_dialed(void *context, int fd, const struct err *err)
+{
+    struct world *world = context;
+
+    world->dialed_fd = fd;
+    if (err)
+        world->dial_err = *err;
+    loop_stop_soon(world->loop);
+}
+
+static void start_one(struct world *world)
+{
+    struct plan plan = a_plan("sandbox1");
+    struct started started;
+    struct err err;
+
+    assert_true(driver_start(world->remote, &plan, &started, &err));
+    fd_close(&started.guestlink_fd);
+}
+
+static void dial_hands_over_a_socket(void **state)
+{
+    struct world *world = *state;
+
+    run_on_worker(world, start_one);
+    driver_dial(world->remote, "sandbox1", note_dialed, world);
+    assert_int_equal(world->dialed_fd, -1);
+    loop_run(world->loop);
+    assert_true(world->dialed_fd >= 0);
+    int type = 0;
+    assert_int_equal(getsockopt(world->dialed_fd, SOL_SOCKET, SO_TYPE, &type, &(socklen_t){ sizeof type }), 0);
+    assert_int_equal(type, SOCK_STREAM);
+    fd_close(&world->dialed_fd);
+    driver_dial(world->remote, "sandbox2", note_dialed, world);
+    loop_run(world->loop);
+    assert_int_equal(world->dialed_fd, -1);
+    assert_int_equal(world->dial_err.kind, ERR_NOT_FOUND);
+}
+
+static void ignore_answer(void *context, struct str payload, struct message_fds *fds, const struct err *err)
+{
+    (void)context;
+    (void)payload;
+    (void)fds;
+    (void)err;
+}
+
+static void a_malformed_request_ends_front(void **state)
+{
+    struct world *world = *state;
+
+    channel_request(world->front, MESSAGE_START, STR("not a plan"), NULL, 0, ignore_answer, NULL);
+    turn(world);
+    assert_int_equal(world->broken, 2); /* keeper broke it, front saw it close */
+    assert_int_equal(fake_starts(world->fake), 0);
+}
+
+static void a_front_that_is_gone_is_told_nothing(void **state)
+{
+    struct world *world = *state;
+
+    run_on_worker(world, start_one);
+    serve_attach(world->serve, NULL);
+    fake_exit(world->fake, "sandbox1");
+    turn(world);
+    assert_int_equal(world->exits, 0);
+}
+
+#define REMOTE_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        REMOTE_CASE(calls_go_through_and_exits_come_back), REMOTE_CASE(keepers_errors_arrive_whole),
+        REMOTE_CASE(dial_hands_over_a_socket),             REMOTE_CASE(a_malformed_request_ends_front),
+        REMOTE_CASE(a_front_that_is_gone_is_told_nothing),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}

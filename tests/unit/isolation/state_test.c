@@ -1,0 +1,82 @@
+#include "isolation/native/state.h"
+
+#include <unistd.h>
+
+#include "test.h"
+
+static void a_record_comes_back_as_it_was(void **state)
+{
+    (void)state;
+    auto_buf struct buf out = buf_make(NULL, 1000);
+    struct state sent = { .boot_id = "7b0a4d2c-9f1e-4c3b-8a67-000000000000", .slot = 17, .pid = 4242,
+                          .start_time = UINT64_MAX };
+    struct state got;
+    struct err err;
+
+    state_print(&out, &sent);
+    assert_true(state_parse(buf_str(&out), &got, &err));
+    assert_memory_equal(&got, &sent, sizeof got);
+}
+
+static void a_completed_record_covers_the_one_before(void **state)
+{
+    (void)state;
+    auto_buf struct buf first = buf_make(NULL, 1000), second = buf_make(NULL, 1000);
+
+    state_print(&first, &(struct state){ .boot_id = "x" });
+    state_print(&second, &(struct state){ .boot_id = "7b0a4d2c-9f1e-4c3b-8a67-000000000000", .slot = UINT32_MAX,
+                                          .pid = INT32_MAX, .start_time = UINT64_MAX });
+    assert_int_equal(first.len, second.len);
+}
+
+static void a_torn_record_is_refused(void **state)
+{
+    (void)state;
+    auto_buf struct buf out = buf_make(NULL, 1000);
+    struct state got;
+    struct err err;
+
+    state_print(&out, &(struct state){ .boot_id = "x", .pid = 12 });
+    for (size_t len = 0; len < out.len - 1; len++) /* the last line end may be missing */
+        if (state_parse(str_of(out.data, len), &got, &err))
+            assert_true(len > out.len - 22); /* in the last number a cut cannot be seen */
+    assert_false(state_parse(STR("cloister-sandbox 2\n"), &got, &err));
+    assert_false(state_parse(STR(""), &got, &err));
+}
+
+static void the_start_time_is_found_behind_any_name(void **state)
+{
+    (void)state;
+    uint64_t ticks = 0;
+
+    assert_true(state_start_time(STR("7 (a) b) (c) S 1 7 7 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 98765 1 2 3\n"), &ticks));
+    assert_true(ticks == 98765);
+    assert_false(state_start_time(STR("7 (a) S 1 2 3"), &ticks));
+    assert_false(state_start_time(STR(""), &ticks));
+    assert_false(state_start_time(STR(")"), &ticks));
+}
+
+static void our_own_start_time_can_be_read(void **state)
+{
+    (void)state;
+    uint64_t ticks = 0;
+    char boot_id[BOOT_ID_BYTES];
+    struct err err;
+
+    assert_true(state_process_start_time(getpid(), &ticks, &err));
+    assert_true(ticks > 0);
+    assert_true(state_boot_id(boot_id, &err));
+    assert_int_equal(strlen(boot_id), 36);
+}
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        CASE(a_record_comes_back_as_it_was),
+        CASE(a_completed_record_covers_the_one_before),
+        CASE(a_torn_record_is_refused),
+        CASE(the_start_time_is_found_behind_any_name),
+        CASE(our_own_start_time_can_be_read),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}

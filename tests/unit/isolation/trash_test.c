@@ -1,0 +1,138 @@
+#include "isolation/native/trash.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "test.h"
+
+static char place[] = "/tmp/cloister-trash.XXXXXX";
+static int place_fd;
+
+static int set_up(void **state)
+{
+    (void)state;
+    assert_non_null(mkdtemp(place));
+    place_fd = open(place, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_int_equal(mkdirat(place_fd, "trash", 0700), 0);
+    return place_fd < 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    (void)unlinkat(place_fd, "trash", AT_REMOVEDIR);
+    fd_close(&place_fd);
+    return rmdir(place);
+}
+
+static int open_trash(void)
+{
+    return openat(place_fd, "trash", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+static bool is_empty(int dir_fd)
+{
+    DIR *dir = fdopendir(openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    unsigned count = 0;
+
+    while (readdir(dir))
+        count++;
+    (void)closedir(dir);
+    return count == 2;
+}
+
+static void touch(int dir_fd, const char *name)
+{
+    auto_close int fd = openat(dir_fd, name, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+
+    assert_true(fd >= 0);
+}
+
+static void a_tree_deeper_than_any_path_is_deleted(void **state)
+{
+    (void)state;
+    auto_close int trash_fd = open_trash();
+    int fd = openat(place_fd, "trash", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct err err;
+
+    static const char name[] = "a-name-of-forty-characters-without-a-dot";
+    for (int depth = 0; depth < 300; depth++) { /* 12,300 characters of path */
+        assert_int_equal(mkdirat(fd, name, 0700), 0);
+        touch(fd, "f");
+        int next = openat(fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        assert_true(next >= 0);
+        fd_close(&fd);
+        fd = next;
+    }
+    fd_close(&fd);
+    assert_true(trash_empty(trash_fd, &err));
+    assert_true(is_empty(trash_fd));
+}
+
+static void links_and_wide_directories_are_deleted_and_nothing_outside(void **state)
+{
+    (void)state;
+    auto_close int trash_fd = open_trash();
+    struct err err;
+
+    touch(place_fd, "outside");
+    assert_int_equal(mkdirat(trash_fd, "a", 0700), 0);
+    for (int i = 0; i < 300; i++) {
+        char name[32];
+        (void)snprintf(name, sizeof name, "a/file%d", i);
+        touch(trash_fd, name);
+        (void)snprintf(name, sizeof name, "a/dir%d", i);
+        assert_int_equal(mkdirat(trash_fd, name, i % 2 ? 0700 : 0), 0);
+    }
+    assert_int_equal(symlinkat("../..", trash_fd, "a/up"), 0);
+    assert_int_equal(symlinkat("..", trash_fd, "up"), 0);
+    assert_int_equal(mkfifoat(trash_fd, "a/fifo", 0600), 0);
+    assert_true(trash_empty(trash_fd, &err));
+    assert_true(is_empty(trash_fd));
+    assert_int_equal(unlinkat(place_fd, "outside", 0), 0); /* it is still there */
+}
+
+static void stop_on_timer(struct timer *timer)
+{
+    loop_stop_soon(timer->loop);
+}
+
+static void what_is_thrown_away_goes_by_itself(void **state)
+{
+    (void)state;
+    auto_close int trash_fd = open_trash();
+    struct loop *loop = loop_new();
+    struct err err;
+
+    touch(trash_fd, "left over from before");
+    struct trash *trash = trash_new(loop, trash_fd);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(mkdirat(place_fd, "sandbox", 0700), 0);
+        touch(place_fd, "sandbox/file");
+        assert_true(trash_add(trash, place_fd, "sandbox", &err));
+    }
+    assert_true(trash_add(trash, place_fd, "sandbox", &err)); /* gone already is fine */
+    for (int i = 0; i < 500 && !(trash_idle(trash) && is_empty(trash_fd)); i++) {
+        struct timer timer = { 0 };
+        timer_set(&timer, loop, 10, stop_on_timer);
+        loop_run(loop);
+    }
+    assert_true(is_empty(trash_fd));
+    trash_free(trash);
+    loop_free(loop);
+}
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        CASE(a_tree_deeper_than_any_path_is_deleted),
+        CASE(links_and_wide_directories_are_deleted_and_nothing_outside),
+        CASE(what_is_thrown_away_goes_by_itself),
+    };
+    return cmocka_run_group_tests(cases, set_up, tear_down);
+}
