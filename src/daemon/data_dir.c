@@ -52,6 +52,11 @@ int data_dir_open(const char *path, struct err *err)
         (void)err_sys(err, "open %s", path);
         return -1;
     }
+    /* One that was made by hand may be closed to front. */
+    if (fchmod(fd, 0711) < 0) {
+        (void)err_sys(err, "chmod %s", path);
+        return -1;
+    }
     static const char *const ours[] = { "layers", "templates", "sandboxes", "trash", "tmp" };
     for (size_t i = 0; i < COUNT_OF(ours); i++)
         if (!make_dir(fd, ours[i], 0700, err))

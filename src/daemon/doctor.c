@@ -1,2 +1,189 @@
-int doctor_main(int argc, char **argv);
-int doctor_main(int argc, char **argv) { (void)argc; (void)argv; return 1; }
+/*
+ * `cloister doctor`: is this machine ready? The driver tries what sandboxes need; this adds what the server needs around
+ * them. Every miss comes with what to do about it.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/str.h"
+#include "cli/cli.h"
+#include "daemon/config.h"
+#include "daemon/daemon.h"
+#include "daemon/users.h"
+#include "image/templates.h"
+#include "io/listen.h"
+#include "isolation/native/probe.h"
+
+enum {
+    ROWS_MAX = PROBE_ROWS_MAX + 8,
+    DISK_WANT_GIB = 5, /* the base template is about one, building it needs another, the rest is for guests */
+};
+
+struct findings {
+    struct probe_row rows[ROWS_MAX];
+    size_t count;
+};
+
+static struct probe_row *finding(struct findings *all, const char *name, enum probe_verdict verdict)
+{
+    struct probe_row *row = &all->rows[all->count++];
+
+    *row = (struct probe_row){ .name = name, .verdict = verdict };
+    return row;
+}
+
+static void look_at_user(struct findings *all, const struct config *config)
+{
+    uid_t uid;
+    gid_t gid;
+    struct err err;
+    bool ok = role_user(config->user, &uid, &gid, &err);
+    struct probe_row *row = finding(all, "system user", ok ? PROBE_OK : PROBE_FAIL);
+
+    if (ok) {
+        (void)snprintf(row->found, sizeof row->found, "%.32s (%u)", config->user, uid);
+        return;
+    }
+    (void)snprintf(row->found, sizeof row->found, "no usable user %.32s", config->user);
+    (void)snprintf(row->fix, sizeof row->fix,
+                   "useradd --system --no-create-home --shell /usr/sbin/nologin %.32s", config->user);
+}
+
+/* The directory need not exist yet: what counts is the file system it would be on. */
+static void look_at_disk(struct findings *all, const struct config *config)
+{
+    char path[CONFIG_TEXT_BYTES];
+    struct statvfs fs;
+
+    (void)snprintf(path, sizeof path, "%s", config->data);
+    while (statvfs(path, &fs) < 0) {
+        char *slash = strrchr(path, '/');
+        if (!slash || slash == path) {
+            (void)snprintf(path, sizeof path, "/");
+            if (statvfs(path, &fs) < 0)
+                return;
+            break;
+        }
+        *slash = '\0';
+    }
+    unsigned long long free_gib = (unsigned long long)fs.f_bavail * fs.f_frsize >> 30;
+    struct probe_row *row = finding(all, "disk space", free_gib >= DISK_WANT_GIB ? PROBE_OK : PROBE_WARN);
+    (void)snprintf(row->found, sizeof row->found, "%llu GiB free at %.80s", free_gib, path);
+    (void)snprintf(row->fix, sizeof row->fix, "make room, or put the data elsewhere with --data");
+}
+
+static void look_at_port(struct findings *all, const struct config *config)
+{
+    struct err err;
+    auto_close int fd = listen_open(str_from(config->listen), &err);
+    struct probe_row *row = finding(all, "listen address", fd >= 0 ? PROBE_OK : PROBE_WARN);
+
+    if (fd >= 0) {
+        (void)snprintf(row->found, sizeof row->found, "%.80s is free", config->listen);
+    } else if (err.sys == EADDRINUSE) {
+        (void)snprintf(row->found, sizeof row->found, "%.80s is taken, by a running cloister or by another program",
+                       config->listen);
+        (void)snprintf(row->fix, sizeof row->fix, "if it is not cloister: serve --listen with another port");
+    } else {
+        row->verdict = PROBE_FAIL;
+        (void)snprintf(row->found, sizeof row->found, "%s", err.message);
+        (void)snprintf(row->fix, sizeof row->fix, "serve --listen with an address of this machine");
+    }
+}
+
+/* Nothing needs it yet: the microVM driver will. */
+static void look_at_kvm(struct findings *all)
+{
+    auto_close int fd = open("/dev/kvm", O_RDWR | O_CLOEXEC);
+    struct probe_row *row = finding(all, "KVM", PROBE_OK);
+
+    (void)snprintf(row->found, sizeof row->found, "%s",
+                   fd >= 0          ? "usable; native sandboxes do not need it"
+                   : errno == ENOENT ? "absent; native sandboxes do not need it"
+                                     : "there, but closed to us; native sandboxes do not need it");
+}
+
+static bool in_path(const char *program)
+{
+    static const char *const places[] = { "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin" };
+    char path[128];
+
+    for (size_t i = 0; i < COUNT_OF(places); i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", places[i], program);
+        if (access(path, X_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void look_at_template(struct findings *all, const struct config *config)
+{
+    auto_close int data_fd = open(config->data, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct template base;
+    struct err err;
+    bool there = data_fd >= 0 && template_find(data_fd, "base", &base, &err);
+    bool can_build = in_path("mmdebstrap");
+    struct probe_row *row;
+
+    if (geteuid() != 0) {
+        row = finding(all, "base template", PROBE_SKIP);
+        return;
+    }
+    row = finding(all, "base template", there ? PROBE_OK : PROBE_WARN);
+    (void)snprintf(row->found, sizeof row->found, "%s",
+                   there       ? "built"
+                   : can_build ? "not built yet"
+                               : "not built yet, and there is no mmdebstrap to build it with");
+    (void)snprintf(row->fix, sizeof row->fix, "%scloister template build base --data %.80s",
+                   can_build ? "" : "apt-get install mmdebstrap debian-archive-keyring, then ", config->data);
+}
+
+int doctor_main(int argc, char **argv)
+{
+    struct config config;
+    struct err err;
+    bool json = false;
+    int rest = 0;
+    char *words[64];
+
+    for (int i = 0; i < argc; i++) {
+        if (strcmp(argv[i], "--json") == 0)
+            json = true;
+        else if (rest < (int)COUNT_OF(words))
+            words[rest++] = argv[i];
+    }
+    if (!config_load(rest, words, &config, &err))
+        return cli_fail(&err);
+
+    struct findings all = { 0 };
+    all.count = native_probe(config.data, all.rows);
+    look_at_user(&all, &config);
+    look_at_disk(&all, &config);
+    look_at_port(&all, &config);
+    look_at_template(&all, &config);
+    look_at_kvm(&all);
+
+    static const enum doctor_verdict verdicts[PROBE_VERDICT_COUNT] = {
+        [PROBE_OK] = DOCTOR_OK,
+        [PROBE_WARN] = DOCTOR_WARN,
+        [PROBE_FAIL] = DOCTOR_FAIL,
+        [PROBE_SKIP] = DOCTOR_WARN,
+    };
+    struct doctor_row rows[ROWS_MAX];
+    for (size_t i = 0; i < all.count; i++) {
+        const struct probe_row *row = &all.rows[i];
+        bool skipped = row->verdict == PROBE_SKIP;
+        rows[i] = (struct doctor_row){
+            .verdict = verdicts[row->verdict],
+            .what = row->name,
+            .found = skipped && !row->found[0] ? "not looked at: needs root" : row->found,
+            .fix = skipped ? "sudo cloister doctor" : row->fix[0] ? row->fix : NULL,
+        };
+    }
+    return cli_doctor_print(stdout, rows, all.count, json);
+}

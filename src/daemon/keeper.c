@@ -302,6 +302,9 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
     keeper->settings.cpus = (uint32_t)config->cpus;
     keeper->settings.pids = (uint32_t)config->pids;
 
+    /* First: a directory opened before belongs to the old namespace, and nothing could be mounted below it. */
+    if (!native_enter_mount_namespace(err))
+        return false;
     keeper->data_fd = data_dir_open(config->data, err);
     if (keeper->data_fd < 0)
         return false;
@@ -319,7 +322,7 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
         return err_wrap(err, "listen on %s", config->listen);
 
     auto_close int guestd_fd = guestd_open(config, err);
-    if (guestd_fd < 0 || !confine_raise_files(&files, err) || !native_enter_mount_namespace(err))
+    if (guestd_fd < 0 || !confine_raise_files(&files, err))
         return false;
     keeper->loop = loop_new();
     if (!loop_on_signal(keeper->loop, SIGTERM, on_stop, keeper, err) ||
