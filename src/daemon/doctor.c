@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -19,10 +18,7 @@
 #include "io/listen.h"
 #include "isolation/native/probe.h"
 
-enum {
-    ROWS_MAX = PROBE_ROWS_MAX + 8,
-    DISK_WANT_GIB = 5, /* the base template is about one, building it needs another, the rest is for guests */
-};
+enum { ROWS_MAX = PROBE_ROWS_MAX + 8 };
 
 struct findings {
     struct probe_row rows[ROWS_MAX];
@@ -52,29 +48,6 @@ static void look_at_user(struct findings *all, const struct config *config)
     (void)snprintf(row->found, sizeof row->found, "no usable user %.32s", config->user);
     (void)snprintf(row->fix, sizeof row->fix,
                    "useradd --system --no-create-home --shell /usr/sbin/nologin %.32s", config->user);
-}
-
-/* The directory need not exist yet: what counts is the file system it would be on. */
-static void look_at_disk(struct findings *all, const struct config *config)
-{
-    char path[CONFIG_TEXT_BYTES];
-    struct statvfs fs;
-
-    (void)snprintf(path, sizeof path, "%s", config->data);
-    while (statvfs(path, &fs) < 0) {
-        char *slash = strrchr(path, '/');
-        if (!slash || slash == path) {
-            (void)snprintf(path, sizeof path, "/");
-            if (statvfs(path, &fs) < 0)
-                return;
-            break;
-        }
-        *slash = '\0';
-    }
-    unsigned long long free_gib = (unsigned long long)fs.f_bavail * fs.f_frsize >> 30;
-    struct probe_row *row = finding(all, "disk space", free_gib >= DISK_WANT_GIB ? PROBE_OK : PROBE_WARN);
-    (void)snprintf(row->found, sizeof row->found, "%llu GiB free at %.80s", free_gib, path);
-    (void)snprintf(row->fix, sizeof row->fix, "make room, or put the data elsewhere with --data");
 }
 
 static void look_at_port(struct findings *all, const struct config *config)
@@ -163,7 +136,6 @@ int doctor_main(int argc, char **argv)
     struct findings all = { 0 };
     all.count = native_probe(config.data, all.rows);
     look_at_user(&all, &config);
-    look_at_disk(&all, &config);
     look_at_port(&all, &config);
     look_at_template(&all, &config);
     look_at_kvm(&all);
