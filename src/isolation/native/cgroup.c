@@ -3,6 +3,9 @@
  * them we are. On v1 we nest below our own place, because that is all a delegated or containerised root may touch, and
  * because whoever limits us limits our sandboxes too. On v2 processes may live only in leaves, and our own place is a
  * leaf with us in it; so there we use a directory at the mount's root and switch the controllers on along the way.
+ *
+ * A keeper that is started again may find itself in another place of a v1 tree (another login session). What its
+ * predecessor made stays where it was: limits hold there as before, and it is looked for there when it ends.
  */
 #include "isolation/native/cgroup.h"
 
@@ -17,12 +20,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/buf.h"
 #include "base/fd.h"
 #include "base/mem.h"
 
 enum {
     PROC_FILE_BYTES = 1 << 20, /* mountinfo of a busy host; ours has 40 lines */
     PROCS_BYTES = 1 << 20,     /* cgroup.procs at 8 bytes a line */
+    RECORD_BYTES = 64 * 1024,
 };
 
 const char *const cgroup_control_name[CGROUP_CONTROL_COUNT] = {
@@ -38,10 +43,18 @@ const char *const cgroup_layout_name[CGROUP_LAYOUT_COUNT] = {
     [CGROUP_V2] = "v2",
 };
 
+/*
+ * Our own directory in each tree: those that new sandboxes get (on v2 just one), and behind them those of earlier
+ * keepers that were started elsewhere and have left something there.
+ */
+enum { TREES_MAX = CGROUP_CONTROL_COUNT + 32 };
+
 struct cgroups {
     struct cgroup_report report;
     char name[64];
-    int fds[CGROUP_CONTROL_COUNT]; /* our own directory in each tree; on v2 only the first is used */
+    int fds[TREES_MAX];
+    int count; /* of fds; at least trees() */
+    char *old_paths[TREES_MAX]; /* of fds[trees()..] */
 };
 
 /* ---- detection ---- */
@@ -263,12 +276,59 @@ static bool open_tree_dir(struct cgroups *cgroups, int tree, struct err *err)
     return true;
 }
 
-struct cgroups *cgroups_open(const char *name, struct err *err)
+/* One line a place: the path of our own directory there. */
+static void remember_old(struct cgroups *cgroups, struct str path)
+{
+    char room[LIMIT_PATH_BYTES];
+    struct err ignored; /* a path that is none is not ours */
+
+    if (cgroups->count == TREES_MAX || !str_to_path(path, room, sizeof room, &ignored))
+        return;
+    for (int tree = 0; tree < trees(cgroups); tree++) {
+        char now[LIMIT_PATH_BYTES + 80];
+        (void)snprintf(now, sizeof now, "%s/%s", cgroups->report.base[tree], cgroups->name);
+        if (str_eq(path, str_from(now)))
+            return;
+    }
+    /* Empty or gone: nothing to remember. */
+    if (rmdir(room) == 0)
+        return;
+    int fd = open(room, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    cgroups->old_paths[cgroups->count] = mem_copy_text(room);
+    cgroups->fds[cgroups->count++] = fd;
+}
+
+/* Before anything is made in a place, it is on record. */
+static bool keep_record(struct cgroups *cgroups, int record_fd, struct err *err)
+{
+    auto_free char *text = NULL;
+    auto_buf struct buf out = buf_make(NULL, RECORD_BYTES);
+    size_t len;
+
+    if (fd_read_file(record_fd, "cgroups", RECORD_BYTES, &text, &len, err)) {
+        struct str rest = str_of(text, len), line;
+        while (rest.len && str_cut(&rest, '\n', &line))
+            remember_old(cgroups, line);
+    } else if (err->sys != ENOENT) {
+        return err_wrap(err, "cgroups of earlier runs");
+    }
+    for (int tree = 0; tree < trees(cgroups); tree++)
+        buf_format(&out, "%s/%s\n", cgroups->report.base[tree], cgroups->name);
+    for (int i = trees(cgroups); i < cgroups->count; i++)
+        buf_format(&out, "%s\n", cgroups->old_paths[i]);
+    if (out.overflowed)
+        return err_set(err, ERR_LIMIT, "too many cgroups of earlier runs");
+    return fd_replace_file(record_fd, "cgroups", buf_str(&out), 0600, err);
+}
+
+struct cgroups *cgroups_open(const char *name, int record_fd, struct err *err)
 {
     struct cgroups *cgroups = NEW(struct cgroups);
     char missing[64];
 
-    for (int i = 0; i < CGROUP_CONTROL_COUNT; i++)
+    for (int i = 0; i < TREES_MAX; i++)
         cgroups->fds[i] = -1;
     (void)snprintf(cgroups->name, sizeof cgroups->name, "%s", name);
     if (!cgroup_detect(&cgroups->report, err))
@@ -278,6 +338,9 @@ struct cgroups *cgroups_open(const char *name, struct err *err)
         (void)err_set(err, ERR_UNAVAILABLE, "the kernel offers no cgroup controller for: %s", missing);
         goto failed;
     }
+    cgroups->count = trees(cgroups);
+    if (record_fd >= 0 && !keep_record(cgroups, record_fd, err))
+        goto failed;
     for (int tree = 0; tree < trees(cgroups); tree++)
         if (!open_tree_dir(cgroups, tree, err))
             goto failed;
@@ -291,8 +354,10 @@ void cgroups_close(struct cgroups *cgroups)
 {
     if (!cgroups)
         return;
-    for (int i = 0; i < CGROUP_CONTROL_COUNT; i++)
+    for (int i = 0; i < TREES_MAX; i++) {
         fd_close(&cgroups->fds[i]);
+        free(cgroups->old_paths[i]);
+    }
     free(cgroups);
 }
 
@@ -305,6 +370,8 @@ void cgroups_remove(struct cgroups *cgroups)
         (void)snprintf(path, sizeof path, "%s/%s", cgroups->report.base[tree], cgroups->name);
         (void)rmdir(path); /* stays while a sandbox is in it */
     }
+    for (int i = trees(cgroups); i < cgroups->count; i++)
+        (void)rmdir(cgroups->old_paths[i]);
     cgroups_close(cgroups);
 }
 
@@ -418,7 +485,8 @@ bool cgroup_holds(struct cgroups *cgroups, const char *id, pid_t pid)
     struct seek seek = { .pid = pid };
 
     (void)snprintf(path, sizeof path, "%s/guestd/cgroup.procs", id);
-    (void)each_process(cgroups->fds[holding_tree(cgroups)], path, is_sought, &seek);
+    for (int i = 0; i < cgroups->count && !seek.found; i++)
+        (void)each_process(cgroups->fds[i], path, is_sought, &seek);
     return seek.found;
 }
 
@@ -455,7 +523,7 @@ unsigned cgroup_kill(struct cgroups *cgroups, const char *id)
     static const char *const leaves[] = { "guestd", "user" };
     unsigned count = 0;
 
-    for (int tree = 0; tree < trees(cgroups); tree++) {
+    for (int tree = 0; tree < cgroups->count; tree++) {
         for (size_t i = 0; i < COUNT_OF(leaves); i++) {
             char path[LIMIT_ID_BYTES + 32];
             (void)snprintf(path, sizeof path, "%s/%s/cgroup.procs", id, leaves[i]);
@@ -470,7 +538,7 @@ bool cgroup_remove(struct cgroups *cgroups, const char *id, struct err *err)
     static const char *const parts[] = { "/guestd", "/user", "" };
     bool fine = true;
 
-    for (int tree = 0; tree < trees(cgroups); tree++) {
+    for (int tree = 0; tree < cgroups->count; tree++) {
         for (size_t i = 0; i < COUNT_OF(parts); i++) {
             char path[LIMIT_ID_BYTES + 16];
             (void)snprintf(path, sizeof path, "%s%s", id, parts[i]);
@@ -483,7 +551,7 @@ bool cgroup_remove(struct cgroups *cgroups, const char *id, struct err *err)
 
 void cgroups_walk(struct cgroups *cgroups, void (*fn)(void *context, const char *id), void *context)
 {
-    for (int tree = 0; tree < trees(cgroups); tree++) {
+    for (int tree = 0; tree < cgroups->count; tree++) {
         int fd = openat(cgroups->fds[tree], ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         DIR *dir = fd < 0 ? NULL : fdopendir(fd);
         if (!dir) {

@@ -80,8 +80,12 @@ size_t cgroup_knobs(enum cgroup_layout layout, const struct cgroup_limits *limit
 
 struct cgroups; /* our own directory in each tree, held open */
 
-/* `name` is that directory's. Fails naming the controllers that are missing. */
-struct cgroups *cgroups_open(const char *name, struct err *err) must_use;
+/*
+ * `name` is that directory's. Fails naming the controllers that are missing. On v1 our place depends on where we were
+ * started; the file `cgroups` in record_fd remembers earlier places, so that what was made there is found and removed
+ * from here. -1: nothing is remembered.
+ */
+struct cgroups *cgroups_open(const char *name, int record_fd, struct err *err) must_use;
 void cgroups_close(struct cgroups *cgroups); /* directories stay */
 /* Takes our own directories away as well, if no sandbox is left in them. */
 void cgroups_remove(struct cgroups *cgroups);

@@ -83,7 +83,7 @@ bool mounts_open(int data_fd, struct mounts *out, struct err *err)
     if (mount_fd < 0)
         return err_sys(err, "mount a tmpfs");
     if (move_mount(mount_fd, "", data_fd, "mnt", MOVE_MOUNT_F_EMPTY_PATH) < 0)
-        return err_sys(err, "attach a tmpfs at mnt");
+        return err_sys(err, "attach a tmpfs at mnt"); /* EINVAL: data_fd is from another mount namespace */
     if (!make_devices(mount_fd, err) || !make_places(mount_fd, err))
         return false;
     if (mkdirat(mount_fd, "empty", 0555) < 0)

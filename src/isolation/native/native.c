@@ -732,7 +732,7 @@ static bool open_cgroups(struct native *native, struct err *err)
     if (fstat(native->data_fd, &st) < 0)
         return err_sys(err, "look at the data directory");
     (void)snprintf(name, sizeof name, "cloister.%jx.%jx", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
-    native->cgroups = cgroups_open(name, err);
+    native->cgroups = cgroups_open(name, native->data_fd, err);
     return native->cgroups != NULL;
 }
 

@@ -54,14 +54,17 @@ enum native_step {
 enum { NATIVE_UIDS = 65536 };
 
 struct native_config {
-    int data_fd;             /* the data directory; borrowed */
-    int guestd_fd;           /* the guestd program, static, open for reading; read whole by native_driver_new() */
-    uint32_t uid_base;       /* 0: NATIVE_UID_BASE. Two servers on one machine should not share it. */
+    int data_fd;              /* the data directory, opened after native_enter_mount_namespace(); borrowed */
+    int guestd_fd;            /* the guestd program, static, open for reading; read whole by native_driver_new() */
+    uint32_t uid_base;        /* 0: NATIVE_UID_BASE. Two servers on one machine should not share it. */
     enum native_step fail_at; /* for tests */
     bool old_overlay;         /* for tests: mount the way kernels before 6.15 need it */
 };
 
-/* A private copy of the mount table, before anything is mounted: what we mount shows nowhere else. */
+/*
+ * A private copy of the mount table, so that what we mount shows nowhere else. Descriptors from before lead to mounts of
+ * the old one, which the kernel does not let us clone or mount on: open the data directory afterwards.
+ */
 bool native_enter_mount_namespace(struct err *err) must_use;
 
 /* Finds again what runs, clears away what does not, and is ready. */

@@ -1,0 +1,116 @@
+/*
+ * What crosses between our processes, decoded as keeper and front decode it. What decodes must encode to the same bytes.
+ */
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/mem.h"
+#include "isolation/native/cgroup.h"
+#include "isolation/native/state.h"
+#include "isolation/plan.h"
+#include "privsep/message.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check_same(const struct buf *out, struct str in)
+{
+    if (!str_eq(buf_str(out), in))
+        abort();
+}
+
+static void try_head(struct str bytes)
+{
+    auto_buf struct buf out = buf_make(NULL, LIMIT_MESSAGE_BYTES);
+    struct unpack in = unpack_from(bytes);
+    struct message_head head;
+
+    message_unpack_head(&in, &head);
+    if (in.failed)
+        return;
+    message_pack_head(&out, &head);
+    check_same(&out, str_of(bytes.at, MESSAGE_HEAD_BYTES));
+}
+
+static void try_err(struct str bytes)
+{
+    auto_buf struct buf out = buf_make(NULL, LIMIT_MESSAGE_BYTES);
+    struct unpack in = unpack_from(bytes);
+    struct err err, why;
+
+    message_unpack_err(&in, &err);
+    if (err.kind == ERR_NONE)
+        abort(); /* would read as success */
+    if (!unpack_done(&in, &why))
+        return;
+    message_pack_err(&out, &err);
+    check_same(&out, bytes);
+    (void)err_text(&err);
+}
+
+static void try_plan(struct str bytes)
+{
+    auto_buf struct buf out = buf_make(NULL, LIMIT_MESSAGE_BYTES);
+    struct unpack in = unpack_from(bytes);
+    struct plan plan;
+    struct err why;
+
+    plan_unpack(&in, &plan);
+    if (!unpack_done(&in, &why))
+        return;
+    plan_pack(&out, &plan);
+    check_same(&out, bytes);
+    if (plan_check(&plan, &why) && (strchr(plan.id, '/') || strchr(plan.hostname, '/')))
+        abort();
+}
+
+static void try_id(struct str bytes)
+{
+    struct unpack in = unpack_from(bytes);
+    char id[LIMIT_ID_BYTES];
+
+    message_unpack_id(&in, id);
+    if (strchr(id, '/') || strchr(id, '.'))
+        abort();
+}
+
+/* Not a message, but read back from a disk where a guest's files lie next door. */
+static void try_texts(struct str bytes)
+{
+    struct cgroup_report *report = NEW(struct cgroup_report);
+    struct state state;
+    struct err why;
+    uint64_t ticks;
+
+    (void)!state_parse(bytes, &state, &why);
+    (void)!state_start_time(bytes, &ticks);
+    cgroup_read_report(bytes, bytes, bytes, report);
+    free(report);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size == 0 || size > LIMIT_MESSAGE_BYTES)
+        return 0;
+    struct str rest = str_of(data + 1, size - 1);
+    switch (data[0] % 5) {
+    case 0:
+        try_head(rest);
+        break;
+    case 1:
+        try_err(rest);
+        break;
+    case 2:
+        try_plan(rest);
+        break;
+    case 3:
+        try_id(rest);
+        break;
+    case 4:
+        try_texts(rest);
+        break;
+    }
+    return 0;
+}
