@@ -728,7 +728,8 @@ static bool step_exchange(struct connection *c)
             return true; /* look at everything again */
         }
     }
-    if (e->answer != ANSWER_ENDED || stream_queued(c->stream) > 0)
+    /* What failed to get out is not answered: the stream is about to tell. */
+    if (e->answer != ANSWER_ENDED || stream_queued(c->stream) > 0 || stream_failed(c->stream))
         return false;
     if (!e->told) {
         /* Its owner is done with it. We may still have a body to drop. */

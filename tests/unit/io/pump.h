@@ -19,7 +19,7 @@
 #include "io/loop.h"
 #include "test.h"
 
-enum { PUMP_MOST = 60000 };
+enum { PUMP_MOST = 20000 };
 
 static struct loop *pump_loop_;
 

@@ -1,0 +1,937 @@
+#include <stdlib.h>
+
+#include "base/limits.h"
+#include "http/http.h"
+#include "io/pump.h"
+
+/*
+ * The server under test answers by path; what its exchanges told their owner is noted below.
+ */
+static struct loop *loop;
+static struct http_server *server;
+static struct peer client;
+static struct http_server_config config;
+
+static struct http_exchange *current; /* the newest that is not gone */
+static unsigned requests, gones, body_ends, drains;
+static struct buf body;
+static bool pauses_body, echoes;
+static size_t pumped, pump_size;
+static struct stream *upgraded;
+static struct buf upgraded_got;
+static struct err collect_error;
+
+static void on_body(struct http_exchange *ex, struct str piece)
+{
+    assert_ptr_equal(ex, current);
+    buf_add(&body, piece);
+    if (pauses_body)
+        http_body_pause(ex, true);
+    if (echoes)
+        http_write(ex, piece);
+}
+
+static void on_body_end(struct http_exchange *ex)
+{
+    body_ends++;
+    if (echoes)
+        http_end(ex);
+}
+
+static char pump_bytes[50000];
+
+static void pump(struct http_exchange *ex)
+{
+    while (pumped < pump_size && !http_is_full(ex)) {
+        size_t size = MIN(sizeof pump_bytes, pump_size - pumped);
+        http_write(ex, str_of(pump_bytes, size));
+        pumped += size;
+    }
+    if (pumped == pump_size)
+        http_end(ex);
+}
+
+static void on_drained(struct http_exchange *ex)
+{
+    drains++;
+    if (pump_size)
+        pump(ex);
+}
+
+static void on_gone(struct http_exchange *ex)
+{
+    assert_true(ex->gone);
+    gones++;
+    if (current == ex)
+        current = NULL;
+    /* Whatever is called now does nothing. */
+    http_reply(ex, 200, NULL, 0, STR("late"));
+    http_write(ex, STR("late"));
+    http_end(ex);
+    http_abort(ex);
+    http_body_pause(ex, true);
+    assert_false(http_is_full(ex));
+}
+
+static const struct http_events events = { on_body, on_body_end, on_drained, on_gone };
+
+static void collected(struct http_exchange *ex, struct str whole, const struct err *err)
+{
+    if (err) {
+        collect_error = *err;
+        http_reply(ex, 413, NULL, 0, STR("too large"));
+        return;
+    }
+    http_reply(ex, 200, NULL, 0, whole);
+}
+
+static void on_upgraded_input(struct stream *stream)
+{
+    buf_add(&upgraded_got, buf_str(&stream->in));
+    buf_drop(&stream->in, stream->in.len);
+}
+
+static void on_upgraded_end(struct stream *stream, const struct err *err)
+{
+    (void)stream;
+    (void)err;
+}
+
+static const struct stream_events upgraded_events = { .on_input = on_upgraded_input, .on_end = on_upgraded_end };
+
+static int file_with(const char *text)
+{
+    char path[] = "/tmp/server_test.XXXXXX";
+    int fd = mkstemp(path);
+
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    (void)unlink(path);
+    return fd;
+}
+
+static void on_request(struct http_exchange *ex, void *context)
+{
+    struct str path = ex->head.path;
+
+    assert_ptr_equal(context, &requests);
+    requests++;
+    current = ex;
+    ex->events = &events;
+    if (str_eq(path, STR("/hello"))) {
+        const struct http_field fields[] = { { STR_INIT("Content-Type"), STR_INIT("text/plain") },
+                                             { STR_INIT("Content-Length"), STR_INIT("999") } };
+        http_reply(ex, 200, fields, 2, STR("hello"));
+        http_reply(ex, 500, NULL, 0, STR("only the first counts"));
+    } else if (str_eq(path, STR("/path"))) {
+        http_reply(ex, 200, NULL, 0, ex->head.query);
+    } else if (str_eq(path, STR("/empty"))) {
+        http_reply(ex, 204, NULL, 0, STR(""));
+    } else if (str_eq(path, STR("/collect"))) {
+        http_collect(ex, 100000, collected);
+    } else if (str_eq(path, STR("/read"))) {
+        http_body_start(ex);
+    } else if (str_eq(path, STR("/echo"))) {
+        echoes = true;
+        http_body_start(ex);
+        http_start(ex, 200, NULL, 0, HTTP_LENGTH_UNKNOWN);
+    } else if (str_eq(path, STR("/stream"))) {
+        http_start(ex, 200, NULL, 0, HTTP_LENGTH_UNKNOWN);
+        http_write(ex, STR("first "));
+        http_write(ex, STR(""));
+        http_write(ex, STR("second"));
+        http_end(ex);
+    } else if (str_eq(path, STR("/pump"))) {
+        http_start(ex, 200, NULL, 0, HTTP_LENGTH_UNKNOWN);
+        pump(ex);
+    } else if (str_eq(path, STR("/short"))) {
+        http_start(ex, 200, NULL, 0, 10);
+        http_write(ex, STR("123456789"));
+        http_end(ex);
+    } else if (str_eq(path, STR("/over"))) {
+        http_start(ex, 200, NULL, 0, 3);
+        http_write(ex, STR("1234"));
+    } else if (str_eq(path, STR("/file"))) {
+        http_start(ex, 200, NULL, 0, 7);
+        http_send_file(ex, file_with("0123456789"), 2, 7);
+        http_end(ex);
+    } else if (str_eq(path, STR("/cut-file"))) {
+        http_start(ex, 200, NULL, 0, 11);
+        http_send_file(ex, file_with("0123456789"), 0, 11);
+        http_end(ex);
+    } else if (str_eq(path, STR("/inject"))) {
+        const struct http_field fields[] = { { STR_INIT("X-Name"), STR_INIT("a\r\nSet-Cookie: b") } };
+        http_reply(ex, 200, fields, 1, STR("hello"));
+    } else if (str_eq(path, STR("/upgrade"))) {
+        const struct http_field fields[] = { { STR_INIT("Upgrade"), STR_INIT("echo") } };
+        upgraded = http_upgrade(ex, fields, 1, &upgraded_events, NULL);
+        if (upgraded)
+            on_upgraded_input(upgraded);
+        current = NULL;
+    } else {
+        assert_true(str_eq(path, STR("/wait"))); /* somebody answers later */
+    }
+}
+
+static void connect_client(void)
+{
+    int ends[2];
+
+    tcp_pair(ends);
+    client = peer_make(ends[0]);
+    http_server_adopt(server, ends[1]);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    loop = loop_new();
+    config = (struct http_server_config){ .on_request = on_request, .context = &requests };
+    server = http_server_new(loop, -1, &config);
+    current = NULL;
+    requests = gones = body_ends = drains = 0;
+    pauses_body = echoes = false;
+    pumped = pump_size = 0;
+    upgraded = NULL;
+    body = buf_make(NULL, SIZE_MAX / 4);
+    upgraded_got = buf_make(NULL, SIZE_MAX / 4);
+    connect_client();
+    return 0;
+}
+
+/* The same with a server that is less patient. */
+static void use_config(void)
+{
+    http_server_free(server);
+    server = http_server_new(loop, -1, &config);
+    peer_done(&client);
+    connect_client();
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    stream_free(upgraded);
+    http_server_free(server);
+    assert_int_equal(gones, requests - (upgraded ? 1 : 0)); /* exactly once each */
+    loop_free(loop);
+    peer_done(&client);
+    buf_done(&body);
+    buf_done(&upgraded_got);
+    return 0;
+}
+
+static void say(struct str text)
+{
+    peer_say(&client, text);
+}
+
+static bool heard(const char *text)
+{
+    return peer_heard(&client, text);
+}
+
+static void forget(void)
+{
+    buf_clear(&client.heard);
+}
+
+#define HEARS_EXACTLY(text)                                                        \
+    do {                                                                           \
+        PUMP_UNTIL(loop, peer_listen(&client) && client.heard.len >= strlen(text)); \
+        CHECK_STR(buf_str(&client.heard), str_from(text));                         \
+        forget();                                                                  \
+    } while (0)
+
+/* ---- answers ---- */
+
+static void a_connection_serves_one_request_after_another(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        say(STR("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"));
+        HEARS_EXACTLY("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello");
+    }
+    PUMP_UNTIL(loop, gones == 3);
+}
+
+static void requests_sent_at_once_are_answered_in_order(void **state)
+{
+    (void)state;
+    auto_buf struct buf all = buf_make(NULL, 1 << 20), expected = buf_make(NULL, 1 << 20);
+    for (int i = 0; i < 100; i++) {
+        buf_format(&all, "GET /path?%d HTTP/1.1\r\nHost: x\r\n\r\n", 1000 + i);
+        buf_format(&expected, "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n%d", 1000 + i);
+    }
+    say(buf_str(&all));
+    PUMP_UNTIL(loop, peer_listen(&client) && client.heard.len >= expected.len);
+    CHECK_STR(buf_str(&client.heard), buf_str(&expected));
+    assert_int_equal(gones, 100);
+}
+
+static void the_next_request_waits_for_the_answer_to_the_first(void **state)
+{
+    (void)state;
+    say(STR("GET /wait HTTP/1.1\r\nHost: x\r\n\r\nGET /hello HTTP/1.1\r\nHost: x\r\n\r\n"));
+    PUMP_UNTIL(loop, requests == 1);
+    pump_some(loop);
+    assert_int_equal(requests, 1);
+    http_reply(current, 200, NULL, 0, STR("one"));
+    assert_int_equal(gones, 0); /* never from inside a call */
+    PUMP_UNTIL(loop, heard("one") && heard("hello"));
+}
+
+static void a_request_may_arrive_byte_by_byte(void **state)
+{
+    struct str text = STR("\r\nPOST /collect HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+                          "4\r\nwiki\r\n5;x\r\npedia\r\n0\r\nT: r\r\n\r\n");
+
+    (void)state;
+    for (size_t i = 0; i < text.len; i++) {
+        say(str_of(text.at + i, 1));
+        pump_turn(loop);
+    }
+    HEARS_EXACTLY("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nwikipedia");
+}
+
+static void head_and_no_content_carry_no_body(void **state)
+{
+    (void)state;
+    say(STR("HEAD /hello HTTP/1.1\r\nHost: x\r\n\r\n"));
+    HEARS_EXACTLY("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\n");
+    say(STR("HEAD /stream HTTP/1.1\r\nHost: x\r\n\r\n"));
+    HEARS_EXACTLY("HTTP/1.1 200 OK\r\n\r\n");
+    say(STR("HEAD /file HTTP/1.1\r\nHost: x\r\n\r\n"));
+    HEARS_EXACTLY("HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n");
+    say(STR("GET /empty HTTP/1.1\r\nHost: x\r\n\r\n"));
+    HEARS_EXACTLY("HTTP/1.1 204 No Content\r\n\r\n");
+}
+
+static void old_clients_get_their_answer_until_close(void **state)
+{
+    (void)state;
+    say(STR("GET /hello HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"));
+    HEARS_EXACTLY("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\nConnection: keep-alive\r\n\r\nhello");
+    say(STR("GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"));
+    PUMP_UNTIL(loop, peer_is_closed(&client));
+    assert_true(client.ended);
+    CHECK_STR(buf_str(&client.heard), STR("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nfirst second"));
+}
+
+static void close_is_said_and_done(void **state)
+{
+    (void)state;
+    say(STR("GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\nGET /hello HTTP/1.1\r\nHost: x\r\n\r\n"));
+    PUMP_UNTIL(loop, peer_is_closed(&client));
+    assert_true(client.ended);
+    assert_true(heard("Connection: close\r\n\r\nhello"));
+    assert_int_equal(requests, 1);
+}
+
+static void a_stream_is_chunked(void **state)
+{
+    (void)state;
+    say(STR("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n"));
+    HEARS_EXACTLY("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nfirst \r\n6\r\nsecond\r\n0\r\n\r\n");
+}
+
+static void the_head_of_a_stream_goes_out_at_once(void **state)
+{
+    (void)state;
+    say(STR("POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"));
+    PUMP_UNTIL(loop, heard("\r\n\r\n"));
+    say(STR("3\r\none\r\n"));
+    PUMP_UNTIL(loop, heard("3\r\none\r\n"));
+    say(STR("0\r\n\r\n"));
+    PUMP_UNTIL(loop, heard("\r\n0\r\n\r\n"));
+    PUMP_UNTIL(loop, gones == 1);
+}
+
+static void a_file_is_sent_whole_or_visibly_not(void **state)
+{
+    (void)state;
+    say(STR("GET /file HTTP/1.1\r\nHost: x\r\n\r\n"));
+    HEARS_EXACTLY("HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n2345678");
+    say(STR("GET /cut-file HTTP/1.1\r\nHost: x\r\n\r\n"));
+    PUMP_UNTIL(loop, peer_is_closed(&client));
+    assert_true(client.was_reset);
+}
+
+static void an_answer_that_breaks_its_promise_is_reset(void **state)
+{
+    static const char *const paths[] = { "/short", "/over" };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(paths); i++) {
+        auto_buf struct buf text = buf_make(NULL, 1000);
+        buf_format(&text, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", paths[i]);
+        say(buf_str(&text));
+        PUMP_UNTIL(loop, peer_is_closed(&client));
+        assert_true(client.was_reset);
+        peer_done(&client);
+        connect_client();
+    }
+    PUMP_UNTIL(loop, gones == 2);
+}
+
+static void an_abort_cannot_be_taken_for_an_end(void **state)
+{
+    (void)state;
+    say(STR("GET /wait HTTP/1.1\r\nHost: x\r\n\r\n"));
+    PUMP_UNTIL(loop, requests == 1);
+    http_start(current, 200, NULL, 0, HTTP_LENGTH_UNKNOWN);
+    http_write(current, STR("half"));
+    PUMP_UNTIL(loop, heard("4\r\nhalf\r\n"));
+    http_abort(current);
+    assert_non_null(current); /* on_gone() follows, not from inside the call */
+    PUMP_UNTIL(loop, gones == 1);
+    PUMP_UNTIL(loop, peer_is_closed(&client));
+    assert_true(client.was_reset);
+    assert_false(heard("0\r\n\r\n"));
+}
+
+static void a_field_cannot_smuggle_another(void **state)
+{
+    (void)state;
+    say(STR("GET /inject HTTP/1.1\r\nHost: x\r\n\r\n"));
+    PUMP_UNTIL(loop, peer_is_closed(&client));
+    assert_true(heard("HTTP/1.1 500 "));
+    assert_false(heard("Set-Cookie"));
+}
+
+static void a_slow_reader_makes_the_source_wait(void **state)
+{
+    (void)state;
+    pump_size = 20 << 20;
+    say(STR("GET /pump HTTP/1.1\r\nHost: x\r\n\r\n"));
+    PUMP_UNTIL(loop, requests == 1);
+    pump_some(loop);
+    assert_true(pumped < pump_size);
+    size_t before = pumped;
+    pump_some(loop);
+    assert_int_equal(pumped, before);
+    PUMP_UNTIL(loop, heard("\r\n0\r\n\r\n"));
+    assert_true(drains > 0);
+    assert_true(client.heard.len > pump_size);
+    PUMP_UNTIL(loop, gones == 1);
+}
+
+/* ---- bodies ---- */
+
+static void a_body_is_collected(void **state)
+{
+    (void)state;
+    say(STR("POST /collect HTTP/1.1\r\nHost: x\r\nContent-Length: 11\r\n\r\nhello world"));
+    HEARS_EXACTLY("HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\nhello world");
+    say(STR("POST /collect HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"));
+    HEARS_EXACTLY("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    say(STR("POST /collect HTTP/1.1\r\nHost: x\r\n\r\n"));
+    HEARS_EXACTLY("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+}
+
+static void a_body_past_the_cap_is_refused_and_the_refusal_arrives(void **state)
+{
+    static char bulk[1 << 20];
+    size_t sent = 0;
+
+    (void)state;
+    memset(bulk, 'x', sizeof bulk);
+    /* The client goes on sending for long before it reads: a reset would overtake the answer. */
+    say(STR("POST /collect HTTP/1.1\r\nHost: x\r\nContent-Length: 1048576\r\n\r\n"));
+    PUMP_UNTIL(loop, ({
+                   ssize_t n = sent < sizeof bulk ? write(client.fd, bulk, MIN(sizeof bulk - sent, (size_t)70000)) : 0;
+                   sent += n > 0 ? (size_t)n : 0;
+                   sent == sizeof bulk;
+               }));
+    pump_some(loop);
+    PUMP_UNTIL(loop, peer_is_closed(&client));
+    assert_true(client.ended);
+    assert_true(heard("HTTP/1.1 413 "));
+    assert_true(heard("Connection: close\r\n\r\ntoo large"));
+    assert_int_equal(collect_error.kind, ERR_LIMIT);
+}
+
+static void a_chunked_body_past_the_cap_is_refused(void **state)
+{
+    (void)state;
+    auto_buf struct buf text = buf_make(NULL, 1 << 20);
+    buf_add(&text, STR("POST /collect HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n186a1\r\n"));
+    for (int i = 0; i < 0x186a1; i++) /* one more than it takes */
+        buf_add_char(&text, 'x');
+    say(buf_str(&text));
+    PUMP_UNTIL(loop, heard("HTTP/1.1 413 "));
+    /* It was small enough to be read to its end, so the connection goes on. */
+    say(STR("\r\n0\r\n\r\nGET /hello HTTP/1.1\r\nHost: x\r\n\r\n"));
+    PUMP_UNTIL(loop, heard("hello"));
+}
+
+static void a_small_unread_body_is_dropped_and_the_connection_goes_on(void **state)
+{
+    (void)state;
+    say(STR("POST /hello HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n01234"));
+    PUMP_UNTIL(loop, heard("hello"));
+    assert_false(heard("close"));
+    PUMP_UNTIL(loop, gones == 1); /* its owner need not wait for the rest */
+    forget();
+    say(STR("56789GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"));
+    PUMP_UNTIL(loop, heard("hello"));
+}
+
+static void a_large_unread_body_closes_the_connection(void **state)
+{
+    (void)state;
+    say(STR("POST /hello HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"));
+    PUMP_UNTIL(loop, heard("Connection: close\r\n\r\nhello"));
+    PUMP_UNTIL(loop, peer_is_closed(&client));
+    assert_true(client.ended);
+}
+
+static void an_endless_unread_body_closes_the_connection(void **state)
+{
+    static char chunk[0x1000 + 2];
+
+    (void)state;
+    memset(chunk, 'x', sizeof chunk - 2);
+    memcpy(chunk + sizeof chunk - 2, "\r\n", 2);
+    say(STR("POST /hello HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"));
+    PUMP_UNTIL(loop, heard("hello"));
+    PUMP_UNTIL(loop, ({
+                   if (write(client.fd, "1000\r\n", 6) == 6)
+                       (void)!write(client.fd, chunk, sizeof chunk);
+                   peer_is_closed(&client);
+               }));
+}
+
+static void an_answer_may_end_before_the_body_does(void **state)
+{
+    (void)state;
+    say(STR("POST /read HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n"));
+    PUMP_UNTIL(loop, body.len == 3);
+    http_reply(current, 404, NULL, 0, STR("no such process"));
+    PUMP_UNTIL(loop, gones == 1);
+    PUMP_UNTIL(loop, heard("no such process"));
+    forget();
+    say(STR("3\r\ntwo\r\n0\r\n\r\nGET /hello HTTP/1.1\r\nHost: x\r\n\r\n"));
+    PUMP_UNTIL(loop, heard("hello"));
+    assert_int_equal(body.len, 3); /* what came later was dropped */
+    assert_int_equal(body_ends, 0);
+}
+
+static void continue_is_said_when_the_body_is_wanted(void **state)
+{
+    (void)state;
+    say(STR("POST /wait HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"));
+    PUMP_UNTIL(loop, requests == 1);
+    pump_some(loop);
+    assert_true(peer_listen(&client));
+    assert_int_equal(client.heard.len, 0);
+    http_body_start(current);
+    HEARS_EXACTLY("HTTP/1.1 100 Continue\r\n\r\n");
+    say(STR("12345"));
+    PUMP_UNTIL(loop, body_ends == 1);
+    http_reply(current, 200, NULL, 0, STR("thanks"));
+    PUMP_UNTIL(loop, heard("thanks"));
+}
+
+static void continue_is_not_said_for_what_is_refused(void **state)
+{
+    (void)state;
+    say(STR("POST /collect HTTP/1.1\r\nHost: x\r\nContent-Length: 100001\r\nExpect: 100-continue\r\n\r\n"));
+    PUMP_UNTIL(loop, peer_is_closed(&client));
+    assert_false(heard("100 Continue"));
+    assert_true(heard("HTTP/1.1 413 "));
+    assert_true(heard("Connection: close"));
+}
+
+static void a_paused_body_makes_the_client_wait(void **state)
+{
+    static char bulk[100000];
+    size_t sent = 0, total = 24 << 20;
+
+    (void)state;
+    pauses_body = true;
+    auto_buf struct buf head = buf_make(NULL, 1000);
+    buf_format(&head, "POST /read HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n", total);
+    say(buf_str(&head));
+    for (int i = 0; i < 300; i++) {
+        ssize_t n = write(client.fd, bulk, MIN(sizeof bulk, total - sent));
+        sent += n > 0 ? (size_t)n : 0;
+        pump_turn(loop);
+    }
+    assert_true(sent < total);
+    size_t before = body.len;
+    pump_some(loop);
+    assert_int_equal(body.len, before);
+    pauses_body = false;
+    http_body_pause(current, false);
+    PUMP_UNTIL(loop, ({
+                   ssize_t n = sent < total ? write(client.fd, bulk, MIN(sizeof bulk, total - sent)) : 0;
+                   sent += n > 0 ? (size_t)n : 0;
+                   body.len == total;
+               }));
+    assert_int_equal(body_ends, 1);
+    http_reply(current, 200, NULL, 0, STR("all"));
+    PUMP_UNTIL(loop, heard("all"));
+}
+
+/* ---- protocol errors ---- */
+
+static void malformed_requests_are_answered_and_closed(void **state)
+{
+    static const struct {
+        const char *text, *answer;
+    } table[] = {
+        { "GET / HTTP/1.1\nHost: x\n\n", "HTTP/1.1 400 Bad Request\r\n" },
+        { "GET / HTTP/1.1\r\n\r\n", "HTTP/1.1 400 Bad Request\r\n" },
+        { "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", "HTTP/1.1 400 " },
+        { "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", "HTTP/1.1 501 Not Implemented\r\n" },
+        { "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "HTTP/1.1 505 " },
+        { "\x16\x03\x01", "HTTP/1.1 400 " },
+        { "POST / HTTP/1.1\r\nHost: x\r\nExpect: miracles\r\n\r\n", "HTTP/1.1 417 " },
+        { "POST /collect HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\nhello", "HTTP/1.1 400 " },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(table); i++) {
+        say(str_from(table[i].text));
+        PUMP_UNTIL(loop, peer_is_closed(&client));
+        assert_true(client.ended);
+        assert_true(heard(table[i].answer));
+        assert_true(heard("Content-Type: application/json"));
+        assert_true(heard("{\"code\":"));
+        assert_true(heard("Connection: close\r\n"));
+        peer_done(&client);
+        connect_client();
+    }
+}
+
+static void heads_that_are_too_large_are_answered(void **state)
+{
+    (void)state;
+    auto_buf struct buf text = buf_make(NULL, 1 << 20);
+    buf_add(&text, STR("GET /"));
+    while (text.len < LIMIT_TARGET_BYTES + 100)
+        buf_add_char(&text, 'a');
+    buf_add(&text, STR(" HTTP/1.1\r\n"));
+    say(buf_str(&text));
+    PUMP_UNTIL(loop, peer_is_closed(&client));
+    assert_true(heard("HTTP/1.1 414 "));
+    peer_done(&client);
+    connect_client();
+    buf_clear(&text);
+    buf_add(&text, STR("GET / HTTP/1.1\r\nHost: x\r\n"));
+    for (int i = 0; i < LIMIT_HEADERS; i++)
+        buf_add(&text, STR("a: b\r\n"));
+    say(buf_str(&text));
+    PUMP_UNTIL(loop, peer_is_closed(&client));
+    assert_true(heard("HTTP/1.1 431 "));
+    peer_done(&client);
+    connect_client();
+    buf_clear(&text);
+    buf_add(&text, STR("GET / HTTP/1.1\r\nHost: x\r\na: "));
+    while (text.len < LIMIT_HEAD_BYTES)
+        buf_add_char(&text, 'a');
+    say(buf_str(&text));
+    PUMP_UNTIL(loop, peer_is_closed(&client));
+    assert_true(heard("HTTP/1.1 431 "));
+}
+
+static void a_body_that_breaks_after_the_answer_does_not_hurt_the_answer(void **state)
+{
+    (void)state;
+    say(STR("POST /hello HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nnonsense"));
+    PUMP_UNTIL(loop, peer_is_closed(&client));
+    assert_true(client.ended);
+    assert_true(heard("hello"));
+}
+
+/* ---- clients that go ---- */
+
+static void a_client_that_goes_is_noticed_without_writing(void **state)
+{
+    (void)state;
+    say(STR("GET /wait HTTP/1.1\r\nHost: x\r\n\r\n"));
+    PUMP_UNTIL(loop, requests == 1);
+    peer_close(&client);
+    PUMP_UNTIL(loop, gones == 1);
+}
+
+static void a_client_that_goes_with_its_body_unread_is_noticed(void **state)
+{
+    static char bulk[10000];
+
+    (void)state;
+    pauses_body = true;
+    say(STR("POST /read HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n"));
+    /* More than we buffer, so that we have stopped reading; but not so much that the kernel cannot pass on the end. */
+    for (int i = 0; i < 30; i++) {
+        say(str_of(bulk, sizeof bulk));
+        pump_turn(loop);
+    }
+    assert_int_equal(gones, 0);
+    peer_close(&client);
+    PUMP_UNTIL(loop, gones == 1);
+}
+
+static void a_client_that_goes_while_we_only_write_is_noticed(void **state)
+{
+    (void)state;
+    say(STR("GET /wait HTTP/1.1\r\nHost: x\r\n\r\n"));
+    PUMP_UNTIL(loop, requests == 1);
+    http_start(current, 200, NULL, 0, HTTP_LENGTH_UNKNOWN);
+    http_write(current, STR("event"));
+    PUMP_UNTIL(loop, heard("event"));
+    shutdown(client.fd, SHUT_WR);
+    PUMP_UNTIL(loop, gones == 1);
+}
+
+static void a_client_that_goes_in_the_middle_of_a_head_leaves_nothing(void **state)
+{
+    (void)state;
+    say(STR("GET /hello HT"));
+    pump_some(loop);
+    peer_close(&client);
+    pump_some(loop);
+    assert_int_equal(requests, 0);
+}
+
+static void a_client_that_half_closes_still_gets_what_was_answered_at_once(void **state)
+{
+    (void)state;
+    say(STR("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"));
+    shutdown(client.fd, SHUT_WR);
+    PUMP_UNTIL(loop, peer_is_closed(&client));
+    assert_true(heard("hello"));
+}
+
+static void an_exchange_outlives_its_client_while_it_is_referenced(void **state)
+{
+    (void)state;
+    say(STR("GET /wait?name=value HTTP/1.1\r\nHost: x\r\n\r\n"));
+    PUMP_UNTIL(loop, requests == 1);
+    struct http_exchange *ex = current; /* a worker has it now */
+    http_ref(ex);
+    peer_close(&client);
+    PUMP_UNTIL(loop, gones == 1);
+    pump_some(loop);
+    CHECK_STR(ex->head.query, STR("name=value"));
+    assert_non_null(arena_alloc(&ex->arena, 100));
+    http_reply(ex, 200, NULL, 0, STR("too late"));
+    http_unref(ex);
+}
+
+/* ---- upgrades ---- */
+
+static void an_upgrade_hands_over_the_stream_with_what_was_sent(void **state)
+{
+    (void)state;
+    say(STR("GET /upgrade HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nearly"));
+    PUMP_UNTIL(loop, upgraded != NULL);
+    HEARS_EXACTLY("HTTP/1.1 101 Switching Protocols\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\n");
+    say(STR(" and late"));
+    PUMP_UNTIL(loop, upgraded_got.len == 14);
+    CHECK_STR(buf_str(&upgraded_got), STR("early and late"));
+    stream_write(upgraded, STR("back"));
+    HEARS_EXACTLY("back");
+}
+
+/* ---- limits ---- */
+
+static void a_head_that_trickles_is_refused(void **state)
+{
+    (void)state;
+    config.head_ms = 30;
+    use_config();
+    say(STR("GET /hello HTTP/1.1\r\n"));
+    PUMP_UNTIL(loop, peer_is_closed(&client));
+    assert_true(heard("HTTP/1.1 408 Request Timeout\r\n"));
+}
+
+static void idle_connections_are_closed_without_a_word(void **state)
+{
+    (void)state;
+    config.head_ms = 20;
+    config.keepalive_ms = 30;
+    use_config();
+    PUMP_UNTIL(loop, peer_is_closed(&client)); /* never asked anything */
+    assert_int_equal(client.heard.len, 0);
+    peer_done(&client);
+    connect_client();
+    say(STR("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"));
+    PUMP_UNTIL(loop, heard("hello"));
+    forget();
+    PUMP_UNTIL(loop, peer_is_closed(&client));
+    assert_true(client.ended);
+    assert_int_equal(client.heard.len, 0);
+}
+
+static void a_body_that_stops_is_refused(void **state)
+{
+    (void)state;
+    config.body_idle_ms = 30;
+    use_config();
+    say(STR("POST /collect HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n12345"));
+    PUMP_UNTIL(loop, peer_is_closed(&client));
+    assert_true(heard("HTTP/1.1 408 "));
+    PUMP_UNTIL(loop, gones == 1);
+}
+
+static void a_body_may_be_given_all_the_time_in_the_world(void **state)
+{
+    (void)state;
+    config.body_idle_ms = 5;
+    use_config();
+    say(STR("POST /wait HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n12345"));
+    PUMP_UNTIL(loop, requests == 1);
+    http_body_patience(current, 0);
+    http_body_start(current);
+    pump_some(loop);
+    pump_some(loop);
+    say(STR("67890"));
+    PUMP_UNTIL(loop, body_ends == 1);
+    http_reply(current, 200, NULL, 0, STR("thanks"));
+    PUMP_UNTIL(loop, heard("thanks"));
+}
+
+static void a_body_that_nobody_reads_yet_has_time(void **state)
+{
+    (void)state;
+    config.body_idle_ms = 5;
+    use_config();
+    pauses_body = true;
+    say(STR("POST /read HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n12345"));
+    PUMP_UNTIL(loop, body.len == 5);
+    pump_some(loop);
+    pump_some(loop);
+    assert_int_equal(gones, 0);
+}
+
+static void a_client_that_takes_nothing_is_dropped(void **state)
+{
+    (void)state;
+    config.write_idle_ms = 50;
+    use_config();
+    pump_size = 64 << 20;
+    say(STR("GET /pump HTTP/1.1\r\nHost: x\r\n\r\n"));
+    PUMP_UNTIL(loop, gones == 1);
+    assert_true(pumped < pump_size);
+    PUMP_UNTIL(loop, peer_is_closed(&client));
+    assert_true(client.was_reset);
+}
+
+static void a_waiting_exchange_is_not_hurried(void **state)
+{
+    (void)state;
+    config.head_ms = config.body_idle_ms = config.write_idle_ms = config.keepalive_ms = 5;
+    use_config();
+    say(STR("POST /wait HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n12345"));
+    PUMP_UNTIL(loop, requests == 1);
+    pump_some(loop);
+    pump_some(loop);
+    assert_int_equal(gones, 0);
+    http_reply(current, 200, NULL, 0, STR("at last"));
+    PUMP_UNTIL(loop, heard("at last"));
+}
+
+static void a_client_that_never_closes_is_closed(void **state)
+{
+    (void)state;
+    config.linger_ms = 20;
+    use_config();
+    say(STR("GET /hello HTTP/1.0\r\n\r\n"));
+    PUMP_UNTIL(loop, peer_is_closed(&client));
+    /* Our end is gone altogether once it lingered: writing to it is answered by a reset. */
+    PUMP_UNTIL(loop, write(client.fd, "x", 1) < 0);
+}
+
+static void connections_past_the_limit_are_told(void **state)
+{
+    struct peer first, second;
+    int ends[2];
+
+    (void)state;
+    config.connections_max = 1;
+    use_config();
+    first = client;
+    tcp_pair(ends);
+    second = peer_make(ends[0]);
+    http_server_adopt(server, ends[1]);
+    PUMP_UNTIL(loop, peer_is_closed(&second));
+    assert_true(peer_heard(&second, "HTTP/1.1 503 Service Unavailable\r\n"));
+    assert_true(peer_heard(&second, "Retry-After: 1\r\n"));
+    peer_say(&first, STR("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"));
+    PUMP_UNTIL(loop, peer_heard(&first, "hello"));
+    peer_done(&second);
+    /* Its place is free again once it is gone. */
+    peer_done(&first);
+    pump_some(loop);
+    connect_client();
+    say(STR("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"));
+    PUMP_UNTIL(loop, heard("hello"));
+}
+
+static void freeing_the_server_aborts_what_is_under_way(void **state)
+{
+    (void)state;
+    say(STR("GET /wait HTTP/1.1\r\nHost: x\r\n\r\n"));
+    PUMP_UNTIL(loop, requests == 1);
+    http_server_free(server);
+    server = NULL;
+    assert_int_equal(gones, 1);
+    PUMP_UNTIL(loop, peer_is_closed(&client));
+    assert_true(client.was_reset);
+}
+
+#define SERVED(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
+
+int main(void)
+{
+    (void)signal(SIGPIPE, SIG_IGN);
+    const struct CMUnitTest cases[] = {
+        SERVED(a_connection_serves_one_request_after_another),
+        SERVED(requests_sent_at_once_are_answered_in_order),
+        SERVED(the_next_request_waits_for_the_answer_to_the_first),
+        SERVED(a_request_may_arrive_byte_by_byte),
+        SERVED(head_and_no_content_carry_no_body),
+        SERVED(old_clients_get_their_answer_until_close),
+        SERVED(close_is_said_and_done),
+        SERVED(a_stream_is_chunked),
+        SERVED(the_head_of_a_stream_goes_out_at_once),
+        SERVED(a_file_is_sent_whole_or_visibly_not),
+        SERVED(an_answer_that_breaks_its_promise_is_reset),
+        SERVED(an_abort_cannot_be_taken_for_an_end),
+        SERVED(a_field_cannot_smuggle_another),
+        SERVED(a_slow_reader_makes_the_source_wait),
+        SERVED(a_body_is_collected),
+        SERVED(a_body_past_the_cap_is_refused_and_the_refusal_arrives),
+        SERVED(a_chunked_body_past_the_cap_is_refused),
+        SERVED(a_small_unread_body_is_dropped_and_the_connection_goes_on),
+        SERVED(a_large_unread_body_closes_the_connection),
+        SERVED(an_endless_unread_body_closes_the_connection),
+        SERVED(an_answer_may_end_before_the_body_does),
+        SERVED(continue_is_said_when_the_body_is_wanted),
+        SERVED(continue_is_not_said_for_what_is_refused),
+        SERVED(a_paused_body_makes_the_client_wait),
+        SERVED(malformed_requests_are_answered_and_closed),
+        SERVED(heads_that_are_too_large_are_answered),
+        SERVED(a_body_that_breaks_after_the_answer_does_not_hurt_the_answer),
+        SERVED(a_client_that_goes_is_noticed_without_writing),
+        SERVED(a_client_that_goes_with_its_body_unread_is_noticed),
+        SERVED(a_client_that_goes_while_we_only_write_is_noticed),
+        SERVED(a_client_that_goes_in_the_middle_of_a_head_leaves_nothing),
+        SERVED(a_client_that_half_closes_still_gets_what_was_answered_at_once),
+        SERVED(an_exchange_outlives_its_client_while_it_is_referenced),
+        SERVED(an_upgrade_hands_over_the_stream_with_what_was_sent),
+        SERVED(a_head_that_trickles_is_refused),
+        SERVED(idle_connections_are_closed_without_a_word),
+        SERVED(a_body_that_stops_is_refused),
+        SERVED(a_body_may_be_given_all_the_time_in_the_world),
+        SERVED(a_body_that_nobody_reads_yet_has_time),
+        SERVED(a_client_that_takes_nothing_is_dropped),
+        SERVED(a_waiting_exchange_is_not_hurried),
+        SERVED(a_client_that_never_closes_is_closed),
+        SERVED(connections_past_the_limit_are_told),
+        SERVED(freeing_the_server_aborts_what_is_under_way),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
