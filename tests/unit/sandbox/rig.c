@@ -175,6 +175,8 @@ void rig_start(struct rig *rig)
     config.context = rig;
     rig->all = sandboxes_new(&config);
     MUST(sandboxes_recover(rig->all, &err));
+    if (rig->before_run)
+        rig->before_run(rig);
     assert_int_equal(pthread_create(&rig->thread, NULL, run_loop, rig), 0);
     rig->loop_runs = true;
 }
@@ -199,6 +201,8 @@ void rig_stop(struct rig *rig)
     loop_post(rig->loop, &stopper.task); /* after the last done() of a worker */
     pthread_join(rig->thread, NULL);
     rig->loop_runs = false;
+    if (rig->after_run)
+        rig->after_run(rig);
     sandboxes_free(rig->all);
     rig->all = NULL;
     loop_free(rig->loop);

@@ -39,6 +39,8 @@ struct rig {
     pthread_t thread;
     bool loop_runs;
     struct sandboxes_config config; /* what sandboxes_new() gets besides; set before rig_start() */
+    void (*before_run)(struct rig *rig); /* for what else lives on the loop; may be NULL */
+    void (*after_run)(struct rig *rig);
 
     struct driver driver;
     pthread_mutex_t lock; /* over all below */
