@@ -68,11 +68,25 @@ struct upload {
 
 /* ---- the answer ---- */
 
-#define FAIL(upload, status, ...)                            \
-    do {                                                     \
-        (upload)->is_over = true;                            \
-        answer_error((upload)->ex, (status), __VA_ARGS__);   \
+/* The half file goes before the answer does: whoever has been told must not find it. */
+#define FAIL(upload, status, ...)                          \
+    do {                                                   \
+        (upload)->is_over = true;                          \
+        file_abandon(upload);                              \
+        answer_error((upload)->ex, (status), __VA_ARGS__); \
     } while (0)
+
+/* Half a file that was not there before must not be taken for one. */
+static void file_abandon(struct upload *u)
+{
+    struct stat now;
+
+    if (u->fd < 0)
+        return;
+    if (u->is_new && lstat(u->path, &now) == 0 && now.st_ino == u->identity.st_ino && now.st_dev == u->identity.st_dev)
+        (void)unlink(u->path);
+    fd_close(&u->fd);
+}
 
 static void fail_io(struct upload *u, const char *doing, const char *path, int number)
 {
@@ -214,6 +228,7 @@ static bool open_target(struct upload *u, const char *path)
         FAIL(u, 400, "path is not a regular file: %s", path);
         return false;
     }
+    u->path = path;
     if (u->fd < 0 || fstat(u->fd, &u->identity) < 0) {
         fail_io(u, "opening file", path, errno);
         return false;
@@ -260,7 +275,6 @@ static bool file_begin(struct upload *u, struct str name)
             fail_io(u, "ensuring directories of", path, err.sys);
         return false;
     }
-    u->path = path;
     u->size = 0;
     return open_target(u, path);
 }
@@ -312,18 +326,6 @@ static bool file_end(struct upload *u)
     u->written_end = &w->next;
     u->written_count++;
     return true;
-}
-
-/* Half a file that was not there before must not be taken for one. */
-static void file_abandon(struct upload *u)
-{
-    struct stat now;
-
-    if (u->fd < 0)
-        return;
-    if (u->is_new && lstat(u->path, &now) == 0 && now.st_ino == u->identity.st_ino && now.st_dev == u->identity.st_dev)
-        (void)unlink(u->path);
-    fd_close(&u->fd);
 }
 
 /* ---- the body ---- */
@@ -410,10 +412,8 @@ static void on_body(struct http_exchange *ex, struct str piece)
 
     if (u->is_over)
         return;
-    if (u->is_gzip ? !take_gzip(u, piece) : !take_plain(u, piece)) {
-        file_abandon(u);
+    if (u->is_gzip ? !take_gzip(u, piece) : !take_plain(u, piece))
         http_body_discard(ex);
-    }
 }
 
 static void on_body_end(struct http_exchange *ex)
@@ -428,7 +428,6 @@ static void on_body_end(struct http_exchange *ex)
         FAIL(u, 400, "error parsing multipart form: unexpected EOF");
     else if (u->is_multipart || file_end(u))
         answer_written(u);
-    file_abandon(u); /* nothing, when all is well */
 }
 
 static void on_gone(struct http_exchange *ex)
@@ -506,9 +505,6 @@ void files_upload(struct guest *guest, struct http_exchange *ex)
         return;
     ex->owner = u;
     ex->events = &events;
-    if (!take_encoding(u) || !files_take_user(&u->request) || !take_metadata(u) || !take_media_type(u)) {
-        file_abandon(u);
-        return;
-    }
-    http_body_start(ex);
+    if (take_encoding(u) && files_take_user(&u->request) && take_metadata(u) && take_media_type(u))
+        http_body_start(ex);
 }

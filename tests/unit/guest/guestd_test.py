@@ -1,0 +1,884 @@
+#!/usr/bin/env python3
+"""guestd as a whole: a daemon with the sanitizers on, set up over guestlink, driven over HTTP with the SDKs' own shapes.
+
+usage: guestd_test.py GUESTD        (needs root; skips aloud without)
+"""
+import base64
+import gzip
+import hashlib
+import http.client
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.parse
+
+GUESTD = ""
+TOKEN = "tok-1"
+SKIPPED = 77
+
+
+def packed(text):
+    return struct.pack(">I", len(text)) + text
+
+
+def setup_message(token=TOKEN, user=b"root", workdir=b"", envs=()):
+    body = b"\x01" + packed(b"sbx1") + packed(b"base") + packed(token.encode()) + packed(user) + packed(workdir)
+    body += struct.pack(">I", len(envs)) + b"".join(packed(k) + packed(v) for k, v in envs)
+    return packed(body)
+
+
+class Daemon:
+    def __init__(self):
+        self.dir = tempfile.mkdtemp(prefix="guestd_test.")
+        self.link_path = self.dir + "/link"
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(self.link_path)
+        listener.listen()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.cgroup = open(self.dir + "/cgroup.procs", "wb", buffering=0)
+        self.log = open(self.dir + "/log", "w+")
+        self.process = subprocess.Popen(
+            [GUESTD, "--link-fd", str(listener.fileno()), "--cgroup-fd", str(self.cgroup.fileno()), "--port", str(self.port)],
+            pass_fds=[listener.fileno(), self.cgroup.fileno()], stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+            env={"PATH": os.environ["PATH"], "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1"})
+        listener.close()
+        self.link = socket.socket(socket.AF_UNIX)
+        self.link.connect(self.link_path)
+
+    def tell(self, message):
+        self.link.sendall(message)
+        header = self.link.recv(4, socket.MSG_WAITALL)
+        return self.link.recv(struct.unpack(">I", header)[0], socket.MSG_WAITALL)
+
+    def wait_for_port(self):
+        for _ in range(600):
+            try:
+                return socket.create_connection(("127.0.0.1", self.port)).close()
+            except ConnectionRefusedError:
+                time.sleep(0.05)
+        raise RuntimeError("guestd does not listen")
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+        self.log.seek(0)
+        text = self.log.read()
+        for thing in (self.log, self.cgroup, self.link):
+            thing.close()
+        shutil.rmtree(self.dir)
+        return text
+
+
+class Case(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = Daemon()
+        cls.daemon.wait_for_port()
+        cls.early = cls.bare("GET", "/files?path=/etc/passwd")[0], cls.bare("GET", "/health")[0]
+        cls.set_up_answer = cls.daemon.tell(setup_message(envs=[(b"GLOBAL", b"yes"), (b"E2B_SANDBOX", b"forged")]))
+        cls.dir = cls.daemon.dir + "/work"
+        os.mkdir(cls.dir)
+
+    @classmethod
+    def tearDownClass(cls):
+        text = cls.daemon.stop()
+        if "Sanitizer" in text or "runtime error" in text:
+            raise AssertionError(text)
+
+    @classmethod
+    def bare(cls, method, target, body=None, headers={}):
+        connection = http.client.HTTPConnection("127.0.0.1", cls.daemon.port, timeout=60)
+        try:
+            connection.request(method, target, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read(), answer.headers
+        finally:
+            connection.close()
+
+    def ask(self, method, target, body=None, **headers):
+        headers = {"X-Access-Token": TOKEN, **{k.replace("_", "-"): v for k, v in headers.items()}}
+        return self.bare(method, target, body, headers)
+
+    def unary(self, name, request, **headers):
+        status, body, _ = self.ask("POST", "/" + name, json.dumps(request), Content_Type="application/json", **headers)
+        return status, json.loads(body)
+
+    def fine(self, name, request):
+        status, body = self.unary(name, request)
+        self.assertEqual(status, 200, body)
+        return body
+
+    def stream(self, name, request, **headers):
+        return Stream(self.daemon.port, name, request, headers)
+
+    def start(self, script, **more):
+        headers = more.pop("headers", {})
+        return self.stream("process.Process/Start", {"process": {"cmd": "/bin/sh", "args": ["-c", script]}, **more}, **headers)
+
+    def run_script(self, script, **more):
+        return self.start(script, **more).result()
+
+
+class Stream:
+    """One streaming RPC; events are read as they are asked for."""
+
+    def __init__(self, port, name, request, headers={}):
+        message = json.dumps(request).encode()
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self.connection.request("POST", "/" + name, envelope(message), {
+            "X-Access-Token": TOKEN, "Content-Type": "application/connect+json", "Connect-Protocol-Version": "1",
+            **{k.replace("_", "-"): v for k, v in headers.items()}})
+        self.answer = self.connection.getresponse()
+        self.status = self.answer.status
+        self.trailer = None
+
+    def next(self):
+        """The next event, or None at the end of the stream."""
+        if self.trailer is not None:
+            return None
+        flags, length = struct.unpack(">BI", self.answer.read(5))
+        message = json.loads(self.answer.read(length))
+        if flags & 2:
+            self.trailer = message
+            return None
+        return message["event"]
+
+    def pid(self):
+        return self.next()["start"]["pid"]
+
+    def result(self):
+        out = {"stdout": b"", "stderr": b"", "pty": b"", "end": None, "offsets": []}
+        while (event := self.next()) is not None:
+            for name, value in event.get("data", {}).items():
+                if name == "offset":
+                    out["offsets"].append(value)
+                else:
+                    out[name] += base64.b64decode(value)
+            out["end"] = event.get("end", out["end"])
+        out["error"] = self.trailer.get("error")
+        self.leave()
+        return out
+
+    def read_until(self, text):
+        seen = b""
+        while text not in seen:
+            event = self.next()
+            if event is None:
+                raise AssertionError(f"ended with {seen!r}")
+            for name in ("stdout", "stderr", "pty"):
+                seen += base64.b64decode(event.get("data", {}).get(name, ""))
+        return seen
+
+    def leave(self):
+        self.answer.close()
+        self.connection.close()
+
+
+def envelope(message, flags=0):
+    return struct.pack(">BI", flags, len(message)) + message
+
+
+def b64(data):
+    return base64.b64encode(data).decode()
+
+
+class Doors(Case):
+    def test_only_health_answers_before_the_host_has_set_it_up(self):
+        self.assertEqual(self.early, (503, 204))
+        self.assertEqual(self.set_up_answer, b"\x40")
+
+    def test_guestlink_refuses_what_it_does_not_know_and_goes_on(self):
+        self.assertEqual(self.daemon.tell(packed(b"\x63"))[0], 65)
+        self.assertEqual(self.daemon.tell(packed(b"\x02")), b"\x40")
+
+    def test_a_wrong_token_opens_nothing(self):
+        for token in ("", "tok-2", TOKEN + "x"):
+            status, body, _ = self.bare("POST", "/process.Process/List", "{}",
+                                        {"Content-Type": "application/json", "X-Access-Token": token})
+            self.assertEqual((status, json.loads(body)["code"]), (401, 401))
+        self.assertEqual(self.bare("GET", "/health")[0], 204)
+
+    def test_an_unknown_user_is_told_in_the_shape_of_the_call(self):
+        basic = "Basic " + b64(b"nobody-here:")
+        status, body = self.unary("filesystem.Filesystem/Stat", {"path": "/"}, Authorization=basic)
+        self.assertEqual((status, body["code"]), (401, "unauthenticated"))
+        stream = self.stream("process.Process/Start", {"process": {"cmd": "true"}}, Authorization=basic)
+        self.assertEqual(stream.status, 200)
+        self.assertEqual(stream.result()["error"]["code"], "unauthenticated")
+        self.assertEqual(self.ask("GET", "/files?path=/etc/passwd", Authorization=basic)[0], 401)
+
+    def test_methods_paths_and_types_that_do_not_fit_have_their_status(self):
+        self.assertEqual(self.ask("GET", "/nowhere")[0], 404)
+        status, _, headers = self.ask("GET", "/process.Process/List")
+        self.assertEqual((status, headers["Allow"]), (405, "POST"))
+        status, _, headers = self.ask("POST", "/process.Process/List", "x", Content_Type="application/proto")
+        self.assertEqual((status, headers["Accept-Post"]), (415, "application/json"))
+        self.assertEqual(self.unary("process.Process/List", {}, Connect_Protocol_Version="2")[0], 400)
+        self.assertEqual(self.ask("POST", "/process.Process/List", "", Content_Type="application/json")[0], 400)
+        self.assertEqual(self.unary("process.Process/List", {}, Connect_Timeout_Ms="x")[0], 400)
+
+    def test_a_browser_may_ask_from_anywhere(self):
+        status, _, headers = self.bare("OPTIONS", "/files", None, {
+            "Origin": "http://x", "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "a,b"})
+        self.assertEqual((status, headers["Access-Control-Allow-Headers"]), (204, "a,b"))
+        self.assertEqual(self.ask("GET", "/health", Origin="http://x")[2]["Access-Control-Allow-Origin"], "*")
+
+    def test_envs_and_metrics_answer(self):
+        envs = json.loads(self.ask("GET", "/envs")[1])
+        self.assertEqual((envs["GLOBAL"], envs["E2B_SANDBOX"]), ("yes", "true"))
+        self.assertGreater(json.loads(self.ask("GET", "/metrics")[1])["mem_total"], 0)
+
+
+class Processes(Case):
+    def test_output_exit_code_and_order_of_events(self):
+        r = self.run_script("echo out; echo err >&2; exit 3", stdin=False)
+        self.assertEqual((r["stdout"], r["stderr"]), (b"out\n", b"err\n"))
+        self.assertEqual(r["end"], {"exitCode": 3, "exited": True, "status": "exit status 3", "error": "exit status 3"})
+        self.assertIsNone(r["error"])
+
+    def test_a_zero_exit_carries_no_error(self):
+        self.assertEqual(self.run_script("true")["end"], {"exited": True, "status": "exit status 0"})
+
+    def test_a_signal_is_named_as_go_names_it(self):
+        self.assertEqual(self.run_script("kill -9 $$")["end"],
+                         {"exitCode": -1, "status": "signal: killed", "error": "signal: killed"})
+
+    def test_variables_have_their_order_and_nothing_else_is_inherited(self):
+        r = self.run_script("env", process={"cmd": "env", "envs": {"GLOBAL": "mine", "A": "b c"}})
+        env = dict(line.split("=", 1) for line in r["stdout"].decode().splitlines())
+        self.assertEqual(set(env), {"PATH", "HOME", "USER", "LOGNAME", "GLOBAL", "A", "E2B_SANDBOX", "E2B_SANDBOX_ID",
+                                    "E2B_TEMPLATE_ID"})
+        self.assertEqual((env["GLOBAL"], env["A"], env["E2B_SANDBOX"], env["HOME"]), ("mine", "b c", "true", "/root"))
+
+    def test_a_child_is_in_the_cgroup_and_has_no_descriptor_of_ours(self):
+        before = os.path.getsize(self.daemon.dir + "/cgroup.procs")
+        r = self.run_script("ls /proc/self/fd; cat /proc/self/oom_score_adj; grep SigIgn /proc/self/status")
+        # ls itself holds the directory open as 3
+        self.assertEqual(r["stdout"].split()[:4], [b"0", b"1", b"2", b"3"])
+        self.assertIn(b"100\n", r["stdout"])
+        self.assertIn(b"SigIgn:\t0000000000000000", r["stdout"])
+        self.assertEqual(os.path.getsize(self.daemon.dir + "/cgroup.procs"), before + 1)
+
+    def test_the_user_decides_who_runs_it(self):
+        r = self.run_script("id -u; id -g; pwd", headers={"Authorization": "Basic " + b64(b"daemon:")},
+                            process={"cmd": "/bin/sh", "args": ["-c", "id -un; id -G; pwd"], "cwd": "/tmp"})
+        self.assertEqual(r["stdout"].split(), [b"daemon", b"1", b"/tmp"])
+
+    def test_a_missing_program_is_an_exit_code_as_from_a_shell(self):
+        for cmd, code, text in (("no-such-thing", 127, b"not found"), ("/etc/passwd", 126, b"Permission denied")):
+            r = self.stream("process.Process/Start", {"process": {"cmd": cmd}}).result()
+            self.assertEqual(r["end"]["exitCode"], code)
+            self.assertIn(text, r["stderr"])
+
+    def test_a_script_without_an_interpreter_line_runs(self):
+        path = self.dir + "/script"
+        with open(path, "w") as f:
+            f.write("echo from script\n")
+        os.chmod(path, 0o755)
+        self.assertEqual(self.stream("process.Process/Start", {"process": {"cmd": path}}).result()["stdout"], b"from script\n")
+
+    def test_a_missing_directory_is_refused_before_anything_starts(self):
+        r = self.stream("process.Process/Start", {"process": {"cmd": "true", "cwd": "/no/where"}}).result()
+        self.assertEqual(r["error"], {"code": "invalid_argument", "message": "cwd '/no/where' does not exist"})
+
+    def test_a_path_that_cannot_be_entered_is_a_start_error(self):
+        r = self.stream("process.Process/Start", {"process": {"cmd": "true", "cwd": "/etc/passwd"}}).result()
+        self.assertEqual(r["error"]["code"], "invalid_argument")
+        self.assertIn("error starting process 'true'", r["error"]["message"])
+
+    def test_bad_requests_start_nothing(self):
+        for request in ({}, {"process": 1}, {"process": {"cmd": 1}}, {"process": {"cmd": "x", "args": "y"}},
+                        {"process": {"cmd": "x", "args": [1]}}, {"process": {"cmd": "x", "envs": {"a=b": "c"}}},
+                        {"process": {"cmd": "x"}, "pty": {"size": {"cols": -1}}}):
+            self.assertEqual(self.stream("process.Process/Start", request).result()["error"]["code"], "invalid_argument")
+
+    def test_input_is_written_and_closed(self):
+        s = self.start("cat; echo done")
+        pid = s.pid()
+        for text in (b"one ", b"", b"two\n"):
+            self.fine("process.Process/SendInput", {"process": {"pid": pid}, "input": {"stdin": b64(text)}})
+        self.fine("process.Process/CloseStdin", {"process": {"pid": pid}})
+        self.fine("process.Process/CloseStdin", {"process": {"pid": pid}})
+        status, body = self.unary("process.Process/SendInput", {"process": {"pid": pid}, "input": {"stdin": "YQ=="}})
+        self.assertIn((status, body["code"]), ((500, "internal"), (404, "not_found")))
+        self.assertEqual(s.result()["stdout"], b"one two\ndone\n")
+
+    def test_much_input_waits_for_the_pipe_and_arrives_whole(self):
+        s = self.start("sleep 0.2; sha256sum")
+        pid = s.pid()
+        data = os.urandom(1 << 20)
+        self.fine("process.Process/SendInput", {"process": {"pid": pid}, "input": {"stdin": b64(data)}})
+        self.fine("process.Process/CloseStdin", {"process": {"pid": pid}})
+        self.assertEqual(s.result()["stdout"].split()[0].decode(), hashlib.sha256(data).hexdigest())
+
+    def test_input_that_a_process_does_not_have_is_refused(self):
+        s = self.start("exec sleep 1000", stdin=False)
+        pid = s.pid()
+        selector = {"process": {"pid": pid}}
+        self.assertEqual(self.unary("process.Process/SendInput", {**selector, "input": {"stdin": "YQ=="}})[1]["code"], "internal")
+        self.assertEqual(self.unary("process.Process/SendInput", {**selector, "input": {"pty": "YQ=="}})[1]["code"], "internal")
+        self.assertEqual(self.unary("process.Process/SendInput", {**selector, "input": {}})[0], 501)
+        self.assertEqual(self.unary("process.Process/SendInput", {**selector, "input": {"stdin": "*"}})[0], 400)
+        self.assertEqual(self.unary("process.Process/Update", {**selector, "pty": {"size": {"cols": 1, "rows": 1}}})[0], 500)
+        self.assertEqual(self.unary("process.Process/SendSignal", {**selector, "signal": "SIGNAL_SIGHUP"})[0], 501)
+        self.assertEqual(self.unary("process.Process/SendSignal", {"signal": "SIGNAL_SIGKILL"})[0], 501)
+        self.fine("process.Process/SendSignal", {**selector, "signal": "SIGNAL_SIGKILL"})
+        self.assertEqual(self.unary("process.Process/SendSignal", {**selector, "signal": "SIGNAL_SIGKILL"})[0], 404)
+
+    def test_killing_reaches_the_whole_tree_and_is_done_when_it_answers(self):
+        s = self.start("sleep 1000 & setsid sleep 1000 & sh -c 'sleep 1000; true' & echo $!; wait")
+        pid = s.pid()
+        s.read_until(b"\n")
+        time.sleep(0.2)  # for the setsid one to have moved
+        family = [int(p) for p in subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout.split()]
+        self.assertGreaterEqual(len(family), 3)
+        self.fine("process.Process/SendSignal", {"process": {"pid": pid}, "signal": "SIGNAL_SIGKILL"})
+        with self.assertRaises(ProcessLookupError):
+            os.kill(pid, 0)
+        self.assertEqual(s.result()["end"]["status"], "signal: killed")
+        for child in family:
+            try:
+                with open(f"/proc/{child}/stat") as f:
+                    self.assertEqual(f.read().rsplit(")", 1)[1].split()[0], "Z")  # killed, not yet collected by pid 1
+            except FileNotFoundError:
+                pass
+
+    def test_a_terminated_process_does_not_wait_for_its_children(self):
+        s = self.start("sleep 1000 & echo $!; wait")
+        pid = s.pid()
+        child = int(s.read_until(b"\n"))
+        self.fine("process.Process/SendSignal", {"process": {"pid": pid}, "signal": 15})
+        self.assertEqual(s.result()["end"]["status"], "signal: terminated")
+        os.kill(child, 9)
+
+    def test_a_child_that_holds_the_output_open_keeps_it_running(self):
+        s = self.start("(sleep 0.3; echo late) & echo early")
+        r = s.result()
+        self.assertEqual(r["stdout"], b"early\nlate\n")
+
+    def test_the_deadline_kills_and_says_so(self):
+        s = self.start("sleep 1000 & echo $!; wait", headers={"Connect-Timeout-Ms": "300"})
+        pid = s.pid()
+        child = int(s.read_until(b"\n"))
+        r = s.result()
+        self.assertEqual(r["error"]["code"], "deadline_exceeded")
+        self.assertIsNone(r["end"])
+        for dead in (pid, child):
+            for _ in range(200):
+                if not os.path.exists(f"/proc/{dead}") or ") Z" in open(f"/proc/{dead}/stat").read():
+                    break
+                time.sleep(0.01)
+            else:
+                self.fail("still there")
+
+    def test_the_deadline_holds_for_clients_that_have_left(self):
+        s = self.start("exec sleep 1000", headers={"Connect-Timeout-Ms": "400"})
+        pid = s.pid()
+        s.leave()
+        r = self.stream("process.Process/Connect", {"process": {"pid": pid}}).result()
+        self.assertEqual(r["end"]["status"], "signal: killed")
+
+    def test_list_echoes_what_was_sent(self):
+        s = self.start("exec sleep 1000", tag="t1")
+        pid = s.pid()
+        listed = [p for p in self.fine("process.Process/List", {})["processes"] if p["pid"] == pid]
+        self.assertEqual(listed, [{"config": {"cmd": "/bin/sh", "args": ["-c", "exec sleep 1000"]}, "pid": pid, "tag": "t1"}])
+        self.fine("process.Process/SendSignal", {"process": {"tag": "t1"}, "signal": "SIGNAL_SIGKILL"})
+        self.assertEqual(self.unary("process.Process/SendSignal", {"process": {"tag": "t1"}, "signal": 9})[1],
+                         {"code": "not_found", "message": "process with tag t1 not found"})
+        self.assertNotIn(pid, [p["pid"] for p in self.fine("process.Process/List", {}).get("processes", [])])
+
+    def test_whoever_comes_while_others_watch_sees_what_is_new(self):
+        s = self.start("echo old; read x; echo new $x")
+        pid = s.pid()
+        s.read_until(b"old\n")
+        second = self.stream("process.Process/Connect", {"process": {"pid": pid}})
+        self.assertEqual(second.pid(), pid)
+        self.fine("process.Process/SendInput", {"process": {"pid": pid}, "input": {"stdin": b64(b"1\n")}})
+        self.assertEqual(second.result()["stdout"], b"new 1\n")
+        self.assertEqual(s.result()["stdout"], b"new 1\n")
+
+    def test_whoever_comes_after_the_last_has_gone_gets_everything(self):
+        s = self.start("echo old; read x; echo new $x; exit 5")
+        pid = s.pid()
+        s.read_until(b"old\n")
+        s.leave()
+        time.sleep(0.1)
+        self.fine("process.Process/SendInput", {"process": {"pid": pid}, "input": {"stdin": b64(b"1\n")}})
+        time.sleep(0.2)
+        r = self.stream("process.Process/Connect", {"process": {"pid": pid}}).result()
+        self.assertEqual((r["stdout"], r["end"]["exitCode"]), (b"old\nnew 1\n", 5))
+        r = self.stream("process.Process/Connect", {"process": {"pid": pid}}).result()
+        self.assertEqual((r["stdout"], r["end"]["exitCode"]), (b"", 5))  # it was delivered
+
+    def test_a_hundred_cut_connections_lose_nothing(self):
+        s = self.start("i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); [ $((i % 100)) = 0 ] && sleep 0.01; done")
+        pid, got, offset = s.pid(), b"", 0
+        for cut in range(100):
+            event = s.next()
+            if event is None or "end" in event:
+                break
+            data = event.get("data", {})
+            if "stdout" in data:
+                self.assertEqual(data["offset"], offset)
+                got += base64.b64decode(data["stdout"])
+                offset = len(got)
+            s.leave()
+            s = self.stream("process.Process/Connect", {"process": {"pid": pid}, "offset": offset})
+            s.next()
+        else:
+            got += s.result()["stdout"]
+        self.assertEqual(got, b"".join(b"line %d\n" % i for i in range(3000)))
+
+    def test_an_unknown_process_is_not_found(self):
+        r = self.stream("process.Process/Connect", {"process": {"pid": 4000000}}).result()
+        self.assertEqual(r["error"], {"code": "not_found", "message": "process with pid 4000000 not found"})
+
+    def test_with_nobody_watching_output_is_dropped_and_never_blocks(self):
+        s = self.start("head -c 20000000 /dev/zero; exit 7")
+        pid = s.pid()
+        s.leave()
+        r = None
+        for _ in range(600):
+            if pid not in [p["pid"] for p in self.fine("process.Process/List", {}).get("processes", [])]:
+                break
+            time.sleep(0.05)
+        r = self.stream("process.Process/Connect", {"process": {"pid": pid}}).result()
+        self.assertEqual(r["end"]["exitCode"], 7)
+        self.assertEqual(r["offsets"][0] + len(r["stdout"]), 20000000)
+        self.assertGreater(len(r["stdout"]), 3 << 20)
+
+    def test_a_slow_reader_loses_nothing(self):
+        s = self.start("head -c 30000000 /dev/urandom | tee /dev/fd/2 2>/dev/null | cat", headers={})
+        s.pid()
+        time.sleep(0.5)
+        r = s.result()
+        self.assertEqual(len(r["stdout"]), 30000000)
+
+    def test_a_terminal_echoes_resizes_and_ends(self):
+        s = self.stream("process.Process/Start", {
+            "process": {"cmd": "/bin/sh", "args": ["-c", "stty size; read x; stty size; echo got $x"]},
+            "pty": {"size": {"cols": 80, "rows": 24}}})
+        pid = s.pid()
+        self.assertIn(b"24 80", s.read_until(b"\n"))
+        self.fine("process.Process/Update", {"process": {"pid": pid}, "pty": {"size": {"cols": 100, "rows": 30}}})
+        self.fine("process.Process/Update", {"process": {"pid": pid}})
+        self.assertEqual(self.unary("process.Process/CloseStdin", {"process": {"pid": pid}})[1]["code"], "unknown")
+        self.assertEqual(self.unary("process.Process/SendInput", {"process": {"pid": pid}, "input": {"stdin": "YQ=="}})[0], 500)
+        self.fine("process.Process/SendInput", {"process": {"pid": pid}, "input": {"pty": b64(b"hey\n")}})
+        r = s.result()
+        self.assertIn(b"30 100", r["pty"])
+        self.assertIn(b"got hey", r["pty"])
+        self.assertEqual(r["end"]["status"], "exit status 0")
+
+    def test_streamed_input_is_written_as_it_arrives(self):
+        s = self.start("while read x; do echo got $x; done")
+        pid = s.pid()
+        c = http.client.HTTPConnection("127.0.0.1", self.daemon.port, timeout=60)
+        c.putrequest("POST", "/process.Process/StreamInput")
+        for name, value in {"X-Access-Token": TOKEN, "Content-Type": "application/connect+json", "Transfer-Encoding": "chunked"}.items():
+            c.putheader(name, value)
+        c.endheaders()
+
+        def chunk(data):
+            c.send(b"%x\r\n%s\r\n" % (len(data), data))
+        message = envelope(json.dumps({"start": {"process": {"pid": pid}}}).encode())
+        chunk(message[:3])
+        chunk(message[3:])
+        for i in range(3):
+            chunk(envelope(json.dumps({"data": {"input": {"stdin": b64(b"%d\n" % i)}}}).encode()) + envelope(b'{"keepalive":{}}'))
+            self.assertEqual(s.read_until(b"\n"), b"got %d\n" % i)
+        c.send(b"0\r\n\r\n")
+        answer = c.getresponse()
+        self.assertEqual(answer.read(), envelope(b"{}") + envelope(b"{}", 2))
+        self.fine("process.Process/CloseStdin", {"process": {"pid": pid}})
+        self.assertEqual(s.result()["end"]["status"], "exit status 0")
+
+    def test_streamed_input_fails_at_once(self):
+        for messages, code in (([{"start": {"process": {"pid": 4000000}}}], "not_found"),
+                               ([{"data": {"input": {"stdin": "YQ=="}}}], "invalid_argument"), ([{}], "unimplemented")):
+            body = b"".join(envelope(json.dumps(m).encode()) for m in messages)
+            status, answer, _ = self.ask("POST", "/process.Process/StreamInput", body, Content_Type="application/connect+json")
+            self.assertEqual(status, 200)
+            self.assertEqual(json.loads(answer[5:])["error"]["code"], code)
+
+    def test_many_at_once_get_their_own_output(self):
+        streams = [self.start(f"echo {i}; sleep 0.1; echo {i}") for i in range(40)]
+        for i, s in enumerate(streams):
+            self.assertEqual(s.result()["stdout"], b"%d\n%d\n" % (i, i))
+
+
+class Files(Case):
+    def put(self, path, data, query="", **headers):
+        headers.setdefault("Content_Type", "application/octet-stream")
+        return self.ask("POST", "/files?path=" + urllib.parse.quote(path) + query, data, **headers)
+
+    def get(self, path, query="", **headers):
+        return self.ask("GET", "/files?path=" + urllib.parse.quote(path) + query, None, **headers)
+
+    def test_what_is_written_is_read_again(self):
+        for size in (0, 1, 1023, 65535, 65536, 65537, 3000000):
+            data = os.urandom(size)
+            path = f"{self.dir}/a/b c/{size}.bin"
+            status, body, _ = self.put(path, data)
+            self.assertEqual((status, json.loads(body)), (200, [{"path": path, "name": f"{size}.bin", "type": "file"}]))
+            status, body, headers = self.get(path)
+            self.assertEqual((status, headers["Content-Length"]), (200, str(size)))
+            self.assertTrue(body == data)
+
+    def test_the_user_owns_what_is_made(self):
+        path = self.dir + "/owned/deep/file"
+        self.assertEqual(self.put(path, b"x", "&username=daemon")[0], 200)
+        for p in (path, os.path.dirname(path)):
+            self.assertEqual((os.stat(p).st_uid, os.stat(p).st_gid), (1, 1))
+        self.assertEqual(os.stat(path).st_mode & 0o777, 0o644)
+        self.assertEqual(os.stat(self.dir).st_uid, 0)
+        self.assertEqual(self.put(path, b"x", "&username=no-such-user")[0], 401)
+
+    def test_overwriting_truncates_keeps_the_mode_and_follows_links(self):
+        path = self.dir + "/over"
+        with open(path, "w") as f:
+            f.write("long content")
+        os.chmod(path, 0o600)
+        os.symlink("over", self.dir + "/link")
+        self.assertEqual(self.put(self.dir + "/link", b"short")[0], 200)
+        with open(path) as f:
+            self.assertEqual(f.read(), "short")
+        self.assertEqual(os.stat(path).st_mode & 0o777, 0o600)
+        self.assertTrue(os.path.islink(self.dir + "/link"))
+
+    def multipart(self, parts, boundary="xYz"):
+        body = b""
+        for name, filename, data in parts:
+            body += f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"'.encode()
+            body += f'; filename="{filename}"'.encode() if filename is not None else b""
+            body += b"\r\nContent-Type: application/octet-stream\r\n\r\n" + data + b"\r\n"
+        return body + f"--{boundary}--\r\n".encode()
+
+    def test_several_files_come_in_one_upload(self):
+        data = [os.urandom(200000) + b"\r\n--xY", b"", b"\r\n"]
+        body = self.multipart([("file", f"{self.dir}/m{i}", d) for i, d in enumerate(data)] + [("other", None, b"ignored")])
+        status, answer, _ = self.ask("POST", "/files", body, Content_Type="multipart/form-data; boundary=xYz")
+        self.assertEqual((status, [f["name"] for f in json.loads(answer)]), (200, ["m0", "m1", "m2"]))
+        for i, d in enumerate(data):
+            with open(f"{self.dir}/m{i}", "rb") as f:
+                self.assertTrue(f.read() == d)
+
+    def test_bad_uploads_have_their_status(self):
+        form = "multipart/form-data; boundary=xYz"
+        twice = self.multipart([("file", self.dir + "/same", b"1"), ("file", self.dir + "/same", b"2")])
+        self.assertEqual(self.ask("POST", "/files", twice, Content_Type=form)[0], 400)
+        self.assertEqual(self.ask("POST", "/files", b"x", Content_Type="application/octet-stream")[0], 400)
+        self.assertEqual(self.put(self.dir + "/x", b"x", Content_Type="text/plain")[0], 400)
+        self.assertEqual(self.put(self.dir + "/x", b"x", Content_Type="multipart/form-data")[0], 400)
+        self.assertEqual(self.put(self.dir + "/x", b"x", Content_Encoding="br")[0], 400)
+        self.assertEqual(self.put(self.dir, b"x")[0], 400)
+        self.assertEqual(self.put("/etc/passwd/x", b"x")[0], 400)
+        self.assertEqual(self.put(self.dir + "/" + "n" * 300, b"x")[0], 400)
+        self.assertEqual(self.put("/" + "n/" * 3000, b"x")[0], 400)
+        self.assertEqual(self.put("~other/x", b"x")[0], 400)
+        self.assertEqual(self.ask("POST", "/files?path=%2Ftmp%2Fa%00b", b"x", Content_Type="application/octet-stream")[0], 400)
+        self.assertEqual(self.put("/dev/full", b"x")[0], 400)
+
+    def test_a_cut_multipart_leaves_no_new_file(self):
+        whole = self.multipart([("file", self.dir + "/cut", b"x" * 100000)])
+        status = self.ask("POST", "/files", whole[:-20], Content_Type="multipart/form-data; boundary=xYz")[0]
+        self.assertEqual(status, 400)
+        self.assertFalse(os.path.exists(self.dir + "/cut"))
+
+    def test_a_client_that_vanishes_leaves_no_new_file(self):
+        path = self.dir + "/vanished"
+        c = socket.create_connection(("127.0.0.1", self.daemon.port))
+        c.sendall(f"POST /files?path={path} HTTP/1.1\r\nHost: x\r\nX-Access-Token: {TOKEN}\r\nContent-Type: "
+                  "application/octet-stream\r\nContent-Length: 1000000\r\n\r\n".encode() + b"x" * 200000)
+        for _ in range(600):
+            if os.path.exists(path):
+                break
+            time.sleep(0.01)
+        self.assertTrue(os.path.exists(path))
+        c.close()
+        for _ in range(600):
+            if not os.path.exists(path):
+                break
+            time.sleep(0.01)
+        self.assertFalse(os.path.exists(path))
+
+    def test_gzip_is_undone_on_the_way_in(self):
+        data = os.urandom(300000) + b"z" * 3000000
+        self.assertEqual(self.put(self.dir + "/gz", gzip.compress(data), Content_Encoding="gzip")[0], 200)
+        self.assertTrue(self.get(self.dir + "/gz")[1] == data)
+        form = self.multipart([("file", self.dir + "/gz2", data)])
+        self.assertEqual(self.ask("POST", "/files", gzip.compress(form), Content_Type="multipart/form-data; boundary=xYz",
+                                  Content_Encoding="gzip")[0], 200)
+        self.assertTrue(self.get(self.dir + "/gz2")[1] == data)
+        self.assertEqual(self.put(self.dir + "/gz3", gzip.compress(data)[:-9], Content_Encoding="gzip")[0], 400)
+        self.assertEqual(self.put(self.dir + "/gz3", b"not gzip", Content_Encoding="gzip")[0], 400)
+        self.assertFalse(os.path.exists(self.dir + "/gz3"))
+        self.assertEqual(self.put(self.dir + "/gz4", gzip.compress(b""), Content_Encoding="gzip")[0], 200)
+        self.assertEqual(os.path.getsize(self.dir + "/gz4"), 0)
+
+    def test_downloads_are_plain_unless_that_is_refused(self):
+        data = b"text " * 100000
+        self.put(self.dir + "/t.txt", data)
+        status, body, headers = self.get(self.dir + "/t.txt", Accept_Encoding="gzip, deflate")
+        self.assertTrue(status == 200 and body == data and headers["Content-Encoding"] is None)
+        status, body, headers = self.get(self.dir + "/t.txt", Accept_Encoding="gzip, identity;q=0")
+        self.assertTrue(headers["Content-Encoding"] == "gzip" and gzip.decompress(body) == data)
+        self.assertEqual(self.get(self.dir + "/t.txt", Accept_Encoding="br, *;q=0")[0], 406)
+
+    def test_ranges_and_dates(self):
+        self.put(self.dir + "/r", b"0123456789")
+        status, body, headers = self.get(self.dir + "/r", Range="bytes=2-4")
+        self.assertEqual((status, body, headers["Content-Range"]), (206, b"234", "bytes 2-4/10"))
+        self.assertEqual(self.get(self.dir + "/r", Range="bytes=10-")[0], 416)
+        self.put(self.dir + "/big", os.urandom(200000))
+        with open(self.dir + "/big", "rb") as f:
+            self.assertTrue(self.get(self.dir + "/big", Range="bytes=100-150099")[1] == f.read()[100:150100])
+        modified = self.get(self.dir + "/r")[2]["Last-Modified"]
+        self.assertEqual(self.get(self.dir + "/r", If_Modified_Since=modified)[0], 304)
+
+    def test_files_without_a_size_are_read_to_their_end(self):
+        status, body, _ = self.get("/proc/self/status")
+        self.assertEqual(status, 200)
+        self.assertIn(b"guestd", body)
+
+    def test_what_is_no_file_is_refused_without_waiting(self):
+        os.mkfifo(self.dir + "/fifo")
+        self.assertEqual(self.get(self.dir + "/fifo")[0], 500)
+        self.assertEqual(self.put(self.dir + "/fifo", b"x")[0], 400)
+        self.assertEqual(self.get(self.dir)[0], 400)
+        status, body, _ = self.get(self.dir + "/none")
+        self.assertEqual((status, json.loads(body)["message"]), (404, f"path '{self.dir}/none' does not exist"))
+
+    def test_metadata_is_kept_and_replaced(self):
+        path = self.dir + "/meta"
+        status, body, _ = self.put(path, b"x", X_Metadata_Foo="bar", X_Metadata_b="c d")
+        self.assertEqual(json.loads(body)[0]["metadata"], {"foo": "bar", "b": "c d"})
+        try:
+            os.getxattr(path, "user.e2b.foo")
+        except OSError:
+            self.skipTest("this file system has no user attributes")
+        self.assertEqual(self.fine("filesystem.Filesystem/Stat", {"path": path})["entry"]["metadata"], {"foo": "bar", "b": "c d"})
+        self.put(path, b"x", X_Metadata_Foo="new")
+        self.assertEqual(self.fine("filesystem.Filesystem/Stat", {"path": path})["entry"]["metadata"], {"foo": "new"})
+        self.put(path, b"x")
+        self.assertNotIn("metadata", self.fine("filesystem.Filesystem/Stat", {"path": path})["entry"])
+        self.assertEqual(self.put(path, b"x", **{"X-Metadata-" + "k" * 247: "v"})[0], 400)
+        self.assertEqual(self.put(path, b"x", X_Metadata_a="v" * 4096)[0], 400)
+
+    def test_signed_links_open_what_they_name_and_nothing_else(self):
+        path = self.dir + "/signed"
+        self.put(path, b"secret")
+
+        def sign(operation, expiration=None, file=path, user=""):
+            raw = f"{file}:{operation}:{user}:{TOKEN}" + (f":{expiration}" if expiration is not None else "")
+            return "v1_" + base64.b64encode(hashlib.sha256(raw.encode()).digest()).decode().rstrip("=")
+
+        def fetch(signature, expiration=None, method="GET", **more):
+            query = {"path": path, "signature": signature, **more}
+            if expiration is not None:
+                query["signature_expiration"] = expiration
+            return self.bare(method, "/files?" + urllib.parse.urlencode(query), b"new" if method == "POST" else None,
+                             {"Content-Type": "application/octet-stream"})
+        later, earlier = int(time.time()) + 1000, int(time.time()) - 1000
+        self.assertEqual(fetch(sign("read"))[1], b"secret")
+        self.assertEqual(fetch(sign("read", later), later)[1], b"secret")
+        self.assertEqual(json.loads(fetch(sign("read", earlier), earlier)[1]), {"code": 401, "message": "signature is already expired"})
+        self.assertEqual(json.loads(fetch(sign("read", later), later + 1)[1]), {"code": 401, "message": "invalid signature"})
+        self.assertEqual(fetch(sign("read"), method="POST")[0], 401)
+        self.assertEqual(fetch(sign("read"), username="root")[0], 401)
+        self.assertEqual(fetch(sign("write"), method="POST")[0], 200)
+        self.assertEqual(fetch(sign("read"), "soon")[0], 400)
+        self.assertEqual(self.bare("GET", "/files?path=" + path)[0], 401)
+        self.assertEqual(self.bare("GET", "/files?path=" + path, None, {"X-Access-Token": "wrong"})[0], 401)
+
+
+class Filesystem(Case):
+    def rpc(self, method, **request):
+        return self.unary("filesystem.Filesystem/" + method, request)
+
+    def test_stat_describes_files_directories_and_links(self):
+        d = self.dir + "/stat"
+        os.makedirs(d + "/sub")
+        with open(d + "/f", "w") as f:
+            f.write("12345")
+        os.chmod(d + "/f", 0o640)
+        os.symlink("f", d + "/l")
+        os.symlink("nowhere", d + "/broken")
+        e = self.rpc("Stat", path=d + "/f")[1]["entry"]
+        self.assertEqual((e["name"], e["type"], e["size"], e["mode"], e["permissions"], e["owner"], e["group"]),
+                         ("f", "FILE_TYPE_FILE", "5", 0o640, "-rw-r-----", "root", "root"))
+        self.assertRegex(e["modifiedTime"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z$")
+        e = self.rpc("Stat", path=d + "/l")[1]["entry"]
+        self.assertEqual((e["type"], e["symlinkTarget"], e["permissions"], e["mode"]),
+                         ("FILE_TYPE_FILE", os.path.realpath(d) + "/f", "Lrwxrwxrwx", 0o640))
+        e = self.rpc("Stat", path=d + "/broken")[1]["entry"]
+        self.assertEqual((e.get("type"), e["symlinkTarget"]), (None, d + "/broken"))
+        self.assertEqual(self.rpc("Stat", path=d + "/none")[1]["code"], "not_found")
+        self.assertEqual(self.rpc("Stat", path=d + "/f/x")[0], 500)
+        self.assertEqual(self.rpc("Stat", path=1)[0], 400)
+
+    def test_old_python_clients_get_three_fields(self):
+        status, body, headers = self.ask("POST", "/filesystem.Filesystem/Stat", json.dumps({"path": "/tmp"}),
+                                         Content_Type="application/json", User_Agent="connect-python")
+        self.assertEqual(set(json.loads(body)["entry"]), {"name", "type", "path"})
+        self.assertEqual(headers["X-E2B-Legacy-SDK"], "true")
+
+    def test_listing_is_sorted_depth_first_and_does_not_enter_links(self):
+        d = self.dir + "/list"
+        for name in ("b/y/deep", "b/x", "a-dir"):
+            os.makedirs(f"{d}/{name}")
+        for name in ("a", "Z", "b/file", b"bad\xff"):
+            open(os.path.join(os.fsencode(d), os.fsencode(name)), "w").close()
+        os.symlink("b", d + "/c-link")
+        os.symlink(d, self.dir + "/to-list")
+
+        def names(path, depth=None):
+            status, body = self.rpc("ListDir", path=path, **({"depth": depth} if depth is not None else {}))
+            self.assertEqual(status, 200, body)
+            return [e["path"][len(path) + 1:] for e in body.get("entries", [])]
+        self.assertEqual(names(d), ["Z", "a", "a-dir", "b", "bad\ufffd", "c-link"])
+        self.assertEqual(names(d, 0), names(d, 1))
+        self.assertEqual(names(d, 2), ["Z", "a", "a-dir", "b", "b/file", "b/x", "b/y", "bad\ufffd", "c-link"])
+        self.assertEqual(names(d, 9)[7:9], ["b/y/deep", "bad\ufffd"])
+        self.assertEqual(names(self.dir + "/to-list", 1), names(d))
+        self.assertEqual(self.rpc("ListDir", path=d + "/none")[1]["code"], "not_found")
+        self.assertEqual(self.rpc("ListDir", path=d + "/a")[1]["code"], "invalid_argument")
+        os.symlink("loop", d + "/loop")
+        self.assertEqual(self.rpc("ListDir", path=d + "/loop")[1]["code"], "failed_precondition")
+
+    def test_directories_are_made_with_parents_once(self):
+        d = self.dir + "/made/x/y"
+        self.assertEqual(self.rpc("MakeDir", path=d)[1]["entry"]["type"], "FILE_TYPE_DIRECTORY")
+        self.assertEqual(self.rpc("MakeDir", path=d), (409, {"code": "already_exists", "message": "directory already exists: " + d}))
+        self.assertEqual(self.rpc("MakeDir", path="/etc/passwd")[1]["code"], "invalid_argument")
+        self.assertEqual(self.rpc("MakeDir", path="/etc/passwd/x")[1]["code"], "invalid_argument")
+
+    def test_moving_makes_parents_and_replaces_files(self):
+        d = self.dir + "/move"
+        os.makedirs(d)
+        for name in ("a", "b"):
+            with open(f"{d}/{name}", "w") as f:
+                f.write(name)
+        self.assertEqual(self.rpc("Move", source=d + "/a", destination=d + "/new/b")[1]["entry"]["path"], d + "/new/b")
+        self.assertEqual(self.rpc("Move", source=d + "/b", destination=d + "/new/b")[0], 200)
+        self.assertEqual(self.rpc("Move", source=d + "/a", destination=d + "/c")[1]["code"], "not_found")
+        self.assertEqual(self.rpc("Move", source=d + "/new", destination=d + "/new/sub")[0], 500)
+
+    def test_removing_takes_all_below_and_follows_no_link(self):
+        d = self.dir + "/remove"
+        os.makedirs(d + "/many")
+        os.makedirs(self.dir + "/kept")
+        open(self.dir + "/kept/file", "w").close()
+        os.symlink(self.dir + "/kept", d + "/link")
+        for i in range(300):
+            open(f"{d}/many/{i}", "w").close()
+        fd = os.open(d, os.O_RDONLY)
+        for _ in range(200):  # deeper than is held open at once
+            os.mkdir("d", dir_fd=fd)
+            below = os.open("d", os.O_RDONLY, dir_fd=fd)
+            os.close(fd)
+            fd = below
+        os.close(fd)
+        self.assertEqual(self.rpc("Remove", path=d), (200, {}))
+        self.assertFalse(os.path.exists(d))
+        self.assertTrue(os.path.exists(self.dir + "/kept/file"))
+        self.assertEqual(self.rpc("Remove", path=d), (200, {}))
+        os.symlink(self.dir + "/kept", d)
+        self.assertEqual(self.rpc("Remove", path=d), (200, {}))
+        self.assertTrue(os.path.exists(self.dir + "/kept/file"))
+
+    def test_paths_that_no_call_would_take_are_refused(self):
+        for path in ("/" + "x" * 300, "/" + "x/" * 4000, "~other"):
+            for method in ("Stat", "MakeDir", "ListDir"):
+                status, body = self.rpc(method, path=path)
+                self.assertEqual((status, body["code"]), (400, "invalid_argument"), path[:20])
+        status, body, _ = self.ask("POST", "/filesystem.Filesystem/Stat", b'{"path":"/a\\u0000b"}', Content_Type="application/json")
+        self.assertEqual(status, 400)
+
+
+class Watching(Case):
+    def watcher(self, path, **more):
+        return self.fine("filesystem.Filesystem/CreateWatcher", {"path": path, **more})["watcherId"]
+
+    def events(self, watcher):
+        found = self.fine("filesystem.Filesystem/GetWatcherEvents", {"watcherId": watcher}).get("events", [])
+        return [(e["type"].replace("EVENT_TYPE_", ""), e["name"]) for e in found]
+
+    def put(self, path, data=b"x"):
+        status, body, _ = self.ask("POST", "/files?path=" + path, data, Content_Type="application/octet-stream")
+        self.assertEqual(status, 200, body)
+
+    def test_an_upload_is_three_events_and_seen_at_once(self):
+        d = self.dir + "/w1"
+        os.mkdir(d)
+        w = self.watcher(d)
+        self.assertRegex(w, "^w[a-z0-9]{20}$")
+        self.put(d + "/file", b"x" * 100000)
+        self.assertEqual(self.events(w), [("CREATE", "file"), ("CHMOD", "file"), ("WRITE", "file")])
+        self.assertEqual(self.events(w), [])
+        os.rename(d + "/file", d + "/moved")
+        os.unlink(d + "/moved")
+        self.assertEqual(self.events(w), [("RENAME", "file"), ("CREATE", "moved"), ("REMOVE", "moved")])
+        self.fine("filesystem.Filesystem/RemoveWatcher", {"watcher_id": w})
+        self.assertEqual(self.unary("filesystem.Filesystem/GetWatcherEvents", {"watcherId": w})[1]["code"], "not_found")
+
+    def test_a_new_directory_is_watched_by_the_time_it_is_written_to(self):
+        d = self.dir + "/w2"
+        os.mkdir(d)
+        w = self.watcher(d, recursive=True)
+        self.fine("filesystem.Filesystem/MakeDir", {"path": d + "/n/m"})
+        self.put(d + "/n/m/file")
+        events = self.events(w)
+        for want in (("CREATE", "n"), ("CREATE", "n/m"), ("CREATE", "n/m/file"), ("WRITE", "n/m/file")):
+            self.assertEqual(events.count(want), 1, events)
+        os.rename(d + "/n", d + "/k")
+        self.events(w)
+        self.put(d + "/k/m/file")
+        self.assertIn(("WRITE", "k/m/file"), self.events(w))
+
+    def test_what_is_not_recursive_sees_its_own_level_only(self):
+        d = self.dir + "/w3"
+        os.makedirs(d + "/sub")
+        w = self.watcher(d)
+        self.put(d + "/sub/file")
+        self.assertNotIn("sub/file", [name for _, name in self.events(w)])
+
+    def test_a_stream_starts_and_tells_with_entries(self):
+        d = self.dir + "/w4"
+        os.mkdir(d)
+        s = RawStream(self.daemon.port, "filesystem.Filesystem/WatchDir", {"path": d, "includeEntry": True})
+        self.assertEqual(s.next(), {"start": {}})
+        self.put(d + "/file")
+        first = s.next()["filesystem"]
+        self.assertEqual((first["name"], first["type"], first["entry"]["path"]), ("file", "EVENT_TYPE_CREATE", d + "/file"))
+        s.leave()
+
+    def test_what_cannot_be_watched_is_said(self):
+        for path, code in ((self.dir + "/none", "not_found"), ("/etc/passwd", "invalid_argument")):
+            r = self.stream("filesystem.Filesystem/WatchDir", {"path": path}).result()
+            self.assertEqual(r["error"]["code"], code)
+            self.assertEqual(self.unary("filesystem.Filesystem/CreateWatcher", {"path": path})[1]["code"], code)
+
+
+class RawStream(Stream):
+    def next(self):
+        flags, length = struct.unpack(">BI", self.answer.read(5))
+        return json.loads(self.answer.read(length))
+
+
+if __name__ == "__main__":
+    if os.geteuid() != 0:
+        print("skipped: guestd becomes other users, which needs root")
+        sys.exit(SKIPPED)
+    GUESTD = os.path.abspath(sys.argv.pop(1))
+    unittest.main(warnings="ignore")
