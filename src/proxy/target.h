@@ -4,7 +4,8 @@
  *   by host      "8000-iabc.example.com": port 8000 of sandbox iabc. More parts ("8000-iabc-6532622b.…") are a client id
  *                of old and ignored.
  *   by header    E2b-Sandbox-Id and E2b-Sandbox-Port, on any host that does not read as above, so that one address can
- *                serve every sandbox. The SDKs always send both headers: a host that reads as above wins.
+ *                serve every sandbox. The SDKs always send both headers: a host that reads as above wins. With an API key
+ *                they mean the API after all.
  *
  * Pure: looks at a head, decides, touches nothing.
  */

@@ -53,6 +53,11 @@ static const struct {
     { "localhost", "E2b-Sandbox-Id: iabc\r\nE2b-Sandbox-Port: http\r\n", TARGET_BAD_PORT, 0, "" },
     { "localhost", "E2b-Sandbox-Id: iabc\r\nE2b-Sandbox-Port: -1\r\n", TARGET_BAD_PORT, 0, "" },
     { "localhost", "E2b-Sandbox-Id: iabc\r\nE2b-Sandbox-Port:\r\n", TARGET_BAD_PORT, 0, "" },
+    /* an API call of an SDK that sends them everywhere; a service of the user's may have keys of its own */
+    { "localhost", "E2b-Sandbox-Id: iabc\r\nE2b-Sandbox-Port: 49983\r\nX-API-Key: e2b_0\r\n", TARGET_NONE, 0, "" },
+    { "localhost", "E2b-Sandbox-Id: iabc\r\nE2b-Sandbox-Port: 80\r\nX-API-Key: mine\r\n", TARGET_FOUND, 80, "iabc" },
+    { "49983-iabc.x.y", "E2b-Sandbox-Id: iabc\r\nE2b-Sandbox-Port: 49983\r\nX-API-Key: e\r\n", TARGET_FOUND, 49983,
+      "iabc" },
     /* neither: the API's */
     { "api.example.com", "", TARGET_NONE, 0, "" },
     { "127.0.0.1:7070", "", TARGET_NONE, 0, "" },
