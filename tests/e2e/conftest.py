@@ -1,0 +1,63 @@
+"""One server for all tests of a run, and what they share. Whatever a test leaves behind is ended here."""
+
+import os
+import pathlib
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+from server import TEST_DATA, Server, share_template  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def server():
+    if os.geteuid() != 0:
+        pytest.skip("needs root: a server makes namespaces, mounts and cgroups")
+    share_template(TEST_DATA)
+    running = Server()
+    running.start()
+    running.kill_all()  # what an earlier run was killed over
+    for name in [name for name in os.environ if name.startswith("E2B_")]:
+        del os.environ[name]
+    os.environ.update(running.environment())
+    try:
+        yield running
+    finally:
+        try:
+            running.kill_all()
+        finally:
+            running.stop()
+
+
+@pytest.fixture
+def made(server):
+    """A list: the sandboxes whose ids a test puts there are ended after it. In any case all others are, too."""
+    ids = []
+    yield ids
+    for sandbox_id in ids:
+        server.api("DELETE", f"/sandboxes/{sandbox_id}")
+
+
+@pytest.fixture
+def sandbox(server):
+    """A sandbox by the Python SDK, ended after the test."""
+    from e2b import Sandbox
+
+    box = Sandbox.create(timeout=120)
+    yield box
+    try:
+        box.kill()
+    except Exception as error:  # the test may have ended the server itself
+        print(f"kill {box.sandbox_id}: {error}")
+
+
+@pytest.fixture(scope="module")
+def shared_sandbox(server):
+    """One for tests that only look."""
+    from e2b import Sandbox
+
+    box = Sandbox.create(timeout=600)
+    yield box
+    box.kill()

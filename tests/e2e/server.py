@@ -1,0 +1,223 @@
+"""server.py - a real server for tests, beside whatever else runs on this machine.
+
+It has a data directory of its own, so that it cannot touch the sandboxes, keys or sockets of a server somebody uses; only
+the base template is shared, by hard links, because making one takes minutes. The directory stays between runs on
+purpose: sandboxes outlive every role, so those of a run that was killed are found, and ended, by the next.
+
+    CLOISTER_BUILD      where the programs are (default: build-asan, or else build)
+    CLOISTER_DATA       whose base template to share; it is built there if it is missing (default: /var/lib/cloister)
+    CLOISTER_TEST_DATA  the data directory of the tests (default: /var/lib/cloister-test)
+"""
+
+import ctypes
+import http.client
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SHARED_DATA = pathlib.Path(os.environ.get("CLOISTER_DATA", "/var/lib/cloister"))
+TEST_DATA = pathlib.Path(os.environ.get("CLOISTER_TEST_DATA", "/var/lib/cloister-test"))
+ENVD_PORT = 49983
+PR_SET_PDEATHSIG = 1
+
+
+def build_dir():
+    named = os.environ.get("CLOISTER_BUILD")
+    for path in [ROOT / named] if named else [ROOT / "build-asan", ROOT / "build"]:
+        if (path / "src" / "daemon" / "cloister").exists():
+            # Again each time: after a new link the short names still lead to the old programs.
+            subprocess.run([str(ROOT / "scripts" / "link-programs.sh"), str(path)], check=True)
+        if (path / "cloister").exists():
+            return path
+    raise RuntimeError("there is no build to test: run `make` first, or name one in CLOISTER_BUILD")
+
+
+def cloister(*arguments, data=None, **options):
+    command = [str(build_dir() / "cloister"), *arguments]
+    if data:
+        command += ["--data", str(data)]
+    return subprocess.run(command, check=True, **options)
+
+
+def share_template(data):
+    """The base template in `data`, linked from the shared directory, where it is made first if need be."""
+    templates = SHARED_DATA / "templates"
+    if not any("name base\n" in path.read_text() for path in templates.glob("*")):
+        cloister("template", "build", "base", data=SHARED_DATA)
+    for name in ("layers", "templates"):
+        (data / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    # A link is only good within one file system.
+    link = ["--link"] if os.stat(SHARED_DATA / "layers").st_dev == os.stat(data / "layers").st_dev else []
+    for layer in (SHARED_DATA / "layers").iterdir():
+        if not (data / "layers" / layer.name).exists():
+            # Under another name first: a run that is killed half-way must not leave half a layer.
+            half = data / "layers" / f"{layer.name}.half"
+            shutil.rmtree(half, ignore_errors=True)
+            subprocess.run(["cp", "--archive", *link, str(layer), str(half)], check=True)
+            half.rename(data / "layers" / layer.name)
+    for template in templates.iterdir():
+        shutil.copy(template, data / "templates" / template.name)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def die_with_parent():
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class Answer:
+    def __init__(self, response):
+        self.status = response.status
+        self.headers = {name.lower(): value for name, value in response.getheaders()}
+        self.body = response.read()
+
+    @property
+    def json(self):
+        return json.loads(self.body)
+
+    def __repr__(self):
+        return f"<{self.status} {self.body[:300]!r}>"
+
+
+class Server:
+    def __init__(self, data=TEST_DATA, options=()):
+        self.data = pathlib.Path(data)
+        self.options = list(options)
+        self.port = free_port()
+        self.process = None
+        self.log_path = None
+        self.key = None
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def start(self, seconds=30):
+        self.log_path = self.data / "test-server.log"
+        self.data.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(
+                [str(build_dir() / "cloister"), "serve", "--data", str(self.data), "--listen", f"127.0.0.1:{self.port}",
+                 *self.options],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent)
+        self.wait_until_up(seconds)
+        lines = cloister("env", "--json", data=self.data, stdout=subprocess.PIPE, text=True).stdout
+        self.key = json.loads(lines)["E2B_API_KEY"]
+        return self
+
+    def wait_until_up(self, seconds=30):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the server ended with {self.process.returncode}:\n{self.log_tail()}")
+            try:
+                if self.call("GET", "/health", timeout=2).status < 300:
+                    return
+            except OSError:
+                time.sleep(0.02)
+        raise RuntimeError(f"the server is not up after {seconds} s:\n{self.log_tail()}")
+
+    def log_tail(self, lines=40):
+        text = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    def stop(self, seconds=20):
+        """As an operator does. Sandboxes that are still there keep running."""
+        if self.process is None:
+            return
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.process = None
+
+    def environment(self):
+        """What an unmodified SDK needs, and nothing else of E2B's."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("E2B_")}
+        return {**clean, "E2B_API_URL": self.url, "E2B_SANDBOX_URL": self.url, "E2B_API_KEY": self.key}
+
+    # ---- the API, by hand ----
+
+    def call(self, method, path, body=None, headers=None, timeout=60, host=None):
+        """One request on a connection of its own; no key unless `headers` has one."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            if isinstance(body, (dict, list)):
+                body = json.dumps(body).encode()
+            headers = dict(headers or {})
+            if host:
+                headers["Host"] = host
+            connection.request(method, path, body, headers)
+            return Answer(connection.getresponse())
+        finally:
+            connection.close()
+
+    def api(self, method, path, body=None, headers=None, **options):
+        return self.call(method, path, body, {"X-API-Key": self.key, **(headers or {})}, **options)
+
+    def create(self, **fields):
+        answer = self.api("POST", "/v2/sandboxes", {"templateID": "base", "timeout": 120, **fields})
+        assert answer.status == 201, answer
+        return answer.json
+
+    def edge(self, method, sandbox, path, body=None, port=ENVD_PORT, headers=None, **options):
+        routing = {"E2b-Sandbox-Id": sandbox["sandboxID"], "E2b-Sandbox-Port": str(port)}
+        if port == ENVD_PORT and sandbox.get("envdAccessToken"):
+            routing["X-Access-Token"] = sandbox["envdAccessToken"]
+        return self.call(method, path, body, {**routing, **(headers or {})}, **options)
+
+    def running(self):
+        answer = self.api("GET", "/v2/sandboxes?state=running,paused")
+        assert answer.status == 200, answer
+        return [row["sandboxID"] for row in answer.json]
+
+    def kill_all(self):
+        for sandbox_id in self.running():
+            self.api("DELETE", f"/sandboxes/{sandbox_id}")
+
+    # ---- its processes ----
+
+    def front_pid(self):
+        """Whoever holds the listening socket."""
+        inode = None
+        for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[1] == f"0100007F:{self.port:04X}" and fields[3] == "0A":
+                inode = fields[9]
+        holders = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and holds_socket(int(pid), inode)]
+        others = [pid for pid in holders if pid != self.pid]
+        return (others or holders or [None])[0]
+
+
+def holds_socket(pid, inode):
+    try:
+        return any(os.readlink(f"/proc/{pid}/fd/{fd}") == f"socket:[{inode}]" for fd in os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return False  # it has just ended
+
+
+def wait_for(what, seconds=10, pause=0.05):
+    """What `what` returns, as soon as it is true."""
+    end = time.monotonic() + seconds
+    while True:
+        result = what()
+        if result or time.monotonic() > end:
+            return result
+        time.sleep(pause)

@@ -1,0 +1,288 @@
+"""Things go wrong: roles are killed, creates fail half-way, disks and ids run out. Nothing may be left or lost."""
+
+import os
+import pathlib
+import signal
+import sqlite3
+import subprocess
+import threading
+import time
+
+import pytest
+from e2b import Sandbox
+from server import Server, share_template, wait_for
+
+
+def traces_of(server, sandbox_id):
+    """Everything on the host that still knows of a sandbox: mounts, cgroups, directories, processes, rows."""
+    found = []
+    for mounts in {"/proc/mounts", f"/proc/{server.pid}/mounts"}:
+        found += [f"mount: {line}" for line in pathlib.Path(mounts).read_text().splitlines() if sandbox_id in line]
+    for directory, names, _ in os.walk("/sys/fs/cgroup"):
+        found += [f"cgroup: {directory}/{name}" for name in names if sandbox_id in name]
+    for directory in ("sandboxes", "tmp"):
+        path = server.data / directory
+        if path.is_dir():
+            found += [f"directory: {entry}" for entry in path.iterdir() if sandbox_id in entry.name]
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if sandbox_id in (entry / "cgroup").read_text():
+                    found.append(f"process: {entry.name} {(entry / 'cmdline').read_bytes()!r}")
+            except OSError:
+                pass  # it has just ended
+    found += [f"row: {row}" for row in rows(server) if sandbox_id in row]
+    return found
+
+
+def rows(server):
+    """Ids in the table of sandboxes."""
+    with sqlite3.connect(f"file:{server.data}/store/cloister.db?mode=ro", uri=True, timeout=10) as database:
+        return [row[0] for row in database.execute("select id from sandboxes")]
+
+
+def inventory(server):
+    """How much of everything there is, to compare before and after."""
+    mounts = pathlib.Path(f"/proc/{server.pid}/mounts").read_text().count("\n")
+    groups = sorted(f"{directory}/{name}" for directory, names, _ in os.walk("/sys/fs/cgroup") for name in names
+                    if "cloister" in directory or "cloister" in name)
+    directories = sorted(str(entry) for part in ("sandboxes", "tmp") if (server.data / part).is_dir()
+                         for entry in (server.data / part).iterdir())
+    return {"mounts": mounts, "cgroups": groups, "directories": directories, "rows": sorted(rows(server))}
+
+
+@pytest.fixture
+def own_server(server):
+    """A second server, for tests that break it. That it runs beside the first is a test in itself."""
+    data = server.data.parent / f"{server.data.name}-faults"
+    share_template(data)
+    mine = Server(data)
+    mine.start()
+    mine.kill_all()
+    yield mine
+    try:
+        if mine.process is None or mine.process.poll() is not None:
+            mine.start()
+        mine.kill_all()
+    finally:
+        mine.stop()
+
+
+def use(server, box):
+    """Sandboxes made with one server's API, reached with the SDK."""
+    return Sandbox.connect(box["sandboxID"], api_key=server.key, api_url=server.url, sandbox_url=server.url)
+
+
+def come_back(server, seconds=20):
+    """After a kill: the roles that are left restart the one that died, or all of them end and the operator starts again."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if server.process.poll() is not None:
+            server.start()
+            return
+        try:
+            if server.call("GET", "/health", timeout=2).status < 300:
+                return
+        except OSError:
+            pass
+        time.sleep(0.05)
+    raise AssertionError(f"the server did not come back:\n{server.log_tail()}")
+
+
+# ---- creates that fail ----
+
+
+def test_a_create_that_fails_leaves_nothing(own_server):
+    """The template's layers are hidden for a moment, so that a start breaks half-way."""
+    before = inventory(own_server)
+    layers = list((own_server.data / "layers").iterdir())
+    for layer in layers:
+        layer.rename(layer.with_name(f"hidden-{layer.name}"))
+    try:
+        for _ in range(3):
+            answer = own_server.api("POST", "/v2/sandboxes", {"templateID": "base", "timeout": 60})
+            assert answer.status >= 500 and answer.json["code"] == answer.status, answer
+            assert answer.headers.get("should-retry", "false") == "false"
+    finally:
+        for layer in layers:
+            layer.with_name(f"hidden-{layer.name}").rename(layer)
+    assert wait_for(lambda: inventory(own_server) == before, 5), inventory(own_server)
+    box = own_server.create()
+    assert own_server.edge("GET", box, "/health").status < 300
+
+
+def test_a_guestd_that_never_answers_is_a_failed_create(own_server, tmp_path):
+    """The daemon put inside is a program that only sleeps."""
+    source, program = tmp_path / "sleep.c", tmp_path / "cloister-guestd"
+    source.write_text("#include <unistd.h>\nint main(void) { for (;;) pause(); }\n")
+    subprocess.run(["cc", "-static", "-o", str(program), str(source)], check=True)
+    program.chmod(0o755)
+    tmp_path.chmod(0o755)
+    own_server.stop()
+    broken = Server(own_server.data, ["--guestd", str(program)])
+    broken.start()
+    try:
+        before = inventory(broken)
+        answer = broken.api("POST", "/v2/sandboxes", {"templateID": "base", "timeout": 60}, timeout=60)
+        assert answer.status >= 500 and answer.json["code"] == answer.status, answer
+        assert wait_for(lambda: inventory(broken) == before, 10), inventory(broken)
+    finally:
+        broken.stop()
+
+
+def test_the_number_of_sandboxes_is_limited(own_server):
+    own_server.stop()
+    small = Server(own_server.data, ["--sandboxes", "2"])
+    small.start()
+    try:
+        boxes = [small.create() for _ in range(2)]
+        answer = small.api("POST", "/v2/sandboxes", {"templateID": "base", "timeout": 60})
+        assert answer.status == 429 and answer.json["code"] == 429, answer
+        assert answer.headers["should-retry"] == "false" and "retry-after" not in answer.headers
+        small.api("DELETE", f"/sandboxes/{boxes[0]['sandboxID']}")
+        assert small.create()
+    finally:
+        small.kill_all()
+        small.stop()
+
+
+# ---- roles that die ----
+
+
+def check_alive(server, box):
+    found = use(server, box)
+    assert found.commands.run("cat note").stdout == "remember"
+    assert box["sandboxID"] in server.running()
+
+
+@pytest.fixture
+def remembered(own_server):
+    box = own_server.create(timeout=300, metadata={"keep": "me"})
+    use(own_server, box).files.write("note", "remember")
+    return box
+
+
+def test_a_killed_front_comes_back_with_its_sandboxes(own_server, remembered):
+    before = own_server.api("GET", f"/sandboxes/{remembered['sandboxID']}").json
+    os.kill(own_server.front_pid(), signal.SIGKILL)
+    come_back(own_server)
+    assert own_server.api("GET", f"/sandboxes/{remembered['sandboxID']}").json == before
+    check_alive(own_server, remembered)
+    assert own_server.create()
+
+
+def test_a_killed_keeper_comes_back_with_its_sandboxes(own_server, remembered):
+    before = own_server.api("GET", f"/sandboxes/{remembered['sandboxID']}").json
+    front = own_server.front_pid()
+    own_server.process.kill()
+    own_server.process.wait()
+    # Front does not outlive keeper: nobody would answer it.
+    assert wait_for(lambda: not pathlib.Path(f"/proc/{front}").exists() or front == own_server.pid, 5)
+    own_server.start()
+    assert own_server.api("GET", f"/sandboxes/{remembered['sandboxID']}").json == before
+    check_alive(own_server, remembered)
+    assert own_server.create()
+
+
+def test_an_orderly_stop_leaves_sandboxes_running(own_server, remembered):
+    own_server.stop()
+    own_server.start()
+    check_alive(own_server, remembered)
+
+
+def test_processes_inside_keep_running_while_the_server_is_down(own_server, remembered):
+    use(own_server, remembered).commands.run("nohup sh -c 'while sleep 0.1; do echo x >> ticks; done' >/dev/null 2>&1 &")
+    own_server.process.kill()
+    own_server.process.wait()
+    time.sleep(1)
+    own_server.start()
+    found = use(own_server, remembered)
+    first = int(found.commands.run("wc -l < ticks").stdout)
+    time.sleep(0.5)
+    assert first > 5 and int(found.commands.run("wc -l < ticks").stdout) > first
+
+
+def test_a_deadline_that_passes_while_the_server_is_down_is_kept(own_server):
+    box = own_server.create(timeout=3)
+    own_server.stop()
+    time.sleep(4)
+    own_server.start()
+    assert wait_for(lambda: box["sandboxID"] not in own_server.running(), 3)
+    assert wait_for(lambda: not traces_of(own_server, box["sandboxID"]), 10), traces_of(own_server, box["sandboxID"])
+
+
+@pytest.mark.parametrize("victim", ["front", "keeper"])
+@pytest.mark.parametrize("delay_ms", [0, 5, 20, 60, 150])
+def test_a_kill_in_the_middle_of_creates_orphans_nothing(own_server, victim, delay_ms):
+    def create():
+        try:
+            own_server.api("POST", "/v2/sandboxes", {"templateID": "base", "timeout": 60}, timeout=10)
+        except Exception:
+            pass  # that is what we are here for
+
+    threads = [threading.Thread(target=create) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(delay_ms / 1000)
+    os.kill(own_server.front_pid() or own_server.pid if victim == "front" else own_server.pid, signal.SIGKILL)
+    for thread in threads:
+        thread.join()
+    time.sleep(0.2)
+    come_back(own_server)
+    known = set(own_server.running())
+    assert wait_for(lambda: set(rows(own_server)) == set(own_server.running()), 10), (rows(own_server), own_server.running())
+    for sandbox_id in known:
+        box = own_server.api("GET", f"/sandboxes/{sandbox_id}").json
+        assert own_server.edge("GET", box, "/health").status < 300
+    own_server.kill_all()
+    assert wait_for(lambda: not inventory(own_server)["directories"] and not inventory(own_server)["rows"], 10), inventory(own_server)
+    groups = [group for group in inventory(own_server)["cgroups"] if any(sandbox_id in group for sandbox_id in known)]
+    assert groups == []
+
+
+def test_a_kill_in_the_middle_of_kills_orphans_nothing(own_server):
+    boxes = [own_server.create() for _ in range(4)]
+
+    def kill(box):
+        try:
+            own_server.api("DELETE", f"/sandboxes/{box['sandboxID']}", timeout=10)
+        except Exception:
+            pass
+
+    threads = [threading.Thread(target=kill, args=(box,)) for box in boxes]
+    for thread in threads:
+        thread.start()
+    own_server.process.kill()
+    own_server.process.wait()
+    for thread in threads:
+        thread.join()
+    own_server.start()
+    for box in boxes:
+        if box["sandboxID"] in own_server.running():
+            assert own_server.edge("GET", box, "/health").status < 300
+        else:
+            assert wait_for(lambda: not traces_of(own_server, box["sandboxID"]), 10), traces_of(own_server, box["sandboxID"])
+
+
+# ---- neighbours ----
+
+
+def test_two_servers_on_one_machine_leave_each_other_alone(server, own_server, made):
+    mine = server.create()
+    made.append(mine["sandboxID"])
+    theirs = own_server.create()
+    own_server.stop()
+    own_server.start()
+    assert server.edge("GET", mine, "/health").status < 300
+    assert own_server.edge("GET", theirs, "/health").status < 300
+    assert theirs["sandboxID"] not in server.running() and mine["sandboxID"] not in own_server.running()
+
+
+def test_a_second_server_on_the_same_data_is_refused(server):
+    second = Server(server.data)
+    with pytest.raises(RuntimeError) as caught:
+        second.start(10)
+    second.stop()
+    assert "ended with" in str(caught.value)
+
+

@@ -1,0 +1,248 @@
+"""What a program inside a sandbox sees, may do, and cannot take."""
+
+import pathlib
+import re
+import subprocess
+import time
+
+import pytest
+from e2b import CommandExitException, Sandbox
+from server import Server, share_template
+
+
+def run(box, command, **options):
+    try:
+        return box.commands.run(command, **options)
+    except CommandExitException as failed:
+        return failed
+
+
+def out(box, command, **options):
+    result = run(box, command, **options)
+    assert result.exit_code == 0, result
+    return result.stdout.strip()
+
+
+# ---- what one is ----
+
+
+def test_sudo_works_without_a_password(shared_sandbox):
+    assert out(shared_sandbox, "sudo id -u") == "0"
+    assert out(shared_sandbox, "sudo -n true; echo $?") == "0"
+
+
+def test_user_cannot_read_what_is_roots(shared_sandbox):
+    result = run(shared_sandbox, "cat /etc/shadow")
+    assert result.exit_code != 0 and "denied" in result.stderr
+    assert out(shared_sandbox, "sudo cat /etc/shadow | head -c 5") == "root:"
+
+
+def test_no_id_inside_is_the_hosts_root(shared_sandbox):
+    for name in ("uid_map", "gid_map"):
+        lines = [line.split() for line in out(shared_sandbox, f"cat /proc/self/{name}").splitlines()]
+        assert lines, name
+        for _, outside, count in lines:
+            assert int(outside) > 0 and int(outside) + int(count) < 2**32
+
+
+def test_two_sandboxes_share_no_id(shared_sandbox, sandbox):
+    ranges = []
+    for box in (shared_sandbox, sandbox):
+        for line in out(box, "cat /proc/self/uid_map").splitlines():
+            _, outside, count = map(int, line.split())
+            ranges.append(range(outside, outside + count))
+    first, second = ranges[0], ranges[-1]
+    assert first.stop <= second.start or second.stop <= first.start, ranges
+
+
+def test_processes_on_the_host_run_with_high_ids(shared_sandbox):
+    shared_sandbox.commands.run("sleep 98765", background=True, user="root", timeout=60)
+    time.sleep(0.3)
+    found = subprocess.run(["pgrep", "-f", "^sleep 98765"], stdout=subprocess.PIPE, text=True, check=False).stdout.split()
+    assert found
+    for pid in found:
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        assert all(int(uid) > 65535 for uid in re.search(r"^Uid:\s+(.*)$", status, re.M)[1].split()), status
+
+
+# ---- what one sees ----
+
+
+def test_only_its_own_processes_are_seen(shared_sandbox):
+    listed = out(shared_sandbox, "ps -e -o pid=,comm=").splitlines()
+    assert len(listed) < 20, listed
+    assert out(shared_sandbox, "cat /proc/1/comm") != "systemd"
+    assert int(out(shared_sandbox, "ls -d /proc/[0-9]* | wc -l")) < 20
+
+
+def test_the_only_interface_is_loopback(shared_sandbox):
+    assert out(shared_sandbox, "ls /sys/class/net 2>/dev/null || tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '") == "lo"
+    assert out(shared_sandbox, "ip -o link | wc -l") == "1"
+    assert "127.0.0.1/8" in out(shared_sandbox, "ip -o addr show lo")
+    assert out(shared_sandbox, "ip route | wc -l") == "0"
+
+
+def test_nothing_outside_is_reached(shared_sandbox, server):
+    for address in ("1.1.1.1/53", f"127.0.0.1/{server.port}"):
+        assert run(shared_sandbox, f"timeout 3 bash -c '</dev/tcp/{address}'").exit_code != 0, address
+
+
+def test_mounts_are_its_own_and_name_nothing_of_the_host(shared_sandbox, server):
+    mounts = out(shared_sandbox, "cat /proc/self/mountinfo")
+    assert len(mounts.splitlines()) < 50
+    for word in ("/var/lib/cloister", str(server.data), "/home/", "/etc/cloister"):
+        assert word not in mounts, word
+    assert str(server.data) not in out(shared_sandbox, "cat /proc/mounts")
+
+
+def test_files_of_the_host_are_not_there(shared_sandbox, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("host only")
+    for path in (str(secret), f"/proc/1/root{secret}", f"/proc/1/cwd{secret}", f"/../../..{secret}"):
+        assert run(shared_sandbox, f"sudo cat {path}").exit_code != 0, path
+
+
+def test_the_host_name_is_not_the_hosts(shared_sandbox):
+    import socket
+
+    assert out(shared_sandbox, "hostname") != socket.gethostname()
+
+
+def test_devices_are_few_and_harmless(shared_sandbox):
+    names = set(out(shared_sandbox, "ls /dev").split())
+    assert {"null", "zero", "full", "random", "urandom", "tty"} <= names
+    assert not names & {"mem", "kmem", "kvm", "sda", "vda", "loop0", "loop-control", "fuse", "net", "mapper", "kmsg", "port"}
+    assert out(shared_sandbox, "echo hello > /dev/null; head -c 3 /dev/zero | od -An -tx1") == "00 00 00"
+
+
+# ---- what root inside may not ----
+
+
+@pytest.mark.parametrize("command", [
+    "mknod /tmp/sda b 8 0", "mount -t proc proc /mnt", "mount -t tmpfs t /mnt", "mount --bind /proc/sys /mnt", "mount -o remount,rw /proc/sys",
+    "umount /proc", "echo 1 > /proc/sys/kernel/sysrq", "echo x > /proc/sysrq-trigger", "echo x > /proc/sys/kernel/core_pattern",
+    "unshare -U true", "unshare -m mount -t tmpfs t /mnt", "unshare -n true", "dmesg", "modprobe loop", "reboot -f", "date -s 2001-01-01",
+    "echo -1000 > /proc/1/oom_score_adj", "head -c 1 /proc/kcore", "grep -v '^0000000000000000' /proc/kallsyms", "ip link add d type dummy",
+    "ip addr add 10.0.0.1/8 dev lo && ip route add default via 10.0.0.2", "chmod 777 /dev/null", "echo 1 > /sys/kernel/uevent_helper",
+    # bpf(2), perf_event_open(2), keyctl(2), io_uring_setup(2)
+    "python3 -c 'import ctypes; exit(0 if ctypes.CDLL(None).syscall(321, 0, 0, 0) >= 0 else 1)'",
+    "python3 -c 'import ctypes; exit(0 if ctypes.CDLL(None).syscall(298, 0, 0, -1, -1, 0) >= 0 else 1)'",
+    "python3 -c 'import ctypes; exit(0 if ctypes.CDLL(None).syscall(250, 0, -3, 1) >= 0 else 1)'",
+    "python3 -c 'import ctypes; exit(0 if ctypes.CDLL(None).syscall(425, 1, ctypes.create_string_buffer(120)) >= 0 else 1)'",
+], ids=lambda text: re.sub(r"[^a-z0-9]+", "-", text.lower())[:40])
+def test_root_inside_cannot(shared_sandbox, command):
+    result = run(shared_sandbox, command, user="root")
+    assert result.exit_code != 0, result
+
+
+def test_capabilities_are_the_few_that_packages_need(shared_sandbox):
+    bounding = int(out(shared_sandbox, "grep CapBnd /proc/self/status", user="root").split()[1], 16)
+    dangerous = {"sys_admin": 21, "sys_module": 16, "sys_rawio": 17, "sys_boot": 22, "sys_time": 25, "net_admin": 12, "sys_resource": 24,
+                 "mac_admin": 33, "mac_override": 32, "syslog": 34, "bpf": 39, "perfmon": 38, "sys_ptrace": 19, "dac_read_search": 2}
+    assert [name for name, bit in dangerous.items() if bounding >> bit & 1] == []
+
+
+def test_seccomp_is_on(shared_sandbox):
+    assert out(shared_sandbox, "grep ^Seccomp: /proc/self/status").split()[1] == "2"
+
+
+def test_signals_do_not_leave(shared_sandbox):
+    before = subprocess.run(["pgrep", "-c", "."], stdout=subprocess.PIPE, text=True, check=False).stdout
+    box = Sandbox.create(timeout=60)
+    try:
+        run(box, "kill -9 -1", user="root")  # everything it can reach, ourselves included
+        time.sleep(0.5)
+        assert shared_sandbox.commands.run("echo alive").stdout == "alive\n"
+        after = subprocess.run(["pgrep", "-c", "."], stdout=subprocess.PIPE, text=True, check=False).stdout
+        assert abs(int(after) - int(before)) < 30
+    finally:
+        box.kill()
+
+
+def test_the_daemon_inside_survives_root(sandbox):
+    run(sandbox, "kill -9 1; kill -STOP 1; pkill -9 guestd", user="root")
+    assert sandbox.commands.run("echo alive").stdout == "alive\n"
+
+
+# ---- limits ----
+
+SMALL = {"--memory": 256, "--cpus": 1, "--pids": 64}
+
+
+@pytest.fixture(scope="module")
+def small_server(server):
+    """A server whose sandboxes are small: what is plenty for one cannot be told from no limit at all."""
+    data = server.data.parent / f"{server.data.name}-small"
+    share_template(data)
+    small = Server(data, [str(word) for option in SMALL.items() for word in option])
+    small.start()
+    small.kill_all()
+    yield small
+    small.kill_all()
+    small.stop()
+
+
+@pytest.fixture
+def small_sandbox(small_server):
+    box = Sandbox.create(timeout=120, api_key=small_server.key, api_url=small_server.url, sandbox_url=small_server.url)
+    yield box
+    box.kill(api_key=small_server.key, api_url=small_server.url)
+
+
+def test_a_sandbox_has_the_size_that_the_operator_set(small_sandbox, small_server):
+    info = small_server.api("GET", f"/sandboxes/{small_sandbox.sandbox_id}").json
+    assert (info["memoryMB"], info["cpuCount"]) == (256, 1)
+
+
+def test_memory_is_limited_and_the_sandbox_still_answers(small_sandbox):
+    assert out(small_sandbox, "python3 -c 'print(len(bytearray(100 << 20)))'") == str(100 << 20)
+    assert run(small_sandbox, "python3 -c 'x = b\"x\" * (400 << 20)'").exit_code != 0
+    assert small_sandbox.commands.run("echo alive").stdout == "alive\n"
+
+
+def test_memory_for_files_in_tmpfs_counts_too(small_sandbox):
+    assert run(small_sandbox, "head -c 400M /dev/zero > /dev/shm/x").exit_code != 0
+    run(small_sandbox, "rm -f /dev/shm/x")
+    assert small_sandbox.commands.run("echo alive").stdout == "alive\n"
+
+
+def test_processes_are_limited_and_the_sandbox_still_answers(small_sandbox):
+    forks = ("import os, time\nn = 0\ntry:\n    while n < 1000:\n        if os.fork() == 0:\n            time.sleep(5)\n            os._exit(0)\n"
+             "        n += 1\nexcept OSError:\n    pass\nprint(n)")
+    small_sandbox.files.write("forks.py", forks)
+    assert 10 < int(out(small_sandbox, "python3 forks.py")) < SMALL["--pids"]
+    assert small_sandbox.is_running() is True
+
+
+def test_a_fork_bomb_hurts_only_itself(small_sandbox, shared_sandbox):
+    bomb = small_sandbox.commands.run("bomb() { bomb | bomb & }; bomb; sleep 20", background=True, timeout=30)
+    time.sleep(2)
+    assert small_sandbox.is_running() is True
+    began = time.monotonic()
+    assert shared_sandbox.commands.run("echo fine").stdout == "fine\n"
+    assert time.monotonic() - began < 5
+    bomb.disconnect()
+
+
+def test_cpu_time_is_limited(small_sandbox):
+    spin = "import os, time\nend = time.time() + 4\nwhile time.time() < end:\n    pass\nprint(sum(os.times()[:2]))"
+    small_sandbox.files.write("spin.py", spin)
+    used = [float(line) for line in out(small_sandbox, "for i in 1 2 3; do python3 spin.py & done; wait").split()]
+    assert len(used) == 3 and sum(used) < 5, used  # three of them had four seconds of one CPU between them
+    assert small_sandbox.commands.run("echo alive").stdout == "alive\n"
+
+
+# ---- ends ----
+
+
+def test_nothing_is_left_of_a_killed_sandbox(server):
+    from test_faults import traces_of
+
+    box = Sandbox.create(timeout=60)
+    box.commands.run("sleep 1000", background=True)
+    assert traces_of(server, box.sandbox_id)
+    box.kill()
+    deadline = time.monotonic() + 10
+    while (left := traces_of(server, box.sandbox_id)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left == []
