@@ -134,7 +134,7 @@ static bool mount_new(const struct child *child, const char *type, const char *p
 {
     auto_close int context = fsopen(type, FSOPEN_CLOEXEC);
 
-    if (context < 0)
+    if (context < 0 || fsconfig(context, FSCONFIG_SET_STRING, "source", type, 0) < 0)
         return err_sys(err, "mount %s", type);
     for (size_t i = 0; i < option_count; i++)
         if (fsconfig(context, FSCONFIG_SET_STRING, options[i].key, options[i].value, 0) < 0)

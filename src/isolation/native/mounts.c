@@ -76,7 +76,9 @@ bool mounts_open(int data_fd, struct mounts *out, struct err *err)
     if (mkdirat(data_fd, "mnt", 0700) < 0 && errno != EEXIST)
         return err_sys(err, "make directory mnt");
     auto_close int context = fsopen("tmpfs", FSOPEN_CLOEXEC);
-    if (context < 0 || fsconfig(context, FSCONFIG_SET_STRING, "mode", "0700", 0) < 0 ||
+    if (context < 0 || fsconfig(context, FSCONFIG_SET_STRING, "source", "tmpfs", 0) < 0 ||
+        fsconfig(context, FSCONFIG_SET_STRING, "mode", "0700", 0) < 0 ||
+        fsconfig(context, FSCONFIG_SET_STRING, "size", "1m", 0) < 0 ||
         fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) < 0)
         return err_sys(err, "make a tmpfs");
     auto_close int mount_fd = fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
@@ -235,6 +237,8 @@ static bool overlay_detached(struct layers *layers, const struct mounts_ids *ids
     if (fsconfig(context, FSCONFIG_SET_FD, "upperdir", NULL, upper) < 0 ||
         fsconfig(context, FSCONFIG_SET_FD, "workdir", NULL, work) < 0)
         return mount_err(err, context, "overlay upperdir");
+    if (fsconfig(context, FSCONFIG_SET_STRING, "source", "overlay", 0) < 0)
+        return mount_err(err, context, "overlay source");
     /* Without it the end of every sandbox waits for a sync of the whole disk below. */
     if (fsconfig(context, FSCONFIG_SET_FLAG, "volatile", NULL, 0) < 0)
         return mount_err(err, context, "overlay volatile");

@@ -26,7 +26,11 @@
 #include "base/mem.h"
 #include "base/random.h"
 
-enum { UNIQUE_CHARS = 16 };
+enum {
+    UNIQUE_CHARS = 16,
+    /* A sandbox's end is not the moment to start a process, and what ends together is deleted together. */
+    DELAY_MS = 200,
+};
 
 struct trash {
     struct loop *loop;
@@ -34,7 +38,7 @@ struct trash {
     pid_t pid; /* of the child that deletes, or 0 */
     int pidfd;
     struct watch *watch;
-    bool more; /* something came while it ran */
+    struct timer later; /* set while something waits for a child to be started */
 };
 
 /* ---- deleting ---- */
@@ -135,7 +139,13 @@ static no_return void delete_all(int trash_fd)
     _exit(trash_empty(3, &err) ? 0 : 1);
 }
 
-static void kick(struct trash *trash);
+static void start_child(struct timer *timer);
+
+static void want_child(struct trash *trash)
+{
+    if (!timer_is_set(&trash->later))
+        timer_set(&trash->later, trash->loop, DELAY_MS, start_child);
+}
 
 static void child_ended(void *context, unsigned ready)
 {
@@ -151,19 +161,19 @@ static void child_ended(void *context, unsigned ready)
     trash->pid = 0;
     if (how.si_code != CLD_EXITED || how.si_status != 0)
         log_warn("trash: not everything could be deleted; the next sandbox's end tries again");
-    if (trash->more)
-        kick(trash);
 }
 
-static void kick(struct trash *trash)
+static void start_child(struct timer *timer)
 {
+    struct trash *trash = container_of(timer, struct trash, later);
     struct clone_args args = {
         .flags = CLONE_PIDFD, .pidfd = (uint64_t)(uintptr_t)&trash->pidfd, .exit_signal = SIGCHLD
     };
 
-    trash->more = trash->pid != 0;
-    if (trash->more)
+    if (trash->pid) { /* it may have looked past what came last: start another when it is through */
+        want_child(trash);
         return;
+    }
     pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
     if (pid == 0)
         delete_all(trash->trash_fd);
@@ -191,7 +201,7 @@ struct trash *trash_new(struct loop *loop, int trash_fd)
     if (dir)
         (void)closedir(dir);
     if (any)
-        kick(trash);
+        want_child(trash);
     return trash;
 }
 
@@ -199,6 +209,7 @@ void trash_free(struct trash *trash)
 {
     if (!trash)
         return;
+    timer_clear(&trash->later);
     watch_free(trash->watch);
     if (trash->pid) {
         (void)pidfd_send_signal(trash->pidfd, SIGKILL, NULL, 0); /* what is left waits in trash/ */
@@ -215,11 +226,11 @@ bool trash_add(struct trash *trash, int dir_fd, const char *name, struct err *er
     random_id(unique, UNIQUE_CHARS);
     if (renameat(dir_fd, name, trash->trash_fd, unique) < 0 && errno != ENOENT)
         return err_sys(err, "move %s to the trash", name);
-    kick(trash);
+    want_child(trash);
     return true;
 }
 
 bool trash_idle(const struct trash *trash)
 {
-    return trash->pid == 0;
+    return trash->pid == 0 && !timer_is_set(&trash->later);
 }
