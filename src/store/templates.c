@@ -188,7 +188,7 @@ static bool template_write(struct sql *sql, const struct template_row *row, stru
 bool store_template_put(struct store *store, const struct template_row *row, struct err *err)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
-    struct template_row old;
+    struct template_row old = { 0 };
     struct arena scratch;
     bool there;
 
