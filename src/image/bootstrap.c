@@ -561,7 +561,8 @@ bool bootstrap_base(int data_fd, const struct bootstrap_want *want, struct templ
         *out = before;
         return true;
     }
-    if (!layers_prepare(data_fd, err) || !build_layer(&builder, data_fd, suite, mirror, base.layers[0], err))
+    auto_close int lock_fd = -1;
+    if (!layers_prepare(data_fd, &lock_fd, err) || !build_layer(&builder, data_fd, suite, mirror, base.layers[0], err))
         return err_wrap(err, "make the base template");
     if (known)
         memcpy(base.id, before.id, sizeof base.id);

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
@@ -285,7 +286,7 @@ static bool make_private_dir(int data_fd, const char *name, struct err *err)
     return true;
 }
 
-bool layers_prepare(int data_fd, struct err *err)
+bool layers_prepare(int data_fd, int *out_lock_fd, struct err *err)
 {
     if (!make_private_dir(data_fd, "layers", err) || !make_private_dir(data_fd, "templates", err) ||
         !make_private_dir(data_fd, "tmp", err))
@@ -293,12 +294,15 @@ bool layers_prepare(int data_fd, struct err *err)
     auto_close int tmp_fd = openat(data_fd, "tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (tmp_fd < 0)
         return err_sys(err, "open directory tmp");
+    if (flock(tmp_fd, LOCK_EX | LOCK_NB) < 0)
+        return err_set(err, ERR_CONFLICT, "a template is being made in this data directory already");
     auto_names struct names left = { 0 };
     if (!names_read(tmp_fd, &left, err))
         return err_wrap(err, "sweep tmp");
     for (size_t i = 0; i < left.count; i++)
         if (!tree_remove(tmp_fd, left.at[i], 0, err))
             return err_wrap(err, "sweep tmp");
+    *out_lock_fd = take_fd(&tmp_fd);
     return true;
 }
 

@@ -21,8 +21,11 @@
 
 enum { LAYER_HEX_BYTES = 65 }; /* 64 hex digits and a zero byte */
 
-/* layers/, templates/ and tmp/, made if need be; and what a crash left in tmp/ removed. */
-bool layers_prepare(int data_fd, struct err *err) must_use;
+/*
+ * layers/, templates/ and tmp/, made if need be; and what a crash left in tmp/ removed. *out_lock_fd is tmp/, locked:
+ * hold it while something is being made there. ERR_CONFLICT while somebody else does.
+ */
+bool layers_prepare(int data_fd, int *out_lock_fd, struct err *err) must_use;
 
 /*
  * BLAKE2b-256 over names, types, modes, owners, contents, link targets, device numbers and extended attributes, in

@@ -153,7 +153,8 @@ static bool mount_devices(const struct child *child, struct err *err)
 {
     char half[32];
     /* gid 5 is tty in Debian as in everything else; its group may write to a terminal, which is how `write` works. */
-    const struct option pts[] = { { "mode", "0620" }, { "ptmxmode", "0666" }, { "gid", "5" } };
+    /* max: of the 4096 terminals that a machine has, no guest takes more than its share. */
+    const struct option pts[] = { { "mode", "0620" }, { "ptmxmode", "0666" }, { "gid", "5" }, { "max", "256" } };
     const struct option shm[] = { { "mode", "1777" }, { "size", half } };
     const struct option run[] = { { "mode", "0755" }, { "size", half } };
 

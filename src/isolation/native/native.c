@@ -73,6 +73,7 @@ enum {
     LINK_BACKLOG = 16,
     HOST_INOTIFY_INSTANCES = 1 << 17, /* 64 for each of LIMIT_SANDBOXES, and the host's own */
     HOST_INOTIFY_WATCHES = 1 << 20,
+    HOST_PIDS = 1 << 20, /* the usual 32,768 are gone with 32 sandboxes at their limit */
 };
 
 /*
@@ -736,7 +737,7 @@ static bool open_cgroups(struct native *native, struct err *err)
     return native->cgroups != NULL;
 }
 
-/* All sandboxes together use up keeper's user's share; see child.c for the share of each. */
+/* What all sandboxes together use up; child.c and the cgroups have the share of each. */
 static void raise_host_limit(const char *path, unsigned least)
 {
     auto_free char *text = NULL;
@@ -746,23 +747,26 @@ static void raise_host_limit(const char *path, unsigned least)
     (void)snprintf(value, sizeof value, "%u", least);
     if (!fd_read_file(AT_FDCWD, path, 64, &text, NULL, &err) ||
         (strtoul(text, NULL, 10) < least && !fd_write_file(AT_FDCWD, path, str_from(value), &err)))
-        log_warn("native: %s stays low, guests may run out of file watches: %s", path, err_text(&err));
+        log_warn("native: %s stays low, guests may run out: %s", path, err_text(&err));
 }
 
 /* ---- finding again ---- */
 
-/* Dead or half-made: whatever is in its cgroup dies, then its remains go. */
-static void sweep(struct native *native, const char *id)
+/* Dead or half-made: whatever is in its cgroup dies, then its remains go. `slot` is its own, if it is known. */
+static void sweep(struct native *native, const char *id, uint32_t slot)
 {
     struct box *box = box_new(native, id);
+    struct err err;
 
     log_info("native: sweeping sandbox %s", id);
     (void)cgroup_kill(native->cgroups, id);
     box->state = BOX_CLEARING;
-    /* Its slot is not known or not ours to give: any that is taken stands in, and box_clear() frees it again. */
-    struct err err;
-    if (!slot_take(native, &box->slot, &err)) {
-        log_error("native: %s", err_text(&err));
+    /* Nobody else gets its ids while it dies. Where they are not known, any slot stands in. */
+    box->slot = slot;
+    if (slot < SLOTS && !native->slot_taken[slot]) {
+        native->slot_taken[slot] = true;
+    } else if (!slot_take(native, &box->slot, &err)) {
+        log_error("native: sandbox %s is not swept: %s", id, err_text(&err));
         box_free(box);
         return;
     }
@@ -770,18 +774,21 @@ static void sweep(struct native *native, const char *id)
     box_clear(box);
 }
 
-static bool adopt(struct native *native, const char *id, struct err *err)
+/* *out_slot is set as soon as it is known, also when this is false. */
+static bool adopt(struct native *native, const char *id, uint32_t *out_slot, struct err *err)
 {
     auto_close int sandbox_fd = openat(native->sandboxes_fd, id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     struct state state;
     uint64_t start_time;
 
+    *out_slot = SLOTS;
     if (sandbox_fd < 0)
         return err_sys(err, "open sandboxes/%s", id);
     if (!state_read(sandbox_fd, &state, err))
         return false;
     if (strcmp(state.boot_id, native->boot_id) != 0)
         return err_set(err, ERR_NOT_FOUND, "it is of an earlier boot");
+    *out_slot = state.slot;
     if (!state.pid)
         return err_set(err, ERR_NOT_FOUND, "it never started");
     if (state.slot >= SLOTS || native->slot_taken[state.slot])
@@ -813,15 +820,21 @@ static void sweep_orphan(void *context, const char *id)
     struct native *native = context;
 
     if (id_valid(id) && !box_find(native, id))
-        sweep(native, id);
+        sweep(native, id, SLOTS);
 }
+
+/* One that cannot be taken over. */
+struct left {
+    char id[LIMIT_ID_BYTES];
+    uint32_t slot;
+};
 
 static bool find_again(struct native *native, struct err *err)
 {
     int fd = openat(native->sandboxes_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-    auto_free char(*left)[LIMIT_ID_BYTES] = NULL;
-    size_t left_count = 0;
+    auto_free struct left *left = NULL;
+    size_t count = 0;
 
     if (!dir) {
         (void)err_sys(err, "read sandboxes");
@@ -829,17 +842,19 @@ static bool find_again(struct native *native, struct err *err)
         return false;
     }
     for (struct dirent *entry; (entry = readdir(dir));) {
+        uint32_t slot;
         struct err why;
-        if (!id_valid(entry->d_name) || adopt(native, entry->d_name, &why))
+        if (!id_valid(entry->d_name) || adopt(native, entry->d_name, &slot, &why))
             continue;
         log_info("native: sandbox %s cannot be taken over: %s", entry->d_name, err_text(&why));
-        left = mem_grow(left, (left_count + 1) * sizeof *left);
-        (void)snprintf(left[left_count++], LIMIT_ID_BYTES, "%s", entry->d_name);
+        left = mem_grow(left, (count + 1) * sizeof *left);
+        (void)snprintf(left[count].id, sizeof left[count].id, "%s", entry->d_name);
+        left[count++].slot = slot;
     }
     (void)closedir(dir);
     /* After all that live have their slots. */
-    for (size_t i = 0; i < left_count; i++)
-        sweep(native, left[i]);
+    for (size_t i = 0; i < count; i++)
+        sweep(native, left[i].id, left[i].slot);
     cgroups_walk(native->cgroups, sweep_orphan, native);
     return true;
 }
@@ -880,6 +895,7 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
     }
     raise_host_limit("/proc/sys/fs/inotify/max_user_instances", HOST_INOTIFY_INSTANCES);
     raise_host_limit("/proc/sys/fs/inotify/max_user_watches", HOST_INOTIFY_WATCHES);
+    raise_host_limit("/proc/sys/kernel/pid_max", HOST_PIDS);
     native->trash = trash_new(loop, native->trash_fd);
     if (find_again(native, err))
         return &native->driver;

@@ -12,14 +12,21 @@
 static char place[] = "/tmp/cloister-layers.XXXXXX";
 static int data_fd;
 
-static int set_up(void **state)
+static void prepare(void)
 {
+    auto_close int lock_fd = -1;
     struct err err;
 
+    if (!layers_prepare(data_fd, &lock_fd, &err))
+        fail_msg("%s", err_text(&err));
+}
+
+static int set_up(void **state)
+{
     (void)state;
     assert_non_null(mkdtemp(place));
     data_fd = open(place, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    assert_true(layers_prepare(data_fd, &err));
+    prepare();
     return 0;
 }
 
@@ -135,10 +142,23 @@ static void what_a_crash_left_half_made_is_swept(void **state)
 {
     (void)state;
     auto_close int tree = make_tree("half");
+
+    prepare();
+    assert_int_equal(faccessat(data_fd, "tmp/half", F_OK, 0), -1);
+}
+
+static void what_somebody_is_making_is_not_swept(void **state)
+{
+    (void)state;
+    auto_close int lock_fd = -1;
+    int second = -1;
     struct err err;
 
-    assert_true(layers_prepare(data_fd, &err));
-    assert_int_equal(faccessat(data_fd, "tmp/half", F_OK, 0), -1);
+    assert_true(layers_prepare(data_fd, &lock_fd, &err));
+    auto_close int tree = make_tree("in-the-making");
+    assert_false(layers_prepare(data_fd, &second, &err));
+    assert_int_equal(err.kind, ERR_CONFLICT);
+    assert_int_equal(faccessat(data_fd, "tmp/in-the-making", F_OK, 0), 0);
 }
 
 static void a_name_that_is_no_digest_does_not_exist(void **state)
@@ -156,7 +176,9 @@ static int prepare_again(void **state)
     struct err err;
 
     (void)state;
-    return layer_tree_remove(data_fd, "layers", &err) && layers_prepare(data_fd, &err) ? 0 : -1;
+    assert_true(layer_tree_remove(data_fd, "layers", &err));
+    prepare();
+    return 0;
 }
 
 int main(void)
@@ -166,6 +188,7 @@ int main(void)
         LAYER_CASE(every_difference_counts),
         LAYER_CASE(a_sealed_layer_has_its_name_and_keeps_its_contents),
         LAYER_CASE(what_a_crash_left_half_made_is_swept),
+        LAYER_CASE(what_somebody_is_making_is_not_swept),
         LAYER_CASE(a_name_that_is_no_digest_does_not_exist),
     };
     return cmocka_run_group_tests(cases, set_up, tear_down);

@@ -13,14 +13,21 @@
 static char place[] = "/tmp/cloister-templates.XXXXXX";
 static int data_fd;
 
-static int set_up(void **state)
+static void prepare(void)
 {
+    auto_close int lock_fd = -1;
     struct err err;
 
+    if (!layers_prepare(data_fd, &lock_fd, &err))
+        fail_msg("%s", err_text(&err));
+}
+
+static int set_up(void **state)
+{
     (void)state;
     assert_non_null(mkdtemp(place));
     data_fd = open(place, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    assert_true(layers_prepare(data_fd, &err));
+    prepare();
     return 0;
 }
 
