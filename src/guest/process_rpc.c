@@ -159,7 +159,6 @@ static void send_end(struct subscriber *s, int status)
     struct buf event = buf_make(s->rpc->arena, 512);
     struct str text = status_text(s->rpc->arena, status);
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    size_t at = connect_begin(&event);
     struct json_out out = json_out_to(&event);
 
     json_out_object(&out, NULL);
@@ -175,9 +174,7 @@ static void send_end(struct subscriber *s, int status)
     json_out_end(&out);
     json_out_end(&out);
     json_out_end(&out);
-    connect_end(&event, at, 0);
-    rpc_send_envelopes(s->rpc, buf_str(&event));
-    rpc_finish(s->rpc);
+    rpc_finish_with(s->rpc, buf_str(&event));
 }
 
 static void subscriber_step(struct process_watcher *watcher)

@@ -54,10 +54,7 @@ void rpc_reply(struct rpc *rpc, struct str json)
         answer(rpc->ex, 200, fields, rpc->extra_field.name.len ? 2 : 1, json);
         return;
     }
-    struct buf out = buf_make(rpc->arena, json.len + 64);
-    connect_write(&out, 0, json);
-    connect_write_end(&out, CONNECT_OK, STR(""));
-    end_stream(rpc, buf_str(&out));
+    rpc_finish_with(rpc, json);
 }
 
 static void on_keepalive(struct timer *timer)
@@ -102,6 +99,17 @@ void rpc_finish(struct rpc *rpc)
 
     if (rpc->is_answered)
         return;
+    connect_write_end(&out, CONNECT_OK, STR(""));
+    end_stream(rpc, buf_str(&out));
+}
+
+void rpc_finish_with(struct rpc *rpc, struct str json)
+{
+    struct buf out = buf_make(rpc->arena, json.len + 64);
+
+    if (rpc->is_answered)
+        return;
+    connect_write(&out, 0, json);
     connect_write_end(&out, CONNECT_OK, STR(""));
     end_stream(rpc, buf_str(&out));
 }

@@ -75,6 +75,8 @@ bool rpc_is_full(const struct rpc *rpc);
 /* A message to send whenever nothing else was sent for keepalive_ms, from now on. Literal text. */
 void rpc_keep_alive(struct rpc *rpc, struct str json);
 void rpc_finish(struct rpc *rpc);
+/* A last message and the end, in one piece: a client is woken once. */
+void rpc_finish_with(struct rpc *rpc, struct str json);
 
 /* Any kind, any time before the answer is complete. */
 void rpc_fail(struct rpc *rpc, enum connect_code code, const char *format, ...) printf_like(3, 4);
