@@ -31,7 +31,6 @@
 
 #define DEFAULT_SUITE  "trixie"
 #define DEFAULT_MIRROR "http://deb.debian.org/debian"
-#define KEYRING        "/usr/share/keyrings/debian-archive-keyring.gpg"
 #define BUILD_NAME     "base" /* in tmp/ */
 
 enum {
@@ -56,7 +55,7 @@ static const char *const mmdebstrap_options[] = {
     "--variant=minbase",
     "--format=directory",
     "--verbose",
-    "--keyring=" KEYRING,
+    "--keyring=/usr/share/keyrings/debian-archive-keyring.gpg",
     "--dpkgopt=path-exclude=/usr/share/man/*",
     "--dpkgopt=path-exclude=/usr/share/doc/*",
     "--dpkgopt=path-exclude=/usr/share/info/*",

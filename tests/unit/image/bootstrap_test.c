@@ -83,6 +83,7 @@ static void a_fresh_tree_becomes_base(void **state)
     assert_int_equal(symlinkat("/tmp/cloister-must-not-exist", fd, "etc/resolv.conf"), 0);
     assert_int_equal(symlinkat("python3.13", fd, "usr/lib/python3.99"), 0);
     auto_close int marker = openat(fd, "usr/lib/python3.13/EXTERNALLY-MANAGED", O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    assert_true(marker >= 0);
     if (!bootstrap_customize(fd, &err))
         fail_msg("%s", err_text(&err));
     check_mode(fd, "etc/profile", 0644, 0);

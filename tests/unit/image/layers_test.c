@@ -133,6 +133,7 @@ static void a_sealed_layer_has_its_name_and_keeps_its_contents(void **state)
     assert_int_equal(faccessat(data_fd, "tmp/tree", F_OK, 0), -1);
     /* The same again: nothing is doubled, and the copy goes. */
     auto_close int again = make_tree("again");
+    assert_true(again >= 0);
     assert_true(layer_seal(data_fd, "again", hex, &err));
     assert_string_equal(hex, want);
     assert_int_equal(faccessat(data_fd, "tmp/again", F_OK, 0), -1);
@@ -143,6 +144,7 @@ static void what_a_crash_left_half_made_is_swept(void **state)
     (void)state;
     auto_close int tree = make_tree("half");
 
+    assert_true(tree >= 0);
     prepare();
     assert_int_equal(faccessat(data_fd, "tmp/half", F_OK, 0), -1);
 }
@@ -156,6 +158,7 @@ static void what_somebody_is_making_is_not_swept(void **state)
 
     assert_true(layers_prepare(data_fd, &lock_fd, &err));
     auto_close int tree = make_tree("in-the-making");
+    assert_true(tree >= 0);
     assert_false(layers_prepare(data_fd, &second, &err));
     assert_int_equal(err.kind, ERR_CONFLICT);
     assert_int_equal(faccessat(data_fd, "tmp/in-the-making", F_OK, 0), 0);

@@ -493,6 +493,7 @@ static void a_start_that_fails_at_any_step_leaves_nothing(void **state)
     native_fail_at(world->driver, NATIVE_NOWHERE);
     struct plan plan = a_plan("sandbox1");
     auto_close int fd = start(world, &plan);
+    assert_true(fd >= 0);
 }
 
 static void a_plan_that_cannot_work_is_refused(void **state)
@@ -511,6 +512,7 @@ static void a_plan_that_cannot_work_is_refused(void **state)
     assert_int_equal(err.kind, ERR_INVALID);
     plan = a_plan("sandbox1");
     auto_close int fd = start(world, &plan);
+    assert_true(fd >= 0);
     assert_false(driver_start(world->driver, &plan, &started, &err));
     assert_int_equal(err.kind, ERR_CONFLICT);
 }
@@ -555,6 +557,7 @@ static void the_next_driver_sweeps_what_was_half_made(void **state)
     int pid = native_pid_of(world->driver, "sandbox1");
     struct err err;
 
+    assert_true(fd >= 0);
     driver_free(world->driver);
     world->driver = NULL;
     /* As if the pid had not been written yet. */
@@ -567,6 +570,7 @@ static void the_next_driver_sweeps_what_was_half_made(void **state)
     check_nothing_is_left(world);
     /* A cgroup whose directory is gone. */
     auto_close int again = start(world, &plan);
+    assert_true(again >= 0);
     pid = native_pid_of(world->driver, "sandbox1");
     driver_free(world->driver);
     world->driver = NULL;
