@@ -32,7 +32,7 @@ struct actions {
     struct store *store;
     struct sandboxes *sandboxes;
     const struct secret *admin_token; /* NULL: there are no administrators */
-    /* Somebody names a template that the store does not know: there may be new ones to store_template_put(). May be NULL. */
+    /* Somebody names a template that the store does not know: there may be new ones to put there. May be NULL. */
     bool (*refresh_templates)(void *context, struct err *err);
     void *context;
 };
@@ -50,8 +50,8 @@ bool action_caller_known(const struct actions *actions, struct str key, struct c
 /* ERR_DENIED. */
 bool action_caller_by_key(const struct actions *actions, struct str key, struct caller *out, struct err *err) must_use;
 /* In a team; an empty team_id is the default team. ERR_DENIED for the token, ERR_NOT_FOUND for the team. */
-bool action_caller_by_admin_token(const struct actions *actions, struct str token, struct str team_id, struct caller *out,
-                                  struct err *err) must_use;
+bool action_caller_by_admin_token(const struct actions *actions, struct str token, struct str team_id,
+                                  struct caller *out, struct err *err) must_use;
 /* Notes that the key was used; failing to is not worth an answer. */
 void action_caller_seen(const struct actions *actions, const struct caller *caller);
 
@@ -72,16 +72,18 @@ bool action_sandbox_create(const struct actions *actions, const struct caller *c
                            struct err *err) must_use;
 bool action_sandbox_get(const struct actions *actions, const struct caller *caller, struct str id, struct arena *arena,
                         struct sandbox_info *out, struct err *err) must_use;
-bool action_sandbox_kill(const struct actions *actions, const struct caller *caller, struct str id, struct err *err) must_use;
+bool action_sandbox_kill(const struct actions *actions, const struct caller *caller, struct str id, struct err *err)
+    must_use;
 /* The deadline is now + timeout, earlier or later; clamped. */
 bool action_sandbox_set_timeout(const struct actions *actions, const struct caller *caller, struct str id,
                                 uint64_t timeout_s, struct arena *arena, struct err *err) must_use;
 /* The deadline is at least now + timeout; clamped. */
-bool action_sandbox_refresh(const struct actions *actions, const struct caller *caller, struct str id, uint64_t timeout_s,
-                            struct arena *arena, struct err *err) must_use;
+bool action_sandbox_refresh(const struct actions *actions, const struct caller *caller, struct str id,
+                            uint64_t timeout_s, struct arena *arena, struct err *err) must_use;
 /* The same, but a timeout past the longest life is ERR_INVALID, and the sandbox is described. */
-bool action_sandbox_connect(const struct actions *actions, const struct caller *caller, struct str id, uint64_t timeout_s,
-                            struct arena *arena, struct sandbox_info *out, struct err *err) must_use;
+bool action_sandbox_connect(const struct actions *actions, const struct caller *caller, struct str id,
+                            uint64_t timeout_s, struct arena *arena, struct sandbox_info *out, struct err *err)
+    must_use;
 
 /* Where a page ended. */
 struct sandbox_mark {
@@ -96,7 +98,7 @@ struct sandbox_filter {
     struct str template_ref;     /* empty: any; without a tag */
     int64_t started_after_us;    /* inclusive; 0: any */
     bool oldest_first;
-    uint32_t limit; /* 0: all */
+    uint32_t limit;                   /* 0: all */
     const struct sandbox_mark *after; /* NULL: from the beginning */
 };
 
@@ -108,14 +110,15 @@ struct sandbox_page {
 };
 
 /* Newest first (ties by id, ascending), or the exact reverse. A template that does not exist matches nothing. */
-bool action_sandbox_list(const struct actions *actions, const struct caller *caller, const struct sandbox_filter *filter,
-                         struct arena *arena, struct sandbox_page *out, struct err *err) must_use;
+bool action_sandbox_list(const struct actions *actions, const struct caller *caller,
+                         const struct sandbox_filter *filter, struct arena *arena, struct sandbox_page *out,
+                         struct err *err) must_use;
 
 /* ---- repeat.c: a create that its client may send again ---- */
 
 /*
- * Claims the key for this request. With REPEAT_DONE, *out_done says what the first one made (id, template, alias, version
- * and token; nothing else). After REPEAT_FIRST call action_repeat_settle().
+ * Claims the key for this request. With REPEAT_DONE, *out_done says what the first one made (id, template, alias,
+ * version and token; nothing else). After REPEAT_FIRST call action_repeat_settle().
  */
 bool action_repeat_begin(const struct actions *actions, const struct caller *caller, struct str key, struct str route,
                          struct str body, struct arena *arena, enum repeat_verdict *out_verdict,
@@ -129,8 +132,8 @@ void action_repeat_settle(const struct actions *actions, const struct caller *ca
 bool action_template_list(const struct actions *actions, const struct caller *caller, struct arena *arena,
                           struct template_row **out, size_t *out_count, struct err *err) must_use;
 /*
- * [namespace/]alias[:tag] or an id, in any case. With a namespace only that; else the team's own alias, then everybody's,
- * then an id. ERR_INVALID for bad syntax, ERR_NOT_FOUND.
+ * [namespace/]alias[:tag] or an id, in any case. With a namespace only that; else the team's own alias, then
+ * everybody's, then an id. ERR_INVALID for bad syntax, ERR_NOT_FOUND.
  */
 bool action_template_resolve(const struct actions *actions, const struct caller *caller, struct str ref,
                              struct arena *arena, struct template_row *out, struct err *err) must_use;
@@ -146,7 +149,8 @@ bool action_key_list(const struct actions *actions, const struct caller *caller,
                      struct key_row **out, size_t *out_count, struct err *err) must_use;
 bool action_key_rename(const struct actions *actions, const struct caller *caller, struct str id, struct str name,
                        struct arena *arena, struct key_row *out, struct err *err) must_use;
-bool action_key_revoke(const struct actions *actions, const struct caller *caller, struct str id, struct err *err) must_use;
+bool action_key_revoke(const struct actions *actions, const struct caller *caller, struct str id, struct err *err)
+    must_use;
 bool action_team_list(const struct actions *actions, const struct caller *caller, struct arena *arena,
                       struct team_row **out, size_t *out_count, struct err *err) must_use;
 

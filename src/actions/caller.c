@@ -28,8 +28,8 @@ bool action_caller_by_key(const struct actions *actions, struct str key, struct 
     return true;
 }
 
-bool action_caller_by_admin_token(const struct actions *actions, struct str token, struct str team_id, struct caller *out,
-                                  struct err *err)
+bool action_caller_by_admin_token(const struct actions *actions, struct str token, struct str team_id,
+                                  struct caller *out, struct err *err)
 {
     struct team_row team = { .id = store_team_default(actions->store) };
     struct caller caller = { .is_admin = true };

@@ -11,7 +11,8 @@ static bool key_check(struct str key, struct err *err)
         char c = key.at[i];
         ok = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
     }
-    return ok || err_set(err, ERR_INVALID, "an idempotency key has 1 to %d characters of a-z, 0-9 and -", REPEAT_KEY_CHARS);
+    return ok ||
+           err_set(err, ERR_INVALID, "an idempotency key has 1 to %d characters of a-z, 0-9 and -", REPEAT_KEY_CHARS);
 }
 
 bool action_repeat_begin(const struct actions *actions, const struct caller *caller, struct str key, struct str route,
@@ -46,9 +47,9 @@ void action_repeat_settle(const struct actions *actions, const struct caller *ca
     bool ok;
 
     if (made)
-        ok = store_repeat_done(actions->store, team_id, key,
-                               &(struct repeat_outcome){ made->id, made->template_id, made->alias, made->guestd_version },
-                               &err);
+        ok = store_repeat_done(
+            actions->store, team_id, key,
+            &(struct repeat_outcome){ made->id, made->template_id, made->alias, made->guestd_version }, &err);
     else
         ok = store_repeat_forget(actions->store, team_id, key, &err);
     /* The answer is known and goes out all the same; a repeat of it is told that it is still running. */

@@ -49,8 +49,8 @@ bool action_sandbox_set_timeout(const struct actions *actions, const struct call
                                 &ignored, err);
 }
 
-bool action_sandbox_refresh(const struct actions *actions, const struct caller *caller, struct str id, uint64_t timeout_s,
-                            struct arena *arena, struct err *err)
+bool action_sandbox_refresh(const struct actions *actions, const struct caller *caller, struct str id,
+                            uint64_t timeout_s, struct arena *arena, struct err *err)
 {
     struct sandbox_info ignored;
 
@@ -58,15 +58,15 @@ bool action_sandbox_refresh(const struct actions *actions, const struct caller *
                                 &ignored, err);
 }
 
-bool action_sandbox_connect(const struct actions *actions, const struct caller *caller, struct str id, uint64_t timeout_s,
-                            struct arena *arena, struct sandbox_info *out, struct err *err)
+bool action_sandbox_connect(const struct actions *actions, const struct caller *caller, struct str id,
+                            uint64_t timeout_s, struct arena *arena, struct sandbox_info *out, struct err *err)
 {
     uint64_t most = sandboxes_timeout_max_s(actions->sandboxes);
 
     if (timeout_s > most)
         return err_set(err, ERR_INVALID, "the timeout must be at most %llu seconds", (unsigned long long)most);
-    return sandbox_set_deadline(actions->sandboxes, str_from(caller->team_id), id, timeout_s, DEADLINE_EXTEND, arena, out,
-                                err);
+    return sandbox_set_deadline(actions->sandboxes, str_from(caller->team_id), id, timeout_s, DEADLINE_EXTEND, arena,
+                                out, err);
 }
 
 /* ---- list ---- */
@@ -117,15 +117,17 @@ static void reverse(struct sandbox_info *rows, size_t count)
     }
 }
 
-bool action_sandbox_list(const struct actions *actions, const struct caller *caller, const struct sandbox_filter *filter,
-                         struct arena *arena, struct sandbox_page *out, struct err *err)
+bool action_sandbox_list(const struct actions *actions, const struct caller *caller,
+                         const struct sandbox_filter *filter, struct arena *arena, struct sandbox_page *out,
+                         struct err *err)
 {
     struct template_row template = { 0 };
     struct sandbox_info *rows;
     size_t count, kept = 0, total = 0;
 
     *out = (struct sandbox_page){ 0 };
-    if (filter->template_ref.len && !action_template_resolve(actions, caller, filter->template_ref, arena, &template, err))
+    if (filter->template_ref.len &&
+        !action_template_resolve(actions, caller, filter->template_ref, arena, &template, err))
         return err->kind == ERR_NOT_FOUND; /* no template, no rows */
     if (!filter->running)
         return true; /* none can be paused yet */

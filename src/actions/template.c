@@ -73,8 +73,8 @@ static bool look_up(const struct actions *actions, const struct caller *caller, 
 }
 
 /* "there is no template 'x'; there are base, node": what one would ask next. */
-static bool missing(const struct actions *actions, const struct caller *caller, struct str ref, struct arena *arena,
-                    struct err *err)
+static void say_missing(const struct actions *actions, const struct caller *caller, struct str ref, struct arena *arena,
+                        struct err *err)
 {
     struct buf names = buf_make(arena, 64);
     struct template_row *list;
@@ -89,9 +89,9 @@ static bool missing(const struct actions *actions, const struct caller *caller, 
             break;
         buf_format(&names, "%s%.*s", names.len ? ", " : "", STR_ARG(name));
     }
-    return err_set(err, ERR_NOT_FOUND, "template '%.*s' not found; there is %.*s (`cloister template list` tells more)",
-                   (int)MIN(ref.len, (size_t)40), ref.at, names.len ? (int)names.len : 8,
-                   names.len ? names.data : "none yet");
+    (void)err_set(err, ERR_NOT_FOUND, "template '%.*s' not found; there is %.*s (`cloister template list` tells more)",
+                  (int)MIN(ref.len, (size_t)40), ref.at, names.len ? (int)names.len : 8,
+                  names.len ? names.data : "none yet");
 }
 
 /* Whoever owns it. */
@@ -111,7 +111,9 @@ static bool find_any(const struct actions *actions, const struct caller *caller,
         else if (look_up(actions, caller, &ref, arena, out, err))
             return true;
     }
-    return is_missing(err) ? missing(actions, caller, str_trim(text), arena, err) : false;
+    if (is_missing(err))
+        say_missing(actions, caller, str_trim(text), arena, err);
+    return false;
 }
 
 static bool is_foreign(const struct caller *caller, const struct template_row *row)
@@ -126,8 +128,10 @@ bool action_template_resolve(const struct actions *actions, const struct caller 
 
     if (!find_any(actions, caller, ref, arena, &row, err))
         return false;
-    if (is_foreign(caller, &row))
-        return missing(actions, caller, str_trim(ref), arena, err);
+    if (is_foreign(caller, &row)) {
+        say_missing(actions, caller, str_trim(ref), arena, err);
+        return false;
+    }
     *out = row;
     return true;
 }
@@ -140,7 +144,8 @@ bool action_template_exists(const struct actions *actions, const struct caller *
     if (!find_any(actions, caller, ref, arena, &row, err))
         return false;
     if (is_foreign(caller, &row))
-        return err_set(err, ERR_DENIED, "template '%.*s' belongs to another team", (int)MIN(ref.len, (size_t)60), ref.at);
+        return err_set(err, ERR_DENIED, "template '%.*s' belongs to another team", (int)MIN(ref.len, (size_t)60),
+                       ref.at);
     *out = row;
     return true;
 }

@@ -1,8 +1,8 @@
 /*
  * The way of a request: CORS → route → caller → body → handler on a worker → answer.
  *
- * Whether the caller may is settled before the body is read, so that strangers cannot have us hold theirs. A key that was
- * seen lately is known without waiting; any other is looked up on a worker first.
+ * Whether the caller may is settled before the body is read, so that strangers cannot have us hold theirs. A key that
+ * was seen lately is known without waiting; any other is looked up on a worker first.
  */
 #include "api/api.h"
 
@@ -39,7 +39,10 @@ void api_health(struct request *rq)
 
 /* ---- sending ---- */
 
-#define CORS_ORIGIN { STR_INIT("Access-Control-Allow-Origin"), STR_INIT("*") }
+#define CORS_ORIGIN                                            \
+    {                                                          \
+        STR_INIT("Access-Control-Allow-Origin"), STR_INIT("*") \
+    }
 
 static void send_reply(struct request *rq)
 {
@@ -75,9 +78,10 @@ static void send_preflight(struct http_exchange *ex)
         CORS_ORIGIN,
         { STR_INIT("Access-Control-Allow-Methods"), STR_INIT("GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS") },
         { STR_INIT("Access-Control-Allow-Headers"),
-          STR_INIT("Origin, Content-Length, Content-Type, User-Agent, Authorization, X-API-Key, X-Team-ID, X-Admin-Token, "
-                   "Idempotency-Key, browser, lang, lang_version, machine, os, package_version, processor, publisher, "
-                   "release, sdk_runtime, system") },
+          STR_INIT(
+              "Origin, Content-Length, Content-Type, User-Agent, Authorization, X-API-Key, X-Team-ID, X-Admin-Token, "
+              "Idempotency-Key, browser, lang, lang_version, machine, os, package_version, processor, publisher, "
+              "release, sdk_runtime, system") },
         { STR_INIT("Access-Control-Max-Age"), STR_INIT("43200") },
     };
 
@@ -157,9 +161,10 @@ static void refuse(struct request *rq)
         send_reply(rq);
         return;
     }
-    const char *advice = rq->match.route->flags & NEEDS_ADMIN
-                             ? "send X-Admin-Token; `cloister key` does it for you"
-                             : "set E2B_API_KEY to the key printed by `cloister env`, or make one with `cloister key create`";
+    const char *advice =
+        rq->match.route->flags & NEEDS_ADMIN
+            ? "send X-Admin-Token; `cloister key` does it for you"
+            : "set E2B_API_KEY to the key printed by `cloister env`, or make one with `cloister key create`";
     send_problem(rq, 401, NULL, arena_format(rq->arena, "%s: %s", rq->refusal.message, advice));
 }
 
@@ -222,7 +227,8 @@ static void no_route(struct request *rq)
     int shown = (int)MIN(head->path.len, (size_t)200);
 
     if (!rq->match.path_known) {
-        send_problem(rq, 404, NULL, arena_format(rq->arena, "no route %.*s %.*s", STR_ARG(head->method_text), shown, head->path.at));
+        send_problem(rq, 404, NULL,
+                     arena_format(rq->arena, "no route %.*s %.*s", STR_ARG(head->method_text), shown, head->path.at));
         return;
     }
     reply_problem(rq, 405, NULL, RETRY_UNSAID,

@@ -5,7 +5,7 @@
  * collected, then its handler runs on a worker from top to bottom, and the answer goes out on the loop again.
  *
  * Every error is {"code":<status>,"message":…} because clients look for the code in the body and parse every error as
- * JSON; every 429, 502, 503 and 504 says in Should-Retry whether repeating is safe, because clients repeat by themselves.
+ * JSON; every 429, 502, 503 and 504 says in Should-Retry whether repeating is safe, because clients do repeat.
  */
 #ifndef API_API_H
 #define API_API_H
@@ -22,7 +22,8 @@ struct api_config {
     struct loop *loop;
     struct workers *workers;
     const struct actions *actions;
-    const char *domain; /* told to clients, which then find sandboxes at <port>-<id>.<domain>; empty or NULL: not told */
+    const char
+        *domain; /* told to clients, which then find sandboxes at <port>-<id>.<domain>; empty or NULL: not told */
 };
 
 /* The configuration is copied; what it points to must outlive the API. */

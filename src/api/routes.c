@@ -1,14 +1,23 @@
 /*
- * Literal segments stand before captured ones: the first row that matches wins. A row without a handler is known upstream
- * and not available here yet; it is listed so that a client is told so instead of being left to wonder about a 404.
+ * Literal segments stand before captured ones: the first row that matches wins. A row without a handler is known
+ * upstream and not available here yet; it is listed so that a client is told so instead of wondering about a 404.
  */
 #include "api/routes.h"
 
 #include "api/request.h"
 
-#define ROUTE(method, pattern, handler, flags, help) { HTTP_##method, pattern, (void *)handler, flags, help }
-#define LATER(method, pattern, what) { HTTP_##method, pattern, NULL, NEEDS_KEY | NOT_YET, what }
-#define LATER_ADMIN(method, pattern, what) { HTTP_##method, pattern, NULL, NEEDS_ADMIN | NOT_YET, what }
+#define ROUTE(method, pattern, handler, flags, help)           \
+    {                                                          \
+        HTTP_##method, pattern, (void *)(handler), flags, help \
+    }
+#define LATER(method, pattern, what)                            \
+    {                                                           \
+        HTTP_##method, pattern, NULL, NEEDS_KEY | NOT_YET, what \
+    }
+#define LATER_ADMIN(method, pattern, what)                        \
+    {                                                             \
+        HTTP_##method, pattern, NULL, NEEDS_ADMIN | NOT_YET, what \
+    }
 
 static const struct http_route routes[] = {
     ROUTE(GET, "/health", api_health, ON_LOOP, "Is the server there?"),
@@ -22,7 +31,8 @@ static const struct http_route routes[] = {
     ROUTE(DELETE, "/sandboxes/{id}", api_sandbox_kill, NEEDS_KEY, "Kill a sandbox"),
     ROUTE(POST, "/sandboxes/{id}/timeout", api_sandbox_timeout, NEEDS_KEY, "Set a sandbox's deadline from now"),
     ROUTE(POST, "/sandboxes/{id}/refreshes", api_sandbox_refresh, NEEDS_KEY, "Extend a sandbox's deadline"),
-    ROUTE(POST, "/v2/sandboxes/{id}/connect", api_sandbox_connect_v2, NEEDS_KEY, "Connect to a sandbox, extending its deadline"),
+    ROUTE(POST, "/v2/sandboxes/{id}/connect", api_sandbox_connect_v2, NEEDS_KEY,
+          "Connect to a sandbox, extending its deadline"),
     ROUTE(POST, "/sandboxes/{id}/connect", api_sandbox_connect_v1, NEEDS_KEY, "The same, as older clients call it"),
     LATER(POST, "/sandboxes/{id}/pause", "Pausing a sandbox"),
     LATER(POST, "/sandboxes/{id}/resume", "Resuming a sandbox"),

@@ -1,6 +1,6 @@
 /*
- * Sandboxes as the foreign API spells them. In answers nothing is null that can be left out: to some clients null is not
- * "absent" but a crash.
+ * Sandboxes as the foreign API spells them. In answers nothing is null that can be left out: to some clients null is
+ * not "absent" but a crash.
  */
 #include "api/request.h"
 #include "base/clock.h"
@@ -12,7 +12,8 @@ json_t *body_object(const struct request *rq, struct err *err)
     return rq->body.len ? json_parse_object(rq->body, err) : json_object();
 }
 
-bool take_seconds(const json_t *object, const char *name, enum json_need need, int64_t least, int64_t *out, struct err *err)
+bool take_seconds(const json_t *object, const char *name, enum json_need need, int64_t least, int64_t *out,
+                  struct err *err)
 {
     if (json_is_string(json_object_get(object, name)))
         return err_set(err, ERR_INVALID, "'%s' must be a number", name);
@@ -67,7 +68,8 @@ static bool take_pairs(const json_t *object, const struct pair_limits *limits, s
     if (json_object_size(map) > limits->count)
         return err_set(err, ERR_INVALID, "'%s' has more than %u entries", limits->field, limits->count);
     struct pair *pairs = ARENA_ARRAY(arena, struct pair, json_object_size(map));
-    json_object_foreach((json_t *)map, name, value) {
+    json_object_foreach((json_t *)map, name, value)
+    {
         if (!json_is_string(value))
             return err_set(err, ERR_INVALID, "'%s.%.60s' must be a string", limits->field, name);
         struct pair pair = { str_from(name), json_str(value) };

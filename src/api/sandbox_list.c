@@ -59,7 +59,8 @@ static bool metadata_decode(const struct request *rq, struct sandbox_filter *fil
             return err_set(err, ERR_INVALID, "'metadata' must be name=value pairs joined by &, each percent-encoded");
         if (count == LIMIT_METADATA_PAIRS)
             return err_set(err, ERR_INVALID, "'metadata' has more than %d pairs", LIMIT_METADATA_PAIRS);
-        if (!unescape(rq->arena, name, &pairs[count].name, err) || !unescape(rq->arena, value, &pairs[count].value, err))
+        if (!unescape(rq->arena, name, &pairs[count].name, err) ||
+            !unescape(rq->arena, value, &pairs[count].value, err))
             return false;
         count++;
     }

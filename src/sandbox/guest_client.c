@@ -89,8 +89,8 @@ bool guest_setup(int guestlink_fd, const struct guestlink_setup *setup, uint64_t
     if (message.overflowed)
         return err_set(err, ERR_LIMIT, "the sandbox's environment is too large");
     arena_init(&arena);
-    bool ok = send_all(guestlink_fd, buf_str(&message), until_ms, err) &&
-              receive_answer(guestlink_fd, &arena, until_ms, err);
+    bool ok =
+        send_all(guestlink_fd, buf_str(&message), until_ms, err) && receive_answer(guestlink_fd, &arena, until_ms, err);
     arena_done(&arena);
     return ok || err_wrap(err, "set guestd up");
 }

@@ -1,8 +1,8 @@
 /*
  * inside.h - the manager and its sandboxes as their own files see them.
  *
- * One lock over the map and over every sandbox's state; it is held for memory only, never while the driver, the store or
- * guestd is waited for. Who waits for somebody else's change waits on `changed`.
+ * One lock over the map and over every sandbox's state; it is held for memory only, never while the driver, the store
+ * or guestd is waited for. Who waits for somebody else's change waits on `changed`.
  */
 #ifndef SANDBOX_INSIDE_H
 #define SANDBOX_INSIDE_H
@@ -93,8 +93,8 @@ void sandboxes_look(struct sandboxes *all);
 /* ---- lifecycle.c ---- */
 
 /*
- * The second half of ending: cuts connections, has the driver end it, removes the row. The caller has moved it to STOPPING
- * and set being_ended. If the driver fails, it stays STOPPING and is tried again later.
+ * The second half of ending: cuts connections, has the driver end it, removes the row. The caller has moved it to
+ * STOPPING and set being_ended. If the driver fails, it stays STOPPING and is tried again later.
  */
 bool sandbox_end(struct sandbox *sb, struct err *err) must_use;
 /* Sets the clock that counts from the one that is written down. With the lock held, or before anybody sees it. */

@@ -173,7 +173,7 @@ static void copy_want(struct sandbox *sb, const struct sandbox_want *want)
     }
 }
 
-/* A place among the sandboxes_max, in state STARTING. The reference is the map's; the creator may use it while it is there. */
+/* A place among the sandboxes_max, in state STARTING. The reference is the map's: nobody else ends one that starts. */
 static struct sandbox *take_place(struct sandboxes *all, const struct sandbox_want *want, struct err *err)
 {
     char id[LIMIT_ID_BYTES] = "i";
@@ -302,8 +302,8 @@ static void undo(struct sandbox *sb, bool later)
         log_warn("sandbox %s: half-made and not ended, will try again: %s", sb->id, err_text(&err));
 }
 
-bool sandbox_create(struct sandboxes *all, const struct sandbox_want *want, struct arena *arena, struct sandbox_info *out,
-                    struct err *err)
+bool sandbox_create(struct sandboxes *all, const struct sandbox_want *want, struct arena *arena,
+                    struct sandbox_info *out, struct err *err)
 {
     if (!want_check(all, want, err))
         return false;
@@ -374,9 +374,9 @@ bool sandbox_set_deadline(struct sandboxes *all, struct str team_id, struct str 
         ok = sandbox_end(change.sandbox, err);
     } else if (change.changed) {
         struct event_row event = record_updated(change.sandbox, change.deadline_us, arena);
-        /* The deadline in memory is the one that counts; only a crash before the next change would bring the old one back. */
-        if (!store_sandbox_deadline(all->config.store, str_from(change.sandbox->id), change.deadline_us, change.revision,
-                                    &event, &store_err))
+        /* The one in memory counts; only a crash before the next change would bring the old one back. */
+        if (!store_sandbox_deadline(all->config.store, str_from(change.sandbox->id), change.deadline_us,
+                                    change.revision, &event, &store_err))
             log_warn("sandbox %s: its deadline is not written down: %s", change.sandbox->id, err_text(&store_err));
         sandboxes_look(all);
     }

@@ -1,9 +1,9 @@
 /*
  * The manager: who there is, whose time is up, and what was there before we were.
  *
- * Deadlines are watched by one timer for the earliest of all. Whoever changes a deadline calls sandboxes_look(), which has
- * the loop sweep: every sandbox that is due, that died by itself, or whose ending failed and should be tried again is
- * made unroutable right there, and a worker does the waiting that the rest of its end takes.
+ * Deadlines are watched by one timer for the earliest of all. Whoever changes a deadline calls sandboxes_look(), which
+ * has the loop sweep: every sandbox that is due, that died by itself, or whose ending failed and should be tried again
+ * is made unroutable right there, and a worker does the waiting that the rest of its end takes.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -40,7 +40,7 @@ struct sandbox *sandbox_new(struct sandboxes *all, struct str id)
 {
     struct sandbox *sb = NEW(struct sandbox);
 
-    assert(id.len < sizeof sb->id);
+    assert(id.at && id.len < sizeof sb->id);
     sb->all = all;
     atomic_init(&sb->references, 1);
     arena_init(&sb->arena);
@@ -106,7 +106,8 @@ void sandbox_describe(const struct sandbox *sb, struct arena *arena, struct sand
     char token[STORE_TOKEN_BYTES];
 
     for (uint32_t i = 0; i < sb->metadata_count; i++)
-        metadata[i] = (struct pair){ arena_copy(arena, sb->metadata[i].name), arena_copy(arena, sb->metadata[i].value) };
+        metadata[i] =
+            (struct pair){ arena_copy(arena, sb->metadata[i].name), arena_copy(arena, sb->metadata[i].value) };
     store_access_token(sb->all->config.store, str_from(sb->id), token);
     *out = (struct sandbox_info){
         .id = arena_copy(arena, str_from(sb->id)),
@@ -126,8 +127,8 @@ void sandbox_describe(const struct sandbox *sb, struct arena *arena, struct sand
     };
 }
 
-bool sandbox_get(struct sandboxes *all, struct str team_id, struct str id, struct arena *arena, struct sandbox_info *out,
-                 struct err *err)
+bool sandbox_get(struct sandboxes *all, struct str team_id, struct str id, struct arena *arena,
+                 struct sandbox_info *out, struct err *err)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
     const struct sandbox *sb = sandbox_of_team(all, team_id, id, err);
@@ -290,7 +291,7 @@ static void on_exited(void *context, const char *id)
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
         struct sandbox *sb = map_get(&all->by_id, str_from(id));
         if (!sb || sb->state == SANDBOX_STOPPING)
-            return; /* as we wanted */
+            return;        /* as we wanted */
         sb->exited = true; /* one that is starting is looked at when it would begin to run */
     }
     sandboxes_look(all);
@@ -381,7 +382,9 @@ static void discard(struct sandboxes *all, struct str id, const struct sandbox_r
     sb->reason = "orphaned";
     admit(sb);
     log_info("sandbox %s: left over (%s), ending it", sb->id,
-             !row ? "not in the store" : sb->was_running ? "no longer there" : "was still starting");
+             !row              ? "not in the store"
+             : sb->was_running ? "no longer there"
+                               : "was still starting");
     sandbox_ref(sb);
     if (!sandbox_end(sb, &err))
         log_warn("sandbox %s: not ended, will try again: %s", sb->id, err_text(&err));

@@ -1,6 +1,6 @@
 /*
- * A sandbox as the store keeps it. Metadata is one JSON object, so that a row is one row; an event's data is JSON in the
- * shape that clients of the lifecycle API will read.
+ * A sandbox as the store keeps it. Metadata is one JSON object, so that a row is one row; an event's data is JSON in
+ * the shape that clients of the lifecycle API will read.
  */
 #include "base/clock.h"
 #include "sandbox/inside.h"
@@ -51,7 +51,8 @@ static bool metadata_read(struct sandbox *sb, struct str text, struct err *err)
     if (!object)
         return err_wrap(err, "read the metadata of sandbox %s", sb->id);
     sb->metadata = ARENA_ARRAY(&sb->arena, struct pair, json_object_size(object));
-    json_object_foreach(object, name, value) {
+    json_object_foreach(object, name, value)
+    {
         sb->metadata[sb->metadata_count++] = (struct pair){
             .name = arena_copy(&sb->arena, str_from(name)),
             .value = arena_copy(&sb->arena, json_str(value)),

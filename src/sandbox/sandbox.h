@@ -97,8 +97,9 @@ struct sandbox_info {
 };
 
 /*
- * Returns when guestd has answered. The deadline counts from then. ERR_LIMIT when sandboxes_max are running, ERR_INVALID
- * for a timeout out of range, ERR_TIMEOUT when it did not start in time; other trouble below is ERR_INTERNAL.
+ * Returns when guestd has answered. The deadline counts from then. ERR_LIMIT when sandboxes_max are running,
+ * ERR_INVALID for a timeout out of range, ERR_TIMEOUT when it did not start in time; other trouble below is
+ * ERR_INTERNAL.
  */
 bool sandbox_create(struct sandboxes *all, const struct sandbox_want *want, struct arena *arena,
                     struct sandbox_info *out, struct err *err) must_use;
@@ -115,13 +116,15 @@ enum deadline_rule {
 };
 /* Clamped to the longest life. 0 with DEADLINE_SET ends it now. ERR_CONFLICT while it is being ended. */
 bool sandbox_set_deadline(struct sandboxes *all, struct str team_id, struct str id, uint64_t timeout_s,
-                          enum deadline_rule rule, struct arena *arena, struct sandbox_info *out, struct err *err) must_use;
+                          enum deadline_rule rule, struct arena *arena, struct sandbox_info *out, struct err *err)
+    must_use;
 
 /*
  * In this order: not routable and not listed any more; connections cut; everything inside dead; row gone. Of two
  * callers both succeed once it is dead; who comes later gets ERR_NOT_FOUND.
  */
-bool sandbox_kill(struct sandboxes *all, struct str team_id, struct str id, const char *reason, struct err *err) must_use;
+bool sandbox_kill(struct sandboxes *all, struct str team_id, struct str id, const char *reason, struct err *err)
+    must_use;
 
 /* ---- for the proxy ---- */
 

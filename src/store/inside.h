@@ -37,7 +37,8 @@ struct store {
     struct key_cache keys;
     unsigned char seed[SEED_BYTES];
     char default_team[STORE_UUID_BYTES];
-    uint64_t tidied_ms; /* clock_mono_ms() of the last sweep; 0: none yet */
+    int64_t last_event_us; /* no two events are of the same moment, so that their order is known */
+    uint64_t tidied_ms;    /* clock_mono_ms() of the last sweep; 0: none yet */
 };
 
 static inline void unlock_at(pthread_mutex_t **lock_at)
@@ -67,17 +68,17 @@ bool repeats_load(struct store *store, struct err *err) must_use;
 bool tidy(struct store *store, struct err *err) must_use;
 
 /* Rows into an array in the arena that doubles as it fills. */
-#define ROWS_PUSH(arena, array, count, room)                                               \
-    ({                                                                                     \
-        if (*(count) == *(room)) {                                                         \
-            size_t room_ = *(room) ? *(room) * 2 : 16;                                     \
+#define ROWS_PUSH(arena, array, count, room)                                                  \
+    ({                                                                                        \
+        if (*(count) == *(room)) {                                                            \
+            size_t room_ = *(room) ? *(room)*2 : 16;                                          \
             __typeof__(*(array)) more_ = arena_alloc_array((arena), room_, sizeof **(array)); \
-            if (*(count))                                                                  \
-                memcpy(more_, *(array), *(count) * sizeof **(array));                      \
-            *(array) = more_;                                                              \
-            *(room) = room_;                                                               \
-        }                                                                                  \
-        &(*(array))[(*(count))++];                                                         \
+            if (*(count))                                                                     \
+                memcpy(more_, *(array), *(count) * sizeof **(array));                         \
+            *(array) = more_;                                                                 \
+            *(room) = room_;                                                                  \
+        }                                                                                     \
+        &(*(array))[(*(count))++];                                                            \
     })
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * API keys. The text is "e2b_" and hex digits; what is stored and looked up is the SHA-256 of the bytes behind the
- * digits. A fast hash is enough: the bytes are random, there is nothing to guess. Looking up by hash also means that the
- * time it takes says nothing about how much of a guess was right.
+ * digits. A fast hash is enough: the bytes are random, there is nothing to guess. Looking up by hash also means that
+ * the time it takes says nothing about how much of a guess was right.
  */
 #include <stdlib.h>
 
@@ -12,8 +12,8 @@
 #include "store/inside.h"
 
 enum {
-    KEY_MAX_BYTES = 64,             /* of a key made elsewhere */
-    CACHE_FOR_MS = 30 * 1000,       /* another server on the same database may revoke it */
+    KEY_MAX_BYTES = 64,       /* of a key made elsewhere */
+    CACHE_FOR_MS = 30 * 1000, /* another server on the same database may revoke it */
     TOUCH_EVERY_US = 60 * 1000000,
 };
 
@@ -169,8 +169,8 @@ static void key_read(const struct sql_rows *rows, struct arena *arena, struct ke
 }
 
 /* The caller holds the lock and has begun. */
-static bool key_get(struct store *store, struct str team_id, struct str key_id, struct arena *arena, struct key_row *out,
-                    struct err *err)
+static bool key_get(struct store *store, struct str team_id, struct str key_id, struct arena *arena,
+                    struct key_row *out, struct err *err)
 {
     auto_rows struct sql_rows rows = { 0 };
     bool there;
@@ -234,7 +234,8 @@ static bool hash_known(struct store *store, const char *hash, bool *out_known, s
            sql_next(&rows, out_known, err);
 }
 
-bool store_key_ensure(struct store *store, struct str team_id, struct str name, const struct secret *text, struct err *err)
+bool store_key_ensure(struct store *store, struct str team_id, struct str name, const struct secret *text,
+                      struct err *err)
 {
     char id[STORE_UUID_BYTES], hash[HASH_TEXT_BYTES];
     bool known;
@@ -287,9 +288,10 @@ bool store_key_rename(struct store *store, struct str team_id, struct str key_id
 
     if (!sql_begin(store->sql, SQL_DURABLE, err))
         return err_wrap(err, "rename a key");
-    bool ok = sql_exec(store->sql, "UPDATE api_keys SET name = $1 WHERE id = $2 AND team_id = $3 AND revoked_us IS NULL",
-                       SQL_ARGS(sql_text(name), sql_text(key_id), sql_text(team_id)), err) &&
-              key_get(store, team_id, key_id, arena, out, err);
+    bool ok =
+        sql_exec(store->sql, "UPDATE api_keys SET name = $1 WHERE id = $2 AND team_id = $3 AND revoked_us IS NULL",
+                 SQL_ARGS(sql_text(name), sql_text(key_id), sql_text(team_id)), err) &&
+        key_get(store, team_id, key_id, arena, out, err);
     return sql_end(store->sql, ok, err) || err_wrap(err, "rename a key");
 }
 

@@ -61,7 +61,8 @@ static bool repeat_claim(struct store *store, struct str team_id, struct str key
     return sql_exec(store->sql,
                     "INSERT INTO repeats (team_id, repeat_key, request_hash, state, sandbox_id, template_id, alias, "
                     "guestd_version, created_us) VALUES ($1, $2, $3, 'running', '', '', '', '', $4)",
-                    SQL_ARGS(sql_text(team_id), sql_text(key), sql_text(str_from(hash)), sql_int(clock_wall_us())), err);
+                    SQL_ARGS(sql_text(team_id), sql_text(key), sql_text(str_from(hash)), sql_int(clock_wall_us())),
+                    err);
 }
 
 bool store_repeat_begin(struct store *store, struct str team_id, struct str key, struct str route, struct str body,

@@ -13,11 +13,12 @@ static bool event_insert(struct store *store, const struct event_row *event, str
     if (!event)
         return true;
     random_uuid(id);
+    store->last_event_us = MAX(event->at_us, store->last_event_us + 1);
     return sql_exec(store->sql,
                     "INSERT INTO events (id, type, sandbox_id, team_id, template_id, at_us, data) "
                     "VALUES ($1, $2, $3, $4, $5, $6, $7)",
                     SQL_ARGS(sql_text(str_from(id)), sql_text(event->type), sql_text(event->sandbox_id),
-                             sql_text(event->team_id), sql_text(event->template_id), sql_int(event->at_us),
+                             sql_text(event->team_id), sql_text(event->template_id), sql_int(store->last_event_us),
                              sql_text(event->data)),
                     err) &&
            tidy(store, err);
@@ -27,15 +28,16 @@ bool store_sandbox_add(struct store *store, const struct sandbox_row *row, struc
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
 
-    return sql_exec(store->sql,
-                    "INSERT INTO sandboxes (id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count, "
-                    "memory_mb, disk_mb, internet, started_us, deadline_us, revision) "
-                    "VALUES ($1, $2, $3, $4, $5, 'starting', $6, $7, $8, $9, $10, $11, $12, 0)",
-                    SQL_ARGS(sql_text(row->id), sql_text(row->team_id), sql_text(row->template_id), sql_text(row->alias),
-                             sql_text(row->guestd_version), sql_text(row->metadata), sql_int(row->cpu_count),
-                             sql_int(row->memory_mb), sql_int(row->disk_mb), sql_int(row->internet),
-                             sql_int(row->started_us), sql_int(row->deadline_us)),
-                    err) ||
+    return sql_exec(
+               store->sql,
+               "INSERT INTO sandboxes (id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count, "
+               "memory_mb, disk_mb, internet, started_us, deadline_us, revision) "
+               "VALUES ($1, $2, $3, $4, $5, 'starting', $6, $7, $8, $9, $10, $11, $12, 0)",
+               SQL_ARGS(sql_text(row->id), sql_text(row->team_id), sql_text(row->template_id), sql_text(row->alias),
+                        sql_text(row->guestd_version), sql_text(row->metadata), sql_int(row->cpu_count),
+                        sql_int(row->memory_mb), sql_int(row->disk_mb), sql_int(row->internet),
+                        sql_int(row->started_us), sql_int(row->deadline_us)),
+               err) ||
            err_wrap(err, "add sandbox %.*s", STR_ARG(row->id));
 }
 
@@ -46,9 +48,9 @@ bool store_sandbox_ready(struct store *store, struct str id, int64_t started_us,
 
     if (!sql_begin(store->sql, SQL_LAZY, err))
         return err_wrap(err, "sandbox %.*s is ready", STR_ARG(id));
-    bool ok = sql_exec(store->sql,
-                       "UPDATE sandboxes SET state = 'running', started_us = $1, deadline_us = $2 WHERE id = $3",
-                       SQL_ARGS(sql_int(started_us), sql_int(deadline_us), sql_text(id)), err);
+    bool ok =
+        sql_exec(store->sql, "UPDATE sandboxes SET state = 'running', started_us = $1, deadline_us = $2 WHERE id = $3",
+                 SQL_ARGS(sql_int(started_us), sql_int(deadline_us), sql_text(id)), err);
     if (ok && sql_changed(store->sql) != 1)
         ok = err_set(err, ERR_INTERNAL, "the sandbox's row is missing");
     ok = ok && event_insert(store, event, err);
@@ -62,10 +64,10 @@ bool store_sandbox_deadline(struct store *store, struct str id, int64_t deadline
 
     if (!sql_begin(store->sql, SQL_LAZY, err))
         return err_wrap(err, "deadline of sandbox %.*s", STR_ARG(id));
-    bool ok = sql_exec(store->sql,
-                       "UPDATE sandboxes SET deadline_us = $1, revision = $2 WHERE id = $3 AND revision < $2",
-                       SQL_ARGS(sql_int(deadline_us), sql_int(revision), sql_text(id)), err) &&
-              event_insert(store, event, err);
+    bool ok =
+        sql_exec(store->sql, "UPDATE sandboxes SET deadline_us = $1, revision = $2 WHERE id = $3 AND revision < $2",
+                 SQL_ARGS(sql_int(deadline_us), sql_int(revision), sql_text(id)), err) &&
+        event_insert(store, event, err);
     return sql_end(store->sql, ok, err) || err_wrap(err, "deadline of sandbox %.*s", STR_ARG(id));
 }
 

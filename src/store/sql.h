@@ -1,8 +1,8 @@
 /*
  * sql.h - a connection to a database, and queries written once for all of them.
  *
- * Queries are string literals in the SQL that SQLite and PostgreSQL share, with parameters $1, $2… in the order of their
- * first appearance. Each is prepared when first used and kept.
+ * Queries are string literals in the SQL that SQLite and PostgreSQL share, with parameters $1, $2… in the order of
+ * their first appearance. Each is prepared when first used and kept.
  *
  * Threads    One at a time: the store holds a lock around it.
  * Failure    ERR_UNAVAILABLE when the database is busy past its patience, ERR_CONFLICT when a constraint says no,
@@ -55,8 +55,9 @@ static inline struct sql_value sql_text_or_null(struct str text)
 }
 
 /* Stands for the two parameters `args, count`. */
-#define SQL_ARGS(...) \
-    (const struct sql_value[]){ __VA_ARGS__ }, sizeof((const struct sql_value[]){ __VA_ARGS__ }) / sizeof(struct sql_value)
+#define SQL_ARGS(...)                          \
+    (const struct sql_value[]){ __VA_ARGS__ }, \
+        sizeof((const struct sql_value[]){ __VA_ARGS__ }) / sizeof(struct sql_value)
 #define SQL_NO_ARGS NULL, 0
 
 /* ---- changes ---- */

@@ -1,11 +1,11 @@
 /*
  * SQLite beneath sql.h.
  *
- * Write-ahead log: readers with other tools do not stop us, and a commit is one append. Statements are kept in a map from
- * their text. Durability is chosen for each transaction by PRAGMA synchronous: with NORMAL a commit is in the page cache,
- * which a killed process cannot take back and a power cut can; with FULL it is fsynced, and everything committed before
- * it too, because the log is one file. That pragma takes effect while it is compiled, so it is never kept as a prepared
- * statement.
+ * Write-ahead log: readers with other tools do not stop us, and a commit is one append. Statements are kept in a map
+ * from their text. Durability is chosen for each transaction by PRAGMA synchronous: with NORMAL a commit is in the page
+ * cache, which a killed process cannot take back and a power cut can; with FULL it is fsynced, and everything committed
+ * before it too, because the log is one file. That pragma takes effect while it is compiled, so it is never kept as a
+ * prepared statement.
  */
 #include "store/sql.h"
 
@@ -50,12 +50,14 @@ static bool fail(struct sql *sql, const char *what, struct err *err)
         return err_set(err, ERR_INTERNAL, "the disk that holds the store is full: free some space");
     case SQLITE_NOTADB:
     case SQLITE_CORRUPT:
-        return err_set(err, ERR_INTERNAL, "the store is damaged (%.60s): restore a copy, or move it away to start anew", why);
+        return err_set(err, ERR_INTERNAL, "the store is damaged (%.60s): restore a copy, or move it away to start anew",
+                       why);
     case SQLITE_READONLY:
     case SQLITE_PERM:
     case SQLITE_CANTOPEN:
         return err_set(err, ERR_INTERNAL,
-                       "the store cannot be written (%.60s): its directory must belong to the user the server runs as", why);
+                       "the store cannot be written (%.60s): its directory must belong to the user the server runs as",
+                       why);
     default:
         return err_set(err, ERR_INTERNAL, "%.80s: %s", what, why);
     }
@@ -149,7 +151,8 @@ static sqlite3_stmt *prepare(struct sql *sql, const char *query, struct err *err
 }
 
 /* SQLite numbers $1, $2… by first appearance; PostgreSQL by what they say. The queries keep the two the same. */
-static bool bind_all(struct sql *sql, sqlite3_stmt *statement, const struct sql_value *args, size_t count, struct err *err)
+static bool bind_all(struct sql *sql, sqlite3_stmt *statement, const struct sql_value *args, size_t count,
+                     struct err *err)
 {
     assert((size_t)sqlite3_bind_parameter_count(statement) == count);
     for (size_t i = 0; i < count; i++) {

@@ -73,13 +73,15 @@ static bool migrate(struct sql *sql, struct err *err)
 
     if (!sql_begin(sql, SQL_DURABLE, err))
         return false;
-    bool ok = sql_script(sql,
-                         "CREATE TABLE IF NOT EXISTS schema_version (version BIGINT PRIMARY KEY, applied_us BIGINT NOT NULL)",
-                         err) &&
-              schema_version(sql, &version, err);
+    bool ok =
+        sql_script(sql,
+                   "CREATE TABLE IF NOT EXISTS schema_version (version BIGINT PRIMARY KEY, applied_us BIGINT NOT NULL)",
+                   err) &&
+        schema_version(sql, &version, err);
     if (ok && version > migration_count)
         ok = err_set(err, ERR_CONFLICT,
-                     "the store was written by a newer Cloister (schema %d, this one knows %d): update Cloister or use another data directory",
+                     "the store was written by a newer Cloister (schema %d, this one knows %d): update Cloister or use "
+                     "another data directory",
                      (int)version, migration_count);
     for (int i = 0; ok && i < migration_count; i++)
         ok = migrations[i].version <= version || apply(sql, &migrations[i], err);
@@ -96,7 +98,8 @@ static bool seed_load(struct store *store, struct err *err)
 
     random_bytes(fresh, sizeof fresh);
     hex_text(str_of(fresh, sizeof fresh), text);
-    if (!sql_exec(store->sql, "INSERT INTO settings (name, value) VALUES ('token_seed', $1) ON CONFLICT (name) DO NOTHING",
+    if (!sql_exec(store->sql,
+                  "INSERT INTO settings (name, value) VALUES ('token_seed', $1) ON CONFLICT (name) DO NOTHING",
                   SQL_ARGS(sql_text(str_from(text))), err))
         return false;
     auto_rows struct sql_rows rows = { 0 };

@@ -41,7 +41,8 @@ struct str store_team_default(const struct store *store);
 bool store_team_list(struct store *store, struct arena *arena, struct team_row **out, size_t *out_count,
                      struct err *err) must_use;
 /* ERR_NOT_FOUND. */
-bool store_team_get(struct store *store, struct str id, struct arena *arena, struct team_row *out, struct err *err) must_use;
+bool store_team_get(struct store *store, struct str id, struct arena *arena, struct team_row *out, struct err *err)
+    must_use;
 
 /* ---- keys ---- */
 

@@ -37,7 +37,8 @@ static void team_read(const struct sql_rows *rows, struct arena *arena, struct t
     };
 }
 
-bool store_team_list(struct store *store, struct arena *arena, struct team_row **out, size_t *out_count, struct err *err)
+bool store_team_list(struct store *store, struct arena *arena, struct team_row **out, size_t *out_count,
+                     struct err *err)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
     auto_rows struct sql_rows rows = { 0 };

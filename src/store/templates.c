@@ -77,7 +77,8 @@ static bool by_id(struct sql *sql, struct str id, struct arena *arena, struct te
                          arena, out, out_there, err);
 }
 
-bool store_template_get(struct store *store, struct str id, struct arena *arena, struct template_row *out, struct err *err)
+bool store_template_get(struct store *store, struct str id, struct arena *arena, struct template_row *out,
+                        struct err *err)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
     bool there;
@@ -98,7 +99,8 @@ bool store_template_by_alias(struct store *store, struct str team_id, struct str
                        "WHERE a.owner = $1 AND a.alias = $2",
                        SQL_ARGS(sql_text(team_id), sql_text(alias)), arena, out, &there, err))
         return err_wrap(err, "find a template by its alias");
-    return there || err_set(err, ERR_NOT_FOUND, "there is no template '%.*s'", (int)MIN(alias.len, (size_t)60), alias.at);
+    return there ||
+           err_set(err, ERR_NOT_FOUND, "there is no template '%.*s'", (int)MIN(alias.len, (size_t)60), alias.at);
 }
 
 bool store_template_list(struct store *store, struct str team_id, struct arena *arena, struct template_row **out,

@@ -18,9 +18,17 @@ static const struct str layer[] = { STR_INIT("0123456789abcdef0123456789abcdef01
 static void put_template(struct fixture *f, const char *id, struct str team_id, const char *alias)
 {
     struct str aliases[] = { str_from(alias) };
-    struct template_row row = { .id = str_from(id), .team_id = team_id, .cpu_count = 2, .memory_mb = 512,
-                                .disk_mb = 1024, .guestd_version = STR(GUESTD_API_VERSION), .created_us = 1,
-                                .layer_count = 1, .layers = layer, .alias_count = 1, .aliases = aliases };
+    struct template_row row = { .id = str_from(id),
+                                .team_id = team_id,
+                                .cpu_count = 2,
+                                .memory_mb = 512,
+                                .disk_mb = 1024,
+                                .guestd_version = STR(GUESTD_API_VERSION),
+                                .created_us = 1,
+                                .layer_count = 1,
+                                .layers = layer,
+                                .alias_count = 1,
+                                .aliases = aliases };
 
     MUST(store_template_put(f->rig.disk.store, &row, &err));
 }
@@ -43,8 +51,11 @@ static int set_up(void **state)
     rig_start(&f->rig);
     if (!secret_set(&f->admin_token, STR("very secret")))
         return -1;
-    f->actions = (struct actions){ .store = f->rig.disk.store, .sandboxes = f->rig.all, .admin_token = &f->admin_token,
-                                   .refresh_templates = refresh, .context = f };
+    f->actions = (struct actions){ .store = f->rig.disk.store,
+                                   .sandboxes = f->rig.all,
+                                   .admin_token = &f->admin_token,
+                                   .refresh_templates = refresh,
+                                   .context = f };
     struct str team = store_team_default(f->rig.disk.store);
     memcpy(f->caller.team_id, team.at, team.len);
     memcpy(f->admin.team_id, team.at, team.len);
@@ -87,7 +98,8 @@ static void a_caller_is_known_by_key_or_by_admin_token(void **state)
     assert_true(caller.is_admin);
     assert_string_equal(caller.team_id, f->caller.team_id);
     MUST(action_caller_by_admin_token(&f->actions, STR("very secret"), str_from(f->caller.team_id), &caller, &err));
-    MUST_FAIL(action_caller_by_admin_token(&f->actions, STR("very secret"), STR("no team"), &caller, &err), ERR_NOT_FOUND);
+    MUST_FAIL(action_caller_by_admin_token(&f->actions, STR("very secret"), STR("no team"), &caller, &err),
+              ERR_NOT_FOUND);
     MUST_FAIL(action_caller_by_admin_token(&f->actions, STR("wrong"), STR(""), &caller, &err), ERR_DENIED);
     secret_wipe(&f->admin_token);
     MUST_FAIL(action_caller_by_admin_token(&f->actions, STR(""), STR(""), &caller, &err), ERR_DENIED);
@@ -154,8 +166,9 @@ static void what_is_no_reference_is_invalid(void **state)
 {
     struct fixture *f = *state;
     struct template_row row;
-    static const struct str bad[] = { STR_INIT(""), STR_INIT(" "), STR_INIT("a b"), STR_INIT("a/b/c"), STR_INIT("/base"),
-                                      STR_INIT("base:"), STR_INIT("../base"), STR_INIT("bäse"), STR_INIT("ba\0se") };
+    static const struct str bad[] = { STR_INIT(""),        STR_INIT(" "),     STR_INIT("a b"),
+                                      STR_INIT("a/b/c"),   STR_INIT("/base"), STR_INIT("base:"),
+                                      STR_INIT("../base"), STR_INIT("bäse"),  STR_INIT("ba\0se") };
 
     for (size_t i = 0; i < COUNT_OF(bad); i++)
         MUST_FAIL(action_template_resolve(&f->actions, &f->caller, bad[i], &f->rig.arena, &row, &err), ERR_INVALID);
@@ -198,8 +211,10 @@ static void another_teams_template_cannot_be_used(void **state)
     size_t count;
 
     put_template(f, "tmine", str_from(f->caller.team_id), "mine");
-    MUST_FAIL(action_template_resolve(&f->actions, &f->stranger, STR("mine"), &f->rig.arena, &row, &err), ERR_NOT_FOUND);
-    MUST_FAIL(action_template_resolve(&f->actions, &f->stranger, STR("tmine"), &f->rig.arena, &row, &err), ERR_NOT_FOUND);
+    MUST_FAIL(action_template_resolve(&f->actions, &f->stranger, STR("mine"), &f->rig.arena, &row, &err),
+              ERR_NOT_FOUND);
+    MUST_FAIL(action_template_resolve(&f->actions, &f->stranger, STR("tmine"), &f->rig.arena, &row, &err),
+              ERR_NOT_FOUND);
     MUST_FAIL(action_template_exists(&f->actions, &f->stranger, STR("tmine"), &f->rig.arena, &row, &err), ERR_DENIED);
     MUST(action_template_exists(&f->actions, &f->caller, STR("mine"), &f->rig.arena, &row, &err));
     MUST(action_template_list(&f->actions, &f->stranger, &f->rig.arena, &rows, &count, &err));
@@ -210,8 +225,9 @@ static void another_teams_template_cannot_be_used(void **state)
 
 static struct sandbox_info create(struct fixture *f, const struct pair *metadata, uint32_t count)
 {
-    struct sandbox_request request = { .template_ref = STR("base"), .timeout_s = 1000, .metadata = metadata,
-                                       .metadata_count = count };
+    struct sandbox_request request = {
+        .template_ref = STR("base"), .timeout_s = 1000, .metadata = metadata, .metadata_count = count
+    };
     struct sandbox_info info = { 0 };
 
     MUST(action_sandbox_create(&f->actions, &f->caller, &request, &f->rig.arena, &info, &err));
@@ -260,7 +276,8 @@ static struct sandbox_page list(struct fixture *f, struct sandbox_filter filter)
 static void a_list_is_filtered_ordered_and_cut_into_pages(void **state)
 {
     struct fixture *f = *state;
-    struct pair odd[] = { { STR("kind"), STR("odd") }, { STR("a"), STR("b") } }, even[] = { { STR("kind"), STR("even") } };
+    struct pair odd[] = { { STR("kind"), STR("odd") }, { STR("a"), STR("b") } },
+                even[] = { { STR("kind"), STR("even") } };
     struct sandbox_info made[5];
 
     for (size_t i = 0; i < 5; i++)
@@ -303,8 +320,8 @@ static void a_list_is_filtered_ordered_and_cut_into_pages(void **state)
     struct sandbox_filter paused = { .paused = true };
     MUST(action_sandbox_list(&f->actions, &f->caller, &paused, &f->rig.arena, &page, &err));
     assert_int_equal(page.count, 0);
-    MUST(action_sandbox_list(&f->actions, &f->stranger, &(struct sandbox_filter){ .running = true }, &f->rig.arena, &page,
-                             &err));
+    MUST(action_sandbox_list(&f->actions, &f->stranger, &(struct sandbox_filter){ .running = true }, &f->rig.arena,
+                             &page, &err));
     assert_int_equal(page.count, 0);
 }
 
@@ -316,21 +333,25 @@ static void a_repeat_tells_what_the_first_one_made(void **state)
     struct sandbox_info info = create(f, NULL, 0), done;
     enum repeat_verdict verdict;
 
-    MUST(action_repeat_begin(&f->actions, &f->caller, STR("k-1"), STR("v2"), STR("{}"), &f->rig.arena, &verdict, &done, &err));
+    MUST(action_repeat_begin(&f->actions, &f->caller, STR("k-1"), STR("v2"), STR("{}"), &f->rig.arena, &verdict, &done,
+                             &err));
     assert_int_equal(verdict, REPEAT_FIRST);
     action_repeat_settle(&f->actions, &f->caller, STR("k-1"), &info);
-    MUST(action_repeat_begin(&f->actions, &f->caller, STR("k-1"), STR("v2"), STR("{}"), &f->rig.arena, &verdict, &done, &err));
+    MUST(action_repeat_begin(&f->actions, &f->caller, STR("k-1"), STR("v2"), STR("{}"), &f->rig.arena, &verdict, &done,
+                             &err));
     assert_int_equal(verdict, REPEAT_DONE);
     CHECK_STR(done.id, info.id);
     CHECK_STR(done.access_token, info.access_token);
     CHECK_STR(done.template_id, info.template_id);
     /* Another team's key of the same name is another key; another route is another request. */
-    MUST(action_repeat_begin(&f->actions, &f->stranger, STR("k-1"), STR("v2"), STR("{}"), &f->rig.arena, &verdict, &done, &err));
+    MUST(action_repeat_begin(&f->actions, &f->stranger, STR("k-1"), STR("v2"), STR("{}"), &f->rig.arena, &verdict,
+                             &done, &err));
     assert_int_equal(verdict, REPEAT_FIRST);
-    MUST(action_repeat_begin(&f->actions, &f->caller, STR("k-1"), STR("v1"), STR("{}"), &f->rig.arena, &verdict, &done, &err));
+    MUST(action_repeat_begin(&f->actions, &f->caller, STR("k-1"), STR("v1"), STR("{}"), &f->rig.arena, &verdict, &done,
+                             &err));
     assert_int_equal(verdict, REPEAT_OTHER);
-    MUST_FAIL(action_repeat_begin(&f->actions, &f->caller, STR("K"), STR("v2"), STR("{}"), &f->rig.arena, &verdict, &done,
-                                  &err),
+    MUST_FAIL(action_repeat_begin(&f->actions, &f->caller, STR("K"), STR("v2"), STR("{}"), &f->rig.arena, &verdict,
+                                  &done, &err),
               ERR_INVALID);
 }
 

@@ -51,7 +51,8 @@ static void check_nothing_exists(struct served *s)
 static void create_answers_what_clients_require_and_no_null(void **state)
 {
     struct served *s = *state;
-    struct http_answer answer = CALL(s, "POST", "/v2/sandboxes", "{\"templateID\":\"base\",\"metadata\":{},\"envVars\":{}}");
+    struct http_answer answer =
+        CALL(s, "POST", "/v2/sandboxes", "{\"templateID\":\"base\",\"metadata\":{},\"envVars\":{}}");
 
     assert_int_equal(answer.status, 201);
     assert_string_equal(got_text(s, "templateID"), "tbase");
@@ -79,7 +80,8 @@ static void a_configured_domain_is_told(void **state)
 static void get_describes_a_sandbox_in_full(void **state)
 {
     struct served *s = *state;
-    const char *id = served_create(s, "{\"templateID\":\"base\",\"metadata\":{\"job\":\"42\"},\"allow_internet_access\":false}");
+    const char *id =
+        served_create(s, "{\"templateID\":\"base\",\"metadata\":{\"job\":\"42\"},\"allow_internet_access\":false}");
     char *token = arena_text(&s->rig.arena, str_from(got_text(s, "envdAccessToken")));
     struct http_answer answer = CALL(s, "GET", target(s, "/sandboxes/%s", id), NULL);
 
@@ -228,8 +230,9 @@ static void a_list_has_a_page_its_total_and_no_token_at_the_end(void **state)
     assert_string_equal(answer_header(s, &answer, "X-Total-Running"), "3");
     assert_null(answer_header(s, &answer, "X-Next-Token"));
     const json_t *row = json_array_get(s->last, 0);
-    static const char *const required[] = { "sandboxID", "templateID", "clientID", "startedAt", "endAt", "cpuCount",
-                                            "memoryMB", "diskSizeMB", "state", "envdVersion", "metadata", "volumeMounts" };
+    static const char *const required[] = { "sandboxID", "templateID",  "clientID", "startedAt",
+                                            "endAt",     "cpuCount",    "memoryMB", "diskSizeMB",
+                                            "state",     "envdVersion", "metadata", "volumeMounts" };
     for (size_t i = 0; i < COUNT_OF(required); i++)
         assert_non_null(json_object_get(row, required[i]));
     assert_null(json_object_get(row, "envdAccessToken")); /* a list hands out no keys */
@@ -251,7 +254,8 @@ static void a_list_has_a_page_its_total_and_no_token_at_the_end(void **state)
             token = answer_header(s, &answer, "X-Next-Token");
             assert_int_equal(token == NULL, page == 2);
             if (token) { /* not under the other order */
-                snprintf(where, sizeof where, "/v2/sandboxes?limit=1&order=%s&nextToken=%s", ascending ? "desc" : "asc", token);
+                snprintf(where, sizeof where, "/v2/sandboxes?limit=1&order=%s&nextToken=%s", ascending ? "desc" : "asc",
+                         token);
                 struct http_answer wrong = CALL(s, "GET", where, NULL);
                 check_error(s, &wrong, 400, "invalid next token");
             }
@@ -323,7 +327,8 @@ static void templates_are_listed_and_their_names_checked(void **state)
     assert_string_equal(json_string_value(json_object_get(row, "templateID")), "tbase");
     assert_string_equal(json_string_value(json_array_get(json_object_get(row, "aliases"), 0)), "base");
     assert_true(json_is_true(json_object_get(row, "public")));
-    static const char *const required[] = { "cpuCount", "memoryMB", "diskSizeMB", "createdAt", "createdBy", "envdVersion" };
+    static const char *const required[] = { "cpuCount",  "memoryMB",  "diskSizeMB",
+                                            "createdAt", "createdBy", "envdVersion" };
     for (size_t i = 0; i < COUNT_OF(required); i++)
         assert_non_null(json_object_get(row, required[i]));
     struct http_answer answer = CALL(s, "GET", "/templates?teamID=other", NULL);
@@ -338,7 +343,10 @@ static void templates_are_listed_and_their_names_checked(void **state)
     check_error(s, &answer, 404, "team/base");
 }
 
-#define ADMIN { STR("X-Admin-Token"), STR("admin-secret") }
+#define ADMIN                                     \
+    {                                             \
+        STR("X-Admin-Token"), STR("admin-secret") \
+    }
 
 static void keys_are_made_used_renamed_and_revoked(void **state)
 {
@@ -531,10 +539,13 @@ static void a_bad_create_is_refused_and_makes_nothing(void **state)
         { "{\"templateID\":\"base\",\"network\":{\"dnsServers\":[\"1.1.1.1\"]}}", 400, "'network.dnsServers' is not" },
         { "{\"templateID\":\"base\",\"network\":{\"httpsPorts\":[443]}}", 400, "'network.httpsPorts' is not" },
         { "{\"templateID\":\"base\",\"network\":{\"rules\":{\"a.b\":[]}}}", 400, "'network.rules' is not" },
-        { "{\"templateID\":\"base\",\"network\":{\"egressProxy\":{\"address\":\"x\"}}}", 400, "'network.egressProxy' is not" },
+        { "{\"templateID\":\"base\",\"network\":{\"egressProxy\":{\"address\":\"x\"}}}", 400,
+          "'network.egressProxy' is not" },
         { "{\"templateID\":\"base\",\"network\":{\"allowPublicTraffic\":false}}", 400, "allowPublicTraffic" },
-        { "{\"templateID\":\"base\",\"network\":{\"maskRequestHost\":\"x\"}}", 400, "'network.maskRequestHost' is not" },
-        { "{\"templateID\":\"base\",\"volumeMounts\":[{\"name\":\"a\",\"path\":\"/a\"}]}", 400, "'volumeMounts' is not" },
+        { "{\"templateID\":\"base\",\"network\":{\"maskRequestHost\":\"x\"}}", 400,
+          "'network.maskRequestHost' is not" },
+        { "{\"templateID\":\"base\",\"volumeMounts\":[{\"name\":\"a\",\"path\":\"/a\"}]}", 400,
+          "'volumeMounts' is not" },
         { "{\"templateID\":\"base\",\"iam\":{\"tokens\":{\"a\":{}}}}", 400, "'iam' is not available" },
     };
 
@@ -550,11 +561,12 @@ static void what_means_nothing_or_the_default_is_taken(void **state)
 {
     struct served *s = *state;
 
-    served_create(s, "{\"templateID\":\"base\",\"timeout\":null,\"metadata\":null,\"envVars\":null,\"autoPause\":false,"
-                     "\"autoPauseMemory\":true,\"autoResume\":{\"enabled\":false},\"mcp\":{\"browserbase\":{}},\"iam\":{},"
-                     "\"network\":{\"allowOut\":[],\"denyOut\":[],\"rules\":{},\"egressProxy\":null,"
-                     "\"allowPublicTraffic\":null,\"httpsPorts\":[]},\"volumeMounts\":[],\"secure\":false,"
-                     "\"somethingNew\":[1,2,3]}");
+    served_create(s,
+                  "{\"templateID\":\"base\",\"timeout\":null,\"metadata\":null,\"envVars\":null,\"autoPause\":false,"
+                  "\"autoPauseMemory\":true,\"autoResume\":{\"enabled\":false},\"mcp\":{\"browserbase\":{}},\"iam\":{},"
+                  "\"network\":{\"allowOut\":[],\"denyOut\":[],\"rules\":{},\"egressProxy\":null,"
+                  "\"allowPublicTraffic\":null,\"httpsPorts\":[]},\"volumeMounts\":[],\"secure\":false,"
+                  "\"somethingNew\":[1,2,3]}");
     served_create(s, "{\"templateID\":\"base\",\"network\":{},\"autoResume\":null,\"iam\":{\"tokens\":{}}}");
     served_create(s, "{\"templateID\":\"base\",\"network\":{\"allowPublicTraffic\":true},\"timeout\":12.0}");
     assert_int_equal(rig_rows(&s->rig), 3);
@@ -632,7 +644,8 @@ static void bad_ids_queries_and_bodies_are_refused(void **state)
     };
 
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
-        char *path = strstr(bad[i].path, "%s") ? target(s, bad[i].path, id) : arena_text(&s->rig.arena, str_from(bad[i].path));
+        char *path =
+            strstr(bad[i].path, "%s") ? target(s, bad[i].path, id) : arena_text(&s->rig.arena, str_from(bad[i].path));
         struct http_answer answer = CALL_WITH(s, bad[i].method, path, bad[i].body, ADMIN);
         check_error(s, &answer, 400, bad[i].in_message);
     }
@@ -731,7 +744,8 @@ static void a_client_that_goes_away_during_a_create_does_no_harm(void **state)
 
     rig_shut_gate(&s->rig, true);
     snprintf(request, sizeof request,
-             "POST /v2/sandboxes HTTP/1.1\r\nhost: x\r\nx-api-key: %s\r\ncontent-length: 21\r\n\r\n{\"templateID\":\"base\"}",
+             "POST /v2/sandboxes HTTP/1.1\r\nhost: x\r\nx-api-key: %s\r\ncontent-length: "
+             "21\r\n\r\n{\"templateID\":\"base\"}",
              s->key);
     for (int i = 0; i < 3; i++) {
         int fd = served_connect(s);
@@ -747,7 +761,10 @@ static void a_client_that_goes_away_during_a_create_does_no_harm(void **state)
 
 /* ---- repeats ---- */
 
-#define REPEAT(key) { STR("idempotency-key"), STR(key) }
+#define REPEAT(key)                      \
+    {                                    \
+        STR("idempotency-key"), STR(key) \
+    }
 #define BASE "{\"templateID\":\"base\"}"
 
 static void a_create_that_is_sent_again_makes_no_second_sandbox(void **state)
@@ -794,8 +811,8 @@ static void *create_repeatable(void *argument)
 
     arena_init(&arena);
     answer = ARENA_NEW(&arena, struct http_answer);
-    if (http_fetch(&arena, str_from(creating->s->address), STR("POST"), STR("/v2/sandboxes"), fields, 2, STR(BASE), 60000,
-                   answer, &err))
+    if (http_fetch(&arena, str_from(creating->s->address), STR("POST"), STR("/v2/sandboxes"), fields, 2, STR(BASE),
+                   60000, answer, &err))
         creating->status = answer->status;
     arena_done(&arena);
     return NULL;

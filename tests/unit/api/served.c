@@ -21,9 +21,16 @@ static void on_request(struct http_exchange *ex, void *context)
 
 static void put_template(struct store *store)
 {
-    struct template_row row = { .id = STR("tbase"), .cpu_count = 2, .memory_mb = 1024, .disk_mb = 5120,
-                                .guestd_version = STR(GUESTD_API_VERSION), .created_us = 1000000, .layer_count = 1,
-                                .layers = layer, .alias_count = 1, .aliases = alias };
+    struct template_row row = { .id = STR("tbase"),
+                                .cpu_count = 2,
+                                .memory_mb = 1024,
+                                .disk_mb = 5120,
+                                .guestd_version = STR(GUESTD_API_VERSION),
+                                .created_us = 1000000,
+                                .layer_count = 1,
+                                .layers = layer,
+                                .alias_count = 1,
+                                .aliases = alias };
 
     MUST(store_template_put(store, &row, &err));
 }
@@ -36,8 +43,8 @@ static void before_run(struct rig *rig)
     struct err err;
 
     s->actions = (struct actions){ .store = rig->disk.store, .sandboxes = rig->all, .admin_token = &s->admin_token };
-    s->api = api_new(&(struct api_config){ .loop = rig->loop, .workers = rig->workers, .actions = &s->actions,
-                                           .domain = s->domain });
+    s->api = api_new(&(struct api_config){
+        .loop = rig->loop, .workers = rig->workers, .actions = &s->actions, .domain = s->domain });
     int fd = listen_open(STR("127.0.0.1:0"), &err);
     assert_true(fd >= 0);
     assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
@@ -63,8 +70,8 @@ void served_make(struct served *s)
     s->rig.before_run = before_run;
     s->rig.after_run = after_run;
     assert_true(secret_set(&s->admin_token, STR("admin-secret")));
-    MUST(store_key_add(s->rig.disk.store, store_team_default(s->rig.disk.store), STR("test"), &s->rig.arena, &row, &text,
-                       &err));
+    MUST(store_key_add(s->rig.disk.store, store_team_default(s->rig.disk.store), STR("test"), &s->rig.arena, &row,
+                       &text, &err));
     memcpy(s->key, text.bytes, text.len);
 }
 

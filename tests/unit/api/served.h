@@ -31,7 +31,7 @@ void served_drop(struct served *s);
 struct http_answer served_call(struct served *s, const char *method, const char *target, const char *body,
                                const struct http_field *fields, size_t field_count);
 #define CALL(s, method, target, body) served_call(s, method, target, body, NULL, 0)
-#define CALL_WITH(s, method, target, body, ...)                                     \
+#define CALL_WITH(s, method, target, body, ...)                                      \
     served_call(s, method, target, body, (const struct http_field[]){ __VA_ARGS__ }, \
                 sizeof((const struct http_field[]){ __VA_ARGS__ }) / sizeof(struct http_field))
 /* The same without a key. */

@@ -89,11 +89,11 @@ static void a_nonsense_answer_is_refused(void **state)
 {
     (void)state;
     static const struct str answers[] = {
-        STR_INIT("\xff\xff\xff\xff"),      /* larger than any message */
-        STR_INIT("\0\0\0\0"),              /* no body at all */
-        STR_INIT("\0\0\0\1\xee"),          /* no such type */
-        STR_INIT("\0\0\0\2\x40x"),         /* OK with something behind it */
-        STR_INIT("\0\0\0\1\x02"),          /* a PING is no answer */
+        STR_INIT("\xff\xff\xff\xff"), /* larger than any message */
+        STR_INIT("\0\0\0\0"),         /* no body at all */
+        STR_INIT("\0\0\0\1\xee"),     /* no such type */
+        STR_INIT("\0\0\0\2\x40x"),    /* OK with something behind it */
+        STR_INIT("\0\0\0\1\x02"),     /* a PING is no answer */
     };
 
     for (size_t i = 0; i < COUNT_OF(answers); i++) {
@@ -152,12 +152,9 @@ static void a_large_environment_gets_through_a_small_buffer(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        CASE(a_silent_guest_is_a_timeout),
-        CASE(half_an_answer_is_a_timeout),
-        CASE(a_guest_that_closes_is_unavailable),
-        CASE(what_the_guest_objects_to_comes_back),
-        CASE(a_nonsense_answer_is_refused),
-        CASE(a_large_environment_gets_through_a_small_buffer),
+        CASE(a_silent_guest_is_a_timeout),        CASE(half_an_answer_is_a_timeout),
+        CASE(a_guest_that_closes_is_unavailable), CASE(what_the_guest_objects_to_comes_back),
+        CASE(a_nonsense_answer_is_refused),       CASE(a_large_environment_gets_through_a_small_buffer),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

@@ -147,8 +147,16 @@ void rig_make(struct rig *rig)
     pthread_cond_init(&rig->changed, NULL);
     arena_init(&rig->arena);
     rig->want = (struct sandbox_want){
-        .team_id = STR("team"), .template_id = STR("tbase"), .alias = STR("base"), .guestd_version = STR("0.6.13"),
-        .layer_count = 1, .layers = layers, .cpu_count = 2, .memory_mb = 1024, .disk_mb = 5120, .timeout_s = 3600,
+        .team_id = STR("team"),
+        .template_id = STR("tbase"),
+        .alias = STR("base"),
+        .guestd_version = STR("0.6.13"),
+        .layer_count = 1,
+        .layers = layers,
+        .cpu_count = 2,
+        .memory_mb = 1024,
+        .disk_mb = 5120,
+        .timeout_s = 3600,
     };
 }
 

@@ -1,6 +1,6 @@
 /*
- * rig.h - everything below the API, in one process: a loop on its own thread, workers, a store in a temporary directory,
- * and a driver that holds sandboxes in memory and fails on demand.
+ * rig.h - everything below the API, in one process: a loop on its own thread, workers, a store in a temporary
+ * directory, and a driver that holds sandboxes in memory and fails on demand.
  *
  * The driver answers on guestlink before it is asked, so that no thread of its own is needed; what it was told can be
  * read afterwards.
@@ -38,7 +38,7 @@ struct rig {
     struct sandboxes *all;
     pthread_t thread;
     bool loop_runs;
-    struct sandboxes_config config; /* what sandboxes_new() gets besides; set before rig_start() */
+    struct sandboxes_config config;      /* what sandboxes_new() gets besides; set before rig_start() */
     void (*before_run)(struct rig *rig); /* for what else lives on the loop; may be NULL */
     void (*after_run)(struct rig *rig);
 

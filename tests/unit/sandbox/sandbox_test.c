@@ -226,7 +226,8 @@ static void *create_one(void *argument)
     struct creator *creator = argument;
 
     arena_init(&creator->arena);
-    creator->ok = sandbox_create(creator->rig->all, &creator->rig->want, &creator->arena, &creator->info, &creator->err);
+    creator->ok =
+        sandbox_create(creator->rig->all, &creator->rig->want, &creator->arena, &creator->info, &creator->err);
     return NULL;
 }
 
@@ -552,8 +553,12 @@ static void what_only_the_driver_holds_is_ended(void **state)
 static void what_was_still_starting_is_ended(void **state)
 {
     struct rig *rig = *state;
-    struct sandbox_row row = { .id = STR("ihalf"), .team_id = TEAM, .template_id = STR("t"), .alias = STR(""),
-                               .guestd_version = STR(""), .metadata = STR("{}") };
+    struct sandbox_row row = { .id = STR("ihalf"),
+                               .team_id = TEAM,
+                               .template_id = STR("t"),
+                               .alias = STR(""),
+                               .guestd_version = STR(""),
+                               .metadata = STR("{}") };
     struct sandbox_row never = row;
 
     never.id = STR("inever");

@@ -175,7 +175,13 @@ static void what_is_no_key_is_denied(void **state)
     struct temp_store *t = *state;
     struct key_owner owner;
     static const char *const texts[] = {
-        "", "e2b_", "e2b_0", "e2b_zz", "E2B_00", "00112233", "e2b_00112233445566778899aabbccddeeff00112233",
+        "",
+        "e2b_",
+        "e2b_0",
+        "e2b_zz",
+        "E2B_00",
+        "00112233",
+        "e2b_00112233445566778899aabbccddeeff00112233",
         "e2b_00112233445566778899aabbccddeeff0011223 ",
     };
 
@@ -241,9 +247,16 @@ static struct template_row base_template(void)
     static const struct str layers[] = { STR_INIT("bottom"), STR_INIT("top") };
     static const struct str aliases[] = { STR_INIT("zebra"), STR_INIT("base") };
 
-    return (struct template_row){ .id = STR("tbase"), .cpu_count = 2, .memory_mb = 1024, .disk_mb = 5120,
-                                  .guestd_version = STR("0.6.13"), .created_us = 1, .layer_count = 2, .layers = layers,
-                                  .alias_count = 2, .aliases = aliases };
+    return (struct template_row){ .id = STR("tbase"),
+                                  .cpu_count = 2,
+                                  .memory_mb = 1024,
+                                  .disk_mb = 5120,
+                                  .guestd_version = STR("0.6.13"),
+                                  .created_us = 1,
+                                  .layer_count = 2,
+                                  .layers = layers,
+                                  .alias_count = 2,
+                                  .aliases = aliases };
 }
 
 static void a_template_keeps_its_layers_in_order_and_is_found_by_its_names(void **state)
@@ -319,15 +332,26 @@ static void a_teams_own_template_is_listed_for_that_team_only(void **state)
 
 static struct sandbox_row sandbox_row(struct str id)
 {
-    return (struct sandbox_row){ .id = id, .team_id = STR("team"), .template_id = STR("tbase"), .alias = STR("base"),
-                                 .guestd_version = STR("0.6.13"), .metadata = STR("{\"k\":\"v\"}"), .cpu_count = 2,
-                                 .memory_mb = 1024, .disk_mb = 5120, .internet = 2 };
+    return (struct sandbox_row){ .id = id,
+                                 .team_id = STR("team"),
+                                 .template_id = STR("tbase"),
+                                 .alias = STR("base"),
+                                 .guestd_version = STR("0.6.13"),
+                                 .metadata = STR("{\"k\":\"v\"}"),
+                                 .cpu_count = 2,
+                                 .memory_mb = 1024,
+                                 .disk_mb = 5120,
+                                 .internet = 2 };
 }
 
 static struct event_row event_row(struct str sandbox_id, struct str type)
 {
-    return (struct event_row){ .type = type, .sandbox_id = sandbox_id, .team_id = STR("team"),
-                               .template_id = STR("tbase"), .at_us = clock_wall_us(), .data = STR("{}") };
+    return (struct event_row){ .type = type,
+                               .sandbox_id = sandbox_id,
+                               .team_id = STR("team"),
+                               .template_id = STR("tbase"),
+                               .at_us = clock_wall_us(),
+                               .data = STR("{}") };
 }
 
 static void a_sandbox_goes_from_starting_to_running_to_gone(void **state)
@@ -425,8 +449,8 @@ static void old_repeats_and_events_are_swept(void **state)
     size_t count;
 
     assert_int_equal(ask(t, "k", "{}", &out), REPEAT_FIRST);
-    MUST(store_repeat_done(t->store, STR("team"), STR("k"), &(struct repeat_outcome){ STR("ia"), STR("t"), STR(""), STR("") },
-                           &err));
+    MUST(store_repeat_done(t->store, STR("team"), STR("k"),
+                           &(struct repeat_outcome){ STR("ia"), STR("t"), STR(""), STR("") }, &err));
     MUST(store_sandbox_add(t->store, &row, &err));
     MUST(store_sandbox_ready(t->store, row.id, 1, 2, &event, &err));
     by_hand(t, "UPDATE repeats SET created_us = 1; UPDATE events SET at_us = 1");
@@ -522,9 +546,9 @@ static bool add_one(struct store *store, struct arena *arena, bool revoke)
 
     return store_key_add(store, team, STR("k"), arena, &row, &text, &err) &&
            store_key_find(store, secret_reveal(&text), &owner, &err) &&
-           (!revoke || (store_key_revoke(store, team, row.id, &err) &&
-                        !store_key_cached(store, secret_reveal(&text), &owner) &&
-                        !store_key_find(store, secret_reveal(&text), &owner, &err)));
+           (!revoke ||
+            (store_key_revoke(store, team, row.id, &err) && !store_key_cached(store, secret_reveal(&text), &owner) &&
+             !store_key_find(store, secret_reveal(&text), &owner, &err)));
 }
 
 static void *add_many(void *argument)

@@ -52,21 +52,20 @@ static inline void temp_store_drop(struct temp_store *t)
     rmdir(t->dir);
 }
 
-#define MUST(call)                         \
-    do {                                   \
-        struct err err = { 0 };            \
-        if (!(call))                       \
+#define MUST(call)                          \
+    do {                                    \
+        struct err err = { 0 };             \
+        if (!(call))                        \
             fail_msg("%s", err_text(&err)); \
     } while (0)
 
-#define MUST_FAIL(call, want_kind)                                                             \
-    do {                                                                                       \
-        struct err err = { 0 };                                                                \
-        if (call)                                                                              \
-            fail_msg("it should have failed");                                                 \
-        if (err.kind != (want_kind))                                                           \
-            fail_msg("kind %s, want %s: %s", err_kind_name[err.kind], err_kind_name[want_kind], \
-                     err_text(&err));                                                          \
+#define MUST_FAIL(call, want_kind)                                                                               \
+    do {                                                                                                         \
+        struct err err = { 0 };                                                                                  \
+        if (call)                                                                                                \
+            fail_msg("it should have failed");                                                                   \
+        if (err.kind != (want_kind))                                                                             \
+            fail_msg("kind %s, want %s: %s", err_kind_name[err.kind], err_kind_name[want_kind], err_text(&err)); \
     } while (0)
 
 #endif
