@@ -29,9 +29,9 @@
 #include "base/random.h"
 #include "base/str.h"
 
-#define DEFAULT_SUITE  "trixie"
+#define DEFAULT_SUITE "trixie"
 #define DEFAULT_MIRROR "http://deb.debian.org/debian"
-#define BUILD_NAME     "base" /* in tmp/ */
+#define BUILD_NAME "base" /* in tmp/ */
 
 enum {
     GUEST_UID = 1000,
@@ -42,12 +42,12 @@ enum {
 
 /* What people and SDKs expect to find; each name is here because somebody types it. */
 static const char packages[] =
-    "bash,coreutils,util-linux,procps,sudo,passwd,"    /* a system */
-    "python3,python3-pip,python3-venv,"                /* Python, and what installs into it */
-    "nodejs,npm,"                                      /* JavaScript */
-    "build-essential,git,"                             /* to build what pip and npm fetch */
-    "curl,wget,ca-certificates,iproute2,netbase,"      /* network tools; netbase is /etc/services */
-    "ncurses-bin,less,xz-utils,zip,unzip,file";        /* tput, a pager, archives */
+    "bash,coreutils,util-linux,procps,sudo,passwd," /* a system */
+    "python3,python3-pip,python3-venv,"             /* Python, and what installs into it */
+    "nodejs,npm,"                                   /* JavaScript */
+    "build-essential,git,"                          /* to build what pip and npm fetch */
+    "curl,wget,ca-certificates,iproute2,netbase,"   /* network tools; netbase is /etc/services */
+    "ncurses-bin,less,xz-utils,zip,unzip,file";     /* tput, a pager, archives */
 
 /* Manuals and translations are a third of the size, and nobody reads them in a sandbox. */
 static const char *const mmdebstrap_options[] = {
@@ -87,9 +87,9 @@ struct made_file {
     const char *text;
 };
 
-#define USER_PROFILE                                                            \
-    "# Read by login shells, which every command of an SDK starts in.\n"        \
-    "[ -d \"$HOME/.local/bin\" ] && PATH=\"$HOME/.local/bin:$PATH\"\n"          \
+#define USER_PROFILE                                                           \
+    "# Read by login shells, which every command of an SDK starts in.\n"       \
+    "[ -d \"$HOME/.local/bin\" ] && PATH=\"$HOME/.local/bin:$PATH\"\n"         \
     "[ -n \"$PS1\" ] && [ -n \"$BASH\" ] && [ -r ~/.bashrc ] && . ~/.bashrc\n" \
     ":\n"
 
@@ -241,15 +241,15 @@ static bool allow_pip(int root_fd, struct err *err)
 /* What only mmdebstrap needed, or what holds a trace of the host it ran on. */
 static const char *const unwanted[] = {
     "etc/apt/apt.conf.d/99mmdebstrap", /* apt as root and no translations: the guest decides that for itself */
-    "home/user/.bash_logout",
-    "root/.bash_logout",
-    "etc/skel/.bash_logout",
-    "var/log/bootstrap.log",
-    "var/log/dpkg.log",
-    "var/log/alternatives.log",
-    "var/log/apt/history.log",
-    "var/log/apt/term.log",
-    "var/cache/ldconfig/aux-cache",
+    "home/user/.bash_logout",          /* clears a screen that nobody has */
+    "root/.bash_logout",               /* the same */
+    "etc/skel/.bash_logout",           /* the same */
+    "var/log/bootstrap.log",           /* when and where it was made */
+    "var/log/dpkg.log",                /* the same */
+    "var/log/alternatives.log",        /* the same */
+    "var/log/apt/history.log",         /* the same */
+    "var/log/apt/term.log",            /* the same */
+    "var/cache/ldconfig/aux-cache",    /* holds inode numbers, so no two builds are equal */
 };
 
 static bool remove_unwanted(int root_fd, const char *path, struct err *err)

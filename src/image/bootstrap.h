@@ -24,9 +24,9 @@
 typedef void bootstrap_progress_fn(void *context, unsigned percent, const char *phase);
 
 struct bootstrap_want {
-    const char *suite;    /* NULL: trixie */
-    const char *mirror;   /* NULL: $CLOISTER_DEBIAN_MIRROR, or else deb.debian.org */
-    bool again;           /* make it even if the recipe is the same */
+    const char *suite;               /* NULL: trixie */
+    const char *mirror;              /* NULL: $CLOISTER_DEBIAN_MIRROR, or else deb.debian.org */
+    bool again;                      /* make it even if the recipe is the same */
     bootstrap_progress_fn *progress; /* may be NULL */
     void *progress_context;
 };

@@ -23,15 +23,16 @@ enum {
     TEMPLATE_FILE_BYTES = 8192 /* twice the longest that template_save() writes */
 };
 
-struct template {
+struct template
+{
     char id[LIMIT_ID_BYTES];
-    char name[LIMIT_NAME_BYTES]; /* [a-z0-9_-]+, unique */
-    uint32_t layer_count;        /* at least one */
+    char name[LIMIT_NAME_BYTES];                /* [a-z0-9_-]+, unique */
+    uint32_t layer_count;                       /* at least one */
     char layers[LIMIT_LAYERS][LAYER_HEX_BYTES]; /* lowest first */
     uint32_t cpu_millis;
     uint64_t memory_bytes;
-    int64_t created_us;            /* wall clock */
-    char recipe[LAYER_HEX_BYTES];  /* of what it was made from; all zeros when there was no recipe */
+    int64_t created_us;           /* wall clock */
+    char recipe[LAYER_HEX_BYTES]; /* of what it was made from; all zeros when there was no recipe */
 };
 
 /* In range and well-formed; says which field is not. */

@@ -18,9 +18,9 @@
 enum { LAYER_ID_BYTES = 65 }; /* 64 hex digits and a zero byte */
 
 struct plan {
-    char id[LIMIT_ID_BYTES];       /* [a-z0-9]+ */
-    char hostname[LIMIT_ID_BYTES]; /* what uname says inside */
-    uint32_t layer_count;          /* at least one */
+    char id[LIMIT_ID_BYTES];                   /* [a-z0-9]+ */
+    char hostname[LIMIT_ID_BYTES];             /* what uname says inside */
+    uint32_t layer_count;                      /* at least one */
     char layers[LIMIT_LAYERS][LAYER_ID_BYTES]; /* content ids, lowest first */
     uint64_t memory_bytes;
     uint32_t cpu_millis; /* thousandths of a CPU: 2000 is two */

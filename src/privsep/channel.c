@@ -27,8 +27,8 @@
 #include "base/mem.h"
 
 enum {
-    QUEUE_MAX = 1024,    /* messages; a burst of every sandbox's exit at once fits */
-    READS_A_TURN = 32,   /* then let others on the loop have their turn */
+    QUEUE_MAX = 1024,       /* messages; a burst of every sandbox's exit at once fits */
+    READS_A_TURN = 32,      /* then let others on the loop have their turn */
     RECEIVED_FDS_MAX = 253, /* SCM_MAX_FD: room for all that a peer could send, so that none is lost unclosed */
 };
 

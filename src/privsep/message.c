@@ -5,7 +5,7 @@
 enum { ERRNO_MAX = 4095 }; /* the kernel's own bound */
 
 const char *const message_type_name[MESSAGE_TYPE_END] = {
-    [MESSAGE_READY] = "ready", [MESSAGE_START] = "start", [MESSAGE_STOP] = "stop",           [MESSAGE_LIST] = "list",
+    [MESSAGE_READY] = "ready", [MESSAGE_START] = "start",   [MESSAGE_STOP] = "stop",           [MESSAGE_LIST] = "list",
     [MESSAGE_DIAL] = "dial",   [MESSAGE_EXITED] = "exited", [MESSAGE_TEMPLATES] = "templates",
 };
 

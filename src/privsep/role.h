@@ -22,11 +22,11 @@
 enum { ROLE_CHANNEL_FD = 3, ROLE_FIRST_FD = 4, ROLE_FDS_MAX = 16, ROLE_ARGS_MAX = 16 };
 
 struct role_want {
-    const char *name;            /* "front": it is started as `cloister role front` */
-    const char *const *args;     /* more arguments, ended by NULL; may be NULL */
-    uid_t uid;                   /* when it is our own already, nothing is switched */
+    const char *name;        /* "front": it is started as `cloister role front` */
+    const char *const *args; /* more arguments, ended by NULL; may be NULL */
+    uid_t uid;               /* when it is our own already, nothing is switched */
     gid_t gid;
-    const int *fds;              /* stay the caller's */
+    const int *fds; /* stay the caller's */
     uint32_t fd_count;
 };
 

@@ -44,7 +44,7 @@ void fake_exit(struct driver *driver, const char *id);
 /* It was there before this driver: the next list shows it. */
 void fake_adopt(struct driver *driver, const char *id);
 
-unsigned fake_count(struct driver *driver); /* alive now */
+unsigned fake_count(struct driver *driver);  /* alive now */
 unsigned fake_starts(struct driver *driver); /* ever, also failed ones */
 bool fake_plan_of(struct driver *driver, const char *id, struct plan *out);
 

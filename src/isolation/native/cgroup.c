@@ -53,7 +53,7 @@ struct cgroups {
     struct cgroup_report report;
     char name[64];
     int fds[TREES_MAX];
-    int count; /* of fds; at least trees() */
+    int count;                  /* of fds; at least trees() */
     char *old_paths[TREES_MAX]; /* of fds[trees()..] */
 };
 
@@ -146,8 +146,7 @@ void cgroup_read_report(struct str mountinfo, struct str own_cgroup, struct str 
         for (int i = 0; i < CGROUP_CONTROL_COUNT; i++) {
             struct str control = str_from(cgroup_control_name[i]);
             if (list_has(mount.super_options, ',', control) &&
-                join_place(mount.root, mount.point, own_place(own_cgroup, control), out->base[i],
-                           sizeof out->base[i]))
+                join_place(mount.root, mount.point, own_place(own_cgroup, control), out->base[i], sizeof out->base[i]))
                 any_v1 = true;
         }
     }

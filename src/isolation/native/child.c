@@ -200,21 +200,21 @@ static bool write_knobs(const struct child *child, struct err *err)
 
 /* What proc shows of the machine and not of the sandbox. A directory is covered by an empty one, a file by null. */
 static const char *const hidden[] = {
-    "proc/acpi",         /* the host's hardware */
-    "proc/asound",       /* the same */
-    "proc/interrupts",   /* a clock of what other guests do */
-    "proc/kcore",        /* all of the machine's memory */
-    "proc/keys",         /* keyrings do not know namespaces */
-    "proc/kmsg",         /* the kernel's log */
-    "proc/kpagecgroup",  /* page by page, whose memory is whose */
-    "proc/kpagecount",   /* the same */
-    "proc/kpageflags",   /* the same */
-    "proc/latency_stats",
-    "proc/sched_debug",  /* the names of all tasks on the machine */
-    "proc/scsi",         /* writing there detaches disks */
+    "proc/acpi",          /* the host's hardware */
+    "proc/asound",        /* the same */
+    "proc/interrupts",    /* a clock of what other guests do */
+    "proc/kcore",         /* all of the machine's memory */
+    "proc/keys",          /* keyrings do not know namespaces */
+    "proc/kmsg",          /* the kernel's log */
+    "proc/kpagecgroup",   /* page by page, whose memory is whose */
+    "proc/kpagecount",    /* the same */
+    "proc/kpageflags",    /* the same */
+    "proc/latency_stats", /* what the host's tasks wait for */
+    "proc/sched_debug",   /* the names of all tasks on the machine */
+    "proc/scsi",          /* writing there detaches disks */
     "proc/sysrq-trigger", /* writing there reboots */
-    "proc/timer_list",   /* the host's process names */
-    "proc/timer_stats",
+    "proc/timer_list",    /* the host's process names */
+    "proc/timer_stats",   /* the same, on older kernels */
 };
 
 /* Wanted for reading; written only by who configures a machine. */
@@ -307,19 +307,19 @@ static bool loopback_up(struct err *err)
 
 /* Docker's fourteen: what package managers, sudo and servers inside expect of root. */
 static const unsigned kept_capabilities[] = {
-    CAP_CHOWN,            /* files of the sandbox's own ids */
-    CAP_DAC_OVERRIDE,
-    CAP_FOWNER,
-    CAP_FSETID,
+    CAP_CHOWN,            /* these four: root's way with files, as far as they are of the sandbox's own ids */
+    CAP_DAC_OVERRIDE,     /* … */
+    CAP_FOWNER,           /* … */
+    CAP_FSETID,           /* … */
     CAP_SETFCAP,          /* file capabilities, valid in this user namespace alone */
     CAP_MKNOD,            /* fifos and sockets for package scripts; devices need more than this */
     CAP_KILL,             /* the sandbox's own processes */
     CAP_SETGID,           /* sudo, su, servers that drop root */
-    CAP_SETUID,
+    CAP_SETUID,           /* the same */
     CAP_SETPCAP,          /* to give capabilities up */
     CAP_NET_BIND_SERVICE, /* its own network namespace */
     CAP_NET_RAW,          /* ping */
-    CAP_SYS_CHROOT,
+    CAP_SYS_CHROOT,       /* package builds; the mount namespace is the border, not a chroot */
     CAP_AUDIT_WRITE,      /* login and sudo try, and fail harmlessly */
 };
 /* Not CAP_SYS_RESOURCE: root inside would lift the limits written above. */

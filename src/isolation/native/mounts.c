@@ -35,8 +35,8 @@ static const struct {
 static const struct {
     const char *name, *target;
 } device_links[] = {
-    { "fd", "/proc/self/fd" },         { "stdin", "/proc/self/fd/0" },  { "stdout", "/proc/self/fd/1" },
-    { "stderr", "/proc/self/fd/2" },   { "ptmx", "pts/ptmx" },
+    { "fd", "/proc/self/fd" },       { "stdin", "/proc/self/fd/0" }, { "stdout", "/proc/self/fd/1" },
+    { "stderr", "/proc/self/fd/2" }, { "ptmx", "pts/ptmx" },
 };
 
 static bool make_devices(int scratch_fd, struct err *err)

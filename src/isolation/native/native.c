@@ -68,7 +68,7 @@ enum {
     SLOTS = LIMIT_SANDBOXES + 64, /* some more than may live, for those being cleared away */
     KILL_MS = 10000,              /* from SIGKILL to gone; a guest deep in disk waits needs a while */
     CLEAR_RETRY_MS = 10,
-    CLEAR_TRIES = 500,            /* then the slot is lost until keeper starts again, and the log says so */
+    CLEAR_TRIES = 500, /* then the slot is lost until keeper starts again, and the log says so */
     GUESTD_BYTES_MAX = 64 << 20,
     LINK_BACKLOG = 16,
     HOST_INOTIFY_INSTANCES = 1 << 17, /* 64 for each of LIMIT_SANDBOXES, and the host's own */
@@ -324,9 +324,9 @@ static bool start_record(struct start *start, struct err *err)
 static bool start_cgroup(struct start *start, struct err *err)
 {
     const struct plan *plan = start->plan;
-    const struct cgroup_limits limits = {
-        .memory_bytes = plan->memory_bytes, .cpu_millis = plan->cpu_millis, .pids = plan->pids
-    };
+    const struct cgroup_limits limits = { .memory_bytes = plan->memory_bytes,
+                                          .cpu_millis = plan->cpu_millis,
+                                          .pids = plan->pids };
 
     return cgroup_make(start->native->cgroups, plan->id, &limits, err) &&
            cgroup_open_user(start->native->cgroups, plan->id, start->cgroup_fds, &start->cgroup_count, err) &&
@@ -418,8 +418,7 @@ static bool start_mounts(struct start *start, struct err *err)
 
     return mounts_overlay(&native->mounts, native->layers_fd, start->sandbox_fd, start->plan, &ids,
                           &start->mount_fds[0], err) &&
-           reach(native, NATIVE_AT_OVERLAY, err) &&
-           mounts_devices(&native->mounts, &ids, &start->mount_fds[1], err) &&
+           reach(native, NATIVE_AT_OVERLAY, err) && mounts_devices(&native->mounts, &ids, &start->mount_fds[1], err) &&
            mounts_empty(&native->mounts, &ids, &start->mount_fds[2], err) && reach(native, NATIVE_AT_DEVICES, err);
 }
 
@@ -430,8 +429,8 @@ static bool start_hold(struct start *start, struct err *err)
 
     memcpy(state.boot_id, start->native->boot_id, sizeof state.boot_id);
     return cgroup_hold(start->native->cgroups, box->id, box->pid, err) &&
-           state_process_start_time(box->pid, &state.start_time, err) &&
-           state_write(start->state_fd, &state, err) && reach(start->native, NATIVE_AT_HOLD, err);
+           state_process_start_time(box->pid, &state.start_time, err) && state_write(start->state_fd, &state, err) &&
+           reach(start->native, NATIVE_AT_HOLD, err);
 }
 
 static bool start_go(struct start *start, struct err *err)
@@ -557,8 +556,14 @@ static void start_undo(struct start *start)
 static bool native_start(struct driver *driver, const struct plan *plan, struct started *out, struct err *err)
 {
     struct native *native = native_of(driver);
-    struct start start = { .native = native, .plan = plan, .sandbox_fd = -1, .state_fd = -1, .link_fd = -1,
-                           .control_fd = { -1, -1 }, .userns_fd = -1, .mount_fds = { -1, -1, -1 } };
+    struct start start = { .native = native,
+                           .plan = plan,
+                           .sandbox_fd = -1,
+                           .state_fd = -1,
+                           .link_fd = -1,
+                           .control_fd = { -1, -1 },
+                           .userns_fd = -1,
+                           .mount_fds = { -1, -1, -1 } };
     uint32_t slot;
 
     if (!plan_check(plan, err))
@@ -689,8 +694,7 @@ static bool seal_guestd(struct native *native, int from_fd, struct err *err)
         if (n <= 0)
             return err_sys(err, "copy guestd");
     }
-    if (fchmod(fd, 0555) < 0 ||
-        fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+    if (fchmod(fd, 0555) < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
         return err_sys(err, "seal guestd");
     return true;
 }

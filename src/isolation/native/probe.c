@@ -113,8 +113,8 @@ static void probe_calls(struct probe_row *row, const char *data_path)
     int dir_fd = (int)syscall(SYS_openat2, AT_FDCWD, "/", &how, sizeof how);
 
     (void)data_path;
-    found(row, pidfd >= 0 && dir_fd >= 0 ? PROBE_OK : PROBE_FAIL, "pidfd %s, openat2 %s", pidfd < 0 ? "missing" : "works",
-          dir_fd < 0 ? "missing" : "works");
+    found(row, pidfd >= 0 && dir_fd >= 0 ? PROBE_OK : PROBE_FAIL, "pidfd %s, openat2 %s",
+          pidfd < 0 ? "missing" : "works", dir_fd < 0 ? "missing" : "works");
     if (row->verdict != PROBE_OK)
         fix(row, "use Linux 5.19 or newer; in a container, allow these calls in its seccomp profile");
     fd_close(&pidfd);

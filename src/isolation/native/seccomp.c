@@ -46,10 +46,10 @@ static const struct call_group allowed[] = {
     { "reading and writing",
       "copy_file_range pread64 preadv preadv2 pwrite64 pwritev pwritev2 readahead readv sendfile splice tee vmsplice "
       "write writev" },
-    { "waiting",
-      "epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd eventfd2 "
-      "futex futex_requeue futex_wait futex_waitv futex_wake poll ppoll pselect6 select signalfd signalfd4 "
-      "timerfd_create timerfd_gettime timerfd_settime" },
+    { "waiting for descriptors, locks and time",
+      "epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd eventfd2 futex futex_requeue "
+      "futex_wait futex_waitv futex_wake poll ppoll pselect6 select signalfd signalfd4 timerfd_create timerfd_gettime "
+      "timerfd_settime" },
     { "watching files; the number of instances is limited inside the user namespace",
       "inotify_add_watch inotify_init inotify_init1 inotify_rm_watch" },
     { "memory of its own",
@@ -80,8 +80,8 @@ static const struct call_group allowed[] = {
     { "debuggers and profilers of its own processes: the pid and user namespaces are the border",
       "kcmp process_vm_readv process_vm_writev ptrace" },
     { "System V and POSIX queues, in an IPC namespace of its own",
-      "mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv msgsnd semctl semget "
-      "semop semtimedop shmat shmctl shmdt shmget" },
+      "mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv msgsnd semctl "
+      "semget semop semtimedop shmat shmctl shmdt shmget" },
     { "asynchronous I/O of the old kind, which databases use; io_uring is left out for its record of holes",
       "io_cancel io_destroy io_getevents io_pgetevents io_setup io_submit" },
     { "giving up power: browsers and sudo-like programs confine themselves further",
@@ -93,8 +93,8 @@ static const struct call_group allowed[] = {
 
 /* Newer than most C libraries, tried first and fallen back from; EPERM would be taken for a verdict on the arguments. */
 static const struct call_group absent[] = {
-    { "new ways to ask for what the list above has", "statmount listmount lsm_get_self_attr lsm_list_modules "
-      "lsm_set_self_attr uretprobe" },
+    { "new ways to ask for what the list above has, or for what concerns nobody here",
+      "statmount listmount lsm_get_self_attr lsm_list_modules lsm_set_self_attr" },
     { "io_uring: libuv and others try it and then use epoll", "io_uring_setup io_uring_enter io_uring_register" },
 };
 
@@ -111,7 +111,7 @@ struct checked_call {
      CLONE_NEWTIME)
 /* clone() has the exit signal in its low byte, CLONE_NEWTIME is one of those bits: for clone it is no flag. */
 #define CLONE_MASK (NAMESPACE_FLAGS & ~0xffull)
-#define WHOLE      0xffffffffull
+#define WHOLE 0xffffffffull
 
 static const struct checked_call checked[] = {
     { "clone", "threads and processes, no namespaces", 0, CLONE_MASK, 0 },

@@ -16,8 +16,8 @@ enum { STATE_BYTES = 256, STAT_BYTES = 4096 };
 void state_print(struct buf *out, const struct state *state)
 {
     /* Of the same length whatever the numbers are, so that the second write covers the first. */
-    buf_format(out, "%s\nboot %-36s\nslot %010" PRIu32 "\npid %010d\nstart %020" PRIu64 "\n", FORMAT_LINE, state->boot_id,
-               state->slot, state->pid, state->start_time);
+    buf_format(out, "%s\nboot %-36s\nslot %010" PRIu32 "\npid %010d\nstart %020" PRIu64 "\n", FORMAT_LINE,
+               state->boot_id, state->slot, state->pid, state->start_time);
 }
 
 static bool number_line(struct str *text, struct str key, uint64_t max, uint64_t *out)

@@ -166,9 +166,9 @@ static void child_ended(void *context, unsigned ready)
 static void start_child(struct timer *timer)
 {
     struct trash *trash = container_of(timer, struct trash, later);
-    struct clone_args args = {
-        .flags = CLONE_PIDFD, .pidfd = (uint64_t)(uintptr_t)&trash->pidfd, .exit_signal = SIGCHLD
-    };
+    struct clone_args args = { .flags = CLONE_PIDFD,
+                               .pidfd = (uint64_t)(uintptr_t)&trash->pidfd,
+                               .exit_signal = SIGCHLD };
 
     if (trash->pid) { /* it may have looked past what came last: start another when it is through */
         want_child(trash);

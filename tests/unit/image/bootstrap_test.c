@@ -48,9 +48,11 @@ static void progress_only_grows_and_knows_its_phase(void **state)
 
 static void make_dirs(int fd)
 {
-    static const char *const dirs[] = { "etc",      "etc/skel",  "etc/default", "etc/sudoers.d", "etc/apt",
-                                        "etc/apt/apt.conf.d", "root", "home", "home/user", "usr", "usr/lib",
-                                        "usr/lib/python3.13", "usr/local", "usr/local/lib", "usr/local/lib/deep" };
+    static const char *const dirs[] = { "etc",           "etc/skel",      "etc/default",
+                                        "etc/sudoers.d", "etc/apt",       "etc/apt/apt.conf.d",
+                                        "root",          "home",          "home/user",
+                                        "usr",           "usr/lib",       "usr/lib/python3.13",
+                                        "usr/local",     "usr/local/lib", "usr/local/lib/deep" };
 
     for (size_t i = 0; i < COUNT_OF(dirs); i++)
         assert_int_equal(mkdirat(fd, dirs[i], 0755), 0);

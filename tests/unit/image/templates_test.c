@@ -45,8 +45,9 @@ static int tear_down(void **state)
 
 static struct template a_template(const char *id, const char *name)
 {
-    struct template template = { .layer_count = 2, .cpu_millis = 2000, .memory_bytes = 1 << 30,
-                                 .created_us = 1767607200120394 };
+    struct template template = {
+        .layer_count = 2, .cpu_millis = 2000, .memory_bytes = 1 << 30, .created_us = 1767607200120394
+    };
 
     (void)snprintf(template.id, sizeof template.id, "%s", id);
     (void)snprintf(template.name, sizeof template.name, "%s", name);

@@ -3,21 +3,22 @@
 #include "test.h"
 
 /* Debian 12 and later, Ubuntu 22.04 and later. */
-#define V2_MOUNTS                                                                            \
-    "24 30 0:22 / /proc rw,nosuid shared:12 - proc proc rw\n"                                \
-    "26 25 0:23 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot\n" \
+#define V2_MOUNTS                                                                             \
+    "24 30 0:22 / /proc rw,nosuid shared:12 - proc proc rw\n"                                 \
+    "26 25 0:23 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime shared:4 - cgroup2 cgroup2 " \
+    "rw,nsdelegate,memory_recursiveprot\n"                                                    \
     "29 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n"
 #define V2_OWN "0::/system.slice/cloister.service\n"
 
 /* An older host; cpu and cpuacct share a tree, memory has us in a cgroup of somebody's. */
-#define V1_MOUNTS                                                                    \
-    "31 23 0:28 / /sys/fs/cgroup ro,nosuid shared:9 - tmpfs tmpfs ro,mode=755\n"     \
+#define V1_MOUNTS                                                                                  \
+    "31 23 0:28 / /sys/fs/cgroup ro,nosuid shared:9 - tmpfs tmpfs ro,mode=755\n"                   \
     "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid shared:10 - cgroup cgroup rw,cpu,cpuacct\n" \
-    "35 31 0:32 / /sys/fs/cgroup/memory rw,nosuid shared:11 - cgroup cgroup rw,memory\n" \
+    "35 31 0:32 / /sys/fs/cgroup/memory rw,nosuid shared:11 - cgroup cgroup rw,memory\n"           \
     "39 31 0:36 / /sys/fs/cgroup/pids rw,nosuid shared:12 - cgroup cgroup rw,pids\n"
-#define V1_OWN                             \
-    "8:pids:/user.slice\n"                 \
-    "4:memory:/jobs/558fcc51\n"            \
+#define V1_OWN                  \
+    "8:pids:/user.slice\n"      \
+    "4:memory:/jobs/558fcc51\n" \
     "1:cpu,cpuacct:/\n"
 #define HYBRID_MOUNTS V1_MOUNTS "41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n"
 

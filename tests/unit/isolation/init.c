@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -201,8 +202,9 @@ static void eat_memory(void)
     if (pid == 0) {
         join_user_cgroup();
         for (int i = 0; i < 256; i++) {
-            char *at = malloc(1 << 20);
-            memset(at, 1, 1 << 20);
+            volatile char *at = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            for (size_t page = 0; page < 1 << 20; page += 4096)
+                at[page] = 1;
         }
         _exit(0);
     }
@@ -213,7 +215,8 @@ static void eat_memory(void)
 static void listen_on(int port)
 {
     int fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port),
+    struct sockaddr_in address = { .sin_family = AF_INET,
+                                   .sin_port = htons((uint16_t)port),
                                    .sin_addr = { htonl(INADDR_LOOPBACK) } };
 
     if (bind(fd, (struct sockaddr *)&address, sizeof address) < 0 || listen(fd, 8) < 0) {

@@ -55,7 +55,8 @@ static void note_exit(void *context, const char *id)
 static void new_driver(struct world *world, bool old_overlay)
 {
     struct err err;
-    struct native_config config = { .data_fd = world->data_fd, .guestd_fd = world->guestd_fd,
+    struct native_config config = { .data_fd = world->data_fd,
+                                    .guestd_fd = world->guestd_fd,
                                     .old_overlay = old_overlay };
 
     world->driver = native_driver_new(world->loop, &config, &err);
@@ -418,7 +419,8 @@ static void dial_reaches_a_server_on_loopback_inside(void **state)
     auto_close int fd = start(world, &plan);
     auto_free char *text = ask(fd, "listen 8080");
     struct dialed dialed = { .fd = -1 };
-    struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(8080),
+    struct sockaddr_in address = { .sin_family = AF_INET,
+                                   .sin_port = htons(8080),
                                    .sin_addr = { htonl(INADDR_LOOPBACK) } };
     char said[64] = { 0 };
     struct err err;

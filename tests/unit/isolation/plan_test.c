@@ -6,8 +6,12 @@
 
 static struct plan a_plan(void)
 {
-    struct plan plan = { .id = "sandbox1", .hostname = "cloister", .layer_count = 2, .memory_bytes = 512 << 20,
-                         .cpu_millis = 2000, .pids = 1024 };
+    struct plan plan = { .id = "sandbox1",
+                         .hostname = "cloister",
+                         .layer_count = 2,
+                         .memory_bytes = 512 << 20,
+                         .cpu_millis = 2000,
+                         .pids = 1024 };
 
     for (int i = 0; i < 64; i++) {
         plan.layers[0][i] = 'a';
@@ -67,11 +71,11 @@ static void each_field_is_checked(void **state)
     struct err err;
     struct plan plan;
 
-#define REFUSES(change)                      \
-    do {                                     \
-        plan = a_plan();                     \
-        change;                              \
-        assert_false(plan_check(&plan, &err)); \
+#define REFUSES(change)                          \
+    do {                                         \
+        plan = a_plan();                         \
+        change;                                  \
+        assert_false(plan_check(&plan, &err));   \
         assert_int_equal(err.kind, ERR_INVALID); \
     } while (0)
     REFUSES(plan.id[0] = '\0');

@@ -135,8 +135,9 @@ static void run_on_worker(struct world *world, void (*work)(struct world *world)
 
 static struct plan a_plan(const char *id)
 {
-    struct plan plan = { .hostname = "cloister", .layer_count = 1, .memory_bytes = 64 << 20, .cpu_millis = 1000,
-                         .pids = 20 };
+    struct plan plan = {
+        .hostname = "cloister", .layer_count = 1, .memory_bytes = 64 << 20, .cpu_millis = 1000, .pids = 20
+    };
 
     (void)snprintf(plan.id, sizeof plan.id, "%s", id);
     memset(plan.layers[0], 'a', 64);
@@ -278,8 +279,10 @@ static void a_front_that_is_gone_is_told_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        REMOTE_CASE(calls_go_through_and_exits_come_back), REMOTE_CASE(keepers_errors_arrive_whole),
-        REMOTE_CASE(dial_hands_over_a_socket),             REMOTE_CASE(a_malformed_request_ends_front),
+        REMOTE_CASE(calls_go_through_and_exits_come_back),
+        REMOTE_CASE(keepers_errors_arrive_whole),
+        REMOTE_CASE(dial_hands_over_a_socket),
+        REMOTE_CASE(a_malformed_request_ends_front),
         REMOTE_CASE(a_front_that_is_gone_is_told_nothing),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);

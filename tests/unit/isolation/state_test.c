@@ -8,8 +8,9 @@ static void a_record_comes_back_as_it_was(void **state)
 {
     (void)state;
     auto_buf struct buf out = buf_make(NULL, 1000);
-    struct state sent = { .boot_id = "7b0a4d2c-9f1e-4c3b-8a67-000000000000", .slot = 17, .pid = 4242,
-                          .start_time = UINT64_MAX };
+    struct state sent = {
+        .boot_id = "7b0a4d2c-9f1e-4c3b-8a67-000000000000", .slot = 17, .pid = 4242, .start_time = UINT64_MAX
+    };
     struct state got;
     struct err err;
 
@@ -24,8 +25,10 @@ static void a_completed_record_covers_the_one_before(void **state)
     auto_buf struct buf first = buf_make(NULL, 1000), second = buf_make(NULL, 1000);
 
     state_print(&first, &(struct state){ .boot_id = "x" });
-    state_print(&second, &(struct state){ .boot_id = "7b0a4d2c-9f1e-4c3b-8a67-000000000000", .slot = UINT32_MAX,
-                                          .pid = INT32_MAX, .start_time = UINT64_MAX });
+    state_print(&second, &(struct state){ .boot_id = "7b0a4d2c-9f1e-4c3b-8a67-000000000000",
+                                          .slot = UINT32_MAX,
+                                          .pid = INT32_MAX,
+                                          .start_time = UINT64_MAX });
     assert_int_equal(first.len, second.len);
 }
 
@@ -49,7 +52,8 @@ static void the_start_time_is_found_behind_any_name(void **state)
     (void)state;
     uint64_t ticks = 0;
 
-    assert_true(state_start_time(STR("7 (a) b) (c) S 1 7 7 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 98765 1 2 3\n"), &ticks));
+    assert_true(
+        state_start_time(STR("7 (a) b) (c) S 1 7 7 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 98765 1 2 3\n"), &ticks));
     assert_true(ticks == 98765);
     assert_false(state_start_time(STR("7 (a) S 1 2 3"), &ticks));
     assert_false(state_start_time(STR(""), &ticks));
@@ -72,10 +76,8 @@ static void our_own_start_time_can_be_read(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        CASE(a_record_comes_back_as_it_was),
-        CASE(a_completed_record_covers_the_one_before),
-        CASE(a_torn_record_is_refused),
-        CASE(the_start_time_is_found_behind_any_name),
+        CASE(a_record_comes_back_as_it_was),  CASE(a_completed_record_covers_the_one_before),
+        CASE(a_torn_record_is_refused),       CASE(the_start_time_is_found_behind_any_name),
         CASE(our_own_start_time_can_be_read),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);

@@ -207,7 +207,8 @@ static void events_arrive_and_want_no_answer(void **state)
 static void a_malformed_message_breaks_the_channel_once(void **state)
 {
     (void)state;
-    static const struct str bad[] = { STR_INIT("x"), STR_INIT("\0\0\0\0\0\0\0"), STR_INIT("\x01\x00\x63\x00\x00\x00\x01"),
+    static const struct str bad[] = { STR_INIT("x"), STR_INIT("\0\0\0\0\0\0\0"),
+                                      STR_INIT("\x01\x00\x63\x00\x00\x00\x01"),
                                       /* a reply to nothing that was asked */
                                       STR_INIT("\x02\x00\x02\x00\x00\x00\x05") };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
@@ -253,8 +254,9 @@ static void too_many_descriptors_are_closed_and_break_the_channel(void **state)
         struct cmsghdr align;
         char bytes[CMSG_SPACE(20 * sizeof(int))];
     } room = { 0 };
-    struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1, .msg_control = room.bytes,
-                              .msg_controllen = sizeof room.bytes };
+    struct msghdr message = {
+        .msg_iov = &piece, .msg_iovlen = 1, .msg_control = room.bytes, .msg_controllen = sizeof room.bytes
+    };
     int pipe_fds[2], fds[20];
 
     assert_int_equal(pipe2(pipe_fds, O_CLOEXEC), 0);

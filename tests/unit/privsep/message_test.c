@@ -7,7 +7,8 @@ static void a_head_comes_back_as_it_was(void **state)
     (void)state;
     for (int shape = MESSAGE_REQUEST; shape < MESSAGE_SHAPE_END; shape++) {
         auto_buf struct buf out = buf_make(NULL, 100);
-        struct message_head sent = { .shape = (enum message_shape)shape, .type = MESSAGE_DIAL,
+        struct message_head sent = { .shape = (enum message_shape)shape,
+                                     .type = MESSAGE_DIAL,
                                      .id = shape == MESSAGE_EVENT ? 0 : 77 };
         struct message_head got;
         struct err err;
@@ -92,8 +93,12 @@ static void an_id_is_letters_and_digits(void **state)
         struct str text;
         bool fine;
     } rows[] = {
-        { STR_INIT("abc123"), true },     { STR_INIT(""), false },       { STR_INIT("../x"), false },
-        { STR_INIT("ABC"), false },       { STR_INIT("a\0b"), false },   { STR_INIT("a b"), false },
+        { STR_INIT("abc123"), true },
+        { STR_INIT(""), false },
+        { STR_INIT("../x"), false },
+        { STR_INIT("ABC"), false },
+        { STR_INIT("a\0b"), false },
+        { STR_INIT("a b"), false },
         { STR_INIT("0123456789012345678901234567890"), true },
         { STR_INIT("01234567890123456789012345678901"), false }, /* one too long */
     };
@@ -110,10 +115,8 @@ static void an_id_is_letters_and_digits(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        CASE(a_head_comes_back_as_it_was),
-        CASE(heads_that_cannot_be_are_refused),
-        CASE(an_error_crosses_with_its_trail),
-        CASE(an_error_of_no_kind_is_refused),
+        CASE(a_head_comes_back_as_it_was),     CASE(heads_that_cannot_be_are_refused),
+        CASE(an_error_crosses_with_its_trail), CASE(an_error_of_no_kind_is_refused),
         CASE(an_id_is_letters_and_digits),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);

@@ -97,8 +97,12 @@ static void a_role_starts_with_what_it_is_given_and_no_more(void **state)
     assert_int_equal(write(pipe_fds[1], "gift", 4), 4);
     int leaked = open("/dev/null", O_RDONLY); /* not close-on-exec, as a careless library would */
     const char *const args[] = { "--flag", NULL };
-    struct role_want want = { .name = "test", .args = args, .uid = root ? NOBODY : geteuid(),
-                              .gid = root ? NOBODY : getegid(), .fds = &pipe_fds[0], .fd_count = 1 };
+    struct role_want want = { .name = "test",
+                              .args = args,
+                              .uid = root ? NOBODY : geteuid(),
+                              .gid = root ? NOBODY : getegid(),
+                              .fds = &pipe_fds[0],
+                              .fd_count = 1 };
     if (!role_start(&want, &role, &err))
         fail_msg("%s", err_text(&err));
     hear(role.channel_fd, text, sizeof text);
