@@ -81,7 +81,8 @@ static bool write_head(struct buf *out, struct str address, struct str method, s
     if (body.at)
         http_write_header_number(out, STR("Content-Length"), body.len);
     http_write_head_end(out);
-    return !out->overflowed || err_set(err, ERR_INVALID, "the request has a method, path or header that cannot be sent");
+    return !out->overflowed ||
+           err_set(err, ERR_INVALID, "the request has a method, path or header that cannot be sent");
 }
 
 bool http_fetch(struct arena *arena, struct str address, struct str method, struct str target,
@@ -99,7 +100,8 @@ bool http_fetch(struct arena *arena, struct str address, struct str method, stru
     struct fetch *fetch = ARENA_NEW(arena, struct fetch); /* a head is too large for the stack of a thread */
     *fetch = (struct fetch){ .loop = loop_new(), .arena = arena, .body = answer_body, .err = err };
     enum http_method kind = str_eq(method, STR("HEAD")) ? HTTP_HEAD : HTTP_OTHER;
-    struct http_call *call = http_call_new(fetch->loop, fd, true, buf_str(&head), kind, HTTP_LENGTH, &fetch_events, fetch);
+    struct http_call *call =
+        http_call_new(fetch->loop, fd, true, buf_str(&head), kind, HTTP_LENGTH, &fetch_events, fetch);
     http_call_write(call, body);
     http_call_finish(call);
     timer_set(&fetch->limit, fetch->loop, timeout_ms, on_limit);

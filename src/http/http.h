@@ -162,9 +162,9 @@ struct http_route {
 };
 
 struct http_match {
-    const struct http_route *route;      /* NULL: no such path, or not with that method */
-    bool path_known;                     /* the path exists; without a route, with other methods: 405, see `allow` */
-    char allow[64];                      /* "GET, POST" when path_known */
+    const struct http_route *route; /* NULL: no such path, or not with that method */
+    bool path_known;                /* the path exists; without a route, with other methods: 405, see `allow` */
+    char allow[64];                 /* "GET, POST" when path_known */
     size_t param_count;
     struct str params[HTTP_ROUTE_PARAMS]; /* decoded, in the order of the pattern; in the arena */
 };

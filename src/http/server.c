@@ -233,7 +233,8 @@ static bool is_ours(struct str name)
            str_eq_nocase(name, STR("Transfer-Encoding"));
 }
 
-static struct buf *head_begin(struct http_server *server, unsigned status, const struct http_field *fields, size_t count)
+static struct buf *head_begin(struct http_server *server, unsigned status, const struct http_field *fields,
+                              size_t count)
 {
     struct buf *out = &server->scratch;
 
@@ -694,8 +695,8 @@ static bool step_head(struct connection *c)
     struct err err;
 
     /* A head that trickles in byte by byte must not be parsed for each of them. */
-    if (in->len == 0 || (c->scanned > 0 && in->len < LIMIT_HEAD_BYTES &&
-                         !memchr(in->data + c->scanned, '\n', in->len - c->scanned)))
+    if (in->len == 0 ||
+        (c->scanned > 0 && in->len < LIMIT_HEAD_BYTES && !memchr(in->data + c->scanned, '\n', in->len - c->scanned)))
         return false;
     if (!server->spare)
         server->spare = NEW(struct exchange);

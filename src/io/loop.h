@@ -25,7 +25,7 @@ struct loop *loop_new(void) must_use;
 void loop_free(struct loop *loop);
 void loop_run(struct loop *loop); /* until loop_stop_soon() */
 void loop_stop_soon(struct loop *loop);
-bool loop_is_here(const struct loop *loop); /* is this the loop's thread? */
+bool loop_is_here(const struct loop *loop);    /* is this the loop's thread? */
 uint64_t loop_now_ms(const struct loop *loop); /* monotonic, as of this turn */
 
 /* A descriptor. Level-triggered: fires again while the condition holds. */

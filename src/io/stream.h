@@ -72,7 +72,7 @@ struct stream *stream_new_connecting(struct loop *loop, int fd, size_t in_cap, c
 
 void stream_read(struct stream *stream, bool on);
 void stream_write(struct stream *stream, struct str bytes);
-void stream_write_two(struct stream *stream, struct str first, struct str second); /* one system call when it can */
+void stream_write_two(struct stream *stream, struct str first, struct str second);     /* one system call when it can */
 void stream_write_many(struct stream *stream, const struct str *pieces, size_t count); /* the same, up to six */
 /* Waits for company: goes out with the next write, or by itself when the turn ends. */
 void stream_queue(struct stream *stream, struct str bytes);

@@ -16,8 +16,8 @@
 #include <stdio.h>
 
 const char *const http_method_name[HTTP_METHOD_COUNT] = {
-    [HTTP_GET] = "GET",       [HTTP_HEAD] = "HEAD",     [HTTP_POST] = "POST",       [HTTP_PUT] = "PUT",
-    [HTTP_PATCH] = "PATCH",   [HTTP_DELETE] = "DELETE", [HTTP_OPTIONS] = "OPTIONS", [HTTP_OTHER] = "(other)",
+    [HTTP_GET] = "GET",     [HTTP_HEAD] = "HEAD",     [HTTP_POST] = "POST",       [HTTP_PUT] = "PUT",
+    [HTTP_PATCH] = "PATCH", [HTTP_DELETE] = "DELETE", [HTTP_OPTIONS] = "OPTIONS", [HTTP_OTHER] = "(other)",
 };
 
 enum { METHOD_MOST = 32 }; /* the longest registered one has 17 letters */
@@ -25,9 +25,9 @@ enum { METHOD_MOST = 32 }; /* the longest registered one has 17 letters */
 static bool is_token_char(unsigned char c)
 {
     static const unsigned char table[256] = {
-        ['!'] = 1, ['#'] = 1, ['$'] = 1, ['%'] = 1, ['&'] = 1, ['\''] = 1, ['*'] = 1, ['+'] = 1,
-        ['-'] = 1, ['.'] = 1, ['^'] = 1, ['_'] = 1, ['`'] = 1, ['|'] = 1,  ['~'] = 1,
-        ['0' ... '9'] = 1, ['A' ... 'Z'] = 1, ['a' ... 'z'] = 1,
+        ['!'] = 1, ['#'] = 1, ['$'] = 1, ['%'] = 1,         ['&'] = 1,         ['\''] = 1,
+        ['*'] = 1, ['+'] = 1, ['-'] = 1, ['.'] = 1,         ['^'] = 1,         ['_'] = 1,
+        ['`'] = 1, ['|'] = 1, ['~'] = 1, ['0' ... '9'] = 1, ['A' ... 'Z'] = 1, ['a' ... 'z'] = 1,
     };
 
     return table[c];
@@ -411,24 +411,27 @@ enum http_parse http_parse_response(struct str in, bool to_head_request, struct 
 /* ---- chunks ---- */
 
 enum chunk_state {
-    CHUNK_SIZE,       /* at or in the hexadecimal digits */
-    CHUNK_SPACE,      /* white space after them: an extension must follow */
-    CHUNK_EXTENSION,  /* skipped */
-    CHUNK_SIZE_LF,    /* the CR was there */
-    CHUNK_DATA,       /* `left` bytes to go */
-    CHUNK_DATA_CR,    /* behind the data */
+    CHUNK_SIZE,      /* at or in the hexadecimal digits */
+    CHUNK_SPACE,     /* white space after them: an extension must follow */
+    CHUNK_EXTENSION, /* skipped */
+    CHUNK_SIZE_LF,   /* the CR was there */
+    CHUNK_DATA,      /* `left` bytes to go */
+    CHUNK_DATA_CR,   /* behind the data */
     CHUNK_DATA_LF,
-    CHUNK_TRAILER,    /* at the start of a trailer line, or of the empty line that ends it all */
-    CHUNK_NAME,       /* in a trailer's name */
-    CHUNK_VALUE,      /* in a trailer's value; `left` counts the bytes of all trailers */
+    CHUNK_TRAILER, /* at the start of a trailer line, or of the empty line that ends it all */
+    CHUNK_NAME,    /* in a trailer's name */
+    CHUNK_VALUE,   /* in a trailer's value; `left` counts the bytes of all trailers */
     CHUNK_VALUE_LF,
-    CHUNK_LAST_LF,    /* of the empty line */
+    CHUNK_LAST_LF, /* of the empty line */
     CHUNK_END,
 };
 
 static int hex_digit(char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
 }
 
 static bool size_is_read(struct http_chunks *chunks)

@@ -75,7 +75,8 @@ enum http_parse {
  * bytes belong to the head and *out_head borrows from them. Leading empty lines before a request line are skipped. On
  * HTTP_BAD out_head->status is the answer that a request deserves: 400, 414, 417, 431, 501 or 505.
  */
-enum http_parse http_parse_request(struct str in, struct http_head *out_head, size_t *out_used, struct err *err) must_use;
+enum http_parse http_parse_request(struct str in, struct http_head *out_head, size_t *out_used, struct err *err)
+    must_use;
 /* `to_head_request`: what was asked with HEAD has no body, whatever its headers say. */
 enum http_parse http_parse_response(struct str in, bool to_head_request, struct http_head *out_head, size_t *out_used,
                                     struct err *err) must_use;
@@ -98,7 +99,8 @@ struct http_chunks {
  * Consume from *in. Returns HTTP_DONE at the end of the body (trailers skipped), HTTP_MORE when all of *in is consumed.
  * In between it returns HTTP_MORE with a non-empty *out_data to be used at once: call again while in->len > 0.
  */
-enum http_parse http_chunks_next(struct http_chunks *chunks, struct str *in, struct str *out_data, struct err *err) must_use;
+enum http_parse http_chunks_next(struct http_chunks *chunks, struct str *in, struct str *out_data, struct err *err)
+    must_use;
 /* "1a2b\r\n": the line before a chunk. Returns its length; the chunk's data is followed by "\r\n". */
 enum { HTTP_CHUNK_LINE_BYTES = 20 };
 size_t http_chunk_line(uint64_t size, char room[HTTP_CHUNK_LINE_BYTES]);

@@ -9,12 +9,12 @@
 
 int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size);
 
-#define MUST(condition)                                                       \
-    do {                                                                      \
-        if (!(condition)) {                                                   \
+#define MUST(condition)                                                           \
+    do {                                                                          \
+        if (!(condition)) {                                                       \
             (void)fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-            abort();                                                          \
-        }                                                                     \
+            abort();                                                              \
+        }                                                                         \
     } while (0)
 
 enum kind { REQUEST, RESPONSE, RESPONSE_TO_HEAD };

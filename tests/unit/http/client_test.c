@@ -269,7 +269,8 @@ static void malformed_answers_are_errors(void **state)
 static void interim_answers_are_skipped_but_not_for_ever(void **state)
 {
     (void)state;
-    answer("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    answer("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: "
+           "0\r\n\r\n",
            false);
     assert_int_equal(ends, 1);
     assert_int_equal(heads, 1);

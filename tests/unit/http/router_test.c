@@ -99,8 +99,10 @@ static void query_values_are_decoded(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        CASE(rows_are_found_by_path_and_method),       CASE(what_is_not_there_is_told_apart),
-        CASE(a_segment_is_decoded_once_and_stays_one), CASE(malformed_paths_are_refused),
+        CASE(rows_are_found_by_path_and_method),
+        CASE(what_is_not_there_is_told_apart),
+        CASE(a_segment_is_decoded_once_and_stays_one),
+        CASE(malformed_paths_are_refused),
         CASE(query_values_are_decoded),
     };
     int failed = cmocka_run_group_tests(cases, NULL, NULL);

@@ -236,11 +236,11 @@ static void forget(void)
     buf_clear(&client.heard);
 }
 
-#define HEARS_EXACTLY(text)                                                        \
-    do {                                                                           \
+#define HEARS_EXACTLY(text)                                                         \
+    do {                                                                            \
         PUMP_UNTIL(loop, peer_listen(&client) && client.heard.len >= strlen(text)); \
-        CHECK_STR(buf_str(&client.heard), str_from(text));                         \
-        forget();                                                                  \
+        CHECK_STR(buf_str(&client.heard), str_from(text));                          \
+        forget();                                                                   \
     } while (0)
 
 /* ---- answers ---- */
@@ -311,7 +311,8 @@ static void old_clients_get_their_answer_until_close(void **state)
 {
     (void)state;
     say(STR("GET /hello HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"));
-    HEARS_EXACTLY("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\nConnection: keep-alive\r\n\r\nhello");
+    HEARS_EXACTLY(
+        "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\nConnection: keep-alive\r\n\r\nhello");
     say(STR("GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"));
     PUMP_UNTIL(loop, peer_is_closed(&client));
     assert_true(client.ended);

@@ -38,9 +38,9 @@ static void addresses_without_names_are_read(void **state)
     assert_int_equal(ntohs(((struct sockaddr_in *)&at)->sin_port), 7070);
     assert_true(address_parse(STR("[::1]:65535"), &at, &len, &err));
     assert_int_equal(at.ss_family, AF_INET6);
-    static const char *const bad[] = { "",          "127.0.0.1",      "127.0.0.1:",      "127.0.0.1:65536", "127.0.0.1:-1",
-                                       "::1:7070",  "[::1]7070",      "[::1]",           "localhost:7070",  "[127.0.0.1]:1",
-                                       "1.2.3:4",   "127.0.0.1:1 ",   "127.0.0.1:0x1",   "[::1:80" };
+    static const char *const bad[] = { "",         "127.0.0.1",    "127.0.0.1:",    "127.0.0.1:65536", "127.0.0.1:-1",
+                                       "::1:7070", "[::1]7070",    "[::1]",         "localhost:7070",  "[127.0.0.1]:1",
+                                       "1.2.3:4",  "127.0.0.1:1 ", "127.0.0.1:0x1", "[::1:80" };
     for (size_t i = 0; i < COUNT_OF(bad); i++)
         if (address_parse(str_from(bad[i]), &at, &len, &err))
             fail_msg("accepted: %s", bad[i]);

@@ -39,11 +39,11 @@ static inline void pump_turn(struct loop *loop)
     timer_clear(&timer);
 }
 
-#define PUMP_UNTIL(loop, condition)                        \
-    for (unsigned turn_ = 0; !(condition); turn_++) {      \
-        if (turn_ > PUMP_MOST)                             \
-            fail_msg("never came true: %s", #condition);   \
-        pump_turn(loop);                                   \
+#define PUMP_UNTIL(loop, condition)                      \
+    for (unsigned turn_ = 0; !(condition); turn_++) {    \
+        if (turn_ > PUMP_MOST)                           \
+            fail_msg("never came true: %s", #condition); \
+        pump_turn(loop);                                 \
     }
 
 /* Enough turns for anything that was going to happen. */

@@ -180,8 +180,10 @@ static void a_slow_reader_gets_every_byte_in_order(void **state)
                    while (at < size && !stream_is_full(stream)) {
                        size_t piece = MIN(size - at, 1 + at % 70001);
                        size_t half = piece / 3;
-                       stream_write_many(stream, (struct str[]){ str_of(bytes + at, half), STR(""),
-                                                                 str_of(bytes + at + half, piece - half) }, 3);
+                       stream_write_many(
+                           stream,
+                           (struct str[]){ str_of(bytes + at, half), STR(""), str_of(bytes + at + half, piece - half) },
+                           3);
                        at += piece;
                    }
                    was_full |= stream_is_full(stream);

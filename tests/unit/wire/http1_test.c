@@ -24,17 +24,17 @@ static enum http_parse response(struct str text)
     return http_parse_response(text, false, &head, &used, &err);
 }
 
-#define REFUSES(status_, text)                                                        \
-    do {                                                                              \
-        if (request(STR(text)) != HTTP_BAD)                                           \
-            fail_msg("accepted: %s", text);                                           \
-        if (head.status != (status_))                                                 \
+#define REFUSES(status_, text)                                                               \
+    do {                                                                                     \
+        if (request(STR(text)) != HTTP_BAD)                                                  \
+            fail_msg("accepted: %s", text);                                                  \
+        if (head.status != (status_))                                                        \
             fail_msg("status %u instead of %u: %s", head.status, (unsigned)(status_), text); \
     } while (0)
-#define ACCEPTS(text)                                             \
-    do {                                                          \
-        if (request(STR(text)) != HTTP_DONE)                      \
-            fail_msg("refused (%s): %s", err.message, text);      \
+#define ACCEPTS(text)                                        \
+    do {                                                     \
+        if (request(STR(text)) != HTTP_DONE)                 \
+            fail_msg("refused (%s): %s", err.message, text); \
     } while (0)
 
 static void a_request_is_taken_apart(void **state)
@@ -147,7 +147,8 @@ static void codings_that_could_be_read_in_two_ways_are_refused(void **state)
     REFUSES(501, POST "Transfer-Encoding: \"chunked\"\r\n\r\n");
     REFUSES(501, POST "Transfer-Encoding:\r\n\r\n");
     REFUSES(400, POST "Transfer-Encoding : chunked\r\n\r\n");
-    REFUSES(400, POST "Transfer-Encoding: \x0b" "chunked\r\n\r\n");
+    REFUSES(400, POST "Transfer-Encoding: \x0b"
+                      "chunked\r\n\r\n");
     REFUSES(400, "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n");
 }
 
@@ -155,19 +156,19 @@ static void malformed_headers_are_refused(void **state)
 {
     (void)state;
 #define GET "GET / HTTP/1.1\r\nHost: x\r\n"
-    REFUSES(400, GET "A: b\r\n c\r\n\r\n");     /* folded */
+    REFUSES(400, GET "A: b\r\n c\r\n\r\n"); /* folded */
     REFUSES(400, GET " A: b\r\n\r\n");
-    REFUSES(400, GET "A : b\r\n\r\n");          /* space before the colon */
+    REFUSES(400, GET "A : b\r\n\r\n"); /* space before the colon */
     REFUSES(400, GET "A\t: b\r\n\r\n");
-    REFUSES(400, GET ": b\r\n\r\n");            /* no name */
-    REFUSES(400, GET "A\r\n\r\n");              /* no colon */
+    REFUSES(400, GET ": b\r\n\r\n"); /* no name */
+    REFUSES(400, GET "A\r\n\r\n");   /* no colon */
     REFUSES(400, GET "A b: c\r\n\r\n");
     REFUSES(400, GET "A: b\0c\r\n\r\n");
     REFUSES(400, GET "A\0: b\r\n\r\n");
     REFUSES(400, GET "A: b\x7f\r\n\r\n");
-    REFUSES(400, GET "A: b\rc\r\n\r\n");        /* bare CR */
+    REFUSES(400, GET "A: b\rc\r\n\r\n"); /* bare CR */
     REFUSES(400, GET "A: b\r\r\n\r\n");
-    REFUSES(400, GET "A: b\n\r\n");             /* bare LF */
+    REFUSES(400, GET "A: b\n\r\n"); /* bare LF */
     REFUSES(400, GET "A: b\nB: c\r\n\r\n");
     REFUSES(400, GET "A: b\r\n\n");
     REFUSES(400, "GET / HTTP/1.1\nHost: x\n\n");
@@ -382,7 +383,8 @@ static enum http_parse unchunk(struct str text, size_t step, struct buf *body, s
 static void chunks_are_joined_however_they_arrive(void **state)
 {
     (void)state;
-    struct str text = STR("5\r\nhello\r\n0000000000000001; a=\"b\"\r\n \r\nA\r\n0123456789\r\n0;last\r\nX-Sum: 1\r\nB:\r\n\r\nrest");
+    struct str text =
+        STR("5\r\nhello\r\n0000000000000001; a=\"b\"\r\n \r\nA\r\n0123456789\r\n0;last\r\nX-Sum: 1\r\nB:\r\n\r\nrest");
     for (size_t step = 1; step <= text.len; step++) {
         auto_buf struct buf body = buf_make(NULL, 1000);
         size_t rest;
@@ -482,8 +484,9 @@ static void nothing_can_be_injected_into_a_head(void **state)
 {
     (void)state;
     static const struct str bad[][2] = {
-        { STR_INIT("A"), STR_INIT("b\r\nC: d") }, { STR_INIT("A"), STR_INIT("b\nc") },   { STR_INIT("A"), STR_INIT("b\0c") },
-        { STR_INIT("A"), STR_INIT("b\rc") },      { STR_INIT("A\r\nB"), STR_INIT("c") }, { STR_INIT("A:"), STR_INIT("b") },
+        { STR_INIT("A"), STR_INIT("b\r\nC: d") }, { STR_INIT("A"), STR_INIT("b\nc") },
+        { STR_INIT("A"), STR_INIT("b\0c") },      { STR_INIT("A"), STR_INIT("b\rc") },
+        { STR_INIT("A\r\nB"), STR_INIT("c") },    { STR_INIT("A:"), STR_INIT("b") },
         { STR_INIT(""), STR_INIT("b") },          { STR_INIT("A b"), STR_INIT("c") },
     };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
