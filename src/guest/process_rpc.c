@@ -184,6 +184,9 @@ static void subscriber_step(struct process_watcher *watcher)
     struct str bytes;
     int status;
 
+    /* The client has left and we are about to be told: what it did not get is kept for the next. */
+    if (s->rpc->ex->gone)
+        return;
     while (!rpc_is_full(s->rpc) && process_watcher_read(watcher, &stream, &bytes)) {
         send_data(s, stream, bytes);
         process_watcher_advance(watcher, bytes.len);
@@ -223,6 +226,21 @@ static void on_subscriber_drained(struct rpc *rpc)
     subscriber_step(&s->watcher);
 }
 
+/* Of a Connect: the stream ends, the process does not. */
+static void on_subscriber_deadline(struct rpc *rpc)
+{
+    struct subscriber *s = rpc->owner;
+
+    process_unwatch(&s->watcher);
+    rpc_fail(rpc, CONNECT_DEADLINE_EXCEEDED, "context deadline exceeded");
+}
+
+/* Of a Start: the process's own deadline, set at the same time, kills first and then tells. */
+static void ignore_deadline(struct rpc *rpc)
+{
+    (void)rpc;
+}
+
 static void subscribe(struct rpc *rpc, struct process *p, bool has_deadline, const uint64_t *from)
 {
     struct subscriber *s = ARENA_NEW(rpc->arena, struct subscriber);
@@ -236,6 +254,7 @@ static void subscribe(struct rpc *rpc, struct process *p, bool has_deadline, con
     rpc->owner = s;
     rpc->on_gone = on_subscriber_gone;
     rpc->on_drained = on_subscriber_drained;
+    rpc->on_deadline = has_deadline ? ignore_deadline : on_subscriber_deadline;
     process_watch(p, &s->watcher, from);
     send_start(s);
     subscriber_step(&s->watcher);
@@ -372,11 +391,6 @@ static const char *command_line(struct arena *arena, const struct process_want *
     return arena_text(arena, buf_str(&text));
 }
 
-static void ignore_deadline(struct rpc *rpc)
-{
-    (void)rpc; /* the process's own deadline, set at the same time, kills first and then tells */
-}
-
 static void call_start(struct rpc *rpc, const json_t *request)
 {
     struct process_want want = { .user = &rpc->user, .deadline_ms = rpc->timeout_ms };
@@ -400,7 +414,6 @@ static void call_start(struct rpc *rpc, const json_t *request)
                  command_line(rpc->arena, &want), err.message);
         return;
     }
-    rpc->on_deadline = ignore_deadline;
     subscribe(rpc, p, true, &(uint64_t){ 0 });
 }
 

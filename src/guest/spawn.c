@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -133,6 +134,8 @@ bool spawn_start(const struct spawn *spawn, pid_t *out_pid, struct err *err)
     int error = errno;
     (void)sigprocmask(SIG_SETMASK, &before, NULL);
     (void)munmap(stack, CHILD_STACK_BYTES);
+    /* The child's change of user was one of our memory too, and may have undone this; main() says what it is for. */
+    (void)prctl(PR_SET_DUMPABLE, 0);
     if (pid < 0)
         return err_sys_num(err, error, "fork");
     if (state.failed_step) {

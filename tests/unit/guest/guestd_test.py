@@ -439,6 +439,23 @@ class Processes(Case):
             got += s.result()["stdout"]
         self.assertEqual(got, b"".join(b"line %d\n" % i for i in range(3000)))
 
+    def test_the_deadline_of_a_connect_ends_the_stream_only(self):
+        s = self.start("echo old; read x; echo new")
+        pid = s.pid()
+        s.read_until(b"old\n")
+        s.leave()
+        r = self.stream("process.Process/Connect", {"process": {"pid": pid}}, Connect_Timeout_Ms="200").result()
+        self.assertEqual((r["stdout"], r["error"]["code"]), (b"old\n", "deadline_exceeded"))
+        self.fine("process.Process/SendInput", {"process": {"pid": pid}, "input": {"stdin": b64(b"1\n")}})
+        self.assertEqual(self.stream("process.Process/Connect", {"process": {"pid": pid}}).result()["stdout"], b"old\nnew\n")
+
+    def test_nobody_can_look_into_it(self):
+        self.run_script("true")
+        r = self.run_script("cat /proc/%d/environ; ls /proc/%d/fd" % ((self.daemon.process.pid,) * 2),
+                            headers={"Authorization": "Basic " + b64(b"daemon:")})
+        self.assertEqual(r["stdout"], b"")
+        self.assertEqual(os.stat(f"/proc/{self.daemon.process.pid}/mem").st_uid, 0)
+
     def test_an_unknown_process_is_not_found(self):
         r = self.stream("process.Process/Connect", {"process": {"pid": 4000000}}).result()
         self.assertEqual(r["error"], {"code": "not_found", "message": "process with pid 4000000 not found"})

@@ -1,0 +1,818 @@
+"""The Python side of run_code: a mother that has its imports done, and the interpreters that she forks.
+
+Where it stands: inside the sandbox, as the sandbox's user. guestd hands this text to `python3` over a socket, so nothing
+of it lies in the template, and any template with a python3 will do. IPython is used where it is installed; without it a
+smaller shell of our own answers.
+
+  mother        one process, one thread. Every message from guestd is one byte and three descriptors: a socket, a pipe for
+                stdout, a pipe for stderr. She forks; the child owns the three. When a child ends she says so ("pid status"),
+                because only a parent can know how. While nobody asks, she imports what cells usually import.
+  interpreter   a child. Speaks frames over its socket: length (u32, big-endian), a letter, text.
+                  from guestd   {"op": "start", …} once, then {"op": "run", …} for every cell
+                  to guestd     H hello, the pid    R ready    L a line of the answer, as the client gets it
+                                X the same, an error           D the cell has ended
+
+stdout and stderr are real pipes at descriptors 1 and 2: what subprocesses and C code print takes the same way as print(),
+in the same order, and nothing that user code prints can be taken for a frame. guestd empties both pipes before it looks
+at a frame, so what was printed before a result is told before it.
+
+User code can reach all of this, as it can in every Python: whatever it breaks here is its own context and no other.
+"""
+import gc
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+import types
+
+TEXT_MAX = 16 << 20  # characters of one field of a result; more helps nobody and costs everybody memory
+BUNDLE_MAX = 48 << 20  # the whole result, encoded
+USUAL = ("numpy", "pandas", "matplotlib", "matplotlib.pyplot", "PIL.Image")  # what cells import, cheapest first
+QUIET_MS = 150  # without a request before the mother goes on importing
+
+FIELDS = (
+    ("text", "text/plain"), ("html", "text/html"), ("markdown", "text/markdown"), ("svg", "image/svg+xml"),
+    ("png", "image/png"), ("jpeg", "image/jpeg"), ("pdf", "application/pdf"), ("latex", "text/latex"),
+    ("json", "application/json"), ("javascript", "application/javascript"), ("data", "e2b/data"), ("chart", "e2b/chart"),
+)
+CAPPED = ("text", "html", "markdown", "latex")
+
+
+# ---- values as JSON ----
+
+def plain(value, depth=0):
+    """The same value made of what JSON has: numbers of other libraries as numbers, not-a-number as null."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if value == value and value not in (float("inf"), float("-inf")) else None
+    if depth > 50:
+        raise ValueError("nested too deep")
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else str(key): plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item, depth + 1) for item in value]
+    if type(value).__name__ == "NaTType":
+        return "NaT"
+    for method in ("isoformat", "tolist", "item"):
+        if hasattr(value, method):
+            made = getattr(value, method)()
+            if made is not value:
+                return plain(made, depth + 1)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def sendable(value):
+    """The value itself if JSON can carry it, else its plain form; None if it has none."""
+    try:
+        json.dumps(value, allow_nan=False)
+        return value
+    except (ValueError, TypeError, RecursionError):
+        return json_or_none(value)
+
+
+def json_or_none(value):
+    try:
+        return plain(value)
+    except Exception:  # whatever the conversion of somebody's object may raise
+        return None
+
+
+def base64_text(value):
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        import binascii
+        return binascii.b2a_base64(bytes(value), newline=False).decode()
+    return value
+
+
+def capped(text):
+    if len(text) <= TEXT_MAX:
+        return text
+    return text[:TEXT_MAX] + f"\n[{len(text) - TEXT_MAX} more characters were left out]"
+
+
+def result_line(bundle, is_main):
+    """A MIME bundle as the client's `result`: known types under short names, all others in `extra`."""
+    line = {"type": "result"}
+    rest = dict(bundle)
+    for field, mime in FIELDS:
+        value = sendable(base64_text(rest.pop(mime, None)))
+        if value is None:
+            continue
+        if field == "text" and len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+            value = value[1:-1]
+        line[field] = capped(value) if field in CAPPED and isinstance(value, str) else value
+    line["extra"] = {mime: sendable(base64_text(value)) for mime, value in rest.items() if value is not None}
+    line["is_main_result"] = is_main
+    text = json.dumps(line)
+    if len(text) > BUNDLE_MAX:
+        text = json.dumps({"type": "result", "text": f"[the result is too large to send: {len(text)} bytes]",
+                           "extra": {}, "is_main_result": is_main})
+    return text
+
+
+# ---- the link to guestd ----
+
+class Link:
+    def __init__(self, fd):
+        self.sock = socket.socket(fileno=fd)
+        self.owner = os.getpid()
+        self.running = False  # user code runs: an interrupt is for it
+        self.sending = False  # half a frame is out: an interrupt must wait
+        self.interrupted = False
+
+    def send(self, letter, text=""):
+        if os.getpid() != self.owner:
+            os._exit(0)  # a child that user code has forked came out of its cell: it has no cell of its own
+        data = text.encode("ascii", "backslashreplace")
+        self.sending = True
+        try:
+            self.sock.sendall(struct.pack(">IB", len(data) + 1, ord(letter)) + data)
+        finally:
+            self.sending = False
+        if self.interrupted:
+            self.interrupted = False
+            if self.running:
+                raise KeyboardInterrupt
+
+    def receive(self):
+        """The next message, or None when guestd has closed."""
+        head = self._exactly(4)
+        body = head and self._exactly(struct.unpack(">I", head)[0])
+        return json.loads(body) if body else None
+
+    def _exactly(self, size):
+        pieces = []
+        while size:
+            piece = self.sock.recv(min(size, 1 << 20))
+            if not piece:
+                return None
+            pieces.append(piece)
+            size -= len(piece)
+        return b"".join(pieces)
+
+    def on_interrupt(self, number, frame):
+        if not self.running:
+            return
+        if self.sending:
+            self.interrupted = True
+        else:
+            raise KeyboardInterrupt
+
+    # What a cell says.
+
+    def result(self, bundle, is_main):
+        if bundle:
+            flush_standard()
+            self.send("L", result_line(bundle, is_main))
+
+    def error(self, name, value, trace):
+        flush_standard()
+        self.send("X", json.dumps({"type": "error", "name": name, "value": capped(value), "traceback": capped(trace)}))
+
+    def count(self, number):
+        self.send("L", json.dumps({"type": "number_of_executions", "execution_count": number}))
+
+
+link = None  # of this interpreter; None in the mother
+
+
+def flush_standard():
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # user code may have put anything there
+            pass
+
+
+def text_of(exception):
+    try:
+        return str(exception)
+    except Exception:
+        return "<the exception cannot be shown as text>"
+
+
+# ---- what happens when certain packages are imported, now or later ----
+
+class AfterImport:
+    """Runs a function once a module has been imported, by whomever."""
+
+    def __init__(self, hooks):
+        self.hooks = hooks
+        self.busy = set()
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in self.hooks or name in self.busy:
+            return None
+        import importlib.util
+        self.busy.add(name)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.busy.discard(name)
+        if spec is None or spec.loader is None or not hasattr(spec.loader, "exec_module"):
+            return None
+        inner = spec.loader.exec_module
+
+        def exec_module(module):
+            inner(module)
+            try:
+                self.hooks[name](module)
+            except Exception:  # a package that looks different from what we know still works, without our extras
+                pass
+
+        try:
+            spec.loader.exec_module = exec_module
+        except AttributeError:
+            return None
+        return spec
+
+
+def on_matplotlib(matplotlib):
+    """Figures are shown as pictures; a backend of our own, which needs nothing but matplotlib."""
+    backend = types.ModuleType("cloister_figures")
+    backend.show = show_figures
+
+    def canvas():
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        return FigureCanvasAgg
+
+    def new_figure_manager(num, *args, **kwargs):
+        from matplotlib.figure import Figure
+        return new_figure_manager_given_figure(num, kwargs.pop("FigureClass", Figure)(*args, **kwargs))
+
+    def new_figure_manager_given_figure(num, figure):
+        from matplotlib.backend_bases import FigureManagerBase
+        return FigureManagerBase(canvas()(figure), num)
+
+    backend.__getattr__ = lambda name: canvas() if name == "FigureCanvas" else _missing(name)
+    backend.new_figure_manager = new_figure_manager
+    backend.new_figure_manager_given_figure = new_figure_manager_given_figure
+    sys.modules[backend.__name__] = backend
+    if not os.environ.get("MPLBACKEND"):
+        matplotlib.rcParams["backend"] = "module://" + backend.__name__
+    shell.add_inline_config()
+
+
+def _missing(name):
+    raise AttributeError(name)
+
+
+def show_figures(*args, **kwargs):
+    """plt.show(): every open figure, oldest first; then they are closed."""
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    if not pyplot:
+        return
+    try:
+        for number in pyplot.get_fignums():
+            shell.display(pyplot.figure(number))
+    finally:
+        pyplot.close("all")
+
+
+def figure_png(figure):
+    if not figure.axes and not figure.lines:
+        return None
+    import io
+    out = io.BytesIO()
+    figure.savefig(out, format="png", bbox_inches="tight", facecolor=figure.get_facecolor())
+    return out.getvalue()
+
+
+def figure_chart(figure):
+    try:
+        return charts().chart_of(figure)
+    except Exception:  # a chart is an extra: the picture is there anyway
+        return {}
+
+
+def charts():
+    module = sys.modules.get("cloister_charts")
+    if not module:
+        module = sys.modules["cloister_charts"] = types.ModuleType("cloister_charts")
+        exec(compile(CHARTS_SOURCE, "<charts>", "exec"), module.__dict__)
+    return module
+
+
+def frame_data(frame):
+    """A table as columns."""
+    return plain({str(name): column for name, column in frame.to_dict(orient="list").items()})
+
+
+def on_pil_image(image):
+    """An image that is saved or shown in a cell is also a result, because there is no window to look at."""
+    save = image.Image.save
+
+    def save_and_display(self, fp, *args, **kwargs):
+        save(self, fp, *args, **kwargs)
+        asker = sys._getframe(1).f_globals.get("__name__", "")
+        if isinstance(fp, str) and link and not asker.startswith(("matplotlib", "PIL", "imageio", "skimage")):
+            shell.display(self)
+
+    image.Image.save = save_and_display
+    image.Image.show = lambda self, *args, **kwargs: shell.display(self)
+
+
+AFTER_IMPORT = {"matplotlib": on_matplotlib, "PIL.Image": on_pil_image}
+
+
+# ---- input ----
+
+class StdinNotImplementedError(RuntimeError):
+    pass
+
+
+def no_input(*args, **kwargs):
+    raise StdinNotImplementedError("input() does not work here: nobody is there to type. Put the value into the code, "
+                                   "or pass it with envs.")
+
+
+# ---- the shell around IPython ----
+
+def make_ipython_shell():
+    from IPython.core import formatters
+    from IPython.core.displayhook import DisplayHook
+    from IPython.core.displaypub import DisplayPublisher
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets import Type, Unicode
+    from traitlets.config import Config
+
+    class Hook(DisplayHook):
+        def start_displayhook(self):
+            pass
+
+        def write_output_prompt(self):
+            pass
+
+        def write_format_data(self, format_dict, md_dict=None):
+            if link:
+                link.result(format_dict, True)
+
+        def log_output(self, format_dict):
+            pass
+
+        def finish_displayhook(self):
+            pass
+
+    class Publisher(DisplayPublisher):
+        def publish(self, data, metadata=None, *args, update=False, **kwargs):
+            if link and not update:
+                link.result(data, False)
+
+        def clear_output(self, wait=False):
+            pass
+
+    class Shell(InteractiveShell):
+        displayhook_class = Type(Hook)
+        display_pub_class = Type(Publisher)
+        wants_exit = False
+
+        def init_history(self):
+            super().init_history()
+            self.history_manager.enabled = False
+
+        def _showtraceback(self, etype, evalue, stb):
+            if link:
+                link.error(getattr(etype, "__name__", str(etype)), text_of(evalue), "\n".join(stb))
+
+        def ask_exit(self):
+            self.wants_exit = True
+
+        def run(self, code):
+            # Counted only when it is kept in the history, as everywhere in IPython.
+            link.count(self.execution_count)
+            self.run_cell(code, store_history=True)
+
+        def display(self, value):
+            data, metadata = self.display_formatter.format(value)
+            self.display_pub.publish(data, metadata)
+
+        def add_inline_config(self):
+            """%config InlineBackend.figure_formats = …, where the package for it is installed."""
+            try:
+                from matplotlib_inline.config import InlineBackend
+            except ImportError:
+                return
+            config = InlineBackend.instance(parent=self)
+            config.shell = self
+            if config not in self.configurables:
+                self.configurables.append(config)
+
+        def forget_warmup(self):
+            self.execution_count = 1
+            self.history_manager.reset()
+            self.last_execution_succeeded = True
+            self.user_ns.get("Out", {}).clear()
+            for name in [n for n in self.user_ns if n.startswith("_") and n.strip("_i").isdigit()]:
+                del self.user_ns[name]
+            for name in ("_", "__", "___", "_i", "_ii", "_iii"):
+                self.user_ns[name] = ""
+            self.displayhook._ = self.displayhook.__ = self.displayhook.___ = ""
+
+    config = Config()
+    config.HistoryManager.enabled = False
+    config.HistoryManager.hist_file = ":memory:"
+    config.InteractiveShell.colors = "NoColor"
+    config.PlainTextFormatter.max_seq_length = 0
+    config.InteractiveShell.autocall = 0
+    made = Shell.instance(config=config)
+    made.display_formatter.ipython_display_formatter.enabled = True
+
+    class Data(formatters.BaseFormatter):
+        format_type = Unicode("e2b/data")
+        print_method = "_repr_e2b_data_"
+        _return_type = dict
+
+    class Chart(formatters.BaseFormatter):
+        format_type = Unicode("e2b/chart")
+        print_method = "_repr_e2b_chart_"
+        _return_type = dict
+
+    known = made.display_formatter.formatters
+    known["e2b/data"] = Data(parent=made.display_formatter)
+    known["e2b/chart"] = Chart(parent=made.display_formatter)
+    known["e2b/data"].for_type_by_name("pandas.core.frame", "DataFrame", frame_data)
+    known["e2b/data"].for_type_by_name("pandas", "DataFrame", frame_data)
+    known["e2b/chart"].for_type_by_name("matplotlib.figure", "Figure", figure_chart)
+    known["image/png"].for_type_by_name("matplotlib.figure", "Figure", figure_png)
+    for kind in (list, dict):
+        known["application/json"].for_type(kind, json_or_none)
+    return made
+
+
+# ---- the shell of our own, where there is no IPython ----
+
+REPR_METHODS = (
+    ("text/html", "_repr_html_"), ("text/markdown", "_repr_markdown_"), ("image/svg+xml", "_repr_svg_"),
+    ("image/png", "_repr_png_"), ("image/jpeg", "_repr_jpeg_"), ("application/pdf", "_repr_pdf_"),
+    ("text/latex", "_repr_latex_"), ("application/json", "_repr_json_"),
+    ("application/javascript", "_repr_javascript_"), ("e2b/data", "_repr_e2b_data_"), ("e2b/chart", "_repr_e2b_chart_"),
+)
+
+
+def bundle_of(value):
+    bundle = {}
+    if hasattr(value, "_repr_mimebundle_") and not isinstance(value, type):
+        made = value._repr_mimebundle_()
+        bundle.update((made[0] if isinstance(made, tuple) else made) or {})
+    for mime, method in REPR_METHODS:
+        if mime not in bundle and hasattr(value, method) and not isinstance(value, type):
+            try:
+                made = getattr(value, method)()
+                bundle[mime] = made[0] if isinstance(made, tuple) else made
+            except Exception:
+                pass
+    names = {(base.__module__, base.__name__) for base in type(value).__mro__}
+    if ("matplotlib.figure", "Figure") in names:
+        bundle["image/png"] = figure_png(value)
+        bundle["e2b/chart"] = figure_chart(value)
+    if ("pandas.core.frame", "DataFrame") in names:
+        bundle["e2b/data"] = json_or_none(frame_data(value))
+    if type(value) in (list, dict):
+        bundle["application/json"] = json_or_none(value)
+    bundle.setdefault("text/plain", repr(value))
+    return bundle
+
+
+class SmallShell:
+    """Cells without IPython: state, the last expression's value, await at top level, !command, display()."""
+
+    def __init__(self):
+        import builtins
+        self.execution_count = 1
+        self.wants_exit = False
+        self.module = types.ModuleType("__main__")
+        self.user_ns = self.module.__dict__
+        self.user_ns.update(__builtins__=builtins, exit=self.ask_exit, quit=self.ask_exit)
+        builtins.display = self.display_call
+        self.loop = None
+
+    def ask_exit(self, code=None):
+        self.wants_exit = True
+
+    def display(self, value):
+        if link:
+            link.result(bundle_of(value), False)
+
+    def display_call(self, *values, raw=False, **kwargs):
+        for value in values:
+            if raw:
+                link.result(value, False)
+            else:
+                self.display(value)
+
+    def add_inline_config(self):
+        pass
+
+    def forget_warmup(self):
+        self.execution_count = 1
+
+    def run(self, code):
+        import linecache
+        number = self.execution_count
+        self.execution_count += 1
+        link.count(number)
+        name = f"<cell {number}>"
+        code = self.translate(code)
+        linecache.cache[name] = (len(code), None, code.splitlines(True), name)
+        sys.modules["__main__"] = self.module
+        try:
+            self.execute(code, name)
+        except BaseException as exception:
+            self.show(exception)
+
+    def translate(self, code):
+        import re
+        lines = code.split("\n")
+        first = next((line for line in lines if line.strip()), "")
+        indent = first[: len(first) - len(first.lstrip())]
+        if indent:
+            lines = [line[len(indent):] if line.startswith(indent) else line for line in lines]
+        for i, line in enumerate(lines):
+            found = re.match(r"(\s*)[!%](?:pip |)(.*)", line)
+            if found and line.lstrip().startswith("!"):
+                lines[i] = f"{found.group(1)}__import__('os').system({line.lstrip()[1:]!r})"
+            elif found and line.lstrip().startswith("%pip "):
+                lines[i] = f"{found.group(1)}__import__('os').system({'python3 -m ' + line.lstrip()[1:]!r})"
+        return "\n".join(lines)
+
+    def execute(self, code, name):
+        import ast
+        tree = ast.parse(code, name)
+        last = None
+        if tree.body and isinstance(tree.body[-1], ast.Expr) and not code.rstrip().endswith(";"):
+            last = ast.Expression(tree.body.pop().value)
+        for part, mode in ((tree, "exec"), (last, "eval")):
+            if part is None or (mode == "exec" and not part.body):
+                continue
+            value = self.evaluate(compile(part, name, mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
+            if mode == "eval" and value is not None:
+                self.user_ns["_"] = value
+                link.result(bundle_of(value), True)
+
+    def evaluate(self, compiled):
+        import inspect
+        if not compiled.co_flags & inspect.CO_COROUTINE:
+            return eval(compiled, self.user_ns)
+        import asyncio
+        if self.loop is None or self.loop.is_closed():
+            self.loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self.loop)
+        return self.loop.run_until_complete(eval(compiled, self.user_ns))
+
+    def show(self, exception):
+        import traceback
+        frames = exception.__traceback__
+        while frames and not frames.tb_frame.f_code.co_filename.startswith("<cell "):
+            frames = frames.tb_next
+        lines = traceback.format_exception(type(exception), exception, frames)
+        link.error(type(exception).__name__, text_of(exception), "".join(lines).rstrip("\n"))
+
+
+# ---- an interpreter ----
+
+shell = None
+
+
+def standard_streams():
+    import io
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        raw = io.FileIO(number, "w", closefd=False)
+        stream = io.TextIOWrapper(io.BufferedWriter(raw, 1 << 16), encoding="utf-8", errors="backslashreplace",
+                                  line_buffering=True)
+        stream.mode = "w"
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def fresh_entropy():
+    """Siblings share their mother's memory, but not her luck."""
+    if "random" in sys.modules:
+        sys.modules["random"].seed()
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+
+
+def set_environment(wanted):
+    for name in list(os.environ):
+        if name not in wanted:
+            del os.environ[name]
+    os.environ.update(wanted)
+
+
+class Environment:
+    """Variables for one cell: set before, put back after, unless the cell has changed them itself."""
+
+    def __init__(self, wanted):
+        self.wanted = wanted or {}
+
+    def __enter__(self):
+        self.before = {name: os.environ.get(name) for name in self.wanted}
+        os.environ.update(self.wanted)
+
+    def __exit__(self, *failure):
+        for name, value in self.wanted.items():
+            if os.environ.get(name) != value:
+                continue
+            if self.before[name] is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = self.before[name]
+
+
+def run_cell(message):
+    signal.signal(signal.SIGINT, link.on_interrupt)  # a cell before may have set its own
+    try:
+        with Environment(message.get("env")):
+            link.running = True
+            try:
+                shell.run(message["code"])
+                show_figures()
+            finally:
+                link.running = False
+    except KeyboardInterrupt:
+        link.error("KeyboardInterrupt", "", "KeyboardInterrupt")
+    except SystemExit:
+        pass
+    except BaseException as failure:  # of the shell's own, not of the cell: that one was told
+        link.error(type(failure).__name__, text_of(failure), "")
+    flush_standard()
+    link.send("D")
+
+
+def interpret():
+    """The life of an interpreter: start, cells, until guestd closes or a cell wants out."""
+    link.send("H", str(os.getpid()))
+    message = link.receive()
+    if not message:
+        return
+    set_environment(message["env"])
+    try:
+        os.chdir(message["cwd"])
+    except OSError:
+        os.chdir("/")
+    link.send("R")
+    while True:
+        message = link.receive()
+        if not message:
+            return
+        run_cell(message)
+        if shell.wants_exit:
+            return
+
+
+def become_interpreter(fds):
+    """
+    In the child, on its way from the mother to a cell.
+      shares    her memory, copy on write           holds     her socket and her children's, until closed here
+      must      lead a session of its own (interrupts go to the group); have its own entropy; be preferred by the
+                OOM killer, so that the mother and the other contexts outlive a cell that eats all memory
+    """
+    global link
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    null = os.open("/dev/null", os.O_RDONLY)
+    high = 100  # out of the way of what user code counts on getting
+    import fcntl
+    conn = fcntl.fcntl(fds[0], fcntl.F_DUPFD_CLOEXEC, high)
+    os.dup2(null, 0)
+    os.dup2(fds[1], 1)
+    os.dup2(fds[2], 2)
+    os.closerange(3, high)
+    try:
+        with open("/proc/self/oom_score_adj", "w") as knob:
+            knob.write("300")
+    except OSError:
+        pass
+    fresh_entropy()
+    standard_streams()
+    if sys.path[:1] != [""]:
+        sys.path.insert(0, "")
+    link = Link(conn)
+    signal.signal(signal.SIGINT, link.on_interrupt)
+    gc.enable()
+    try:
+        interpret()
+        flush_standard()
+    except BaseException:
+        os._exit(1)
+    os._exit(0)
+
+
+# ---- the mother ----
+
+class Silent:
+    """Takes the place of the link while the mother warms up: nobody is there to be told."""
+
+    running = False
+    owner = os.getpid()
+
+    def count(self, number):
+        pass
+
+    def result(self, bundle, is_main):
+        if bundle:
+            result_line(bundle, is_main)
+
+    def error(self, name, value, trace):
+        pass
+
+
+def warm_up():
+    """What the first cell of every interpreter would otherwise pay for: a value, an exception, a traceback."""
+    global link
+    link = Silent()
+    try:
+        for code in ("1+1", "'a'", "1/0", "def _(", "[1]"):
+            shell.run(code)
+    except Exception:
+        pass
+    link = None
+    shell.user_ns.pop("_", None)
+    shell.forget_warmup()
+
+
+def import_next(usual):
+    """One more of the usual packages. What is not installed, or fails, is not missed."""
+    name = usual.pop(0)
+    try:
+        __import__(name)
+        if name == "matplotlib.pyplot":
+            charts()
+            figure = sys.modules[name].figure()
+            figure.add_subplot().plot([1, 2])
+            figure_png(figure)
+            figure_chart(figure)
+            sys.modules[name].close("all")
+    except BaseException:
+        usual[:] = [other for other in usual if not other.startswith(name + ".")]
+    gc.collect()
+    gc.freeze()
+
+
+def collect_children(door):
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not pid:
+            return
+        door.send(f"{pid} {status}".encode())
+
+
+def mother(door):
+    global shell
+    import builtins
+    import select
+    gc.disable()
+    sys.meta_path.insert(0, AfterImport(AFTER_IMPORT))
+    sys.stdin = open(os.devnull)
+    sys.argv = [""]
+    standard_streams()
+    try:
+        shell = make_ipython_shell()
+    except ImportError:
+        shell = SmallShell()
+    builtins.input = no_input
+    import getpass
+    getpass.getpass = no_input
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    warm_up()
+    gc.collect()
+    gc.freeze()
+    usual = [] if COLD else list(USUAL)
+    told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    poll = select.poll()
+    poll.register(door, select.POLLIN)
+    poll.register(told, select.POLLIN)
+    has_children = False
+    while True:
+        ready = dict(poll.poll(QUIET_MS if usual and has_children else None))
+        if told in ready:
+            os.read(told, 4096)
+            collect_children(door)
+        if door.fileno() in ready:
+            byte, fds, flags, address = socket.recv_fds(door, 16, 3)
+            if not byte:
+                os._exit(0)  # guestd has closed
+            if len(fds) == 3:
+                has_children = True
+                if os.fork() == 0:
+                    door.detach()
+                    become_interpreter(fds)
+            for fd in fds:
+                os.close(fd)
+        elif not ready:
+            import_next(usual)
+
+
+COLD = "cold" in sys.argv  # an interpreter that shares nothing with any other: one mother, one child
+mother(DOOR)  # DOOR and CHARTS_SOURCE are there before this text runs
