@@ -38,7 +38,7 @@ struct loop {
     uv_idle_t awake;   /* active while a timer is already due: keeps poll from waiting */
     uv_timer_t alarm;  /* ends poll when the nearest timer is due */
     uint64_t alarm_ms; /* what the alarm is set to, 0 when it is not */
-    pthread_t thread;
+    _Atomic pthread_t thread; /* read by any thread that asks whether it is this one */
 
     struct timer **heap; /* 1-based; the parent of i is i / 2 */
     size_t heap_len, heap_room;
