@@ -140,7 +140,8 @@ static void admit(struct request *rq)
 
     if (route->flags & NOT_YET) {
         send_problem(rq, 501, "not_implemented",
-                     arena_format(rq->arena, "%s is not available in this version of Cloister", route->help));
+                     arena_format(rq->arena, "%s %s (%s) is not available in this version of Cloister",
+                                  http_method_name[route->method], route->pattern, route->help));
         return;
     }
     if (route->flags & ON_LOOP) {

@@ -16,6 +16,15 @@ static bool query(const struct request *rq, struct str name, struct str *out)
     return http_query(&rq->ex->head, rq->arena, name, out) && out->len;
 }
 
+/* What cannot be decoded must not pass for absent: the list would not be filtered. */
+static bool query_check(const struct request *rq, struct err *err)
+{
+    struct str decoded;
+
+    return percent_decode(rq->arena, rq->ex->head.query, PERCENT_PLUS_IS_SPACE, &decoded) ||
+           err_set(err, ERR_INVALID, "the query has a broken percent escape");
+}
+
 static bool states_decode(const struct request *rq, struct sandbox_filter *filter, struct err *err)
 {
     struct str list, state;
@@ -162,9 +171,9 @@ static bool started_after_decode(const struct request *rq, struct sandbox_filter
 
 static bool filter_decode(const struct request *rq, struct sandbox_filter *filter, struct err *err)
 {
-    return states_decode(rq, filter, err) && metadata_decode(rq, filter, err) && order_decode(rq, filter, err) &&
-           template_decode(rq, filter, err) && started_after_decode(rq, filter, err) && limit_decode(rq, filter, err) &&
-           token_decode(rq, filter, err);
+    return query_check(rq, err) && states_decode(rq, filter, err) && metadata_decode(rq, filter, err) &&
+           order_decode(rq, filter, err) && template_decode(rq, filter, err) && started_after_decode(rq, filter, err) &&
+           limit_decode(rq, filter, err) && token_decode(rq, filter, err);
 }
 
 /* ---- handlers ---- */
@@ -185,7 +194,7 @@ void api_sandbox_list_v1(struct request *rq)
     struct sandbox_page page;
     struct err err;
 
-    if (!metadata_decode(rq, &filter, &err))
+    if (!query_check(rq, &err) || !metadata_decode(rq, &filter, &err))
         reply_invalid(rq, &err);
     else if (!action_sandbox_list(rq->actions, &rq->caller, &filter, rq->arena, &page, &err))
         reply_err(rq, &err);

@@ -86,7 +86,9 @@ struct sandbox *sandbox_ref(struct sandbox *sb);
 struct sandbox *sandbox_of_team(struct sandboxes *all, struct str team_id, struct str id, struct err *err) must_use;
 /* With the lock held. */
 void sandbox_enter(struct sandbox *sb, enum sandbox_state next);
+/* All but the token, which takes longer than the lock should be held. */
 void sandbox_describe(const struct sandbox *sb, struct arena *arena, struct sandbox_info *out);
+void sandbox_describe_token(const struct sandboxes *all, struct arena *arena, struct sandbox_info *out);
 /* A deadline changed, or somebody must be ended: look on the loop. Any thread. */
 void sandboxes_look(struct sandboxes *all);
 

@@ -319,6 +319,7 @@ bool sandbox_create(struct sandboxes *all, const struct sandbox_want *want, stru
         return false;
     }
     /* From here on it is no longer ours alone: `out` is a copy. */
+    sandbox_describe_token(all, arena, out);
     log_info("sandbox %.*s: running", STR_ARG(out->id));
     sandboxes_look(all);
     return true;
@@ -370,6 +371,7 @@ bool sandbox_set_deadline(struct sandboxes *all, struct str team_id, struct str 
 
     if (!change_deadline(all, team_id, id, timeout_s, rule, arena, out, &change, err))
         return false;
+    sandbox_describe_token(all, arena, out);
     if (change.end_now) {
         ok = sandbox_end(change.sandbox, err);
     } else if (change.changed) {

@@ -103,19 +103,16 @@ struct sandbox *sandbox_of_team(struct sandboxes *all, struct str team_id, struc
 void sandbox_describe(const struct sandbox *sb, struct arena *arena, struct sandbox_info *out)
 {
     struct pair *metadata = ARENA_ARRAY(arena, struct pair, sb->metadata_count);
-    char token[STORE_TOKEN_BYTES];
 
     for (uint32_t i = 0; i < sb->metadata_count; i++)
         metadata[i] =
             (struct pair){ arena_copy(arena, sb->metadata[i].name), arena_copy(arena, sb->metadata[i].value) };
-    store_access_token(sb->all->config.store, str_from(sb->id), token);
     *out = (struct sandbox_info){
         .id = arena_copy(arena, str_from(sb->id)),
         .team_id = arena_copy(arena, sb->team_id),
         .template_id = arena_copy(arena, sb->template_id),
         .alias = arena_copy(arena, sb->alias),
         .guestd_version = arena_copy(arena, sb->guestd_version),
-        .access_token = arena_copy(arena, str_from(token)),
         .started_us = sb->started_us,
         .deadline_us = sb->deadline_us,
         .cpu_count = sb->cpu_count,
@@ -127,17 +124,27 @@ void sandbox_describe(const struct sandbox *sb, struct arena *arena, struct sand
     };
 }
 
+void sandbox_describe_token(const struct sandboxes *all, struct arena *arena, struct sandbox_info *out)
+{
+    char token[STORE_TOKEN_BYTES];
+
+    store_access_token(all->config.store, out->id, token);
+    out->access_token = arena_copy(arena, str_from(token));
+}
+
 bool sandbox_get(struct sandboxes *all, struct str team_id, struct str id, struct arena *arena,
                  struct sandbox_info *out, struct err *err)
 {
-    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
-    const struct sandbox *sb = sandbox_of_team(all, team_id, id, err);
-
-    if (!sb)
-        return false;
-    if (sb->state != SANDBOX_RUNNING) /* being ended: as good as gone */
-        return err_set(err, ERR_NOT_FOUND, "Sandbox \"%s\" does not exist or is not accessible", sb->id);
-    sandbox_describe(sb, arena, out);
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+        const struct sandbox *sb = sandbox_of_team(all, team_id, id, err);
+        if (!sb)
+            return false;
+        if (sb->state != SANDBOX_RUNNING) /* being ended: as good as gone */
+            return err_set(err, ERR_NOT_FOUND, "Sandbox \"%s\" does not exist or is not accessible", sb->id);
+        sandbox_describe(sb, arena, out);
+    }
+    sandbox_describe_token(all, arena, out);
     return true;
 }
 

@@ -88,7 +88,7 @@ struct sandbox_want {
 /* What people may see of a sandbox: a copy in the caller's arena. */
 struct sandbox_info {
     struct str id, team_id, template_id, alias, guestd_version;
-    struct str access_token;
+    struct str access_token; /* empty in lists */
     int64_t started_us, deadline_us;
     uint32_t cpu_count, memory_mb, disk_mb;
     uint32_t metadata_count;

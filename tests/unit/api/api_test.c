@@ -640,6 +640,9 @@ static void bad_ids_queries_and_bodies_are_refused(void **state)
         { "GET", "/v2/sandboxes?metadata=a%3Db%3Dc", NULL, "'metadata'" },
         { "GET", "/v2/sandboxes?metadata=a%3D%252", NULL, "'metadata'" },
         { "GET", "/sandboxes?metadata=novalue", NULL, "'metadata'" },
+        { "GET", "/sandboxes?metadata=a%3Db%z", NULL, "broken percent escape" },
+        { "GET", "/v2/sandboxes?metadata=%zz", NULL, "broken percent escape" },
+        { "GET", "/v2/sandboxes?template=..%2Fx", NULL, "template reference" },
         { "POST", "/api-keys", "{}", "'name' is required" },
     };
 
