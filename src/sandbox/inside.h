@@ -50,6 +50,7 @@ struct sandbox {
     uint64_t retry_ms;    /* while STOPPING and nobody is at it: when to try again */
 
     struct job end_job;        /* holds a reference while it is queued */
+    bool end_job_queued;       /* until its done(), so that no sweep uses it twice */
     struct loop_task cut_task; /* the same */
     bool cut_posted;
     struct sandbox *next_due; /* during a sweep */

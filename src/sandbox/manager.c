@@ -191,7 +191,20 @@ static void end_run(struct job *job)
 
 static void end_done(struct job *job)
 {
-    sandbox_unref(container_of(job, struct sandbox, end_job));
+    struct sandbox *sb = container_of(job, struct sandbox, end_job);
+    struct sandboxes *all = sb->all;
+
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+        sb->end_job_queued = false;
+    }
+    sandbox_unref(sb);
+    sandboxes_look(all);
+}
+
+static bool waits_for_retry(const struct sandbox *sb)
+{
+    return sb->state == SANDBOX_STOPPING && !sb->being_ended && !sb->end_job_queued;
 }
 
 /* Why it must end now, or NULL. With the lock held. */
@@ -199,7 +212,7 @@ static const char *due(const struct sandbox *sb, uint64_t now_ms)
 {
     if (sb->state == SANDBOX_RUNNING)
         return sb->exited ? "exited" : sb->deadline_ms <= now_ms ? "timeout" : NULL;
-    if (sb->state == SANDBOX_STOPPING && !sb->being_ended && sb->retry_ms <= now_ms)
+    if (waits_for_retry(sb) && sb->retry_ms <= now_ms)
         return sb->reason;
     return NULL;
 }
@@ -216,12 +229,13 @@ static struct sandbox *take_due(struct sandboxes *all, uint64_t now_ms, uint64_t
             if (sb->state == SANDBOX_RUNNING)
                 sandbox_enter(sb, SANDBOX_STOPPING);
             sb->being_ended = true;
+            sb->end_job_queued = true;
             sb->reason = reason;
             sb->next_due = taken;
             taken = sandbox_ref(sb);
         } else if (sb->state == SANDBOX_RUNNING) {
             next_ms = MIN(next_ms, sb->deadline_ms);
-        } else if (sb->state == SANDBOX_STOPPING && !sb->being_ended) {
+        } else if (waits_for_retry(sb)) {
             next_ms = MIN(next_ms, sb->retry_ms);
         }
     }
@@ -350,48 +364,43 @@ uint64_t sandboxes_timeout_max_s(const struct sandboxes *all)
     return all->config.timeout_max_s;
 }
 
-/* Put into the map in the state it has. */
-static void admit(struct sandbox *sb)
-{
-    auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
-
-    map_put(&sb->all->by_id, str_from(sb->id), sb);
-}
-
-static void adopt(struct sandboxes *all, const struct sandbox_row *row)
-{
-    struct sandbox *sb = sandbox_new(all, row->id);
-    struct err err;
-
-    if (!record_adopt(sb, row, &err))
-        log_warn("sandbox %s: found again, without its metadata: %s", sb->id, err_text(&err));
-    sb->state = SANDBOX_RUNNING;
-    sb->in_driver = true;
-    sb->was_running = true;
-    sandbox_set_clock(sb, row->deadline_us);
-    admit(sb);
-    log_info("sandbox %s: found again", sb->id);
-}
-
-/* row is NULL when only the driver knows it. */
-static void discard(struct sandboxes *all, struct str id, const struct sandbox_row *row)
+/* Into the map, in state STARTING: from here on we hear if it dies. row is NULL when only the driver knows it. */
+static struct sandbox *remember(struct sandboxes *all, struct str id, const struct sandbox_row *row)
 {
     struct sandbox *sb = sandbox_new(all, id);
     struct err err;
 
     if (row && !record_adopt(sb, row, &err))
-        log_warn("sandbox %s: unreadable: %s", sb->id, err_text(&err));
-    sb->state = SANDBOX_STOPPING;
-    sb->being_ended = true;
-    sb->in_driver = true; /* even if it was not listed: it may have been half-made */
+        log_warn("sandbox %s: found without its metadata: %s", sb->id, err_text(&err));
+    sb->in_driver = true; /* even if it is not listed: it may have been half-made */
     sb->was_running = row && row->state == SANDBOX_ROW_RUNNING;
     sb->cut = true;
     sb->reason = "orphaned";
-    admit(sb);
-    log_info("sandbox %s: left over (%s), ending it", sb->id,
-             !row              ? "not in the store"
-             : sb->was_running ? "no longer there"
-                               : "was still starting");
+    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+    map_put(&all->by_id, str_from(sb->id), sb);
+    return sb;
+}
+
+static void adopt(struct sandbox *sb, int64_t deadline_us)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+
+    sandbox_set_clock(sb, deadline_us);
+    sb->cut = false;
+    sandbox_enter(sb, SANDBOX_RUNNING);
+    log_info("sandbox %s: found again", sb->id);
+}
+
+static void discard(struct sandbox *sb, const char *why)
+{
+    struct err err;
+
+    log_info("sandbox %s: left over (%s), ending it", sb->id, why);
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+        sandbox_enter(sb, SANDBOX_STOPPING);
+        sb->being_ended = true;
+    }
     sandbox_ref(sb);
     if (!sandbox_end(sb, &err))
         log_warn("sandbox %s: not ended, will try again: %s", sb->id, err_text(&err));
@@ -421,21 +430,29 @@ static bool recover(struct sandboxes *all, struct arena *arena, struct err *err)
     uint32_t held_count;
     size_t row_count;
 
-    if (!store_sandbox_list(all->config.store, arena, &rows, &row_count, err) ||
-        !driver_list(all->config.driver, &held, &held_count, err))
+    if (!store_sandbox_list(all->config.store, arena, &rows, &row_count, err))
         return err_wrap(err, "find the sandboxes again");
+    struct sandbox **known = ARENA_ARRAY(arena, struct sandbox *, row_count);
     for (size_t i = 0; i < row_count; i++) {
         /* Ids are ours and fit; a row that somebody else wrote must still not reach an assert. */
         if (rows[i].id.len == 0 || rows[i].id.len >= LIMIT_ID_BYTES)
             return err_set(err, ERR_INTERNAL, "the store holds a sandbox with a malformed id: restore a copy of it");
-        if (rows[i].state == SANDBOX_ROW_RUNNING && is_held(held, held_count, rows[i].id))
-            adopt(all, &rows[i]);
+        known[i] = remember(all, rows[i].id, &rows[i]);
+    }
+    /* Only now: what dies after it was listed is one that we know by then. */
+    if (!driver_list(all->config.driver, &held, &held_count, err))
+        return err_wrap(err, "find the sandboxes again");
+    for (size_t i = 0; i < row_count; i++) {
+        if (rows[i].state != SANDBOX_ROW_RUNNING)
+            discard(known[i], "was still starting");
+        else if (!is_held(held, held_count, rows[i].id))
+            discard(known[i], "no longer there");
         else
-            discard(all, rows[i].id, &rows[i]);
+            adopt(known[i], rows[i].deadline_us);
     }
     for (uint32_t i = 0; i < held_count; i++)
         if (!is_row(rows, row_count, str_from(held[i].id)))
-            discard(all, str_from(held[i].id), NULL);
+            discard(remember(all, str_from(held[i].id), NULL), "not in the store");
     return true;
 }
 

@@ -62,6 +62,8 @@ void hash_bytes(struct str bytes, char room[HASH_TEXT_BYTES]);
 bool teams_load(struct store *store, struct err *err) must_use;
 void keys_init(struct store *store);
 void keys_done(struct store *store);
+/* When the last event was. */
+bool events_load(struct store *store, struct err *err) must_use;
 /* What the process before us was in the middle of. */
 bool repeats_load(struct store *store, struct err *err) must_use;
 /* Drops old events and repeats, once an hour; inside a transaction. */

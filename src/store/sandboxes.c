@@ -6,6 +6,18 @@ static const char *const state_name[] = {
     [SANDBOX_ROW_RUNNING] = "running",
 };
 
+bool events_load(struct store *store, struct err *err)
+{
+    auto_rows struct sql_rows rows = { 0 };
+    bool there;
+
+    if (!sql_select(store->sql, "SELECT MAX(at_us) FROM events", SQL_NO_ARGS, &rows, err) ||
+        !sql_next(&rows, &there, err))
+        return false;
+    store->last_event_us = there ? sql_row_int(&rows, 0) : 0;
+    return true;
+}
+
 static bool event_insert(struct store *store, const struct event_row *event, struct err *err)
 {
     char id[STORE_UUID_BYTES];

@@ -115,7 +115,7 @@ static bool load(struct store *store, struct err *err)
 {
     if (!migrate(store->sql, err) || !sql_begin(store->sql, SQL_DURABLE, err))
         return false;
-    bool ok = seed_load(store, err) && teams_load(store, err) && repeats_load(store, err);
+    bool ok = seed_load(store, err) && teams_load(store, err) && events_load(store, err) && repeats_load(store, err);
     return sql_end(store->sql, ok, err);
 }
 

@@ -114,6 +114,8 @@ static bool rig_driver_list(struct driver *driver, struct held **out_held, uint3
     for (uint32_t i = 0; i < rig->held_count; i++)
         memcpy((*out_held)[i].id, rig->held[i].id, sizeof rig->held[i].id);
     pthread_mutex_unlock(&rig->lock);
+    if (rig->exits_after_list.len)
+        rig_exit(rig, rig->exits_after_list);
     return true;
 }
 

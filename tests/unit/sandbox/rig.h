@@ -38,6 +38,7 @@ struct rig {
     struct sandboxes *all;
     pthread_t thread;
     bool loop_runs;
+    struct str exits_after_list;         /* dies just after the driver was asked what it holds */
     struct sandboxes_config config;      /* what sandboxes_new() gets besides; set before rig_start() */
     void (*before_run)(struct rig *rig); /* for what else lives on the loop; may be NULL */
     void (*after_run)(struct rig *rig);

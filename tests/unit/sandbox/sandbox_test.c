@@ -526,6 +526,18 @@ static void a_deadline_that_passed_while_we_were_away_ends_it(void **state)
     assert_true(reason_is(rig, info.id, "timeout"));
 }
 
+static void one_that_dies_while_it_is_being_found_again_is_noticed(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig);
+
+    rig_stop(rig);
+    rig->exits_after_list = info.id;
+    rig_start(rig);
+    wait_until_gone(rig);
+    assert_true(reason_is(rig, info.id, "exited"));
+}
+
 static void what_only_the_store_remembers_is_forgotten(void **state)
 {
     struct rig *rig = *state;
@@ -609,6 +621,7 @@ int main(void)
         RUNNING(a_timeout_of_nothing_ends_it_now),
         RUNNING(a_running_sandbox_is_found_again_after_a_crash),
         RUNNING(a_deadline_that_passed_while_we_were_away_ends_it),
+        RUNNING(one_that_dies_while_it_is_being_found_again_is_noticed),
         RUNNING(what_only_the_store_remembers_is_forgotten),
         MADE(what_only_the_driver_holds_is_ended),
         MADE(what_was_still_starting_is_ended),
