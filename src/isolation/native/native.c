@@ -69,6 +69,8 @@ enum {
     KILL_MS = 10000,              /* from SIGKILL to gone; a guest deep in disk waits needs a while */
     CLEAR_RETRY_MS = 10,
     CLEAR_TRIES = 500, /* then the slot is lost until keeper starts again, and the log says so */
+    LOCK_MS = 2000,
+    LOCK_RETRY_MS = 20,
     GUESTD_BYTES_MAX = 64 << 20,
     LINK_BACKLOG = 16,
     HOST_INOTIFY_INSTANCES = 1 << 17, /* 64 for each of LIMIT_SANDBOXES, and the host's own */
@@ -713,6 +715,22 @@ static int open_dir_made(int data_fd, const char *name, struct err *err)
     return -1;
 }
 
+/*
+ * A lock lives as long as anybody has its descriptor, also in a child of a keeper that was killed in the middle of a
+ * start, which ends on its own a moment later. So a little patience.
+ */
+static bool lock_sandboxes(struct native *native, struct err *err)
+{
+    for (int waited_ms = 0; flock(native->sandboxes_fd, LOCK_EX | LOCK_NB) < 0; waited_ms += LOCK_RETRY_MS) {
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return err_sys(err, "lock the data directory");
+        if (waited_ms >= LOCK_MS)
+            return err_set(err, ERR_CONFLICT, "another cloister uses this data directory");
+        (void)usleep(LOCK_RETRY_MS * 1000);
+    }
+    return true;
+}
+
 static bool open_dirs(struct native *native, int data_fd, struct err *err)
 {
     native->data_fd = fcntl(data_fd, F_DUPFD_CLOEXEC, 3);
@@ -723,9 +741,7 @@ static bool open_dirs(struct native *native, int data_fd, struct err *err)
     native->trash_fd = native->sandboxes_fd < 0 ? -1 : open_dir_made(data_fd, "trash", err);
     if (native->trash_fd < 0)
         return false;
-    if (flock(native->sandboxes_fd, LOCK_EX | LOCK_NB) < 0)
-        return err_set(err, ERR_CONFLICT, "another cloister uses this data directory");
-    return true;
+    return lock_sandboxes(native, err);
 }
 
 /* Several servers share a machine's cgroup trees: each data directory has a name of its own in them. */

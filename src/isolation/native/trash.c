@@ -153,13 +153,14 @@ static void child_ended(void *context, unsigned ready)
     siginfo_t how = { 0 };
 
     (void)ready;
-    if (waitid((idtype_t)P_PIDFD, (id_t)trash->pidfd, &how, WEXITED | WNOHANG) < 0 || how.si_pid == 0)
+    /* ECHILD: somebody else has reaped it, and it has ended all the same. */
+    if (waitid((idtype_t)P_PIDFD, (id_t)trash->pidfd, &how, WEXITED | WNOHANG) == 0 && how.si_pid == 0)
         return;
     watch_free(trash->watch);
     trash->watch = NULL;
     fd_close(&trash->pidfd);
     trash->pid = 0;
-    if (how.si_code != CLD_EXITED || how.si_status != 0)
+    if (how.si_pid && (how.si_code != CLD_EXITED || how.si_status != 0))
         log_warn("trash: not everything could be deleted; the next sandbox's end tries again");
 }
 

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -170,11 +171,15 @@ static unsigned count_mounts(const char *needle)
     return count;
 }
 
+/* Alive, that is; orphans that have ended are reaped here. */
 static bool has_children(void)
 {
-    siginfo_t info;
+    pid_t pid;
 
-    return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+    do {
+        pid = waitpid(-1, NULL, WNOHANG);
+    } while (pid > 0);
+    return pid == 0;
 }
 
 static void check_nothing_is_left(struct world *world)
@@ -195,12 +200,14 @@ static int tear_down(void **state)
     uint32_t count = 0;
     struct err err;
 
-    if (world->driver && driver_list(world->driver, &held, &count, &err))
+    if (!world->driver) /* the case failed in between: clear up all the same */
+        new_driver(world, false);
+    if (driver_list(world->driver, &held, &count, &err))
         for (uint32_t i = 0; i < count; i++)
             if (!driver_stop(world->driver, held[i].id, &err))
                 (void)fprintf(stderr, "%s\n", err_text(&err));
     free(held);
-    for (int i = 0; i < 100 && world->driver && (count_names(world->data_fd, "trash") || count_cgroups(world)); i++)
+    for (int i = 0; i < 100 && (count_names(world->data_fd, "trash") || count_cgroups(world)); i++)
         turn(world, 10);
     driver_free(world->driver);
     loop_free(world->loop);
@@ -582,6 +589,65 @@ static void the_next_driver_sweeps_what_was_half_made(void **state)
     check_nothing_is_left(world);
 }
 
+/* Plays keeper until it is killed: starts sandboxes, stops every other one, and writes a byte before each start. */
+static void be_keeper(const struct world *world, int progress_fd)
+{
+    struct native_config config = { .data_fd = world->data_fd, .guestd_fd = world->guestd_fd };
+    struct loop *loop = loop_new();
+    struct err err;
+    struct driver *driver = native_driver_new(loop, &config, &err);
+
+    for (unsigned i = 0; driver; i++) {
+        char id[LIMIT_ID_BYTES];
+        struct started started;
+        (void)snprintf(id, sizeof id, "s%ux%u", (unsigned)getpid(), i);
+        struct plan plan = a_plan(id);
+        if (write(progress_fd, "", 1) < 0 || !driver_start(driver, &plan, &started, &err) ||
+            (i % 2 && !driver_stop(driver, id, &err)))
+            break;
+    }
+    (void)fprintf(stderr, "keeper: %s\n", err_text(&err));
+    _exit(1);
+}
+
+static void a_keeper_killed_at_any_moment_orphans_nothing(void **state)
+{
+    struct world *world = *state;
+    struct held *held = NULL;
+    uint32_t count;
+    struct err err;
+
+    driver_free(world->driver);
+    world->driver = NULL;
+    for (unsigned round = 0; round < 25; round++) {
+        int progress[2];
+        char byte;
+        assert_int_equal(pipe2(progress, O_CLOEXEC), 0);
+        pid_t keeper = fork();
+        if (keeper == 0)
+            be_keeper(world, progress[1]);
+        fd_close(&progress[1]);
+        for (unsigned i = 0; i < 1 + round % 3; i++)
+            assert_int_equal(read(progress[0], &byte, 1), 1);
+        (void)usleep(round * 150); /* a different moment of a start each time */
+        (void)kill(keeper, SIGKILL);
+        fd_close(&progress[0]);
+        int status;
+        assert_int_equal(waitpid(keeper, &status, 0), keeper);
+        assert_true(WIFSIGNALED(status)); /* it did not fail before */
+    }
+    new_driver(world, false);
+    assert_true(driver_list(world->driver, &held, &count, &err));
+    assert_true(count > 0);
+    for (uint32_t i = 0; i < count; i++) {
+        int pid = native_pid_of(world->driver, held[i].id);
+        assert_true(pid > 0 && kill(pid, 0) == 0);
+        assert_true(driver_stop(world->driver, held[i].id, &err));
+    }
+    free(held);
+    check_nothing_is_left(world); /* orphans become our children: main() sees to that */
+}
+
 static void one_data_directory_has_one_keeper(void **state)
 {
     struct world *world = *state;
@@ -610,6 +676,7 @@ int main(int argc, char **argv)
         NATIVE_CASE(a_plan_that_cannot_work_is_refused),
         NATIVE_CASE(the_next_driver_finds_what_runs),
         NATIVE_CASE(the_next_driver_sweeps_what_was_half_made),
+        NATIVE_CASE(a_keeper_killed_at_any_moment_orphans_nothing),
         NATIVE_CASE(one_data_directory_has_one_keeper),
     };
     struct err err;
@@ -623,6 +690,8 @@ int main(int argc, char **argv)
         return 2;
     }
     init_path = argv[1];
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
+        return 1;
     if (!native_enter_mount_namespace(&err)) {
         (void)fprintf(stderr, "%s\n", err_text(&err));
         return 1;
