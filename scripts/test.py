@@ -74,7 +74,7 @@ def configure(suite, build, *options, cc=None):
         env = {"CC": cc} if cc else None
         if not suite.run("meson", "setup", build, *options, seconds=120, env=env):
             return False
-    return suite.run("ninja", "-C", build, "-k", "0", seconds=900) and suite.run("scripts/link-programs.sh", build, seconds=10)
+    return suite.run("ninja", "--quiet", "-C", build, "-k", "0", seconds=900) and suite.run("scripts/link-programs.sh", build, seconds=10)
 
 
 def meson_count(build):
