@@ -127,12 +127,10 @@ static const struct http_route routes[] = {
     { HTTP_POST, "/filesystem.Filesystem/Move", (void *)&filesystem_move, IS_RPC, "Rename" },
     { HTTP_POST, "/filesystem.Filesystem/Remove", (void *)&filesystem_remove, IS_RPC, "Remove, with all below" },
     { HTTP_POST, "/filesystem.Filesystem/WatchDir", (void *)&filesystem_watch_dir, IS_RPC, "Changes as a stream" },
-    { HTTP_POST, "/filesystem.Filesystem/CreateWatcher", (void *)&filesystem_create_watcher, IS_RPC,
-      "Gather changes" },
+    { HTTP_POST, "/filesystem.Filesystem/CreateWatcher", (void *)&filesystem_create_watcher, IS_RPC, "Gather changes" },
     { HTTP_POST, "/filesystem.Filesystem/GetWatcherEvents", (void *)&filesystem_get_watcher_events, IS_RPC,
       "Fetch gathered changes" },
-    { HTTP_POST, "/filesystem.Filesystem/RemoveWatcher", (void *)&filesystem_remove_watcher, IS_RPC,
-      "Stop gathering" },
+    { HTTP_POST, "/filesystem.Filesystem/RemoveWatcher", (void *)&filesystem_remove_watcher, IS_RPC, "Stop gathering" },
 };
 
 static bool token_is_right(struct guest *guest, struct http_exchange *ex)
@@ -188,8 +186,8 @@ void guest_serve(struct http_exchange *ex, void *context)
         struct http_field allow = { STR("Allow"), str_from(match.allow) };
         answer(ex, 405, &allow, 1, STR(""));
     } else if (!match.route) {
-        answer_error(ex, 404, "there is no %.*s %.*s", STR_ARG(ex->head.method_text),
-                     (int)MIN(ex->head.path.len, 200), ex->head.path.at);
+        answer_error(ex, 404, "there is no %.*s %.*s", STR_ARG(ex->head.method_text), (int)MIN(ex->head.path.len, 200),
+                     ex->head.path.at);
     } else if (flags & IS_RPC) {
         rpc_begin(guest, ex, match.route->handler);
     } else {

@@ -316,14 +316,15 @@ void files_download(struct guest *guest, struct http_exchange *ex)
     char *first = arena_alloc(&ex->arena, is_whole_here ? first_len : SNIFF_BYTES);
     ssize_t n = pread(fd, first, is_whole_here ? first_len : SNIFF_BYTES, (off_t)from);
     struct str name = path_base(str_from(path));
-    fields[count++] = (struct http_field){ STR("Content-Type"),
-                                           type_of(name, str_of(first, (size_t)MIN(MAX(n, 0), SNIFF_BYTES))) };
+    fields[count++] =
+        (struct http_field){ STR("Content-Type"), type_of(name, str_of(first, (size_t)MIN(MAX(n, 0), SNIFF_BYTES))) };
     fields[count++] = (struct http_field){ STR("Content-Disposition"), disposition(&ex->arena, name) };
     fields[count++] = (struct http_field){ STR("Accept-Ranges"), STR("bytes") };
     if (part == FILES_PART)
-        fields[count++] = (struct http_field){
-            STR("Content-Range"), arena_format(&ex->arena, "bytes %llu-%llu/%llu", (unsigned long long)from,
-                                               (unsigned long long)(from + len - 1), (unsigned long long)size) };
+        fields[count++] =
+            (struct http_field){ STR("Content-Range"),
+                                 arena_format(&ex->arena, "bytes %llu-%llu/%llu", (unsigned long long)from,
+                                              (unsigned long long)(from + len - 1), (unsigned long long)size) };
     unsigned status = part == FILES_PART ? 206 : 200;
 
     if (!takes_identity || (size == 0 && n > 0)) {

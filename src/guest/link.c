@@ -72,8 +72,8 @@ static void accepted(void *context, int fd)
     struct connection *connection = NEW(struct connection);
 
     connection->guest = context;
-    connection->stream = stream_new(connection->guest->loop, fd, LIMIT_GUESTLINK_BYTES + GUESTLINK_HEADER_BYTES,
-                                    &events, connection);
+    connection->stream =
+        stream_new(connection->guest->loop, fd, LIMIT_GUESTLINK_BYTES + GUESTLINK_HEADER_BYTES, &events, connection);
     stream_read(connection->stream, true);
 }
 

@@ -72,7 +72,8 @@ void metrics_write(struct buf *out)
 
     double percent = now.all > last.all ? 100.0 * (double)(now.busy - last.busy) / (double)(now.all - last.all) : 0;
     last = now;
-    uint64_t total = meminfo(mem, STR("MemTotal")), cache = meminfo(mem, STR("Cached")) + meminfo(mem, STR("SReclaimable"));
+    uint64_t total = meminfo(mem, STR("MemTotal")),
+             cache = meminfo(mem, STR("Cached")) + meminfo(mem, STR("SReclaimable"));
     uint64_t free_bytes = meminfo(mem, STR("MemFree")) + meminfo(mem, STR("Buffers"));
     uint64_t used = total > free_bytes + cache ? total - free_bytes - cache : 0;
     (void)statvfs("/", &disk); /* zeroes then */

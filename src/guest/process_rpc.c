@@ -268,8 +268,7 @@ static bool take_text(const json_t *value, const char *what, size_t *bytes, stru
         return err_set(err, ERR_INVALID, "'%s' must hold strings", what);
     *out = json_str(value);
     *bytes += out->len + 1;
-    return *bytes <= LIMIT_ARGS_BYTES ||
-           err_set(err, ERR_LIMIT, "'%s' has more than %d bytes", what, LIMIT_ARGS_BYTES);
+    return *bytes <= LIMIT_ARGS_BYTES || err_set(err, ERR_LIMIT, "'%s' has more than %d bytes", what, LIMIT_ARGS_BYTES);
 }
 
 static bool decode_args(const json_t *process, struct arena *arena, struct process_want *want, struct err *err)

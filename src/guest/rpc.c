@@ -373,7 +373,8 @@ static bool check_headers(struct rpc *rpc)
 
     struct str version = header_or_empty(head, STR("connect-protocol-version"));
     if (version.len && !str_eq(version, STR("1"))) {
-        rpc_fail(rpc, CONNECT_INVALID_ARGUMENT, "connect-protocol-version must be \"1\": got \"%.*s\"", STR_ARG(version));
+        rpc_fail(rpc, CONNECT_INVALID_ARGUMENT, "connect-protocol-version must be \"1\": got \"%.*s\"",
+                 STR_ARG(version));
         return false;
     }
     struct str encoding =

@@ -42,9 +42,9 @@ struct rpc {
     const struct rpc_method *method;
     struct arena *arena; /* the exchange's */
     struct user user;
-    uint64_t timeout_ms;   /* Connect-Timeout-Ms; 0: none */
-    uint64_t keepalive_ms; /* of streams */
-    void *owner;           /* the method's */
+    uint64_t timeout_ms;           /* Connect-Timeout-Ms; 0: none */
+    uint64_t keepalive_ms;         /* of streams */
+    void *owner;                   /* the method's */
     struct http_field extra_field; /* of a unary answer; empty: none */
 
     /* The method may set these when it does not answer at once. */

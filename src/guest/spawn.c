@@ -73,13 +73,13 @@ static no_return void run_program(const struct spawn *spawn)
     _exit(explain(spawn->argv[0], error));
 }
 
-#define STEP(name, call)                     \
-    do {                                     \
-        if ((call) < 0) {                    \
-            state->failed_step = (name);     \
-            state->error = errno;            \
-            _exit(126);                      \
-        }                                    \
+#define STEP(name, call)                 \
+    do {                                 \
+        if ((call) < 0) {                \
+            state->failed_step = (name); \
+            state->error = errno;        \
+            _exit(126);                  \
+        }                                \
     } while (0)
 
 /*

@@ -29,7 +29,7 @@
 enum {
     GATHER_BYTES = 64 * 1024,
     INFLATE_BYTES = 64 * 1024,
-    METADATA_KEY_BYTES = 246,   /* an attribute's name is at most 255, ours has a prefix of 9 */
+    METADATA_KEY_BYTES = 246, /* an attribute's name is at most 255, ours has a prefix of 9 */
     METADATA_TOTAL_BYTES = 4096,
 };
 
@@ -203,8 +203,7 @@ static void store_metadata(struct upload *u)
             (void)fremovexattr(u->fd, at);
     }
     for (struct metadata *m = u->metadata; m; m = m->next) {
-        const char *name =
-            arena_format(&u->ex->arena, "%s%.*s", ENTRY_METADATA_PREFIX, STR_ARG(m->key)).at;
+        const char *name = arena_format(&u->ex->arena, "%s%.*s", ENTRY_METADATA_PREFIX, STR_ARG(m->key)).at;
         ssize_t size = u->is_new ? -1 : fgetxattr(u->fd, name, value, sizeof value);
         if (size < 0 || !str_eq(str_of(value, (size_t)size), m->value))
             (void)fsetxattr(u->fd, name, m->value.at, m->value.len, 0);

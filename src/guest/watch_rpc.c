@@ -67,7 +67,8 @@ static bool take_request(struct rpc *rpc, const json_t *request, struct watch_re
     }
     if (stat(out->path, &st) < 0) {
         rpc_fail(rpc, errno == ENOENT ? CONNECT_NOT_FOUND : CONNECT_INTERNAL,
-                 errno == ENOENT ? "path %s not found: no such file or directory" : "error statting path %s", out->path);
+                 errno == ENOENT ? "path %s not found: no such file or directory" : "error statting path %s",
+                 out->path);
         return false;
     }
     if (!S_ISDIR(st.st_mode)) {

@@ -70,8 +70,8 @@ void connect_write_error(struct buf *out, enum connect_code code, struct str mes
 
 /* Envelopes out of a body that arrives in pieces of any size. */
 struct connect_reader {
-    struct buf partial;  /* the envelope under way, header included */
-    bool failed;         /* err was given: nothing more can be read from here */
+    struct buf partial; /* the envelope under way, header included */
+    bool failed;        /* err was given: nothing more can be read from here */
 };
 
 void connect_reader_init(struct connect_reader *reader);

@@ -57,7 +57,8 @@ struct guestlink_message {
 };
 
 /* Length of the body from the first four bytes; more than LIMIT_GUESTLINK_BYTES or none is refused. */
-bool guestlink_body_length(const unsigned char header[GUESTLINK_HEADER_BYTES], uint32_t *out_length, struct err *err) must_use;
+bool guestlink_body_length(const unsigned char header[GUESTLINK_HEADER_BYTES], uint32_t *out_length, struct err *err)
+    must_use;
 bool guestlink_read(struct str body, struct arena *arena, struct guestlink_message *out, struct err *err) must_use;
 
 #endif

@@ -37,14 +37,17 @@ enum json_need {
 };
 
 /* Borrowed from the value. */
-bool json_take_str(const json_t *object, const char *name, enum json_need need, struct str *out, struct err *err) must_use;
+bool json_take_str(const json_t *object, const char *name, enum json_need need, struct str *out, struct err *err)
+    must_use;
 /* A whole number within [least, most]; 12.0 counts as whole, and so does the text "12" (proto3 JSON). */
 bool json_take_int(const json_t *object, const char *name, enum json_need need, int64_t least, int64_t most,
                    int64_t *out, struct err *err) must_use;
 bool json_take_bool(const json_t *object, const char *name, enum json_need need, bool *out, struct err *err) must_use;
 /* NULL (and true) when absent. Borrowed. */
-bool json_take_object(const json_t *object, const char *name, enum json_need need, const json_t **out, struct err *err) must_use;
-bool json_take_array(const json_t *object, const char *name, enum json_need need, const json_t **out, struct err *err) must_use;
+bool json_take_object(const json_t *object, const char *name, enum json_need need, const json_t **out, struct err *err)
+    must_use;
+bool json_take_array(const json_t *object, const char *name, enum json_need need, const json_t **out, struct err *err)
+    must_use;
 /* Is the field there and not null? */
 bool json_has(const json_t *object, const char *name);
 

@@ -1,14 +1,14 @@
 #include "wire/multipart.h"
 
 enum {
-    PREAMBLE,   /* before the first delimiter; the body may begin with one, so its CR LF counts as read */
-    DELIMITED,  /* behind a delimiter: "--" closes, white space and CR LF open a part */
-    CLOSING,    /* one "-" of two was read */
-    LINE_END,   /* CR read, LF due */
-    HEAD,       /* the headers of a part, gathered up to the empty line */
-    DATA,       /* its bytes */
-    PART_OVER,  /* its delimiter was read together with its last bytes */
-    EPILOGUE,   /* done */
+    PREAMBLE,  /* before the first delimiter; the body may begin with one, so its CR LF counts as read */
+    DELIMITED, /* behind a delimiter: "--" closes, white space and CR LF open a part */
+    CLOSING,   /* one "-" of two was read */
+    LINE_END,  /* CR read, LF due */
+    HEAD,      /* the headers of a part, gathered up to the empty line */
+    DATA,      /* its bytes */
+    PART_OVER, /* its delimiter was read together with its last bytes */
+    EPILOGUE,  /* done */
     BROKEN,
 };
 
@@ -73,7 +73,9 @@ bool multipart_init(struct multipart *mp, struct str content_type, struct err *e
         return err_set(err, ERR_INVALID, "no multipart boundary param in Content-Type");
     if (boundary.len > MULTIPART_BOUNDARY_MAX || str_has_char(boundary, '\r') || str_has_char(boundary, '\n'))
         return err_set(err, ERR_INVALID, "malformed multipart boundary");
-    *mp = (struct multipart){ .state = PREAMBLE, .matched = 2, .borrowed = 2, .head = buf_make(NULL, MULTIPART_HEAD_BYTES_MAX) };
+    *mp = (struct multipart){
+        .state = PREAMBLE, .matched = 2, .borrowed = 2, .head = buf_make(NULL, MULTIPART_HEAD_BYTES_MAX)
+    };
     arena_init(&mp->arena);
     memcpy(mp->delimiter, "\r\n--", 4);
     memcpy(mp->delimiter + 4, boundary.at, boundary.len);

@@ -28,8 +28,8 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
     if (json_is_object(value)) {
         const char *name;
         json_t *member;
-        json_object_foreach(value, name, member)
-            (void)!json_take_int(value, name, JSON_OPTIONAL, INT64_MIN, INT64_MAX, &number, &err);
+        json_object_foreach(value, name, member)(void) !json_take_int(value, name, JSON_OPTIONAL, INT64_MIN, INT64_MAX,
+                                                                      &number, &err);
     }
     return 0;
 }

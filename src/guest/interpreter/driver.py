@@ -8,8 +8,9 @@ smaller shell of our own answers.
                 stdout, a pipe for stderr. She forks; the child owns the three. When a child ends she says so ("pid status"),
                 because only a parent can know how. While nobody asks, she imports what cells usually import.
   interpreter   a child. Speaks frames over its socket: length (u32, big-endian), a letter, text.
-                  from guestd   {"op": "start", …} once, then {"op": "run", …} for every cell
-                  to guestd     H hello, the pid    R ready    L a line of the answer, as the client gets it
+                  from guestd   {"op": "start", ...} once, then {"op": "run", ...} for every cell
+                  to guestd     H hello, the pid    R ready    C the cell was taken, its number
+                                L a line of the answer, as the client gets it
                                 X the same, an error           D the cell has ended
 
 stdout and stderr are real pipes at descriptors 1 and 2: what subprocesses and C code print takes the same way as print(),
@@ -175,7 +176,7 @@ class Link:
         self.send("X", json.dumps({"type": "error", "name": name, "value": capped(value), "traceback": capped(trace)}))
 
     def count(self, number):
-        self.send("L", json.dumps({"type": "number_of_executions", "execution_count": number}))
+        self.send("C", json.dumps({"type": "number_of_executions", "execution_count": number}))
 
 
 link = None  # of this interpreter; None in the mother
@@ -392,7 +393,7 @@ def make_ipython_shell():
             self.display_pub.publish(data, metadata)
 
         def add_inline_config(self):
-            """%config InlineBackend.figure_formats = …, where the package for it is installed."""
+            """%config InlineBackend.figure_formats = ..., where the package for it is installed."""
             try:
                 from matplotlib_inline.config import InlineBackend
             except ImportError:

@@ -80,11 +80,10 @@ static void permissions_read_as_go_prints_them(void **state)
         mode_t mode;
         const char *want;
     } rows[] = {
-        { S_IFREG | 0644, "-rw-r--r--" },   { S_IFDIR | 0755, "drwxr-xr-x" },
-        { S_IFDIR | 01777, "dtrwxrwxrwx" }, { S_IFLNK | 0777, "Lrwxrwxrwx" },
-        { S_IFREG | 04755, "urwxr-xr-x" },  { S_IFCHR | 0666, "Dcrw-rw-rw-" },
-        { S_IFBLK | 0660, "Drw-rw----" },   { S_IFIFO | 0600, "prw-------" },
-        { S_IFSOCK | 0700, "Srwx------" },  { S_IFREG | 06711, "ugrwx--x--x" },
+        { S_IFREG | 0644, "-rw-r--r--" },   { S_IFDIR | 0755, "drwxr-xr-x" },  { S_IFDIR | 01777, "dtrwxrwxrwx" },
+        { S_IFLNK | 0777, "Lrwxrwxrwx" },   { S_IFREG | 04755, "urwxr-xr-x" }, { S_IFCHR | 0666, "Dcrw-rw-rw-" },
+        { S_IFBLK | 0660, "Drw-rw----" },   { S_IFIFO | 0600, "prw-------" },  { S_IFSOCK | 0700, "Srwx------" },
+        { S_IFREG | 06711, "ugrwx--x--x" },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         char room[ENTRY_PERMISSIONS_BYTES];

@@ -42,7 +42,9 @@ static int tear_down(void **state)
     return rmdir(etc);
 }
 
-#define PASSWD "root:x:0:0:root:/root:/bin/bash\n# comment\nbroken:x:1\nneg:x:-1:0::/:\nuser:x:1000:1001:,,,:/home/user:/bin/bash\nnohome:x:7:8:::\n"
+#define PASSWD                            \
+    "root:x:0:0:root:/root:/bin/bash\n# " \
+    "comment\nbroken:x:1\nneg:x:-1:0::/:\nuser:x:1000:1001:,,,:/home/user:/bin/bash\nnohome:x:7:8:::\n"
 
 static void a_user_is_found_with_home_and_groups(void **state)
 {
@@ -117,8 +119,10 @@ static void a_fifo_in_place_of_the_file_holds_nobody_up(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        CASE(a_user_is_found_with_home_and_groups),      CASE(lines_that_make_no_sense_are_skipped),
-        CASE(a_changed_file_is_read_again),              CASE(numbers_stand_for_names_that_are_not_there),
+        CASE(a_user_is_found_with_home_and_groups),
+        CASE(lines_that_make_no_sense_are_skipped),
+        CASE(a_changed_file_is_read_again),
+        CASE(numbers_stand_for_names_that_are_not_there),
         CASE(a_fifo_in_place_of_the_file_holds_nobody_up),
     };
     return cmocka_run_group_tests(cases, set_up, tear_down);

@@ -71,8 +71,9 @@ static void names_that_no_environment_can_hold_are_refused(void **state)
     struct err err;
     struct arena arena;
     struct guestlink_message got;
-    static struct guestlink_env bad[] = {
-        { STR_INIT(""), STR_INIT("x") }, { STR_INIT("A=B"), STR_INIT("x") }, { STR_INIT("A"), STR_INIT("x\0y") } };
+    static struct guestlink_env bad[] = { { STR_INIT(""), STR_INIT("x") },
+                                          { STR_INIT("A=B"), STR_INIT("x") },
+                                          { STR_INIT("A"), STR_INIT("x\0y") } };
 
     arena_init(&arena);
     for (size_t i = 0; i < COUNT_OF(bad); i++) {

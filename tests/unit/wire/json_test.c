@@ -17,9 +17,9 @@ static void malformed_text_is_refused(void **state)
 {
     (void)state;
     static const struct str bad[] = {
-        STR_INIT(""),        STR_INIT("{"),         STR_INIT("{} x"),     STR_INIT("{\"a\":1,}"),
-        STR_INIT("NaN"),     STR_INIT("'a'"),       STR_INIT("\"\xff\""), STR_INIT("\"\\u0000\""),
-        STR_INIT("\"a\nb\""), STR_INIT("\"\\ud800\""), STR_INIT("[1 2]"),   STR_INIT("\xef\xbb\xbf{}"),
+        STR_INIT(""),         STR_INIT("{"),           STR_INIT("{} x"),     STR_INIT("{\"a\":1,}"),
+        STR_INIT("NaN"),      STR_INIT("'a'"),         STR_INIT("\"\xff\""), STR_INIT("\"\\u0000\""),
+        STR_INIT("\"a\nb\""), STR_INIT("\"\\ud800\""), STR_INIT("[1 2]"),    STR_INIT("\xef\xbb\xbf{}"),
     };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         struct err err = { 0 };
@@ -105,7 +105,7 @@ static void whole_numbers_come_in_many_spellings(void **state)
         assert_true(json_take_int(object, "n", JSON_REQUIRED, 0, 100, &n, &err));
         assert_int_equal(n, 12);
     }
-    static const char *const bad[] = { "1.5",   "\"\"",   "\" 12\"", "true",  "\"true\"", "[]",
+    static const char *const bad[] = { "1.5",   "\"\"",   "\" 12\"", "true",   "\"true\"", "[]",
                                        "1e300", "\"1x\"", "101",     "\"-1\"", "-1",       "\"99999999999999999999\"" };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         char text[64];

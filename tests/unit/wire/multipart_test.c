@@ -102,8 +102,8 @@ static void boundaries_are_found_in_the_content_type(void **state)
                                         "Multipart/mixed; charset=\"a;boundary=no\"; BOUNDARY = xYz ; x=y" };
     for (size_t i = 0; i < COUNT_OF(good); i++)
         assert_string_equal(told(str_from(good[i]), STR("--xYz--"), 2), ".");
-    static const char *const bad[] = { "text/plain; boundary=x", "multipart/form-data", "multipart/form-data; boundary=",
-                                       "multipart/form-data; x=\"boundary=a" };
+    static const char *const bad[] = { "text/plain; boundary=x", "multipart/form-data",
+                                       "multipart/form-data; boundary=", "multipart/form-data; x=\"boundary=a" };
     for (size_t i = 0; i < COUNT_OF(bad); i++)
         assert_false(multipart_init(&mp, str_from(bad[i]), &err));
 }

@@ -1,0 +1,612 @@
+/*
+ * Decode whole, find or make the context, hand the cell over. A request that cannot be decoded is answered as upstream's
+ * server does (422 with a `detail`), because that is what SDKs show.
+ */
+#include "guest/interpreter/interpreter.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "base/limits.h"
+#include "base/mem.h"
+#include "guest/answer.h"
+#include "guest/api.h"
+#include "guest/interpreter/context.h"
+#include "guest/interpreter/jupyter.h"
+#include "guest/interpreter/kernelspec.h"
+#include "guest/interpreter/launch.h"
+#include "guest/interpreter/python.h"
+#include "wire/json.h"
+
+enum { LANGUAGE_BYTES = 64 };
+
+/* One context of the list: what it is, and whether it is the one that its language means by itself. */
+struct entry {
+    struct interpreter *all;
+    struct entry *next;
+    struct context *context;
+    bool is_default;
+    struct kernelspec *spec; /* NULL: Python */
+};
+
+struct interpreter {
+    struct guest *guest;
+    struct http_server *server;
+    struct python *python;
+    struct entry *entries; /* in the order of creation */
+    size_t count;
+};
+
+/* ---- answers ---- */
+
+static void answer_text(struct http_exchange *ex, unsigned status, const char *format, ...) printf_like(3, 4);
+static void answer_text(struct http_exchange *ex, unsigned status, const char *format, ...)
+{
+    struct http_field type = { STR("Content-Type"), STR("text/plain; charset=utf-8") };
+    char text[1024];
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    answer(ex, status, &type, 1, str_from(text));
+}
+
+static void answer_json(struct http_exchange *ex, unsigned status, struct str json)
+{
+    struct http_field type = { STR("Content-Type"), STR("application/json") };
+
+    answer(ex, status, &type, 1, json);
+}
+
+static void answer_unreadable(struct http_exchange *ex, const struct err *err)
+{
+    struct buf body = buf_make(&ex->arena, LIMIT_API_BODY_BYTES);
+    struct json_out out = json_out_to(&body);
+
+    json_out_object(&out, NULL);
+    json_out_array(&out, "detail");
+    json_out_object(&out, NULL);
+    json_out_str(&out, "type", STR("value_error"));
+    json_out_array(&out, "loc");
+    json_out_str(&out, NULL, STR("body"));
+    json_out_end(&out);
+    json_out_str(&out, "msg", str_from(err->message));
+    json_out_end(&out);
+    json_out_end(&out);
+    json_out_end(&out);
+    answer_json(ex, 422, buf_str(&body));
+}
+
+/* By what the error is about; text, as everything here. */
+static void answer_err(struct http_exchange *ex, const char *doing, const struct err *err)
+{
+    static const unsigned status[ERR_KIND_COUNT] = {
+        [ERR_INVALID] = 400, [ERR_DENIED] = 403, [ERR_NOT_FOUND] = 404, [ERR_CONFLICT] = 409, [ERR_LIMIT] = 429,
+    };
+
+    answer_text(ex, status[err->kind] ? status[err->kind] : 500, "%s%s", doing, err->message);
+}
+
+static void add_context(struct json_out *out, const struct context *c)
+{
+    json_out_object(out, NULL);
+    json_out_str(out, "id", str_from(context_id(c)));
+    json_out_str(out, "language", str_from(context_language(c)));
+    json_out_str(out, "cwd", str_from(context_cwd(c)));
+    json_out_end(out);
+}
+
+/* ---- languages ---- */
+
+/* "JS " is javascript, nothing is python. False if it is too long to be any. */
+static bool normalise(struct str given, char room[LANGUAGE_BYTES])
+{
+    given = str_trim(given);
+    if (!given.len)
+        given = STR("python");
+    if (given.len >= LANGUAGE_BYTES)
+        return false;
+    for (size_t i = 0; i < given.len; i++)
+        room[i] = (char)tolower((unsigned char)given.at[i]);
+    room[given.len] = '\0';
+    if (strcmp(room, "js") == 0)
+        (void)snprintf(room, LANGUAGE_BYTES, "javascript");
+    else if (strcmp(room, "ts") == 0)
+        (void)snprintf(room, LANGUAGE_BYTES, "typescript");
+    return true;
+}
+
+static bool no_language(struct interpreter *all, const struct user *user, const char *language, struct err *err)
+{
+    struct arena arena;
+    char list[120];
+
+    arena_init(&arena);
+    kernelspec_list(user, &arena, list, sizeof list);
+    arena_done(&arena);
+    return err_set(err, ERR_NOT_FOUND, "the language '%.40s' is not installed in this template; there are: %s%s%s",
+                   language, python_is_there(all->guest) ? "python" : "", *list && python_is_there(all->guest) ? ", " : "",
+                   list);
+}
+
+/* Who runs it: NULL is our own Python. False if nobody can. */
+static bool find_language(struct interpreter *all, const char *language, struct kernelspec **out, struct err *err)
+{
+    struct arena arena;
+    struct user user;
+
+    *out = NULL;
+    arena_init(&arena);
+    bool known = api_default_user(all->guest, &arena, &user, err);
+    if (known && !(strcmp(language, "python") == 0 && python_is_there(all->guest))) {
+        *out = kernelspec_find_new(&user, language);
+        known = *out || no_language(all, &user, language, err);
+    }
+    arena_done(&arena);
+    return known;
+}
+
+/* ---- contexts ---- */
+
+static struct engine *start_engine(struct context *context, const struct engine_events *events, struct err *err)
+{
+    struct entry *entry = context_owner(context);
+    struct guest *guest = entry->all->guest;
+    struct arena arena;
+    struct user user;
+    struct engine *engine = NULL;
+
+    arena_init(&arena);
+    if (api_default_user(guest, &arena, &user, err)) {
+        struct engine_want want = { .cwd = context_cwd(context), .env = launch_env(guest, &user, NULL, 0, &arena),
+                                    .events = events, .owner = context };
+        enum python_mode mode = PYTHON_WARM;
+        for (char *const *pair = want.env; *pair; pair++)
+            if (strcmp(*pair, "CLOISTER_INTERPRETER=cold") == 0)
+                mode = PYTHON_COLD;
+        engine = entry->spec ? jupyter_engine_new(guest, &user, entry->spec, &want, err)
+                             : python_engine_new(entry->all->python, &user, mode, &want, err);
+    }
+    arena_done(&arena);
+    return engine;
+}
+
+static void entry_free(struct entry *entry)
+{
+    kernelspec_free(entry->spec);
+    free(entry);
+}
+
+static struct entry *add_entry(struct interpreter *all, const char *language, const char *cwd, struct err *err)
+{
+    struct kernelspec *spec;
+
+    if (all->count >= LIMIT_CONTEXTS) {
+        (void)err_set(err, ERR_LIMIT, "there are %d contexts already; remove one first", LIMIT_CONTEXTS);
+        return NULL;
+    }
+    if (!find_language(all, language, &spec, err))
+        return NULL;
+    struct entry *entry = NEW(struct entry), **at = &all->entries;
+    entry->all = all;
+    entry->spec = spec;
+    entry->context = context_new(all->guest->loop, language, cwd, start_engine, entry);
+    while (*at)
+        at = &(*at)->next;
+    *at = entry;
+    all->count++;
+    return entry;
+}
+
+static void remove_entry(struct entry *entry)
+{
+    struct entry **at = &entry->all->entries;
+
+    while (*at != entry)
+        at = &(*at)->next;
+    *at = entry->next;
+    entry->all->count--;
+    context_remove(entry->context);
+    entry_free(entry);
+}
+
+static struct entry *by_id(struct interpreter *all, struct str id)
+{
+    struct entry *entry = all->entries;
+
+    while (entry && !str_eq(str_from(context_id(entry->context)), id))
+        entry = entry->next;
+    return entry;
+}
+
+static bool default_cwd(struct interpreter *all, char room[LIMIT_PATH_BYTES], struct err *err)
+{
+    struct arena arena;
+    struct user user;
+    struct str dir = all->guest->default_workdir;
+
+    arena_init(&arena);
+    bool fine = api_default_user(all->guest, &arena, &user, err) &&
+                str_to_path(dir.len ? dir : user.home, room, LIMIT_PATH_BYTES, err);
+    arena_done(&arena);
+    return fine;
+}
+
+/* The context that a language means when none is named; made when first asked for, and again if it was removed. */
+static struct entry *default_entry(struct interpreter *all, const char *language, struct err *err)
+{
+    char cwd[LIMIT_PATH_BYTES];
+
+    for (struct entry *entry = all->entries; entry; entry = entry->next)
+        if (entry->is_default && strcmp(context_language(entry->context), language) == 0)
+            return entry;
+    if (!default_cwd(all, cwd, err))
+        return NULL;
+    struct entry *made = add_entry(all, language, cwd, err);
+    if (made)
+        made->is_default = true;
+    return made;
+}
+
+/* ---- POST /execute ---- */
+
+static void execute_gone(struct http_exchange *ex)
+{
+    cell_gone(ex->owner);
+}
+
+static void execute_drained(struct http_exchange *ex)
+{
+    cell_drained(ex->owner);
+}
+
+static const struct http_events execute_events = { .on_gone = execute_gone, .on_drained = execute_drained };
+
+static bool decode_envs(struct arena *arena, const json_t *object, struct engine_code *out, struct err *err)
+{
+    struct guestlink_env *envs = ARENA_ARRAY(arena, struct guestlink_env, json_object_size(object) + 1);
+    const char *name;
+    json_t *value;
+
+    json_object_foreach((json_t *)object, name, value) {
+        if (!*name || strchr(name, '=') || !json_is_string(value))
+            return err_set(err, ERR_INVALID, "'env_vars' must map names without '=' to strings");
+        envs[out->env_count++] = (struct guestlink_env){ arena_copy(arena, str_from(name)),
+                                                         arena_copy(arena, json_str(value)) };
+    }
+    out->envs = envs;
+    return true;
+}
+
+struct execute_want {
+    struct engine_code code;
+    struct str context_id, language; /* at == NULL: not given */
+};
+
+static bool decode_execute(struct arena *arena, struct str body, struct execute_want *out, struct err *err)
+{
+    auto_json json_t *request = json_parse_object(body, err);
+    const json_t *envs = NULL;
+
+    if (!request || !json_take_str(request, "code", JSON_REQUIRED, &out->code.code, err) ||
+        !json_take_str(request, "context_id", JSON_OPTIONAL, &out->context_id, err) ||
+        !json_take_str(request, "language", JSON_OPTIONAL, &out->language, err) ||
+        !json_take_object(request, "env_vars", JSON_OPTIONAL, &envs, err) || !decode_envs(arena, envs, &out->code, err))
+        return false;
+    out->code.code = arena_copy(arena, out->code.code);
+    if (out->context_id.at)
+        out->context_id = arena_copy(arena, out->context_id);
+    if (out->language.at)
+        out->language = arena_copy(arena, out->language);
+    return true;
+}
+
+static struct entry *entry_for(struct interpreter *all, const struct execute_want *want, struct err *err)
+{
+    char language[LANGUAGE_BYTES];
+
+    if (want->context_id.at && want->language.at) {
+        (void)err_set(err, ERR_INVALID, "Only one of context_id or language can be provided");
+        return NULL;
+    }
+    if (want->context_id.at) {
+        struct entry *entry = by_id(all, want->context_id);
+        if (!entry)
+            (void)err_set(err, ERR_NOT_FOUND, "Context %.*s not found", (int)MIN(want->context_id.len, 100),
+                          want->context_id.at);
+        return entry;
+    }
+    if (!normalise(want->language, language)) {
+        (void)err_set(err, ERR_NOT_FOUND, "there is no language of such a long name");
+        return NULL;
+    }
+    return default_entry(all, language, err);
+}
+
+static void execute(struct http_exchange *ex, struct str body, const struct err *failed)
+{
+    struct interpreter *all = ex->owner;
+    struct execute_want want = { 0 };
+    struct err err;
+
+    ex->owner = NULL;
+    if (failed) {
+        answer_text(ex, 413, "%s", failed->message);
+        return;
+    }
+    if (!decode_execute(&ex->arena, body, &want, &err)) {
+        answer_unreadable(ex, &err);
+        return;
+    }
+    struct entry *entry = entry_for(all, &want, &err);
+    if (!entry) {
+        answer_err(ex, want.context_id.at ? "" : "Failed to create context: ", &err);
+        return;
+    }
+    struct cell *cell = ARENA_NEW(&ex->arena, struct cell);
+    cell->ex = ex;
+    cell->code = want.code;
+    ex->events = &execute_events;
+    ex->owner = cell;
+    /* Before the context is free: an SDK waits for the head no longer than for any other request. */
+    static const struct http_field fields[] = {
+        { STR_INIT("Content-Type"), STR_INIT("application/x-ndjson") },
+        { STR_INIT("Cache-Control"), STR_INIT("no-store") },
+    };
+    answer_start(ex, 200, fields, COUNT_OF(fields), HTTP_LENGTH_UNKNOWN);
+    if (!context_run(entry->context, cell, &err)) {
+        struct buf lines = buf_make(&ex->arena, LIMIT_API_BODY_BYTES);
+        line_add_error(&lines, STR("TooManyExecutions"), str_from(err.message), STR(""));
+        buf_add(&lines, LINE_END);
+        http_write(ex, buf_str(&lines));
+        http_end(ex);
+    }
+}
+
+/* ---- POST /contexts ---- */
+
+struct create {
+    struct context_waiter waiter;
+    struct interpreter *all;
+    struct http_exchange *ex;
+    char id[40];
+};
+
+static void created(struct context_waiter *waiter, const struct err *err)
+{
+    struct create *create = container_of(waiter, struct create, waiter);
+    struct entry *entry = by_id(create->all, str_from(create->id));
+    struct http_exchange *ex = create->ex;
+
+    if (err || !entry) {
+        answer_text(ex, 500, "Failed to create context: %s", err ? err->message : "it was removed");
+        return;
+    }
+    struct buf body = buf_make(&ex->arena, LIMIT_API_BODY_BYTES);
+    struct json_out out = json_out_to(&body);
+    add_context(&out, entry->context);
+    answer_json(ex, 200, buf_str(&body));
+}
+
+/* Answered or not: a context that could not start, or whose client has not waited for it, is nobody's. */
+static void create_gone(struct http_exchange *ex)
+{
+    struct create *create = ex->owner;
+
+    context_await_cancel(&create->waiter);
+    if (ex->status == 200)
+        return;
+    struct entry *entry = by_id(create->all, str_from(create->id));
+    if (entry)
+        remove_entry(entry);
+}
+
+static const struct http_events create_events = { .on_gone = create_gone };
+
+/* As guestd sees it, which may enter everything: one that only the user cannot enter is told by the interpreter. */
+static bool check_cwd(const char *cwd, struct err *err)
+{
+    struct stat about;
+
+    if (cwd[0] != '/')
+        return err_set(err, ERR_INVALID, "the working directory must be an absolute path");
+    if (stat(cwd, &about) < 0)
+        return err_set(err, ERR_INVALID, "the working directory '%.80s' cannot be used: %s", cwd, strerror(errno));
+    return S_ISDIR(about.st_mode) || err_set(err, ERR_INVALID, "'%.80s' is not a directory", cwd);
+}
+
+static struct entry *make_context(struct interpreter *all, struct str body, struct err *err)
+{
+    auto_json json_t *request = json_parse_object(body, err);
+    struct str language = STR(""), dir = STR("");
+    char name[LANGUAGE_BYTES], cwd[LIMIT_PATH_BYTES];
+
+    if (!request || !json_take_str(request, "language", JSON_OPTIONAL, &language, err) ||
+        !json_take_str(request, "cwd", JSON_OPTIONAL, &dir, err)) {
+        err->kind = ERR_NONE; /* not even readable */
+        return NULL;
+    }
+    if (!(dir.len ? str_to_path(dir, cwd, sizeof cwd, err) && check_cwd(cwd, err) : default_cwd(all, cwd, err)))
+        return NULL;
+    if (!normalise(language, name)) {
+        (void)err_set(err, ERR_NOT_FOUND, "there is no language of such a long name");
+        return NULL;
+    }
+    return add_entry(all, name, cwd, err);
+}
+
+static void create(struct http_exchange *ex, struct str body, const struct err *failed)
+{
+    struct interpreter *all = ex->owner;
+    struct err err;
+
+    ex->owner = NULL;
+    if (failed) {
+        answer_text(ex, 413, "%s", failed->message);
+        return;
+    }
+    struct entry *entry = make_context(all, body, &err);
+    if (!entry && err.kind == ERR_NONE) {
+        answer_unreadable(ex, &err);
+    } else if (!entry) {
+        answer_err(ex, "Failed to create context: ", &err);
+    } else {
+        struct create *create = ARENA_NEW(&ex->arena, struct create);
+        create->waiter.done = created;
+        create->all = all;
+        create->ex = ex;
+        (void)snprintf(create->id, sizeof create->id, "%s", context_id(entry->context));
+        ex->events = &create_events;
+        ex->owner = create;
+        context_await(entry->context, &create->waiter);
+    }
+}
+
+/* ---- the other routes ---- */
+
+static void health(struct interpreter *all, struct http_exchange *ex, const struct http_match *match)
+{
+    (void)all;
+    (void)match;
+    answer_json(ex, 200, STR("\"OK\""));
+}
+
+static void list(struct interpreter *all, struct http_exchange *ex, const struct http_match *match)
+{
+    struct buf body = buf_make(&ex->arena, LIMIT_API_BODY_BYTES);
+    struct json_out out = json_out_to(&body);
+    struct err ignored;
+
+    (void)match;
+    /* The default context is there from the start; it is only not running yet. */
+    (void)!default_entry(all, "python", &ignored);
+    json_out_array(&out, NULL);
+    for (struct entry *entry = all->entries; entry; entry = entry->next)
+        add_context(&out, entry->context);
+    json_out_end(&out);
+    answer_json(ex, 200, buf_str(&body));
+}
+
+static struct entry *named(struct interpreter *all, struct http_exchange *ex, const struct http_match *match)
+{
+    struct entry *entry = by_id(all, match->params[0]);
+
+    if (!entry)
+        answer_text(ex, 404, "Context %.*s not found", (int)MIN(match->params[0].len, 100), match->params[0].at);
+    return entry;
+}
+
+static void restart(struct interpreter *all, struct http_exchange *ex, const struct http_match *match)
+{
+    struct entry *entry = named(all, ex, match);
+
+    if (!entry)
+        return;
+    context_restart(entry->context);
+    answer_json(ex, 200, STR("null"));
+}
+
+static void forget(struct interpreter *all, struct http_exchange *ex, const struct http_match *match)
+{
+    struct entry *entry = named(all, ex, match);
+
+    if (!entry)
+        return;
+    remove_entry(entry);
+    answer_json(ex, 200, STR("null"));
+}
+
+static void collect_execute(struct interpreter *all, struct http_exchange *ex, const struct http_match *match)
+{
+    (void)match;
+    ex->owner = all;
+    http_collect(ex, LIMIT_API_BODY_BYTES, execute);
+}
+
+static void collect_create(struct interpreter *all, struct http_exchange *ex, const struct http_match *match)
+{
+    (void)match;
+    ex->owner = all;
+    http_collect(ex, LIMIT_API_BODY_BYTES, create);
+}
+
+struct endpoint {
+    void (*serve)(struct interpreter *all, struct http_exchange *ex, const struct http_match *match);
+};
+
+static const struct endpoint health_endpoint = { health }, execute_endpoint = { collect_execute },
+                             create_endpoint = { collect_create }, list_endpoint = { list },
+                             restart_endpoint = { restart }, remove_endpoint = { forget };
+
+enum {
+    WANTS_TOKEN = 1,
+};
+
+static const struct http_route routes[] = {
+    { HTTP_GET, "/health", (void *)&health_endpoint, 0, "Is the interpreter service there?" },
+    { HTTP_POST, "/execute", (void *)&execute_endpoint, WANTS_TOKEN, "Run code" },
+    { HTTP_POST, "/contexts", (void *)&create_endpoint, 0, "Make a context" },
+    { HTTP_GET, "/contexts", (void *)&list_endpoint, 0, "All contexts" },
+    { HTTP_POST, "/contexts/{id}/restart", (void *)&restart_endpoint, 0, "A new interpreter for a context" },
+    { HTTP_DELETE, "/contexts/{id}", (void *)&remove_endpoint, 0, "Remove a context" },
+};
+
+static bool token_is_right(struct guest *guest, struct http_exchange *ex)
+{
+    const struct str *token = http_header(&ex->head, STR("x-access-token"));
+
+    return guest->token.len == 0 || secret_eq(&guest->token, token ? *token : STR(""));
+}
+
+static void serve(struct http_exchange *ex, void *context)
+{
+    struct interpreter *all = context;
+    struct http_match match;
+    struct err err;
+
+    if (answer_preflight(ex))
+        return;
+    if (!http_route(routes, COUNT_OF(routes), &ex->head, &ex->arena, &match, &err)) {
+        answer_text(ex, 400, "%s", err.message);
+    } else if (!all->guest->is_set_up) {
+        answer_text(ex, 503, "the sandbox is not set up yet");
+    } else if (!match.route && match.path_known) {
+        struct http_field allow = { STR("Allow"), str_from(match.allow) };
+        answer(ex, 405, &allow, 1, STR(""));
+    } else if (!match.route) {
+        answer_text(ex, 404, "there is no %.*s %.*s", STR_ARG(ex->head.method_text), (int)MIN(ex->head.path.len, 200),
+                    ex->head.path.at);
+    } else if ((match.route->flags & WANTS_TOKEN) && !token_is_right(all->guest, ex)) {
+        answer_text(ex, 401, "unauthorized access, please provide a valid access token");
+    } else {
+        const struct endpoint *endpoint = match.route->handler;
+        endpoint->serve(all, ex, &match);
+    }
+}
+
+struct interpreter *interpreter_new(struct guest *guest, int listen_fd)
+{
+    struct interpreter *all = NEW(struct interpreter);
+    struct http_server_config config = { .on_request = serve, .context = all };
+
+    all->guest = guest;
+    all->python = python_new(guest);
+    all->server = http_server_new(guest->loop, listen_fd, &config);
+    return all;
+}
+
+void interpreter_free(struct interpreter *all)
+{
+    if (!all)
+        return;
+    http_server_free(all->server);
+    while (all->entries)
+        remove_entry(all->entries);
+    python_free(all->python);
+    free(all);
+}

@@ -1,0 +1,520 @@
+/*
+ * Theory of operation: guestd holds the mother's door, a SOCK_SEQPACKET pair that is her stdin. The first two messages are
+ * the texts of charts.py and driver.py, which the few words of BOOT read and execute. Then each wanted interpreter is one
+ * byte with three descriptors; the mother forks and the child says hello (its pid) over its own socket. We watch that pid
+ * by pidfd. How a child ended only its mother can know; she sends "pid status", which we wait a moment for so that the
+ * user can be told why.
+ */
+#include "guest/interpreter/python.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "guest/interpreter/launch.h"
+#include "guest/interpreter/pipes.h"
+#include "guest/tree.h"
+#include "io/stream.h"
+#include "wire/json.h"
+
+/* Without the directory it runs in: a random.py of the user's is for cells to import, not for us. */
+#define BOOT                                                                          \
+    "import sys;sys.path[:]=[p for p in sys.path if p];import socket;"                \
+    "DOOR=socket.socket(fileno=0);CHARTS_SOURCE=DOOR.recv(1<<20);"                    \
+    "exec(compile(DOOR.recv(1<<20),'<interpreter>','exec'))"
+
+enum {
+    FRAME_HEADER_BYTES = 4,
+    LAST_WORDS_MS = 2,
+    STATUS_WAIT_MS = 100, /* for the mother's word on how a child ended */
+};
+
+struct mother {
+    struct python *python;
+    pid_t pid;
+    uid_t uid;
+    int door;
+    struct watch *watch;
+    bool is_cold;
+    unsigned children; /* engines that hold a reference; a cold or dead one goes with the last */
+    bool is_dead;
+};
+
+enum life {
+    AWAITED, /* the mother has been asked */
+    SETTING, /* it said hello and was told who it is */
+    ALIVE,
+    DYING, /* dead; how is not known yet */
+    DEAD,
+};
+
+struct python_engine {
+    struct engine engine;
+    struct python_engine *next;
+    struct python *python;
+    struct mother *mother;
+    enum life life;
+    pid_t pid; /* 0: not known yet */
+    int pidfd;
+    struct watch *death;
+    struct stream *link;
+    struct pipes pipes;
+    bool has_status;
+    int status;
+    struct timer status_wait;
+    char *start_message;
+    size_t start_len;
+};
+
+struct python {
+    struct guest *guest;
+    struct mother *warm; /* NULL: none, or dead */
+    struct python_engine *engines;
+};
+
+struct python *python_new(struct guest *guest)
+{
+    struct python *python = NEW(struct python);
+
+    python->guest = guest;
+    return python;
+}
+
+bool python_is_there(struct guest *guest)
+{
+    return launch_can(guest, "python3");
+}
+
+/* ---- the mother ---- */
+
+static void mother_dispose(void *object)
+{
+    free(object);
+}
+
+static void mother_close(struct mother *m)
+{
+    if (!m->is_dead) {
+        m->is_dead = true;
+        watch_free(take_ptr(&m->watch));
+        fd_close(&m->door); /* which tells her to end, if she has not yet */
+        if (m->python->warm == m)
+            m->python->warm = NULL;
+    }
+    if (!m->children)
+        loop_retire(m->python->guest->loop, m, mother_dispose);
+}
+
+static void mother_unref(struct mother *m)
+{
+    m->children--;
+    if (m->is_dead || m->is_cold)
+        mother_close(m);
+}
+
+static void on_status_wait(struct timer *timer);
+
+/* "1234 9": how a child ended. */
+static void take_status(struct python *python, struct str text)
+{
+    struct str word;
+    uint64_t pid, status;
+
+    if (!str_cut(&text, ' ', &word) || !str_to_u64(word, INT32_MAX, &pid) || !str_to_u64(text, INT32_MAX, &status))
+        return;
+    for (struct python_engine *e = python->engines; e; e = e->next) {
+        if (e->pid != (pid_t)pid)
+            continue;
+        e->has_status = true;
+        e->status = (int)status;
+        if (e->life == DYING)
+            timer_set(&e->status_wait, python->guest->loop, LAST_WORDS_MS, on_status_wait);
+        return;
+    }
+}
+
+static void on_mother(void *context, unsigned ready)
+{
+    struct mother *m = context;
+    char text[64];
+
+    (void)ready;
+    ssize_t n = recv(m->door, text, sizeof text, MSG_DONTWAIT);
+    if (n > 0)
+        take_status(m->python, str_of(text, (size_t)n));
+    else if (n == 0 || (errno != EAGAIN && errno != EINTR))
+        mother_close(m); /* children that she had not forked yet see their sockets close */
+}
+
+static bool send_texts(struct mother *m, struct err *err)
+{
+    struct str texts[] = { str_from(interpreter_charts_py), str_from(interpreter_driver_py) };
+
+    for (size_t i = 0; i < COUNT_OF(texts); i++)
+        if (send(m->door, texts[i].at, texts[i].len, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+            return err_sys(err, "hand python3 its program");
+    return true;
+}
+
+static bool mother_start(struct mother *m, const struct user *user, struct arena *arena, struct err *err)
+{
+    const char *argv[] = { "python3", "-c", BOOT, m->is_cold ? "cold" : NULL, NULL };
+    int pair[2];
+
+    auto_close int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (null_fd < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return err_sys(err, "open what python3 needs");
+    m->door = pair[0];
+    auto_close int hers = pair[1];
+    if (!send_texts(m, err))
+        return false;
+    struct launch launch = {
+        .user = user,
+        .argv = argv,
+        .env = launch_env(m->python->guest, user, NULL, 0, arena),
+        .cwd = "/",
+        .in_fd = hers,
+        .out_fd = null_fd,
+        .err_fd = null_fd,
+    };
+    return launch_start(m->python->guest, &launch, arena, &m->pid, err);
+}
+
+static struct mother *mother_new(struct python *python, const struct user *user, bool is_cold, struct err *err)
+{
+    struct mother *m = NEW(struct mother);
+    struct arena arena;
+
+    *m = (struct mother){ .python = python, .door = -1, .uid = user->uid, .is_cold = is_cold };
+    arena_init(&arena);
+    bool started = mother_start(m, user, &arena, err);
+    arena_done(&arena);
+    if (!started) {
+        fd_close(&m->door);
+        free(m);
+        return NULL;
+    }
+    m->watch = watch_new(python->guest->loop, m->door, on_mother, m);
+    watch_want(m->watch, WATCH_READ);
+    if (!is_cold)
+        python->warm = m;
+    return m;
+}
+
+/* Three descriptors travel with one byte; the mother has them even if she is busy importing. */
+static bool mother_ask(struct mother *m, const int fds[3], struct err *err)
+{
+    union {
+        struct cmsghdr align;
+        char room[CMSG_SPACE(3 * sizeof(int))];
+    } control = { 0 };
+    struct iovec byte = { .iov_base = "f", .iov_len = 1 };
+    struct msghdr message = { .msg_iov = &byte, .msg_iovlen = 1, .msg_control = control.room,
+                              .msg_controllen = sizeof control.room };
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(3 * sizeof(int));
+    memcpy(CMSG_DATA(head), fds, 3 * sizeof(int));
+    if (sendmsg(m->door, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+        return err_sys(err, "ask for an interpreter");
+    return true;
+}
+
+/* ---- frames ---- */
+
+static void send_message(struct python_engine *e, struct str json)
+{
+    unsigned char header[FRAME_HEADER_BYTES] = { (unsigned char)(json.len >> 24), (unsigned char)(json.len >> 16),
+                                                 (unsigned char)(json.len >> 8), (unsigned char)json.len };
+
+    stream_write_two(e->link, str_of(header, sizeof header), json);
+}
+
+static void kill_tree(struct python_engine *e)
+{
+    if (e->pid)
+        tree_kill(e->pid, e->life != DYING && e->life != DEAD);
+}
+
+static void die(struct python_engine *e)
+{
+    if (e->life >= DYING)
+        return;
+    e->life = DYING;
+    watch_free(take_ptr(&e->death));
+    /* Even if we know how: what it has sent before it died is still to be read. */
+    timer_set(&e->status_wait, e->python->guest->loop, e->has_status || !e->pid ? LAST_WORDS_MS : STATUS_WAIT_MS,
+              on_status_wait);
+}
+
+/* Dead, and either we know how or we have waited long enough. */
+static void on_status_wait(struct timer *timer)
+{
+    struct python_engine *e = container_of(timer, struct python_engine, status_wait);
+    char why[128];
+
+    e->life = DEAD;
+    pipes_drain(&e->pipes);
+    if (e->has_status)
+        launch_explain(e->status, why, sizeof why);
+    else
+        (void)snprintf(why, sizeof why, e->pid ? "it ended" : "python3 does not start");
+    e->engine.events->on_died(&e->engine, why);
+}
+
+static void on_death(void *context, unsigned ready)
+{
+    (void)ready;
+    die(context);
+}
+
+static void hello(struct python_engine *e, struct str text)
+{
+    uint64_t pid;
+
+    if (e->life != AWAITED || !str_to_u64(text, INT32_MAX, &pid) || pid <= 1) {
+        die(e);
+        return;
+    }
+    e->pid = (pid_t)pid;
+    e->pidfd = launch_pidfd(e->pid);
+    if (e->pidfd < 0) {
+        die(e);
+        return;
+    }
+    e->life = SETTING;
+    e->death = watch_new(e->python->guest->loop, e->pidfd, on_death, e);
+    watch_want(e->death, WATCH_READ);
+    send_message(e, str_of(e->start_message, e->start_len));
+    free(take_ptr(&e->start_message));
+}
+
+/* False when it makes no sense. */
+static bool take_frame(struct python_engine *e, char letter, struct str text)
+{
+    const struct engine_events *events = e->engine.events;
+
+    switch (letter) {
+    case 'H':
+        hello(e, text);
+        return true;
+    case 'R':
+        if (e->life != SETTING)
+            return false;
+        e->life = ALIVE;
+        events->on_ready(&e->engine);
+        return true;
+    case 'C':
+    case 'L':
+    case 'X': {
+        if (!line_is_clean(text))
+            return false;
+        auto_buf struct buf line = buf_make(NULL, text.len + 1);
+        buf_add(&line, text);
+        buf_add_char(&line, '\n');
+        events->on_line(&e->engine,
+                        letter == 'X'   ? ENGINE_LINE_ERROR
+                        : letter == 'C' ? ENGINE_LINE_ACCEPTED
+                                        : ENGINE_LINE_OUTPUT,
+                        buf_str(&line));
+        return true;
+    }
+    case 'D':
+        events->on_done(&e->engine);
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void on_input(struct stream *stream)
+{
+    struct python_engine *e = stream->owner;
+
+    while (e->link && e->life < DEAD && stream->in.len >= FRAME_HEADER_BYTES) {
+        const unsigned char *at = (const unsigned char *)stream->in.data;
+        size_t length = (size_t)at[0] << 24 | (size_t)at[1] << 16 | (size_t)at[2] << 8 | at[3];
+        if (length == 0 || length > LIMIT_FRAME_BYTES) {
+            kill_tree(e);
+            return;
+        }
+        if (stream->in.len < FRAME_HEADER_BYTES + length)
+            return;
+        pipes_drain(&e->pipes); /* what was printed before it was said */
+        struct str text = str_of(stream->in.data + FRAME_HEADER_BYTES + 1, length - 1);
+        bool fine = take_frame(e, stream->in.data[FRAME_HEADER_BYTES], text);
+        if (!e->link)
+            return; /* freed meanwhile */
+        buf_drop(&stream->in, FRAME_HEADER_BYTES + length);
+        if (!fine) {
+            kill_tree(e);
+            return;
+        }
+    }
+}
+
+static void on_end(struct stream *stream, const struct err *err)
+{
+    struct python_engine *e = stream->owner;
+
+    (void)err;
+    if (e->life >= DYING)
+        return;
+    if (!e->pid)
+        die(e); /* the mother has gone before it was born */
+    else
+        kill_tree(e); /* user code has closed the socket: there is no way back. Its death comes by the pidfd. */
+}
+
+static const struct stream_events link_events = { .on_input = on_input, .on_end = on_end };
+
+/* ---- the engine ---- */
+
+static void run(struct engine *engine, const struct engine_code *code)
+{
+    struct python_engine *e = container_of(engine, struct python_engine, engine);
+    auto_buf struct buf text = buf_make(NULL, 2 * LIMIT_API_BODY_BYTES); /* escapes are undone and made again */
+    struct json_out out = json_out_to(&text);
+
+    json_out_object(&out, NULL);
+    json_out_str(&out, "op", STR("run"));
+    json_out_str(&out, "code", code->code);
+    json_out_object(&out, "env");
+    for (size_t i = 0; i < code->env_count; i++)
+        json_out_pair(&out, code->envs[i].name, code->envs[i].value);
+    json_out_end(&out);
+    json_out_end(&out);
+    send_message(e, buf_str(&text));
+}
+
+static void interrupt(struct engine *engine)
+{
+    struct python_engine *e = container_of(engine, struct python_engine, engine);
+
+    if (e->pid && e->life == ALIVE)
+        (void)kill(-e->pid, SIGINT); /* the group: what the cell waits for is interrupted with it */
+}
+
+static void pause_reading(struct engine *engine, bool pause)
+{
+    struct python_engine *e = container_of(engine, struct python_engine, engine);
+
+    pipes_pause(&e->pipes, pause);
+    stream_read(e->link, !pause);
+}
+
+static void dispose(void *object)
+{
+    struct python_engine *e = object;
+
+    free(e->start_message);
+    free(e);
+}
+
+static void end(struct engine *engine)
+{
+    struct python_engine *e = container_of(engine, struct python_engine, engine);
+    struct python_engine **at = &e->python->engines;
+
+    kill_tree(e);
+    timer_clear(&e->status_wait);
+    watch_free(take_ptr(&e->death));
+    fd_close(&e->pidfd);
+    stream_free(take_ptr(&e->link));
+    pipes_close(&e->pipes);
+    while (*at != e)
+        at = &(*at)->next;
+    *at = e->next;
+    mother_unref(e->mother);
+    loop_retire(e->python->guest->loop, e, dispose);
+}
+
+static const struct engine_kind kind = { .run = run, .interrupt = interrupt, .pause = pause_reading, .free = end };
+
+static void on_pipe_line(struct pipes *pipes, struct str line)
+{
+    struct python_engine *e = container_of(pipes, struct python_engine, pipes);
+
+    e->engine.events->on_line(&e->engine, ENGINE_LINE_OUTPUT, line);
+}
+
+/* {"op":"start","cwd":…,"env":{…}} */
+static void make_start_message(struct python_engine *e, const struct engine_want *want)
+{
+    struct buf text = buf_make(NULL, LIMIT_API_BODY_BYTES);
+    struct json_out out = json_out_to(&text);
+
+    json_out_object(&out, NULL);
+    json_out_str(&out, "op", STR("start"));
+    json_out_str(&out, "cwd", str_from(want->cwd));
+    json_out_object(&out, "env");
+    for (char *const *pair = want->env; *pair; pair++) {
+        struct str value = str_from(*pair), name;
+        if (str_cut(&value, '=', &name))
+            json_out_pair(&out, name, value);
+    }
+    json_out_end(&out);
+    json_out_end(&out);
+    e->start_message = text.data;
+    e->start_len = text.len;
+}
+
+static bool connect_child(struct python_engine *e, struct err *err)
+{
+    struct loop *loop = e->python->guest->loop;
+    int pair[2], theirs[2];
+
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+        return err_sys(err, "make a socket");
+    e->link = stream_new(loop, pair[0], LIMIT_FRAME_BYTES + FRAME_HEADER_BYTES, &link_events, e);
+    stream_read(e->link, true);
+    auto_close int socket_fd = pair[1];
+    if (!pipes_open(&e->pipes, loop, on_pipe_line, theirs, err))
+        return false;
+    bool asked = mother_ask(e->mother, (int[]){ socket_fd, theirs[0], theirs[1] }, err);
+    fd_close(&theirs[0]);
+    fd_close(&theirs[1]);
+    return asked;
+}
+
+struct engine *python_engine_new(struct python *python, const struct user *user, enum python_mode mode,
+                                 const struct engine_want *want, struct err *err)
+{
+    struct mother *m = mode == PYTHON_WARM && python->warm && python->warm->uid == user->uid ? python->warm : NULL;
+
+    if (!m && !(m = mother_new(python, user, mode == PYTHON_COLD, err)))
+        return NULL;
+    struct python_engine *e = NEW(struct python_engine);
+    e->engine = (struct engine){ .kind = &kind, .events = want->events, .owner = want->owner };
+    e->python = python;
+    e->mother = m;
+    e->pidfd = -1;
+    e->pipes.ends[0].fd = e->pipes.ends[1].fd = -1;
+    e->next = python->engines;
+    python->engines = e;
+    m->children++;
+    make_start_message(e, want);
+    if (!connect_child(e, err)) {
+        end(&e->engine);
+        return NULL;
+    }
+    return &e->engine;
+}
+
+void python_free(struct python *python)
+{
+    if (!python)
+        return;
+    if (python->warm)
+        mother_close(python->warm);
+    free(python);
+}
