@@ -18,7 +18,7 @@ struct arena_block;
 
 struct arena {
     struct arena_block *newest;
-    size_t used;  /* bytes handed out, for accounting */
+    size_t used; /* bytes handed out, for accounting */
 };
 
 void arena_init(struct arena *arena);

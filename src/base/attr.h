@@ -16,6 +16,6 @@
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
 /* The object that holds this member: how a callback finds whom it is for. */
-#define container_of(member_at, type, member) ((type *)(void *)((char *)(member_at) - offsetof(type, member)))
+#define container_of(member_at, type, member) ((type *)(void *)((char *)(member_at)-offsetof(type, member)))
 
 #endif

@@ -96,6 +96,8 @@ void buf_format(struct buf *buf, const char *format, ...)
 void buf_drop(struct buf *buf, size_t size)
 {
     assert(size <= buf->len);
+    if (size == 0)
+        return; /* there may be no memory yet to point into */
     buf->data += size;
     buf->dropped += size;
     buf->room -= size;

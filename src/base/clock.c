@@ -58,11 +58,9 @@ bool clock_parse(struct str s, int64_t *out_wall_us)
     int micros = 0, offset_min = 0;
 
     if (!take_number(&s, 4, 1970, 9999, &tm.tm_year) || !str_skip(&s, STR("-")) ||
-        !take_number(&s, 2, 1, 12, &tm.tm_mon) || !str_skip(&s, STR("-")) ||
-        !take_number(&s, 2, 1, 31, &tm.tm_mday) || !str_skip(&s, STR("T")) ||
-        !take_number(&s, 2, 0, 23, &tm.tm_hour) || !str_skip(&s, STR(":")) ||
-        !take_number(&s, 2, 0, 59, &tm.tm_min) || !str_skip(&s, STR(":")) ||
-        !take_number(&s, 2, 0, 60, &tm.tm_sec))
+        !take_number(&s, 2, 1, 12, &tm.tm_mon) || !str_skip(&s, STR("-")) || !take_number(&s, 2, 1, 31, &tm.tm_mday) ||
+        !str_skip(&s, STR("T")) || !take_number(&s, 2, 0, 23, &tm.tm_hour) || !str_skip(&s, STR(":")) ||
+        !take_number(&s, 2, 0, 59, &tm.tm_min) || !str_skip(&s, STR(":")) || !take_number(&s, 2, 0, 60, &tm.tm_sec))
         return false;
     if (str_skip(&s, STR("."))) {
         int digits = 0;

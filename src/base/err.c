@@ -6,9 +6,9 @@
 #include <string.h>
 
 const char *const err_kind_name[ERR_KIND_COUNT] = {
-    [ERR_NONE] = "none",         [ERR_INVALID] = "invalid", [ERR_DENIED] = "denied",
-    [ERR_NOT_FOUND] = "not found", [ERR_CONFLICT] = "conflict", [ERR_LIMIT] = "limit",
-    [ERR_TIMEOUT] = "timeout",   [ERR_UNAVAILABLE] = "unavailable", [ERR_INTERNAL] = "internal",
+    [ERR_NONE] = "none",           [ERR_INVALID] = "invalid",         [ERR_DENIED] = "denied",
+    [ERR_NOT_FOUND] = "not found", [ERR_CONFLICT] = "conflict",       [ERR_LIMIT] = "limit",
+    [ERR_TIMEOUT] = "timeout",     [ERR_UNAVAILABLE] = "unavailable", [ERR_INTERNAL] = "internal",
 };
 
 static enum err_kind kind_of_errno(int number)

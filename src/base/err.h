@@ -47,10 +47,10 @@ void err_note_sys(struct err *err, int number, const char *format, ...) printf_l
 void err_note_asker(struct err *err, const char *format, ...) printf_like(2, 3);
 
 /* Macros, so that the compiler knows what they return and does not take the outputs of a failed call for used. */
-#define err_set(err, kind, ...)                 \
-    ({                                          \
-        err_note((err), (kind), __VA_ARGS__);   \
-        false;                                  \
+#define err_set(err, kind, ...)               \
+    ({                                        \
+        err_note((err), (kind), __VA_ARGS__); \
+        false;                                \
     })
 #define err_sys(err, ...) err_sys_num((err), errno, __VA_ARGS__)
 /* The same for code that has the error number in hand instead of in errno. */
@@ -59,10 +59,10 @@ void err_note_asker(struct err *err, const char *format, ...) printf_like(2, 3);
         err_note_sys((err), (number), __VA_ARGS__); \
         false;                                      \
     })
-#define err_wrap(err, ...)                     \
-    ({                                         \
-        err_note_asker((err), __VA_ARGS__);    \
-        false;                                 \
+#define err_wrap(err, ...)                  \
+    ({                                      \
+        err_note_asker((err), __VA_ARGS__); \
+        false;                              \
     })
 
 /* "trail: message", for a log line. Points into a buffer of the calling thread. */

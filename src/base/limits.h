@@ -7,70 +7,70 @@
 #define BASE_LIMITS_H
 
 /* HTTP, both directions */
-#define LIMIT_HEAD_BYTES (64 * 1024)       /* request or status line plus headers; signed links and cookies are long */
-#define LIMIT_HEADERS 128                  /* SDKs send about 25 */
-#define LIMIT_TARGET_BYTES (16 * 1024)     /* path and query; metadata filters are encoded three times */
-#define LIMIT_CHUNK_LINE_BYTES 1024        /* chunk size line with extensions */
-#define LIMIT_API_BODY_BYTES (16 << 20)    /* what upstream takes for a control call */
-#define LIMIT_DISCARD_BYTES (256 * 1024)   /* of an unwanted body that we read to keep a connection usable */
-#define LIMIT_HEAD_MS 30000                /* from the first byte of a head to its end: slow-loris */
-#define LIMIT_BODY_IDLE_MS 120000          /* between two reads of a body */
-#define LIMIT_WRITE_IDLE_MS 120000         /* a client that takes no byte for so long has gone */
-#define LIMIT_KEEPALIVE_MS 620000          /* longer than the 300 s for which the Python SDK pools idle connections */
-#define LIMIT_CONNECTIONS 4096             /* per listener; RLIMIT_NOFILE is 20,000 on small machines */
-#define LIMIT_STREAM_BUFFER (256 * 1024)   /* unsent bytes of one stream before its source is asked to wait */
+#define LIMIT_HEAD_BYTES (64 * 1024)     /* request or status line plus headers; signed links and cookies are long */
+#define LIMIT_HEADERS 128                /* SDKs send about 25 */
+#define LIMIT_TARGET_BYTES (16 * 1024)   /* path and query; metadata filters are encoded three times */
+#define LIMIT_CHUNK_LINE_BYTES 1024      /* chunk size line with extensions */
+#define LIMIT_API_BODY_BYTES (16 << 20)  /* what upstream takes for a control call */
+#define LIMIT_DISCARD_BYTES (256 * 1024) /* of an unwanted body that we read to keep a connection usable */
+#define LIMIT_HEAD_MS 30000              /* from the first byte of a head to its end: slow-loris */
+#define LIMIT_BODY_IDLE_MS 120000        /* between two reads of a body */
+#define LIMIT_WRITE_IDLE_MS 120000       /* a client that takes no byte for so long has gone */
+#define LIMIT_KEEPALIVE_MS 620000        /* longer than the 300 s for which the Python SDK pools idle connections */
+#define LIMIT_CONNECTIONS 4096           /* per listener; RLIMIT_NOFILE is 20,000 on small machines */
+#define LIMIT_STREAM_BUFFER (256 * 1024) /* unsent bytes of one stream before its source is asked to wait */
 
 /* JSON and RPC */
-#define LIMIT_JSON_DEPTH 64                /* nothing of ours nests deeper than 8 */
-#define LIMIT_RPC_BYTES (4 << 20)          /* one Connect message; SendInput carries user data in base64 */
+#define LIMIT_JSON_DEPTH 64       /* nothing of ours nests deeper than 8 */
+#define LIMIT_RPC_BYTES (4 << 20) /* one Connect message; SendInput carries user data in base64 */
 
 /* Names and ids */
-#define LIMIT_ID_BYTES 32                  /* sandbox and template ids with the zero byte */
-#define LIMIT_NAME_BYTES 128               /* template aliases, key names */
-#define LIMIT_PATH_BYTES 4096              /* PATH_MAX, zero byte included */
+#define LIMIT_ID_BYTES 32     /* sandbox and template ids with the zero byte */
+#define LIMIT_NAME_BYTES 128  /* template aliases, key names */
+#define LIMIT_PATH_BYTES 4096 /* PATH_MAX, zero byte included */
 
 /* A sandbox's own settings */
 #define LIMIT_METADATA_PAIRS 64
 #define LIMIT_METADATA_BYTES (64 * 1024)
 #define LIMIT_ENV_PAIRS 1024
-#define LIMIT_ENV_BYTES (128 * 1024)       /* the kernel takes 2 MiB for all of argv and environment */
-#define LIMIT_TIMEOUT_S (24 * 3600)        /* longest life of one run */
-#define LIMIT_SANDBOXES 1000               /* at once, all keys together */
-#define LIMIT_LAYERS 32                    /* overlay lowers of one template */
+#define LIMIT_ENV_BYTES (128 * 1024) /* the kernel takes 2 MiB for all of argv and environment */
+#define LIMIT_TIMEOUT_S (24 * 3600)  /* longest life of one run */
+#define LIMIT_SANDBOXES 1000         /* at once, all keys together */
+#define LIMIT_LAYERS 32              /* overlay lowers of one template */
 
 /* Edge */
-#define LIMIT_EDGE_CONNECTIONS 512         /* requests and tunnels at once into one sandbox; an SDK opens up to 200 */
-#define LIMIT_EDGE_IDLE 8                  /* kept connections to one guestd; a thousand sandboxes share our descriptors */
-#define LIMIT_EDGE_IDLE_MS 60000           /* how long they are kept; far below what guestd waits */
+#define LIMIT_EDGE_CONNECTIONS 512 /* requests and tunnels at once into one sandbox; an SDK opens up to 200 */
+#define LIMIT_EDGE_IDLE 8          /* kept connections to one guestd; a thousand sandboxes share our descriptors */
+#define LIMIT_EDGE_IDLE_MS 60000   /* how long they are kept; far below what guestd waits */
 #define LIMIT_EDGE_REPLAY_BYTES (16 * 1024) /* of a request body kept in case a kept connection turns out dead */
-#define LIMIT_EDGE_DIALS 5                 /* attempts at a port that is not open yet… */
-#define LIMIT_EDGE_DIAL_PAUSE_MS 100       /* …with pauses of so much, twice, three and four times so much between */
-#define LIMIT_EDGE_DIAL_MS 30000           /* for one connect: a service that does not accept */
-#define LIMIT_RELAY_LINGER_MS 30000        /* without a byte, after one of two joined sides has ended */
+#define LIMIT_EDGE_DIALS 5                  /* attempts at a port that is not open yet… */
+#define LIMIT_EDGE_DIAL_PAUSE_MS 100        /* …with pauses of so much, twice, three and four times so much between */
+#define LIMIT_EDGE_DIAL_MS 30000            /* for one connect: a service that does not accept */
+#define LIMIT_RELAY_LINGER_MS 30000         /* without a byte, after one of two joined sides has ended */
 
 /* Between our processes */
-#define LIMIT_MESSAGE_BYTES (64 * 1024)    /* one privsep datagram */
+#define LIMIT_MESSAGE_BYTES (64 * 1024) /* one privsep datagram */
 #define LIMIT_MESSAGE_FDS 4
 #define LIMIT_GUESTLINK_BYTES (512 * 1024) /* the environment is the largest thing in it */
 #define LIMIT_START_MS 30000               /* from plan to a guestd that answers */
 #define LIMIT_KEEPER_MS 35000              /* a keeper that says nothing for so long is stuck */
 
 /* In the sandbox */
-#define LIMIT_PROCESSES 512                /* started through the API and not yet forgotten */
+#define LIMIT_PROCESSES 512 /* started through the API and not yet forgotten */
 #define LIMIT_ARGS 4096
 #define LIMIT_ARGS_BYTES (1 << 20)
-#define LIMIT_RING_BYTES (4 << 20)         /* kept output of one process */
-#define LIMIT_LIST_ENTRIES 100000          /* of one ListDir */
+#define LIMIT_RING_BYTES (4 << 20) /* kept output of one process */
+#define LIMIT_LIST_ENTRIES 100000  /* of one ListDir */
 #define LIMIT_LIST_DEPTH 64
-#define LIMIT_USERS_BYTES (1 << 20)        /* /etc/passwd, /etc/group: the guest's own files */
-#define LIMIT_OUTPUT_BYTES (64 << 20)      /* kept output of all processes together; past it each keeps little */
-#define LIMIT_RETAIN_MS 30000              /* how long an ended process can still be asked for its end, as upstream */
-#define LIMIT_STALL_MS 10000               /* a stream that holds the others up for so long is cut */
-#define LIMIT_KILL_WAIT_MS 2000            /* an uninterruptible process: answer before the client gives up */
-#define LIMIT_LIST_BYTES (64 << 20)        /* the answer of one ListDir */
-#define LIMIT_UPLOAD_FILES 1000            /* parts of one multipart upload */
-#define LIMIT_WATCHERS 256                 /* of the whole sandbox; the kernel's own default is 128 instances a user */
-#define LIMIT_WATCH_DIRS 8192              /* of one recursive watch */
-#define LIMIT_WATCH_EVENTS 100000          /* not yet fetched from one watcher */
+#define LIMIT_USERS_BYTES (1 << 20)   /* /etc/passwd, /etc/group: the guest's own files */
+#define LIMIT_OUTPUT_BYTES (64 << 20) /* kept output of all processes together; past it each keeps little */
+#define LIMIT_RETAIN_MS 30000         /* how long an ended process can still be asked for its end, as upstream */
+#define LIMIT_STALL_MS 10000          /* a stream that holds the others up for so long is cut */
+#define LIMIT_KILL_WAIT_MS 2000       /* an uninterruptible process: answer before the client gives up */
+#define LIMIT_LIST_BYTES (64 << 20)   /* the answer of one ListDir */
+#define LIMIT_UPLOAD_FILES 1000       /* parts of one multipart upload */
+#define LIMIT_WATCHERS 256            /* of the whole sandbox; the kernel's own default is 128 instances a user */
+#define LIMIT_WATCH_DIRS 8192         /* of one recursive watch */
+#define LIMIT_WATCH_EVENTS 100000     /* not yet fetched from one watcher */
 
 #endif

@@ -24,7 +24,7 @@ void log_setup(const char *role, enum log_level least)
     log_least = least;
 }
 
-static void log_write(enum log_level level, const char *format, va_list args)
+static void printf_like(2, 0) log_write(enum log_level level, const char *format, va_list args)
 {
     char line[LINE_BYTES];
     struct timespec now;

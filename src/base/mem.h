@@ -26,11 +26,11 @@ static inline void mem_free_at(void *pointer_at)
 #define auto_free __attribute__((cleanup(mem_free_at)))
 
 /* Hand ownership on: the variable forgets what it owned. */
-#define take_ptr(pointer_at)                      \
-    ({                                            \
+#define take_ptr(pointer_at)                              \
+    ({                                                    \
         __typeof__(*(pointer_at)) taken_ = *(pointer_at); \
-        *(pointer_at) = NULL;                     \
-        taken_;                                   \
+        *(pointer_at) = NULL;                             \
+        taken_;                                           \
     })
 
 #endif

@@ -21,7 +21,10 @@ struct str {
 
 /* A literal, also where a constant is needed. */
 #define STR(literal) ((struct str){ "" literal, sizeof(literal) - 1 })
-#define STR_INIT(literal) { "" literal, sizeof(literal) - 1 }
+#define STR_INIT(literal)               \
+    {                                   \
+        "" literal, sizeof(literal) - 1 \
+    }
 /* For printf: "%.*s", STR_ARG(s). */
 #define STR_ARG(s) (int)(s).len, (s).at
 

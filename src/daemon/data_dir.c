@@ -74,8 +74,9 @@ int data_dir_lock(int data_fd, struct err *err)
     }
     if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
         if (errno == EWOULDBLOCK)
-            (void)err_set(err, ERR_CONFLICT,
-                          "another cloister serves this data directory already; stop it, or choose another with --data");
+            (void)err_set(
+                err, ERR_CONFLICT,
+                "another cloister serves this data directory already; stop it, or choose another with --data");
         else
             (void)err_sys(err, "lock");
         return -1;

@@ -46,8 +46,8 @@ static void look_at_user(struct findings *all, const struct config *config)
         return;
     }
     (void)snprintf(row->found, sizeof row->found, "no usable user %.32s", config->user);
-    (void)snprintf(row->fix, sizeof row->fix,
-                   "useradd --system --no-create-home --shell /usr/sbin/nologin %.32s", config->user);
+    (void)snprintf(row->fix, sizeof row->fix, "useradd --system --no-create-home --shell /usr/sbin/nologin %.32s",
+                   config->user);
 }
 
 static void look_at_port(struct findings *all, const struct config *config)
@@ -76,14 +76,16 @@ static void look_at_kvm(struct findings *all)
     struct probe_row *row = finding(all, "KVM", PROBE_OK);
 
     (void)snprintf(row->found, sizeof row->found, "%s",
-                   fd >= 0          ? "usable; native sandboxes do not need it"
+                   fd >= 0           ? "usable; native sandboxes do not need it"
                    : errno == ENOENT ? "absent; native sandboxes do not need it"
                                      : "there, but closed to us; native sandboxes do not need it");
 }
 
 static bool in_path(const char *program)
 {
-    static const char *const places[] = { "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin" };
+    static const char *const places[] = {
+        "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"
+    };
     char path[128];
 
     for (size_t i = 0; i < COUNT_OF(places); i++) {
@@ -154,7 +156,9 @@ int doctor_main(int argc, char **argv)
             .verdict = verdicts[row->verdict],
             .what = row->name,
             .found = skipped && !row->found[0] ? "not looked at: needs root" : row->found,
-            .fix = skipped ? "sudo cloister doctor" : row->fix[0] ? row->fix : NULL,
+            .fix = skipped       ? "sudo cloister doctor"
+                   : row->fix[0] ? row->fix
+                                 : NULL,
         };
     }
     return cli_doctor_print(stdout, rows, all.count, json);

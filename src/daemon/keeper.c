@@ -160,8 +160,8 @@ static void front_restart_later(struct keeper *keeper)
 {
     bool young = loop_now_ms(keeper->loop) - keeper->front_since_ms < YOUNG_MS;
 
-    keeper->restart_ms = young && keeper->restart_ms ? MIN(keeper->restart_ms * 2, (uint64_t)RESTART_MOST_MS)
-                                                     : RESTART_FIRST_MS;
+    keeper->restart_ms =
+        young && keeper->restart_ms ? MIN(keeper->restart_ms * 2, (uint64_t)RESTART_MOST_MS) : RESTART_FIRST_MS;
     timer_set(&keeper->restart, keeper->loop, keeper->restart_ms, on_restart);
 }
 
@@ -256,8 +256,8 @@ static void farewell(struct keeper *keeper)
     struct err err;
 
     if (driver_list(keeper->driver, &held, &count, &err) && count)
-        printf("\n%u sandbox%s on; the next `cloister serve` finds %s again.\n", count,
-               count == 1 ? " runs" : "es run", count == 1 ? "it" : "them");
+        printf("\n%u sandbox%s on; the next `cloister serve` finds %s again.\n", count, count == 1 ? " runs" : "es run",
+               count == 1 ? "it" : "them");
 }
 
 /* ---- birth ---- */

@@ -13,10 +13,10 @@
 
 #include "base/str.h"
 
-#define CHECK_STR(got, want)                                            \
-    do {                                                                \
-        struct str got_ = (got), want_ = (want);                        \
-        if (!str_eq(got_, want_))                                       \
+#define CHECK_STR(got, want)                                                    \
+    do {                                                                        \
+        struct str got_ = (got), want_ = (want);                                \
+        if (!str_eq(got_, want_))                                               \
             fail_msg("got '%.*s', want '%.*s'", STR_ARG(got_), STR_ARG(want_)); \
     } while (0)
 

@@ -28,9 +28,15 @@ static void offsets_and_fractions_are_understood(void **state)
 static void broken_times_are_refused(void **state)
 {
     (void)state;
-    static const char *const broken[] = { "", "2026", "2026-13-01T00:00:00Z", "2026-01-01 00:00:00Z",
-                                          "2026-01-01T00:00:00", "2026-01-01T00:00:00.Z", "2026-01-01T00:00:00Zx",
-                                          "2026-01-01T24:00:00Z", "2026-01-01T00:00:00.1234567890Z" };
+    static const char *const broken[] = { "",
+                                          "2026",
+                                          "2026-13-01T00:00:00Z",
+                                          "2026-01-01 00:00:00Z",
+                                          "2026-01-01T00:00:00",
+                                          "2026-01-01T00:00:00.Z",
+                                          "2026-01-01T00:00:00Zx",
+                                          "2026-01-01T24:00:00Z",
+                                          "2026-01-01T00:00:00.1234567890Z" };
     int64_t t;
     for (size_t i = 0; i < COUNT_OF(broken); i++)
         assert_false(clock_parse(str_from(broken[i]), &t));

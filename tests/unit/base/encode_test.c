@@ -5,8 +5,8 @@
 static void base64_matches_rfc_4648(void **state)
 {
     (void)state;
-    static const char *const pairs[][2] = { { "", "" },         { "f", "Zg==" },     { "fo", "Zm8=" },
-                                            { "foo", "Zm9v" },  { "foob", "Zm9vYg==" }, { "foobar", "Zm9vYmFy" } };
+    static const char *const pairs[][2] = { { "", "" },        { "f", "Zg==" },        { "fo", "Zm8=" },
+                                            { "foo", "Zm9v" }, { "foob", "Zm9vYg==" }, { "foobar", "Zm9vYmFy" } };
     for (size_t i = 0; i < COUNT_OF(pairs); i++) {
         char room[32];
         unsigned char back[32];

@@ -8,8 +8,14 @@
 static void settings_survive_the_trip_to_front(void **state)
 {
     (void)state;
-    struct settings sent = { .domain = "sbx.example.com:8443", .log_least = LOG_WARN, .sandboxes_max = 7,
-                             .timeout_max_s = 3600, .memory_mb = 512, .cpus = 3, .pids = 99 }, got;
+    struct settings sent = { .domain = "sbx.example.com:8443",
+                             .log_least = LOG_WARN,
+                             .sandboxes_max = 7,
+                             .timeout_max_s = 3600,
+                             .memory_mb = 512,
+                             .cpus = 3,
+                             .pids = 99 },
+                    got;
     struct err err;
     assert_true(secret_set(&sent.api_key, STR("e2b_00")) && secret_set(&sent.admin_token, STR("adm_11")));
     auto_close int fd = settings_write(&sent, &err);
