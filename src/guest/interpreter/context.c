@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/random.h"
+#include "guest/interpreter/limits.h"
 #include "guest/interpreter/line.h"
 
 enum state {

@@ -28,8 +28,8 @@ import struct
 import sys
 import types
 
-TEXT_MAX = 16 << 20  # characters of one field of a result; more helps nobody and costs everybody memory
-BUNDLE_MAX = 48 << 20  # the whole result, encoded
+TEXT_MAX = 4 << 20  # characters of one field of a result; more helps nobody and costs everybody memory
+BUNDLE_MAX = 30 << 20  # the whole result, encoded
 USUAL = ("numpy", "pandas", "matplotlib", "matplotlib.pyplot", "PIL.Image")  # what cells import, cheapest first
 QUIET_MS = 150  # without a request before the mother goes on importing
 
@@ -527,18 +527,17 @@ class SmallShell:
             self.show(exception)
 
     def translate(self, code):
-        import re
+        """Dedents by the first line, as IPython does, and makes !command and %pip calls of system()."""
         lines = code.split("\n")
         first = next((line for line in lines if line.strip()), "")
         indent = first[: len(first) - len(first.lstrip())]
         if indent:
             lines = [line[len(indent):] if line.startswith(indent) else line for line in lines]
         for i, line in enumerate(lines):
-            found = re.match(r"(\s*)[!%](?:pip |)(.*)", line)
-            if found and line.lstrip().startswith("!"):
-                lines[i] = f"{found.group(1)}__import__('os').system({line.lstrip()[1:]!r})"
-            elif found and line.lstrip().startswith("%pip "):
-                lines[i] = f"{found.group(1)}__import__('os').system({'python3 -m ' + line.lstrip()[1:]!r})"
+            word = line.lstrip()
+            if word.startswith(("!", "%pip ")):
+                command = word[1:] if word.startswith("!") else "python3 -m " + word[1:]
+                lines[i] = f"{line[:len(line) - len(word)]}__import__('os').system({command!r});"
         return "\n".join(lines)
 
     def execute(self, code, name):

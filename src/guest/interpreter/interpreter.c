@@ -19,6 +19,8 @@
 #include "guest/interpreter/jupyter.h"
 #include "guest/interpreter/kernelspec.h"
 #include "guest/interpreter/launch.h"
+#include "guest/interpreter/limits.h"
+#include "guest/interpreter/line.h"
 #include "guest/interpreter/python.h"
 #include "wire/json.h"
 

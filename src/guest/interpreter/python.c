@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "guest/interpreter/launch.h"
+#include "guest/interpreter/limits.h"
 #include "guest/interpreter/pipes.h"
 #include "guest/tree.h"
 #include "io/stream.h"
@@ -215,7 +216,8 @@ static bool mother_ask(struct mother *m, const int fds[3], struct err *err)
         struct cmsghdr align;
         char room[CMSG_SPACE(3 * sizeof(int))];
     } control = { 0 };
-    struct iovec byte = { .iov_base = "f", .iov_len = 1 };
+    char letter = 'f';
+    struct iovec byte = { .iov_base = &letter, .iov_len = 1 };
     struct msghdr message = { .msg_iov = &byte, .msg_iovlen = 1, .msg_control = control.room,
                               .msg_controllen = sizeof control.room };
     struct cmsghdr *head = CMSG_FIRSTHDR(&message);

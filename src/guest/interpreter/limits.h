@@ -1,0 +1,11 @@
+/*
+ * limits.h - what the users of one sandbox's interpreters could stretch, with its reason.
+ */
+#ifndef GUEST_INTERPRETER_LIMITS_H
+#define GUEST_INTERPRETER_LIMITS_H
+
+#define LIMIT_CONTEXTS 64            /* of one sandbox, all languages together; each is a process */
+#define LIMIT_CELLS 256              /* that wait for one context; an SDK sends one at a time */
+#define LIMIT_FRAME_BYTES (32 << 20) /* one result; a large picture in base64 is 10 MiB. driver.py stays below it */
+
+#endif
