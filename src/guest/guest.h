@@ -25,6 +25,7 @@
 #include "io/worker.h"
 #include "wire/guestlink.h"
 
+struct interpreter;
 struct processes;
 struct watchers;
 
@@ -37,6 +38,7 @@ struct guest {
     struct users *users;
     struct processes *processes;
     struct watchers *watchers;
+    struct interpreter *interpreter; /* NULL where no code is run */
 
     int cgroup_fds[GUEST_CGROUPS_MAX];
     size_t cgroup_count;

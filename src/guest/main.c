@@ -1,8 +1,10 @@
 /*
  * guestd: the first program in a sandbox and the last one to leave it.
  *
- *   guestd --link-fd 3 --cgroup-fd 4 [--cgroup-fd 5 …] [--port 49983]     as keeper starts it, in a sandbox
- *   guestd --port 49983                                                   by hand, outside: no host, no token
+ *   guestd --link-fd 3 --cgroup-fd 4 [--cgroup-fd 5 …] [--port 49983] [--code-port 49999]     as keeper starts it
+ *   guestd --port 49983                                            by hand, outside a sandbox: no host, no token
+ *
+ * Away from its usual port it runs no code unless told where: several can then stand side by side.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,6 +20,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "guest/guest.h"
+#include "guest/interpreter/interpreter.h"
 #include "guest/link.h"
 #include "guest/process.h"
 #include "guest/watch.h"
@@ -33,6 +36,7 @@ struct options {
     int cgroup_fds[GUEST_CGROUPS_MAX];
     size_t cgroup_count;
     unsigned port;
+    unsigned code_port; /* 0: none */
 };
 
 static bool parse_options(int argc, char **argv, struct options *out, struct err *err)
@@ -47,11 +51,15 @@ static bool parse_options(int argc, char **argv, struct options *out, struct err
             out->link_fd = (int)value;
         else if (str_eq(name, STR("--port")) && value > 0 && value <= UINT16_MAX)
             out->port = (unsigned)value;
+        else if (str_eq(name, STR("--code-port")) && value > 0 && value <= UINT16_MAX)
+            out->code_port = (unsigned)value;
         else if (str_eq(name, STR("--cgroup-fd")) && out->cgroup_count < GUEST_CGROUPS_MAX)
             out->cgroup_fds[out->cgroup_count++] = (int)value;
         else
             return err_set(err, ERR_INVALID, "%s %s makes no sense here", argv[i], argv[i + 1]);
     }
+    if (!out->code_port && out->port == DEFAULT_PORT)
+        out->code_port = INTERPRETER_PORT;
     return true;
 }
 
@@ -81,16 +89,26 @@ static const struct guestlink_setup by_hand = {
     .default_workdir = STR_INIT(""),
 };
 
-static bool start(struct guest *guest, const struct options *options, struct err *err)
+static int listen_at(unsigned port, struct err *err)
 {
     char address[32];
 
-    (void)snprintf(address, sizeof address, "0.0.0.0:%u", options->port);
-    int listen_fd = listen_open(str_from(address), err);
+    (void)snprintf(address, sizeof address, "0.0.0.0:%u", port);
+    return listen_open(str_from(address), err);
+}
+
+static bool start(struct guest *guest, const struct options *options, struct err *err)
+{
+    int listen_fd = listen_at(options->port, err);
     if (listen_fd < 0)
         return false;
     struct http_server_config config = { .on_request = guest_serve, .context = guest };
     guest->server = http_server_new(guest->loop, listen_fd, &config);
+    int code_fd = options->code_port ? listen_at(options->code_port, err) : -1;
+    if (options->code_port && code_fd < 0)
+        return false;
+    if (code_fd >= 0)
+        guest->interpreter = interpreter_new(guest, code_fd);
     if (!loop_on_signal(guest->loop, SIGCHLD, on_child, guest, err))
         return false;
     if (options->link_fd >= 0)
