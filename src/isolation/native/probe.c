@@ -70,11 +70,16 @@ static bool need_root(struct probe_row *row)
 static void probe_kernel(struct probe_row *row, const char *data_path)
 {
     struct utsname name;
-    int major = 0, minor = 0;
+    uint64_t major = 0, minor = 0;
+    struct str first, second;
 
     (void)data_path;
     (void)uname(&name); /* cannot fail with a valid pointer */
-    (void)sscanf(name.release, "%d.%d", &major, &minor);
+    /* "6.12.43+deb13-amd64"; what does not read as one is taken for too old. */
+    struct str rest = str_from(name.release);
+    if (!str_cut(&rest, '.', &first) || !str_cut(&rest, '.', &second) || !str_to_u64(first, 1000, &major) ||
+        !str_to_u64(str_of(second.at, strspn(second.at, "0123456789")), 1000, &minor))
+        major = 0;
     /* Idmapped layers below overlay are the newest thing that we cannot do without. */
     bool fine = major > 5 || (major == 5 && minor >= 19);
     found(row, fine ? PROBE_OK : PROBE_FAIL, "Linux %s", name.release);
