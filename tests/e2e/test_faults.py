@@ -42,13 +42,17 @@ def rows(server):
 
 
 def inventory(server):
-    """How much of everything there is, to compare before and after."""
-    mounts = pathlib.Path(f"/proc/{server.pid}/mounts").read_text().count("\n")
-    groups = sorted(f"{directory}/{name}" for directory, names, _ in os.walk("/sys/fs/cgroup") for name in names
-                    if "cloister" in directory or "cloister" in name)
-    directories = sorted(str(entry) for part in ("sandboxes", "tmp") if (server.data / part).is_dir()
-                         for entry in (server.data / part).iterdir())
-    return {"mounts": mounts, "cgroups": groups, "directories": directories, "rows": sorted(rows(server))}
+    """How much of everything this server has, to compare before and after."""
+    data = os.stat(server.data)
+    own = f"cloister.{data.st_dev:x}.{data.st_ino:x}"  # its cgroup; other servers on this machine come and go
+    return {
+        "mounts": pathlib.Path(f"/proc/{server.pid}/mounts").read_text().count("\n"),
+        "cgroups": sorted(f"{directory}/{name}" for directory, names, _ in os.walk("/sys/fs/cgroup") for name in names
+                          if own in f"{directory}/{name}"),
+        "directories": sorted(str(entry) for part in ("sandboxes", "tmp") if (server.data / part).is_dir()
+                              for entry in (server.data / part).iterdir()),
+        "rows": sorted(rows(server)),
+    }
 
 
 @pytest.fixture
