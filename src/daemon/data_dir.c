@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -61,26 +60,6 @@ int data_dir_open(const char *path, struct err *err)
     for (size_t i = 0; i < COUNT_OF(ours); i++)
         if (!make_dir(fd, ours[i], 0700, err))
             return -1;
-    return take_fd(&fd);
-}
-
-int data_dir_lock(int data_fd, struct err *err)
-{
-    auto_close int fd = openat(data_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-
-    if (fd < 0) {
-        (void)err_sys(err, "open lock");
-        return -1;
-    }
-    if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-        if (errno == EWOULDBLOCK)
-            (void)err_set(
-                err, ERR_CONFLICT,
-                "another cloister serves this data directory already; stop it, or choose another with --data");
-        else
-            (void)err_sys(err, "lock");
-        return -1;
-    }
     return take_fd(&fd);
 }
 

@@ -7,7 +7,6 @@
  *   api-key       the first API key, for `cloister env`; root alone
  *   admin-token   for `cloister key …`; root alone
  *   server        where the server listens, for the command line
- *   lock          held by the keeper that runs
  */
 #ifndef DAEMON_DATA_DIR_H
 #define DAEMON_DATA_DIR_H
@@ -20,8 +19,6 @@
 
 /* Made if missing. Returns a directory descriptor. */
 int data_dir_open(const char *path, struct err *err) must_use;
-/* One keeper at a time. The lock is as long as the descriptor is open. */
-int data_dir_lock(int data_fd, struct err *err) must_use;
 /* store/ for that user; returns its directory descriptor. */
 int data_dir_store(int data_fd, uid_t uid, gid_t gid, struct err *err) must_use;
 /* Read, or made from random bytes and written durably on first use. */

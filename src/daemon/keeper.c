@@ -49,7 +49,7 @@ struct keeper {
     uid_t uid;
     gid_t gid;
     struct loop *loop;
-    int data_fd, lock_fd, store_fd, listen_fd;
+    int data_fd, store_fd, listen_fd;
     struct driver *driver;
     struct serve *serve;
 
@@ -308,9 +308,6 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
     keeper->data_fd = data_dir_open(config->data, err);
     if (keeper->data_fd < 0)
         return false;
-    keeper->lock_fd = data_dir_lock(keeper->data_fd, err);
-    if (keeper->lock_fd < 0)
-        return false;
     keeper->store_fd = data_dir_store(keeper->data_fd, keeper->uid, keeper->gid, err);
     if (keeper->store_fd < 0)
         return false;
@@ -331,7 +328,7 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
     keeper->driver = native_driver_new(
         keeper->loop, &(struct native_config){ .data_fd = keeper->data_fd, .guestd_fd = guestd_fd }, err);
     if (!keeper->driver)
-        return err_wrap(err, "`cloister doctor` may know why");
+        return err_wrap(err, "make sandboxes here (`cloister doctor` may know why not)");
     keeper->serve = serve_new(keeper->driver);
     return true;
 }
@@ -344,7 +341,6 @@ static void keeper_close(struct keeper *keeper)
     loop_free(keeper->loop);
     fd_close(&keeper->listen_fd);
     fd_close(&keeper->store_fd);
-    fd_close(&keeper->lock_fd);
     fd_close(&keeper->data_fd);
     secret_wipe(&keeper->settings.api_key);
     secret_wipe(&keeper->settings.admin_token);
@@ -356,7 +352,7 @@ int keeper_main(int argc, char **argv)
     struct err err;
     int code = 0;
 
-    keeper->data_fd = keeper->lock_fd = keeper->store_fd = keeper->listen_fd = -1;
+    keeper->data_fd = keeper->store_fd = keeper->listen_fd = -1;
     if (config_load(argc, argv, &keeper->config, &err) && keeper_open(keeper, &err)) {
         front_start(keeper);
         loop_run(keeper->loop);

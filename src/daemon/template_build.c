@@ -2,10 +2,8 @@
  * `cloister template build base`: local, as root, outside every role. It runs Debian's own package scripts, which is why
  * it is a command of the machine's administrator and not a call of the API.
  */
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -45,11 +43,6 @@ static bool build(const char *name, const struct config *config, bool again, str
     auto_close int data_fd = data_dir_open(config->data, err);
     if (data_fd < 0)
         return false;
-    auto_close int lock_fd = openat(data_fd, "tmp/lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (lock_fd < 0 || flock(lock_fd, LOCK_EX | LOCK_NB) < 0)
-        return errno == EWOULDBLOCK ? err_set(err, ERR_CONFLICT, "another build is running for this data directory")
-                                    : err_sys(err, "lock %s/tmp", config->data);
-
     struct meter meter = { .is_terminal = isatty(STDERR_FILENO) };
     struct bootstrap_want want = { .again = again, .progress = show_progress, .progress_context = &meter };
     struct template made;

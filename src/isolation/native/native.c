@@ -725,7 +725,8 @@ static bool lock_sandboxes(struct native *native, struct err *err)
         if (errno != EWOULDBLOCK && errno != EINTR)
             return err_sys(err, "lock the data directory");
         if (waited_ms >= LOCK_MS)
-            return err_set(err, ERR_CONFLICT, "another cloister uses this data directory");
+            return err_set(err, ERR_CONFLICT,
+                           "another cloister uses this data directory; stop it, or choose another with --data");
         (void)usleep(LOCK_RETRY_MS * 1000);
     }
     return true;

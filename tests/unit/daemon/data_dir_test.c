@@ -56,23 +56,11 @@ static void secrets_are_made_once_and_read_afterwards(void **state)
     assert_non_null(strstr(err.message, "api-key is damaged"));
 }
 
-static void a_second_keeper_is_told_so(void **state)
-{
-    (void)state;
-    struct err err;
-    auto_close int fd = data_dir_open(root, &err);
-    auto_close int held = data_dir_lock(fd, &err);
-    assert_true(held >= 0);
-    assert_int_equal(data_dir_lock(fd, &err), -1);
-    assert_int_equal(err.kind, ERR_CONFLICT);
-}
-
 int main(void)
 {
     const struct CMUnitTest cases[] = {
         CASE(missing_parents_are_made_and_guest_files_are_private),
         CASE(secrets_are_made_once_and_read_afterwards),
-        CASE(a_second_keeper_is_told_so),
     };
     return cmocka_run_group_tests(cases, make_root, remove_root);
 }
