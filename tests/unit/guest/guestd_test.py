@@ -319,10 +319,17 @@ class Processes(Case):
         for text in (b"one ", b"", b"two\n"):
             self.fine("process.Process/SendInput", {"process": {"pid": pid}, "input": {"stdin": b64(text)}})
         self.fine("process.Process/CloseStdin", {"process": {"pid": pid}})
-        self.fine("process.Process/CloseStdin", {"process": {"pid": pid}})
-        status, body = self.unary("process.Process/SendInput", {"process": {"pid": pid}, "input": {"stdin": "YQ=="}})
-        self.assertIn((status, body["code"]), ((500, "internal"), (404, "not_found")))
         self.assertEqual(s.result()["stdout"], b"one two\ndone\n")
+
+    def test_input_can_be_closed_twice_and_takes_nothing_more(self):
+        s = self.start("exec sleep 1000")
+        selector = {"process": {"pid": s.pid()}}
+        self.fine("process.Process/CloseStdin", selector)
+        self.fine("process.Process/CloseStdin", selector)
+        status, body = self.unary("process.Process/SendInput", {**selector, "input": {"stdin": "YQ=="}})
+        self.assertEqual((status, body["code"]), (500, "internal"))
+        self.fine("process.Process/SendSignal", {**selector, "signal": "SIGNAL_SIGKILL"})
+        s.leave()
 
     def test_much_input_waits_for_the_pipe_and_arrives_whole(self):
         s = self.start("sleep 0.2; sha256sum")
