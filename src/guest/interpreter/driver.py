@@ -233,34 +233,37 @@ class AfterImport:
         return spec
 
 
-def on_matplotlib(matplotlib):
-    """Figures are shown as pictures; a backend of our own, which needs nothing but matplotlib."""
-    backend = types.ModuleType("cloister_figures")
-    backend.show = show_figures
+FIGURES = "cloister_figures"
 
-    def canvas():
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        return FigureCanvasAgg
 
-    def new_figure_manager(num, *args, **kwargs):
-        from matplotlib.figure import Figure
-        return new_figure_manager_given_figure(num, kwargs.pop("FigureClass", Figure)(*args, **kwargs))
+class FiguresBackend:
+    """A matplotlib backend that shows figures as results; made when matplotlib asks for it, and needs nothing else."""
 
-    def new_figure_manager_given_figure(num, figure):
+    def find_spec(self, name, path=None, target=None):
+        if name != FIGURES:
+            return None
+        import importlib.machinery
+        return importlib.machinery.ModuleSpec(name, self)
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
         from matplotlib.backend_bases import FigureManagerBase
-        return FigureManagerBase(canvas()(figure), num)
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    backend.__getattr__ = lambda name: canvas() if name == "FigureCanvas" else _missing(name)
-    backend.new_figure_manager = new_figure_manager
-    backend.new_figure_manager_given_figure = new_figure_manager_given_figure
-    sys.modules[backend.__name__] = backend
+        class FigureCanvas(FigureCanvasAgg):
+            manager_class = FigureManagerBase
+
+        module.FigureCanvas = FigureCanvas
+        module.FigureManager = FigureManagerBase
+        module.show = show_figures
+
+
+def on_matplotlib(matplotlib):
     if not os.environ.get("MPLBACKEND"):
-        matplotlib.rcParams["backend"] = "module://" + backend.__name__
+        matplotlib.rcParams["backend"] = "module://" + FIGURES
     shell.add_inline_config()
-
-
-def _missing(name):
-    raise AttributeError(name)
 
 
 def show_figures(*args, **kwargs):
@@ -772,7 +775,7 @@ def mother(door):
     import builtins
     import select
     gc.disable()
-    sys.meta_path.insert(0, AfterImport(AFTER_IMPORT))
+    sys.meta_path[:0] = [AfterImport(AFTER_IMPORT), FiguresBackend()]
     sys.stdin = open(os.devnull)
     sys.argv = [""]
     standard_streams()

@@ -255,6 +255,17 @@ static struct entry *default_entry(struct interpreter *all, const char *language
     return made;
 }
 
+/* Two contexts are there from the start, though they do not run before they are needed: clients list them first. */
+static void add_defaults(struct interpreter *all)
+{
+    struct err ignored;
+
+    if (all->entries)
+        return;
+    (void)!default_entry(all, "python", &ignored); /* a template without either language has neither */
+    (void)!default_entry(all, "javascript", &ignored);
+}
+
 /* ---- POST /execute ---- */
 
 static void execute_gone(struct http_exchange *ex)
@@ -482,11 +493,8 @@ static void list(struct interpreter *all, struct http_exchange *ex, const struct
 {
     struct buf body = buf_make(&ex->arena, LIMIT_API_BODY_BYTES);
     struct json_out out = json_out_to(&body);
-    struct err ignored;
 
     (void)match;
-    /* The default context is there from the start; it is only not running yet. */
-    (void)!default_entry(all, "python", &ignored);
     json_out_array(&out, NULL);
     for (struct entry *entry = all->entries; entry; entry = entry->next)
         add_context(&out, entry->context);
@@ -587,6 +595,7 @@ static void serve(struct http_exchange *ex, void *context)
         answer_text(ex, 401, "unauthorized access, please provide a valid access token");
     } else {
         const struct endpoint *endpoint = match.route->handler;
+        add_defaults(all);
         endpoint->serve(all, ex, &match);
     }
 }

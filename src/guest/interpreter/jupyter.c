@@ -1,9 +1,838 @@
+/*
+ * Theory of operation: a connection file tells the kernel five loopback ports and a key. We connect to three of them -
+ * shell (questions and answers), control (interrupts while shell is busy) and iopub (everything a cell says) - retrying
+ * while the kernel comes up. It is ready when it has answered a kernel_info_request on shell *and* we have heard of that
+ * on iopub: what is said there before our subscription has arrived is lost.
+ *
+ * A cell is one execute_request. Its outputs carry its message id; it is done when iopub has said "idle" for that id,
+ * because all its output stands before that, and shell has answered it, because some say only there what went wrong.
+ * Variables for one cell are set and put back by silent requests around it, in the
+ * words of its language.
+ *
+ * "Kernel" is Jupyter's word for an interpreter; here it never means Linux.
+ */
 #include "guest/interpreter/jupyter.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/encode.h"
+#include "base/fd.h"
+#include "base/mem.h"
+#include "base/random.h"
+#include "guest/interpreter/launch.h"
+#include "guest/interpreter/limits.h"
+#include "guest/interpreter/pipes.h"
+#include "guest/tree.h"
+#include "io/dial.h"
+#include "io/stream.h"
+#include "wire/json.h"
+#include "wire/zmtp.h"
+
+enum {
+    UUID_BYTES = 37,
+    KEY_BYTES = 64,       /* hex digits of the signing key */
+    RETRY_MS = 25,        /* between two attempts to connect, or to be heard */
+    START_MS = 60000,     /* a JVM on a busy machine */
+    ANSWER_MS = 1000,     /* for the answer on shell, once everything else has been said */
+    DEAF_MS = 3000,       /* after the answer on shell: kernels that say nothing on iopub about it */
+    DELIMITER_FRAMES = 5, /* signature, header, parent, metadata, content follow "<IDS|MSG>" */
+};
+
+enum channel_kind {
+    SHELL,
+    CONTROL,
+    IOPUB,
+    CHANNELS,
+    PORTS = 5, /* with stdin and heartbeat, which we leave alone */
+};
+
+enum channel_state {
+    CLOSED,   /* not connected, or not yet */
+    GREETING, /* our greeting is out */
+    READYING, /* theirs has come */
+    OPEN,
+};
+
+struct channel {
+    struct jupyter_engine *engine;
+    enum channel_kind kind;
+    enum channel_state state;
+    struct stream *stream;
+    struct timer retry;
+};
+
+struct dialect;
+
+struct jupyter_engine {
+    struct engine engine;
+    struct guest *guest;
+    const struct dialect *dialect; /* NULL: its language has no variables that we know how to set */
+    bool interrupts_by_message;
+    pid_t pid;
+    int pidfd;
+    struct watch *death;
+    struct pipes pipes;
+    uint16_t ports[PORTS];
+    char key[KEY_BYTES + 1], session[UUID_BYTES], file[64];
+    struct channel channels[CHANNELS];
+    struct timer start_limit, probe;
+    bool is_ready, is_dead;
+    bool shell_answered;
+    uint64_t answered_ms;
+    char probe_id[UUID_BYTES];
+
+    /* The cell that runs. */
+    bool is_running, was_accepted, has_error, is_idle, was_answered;
+    struct timer answer_limit;
+    char cell_id[UUID_BYTES];
+    long long cells_run;
+    struct buf restore; /* code that puts its variables back; empty: nothing to do */
+};
+
+/* ---- how languages set variables ---- */
+
+struct dialect {
+    const char *language;
+    const char *set, *unset; /* with two, one string literals of the language */
+    char quote;
+    const char *escaped; /* characters that take a backslash inside quotes; newlines are "\n" unless shell */
+    bool is_shell;
+};
+
+static const struct dialect dialects[] = {
+    { "bash", "export %s=%s\n", "unset %s\n", '\'', "", true },
+    { "javascript", "process.env[%s] = %s;\n", "delete process.env[%s];\n", '"', "\"\\", false },
+    { "typescript", "process.env[%s] = %s;\n", "delete process.env[%s];\n", '"', "\"\\", false },
+    { "r", "invisible(do.call(Sys.setenv, setNames(list(%2$s), %1$s)))\n", "invisible(Sys.unsetenv(%s))\n", '"', "\"\\",
+      false },
+    { "java", "System.setProperty(%s, %s);\n", "System.clearProperty(%s);\n", '"', "\"\\", false },
+    { "python", "__import__('os').environ[%s] = %s\n", "__import__('os').environ.pop(%s, None)\n", '"', "\"\\", false },
+};
+
+static const struct dialect *dialect_of(const char *language)
+{
+    for (size_t i = 0; i < COUNT_OF(dialects); i++)
+        if (strcmp(dialects[i].language, language) == 0)
+            return &dialects[i];
+    return NULL;
+}
+
+/* A string literal of that language; in a shell everything is literal but the quote itself. */
+static struct str literal(const struct dialect *d, struct str text, struct arena *arena)
+{
+    struct buf out = buf_make(arena, 4 * text.len + 3);
+
+    buf_add_char(&out, d->quote);
+    for (size_t i = 0; i < text.len; i++) {
+        char c = text.at[i];
+        if (d->is_shell && c == '\'')
+            buf_add(&out, STR("'\\''"));
+        else if (!d->is_shell && c == '\n')
+            buf_add(&out, STR("\\n"));
+        else if (!d->is_shell && c == '\r')
+            buf_add(&out, STR("\\r"));
+        else if (strchr(d->escaped, c) && c)
+            buf_add(&out, str_of((char[]){ '\\', c }, 2));
+        else
+            buf_add_char(&out, c);
+    }
+    buf_add_char(&out, d->quote);
+    return buf_str(&out);
+}
+
+static bool is_shell_name(struct str name)
+{
+    for (size_t i = 0; i < name.len; i++)
+        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789", name.at[i]))
+            return false;
+    return name.len > 0 && !(name.at[0] >= '0' && name.at[0] <= '9');
+}
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral" /* the rows above, and nothing else */
+static void add_set(struct buf *out, const struct dialect *d, struct str name, struct str value, struct arena *arena)
+{
+    if (d->is_shell && !is_shell_name(name))
+        return; /* a shell has no such variables */
+    struct str quoted_name = d->is_shell ? name : literal(d, name, arena), quoted = literal(d, value, arena);
+    buf_add(out, arena_format(arena, d->set, arena_text(arena, quoted_name), arena_text(arena, quoted)));
+}
+
+static void add_unset(struct buf *out, const struct dialect *d, struct str name, struct arena *arena)
+{
+    if (d->is_shell && !is_shell_name(name))
+        return;
+    struct str quoted_name = d->is_shell ? name : literal(d, name, arena);
+    buf_add(out, arena_format(arena, d->unset, arena_text(arena, quoted_name)));
+}
+#pragma GCC diagnostic pop
+
+/* ---- messages out ---- */
+
+static void sign(const struct jupyter_engine *e, const struct str *parts, size_t count, char out_hex[65])
+{
+    crypto_auth_hmacsha256_state state;
+    unsigned char mac[crypto_auth_hmacsha256_BYTES];
+
+    (void)crypto_auth_hmacsha256_init(&state, (const unsigned char *)e->key, KEY_BYTES);
+    for (size_t i = 0; i < count; i++)
+        (void)crypto_auth_hmacsha256_update(&state, (const unsigned char *)parts[i].at, parts[i].len);
+    (void)crypto_auth_hmacsha256_final(&state, mac);
+    (void)hex_text(str_of(mac, sizeof mac), out_hex);
+}
+
+static void send_message(struct jupyter_engine *e, enum channel_kind to, const char *type, struct str content,
+                         char out_id[UUID_BYTES])
+{
+    struct channel *channel = &e->channels[to];
+    auto_buf struct buf header = buf_make(NULL, 4096), wire = buf_make(NULL, 3 * LIMIT_FRAME_BYTES);
+    char time[CLOCK_TEXT_BYTES], signature[65];
+
+    if (channel->state != OPEN)
+        return;
+    random_uuid(out_id);
+    struct json_out out = json_out_to(&header);
+    json_out_object(&out, NULL);
+    json_out_str(&out, "msg_id", str_from(out_id));
+    json_out_str(&out, "session", str_from(e->session));
+    json_out_str(&out, "username", STR("user"));
+    json_out_str(&out, "date", str_from(clock_text(clock_wall_us(), time)));
+    json_out_str(&out, "msg_type", str_from(type));
+    json_out_str(&out, "version", STR("5.3"));
+    json_out_end(&out);
+    struct str parts[] = { buf_str(&header), STR("{}"), STR("{}"), content };
+    sign(e, parts, COUNT_OF(parts), signature);
+    struct str frames[] = { STR("<IDS|MSG>"), str_from(signature), parts[0], parts[1], parts[2], parts[3] };
+    zmtp_write_message(&wire, frames, COUNT_OF(frames));
+    stream_write(channel->stream, buf_str(&wire));
+}
+
+static void send_code(struct jupyter_engine *e, struct str code, bool silent, char out_id[UUID_BYTES])
+{
+    auto_buf struct buf content = buf_make(NULL, LIMIT_FRAME_BYTES);
+    struct json_out out = json_out_to(&content);
+
+    json_out_object(&out, NULL);
+    json_out_str(&out, "code", code);
+    json_out_bool(&out, "silent", silent);
+    json_out_bool(&out, "store_history", !silent);
+    json_out_object(&out, "user_expressions");
+    json_out_end(&out);
+    json_out_bool(&out, "allow_stdin", false);
+    json_out_bool(&out, "stop_on_error", false); /* or the next cell is thrown away after a failed one */
+    json_out_end(&out);
+    send_message(e, SHELL, "execute_request", buf_str(&content), out_id);
+}
+
+/* ---- the life of the process ---- */
+
+static void remove_file(struct jupyter_engine *e)
+{
+    if (e->file[0])
+        (void)unlink(e->file); /* in /tmp, and of no use to anybody any more */
+    e->file[0] = '\0';
+}
+
+static void close_channel(struct channel *channel)
+{
+    stream_free(take_ptr(&channel->stream));
+    timer_clear(&channel->retry);
+    channel->state = CLOSED;
+}
+
+static void die(struct jupyter_engine *e, const char *why)
+{
+    if (e->is_dead)
+        return;
+    e->is_dead = true;
+    watch_free(take_ptr(&e->death));
+    timer_clear(&e->start_limit);
+    timer_clear(&e->probe);
+    timer_clear(&e->answer_limit);
+    remove_file(e);
+    if (e->is_ready)
+        pipes_drain(&e->pipes);
+    e->engine.events->on_died(&e->engine, why);
+}
+
+static void on_death(void *context, unsigned ready)
+{
+    struct jupyter_engine *e = context;
+    siginfo_t info = { 0 };
+    char why[128] = "it ended";
+
+    (void)ready;
+    /* It may have been collected already; then how it ended is lost. */
+    if (waitid(P_PIDFD, (id_t)e->pidfd, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid)
+        launch_explain(info.si_code == CLD_EXITED ? info.si_status << 8 : info.si_status, why, sizeof why);
+    die(e, why);
+}
+
+static void on_start_limit(struct timer *timer)
+{
+    die(container_of(timer, struct jupyter_engine, start_limit), "it did not answer in time");
+}
+
+/* ---- getting ready ---- */
+
+static void on_probe(struct timer *timer);
+
+static void become_ready(struct jupyter_engine *e)
+{
+    if (e->is_ready)
+        return;
+    e->is_ready = true;
+    timer_clear(&e->start_limit);
+    timer_clear(&e->probe);
+    remove_file(e);
+    e->engine.events->on_ready(&e->engine);
+}
+
+/* Ask again and again: a question that was asked before iopub was subscribed is answered unheard. */
+static void probe(struct jupyter_engine *e)
+{
+    if (e->shell_answered && loop_now_ms(e->guest->loop) - e->answered_ms > DEAF_MS) {
+        become_ready(e);
+        return;
+    }
+    send_message(e, SHELL, "kernel_info_request", STR("{}"), e->probe_id);
+    timer_set(&e->probe, e->guest->loop, 8 * RETRY_MS, on_probe);
+}
+
+static void on_probe(struct timer *timer)
+{
+    probe(container_of(timer, struct jupyter_engine, probe));
+}
+
+static void channel_opened(struct channel *channel)
+{
+    struct jupyter_engine *e = channel->engine;
+
+    for (size_t i = 0; i < CHANNELS; i++)
+        if (e->channels[i].state != OPEN)
+            return;
+    if (!e->is_ready)
+        probe(e);
+}
+
+/* ---- messages in ---- */
+
+static void tell(struct jupyter_engine *e, enum engine_line kind, const struct buf *line)
+{
+    if (!line->overflowed)
+        e->engine.events->on_line(&e->engine, kind, buf_str(line));
+}
+
+/* Kernels that do not say that they have taken a cell are taken to have when they first say anything about it. */
+static void accept_cell(struct jupyter_engine *e, long long number)
+{
+    auto_buf struct buf line = buf_make(NULL, 256);
+
+    if (e->was_accepted)
+        return;
+    e->was_accepted = true;
+    e->cells_run++;
+    line_add_count(&line, number ? number : e->cells_run);
+    tell(e, ENGINE_LINE_ACCEPTED, &line);
+}
+
+static void tell_error(struct jupyter_engine *e, struct str name, struct str value, struct str traceback)
+{
+    auto_buf struct buf line = buf_make(NULL, LIMIT_FRAME_BYTES);
+
+    if (e->has_error)
+        return;
+    e->has_error = true;
+    accept_cell(e, 0);
+    line_add_error(&line, name, value, traceback);
+    tell(e, ENGINE_LINE_ERROR, &line);
+}
+
+static struct str text_of(const json_t *object, const char *name)
+{
+    const json_t *value = json_object_get(object, name);
+
+    return json_is_string(value) ? json_str(value) : STR("");
+}
+
+static void take_error(struct jupyter_engine *e, const json_t *content)
+{
+    auto_buf struct buf traceback = buf_make(NULL, LIMIT_FRAME_BYTES);
+    const json_t *lines = json_object_get(content, "traceback"), *line;
+    size_t i;
+
+    json_array_foreach((json_t *)lines, i, line) {
+        if (i)
+            buf_add_char(&traceback, '\n');
+        if (json_is_string(line))
+            buf_add(&traceback, json_str(line));
+    }
+    tell_error(e, text_of(content, "ename"), text_of(content, "evalue"), buf_str(&traceback));
+}
+
+static void finish_cell(struct jupyter_engine *e)
+{
+    char ignored[UUID_BYTES];
+
+    timer_clear(&e->answer_limit);
+    accept_cell(e, 0);
+    e->is_running = false;
+    if (e->restore.len)
+        send_code(e, buf_str(&e->restore), true, ignored); /* it stands before the next cell in the kernel's queue */
+    buf_clear(&e->restore);
+    e->engine.events->on_done(&e->engine);
+}
+
+static void on_answer_limit(struct timer *timer)
+{
+    finish_cell(container_of(timer, struct jupyter_engine, answer_limit));
+}
+
+static void finish_if_done(struct jupyter_engine *e)
+{
+    if (e->is_idle && e->was_answered)
+        finish_cell(e);
+    else if (e->is_idle)
+        timer_set(&e->answer_limit, e->guest->loop, ANSWER_MS, on_answer_limit);
+}
+
+static void take_output(struct jupyter_engine *e, struct str type, const json_t *content)
+{
+    auto_buf struct buf line = buf_make(NULL, 3 * LIMIT_FRAME_BYTES);
+
+    if (str_eq(type, STR("status"))) {
+        e->is_idle |= str_eq(text_of(content, "execution_state"), STR("idle"));
+        finish_if_done(e);
+    } else if (str_eq(type, STR("execute_input"))) {
+        accept_cell(e, json_integer_value(json_object_get(content, "execution_count")));
+    } else if (str_eq(type, STR("stream"))) {
+        accept_cell(e, 0);
+        bool is_stderr = str_eq(text_of(content, "name"), STR("stderr"));
+        line_add_stream(&line, is_stderr ? LINE_STDERR : LINE_STDOUT, text_of(content, "text"), clock_wall_us());
+        tell(e, ENGINE_LINE_OUTPUT, &line);
+    } else if (str_eq(type, STR("display_data")) || str_eq(type, STR("execute_result"))) {
+        accept_cell(e, 0);
+        line_add_result(&line, json_object_get(content, "data"), str_eq(type, STR("execute_result")));
+        tell(e, ENGINE_LINE_OUTPUT, &line);
+    } else if (str_eq(type, STR("error"))) {
+        take_error(e, content);
+    }
+}
+
+static void take_answer(struct jupyter_engine *e, const json_t *content)
+{
+    struct str status = text_of(content, "status");
+
+    if (str_eq(status, STR("error")))
+        take_error(e, content);
+    else if (str_starts(status, STR("abort")))
+        tell_error(e, STR("ExecutionAborted"), STR("Execution was aborted"), STR(""));
+    e->was_answered = true;
+    finish_if_done(e);
+}
+
+static void take_message(struct channel *channel, struct str type, struct str parent_id, const json_t *content)
+{
+    struct jupyter_engine *e = channel->engine;
+
+    if (!e->is_ready && str_eq(parent_id, str_from(e->probe_id))) {
+        if (channel->kind == SHELL && !e->shell_answered) {
+            e->shell_answered = true;
+            e->answered_ms = loop_now_ms(e->guest->loop);
+        }
+        if (channel->kind == IOPUB && e->shell_answered)
+            become_ready(e);
+    } else if (e->is_running && str_eq(parent_id, str_from(e->cell_id))) {
+        if (channel->kind == IOPUB)
+            take_output(e, type, content);
+        else if (str_eq(type, STR("execute_reply")))
+            take_answer(e, content);
+    }
+}
+
+/* "<IDS|MSG>", signature, header, parent, metadata, content. What is not signed by the kernel is not looked at. */
+static void decode_message(struct channel *channel, const struct zmtp_message *message)
+{
+    struct jupyter_engine *e = channel->engine;
+    struct err ignored;
+    char signature[65];
+    size_t i = 0;
+
+    while (i < message->count && !str_eq(message->frames[i], STR("<IDS|MSG>")))
+        i++;
+    if (message->count < i + 1 + DELIMITER_FRAMES)
+        return;
+    sign(e, &message->frames[i + 2], 4, signature);
+    if (message->frames[i + 1].len != 64 || sodium_memcmp(signature, message->frames[i + 1].at, 64) != 0)
+        return;
+    auto_json json_t *header = json_parse_object(message->frames[i + 2], &ignored);
+    auto_json json_t *parent = json_parse_object(message->frames[i + 3], &ignored);
+    struct str parent_id = text_of(parent, "msg_id");
+    bool is_ours = str_eq(parent_id, str_from(e->is_ready ? e->cell_id : e->probe_id));
+    if (!header || !is_ours)
+        return;
+    auto_json json_t *content = json_parse_object(message->frames[i + 5], &ignored);
+    if (content)
+        take_message(channel, text_of(header, "msg_type"), parent_id, content);
+}
+
+/* ---- channels ---- */
+
+static void channel_dial(struct channel *channel);
+
+static void on_retry(struct timer *timer)
+{
+    channel_dial(container_of(timer, struct channel, retry));
+}
+
+static void send_ready(struct channel *channel)
+{
+    auto_buf struct buf out = buf_make(NULL, 4096);
+
+    zmtp_write_ready(&out, channel->kind == IOPUB ? STR("SUB") : STR("DEALER"),
+                     channel->kind == IOPUB ? STR("") : str_from(channel->engine->session));
+    if (channel->kind == IOPUB)
+        zmtp_write_message(&out, (struct str[]){ STR("\1") }, 1); /* everything */
+    stream_write(channel->stream, buf_str(&out));
+}
+
+static void take_command(struct channel *channel, const struct zmtp_message *message)
+{
+    auto_buf struct buf out = buf_make(NULL, 4096);
+
+    if (channel->state == READYING && zmtp_is_command(message, STR("READY"))) {
+        channel->state = OPEN;
+        channel_opened(channel);
+    } else if (zmtp_is_command(message, STR("PING"))) {
+        zmtp_write_pong(&out, message->frames[0]);
+        stream_write(channel->stream, buf_str(&out));
+    }
+}
+
+static void break_off(struct channel *channel)
+{
+    struct jupyter_engine *e = channel->engine;
+
+    close_channel(channel);
+    if (!e->is_ready && !e->is_dead)
+        timer_set(&channel->retry, e->guest->loop, RETRY_MS, on_retry);
+    else if (!e->is_dead)
+        tree_kill(e->pid, true); /* without its channels there is no way back; its death comes by the pidfd */
+}
+
+static void on_input(struct stream *stream)
+{
+    struct channel *channel = stream->owner;
+    struct zmtp_message message;
+    struct err err;
+    size_t used;
+
+    if (channel->state == GREETING) {
+        enum zmtp_parse greeted = zmtp_parse_greeting(buf_str(&stream->in), &err);
+        if (greeted == ZMTP_BAD)
+            break_off(channel);
+        if (greeted != ZMTP_DONE)
+            return;
+        buf_drop(&stream->in, ZMTP_GREETING_BYTES);
+        channel->state = READYING;
+        send_ready(channel);
+    }
+    while (channel->stream == stream && stream->in.len) {
+        enum zmtp_parse parsed = zmtp_parse_message(buf_str(&stream->in), LIMIT_FRAME_BYTES, &message, &used, &err);
+        if (parsed == ZMTP_BAD)
+            break_off(channel);
+        if (parsed != ZMTP_DONE)
+            return;
+        if (message.is_command) {
+            take_command(channel, &message);
+        } else {
+            if (channel->kind == IOPUB && channel->engine->is_ready)
+                pipes_drain(&channel->engine->pipes);
+            decode_message(channel, &message);
+        }
+        if (channel->stream == stream)
+            buf_drop(&stream->in, used);
+    }
+}
+
+static void on_end(struct stream *stream, const struct err *err)
+{
+    (void)err;
+    break_off(stream->owner);
+}
+
+static const struct stream_events channel_events = { .on_input = on_input, .on_end = on_end };
+
+static void channel_dial(struct channel *channel)
+{
+    struct jupyter_engine *e = channel->engine;
+    auto_buf struct buf out = buf_make(NULL, 4096);
+    char address[32];
+    struct err ignored;
+
+    (void)snprintf(address, sizeof address, "127.0.0.1:%u", e->ports[channel->kind]);
+    int fd = dial_open(str_from(address), &ignored);
+    if (fd < 0) {
+        timer_set(&channel->retry, e->guest->loop, RETRY_MS, on_retry);
+        return;
+    }
+    channel->state = GREETING;
+    channel->stream = stream_new_connecting(e->guest->loop, fd, LIMIT_FRAME_BYTES + 4096, &channel_events, channel);
+    zmtp_write_greeting(&out);
+    stream_write(channel->stream, buf_str(&out));
+    stream_read(channel->stream, true);
+}
+
+/* ---- starting ---- */
+
+/* Ports that are free now. Somebody may take one before the kernel does; it then fails and is started again. */
+static bool pick_ports(struct jupyter_engine *e, struct err *err)
+{
+    int fds[PORTS] = { -1, -1, -1, -1, -1 };
+    bool fine = true;
+
+    for (size_t i = 0; i < PORTS && fine; i++) {
+        struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+        socklen_t len = sizeof at;
+        fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        fine = fds[i] >= 0 && bind(fds[i], (struct sockaddr *)&at, sizeof at) == 0 &&
+               getsockname(fds[i], (struct sockaddr *)&at, &len) == 0;
+        if (!fine)
+            (void)err_sys(err, "find a free port");
+        e->ports[i] = ntohs(at.sin_port);
+    }
+    for (size_t i = 0; i < PORTS; i++)
+        fd_close(&fds[i]);
+    return fine;
+}
+
+static bool write_connection_file(struct jupyter_engine *e, const struct user *user, struct err *err)
+{
+    static const char *const names[PORTS] = { "shell_port", "control_port", "iopub_port", "stdin_port", "hb_port" };
+    auto_buf struct buf text = buf_make(NULL, 4096);
+    struct json_out out = json_out_to(&text);
+    char name[17];
+
+    json_out_object(&out, NULL);
+    json_out_str(&out, "transport", STR("tcp"));
+    json_out_str(&out, "ip", STR("127.0.0.1"));
+    for (size_t i = 0; i < PORTS; i++)
+        json_out_int(&out, names[i], e->ports[i]);
+    json_out_str(&out, "key", str_from(e->key));
+    json_out_str(&out, "signature_scheme", STR("hmac-sha256"));
+    json_out_str(&out, "kernel_name", STR(""));
+    json_out_end(&out);
+    random_id(name, sizeof name - 1);
+    (void)snprintf(e->file, sizeof e->file, "/tmp/.kernel-%s.json", name);
+    auto_close int fd = open(e->file, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return err_sys(err, "create a connection file");
+    if (fchown(fd, user->uid, user->gid) < 0)
+        return err_sys(err, "give a connection file to the user");
+    return fd_write_all(fd, buf_str(&text), err);
+}
+
+static const char **make_argv(const struct kernelspec *spec, const char *file, struct arena *arena)
+{
+    const char **argv = ARENA_ARRAY(arena, const char *, spec->argc + 1);
+
+    for (size_t i = 0; i < spec->argc; i++) {
+        const char *hole = strstr(spec->argv[i], "{connection_file}");
+        argv[i] = hole ? arena_format(arena, "%.*s%s%s", (int)(hole - spec->argv[i]), spec->argv[i], file,
+                                      hole + strlen("{connection_file}")).at
+                       : spec->argv[i];
+    }
+    return argv;
+}
+
+/* The kernelspec's own variables, as pairs. */
+static struct guestlink_env *spec_envs(const struct kernelspec *spec, struct arena *arena, size_t *out_count)
+{
+    struct guestlink_env *envs = ARENA_ARRAY(arena, struct guestlink_env, json_object_size(spec->env) + 1);
+    const char *name;
+    json_t *value;
+
+    *out_count = 0;
+    json_object_foreach(spec->env, name, value)
+        if (json_is_string(value) && *name && !strchr(name, '='))
+            envs[(*out_count)++] = (struct guestlink_env){ str_from(name), json_str(value) };
+    return envs;
+}
+
+/* What it prints past Jupyter, as a subprocess of a cell does. What it says while it starts is for nobody. */
+static void on_pipe_line(struct pipes *pipes, struct str line)
+{
+    struct jupyter_engine *e = container_of(pipes, struct jupyter_engine, pipes);
+
+    if (e->is_ready)
+        e->engine.events->on_line(&e->engine, ENGINE_LINE_OUTPUT, line);
+}
+
+static bool start_process(struct jupyter_engine *e, const struct user *user, const struct kernelspec *spec,
+                          const struct engine_want *want, struct arena *arena, struct err *err)
+{
+    size_t env_count;
+    int theirs[2];
+
+    struct guestlink_env *envs = spec_envs(spec, arena, &env_count);
+    auto_close int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (null_fd < 0)
+        return err_sys(err, "open /dev/null");
+    if (!pipes_open(&e->pipes, e->guest->loop, on_pipe_line, theirs, err))
+        return false;
+    struct launch launch = {
+        .user = user,
+        .argv = make_argv(spec, e->file, arena),
+        .env = launch_env(e->guest, user, envs, env_count, arena),
+        .cwd = want->cwd,
+        .in_fd = null_fd,
+        .out_fd = theirs[0],
+        .err_fd = theirs[1],
+    };
+    bool started = launch_start(e->guest, &launch, arena, &e->pid, err);
+    if (!started && err->sys == EACCES) { /* a directory that the user may not enter */
+        launch.cwd = arena_text(arena, user->home);
+        started = launch_start(e->guest, &launch, arena, &e->pid, err);
+    }
+    fd_close(&theirs[0]);
+    fd_close(&theirs[1]);
+    return started;
+}
+
+/* ---- the engine ---- */
+
+static void run(struct engine *engine, const struct engine_code *code)
+{
+    struct jupyter_engine *e = container_of(engine, struct jupyter_engine, engine);
+    auto_buf struct buf set = buf_make(NULL, LIMIT_API_BODY_BYTES);
+    struct arena arena;
+    char ignored[UUID_BYTES];
+
+    e->is_running = true;
+    e->was_accepted = e->has_error = e->is_idle = e->was_answered = false;
+    arena_init(&arena);
+    for (size_t i = 0; e->dialect && i < code->env_count; i++) {
+        struct str name = code->envs[i].name;
+        const struct guestlink_env *global = NULL;
+        for (size_t j = 0; j < e->guest->env_count; j++)
+            if (str_eq(e->guest->envs[j].name, name))
+                global = &e->guest->envs[j];
+        add_set(&set, e->dialect, name, code->envs[i].value, &arena);
+        if (global)
+            add_set(&e->restore, e->dialect, name, global->value, &arena);
+        else
+            add_unset(&e->restore, e->dialect, name, &arena);
+    }
+    arena_done(&arena);
+    if (set.len)
+        send_code(e, buf_str(&set), true, ignored);
+    send_code(e, code->code, false, e->cell_id);
+}
+
+static void interrupt(struct engine *engine)
+{
+    struct jupyter_engine *e = container_of(engine, struct jupyter_engine, engine);
+    char ignored[UUID_BYTES];
+
+    if (e->interrupts_by_message)
+        send_message(e, CONTROL, "interrupt_request", STR("{}"), ignored);
+    else if (!e->is_dead)
+        (void)kill(-e->pid, SIGINT);
+}
+
+static void pause_reading(struct engine *engine, bool pause)
+{
+    struct jupyter_engine *e = container_of(engine, struct jupyter_engine, engine);
+
+    pipes_pause(&e->pipes, pause);
+    if (e->channels[IOPUB].stream)
+        stream_read(e->channels[IOPUB].stream, !pause);
+}
+
+static void dispose(void *object)
+{
+    struct jupyter_engine *e = object;
+
+    buf_done(&e->restore);
+    free(e);
+}
+
+static void end(struct engine *engine)
+{
+    struct jupyter_engine *e = container_of(engine, struct jupyter_engine, engine);
+
+    if (e->pid)
+        tree_kill(e->pid, !e->is_dead);
+    e->is_dead = true;
+    watch_free(take_ptr(&e->death));
+    fd_close(&e->pidfd);
+    timer_clear(&e->start_limit);
+    timer_clear(&e->probe);
+    timer_clear(&e->answer_limit);
+    for (size_t i = 0; i < CHANNELS; i++)
+        close_channel(&e->channels[i]);
+    pipes_close(&e->pipes);
+    remove_file(e);
+    loop_retire(e->guest->loop, e, dispose);
+}
+
+static const struct engine_kind kind = { .run = run, .interrupt = interrupt, .pause = pause_reading, .free = end };
+
+static bool start(struct jupyter_engine *e, const struct user *user, const struct kernelspec *spec,
+                  const struct engine_want *want, struct err *err)
+{
+    struct arena arena;
+
+    if (!pick_ports(e, err) || !write_connection_file(e, user, err))
+        return false;
+    arena_init(&arena);
+    bool started = start_process(e, user, spec, want, &arena, err);
+    arena_done(&arena);
+    if (!started)
+        return false;
+    e->pidfd = launch_pidfd(e->pid);
+    if (e->pidfd < 0)
+        return err_sys(err, "watch a process");
+    return true;
+}
 
 struct engine *jupyter_engine_new(struct guest *guest, const struct user *user, const struct kernelspec *spec,
                                   const struct engine_want *want, struct err *err)
 {
-    (void)guest, (void)user, (void)spec, (void)want;
-    (void)err_set(err, ERR_UNAVAILABLE, "Jupyter kernels are not spoken to yet");
-    return NULL;
+    struct jupyter_engine *e = NEW(struct jupyter_engine);
+    unsigned char key[KEY_BYTES / 2];
+
+    e->engine = (struct engine){ .kind = &kind, .events = want->events, .owner = want->owner };
+    e->guest = guest;
+    e->dialect = dialect_of(spec->language);
+    e->interrupts_by_message = spec->interrupts_by_message;
+    e->pidfd = -1;
+    e->pipes.ends[0].fd = e->pipes.ends[1].fd = -1;
+    e->restore = buf_make(NULL, LIMIT_API_BODY_BYTES);
+    random_bytes(key, sizeof key);
+    (void)hex_text(str_of(key, sizeof key), e->key);
+    random_uuid(e->session);
+    if (!start(e, user, spec, want, err)) {
+        end(&e->engine);
+        return NULL;
+    }
+    e->death = watch_new(guest->loop, e->pidfd, on_death, e);
+    watch_want(e->death, WATCH_READ);
+    timer_set(&e->start_limit, guest->loop, START_MS, on_start_limit);
+    for (size_t i = 0; i < CHANNELS; i++) {
+        e->channels[i] = (struct channel){ .engine = e, .kind = (enum channel_kind)i };
+        timer_set(&e->channels[i].retry, guest->loop, RETRY_MS, on_retry);
+    }
+    return &e->engine;
 }
