@@ -42,12 +42,12 @@ enum {
 
 /* What people and SDKs expect to find; each name is here because somebody types it. */
 static const char packages[] =
-    "bash,coreutils,util-linux,procps,sudo,passwd," /* a system */
-    "python3,python3-pip,python3-venv,"             /* Python, and what installs into it */
-    "nodejs,npm,"                                   /* JavaScript */
-    "build-essential,git,"                          /* to build what pip and npm fetch */
-    "curl,wget,ca-certificates,iproute2,netbase,"   /* network tools; netbase is /etc/services */
-    "ncurses-bin,less,xz-utils,zip,unzip,file";     /* tput, a pager, archives */
+    "bash,coreutils,util-linux,procps,sudo,passwd,"       /* a system */
+    "python3,python3-pip,python3-venv,python-is-python3," /* Python, and what installs into it */
+    "nodejs,npm,"                                         /* JavaScript */
+    "build-essential,git,"                                /* to build what pip and npm fetch */
+    "curl,wget,ca-certificates,iproute2,netbase,"         /* network tools; netbase is /etc/services */
+    "ncurses-bin,less,xz-utils,zip,unzip,file";           /* tput, a pager, archives */
 
 /* Manuals and translations are a third of the size, and nobody reads them in a sandbox. */
 static const char *const mmdebstrap_options[] = {
