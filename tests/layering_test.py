@@ -54,8 +54,8 @@ DOORS = {
     "isolation": {"driver.h", "plan.h"},
     # Four tools that every role needs, and no module above them.
     "privsep": {"role.h", "channel.h", "message.h", "confine.h"},
-    # The disk side has no single object either: templates are made of layers, and bootstrap makes the first one.
-    "image": {"layers.h", "templates.h", "bootstrap.h"},
+    # The disk side has no single object either: templates are made of layers, and recipes make them.
+    "image": {"layers.h", "templates.h", "bootstrap.h", "recipe.h"},
 }
 
 # Doors for daemon/ alone, which picks the parts and wires them together.

@@ -74,12 +74,16 @@ static const struct command commands[] = {
       key_revoke_run },
     { "template list", GROUP_ADMIN, "[--json]", "what sandboxes can start from", NULL, TAKES_SERVER | TAKES_JSON, 0, 0,
       0, template_list_run },
-    { "template build", GROUP_ADMIN, "base [--again] [--data DIR]", "make the base template from Debian packages",
-      "Takes a few minutes and about 1 GiB below the data directory; shows what it is doing. Interrupt it at any "
-      "time:\n"
-      "a template is there whole or not at all. What was made the same way before is not made again, unless --again.\n"
+    { "template build", GROUP_ADMIN, "NAME [--again] [--data DIR]", "make a template from Debian packages",
+      "There are recipes for `base` and for `code-interpreter`, which is base with IPython, the usual Python packages,\n"
+      "Bash, JavaScript, TypeScript, R and Java for run_code.\n"
       "\n"
-      "  sudo cloister template build base\n",
+      "Takes a few minutes and about 1 GiB each below the data directory; shows what it is doing. Interrupt it at any\n"
+      "time: a template is there whole or not at all. What was made the same way before is not made again, unless\n"
+      "--again.\n"
+      "\n"
+      "  sudo cloister template build base\n"
+      "  sudo cloister template build code-interpreter\n",
       TAKES_DATA, 1, 1, 0, NULL },
 
     { "help", GROUP_OTHER, "[COMMAND]", "this text, or all about one command", NULL, 0, 0, 2, 0, help_run },

@@ -1,5 +1,5 @@
 /*
- * `cloister template build base`: local, as root, outside every role. It runs Debian's own package scripts, which is why
+ * `cloister template build NAME`: local, as root, outside every role. It runs Debian's own package scripts, which is why
  * it is a command of the machine's administrator and not a call of the API.
  */
 #include <stdio.h>
@@ -12,10 +12,11 @@
 #include "daemon/config.h"
 #include "daemon/daemon.h"
 #include "daemon/data_dir.h"
-#include "image/bootstrap.h"
+#include "image/recipe.h"
 
 /* On a terminal one line that moves; in a log a line per phase. */
 struct meter {
+    const char *name;
     bool is_terminal;
     char phase[80];
 };
@@ -25,9 +26,9 @@ static void show_progress(void *context, unsigned percent, const char *phase)
     struct meter *meter = context;
 
     if (meter->is_terminal) {
-        fprintf(stderr, "\r\033[K  base template  %3u%%  %s", percent, phase);
+        fprintf(stderr, "\r\033[K  %s template  %3u%%  %s", meter->name, percent, phase);
     } else if (strcmp(meter->phase, phase) != 0) {
-        fprintf(stderr, "base template: %s\n", phase);
+        fprintf(stderr, "%s template: %s\n", meter->name, phase);
         (void)snprintf(meter->phase, sizeof meter->phase, "%s", phase);
     }
     fflush(stderr);
@@ -35,18 +36,16 @@ static void show_progress(void *context, unsigned percent, const char *phase)
 
 static bool build(const char *name, const struct config *config, bool again, struct err *err)
 {
-    if (strcmp(name, "base") != 0)
-        return err_set(err, ERR_NOT_FOUND, "no recipe for a template '%.60s'; there is one for 'base'", name);
     if (geteuid() != 0)
         return err_set(err, ERR_DENIED, "building a template needs root: sudo cloister template build %s", name);
 
     auto_close int data_fd = data_dir_open(config->data, err);
     if (data_fd < 0)
         return false;
-    struct meter meter = { .is_terminal = isatty(STDERR_FILENO) };
+    struct meter meter = { .name = name, .is_terminal = isatty(STDERR_FILENO) };
     struct bootstrap_want want = { .again = again, .progress = show_progress, .progress_context = &meter };
     struct template made;
-    bool ok = bootstrap_base(data_fd, &want, &made, err);
+    bool ok = recipe_build(data_fd, name, &want, &made, err);
     if (meter.is_terminal)
         fputs("\r\033[K", stderr);
     if (!ok)
@@ -73,7 +72,7 @@ int template_build_main(int argc, char **argv)
             rest[rest_count++] = argv[i];
     }
     bool ok = name ? config_load(rest_count, rest, &config, &err)
-                   : err_set(&err, ERR_INVALID, "which template? `cloister template build base`");
+                   : err_set(&err, ERR_INVALID, "which template? There are recipes for: %s", recipe_names());
     if (!ok || !build(name, &config, again, &err))
         return cli_fail(&err);
     return 0;

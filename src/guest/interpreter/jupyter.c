@@ -45,7 +45,7 @@ enum {
     RETRY_MS = 25,        /* between two attempts to connect, or to be heard */
     START_MS = 60000,     /* a JVM on a busy machine */
     ANSWER_MS = 1000,     /* for the answer on shell, once everything else has been said */
-    DEAF_MS = 3000,       /* after the answer on shell: kernels that say nothing on iopub about it */
+    DEAF_MS = 10000,      /* after the answer on shell: kernels that say nothing on iopub about it */
     DELIMITER_FRAMES = 5, /* signature, header, parent, metadata, content follow "<IDS|MSG>" */
 };
 
@@ -192,8 +192,9 @@ static void sign(const struct jupyter_engine *e, const struct str *parts, size_t
     (void)hex_text(str_of(mac, sizeof mac), out_hex);
 }
 
+/* Under the id that is given: several questions may share one, so that an answer to any of them is recognised. */
 static void send_message(struct jupyter_engine *e, enum channel_kind to, const char *type, struct str content,
-                         char out_id[UUID_BYTES])
+                         const char *id)
 {
     struct channel *channel = &e->channels[to];
     auto_buf struct buf header = buf_make(NULL, 4096), wire = buf_make(NULL, 3 * LIMIT_FRAME_BYTES);
@@ -201,10 +202,9 @@ static void send_message(struct jupyter_engine *e, enum channel_kind to, const c
 
     if (channel->state != OPEN)
         return;
-    random_uuid(out_id);
     struct json_out out = json_out_to(&header);
     json_out_object(&out, NULL);
-    json_out_str(&out, "msg_id", str_from(out_id));
+    json_out_str(&out, "msg_id", str_from(id));
     json_out_str(&out, "session", str_from(e->session));
     json_out_str(&out, "username", STR("user"));
     json_out_str(&out, "date", str_from(clock_text(clock_wall_us(), time)));
@@ -232,6 +232,7 @@ static void send_code(struct jupyter_engine *e, struct str code, bool silent, ch
     json_out_bool(&out, "allow_stdin", false);
     json_out_bool(&out, "stop_on_error", false); /* or the next cell is thrown away after a failed one */
     json_out_end(&out);
+    random_uuid(out_id);
     send_message(e, SHELL, "execute_request", buf_str(&content), out_id);
 }
 
@@ -743,10 +744,11 @@ static void run(struct engine *engine, const struct engine_code *code)
 static void interrupt(struct engine *engine)
 {
     struct jupyter_engine *e = container_of(engine, struct jupyter_engine, engine);
-    char ignored[UUID_BYTES];
+    char id[UUID_BYTES];
 
+    random_uuid(id);
     if (e->interrupts_by_message)
-        send_message(e, CONTROL, "interrupt_request", STR("{}"), ignored);
+        send_message(e, CONTROL, "interrupt_request", STR("{}"), id);
     else if (!e->is_dead)
         (void)kill(-e->pid, SIGINT);
 }
@@ -823,6 +825,7 @@ struct engine *jupyter_engine_new(struct guest *guest, const struct user *user, 
     random_bytes(key, sizeof key);
     (void)hex_text(str_of(key, sizeof key), e->key);
     random_uuid(e->session);
+    random_uuid(e->probe_id);
     if (!start(e, user, spec, want, err)) {
         end(&e->engine);
         return NULL;

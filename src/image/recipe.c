@@ -1,0 +1,340 @@
+/*
+ * Theory of operation: the recipe (its script, its settings, the layers below) is hashed; a template with that hash whose
+ * layers are there is the answer. Otherwise a child enters a mount namespace of its own, mounts base with an empty upper
+ * directory on top, changes its root there and runs the script. When it has gone, so have its mounts, and the upper
+ * directory holds exactly what the script has changed: layer_seal() names it.
+ *
+ * The script needs the network, so it sees the host's resolv.conf and certificates while it runs. Both are mounted over
+ * base's own files and hence leave no trace in the layer.
+ */
+#include "image/recipe.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/encode.h"
+#include "base/fd.h"
+#include "base/mem.h"
+#include "base/random.h"
+
+#define UPPER_NAME "recipe-upper" /* in tmp/ */
+#define WORK_NAME "recipe-work"
+#define ROOT_NAME "recipe-root"
+
+enum {
+    LINE_BYTES = 1024,    /* of the script's output; longer ones are cut */
+    OPTIONS_BYTES = 4000, /* of one mount: the kernel takes a page */
+    SCRIPT_PERCENT = 92,  /* of the whole; the rest is writing to disk */
+};
+
+struct recipe {
+    const char *name, *short_name;
+    const char *script;
+    const char *setting; /* "NAME=value" for the script */
+    uint32_t cpu_millis;
+    uint64_t memory_bytes;
+};
+
+static const struct recipe recipes[] = {
+    { "code-interpreter-v1", "code-interpreter", recipe_code_interpreter_sh, "JAVA_KERNEL=3.0.1", 2000, 2ull << 30 },
+};
+
+const char *recipe_names(void)
+{
+    return "base, code-interpreter";
+}
+
+static const struct recipe *find_recipe(const char *name)
+{
+    for (size_t i = 0; i < COUNT_OF(recipes); i++)
+        if (strcmp(recipes[i].name, name) == 0 || strcmp(recipes[i].short_name, name) == 0)
+            return &recipes[i];
+    return NULL;
+}
+
+/* ---- progress ---- */
+
+struct script_run {
+    const struct bootstrap_want *want;
+    unsigned percent;
+    char last_line[LINE_BYTES]; /* the newest that looks like a complaint, or else the newest */
+    bool has_complaint;
+};
+
+static void tell(const struct bootstrap_want *want, unsigned percent, const char *phase)
+{
+    if (want->progress)
+        want->progress(want->progress_context, percent, phase);
+}
+
+static bool is_complaint(struct str line)
+{
+    return str_starts(line, STR("E: ")) || str_starts(line, STR("ERROR")) || str_starts(line, STR("npm error")) ||
+           str_starts(line, STR("curl: "));
+}
+
+/* "== 75 installing the Bash interpreter" */
+static void take_line(struct script_run *run, struct str line)
+{
+    struct str rest = line, word;
+    uint64_t percent;
+    char phase[80];
+
+    if (str_skip(&rest, STR("== ")) && str_cut(&rest, ' ', &word) && str_to_u64(word, 100, &percent)) {
+        run->percent = (unsigned)percent;
+        (void)snprintf(phase, sizeof phase, "%.*s", STR_ARG(rest));
+        tell(run->want, run->percent * SCRIPT_PERCENT / 100, phase);
+    } else if (line.len && (is_complaint(line) || !run->has_complaint)) {
+        run->has_complaint |= is_complaint(line);
+        (void)snprintf(run->last_line, sizeof run->last_line, "%.*s", STR_ARG(line));
+    }
+}
+
+static void read_lines(struct script_run *run, int fd)
+{
+    char line[LINE_BYTES - 1], piece[4096];
+    size_t len = 0;
+    ssize_t n;
+
+    while ((n = read(fd, piece, sizeof piece)) != 0) {
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return; /* the exit status tells the rest */
+        for (ssize_t i = 0; i < n; i++) {
+            if (piece[i] == '\n' || piece[i] == '\r') {
+                take_line(run, str_of(line, len));
+                len = 0;
+            } else if (len < sizeof line) {
+                line[len++] = piece[i];
+            }
+        }
+    }
+}
+
+/* ---- the script in its chroot ---- */
+
+struct place {
+    char options[OPTIONS_BYTES]; /* of the overlay */
+    char root[LIMIT_PATH_BYTES];
+};
+
+static bool fd_path(int fd, char *room, size_t size, struct err *err)
+{
+    char link[64];
+
+    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t len = readlink(link, room, size - 1);
+    if (len < 0)
+        return err_sys(err, "find out where the data directory is");
+    room[len] = '\0';
+    return true;
+}
+
+/* Overlay lists the topmost layer first; a template the lowest. */
+static bool make_place(int data_fd, const struct template *base, struct place *out, struct err *err)
+{
+    char data[LIMIT_PATH_BYTES];
+    struct buf options = buf_make(NULL, sizeof out->options - 1);
+    static const char *const names[] = { "tmp/" UPPER_NAME, "tmp/" WORK_NAME, "tmp/" ROOT_NAME };
+
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (mkdirat(data_fd, names[i], 0755) < 0 || fchmodat(data_fd, names[i], 0755, 0) < 0) /* whatever the umask */
+            return err_sys(err, "make %s", names[i]);
+    if (!fd_path(data_fd, data, sizeof data, err))
+        return false;
+    buf_add(&options, STR("lowerdir="));
+    for (uint32_t i = base->layer_count; i-- > 0;)
+        buf_format(&options, "%s/layers/%s%s", data, base->layers[i], i ? ":" : "");
+    buf_format(&options, ",upperdir=%s/tmp/" UPPER_NAME ",workdir=%s/tmp/" WORK_NAME, data, data);
+    bool fits = !options.overflowed && strlen(data) + sizeof ROOT_NAME + 8 < sizeof out->root;
+    (void)snprintf(out->options, sizeof out->options, "%.*s", STR_ARG(buf_str(&options)));
+    (void)snprintf(out->root, sizeof out->root, "%.4000s/tmp/" ROOT_NAME, data);
+    buf_done(&options);
+    return fits || err_set(err, ERR_LIMIT, "the path of the data directory is too long");
+}
+
+static no_return void give_up(const char *doing)
+{
+    (void)dprintf(1, "E: %s: %s\n", doing, strerror(errno));
+    _exit(126);
+}
+
+/* Files of the host that the script sees in place of base's own. One that either side lacks is left out. */
+static const char *const borrowed[] = { "/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt" };
+
+/*
+ * run_script() - between fork and the recipe's shell.
+ *   user      root, in the host's user namespace     mounts   a copy of the host's, from here on our own
+ *   root      the host's, then the new template's    network  the host's
+ *   must      make the mounts private before the first of our own; change the root before anything of the template runs
+ */
+static no_return void run_script(const struct recipe *recipe, const struct place *place, int output_fd)
+{
+    const char *environment[8] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root",
+                                   "PIP_CERT=/etc/ssl/certs/ca-certificates.crt",
+                                   "NODE_EXTRA_CA_CERTS=/etc/ssl/certs/ca-certificates.crt", recipe->setting };
+    static const char *const kept[] = { "http_proxy", "https_proxy" };
+    char pairs[COUNT_OF(kept)][512];
+    size_t count = 5;
+    char path[LIMIT_PATH_BYTES];
+
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (size_t i = 0; i < COUNT_OF(kept); i++) {
+        const char *value = getenv(kept[i]);
+        if (value && (size_t)snprintf(pairs[i], sizeof pairs[i], "%s=%s", kept[i], value) < sizeof pairs[i])
+            environment[count++] = pairs[i];
+    }
+    int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (null_fd < 0 || dup2(null_fd, 0) < 0 || dup2(output_fd, 1) < 0 || dup2(output_fd, 2) < 0)
+        _exit(126);
+    if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+        give_up("make a mount namespace");
+    if (mount("overlay", place->root, "overlay", 0, place->options) < 0)
+        give_up("mount an overlay");
+    for (size_t i = 0; i < COUNT_OF(borrowed); i++) {
+        if (snprintf(path, sizeof path, "%.3900s%s", place->root, borrowed[i]) > 0 && access(path, F_OK) == 0)
+            (void)mount(borrowed[i], path, NULL, MS_BIND, NULL);
+    }
+    if (chdir(place->root) < 0 || mount("proc", "proc", "proc", 0, NULL) < 0 ||
+        mount("/dev", "dev", NULL, MS_BIND | MS_REC, NULL) < 0 || chroot(".") < 0)
+        give_up("enter the new template");
+    (void)execle("/bin/sh", "sh", "-eu", "-c", recipe->script, (char *)NULL, environment);
+    give_up("start a shell");
+}
+
+static bool run_recipe(const struct recipe *recipe, const struct place *place, const struct bootstrap_want *want,
+                       struct err *err)
+{
+    struct script_run run = { .want = want };
+    int pipe_fds[2], status;
+
+    if (pipe2(pipe_fds, O_CLOEXEC) < 0)
+        return err_sys(err, "pipe");
+    pid_t pid = fork();
+    if (pid == 0)
+        run_script(recipe, place, pipe_fds[1]);
+    fd_close(&pipe_fds[1]);
+    if (pid < 0) {
+        (void)err_sys(err, "fork");
+        fd_close(&pipe_fds[0]);
+        return false;
+    }
+    read_lines(&run, pipe_fds[0]);
+    fd_close(&pipe_fds[0]);
+    while (waitpid(pid, &status, 0) < 0)
+        if (errno != EINTR)
+            return err_sys(err, "wait for the recipe");
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        return err_set(err, ERR_UNAVAILABLE, "the recipe failed: %.120s",
+                       run.last_line[0] ? run.last_line : "it did not say why");
+    return true;
+}
+
+/* ---- the whole ---- */
+
+static void recipe_add(crypto_generichash_state *state, const char *text)
+{
+    /* With its zero byte: "ab","c" is not "a","bc". */
+    (void)crypto_generichash_update(state, (const unsigned char *)text, strlen(text) + 1);
+}
+
+static void recipe_hash(const struct recipe *recipe, const struct template *base, char out_hex[LAYER_HEX_BYTES])
+{
+    crypto_generichash_state state;
+    unsigned char hash[32];
+
+    (void)crypto_generichash_init(&state, NULL, 0, sizeof hash);
+    recipe_add(&state, "cloister recipe 1"); /* another number when the code of this file makes something else */
+    recipe_add(&state, recipe->script);
+    recipe_add(&state, recipe->setting);
+    for (uint32_t i = 0; i < base->layer_count; i++)
+        recipe_add(&state, base->layers[i]);
+    (void)crypto_generichash_final(&state, hash, sizeof hash);
+    (void)hex_text(str_of(hash, sizeof hash), out_hex);
+}
+
+static bool still_good(int data_fd, const struct template *template, const char *recipe)
+{
+    if (strcmp(template->recipe, recipe) != 0)
+        return false;
+    for (uint32_t i = 0; i < template->layer_count; i++)
+        if (!layer_exists(data_fd, template->layers[i]))
+            return false;
+    return true;
+}
+
+static bool build_layer(int data_fd, const struct recipe *recipe, const struct template *base,
+                        const struct bootstrap_want *want, char out_layer[LAYER_HEX_BYTES], struct err *err)
+{
+    struct place place;
+    auto_close int tmp_fd = -1; /* open: nobody else builds */
+
+    if (!layers_prepare(data_fd, &tmp_fd, err) || !make_place(data_fd, base, &place, err) ||
+        !run_recipe(recipe, &place, want, err))
+        return false;
+    tell(want, 93, "writing to disk");
+    return layer_tree_remove(tmp_fd, WORK_NAME, err) && layer_tree_remove(tmp_fd, ROOT_NAME, err) &&
+           layer_seal(data_fd, UPPER_NAME, out_layer, err);
+}
+
+static bool build_on_base(int data_fd, const struct recipe *recipe, const struct template *base,
+                          const struct bootstrap_want *want, struct template *out, struct err *err)
+{
+    struct template made = *base, before;
+
+    recipe_hash(recipe, base, made.recipe);
+    bool known = template_find(data_fd, recipe->name, &before, err);
+    if (!known && err->kind != ERR_NOT_FOUND)
+        return err_wrap(err, "look for %s", recipe->name);
+    if (known && !want->again && still_good(data_fd, &before, made.recipe)) {
+        tell(want, 100, "already there");
+        *out = before;
+        return true;
+    }
+    if (base->layer_count == LIMIT_LAYERS)
+        return err_set(err, ERR_LIMIT, "the base template has %d layers already", LIMIT_LAYERS);
+    if (!build_layer(data_fd, recipe, base, want, made.layers[made.layer_count], err))
+        return err_wrap(err, "make %s", recipe->name);
+    made.layer_count++;
+    if (known)
+        memcpy(made.id, before.id, sizeof made.id);
+    else
+        random_id(made.id, TEMPLATE_ID_CHARS);
+    (void)snprintf(made.name, sizeof made.name, "%s", recipe->name);
+    made.cpu_millis = recipe->cpu_millis;
+    made.memory_bytes = recipe->memory_bytes;
+    made.created_us = clock_wall_us();
+    if (!template_save(data_fd, &made, err))
+        return false;
+    tell(want, 100, "done");
+    *out = made;
+    return true;
+}
+
+bool recipe_build(int data_fd, const char *name, const struct bootstrap_want *want, struct template *out,
+                  struct err *err)
+{
+    const struct recipe *recipe = find_recipe(name);
+    struct bootstrap_want for_base = *want;
+    struct template base;
+
+    if (strcmp(name, "base") == 0)
+        return bootstrap_base(data_fd, want, out, err);
+    if (!recipe)
+        return err_set(err, ERR_NOT_FOUND, "no recipe for a template '%.60s'; there are: %s", name, recipe_names());
+    for_base.again = false; /* --again is about the template that was named */
+    return bootstrap_base(data_fd, &for_base, &base, err) && build_on_base(data_fd, recipe, &base, want, out, err);
+}

@@ -1,0 +1,27 @@
+/*
+ * recipe.h - templates by name: how each that we know is made.
+ *
+ * `base` is made by bootstrap.h. Every other recipe is a layer on top of it: a shell script (recipes/) that runs in a
+ * chroot whose writes go to a directory of their own, which is then sealed. Nothing of base is copied.
+ *
+ * Where      As root and outside every role, like bootstrap.h: it runs Debian's package scripts. The mounts are made in a
+ *            namespace of the script's own and go with it.
+ * Threads    Blocks for minutes. One at a time per data directory.
+ * Failure    Leaves at most rubbish in tmp/, which the next run sweeps; never a half-made template.
+ */
+#ifndef IMAGE_RECIPE_H
+#define IMAGE_RECIPE_H
+
+#include "image/bootstrap.h"
+
+/* By "base", "code-interpreter" or a template's full name. Makes `base` first if need be. ERR_NOT_FOUND lists what there is. */
+bool recipe_build(int data_fd, const char *name, const struct bootstrap_want *want, struct template *out,
+                  struct err *err) must_use;
+
+/* "base, code-interpreter" */
+const char *recipe_names(void);
+
+/* The scripts, embedded at build time. */
+extern const char recipe_code_interpreter_sh[];
+
+#endif

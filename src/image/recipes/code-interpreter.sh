@@ -1,0 +1,59 @@
+# What makes `code-interpreter-v1` out of `base`. Runs as root in a chroot of the new template, with sh -eu.
+# Lines that begin with "==" say how far it is, in percent, and what comes next.
+
+export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
+apt() { apt-get -q -y -o APT::Sandbox::User=root -o Dpkg::Use-Pty=0 "$@"; }
+trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+
+# There is no init in here to start services with.
+printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d
+chmod 755 /usr/sbin/policy-rc.d
+
+echo "== 2 fetching package lists"
+apt update
+
+# Manuals and translations are a third of the size, and nobody reads them in a sandbox.
+echo "== 5 installing Python packages, R and Java from Debian"
+apt install --no-install-recommends \
+    -o Dpkg::Options::='--path-exclude=/usr/share/doc/*' -o Dpkg::Options::='--path-exclude=/usr/share/man/*' \
+    -o Dpkg::Options::='--path-exclude=/usr/share/locale/*' \
+    python3-ipython python3-ipykernel python3-matplotlib-inline \
+    python3-numpy python3-pandas python3-scipy python3-sklearn python3-skimage python3-sympy python3-networkx \
+    python3-xarray python3-joblib python3-matplotlib python3-seaborn python3-plotly python3-pil python3-imageio \
+    python3-requests python3-urllib3 python3-aiohttp python3-tornado python3-bs4 python3-lxml python3-html5lib \
+    python3-openpyxl python3-xlrd python3-docx python3-jinja2 python3-yaml python3-orjson python3-tabulate \
+    python3-tz python3-tqdm python3-pytest python3-nltk \
+    fonts-dejavu-core jq \
+    r-base-core r-cran-irkernel r-cran-repr \
+    openjdk-25-jdk-headless
+
+echo "== 75 installing the Bash interpreter"
+pip install --quiet --no-input --no-cache-dir --root-user-action=ignore bash_kernel==0.10.0
+python3 -m bash_kernel.install --prefix /usr/local
+
+echo "== 80 installing the JavaScript and TypeScript interpreter"
+npm install --global --no-audit --no-fund --loglevel=error deno@2
+mkdir -p /usr/local/share/jupyter/kernels/deno /usr/local/share/jupyter/kernels/java
+cat > /usr/local/share/jupyter/kernels/deno/kernel.json << 'END'
+{"argv": ["/usr/local/bin/deno", "jupyter", "--kernel", "--conn", "{connection_file}"],
+ "display_name": "Deno", "language": "typescript", "env": {"NO_COLOR": "1"}}
+END
+
+echo "== 85 installing the Java interpreter"
+mkdir -p /usr/local/lib/jupyter
+curl -fsSL -o /usr/local/lib/jupyter/java.jar \
+    "https://repo1.maven.org/maven2/io/github/padreati/rapaio-jupyter-kernel/$JAVA_KERNEL/rapaio-jupyter-kernel-$JAVA_KERNEL.jar"
+cat > /usr/local/share/jupyter/kernels/java/kernel.json << 'END'
+{"argv": ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-jar", "/usr/local/lib/jupyter/java.jar",
+          "{connection_file}"],
+ "display_name": "Java", "language": "java", "interrupt_mode": "message"}
+END
+
+# What the first cell of every sandbox would otherwise make for itself: a list of fonts, compiled modules.
+echo "== 88 warming caches"
+runuser -u user -- python3 -c 'import matplotlib.pyplot as plt; plt.plot([1]); plt.savefig("/dev/null", format="png")'
+python3 -m compileall -q /usr/local/lib/python3* > /dev/null || true
+
+echo "== 90 cleaning up"
+apt clean
+rm -rf /var/lib/apt/lists/* /root/.npm /root/.cache /tmp/* /var/tmp/* /var/log/apt /var/log/dpkg.log /var/log/alternatives.log
