@@ -45,7 +45,6 @@ bench: all ## how fast, next to runc, crun, bubblewrap and bare Python
 	@$(SUDO) bench/run
 
 fuzz: build-fuzz/build.ninja ## fuzz every decoder for FUZZ_SECONDS each (600)
-	$(call compile,build-fuzz)
 	@scripts/fuzz.sh build-fuzz $(FUZZ_SECONDS)
 
 lint: build-clang/build.ninja ## formatting, clang-tidy, Python, shell
