@@ -9,6 +9,7 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "proxy/forward.h"
+#include "proxy/links.h"
 #include "proxy/refuse.h"
 #include "proxy/target.h"
 
@@ -18,6 +19,7 @@ struct proxy {
     struct map peers;   /* by sandbox id; a peer exists while something is open with it */
     struct peer *first; /* the same ones as a list, to walk while some of them go */
     struct timer sweep; /* set while there are idle connections */
+    struct links *links;
 };
 
 struct proxy *proxy_new(struct loop *loop, struct sandboxes *sandboxes)
@@ -25,6 +27,7 @@ struct proxy *proxy_new(struct loop *loop, struct sandboxes *sandboxes)
     struct proxy *proxy = NEW(struct proxy);
     proxy->loop = loop;
     proxy->sandboxes = sandboxes;
+    proxy->links = links_new(sandboxes);
     map_init(&proxy->peers);
     return proxy;
 }
@@ -143,6 +146,7 @@ void proxy_free(struct proxy *proxy)
     }
     timer_clear(&proxy->sweep);
     map_done(&proxy->peers);
+    links_free(proxy->links);
     free(proxy);
 }
 
@@ -152,7 +156,32 @@ bool proxy_is_edge(const struct proxy *proxy, const struct http_head *head)
 {
     struct target target;
     (void)proxy;
-    return target_of(head, &target) != TARGET_NONE;
+    return target_of(head, &target) != TARGET_NONE || links_is_link(head);
+}
+
+/* Takes the reference. */
+static void pass_on(struct proxy *proxy, struct http_exchange *ex, const struct target *target, struct sandbox *sandbox)
+{
+    struct peer *peer = peer_of(proxy, target->id);
+    if (peer->forward_count >= LIMIT_EDGE_CONNECTIONS) {
+        sandbox_unref(sandbox);
+        refuse(ex, target, REFUSE_CROWDED);
+        return;
+    }
+    forward_start(peer, sandbox, ex, target);
+}
+
+static void handle_link(struct proxy *proxy, struct http_exchange *ex)
+{
+    struct target target = { .port = GUESTD_PORT };
+    struct sandbox *sandbox;
+    enum links_verdict verdict = links_find(proxy->links, &ex->head, &ex->arena, loop_now_ms(proxy->loop), &sandbox);
+    if (verdict != LINK_FOUND) {
+        refuse_link(ex, verdict);
+        return;
+    }
+    snprintf(target.id, sizeof target.id, "%s", sandbox_id(sandbox));
+    pass_on(proxy, ex, &target, sandbox);
 }
 
 void proxy_handle(struct proxy *proxy, struct http_exchange *ex)
@@ -161,6 +190,10 @@ void proxy_handle(struct proxy *proxy, struct http_exchange *ex)
     enum target_verdict verdict = target_of(&ex->head, &target);
     if (verdict == TARGET_PREFLIGHT) {
         grant_preflight(ex);
+        return;
+    }
+    if (verdict == TARGET_NONE && links_is_link(&ex->head)) {
+        handle_link(proxy, ex);
         return;
     }
     if (verdict != TARGET_FOUND) {
@@ -178,11 +211,5 @@ void proxy_handle(struct proxy *proxy, struct http_exchange *ex)
         refuse(ex, &target, REFUSE_NOT_FOUND);
         return;
     }
-    struct peer *peer = peer_of(proxy, target.id);
-    if (peer->forward_count >= LIMIT_EDGE_CONNECTIONS) {
-        sandbox_unref(sandbox);
-        refuse(ex, &target, REFUSE_CROWDED);
-        return;
-    }
-    forward_start(peer, sandbox, ex, &target);
+    pass_on(proxy, ex, &target, sandbox);
 }

@@ -47,6 +47,18 @@ void refuse_unroutable(struct http_exchange *ex, enum target_verdict verdict)
     http_reply(ex, 400, text_fields, COUNT_OF(text_fields), str_from(target_complaint(verdict)));
 }
 
+void refuse_link(struct http_exchange *ex, enum links_verdict verdict)
+{
+    struct http_field fields[COUNT_OF(json_fields) + 1];
+    memcpy(fields, json_fields, sizeof json_fields);
+    fields[COUNT_OF(json_fields)] = (struct http_field){ STR("Retry-After"), STR("1") };
+    if (verdict == LINK_BUSY)
+        http_reply(ex, 429, fields, COUNT_OF(fields),
+                   STR("{\"code\":429,\"message\":\"too many wrong signatures lately, try again in a second\"}\n"));
+    else
+        http_reply(ex, 401, fields, WITH_CORS, STR("{\"code\":401,\"message\":\"invalid signature\"}\n"));
+}
+
 void refuse_control_path(struct http_exchange *ex, struct str path)
 {
     struct buf body = buf_make(&ex->arena, 512);

@@ -9,6 +9,7 @@
 #define PROXY_REFUSE_H
 
 #include "http/http.h"
+#include "proxy/links.h"
 #include "proxy/target.h"
 
 enum refusal {
@@ -27,6 +28,8 @@ enum refusal {
 void refuse(struct http_exchange *ex, const struct target *target, enum refusal why);
 /* For one that names no target: plain text, 400. */
 void refuse_unroutable(struct http_exchange *ex, enum target_verdict verdict);
+/* For a signed link that leads nowhere: what guestd says to a wrong signature, or 429. */
+void refuse_link(struct http_exchange *ex, enum links_verdict verdict);
 void refuse_control_path(struct http_exchange *ex, struct str path);
 /* Yes to a preflight that nobody else can answer; the same words as guestd's own. */
 void grant_preflight(struct http_exchange *ex);

@@ -7,6 +7,8 @@
  *                serve every sandbox. The SDKs always send both headers: a host that reads as above wins. With an API key
  *                they mean the API after all.
  *
+ *   by neither   a signed link to a file, whose signature says it (links.h)
+ *
  * Pure: looks at a head, decides, touches nothing.
  */
 #ifndef PROXY_TARGET_H

@@ -26,6 +26,7 @@ struct sandbox {
     struct sandboxes *all;
     atomic_uint references; /* the map has one until it is gone */
     char id[LIMIT_ID_BYTES];
+    char token[STORE_TOKEN_BYTES]; /* what opens guestd; the same text as store_access_token()'s */
 
     /* Written before anybody else can see the sandbox, then only read. */
     struct arena arena;

@@ -45,6 +45,7 @@ struct sandbox *sandbox_new(struct sandboxes *all, struct str id)
     atomic_init(&sb->references, 1);
     arena_init(&sb->arena);
     memcpy(sb->id, id.at, id.len);
+    store_access_token(all->config.store, id, sb->token);
     return sb;
 }
 
@@ -59,6 +60,7 @@ void sandbox_unref(struct sandbox *sb)
     if (!sb || atomic_fetch_sub(&sb->references, 1) > 1)
         return;
     arena_done(&sb->arena);
+    explicit_bzero(sb->token, sizeof sb->token);
     free(sb);
 }
 

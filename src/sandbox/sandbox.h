@@ -9,7 +9,7 @@
  *   gone       no row, no process; only its events remain
  *
  * Ownership  The manager owns every sandbox. sandbox_find() lends a reference, sandbox_unref() returns it.
- * Threads    sandbox_find() and sandbox_unref() from anywhere; the callback on_unroutable on the loop; everything else
+ * Threads    What stands under "for the proxy" from anywhere; the callback on_unroutable on the loop; everything else
  *            from a worker, never from a loop: it waits.
  * Failure    A create that fails leaves nothing behind: no row, no process. What was running when we were killed is
  *            found again by sandboxes_recover(); what was half-made is ended there.
@@ -131,6 +131,14 @@ bool sandbox_kill(struct sandboxes *all, struct str team_id, struct str id, cons
 /* A running sandbox, or NULL. Any thread, never waits long. */
 struct sandbox *sandbox_find(struct sandboxes *all, struct str id) must_use;
 void sandbox_unref(struct sandbox *sandbox);
+
+/* A link to a file: signed with the access token of the sandbox that it leads into, whose name it does not carry. */
+struct sandbox_link {
+    struct str path, operation, user, expiration; /* as they were signed; what was not given is empty */
+    struct str signature;
+};
+/* Likewise, or NULL. Takes a microsecond for each sandbox that runs. guestd checks the signature again, and its time. */
+struct sandbox *sandbox_find_by_link(struct sandboxes *all, const struct sandbox_link *link) must_use;
 const char *sandbox_id(const struct sandbox *sandbox);
 bool sandbox_is_routable(const struct sandbox *sandbox); /* still? */
 struct driver *sandbox_driver(const struct sandbox *sandbox);

@@ -60,7 +60,7 @@ static struct {
     struct sandbox sandbox;
     pthread_t thread;
     uint16_t port;
-    atomic_uint dials;
+    atomic_uint dials, searches;
 } edge;
 
 struct sandbox *sandbox_find(struct sandboxes *all, struct str id)
@@ -70,6 +70,15 @@ struct sandbox *sandbox_find(struct sandboxes *all, struct str id)
         return NULL;
     edge.sandbox.references++;
     return &edge.sandbox;
+}
+
+struct sandbox *sandbox_find_by_link(struct sandboxes *all, const struct sandbox_link *link)
+{
+    edge.searches++;
+    return str_eq(link->path, STR("/a b")) && str_eq(link->signature, STR("v1_right")) &&
+                   str_eq(link->operation, STR("read"))
+               ? sandbox_find(all, STR("ilive"))
+               : NULL;
 }
 
 void sandbox_unref(struct sandbox *sandbox)
@@ -229,6 +238,11 @@ void edge_kill(void)
 unsigned edge_dials(void)
 {
     return edge.dials;
+}
+
+unsigned edge_searches(void)
+{
+    return edge.searches;
 }
 
 /* ---- services ---- */

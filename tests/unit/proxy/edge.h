@@ -30,6 +30,8 @@ void edge_stop(void);                                /* checks that every refere
 /* What the manager does: first nobody finds the sandbox any more, then its connections are cut. Returns afterwards. */
 void edge_kill(void);
 unsigned edge_dials(void); /* sockets that the driver has made */
+/* How often a signed link was tried on all sandboxes: "v1_right" is ilive's for reading "/a b", whoever asks. */
+unsigned edge_searches(void);
 
 /* ---- services: what runs in the sandbox ---- */
 

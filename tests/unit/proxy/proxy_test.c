@@ -826,6 +826,68 @@ static void a_request_that_is_no_longer_in_hand_is_not_repeated(void **state)
     service_stop(&guestd);
 }
 
+/* ---- signed links ---- */
+
+#define LINK(method, query) method " " query " HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+static void a_signed_link_finds_its_sandbox_and_is_remembered(void **state)
+{
+    (void)state;
+    struct service guestd;
+    service_start(&guestd, GUESTD, echo_head);
+    auto_close int fd = client_new();
+    for (int i = 0; i < 3; i++) {
+        say(fd, LINK("GET", "//files?path=%%2Fa+b&signature=v1_right"));
+        struct answer answer = hear_answer(fd, &arena);
+        assert_int_equal(answer.status, 200);
+        assert_true(has(answer.body, "GET /files?path=%2Fa+b&signature=v1_right HTTP/1.1"));
+    }
+    assert_int_equal(edge_searches(), 1);
+    service_stop(&guestd);
+}
+
+static void a_remembered_link_does_not_outlive_its_sandbox(void **state)
+{
+    (void)state;
+    struct service guestd;
+    service_start(&guestd, GUESTD, echo_head);
+    auto_close int fd = client_new();
+    say(fd, LINK("GET", "/files?path=%%2Fa+b&signature=v1_right"));
+    assert_int_equal(hear_answer(fd, &arena).status, 200);
+    edge_kill();
+    say(fd, LINK("GET", "/files?path=%%2Fa+b&signature=v1_right"));
+    check_answer(fd, &arena, 401, "{\"code\":401,\"message\":\"invalid signature\"}\n");
+    service_stop(&guestd);
+}
+
+static void a_link_that_nobody_signed_is_refused_as_guestd_would(void **state)
+{
+    (void)state;
+    auto_close int fd = client_new();
+    say(fd, LINK("GET", "/files?path=%%2Fa+b&signature=v1_wrong"));
+    check_answer(fd, &arena, 401, "{\"code\":401,\"message\":\"invalid signature\"}\n");
+    say(fd, LINK("POST", "/files?path=%%2Fa+b&signature=v1_right")); /* for reading only */
+    check_answer(fd, &arena, 401, "{\"code\":401,\"message\":\"invalid signature\"}\n");
+    /* Without a signature, or with another verb, it is no link. */
+    say(fd, LINK("GET", "/files?path=%%2Fa+b"));
+    check_answer(fd, &arena, 200, "the API's");
+    say(fd, LINK("DELETE", "/files?signature=v1_right"));
+    check_answer(fd, &arena, 200, "the API's");
+    assert_int_equal(edge_searches(), 2);
+}
+
+static void guessing_signatures_is_bounded(void **state)
+{
+    (void)state;
+    auto_close int fd = client_new();
+    bool busy = false;
+    for (int i = 0; i < 20 * LIMIT_LINK_MISSES && !busy; i++) {
+        say(fd, LINK("GET", "/files?path=x&signature=v1_%d"), i);
+        busy = hear_answer(fd, &arena).status == 429;
+    }
+    assert_true(busy);
+}
+
 #define EDGE_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 
 int main(void)
@@ -865,6 +927,10 @@ int main(void)
         EDGE_CASE(a_dead_kept_connection_is_replaced),
         cmocka_unit_test_setup_teardown(a_request_that_is_no_longer_in_hand_is_not_repeated, set_up_with_slow_driver,
                                         tear_down),
+        EDGE_CASE(a_signed_link_finds_its_sandbox_and_is_remembered),
+        EDGE_CASE(a_remembered_link_does_not_outlive_its_sandbox),
+        EDGE_CASE(a_link_that_nobody_signed_is_refused_as_guestd_would),
+        EDGE_CASE(guessing_signatures_is_bounded),
     };
     if (!edge_use_private_network())
         fprintf(stderr, "no network namespace of our own: using this machine's loopback and its port %d\n", GUESTD);

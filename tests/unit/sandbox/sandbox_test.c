@@ -1,8 +1,10 @@
 #include "sandbox/sandbox.h"
 
+#include <sodium.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/encode.h"
 #include "rig.h"
 
 #define TEAM STR("team")
@@ -593,6 +595,72 @@ static void a_leftover_that_cannot_be_ended_yet_is_tried_again(void **state)
     rig_wait_empty(rig);
 }
 
+/* ---- signed links ---- */
+
+/* As SDKs make them: "v1_" and base64 of SHA-256 of path:operation:user:token[:expiration], without padding. */
+static struct str sign(struct rig *rig, const struct sandbox_link *link, struct str token)
+{
+    struct str raw =
+        arena_format(&rig->arena, "%.*s:%.*s:%.*s:%.*s%s%.*s", STR_ARG(link->path), STR_ARG(link->operation),
+                     STR_ARG(link->user), STR_ARG(token), link->expiration.len ? ":" : "", STR_ARG(link->expiration));
+    unsigned char hash[crypto_hash_sha256_BYTES];
+    char text[64];
+
+    crypto_hash_sha256(hash, (const unsigned char *)raw.at, raw.len);
+    size_t len = base64_encode(str_of(hash, sizeof hash), text);
+    while (text[len - 1] == '=')
+        len--;
+    return arena_format(&rig->arena, "v1_%.*s", (int)len, text);
+}
+
+static void check_link(struct rig *rig, const struct sandbox_link *link, struct str want_id)
+{
+    struct sandbox *sb = sandbox_find_by_link(rig->all, link);
+
+    CHECK_STR(sb ? str_from(sandbox_id(sb)) : STR(""), want_id);
+    sandbox_unref(sb);
+}
+
+static void a_link_finds_the_sandbox_whose_token_signed_it(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info first = rig_create(rig), second = rig_create(rig);
+    struct sandbox_link link = { .path = STR("hello.txt"), .operation = STR("read"), .user = STR("user") };
+
+    (void)first;
+    link.signature = sign(rig, &link, second.access_token);
+    check_link(rig, &link, second.id);
+    link.expiration = STR("1800000000");
+    check_link(rig, &link, STR("")); /* signed without one */
+    link.signature = sign(rig, &link, second.access_token);
+    check_link(rig, &link, second.id);
+    link.operation = STR("write");
+    check_link(rig, &link, STR(""));
+    link = (struct sandbox_link){ .path = STR(""), .operation = STR("write"), .user = STR("") };
+    link.signature = sign(rig, &link, first.access_token);
+    check_link(rig, &link, first.id);
+    MUST(sandbox_kill(rig->all, TEAM, first.id, "request", &err));
+    check_link(rig, &link, STR(""));
+}
+
+static void a_signature_that_is_none_finds_nothing(void **state)
+{
+    static const char *const texts[] = {
+        "",
+        "v1_",
+        "v2_gUtH/s9YCJWgCizjfUxuWfhFE4QSydOWEIIvfLwDr6E",
+        "gUtH/s9YCJWgCizjfUxuWfhFE4QSydOWEIIvfLwDr6E",
+        "v1_x",
+        "v1_gUtH/s9YCJWgCizjfUxuWfhFE4QSydOWEIIvfLwDr6EAAAA",
+        "v1_!!!!",
+    };
+    struct rig *rig = *state;
+
+    rig_create(rig);
+    for (size_t i = 0; i < COUNT_OF(texts); i++)
+        check_link(rig, &(struct sandbox_link){ .operation = STR("read"), .signature = str_from(texts[i]) }, STR(""));
+}
+
 #define RUNNING(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 #define MADE(function) cmocka_unit_test_setup_teardown(function, set_up_only, tear_down)
 
@@ -626,6 +694,8 @@ int main(void)
         MADE(what_only_the_driver_holds_is_ended),
         MADE(what_was_still_starting_is_ended),
         MADE(a_leftover_that_cannot_be_ended_yet_is_tried_again),
+        RUNNING(a_link_finds_the_sandbox_whose_token_signed_it),
+        RUNNING(a_signature_that_is_none_finds_nothing),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

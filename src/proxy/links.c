@@ -1,0 +1,117 @@
+#include "proxy/links.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/limits.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "proxy/target.h"
+
+enum { SIGNATURE_BYTES = 48 }; /* "v1_" and 43 characters of base64 */
+
+/* One that was found. What it says is a guess for the next time; guestd is the judge of a signature. */
+struct known {
+    char signature[SIGNATURE_BYTES];
+    char id[LIMIT_ID_BYTES];
+};
+
+struct links {
+    struct sandboxes *sandboxes;
+    struct known known[LIMIT_LINKS_KNOWN]; /* the oldest is overwritten */
+    size_t next;
+    struct map by_signature;
+    uint64_t second; /* in which the misses below were */
+    unsigned misses;
+};
+
+struct links *links_new(struct sandboxes *sandboxes)
+{
+    struct links *links = NEW(struct links);
+    links->sandboxes = sandboxes;
+    map_init(&links->by_signature);
+    return links;
+}
+
+void links_free(struct links *links)
+{
+    if (!links)
+        return;
+    map_done(&links->by_signature);
+    free(links);
+}
+
+static const char *operation_of(const struct http_head *head)
+{
+    if (head->method == HTTP_GET || head->method == HTTP_HEAD)
+        return "read";
+    return head->method == HTTP_POST ? "write" : NULL;
+}
+
+bool links_is_link(const struct http_head *head)
+{
+    struct str rest = head->query, name, value;
+    if (!str_eq(target_path(head->path), STR("/files")) || !operation_of(head))
+        return false;
+    while (http_query_next(&rest, &name, &value)) {
+        if (str_eq(name, STR("signature")))
+            return true;
+    }
+    return false;
+}
+
+static struct str parameter(const struct http_head *head, struct arena *arena, struct str name)
+{
+    struct str value;
+    return http_query(head, arena, name, &value) ? value : STR("");
+}
+
+static struct sandbox *recall(struct links *links, struct str signature)
+{
+    const struct known *known = map_get(&links->by_signature, signature);
+    return known ? sandbox_find(links->sandboxes, str_from(known->id)) : NULL;
+}
+
+static void remember(struct links *links, struct str signature, const char *id)
+{
+    struct known *known = &links->known[links->next];
+    if (signature.len >= sizeof known->signature || map_get(&links->by_signature, signature))
+        return;
+    if (known->signature[0])
+        (void)map_remove(&links->by_signature, str_from(known->signature));
+    snprintf(known->signature, sizeof known->signature, "%.*s", STR_ARG(signature));
+    snprintf(known->id, sizeof known->id, "%s", id);
+    (void)map_put(&links->by_signature, str_from(known->signature), known);
+    links->next = (links->next + 1) % LIMIT_LINKS_KNOWN;
+}
+
+enum links_verdict links_find(struct links *links, const struct http_head *head, struct arena *arena, uint64_t now_ms,
+                              struct sandbox **out)
+{
+    const struct sandbox_link link = {
+        .path = parameter(head, arena, STR("path")),
+        .operation = str_from(operation_of(head)),
+        .user = parameter(head, arena, STR("username")),
+        .expiration = parameter(head, arena, STR("signature_expiration")),
+        .signature = parameter(head, arena, STR("signature")),
+    };
+    struct sandbox *sandbox = recall(links, link.signature);
+    if (sandbox) {
+        *out = sandbox;
+        return LINK_FOUND;
+    }
+    if (links->second != now_ms / 1000) {
+        links->second = now_ms / 1000;
+        links->misses = 0;
+    }
+    if (links->misses >= LIMIT_LINK_MISSES)
+        return LINK_BUSY;
+    sandbox = sandbox_find_by_link(links->sandboxes, &link);
+    if (!sandbox) {
+        links->misses++;
+        return LINK_WRONG;
+    }
+    remember(links, link.signature, sandbox_id(sandbox));
+    *out = sandbox;
+    return LINK_FOUND;
+}
