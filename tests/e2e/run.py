@@ -48,8 +48,17 @@ def make_venv(name):
         return python
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
-    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade",
-               PYTHON_SDKS[name], *PYTHON_TOOLS]
+    install = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--upgrade",
+        PYTHON_SDKS[name],
+        *PYTHON_TOOLS,
+    ]
     if subprocess.run(install, check=False).returncode and not done.exists():
         raise RuntimeError(f"could not install {PYTHON_SDKS[name]} from PyPI")
     done.touch()
@@ -75,8 +84,21 @@ def version_of(python):
 def run_pytest(python, name, files, options, env=None):
     report = WORK / f"{name}.xml"
     report.unlink(missing_ok=True)
-    subprocess.run([str(python), "-m", "pytest", f"--junitxml={report}", "-o", f"junit_suite_name={name}", *options,
-                    *(str(HERE / file) for file in files)], cwd=HERE, check=False, env={**os.environ, **(env or {})})
+    subprocess.run(
+        [
+            str(python),
+            "-m",
+            "pytest",
+            f"--junitxml={report}",
+            "-o",
+            f"junit_suite_name={name}",
+            *options,
+            *(str(HERE / file) for file in files),
+        ],
+        cwd=HERE,
+        check=False,
+        env={**os.environ, **(env or {})},
+    )
     if not report.exists():
         return Count(failed=1)  # it broke before the first test
     total = Count()
@@ -92,6 +114,7 @@ def run_python_sdk(name):
         python = make_venv(name)
         print(f"# Python SDK {version_of(python)}", flush=True)
         return run_pytest(python, f"sdk-python-{name}", ["test_sdk_python.py"], options)
+
     return run
 
 
@@ -106,18 +129,29 @@ def run_js_sdk(options):
         server.kill_all()
         test = home / "test_sdk_js.mjs"  # where node looks for packages: beside node_modules
         shutil.copy(HERE / "test_sdk_js.mjs", test)
-        result = subprocess.run(["node", "--test", "--test-reporter=tap", str(test)], cwd=home, check=False,
-                                env=server.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                timeout=600)
+        result = subprocess.run(
+            ["node", "--test", "--test-reporter=tap", str(test)],
+            cwd=home,
+            check=False,
+            env=server.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=600,
+        )
     finally:
         try:
             server.kill_all()
         finally:
             server.stop()
     print(result.stdout)
-    numbers = {word: int(number) for word, number in re.findall(r"^# (pass|fail|cancelled|skipped) (\d+)", result.stdout,
-                                                                re.MULTILINE)}
-    count = Count(numbers.get("pass", 0), numbers.get("fail", 0) + numbers.get("cancelled", 0), numbers.get("skipped", 0))
+    numbers = {
+        word: int(number)
+        for word, number in re.findall(r"^# (pass|fail|cancelled|skipped) (\d+)", result.stdout, re.MULTILINE)
+    }
+    count = Count(
+        numbers.get("pass", 0), numbers.get("fail", 0) + numbers.get("cancelled", 0), numbers.get("skipped", 0)
+    )
     if result.returncode and not count.failed:
         count.failed = 1
     return count
@@ -125,13 +159,19 @@ def run_js_sdk(options):
 
 def run_cli(options):
     home = make_npm()
-    return run_pytest(make_venv("newest"), "cli", ["test_cli.py"], options,
-                      {"CLOISTER_E2B_CLI": str(home / "node_modules" / ".bin" / "e2b")})
+    return run_pytest(
+        make_venv("newest"),
+        "cli",
+        ["test_cli.py"],
+        options,
+        {"CLOISTER_E2B_CLI": str(home / "node_modules" / ".bin" / "e2b")},
+    )
 
 
 def run_files(*files):
     def run(options):
         return run_pytest(make_venv("newest"), files[0].removesuffix(".py"), files, options)
+
     return run
 
 
@@ -149,8 +189,8 @@ SUITES = {
 def main():
     arguments, options = sys.argv[1:], []
     if "--" in arguments:
-        options = arguments[arguments.index("--") + 1:]
-        arguments = arguments[:arguments.index("--")]
+        options = arguments[arguments.index("--") + 1 :]
+        arguments = arguments[: arguments.index("--")]
     unknown = [name for name in arguments if name not in SUITES]
     if unknown:
         sys.exit(f"there is no suite {unknown[0]}: {', '.join(SUITES)}")

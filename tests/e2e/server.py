@@ -1,7 +1,7 @@
 """server.py - a real server for tests, beside whatever else runs on this machine.
 
-It has a data directory of its own, so that it cannot touch the sandboxes, keys or sockets of a server somebody uses; only
-the base template is shared, by hard links, because making one takes minutes. The directory stays between runs on
+It has a data directory of its own, so that it cannot touch the sandboxes, keys or sockets of a server somebody uses;
+only the base template is shared, by hard links, because making one takes minutes. The directory stays between runs on
 purpose: sandboxes outlive every role, so those of a run that was killed are found, and ended, by the next.
 
     CLOISTER_BUILD      where the programs are (default: build-asan, or else build)
@@ -111,9 +111,20 @@ class Server:
         self.data.mkdir(mode=0o755, parents=True, exist_ok=True)
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
-                [str(build_dir() / "cloister"), "serve", "--data", str(self.data), "--listen", f"127.0.0.1:{self.port}",
-                 *self.options],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent)
+                [
+                    str(build_dir() / "cloister"),
+                    "serve",
+                    "--data",
+                    str(self.data),
+                    "--listen",
+                    f"127.0.0.1:{self.port}",
+                    *self.options,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=die_with_parent,
+            )
         self.wait_until_up(seconds)
         lines = cloister("env", "--json", data=self.data, stdout=subprocess.PIPE, text=True).stdout
         self.key = json.loads(lines)["E2B_API_KEY"]

@@ -15,8 +15,19 @@ pytestmark = pytest.mark.skipif(not CLI, reason="run.py installs @e2b/cli and se
 def e2b(server, tmp_path):
     def run(*arguments, stdin=subprocess.DEVNULL, **options):
         env = {**server.environment(), "HOME": str(tmp_path), "NO_COLOR": "1", "CI": "1"}
-        return subprocess.run([CLI, *arguments], env=env, cwd=tmp_path, stdin=stdin, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True, timeout=60, check=False, **options)
+        return subprocess.run(
+            [CLI, *arguments],
+            env=env,
+            cwd=tmp_path,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+            **options
+        )
+
     return run
 
 

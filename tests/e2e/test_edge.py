@@ -1,4 +1,4 @@
-"""The edge and guestd by hand: routing, exact refusals, files that must not be reached, streams that must not look whole."""
+"""The edge and guestd by hand: routing, exact refusals, files out of reach, streams that must not look whole."""
 
 import base64
 import hashlib
@@ -25,21 +25,33 @@ def box(server):
 
 
 def rpc(server, box, name, message, **options):
-    return server.edge("POST", box, f"/{name}", message, headers={"Content-Type": "application/json", **options.pop("headers", {})},
-                       **options)
+    return server.edge(
+        "POST",
+        box,
+        f"/{name}",
+        message,
+        headers={"Content-Type": "application/json", **options.pop("headers", {})},
+        **options,
+    )
 
 
 def start(server, box, command, seconds=60):
     """Runs a shell command to its end: exit code and standard output."""
     message = json.dumps({"process": {"cmd": "/bin/bash", "args": ["-l", "-c", command]}, "stdin": False}).encode()
-    answer = server.edge("POST", box, "/process.Process/Start", struct.pack(">BI", 0, len(message)) + message, timeout=seconds,
-                         headers={"Content-Type": "application/connect+json", "Connect-Protocol-Version": "1"})
+    answer = server.edge(
+        "POST",
+        box,
+        "/process.Process/Start",
+        struct.pack(">BI", 0, len(message)) + message,
+        timeout=seconds,
+        headers={"Content-Type": "application/connect+json", "Connect-Protocol-Version": "1"},
+    )
     assert answer.status == 200, answer
     data, output, code = answer.body, b"", None
     while data:
         _, size = struct.unpack(">BI", data[:5])
-        event = json.loads(data[5:5 + size]).get("event", {})
-        data = data[5 + size:]
+        event = json.loads(data[5 : 5 + size]).get("event", {})
+        data = data[5 + size :]
         output += base64.b64decode(event.get("data", {}).get("stdout", ""))
         if "end" in event:
             code = event["end"].get("exitCode", 0)
@@ -49,8 +61,12 @@ def start(server, box, command, seconds=60):
 def serve(server, box, port, code):
     """A Python program inside that listens on 127.0.0.1:port."""
     path = f"/tmp/service-{port}.py"
-    assert server.edge("POST", box, f"/files?path={path}", code.encode(),
-                       headers={"Content-Type": "application/octet-stream"}).status == 200
+    assert (
+        server.edge(
+            "POST", box, f"/files?path={path}", code.encode(), headers={"Content-Type": "application/octet-stream"}
+        ).status
+        == 200
+    )
     start(server, box, f"nohup python3 {path} {port} >/tmp/service-{port}.log 2>&1 &")
 
 
@@ -67,8 +83,12 @@ def test_an_unknown_sandbox_is_the_502_that_sdks_know(server):
 def test_a_closed_port_is_the_502_that_sdks_know(server, box):
     answer = server.edge("GET", box, "/", port=3999)
     assert answer.status == 502
-    assert answer.json == {"sandboxId": box["sandboxID"], "message": "The sandbox is running but port is not open", "port": 3999,
-                           "code": 502}
+    assert answer.json == {
+        "sandboxId": box["sandboxID"],
+        "message": "The sandbox is running but port is not open",
+        "port": 3999,
+        "code": 502,
+    }
 
 
 def test_half_of_the_routing_headers_is_a_400(server, box):
@@ -76,14 +96,22 @@ def test_half_of_the_routing_headers_is_a_400(server, box):
     assert (answer.status, answer.body.strip()) == (400, b"missing header")
 
 
-@pytest.mark.parametrize("host, text", [("80-UP_PER.example.com", b"Invalid sandbox ID"), ("0-iabc.example.com", b"Invalid sandbox port"),
-                                        ("99999-iabc.example.com", b"Invalid sandbox port")])
+@pytest.mark.parametrize(
+    "host, text",
+    [
+        ("80-UP_PER.example.com", b"Invalid sandbox ID"),
+        ("0-iabc.example.com", b"Invalid sandbox port"),
+        ("99999-iabc.example.com", b"Invalid sandbox port"),
+    ],
+)
 def test_a_bad_host_is_a_400(server, host, text):
     answer = server.call("GET", "/", host=host)
     assert (answer.status, answer.body.strip()) == (400, text)
 
 
-@pytest.mark.parametrize("path", ["/init", "//init", "/x/../init", "/freeze", "/unfreeze", "/fsfreeze", "/fsthaw", "/collapse", "/upgrade/"])
+@pytest.mark.parametrize(
+    "path", ["/init", "//init", "/x/../init", "/freeze", "/unfreeze", "/fsfreeze", "/fsthaw", "/collapse", "/upgrade/"]
+)
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_control_paths_are_a_404_for_every_method(server, box, method, path):
     for sandbox in (box, UNKNOWN):
@@ -95,13 +123,19 @@ def test_control_paths_are_a_404_for_every_method(server, box, method, path):
 def test_health_answers_by_header_and_by_host(server, box):
     assert server.edge("GET", box, "/health").status in (200, 204)
     assert server.edge("GET", box, "//health").status in (200, 204)
-    assert server.call("GET", "/health", host=f"{ENVD_PORT}-{box['sandboxID']}.sandboxes.example:7070").status in (200, 204)
+    assert server.call("GET", "/health", host=f"{ENVD_PORT}-{box['sandboxID']}.sandboxes.example:7070").status in (
+        200,
+        204,
+    )
     assert server.call("GET", "/health", host=f"{ENVD_PORT}-{box['sandboxID']}-6532622b.localhost").status in (200, 204)
 
 
 def test_preflights_are_granted_whether_they_can_be_routed_or_not(server, box):
-    ask = {"Origin": "http://page", "Access-Control-Request-Method": "POST",
-           "Access-Control-Request-Headers": "e2b-sandbox-id,e2b-sandbox-port,x-access-token,content-type"}
+    ask = {
+        "Origin": "http://page",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "e2b-sandbox-id,e2b-sandbox-port,x-access-token,content-type",
+    }
     for host in (None, f"{ENVD_PORT}-{box['sandboxID']}.localhost", f"{ENVD_PORT}-{UNKNOWN['sandboxID']}.localhost"):
         answer = server.call("OPTIONS", "/files", headers=ask, host=host)
         assert answer.status == 204, (host, answer)
@@ -129,8 +163,13 @@ def test_a_service_on_loopback_is_reached_as_soon_as_it_listens(server, box):
     serve(server, box, 8000, ECHO)
     answer = wait_for(lambda: (a := server.edge("GET", box, "/a//b?c=d", port=8000)).status == 200 and a, 10)
     assert answer and answer.body.startswith(b"GET /a//b?c=d HTTP/1.1\n"), answer
-    by_host = server.call("POST", "/x", b"body", host=f"8000-{box['sandboxID']}.example.com",
-                          headers={"X-Forwarded-For": "1.2.3.4", "Connection": "keep-alive, X-Hop", "X-Hop": "1"})
+    by_host = server.call(
+        "POST",
+        "/x",
+        b"body",
+        host=f"8000-{box['sandboxID']}.example.com",
+        headers={"X-Forwarded-For": "1.2.3.4", "Connection": "keep-alive, X-Hop", "X-Hop": "1"},
+    )
     assert f"Host: 8000-{box['sandboxID']}.example.com\n".encode() in by_host.body and by_host.body.endswith(b"body")
     assert b"X-Forwarded" not in by_host.body and b"X-Hop" not in by_host.body
 
@@ -173,7 +212,8 @@ while True:
     while not head.endswith(b'\\r\\n\\r\\n'): head += c.recv(1)
     key = [l.split(b': ')[1] for l in head.split(b'\\r\\n') if l.lower().startswith(b'sec-websocket-key: ')][0]
     accept = base64.b64encode(hashlib.sha1(key + b'258EAFA5-E914-47DA-95CA-C5AB0DC85B11').digest())
-    c.sendall(b'HTTP/1.1 101 Switching Protocols\\r\\nUpgrade: websocket\\r\\nConnection: Upgrade\\r\\nSec-WebSocket-Accept: ' + accept + b'\\r\\n\\r\\n')
+    c.sendall(b'HTTP/1.1 101 Switching Protocols\\r\\nUpgrade: websocket\\r\\nConnection: Upgrade\\r\\n'
+              b'Sec-WebSocket-Accept: ' + accept + b'\\r\\n\\r\\n')
     while data := c.recv(65536): c.sendall(data)
     c.close()
 """
@@ -182,8 +222,10 @@ while True:
 def open_websocket(server, box, port):
     key = base64.b64encode(os.urandom(16))
     s = socket.create_connection(("127.0.0.1", server.port), timeout=20)
-    s.sendall(b"GET /ws HTTP/1.1\r\nHost: %d-%s.example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-              b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: %s\r\n\r\n" % (port, box["sandboxID"].encode(), key))
+    s.sendall(
+        b"GET /ws HTTP/1.1\r\nHost: %d-%s.example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: %s\r\n\r\n" % (port, box["sandboxID"].encode(), key)
+    )
     head = b""
     while not head.endswith(b"\r\n\r\n"):
         piece = s.recv(1)
@@ -232,10 +274,13 @@ def test_killing_a_sandbox_resets_its_streams_and_tunnels(server):
     streams.append(open_websocket(server, box, 8002)[0])
     message = json.dumps({"process": {"cmd": "/bin/sleep", "args": ["100"]}}).encode()
     command = socket.create_connection(("127.0.0.1", server.port), timeout=20)
-    command.sendall(b"POST /process.Process/Start HTTP/1.1\r\nHost: %d-%s.x.y\r\nX-Access-Token: %s\r\n"
-                    b"Content-Type: application/connect+json\r\nContent-Length: %d\r\n\r\n" % (
-                        ENVD_PORT, box["sandboxID"].encode(), box["envdAccessToken"].encode(), len(message) + 5)
-                    + struct.pack(">BI", 0, len(message)) + message)
+    command.sendall(
+        b"POST /process.Process/Start HTTP/1.1\r\nHost: %d-%s.x.y\r\nX-Access-Token: %s\r\n"
+        b"Content-Type: application/connect+json\r\nContent-Length: %d\r\n\r\n"
+        % (ENVD_PORT, box["sandboxID"].encode(), box["envdAccessToken"].encode(), len(message) + 5)
+        + struct.pack(">BI", 0, len(message))
+        + message
+    )
     assert b" 200 " in command.recv(100)
     streams.append(command)
     assert server.api("DELETE", f"/sandboxes/{box['sandboxID']}").status == 204
@@ -256,7 +301,12 @@ def test_without_the_token_nothing_inside_answers(server, box):
             answer = server.call("POST", path, {}, {**headers, "Content-Type": "application/json"})
             assert answer.status == 401 and answer.json["code"] == 401, answer
         assert server.call("GET", "/files?path=/etc/passwd", headers=headers).status == 401
-        assert server.call("POST", "/files?path=/tmp/x", b"x", headers={**headers, "Content-Type": "application/octet-stream"}).status == 401
+        assert (
+            server.call(
+                "POST", "/files?path=/tmp/x", b"x", headers={**headers, "Content-Type": "application/octet-stream"}
+            ).status
+            == 401
+        )
         assert server.call("GET", "/health", headers=headers).status in (200, 204)
 
 
@@ -267,8 +317,19 @@ def test_one_sandboxes_token_is_no_good_for_another(server, box, made):
     assert server.edge("POST", other, "/process.Process/List", {}, headers=headers).status == 401
 
 
-@pytest.mark.parametrize("way", ["", "../../../../../../..", "/home/user/../..", "/proc/1/root", "/proc/self/root/../..", "out/..",
-                                 "/%2e%2e/%2e%2e", "//..//.."])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "",
+        "../../../../../../..",
+        "/home/user/../..",
+        "/proc/1/root",
+        "/proc/self/root/../..",
+        "out/..",
+        "/%2e%2e/%2e%2e",
+        "//..//..",
+    ],
+)
 def test_no_path_leads_out_of_the_sandbox(server, box, tmp_path, way):
     secret = tmp_path / "secret"
     secret.write_text("host only")
@@ -279,7 +340,9 @@ def test_no_path_leads_out_of_the_sandbox(server, box, tmp_path, way):
         assert answer.status in (400, 404) and answer.json["code"] == answer.status, answer
 
 
-@pytest.mark.parametrize("path", ["/host", "/proc/1/environ", "/var/lib/cloister", "/../../var/lib/cloister/api-key", "/.oldroot"])
+@pytest.mark.parametrize(
+    "path", ["/host", "/proc/1/environ", "/var/lib/cloister", "/../../var/lib/cloister/api-key", "/.oldroot"]
+)
 def test_nothing_of_the_host_is_a_file_inside(server, box, path):
     answer = server.edge("GET", box, f"/files?path={path}&username=root")
     assert server.key.encode() not in answer.body
@@ -287,8 +350,18 @@ def test_nothing_of_the_host_is_a_file_inside(server, box, path):
         assert answer.status in (400, 404), answer
 
 
-@pytest.mark.parametrize("query", ["path=%00", "path=/tmp/a%00b", "path=" + "a" * 5000, "path=%zz", "path=/tmp/x&username=%00",
-                                   "path=/tmp/x&username=no-such-user", "path=/" + "d/" * 3000 + "f"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "path=%00",
+        "path=/tmp/a%00b",
+        "path=" + "a" * 5000,
+        "path=%zz",
+        "path=/tmp/x&username=%00",
+        "path=/tmp/x&username=no-such-user",
+        "path=/" + "d/" * 3000 + "f",
+    ],
+)
 def test_bad_paths_are_a_4xx_and_write_nothing(server, box, query):
     for method, body in (("GET", None), ("POST", b"x")):
         answer = server.edge(method, box, f"/files?{query}", body, headers={"Content-Type": "application/octet-stream"})
@@ -303,8 +376,13 @@ def test_a_link_inside_is_followed_inside(server, box):
 
 
 BAD_RPC = {
-    "empty": b"", "not json": b"{", "a list": b"[]", "wrong type": b'{"path":1}', "NUL": b'{"path":"/tmp/a\\u0000b"}',
-    "broken utf-8": b'{"path":"\xff"}', "deep": b'{"path":' + b"[" * 5000 + b"]" * 5000 + b"}",
+    "empty": b"",
+    "not json": b"{",
+    "a list": b"[]",
+    "wrong type": b'{"path":1}',
+    "NUL": b'{"path":"/tmp/a\\u0000b"}',
+    "broken utf-8": b'{"path":"\xff"}',
+    "deep": b'{"path":' + b"[" * 5000 + b"]" * 5000 + b"}",
 }
 
 
@@ -337,7 +415,12 @@ def test_a_large_file_goes_in_and_out_in_constant_memory(server, box):
             return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmRSS:"))
 
     before = resident()
-    assert server.edge("POST", box, "/files?path=/home/user/big", blob, headers={"Content-Type": "application/octet-stream"}).status == 200
+    assert (
+        server.edge(
+            "POST", box, "/files?path=/home/user/big", blob, headers={"Content-Type": "application/octet-stream"}
+        ).status
+        == 200
+    )
     answer = server.edge("GET", box, "/files?path=/home/user/big", headers={"Accept-Encoding": "identity"})
     assert hashlib.sha256(answer.body).digest() == hashlib.sha256(blob).digest()
     assert resident() - before < 64 << 20

@@ -47,10 +47,18 @@ def inventory(server):
     own = f"cloister.{data.st_dev:x}.{data.st_ino:x}"  # its cgroup; other servers on this machine come and go
     return {
         "mounts": pathlib.Path(f"/proc/{server.pid}/mounts").read_text().count("\n"),
-        "cgroups": sorted(f"{directory}/{name}" for directory, names, _ in os.walk("/sys/fs/cgroup") for name in names
-                          if own in f"{directory}/{name}"),
-        "directories": sorted(str(entry) for part in ("sandboxes", "tmp") if (server.data / part).is_dir()
-                              for entry in (server.data / part).iterdir()),
+        "cgroups": sorted(
+            f"{directory}/{name}"
+            for directory, names, _ in os.walk("/sys/fs/cgroup")
+            for name in names
+            if own in f"{directory}/{name}"
+        ),
+        "directories": sorted(
+            str(entry)
+            for part in ("sandboxes", "tmp")
+            if (server.data / part).is_dir()
+            for entry in (server.data / part).iterdir()
+        ),
         "rows": sorted(rows(server)),
     }
 
@@ -78,7 +86,7 @@ def use(server, box):
 
 
 def come_back(server, seconds=20):
-    """After a kill: the roles that are left restart the one that died, or all of them end and the operator starts again."""
+    """After a kill: the roles that are left restart the one that died, or all end and the operator starts again."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if server.process.poll() is not None:
@@ -195,7 +203,9 @@ def test_an_orderly_stop_leaves_sandboxes_running(own_server, remembered):
 
 
 def test_processes_inside_keep_running_while_the_server_is_down(own_server, remembered):
-    use(own_server, remembered).commands.run("nohup sh -c 'while sleep 0.1; do echo x >> ticks; done' >/dev/null 2>&1 &")
+    use(own_server, remembered).commands.run(
+        "nohup sh -c 'while sleep 0.1; do echo x >> ticks; done' >/dev/null 2>&1 &"
+    )
     own_server.process.kill()
     own_server.process.wait()
     time.sleep(1)
@@ -234,12 +244,17 @@ def test_a_kill_in_the_middle_of_creates_orphans_nothing(own_server, victim, del
     time.sleep(0.2)
     come_back(own_server)
     known = set(own_server.running())
-    assert wait_for(lambda: set(rows(own_server)) == set(own_server.running()), 10), (rows(own_server), own_server.running())
+    assert wait_for(lambda: set(rows(own_server)) == set(own_server.running()), 10), (
+        rows(own_server),
+        own_server.running(),
+    )
     for sandbox_id in known:
         box = own_server.api("GET", f"/sandboxes/{sandbox_id}").json
         assert own_server.edge("GET", box, "/health").status < 300
     own_server.kill_all()
-    assert wait_for(lambda: not inventory(own_server)["directories"] and not inventory(own_server)["rows"], 10), inventory(own_server)
+    assert wait_for(
+        lambda: not inventory(own_server)["directories"] and not inventory(own_server)["rows"], 10
+    ), inventory(own_server)
     groups = [group for group in inventory(own_server)["cgroups"] if any(sandbox_id in group for sandbox_id in known)]
     assert groups == []
 
@@ -265,7 +280,9 @@ def test_a_kill_in_the_middle_of_kills_orphans_nothing(own_server):
         if box["sandboxID"] in own_server.running():
             assert own_server.edge("GET", box, "/health").status < 300
         else:
-            assert wait_for(lambda: not traces_of(own_server, box["sandboxID"]), 10), traces_of(own_server, box["sandboxID"])
+            assert wait_for(lambda: not traces_of(own_server, box["sandboxID"]), 10), traces_of(
+                own_server, box["sandboxID"]
+            )
 
 
 # ---- neighbours ----
@@ -288,5 +305,3 @@ def test_a_second_server_on_the_same_data_is_refused(server):
         second.start(10)
     second.stop()
     assert "ended with" in str(caught.value)
-
-

@@ -39,7 +39,8 @@ describe('commands', options, () => {
   })
 
   test('env, cwd and user are what was asked for', async () => {
-    const result = await sandbox.commands.run('echo $FOO; pwd; whoami', { envs: { FOO: 'bar' }, cwd: '/tmp', user: 'root' })
+    const asked = { envs: { FOO: 'bar' }, cwd: '/tmp', user: 'root' }
+    const result = await sandbox.commands.run('echo $FOO; pwd; whoami', asked)
     assert.equal(result.stdout, 'bar\n/tmp\nroot\n')
     assert.equal((await sandbox.commands.run('echo $FOO; pwd; whoami')).stdout, '\n/home/user\nuser\n')
   })
@@ -112,7 +113,8 @@ describe('files', options, () => {
     assert.equal(await sandbox.files.makeDir('d/e'), true)
     assert.equal(await sandbox.files.makeDir('d/e'), false)
     await sandbox.files.write('d/f', 'x')
-    assert.deepEqual((await sandbox.files.list('d')).map((entry) => [entry.name, entry.type]).sort(), [['e', 'dir'], ['f', 'file']])
+    const listed = (await sandbox.files.list('d')).map((entry) => [entry.name, entry.type]).sort()
+    assert.deepEqual(listed, [['e', 'dir'], ['f', 'file']])
     assert.equal((await sandbox.files.rename('d/f', 'd/g')).path, '/home/user/d/g')
     assert.equal(await sandbox.files.exists('d/f'), false)
     assert.equal(await sandbox.files.exists('d/g'), true)
@@ -131,7 +133,8 @@ describe('files', options, () => {
 
 describe('the life of a sandbox', options, () => {
   test('info tells what was asked for', async () => {
-    await withSandbox({ timeoutMs: 200_000, metadata: { job: '42', 'k 1': 'v&=/é+' }, envs: { FOO: 'bar' } }, async (sandbox) => {
+    const how = { timeoutMs: 200_000, metadata: { job: '42', 'k 1': 'v&=/é+' }, envs: { FOO: 'bar' } }
+    await withSandbox(how, async (sandbox) => {
       const info = await sandbox.getInfo()
       assert.equal(info.sandboxId, sandbox.sandboxId)
       assert.deepEqual(info.metadata, { job: '42', 'k 1': 'v&=/é+' })
@@ -190,14 +193,19 @@ describe('the life of a sandbox', options, () => {
 
   test('a wrong key and an unknown template are told apart', async () => {
     await assert.rejects(Sandbox.create({ apiKey: 'e2b_' + '0'.repeat(40) }), AuthenticationError)
-    await assert.rejects(Sandbox.create('no-such-template'), (error) => error instanceof SandboxError && /404/.test(error.message))
+    await assert.rejects(Sandbox.create('no-such-template'), (error) => {
+      assert.ok(error instanceof SandboxError)
+      assert.match(error.message, /404/)
+      return true
+    })
   })
 
   test('ten sandboxes are made and used at once', async () => {
-    const outputs = await Promise.all([...Array(10).keys()].map((i) => withSandbox({ timeoutMs: 60_000 }, async (sandbox) => {
+    const one = (i) => withSandbox({ timeoutMs: 60_000 }, async (sandbox) => {
       await sandbox.files.write('who', String(i))
       return (await sandbox.commands.run('cat who')).stdout
-    })))
+    })
+    const outputs = await Promise.all([...Array(10).keys()].map(one))
     assert.deepEqual(outputs, [...Array(10).keys()].map(String))
   })
 })

@@ -12,7 +12,14 @@ import time
 import e2b
 import httpcore
 import pytest
-from e2b import AsyncSandbox, AuthenticationException, CommandExitException, NotFoundException, Sandbox, SandboxException
+from e2b import (
+    AsyncSandbox,
+    AuthenticationException,
+    CommandExitException,
+    NotFoundException,
+    Sandbox,
+    SandboxException,
+)
 from e2b import InvalidArgumentException, TimeoutException
 
 NOT_THERE = "inotthere0000000000000"
@@ -20,7 +27,9 @@ IS_OLD = not hasattr(e2b, "SandboxNotRunningException")
 # Old releases let a broken connection, and a timeout that they notice themselves, through as they are.
 TIMED_OUT = (TimeoutException, httpcore.TimeoutException) if IS_OLD else TimeoutException
 NOT_RUNNING = TimeoutException if IS_OLD else e2b.SandboxNotRunningException
-CUT_OFF = (TimeoutException, httpcore.NetworkError, httpcore.ProtocolError) if IS_OLD else e2b.SandboxNotRunningException
+CUT_OFF = (
+    (TimeoutException, httpcore.NetworkError, httpcore.ProtocolError) if IS_OLD else e2b.SandboxNotRunningException
+)
 
 
 def now():
@@ -49,12 +58,14 @@ def test_a_command_that_does_not_exist_exits_with_127(shared_sandbox):
 
 @pytest.mark.parametrize("text", ["it's", '"quoted" $HOME `x`', "ünïcödé ☃", "two\nlines", "a" * 100_000])
 def test_text_passes_through_unchanged(shared_sandbox, text):
-    result = shared_sandbox.commands.run("printf %s \"$TEXT\"", envs={"TEXT": text})
+    result = shared_sandbox.commands.run('printf %s "$TEXT"', envs={"TEXT": text})
     assert result.stdout == text
 
 
 def test_megabytes_of_output_arrive_whole(shared_sandbox):
-    result = shared_sandbox.commands.run("head -c 6000000 /dev/zero | tr '\\0' x; head -c 3000000 /dev/zero | tr '\\0' y >&2")
+    result = shared_sandbox.commands.run(
+        "head -c 6000000 /dev/zero | tr '\\0' x; head -c 3000000 /dev/zero | tr '\\0' y >&2"
+    )
     assert result.stdout == "x" * 6_000_000
     assert result.stderr == "y" * 3_000_000
 
@@ -102,9 +113,11 @@ def test_an_unknown_user_is_refused(shared_sandbox):
 
 def test_callbacks_get_output_as_it_comes(shared_sandbox):
     seen = []
-    shared_sandbox.commands.run("echo one; echo oops >&2; sleep 1; echo two",
-                                on_stdout=lambda text: seen.append(("out", text, time.monotonic())),
-                                on_stderr=lambda text: seen.append(("err", text, time.monotonic())))
+    shared_sandbox.commands.run(
+        "echo one; echo oops >&2; sleep 1; echo two",
+        on_stdout=lambda text: seen.append(("out", text, time.monotonic())),
+        on_stderr=lambda text: seen.append(("err", text, time.monotonic())),
+    )
     out = [(text, at) for kind, text, at in seen if kind == "out"]
     assert [text for text, _ in out] == ["one\n", "two\n"]
     assert [text for kind, text, _ in seen if kind == "err"] == ["oops\n"]
@@ -219,7 +232,9 @@ def test_several_files_are_written_at_once(shared_sandbox):
 
 
 def test_a_directory_lists_its_entries_sorted_by_what_they_are(shared_sandbox):
-    shared_sandbox.commands.run("mkdir -p l/sub/deeper && echo 123 > l/a.txt && touch l/sub/b.txt && ln -s a.txt l/link")
+    shared_sandbox.commands.run(
+        "mkdir -p l/sub/deeper && echo 123 > l/a.txt && touch l/sub/b.txt && ln -s a.txt l/link"
+    )
     entries = {entry.name: entry for entry in shared_sandbox.files.list("l")}
     assert set(entries) == {"a.txt", "sub", "link"}
     assert entries["a.txt"].type.value == "file" and entries["sub"].type.value == "dir"
@@ -262,12 +277,16 @@ def test_making_a_directory_twice_says_so(shared_sandbox):
     assert shared_sandbox.files.make_dir("nested/dir") is False
 
 
-@pytest.mark.parametrize("call", [
-    lambda files: files.read("missing"),
-    lambda files: files.get_info("missing"),
-    lambda files: files.list("missing"),
-    lambda files: files.rename("missing", "elsewhere"),
-], ids=["read", "get_info", "list", "rename"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda files: files.read("missing"),
+        lambda files: files.get_info("missing"),
+        lambda files: files.list("missing"),
+        lambda files: files.rename("missing", "elsewhere"),
+    ],
+    ids=["read", "get_info", "list", "rename"],
+)
 def test_what_is_not_there_is_not_found(shared_sandbox, call):
     with pytest.raises(NotFoundException):
         call(shared_sandbox.files)
@@ -373,8 +392,14 @@ def test_after_kill_everything_fails_as_documented(server):
     assert box.sandbox_id not in [info.sandbox_id for info in Sandbox.list().next_items()]
     assert box.is_running() is False
     assert box.kill() is False
-    for call in (lambda: box.commands.run("true"), lambda: box.commands.list(), lambda: box.files.read("x"),
-                 lambda: box.files.write("x", "y"), lambda: box.files.list("/"), lambda: box.files.exists("/")):
+    for call in (
+        lambda: box.commands.run("true"),
+        lambda: box.commands.list(),
+        lambda: box.files.read("x"),
+        lambda: box.files.write("x", "y"),
+        lambda: box.files.list("/"),
+        lambda: box.files.exists("/"),
+    ):
         with pytest.raises(NOT_RUNNING):
             call()
     for call in (lambda: box.get_info(), lambda: box.set_timeout(10), lambda: Sandbox.connect(box.sandbox_id)):
