@@ -44,6 +44,7 @@ enum {
     KEY_BYTES = 64,       /* hex digits of the signing key */
     RETRY_MS = 25,        /* between two attempts to connect, or to be heard */
     START_MS = 60000,     /* a JVM on a busy machine */
+    LATE_RESULT_MS = 40,  /* see struct dialect */
     ANSWER_MS = 1000,     /* for the answer on shell, once everything else has been said */
     DEAF_MS = 10000,      /* after the answer on shell: kernels that say nothing on iopub about it */
     DELIMITER_FRAMES = 5, /* signature, header, parent, metadata, content follow "<IDS|MSG>" */
@@ -93,7 +94,7 @@ struct jupyter_engine {
     char probe_id[UUID_BYTES];
 
     /* The cell that runs. */
-    bool is_running, was_accepted, has_error, is_idle, was_answered;
+    bool is_running, was_accepted, has_error, has_result, is_idle, was_answered;
     struct timer answer_limit;
     char cell_id[UUID_BYTES];
     long long cells_run;
@@ -108,16 +109,17 @@ struct dialect {
     char quote;
     const char *escaped; /* characters that take a backslash inside quotes; newlines are "\n" unless shell */
     bool is_shell;
+    bool results_come_late; /* Deno sends a cell's value from another task, at times after "idle" */
 };
 
 static const struct dialect dialects[] = {
-    { "bash", "export %s=%s\n", "unset %s\n", '\'', "", true },
-    { "javascript", "process.env[%s] = %s;\n", "delete process.env[%s];\n", '"', "\"\\", false },
-    { "typescript", "process.env[%s] = %s;\n", "delete process.env[%s];\n", '"', "\"\\", false },
+    { "bash", "export %s=%s\n", "unset %s\n", '\'', "", true, false },
+    { "javascript", "process.env[%s] = %s;\n", "delete process.env[%s];\n", '"', "\"\\", false, true },
+    { "typescript", "process.env[%s] = %s;\n", "delete process.env[%s];\n", '"', "\"\\", false, true },
     { "r", "invisible(do.call(Sys.setenv, setNames(list(%2$s), %1$s)))\n", "invisible(Sys.unsetenv(%s))\n", '"', "\"\\",
-      false },
-    { "java", "System.setProperty(%s, %s);\n", "System.clearProperty(%s);\n", '"', "\"\\", false },
-    { "python", "__import__('os').environ[%s] = %s\n", "__import__('os').environ.pop(%s, None)\n", '"', "\"\\", false },
+      false, false },
+    { "java", "System.setProperty(%s, %s);\n", "System.clearProperty(%s);\n", '"', "\"\\", false, false },
+    { "python", "__import__('os').environ[%s] = %s\n", "__import__('os').environ.pop(%s, None)\n", '"', "\"\\", false, false },
 };
 
 static const struct dialect *dialect_of(const char *language)
@@ -402,7 +404,11 @@ static void on_answer_limit(struct timer *timer)
 
 static void finish_if_done(struct jupyter_engine *e)
 {
-    if (e->is_idle && e->was_answered)
+    bool may_still_come = e->dialect && e->dialect->results_come_late && !e->has_result && !e->has_error;
+
+    if (e->is_idle && e->was_answered && may_still_come)
+        timer_set(&e->answer_limit, e->guest->loop, LATE_RESULT_MS, on_answer_limit);
+    else if (e->is_idle && e->was_answered)
         finish_cell(e);
     else if (e->is_idle)
         timer_set(&e->answer_limit, e->guest->loop, ANSWER_MS, on_answer_limit);
@@ -426,6 +432,8 @@ static void take_output(struct jupyter_engine *e, struct str type, const json_t 
         accept_cell(e, 0);
         line_add_result(&line, json_object_get(content, "data"), str_eq(type, STR("execute_result")));
         tell(e, ENGINE_LINE_OUTPUT, &line);
+        e->has_result |= str_eq(type, STR("execute_result"));
+        finish_if_done(e);
     } else if (str_eq(type, STR("error"))) {
         take_error(e, content);
     }
@@ -721,7 +729,7 @@ static void run(struct engine *engine, const struct engine_code *code)
     char ignored[UUID_BYTES];
 
     e->is_running = true;
-    e->was_accepted = e->has_error = e->is_idle = e->was_answered = false;
+    e->was_accepted = e->has_error = e->has_result = e->is_idle = e->was_answered = false;
     arena_init(&arena);
     for (size_t i = 0; e->dialect && i < code->env_count; i++) {
         struct str name = code->envs[i].name;
