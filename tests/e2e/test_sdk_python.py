@@ -8,6 +8,8 @@ import datetime
 import hashlib
 import threading
 import time
+import urllib.error
+import urllib.request
 
 import e2b
 import httpcore
@@ -301,6 +303,25 @@ def test_another_users_files_are_written_as_that_user(shared_sandbox):
     shared_sandbox.files.write("/root/secret", "root's", user="root")
     assert shared_sandbox.files.read("/root/secret", user="root") == "root's"
     assert shared_sandbox.commands.run("stat -c %U /root/secret", user="root").stdout == "root\n"
+
+
+def test_signed_links_need_no_headers(shared_sandbox):
+    shared_sandbox.files.write("linked.txt", "by link")
+    link = shared_sandbox.download_url("linked.txt")
+    with urllib.request.urlopen(link, timeout=10) as answer:
+        assert answer.read() == b"by link"
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(link.replace("linked.txt", "other.txt"), timeout=10)
+    assert caught.value.code == 401
+
+
+def test_an_expired_link_is_refused(shared_sandbox):
+    shared_sandbox.files.write("linked.txt", "by link")
+    link = shared_sandbox.download_url("linked.txt", use_signature_expiration=1)
+    time.sleep(2.1)
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(link, timeout=10)
+    assert caught.value.code == 401
 
 
 # ---- the life of a sandbox ----
