@@ -1,5 +1,5 @@
 /*
- * Not here, and that is the point: socket, bind, listen (keeper gives front its sockets), execve, fork (clone3 is for
+ * Not here, and that is the point: socket, bind, listen, connect (keeper gives front its sockets, connected), execve, fork (clone3 is for
  * threads only in the sense that a fork could do nothing but these same calls), ptrace, mount, setns, unshare, kill of
  * others, open_by_handle_at, bpf, io_uring, keyctl, chmod and chown by path.
  */
@@ -8,7 +8,6 @@
 const struct confine_rule front_calls[] = {
     /* sockets that front was given */
     { "accept4", "new connections" },
-    { "connect", "a socket that keeper made inside a sandbox" },
     { "recvfrom", "clients, sandboxes" },
     { "recvmsg", "keeper, with descriptors" },
     { "sendto", "clients, sandboxes" },
@@ -19,7 +18,7 @@ const struct confine_rule front_calls[] = {
     { "setsockopt", "TCP_NODELAY, SO_LINGER for resets" },
     { "getsockopt", "SO_ERROR after connect; libuv asks for the type" },
     { "getsockname", "libuv" },
-    { "getpeername", "libuv" },
+    { "getpeername", "is a socket from keeper connected yet?" },
 
     /* waiting */
     { "epoll_create1", "the loop" },

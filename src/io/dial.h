@@ -4,6 +4,9 @@
 #ifndef IO_DIAL_H
 #define IO_DIAL_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "base/err.h"
 #include "base/str.h"
 
@@ -12,5 +15,11 @@
  * under way (for stream_new_connecting), or -1.
  */
 int dial_open(struct str address, struct err *err) must_use;
+
+/*
+ * Connect a non-blocking TCP socket, which may belong to another network namespace, to 127.0.0.1:port there. True when it
+ * is connected or on its way: getpeername() tells which. Nobody listening is err->sys ECONNREFUSED.
+ */
+bool dial_loopback(int fd, uint16_t port, struct err *err) must_use;
 
 #endif

@@ -30,7 +30,10 @@ struct held {
     char id[LIMIT_ID_BYTES];
 };
 
-/* fd is an unconnected, non-blocking TCP socket made inside the sandbox, the receiver's; or -1 and err says why. */
+/*
+ * fd is a non-blocking TCP socket made inside the sandbox, connected to 127.0.0.1:port there or on its way, the
+ * receiver's. Or -1 and err says why: ERR_NOT_FOUND for no such sandbox, sys ECONNREFUSED when nobody listens.
+ */
 typedef void driver_dialed_fn(void *context, int fd, const struct err *err);
 /* The sandbox is gone, whoever ended it. Called once for each, on the driver's loop. */
 typedef void driver_exited_fn(void *context, const char *id);
@@ -41,7 +44,7 @@ struct driver_ops {
     bool (*stop)(struct driver *driver, const char *id, struct err *err);
     /* A heap array, the caller's to free. */
     bool (*list)(struct driver *driver, struct held **out_held, uint32_t *out_count, struct err *err);
-    void (*dial)(struct driver *driver, const char *id, driver_dialed_fn *done, void *context);
+    void (*dial)(struct driver *driver, const char *id, uint16_t port, driver_dialed_fn *done, void *context);
     void (*free)(struct driver *driver); /* lets go; sandboxes keep running */
 };
 
@@ -70,9 +73,10 @@ static inline must_use bool driver_list(struct driver *driver, struct held **out
     return driver->ops->list(driver, out_held, out_count, err);
 }
 
-static inline void driver_dial(struct driver *driver, const char *id, driver_dialed_fn *done, void *context)
+static inline void driver_dial(struct driver *driver, const char *id, uint16_t port, driver_dialed_fn *done,
+                               void *context)
 {
-    driver->ops->dial(driver, id, done, context);
+    driver->ops->dial(driver, id, port, done, context);
 }
 
 static inline void driver_free(struct driver *driver)

@@ -87,13 +87,14 @@ static void dialed(void *context, struct str payload, struct message_fds *fds, c
     free(dialing);
 }
 
-static void remote_dial(struct driver *driver, const char *id, driver_dialed_fn *done, void *context)
+static void remote_dial(struct driver *driver, const char *id, uint16_t port, driver_dialed_fn *done, void *context)
 {
     auto_buf struct buf payload = buf_make(NULL, LIMIT_MESSAGE_BYTES);
     struct dialing *dialing = NEW(struct dialing);
 
     *dialing = (struct dialing){ .done = done, .context = context };
     message_pack_id(&payload, id);
+    pack_u16(&payload, port);
     channel_request(channel_of(driver), MESSAGE_DIAL, buf_str(&payload), NULL, 0, dialed, dialing);
 }
 

@@ -130,11 +130,12 @@ static bool serve_dial(struct serve *serve, uint32_t id, struct str payload, str
     char sandbox[LIMIT_ID_BYTES];
 
     message_unpack_id(&in, sandbox);
+    uint16_t port = unpack_u16(&in);
     if (!unpack_done(&in, err))
         return false;
     struct dialing *dialing = NEW(struct dialing);
     *dialing = (struct dialing){ .serve = serve, .generation = serve->generation, .id = id };
-    driver_dial(serve->driver, sandbox, dialed, dialing);
+    driver_dial(serve->driver, sandbox, port, dialed, dialing);
     return true;
 }
 

@@ -22,7 +22,7 @@ enum message_type {
     MESSAGE_START,     /* request to keeper: a plan; the reply has no payload and guestd's private door as descriptor */
     MESSAGE_STOP,      /* request to keeper: a sandbox id; the reply is empty and comes when nothing inside runs */
     MESSAGE_LIST,      /* request to keeper, empty; the reply is the ids of all sandboxes it holds */
-    MESSAGE_DIAL,      /* request to keeper: a sandbox id; the reply carries a TCP socket made inside it */
+    MESSAGE_DIAL, /* request to keeper: a sandbox id and a port; the reply carries a TCP socket inside it, on its way there */
     MESSAGE_TEMPLATES, /* request to keeper, empty; the reply is image/templates.h's list */
     MESSAGE_EXITED,    /* event from keeper: a sandbox id; it is gone, whoever ended it */
     MESSAGE_TYPE_END,

@@ -1,9 +1,7 @@
 #include "proxy/reach.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <sys/socket.h>
 
@@ -112,40 +110,30 @@ static void on_socket(void *context, int fd, const struct err *err)
         return;
     }
     if (fd < 0) {
-        if (err && err->kind == ERR_NOT_FOUND)
+        if (err->kind == ERR_NOT_FOUND)
             r->done(r->context, REACH_GONE, -1);
+        else if (err->sys == ECONNREFUSED)
+            try_later(r, REACH_CLOSED);
         else
             try_later(r, REACH_UNAVAILABLE); /* keeper may be starting again */
         return;
     }
-
-    const struct sockaddr_in to = {
-        .sin_family = AF_INET,
-        .sin_port = htons(r->port),
-        .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-    };
-    const int on = 1;
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* slower without, not wrong */
-    int failed = connect(fd, (const struct sockaddr *)&to, sizeof to);
-    /* On loopback the answer comes while connect() lets go of the socket: asking again gives it without a wait. */
-    if (failed && errno == EINPROGRESS)
-        failed = connect(fd, (const struct sockaddr *)&to, sizeof to);
-    if (!failed || errno == EISCONN) {
+    struct sockaddr_in peer;
+    socklen_t size = sizeof peer;
+    if (getpeername(fd, (struct sockaddr *)&peer, &size) == 0) {
         connected(r);
-    } else if (errno == EALREADY || errno == EINPROGRESS) {
-        timer_set(&r->timer, r->loop, LIMIT_EDGE_DIAL_MS, on_connect_timeout);
-        r->watch = watch_new(r->loop, fd, on_writable, r);
-        watch_want(r->watch, WATCH_WRITE);
-    } else {
-        try_later(r, REACH_CLOSED);
+        return;
     }
+    timer_set(&r->timer, r->loop, LIMIT_EDGE_DIAL_MS, on_connect_timeout);
+    r->watch = watch_new(r->loop, fd, on_writable, r);
+    watch_want(r->watch, WATCH_WRITE);
 }
 
 static void begin(struct reach *r)
 {
     r->attempt++;
     r->asking = true;
-    driver_dial(r->driver, r->id, on_socket, r);
+    driver_dial(r->driver, r->id, r->port, on_socket, r);
 }
 
 void reach_go(struct reach *r)

@@ -1,8 +1,8 @@
 /*
  * reach.h - a connection to a port inside a sandbox.
  *
- *   asking       the driver makes a socket inside the sandbox
- *   connecting   to 127.0.0.1:port there; on loopback this is mostly over before connect() returns
+ *   asking       the driver makes a socket inside the sandbox and begins to connect it to 127.0.0.1:port there
+ *   connecting   mostly over before we hear of it; a full backlog can take its time
  *   pausing      nobody listens yet: a service that was just started gets a little time
  *
  * Only 127.0.0.1: the driver's sockets are IPv4, so a service that listens on ::1 alone is not reached.

@@ -9,6 +9,7 @@
 
 #include "base/fd.h"
 #include "base/mem.h"
+#include "io/dial.h"
 
 struct fake_box {
     struct fake_box *next;
@@ -249,7 +250,7 @@ static void tell_dialed(struct loop_task *task)
 }
 
 /* Answered in a later turn, as keeper's answer would be. */
-static void fake_dial(struct driver *driver, const char *id, driver_dialed_fn *done, void *context)
+static void fake_dial(struct driver *driver, const char *id, uint16_t port, driver_dialed_fn *done, void *context)
 {
     struct fake *fake = fake_of(driver);
     struct dialing *dialing = NEW(struct dialing);
@@ -264,6 +265,8 @@ static void fake_dial(struct driver *driver, const char *id, driver_dialed_fn *d
         (void)err_set(&dialing->err, ERR_NOT_FOUND, "there is no sandbox %s", id);
     else if ((dialing->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) < 0)
         (void)err_sys(&dialing->err, "socket");
+    else if (!dial_loopback(dialing->fd, port, &dialing->err))
+        fd_close(&dialing->fd);
     loop_post(fake->loop, &dialing->task);
 }
 

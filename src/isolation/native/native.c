@@ -52,6 +52,7 @@
 #include "base/log.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "io/dial.h"
 #include "isolation/native/cgroup.h"
 #include "isolation/native/child.h"
 #include "isolation/native/mounts.h"
@@ -605,8 +606,8 @@ static bool native_list(struct driver *driver, struct held **out_held, uint32_t 
 }
 
 /*
- * A socket belongs to the network it was made in, wherever it is connected from. We only make it: connecting can wait
- * for a guest, and keeper waits for no guest.
+ * A socket belongs to the network it was made in, wherever it is connected from. Keeper begins to connect it, because
+ * front, who parses what strangers send, may not have a connect() at all; it does not wait for a guest to accept.
  */
 static int socket_inside(struct native *native, int pidfd, struct err *err)
 {
@@ -626,7 +627,7 @@ static int socket_inside(struct native *native, int pidfd, struct err *err)
     return fd;
 }
 
-static void native_dial(struct driver *driver, const char *id, driver_dialed_fn *done, void *context)
+static void native_dial(struct driver *driver, const char *id, uint16_t port, driver_dialed_fn *done, void *context)
 {
     struct native *native = native_of(driver);
     struct box *box = box_find(native, id);
@@ -637,6 +638,8 @@ static void native_dial(struct driver *driver, const char *id, driver_dialed_fn 
         (void)err_set(&err, ERR_NOT_FOUND, "there is no sandbox %s", id);
     else
         fd = socket_inside(native, box->pidfd, &err);
+    if (fd >= 0 && !dial_loopback(fd, port, &err))
+        fd_close(&fd);
     done(context, fd, fd < 0 ? &err : NULL);
 }
 

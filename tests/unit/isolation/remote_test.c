@@ -3,6 +3,7 @@
  */
 #include "isolation/remote.h"
 
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 
 #include "base/fd.h"
 #include "base/mem.h"
+#include "io/listen.h"
 #include "isolation/fake/fake.h"
 #include "isolation/serve.h"
 #include "test.h"
@@ -230,8 +232,14 @@ static void dial_hands_over_a_socket(void **state)
 {
     struct world *world = *state;
 
+    struct err err;
+    auto_close int server = listen_open(STR("127.0.0.1:0"), &err);
+    struct sockaddr_in address;
+    assert_int_equal(getsockname(server, (struct sockaddr *)&address, &(socklen_t){ sizeof address }), 0);
+    uint16_t port = ntohs(address.sin_port);
+
     run_on_worker(world, start_one);
-    driver_dial(world->remote, "sandbox1", note_dialed, world);
+    driver_dial(world->remote, "sandbox1", port, note_dialed, world);
     assert_int_equal(world->dialed_fd, -1);
     loop_run(world->loop);
     assert_true(world->dialed_fd >= 0);
@@ -239,7 +247,12 @@ static void dial_hands_over_a_socket(void **state)
     assert_int_equal(getsockopt(world->dialed_fd, SOL_SOCKET, SO_TYPE, &type, &(socklen_t){ sizeof type }), 0);
     assert_int_equal(type, SOCK_STREAM);
     fd_close(&world->dialed_fd);
-    driver_dial(world->remote, "sandbox2", note_dialed, world);
+    fd_close(&server);
+    driver_dial(world->remote, "sandbox1", port, note_dialed, world);
+    loop_run(world->loop);
+    assert_int_equal(world->dialed_fd, -1);
+    assert_int_equal(world->dial_err.sys, ECONNREFUSED);
+    driver_dial(world->remote, "sandbox2", port, note_dialed, world);
     loop_run(world->loop);
     assert_int_equal(world->dialed_fd, -1);
     assert_int_equal(world->dial_err.kind, ERR_NOT_FOUND);

@@ -20,6 +20,7 @@
 #include "base/fd.h"
 #include "base/mem.h"
 #include "http/http.h"
+#include "io/dial.h"
 #include "io/listen.h"
 #include "io/loop.h"
 #include "isolation/driver.h"
@@ -105,11 +106,12 @@ struct driver *sandbox_driver(const struct sandbox *sandbox)
 
 struct later_dial {
     struct loop_task task;
+    uint16_t port;
     driver_dialed_fn *done;
     void *context;
 };
 
-static void answer_dial(driver_dialed_fn *done, void *context)
+static void answer_dial(uint16_t port, driver_dialed_fn *done, void *context)
 {
     struct err err;
     if (edge.options.dial_gone) {
@@ -118,26 +120,30 @@ static void answer_dial(driver_dialed_fn *done, void *context)
         return;
     }
     edge.dials++;
-    done(context, socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), NULL);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (!dial_loopback(fd, port, &err))
+        fd_close(&fd);
+    done(context, fd, fd < 0 ? &err : NULL);
 }
 
 static void on_later_dial(struct loop_task *task)
 {
     struct later_dial *later = container_of(task, struct later_dial, task);
-    answer_dial(later->done, later->context);
+    answer_dial(later->port, later->done, later->context);
     free(later);
 }
 
-static void fake_dial(struct driver *driver, const char *id, driver_dialed_fn *done, void *context)
+static void fake_dial(struct driver *driver, const char *id, uint16_t port, driver_dialed_fn *done, void *context)
 {
     (void)driver;
     assert_string_equal(id, "ilive");
     if (!edge.options.dial_later) {
-        answer_dial(done, context);
+        answer_dial(port, done, context);
         return;
     }
     struct later_dial *later = NEW(struct later_dial);
     later->task.fn = on_later_dial;
+    later->port = port;
     later->done = done;
     later->context = context;
     loop_post(edge.loop, &later->task);
