@@ -657,8 +657,10 @@ def interpret():
     set_environment(message["env"])
     try:
         os.chdir(message["cwd"])
-    except OSError:
-        os.chdir("/")
+    except OSError as failure:
+        os.chdir(message["env"].get("HOME", "/"))
+        print(f"The directory {message['cwd']} cannot be entered ({failure.strerror}): this context works in {os.getcwd()}.",
+              file=sys.stderr)
     link.send("R")
     while True:
         message = link.receive()
