@@ -1,8 +1,9 @@
 /*
  * front_main() - everything that faces the network, and every decision.
- *   user      unprivileged, no capability, no_new_privs, memory hidden, seccomp list (front_calls.c)
+ *   user      unprivileged, no capability, no_new_privs, memory hidden, Landlock on the store's directory, seccomp list
+ *             (front_calls.c)
  *   holds     a listening socket, the store's directory, a channel to keeper
- *   must not  make a socket, run a program, see the host's files beyond the store
+ *   must not  make or connect a socket, run a program, see the host's files beyond the store
  *
  * Order at birth: settings, give up power, open the store, meet what keeper still holds (recover), and only then accept:
  * the first answer must already know every sandbox that outlived the last front.
@@ -162,9 +163,15 @@ static void on_signal(void *context, int number)
 static bool give_up_power(struct err *err)
 {
     unsigned long files;
+    bool landlocked;
 
-    return confine_raise_files(&files, err) && confine_drop_all_capabilities(err) && confine_no_new_privileges(err) &&
-           confine_hide_memory(err) && confine_load_seccomp(front_calls, front_call_count, err);
+    if (!confine_raise_files(&files, err) || !confine_drop_all_capabilities(err) || !confine_no_new_privileges(err) ||
+        !confine_hide_memory(err) || !confine_files(FRONT_STORE_FD, &landlocked, err) ||
+        !confine_load_seccomp(front_calls, front_call_count, err))
+        return false;
+    if (!landlocked)
+        log_warn("this kernel has no Landlock: front could open whatever every user may open");
+    return true;
 }
 
 static bool open_store(struct front *front, struct err *err)

@@ -5,6 +5,8 @@
  */
 #include "daemon/front_calls.h"
 
+#include <sys/ioctl.h>
+
 const struct confine_rule front_calls[] = {
     /* sockets that front was given */
     { "accept4", "new connections" },
@@ -64,7 +66,8 @@ const struct confine_rule front_calls[] = {
     { "fdatasync", "durable writes" },
     { "fchmod", "SQLite gives a journal the store's mode" },
     { "fcntl", "SQLite's locks, O_NONBLOCK" },
-    { "ioctl", "FIONBIO by libuv" },
+    { "ioctl", "libuv makes descriptors non-blocking by it", .only = FIONBIO },
+    { "ioctl", "and close-on-exec", .only = FIOCLEX },
     { "dup", "descriptors on their way to keeper" },
     { "dup3", "the same" },
     { "fchdir", "into the store's directory" },

@@ -120,11 +120,16 @@ static void announce(struct keeper *keeper)
         return;
     }
     keeper->announced = true;
-    printf("\nCloister is up on http://%s. Paste these lines into another terminal:\n\n"
-           "  export E2B_API_URL=http://%s\n"
-           "  export E2B_SANDBOX_URL=http://%s\n"
-           "  export E2B_API_KEY=%.*s\n\n",
-           address, address, address, STR_ARG(secret_reveal(&keeper->settings.api_key)));
+    /* The key is for a person's eyes; what is not a terminal may be a log that others read. */
+    if (isatty(STDOUT_FILENO))
+        printf("\nCloister is up on http://%s. Paste these lines into another terminal:\n\n"
+               "  export E2B_API_URL=http://%s\n"
+               "  export E2B_SANDBOX_URL=http://%s\n"
+               "  export E2B_API_KEY=%.*s\n\n",
+               address, address, address, STR_ARG(secret_reveal(&keeper->settings.api_key)));
+    else
+        printf("Cloister is up on http://%s. For the lines to paste: cloister env --data %s\n", address,
+               keeper->config.data);
     if (!template_find(keeper->data_fd, "base", &base, &err))
         printf("There is no `base` template yet, so nothing can start: cloister template build base --data %s\n\n",
                keeper->config.data);

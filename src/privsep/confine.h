@@ -25,9 +25,16 @@ bool confine_hide_memory(struct err *err) must_use;
 struct confine_rule {
     const char *call;   /* by name; one that this architecture does not have is skipped */
     const char *reason; /* who needs it, for readers */
+    unsigned long only; /* the second argument must be this, as with ioctl; 0: any */
 };
 /* What is not in the list fails with EPERM. Sets no_new_privs, without which the kernel refuses. All threads. */
 bool confine_load_seccomp(const struct confine_rule *rules, size_t count, struct err *err) must_use;
+
+/*
+ * Of all files, only what is below this directory can be opened, made, changed or removed from here on (Landlock); what
+ * is open already stays so. *out_done is false where the kernel has no Landlock: the caller decides what that means.
+ */
+bool confine_files(int dir_fd, bool *out_done, struct err *err) must_use;
 
 /* As many open files as the hard limit allows: a connection is a file. */
 bool confine_raise_files(unsigned long *out_files, struct err *err) must_use;

@@ -46,6 +46,9 @@ static bool arrange_descriptors(struct start *start, struct err *err)
     start->report_fd = fcntl(start->report_fd, F_DUPFD_CLOEXEC, ASIDE);
     for (uint32_t i = 0; i < start->want->fd_count; i++)
         fds[i] = fcntl(start->want->fds[i], F_DUPFD_CLOEXEC, ASIDE);
+    int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (null_fd < 0 || dup2(null_fd, STDIN_FILENO) < 0 || dup2(null_fd, STDOUT_FILENO) < 0)
+        return err_sys(err, "open /dev/null");
     if (dup2(channel_fd, ROLE_CHANNEL_FD) < 0)
         return err_sys(err, "place the channel");
     for (uint32_t i = 0; i < start->want->fd_count; i++)
@@ -119,6 +122,7 @@ static no_return void role_child(struct start *start)
     (void)sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
     (void)umask(077);
+    (void)setsid(); /* fails only for a group leader, which a fresh child is not */
     if (arrange_descriptors(start, &err) && give_up_power(start->want, &err) && die_with_keeper(start, &err))
         (void)!exec_self(start->want, &err);
     message_pack_err(&report, &err);

@@ -3,10 +3,12 @@
  *
  * A role is this same program, executed anew so that no memory of keeper's comes along, as an unprivileged user, with
  * no capability, a cleaned environment, and these descriptors:
- *   0 1 2   as keeper's (the log goes to 2)
+ *   0 1     /dev/null
+ *   2       as keeper's, for the log
  *   3       its end of the channel to keeper
  *   4 ..    what keeper hands it, in the order of role_want.fds
  *
+ * It has a session of its own: a terminal that keeper was started from is not its terminal, so it cannot type there.
  * A role dies with keeper: by signal, and by end-of-file on its channel.
  */
 #ifndef PRIVSEP_ROLE_H

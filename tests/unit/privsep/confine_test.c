@@ -1,8 +1,10 @@
 #include "privsep/confine.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -62,6 +64,64 @@ static void privileges_and_memory_are_shut(void **state)
     assert_int_equal(in_child(no_new_privs_and_hidden), 0);
 }
 
+/* 0 as it should be, 3 where there is no Landlock to test. */
+static int only_files_below(void)
+{
+    char path[] = "/tmp/cloister-confine-XXXXXX", inside[64];
+    struct err err;
+    bool done = false;
+
+    if (!mkdtemp(path))
+        return 1;
+    (void)snprintf(inside, sizeof inside, "%s/file", path);
+    int dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (!confine_no_new_privileges(&err) || !confine_files(dir_fd, &done, &err))
+        return 1;
+    int result = 0;
+    if (!done)
+        result = 3;
+    else if (open(inside, O_RDWR | O_CREAT | O_CLOEXEC, 0600) < 0)
+        result = 4;
+    else if (open("/etc/passwd", O_RDONLY | O_CLOEXEC) >= 0 || errno != EACCES)
+        result = 5;
+    else if (open("/tmp/cloister-confine-outside", O_RDWR | O_CREAT | O_CLOEXEC, 0600) >= 0 || errno != EACCES)
+        result = 6;
+    (void)unlink(inside);
+    return result;
+}
+
+static void files_outside_the_directory_are_shut(void **state)
+{
+    (void)state;
+    int result = in_child(only_files_below);
+    (void)!system("rm -rf /tmp/cloister-confine-*"); /* the child may no longer remove its own directory */
+    if (result == 3)
+        skip();
+    assert_int_equal(result, 0);
+}
+
+static int only_one_ioctl(void)
+{
+    static const struct confine_rule rules[] = {
+        { "exit_group", "to end" },
+        { "ioctl", "one kind", .only = FIONBIO },
+    };
+    struct err err;
+    int pipes[2], on = 1;
+
+    if (pipe(pipes) < 0 || !confine_load_seccomp(rules, COUNT_OF(rules), &err))
+        return 1;
+    if (ioctl(pipes[0], FIONBIO, &on) < 0)
+        return 2;
+    return ioctl(pipes[0], FIONREAD, &on) < 0 && errno == EPERM ? 0 : 3;
+}
+
+static void an_argument_can_be_held_to_one_value(void **state)
+{
+    (void)state;
+    assert_int_equal(in_child(only_one_ioctl), 0);
+}
+
 static int only_listed_calls(void)
 {
     static const struct confine_rule rules[] = {
@@ -107,6 +167,8 @@ int main(void)
         CASE(no_capability_is_left),
         CASE(privileges_and_memory_are_shut),
         CASE(calls_outside_the_list_are_refused),
+        CASE(files_outside_the_directory_are_shut),
+        CASE(an_argument_can_be_held_to_one_value),
         CASE(open_files_are_raised_to_the_hard_limit),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
