@@ -27,6 +27,7 @@ static json_t *parse_line(void)
     assert_true(line_is_clean(str_of(made.data, made.len - 1)));
     json_t *json = json_parse_object(buf_str(&made), &err);
     assert_non_null(json);
+    buf_clear(&made);
     return json;
 }
 
@@ -36,7 +37,6 @@ static void check_text(struct str given, struct str want)
     auto_json json_t *json = parse_line();
     CHECK_STR(json_str(json_object_get(json, "text")), want);
     CHECK_STR(json_str(json_object_get(json, "timestamp")), STR("1970-01-01T00:00:00.000000+00:00"));
-    buf_clear(&made);
 }
 
 static void every_text_becomes_ascii_and_comes_back(void **state)
@@ -115,7 +115,6 @@ static void only_a_text_that_is_quoted_as_a_whole_loses_its_quotes(void **state)
         line_add_result(&made, bundle, false);
         auto_json json_t *json = parse_line();
         CHECK_STR(json_str(json_object_get(json, "text")), pairs[i][1]);
-        buf_clear(&made);
     }
 }
 
