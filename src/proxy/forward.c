@@ -140,6 +140,17 @@ static bool is_origin_claim(struct str name)
     return str_eq_nocase(name, STR("Forwarded")) || str_skip_nocase(&name, STR("X-Forwarded-"));
 }
 
+/*
+ * What proves a caller to us would let a service act in the caller's name. The access token is guestd's to check;
+ * Authorization is the service's own, and names guestd's user.
+ */
+static bool is_credential(struct str name, uint16_t port)
+{
+    bool is_guestd = port == GUESTD_PORT || port == GUESTD_CODE_PORT;
+    return str_eq_nocase(name, STR("X-API-Key")) || str_eq_nocase(name, STR("X-Admin-Token")) ||
+           str_eq_nocase(name, STR("X-Team-ID")) || (str_eq_nocase(name, STR("X-Access-Token")) && !is_guestd);
+}
+
 static bool wants_upgrade(const struct http_head *head)
 {
     return head->upgrade && head->framing == HTTP_NO_BODY;
@@ -155,7 +166,8 @@ static bool write_head(struct forward *f)
     http_write_header(&out, STR("Host"), host ? *host : STR("localhost")); /* HTTP/1.0 may come without */
     for (size_t i = 0; i < head->header_count; i++) {
         struct str name = head->headers[i].name;
-        if (is_hop_field(head, name) || is_origin_claim(name) || str_eq_nocase(name, STR("Host")) ||
+        if (is_hop_field(head, name) || is_origin_claim(name) || is_credential(name, f->target.port) ||
+            str_eq_nocase(name, STR("Host")) ||
             str_eq_nocase(name, STR("Expect"))) /* the server of http/ answers that one itself */
             continue;
         http_write_header(&out, name, head->headers[i].value);

@@ -22,8 +22,8 @@
 #include "base/str.h"
 #include "http/http.h"
 
-/* Where guestd listens: the SDKs' own traffic. Every other port is a service of the user's. */
-enum { GUESTD_PORT = 49983 };
+/* Where guestd listens, for the SDKs' own traffic and for run_code. Every other port is a service of the user's. */
+enum { GUESTD_PORT = 49983, GUESTD_CODE_PORT = 49999 };
 
 struct target {
     uint16_t port;

@@ -11,7 +11,7 @@
 #include "edge.h"
 #include "test.h"
 
-enum { GUESTD = 49983 };
+enum { GUESTD = 49983, CODE = 49999 };
 
 static struct arena arena;
 
@@ -249,6 +249,29 @@ static void the_service_sees_the_request_without_our_connections_business(void *
              service.port);
     CHECK_STR(answer.body, str_from(want));
     service_stop(&service);
+}
+
+static void what_proves_the_caller_to_us_is_not_shown_to_services(void **state)
+{
+    static const uint16_t ports[] = { 0, GUESTD, CODE };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(ports); i++) {
+        struct service service;
+        service_start(&service, ports[i], echo_head);
+        auto_close int fd = client_new();
+        /* By host name, because an API key beside the routing headers means the API. */
+        say(fd,
+            "GET /x HTTP/1.1\r\nHost: %u-ilive.example.com\r\nx-api-key: e2b_1\r\nX-Admin-Token: 2\r\n"
+            "X-TEAM-ID: 3\r\nX-Access-Token: 4\r\nAuthorization: Bearer 5\r\nX-API-Keys: 6\r\n\r\n",
+            service.port);
+        struct answer answer = hear_answer(fd, &arena);
+        assert_false(has(answer.body, "x-api-key:") || has(answer.body, "x-admin-token") ||
+                     has(answer.body, "x-team-id"));
+        assert_int_equal(has(answer.body, "x-access-token: 4\r\n"), ports[i] != 0);
+        assert_true(has(answer.body, "authorization: bearer 5\r\n") && has(answer.body, "x-api-keys: 6\r\n"));
+        service_stop(&service);
+    }
 }
 
 static void a_service_is_reached_by_its_host_name_too(void **state)
@@ -903,6 +926,7 @@ int main(void)
         EDGE_CASE(control_paths_do_not_exist_outside),
         EDGE_CASE(preflights_that_cannot_be_routed_are_granted),
         EDGE_CASE(the_service_sees_the_request_without_our_connections_business),
+        EDGE_CASE(what_proves_the_caller_to_us_is_not_shown_to_services),
         cmocka_unit_test_setup_teardown(a_service_is_reached_by_its_host_name_too, set_up_with_slow_driver, tear_down),
         EDGE_CASE(a_chunked_body_arrives_as_chunks_and_a_counted_one_as_it_is),
         EDGE_CASE(the_edge_itself_says_100_continue),
