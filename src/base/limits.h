@@ -21,8 +21,10 @@
 #define LIMIT_STREAM_BUFFER (256 * 1024) /* unsent bytes of one stream before its source is asked to wait */
 
 /* JSON and RPC */
-#define LIMIT_JSON_DEPTH 64       /* nothing of ours nests deeper than 8 */
-#define LIMIT_RPC_BYTES (4 << 20) /* one Connect message; SendInput carries user data in base64 */
+#define LIMIT_JSON_DEPTH 64               /* nothing of ours nests deeper than 8 */
+#define LIMIT_JSON_VALUES 20000           /* of one request, six megabytes parsed; a create has 1,100 at most */
+#define LIMIT_JSON_LARGE_VALUES (1 << 20) /* a chart with all its points, a list of all sandboxes with their metadata */
+#define LIMIT_RPC_BYTES (4 << 20)         /* one Connect message; SendInput carries user data in base64 */
 
 /* Names and ids */
 #define LIMIT_ID_BYTES 32     /* sandbox and template ids with the zero byte */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/fd.h"
+#include "base/limits.h"
 #include "base/mem.h"
 #include "http/http.h"
 #include "io/address.h"
@@ -200,7 +201,7 @@ bool client_call(struct client *client, const char *method, struct str target, s
         return client_error(answer.status, answer.body, err);
 
     json_t *json = NULL;
-    if (answer.body.len && !(json = json_parse(answer.body, err)))
+    if (answer.body.len && !(json = json_parse_large(answer.body, LIMIT_JSON_LARGE_VALUES, err)))
         return err_wrap(err, "answer to %s %.*s", method, STR_ARG(target));
     const struct str *token = http_header(&answer.head, STR("X-Next-Token"));
     *out = (struct client_answer){ answer.status, json, token ? arena_copy(arena, *token) : STR("") };

@@ -24,10 +24,12 @@ static inline void json_done_at(json_t **json_at)
 #define auto_json __attribute__((cleanup(json_done_at)))
 
 /*
- * Any JSON value. Refuses invalid UTF-8, \u0000, trailing bytes, nesting past LIMIT_JSON_DEPTH; duplicate keys: the last
- * wins. NULL and err on failure; the caller's to release.
+ * Any JSON value. Refuses invalid UTF-8, \u0000, trailing bytes, nesting past LIMIT_JSON_DEPTH, more than
+ * LIMIT_JSON_VALUES values; duplicate keys: the last wins. NULL and err on failure; the caller's to release.
  */
 json_t *json_parse(struct str text, struct err *err) must_use;
+/* The same for what is rightly large: answers to us, results of code. A value may cost 300 bytes of memory. */
+json_t *json_parse_large(struct str text, size_t values_max, struct err *err) must_use;
 /* The same, but it must be an object. */
 json_t *json_parse_object(struct str text, struct err *err) must_use;
 

@@ -28,6 +28,7 @@
 #include "base/clock.h"
 #include "base/encode.h"
 #include "base/fd.h"
+#include "base/limits.h"
 #include "base/mem.h"
 #include "base/random.h"
 #include "guest/interpreter/launch.h"
@@ -491,8 +492,8 @@ static void decode_message(struct channel *channel, const struct zmtp_message *m
     bool is_ours = str_eq(parent_id, str_from(e->is_ready ? e->cell_id : e->probe_id));
     if (!header || !is_ours)
         return;
-    auto_json json_t *content = json_parse_object(message->frames[i + 5], &ignored);
-    if (content)
+    auto_json json_t *content = json_parse_large(message->frames[i + 5], LIMIT_JSON_LARGE_VALUES, &ignored);
+    if (json_is_object(content))
         take_message(channel, text_of(header, "msg_type"), parent_id, content);
 }
 

@@ -59,6 +59,35 @@ static void nesting_is_bounded_and_brackets_in_text_do_not_count(void **state)
     json_decref(parsed(text));
 }
 
+static void values_are_bounded_before_they_are_made(void **state)
+{
+    (void)state;
+    struct err err;
+    auto_buf struct buf text = buf_make(NULL, 1 << 20);
+
+    /* The array itself and what is in it; commas in text do not count. */
+    buf_add(&text, STR("[\",,,,\\\",,\""));
+    for (int i = 0; i < LIMIT_JSON_VALUES - 3; i++)
+        buf_add(&text, STR(",0"));
+    buf_add(&text, STR("]"));
+    auto_json json_t *fits = json_parse(buf_str(&text), &err);
+    assert_non_null(fits);
+    text.len--;
+    buf_add(&text, STR(",0,0]"));
+    assert_null(json_parse(buf_str(&text), &err));
+    assert_int_equal(err.kind, ERR_LIMIT);
+    auto_json json_t *large = json_parse_large(buf_str(&text), LIMIT_JSON_LARGE_VALUES, &err);
+    assert_non_null(large);
+
+    buf_clear(&text);
+    buf_add(&text, STR("{\"metadata\":["));
+    for (int i = 0; i < LIMIT_JSON_VALUES / 2; i++)
+        buf_add(&text, STR("{},"));
+    buf_add(&text, STR("{}]}"));
+    assert_null(json_parse_object(buf_str(&text), &err));
+    assert_int_equal(err.kind, ERR_LIMIT);
+}
+
 static void the_last_of_duplicate_keys_wins(void **state)
 {
     (void)state;
@@ -163,6 +192,7 @@ int main(void)
         CASE(malformed_text_is_refused),
         CASE(an_object_is_asked_for_and_nothing_else_will_do),
         CASE(nesting_is_bounded_and_brackets_in_text_do_not_count),
+        CASE(values_are_bounded_before_they_are_made),
         CASE(the_last_of_duplicate_keys_wins),
         CASE(absent_and_null_leave_the_output_alone),
         CASE(whole_numbers_come_in_many_spellings),
