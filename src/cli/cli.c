@@ -75,7 +75,8 @@ static const struct command commands[] = {
     { "template list", GROUP_ADMIN, "[--json]", "what sandboxes can start from", NULL, TAKES_SERVER | TAKES_JSON, 0, 0,
       0, template_list_run },
     { "template build", GROUP_ADMIN, "NAME [--again] [--data DIR]", "make a template from Debian packages",
-      "There are recipes for `base` and for `code-interpreter`, which is base with IPython, the usual Python packages,\n"
+      "There are recipes for `base` and for `code-interpreter`, which is base with IPython, the usual Python "
+      "packages,\n"
       "Bash, JavaScript, TypeScript, R and Java for run_code.\n"
       "\n"
       "Takes a few minutes and about 1 GiB each below the data directory; shows what it is doing. Interrupt it at any\n"
