@@ -7,6 +7,7 @@
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -111,9 +112,12 @@ static int only_one_ioctl(void)
 
     if (pipe(pipes) < 0 || !confine_load_seccomp(rules, COUNT_OF(rules), &err))
         return 1;
-    if (ioctl(pipes[0], FIONBIO, &on) < 0)
-        return 2;
-    return ioctl(pipes[0], FIONREAD, &on) < 0 && errno == EPERM ? 0 : 3;
+    /* Bare calls to the last: the sanitizers look at ioctl() and at a return first, and need calls of their own. */
+    int result = syscall(SYS_ioctl, pipes[0], FIONBIO, &on) < 0                      ? 2
+                 : syscall(SYS_ioctl, pipes[0], FIONREAD, &on) < 0 && errno == EPERM ? 0
+                                                                                     : 3;
+    (void)syscall(SYS_exit_group, result);
+    return 4;
 }
 
 static void an_argument_can_be_held_to_one_value(void **state)
