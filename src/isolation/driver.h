@@ -4,8 +4,8 @@
  * Keeper owns a native driver. Front owns a remote one, which has the same calls and sends each of them to keeper.
  * What sits above takes a struct driver and cannot tell the difference.
  *
- * Threads    Keeper and the drivers it owns have one thread. Of the remote driver, start, stop and list wait for an
- *            answer and are for workers; dial never waits and is for the loop.
+ * Threads    Keeper and the drivers it owns have one thread. Of the remote driver, start, stop, list and stats wait
+ *            for an answer and are for workers; dial never waits and is for the loop.
  * Failure    A start that fails leaves nothing behind: no mount, no cgroup, no process, no directory.
  * Lifetime   Sandboxes outlive a driver: what one process started, the next one finds again with list.
  */
@@ -18,16 +18,12 @@
 #include "base/attr.h"
 #include "base/err.h"
 #include "isolation/plan.h"
+#include "isolation/stats.h"
 
 struct driver;
 
 struct started {
     int guestlink_fd; /* connected to guestd's private door; the caller's */
-};
-
-/* One live sandbox as the driver knows it. */
-struct held {
-    char id[LIMIT_ID_BYTES];
 };
 
 /*
@@ -44,6 +40,9 @@ struct driver_ops {
     bool (*stop)(struct driver *driver, const char *id, struct err *err);
     /* A heap array, the caller's to free. */
     bool (*list)(struct driver *driver, struct held **out_held, uint32_t *out_count, struct err *err);
+    /* Room for `count`, which is at most LIMIT_STATS; those that it does not hold are left out. */
+    bool (*stats)(struct driver *driver, const struct held *which, uint32_t count, struct stats *out,
+                  uint32_t *out_count, struct err *err);
     void (*dial)(struct driver *driver, const char *id, uint16_t port, driver_dialed_fn *done, void *context);
     void (*free)(struct driver *driver); /* lets go; sandboxes keep running */
 };
@@ -71,6 +70,13 @@ static inline must_use bool driver_list(struct driver *driver, struct held **out
                                         struct err *err)
 {
     return driver->ops->list(driver, out_held, out_count, err);
+}
+
+/* What these use, in the order of asking. */
+static inline must_use bool driver_stats(struct driver *driver, const struct held *which, uint32_t count,
+                                         struct stats *out, uint32_t *out_count, struct err *err)
+{
+    return driver->ops->stats(driver, which, count, out, out_count, err);
 }
 
 static inline void driver_dial(struct driver *driver, const char *id, uint16_t port, driver_dialed_fn *done,

@@ -68,6 +68,26 @@ static bool remote_list(struct driver *driver, struct held **out_held, uint32_t 
     return true;
 }
 
+static bool remote_stats(struct driver *driver, const struct held *which, uint32_t count, struct stats *out,
+                         uint32_t *out_count, struct err *err)
+{
+    auto_buf struct buf payload = buf_make(NULL, LIMIT_MESSAGE_BYTES);
+    auto_answer struct channel_answer answer = { 0 };
+    struct stats stats[LIMIT_STATS];
+    uint32_t found;
+
+    stats_pack_ask(&payload, which, count);
+    if (!channel_call(channel_of(driver), MESSAGE_STATS, buf_str(&payload), &answer, err))
+        return err_wrap(err, "ask keeper what sandboxes use");
+    struct unpack in = unpack_from(str_of(answer.payload, answer.len));
+    stats_unpack(&in, which, count, stats, &found);
+    if (!unpack_done(&in, err))
+        return err_wrap(err, "keeper's figures");
+    memcpy(out, stats, found * sizeof *stats);
+    *out_count = found;
+    return true;
+}
+
 struct dialing {
     driver_dialed_fn *done;
     void *context;
@@ -108,6 +128,7 @@ static const struct driver_ops remote_ops = {
     .start = remote_start,
     .stop = remote_stop,
     .list = remote_list,
+    .stats = remote_stats,
     .dial = remote_dial,
     .free = remote_free,
 };

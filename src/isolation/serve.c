@@ -109,6 +109,27 @@ static bool serve_list(struct serve *serve, struct channel *channel, uint32_t id
     return true;
 }
 
+static bool serve_stats(struct serve *serve, struct channel *channel, uint32_t id, struct str payload, struct err *err)
+{
+    struct unpack in = unpack_from(payload);
+    auto_buf struct buf out = buf_make(NULL, LIMIT_MESSAGE_BYTES);
+    struct held which[LIMIT_STATS];
+    struct stats stats[LIMIT_STATS];
+    uint32_t count;
+    struct err why;
+
+    stats_unpack_ask(&in, which, &count);
+    if (!unpack_done(&in, err))
+        return false;
+    if (!driver_stats(serve->driver, which, count, stats, &count, &why)) {
+        channel_reply_error(channel, MESSAGE_STATS, id, &why);
+        return true;
+    }
+    stats_pack(&out, stats, count);
+    channel_reply(channel, MESSAGE_STATS, id, buf_str(&out), NULL, 0);
+    return true;
+}
+
 static void dialed(void *context, int fd, const struct err *err)
 {
     struct dialing *dialing = context;
@@ -149,6 +170,8 @@ bool serve_request(struct serve *serve, struct channel *channel, enum message_ty
         return serve_stop(serve, channel, id, payload, err);
     case MESSAGE_LIST:
         return serve_list(serve, channel, id, payload, err);
+    case MESSAGE_STATS:
+        return serve_stats(serve, channel, id, payload, err);
     case MESSAGE_DIAL:
         return serve_dial(serve, id, payload, err);
     default:

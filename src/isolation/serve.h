@@ -24,7 +24,7 @@ void serve_free(struct serve *serve);
 /* Where exits are told from now on: a new front's channel, or NULL while there is none. */
 void serve_attach(struct serve *serve, struct channel *channel);
 
-/* START, STOP, LIST and DIAL; for the channel's request handler. Other types are malformed here. */
+/* START, STOP, LIST, STATS and DIAL; for the channel's request handler. Other types are malformed here. */
 bool serve_request(struct serve *serve, struct channel *channel, enum message_type type, uint32_t id,
                    struct str payload, struct err *err) must_use;
 

@@ -10,7 +10,9 @@
 #include "base/mem.h"
 #include "isolation/native/cgroup.h"
 #include "isolation/native/state.h"
+#include "isolation/native/usage.h"
 #include "isolation/plan.h"
+#include "isolation/stats.h"
 #include "privsep/message.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -76,6 +78,27 @@ static void try_id(struct str bytes)
         abort();
 }
 
+/* The asking, and behind it the figures. */
+static void try_stats(struct str bytes)
+{
+    auto_buf struct buf out = buf_make(NULL, LIMIT_MESSAGE_BYTES);
+    struct unpack in = unpack_from(bytes);
+    struct held asked[LIMIT_STATS];
+    struct stats stats[LIMIT_STATS];
+    uint32_t asked_count, count;
+    struct err why;
+
+    stats_unpack_ask(&in, asked, &asked_count);
+    if (in.failed)
+        return;
+    stats_unpack(&in, asked, asked_count, stats, &count);
+    if (!unpack_done(&in, &why))
+        return;
+    stats_pack_ask(&out, asked, asked_count);
+    stats_pack(&out, stats, count);
+    check_same(&out, bytes);
+}
+
 /* Not a message, but read back from a disk where a guest's files lie next door. */
 static void try_texts(struct str bytes)
 {
@@ -83,9 +106,12 @@ static void try_texts(struct str bytes)
     struct state state;
     struct err why;
     uint64_t ticks;
+    struct usage_process process;
 
     (void)!state_parse(bytes, &state, &why);
     (void)!state_start_time(bytes, &ticks);
+    (void)!usage_field(bytes, STR("cache"), &ticks);
+    (void)!usage_process_parse(bytes, &process);
     cgroup_read_report(bytes, bytes, bytes, report);
     free(report);
 }
@@ -95,7 +121,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size == 0 || size > LIMIT_MESSAGE_BYTES)
         return 0;
     struct str rest = str_of(data + 1, size - 1);
-    switch (data[0] % 5) {
+    switch (data[0] % 6) {
     case 0:
         try_head(rest);
         break;
@@ -110,6 +136,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         break;
     case 4:
         try_texts(rest);
+        break;
+    case 5:
+        try_stats(rest);
         break;
     }
     return 0;

@@ -15,6 +15,7 @@ struct fake_box {
     struct fake_box *next;
     struct fake *fake;
     struct plan plan;
+    unsigned looks;  /* at its stats */
     int link_fd;     /* guestd's end, or -1 */
     bool has_thread; /* which serves link_fd */
     pthread_t thread;
@@ -233,6 +234,36 @@ static bool fake_list(struct driver *driver, struct held **out_held, uint32_t *o
     return true;
 }
 
+/* Every look finds it a tenth of a second of CPU older. */
+static bool fake_stats(struct driver *driver, const struct held *which, uint32_t count, struct stats *out,
+                       uint32_t *out_count, struct err *err)
+{
+    struct fake *fake = fake_of(driver);
+    uint32_t found = 0;
+
+    if (failing(fake, FAKE_FAIL_STATS))
+        return err_set(err, ERR_INTERNAL, "failed on purpose");
+    lock(fake);
+    for (uint32_t i = 0; i < count; i++) {
+        struct fake_box *box = find(fake, which[i].id);
+        if (!box)
+            continue;
+        box->looks++;
+        out[found] = (struct stats){
+            .cpu_us = box->looks * UINT64_C(100000),
+            .memory_used_bytes = 1 << 20,
+            .memory_cache_bytes = 2 << 20,
+            .memory_limit_bytes = box->plan.memory_bytes,
+            .disk_used_bytes = 3 << 20,
+            .disk_total_bytes = UINT64_C(5) << 30,
+        };
+        memcpy(out[found++].id, box->plan.id, sizeof box->plan.id);
+    }
+    unlock(fake);
+    *out_count = found;
+    return true;
+}
+
 struct dialing {
     struct loop_task task;
     driver_dialed_fn *done;
@@ -299,6 +330,7 @@ static const struct driver_ops fake_ops = {
     .start = fake_start,
     .stop = fake_stop,
     .list = fake_list,
+    .stats = fake_stats,
     .dial = fake_dial,
     .free = fake_free,
 };

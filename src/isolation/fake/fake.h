@@ -36,6 +36,7 @@ enum {
     FAKE_FAIL_STOP = 8,
     FAKE_FAIL_DIAL = 16,
     FAKE_FAIL_LIST = 32,
+    FAKE_FAIL_STATS = 64,
 };
 void fake_fail(struct driver *driver, unsigned where);
 

@@ -510,6 +510,49 @@ bool cgroup_open_user(struct cgroups *cgroups, const char *id, int out_fds[CGROU
     return true;
 }
 
+static int open_file(const struct cgroups *cgroups, enum cgroup_control control, const char *path)
+{
+    int fd = openat(cgroups->fds[tree_of(cgroups, control)], path, O_RDONLY | O_CLOEXEC);
+
+    /* Made by a keeper that was started elsewhere? No two controllers have a file of the same name. */
+    for (int i = trees(cgroups); fd < 0 && errno == ENOENT && i < cgroups->count; i++)
+        fd = openat(cgroups->fds[i], path, O_RDONLY | O_CLOEXEC);
+    return fd;
+}
+
+bool cgroup_read(const struct cgroups *cgroups, const char *id, enum cgroup_control control, const char *file,
+                 char *room, size_t room_size, struct str *out_text, struct err *err)
+{
+    char path[LIMIT_ID_BYTES + 64];
+    size_t len = 0;
+    ssize_t n;
+
+    (void)snprintf(path, sizeof path, "%s/%s", id, file);
+    auto_close int fd = open_file(cgroups, control, path);
+    if (fd < 0)
+        return err_sys(err, "open %s", path);
+    while ((n = read(fd, room + len, room_size - len)) > 0)
+        if ((len += (size_t)n) == room_size)
+            return err_set(err, ERR_LIMIT, "%s is longer than %zu bytes", path, room_size);
+    if (n < 0)
+        return err_sys(err, "read %s", path);
+    *out_text = str_of(room, len);
+    return true;
+}
+
+unsigned cgroup_each_user(const struct cgroups *cgroups, const char *id, bool (*fn)(void *context, pid_t pid),
+                          void *context)
+{
+    char path[LIMIT_ID_BYTES + 32];
+    unsigned count;
+
+    (void)snprintf(path, sizeof path, "%s/user/cgroup.procs", id);
+    count = each_process(cgroups->fds[holding_tree(cgroups)], path, fn, context);
+    for (int i = trees(cgroups); count == 0 && i < cgroups->count; i++)
+        count = each_process(cgroups->fds[i], path, fn, context);
+    return count;
+}
+
 static bool kill_one(void *context, pid_t pid)
 {
     (void)context;

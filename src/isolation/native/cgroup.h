@@ -100,6 +100,12 @@ bool cgroup_holds(struct cgroups *cgroups, const char *id, pid_t pid);
 /* Write-only cgroup.procs of the `user` leaf, one a tree: whoever writes "0" there is under the limits. */
 bool cgroup_open_user(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_CONTROL_COUNT], size_t *out_count,
                       struct err *err) must_use;
+/* A small file of the sandbox, `file` being below its own directory; whole, or it is ERR_LIMIT. */
+bool cgroup_read(const struct cgroups *cgroups, const char *id, enum cgroup_control control, const char *file,
+                 char *room, size_t room_size, struct str *out_text, struct err *err) must_use;
+/* Calls fn for each process in the `user` leaf until it is false; how many there were. */
+unsigned cgroup_each_user(const struct cgroups *cgroups, const char *id, bool (*fn)(void *context, pid_t pid),
+                          void *context);
 /* SIGKILL to everything in both leaves. Returns how many processes there were. */
 unsigned cgroup_kill(struct cgroups *cgroups, const char *id);
 /* False (ERR_CONFLICT) while the dead are still being cleared away: try again. True when there was nothing. */

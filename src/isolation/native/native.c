@@ -42,6 +42,7 @@
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -59,6 +60,7 @@
 #include "isolation/native/seccomp.h"
 #include "isolation/native/state.h"
 #include "isolation/native/trash.h"
+#include "isolation/native/usage.h"
 #include "privsep/message.h"
 
 #ifndef MFD_EXEC /* newer than some C libraries */
@@ -587,7 +589,7 @@ static bool native_start(struct driver *driver, const struct plan *plan, struct 
     return true;
 }
 
-/* ---- list, dial, free ---- */
+/* ---- list, stats, dial, free ---- */
 
 static bool native_list(struct driver *driver, struct held **out_held, uint32_t *out_count, struct err *err)
 {
@@ -602,6 +604,43 @@ static bool native_list(struct driver *driver, struct held **out_held, uint32_t 
             memcpy(held[count++].id, box->id, sizeof box->id);
     *out_held = held;
     *out_count = count;
+    return true;
+}
+
+/*
+ * The disk is that of the file system which all uppers share: the same figures as `df /` shows inside, since there is no
+ * quota yet. Adding up an upper's files would take as long as a guest likes.
+ */
+static bool native_stats(struct driver *driver, const struct held *which, uint32_t count, struct stats *out,
+                         uint32_t *out_count, struct err *err)
+{
+    struct native *native = native_of(driver);
+    struct statvfs disk;
+    struct usage usage;
+    uint32_t found = 0;
+
+    if (fstatvfs(native->sandboxes_fd, &disk) < 0)
+        return err_sys(err, "look at the disk");
+    for (uint32_t i = 0; i < count; i++) {
+        struct box *box = box_find(native, which[i].id);
+        struct err why;
+        if (!box || box->state != BOX_RUNNING)
+            continue;
+        if (!usage_read(native->cgroups, box->id, box->pid, &usage, &why)) {
+            log_debug("native: %s", err_text(&why)); /* it is dying, or the next look will tell */
+            continue;
+        }
+        out[found] = (struct stats){
+            .cpu_us = usage.cpu_us,
+            .memory_used_bytes = usage.memory_used_bytes,
+            .memory_cache_bytes = usage.memory_cache_bytes,
+            .memory_limit_bytes = usage.memory_limit_bytes,
+            .disk_used_bytes = (disk.f_blocks - disk.f_bfree) * disk.f_frsize,
+            .disk_total_bytes = disk.f_blocks * disk.f_frsize,
+        };
+        memcpy(out[found++].id, box->id, sizeof box->id);
+    }
+    *out_count = found;
     return true;
 }
 
@@ -670,6 +709,7 @@ static const struct driver_ops native_ops = {
     .start = native_start,
     .stop = native_stop,
     .list = native_list,
+    .stats = native_stats,
     .dial = native_dial,
     .free = native_free,
 };

@@ -405,6 +405,30 @@ static void limits_hold_processes_and_memory(void **state)
     check_has(text, "pong");
 }
 
+static void a_sandboxs_usage_is_measured(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+    const struct held which[] = { { "sandbox1" }, { "stranger" } };
+    struct stats before, after;
+    uint32_t count;
+    struct err err;
+
+    assert_true(driver_stats(world->driver, which, 2, &before, &count, &err));
+    assert_int_equal(count, 1);
+    assert_string_equal(before.id, "sandbox1");
+    assert_int_equal(before.memory_limit_bytes, 64 << 20);
+    assert_true(before.memory_used_bytes < 64 << 20); /* the kernel rounds one this small down to nothing at times */
+    assert_true(before.disk_total_bytes >= before.disk_used_bytes && before.disk_used_bytes > 0);
+    /* What has ended still counts. */
+    auto_free char *text = ask(fd, "burn");
+    check_has(text, "burnt");
+    assert_true(driver_stats(world->driver, which, 2, &after, &count, &err));
+    assert_int_equal(count, 1);
+    assert_in_range(after.cpu_us - before.cpu_us, 150000, 2000000);
+}
+
 struct dialed {
     int fd;
     struct err err;
@@ -668,6 +692,7 @@ int main(int argc, char **argv)
         NATIVE_CASE(writes_go_to_the_upper_with_ids_from_zero),
         NATIVE_CASE(the_way_of_older_kernels_mounts_the_same_root),
         NATIVE_CASE(limits_hold_processes_and_memory),
+        NATIVE_CASE(a_sandboxs_usage_is_measured),
         NATIVE_CASE(dial_reaches_a_server_on_loopback_inside),
         NATIVE_CASE(stop_ends_everything_and_leaves_nothing),
         NATIVE_CASE(an_exit_from_inside_is_noticed),

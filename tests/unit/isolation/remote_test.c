@@ -276,6 +276,32 @@ static void a_malformed_request_ends_front(void **state)
     assert_int_equal(fake_starts(world->fake), 0);
 }
 
+static void look_at_one(struct world *world)
+{
+    const struct held which[] = { { "gone" }, { "sandbox1" } };
+    struct stats stats[2];
+    uint32_t count;
+    struct err err;
+
+    assert_true(driver_stats(world->remote, which, 2, stats, &count, &err));
+    assert_int_equal(count, 1);
+    assert_string_equal(stats[0].id, "sandbox1");
+    assert_int_equal(stats[0].memory_limit_bytes, 64 << 20);
+    assert_int_equal(stats[0].cpu_us, 100000);
+    fake_fail(world->fake, FAKE_FAIL_STATS);
+    assert_false(driver_stats(world->remote, which, 2, stats, &count, &err));
+    assert_int_equal(err.kind, ERR_INTERNAL);
+}
+
+static void figures_come_for_those_that_live(void **state)
+{
+    struct world *world = *state;
+
+    run_on_worker(world, start_one);
+    run_on_worker(world, look_at_one);
+    assert_int_equal(world->broken, 0);
+}
+
 static void a_front_that_is_gone_is_told_nothing(void **state)
 {
     struct world *world = *state;
@@ -295,6 +321,7 @@ int main(void)
         REMOTE_CASE(calls_go_through_and_exits_come_back),
         REMOTE_CASE(keepers_errors_arrive_whole),
         REMOTE_CASE(dial_hands_over_a_socket),
+        REMOTE_CASE(figures_come_for_those_that_live),
         REMOTE_CASE(a_malformed_request_ends_front),
         REMOTE_CASE(a_front_that_is_gone_is_told_nothing),
     };
