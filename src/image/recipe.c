@@ -32,6 +32,7 @@
 #define UPPER_NAME "recipe-upper" /* in tmp/ */
 #define WORK_NAME "recipe-work"
 #define ROOT_NAME "recipe-root"
+#define LOG_NAME "recipe-log" /* all that the script said; the next build sweeps it */
 
 enum {
     LINE_BYTES = 1024,    /* of the script's output; longer ones are cut */
@@ -68,6 +69,7 @@ static const struct recipe *find_recipe(const char *name)
 
 struct script_run {
     const struct bootstrap_want *want;
+    int log_fd;
     unsigned percent;
     char last_line[LINE_BYTES]; /* the newest that looks like a complaint, or else the newest */
     bool has_complaint;
@@ -113,6 +115,7 @@ static void read_lines(struct script_run *run, int fd)
             continue;
         if (n < 0)
             return; /* the exit status tells the rest */
+        (void)!write(run->log_fd, piece, (size_t)n); /* for whoever has to find out why; not having it fails nothing */
         for (ssize_t i = 0; i < n; i++) {
             if (piece[i] == '\n' || piece[i] == '\r') {
                 take_line(run, str_of(line, len));
@@ -215,10 +218,11 @@ static no_return void run_script(const struct recipe *recipe, const struct place
     give_up("start a shell");
 }
 
-static bool run_recipe(const struct recipe *recipe, const struct place *place, const struct bootstrap_want *want,
-                       struct err *err)
+static bool run_recipe(const struct recipe *recipe, const struct place *place, int tmp_fd,
+                       const struct bootstrap_want *want, struct err *err)
 {
-    struct script_run run = { .want = want };
+    auto_close int log_fd = openat(tmp_fd, LOG_NAME, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    struct script_run run = { .want = want, .log_fd = log_fd };
     int pipe_fds[2], status;
 
     if (pipe2(pipe_fds, O_CLOEXEC) < 0)
@@ -238,7 +242,7 @@ static bool run_recipe(const struct recipe *recipe, const struct place *place, c
         if (errno != EINTR)
             return err_sys(err, "wait for the recipe");
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-        return err_set(err, ERR_UNAVAILABLE, "the recipe failed: %.120s",
+        return err_set(err, ERR_UNAVAILABLE, "the recipe failed (tmp/" LOG_NAME " has all it said): %.90s",
                        run.last_line[0] ? run.last_line : "it did not say why");
     return true;
 }
@@ -283,7 +287,7 @@ static bool build_layer(int data_fd, const struct recipe *recipe, const struct t
     auto_close int tmp_fd = -1; /* open: nobody else builds */
 
     if (!layers_prepare(data_fd, &tmp_fd, err) || !make_place(data_fd, base, &place, err) ||
-        !run_recipe(recipe, &place, want, err))
+        !run_recipe(recipe, &place, tmp_fd, want, err))
         return false;
     tell(want, 93, "writing to disk");
     return layer_tree_remove(tmp_fd, WORK_NAME, err) && layer_tree_remove(tmp_fd, ROOT_NAME, err) &&
@@ -324,6 +328,13 @@ static bool build_on_base(int data_fd, const struct recipe *recipe, const struct
     return true;
 }
 
+/* Of base, on the way to something else: that it was there already is no news. */
+static void tell_if_made(void *context, unsigned percent, const char *phase)
+{
+    if (percent < 100)
+        tell(context, percent, phase);
+}
+
 bool recipe_build(int data_fd, const char *name, const struct bootstrap_want *want, struct template *out,
                   struct err *err)
 {
@@ -335,6 +346,8 @@ bool recipe_build(int data_fd, const char *name, const struct bootstrap_want *wa
         return bootstrap_base(data_fd, want, out, err);
     if (!recipe)
         return err_set(err, ERR_NOT_FOUND, "no recipe for a template '%.60s'; there are: %s", name, recipe_names());
+    for_base.progress = tell_if_made;
+    for_base.progress_context = (void *)want; /* which tell() only reads */
     for_base.again = false; /* --again is about the template that was named */
     return bootstrap_base(data_fd, &for_base, &base, err) && build_on_base(data_fd, recipe, &base, want, out, err);
 }

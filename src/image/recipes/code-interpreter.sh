@@ -12,6 +12,7 @@ chmod 755 /usr/sbin/policy-rc.d
 echo "== 2 fetching package lists"
 apt update
 
+mkdir -p /usr/share/man/man1 # Java's package wants to make links there, manuals or not
 # Manuals and translations are a third of the size, and nobody reads them in a sandbox.
 echo "== 5 installing Python packages, R and Java from Debian"
 apt install --no-install-recommends \
