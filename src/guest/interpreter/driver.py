@@ -38,6 +38,7 @@ FIELDS = (
     ("png", "image/png"), ("jpeg", "image/jpeg"), ("pdf", "application/pdf"), ("latex", "text/latex"),
     ("json", "application/json"), ("javascript", "application/javascript"), ("data", "e2b/data"), ("chart", "e2b/chart"),
 )
+SIMPLE = (int, float, str, bool)
 CAPPED = ("text", "html", "markdown", "latex")
 
 
@@ -346,6 +347,12 @@ def make_ipython_shell():
     from traitlets.config import Config
 
     class Hook(DisplayHook):
+        def compute_format_data(self, result):
+            # A dozen formatters would look at it to say no; that is half of what such a cell costs.
+            if type(result) in SIMPLE and not self.shell.has_formatters_for(type(result)):
+                return {"text/plain": self.shell.display_formatter.formatters["text/plain"](result)}, {}
+            return super().compute_format_data(result)
+
         def start_displayhook(self):
             pass
 
@@ -395,6 +402,10 @@ def make_ipython_shell():
         def display(self, value):
             data, metadata = self.display_formatter.format(value)
             self.display_pub.publish(data, metadata)
+
+        def has_formatters_for(self, kind):
+            return any(kind in formatter.type_printers for mime, formatter in self.display_formatter.formatters.items()
+                       if mime != "text/plain")
 
         def add_inline_config(self):
             """%config InlineBackend.figure_formats = ..., where the package for it is installed."""
