@@ -58,6 +58,7 @@
 #define LIMIT_STATS 16 /* sandboxes measured at one request: a start must not wait for more than a millisecond or two */
 #define LIMIT_GUESTLINK_BYTES (512 * 1024) /* the environment is the largest thing in it */
 #define LIMIT_START_MS 30000               /* from plan to a guestd that answers */
+#define LIMIT_STOP_MS 10000                /* how long an asker may want to wait for the end of a killed sandbox */
 #define LIMIT_KEEPER_MS 35000              /* a keeper that says nothing for so long is stuck */
 
 /* In the sandbox */

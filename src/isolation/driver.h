@@ -4,9 +4,11 @@
  * Keeper owns a native driver. Front owns a remote one, which has the same calls and sends each of them to keeper.
  * What sits above takes a struct driver and cannot tell the difference.
  *
- * Threads    Keeper and the drivers it owns have one thread. Of the remote driver, start, stop, list and stats wait
- *            for an answer and are for workers; dial never waits and is for the loop.
- * Failure    A start that fails leaves nothing behind: no mount, no cgroup, no process, no directory.
+ * Threads    Keeper and the drivers it owns have one thread. Of the remote driver, start, stop_wait, list and stats
+ *            wait for an answer and are for workers; stop and dial never wait and are for the loop. How long the end of
+ *            a sandbox takes is up to its guest, so nobody who serves others may wait for it.
+ * Failure    A start that fails leaves nothing behind: no mount, no cgroup, no process, no directory; or leaves a
+ *            process that has been killed, and is cleared away by itself once that has died.
  * Lifetime   Sandboxes outlive a driver: what one process started, the next one finds again with list.
  */
 #ifndef ISOLATION_DRIVER_H
@@ -31,13 +33,20 @@ struct started {
  * receiver's. Or -1 and err says why: ERR_NOT_FOUND for no such sandbox, sys ECONNREFUSED when nobody listens.
  */
 typedef void driver_dialed_fn(void *context, int fd, const struct err *err);
+/*
+ * Everything inside was killed, and is gone; or not gone yet, and exited() follows when it is. With an err it could not
+ * even be killed.
+ */
+typedef void driver_stopped_fn(void *context, bool gone, const struct err *err);
 /* The sandbox is gone, whoever ended it. Called once for each, on the driver's loop. */
 typedef void driver_exited_fn(void *context, const char *id);
 
 struct driver_ops {
     const char *name;
     bool (*start)(struct driver *driver, const struct plan *plan, struct started *out, struct err *err);
-    bool (*stop)(struct driver *driver, const char *id, struct err *err);
+    void (*stop)(struct driver *driver, const char *id, uint32_t patience_ms, driver_stopped_fn *done, void *context);
+    /* NULL where nobody but the loop could ask. */
+    bool (*stop_wait)(struct driver *driver, const char *id, uint32_t patience_ms, bool *out_gone, struct err *err);
     /* A heap array, the caller's to free. */
     bool (*list)(struct driver *driver, struct held **out_held, uint32_t *out_count, struct err *err);
     /* Room for `count`, which is at most LIMIT_STATS; those that it does not hold are left out. */
@@ -60,10 +69,22 @@ static inline must_use bool driver_start(struct driver *driver, const struct pla
     return driver->ops->start(driver, plan, out, err);
 }
 
-/* Ends everything inside at once. True also when it was gone already. On return nothing inside runs any more. */
-static inline must_use bool driver_stop(struct driver *driver, const char *id, struct err *err)
+/*
+ * Kills everything inside at once, and answers when it is gone (also if it was gone before) or when patience_ms have
+ * passed: a guest can make its end take minutes, in the kernel, where nothing hurries it. From the kill on it cannot
+ * be listed or dialed. The answer may come before this returns; asking twice is fine.
+ */
+static inline void driver_stop(struct driver *driver, const char *id, uint32_t patience_ms, driver_stopped_fn *done,
+                               void *context)
 {
-    return driver->ops->stop(driver, id, err);
+    driver->ops->stop(driver, id, patience_ms, done, context);
+}
+
+/* The same for a worker, which waits for the answer. */
+static inline must_use bool driver_stop_wait(struct driver *driver, const char *id, uint32_t patience_ms,
+                                             bool *out_gone, struct err *err)
+{
+    return driver->ops->stop_wait(driver, id, patience_ms, out_gone, err);
 }
 
 static inline must_use bool driver_list(struct driver *driver, struct held **out_held, uint32_t *out_count,

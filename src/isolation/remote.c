@@ -38,14 +38,60 @@ static bool remote_start(struct driver *driver, const struct plan *plan, struct 
     return true;
 }
 
-static bool remote_stop(struct driver *driver, const char *id, struct err *err)
+static void pack_stop(struct buf *out, const char *id, uint32_t patience_ms)
+{
+    message_pack_id(out, id);
+    pack_u32(out, patience_ms);
+}
+
+static bool unpack_gone(struct str payload, const struct message_fds *fds, bool *out_gone, struct err *err)
+{
+    struct unpack in = unpack_from(payload);
+    bool gone = unpack_bool(&in);
+
+    if (!unpack_done(&in, err) || fds->count)
+        return err_set(err, ERR_INTERNAL, "keeper's answer has the wrong shape");
+    *out_gone = gone;
+    return true;
+}
+
+struct stopping {
+    driver_stopped_fn *done;
+    void *context;
+};
+
+static void stopped(void *context, struct str payload, struct message_fds *fds, const struct err *err)
+{
+    struct stopping *stopping = context;
+    struct err wrong;
+    bool gone = false;
+
+    if (!err && !unpack_gone(payload, fds, &gone, &wrong))
+        err = &wrong;
+    stopping->done(stopping->context, gone, err);
+    free(stopping);
+}
+
+static void remote_stop(struct driver *driver, const char *id, uint32_t patience_ms, driver_stopped_fn *done,
+                        void *context)
+{
+    auto_buf struct buf payload = buf_make(NULL, LIMIT_MESSAGE_BYTES);
+    struct stopping *stopping = NEW(struct stopping);
+
+    *stopping = (struct stopping){ .done = done, .context = context };
+    pack_stop(&payload, id, patience_ms);
+    channel_request(channel_of(driver), MESSAGE_STOP, buf_str(&payload), NULL, 0, stopped, stopping);
+}
+
+static bool remote_stop_wait(struct driver *driver, const char *id, uint32_t patience_ms, bool *out_gone,
+                             struct err *err)
 {
     auto_buf struct buf payload = buf_make(NULL, LIMIT_MESSAGE_BYTES);
     auto_answer struct channel_answer answer = { 0 };
 
-    message_pack_id(&payload, id);
+    pack_stop(&payload, id, patience_ms);
     if (!channel_call(channel_of(driver), MESSAGE_STOP, buf_str(&payload), &answer, err) ||
-        !expect(str_of(answer.payload, answer.len), &answer.fds, 0, err))
+        !unpack_gone(str_of(answer.payload, answer.len), &answer.fds, out_gone, err))
         return err_wrap(err, "ask keeper to stop %s", id);
     return true;
 }
@@ -127,6 +173,7 @@ static const struct driver_ops remote_ops = {
     .name = "remote",
     .start = remote_start,
     .stop = remote_stop,
+    .stop_wait = remote_stop_wait,
     .list = remote_list,
     .stats = remote_stats,
     .dial = remote_dial,

@@ -9,6 +9,15 @@ struct serve {
     struct driver *driver;
     struct channel *channel;
     uint32_t generation; /* counts fronts: an answer for an earlier one has nowhere to go */
+    struct stopping *stops;
+};
+
+/* A stop whose answer the driver still owes; it may come after serve_free(), and is the driver's to end. */
+struct stopping {
+    struct stopping *next, **at; /* in serve->stops */
+    struct serve *serve;         /* NULL: gone */
+    uint32_t generation;
+    uint32_t id;
 };
 
 /* A dial under way. */
@@ -44,6 +53,8 @@ void serve_free(struct serve *serve)
     if (!serve)
         return;
     serve->driver->exited = NULL;
+    for (struct stopping *stop = serve->stops; stop; stop = stop->next)
+        stop->serve = NULL;
     free(serve);
 }
 
@@ -72,19 +83,46 @@ static bool serve_start(struct serve *serve, struct channel *channel, uint32_t i
     return true;
 }
 
-static bool serve_stop(struct serve *serve, struct channel *channel, uint32_t id, struct str payload, struct err *err)
+static void stopped(void *context, bool gone, const struct err *err)
+{
+    struct stopping *stop = context;
+    struct serve *serve = stop->serve;
+    auto_buf struct buf payload = buf_make(NULL, 1);
+
+    if (serve) {
+        *stop->at = stop->next;
+        if (stop->next)
+            stop->next->at = stop->at;
+    }
+    if (serve && stop->generation == serve->generation && serve->channel) {
+        pack_bool(&payload, gone);
+        if (err)
+            channel_reply_error(serve->channel, MESSAGE_STOP, stop->id, err);
+        else
+            channel_reply(serve->channel, MESSAGE_STOP, stop->id, buf_str(&payload), NULL, 0);
+    }
+    free(stop);
+}
+
+static bool serve_stop(struct serve *serve, uint32_t id, struct str payload, struct err *err)
 {
     struct unpack in = unpack_from(payload);
     char sandbox[LIMIT_ID_BYTES];
-    struct err why;
 
     message_unpack_id(&in, sandbox);
+    uint32_t patience_ms = unpack_u32(&in);
     if (!unpack_done(&in, err))
         return false;
-    if (driver_stop(serve->driver, sandbox, &why))
-        channel_reply(channel, MESSAGE_STOP, id, STR(""), NULL, 0);
-    else
-        channel_reply_error(channel, MESSAGE_STOP, id, &why);
+    if (patience_ms > LIMIT_STOP_MS)
+        return err_set(err, ERR_INVALID, "malformed message: a patience of %u ms", patience_ms);
+    struct stopping *stop = NEW(struct stopping);
+    *stop = (struct stopping){
+        .next = serve->stops, .at = &serve->stops, .serve = serve, .generation = serve->generation, .id = id
+    };
+    if (stop->next)
+        stop->next->at = &stop->next;
+    serve->stops = stop;
+    driver_stop(serve->driver, sandbox, patience_ms, stopped, stop);
     return true;
 }
 
@@ -167,7 +205,7 @@ bool serve_request(struct serve *serve, struct channel *channel, enum message_ty
     case MESSAGE_START:
         return serve_start(serve, channel, id, payload, err);
     case MESSAGE_STOP:
-        return serve_stop(serve, channel, id, payload, err);
+        return serve_stop(serve, id, payload, err);
     case MESSAGE_LIST:
         return serve_list(serve, channel, id, payload, err);
     case MESSAGE_STATS:

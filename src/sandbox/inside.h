@@ -17,7 +17,7 @@
 enum sandbox_state {
     SANDBOX_STARTING, /* the row is written, the driver is at work; nobody else sees it */
     SANDBOX_RUNNING,  /* guestd answers; listed, routable, its deadline runs */
-    SANDBOX_STOPPING, /* no longer listed or routable; being ended, or waiting for another try */
+    SANDBOX_STOPPING, /* no longer listed or routable; being ended, waiting for another try, or killed and not gone */
     SANDBOX_GONE,     /* no row, no process */
     SANDBOX_STATE_COUNT,
 };
@@ -42,13 +42,14 @@ struct sandbox {
     int64_t deadline_us;  /* for people and for the store */
     uint64_t deadline_ms; /* the same moment on the clock that does not jump: this one counts */
     int64_t revision;     /* of the deadline */
-    bool exited;          /* the driver says that it died by itself */
+    bool exited;          /* the driver says that nothing of it runs any more */
     bool being_ended;     /* while STOPPING: somebody is at it */
+    bool killed;          /* while STOPPING: everything inside is dead, and the kernel is still at clearing it away */
     bool in_driver;       /* the driver may hold it */
     bool was_running;     /* its end is an event */
     bool cut;             /* its connections were cut, or it never had any */
     const char *reason;   /* why it ends */
-    uint64_t retry_ms;    /* while STOPPING and nobody is at it: when to try again */
+    uint64_t retry_ms;    /* while STOPPING and nobody is at it: when to try again, or to ask whether it is gone */
 
     struct job end_job;        /* holds a reference while it is queued */
     bool end_job_queued;       /* until its done(), so that no sweep uses it twice */
@@ -84,7 +85,7 @@ static inline pthread_mutex_t *lock_mutex(pthread_mutex_t *lock)
 /* With one reference, which is the map's once it is put there. */
 struct sandbox *sandbox_new(struct sandboxes *all, struct str id) must_use;
 struct sandbox *sandbox_ref(struct sandbox *sb);
-/* The team's, in any state but STARTING; with the lock held. ERR_NOT_FOUND. */
+/* The team's, not STARTING and not killed yet; with the lock held. ERR_NOT_FOUND. */
 struct sandbox *sandbox_of_team(struct sandboxes *all, struct str team_id, struct str id, struct err *err) must_use;
 /* With the lock held. */
 void sandbox_enter(struct sandbox *sb, enum sandbox_state next);
@@ -98,7 +99,9 @@ void sandboxes_look(struct sandboxes *all);
 
 /*
  * The second half of ending: cuts connections, has the driver end it, removes the row. The caller has moved it to
- * STOPPING and set being_ended. If the driver fails, it stays STOPPING and is tried again later.
+ * STOPPING and set being_ended. If the driver fails, it stays STOPPING and is tried again later. If the driver has
+ * killed it and it is not gone by then, that is success too: it stays STOPPING with its row and its place among
+ * sandboxes_max, and the rest follows when the driver says that it has exited.
  */
 bool sandbox_end(struct sandbox *sb, struct err *err) must_use;
 /* Sets the clock that counts from the one that is written down. With the lock held, or before anybody sees it. */

@@ -17,6 +17,9 @@ enum {
     ID_RANDOM_CHARS = 20,
     RETRY_MS = 2000, /* between attempts at ending one */
     CUT_MS = 5000,   /* for the loop to cut connections; only a loop that has ended takes longer than one turn */
+    GONE_MS = 500,  /* from the kill to the answer, if it is not gone before: a worker is too dear for a guest's exit */
+    ASK_MS = 10000, /* between questions whether a killed one is gone; the driver says so first, unless it was lost */
+    KILL_MS = 2000, /* for whoever finds that somebody else is at it; longer only if keeper does not answer */
 };
 
 void sandbox_set_clock(struct sandbox *sb, int64_t deadline_us)
@@ -44,12 +47,20 @@ static void on_cut_task(struct loop_task *task)
     sandbox_unref(sb);
 }
 
+static struct timespec mono_after(unsigned ms)
+{
+    struct timespec at;
+
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    at.tv_sec += ms / 1000;
+    return at;
+}
+
 /* Returns when the loop has cut them: processes that die first would close their sockets in good order. */
 static void cut_connections(struct sandbox *sb)
 {
     struct sandboxes *all = sb->all;
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
-    struct timespec until;
 
     if (sb->cut)
         return;
@@ -59,11 +70,29 @@ static void cut_connections(struct sandbox *sb)
         sandbox_ref(sb);
         loop_post(all->config.loop, &sb->cut_task);
     }
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += CUT_MS / 1000;
+    struct timespec until = mono_after(CUT_MS);
     while (!sb->cut)
         if (pthread_cond_timedwait(&all->changed, &all->lock, &until) != 0)
             break; /* the loop has ended, and its connections with it */
+}
+
+/* Leaves it STOPPING, for the sweep to take up again. */
+static void end_later(struct sandbox *sb, bool killed)
+{
+    struct sandboxes *all = sb->all;
+    bool first;
+
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+        first = killed && !sb->killed;
+        sb->being_ended = false;
+        sb->killed = sb->killed || killed;
+        sb->retry_ms = clock_mono_ms() + (killed ? sb->exited ? 0 : ASK_MS : RETRY_MS);
+        pthread_cond_broadcast(&all->changed);
+    }
+    if (first)
+        log_info("sandbox %s: killed; the kernel is still clearing it away", sb->id);
+    sandboxes_look(all);
 }
 
 bool sandbox_end(struct sandbox *sb, struct err *err)
@@ -72,17 +101,17 @@ bool sandbox_end(struct sandbox *sb, struct err *err)
     struct event_row event;
     struct arena arena;
     struct err store_err;
+    bool gone = true;
 
     cut_connections(sb);
-    if (sb->in_driver && !driver_stop(all->config.driver, sb->id, err)) {
-        {
-            auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
-            sb->being_ended = false;
-            sb->retry_ms = clock_mono_ms() + RETRY_MS;
-            pthread_cond_broadcast(&all->changed);
-        }
-        sandboxes_look(all);
+    /* Of one that was killed before we only want to know whether it is gone. */
+    if (sb->in_driver && !driver_stop_wait(all->config.driver, sb->id, sb->killed ? 0 : GONE_MS, &gone, err)) {
+        end_later(sb, false);
         return err_wrap(err, "end sandbox %s", sb->id);
+    }
+    if (!gone) {
+        end_later(sb, true);
+        return true;
     }
     arena_init(&arena);
     if (sb->was_running)
@@ -101,23 +130,26 @@ bool sandbox_end(struct sandbox *sb, struct err *err)
 }
 
 /*
- * Waits until somebody else has ended it; true when it is gone, false when it is ours to try, which is then claimed.
- * With the lock held.
+ * Somebody else is ending it, or was and failed. With the lock held; false with ERR_TIMEOUT when that takes too long.
+ * *out_ours: it is alive and nobody is at it, so it is now claimed for the caller.
  */
-static bool wait_until_ended(struct sandbox *sb)
+static bool wait_until_ended(struct sandbox *sb, bool *out_ours, struct err *err)
 {
-    while (sb->state == SANDBOX_STOPPING && sb->being_ended)
-        pthread_cond_wait(&sb->all->changed, &sb->all->lock);
-    if (sb->state == SANDBOX_GONE)
-        return true;
-    sb->being_ended = true;
-    return false;
+    struct timespec until = mono_after(KILL_MS);
+
+    while (sb->state == SANDBOX_STOPPING && sb->being_ended && !sb->killed)
+        if (pthread_cond_timedwait(&sb->all->changed, &sb->all->lock, &until) != 0)
+            return err_set(err, ERR_TIMEOUT, "Sandbox \"%s\" is being killed", sb->id);
+    *out_ours = sb->state != SANDBOX_GONE && !sb->killed;
+    if (*out_ours)
+        sb->being_ended = true;
+    return true;
 }
 
 bool sandbox_kill(struct sandboxes *all, struct str team_id, struct str id, const char *reason, struct err *err)
 {
     struct sandbox *sb;
-    bool gone = false;
+    bool ours = true, ok = true;
 
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
@@ -130,10 +162,11 @@ bool sandbox_kill(struct sandboxes *all, struct str team_id, struct str id, cons
             sb->being_ended = true;
             sb->reason = reason;
         } else {
-            gone = wait_until_ended(sb);
+            ok = wait_until_ended(sb, &ours, err);
         }
     }
-    bool ok = gone || sandbox_end(sb, err);
+    if (ok && ours)
+        ok = sandbox_end(sb, err);
     sandbox_unref(sb);
     return ok;
 }

@@ -95,7 +95,7 @@ struct sandbox *sandbox_of_team(struct sandboxes *all, struct str team_id, struc
 {
     struct sandbox *sb = map_get(&all->by_id, id);
 
-    if (sb && sb->state != SANDBOX_STARTING && str_eq(sb->team_id, team_id))
+    if (sb && sb->state != SANDBOX_STARTING && !sb->killed && str_eq(sb->team_id, team_id))
         return sb;
     (void)err_set(err, ERR_NOT_FOUND, "Sandbox \"%.*s\" does not exist or is not accessible",
                   (int)MIN(id.len, (size_t)LIMIT_ID_BYTES), id.at);
@@ -313,9 +313,11 @@ static void on_exited(void *context, const char *id)
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
         struct sandbox *sb = map_get(&all->by_id, str_from(id));
-        if (!sb || sb->state == SANDBOX_STOPPING)
+        if (!sb)
             return;        /* as we wanted */
         sb->exited = true; /* one that is starting is looked at when it would begin to run */
+        if (sb->killed)
+            sb->retry_ms = 0; /* what was left to be done once it is gone */
     }
     sandboxes_look(all);
 }

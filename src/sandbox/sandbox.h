@@ -5,7 +5,8 @@
  *
  *   starting   the row is written, the driver is at work; nobody else sees it
  *   running    guestd answers; listed, routable, its deadline runs
- *   stopping   no longer listed or routable; its connections are cut, then the driver ends it
+ *   stopping   no longer listed or routable; its connections are cut, then the driver ends it, which a guest can make
+ *              last: nobody waits for more than a moment of that
  *   gone       no row, no process; only its events remain
  *
  * Ownership  The manager owns every sandbox. sandbox_find() lends a reference, sandbox_unref() returns it.
@@ -120,8 +121,10 @@ bool sandbox_set_deadline(struct sandboxes *all, struct str team_id, struct str 
     must_use;
 
 /*
- * In this order: not routable and not listed any more; connections cut; everything inside dead; row gone. Of two
- * callers both succeed once it is dead; who comes later gets ERR_NOT_FOUND.
+ * In this order: not routable and not listed any more; connections cut; everything inside killed; row gone. Returns
+ * when the row is gone, or a moment after the kill: a guest can make the kernel work long on its end, and the row goes
+ * when that is over. Of two callers both succeed once it is killed; who comes later gets ERR_NOT_FOUND. ERR_TIMEOUT
+ * when somebody else is at it for too long.
  */
 bool sandbox_kill(struct sandboxes *all, struct str team_id, struct str id, const char *reason, struct err *err)
     must_use;

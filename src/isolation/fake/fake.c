@@ -17,6 +17,7 @@ struct fake_box {
     struct plan plan;
     unsigned looks;  /* at its stats */
     int link_fd;     /* guestd's end, or -1 */
+    bool dying;      /* stopped, and stuck in its end */
     bool has_thread; /* which serves link_fd */
     pthread_t thread;
 };
@@ -205,14 +206,44 @@ static bool end(struct fake *fake, const char *id)
     return true;
 }
 
-static bool fake_stop(struct driver *driver, const char *id, struct err *err)
+/* True if it is dead and does not go. */
+static bool stick(struct fake *fake, const char *id)
 {
-    struct fake *fake = fake_of(driver);
+    lock(fake);
+    struct fake_box *box = find(fake, id);
+    if (box && fake->fail & FAKE_STUCK_STOP)
+        box->dying = true;
+    bool stuck = box && box->dying;
+    unlock(fake);
+    return stuck;
+}
 
+static bool kill_box(struct fake *fake, const char *id, bool *out_gone, struct err *err)
+{
     if (failing(fake, FAKE_FAIL_STOP))
         return err_set(err, ERR_INTERNAL, "failed on purpose");
-    (void)end(fake, id); /* gone already is fine */
+    *out_gone = !stick(fake, id);
+    if (*out_gone)
+        (void)end(fake, id); /* gone already is fine */
     return true;
+}
+
+/* One that is stuck is said to be so at once: whoever tests waiting has a clock of its own. */
+static void fake_stop(struct driver *driver, const char *id, uint32_t patience_ms, driver_stopped_fn *done,
+                      void *context)
+{
+    bool gone = false;
+    struct err err;
+
+    (void)patience_ms;
+    bool killed = kill_box(fake_of(driver), id, &gone, &err);
+    done(context, gone, killed ? NULL : &err);
+}
+
+static bool fake_stop_wait(struct driver *driver, const char *id, uint32_t patience_ms, bool *out_gone, struct err *err)
+{
+    (void)patience_ms;
+    return kill_box(fake_of(driver), id, out_gone, err);
 }
 
 static bool fake_list(struct driver *driver, struct held **out_held, uint32_t *out_count, struct err *err)
@@ -225,6 +256,8 @@ static bool fake_list(struct driver *driver, struct held **out_held, uint32_t *o
         return err_set(err, ERR_INTERNAL, "failed on purpose");
     lock(fake);
     for (struct fake_box *box = fake->boxes; box; box = box->next) {
+        if (box->dying)
+            continue;
         held = mem_grow(held, (count + 1) * sizeof *held);
         memcpy(held[count++].id, box->plan.id, sizeof box->plan.id);
     }
@@ -329,6 +362,7 @@ static const struct driver_ops fake_ops = {
     .name = "fake",
     .start = fake_start,
     .stop = fake_stop,
+    .stop_wait = fake_stop_wait,
     .list = fake_list,
     .stats = fake_stats,
     .dial = fake_dial,

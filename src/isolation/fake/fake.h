@@ -4,7 +4,8 @@
  * A started sandbox is a thread that answers guestlink: OK to everything, until the link closes. dial() gives a socket
  * of the host's own network, so a test that listens on 127.0.0.1 stands in for a server inside.
  *
- * Threads    Like the remote driver: start, stop and list from any thread; dial from the loop, answered in a later turn.
+ * Threads    Like the remote driver: start, stop_wait and list from any thread; stop and dial from the loop, dial
+ *            answered in a later turn.
  */
 #ifndef ISOLATION_FAKE_H
 #define ISOLATION_FAKE_H
@@ -37,6 +38,7 @@ enum {
     FAKE_FAIL_DIAL = 16,
     FAKE_FAIL_LIST = 32,
     FAKE_FAIL_STATS = 64,
+    FAKE_STUCK_STOP = 128, /* stop() kills, and nothing is gone until fake_exit() */
 };
 void fake_fail(struct driver *driver, unsigned where);
 

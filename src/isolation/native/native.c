@@ -21,6 +21,12 @@
  *
  * The end of a sandbox is its pid 1's end: the kernel kills all of a pid namespace with its init, and reports that end
  * only when all are gone. The pidfd says so, for a child of ours and for an adopted one alike.
+ *
+ * Between the kill and that end a guest decides how long it takes: a file of millions of extents, open and unlinked, is
+ * taken apart by the dying process, for minutes if it likes. Keeper has one thread and never waits for it. Who asked
+ * for the stop is remembered in the box and answered from the pidfd or from a timer, whichever comes first; the slot,
+ * the cgroups and the directory stay taken until the end has really come; and the state says `dying`, so that the next
+ * keeper does not take what it finds for a sandbox that runs.
  */
 #include "isolation/native/native.h"
 
@@ -49,6 +55,7 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/map.h"
@@ -69,7 +76,13 @@
 
 enum {
     SLOTS = LIMIT_SANDBOXES + 64, /* some more than may live, for those being cleared away */
-    KILL_MS = 10000,              /* from SIGKILL to gone; a guest deep in disk waits needs a while */
+    WAITS_MAX = 64,               /* for the end of one sandbox; who comes later is told at once that it is not gone */
+    /*
+     * From `go` to guestd, the one wait of keeper for a child. It is not the guest's to stretch: all that runs is
+     * native_child(), on mounts of trusted templates and in a tree that no guest has written to; it takes about a
+     * millisecond. On a machine so busy that it takes longer than this, a start that fails is the better answer.
+     */
+    CHILD_MS = 5000,
     CLEAR_RETRY_MS = 10,
     CLEAR_TRIES = 500, /* then the slot is lost until keeper starts again, and the log says so */
     LOCK_MS = 2000,
@@ -84,9 +97,19 @@ enum {
 /*
  * STARTING  known to nobody yet; its failure is its end
  * RUNNING   pid 1 runs
+ * DYING     pid 1 has been killed and has not ended yet; neither listed nor dialed any more
  * CLEARING  pid 1 is gone; cgroups or directory are still to be removed, and the slot is not free
  */
-enum box_state { BOX_STARTING, BOX_RUNNING, BOX_CLEARING };
+enum box_state { BOX_STARTING, BOX_RUNNING, BOX_DYING, BOX_CLEARING };
+
+/* Somebody who has asked for the end of a box and wants to hear of it. */
+struct wait {
+    struct wait *next;
+    struct box *box;
+    struct timer patience;
+    driver_stopped_fn *done;
+    void *context;
+};
 
 struct box {
     struct native *native;
@@ -96,6 +119,9 @@ struct box {
     pid_t pid;
     int pidfd;
     struct watch *watch;
+    bool ran; /* its end is worth telling */
+    struct wait *waits;
+    unsigned wait_count;
     struct timer retry;
     unsigned tries;
 };
@@ -153,10 +179,28 @@ static struct box *box_new(struct native *native, const char *id)
     return box;
 }
 
+/* Each is told once, and is out of the list before that: the telling may ask again. */
+static void wait_over(struct wait *wait, bool gone, const struct err *err)
+{
+    struct wait **at = &wait->box->waits;
+
+    while (*at != wait)
+        at = &(*at)->next;
+    *at = wait->next;
+    wait->box->wait_count--;
+    timer_clear(&wait->patience);
+    wait->done(wait->context, gone, err);
+    free(wait);
+}
+
 static void box_free(void *object)
 {
     struct box *box = object;
+    struct err err;
 
+    (void)err_set(&err, ERR_UNAVAILABLE, "keeper ends");
+    while (box->waits)
+        wait_over(box->waits, false, &err);
     timer_clear(&box->retry);
     watch_free(box->watch);
     fd_close(&box->pidfd);
@@ -212,7 +256,7 @@ static void box_reap(struct box *box)
     siginfo_t how;
 
     /* ECHILD for an adopted one: its parent reaps it. */
-    (void)waitid((idtype_t)P_PIDFD, (id_t)box->pidfd, &how, WEXITED);
+    (void)waitid((idtype_t)P_PIDFD, (id_t)box->pidfd, &how, WEXITED | WNOHANG);
     watch_free(box->watch);
     box->watch = NULL;
     fd_close(&box->pidfd);
@@ -226,10 +270,13 @@ static void box_gone(struct box *box)
     char id[LIMIT_ID_BYTES];
 
     memcpy(id, box->id, sizeof id);
+    bool ran = box->ran;
     box_reap(box);
     box->state = BOX_CLEARING;
+    while (box->waits)
+        wait_over(box->waits, true, NULL);
     box_clear(box);
-    if (native->driver.exited)
+    if (ran && native->driver.exited)
         native->driver.exited(native->driver.exited_context, id);
 }
 
@@ -249,29 +296,70 @@ static void process_ready(void *context, unsigned ready)
     struct box *box = context;
 
     (void)ready;
-    if (box->state == BOX_RUNNING && process_ended(box->pidfd, 0))
+    if ((box->state == BOX_RUNNING || box->state == BOX_DYING) && process_ended(box->pidfd, 0))
         box_gone(box);
 }
 
-static void box_run(struct box *box)
+/* RUNNING or DYING: either way its end comes by the pidfd. */
+static void box_watch(struct box *box, enum box_state state)
 {
-    box->state = BOX_RUNNING;
+    box->state = state;
     box->watch = watch_new(box->native->loop, box->pidfd, process_ready, box);
     watch_want(box->watch, WATCH_READ);
 }
 
-static bool native_stop(struct driver *driver, const char *id, struct err *err)
+static bool mark_dying(const struct box *box, struct err *err)
 {
-    struct box *box = box_find(native_of(driver), id);
+    auto_close int sandbox_fd = openat(box->native->sandboxes_fd, box->id, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct state state;
 
-    if (!box || box->state != BOX_RUNNING)
-        return true; /* gone already, or nothing but its remains */
+    if (sandbox_fd < 0)
+        return err_sys(err, "open sandboxes/%s", box->id);
+    auto_close int fd = openat(sandbox_fd, "state", O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_sys(err, "open state");
+    if (!state_read(sandbox_fd, &state, err))
+        return false;
+    state.dying = true;
+    return state_write(fd, &state, err);
+}
+
+static bool box_kill(struct box *box, struct err *err)
+{
+    /* In this order: a keeper that dies in between leaves one that is ended again, not one that comes back to life. */
+    if (!mark_dying(box, err))
+        log_warn("native: sandbox %s: not marked as dying: %s", box->id, err_text(err));
     if (pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0) < 0 && errno != ESRCH)
-        return err_sys(err, "kill sandbox %s", id);
-    if (!process_ended(box->pidfd, KILL_MS))
-        return err_set(err, ERR_TIMEOUT, "sandbox %s does not die; its processes are stuck in the kernel", id);
-    box_gone(box);
+        return err_sys(err, "kill sandbox %s", box->id);
+    box->state = BOX_DYING;
     return true;
+}
+
+static void patience_over(struct timer *timer)
+{
+    wait_over(container_of(timer, struct wait, patience), false, NULL);
+}
+
+static void native_stop(struct driver *driver, const char *id, uint32_t patience_ms, driver_stopped_fn *done,
+                        void *context)
+{
+    struct native *native = native_of(driver);
+    struct box *box = box_find(native, id);
+    struct err err;
+
+    if (!box || box->state == BOX_CLEARING) {
+        done(context, true, NULL); /* gone already, or nothing but its remains */
+    } else if (box->state == BOX_RUNNING && !box_kill(box, &err)) {
+        done(context, false, &err);
+    } else if (box->wait_count == WAITS_MAX) {
+        done(context, false, NULL);
+    } else {
+        struct wait *wait = NEW(struct wait);
+        *wait = (struct wait){ .next = box->waits, .box = box, .done = done, .context = context };
+        box->waits = wait;
+        box->wait_count++;
+        timer_set(&wait->patience, native->loop, patience_ms, patience_over);
+    }
 }
 
 /* ---- start ---- */
@@ -464,18 +552,20 @@ static bool start_go(struct start *start, struct err *err)
 }
 
 /* A packet from the child. False with ERR_UNAVAILABLE at end-of-file. */
-static bool hear_child(struct start *start, char *room, size_t room_size, size_t *out_len, struct err *err)
+static bool hear_child(struct start *start, uint64_t until_ms, char *room, size_t room_size, size_t *out_len,
+                       struct err *err)
 {
     struct pollfd waiting = { .fd = start->control_fd[0], .events = POLLIN };
     int ready;
 
     do {
-        ready = poll(&waiting, 1, LIMIT_START_MS);
+        uint64_t now_ms = clock_mono_ms();
+        ready = poll(&waiting, 1, now_ms < until_ms ? (int)(until_ms - now_ms) : 0);
     } while (ready < 0 && errno == EINTR);
     if (ready < 0)
         return err_sys(err, "wait for the child");
     if (ready == 0)
-        return err_set(err, ERR_TIMEOUT, "the sandbox did not start in %d seconds", LIMIT_START_MS / 1000);
+        return err_set(err, ERR_TIMEOUT, "the sandbox did not start in %d seconds", CHILD_MS / 1000);
     ssize_t n = recv(start->control_fd[0], room, room_size, 0);
     if (n < 0)
         return err_sys(err, "hear from the child");
@@ -499,12 +589,13 @@ static bool child_failed(struct str said, struct err *err)
 
 static bool start_hear(struct start *start, struct err *err)
 {
+    uint64_t until_ms = clock_mono_ms() + CHILD_MS;
     char said[2048];
     size_t len;
     bool ready = false;
 
     for (;;) {
-        if (!hear_child(start, said, sizeof said, &len, err)) {
+        if (!hear_child(start, until_ms, said, sizeof said, &len, err)) {
             if (err->kind != ERR_UNAVAILABLE || !ready)
                 return err_wrap(err, "start sandbox %s", start->plan->id);
             break;
@@ -549,11 +640,12 @@ static void start_undo(struct start *start)
 {
     struct box *box = start->box;
 
+    start_close(start);
     if (box->pid) {
         (void)pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0); /* it may be dead already */
-        box_reap(box);
+        box_watch(box, BOX_DYING);
+        return;
     }
-    start_close(start);
     box->state = BOX_CLEARING;
     box_clear(box);
 }
@@ -585,7 +677,8 @@ static bool native_start(struct driver *driver, const struct plan *plan, struct 
         return err_wrap(err, "start sandbox %s", plan->id);
     }
     start_close(&start);
-    box_run(start.box);
+    start.box->ran = true;
+    box_watch(start.box, BOX_RUNNING);
     return true;
 }
 
@@ -707,7 +800,7 @@ static void native_free(struct driver *driver)
 static const struct driver_ops native_ops = {
     .name = "native",
     .start = native_start,
-    .stop = native_stop,
+    .stop = native_stop, /* and no stop_wait: there is no thread that could */
     .list = native_list,
     .stats = native_stats,
     .dial = native_dial,
@@ -868,9 +961,12 @@ static bool adopt(struct native *native, const char *id, uint32_t *out_slot, str
     box->slot = state.slot;
     box->pid = state.pid;
     box->pidfd = take_fd(&pidfd);
+    box->ran = true;
     native->slot_taken[state.slot] = true;
     (void)map_put(&native->boxes, str_from(box->id), box);
-    box_run(box);
+    box_watch(box, BOX_RUNNING);
+    if (state.dying && !box_kill(box, err)) /* again: the last keeper may have died between the mark and the kill */
+        log_warn("native: %s", err_text(err));
     return true;
 }
 

@@ -16,8 +16,8 @@ enum { STATE_BYTES = 256, STAT_BYTES = 4096 };
 void state_print(struct buf *out, const struct state *state)
 {
     /* Of the same length whatever the numbers are, so that the second write covers the first. */
-    buf_format(out, "%s\nboot %-36s\nslot %010" PRIu32 "\npid %010d\nstart %020" PRIu64 "\n", FORMAT_LINE,
-               state->boot_id, state->slot, state->pid, state->start_time);
+    buf_format(out, "%s\nboot %-36s\nslot %010" PRIu32 "\npid %010d\nstart %020" PRIu64 "\ndying %d\n", FORMAT_LINE,
+               state->boot_id, state->slot, state->pid, state->start_time, state->dying);
 }
 
 static bool number_line(struct str *text, struct str key, uint64_t max, uint64_t *out)
@@ -31,17 +31,19 @@ bool state_parse(struct str text, struct state *out, struct err *err)
 {
     struct state parsed = { 0 };
     struct str line;
-    uint64_t slot, pid;
+    uint64_t slot, pid, dying = 0;
 
     if (!str_cut(&text, '\n', &line) || !str_eq(line, STR(FORMAT_LINE)) || !str_cut(&text, '\n', &line) ||
         !str_skip(&line, STR("boot ")) || line.len >= sizeof parsed.boot_id ||
         !number_line(&text, STR("slot "), UINT32_MAX, &slot) || !number_line(&text, STR("pid "), INT32_MAX, &pid) ||
-        !number_line(&text, STR("start "), UINT64_MAX, &parsed.start_time) || text.len)
+        !number_line(&text, STR("start "), UINT64_MAX, &parsed.start_time) ||
+        (text.len && !number_line(&text, STR("dying "), 1, &dying)) || text.len)
         return err_set(err, ERR_INVALID, "the state of a sandbox does not parse");
     line = str_trim(line);
     memcpy(parsed.boot_id, line.at, line.len);
     parsed.slot = (uint32_t)slot;
     parsed.pid = (pid_t)pid;
+    parsed.dying = dying;
     *out = parsed;
     return true;
 }

@@ -24,6 +24,7 @@ struct state {
     uint32_t slot;
     pid_t pid;           /* 0: not yet */
     uint64_t start_time; /* field 22 of /proc/<pid>/stat */
+    bool dying;          /* it has been killed: whoever finds it running waits for its end */
 };
 
 void state_print(struct buf *out, const struct state *state);

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -193,6 +194,38 @@ static void check_nothing_is_left(struct world *world)
     assert_false(has_children());
 }
 
+struct stopping {
+    struct loop *loop;
+    bool answered, gone;
+};
+
+static void note_stopped(void *context, bool gone, const struct err *err)
+{
+    struct stopping *stopping = context;
+
+    if (err)
+        (void)fprintf(stderr, "%s\n", err_text(err));
+    stopping->answered = true;
+    stopping->gone = gone;
+    loop_stop_soon(stopping->loop);
+}
+
+/* True when it is gone. */
+static bool stop_within(struct loop *loop, struct driver *driver, const char *id, uint32_t patience_ms)
+{
+    struct stopping stopping = { .loop = loop };
+
+    driver_stop(driver, id, patience_ms, note_stopped, &stopping);
+    while (!stopping.answered)
+        loop_run(loop);
+    return stopping.gone;
+}
+
+static bool stop(struct loop *loop, struct driver *driver, const char *id)
+{
+    return stop_within(loop, driver, id, LIMIT_STOP_MS);
+}
+
 static int tear_down(void **state)
 {
     struct world *world = *state;
@@ -204,8 +237,7 @@ static int tear_down(void **state)
         new_driver(world, false);
     if (driver_list(world->driver, &held, &count, &err))
         for (uint32_t i = 0; i < count; i++)
-            if (!driver_stop(world->driver, held[i].id, &err))
-                (void)fprintf(stderr, "%s\n", err_text(&err));
+            (void)stop(world->loop, world->driver, held[i].id);
     free(held);
     for (int i = 0; i < 100 && (count_names(world->data_fd, "trash") || count_cgroups(world)); i++)
         turn(world, 10);
@@ -480,16 +512,53 @@ static void stop_ends_everything_and_leaves_nothing(void **state)
     auto_close int fd = start(world, &plan);
     auto_free char *text = ask(fd, "listen 8080");
     int pid = native_pid_of(world->driver, "sandbox1");
-    struct err err;
 
     check_has(text, "listening");
     assert_true(pid > 0);
-    assert_true(driver_stop(world->driver, "sandbox1", &err));
+    assert_true(stop(world->loop, world->driver, "sandbox1"));
     assert_int_equal(kill(pid, 0), -1);
     assert_int_equal(world->exits, 1);
     assert_string_equal(world->exited, "sandbox1");
-    assert_true(driver_stop(world->driver, "sandbox1", &err)); /* again is fine, and says nothing twice */
+    assert_true(stop(world->loop, world->driver, "sandbox1")); /* again is fine, and says nothing twice */
     assert_int_equal(world->exits, 1);
+    check_nothing_is_left(world);
+}
+
+/* A guest that dies slowly, without its disk: a tracer that wants to hear of an exit keeps the process in it. */
+static void a_stop_that_takes_long_holds_nobody_up(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    struct held *held = NULL;
+    uint32_t count;
+    struct err err;
+    auto_close int fd = start(world, &plan);
+    int pid = native_pid_of(world->driver, "sandbox1");
+
+    assert_true(fd >= 0);
+    assert_int_equal(ptrace(PTRACE_SEIZE, pid, NULL, PTRACE_O_TRACEEXIT), 0);
+    assert_false(stop_within(world->loop, world->driver, "sandbox1", 50));
+    assert_false(stop_within(world->loop, world->driver, "sandbox1", 0)); /* joins */
+    assert_int_equal(world->exits, 0);
+    assert_true(driver_list(world->driver, &held, &count, &err));
+    assert_int_equal(count, 0);
+    free(held);
+    plan = a_plan("sandbox2");
+    auto_close int second = start(world, &plan);
+    auto_free char *facts = ask(second, "facts");
+    check_has(facts, "uid_map:          0 1879113728      65536"); /* the first one's ids are still its own */
+    /* And the next keeper does not take it for one that runs. */
+    driver_free(world->driver);
+    new_driver(world, false);
+    assert_true(driver_list(world->driver, &held, &count, &err));
+    assert_int_equal(count, 1);
+    assert_string_equal(held[0].id, "sandbox2");
+    free(held);
+    assert_false(stop_within(world->loop, world->driver, "sandbox1", 0));
+    assert_int_equal(ptrace(PTRACE_DETACH, pid, NULL, NULL), 0);
+    assert_true(stop(world->loop, world->driver, "sandbox1"));
+    assert_int_equal(world->exits, 1);
+    assert_true(stop(world->loop, world->driver, "sandbox2"));
     check_nothing_is_left(world);
 }
 
@@ -575,8 +644,8 @@ static void the_next_driver_finds_what_runs(void **state)
     auto_close int second = start(world, &plan);
     auto_free char *facts = ask(second, "facts");
     check_has(facts, "uid_map:          0 1879113728      65536");
-    assert_true(driver_stop(world->driver, "sandbox1", &err));
-    assert_true(driver_stop(world->driver, "sandbox2", &err));
+    assert_true(stop(world->loop, world->driver, "sandbox1"));
+    assert_true(stop(world->loop, world->driver, "sandbox2"));
     check_nothing_is_left(world);
 }
 
@@ -626,7 +695,7 @@ static void be_keeper(const struct world *world, int progress_fd)
         (void)snprintf(id, sizeof id, "s%ux%u", (unsigned)getpid(), i);
         struct plan plan = a_plan(id);
         if (write(progress_fd, "", 1) < 0 || !driver_start(driver, &plan, &started, &err) ||
-            (i % 2 && !driver_stop(driver, id, &err)))
+            (i % 2 && !stop(loop, driver, id)))
             break;
     }
     (void)fprintf(stderr, "keeper: %s\n", err_text(&err));
@@ -665,7 +734,7 @@ static void a_keeper_killed_at_any_moment_orphans_nothing(void **state)
     for (uint32_t i = 0; i < count; i++) {
         int pid = native_pid_of(world->driver, held[i].id);
         assert_true(pid > 0 && kill(pid, 0) == 0);
-        assert_true(driver_stop(world->driver, held[i].id, &err));
+        assert_true(stop(world->loop, world->driver, held[i].id));
     }
     free(held);
     check_nothing_is_left(world); /* orphans become our children: main() sees to that */
@@ -695,6 +764,7 @@ int main(int argc, char **argv)
         NATIVE_CASE(a_sandboxs_usage_is_measured),
         NATIVE_CASE(dial_reaches_a_server_on_loopback_inside),
         NATIVE_CASE(stop_ends_everything_and_leaves_nothing),
+        NATIVE_CASE(a_stop_that_takes_long_holds_nobody_up),
         NATIVE_CASE(an_exit_from_inside_is_noticed),
         NATIVE_CASE(a_start_that_fails_at_any_step_leaves_nothing),
         NATIVE_CASE(a_plan_that_cannot_work_is_refused),

@@ -169,7 +169,9 @@ static void start_talk_and_stop(struct world *world)
     assert_int_equal(count, 1);
     assert_string_equal(held[0].id, "sandbox1");
     free(held);
-    assert_true(driver_stop(world->remote, "sandbox1", &err));
+    bool gone = false;
+    assert_true(driver_stop_wait(world->remote, "sandbox1", 1000, &gone, &err));
+    assert_true(gone);
     assert_int_equal(fake_count(world->fake), 0);
 }
 
@@ -266,6 +268,51 @@ static void ignore_answer(void *context, struct str payload, struct message_fds 
     (void)err;
 }
 
+static void stop_one_that_sticks(struct world *world)
+{
+    struct held *held = NULL;
+    uint32_t count;
+    struct err err;
+    bool gone = true;
+
+    start_one(world);
+    fake_fail(world->fake, FAKE_STUCK_STOP);
+    assert_true(driver_stop_wait(world->remote, "sandbox1", 100, &gone, &err));
+    assert_false(gone);
+    assert_true(driver_list(world->remote, &held, &count, &err));
+    assert_int_equal(count, 0);
+    free(held);
+    fake_fail(world->fake, FAKE_FAIL_STOP);
+    assert_false(driver_stop_wait(world->remote, "sandbox1", 100, &gone, &err));
+    assert_int_equal(err.kind, ERR_INTERNAL);
+    fake_fail(world->fake, 0);
+}
+
+static void a_stop_is_answered_before_the_end_of_a_guest_that_takes_long(void **state)
+{
+    struct world *world = *state;
+
+    run_on_worker(world, stop_one_that_sticks);
+    turn(world);
+    assert_int_equal(world->exits, 0);
+    fake_exit(world->fake, "sandbox1");
+    turn(world);
+    assert_int_equal(world->exits, 1);
+    assert_int_equal(world->broken, 0);
+}
+
+static void more_patience_than_allowed_ends_front(void **state)
+{
+    struct world *world = *state;
+    auto_buf struct buf payload = buf_make(NULL, 100);
+
+    message_pack_id(&payload, "sandbox1");
+    pack_u32(&payload, LIMIT_STOP_MS + 1);
+    channel_request(world->front, MESSAGE_STOP, buf_str(&payload), NULL, 0, ignore_answer, NULL);
+    turn(world);
+    assert_int_equal(world->broken, 2);
+}
+
 static void a_malformed_request_ends_front(void **state)
 {
     struct world *world = *state;
@@ -322,6 +369,8 @@ int main(void)
         REMOTE_CASE(keepers_errors_arrive_whole),
         REMOTE_CASE(dial_hands_over_a_socket),
         REMOTE_CASE(figures_come_for_those_that_live),
+        REMOTE_CASE(a_stop_is_answered_before_the_end_of_a_guest_that_takes_long),
+        REMOTE_CASE(more_patience_than_allowed_ends_front),
         REMOTE_CASE(a_malformed_request_ends_front),
         REMOTE_CASE(a_front_that_is_gone_is_told_nothing),
     };

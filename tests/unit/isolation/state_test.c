@@ -8,15 +8,21 @@ static void a_record_comes_back_as_it_was(void **state)
 {
     (void)state;
     auto_buf struct buf out = buf_make(NULL, 1000);
-    struct state sent = {
-        .boot_id = "7b0a4d2c-9f1e-4c3b-8a67-000000000000", .slot = 17, .pid = 4242, .start_time = UINT64_MAX
-    };
+    struct state sent = { .boot_id = "7b0a4d2c-9f1e-4c3b-8a67-000000000000",
+                          .slot = 17,
+                          .pid = 4242,
+                          .start_time = UINT64_MAX,
+                          .dying = true };
     struct state got;
     struct err err;
 
     state_print(&out, &sent);
     assert_true(state_parse(buf_str(&out), &got, &err));
-    assert_memory_equal(&got, &sent, sizeof got);
+    assert_string_equal(got.boot_id, sent.boot_id);
+    assert_int_equal(got.slot, sent.slot);
+    assert_int_equal(got.pid, sent.pid);
+    assert_int_equal(got.start_time, sent.start_time);
+    assert_true(got.dying);
 }
 
 static void a_completed_record_covers_the_one_before(void **state)
@@ -42,7 +48,7 @@ static void a_torn_record_is_refused(void **state)
     state_print(&out, &(struct state){ .boot_id = "x", .pid = 12 });
     for (size_t len = 0; len < out.len - 1; len++) /* the last line end may be missing */
         if (state_parse(str_of(out.data, len), &got, &err))
-            assert_true(len > out.len - 22); /* in the last number a cut cannot be seen */
+            assert_true(len > out.len - 30); /* in the last number a cut cannot be seen */
     assert_false(state_parse(STR("cloister-sandbox 2\n"), &got, &err));
     assert_false(state_parse(STR(""), &got, &err));
 }

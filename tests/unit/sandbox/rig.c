@@ -26,6 +26,7 @@ static int add_held(struct rig *rig, const char *id)
     int fds[2];
 
     snprintf(held->id, sizeof held->id, "%s", id);
+    held->dying = false;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0)
         abort();
     held->peer_fd = fds[1];
@@ -85,7 +86,8 @@ static bool rig_driver_start(struct driver *driver, const struct plan *plan, str
     return ok;
 }
 
-static bool rig_driver_stop(struct driver *driver, const char *id, struct err *err)
+static bool rig_driver_stop(struct driver *driver, const char *id, uint32_t patience_ms, bool *out_gone,
+                            struct err *err)
 {
     struct rig *rig = rig_of(driver);
     bool ok = true;
@@ -93,9 +95,15 @@ static bool rig_driver_stop(struct driver *driver, const char *id, struct err *e
     pthread_mutex_lock(&rig->lock);
     rig->stops++;
     struct rig_held *held = find_held(rig, str_from(id));
+    *out_gone = !rig->stop_sticks || !held;
+    rig->stop_patience_ms = patience_ms;
+    while (rig->stop_gate_shut)
+        pthread_cond_wait(&rig->changed, &rig->lock);
     if (rig->stop_failures) {
         rig->stop_failures--;
         ok = err_set(err, ERR_UNAVAILABLE, "keeper is away");
+    } else if (rig->stop_sticks && held) {
+        held->dying = true;
     } else if (held) {
         remove_held(rig, held);
     }
@@ -110,9 +118,10 @@ static bool rig_driver_list(struct driver *driver, struct held **out_held, uint3
     (void)err;
     *out_held = calloc(64, sizeof **out_held);
     pthread_mutex_lock(&rig->lock);
-    *out_count = rig->held_count;
+    *out_count = 0;
     for (uint32_t i = 0; i < rig->held_count; i++)
-        memcpy((*out_held)[i].id, rig->held[i].id, sizeof rig->held[i].id);
+        if (!rig->held[i].dying)
+            memcpy((*out_held)[(*out_count)++].id, rig->held[i].id, sizeof rig->held[i].id);
     pthread_mutex_unlock(&rig->lock);
     if (rig->exits_after_list.len)
         rig_exit(rig, rig->exits_after_list);
@@ -122,7 +131,7 @@ static bool rig_driver_list(struct driver *driver, struct held **out_held, uint3
 static const struct driver_ops rig_ops = {
     .name = "rig",
     .start = rig_driver_start,
-    .stop = rig_driver_stop,
+    .stop_wait = rig_driver_stop,
     .list = rig_driver_list,
 };
 
@@ -271,6 +280,14 @@ void rig_shut_gate(struct rig *rig, bool shut)
 {
     pthread_mutex_lock(&rig->lock);
     rig->gate_shut = shut;
+    pthread_cond_broadcast(&rig->changed);
+    pthread_mutex_unlock(&rig->lock);
+}
+
+void rig_shut_stop_gate(struct rig *rig, bool shut)
+{
+    pthread_mutex_lock(&rig->lock);
+    rig->stop_gate_shut = shut;
     pthread_cond_broadcast(&rig->changed);
     pthread_mutex_unlock(&rig->lock);
 }

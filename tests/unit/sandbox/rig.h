@@ -29,6 +29,7 @@ enum rig_start {
 struct rig_held {
     char id[LIMIT_ID_BYTES];
     int peer_fd; /* guestd's side of guestlink */
+    bool dying;  /* stopped while stop_sticks */
 };
 
 struct rig {
@@ -49,7 +50,10 @@ struct rig {
     struct rig_held held[64];
     uint32_t held_count;
     enum rig_start start;
-    bool gate_shut; /* starts wait */
+    bool gate_shut;      /* starts wait */
+    bool stop_gate_shut; /* stops do */
+    bool stop_sticks;    /* a stop kills, and nothing goes until rig_exit() */
+    uint32_t stop_patience_ms;
     unsigned at_gate, starts, stops, stop_failures;
     struct plan last_plan;
     char cut_id[LIMIT_ID_BYTES]; /* the last one cut */
@@ -74,6 +78,7 @@ uint32_t rig_held_count(struct rig *rig);
 void rig_exit(struct rig *rig, struct str id); /* it dies by itself */
 void rig_shut_gate(struct rig *rig, bool shut);
 void rig_wait_at_gate(struct rig *rig, unsigned count);
+void rig_shut_stop_gate(struct rig *rig, bool shut);
 size_t rig_rows(struct rig *rig); /* in the store */
 /* Waits until the driver holds none. */
 void rig_wait_empty(struct rig *rig);

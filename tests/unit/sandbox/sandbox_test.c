@@ -385,6 +385,64 @@ static void what_the_driver_fails_to_end_is_tried_again_by_itself(void **state)
     check_events(rig, info.id, "created killed");
 }
 
+static void a_kill_does_not_wait_for_a_guest_that_takes_long_to_die(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig), got;
+
+    rig->stop_sticks = true;
+    MUST(sandbox_kill(rig->all, TEAM, info.id, "request", &err));
+    assert_in_range(rig->stop_patience_ms, 1, 1000);
+    assert_int_equal(rig->cuts, 1);
+    assert_true(rig_holds(rig, info.id)); /* and so the row stays, and its place among all */
+    assert_int_equal(rig_rows(rig), 1);
+    assert_null(sandbox_find(rig->all, info.id));
+    MUST_FAIL(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &got, &err), ERR_NOT_FOUND);
+    MUST_FAIL(sandbox_kill(rig->all, TEAM, info.id, "request", &err), ERR_NOT_FOUND);
+    rig->stop_sticks = false;
+    rig_exit(rig, info.id);
+    wait_until_gone(rig);
+    assert_int_equal(rig->stop_patience_ms, 0); /* just asked */
+    check_events(rig, info.id, "created killed");
+    assert_true(reason_is(rig, info.id, "request"));
+}
+
+static void one_that_is_still_dying_is_not_found_alive_by_the_next_front(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig);
+
+    rig->stop_sticks = true;
+    MUST(sandbox_kill(rig->all, TEAM, info.id, "request", &err));
+    rig_stop(rig);
+    rig_start(rig);
+    assert_null(sandbox_find(rig->all, info.id));
+    assert_int_equal(rig_rows(rig), 1);
+    rig->stop_sticks = false;
+    rig_exit(rig, info.id);
+    wait_until_gone(rig);
+}
+
+static void kills_of_one_that_somebody_ends_wait_for_a_moment_only(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig);
+    struct killer killer = { .rig = rig, .id = info.id };
+    pthread_t thread;
+
+    rig_shut_stop_gate(rig, true); /* keeper says nothing at all */
+    assert_int_equal(pthread_create(&thread, NULL, kill_one, &killer), 0);
+    for (struct sandbox *sb; (sb = sandbox_find(rig->all, info.id)); usleep(2000))
+        sandbox_unref(sb);
+    uint64_t before_ms = clock_mono_ms();
+    MUST_FAIL(sandbox_kill(rig->all, TEAM, info.id, "request", &err), ERR_TIMEOUT);
+    assert_in_range(clock_mono_ms() - before_ms, 1000, 10000);
+    rig_shut_stop_gate(rig, false);
+    pthread_join(thread, NULL);
+    assert_true(killer.ok);
+    check_nothing_is_left(rig);
+}
+
 static void one_that_dies_by_itself_is_gone_with_a_reason(void **state)
 {
     struct rig *rig = *state;
@@ -681,6 +739,9 @@ int main(void)
         RUNNING(of_kills_at_the_same_time_all_succeed_or_find_it_gone),
         RUNNING(a_kill_that_the_driver_fails_may_be_tried_again),
         RUNNING(what_the_driver_fails_to_end_is_tried_again_by_itself),
+        RUNNING(a_kill_does_not_wait_for_a_guest_that_takes_long_to_die),
+        RUNNING(one_that_is_still_dying_is_not_found_alive_by_the_next_front),
+        RUNNING(kills_of_one_that_somebody_ends_wait_for_a_moment_only),
         RUNNING(one_that_dies_by_itself_is_gone_with_a_reason),
         RUNNING(a_deadline_ends_the_sandbox),
         RUNNING(deadlines_end_sandboxes_in_their_own_order),
