@@ -125,8 +125,13 @@ static void body_collected(struct http_exchange *ex, struct str body, const stru
 {
     struct request *rq = ex->owner;
 
-    if (err) {
+    if (err && err->kind == ERR_LIMIT) {
         send_problem(rq, 413, NULL, str_from(err->message));
+        return;
+    }
+    if (err) {
+        reply_err(rq, err);
+        send_reply(rq);
         return;
     }
     rq->body = body;
@@ -149,7 +154,7 @@ static void admit(struct request *rq)
         send_reply(rq);
         return;
     }
-    http_collect(rq->ex, LIMIT_API_BODY_BYTES, body_collected);
+    http_collect(rq->ex, LIMIT_CALL_BODY_BYTES, body_collected);
 }
 
 /* ---- who is asking ---- */

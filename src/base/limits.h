@@ -11,7 +11,9 @@
 #define LIMIT_HEADERS 128                /* SDKs send about 25 */
 #define LIMIT_TARGET_BYTES (16 * 1024)   /* path and query; metadata filters are encoded three times */
 #define LIMIT_CHUNK_LINE_BYTES 1024      /* chunk size line with extensions */
-#define LIMIT_API_BODY_BYTES (16 << 20)  /* what upstream takes for a control call */
+#define LIMIT_API_BODY_BYTES (16 << 20)  /* code for an interpreter, and what it prints about itself */
+#define LIMIT_CALL_BODY_BYTES (1 << 20)  /* of the server's own API: a create has 192 KiB, before escapes */
+#define LIMIT_COLLECT_BYTES (64 << 20)   /* bodies that a server has in memory, all connections together */
 #define LIMIT_DISCARD_BYTES (256 * 1024) /* of an unwanted body that we read to keep a connection usable */
 #define LIMIT_HEAD_MS 30000              /* from the first byte of a head to its end: slow-loris */
 #define LIMIT_BODY_IDLE_MS 120000        /* between two reads of a body */

@@ -203,8 +203,7 @@ static void on_collected(struct http_exchange *ex, struct str body, const struct
     struct err why;
 
     if (err) {
-        rpc_fail(rpc, err->kind == ERR_LIMIT ? CONNECT_RESOURCE_EXHAUSTED : CONNECT_INVALID_ARGUMENT, "%s",
-                 err->message);
+        rpc_fail(rpc, CONNECT_RESOURCE_EXHAUSTED, "%s", err->message); /* too large, or too much at once */
         return;
     }
     if (rpc->is_answered)

@@ -70,6 +70,7 @@ typedef void http_request_fn(struct http_exchange *ex, void *context);
 struct http_server_config {
     http_request_fn *on_request;
     void *context;
+    size_t collect_max;       /* 0: LIMIT_COLLECT_BYTES; see http_collect() */
     unsigned connections_max; /* 0: LIMIT_CONNECTIONS; past it the newest get 503 and are closed */
     /* Patience, in milliseconds; 0: the limit of the same name in base/limits.h. Tests shorten it. */
     uint64_t head_ms, body_idle_ms, write_idle_ms, keepalive_ms;
@@ -92,8 +93,10 @@ void http_body_pause(struct http_exchange *ex, bool pause);
 /* Instead of LIMIT_BODY_IDLE_MS; 0 is for ever: for streams that are rightly silent for long. */
 void http_body_patience(struct http_exchange *ex, uint64_t idle_ms);
 /*
- * The whole body in the arena, then done(). More than cap bytes: done() with ERR_LIMIT (nothing was answered yet). The
- * client going away meanwhile is on_gone() as always, and no done().
+ * The whole body in the arena, then done(). More than cap bytes: done() with ERR_LIMIT (nothing was answered yet). When
+ * all that is collected, and not yet answered and freed, passes the server's collect_max, those bodies that have been
+ * coming for the longest are given up: done() with ERR_UNAVAILABLE. The client going away meanwhile is on_gone() as
+ * always, and no done().
  */
 typedef void http_collected_fn(struct http_exchange *ex, struct str body, const struct err *err);
 void http_collect(struct http_exchange *ex, size_t cap, http_collected_fn *done);

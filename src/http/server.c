@@ -60,6 +60,35 @@ enum answer_state {
     ANSWER_ENDED,
 };
 
+/* Lists that are joined and left in no time, the longest waiting first. */
+struct link {
+    struct queue *in; /* NULL: in none */
+    struct link *next, *previous;
+};
+
+struct queue {
+    struct link *first, *last;
+};
+
+static void queue_leave(struct link *link)
+{
+    struct queue *queue = link->in;
+
+    if (!queue)
+        return;
+    *(link->previous ? &link->previous->next : &queue->first) = link->next;
+    *(link->next ? &link->next->previous : &queue->last) = link->previous;
+    *link = (struct link){ 0 };
+}
+
+static void queue_join(struct queue *queue, struct link *link)
+{
+    queue_leave(link);
+    *link = (struct link){ .in = queue, .previous = queue->last };
+    *(queue->last ? &queue->last->next : &queue->first) = link;
+    queue->last = link;
+}
+
 struct exchange {
     struct http_exchange outer;
     struct connection *connection; /* NULL once gone */
@@ -73,8 +102,11 @@ struct exchange {
     uint64_t body_idle_ms; /* 0: no limit */
     http_collected_fn *collected;
     size_t collect_cap;
-    bool collect_over;
+    bool collect_over, starved; /* it grew too large; or all together did, and this one has to go */
     struct buf collect;
+    struct link collecting;
+    struct http_server *lender; /* whose budget holds `lent` bytes for us; NULL when that is none */
+    size_t lent;
 
     enum answer_state answer;
     bool chunked, has_length, bodiless, close_after;
@@ -107,8 +139,11 @@ struct http_server {
     struct listener *listener;
     struct connection *connections;
     unsigned connection_count;
-    struct exchange *spare; /* the next head is parsed into it, so that it need not be copied */
-    struct buf scratch;     /* heads of answers; their arenas may be with a worker */
+    struct queue collecting; /* exchanges whose bodies are being collected */
+    size_t lent;             /* collected bytes of all exchanges, also of those whose client has gone */
+    unsigned references;     /* our own, and of each exchange that we have lent to */
+    struct exchange *spare;  /* the next head is parsed into it, so that it need not be copied */
+    struct buf scratch;      /* heads of answers; their arenas may be with a worker */
 };
 
 static const struct http_events no_events;
@@ -127,10 +162,48 @@ static void conn_enter(struct connection *c, enum conn_state next)
 
 /* ---- the exchange's memory ---- */
 
+static void server_dispose(void *object)
+{
+    struct http_server *server = object;
+
+    buf_done(&server->scratch);
+    free(server->spare);
+    free(server);
+}
+
+static void server_unref(struct http_server *server)
+{
+    if (--server->references == 0)
+        loop_retire(server->loop, server, server_dispose);
+}
+
+/* An exchange that a worker holds may outlive its server, so who owes keeps the lender. */
+static void borrow(struct http_server *server, struct exchange *e, size_t size)
+{
+    if (!e->lender) {
+        e->lender = server;
+        server->references++;
+    }
+    e->lent += size;
+    server->lent += size;
+}
+
+static void give_back(struct exchange *e)
+{
+    struct http_server *server = take_ptr(&e->lender);
+
+    if (!server)
+        return;
+    server->lent -= e->lent;
+    e->lent = 0;
+    server_unref(server);
+}
+
 static void exchange_dispose(void *object)
 {
     struct exchange *e = object;
 
+    give_back(e);
     buf_done(&e->collect);
     arena_done(&e->outer.arena);
     free(e);
@@ -151,6 +224,7 @@ void http_unref(struct http_exchange *ex)
 /* From here on every call for it is a no-op. */
 static void exchange_detach(struct exchange *e)
 {
+    queue_leave(&e->collecting);
     e->outer.gone = true;
     e->outer.connection = NULL;
     e->connection = NULL;
@@ -336,6 +410,7 @@ void http_collect(struct http_exchange *ex, size_t cap, http_collected_fn *done)
     e->collect_cap = cap;
     e->collect = buf_make(NULL, cap);
     e->collect_over = ex->head.framing == HTTP_LENGTH && e->body_left > cap;
+    queue_join(&e->connection->server->collecting, &e->collecting);
     want_body(e, BODY_COLLECTING);
 }
 
@@ -351,14 +426,36 @@ static void collect_failed(struct exchange *e)
 {
     struct err err;
 
-    (void)err_set(&err, ERR_LIMIT, "the request body is larger than %zu bytes", e->collect_cap);
+    if (e->starved)
+        (void)err_set(&err, ERR_UNAVAILABLE, "the server is reading too many request bodies at once");
+    else
+        (void)err_set(&err, ERR_LIMIT, "the request body is larger than %zu bytes", e->collect_cap);
+    queue_leave(&e->collecting);
     buf_done(&e->collect);
+    give_back(e);
     discard_body(e);
     e->collected(&e->outer, STR(""), &err);
 }
 
+/*
+ * All bodies together take too much. The one that has been coming for the longest makes room: who sends slowly, or keeps
+ * the last byte back, must not be in the way of those who are done in no time.
+ */
+static void starve_oldest(struct http_server *server)
+{
+    struct exchange *e = container_of(server->collecting.first, struct exchange, collecting);
+
+    queue_leave(&e->collecting);
+    buf_done(&e->collect);
+    give_back(e);
+    e->starved = e->collect_over = true;
+    poke(e->connection);
+}
+
 static void body_piece(struct exchange *e, struct str piece)
 {
+    struct http_server *server;
+
     if (piece.len == 0)
         return;
     switch (e->body) {
@@ -367,8 +464,12 @@ static void body_piece(struct exchange *e, struct str piece)
             e->outer.events->on_body(&e->outer, piece);
         break;
     case BODY_COLLECTING:
+        server = e->connection->server;
         buf_add(&e->collect, piece);
+        borrow(server, e, piece.len);
         e->collect_over = e->collect.overflowed;
+        while (server->lent > server->config.collect_max && server->collecting.first)
+            starve_oldest(server);
         break;
     case BODY_DISCARDING:
         e->discarded += piece.len;
@@ -386,7 +487,10 @@ static void body_end(struct exchange *e)
     e->body = BODY_DONE;
     if (was == BODY_READING && e->outer.events->on_body_end) {
         e->outer.events->on_body_end(&e->outer);
+    } else if (was == BODY_COLLECTING && e->collect_over) {
+        collect_failed(e);
     } else if (was == BODY_COLLECTING) {
+        queue_leave(&e->collecting);
         struct str whole = arena_copy(&e->outer.arena, buf_str(&e->collect));
         buf_done(&e->collect);
         e->collected(&e->outer, whole, NULL);
@@ -952,20 +1056,12 @@ struct http_server *http_server_new(struct loop *loop, int listen_fd, const stru
     server->config.write_idle_ms = or_default(config->write_idle_ms, LIMIT_WRITE_IDLE_MS);
     server->config.keepalive_ms = or_default(config->keepalive_ms, LIMIT_KEEPALIVE_MS);
     server->config.linger_ms = or_default(config->linger_ms, LINGER_MS);
+    server->config.collect_max = or_default(config->collect_max, LIMIT_COLLECT_BYTES);
+    server->references = 1;
     server->scratch = buf_make(NULL, LIMIT_HEAD_BYTES);
     if (listen_fd >= 0)
         server->listener = listener_new(loop, listen_fd, on_accepted, server);
     return server;
-}
-
-static void server_dispose(void *object)
-{
-    struct http_server *server = object;
-
-    buf_done(&server->scratch);
-    if (server->spare)
-        exchange_dispose(server->spare);
-    free(server);
 }
 
 void http_server_free(struct http_server *server)
@@ -979,5 +1075,5 @@ void http_server_free(struct http_server *server)
         conn_close(c, is_busy);
         conn_step(c); /* unless we are inside a step of its own, which then ends by itself */
     }
-    loop_retire(server->loop, server, server_dispose);
+    server_unref(server);
 }

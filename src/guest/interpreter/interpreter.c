@@ -349,7 +349,7 @@ static void execute(struct http_exchange *ex, struct str body, const struct err 
 
     ex->owner = NULL;
     if (failed) {
-        answer_text(ex, 413, "%s", failed->message);
+        answer_text(ex, failed->kind == ERR_LIMIT ? 413 : 503, "%s", failed->message);
         return;
     }
     if (!decode_execute(&ex->arena, body, &want, &err)) {
@@ -460,7 +460,7 @@ static void create(struct http_exchange *ex, struct str body, const struct err *
 
     ex->owner = NULL;
     if (failed) {
-        answer_text(ex, 413, "%s", failed->message);
+        answer_text(ex, failed->kind == ERR_LIMIT ? 413 : 503, "%s", failed->message);
         return;
     }
     struct entry *entry = make_context(all, body, &err);

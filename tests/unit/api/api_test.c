@@ -675,13 +675,13 @@ static void a_body_that_is_too_large_is_a_413_before_it_is_read(void **state)
 
     snprintf(request, sizeof request,
              "POST /v2/sandboxes HTTP/1.1\r\nhost: x\r\nx-api-key: %s\r\ncontent-length: %d\r\n\r\n", s->key,
-             LIMIT_API_BODY_BYTES + 1);
+             LIMIT_CALL_BODY_BYTES + 1);
     const char *answer = served_raw(s, str_from(request));
     assert_non_null(strstr(answer, "HTTP/1.1 413"));
     assert_non_null(strstr(answer, "{\"code\":413,\"message\":"));
     /* A stranger's body is not read either. */
     snprintf(request, sizeof request, "POST /v2/sandboxes HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n",
-             LIMIT_API_BODY_BYTES - 1);
+             LIMIT_CALL_BODY_BYTES - 1);
     assert_non_null(strstr(served_raw(s, str_from(request)), "HTTP/1.1 401"));
     check_nothing_exists(s);
 }

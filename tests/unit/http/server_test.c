@@ -20,6 +20,8 @@ static size_t pumped, pump_size;
 static struct stream *upgraded;
 static struct buf upgraded_got;
 static struct err collect_error;
+static bool keeps_collected;
+static struct http_exchange *kept; /* as a worker would */
 
 static void on_body(struct http_exchange *ex, struct str piece)
 {
@@ -79,7 +81,12 @@ static void collected(struct http_exchange *ex, struct str whole, const struct e
 {
     if (err) {
         collect_error = *err;
-        http_reply(ex, 413, NULL, 0, STR("too large"));
+        http_reply(ex, err->kind == ERR_LIMIT ? 413 : 503, NULL, 0, STR("too large"));
+        return;
+    }
+    if (keeps_collected) {
+        kept = ex;
+        http_ref(ex);
         return;
     }
     http_reply(ex, 200, NULL, 0, whole);
@@ -190,7 +197,8 @@ static int setup(void **state)
     server = http_server_new(loop, -1, &config);
     current = NULL;
     requests = gones = body_ends = drains = 0;
-    pauses_body = echoes = false;
+    pauses_body = echoes = keeps_collected = false;
+    kept = NULL;
     pumped = pump_size = 0;
     upgraded = NULL;
     body = buf_make(NULL, SIZE_MAX / 4);
@@ -575,6 +583,85 @@ static void a_paused_body_makes_the_client_wait(void **state)
     PUMP_UNTIL(loop, heard("all"));
 }
 
+static void bodies_have_a_budget_and_the_slowest_makes_room(void **state)
+{
+    static char bulk[30000];
+
+    (void)state;
+    config.collect_max = 2 * sizeof bulk;
+    use_config();
+    struct peer slow = client;
+    peer_say(&slow, STR("POST /collect HTTP/1.1\r\nHost: x\r\nContent-Length: 30001\r\n\r\n"));
+    peer_say(&slow, str_of(bulk, sizeof bulk)); /* one byte is kept back */
+    PUMP_UNTIL(loop, requests == 1);
+    pump_some(loop);
+    connect_client();
+    for (int i = 0; i < 3; i++) {
+        say(STR("POST /collect HTTP/1.1\r\nHost: x\r\nContent-Length: 30000\r\n\r\n"));
+        say(str_of(bulk, sizeof bulk));
+        PUMP_UNTIL(loop, heard("200 OK") && client.heard.len > sizeof bulk);
+        forget();
+    }
+    assert_false(peer_heard(&slow, "HTTP/1.1")); /* what was answered is given back: there was room */
+    say(STR("POST /collect HTTP/1.1\r\nHost: x\r\nContent-Length: 30001\r\n\r\n"));
+    say(str_of(bulk, sizeof bulk));
+    say(STR("x"));
+    PUMP_UNTIL(loop, heard("200 OK"));
+    PUMP_UNTIL(loop, peer_heard(&slow, "HTTP/1.1 503 "));
+    assert_int_equal(collect_error.kind, ERR_UNAVAILABLE);
+    /* The unsent byte is dropped when it comes, and the connection goes on. */
+    peer_say(&slow, STR("xGET /hello HTTP/1.1\r\nHost: x\r\n\r\n"));
+    PUMP_UNTIL(loop, peer_heard(&slow, "hello"));
+    peer_done(&slow);
+}
+
+static void a_body_past_the_budget_by_itself_is_given_up(void **state)
+{
+    (void)state;
+    config.collect_max = 10;
+    use_config();
+    say(STR("POST /collect HTTP/1.1\r\nHost: x\r\nContent-Length: 11\r\n\r\n12345678901"));
+    PUMP_UNTIL(loop, heard("HTTP/1.1 503 "));
+    forget();
+    say(STR("POST /collect HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nb\r\n12345678901\r\n0\r\n\r\n"));
+    PUMP_UNTIL(loop, heard("HTTP/1.1 503 "));
+    forget();
+    say(STR("POST /collect HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n1234567890"));
+    PUMP_UNTIL(loop, heard("1234567890"));
+}
+
+static void a_budget_counts_what_a_worker_still_holds(void **state)
+{
+    (void)state;
+    config.collect_max = 10;
+    use_config();
+    keeps_collected = true;
+    say(STR("POST /collect HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n1234567890"));
+    PUMP_UNTIL(loop, kept != NULL);
+    struct http_exchange *ex = kept;
+    keeps_collected = false;
+    peer_done(&client);
+    PUMP_UNTIL(loop, gones == 1);
+    connect_client();
+    say(STR("POST /collect HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n1"));
+    PUMP_UNTIL(loop, heard("HTTP/1.1 503 "));
+    forget();
+    http_unref(ex);
+    pump_some(loop);
+    say(STR("POST /collect HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n1"));
+    PUMP_UNTIL(loop, heard("HTTP/1.1 200 "));
+
+    /* It may even outlive the server. */
+    keeps_collected = true;
+    say(STR("POST /collect HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n1234567890"));
+    PUMP_UNTIL(loop, kept != ex);
+    http_server_free(server);
+    server = NULL;
+    pump_some(loop);
+    http_unref(kept);
+    pump_some(loop);
+}
+
 /* ---- protocol errors ---- */
 
 static void malformed_requests_are_answered_and_closed(void **state)
@@ -913,6 +1000,9 @@ int main(void)
         SERVED(continue_is_said_when_the_body_is_wanted),
         SERVED(continue_is_not_said_for_what_is_refused),
         SERVED(a_paused_body_makes_the_client_wait),
+        SERVED(bodies_have_a_budget_and_the_slowest_makes_room),
+        SERVED(a_body_past_the_budget_by_itself_is_given_up),
+        SERVED(a_budget_counts_what_a_worker_still_holds),
         SERVED(malformed_requests_are_answered_and_closed),
         SERVED(heads_that_are_too_large_are_answered),
         SERVED(a_body_that_breaks_after_the_answer_does_not_hurt_the_answer),
