@@ -435,7 +435,7 @@ def test_a_figure_is_a_picture_and_a_chart(full):
     code = "import matplotlib.pyplot as plt\nplt.plot([1, 2, 3], [1, 4, 9], label='squares')\nplt.title('t')\nplt.show()"
     result = full.run_code(code, timeout=120).results[0]
     assert base64.b64decode(result.png)[:4] == b"\x89PNG"
-    assert result.chart.type.value == "line" and result.chart.elements[0].points[2] == [3.0, 9.0]
+    assert result.chart.type.value == "line" and tuple(result.chart.elements[0].points[2]) == (3.0, 9.0)
 
 
 def test_a_figure_as_svg(full):
