@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+"""The interpreter's door of a guestd with the sanitizers on: the exact wire, and user code that reaches for our own sockets.
+
+usage: interpreter_test.py GUESTD        (needs root, because guestd becomes other users; skips aloud without)
+"""
+import http.client
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+GUESTD = ""
+SKIPPED = 77
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.dont_write_bytecode = True
+
+from guestd_test import TOKEN, setup_message  # noqa: E402
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Case(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.dir = tempfile.mkdtemp(prefix="interpreter_test.")
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(cls.dir + "/link")
+        listener.listen()
+        cls.port = free_port()
+        cls.log = open(cls.dir + "/log", "w+")
+        cls.process = subprocess.Popen(
+            [GUESTD, "--link-fd", str(listener.fileno()), "--port", str(free_port()), "--code-port", str(cls.port)],
+            pass_fds=[listener.fileno()], stdin=subprocess.DEVNULL, stdout=cls.log, stderr=cls.log,
+            env={"PATH": os.environ["PATH"], "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1"})
+        listener.close()
+        cls.link = socket.socket(socket.AF_UNIX)
+        cls.link.connect(cls.dir + "/link")
+        for _ in range(600):
+            try:
+                socket.create_connection(("127.0.0.1", cls.port)).close()
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.05)
+        cls.early = cls.ask("GET", "/health")[0]
+        cls.link.sendall(setup_message(envs=[(b"GLOBAL", b"yes")]))
+        cls.link.recv(5, socket.MSG_WAITALL)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.process.kill()
+        cls.process.wait()
+        cls.log.seek(0)
+        text = cls.log.read()
+        cls.log.close()
+        cls.link.close()
+        shutil.rmtree(cls.dir)
+        if "Sanitizer" in text or "runtime error" in text:
+            raise AssertionError(text)
+
+    @classmethod
+    def ask(cls, method, path, body=None, token=TOKEN, **headers):
+        connection = http.client.HTTPConnection("127.0.0.1", cls.port, timeout=60)
+        try:
+            text = body if body is None or isinstance(body, (str, bytes)) else json.dumps(body)
+            connection.request(method, path, text, {"X-Access-Token": token, **headers})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def run_code(self, code, **more):
+        status, body = self.ask("POST", "/execute", {"code": code, **more})
+        self.assertEqual(status, 200, body)
+        self.assertTrue(all(0x20 <= b < 0x7F or b == 0x0A for b in body), body)
+        self.assertNotIn(b"\n\n", body)
+        lines = [json.loads(line) for line in body.decode().splitlines()]
+        self.assertEqual(lines[-1], {"type": "end_of_execution"})
+        return lines[:-1]
+
+    def text(self, code, **more):
+        return next(line["text"] for line in self.run_code(code, **more) if line["type"] == "result")
+
+    def new_context(self, **want):
+        status, body = self.ask("POST", "/contexts", want, token="")
+        self.assertEqual(status, 200, body)
+        return json.loads(body)["id"]
+
+    # ---- the wire ----
+
+    def test_before_it_is_set_up_it_says_so(self):
+        self.assertEqual(self.early, 503)
+
+    def test_health_is_a_json_string(self):
+        self.assertEqual(self.ask("GET", "/health", token=""), (200, b'"OK"'))
+
+    def test_running_code_wants_the_token_and_contexts_do_not(self):
+        self.assertEqual(self.ask("POST", "/execute", {"code": "1"}, token="wrong")[0], 401)
+        self.assertEqual(self.ask("GET", "/contexts", token="")[0], 200)
+
+    def test_what_is_no_request_is_told_as_detail(self):
+        for body in ("", "no json", "[]", "{}", '{"code": 1}', '{"code": "1", "env_vars": {"A": 1}}',
+                     '{"code": "1", "env_vars": {"A=B": "x"}}', '{"code": "a\\u0000b"}'):
+            status, answer = self.ask("POST", "/execute", body)
+            self.assertEqual(status, 422, body)
+            self.assertIn("detail", json.loads(answer))
+        self.assertEqual(self.ask("POST", "/contexts", "")[0], 422)
+
+    def test_errors_are_text_with_the_status_of_their_kind(self):
+        self.assertEqual(self.ask("POST", "/execute", {"code": "1", "context_id": "a", "language": "python"}),
+                         (400, b"Only one of context_id or language can be provided"))
+        self.assertEqual(self.ask("POST", "/execute", {"code": "1", "context_id": "a"}), (404, b"Context a not found"))
+        self.assertEqual(self.ask("DELETE", "/contexts/a"), (404, b"Context a not found"))
+        self.assertEqual(self.ask("POST", "/contexts/a/restart"), (404, b"Context a not found"))
+        self.assertEqual(self.ask("POST", "/contexts", {"cwd": "relative"})[0], 400)
+        self.assertEqual(self.ask("POST", "/contexts", {"language": "x" * 200})[0], 404)
+        self.assertEqual(self.ask("GET", "/execute")[0], 405)
+        self.assertEqual(self.ask("GET", "/nothing")[0], 404)
+
+    def test_lines_come_in_their_order(self):
+        lines = self.run_code("print('a')\n1", context_id=None, language=None, env_vars=None)
+        self.assertEqual([line["type"] for line in lines], ["number_of_executions", "stdout", "result"])
+        self.assertEqual(list(lines[2]), ["type", "text", "extra", "is_main_result"])
+        self.assertRegex(lines[1]["timestamp"], r"^20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00$")
+
+    def test_a_language_is_normalised(self):
+        self.assertEqual(self.text("1", language=" PYTHON "), "1")
+        self.assertEqual(self.text("1", language=""), "1")
+
+    def test_a_silent_cell_is_kept_alive(self):
+        lines = self.run_code("import time; time.sleep(5.5)", context_id=self.new_context())
+        self.assertIn({"type": "keepalive"}, lines)
+
+    # ---- a cell that reaches for what is ours ----
+
+    def check_context_dies_alone(self, code):
+        other, victim = self.new_context(), self.new_context()
+        self.run_code("x = 1", context_id=other)
+        errors = [line for line in self.run_code(code, context_id=victim) if line["type"] == "error"]
+        self.assertEqual([e["name"] for e in errors], ["ContextRestarting"])
+        self.assertEqual(self.text("2", context_id=victim), "2")
+        self.assertEqual(self.text("x", context_id=other), "1")
+
+    def test_garbage_on_the_link_costs_one_context(self):
+        for bytes_ in ("b'\\xff' * 64", "b'\\0\\0\\0\\2Lx'", "b'\\0\\0\\0\\1Z'", "b'\\0\\0\\0\\0'"):
+            self.check_context_dies_alone(f"import os, time; os.write(100, {bytes_}); time.sleep(30)")
+
+    def test_a_line_that_is_no_line_costs_one_context(self):
+        self.check_context_dies_alone("import os, time; os.write(100, b'\\0\\0\\0\\4L{\\n}'); time.sleep(30)")
+
+    def test_closing_everything_costs_one_context(self):
+        self.check_context_dies_alone("import os, time; os.closerange(3, 1000); time.sleep(30)")
+
+    def test_a_forged_end_does_not_answer_for_the_next_cell(self):
+        context = self.new_context()
+        self.run_code("import os; os.write(100, b'\\0\\0\\0\\1D')", context_id=context)
+        results = [self.run_code("40 + 2", context_id=context) for _ in range(3)]
+        self.assertIn("42", [line.get("text") for lines in results for line in lines])
+
+    def test_killing_the_mother_costs_nobody(self):
+        context = self.new_context()
+        self.run_code("x = 1", context_id=context)
+        self.run_code("import os, signal; os.kill(os.getppid(), signal.SIGKILL)", context_id=context)
+        self.assertEqual(self.text("x", context_id=context), "1")
+        self.assertEqual(self.text("3", context_id=self.new_context()), "3")
+
+    # ---- many at once ----
+
+    def test_clients_that_come_and_go_leave_a_context_that_answers(self):
+        context = self.new_context()
+
+        def come_and_go(seconds):
+            connection = http.client.HTTPConnection("127.0.0.1", self.port)
+            body = json.dumps({"code": "import time; time.sleep(10)", "context_id": context})
+            connection.request("POST", "/execute", body, {"X-Access-Token": TOKEN})
+            time.sleep(seconds)
+            connection.sock.close()
+
+        threads = [threading.Thread(target=come_and_go, args=(0.01 * i,)) for i in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(self.text("1 + 1", context_id=context), "2")
+
+    def test_there_is_a_bound_to_contexts(self):
+        made, status = [], 200
+        while status == 200 and len(made) < 100:
+            status, body = self.ask("POST", "/contexts", {})
+            if status == 200:
+                made.append(json.loads(body)["id"])
+        self.assertEqual(status, 429)
+        for context in made:
+            self.assertEqual(self.ask("DELETE", "/contexts/" + context), (200, b"null"))
+
+
+if __name__ == "__main__":
+    if os.geteuid() != 0:
+        print("skipped: guestd becomes other users, which needs root")
+        sys.exit(SKIPPED)
+    GUESTD = os.path.abspath(sys.argv.pop(1))
+    unittest.main(warnings="ignore")
