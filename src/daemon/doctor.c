@@ -58,7 +58,7 @@ static void look_at_port(struct findings *all, const struct config *config)
 
     if (fd >= 0) {
         (void)snprintf(row->found, sizeof row->found, "%.80s is free", config->listen);
-    } else if (err.sys == EADDRINUSE) {
+    } else if (err.kind == ERR_CONFLICT) {
         (void)snprintf(row->found, sizeof row->found, "%.80s is taken, by a running cloister or by another program",
                        config->listen);
         (void)snprintf(row->fix, sizeof row->fix, "if it is not cloister: serve --listen with another port");

@@ -35,6 +35,11 @@
 /* Workers mostly wait: for keeper, for guestd, for the disk. A burst of creates should not queue behind each other. */
 enum { WORKERS = 32 };
 
+enum {
+    STOP_MS = 3000, /* for control calls under way; keeper waits a little longer */
+    STOP_LOOK_MS = 10,
+};
+
 enum { DISK_MB = 5120 }; /* told to clients; no quota is enforced yet */
 
 struct front {
@@ -50,6 +55,8 @@ struct front {
     struct api *api;
     struct http_server *server;
     struct job boot;
+    struct timer stopping;
+    uint64_t stop_ms;
     bool booted;
     int exit_code;
 };
@@ -142,6 +149,8 @@ static void boot_done(struct job *job)
 {
     struct front *front = container_of(job, struct front, boot);
 
+    if (timer_is_set(&front->stopping))
+        return;
     if (!front->booted) {
         front->exit_code = 1;
         loop_stop_soon(front->loop);
@@ -152,12 +161,30 @@ static void boot_done(struct job *job)
     channel_send_event(front->channel, MESSAGE_READY, STR(""));
 }
 
+/* ---- the end ---- */
+
+static void on_stopping(struct timer *timer)
+{
+    struct front *front = container_of(timer, struct front, stopping);
+
+    if (workers_busy(front->workers) && loop_now_ms(front->loop) < front->stop_ms)
+        timer_set(timer, front->loop, STOP_LOOK_MS, on_stopping);
+    else
+        loop_stop_soon(front->loop);
+}
+
+/* Who waits for keeper is told that there is no more to hear, while there is still a loop to tell them. */
 static void on_signal(void *context, int number)
 {
     struct front *front = context;
 
     (void)number;
-    loop_stop_soon(front->loop);
+    if (timer_is_set(&front->stopping))
+        return;
+    http_server_free(take_ptr(&front->server));
+    channel_shut(front->channel);
+    front->stop_ms = loop_now_ms(front->loop) + STOP_MS;
+    timer_set(&front->stopping, front->loop, 0, on_stopping);
 }
 
 static bool give_up_power(struct err *err)
@@ -234,14 +261,10 @@ static bool front_open(struct front *front, struct err *err)
     return true;
 }
 
-/*
- * What waits for keeper is told that it is gone before the workers are waited for; sandboxes keep running. The order is
- * that of who calls whom, from the outside in.
- */
+/* Sandboxes keep running. The order is that of who calls whom, from the outside in. */
 static void front_close(struct front *front)
 {
-    if (front->server)
-        http_server_free(front->server);
+    http_server_free(front->server);
     if (front->workers)
         workers_free(front->workers);
     if (front->api)

@@ -41,6 +41,8 @@ enum {
     RESTART_MOST_MS = 5000,
     YOUNG_MS = 10000,
     STOP_GRACE_MS = 5000,
+    LISTEN_MS = 1000,
+    LISTEN_RETRY_MS = 20,
 };
 
 struct keeper {
@@ -289,6 +291,19 @@ static int guestd_open(const struct config *config, struct err *err)
     return fd;
 }
 
+/* The front of a keeper that was killed holds the address for a moment longer. So a little patience. */
+static int listen_patiently(const char *address, struct err *err)
+{
+    int fd = listen_open(str_from(address), err);
+
+    for (int waited_ms = 0; fd < 0 && err->kind == ERR_CONFLICT && waited_ms < LISTEN_MS;
+         waited_ms += LISTEN_RETRY_MS) {
+        (void)usleep(LISTEN_RETRY_MS * 1000);
+        fd = listen_open(str_from(address), err);
+    }
+    return fd;
+}
+
 static bool keeper_open(struct keeper *keeper, struct err *err)
 {
     const struct config *config = &keeper->config;
@@ -319,7 +334,7 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
     if (!data_dir_api_key(keeper->data_fd, &keeper->settings.api_key, err) ||
         !data_dir_admin_token(keeper->data_fd, &keeper->settings.admin_token, err))
         return false;
-    keeper->listen_fd = listen_open(str_from(config->listen), err);
+    keeper->listen_fd = listen_patiently(config->listen, err);
     if (keeper->listen_fd < 0)
         return err_wrap(err, "listen on %s", config->listen);
 

@@ -14,7 +14,7 @@ struct workers {
     pthread_mutex_t lock; /* over all below */
     pthread_cond_t wake;
     struct job *first, *last;
-    unsigned queued, waiting, started;
+    unsigned queued, running, waiting, started;
     bool stopping;
 };
 
@@ -42,11 +42,13 @@ static void *work(void *argument)
         if (!workers->first)
             workers->last = NULL;
         workers->queued--;
+        workers->running++;
         (void)pthread_mutex_unlock(&workers->lock);
         job->run(job);
         job->task.fn = job_is_done;
         loop_post(job->loop, &job->task);
         (void)pthread_mutex_lock(&workers->lock);
+        workers->running--;
     }
     (void)pthread_mutex_unlock(&workers->lock);
     return NULL;
@@ -79,6 +81,14 @@ static void start_thread(struct workers *workers)
     else if (workers->started == 0)
         log_die("worker: no thread can be started: %s", strerror(failure));
     /* else the job waits for one of those that run */
+}
+
+unsigned workers_busy(struct workers *workers)
+{
+    (void)pthread_mutex_lock(&workers->lock);
+    unsigned busy = workers->queued + workers->running;
+    (void)pthread_mutex_unlock(&workers->lock);
+    return busy;
 }
 
 void workers_run(struct workers *workers, struct job *job)

@@ -22,6 +22,7 @@ struct workers; /* threads start when the first jobs come */
 struct workers *workers_new(struct loop *loop, unsigned threads_max) must_use;
 /* Waits for what runs; jobs that did not start are dropped without done(). */
 void workers_free(struct workers *workers);
+unsigned workers_busy(struct workers *workers); /* jobs that wait or run */
 void workers_run(struct workers *workers, struct job *job);
 
 #endif

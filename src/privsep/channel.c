@@ -358,9 +358,13 @@ static bool take_message(struct channel *channel, struct str bytes, struct messa
 }
 
 /* All that came with the message; more than a message may have makes it malformed, and none stays open for it. */
+/*
+ * There is room for as many as the kernel lets anybody send, so MSG_CTRUNC can only mean that we have no free number for
+ * one: whoever the message is for finds it missing and fails, and nobody else.
+ */
 static bool collect_fds(struct msghdr *message, struct message_fds *out)
 {
-    bool too_many = message->msg_flags & MSG_CTRUNC;
+    bool too_many = false;
 
     for (struct cmsghdr *header = CMSG_FIRSTHDR(message); header; header = CMSG_NXTHDR(message, header)) {
         if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
@@ -448,6 +452,15 @@ struct channel *channel_new(struct loop *loop, int fd, const struct channel_hand
     channel->watch = watch_new(loop, fd, socket_ready, channel);
     want_events(channel);
     return channel;
+}
+
+void channel_shut(struct channel *channel)
+{
+    struct err err;
+
+    channel->handlers.broken = NULL;
+    (void)err_set(&err, ERR_UNAVAILABLE, "we are stopping");
+    channel_break(channel, &err);
 }
 
 static void channel_release(void *object)

@@ -7,7 +7,7 @@
  * Ownership  The channel owns its descriptor. Descriptors that are sent stay the caller's: they are duplicated at once.
  *            Those that arrive belong to whoever the message is given to; unexpected ones are closed.
  * Threads    The loop's, except channel_call().
- * Failure    A message that does not decode ends the channel: on_broken, once. The same when the peer closes.
+ * Failure    A message that does not decode ends the channel: broken(), once. The same when the peer closes.
  */
 #ifndef PRIVSEP_CHANNEL_H
 #define PRIVSEP_CHANNEL_H
@@ -48,7 +48,12 @@ struct channel_handlers {
 
 /* Takes the descriptor. NULL handlers refuse what they would handle. */
 struct channel *channel_new(struct loop *loop, int fd, const struct channel_handlers *handlers, void *context) must_use;
-/* What still waits is failed with ERR_UNAVAILABLE; on_broken is not called. No channel_call() may be under way. */
+/*
+ * The end of talking, while the loop still runs: what waits is failed with ERR_UNAVAILABLE, and so is whatever is asked
+ * from now on. broken() is not called.
+ */
+void channel_shut(struct channel *channel);
+/* What still waits is failed with ERR_UNAVAILABLE; broken() is not called. No channel_call() may be under way. */
 void channel_free(struct channel *channel);
 
 /* A request, from the loop. Called once: payload and fds with err NULL, or err alone. Never before this returns. */

@@ -88,7 +88,8 @@ bool confine_load_seccomp(const struct confine_rule *rules, size_t count, struct
         return err_set(err, ERR_INTERNAL, "libseccomp does not start");
     bool fine = add_rules(filter, rules, count, err);
     /* Threads that a library has started before us must not stay outside. */
-    (void)seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1);
+    if (fine && seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1) != 0)
+        fine = err_set(err, ERR_INTERNAL, "libseccomp cannot reach all threads");
     if (fine) {
         int failed = seccomp_load(filter); /* sets no_new_privs itself */
         if (failed)

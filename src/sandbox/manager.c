@@ -187,6 +187,12 @@ static void end_run(struct job *job)
     struct sandbox *sb = container_of(job, struct sandbox, end_job);
     struct err err;
 
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+        if (sb->state != SANDBOX_STOPPING || sb->being_ended)
+            return; /* somebody who waited for its end has taken it on */
+        sb->being_ended = true;
+    }
     if (!sandbox_end(sb, &err))
         log_warn("sandbox %s: not ended, will try again: %s", sb->id, err_text(&err));
 }
@@ -230,7 +236,7 @@ static struct sandbox *take_due(struct sandboxes *all, uint64_t now_ms, uint64_t
         if (reason) {
             if (sb->state == SANDBOX_RUNNING)
                 sandbox_enter(sb, SANDBOX_STOPPING);
-            sb->being_ended = true;
+            /* Not being_ended yet: a queued job is nobody at it, and workers that waited for it might be all there are. */
             sb->end_job_queued = true;
             sb->reason = reason;
             sb->next_due = taken;

@@ -1023,8 +1023,9 @@ bool native_enter_mount_namespace(struct err *err)
 {
     if (unshare(CLONE_NEWNS) < 0)
         return err_sys(err, "make a mount namespace");
-    if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
-        return err_sys(err, "make the mount namespace private");
+    /* A slave, not private: what the host unmounts must not stay mounted here, busy until keeper ends. */
+    if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0)
+        return err_sys(err, "keep our mounts from the host");
     return true;
 }
 
