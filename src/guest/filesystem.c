@@ -157,6 +157,7 @@ struct listing {
     struct json_out out;
     size_t count;
     bool is_too_long;
+    int error; /* of reading the directory itself; those below may have gone meanwhile */
     struct users *users;
 };
 
@@ -203,8 +204,10 @@ static void list_below(struct listing *l, const char *path, unsigned depth)
 {
     struct names names = { 0 };
 
-    if (!read_names(path, &names))
-        return; /* gone meanwhile */
+    if (!read_names(path, &names)) {
+        l->error = path == l->path ? errno : 0;
+        return;
+    }
     for (size_t i = 0; i < names.count && !l->is_too_long; i++) {
         struct arena scratch; /* a hundred thousand entries must not add up */
         struct stat st;
@@ -237,6 +240,8 @@ static void list_answer(struct listing *l)
     if (l->is_too_long)
         rpc_fail(l->rpc, CONNECT_RESOURCE_EXHAUSTED, "%s has more than %d entries, or their names are too long",
                  l->path, LIMIT_LIST_ENTRIES);
+    else if (l->error)
+        fail_errno(l->rpc, "listing directory", l->path, l->error);
     else
         rpc_reply(l->rpc, buf_str(&l->body));
     buf_done(&l->body);

@@ -20,12 +20,14 @@
 #include "guest/tree.h"
 
 enum process_state {
+    STARTING,  /* there is a child, which has not told yet whether it got as far as the program */
     RUNNING,   /* its leader lives */
     LINGERING, /* the leader has exited, somebody still holds the output open */
     ENDED,     /* the end is known and kept for whoever asks late */
 };
 
 static const unsigned may_become[] = {
+    [STARTING] = BIT(RUNNING) | BIT(ENDED), /* ended: it could not be started */
     [RUNNING] = BIT(LINGERING),
     [LINGERING] = BIT(ENDED),
     [ENDED] = 0,
@@ -55,6 +57,9 @@ struct process {
     bool was_cut; /* signalled or timed out: its end does not wait for the output's */
     bool has_pty;
     char *tag, *config;
+    int report_fd; /* -1: its start is known */
+    struct watch *report_watch;
+    struct timer start_wait;
 
     struct source sources[SOURCES_MAX];
     size_t source_count;
@@ -116,8 +121,16 @@ static void close_input(struct process *p)
     fd_close(&p->in_fd);
 }
 
+static void close_report(struct process *p)
+{
+    timer_clear(&p->start_wait);
+    watch_free(take_ptr(&p->report_watch));
+    fd_close(&p->report_fd);
+}
+
 static void let_go(struct process *p)
 {
+    close_report(p);
     timer_clear(&p->stall);
     timer_clear(&p->death_wait);
     timer_clear(&p->deadline);
@@ -187,6 +200,11 @@ pid_t process_pid(const struct process *p)
     return p->pid;
 }
 
+bool process_has_started(const struct process *p)
+{
+    return p->state != STARTING;
+}
+
 const char *process_tag(const struct process *p)
 {
     return p->tag;
@@ -248,6 +266,12 @@ static void tell_deaths(struct process *p)
     }
 }
 
+/* Not collected yet: the number is still its own. */
+static bool leader_is_there(const struct process *p)
+{
+    return p->state == STARTING || p->state == RUNNING;
+}
+
 static bool has_open_source(const struct process *p)
 {
     for (size_t i = 0; i < p->source_count; i++)
@@ -283,6 +307,61 @@ static void process_step(struct process *p)
         end(p);
 }
 
+/* ---- the start ---- */
+
+/* It never was a process to anybody but those who wait for its start. */
+static void fail_start(struct process *p, const struct err *err)
+{
+    (void)kill(p->pid,
+               SIGKILL); /* about to exit, unless somebody has stopped it; whoever it is, it is collected later */
+    enter(p, ENDED);
+    p->all->live--;
+    struct process_watcher *w = take_ptr(&p->watchers);
+    tell_deaths(p);
+    fail_inputs(p, err);
+    forget(p);
+    for (struct process_watcher *next; w; w = next) {
+        next = w->next;
+        w->process = NULL;
+        w->failed(w, err);
+    }
+}
+
+/* False if there was no start, and hence no process any more. */
+static bool start_step(struct process *p)
+{
+    struct err err;
+
+    switch (spawn_outcome(p->report_fd, &err)) {
+    case SPAWN_UNKNOWN:
+        break;
+    case SPAWN_EXECUTED:
+        close_report(p);
+        enter(p, RUNNING);
+        tell_watchers(p);
+        break;
+    case SPAWN_FAILED:
+        fail_start(p, &err);
+        return false;
+    }
+    return true;
+}
+
+static void on_report(void *context, unsigned ready)
+{
+    (void)ready;
+    (void)start_step(context);
+}
+
+static void on_start_wait(struct timer *timer)
+{
+    struct process *p = container_of(timer, struct process, start_wait);
+    struct err err;
+
+    (void)err_set(&err, ERR_TIMEOUT, "the sandbox has kept it from starting for %d ms", LIMIT_SPAWN_MS);
+    fail_start(p, &err);
+}
+
 void processes_reap(struct processes *all)
 {
     int status;
@@ -290,8 +369,11 @@ void processes_reap(struct processes *all)
 
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
         for (struct process *p = all->last; p; p = p->previous) {
-            if (p->pid != pid || p->state != RUNNING)
+            if (p->pid != pid || !leader_is_there(p))
                 continue;
+            /* Its report may stand behind its death in this turn. */
+            if (p->state == STARTING && !start_step(p))
+                break;
             p->status = status;
             enter(p, LINGERING);
             tell_deaths(p);
@@ -570,7 +652,7 @@ void process_terminate(struct process *p)
 {
     p->was_cut = true;
     /* Once collected, the number may be somebody else's. */
-    if (p->state == RUNNING)
+    if (leader_is_there(p))
         (void)kill(p->pid, SIGTERM);
     process_step(p);
 }
@@ -578,8 +660,8 @@ void process_terminate(struct process *p)
 void process_kill(struct process *p, struct process_death *death)
 {
     p->was_cut = true;
-    tree_kill(p->pid, p->state == RUNNING);
-    if (death && p->state == RUNNING) {
+    tree_kill(p->pid, leader_is_there(p));
+    if (death && leader_is_there(p)) {
         death->process = p;
         death->next = p->deaths;
         p->deaths = death;
@@ -753,12 +835,17 @@ static void add_source(struct process *p, int fd, enum output_stream stream)
     watch_want(source->watch, WATCH_READ);
 }
 
-static struct process *add_process(struct processes *all, pid_t pid, const struct process_want *want, struct ends *ends)
+static struct process *add_process(struct processes *all, pid_t pid, int report_fd, const struct process_want *want,
+                                   struct ends *ends)
 {
     struct process *p = NEW(struct process);
 
     p->all = all;
     p->pid = pid;
+    p->report_fd = report_fd;
+    p->report_watch = watch_new(all->guest->loop, report_fd, on_report, p);
+    watch_want(p->report_watch, WATCH_READ);
+    timer_set(&p->start_wait, all->guest->loop, LIMIT_SPAWN_MS, on_start_wait);
     p->has_pty = want->has_pty;
     p->tag = want->tag ? mem_copy_text(want->tag) : NULL;
     p->config = str_copy(want->config);
@@ -810,6 +897,7 @@ struct process *process_start_new(struct processes *all, const struct process_wa
     gid_t groups[USERS_GROUPS_MAX];
     __attribute__((cleanup(ends_close))) struct ends ends = { -1, -1, -1, -1, -1, -1 };
     pid_t pid;
+    int report_fd;
 
     if (!make_room(all, err))
         return NULL;
@@ -836,8 +924,8 @@ struct process *process_start_new(struct processes *all, const struct process_wa
         .cgroup_fds = guest->cgroup_fds,
         .cgroup_count = guest->cgroup_count,
     };
-    if (!spawn_start(&spawn, &pid, err))
+    if (!spawn_start(&spawn, &pid, &report_fd, err))
         return NULL;
     evict(all, pid, want->tag);
-    return add_process(all, pid, want, &ends);
+    return add_process(all, pid, report_fd, want, &ends);
 }

@@ -9,6 +9,9 @@
  *   slowness   With nobody watching the oldest output is dropped and the process never waits. A watcher never loses
  *              what came while it was attached: when it is a whole queue behind, we stop reading and the process waits,
  *              as on any pipe. If it holds up others that way for LIMIT_STALL_MS, it is cut.
+ *   start      The entry is there as soon as there is a child, before it is known whether it will get as far as the
+ *              program: it can be listed, signalled and killed, and its deadline runs. Watchers are told by their
+ *              first step(), or by failed(). A child that has not got there after LIMIT_SPAWN_MS is killed.
  *   end        When its leader has exited and nobody holds its output open any more, as upstream has it. After a signal
  *              or the deadline: as soon as the leader is dead. The end is kept for LIMIT_RETAIN_MS.
  *
@@ -53,7 +56,7 @@ struct process_want {
     uint64_t deadline_ms; /* from now on; 0: none */
 };
 
-/* Memory of what the call needs comes from the arena. ERR_LIMIT when too many run. */
+/* On its way; see "start" above. Memory of what the call needs comes from the arena. ERR_LIMIT when too many run. */
 struct process *process_start_new(struct processes *all, const struct process_want *want, struct arena *arena,
                                   struct err *err) must_use;
 
@@ -67,16 +70,22 @@ struct process *process_by_tag(struct processes *all, struct str tag, enum proce
 struct process *process_next(struct processes *all, struct process *after);
 
 pid_t process_pid(const struct process *process);
-const char *process_tag(const struct process *process); /* NULL: none */
+bool process_has_started(const struct process *process); /* its program was executed, as far as there was one */
+const char *process_tag(const struct process *process);  /* NULL: none */
 struct str process_config(const struct process *process);
 
 /* ---- watching ---- */
 
 struct process_watcher {
-    /* Called when there may be more to read, or when the end is known. Reads, then process_watcher_advance(). */
+    /*
+     * Called when it has started, when there may be more to read, or when the end is known. Reads, then
+     * process_watcher_advance().
+     */
     void (*step)(struct process_watcher *watcher);
     /* It held the others up for too long, or the deadline it was started with came. It must detach. */
     void (*cut)(struct process_watcher *watcher, bool is_deadline);
+    /* It could not be started, and is not in the table any more. Detached already. */
+    void (*failed)(struct process_watcher *watcher, const struct err *err);
     bool has_deadline; /* ends with the process's deadline: the stream that started it */
     uint64_t offset;   /* of the next byte it wants */
     /* private */

@@ -78,6 +78,8 @@ struct subscriber {
     struct rpc *rpc;
     pid_t pid;
     uint64_t timeout_ms;
+    bool has_pty, was_told; /* told: the start event is out */
+    const char *command;    /* of a Start, for an error; NULL: a Connect */
 };
 
 static void send_start(struct subscriber *s)
@@ -185,8 +187,11 @@ static void subscriber_step(struct process_watcher *watcher)
     int status;
 
     /* The client has left and we are about to be told: what it did not get is kept for the next. */
-    if (s->rpc->ex->gone)
+    if (s->rpc->ex->gone || !process_has_started(watcher->process))
         return;
+    if (!s->was_told)
+        send_start(s);
+    s->was_told = true;
     while (!rpc_is_full(s->rpc) && process_watcher_read(watcher, &stream, &bytes)) {
         send_data(s, stream, bytes);
         process_watcher_advance(watcher, bytes.len);
@@ -210,6 +215,35 @@ static void subscriber_cut(struct process_watcher *watcher, bool is_deadline)
         rpc_fail(s->rpc, CONNECT_RESOURCE_EXHAUSTED,
                  "this stream was too slow and held up others that watch process %d; connect again from offset %llu",
                  (int)s->pid, (unsigned long long)watcher->offset);
+}
+
+static enum connect_code start_code_of(const struct err *err)
+{
+    switch (err->kind) {
+    case ERR_LIMIT:
+        return CONNECT_RESOURCE_EXHAUSTED;
+    case ERR_TIMEOUT:
+        return CONNECT_DEADLINE_EXCEEDED;
+    default:
+        return CONNECT_INVALID_ARGUMENT;
+    }
+}
+
+static void fail_start(struct rpc *rpc, bool has_pty, const char *command, const struct err *err)
+{
+    rpc_fail(rpc, start_code_of(err),
+             has_pty ? "error starting pty with command '%s': %s" : "error starting process '%s': %s", command,
+             err->message);
+}
+
+static void subscriber_failed(struct process_watcher *watcher, const struct err *err)
+{
+    struct subscriber *s = container_of(watcher, struct subscriber, watcher);
+
+    if (s->command)
+        fail_start(s->rpc, s->has_pty, s->command, err);
+    else
+        rpc_fail(s->rpc, CONNECT_NOT_FOUND, "process with pid %d could not be started: %s", (int)s->pid, err->message);
 }
 
 static void on_subscriber_gone(struct rpc *rpc)
@@ -241,7 +275,7 @@ static void ignore_deadline(struct rpc *rpc)
     (void)rpc;
 }
 
-static void subscribe(struct rpc *rpc, struct process *p, bool has_deadline, const uint64_t *from)
+static struct subscriber *subscribe(struct rpc *rpc, struct process *p, bool has_deadline, const uint64_t *from)
 {
     struct subscriber *s = ARENA_NEW(rpc->arena, struct subscriber);
 
@@ -250,14 +284,15 @@ static void subscribe(struct rpc *rpc, struct process *p, bool has_deadline, con
     s->timeout_ms = rpc->timeout_ms;
     s->watcher.step = subscriber_step;
     s->watcher.cut = subscriber_cut;
+    s->watcher.failed = subscriber_failed;
     s->watcher.has_deadline = has_deadline;
     rpc->owner = s;
     rpc->on_gone = on_subscriber_gone;
     rpc->on_drained = on_subscriber_drained;
     rpc->on_deadline = has_deadline ? ignore_deadline : on_subscriber_deadline;
     process_watch(p, &s->watcher, from);
-    send_start(s);
     subscriber_step(&s->watcher);
+    return s;
 }
 
 /* ---- Start ---- */
@@ -408,12 +443,12 @@ static void call_start(struct rpc *rpc, const json_t *request)
     }
     struct process *p = process_start_new(rpc->guest->processes, &want, rpc->arena, &err);
     if (!p) {
-        rpc_fail(rpc, err.kind == ERR_LIMIT ? CONNECT_RESOURCE_EXHAUSTED : CONNECT_INVALID_ARGUMENT,
-                 want.has_pty ? "error starting pty with command '%s': %s" : "error starting process '%s': %s",
-                 command_line(rpc->arena, &want), err.message);
+        fail_start(rpc, want.has_pty, command_line(rpc->arena, &want), &err);
         return;
     }
-    subscribe(rpc, p, true, &(uint64_t){ 0 });
+    struct subscriber *s = subscribe(rpc, p, true, &(uint64_t){ 0 });
+    s->has_pty = want.has_pty;
+    s->command = command_line(rpc->arena, &want);
 }
 
 /* ---- Connect ---- */
@@ -436,7 +471,7 @@ static void on_connect_soon(struct timer *timer)
     struct process *p = process_by_pid(c->rpc->guest->processes, c->pid, PROCESS_KEPT);
 
     if (p)
-        subscribe(c->rpc, p, false, c->has_offset ? &c->offset : NULL);
+        (void)subscribe(c->rpc, p, false, c->has_offset ? &c->offset : NULL);
     else
         rpc_fail(c->rpc, CONNECT_NOT_FOUND, "process with pid %d not found", (int)c->pid);
 }

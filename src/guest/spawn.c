@@ -1,32 +1,60 @@
 /*
- * The child shares our memory until it executes (CLONE_VM | CLONE_VFORK): nothing is copied, and what it writes to
- * struct child_state we can read. We are suspended meanwhile. So the child must not allocate, must not touch stdio, and
- * must go around the C library's setuid() and the like, which would signal *our* threads to change identity with it.
+ * The child is a plain fork: a copy of our memory, which is small, and of our descriptors, all of which close when it
+ * executes. Sharing our memory instead (vfork) would spare the copy, about as much time as this takes, but then we must
+ * wait until it is out of it, or be killed with it when the limits of its cgroup strike it down.
+ *
+ * A worker of ours may have held a lock of the C library at that moment, which in the copy nobody will ever release. So
+ * the child must not allocate, must not touch stdio, and must go around the C library's setuid() and the like.
+ *
+ * It reports by a pipe: nothing and the end of it when it has executed, one struct report when a step failed.
  */
 #include "guest/spawn.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
-#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/attr.h"
+#include "base/fd.h"
 #include "base/str.h"
 
-enum { CHILD_STACK_BYTES = 64 * 1024 };
+enum step {
+    ENTER_CGROUP,
+    MAKE_SESSION,
+    TAKE_TERMINAL,
+    SET_GROUPS,
+    SET_GROUP,
+    SET_USER,
+    CHANGE_DIRECTORY,
+    SET_STDIN,
+    SET_STDOUT,
+    SET_STDERR,
+    STEP_COUNT,
+};
 
-struct child_state {
-    const struct spawn *spawn;
-    const char *failed_step; /* NULL: it got as far as execve() */
-    int error;
+static const char *const step_names[STEP_COUNT] = {
+    [ENTER_CGROUP] = "enter the cgroup",
+    [MAKE_SESSION] = "make a session",
+    [TAKE_TERMINAL] = "take the terminal",
+    [SET_GROUPS] = "set the groups",
+    [SET_GROUP] = "set the group",
+    [SET_USER] = "set the user",
+    [CHANGE_DIRECTORY] = "change to the directory",
+    [SET_STDIN] = "set stdin",
+    [SET_STDOUT] = "set stdout",
+    [SET_STDERR] = "set stderr",
+};
+
+/* Small enough for a pipe to take and give it in one piece. */
+struct report {
+    uint32_t step;
+    int32_t error;
 };
 
 static void say(struct str text)
@@ -73,75 +101,110 @@ static no_return void run_program(const struct spawn *spawn)
     _exit(explain(spawn->argv[0], error));
 }
 
-#define STEP(name, call)                 \
-    do {                                 \
-        if ((call) < 0) {                \
-            state->failed_step = (name); \
-            state->error = errno;        \
-            _exit(126);                  \
-        }                                \
+static no_return void give_up(const struct spawn *spawn, int report_fd, enum step step)
+{
+    struct report report = { .step = step, .error = errno };
+
+    if (report_fd >= 0) {
+        (void)!write(report_fd, &report, sizeof report); /* guestd is the sandbox: there is always a reader */
+        _exit(126);
+    }
+    (void)dup2(spawn->err_fd, 2);
+    const char *reason = strerrordesc_np(report.error);
+    say(STR("sh: "));
+    say(str_from(step_names[step]));
+    say(STR(": "));
+    say(str_from(reason ? reason : "unknown error"));
+    say(STR("\n"));
+    _exit(126);
+}
+
+#define STEP(step, call)                       \
+    do {                                       \
+        if ((call) < 0)                        \
+            give_up(spawn, report_fd, (step)); \
     } while (0)
 
-/*
- * child() - between clone and execve.
- *   memory    our parent's, who is suspended        signals   all blocked until just before the program runs
- *   user      root of the sandbox, then the user    cgroup    guestd's, then the user's
- *   must      enter the cgroups first: from there on all it does is counted
- *   must not  allocate, take locks, return
- */
-static int child(void *argument)
+static int enter_directory(const struct spawn *spawn)
 {
-    struct child_state *state = argument;
-    const struct spawn *spawn = state->spawn;
+    int status = chdir(spawn->cwd);
 
+    return status < 0 && errno == EACCES && spawn->cwd_else ? chdir(spawn->cwd_else) : status;
+}
+
+/*
+ * child() - between fork and execve.
+ *   memory    a copy of guestd's, its secrets too     signals   all blocked until just before the program runs
+ *   user      root of the sandbox, then the user      cgroup    guestd's, then the user's
+ *   must      enter the cgroups first: from there on all it does is counted
+ *   must not  allocate, take locks, return, become dumpable
+ */
+static no_return void child(const struct spawn *spawn, int report_fd)
+{
     for (size_t i = 0; i < spawn->cgroup_count; i++)
-        STEP("enter the cgroup", write(spawn->cgroup_fds[i], "0", 1));
+        STEP(ENTER_CGROUP, write(spawn->cgroup_fds[i], "0", 1));
     /* Ignored signals would stay ignored across execve; handlers must not run here. */
     for (int number = 1; number < NSIG; number++)
         if (number != SIGKILL && number != SIGSTOP)
             (void)signal(number, SIG_DFL);
-    STEP("make a session", setsid());
+    STEP(MAKE_SESSION, setsid());
     if (spawn->takes_terminal)
-        STEP("take the terminal", ioctl(spawn->in_fd, TIOCSCTTY, 0));
+        STEP(TAKE_TERMINAL, ioctl(spawn->in_fd, TIOCSCTTY, 0));
     /* While still root: this file is root's as long as the memory is guestd's, who is not dumpable. Not fatal. */
     int oom_fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
     if (oom_fd >= 0)
         (void)!write(oom_fd, "100", 3);
-    STEP("set the groups", syscall(SYS_setgroups, spawn->group_count, spawn->groups));
-    STEP("set the group", syscall(SYS_setresgid, spawn->gid, spawn->gid, spawn->gid));
-    STEP("set the user", syscall(SYS_setresuid, spawn->uid, spawn->uid, spawn->uid));
-    STEP("change to the directory", chdir(spawn->cwd));
-    STEP("set stdin", dup2(spawn->in_fd, 0));
-    STEP("set stdout", dup2(spawn->out_fd, 1));
-    STEP("set stderr", dup2(spawn->err_fd, 2));
+    STEP(SET_GROUPS, syscall(SYS_setgroups, spawn->group_count, spawn->groups));
+    STEP(SET_GROUP, syscall(SYS_setresgid, spawn->gid, spawn->gid, spawn->gid));
+    STEP(SET_USER, syscall(SYS_setresuid, spawn->uid, spawn->uid, spawn->uid));
+    /* The change of user sets this to what the host's fs.suid_dumpable says; main() says what it is for. */
+    (void)prctl(PR_SET_DUMPABLE, 0);
+    STEP(CHANGE_DIRECTORY, enter_directory(spawn));
+    STEP(SET_STDIN, dup2(spawn->in_fd, 0));
+    STEP(SET_STDOUT, dup2(spawn->out_fd, 1));
+    STEP(SET_STDERR, dup2(spawn->err_fd, 2));
     sigset_t none;
     (void)sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
     run_program(spawn);
 }
 
-bool spawn_start(const struct spawn *spawn, pid_t *out_pid, struct err *err)
+bool spawn_start(const struct spawn *spawn, pid_t *out_pid, int *out_report_fd, struct err *err)
 {
-    struct child_state state = { .spawn = spawn };
+    int report[2] = { -1, -1 };
     sigset_t all, before;
 
-    char *stack = mmap(NULL, CHILD_STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
-    if (stack == MAP_FAILED)
-        return err_sys(err, "get memory for a stack");
+    if (out_report_fd && pipe2(report, O_CLOEXEC | O_NONBLOCK) < 0)
+        return err_sys(err, "make a pipe");
+    auto_close int ours = report[0], theirs = report[1];
+    /* A handler of ours in the child would write to the pipe by which it tells our loop. */
     (void)sigfillset(&all);
     (void)sigprocmask(SIG_SETMASK, &all, &before);
-    pid_t pid = clone(child, stack + CHILD_STACK_BYTES, CLONE_VM | CLONE_VFORK | SIGCHLD, &state);
+    pid_t pid = _Fork();
+    if (pid == 0)
+        child(spawn, theirs);
     int error = errno;
     (void)sigprocmask(SIG_SETMASK, &before, NULL);
-    (void)munmap(stack, CHILD_STACK_BYTES);
-    /* The child's change of user was one of our memory too, and may have undone this; main() says what it is for. */
-    (void)prctl(PR_SET_DUMPABLE, 0);
     if (pid < 0)
         return err_sys_num(err, error, "fork");
-    if (state.failed_step) {
-        (void)waitpid(pid, NULL, 0);
-        return err_sys_num(err, state.error, "%s", state.failed_step);
-    }
     *out_pid = pid;
+    if (out_report_fd)
+        *out_report_fd = take_fd(&ours);
     return true;
+}
+
+enum spawn_outcome spawn_outcome(int report_fd, struct err *err)
+{
+    struct report report;
+    ssize_t n;
+
+    do
+        n = read(report_fd, &report, sizeof report);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EAGAIN)
+        return SPAWN_UNKNOWN;
+    if (n != sizeof report || report.step >= STEP_COUNT)
+        return SPAWN_EXECUTED;
+    (void)err_sys_num(err, report.error, "%s", step_names[report.step]);
+    return SPAWN_FAILED;
 }

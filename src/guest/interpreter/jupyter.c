@@ -706,15 +706,12 @@ static bool start_process(struct jupyter_engine *e, const struct user *user, con
         .argv = make_argv(spec, e->file, arena),
         .env = launch_env(e->guest, user, envs, env_count, arena),
         .cwd = want->cwd,
+        .cwd_else = arena_text(arena, user->home),
         .in_fd = null_fd,
         .out_fd = theirs[0],
         .err_fd = theirs[1],
     };
     bool started = launch_start(e->guest, &launch, arena, &e->pid, err);
-    if (!started && err->sys == EACCES) { /* a directory that the user may not enter */
-        launch.cwd = arena_text(arena, user->home);
-        started = launch_start(e->guest, &launch, arena, &e->pid, err);
-    }
     fd_close(&theirs[0]);
     fd_close(&theirs[1]);
     return started;

@@ -88,6 +88,7 @@ bool launch_start(struct guest *guest, const struct launch *launch, struct arena
         .argv = (char *const *)launch->argv, /* execve() writes to none of it */
         .envp = launch->env,
         .cwd = launch->cwd,
+        .cwd_else = launch->cwd_else,
         .uid = launch->user->uid,
         .gid = launch->user->gid,
         .groups = groups,
@@ -99,7 +100,7 @@ bool launch_start(struct guest *guest, const struct launch *launch, struct arena
         .cgroup_count = guest->cgroup_count,
     };
 
-    return spawn_start(&spawn, out_pid, err) || err_wrap(err, "start %s", launch->argv[0]);
+    return spawn_start(&spawn, out_pid, NULL, err) || err_wrap(err, "start %s", launch->argv[0]);
 }
 
 int launch_pidfd(pid_t pid)

@@ -17,10 +17,14 @@ struct launch {
     const char *const *argv; /* argv[0] is looked for in PATH unless it has a slash */
     char *const *env;
     const char *cwd;
+    const char *cwd_else; /* where to go if the user may not enter cwd; NULL: it does not start then */
     int in_fd, out_fd, err_fd;
 };
 
-/* As that user, in the limited cgroup, leading a session of its own. */
+/*
+ * As that user, in the limited cgroup, leading a session of its own. True: there is a child on its way; if it does not get
+ * as far as the program it says why on err_fd and dies.
+ */
 bool launch_start(struct guest *guest, const struct launch *launch, struct arena *arena, pid_t *out_pid,
                   struct err *err) must_use;
 

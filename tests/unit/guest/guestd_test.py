@@ -9,6 +9,7 @@ import hashlib
 import http.client
 import json
 import os
+import resource
 import shutil
 import socket
 import struct
@@ -35,7 +36,7 @@ def setup_message(token=TOKEN, user=b"root", workdir=b"", envs=()):
 
 
 class Daemon:
-    def __init__(self):
+    def __init__(self, cgroup=None):
         self.dir = tempfile.mkdtemp(prefix="guestd_test.")
         self.link_path = self.dir + "/link"
         listener = socket.socket(socket.AF_UNIX)
@@ -44,7 +45,7 @@ class Daemon:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        self.cgroup = open(self.dir + "/cgroup.procs", "wb", buffering=0)
+        self.cgroup = cgroup or open(self.dir + "/cgroup.procs", "wb", buffering=0)
         self.log = open(self.dir + "/log", "w+")
         self.process = subprocess.Popen(
             [GUESTD, "--link-fd", str(listener.fileno()), "--cgroup-fd", str(self.cgroup.fileno()), "--port", str(self.port)],
@@ -80,8 +81,12 @@ class Daemon:
 
 class Case(unittest.TestCase):
     @classmethod
+    def make_daemon(cls):
+        return Daemon()
+
+    @classmethod
     def setUpClass(cls):
-        cls.daemon = Daemon()
+        cls.daemon = cls.make_daemon()
         cls.daemon.wait_for_port()
         cls.early = cls.bare("GET", "/files?path=/etc/passwd")[0], cls.bare("GET", "/health")[0]
         cls.set_up_answer = cls.daemon.tell(setup_message(envs=[(b"GLOBAL", b"yes"), (b"E2B_SANDBOX", b"forged")]))
@@ -131,15 +136,20 @@ class Case(unittest.TestCase):
 class Stream:
     """One streaming RPC; events are read as they are asked for."""
 
-    def __init__(self, port, name, request, headers={}):
+    def __init__(self, port, name, request, headers={}, waits=True):
         message = json.dumps(request).encode()
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         self.connection.request("POST", "/" + name, envelope(message), {
             "X-Access-Token": TOKEN, "Content-Type": "application/connect+json", "Connect-Protocol-Version": "1",
             **{k.replace("_", "-"): v for k, v in headers.items()}})
+        self.trailer = None
+        if waits:
+            self.begin()
+
+    def begin(self):
         self.answer = self.connection.getresponse()
         self.status = self.answer.status
-        self.trailer = None
+        return self
 
     def next(self):
         """The next event, or None at the end of the stream."""
@@ -905,6 +915,103 @@ class Watching(Case):
             r = self.stream("filesystem.Filesystem/WatchDir", {"path": path}).result()
             self.assertEqual(r["error"]["code"], code)
             self.assertEqual(self.unary("filesystem.Filesystem/CreateWatcher", {"path": path})[1]["code"], code)
+
+
+class Stuck(Case):
+    """A child that does not get as far as its program: here the first thing it does waits for somebody to read a pipe."""
+
+    @classmethod
+    def make_daemon(cls):
+        cls.gate, full = os.pipe()
+        os.set_blocking(full, False)
+        cls.fill = 0
+        try:
+            while True:
+                cls.fill += os.write(full, b"x" * 4096)
+        except BlockingIOError:
+            pass
+        os.set_blocking(full, True)
+        return Daemon(os.fdopen(full, "wb", buffering=0))
+
+    @classmethod
+    def tearDownClass(cls):
+        os.close(cls.gate)
+        super().tearDownClass()
+
+    def begin(self, tag, **headers):
+        request = {"process": {"cmd": "/bin/echo", "args": ["through"]}, "tag": tag}
+        return Stream(self.daemon.port, "process.Process/Start", request, headers, waits=False)
+
+    def wait_for(self, tag):
+        while tag not in self.tags():
+            pass
+
+    def tags(self):
+        return [p.get("tag") for p in self.fine("process.Process/List", {}).get("processes", [])]
+
+    def test_it_holds_up_nobody_and_can_be_killed(self):
+        s = self.begin("killed")
+        self.wait_for("killed")
+        self.assertEqual(self.bare("GET", "/health")[0], 204)
+        self.fine("process.Process/SendSignal", {"process": {"tag": "killed"}, "signal": "SIGNAL_SIGKILL"})
+        r = s.begin().result()
+        self.assertEqual(r["end"]["status"], "signal: killed")
+        self.assertNotIn("killed", self.tags())
+        self.assertEqual(children(self.daemon.process.pid), [])
+
+    def test_its_deadline_ends_it(self):
+        r = self.begin("late", Connect_Timeout_Ms="200").begin().result()
+        self.assertEqual(r["error"]["code"], "deadline_exceeded")
+        while "late" in self.tags() or children(self.daemon.process.pid):
+            pass
+
+    def test_its_client_may_leave(self):
+        s = self.begin("left")
+        self.wait_for("left")
+        s.connection.close()
+        self.fine("process.Process/SendSignal", {"process": {"tag": "left"}, "signal": "SIGNAL_SIGKILL"})
+        self.assertNotIn("left", self.tags())
+
+    def test_others_may_watch_it_and_it_starts_when_it_can(self):
+        first = self.begin("freed")
+        self.wait_for("freed")
+        second = Stream(self.daemon.port, "process.Process/Connect", {"process": {"tag": "freed"}}, waits=False)
+        os.read(self.gate, 4096)
+        for s in (first.begin(), second.begin()):
+            self.assertIn("start", s.next())
+            self.assertEqual(s.result()["stdout"], b"through\n")
+        os.write(self.daemon.cgroup.fileno(), b"x" * 4095)  # as it was for the other tests
+
+
+class Poor(Case):
+    def test_without_descriptors_commands_fail_in_words_and_guestd_goes_on(self):
+        keeper = http.client.HTTPConnection("127.0.0.1", self.daemon.port, timeout=60)
+
+        def ask(target, body, kind):
+            keeper.request("POST" if body else "GET", target, body, {"X-Access-Token": TOKEN, "Content-Type": kind})
+            answer = keeper.getresponse()
+            return answer.status, answer.read()
+
+        pid = self.daemon.process.pid
+        self.run_script("true")  # whoever lowers the limit has run something before
+        ask("/health", None, "")
+        before = resource.prlimit(pid, resource.RLIMIT_NOFILE, (0, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        for pty in ({}, {"pty": {"size": {"cols": 80, "rows": 24}}}):
+            _, body = ask("/process.Process/Start", envelope(json.dumps({"process": {"cmd": "true"}, **pty}).encode()),
+                          "application/connect+json")
+            self.assertIn(b"resource_exhausted", body)
+            self.assertIn(b"Too many open files", body)
+        for name, request in (("filesystem.Filesystem/ListDir", {"path": "/etc"}),
+                              ("filesystem.Filesystem/ListDir", {"path": "/etc", "depth": 3}),
+                              ("filesystem.Filesystem/CreateWatcher", {"path": "/etc"})):
+            status, body = ask("/" + name, json.dumps(request), "application/json")
+            self.assertGreaterEqual(status, 400, body)
+        self.assertGreaterEqual(ask("/files?path=/etc/passwd", None, "")[0], 400)
+        self.assertGreaterEqual(ask(f"/files?path={self.dir}/x", b"x", "application/octet-stream")[0], 400)
+        self.assertEqual(ask("/health", None, "")[0], 204)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        self.assertEqual(self.run_script("echo back")["stdout"], b"back\n")
+        keeper.close()
 
 
 class RawStream(Stream):
