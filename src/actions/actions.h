@@ -114,6 +114,14 @@ bool action_sandbox_list(const struct actions *actions, const struct caller *cal
                          const struct sandbox_filter *filter, struct arena *arena, struct sandbox_page *out,
                          struct err *err) must_use;
 
+/* ---- metrics.c ---- */
+
+/* As sandbox_metrics() and sandbox_metric_latest(), of the caller's own team. */
+void action_sandbox_metrics(const struct actions *actions, const struct caller *caller, struct str id, int64_t start_us,
+                            int64_t end_us, struct arena *arena, struct sandbox_metric **out, size_t *out_count);
+bool action_sandbox_metric_latest(const struct actions *actions, const struct caller *caller, struct str id,
+                                  struct sandbox_metric *out) must_use;
+
 /* ---- repeat.c: a create that its client may send again ---- */
 
 /*

@@ -56,6 +56,18 @@ void reply_invalid(struct request *rq, const struct err *err);
 /* Logs what is our fault and gives the sentence that may be shown: "what (reference x…)". */
 struct str reply_reference(struct request *rq, const char *what, const struct err *err);
 
+/* ---- asking the query (query.c) ---- */
+
+/* A parameter, decoded; an empty one counts as absent. */
+bool query(const struct request *rq, struct str name, struct str *out) must_use;
+/* What cannot be decoded must not pass for absent: a list would not be filtered. */
+bool query_check(const struct request *rq, struct err *err) must_use;
+/* *out stays as it is when it is absent. */
+bool query_number(const struct request *rq, const char *name, uint64_t least, uint64_t most, uint64_t *out,
+                  struct err *err) must_use;
+/* start and end in seconds; 0 for what is absent (metrics.c). */
+bool span_decode(const struct request *rq, int64_t *out_start_us, int64_t *out_end_us, struct err *err) must_use;
+
 /* ---- handlers, by file ---- */
 
 handler_fn api_health;
@@ -66,6 +78,8 @@ handler_fn api_sandbox_get, api_sandbox_kill, api_sandbox_timeout, api_sandbox_r
 handler_fn api_sandbox_connect_v1, api_sandbox_connect_v2;
 /* sandbox_list.c */
 handler_fn api_sandbox_list_v1, api_sandbox_list_v2;
+/* metrics.c */
+handler_fn api_sandbox_metrics, api_sandbox_metrics_batch;
 /* templates.c */
 handler_fn api_template_list, api_template_alias;
 /* keys.c */

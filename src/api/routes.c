@@ -26,7 +26,7 @@ static const struct http_route routes[] = {
     ROUTE(POST, "/sandboxes", api_sandbox_create_v1, NEEDS_KEY, "The same, as older clients call it"),
     ROUTE(GET, "/v2/sandboxes", api_sandbox_list_v2, NEEDS_KEY, "List sandboxes, filtered and in pages"),
     ROUTE(GET, "/sandboxes", api_sandbox_list_v1, NEEDS_KEY, "List running sandboxes"),
-    LATER(GET, "/sandboxes/metrics", "Metrics of several sandboxes"),
+    ROUTE(GET, "/sandboxes/metrics", api_sandbox_metrics_batch, NEEDS_KEY, "What several sandboxes use now"),
     ROUTE(GET, "/sandboxes/{id}", api_sandbox_get, NEEDS_KEY, "Describe a sandbox"),
     ROUTE(DELETE, "/sandboxes/{id}", api_sandbox_kill, NEEDS_KEY, "Kill a sandbox"),
     ROUTE(POST, "/sandboxes/{id}/timeout", api_sandbox_timeout, NEEDS_KEY, "Set a sandbox's deadline from now"),
@@ -40,7 +40,7 @@ static const struct http_route routes[] = {
     LATER(PUT, "/sandboxes/{id}/network", "Changing a sandbox's network rules"),
     LATER(POST, "/sandboxes/{id}/snapshots", "Taking a snapshot"),
     LATER(GET, "/snapshots", "Listing snapshots"),
-    LATER(GET, "/sandboxes/{id}/metrics", "Metrics of a sandbox"),
+    ROUTE(GET, "/sandboxes/{id}/metrics", api_sandbox_metrics, NEEDS_KEY, "What a sandbox has used, over time"),
     LATER(GET, "/sandboxes/{id}/logs", "Logs of a sandbox"),
     LATER(GET, "/v2/sandboxes/{id}/logs", "Logs of a sandbox"),
 

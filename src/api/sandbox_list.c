@@ -11,20 +11,6 @@
 
 enum { PAGE_MOST = 100 };
 
-static bool query(const struct request *rq, struct str name, struct str *out)
-{
-    return http_query(&rq->ex->head, rq->arena, name, out) && out->len;
-}
-
-/* What cannot be decoded must not pass for absent: the list would not be filtered. */
-static bool query_check(const struct request *rq, struct err *err)
-{
-    struct str decoded;
-
-    return percent_decode(rq->arena, rq->ex->head.query, PERCENT_PLUS_IS_SPACE, &decoded) ||
-           err_set(err, ERR_INVALID, "the query has a broken percent escape");
-}
-
 static bool states_decode(const struct request *rq, struct sandbox_filter *filter, struct err *err)
 {
     struct str list, state;

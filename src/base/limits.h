@@ -40,6 +40,9 @@
 #define LIMIT_ENV_BYTES (128 * 1024) /* the kernel takes 2 MiB for all of argv and environment */
 #define LIMIT_TIMEOUT_S (24 * 3600)  /* longest life of one run */
 #define LIMIT_SANDBOXES 1000         /* at once, all keys together */
+#define LIMIT_METRICS 720            /* samples kept of one sandbox, twice: an hour of every five seconds is 40 KB */
+#define LIMIT_METRICS_KEPT 1000      /* sandboxes that are gone and can still be asked about… */
+#define LIMIT_METRICS_KEPT_S 3600    /* …for so long */
 #define LIMIT_LAYERS 32              /* overlay lowers of one template */
 
 /* Edge */

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 
 #include "base/map.h"
+#include "sandbox/metrics.h"
 #include "sandbox/sandbox.h"
 #include "store/store.h"
 
@@ -56,6 +57,7 @@ struct sandbox {
     struct loop_task cut_task; /* the same */
     bool cut_posted;
     struct sandbox *next_due; /* during a sweep */
+    uint64_t sampled_ms;      /* when its use was last measured; 0: never */
 };
 
 struct sandboxes {
@@ -66,6 +68,10 @@ struct sandboxes {
     struct timer timer;     /* the loop's: the next deadline or retry */
     struct loop_task sweep_task;
     bool sweep_posted;
+    struct metrics *metrics; /* has a lock of its own */
+    bool sampler_stopped;
+    struct timer sampler; /* the loop's: the next look at what they use */
+    struct round *round;  /* the loop's: the look that a worker is at */
 };
 
 static inline void unlock_at(pthread_mutex_t **lock_at)
@@ -94,6 +100,13 @@ void sandbox_describe(const struct sandbox *sb, struct arena *arena, struct sand
 void sandbox_describe_token(const struct sandboxes *all, struct arena *arena, struct sandbox_info *out);
 /* A deadline changed, or somebody must be ended: look on the loop. Any thread. */
 void sandboxes_look(struct sandboxes *all);
+
+/* ---- sampler.c ---- */
+
+/* There is something to measure. On the loop. */
+void sampler_wake(struct sandboxes *all);
+/* When the loop and the workers have ended. */
+void sampler_done(struct sandboxes *all);
 
 /* ---- lifecycle.c ---- */
 

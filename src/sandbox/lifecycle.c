@@ -124,6 +124,7 @@ bool sandbox_end(struct sandbox *sb, struct err *err)
         sandbox_enter(sb, SANDBOX_GONE);
         map_remove(&all->by_id, str_from(sb->id));
     }
+    metrics_end(all->metrics, str_from(sb->id), clock_wall_us());
     log_info("sandbox %s: gone (%s)", sb->id, sb->reason);
     sandbox_unref(sb); /* the map's */
     return true;
@@ -309,6 +310,7 @@ static bool begin_to_run(struct sandbox *sb, uint64_t timeout_s, struct arena *a
         return err_set(err, ERR_UNAVAILABLE, "the sandbox ended while it was starting");
     sb->cut = false;
     sandbox_enter(sb, SANDBOX_RUNNING);
+    metrics_begin(all->metrics, sb->team_id, str_from(sb->id), sb->cpu_count, sb->started_us);
     sandbox_describe(sb, arena, out);
     return true;
 }

@@ -283,6 +283,7 @@ static void sweep(struct sandboxes *all)
         sb->end_job = (struct job){ .run = end_run, .done = end_done };
         workers_run(all->config.workers, &sb->end_job);
     }
+    sampler_wake(all);
     if (next_ms == UINT64_MAX)
         timer_clear(&all->timer);
     else
@@ -348,6 +349,7 @@ struct sandboxes *sandboxes_new(const struct sandboxes_config *config)
     pthread_cond_init(&all->changed, &attributes);
     pthread_condattr_destroy(&attributes);
     map_init(&all->by_id);
+    all->metrics = metrics_new();
     config->driver->exited_context = all;
     config->driver->exited = on_exited;
     return all;
@@ -361,6 +363,8 @@ void sandboxes_free(struct sandboxes *all)
         return;
     all->config.driver->exited = NULL;
     timer_clear(&all->timer);
+    sampler_done(all);
+    metrics_free(all->metrics);
     for (size_t i = 0; (sb = map_next(&all->by_id, &i));)
         sandbox_unref(sb);
     map_done(&all->by_id);
@@ -398,6 +402,7 @@ static void adopt(struct sandbox *sb, int64_t deadline_us)
     sandbox_set_clock(sb, deadline_us);
     sb->cut = false;
     sandbox_enter(sb, SANDBOX_RUNNING);
+    metrics_begin(sb->all->metrics, sb->team_id, str_from(sb->id), sb->cpu_count, sb->started_us);
     log_info("sandbox %s: found again", sb->id);
 }
 

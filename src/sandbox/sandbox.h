@@ -129,6 +129,26 @@ bool sandbox_set_deadline(struct sandboxes *all, struct str team_id, struct str 
 bool sandbox_kill(struct sandboxes *all, struct str team_id, struct str id, const char *reason, struct err *err)
     must_use;
 
+/* What one used at a moment; sampled every five seconds. */
+struct sandbox_metric {
+    int64_t at_us;
+    double cpu_percent; /* of all its CPUs together: 0 to 100 */
+    uint32_t cpu_count;
+    uint64_t memory_used_bytes, memory_cache_bytes, memory_total_bytes;
+    uint64_t disk_used_bytes, disk_total_bytes;
+};
+/*
+ * Oldest first, from start_us (0: its beginning) to end_us (0: the last), in steps that widen with the span. Also of one
+ * that ended in the last hour; of an unknown one, or another team's, there are none.
+ */
+void sandbox_metrics(struct sandboxes *all, struct str team_id, struct str id, int64_t start_us, int64_t end_us,
+                     struct arena *arena, struct sandbox_metric **out, size_t *out_count);
+bool sandbox_metric_latest(struct sandboxes *all, struct str team_id, struct str id, struct sandbox_metric *out)
+    must_use;
+
+/* Measure no more. On the loop; for whoever frees the workers while the loop still runs. */
+void sandboxes_stop_measuring(struct sandboxes *all);
+
 /* ---- for the proxy ---- */
 
 /* A running sandbox, or NULL. Any thread, never waits long. */

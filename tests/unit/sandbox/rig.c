@@ -128,11 +128,40 @@ static bool rig_driver_list(struct driver *driver, struct held **out_held, uint3
     return true;
 }
 
+static bool rig_driver_stats(struct driver *driver, const struct held *which, uint32_t count, struct stats *out,
+                             uint32_t *out_count, struct err *err)
+{
+    struct rig *rig = rig_of(driver);
+    uint32_t found = 0;
+
+    (void)err;
+    assert_true(count >= 1 && count <= LIMIT_STATS);
+    pthread_mutex_lock(&rig->lock);
+    rig->stats_calls++;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!find_held(rig, str_from(which[i].id)))
+            continue;
+        out[found] = (struct stats){
+            .cpu_us = 1000,
+            .memory_used_bytes = 1 << 20,
+            .memory_cache_bytes = 2 << 20,
+            .memory_limit_bytes = 1 << 30,
+            .disk_used_bytes = 3 << 20,
+            .disk_total_bytes = UINT64_C(5) << 30,
+        };
+        memcpy(out[found++].id, which[i].id, sizeof which[i].id);
+    }
+    pthread_mutex_unlock(&rig->lock);
+    *out_count = found;
+    return true;
+}
+
 static const struct driver_ops rig_ops = {
     .name = "rig",
     .start = rig_driver_start,
     .stop_wait = rig_driver_stop,
     .list = rig_driver_list,
+    .stats = rig_driver_stats,
 };
 
 /* ---- the rig ---- */
@@ -210,12 +239,30 @@ static void stop_loop(struct loop_task *task)
     loop_stop_soon(container_of(task, struct stopper, task)->loop);
 }
 
+struct quieter {
+    struct loop_task task;
+    struct sandboxes *all;
+    atomic_bool done;
+};
+
+static void quieten(struct loop_task *task)
+{
+    struct quieter *quieter = container_of(task, struct quieter, task);
+
+    sandboxes_stop_measuring(quieter->all);
+    quieter->done = true;
+}
+
 void rig_stop(struct rig *rig)
 {
     struct stopper stopper = { { .fn = stop_loop }, rig->loop };
+    struct quieter quieter = { { .fn = quieten }, rig->all, false };
 
     if (!rig->loop_runs)
         return;
+    loop_post(rig->loop, &quieter.task);
+    while (!quieter.done)
+        usleep(100);
     workers_free(rig->workers);
     loop_post(rig->loop, &stopper.task); /* after the last done() of a worker */
     pthread_join(rig->thread, NULL);

@@ -54,7 +54,7 @@ struct rig {
     bool stop_gate_shut; /* stops do */
     bool stop_sticks;    /* a stop kills, and nothing goes until rig_exit() */
     uint32_t stop_patience_ms;
-    unsigned at_gate, starts, stops, stop_failures;
+    unsigned at_gate, starts, stops, stop_failures, stats_calls;
     struct plan last_plan;
     char cut_id[LIMIT_ID_BYTES]; /* the last one cut */
     bool cut_while_alive;
