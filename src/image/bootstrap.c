@@ -12,11 +12,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -401,6 +403,12 @@ static no_return void exec_mmdebstrap(const char *const *argv, int output_fd)
     }
     /* If we are killed, an mmdebstrap of its own would go on mounting and writing below tmp/. */
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+    /* What it mounts below tmp/ must go with it, however it ends: the next build sweeps there. */
+    static const char no_mounts[] = "E: cannot make a mount namespace\n";
+    if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0) {
+        (void)!write(output_fd, no_mounts, sizeof no_mounts - 1);
+        _exit(126);
+    }
     int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (null_fd < 0 || dup2(null_fd, 0) < 0 || dup2(output_fd, 1) < 0 || dup2(output_fd, 2) < 0)
         _exit(126);

@@ -337,12 +337,22 @@ void say(int fd, const char *format, ...)
     say_bytes(fd, str_of(text, (size_t)n));
 }
 
+/* The loop's thread gets signals too, and this one may have to try again. */
+static ssize_t hear(int fd, void *room, size_t size)
+{
+    ssize_t n;
+    do
+        n = recv(fd, room, size, 0);
+    while (n < 0 && errno == EINTR);
+    return n;
+}
+
 struct str hear_head(int fd, struct arena *arena)
 {
     char text[16384];
     size_t len = 0;
     while (len < 4 || memcmp(text + len - 4, "\r\n\r\n", 4) != 0) {
-        ssize_t n = len < sizeof text ? recv(fd, text + len, 1, 0) : -1;
+        ssize_t n = len < sizeof text ? hear(fd, text + len, 1) : -1;
         if (n <= 0)
             flunk("no head: %s, after '%.*s'", n < 0 ? strerror(errno) : "end", (int)len, text);
         len++;
@@ -354,7 +364,7 @@ struct str hear_exactly(int fd, struct arena *arena, size_t size)
 {
     char *room = arena_alloc(arena, size + 1);
     for (size_t len = 0; len < size;) {
-        ssize_t n = recv(fd, room + len, size - len, 0);
+        ssize_t n = hear(fd, room + len, size - len);
         if (n <= 0)
             flunk("%zu of %zu bytes, then %s", len, size, n < 0 ? strerror(errno) : "the end");
         len += (size_t)n;
@@ -367,7 +377,7 @@ struct str hear_all(int fd, struct arena *arena, int *out_errno)
     struct buf all = buf_make(arena, 64 << 20);
     char piece[65536];
     ssize_t n;
-    while ((n = recv(fd, piece, sizeof piece, 0)) > 0)
+    while ((n = hear(fd, piece, sizeof piece)) > 0)
         buf_add(&all, str_of(piece, (size_t)n));
     *out_errno = n < 0 ? errno : 0;
     return buf_str(&all);
@@ -388,7 +398,7 @@ static struct str hear_line(int fd, struct arena *arena)
     struct buf line = buf_make(arena, 1024);
     while (!str_ends(buf_str(&line), STR("\r\n"))) {
         char c;
-        if (recv(fd, &c, 1, 0) != 1)
+        if (hear(fd, &c, 1) != 1)
             flunk("no chunk line");
         buf_add_char(&line, c);
     }
