@@ -84,8 +84,10 @@ static bool become_root(struct err *err)
     (void)setsid(); /* fails only for a group leader, which pid 1 of a new pid namespace is not */
     if (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL) < 0 && errno != ENOSYS)
         return err_sys(err, "leave the host's session keyring");
-    for (int number = 1; number < 32; number++)
-        (void)signal(number, SIG_DFL); /* two of them cannot be set, and need not */
+    /* By the bare call: libc refuses to touch the two that it uses itself, and programs like make leave those ignored. */
+    const unsigned char by_default[64] = { 0 };
+    for (int number = 1; number < NSIG; number++)
+        (void)syscall(SYS_rt_sigaction, number, by_default, NULL, 8); /* two of them cannot be set, and need not */
     sigset_t none;
     (void)sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
