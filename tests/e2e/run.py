@@ -22,8 +22,8 @@ sys.path.insert(0, str(HERE))
 
 PYTHON_TOOLS = ["pytest", "pytest-timeout"]
 # The oldest Python SDK that we promise, and whatever is the newest today.
-PYTHON_SDKS = {"newest": "e2b", "2.20.3": "e2b==2.20.3"}
-NPM_PACKAGES = ["e2b@latest", "@e2b/cli@latest"]
+PYTHON_SDKS = {"newest": "e2b", "2.20.3": "e2b==2.20.3", "interpreter": "e2b-code-interpreter"}
+NPM_PACKAGES = ["e2b@latest", "@e2b/cli@latest", "@e2b/code-interpreter@latest"]
 
 
 class Count:
@@ -72,7 +72,7 @@ def make_npm():
         (home / "package.json").write_text('{"private": true}\n')
     install = ["npm", "install", "--silent", "--no-fund", "--no-audit", "--no-progress", *NPM_PACKAGES]
     if subprocess.run(install, cwd=home, check=False).returncode and not (home / "node_modules" / "e2b").exists():
-        raise RuntimeError("could not install e2b and @e2b/cli from npm")
+        raise RuntimeError(f"could not install {', '.join(NPM_PACKAGES)} from npm")
     return home
 
 
@@ -118,7 +118,11 @@ def run_python_sdk(name):
     return run
 
 
-def run_js_sdk(options):
+def run_js(file):
+    return lambda options: run_js_file(file)
+
+
+def run_js_file(file):
     home = make_npm()
     from server import TEST_DATA, Server, share_template
 
@@ -127,8 +131,8 @@ def run_js_sdk(options):
     server.start()
     try:
         server.kill_all()
-        test = home / "test_sdk_js.mjs"  # where node looks for packages: beside node_modules
-        shutil.copy(HERE / "test_sdk_js.mjs", test)
+        test = home / file  # where node looks for packages: beside node_modules
+        shutil.copy(HERE / file, test)
         result = subprocess.run(
             ["node", "--test", "--test-reporter=tap", str(test)],
             cwd=home,
@@ -168,9 +172,9 @@ def run_cli(options):
     )
 
 
-def run_files(*files):
+def run_files(*files, sdk="newest"):
     def run(options):
-        return run_pytest(make_venv("newest"), files[0].removesuffix(".py"), files, options)
+        return run_pytest(make_venv(sdk), files[0].removesuffix(".py"), files, options)
 
     return run
 
@@ -178,11 +182,13 @@ def run_files(*files):
 SUITES = {
     "python-newest": run_python_sdk("newest"),
     "python-2.20.3": run_python_sdk("2.20.3"),
-    "js": run_js_sdk,
+    "js": run_js("test_sdk_js.mjs"),
     "cli": run_cli,
     "http": run_files("test_http.py", "test_edge.py"),
     "isolation": run_files("test_isolation.py"),
     "faults": run_files("test_faults.py"),
+    "interpreter": run_files("test_interpreter.py", sdk="interpreter"),
+    "interpreter-js": run_js("test_interpreter.mjs"),
 }
 
 
