@@ -33,7 +33,7 @@ pip install --quiet --no-input --no-cache-dir --root-user-action=ignore bash_ker
 python3 -m bash_kernel.install --prefix /usr/local
 
 echo "== 80 installing the JavaScript and TypeScript interpreter"
-npm install --global --no-audit --no-fund --loglevel=error deno@2
+npm install --global --no-audit --no-fund --loglevel=error deno@2.9.6
 mkdir -p /usr/local/share/jupyter/kernels/deno /usr/local/share/jupyter/kernels/java
 cat > /usr/local/share/jupyter/kernels/deno/kernel.json << 'END'
 {"argv": ["/usr/local/bin/deno", "jupyter", "--kernel", "--conn", "{connection_file}"],
@@ -44,8 +44,9 @@ echo "== 85 installing the Java interpreter"
 mkdir -p /usr/local/lib/jupyter
 curl -fsSL -o /usr/local/lib/jupyter/java.jar \
     "https://repo1.maven.org/maven2/io/github/padreati/rapaio-jupyter-kernel/$JAVA_KERNEL/rapaio-jupyter-kernel-$JAVA_KERNEL.jar"
+# It logs every message to stderr, where output of a cell's own subprocesses would be looked for.
 cat > /usr/local/share/jupyter/kernels/java/kernel.json << 'END'
-{"argv": ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-jar", "/usr/local/lib/jupyter/java.jar",
+{"argv": ["sh", "-c", "exec java -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -jar /usr/local/lib/jupyter/java.jar \"$0\" 2>/dev/null",
           "{connection_file}"],
  "display_name": "Java", "language": "java", "interrupt_mode": "message"}
 END
