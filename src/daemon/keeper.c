@@ -349,7 +349,12 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
         keeper->loop, &(struct native_config){ .data_fd = keeper->data_fd, .guestd_fd = guestd_fd }, err);
     if (!keeper->driver)
         return err_wrap(err, "make sandboxes here (`cloister doctor` may know why not)");
-    keeper->serve = serve_new(keeper->driver);
+    keeper->serve = serve_new(keeper->driver, &(struct serve_limits){
+                                                  .memory_bytes = (uint64_t)config->memory_mb << 20,
+                                                  .cpu_millis = (uint32_t)config->cpus * 1000,
+                                                  .pids = (uint32_t)config->pids,
+                                                  .sandboxes = (uint32_t)config->sandboxes_max,
+                                              });
     return true;
 }
 

@@ -38,8 +38,13 @@ typedef void driver_dialed_fn(void *context, int fd, const struct err *err);
  * even be killed.
  */
 typedef void driver_stopped_fn(void *context, bool gone, const struct err *err);
+enum exit_cause {
+    EXIT_PLAIN,     /* it was ended, or has ended itself */
+    EXIT_NO_MEMORY, /* guestd had used up its own share, and was killed for it */
+    EXIT_CAUSE_COUNT,
+};
 /* The sandbox is gone, whoever ended it. Called once for each, on the driver's loop. */
-typedef void driver_exited_fn(void *context, const char *id);
+typedef void driver_exited_fn(void *context, const char *id, enum exit_cause cause);
 
 struct driver_ops {
     const char *name;

@@ -197,9 +197,12 @@ bool remote_driver_event(struct driver *driver, enum message_type type, struct s
     if (type != MESSAGE_EXITED)
         return err_set(err, ERR_INVALID, "an event that keeper does not send");
     message_unpack_id(&in, id);
+    uint8_t cause = unpack_u8(&in);
     if (!unpack_done(&in, err))
         return false;
+    if (cause >= EXIT_CAUSE_COUNT)
+        return err_set(err, ERR_INVALID, "an exit for cause %u", cause);
     if (driver->exited)
-        driver->exited(driver->exited_context, id);
+        driver->exited(driver->exited_context, id, (enum exit_cause)cause);
     return true;
 }

@@ -9,6 +9,7 @@ struct serve {
     struct driver *driver;
     struct channel *channel;
     uint32_t generation; /* counts fronts: an answer for an earlier one has nowhere to go */
+    struct serve_limits limits;
     struct stopping *stops;
 };
 
@@ -27,7 +28,7 @@ struct dialing {
     uint32_t id;
 };
 
-static void tell_exit(void *context, const char *id)
+static void tell_exit(void *context, const char *id, enum exit_cause cause)
 {
     struct serve *serve = context;
     auto_buf struct buf payload = buf_make(NULL, LIMIT_MESSAGE_BYTES);
@@ -35,14 +36,16 @@ static void tell_exit(void *context, const char *id)
     if (!serve->channel)
         return; /* the next front asks for a list first */
     message_pack_id(&payload, id);
+    pack_u8(&payload, (uint8_t)cause);
     channel_send_event(serve->channel, MESSAGE_EXITED, buf_str(&payload));
 }
 
-struct serve *serve_new(struct driver *driver)
+struct serve *serve_new(struct driver *driver, const struct serve_limits *limits)
 {
     struct serve *serve = NEW(struct serve);
 
     serve->driver = driver;
+    serve->limits = *limits;
     driver->exited = tell_exit;
     driver->exited_context = serve;
     return serve;
@@ -64,6 +67,27 @@ void serve_attach(struct serve *serve, struct channel *channel)
     serve->generation++;
 }
 
+/* Front has compared too; but what it says is a stranger's word, also here. */
+static bool within_limits(struct serve *serve, const struct plan *plan, struct err *err)
+{
+    const struct serve_limits *limits = &serve->limits;
+    auto_free struct held *held = NULL;
+    uint32_t count;
+
+    if (plan->memory_bytes > limits->memory_bytes)
+        return err_set(err, ERR_LIMIT, "a sandbox may have %llu MiB of memory here",
+                       (unsigned long long)limits->memory_bytes >> 20);
+    if (plan->cpu_millis > limits->cpu_millis)
+        return err_set(err, ERR_LIMIT, "a sandbox may have %u thousandths of a CPU here", limits->cpu_millis);
+    if (plan->pids > limits->pids)
+        return err_set(err, ERR_LIMIT, "a sandbox may have %u processes here", limits->pids);
+    if (!driver_list(serve->driver, &held, &count, err))
+        return false;
+    if (count >= limits->sandboxes)
+        return err_set(err, ERR_LIMIT, "there are %u sandboxes already", count);
+    return true;
+}
+
 static bool serve_start(struct serve *serve, struct channel *channel, uint32_t id, struct str payload, struct err *err)
 {
     struct unpack in = unpack_from(payload);
@@ -74,7 +98,8 @@ static bool serve_start(struct serve *serve, struct channel *channel, uint32_t i
     plan_unpack(&in, &plan);
     if (!unpack_done(&in, err))
         return err_wrap(err, "plan");
-    if (!plan_check(&plan, &why) || !driver_start(serve->driver, &plan, &started, &why)) {
+    if (!plan_check(&plan, &why) || !within_limits(serve, &plan, &why) ||
+        !driver_start(serve->driver, &plan, &started, &why)) {
         channel_reply_error(channel, MESSAGE_START, id, &why);
         return true;
     }

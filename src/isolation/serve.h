@@ -17,8 +17,15 @@
 
 struct serve;
 
+/* The most that the operator lets one sandbox have, and how many there may be. No plan of front's goes beyond. */
+struct serve_limits {
+    uint64_t memory_bytes;
+    uint32_t cpu_millis, pids;
+    uint32_t sandboxes;
+};
+
 /* Sets the driver's exit function; the driver stays the caller's and must outlive this. */
-struct serve *serve_new(struct driver *driver) must_use;
+struct serve *serve_new(struct driver *driver, const struct serve_limits *limits) must_use;
 void serve_free(struct serve *serve);
 
 /* Where exits are told from now on: a new front's channel, or NULL while there is none. */

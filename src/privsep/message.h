@@ -25,7 +25,7 @@ enum message_type {
     MESSAGE_DIAL, /* request to keeper: a sandbox id and a port; the reply carries a TCP socket inside it, on its way there */
     MESSAGE_TEMPLATES, /* request to keeper, empty; the reply is image/templates.h's list */
     MESSAGE_STATS,     /* request to keeper: sandbox ids; the reply is what they use, isolation/stats.h */
-    MESSAGE_EXITED,    /* event from keeper: a sandbox id; it is gone, whoever ended it */
+    MESSAGE_EXITED,    /* event from keeper: a sandbox id and a cause; it is gone, whoever ended it */
     MESSAGE_TYPE_END,
 };
 extern const char *const message_type_name[MESSAGE_TYPE_END];

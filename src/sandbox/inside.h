@@ -44,13 +44,14 @@ struct sandbox {
     uint64_t deadline_ms; /* the same moment on the clock that does not jump: this one counts */
     int64_t revision;     /* of the deadline */
     bool exited;          /* the driver says that nothing of it runs any more */
-    bool being_ended;     /* while STOPPING: somebody is at it */
-    bool killed;          /* while STOPPING: everything inside is dead, and the kernel is still at clearing it away */
-    bool in_driver;       /* the driver may hold it */
-    bool was_running;     /* its end is an event */
-    bool cut;             /* its connections were cut, or it never had any */
-    const char *reason;   /* why it ends */
-    uint64_t retry_ms;    /* while STOPPING and nobody is at it: when to try again, or to ask whether it is gone */
+    enum exit_cause exit_cause;
+    bool being_ended;   /* while STOPPING: somebody is at it */
+    bool killed;        /* while STOPPING: everything inside is dead, and the kernel is still at clearing it away */
+    bool in_driver;     /* the driver may hold it */
+    bool was_running;   /* its end is an event */
+    bool cut;           /* its connections were cut, or it never had any */
+    const char *reason; /* why it ends */
+    uint64_t retry_ms;  /* while STOPPING and nobody is at it: when to try again, or to ask whether it is gone */
 
     struct job end_job;        /* holds a reference while it is queued */
     bool end_job_queued;       /* until its done(), so that no sweep uses it twice */

@@ -215,11 +215,16 @@ static bool waits_for_retry(const struct sandbox *sb)
     return sb->state == SANDBOX_STOPPING && !sb->being_ended && !sb->end_job_queued;
 }
 
+static const char *const exit_reason[EXIT_CAUSE_COUNT] = {
+    [EXIT_PLAIN] = "exited",
+    [EXIT_NO_MEMORY] = "out of memory",
+};
+
 /* Why it must end now, or NULL. With the lock held. */
 static const char *due(const struct sandbox *sb, uint64_t now_ms)
 {
     if (sb->state == SANDBOX_RUNNING)
-        return sb->exited ? "exited" : sb->deadline_ms <= now_ms ? "timeout" : NULL;
+        return sb->exited ? exit_reason[sb->exit_cause] : sb->deadline_ms <= now_ms ? "timeout" : NULL;
     if (waits_for_retry(sb) && sb->retry_ms <= now_ms)
         return sb->reason;
     return NULL;
@@ -313,7 +318,7 @@ void sandboxes_look(struct sandboxes *all)
 
 /* ---- the driver says that one has died ---- */
 
-static void on_exited(void *context, const char *id)
+static void on_exited(void *context, const char *id, enum exit_cause cause)
 {
     struct sandboxes *all = context;
 
@@ -321,7 +326,8 @@ static void on_exited(void *context, const char *id)
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
         struct sandbox *sb = map_get(&all->by_id, str_from(id));
         if (!sb)
-            return;        /* as we wanted */
+            return; /* as we wanted */
+        sb->exit_cause = cause;
         sb->exited = true; /* one that is starting is looked at when it would begin to run */
         if (sb->killed)
             sb->retry_ms = 0; /* what was left to be done once it is gone */

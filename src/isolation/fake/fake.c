@@ -174,7 +174,7 @@ static void tell_exit(struct loop_task *task)
     struct driver *driver = &notice->fake->driver;
 
     if (driver->exited)
-        driver->exited(driver->exited_context, notice->id);
+        driver->exited(driver->exited_context, notice->id, EXIT_PLAIN);
     free(notice);
 }
 

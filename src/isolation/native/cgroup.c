@@ -26,7 +26,6 @@
 
 enum {
     PROC_FILE_BYTES = 1 << 20, /* mountinfo of a busy host; ours has 40 lines */
-    PROCS_BYTES = 1 << 20,     /* cgroup.procs at 8 bytes a line */
     RECORD_BYTES = 64 * 1024,
 };
 
@@ -41,6 +40,18 @@ const char *const cgroup_layout_name[CGROUP_LAYOUT_COUNT] = {
     [CGROUP_V1] = "v1",
     [CGROUP_HYBRID] = "hybrid",
     [CGROUP_V2] = "v2",
+};
+
+/*
+ * What guestd may take. Its own limits add up to 256 MiB: output that it keeps (64), a listing (64), buffers of all the
+ * streams that the edge opens (128). The rest is for the page cache of uploads and for the kernel's part; where that
+ * is short the kernel writes back and waits, it does not kill. On v1 what an upload puts on a tmpfs counts here too,
+ * and there is no writing that back: a file in /dev/shm larger than this is the sandbox's end.
+ */
+const struct cgroup_limits cgroup_guestd_limits = {
+    .memory_bytes = 384ull << 20,
+    .cpu_millis = 2000, /* its loop, and a worker beside it */
+    .pids = 64,         /* its threads, and children on their way to the `user` leaf */
 };
 
 /*
@@ -228,6 +239,11 @@ size_t cgroup_knobs(enum cgroup_layout layout, const struct cgroup_limits *limit
     knob(out, &count, CGROUP_MEMORY, "memory.limit_in_bytes", false, "%" PRIu64, limits->memory_bytes);
     /* Memory and swap together; after the line above, or the kernel refuses it as the smaller of the two. */
     knob(out, &count, CGROUP_MEMORY, "memory.memsw.limit_in_bytes", true, "%" PRIu64, limits->memory_bytes);
+    /*
+     * Buffers of TCP sockets have a counter of their own on v1, without a limit by default, and all of a machine's share
+     * one pool: a guest that fills its sockets and never reads would starve everybody's. On v2 they are memory.
+     */
+    knob(out, &count, CGROUP_MEMORY, "memory.kmem.tcp.limit_in_bytes", true, "%" PRIu64, limits->memory_bytes / 4);
     knob(out, &count, CGROUP_CPU, "cpu.cfs_period_us", false, "%" PRIu64, 100000);
     knob(out, &count, CGROUP_CPU, "cpu.cfs_quota_us", false, "%" PRIu64, quota_us);
     knob(out, &count, CGROUP_PIDS, "pids.max", false, "%" PRIu64, limits->pids);
@@ -246,7 +262,7 @@ static int tree_of(const struct cgroups *cgroups, enum cgroup_control control)
     return cgroups->report.layout == CGROUP_V2 ? 0 : (int)control;
 }
 
-/* The tree that has the `guestd` leaf. */
+/* The tree that is asked who is in a leaf: all have the same. */
 static int holding_tree(const struct cgroups *cgroups)
 {
     return tree_of(cgroups, CGROUP_PIDS);
@@ -381,6 +397,8 @@ const struct cgroup_report *cgroups_report(const struct cgroups *cgroups)
 
 /* ---- one sandbox ---- */
 
+static const char *const leaves[] = { "guestd", "user" };
+
 static bool make_leaves(struct cgroups *cgroups, int tree, const char *id, struct err *err)
 {
     char path[LIMIT_ID_BYTES + 16];
@@ -392,25 +410,23 @@ static bool make_leaves(struct cgroups *cgroups, int tree, const char *id, struc
         if (!fd_write_file(cgroups->fds[tree], path, ENABLE_ALL, err))
             return false;
     }
-    (void)snprintf(path, sizeof path, "%s/user", id);
-    if (mkdirat(cgroups->fds[tree], path, 0755) < 0)
-        return err_sys(err, "make cgroup %s", path);
-    if (tree != holding_tree(cgroups))
-        return true;
-    (void)snprintf(path, sizeof path, "%s/guestd", id);
-    if (mkdirat(cgroups->fds[tree], path, 0755) < 0)
-        return err_sys(err, "make cgroup %s", path);
+    for (size_t i = 0; i < COUNT_OF(leaves); i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", id, leaves[i]);
+        if (mkdirat(cgroups->fds[tree], path, 0755) < 0)
+            return err_sys(err, "make cgroup %s", path);
+    }
     return true;
 }
 
-static bool set_limits(struct cgroups *cgroups, const char *id, const struct cgroup_limits *limits, struct err *err)
+static bool set_limits(struct cgroups *cgroups, const char *id, const char *leaf, const struct cgroup_limits *limits,
+                       struct err *err)
 {
     struct cgroup_knob knobs[CGROUP_KNOBS_MAX];
     size_t count = cgroup_knobs(cgroups->report.layout, limits, knobs);
 
     for (size_t i = 0; i < count; i++) {
         char path[LIMIT_ID_BYTES + 64];
-        (void)snprintf(path, sizeof path, "%s/user/%s", id, knobs[i].file);
+        (void)snprintf(path, sizeof path, "%s/%s/%s", id, leaf, knobs[i].file);
         int dir_fd = cgroups->fds[tree_of(cgroups, knobs[i].control)];
         if (knobs[i].may_be_missing && faccessat(dir_fd, path, F_OK, 0) < 0)
             continue;
@@ -426,7 +442,8 @@ bool cgroup_make(struct cgroups *cgroups, const char *id, const struct cgroup_li
 
     for (int tree = 0; fine && tree < trees(cgroups); tree++)
         fine = make_leaves(cgroups, tree, id, err);
-    if (fine && set_limits(cgroups, id, limits, err))
+    if (fine && set_limits(cgroups, id, "user", limits, err) &&
+        set_limits(cgroups, id, "guestd", &cgroup_guestd_limits, err))
         return true;
     struct err ignored; /* nothing has ever run in there, so nothing can keep it */
     (void)!cgroup_remove(cgroups, id, &ignored);
@@ -439,29 +456,39 @@ bool cgroup_hold(struct cgroups *cgroups, const char *id, pid_t pid, struct err 
 
     (void)snprintf(path, sizeof path, "%s/guestd/cgroup.procs", id);
     (void)snprintf(number, sizeof number, "%d", pid);
-    return fd_write_file(cgroups->fds[holding_tree(cgroups)], path, str_from(number), err);
+    /*
+     * One right after the other: on v1 each write waits for a grace period of RCU if it is the first in a while, and those
+     * that follow at once do not.
+     */
+    for (int tree = 0; tree < trees(cgroups); tree++)
+        if (!fd_write_file(cgroups->fds[tree], path, str_from(number), err))
+            return false;
+    return true;
 }
 
 /* Calls fn for each process in one leaf; how many there were. */
 static unsigned each_process(int dir_fd, const char *path, bool (*fn)(void *context, pid_t pid), void *context)
 {
-    auto_free char *text = NULL;
-    struct err ignored; /* no leaf, no processes */
-    size_t len;
+    int fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC);
+    FILE *list = fd < 0 ? NULL : fdopen(fd, "r");
     unsigned count = 0;
+    char line[32];
 
-    if (!fd_read_file(dir_fd, path, PROCS_BYTES, &text, &len, &ignored))
-        return 0;
-    struct str rest = str_of(text, len), line;
-    uint64_t pid;
-    while (rest.len && str_cut(&rest, '\n', &line)) {
+    if (!list) {
+        fd_close(&fd);
+        return 0; /* no leaf, no processes */
+    }
+    /* Line by line: how long it is, is the guest's choice up to its limit of processes, and this must not miss one. */
+    while (fgets(line, sizeof line, list)) {
+        uint64_t pid;
         /* 0 is a process of a foreign pid namespace: cannot be ours. */
-        if (!str_to_u64(line, INT32_MAX, &pid) || pid == 0)
+        if (!str_to_u64(str_of(line, strcspn(line, "\n")), INT32_MAX, &pid) || pid == 0)
             continue;
         count++;
         if (!fn(context, (pid_t)pid))
             break;
     }
+    (void)fclose(list);
     return count;
 }
 
@@ -562,17 +589,36 @@ static bool kill_one(void *context, pid_t pid)
 
 unsigned cgroup_kill(struct cgroups *cgroups, const char *id)
 {
-    static const char *const leaves[] = { "guestd", "user" };
     unsigned count = 0;
 
     for (int tree = 0; tree < cgroups->count; tree++) {
         for (size_t i = 0; i < COUNT_OF(leaves); i++) {
             char path[LIMIT_ID_BYTES + 32];
+            struct err ignored; /* v1, or a kernel before 5.14: one by one, as below */
+            (void)snprintf(path, sizeof path, "%s/%s/cgroup.kill", id, leaves[i]);
+            if (faccessat(cgroups->fds[tree], path, F_OK, 0) == 0)
+                (void)!fd_write_file(cgroups->fds[tree], path, STR("1"), &ignored);
             (void)snprintf(path, sizeof path, "%s/%s/cgroup.procs", id, leaves[i]);
             count += each_process(cgroups->fds[tree], path, kill_one, NULL);
         }
     }
     return count;
+}
+
+uint64_t cgroup_guestd_oom_kills(const struct cgroups *cgroups, const char *id)
+{
+    const char *file = cgroups->report.layout == CGROUP_V2 ? "guestd/memory.events" : "guestd/memory.oom_control";
+    char room[512];
+    struct str text, line;
+    struct err ignored; /* it cannot be told, then */
+    uint64_t kills = 0;
+
+    if (!cgroup_read(cgroups, id, CGROUP_MEMORY, file, room, sizeof room, &text, &ignored))
+        return 0;
+    while (text.len && str_cut(&text, '\n', &line))
+        if (str_skip(&line, STR("oom_kill ")) && !str_to_u64(line, UINT64_MAX, &kills))
+            kills = 0;
+    return kills;
 }
 
 bool cgroup_remove(struct cgroups *cgroups, const char *id, struct err *err)

@@ -5,9 +5,9 @@
  *   v1      a tree per controller: <mount><our own cgroup>/cloister.<n>/<id>/{guestd,user}
  *   hybrid  v1 trees for the controllers, and a v2 tree that offers none of those we need
  *
- * The `user` leaf carries the limits. guestd is in `guestd`, so that a sandbox which has used up its memory, its CPU
- * time or its processes can still be spoken to. On v1 the `guestd` leaf exists in the pids tree only: it is there to
- * find the processes again after a crash, and one tree is enough for that.
+ * The `user` leaf carries the sandbox's limits. guestd is in `guestd`, so that a sandbox which has used up its memory,
+ * its CPU time or its processes can still be spoken to. That leaf has limits of its own, cgroup_guestd_limits: what a
+ * guest makes guestd use is not the host's either.
  *
  * Threads    One: keeper's.
  * Failure    A controller that the host does not have is an error that names it, never skipped.
@@ -75,6 +75,8 @@ struct cgroup_knob {
     bool may_be_missing; /* swap accounting is off on many kernels; then there is no swap to limit by it either */
 };
 enum { CGROUP_KNOBS_MAX = 8 };
+/* For each guestd, whatever its sandbox may have. */
+extern const struct cgroup_limits cgroup_guestd_limits;
 size_t cgroup_knobs(enum cgroup_layout layout, const struct cgroup_limits *limits,
                     struct cgroup_knob out[CGROUP_KNOBS_MAX]);
 
@@ -97,6 +99,8 @@ bool cgroup_make(struct cgroups *cgroups, const char *id, const struct cgroup_li
 bool cgroup_hold(struct cgroups *cgroups, const char *id, pid_t pid, struct err *err) must_use;
 /* Is it in the `guestd` leaf? Its place there proves whose it is, whatever its number was before. */
 bool cgroup_holds(struct cgroups *cgroups, const char *id, pid_t pid);
+/* How often the kernel has killed something in the `guestd` leaf for want of memory; 0 also if it does not say. */
+uint64_t cgroup_guestd_oom_kills(const struct cgroups *cgroups, const char *id);
 /* Write-only cgroup.procs of the `user` leaf, one a tree: whoever writes "0" there is under the limits. */
 bool cgroup_open_user(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_CONTROL_COUNT], size_t *out_count,
                       struct err *err) must_use;
@@ -106,7 +110,7 @@ bool cgroup_read(const struct cgroups *cgroups, const char *id, enum cgroup_cont
 /* Calls fn for each process in the `user` leaf until it is false; how many there were. */
 unsigned cgroup_each_user(const struct cgroups *cgroups, const char *id, bool (*fn)(void *context, pid_t pid),
                           void *context);
-/* SIGKILL to everything in both leaves. Returns how many processes there were. */
+/* SIGKILL to everything in both leaves. Returns how many processes were seen. */
 unsigned cgroup_kill(struct cgroups *cgroups, const char *id);
 /* False (ERR_CONFLICT) while the dead are still being cleared away: try again. True when there was nothing. */
 bool cgroup_remove(struct cgroups *cgroups, const char *id, struct err *err) must_use;

@@ -271,13 +271,16 @@ static void box_gone(struct box *box)
 
     memcpy(id, box->id, sizeof id);
     bool ran = box->ran;
+    /* One that was told to end did so, even if it was short of memory before. */
+    enum exit_cause cause =
+        box->state == BOX_RUNNING && cgroup_guestd_oom_kills(native->cgroups, id) ? EXIT_NO_MEMORY : EXIT_PLAIN;
     box_reap(box);
     box->state = BOX_CLEARING;
     while (box->waits)
         wait_over(box->waits, true, NULL);
     box_clear(box);
     if (ran && native->driver.exited)
-        native->driver.exited(native->driver.exited_context, id);
+        native->driver.exited(native->driver.exited_context, id, cause);
 }
 
 static bool process_ended(int pidfd, int timeout_ms)

@@ -209,6 +209,15 @@ static void burn(void)
     say("burnt\n");
 }
 
+static void touch(unsigned mib)
+{
+    for (unsigned i = 0; i < mib; i++) {
+        volatile char *at = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        for (size_t page = 0; page < 1 << 20; page += 4096)
+            at[page] = 1;
+    }
+}
+
 /* Touches memory until the limit kills it. */
 static void eat_memory(void)
 {
@@ -217,11 +226,7 @@ static void eat_memory(void)
 
     if (pid == 0) {
         join_user_cgroup();
-        for (int i = 0; i < 256; i++) {
-            volatile char *at = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-            for (size_t page = 0; page < 1 << 20; page += 4096)
-                at[page] = 1;
-        }
+        touch(256);
         _exit(0);
     }
     waitpid(pid, &status, 0);
@@ -264,6 +269,8 @@ static void run(char *command)
         burn();
     else if (!strcmp(command, "forks"))
         count_forks();
+    else if (!strcmp(command, "gorge"))
+        touch(1024); /* where guestd is */
     else if (!strcmp(command, "memory"))
         eat_memory();
     else if (!strncmp(command, "listen ", 7))

@@ -33,6 +33,7 @@ struct world {
     struct driver *driver;
     char exited[LIMIT_ID_BYTES];
     unsigned exits;
+    enum exit_cause exit_cause;
 };
 
 static struct plan a_plan(const char *id)
@@ -45,12 +46,13 @@ static struct plan a_plan(const char *id)
     return plan;
 }
 
-static void note_exit(void *context, const char *id)
+static void note_exit(void *context, const char *id, enum exit_cause cause)
 {
     struct world *world = context;
 
     (void)snprintf(world->exited, sizeof world->exited, "%s", id);
     world->exits++;
+    world->exit_cause = cause;
     loop_stop_soon(world->loop);
 }
 
@@ -437,6 +439,19 @@ static void limits_hold_processes_and_memory(void **state)
     check_has(text, "pong");
 }
 
+static void guestd_is_limited_too_and_says_why_it_ended(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+
+    assert_true(write(fd, "gorge", 5) == 5);
+    loop_run(world->loop);
+    assert_int_equal(world->exits, 1);
+    assert_int_equal(world->exit_cause, EXIT_NO_MEMORY);
+    check_nothing_is_left(world);
+}
+
 static void a_sandboxs_usage_is_measured(void **state)
 {
     struct world *world = *state;
@@ -761,6 +776,7 @@ int main(int argc, char **argv)
         NATIVE_CASE(writes_go_to_the_upper_with_ids_from_zero),
         NATIVE_CASE(the_way_of_older_kernels_mounts_the_same_root),
         NATIVE_CASE(limits_hold_processes_and_memory),
+        NATIVE_CASE(guestd_is_limited_too_and_says_why_it_ended),
         NATIVE_CASE(a_sandboxs_usage_is_measured),
         NATIVE_CASE(dial_reaches_a_server_on_loopback_inside),
         NATIVE_CASE(stop_ends_everything_and_leaves_nothing),

@@ -54,16 +54,19 @@ static void note_broken(void *context, const struct err *why)
     world->broken++;
 }
 
-static void note_exit(void *context, const char *id)
+static void note_exit(void *context, const char *id, enum exit_cause cause)
 {
     struct world *world = context;
 
+    assert_int_equal(cause, EXIT_PLAIN);
     world->exits++;
     (void)snprintf(world->exited, sizeof world->exited, "%s", id);
 }
 
 static const struct channel_handlers keeper_handlers = { .request = keeper_request, .broken = note_broken };
 static const struct channel_handlers front_handlers = { .event = front_event, .broken = note_broken };
+
+static const struct serve_limits limits = { .memory_bytes = 64 << 20, .cpu_millis = 1000, .pids = 20, .sandboxes = 2 };
 
 static int set_up(void **state)
 {
@@ -73,7 +76,7 @@ static int set_up(void **state)
 
     world->loop = loop_new();
     world->fake = fake_driver_new(world->loop, NULL);
-    world->serve = serve_new(world->fake);
+    world->serve = serve_new(world->fake, &limits);
     assert_true(channel_pair(fds, &err));
     world->front = channel_new(world->loop, fds[0], &front_handlers, world);
     world->keeper = channel_new(world->loop, fds[1], &keeper_handlers, world);
@@ -207,6 +210,47 @@ static void keepers_errors_arrive_whole(void **state)
     struct world *world = *state;
 
     run_on_worker(world, start_badly);
+    assert_int_equal(world->broken, 0);
+}
+
+static void refuse(struct world *world, const struct plan *plan)
+{
+    struct started started;
+    struct err err;
+
+    assert_false(driver_start(world->remote, plan, &started, &err));
+    assert_int_equal(err.kind, ERR_LIMIT);
+}
+
+static void start_too_much(struct world *world)
+{
+    struct plan plan = a_plan("sandbox1");
+    struct started started;
+    struct err err;
+
+    plan.memory_bytes = limits.memory_bytes + 1;
+    refuse(world, &plan);
+    plan = a_plan("sandbox1");
+    plan.cpu_millis = limits.cpu_millis + 1;
+    refuse(world, &plan);
+    plan = a_plan("sandbox1");
+    plan.pids = limits.pids + 1;
+    refuse(world, &plan);
+    for (char number = '1'; number <= '2'; number++) {
+        plan = a_plan((char[]){ 's', number, '\0' });
+        assert_true(driver_start(world->remote, &plan, &started, &err));
+        fd_close(&started.guestlink_fd);
+    }
+    plan = a_plan("sandbox3");
+    refuse(world, &plan);
+    assert_int_equal(fake_starts(world->fake), 2);
+}
+
+static void no_plan_goes_beyond_what_the_operator_allows(void **state)
+{
+    struct world *world = *state;
+
+    run_on_worker(world, start_too_much);
     assert_int_equal(world->broken, 0);
 }
 
@@ -367,6 +411,7 @@ int main(void)
     const struct CMUnitTest cases[] = {
         REMOTE_CASE(calls_go_through_and_exits_come_back),
         REMOTE_CASE(keepers_errors_arrive_whole),
+        REMOTE_CASE(no_plan_goes_beyond_what_the_operator_allows),
         REMOTE_CASE(dial_hands_over_a_socket),
         REMOTE_CASE(figures_come_for_those_that_live),
         REMOTE_CASE(a_stop_is_answered_before_the_end_of_a_guest_that_takes_long),

@@ -320,7 +320,7 @@ void rig_exit(struct rig *rig, struct str id)
     if (held)
         remove_held(rig, held);
     pthread_mutex_unlock(&rig->lock);
-    rig->driver.exited(rig->driver.exited_context, text);
+    rig->driver.exited(rig->driver.exited_context, text, rig->exit_cause);
 }
 
 void rig_shut_gate(struct rig *rig, bool shut)

@@ -50,9 +50,10 @@ struct rig {
     struct rig_held held[64];
     uint32_t held_count;
     enum rig_start start;
-    bool gate_shut;      /* starts wait */
-    bool stop_gate_shut; /* stops do */
-    bool stop_sticks;    /* a stop kills, and nothing goes until rig_exit() */
+    enum exit_cause exit_cause; /* of rig_exit() */
+    bool gate_shut;             /* starts wait */
+    bool stop_gate_shut;        /* stops do */
+    bool stop_sticks;           /* a stop kills, and nothing goes until rig_exit() */
     uint32_t stop_patience_ms;
     unsigned at_gate, starts, stops, stop_failures, stats_calls;
     struct plan last_plan;

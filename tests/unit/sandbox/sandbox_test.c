@@ -267,7 +267,7 @@ static void one_that_dies_while_starting_was_never_there(void **state)
     rig_shut_gate(rig, true);
     assert_int_equal(pthread_create(&thread, NULL, create_one, &creator), 0);
     rig_wait_at_gate(rig, 1);
-    rig->driver.exited(rig->driver.exited_context, rig->last_plan.id);
+    rig->driver.exited(rig->driver.exited_context, rig->last_plan.id, EXIT_PLAIN);
     rig_shut_gate(rig, false);
     pthread_join(thread, NULL);
     assert_false(creator.ok);
@@ -457,7 +457,18 @@ static void one_that_dies_by_itself_is_gone_with_a_reason(void **state)
     if (!sandbox_kill(rig->all, TEAM, info.id, "request", &first)) /* may still meet the last step of its end */
         assert_int_equal(first.kind, ERR_NOT_FOUND);
     MUST_FAIL(sandbox_kill(rig->all, TEAM, info.id, "request", &err), ERR_NOT_FOUND);
-    rig->driver.exited(rig->driver.exited_context, "iunknown"); /* says nothing to us */
+    rig->driver.exited(rig->driver.exited_context, "iunknown", EXIT_PLAIN); /* says nothing to us */
+}
+
+static void one_whose_guestd_had_no_memory_left_says_so(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig);
+
+    rig->exit_cause = EXIT_NO_MEMORY;
+    rig_exit(rig, info.id);
+    wait_until_gone(rig);
+    assert_true(reason_is(rig, info.id, "out of memory"));
 }
 
 /* ---- deadlines ---- */
@@ -743,6 +754,7 @@ int main(void)
         RUNNING(one_that_is_still_dying_is_not_found_alive_by_the_next_front),
         RUNNING(kills_of_one_that_somebody_ends_wait_for_a_moment_only),
         RUNNING(one_that_dies_by_itself_is_gone_with_a_reason),
+        RUNNING(one_whose_guestd_had_no_memory_left_says_so),
         RUNNING(a_deadline_ends_the_sandbox),
         RUNNING(deadlines_end_sandboxes_in_their_own_order),
         RUNNING(a_deadline_can_be_set_both_ways_and_extended_one_way),
