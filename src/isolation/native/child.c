@@ -16,6 +16,7 @@
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -204,7 +205,10 @@ static bool write_knobs(const struct child *child, struct err *err)
 static const char *const hidden[] = {
     "proc/acpi",          /* the host's hardware */
     "proc/asound",        /* the same */
-    "proc/interrupts",    /* a clock of what other guests do */
+    "proc/cmdline",       /* how the host was started, sometimes with a secret in it */
+    "proc/config.gz",     /* which of the kernel's holes to try */
+    "proc/diskstats",     /* a clock of what other guests do */
+    "proc/interrupts",    /* the same */
     "proc/kcore",         /* all of the machine's memory */
     "proc/keys",          /* keyrings do not know namespaces */
     "proc/kmsg",          /* the kernel's log */
@@ -212,6 +216,7 @@ static const char *const hidden[] = {
     "proc/kpagecount",    /* the same */
     "proc/kpageflags",    /* the same */
     "proc/latency_stats", /* what the host's tasks wait for */
+    "proc/pressure",      /* a clock of what other guests do */
     "proc/sched_debug",   /* the names of all tasks on the machine */
     "proc/scsi",          /* writing there detaches disks */
     "proc/sysrq-trigger", /* writing there reboots */
@@ -307,7 +312,7 @@ static bool loopback_up(struct err *err)
 
 /* ---- power ---- */
 
-/* Docker's fourteen: what package managers, sudo and servers inside expect of root. */
+/* Docker's fourteen but one: what package managers, sudo and servers inside expect of root. */
 static const unsigned kept_capabilities[] = {
     CAP_CHOWN,            /* these four: root's way with files, as far as they are of the sandbox's own ids */
     CAP_DAC_OVERRIDE,     /* … */
@@ -320,11 +325,13 @@ static const unsigned kept_capabilities[] = {
     CAP_SETUID,           /* the same */
     CAP_SETPCAP,          /* to give capabilities up */
     CAP_NET_BIND_SERVICE, /* its own network namespace */
-    CAP_NET_RAW,          /* ping */
     CAP_SYS_CHROOT,       /* package builds; the mount namespace is the border, not a chroot */
     CAP_AUDIT_WRITE,      /* login and sudo try, and fail harmlessly */
 };
-/* Not CAP_SYS_RESOURCE: root inside would lift the limits written above. */
+/*
+ * Not CAP_SYS_RESOURCE: root inside would lift the limits written above. Not CAP_NET_RAW: guestd's callers send the
+ * access token over this loopback, and a raw socket reads along; ping has a socket of its own kind.
+ */
 
 static bool drop_bounding_set(struct err *err)
 {
@@ -354,6 +361,25 @@ static bool load_seccomp(const struct child *child, struct err *err)
 {
     if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, child->setup->filter) < 0)
         return err_sys(err, "load the seccomp filter");
+    return true;
+}
+
+/*
+ * For guestd, who serves thousands of connections, and for all that it starts. Keeper's own limit is for a thousand
+ * sandboxes; here each open socket is a chance to have the kernel hold memory, and no program inside needs more.
+ */
+enum { FILES_MAX = 16384 };
+
+static bool limit_files(struct err *err)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return err_sys(err, "ask for the limit of open files");
+    limit.rlim_max = MIN(limit.rlim_max, (rlim_t)FILES_MAX);
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return err_sys(err, "limit open files");
     return true;
 }
 
@@ -441,7 +467,7 @@ static bool run(struct child *child, struct err *err)
         return err_sys(err, "set the host name");
     if (!arrange_descriptors(child, &guestd_fd, err))
         return false;
-    if (!reach(child, NATIVE_AT_CHILD_CAPABILITIES, err) || !drop_bounding_set(err))
+    if (!limit_files(err) || !reach(child, NATIVE_AT_CHILD_CAPABILITIES, err) || !drop_bounding_set(err))
         return false;
     if (!reach(child, NATIVE_AT_CHILD_SECCOMP, err) || !load_seccomp(child, err))
         return false;

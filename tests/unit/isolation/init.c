@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/netlink.h>
 #include <net/if.h>
 #include <sched.h>
 #include <signal.h>
@@ -18,6 +19,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -94,6 +96,13 @@ static void facts(void)
     say_file("status", "/proc/self/status");
     say_file("mounts", "/proc/self/mountinfo");
     say_file("keys", "/proc/keys");
+    say_file("cgroup", "/proc/self/cgroup");
+    say_file("cmdline", "/proc/cmdline");
+    say_file("diskstats", "/proc/diskstats");
+    say_names("pressure", "/proc/pressure");
+    struct rlimit files = { 0 };
+    getrlimit(RLIMIT_NOFILE, &files);
+    say("open files: %llu\n", (unsigned long long)files.rlim_max);
     say_file("max_user_namespaces", "/proc/sys/user/max_user_namespaces");
     struct if_nameindex *interfaces = if_nameindex();
     say("interfaces:");
@@ -134,6 +143,24 @@ static void attempts(void)
     say_result("TIOCSTI high", syscall(SYS_ioctl, 0, 0x100000000ul | TIOCSTI, "x"));
     say_result("AF_ALG", socket(AF_ALG, SOCK_SEQPACKET, 0));
     say_result("AF_PACKET", socket(AF_PACKET, SOCK_RAW, 0));
+    say_result("raw socket", socket(AF_INET, SOCK_RAW, IPPROTO_ICMP));
+    say_result("raw socket with flags", socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_TCP));
+    say_result("raw IPv6 socket", socket(AF_INET6, SOCK_RAW, IPPROTO_TCP));
+    say_result("SCTP", socket(AF_INET, SOCK_STREAM, IPPROTO_SCTP));
+    say_result("UDP-Lite", socket(AF_INET6, SOCK_DGRAM, IPPROTO_UDPLITE));
+    say_result("MPTCP", socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 262));
+    say_result("audit", socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_AUDIT));
+    say_result("netlink for sockets", socket(AF_NETLINK, SOCK_DGRAM, NETLINK_SOCK_DIAG));
+    int pair[2];
+    say_result("IPv4 pair", socketpair(AF_INET, SOCK_STREAM, 0, pair));
+    say_result("pair", socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair));
+    say_result("TCP", socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, IPPROTO_TCP));
+    say_result("UDP over IPv6", socket(AF_INET6, SOCK_DGRAM, 0));
+    say_result("ping", socket(AF_INET, SOCK_DGRAM, IPPROTO_ICMP));
+    say_result("routes", socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
+    say_result("io_setup", syscall(SYS_io_setup, 1, &(unsigned long){ 0 }));
+    say_result("memfd_secret", syscall(447, 0));
+    say_result("kcmp", syscall(SYS_kcmp, 1, 1, 0, 0, 0));
     say_result("mknod", mknod("/tmp/disk", S_IFBLK | 0666, makedev(254, 0)));
     struct statvfs status = { 0 };
     statvfs("/proc/sys", &status);
