@@ -77,12 +77,21 @@
 #define LIMIT_OUTPUT_BYTES (64 << 20) /* kept output of all processes together; past it each keeps little */
 #define LIMIT_RETAIN_MS 30000         /* how long an ended process can still be asked for its end, as upstream */
 #define LIMIT_STALL_MS 10000          /* a stream that holds the others up for so long is cut */
-#define LIMIT_SPAWN_MS 30000          /* from fork to the program; a busy sandbox takes seconds, a stopped child for ever */
-#define LIMIT_KILL_WAIT_MS 2000       /* an uninterruptible process: answer before the client gives up */
-#define LIMIT_LIST_BYTES (64 << 20)   /* the answer of one ListDir */
-#define LIMIT_UPLOAD_FILES 1000       /* parts of one multipart upload */
-#define LIMIT_WATCHERS 256            /* of the whole sandbox; the kernel's own default is 128 instances a user */
-#define LIMIT_WATCH_DIRS 8192         /* of one recursive watch */
-#define LIMIT_WATCH_EVENTS 100000     /* not yet fetched from one watcher */
+#define LIMIT_SPAWN_MS 30000    /* from fork to the program; a busy sandbox takes seconds, a stopped child for ever */
+#define LIMIT_KILL_WAIT_MS 2000 /* an uninterruptible process: answer before the client gives up */
+#define LIMIT_LIST_BYTES (32 << 20) /* the answer of one ListDir; 100,000 entries with short names */
+#define LIMIT_UPLOAD_FILES 1000     /* parts of one multipart upload */
+#define LIMIT_WATCHERS 256          /* of the whole sandbox; the kernel's own default is 128 instances a user */
+#define LIMIT_WATCH_DIRS 8192       /* of one recursive watch */
+#define LIMIT_WATCH_EVENTS 100000   /* not yet fetched from one watcher */
+
+/* guestd's own memory, of which it has 256 MiB. Whoever asks shares these with all others that do. */
+#define LIMIT_GUEST_CONNECTIONS 256          /* heads of 64 KiB and buffers of 256 KiB each; an SDK opens up to 200 */
+#define LIMIT_GUEST_COLLECT_BYTES (32 << 20) /* bodies of calls under way */
+#define LIMIT_INPUT_BYTES (16 << 20)         /* of StreamInput, not yet taken by a process */
+#define LIMIT_CONFIG_BYTES (16 << 20)        /* arguments and variables of what runs, which List gives back */
+#define LIMIT_LIST_NAME_BYTES (8 << 20)      /* names that one ListDir holds to sort them */
+#define LIMIT_LISTINGS_BYTES (32 << 20)      /* answers of ListDir on their way to clients */
+#define LIMIT_UPLOAD_MEMORY_BYTES (32 << 20) /* in use on a tmpfs that takes uploads: their pages are ours */
 
 #endif

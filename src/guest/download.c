@@ -245,8 +245,7 @@ static void read_to_end(struct http_exchange *ex, int fd, bool compresses, struc
 
 static int open_file(struct http_exchange *ex, const char *path, struct stat *st)
 {
-    /* Not to be held up by a FIFO, nor to get a controlling terminal. */
-    auto_close int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    auto_close int fd = path_open(path, O_RDONLY, 0);
     int number = errno;
     char reason[64];
 

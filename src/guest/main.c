@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "guest/guest.h"
@@ -102,7 +103,12 @@ static bool start(struct guest *guest, const struct options *options, struct err
     int listen_fd = listen_at(options->port, err);
     if (listen_fd < 0)
         return false;
-    struct http_server_config config = { .on_request = guest_serve, .context = guest };
+    struct http_server_config config = {
+        .on_request = guest_serve,
+        .context = guest,
+        .collect_max = LIMIT_GUEST_COLLECT_BYTES,
+        .connections_max = LIMIT_GUEST_CONNECTIONS,
+    };
     guest->server = http_server_new(guest->loop, listen_fd, &config);
     int code_fd = options->code_port ? listen_at(options->code_port, err) : -1;
     if (options->code_port && code_fd < 0)

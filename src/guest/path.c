@@ -2,7 +2,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -76,6 +78,17 @@ bool path_resolve(struct arena *arena, struct str path, const struct user *user,
         return err_set(err, ERR_INVALID, "the path is longer than %d bytes", LIMIT_PATH_BYTES - 1);
     *out_path = arena_text(arena, found);
     return true;
+}
+
+int path_open(const char *path, int flags, mode_t mode)
+{
+    struct open_how how = {
+        .flags = (uint64_t)(unsigned)flags | O_NONBLOCK | O_NOCTTY | O_CLOEXEC,
+        .mode = flags & O_CREAT ? mode : 0,
+        .resolve = RESOLVE_NO_MAGICLINKS,
+    };
+
+    return (int)syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how);
 }
 
 bool path_make_dirs(struct arena *arena, const char *path, const struct user *user, struct str *out_message,

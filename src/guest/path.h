@@ -8,6 +8,7 @@
 #define GUEST_PATH_H
 
 #include <stdbool.h>
+#include <sys/types.h>
 
 #include "base/arena.h"
 #include "base/err.h"
@@ -27,6 +28,12 @@ struct str path_clean(struct arena *arena, struct str path);
 /* The last component ("/" for the root itself), and what stands before it. */
 struct str path_base(struct str path);
 const char *path_parent(struct arena *arena, const char *path);
+
+/*
+ * open(2), never held up by a FIFO and never through one of the links in /proc that lead to an open file without being a
+ * path (ELOOP): what they lead to may have no place in the file system, such as memory that is then charged to us.
+ */
+int path_open(const char *path, int flags, mode_t mode);
 
 /*
  * Every directory of `path` that is missing is made, 0755 and the user's; what exists is left alone. A component that

@@ -8,9 +8,11 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -57,7 +59,7 @@ struct upload {
     /* The file under way. */
     int fd;
     const char *path;
-    bool is_new;
+    bool is_new, is_in_memory;
     struct stat identity;
     struct buf gathered;
     uint64_t size;
@@ -212,30 +214,37 @@ static void store_metadata(struct upload *u)
 
 /* ---- one file ---- */
 
+/* The kernel's own files: writing to them is a command, given with our rights and not the user's. */
+static bool is_kernel_file(const struct statfs *fs)
+{
+    return fs->f_type == PROC_SUPER_MAGIC || fs->f_type == SYSFS_MAGIC || fs->f_type == CGROUP_SUPER_MAGIC ||
+           fs->f_type == CGROUP2_SUPER_MAGIC || fs->f_type == DEBUGFS_MAGIC || fs->f_type == TRACEFS_MAGIC;
+}
+
 static bool open_target(struct upload *u, const char *path)
 {
-    /* Neither to wait for a FIFO's reader nor to get a terminal; what it is, is looked at before it is changed. */
-    enum { FLAGS = O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC };
+    struct statfs fs;
 
     u->is_new = false;
-    u->fd = open(path, FLAGS);
+    u->fd = path_open(path, O_WRONLY, 0); /* what it is, is looked at before it is changed */
     if (u->fd < 0 && errno == ENOENT) {
         u->is_new = true;
-        u->fd = open(path, FLAGS | O_CREAT, 0666);
+        u->fd = path_open(path, O_WRONLY | O_CREAT, 0666);
     }
-    if (u->fd < 0 && errno == ENXIO) {
+    if (u->fd < 0 && (errno == ENXIO || errno == ELOOP)) {
         FAIL(u, 400, "path is not a regular file: %s", path);
         return false;
     }
     u->path = path;
-    if (u->fd < 0 || fstat(u->fd, &u->identity) < 0) {
+    if (u->fd < 0 || fstat(u->fd, &u->identity) < 0 || fstatfs(u->fd, &fs) < 0) {
         fail_io(u, "opening file", path, errno);
         return false;
     }
-    if (!S_ISREG(u->identity.st_mode)) {
+    if (!S_ISREG(u->identity.st_mode) || is_kernel_file(&fs)) {
         FAIL(u, 400, "path is not a regular file: %s", path);
         return false;
     }
+    u->is_in_memory = fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC;
     if (fchown(u->fd, u->request.user.uid, u->request.user.gid) < 0 ||
         (!u->is_new && u->identity.st_size && ftruncate(u->fd, 0) < 0)) {
         fail_io(u, "changing ownership of file", path, errno);
@@ -278,10 +287,26 @@ static bool file_begin(struct upload *u, struct str name)
     return open_target(u, path);
 }
 
+/* What we write there is memory, and counts as ours until the file goes, however little of it is the user's. */
+static bool memory_is_left(const struct upload *u, size_t bytes)
+{
+    struct statfs fs;
+
+    return !u->is_in_memory ||
+           (fstatfs(u->fd, &fs) == 0 &&
+            (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize + bytes <= LIMIT_UPLOAD_MEMORY_BYTES);
+}
+
 static bool write_out(struct upload *u, struct str bytes)
 {
     struct err err;
 
+    if (!memory_is_left(u, bytes.len)) {
+        FAIL(u, 507,
+             "'%s' is on a file system in memory, which takes uploads up to %d bytes in use; move it there from disk",
+             u->path, LIMIT_UPLOAD_MEMORY_BYTES);
+        return false;
+    }
     if (fd_write_all(u->fd, bytes, &err))
         return true;
     fail_io(u, "writing to file", u->path, err.sys);

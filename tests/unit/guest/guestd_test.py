@@ -983,6 +983,57 @@ class Stuck(Case):
         os.write(self.daemon.cgroup.fileno(), b"x" * 4095)  # as it was for the other tests
 
 
+class Greedy(Case):
+    def upload(self, path, data):
+        return self.ask("POST", "/files?path=" + path, data, Content_Type="application/octet-stream")
+
+    def test_an_upload_goes_to_no_file_that_has_no_path(self):
+        fd = os.memfd_create("memory")
+        self.assertEqual(self.upload(f"/proc/{os.getpid()}/fd/{fd}", b"x" * 1000)[0], 400)
+        os.symlink(f"/proc/{os.getpid()}/fd/{fd}", self.dir + "/to-memory")
+        self.assertEqual(self.upload(self.dir + "/to-memory", b"x" * 1000)[0], 400)
+        self.assertEqual(os.fstat(fd).st_size, 0)
+        os.close(fd)
+
+    def test_an_upload_goes_to_no_file_of_the_kernel(self):
+        for path in ("/proc/self/oom_score_adj", "/proc/self/mem", "/sys/kernel/mm/transparent_hugepage/enabled"):
+            if os.path.exists(path):
+                status, body, _ = self.upload(path, b"0")
+                self.assertEqual((status, json.loads(body)["message"]), (400, "path is not a regular file: " + path))
+
+    def test_a_file_of_the_kernel_can_still_be_read(self):
+        self.assertIn(b"Name:", self.ask("GET", "/files?path=/proc/self/status")[1])
+        self.assertGreaterEqual(self.ask("GET", "/files?path=/proc/self/exe")[0], 400)
+
+    def test_a_file_system_in_memory_takes_little(self):
+        where = self.dir + "/in-memory"
+        os.mkdir(where)
+        if subprocess.run(["mount", "-t", "tmpfs", "none", where], capture_output=True).returncode:
+            self.skipTest("no mounts here")
+        try:
+            self.assertEqual(self.upload(where + "/small", b"x" * 1000)[0], 200)
+            self.assertEqual(self.upload(where + "/large", b"x" * (40 << 20))[0], 507)
+            self.assertEqual(os.listdir(where), ["small"])
+        finally:
+            subprocess.run(["umount", "-l", where])
+
+    def test_connections_have_a_limit(self):
+        open_ones = []
+        for _ in range(400):
+            connection = socket.create_connection(("127.0.0.1", self.daemon.port))
+            open_ones.append(connection)
+            try:
+                connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\nX-A: " + b"a" * 60000)
+            except OSError:
+                pass  # turned away already
+        self.bare("GET", "/health")  # all of the above has been looked at
+        self.assertLess(len(os.listdir(f"/proc/{self.daemon.process.pid}/fd")), 256 + 40)
+        for connection in open_ones:
+            connection.close()
+        while self.bare("GET", "/health")[0] != 204:
+            pass
+
+
 class Poor(Case):
     def test_without_descriptors_commands_fail_in_words_and_guestd_goes_on(self):
         keeper = http.client.HTTPConnection("127.0.0.1", self.daemon.port, timeout=60)
