@@ -1,7 +1,13 @@
+/*
+ * The guest chooses how deep a tree is and what is in it. A tree is therefore looked through from a list of directories
+ * that are still to be read, with one of them open at a time and paths in one buffer; a path that does not fit ends the
+ * watch with a reason, because one that was cut would name something else.
+ */
 #include "guest/watch.h"
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,23 +17,20 @@
 
 #include "base/fd.h"
 #include "base/limits.h"
+#include "base/map.h"
 #include "base/mem.h"
 
 enum {
     MASK = IN_CREATE | IN_MODIFY | IN_DELETE | IN_DELETE_SELF | IN_MOVED_TO | IN_MOVED_FROM | IN_MOVE_SELF | IN_ATTRIB,
     READ_BYTES = 8192,
+    TOLD_BYTES = 12 + NAME_MAX + 1, /* "wd/name" */
 };
 
 /* One directory under watch. */
 struct place {
     int wd;
-    char *name; /* relative to the root; "" for the root itself */
-};
-
-/* A name that was told as created because a new directory held it already: the kernel may be about to tell it, too. */
-struct told {
-    int wd;
-    char *name;
+    unsigned walk; /* the last one that came by */
+    char *name;    /* relative to the root; "" for the root itself */
 };
 
 struct dir_watch {
@@ -41,9 +44,10 @@ struct dir_watch {
     bool is_paused, is_freed, has_failed;
     struct place *places; /* by wd, which the kernel counts upwards */
     size_t place_count, place_room;
-    struct told *told;
-    size_t told_count, told_room;
-    char *moved; /* a directory that has left its place and may turn up at another */
+    unsigned walk; /* counts the calls of add_tree() */
+    /* Names told as created because a new directory held them already: the kernel may be about to tell them, too. */
+    struct map told; /* "wd/name" to itself, ours */
+    char *moved;     /* a directory that has left its place and may turn up at another */
     uint32_t moved_cookie;
 };
 
@@ -102,18 +106,27 @@ static void drop_place(struct dir_watch *w, struct place *place)
     w->place_count--;
 }
 
-static void join(char room[PATH_MAX], const char *a, const char *b)
+static bool join(char room[PATH_MAX], const char *a, const char *b, struct err *err)
 {
-    (void)snprintf(room, PATH_MAX, "%s%s%s", a, *a && *b && a[strlen(a) - 1] != '/' ? "/" : "", b);
+    int len = snprintf(room, PATH_MAX, "%s%s%s", a, *a && *b && a[strlen(a) - 1] != '/' ? "/" : "", b);
+
+    if (len < 0 || len >= PATH_MAX)
+        return err_set(err, ERR_LIMIT, "cannot watch a path of more than %d bytes: %.60s…", PATH_MAX - 1, room);
+    return true;
 }
 
-static bool add_place(struct dir_watch *w, const char *name, int *out_wd, struct err *err)
+/* It has gone, or become something else, since it was seen: nothing to watch, and no failure. */
+static bool is_gone(const struct err *err)
 {
-    char path[PATH_MAX];
+    return err->sys == ENOENT || err->sys == ENOTDIR || err->sys == ELOOP;
+}
 
+/* `out_is_unread` says whether it has yet to be looked through: it is new, or stands where it did not stand before. */
+static bool add_place(struct dir_watch *w, const char *name, const char *path, int *out_wd, bool *out_is_unread,
+                      struct err *err)
+{
     if (w->place_count >= LIMIT_WATCH_DIRS)
         return err_set(err, ERR_LIMIT, "more than %d directories to watch", LIMIT_WATCH_DIRS);
-    join(path, w->path, name);
     /* The root may be a link; below it links are not followed. */
     int wd = inotify_add_watch(w->fd, path, MASK | IN_ONLYDIR | (*name ? IN_DONT_FOLLOW : 0));
     if (wd < 0) {
@@ -124,32 +137,28 @@ static bool add_place(struct dir_watch *w, const char *name, int *out_wd, struct
     *out_wd = wd;
     struct place *known = place_of(w, wd);
     if (known) {
-        free(known->name);
-        known->name = mem_copy_text(name);
+        /* A directory that is mounted below itself has no end: the first of its names is as good as any. */
+        *out_is_unread = known->walk != w->walk && strcmp(known->name, name) != 0;
+        if (*out_is_unread) {
+            free(known->name);
+            known->name = mem_copy_text(name);
+            known->walk = w->walk;
+        }
         return true;
     }
+    *out_is_unread = true;
     if (w->place_count == w->place_room) {
         w->place_room = w->place_room ? 2 * w->place_room : 8;
         w->places = mem_grow(w->places, w->place_room * sizeof *w->places);
     }
     size_t i = place_index(w, wd);
     memmove(&w->places[i + 1], &w->places[i], (w->place_count - i) * sizeof *w->places);
-    w->places[i] = (struct place){ .wd = wd, .name = mem_copy_text(name) };
+    w->places[i] = (struct place){ .wd = wd, .walk = w->walk, .name = mem_copy_text(name) };
     w->place_count++;
     return true;
 }
 
 /* ---- telling ---- */
-
-static void tell(struct dir_watch *w, enum watch_event_type type, const char *name)
-{
-    char path[PATH_MAX];
-
-    if (w->is_freed || w->has_failed)
-        return;
-    join(path, w->path, name);
-    w->want.on_event(w, type, *name ? name : ".", path);
-}
 
 static void fail(struct dir_watch *w, const struct err *err)
 {
@@ -161,62 +170,134 @@ static void fail(struct dir_watch *w, const struct err *err)
     w->want.on_failed(w, err);
 }
 
+static void tell(struct dir_watch *w, enum watch_event_type type, const char *name)
+{
+    char path[PATH_MAX];
+    struct err err;
+
+    if (w->is_freed || w->has_failed)
+        return;
+    if (join(path, w->path, name, &err))
+        w->want.on_event(w, type, *name ? name : ".", path);
+    else
+        fail(w, &err);
+}
+
 static void note_told(struct dir_watch *w, int wd, const char *name)
 {
-    if (w->told_count == w->told_room) {
-        w->told_room = w->told_room ? 2 * w->told_room : 16;
-        w->told = mem_grow(w->told, w->told_room * sizeof *w->told);
-    }
-    w->told[w->told_count++] = (struct told){ .wd = wd, .name = mem_copy_text(name) };
+    char key[TOLD_BYTES];
+
+    (void)snprintf(key, sizeof key, "%d/%s", wd, name);
+    char *kept = mem_copy_text(key);
+    free(map_put(&w->told, str_from(kept), kept));
 }
 
 static bool was_told(const struct dir_watch *w, int wd, const char *name)
 {
-    for (size_t i = 0; i < w->told_count; i++)
-        if (w->told[i].wd == wd && strcmp(w->told[i].name, name) == 0)
-            return true;
-    return false;
+    char key[TOLD_BYTES];
+
+    if (w->told.count == 0)
+        return false;
+    (void)snprintf(key, sizeof key, "%d/%s", wd, name);
+    return map_get(&w->told, str_from(key)) != NULL;
 }
 
 static void forget_told(struct dir_watch *w)
 {
-    for (size_t i = 0; i < w->told_count; i++)
-        free(w->told[i].name);
-    free(take_ptr(&w->told));
-    w->told_count = w->told_room = 0;
+    char *key;
+
+    if (w->told.count == 0)
+        return;
+    for (size_t i = 0; (key = map_next(&w->told, &i));)
+        free(key);
+    map_done(&w->told);
+    map_init(&w->told);
+}
+
+/* ---- whole trees ---- */
+
+/* A walk under way. */
+struct walk {
+    bool is_new; /* what is found is told as created */
+    int *unread; /* wds; the last is next */
+    size_t count, room;
+    char path[PATH_MAX]; /* of the directory or the entry at hand */
+};
+
+static bool walk_enter(struct dir_watch *w, struct walk *walk, const char *name, struct err *err)
+{
+    bool is_unread;
+    int wd;
+
+    if (!join(walk->path, w->path, name, err) || !add_place(w, name, walk->path, &wd, &is_unread, err))
+        return false;
+    if (!w->want.is_recursive || !is_unread)
+        return true;
+    if (walk->count == walk->room) {
+        walk->room = walk->room ? 2 * walk->room : 16;
+        walk->unread = mem_grow(walk->unread, walk->room * sizeof *walk->unread);
+    }
+    walk->unread[walk->count++] = wd;
+    return true;
+}
+
+static bool walk_entry(struct dir_watch *w, struct walk *walk, int wd, const struct dirent *dirent, struct err *err)
+{
+    char name[PATH_MAX];
+    struct stat st;
+
+    if (!join(name, place_of(w, wd)->name, dirent->d_name, err))
+        return false;
+    if (walk->is_new) {
+        note_told(w, wd, dirent->d_name);
+        tell(w, WATCH_EVENT_CREATE, name);
+        if (w->is_freed || w->has_failed)
+            return true;
+    }
+    if (dirent->d_type == DT_UNKNOWN) {
+        if (!join(walk->path, w->path, name, err))
+            return false;
+        if (lstat(walk->path, &st) < 0 || !S_ISDIR(st.st_mode))
+            return true;
+    } else if (dirent->d_type != DT_DIR) {
+        return true;
+    }
+    return walk_enter(w, walk, name, err) || is_gone(err);
+}
+
+static bool walk_read(struct dir_watch *w, struct walk *walk, int wd, struct err *err)
+{
+    const char *name = place_of(w, wd)->name;
+    struct dirent *dirent;
+    bool fine = true;
+
+    if (!join(walk->path, w->path, name, err))
+        return false;
+    int fd = open(walk->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | (*name ? O_NOFOLLOW : 0));
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (!dir) {
+        (void)err_sys(err, "look through %.60s", walk->path);
+        fd_close(&fd);
+        return is_gone(err);
+    }
+    while (fine && !w->is_freed && !w->has_failed && (dirent = readdir(dir)))
+        if (strcmp(dirent->d_name, ".") != 0 && strcmp(dirent->d_name, "..") != 0)
+            fine = walk_entry(w, walk, wd, dirent, err);
+    (void)closedir(dir);
+    return fine;
 }
 
 /* Watch this directory and all below. What is in them is told as created if they are new to the watch. */
 static bool add_tree(struct dir_watch *w, const char *name, bool is_new, struct err *err)
 {
-    char path[PATH_MAX], child[PATH_MAX];
-    struct dirent *dirent;
-    int wd;
+    struct walk walk = { .is_new = is_new };
 
-    if (!add_place(w, name, &wd, err))
-        return false;
-    if (!w->want.is_recursive)
-        return true;
-    join(path, w->path, name);
-    DIR *dir = opendir(path);
-    bool ok = true;
-    while (dir && ok && !w->is_freed && (dirent = readdir(dir))) {
-        if (strcmp(dirent->d_name, ".") == 0 || strcmp(dirent->d_name, "..") == 0)
-            continue;
-        join(child, name, dirent->d_name);
-        if (is_new) {
-            note_told(w, wd, dirent->d_name);
-            tell(w, WATCH_EVENT_CREATE, child);
-        }
-        struct stat st;
-        char child_path[PATH_MAX];
-        join(child_path, w->path, child);
-        if (lstat(child_path, &st) == 0 && S_ISDIR(st.st_mode))
-            ok = add_tree(w, child, is_new, err) || err->kind == ERR_NOT_FOUND; /* gone meanwhile: fine */
-    }
-    if (dir)
-        (void)closedir(dir);
-    return ok;
+    w->walk++;
+    bool fine = walk_enter(w, &walk, name, err);
+    while (fine && walk.count > 0 && !w->is_freed && !w->has_failed)
+        fine = walk_read(w, &walk, walk.unread[--walk.count], err);
+    free(walk.unread);
+    return fine;
 }
 
 /* ---- directories that move ---- */
@@ -244,17 +325,23 @@ static void forget_moved(struct dir_watch *w)
 
 static void moved_to(struct dir_watch *w, const char *name)
 {
+    auto_free char *moved = take_ptr(&w->moved);
+    size_t moved_len = strlen(moved);
     char renamed[PATH_MAX];
+    struct err err;
 
     for (size_t i = 0; i < w->place_count; i++) {
         struct place *place = &w->places[i];
-        if (!*place->name || !is_in(place->name, w->moved))
+        if (!*place->name || !is_in(place->name, moved))
             continue;
-        (void)snprintf(renamed, sizeof renamed, "%s%s", name, place->name + strlen(w->moved));
+        const char *below = place->name + moved_len;
+        if (!join(renamed, name, *below == '/' ? below + 1 : below, &err)) {
+            fail(w, &err);
+            return;
+        }
         free(place->name);
         place->name = mem_copy_text(renamed);
     }
-    free(take_ptr(&w->moved));
 }
 
 /* ---- what the kernel says ---- */
@@ -271,7 +358,7 @@ static void on_created(struct dir_watch *w, const struct inotify_event *e, const
         moved_to(w, name);
         return;
     }
-    if (!add_tree(w, name, (e->mask & IN_CREATE) != 0, &err) && err.kind != ERR_NOT_FOUND)
+    if (!add_tree(w, name, (e->mask & IN_CREATE) != 0, &err) && !is_gone(&err))
         fail(w, &err);
 }
 
@@ -296,7 +383,10 @@ static void on_record(struct dir_watch *w, const struct inotify_event *e)
     /* Of a directory inside, its parent tells the same. */
     if (is_self && *place->name)
         return;
-    join(name, place->name, is_self ? "" : e->name);
+    if (!join(name, place->name, is_self ? "" : e->name, &err)) {
+        fail(w, &err);
+        return;
+    }
     if (e->mask & (IN_CREATE | IN_MOVED_TO))
         on_created(w, e, name);
     if (e->mask & (IN_MOVED_FROM | IN_MOVE_SELF))
@@ -360,6 +450,7 @@ static void dispose(void *object)
         free(w->places[i].name);
     free(w->places);
     forget_told(w);
+    map_done(&w->told);
     free(w->moved);
     free(w->path);
     free(w);
@@ -422,6 +513,7 @@ struct dir_watch *dir_watch_new(struct watchers *watchers, const struct dir_watc
     w->want = *want;
     w->path = mem_copy_text(want->path);
     w->fd = fd;
+    map_init(&w->told);
     w->next = watchers->first;
     if (w->next)
         w->next->previous = w;

@@ -29,7 +29,7 @@ struct dir_watch_want {
      * `name` is relative to the watched directory, "." for itself; `path` is absolute. Both are gone when it returns.
      */
     void (*on_event)(struct dir_watch *watch, enum watch_event_type type, const char *name, const char *path);
-    /* The kernel has lost count of events: nothing more will come. */
+    /* Nothing more will come: the kernel has lost count of events, or the tree has outgrown a limit (ERR_LIMIT). */
     void (*on_failed)(struct dir_watch *watch, const struct err *err);
     void *owner;
 };
@@ -38,7 +38,7 @@ struct watchers *watchers_new(struct guest *guest) must_use;
 void watchers_free(struct watchers *watchers);
 void watchers_look(struct watchers *watchers);
 
-/* ERR_LIMIT when there are too many watches or directories. */
+/* ERR_LIMIT when there are too many watches, directories or open files, or a path is longer than the kernel takes. */
 struct dir_watch *dir_watch_new(struct watchers *watchers, const struct dir_watch_want *want, struct err *err) must_use;
 void *dir_watch_owner(const struct dir_watch *watch);
 /* A name to find it by. The text stays the caller's. */

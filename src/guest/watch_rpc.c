@@ -132,7 +132,7 @@ static void on_stream_failed(struct dir_watch *watch, const struct err *err)
 {
     struct watch_stream *s = dir_watch_owner(watch);
 
-    rpc_fail(s->rpc, CONNECT_INTERNAL, "%s", err->message);
+    rpc_fail_err(s->rpc, err);
 }
 
 static void on_stream_drained(struct rpc *rpc)
@@ -265,7 +265,7 @@ static void call_get_watcher_events(struct rpc *rpc, const json_t *request)
         return;
     watchers_look(rpc->guest->watchers);
     if (w->failed.kind != ERR_NONE) {
-        rpc_fail(rpc, CONNECT_INTERNAL, "%s", w->failed.message);
+        rpc_fail_err(rpc, &w->failed);
         return;
     }
     struct buf body = buf_make(rpc->arena, w->events.len + 64);
