@@ -114,6 +114,12 @@ bool action_sandbox_list(const struct actions *actions, const struct caller *cal
                          const struct sandbox_filter *filter, struct arena *arena, struct sandbox_page *out,
                          struct err *err) must_use;
 
+/* ---- event.c ---- */
+
+/* Of the caller's own team, whatever the filter says about teams. */
+bool action_event_list(const struct actions *actions, const struct caller *caller, const struct event_filter *filter,
+                       struct arena *arena, struct event_row **out, size_t *out_count, struct err *err) must_use;
+
 /* ---- metrics.c ---- */
 
 /* As sandbox_metrics() and sandbox_metric_latest(), of the caller's own team. */

@@ -78,6 +78,8 @@ handler_fn api_sandbox_get, api_sandbox_kill, api_sandbox_timeout, api_sandbox_r
 handler_fn api_sandbox_connect_v1, api_sandbox_connect_v2;
 /* sandbox_list.c */
 handler_fn api_sandbox_list_v1, api_sandbox_list_v2;
+/* events.c */
+handler_fn api_event_list, api_event_list_of_sandbox, api_sandbox_logs_v1, api_sandbox_logs_v2;
 /* metrics.c */
 handler_fn api_sandbox_metrics, api_sandbox_metrics_batch;
 /* templates.c */

@@ -98,7 +98,7 @@ struct event_row record_created(const struct sandbox *sb, struct arena *arena)
     json_out_object(&json, NULL);
     metadata_write(&json, "sandbox_metadata", sb);
     json_out_end(&json);
-    return event_of(sb, STR("sandbox.lifecycle.created"), buf_str(&data));
+    return event_of(sb, event_type_name[EVENT_CREATED], buf_str(&data));
 }
 
 struct event_row record_updated(const struct sandbox *sb, int64_t deadline_us, struct arena *arena)
@@ -111,7 +111,7 @@ struct event_row record_updated(const struct sandbox *sb, int64_t deadline_us, s
     metadata_write(&json, "sandbox_metadata", sb);
     json_out_str(&json, "set_timeout", str_from(clock_text(deadline_us, time)));
     json_out_end(&json);
-    return event_of(sb, STR("sandbox.lifecycle.updated"), buf_str(&data));
+    return event_of(sb, event_type_name[EVENT_UPDATED], buf_str(&data));
 }
 
 struct event_row record_killed(const struct sandbox *sb, const char *reason, struct arena *arena)
@@ -130,5 +130,5 @@ struct event_row record_killed(const struct sandbox *sb, const char *reason, str
     json_out_end(&json);
     json_out_str(&json, "kill_reason", str_from(reason));
     json_out_end(&json);
-    return event_of(sb, STR("sandbox.lifecycle.killed"), buf_str(&data));
+    return event_of(sb, event_type_name[EVENT_KILLED], buf_str(&data));
 }

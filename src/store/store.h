@@ -151,6 +151,37 @@ bool store_sandbox_list(struct store *store, struct arena *arena, struct sandbox
 bool store_event_list(struct store *store, struct str sandbox_id, struct arena *arena, struct event_row **out,
                       size_t *out_count, struct err *err) must_use;
 
+enum event_type {
+    EVENT_CREATED,
+    EVENT_UPDATED,
+    EVENT_PAUSED,
+    EVENT_RESUMED,
+    EVENT_CHECKPOINTED,
+    EVENT_KILLED,
+    EVENT_TYPE_COUNT,
+};
+extern const struct str event_type_name[EVENT_TYPE_COUNT]; /* "sandbox.lifecycle.created" */
+
+struct event_filter {
+    struct str team_id;
+    struct str sandbox_id;  /* empty: any */
+    unsigned types;         /* BIT(type)s; 0: any */
+    int64_t from_us, to_us; /* inclusive; to_us 0: no end */
+    bool oldest_first;
+    uint32_t offset, limit;
+};
+bool store_event_find(struct store *store, const struct event_filter *filter, struct arena *arena,
+                      struct event_row **out, size_t *out_count, struct err *err) must_use;
+
+/* How many of a team's began and ended in one step of time. */
+struct event_count {
+    int64_t step; /* the how-manieth since from_us */
+    uint64_t created, killed;
+};
+/* Until now, in order; steps without either are left out. */
+bool store_event_count(struct store *store, struct str team_id, int64_t from_us, int64_t step_us, struct arena *arena,
+                       struct event_count **out, size_t *out_count, struct err *err) must_use;
+
 /* What opens guestd: HMAC-SHA256 of the id under a seed that was made with the store, in hex. */
 enum { STORE_TOKEN_BYTES = 65 };
 void store_access_token(const struct store *store, struct str sandbox_id, char room[STORE_TOKEN_BYTES]);

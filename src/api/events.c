@@ -1,0 +1,340 @@
+/*
+ * What has happened to sandboxes: as events, and as the log lines that a dashboard or a command line shows.
+ */
+#include "api/request.h"
+#include "base/clock.h"
+#include "base/encode.h"
+#include "base/log.h"
+
+enum {
+    EVENTS_MOST = 100,
+    EVENTS_USUAL = 10,
+    LOGS_MOST = 1000,
+    SEARCH_BYTES = 256,
+};
+
+static const uint64_t MS_MOST = UINT64_C(253402300799999); /* the end of the year 9999 */
+static const int64_t WINDOW_US = INT64_C(7) * 24 * 3600 * 1000000;
+
+/* ---- events ---- */
+
+static bool types_decode(const struct request *rq, unsigned *out_types, struct err *err)
+{
+    struct str rest = rq->ex->head.query, name, list, type;
+    unsigned types = 0;
+
+    while (http_query_next(&rest, &name, &list)) {
+        if (!str_eq(name, STR("types")) || !percent_decode(rq->arena, list, PERCENT_PLUS_IS_SPACE, &list))
+            continue; /* query_check() has seen to the escapes */
+        while (str_cut(&list, ',', &type)) {
+            unsigned found = 0;
+            for (int i = 0; i < EVENT_TYPE_COUNT; i++)
+                if (str_eq(type, event_type_name[i]))
+                    found = BIT(i);
+            if (!found)
+                return err_set(err, ERR_INVALID, "'types' has '%.*s', which is no type of event",
+                               (int)MIN(type.len, (size_t)40), type.at);
+            types |= found;
+        }
+    }
+    *out_types = types;
+    return true;
+}
+
+static bool order_decode(const struct request *rq, bool *out_oldest_first, struct err *err)
+{
+    struct str order;
+
+    if (!query(rq, STR("orderAsc"), &order) || str_eq(order, STR("false")))
+        return true;
+    *out_oldest_first = str_eq(order, STR("true"));
+    return *out_oldest_first || err_set(err, ERR_INVALID, "'orderAsc' must be true or false");
+}
+
+static void event_encode(struct json_out *json, const struct event_row *event)
+{
+    json_out_object(json, NULL);
+    json_out_str(json, "version", STR("v1"));
+    json_out_str(json, "id", event->id);
+    json_out_str(json, "type", event->type);
+    json_out_raw(json, "eventData", event->data);
+    json_out_str(json, "sandboxId", event->sandbox_id);
+    json_out_str(json, "sandboxExecutionId", event->sandbox_id); /* a sandbox has one run */
+    json_out_str(json, "sandboxTemplateId", event->template_id);
+    json_out_str(json, "sandboxBuildId", event->template_id); /* and a template one build */
+    json_out_str(json, "sandboxTeamId", event->team_id);
+    time_encode(json, "timestamp", event->at_us);
+    json_out_end(json);
+}
+
+static void answer_events(struct request *rq, struct str sandbox_id)
+{
+    struct event_filter filter = { .sandbox_id = sandbox_id };
+    uint64_t offset = 0, limit = EVENTS_USUAL;
+    struct event_row *events;
+    size_t count;
+    struct err err;
+
+    if (!query_check(rq, &err) || !query_number(rq, "offset", 0, UINT32_MAX, &offset, &err) ||
+        !query_number(rq, "limit", 1, EVENTS_MOST, &limit, &err) || !order_decode(rq, &filter.oldest_first, &err) ||
+        !types_decode(rq, &filter.types, &err)) {
+        reply_invalid(rq, &err);
+        return;
+    }
+    filter.offset = (uint32_t)offset;
+    filter.limit = (uint32_t)limit;
+    if (!action_event_list(rq->actions, &rq->caller, &filter, rq->arena, &events, &count, &err)) {
+        reply_err(rq, &err);
+        return;
+    }
+    struct json_out json = reply_json(rq, 200);
+    json_out_array(&json, NULL);
+    for (size_t i = 0; i < count; i++)
+        event_encode(&json, &events[i]);
+    json_out_end(&json);
+}
+
+void api_event_list(struct request *rq)
+{
+    answer_events(rq, STR(""));
+}
+
+void api_event_list_of_sandbox(struct request *rq)
+{
+    struct str id;
+    struct err err;
+
+    if (sandbox_id_decode(rq->match.params[0], &id, &err))
+        answer_events(rq, id);
+    else
+        reply_err(rq, &err);
+}
+
+/* ---- logs: the same, for people ---- */
+
+enum { LOG_FIELDS = 2 };
+
+struct log_line {
+    int64_t at_us;
+    enum log_level level;
+    struct str message;
+    struct pair fields[LOG_FIELDS];
+    size_t field_count;
+};
+
+static const struct str level_name[LOG_LEVEL_COUNT] = {
+    [LOG_DEBUG] = STR_INIT("debug"),
+    [LOG_INFO] = STR_INIT("info"),
+    [LOG_WARN] = STR_INIT("warn"),
+    [LOG_ERROR] = STR_INIT("error"),
+};
+
+static void add_field(struct log_line *line, struct str name, struct str value)
+{
+    line->fields[line->field_count++] = (struct pair){ name, value };
+}
+
+/* A copy in the arena, empty if there is none: the JSON goes before the answer does. */
+static struct str data_text(const json_t *data, const char *name, struct arena *arena)
+{
+    const json_t *value = json_object_get(data, name);
+
+    return json_is_string(value) ? arena_copy(arena, json_str(value)) : STR("");
+}
+
+static void line_of(const struct event_row *event, struct arena *arena, struct log_line *out)
+{
+    struct err ignored; /* a row that somebody has damaged still has its type */
+    auto_json json_t *data = json_parse_object(event->data, &ignored);
+    struct log_line line = { .at_us = event->at_us, .level = LOG_INFO };
+
+    add_field(&line, STR("event"), event->type);
+    if (str_eq(event->type, event_type_name[EVENT_CREATED])) {
+        line.message = arena_format(arena, "sandbox started from template %.*s", STR_ARG(event->template_id));
+    } else if (str_eq(event->type, event_type_name[EVENT_UPDATED])) {
+        struct str deadline = data_text(data, "set_timeout", arena);
+        line.message = arena_format(arena, "deadline set to %.*s", STR_ARG(deadline));
+        add_field(&line, STR("deadline"), deadline);
+    } else if (str_eq(event->type, event_type_name[EVENT_KILLED])) {
+        struct str reason = data_text(data, "kill_reason", arena);
+        line.message = arena_format(arena, "sandbox ended: %.*s", STR_ARG(reason));
+        add_field(&line, STR("reason"), reason);
+        /* Nobody wanted that. */
+        if (!str_eq(reason, STR("request")) && !str_eq(reason, STR("timeout")))
+            line.level = LOG_WARN;
+    } else {
+        line.message = event->type;
+    }
+    *out = line;
+}
+
+static void entry_encode(struct json_out *json, const struct log_line *line)
+{
+    json_out_object(json, NULL);
+    time_encode(json, "timestamp", line->at_us);
+    json_out_str(json, "level", level_name[line->level]);
+    json_out_str(json, "message", line->message);
+    json_out_object(json, "fields");
+    for (size_t i = 0; i < line->field_count; i++)
+        json_out_pair(json, line->fields[i].name, line->fields[i].value);
+    json_out_end(json);
+    json_out_end(json);
+}
+
+/* The command line parses each line as JSON and wants a level in it. */
+static void line_encode(struct json_out *json, const struct log_line *line, struct arena *arena)
+{
+    struct buf text = buf_make(arena, 4096);
+    struct json_out inner = json_out_to(&text);
+
+    json_out_object(&inner, NULL);
+    json_out_str(&inner, "level", level_name[line->level]);
+    json_out_str(&inner, "logger", STR("lifecycle"));
+    json_out_str(&inner, "message", line->message);
+    for (size_t i = 0; i < line->field_count; i++)
+        json_out_pair(&inner, line->fields[i].name, line->fields[i].value);
+    json_out_end(&inner);
+    json_out_object(json, NULL);
+    time_encode(json, "timestamp", line->at_us);
+    json_out_str(json, "line", buf_str(&text));
+    json_out_end(json);
+}
+
+static bool lines_of(struct request *rq, const struct event_filter *filter, struct log_line **out, size_t *out_count,
+                     struct err *err)
+{
+    struct event_row *events;
+    size_t count;
+
+    if (!action_event_list(rq->actions, &rq->caller, filter, rq->arena, &events, &count, err))
+        return false;
+    struct log_line *lines = ARENA_ARRAY(rq->arena, struct log_line, count);
+    for (size_t i = 0; i < count; i++)
+        line_of(&events[i], rq->arena, &lines[i]);
+    *out = lines;
+    *out_count = count;
+    return true;
+}
+
+void api_sandbox_logs_v1(struct request *rq)
+{
+    struct event_filter filter = { .oldest_first = true };
+    uint64_t start_ms = 0, limit = LOGS_MOST;
+    struct log_line *lines;
+    size_t count;
+    struct err err;
+
+    if (!sandbox_id_decode(rq->match.params[0], &filter.sandbox_id, &err)) {
+        reply_err(rq, &err);
+        return;
+    }
+    if (!query_check(rq, &err) || !query_number(rq, "start", 0, MS_MOST, &start_ms, &err) ||
+        !query_number(rq, "limit", 0, LOGS_MOST, &limit, &err)) {
+        reply_invalid(rq, &err);
+        return;
+    }
+    filter.from_us = (int64_t)start_ms * 1000;
+    filter.limit = (uint32_t)limit;
+    if (!lines_of(rq, &filter, &lines, &count, &err)) {
+        reply_err(rq, &err);
+        return;
+    }
+    struct json_out json = reply_json(rq, 200);
+    json_out_object(&json, NULL);
+    json_out_array(&json, "logs");
+    for (size_t i = 0; i < count; i++)
+        line_encode(&json, &lines[i], rq->arena);
+    json_out_end(&json);
+    json_out_array(&json, "logEntries");
+    for (size_t i = 0; i < count; i++)
+        entry_encode(&json, &lines[i]);
+    json_out_end(&json);
+    json_out_end(&json);
+}
+
+struct logs_want {
+    enum log_level least;
+    struct str search;
+    size_t limit;
+};
+
+static bool level_decode(const struct request *rq, enum log_level *out, struct err *err)
+{
+    struct str level;
+
+    if (!query(rq, STR("level"), &level))
+        return true;
+    for (int i = 0; i < LOG_LEVEL_COUNT; i++) {
+        if (str_eq(level, level_name[i])) {
+            *out = (enum log_level)i;
+            return true;
+        }
+    }
+    return err_set(err, ERR_INVALID, "'level' must be debug, info, warn or error");
+}
+
+static bool logs_decode(const struct request *rq, struct event_filter *filter, struct logs_want *want, struct err *err)
+{
+    uint64_t cursor_ms = 0, limit = LOGS_MOST;
+    struct str direction = STR("backward");
+
+    if (!query_check(rq, err) || !query_number(rq, "cursor", 0, MS_MOST, &cursor_ms, err) ||
+        !query_number(rq, "limit", 0, LOGS_MOST, &limit, err) || !level_decode(rq, &want->least, err))
+        return false;
+    (void)!query(rq, STR("direction"), &direction);
+    filter->oldest_first = str_eq(direction, STR("forward"));
+    if (!filter->oldest_first && !str_eq(direction, STR("backward")))
+        return err_set(err, ERR_INVALID, "'direction' must be forward or backward");
+    if (query(rq, STR("search"), &want->search) && want->search.len > SEARCH_BYTES)
+        return err_set(err, ERR_INVALID, "'search' is longer than %d bytes", SEARCH_BYTES);
+    int64_t cursor_us = (int64_t)cursor_ms * 1000, now_us = clock_wall_us();
+    if (filter->oldest_first) {
+        filter->from_us = cursor_us ? cursor_us : now_us - WINDOW_US;
+    } else {
+        filter->to_us = cursor_us ? cursor_us + 999 : now_us;
+        filter->from_us = MAX(filter->to_us - WINDOW_US, INT64_C(0));
+    }
+    /* What is searched for is looked for among all there may be. */
+    filter->limit = LOGS_MOST;
+    want->limit = (size_t)limit;
+    return true;
+}
+
+static bool is_wanted(const struct log_line *line, const struct logs_want *want)
+{
+    return line->level >= want->least &&
+           (want->search.len == 0 || memmem(line->message.at, line->message.len, want->search.at, want->search.len));
+}
+
+void api_sandbox_logs_v2(struct request *rq)
+{
+    struct event_filter filter = { 0 };
+    struct logs_want want = { .search = STR("") };
+    struct log_line *lines;
+    size_t count, told = 0;
+    struct err err;
+
+    if (!sandbox_id_decode(rq->match.params[0], &filter.sandbox_id, &err)) {
+        reply_err(rq, &err);
+        return;
+    }
+    if (!logs_decode(rq, &filter, &want, &err)) {
+        reply_invalid(rq, &err);
+        return;
+    }
+    if (!lines_of(rq, &filter, &lines, &count, &err)) {
+        reply_err(rq, &err);
+        return;
+    }
+    struct json_out json = reply_json(rq, 200);
+    json_out_object(&json, NULL);
+    json_out_array(&json, "logs");
+    for (size_t i = 0; i < count && told < want.limit; i++) {
+        if (!is_wanted(&lines[i], &want))
+            continue;
+        entry_encode(&json, &lines[i]);
+        told++;
+    }
+    json_out_end(&json);
+    json_out_end(&json);
+}
