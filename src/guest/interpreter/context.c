@@ -35,6 +35,7 @@ enum {
     KEEPALIVE_MS = 5000,
     INTERRUPT_AGAIN_MS = 1000, /* a cell may have swallowed the first */
     INTERRUPT_KILL_MS = 3000,  /* after that: it is stuck in C code, or does not want to stop */
+    START_ATTEMPTS = 2,        /* the mother may have died just before she was asked */
     ATTEMPTS_MAX = 3,          /* to get a cell accepted, by one interpreter after the other */
     HELD_BYTES = 64 * 1024,    /* printed between cells, for the next one */
     WRITE_BYTES = 4 << 20,     /* gathered in one turn of the loop before it is sent */
@@ -56,6 +57,7 @@ struct context {
     struct buf held; /* printed while no cell ran */
     struct timer flush, patience, wake;
     bool interrupted_twice, is_paused;
+    unsigned failed_starts; /* in a row */
     char notice[256]; /* for the next cell's stderr: why its variables are gone */
 };
 
@@ -223,6 +225,7 @@ static void give_up(struct context *c, const struct err *err)
 {
     drop_engine(c);
     enter(c, COLD);
+    c->failed_starts = 0;
     fail_cells(c, STR("ContextStartFailed"), err->message);
     tell_waiters(c, err);
 }
@@ -273,6 +276,7 @@ static void on_ready(struct engine *engine)
     if (c->state != STARTING)
         return;
     enter(c, IDLE);
+    c->failed_starts = 0;
     tell_waiters(c, NULL);
     step(c);
 }
@@ -337,6 +341,12 @@ static void on_died(struct engine *engine, const char *why)
     char text[200];
     struct err err;
 
+    if (c->state == STARTING && ++c->failed_starts < START_ATTEMPTS) {
+        drop_engine(c);
+        enter(c, COLD);
+        step(c);
+        return;
+    }
     if (c->state == STARTING) {
         (void)err_set(&err, ERR_UNAVAILABLE, "the %s interpreter does not start: %s", c->language, why);
         give_up(c, &err);

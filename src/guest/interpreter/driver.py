@@ -6,7 +6,8 @@ smaller shell of our own answers.
 
   mother        one process, one thread. Every message from guestd is one byte and three descriptors: a socket, a pipe for
                 stdout, a pipe for stderr. She forks; the child owns the three. When a child ends she says so ("pid status"),
-                because only a parent can know how. While nobody asks, she imports what cells usually import.
+                because only a parent can know how. The first child is forked as soon as there is a shell; while nobody
+                asks, she warms up: a traceback, the packages that cells usually import, a figure.
   interpreter   a child. Speaks frames over its socket: length (u32, big-endian), a letter, text.
                   from guestd   {"op": "start", ...} once, then {"op": "run", ...} for every cell
                   to guestd     H hello, the pid    R ready    C the cell was taken, its number
@@ -31,7 +32,7 @@ import types
 TEXT_MAX = 4 << 20  # characters of one field of a result; more helps nobody and costs everybody memory
 BUNDLE_MAX = 30 << 20  # the whole result, encoded
 USUAL = ("numpy", "pandas", "matplotlib", "matplotlib.pyplot", "PIL.Image")  # what cells import, cheapest first
-QUIET_MS = 150  # without a request before the mother goes on importing
+QUIET_MS = 100  # without a request before the mother goes on warming up
 
 FIELDS = (
     ("text", "text/plain"), ("html", "text/html"), ("markdown", "text/markdown"), ("svg", "image/svg+xml"),
@@ -754,22 +755,46 @@ def warm_up():
     shell.forget_warmup()
 
 
-def import_next(usual):
-    """One more of the usual packages. What is not installed, or fails, is not missed."""
-    name = usual.pop(0)
+def draw_once():
+    """The first figure of a process costs ten times the second."""
+    pyplot = sys.modules["matplotlib.pyplot"]
     try:
-        __import__(name)
-        if name == "matplotlib.pyplot":
-            charts()
-            figure = sys.modules[name].figure()
-            figure.add_subplot().plot([1, 2])
-            figure_png(figure)
-            figure_chart(figure)
-            sys.modules[name].close("all")
-    except BaseException:
-        usual[:] = [other for other in usual if not other.startswith(name + ".")]
+        figure = pyplot.figure()
+        figure.add_subplot().plot([1, 2])
+        figure_png(figure)
+        figure_chart(figure)
+    finally:
+        pyplot.close("all")
+
+
+def steps_to_warmth():
+    """What the mother does while nobody asks, a step at a time: who asks meanwhile waits for one step at most."""
+    yield warm_up
+    missing = set()
+    for name in USUAL:
+        def step(name=name):
+            try:
+                __import__(name)
+            except BaseException:  # not installed, or broken: it is not missed
+                missing.add(name)
+        if not any(name.startswith(other + ".") for other in missing):
+            yield step
+    if "matplotlib.pyplot" in sys.modules:
+        yield draw_once
+
+
+def take_step(steps):
+    """False when there is none left."""
+    step = next(steps, None)
+    if not step:
+        return False
+    try:
+        step()
+    except BaseException:  # of somebody's package: whoever imports it will see it for themselves
+        pass
     gc.collect()
     gc.freeze()
+    return True
 
 
 def collect_children(door):
@@ -800,10 +825,9 @@ def mother(door):
     import getpass
     getpass.getpass = no_input
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    warm_up()
-    gc.collect()
     gc.freeze()
-    usual = [] if COLD else list(USUAL)
+    steps = iter(()) if COLD else steps_to_warmth()
+    is_warm = COLD
     told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
@@ -812,7 +836,7 @@ def mother(door):
     poll.register(told, select.POLLIN)
     has_children = False
     while True:
-        ready = dict(poll.poll(QUIET_MS if usual and has_children else None))
+        ready = dict(poll.poll(None if is_warm or not has_children else QUIET_MS))
         if told in ready:
             os.read(told, 4096)
             collect_children(door)
@@ -828,7 +852,7 @@ def mother(door):
             for fd in fds:
                 os.close(fd)
         elif not ready:
-            import_next(usual)
+            is_warm = not take_step(steps)
 
 
 COLD = "cold" in sys.argv  # an interpreter that shares nothing with any other: one mother, one child

@@ -110,17 +110,18 @@ struct dialect {
     char quote;
     const char *escaped; /* characters that take a backslash inside quotes; newlines are "\n" unless shell */
     bool is_shell;
+    bool needs_globals;     /* its "variables" are not the process's: those of the sandbox are set at the start */
     bool results_come_late; /* Deno sends a cell's value from another task, at times after "idle" */
 };
 
 static const struct dialect dialects[] = {
-    { "bash", "export %s=%s\n", "unset %s\n", '\'', "", true, false },
-    { "javascript", "process.env[%s] = %s;\n", "delete process.env[%s];\n", '"', "\"\\", false, true },
-    { "typescript", "process.env[%s] = %s;\n", "delete process.env[%s];\n", '"', "\"\\", false, true },
+    { "bash", "export %s=%s\n", "unset %s\n", '\'', "", true, false, false },
+    { "javascript", "process.env[%s] = %s;\n", "delete process.env[%s];\n", '"', "\"\\", false, false, true },
+    { "typescript", "process.env[%s] = %s;\n", "delete process.env[%s];\n", '"', "\"\\", false, false, true },
     { "r", "invisible(do.call(Sys.setenv, setNames(list(%2$s), %1$s)))\n", "invisible(Sys.unsetenv(%s))\n", '"', "\"\\",
-      false, false },
-    { "java", "System.setProperty(%s, %s);\n", "System.clearProperty(%s);\n", '"', "\"\\", false, false },
-    { "python", "__import__('os').environ[%s] = %s\n", "__import__('os').environ.pop(%s, None)\n", '"', "\"\\", false, false },
+      false, false, false },
+    { "java", "System.setProperty(%s, %s);\n", "System.clearProperty(%s);\n", '"', "\"\\", false, true, false },
+    { "python", "__import__('os').environ[%s] = %s\n", "__import__('os').environ.pop(%s, None)\n", '"', "\"\\", false, false, false },
 };
 
 static const struct dialect *dialect_of(const char *language)
@@ -292,11 +293,26 @@ static void on_start_limit(struct timer *timer)
 
 static void on_probe(struct timer *timer);
 
+static void set_globals(struct jupyter_engine *e)
+{
+    auto_buf struct buf code = buf_make(NULL, LIMIT_API_BODY_BYTES);
+    struct arena arena;
+    char ignored[UUID_BYTES];
+
+    arena_init(&arena);
+    for (size_t i = 0; i < e->guest->env_count; i++)
+        add_set(&code, e->dialect, e->guest->envs[i].name, e->guest->envs[i].value, &arena);
+    arena_done(&arena);
+    send_code(e, buf_str(&code), true, ignored);
+}
+
 static void become_ready(struct jupyter_engine *e)
 {
     if (e->is_ready)
         return;
     e->is_ready = true;
+    if (e->dialect && e->dialect->needs_globals)
+        set_globals(e);
     timer_clear(&e->start_limit);
     timer_clear(&e->probe);
     remove_file(e);
@@ -415,6 +431,17 @@ static void finish_if_done(struct jupyter_engine *e)
         timer_set(&e->answer_limit, e->guest->loop, ANSWER_MS, on_answer_limit);
 }
 
+/* The Java kernel calls every plain value HTML. What has no markup in it is text, and clients look for text. */
+static void text_from_html(json_t *bundle)
+{
+    json_t *html = json_object_get(bundle, "text/html");
+
+    if (!json_is_string(html) || json_object_get(bundle, "text/plain") || strpbrk(json_string_value(html), "<&"))
+        return;
+    (void)json_object_set(bundle, "text/plain", html);
+    (void)json_object_del(bundle, "text/html");
+}
+
 static void take_output(struct jupyter_engine *e, struct str type, const json_t *content)
 {
     auto_buf struct buf line = buf_make(NULL, 3 * LIMIT_FRAME_BYTES);
@@ -431,6 +458,7 @@ static void take_output(struct jupyter_engine *e, struct str type, const json_t 
         tell(e, ENGINE_LINE_OUTPUT, &line);
     } else if (str_eq(type, STR("display_data")) || str_eq(type, STR("execute_result"))) {
         accept_cell(e, 0);
+        text_from_html(json_object_get(content, "data"));
         line_add_result(&line, json_object_get(content, "data"), str_eq(type, STR("execute_result")));
         tell(e, ENGINE_LINE_OUTPUT, &line);
         e->has_result |= str_eq(type, STR("execute_result"));

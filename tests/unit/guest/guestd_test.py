@@ -10,6 +10,7 @@ import http.client
 import json
 import os
 import resource
+import select
 import shutil
 import socket
 import struct
@@ -1032,6 +1033,87 @@ class Greedy(Case):
             connection.close()
         while self.bare("GET", "/health")[0] != 204:
             pass
+
+
+    def test_output_of_what_ended_first_goes_first(self):
+        size = 4 << 20
+        pids = []
+        for _ in range(20):
+            s = self.start(f"head -c {size} /dev/zero; echo end")
+            pids.append(s.pid())
+            s.leave()
+            while pids[-1] in [p["pid"] for p in self.fine("process.Process/List", {}).get("processes", [])]:
+                time.sleep(0.01)
+        kept = [len(self.stream("process.Process/Connect", {"process": {"pid": pid}}).result()["stdout"])
+                for pid in (pids[0], pids[-1])]
+        self.assertEqual(kept[0], 0)
+        self.assertGreater(kept[1], size // 2)
+
+    def test_what_list_gives_back_has_a_limit(self):
+        started = []
+        for _ in range(40):
+            s = self.stream("process.Process/Start", {"process": {
+                "cmd": "/bin/sh", "args": ["-c", "sleep 1000"] + ["x" * 120000] * 8}})
+            started.append(s)
+            event = s.next()
+            if event is None:
+                break
+        self.assertEqual(s.trailer["error"]["code"], "resource_exhausted")
+        self.assertGreater(len(started), 10)
+        for p in self.fine("process.Process/List", {})["processes"]:
+            self.fine("process.Process/SendSignal", {"process": {"pid": p["pid"]}, "signal": "SIGNAL_SIGKILL"})
+        self.assertEqual(self.run_script("echo again")["stdout"], b"again\n")
+
+    def test_names_of_a_listing_have_a_limit(self):
+        d = self.dir + "/long-names"
+        os.mkdir(d)
+        for i in range(40000):
+            os.mknod(f"{d}/{i:0250}")
+        status, body = self.unary("filesystem.Filesystem/ListDir", {"path": d})
+        self.assertEqual((status, body["code"]), (429, "resource_exhausted"))
+        self.fine("filesystem.Filesystem/Remove", {"path": d})
+
+    def hold(self, head, most=32):
+        """Clients that ask and then take nothing, until one of them is turned away: what that one is told."""
+        held = []
+        try:
+            for _ in range(most):
+                held.append(socket.socket())
+                held[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                held[-1].connect(("127.0.0.1", self.daemon.port))
+                held[-1].sendall(head)
+                told = held[-1].recv(4096, socket.MSG_PEEK)
+                if b"resource_exhausted" in told:
+                    return told
+            raise AssertionError(f"{most} were taken")
+        finally:
+            for one in held:
+                one.close()
+
+    def test_answers_that_nobody_takes_have_a_limit(self):
+        d = self.dir + "/many"
+        os.mkdir(d)
+        for i in range(20000):
+            os.mknod(f"{d}/{i:0200}")
+        body = json.dumps({"path": d}).encode()
+        head = (f"POST /filesystem.Filesystem/ListDir HTTP/1.1\r\nHost: a\r\nX-Access-Token: {TOKEN}\r\n"
+                f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n")
+        self.assertIn(b"earlier answers", self.hold(head.encode() + body))
+        while self.unary("filesystem.Filesystem/ListDir", {"path": d})[0] != 200:
+            pass
+
+    def test_input_that_nobody_takes_has_a_limit(self):
+        part = struct.pack(">BI", 0, 4 << 20) + b"x" * (3 << 20)
+        head = (f"POST /process.Process/StreamInput HTTP/1.1\r\nHost: a\r\nX-Access-Token: {TOKEN}\r\n"
+                f"Content-Type: application/connect+json\r\nContent-Length: {8 << 20}\r\n\r\n").encode()
+        held, told = [], []
+        while not told and len(held) < 32:
+            held.append(socket.create_connection(("127.0.0.1", self.daemon.port)))
+            held[-1].sendall(head + part)
+            told = select.select(held, [], [], 0.2)[0]
+        self.assertIn(b"resource_exhausted", told[0].recv(4096))
+        for one in held:
+            one.close()
 
 
 class Poor(Case):
