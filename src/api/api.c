@@ -143,6 +143,8 @@ static void admit(struct request *rq)
 {
     const struct http_route *route = rq->match.route;
 
+    if (route->flags & (NEEDS_KEY | NEEDS_ADMIN))
+        http_trust(rq->ex);
     if (route->flags & NOT_YET) {
         send_problem(rq, 501, "not_implemented",
                      arena_format(rq->arena, "%s %s (%s) is not available in this version of Cloister",

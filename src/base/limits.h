@@ -19,6 +19,7 @@
 #define LIMIT_BODY_IDLE_MS 120000        /* between two reads of a body */
 #define LIMIT_WRITE_IDLE_MS 120000       /* a client that takes no byte for so long has gone */
 #define LIMIT_KEEPALIVE_MS 620000        /* longer than the 300 s for which the Python SDK pools idle connections */
+#define LIMIT_STRANGER_MS 15000          /* the same for who has not shown a key, or reached a sandbox */
 #define LIMIT_CONNECTIONS 4096           /* per listener; RLIMIT_NOFILE is 20,000 on small machines */
 #define LIMIT_STREAM_BUFFER (256 * 1024) /* unsent bytes of one stream before its source is asked to wait */
 

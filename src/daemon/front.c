@@ -15,6 +15,7 @@
 #include "actions/actions.h"
 #include "api/api.h"
 #include "base/fd.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "daemon/daemon.h"
@@ -157,7 +158,11 @@ static void boot_done(struct job *job)
         return;
     }
     front->server = http_server_new(front->loop, FRONT_LISTEN_FD,
-                                    &(struct http_server_config){ .on_request = on_request, .context = front });
+                                    &(struct http_server_config){
+                                        .on_request = on_request,
+                                        .context = front,
+                                        .stranger_ms = LIMIT_STRANGER_MS,
+                                    });
     channel_send_event(front->channel, MESSAGE_READY, STR(""));
 }
 

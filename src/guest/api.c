@@ -180,6 +180,8 @@ void guest_serve(struct http_exchange *ex, void *context)
                      "unauthorized access, please provide a valid access token or method signing if supported");
         return;
     }
+    if (!(flags & NO_TOKEN))
+        http_trust(ex); /* whatever crowds our port from inside, the host's connections stay */
     if (!(flags & IS_RPC) && !user_is_known(guest, ex))
         return;
     if (!match.route && match.path_known) {

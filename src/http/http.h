@@ -21,6 +21,8 @@
  * Threads    The loop's, except that the arena may be used by the worker that holds the exchange meanwhile.
  * Slow peers The head has LIMIT_HEAD_MS, a body LIMIT_BODY_IDLE_MS between reads (only while we want to read it), a
  *            client that takes no bytes for LIMIT_WRITE_IDLE_MS is gone; idle keep-alive LIMIT_KEEPALIVE_MS.
+ * Crowds     At connections_max the connection that has been idle for the longest is closed for the newcomer, and those
+ *            without http_trust() go first. When none is idle the newest get a 503 that says to try again.
  */
 #ifndef HTTP_HTTP_H
 #define HTTP_HTTP_H
@@ -71,10 +73,11 @@ struct http_server_config {
     http_request_fn *on_request;
     void *context;
     size_t collect_max;       /* 0: LIMIT_COLLECT_BYTES; see http_collect() */
-    unsigned connections_max; /* 0: LIMIT_CONNECTIONS; past it the newest get 503 and are closed */
+    unsigned connections_max; /* 0: LIMIT_CONNECTIONS */
     /* Patience, in milliseconds; 0: the limit of the same name in base/limits.h. Tests shorten it. */
     uint64_t head_ms, body_idle_ms, write_idle_ms, keepalive_ms;
-    uint64_t linger_ms; /* for a client to close after our last answer; 0: two seconds */
+    uint64_t stranger_ms; /* keep-alive of connections without http_trust(); 0: keepalive_ms */
+    uint64_t linger_ms;   /* for a client to close after our last answer; 0: two seconds */
 };
 
 /* Takes the listening descriptor; -1 for a server that only adopts. */
@@ -83,6 +86,12 @@ struct http_server *http_server_new(struct loop *loop, int listen_fd, const stru
 void http_server_free(struct http_server *server);
 /* Serve one connection that is already there (tests, guestd's unix sockets). Takes the descriptor. */
 void http_server_adopt(struct http_server *server, int fd);
+
+/*
+ * Whoever asked has shown that they may: the connection may rest longer, and is not the first to go in a crowd. Of the
+ * connection, and for good.
+ */
+void http_trust(struct http_exchange *ex);
 
 /* ---- reading the body ---- */
 

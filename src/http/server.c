@@ -12,6 +12,11 @@
  * read or dropped too. Only then the next request is looked at, so a client that sends requests and reads no answers
  * waits like any other.
  *
+ * Crowds: a connection that owes nobody anything rests (conn_settle): it waits for a request, or its answer was given and
+ * it is slow to take it or to end. At connections_max the one that has rested the longest goes, strangers first, and the
+ * newcomer has its place. So it takes as many requests that are really under way to keep anybody out, and those are
+ * bounded elsewhere: by keys, and by the edge's share.
+ *
  * Closing: to close a socket while the client is still sending makes the kernel reset the connection, and the reset may
  * overtake our last answer. So we end our side, and read and drop until the client has ended its own (CONN_LINGER).
  */
@@ -129,6 +134,10 @@ struct connection {
     size_t scanned;    /* bytes of an unfinished head that were looked at */
     uint64_t requests; /* ever */
     bool stepping, drained;
+    bool trusted;          /* see http_trust() */
+    bool is_refused;       /* too many: it was only let in to be told so */
+    struct link resting;   /* while it could make room for another */
+    uint64_t rested_after; /* requests */
     struct timer soon, watchdog;
     struct patience idle, head, body, write, linger;
 };
@@ -138,12 +147,13 @@ struct http_server {
     struct http_server_config config;
     struct listener *listener;
     struct connection *connections;
-    unsigned connection_count;
-    struct queue collecting; /* exchanges whose bodies are being collected */
-    size_t lent;             /* collected bytes of all exchanges, also of those whose client has gone */
-    unsigned references;     /* our own, and of each exchange that we have lent to */
-    struct exchange *spare;  /* the next head is parsed into it, so that it need not be copied */
-    struct buf scratch;      /* heads of answers; their arenas may be with a worker */
+    unsigned connection_count, refused_count;
+    struct queue strangers, known; /* connections that rest */
+    struct queue collecting;       /* exchanges whose bodies are being collected */
+    size_t lent;                   /* collected bytes of all exchanges, also of those whose client has gone */
+    unsigned references;           /* our own, and of each exchange that we have lent to */
+    struct exchange *spare;        /* the next head is parsed into it, so that it need not be copied */
+    struct buf scratch;            /* heads of answers; their arenas may be with a worker */
 };
 
 static const struct http_events no_events;
@@ -271,7 +281,8 @@ static void conn_close(struct connection *c, bool as_reset)
         c->server->connections = c->next;
     if (c->next)
         c->next->previous = c->previous;
-    c->server->connection_count--;
+    queue_leave(&c->resting);
+    *(c->is_refused ? &c->server->refused_count : &c->server->connection_count) -= 1;
     if (c->ex)
         exchange_detach(c->ex);
     poke(c);
@@ -320,16 +331,21 @@ static struct buf *head_begin(struct http_server *server, unsigned status, const
     return out;
 }
 
-/* An answer of our own, outside of any handler: the connection ends with it. */
+/*
+ * An answer of our own, outside of any handler: the connection ends with it. Clients repeat what failed with 502 or 503,
+ * unless they are told not to; we know only of the latter that nothing has happened.
+ */
 static void refuse(struct connection *c, unsigned status, const char *message)
 {
     char body[256];
     int len = snprintf(body, sizeof body, "{\"code\":%u,\"message\":\"%s\"}", status, message);
     const struct http_field fields[] = {
         { STR_INIT("Content-Type"), STR_INIT("application/json; charset=utf-8") },
+        { STR_INIT("Should-Retry"), status == 503 ? STR("true") : STR("false") },
         { STR_INIT("Retry-After"), STR_INIT("1") },
     };
-    struct buf *head = head_begin(c->server, status, fields, status == 503 ? 2 : 1);
+    size_t count = status == 503 ? 3 : status == 502 ? 2 : 1;
+    struct buf *head = head_begin(c->server, status, fields, count);
 
     assert(len > 0 && (size_t)len < sizeof body);
     http_write_header_number(head, STR("Content-Length"), (uint64_t)len);
@@ -730,6 +746,12 @@ void http_abort(struct http_exchange *ex)
         conn_close(exchange_of(ex)->connection, true);
 }
 
+void http_trust(struct http_exchange *ex)
+{
+    if (!ex->gone)
+        exchange_of(ex)->connection->trusted = true;
+}
+
 void http_close_after(struct http_exchange *ex)
 {
     exchange_of(ex)->close_after = true;
@@ -856,6 +878,31 @@ static bool step_exchange(struct connection *c)
     return true;
 }
 
+/* Where it rests, or NULL while it must not be disturbed. */
+static struct queue *resting_place(const struct connection *c)
+{
+    const struct exchange *e = c->ex;
+    struct http_server *server = c->server;
+
+    if (c->state == CONN_CLOSED || c->is_refused)
+        return NULL;
+    if (c->state == CONN_BUSY && (e->answer != ANSWER_ENDED || (c->trusted && !e->told)))
+        return NULL;
+    return c->trusted ? &server->known : &server->strangers;
+}
+
+static void conn_settle(struct connection *c)
+{
+    struct queue *place = resting_place(c);
+
+    if (c->resting.in == place && c->rested_after == c->requests)
+        return;
+    queue_leave(&c->resting);
+    if (place)
+        queue_join(place, &c->resting);
+    c->rested_after = c->requests;
+}
+
 static void conn_watch(struct connection *c);
 
 static void conn_step(struct connection *c)
@@ -894,6 +941,7 @@ static void conn_step(struct connection *c)
     if (c->requests >= stop_at)
         poke(c);
     stream_read(c->stream, true); /* there may be room again */
+    conn_settle(c);
     conn_watch(c);
 }
 
@@ -921,7 +969,8 @@ static struct deadlines conn_deadlines(struct connection *c)
     bool in_head = c->state == CONN_HEAD, is_busy = c->state == CONN_BUSY, has_input = c->stream->in.len > 0;
     bool wants_body = is_busy && e->body != BODY_WAITING && e->body != BODY_DONE && !e->body_paused;
     /* Who connects means to ask; only who has asked may rest. */
-    uint64_t idle_ms = c->requests ? config->keepalive_ms : config->head_ms;
+    uint64_t rest_ms = c->trusted ? config->keepalive_ms : config->stranger_ms;
+    uint64_t idle_ms = c->requests ? rest_ms : config->head_ms;
 
     return (struct deadlines){
         .idle = patience_end(&c->idle, in_head && !has_input, c->requests, idle_ms, now),
@@ -1012,15 +1061,34 @@ static const struct stream_events conn_events = {
 
 /* ---- the server ---- */
 
+/* At the limit: the one that has rested the longest goes, or else the body that has been coming for the longest. */
+static bool make_room(struct http_server *server)
+{
+    struct link *resting = server->strangers.first ? server->strangers.first : server->known.first;
+    struct link *collecting = server->collecting.first;
+    struct connection *c;
+
+    if (resting)
+        c = container_of(resting, struct connection, resting);
+    else if (collecting)
+        c = container_of(collecting, struct exchange, collecting)->connection;
+    else
+        return false;
+    conn_close(c, c->state == CONN_BUSY);
+    conn_step(c);
+    return true;
+}
+
 void http_server_adopt(struct http_server *server, int fd)
 {
-    unsigned most = server->config.connections_max;
+    bool is_refused = server->connection_count >= server->config.connections_max && !make_room(server);
 
-    if (server->connection_count >= most + REFUSALS_MOST) {
+    if (is_refused && server->refused_count >= REFUSALS_MOST) {
         fd_close(&fd);
         return;
     }
     struct connection *c = NEW(struct connection);
+    c->is_refused = is_refused;
     c->server = server;
     c->loop = server->loop;
     c->stream = stream_new(server->loop, fd, INPUT_BYTES, &conn_events, c);
@@ -1028,9 +1096,11 @@ void http_server_adopt(struct http_server *server, int fd)
     if (c->next)
         c->next->previous = c;
     server->connections = c;
-    if (server->connection_count++ >= most)
+    *(is_refused ? &server->refused_count : &server->connection_count) += 1;
+    if (is_refused)
         refuse(c, 503, "too many connections");
     stream_read(c->stream, true);
+    conn_settle(c);
     conn_watch(c);
 }
 
@@ -1055,6 +1125,7 @@ struct http_server *http_server_new(struct loop *loop, int listen_fd, const stru
     server->config.body_idle_ms = or_default(config->body_idle_ms, LIMIT_BODY_IDLE_MS);
     server->config.write_idle_ms = or_default(config->write_idle_ms, LIMIT_WRITE_IDLE_MS);
     server->config.keepalive_ms = or_default(config->keepalive_ms, LIMIT_KEEPALIVE_MS);
+    server->config.stranger_ms = or_default(config->stranger_ms, server->config.keepalive_ms);
     server->config.linger_ms = or_default(config->linger_ms, LINGER_MS);
     server->config.collect_max = or_default(config->collect_max, LIMIT_COLLECT_BYTES);
     server->references = 1;

@@ -247,6 +247,8 @@ static void become_tunnel(struct forward *f, const struct http_head *head)
 static void on_answer_head(struct http_call *call, const struct http_head *head)
 {
     struct forward *f = http_call_owner(call);
+    if (head->status != 401)
+        http_trust(f->ex);
     if (head->status == 101) {
         if (wants_upgrade(&f->ex->head))
             become_tunnel(f, head);

@@ -1,3 +1,4 @@
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/limits.h"
@@ -130,6 +131,9 @@ static void on_request(struct http_exchange *ex, void *context)
                                              { STR_INIT("Content-Length"), STR_INIT("999") } };
         http_reply(ex, 200, fields, 2, STR("hello"));
         http_reply(ex, 500, NULL, 0, STR("only the first counts"));
+    } else if (str_eq(path, STR("/known"))) {
+        http_trust(ex);
+        http_reply(ex, 200, NULL, 0, STR("welcome"));
     } else if (str_eq(path, STR("/path"))) {
         http_reply(ex, 200, NULL, 0, ex->head.query);
     } else if (str_eq(path, STR("/empty"))) {
@@ -934,28 +938,129 @@ static void a_client_that_never_closes_is_closed(void **state)
 
 static void connections_past_the_limit_are_told(void **state)
 {
-    struct peer first, second;
-    int ends[2];
-
     (void)state;
     config.connections_max = 1;
     use_config();
-    first = client;
-    tcp_pair(ends);
-    second = peer_make(ends[0]);
-    http_server_adopt(server, ends[1]);
-    PUMP_UNTIL(loop, peer_is_closed(&second));
-    assert_true(peer_heard(&second, "HTTP/1.1 503 Service Unavailable\r\n"));
-    assert_true(peer_heard(&second, "Retry-After: 1\r\n"));
-    peer_say(&first, STR("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"));
-    PUMP_UNTIL(loop, peer_heard(&first, "hello"));
-    peer_done(&second);
+    struct peer first = client;
+    peer_say(&first, STR("GET /wait HTTP/1.1\r\nHost: x\r\n\r\n"));
+    PUMP_UNTIL(loop, requests == 1);
+    connect_client();
+    PUMP_UNTIL(loop, peer_is_closed(&client));
+    assert_true(heard("HTTP/1.1 503 Service Unavailable\r\n"));
+    assert_true(heard("Should-Retry: true\r\nRetry-After: 1\r\n"));
+    http_reply(current, 200, NULL, 0, STR("answered"));
+    PUMP_UNTIL(loop, peer_heard(&first, "answered"));
+    peer_done(&client);
     /* Its place is free again once it is gone. */
     peer_done(&first);
     pump_some(loop);
     connect_client();
     say(STR("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"));
     PUMP_UNTIL(loop, heard("hello"));
+}
+
+static void ask(struct peer *peer, const char *path, const char *answer)
+{
+    char text[100];
+
+    snprintf(text, sizeof text, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path);
+    buf_clear(&peer->heard);
+    peer_say(peer, str_from(text));
+    PUMP_UNTIL(loop, peer_heard(peer, answer));
+}
+
+static struct peer another(void)
+{
+    connect_client();
+    return client;
+}
+
+static void at_the_limit_who_has_been_idle_for_the_longest_makes_room(void **state)
+{
+    (void)state;
+    config.connections_max = 2;
+    use_config();
+    struct peer first = client, second = another();
+    ask(&first, "/hello", "hello");
+    ask(&second, "/hello", "hello");
+    ask(&first, "/hello", "hello");
+    struct peer third = another();
+    PUMP_UNTIL(loop, peer_is_closed(&second));
+    ask(&third, "/hello", "hello");
+    ask(&first, "/hello", "hello");
+    /* Half a head is no reason to stay, and neither is a body that nobody waits for. */
+    peer_say(&third, STR("GET /hello HTT"));
+    ask(&first, "/hello", "hello");
+    struct peer fourth = another();
+    PUMP_UNTIL(loop, peer_is_closed(&third));
+    peer_say(&first, STR("POST /hello HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"));
+    PUMP_UNTIL(loop, gones == requests && peer_heard(&first, "hello"));
+    ask(&fourth, "/hello", "hello");
+    client = another();
+    PUMP_UNTIL(loop, peer_is_closed(&first));
+    ask(&fourth, "/hello", "hello");
+    ask(&client, "/hello", "hello");
+    peer_done(&first);
+    peer_done(&second);
+    peer_done(&third);
+    peer_done(&fourth);
+}
+
+static void strangers_make_room_before_those_who_are_known(void **state)
+{
+    (void)state;
+    config.connections_max = 2;
+    use_config();
+    struct peer known = client;
+    ask(&known, "/known", "welcome");
+    for (int i = 0; i < 5; i++) {
+        struct peer stranger = another();
+        ask(&stranger, "/hello", "hello");
+        client = another();
+        PUMP_UNTIL(loop, peer_is_closed(&stranger));
+        peer_done(&stranger);
+        peer_done(&client);
+        pump_some(loop);
+    }
+    ask(&known, "/known", "welcome");
+    /* With nobody else left, it goes as well. */
+    struct peer busy = another();
+    peer_say(&busy, STR("GET /wait HTTP/1.1\r\nHost: x\r\n\r\n"));
+    PUMP_UNTIL(loop, current && str_eq(current->head.path, STR("/wait")));
+    client = another();
+    PUMP_UNTIL(loop, peer_is_closed(&known));
+    ask(&client, "/hello", "hello");
+    peer_done(&known);
+    peer_done(&busy);
+}
+
+static void a_body_that_is_slow_to_come_makes_room_when_nobody_rests(void **state)
+{
+    (void)state;
+    config.connections_max = 1;
+    use_config();
+    struct peer slow = client;
+    peer_say(&slow, STR("POST /collect HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n1234"));
+    PUMP_UNTIL(loop, requests == 1);
+    client = another();
+    PUMP_UNTIL(loop, peer_is_closed(&slow));
+    ask(&client, "/hello", "hello");
+    peer_done(&slow);
+}
+
+static void strangers_may_not_rest_as_long_as_those_who_are_known(void **state)
+{
+    (void)state;
+    config.stranger_ms = 20;
+    use_config();
+    struct peer known = client, stranger = another();
+    ask(&known, "/known", "welcome");
+    ask(&stranger, "/hello", "hello");
+    PUMP_UNTIL(loop, peer_is_closed(&stranger));
+    pump_some(loop);
+    ask(&known, "/hello", "hello");
+    peer_done(&stranger);
+    client = known;
 }
 
 static void freeing_the_server_aborts_what_is_under_way(void **state)
@@ -1022,6 +1127,10 @@ int main(void)
         SERVED(a_waiting_exchange_is_not_hurried),
         SERVED(a_client_that_never_closes_is_closed),
         SERVED(connections_past_the_limit_are_told),
+        SERVED(at_the_limit_who_has_been_idle_for_the_longest_makes_room),
+        SERVED(strangers_make_room_before_those_who_are_known),
+        SERVED(a_body_that_is_slow_to_come_makes_room_when_nobody_rests),
+        SERVED(strangers_may_not_rest_as_long_as_those_who_are_known),
         SERVED(freeing_the_server_aborts_what_is_under_way),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
