@@ -1,7 +1,9 @@
 /*
  * Theory of operation: recursion is out, because the guest chooses the depth, and so are paths, because they have a
  * longest length. Instead a directory's entries are unlinked, and a subdirectory that is not empty is renamed up into
- * trash/ itself, where its turn comes. Every step either removes something or flattens the tree by one level.
+ * trash/ itself, where its turn comes. Every step either removes something or flattens the tree by one level. What cannot
+ * be removed (a damaged file system, an attribute) is stepped over and holds nothing else up; it is all that is left at
+ * the end, and is tried again with the next sandbox's.
  */
 #include "isolation/native/trash.h"
 
@@ -77,49 +79,61 @@ static bool remove_entry(int trash_fd, int dir_fd, const char *name, struct err 
     return true;
 }
 
-static bool empty_dir(int trash_fd, const char *name, struct err *err)
+/* What one turn over the trash has come to. */
+struct pass {
+    bool moved;  /* something was removed or came up: another turn is worth it */
+    bool failed; /* something stays; err says what */
+};
+
+static void empty_dir(int trash_fd, const char *name, struct pass *pass, struct err *err)
 {
     DIR *dir = open_dir(trash_fd, name);
-    bool fine = true;
 
-    if (!dir)
-        return err_sys(err, "open a directory in the trash");
-    for (struct dirent *entry; fine && (entry = readdir(dir));)
-        if (!is_dots(entry->d_name))
-            fine = remove_entry(trash_fd, dirfd(dir), entry->d_name, err);
+    if (!dir) {
+        pass->failed = true;
+        (void)err_sys(err, "open a directory in the trash");
+        return;
+    }
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        if (is_dots(entry->d_name))
+            continue;
+        if (remove_entry(trash_fd, dirfd(dir), entry->d_name, err))
+            pass->moved = true;
+        else
+            pass->failed = true;
+    }
     (void)closedir(dir);
-    return fine;
 }
 
-/* One turn over trash/ itself; more says whether anything was there. */
-static bool empty_pass(int trash_fd, bool *out_more, struct err *err)
+/* One turn over trash/ itself. False when it cannot even be looked at. */
+static bool empty_pass(int trash_fd, struct pass *pass, struct err *err)
 {
     DIR *dir = open_dir(trash_fd, ".");
-    bool fine = true;
 
     if (!dir)
         return err_sys(err, "open the trash");
-    *out_more = false;
-    for (struct dirent *entry; fine && (entry = readdir(dir));) {
+    for (struct dirent *entry; (entry = readdir(dir));) {
         if (is_dots(entry->d_name))
             continue;
-        *out_more = true;
         if (unlinkat(trash_fd, entry->d_name, 0) == 0 || unlinkat(trash_fd, entry->d_name, AT_REMOVEDIR) == 0)
-            continue;
-        fine = empty_dir(trash_fd, entry->d_name, err);
+            pass->moved = true;
+        else
+            empty_dir(trash_fd, entry->d_name, pass, err);
     }
     (void)closedir(dir);
-    return fine;
+    return true;
 }
 
 bool trash_empty(int trash_fd, struct err *err)
 {
-    bool more = true;
+    struct pass pass;
 
-    while (more)
-        if (!empty_pass(trash_fd, &more, err))
+    do {
+        pass = (struct pass){ 0 };
+        if (!empty_pass(trash_fd, &pass, err))
             return false;
-    return true;
+    } while (pass.moved);
+    return !pass.failed;
 }
 
 /* ---- the child ---- */

@@ -2,8 +2,10 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -97,6 +99,50 @@ static void links_and_wide_directories_are_deleted_and_nothing_outside(void **st
     assert_int_equal(unlinkat(place_fd, "outside", 0), 0); /* it is still there */
 }
 
+/* Something in there that does not go, for root (an attribute) and for others (a mode) alike. */
+static void hold_fast(int dir_fd, const char *name, bool fast)
+{
+    auto_close int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int flags = 0;
+
+    assert_true(fd >= 0);
+    assert_int_equal(fchmod(fd, fast ? 0500 : 0700), 0);
+    if (geteuid() != 0)
+        return;
+    if (ioctl(fd, FS_IOC_GETFLAGS, &flags) < 0)
+        skip(); /* a file system that knows no attributes */
+    flags = fast ? flags | FS_IMMUTABLE_FL : flags & ~FS_IMMUTABLE_FL;
+    if (ioctl(fd, FS_IOC_SETFLAGS, &flags) < 0)
+        skip();
+}
+
+static void what_does_not_go_keeps_nothing_else(void **state)
+{
+    (void)state;
+    auto_close int trash_fd = open_trash();
+    struct err err;
+
+    assert_int_equal(mkdirat(trash_fd, "m", 0700), 0);
+    touch(trash_fd, "m/stays");
+    for (char name[] = "a"; name[0] <= 'z'; name[0]++) {
+        char inner[8];
+        if (name[0] == 'm')
+            continue;
+        assert_int_equal(mkdirat(trash_fd, name, 0700), 0);
+        (void)snprintf(inner, sizeof inner, "%s/f", name);
+        touch(trash_fd, inner);
+    }
+    hold_fast(trash_fd, "m", true);
+    assert_false(trash_empty(trash_fd, &err));
+    assert_int_equal(faccessat(trash_fd, "m/stays", F_OK, 0), 0);
+    for (char name[] = "a"; name[0] <= 'z'; name[0]++)
+        if (name[0] != 'm')
+            assert_int_equal(faccessat(trash_fd, name, F_OK, 0), -1);
+    hold_fast(trash_fd, "m", false);
+    assert_true(trash_empty(trash_fd, &err));
+    assert_true(is_empty(trash_fd));
+}
+
 static void stop_on_timer(struct timer *timer)
 {
     loop_stop_soon(timer->loop);
@@ -132,6 +178,7 @@ int main(void)
     const struct CMUnitTest cases[] = {
         CASE(a_tree_deeper_than_any_path_is_deleted),
         CASE(links_and_wide_directories_are_deleted_and_nothing_outside),
+        CASE(what_does_not_go_keeps_nothing_else),
         CASE(what_is_thrown_away_goes_by_itself),
     };
     return cmocka_run_group_tests(cases, set_up, tear_down);
