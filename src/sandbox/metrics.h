@@ -11,7 +11,7 @@
 #ifndef SANDBOX_METRICS_H
 #define SANDBOX_METRICS_H
 
-#include "isolation/stats.h"
+#include "isolation/driver.h"
 #include "sandbox/sandbox.h"
 
 struct metrics;
