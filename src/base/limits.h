@@ -92,7 +92,7 @@
 #define LIMIT_INPUT_BYTES (16 << 20)         /* of StreamInput, not yet taken by a process */
 #define LIMIT_CONFIG_BYTES (16 << 20)        /* arguments and variables of what runs, which List gives back */
 #define LIMIT_LIST_NAME_BYTES (8 << 20)      /* names that one ListDir holds to sort them */
-#define LIMIT_LISTINGS_BYTES (32 << 20)      /* answers of ListDir on their way to clients */
+#define LIMIT_ANSWERS_BYTES (32 << 20)       /* whole answers, such as listings, on their way to clients */
 #define LIMIT_UPLOAD_MEMORY_BYTES (32 << 20) /* in use on a tmpfs that takes uploads: their pages are ours */
 
 #endif

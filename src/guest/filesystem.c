@@ -156,6 +156,7 @@ struct listing {
     struct buf body;
     struct json_out out;
     size_t count;
+    size_t names_cost; /* of what is read and not yet written, on all levels */
     bool is_too_long;
     int error; /* of reading the directory itself; those below may have gone meanwhile */
     struct users *users;
@@ -163,7 +164,7 @@ struct listing {
 
 struct names {
     char **at;
-    size_t count, room;
+    size_t count, room, cost;
 };
 
 static int by_name(const void *a, const void *b)
@@ -178,14 +179,15 @@ static void names_free(struct names *names)
     free(names->at);
 }
 
-static bool read_names(const char *path, struct names *names)
+/* False if it cannot be read. When the listing's names together are too many or too long, is_too_long. */
+static bool read_names(struct listing *l, const char *path, struct names *names)
 {
     DIR *dir = opendir(path);
     struct dirent *dirent;
 
     if (!dir)
         return false;
-    while ((dirent = readdir(dir)) && names->count <= LIMIT_LIST_ENTRIES) {
+    while (!l->is_too_long && (dirent = readdir(dir))) {
         if (strcmp(dirent->d_name, ".") == 0 || strcmp(dirent->d_name, "..") == 0)
             continue;
         if (names->count == names->room) {
@@ -193,8 +195,12 @@ static bool read_names(const char *path, struct names *names)
             names->at = mem_grow(names->at, names->room * sizeof *names->at);
         }
         names->at[names->count++] = mem_copy_text(dirent->d_name);
+        names->cost += sizeof *names->at + strlen(dirent->d_name) + 1;
+        l->is_too_long =
+            l->count + names->count > LIMIT_LIST_ENTRIES || l->names_cost + names->cost > LIMIT_LIST_NAME_BYTES;
     }
     (void)closedir(dir);
+    l->names_cost += names->cost;
     if (names->count)
         qsort(names->at, names->count, sizeof *names->at, by_name);
     return true;
@@ -204,7 +210,7 @@ static void list_below(struct listing *l, const char *path, unsigned depth)
 {
     struct names names = { 0 };
 
-    if (!read_names(path, &names)) {
+    if (!read_names(l, path, &names)) {
         l->error = path == l->path ? errno : 0;
         return;
     }
@@ -216,12 +222,13 @@ static void list_below(struct listing *l, const char *path, unsigned depth)
         const char *child = arena_format(&scratch, "%s%s%s", path, slash, names.at[i]).at;
         if (lstat(child, &st) == 0) {
             entry_write(&l->out, NULL, child, &st, l->detail, l->users, &scratch);
-            l->is_too_long = ++l->count >= LIMIT_LIST_ENTRIES || l->body.overflowed;
+            l->is_too_long = ++l->count > LIMIT_LIST_ENTRIES || l->body.overflowed;
             if (S_ISDIR(st.st_mode) && depth > 1)
                 list_below(l, child, depth - 1);
         }
         arena_done(&scratch);
     }
+    l->names_cost -= names.cost;
     names_free(&names);
 }
 

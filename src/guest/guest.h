@@ -39,6 +39,8 @@ struct guest {
     struct processes *processes;
     struct watchers *watchers;
     struct interpreter *interpreter; /* NULL where no code is run */
+    size_t answer_bytes;             /* of calls, on their way to clients */
+    size_t input_bytes;              /* of client streams, held until they can be taken */
 
     int cgroup_fds[GUEST_CGROUPS_MAX];
     size_t cgroup_count;

@@ -81,6 +81,7 @@ struct processes {
     struct guest *guest;
     struct process *first, *last;
     size_t count, live;
+    size_t config_bytes; /* of all configs together */
 };
 
 /* Where output is read to before it is known how much there is. Untouched pages cost nothing. */
@@ -105,7 +106,6 @@ static void dispose(void *object)
 
     output_done(&p->output);
     free(p->tag);
-    free(p->config);
     free(p);
 }
 
@@ -128,9 +128,16 @@ static void close_report(struct process *p)
     fd_close(&p->report_fd);
 }
 
+static void drop_config(struct process *p)
+{
+    p->all->config_bytes -= p->config ? strlen(p->config) : 0;
+    free(take_ptr(&p->config));
+}
+
 static void let_go(struct process *p)
 {
     close_report(p);
+    drop_config(p);
     timer_clear(&p->stall);
     timer_clear(&p->death_wait);
     timer_clear(&p->deadline);
@@ -296,7 +303,7 @@ static void end(struct process *p)
     timer_clear(&p->stall);
     (void)err_set(&gone, ERR_UNAVAILABLE, "the process has ended");
     fail_inputs(p, &gone);
-    free(take_ptr(&p->config));
+    drop_config(p);
     timer_set(&p->forget, p->all->guest->loop, LIMIT_RETAIN_MS, on_forget);
     tell_watchers(p);
 }
@@ -385,6 +392,14 @@ void processes_reap(struct processes *all)
 
 /* ---- output ---- */
 
+/* Room for one more block. What has ended and is watched by nobody goes first, and the oldest of it before the rest. */
+static void make_output_room(struct processes *all)
+{
+    for (struct process *p = all->first; p && output_total() + OUTPUT_BLOCK_BYTES > LIMIT_OUTPUT_BYTES; p = p->next)
+        if (p->state == ENDED && !p->watchers)
+            output_done(&p->output);
+}
+
 static size_t cap_of(const struct process *p)
 {
     (void)p;
@@ -447,6 +462,7 @@ static bool read_source(struct process *p, struct source *source)
         n = read(source->fd, read_room, sizeof read_room);
     while (n < 0 && errno == EINTR);
     if (n > 0) {
+        make_output_room(p->all);
         output_add(&p->output, source->stream, str_of(read_room, (size_t)n), cap_of(p));
         return n == sizeof read_room;
     }
@@ -849,6 +865,7 @@ static struct process *add_process(struct processes *all, pid_t pid, int report_
     p->has_pty = want->has_pty;
     p->tag = want->tag ? mem_copy_text(want->tag) : NULL;
     p->config = str_copy(want->config);
+    all->config_bytes += want->config.len;
     p->inputs_end = &p->inputs;
     p->in_fd = take_fd(&ends->ours_in);
     add_source(p, take_fd(&ends->ours_out), want->has_pty ? OUTPUT_PTY : OUTPUT_STDOUT);
@@ -901,6 +918,10 @@ struct process *process_start_new(struct processes *all, const struct process_wa
 
     if (!make_room(all, err))
         return NULL;
+    if (all->config_bytes + want->config.len > LIMIT_CONFIG_BYTES) {
+        (void)err_set(err, ERR_LIMIT, "what runs has %d bytes of arguments and variables together", LIMIT_CONFIG_BYTES);
+        return NULL;
+    }
     char **argv = ARENA_ARRAY(arena, char *, want->arg_count + 2);
     argv[0] = arena_text(arena, want->command);
     for (size_t i = 0; i < want->arg_count; i++)

@@ -6,6 +6,8 @@
  *
  *   attaching  Whoever comes while others watch sees what is new. Whoever comes after the last watcher has gone first
  *              gets all that is still kept, so that a broken connection loses nothing.
+ *   memory     All together keep LIMIT_OUTPUT_BYTES. Past that what has ended and is not watched is dropped, the oldest
+ *              first; then every process keeps little, so that those that are watched wait sooner.
  *   slowness   With nobody watching the oldest output is dropped and the process never waits. A watcher never loses
  *              what came while it was attached: when it is a whole queue behind, we stop reading and the process waits,
  *              as on any pipe. If it holds up others that way for LIMIT_STALL_MS, it is cut.

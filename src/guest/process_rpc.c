@@ -52,7 +52,7 @@ static struct process *select_process(struct rpc *rpc, const json_t *request, en
 
 static void call_list(struct rpc *rpc, const json_t *request)
 {
-    struct buf body = buf_make(rpc->arena, LIMIT_PROCESSES * (LIMIT_RPC_BYTES + 256ull));
+    struct buf body = buf_make(rpc->arena, LIMIT_CONFIG_BYTES + LIMIT_PROCESSES * (8ull * LIMIT_NAME_BYTES));
     struct json_out out = json_out_to(&body);
 
     (void)request;

@@ -6,7 +6,10 @@
 #include "guest/answer.h"
 #include "guest/api.h"
 
-enum { KEEPALIVE_DEFAULT_S = 90 };
+enum {
+    KEEPALIVE_DEFAULT_S = 90,
+    SMALL_BYTES = 64 * 1024, /* what every connection may have, whatever the others hold */
+};
 
 #define CONTENT_UNARY STR("application/json")
 #define CONTENT_STREAM STR("application/connect+json") /* exactly: SDKs compare the whole value */
@@ -49,6 +52,13 @@ void rpc_reply(struct rpc *rpc, struct str json)
 
     if (rpc->is_answered)
         return;
+    if (json.len > SMALL_BYTES && rpc->guest->answer_bytes + json.len > LIMIT_ANSWERS_BYTES) {
+        rpc_fail(rpc, CONNECT_RESOURCE_EXHAUSTED, "clients have yet to take %zu bytes of earlier answers",
+                 rpc->guest->answer_bytes);
+        return;
+    }
+    rpc->answer_bytes = json.len;
+    rpc->guest->answer_bytes += json.len;
     if (!is_stream(rpc)) {
         done_answering(rpc);
         answer(rpc->ex, 200, fields, rpc->extra_field.name.len ? 2 : 1, json);
@@ -225,6 +235,19 @@ static void on_collected(struct http_exchange *ex, struct str body, const struct
 
 /* ---- client streams ---- */
 
+/* What it holds now, in the sum of all. False if that is too much, and it was told. */
+static bool count_input(struct rpc *rpc)
+{
+    size_t now = rpc->held.len + rpc->reader.partial.len;
+
+    rpc->guest->input_bytes += now - rpc->input_bytes;
+    rpc->input_bytes = now;
+    if (now <= SMALL_BYTES || rpc->guest->input_bytes <= LIMIT_INPUT_BYTES)
+        return true;
+    rpc_fail(rpc, CONNECT_RESOURCE_EXHAUSTED, "processes have yet to take %zu bytes of input", rpc->guest->input_bytes);
+    return false;
+}
+
 static void stop_reading(struct rpc *rpc)
 {
     buf_done(&rpc->held);
@@ -257,7 +280,10 @@ static void call_each(struct rpc *rpc, struct str bytes)
     }
     if (bytes.len)
         buf_add(&rpc->held, bytes);
-    http_body_pause(rpc->ex, rpc->is_waiting);
+    if (count_input(rpc))
+        http_body_pause(rpc->ex, rpc->is_waiting);
+    else
+        stop_reading(rpc);
 }
 
 static void client_stream_step(struct rpc *rpc)
@@ -298,6 +324,7 @@ static void on_body(struct http_exchange *ex, struct str piece)
         call_each(rpc, piece);
     if (rpc->held.overflowed)
         rpc_fail(rpc, CONNECT_RESOURCE_EXHAUSTED, "too much input at once");
+    (void)count_input(rpc);
 }
 
 static void on_body_end(struct http_exchange *ex)
@@ -327,6 +354,8 @@ static void on_gone(struct http_exchange *ex)
         rpc->on_gone(rpc);
     connect_reader_done(&rpc->reader);
     buf_done(&rpc->held);
+    (void)count_input(rpc);
+    rpc->guest->answer_bytes -= rpc->answer_bytes;
 }
 
 static const struct http_events exchange_events = {

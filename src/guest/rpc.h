@@ -59,12 +59,16 @@ struct rpc {
     struct connect_reader reader;
     struct buf held; /* of a client stream's body, while it waits */
     bool is_waiting, body_ended, in_calls;
+    size_t answer_bytes, input_bytes; /* its part of the guest's */
 };
 
 /* Take a request for this method. */
 void rpc_begin(struct guest *guest, struct http_exchange *ex, const struct rpc_method *method);
 
-/* Unary and client streams: the one answer, JSON text. */
+/*
+ * Unary and client streams: the one answer, JSON text. A large one fails instead when clients are too slow to take those
+ * of before: LIMIT_ANSWERS_BYTES.
+ */
 void rpc_reply(struct rpc *rpc, struct str json);
 
 /* Server streams: one message. The head goes out with the first. */
