@@ -17,7 +17,8 @@
 #define LIMIT_DISCARD_BYTES (256 * 1024) /* of an unwanted body that we read to keep a connection usable */
 #define LIMIT_HEAD_MS 30000              /* from the first byte of a head to its end: slow-loris */
 #define LIMIT_BODY_IDLE_MS 120000        /* between two reads of a body */
-#define LIMIT_WRITE_IDLE_MS 120000       /* a client that takes no byte for so long has gone */
+#define LIMIT_WRITE_IDLE_MS 120000       /* a client that takes hardly anything for so long has gone: fewer than… */
+#define LIMIT_WRITE_LEAST_BYTES 65536    /* …so many, of what was there for it all the time: 550 bytes a second */
 #define LIMIT_KEEPALIVE_MS 620000        /* longer than the 300 s for which the Python SDK pools idle connections */
 #define LIMIT_STRANGER_MS 15000          /* the same for who has not shown a key, or reached a sandbox */
 #define LIMIT_CONNECTIONS 4096           /* per listener; RLIMIT_NOFILE is 20,000 on small machines */

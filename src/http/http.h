@@ -20,7 +20,8 @@
  *            no-op, so an answer that comes from a worker too late is simply dropped.
  * Threads    The loop's, except that the arena may be used by the worker that holds the exchange meanwhile.
  * Slow peers The head has LIMIT_HEAD_MS, a body LIMIT_BODY_IDLE_MS between reads (only while we want to read it), a
- *            client that takes no bytes for LIMIT_WRITE_IDLE_MS is gone; idle keep-alive LIMIT_KEEPALIVE_MS.
+ *            client for which bytes are queued and that takes fewer than LIMIT_WRITE_LEAST_BYTES of them in
+ *            LIMIT_WRITE_IDLE_MS is gone; idle keep-alive LIMIT_KEEPALIVE_MS.
  * Crowds     At connections_max the connection that has been idle for the longest is closed for the newcomer, and those
  *            without http_trust() go first. When none is idle the newest get a 503 that says to try again.
  */

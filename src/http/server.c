@@ -118,7 +118,7 @@ struct exchange {
     uint64_t answer_left; /* with has_length */
 };
 
-/* Since when we have been waiting for something, as long as a counter does not move. */
+/* Since when we have been waiting for something, as long as a counter does not move, or hardly does. */
 struct patience {
     bool waiting;
     uint64_t seen, since_ms;
@@ -947,13 +947,15 @@ static void conn_step(struct connection *c)
 
 /* ---- time limits ---- */
 
-/* When patience ends: UINT64_MAX while there is nothing to wait for. */
-static uint64_t patience_end(struct patience *p, bool waiting, uint64_t counter, uint64_t limit_ms, uint64_t now)
+/* When patience ends: UINT64_MAX while there is nothing to wait for. Less than `least` is no progress. */
+static uint64_t patience_end(struct patience *p, bool waiting, uint64_t counter, uint64_t least, uint64_t limit_ms,
+                             uint64_t now)
 {
-    if (waiting && (!p->waiting || p->seen != counter))
+    if (!waiting || !p->waiting || counter - p->seen >= least) {
         p->since_ms = now;
+        p->seen = counter;
+    }
     p->waiting = waiting;
-    p->seen = counter;
     return waiting && limit_ms ? p->since_ms + limit_ms : UINT64_MAX;
 }
 
@@ -973,12 +975,12 @@ static struct deadlines conn_deadlines(struct connection *c)
     uint64_t idle_ms = c->requests ? rest_ms : config->head_ms;
 
     return (struct deadlines){
-        .idle = patience_end(&c->idle, in_head && !has_input, c->requests, idle_ms, now),
-        .head = patience_end(&c->head, in_head && has_input, c->requests, config->head_ms, now),
-        .body = patience_end(&c->body, wants_body, c->stream->bytes_in, is_busy ? e->body_idle_ms : 0, now),
+        .idle = patience_end(&c->idle, in_head && !has_input, c->requests, 1, idle_ms, now),
+        .head = patience_end(&c->head, in_head && has_input, c->requests, 1, config->head_ms, now),
+        .body = patience_end(&c->body, wants_body, c->stream->bytes_in, 1, is_busy ? e->body_idle_ms : 0, now),
         .write = patience_end(&c->write, is_busy && stream_queued(c->stream) > 0, c->stream->bytes_out,
-                              config->write_idle_ms, now),
-        .linger = patience_end(&c->linger, c->state == CONN_LINGER, 0, config->linger_ms, now),
+                              LIMIT_WRITE_LEAST_BYTES, config->write_idle_ms, now),
+        .linger = patience_end(&c->linger, c->state == CONN_LINGER, 0, 1, config->linger_ms, now),
     };
 }
 
@@ -1025,6 +1027,7 @@ static void on_drained(struct stream *stream)
     struct connection *c = stream->owner;
 
     c->drained = true;
+    c->write.waiting = false; /* it took everything: what is written next has all the time again */
     conn_step(c);
 }
 

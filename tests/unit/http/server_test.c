@@ -911,6 +911,27 @@ static void a_client_that_takes_nothing_is_dropped(void **state)
     assert_true(client.was_reset);
 }
 
+static void a_client_that_hardly_takes_anything_is_dropped(void **state)
+{
+    int ends[2], small = 4096;
+    char bytes[256];
+
+    (void)state;
+    config.write_idle_ms = 50;
+    use_config();
+    peer_done(&client);
+    tcp_pair(ends);
+    assert_int_equal(setsockopt(ends[1], SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
+    assert_int_equal(setsockopt(ends[0], SOL_SOCKET, SO_RCVBUF, &small, sizeof small), 0);
+    client = peer_make(ends[0]);
+    http_server_adopt(server, ends[1]);
+    pump_size = 64 << 20;
+    say(STR("GET /pump HTTP/1.1\r\nHost: x\r\n\r\n"));
+    /* A turn is a millisecond or longer: some ten kilobytes in the time in which it should be sixty-four. */
+    PUMP_UNTIL(loop, read(client.fd, bytes, sizeof bytes) == 0 || gones == 1);
+    assert_true(pumped < pump_size);
+}
+
 static void a_waiting_exchange_is_not_hurried(void **state)
 {
     (void)state;
@@ -1124,6 +1145,7 @@ int main(void)
         SERVED(a_body_may_be_given_all_the_time_in_the_world),
         SERVED(a_body_that_nobody_reads_yet_has_time),
         SERVED(a_client_that_takes_nothing_is_dropped),
+        SERVED(a_client_that_hardly_takes_anything_is_dropped),
         SERVED(a_waiting_exchange_is_not_hurried),
         SERVED(a_client_that_never_closes_is_closed),
         SERVED(connections_past_the_limit_are_told),
