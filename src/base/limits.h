@@ -49,6 +49,7 @@
 
 /* Edge */
 #define LIMIT_EDGE_CONNECTIONS 512 /* requests and tunnels at once into one sandbox; an SDK opens up to 200 */
+#define LIMIT_EDGE_SHARE 3072      /* the same for all sandboxes together: of LIMIT_CONNECTIONS, the API keeps the rest */
 #define LIMIT_EDGE_IDLE 8          /* kept connections to one guestd; a thousand sandboxes share our descriptors */
 #define LIMIT_EDGE_IDLE_MS 60000   /* how long they are kept; far below what guestd waits */
 #define LIMIT_EDGE_REPLAY_BYTES (16 * 1024) /* of a request body kept in case a kept connection turns out dead */

@@ -420,7 +420,7 @@ void forward_start(struct peer *peer, struct sandbox *sandbox, struct http_excha
     if (f->next)
         f->next->at = &f->next;
     peer->forwards = f;
-    peer->forward_count++;
+    peer_entered(peer);
     ex->events = &exchange_events;
     ex->owner = f;
 
@@ -460,7 +460,7 @@ static void cut(struct forward *f)
 void forward_cut_all(struct peer *peer)
 {
     /* Cutting one takes it off the list at once, or leaves it there until its client has been answered. */
-    peer->forward_count++; /* ours: the peer stays while we walk */
+    peer_entered(peer); /* ours: the peer stays while we walk */
     for (struct forward *f = peer->forwards, *next; f; f = next) {
         next = f->next;
         cut(f);

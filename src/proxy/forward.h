@@ -55,6 +55,7 @@ void forward_cut_all(struct peer *peer);
 /* A kept connection that is still good, or -1. */
 int peer_take_idle(struct peer *peer);
 void peer_keep_idle(struct peer *peer, int fd); /* takes it; closes what is too many */
+void peer_entered(struct peer *peer);
 /* A forward has left. The peer may be freed by this. */
 void peer_left(struct peer *peer);
 struct loop *peer_loop(const struct peer *peer);

@@ -16,9 +16,10 @@
 struct proxy {
     struct loop *loop;
     struct sandboxes *sandboxes;
-    struct map peers;   /* by sandbox id; a peer exists while something is open with it */
-    struct peer *first; /* the same ones as a list, to walk while some of them go */
-    struct timer sweep; /* set while there are idle connections */
+    struct map peers;                     /* by sandbox id; a peer exists while something is open with it */
+    struct peer *first;                   /* the same ones as a list, to walk while some of them go */
+    unsigned forward_count, forwards_max; /* of all peers together */
+    struct timer sweep;                   /* set while there are idle connections */
     struct links *links;
 };
 
@@ -27,9 +28,15 @@ struct proxy *proxy_new(struct loop *loop, struct sandboxes *sandboxes)
     struct proxy *proxy = NEW(struct proxy);
     proxy->loop = loop;
     proxy->sandboxes = sandboxes;
+    proxy->forwards_max = LIMIT_EDGE_SHARE;
     proxy->links = links_new(sandboxes);
     map_init(&proxy->peers);
     return proxy;
+}
+
+void proxy_limit(struct proxy *proxy, unsigned forwards_max)
+{
+    proxy->forwards_max = forwards_max;
 }
 
 /* ---- peers ---- */
@@ -67,9 +74,16 @@ struct loop *peer_loop(const struct peer *peer)
     return peer->proxy->loop;
 }
 
+void peer_entered(struct peer *peer)
+{
+    peer->forward_count++;
+    peer->proxy->forward_count++;
+}
+
 void peer_left(struct peer *peer)
 {
     peer->forward_count--;
+    peer->proxy->forward_count--;
     drop_if_unused(peer);
 }
 
@@ -163,9 +177,11 @@ bool proxy_is_edge(const struct proxy *proxy, const struct http_head *head)
 static void pass_on(struct proxy *proxy, struct http_exchange *ex, const struct target *target, struct sandbox *sandbox)
 {
     struct peer *peer = peer_of(proxy, target->id);
-    if (peer->forward_count >= LIMIT_EDGE_CONNECTIONS) {
+    bool is_crowded = peer->forward_count >= LIMIT_EDGE_CONNECTIONS;
+    if (is_crowded || proxy->forward_count >= proxy->forwards_max) {
+        drop_if_unused(peer);
         sandbox_unref(sandbox);
-        refuse(ex, target, REFUSE_CROWDED);
+        refuse(ex, target, is_crowded ? REFUSE_CROWDED : REFUSE_FULL);
         return;
     }
     forward_start(peer, sandbox, ex, target);

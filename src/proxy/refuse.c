@@ -18,6 +18,7 @@ static const struct {
     [REFUSE_BROKEN] = { 502, "The connection to the sandbox ended before it answered" },
     [REFUSE_UNAVAILABLE] = { 503, "The sandbox cannot be reached right now" },
     [REFUSE_CROWDED] = { 429, "The sandbox has too many concurrent incoming connections" },
+    [REFUSE_FULL] = { 503, "The server has too many concurrent connections to sandboxes" },
 };
 
 void refuse(struct http_exchange *ex, const struct target *target, enum refusal why)
@@ -34,8 +35,14 @@ void refuse(struct http_exchange *ex, const struct target *target, enum refusal 
     if (why == REFUSE_CROWDED)
         buf_format(&body, ",\"connectionLimit\":%d", LIMIT_EDGE_CONNECTIONS);
     buf_format(&body, ",\"code\":%u}", refusals[why].status);
-    http_reply(ex, refusals[why].status, json_fields, target->port == GUESTD_PORT ? WITH_CORS : WITHOUT_CORS,
-               buf_str(&body));
+    struct http_field fields[COUNT_OF(json_fields) + 2];
+    size_t count = target->port == GUESTD_PORT ? WITH_CORS : WITHOUT_CORS;
+    memcpy(fields, json_fields, count * sizeof *fields);
+    if (why == REFUSE_FULL) { /* nothing has happened, and it is not the sandbox's fault */
+        fields[count++] = (struct http_field){ STR("Should-Retry"), STR("true") };
+        fields[count++] = (struct http_field){ STR("Retry-After"), STR("1") };
+    }
+    http_reply(ex, refusals[why].status, fields, count, buf_str(&body));
 }
 
 void refuse_unroutable(struct http_exchange *ex, enum target_verdict verdict)

@@ -18,6 +18,7 @@ enum refusal {
     REFUSE_BROKEN,      /* somebody listened, and closed without an answer that we understand */
     REFUSE_UNAVAILABLE, /* cannot be reached just now */
     REFUSE_CROWDED,     /* LIMIT_EDGE_CONNECTIONS are open */
+    REFUSE_FULL,        /* LIMIT_EDGE_SHARE are open, into all sandboxes together */
     REFUSAL_COUNT,
 };
 

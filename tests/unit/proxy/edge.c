@@ -192,6 +192,8 @@ void edge_start(const struct edge_options *options)
     edge.sandbox.driver.ops = &fake_ops;
     edge.sandbox.routable = true;
     edge.proxy = proxy_new(edge.loop, NULL);
+    if (edge.options.forwards_max)
+        proxy_limit(edge.proxy, edge.options.forwards_max);
     edge.server = http_server_new(edge.loop, fd, &(struct http_server_config){ .on_request = on_request });
     assert_int_equal(pthread_create(&edge.thread, NULL, run_loop, NULL), 0);
 }

@@ -19,8 +19,9 @@
 /* ---- the edge ---- */
 
 struct edge_options {
-    bool dial_later; /* the driver answers in a later turn, as the real one does */
-    bool dial_gone;  /* the driver knows no such sandbox */
+    bool dial_later;       /* the driver answers in a later turn, as the real one does */
+    bool dial_gone;        /* the driver knows no such sandbox */
+    unsigned forwards_max; /* 0: as many as usual */
 };
 
 /* Before anything else: a loopback of our own, so that guestd's well-known port is free whatever else runs here. */

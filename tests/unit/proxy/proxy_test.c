@@ -39,6 +39,14 @@ static int set_up_without_sandbox_inside(void **state)
     return 0;
 }
 
+static int set_up_with_room_for_two(void **state)
+{
+    (void)state;
+    arena_init(&arena);
+    edge_start(&(struct edge_options){ .forwards_max = 2 });
+    return 0;
+}
+
 static int tear_down(void **state)
 {
     (void)state;
@@ -696,6 +704,29 @@ static void one_sandbox_cannot_take_all_connections(void **state)
     service_stop(&service);
 }
 
+static void all_sandboxes_together_leave_room_for_the_api(void **state)
+{
+    (void)state;
+    struct service service;
+    service_start(&service, 0, begin_and_wait);
+    int first = client_new(), second = client_new();
+    say(first, TO("GET", "/silent") "\r\n", service.port);
+    say(second, TO("GET", "/silent") "\r\n", service.port);
+    usleep(100000);
+    auto_close int fd = client_new();
+    say(fd, TO("GET", "/") "\r\n", service.port);
+    struct answer answer = hear_answer(fd, &arena);
+    assert_int_equal(answer.status, 503);
+    assert_true(has(answer.head, "should-retry: true\r\nretry-after: 1\r\n"));
+    say(fd, "GET /sandboxes HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    check_answer(fd, &arena, 200, "the API's");
+    edge_kill();
+    close(first);
+    close(second);
+    shutdown(service.listen_fd, SHUT_RDWR);
+    service_stop(&service);
+}
+
 /* ---- tunnels ---- */
 
 static void shout_back(struct service *service, int fd, unsigned nth)
@@ -945,6 +976,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(killing_a_sandbox_answers_those_who_still_wait, set_up_with_slow_driver,
                                         tear_down),
         EDGE_CASE(one_sandbox_cannot_take_all_connections),
+        cmocka_unit_test_setup_teardown(all_sandboxes_together_leave_room_for_the_api, set_up_with_room_for_two,
+                                        tear_down),
         EDGE_CASE(a_websocket_carries_bytes_both_ways_to_the_orderly_end),
         EDGE_CASE(killing_a_sandbox_resets_its_tunnels),
         EDGE_CASE(requests_to_guestd_share_a_connection),
