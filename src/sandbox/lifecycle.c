@@ -184,6 +184,11 @@ static bool want_check(const struct sandboxes *all, const struct sandbox_want *w
         return err_set(err, ERR_INTERNAL, "a template has between 1 and %d layers", LIMIT_LAYERS);
     if (want->metadata_count > LIMIT_METADATA_PAIRS || want->env_count > LIMIT_ENV_PAIRS)
         return err_set(err, ERR_INVALID, "too many metadata or environment entries");
+    size_t env_bytes = 0;
+    for (uint32_t i = 0; i < want->env_count; i++)
+        env_bytes += want->envs[i].name.len + want->envs[i].value.len;
+    if (env_bytes > LIMIT_ENV_BYTES) /* guestd would refuse it, but only once it runs */
+        return err_set(err, ERR_LIMIT, "more than %d bytes of environment", LIMIT_ENV_BYTES);
     return true;
 }
 
@@ -282,11 +287,10 @@ static bool start(struct sandbox *sb, const struct sandbox_want *want, struct ar
     if (!record_row(sb, arena, &row, err) || !write_plan(sb, want, &plan, err) ||
         !store_sandbox_add(all->config.store, &row, err))
         return false;
+    /* Also if this fails: an answer that was lost or malformed may be that of a start that went well. */
     sb->in_driver = true;
-    if (!driver_start(all->config.driver, &plan, &started, err)) {
-        sb->in_driver = err->kind == ERR_TIMEOUT; /* else it says that it has left nothing behind */
+    if (!driver_start(all->config.driver, &plan, &started, err))
         return false;
-    }
     auto_close int guestlink_fd = started.guestlink_fd;
     return set_guest_up(sb, want, guestlink_fd, until_ms, arena, err);
 }
@@ -337,6 +341,17 @@ static void undo(struct sandbox *sb, bool later)
         log_warn("sandbox %s: half-made and not ended, will try again: %s", sb->id, err_text(&err));
 }
 
+/*
+ * What whoever asked can act upon. ENOENT or ENOSPC down there is not their 404 or their limit, and a plan that is
+ * refused is not their mistake: it is ours.
+ */
+static enum err_kind kind_for_asker(const struct err *err)
+{
+    if (err->kind == ERR_TIMEOUT || (!err->sys && (err->kind == ERR_LIMIT || err->kind == ERR_UNAVAILABLE)))
+        return err->kind;
+    return ERR_INTERNAL;
+}
+
 bool sandbox_create(struct sandboxes *all, const struct sandbox_want *want, struct arena *arena,
                     struct sandbox_info *out, struct err *err)
 {
@@ -347,9 +362,7 @@ bool sandbox_create(struct sandboxes *all, const struct sandbox_want *want, stru
         return false;
     if (!start(sb, want, arena, err) || !begin_to_run(sb, want->timeout_s, arena, out, err)) {
         (void)err_wrap(err, "start sandbox %s", sb->id);
-        /* ENOENT or ENOSPC down there says nothing that whoever asked could act upon. */
-        if (err->kind != ERR_TIMEOUT)
-            err->kind = ERR_INTERNAL;
+        err->kind = kind_for_asker(err);
         undo(sb, err->kind == ERR_TIMEOUT);
         return false;
     }

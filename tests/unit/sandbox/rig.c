@@ -74,6 +74,9 @@ static bool rig_driver_start(struct driver *driver, const struct plan *plan, str
     } else if (rig->start == RIG_START_TIMES_OUT) {
         close(add_held(rig, plan->id));
         ok = err_set(err, ERR_TIMEOUT, "keeper did not answer");
+    } else if (rig->start == RIG_START_ANSWERS_WRONGLY) {
+        close(add_held(rig, plan->id));
+        ok = err_set(err, ERR_INTERNAL, "keeper's answer has the wrong shape");
     } else {
         out->guestlink_fd = add_held(rig, plan->id);
         int peer_fd = find_held(rig, str_from(plan->id))->peer_fd;

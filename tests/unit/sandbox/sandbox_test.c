@@ -154,7 +154,8 @@ static void a_start_that_fails_leaves_nothing(void **state)
 {
     struct rig *rig = *state;
     struct sandbox_info info;
-    static const enum rig_start ways[] = { RIG_START_FAILS, RIG_GUEST_REFUSES, RIG_GUEST_DIES };
+    static const enum rig_start ways[] = { RIG_START_FAILS, RIG_START_ANSWERS_WRONGLY, RIG_GUEST_REFUSES,
+                                           RIG_GUEST_DIES };
 
     for (size_t i = 0; i < COUNT_OF(ways); i++) {
         rig->start = ways[i];
@@ -198,6 +199,22 @@ static void a_timeout_out_of_range_is_invalid(void **state)
     rig->want.timeout_s = LIMIT_TIMEOUT_S + 1;
     MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_INVALID);
     assert_int_equal(rig->starts, 0);
+}
+
+static void an_environment_that_is_too_large_is_a_limit_and_starts_nothing(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info;
+    static char value[LIMIT_ENV_BYTES];
+    struct pair env = { .name = STR("A"), .value = str_of(value, sizeof value) };
+
+    memset(value, 'x', sizeof value);
+    rig->want.envs = &env;
+    rig->want.env_count = 1;
+    MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_LIMIT);
+    assert_int_equal(rig->starts, 0);
+    env.value.len--;
+    rig_create(rig);
 }
 
 static void the_limit_counts_those_that_are_starting(void **state)
@@ -271,7 +288,7 @@ static void one_that_dies_while_starting_was_never_there(void **state)
     rig_shut_gate(rig, false);
     pthread_join(thread, NULL);
     assert_false(creator.ok);
-    assert_int_equal(creator.err.kind, ERR_INTERNAL);
+    assert_int_equal(creator.err.kind, ERR_UNAVAILABLE);
     check_nothing_is_left(rig);
     arena_done(&creator.arena);
 }
@@ -742,6 +759,7 @@ int main(void)
         RUNNING(a_start_that_times_out_is_ended_afterwards),
         RUNNING(a_row_that_cannot_be_written_starts_nothing),
         RUNNING(a_timeout_out_of_range_is_invalid),
+        RUNNING(an_environment_that_is_too_large_is_a_limit_and_starts_nothing),
         MADE(the_limit_counts_those_that_are_starting),
         RUNNING(one_that_is_starting_is_seen_by_nobody),
         RUNNING(one_that_dies_while_starting_was_never_there),
