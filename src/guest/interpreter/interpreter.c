@@ -603,7 +603,12 @@ static void serve(struct http_exchange *ex, void *context)
 struct interpreter *interpreter_new(struct guest *guest, int listen_fd)
 {
     struct interpreter *all = NEW(struct interpreter);
-    struct http_server_config config = { .on_request = serve, .context = all };
+    struct http_server_config config = {
+        .on_request = serve,
+        .context = all,
+        .collect_max = LIMIT_GUEST_COLLECT_BYTES,
+        .connections_max = LIMIT_GUEST_CONNECTIONS,
+    };
 
     all->guest = guest;
     all->python = python_new(guest);
