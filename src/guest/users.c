@@ -1,5 +1,6 @@
 #include "guest/users.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -11,17 +12,32 @@
 #include "base/limits.h"
 #include "base/mem.h"
 
+struct id_name {
+    uint32_t id;
+    struct str name;
+};
+
 struct file {
     const char *name;
-    struct stat seen; /* as of the last reading */
-    char *text;       /* NULL: not read, or not there */
+    bool was_read;
+    struct stat seen; /* as of the last reading; zero: it was not there */
+    char *text;       /* NULL: not there, not a file, or too large */
     size_t len;
+    struct id_name *ids; /* in the order of ids, and of lines for the same id; NULL: not asked for yet */
+    size_t id_count;
 };
 
 struct users {
     char *etc;
     struct file passwd, group;
 };
+
+static void file_forget(struct file *file)
+{
+    free(take_ptr(&file->text));
+    free(take_ptr(&file->ids));
+    file->len = file->id_count = 0;
+}
 
 struct users *users_new(const char *etc)
 {
@@ -37,8 +53,8 @@ void users_free(struct users *users)
 {
     if (!users)
         return;
-    free(users->passwd.text);
-    free(users->group.text);
+    file_forget(&users->passwd);
+    file_forget(&users->group);
     free(users->etc);
     free(users);
 }
@@ -50,25 +66,36 @@ static bool same_file(const struct stat *a, const struct stat *b)
            a->st_ctim.tv_sec == b->st_ctim.tv_sec && a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
 }
 
-/* The text of the file as it is now; empty if it cannot be read. */
-static struct str text_of(struct users *users, struct file *file)
+/* What is in the file now, unless it is what we have already. */
+static void file_look(struct users *users, struct file *file)
 {
     char path[LIMIT_PATH_BYTES];
-    struct stat now;
+    struct stat now = { 0 };
     struct err ignored;
 
     (void)snprintf(path, sizeof path, "%s/%s", users->etc, file->name);
     if (stat(path, &now) < 0)
-        return STR("");
-    if (file->text && same_file(&now, &file->seen))
-        return str_of(file->text, file->len);
-    free(take_ptr(&file->text));
+        now = (struct stat){ 0 };
+    if (file->was_read && same_file(&now, &file->seen))
+        return;
     /* The guest may have put a FIFO there to hold us up. */
     auto_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE) && file->was_read)
+        return; /* as it was is better than nobody */
+    file_forget(file);
+    file->was_read = true;
+    file->seen = now;
     if (fd < 0 || fstat(fd, &file->seen) < 0 || !S_ISREG(file->seen.st_mode) ||
+        file->seen.st_size > LIMIT_USERS_BYTES ||
         !fd_read_all(fd, LIMIT_USERS_BYTES, &file->text, &file->len, &ignored))
-        return STR("");
-    return str_of(file->text, file->len);
+        file->text = NULL;
+}
+
+static struct str text_of(struct users *users, struct file *file)
+{
+    if (!file->was_read)
+        file_look(users, file);
+    return file->text ? str_of(file->text, file->len) : STR("");
 }
 
 /* "root:x:0:0:root:/root:/bin/bash": exactly `count` fields, or more in newer formats. */
@@ -126,6 +153,8 @@ static bool next_group(struct str *rest, struct group_line *out)
 
 bool users_find(struct users *users, struct arena *arena, struct str name, struct user *out)
 {
+    file_look(users, &users->passwd);
+    file_look(users, &users->group);
     struct str rest = text_of(users, &users->passwd);
     struct user user;
 
@@ -158,24 +187,77 @@ size_t users_groups(struct users *users, const struct user *user, gid_t *out, si
     return count;
 }
 
-struct str users_uid_name(struct users *users, struct arena *arena, uid_t uid)
+static bool next_uid(struct str *rest, struct id_name *out)
 {
-    struct str rest = text_of(users, &users->passwd);
     struct user user;
 
-    while (next_user(&rest, &user))
-        if (user.uid == uid)
-            return arena_copy(arena, user.name);
-    return arena_format(arena, "%u", (unsigned)uid);
+    if (!next_user(rest, &user))
+        return false;
+    *out = (struct id_name){ user.uid, user.name };
+    return true;
+}
+
+static bool next_gid(struct str *rest, struct id_name *out)
+{
+    struct group_line group;
+
+    if (!next_group(rest, &group))
+        return false;
+    *out = (struct id_name){ group.gid, group.name };
+    return true;
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const struct id_name *one = a, *other = b;
+
+    if (one->id != other->id)
+        return one->id < other->id ? -1 : 1;
+    return one->name.at < other->name.at ? -1 : one->name.at > other->name.at;
+}
+
+/* A listing asks for every entry, and the guest decides how long the file is: so it is put in order once. */
+static void sort_ids(struct users *users, struct file *file, bool (*next)(struct str *rest, struct id_name *out))
+{
+    struct str rest = text_of(users, file);
+    size_t room = 64;
+
+    if (file->ids)
+        return;
+    file->ids = mem_new(room * sizeof *file->ids);
+    while (next(&rest, &file->ids[file->id_count])) {
+        if (++file->id_count == room) {
+            room *= 2;
+            file->ids = mem_grow(file->ids, room * sizeof *file->ids);
+        }
+    }
+    qsort(file->ids, file->id_count, sizeof *file->ids, by_id);
+}
+
+static struct str name_of(const struct file *file, struct arena *arena, uint32_t id)
+{
+    size_t low = 0, high = file->id_count;
+
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (file->ids[middle].id < id)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low < file->id_count && file->ids[low].id == id)
+        return arena_copy(arena, file->ids[low].name);
+    return arena_format(arena, "%u", (unsigned)id);
+}
+
+struct str users_uid_name(struct users *users, struct arena *arena, uid_t uid)
+{
+    sort_ids(users, &users->passwd, next_uid);
+    return name_of(&users->passwd, arena, uid);
 }
 
 struct str users_gid_name(struct users *users, struct arena *arena, gid_t gid)
 {
-    struct str rest = text_of(users, &users->group);
-    struct group_line group;
-
-    while (next_group(&rest, &group))
-        if (group.gid == gid)
-            return arena_copy(arena, group.name);
-    return arena_format(arena, "%u", (unsigned)gid);
+    sort_ids(users, &users->group, next_gid);
+    return name_of(&users->group, arena, gid);
 }

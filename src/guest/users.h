@@ -23,7 +23,11 @@ struct user {
 
 struct users;
 
-/* Read when first asked, and again whenever a file has changed since. `etc` is the directory, normally "/etc". */
+/*
+ * Read when first asked. users_find() looks whether a file has changed since; the others answer from what was read last,
+ * so that a guest who keeps changing a file cannot make one listing read it for every entry. A file of more than
+ * LIMIT_USERS_BYTES counts as empty. `etc` is the directory, normally "/etc".
+ */
 struct users *users_new(const char *etc) must_use;
 void users_free(struct users *users);
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/limits.h"
 #include "test.h"
 
 static char etc[64];
@@ -103,6 +104,45 @@ static void numbers_stand_for_names_that_are_not_there(void **state)
     users_free(users);
 }
 
+static void the_first_line_names_an_id(void **state)
+{
+    (void)state;
+    put("passwd", "one:x:9:9::/:\ntwo:x:8:8::/:\nthree:x:9:9::/:\n");
+    struct users *users = users_new(etc);
+    CHECK_STR(users_uid_name(users, &arena, 9), STR("one"));
+    CHECK_STR(users_uid_name(users, &arena, 8), STR("two"));
+    users_free(users);
+}
+
+static void names_are_of_one_reading_until_somebody_is_looked_for(void **state)
+{
+    (void)state;
+    struct user user;
+    put("passwd", PASSWD);
+    struct users *users = users_new(etc);
+    CHECK_STR(users_uid_name(users, &arena, 1000), STR("user"));
+    put("passwd", "renamed:x:1000:1000::/:\n");
+    CHECK_STR(users_uid_name(users, &arena, 1000), STR("user"));
+    assert_true(users_find(users, &arena, STR("renamed"), &user));
+    CHECK_STR(users_uid_name(users, &arena, 1000), STR("renamed"));
+    users_free(users);
+}
+
+static void a_file_that_is_too_large_counts_as_empty(void **state)
+{
+    (void)state;
+    struct user user;
+    char path[128];
+    put("passwd", PASSWD);
+    (void)snprintf(path, sizeof path, "%s/passwd", etc);
+    struct users *users = users_new(etc);
+    assert_true(users_find(users, &arena, STR("root"), &user));
+    assert_int_equal(truncate(path, LIMIT_USERS_BYTES + 1), 0);
+    assert_false(users_find(users, &arena, STR("root"), &user));
+    CHECK_STR(users_uid_name(users, &arena, 0), STR("0"));
+    users_free(users);
+}
+
 static void a_fifo_in_place_of_the_file_holds_nobody_up(void **state)
 {
     (void)state;
@@ -123,6 +163,9 @@ int main(void)
         CASE(lines_that_make_no_sense_are_skipped),
         CASE(a_changed_file_is_read_again),
         CASE(numbers_stand_for_names_that_are_not_there),
+        CASE(the_first_line_names_an_id),
+        CASE(names_are_of_one_reading_until_somebody_is_looked_for),
+        CASE(a_file_that_is_too_large_counts_as_empty),
         CASE(a_fifo_in_place_of_the_file_holds_nobody_up),
     };
     return cmocka_run_group_tests(cases, set_up, tear_down);
