@@ -243,7 +243,7 @@ size_t cgroup_knobs(enum cgroup_layout layout, const struct cgroup_limits *limit
      * Buffers of TCP sockets have a counter of their own on v1, without a limit by default, and all of a machine's share
      * one pool: a guest that fills its sockets and never reads would starve everybody's. On v2 they are memory.
      */
-    knob(out, &count, CGROUP_MEMORY, "memory.kmem.tcp.limit_in_bytes", true, "%" PRIu64, limits->memory_bytes / 4);
+    knob(out, &count, CGROUP_MEMORY, "memory.kmem.tcp.limit_in_bytes", true, "%" PRIu64, limits->memory_bytes / 8);
     knob(out, &count, CGROUP_CPU, "cpu.cfs_period_us", false, "%" PRIu64, 100000);
     knob(out, &count, CGROUP_CPU, "cpu.cfs_quota_us", false, "%" PRIu64, quota_us);
     knob(out, &count, CGROUP_PIDS, "pids.max", false, "%" PRIu64, limits->pids);

@@ -124,7 +124,7 @@ static void limits_become_knobs(void **state)
     count = cgroup_knobs(CGROUP_V1, &limits, knobs);
     assert_string_equal(value_of(knobs, count, "memory.limit_in_bytes"), "536870912");
     assert_string_equal(value_of(knobs, count, "memory.memsw.limit_in_bytes"), "536870912");
-    assert_string_equal(value_of(knobs, count, "memory.kmem.tcp.limit_in_bytes"), "134217728");
+    assert_string_equal(value_of(knobs, count, "memory.kmem.tcp.limit_in_bytes"), "67108864");
     assert_string_equal(value_of(knobs, count, "cpu.cfs_quota_us"), "150000");
     assert_string_equal(value_of(knobs, count, "cpu.cfs_period_us"), "100000");
     assert_string_equal(value_of(knobs, count, "pids.max"), "77");
