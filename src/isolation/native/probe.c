@@ -1,5 +1,6 @@
 #include "isolation/native/probe.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
@@ -17,6 +18,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/utsname.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
@@ -333,8 +335,33 @@ static void probe_overlay(struct probe_row *row, const char *data_path)
 
 /*
  * Without a journal ext4 does not reuse the inodes of what was just deleted and steps over each of them at every new
- * file: starts become slow after many ends.
+ * file: starts become slow after many ends. A journal that is in use shows as /proc/fs/jbd2/<device>-<inode>.
  */
+static bool lacks_journal(const char *at)
+{
+    char path[64], target[LIMIT_PATH_BYTES];
+    struct statfs kind;
+    struct stat st;
+
+    if (statfs(at, &kind) < 0 || kind.f_type != 0xef53 /* EXT4_SUPER_MAGIC */ || stat(at, &st) < 0)
+        return false;
+    (void)snprintf(path, sizeof path, "/sys/dev/block/%u:%u", major(st.st_dev), minor(st.st_dev));
+    ssize_t len = readlink(path, target, sizeof target - 1);
+    DIR *dir = len < 0 ? NULL : opendir("/proc/fs/jbd2");
+    if (!dir)
+        return false; /* it cannot be told, and slow is not broken */
+    target[len] = '\0';
+    const char *slash = strrchr(target, '/');
+    struct str device = str_from(slash ? slash + 1 : target);
+    bool found = false;
+    for (struct dirent *entry; !found && (entry = readdir(dir));) {
+        struct str name = str_from(entry->d_name);
+        found = str_skip(&name, device) && name.len && name.at[0] == '-';
+    }
+    (void)closedir(dir);
+    return !found;
+}
+
 static void probe_disk(struct probe_row *row, const char *data_path)
 {
     struct statvfs space;
@@ -361,9 +388,40 @@ static void probe_disk(struct probe_row *row, const char *data_path)
     } else if (statfs(at, &kind) == 0 && kind.f_type == 0x01021994 /* TMPFS_MAGIC */) {
         found(row, PROBE_WARN, "%s is a tmpfs: sandboxes' files live in memory and go with it", at);
         fix(row, "choose a --data on a disk");
+    } else if (lacks_journal(at)) {
+        found(row, PROBE_WARN,
+              "%llu MiB free at %.60s, which is ext4 without a journal: new files are slow after many "
+              "were deleted",
+              free_mib, at);
+        fix(row, "tune2fs -O has_journal on the unmounted device, or XFS for --data");
+    } else if (!(space.f_flag & ST_NOSUID)) {
+        /* Guests' setuid files lie there as root's. Only root gets to them, so this is advice and no more. */
+        found(row, PROBE_OK, "%llu MiB free at %.60s; a file system of its own, mounted nosuid, is better still",
+              free_mib, at);
     } else {
         found(row, PROBE_OK, "%llu MiB free at %s", free_mib, at);
     }
+}
+
+/* A guest decides when its programs crash, and what is in their memory then. */
+static void probe_core(struct probe_row *row, const char *data_path)
+{
+    auto_free char *text = NULL;
+    struct err err;
+
+    (void)data_path;
+    if (!fd_read_file(AT_FDCWD, "/proc/sys/kernel/core_pattern", 256, &text, NULL, &err)) {
+        found(row, PROBE_WARN, "%s", err.message);
+        fix(row, "mount proc");
+        return;
+    }
+    text[strcspn(text, "\n")] = '\0';
+    if (text[0] != '|') {
+        found(row, PROBE_OK, "core dumps of guests stay in their sandbox (%.60s)", text);
+        return;
+    }
+    found(row, PROBE_WARN, "a crash inside a sandbox starts a program on the host, as root: %.80s", text + 1);
+    fix(row, "sysctl kernel.core_pattern=core, unless you trust that program with what guests feed it");
 }
 
 static void probe_inotify(struct probe_row *row, const char *data_path)
@@ -404,6 +462,7 @@ static const struct {
     { "cgroup limits", probe_cgroup_write },
     { "idmapped overlay", probe_overlay },
     { "disk", probe_disk },
+    { "core dumps", probe_core },
     { "open files", probe_files },
     { "inotify", probe_inotify },
 };
