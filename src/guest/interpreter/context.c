@@ -311,7 +311,7 @@ static void on_line(struct engine *engine, enum engine_line kind, struct str lin
             return;
         cell->has_error |= kind == ENGINE_LINE_ERROR;
         add_line(c, line);
-    } else if (kind == ENGINE_LINE_OUTPUT && c->held.len + line.len <= HELD_BYTES) {
+    } else if (kind == ENGINE_LINE_PRINTED && c->held.len + line.len <= HELD_BYTES) {
         buf_add(&c->held, line);
     }
 }

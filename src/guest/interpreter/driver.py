@@ -12,7 +12,7 @@ smaller shell of our own answers.
                   from guestd   {"op": "start", ...} once, then {"op": "run", ...} for every cell
                   to guestd     H hello, the pid    R ready    C the cell was taken, its number
                                 L a line of the answer, as the client gets it
-                                X the same, an error           D the cell has ended
+                                X the same, an error           D the cell of that number has ended
 
 stdout and stderr are real pipes at descriptors 1 and 2: what subprocesses and C code print takes the same way as print(),
 in the same order, and nothing that user code prints can be taken for a frame. guestd empties both pipes before it looks
@@ -657,7 +657,7 @@ def run_cell(message):
     except BaseException as failure:  # of the shell's own, not of the cell: that one was told
         link.error(type(failure).__name__, text_of(failure), "")
     flush_standard()
-    link.send("D")
+    link.send("D", str(message["cell"]))
 
 
 def interpret():

@@ -22,14 +22,14 @@ struct engine;
 enum engine_line {
     ENGINE_LINE_ACCEPTED, /* the cell's number: from here on it has effects, and is not run a second time */
     ENGINE_LINE_ERROR,    /* it failed; a client gets one of these at most */
-    ENGINE_LINE_OUTPUT,   /* anything else */
+    ENGINE_LINE_OUTPUT,   /* anything else that belongs to the cell */
+    ENGINE_LINE_PRINTED,  /* on stdout or stderr, by whomever: also between cells */
 };
 
 struct engine_events {
     void (*on_ready)(struct engine *engine);
     /*
-     * A whole line of the answer, newline included: pure ASCII. Also between cells, for what is printed then. The engine
-     * must not be freed in here.
+     * A whole line of the answer, newline included: pure ASCII. The engine must not be freed in here.
      */
     void (*on_line)(struct engine *engine, enum engine_line kind, struct str line);
     void (*on_done)(struct engine *engine);

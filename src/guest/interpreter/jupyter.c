@@ -714,7 +714,7 @@ static void on_pipe_line(struct pipes *pipes, struct str line)
     struct jupyter_engine *e = container_of(pipes, struct jupyter_engine, pipes);
 
     if (e->is_ready)
-        e->engine.events->on_line(&e->engine, ENGINE_LINE_OUTPUT, line);
+        e->engine.events->on_line(&e->engine, ENGINE_LINE_PRINTED, line);
 }
 
 static bool start_process(struct jupyter_engine *e, const struct user *user, const struct kernelspec *spec,

@@ -67,6 +67,7 @@ struct python_engine {
     struct watch *death;
     struct stream *link;
     struct pipes pipes;
+    uint64_t cell; /* the number of the last one sent: an end that names another is forged, or comes too late */
     bool has_status;
     int status;
     struct timer status_wait;
@@ -304,6 +305,7 @@ static void hello(struct python_engine *e, struct str text)
 static bool take_frame(struct python_engine *e, char letter, struct str text)
 {
     const struct engine_events *events = e->engine.events;
+    uint64_t number;
 
     switch (letter) {
     case 'H':
@@ -331,7 +333,8 @@ static bool take_frame(struct python_engine *e, char letter, struct str text)
         return true;
     }
     case 'D':
-        events->on_done(&e->engine);
+        if (str_to_u64(text, UINT64_MAX, &number) && number == e->cell)
+            events->on_done(&e->engine);
         return true;
     default:
         return false;
@@ -389,6 +392,7 @@ static void run(struct engine *engine, const struct engine_code *code)
 
     json_out_object(&out, NULL);
     json_out_str(&out, "op", STR("run"));
+    json_out_int(&out, "cell", (int64_t)++e->cell);
     json_out_str(&out, "code", code->code);
     json_out_object(&out, "env");
     for (size_t i = 0; i < code->env_count; i++)
@@ -446,7 +450,7 @@ static void on_pipe_line(struct pipes *pipes, struct str line)
 {
     struct python_engine *e = container_of(pipes, struct python_engine, pipes);
 
-    e->engine.events->on_line(&e->engine, ENGINE_LINE_OUTPUT, line);
+    e->engine.events->on_line(&e->engine, ENGINE_LINE_PRINTED, line);
 }
 
 /* {"op":"start","cwd":…,"env":{…}} */

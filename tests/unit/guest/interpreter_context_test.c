@@ -68,6 +68,11 @@ static void say(const char *line)
     fake.events->on_line(&fake, ENGINE_LINE_OUTPUT, str_from(line));
 }
 
+static void print(const char *line)
+{
+    fake.events->on_line(&fake, ENGINE_LINE_PRINTED, str_from(line));
+}
+
 static void fail_cell(const char *line)
 {
     fake.events->on_line(&fake, ENGINE_LINE_ERROR, str_from(line));
@@ -223,11 +228,13 @@ static void what_is_printed_between_cells_comes_with_the_next(void **state)
     accept_cell();
     done();
     ENDED(0);
-    say("{\"late\"}\n");
+    print("{\"late\"}\n");
+    say("{\"a result of no cell\"}\n");
     ask(1, "two");
     accept_cell();
     HEARD(1, "late");
     assert_false(peer_heard(&clients[0], "late"));
+    assert_false(peer_heard(&clients[1], "of no cell"));
 }
 
 static void a_client_that_leaves_has_its_cell_interrupted(void **state)
