@@ -70,8 +70,10 @@ bool fd_write_file(int dir_fd, const char *path, struct str bytes, struct err *e
         return err_sys(err, "open %s", path);
     /* One write: a knob takes its value whole or not at all. */
     ssize_t n = write(fd, bytes.at, bytes.len);
-    if (n != (ssize_t)bytes.len)
+    if (n < 0)
         return err_sys(err, "write '%.*s' to %s", (int)MIN(bytes.len, (size_t)40), bytes.at, path);
+    if ((size_t)n != bytes.len)
+        return err_set(err, ERR_INTERNAL, "%s took %zd of %zu bytes", path, n, bytes.len);
     return true;
 }
 

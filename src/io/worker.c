@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <string.h>
 
+#include "base/lock.h"
 #include "base/log.h"
 #include "base/mem.h"
 
@@ -85,17 +86,16 @@ static void start_thread(struct workers *workers)
 
 unsigned workers_busy(struct workers *workers)
 {
-    (void)pthread_mutex_lock(&workers->lock);
-    unsigned busy = workers->queued + workers->running;
-    (void)pthread_mutex_unlock(&workers->lock);
-    return busy;
+    auto_unlock pthread_mutex_t *held = lock_mutex(&workers->lock);
+
+    return workers->queued + workers->running;
 }
 
 void workers_run(struct workers *workers, struct job *job)
 {
     job->loop = workers->loop;
     job->next = NULL;
-    (void)pthread_mutex_lock(&workers->lock);
+    auto_unlock pthread_mutex_t *held = lock_mutex(&workers->lock);
     if (workers->last)
         workers->last->next = job;
     else
@@ -105,7 +105,6 @@ void workers_run(struct workers *workers, struct job *job)
     if (workers->queued > workers->waiting && workers->started < workers->threads_max)
         start_thread(workers);
     (void)pthread_cond_signal(&workers->wake);
-    (void)pthread_mutex_unlock(&workers->lock);
 }
 
 void workers_free(struct workers *workers)

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/lock.h"
 #include "base/map.h"
 #include "sandbox/metrics.h"
 #include "sandbox/sandbox.h"
@@ -74,18 +75,6 @@ struct sandboxes {
     struct timer sampler; /* the loop's: the next look at what they use */
     struct round *round;  /* the loop's: the look that a worker is at */
 };
-
-static inline void unlock_at(pthread_mutex_t **lock_at)
-{
-    pthread_mutex_unlock(*lock_at);
-}
-#define auto_unlock __attribute__((cleanup(unlock_at), unused))
-
-static inline pthread_mutex_t *lock_mutex(pthread_mutex_t *lock)
-{
-    pthread_mutex_lock(lock);
-    return lock;
-}
 
 /* ---- manager.c ---- */
 

@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 
+#include "base/lock.h"
 #include "base/map.h"
 #include "store/sql.h"
 #include "store/store.h"
@@ -40,18 +41,6 @@ struct store {
     int64_t last_event_us; /* no two events are of the same moment, so that their order is known */
     uint64_t tidied_ms;    /* clock_mono_ms() of the last sweep; 0: none yet */
 };
-
-static inline void unlock_at(pthread_mutex_t **lock_at)
-{
-    pthread_mutex_unlock(*lock_at);
-}
-#define auto_unlock __attribute__((cleanup(unlock_at), unused))
-
-static inline pthread_mutex_t *lock_mutex(pthread_mutex_t *lock)
-{
-    pthread_mutex_lock(lock);
-    return lock;
-}
 
 /* SHA-256 of the parts, each preceded by its length so that no two lists of parts look alike; in hex. */
 void hash_parts(const struct str *parts, size_t count, char room[HASH_TEXT_BYTES]);

@@ -832,8 +832,10 @@ static bool seal_guestd(struct native *native, int from_fd, struct err *err)
         return err_set(err, ERR_INVALID, "guestd is not a program");
     for (off_t at = 0; at < st.st_size;) {
         ssize_t n = sendfile(fd, from_fd, &at, (size_t)(st.st_size - at));
-        if (n <= 0)
+        if (n < 0)
             return err_sys(err, "copy guestd");
+        if (n == 0)
+            return err_set(err, ERR_CONFLICT, "guestd became shorter while it was copied");
     }
     if (fchmod(fd, 0555) < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
         return err_sys(err, "seal guestd");

@@ -55,8 +55,12 @@ bool state_write(int fd, const struct state *state, struct err *err)
     state_print(&text, state);
     if (text.overflowed)
         return err_set(err, ERR_INTERNAL, "the state of a sandbox is too long");
-    if (pwrite(fd, text.data, text.len, 0) != (ssize_t)text.len)
+    ssize_t n = pwrite(fd, text.data, text.len, 0);
+    if (n < 0)
         return err_sys(err, "write the state of a sandbox");
+    if ((size_t)n != text.len)
+        return err_set(err, ERR_INTERNAL, "of the state of a sandbox %zd of %zu bytes were written: is the disk full?",
+                       n, text.len);
     return true;
 }
 
