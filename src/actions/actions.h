@@ -65,6 +65,8 @@ struct sandbox_request {
     uint32_t env_count;
     const struct pair *envs;
     enum tristate internet;
+    bool is_private;
+    struct str mask_host;
 };
 
 bool action_sandbox_create(const struct actions *actions, const struct caller *caller,
@@ -132,7 +134,7 @@ bool action_sandbox_metric_latest(const struct actions *actions, const struct ca
 
 /*
  * Claims the key for this request. With REPEAT_DONE, *out_done says what the first one made (id, template, alias,
- * version and token; nothing else). After REPEAT_FIRST call action_repeat_settle().
+ * version and tokens; nothing else). After REPEAT_FIRST call action_repeat_settle().
  */
 bool action_repeat_begin(const struct actions *actions, const struct caller *caller, struct str key, struct str route,
                          struct str body, struct arena *arena, enum repeat_verdict *out_verdict,

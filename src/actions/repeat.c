@@ -35,6 +35,13 @@ bool action_repeat_begin(const struct actions *actions, const struct caller *cal
             .guestd_version = outcome.guestd_version,
             .access_token = arena_copy(arena, str_from(token)),
         };
+        /* Whether it is private only the sandbox itself remembers; of one that has gone it does not matter. */
+        struct sandbox_info live;
+        struct err ignored;
+        if (sandbox_get(actions->sandboxes, out_done->team_id, out_done->id, arena, &live, &ignored)) {
+            out_done->is_private = live.is_private;
+            out_done->traffic_token = live.traffic_token;
+        }
     }
     return true;
 }

@@ -25,6 +25,9 @@ bool action_sandbox_create(const struct actions *actions, const struct caller *c
                               .env_count = request->env_count,
                               .envs = request->envs,
                               .internet = request->internet,
+                              .key_id = str_from(caller->key_id),
+                              .is_private = request->is_private,
+                              .mask_host = request->mask_host,
                           },
                           arena, out, err);
 }

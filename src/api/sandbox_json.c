@@ -110,11 +110,27 @@ static bool refuse_nonempty_object(const json_t *object, const char *name, const
     return json_object_size(inner) == 0 || not_yet(option, err);
 }
 
-static bool refuse_network(const json_t *body, struct err *err)
+/* "name.example.com:${PORT}": what may stand in a Host field, and nothing that could end it. */
+static bool mask_check(struct str mask, struct err *err)
+{
+    struct str rest = mask;
+
+    while (rest.len) {
+        char c = rest.at[0];
+        if (str_skip(&rest, STR("${PORT}")))
+            continue;
+        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || strchr(".-_:[]", c)) || !c)
+            break;
+        rest = str_of(rest.at + 1, rest.len - 1);
+    }
+    return (rest.len == 0 && mask.len < LIMIT_NAME_BYTES * 2) ||
+           err_set(err, ERR_INVALID, "'network.maskRequestHost' must be a host and perhaps a port, or ${PORT}");
+}
+
+static bool take_network(const json_t *body, struct sandbox_request *out, struct err *err)
 {
     const json_t *network;
     bool public_traffic = true;
-    struct str mask = STR("");
 
     if (!json_take_object(body, "network", JSON_OPTIONAL, &network, err) || !network)
         return !network;
@@ -125,11 +141,10 @@ static bool refuse_network(const json_t *body, struct err *err)
         !refuse_nonempty_object(network, "rules", "network.rules", err) ||
         !refuse_nonempty_object(network, "egressProxy", "network.egressProxy", err) ||
         !json_take_bool(network, "allowPublicTraffic", JSON_OPTIONAL, &public_traffic, err) ||
-        !json_take_str(network, "maskRequestHost", JSON_OPTIONAL, &mask, err))
+        !json_take_str(network, "maskRequestHost", JSON_OPTIONAL, &out->mask_host, err))
         return false;
-    if (!public_traffic)
-        return not_yet("network.allowPublicTraffic: false", err);
-    return mask.len == 0 || not_yet("network.maskRequestHost", err);
+    out->is_private = !public_traffic;
+    return mask_check(out->mask_host, err);
 }
 
 static bool refuse_lifecycle(const json_t *body, struct err *err)
@@ -160,8 +175,8 @@ static bool refuse_iam(const json_t *body, struct err *err)
 
 static bool refuse_unavailable(const json_t *body, struct err *err)
 {
-    return refuse_lifecycle(body, err) && refuse_network(body, err) &&
-           refuse_nonempty_array(body, "volumeMounts", "volumeMounts", err) && refuse_iam(body, err);
+    return refuse_lifecycle(body, err) && refuse_nonempty_array(body, "volumeMounts", "volumeMounts", err) &&
+           refuse_iam(body, err);
 }
 
 bool create_decode(const json_t *body, int64_t default_timeout_s, struct arena *arena, struct sandbox_request *out,
@@ -180,7 +195,8 @@ bool create_decode(const json_t *body, int64_t default_timeout_s, struct arena *
         !json_take_bool(body, "allow_internet_access", JSON_OPTIONAL, &internet, err) ||
         !json_take_object(body, "mcp", JSON_OPTIONAL, &mcp, err) || /* the SDK starts it by itself */
         !take_pairs(body, &metadata, arena, &want.metadata, &want.metadata_count, err) ||
-        !take_pairs(body, &envs, arena, &want.envs, &want.env_count, err) || !refuse_unavailable(body, err))
+        !take_pairs(body, &envs, arena, &want.envs, &want.env_count, err) || !take_network(body, &want, err) ||
+        !refuse_unavailable(body, err))
         return false;
     if (timeout_s < 1)
         return err_set(err, ERR_INVALID, "'timeout' must be at least 1 second");
@@ -227,6 +243,8 @@ static void facts_encode(struct json_out *json, const struct sandbox_info *info)
 static void access_encode(struct json_out *json, const struct request *rq, const struct sandbox_info *info)
 {
     json_out_str(json, "envdAccessToken", info->access_token);
+    if (info->traffic_token.len)
+        json_out_str(json, "trafficAccessToken", info->traffic_token);
     if (rq->config->domain[0])
         json_out_str(json, "domain", str_from(rq->config->domain));
 }
@@ -255,6 +273,13 @@ void sandbox_detail_encode(struct json_out *json, const struct request *rq, cons
     access_encode(json, rq, info);
     if (info->internet != UNSET)
         json_out_bool(json, "allowInternetAccess", info->internet == YES);
+    if (info->is_private || info->mask_host.len) {
+        json_out_object(json, "network");
+        json_out_bool(json, "allowPublicTraffic", !info->is_private);
+        if (info->mask_host.len)
+            json_out_str(json, "maskRequestHost", info->mask_host);
+        json_out_end(json);
+    }
     json_out_object(json, "lifecycle");
     json_out_bool(json, "autoResume", false);
     json_out_str(json, "onTimeout", STR("kill"));

@@ -156,14 +156,40 @@ static bool wants_upgrade(const struct http_head *head)
     return head->upgrade && head->framing == HTTP_NO_BODY;
 }
 
+static char next_char(struct str *text)
+{
+    text->len--;
+    return *text->at++;
+}
+
+/* As the client wrote it, unless the sandbox shows its services another name. */
+static void write_host(struct forward *f, struct buf *out)
+{
+    const struct str *sent = http_header(&f->ex->head, STR("Host"));
+    struct str host = sent ? *sent : STR("localhost"); /* HTTP/1.0 may come without */
+    struct str mask = f->target.port == GUESTD_PORT ? STR("") : sandbox_mask_host(f->sandbox);
+    if (mask.len == 0) {
+        http_write_header(out, STR("Host"), host);
+        return;
+    }
+    struct buf shown = buf_make(&f->ex->arena, LIMIT_HEAD_BYTES);
+    while (mask.len) {
+        if (str_skip(&mask, STR("${PORT}")))
+            buf_format(&shown, "%u", f->target.port);
+        else
+            buf_add_char(&shown, next_char(&mask));
+    }
+    http_write_header(out, STR("Host"), buf_str(&shown));
+    http_write_header(out, STR("X-Forwarded-Host"), host);
+}
+
 static bool write_head(struct forward *f)
 {
     const struct http_head *head = &f->ex->head;
     struct buf out = buf_make(&f->ex->arena, LIMIT_HEAD_BYTES + 1024);
     http_write_request_line(&out, head->method_text, target_path(head->target));
 
-    const struct str *host = http_header(head, STR("Host"));
-    http_write_header(&out, STR("Host"), host ? *host : STR("localhost")); /* HTTP/1.0 may come without */
+    write_host(f, &out);
     for (size_t i = 0; i < head->header_count; i++) {
         struct str name = head->headers[i].name;
         if (is_hop_field(head, name) || is_origin_claim(name) || is_credential(name, f->target.port) ||

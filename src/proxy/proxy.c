@@ -173,9 +173,21 @@ bool proxy_is_edge(const struct proxy *proxy, const struct http_head *head)
     return target_of(head, &target) != TARGET_NONE || links_is_link(head);
 }
 
+/* guestd has a token of its own; what else listens in a private sandbox is for those who have the traffic token. */
+static bool may_enter(const struct sandbox *sandbox, const struct target *target, const struct http_head *head)
+{
+    const struct str *token = http_header(head, STR("E2b-Traffic-Access-Token"));
+    return target->port == GUESTD_PORT || sandbox_admits(sandbox, token ? *token : STR(""));
+}
+
 /* Takes the reference. */
 static void pass_on(struct proxy *proxy, struct http_exchange *ex, const struct target *target, struct sandbox *sandbox)
 {
+    if (!may_enter(sandbox, target, &ex->head)) {
+        sandbox_unref(sandbox);
+        refuse(ex, target, REFUSE_PRIVATE);
+        return;
+    }
     struct peer *peer = peer_of(proxy, target->id);
     bool is_crowded = peer->forward_count >= LIMIT_EDGE_CONNECTIONS;
     if (is_crowded || proxy->forward_count >= proxy->forwards_max) {

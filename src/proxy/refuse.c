@@ -17,6 +17,7 @@ static const struct {
     [REFUSE_CLOSED] = { 502, "The sandbox is running but port is not open" },
     [REFUSE_BROKEN] = { 502, "The connection to the sandbox ended before it answered" },
     [REFUSE_UNAVAILABLE] = { 503, "The sandbox cannot be reached right now" },
+    [REFUSE_PRIVATE] = { 403, "The traffic access token is missing or wrong: send it as e2b-traffic-access-token" },
     [REFUSE_CROWDED] = { 429, "The sandbox has too many concurrent incoming connections" },
     [REFUSE_FULL] = { 503, "The server has too many concurrent connections to sandboxes" },
 };

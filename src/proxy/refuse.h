@@ -17,6 +17,7 @@ enum refusal {
     REFUSE_CLOSED,      /* running, nobody listens on that port */
     REFUSE_BROKEN,      /* somebody listened, and closed without an answer that we understand */
     REFUSE_UNAVAILABLE, /* cannot be reached just now */
+    REFUSE_PRIVATE,     /* the traffic token is missing or wrong */
     REFUSE_CROWDED,     /* LIMIT_EDGE_CONNECTIONS are open */
     REFUSE_FULL,        /* LIMIT_EDGE_SHARE are open, into all sandboxes together */
     REFUSAL_COUNT,

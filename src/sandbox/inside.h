@@ -12,6 +12,7 @@
 
 #include "base/lock.h"
 #include "base/map.h"
+#include "base/secret.h"
 #include "sandbox/metrics.h"
 #include "sandbox/sandbox.h"
 #include "store/store.h"
@@ -37,6 +38,8 @@ struct sandbox {
     uint32_t metadata_count;
     struct pair *metadata;
     enum tristate internet;
+    struct str key_id, mask_host;
+    struct secret traffic_token; /* empty: not private */
     int64_t started_us;
 
     /* Under the manager's lock. */
@@ -90,6 +93,9 @@ void sandbox_describe(const struct sandbox *sb, struct arena *arena, struct sand
 void sandbox_describe_token(const struct sandboxes *all, struct arena *arena, struct sandbox_info *out);
 /* A deadline changed, or somebody must be ended: look on the loop. Any thread. */
 void sandboxes_look(struct sandboxes *all);
+
+/* Its ports open to the traffic token only. Before anybody else sees it. */
+void sandbox_make_private(struct sandbox *sb);
 
 /* ---- sampler.c ---- */
 

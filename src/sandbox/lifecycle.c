@@ -204,6 +204,10 @@ static void copy_want(struct sandbox *sb, const struct sandbox_want *want)
     sb->memory_mb = want->memory_mb;
     sb->disk_mb = want->disk_mb;
     sb->internet = want->internet;
+    sb->key_id = arena_copy(arena, want->key_id);
+    sb->mask_host = arena_copy(arena, want->mask_host);
+    if (want->is_private)
+        sandbox_make_private(sb);
     sb->metadata_count = want->metadata_count;
     sb->metadata = ARENA_ARRAY(arena, struct pair, want->metadata_count);
     for (uint32_t i = 0; i < want->metadata_count; i++) {

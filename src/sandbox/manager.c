@@ -61,6 +61,7 @@ void sandbox_unref(struct sandbox *sb)
         return;
     arena_done(&sb->arena);
     explicit_bzero(sb->token, sizeof sb->token);
+    secret_wipe(&sb->traffic_token);
     free(sb);
 }
 
@@ -87,6 +88,27 @@ bool sandbox_is_routable(const struct sandbox *sb)
 struct driver *sandbox_driver(const struct sandbox *sb)
 {
     return sb->all->config.driver;
+}
+
+void sandbox_make_private(struct sandbox *sb)
+{
+    char token[STORE_TOKEN_BYTES];
+
+    store_traffic_token(sb->all->config.store, str_from(sb->id), token);
+    bool fits = secret_set(&sb->traffic_token, str_from(token));
+    assert(fits);
+    (void)fits;
+    explicit_bzero(token, sizeof token);
+}
+
+bool sandbox_admits(const struct sandbox *sb, struct str traffic_token)
+{
+    return sb->traffic_token.len == 0 || secret_eq(&sb->traffic_token, traffic_token);
+}
+
+struct str sandbox_mask_host(const struct sandbox *sb)
+{
+    return sb->mask_host;
 }
 
 /* ---- looking ---- */
@@ -123,6 +145,8 @@ void sandbox_describe(const struct sandbox *sb, struct arena *arena, struct sand
         .metadata_count = sb->metadata_count,
         .metadata = metadata,
         .internet = sb->internet,
+        .is_private = sb->traffic_token.len > 0,
+        .mask_host = arena_copy(arena, sb->mask_host),
     };
 }
 
@@ -132,6 +156,10 @@ void sandbox_describe_token(const struct sandboxes *all, struct arena *arena, st
 
     store_access_token(all->config.store, out->id, token);
     out->access_token = arena_copy(arena, str_from(token));
+    if (out->is_private) {
+        store_traffic_token(all->config.store, out->id, token);
+        out->traffic_token = arena_copy(arena, str_from(token));
+    }
 }
 
 bool sandbox_get(struct sandboxes *all, struct str team_id, struct str id, struct arena *arena,

@@ -84,6 +84,9 @@ struct sandbox_want {
     uint32_t env_count;
     const struct pair *envs;
     enum tristate internet; /* allow_internet_access as given */
+    struct str key_id;      /* whose it is among the team's keys; empty: nobody's in particular */
+    bool is_private;        /* its ports, guestd's apart, open to the traffic token only */
+    struct str mask_host;   /* what its services see as Host, "${PORT}" being the port; empty: what the client sent */
 };
 
 /* What people may see of a sandbox: a copy in the caller's arena. */
@@ -95,6 +98,9 @@ struct sandbox_info {
     uint32_t metadata_count;
     const struct pair *metadata;
     enum tristate internet;
+    bool is_private;
+    struct str traffic_token; /* of a private one; empty in lists */
+    struct str mask_host;
 };
 
 /*
@@ -165,5 +171,8 @@ struct sandbox *sandbox_find_by_link(struct sandboxes *all, const struct sandbox
 const char *sandbox_id(const struct sandbox *sandbox);
 bool sandbox_is_routable(const struct sandbox *sandbox); /* still? */
 struct driver *sandbox_driver(const struct sandbox *sandbox);
+/* May somebody with this token (empty: none) reach its ports? Everybody may, unless it is private. */
+bool sandbox_admits(const struct sandbox *sandbox, struct str traffic_token) must_use;
+struct str sandbox_mask_host(const struct sandbox *sandbox); /* empty: none; lives as long as the reference */
 
 #endif

@@ -43,12 +43,13 @@ bool store_sandbox_add(struct store *store, const struct sandbox_row *row, struc
     return sql_exec(
                store->sql,
                "INSERT INTO sandboxes (id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count, "
-               "memory_mb, disk_mb, internet, started_us, deadline_us, revision) "
-               "VALUES ($1, $2, $3, $4, $5, 'starting', $6, $7, $8, $9, $10, $11, $12, 0)",
+               "memory_mb, disk_mb, internet, started_us, deadline_us, key_id, is_private, mask_host, revision) "
+               "VALUES ($1, $2, $3, $4, $5, 'starting', $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 0)",
                SQL_ARGS(sql_text(row->id), sql_text(row->team_id), sql_text(row->template_id), sql_text(row->alias),
                         sql_text(row->guestd_version), sql_text(row->metadata), sql_int(row->cpu_count),
                         sql_int(row->memory_mb), sql_int(row->disk_mb), sql_int(row->internet),
-                        sql_int(row->started_us), sql_int(row->deadline_us)),
+                        sql_int(row->started_us), sql_int(row->deadline_us), sql_text(row->key_id),
+                        sql_int(row->is_private), sql_text(row->mask_host)),
                err) ||
            err_wrap(err, "add sandbox %.*s", STR_ARG(row->id));
 }
@@ -103,10 +104,12 @@ bool store_sandbox_list(struct store *store, struct arena *arena, struct sandbox
     size_t count = 0, room = 0;
     bool there;
 
-    if (!sql_select(store->sql,
-                    "SELECT id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count, memory_mb, "
-                    "disk_mb, internet, started_us, deadline_us, revision FROM sandboxes ORDER BY started_us, id",
-                    SQL_NO_ARGS, &rows, err))
+    if (!sql_select(
+            store->sql,
+            "SELECT id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count, memory_mb, "
+            "disk_mb, internet, started_us, deadline_us, revision, key_id, is_private, mask_host FROM sandboxes "
+            "ORDER BY started_us, id",
+            SQL_NO_ARGS, &rows, err))
         return err_wrap(err, "list sandboxes");
     for (;;) {
         if (!sql_next(&rows, &there, err))
@@ -129,6 +132,9 @@ bool store_sandbox_list(struct store *store, struct arena *arena, struct sandbox
             .started_us = sql_row_int(&rows, 11),
             .deadline_us = sql_row_int(&rows, 12),
             .revision = sql_row_int(&rows, 13),
+            .key_id = arena_copy(arena, sql_row_text(&rows, 14)),
+            .is_private = sql_row_int(&rows, 15) != 0,
+            .mask_host = arena_copy(arena, sql_row_text(&rows, 16)),
         };
     }
     *out = list;

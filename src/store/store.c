@@ -44,6 +44,19 @@ void store_access_token(const struct store *store, struct str sandbox_id, char r
     hex_text(str_of(mac, sizeof mac), room);
 }
 
+void store_traffic_token(const struct store *store, struct str sandbox_id, char room[STORE_TOKEN_BYTES])
+{
+    crypto_auth_hmacsha256_state state;
+    unsigned char mac[crypto_auth_hmacsha256_BYTES];
+
+    /* The prefix has a character that no id has: neither token can be had by asking for the other. */
+    crypto_auth_hmacsha256_init(&state, store->seed, sizeof store->seed);
+    crypto_auth_hmacsha256_update(&state, (const unsigned char *)"traffic:", 8);
+    crypto_auth_hmacsha256_update(&state, (const unsigned char *)sandbox_id.at, sandbox_id.len);
+    crypto_auth_hmacsha256_final(&state, mac);
+    hex_text(str_of(mac, sizeof mac), room);
+}
+
 /* ---- opening ---- */
 
 static bool schema_version(struct sql *sql, int64_t *out_version, struct err *err)

@@ -122,7 +122,10 @@ struct sandbox_row {
     enum sandbox_row_state state;
     struct str metadata; /* a JSON object */
     uint32_t cpu_count, memory_mb, disk_mb;
-    int internet; /* a tristate */
+    int internet;         /* a tristate */
+    struct str key_id;    /* which key made it; empty: an administrator */
+    bool is_private;      /* its ports want the traffic token */
+    struct str mask_host; /* what its services see as Host; empty: what the client sent */
     int64_t started_us, deadline_us;
     int64_t revision; /* of the deadline: of two writes the later decision stays, in whatever order they arrive */
 };
@@ -185,6 +188,8 @@ bool store_event_count(struct store *store, struct str team_id, int64_t from_us,
 /* What opens guestd: HMAC-SHA256 of the id under a seed that was made with the store, in hex. */
 enum { STORE_TOKEN_BYTES = 65 };
 void store_access_token(const struct store *store, struct str sandbox_id, char room[STORE_TOKEN_BYTES]);
+/* What opens the ports of a private sandbox, made likewise. */
+void store_traffic_token(const struct store *store, struct str sandbox_id, char room[STORE_TOKEN_BYTES]);
 
 /* ---- repeats: a create that its client may send again ---- */
 

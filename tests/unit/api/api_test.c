@@ -77,6 +77,24 @@ static void a_configured_domain_is_told(void **state)
     assert_string_equal(got_text(s, "domain"), "sbx.example.com:8443");
 }
 
+static void a_private_sandbox_comes_with_its_traffic_token(void **state)
+{
+    struct served *s = *state;
+    const char *id = served_create(s, "{\"templateID\":\"base\",\"network\":{\"allowPublicTraffic\":false,"
+                                      "\"maskRequestHost\":\"a.example.com:${PORT}\"}}");
+    char *token = arena_text(&s->rig.arena, str_from(got_text(s, "trafficAccessToken")));
+
+    assert_int_equal(strlen(token), 64);
+    assert_int_equal(CALL(s, "POST", target(s, "/v2/sandboxes/%s/connect", id), "{}").status, 200);
+    assert_string_equal(got_text(s, "trafficAccessToken"), token);
+    CALL(s, "GET", target(s, "/sandboxes/%s", id), NULL);
+    const json_t *network = json_object_get(s->last, "network");
+    assert_true(json_is_false(json_object_get(network, "allowPublicTraffic")));
+    assert_string_equal(json_string_value(json_object_get(network, "maskRequestHost")), "a.example.com:${PORT}");
+    served_create(s, "{\"templateID\":\"base\",\"network\":{\"allowPublicTraffic\":true}}");
+    assert_null(json_object_get(s->last, "trafficAccessToken"));
+}
+
 static void get_describes_a_sandbox_in_full(void **state)
 {
     struct served *s = *state;
@@ -541,9 +559,9 @@ static void a_bad_create_is_refused_and_makes_nothing(void **state)
         { "{\"templateID\":\"base\",\"network\":{\"rules\":{\"a.b\":[]}}}", 400, "'network.rules' is not" },
         { "{\"templateID\":\"base\",\"network\":{\"egressProxy\":{\"address\":\"x\"}}}", 400,
           "'network.egressProxy' is not" },
-        { "{\"templateID\":\"base\",\"network\":{\"allowPublicTraffic\":false}}", 400, "allowPublicTraffic" },
-        { "{\"templateID\":\"base\",\"network\":{\"maskRequestHost\":\"x\"}}", 400,
-          "'network.maskRequestHost' is not" },
+        { "{\"templateID\":\"base\",\"network\":{\"maskRequestHost\":\"a b\"}}", 400, "must be a host" },
+        { "{\"templateID\":\"base\",\"network\":{\"maskRequestHost\":\"a\\r\\nX: y\"}}", 400, "must be a host" },
+        { "{\"templateID\":\"base\",\"network\":{\"maskRequestHost\":\"a:${PORT\"}}", 400, "must be a host" },
         { "{\"templateID\":\"base\",\"volumeMounts\":[{\"name\":\"a\",\"path\":\"/a\"}]}", 400,
           "'volumeMounts' is not" },
         { "{\"templateID\":\"base\",\"iam\":{\"tokens\":{\"a\":{}}}}", 400, "'iam' is not available" },
@@ -902,6 +920,7 @@ int main(void)
     const struct CMUnitTest cases[] = {
         SERVED(create_answers_what_clients_require_and_no_null),
         MADE(a_configured_domain_is_told),
+        SERVED(a_private_sandbox_comes_with_its_traffic_token),
         SERVED(get_describes_a_sandbox_in_full),
         SERVED(both_versions_of_create_and_connect_work_with_their_own_defaults),
         SERVED(connect_never_shortens_and_timeout_does_both),

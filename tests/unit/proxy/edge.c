@@ -104,6 +104,18 @@ struct driver *sandbox_driver(const struct sandbox *sandbox)
     return &edge.sandbox.driver;
 }
 
+bool sandbox_admits(const struct sandbox *sandbox, struct str traffic_token)
+{
+    (void)sandbox;
+    return !edge.options.traffic_token || str_eq(traffic_token, str_from(edge.options.traffic_token));
+}
+
+struct str sandbox_mask_host(const struct sandbox *sandbox)
+{
+    (void)sandbox;
+    return edge.options.mask_host ? str_from(edge.options.mask_host) : STR("");
+}
+
 struct later_dial {
     struct loop_task task;
     uint16_t port;

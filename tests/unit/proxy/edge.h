@@ -19,9 +19,11 @@
 /* ---- the edge ---- */
 
 struct edge_options {
-    bool dial_later;       /* the driver answers in a later turn, as the real one does */
-    bool dial_gone;        /* the driver knows no such sandbox */
-    unsigned forwards_max; /* 0: as many as usual */
+    bool dial_later;           /* the driver answers in a later turn, as the real one does */
+    bool dial_gone;            /* the driver knows no such sandbox */
+    unsigned forwards_max;     /* 0: as many as usual */
+    const char *traffic_token; /* the sandbox is private, and this opens its ports */
+    const char *mask_host;
 };
 
 /* Before anything else: a loopback of our own, so that guestd's well-known port is free whatever else runs here. */

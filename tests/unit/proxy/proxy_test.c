@@ -942,6 +942,67 @@ static void guessing_signatures_is_bounded(void **state)
     assert_true(busy);
 }
 
+/* ---- private sandboxes, masked names ---- */
+
+static int set_up_private(void **state)
+{
+    (void)state;
+    arena_init(&arena);
+    edge_start(&(struct edge_options){ .traffic_token = "open sesame" });
+    return 0;
+}
+
+static int set_up_masked(void **state)
+{
+    (void)state;
+    arena_init(&arena);
+    edge_start(&(struct edge_options){ .mask_host = "inner.example.com:${PORT}" });
+    return 0;
+}
+
+static void a_private_sandbox_wants_the_traffic_token(void **state)
+{
+    (void)state;
+    struct service service, guestd;
+    service_start(&service, 0, echo_head);
+    service_start(&guestd, GUESTD, echo_head);
+    auto_close int fd = client_new();
+    say(fd, TO("GET", "/") "\r\n", service.port);
+    struct answer answer = hear_answer(fd, &arena);
+    assert_int_equal(answer.status, 403);
+    assert_true(has(answer.body, "\"sandboxId\":\"ilive\"") && has(answer.body, "\"code\":403"));
+    say(fd, TO("GET", "/") "E2B-Traffic-Access-Token: wrong\r\n\r\n", service.port);
+    assert_int_equal(hear_answer(fd, &arena).status, 403);
+    assert_int_equal(service.seen, 0);
+    say(fd, TO("GET", "/") "E2B-Traffic-Access-Token: open sesame\r\n\r\n", service.port);
+    assert_int_equal(hear_answer(fd, &arena).status, 200);
+    /* guestd has its own token. */
+    say(fd, TO("GET", "/") "\r\n", GUESTD);
+    assert_int_equal(hear_answer(fd, &arena).status, 200);
+    service_stop(&guestd);
+    service_stop(&service);
+}
+
+static void a_masked_service_sees_another_host(void **state)
+{
+    (void)state;
+    struct service service, guestd;
+    char want[64];
+    service_start(&service, 0, echo_head);
+    service_start(&guestd, GUESTD, echo_head);
+    auto_close int fd = client_new();
+    say(fd, TO("GET", "/") "X-Forwarded-Host: liar\r\n\r\n", service.port);
+    struct answer answer = hear_answer(fd, &arena);
+    snprintf(want, sizeof want, "\r\nHost: inner.example.com:%u\r\n", service.port);
+    assert_true(has(answer.body, want));
+    assert_true(has(answer.body, "\r\nX-Forwarded-Host: x\r\n"));
+    assert_false(has(answer.body, "liar"));
+    say(fd, TO("GET", "/") "\r\n", GUESTD);
+    assert_true(has(hear_answer(fd, &arena).body, "\r\nHost: x\r\n"));
+    service_stop(&guestd);
+    service_stop(&service);
+}
+
 #define EDGE_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 
 int main(void)
@@ -988,6 +1049,8 @@ int main(void)
         EDGE_CASE(a_remembered_link_does_not_outlive_its_sandbox),
         EDGE_CASE(a_link_that_nobody_signed_is_refused_as_guestd_would),
         EDGE_CASE(guessing_signatures_is_bounded),
+        cmocka_unit_test_setup_teardown(a_private_sandbox_wants_the_traffic_token, set_up_private, tear_down),
+        cmocka_unit_test_setup_teardown(a_masked_service_sees_another_host, set_up_masked, tear_down),
     };
     if (!edge_use_private_network())
         fprintf(stderr, "no network namespace of our own: using this machine's loopback and its port %d\n", GUESTD);

@@ -681,6 +681,44 @@ static void a_leftover_that_cannot_be_ended_yet_is_tried_again(void **state)
     rig_wait_empty(rig);
 }
 
+/* ---- private ones ---- */
+
+static void check_private(struct rig *rig, struct str id, struct str token)
+{
+    struct sandbox *sb = sandbox_find(rig->all, id);
+
+    assert_non_null(sb);
+    assert_true(sandbox_admits(sb, token));
+    assert_false(sandbox_admits(sb, STR("")));
+    assert_false(sandbox_admits(sb, STR("wrong")));
+    CHECK_STR(sandbox_mask_host(sb), STR("inner:${PORT}"));
+    sandbox_unref(sb);
+}
+
+static void a_private_sandbox_stays_private_across_a_crash(void **state)
+{
+    struct rig *rig = *state;
+
+    struct sandbox_info open = rig_create(rig);
+    assert_false(open.is_private);
+    assert_int_equal(open.traffic_token.len, 0);
+    rig->want.is_private = true;
+    rig->want.mask_host = STR("inner:${PORT}");
+    struct sandbox_info info = rig_create(rig), got;
+    assert_true(info.is_private);
+    assert_int_equal(info.traffic_token.len, 64);
+    assert_false(str_eq(info.traffic_token, info.access_token));
+    check_private(rig, info.id, info.traffic_token);
+    rig_stop(rig);
+    rig_start(rig);
+    check_private(rig, info.id, info.traffic_token);
+    MUST(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &got, &err));
+    CHECK_STR(got.traffic_token, info.traffic_token);
+    struct sandbox *sb = sandbox_find(rig->all, open.id);
+    assert_true(sandbox_admits(sb, STR("")));
+    sandbox_unref(sb);
+}
+
 /* ---- signed links ---- */
 
 /* As SDKs make them: "v1_" and base64 of SHA-256 of path:operation:user:token[:expiration], without padding. */
@@ -785,6 +823,7 @@ int main(void)
         MADE(what_only_the_driver_holds_is_ended),
         MADE(what_was_still_starting_is_ended),
         MADE(a_leftover_that_cannot_be_ended_yet_is_tried_again),
+        RUNNING(a_private_sandbox_stays_private_across_a_crash),
         RUNNING(a_link_finds_the_sandbox_whose_token_signed_it),
         RUNNING(a_signature_that_is_none_finds_nothing),
     };
