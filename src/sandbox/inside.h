@@ -108,9 +108,9 @@ void sampler_done(struct sandboxes *all);
 
 /*
  * The second half of ending: cuts connections, has the driver end it, removes the row. The caller has moved it to
- * STOPPING and set being_ended. If the driver fails, it stays STOPPING and is tried again later. If the driver has
- * killed it and it is not gone by then, that is success too: it stays STOPPING with its row and its place among
- * sandboxes_max, and the rest follows when the driver says that it has exited.
+ * STOPPING, set being_ended, and holds a reference of its own. If the driver fails, it stays STOPPING and is tried again
+ * later. If the driver has killed it and it is not gone by then, that is success too: it stays STOPPING with its row and
+ * its place among sandboxes_max, and the rest follows when the driver says that it has exited.
  */
 bool sandbox_end(struct sandbox *sb, struct err *err) must_use;
 /* Sets the clock that counts from the one that is written down. With the lock held, or before anybody sees it. */

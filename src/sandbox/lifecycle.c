@@ -339,10 +339,14 @@ static void undo(struct sandbox *sb, bool later)
         sb->retry_ms = clock_mono_ms();
         sb->reason = "start failed";
     }
-    if (later)
+    if (later) {
         sandboxes_look(all);
-    else if (!sandbox_end(sb, &err))
+        return;
+    }
+    sandbox_ref(sb); /* what cannot be ended at once is another's to end, who may be quick */
+    if (!sandbox_end(sb, &err))
         log_warn("sandbox %s: half-made and not ended, will try again: %s", sb->id, err_text(&err));
+    sandbox_unref(sb);
 }
 
 /*
