@@ -30,7 +30,7 @@
 #define DEFAULT_PATH "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #define MAX_FD 1048576
 
-enum { DEFAULT_PORT = 49983, WORKERS_MAX = 2 };
+enum { DEFAULT_PORT = 49983, WORKERS_MAX = 2, NOBODY = 65534 };
 
 struct options {
     int link_fd; /* -1: none */
@@ -139,6 +139,11 @@ int main(int argc, char **argv)
      * the access token in our memory and from opening our descriptors, the private door among them, through /proc.
      */
     (void)prctl(PR_SET_DUMPABLE, 0);
+    /*
+     * And whoever has the same three user ids and the same three group ids as we may set our limits (prlimit): without
+     * descriptors or memory we would be of no use to the host. So one of them is nobody's. Children get their own.
+     */
+    (void)!setresgid((gid_t)-1, (gid_t)-1, NOBODY);
     (void)signal(SIGPIPE, SIG_IGN);
     (void)umask(022);
     keep_fds_from_children();

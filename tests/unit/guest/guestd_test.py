@@ -37,7 +37,7 @@ def setup_message(token=TOKEN, user=b"root", workdir=b"", envs=()):
 
 
 class Daemon:
-    def __init__(self, cgroup=None):
+    def __init__(self, cgroup=None, descriptors=1024):
         self.dir = tempfile.mkdtemp(prefix="guestd_test.")
         self.link_path = self.dir + "/link"
         listener = socket.socket(socket.AF_UNIX)
@@ -50,7 +50,8 @@ class Daemon:
         self.log = open(self.dir + "/log", "w+")
         self.process = subprocess.Popen(
             [GUESTD, "--link-fd", str(listener.fileno()), "--cgroup-fd", str(self.cgroup.fileno()), "--port", str(self.port)],
-            pass_fds=[listener.fileno(), self.cgroup.fileno()], stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+            pass_fds=[listener.fileno(), self.cgroup.fileno()],
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors)), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
             env={"PATH": os.environ["PATH"], "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1"})
         listener.close()
         self.link = socket.socket(socket.AF_UNIX)
@@ -845,6 +846,26 @@ class Filesystem(Case):
         self.assertEqual(self.rpc("Remove", path=d), (200, {}))
         self.assertTrue(os.path.exists(self.dir + "/kept/file"))
 
+    def test_what_takes_the_disk_long_is_moved_and_removed_all_the_same(self):
+        d = self.dir + "/large"
+        os.mkdir(d)
+        for name in "abc":
+            with open(f"{d}/{name}", "w") as f:
+                f.truncate(1 << 30)
+        self.assertEqual(self.rpc("Move", source=d + "/a", destination=d + "/b")[1]["entry"]["size"], str(1 << 30))
+        self.assertEqual(self.rpc("Move", source=d + "/a", destination=d + "/b")[1]["code"], "not_found")
+        self.assertEqual(self.rpc("Move", source=d + "/b", destination=d)[0], 500)
+        self.assertEqual(self.rpc("Remove", path=d + "/b"), (200, {}))
+        self.assertEqual(os.listdir(d), ["c"])
+
+    def test_a_directory_that_takes_long_is_listed_whole(self):
+        d = self.dir + "/takes-long"
+        os.mkdir(d)
+        for i in range(600):
+            os.mknod(f"{d}/{i}")
+            os.symlink(str(i), f"{d}/to-{i}")
+        self.assertEqual(len(self.rpc("ListDir", path=d)[1]["entries"]), 1200)
+
     def test_paths_that_no_call_would_take_are_refused(self):
         for path in ("/" + "x" * 300, "/" + "x/" * 4000, "~other"):
             for method in ("Stat", "MakeDir", "ListDir"):
@@ -1117,6 +1138,27 @@ class Greedy(Case):
 
 
 class Poor(Case):
+    @classmethod
+    def make_daemon(cls):
+        return Daemon(descriptors=64)
+
+    def test_root_of_the_sandbox_cannot_set_guestds_limits(self):
+        without = ["setpriv", "--bounding-set", "-sys_resource", "--inh-caps", "-sys_resource"]
+        who = self.daemon.process.pid
+        mine = subprocess.Popen(["sleep", "1000"])
+        try:  # what the same root may do to others
+            subprocess.run([*without, "prlimit", "--pid", str(mine.pid), "--nofile=100:100"], check=True)
+        finally:
+            mine.kill()
+            mine.wait()
+        asked = subprocess.run([*without, "prlimit", "--pid", str(who), "--nofile=100:100"], capture_output=True)
+        self.assertNotEqual(asked.returncode, 0)
+        self.assertIn(b"not permitted", asked.stderr)
+
+    def test_a_child_has_no_id_of_guestds(self):
+        r = self.run_script("grep -E '^(Uid|Gid)' /proc/self/status")
+        self.assertEqual(r["stdout"].split(), [b"Uid:"] + [b"0"] * 4 + [b"Gid:"] + [b"0"] * 4)
+
     def test_without_descriptors_commands_fail_in_words_and_guestd_goes_on(self):
         keeper = http.client.HTTPConnection("127.0.0.1", self.daemon.port, timeout=60)
 
@@ -1126,9 +1168,13 @@ class Poor(Case):
             return answer.status, answer.read()
 
         pid = self.daemon.process.pid
-        self.run_script("true")  # whoever lowers the limit has run something before
+        self.run_script("true")
         ask("/health", None, "")
-        before = resource.prlimit(pid, resource.RLIMIT_NOFILE, (0, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        crowd = []
+        while len(os.listdir(f"/proc/{pid}/fd")) < 64:
+            crowd.append(socket.create_connection(("127.0.0.1", self.daemon.port)))
+            time.sleep(0.001)
+            self.assertLess(len(crowd), 1000)
         for pty in ({}, {"pty": {"size": {"cols": 80, "rows": 24}}}):
             _, body = ask("/process.Process/Start", envelope(json.dumps({"process": {"cmd": "true"}, **pty}).encode()),
                           "application/connect+json")
@@ -1142,7 +1188,8 @@ class Poor(Case):
         self.assertGreaterEqual(ask("/files?path=/etc/passwd", None, "")[0], 400)
         self.assertGreaterEqual(ask(f"/files?path={self.dir}/x", b"x", "application/octet-stream")[0], 400)
         self.assertEqual(ask("/health", None, "")[0], 204)
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        for connection in crowd:
+            connection.close()
         self.assertEqual(self.run_script("echo back")["stdout"], b"back\n")
         keeper.close()
 
