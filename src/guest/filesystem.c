@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/limits.h"
 #include "base/mem.h"
@@ -109,10 +110,63 @@ static void call_make_dir(struct rpc *rpc, const json_t *request)
 
 /* ---- Move ---- */
 
+enum { QUICK_FILE_BYTES = 16 << 20 };
+
+/*
+ * A large file is freed, or in an overlay copied, for as long as the disk likes; how many pieces it is in is the guest's
+ * choice. Nothing there is quick, too.
+ */
+static bool is_quick(const char *path)
+{
+    struct stat st;
+
+    return lstat(path, &st) < 0 || (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) ||
+           (st.st_size <= QUICK_FILE_BYTES && (uint64_t)st.st_blocks * 512 <= QUICK_FILE_BYTES);
+}
+
+struct moving {
+    struct job job;
+    struct rpc *rpc;
+    struct http_exchange *ex;
+    const char *source, *destination;
+    int error;
+};
+
+static void move_answer(struct moving *m)
+{
+    struct stat st;
+
+    if (m->error == ENOENT)
+        rpc_fail(m->rpc, CONNECT_NOT_FOUND, "source file not found: rename %s %s: no such file or directory", m->source,
+                 m->destination);
+    else if (m->error)
+        fail_errno(m->rpc, "renaming", m->source, m->error);
+    else if (lstat(m->destination, &st) < 0)
+        fail_errno(m->rpc, "getting file info of", m->destination, errno);
+    else
+        reply_entry(m->rpc, m->destination, &st);
+}
+
+static void move_run(struct job *job)
+{
+    struct moving *m = container_of(job, struct moving, job);
+
+    m->error = rename(m->source, m->destination) < 0 ? errno : 0;
+}
+
+static void move_worker_done(struct job *job)
+{
+    struct moving *m = container_of(job, struct moving, job);
+    struct http_exchange *ex = m->ex;
+
+    if (!ex->gone)
+        move_answer(m);
+    http_unref(ex);
+}
+
 static void call_move(struct rpc *rpc, const json_t *request)
 {
     const char *source, *destination;
-    struct stat st;
     struct str message;
     struct err err;
 
@@ -125,18 +179,20 @@ static void call_move(struct rpc *rpc, const json_t *request)
             fail_errno(rpc, "creating the directory of", destination, err.sys);
         return;
     }
-    if (rename(source, destination) < 0) {
-        if (errno == ENOENT)
-            rpc_fail(rpc, CONNECT_NOT_FOUND, "source file not found: rename %s %s: no such file or directory", source,
-                     destination);
-        else
-            fail_errno(rpc, "renaming", source, errno);
+    struct moving *m = ARENA_NEW(rpc->arena, struct moving);
+    m->rpc = rpc;
+    m->ex = rpc->ex;
+    m->source = source;
+    m->destination = destination;
+    if (is_quick(source) && is_quick(destination)) {
+        move_run(&m->job);
+        move_answer(m);
         return;
     }
-    if (lstat(destination, &st) < 0)
-        fail_errno(rpc, "getting file info of", destination, errno);
-    else
-        reply_entry(rpc, destination, &st);
+    m->job.run = move_run;
+    m->job.done = move_worker_done;
+    http_ref(rpc->ex);
+    workers_run(rpc->guest->workers, &m->job);
 }
 
 /* ---- ListDir ---- */
@@ -158,6 +214,8 @@ struct listing {
     size_t count;
     size_t names_cost; /* of what is read and not yet written, on all levels */
     bool is_too_long;
+    uint64_t give_up_us; /* when the loop has other things to do; 0: never */
+    bool is_too_slow;
     int error; /* of reading the directory itself; those below may have gone meanwhile */
     struct users *users;
 };
@@ -179,6 +237,12 @@ static void names_free(struct names *names)
     free(names->at);
 }
 
+static bool is_late(struct listing *l)
+{
+    l->is_too_slow |= l->give_up_us && clock_mono_us() >= l->give_up_us;
+    return l->is_too_slow;
+}
+
 /* False if it cannot be read. When the listing's names together are too many or too long, is_too_long. */
 static bool read_names(struct listing *l, const char *path, struct names *names)
 {
@@ -187,7 +251,7 @@ static bool read_names(struct listing *l, const char *path, struct names *names)
 
     if (!dir)
         return false;
-    while (!l->is_too_long && (dirent = readdir(dir))) {
+    while (!l->is_too_long && !is_late(l) && (dirent = readdir(dir))) {
         if (strcmp(dirent->d_name, ".") == 0 || strcmp(dirent->d_name, "..") == 0)
             continue;
         if (names->count == names->room) {
@@ -214,7 +278,7 @@ static void list_below(struct listing *l, const char *path, unsigned depth)
         l->error = path == l->path ? errno : 0;
         return;
     }
-    for (size_t i = 0; i < names.count && !l->is_too_long; i++) {
+    for (size_t i = 0; i < names.count && !l->is_too_long && !is_late(l); i++) {
         struct arena scratch; /* a hundred thousand entries must not add up */
         struct stat st;
         arena_init(&scratch);
@@ -275,7 +339,10 @@ static void list_worker_done(struct job *job)
     http_unref(ex);
 }
 
-enum { QUICK_DIR_BYTES = 64 * 1024 }; /* up to about a thousand entries */
+enum {
+    QUICK_DIR_BYTES = 64 * 1024, /* up to about a thousand entries, where a directory's size says anything */
+    QUICK_US = 10000,            /* what else the guest may have put there: attributes, links, other names */
+};
 
 static void call_list_dir(struct rpc *rpc, const json_t *request)
 {
@@ -315,9 +382,17 @@ static void call_list_dir(struct rpc *rpc, const json_t *request)
     l->body = buf_make(NULL, LIMIT_LIST_BYTES);
     l->users = rpc->guest->users;
     if (l->depth == 1 && st.st_size <= QUICK_DIR_BYTES) {
+        l->give_up_us = clock_mono_us() + QUICK_US;
         list_run(l);
-        list_answer(l);
-        return;
+        if (!l->is_too_slow) {
+            list_answer(l);
+            return;
+        }
+        buf_done(&l->body);
+        l->body = buf_make(NULL, LIMIT_LIST_BYTES);
+        l->count = 0;
+        l->give_up_us = 0;
+        l->is_too_long = l->is_too_slow = false;
     }
     l->job.run = list_on_worker;
     l->job.done = list_worker_done;
@@ -338,6 +413,7 @@ struct removal {
     struct rpc *rpc;
     struct http_exchange *ex;
     const char *path;
+    bool is_dir;
     int error; /* the first that happened */
 };
 
@@ -390,6 +466,11 @@ static void remove_on_worker(struct job *job)
 {
     struct removal *r = container_of(job, struct removal, job);
 
+    if (!r->is_dir) {
+        if (unlink(r->path) < 0)
+            note_error(r, errno);
+        return;
+    }
     /* Again while there is something left that was moved up, or that somebody made meanwhile; but not for ever. */
     for (int pass = 0; pass < REMOVE_PASSES; pass++) {
         r->error = 0;
@@ -429,20 +510,29 @@ static void call_remove(struct rpc *rpc, const json_t *request)
 
     if (!take_path(rpc, request, "path", &path))
         return;
-    /* Not a directory, or an empty one, or nothing at all: done before a worker would wake up. */
-    if (lstat(path, &st) == 0 ? (S_ISDIR(st.st_mode) ? rmdir(path) : unlink(path)) == 0 || errno == ENOENT
-                              : errno == ENOENT || errno == ENOTDIR) {
-        rpc_reply(rpc, STR("{}"));
+    /* Nothing at all, a small file, an empty directory: done before a worker would wake up. */
+    if (lstat(path, &st) < 0) {
+        if (errno == ENOENT || errno == ENOTDIR)
+            rpc_reply(rpc, STR("{}"));
+        else
+            fail_errno(rpc, "removing", path, errno);
         return;
     }
-    if (errno != ENOTEMPTY && errno != EEXIST) {
-        fail_errno(rpc, "removing", path, errno);
-        return;
+    if (is_quick(path)) {
+        if ((S_ISDIR(st.st_mode) ? rmdir(path) : unlink(path)) == 0 || errno == ENOENT) {
+            rpc_reply(rpc, STR("{}"));
+            return;
+        }
+        if (errno != ENOTEMPTY && errno != EEXIST) {
+            fail_errno(rpc, "removing", path, errno);
+            return;
+        }
     }
     struct removal *r = ARENA_NEW(rpc->arena, struct removal);
     r->rpc = rpc;
     r->ex = rpc->ex;
     r->path = path;
+    r->is_dir = S_ISDIR(st.st_mode);
     r->job.run = remove_on_worker;
     r->job.done = remove_worker_done;
     http_ref(rpc->ex);

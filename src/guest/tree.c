@@ -8,12 +8,14 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/mem.h"
 #include "base/str.h"
 
 enum {
     ROUNDS = 16,             /* a fork bomb is the pids limit's business, not ours */
+    ROUNDS_MS = 100,         /* the loop waits: with a thousand processes a round takes ten */
     PROCESSES_MAX = 1 << 16, /* more than a sandbox may have */
 };
 
@@ -64,6 +66,13 @@ static bool read_entry(int proc_fd, pid_t pid, struct entry *out)
     return true;
 }
 
+static int by_pid(const void *a, const void *b)
+{
+    const struct entry *one = a, *other = b;
+
+    return one->pid < other->pid ? -1 : one->pid > other->pid;
+}
+
 static void read_all(struct list *list)
 {
     int proc_fd = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -84,14 +93,16 @@ static void read_all(struct list *list)
     }
     if (proc)
         (void)closedir(proc);
+    if (list->count)
+        qsort(list->entries, list->count, sizeof *list->entries, by_pid);
 }
 
 static bool is_doomed(const struct list *list, pid_t pid)
 {
-    for (size_t i = 0; i < list->count; i++)
-        if (list->entries[i].pid == pid)
-            return list->entries[i].doomed;
-    return false;
+    struct entry key = { .pid = pid };
+    const struct entry *found = bsearch(&key, list->entries, list->count, sizeof key, by_pid);
+
+    return found && found->doomed;
 }
 
 /* Marks until nothing new is found; a child may stand before its parent in the list. Returns how many. */
@@ -118,7 +129,8 @@ void tree_kill(pid_t leader, bool leader_lives)
 {
     struct list list = { 0 };
 
-    for (int round = 0; round < ROUNDS; round++) {
+    uint64_t stop_ms = clock_mono_ms() + ROUNDS_MS;
+    for (int round = 0; round < ROUNDS && clock_mono_ms() < stop_ms; round++) {
         read_all(&list);
         if (mark(&list, leader, leader_lives) == 0)
             break;
