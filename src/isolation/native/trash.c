@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sched.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -32,6 +33,7 @@ enum {
     UNIQUE_CHARS = 16,
     /* A sandbox's end is not the moment to start a process, and what ends together is deleted together. */
     DELAY_MS = 200,
+    END_MS = 500, /* for the child to end with us */
 };
 
 struct trash {
@@ -227,8 +229,11 @@ void trash_free(struct trash *trash)
     timer_clear(&trash->later);
     watch_free(trash->watch);
     if (trash->pid) {
+        struct pollfd ended = { .fd = trash->pidfd, .events = POLLIN };
         (void)pidfd_send_signal(trash->pidfd, SIGKILL, NULL, 0); /* what is left waits in trash/ */
-        (void)waitid((idtype_t)P_PIDFD, (id_t)trash->pidfd, NULL, WEXITED);
+        /* It may be in the middle of a file of millions of extents, which no signal ends. It holds nothing of ours. */
+        (void)poll(&ended, 1, END_MS);
+        (void)waitid((idtype_t)P_PIDFD, (id_t)trash->pidfd, NULL, WEXITED | WNOHANG);
     }
     fd_close(&trash->pidfd);
     free(trash);

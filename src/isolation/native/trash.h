@@ -17,7 +17,7 @@ struct trash;
 
 /* trash_fd stays the caller's and outlives the trash. What is in there already is deleted first. */
 struct trash *trash_new(struct loop *loop, int trash_fd) must_use;
-void trash_free(struct trash *trash); /* ends the child */
+void trash_free(struct trash *trash); /* kills the child, and waits for it no longer than a moment */
 
 bool trash_add(struct trash *trash, int dir_fd, const char *name, struct err *err) must_use;
 /* Nothing is left in there and no child runs; for tests. */
