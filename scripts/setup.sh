@@ -13,7 +13,7 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
 build_packages="build-essential meson ninja-build pkg-config libuv1-dev libjansson-dev libsqlite3-dev libsodium-dev
-    libseccomp-dev libcap-ng-dev zlib1g-dev mmdebstrap debian-archive-keyring ca-certificates passwd python3"
+    libseccomp-dev zlib1g-dev mmdebstrap debian-archive-keyring ca-certificates passwd python3"
 test_packages="clang clang-format clang-tidy libcmocka-dev python3-venv curl shellcheck"
 bench_packages="runc crun bubblewrap python3"
 service_user=cloister
@@ -98,7 +98,7 @@ check_by_hand() {
     the program $program"
     done
     if command -v pkg-config >/dev/null 2>&1; then
-        for library in libuv jansson sqlite3 libsodium libseccomp libcap-ng zlib "$@"; do
+        for library in libuv jansson sqlite3 libsodium libseccomp zlib "$@"; do
             pkg-config --exists "$library" || absent="$absent
     the library $library, with its headers"
         done
