@@ -18,6 +18,7 @@
 #include "base/err.h"
 #include "base/secret.h"
 #include "base/str.h"
+#include "policy/quota.h"
 #include "sandbox/sandbox.h"
 #include "store/store.h"
 
@@ -35,6 +36,7 @@ struct actions {
     /* Somebody names a template that the store does not know: there may be new ones to put there. May be NULL. */
     bool (*refresh_templates)(void *context, struct err *err);
     void *context;
+    struct meters *meters; /* how often each key has asked lately; NULL: as often as it likes */
 };
 
 /* ---- caller.c: who is asking ---- */
@@ -54,6 +56,15 @@ bool action_caller_by_admin_token(const struct actions *actions, struct str toke
                                   struct caller *out, struct err *err) must_use;
 /* Notes that the key was used; failing to is not worth an answer. */
 void action_caller_seen(const struct actions *actions, const struct caller *caller);
+
+/* ---- meter.c: how often a key may ask ---- */
+
+/* On the loop, like action_caller_in_rate(). 0: as often as it likes. */
+struct meters *meters_new(uint32_t requests_per_s) must_use;
+void meters_free(struct meters *meters);
+/* Counts this request. False: one too many, try again when *out_left says. Administrators are not counted. */
+bool action_caller_in_rate(const struct actions *actions, const struct caller *caller, uint64_t now_ms,
+                           struct quota_left *out_left) must_use;
 
 /* ---- sandbox.c ---- */
 

@@ -138,11 +138,27 @@ static void body_collected(struct http_exchange *ex, struct str body, const stru
     run_job(rq, run_handler, handler_done);
 }
 
+/* Nothing was done, so it may be sent again; a second is always enough for the next token. */
+static void send_too_often(struct request *rq, const struct quota_left *left)
+{
+    reply_problem(rq, 429, NULL, RETRY_YES,
+                  arena_format(rq->arena, "this API key asks too often: %u requests fit into its burst", left->limit));
+    reply_field(rq, STR("RateLimit-Limit"), arena_format(rq->arena, "%u", left->limit));
+    reply_field(rq, STR("RateLimit-Remaining"), arena_format(rq->arena, "%u", left->remaining));
+    reply_field(rq, STR("RateLimit-Reset"), arena_format(rq->arena, "%u", left->full_in_s));
+    send_reply(rq);
+}
+
 /* The caller may. */
 static void admit(struct request *rq)
 {
     const struct http_route *route = rq->match.route;
+    struct quota_left left;
 
+    if (!action_caller_in_rate(rq->actions, &rq->caller, loop_now_ms(rq->config->loop), &left)) {
+        send_too_often(rq, &left);
+        return;
+    }
     if (route->flags & (NEEDS_KEY | NEEDS_ADMIN))
         http_trust(rq->ex);
     if (route->flags & NOT_YET) {

@@ -45,13 +45,15 @@
 #define LIMIT_METRICS 720            /* samples kept of one sandbox, twice: an hour of every five seconds is 40 KB */
 #define LIMIT_METRICS_KEPT 1000      /* sandboxes that are gone and can still be asked about… */
 #define LIMIT_METRICS_KEPT_S 3600    /* …for so long */
+#define LIMIT_METERS 4096            /* keys whose rate is remembered before those that have rested are forgotten */
 #define LIMIT_LAYERS 32              /* overlay lowers of one template */
 
 /* Edge */
 #define LIMIT_EDGE_CONNECTIONS 512 /* requests and tunnels at once into one sandbox; an SDK opens up to 200 */
-#define LIMIT_EDGE_SHARE 3072      /* the same for all sandboxes together: of LIMIT_CONNECTIONS, the API keeps the rest */
-#define LIMIT_EDGE_IDLE 8          /* kept connections to one guestd; a thousand sandboxes share our descriptors */
-#define LIMIT_EDGE_IDLE_MS 60000   /* how long they are kept; far below what guestd waits */
+#define LIMIT_EDGE_SHARE 3072    /* the same for all sandboxes together: of LIMIT_CONNECTIONS, the API keeps the rest */
+#define LIMIT_EDGE_KEY 2048      /* the same for the sandboxes of one key: of LIMIT_EDGE_SHARE, others get something */
+#define LIMIT_EDGE_IDLE 8        /* kept connections to one guestd; a thousand sandboxes share our descriptors */
+#define LIMIT_EDGE_IDLE_MS 60000 /* how long they are kept; far below what guestd waits */
 #define LIMIT_EDGE_REPLAY_BYTES (16 * 1024) /* of a request body kept in case a kept connection turns out dead */
 #define LIMIT_EDGE_DIALS 5                  /* attempts at a port that is not open yet… */
 #define LIMIT_EDGE_DIAL_PAUSE_MS 100        /* …with pauses of so much, twice, three and four times so much between */

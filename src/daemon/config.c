@@ -35,6 +35,11 @@ static const struct option options[] = {
     { "guestd", TEXT(guestd), "", "the daemon put into sandboxes (default: cloister-guestd beside this program)" },
     { "log", TEXT(log), "info", "least level that is logged: debug, info, warn or error" },
     { "sandboxes", NUMBER(sandboxes_max, 1, LIMIT_SANDBOXES), "1000", "how many may run at once" },
+    { "key-sandboxes", NUMBER(key_sandboxes, 1, LIMIT_SANDBOXES), "1000", "how many of them one API key may have" },
+    { "key-requests", NUMBER(key_requests, 0, 1000000), "2000",
+      "API requests a second of one key, twice as many at once; 0 is no limit" },
+    { "key-streams", NUMBER(key_streams, 1, LIMIT_EDGE_SHARE), "2048",
+      "requests and tunnels at once into the sandboxes of one key" },
     { "timeout", NUMBER(timeout_max_s, 15, LIMIT_TIMEOUT_S), "86400", "longest life of a sandbox, in seconds" },
     { "memory", NUMBER(memory_mb, 128, 1 << 20), "1024", "memory of a sandbox, in MiB" },
     { "cpus", NUMBER(cpus, 1, 256), "2", "CPUs of a sandbox" },
@@ -164,9 +169,9 @@ bool config_load(int argc, char **argv, struct config *out, struct err *err)
 void config_help(FILE *out)
 {
     for (size_t i = 0; i < COUNT_OF(options); i++)
-        fprintf(out, "  --%-10s %s%s%s%s\n", options[i].name, options[i].help, options[i].initial[0] ? " [" : "",
+        fprintf(out, "  --%-13s %s%s%s%s\n", options[i].name, options[i].help, options[i].initial[0] ? " [" : "",
                 options[i].initial, options[i].initial[0] ? "]" : "");
-    fprintf(out, "  --%-10s file of `name = value` lines with the same names [" CONFIG_FILE "]\n", "config");
+    fprintf(out, "  --%-13s file of `name = value` lines with the same names [" CONFIG_FILE "]\n", "config");
 }
 
 void config_markdown(FILE *out)

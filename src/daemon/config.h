@@ -25,6 +25,7 @@ struct config {
     char guestd[CONFIG_TEXT_BYTES]; /* the static binary; empty: beside this one */
     char log[CONFIG_TEXT_BYTES];    /* debug, info, warn, error */
     uint64_t sandboxes_max;
+    uint64_t key_sandboxes, key_requests, key_streams; /* of each API key */
     uint64_t timeout_max_s;
     uint64_t memory_mb; /* of each sandbox */
     uint64_t cpus;

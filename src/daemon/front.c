@@ -244,6 +244,7 @@ static bool front_open(struct front *front, struct err *err)
         .on_unroutable = on_unroutable,
         .context = front,
         .sandboxes_max = front->settings.sandboxes_max,
+        .per_key_max = front->settings.key_sandboxes,
         .timeout_max_s = front->settings.timeout_max_s,
         .pids = front->settings.pids,
     });
@@ -253,8 +254,10 @@ static bool front_open(struct front *front, struct err *err)
         .admin_token = &front->settings.admin_token,
         .refresh_templates = refresh_templates,
         .context = front,
+        .meters = meters_new(front->settings.key_requests),
     };
     front->proxy = proxy_new(front->loop, front->sandboxes);
+    proxy_limit_key(front->proxy, front->settings.key_streams);
     front->api = api_new(&(struct api_config){
         .loop = front->loop,
         .workers = front->workers,
@@ -274,6 +277,7 @@ static void front_close(struct front *front)
         workers_free(front->workers);
     if (front->api)
         api_free(front->api);
+    meters_free(front->actions.meters);
     if (front->proxy)
         proxy_free(front->proxy);
     if (front->sandboxes)

@@ -317,6 +317,9 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
     log_setup("keeper", keeper->settings.log_least);
     (void)snprintf(keeper->settings.domain, sizeof keeper->settings.domain, "%s", config->domain);
     keeper->settings.sandboxes_max = (uint32_t)config->sandboxes_max;
+    keeper->settings.key_sandboxes = (uint32_t)config->key_sandboxes;
+    keeper->settings.key_requests = (uint32_t)config->key_requests;
+    keeper->settings.key_streams = (uint32_t)config->key_streams;
     keeper->settings.timeout_max_s = config->timeout_max_s;
     keeper->settings.memory_mb = (uint32_t)config->memory_mb;
     keeper->settings.cpus = (uint32_t)config->cpus;

@@ -37,6 +37,9 @@ int settings_write(const struct settings *settings, struct err *err)
     pack_str(&out, str_from(settings->domain));
     pack_u8(&out, (uint8_t)settings->log_least);
     pack_u32(&out, settings->sandboxes_max);
+    pack_u32(&out, settings->key_sandboxes);
+    pack_u32(&out, settings->key_requests);
+    pack_u32(&out, settings->key_streams);
     pack_u64(&out, settings->timeout_max_s);
     pack_u32(&out, settings->memory_mb);
     pack_u32(&out, settings->cpus);
@@ -67,6 +70,9 @@ bool settings_read(int fd, struct settings *out, struct err *err)
     unpack_text(&in, got.domain, sizeof got.domain);
     uint8_t level = unpack_u8(&in);
     got.sandboxes_max = unpack_u32(&in);
+    got.key_sandboxes = unpack_u32(&in);
+    got.key_requests = unpack_u32(&in);
+    got.key_streams = unpack_u32(&in);
     got.timeout_max_s = unpack_u64(&in);
     got.memory_mb = unpack_u32(&in);
     got.cpus = unpack_u32(&in);

@@ -18,6 +18,7 @@ struct settings {
     char domain[CONFIG_TEXT_BYTES];
     enum log_level log_least;
     uint32_t sandboxes_max;
+    uint32_t key_sandboxes, key_requests, key_streams;
     uint64_t timeout_max_s;
     uint32_t memory_mb, cpus, pids;
     struct secret api_key;     /* the first key; `cloister env` prints it */

@@ -36,6 +36,7 @@ struct peer {
     struct peer *next, **at; /* in the proxy's list: who comes next, and what points to us */
     char id[LIMIT_ID_BYTES];
     struct proxy *proxy;
+    struct owner *owner;      /* whose sandbox it is; NULL: an administrator's */
     struct forward *forwards; /* a list */
     unsigned forward_count;
     struct idle idle[LIMIT_EDGE_IDLE]; /* the longest waiting first */

@@ -13,12 +13,20 @@
 #include "proxy/refuse.h"
 #include "proxy/target.h"
 
+/* A key, as long as there are peers of its. */
+struct owner {
+    char key_id[64];
+    unsigned peer_count, forward_count;
+};
+
 struct proxy {
     struct loop *loop;
     struct sandboxes *sandboxes;
     struct map peers;                     /* by sandbox id; a peer exists while something is open with it */
     struct peer *first;                   /* the same ones as a list, to walk while some of them go */
     unsigned forward_count, forwards_max; /* of all peers together */
+    struct map owners;                    /* by key */
+    unsigned owner_max;                   /* of one owner's peers together */
     struct timer sweep;                   /* set while there are idle connections */
     struct links *links;
 };
@@ -29,6 +37,8 @@ struct proxy *proxy_new(struct loop *loop, struct sandboxes *sandboxes)
     proxy->loop = loop;
     proxy->sandboxes = sandboxes;
     proxy->forwards_max = LIMIT_EDGE_SHARE;
+    proxy->owner_max = LIMIT_EDGE_KEY;
+    map_init(&proxy->owners);
     proxy->links = links_new(sandboxes);
     map_init(&proxy->peers);
     return proxy;
@@ -39,15 +49,44 @@ void proxy_limit(struct proxy *proxy, unsigned forwards_max)
     proxy->forwards_max = forwards_max;
 }
 
+void proxy_limit_key(struct proxy *proxy, unsigned forwards_max)
+{
+    proxy->owner_max = forwards_max;
+}
+
 /* ---- peers ---- */
 
-static struct peer *peer_of(struct proxy *proxy, const char *id)
+static struct owner *owner_of(struct proxy *proxy, const char *key_id)
 {
+    if (!key_id[0])
+        return NULL;
+    struct owner *owner = map_get(&proxy->owners, str_from(key_id));
+    if (!owner) {
+        owner = NEW(struct owner);
+        snprintf(owner->key_id, sizeof owner->key_id, "%s", key_id);
+        map_put(&proxy->owners, str_from(owner->key_id), owner);
+    }
+    owner->peer_count++;
+    return owner;
+}
+
+static void owner_left(struct proxy *proxy, struct owner *owner)
+{
+    if (!owner || --owner->peer_count)
+        return;
+    map_remove(&proxy->owners, str_from(owner->key_id));
+    free(owner);
+}
+
+static struct peer *peer_of(struct proxy *proxy, const struct sandbox *sandbox)
+{
+    const char *id = sandbox_id(sandbox);
     struct peer *peer = map_get(&proxy->peers, str_from(id));
     if (!peer) {
         peer = NEW(struct peer);
         snprintf(peer->id, sizeof peer->id, "%s", id);
         peer->proxy = proxy;
+        peer->owner = owner_of(proxy, sandbox_key_id(sandbox));
         peer->next = proxy->first;
         peer->at = &proxy->first;
         if (peer->next)
@@ -66,6 +105,7 @@ static void drop_if_unused(struct peer *peer)
     *peer->at = peer->next;
     if (peer->next)
         peer->next->at = peer->at;
+    owner_left(peer->proxy, peer->owner);
     free(peer);
 }
 
@@ -78,12 +118,16 @@ void peer_entered(struct peer *peer)
 {
     peer->forward_count++;
     peer->proxy->forward_count++;
+    if (peer->owner)
+        peer->owner->forward_count++;
 }
 
 void peer_left(struct peer *peer)
 {
     peer->forward_count--;
     peer->proxy->forward_count--;
+    if (peer->owner)
+        peer->owner->forward_count--;
     drop_if_unused(peer);
 }
 
@@ -160,6 +204,7 @@ void proxy_free(struct proxy *proxy)
     }
     timer_clear(&proxy->sweep);
     map_done(&proxy->peers);
+    map_done(&proxy->owners);
     links_free(proxy->links);
     free(proxy);
 }
@@ -188,12 +233,13 @@ static void pass_on(struct proxy *proxy, struct http_exchange *ex, const struct 
         refuse(ex, target, REFUSE_PRIVATE);
         return;
     }
-    struct peer *peer = peer_of(proxy, target->id);
+    struct peer *peer = peer_of(proxy, sandbox);
     bool is_crowded = peer->forward_count >= LIMIT_EDGE_CONNECTIONS;
-    if (is_crowded || proxy->forward_count >= proxy->forwards_max) {
+    bool is_greedy = peer->owner && peer->owner->forward_count >= proxy->owner_max;
+    if (is_crowded || is_greedy || proxy->forward_count >= proxy->forwards_max) {
         drop_if_unused(peer);
         sandbox_unref(sandbox);
-        refuse(ex, target, is_crowded ? REFUSE_CROWDED : REFUSE_FULL);
+        refuse(ex, target, is_crowded ? REFUSE_CROWDED : is_greedy ? REFUSE_GREEDY : REFUSE_FULL);
         return;
     }
     forward_start(peer, sandbox, ex, target);

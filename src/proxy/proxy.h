@@ -23,6 +23,8 @@ struct proxy;
 struct proxy *proxy_new(struct loop *loop, struct sandboxes *sandboxes) must_use;
 /* Requests and tunnels at once, into all sandboxes together, instead of LIMIT_EDGE_SHARE. Tests lower it. */
 void proxy_limit(struct proxy *proxy, unsigned forwards_max);
+/* The same for the sandboxes that one key has made, instead of LIMIT_EDGE_KEY. */
+void proxy_limit_key(struct proxy *proxy, unsigned forwards_max);
 /* Cuts whatever is still open. */
 void proxy_free(struct proxy *proxy);
 

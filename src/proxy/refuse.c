@@ -19,6 +19,7 @@ static const struct {
     [REFUSE_UNAVAILABLE] = { 503, "The sandbox cannot be reached right now" },
     [REFUSE_PRIVATE] = { 403, "The traffic access token is missing or wrong: send it as e2b-traffic-access-token" },
     [REFUSE_CROWDED] = { 429, "The sandbox has too many concurrent incoming connections" },
+    [REFUSE_GREEDY] = { 429, "The sandboxes of this API key have too many concurrent incoming connections" },
     [REFUSE_FULL] = { 503, "The server has too many concurrent connections to sandboxes" },
 };
 

@@ -19,6 +19,7 @@ enum refusal {
     REFUSE_UNAVAILABLE, /* cannot be reached just now */
     REFUSE_PRIVATE,     /* the traffic token is missing or wrong */
     REFUSE_CROWDED,     /* LIMIT_EDGE_CONNECTIONS are open */
+    REFUSE_GREEDY,      /* LIMIT_EDGE_KEY are open, into the sandboxes of one key */
     REFUSE_FULL,        /* LIMIT_EDGE_SHARE are open, into all sandboxes together */
     REFUSAL_COUNT,
 };

@@ -38,7 +38,8 @@ struct sandbox {
     uint32_t metadata_count;
     struct pair *metadata;
     enum tristate internet;
-    struct str key_id, mask_host;
+    char key_id[STORE_UUID_BYTES]; /* empty: an administrator made it */
+    struct str mask_host;
     struct secret traffic_token; /* empty: not private */
     int64_t started_us;
 
@@ -94,7 +95,9 @@ void sandbox_describe_token(const struct sandboxes *all, struct arena *arena, st
 /* A deadline changed, or somebody must be ended: look on the loop. Any thread. */
 void sandboxes_look(struct sandboxes *all);
 
-/* Its ports open to the traffic token only. Before anybody else sees it. */
+/* Before anybody else sees it, both. */
+void sandbox_set_key(struct sandbox *sb, struct str key_id);
+/* Its ports open to the traffic token only. */
 void sandbox_make_private(struct sandbox *sb);
 
 /* ---- sampler.c ---- */

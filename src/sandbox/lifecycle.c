@@ -204,7 +204,7 @@ static void copy_want(struct sandbox *sb, const struct sandbox_want *want)
     sb->memory_mb = want->memory_mb;
     sb->disk_mb = want->disk_mb;
     sb->internet = want->internet;
-    sb->key_id = arena_copy(arena, want->key_id);
+    sandbox_set_key(sb, want->key_id);
     sb->mask_host = arena_copy(arena, want->mask_host);
     if (want->is_private)
         sandbox_make_private(sb);
@@ -214,6 +214,31 @@ static void copy_want(struct sandbox *sb, const struct sandbox_want *want)
         sb->metadata[i].name = arena_copy(arena, want->metadata[i].name);
         sb->metadata[i].value = arena_copy(arena, want->metadata[i].value);
     }
+}
+
+/* How many this key has, those that start or end included. With the lock held. */
+static unsigned count_of_key(const struct sandboxes *all, const char *key_id)
+{
+    const struct sandbox *sb;
+    unsigned count = 0;
+
+    for (size_t i = 0; (sb = map_next(&all->by_id, &i));)
+        count += strcmp(sb->key_id, key_id) == 0;
+    return count;
+}
+
+static bool has_place(const struct sandboxes *all, const struct sandbox *sb, struct err *err)
+{
+    const struct sandboxes_config *config = &all->config;
+
+    if (all->by_id.count >= config->sandboxes_max)
+        return err_set(err, ERR_LIMIT,
+                       "%u sandboxes are running, which is as many as this server holds: kill one first",
+                       config->sandboxes_max);
+    if (config->per_key_max && sb->key_id[0] && count_of_key(all, sb->key_id) >= config->per_key_max)
+        return err_set(err, ERR_LIMIT, "this API key has %u sandboxes, which is as many as it may: kill one first",
+                       config->per_key_max);
+    return true;
 }
 
 /* A place among the sandboxes_max, in state STARTING. The reference is the map's: nobody else ends one that starts. */
@@ -229,14 +254,12 @@ static struct sandbox *take_place(struct sandboxes *all, const struct sandbox_wa
     sb->cut = true; /* until it runs there is nothing to cut */
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
-        if (all->by_id.count < all->config.sandboxes_max) {
+        if (has_place(all, sb, err)) {
             map_put(&all->by_id, str_from(sb->id), sb);
             return sb;
         }
     }
     sandbox_unref(sb);
-    (void)err_set(err, ERR_LIMIT, "%u sandboxes are running, which is as many as this server holds: kill one first",
-                  all->config.sandboxes_max);
     return NULL;
 }
 

@@ -90,6 +90,12 @@ struct driver *sandbox_driver(const struct sandbox *sb)
     return sb->all->config.driver;
 }
 
+void sandbox_set_key(struct sandbox *sb, struct str key_id)
+{
+    if (key_id.len)
+        memcpy(sb->key_id, key_id.at, MIN(key_id.len, sizeof sb->key_id - 1)); /* UUIDs: they fit */
+}
+
 void sandbox_make_private(struct sandbox *sb)
 {
     char token[STORE_TOKEN_BYTES];
@@ -104,6 +110,11 @@ void sandbox_make_private(struct sandbox *sb)
 bool sandbox_admits(const struct sandbox *sb, struct str traffic_token)
 {
     return sb->traffic_token.len == 0 || secret_eq(&sb->traffic_token, traffic_token);
+}
+
+const char *sandbox_key_id(const struct sandbox *sb)
+{
+    return sb->key_id;
 }
 
 struct str sandbox_mask_host(const struct sandbox *sb)

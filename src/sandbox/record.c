@@ -36,7 +36,7 @@ bool record_row(const struct sandbox *sb, struct arena *arena, struct sandbox_ro
         .memory_mb = sb->memory_mb,
         .disk_mb = sb->disk_mb,
         .internet = (int)sb->internet,
-        .key_id = sb->key_id,
+        .key_id = str_from(sb->key_id),
         .is_private = sb->traffic_token.len > 0,
         .mask_host = sb->mask_host,
         .started_us = sb->started_us,
@@ -74,7 +74,7 @@ bool record_adopt(struct sandbox *sb, const struct sandbox_row *row, struct err 
     sb->memory_mb = row->memory_mb;
     sb->disk_mb = row->disk_mb;
     sb->internet = row->internet == YES ? YES : row->internet == NO ? NO : UNSET;
-    sb->key_id = arena_copy(&sb->arena, row->key_id);
+    sandbox_set_key(sb, row->key_id);
     sb->mask_host = arena_copy(&sb->arena, row->mask_host);
     if (row->is_private)
         sandbox_make_private(sb);

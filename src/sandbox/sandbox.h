@@ -42,6 +42,7 @@ struct sandboxes_config {
     void (*on_unroutable)(void *context, const char *id);
     void *context;
     unsigned sandboxes_max; /* 0: LIMIT_SANDBOXES */
+    unsigned per_key_max;   /* of those that one key has made; 0: no other limit */
     uint64_t timeout_max_s; /* longest life of one run; 0: LIMIT_TIMEOUT_S */
     uint32_t pids;          /* processes and threads of one sandbox; 0: 1024 */
 };
@@ -104,8 +105,8 @@ struct sandbox_info {
 };
 
 /*
- * Returns when guestd has answered. The deadline counts from then. ERR_LIMIT when sandboxes_max are running or more is
- * wanted than one may have, ERR_INVALID for a timeout out of range, ERR_TIMEOUT when it did not start in time,
+ * Returns when guestd has answered. The deadline counts from then. ERR_LIMIT when sandboxes_max or per_key_max are
+ * running or more is wanted than one may have, ERR_INVALID for a timeout out of range, ERR_TIMEOUT when it did not start in time,
  * ERR_UNAVAILABLE when the store, keeper or the new sandbox went away meanwhile; other trouble below is ERR_INTERNAL.
  */
 bool sandbox_create(struct sandboxes *all, const struct sandbox_want *want, struct arena *arena,
@@ -173,6 +174,7 @@ bool sandbox_is_routable(const struct sandbox *sandbox); /* still? */
 struct driver *sandbox_driver(const struct sandbox *sandbox);
 /* May somebody with this token (empty: none) reach its ports? Everybody may, unless it is private. */
 bool sandbox_admits(const struct sandbox *sandbox, struct str traffic_token) must_use;
+const char *sandbox_key_id(const struct sandbox *sandbox);   /* who made it; empty: an administrator */
 struct str sandbox_mask_host(const struct sandbox *sandbox); /* empty: none; lives as long as the reference */
 
 #endif

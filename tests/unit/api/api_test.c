@@ -441,6 +441,31 @@ static void the_admin_token_stands_in_for_a_key(void **state)
 
 /* ---- routes ---- */
 
+static void a_key_that_asks_too_often_is_told_when_to_come_back(void **state)
+{
+    struct served *s = *state;
+    struct http_answer answer = { 0 };
+
+    s->requests_per_s = 2;
+    served_start(s);
+    for (int i = 0; i < 100 && answer.status != 429; i++)
+        answer = CALL(s, "GET", "/sandboxes", NULL);
+    check_error(s, &answer, 429, "too often");
+    assert_string_equal(answer_header(s, &answer, "Should-Retry"), "true");
+    assert_string_equal(answer_header(s, &answer, "Retry-After"), "1");
+    assert_string_equal(answer_header(s, &answer, "RateLimit-Limit"), "4");
+    assert_string_equal(answer_header(s, &answer, "RateLimit-Remaining"), "0");
+    assert_string_equal(answer_header(s, &answer, "RateLimit-Reset"), "2");
+    /* Neither administrators nor those who have no key yet are counted. */
+    for (int i = 0; i < 10; i++) {
+        const struct http_field admin[] = { ADMIN };
+        assert_int_equal(served_call_bare(s, "GET", "/sandboxes", NULL, admin, 1).status, 200);
+        assert_int_equal(served_call_bare(s, "GET", "/health", NULL, NULL, 0).status, 204);
+    }
+    usleep(1000000);
+    assert_int_equal(CALL(s, "GET", "/sandboxes", NULL).status, 200);
+}
+
 static void health_needs_no_key_and_has_no_body(void **state)
 {
     struct served *s = *state;
@@ -934,6 +959,7 @@ int main(void)
         SERVED(keys_are_made_used_renamed_and_revoked),
         SERVED(without_the_right_key_every_route_is_a_401),
         SERVED(the_admin_token_stands_in_for_a_key),
+        MADE(a_key_that_asks_too_often_is_told_when_to_come_back),
         SERVED(health_needs_no_key_and_has_no_body),
         SERVED(what_upstream_has_and_we_have_not_says_so),
         SERVED(an_unknown_route_is_named_and_a_wrong_method_shows_the_right_ones),

@@ -42,7 +42,10 @@ static void before_run(struct rig *rig)
     socklen_t len = sizeof at;
     struct err err;
 
-    s->actions = (struct actions){ .store = rig->disk.store, .sandboxes = rig->all, .admin_token = &s->admin_token };
+    s->actions = (struct actions){ .store = rig->disk.store,
+                                   .sandboxes = rig->all,
+                                   .admin_token = &s->admin_token,
+                                   .meters = meters_new(s->requests_per_s) };
     s->api = api_new(&(struct api_config){
         .loop = rig->loop, .workers = rig->workers, .actions = &s->actions, .domain = s->domain });
     int fd = listen_open(STR("127.0.0.1:0"), &err);
@@ -59,6 +62,7 @@ static void after_run(struct rig *rig)
 
     http_server_free(s->server);
     api_free(s->api);
+    meters_free(s->actions.meters);
 }
 
 void served_make(struct served *s)

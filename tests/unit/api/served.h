@@ -17,6 +17,7 @@ struct served {
     struct api *api;
     struct http_server *server;
     const char *domain;
+    uint32_t requests_per_s; /* of a key; 0: no limit */
     char address[32];
     char key[STORE_KEY_CHARS + 1];
     struct json_t *last; /* the answer's JSON, ours */

@@ -14,6 +14,9 @@ static void settings_survive_the_trip_to_front(void **state)
                              .timeout_max_s = 3600,
                              .memory_mb = 512,
                              .cpus = 3,
+                             .key_sandboxes = 5,
+                             .key_requests = 6,
+                             .key_streams = 8,
                              .pids = 99 },
                     got;
     struct err err;
@@ -25,6 +28,9 @@ static void settings_survive_the_trip_to_front(void **state)
     assert_string_equal(got.domain, sent.domain);
     assert_int_equal(got.log_least, LOG_WARN);
     assert_int_equal(got.pids, 99);
+    assert_int_equal(got.key_sandboxes, 5);
+    assert_int_equal(got.key_requests, 6);
+    assert_int_equal(got.key_streams, 8);
     assert_true(secret_eq(&got.api_key, STR("e2b_00")));
     assert_true(secret_eq(&got.admin_token, STR("adm_11")));
 }

@@ -110,6 +110,12 @@ bool sandbox_admits(const struct sandbox *sandbox, struct str traffic_token)
     return !edge.options.traffic_token || str_eq(traffic_token, str_from(edge.options.traffic_token));
 }
 
+const char *sandbox_key_id(const struct sandbox *sandbox)
+{
+    (void)sandbox;
+    return edge.options.key_id ? edge.options.key_id : "";
+}
+
 struct str sandbox_mask_host(const struct sandbox *sandbox)
 {
     (void)sandbox;
@@ -206,6 +212,8 @@ void edge_start(const struct edge_options *options)
     edge.proxy = proxy_new(edge.loop, NULL);
     if (edge.options.forwards_max)
         proxy_limit(edge.proxy, edge.options.forwards_max);
+    if (edge.options.key_forwards_max)
+        proxy_limit_key(edge.proxy, edge.options.key_forwards_max);
     edge.server = http_server_new(edge.loop, fd, &(struct http_server_config){ .on_request = on_request });
     assert_int_equal(pthread_create(&edge.thread, NULL, run_loop, NULL), 0);
 }

@@ -24,6 +24,8 @@ struct edge_options {
     unsigned forwards_max;     /* 0: as many as usual */
     const char *traffic_token; /* the sandbox is private, and this opens its ports */
     const char *mask_host;
+    const char *key_id;        /* who has made it; NULL: an administrator */
+    unsigned key_forwards_max; /* 0: as many as usual */
 };
 
 /* Before anything else: a loopback of our own, so that guestd's well-known port is free whatever else runs here. */

@@ -1003,6 +1003,87 @@ static void a_masked_service_sees_another_host(void **state)
     service_stop(&service);
 }
 
+/* ---- shares ---- */
+
+static int set_up_with_few_for_a_key(void **state)
+{
+    (void)state;
+    arena_init(&arena);
+    edge_start(&(struct edge_options){ .key_id = "k1", .key_forwards_max = 2 });
+    return 0;
+}
+
+static int set_up_with_few_for_a_key_but_no_key(void **state)
+{
+    (void)state;
+    arena_init(&arena);
+    edge_start(&(struct edge_options){ .key_forwards_max = 1 });
+    return 0;
+}
+
+/* Says nothing until the client has gone. */
+static void keep_waiting(struct service *service, int fd, unsigned nth)
+{
+    struct arena mine;
+    char byte;
+    (void)nth;
+    arena_init(&mine);
+    (void)hear_head(fd, &mine);
+    service->seen++;
+    (void)recv(fd, &byte, 1, 0);
+    arena_done(&mine);
+}
+
+static void one_key_cannot_take_all_connections(void **state)
+{
+    (void)state;
+    struct service first, second, quick;
+    service_start(&first, 0, keep_waiting);
+    service_start(&second, 0, keep_waiting);
+    service_start(&quick, 0, echo_head);
+    int fds[] = { client_new(), client_new() };
+    say(fds[0], TO("GET", "/") "\r\n", first.port);
+    say(fds[1], TO("GET", "/") "\r\n", second.port);
+    wait_until_seen(&first, 1);
+    wait_until_seen(&second, 1);
+    auto_close int fd = client_new();
+    say(fd, TO("GET", "/") "\r\n", quick.port);
+    struct answer answer = hear_answer(fd, &arena);
+    assert_int_equal(answer.status, 429);
+    assert_true(has(answer.body, "of this API key"));
+    assert_false(has(answer.head, "Retry-After"));
+    /* One leaves, and there is room again. */
+    close(fds[0]);
+    unsigned status = 429;
+    for (int i = 0; i < 200 && status == 429; i++) {
+        usleep(10000);
+        say(fd, TO("GET", "/") "\r\n", quick.port);
+        status = hear_answer(fd, &arena).status;
+    }
+    assert_int_equal(status, 200);
+    close(fds[1]);
+    service_stop(&quick);
+    service_stop(&second);
+    service_stop(&first);
+}
+
+static void what_an_administrator_has_made_has_no_share(void **state)
+{
+    (void)state;
+    struct service slow, quick;
+    service_start(&slow, 0, keep_waiting);
+    service_start(&quick, 0, echo_head);
+    int waiting = client_new();
+    say(waiting, TO("GET", "/") "\r\n", slow.port);
+    wait_until_seen(&slow, 1);
+    auto_close int fd = client_new();
+    say(fd, TO("GET", "/") "\r\n", quick.port);
+    assert_int_equal(hear_answer(fd, &arena).status, 200);
+    close(waiting);
+    service_stop(&quick);
+    service_stop(&slow);
+}
+
 #define EDGE_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 
 int main(void)
@@ -1049,6 +1130,9 @@ int main(void)
         EDGE_CASE(a_remembered_link_does_not_outlive_its_sandbox),
         EDGE_CASE(a_link_that_nobody_signed_is_refused_as_guestd_would),
         EDGE_CASE(guessing_signatures_is_bounded),
+        cmocka_unit_test_setup_teardown(one_key_cannot_take_all_connections, set_up_with_few_for_a_key, tear_down),
+        cmocka_unit_test_setup_teardown(what_an_administrator_has_made_has_no_share,
+                                        set_up_with_few_for_a_key_but_no_key, tear_down),
         cmocka_unit_test_setup_teardown(a_private_sandbox_wants_the_traffic_token, set_up_private, tear_down),
         cmocka_unit_test_setup_teardown(a_masked_service_sees_another_host, set_up_masked, tear_down),
     };

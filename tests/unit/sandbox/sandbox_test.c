@@ -681,6 +681,33 @@ static void a_leftover_that_cannot_be_ended_yet_is_tried_again(void **state)
     rig_wait_empty(rig);
 }
 
+/* ---- shares ---- */
+
+static void one_key_cannot_take_every_place(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info;
+
+    rig->config.per_key_max = 2;
+    rig_start(rig);
+    rig->want.key_id = STR("k1");
+    struct sandbox_info first = rig_create(rig);
+    rig_create(rig);
+    MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_LIMIT);
+    rig->want.key_id = STR("k2");
+    rig_create(rig);
+    rig->want.key_id = STR(""); /* an administrator */
+    for (int i = 0; i < 3; i++)
+        rig_create(rig);
+    /* After a crash the same count. */
+    rig_stop(rig);
+    rig_start(rig);
+    rig->want.key_id = STR("k1");
+    MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_LIMIT);
+    MUST(sandbox_kill(rig->all, TEAM, first.id, "request", &err));
+    rig_create(rig);
+}
+
 /* ---- private ones ---- */
 
 static void check_private(struct rig *rig, struct str id, struct str token)
@@ -823,6 +850,7 @@ int main(void)
         MADE(what_only_the_driver_holds_is_ended),
         MADE(what_was_still_starting_is_ended),
         MADE(a_leftover_that_cannot_be_ended_yet_is_tried_again),
+        MADE(one_key_cannot_take_every_place),
         RUNNING(a_private_sandbox_stays_private_across_a_crash),
         RUNNING(a_link_finds_the_sandbox_whose_token_signed_it),
         RUNNING(a_signature_that_is_none_finds_nothing),

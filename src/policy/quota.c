@@ -1,0 +1,45 @@
+#include "policy/quota.h"
+
+enum { MILLI = 1000 };
+
+/* per_s tokens a second are per_s thousandths a millisecond. */
+static uint64_t missing(const struct quota_rule *rule, const struct quota *quota, uint64_t now_ms)
+{
+    uint64_t passed_ms = now_ms > quota->at_ms ? now_ms - quota->at_ms : 0;
+
+    /* Longer than this it is full anyway, and the product stays small. */
+    if (passed_ms > quota->used_milli / rule->per_s)
+        return 0;
+    return quota->used_milli - passed_ms * rule->per_s;
+}
+
+static uint32_t seconds(const struct quota_rule *rule, uint64_t milli)
+{
+    uint64_t a_second = (uint64_t)rule->per_s * MILLI;
+
+    return (uint32_t)((milli + a_second - 1) / a_second);
+}
+
+bool quota_take(const struct quota_rule *rule, struct quota *quota, uint64_t now_ms, struct quota_left *out_left)
+{
+    if (rule->per_s == 0) {
+        *out_left = (struct quota_left){ .limit = UINT32_MAX, .remaining = UINT32_MAX };
+        return true;
+    }
+    uint64_t room = (uint64_t)rule->burst * MILLI, used = missing(rule, quota, now_ms);
+    bool there = used + MILLI <= room;
+
+    *quota = (struct quota){ .used_milli = there ? used + MILLI : used, .at_ms = now_ms };
+    *out_left = (struct quota_left){
+        .limit = rule->burst,
+        .remaining = (uint32_t)((room - quota->used_milli) / MILLI),
+        .full_in_s = seconds(rule, quota->used_milli),
+        .next_in_s = there ? 0 : seconds(rule, used + MILLI - room),
+    };
+    return there;
+}
+
+bool quota_is_full(const struct quota_rule *rule, const struct quota *quota, uint64_t now_ms)
+{
+    return rule->per_s == 0 || missing(rule, quota, now_ms) == 0;
+}
