@@ -8,6 +8,7 @@
  * Order at birth: settings, give up power, open the store, meet what keeper still holds (recover), and only then accept:
  * the first answer must already know every sandbox that outlived the last front.
  */
+#include <malloc.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -297,6 +298,8 @@ int front_main(void)
     struct err err;
 
     log_setup("front", LOG_INFO);
+    /* Workers would have an arena each, and each would keep what its largest request took. */
+    (void)mallopt(M_ARENA_MAX, 2);
     if (front_open(front, &err)) {
         loop_run(front->loop);
     } else {

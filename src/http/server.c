@@ -31,10 +31,12 @@
 #include "io/listen.h"
 
 enum {
-    INPUT_BYTES = 256 * 1024, /* holds a whole head; and for bodies, as much as one read takes */
+    BODY_INPUT_BYTES = 256 * 1024,              /* as much as one read takes */
+    HEAD_INPUT_BYTES = LIMIT_HEAD_BYTES + 4096, /* enough to see that a head is too large */
+    EARLY_INPUT_BYTES = 4096,                   /* what comes before anybody wants it */
     LINGER_MS = 2000,
-    REFUSALS_MOST = 64, /* connections past the limit that are told so, at once */
-    REQUESTS_PER_STEP = 32,
+    REFUSALS_MOST = 64,    /* connections past the limit that are told so, at once */
+    REQUESTS_PER_STEP = 4, /* sent all at once; then the other connections have their turn */
 };
 
 enum conn_state {
@@ -777,6 +779,7 @@ struct stream *http_upgrade(struct http_exchange *ex, const struct http_field *f
     stream_write(stream, buf_str(head));
     stream->events = events;
     stream->owner = owner;
+    stream->in.cap = BODY_INPUT_BYTES;
     stream_read(stream, true);
     ex->status = 101;
     e->told = true;
@@ -903,6 +906,16 @@ static void conn_settle(struct connection *c)
     c->rested_after = c->requests;
 }
 
+/* How much of its input we buffer: thousands of connections must not cost more than they are worth to us just now. */
+static size_t input_room(const struct connection *c)
+{
+    const struct exchange *e = c->ex;
+
+    if (c->state == CONN_BUSY && e->body != BODY_WAITING && e->body != BODY_DONE)
+        return BODY_INPUT_BYTES;
+    return c->state == CONN_HEAD && c->scanned > 0 ? HEAD_INPUT_BYTES : EARLY_INPUT_BYTES;
+}
+
 static void conn_watch(struct connection *c);
 
 static void conn_step(struct connection *c)
@@ -940,6 +953,7 @@ static void conn_step(struct connection *c)
     }
     if (c->requests >= stop_at)
         poke(c);
+    c->stream->in.cap = input_room(c);
     stream_read(c->stream, true); /* there may be room again */
     conn_settle(c);
     conn_watch(c);
@@ -1094,7 +1108,7 @@ void http_server_adopt(struct http_server *server, int fd)
     c->is_refused = is_refused;
     c->server = server;
     c->loop = server->loop;
-    c->stream = stream_new(server->loop, fd, INPUT_BYTES, &conn_events, c);
+    c->stream = stream_new(server->loop, fd, EARLY_INPUT_BYTES, &conn_events, c);
     c->next = server->connections;
     if (c->next)
         c->next->previous = c;

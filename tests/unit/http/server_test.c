@@ -1,5 +1,6 @@
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 
 #include "base/limits.h"
 #include "http/http.h"
@@ -11,6 +12,7 @@
 static struct loop *loop;
 static struct http_server *server;
 static struct peer client;
+static int served_fd; /* the other end, which is the server's */
 static struct http_server_config config;
 
 static struct http_exchange *current; /* the newest that is not gone */
@@ -190,6 +192,7 @@ static void connect_client(void)
 
     tcp_pair(ends);
     client = peer_make(ends[0]);
+    served_fd = ends[1];
     http_server_adopt(server, ends[1]);
 }
 
@@ -812,6 +815,30 @@ static void an_exchange_outlives_its_client_while_it_is_referenced(void **state)
     http_unref(ex);
 }
 
+static void what_comes_before_it_is_wanted_is_left_to_the_kernel(void **state)
+{
+    static const struct str request = STR_INIT("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");
+    size_t sent = 0, before;
+    int unread = 0, unsent = 0;
+
+    (void)state;
+    say(STR("GET /wait HTTP/1.1\r\nHost: x\r\n\r\n"));
+    PUMP_UNTIL(loop, requests == 1);
+    do {
+        before = sent;
+        for (ssize_t n; (n = write(client.fd, request.at, request.len)) > 0;)
+            sent += (size_t)n;
+        pump_some(loop);
+    } while (sent > before);
+    assert_int_equal(ioctl(served_fd, FIONREAD, &unread), 0);
+    assert_int_equal(ioctl(client.fd, TIOCOUTQ, &unsent), 0);
+    assert_true(sent < (size_t)unread + (size_t)unsent + 64 * 1024);
+    assert_int_equal(requests, 1);
+    http_reply(current, 200, NULL, 0, STR("at last"));
+    PUMP_UNTIL(loop, heard("at last") && heard("hello"));
+    PUMP_UNTIL(loop, peer_listen(&client) && ioctl(served_fd, FIONREAD, &unread) == 0 && unread == 0);
+}
+
 /* ---- upgrades ---- */
 
 static void an_upgrade_hands_over_the_stream_with_what_was_sent(void **state)
@@ -1138,6 +1165,7 @@ int main(void)
         SERVED(a_client_that_goes_in_the_middle_of_a_head_leaves_nothing),
         SERVED(a_client_that_half_closes_still_gets_what_was_answered_at_once),
         SERVED(an_exchange_outlives_its_client_while_it_is_referenced),
+        SERVED(what_comes_before_it_is_wanted_is_left_to_the_kernel),
         SERVED(an_upgrade_hands_over_the_stream_with_what_was_sent),
         SERVED(a_head_that_trickles_is_refused),
         SERVED(idle_connections_are_closed_without_a_word),
