@@ -50,8 +50,8 @@ const char *const cgroup_layout_name[CGROUP_LAYOUT_COUNT] = {
  */
 const struct cgroup_limits cgroup_guestd_limits = {
     .memory_bytes = 384ull << 20,
-    .cpu_millis = 2000, /* its loop, and a worker beside it */
-    .pids = 64,         /* its threads, and children on their way to the `user` leaf */
+    .cpu_millis = 2000,           /* its loop, and a worker beside it */
+    .pids = LIMIT_PROCESSES + 64, /* its threads, and all its children on their way to the `user` leaf at once */
 };
 
 /*
