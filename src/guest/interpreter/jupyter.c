@@ -47,6 +47,7 @@ enum {
     START_MS = 60000,     /* a JVM on a busy machine */
     LATE_RESULT_MS = 40,  /* see struct dialect */
     ANSWER_MS = 1000,     /* for the answer on shell, once everything else has been said */
+    SILENCE_MS = 15000,   /* of a kernel that listens and does not answer: another one may */
     DEAF_MS = 10000,      /* after the answer on shell: kernels that say nothing on iopub about it */
     DELIMITER_FRAMES = 5, /* signature, header, parent, metadata, content follow "<IDS|MSG>" */
 };
@@ -112,16 +113,17 @@ struct dialect {
     bool is_shell;
     bool needs_globals;     /* its "variables" are not the process's: those of the sandbox are set at the start */
     bool results_come_late; /* Deno sends a cell's value from another task, at times after "idle" */
+    unsigned settle_ms;     /* the Java kernel dies of a question that comes before it is set up, though it listens */
 };
 
 static const struct dialect dialects[] = {
-    { "bash", "export %s=%s\n", "unset %s\n", '\'', "", true, false, false },
-    { "javascript", "process.env[%s] = %s;\n", "delete process.env[%s];\n", '"', "\"\\", false, false, true },
-    { "typescript", "process.env[%s] = %s;\n", "delete process.env[%s];\n", '"', "\"\\", false, false, true },
+    { "bash", "export %s=%s\n", "unset %s\n", '\'', "", true, false, false, 0 },
+    { "javascript", "process.env[%s] = %s;\n", "delete process.env[%s];\n", '"', "\"\\", false, false, true, 0 },
+    { "typescript", "process.env[%s] = %s;\n", "delete process.env[%s];\n", '"', "\"\\", false, false, true, 0 },
     { "r", "invisible(do.call(Sys.setenv, setNames(list(%2$s), %1$s)))\n", "invisible(Sys.unsetenv(%s))\n", '"', "\"\\",
-      false, false, false },
-    { "java", "System.setProperty(%s, %s);\n", "System.clearProperty(%s);\n", '"', "\"\\", false, true, false },
-    { "python", "__import__('os').environ[%s] = %s\n", "__import__('os').environ.pop(%s, None)\n", '"', "\"\\", false, false, false },
+      false, false, false, 0 },
+    { "java", "System.setProperty(%s, %s);\n", "System.clearProperty(%s);\n", '"', "\"\\", false, true, false, 500 },
+    { "python", "__import__('os').environ[%s] = %s\n", "__import__('os').environ.pop(%s, None)\n", '"', "\"\\", false, false, false, 0 },
 };
 
 static const struct dialect *dialect_of(const char *language)
@@ -342,8 +344,10 @@ static void channel_opened(struct channel *channel)
     for (size_t i = 0; i < CHANNELS; i++)
         if (e->channels[i].state != OPEN)
             return;
-    if (!e->is_ready)
-        probe(e);
+    if (e->is_ready)
+        return;
+    timer_set(&e->probe, e->guest->loop, e->dialect ? e->dialect->settle_ms : 0, on_probe);
+    timer_set(&e->start_limit, e->guest->loop, SILENCE_MS, on_start_limit);
 }
 
 /* ---- messages in ---- */
