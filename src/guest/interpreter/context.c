@@ -35,7 +35,7 @@ enum {
     KEEPALIVE_MS = 5000,
     INTERRUPT_AGAIN_MS = 1000, /* a cell may have swallowed the first */
     INTERRUPT_KILL_MS = 3000,  /* after that: it is stuck in C code, or does not want to stop */
-    START_ATTEMPTS = 2,        /* the mother may have died just before she was asked */
+    START_ATTEMPTS = 3,        /* a mother may have died just before she was asked; a kernel may have come up mute */
     ATTEMPTS_MAX = 3,          /* to get a cell accepted, by one interpreter after the other */
     HELD_BYTES = 64 * 1024,    /* printed between cells, for the next one */
     WRITE_BYTES = 4 << 20,     /* gathered in one turn of the loop before it is sent */

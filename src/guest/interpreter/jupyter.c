@@ -47,7 +47,7 @@ enum {
     START_MS = 60000,     /* a JVM on a busy machine */
     LATE_RESULT_MS = 40,  /* see struct dialect */
     ANSWER_MS = 1000,     /* for the answer on shell, once everything else has been said */
-    SILENCE_MS = 15000,   /* of a kernel that listens and does not answer: another one may */
+    SILENCE_MS = 6000,    /* of a kernel that listens and does not answer: another one may */
     DEAF_MS = 10000,      /* after the answer on shell: kernels that say nothing on iopub about it */
     DELIMITER_FRAMES = 5, /* signature, header, parent, metadata, content follow "<IDS|MSG>" */
 };
@@ -122,7 +122,7 @@ static const struct dialect dialects[] = {
     { "typescript", "process.env[%s] = %s;\n", "delete process.env[%s];\n", '"', "\"\\", false, false, true, 0 },
     { "r", "invisible(do.call(Sys.setenv, setNames(list(%2$s), %1$s)))\n", "invisible(Sys.unsetenv(%s))\n", '"', "\"\\",
       false, false, false, 0 },
-    { "java", "System.setProperty(%s, %s);\n", "System.clearProperty(%s);\n", '"', "\"\\", false, true, false, 500 },
+    { "java", "System.setProperty(%s, %s);\n", "System.clearProperty(%s);\n", '"', "\"\\", false, true, false, 1200 },
     { "python", "__import__('os').environ[%s] = %s\n", "__import__('os').environ.pop(%s, None)\n", '"', "\"\\", false, false, false, 0 },
 };
 
