@@ -90,7 +90,7 @@
 #define LIMIT_WATCH_DIRS 8192       /* of one recursive watch */
 #define LIMIT_WATCH_EVENTS 100000   /* not yet fetched from one watcher */
 
-/* guestd's own memory, of which it has 256 MiB. Whoever asks shares these with all others that do. */
+/* guestd's own memory, which its cgroup limits. Whoever asks shares these with all others that do. */
 #define LIMIT_GUEST_CONNECTIONS 256          /* heads of 64 KiB and buffers of 256 KiB each; an SDK opens up to 200 */
 #define LIMIT_GUEST_COLLECT_BYTES (32 << 20) /* bodies of calls under way */
 #define LIMIT_INPUT_BYTES (16 << 20)         /* of StreamInput, not yet taken by a process */

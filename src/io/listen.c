@@ -77,7 +77,7 @@ struct listener {
     struct timer pause;
     accepted_fn *accepted;
     void *context;
-    bool freed;
+    bool freed, is_short;
 };
 
 static void accept_again(struct timer *timer)
@@ -95,6 +95,7 @@ static void on_ready(void *context, unsigned ready)
     for (int i = 0; i < ACCEPTS_PER_TURN && !listener->freed; i++) {
         int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0) {
+            listener->is_short = false;
             listener->accepted(listener->context, fd);
             continue;
         }
@@ -106,7 +107,9 @@ static void on_ready(void *context, unsigned ready)
         case ENOBUFS:
         case ENOMEM:
             /* The waiting connection would wake us again and again. */
-            log_warn("listen: no descriptors left for a new connection, waiting");
+            if (!listener->is_short)
+                log_warn("listen: no descriptors left for a new connection, waiting");
+            listener->is_short = true; /* said once, however long it lasts */
             watch_want(listener->watch, 0);
             timer_set(&listener->pause, listener->loop, OUT_OF_DESCRIPTORS_MS, accept_again);
             return;
