@@ -168,6 +168,33 @@ bool action_template_resolve(const struct actions *actions, const struct caller 
 bool action_template_exists(const struct actions *actions, const struct caller *caller, struct str ref,
                             struct arena *arena, struct template_row *out, struct err *err) must_use;
 
+/* ---- team.c ---- */
+
+struct team_metric {
+    int64_t at_us;
+    uint64_t running;    /* at the end of the step that begins then */
+    double starts_per_s; /* in that step */
+};
+/* Oldest first; from start_us (0: as far back as is known) to end_us (0: now). ERR_DENIED for another team. */
+bool action_team_metrics(const struct actions *actions, const struct caller *caller, struct str team_id,
+                         int64_t start_us, int64_t end_us, struct arena *arena, struct team_metric **out,
+                         size_t *out_count, struct err *err) must_use;
+
+/* The rest is for administrators: ERR_DENIED for others. */
+
+/* The same one, in another team. ERR_NOT_FOUND. */
+bool action_caller_in_team(const struct actions *actions, const struct caller *caller, struct str team_id,
+                           struct arena *arena, struct caller *out, struct err *err) must_use;
+struct team_count {
+    struct str team_id;
+    size_t running;
+};
+bool action_running_counts(const struct actions *actions, const struct caller *caller, struct arena *arena,
+                           struct team_count **out, size_t *out_count, struct err *err) must_use;
+/* All that run in the caller's team. */
+bool action_team_kill(const struct actions *actions, const struct caller *caller, struct arena *arena,
+                      size_t *out_killed, size_t *out_failed, struct err *err) must_use;
+
 /* ---- key.c: for administrators ---- */
 
 bool action_key_create(const struct actions *actions, const struct caller *caller, struct str name, struct arena *arena,

@@ -84,6 +84,9 @@ handler_fn api_event_list, api_event_list_of_sandbox, api_sandbox_logs_v1, api_s
 handler_fn api_sandbox_metrics, api_sandbox_metrics_batch;
 /* templates.c */
 handler_fn api_template_list, api_template_alias;
+/* teams.c */
+handler_fn api_team_metrics, api_team_metrics_max, api_running_counts, api_team_kill, api_team_key_create,
+    api_team_key_revoke;
 /* keys.c */
 handler_fn api_key_list, api_key_create, api_key_rename, api_key_revoke, api_team_list;
 

@@ -74,8 +74,8 @@ static const struct http_route routes[] = {
     ROUTE(PATCH, "/api-keys/{id}", api_key_rename, NEEDS_ADMIN, "Rename an API key"),
     ROUTE(DELETE, "/api-keys/{id}", api_key_revoke, NEEDS_ADMIN, "Revoke an API key"),
     ROUTE(GET, "/teams", api_team_list, NEEDS_ADMIN, "List teams"),
-    LATER(GET, "/teams/{id}/metrics", "Metrics of a team"),
-    LATER(GET, "/teams/{id}/metrics/max", "Metrics of a team"),
+    ROUTE(GET, "/teams/{id}/metrics", api_team_metrics, NEEDS_KEY, "How many sandboxes a team had, over time"),
+    ROUTE(GET, "/teams/{id}/metrics/max", api_team_metrics_max, NEEDS_KEY, "The most it had"),
     LATER_ADMIN(POST, "/access-tokens", "Access tokens"),
     LATER_ADMIN(DELETE, "/access-tokens/{id}", "Access tokens"),
 
@@ -99,11 +99,11 @@ static const struct http_route routes[] = {
     LATER_ADMIN(GET, "/nodes", "Nodes"),
     LATER_ADMIN(GET, "/nodes/{id}", "Nodes"),
     LATER_ADMIN(POST, "/nodes/{id}", "Nodes"),
-    LATER_ADMIN(GET, "/admin/sandboxes/running-counts", "Counting sandboxes by team"),
-    LATER_ADMIN(POST, "/admin/teams/{id}/sandboxes/kill", "Killing a team's sandboxes"),
+    ROUTE(GET, "/admin/sandboxes/running-counts", api_running_counts, NEEDS_ADMIN, "Count sandboxes by team"),
+    ROUTE(POST, "/admin/teams/{id}/sandboxes/kill", api_team_kill, NEEDS_ADMIN, "Kill a team's sandboxes"),
     LATER_ADMIN(POST, "/admin/teams/{id}/builds/cancel", "Cancelling a team's builds"),
-    LATER_ADMIN(POST, "/admin/teams/{id}/api-keys", "Making a key for a team"),
-    LATER_ADMIN(DELETE, "/admin/teams/{id}/api-keys/{key}", "Revoking a team's key"),
+    ROUTE(POST, "/admin/teams/{id}/api-keys", api_team_key_create, NEEDS_ADMIN, "Make a key for a team"),
+    ROUTE(DELETE, "/admin/teams/{id}/api-keys/{key}", api_team_key_revoke, NEEDS_ADMIN, "Revoke a team's key"),
 };
 
 const struct http_route *api_routes(size_t *out_count)

@@ -219,6 +219,17 @@ bool sandbox_list(struct sandboxes *all, struct str team_id, struct arena *arena
     return true;
 }
 
+size_t sandboxes_count(struct sandboxes *all, struct str team_id)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+    const struct sandbox *sb;
+    size_t count = 0;
+
+    for (size_t i = 0; (sb = map_next(&all->by_id, &i));)
+        count += sb->state == SANDBOX_RUNNING && str_eq(sb->team_id, team_id);
+    return count;
+}
+
 /* ---- deadlines ---- */
 
 static void end_run(struct job *job)

@@ -219,7 +219,7 @@ void metrics_end(struct metrics *metrics, struct str id, int64_t now_us)
 /* ---- asking ---- */
 
 /* Upstream's steps: a chart of a week has no use for every five seconds of it. */
-static int64_t step_us(int64_t span_us)
+int64_t sandbox_metric_step_us(int64_t span_us)
 {
     static const struct {
         int64_t below_s, step_s;
@@ -279,7 +279,7 @@ void metrics_get(struct metrics *metrics, struct str team_id, struct str id, int
         .start_us = start_us ? start_us : history->started_us,
         .end_us = end_us ? end_us : history->latest.at_us,
     };
-    answer.step_us = step_us(answer.end_us - answer.start_us);
+    answer.step_us = sandbox_metric_step_us(answer.end_us - answer.start_us);
     answer.at = ARENA_ARRAY(arena, struct sandbox_metric, LIMIT_METRICS);
     if (history->life.span == 1 || recent_at(history, 0)->at_us <= answer.start_us) {
         for (size_t i = 0; i < history->recent_count; i++)

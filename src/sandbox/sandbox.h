@@ -153,6 +153,10 @@ void sandbox_metrics(struct sandboxes *all, struct str team_id, struct str id, i
 bool sandbox_metric_latest(struct sandboxes *all, struct str team_id, struct str id, struct sandbox_metric *out)
     must_use;
 
+/* How far apart the figures of such a span are. */
+int64_t sandbox_metric_step_us(int64_t span_us);
+/* How many of a team's run. */
+size_t sandboxes_count(struct sandboxes *all, struct str team_id);
 /* Measure no more. On the loop; for whoever frees the workers while the loop still runs. */
 void sandboxes_stop_measuring(struct sandboxes *all);
 
