@@ -205,7 +205,6 @@ struct listing {
     struct job job;
     struct rpc *rpc;
     struct http_exchange *ex; /* kept until the worker is done with its arena */
-    struct arena *arena;
     const char *path;
     unsigned depth;
     enum entry_detail detail;
@@ -375,7 +374,6 @@ static void call_list_dir(struct rpc *rpc, const json_t *request)
     struct listing *l = ARENA_NEW(rpc->arena, struct listing);
     l->rpc = rpc;
     l->ex = rpc->ex;
-    l->arena = rpc->arena;
     l->path = path;
     l->depth = (unsigned)MIN(MAX(depth, 1), LIMIT_LIST_DEPTH);
     l->detail = detail_for(rpc);
@@ -403,7 +401,8 @@ static void call_list_dir(struct rpc *rpc, const json_t *request)
 /* ---- Remove ---- */
 
 enum {
-    REMOVE_DEPTH = 64, /* levels that are held open at once; what lies deeper is moved up first */
+    REMOVE_DEPTH = 64,       /* levels that are held open at once; what lies deeper is moved up first */
+    REMOVE_DEPTH_MOST = 256, /* what cannot be moved: the directories of an image, or another file system's */
     REMOVE_NAME_BYTES = 24,
     REMOVE_PASSES = 1000,
 };
@@ -449,6 +448,10 @@ static void remove_below(struct removal *r, int dir_fd, int top_fd, unsigned dep
             random_id(up, sizeof up - 1);
             if (renameat(dirfd(dir), name, top_fd, up) == 0)
                 continue; /* found again by the next pass over the top */
+            if (depth >= REMOVE_DEPTH_MOST) {
+                note_error(r, errno);
+                continue;
+            }
         }
         int child = openat(dirfd(dir), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (child < 0) {

@@ -250,16 +250,21 @@ static void tell_watchers(struct process *p)
     }
 }
 
+static void finish_input(struct process *p, const struct err *err)
+{
+    struct process_input *input = p->inputs;
+
+    p->inputs = input->next;
+    if (!p->inputs)
+        p->inputs_end = &p->inputs;
+    input->process = NULL;
+    input->done(input, err);
+}
+
 static void fail_inputs(struct process *p, const struct err *err)
 {
-    while (p->inputs) {
-        struct process_input *input = p->inputs;
-        p->inputs = input->next;
-        if (!p->inputs)
-            p->inputs_end = &p->inputs;
-        input->process = NULL;
-        input->done(input, err);
-    }
+    while (p->inputs)
+        finish_input(p, err);
 }
 
 static void tell_deaths(struct process *p)
@@ -553,17 +558,6 @@ bool process_watcher_at_end(struct process_watcher *w, int *out_status)
 }
 
 /* ---- input ---- */
-
-static void finish_input(struct process *p, const struct err *err)
-{
-    struct process_input *input = p->inputs;
-
-    p->inputs = input->next;
-    if (!p->inputs)
-        p->inputs_end = &p->inputs;
-    input->process = NULL;
-    input->done(input, err);
-}
 
 static void on_input_ready(void *context, unsigned ready)
 {

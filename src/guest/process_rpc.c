@@ -6,6 +6,7 @@
 
 #include "base/encode.h"
 #include "base/limits.h"
+#include "base/mem.h"
 #include "guest/path.h"
 #include "guest/process.h"
 
@@ -539,8 +540,8 @@ static bool write_input(struct rpc *rpc, struct process *p, const json_t *holder
         rpc_fail(rpc, err.kind == ERR_NONE ? CONNECT_UNIMPLEMENTED : rpc_code_of(err.kind), "%s", err.message);
         return false;
     }
-    input->room = malloc(text.len / 4 * 3 + 3);
-    if (!input->room || !base64_decode(text, input->room, &len)) {
+    input->room = mem_new(text.len / 4 * 3 + 3);
+    if (!base64_decode(text, input->room, &len)) {
         rpc_fail(rpc, CONNECT_INVALID_ARGUMENT, "the input is not base64");
         return false;
     }
@@ -588,7 +589,6 @@ static void call_send_input(struct rpc *rpc, const json_t *request)
 struct input_stream {
     struct input input;
     pid_t pid; /* 0: no start yet. Looked up each time, because it may have ended meanwhile. */
-    bool is_writing;
 };
 
 static void on_stream_input_sent(struct process_input *process_input, const struct err *err)
@@ -596,7 +596,6 @@ static void on_stream_input_sent(struct process_input *process_input, const stru
     struct input_stream *stream = container_of(process_input, struct input_stream, input.input);
     struct rpc *rpc = stream->input.rpc;
 
-    stream->is_writing = false;
     free(stream->input.room);
     stream->input.room = NULL;
     if (err)
@@ -650,7 +649,6 @@ static void call_stream_input(struct rpc *rpc, const json_t *message)
             rpc_fail(rpc, CONNECT_NOT_FOUND, "process with pid %d not found", (int)stream->pid);
             return;
         }
-        stream->is_writing = true;
         rpc_wait(rpc, true);
         (void)!write_input(rpc, p, event, &stream->input);
     }
