@@ -143,10 +143,13 @@ static no_return void child(const struct spawn *spawn, int report_fd)
 {
     for (size_t i = 0; i < spawn->cgroup_count; i++)
         STEP(ENTER_CGROUP, write(spawn->cgroup_fds[i], "0", 1));
-    /* Ignored signals would stay ignored across execve; handlers must not run here. */
+    /*
+     * Ignored signals would stay ignored across execve; handlers must not run here. By the bare call: libc refuses to
+     * touch the two that it uses itself, and whoever started us may have left those ignored.
+     */
+    const unsigned char by_default[64] = { 0 };
     for (int number = 1; number < NSIG; number++)
-        if (number != SIGKILL && number != SIGSTOP)
-            (void)signal(number, SIG_DFL);
+        (void)syscall(SYS_rt_sigaction, number, by_default, NULL, 8); /* two of them cannot be set, and need not */
     STEP(MAKE_SESSION, setsid());
     if (spawn->takes_terminal)
         STEP(TAKE_TERMINAL, ioctl(spawn->in_fd, TIOCSCTTY, 0));
