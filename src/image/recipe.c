@@ -114,7 +114,7 @@ static void read_lines(struct script_run *run, int fd)
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return; /* the exit status tells the rest */
+            return;                                  /* the exit status tells the rest */
         (void)!write(run->log_fd, piece, (size_t)n); /* for whoever has to find out why; not having it fails nothing */
         for (ssize_t i = 0; i < n; i++) {
             if (piece[i] == '\n' || piece[i] == '\r') {
@@ -348,6 +348,6 @@ bool recipe_build(int data_fd, const char *name, const struct bootstrap_want *wa
         return err_set(err, ERR_NOT_FOUND, "no recipe for a template '%.60s'; there are: %s", name, recipe_names());
     for_base.progress = tell_if_made;
     for_base.progress_context = (void *)want; /* which tell() only reads */
-    for_base.again = false; /* --again is about the template that was named */
+    for_base.again = false;                   /* --again is about the template that was named */
     return bootstrap_base(data_fd, &for_base, &base, err) && build_on_base(data_fd, recipe, &base, want, out, err);
 }

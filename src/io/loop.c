@@ -35,9 +35,9 @@ struct loop {
     uv_loop_t uv;
     uv_prepare_t prepare;
     uv_check_t check;
-    uv_idle_t awake;   /* active while a timer is already due: keeps poll from waiting */
-    uv_timer_t alarm;  /* ends poll when the nearest timer is due */
-    uint64_t alarm_ms; /* what the alarm is set to, 0 when it is not */
+    uv_idle_t awake;          /* active while a timer is already due: keeps poll from waiting */
+    uv_timer_t alarm;         /* ends poll when the nearest timer is due */
+    uint64_t alarm_ms;        /* what the alarm is set to, 0 when it is not */
     _Atomic pthread_t thread; /* read by any thread that asks whether it is this one */
 
     struct timer **heap; /* 1-based; the parent of i is i / 2 */
