@@ -7,7 +7,8 @@ smaller shell of our own answers.
   mother        one process, one thread. Every message from guestd is one byte and three descriptors: a socket, a pipe for
                 stdout, a pipe for stderr. She forks; the child owns the three. When a child ends she says so ("pid status"),
                 because only a parent can know how. The first child is forked as soon as there is a shell; while nobody
-                asks, she warms up: a traceback, the packages that cells usually import, a figure.
+                asks, she warms up: a traceback, the packages that cells usually import, a figure. Then she keeps one
+                child more than was asked for, ready to be given away.
   interpreter   a child. Speaks frames over its socket: length (u32, big-endian), a letter, text.
                   from guestd   {"op": "start", ...} once, then {"op": "run", ...} for every cell
                   to guestd     H hello, the pid    R ready    C the cell was taken, its number
@@ -32,6 +33,7 @@ import types
 TEXT_MAX = 4 << 20  # characters of one field of a result; more helps nobody and costs everybody memory
 BUNDLE_MAX = 30 << 20  # the whole result, encoded
 USUAL = ("numpy", "pandas", "matplotlib", "matplotlib.pyplot", "PIL.Image")  # what cells import, cheapest first
+SPARE_MS = 5  # without a request before she makes a spare child
 QUIET_MS = 100  # without a request before the mother goes on warming up
 
 FIELDS = (
@@ -323,7 +325,11 @@ def on_pil_image(image):
     image.Image.show = lambda self, *args, **kwargs: shell.display(self)
 
 
-AFTER_IMPORT = {"matplotlib": on_matplotlib, "PIL.Image": on_pil_image}
+def on_figure(module):
+    shell.add_figure_formatters(module.Figure)
+
+
+AFTER_IMPORT = {"matplotlib": on_matplotlib, "matplotlib.figure": on_figure, "PIL.Image": on_pil_image}
 
 
 # ---- input ----
@@ -396,6 +402,8 @@ def make_ipython_shell():
             self.wants_exit = True
 
         def run(self, code):
+            if "InlineBackend" in code:  # %config knows it only once it is there
+                self.add_inline_config()
             # Counted only when it is kept in the history, as everywhere in IPython.
             link.count(self.execution_count)
             self.run_cell(code, store_history=True)
@@ -407,6 +415,11 @@ def make_ipython_shell():
         def has_formatters_for(self, kind):
             return any(kind in formatter.type_printers for mime, formatter in self.display_formatter.formatters.items()
                        if mime != "text/plain")
+
+        def add_figure_formatters(self, figure):
+            known = self.display_formatter.formatters
+            known["image/png"].for_type(figure, figure_png)
+            known["e2b/chart"].for_type(figure, figure_chart)
 
         def add_inline_config(self):
             """%config InlineBackend.figure_formats = ..., where the package for it is installed."""
@@ -454,8 +467,6 @@ def make_ipython_shell():
     known["e2b/chart"] = Chart(parent=made.display_formatter)
     known["e2b/data"].for_type_by_name("pandas.core.frame", "DataFrame", frame_data)
     known["e2b/data"].for_type_by_name("pandas", "DataFrame", frame_data)
-    known["e2b/chart"].for_type_by_name("matplotlib.figure", "Figure", figure_chart)
-    known["image/png"].for_type_by_name("matplotlib.figure", "Figure", figure_png)
     for kind in (list, dict):
         known["application/json"].for_type(kind, json_or_none)
     return made
@@ -523,6 +534,9 @@ class SmallShell:
                 self.display(value)
 
     def add_inline_config(self):
+        pass
+
+    def add_figure_formatters(self, figure):
         pass
 
     def forget_warmup(self):
@@ -683,34 +697,38 @@ def interpret():
             return
 
 
-def become_interpreter(fds):
+def settle():
     """
-    In the child, on its way from the mother to a cell.
-      shares    her memory, copy on write           holds     her socket and her children's, until closed here
+    In the child, on its way from the mother to a cell: what does not depend on whose interpreter it will be.
+      shares    her memory, copy on write           holds     her socket, until closed here
       must      lead a session of its own (interrupts go to the group); have its own entropy; be preferred by the
                 OOM killer, so that the mother and the other contexts outlive a cell that eats all memory
     """
-    global link
     os.setsid()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    null = os.open("/dev/null", os.O_RDONLY)
-    high = 100  # out of the way of what user code counts on getting
-    import fcntl
-    conn = fcntl.fcntl(fds[0], fcntl.F_DUPFD_CLOEXEC, high)
-    os.dup2(null, 0)
-    os.dup2(fds[1], 1)
-    os.dup2(fds[2], 2)
-    os.closerange(3, high)
     try:
         with open("/proc/self/oom_score_adj", "w") as knob:
             knob.write("300")
     except OSError:
         pass
     fresh_entropy()
-    standard_streams()
     if sys.path[:1] != [""]:
         sys.path.insert(0, "")
+
+
+def become_interpreter(fds):
+    """The rest: its own descriptors, then its life."""
+    global link
+    import fcntl
+    high = 100  # out of the way of what user code counts on getting
+    null = os.open("/dev/null", os.O_RDONLY)
+    conn = fcntl.fcntl(fds[0], fcntl.F_DUPFD_CLOEXEC, high)
+    os.dup2(null, 0)
+    os.dup2(fds[1], 1)
+    os.dup2(fds[2], 2)
+    os.closerange(3, high)
+    standard_streams()
     link = Link(conn)
     signal.signal(signal.SIGINT, link.on_interrupt)
     gc.enable()
@@ -808,6 +826,61 @@ def collect_children(door):
         door.send(f"{pid} {status}".encode())
 
 
+def fork_interpreter(door, fds):
+    if os.fork() == 0:
+        door.detach()
+        settle()
+        become_interpreter(fds)
+
+
+class Spare:
+    """A child that has settled already and waits for its descriptors: most of what a fork costs is paid before it is asked for."""
+
+    def __init__(self):
+        self.sock = None
+
+    def make(self, door):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if os.fork():
+            theirs.close()
+            self.sock = ours
+            return
+        try:
+            ours.close()
+            door.detach()
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # where the door was
+            settle()
+            rehearse()
+            byte, fds, flags, address = socket.recv_fds(theirs, 16, 3)
+            if len(fds) == 3:
+                become_interpreter(fds)
+        finally:
+            os._exit(0)
+
+    def give(self, fds):
+        """False when there is none, or it has died while it waited."""
+        sock, self.sock = self.sock, None
+        if not sock:
+            return False
+        try:
+            socket.send_fds(sock, [b"f"], fds)
+            return True
+        except OSError:
+            return False
+        finally:
+            sock.close()
+
+
+def rehearse():
+    """Touches the memory that a first cell writes to, so that it is this process's own by then."""
+    global link
+    link = Silent()
+    shell.run("1+1")
+    link = None
+    shell.user_ns.pop("_", None)
+    shell.forget_warmup()
+
+
 def mother(door):
     global shell
     import builtins
@@ -835,8 +908,10 @@ def mother(door):
     poll.register(door, select.POLLIN)
     poll.register(told, select.POLLIN)
     has_children = False
+    spare, is_short = Spare(), False
     while True:
-        ready = dict(poll.poll(None if is_warm or not has_children else QUIET_MS))
+        is_done = is_warm and (COLD or is_short or spare.sock)
+        ready = dict(poll.poll(None if is_done or not has_children else QUIET_MS if not is_warm else SPARE_MS))
         if told in ready:
             os.read(told, 4096)
             collect_children(door)
@@ -845,14 +920,21 @@ def mother(door):
             if not byte:
                 os._exit(0)  # guestd has closed
             if len(fds) == 3:
-                has_children = True
-                if os.fork() == 0:
-                    door.detach()
-                    become_interpreter(fds)
+                has_children, is_short = True, False
+                try:
+                    if not spare.give(fds):
+                        fork_interpreter(door, fds)
+                except OSError:
+                    pass  # no more processes, or no memory: guestd sees the socket close and says so
             for fd in fds:
                 os.close(fd)
-        elif not ready:
+        elif not ready and not is_warm:
             is_warm = not take_step(steps)
+        elif not ready:
+            try:
+                spare.make(door)
+            except OSError:
+                is_short = True  # not again before somebody asks
 
 
 COLD = "cold" in sys.argv  # an interpreter that shares nothing with any other: one mother, one child
