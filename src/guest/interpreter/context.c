@@ -58,7 +58,7 @@ struct context {
     struct timer flush, patience, wake;
     bool interrupted_twice, is_paused;
     unsigned failed_starts; /* in a row */
-    char notice[256]; /* for the next cell's stderr: why its variables are gone */
+    char notice[256];       /* for the next cell's stderr: why its variables are gone */
 };
 
 static const struct engine_events events;
@@ -361,7 +361,8 @@ static void on_died(struct engine *engine, const char *why)
         pop_cell(c);
     } else if (!was_running && strcmp(why, "it ended with status 0") != 0) {
         (void)snprintf(c->notice, sizeof c->notice,
-                       "The interpreter of this context has died and was restarted: %s. Its variables are gone.\n", why);
+                       "The interpreter of this context has died and was restarted: %s. Its variables are gone.\n",
+                       why);
     }
     drop_engine(c);
     enter(c, COLD);
@@ -384,9 +385,10 @@ static void on_patience(struct timer *timer)
         timer_set(&c->patience, c->loop, INTERRUPT_KILL_MS - INTERRUPT_AGAIN_MS, on_patience);
         return;
     }
-    (void)snprintf(c->notice, sizeof c->notice,
-                   "A cell whose client had gone did not react to an interrupt: its interpreter was killed and restarted. "
-                   "The variables of this context are gone.\n");
+    (void)snprintf(
+        c->notice, sizeof c->notice,
+        "A cell whose client had gone did not react to an interrupt: its interpreter was killed and restarted. "
+        "The variables of this context are gone.\n");
     drop_engine(c);
     enter(c, COLD);
     step(c);

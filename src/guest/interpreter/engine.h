@@ -44,7 +44,7 @@ struct engine_code {
 
 struct engine_kind {
     void (*run)(struct engine *engine, const struct engine_code *code);
-    void (*interrupt)(struct engine *engine); /* as Ctrl-C */
+    void (*interrupt)(struct engine *engine);         /* as Ctrl-C */
     void (*pause)(struct engine *engine, bool pause); /* the client is slow: so be the interpreter */
     void (*free)(struct engine *engine);
 };

@@ -132,8 +132,8 @@ static bool no_language(struct interpreter *all, const struct user *user, const 
     kernelspec_list(user, &arena, list, sizeof list);
     arena_done(&arena);
     return err_set(err, ERR_NOT_FOUND, "the language '%.40s' is not installed in this template; there are: %s%s%s",
-                   language, python_is_there(all->guest) ? "python" : "", *list && python_is_there(all->guest) ? ", " : "",
-                   list);
+                   language, python_is_there(all->guest) ? "python" : "",
+                   *list && python_is_there(all->guest) ? ", " : "", list);
 }
 
 /* Who runs it: NULL is our own Python. False if nobody can. */
@@ -165,8 +165,10 @@ static struct engine *start_engine(struct context *context, const struct engine_
 
     arena_init(&arena);
     if (api_default_user(guest, &arena, &user, err)) {
-        struct engine_want want = { .cwd = context_cwd(context), .env = launch_env(guest, &user, NULL, 0, &arena),
-                                    .events = events, .owner = context };
+        struct engine_want want = { .cwd = context_cwd(context),
+                                    .env = launch_env(guest, &user, NULL, 0, &arena),
+                                    .events = events,
+                                    .owner = context };
         enum python_mode mode = PYTHON_WARM;
         for (char *const *pair = want.env; *pair; pair++)
             if (strcmp(*pair, "CLOISTER_INTERPRETER=cold") == 0)
@@ -286,11 +288,12 @@ static bool decode_envs(struct arena *arena, const json_t *object, struct engine
     const char *name;
     json_t *value;
 
-    json_object_foreach((json_t *)object, name, value) {
+    json_object_foreach((json_t *)object, name, value)
+    {
         if (!*name || strchr(name, '=') || !json_is_string(value))
             return err_set(err, ERR_INVALID, "'env_vars' must map names without '=' to strings");
-        envs[out->env_count++] = (struct guestlink_env){ arena_copy(arena, str_from(name)),
-                                                         arena_copy(arena, json_str(value)) };
+        envs[out->env_count++] =
+            (struct guestlink_env){ arena_copy(arena, str_from(name)), arena_copy(arena, json_str(value)) };
     }
     out->envs = envs;
     return true;

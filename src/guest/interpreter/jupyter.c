@@ -123,7 +123,8 @@ static const struct dialect dialects[] = {
     { "r", "invisible(do.call(Sys.setenv, setNames(list(%2$s), %1$s)))\n", "invisible(Sys.unsetenv(%s))\n", '"', "\"\\",
       false, false, false, 0 },
     { "java", "System.setProperty(%s, %s);\n", "System.clearProperty(%s);\n", '"', "\"\\", false, true, false, 1200 },
-    { "python", "__import__('os').environ[%s] = %s\n", "__import__('os').environ.pop(%s, None)\n", '"', "\"\\", false, false, false, 0 },
+    { "python", "__import__('os').environ[%s] = %s\n", "__import__('os').environ.pop(%s, None)\n", '"', "\"\\", false,
+      false, false, 0 },
 };
 
 static const struct dialect *dialect_of(const char *language)
@@ -396,7 +397,8 @@ static void take_error(struct jupyter_engine *e, const json_t *content)
     const json_t *lines = json_object_get(content, "traceback"), *line;
     size_t i;
 
-    json_array_foreach((json_t *)lines, i, line) {
+    json_array_foreach((json_t *)lines, i, line)
+    {
         if (i)
             buf_add_char(&traceback, '\n');
         if (json_is_string(line))
@@ -692,7 +694,8 @@ static const char **make_argv(const struct kernelspec *spec, const char *file, s
     for (size_t i = 0; i < spec->argc; i++) {
         const char *hole = strstr(spec->argv[i], "{connection_file}");
         argv[i] = hole ? arena_format(arena, "%.*s%s%s", (int)(hole - spec->argv[i]), spec->argv[i], file,
-                                      hole + strlen("{connection_file}")).at
+                                      hole + strlen("{connection_file}"))
+                             .at
                        : spec->argv[i];
     }
     return argv;
@@ -706,9 +709,8 @@ static struct guestlink_env *spec_envs(const struct kernelspec *spec, struct are
     json_t *value;
 
     *out_count = 0;
-    json_object_foreach(spec->env, name, value)
-        if (json_is_string(value) && *name && !strchr(name, '='))
-            envs[(*out_count)++] = (struct guestlink_env){ str_from(name), json_str(value) };
+    json_object_foreach(spec->env, name, value) if (json_is_string(value) && *name && !strchr(name, '='))
+        envs[(*out_count)++] = (struct guestlink_env){ str_from(name), json_str(value) };
     return envs;
 }
 

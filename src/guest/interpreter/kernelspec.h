@@ -14,11 +14,11 @@
 #include "guest/users.h"
 
 struct kernelspec {
-    char **argv;                 /* "{connection_file}" stands where its name goes */
+    char **argv; /* "{connection_file}" stands where its name goes */
     size_t argc;
-    json_t *env;                 /* an object; may be NULL */
-    bool interrupts_by_message;  /* instead of SIGINT */
-    char language[64];           /* lower case */
+    json_t *env;                /* an object; may be NULL */
+    bool interrupts_by_message; /* instead of SIGINT */
+    char language[64];          /* lower case */
 };
 
 /* By the directory's name or by what it says it speaks. NULL if there is none. */

@@ -137,18 +137,12 @@ void line_add_error(struct buf *out, struct str name, struct str value, struct s
 static const struct {
     const char *field, *mime;
 } known[] = {
-    { "text", "text/plain" },
-    { "html", "text/html" },
-    { "markdown", "text/markdown" },
-    { "svg", "image/svg+xml" },
-    { "png", "image/png" },
-    { "jpeg", "image/jpeg" },
-    { "pdf", "application/pdf" },
-    { "latex", "text/latex" },
-    { "json", "application/json" },
-    { "javascript", "application/javascript" },
-    { "data", "e2b/data" },
-    { "chart", "e2b/chart" },
+    { "text", "text/plain" },        { "html", "text/html" },
+    { "markdown", "text/markdown" }, { "svg", "image/svg+xml" },
+    { "png", "image/png" },          { "jpeg", "image/jpeg" },
+    { "pdf", "application/pdf" },    { "latex", "text/latex" },
+    { "json", "application/json" },  { "javascript", "application/javascript" },
+    { "data", "e2b/data" },          { "chart", "e2b/chart" },
 };
 
 static bool is_known(const char *mime)
@@ -192,9 +186,8 @@ void line_add_result(struct buf *out, const json_t *bundle, bool is_main)
         else if (value && !json_is_null(value))
             add_json(out, known[i].field, value);
     }
-    json_object_foreach((json_t *)bundle, mime, value)
-        if (!is_known(mime) && !json_is_null(value))
-            (void)json_object_set(extra, mime, value);
+    json_object_foreach((json_t *)bundle, mime, value) if (!is_known(mime) && !json_is_null(value))(void)
+        json_object_set(extra, mime, value);
     add_json(out, "extra", extra);
     buf_format(out, ", \"is_main_result\": %s}\n", is_main ? "true" : "false");
 }

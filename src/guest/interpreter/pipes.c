@@ -10,10 +10,10 @@
 #include "base/mem.h"
 
 enum {
-    READ_BYTES = 64 * 1024,        /* what a pipe holds */
+    READ_BYTES = 64 * 1024,            /* what a pipe holds */
     LINE_BYTES = 6 * READ_BYTES + 256, /* when every byte becomes an escape */
-    READS_PER_TURN = 4,            /* then the others have their turn */
-    DRAIN_READS = 16,              /* however fast somebody goes on writing */
+    READS_PER_TURN = 4,                /* then the others have their turn */
+    DRAIN_READS = 16,                  /* however fast somebody goes on writing */
 };
 
 static void tell(struct pipe_end *end, struct str text)

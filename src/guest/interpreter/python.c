@@ -26,9 +26,9 @@
 #include "wire/json.h"
 
 /* Without the directory it runs in: a random.py of the user's is for cells to import, not for us. */
-#define BOOT                                                                          \
-    "import sys;sys.path[:]=[p for p in sys.path if p];import socket;"                \
-    "DOOR=socket.socket(fileno=0);CHARTS_SOURCE=DOOR.recv(1<<20);"                    \
+#define BOOT                                                           \
+    "import sys;sys.path[:]=[p for p in sys.path if p];import socket;" \
+    "DOOR=socket.socket(fileno=0);CHARTS_SOURCE=DOOR.recv(1<<20);"     \
     "exec(compile(DOOR.recv(1<<20),'<interpreter>','exec'))"
 
 enum {
@@ -219,8 +219,9 @@ static bool mother_ask(struct mother *m, const int fds[3], struct err *err)
     } control = { 0 };
     char letter = 'f';
     struct iovec byte = { .iov_base = &letter, .iov_len = 1 };
-    struct msghdr message = { .msg_iov = &byte, .msg_iovlen = 1, .msg_control = control.room,
-                              .msg_controllen = sizeof control.room };
+    struct msghdr message = {
+        .msg_iov = &byte, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room
+    };
     struct cmsghdr *head = CMSG_FIRSTHDR(&message);
 
     head->cmsg_level = SOL_SOCKET;

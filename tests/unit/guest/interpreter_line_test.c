@@ -93,8 +93,9 @@ static void an_error_always_has_its_three_fields(void **state)
 static void a_bundle_is_sorted_into_short_names_and_the_rest(void **state)
 {
     (void)state;
-    auto_json json_t *bundle = json_pack("{s:s, s:s, s:[i], s:n, s:{s:i}}", "text/plain", "'abc'", "text/html", "<b>☃</b>",
-                                         "application/json", 1, "text/latex", "application/vnd.x+json", "a", 1);
+    auto_json json_t *bundle =
+        json_pack("{s:s, s:s, s:[i], s:n, s:{s:i}}", "text/plain", "'abc'", "text/html", "<b>☃</b>", "application/json",
+                  1, "text/latex", "application/vnd.x+json", "a", 1);
     line_add_result(&made, bundle, true);
     auto_json json_t *json = parse_line();
     CHECK_STR(json_str(json_object_get(json, "text")), STR("abc"));
@@ -108,8 +109,9 @@ static void a_bundle_is_sorted_into_short_names_and_the_rest(void **state)
 static void only_a_text_that_is_quoted_as_a_whole_loses_its_quotes(void **state)
 {
     (void)state;
-    struct str pairs[][2] = { { STR("'a'"), STR("a") }, { STR("\"a\""), STR("a") }, { STR("'"), STR("'") },
-                              { STR("'a\""), STR("'a\"") }, { STR("''"), STR("") }, { STR("[1] \"a\""), STR("[1] \"a\"") } };
+    struct str pairs[][2] = { { STR("'a'"), STR("a") }, { STR("\"a\""), STR("a") },
+                              { STR("'"), STR("'") },   { STR("'a\""), STR("'a\"") },
+                              { STR("''"), STR("") },   { STR("[1] \"a\""), STR("[1] \"a\"") } };
     for (size_t i = 0; i < COUNT_OF(pairs); i++) {
         auto_json json_t *bundle = json_pack("{s:s%}", "text/plain", pairs[i][0].at, pairs[i][0].len);
         line_add_result(&made, bundle, false);
