@@ -103,13 +103,12 @@ static void look_at_template(struct findings *all, const struct config *config)
     struct err err;
     bool there = data_fd >= 0 && template_find(data_fd, "base", &base, &err);
     bool can_build = in_path("mmdebstrap");
-    struct probe_row *row;
 
     if (geteuid() != 0) {
-        row = finding(all, "base template", PROBE_SKIP);
+        (void)finding(all, "base template", PROBE_SKIP);
         return;
     }
-    row = finding(all, "base template", there ? PROBE_OK : PROBE_WARN);
+    struct probe_row *row = finding(all, "base template", there ? PROBE_OK : PROBE_WARN);
     (void)snprintf(row->found, sizeof row->found, "%s",
                    there       ? "built"
                    : can_build ? "not built yet"
