@@ -253,6 +253,9 @@ static int open_file(struct http_exchange *ex, const char *path, struct stat *st
         answer_error(ex, 404, "path '%s' does not exist", path);
     else if (fd < 0 && number == ENAMETOOLONG)
         answer_error(ex, 400, "path '%s' is too long", path);
+    else if (fd < 0 && number == ELOOP)
+        answer_error(ex, 400, "path '%s' has links in a circle, or leads through /proc to something else's files",
+                     path);
     else if (fd < 0 || fstat(fd, st) < 0)
         answer_error(ex, 500, "error opening file '%s': %s", path, strerror_r(number, reason, sizeof reason));
     else if (S_ISDIR(st->st_mode))

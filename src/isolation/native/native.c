@@ -199,8 +199,10 @@ static void box_free(void *object)
     struct err err;
 
     (void)err_set(&err, ERR_UNAVAILABLE, "keeper ends");
-    while (box->waits)
-        wait_over(box->waits, false, &err);
+    for (struct wait *wait = box->waits, *next; wait; wait = next) {
+        next = wait->next;
+        wait_over(wait, false, &err);
+    }
     timer_clear(&box->retry);
     watch_free(box->watch);
     fd_close(&box->pidfd);
@@ -398,14 +400,15 @@ static void start_close(struct start *start)
 static bool start_record(struct start *start, struct err *err)
 {
     struct native *native = start->native;
+    const char *id = start->box->id;
     struct state state = { .slot = start->box->slot };
 
     memcpy(state.boot_id, native->boot_id, sizeof state.boot_id);
-    if (mkdirat(native->sandboxes_fd, start->plan->id, 0700) < 0)
-        return err_sys(err, "make the directory of sandbox %s", start->plan->id);
-    start->sandbox_fd = openat(native->sandboxes_fd, start->plan->id, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (mkdirat(native->sandboxes_fd, id, 0700) < 0)
+        return err_sys(err, "make the directory of sandbox %s", id);
+    start->sandbox_fd = openat(native->sandboxes_fd, id, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (start->sandbox_fd < 0)
-        return err_sys(err, "open the directory of sandbox %s", start->plan->id);
+        return err_sys(err, "open the directory of sandbox %s", id);
     start->state_fd = openat(start->sandbox_fd, "state", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (start->state_fd < 0)
         return err_sys(err, "create state");
