@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """run.py - the end-to-end tests: a real server, driven by the public SDKs, their command line, and raw HTTP.
 
-Makes what it needs below build/e2e (virtual environments, npm packages), runs every suite, and ends with one line,
-'N passed, N failed, N skipped'. server.py says which server is tested and where its data is.
+Makes what it needs below build/e2e (virtual environments, npm packages), runs every suite, and ends with a table of the
+clients it tried and one line, 'N passed, N failed, N skipped'. The table in README.md is what a run printed; after a
+change, `run.py sdk` prints it again. server.py says which server is tested and where its data is.
 
-    run.py [SUITE…] [-- PYTEST OPTION…]      for instance   run.py http -- -k traversal
+    run.py [SUITE…|sdk] [-- PYTEST OPTION…]      for instance   run.py http -- -k traversal
 """
 
+import json
 import os
 import pathlib
 import re
@@ -21,9 +23,23 @@ WORK = ROOT / "build" / "e2e"
 sys.path.insert(0, str(HERE))
 
 PYTHON_TOOLS = ["pytest", "pytest-timeout"]
-# The oldest Python SDK that we promise, and whatever is the newest today.
-PYTHON_SDKS = {"newest": "e2b", "2.20.3": "e2b==2.20.3", "interpreter": "e2b-code-interpreter"}
-NPM_PACKAGES = ["e2b@latest", "@e2b/cli@latest", "@e2b/code-interpreter@latest"]
+# From the oldest that we promise to whatever is the newest today; JavaScript releases of about the same ages.
+PYTHON_SDKS = {
+    "newest": "e2b",
+    "2.45.1": "e2b==2.45.1",
+    "2.20.3": "e2b==2.20.3",
+    "2.10.0": "e2b==2.10.0",
+    "interpreter": "e2b-code-interpreter",
+}
+NPM_PACKAGES = {
+    "newest": ["e2b@latest", "@e2b/cli@latest", "@e2b/code-interpreter@latest"],
+    "2.45.0": ["e2b@2.45.0"],
+    "2.20.1": ["e2b@2.20.1"],
+    "2.10.2": ["e2b@2.10.2"],
+}
+
+
+TABLE = []  # (client, version, Count) of each SDK suite that ran
 
 
 class Count:
@@ -65,15 +81,22 @@ def make_venv(name):
     return python
 
 
-def make_npm():
-    home = WORK / "npm"
+def make_npm(name):
+    home = WORK / ("npm" if name == "newest" else f"npm-{name}")
+    there = (home / "node_modules" / "e2b" / "package.json").exists()
+    if there and name != "newest":
+        return home
     home.mkdir(parents=True, exist_ok=True)
     if not (home / "package.json").exists():
         (home / "package.json").write_text('{"private": true}\n')
-    install = ["npm", "install", "--silent", "--no-fund", "--no-audit", "--no-progress", *NPM_PACKAGES]
-    if subprocess.run(install, cwd=home, check=False).returncode and not (home / "node_modules" / "e2b").exists():
-        raise RuntimeError(f"could not install {', '.join(NPM_PACKAGES)} from npm")
+    install = ["npm", "install", "--silent", "--no-fund", "--no-audit", "--no-progress", *NPM_PACKAGES[name]]
+    if subprocess.run(install, cwd=home, check=False).returncode and not there:
+        raise RuntimeError(f"could not install {', '.join(NPM_PACKAGES[name])} from npm")
     return home
+
+
+def npm_version(home, package):
+    return json.loads((home / "node_modules" / package / "package.json").read_text())["version"]
 
 
 def version_of(python):
@@ -112,18 +135,30 @@ def run_pytest(python, name, files, options, env=None):
 def run_python_sdk(name):
     def run(options):
         python = make_venv(name)
-        print(f"# Python SDK {version_of(python)}", flush=True)
-        return run_pytest(python, f"sdk-python-{name}", ["test_sdk_python.py"], options)
+        version = version_of(python)
+        print(f"# Python SDK {version}", flush=True)
+        count = run_pytest(python, f"sdk-python-{name}", ["test_sdk_python.py"], options)
+        TABLE.append(("Python `e2b`", version, count))
+        return count
 
     return run
 
 
-def run_js(file):
-    return lambda options: run_js_file(file)
+def run_js(file, name="newest"):
+    return lambda options: run_js_file(file, make_npm(name))
 
 
-def run_js_file(file):
-    home = make_npm()
+def run_js_sdk(name):
+    def run(options):
+        home = make_npm(name)
+        count = run_js_file("test_sdk_js.mjs", home)
+        TABLE.append(("JavaScript `e2b`", npm_version(home, "e2b"), count))
+        return count
+
+    return run
+
+
+def run_js_file(file, home):
     from server import TEST_DATA, Server, share_template
 
     share_template(TEST_DATA)
@@ -162,14 +197,16 @@ def run_js_file(file):
 
 
 def run_cli(options):
-    home = make_npm()
-    return run_pytest(
+    home = make_npm("newest")
+    count = run_pytest(
         make_venv("newest"),
         "cli",
         ["test_cli.py"],
         options,
         {"CLOISTER_E2B_CLI": str(home / "node_modules" / ".bin" / "e2b")},
     )
+    TABLE.append(("`@e2b/cli`", npm_version(home, "@e2b/cli"), count))
+    return count
 
 
 def run_files(*files, sdk="newest"):
@@ -181,15 +218,28 @@ def run_files(*files, sdk="newest"):
 
 SUITES = {
     "python-newest": run_python_sdk("newest"),
+    "python-2.45.1": run_python_sdk("2.45.1"),
     "python-2.20.3": run_python_sdk("2.20.3"),
-    "js": run_js("test_sdk_js.mjs"),
+    "python-2.10.0": run_python_sdk("2.10.0"),
+    "js": run_js_sdk("newest"),
+    "js-2.45.0": run_js_sdk("2.45.0"),
+    "js-2.20.1": run_js_sdk("2.20.1"),
+    "js-2.10.2": run_js_sdk("2.10.2"),
     "cli": run_cli,
     "http": run_files("test_http.py", "test_edge.py"),
     "isolation": run_files("test_isolation.py"),
     "faults": run_files("test_faults.py"),
+    "cuts": run_files("test_cuts.py"),
     "interpreter": run_files("test_interpreter.py", sdk="interpreter"),
     "interpreter-js": run_js("test_interpreter.mjs"),
 }
+
+
+def print_table():
+    print("| client | version | passed | failed | skipped |\n|---|---|---|---|---|")
+    for client, version, count in TABLE:
+        print(f"| {client} | {version} | {count.passed} | {count.failed} | {count.skipped} |")
+    print()
 
 
 def main():
@@ -197,6 +247,8 @@ def main():
     if "--" in arguments:
         options = arguments[arguments.index("--") + 1 :]
         arguments = arguments[: arguments.index("--")]
+    if arguments == ["sdk"]:
+        arguments = [name for name in SUITES if name.split("-")[0] in ("python", "js", "cli")]
     unknown = [name for name in arguments if name not in SUITES]
     if unknown:
         sys.exit(f"there is no suite {unknown[0]}: {', '.join(SUITES)}")
@@ -211,6 +263,8 @@ def main():
             count = Count(failed=1)
         print(f"## {name}: {count}\n", flush=True)
         total.add(count)
+    if TABLE:
+        print_table()
     print(total)
     return 1 if total.failed else 0
 
