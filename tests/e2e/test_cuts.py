@@ -1,8 +1,8 @@
 """Connections break in the middle of a command's output, a hundred times; nothing of the output is lost.
 
 A proxy between client and server drops each connection after a random number of bytes. An unmodified SDK reconnects by
-commands.connect, and its last handle has the whole output, because a process keeps what it said. A client that knows our
-`offset` resumes exactly where it was, and gets every byte once.
+commands.connect, and its last handle has the whole output, because a process keeps what it said. A client that knows
+our `offset` resumes exactly where it was, and gets every byte once.
 """
 
 import base64
@@ -21,7 +21,10 @@ from server import ENVD_PORT
 CUTS = 100
 # Slower than the cuts, so that they hit a command that still talks; each line tells its place.
 LINES = 20000
-COMMAND = f"i=0; while [ $i -lt {LINES} ]; do echo line-$i; i=$((i+1)); [ $((i % 100)) = 0 ] && sleep 0.04; done; exit 7"
+COMMAND = (
+    f"i=0; while [ $i -lt {LINES} ]; do echo line-$i; i=$((i+1)); "
+    "[ $((i % 100)) = 0 ] && sleep 0.04; done; exit 7"
+)
 WHOLE = "".join(f"line-{i}\n" for i in range(LINES))
 
 

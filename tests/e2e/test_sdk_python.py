@@ -976,7 +976,8 @@ def test_async_commands_do_all_that_sync_ones_do(server):
     async def go():
         box = await AsyncSandbox.create(timeout=120)
         try:
-            handle = await box.commands.run("read line; echo got $line; sleep 0.5; echo end", background=True, stdin=True)
+            command = "read line; echo got $line; sleep 0.5; echo end"
+            handle = await box.commands.run(command, background=True, stdin=True)
             await box.commands.send_stdin(handle.pid, "hello\n")
             again = await box.commands.connect(handle.pid)
             await handle.disconnect()
@@ -1036,15 +1037,16 @@ def test_async_files_do_all_that_sync_ones_do(server):
             if "metadata" in parameters:
                 await box.files.write("/tmp/tagged", "x", metadata={"job": "42"})
                 assert (await box.files.get_info("/tmp/tagged")).metadata == {"job": "42"}
-            for call in (box.files.read("no"), box.files.list("no"), box.files.get_info("no"), box.files.rename("no", "x")):
+            files = box.files
+            for call in (files.read("no"), files.list("no"), files.get_info("no"), files.rename("no", "x")):
                 with pytest.raises(NotFoundException):
                     await call
             with pytest.raises(InvalidArgumentException):
                 await box.files.read("/tmp")
 
-            seen, ended = [], asyncio.Event()
+            seen = []
             await box.files.make_dir("watched")
-            watcher = await box.files.watch_dir("watched", seen.append, on_exit=lambda error: ended.set(), recursive=True)
+            watcher = await box.files.watch_dir("watched", seen.append, recursive=True)
             await box.files.write("watched/a", "x")
             for _ in range(100):
                 if ("a", "write") in [(event.name, event.type.value) for event in seen]:
