@@ -79,9 +79,9 @@ install_packages() { # PACKAGE…
     if ! apt-cache show "$@" >/dev/null 2>&1 || [ -z "$(find /var/lib/apt/lists -name '*Packages*' -mtime -7 2>/dev/null)" ]; then
         with_progress "fetching Debian's package lists" apt update
     fi
-    with_progress "installing $*" apt install -y --no-install-recommends "$@" && return 0
+    with_progress "installing $# packages" apt install -y --no-install-recommends "$@" && return 0
     with_progress "fetching Debian's package lists again" apt update
-    with_progress "installing $*" apt install -y --no-install-recommends "$@"
+    with_progress "installing $# packages" apt install -y --no-install-recommends "$@"
 }
 
 # clang finds its sanitizer and fuzzer runtimes only in the package of its own version, whatever that is here.

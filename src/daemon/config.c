@@ -30,7 +30,8 @@ struct option {
 static const struct option options[] = {
     { "data", TEXT(data), "/var/lib/cloister", "directory for everything that must survive a restart" },
     { "listen", TEXT(listen), "127.0.0.1:7070", "address and port of the API and of the sandboxes' edge" },
-    { "domain", TEXT(domain), "", "sandboxes are reachable as <port>-<id>.DOMAIN, and clients are told so" },
+    { "domain", TEXT(domain), "",
+      "sandboxes are <port>-<id>.DOMAIN, and clients are told so (default: localhost:PORT)" },
     { "user", TEXT(user), "cloister", "unprivileged user that everything facing the network runs as" },
     { "guestd", TEXT(guestd), "", "the daemon put into sandboxes (default: cloister-guestd beside this program)" },
     { "log", TEXT(log), "info", "least level that is logged: debug, info, warn or error" },

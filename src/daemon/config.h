@@ -20,7 +20,8 @@ enum { CONFIG_TEXT_BYTES = 512 };
 struct config {
     char data[CONFIG_TEXT_BYTES];   /* directory */
     char listen[CONFIG_TEXT_BYTES]; /* address:port */
-    char domain[CONFIG_TEXT_BYTES]; /* <port>-<id>.<domain>; empty: only routing headers and *.localhost */
+    char domain
+        [CONFIG_TEXT_BYTES]; /* <port>-<id>.<domain>; empty: localhost:PORT when listening on loopback, else none */
     char user[CONFIG_TEXT_BYTES];   /* whom front runs as */
     char guestd[CONFIG_TEXT_BYTES]; /* the static binary; empty: beside this one */
     char log[CONFIG_TEXT_BYTES];    /* debug, info, warn, error */

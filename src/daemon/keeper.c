@@ -304,6 +304,20 @@ static int listen_patiently(const char *address, struct err *err)
     return fd;
 }
 
+/*
+ * What clients are told, and make host names of. A server that only this machine reaches has one without any set-up:
+ * *.localhost. Without a domain SDKs would point their users at the hosted service.
+ */
+static void choose_domain(const struct config *config, char *room, size_t size)
+{
+    struct str rest = str_from(config->listen);
+
+    if (!config->domain[0] && (str_skip(&rest, STR("127.0.0.1:")) || str_skip(&rest, STR("[::1]:"))))
+        (void)snprintf(room, size, "localhost:%.*s", STR_ARG(rest));
+    else
+        (void)snprintf(room, size, "%s", config->domain);
+}
+
 static bool keeper_open(struct keeper *keeper, struct err *err)
 {
     const struct config *config = &keeper->config;
@@ -315,7 +329,7 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
         !settings_log_level(config->log, &keeper->settings.log_least, err))
         return false;
     log_setup("keeper", keeper->settings.log_least);
-    (void)snprintf(keeper->settings.domain, sizeof keeper->settings.domain, "%s", config->domain);
+    choose_domain(config, keeper->settings.domain, sizeof keeper->settings.domain);
     keeper->settings.sandboxes_max = (uint32_t)config->sandboxes_max;
     keeper->settings.key_sandboxes = (uint32_t)config->key_sandboxes;
     keeper->settings.key_requests = (uint32_t)config->key_requests;

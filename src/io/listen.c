@@ -37,7 +37,8 @@ int listen_open(struct str address, struct err *err)
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (bind(fd, (struct sockaddr *)&at, at_len) < 0 || listen(fd, BACKLOG) < 0) {
         if (errno == EADDRINUSE)
-            (void)err_set(err, ERR_CONFLICT, "%.*s is in use by another program", STR_ARG(address));
+            (void)err_set(err, ERR_CONFLICT, "%.*s is taken, by a cloister that runs already or by another program",
+                          STR_ARG(address));
         else
             (void)err_sys(err, "listen on %.*s", STR_ARG(address));
         return -1;

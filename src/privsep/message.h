@@ -30,7 +30,7 @@ enum message_type {
 };
 extern const char *const message_type_name[MESSAGE_TYPE_END];
 
-/* Three shapes, told apart by the header so that a reply cannot be mistaken for a request. */
+/* Four shapes, told apart by the header so that a reply cannot be mistaken for a request. */
 enum message_shape {
     MESSAGE_REQUEST = 1,
     MESSAGE_REPLY,
