@@ -32,7 +32,6 @@
 #include "base/str.h"
 
 #define DEFAULT_SUITE "trixie"
-#define DEFAULT_MIRROR "http://deb.debian.org/debian"
 #define BUILD_NAME "base" /* in tmp/ */
 
 enum {
@@ -433,7 +432,8 @@ static bool run_mmdebstrap(struct builder *builder, const char *suite, const cha
     argv[count++] = include;
     argv[count++] = suite;
     argv[count++] = target;
-    argv[count++] = mirror;
+    if (mirror)
+        argv[count++] = mirror; /* else mmdebstrap's own default, with updates and security */
     argv[count] = NULL;
 
     if (pipe2(pipe_fds, O_CLOEXEC) < 0)
@@ -476,7 +476,7 @@ static void recipe_hash(const char *suite, const char *mirror, char out_hex[LAYE
     (void)crypto_generichash_init(&state, NULL, 0, sizeof hash);
     recipe_add(&state, "cloister base 1"); /* another number when the code of this file makes something else */
     recipe_add(&state, suite);
-    recipe_add(&state, mirror);
+    recipe_add(&state, mirror ? mirror : "");
     recipe_add(&state, packages);
     for (size_t i = 0; i < COUNT_OF(mmdebstrap_options); i++)
         recipe_add(&state, mmdebstrap_options[i]);
@@ -553,8 +553,6 @@ bool bootstrap_base(int data_fd, const struct bootstrap_want *want, struct templ
     struct template before;
     char recipe[LAYER_HEX_BYTES];
 
-    if (!mirror)
-        mirror = DEFAULT_MIRROR;
     if (geteuid() != 0)
         return err_set(err, ERR_DENIED, "only root can make the base template");
     if (sodium_init() < 0)

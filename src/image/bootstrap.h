@@ -25,7 +25,7 @@ typedef void bootstrap_progress_fn(void *context, unsigned percent, const char *
 
 struct bootstrap_want {
     const char *suite;               /* NULL: trixie */
-    const char *mirror;              /* NULL: $CLOISTER_DEBIAN_MIRROR, or else deb.debian.org */
+    const char *mirror;              /* NULL: $CLOISTER_DEBIAN_MIRROR, or else mmdebstrap's own choice */
     bool again;                      /* make it even if the recipe is the same */
     bootstrap_progress_fn *progress; /* may be NULL */
     void *progress_context;
