@@ -624,8 +624,10 @@ void interpreter_free(struct interpreter *all)
     if (!all)
         return;
     http_server_free(all->server);
-    while (all->entries)
-        remove_entry(all->entries);
+    for (struct entry *entry = all->entries, *next; entry; entry = next) {
+        next = entry->next;
+        remove_entry(entry);
+    }
     python_free(all->python);
     free(all);
 }
