@@ -815,6 +815,18 @@ static const struct driver_ops native_ops = {
 
 /* ---- coming up ---- */
 
+/* EBUSY: the kernel still holds a page of the copy for something of its own, which passes. */
+static bool seal(int fd, struct err *err)
+{
+    for (int waited_ms = 0; fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0;
+         waited_ms += LOCK_RETRY_MS) {
+        if (errno != EBUSY || waited_ms >= LOCK_MS)
+            return err_sys(err, "F_ADD_SEALS");
+        (void)usleep(LOCK_RETRY_MS * 1000);
+    }
+    return true;
+}
+
 /*
  * guestd runs from sealed memory, not from its file: /proc/<pid>/exe inside leads to what a process was started from,
  * and a guest that opens that for writing would replace the host's program (CVE-2019-5736). Nobody can write to this.
@@ -840,9 +852,9 @@ static bool seal_guestd(struct native *native, int from_fd, struct err *err)
         if (n == 0)
             return err_set(err, ERR_CONFLICT, "guestd became shorter while it was copied");
     }
-    if (fchmod(fd, 0555) < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
-        return err_sys(err, "seal guestd");
-    return true;
+    if (fchmod(fd, 0555) < 0)
+        return err_sys(err, "chmod guestd");
+    return seal(fd, err) || err_wrap(err, "seal guestd");
 }
 
 static int open_dir_made(int data_fd, const char *name, struct err *err)
