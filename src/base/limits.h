@@ -81,6 +81,7 @@
 #define LIMIT_USERS_BYTES (1 << 20)   /* /etc/passwd, /etc/group: the guest's own files */
 #define LIMIT_OUTPUT_BYTES (64 << 20) /* kept output of all processes together; past it each keeps little */
 #define LIMIT_RETAIN_MS 30000         /* how long an ended process can still be asked for its end, as upstream */
+#define LIMIT_ATTACH_MS 250           /* how much later than a client's return the news of its last end may come */
 #define LIMIT_STALL_MS 10000          /* a stream that holds the others up for so long is cut */
 #define LIMIT_SPAWN_MS 30000    /* from fork to the program; a busy sandbox takes seconds, a stopped child for ever */
 #define LIMIT_KILL_WAIT_MS 2000 /* an uninterruptible process: answer before the client gives up */

@@ -335,6 +335,7 @@ static void fail_start(struct process *p, const struct err *err)
     for (struct process_watcher *next; w; w = next) {
         next = w->next;
         w->process = NULL;
+        timer_clear(&w->attach);
         w->failed(w, err);
     }
 }
@@ -441,6 +442,21 @@ static void on_stall(struct timer *timer)
     }
 }
 
+static void on_attach(struct timer *timer)
+{
+    struct process_watcher *w = container_of(timer, struct process_watcher, attach);
+
+    if (w->inherits)
+        w->offset = w->process->output.begin;
+    w->is_undecided = false;
+    w->step(w);
+}
+
+static void decide_soon(struct process_watcher *w)
+{
+    timer_set(&w->attach, w->process->all->guest->loop, 0, on_attach);
+}
+
 /* Read, or leave it in the pipe and let the process wait. */
 static void pause_if_held_up(struct process *p)
 {
@@ -452,10 +468,15 @@ static void pause_if_held_up(struct process *p)
     for (size_t i = 0; i < p->source_count; i++)
         if (p->sources[i].fd >= 0)
             watch_want(p->sources[i].watch, pause ? 0 : WATCH_READ);
-    if (pause)
-        timer_set(&p->stall, p->all->guest->loop, LIMIT_STALL_MS, on_stall);
-    else
+    if (!pause) {
         timer_clear(&p->stall);
+        return;
+    }
+    timer_set(&p->stall, p->all->guest->loop, LIMIT_STALL_MS, on_stall);
+    /* Nobody waits for a decision: who is new and has much to read is let go on. */
+    for (struct process_watcher *w = p->watchers; w; w = w->next)
+        if (w->is_undecided)
+            decide_soon(w);
 }
 
 /* What one read gives. False at the end of the source, or when there is no more for now. */
@@ -509,13 +530,16 @@ static void drain(struct process *p)
 
 void process_watch(struct process *p, struct process_watcher *w, const uint64_t *from)
 {
-    if (from)
-        w->offset = MIN(*from, p->output.end);
-    else
-        w->offset = p->watchers ? p->output.end : p->output.begin;
     w->process = p;
     w->next = p->watchers;
     p->watchers = w;
+    w->is_undecided = !from && w->next;
+    if (from)
+        w->offset = MIN(*from, p->output.end);
+    else
+        w->offset = w->next ? p->output.end : p->output.begin;
+    if (w->is_undecided)
+        timer_set(&w->attach, p->all->guest->loop, LIMIT_ATTACH_MS, on_attach);
 }
 
 void process_unwatch(struct process_watcher *w)
@@ -524,17 +548,22 @@ void process_unwatch(struct process_watcher *w)
 
     if (!p)
         return;
-    struct process_watcher **at = &p->watchers;
-    while (*at != w)
-        at = &(*at)->next;
+    timer_clear(&w->attach);
+    struct process_watcher **at = &p->watchers, *after = NULL;
+    for (; *at != w; at = &(*at)->next)
+        after = *at;
     *at = w->next;
     w->process = NULL;
+    if (after && after->is_undecided && !after->next && !w->is_done) {
+        after->inherits = true;
+        decide_soon(after);
+    }
     pause_if_held_up(p);
 }
 
 bool process_watcher_read(struct process_watcher *w, enum output_stream *out_stream, struct str *out_bytes)
 {
-    return w->process && output_read(&w->process->output, &w->offset, out_stream, out_bytes);
+    return w->process && !w->is_undecided && output_read(&w->process->output, &w->offset, out_stream, out_bytes);
 }
 
 void process_watcher_advance(struct process_watcher *w, size_t bytes)
@@ -548,12 +577,10 @@ bool process_watcher_at_end(struct process_watcher *w, int *out_status)
 {
     struct process *p = w->process;
 
-    if (!p || p->state != ENDED || w->offset < p->output.end)
+    if (!p || w->is_undecided || p->state != ENDED || w->offset < p->output.end)
         return false;
+    w->is_done = true;
     *out_status = p->status;
-    /* It was delivered whole: nobody has a claim on it any more. Unless others are still reading. */
-    if (p->watchers == w && !w->next)
-        output_done(&p->output);
     return true;
 }
 

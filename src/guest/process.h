@@ -4,8 +4,13 @@
  * A process outlives whoever started it: only its own exit, a signal or its deadline end it. Its output goes to a
  * bounded queue (output.h) from which any number of watchers read, each at its own pace:
  *
- *   attaching  Whoever comes while others watch sees what is new. Whoever comes after the last watcher has gone first
- *              gets all that is still kept, so that a broken connection loses nothing.
+ *   attaching  Whoever names an offset gets exactly what is kept from there on. Of the others, whoever comes while
+ *              others watch sees what is new, and whoever comes after the last has gone first gets all that is still
+ *              kept, so that a broken connection loses nothing. The news of a broken connection may take longer than
+ *              the client's way back. So a newcomer who meets others is told nothing of the output yet: if those who
+ *              were there before it break off within LIMIT_ATTACH_MS it was their client, and gets everything; if they
+ *              stay, or have seen the end, it gets what came since it came. A connection that dies without a word is
+ *              still there to us; resuming by offset is right even then.
  *   memory     All together keep LIMIT_OUTPUT_BYTES. Past that what has ended and is not watched is dropped, the oldest
  *              first; then every process keeps little, so that those that are watched wait sooner.
  *   slowness   With nobody watching the oldest output is dropped and the process never waits. A watcher never loses
@@ -15,7 +20,8 @@
  *              program: it can be listed, signalled and killed, and its deadline runs. Watchers are told by their
  *              first step(), or by failed(). A child that has not got there after LIMIT_SPAWN_MS is killed.
  *   end        When its leader has exited and nobody holds its output open any more, as upstream has it. After a signal
- *              or the deadline: as soon as the leader is dead. The end is kept for LIMIT_RETAIN_MS.
+ *              or the deadline: as soon as the leader is dead. The end is kept for LIMIT_RETAIN_MS, and so is the
+ *              output, even if it was read to its end: what we have written, a client need not have received.
  *
  * Killing (SIGKILL, deadline) reaches the whole tree: each process leads a session of its own; everything in that
  * session dies, and every descendant, whatever session it has moved to, as long as its line of parents is unbroken. A
@@ -90,9 +96,14 @@ struct process_watcher {
     void (*failed)(struct process_watcher *watcher, const struct err *err);
     bool has_deadline; /* ends with the process's deadline: the stream that started it */
     uint64_t offset;   /* of the next byte it wants */
+    /* Others are there, who may be its own broken connections: it reads nothing, and `offset` may still go back. */
+    bool is_undecided;
     /* private */
     struct process *process;
-    struct process_watcher *next;
+    struct process_watcher *next; /* who came before it */
+    struct timer attach;
+    bool inherits; /* those before it broke off while it was undecided */
+    bool is_done;  /* it has read the end */
 };
 
 /* `from` NULL: by the rule above. */
@@ -101,7 +112,7 @@ void process_unwatch(struct process_watcher *watcher); /* fine when it does not 
 /* The next piece of output for this watcher. False if there is none now. */
 bool process_watcher_read(struct process_watcher *watcher, enum output_stream *out_stream, struct str *out_bytes);
 void process_watcher_advance(struct process_watcher *watcher, size_t bytes);
-/* All read, and the end is known: *out_status as wait(2) has it. Afterwards nothing is kept but the end. */
+/* All read, and the end is known: *out_status as wait(2) has it. */
 bool process_watcher_at_end(struct process_watcher *watcher, int *out_status);
 
 /* ---- input ---- */

@@ -88,8 +88,10 @@ static void send_start(struct subscriber *s)
     auto_buf struct buf event = buf_make(NULL, 256);
     size_t at = connect_begin(&event);
 
-    buf_format(&event, "{\"event\":{\"start\":{\"pid\":%d,\"offset\":%llu}}}", (int)s->pid,
-               (unsigned long long)s->watcher.offset);
+    buf_format(&event, "{\"event\":{\"start\":{\"pid\":%d", (int)s->pid);
+    if (!s->watcher.is_undecided)
+        buf_format(&event, ",\"offset\":%llu", (unsigned long long)s->watcher.offset);
+    buf_add(&event, STR("}}}"));
     connect_end(&event, at, 0);
     rpc_send_envelopes(s->rpc, buf_str(&event));
     rpc_keep_alive(s->rpc, STR("{\"event\":{\"keepalive\":{}}}"));
@@ -454,36 +456,6 @@ static void call_start(struct rpc *rpc, const json_t *request)
 
 /* ---- Connect ---- */
 
-/*
- * Who else watches decides what this stream gets, and the client may have left its last stream just before it asked for
- * this one. So the decision waits until everything that has arrived with the request has been looked at.
- */
-struct connecting {
-    struct timer soon;
-    struct rpc *rpc;
-    pid_t pid;
-    bool has_offset;
-    uint64_t offset;
-};
-
-static void on_connect_soon(struct timer *timer)
-{
-    struct connecting *c = container_of(timer, struct connecting, soon);
-    struct process *p = process_by_pid(c->rpc->guest->processes, c->pid, PROCESS_KEPT);
-
-    if (p)
-        (void)subscribe(c->rpc, p, false, c->has_offset ? &c->offset : NULL);
-    else
-        rpc_fail(c->rpc, CONNECT_NOT_FOUND, "process with pid %d not found", (int)c->pid);
-}
-
-static void on_connecting_gone(struct rpc *rpc)
-{
-    struct connecting *c = rpc->owner;
-
-    timer_clear(&c->soon);
-}
-
 static void call_connect(struct rpc *rpc, const json_t *request)
 {
     struct process *p = select_process(rpc, request, PROCESS_KEPT);
@@ -497,14 +469,7 @@ static void call_connect(struct rpc *rpc, const json_t *request)
         rpc_fail_err(rpc, &err);
         return;
     }
-    struct connecting *c = ARENA_NEW(rpc->arena, struct connecting);
-    c->rpc = rpc;
-    c->pid = process_pid(p);
-    c->has_offset = json_has(request, "offset");
-    c->offset = (uint64_t)offset;
-    rpc->owner = c;
-    rpc->on_gone = on_connecting_gone;
-    timer_set(&c->soon, rpc->guest->loop, 0, on_connect_soon);
+    (void)subscribe(rpc, p, false, json_has(request, "offset") ? &(uint64_t){ (uint64_t)offset } : NULL);
 }
 
 /* ---- SendInput and StreamInput ---- */

@@ -12,7 +12,6 @@ import random
 import socket
 import struct
 import threading
-import time
 
 import pytest
 from e2b import CommandExitException, Sandbox
@@ -80,47 +79,59 @@ def proxy(server):
     made.close()
 
 
-def events(port, box, method, message):
-    """Yields the events of a stream, until its end or until it breaks."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    body = json.dumps(message).encode()
-    headers = {
-        "E2b-Sandbox-Id": box["sandboxID"],
-        "E2b-Sandbox-Port": str(ENVD_PORT),
-        "X-Access-Token": box["envdAccessToken"],
-        "Content-Type": "application/connect+json",
-        "Connect-Protocol-Version": "1",
-    }
-    try:
-        connection.request("POST", f"/process.Process/{method}", struct.pack(">BI", 0, len(body)) + body, headers)
-        answer = connection.getresponse()
-        assert answer.status == 200
-        while len(head := answer.read(5)) == 5:
-            size = struct.unpack(">I", head[1:])[0]
-            text = answer.read(size)
-            if len(text) < size:
-                return  # cut within an event: it does not count
-            event = json.loads(text).get("event")
-            if event:
-                yield event
-    except (OSError, http.client.HTTPException):
-        return
-    finally:
-        connection.close()
+class Events:
+    """The events of a stream, until its end or until it breaks."""
+
+    def __init__(self, port, box, method, message):
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        body = json.dumps(message).encode()
+        headers = {
+            "E2b-Sandbox-Id": box["sandboxID"],
+            "E2b-Sandbox-Port": str(ENVD_PORT),
+            "X-Access-Token": box["envdAccessToken"],
+            "Content-Type": "application/connect+json",
+            "Connect-Protocol-Version": "1",
+        }
+        self.request = (f"/process.Process/{method}", struct.pack(">BI", 0, len(body)) + body, headers)
+
+    def __iter__(self):
+        try:
+            path, body, headers = self.request
+            self.connection.request("POST", path, body, headers)
+            answer = self.connection.getresponse()
+            assert answer.status == 200
+            while len(head := answer.read(5)) == 5:
+                size = struct.unpack(">I", head[1:])[0]
+                text = answer.read(size)
+                if len(text) < size:
+                    return  # cut within an event: it does not count
+                event = json.loads(text).get("event")
+                if event:
+                    yield event
+        except (OSError, http.client.HTTPException):
+            return
+        finally:
+            self.connection.close()
+
+
+def start(server, box, command):
+    """The pid of a command whose first stream is cut at once."""
+    request = {"process": {"cmd": "/bin/bash", "args": ["-c", command]}, "stdin": False}
+    stream = iter(Events(server.port, box, "Start", request))
+    pid = next(event["start"]["pid"] for event in stream if "start" in event)
+    stream.close()
+    return pid
 
 
 def test_a_client_that_resumes_by_offset_gets_every_byte_once(server, proxy, made):
     box = server.create(timeout=120)
     made.append(box["sandboxID"])
-    start = {"process": {"cmd": "/bin/bash", "args": ["-c", COMMAND]}, "stdin": False}
-    stream = events(server.port, box, "Start", start)
-    pid = next(event["start"]["pid"] for event in stream if "start" in event)
-    stream.close()  # the first cut; what came on this one is asked for again
+    pid = start(server, box, COMMAND)  # the first cut; what came on this one is asked for again
     proxy.cutting = True
     got, offset, ended = b"", 0, None
     for _ in range(2 * CUTS):
         proxy.cutting = proxy.cuts < CUTS
-        for event in events(proxy.port, box, "Connect", {"process": {"pid": pid}, "offset": offset}):
+        for event in Events(proxy.port, box, "Connect", {"process": {"pid": pid}, "offset": offset}):
             if "data" in event:
                 piece = base64.b64decode(event["data"].get("stdout", ""))
                 assert int(event["data"]["offset"]) == offset  # of its first byte
@@ -149,10 +160,67 @@ def test_the_sdks_last_handle_has_the_whole_output(server, proxy):
                 raise AssertionError("an answer came whole through a cut") from None
             except Exception:
                 broken += 1
-        time.sleep(0.3)  # a server hears of a cut a moment later; until then whoever comes joins one who watches
         with pytest.raises(CommandExitException) as caught:
             direct.commands.connect(pid).wait()  # past the proxy: the pool may keep a connection that is yet to be cut
         assert caught.value.stdout == WHOLE and caught.value.exit_code == 7
         assert proxy.cuts >= CUTS
     finally:
         direct.kill()
+
+
+def cut(connection, how):
+    """The client's side of a cut."""
+    if how == "reset":
+        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def data_of(events):
+    """(offset, bytes) of each data event."""
+    for event in events:
+        if "data" in event:
+            yield int(event["data"]["offset"]), base64.b64decode(event["data"]["stdout"])
+
+
+@pytest.mark.parametrize("how", ["orderly", "reset"])
+def test_whoever_is_back_at_once_gets_everything(server, made, how):
+    """No offset, no pause: each of a hundred streams is cut somewhere, and the next one is asked for at once."""
+    box = server.create(timeout=120)
+    made.append(box["sandboxID"])
+    pid = start(server, box, COMMAND)
+    chance = random.Random(2)
+    for _ in range(CUTS):
+        stream = Events(server.port, box, "Connect", {"process": {"pid": pid}})
+        pieces = data_of(stream)  # held: without a holder it would be closed before it is cut
+        got, want = b"", chance.randint(1, 1500)
+        for offset, piece in pieces:
+            assert offset == len(got)  # from the first byte on, and none left out
+            got += piece
+            if len(got) >= want:
+                break
+        assert WHOLE.startswith(got.decode())
+        cut(stream.connection, how)
+    last = list(Events(server.port, box, "Connect", {"process": {"pid": pid}}))
+    assert b"".join(piece for _, piece in data_of(last)).decode() == WHOLE
+    assert last[-1]["end"]["exitCode"] == 7
+
+
+def test_whoever_is_back_before_the_cut_is_known_gets_everything(server, made):
+    """The next stream is there before the last is cut, as when the news of a cut is slower than the client."""
+    box = server.create(timeout=120)
+    made.append(box["sandboxID"])
+    pid = start(server, box, COMMAND)
+    before = None
+    for _ in range(CUTS):
+        stream = Events(server.port, box, "Connect", {"process": {"pid": pid}})
+        events = iter(stream)
+        assert "start" in next(events)
+        if before:
+            before[0].connection.close()
+        offset, piece = next(data_of(events))
+        assert (offset, piece[:7]) == (0, b"line-0\n")
+        before = (stream, events)  # both held, so that it stays open until the next one is there
+    before[0].connection.close()
+    last = list(Events(server.port, box, "Connect", {"process": {"pid": pid}}))
+    assert b"".join(piece for _, piece in data_of(last)).decode() == WHOLE
+    assert last[-1]["end"]["exitCode"] == 7

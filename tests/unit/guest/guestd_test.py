@@ -17,6 +17,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 import urllib.parse
@@ -454,8 +455,40 @@ class Processes(Case):
         self.fine("process.Process/SendInput", {"process": {"pid": pid}, "input": {"stdin": b64(b"1\n")}})
         r = self.stream("process.Process/Connect", {"process": {"pid": pid}}).result()
         self.assertEqual((r["stdout"], r["end"]["exitCode"]), (b"old\nnew 1\n", 5))
-        r = self.stream("process.Process/Connect", {"process": {"pid": pid}}).result()
-        self.assertEqual((r["stdout"], r["end"]["exitCode"]), (b"", 5))  # it was delivered
+
+    def test_whoever_meets_a_connection_that_is_about_to_break_gets_everything(self):
+        s = self.start("echo old; read x; echo new $x; exit 5")
+        pid = s.pid()
+        s.read_until(b"old\n")
+        next_one = self.stream("process.Process/Connect", {"process": {"pid": pid}})
+        self.assertEqual(next_one.next(), {"start": {"pid": pid}})  # no offset: that is not known yet
+        third = self.stream("process.Process/Connect", {"process": {"pid": pid}})
+        self.assertEqual(third.pid(), pid)
+        s.leave()
+        self.assertEqual(next_one.read_until(b"old\n"), b"old\n")
+        next_one.leave()
+        self.fine("process.Process/SendInput", {"process": {"pid": pid}, "input": {"stdin": b64(b"1\n")}})
+        r = third.result()
+        self.assertEqual((r["stdout"], r["end"]["exitCode"]), (b"old\nnew 1\n", 5))
+
+    def test_what_was_read_to_its_end_can_be_read_again(self):
+        s = self.start("echo one; echo two >&2; exit 5")
+        pid = s.pid()
+        self.assertEqual(s.result()["end"]["exitCode"], 5)
+        for offset, out, err in (({}, b"one\n", b"two\n"), ({"offset": 0}, b"one\n", b"two\n"), ({"offset": 8}, b"", b"")):
+            r = self.stream("process.Process/Connect", {"process": {"pid": pid}, **offset}).result()
+            self.assertEqual((r["stdout"], r["stderr"], r["end"]["exitCode"]), (out, err, 5))
+
+    def test_a_newcomer_does_not_slow_down_those_who_read(self):
+        s = self.start("read x; head -c 30000000 /dev/zero")
+        pid = s.pid()
+        second = self.stream("process.Process/Connect", {"process": {"pid": pid}})
+        second.pid()
+        self.fine("process.Process/SendInput", {"process": {"pid": pid}, "input": {"stdin": b64(b"1\n")}})
+        thread = threading.Thread(target=lambda: self.assertEqual(len(s.result()["stdout"]), 30000000))
+        thread.start()
+        self.assertEqual(len(second.result()["stdout"]), 30000000)
+        thread.join()
 
     def test_a_hundred_cut_connections_lose_nothing(self):
         s = self.start("i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); [ $((i % 100)) = 0 ] && sleep 0.01; done")
@@ -1003,6 +1036,7 @@ class Stuck(Case):
         first = self.begin("freed")
         self.wait_for("freed")
         second = Stream(self.daemon.port, "process.Process/Connect", {"process": {"tag": "freed"}}, waits=False)
+        self.assertEqual(self.bare("GET", "/health")[0], 204)  # who came later was served: it watches by now
         os.read(self.gate, 4096)
         for s in (first.begin(), second.begin()):
             self.assertIn("start", s.next())
