@@ -1,6 +1,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "cli/cli.h"
 #include "cli/command.h"
 #include "cli/text.h"
 
@@ -76,8 +77,8 @@ static bool unknown_option(const char *word, struct str name, const struct comma
     if (meant)
         err_set(err, ERR_INVALID, "'%s' has no option %.40s; did you mean --%s?", command->name, word, meant);
     else
-        err_set(err, ERR_INVALID, "'%s' has no option %.40s; `cloister help %s` lists them", command->name, word,
-                command->name);
+        err_set(err, ERR_INVALID, "'%s' has no option %.40s; `%s help %s` lists them", command->name, word,
+                cli_program(), command->name);
     arena_done(&arena);
     return false;
 }
@@ -164,8 +165,8 @@ bool args_parse(int argc, char **argv, const struct command *command, struct cli
     if (cli->help)
         return true;
     if (cli->word_count < command->words_least || cli->word_count > command->words_most)
-        return err_set(err, ERR_INVALID, "%s: cloister %s %s",
+        return err_set(err, ERR_INVALID, "%s: %s %s %s",
                        cli->word_count < command->words_least ? "something is missing" : "that is too much",
-                       command->name, command->synopsis);
+                       cli_program(), command->name, command->synopsis);
     return true;
 }

@@ -23,9 +23,9 @@ static bool help_run(struct cli *cli, struct err *err);
 static const struct command commands[] = {
     { "serve", GROUP_SERVER, "[--listen ADDR:PORT] [--data DIR] …", "run the server in the foreground",
       "Needs root to make sandboxes; everything that faces the network runs as an unprivileged user. The first start\n"
-      "makes an API key in the data directory. `cloister serve --help` lists every option; the same names may stand "
-      "in\n"
-      "/etc/cloister/cloister.conf, one `name = value` a line.\n"
+      "makes an API key in the data directory. The names of the options may also stand in "
+      "/etc/cloister/cloister.conf,\n"
+      "one `name = value` a line.\n"
       "\n"
       "  sudo cloister serve\n"
       "  sudo cloister serve --listen 0.0.0.0:7070 --data /srv/cloister\n",
@@ -37,12 +37,15 @@ static const struct command commands[] = {
       TAKES_DATA | TAKES_URL | TAKES_JSON, 0, 0, 0, env_run },
     { "doctor", GROUP_SERVER, "[--data DIR] [--json]", "check whether sandboxes can run on this machine",
       "Looks at the kernel, namespaces, cgroups, disks and ports, says what it found, and how to fix what it did not.\n"
-      "Ends with 8 when something is missing without which no sandbox starts.\n"
+      "Ends with 8 when something is missing without which no sandbox starts, and with 3 when it could not look at\n"
+      "everything, which takes root.\n"
       "\n"
       "  sudo cloister doctor\n",
       TAKES_DATA | TAKES_JSON, 0, 0, 0, NULL },
 
     { "sandbox list", GROUP_SANDBOX, "[--json]", "what is running, newest first",
+      "The sandboxes of this API key. STATE says running or paused; ENDS IN is what its deadline leaves it.\n"
+      "\n"
       "  cloister sandbox list\n"
       "  cloister sandbox list --json | jq -r '.[].sandboxID'\n",
       TAKES_SERVER | TAKES_JSON, 0, 0, 0, sandbox_list_run },
@@ -59,6 +62,7 @@ static const struct command commands[] = {
     { "sandbox kill", GROUP_SANDBOX, "ID… | --all", "end sandboxes and everything in them",
       "Prints the ids of those it ended.\n"
       "\n"
+      "  cloister sandbox kill i1x2y3z4\n"
       "  cloister sandbox kill --all\n",
       TAKES_SERVER | TAKES_ALL, 0, SIZE_MAX, 0, sandbox_kill_run },
 
@@ -68,12 +72,18 @@ static const struct command commands[] = {
       "\n"
       "  KEY=$(sudo cloister key create ci)\n",
       TAKES_SERVER | TAKES_JSON, 0, 1, 0, key_create_run },
-    { "key list", GROUP_ADMIN, "[--json]", "the keys there are, without their secret part", NULL,
+    { "key list", GROUP_ADMIN, "[--json]", "the keys there are, without their secret part",
+      "With the id of each, and when it was last used.\n"
+      "\n"
+      "  sudo cloister key list\n",
       TAKES_SERVER | TAKES_JSON, 0, 0, 0, key_list_run },
-    { "key revoke", GROUP_ADMIN, "ID", "take a key back; it stops working at once", NULL, TAKES_SERVER, 1, 1, 0,
-      key_revoke_run },
-    { "template list", GROUP_ADMIN, "[--json]", "what sandboxes can start from", NULL, TAKES_SERVER | TAKES_JSON, 0, 0,
-      0, template_list_run },
+    { "key revoke", GROUP_ADMIN, "ID | NAME", "take a key back; it stops working at once",
+      "By its id, or by its name when only one key has it. Sandboxes that it made run on until their deadlines.\n"
+      "\n"
+      "  sudo cloister key revoke ci\n",
+      TAKES_SERVER, 1, 1, 0, key_revoke_run },
+    { "template list", GROUP_ADMIN, "[--json]", "what sandboxes can start from, and what else could be built",
+      "  cloister template list\n", TAKES_SERVER | TAKES_JSON, 0, 0, 0, template_list_run },
     { "template build", GROUP_ADMIN, "NAME [--again] [--data DIR]", "make a template from Debian packages",
       "There are recipes for `base` and for `code-interpreter`, which is base with IPython, the usual Python "
       "packages,\n"
@@ -87,8 +97,40 @@ static const struct command commands[] = {
       "  sudo cloister template build code-interpreter\n",
       TAKES_DATA, 1, 1, 0, NULL },
 
-    { "help", GROUP_OTHER, "[COMMAND]", "this text, or all about one command", NULL, 0, 0, 2, 0, help_run },
-    { "version", GROUP_OTHER, "", "which Cloister this is", NULL, 0, 0, 0, 0, version_run },
+    { "help", GROUP_OTHER, "[COMMAND]", "this text, or all about one command",
+      "COMMAND --help says the same.\n"
+      "\n"
+      "  cloister help sandbox exec\n"
+      "  cloister help exit-codes\n",
+      0, 0, 2, 0, help_run },
+    { "version", GROUP_OTHER, "", "which Cloister this is", "  cloister version\n", 0, 0, 0, 0, version_run },
+};
+
+/* The first words of commands that have two: what they are about, for `cloister sandbox --help`. */
+static const struct noun {
+    const char *name;
+    const char *about;
+    const char *example;
+} nouns[] = {
+    { "sandbox",
+      "A sandbox is a fresh Debian system that an agent runs commands in, until its deadline passes or somebody kills\n"
+      "it. The SDKs create them; these commands look after them. They ask the server that E2B_API_URL and E2B_API_KEY\n"
+      "name, or else the one of the data directory, which takes root.\n",
+      "  eval \"$(sudo cloister env)\"\n"
+      "  cloister sandbox list\n"
+      "  cloister sandbox exec ID -- python3 -c 'print(6 * 7)'\n" },
+    { "key",
+      "An API key is what a client shows to be let in (E2B_API_KEY). The server keeps only hashes of them. Whoever "
+      "can\n"
+      "read the data directory's admin token, which is root, makes and revokes them.\n",
+      "  sudo cloister key create ci\n"
+      "  sudo cloister key revoke ci\n" },
+    { "template",
+      "A template is what a sandbox starts from. `base` has Python, Node.js, git and a compiler; `code-interpreter` "
+      "is\n"
+      "base and all that run_code knows. Both are made here, from Debian packages.\n",
+      "  sudo cloister template build code-interpreter\n"
+      "  cloister template list\n" },
 };
 
 /* One place decides what a shell sees; `cloister help` prints the same rows. */
@@ -143,17 +185,21 @@ static const struct command *command_find(const char *name)
     return NULL;
 }
 
+static void print_sentence(FILE *out, const char *words)
+{
+    fprintf(out, "%c%s.\n", words[0] >= 'a' && words[0] <= 'z' ? words[0] - 'a' + 'A' : words[0], words + 1);
+}
+
 bool cli_help(FILE *out, const char *name)
 {
     const struct command *command = command_find(name);
 
     if (!command)
         return false;
-    fprintf(out, "cloister %s %s\n\n%c%s.\n", command->name, command->synopsis,
-            command->help[0] >= 'a' && command->help[0] <= 'z' ? command->help[0] - 'a' + 'A' : command->help[0],
-            command->help + 1);
-    if (command->more)
-        fprintf(out, "\n%s", command->more);
+    fprintf(out, "%s %s %s\n\n", cli_program(), command->name, command->synopsis);
+    print_sentence(out, command->help);
+    fputc('\n', out);
+    cli_teach(out, command->more);
     if (command->takes) {
         fprintf(out, "\nOptions\n");
         args_help(out, command->takes);
@@ -161,23 +207,55 @@ bool cli_help(FILE *out, const char *name)
     return true;
 }
 
+static const struct noun *noun_find(const char *name)
+{
+    for (size_t i = 0; i < COUNT_OF(nouns); i++)
+        if (strcmp(nouns[i].name, name) == 0)
+            return &nouns[i];
+    return NULL;
+}
+
+/* What follows the noun in a command's name, or NULL if it is no command of this noun's. */
+static const char *verb_of(const struct command *command, const char *noun)
+{
+    struct str rest = str_from(command->name);
+
+    return str_skip(&rest, str_from(noun)) && str_skip(&rest, STR(" ")) ? rest.at : NULL;
+}
+
+static void noun_help(FILE *out, const struct noun *noun)
+{
+    cli_teach(out, noun->about);
+    for (size_t i = 0; i < COUNT_OF(commands); i++) {
+        if (!verb_of(&commands[i], noun->name))
+            continue;
+        fprintf(out, "\n%s %s %s\n    ", cli_program(), commands[i].name, commands[i].synopsis);
+        print_sentence(out, commands[i].help);
+    }
+    fprintf(out, "\nFor example\n");
+    cli_teach(out, noun->example);
+    fprintf(out, "\n`%s help %s COMMAND` tells all about one of them.\n", cli_program(), noun->name);
+}
+
 static void print_overview(FILE *out)
 {
-    fprintf(out, "Cloister runs sandboxes for AI agents on your own machine and speaks E2B's API.\n"
-                 "\n"
-                 "  cloister COMMAND [OPTIONS]      cloister help COMMAND      cloister help exit-codes\n");
+    cli_teach(out, "Cloister runs sandboxes for AI agents on your own machine and speaks E2B's API.\n"
+                   "\n"
+                   "  cloister COMMAND [OPTIONS]\n"
+                   "  cloister help COMMAND\n"
+                   "  cloister help exit-codes\n");
     for (size_t group = 0; group < GROUP_COUNT; group++) {
         fprintf(out, "\n%s\n", group_titles[group]);
         for (size_t i = 0; i < COUNT_OF(commands); i++)
             if (commands[i].group == group)
                 fprintf(out, "  %-16s%s\n", commands[i].name, commands[i].help);
     }
-    fprintf(out, "\n"
-                 "A first try\n"
-                 "  sudo cloister serve &                 start the server\n"
-                 "  eval \"$(sudo cloister env)\"           point this shell and the SDKs at it\n"
-                 "  python3 -c 'from e2b import Sandbox; print(Sandbox.create().commands.run(\"uname -a\").stdout)'\n"
-                 "  cloister sandbox list                 see what is running\n");
+    cli_teach(out, "\n"
+                   "A first try: start the server; point another shell and the SDKs at it; see what is running\n"
+                   "  sudo cloister serve\n"
+                   "  eval \"$(sudo cloister env)\"\n"
+                   "  python3 -c 'from e2b import Sandbox; print(Sandbox.create().commands.run(\"uname -a\").stdout)'\n"
+                   "  cloister sandbox list\n");
 }
 
 static void print_exit_codes(FILE *out)
@@ -192,32 +270,54 @@ static void print_exit_codes(FILE *out)
 
 /* ---- which command ---- */
 
-/* Says what was not understood: the first word of a pair alone, a near miss, or nothing we know. */
+/* "list, exec, kill": the verbs of a noun; or the commands that a verb alone might have meant. */
+static void list_choices(const char *noun, const char *verb, char *room, size_t size)
+{
+    room[0] = '\0';
+    for (size_t i = 0; i < COUNT_OF(commands); i++) {
+        const char *space = strchr(commands[i].name, ' ');
+        const char *choice = noun ? verb_of(&commands[i], noun) : commands[i].name;
+        if (!choice || (verb && (!space || strcmp(space + 1, verb) != 0)))
+            continue;
+        size_t used = strlen(room);
+        (void)snprintf(room + used, size - used, "%s%s", used ? ", " : "", choice);
+    }
+}
+
+static const char *nearest_command(const char *typed)
+{
+    const char *names[COUNT_OF(commands) + COUNT_OF(nouns)];
+    size_t count = 0;
+
+    for (size_t i = 0; i < COUNT_OF(nouns) && !strchr(typed, ' '); i++)
+        names[count++] = nouns[i].name;
+    for (size_t i = 0; i < COUNT_OF(commands); i++)
+        names[count++] = commands[i].name;
+    return text_nearest(typed, names, count);
+}
+
+/* Says what was not understood: the first word of a pair alone, a near miss, a verb alone, or nothing we know. */
 static bool unknown_command(const char *first, const char *second, struct err *err)
 {
-    char typed[80];
-    const char *names[COUNT_OF(commands)];
-    char choices[80] = "";
+    const struct noun *noun = noun_find(first);
+    char typed[80], choices[80];
 
-    for (size_t i = 0; i < COUNT_OF(commands); i++) {
-        names[i] = commands[i].name;
-        struct str verb = str_from(commands[i].name);
-        if (!str_skip(&verb, str_from(first)) || !str_skip(&verb, STR(" ")))
-            continue;
-        size_t used = strlen(choices);
-        (void)snprintf(choices + used, sizeof choices - used, "%s%s", used ? ", " : "", verb.at);
-    }
     (void)snprintf(typed, sizeof typed, "%s%s%s", first, second ? " " : "", second ? second : "");
-    const char *meant = text_nearest(typed, names, COUNT_OF(names));
-    if (choices[0] && !second)
-        return err_set(err, ERR_INVALID, "'%.40s' wants one more word: %s", first, choices);
-    if (!meant && !choices[0])
-        meant = text_nearest(first, names, COUNT_OF(names));
+    list_choices(noun ? first : NULL, noun ? NULL : first, choices, sizeof choices);
+    if (noun && !second)
+        return err_set(err, ERR_INVALID, "'%s' wants one more word: %s; `%s %s --help` says more", first, choices,
+                       cli_program(), first);
+    const char *meant = nearest_command(typed);
+    if (!meant && !noun)
+        meant = nearest_command(first);
     if (meant)
         return err_set(err, ERR_INVALID, "there is no command '%.60s'; did you mean '%s'?", typed, meant);
-    if (choices[0])
+    if (noun)
         return err_set(err, ERR_INVALID, "there is no '%.40s %.40s'; there are %s", first, second, choices);
-    return err_set(err, ERR_INVALID, "there is no command '%.60s'; `cloister help` lists them", first);
+    if (choices[0])
+        return err_set(err, ERR_INVALID, "there is no command '%.40s'; did you mean %s%s?", first,
+                       strchr(choices, ',') ? "one of: " : "", choices);
+    return err_set(err, ERR_INVALID, "there is no command '%.60s'; `%s help` lists them", first, cli_program());
 }
 
 /* One word or two; *out_used says how many. */
@@ -252,17 +352,11 @@ static bool help_run(struct cli *cli, struct err *err)
         return true;
     }
     /* `help key` is a question about all of them. */
-    bool found = false;
-    for (size_t i = 0; i < COUNT_OF(commands) && cli->word_count == 1; i++) {
-        struct str name = str_from(commands[i].name);
-        if (!str_skip(&name, str_from(cli->words[0])) || !str_starts(name, STR(" ")))
-            continue;
-        fprintf(cli->out, "%scloister %s %s\n    %s\n", found ? "\n" : "", commands[i].name, commands[i].synopsis,
-                commands[i].help);
-        found = true;
-    }
-    if (found)
+    const struct noun *noun = cli->word_count == 1 ? noun_find(cli->words[0]) : NULL;
+    if (noun) {
+        noun_help(cli->out, noun);
         return true;
+    }
     const struct command *command = command_choose((int)cli->word_count, cli->words, &used, err);
     return command && cli_help(cli->out, command->name);
 }
@@ -299,7 +393,14 @@ static bool run(struct cli *cli, const struct command *command, int argc, char *
     return command->run(cli, err);
 }
 
-int cli_main(int argc, char **argv)
+static bool is_help(const char *word)
+{
+    const struct command *command = command_find(word);
+
+    return command && command->run == help_run;
+}
+
+int cli_main(int argc, char **argv, const struct cli_facts *facts)
 {
     struct err err;
     struct cli cli;
@@ -309,10 +410,16 @@ int cli_main(int argc, char **argv)
         print_overview(stderr);
         return cli_exit_code(ERR_INVALID);
     }
+    const struct noun *noun = noun_find(argv[1]);
+    if (noun && argc > 2 && is_help(argv[2])) {
+        noun_help(stdout, noun);
+        return 0;
+    }
     const struct command *command = command_choose(argc - 1, argv + 1, &used, &err);
     if (!command)
         return cli_fail(&err);
     cli_init(&cli, stdout, stderr);
+    cli.facts = facts;
     bool fine = run(&cli, command, argc - 1 - used, argv + 1 + used, &err);
     int code = fine ? cli.exit_code : cli_fail(&err);
     if (!fine && cli.exit_code)

@@ -8,6 +8,7 @@
 #include "base/fd.h"
 #include "base/limits.h"
 #include "base/mem.h"
+#include "cli/cli.h"
 #include "http/http.h"
 #include "io/address.h"
 
@@ -76,7 +77,8 @@ bool client_server_address(const char *data, char out_address[CLIENT_ADDRESS_BYT
         if (err->kind == ERR_DENIED)
             return err_set(err, ERR_DENIED, "%.60s/server is not readable for you; try with sudo", data);
         if (err->kind == ERR_NOT_FOUND)
-            return err_set(err, ERR_NOT_FOUND, "no server has run in %.60s yet; `make up` starts one", data);
+            return err_set(err, ERR_NOT_FOUND, "no server has run in %.40s yet; `%s serve` starts one", data,
+                           cli_program_as_root());
         return err_wrap(err, "find the server");
     }
     struct str address = str_from(line);
@@ -98,7 +100,8 @@ bool client_read_secret(const char *data, const char *name, struct secret *out, 
         if (err->kind == ERR_DENIED)
             return err_set(err, ERR_DENIED, "%.60s/%s is for root alone; try with sudo", data, name);
         if (err->kind == ERR_NOT_FOUND)
-            return err_set(err, ERR_NOT_FOUND, "there is no %.60s/%s yet; `make up` makes it", data, name);
+            return err_set(err, ERR_NOT_FOUND, "there is no %.40s/%s yet; `%s serve` makes it", data, name,
+                           cli_program_as_root());
         return err_wrap(err, "read %s", name);
     }
     bool fits = secret_set(out, str_from(line));
@@ -194,7 +197,8 @@ bool client_call(struct client *client, const char *method, struct str target, s
     if (!http_fetch(arena, str_from(client->address), str_from(method), target, fields,
                     body.len ? COUNT_OF(fields) : COUNT_OF(fields) - 1, body, CALL_TIMEOUT_MS, &answer, err)) {
         if (err->sys == ECONNREFUSED)
-            return err_set(err, ERR_UNAVAILABLE, "no server answers at %s; `make up` starts one", client->address);
+            return err_set(err, ERR_UNAVAILABLE, "no server answers at %s; `%s serve` starts one", client->address,
+                           cli_program_as_root());
         return err_wrap(err, "%s at %s", method, client->address);
     }
     if (answer.status < 200 || answer.status > 299)

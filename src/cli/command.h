@@ -28,6 +28,8 @@ enum {
     TAKES_SERVER = TAKES_DATA | TAKES_URL, /* everything that talks to one */
 };
 
+struct cli_facts;
+
 /* One run of one command. Strings borrow from argv. */
 struct cli {
     struct arena arena;
@@ -47,7 +49,8 @@ struct cli {
     size_t word_count; /* what is left when the options are gone */
     char **words;
 
-    int exit_code; /* of a command that ran well but has a verdict of its own (exec) */
+    const struct cli_facts *facts; /* NULL: none */
+    int exit_code;                 /* of a command that ran well but has a verdict of its own (exec) */
 };
 
 typedef bool command_fn(struct cli *cli, struct err *err);
@@ -65,7 +68,7 @@ struct command {
     enum command_group group;
     const char *synopsis; /* what follows the name */
     const char *help;     /* one line */
-    const char *more;     /* paragraphs and examples for `cloister help NAME`; may be NULL */
+    const char *more;     /* paragraphs and an example or two for `cloister help NAME` */
     unsigned takes;
     size_t words_least, words_most;
     size_t verbatim_from; /* from this word on nothing is an option any more; 0: never */

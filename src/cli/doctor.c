@@ -16,13 +16,14 @@ static const struct {
     [DOCTOR_OK] = { "ok", "\033[32m" },
     [DOCTOR_WARN] = { "warn", "\033[33m" },
     [DOCTOR_FAIL] = { "FAIL", "\033[31;1m" },
+    [DOCTOR_SKIP] = { "skip", "\033[33m" },
 };
 
 static void print_json(FILE *out, const struct doctor_row *rows, size_t count, bool is_fine)
 {
     auto_buf struct buf text = buf_make(NULL, 1 << 20);
     struct json_out json = json_out_to(&text);
-    static const char *const names[DOCTOR_VERDICT_COUNT] = { "ok", "warn", "fail" };
+    static const char *const names[DOCTOR_VERDICT_COUNT] = { "ok", "warn", "fail", "skip" };
 
     json_out_object(&json, NULL);
     json_out_bool(&json, "ok", is_fine);
@@ -57,23 +58,33 @@ static void print_lines(FILE *out, const struct doctor_row *rows, size_t count)
     }
 }
 
+static void print_conclusion(FILE *out, const size_t counts[DOCTOR_VERDICT_COUNT], size_t count)
+{
+    fputc('\n', out);
+    if (counts[DOCTOR_FAIL])
+        fprintf(out, "Sandboxes cannot run here yet: %zu of %zu checks failed.\n", counts[DOCTOR_FAIL], count);
+    if (counts[DOCTOR_SKIP])
+        fprintf(out, "Whether %s can run here is not known: %zu of %zu checks need root. All of them: %s doctor\n",
+                counts[DOCTOR_FAIL] ? "they otherwise" : "sandboxes", counts[DOCTOR_SKIP], count,
+                cli_program_as_root());
+    else if (!counts[DOCTOR_FAIL] && counts[DOCTOR_WARN])
+        fprintf(out, "Sandboxes can run here; %zu of %zu checks could be better.\n", counts[DOCTOR_WARN], count);
+    else if (!counts[DOCTOR_FAIL])
+        fprintf(out, "Sandboxes can run here.\n");
+}
+
 int cli_doctor_print(FILE *out, const struct doctor_row *rows, size_t count, bool json)
 {
     size_t counts[DOCTOR_VERDICT_COUNT] = { 0 };
 
     for (size_t i = 0; i < count; i++)
         counts[rows[i].verdict]++;
-    bool is_fine = counts[DOCTOR_FAIL] == 0;
+    bool is_fine = counts[DOCTOR_FAIL] == 0 && counts[DOCTOR_SKIP] == 0;
     if (json) {
         print_json(out, rows, count, is_fine);
     } else {
         print_lines(out, rows, count);
-        if (!is_fine)
-            fprintf(out, "\nSandboxes cannot run here yet: %zu of %zu checks failed.\n", counts[DOCTOR_FAIL], count);
-        else if (counts[DOCTOR_WARN])
-            fprintf(out, "\nSandboxes can run here; %zu of %zu checks could be better.\n", counts[DOCTOR_WARN], count);
-        else
-            fprintf(out, "\nSandboxes can run here.\n");
+        print_conclusion(out, counts, count);
     }
-    return cli_exit_code(is_fine ? ERR_NONE : ERR_UNAVAILABLE);
+    return cli_exit_code(is_fine ? ERR_NONE : counts[DOCTOR_FAIL] ? ERR_UNAVAILABLE : ERR_DENIED);
 }

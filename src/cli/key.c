@@ -3,9 +3,12 @@
  */
 #include "base/encode.h"
 #include "base/limits.h"
+#include "cli/cli.h"
 #include "cli/client.h"
 #include "cli/command.h"
 #include "cli/text.h"
+
+enum { REVOKE_IDS_SHOWN = 2 };
 
 static const char *const key_heads[] = { "ID", "NAME", "KEY", "CREATED", "LAST USED", NULL };
 
@@ -45,7 +48,9 @@ bool key_list_run(struct cli *cli, struct err *err)
     size_t i;
     table_init(&table, &cli->arena, key_heads);
     json_array_foreach(keys, i, key) if (!key_row(cli, &table, key, err)) return err_wrap(err, "list keys");
-    table_print(&table, cli->out, cli->is_colored, "There are no API keys. `cloister key create NAME` makes one.");
+    struct str empty =
+        arena_format(&cli->arena, "There are no API keys. `%s key create NAME` makes one.", cli_program_as_root());
+    table_print(&table, cli->out, cli->is_colored, empty.at);
     return true;
 }
 
@@ -70,22 +75,64 @@ bool key_create_run(struct cli *cli, struct err *err)
     if (cli->json)
         return client_print(cli, key);
     fprintf(cli->out, "%.*s\n", STR_ARG(value));
-    fprintf(cli->note, "Keep it: it is shown this once. Its id, for `cloister key revoke`, is %.*s.\n", STR_ARG(id));
+    fprintf(cli->note, "Keep it: it is shown this once. To take it back: %s key revoke %.*s\n", cli_program_as_root(),
+            STR_ARG(id));
+    return true;
+}
+
+/* Which key is meant: the one with this id, or else the only one with this name. */
+static bool find_key(struct cli *cli, const json_t *keys, struct str word, struct str *out_id, struct err *err)
+{
+    struct buf ids = buf_make(&cli->arena, sizeof err->message);
+    struct str id, name, found = STR("");
+    const json_t *key;
+    size_t i, count = 0;
+
+    json_array_foreach(keys, i, key)
+    {
+        if (!json_take_str(key, "id", JSON_REQUIRED, &id, err) ||
+            !json_take_str(key, "name", JSON_REQUIRED, &name, err))
+            return err_wrap(err, "list keys");
+        if (str_eq(id, word)) {
+            *out_id = id;
+            return true;
+        }
+        if (!str_eq(name, word))
+            continue;
+        /* As many as fit; whoever has more keys of one name looks at the list anyway. */
+        if (count < REVOKE_IDS_SHOWN)
+            buf_format(&ids, "%s%.*s", count ? ", " : "", STR_ARG(id));
+        found = id;
+        count++;
+    }
+    if (count == 0)
+        return err_set(err, ERR_NOT_FOUND, "no key has the id or the name '%.40s'; `%s key list` shows them",
+                       cli->words[0], cli_program_as_root());
+    if (count > 1)
+        return err_set(err, ERR_CONFLICT, "%zu keys are named '%.20s'; say which by its id: %.*s%s", count,
+                       cli->words[0], STR_ARG(buf_str(&ids)), count > REVOKE_IDS_SHOWN ? ", …" : "");
+    *out_id = found;
     return true;
 }
 
 bool key_revoke_run(struct cli *cli, struct err *err)
 {
     auto_client struct client client = { 0 };
-    struct client_answer answer = { 0 };
+    struct client_answer listed = { 0 }, answer = { 0 };
     struct buf target = buf_make(&cli->arena, LIMIT_TARGET_BYTES);
+    struct str id;
 
-    buf_add(&target, STR("/api-keys/"));
-    percent_encode(&target, str_from(cli->words[0]));
-    if (target.overflowed)
-        return err_set(err, ERR_LIMIT, "that is too long for an id");
     if (!client_open(&client, cli, CLIENT_AS_ADMIN, err) ||
-        !client_call(&client, "DELETE", buf_str(&target), STR(""), &answer, err))
+        !client_call(&client, "GET", STR("/api-keys"), STR(""), &listed, err))
+        return false;
+    auto_json json_t *keys = listed.json;
+    if (!find_key(cli, keys, str_from(cli->words[0]), &id, err))
+        return false;
+    buf_add(&target, STR("/api-keys/"));
+    percent_encode(&target, id);
+    if (target.overflowed)
+        return err_set(err, ERR_INTERNAL, "the server's id of that key is too long");
+    if (!client_call(&client, "DELETE", buf_str(&target), STR(""), &answer, err))
         return false;
     json_decref(answer.json);
     fprintf(cli->note, "Key %s is revoked.\n", cli->words[0]);

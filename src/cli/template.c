@@ -1,6 +1,7 @@
 /*
  * template.c - what sandboxes can start from.
  */
+#include "cli/cli.h"
 #include "cli/client.h"
 #include "cli/command.h"
 #include "cli/text.h"
@@ -31,6 +32,33 @@ static bool template_row(struct cli *cli, struct table *table, const json_t *tem
     return true;
 }
 
+static bool is_there(const json_t *templates, const char *name)
+{
+    const json_t *template, *alias;
+    size_t i, j;
+
+    json_array_foreach(templates, i, template)
+    {
+        json_array_foreach(json_object_get(template, "aliases"), j, alias)
+        {
+            if (json_is_string(alias) && str_eq(json_str(alias), str_from(name)))
+                return true;
+        }
+    }
+    return false;
+}
+
+/* On the side, for people: the list itself is what the server has. */
+static void tell_what_could_be_built(struct cli *cli, const json_t *templates)
+{
+    const char *name, *makes;
+
+    for (size_t i = 0; cli->facts && cli->facts->recipe_at(i, &name, &makes); i++)
+        if (!is_there(templates, makes))
+            fprintf(cli->note, "Not built yet: %s. To build it: %s template build %s\n", makes, cli_program_as_root(),
+                    name);
+}
+
 bool template_list_run(struct cli *cli, struct err *err)
 {
     auto_client struct client client = { 0 };
@@ -48,7 +76,7 @@ bool template_list_run(struct cli *cli, struct err *err)
     table_init(&table, &cli->arena, template_heads);
     json_array_foreach(templates, i,
                        template) if (!template_row(cli, &table, template, err)) return err_wrap(err, "list templates");
-    table_print(&table, cli->out, cli->is_colored,
-                "There are no templates. `cloister template build base` makes the first.");
+    table_print(&table, cli->out, cli->is_colored, "There are no templates.");
+    tell_what_could_be_built(cli, templates);
     return true;
 }

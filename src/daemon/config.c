@@ -9,6 +9,7 @@
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "cli/cli.h"
 
 enum option_type {
     OPTION_TEXT,
@@ -90,8 +91,8 @@ static bool config_read_text(struct str text, const char *path, struct config *c
             return err_set(err, ERR_INVALID, "%s line %u: want `name = value`", path, number);
         const struct option *option = option_find(str_trim(name));
         if (!option)
-            return err_set(err, ERR_INVALID, "%s line %u: no option '%.*s'; `cloister serve --help` lists them", path,
-                           number, (int)MIN(name.len, (size_t)40), name.at);
+            return err_set(err, ERR_INVALID, "%s line %u: no option '%.*s'; `%s serve --help` lists them", path, number,
+                           (int)MIN(name.len, (size_t)40), name.at, cli_program());
         if (!option_store(option, str_trim(rest), config, err))
             return err_wrap(err, "%s line %u", path, number);
     }
@@ -108,31 +109,43 @@ static bool config_read_file(const char *path, bool must_exist, struct config *c
     return config_read_text(str_of(text, len), path, config, err);
 }
 
-/* --name VALUE or --name=VALUE; *at moves past what was taken. */
-static bool argv_option(int argc, char **argv, int *at, struct str *out_name, struct str *out_value, struct err *err)
+static bool unknown_option(struct str name, struct err *err)
 {
-    struct str word = str_from(argv[*at]);
+    return err_set(err, ERR_INVALID, "no option --%.*s; `%s serve --help` lists them", (int)MIN(name.len, (size_t)40),
+                   name.at, cli_program());
+}
+
+/* --name VALUE or --name=VALUE; *at moves past what was taken. *out_option is NULL for --config. */
+static bool argv_option(int argc, char **argv, int *at, const struct option **out_option, struct str *out_value,
+                        struct err *err)
+{
+    struct str word = str_from(argv[*at]), name = word, value = STR("");
 
     if (!str_skip(&word, STR("--")))
         return err_set(err, ERR_INVALID, "unexpected '%.60s'; options begin with --", argv[*at]);
-    if (str_has_char(word, '=')) {
-        (void)str_cut(&word, '=', out_name);
-        *out_value = word.at ? word : STR("");
-        *at += 1;
-        return true;
+    bool has_value = str_has_char(word, '=');
+    name = word;
+    if (has_value) {
+        (void)str_cut(&word, '=', &name);
+        value = word.at ? word : STR("");
     }
-    *out_name = word;
-    if (*at + 1 >= argc)
+    /* Before a value is asked for: what is not known wants none. */
+    const struct option *option = option_find(name);
+    if (!option && !str_eq(name, STR("config")))
+        return unknown_option(name, err);
+    if (!has_value && *at + 1 >= argc)
         return err_set(err, ERR_INVALID, "%.60s wants a value", argv[*at]);
-    *out_value = str_from(argv[*at + 1]);
-    *at += 2;
+    *out_option = option;
+    *out_value = has_value ? value : str_from(argv[*at + 1]);
+    *at += has_value ? 1 : 2;
     return true;
 }
 
 bool config_load(int argc, char **argv, struct config *out, struct err *err)
 {
     struct config config = { 0 };
-    struct str name, value;
+    const struct option *option;
+    struct str value;
 
     for (size_t i = 0; i < COUNT_OF(options); i++)
         if (!option_store(&options[i], str_from(options[i].initial), &config, err))
@@ -141,9 +154,9 @@ bool config_load(int argc, char **argv, struct config *out, struct err *err)
     /* The file's name may itself be an option, so look for that first. */
     auto_free char *path = NULL;
     for (int at = 0; at < argc;) {
-        if (!argv_option(argc, argv, &at, &name, &value, err))
+        if (!argv_option(argc, argv, &at, &option, &value, err))
             return false;
-        if (str_eq(name, STR("config"))) {
+        if (!option) {
             free(path);
             path = str_copy(value);
         }
@@ -151,18 +164,10 @@ bool config_load(int argc, char **argv, struct config *out, struct err *err)
     if (!config_read_file(path ? path : CONFIG_FILE, path != NULL, &config, err))
         return false;
 
-    for (int at = 0; at < argc;) {
-        if (!argv_option(argc, argv, &at, &name, &value, err))
+    for (int at = 0; at < argc;)
+        if (!argv_option(argc, argv, &at, &option, &value, err) ||
+            (option && !option_store(option, value, &config, err)))
             return false;
-        if (str_eq(name, STR("config")))
-            continue;
-        const struct option *option = option_find(name);
-        if (!option)
-            return err_set(err, ERR_INVALID, "no option --%.*s; `cloister serve --help` lists them",
-                           (int)MIN(name.len, (size_t)40), name.at);
-        if (!option_store(option, value, &config, err))
-            return false;
-    }
     *out = config;
     return true;
 }

@@ -113,8 +113,9 @@ static void look_at_template(struct findings *all, const struct config *config)
                    there       ? "built"
                    : can_build ? "not built yet"
                                : "not built yet, and there is no mmdebstrap to build it with");
-    (void)snprintf(row->fix, sizeof row->fix, "%scloister template build base --data %.80s",
-                   can_build ? "" : "apt-get install mmdebstrap debian-archive-keyring, then ", config->data);
+    (void)snprintf(row->fix, sizeof row->fix, "%s%s template build base --data %.50s",
+                   can_build ? "" : "apt-get install mmdebstrap debian-archive-keyring, then ", cli_program_as_root(),
+                   config->data);
 }
 
 int doctor_main(int argc, char **argv)
@@ -145,19 +146,17 @@ int doctor_main(int argc, char **argv)
         [PROBE_OK] = DOCTOR_OK,
         [PROBE_WARN] = DOCTOR_WARN,
         [PROBE_FAIL] = DOCTOR_FAIL,
-        [PROBE_SKIP] = DOCTOR_WARN,
+        [PROBE_SKIP] = DOCTOR_SKIP,
     };
     struct doctor_row rows[ROWS_MAX];
     for (size_t i = 0; i < all.count; i++) {
         const struct probe_row *row = &all.rows[i];
-        bool skipped = row->verdict == PROBE_SKIP;
         rows[i] = (struct doctor_row){
             .verdict = verdicts[row->verdict],
             .what = row->name,
-            .found = skipped && !row->found[0] ? "not looked at: needs root" : row->found,
-            .fix = skipped       ? "sudo cloister doctor"
-                   : row->fix[0] ? row->fix
-                                 : NULL,
+            .found = row->found[0] ? row->found : "needs root to find out",
+            /* What was skipped has one and the same fix, which is said at the end. */
+            .fix = row->fix[0] && row->verdict != PROBE_SKIP ? row->fix : NULL,
         };
     }
     return cli_doctor_print(stdout, rows, all.count, json);

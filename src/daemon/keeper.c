@@ -130,11 +130,11 @@ static void announce(struct keeper *keeper)
                "  export E2B_API_KEY=%.*s\n\n",
                address, address, address, STR_ARG(secret_reveal(&keeper->settings.api_key)));
     else
-        printf("Cloister is up on http://%s. For the lines to paste: cloister env --data %s\n", address,
-               keeper->config.data);
+        printf("Cloister is up on http://%s. For the lines to paste: %s env --data %s\n", address,
+               cli_program_as_root(), keeper->config.data);
     if (!template_find(keeper->data_fd, "base", &base, &err))
-        printf("There is no `base` template yet, so nothing can start: cloister template build base --data %s\n\n",
-               keeper->config.data);
+        printf("There is no `base` template yet, so nothing can start: %s template build base --data %s\n\n",
+               cli_program_as_root(), keeper->config.data);
     (void)fflush(stdout);
 }
 
@@ -263,7 +263,7 @@ static void farewell(struct keeper *keeper)
     struct err err;
 
     if (driver_list(keeper->driver, &held, &count, &err) && count)
-        printf("\n%u sandbox%s on; the next `cloister serve` finds %s again.\n", count, count == 1 ? " runs" : "es run",
+        printf("\n%u sandbox%s on; the next server here finds %s again.\n", count, count == 1 ? " runs" : "es run",
                count == 1 ? "it" : "them");
 }
 
@@ -324,7 +324,7 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
     unsigned long files;
 
     if (geteuid() != 0)
-        return err_set(err, ERR_DENIED, "serving needs root, to make sandboxes: sudo cloister serve");
+        return err_set(err, ERR_DENIED, "serving needs root, to make sandboxes: %s serve", cli_program_as_root());
     if (!role_user(config->user, &keeper->uid, &keeper->gid, err) ||
         !settings_log_level(config->log, &keeper->settings.log_least, err))
         return false;
@@ -365,7 +365,7 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
     keeper->driver = native_driver_new(
         keeper->loop, &(struct native_config){ .data_fd = keeper->data_fd, .guestd_fd = guestd_fd }, err);
     if (!keeper->driver)
-        return err_wrap(err, "make sandboxes here (`cloister doctor` may know why not)");
+        return err_wrap(err, "make sandboxes here (`%s doctor` may know why not)", cli_program_as_root());
     keeper->serve = serve_new(keeper->driver, &(struct serve_limits){
                                                   .memory_bytes = (uint64_t)config->memory_mb << 20,
                                                   .cpu_millis = (uint32_t)config->cpus * 1000,

@@ -8,6 +8,7 @@
 #include "cli/cli.h"
 #include "daemon/config.h"
 #include "daemon/daemon.h"
+#include "image/recipe.h"
 
 static bool is(const char *word, const char *name)
 {
@@ -15,18 +16,21 @@ static bool is(const char *word, const char *name)
 }
 
 /* Help for the commands that daemon/ takes itself; the words are the command's name in the table. */
-static bool helped(int argc, char **argv, const char *command)
+static int show_help(const char *command)
 {
-    for (int i = 0; i < argc; i++) {
-        if (!is(argv[i], "--help") && !is(argv[i], "-h"))
-            continue;
-        (void)cli_help(stdout, command);
-        if (is(command, "serve")) {
-            printf("\nOptions:\n");
-            config_help(stdout);
-        }
-        return true;
+    (void)cli_help(stdout, command);
+    if (is(command, "serve")) {
+        printf("\nOptions\n");
+        config_help(stdout);
     }
+    return 0;
+}
+
+static bool asks_for_help(int argc, char **argv)
+{
+    for (int i = 0; i < argc; i++)
+        if (is(argv[i], "--help") || is(argv[i], "-h"))
+            return true;
     return false;
 }
 
@@ -39,11 +43,15 @@ int main(int argc, char **argv)
 
     if (is(first, "role") && is(second, "front") && argc == 3)
         return front_main();
+    cli_started_as(argv[0]);
+    if (is(first, "help") && is(second, "serve") && argc == 3)
+        return show_help("serve"); /* the list of its options is ours */
     if (is(first, "serve"))
-        return helped(argc - 2, argv + 2, "serve") ? 0 : keeper_main(argc - 2, argv + 2);
+        return asks_for_help(argc - 2, argv + 2) ? show_help("serve") : keeper_main(argc - 2, argv + 2);
     if (is(first, "doctor"))
-        return helped(argc - 2, argv + 2, "doctor") ? 0 : doctor_main(argc - 2, argv + 2);
+        return asks_for_help(argc - 2, argv + 2) ? show_help("doctor") : doctor_main(argc - 2, argv + 2);
     if (is(first, "template") && is(second, "build"))
-        return helped(argc - 3, argv + 3, "template build") ? 0 : template_build_main(argc - 3, argv + 3);
-    return cli_main(argc, argv);
+        return asks_for_help(argc - 3, argv + 3) ? show_help("template build")
+                                                 : template_build_main(argc - 3, argv + 3);
+    return cli_main(argc, argv, &(struct cli_facts){ .recipe_at = recipe_at });
 }

@@ -52,6 +52,15 @@ static const struct recipe recipes[] = {
     { "code-interpreter-v1", "code-interpreter", recipe_code_interpreter_sh, "JAVA_KERNEL=3.0.1", 2000, 2ull << 30 },
 };
 
+bool recipe_at(size_t index, const char **out_name, const char **out_makes)
+{
+    if (index > COUNT_OF(recipes))
+        return false;
+    *out_name = index == 0 ? "base" : recipes[index - 1].short_name;
+    *out_makes = index == 0 ? "base" : recipes[index - 1].name;
+    return true;
+}
+
 const char *recipe_names(void)
 {
     return "base, code-interpreter";

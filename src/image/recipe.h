@@ -18,6 +18,8 @@
 bool recipe_build(int data_fd, const char *name, const struct bootstrap_want *want, struct template *out,
                   struct err *err) must_use;
 
+/* All that can be built, one after the other: what to ask for, and the template's full name. False: no more. */
+bool recipe_at(size_t index, const char **out_name, const char **out_makes);
 /* "base, code-interpreter" */
 const char *recipe_names(void);
 

@@ -63,7 +63,7 @@ static bool need_root(struct probe_row *row)
     if (geteuid() == 0)
         return true;
     found(row, PROBE_SKIP, "needs root to find out");
-    fix(row, "run `sudo cloister doctor`");
+    fix(row, "look again as root");
     return false;
 }
 
@@ -432,6 +432,7 @@ static void probe_inotify(struct probe_row *row, const char *data_path)
     (void)data_path;
     if (!fd_read_file(AT_FDCWD, "/proc/sys/fs/inotify/max_user_instances", 64, &text, NULL, &err)) {
         found(row, PROBE_WARN, "%s", err.message);
+        fix(row, "mount proc, and use a kernel with CONFIG_INOTIFY_USER");
         return;
     }
     text[strcspn(text, "\n")] = '\0';

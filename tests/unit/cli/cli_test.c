@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/client.h"
@@ -31,8 +32,78 @@ static void help_lists_every_command_and_teaches_each(void **state)
     CHECK_HAS(outcome.out, "cloister sandbox exec [-u USER]");
     RUN(&outcome, "help", "key");
     CHECK_HAS(outcome.out, "cloister key revoke ID");
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        char words[32], example[48], *verb;
+        snprintf(words, sizeof words, "%s", names[i]);
+        snprintf(example, sizeof example, "cloister %s", names[i]);
+        verb = strchr(words, ' ');
+        if (verb)
+            *verb++ = '\0';
+        RUN(&outcome, "help", words, verb);
+        assert_int_equal(outcome.exit_code, 0);
+        /* The synopsis is the first line; what comes after it has to show the command in use. */
+        CHECK_HAS(strchr(outcome.out, '\n'), example);
+    }
     RUN(&outcome, "help", "exit-codes");
     CHECK_HAS(outcome.out, "  4  there is no such thing");
+}
+
+static void a_noun_alone_has_help_of_its_own(void **state)
+{
+    static const char *const nouns[] = { "sandbox", "key", "template" };
+    static const char *const spellings[] = { "--help", "-h", "help" };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(nouns); i++) {
+        char list[48];
+        static struct outcome asked;
+        snprintf(list, sizeof list, "\ncloister %s list [--json]\n    ", nouns[i]);
+        RUN(&asked, "help", nouns[i]);
+        assert_int_equal(asked.exit_code, 0);
+        CHECK_HAS(asked.out, list);
+        CHECK_HAS(asked.out, "\nFor example\n  ");
+        for (size_t j = 0; j < COUNT_OF(spellings); j++) {
+            RUN(&outcome, nouns[i], spellings[j]);
+            assert_int_equal(outcome.exit_code, 0);
+            assert_string_equal(outcome.out, asked.out);
+        }
+    }
+}
+
+static void advice_names_the_program_as_it_was_started(void **state)
+{
+    const char *const list[] = { "sandbox", "list", "--data", "/nowhere/at/all", NULL };
+    const char *const help[] = { "help", "serve", NULL };
+    char here[] = "/tmp/cloister-test-XXXXXX", file[64];
+    char *path = strdup(getenv("PATH"));
+
+    (void)state;
+    assert_non_null(mkdtemp(here));
+    snprintf(file, sizeof file, "%s/cloister", here);
+    FILE *made = fopen(file, "w");
+    assert_non_null(made);
+    fclose(made);
+    assert_int_equal(chmod(file, 0755), 0);
+
+    run_cli_as(&outcome, file, list);
+    CHECK_HAS(outcome.note, file);
+    CHECK_HAS(outcome.note, " serve` starts one");
+    run_cli_as(&outcome, file, help);
+    char example[96];
+    snprintf(example, sizeof example, "  sudo %s serve\n", file);
+    CHECK_HAS(outcome.out, example);
+    CHECK_HAS(outcome.out, "/etc/cloister/cloister.conf"); /* not a command */
+
+    /* Found by its plain name, it is called by it; so is one that a shell has found. */
+    setenv("PATH", here, 1);
+    run_cli_as(&outcome, file, help);
+    CHECK_HAS(outcome.out, "  sudo cloister serve\n");
+    run_cli_as(&outcome, "cloister", help);
+    CHECK_HAS(outcome.out, "  sudo cloister serve\n");
+    setenv("PATH", path, 1);
+    free(path);
+    assert_int_equal(unlink(file), 0);
+    assert_int_equal(rmdir(here), 0);
 }
 
 static void no_command_is_a_question_answered_on_standard_error(void **state)
@@ -56,6 +127,12 @@ static void mistyped_commands_get_a_suggestion(void **state)
     CHECK_HAS(outcome.note, "there is no 'sandbox fly'; there are list, exec, kill");
     RUN(&outcome, "teleport");
     CHECK_HAS(outcome.note, "there is no command 'teleport'; `cloister help` lists them");
+    RUN(&outcome, "sanbox", "--help");
+    CHECK_HAS(outcome.note, "there is no command 'sanbox'; did you mean 'sandbox'?");
+    RUN(&outcome, "exec", "ID");
+    CHECK_HAS(outcome.note, "there is no command 'exec'; did you mean sandbox exec?");
+    RUN(&outcome, "list");
+    CHECK_HAS(outcome.note, "did you mean one of: sandbox list, key list, template list?");
     RUN(&outcome, "help", "srve");
     CHECK_HAS(outcome.note, "did you mean 'serve'?");
 }
@@ -124,7 +201,8 @@ static void env_says_what_to_do_when_no_server_has_run(void **state)
     RUN(&outcome, "env", "--data", "/nowhere/at/all");
     assert_int_equal(outcome.exit_code, 4);
     assert_string_equal(outcome.out, "");
-    CHECK_HAS(outcome.note, "no server has run in /nowhere/at/all yet; `make up` starts one");
+    CHECK_HAS(outcome.note, "no server has run in /nowhere/at/all yet; `");
+    CHECK_HAS(outcome.note, "cloister serve` starts one");
 }
 
 static void a_server_that_is_not_there_is_exit_code_8(void **state)
@@ -134,7 +212,7 @@ static void a_server_that_is_not_there_is_exit_code_8(void **state)
     (void)state;
     RUN(&outcome, "sandbox", "list", "--data", data);
     assert_int_equal(outcome.exit_code, 8);
-    CHECK_HAS(outcome.note, "no server answers at 127.0.0.1:1; `make up` starts one");
+    CHECK_HAS(outcome.note, "no server answers at 127.0.0.1:1; `");
     fake_data_dir_remove(data);
 }
 
@@ -160,9 +238,12 @@ static const struct fake_rule rules[] = {
     { "GET /api-keys ",
       ANSWER("200 OK", JSON_TYPE,
              "[{\"id\":\"k1\",\"name\":\"ci\",\"createdAt\":\"2020-01-01T00:00:00Z\",\"lastUsed\":null,\"mask\":{"
-             "\"prefix\":\"e2b_\",\"valueLength\":40,\"maskedValuePrefix\":\"ab\",\"maskedValueSuffix\":\"cdef\"}}]") },
+             "\"prefix\":\"e2b_\",\"valueLength\":40,\"maskedValuePrefix\":\"ab\",\"maskedValueSuffix\":\"cdef\"}},"
+             "{\"id\":\"k2\",\"name\":\"new\"},{\"id\":\"k3\",\"name\":\"twin\"},"
+             "{\"id\":\"k4\",\"name\":\"twin\"},{\"id\":\"k5\",\"name\":\"k4\"}]") },
     { "POST /api-keys ", ANSWER("201 Created", JSON_TYPE, "{\"id\":\"k2\",\"name\":\"new\",\"key\":\"e2b_ff00\"}") },
     { "DELETE /api-keys/k2 ", ANSWER("204 No Content", "", "") },
+    { "DELETE /api-keys/k4 ", ANSWER("204 No Content", "", "") },
     { "GET /templates ",
       ANSWER("200 OK", JSON_TYPE,
              "[{\"templateID\":\"t1\",\"aliases\":[\"base\",\"std\"],\"cpuCount\":2,\"memoryMB\":1024,"
@@ -259,6 +340,35 @@ static void key_commands_show_the_admin_token(void **state)
     assert_int_equal(outcome.exit_code, 4);
 }
 
+static void a_key_is_revoked_by_its_name_too(void **state)
+{
+    (void)state;
+    RUN(&outcome, "key", "revoke", "new", "--data", data);
+    assert_int_equal(outcome.exit_code, 0);
+    assert_true(fake_server_heard(&server, "DELETE /api-keys/k2 "));
+    RUN(&outcome, "key", "revoke", "twin", "--data", data);
+    assert_int_equal(outcome.exit_code, 5);
+    CHECK_HAS(outcome.note, "2 keys are named 'twin'; say which by its id: k3, k4\n");
+    assert_false(fake_server_heard(&server, "DELETE /api-keys/k3 "));
+    /* An id is one key's alone, whatever somebody has named another. */
+    RUN(&outcome, "key", "revoke", "k4", "--data", data);
+    assert_int_equal(outcome.exit_code, 0);
+    assert_true(fake_server_heard(&server, "DELETE /api-keys/k4 "));
+    RUN(&outcome, "key", "revoke", "nobody", "--data", data);
+    assert_int_equal(outcome.exit_code, 4);
+    CHECK_HAS(outcome.note, "no key has the id or the name 'nobody'");
+}
+
+static void template_list_says_what_else_could_be_built(void **state)
+{
+    (void)state;
+    RUN(&outcome, "template", "list", "--data", data);
+    CHECK_HAS(outcome.note, "Not built yet: tools-v1. To build it: ");
+    CHECK_HAS(outcome.note, "cloister template build tools\n");
+    assert_null(strstr(outcome.note, "build base"));
+    assert_null(strstr(outcome.out, "tools"));
+}
+
 static void template_list_names_aliases(void **state)
 {
     (void)state;
@@ -283,6 +393,8 @@ int main(void)
 {
     const struct CMUnitTest alone[] = {
         CASE(help_lists_every_command_and_teaches_each),
+        CASE(a_noun_alone_has_help_of_its_own),
+        CASE(advice_names_the_program_as_it_was_started),
         CASE(no_command_is_a_question_answered_on_standard_error),
         CASE(mistyped_commands_get_a_suggestion),
         CASE(exit_codes_are_all_different),
@@ -298,7 +410,9 @@ int main(void)
         CASE(sandbox_kill_wants_ids_or_all_but_not_both),
         CASE(an_id_cannot_leave_its_place_in_the_path),
         CASE(key_commands_show_the_admin_token),
+        CASE(a_key_is_revoked_by_its_name_too),
         CASE(template_list_names_aliases),
+        CASE(template_list_says_what_else_could_be_built),
         CASE(variables_are_enough_without_a_data_directory),
     };
 

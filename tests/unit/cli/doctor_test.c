@@ -68,12 +68,44 @@ static void doctor_speaks_json(void **state)
     free(text);
 }
 
+static void what_could_not_be_looked_at_is_not_fine(void **state)
+{
+    static const struct doctor_row some[] = {
+        { DOCTOR_OK, "kernel", "6.1.0", NULL },
+        { DOCTOR_SKIP, "overlay", "needs root to find out", NULL },
+        { DOCTOR_FAIL, "disk", "full", "empty it" },
+    };
+    char *text = NULL;
+    size_t len;
+    FILE *out = open_memstream(&text, &len);
+
+    (void)state;
+    assert_int_equal(cli_doctor_print(out, some, 2, false), cli_exit_code(ERR_DENIED));
+    fflush(out);
+    assert_non_null(strstr(text, "skip  overlay  needs root to find out\n"));
+    assert_non_null(strstr(text, "not known: 1 of 2 checks need root. All of them: "));
+    assert_null(strstr(text, "Sandboxes can run here"));
+    rewind(out);
+    assert_int_equal(cli_doctor_print(out, some, 2, true), cli_exit_code(ERR_DENIED));
+    fflush(out);
+    assert_non_null(strstr(text, "{\"ok\":false,"));
+    assert_non_null(strstr(text, "\"verdict\":\"skip\""));
+    /* A failure is certain, whatever else there is. */
+    rewind(out);
+    assert_int_equal(cli_doctor_print(out, some, 3, false), cli_exit_code(ERR_UNAVAILABLE));
+    fclose(out);
+    assert_non_null(strstr(text, "Sandboxes cannot run here yet: 1 of 3 checks failed.\n"));
+    assert_non_null(strstr(text, "Whether they otherwise can run here is not known: 1 of 3"));
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
         CASE(doctor_shows_what_it_found_and_how_to_fix_it),
         CASE(doctor_is_content_with_warnings),
         CASE(doctor_speaks_json),
+        CASE(what_could_not_be_looked_at_is_not_fine),
     };
 
     return cmocka_run_group_tests(cases, NULL, NULL);

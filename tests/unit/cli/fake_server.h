@@ -40,6 +40,8 @@ struct outcome {
 };
 /* `words` ends with NULL and begins after "cloister". */
 void run_cli(struct outcome *outcome, const char *const *words);
+/* The same, started by this path. */
+void run_cli_as(struct outcome *outcome, const char *argv0, const char *const *words);
 #define RUN(outcome, ...) run_cli((outcome), (const char *const[]){ __VA_ARGS__, NULL })
 
 /* A data directory as keeper leaves it, with this address; returns its path, good until the next call. */

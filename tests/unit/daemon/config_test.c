@@ -39,10 +39,18 @@ static void mistakes_are_named(void **state)
     struct err err;
     assert_false(load(&config, &err, "--memroy", "1", NULL, NULL));
     assert_non_null(strstr(err.message, "memroy"));
+    /* Also where a value would have to follow, if it were one. */
+    assert_false(load(&config, &err, "--memroy", NULL, NULL, NULL));
+    assert_non_null(strstr(err.message, "no option --memroy; `cloister serve --help` lists them"));
+    assert_false(load(&config, &err, "--memroy=1", NULL, NULL, NULL));
+    assert_non_null(strstr(err.message, "no option --memroy;"));
     assert_false(load(&config, &err, "--memory", "lots", NULL, NULL));
     assert_non_null(strstr(err.message, "from 128 to"));
     assert_false(load(&config, &err, "--memory=127", NULL, NULL, NULL));
     assert_false(load(&config, &err, "--memory", NULL, NULL, NULL));
+    assert_string_equal(err.message, "--memory wants a value");
+    assert_false(load(&config, &err, "--config", NULL, NULL, NULL));
+    assert_string_equal(err.message, "--config wants a value");
     assert_false(load(&config, &err, "stray", NULL, NULL, NULL));
     assert_false(load(&config, &err, "--config", "/nonexistent/file", NULL, NULL));
 }
