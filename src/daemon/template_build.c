@@ -1,18 +1,32 @@
 /*
  * `cloister template build NAME`: local, as root, outside every role. It runs Debian's own package scripts, which is why
  * it is a command of the machine's administrator and not a call of the API.
+ *
+ * The building is done by a child in a process group of its own, and so is all that it starts. An interrupt reaches only
+ * us: we kill them all, wait until none is left, and sweep what they were making.
  */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/attr.h"
 #include "base/fd.h"
+#include "base/mem.h"
 #include "base/str.h"
 #include "cli/cli.h"
 #include "daemon/config.h"
 #include "daemon/daemon.h"
 #include "daemon/data_dir.h"
+#include "image/layers.h"
 #include "image/recipe.h"
+
+enum { CHILDREN_BYTES = 64 * 1024 }; /* the list of them; what does not fit has its turn when others have ended */
 
 /* On a terminal one line that moves; in a log a line per phase. */
 struct meter {
@@ -34,24 +48,117 @@ static void show_progress(void *context, unsigned percent, const char *phase)
     fflush(stderr);
 }
 
-static bool build(const char *name, const struct config *config, bool again, struct err *err)
+static bool build(const char *name, int data_fd, bool again, struct err *err)
 {
-    if (geteuid() != 0)
-        return err_set(err, ERR_DENIED, "building a template needs root: sudo cloister template build %s", name);
-
-    auto_close int data_fd = data_dir_open(config->data, err);
-    if (data_fd < 0)
-        return false;
     struct meter meter = { .name = name, .is_terminal = isatty(STDERR_FILENO) };
     struct bootstrap_want want = { .again = again, .progress = show_progress, .progress_context = &meter };
     struct template made;
     bool ok = recipe_build(data_fd, name, &want, &made, err);
+
     if (meter.is_terminal)
         fputs("\r\033[K", stderr);
     if (!ok)
         return err_wrap(err, "build template %s", name);
     printf("template %s is ready (%s)\n", made.name, made.id);
     return true;
+}
+
+static no_return void build_and_exit(const char *name, int data_fd, bool again)
+{
+    struct err err;
+
+    /* A terminal that stops background groups when they write would stop the progress line, and us with it. */
+    (void)signal(SIGTTOU, SIG_IGN);
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    exit(build(name, data_fd, again, &err) ? 0 : cli_fail(&err));
+}
+
+/* Every process that is a child of ours now: also those whose own parents have ended, for we are their reaper. */
+static void kill_children(void)
+{
+    auto_free char *text = NULL;
+    size_t len;
+    struct err err;
+
+    if (!fd_read_file(AT_FDCWD, "/proc/thread-self/children", CHILDREN_BYTES, &text, &len, &err))
+        return; /* a kernel without that list: the group is dead all the same */
+    struct str rest = str_of(text, len), word;
+    uint64_t pid;
+    while (str_cut(&rest, ' ', &word))
+        if (str_to_u64(word, INT32_MAX, &pid) && pid > 1)
+            (void)kill((pid_t)pid, SIGKILL);
+}
+
+/* Kills the builder and all that it has started, whatever groups they are in, and waits until they have ended. */
+static void end_builder(pid_t pid)
+{
+    (void)kill(-pid, SIGKILL);
+    do {
+        kill_children();
+    } while (waitpid(-1, NULL, 0) > 0 || errno == EINTR);
+}
+
+static int interrupted(const char *name, const struct config *config, int data_fd, int signal_number)
+{
+    struct err err;
+    auto_close int lock_fd = -1;
+
+    fputs(isatty(STDERR_FILENO) ? "\r\033[K" : "", stderr);
+    if (!layers_prepare(data_fd, &lock_fd, &err)) {
+        (void)err_wrap(&err, "sweep what the interrupted build has left");
+        return cli_fail(&err);
+    }
+    fprintf(stderr,
+            "Interrupted. Nothing of it is left, and the templates are as they were. To start over:\n"
+            "  %s template build %s --data %s\n",
+            cli_program_as_root(), name, config->data);
+    return 128 + signal_number;
+}
+
+static int build_watched(const char *name, const struct config *config, bool again)
+{
+    struct err err;
+    sigset_t watched, before;
+    siginfo_t info;
+    int status = 0;
+
+    if (geteuid() != 0) {
+        (void)err_set(&err, ERR_DENIED, "building a template needs root: %s template build %.40s",
+                      cli_program_as_root(), name);
+        return cli_fail(&err);
+    }
+    auto_close int data_fd = data_dir_open(config->data, &err);
+    if (data_fd < 0)
+        return cli_fail(&err);
+    (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
+    (void)sigemptyset(&watched);
+    static const int signals[] = { SIGINT, SIGTERM, SIGHUP, SIGCHLD };
+    for (size_t i = 0; i < COUNT_OF(signals); i++)
+        (void)sigaddset(&watched, signals[i]);
+    (void)sigprocmask(SIG_BLOCK, &watched, &before);
+    pid_t pid = fork();
+    if (pid == 0) {
+        (void)setpgid(0, 0);
+        (void)sigprocmask(SIG_SETMASK, &before, NULL);
+        build_and_exit(name, data_fd, again);
+    }
+    if (pid < 0) {
+        (void)err_sys(&err, "fork");
+        return cli_fail(&err);
+    }
+    (void)setpgid(pid, pid); /* whoever of us comes first: nobody may be killed as part of our own group */
+    for (;;) {
+        int got = sigwaitinfo(&watched, &info);
+        if (got > 0 && got != SIGCHLD) {
+            end_builder(pid);
+            return interrupted(name, config, data_fd, got);
+        }
+        /* Of SIGCHLD it is only known that some child has ended, and orphans are children. */
+        pid_t ended;
+        while ((ended = waitpid(-1, &status, WNOHANG)) > 0)
+            if (ended == pid)
+                return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    }
 }
 
 int template_build_main(int argc, char **argv)
@@ -71,9 +178,11 @@ int template_build_main(int argc, char **argv)
         else if (rest_count < (int)COUNT_OF(rest))
             rest[rest_count++] = argv[i];
     }
-    bool ok = name ? config_load(rest_count, rest, &config, &err)
-                   : err_set(&err, ERR_INVALID, "which template? There are recipes for: %s", recipe_names());
-    if (!ok || !build(name, &config, again, &err))
+    if (!config_load(rest_count, rest, &config, &err))
         return cli_fail(&err);
-    return 0;
+    if (!name) {
+        (void)err_set(&err, ERR_INVALID, "which template? There are recipes for: %s", recipe_names());
+        return cli_fail(&err);
+    }
+    return build_watched(name, &config, again);
 }

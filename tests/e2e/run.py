@@ -228,6 +228,7 @@ SUITES = {
     "cli": run_cli,
     "http": run_files("test_http.py", "test_edge.py"),
     "isolation": run_files("test_isolation.py"),
+    "command": run_files("test_command.py"),
     "faults": run_files("test_faults.py"),
     "cuts": run_files("test_cuts.py"),
     "interpreter": run_files("test_interpreter.py", sdk="interpreter"),

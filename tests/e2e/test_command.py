@@ -1,0 +1,116 @@
+"""The `cloister` command where it is more than a client: installed, interrupted, without root."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+
+import pytest
+from server import ROOT, build_dir, wait_for
+
+NOBODY = 65534
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@pytest.fixture
+def programs(tmp_path):
+    """Both programs where everybody may run them."""
+    home = tmp_path / "programs"
+    home.mkdir()
+    for name in ("cloister", "cloister-guestd"):
+        shutil.copy(build_dir() / name, home / name)
+    for path in (home, *home.parents):
+        if path.is_relative_to("/tmp") and path != pathlib.Path("/tmp"):
+            path.chmod(0o755)
+    return home
+
+
+def run(*command, **options):
+    return subprocess.run(
+        [str(word) for word in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+        **options,
+    )
+
+
+def fake_mmdebstrap(home, started):
+    """Makes a little of a tree, then waits, with a grandchild in a session of its own that would wait on."""
+    home.mkdir()
+    script = home / "mmdebstrap"
+    script.write_text(
+        "#!/bin/sh\n"
+        'for word; do case "$word" in /*/tmp/base) mkdir -p "$word/etc/deep"; : >"$word/etc/deep/file" ;; esac; done\n'
+        'echo "I: running apt-get update"\n'
+        f"setsid sh -c 'echo $$ >{started}.new; mv {started}.new {started}; exec sleep 1000' &\n"
+        "wait\n"
+    )
+    script.chmod(0o755)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_build_leaves_nothing_and_says_how_to_go_on(tmp_path, number):
+    data, started = tmp_path / "data", tmp_path / "started"
+    fake_mmdebstrap(tmp_path / "bin", started)
+    env = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    command = [str(build_dir() / "cloister"), "template", "build", "base", "--data", str(data)]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as building:
+        assert wait_for(started.exists)
+        assert os.listdir(data / "tmp") == ["base"]
+        building.send_signal(number)
+        out, err = building.communicate(timeout=60)
+    assert building.returncode == 128 + number, err
+    assert "Interrupted. Nothing of it is left" in err and f"template build base --data {data}" in err, err
+    assert out == ""
+    for name in ("tmp", "layers", "templates"):
+        assert os.listdir(data / name) == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
+
+
+def test_a_build_that_fails_says_why(tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "mmdebstrap").write_text("#!/bin/sh\necho 'E: no such mirror'\nexit 25\n")
+    (tmp_path / "bin" / "mmdebstrap").chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    result = run(build_dir() / "cloister", "template", "build", "base", "--data", tmp_path / "data", env=env)
+    assert result.returncode == 8 and "mmdebstrap failed: no such mirror" in result.stderr, result
+
+
+def test_install_makes_a_command_that_finds_its_parts_and_uninstall_takes_it_back(tmp_path):
+    where = [f"DESTDIR={tmp_path}", "PREFIX=/opt/cloister"]
+    result = run("make", "-C", ROOT, "install", *where)
+    assert result.returncode == 0, result
+    installed = tmp_path / "opt" / "cloister" / "bin" / "cloister"
+    assert run(installed, "version").stdout.startswith("cloister ")
+    assert (installed.resolve().parent / "cloister-guestd").stat().st_mode & 0o777 == 0o755
+    # On the PATH it goes by its name, elsewhere by its path.
+    by_name = run("cloister", "help", "serve", env={**os.environ, "PATH": f"{installed.parent}:{os.environ['PATH']}"})
+    assert "  sudo cloister serve\n" in by_name.stdout, by_name
+    result = run("make", "-C", ROOT, "uninstall", *where)
+    assert result.returncode == 0, result
+    assert [path for path in tmp_path.rglob("*") if not path.is_dir()] == []
+
+
+def test_doctor_without_root_does_not_claim_to_know(programs):
+    result = run(programs / "cloister", "doctor", user=NOBODY, group=NOBODY, extra_groups=[])
+    assert result.returncode in (3, 8), result
+    assert "checks need root" in result.stdout and "Sandboxes can run here" not in result.stdout, result
+    answer = json.loads(
+        run(programs / "cloister", "doctor", "--json", user=NOBODY, group=NOBODY, extra_groups=[]).stdout
+    )
+    assert answer["ok"] is False
+    assert "skip" in {check["verdict"] for check in answer["checks"]}
+    assert all("fix" in check for check in answer["checks"] if check["verdict"] in ("warn", "fail"))
+
+
+def test_advice_works_for_who_reads_it(programs):
+    result = run(programs / "cloister", "serve", user=NOBODY, group=NOBODY, extra_groups=[])
+    assert result.returncode == 3, result
+    assert "serving needs root" in result.stderr and "cloister serve\n" in result.stderr, result
