@@ -6,6 +6,8 @@
 
 DATA         ?= /var/lib/cloister
 LISTEN       ?= 127.0.0.1:7070
+PREFIX       ?= /usr/local
+DESTDIR      ?=
 FUZZ_SECONDS ?= 600
 SUDO         ?= $(if $(filter 0,$(shell id -u)),,sudo)
 
@@ -20,7 +22,15 @@ define compile
 	{ [ -t 1 ] || quiet=--quiet; echo 'compiling $(1)'; NINJA_STATUS='  [%f/%t] ' ninja $$quiet -C $(1); }
 endef
 
-.PHONY: all up check test bench fuzz lint format clean help
+comma := ,
+# Meson says a page for each build; somebody wants to read it when it fails.
+define configure
+	@echo 'configuring $(1)'
+	@mkdir -p $(1)
+	@$(2) meson setup $(1) $(3) >$(1)/setup.log 2>&1 || { cat $(1)/setup.log; exit 1; }
+endef
+
+.PHONY: all up install uninstall check test bench fuzz lint format clean help
 .NOTPARALLEL:
 
 all: build/build.ninja ## build/cloister and build/cloister-guestd
@@ -31,6 +41,20 @@ up: all ## build, make the base template once, then serve in the foreground
 	@scripts/setup.sh user
 	@$(SUDO) grep -rqsx 'name base' $(DATA)/templates || $(SUDO) build/cloister template build base --data $(DATA)
 	@exec $(SUDO) build/cloister serve --data $(DATA) --listen $(LISTEN)
+
+# Both programs in one place, for cloister finds guestd beside itself; only the one that people call is on their PATH.
+libexec = $(DESTDIR)$(PREFIX)/libexec/cloister
+install: all ## put cloister below PREFIX (/usr/local); DESTDIR is for packagers
+	@install -d $(libexec) $(DESTDIR)$(PREFIX)/bin
+	@install -m 755 build/cloister build/cloister-guestd $(libexec)
+	@ln -sfn ../libexec/cloister/cloister $(DESTDIR)$(PREFIX)/bin/cloister
+	@[ -n '$(DESTDIR)' ] || scripts/setup.sh user
+	@echo 'installed $(DESTDIR)$(PREFIX)/bin/cloister; `cloister help` says how to go on'
+
+uninstall: ## take back what install has put there; the data directory stays
+	@rm -f $(DESTDIR)$(PREFIX)/bin/cloister $(libexec)/cloister $(libexec)/cloister-guestd
+	@[ ! -d $(libexec) ] || rmdir $(libexec)
+	@echo 'removed $(DESTDIR)$(PREFIX)/bin/cloister; $(DATA) and the user cloister are still there'
 
 check: build-asan/build.ninja ## unit tests under ASan and UBSan; no root, seconds
 	$(call compile,build-asan)
@@ -67,17 +91,13 @@ build/.deps build/.deps-test: scripts/setup.sh
 
 # Warnings are errors in the builds that tests use, not here: a newer compiler must not stop somebody who wants to run it.
 build/build.ninja: | build/.deps
-	@echo 'configuring build'
-	@meson setup build -Dtests=false -Dwerror=false >build/setup.log || { cat build/setup.log; exit 1; }
+	$(call configure,build,,-Dtests=false -Dwerror=false)
 
 build-asan/build.ninja: | build/.deps-test
-	@echo 'configuring build-asan'
-	@meson setup build-asan -Db_sanitize=address,undefined
+	$(call configure,build-asan,,-Db_sanitize=address$(comma)undefined)
 
 build-clang/build.ninja: | build/.deps-test
-	@echo 'configuring build-clang'
-	@CC=clang meson setup build-clang
+	$(call configure,build-clang,CC=clang)
 
 build-fuzz/build.ninja: | build/.deps-test
-	@echo 'configuring build-fuzz'
-	@CC=clang meson setup build-fuzz -Dfuzz=true -Dtests=false -Db_sanitize=address,undefined -Db_lundef=false
+	$(call configure,build-fuzz,CC=clang,-Dfuzz=true -Dtests=false -Db_sanitize=address$(comma)undefined -Db_lundef=false)
