@@ -13,6 +13,8 @@ enum {
     READ_BYTES = 64 * 1024,            /* what a pipe holds */
     LINE_BYTES = 6 * READ_BYTES + 256, /* when every byte becomes an escape */
     READS_PER_TURN = 4,                /* then the others have their turn */
+    GATHER_MS = 1,                     /* after a print, before the next look */
+    GATHER_BYTES = READ_BYTES / 4,     /* who prints that much in one go is not made to wait for room */
     DRAIN_READS = 16,                  /* however fast somebody goes on writing */
 };
 
@@ -28,18 +30,20 @@ static void tell(struct pipe_end *end, struct str text)
 
 static void close_end(struct pipe_end *end)
 {
+    timer_clear(&end->gather);
     watch_free(take_ptr(&end->watch));
     fd_close(&end->fd);
     tell(end, str_of(end->tail, end->tail_len));
     end->tail_len = 0;
 }
 
-/* What one read gives. False when there is no more for now, or ever. */
-static bool read_some(struct pipe_end *end)
+/* What one read gives, and how many bytes. False when there is no more for now, or ever. */
+static bool read_some(struct pipe_end *end, size_t *out_len)
 {
     static char room[READ_BYTES];
     ssize_t n;
 
+    *out_len = 0;
     memcpy(room, end->tail, end->tail_len);
     do
         n = read(end->fd, room + end->tail_len, sizeof room - end->tail_len);
@@ -49,6 +53,7 @@ static bool read_some(struct pipe_end *end)
             close_end(end);
         return false;
     }
+    *out_len = (size_t)n;
     struct str text = str_of(room, end->tail_len + (size_t)n);
     size_t whole = line_whole_chars(text);
     end->tail_len = text.len - whole;
@@ -58,18 +63,36 @@ static bool read_some(struct pipe_end *end)
     return was_full && end->fd >= 0;
 }
 
+static void look(struct pipe_end *end)
+{
+    if (end->watch)
+        watch_want(end->watch, end->all->is_paused || timer_is_set(&end->gather) ? 0 : WATCH_READ);
+}
+
+static void on_gathered(struct timer *timer)
+{
+    look(container_of(timer, struct pipe_end, gather));
+}
+
 static void on_readable(void *context, unsigned ready)
 {
     struct pipe_end *end = context;
+    size_t len;
 
     (void)ready;
-    for (int i = 0; i < READS_PER_TURN && read_some(end); i++)
+    for (int i = 0; i < READS_PER_TURN && read_some(end, &len); i++)
         ;
+    if (end->watch && len && len < GATHER_BYTES) {
+        timer_set(&end->gather, end->all->loop, GATHER_MS, on_gathered);
+        look(end);
+    }
 }
 
 bool pipes_open(struct pipes *pipes, struct loop *loop, pipes_line_fn *on_line, int out_theirs[2], struct err *err)
 {
     pipes->on_line = on_line;
+    pipes->loop = loop;
+    pipes->is_paused = false;
     for (int i = 0; i < 2; i++)
         pipes->ends[i] = (struct pipe_end){ .all = pipes, .stream = i ? LINE_STDERR : LINE_STDOUT, .fd = -1 };
     out_theirs[0] = out_theirs[1] = -1;
@@ -93,6 +116,7 @@ bool pipes_open(struct pipes *pipes, struct loop *loop, pipes_line_fn *on_line, 
 void pipes_close(struct pipes *pipes)
 {
     for (int i = 0; i < 2; i++) {
+        timer_clear(&pipes->ends[i].gather);
         watch_free(take_ptr(&pipes->ends[i].watch));
         fd_close(&pipes->ends[i].fd);
     }
@@ -100,16 +124,17 @@ void pipes_close(struct pipes *pipes)
 
 void pipes_pause(struct pipes *pipes, bool pause)
 {
+    pipes->is_paused = pause;
     for (int i = 0; i < 2; i++)
-        if (pipes->ends[i].watch)
-            watch_want(pipes->ends[i].watch, pause ? 0 : WATCH_READ);
+        look(&pipes->ends[i]);
 }
 
 void pipes_drain(struct pipes *pipes)
 {
     for (int i = 0; i < 2; i++) {
         struct pipe_end *end = &pipes->ends[i];
-        for (int reads = 0; end->fd >= 0 && reads < DRAIN_READS && read_some(end); reads++)
+        size_t len;
+        for (int reads = 0; end->fd >= 0 && reads < DRAIN_READS && read_some(end, &len); reads++)
             ;
     }
 }

@@ -2,7 +2,8 @@
  * pipes.h - an interpreter's real stdout and stderr, as lines of the answer.
  *
  * What it, its C libraries and its subprocesses print comes here in the order of printing, a stream at a time. A
- * character that arrives in two pieces is told in one.
+ * character that arrives in two pieces is told in one. The first print is told at once; those that follow within a
+ * millisecond are told together, because every wake-up costs the one who prints more than printing does.
  */
 #ifndef GUEST_INTERPRETER_PIPES_H
 #define GUEST_INTERPRETER_PIPES_H
@@ -20,7 +21,8 @@ struct pipe_end {
     enum line_stream stream;
     int fd; /* -1: at its end */
     struct watch *watch;
-    size_t tail_len; /* of a character whose rest has not come yet */
+    struct timer gather; /* set: not looked at before it is over */
+    size_t tail_len;     /* of a character whose rest has not come yet */
     char tail[4];
 };
 
@@ -29,6 +31,8 @@ typedef void pipes_line_fn(struct pipes *pipes, struct str line);
 struct pipes {
     struct pipe_end ends[2];
     pipes_line_fn *on_line;
+    struct loop *loop;
+    bool is_paused;
 };
 
 /* Ours read without waiting. The two for the interpreter are the caller's to close. */
