@@ -28,11 +28,12 @@
 
 enum { CHILDREN_BYTES = 64 * 1024 }; /* the list of them; what does not fit has its turn when others have ended */
 
-/* On a terminal one line that moves; in a log a line per phase. */
+/* On a terminal one line that moves; in a log a line per phase, and for each tenth of the whole. */
 struct meter {
     const char *name;
     bool is_terminal;
     char phase[80];
+    unsigned tenth;
 };
 
 static void show_progress(void *context, unsigned percent, const char *phase)
@@ -41,8 +42,9 @@ static void show_progress(void *context, unsigned percent, const char *phase)
 
     if (meter->is_terminal) {
         fprintf(stderr, "\r\033[K  %s template  %3u%%  %s", meter->name, percent, phase);
-    } else if (strcmp(meter->phase, phase) != 0) {
-        fprintf(stderr, "%s template: %s\n", meter->name, phase);
+    } else if (strcmp(meter->phase, phase) != 0 || percent / 10 != meter->tenth) {
+        fprintf(stderr, "%s template: %3u%% %s\n", meter->name, percent, phase);
+        meter->tenth = percent / 10;
         (void)snprintf(meter->phase, sizeof meter->phase, "%s", phase);
     }
     fflush(stderr);

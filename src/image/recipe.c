@@ -79,7 +79,7 @@ static const struct recipe *find_recipe(const char *name)
 struct script_run {
     const struct bootstrap_want *want;
     int log_fd;
-    unsigned percent;
+    struct recipe_meter meter;
     char last_line[LINE_BYTES]; /* the newest that looks like a complaint, or else the newest */
     bool has_complaint;
 };
@@ -96,18 +96,60 @@ static bool is_complaint(struct str line)
            str_starts(line, STR("curl: "));
 }
 
-/* "== 75 installing the Bash interpreter" */
+/* "== 5 20 fetching packages": from five percent of the whole to twenty. */
+static bool read_phase(struct recipe_meter *meter, struct str line)
+{
+    struct str from_word, to_word;
+    uint64_t from, to;
+
+    if (!str_skip(&line, STR("== ")) || !str_cut(&line, ' ', &from_word) || !str_cut(&line, ' ', &to_word) ||
+        !str_to_u64(from_word, 100, &from) || !str_to_u64(to_word, 100, &to) || from > to)
+        return false;
+    meter->from = meter->percent = (unsigned)from;
+    meter->to = (unsigned)to;
+    (void)snprintf(meter->phase, sizeof meter->phase, "%.*s", STR_ARG(line));
+    return true;
+}
+
+/* "dlstatus:12:34.5:Retrieving file 12 of 400", "pmstatus:bash:56.7:Unpacking bash": apt, how far it is with this phase. */
+static bool read_apt_status(struct str line, uint64_t *out_percent)
+{
+    struct str word, whole;
+    bool is_download = str_skip(&line, STR("dlstatus:"));
+
+    if ((!is_download && !str_skip(&line, STR("pmstatus:"))) || !str_cut(&line, ':', &word))
+        return false;
+    while (str_cut(&line, ':', &word)) /* the name of a package may have a colon of its own: bash:amd64 */
+        if (str_cut(&word, '.', &whole) && str_to_u64(whole, 100, out_percent))
+            return true;
+    return false;
+}
+
+bool recipe_meter_line(struct recipe_meter *meter, struct str line)
+{
+    uint64_t percent;
+
+    if (read_phase(meter, line))
+        return true;
+    if (!read_apt_status(line, &percent))
+        return false;
+    unsigned now = meter->from + (meter->to - meter->from) * (unsigned)percent / 100;
+    bool moved = now > meter->percent; /* what is fetched and then unpacked counts to a hundred twice */
+    if (moved)
+        meter->percent = now;
+    return moved;
+}
+
+static bool is_status(struct str line)
+{
+    return str_starts(line, STR("dlstatus:")) || str_starts(line, STR("pmstatus:"));
+}
+
 static void take_line(struct script_run *run, struct str line)
 {
-    struct str rest = line, word;
-    uint64_t percent;
-    char phase[80];
-
-    if (str_skip(&rest, STR("== ")) && str_cut(&rest, ' ', &word) && str_to_u64(word, 100, &percent)) {
-        run->percent = (unsigned)percent;
-        (void)snprintf(phase, sizeof phase, "%.*s", STR_ARG(rest));
-        tell(run->want, run->percent * SCRIPT_PERCENT / 100, phase);
-    } else if (line.len && (is_complaint(line) || !run->has_complaint)) {
+    if (recipe_meter_line(&run->meter, line)) {
+        tell(run->want, run->meter.percent * SCRIPT_PERCENT / 100, run->meter.phase);
+    } else if (line.len && !is_status(line) && (is_complaint(line) || !run->has_complaint)) {
         run->has_complaint |= is_complaint(line);
         (void)snprintf(run->last_line, sizeof run->last_line, "%.*s", STR_ARG(line));
     }

@@ -23,6 +23,16 @@ bool recipe_at(size_t index, const char **out_name, const char **out_makes);
 /* "base, code-interpreter" */
 const char *recipe_names(void);
 
+/* Progress from what a script prints, a line at a time; exposed for tests. */
+struct recipe_meter {
+    unsigned percent; /* of the script */
+    char phase[80];
+    /* private */
+    unsigned from, to; /* the share of the whole that this phase has */
+};
+/* True if percent or phase changed. */
+bool recipe_meter_line(struct recipe_meter *meter, struct str line);
+
 /* The scripts, embedded at build time. */
 extern const char recipe_code_interpreter_sh[];
 
