@@ -8,6 +8,7 @@ DATA         ?= /var/lib/cloister
 LISTEN       ?= 127.0.0.1:7070
 PREFIX       ?= /usr/local
 DESTDIR      ?=
+INTERPRETER  ?= yes
 FUZZ_SECONDS ?= 600
 SUDO         ?= $(if $(filter 0,$(shell id -u)),,sudo)
 
@@ -37,9 +38,14 @@ all: build/build.ninja ## build/cloister and build/cloister-guestd
 	$(call compile,build)
 	@scripts/link-programs.sh build
 
+# The template for run_code takes minutes more, and not everybody needs it: it is made beside the running server, which
+# finds it when it is asked for it.
 up: all ## build, make the base template once, then serve in the foreground
 	@scripts/setup.sh user
 	@$(SUDO) grep -rqsx 'name base' $(DATA)/templates || $(SUDO) build/cloister template build base --data $(DATA)
+	@[ '$(INTERPRETER)' = no ] || $(SUDO) grep -rqsx 'name code-interpreter-v1' $(DATA)/templates || $(SUDO) sh -c \
+	    'echo "making the code-interpreter template meanwhile, for run_code: tail -f $(DATA)/code-interpreter.log"; \
+	     nice -n 10 build/cloister template build code-interpreter --data $(DATA) >>$(DATA)/code-interpreter.log 2>&1 &'
 	@exec $(SUDO) build/cloister serve --data $(DATA) --listen $(LISTEN)
 
 # Both programs in one place, for cloister finds guestd beside itself; only the one that people call is on their PATH.

@@ -72,6 +72,29 @@ static bool look_up(const struct actions *actions, const struct caller *caller, 
            (is_missing(err) && store_template_get(actions->store, ref->alias, arena, out, err));
 }
 
+/* Names that clients ask for by themselves, and what makes the template. */
+static const struct {
+    struct str name;
+    const char *cure;
+} makeable[] = {
+    { STR_INIT("base"), "base" },
+    { STR_INIT("code-interpreter-v1"), "code-interpreter" },
+    { STR_INIT("code-interpreter"), "code-interpreter" },
+};
+
+static bool say_cure(struct str ref, struct err *err)
+{
+    for (size_t i = 0; i < COUNT_OF(makeable); i++) {
+        if (!str_eq(ref, makeable[i].name))
+            continue;
+        (void)err_set(err, ERR_NOT_FOUND,
+                      "template '%.*s' is not built on this server yet: run `sudo cloister template build %s` there",
+                      STR_ARG(ref), makeable[i].cure);
+        return true;
+    }
+    return false;
+}
+
 /* "there is no template 'x'; there are base, node": what one would ask next. */
 static void say_missing(const struct actions *actions, const struct caller *caller, struct str ref, struct arena *arena,
                         struct err *err)
@@ -81,6 +104,8 @@ static void say_missing(const struct actions *actions, const struct caller *call
     size_t count;
     struct err ignored;
 
+    if (say_cure(ref, err))
+        return;
     if (!store_template_list(actions->store, str_from(caller->team_id), arena, &list, &count, &ignored))
         count = 0;
     for (size_t i = 0; i < count; i++) {

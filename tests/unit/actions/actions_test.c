@@ -191,6 +191,19 @@ static void a_missing_template_is_named_together_with_what_there_is(void **state
     }
 }
 
+static void a_missing_template_that_can_be_made_is_named_with_its_cure(void **state)
+{
+    struct fixture *f = *state;
+    struct template_row row;
+    struct err err;
+
+    assert_false(
+        action_template_resolve(&f->actions, &f->caller, STR("code-interpreter-v1"), &f->rig.arena, &row, &err));
+    assert_int_equal(err.kind, ERR_NOT_FOUND);
+    assert_string_equal(err.message, "template 'code-interpreter-v1' is not built on this server yet: "
+                                     "run `sudo cloister template build code-interpreter` there");
+}
+
 static void a_miss_asks_for_new_templates_once(void **state)
 {
     struct fixture *f = *state;
@@ -366,6 +379,7 @@ int main(void)
         ACTION_CASE(references_resolve_as_the_order_says),
         ACTION_CASE(what_is_no_reference_is_invalid),
         ACTION_CASE(a_missing_template_is_named_together_with_what_there_is),
+        ACTION_CASE(a_missing_template_that_can_be_made_is_named_with_its_cure),
         ACTION_CASE(a_miss_asks_for_new_templates_once),
         ACTION_CASE(another_teams_template_cannot_be_used),
         ACTION_CASE(create_takes_its_shape_from_the_template),
