@@ -1,5 +1,6 @@
 /*
- * What sandboxes use. Times arrive as whole seconds; the second named as the end belongs to the span.
+ * What sandboxes use. Times arrive as whole seconds; the second named as the end belongs to the span. Some releases of the
+ * Python SDK send milliseconds: no second that we take is as large as the milliseconds of any day since 1978.
  */
 #include "api/request.h"
 
@@ -28,17 +29,32 @@ static void metric_encode(struct json_out *json, const struct sandbox_metric *me
     json_out_int(json, "diskTotal", (int64_t)metric->disk_total_bytes);
 }
 
+struct instant {
+    int64_t at_us;    /* 0: not said */
+    int64_t width_us; /* a second, or a thousandth */
+};
+
+static bool instant_decode(const struct request *rq, const char *name, struct instant *out, struct err *err)
+{
+    uint64_t number = 0;
+
+    if (!query_number(rq, name, 0, SECONDS_MOST * 1000, &number, err))
+        return false;
+    out->width_us = number > SECONDS_MOST ? 1000 : 1000000;
+    out->at_us = (int64_t)number * out->width_us;
+    return true;
+}
+
 bool span_decode(const struct request *rq, int64_t *out_start_us, int64_t *out_end_us, struct err *err)
 {
-    uint64_t start_s = 0, end_s = 0;
+    struct instant start, end;
 
-    if (!query_check(rq, err) || !query_number(rq, "start", 0, SECONDS_MOST, &start_s, err) ||
-        !query_number(rq, "end", 0, SECONDS_MOST, &end_s, err))
+    if (!query_check(rq, err) || !instant_decode(rq, "start", &start, err) || !instant_decode(rq, "end", &end, err))
         return false;
-    if (end_s && start_s > end_s)
+    if (end.at_us && start.at_us > end.at_us)
         return err_set(err, ERR_INVALID, "'start' is after 'end'");
-    *out_start_us = (int64_t)start_s * 1000000;
-    *out_end_us = end_s ? (int64_t)end_s * 1000000 + 999999 : 0;
+    *out_start_us = start.at_us;
+    *out_end_us = end.at_us ? end.at_us + end.width_us - 1 : 0;
     return true;
 }
 

@@ -68,6 +68,26 @@ static void a_span_before_its_birth_is_empty(void **state)
     assert_true(json_array_size(s->last) > 0);
 }
 
+/* As some releases of the Python SDK send them. */
+static void a_span_may_be_in_milliseconds(void **state)
+{
+    struct served *s = *state;
+    const char *id = served_create(s, "{\"templateID\":\"base\"}");
+    long long now_ms = clock_wall_us() / 1000;
+    char query[100];
+
+    wait_for_metrics(s, id);
+    snprintf(query, sizeof query, "/metrics?start=%lld&end=%lld", now_ms - 3600000, now_ms - 1800000);
+    assert_int_equal(CALL(s, "GET", path(s, "/sandboxes/", id, query), NULL).status, 200);
+    assert_int_equal(json_array_size(s->last), 0);
+    snprintf(query, sizeof query, "/metrics?start=%lld&end=%lld", now_ms - 10000, now_ms + 10000);
+    assert_int_equal(CALL(s, "GET", path(s, "/sandboxes/", id, query), NULL).status, 200);
+    assert_true(json_array_size(s->last) > 0);
+    snprintf(query, sizeof query, "/metrics?start=%lld&end=%lld", now_ms, now_ms - 1);
+    struct http_answer answer = CALL(s, "GET", path(s, "/sandboxes/", id, query), NULL);
+    check_error(s, &answer, 400, "'start' is after 'end'");
+}
+
 static void metrics_outlive_the_sandbox_and_strangers_have_none(void **state)
 {
     struct served *s = *state;
@@ -131,6 +151,7 @@ int main(void)
     const struct CMUnitTest cases[] = {
         API_CASE(a_sandbox_has_metrics_soon_after_its_birth),
         API_CASE(a_span_before_its_birth_is_empty),
+        API_CASE(a_span_may_be_in_milliseconds),
         API_CASE(metrics_outlive_the_sandbox_and_strangers_have_none),
         API_CASE(bad_spans_and_ids_are_refused),
         API_CASE(several_are_asked_for_at_once),
