@@ -9,19 +9,41 @@ static const struct http_field json_fields[] = {
 /* The last field is for guestd's port and for requests without one; a user's service has a say in its own CORS. */
 enum { WITHOUT_CORS = COUNT_OF(json_fields) - 1, WITH_CORS = COUNT_OF(json_fields) };
 
+/* What a client is told about another try. Unless it is told, it may repeat whatever was answered with 429 or 5xx. */
+enum retry {
+    RETRY_UNSAID,
+    RETRY_NO,  /* the request may have had an effect, or another try cannot end otherwise */
+    RETRY_YES, /* nothing has happened, and it passes by itself */
+};
+
 static const struct {
     unsigned status;
+    enum retry retry;
     const char *message;
 } refusals[REFUSAL_COUNT] = {
-    [REFUSE_NOT_FOUND] = { 502, "The sandbox was not found" },
-    [REFUSE_CLOSED] = { 502, "The sandbox is running but port is not open" },
-    [REFUSE_BROKEN] = { 502, "The connection to the sandbox ended before it answered" },
-    [REFUSE_UNAVAILABLE] = { 503, "The sandbox cannot be reached right now" },
-    [REFUSE_PRIVATE] = { 403, "The traffic access token is missing or wrong: send it as e2b-traffic-access-token" },
-    [REFUSE_CROWDED] = { 429, "The sandbox has too many concurrent incoming connections" },
-    [REFUSE_GREEDY] = { 429, "The sandboxes of this API key have too many concurrent incoming connections" },
-    [REFUSE_FULL] = { 503, "The server has too many concurrent connections to sandboxes" },
+    [REFUSE_NOT_FOUND] = { 502, RETRY_NO, "The sandbox was not found" },
+    [REFUSE_CLOSED] = { 502, RETRY_NO, "The sandbox is running but port is not open" }, /* we have tried for a while */
+    [REFUSE_BROKEN] = { 502, RETRY_NO, "The connection to the sandbox ended before it answered" },
+    [REFUSE_UNAVAILABLE] = { 503, RETRY_YES, "The sandbox cannot be reached right now" },
+    [REFUSE_PRIVATE] = { 403, RETRY_UNSAID,
+                         "The traffic access token is missing or wrong: send it as e2b-traffic-access-token" },
+    /* Limits, not rates: as long as the connections are held, waiting does not help. */
+    [REFUSE_CROWDED] = { 429, RETRY_NO, "The sandbox has too many concurrent incoming connections" },
+    [REFUSE_GREEDY] = { 429, RETRY_NO, "The sandboxes of this API key have too many concurrent incoming connections" },
+    [REFUSE_FULL] = { 503, RETRY_YES, "The server has too many concurrent connections to sandboxes" },
 };
+
+enum { RETRY_FIELDS = 2 };
+
+static size_t add_retry(struct http_field *fields, size_t count, enum retry retry)
+{
+    if (retry == RETRY_UNSAID)
+        return count;
+    fields[count++] = (struct http_field){ STR("Should-Retry"), retry == RETRY_YES ? STR("true") : STR("false") };
+    if (retry == RETRY_YES)
+        fields[count++] = (struct http_field){ STR("Retry-After"), STR("1") };
+    return count;
+}
 
 void refuse(struct http_exchange *ex, const struct target *target, enum refusal why)
 {
@@ -37,13 +59,10 @@ void refuse(struct http_exchange *ex, const struct target *target, enum refusal 
     if (why == REFUSE_CROWDED)
         buf_format(&body, ",\"connectionLimit\":%d", LIMIT_EDGE_CONNECTIONS);
     buf_format(&body, ",\"code\":%u}", refusals[why].status);
-    struct http_field fields[COUNT_OF(json_fields) + 2];
+    struct http_field fields[COUNT_OF(json_fields) + RETRY_FIELDS];
     size_t count = target->port == GUESTD_PORT ? WITH_CORS : WITHOUT_CORS;
     memcpy(fields, json_fields, count * sizeof *fields);
-    if (why == REFUSE_FULL) { /* nothing has happened, and it is not the sandbox's fault */
-        fields[count++] = (struct http_field){ STR("Should-Retry"), STR("true") };
-        fields[count++] = (struct http_field){ STR("Retry-After"), STR("1") };
-    }
+    count = add_retry(fields, count, refusals[why].retry);
     http_reply(ex, refusals[why].status, fields, count, buf_str(&body));
 }
 
@@ -58,11 +77,11 @@ void refuse_unroutable(struct http_exchange *ex, enum target_verdict verdict)
 
 void refuse_link(struct http_exchange *ex, enum links_verdict verdict)
 {
-    struct http_field fields[COUNT_OF(json_fields) + 1];
+    struct http_field fields[COUNT_OF(json_fields) + RETRY_FIELDS];
     memcpy(fields, json_fields, sizeof json_fields);
-    fields[COUNT_OF(json_fields)] = (struct http_field){ STR("Retry-After"), STR("1") };
+    size_t count = add_retry(fields, WITH_CORS, RETRY_YES);
     if (verdict == LINK_BUSY)
-        http_reply(ex, 429, fields, COUNT_OF(fields),
+        http_reply(ex, 429, fields, count,
                    STR("{\"code\":429,\"message\":\"too many wrong signatures lately, try again in a second\"}\n"));
     else
         http_reply(ex, 401, fields, WITH_CORS, STR("{\"code\":401,\"message\":\"invalid signature\"}\n"));
