@@ -214,8 +214,9 @@ void proxy_free(struct proxy *proxy)
 bool proxy_is_edge(const struct proxy *proxy, const struct http_head *head)
 {
     struct target target;
+    struct str token;
     (void)proxy;
-    return target_of(head, &target) != TARGET_NONE || links_is_link(head);
+    return target_of(head, &target) != TARGET_NONE || links_is_link(head) || target_has_token(head, &token);
 }
 
 /* guestd has a token of its own; what else listens in a private sandbox is for those who have the traffic token. */
@@ -258,9 +259,23 @@ static void handle_link(struct proxy *proxy, struct http_exchange *ex)
     pass_on(proxy, ex, &target, sandbox);
 }
 
+/* Whoever has the token may enter. A wrong one and that of a sandbox which has ended are answered alike. */
+static void handle_token(struct proxy *proxy, struct http_exchange *ex, struct str token)
+{
+    struct target target = { .port = GUESTD_PORT };
+    struct sandbox *sandbox = sandbox_find_by_token(proxy->sandboxes, token);
+    if (!sandbox) {
+        refuse(ex, &target, REFUSE_NOT_FOUND);
+        return;
+    }
+    snprintf(target.id, sizeof target.id, "%s", sandbox_id(sandbox));
+    pass_on(proxy, ex, &target, sandbox);
+}
+
 void proxy_handle(struct proxy *proxy, struct http_exchange *ex)
 {
     struct target target;
+    struct str token;
     enum target_verdict verdict = target_of(&ex->head, &target);
     if (verdict == TARGET_PREFLIGHT) {
         grant_preflight(ex);
@@ -268,6 +283,10 @@ void proxy_handle(struct proxy *proxy, struct http_exchange *ex)
     }
     if (verdict == TARGET_NONE && links_is_link(&ex->head)) {
         handle_link(proxy, ex);
+        return;
+    }
+    if (verdict == TARGET_NONE && target_has_token(&ex->head, &token)) {
+        handle_token(proxy, ex, token);
         return;
     }
     if (verdict != TARGET_FOUND) {

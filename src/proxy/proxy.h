@@ -28,7 +28,7 @@ void proxy_limit_key(struct proxy *proxy, unsigned forwards_max);
 /* Cuts whatever is still open. */
 void proxy_free(struct proxy *proxy);
 
-/* Is this request for a sandbox, judging by its host and headers alone? Everything else is the API's. */
+/* Is this request for a sandbox, judging by its head alone? Everything else is the API's. */
 bool proxy_is_edge(const struct proxy *proxy, const struct http_head *head);
 /* As http_request_fn does: takes the exchange over. */
 void proxy_handle(struct proxy *proxy, struct http_exchange *ex);

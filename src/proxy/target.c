@@ -96,6 +96,23 @@ enum target_verdict target_of(const struct http_head *head, struct target *out)
     return TARGET_NONE;
 }
 
+bool target_has_token(const struct http_head *head, struct str *out_token)
+{
+    static const struct str paths[] = { STR_INIT("/files"), STR_INIT("/health"), STR_INIT("/metrics"),
+                                        STR_INIT("/envs") };
+    const struct str *token = http_header(head, STR("X-Access-Token"));
+    struct str path = target_path(head->path), rest = path;
+    /* The API takes no such token, but shares /health; whoever shows a key means the API. */
+    if (!token || token->len == 0 || http_header(head, STR("X-API-Key")))
+        return false;
+    bool is_guestd = str_skip(&rest, STR("/process.Process/")) || str_skip(&rest, STR("/filesystem.Filesystem/"));
+    for (size_t i = 0; i < COUNT_OF(paths); i++)
+        is_guestd |= str_eq(path, paths[i]);
+    if (is_guestd)
+        *out_token = *token;
+    return is_guestd;
+}
+
 bool target_is_preflight(const struct http_head *head)
 {
     return head->method == HTTP_OPTIONS && http_header(head, STR("Access-Control-Request-Method"));

@@ -7,7 +7,8 @@
  *                serve every sandbox. The SDKs always send both headers: a host that reads as above wins. With an API key
  *                they mean the API after all.
  *
- *   by neither   a signed link to a file, whose signature says it (links.h)
+ *   by neither   a signed link to a file, whose signature says it (links.h), or a call of guestd's with a sandbox's access
+ *                token, which is no other's: some releases of the SDKs send nothing else to the one address they are given
  *
  * Pure: looks at a head, decides, touches nothing.
  */
@@ -42,6 +43,9 @@ enum target_verdict {
 
 /* *out is filled in with TARGET_FOUND only. */
 enum target_verdict target_of(const struct http_head *head, struct target *out);
+
+/* With TARGET_NONE: does it carry an access token, to one of guestd's paths? Then the token says which sandbox. */
+bool target_has_token(const struct http_head *head, struct str *out_token);
 
 /* What a client reads when a request leads nowhere; NULL for TARGET_FOUND and TARGET_PREFLIGHT. */
 const char *target_complaint(enum target_verdict verdict);

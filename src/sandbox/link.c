@@ -1,4 +1,6 @@
 /*
+ * Sandboxes by what only one of them can have made, or have.
+ *
  * A signed link names no sandbox: it is for whichever one's access token reproduces the signature. The part before the
  * token is hashed once, then each running sandbox costs a block or two of SHA-256, well below a microsecond.
  */
@@ -60,4 +62,16 @@ struct sandbox *sandbox_find_by_link(struct sandboxes *all, const struct sandbox
         if (sb->state == SANDBOX_RUNNING && is_signed_by(&state, sb, link->expiration, want))
             return sandbox_ref(sb);
     return NULL;
+}
+
+struct sandbox *sandbox_find_by_token(struct sandboxes *all, struct str token)
+{
+    struct sandbox *sb, *found = NULL;
+
+    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+    for (size_t i = 0; (sb = map_next(&all->by_id, &i));)
+        if (sb->state == SANDBOX_RUNNING && token.len == strlen(sb->token) &&
+            sodium_memcmp(token.at, sb->token, token.len) == 0)
+            found = sb;
+    return found ? sandbox_ref(found) : NULL;
 }

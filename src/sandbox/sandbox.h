@@ -173,6 +173,8 @@ struct sandbox_link {
 };
 /* Likewise, or NULL. Takes a microsecond for each sandbox that runs. guestd checks the signature again, and its time. */
 struct sandbox *sandbox_find_by_link(struct sandboxes *all, const struct sandbox_link *link) must_use;
+/* The running sandbox that has this access token, or NULL. Compares with all of them, in constant time. */
+struct sandbox *sandbox_find_by_token(struct sandboxes *all, struct str token) must_use;
 const char *sandbox_id(const struct sandbox *sandbox);
 bool sandbox_is_routable(const struct sandbox *sandbox); /* still? */
 struct driver *sandbox_driver(const struct sandbox *sandbox);

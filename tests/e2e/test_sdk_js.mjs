@@ -12,9 +12,6 @@ const {
 const SandboxNotFoundError = e2b.SandboxNotFoundError ?? NotFoundError
 const isOld = !e2b.Secret
 const hasMetadata = !isOld
-// With E2B_SANDBOX_URL the oldest does not say which sandbox a request about file contents or health is for.
-const reason = 'with E2B_SANDBOX_URL this release does not say which sandbox it means'
-const routedTest = e2b.SandboxNotFoundError ? test : (name, body) => test(name, { skip: reason }, body)
 const options = { timeout: 60_000 }
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms))
 const secondsUntil = (date) => (new Date(date) - Date.now()) / 1000
@@ -142,7 +139,7 @@ describe('more of commands', options, () => {
     await assert.rejects(sandbox.pty.sendInput(999999, new Uint8Array(1)), NotFoundError)
   })
 
-  routedTest('git makes a repository, commits, pushes and clones', async (t) => {
+  test('git makes a repository, commits, pushes and clones', async (t) => {
     const { git } = sandbox
     if (!git) return t.skip('this release has no git')
     await git.configureUser('A Name', 'a@example.com')
@@ -169,7 +166,7 @@ describe('files', options, () => {
   before(async () => { sandbox = await Sandbox.create({ timeoutMs: 300_000 }) })
   after(async () => { await sandbox.kill() })
 
-  routedTest('what is written is read back, in every format', async () => {
+  test('what is written is read back, in every format', async () => {
     const info = await sandbox.files.write('hello.txt', 'Grüße')
     assert.equal(info.path, '/home/user/hello.txt')
     assert.equal(await sandbox.files.read('hello.txt'), 'Grüße')
@@ -180,7 +177,7 @@ describe('files', options, () => {
     assert.equal(Buffer.concat(chunks).toString(), 'Grüße')
   })
 
-  routedTest('large binary files survive both ways', async () => {
+  test('large binary files survive both ways', async () => {
     const blob = createHash('shake128', { outputLength: 8 << 20 }).update('cloister').digest()
     await sandbox.files.write('/tmp/blob', blob.buffer.slice(blob.byteOffset, blob.byteOffset + blob.length))
     const sum = (await sandbox.commands.run('sha256sum /tmp/blob')).stdout.split(' ')[0]
@@ -188,13 +185,13 @@ describe('files', options, () => {
     assert.ok(blob.equals(await sandbox.files.read('/tmp/blob', { format: 'bytes' })))
   })
 
-  routedTest('several files are written at once', async () => {
+  test('several files are written at once', async () => {
     const files = [...Array(10).keys()].map((i) => ({ path: `/tmp/many/${i}`, data: `file ${i}` }))
     assert.equal((await sandbox.files.write(files)).length, 10)
     assert.equal(await sandbox.files.read('/tmp/many/7'), 'file 7')
   })
 
-  routedTest('list, exists, rename, remove and makeDir do as they say', async () => {
+  test('list, exists, rename, remove and makeDir do as they say', async () => {
     assert.equal(await sandbox.files.makeDir('d/e'), true)
     assert.equal(await sandbox.files.makeDir('d/e'), false)
     await sandbox.files.write('d/f', 'x')
@@ -208,7 +205,7 @@ describe('files', options, () => {
     assert.equal(await sandbox.files.exists('d'), false)
   })
 
-  routedTest('what is not there is not found, and a directory is not a file', async () => {
+  test('what is not there is not found, and a directory is not a file', async () => {
     await assert.rejects(sandbox.files.read('missing'), NotFoundError)
     await assert.rejects(sandbox.files.list('missing'), NotFoundError)
     await assert.rejects(sandbox.files.rename('missing', 'x'), NotFoundError)
@@ -221,7 +218,7 @@ describe('more of files', options, () => {
   before(async () => { sandbox = await Sandbox.create({ timeoutMs: 300_000 }) })
   after(async () => { await sandbox.kill() })
 
-  routedTest('blobs and streams are written', async () => {
+  test('blobs and streams are written', async () => {
     await sandbox.files.write('blob', new Blob(['a', 'b']))
     assert.equal(await sandbox.files.read('blob'), 'ab')
     const stream = new Blob(['x'.repeat(300_000)]).stream()
@@ -229,27 +226,27 @@ describe('more of files', options, () => {
     assert.equal((await sandbox.files.read('stream')).length, 300_000)
   })
 
-  routedTest('several files are written by writeFiles, and none', async (t) => {
+  test('several files are written by writeFiles, and none', async (t) => {
     if (!sandbox.files.writeFiles) return t.skip('this release has no writeFiles')
     const files = [{ path: 'w/1', data: '1' }, { path: 'w/2', data: '2' }]
     assert.deepEqual((await sandbox.files.writeFiles(files)).map((info) => info.name), ['1', '2'])
     assert.deepEqual(await sandbox.files.writeFiles([]), [])
   })
 
-  routedTest('gzip on the way changes nothing', async () => {
+  test('gzip on the way changes nothing', async () => {
     const text = 'the same line again\n'.repeat(20_000)
     await sandbox.files.write('zipped', text, { gzip: true }) // a release without it sends it as it is
     assert.equal((await sandbox.files.getInfo('zipped')).size, text.length)
     assert.equal(await sandbox.files.read('zipped', { gzip: true }), text)
   })
 
-  routedTest('metadata of a file stays with it', async (t) => {
+  test('metadata of a file stays with it', async (t) => {
     if (!hasMetadata) return t.skip('this release has no metadata of files')
     await sandbox.files.write('tagged', 'x', { metadata: { Author: 'me' } })
     assert.deepEqual((await sandbox.files.getInfo('tagged')).metadata, { author: 'me' })
   })
 
-  routedTest('a list goes as deep as asked', async () => {
+  test('a list goes as deep as asked', async () => {
     await sandbox.files.write('deep/a/b/c', 'x')
     assert.deepEqual((await sandbox.files.list('deep')).map((entry) => entry.name), ['a'])
     const paths = (await sandbox.files.list('deep', { depth: 3 })).map((entry) => entry.path)
@@ -259,7 +256,7 @@ describe('more of files', options, () => {
     await assert.rejects(sandbox.files.getInfo('missing'), NotFoundError)
   })
 
-  routedTest('a watched directory tells what happens in it', async () => {
+  test('a watched directory tells what happens in it', async () => {
     const seen = []
     let ended = false
     await sandbox.files.makeDir('watched')
@@ -277,7 +274,7 @@ describe('more of files', options, () => {
     await assert.rejects(sandbox.files.watchDir('missing', () => {}), NotFoundError)
   })
 
-  routedTest('signed links need no headers', async () => {
+  test('signed links need no headers', async () => {
     await sandbox.files.write('linked', 'by link')
     const link = await sandbox.downloadUrl('linked', { useSignatureExpiration: 60_000 })
     assert.equal(await (await fetch(link)).text(), 'by link')
@@ -340,14 +337,14 @@ describe('the life of a sandbox', options, () => {
     })
   })
 
-  routedTest('a sandbox ends at its deadline', async () => {
+  test('a sandbox ends at its deadline', async () => {
     const sandbox = await Sandbox.create({ timeoutMs: 3_000 })
     assert.equal(await sandbox.isRunning(), true)
     await sleep(4_000)
     assert.equal(await sandbox.isRunning(), false)
   })
 
-  routedTest('after kill everything fails as documented', async () => {
+  test('after kill everything fails as documented', async () => {
     const sandbox = await Sandbox.create({ timeoutMs: 60_000 })
     assert.equal(await sandbox.kill() ?? true, true) // old releases do not say
     assert.equal(await sandbox.isRunning(), false)
@@ -385,7 +382,7 @@ describe('the life of a sandbox', options, () => {
     })
   })
 
-  routedTest('ten sandboxes are made and used at once', async () => {
+  test('ten sandboxes are made and used at once', async () => {
     const one = (i) => withSandbox({ timeoutMs: 60_000 }, async (sandbox) => {
       await sandbox.files.write('who', String(i))
       return (await sandbox.commands.run('cat who')).stdout

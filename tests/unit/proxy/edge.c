@@ -82,6 +82,11 @@ struct sandbox *sandbox_find_by_link(struct sandboxes *all, const struct sandbox
                : NULL;
 }
 
+struct sandbox *sandbox_find_by_token(struct sandboxes *all, struct str token)
+{
+    return str_eq(token, STR("ilives-token")) ? sandbox_find(all, STR("ilive")) : NULL;
+}
+
 void sandbox_unref(struct sandbox *sandbox)
 {
     sandbox->references--;
@@ -457,5 +462,7 @@ void check_answer(int fd, struct arena *arena, unsigned status, const char *body
     struct answer answer = hear_answer(fd, arena);
     if (answer.status != status)
         fail_msg("got %u, want %u: %.*s", answer.status, status, STR_ARG(answer.body));
+    /* Clients repeat these by themselves, unless they are told. */
+    assert_int_equal(has(answer.head, "Should-Retry: "), status == 429 || status == 502 || status == 503);
     CHECK_STR(answer.body, str_from(body));
 }

@@ -37,6 +37,7 @@ void edge_kill(void);
 unsigned edge_dials(void); /* sockets that the driver has made */
 /* How often a signed link was tried on all sandboxes: "v1_right" is ilive's for reading "/a b", whoever asks. */
 unsigned edge_searches(void);
+/* And the access token of ilive is "ilives-token". */
 
 /* ---- services: what runs in the sandbox ---- */
 
@@ -76,6 +77,7 @@ struct answer {
 };
 struct answer hear_answer(int fd, struct arena *arena);
 bool has(struct str text, const char *part); /* any case */
+/* Of the edge's own. Looks at the body, and whether a failure says if it may be repeated. */
 void check_answer(int fd, struct arena *arena, unsigned status, const char *body);
 
 /* A head that is for the sandbox's port; the caller adds headers and the empty line. */

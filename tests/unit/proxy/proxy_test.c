@@ -937,9 +937,58 @@ static void guessing_signatures_is_bounded(void **state)
     bool busy = false;
     for (int i = 0; i < 20 * LIMIT_LINK_MISSES && !busy; i++) {
         say(fd, LINK("GET", "/files?path=x&signature=v1_%d"), i);
-        busy = hear_answer(fd, &arena).status == 429;
+        struct answer answer = hear_answer(fd, &arena);
+        busy = answer.status == 429;
+        assert_int_equal(has(answer.head, "Should-Retry: true\r\nRetry-After: 1"), busy);
     }
     assert_true(busy);
+}
+
+/* ---- access tokens ---- */
+
+#define TOKEN(method, path, token) method " " path " HTTP/1.1\r\nHost: localhost\r\nX-Access-Token: " token "\r\n"
+
+static void a_call_that_carries_a_token_finds_its_sandbox(void **state)
+{
+    (void)state;
+    struct service guestd;
+    service_start(&guestd, GUESTD, echo_head);
+    auto_close int fd = client_new();
+    static const char *const paths[] = { "//files?path=x", "/files", "/health", "/process.Process/Start" };
+    for (size_t i = 0; i < COUNT_OF(paths); i++) {
+        say(fd, TOKEN("GET", "%s", "ilives-token") "\r\n", paths[i]);
+        struct answer answer = hear_answer(fd, &arena);
+        assert_int_equal(answer.status, 200);
+        assert_true(has(answer.body, "X-Access-Token: ilives-token")); /* guestd checks it again */
+    }
+    service_stop(&guestd);
+}
+
+static void a_token_that_nobody_has_is_answered_as_one_whose_sandbox_has_ended(void **state)
+{
+    static const char body[] = "{\"sandboxId\":\"\",\"message\":\"The sandbox was not found\",\"code\":502}";
+    (void)state;
+    auto_close int fd = client_new();
+    say(fd, TOKEN("GET", "/health", "nobodys") "\r\n");
+    check_answer(fd, &arena, 502, body);
+    edge_kill();
+    say(fd, TOKEN("GET", "/health", "ilives-token") "\r\n");
+    check_answer(fd, &arena, 502, body);
+}
+
+static void a_token_says_nothing_about_calls_of_the_api(void **state)
+{
+    (void)state;
+    auto_close int fd = client_new();
+    say(fd, TOKEN("GET", "/sandboxes", "ilives-token") "\r\n");
+    check_answer(fd, &arena, 200, "the API's");
+    say(fd, TOKEN("GET", "/health", "ilives-token") "X-API-Key: e2b_0\r\n\r\n");
+    check_answer(fd, &arena, 200, "the API's");
+    say(fd, TOKEN("GET", "/health", "") "\r\n");
+    check_answer(fd, &arena, 200, "the API's");
+    /* Who says which sandbox is meant, means it. */
+    say(fd, TOKEN("GET", "/health", "ilives-token") "E2b-Sandbox-Id: inone\r\nE2b-Sandbox-Port: 49983\r\n\r\n");
+    check_answer(fd, &arena, 502, "{\"sandboxId\":\"inone\",\"message\":\"The sandbox was not found\",\"code\":502}");
 }
 
 /* ---- private sandboxes, masked names ---- */
@@ -1051,6 +1100,7 @@ static void one_key_cannot_take_all_connections(void **state)
     struct answer answer = hear_answer(fd, &arena);
     assert_int_equal(answer.status, 429);
     assert_true(has(answer.body, "of this API key"));
+    assert_true(has(answer.head, "Should-Retry: false"));
     assert_false(has(answer.head, "Retry-After"));
     /* One leaves, and there is room again. */
     close(fds[0]);
@@ -1129,6 +1179,9 @@ int main(void)
         EDGE_CASE(a_signed_link_finds_its_sandbox_and_is_remembered),
         EDGE_CASE(a_remembered_link_does_not_outlive_its_sandbox),
         EDGE_CASE(a_link_that_nobody_signed_is_refused_as_guestd_would),
+        EDGE_CASE(a_call_that_carries_a_token_finds_its_sandbox),
+        EDGE_CASE(a_token_that_nobody_has_is_answered_as_one_whose_sandbox_has_ended),
+        EDGE_CASE(a_token_says_nothing_about_calls_of_the_api),
         EDGE_CASE(guessing_signatures_is_bounded),
         cmocka_unit_test_setup_teardown(one_key_cannot_take_all_connections, set_up_with_few_for_a_key, tear_down),
         cmocka_unit_test_setup_teardown(what_an_administrator_has_made_has_no_share,

@@ -794,6 +794,27 @@ static void a_link_finds_the_sandbox_whose_token_signed_it(void **state)
     check_link(rig, &link, STR(""));
 }
 
+static void check_token(struct rig *rig, struct str token, struct str want_id)
+{
+    struct sandbox *sb = sandbox_find_by_token(rig->all, token);
+
+    CHECK_STR(sb ? str_from(sandbox_id(sb)) : STR(""), want_id);
+    sandbox_unref(sb);
+}
+
+static void a_token_finds_the_sandbox_that_it_opens(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info first = rig_create(rig), second = rig_create(rig);
+
+    check_token(rig, first.access_token, first.id);
+    check_token(rig, second.access_token, second.id);
+    check_token(rig, STR(""), STR(""));
+    check_token(rig, str_of(first.access_token.at, first.access_token.len - 1), STR(""));
+    MUST(sandbox_kill(rig->all, TEAM, first.id, "request", &err));
+    check_token(rig, first.access_token, STR(""));
+}
+
 static void a_signature_that_is_none_finds_nothing(void **state)
 {
     static const char *const texts[] = {
@@ -853,6 +874,7 @@ int main(void)
         MADE(one_key_cannot_take_every_place),
         RUNNING(a_private_sandbox_stays_private_across_a_crash),
         RUNNING(a_link_finds_the_sandbox_whose_token_signed_it),
+        RUNNING(a_token_finds_the_sandbox_that_it_opens),
         RUNNING(a_signature_that_is_none_finds_nothing),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
