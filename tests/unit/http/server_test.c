@@ -281,7 +281,7 @@ static void requests_sent_at_once_are_answered_in_order(void **state)
     say(buf_str(&all));
     PUMP_UNTIL(loop, peer_listen(&client) && client.heard.len >= expected.len);
     CHECK_STR(buf_str(&client.heard), buf_str(&expected));
-    assert_int_equal(gones, 100);
+    PUMP_UNTIL(loop, gones == 100); /* the owner of the last may hear of it a turn later than the client */
 }
 
 static void the_next_request_waits_for_the_answer_to_the_first(void **state)
