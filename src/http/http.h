@@ -63,7 +63,7 @@ struct http_exchange {
     /* What is so far of the answer, for logs and tests. */
     unsigned status; /* 0: none yet */
     bool gone;
-    /* private: see http/server.c */
+    /* private: see http/inside.h */
     void *connection;
     unsigned references;
 };

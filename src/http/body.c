@@ -1,0 +1,231 @@
+/*
+ * body.c - what the client sends after the head: handed to the owner in pieces, collected, or dropped. Nothing is read
+ * before somebody has said what shall become of it.
+ */
+#include <assert.h>
+
+#include "base/limits.h"
+#include "http/inside.h"
+
+bool body_is_unbounded(const struct exchange *e)
+{
+    /* Nothing of it was asked for, so the client may send it or not: what comes next could be read in two ways. */
+    if (e->continue_owed)
+        return true;
+    return e->outer.head.framing == HTTP_LENGTH && e->body_left > LIMIT_DISCARD_BYTES;
+}
+
+void body_discard(struct exchange *e)
+{
+    if (e->body == BODY_DONE || e->body == BODY_DISCARDING)
+        return;
+    e->body = BODY_DISCARDING;
+    e->body_paused = false;
+    if (body_is_unbounded(e)) {
+        e->body = BODY_DONE;
+        e->close_after = true;
+    }
+}
+
+static void want_body(struct exchange *e, enum body_state how)
+{
+    assert(e->body == BODY_WAITING);
+    e->body = how;
+    if (e->continue_owed && !e->collect_over) {
+        e->continue_owed = false;
+        if (e->answer == ANSWER_NONE && e->connection->stream->in.len == 0)
+            stream_write(e->connection->stream, STR("HTTP/1.1 100 Continue\r\n\r\n"));
+    }
+    conn_poke(e->connection);
+}
+
+void http_body_start(struct http_exchange *ex)
+{
+    struct exchange *e = exchange_of(ex);
+
+    if (!ex->gone && e->body == BODY_WAITING)
+        want_body(e, BODY_READING);
+}
+
+void http_body_pause(struct http_exchange *ex, bool pause)
+{
+    struct exchange *e = exchange_of(ex);
+
+    if (ex->gone || e->body_paused == pause || e->body == BODY_DISCARDING)
+        return;
+    e->body_paused = pause;
+    conn_poke(e->connection);
+}
+
+void http_body_patience(struct http_exchange *ex, uint64_t idle_ms)
+{
+    exchange_of(ex)->body_idle_ms = idle_ms;
+}
+
+void http_collect(struct http_exchange *ex, size_t cap, http_collected_fn *done)
+{
+    struct exchange *e = exchange_of(ex);
+
+    if (ex->gone || e->body != BODY_WAITING)
+        return;
+    e->collected = done;
+    e->collect_cap = cap;
+    e->collect = buf_make(NULL, cap);
+    e->collect_over = ex->head.framing == HTTP_LENGTH && e->body_left > cap;
+    queue_join(&e->connection->server->collecting, &e->collecting);
+    want_body(e, BODY_COLLECTING);
+}
+
+void http_body_discard(struct http_exchange *ex)
+{
+    if (ex->gone)
+        return;
+    body_discard(exchange_of(ex));
+    conn_poke(exchange_of(ex)->connection);
+}
+
+static void collect_failed(struct exchange *e)
+{
+    struct err err;
+
+    if (e->starved)
+        (void)err_set(&err, ERR_UNAVAILABLE, "the server is reading too many request bodies at once");
+    else
+        (void)err_set(&err, ERR_LIMIT, "the request body is larger than %zu bytes", e->collect_cap);
+    queue_leave(&e->collecting);
+    buf_done(&e->collect);
+    server_take_back(e);
+    body_discard(e);
+    e->collected(&e->outer, STR(""), &err);
+}
+
+/*
+ * All bodies together take too much. The one that has been coming for the longest makes room: who sends slowly, or keeps
+ * the last byte back, must not be in the way of those who are done in no time.
+ */
+static void starve_oldest(struct http_server *server)
+{
+    struct exchange *e = container_of(server->collecting.first, struct exchange, collecting);
+
+    queue_leave(&e->collecting);
+    buf_done(&e->collect);
+    server_take_back(e);
+    e->starved = e->collect_over = true;
+    conn_poke(e->connection);
+}
+
+static void body_piece(struct exchange *e, struct str piece)
+{
+    struct http_server *server;
+
+    if (piece.len == 0)
+        return;
+    switch (e->body) {
+    case BODY_READING:
+        if (e->outer.events->on_body)
+            e->outer.events->on_body(&e->outer, piece);
+        break;
+    case BODY_COLLECTING:
+        server = e->connection->server;
+        buf_add(&e->collect, piece);
+        server_lend(server, e, piece.len);
+        e->collect_over = e->collect.overflowed;
+        while (server->lent > server->config.collect_max && server->collecting.first)
+            starve_oldest(server);
+        break;
+    case BODY_DISCARDING:
+        e->discarded += piece.len;
+        break;
+    case BODY_WAITING:
+    case BODY_DONE:
+        break;
+    }
+}
+
+static void body_end(struct exchange *e)
+{
+    enum body_state was = e->body;
+
+    e->body = BODY_DONE;
+    if (was == BODY_READING && e->outer.events->on_body_end) {
+        e->outer.events->on_body_end(&e->outer);
+    } else if (was == BODY_COLLECTING && e->collect_over) {
+        collect_failed(e);
+    } else if (was == BODY_COLLECTING) {
+        queue_leave(&e->collecting);
+        struct str whole = arena_copy(&e->outer.arena, buf_str(&e->collect));
+        buf_done(&e->collect);
+        e->collected(&e->outer, whole, NULL);
+    }
+}
+
+static void body_is_bad(struct connection *c, struct exchange *e, const struct err *err)
+{
+    switch (e->answer) {
+    case ANSWER_NONE:
+        conn_refuse(c, 400, err->message);
+        break;
+    case ANSWER_STARTED:
+        conn_close(c, true);
+        break;
+    case ANSWER_ENDED:
+        e->body = BODY_DONE;
+        e->close_after = true;
+        break;
+    }
+}
+
+void body_step(struct connection *c, struct exchange *e)
+{
+    struct buf *in = &c->stream->in;
+    struct err err;
+
+    while (c->ex == e && c->state == CONN_BUSY && c->stream && !e->body_paused) {
+        if (e->body == BODY_WAITING || e->body == BODY_DONE)
+            return;
+        if (e->body == BODY_COLLECTING && e->collect_over) {
+            collect_failed(e);
+            continue;
+        }
+        if (e->body == BODY_DISCARDING && e->discarded > LIMIT_DISCARD_BYTES) {
+            e->body = BODY_DONE;
+            e->close_after = true;
+            return;
+        }
+        struct str rest = buf_str(in), piece = STR("");
+        bool is_end = false;
+        switch (e->outer.head.framing) {
+        case HTTP_NO_BODY:
+        case HTTP_UNTIL_CLOSE: /* not of requests */
+            is_end = true;
+            break;
+        case HTTP_LENGTH:
+            piece = str_of(rest.at, (size_t)MIN((uint64_t)rest.len, e->body_left));
+            rest.len -= piece.len;
+            e->body_left -= piece.len;
+            is_end = e->body_left == 0;
+            break;
+        case HTTP_CHUNKED:
+            switch (http_chunks_next(&e->chunks, &rest, &piece, &err)) {
+            case HTTP_DONE:
+                is_end = true;
+                break;
+            case HTTP_MORE:
+                break;
+            case HTTP_BAD:
+                body_is_bad(c, e, &err);
+                return;
+            }
+            break;
+        }
+        size_t used = in->len - rest.len;
+        if (used == 0 && !is_end)
+            return;
+        body_piece(e, piece);
+        if (c->state != CONN_BUSY || !c->stream)
+            return;
+        buf_drop(in, used);
+        if (is_end && e->body != BODY_DONE)
+            body_end(e);
+    }
+}

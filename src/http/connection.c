@@ -1,0 +1,330 @@
+/*
+ * Theory of operation
+ *
+ * A connection is in one of four states (enum conn_state). conn_step() moves it on until nothing more can be done with
+ * the bytes at hand; every event (bytes, room to write, an end, a call of the owner's) leads to it. Calls that owners
+ * make (http_reply, http_body_pause…) only note what is wanted: when they come from inside a callback the step that made
+ * the callback carries on, otherwise a step follows when the turn ends. So no owner is called back from inside its own
+ * call.
+ *
+ * The next request is looked at when the exchange before it is over, so a client that sends requests and reads no answers
+ * waits like any other.
+ *
+ * Closing: to close a socket while the client is still sending makes the kernel reset the connection, and the reset may
+ * overtake our last answer. So we end our side, and read and drop until the client has ended its own (CONN_LINGER).
+ */
+#include <assert.h>
+
+#include "base/limits.h"
+#include "http/inside.h"
+
+enum {
+    HEAD_INPUT_BYTES = LIMIT_HEAD_BYTES + 4096, /* enough to see that a head is too large */
+    REQUESTS_PER_STEP = 4,                      /* sent all at once; then the other connections have their turn */
+};
+
+static const unsigned conn_may_become[CONN_STATE_COUNT] = {
+    [CONN_HEAD] = BIT(CONN_BUSY) | BIT(CONN_LINGER) | BIT(CONN_CLOSED),
+    [CONN_BUSY] = BIT(CONN_HEAD) | BIT(CONN_LINGER) | BIT(CONN_CLOSED),
+    [CONN_LINGER] = BIT(CONN_CLOSED),
+};
+
+static const struct http_events no_events;
+
+static void conn_enter(struct connection *c, enum conn_state next)
+{
+    assert(conn_may_become[c->state] & BIT(next));
+    c->state = next;
+}
+
+/* ---- the exchange ---- */
+
+static void exchange_dispose(void *object)
+{
+    struct exchange *e = object;
+
+    server_take_back(e);
+    buf_done(&e->collect);
+    arena_done(&e->outer.arena);
+    free(e);
+}
+
+void http_ref(struct http_exchange *ex)
+{
+    ex->references++;
+}
+
+void http_unref(struct http_exchange *ex)
+{
+    assert(ex->references > 0);
+    if (--ex->references == 0)
+        loop_retire(ex->loop, exchange_of(ex), exchange_dispose);
+}
+
+void exchange_detach(struct exchange *e)
+{
+    queue_leave(&e->collecting);
+    e->outer.gone = true;
+    e->outer.connection = NULL;
+    e->connection = NULL;
+}
+
+void exchange_tell_gone(struct exchange *e)
+{
+    exchange_detach(e);
+    if (e->told)
+        return;
+    e->told = true;
+    if (e->outer.events->on_gone)
+        e->outer.events->on_gone(&e->outer);
+}
+
+/* ---- closing ---- */
+
+static void on_soon(struct timer *timer)
+{
+    conn_step(container_of(timer, struct connection, soon));
+}
+
+void conn_poke(struct connection *c)
+{
+    if (!c->stepping)
+        timer_set(&c->soon, c->loop, 0, on_soon);
+}
+
+void conn_close(struct connection *c, bool as_reset)
+{
+    if (c->state == CONN_CLOSED)
+        return;
+    conn_enter(c, CONN_CLOSED);
+    if (c->stream) {
+        if (as_reset)
+            stream_abort(c->stream);
+        stream_free(take_ptr(&c->stream));
+    }
+    timer_clear(&c->watchdog);
+    if (c->previous)
+        c->previous->next = c->next;
+    else
+        c->server->connections = c->next;
+    if (c->next)
+        c->next->previous = c->previous;
+    queue_leave(&c->resting);
+    *(c->is_refused ? &c->server->refused_count : &c->server->connection_count) -= 1;
+    if (c->ex)
+        exchange_detach(c->ex);
+    conn_poke(c);
+}
+
+void conn_linger(struct connection *c)
+{
+    conn_enter(c, CONN_LINGER);
+    stream_finish(c->stream);
+}
+
+static void release_exchange(struct connection *c)
+{
+    struct exchange *e = take_ptr(&c->ex);
+
+    exchange_tell_gone(e);
+    http_unref(&e->outer);
+}
+
+static void conn_bury(struct connection *c)
+{
+    timer_clear(&c->soon);
+    timer_clear(&c->watchdog);
+    loop_retire(c->loop, c, free);
+}
+
+/* ---- one step after the other ---- */
+
+static void exchange_begin(struct connection *c, struct exchange *e, size_t head_bytes)
+{
+    struct http_exchange *ex = &e->outer;
+    struct buf *in = &c->stream->in;
+    char *copy = arena_alloc(&ex->arena, head_bytes);
+
+    memcpy(copy, in->data, head_bytes);
+    http_head_move(&ex->head, in->data, copy);
+    buf_drop(in, head_bytes);
+    ex->loop = c->loop;
+    ex->events = &no_events;
+    ex->connection = c;
+    ex->references = 1;
+    e->connection = c;
+    e->body_left = ex->head.length;
+    e->body_idle_ms = c->server->config.body_idle_ms;
+    e->continue_owed = ex->head.expect_continue && in->len == 0;
+    if (ex->head.framing == HTTP_NO_BODY)
+        e->body_left = 0;
+    c->ex = e;
+    c->scanned = 0;
+    c->requests++;
+    conn_enter(c, CONN_BUSY);
+    c->server->config.on_request(ex, c->server->config.context);
+}
+
+/* True if the state has changed. */
+static bool step_head(struct connection *c)
+{
+    struct http_server *server = c->server;
+    struct buf *in = &c->stream->in;
+    size_t used;
+    struct err err;
+
+    /* A head that trickles in byte by byte must not be parsed for each of them. */
+    if (in->len == 0 ||
+        (c->scanned > 0 && in->len < LIMIT_HEAD_BYTES && !memchr(in->data + c->scanned, '\n', in->len - c->scanned)))
+        return false;
+    if (!server->spare)
+        server->spare = NEW(struct exchange);
+    switch (http_parse_request(buf_str(in), &server->spare->outer.head, &used, &err)) {
+    case HTTP_MORE:
+        c->scanned = in->len;
+        return false;
+    case HTTP_BAD:
+        conn_refuse(c, server->spare->outer.head.status, err.message);
+        return true;
+    case HTTP_DONE:
+        exchange_begin(c, take_ptr(&server->spare), used);
+        return true;
+    }
+    return false;
+}
+
+/* True if the state has changed. */
+static bool step_exchange(struct connection *c)
+{
+    struct exchange *e = c->ex;
+
+    body_step(c, e);
+    if (c->state != CONN_BUSY)
+        return true;
+    if (c->drained) {
+        c->drained = false;
+        if (!e->outer.gone && e->answer == ANSWER_STARTED && e->outer.events->on_drained) {
+            e->outer.events->on_drained(&e->outer);
+            return true; /* look at everything again */
+        }
+    }
+    /* What failed to get out is not answered: the stream is about to tell. */
+    if (e->answer != ANSWER_ENDED || stream_queued(c->stream) > 0 || stream_failed(c->stream))
+        return false;
+    if (!e->told) {
+        /* Its owner is done with it. We may still have a body to drop. */
+        exchange_tell_gone(e);
+        return true;
+    }
+    bool close = e->close_after || !e->outer.head.keep_alive;
+    if (e->body != BODY_DONE && !close)
+        return false;
+    release_exchange(c);
+    if (close) {
+        conn_linger(c);
+        return true;
+    }
+    conn_enter(c, CONN_HEAD);
+    /* A connection that may now be idle for minutes keeps no buffer. */
+    if (c->stream->in.len == 0)
+        buf_done(&c->stream->in);
+    return true;
+}
+
+/* How much of its input we buffer: thousands of connections must not cost more than they are worth to us just now. */
+static size_t input_room(const struct connection *c)
+{
+    const struct exchange *e = c->ex;
+
+    if (c->state == CONN_BUSY && e->body != BODY_WAITING && e->body != BODY_DONE)
+        return BODY_INPUT_BYTES;
+    return c->state == CONN_HEAD && c->scanned > 0 ? HEAD_INPUT_BYTES : EARLY_INPUT_BYTES;
+}
+
+void conn_step(struct connection *c)
+{
+    uint64_t stop_at = c->requests + REQUESTS_PER_STEP;
+
+    if (c->stepping)
+        return;
+    c->stepping = true;
+    for (bool again = true; again && c->requests < stop_at;) {
+        switch (c->state) {
+        case CONN_HEAD:
+            again = step_head(c);
+            break;
+        case CONN_BUSY:
+            again = step_exchange(c);
+            break;
+        case CONN_LINGER:
+            buf_clear(&c->stream->in);
+            again = false;
+            break;
+        case CONN_CLOSED:
+        case CONN_STATE_COUNT:
+            again = false;
+            break;
+        }
+    }
+    c->drained = false;
+    if (c->ex && (c->state == CONN_LINGER || c->state == CONN_CLOSED))
+        release_exchange(c);
+    c->stepping = false;
+    if (c->state == CONN_CLOSED) {
+        conn_bury(c);
+        return;
+    }
+    if (c->requests >= stop_at)
+        conn_poke(c);
+    c->stream->in.cap = input_room(c);
+    stream_read(c->stream, true); /* there may be room again */
+    server_settle(c);
+    conn_watch(c);
+}
+
+/* ---- what streams call ---- */
+
+static void on_input(struct stream *stream)
+{
+    conn_step(stream->owner);
+}
+
+static void on_drained(struct stream *stream)
+{
+    struct connection *c = stream->owner;
+
+    c->drained = true;
+    c->write.waiting = false; /* it took everything: what is written next has all the time again */
+    conn_step(c);
+}
+
+static void on_end(struct stream *stream, const struct err *err)
+{
+    struct connection *c = stream->owner;
+
+    if (!err && c->state == CONN_BUSY && c->ex->answer == ANSWER_ENDED) {
+        /* It may still be reading: let the rest of the answer out. */
+        c->ex->close_after = true;
+        c->ex->body = BODY_DONE;
+    } else {
+        /* In the middle of an answer nobody shall take what went out for all of it. */
+        conn_close(c, c->state == CONN_BUSY);
+    }
+    conn_step(c);
+}
+
+static void on_hangup(struct stream *stream)
+{
+    struct connection *c = stream->owner;
+
+    if (c->state == CONN_BUSY && c->ex->answer != ANSWER_ENDED)
+        conn_close(c, true);
+    conn_step(c);
+}
+
+const struct stream_events conn_events = {
+    .on_input = on_input,
+    .on_drained = on_drained,
+    .on_end = on_end,
+    .on_hangup = on_hangup,
+};

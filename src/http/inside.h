@@ -1,0 +1,191 @@
+/*
+ * inside.h - the server's own: a connection, the exchange on it, and how the files of this folder share them.
+ *
+ *     server.c      listens, lets in and makes room; memory that all bodies share
+ *     connection.c  the life of one connection: a request's head, its exchange, the end
+ *     body.c        what the client sends after the head
+ *     answer.c      what we send
+ *     patience.c    how long we wait, for what
+ *
+ * An exchange has two sides that are independent of each other: the body (enum body_state) and the answer (enum
+ * answer_state). It is over for its owner once the answer is with the kernel; for the connection once the body has been
+ * read or dropped too.
+ */
+#ifndef HTTP_INSIDE_H
+#define HTTP_INSIDE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/mem.h"
+#include "http/http.h"
+
+enum {
+    BODY_INPUT_BYTES = 256 * 1024, /* as much as one read takes */
+    EARLY_INPUT_BYTES = 4096,      /* what comes before anybody wants it */
+};
+
+enum conn_state {
+    CONN_HEAD,   /* waits for a request, or for the rest of its head */
+    CONN_BUSY,   /* an exchange is under way */
+    CONN_LINGER, /* the last answer is written; what still comes is dropped until the client has closed, too */
+    CONN_CLOSED, /* the stream is gone; freed when the turn ends */
+    CONN_STATE_COUNT,
+};
+
+enum body_state {
+    BODY_WAITING,    /* nobody has asked for it yet */
+    BODY_READING,    /* goes to on_body() */
+    BODY_COLLECTING, /* goes to the arena */
+    BODY_DISCARDING, /* nobody wants it */
+    BODY_DONE,
+};
+
+enum answer_state {
+    ANSWER_NONE,
+    ANSWER_STARTED,
+    ANSWER_ENDED,
+};
+
+/* Lists that are joined and left in no time, the longest waiting first. */
+struct link {
+    struct queue *in; /* NULL: in none */
+    struct link *next, *previous;
+};
+
+struct queue {
+    struct link *first, *last;
+};
+
+static inline void queue_leave(struct link *link)
+{
+    struct queue *queue = link->in;
+
+    if (!queue)
+        return;
+    *(link->previous ? &link->previous->next : &queue->first) = link->next;
+    *(link->next ? &link->next->previous : &queue->last) = link->previous;
+    *link = (struct link){ 0 };
+}
+
+static inline void queue_join(struct queue *queue, struct link *link)
+{
+    queue_leave(link);
+    *link = (struct link){ .in = queue, .previous = queue->last };
+    *(queue->last ? &queue->last->next : &queue->first) = link;
+    queue->last = link;
+}
+
+struct exchange {
+    struct http_exchange outer;
+    struct connection *connection; /* NULL once gone */
+    bool told;                     /* on_gone() was called, or must not be */
+
+    enum body_state body;
+    bool body_paused, continue_owed;
+    uint64_t body_left; /* with HTTP_LENGTH */
+    struct http_chunks chunks;
+    uint64_t discarded;
+    uint64_t body_idle_ms; /* 0: no limit */
+    http_collected_fn *collected;
+    size_t collect_cap;
+    bool collect_over, starved; /* it grew too large; or all together did, and this one has to go */
+    struct buf collect;
+    struct link collecting;
+    struct http_server *lender; /* whose budget holds `lent` bytes for us; NULL when that is none */
+    size_t lent;
+
+    enum answer_state answer;
+    bool chunked, has_length, bodiless, close_after;
+    uint64_t answer_left; /* with has_length */
+};
+
+/* Since when we have been waiting for something, as long as a counter does not move, or hardly does. */
+struct patience {
+    bool waiting;
+    uint64_t seen, since_ms;
+};
+
+struct connection {
+    struct http_server *server;
+    struct loop *loop;
+    struct stream *stream;
+    enum conn_state state;
+    struct connection *next, *previous;
+    struct exchange *ex;
+    size_t scanned;    /* bytes of an unfinished head that were looked at */
+    uint64_t requests; /* ever */
+    bool stepping, drained;
+    bool trusted;          /* see http_trust() */
+    bool is_refused;       /* too many: it was only let in to be told so */
+    struct link resting;   /* while it could make room for another */
+    uint64_t rested_after; /* requests */
+    struct timer soon, watchdog;
+    struct patience idle, head, body, write, linger;
+};
+
+struct http_server {
+    struct loop *loop;
+    struct http_server_config config;
+    struct listener *listener;
+    struct connection *connections;
+    unsigned connection_count, refused_count;
+    struct queue strangers, known; /* connections that rest */
+    struct queue collecting;       /* exchanges whose bodies are being collected */
+    size_t lent;                   /* collected bytes of all exchanges, also of those whose client has gone */
+    unsigned references;           /* our own, and of each exchange that we have lent to */
+    struct exchange *spare;        /* the next head is parsed into it, so that it need not be copied */
+    struct buf scratch;            /* heads of answers; their arenas may be with a worker */
+};
+
+static inline struct exchange *exchange_of(const struct http_exchange *ex)
+{
+    return container_of(ex, struct exchange, outer);
+}
+
+/* ---- server.c ---- */
+
+/* Bytes of a collected body, counted for all exchanges together; the exchange keeps the server until it gives them back. */
+void server_lend(struct http_server *server, struct exchange *e, size_t size);
+void server_take_back(struct exchange *e);
+/* To be called when what a connection does may have changed: notes whether it could make room for another. */
+void server_settle(struct connection *c);
+
+/* ---- connection.c ---- */
+
+/* Moves it on until nothing more can be done now. Every event leads here. */
+void conn_step(struct connection *c);
+/* Something is to be done: by the step that is running, or by one when the turn ends. */
+void conn_poke(struct connection *c);
+void conn_close(struct connection *c, bool as_reset);
+/* After the last answer: end our side, wait for theirs. */
+void conn_linger(struct connection *c);
+extern const struct stream_events conn_events;
+
+/* From here on every call for it is a no-op. */
+void exchange_detach(struct exchange *e);
+void exchange_tell_gone(struct exchange *e);
+
+/* ---- body.c ---- */
+
+/* What is there of it, up to its end. Afterwards the exchange may be over. */
+void body_step(struct connection *c, struct exchange *e);
+void body_discard(struct exchange *e);
+/* Too much of it is left to drop, or nobody can tell what is left: only the end of the connection ends it. */
+bool body_is_unbounded(const struct exchange *e);
+
+/* ---- answer.c ---- */
+
+/*
+ * An answer of our own, outside of any handler: the connection ends with it. Clients repeat what failed with 502 or 503,
+ * unless they are told not to; we know only of the latter that nothing has happened.
+ */
+void conn_refuse(struct connection *c, unsigned status, const char *message);
+
+/* ---- patience.c ---- */
+
+/* Sets the watchdog to the nearest limit. */
+void conn_watch(struct connection *c);
+
+#endif
