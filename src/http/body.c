@@ -12,7 +12,7 @@ bool body_is_unbounded(const struct exchange *e)
     /* Nothing of it was asked for, so the client may send it or not: what comes next could be read in two ways. */
     if (e->continue_owed)
         return true;
-    return e->outer.head.framing == HTTP_LENGTH && e->body_left > LIMIT_DISCARD_BYTES;
+    return e->incoming.framing == HTTP_LENGTH && e->incoming.left > LIMIT_DISCARD_BYTES;
 }
 
 void body_discard(struct exchange *e)
@@ -71,7 +71,7 @@ void http_collect(struct http_exchange *ex, size_t cap, http_collected_fn *done)
     e->collected = done;
     e->collect_cap = cap;
     e->collect = buf_make(NULL, cap);
-    e->collect_over = ex->head.framing == HTTP_LENGTH && e->body_left > cap;
+    e->collect_over = e->incoming.framing == HTTP_LENGTH && e->incoming.left > cap;
     queue_join(&e->connection->server->collecting, &e->collecting);
     want_body(e, BODY_COLLECTING);
 }
@@ -193,31 +193,12 @@ void body_step(struct connection *c, struct exchange *e)
             return;
         }
         struct str rest = buf_str(in), piece = STR("");
-        bool is_end = false;
-        switch (e->outer.head.framing) {
-        case HTTP_NO_BODY:
-        case HTTP_UNTIL_CLOSE: /* not of requests */
-            is_end = true;
-            break;
-        case HTTP_LENGTH:
-            piece = str_of(rest.at, (size_t)MIN((uint64_t)rest.len, e->body_left));
-            rest.len -= piece.len;
-            e->body_left -= piece.len;
-            is_end = e->body_left == 0;
-            break;
-        case HTTP_CHUNKED:
-            switch (http_chunks_next(&e->chunks, &rest, &piece, &err)) {
-            case HTTP_DONE:
-                is_end = true;
-                break;
-            case HTTP_MORE:
-                break;
-            case HTTP_BAD:
-                body_is_bad(c, e, &err);
-                return;
-            }
-            break;
+        enum http_parse got = http_body_next(&e->incoming, &rest, &piece, &err);
+        if (got == HTTP_BAD) {
+            body_is_bad(c, e, &err);
+            return;
         }
+        bool is_end = got == HTTP_DONE;
         size_t used = in->len - rest.len;
         if (used == 0 && !is_end)
             return;

@@ -43,8 +43,7 @@ struct http_call {
     struct http_head head;
     unsigned interim;
     size_t scanned; /* bytes of an unfinished head that were looked at */
-    uint64_t left;  /* with HTTP_LENGTH */
-    struct http_chunks chunks;
+    struct http_body body;
 };
 
 static void call_step(struct http_call *call);
@@ -113,7 +112,7 @@ static bool step_head(struct http_call *call)
     memcpy(copy, in->data, used);
     http_head_move(&call->head, in->data, copy);
     buf_drop(in, used);
-    call->left = call->head.length;
+    call->body = http_body_of(&call->head);
     call->state = call->head.status == 101 ? CALL_UPGRADED : CALL_BODY;
     if (call->events->on_head)
         call->events->on_head(call, &call->head);
@@ -125,40 +124,19 @@ static bool step_body(struct http_call *call)
 {
     struct buf *in = &call->stream->in;
     struct str rest = buf_str(in), piece = STR("");
-    bool is_end = false;
     struct err err;
 
     if (call->paused)
         return false;
-    switch (call->head.framing) {
-    case HTTP_NO_BODY:
-        is_end = true;
-        break;
-    case HTTP_LENGTH:
-        piece = str_of(rest.at, (size_t)MIN((uint64_t)rest.len, call->left));
-        rest.len -= piece.len;
-        call->left -= piece.len;
-        is_end = call->left == 0;
-        break;
-    case HTTP_CHUNKED:
-        switch (http_chunks_next(&call->chunks, &rest, &piece, &err)) {
-        case HTTP_DONE:
-            is_end = true;
-            break;
-        case HTTP_MORE:
-            break;
-        case HTTP_BAD:
-            (void)err_wrap(&err, "read the answer's body");
-            call_fail(call, &err);
-            return false;
-        }
-        break;
-    case HTTP_UNTIL_CLOSE:
-        piece = rest;
-        rest.len = 0;
-        is_end = call->peer_ended && !call->peer_broke; /* what a reset cut off is not whole */
-        break;
+    enum http_parse got = http_body_next(&call->body, &rest, &piece, &err);
+    if (got == HTTP_BAD) {
+        (void)err_wrap(&err, "read the answer's body");
+        call_fail(call, &err);
+        return false;
     }
+    bool is_end = got == HTTP_DONE;
+    if (call->body.framing == HTTP_UNTIL_CLOSE)
+        is_end = call->peer_ended && !call->peer_broke; /* what a reset cut off is not whole */
     size_t used = in->len - rest.len;
     if (used == 0 && !is_end)
         return false;

@@ -153,11 +153,9 @@ static void exchange_begin(struct connection *c, struct exchange *e, size_t head
     ex->connection = c;
     ex->references = 1;
     e->connection = c;
-    e->body_left = ex->head.length;
+    e->incoming = http_body_of(&ex->head);
     e->body_idle_ms = c->server->config.body_idle_ms;
     e->continue_owed = ex->head.expect_continue && in->len == 0;
-    if (ex->head.framing == HTTP_NO_BODY)
-        e->body_left = 0;
     c->ex = e;
     c->scanned = 0;
     c->requests++;

@@ -84,8 +84,7 @@ struct exchange {
 
     enum body_state body;
     bool body_paused, continue_owed;
-    uint64_t body_left; /* with HTTP_LENGTH */
-    struct http_chunks chunks;
+    struct http_body incoming;
     uint64_t discarded;
     uint64_t body_idle_ms; /* 0: no limit */
     http_collected_fn *collected;

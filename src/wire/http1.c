@@ -549,6 +549,24 @@ enum http_parse http_chunks_next(struct http_chunks *chunks, struct str *in, str
     return chunks->state == CHUNK_END ? HTTP_DONE : HTTP_MORE;
 }
 
+struct http_body http_body_of(const struct http_head *head)
+{
+    return (struct http_body){ .framing = head->framing, .left = head->framing == HTTP_LENGTH ? head->length : 0 };
+}
+
+enum http_parse http_body_next(struct http_body *body, struct str *in, struct str *out_data, struct err *err)
+{
+    if (body->framing == HTTP_CHUNKED)
+        return http_chunks_next(&body->chunks, in, out_data, err);
+    uint64_t size = body->framing == HTTP_UNTIL_CLOSE ? in->len : MIN((uint64_t)in->len, body->left);
+    *out_data = str_of(in->at, (size_t)size);
+    *in = str_of(in->len ? in->at + size : in->at, in->len - (size_t)size);
+    if (body->framing == HTTP_UNTIL_CLOSE)
+        return HTTP_MORE;
+    body->left -= size;
+    return body->left == 0 ? HTTP_DONE : HTTP_MORE;
+}
+
 size_t http_chunk_line(uint64_t size, char room[HTTP_CHUNK_LINE_BYTES])
 {
     return (size_t)snprintf(room, HTTP_CHUNK_LINE_BYTES, "%" PRIx64 "\r\n", size);

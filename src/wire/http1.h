@@ -101,6 +101,18 @@ struct http_chunks {
  */
 enum http_parse http_chunks_next(struct http_chunks *chunks, struct str *in, struct str *out_data, struct err *err)
     must_use;
+/* A body of whatever framing its head announced. */
+struct http_body {
+    enum http_framing framing;
+    uint64_t left; /* with HTTP_LENGTH */
+    struct http_chunks chunks;
+};
+struct http_body http_body_of(const struct http_head *head);
+/*
+ * The same for every framing: one piece at a time, HTTP_DONE when what was taken is the last of it. With
+ * HTTP_UNTIL_CLOSE only the connection's end is the body's.
+ */
+enum http_parse http_body_next(struct http_body *body, struct str *in, struct str *out_data, struct err *err) must_use;
 /* "1a2b\r\n": the line before a chunk. Returns its length; the chunk's data is followed by "\r\n". */
 enum { HTTP_CHUNK_LINE_BYTES = 20 };
 size_t http_chunk_line(uint64_t size, char room[HTTP_CHUNK_LINE_BYTES]);

@@ -394,6 +394,39 @@ static void chunks_are_joined_however_they_arrive(void **state)
     }
 }
 
+static void a_body_ends_where_its_head_said(void **state)
+{
+    static const struct {
+        enum http_framing framing;
+        uint64_t length;
+        const char *in, *data, *rest;
+        enum http_parse want;
+    } cases[] = {
+        { HTTP_NO_BODY, 7, "next", "", "next", HTTP_DONE }, /* an answer to HEAD has a length and no body */
+        { HTTP_LENGTH, 0, "next", "", "next", HTTP_DONE },
+        { HTTP_LENGTH, 4, "bodynext", "body", "next", HTTP_DONE },
+        { HTTP_LENGTH, 9, "body", "body", "", HTTP_MORE },
+        { HTTP_LENGTH, 4, "", "", "", HTTP_MORE },
+        { HTTP_CHUNKED, 0, "4\r\nbody\r\n", "body", "\r\n", HTTP_MORE },
+        { HTTP_CHUNKED, 0, "0\r\n\r\nnext", "", "next", HTTP_DONE },
+        { HTTP_CHUNKED, 0, "x\r\n", "", NULL, HTTP_BAD },
+        { HTTP_UNTIL_CLOSE, 0, "body", "body", "", HTTP_MORE },
+        { HTTP_UNTIL_CLOSE, 0, "", "", "", HTTP_MORE },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct http_head told = { .framing = cases[i].framing, .length = cases[i].length };
+        struct http_body body = http_body_of(&told);
+        struct str in = str_from(cases[i].in), data = STR("");
+        assert_int_equal(http_body_next(&body, &in, &data, &err), cases[i].want);
+        if (cases[i].want == HTTP_BAD)
+            continue;
+        CHECK_STR(data, str_from(cases[i].data));
+        CHECK_STR(in, str_from(cases[i].rest));
+    }
+}
+
 static void malformed_chunks_are_refused(void **state)
 {
     (void)state;
@@ -569,6 +602,7 @@ int main(void)
         CASE(a_response_is_framed_by_its_status_and_headers),
         CASE(malformed_responses_are_refused),
         CASE(chunks_are_joined_however_they_arrive),
+        CASE(a_body_ends_where_its_head_said),
         CASE(malformed_chunks_are_refused),
         CASE(long_chunk_lines_and_trailers_are_refused),
         CASE(a_written_head_is_read_back),
