@@ -22,6 +22,8 @@
 #define LIMIT_KEEPALIVE_MS 620000        /* longer than the 300 s for which the Python SDK pools idle connections */
 #define LIMIT_STRANGER_MS 15000          /* the same for who has not shown a key, or reached a sandbox */
 #define LIMIT_CONNECTIONS 4096           /* per listener; RLIMIT_NOFILE is 20,000 on small machines */
+#define LIMIT_TURN_REQUESTS 4            /* of one connection, sent all at once; then the others have their turn */
+#define LIMIT_TURN_PIECES 64             /* the same for a body in chunks: each may be a byte and cost a system call */
 #define LIMIT_STREAM_BUFFER (256 * 1024) /* unsent bytes of one stream before its source is asked to wait */
 
 /* JSON and RPC */

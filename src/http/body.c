@@ -181,7 +181,7 @@ void body_step(struct connection *c, struct exchange *e)
     struct err err;
 
     while (c->ex == e && c->state == CONN_BUSY && c->stream && !e->body_paused) {
-        if (e->body == BODY_WAITING || e->body == BODY_DONE)
+        if (e->body == BODY_WAITING || e->body == BODY_DONE || c->pieces_left == 0)
             return;
         if (e->body == BODY_COLLECTING && e->collect_over) {
             collect_failed(e);
@@ -202,6 +202,7 @@ void body_step(struct connection *c, struct exchange *e)
         size_t used = in->len - rest.len;
         if (used == 0 && !is_end)
             return;
+        c->pieces_left--;
         body_piece(e, piece);
         if (c->state != CONN_BUSY || !c->stream)
             return;

@@ -44,6 +44,7 @@ struct http_call {
     unsigned interim;
     size_t scanned; /* bytes of an unfinished head that were looked at */
     struct http_body body;
+    unsigned pieces_left; /* of the body, in this step */
 };
 
 static void call_step(struct http_call *call);
@@ -140,6 +141,7 @@ static bool step_body(struct http_call *call)
     size_t used = in->len - rest.len;
     if (used == 0 && !is_end)
         return false;
+    call->pieces_left--;
     if (piece.len && call->events->on_body)
         call->events->on_body(call, piece);
     if (is_over(call))
@@ -171,11 +173,17 @@ static void call_step(struct http_call *call)
     if (call->stepping || call->freed)
         return;
     call->stepping = true;
-    for (bool again = true; again && !is_over(call);)
+    call->pieces_left = LIMIT_TURN_PIECES;
+    for (bool again = true; again && !is_over(call) && call->pieces_left > 0;)
         again = call->state == CALL_HEAD ? step_head(call) : call->state == CALL_BODY ? step_body(call) : false;
     call->stepping = false;
     if (is_over(call))
         return;
+    /* The rest of what is there has its turn in the next one, after everybody else's. */
+    if (call->pieces_left == 0) {
+        poke(call);
+        return;
+    }
     if (call->peer_ended && !(call->paused && call->state == CALL_BODY) && call->state != CALL_UPGRADED) {
         tell_broken(call);
         return;
@@ -186,7 +194,10 @@ static void call_step(struct http_call *call)
 
 static void on_input(struct stream *stream)
 {
-    call_step(stream->owner);
+    struct http_call *call = stream->owner;
+
+    if (!timer_is_set(&call->soon)) /* one step a turn for who floods us */
+        call_step(call);
 }
 
 static void on_drained(struct stream *stream)

@@ -8,7 +8,9 @@
  * call.
  *
  * The next request is looked at when the exchange before it is over, so a client that sends requests and reads no answers
- * waits like any other.
+ * waits like any other. One that sends many requests at once, or a body in many small chunks, has only so many of them
+ * looked at in a step (LIMIT_TURN_REQUESTS, LIMIT_TURN_PIECES); the next step follows in the next turn, after the other
+ * connections have had theirs.
  *
  * Closing: to close a socket while the client is still sending makes the kernel reset the connection, and the reset may
  * overtake our last answer. So we end our side, and read and drop until the client has ended its own (CONN_LINGER).
@@ -18,10 +20,7 @@
 #include "base/limits.h"
 #include "http/inside.h"
 
-enum {
-    HEAD_INPUT_BYTES = LIMIT_HEAD_BYTES + 4096, /* enough to see that a head is too large */
-    REQUESTS_PER_STEP = 4,                      /* sent all at once; then the other connections have their turn */
-};
+enum { HEAD_INPUT_BYTES = LIMIT_HEAD_BYTES + 4096 }; /* enough to see that a head is too large */
 
 static const unsigned conn_may_become[CONN_STATE_COUNT] = {
     [CONN_HEAD] = BIT(CONN_BUSY) | BIT(CONN_LINGER) | BIT(CONN_CLOSED),
@@ -241,11 +240,12 @@ static size_t input_room(const struct connection *c)
 
 void conn_step(struct connection *c)
 {
-    uint64_t stop_at = c->requests + REQUESTS_PER_STEP;
+    uint64_t stop_at = c->requests + LIMIT_TURN_REQUESTS;
 
     if (c->stepping)
         return;
     c->stepping = true;
+    c->pieces_left = LIMIT_TURN_PIECES;
     for (bool again = true; again && c->requests < stop_at;) {
         switch (c->state) {
         case CONN_HEAD:
@@ -272,7 +272,7 @@ void conn_step(struct connection *c)
         conn_bury(c);
         return;
     }
-    if (c->requests >= stop_at)
+    if (c->requests >= stop_at || c->pieces_left == 0)
         conn_poke(c);
     c->stream->in.cap = input_room(c);
     stream_read(c->stream, true); /* there may be room again */
@@ -284,7 +284,11 @@ void conn_step(struct connection *c)
 
 static void on_input(struct stream *stream)
 {
-    conn_step(stream->owner);
+    struct connection *c = stream->owner;
+
+    /* Where a step follows anyway when the turn ends, it will do: or else who floods us has two in each turn. */
+    if (!timer_is_set(&c->soon))
+        conn_step(c);
 }
 
 static void on_drained(struct stream *stream)

@@ -116,6 +116,7 @@ struct connection {
     size_t scanned;    /* bytes of an unfinished head that were looked at */
     uint64_t requests; /* ever */
     bool stepping, drained;
+    unsigned pieces_left;  /* of a body, in this step */
     bool trusted;          /* see http_trust() */
     bool is_refused;       /* too many: it was only let in to be told so */
     struct link resting;   /* while it could make room for another */
@@ -168,7 +169,7 @@ void exchange_tell_gone(struct exchange *e);
 
 /* ---- body.c ---- */
 
-/* What is there of it, up to its end. Afterwards the exchange may be over. */
+/* What is there of it, up to its end or as far as the step's pieces_left goes. Afterwards the exchange may be over. */
 void body_step(struct connection *c, struct exchange *e);
 void body_discard(struct exchange *e);
 /* Too much of it is left to drop, or nobody can tell what is left: only the end of the connection ends it. */

@@ -479,6 +479,38 @@ static void fetch_waits_for_the_whole_answer(void **state)
 
 #define CALLED(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
 
+static size_t seen_last_turn, most_in_a_turn;
+
+static void look_each_turn(struct timer *timer)
+{
+    most_in_a_turn = MAX(most_in_a_turn, body.len - seen_last_turn);
+    seen_last_turn = body.len;
+    timer_set(timer, loop, 0, look_each_turn);
+}
+
+static void an_answer_of_tiny_chunks_leaves_others_their_turn(void **state)
+{
+    enum { CHUNKS = 5000 };
+    struct timer each_turn = { 0 };
+    auto_buf struct buf flood = buf_make(NULL, 1 << 20);
+
+    (void)state;
+    begin(HTTP_GET, HTTP_NO_BODY);
+    buf_add(&flood, STR("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"));
+    for (int i = 0; i < CHUNKS; i++)
+        buf_add(&flood, STR("1\r\nx\r\n"));
+    buf_add(&flood, STR("0\r\n\r\n"));
+    peer_say(&server, buf_str(&flood));
+    (void)shutdown(server.fd, SHUT_WR); /* an end that is there already does not cut off what came before it */
+    seen_last_turn = most_in_a_turn = 0;
+    timer_set(&each_turn, loop, 0, look_each_turn);
+    PUMP_UNTIL(loop, ends == 1);
+    timer_clear(&each_turn);
+    assert_int_equal(body.len, CHUNKS);
+    /* A step when bytes come, and one at the end of the turn. */
+    assert_in_range(most_in_a_turn, 1, 2 * LIMIT_TURN_PIECES);
+}
+
 int main(void)
 {
     (void)signal(SIGPIPE, SIG_IGN);
@@ -501,6 +533,7 @@ int main(void)
         CALLED(what_arrived_before_a_reset_is_delivered_after_a_pause),
         CALLED(an_upgrade_hands_over_the_stream_with_what_was_sent),
         CALLED(a_call_may_be_freed_from_its_callbacks),
+        CALLED(an_answer_of_tiny_chunks_leaves_others_their_turn),
         CALLED(fetch_waits_for_the_whole_answer),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);

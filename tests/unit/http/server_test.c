@@ -284,6 +284,93 @@ static void requests_sent_at_once_are_answered_in_order(void **state)
     PUMP_UNTIL(loop, gones == 100); /* the owner of the last may hear of it a turn later than the client */
 }
 
+/* ---- fairness ---- */
+
+/* Two connections whose requests are all there before the server looks at either. */
+static struct peer second_client(void)
+{
+    int ends[2];
+
+    tcp_pair(ends);
+    http_server_adopt(server, ends[1]);
+    return peer_make(ends[0]);
+}
+
+static unsigned others_before_hello, others;
+
+static void count_before_hello(struct http_exchange *ex, void *context)
+{
+    if (str_eq(ex->head.path, STR("/hello")))
+        others_before_hello = others;
+    others++;
+    on_request(ex, context);
+}
+
+static void count_pieces_before_hello(struct http_exchange *ex, struct str piece)
+{
+    (void)ex;
+    others += (unsigned)piece.len;
+    buf_add(&body, piece);
+}
+
+static const struct http_events counting_events = { count_pieces_before_hello, on_body_end, on_drained, on_gone };
+
+static void read_counting(struct http_exchange *ex, void *context)
+{
+    if (str_eq(ex->head.path, STR("/hello"))) {
+        others_before_hello = others;
+        on_request(ex, context);
+        return;
+    }
+    requests++;
+    current = ex;
+    ex->events = &counting_events;
+    echoes = true; /* on_body_end() ends the answer */
+    http_start(ex, 200, NULL, 0, HTTP_LENGTH_UNKNOWN);
+    http_body_start(ex);
+}
+
+static void a_flood_of_requests_leaves_others_their_turn(void **state)
+{
+    auto_buf struct buf flood = buf_make(NULL, 1 << 20);
+
+    (void)state;
+    config.on_request = count_before_hello;
+    use_config();
+    for (int i = 0; i < 100; i++)
+        buf_format(&flood, "GET /path?%d HTTP/1.1\r\nHost: x\r\n\r\n", i);
+    others = others_before_hello = 0;
+    struct peer other = second_client();
+    say(buf_str(&flood));
+    peer_say(&other, STR("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"));
+    PUMP_UNTIL(loop, peer_heard(&other, "hello") && gones == 101);
+    /* One step of the flood when its bytes come, another at the end of that turn: no more than that comes first. */
+    assert_in_range(others_before_hello, 0, 2 * LIMIT_TURN_REQUESTS);
+    peer_done(&other);
+}
+
+static void a_body_of_tiny_chunks_leaves_others_their_turn(void **state)
+{
+    enum { CHUNKS = 5000 };
+    auto_buf struct buf flood = buf_make(NULL, 1 << 20);
+
+    (void)state;
+    config.on_request = read_counting;
+    use_config();
+    buf_add(&flood, STR("POST /pieces HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"));
+    for (int i = 0; i < CHUNKS; i++)
+        buf_add(&flood, STR("1\r\nx\r\n"));
+    buf_add(&flood, STR("0\r\n\r\n"));
+    others = others_before_hello = 0;
+    struct peer other = second_client();
+    say(buf_str(&flood));
+    peer_say(&other, STR("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"));
+    PUMP_UNTIL(loop, peer_listen(&client) && peer_heard(&other, "hello") && gones == 2);
+    assert_int_equal(body.len, CHUNKS); /* nothing is lost over it */
+    assert_in_range(others_before_hello, 0, 2 * LIMIT_TURN_PIECES);
+    peer_done(&other);
+}
+
 static void the_next_request_waits_for_the_answer_to_the_first(void **state)
 {
     (void)state;
@@ -1131,6 +1218,8 @@ int main(void)
     const struct CMUnitTest cases[] = {
         SERVED(a_connection_serves_one_request_after_another),
         SERVED(requests_sent_at_once_are_answered_in_order),
+        SERVED(a_flood_of_requests_leaves_others_their_turn),
+        SERVED(a_body_of_tiny_chunks_leaves_others_their_turn),
         SERVED(the_next_request_waits_for_the_answer_to_the_first),
         SERVED(a_request_may_arrive_byte_by_byte),
         SERVED(head_and_no_content_carry_no_body),
