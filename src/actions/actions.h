@@ -32,7 +32,7 @@
 struct actions {
     struct store *store;
     struct sandboxes *sandboxes;
-    const struct secret *admin_token; /* NULL: there are no administrators */
+    const struct secret *admin_hash; /* store_secret_hash() of the admin token; NULL: there are no administrators */
     /* Somebody names a template that the store does not know: there may be new ones to put there. May be NULL. */
     bool (*refresh_templates)(void *context, struct err *err);
     void *context;

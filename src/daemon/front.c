@@ -252,7 +252,7 @@ static bool front_open(struct front *front, struct err *err)
     front->actions = (struct actions){
         .store = front->store,
         .sandboxes = front->sandboxes,
-        .admin_token = &front->settings.admin_token,
+        .admin_hash = &front->settings.admin_hash,
         .refresh_templates = refresh_templates,
         .context = front,
         .meters = meters_new(front->settings.key_requests),
@@ -289,7 +289,7 @@ static void front_close(struct front *front)
     loop_free(front->loop);
     store_close(front->store);
     secret_wipe(&front->settings.api_key);
-    secret_wipe(&front->settings.admin_token);
+    secret_wipe(&front->settings.admin_hash);
 }
 
 int front_main(void)

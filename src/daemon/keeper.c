@@ -35,6 +35,7 @@
 #include "privsep/channel.h"
 #include "privsep/confine.h"
 #include "privsep/role.h"
+#include "store/store.h"
 
 enum {
     RESTART_FIRST_MS = 100, /* doubled with each front that dies young */
@@ -318,6 +319,17 @@ static void choose_domain(const struct config *config, char *room, size_t size)
         (void)snprintf(room, size, "%s", config->domain);
 }
 
+static bool hash_admin_token(int data_fd, struct secret *out, struct err *err)
+{
+    auto_wipe struct secret token = { 0 };
+    char hash[STORE_HASH_BYTES];
+
+    if (!data_dir_admin_token(data_fd, &token, err))
+        return false;
+    store_secret_hash(secret_reveal(&token), hash);
+    return secret_set(out, str_from(hash)) || err_set(err, ERR_INTERNAL, "a hash is longer than a secret");
+}
+
 static bool keeper_open(struct keeper *keeper, struct err *err)
 {
     const struct config *config = &keeper->config;
@@ -349,7 +361,7 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
     if (keeper->store_fd < 0)
         return false;
     if (!data_dir_api_key(keeper->data_fd, &keeper->settings.api_key, err) ||
-        !data_dir_admin_token(keeper->data_fd, &keeper->settings.admin_token, err))
+        !hash_admin_token(keeper->data_fd, &keeper->settings.admin_hash, err))
         return false;
     keeper->listen_fd = listen_patiently(config->listen, err);
     if (keeper->listen_fd < 0)
@@ -385,7 +397,7 @@ static void keeper_close(struct keeper *keeper)
     fd_close(&keeper->store_fd);
     fd_close(&keeper->data_fd);
     secret_wipe(&keeper->settings.api_key);
-    secret_wipe(&keeper->settings.admin_token);
+    secret_wipe(&keeper->settings.admin_hash);
 }
 
 int keeper_main(int argc, char **argv)

@@ -45,7 +45,7 @@ int settings_write(const struct settings *settings, struct err *err)
     pack_u32(&out, settings->cpus);
     pack_u32(&out, settings->pids);
     pack_str(&out, secret_reveal(&settings->api_key));
-    pack_str(&out, secret_reveal(&settings->admin_token));
+    pack_str(&out, secret_reveal(&settings->admin_hash));
 
     auto_close int fd = memfd_create("settings", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     bool ok = fd >= 0 || err_sys(err, "memfd_create");
@@ -78,15 +78,15 @@ bool settings_read(int fd, struct settings *out, struct err *err)
     got.cpus = unpack_u32(&in);
     got.pids = unpack_u32(&in);
     struct str api_key = unpack_str(&in, SECRET_MAX_BYTES);
-    struct str admin_token = unpack_str(&in, SECRET_MAX_BYTES);
+    struct str admin_hash = unpack_str(&in, SECRET_MAX_BYTES);
     bool ok = unpack_done(&in, err) && (level < LOG_LEVEL_COUNT || err_set(err, ERR_INVALID, "malformed settings"));
-    ok = ok && secret_set(&got.api_key, api_key) && secret_set(&got.admin_token, admin_token);
+    ok = ok && secret_set(&got.api_key, api_key) && secret_set(&got.admin_hash, admin_hash);
     explicit_bzero(text, len);
     if (ok) {
         got.log_least = (enum log_level)level;
         *out = got;
     }
     secret_wipe(&got.api_key);
-    secret_wipe(&got.admin_token);
+    secret_wipe(&got.admin_hash);
     return ok || err_wrap(err, "settings");
 }

@@ -21,8 +21,8 @@ struct settings {
     uint32_t key_sandboxes, key_requests, key_streams;
     uint64_t timeout_max_s;
     uint32_t memory_mb, cpus, pids;
-    struct secret api_key;     /* the first key; `cloister env` prints it */
-    struct secret admin_token; /* opens /api-keys */
+    struct secret api_key;    /* the first key; `cloister env` prints it */
+    struct secret admin_hash; /* of the token that opens /api-keys; front never has the token itself */
 };
 
 /* A descriptor that front reads with settings_read(). */

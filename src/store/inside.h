@@ -11,7 +11,7 @@
 #include "store/sql.h"
 #include "store/store.h"
 
-enum { SEED_BYTES = 32, HASH_TEXT_BYTES = 65 };
+enum { SEED_BYTES = 32 };
 
 /* One numbered file of migrations/, embedded by embed.py. */
 struct migration {
@@ -43,9 +43,7 @@ struct store {
 };
 
 /* SHA-256 of the parts, each preceded by its length so that no two lists of parts look alike; in hex. */
-void hash_parts(const struct str *parts, size_t count, char room[HASH_TEXT_BYTES]);
-/* SHA-256 of plain bytes, in hex. */
-void hash_bytes(struct str bytes, char room[HASH_TEXT_BYTES]);
+void hash_parts(const struct str *parts, size_t count, char room[STORE_HASH_BYTES]);
 
 /* Makes the default team if there is none, and remembers its id. */
 bool teams_load(struct store *store, struct err *err) must_use;

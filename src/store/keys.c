@@ -20,20 +20,20 @@ enum {
 #define KEY_PREFIX STR("e2b_")
 
 struct cached_key {
-    char hash[HASH_TEXT_BYTES];
+    char hash[STORE_HASH_BYTES];
     struct key_owner owner;
     uint64_t until_ms;
     int64_t touched_us;
 };
 
-static bool key_hash(struct str text, char room[HASH_TEXT_BYTES])
+static bool key_hash(struct str text, char room[STORE_HASH_BYTES])
 {
     unsigned char bytes[KEY_MAX_BYTES];
     size_t len;
 
     if (!str_skip(&text, KEY_PREFIX) || text.len == 0 || !hex_bytes(text, bytes, sizeof bytes, &len))
         return false;
-    hash_bytes(str_of(bytes, len), room);
+    store_secret_hash(str_of(bytes, len), room);
     explicit_bzero(bytes, sizeof bytes);
     return true;
 }
@@ -95,7 +95,7 @@ static void cache_put(struct store *store, const char *hash, const struct key_ow
 
 bool store_key_cached(struct store *store, struct str text, struct key_owner *out)
 {
-    char hash[HASH_TEXT_BYTES];
+    char hash[STORE_HASH_BYTES];
 
     if (!key_hash(text, hash))
         return false;
@@ -110,7 +110,7 @@ bool store_key_cached(struct store *store, struct str text, struct key_owner *ou
 bool store_key_find(struct store *store, struct str text, struct key_owner *out, struct err *err)
 {
     struct key_owner owner = { 0 };
-    char hash[HASH_TEXT_BYTES];
+    char hash[STORE_HASH_BYTES];
     uint64_t changes = cache_changes(store);
     bool there;
 
@@ -206,11 +206,11 @@ bool store_key_add(struct store *store, struct str team_id, struct str name, str
                    struct secret *out_text, struct err *err)
 {
     unsigned char bytes[STORE_KEY_BYTES];
-    char text[STORE_KEY_CHARS + 1] = "e2b_", id[STORE_UUID_BYTES], hash[HASH_TEXT_BYTES];
+    char text[STORE_KEY_CHARS + 1] = "e2b_", id[STORE_UUID_BYTES], hash[STORE_HASH_BYTES];
 
     random_bytes(bytes, sizeof bytes);
     hex_text(str_of(bytes, sizeof bytes), text + KEY_PREFIX.len);
-    hash_bytes(str_of(bytes, sizeof bytes), hash);
+    store_secret_hash(str_of(bytes, sizeof bytes), hash);
     random_uuid(id);
     struct str whole = str_of(text, STORE_KEY_CHARS);
 
@@ -237,7 +237,7 @@ static bool hash_known(struct store *store, const char *hash, bool *out_known, s
 bool store_key_ensure(struct store *store, struct str team_id, struct str name, const struct secret *text,
                       struct err *err)
 {
-    char id[STORE_UUID_BYTES], hash[HASH_TEXT_BYTES];
+    char id[STORE_UUID_BYTES], hash[STORE_HASH_BYTES];
     bool known;
 
     if (!key_hash(secret_reveal(text), hash))

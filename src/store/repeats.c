@@ -71,7 +71,7 @@ bool store_repeat_begin(struct store *store, struct str team_id, struct str key,
 {
     const struct str request[] = { route, body };
     struct found found = { 0 };
-    char hash[HASH_TEXT_BYTES];
+    char hash[STORE_HASH_BYTES];
 
     hash_parts(request, COUNT_OF(request), hash);
     auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);

@@ -13,15 +13,15 @@
 static const int64_t DAY_US = INT64_C(86400) * 1000000;
 enum { TIDY_EVERY_MS = 3600 * 1000, EVENT_DAYS = 7, REPEAT_DAYS = 1 };
 
-void hash_bytes(struct str bytes, char room[HASH_TEXT_BYTES])
+void store_secret_hash(struct str secret, char room[STORE_HASH_BYTES])
 {
     unsigned char hash[crypto_hash_sha256_BYTES];
 
-    crypto_hash_sha256(hash, (const unsigned char *)bytes.at, bytes.len);
+    crypto_hash_sha256(hash, (const unsigned char *)secret.at, secret.len);
     hex_text(str_of(hash, sizeof hash), room);
 }
 
-void hash_parts(const struct str *parts, size_t count, char room[HASH_TEXT_BYTES])
+void hash_parts(const struct str *parts, size_t count, char room[STORE_HASH_BYTES])
 {
     crypto_hash_sha256_state state;
     unsigned char hash[crypto_hash_sha256_BYTES];

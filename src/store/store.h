@@ -10,8 +10,8 @@
  * Threads    Any worker: calls wait for the disk and for each other. store_key_cached() and store_access_token() never
  *            wait and may be called on a loop.
  */
-#ifndef STORE_STORE_H
-#define STORE_STORE_H
+#ifndef STORE_H
+#define STORE_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -65,6 +65,10 @@ struct key_owner {
 /* A new random key. Its text leaves here once and is not kept. */
 bool store_key_add(struct store *store, struct str team_id, struct str name, struct arena *arena, struct key_row *out,
                    struct secret *out_text, struct err *err) must_use;
+/* What may be kept of a secret with enough randomness in it: its SHA-256, in hex. */
+enum { STORE_HASH_BYTES = 65 };
+void store_secret_hash(struct str secret, char room[STORE_HASH_BYTES]);
+
 /* A key whose text somebody else keeps: added unless its hash is known. One that was revoked stays revoked. */
 bool store_key_ensure(struct store *store, struct str team_id, struct str name, const struct secret *text,
                       struct err *err) must_use;

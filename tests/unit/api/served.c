@@ -44,7 +44,7 @@ static void before_run(struct rig *rig)
 
     s->actions = (struct actions){ .store = rig->disk.store,
                                    .sandboxes = rig->all,
-                                   .admin_token = &s->admin_token,
+                                   .admin_hash = &s->admin_hash,
                                    .meters = meters_new(s->requests_per_s) };
     s->api = api_new(&(struct api_config){
         .loop = rig->loop, .workers = rig->workers, .actions = &s->actions, .domain = s->domain });
@@ -73,7 +73,9 @@ void served_make(struct served *s)
     rig_make(&s->rig);
     s->rig.before_run = before_run;
     s->rig.after_run = after_run;
-    assert_true(secret_set(&s->admin_token, STR("admin-secret")));
+    char hash[STORE_HASH_BYTES];
+    store_secret_hash(STR("admin-secret"), hash);
+    assert_true(secret_set(&s->admin_hash, str_from(hash)));
     MUST(store_key_add(s->rig.disk.store, store_team_default(s->rig.disk.store), STR("test"), &s->rig.arena, &row,
                        &text, &err));
     memcpy(s->key, text.bytes, text.len);

@@ -13,7 +13,7 @@
 struct served {
     struct rig rig;
     struct actions actions;
-    struct secret admin_token;
+    struct secret admin_hash;
     struct api *api;
     struct http_server *server;
     const char *domain;

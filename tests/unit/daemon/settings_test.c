@@ -20,7 +20,7 @@ static void settings_survive_the_trip_to_front(void **state)
                              .pids = 99 },
                     got;
     struct err err;
-    assert_true(secret_set(&sent.api_key, STR("e2b_00")) && secret_set(&sent.admin_token, STR("adm_11")));
+    assert_true(secret_set(&sent.api_key, STR("e2b_00")) && secret_set(&sent.admin_hash, STR("11ff")));
     auto_close int fd = settings_write(&sent, &err);
     assert_true(fd >= 0);
     assert_int_equal(write(fd, "x", 1), -1); /* sealed */
@@ -32,7 +32,7 @@ static void settings_survive_the_trip_to_front(void **state)
     assert_int_equal(got.key_requests, 6);
     assert_int_equal(got.key_streams, 8);
     assert_true(secret_eq(&got.api_key, STR("e2b_00")));
-    assert_true(secret_eq(&got.admin_token, STR("adm_11")));
+    assert_true(secret_eq(&got.admin_hash, STR("11ff")));
 }
 
 static void what_is_no_level_is_refused_by_name(void **state)
