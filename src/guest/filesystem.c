@@ -13,7 +13,7 @@
 #include "base/fd.h"
 #include "base/limits.h"
 #include "base/mem.h"
-#include "base/random.h"
+#include "base/remove.h"
 #include "guest/entry.h"
 #include "guest/path.h"
 
@@ -400,98 +400,21 @@ static void call_list_dir(struct rpc *rpc, const json_t *request)
 
 /* ---- Remove ---- */
 
-enum {
-    REMOVE_DEPTH = 64,       /* levels that are held open at once; what lies deeper is moved up first */
-    REMOVE_DEPTH_MOST = 256, /* what cannot be moved: the directories of an image, or another file system's */
-    REMOVE_NAME_BYTES = 24,
-    REMOVE_PASSES = 1000,
-};
-
 struct removal {
     struct job job;
     struct rpc *rpc;
     struct http_exchange *ex;
     const char *path;
-    bool is_dir;
-    int error; /* the first that happened */
+    int error; /* errno, or 0 */
 };
-
-static void note_error(struct removal *r, int number)
-{
-    if (!r->error && number != ENOENT)
-        r->error = number;
-}
-
-/* All that is in the directory. Takes the descriptor. `top_fd` is where too deep a subtree is moved to. */
-static void remove_below(struct removal *r, int dir_fd, int top_fd, unsigned depth)
-{
-    DIR *dir = fdopendir(dir_fd);
-    struct dirent *dirent;
-
-    if (!dir) {
-        note_error(r, errno);
-        fd_close(&dir_fd);
-        return;
-    }
-    while ((dirent = readdir(dir))) {
-        const char *name = dirent->d_name;
-        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-            continue;
-        if (unlinkat(dirfd(dir), name, 0) == 0)
-            continue;
-        if (errno != EISDIR && errno != EPERM) {
-            note_error(r, errno);
-            continue;
-        }
-        if (depth >= REMOVE_DEPTH) {
-            char up[REMOVE_NAME_BYTES];
-            random_id(up, sizeof up - 1);
-            if (renameat(dirfd(dir), name, top_fd, up) == 0)
-                continue; /* found again by the next pass over the top */
-            if (depth >= REMOVE_DEPTH_MOST) {
-                note_error(r, errno);
-                continue;
-            }
-        }
-        int child = openat(dirfd(dir), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (child < 0) {
-            note_error(r, errno == ENOTDIR ? EPERM : errno);
-            continue;
-        }
-        remove_below(r, child, top_fd, depth + 1);
-        if (unlinkat(dirfd(dir), name, AT_REMOVEDIR) < 0)
-            note_error(r, errno);
-    }
-    (void)closedir(dir);
-}
 
 static void remove_on_worker(struct job *job)
 {
     struct removal *r = container_of(job, struct removal, job);
+    struct err err;
 
-    if (!r->is_dir) {
-        if (unlink(r->path) < 0)
-            note_error(r, errno);
-        return;
-    }
-    /* Again while there is something left that was moved up, or that somebody made meanwhile; but not for ever. */
-    for (int pass = 0; pass < REMOVE_PASSES; pass++) {
-        r->error = 0;
-        auto_close int top = open(r->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        int again = top < 0 ? -1 : fcntl(top, F_DUPFD_CLOEXEC, 3);
-        if (again < 0) {
-            note_error(r, errno);
-            return;
-        }
-        remove_below(r, again, top, 1);
-        if (rmdir(r->path) == 0 || errno == ENOENT) {
-            r->error = 0;
-            return;
-        }
-        note_error(r, errno);
-        if (r->error != ENOTEMPTY)
-            return;
-    }
+    if (!remove_tree(AT_FDCWD, r->path, &err))
+        r->error = err.sys;
 }
 
 static void remove_worker_done(struct job *job)
@@ -535,7 +458,6 @@ static void call_remove(struct rpc *rpc, const json_t *request)
     r->rpc = rpc;
     r->ex = rpc->ex;
     r->path = path;
-    r->is_dir = S_ISDIR(st.st_mode);
     r->job.run = remove_on_worker;
     r->job.done = remove_worker_done;
     http_ref(rpc->ex);

@@ -24,6 +24,7 @@
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/pack.h"
+#include "base/remove.h"
 
 enum {
     DIGEST_BYTES = 32,
@@ -249,33 +250,6 @@ bool layer_exists(int data_fd, const char *hex)
     return fstatat(data_fd, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
 }
 
-static bool tree_remove(int dir_fd, const char *name, unsigned depth, struct err *err)
-{
-    if (unlinkat(dir_fd, name, 0) == 0 || errno == ENOENT)
-        return true;
-    if (errno != EISDIR)
-        return err_sys(err, "remove %s", name);
-    if (depth > DEPTH_MAX)
-        return err_set(err, ERR_LIMIT, "directories are nested more than %d deep", DEPTH_MAX);
-    auto_close int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0)
-        return err_sys(err, "open %s", name);
-    auto_names struct names names = { 0 };
-    if (!names_read(fd, &names, err))
-        return err_wrap(err, "remove %s", name);
-    for (size_t i = 0; i < names.count; i++)
-        if (!tree_remove(fd, names.at[i], depth + 1, err))
-            return err_wrap(err, "%s", name);
-    if (unlinkat(dir_fd, name, AT_REMOVEDIR) < 0 && errno != ENOENT)
-        return err_sys(err, "remove directory %s", name);
-    return true;
-}
-
-bool layer_tree_remove(int dir_fd, const char *name, struct err *err)
-{
-    return tree_remove(dir_fd, name, 0, err);
-}
-
 static bool make_private_dir(int data_fd, const char *name, struct err *err)
 {
     if (mkdirat(data_fd, name, 0700) < 0 && errno != EEXIST)
@@ -296,12 +270,8 @@ bool layers_prepare(int data_fd, int *out_lock_fd, struct err *err)
         return err_sys(err, "open directory tmp");
     if (flock(tmp_fd, LOCK_EX | LOCK_NB) < 0)
         return err_set(err, ERR_CONFLICT, "a template is being made in this data directory already");
-    auto_names struct names left = { 0 };
-    if (!names_read(tmp_fd, &left, err))
+    if (!remove_inside(tmp_fd, err))
         return err_wrap(err, "sweep tmp");
-    for (size_t i = 0; i < left.count; i++)
-        if (!tree_remove(tmp_fd, left.at[i], 0, err))
-            return err_wrap(err, "sweep tmp");
     *out_lock_fd = take_fd(&tmp_fd);
     return true;
 }
@@ -320,7 +290,7 @@ bool layer_seal(int data_fd, const char *name, char out_hex[LAYER_HEX_BYTES], st
     if (!layer_digest(dir_fd, hex, err))
         return err_wrap(err, "seal %s", name);
     if (layer_exists(data_fd, hex)) {
-        if (!layer_tree_remove(tmp_fd, name, err))
+        if (!remove_tree(tmp_fd, name, err))
             return err_wrap(err, "layer %s is there already", hex);
         memcpy(out_hex, hex, sizeof hex);
         return true;

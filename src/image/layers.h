@@ -39,9 +39,6 @@ bool layer_seal(int data_fd, const char *name, char out_hex[LAYER_HEX_BYTES], st
 
 bool layer_exists(int data_fd, const char *hex);
 
-/* A directory and all below it; true when there was none. For trees we made: it recurses. */
-bool layer_tree_remove(int dir_fd, const char *name, struct err *err) must_use;
-
 /* 64 digits of lower-case hex. */
 bool layer_hex_valid(const char *hex);
 

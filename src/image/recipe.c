@@ -28,6 +28,7 @@
 #include "base/fd.h"
 #include "base/mem.h"
 #include "base/random.h"
+#include "base/remove.h"
 
 #define UPPER_NAME "recipe-upper" /* in tmp/ */
 #define WORK_NAME "recipe-work"
@@ -341,7 +342,7 @@ static bool build_layer(int data_fd, const struct recipe *recipe, const struct t
         !run_recipe(recipe, &place, tmp_fd, want, err))
         return false;
     tell(want, 93, "writing to disk");
-    return layer_tree_remove(tmp_fd, WORK_NAME, err) && layer_tree_remove(tmp_fd, ROOT_NAME, err) &&
+    return remove_tree(tmp_fd, WORK_NAME, err) && remove_tree(tmp_fd, ROOT_NAME, err) &&
            layer_seal(data_fd, UPPER_NAME, out_layer, err);
 }
 

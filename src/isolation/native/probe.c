@@ -28,11 +28,11 @@
 #include "base/fd.h"
 #include "base/limits.h"
 #include "base/mem.h"
+#include "base/remove.h"
 #include "isolation/native/cgroup.h"
 #include "isolation/native/mounts.h"
 #include "isolation/native/native.h"
 #include "isolation/native/seccomp.h"
-#include "isolation/native/trash.h"
 #include "privsep/message.h"
 
 const char *const probe_verdict_name[PROBE_VERDICT_COUNT] = {
@@ -293,7 +293,7 @@ static void remove_place(const char *place)
     struct err ignored; /* at worst an empty-looking directory with a telling name stays */
 
     if (fd >= 0)
-        (void)!trash_empty(fd, &ignored);
+        (void)!remove_inside(fd, &ignored);
     (void)rmdir(place);
 }
 

@@ -1,8 +1,6 @@
 /*
- * Theory of operation: recursion is out, because the guest chooses the depth, and so are paths, because they have a
- * longest length. Instead a directory's entries are unlinked, and a subdirectory that is not empty is renamed up into
- * trash/ itself, where its turn comes. Every step either removes something or flattens the tree by one level. What cannot
- * be removed (a damaged file system, an attribute) is stepped over and holds nothing else up; it is all that is left at
+ * Theory of operation: what is thrown away is renamed into trash/, and a child of keeper's empties that with
+ * remove_inside(), which the guest's depth, links and names cannot mislead. What cannot be removed is all that is left at
  * the end, and is tried again with the next sandbox's.
  */
 #include "isolation/native/trash.h"
@@ -28,6 +26,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/random.h"
+#include "base/remove.h"
 
 enum {
     UNIQUE_CHARS = 16,
@@ -62,82 +61,6 @@ static bool is_dots(const char *name)
     return !strcmp(name, ".") || !strcmp(name, "..");
 }
 
-/* Remove what can be removed in one call; anything else moves up. */
-static bool remove_entry(int trash_fd, int dir_fd, const char *name, struct err *err)
-{
-    char unique[UNIQUE_CHARS + 1];
-
-    if (unlinkat(dir_fd, name, 0) == 0)
-        return true;
-    if (errno != EISDIR)
-        return err_sys(err, "delete from the trash");
-    if (unlinkat(dir_fd, name, AT_REMOVEDIR) == 0)
-        return true;
-    if (errno != ENOTEMPTY && errno != EEXIST)
-        return err_sys(err, "delete a directory from the trash");
-    random_id(unique, UNIQUE_CHARS);
-    if (renameat(dir_fd, name, trash_fd, unique) < 0)
-        return err_sys(err, "flatten the trash");
-    return true;
-}
-
-/* What one turn over the trash has come to. */
-struct pass {
-    bool moved;  /* something was removed or came up: another turn is worth it */
-    bool failed; /* something stays; err says what */
-};
-
-static void empty_dir(int trash_fd, const char *name, struct pass *pass, struct err *err)
-{
-    DIR *dir = open_dir(trash_fd, name);
-
-    if (!dir) {
-        pass->failed = true;
-        (void)err_sys(err, "open a directory in the trash");
-        return;
-    }
-    for (struct dirent *entry; (entry = readdir(dir));) {
-        if (is_dots(entry->d_name))
-            continue;
-        if (remove_entry(trash_fd, dirfd(dir), entry->d_name, err))
-            pass->moved = true;
-        else
-            pass->failed = true;
-    }
-    (void)closedir(dir);
-}
-
-/* One turn over trash/ itself. False when it cannot even be looked at. */
-static bool empty_pass(int trash_fd, struct pass *pass, struct err *err)
-{
-    DIR *dir = open_dir(trash_fd, ".");
-
-    if (!dir)
-        return err_sys(err, "open the trash");
-    for (struct dirent *entry; (entry = readdir(dir));) {
-        if (is_dots(entry->d_name))
-            continue;
-        if (unlinkat(trash_fd, entry->d_name, 0) == 0 || unlinkat(trash_fd, entry->d_name, AT_REMOVEDIR) == 0)
-            pass->moved = true;
-        else
-            empty_dir(trash_fd, entry->d_name, pass, err);
-    }
-    (void)closedir(dir);
-    return true;
-}
-
-bool trash_empty(int trash_fd, struct err *err)
-{
-    struct pass pass;
-
-    do {
-        pass = (struct pass){ 0 };
-        if (!empty_pass(trash_fd, &pass, err))
-            return false;
-    } while (pass.moved);
-    return !pass.failed;
-}
-
 /* ---- the child ---- */
 
 /*
@@ -152,7 +75,7 @@ static no_return void delete_all(int trash_fd)
     (void)syscall(SYS_ioprio_set, 1, 0, 3 << 13); /* this process, class idle */
     if (dup2(trash_fd, 3) < 0 || close_range(4, ~0u, 0) < 0)
         _exit(1);
-    _exit(trash_empty(3, &err) ? 0 : 1);
+    _exit(remove_inside(3, &err) ? 0 : 1);
 }
 
 static void start_child(struct timer *timer);

@@ -23,7 +23,4 @@ bool trash_add(struct trash *trash, int dir_fd, const char *name, struct err *er
 /* Nothing is left in there and no child runs; for tests. */
 bool trash_idle(const struct trash *trash);
 
-/* Deletes everything in the directory, here and now; what it can when it is not everything, and then it is false. */
-bool trash_empty(int trash_fd, struct err *err) must_use;
-
 #endif

@@ -8,6 +8,7 @@
 
 #include "base/fd.h"
 #include "base/mem.h"
+#include "base/remove.h"
 #include "test.h"
 
 static void progress_only_grows_and_knows_its_phase(void **state)
@@ -99,7 +100,7 @@ static void a_fresh_tree_becomes_base(void **state)
     auto_free char *hosts = NULL;
     assert_true(fd_read_file(fd, "etc/hosts", 4096, &hosts, NULL, &err));
     assert_non_null(strstr(hosts, "127.0.0.1 localhost " BOOTSTRAP_HOSTNAME "\n"));
-    assert_true(layer_tree_remove(place_fd, "root", &err));
+    assert_true(remove_tree(place_fd, "root", &err));
     assert_int_equal(rmdir(place), 0);
 }
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/remove.h"
 #include "test.h"
 
 static char place[] = "/tmp/cloister-layers.XXXXXX";
@@ -37,7 +38,7 @@ static int tear_down(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(parts); i++)
-        assert_true(layer_tree_remove(data_fd, parts[i], &err));
+        assert_true(remove_tree(data_fd, parts[i], &err));
     fd_close(&data_fd);
     return rmdir(place);
 }
@@ -179,7 +180,7 @@ static int prepare_again(void **state)
     struct err err;
 
     (void)state;
-    assert_true(layer_tree_remove(data_fd, "layers", &err));
+    assert_true(remove_tree(data_fd, "layers", &err));
     prepare();
     return 0;
 }

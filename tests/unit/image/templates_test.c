@@ -8,6 +8,7 @@
 
 #include "base/fd.h"
 #include "base/mem.h"
+#include "base/remove.h"
 #include "test.h"
 
 static char place[] = "/tmp/cloister-templates.XXXXXX";
@@ -38,7 +39,7 @@ static int tear_down(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(parts); i++)
-        assert_true(layer_tree_remove(data_fd, parts[i], &err));
+        assert_true(remove_tree(data_fd, parts[i], &err));
     fd_close(&data_fd);
     return rmdir(place);
 }
