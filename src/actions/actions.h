@@ -133,6 +133,10 @@ bool action_sandbox_list(const struct actions *actions, const struct caller *cal
 bool action_event_list(const struct actions *actions, const struct caller *caller, const struct event_filter *filter,
                        struct arena *arena, struct event_row **out, size_t *out_count, struct err *err) must_use;
 
+/* As sandbox_logs(), of the caller's own team. */
+void action_sandbox_logs(const struct actions *actions, const struct caller *caller, struct str id, int64_t from_us,
+                         int64_t to_us, struct arena *arena, struct sandbox_log **out, size_t *out_count);
+
 /* ---- metrics.c ---- */
 
 /* As sandbox_metrics() and sandbox_metric_latest(), of the caller's own team. */

@@ -1,5 +1,6 @@
 /*
- * What has happened to sandboxes: as events, and as the log lines that a dashboard or a command line shows.
+ * What has happened to sandboxes: as events, and as the log lines that a dashboard or a command line shows. Those also tell
+ * which commands have begun and ended inside, in the words of upstream's daemon.
  */
 #include "api/request.h"
 #include "base/clock.h"
@@ -110,14 +111,14 @@ void api_event_list_of_sandbox(struct request *rq)
         reply_err(rq, &err);
 }
 
-/* ---- logs: the same, for people ---- */
+/* ---- logs: the same and what ran inside, for people ---- */
 
-enum { LOG_FIELDS = 2 };
+enum { LOG_FIELDS = 5 };
 
 struct log_line {
     int64_t at_us;
     enum log_level level;
-    struct str message;
+    struct str logger, message;
     struct pair fields[LOG_FIELDS];
     size_t field_count;
 };
@@ -146,7 +147,7 @@ static void line_of(const struct event_row *event, struct arena *arena, struct l
 {
     struct err ignored; /* a row that somebody has damaged still has its type */
     auto_json json_t *data = json_parse_object(event->data, &ignored);
-    struct log_line line = { .at_us = event->at_us, .level = LOG_INFO };
+    struct log_line line = { .at_us = event->at_us, .level = LOG_INFO, .logger = STR("lifecycle") };
 
     add_field(&line, STR("event"), event->type);
     if (str_eq(event->type, event_type_name[EVENT_CREATED])) {
@@ -164,6 +165,35 @@ static void line_of(const struct event_row *event, struct arena *arena, struct l
             line.level = LOG_WARN;
     } else {
         line.message = event->type;
+    }
+    *out = line;
+}
+
+static void line_of_process(const struct sandbox_log *log, struct arena *arena, struct log_line *out)
+{
+    struct log_line line = { .at_us = log->at_us, .level = LOG_INFO, .logger = STR("process") };
+    struct str pid = arena_format(arena, "%u", log->pid);
+
+    switch (log->kind) {
+    case SANDBOX_LOG_STARTED:
+        line.message = arena_format(arena, "Process with pid %u started", log->pid);
+        add_field(&line, STR("event_type"), STR("process_start"));
+        add_field(&line, STR("pid"), pid);
+        add_field(&line, STR("command"), log->text);
+        break;
+    case SANDBOX_LOG_ENDED:
+        line.message = arena_format(arena, "Process with pid %u ended", log->pid);
+        add_field(&line, STR("event_type"), STR("process_end"));
+        add_field(&line, STR("pid"), pid);
+        add_field(&line, STR("status"), log->text);
+        add_field(&line, STR("exit_code"), arena_format(arena, "%d", log->exit_code));
+        add_field(&line, STR("output_bytes"), arena_format(arena, "%llu", (unsigned long long)log->output_bytes));
+        break;
+    case SANDBOX_LOG_DROPPED:
+        line.level = LOG_WARN;
+        line.message = arena_format(arena, "%u lines are missing here: too many at once", log->count);
+        add_field(&line, STR("event_type"), STR("lines_dropped"));
+        break;
     }
     *out = line;
 }
@@ -189,7 +219,7 @@ static void line_encode(struct json_out *json, const struct log_line *line, stru
 
     json_out_object(&inner, NULL);
     json_out_str(&inner, "level", level_name[line->level]);
-    json_out_str(&inner, "logger", STR("lifecycle"));
+    json_out_str(&inner, "logger", line->logger);
     json_out_str(&inner, "message", line->message);
     for (size_t i = 0; i < line->field_count; i++)
         json_out_pair(&inner, line->fields[i].name, line->fields[i].value);
@@ -200,19 +230,33 @@ static void line_encode(struct json_out *json, const struct log_line *line, stru
     json_out_end(json);
 }
 
+/* Both kinds in one order. The filter's limit is for events; whoever asks cuts off what is too many. */
 static bool lines_of(struct request *rq, const struct event_filter *filter, struct log_line **out, size_t *out_count,
                      struct err *err)
 {
     struct event_row *events;
-    size_t count;
+    struct sandbox_log *logs;
+    size_t event_count, log_count, e = 0, l = 0;
 
-    if (!action_event_list(rq->actions, &rq->caller, filter, rq->arena, &events, &count, err))
+    if (!action_event_list(rq->actions, &rq->caller, filter, rq->arena, &events, &event_count, err))
         return false;
-    struct log_line *lines = ARENA_ARRAY(rq->arena, struct log_line, count);
-    for (size_t i = 0; i < count; i++)
-        line_of(&events[i], rq->arena, &lines[i]);
+    action_sandbox_logs(rq->actions, &rq->caller, filter->sandbox_id, filter->from_us, filter->to_us, rq->arena, &logs,
+                        &log_count);
+    struct log_line *lines = ARENA_ARRAY(rq->arena, struct log_line, event_count + log_count);
+    while (e < event_count || l < log_count) {
+        const struct sandbox_log *log = l < log_count ? &logs[filter->oldest_first ? l : log_count - 1 - l] : NULL;
+        bool takes_event =
+            !log ||
+            (e < event_count && (filter->oldest_first ? events[e].at_us <= log->at_us : events[e].at_us > log->at_us));
+        struct log_line *line = &lines[e + l];
+        if (takes_event)
+            line_of(&events[e++], rq->arena, line);
+        else
+            line_of_process(log, rq->arena, line);
+        l += !takes_event;
+    }
     *out = lines;
-    *out_count = count;
+    *out_count = event_count + log_count;
     return true;
 }
 
@@ -239,6 +283,7 @@ void api_sandbox_logs_v1(struct request *rq)
         reply_err(rq, &err);
         return;
     }
+    count = MIN(count, (size_t)limit);
     struct json_out json = reply_json(rq, 200);
     json_out_object(&json, NULL);
     json_out_array(&json, "logs");
@@ -300,10 +345,18 @@ static bool logs_decode(const struct request *rq, struct event_filter *filter, s
     return true;
 }
 
+static bool contains(struct str text, struct str part)
+{
+    return part.len == 0 || memmem(text.at, text.len, part.at, part.len);
+}
+
 static bool is_wanted(const struct log_line *line, const struct logs_want *want)
 {
-    return line->level >= want->least &&
-           (want->search.len == 0 || memmem(line->message.at, line->message.len, want->search.at, want->search.len));
+    bool is_found = contains(line->message, want->search);
+
+    for (size_t i = 0; i < line->field_count; i++)
+        is_found |= contains(line->fields[i].value, want->search);
+    return is_found && line->level >= want->least;
 }
 
 void api_sandbox_logs_v2(struct request *rq)

@@ -47,6 +47,11 @@
 #define LIMIT_METRICS 720            /* samples kept of one sandbox, twice: an hour of every five seconds is 40 KB */
 #define LIMIT_METRICS_KEPT 1000      /* sandboxes that are gone and can still be asked about… */
 #define LIMIT_METRICS_KEPT_S 3600    /* …for so long */
+#define LIMIT_LOG_TEXT_BYTES 256     /* of a command, in a log line */
+#define LIMIT_LOG_BATCH 128          /* lines that guestd tells at once; more than that while we are slow are dropped */
+#define LIMIT_LOG_PAUSE_MS 50        /* between two such: what guestd could make us do with them */
+#define LIMIT_LOG_BYTES (64 * 1024)  /* log lines kept of one sandbox, the newest… */
+#define LIMIT_LOGS_KEPT 200          /* …and of so many that are gone */
 #define LIMIT_METERS 4096            /* keys whose rate is remembered before those that have rested are forgotten */
 #define LIMIT_LAYERS 32              /* overlay lowers of one template */
 

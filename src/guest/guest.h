@@ -26,6 +26,7 @@
 #include "wire/guestlink.h"
 
 struct interpreter;
+struct journal;
 struct processes;
 struct watchers;
 
@@ -38,6 +39,7 @@ struct guest {
     struct users *users;
     struct processes *processes;
     struct watchers *watchers;
+    struct journal *journal;         /* NULL: nothing is told */
     struct interpreter *interpreter; /* NULL where no code is run */
     size_t answer_bytes;             /* of calls, on their way to clients */
     size_t input_bytes;              /* of client streams, held until they can be taken */

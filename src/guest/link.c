@@ -4,6 +4,7 @@
 
 #include "base/limits.h"
 #include "base/mem.h"
+#include "guest/journal.h"
 #include "io/listen.h"
 #include "io/stream.h"
 
@@ -14,6 +15,7 @@ struct connection {
 
 static void hang_up(struct connection *connection)
 {
+    journal_leave(connection->guest->journal, connection->stream);
     stream_free(take_ptr(&connection->stream));
     loop_retire(connection->guest->loop, connection, free);
 }
@@ -33,8 +35,11 @@ static void handle(struct connection *connection, struct str body)
         guestlink_write_simple(&answer, GUESTLINK_OK);
     } else if (message.type == GUESTLINK_PING) {
         guestlink_write_simple(&answer, GUESTLINK_OK);
+    } else if (message.type == GUESTLINK_LISTEN) {
+        guestlink_write_simple(&answer, GUESTLINK_OK);
+        journal_listen(connection->guest->journal, connection->stream); /* tells nothing before the turn ends */
     } else {
-        (void)err_set(&err, ERR_INVALID, "guestd takes SETUP and PING, not %u", (unsigned)message.type);
+        (void)err_set(&err, ERR_INVALID, "guestd takes SETUP, PING and LISTEN, not %u", (unsigned)message.type);
         guestlink_write_error(&answer, &err);
     }
     stream_write(connection->stream, buf_str(&answer));

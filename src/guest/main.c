@@ -22,6 +22,7 @@
 #include "base/mem.h"
 #include "guest/guest.h"
 #include "guest/interpreter/interpreter.h"
+#include "guest/journal.h"
 #include "guest/link.h"
 #include "guest/process.h"
 #include "guest/watch.h"
@@ -160,6 +161,7 @@ int main(int argc, char **argv)
     guest.users = users_new("/etc");
     guest.processes = processes_new(&guest);
     guest.watchers = watchers_new(&guest);
+    guest.journal = journal_new(guest.loop);
     guest.cgroup_count = options.cgroup_count;
     memcpy(guest.cgroup_fds, options.cgroup_fds, sizeof options.cgroup_fds);
     const char *path = getenv("PATH");

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "guest/journal.h"
 #include "guest/spawn.h"
 #include "guest/tree.h"
 
@@ -57,6 +58,7 @@ struct process {
     bool was_cut; /* signalled or timed out: its end does not wait for the output's */
     bool has_pty;
     char *tag, *config;
+    char *command; /* for the journal; NULL once it was told */
     int report_fd; /* -1: its start is known */
     struct watch *report_watch;
     struct timer start_wait;
@@ -106,6 +108,7 @@ static void dispose(void *object)
 
     output_done(&p->output);
     free(p->tag);
+    free(p->command);
     free(p);
 }
 
@@ -300,6 +303,7 @@ static void end(struct process *p)
 
     drain(p);
     enter(p, ENDED);
+    journal_ended(p->all->guest->journal, p->pid, p->status, p->output.end);
     p->all->live--;
     for (size_t i = 0; i < p->source_count; i++)
         close_source(&p->sources[i]);
@@ -351,6 +355,8 @@ static bool start_step(struct process *p)
     case SPAWN_EXECUTED:
         close_report(p);
         enter(p, RUNNING);
+        journal_started(p->all->guest->journal, p->pid, str_from(p->command));
+        free(take_ptr(&p->command));
         tell_watchers(p);
         break;
     case SPAWN_FAILED:
@@ -861,6 +867,20 @@ static bool open_terminal(const struct process_want *want, struct ends *ends, st
     return true;
 }
 
+/* "cmd arg arg", as much of it as is told. */
+static char *command_line(const struct process_want *want)
+{
+    auto_buf struct buf text = buf_make(NULL, LIMIT_LOG_TEXT_BYTES + 2); /* a byte more, so that a cut is seen as one */
+
+    buf_add(&text, str_of(want->command.at, MIN(want->command.len, (size_t)LIMIT_LOG_TEXT_BYTES)));
+    for (size_t i = 0; i < want->arg_count && text.len <= LIMIT_LOG_TEXT_BYTES; i++) {
+        size_t room = LIMIT_LOG_TEXT_BYTES + 1 - text.len;
+        buf_add_char(&text, ' ');
+        buf_add(&text, str_of(want->args[i].at, MIN(want->args[i].len, room)));
+    }
+    return str_copy(buf_str(&text));
+}
+
 static void add_source(struct process *p, int fd, enum output_stream stream)
 {
     struct source *source = &p->sources[p->source_count++];
@@ -886,6 +906,7 @@ static struct process *add_process(struct processes *all, pid_t pid, int report_
     p->has_pty = want->has_pty;
     p->tag = want->tag ? mem_copy_text(want->tag) : NULL;
     p->config = str_copy(want->config);
+    p->command = command_line(want);
     all->config_bytes += want->config.len;
     p->inputs_end = &p->inputs;
     p->in_fd = take_fd(&ends->ours_in);

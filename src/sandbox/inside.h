@@ -13,6 +13,7 @@
 #include "base/lock.h"
 #include "base/map.h"
 #include "base/secret.h"
+#include "sandbox/logs.h"
 #include "sandbox/metrics.h"
 #include "sandbox/sandbox.h"
 #include "store/store.h"
@@ -75,6 +76,7 @@ struct sandboxes {
     struct loop_task sweep_task;
     bool sweep_posted;
     struct metrics *metrics; /* has a lock of its own */
+    struct logs *logs;       /* the same */
     bool sampler_stopped;
     struct timer sampler; /* the loop's: the next look at what they use */
     struct round *round;  /* the loop's: the look that a worker is at */

@@ -125,6 +125,7 @@ bool sandbox_end(struct sandbox *sb, struct err *err)
         map_remove(&all->by_id, str_from(sb->id));
     }
     metrics_end(all->metrics, str_from(sb->id), clock_wall_us());
+    logs_end(all->logs, str_from(sb->id), clock_wall_us());
     log_info("sandbox %s: gone (%s)", sb->id, sb->reason);
     sandbox_unref(sb); /* the map's */
     return true;
@@ -319,7 +320,10 @@ static bool start(struct sandbox *sb, const struct sandbox_want *want, struct ar
     if (!driver_start(all->config.driver, &plan, &started, err))
         return false;
     auto_close int guestlink_fd = started.guestlink_fd;
-    return set_guest_up(sb, want, guestlink_fd, until_ms, arena, err);
+    if (!set_guest_up(sb, want, guestlink_fd, until_ms, arena, err) || !guest_listen(guestlink_fd, until_ms, err))
+        return false;
+    logs_begin(all->logs, sb->team_id, str_from(sb->id), take_fd(&guestlink_fd));
+    return true;
 }
 
 /* The time that the start took is not the caller's: its run begins now. */

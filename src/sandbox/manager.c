@@ -406,6 +406,7 @@ struct sandboxes *sandboxes_new(const struct sandboxes_config *config)
     pthread_condattr_destroy(&attributes);
     map_init(&all->by_id);
     all->metrics = metrics_new();
+    all->logs = logs_new(all->config.loop);
     config->driver->exited_context = all;
     config->driver->exited = on_exited;
     return all;
@@ -421,6 +422,7 @@ void sandboxes_free(struct sandboxes *all)
     timer_clear(&all->timer);
     sampler_done(all);
     metrics_free(all->metrics);
+    logs_free(all->logs);
     for (size_t i = 0; (sb = map_next(&all->by_id, &i));)
         sandbox_unref(sb);
     map_done(&all->by_id);

@@ -153,6 +153,23 @@ void sandbox_metrics(struct sandboxes *all, struct str team_id, struct str id, i
 bool sandbox_metric_latest(struct sandboxes *all, struct str team_id, struct str id, struct sandbox_metric *out)
     must_use;
 
+/* Something that happened to a process of its. */
+struct sandbox_log {
+    int64_t at_us;
+    enum { SANDBOX_LOG_STARTED, SANDBOX_LOG_ENDED, SANDBOX_LOG_DROPPED } kind;
+    uint32_t pid;
+    int32_t exit_code;     /* ended: -1 for a signal */
+    uint64_t output_bytes; /* ended */
+    uint32_t count;        /* dropped: how many lines, because there were too many at once */
+    struct str text;       /* started: the command; ended: how, in words */
+};
+/*
+ * Oldest first, from from_us to to_us (0: now), as far as they are kept: LIMIT_LOG_BYTES of one that runs, or ended in the
+ * last hour. Of an unknown one, or another team's, there are none; nor from before our own start.
+ */
+void sandbox_logs(struct sandboxes *all, struct str team_id, struct str id, int64_t from_us, int64_t to_us,
+                  struct arena *arena, struct sandbox_log **out, size_t *out_count);
+
 /* How far apart the figures of such a span are. */
 int64_t sandbox_metric_step_us(int64_t span_us);
 /* How many of a team's run. */

@@ -1,5 +1,6 @@
 #include "wire/guestlink.h"
 
+#include "base/encode.h"
 #include "base/pack.h"
 
 /* Each message is packed behind four bytes that are filled in once its length is known. */
@@ -46,6 +47,24 @@ void guestlink_write_setup(struct buf *out, const struct guestlink_setup *setup)
 void guestlink_write_simple(struct buf *out, enum guestlink_type type)
 {
     end(out, begin(out, type));
+}
+
+void guestlink_write_log(struct buf *out, const struct guestlink_log *log)
+{
+    size_t at = begin(out, GUESTLINK_LOG);
+
+    pack_u32(out, log->dropped);
+    pack_u32(out, log->line_count);
+    for (uint32_t i = 0; i < log->line_count; i++) {
+        const struct guestlink_log_line *line = &log->lines[i];
+        pack_u8(out, (uint8_t)line->kind);
+        pack_u64(out, (uint64_t)line->at_us);
+        pack_u32(out, line->pid);
+        pack_u32(out, (uint32_t)line->exit_code);
+        pack_u64(out, line->output_bytes);
+        pack_str(out, line->text);
+    }
+    end(out, at);
 }
 
 void guestlink_write_error(struct buf *out, const struct err *err)
@@ -99,6 +118,26 @@ static bool read_setup(struct unpack *in, struct arena *arena, struct guestlink_
     return true;
 }
 
+static bool read_log(struct unpack *in, struct arena *arena, struct guestlink_log *log, struct err *err)
+{
+    log->dropped = unpack_u32(in);
+    log->line_count = unpack_count(in, LIMIT_LOG_BATCH);
+    log->lines = ARENA_ARRAY(arena, struct guestlink_log_line, log->line_count);
+    for (uint32_t i = 0; i < log->line_count && !in->failed; i++) {
+        struct guestlink_log_line *line = &log->lines[i];
+        uint8_t kind = unpack_u8(in);
+        line->kind = kind;
+        line->at_us = (int64_t)unpack_u64(in);
+        line->pid = unpack_u32(in);
+        line->exit_code = (int32_t)unpack_u32(in);
+        line->output_bytes = unpack_u64(in);
+        line->text = unpack_str(in, LIMIT_LOG_TEXT_BYTES);
+        if (!in->failed && (kind == 0 || kind >= GUESTLINK_LOG_KIND_END || line->at_us < 0 || !utf8_valid(line->text)))
+            return err_set(err, ERR_INVALID, "a malformed log line");
+    }
+    return true;
+}
+
 bool guestlink_read(struct str body, struct arena *arena, struct guestlink_message *out, struct err *err)
 {
     struct unpack in = unpack_from(body);
@@ -110,7 +149,12 @@ bool guestlink_read(struct str body, struct arena *arena, struct guestlink_messa
             return false;
         break;
     case GUESTLINK_PING:
+    case GUESTLINK_LISTEN:
     case GUESTLINK_OK:
+        break;
+    case GUESTLINK_LOG:
+        if (!read_log(&in, arena, &message.log, err))
+            return false;
         break;
     case GUESTLINK_ERROR: {
         uint8_t kind = unpack_u8(&in);

@@ -8,6 +8,8 @@
  *   SETUP   who this sandbox is and how it behaves: sent once at start and again after every resume or clone; the last
  *           one wins
  *   PING    are you there?
+ *   LISTEN  tell me what happens: from then on guestd sends LOG by itself on this connection, which nobody answers. Of
+ *           several listeners the last one is told.
  */
 #ifndef WIRE_GUESTLINK_H
 #define WIRE_GUESTLINK_H
@@ -25,8 +27,10 @@
 enum guestlink_type {
     GUESTLINK_SETUP = 1,
     GUESTLINK_PING = 2,
+    GUESTLINK_LISTEN = 3,
     GUESTLINK_OK = 64,
     GUESTLINK_ERROR = 65,
+    GUESTLINK_LOG = 66,
 };
 
 struct guestlink_env {
@@ -43,16 +47,40 @@ struct guestlink_setup {
     struct guestlink_env *envs; /* LIMIT_ENV_PAIRS, LIMIT_ENV_BYTES in all */
 };
 
+enum guestlink_log_kind {
+    GUESTLINK_LOG_STARTED = 1, /* text: the command */
+    GUESTLINK_LOG_ENDED,       /* text: how, in words */
+    GUESTLINK_LOG_KIND_END,
+};
+
+/* Something that happened to a process that was started through the API. */
+struct guestlink_log_line {
+    enum guestlink_log_kind kind;
+    int64_t at_us;
+    uint32_t pid;
+    int32_t exit_code;     /* ended: -1 for a signal */
+    uint64_t output_bytes; /* ended: what it has written */
+    struct str text;       /* UTF-8, LIMIT_LOG_TEXT_BYTES at most */
+};
+
+struct guestlink_log {
+    uint32_t dropped; /* lines that could not be told before these */
+    uint32_t line_count;
+    struct guestlink_log_line *lines; /* LIMIT_LOG_BATCH at most */
+};
+
 enum { GUESTLINK_HEADER_BYTES = 4 };
 
 /* With the length in front, ready to be sent. Check out->overflowed. */
 void guestlink_write_setup(struct buf *out, const struct guestlink_setup *setup);
-void guestlink_write_simple(struct buf *out, enum guestlink_type type); /* PING, OK */
+void guestlink_write_simple(struct buf *out, enum guestlink_type type); /* PING, LISTEN, OK */
+void guestlink_write_log(struct buf *out, const struct guestlink_log *log);
 void guestlink_write_error(struct buf *out, const struct err *err);
 
 struct guestlink_message {
     enum guestlink_type type;
     struct guestlink_setup setup; /* with SETUP; strings borrow from the body, envs live in the arena */
+    struct guestlink_log log;     /* with LOG; the same */
     struct err error;             /* with ERROR */
 };
 

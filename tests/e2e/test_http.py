@@ -6,6 +6,7 @@ import socket
 import time
 
 import pytest
+from server import wait_for
 
 BASE = {"templateID": "base", "timeout": 60}
 UNKNOWN_ID = "inotthere0000000000000"
@@ -32,6 +33,34 @@ def raw(server, data, seconds=5):
         except (TimeoutError, ConnectionResetError):
             pass
         return answer
+
+
+# ---- logs ----
+
+
+def test_logs_tell_what_ran_inside(server, made):
+    from e2b import Sandbox
+
+    box = Sandbox.create(timeout=60)
+    made.append(box.sandbox_id)
+    box.commands.run("echo needle", envs={"SECRET": "hush"})
+
+    def ended():
+        answer = server.api("GET", f"/sandboxes/{box.sandbox_id}/logs")
+        assert answer.status == 200, answer
+        assert b"hush" not in answer.body
+        lines = [json.loads(entry["line"]) for entry in answer.json["logs"]]
+        return [line for line in lines if line.get("event_type") == "process_end"] and lines
+
+    lines = wait_for(ended)
+    assert [line["logger"] for line in lines] == ["lifecycle", "process", "process"]
+    assert "echo needle" in lines[1]["command"] and lines[2]["status"] == "exit status 0"
+    assert lines[1]["pid"] == lines[2]["pid"] and lines[2]["output_bytes"] == "7"
+    found = server.api("GET", f"/v2/sandboxes/{box.sandbox_id}/logs?search=needle").json["logs"]
+    assert [entry["fields"]["event_type"] for entry in found] == ["process_start"]
+    assert server.api("DELETE", f"/sandboxes/{box.sandbox_id}").status == 204
+    after = server.api("GET", f"/sandboxes/{box.sandbox_id}/logs").json["logs"]
+    assert len(after) == 4  # what ran, and the end
 
 
 # ---- who may ask ----

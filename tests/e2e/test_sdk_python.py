@@ -30,7 +30,6 @@ from server import wait_for
 
 NOT_THERE = "inotthere0000000000000"
 IS_OLD = not hasattr(e2b, "SandboxNotRunningException")
-LACKS_GIT = not hasattr(e2b, "Git")  # older still
 # Old releases let a broken connection, and a timeout that they notice themselves, through as they are.
 TIMED_OUT = (TimeoutException, httpcore.TimeoutException) if IS_OLD else TimeoutException
 NOT_RUNNING = TimeoutException if IS_OLD else e2b.SandboxNotRunningException

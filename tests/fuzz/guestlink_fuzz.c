@@ -1,4 +1,4 @@
-/* A message that is read and is a SETUP must be written back byte for byte. */
+/* A message that is read and has content of its own must be written back byte for byte. */
 #include <stdlib.h>
 
 #include "wire/guestlink.h"
@@ -15,9 +15,13 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
     arena_init(&arena);
     if (size >= GUESTLINK_HEADER_BYTES)
         (void)!guestlink_body_length(data, &length, &err);
-    if (guestlink_read(str_of(data, size), &arena, &message, &err) && message.type == GUESTLINK_SETUP) {
+    bool is_read = guestlink_read(str_of(data, size), &arena, &message, &err);
+    if (is_read && (message.type == GUESTLINK_SETUP || message.type == GUESTLINK_LOG)) {
         auto_buf struct buf again = buf_make(NULL, LIMIT_GUESTLINK_BYTES + GUESTLINK_HEADER_BYTES);
-        guestlink_write_setup(&again, &message.setup);
+        if (message.type == GUESTLINK_SETUP)
+            guestlink_write_setup(&again, &message.setup);
+        else
+            guestlink_write_log(&again, &message.log);
         if (again.overflowed || again.len != size + GUESTLINK_HEADER_BYTES ||
             memcmp(again.data + GUESTLINK_HEADER_BYTES, data, size) != 0)
             abort();

@@ -136,6 +136,41 @@ static void logs_go_both_ways_and_are_searched(void **state)
     }
 }
 
+static void what_ran_inside_stands_between_what_happened_outside(void **state)
+{
+    struct served *s = *state;
+    const char *id = arena_text(&s->rig.arena, str_from(served_create(s, "{\"templateID\":\"base\"}")));
+    struct guestlink_log_line lines[] = {
+        { .kind = GUESTLINK_LOG_STARTED, .at_us = clock_wall_us(), .pid = 7, .text = STR_INIT("echo \"x\"") },
+        { .kind = GUESTLINK_LOG_ENDED, .at_us = clock_wall_us(), .pid = 7, .exit_code = 3, .text = STR_INIT("exit 3") },
+    };
+    auto_buf struct buf message = buf_make(NULL, LIMIT_GUESTLINK_BYTES);
+
+    guestlink_write_log(&message, &(struct guestlink_log){ .dropped = 4, .line_count = 2, .lines = lines });
+    rig_say(&s->rig, str_from(id), buf_str(&message));
+    do
+        assert_int_equal(CALL(s, "GET", path(s, "/sandboxes/", id, "/logs"), NULL).status, 200);
+    while (json_array_size(json_object_get(s->last, "logs")) < 4);
+    assert_int_equal(CALL(s, "DELETE", path(s, "/sandboxes/", id, ""), NULL).status, 204);
+    assert_int_equal(CALL(s, "GET", path(s, "/sandboxes/", id, "/logs"), NULL).status, 200);
+    static const char *const messages[] = { "sandbox started from template tbase",
+                                            "4 lines are missing here: too many at once", "Process with pid 7 started",
+                                            "Process with pid 7 ended", "sandbox ended: request" };
+    const json_t *entries = json_object_get(s->last, "logEntries");
+    assert_int_equal(json_array_size(entries), COUNT_OF(messages));
+    /* What was dropped has the time at which we heard of it; the order of all others is that of their times. */
+    for (size_t i = 0; i < COUNT_OF(messages); i += i == 0 ? 2 : 1)
+        assert_string_equal(text_at(entries, i, "message"), messages[i]);
+    const json_t *fields = json_object_get(json_array_get(entries, 2), "fields");
+    assert_string_equal(json_string_value(json_object_get(fields, "command")), "echo \"x\"");
+    assert_int_equal(CALL(s, "GET", path(s, "/v2/sandboxes/", id, "/logs"), NULL).status, 200);
+    assert_string_equal(text_at(json_object_get(s->last, "logs"), 1, "message"), "Process with pid 7 ended");
+    assert_int_equal(CALL(s, "GET", path(s, "/v2/sandboxes/", id, "/logs?search=echo"), NULL).status, 200);
+    assert_int_equal(json_array_size(json_object_get(s->last, "logs")), 1);
+    assert_int_equal(CALL(s, "GET", path(s, "/sandboxes/", id, "/logs?limit=2"), NULL).status, 200);
+    assert_int_equal(json_array_size(json_object_get(s->last, "logs")), 2);
+}
+
 static void what_cannot_be_meant_is_refused(void **state)
 {
     static const char *const targets[] = {
@@ -164,9 +199,8 @@ static void what_cannot_be_meant_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        API_CASE(a_life_is_told_as_events),
-        API_CASE(logs_are_lines_that_the_command_line_can_parse),
-        API_CASE(logs_go_both_ways_and_are_searched),
+        API_CASE(a_life_is_told_as_events),           API_CASE(logs_are_lines_that_the_command_line_can_parse),
+        API_CASE(logs_go_both_ways_and_are_searched), API_CASE(what_ran_inside_stands_between_what_happened_outside),
         API_CASE(what_cannot_be_meant_is_refused),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);

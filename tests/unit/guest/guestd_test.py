@@ -233,6 +233,19 @@ class Doors(Case):
         self.assertEqual(self.daemon.tell(packed(b"\x63"))[0], 65)
         self.assertEqual(self.daemon.tell(packed(b"\x02")), b"\x40")
 
+    def test_whoever_listens_on_guestlink_is_told_what_ran_and_no_variable(self):
+        self.assertEqual(self.daemon.tell(packed(b"\x03")), b"\x40")
+        self.run_script("echo four; exit 3", process={"cmd": "/bin/sh", "args": ["-c", "echo four; exit 3"],
+                                                     "envs": {"SECRET": "hush"}})
+        told = b""
+        while told.count(b"exit status 3") < 1:
+            header = self.daemon.link.recv(4, socket.MSG_WAITALL)
+            told += self.daemon.link.recv(struct.unpack(">I", header)[0], socket.MSG_WAITALL)
+        self.assertEqual(told[0], 66)
+        self.assertIn(packed(b"/bin/sh -c echo four; exit 3"), told)
+        self.assertIn(struct.pack(">IQ", 3, 5) + packed(b"exit status 3"), told)  # code, bytes of output
+        self.assertNotIn(b"hush", told)
+
     def test_a_wrong_token_opens_nothing(self):
         for token in ("", "tok-2", TOKEN + "x"):
             status, body, _ = self.bare("POST", "/process.Process/List", "{}",

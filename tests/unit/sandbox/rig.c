@@ -367,15 +367,21 @@ size_t rig_rows(struct rig *rig)
     return count;
 }
 
+static int peer_of(struct rig *rig, struct str id)
+{
+    pthread_mutex_lock(&rig->lock);
+    int fd = find_held(rig, id)->peer_fd;
+    pthread_mutex_unlock(&rig->lock);
+    return fd;
+}
+
 struct guestlink_setup rig_setup_of(struct rig *rig, struct str id)
 {
     unsigned char header[GUESTLINK_HEADER_BYTES];
     struct guestlink_message message;
     uint32_t length;
 
-    pthread_mutex_lock(&rig->lock);
-    int fd = find_held(rig, id)->peer_fd;
-    pthread_mutex_unlock(&rig->lock);
+    int fd = peer_of(rig, id);
     assert_int_equal(recv(fd, header, sizeof header, MSG_WAITALL), sizeof header);
     MUST(guestlink_body_length(header, &length, &err));
     char *body = arena_alloc(&rig->arena, length);
@@ -391,4 +397,26 @@ struct sandbox_info rig_create(struct rig *rig)
 
     MUST(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err));
     return info;
+}
+
+void rig_say(struct rig *rig, struct str id, struct str bytes)
+{
+    int fd = peer_of(rig, id);
+
+    while (bytes.len) { /* blocks while the other side is slow to take it, or fails once it has hung up */
+        ssize_t n = send(fd, bytes.at, bytes.len, MSG_NOSIGNAL);
+        if (n < 0)
+            return;
+        bytes.at += n;
+        bytes.len -= (size_t)n;
+    }
+}
+
+void rig_wait_deaf(struct rig *rig, struct str id)
+{
+    int fd = peer_of(rig, id);
+    char room[256];
+
+    while (recv(fd, room, sizeof room, 0) > 0) /* what we were told, then the end */
+        ;
 }

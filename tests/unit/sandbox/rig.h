@@ -87,6 +87,10 @@ void rig_wait_empty(struct rig *rig);
 /* What guestd of that sandbox was told. */
 struct guestlink_setup rig_setup_of(struct rig *rig, struct str id);
 
+/* guestd of that sandbox says this on guestlink. */
+void rig_say(struct rig *rig, struct str id, struct str bytes);
+void rig_wait_deaf(struct rig *rig, struct str id); /* until nobody listens to it there any more */
+
 /* With the rig's want. */
 struct sandbox_info rig_create(struct rig *rig);
 

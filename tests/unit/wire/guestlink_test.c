@@ -109,6 +109,52 @@ static void ok_ping_and_error_travel(void **state)
     arena_done(&arena);
 }
 
+static struct guestlink_log_line some_lines[] = {
+    { .kind = GUESTLINK_LOG_STARTED, .at_us = 5, .pid = 7, .text = STR_INIT("ls -l") },
+    { .kind = GUESTLINK_LOG_ENDED,
+      .at_us = 6,
+      .pid = 7,
+      .exit_code = -1,
+      .output_bytes = 9,
+      .text = STR_INIT("signal") },
+};
+
+static void log_lines_travel_and_no_cut_or_malformed_one_does(void **state)
+{
+    (void)state;
+    struct err err;
+    struct arena arena;
+    struct guestlink_message got;
+    auto_buf struct buf message = buf_make(NULL, LIMIT_GUESTLINK_BYTES);
+    struct guestlink_log log = { .dropped = 3, .line_count = COUNT_OF(some_lines), .lines = some_lines };
+
+    arena_init(&arena);
+    guestlink_write_log(&message, &log);
+    struct str body = body_of(&message);
+    assert_true(guestlink_read(body, &arena, &got, &err));
+    assert_int_equal(got.type, GUESTLINK_LOG);
+    assert_int_equal(got.log.dropped, 3);
+    assert_int_equal(got.log.line_count, 2);
+    CHECK_STR(got.log.lines[0].text, STR("ls -l"));
+    assert_int_equal(got.log.lines[1].exit_code, -1);
+    assert_int_equal(got.log.lines[1].output_bytes, 9);
+    for (size_t len = 0; len < body.len; len++)
+        assert_false(guestlink_read(str_of(body.at, len), &arena, &got, &err));
+    struct guestlink_log_line bad[] = {
+        { .kind = GUESTLINK_LOG_KIND_END, .text = STR_INIT("") },
+        { .kind = 0, .text = STR_INIT("") },
+        { .kind = GUESTLINK_LOG_STARTED, .at_us = -1, .text = STR_INIT("") },
+        { .kind = GUESTLINK_LOG_STARTED, .text = STR_INIT("half \xc3") },
+        { .kind = GUESTLINK_LOG_STARTED, .text = arena_format(&arena, "%*s", LIMIT_LOG_TEXT_BYTES + 1, "") },
+    };
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        buf_clear(&message);
+        guestlink_write_log(&message, &(struct guestlink_log){ .line_count = 1, .lines = &bad[i] });
+        assert_false(guestlink_read(body_of(&message), &arena, &got, &err));
+    }
+    arena_done(&arena);
+}
+
 static void lengths_of_zero_and_past_the_limit_are_refused(void **state)
 {
     (void)state;
@@ -127,6 +173,7 @@ int main(void)
         CASE(every_cut_and_every_tail_is_refused),
         CASE(names_that_no_environment_can_hold_are_refused),
         CASE(ok_ping_and_error_travel),
+        CASE(log_lines_travel_and_no_cut_or_malformed_one_does),
         CASE(lengths_of_zero_and_past_the_limit_are_refused),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);

@@ -1,0 +1,120 @@
+#include "guest/journal.h"
+
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/encode.h"
+#include "base/limits.h"
+#include "base/mem.h"
+#include "guest/status.h"
+#include "wire/guestlink.h"
+
+enum { COMPANY_MS = 100 };
+
+struct journal {
+    struct loop *loop;
+    struct stream *listener; /* the link's; NULL: nobody wants to know */
+    struct timer send;
+    uint32_t count, dropped;
+    struct guestlink_log_line lines[LIMIT_LOG_BATCH];
+    char texts[LIMIT_LOG_BATCH][LIMIT_LOG_TEXT_BYTES];
+};
+
+struct journal *journal_new(struct loop *loop)
+{
+    struct journal *journal = NEW(struct journal);
+
+    journal->loop = loop;
+    return journal;
+}
+
+void journal_free(struct journal *journal)
+{
+    if (!journal)
+        return;
+    timer_clear(&journal->send);
+    free(journal);
+}
+
+void journal_listen(struct journal *journal, struct stream *listener)
+{
+    if (journal)
+        journal->listener = listener;
+}
+
+void journal_leave(struct journal *journal, const struct stream *listener)
+{
+    if (!journal || journal->listener != listener)
+        return;
+    journal->listener = NULL;
+    journal->count = journal->dropped = 0;
+    timer_clear(&journal->send);
+}
+
+static void on_send(struct timer *timer)
+{
+    struct journal *journal = container_of(timer, struct journal, send);
+    auto_buf struct buf out = buf_make(NULL, LIMIT_GUESTLINK_BYTES);
+
+    if (stream_queued(journal->listener)) { /* the host has yet to take the last ones */
+        timer_set(&journal->send, journal->loop, COMPANY_MS, on_send);
+        return;
+    }
+    guestlink_write_log(&out, &(struct guestlink_log){
+                                  .dropped = journal->dropped, .line_count = journal->count, .lines = journal->lines });
+    stream_write(journal->listener, buf_str(&out));
+    journal->count = journal->dropped = 0;
+}
+
+static void add(struct journal *journal, struct guestlink_log_line line)
+{
+    if (!journal || !journal->listener)
+        return;
+    if (journal->count == LIMIT_LOG_BATCH) {
+        journal->dropped++;
+        return;
+    }
+    char *text = journal->texts[journal->count];
+    if (line.text.len)
+        memcpy(text, line.text.at, line.text.len);
+    line.text.at = text;
+    line.at_us = clock_wall_us();
+    journal->lines[journal->count++] = line;
+    if (!timer_is_set(&journal->send))
+        timer_set(&journal->send, journal->loop, COMPANY_MS, on_send);
+}
+
+/* As much as fits, without half a character at its end. */
+static struct str shorten(struct str text)
+{
+    if (text.len <= LIMIT_LOG_TEXT_BYTES)
+        return text;
+    text.len = LIMIT_LOG_TEXT_BYTES;
+    while (text.len && ((unsigned char)text.at[text.len] & 0xc0) == 0x80)
+        text.len--;
+    return text;
+}
+
+void journal_started(struct journal *journal, pid_t pid, struct str command)
+{
+    struct arena arena;
+
+    arena_init(&arena);
+    add(journal, (struct guestlink_log_line){ .kind = GUESTLINK_LOG_STARTED,
+                                              .pid = (uint32_t)pid,
+                                              .text = shorten(utf8_repair(&arena, command)) });
+    arena_done(&arena);
+}
+
+void journal_ended(struct journal *journal, pid_t pid, int status, uint64_t output_bytes)
+{
+    struct arena arena;
+
+    arena_init(&arena);
+    add(journal, (struct guestlink_log_line){ .kind = GUESTLINK_LOG_ENDED,
+                                              .pid = (uint32_t)pid,
+                                              .exit_code = status_exit_code(status),
+                                              .output_bytes = output_bytes,
+                                              .text = shorten(status_text(&arena, status)) });
+    arena_done(&arena);
+}

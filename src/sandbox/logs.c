@@ -1,0 +1,346 @@
+/*
+ * Two kinds of objects. A book is what is kept of one sandbox: a queue of lines, under the lock. A line to guestd (struct
+ * ear) is the connection, the loop's alone; it knows its book by the sandbox's id, and ends by itself when guestd does.
+ */
+#include "sandbox/logs.h"
+
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/limits.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "io/stream.h"
+#include "sandbox/inside.h"
+#include "wire/guestlink.h"
+
+/* What one LOG takes at most: each line has less than 64 bytes besides its text. */
+enum { INPUT_BYTES = GUESTLINK_HEADER_BYTES + 64 + LIMIT_LOG_BATCH * (LIMIT_LOG_TEXT_BYTES + 64) };
+
+struct line {
+    struct line *next;
+    struct sandbox_log log; /* its text stands behind it */
+    char text[];
+};
+
+struct book {
+    struct book *next_ended; /* among the ended, the oldest first */
+    char id[LIMIT_ID_BYTES];
+    char team_id[STORE_UUID_BYTES];
+    int64_t begun_us, ended_us;
+    struct line *first, **last;
+    size_t bytes, count;
+};
+
+struct ear {
+    struct ear *next, **at;
+    struct logs *logs;
+    char id[LIMIT_ID_BYTES];
+    int fd; /* until the loop has taken it over */
+    struct loop_task begin;
+    struct stream *stream;
+    struct timer pause;
+};
+
+struct logs {
+    struct loop *loop;
+    pthread_mutex_t lock;
+    struct map books; /* by id */
+    struct book *first_ended, **last_ended;
+    size_t ended_count;
+    struct ear *ears; /* under the lock as well: a worker adds to it */
+};
+
+/* ---- books ---- */
+
+static size_t cost_of(const struct line *line)
+{
+    return sizeof *line + line->log.text.len;
+}
+
+static void drop_oldest_line(struct book *book)
+{
+    struct line *line = book->first;
+
+    book->first = line->next;
+    if (!book->first)
+        book->last = &book->first;
+    book->bytes -= cost_of(line);
+    book->count--;
+    free(line);
+}
+
+static void book_free(struct book *book)
+{
+    while (book->first)
+        drop_oldest_line(book);
+    free(book);
+}
+
+static void book_add(struct book *book, const struct sandbox_log *log)
+{
+    struct line *line = mem_new(sizeof *line + log->text.len);
+
+    *line = (struct line){ .log = *log };
+    if (log->text.len)
+        memcpy(line->text, log->text.at, log->text.len);
+    line->log.text.at = line->text;
+    *book->last = line;
+    book->last = &line->next;
+    book->bytes += cost_of(line);
+    book->count++;
+    while (book->bytes > LIMIT_LOG_BYTES)
+        drop_oldest_line(book);
+}
+
+/* With the lock held. */
+static void forget_old(struct logs *logs, int64_t now_us)
+{
+    while (logs->first_ended && (logs->ended_count > LIMIT_LOGS_KEPT ||
+                                 now_us - logs->first_ended->ended_us > LIMIT_METRICS_KEPT_S * INT64_C(1000000))) {
+        struct book *book = logs->first_ended;
+        logs->first_ended = book->next_ended;
+        if (!logs->first_ended)
+            logs->last_ended = &logs->first_ended;
+        logs->ended_count--;
+        (void)map_remove(&logs->books, str_from(book->id));
+        book_free(book);
+    }
+}
+
+void logs_end(struct logs *logs, struct str id, int64_t now_us)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&logs->lock);
+    struct book *book = map_get(&logs->books, id);
+
+    if (!book || book->ended_us)
+        return;
+    book->ended_us = now_us;
+    *logs->last_ended = book;
+    logs->last_ended = &book->next_ended;
+    logs->ended_count++;
+    forget_old(logs, now_us);
+}
+
+/* ---- listening ---- */
+
+static void ear_free(void *object)
+{
+    struct ear *ear = object;
+
+    fd_close(&ear->fd);
+    free(ear);
+}
+
+/* With the lock held. */
+static void ear_leave(struct ear *ear)
+{
+    *ear->at = ear->next;
+    if (ear->next)
+        ear->next->at = ear->at;
+}
+
+static void stop_listening(struct ear *ear)
+{
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&ear->logs->lock);
+        ear_leave(ear);
+    }
+    timer_clear(&ear->pause);
+    stream_free(take_ptr(&ear->stream));
+    loop_retire(ear->logs->loop, ear, ear_free);
+}
+
+static struct sandbox_log log_of(const struct guestlink_log_line *line, const struct book *book, int64_t now_us)
+{
+    return (struct sandbox_log){
+        /* guestd has our clock, unless it is somebody else by now. */
+        .at_us = MAX(MIN(line->at_us, now_us), book->begun_us),
+        .kind = line->kind == GUESTLINK_LOG_STARTED ? SANDBOX_LOG_STARTED : SANDBOX_LOG_ENDED,
+        .pid = line->pid,
+        .exit_code = line->exit_code,
+        .output_bytes = line->output_bytes,
+        .text = line->text,
+    };
+}
+
+static void write_down(struct ear *ear, const struct guestlink_log *log)
+{
+    int64_t now_us = clock_wall_us();
+
+    auto_unlock pthread_mutex_t *held = lock_mutex(&ear->logs->lock);
+    struct book *book = map_get(&ear->logs->books, str_from(ear->id));
+    if (!book)
+        return;
+    if (log->dropped)
+        book_add(book, &(struct sandbox_log){ .at_us = now_us, .kind = SANDBOX_LOG_DROPPED, .count = log->dropped });
+    for (uint32_t i = 0; i < log->line_count; i++) {
+        struct sandbox_log one = log_of(&log->lines[i], book, now_us);
+        book_add(book, &one);
+    }
+}
+
+/* One message. False if guestd does not keep to the rules. */
+static bool hear(struct ear *ear, struct str body)
+{
+    struct guestlink_message message;
+    struct arena arena;
+    struct err ignored; /* it is guestd's mistake, and costs nothing but its log */
+
+    arena_init(&arena);
+    bool fine = guestlink_read(body, &arena, &message, &ignored);
+    if (fine && message.type == GUESTLINK_LOG)
+        write_down(ear, &message.log);
+    arena_done(&arena);
+    return fine && (message.type == GUESTLINK_LOG || message.type == GUESTLINK_OK);
+}
+
+static void ear_step(struct ear *ear);
+
+static void on_pause_over(struct timer *timer)
+{
+    ear_step(container_of(timer, struct ear, pause));
+}
+
+/* A message at a time, and then a pause: what guestd can make us do is bounded. */
+static void ear_step(struct ear *ear)
+{
+    struct buf *in = &ear->stream->in;
+    struct err ignored;
+    uint32_t length;
+
+    if (timer_is_set(&ear->pause))
+        return;
+    if (in->len >= GUESTLINK_HEADER_BYTES) {
+        if (!guestlink_body_length((const unsigned char *)in->data, &length, &ignored) ||
+            length > INPUT_BYTES - GUESTLINK_HEADER_BYTES) {
+            stop_listening(ear);
+            return;
+        }
+        if (in->len >= GUESTLINK_HEADER_BYTES + (size_t)length) {
+            if (!hear(ear, str_of(in->data + GUESTLINK_HEADER_BYTES, length))) {
+                stop_listening(ear);
+                return;
+            }
+            buf_drop(in, GUESTLINK_HEADER_BYTES + (size_t)length);
+            timer_set(&ear->pause, ear->logs->loop, LIMIT_LOG_PAUSE_MS, on_pause_over);
+        }
+    }
+    stream_read(ear->stream, !timer_is_set(&ear->pause));
+}
+
+static void on_input(struct stream *stream)
+{
+    ear_step(stream->owner);
+}
+
+/* What is left of the last words is heard before they are forgotten. */
+static void on_end(struct stream *stream, const struct err *err)
+{
+    struct ear *ear = stream->owner;
+    struct buf *in = &stream->in;
+    struct err ignored;
+    uint32_t length;
+
+    (void)err;
+    while (in->len >= GUESTLINK_HEADER_BYTES &&
+           guestlink_body_length((const unsigned char *)in->data, &length, &ignored) &&
+           in->len >= GUESTLINK_HEADER_BYTES + (size_t)length &&
+           hear(ear, str_of(in->data + GUESTLINK_HEADER_BYTES, length)))
+        buf_drop(in, GUESTLINK_HEADER_BYTES + (size_t)length);
+    stop_listening(ear);
+}
+
+static const struct stream_events ear_events = { .on_input = on_input, .on_end = on_end };
+
+static void on_begin(struct loop_task *task)
+{
+    struct ear *ear = container_of(task, struct ear, begin);
+
+    ear->stream = stream_new(ear->logs->loop, take_fd(&ear->fd), INPUT_BYTES, &ear_events, ear);
+    stream_read(ear->stream, true);
+}
+
+void logs_begin(struct logs *logs, struct str team_id, struct str id, int guestlink_fd)
+{
+    struct book *book = NEW(struct book);
+    struct ear *ear = NEW(struct ear);
+
+    memcpy(book->id, id.at, MIN(id.len, sizeof book->id - 1));
+    memcpy(book->team_id, team_id.at, MIN(team_id.len, sizeof book->team_id - 1));
+    book->begun_us = clock_wall_us();
+    book->last = &book->first;
+    memcpy(ear->id, book->id, sizeof ear->id);
+    ear->logs = logs;
+    ear->fd = guestlink_fd;
+    ear->begin.fn = on_begin;
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&logs->lock);
+        struct book *old = map_put(&logs->books, str_from(book->id), book);
+        (void)old; /* ids are not given twice */
+        ear->next = logs->ears;
+        ear->at = &logs->ears;
+        if (ear->next)
+            ear->next->at = &ear->next;
+        logs->ears = ear;
+    }
+    loop_post(logs->loop, &ear->begin);
+}
+
+/* ---- all of them ---- */
+
+struct logs *logs_new(struct loop *loop)
+{
+    struct logs *logs = NEW(struct logs);
+
+    logs->loop = loop;
+    pthread_mutex_init(&logs->lock, NULL);
+    map_init(&logs->books);
+    logs->last_ended = &logs->first_ended;
+    return logs;
+}
+
+void logs_free(struct logs *logs)
+{
+    struct book *book;
+
+    if (!logs)
+        return;
+    for (struct ear *ear = logs->ears, *next; ear; ear = next) {
+        next = ear->next;
+        timer_clear(&ear->pause);
+        stream_free(take_ptr(&ear->stream));
+        ear_free(ear);
+    }
+    for (size_t i = 0; (book = map_next(&logs->books, &i));)
+        book_free(book);
+    map_done(&logs->books);
+    pthread_mutex_destroy(&logs->lock);
+    free(logs);
+}
+
+void logs_get(struct logs *logs, struct str team_id, struct str id, int64_t from_us, int64_t to_us, struct arena *arena,
+              struct sandbox_log **out, size_t *out_count)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&logs->lock);
+    struct book *book = map_get(&logs->books, id);
+    bool is_theirs = book && str_eq(str_from(book->team_id), team_id);
+    struct sandbox_log *list = ARENA_ARRAY(arena, struct sandbox_log, is_theirs ? book->count : 0);
+    size_t count = 0;
+
+    for (const struct line *line = is_theirs ? book->first : NULL; line; line = line->next) {
+        if (line->log.at_us < from_us || (to_us && line->log.at_us > to_us))
+            continue;
+        list[count] = line->log;
+        list[count++].text = arena_copy(arena, line->log.text);
+    }
+    *out = list;
+    *out_count = count;
+}
+
+void sandbox_logs(struct sandboxes *all, struct str team_id, struct str id, int64_t from_us, int64_t to_us,
+                  struct arena *arena, struct sandbox_log **out, size_t *out_count)
+{
+    logs_get(all->logs, team_id, id, from_us, to_us, arena, out, out_count);
+}

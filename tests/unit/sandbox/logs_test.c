@@ -1,0 +1,127 @@
+#include "base/clock.h"
+#include "rig.h"
+#include "test.h"
+
+static int set_up(void **state)
+{
+    struct rig *rig = calloc(1, sizeof *rig);
+
+    rig_make(rig);
+    rig_start(rig);
+    *state = rig;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    rig_drop(*state);
+    free(*state);
+    return 0;
+}
+
+/* guestd tells that these commands have begun, as pids 1, 2, …; all at the same time. */
+static void tell(struct rig *rig, struct str id, int64_t at_us, uint32_t count, struct str command)
+{
+    struct guestlink_log_line lines[LIMIT_LOG_BATCH];
+    auto_buf struct buf message = buf_make(NULL, LIMIT_GUESTLINK_BYTES);
+
+    for (uint32_t i = 0; i < count; i++)
+        lines[i] =
+            (struct guestlink_log_line){ .kind = GUESTLINK_LOG_STARTED, .at_us = at_us, .pid = i + 1, .text = command };
+    guestlink_write_log(&message, &(struct guestlink_log){ .line_count = count, .lines = lines });
+    rig_say(rig, id, buf_str(&message));
+}
+
+static struct sandbox_log *logs_of(struct rig *rig, struct str id, size_t *out_count)
+{
+    struct sandbox_log *list;
+
+    sandbox_logs(rig->all, rig->want.team_id, id, 0, 0, &rig->arena, &list, out_count);
+    return list;
+}
+
+/* Waits until the newest line is about this command. */
+static struct sandbox_log *wait_for(struct rig *rig, struct str id, struct str command, size_t *out_count)
+{
+    struct sandbox_log *list = logs_of(rig, id, out_count);
+
+    while (!*out_count || !str_eq(list[*out_count - 1].text, command)) {
+        usleep(5000);
+        list = logs_of(rig, id, out_count);
+    }
+    return list;
+}
+
+static void what_guestd_tells_is_kept_for_its_team_and_outlives_the_sandbox(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info box = rig_create(rig);
+    int64_t now_us = clock_wall_us();
+    struct sandbox_log *list;
+    size_t count;
+
+    tell(rig, box.id, now_us + INT64_C(3600000000), 1, STR("ls"));
+    list = wait_for(rig, box.id, STR("ls"), &count);
+    assert_int_equal(count, 1);
+    assert_true(list[0].at_us <= clock_wall_us()); /* nothing happens in the future */
+    sandbox_logs(rig->all, STR("another"), box.id, 0, 0, &rig->arena, &list, &count);
+    assert_int_equal(count, 0);
+    sandbox_logs(rig->all, rig->want.team_id, box.id, clock_wall_us() + 1, 0, &rig->arena, &list, &count);
+    assert_int_equal(count, 0);
+    sandbox_logs(rig->all, rig->want.team_id, box.id, 0, now_us - 1, &rig->arena, &list, &count);
+    assert_int_equal(count, 0);
+    MUST(sandbox_kill(rig->all, rig->want.team_id, box.id, "request", &err));
+    (void)logs_of(rig, box.id, &count);
+    assert_int_equal(count, 1);
+    (void)logs_of(rig, STR("inone"), &count);
+    assert_int_equal(count, 0);
+}
+
+static void the_oldest_lines_go_when_there_are_too_many(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info box = rig_create(rig);
+    struct str long_one = arena_format(&rig->arena, "%*s", LIMIT_LOG_TEXT_BYTES, "x");
+    size_t count;
+
+    for (int i = 0; i < 5; i++)
+        tell(rig, box.id, 1, LIMIT_LOG_BATCH, long_one);
+    tell(rig, box.id, 1, 1, STR("last"));
+    (void)wait_for(rig, box.id, STR("last"), &count);
+    assert_true(count > 100 && count * LIMIT_LOG_TEXT_BYTES < LIMIT_LOG_BYTES);
+}
+
+static void a_guestd_that_talks_nonsense_is_not_listened_to(void **state)
+{
+    static const struct str nonsense[] = {
+        STR_INIT("\0\0\0\0"),             /* no body */
+        STR_INIT("\0\7\0\0"),             /* longer than any log */
+        STR_INIT("\0\0\0\5\102\0\0\0\1"), /* half of one */
+        STR_INIT("\0\0\0\1\2"),           /* a question of its own */
+    };
+    struct rig *rig = *state;
+    size_t count;
+
+    for (size_t i = 0; i < COUNT_OF(nonsense); i++) {
+        struct sandbox_info box = rig_create(rig);
+        tell(rig, box.id, 1, 1, STR("before"));
+        (void)wait_for(rig, box.id, STR("before"), &count);
+        rig_say(rig, box.id, nonsense[i]);
+        rig_wait_deaf(rig, box.id);
+        (void)logs_of(rig, box.id, &count);
+        assert_int_equal(count, 1);
+        MUST(sandbox_kill(rig->all, rig->want.team_id, box.id, "request", &err));
+    }
+}
+
+#define RUNNING(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        RUNNING(what_guestd_tells_is_kept_for_its_team_and_outlives_the_sandbox),
+        RUNNING(the_oldest_lines_go_when_there_are_too_many),
+        RUNNING(a_guestd_that_talks_nonsense_is_not_listened_to),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
