@@ -534,16 +534,6 @@ static bool build_layer(struct builder *builder, int data_fd, const char *suite,
     return layer_seal(data_fd, BUILD_NAME, out_layer, err);
 }
 
-static bool still_good(int data_fd, const struct template *template, const char *recipe)
-{
-    if (strcmp(template->recipe, recipe) != 0)
-        return false;
-    for (uint32_t i = 0; i < template->layer_count; i++)
-        if (!layer_exists(data_fd, template->layers[i]))
-            return false;
-    return true;
-}
-
 bool bootstrap_base(int data_fd, const struct bootstrap_want *want, struct template *out, struct err *err)
 {
     const char *suite = want->suite ? want->suite : DEFAULT_SUITE;
@@ -561,7 +551,7 @@ bool bootstrap_base(int data_fd, const struct bootstrap_want *want, struct templ
     bool known = template_find(data_fd, "base", &before, err);
     if (!known && err->kind != ERR_NOT_FOUND)
         return err_wrap(err, "look for the base template");
-    if (known && !want->again && still_good(data_fd, &before, recipe)) {
+    if (known && !want->again && template_is_current(data_fd, &before, recipe)) {
         tell(&builder, 100, "already there");
         *out = before;
         return true;

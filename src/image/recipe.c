@@ -322,16 +322,6 @@ static void recipe_hash(const struct recipe *recipe, const struct template *base
     (void)hex_text(str_of(hash, sizeof hash), out_hex);
 }
 
-static bool still_good(int data_fd, const struct template *template, const char *recipe)
-{
-    if (strcmp(template->recipe, recipe) != 0)
-        return false;
-    for (uint32_t i = 0; i < template->layer_count; i++)
-        if (!layer_exists(data_fd, template->layers[i]))
-            return false;
-    return true;
-}
-
 static bool build_layer(int data_fd, const struct recipe *recipe, const struct template *base,
                         const struct bootstrap_want *want, char out_layer[LAYER_HEX_BYTES], struct err *err)
 {
@@ -355,7 +345,7 @@ static bool build_on_base(int data_fd, const struct recipe *recipe, const struct
     bool known = template_find(data_fd, recipe->name, &before, err);
     if (!known && err->kind != ERR_NOT_FOUND)
         return err_wrap(err, "look for %s", recipe->name);
-    if (known && !want->again && still_good(data_fd, &before, made.recipe)) {
+    if (known && !want->again && template_is_current(data_fd, &before, made.recipe)) {
         tell(want, 100, "already there");
         *out = before;
         return true;

@@ -250,3 +250,13 @@ struct template *templates_unpack(struct unpack *in, uint32_t *out_count)
     *out_count = count;
     return take_ptr(&list);
 }
+
+bool template_is_current(int data_fd, const struct template *template, const char *recipe)
+{
+    if (strcmp(template->recipe, recipe) != 0)
+        return false;
+    for (uint32_t i = 0; i < template->layer_count; i++)
+        if (!layer_exists(data_fd, template->layers[i]))
+            return false;
+    return true;
+}

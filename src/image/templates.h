@@ -42,6 +42,8 @@ bool template_check(const struct template *template, struct err *err) must_use;
 bool template_save(int data_fd, const struct template *template, struct err *err) must_use;
 bool template_load(int data_fd, const char *id, struct template *out, struct err *err) must_use;
 bool template_find(int data_fd, const char *name, struct template *out, struct err *err) must_use;
+/* Made from this recipe, with all its layers there: to make it again would change nothing. */
+bool template_is_current(int data_fd, const struct template *template, const char *recipe);
 /* All of them, sorted by name; a heap array, the caller's to free. A file that does not parse fails the whole. */
 bool templates_list(int data_fd, struct template **out, uint32_t *out_count, struct err *err) must_use;
 

@@ -9,9 +9,11 @@ const struct str event_type_name[EVENT_TYPE_COUNT] = {
     [EVENT_KILLED] = STR_INIT("sandbox.lifecycle.killed"),
 };
 
+#define EVENT_COLUMNS "id, type, sandbox_id, team_id, template_id, at_us, data"
+
 /* A type that is not wanted is asked for under a name that none has, so that one query does for every choice. */
-#define FIND                                                                                         \
-    "SELECT id, type, sandbox_id, team_id, template_id, at_us, data FROM events WHERE team_id = $1 " \
+#define FIND                                                   \
+    "SELECT " EVENT_COLUMNS " FROM events WHERE team_id = $1 " \
     "AND at_us >= $2 AND at_us <= $3 AND type IN ($4, $5, $6, $7, $8, $9) "
 #define ORDERED(order, limit, offset) "ORDER BY at_us" order " LIMIT " limit " OFFSET " offset
 
@@ -27,14 +29,39 @@ static struct sql_value type_or_none(const struct event_filter *filter, enum eve
     return sql_text(!filter->types || filter->types & BIT(type) ? event_type_name[type] : STR(""));
 }
 
+/* Of EVENT_COLUMNS, as far as there are any. */
+static bool event_rows_read(struct sql_rows *rows, struct arena *arena, struct event_row **out, size_t *out_count,
+                            struct err *err)
+{
+    struct event_row *list = NULL;
+    size_t count = 0, room = 0;
+    bool there;
+
+    for (;;) {
+        if (!sql_next(rows, &there, err))
+            return false;
+        if (!there)
+            break;
+        *ROWS_PUSH(arena, &list, &count, &room) = (struct event_row){
+            .id = arena_copy(arena, sql_row_text(rows, 0)),
+            .type = arena_copy(arena, sql_row_text(rows, 1)),
+            .sandbox_id = arena_copy(arena, sql_row_text(rows, 2)),
+            .team_id = arena_copy(arena, sql_row_text(rows, 3)),
+            .template_id = arena_copy(arena, sql_row_text(rows, 4)),
+            .at_us = sql_row_int(rows, 5),
+            .data = arena_copy(arena, sql_row_text(rows, 6)),
+        };
+    }
+    *out = list;
+    *out_count = count;
+    return true;
+}
+
 bool store_event_find(struct store *store, const struct event_filter *filter, struct arena *arena,
                       struct event_row **out, size_t *out_count, struct err *err)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
     auto_rows struct sql_rows rows = { 0 };
-    struct event_row *list = NULL;
-    size_t count = 0, room = 0;
-    bool there;
     const bool of_sandbox = filter->sandbox_id.len > 0;
     struct sql_value args[12] = {
         sql_text(filter->team_id),
@@ -55,24 +82,19 @@ bool store_event_find(struct store *store, const struct event_filter *filter, st
     args[arg_count++] = sql_int(filter->offset);
     if (!sql_select(store->sql, find_queries[of_sandbox][filter->oldest_first], args, arg_count, &rows, err))
         return err_wrap(err, "find events");
-    for (;;) {
-        if (!sql_next(&rows, &there, err))
-            return err_wrap(err, "find events");
-        if (!there)
-            break;
-        *ROWS_PUSH(arena, &list, &count, &room) = (struct event_row){
-            .id = arena_copy(arena, sql_row_text(&rows, 0)),
-            .type = arena_copy(arena, sql_row_text(&rows, 1)),
-            .sandbox_id = arena_copy(arena, sql_row_text(&rows, 2)),
-            .team_id = arena_copy(arena, sql_row_text(&rows, 3)),
-            .template_id = arena_copy(arena, sql_row_text(&rows, 4)),
-            .at_us = sql_row_int(&rows, 5),
-            .data = arena_copy(arena, sql_row_text(&rows, 6)),
-        };
-    }
-    *out = list;
-    *out_count = count;
-    return true;
+    return event_rows_read(&rows, arena, out, out_count, err) || err_wrap(err, "find events");
+}
+
+bool store_event_list(struct store *store, struct str sandbox_id, struct arena *arena, struct event_row **out,
+                      size_t *out_count, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+    auto_rows struct sql_rows rows = { 0 };
+
+    return (sql_select(store->sql, "SELECT " EVENT_COLUMNS " FROM events WHERE sandbox_id = $1 ORDER BY at_us, id",
+                       SQL_ARGS(sql_text(sandbox_id)), &rows, err) &&
+            event_rows_read(&rows, arena, out, out_count, err)) ||
+           err_wrap(err, "list events");
 }
 
 bool store_event_count(struct store *store, struct str team_id, int64_t from_us, int64_t step_us, struct arena *arena,

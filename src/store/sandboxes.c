@@ -141,37 +141,3 @@ bool store_sandbox_list(struct store *store, struct arena *arena, struct sandbox
     *out_count = count;
     return true;
 }
-
-bool store_event_list(struct store *store, struct str sandbox_id, struct arena *arena, struct event_row **out,
-                      size_t *out_count, struct err *err)
-{
-    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
-    auto_rows struct sql_rows rows = { 0 };
-    struct event_row *list = NULL;
-    size_t count = 0, room = 0;
-    bool there;
-
-    if (!sql_select(store->sql,
-                    "SELECT id, type, sandbox_id, team_id, template_id, at_us, data FROM events WHERE sandbox_id = $1 "
-                    "ORDER BY at_us, id",
-                    SQL_ARGS(sql_text(sandbox_id)), &rows, err))
-        return err_wrap(err, "list events");
-    for (;;) {
-        if (!sql_next(&rows, &there, err))
-            return err_wrap(err, "list events");
-        if (!there)
-            break;
-        *ROWS_PUSH(arena, &list, &count, &room) = (struct event_row){
-            .id = arena_copy(arena, sql_row_text(&rows, 0)),
-            .type = arena_copy(arena, sql_row_text(&rows, 1)),
-            .sandbox_id = arena_copy(arena, sql_row_text(&rows, 2)),
-            .team_id = arena_copy(arena, sql_row_text(&rows, 3)),
-            .template_id = arena_copy(arena, sql_row_text(&rows, 4)),
-            .at_us = sql_row_int(&rows, 5),
-            .data = arena_copy(arena, sql_row_text(&rows, 6)),
-        };
-    }
-    *out = list;
-    *out_count = count;
-    return true;
-}
