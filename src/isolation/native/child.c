@@ -4,19 +4,12 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <inttypes.h>
-#include <linux/capability.h>
-#include <linux/keyctl.h>
-#include <linux/openat2.h>
-#include <linux/seccomp.h>
 #include <net/if.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -24,6 +17,9 @@
 
 #include "base/buf.h"
 #include "base/fd.h"
+#include "isolation/native/capabilities.h"
+#include "isolation/native/shed.h"
+#include "isolation/native/tree.h"
 #include "privsep/message.h"
 
 struct child {
@@ -78,21 +74,8 @@ static bool become_root(struct err *err)
     /* We came as a user that is not mapped here; the maps are in place now. */
     if (setresgid(0, 0, 0) < 0 || setgroups(0, NULL) < 0 || setresuid(0, 0, 0) < 0)
         return err_sys(err, "become root inside");
-    /*
-     * Leave what keeper was born into: its session (or /dev/tty inside would open the terminal keeper was started
-     * from), its keyring, its signals, its umask.
-     */
-    (void)setsid(); /* fails only for a group leader, which pid 1 of a new pid namespace is not */
-    if (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL) < 0 && errno != ENOSYS)
-        return err_sys(err, "leave the host's session keyring");
-    /* By the bare call: libc refuses to touch the two that it uses itself, and programs like make leave those ignored. */
-    const unsigned char by_default[64] = { 0 };
-    for (int number = 1; number < NSIG; number++)
-        (void)syscall(SYS_rt_sigaction, number, by_default, NULL, 8); /* two of them cannot be set, and need not */
-    sigset_t none;
-    (void)sigemptyset(&none);
-    (void)sigprocmask(SIG_SETMASK, &none, NULL);
-    (void)umask(022);
+    if (!shed_origins(err))
+        return false;
     /* Only now are we in our cgroup, and the new namespace takes the place we are in for its root. */
     if (unshare(CLONE_NEWCGROUP) < 0)
         return err_sys(err, "make a cgroup namespace");
@@ -101,55 +84,6 @@ static bool become_root(struct err *err)
 
 /* ---- the tree ---- */
 
-/* A directory or file of the root, without following links: a template decides what is in there, not where we mount. */
-static int open_place(const struct child *child, const char *path, struct err *err)
-{
-    struct open_how how = {
-        .flags = O_PATH | O_NOFOLLOW | O_CLOEXEC,
-        .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS,
-    };
-    int fd = (int)syscall(SYS_openat2, child->root_fd, path, &how, sizeof how);
-
-    if (fd < 0)
-        (void)err_sys(err, "open /%s", path);
-    return fd;
-}
-
-static bool attach(const struct child *child, int mount_fd, const char *path, struct err *err)
-{
-    /* A template without the directory gets one. */
-    if (mkdirat(child->root_fd, path, 0755) < 0 && errno != EEXIST && errno != EROFS)
-        return err_sys(err, "make /%s", path);
-    auto_close int place_fd = open_place(child, path, err);
-    if (place_fd < 0)
-        return false;
-    if (move_mount(mount_fd, "", place_fd, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) < 0)
-        return err_sys(err, "mount /%s", path);
-    return true;
-}
-
-struct option {
-    const char *key, *value;
-};
-
-static bool mount_new(const struct child *child, const char *type, const char *path, uint64_t attributes,
-                      const struct option *options, size_t option_count, struct err *err)
-{
-    auto_close int context = fsopen(type, FSOPEN_CLOEXEC);
-
-    if (context < 0 || fsconfig(context, FSCONFIG_SET_STRING, "source", type, 0) < 0)
-        return err_sys(err, "mount %s", type);
-    for (size_t i = 0; i < option_count; i++)
-        if (fsconfig(context, FSCONFIG_SET_STRING, options[i].key, options[i].value, 0) < 0)
-            return err_sys(err, "mount %s: %s=%s", type, options[i].key, options[i].value);
-    if (fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) < 0)
-        return err_sys(err, "mount %s", type);
-    auto_close int fd = fsmount(context, FSMOUNT_CLOEXEC, (unsigned)attributes);
-    if (fd < 0)
-        return err_sys(err, "mount %s", type);
-    return attach(child, fd, path, err);
-}
-
 enum { TAME = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV };
 
 static bool mount_devices(const struct child *child, struct err *err)
@@ -157,16 +91,17 @@ static bool mount_devices(const struct child *child, struct err *err)
     char half[32];
     /* gid 5 is tty in Debian as in everything else; its group may write to a terminal, which is how `write` works. */
     /* max: of the 4096 terminals that a machine has, no guest takes more than its share. */
-    const struct option pts[] = { { "mode", "0620" }, { "ptmxmode", "0666" }, { "gid", "5" }, { "max", "256" } };
-    const struct option shm[] = { { "mode", "1777" }, { "size", half } };
-    const struct option run[] = { { "mode", "0755" }, { "size", half } };
+    const struct tree_option pts[] = { { "mode", "0620" }, { "ptmxmode", "0666" }, { "gid", "5" }, { "max", "256" } };
+    const struct tree_option shm[] = { { "mode", "1777" }, { "size", half } };
+    const struct tree_option run[] = { { "mode", "0755" }, { "size", half } };
 
     /* Their pages count against the sandbox's memory; half of it in each is what a host of that size would give. */
     (void)snprintf(half, sizeof half, "%" PRIu64, child->setup->memory_bytes / 2);
-    if (!attach(child, child->devices_fd, "dev", err) ||
-        !mount_new(child, "devpts", "dev/pts", MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, pts, COUNT_OF(pts), err) ||
-        !mount_new(child, "tmpfs", "dev/shm", TAME, shm, COUNT_OF(shm), err) ||
-        !mount_new(child, "tmpfs", "run", TAME, run, COUNT_OF(run), err))
+    if (!tree_attach(child->root_fd, child->devices_fd, "dev", err) ||
+        !tree_mount(child->root_fd, "devpts", "dev/pts", MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, pts, COUNT_OF(pts),
+                    err) ||
+        !tree_mount(child->root_fd, "tmpfs", "dev/shm", TAME, shm, COUNT_OF(shm), err) ||
+        !tree_mount(child->root_fd, "tmpfs", "run", TAME, run, COUNT_OF(run), err))
         return false;
     if (mkdirat(child->root_fd, "run/lock", 0777) < 0 || fchmodat(child->root_fd, "run/lock", 01777, 0) < 0)
         return err_sys(err, "make /run/lock");
@@ -242,7 +177,7 @@ static int clone_mount(int dir_fd, const char *path, uint64_t attributes, struct
 
 static bool cover(const struct child *child, const char *path, struct err *err)
 {
-    auto_close int place_fd = open_place(child, path, err);
+    auto_close int place_fd = tree_open(child->root_fd, path, err);
     struct stat st;
 
     if (place_fd < 0)
@@ -260,7 +195,7 @@ static bool cover(const struct child *child, const char *path, struct err *err)
 
 static bool freeze(const struct child *child, const char *path, struct err *err)
 {
-    auto_close int place_fd = open_place(child, path, err);
+    auto_close int place_fd = tree_open(child->root_fd, path, err);
 
     if (place_fd < 0)
         return err->sys == ENOENT;
@@ -283,23 +218,6 @@ static bool mask_proc(const struct child *child, struct err *err)
     return true;
 }
 
-/*
- * Not chroot: with CAP_SYS_CHROOT a guest leaves one. After pivot_root(".", ".") the old root is mounted on top of the
- * new one, at the place we stand; taking it off leaves nothing of the host's tree to stand on.
- */
-static bool pivot(const struct child *child, struct err *err)
-{
-    if (fchdir(child->root_fd) < 0)
-        return err_sys(err, "enter the new root");
-    if (syscall(SYS_pivot_root, ".", ".") < 0)
-        return err_sys(err, "pivot_root");
-    if (umount2(".", MNT_DETACH) < 0)
-        return err_sys(err, "let go of the host's tree");
-    if (chdir("/") < 0)
-        return err_sys(err, "enter /");
-    return true;
-}
-
 static bool loopback_up(struct err *err)
 {
     auto_close int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -310,78 +228,7 @@ static bool loopback_up(struct err *err)
     return true;
 }
 
-/* ---- power ---- */
-
-/* Docker's fourteen but one: what package managers, sudo and servers inside expect of root. */
-static const unsigned kept_capabilities[] = {
-    CAP_CHOWN,            /* these four: root's way with files, as far as they are of the sandbox's own ids */
-    CAP_DAC_OVERRIDE,     /* … */
-    CAP_FOWNER,           /* … */
-    CAP_FSETID,           /* … */
-    CAP_SETFCAP,          /* file capabilities, valid in this user namespace alone */
-    CAP_MKNOD,            /* fifos and sockets for package scripts; devices need more than this */
-    CAP_KILL,             /* the sandbox's own processes */
-    CAP_SETGID,           /* sudo, su, servers that drop root */
-    CAP_SETUID,           /* the same */
-    CAP_SETPCAP,          /* to give capabilities up */
-    CAP_NET_BIND_SERVICE, /* its own network namespace */
-    CAP_SYS_CHROOT,       /* package builds; the mount namespace is the border, not a chroot */
-    CAP_AUDIT_WRITE,      /* login and sudo try, and fail harmlessly */
-};
-/*
- * Not CAP_SYS_RESOURCE: root inside would lift the limits written above. Not CAP_NET_RAW: guestd's callers send the
- * access token over this loopback, and a raw socket reads along; ping has a socket of its own kind.
- */
-
-static bool drop_bounding_set(struct err *err)
-{
-    uint64_t keep = 0;
-
-    for (size_t i = 0; i < COUNT_OF(kept_capabilities); i++)
-        keep |= 1ull << kept_capabilities[i];
-    for (unsigned capability = 0; capability < 64; capability++) {
-        if (keep & 1ull << capability)
-            continue;
-        if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0) {
-            if (errno == EINVAL)
-                break; /* past the last one this kernel has */
-            return err_sys(err, "drop capability %u", capability);
-        }
-    }
-    if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0)
-        return err_sys(err, "clear ambient capabilities");
-    return true;
-}
-
-/*
- * Without no_new_privs, or sudo inside would not work. The kernel then asks for CAP_SYS_ADMIN in our user namespace,
- * which we have until exec: the bounding set takes effect there.
- */
-static bool load_seccomp(const struct child *child, struct err *err)
-{
-    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, child->setup->filter) < 0)
-        return err_sys(err, "load the seccomp filter");
-    return true;
-}
-
-/*
- * For guestd, who serves thousands of connections, and for all that it starts. Keeper's own limit is for a thousand
- * sandboxes; here each open socket is a chance to have the kernel hold memory, and no program inside needs more.
- */
-enum { FILES_MAX = 16384 };
-
-static bool limit_files(struct err *err)
-{
-    struct rlimit limit;
-
-    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-        return err_sys(err, "ask for the limit of open files");
-    limit.rlim_max = MIN(limit.rlim_max, (rlim_t)FILES_MAX);
-    limit.rlim_cur = limit.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
-        return err_sys(err, "limit open files");
-    return true;
-}
+/* ---- guestd ---- */
 
 enum { ASIDE = 64 }; /* where descriptors stand while the low numbers are dealt out */
 
@@ -454,12 +301,13 @@ static bool run(struct child *child, struct err *err)
         return err_sys(err, "attach the new root");
     /* While the host's proc is still in sight: the kernel lets a user namespace mount proc only if it sees one whole. */
     if (!reach(child, NATIVE_AT_CHILD_PROC, err) ||
-        !mount_new(child, "proc", "proc", TAME | MOUNT_ATTR_NOEXEC, NULL, 0, err) ||
-        !attach(child, child->empty_fd, "sys", err) || !mount_devices(child, err) || !write_knobs(child, err))
+        !tree_mount(child->root_fd, "proc", "proc", TAME | MOUNT_ATTR_NOEXEC, NULL, 0, err) ||
+        !tree_attach(child->root_fd, child->empty_fd, "sys", err) || !mount_devices(child, err) ||
+        !write_knobs(child, err))
         return false;
     if (!reach(child, NATIVE_AT_CHILD_MASK, err) || !mask_proc(child, err))
         return false;
-    if (!reach(child, NATIVE_AT_CHILD_PIVOT, err) || !pivot(child, err))
+    if (!reach(child, NATIVE_AT_CHILD_PIVOT, err) || !tree_pivot(child->root_fd, err))
         return false;
     if (!reach(child, NATIVE_AT_CHILD_NETWORK, err) || !loopback_up(err))
         return false;
@@ -467,9 +315,10 @@ static bool run(struct child *child, struct err *err)
         return err_sys(err, "set the host name");
     if (!arrange_descriptors(child, &guestd_fd, err))
         return false;
-    if (!limit_files(err) || !reach(child, NATIVE_AT_CHILD_CAPABILITIES, err) || !drop_bounding_set(err))
+    if (!shed_file_limit(err) || !reach(child, NATIVE_AT_CHILD_CAPABILITIES, err) ||
+        !shed_capabilities(kept_capability_mask(), err))
         return false;
-    if (!reach(child, NATIVE_AT_CHILD_SECCOMP, err) || !load_seccomp(child, err))
+    if (!reach(child, NATIVE_AT_CHILD_SECCOMP, err) || !shed_calls(child->setup->filter, err))
         return false;
     tell_keeper(child, CHILD_READY, NULL);
     return reach(child, NATIVE_AT_CHILD_EXEC, err) && exec_guestd(child, guestd_fd, err);

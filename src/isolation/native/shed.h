@@ -1,0 +1,26 @@
+/*
+ * shed.h - what a process of keeper's sheds before it becomes a program of somebody else's.
+ */
+#ifndef ISOLATION_NATIVE_SHED_H
+#define ISOLATION_NATIVE_SHED_H
+
+#include <linux/filter.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+
+/*
+ * What keeper was born into: its session (or /dev/tty would open the terminal that keeper was started from), its keyring,
+ * its signals, its umask.
+ */
+bool shed_origins(struct err *err) must_use;
+/* Keeper's limit of open files is for a thousand sandboxes. */
+bool shed_file_limit(struct err *err) must_use;
+/* The bounding set but for `keep`, and what is ambient. Takes effect at exec. */
+bool shed_capabilities(uint64_t keep, struct err *err) must_use;
+/* System calls. Wants CAP_SYS_ADMIN in the user namespace that we are in. */
+bool shed_calls(const struct sock_fprog *filter, struct err *err) must_use;
+
+#endif
