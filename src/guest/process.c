@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "guest/interpreter/interpreter.h"
 #include "guest/journal.h"
 #include "guest/spawn.h"
 #include "guest/tree.h"
@@ -387,6 +388,7 @@ void processes_reap(struct processes *all)
     pid_t pid;
 
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        interpreter_reaped(all->guest->interpreter, pid, status);
         for (struct process *p = all->last; p; p = p->previous) {
             if (p->pid != pid || !leader_is_there(p))
                 continue;

@@ -232,6 +232,7 @@ SUITES = {
     "faults": run_files("test_faults.py"),
     "cuts": run_files("test_cuts.py"),
     "interpreter": run_files("test_interpreter.py", sdk="interpreter"),
+    "nursery": run_files("test_nursery.py", sdk="interpreter"),
     "interpreter-js": run_js("test_interpreter.mjs"),
 }
 

@@ -1,7 +1,8 @@
 """The Python side of run_code: a mother that has its imports done, and the interpreters that she forks.
 
-Where it stands: inside the sandbox, as the sandbox's user. guestd hands this text to `python3` over a socket, so nothing
-of it lies in the template, and any template with a python3 will do. IPython is used where it is installed; without it a
+Where it stands: inside the sandbox, as the sandbox's user, or outside all of them in the nursery, as a user who is nobody
+else. guestd or keeper hand this text to `python3` over a socket, so nothing of it lies in the template, and any template
+with a python3 will do. IPython is used where it is installed; without it a
 smaller shell of our own answers.
 
   mother        one process, one thread. Every message from guestd is one byte and three descriptors: a socket, a pipe for
@@ -9,9 +10,13 @@ smaller shell of our own answers.
                 because only a parent can know how. The first child is forked as soon as there is a shell; while nobody
                 asks, she warms up: a traceback, the packages that cells usually import, a figure. Then she keeps one
                 child more than was asked for, ready to be given away.
+  outside       the same one in the nursery, for all sandboxes of a template. Keeper gives her doors, guestd asks at them, and
+                her children enter the sandbox (midwife.c) before they become interpreters. She reads nothing that a guest
+                has sent and waits for nothing that a guest can hold up.
   interpreter   a child. Speaks frames over its socket: length (u32, big-endian), a letter, text.
                   from guestd   {"op": "start", ...} once, then {"op": "run", ...} for every cell
-                  to guestd     H hello, the pid    R ready    C the cell was taken, its number
+                  to guestd     S instead of hello: what I was born with is not what the sandbox has (Stamps)
+                                H hello, the pid    R ready    C the cell was taken, its number
                                 L a line of the answer, as the client gets it
                                 X the same, an error           D the cell of that number has ended
 
@@ -28,6 +33,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 import types
 
 TEXT_MAX = 4 << 20  # characters of one field of a result; more helps nobody and costs everybody memory
@@ -35,6 +41,7 @@ BUNDLE_MAX = 30 << 20  # the whole result, encoded
 USUAL = ("numpy", "pandas", "matplotlib", "matplotlib.pyplot", "PIL.Image")  # what cells import, cheapest first
 SPARE_MS = 5  # without a request before she makes a spare child
 QUIET_MS = 100  # without a request before the mother goes on warming up
+CLOCK_NS = 20_000_000  # files are stamped with a clock that may be this much behind
 
 FIELDS = (
     ("text", "text/plain"), ("html", "text/html"), ("markdown", "text/markdown"), ("svg", "image/svg+xml"),
@@ -655,6 +662,108 @@ class SmallShell:
         link.error(type(exception).__name__, text_of(exception), "".join(lines).rstrip("\n"))
 
 
+# ---- whether what was imported is what lies there ----
+
+def stamp_of(path):
+    """When it was written and how long it is."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return "missing"
+    return found.st_mtime_ns, found.st_size
+
+
+def changed_since(path, since_ns):
+    """By the time that nobody can set."""
+    try:
+        return os.stat(path).st_ctime_ns >= since_ns
+    except OSError:
+        return True
+
+
+class Stamps:
+    """
+    What the mother has imported, as it was on disk. Somebody may have installed another version since, or one that Python
+    would find first; and outside the sandbox she has never seen what the sandbox's user has put there. An interpreter
+    that has what it would not get by importing it now is not given away.
+    """
+
+    def __init__(self):
+        import site
+        user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+        shared = getattr(site, "getsitepackages", list)()  # some virtual environments bring a site of their own
+        self.user = user[0] if user else None
+        self.dirs = {path: stamp_of(path) for path in user + shared}  # in the order of looking
+        self.files = {path: stamp_of(path) for path in (os.__file__, sys.executable)}
+        for path in self.dirs:
+            for name in self.pth_files(path):
+                self.files[f"{path}/{name}"] = stamp_of(f"{path}/{name}")
+        self.place_of = {}  # package -> the place of its directory in that order
+
+    @staticmethod
+    def pth_files(path):
+        try:
+            return [name for name in os.listdir(path) if name.endswith(".pth")]
+        except OSError:
+            return []
+
+    def take(self, since_ns):
+        """After each import, which began then. What was written meanwhile may not be what was imported, and never matches."""
+        for name, module in list(sys.modules.items()):
+            file = vars(module).get("__file__") if "." not in name and isinstance(module, types.ModuleType) else None
+            if not file or name in self.place_of:
+                continue
+            for place, path in enumerate(self.dirs):
+                if file.startswith(path + "/"):
+                    self.place_of[name] = place
+                    self.files[file] = None if changed_since(file, since_ns - CLOCK_NS) else stamp_of(file)
+
+    def hold(self):
+        """In the child. False: it is too old. What has come new is added to where it looks."""
+        if any(stamp_of(path) != stamp for path, stamp in self.files.items()):
+            return False
+        for place, path in enumerate(self.dirs):
+            if stamp_of(path) == self.dirs[path]:
+                continue
+            try:
+                names = os.listdir(path)
+            except OSError:
+                names = []
+            if any(self.place_of.get(name.partition(".")[0], -1) > place for name in names):
+                return False
+            self.add_paths(path, names)
+        return True
+
+    def add_paths(self, path, names):
+        import site
+        known = {os.path.abspath(entry) for entry in sys.path if entry}
+        before = len(sys.path)
+        if path == self.user and path not in known:
+            site.addsitedir(path, known)
+        else:
+            for name in sorted(names):
+                if name.endswith(".pth") and f"{path}/{name}" not in self.files:
+                    site.addpackage(path, name, known)
+        added = sys.path[before:]
+        if added and path == self.user:  # what is the user's own comes before what is everybody's
+            others = [sys.path.index(entry) for entry in self.dirs if entry != path and entry in sys.path[:before]]
+            if others:
+                sys.path[min(others):] = added + sys.path[min(others):before]
+
+
+class NoStamps:
+    """A mother who has one child has it at once."""
+
+    def take(self, since_ns):
+        pass
+
+    def hold(self):
+        return True
+
+
+stamps = NoStamps()
+
+
 # ---- an interpreter ----
 
 shell = None
@@ -672,7 +781,9 @@ def standard_streams():
 
 
 def fresh_entropy():
-    """Siblings share their mother's memory, but not her luck."""
+    """Siblings share their mother's memory, but not her luck, nor the secret she was born with."""
+    if "multiprocessing.process" in sys.modules:
+        sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
     if "random" in sys.modules:
         sys.modules["random"].seed()
     if "numpy.random" in sys.modules:
@@ -733,6 +844,7 @@ def interpret():
     if not message:
         return
     set_environment(message["env"])
+    time.tzset()
     try:
         os.chdir(message["cwd"])
     except OSError as failure:
@@ -785,6 +897,9 @@ def become_interpreter(fds):
     signal.signal(signal.SIGINT, link.on_interrupt)
     gc.enable()
     try:
+        if not stamps.hold():
+            link.send("S")
+            os._exit(0)
         interpret()
         flush_standard()
     except BaseException:
@@ -835,6 +950,14 @@ def draw_once():
         figure_chart(figure)
     finally:
         pyplot.close("all")
+        forget_fonts()
+
+
+def forget_fonts():
+    """matplotlib does so in every child, and closes files by then that a child from the nursery no longer has."""
+    fonts = getattr(sys.modules.get("matplotlib.font_manager"), "_get_font", None)
+    if hasattr(fonts, "cache_clear"):
+        fonts.cache_clear()
 
 
 def steps_to_warmth():
@@ -858,10 +981,12 @@ def take_step(steps):
     step = next(steps, None)
     if not step:
         return False
+    begun_ns = time.time_ns()
     try:
         step()
     except BaseException:  # of somebody's package: whoever imports it will see it for themselves
         pass
+    stamps.take(begun_ns)
     gc.collect()
     gc.freeze()
     return True
@@ -933,10 +1058,11 @@ def rehearse():
     shell.forget_warmup()
 
 
-def mother(door):
-    global shell
+def make_shell():
+    """What every mother does first. Returns the pipe that tells of children, for a poll()."""
+    global shell, stamps
     import builtins
-    import select
+    begun_ns = time.time_ns()
     gc.disable()
     sys.meta_path[:0] = [AfterImport(AFTER_IMPORT), FiguresBackend()]
     sys.stdin = open(os.devnull)
@@ -949,13 +1075,22 @@ def mother(door):
     builtins.input = no_input
     import getpass
     getpass.getpass = no_input
+    if not COLD:
+        stamps = Stamps()
+        stamps.take(begun_ns)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.freeze()
-    steps = iter(()) if COLD else steps_to_warmth()
-    is_warm = COLD
     told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    return told
+
+
+def mother(door):
+    import select
+    told = make_shell()
+    steps = iter(()) if COLD else steps_to_warmth()
+    is_warm = COLD
     poll = select.poll()
     poll.register(door, select.POLLIN)
     poll.register(told, select.POLLIN)
@@ -989,5 +1124,238 @@ def mother(door):
                 is_short = True  # not again before somebody asks
 
 
+# ---- the mother outside ----
+
+MIDWIFE_FD, FILTER_FD = 3, 4  # as mother.h has them
+FILTER_INSTRUCTION_BYTES = 8
+DELIVER, BURY = b"d", b"b"  # as midwife.h has them
+READY, TAKEN, FAILED = b"r", b"t", b"f"  # as mother.h has them
+DOOR_FDS_MAX = 16
+DOORS_MAX = 2048  # each holds up to five descriptors
+BIRTHS_MAX = 8  # at once, all doors together; one a door
+NEXT_MS = 20  # without a request before she makes the next child: not while the last one is on its way to its first cell
+BIRTH_S = 2  # then somebody inside is holding it up
+
+
+class Midwife:
+    """midwife.c: a fork that enters a sandbox. Without ctypes in the template there is none."""
+
+    def __init__(self):
+        import ctypes
+        libc = ctypes.CDLL(None)
+
+        class Hooks(ctypes.Structure):
+            _fields_ = [(name, ctypes.c_void_p) for name in ("before", "parent", "child", "fork", "filter")]
+            _fields_ += [("filter_length", ctypes.c_int64), ("rseq_offset", ctypes.c_int64)]
+
+        size = os.fstat(FILTER_FD).st_size
+        python = ctypes.pythonapi
+        self.filter = ctypes.create_string_buffer(os.pread(FILTER_FD, size, 0), size)
+        hooks = Hooks(*(ctypes.cast(f, ctypes.c_void_p).value for f in (
+            python.PyOS_BeforeFork, python.PyOS_AfterFork_Parent, python.PyOS_AfterFork_Child, libc.fork, self.filter)))
+        hooks.filter_length = size // FILTER_INSTRUCTION_BYTES
+        try:
+            if ctypes.c_uint.in_dll(libc, "__rseq_size").value:
+                hooks.rseq_offset = ctypes.c_ssize_t.in_dll(libc, "__rseq_offset").value
+        except ValueError:
+            pass  # a C library that does not use it
+        self.library = ctypes.PyDLL(f"/proc/self/fd/{MIDWIFE_FD}")
+        self.fds = (ctypes.c_int * 3)()
+        failed = self.library.midwife_open(ctypes.byref(hooks))
+        if failed:
+            raise OSError(-failed, "midwife_open")
+
+    def spare(self):
+        """(pid, the socket to send its order to); None in the interpreter once it is born, whose descriptors are self.fds."""
+        ours, theirs = (end.detach() for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        pid = self.library.midwife_spare(theirs, self.fds)
+        if pid == 0:
+            return None
+        os.close(theirs)
+        if pid < 0:
+            os.close(ours)
+            raise OSError("fork")
+        return pid, ours
+
+
+def with_socket(fd, function, *arguments):
+    """On a descriptor that no object owns: in a child there must be none that would close what is not its own."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fd)
+    try:
+        return function(sock, *arguments)
+    finally:
+        sock.detach()
+
+
+class Door:
+    def __init__(self, fds):
+        self.fds = fds  # as midwife.h orders them: the door itself, the sandbox's pidfd, cgroup.procs
+        self.until = None  # while a birth is under way
+
+
+class Nursery:
+    def __init__(self, control):
+        import select
+        self.control = control
+        self.midwife = Midwife()
+        self.told = make_shell()
+        self.poll = select.poll()
+        self.poll.register(control.fileno(), select.POLLIN)
+        self.poll.register(self.told, select.POLLIN)
+        self.poll_no_doors = select.poll()
+        self.poll_no_doors.register(control.fileno(), select.POLLIN)
+        self.poll_no_doors.register(self.told, select.POLLIN)
+        self.wanted = select.POLLIN
+        self.doors = {}  # by descriptor, in the order of their turns
+        self.births = {}  # pid -> Door
+        self.ready_child = None  # (pid, socket): waits for its order
+        self.steps = steps_to_warmth()
+        self.is_warm = self.is_short = False
+
+    def live(self):
+        self.control.send(READY)
+        while True:
+            is_full = len(self.births) >= BIRTHS_MAX
+            ready = dict((self.poll_no_doors if is_full else self.poll).poll(self.patience_ms()))
+            if self.told in ready:
+                os.read(self.told, 4096)
+                self.collect()
+            if self.control.fileno() in ready:
+                self.take_door()
+            self.end_late_births()
+            for fd in [fd for fd in self.doors if fd in ready]:
+                self.serve(fd)
+            if not ready and not self.is_warm:
+                self.is_warm = not take_step(self.steps)
+            elif not ready and not self.ready_child:
+                try:
+                    self.make_child()
+                except OSError:
+                    self.is_short = True  # not again before somebody asks
+
+    def patience_ms(self):
+        if not self.is_warm:
+            return QUIET_MS
+        if not self.ready_child and not self.is_short:
+            return NEXT_MS
+        return 1000 * BIRTH_S if self.births else None
+
+    def make_child(self):
+        self.ready_child = self.midwife.spare()
+        if not self.ready_child:
+            self.be_born()
+
+    def be_born(self):
+        """In the interpreter, confined already, all of its mother's descriptors closed."""
+        try:
+            self.control.detach()
+            settle()
+            for path in [path for path, finder in sys.path_importer_cache.items() if finder is None]:
+                del sys.path_importer_cache[path]  # it was not there; here it may be
+            become_interpreter(list(self.midwife.fds))
+        finally:
+            os._exit(1)
+
+    def order(self, letter, fds):
+        """To a child that waits, or one made for it. Its pid."""
+        if not self.ready_child:
+            self.make_child()
+        (pid, sock), self.ready_child = self.ready_child, None
+        try:
+            with_socket(sock, socket.send_fds, [letter], fds)
+        finally:
+            os.close(sock)
+        return pid
+
+    def take_door(self):
+        byte, fds, flags, address = socket.recv_fds(self.control, 16, DOOR_FDS_MAX)
+        if not byte:
+            os._exit(0)  # keeper has closed, or died
+        if len(fds) > 2 and len(self.doors) < DOORS_MAX:
+            self.doors[fds[0]] = Door(fds)
+            self.poll.register(fds[0], self.wanted)
+        else:
+            for fd in fds:
+                os.close(fd)
+        self.control.send(TAKEN)
+
+    def serve(self, fd):
+        door = self.doors[fd]
+        if len(self.births) >= BIRTHS_MAX:
+            return  # its turn comes: those that were served stand behind it
+        try:
+            # Only looked at: what is in it is a guest's. Keeper's filter lets no empty message in, so this is the end.
+            if not with_socket(fd, socket.socket.recv, 1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                self.forget(door)
+                return
+            self.is_short = False
+            pid = self.order(DELIVER, door.fds)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.bury(door)  # no more processes, or no memory: guestd sees it close, and has a mother of its own
+            return
+        self.births[pid] = door
+        door.until = time.monotonic() + BIRTH_S
+        self.poll.unregister(fd)
+        self.doors[fd] = self.doors.pop(fd)
+
+    def collect(self):
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            if self.ready_child and pid == self.ready_child[0]:
+                os.close(self.ready_child[1])
+                self.ready_child = None
+            door = self.births.pop(pid, None)
+            if not door:
+                continue
+            door.until = None
+            self.poll.register(door.fds[0], self.wanted)
+            if status:
+                self.bury(door)
+
+    def end_late_births(self):
+        now = time.monotonic()
+        for pid, door in self.births.items():
+            if door.until < now:
+                os.kill(pid, signal.SIGKILL)  # and collect() buries the door
+                door.until = now + BIRTH_S
+
+    def forget(self, door):
+        """One whose other end is closed, with nothing left in it."""
+        self.poll.unregister(door.fds[0])
+        del self.doors[door.fds[0]]
+        for fd in door.fds:
+            os.close(fd)
+
+    def bury(self, door):
+        """
+        What may be in its queue are descriptors of a guest's, and the last one to close a descriptor can be made to wait. So
+        a child takes the door with it when it ends, which waits for nothing.
+        """
+        try:
+            self.order(BURY, [door.fds[0]])
+        except OSError:
+            pass  # no memory for a child: a risk of waiting, against a door that hangs
+        self.forget(door)
+
+
+def nursery(control):
+    try:
+        life = Nursery(control)
+    except BaseException as failure:
+        control.send(FAILED + f"{type(failure).__name__}: {failure}".encode("ascii", "replace")[:200])
+        os._exit(1)
+    life.live()
+
+
 COLD = "cold" in sys.argv  # an interpreter that shares nothing with any other: one mother, one child
-mother(DOOR)  # DOOR and CHARTS_SOURCE are there before this text runs
+if "nursery" in sys.argv:
+    nursery(DOOR)
+else:
+    mother(DOOR)  # DOOR and CHARTS_SOURCE are there before this text runs

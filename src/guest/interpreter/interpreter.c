@@ -631,3 +631,9 @@ void interpreter_free(struct interpreter *all)
     python_free(all->python);
     free(all);
 }
+
+void interpreter_reaped(struct interpreter *all, pid_t pid, int status)
+{
+    if (all)
+        python_reaped(all->python, pid, status);
+}

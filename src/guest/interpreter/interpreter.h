@@ -17,14 +17,19 @@
 #ifndef GUEST_INTERPRETER_INTERPRETER_H
 #define GUEST_INTERPRETER_INTERPRETER_H
 
+#include <sys/types.h>
+
 #include "guest/guest.h"
+#include "wire/nursery.h"
 
 struct interpreter;
 
-enum { INTERPRETER_PORT = 49999 };
+enum { INTERPRETER_PORT = NURSERY_CODE_PORT };
 
 /* Takes the listening descriptor. */
 struct interpreter *interpreter_new(struct guest *guest, int listen_fd) must_use;
 void interpreter_free(struct interpreter *interpreter);
+/* guestd has collected a child that it had not started itself; status as wait(2) has it. NULL is fine. */
+void interpreter_reaped(struct interpreter *interpreter, pid_t pid, int status);
 
 #endif

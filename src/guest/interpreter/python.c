@@ -4,6 +4,13 @@
  * byte with three descriptors; the mother forks and the child says hello (its pid) over its own socket. We watch that pid
  * by pidfd. How a child ended only its mother can know; she sends "pid status", which we wait a moment for so that the
  * user can be told why.
+ *
+ * The nursery is a mother whom we have not started: her door is the descriptor that we came with, a wish says besides who
+ * the interpreter shall be, and her children are ours to collect. She is asked first, and only as long as every one that
+ * she was asked for has come: a door that has failed once is shut.
+ *
+ * A child that finds packages changed since its mother imported them says so instead of hello ('S'), and dies. Then she is
+ * too old for this sandbox: the next one is asked of another.
  */
 #include "guest/interpreter/python.h"
 
@@ -11,6 +18,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -24,17 +32,19 @@
 #include "guest/tree.h"
 #include "io/stream.h"
 #include "wire/json.h"
-
-/* Without the directory it runs in: a random.py of the user's is for cells to import, not for us. */
-#define BOOT                                                           \
-    "import sys;sys.path[:]=[p for p in sys.path if p];import socket;" \
-    "DOOR=socket.socket(fileno=0);CHARTS_SOURCE=DOOR.recv(1<<20);"     \
-    "exec(compile(DOOR.recv(1<<20),'<interpreter>','exec'))"
+#include "wire/nursery.h"
 
 enum {
     FRAME_HEADER_BYTES = 4,
     LAST_WORDS_MS = 2,
     STATUS_WAIT_MS = 100, /* for the mother's word on how a child ended */
+    BIRTH_MS = 3000,      /* for the nursery: as long as a mother of our own may take to start on a busy machine */
+};
+
+enum where {
+    HERE,    /* a process of ours, for as many as want her */
+    ALONE,   /* the same for one alone */
+    OUTSIDE, /* the nursery's */
 };
 
 struct mother {
@@ -43,7 +53,7 @@ struct mother {
     uid_t uid;
     int door;
     struct watch *watch;
-    bool is_cold;
+    enum where where;
     unsigned children; /* engines that hold a reference; a cold or dead one goes with the last */
     bool is_dead;
 };
@@ -71,23 +81,17 @@ struct python_engine {
     bool has_status;
     int status;
     struct timer status_wait;
+    struct timer birth; /* how long the nursery may take */
     char *start_message;
     size_t start_len;
 };
 
 struct python {
     struct guest *guest;
-    struct mother *warm; /* NULL: none, or dead */
+    struct mother *warm;    /* NULL: none, or dead */
+    struct mother *nursery; /* NULL: none, or shut */
     struct python_engine *engines;
 };
-
-struct python *python_new(struct guest *guest)
-{
-    struct python *python = NEW(struct python);
-
-    python->guest = guest;
-    return python;
-}
 
 bool python_is_there(struct guest *guest)
 {
@@ -109,6 +113,8 @@ static void mother_close(struct mother *m)
         fd_close(&m->door); /* which tells her to end, if she has not yet */
         if (m->python->warm == m)
             m->python->warm = NULL;
+        if (m->python->nursery == m)
+            m->python->nursery = NULL;
     }
     if (!m->children)
         loop_retire(m->python->guest->loop, m, mother_dispose);
@@ -117,7 +123,7 @@ static void mother_close(struct mother *m)
 static void mother_unref(struct mother *m)
 {
     m->children--;
-    if (m->is_dead || m->is_cold)
+    if (m->is_dead || m->where == ALONE)
         mother_close(m);
 }
 
@@ -167,7 +173,7 @@ static bool send_texts(struct mother *m, struct err *err)
 
 static bool mother_start(struct mother *m, const struct user *user, struct arena *arena, struct err *err)
 {
-    const char *argv[] = { "python3", "-c", BOOT, m->is_cold ? "cold" : NULL, NULL };
+    const char *argv[] = { "python3", "-c", NURSERY_BOOT, m->where == ALONE ? "cold" : NULL, NULL };
     int pair[2];
 
     auto_close int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -189,12 +195,18 @@ static bool mother_start(struct mother *m, const struct user *user, struct arena
     return launch_start(m->python->guest, &launch, arena, &m->pid, err);
 }
 
-static struct mother *mother_new(struct python *python, const struct user *user, bool is_cold, struct err *err)
+static void mother_listen(struct mother *m)
+{
+    m->watch = watch_new(m->python->guest->loop, m->door, on_mother, m);
+    watch_want(m->watch, WATCH_READ);
+}
+
+static struct mother *mother_new(struct python *python, const struct user *user, enum where where, struct err *err)
 {
     struct mother *m = NEW(struct mother);
     struct arena arena;
 
-    *m = (struct mother){ .python = python, .door = -1, .uid = user->uid, .is_cold = is_cold };
+    *m = (struct mother){ .python = python, .door = -1, .uid = user->uid, .where = where };
     arena_init(&arena);
     bool started = mother_start(m, user, &arena, err);
     arena_done(&arena);
@@ -203,34 +215,127 @@ static struct mother *mother_new(struct python *python, const struct user *user,
         free(m);
         return NULL;
     }
-    m->watch = watch_new(python->guest->loop, m->door, on_mother, m);
-    watch_want(m->watch, WATCH_READ);
-    if (!is_cold)
+    mother_listen(m);
+    if (where == HERE)
         python->warm = m;
     return m;
 }
 
-/* Three descriptors travel with one byte; the mother has them even if she is busy importing. */
-static bool mother_ask(struct mother *m, const int fds[3], struct err *err)
+struct python *python_new(struct guest *guest)
+{
+    struct python *python = NEW(struct python);
+
+    python->guest = guest;
+    if (guest->nursery_fd >= 0) {
+        python->nursery = NEW(struct mother);
+        *python->nursery = (struct mother){ .python = python, .door = guest->nursery_fd, .where = OUTSIDE };
+        mother_listen(python->nursery);
+    }
+    return python;
+}
+
+/* Three descriptors travel with the wish; the mother has them even if she is busy importing. */
+static bool send_wish(int door, struct str wish, const int fds[NURSERY_WISH_FDS], struct err *err)
 {
     union {
         struct cmsghdr align;
-        char room[CMSG_SPACE(3 * sizeof(int))];
+        char room[CMSG_SPACE(NURSERY_WISH_FDS * sizeof(int))];
     } control = { 0 };
-    char letter = 'f';
-    struct iovec byte = { .iov_base = &letter, .iov_len = 1 };
+    struct iovec bytes = { .iov_base = (void *)(uintptr_t)wish.at, .iov_len = wish.len }; /* sendmsg() only reads */
     struct msghdr message = {
-        .msg_iov = &byte, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room
+        .msg_iov = &bytes, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room
     };
     struct cmsghdr *head = CMSG_FIRSTHDR(&message);
 
     head->cmsg_level = SOL_SOCKET;
     head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(3 * sizeof(int));
-    memcpy(CMSG_DATA(head), fds, 3 * sizeof(int));
-    if (sendmsg(m->door, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+    head->cmsg_len = CMSG_LEN(NURSERY_WISH_FDS * sizeof(int));
+    memcpy(CMSG_DATA(head), fds, NURSERY_WISH_FDS * sizeof(int));
+    if (sendmsg(door, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
         return err_sys(err, "ask for an interpreter");
     return true;
+}
+
+static bool mother_ask(struct mother *m, const struct user *user, const int fds[NURSERY_WISH_FDS], struct err *err)
+{
+    struct nursery_wish wish = { .magic = NURSERY_MAGIC, .uid = user->uid, .gid = user->gid };
+    gid_t groups[NURSERY_GROUPS_MAX];
+
+    if (m->where != OUTSIDE)
+        return send_wish(m->door, STR("f"), fds, err); /* who she is, her children are */
+    wish.group_count = (uint32_t)users_groups(m->python->guest->users, user, groups, COUNT_OF(groups));
+    for (uint32_t i = 0; i < wish.group_count; i++)
+        wish.groups[i] = groups[i];
+    return send_wish(m->door, str_of(&wish, sizeof wish), fds, err);
+}
+
+/*
+ * What a mother outside cannot know when she starts: variables that change how a Python, or what it has imported, comes
+ * up. A sandbox that has one of these has a mother of its own, who starts with it. A name that ends in * is a prefix.
+ */
+static const struct {
+    const char *name;
+    const char *reason;
+} start_variables[] = {
+    { "PYTHON*", "Python's own: paths, hashing, warnings, encodings" },
+    { "LD_*", "the dynamic linker: other libraries" },
+    { "MALLOC_*", "the allocator is set up once" },
+    { "GLIBC_TUNABLES", "the same" },
+    { "LANG", "Python chooses its encoding by them, once" },
+    { "LANGUAGE", "the same" },
+    { "LC_*", "the same" },
+    { "HOME", "where packages of the user and configurations are looked for" },
+    { "XDG_*", "the same" },
+    { "IPYTHON*", "where IPython's profile is" },
+    { "JUPYTER_*", "the same" },
+    { "MPL*", "matplotlib reads its configuration when it is imported" },
+    { "MATPLOTLIBRC", "the same" },
+    { "OMP_*", "the libraries below numpy count their threads when they are loaded" },
+    { "OPENBLAS_*", "the same" },
+    { "GOTO_*", "the same" },
+    { "MKL_*", "the same" },
+    { "BLIS_*", "the same" },
+    { "NUMEXPR_*", "the same" },
+    { "NPY_*", "numpy chooses instructions when it is imported" },
+    { "PANDAS_*", "pandas reads options when it is imported" },
+};
+
+static bool changes_the_start(const char *pair)
+{
+    for (size_t i = 0; i < COUNT_OF(start_variables); i++) {
+        const char *name = start_variables[i].name;
+        size_t len = strcspn(name, "*");
+        if (strncmp(pair, name, len) == 0 && (name[len] == '*' || pair[len] == '='))
+            return true;
+    }
+    return false;
+}
+
+static bool nursery_fits(const struct guest *guest, const struct user *user)
+{
+    if (!str_eq(user->name, STR(NURSERY_USER)) || !str_eq(user->home, STR(NURSERY_HOME)) || user->uid != NURSERY_UID)
+        return false;
+    for (size_t i = 0; i < guest->env_count; i++) {
+        char pair[64];
+        (void)snprintf(pair, sizeof pair, "%.*s=", (int)MIN(guest->envs[i].name.len, sizeof pair - 2),
+                       guest->envs[i].name.at);
+        if (changes_the_start(pair))
+            return false;
+    }
+    return true;
+}
+
+/* Whom to ask for an interpreter; she may have to be started first. */
+static struct mother *mother_find(struct python *python, const struct user *user, enum python_mode mode,
+                                  struct err *err)
+{
+    if (mode == PYTHON_COLD)
+        return mother_new(python, user, ALONE, err);
+    if (python->nursery && nursery_fits(python->guest, user))
+        return python->nursery;
+    if (python->warm && python->warm->uid == user->uid)
+        return python->warm;
+    return mother_new(python, user, HERE, err);
 }
 
 /* ---- frames ---- */
@@ -253,7 +358,10 @@ static void die(struct python_engine *e)
 {
     if (e->life >= DYING)
         return;
+    if (e->life == AWAITED && e->mother->where == OUTSIDE)
+        mother_close(e->mother); /* not again: the next try is with one of our own */
     e->life = DYING;
+    timer_clear(&e->birth);
     watch_free(take_ptr(&e->death));
     /* Even if we know how: what it has sent before it died is still to be read. */
     timer_set(&e->status_wait, e->python->guest->loop, e->has_status || !e->pid ? LAST_WORDS_MS : STATUS_WAIT_MS,
@@ -281,6 +389,31 @@ static void on_death(void *context, unsigned ready)
     die(context);
 }
 
+static void on_birth_late(struct timer *timer)
+{
+    die(container_of(timer, struct python_engine, birth));
+}
+
+/* The sandbox has other packages than its mother has imported. */
+static void stale(struct python_engine *e)
+{
+    if (e->life == AWAITED)
+        mother_close(e->mother);
+    die(e);
+}
+
+void python_reaped(struct python *python, pid_t pid, int status)
+{
+    for (struct python_engine *e = python->engines; e; e = e->next) {
+        if (e->pid != pid || e->mother->where != OUTSIDE || e->has_status)
+            continue;
+        e->has_status = true;
+        e->status = status;
+        if (e->life == DYING)
+            timer_set(&e->status_wait, python->guest->loop, LAST_WORDS_MS, on_status_wait);
+    }
+}
+
 static void hello(struct python_engine *e, struct str text)
 {
     uint64_t pid;
@@ -296,6 +429,7 @@ static void hello(struct python_engine *e, struct str text)
         return;
     }
     e->life = SETTING;
+    timer_clear(&e->birth);
     e->death = watch_new(e->python->guest->loop, e->pidfd, on_death, e);
     watch_want(e->death, WATCH_READ);
     send_message(e, str_of(e->start_message, e->start_len));
@@ -311,6 +445,9 @@ static bool take_frame(struct python_engine *e, char letter, struct str text)
     switch (letter) {
     case 'H':
         hello(e, text);
+        return true;
+    case 'S':
+        stale(e);
         return true;
     case 'R':
         if (e->life != SETTING)
@@ -434,6 +571,7 @@ static void end(struct engine *engine)
 
     kill_tree(e);
     timer_clear(&e->status_wait);
+    timer_clear(&e->birth);
     watch_free(take_ptr(&e->death));
     fd_close(&e->pidfd);
     stream_free(take_ptr(&e->link));
@@ -475,7 +613,7 @@ static void make_start_message(struct python_engine *e, const struct engine_want
     e->start_len = text.len;
 }
 
-static bool connect_child(struct python_engine *e, struct err *err)
+static bool connect_child(struct python_engine *e, const struct user *user, struct err *err)
 {
     struct loop *loop = e->python->guest->loop;
     int pair[2], theirs[2];
@@ -487,7 +625,9 @@ static bool connect_child(struct python_engine *e, struct err *err)
     auto_close int socket_fd = pair[1];
     if (!pipes_open(&e->pipes, loop, on_pipe_line, theirs, err))
         return false;
-    bool asked = mother_ask(e->mother, (int[]){ socket_fd, theirs[0], theirs[1] }, err);
+    if (e->mother->where == OUTSIDE)
+        timer_set(&e->birth, loop, BIRTH_MS, on_birth_late);
+    bool asked = mother_ask(e->mother, user, (int[]){ socket_fd, theirs[0], theirs[1] }, err);
     fd_close(&theirs[0]);
     fd_close(&theirs[1]);
     return asked;
@@ -496,9 +636,9 @@ static bool connect_child(struct python_engine *e, struct err *err)
 struct engine *python_engine_new(struct python *python, const struct user *user, enum python_mode mode,
                                  const struct engine_want *want, struct err *err)
 {
-    struct mother *m = mode == PYTHON_WARM && python->warm && python->warm->uid == user->uid ? python->warm : NULL;
+    struct mother *m = mother_find(python, user, mode, err);
 
-    if (!m && !(m = mother_new(python, user, mode == PYTHON_COLD, err)))
+    if (!m)
         return NULL;
     struct python_engine *e = NEW(struct python_engine);
     e->engine = (struct engine){ .kind = &kind, .events = want->events, .owner = want->owner };
@@ -510,7 +650,7 @@ struct engine *python_engine_new(struct python *python, const struct user *user,
     python->engines = e;
     m->children++;
     make_start_message(e, want);
-    if (!connect_child(e, err)) {
+    if (!connect_child(e, user, err)) {
         end(&e->engine);
         return NULL;
     }
@@ -523,5 +663,7 @@ void python_free(struct python *python)
         return;
     if (python->warm)
         mother_close(python->warm);
+    if (python->nursery)
+        mother_close(python->nursery);
     free(python);
 }

@@ -6,6 +6,9 @@
  * and sharing her memory until it writes. If she dies, her children live on and the next one wanted gets a new mother.
  * In cold mode each interpreter has a mother to itself: nothing is shared, not even the seed of hashes.
  *
+ * Where the host has a nursery (wire/nursery.h), a mother outside the sandbox is asked before any of this. Whenever she
+ * fails to bear one that says hello in time, we stop asking her and have a mother of our own.
+ *
  * Trust      What comes over an interpreter's socket may have been written by user code. A frame that makes no sense
  *            ends that interpreter; nothing in it reaches another one.
  */
@@ -31,6 +34,9 @@ enum python_mode {
 /* As `user`. Comes to life, or dies, by events. */
 struct engine *python_engine_new(struct python *python, const struct user *user, enum python_mode mode,
                                  const struct engine_want *want, struct err *err) must_use;
+
+/* See interpreter_reaped(). */
+void python_reaped(struct python *python, pid_t pid, int status);
 
 /* The texts, embedded at build time. */
 extern const char interpreter_driver_py[], interpreter_charts_py[];

@@ -239,6 +239,7 @@ static bool arrange_descriptors(struct child *child, int *guestd_fd, struct err 
 {
     const struct child_setup *setup = child->setup;
     int link_fd = fcntl(setup->link_fd, F_DUPFD_CLOEXEC, ASIDE);
+    int door_fd = setup->door_fd < 0 ? -1 : fcntl(setup->door_fd, F_DUPFD_CLOEXEC, ASIDE);
     int cgroup_fds[CGROUP_CONTROL_COUNT];
     int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     int after = GUESTD_CGROUP_FD + (int)setup->cgroup_count;
@@ -256,6 +257,8 @@ static bool arrange_descriptors(struct child *child, int *guestd_fd, struct err 
     for (size_t i = 0; i < setup->cgroup_count; i++)
         if (dup2(cgroup_fds[i], GUESTD_CGROUP_FD + (int)i) < 0)
             return err_sys(err, "place cgroup descriptor %zu", i);
+    if (setup->door_fd >= 0 && dup2(door_fd, after++) < 0)
+        return err_sys(err, "place the nursery's door");
     if (close_range((unsigned)after, ASIDE - 1, 0) < 0 || close_range(ASIDE, ~0u, CLOSE_RANGE_CLOEXEC) < 0)
         return err_sys(err, "close the host's descriptors");
     return true;
@@ -273,8 +276,8 @@ static void tell_keeper(const struct child *child, char what, const struct err *
 
 static bool exec_guestd(const struct child *child, int guestd_fd, struct err *err)
 {
-    char numbers[CGROUP_CONTROL_COUNT][8];
-    const char *argv[4 + 2 * CGROUP_CONTROL_COUNT] = { "guestd", "--link-fd", "3" };
+    char numbers[CGROUP_CONTROL_COUNT + 1][8];
+    const char *argv[4 + 2 * (CGROUP_CONTROL_COUNT + 1)] = { "guestd", "--link-fd", "3" };
     const char *environment[] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", NULL };
     size_t count = 3;
 
@@ -282,6 +285,12 @@ static bool exec_guestd(const struct child *child, int guestd_fd, struct err *er
         (void)snprintf(numbers[i], sizeof numbers[i], "%d", GUESTD_CGROUP_FD + (int)i);
         argv[count++] = "--cgroup-fd";
         argv[count++] = numbers[i];
+    }
+    if (child->setup->door_fd >= 0) {
+        size_t last = child->setup->cgroup_count;
+        (void)snprintf(numbers[last], sizeof numbers[last], "%d", GUESTD_CGROUP_FD + (int)last);
+        argv[count++] = "--nursery-fd";
+        argv[count++] = numbers[last];
     }
     /* exec writes to neither. */
     (void)execveat(guestd_fd, "", (char *const *)argv, (char *const *)environment, AT_EMPTY_PATH);

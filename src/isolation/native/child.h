@@ -26,6 +26,7 @@ enum { CHILD_MOUNTS = 3 };
 enum {
     GUESTD_LINK_FD = 3,   /* listening unix socket: guestlink */
     GUESTD_CGROUP_FD = 4, /* and the following: cgroup.procs of the user cgroup, write-only, one a tree */
+                          /* and one more after them, where there is one: the door of the nursery */
 };
 
 struct child_setup {
@@ -33,6 +34,7 @@ struct child_setup {
     int control_fd; /* ours */
     int guestd_fd;
     int link_fd;
+    int door_fd; /* -1: none */
     int cgroup_fds[CGROUP_CONTROL_COUNT];
     size_t cgroup_count;
     const char *hostname;

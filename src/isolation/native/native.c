@@ -5,7 +5,8 @@
  *   record    sandboxes/<id>/ with a state that has a slot and no pid yet
  *   cgroup    both leaves, limits set, before there is anything to limit
  *   link      guestd's private door, bound where only root can reach it
- *   clone     user, mount, pid, net, ipc and uts namespaces; the child waits
+ *   clone     user, mount, pid, net, ipc and uts namespaces, owned by who may enter them later (nursery.h); the child
+ *             waits
  *   maps      ids 0..65535 inside are the slot's own range outside; nothing inside is the host's root
  *   mounts    root, devices, empty directory: detached, seen through those ids
  *   hold      the child is put into its guestd cgroup, its pid into the state
@@ -36,6 +37,7 @@
 #include <inttypes.h>
 #include <linux/fs.h>
 #include <linux/sched.h>
+#include <linux/securebits.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -47,6 +49,7 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/pidfd.h>
+#include <sys/prctl.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -66,11 +69,13 @@
 #include "isolation/native/cgroup.h"
 #include "isolation/native/child.h"
 #include "isolation/native/mounts.h"
+#include "isolation/native/nursery.h"
 #include "isolation/native/seccomp.h"
 #include "isolation/native/state.h"
 #include "isolation/native/trash.h"
 #include "isolation/native/usage.h"
 #include "privsep/message.h"
+#include "wire/nursery.h"
 
 #ifndef MFD_EXEC /* newer than some C libraries */
 #define MFD_EXEC 0x0010u
@@ -124,6 +129,8 @@ struct box {
     bool ran; /* its end is worth telling */
     struct wait *waits;
     unsigned wait_count;
+    struct breed *breed; /* NULL: it has no nursery, or was found again */
+    int door_fd;         /* ours until the nursery has it; -1 */
     struct timer retry;
     unsigned tries;
 };
@@ -138,7 +145,8 @@ struct native {
     struct cgroups *cgroups;
     struct sock_fprog filter;
     struct trash *trash;
-    struct map boxes; /* by id */
+    struct nursery *nursery; /* may be NULL */
+    struct map boxes;        /* by id */
     bool slot_taken[SLOTS];
     uint32_t uid_base;
     char boot_id[BOOT_ID_BYTES];
@@ -176,7 +184,7 @@ static struct box *box_new(struct native *native, const char *id)
     struct box *box = NEW(struct box);
 
     box->native = native;
-    box->pidfd = -1;
+    box->pidfd = box->door_fd = -1;
     (void)snprintf(box->id, sizeof box->id, "%s", id);
     return box;
 }
@@ -208,6 +216,8 @@ static void box_free(void *object)
     timer_clear(&box->retry);
     watch_free(box->watch);
     fd_close(&box->pidfd);
+    fd_close(&box->door_fd);
+    breed_unref(box->breed);
     free(box);
 }
 
@@ -252,6 +262,7 @@ static void box_clear(struct box *box)
         native->slot_taken[box->slot] = false; /* only now can nothing with these ids run any more */
     }
     (void)map_remove(&native->boxes, str_from(box->id));
+    breed_unref(take_ptr(&box->breed)); /* now: the box may outlive the nursery by a turn */
     loop_retire(native->loop, box, box_free);
 }
 
@@ -264,6 +275,7 @@ static void box_reap(struct box *box)
     watch_free(box->watch);
     box->watch = NULL;
     fd_close(&box->pidfd);
+    fd_close(&box->door_fd);
     box->pid = 0;
 }
 
@@ -379,6 +391,7 @@ struct start {
     int sandbox_fd, state_fd;
     int link_fd;       /* listening; guestd's */
     int control_fd[2]; /* ours, the child's */
+    int door_fd;       /* guestd's end; ours is the box's */
     int userns_fd;
     int mount_fds[CHILD_MOUNTS];
     int cgroup_fds[CGROUP_CONTROL_COUNT];
@@ -392,6 +405,7 @@ static void start_close(struct start *start)
     fd_close(&start->link_fd);
     fd_close(&start->control_fd[0]);
     fd_close(&start->control_fd[1]);
+    fd_close(&start->door_fd);
     fd_close(&start->userns_fd);
     for (size_t i = 0; i < CHILD_MOUNTS; i++)
         fd_close(&start->mount_fds[i]);
@@ -452,7 +466,41 @@ static bool start_link(struct start *start, struct err *err)
         return err_sys(err, "make guestlink");
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, start->control_fd) < 0)
         return err_sys(err, "socketpair");
+    if (start->box->breed) {
+        int pair[2];
+        if (!door_open(pair, err))
+            return false;
+        start->box->door_fd = pair[0];
+        start->door_fd = pair[1];
+    }
     return reach(start->native, NATIVE_AT_LINK, err);
+}
+
+/*
+ * A user namespace belongs to the effective user who makes it: for the length of one clone that is its breed's owner.
+ * NO_SETUID_FIXUP keeps our capabilities; see ids_borrow() in mounts.c.
+ */
+static pid_t clone_as(uint32_t owner, struct clone_args *args, struct err *err)
+{
+    int securebits = prctl(PR_GET_SECUREBITS);
+
+    if (securebits < 0 || prctl(PR_SET_SECUREBITS, securebits | SECBIT_NO_SETUID_FIXUP) < 0 ||
+        setresuid((uid_t)-1, owner, (uid_t)-1) < 0) {
+        (void)err_sys(err, "borrow the owner of a sandbox");
+        return -1;
+    }
+    pid_t pid = (pid_t)syscall(SYS_clone3, args, sizeof *args);
+    if (pid == 0)
+        return 0; /* a new user namespace has neither these ids nor these bits */
+    int number = errno;
+    if (setresuid((uid_t)-1, 0, (uid_t)-1) < 0 || geteuid() != 0 || prctl(PR_SET_SECUREBITS, securebits) < 0) {
+        /* Everything we do next would be done as somebody who has no right to it. */
+        log_error("native: cannot return to user 0: %s", strerror(errno));
+        abort();
+    }
+    if (pid < 0)
+        (void)err_sys_num(err, number, "make the namespaces of a sandbox");
+    return pid;
 }
 
 static bool start_clone(struct start *start, struct err *err)
@@ -468,6 +516,7 @@ static bool start_clone(struct start *start, struct err *err)
         .control_fd = start->control_fd[1],
         .guestd_fd = native->guestd_fd,
         .link_fd = start->link_fd,
+        .door_fd = start->door_fd,
         .cgroup_count = start->cgroup_count,
         .hostname = start->plan->hostname,
         .memory_bytes = start->plan->memory_bytes,
@@ -476,12 +525,12 @@ static bool start_clone(struct start *start, struct err *err)
     };
     memcpy(setup.cgroup_fds, start->cgroup_fds, sizeof setup.cgroup_fds);
 
-    pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+    pid_t pid = clone_as(breed_owner(start->box->breed), &args, err);
     if (pid == 0)
         native_child(&setup);
     if (pid < 0) {
         start->box->pidfd = -1;
-        return err_sys(err, "make the namespaces of a sandbox");
+        return false;
     }
     start->box->pid = pid;
     /* Only the child may hold its end, or we would not notice its end. */
@@ -667,6 +716,7 @@ static bool native_start(struct driver *driver, const struct plan *plan, struct 
                            .state_fd = -1,
                            .link_fd = -1,
                            .control_fd = { -1, -1 },
+                           .door_fd = -1,
                            .userns_fd = -1,
                            .mount_fds = { -1, -1, -1 } };
     uint32_t slot;
@@ -679,6 +729,7 @@ static bool native_start(struct driver *driver, const struct plan *plan, struct 
         return false;
     start.box = box_new(native, plan->id);
     start.box->slot = slot;
+    start.box->breed = breed_ref(native->nursery, plan);
     (void)map_put(&native->boxes, str_from(start.box->id), start.box);
     if (!start_all(&start, &out->guestlink_fd, err)) {
         start_undo(&start);
@@ -774,10 +825,14 @@ static void native_dial(struct driver *driver, const char *id, uint16_t port, dr
     struct err err = { 0 };
     int fd = -1;
 
-    if (!box || box->state != BOX_RUNNING)
+    if (!box || box->state != BOX_RUNNING) {
         (void)err_set(&err, ERR_NOT_FOUND, "there is no sandbox %s", id);
-    else
+    } else {
+        /* Before the connection: guestd asks at that door as soon as it has read a request. */
+        if (port == NURSERY_CODE_PORT && box->door_fd >= 0)
+            breed_admit(box->breed, box->id, box->pidfd, &box->door_fd);
         fd = socket_inside(native, box->pidfd, &err);
+    }
     if (fd >= 0 && !dial_loopback(fd, port, &err))
         fd_close(&fd);
     done(context, fd, fd < 0 ? &err : NULL);
@@ -791,6 +846,7 @@ static void native_free(struct driver *driver)
     for (size_t i = 0; (box = map_next(&native->boxes, &i));)
         box_free(box);
     map_done(&native->boxes);
+    nursery_free(native->nursery);
     trash_free(native->trash);
     /* Our cgroup directories go with the last sandbox. */
     cgroups_remove(native->cgroups);
@@ -931,6 +987,23 @@ static bool open_cgroups(struct native *native, struct err *err)
     (void)snprintf(name, sizeof name, "cloister.%jx.%jx", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
     native->cgroups = cgroups_open(name, native->data_fd, err);
     return native->cgroups != NULL;
+}
+
+/* Sandboxes do without it, only slower. */
+static void open_nursery(struct native *native)
+{
+    struct err err;
+    struct nursery_config config = { .loop = native->loop,
+                                     .mounts = &native->mounts,
+                                     .cgroups = native->cgroups,
+                                     .layers_fd = native->layers_fd,
+                                     .guest_filter = &native->filter,
+                                     .uids_from = native->uid_base,
+                                     .uids_to = native->uid_base + SLOTS * NATIVE_UIDS };
+
+    native->nursery = nursery_new(&config, &err);
+    if (!native->nursery)
+        log_warn("native: interpreters start inside their sandboxes: %s", err_text(&err));
 }
 
 /* What all sandboxes together use up; child.c and the cgroups have the share of each. */
@@ -1097,6 +1170,7 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
     raise_host_limit("/proc/sys/fs/inotify/max_user_watches", HOST_INOTIFY_WATCHES);
     raise_host_limit("/proc/sys/kernel/pid_max", HOST_PIDS);
     native->trash = trash_new(loop, native->trash_fd);
+    open_nursery(native);
     if (find_again(native, err))
         return &native->driver;
 failed:
@@ -1108,6 +1182,13 @@ failed:
 void native_fail_at(struct driver *driver, enum native_step step)
 {
     native_of(driver)->fail_at = step;
+}
+
+int native_mother_of(struct driver *driver, const char *id)
+{
+    struct box *box = box_find(native_of(driver), id);
+
+    return box ? breed_mother(box->breed) : -1;
 }
 
 int native_pid_of(struct driver *driver, const char *id)

@@ -9,10 +9,14 @@
  *
  * clone3 is allowed although its flags cannot be read here (they sit in memory). A new user namespace is refused by
  * max_user_namespaces=0 inside, and every other namespace needs CAP_SYS_ADMIN, which is not in the bounding set.
+ *
+ * A mother (nursery.h) has the same filter with three differences, `mothers`: she may enter a sandbox, whole; her children
+ * leave their keyring behind; and as no sysctl forbids user namespaces where she lives, there is no clone3.
  */
 #include "isolation/native/seccomp.h"
 
 #include <errno.h>
+#include <linux/keyctl.h>
 #include <linux/netlink.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
@@ -30,6 +34,7 @@
 
 #include "base/fd.h"
 #include "base/mem.h"
+#include "isolation/native/midwife.h"
 
 #ifndef IPPROTO_MPTCP /* newer than some C libraries */
 #define IPPROTO_MPTCP 262
@@ -164,6 +169,14 @@ static const struct checked_call checked[] = {
     { "socket", "netlink: routes", { { 0, WHOLE, AF_NETLINK }, { 2, WHOLE, NETLINK_ROUTE } } },
 };
 
+static const struct checked_call mothers[] = {
+    { "setns", "into a sandbox: all of its namespaces at once", { { 1, WHOLE, MIDWIFE_NAMESPACES } } },
+    { "keyctl", "a session keyring of its own for each child", { { 0, WHOLE, KEYCTL_JOIN_SESSION_KEYRING } } },
+};
+static const struct call_group mothers_absent[] = {
+    { "its flags cannot be read here, and nothing else would keep her from making a user namespace", "clone3" },
+};
+
 enum {
     LAST_KNOWN_CALL = 462, /* mseal, Linux 6.10; since 5.0 the numbers are the same on all architectures */
     FILTER_ROOM = 4096,    /* instructions; BPF_MAXINSNS */
@@ -189,7 +202,7 @@ static const struct sock_filter prologue[] = {
 };
 
 static bool add_names(scmp_filter_ctx filter, uint32_t action, const struct call_group *groups, size_t count,
-                      struct err *err)
+                      struct str but, struct err *err)
 {
     for (size_t i = 0; i < count; i++) {
         struct str rest = str_from(groups[i].names), name;
@@ -198,7 +211,7 @@ static bool add_names(scmp_filter_ctx filter, uint32_t action, const struct call
             if (!str_to_path(name, text, sizeof text, err))
                 return err_wrap(err, "a name in the seccomp list");
             int number = seccomp_syscall_resolve_name(text);
-            if (number == __NR_SCMP_ERROR || number < 0)
+            if (number == __NR_SCMP_ERROR || number < 0 || str_eq(name, but))
                 continue; /* not on this architecture, or newer than this libseccomp: refused like all the rest */
             int failed = seccomp_rule_add(filter, action, number, 0);
             if (failed)
@@ -208,20 +221,20 @@ static bool add_names(scmp_filter_ctx filter, uint32_t action, const struct call
     return true;
 }
 
-static bool add_checked(scmp_filter_ctx filter, struct err *err)
+static bool add_checked(scmp_filter_ctx filter, const struct checked_call *checks, size_t check_count, struct err *err)
 {
-    for (size_t i = 0; i < COUNT_OF(checked); i++) {
-        int number = seccomp_syscall_resolve_name(checked[i].name);
-        struct scmp_arg_cmp when[COUNT_OF(checked[i].when)];
+    for (size_t i = 0; i < check_count; i++) {
+        int number = seccomp_syscall_resolve_name(checks[i].name);
+        struct scmp_arg_cmp when[COUNT_OF(checks[i].when)];
         unsigned count = 0;
-        for (; count < COUNT_OF(when) && checked[i].when[count].mask; count++)
-            when[count] = (struct scmp_arg_cmp){ .arg = checked[i].when[count].argument,
+        for (; count < COUNT_OF(when) && checks[i].when[count].mask; count++)
+            when[count] = (struct scmp_arg_cmp){ .arg = checks[i].when[count].argument,
                                                  .op = SCMP_CMP_MASKED_EQ,
-                                                 .datum_a = checked[i].when[count].mask,
-                                                 .datum_b = checked[i].when[count].value };
+                                                 .datum_a = checks[i].when[count].mask,
+                                                 .datum_b = checks[i].when[count].value };
         int failed = seccomp_rule_add_array(filter, SCMP_ACT_ALLOW, number, count, when);
         if (failed)
-            return err_sys_num(err, -failed, "seccomp rule for %s", checked[i].name);
+            return err_sys_num(err, -failed, "seccomp rule for %s", checks[i].name);
     }
     return true;
 }
@@ -270,9 +283,10 @@ static bool export(scmp_filter_ctx filter, struct sock_fprog *out, struct err *e
     return true;
 }
 
-bool seccomp_guest_filter(struct sock_fprog *out, struct err *err)
+static bool compile(bool for_mother, struct sock_fprog *out, struct err *err)
 {
     scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(EPERM));
+    struct str but = for_mother ? STR("clone3") : STR("");
 
     if (!filter)
         return err_set(err, ERR_INTERNAL, "libseccomp does not start");
@@ -280,9 +294,23 @@ bool seccomp_guest_filter(struct sock_fprog *out, struct err *err)
     (void)seccomp_attr_set(filter, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_ERRNO(ENOSYS));
     /* A binary tree instead of a list: six comparisons a call instead of two hundred. Older ones have the list. */
     (void)seccomp_attr_set(filter, SCMP_FLTATR_CTL_OPTIMIZE, 2);
-    bool fine = add_names(filter, SCMP_ACT_ALLOW, allowed, COUNT_OF(allowed), err) &&
-                add_names(filter, SCMP_ACT_ERRNO(ENOSYS), absent, COUNT_OF(absent), err) && add_checked(filter, err) &&
-                add_missing_protocols(filter, err) && export(filter, out, err);
+    bool fine = add_names(filter, SCMP_ACT_ALLOW, allowed, COUNT_OF(allowed), but, err) &&
+                add_names(filter, SCMP_ACT_ERRNO(ENOSYS), absent, COUNT_OF(absent), STR(""), err) &&
+                add_checked(filter, checked, COUNT_OF(checked), err) && add_missing_protocols(filter, err);
+    if (fine && for_mother)
+        fine = add_checked(filter, mothers, COUNT_OF(mothers), err) &&
+               add_names(filter, SCMP_ACT_ERRNO(ENOSYS), mothers_absent, COUNT_OF(mothers_absent), STR(""), err);
+    fine = fine && export(filter, out, err);
     seccomp_release(filter);
-    return fine || err_wrap(err, "compile the guests' seccomp filter");
+    return fine;
+}
+
+bool seccomp_guest_filter(struct sock_fprog *out, struct err *err)
+{
+    return compile(false, out, err) || err_wrap(err, "compile the guests' seccomp filter");
+}
+
+bool seccomp_mother_filter(struct sock_fprog *out, struct err *err)
+{
+    return compile(true, out, err) || err_wrap(err, "compile the mothers' seccomp filter");
 }

@@ -2,7 +2,8 @@
  * init.c - stands in for guestd in the tests of the native driver.
  *
  * Pid 1 of a sandbox, static. Accepts on guestlink (descriptor 3), reads one command line a connection and answers with
- * text until it closes. It has no business being robust: it runs in a test and nowhere else.
+ * text until it closes. As `python3` of a template it stands in for a mother in the nursery. It has no business being
+ * robust: it runs in a test and nowhere else.
  */
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -192,6 +193,49 @@ static void write_files(void)
     say("template file: %d:%d\n", st.st_uid, st.st_gid);
 }
 
+/* The nursery's door: is it there, and does anybody hold the other end? */
+static void door(void)
+{
+    char byte;
+
+    for (int i = 1; arguments[i]; i++) {
+        if (strcmp(arguments[i], "--nursery-fd") != 0)
+            continue;
+        int fd = atoi(arguments[i + 1]);
+        say("sent: %s\n", send(fd, "x", 1, MSG_NOSIGNAL) == 1 ? "ok" : strerrorname_np(errno));
+        ssize_t n = recv(fd, &byte, 1, MSG_DONTWAIT);
+        say("door: %s\n", n == 0 ? "closed" : n < 0 && errno == EAGAIN ? "open" : "speaks");
+        return;
+    }
+    say("door: none\n");
+}
+
+/* Two texts, then doors; each is taken and kept. */
+static int be_mother(void)
+{
+    char text[1 << 20];
+
+    for (int i = 0; i < 2; i++)
+        if (recv(0, text, sizeof text, 0) <= 0)
+            return 1;
+    if (send(0, "r", 1, 0) < 0)
+        return 1;
+    for (;;) {
+        union {
+            struct cmsghdr align;
+            char bytes[CMSG_SPACE(16 * sizeof(int))];
+        } room;
+        struct iovec piece = { .iov_base = text, .iov_len = 16 };
+        struct msghdr message = {
+            .msg_iov = &piece, .msg_iovlen = 1, .msg_control = room.bytes, .msg_controllen = sizeof room.bytes
+        };
+        if (recvmsg(0, &message, 0) <= 0)
+            return 0;
+        if (send(0, "t", 1, 0) < 0)
+            return 1;
+    }
+}
+
 static void join_user_cgroup(void)
 {
     for (int i = 1; arguments[i]; i++)
@@ -304,6 +348,8 @@ static void run(char *command)
         listen_on(atoi(command + 7));
     else if (!strcmp(command, "exit"))
         _exit(0);
+    else if (!strcmp(command, "door"))
+        door();
     else if (!strcmp(command, "ping"))
         say("pong\n");
     else
@@ -314,6 +360,8 @@ int main(int argc, char **argv)
 {
     (void)argc;
     arguments = argv;
+    if (!strcmp(argv[0], "python3"))
+        return be_mother();
     signal(SIGPIPE, SIG_IGN);
     for (;;) {
         char command[256] = { 0 };

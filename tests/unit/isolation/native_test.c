@@ -2,8 +2,10 @@
 
 #include <arpa/inet.h>
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <linux/nsfs.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -20,12 +22,15 @@
 #include "base/mem.h"
 #include "io/loop.h"
 #include "test.h"
+#include "wire/nursery.h"
 
 /* Set by main() from the command line: the static program that stands in for guestd. */
 static const char *init_path;
 
 static const char layer_id[] = "00000000000000000000000000000000000000000000000000000000000000aa";
 static const char upper_layer_id[] = "00000000000000000000000000000000000000000000000000000000000000bb";
+
+static const char python_layer_id[] = "00000000000000000000000000000000000000000000000000000000000000cc";
 
 struct world {
     char path[64];
@@ -357,11 +362,11 @@ static void guestd_gets_its_descriptors_and_no_others(void **state)
 
     assert_non_null(line);
     line[1 + strcspn(line + 1, "\n")] = '\0';
-    /* 0-2 null, 3 guestlink, 4.. one cgroup a tree, then the connection and the directory being read. */
+    /* 0-2 null, 3 guestlink, 4.. one cgroup a tree, the nursery, then the connection and the directory being read. */
     unsigned highest = 0;
     for (char *word = strtok(line + strlen("\ndescriptors: "), " "); word; word = strtok(NULL, " "))
         highest = MAX(highest, (unsigned)atoi(word));
-    assert_true(highest <= 4 + 3 + 1);
+    assert_true(highest <= 4 + 3 + 2);
 }
 
 static void what_a_guest_must_not_do_fails(void **state)
@@ -547,6 +552,144 @@ static void dial_reaches_a_server_on_loopback_inside(void **state)
     driver_dial(world->driver, "sandbox2", 8080, take_dialed, &dialed);
     assert_int_equal(dialed.fd, -1);
     assert_int_equal(dialed.err.kind, ERR_NOT_FOUND);
+}
+
+/* ---- the nursery ---- */
+
+static uid_t owner_of(struct world *world, const char *id)
+{
+    char path[64];
+    uid_t owner;
+
+    (void)snprintf(path, sizeof path, "/proc/%d/ns/user", native_pid_of(world->driver, id));
+    auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(ioctl(fd, NS_GET_OWNER_UID, &owner), 0);
+    return owner;
+}
+
+static void sandboxes_of_one_template_have_one_owner_who_is_nobody_else(void **state)
+{
+    struct world *world = *state;
+    struct plan plans[] = { a_plan("sandbox1"), a_plan("sandbox2"), a_plan("sandbox3") };
+    auto_close int first = start(world, &plans[0]);
+    auto_close int second = start(world, &plans[1]);
+
+    plans[2].layer_count = 2;
+    memcpy(plans[2].layers[1], upper_layer_id, sizeof upper_layer_id);
+    auto_close int third = start(world, &plans[2]);
+    assert_int_equal(geteuid(), 0);
+    assert_true(first >= 0 && second >= 0 && third >= 0);
+    uid_t owner = owner_of(world, "sandbox1");
+    assert_in_range(owner, 0x78000000u, 0x7fffffffu);
+    assert_int_equal(owner_of(world, "sandbox2"), owner);
+    assert_int_not_equal(owner_of(world, "sandbox3"), owner);
+    /* Another keeper has other owners, and so no mother of its has power over these. */
+    driver_free(world->driver);
+    new_driver(world, false);
+    struct plan plan = a_plan("sandbox4");
+    auto_close int fourth = start(world, &plan);
+    assert_true(fourth >= 0);
+    assert_int_not_equal(owner_of(world, "sandbox4"), owner);
+}
+
+/* Nobody listens there; that somebody has tried is what opens the door. */
+static void dial_code_port(struct world *world, const char *id)
+{
+    struct dialed dialed = { .fd = -1 };
+
+    driver_dial(world->driver, id, NURSERY_CODE_PORT, take_dialed, &dialed);
+    fd_close(&dialed.fd);
+}
+
+static void a_template_without_python_has_no_mother_and_its_door_closes(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+    auto_free char *before = ask(fd, "door");
+
+    check_has(before, "door: open");
+    dial_code_port(world, "sandbox1");
+    bool is_closed = false;
+    for (int i = 0; i < 3000 && !is_closed; i++) {
+        turn(world, 10);
+        auto_free char *after = ask(fd, "door");
+        is_closed = strstr(after, "door: closed\n") != NULL;
+    }
+    assert_true(is_closed);
+    assert_int_equal(native_mother_of(world->driver, "sandbox1"), -1);
+    assert_true(stop(world->loop, world->driver, "sandbox1"));
+    check_nothing_is_left(world);
+}
+
+static void copy_python(struct world *world)
+{
+    static const char *const dirs[] = { "usr", "usr/bin", "dev", "sys", NULL };
+    auto_free char *program = NULL;
+    size_t size;
+    struct err err;
+    char path[128];
+
+    make_layer(world->data_fd, python_layer_id, dirs, "usr/bin/python3");
+    assert_true(fd_read_file(AT_FDCWD, init_path, 64 << 20, &program, &size, &err));
+    (void)snprintf(path, sizeof path, "layers/%s/usr/bin/python3", python_layer_id);
+    assert_true(fd_write_file(world->data_fd, path, str_of(program, size), &err));
+    assert_int_equal(fchmodat(world->data_fd, path, 0755, 0), 0);
+}
+
+static void a_mother_has_no_power_but_that_of_her_id(void **state)
+{
+    static const char *const apart[] = { "mnt", "net", "ipc", "uts", "cgroup" };
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    char line[64], path[64], hers[64], ours[64];
+    auto_free char *status = NULL;
+    struct err err;
+
+    copy_python(world);
+    plan.layer_count = 2;
+    memcpy(plan.layers[1], python_layer_id, sizeof python_layer_id);
+    auto_close int fd = start(world, &plan);
+    uid_t owner = owner_of(world, "sandbox1");
+    dial_code_port(world, "sandbox1");
+    int pid = native_mother_of(world->driver, "sandbox1");
+    assert_true(pid > 0);
+    for (int i = 0; i < 3000; i++) { /* until she is what she is going to be */
+        turn(world, 10);
+        free(take_ptr(&status));
+        (void)snprintf(path, sizeof path, "/proc/%d/status", pid);
+        assert_true(fd_read_file(AT_FDCWD, path, 65536, &status, NULL, &err));
+        if (strncmp(status, "Name:\tpython3\n", 14) == 0)
+            break;
+    }
+    (void)snprintf(line, sizeof line, "Uid:\t%u\t%u\t%u\t%u", owner, owner, owner, owner);
+    check_has(status, line);
+    check_has(status, "Groups:\t ");
+    check_has(status, "CapPrm:\t0000000000000000");
+    check_has(status, "CapBnd:\t0000000000000000");
+    check_has(status, "Seccomp:\t2");
+    for (size_t i = 0; i < COUNT_OF(apart); i++) {
+        (void)snprintf(path, sizeof path, "/proc/%d/ns/%s", pid, apart[i]);
+        ssize_t n = readlink(path, hers, sizeof hers - 1);
+        (void)snprintf(path, sizeof path, "/proc/self/ns/%s", apart[i]);
+        ssize_t m = readlink(path, ours, sizeof ours - 1);
+        assert_true(n > 0 && m > 0);
+        hers[n] = ours[m] = '\0';
+        assert_string_not_equal(hers, ours);
+    }
+    /* She keeps the door she was given, and a second dial does not make a second mother. */
+    turn(world, 50);
+    auto_free char *door = ask(fd, "door");
+    check_has(door, "door: open");
+    dial_code_port(world, "sandbox1");
+    assert_int_equal(native_mother_of(world->driver, "sandbox1"), pid);
+    assert_true(stop(world->loop, world->driver, "sandbox1"));
+    driver_free(world->driver);
+    assert_int_equal(kill(pid, 0), -1); /* and she with it */
+    assert_int_equal(errno, ESRCH);
+    new_driver(world, false);
+    check_nothing_is_left(world);
 }
 
 static void stop_ends_everything_and_leaves_nothing(void **state)
@@ -808,6 +951,9 @@ int main(int argc, char **argv)
         NATIVE_CASE(guestd_is_limited_too_and_says_why_it_ended),
         NATIVE_CASE(a_sandboxs_usage_is_measured),
         NATIVE_CASE(dial_reaches_a_server_on_loopback_inside),
+        NATIVE_CASE(sandboxes_of_one_template_have_one_owner_who_is_nobody_else),
+        NATIVE_CASE(a_template_without_python_has_no_mother_and_its_door_closes),
+        NATIVE_CASE(a_mother_has_no_power_but_that_of_her_id),
         NATIVE_CASE(stop_ends_everything_and_leaves_nothing),
         NATIVE_CASE(a_stop_that_takes_long_holds_nobody_up),
         NATIVE_CASE(an_exit_from_inside_is_noticed),

@@ -1,0 +1,428 @@
+/*
+ * midwife.c - the way of an interpreter from its mother outside into a sandbox.
+ *
+ * Where it stands: a shared object without a C library, loaded by a python3 of the template (nursery.h says how that one
+ * is confined). driver.py calls two functions of it. It may not allocate, may not rely on thread-local storage and makes
+ * every system call itself, but for fork(), which must run the handlers that libraries have left with the C library.
+ *
+ * Theory of operation. The mother has power over the sandboxes of her template because their user namespaces belong to her
+ * uid; a process that enters a user namespace has all capabilities in it. One birth has three processes:
+ *
+ *   A  a fork of the mother, made before it is needed, waiting for an order. It receives the wish itself, so that the
+ *      mother never touches what a guest has sent: closing a guest's descriptor can take as long as the guest likes. It
+ *      enters all namespaces of the sandbox, but a pid namespace takes in children only.
+ *   B  its child, sharing its memory (as vfork has it), is the first to be inside. It enters the sandbox's cgroups, so
+ *      that what follows is charged there, and forks.
+ *   C  the interpreter to be. Since B ends at once, C is guestd's child, as everything in there is. C gives up all that it
+ *      has come with, looks whether that is so, and returns to Python.
+ *
+ * Until C has done so, A, B and C are not dumpable: the guest's root, who has no CAP_SYS_PTRACE, can stop or kill them
+ * but neither read nor trace them. Whatever goes wrong on the way is the end of the process: there is no interpreter that
+ * is confined by half.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/close_range.h>
+#include <linux/filter.h>
+#include <linux/keyctl.h>
+#include <linux/prctl.h>
+#include <linux/sched.h>
+#include <linux/seccomp.h>
+#include <linux/socket.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#include "isolation/native/capabilities.h"
+#include "isolation/native/midwife.h"
+#include "wire/nursery.h"
+
+/* ---- system calls ---- */
+
+#if defined(__x86_64__)
+
+static long call6(long number, long a, long b, long c, long d, long e, long f)
+{
+    register long r10 __asm__("r10") = d;
+    register long r8 __asm__("r8") = e;
+    register long r9 __asm__("r9") = f;
+    long result;
+
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+
+static char *thread_pointer(void)
+{
+    char *at;
+
+    __asm__("mov %%fs:0, %0" : "=r"(at));
+    return at;
+}
+
+enum { RSEQ_SIGNATURE = 0x53053053 };
+
+#elif defined(__aarch64__)
+
+static long call6(long number, long a, long b, long c, long d, long e, long f)
+{
+    register long x8 __asm__("x8") = number;
+    register long x0 __asm__("x0") = a;
+    register long x1 __asm__("x1") = b;
+    register long x2 __asm__("x2") = c;
+    register long x3 __asm__("x3") = d;
+    register long x4 __asm__("x4") = e;
+    register long x5 __asm__("x5") = f;
+
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
+    return x0;
+}
+
+static char *thread_pointer(void)
+{
+    return __builtin_thread_pointer();
+}
+
+#define RSEQ_SIGNATURE 0xd428bc00
+
+#else
+#error "midwife.c does not know the system calls of this machine"
+#endif
+
+#define CALL_0(n) call6((n), 0, 0, 0, 0, 0, 0)
+#define CALL_1(n, a) call6((n), (long)(a), 0, 0, 0, 0, 0)
+#define CALL_2(n, a, b) call6((n), (long)(a), (long)(b), 0, 0, 0, 0)
+#define CALL_3(n, a, b, c) call6((n), (long)(a), (long)(b), (long)(c), 0, 0, 0)
+#define CALL_4(n, a, b, c, d) call6((n), (long)(a), (long)(b), (long)(c), (long)(d), 0, 0)
+#define CALL_5(n, a, b, c, d, e) call6((n), (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), 0)
+
+enum {
+    SIGNAL_CHILD = 17, /* the same on both machines */
+    SIGNAL_SET_BYTES = 8,
+    ALL_SIGNALS_BLOCK = 0, /* SIG_BLOCK */
+    ALL_SIGNALS_SET = 2,   /* SIG_SETMASK */
+    PARENT_TRIES = 20000,  /* of 50 us: until B has ended and C is guestd's */
+    PARENT_PAUSE_NS = 50000,
+    CGROUPS_MAX = 8,
+    ORDER_FDS_MAX = 2 + CGROUPS_MAX,
+    ASIDE_FD = 64,
+    FIRST_FD = 3,
+    RSEQ_BYTES = 32,
+    SECCOMP_IS_FILTER = 2, /* what PR_GET_SECCOMP answers */
+};
+
+/* How far it got, as the exit status of A: for whoever looks for the cause. */
+enum step {
+    BORN = 0,
+    NO_ORDER = 40,
+    NO_WISH,
+    NO_ENTRY,
+    NO_CHILD,
+    NO_CGROUP,
+    NO_FORK,
+    NO_ROOT,
+    NO_KEYRING,
+    NO_BOUNDS,
+    NO_FILTER,
+    NO_USER,
+    NOT_CONFINED,
+    NO_FILES,
+    NO_PARENT,
+};
+
+static _Noreturn void leave(int status)
+{
+    for (;;)
+        (void)CALL_1(SYS_exit_group, status);
+}
+
+static void check(long result, enum step step)
+{
+    if (result < 0)
+        leave((int)step);
+}
+
+/* ---- what the mother tells once ---- */
+
+static struct midwife_hooks hooks;
+
+int midwife_open(const struct midwife_hooks *from_mother)
+{
+    hooks.before_fork = from_mother->before_fork;
+    hooks.after_fork_parent = from_mother->after_fork_parent;
+    hooks.after_fork_child = from_mother->after_fork_child;
+    hooks.fork = from_mother->fork;
+    hooks.filter = from_mother->filter;
+    hooks.filter_length = from_mother->filter_length;
+    hooks.rseq_offset = from_mother->rseq_offset;
+    return (int)CALL_2(SYS_prctl, PR_SET_DUMPABLE, 0);
+}
+
+/* ---- receiving ---- */
+
+struct received {
+    long length; /* of the bytes; negative: errno */
+    int fds[ORDER_FDS_MAX];
+    unsigned count;
+};
+
+static void receive(int fd, void *bytes, size_t size, int flags, struct received *out)
+{
+    union {
+        struct cmsghdr align;
+        char room[CMSG_SPACE(ORDER_FDS_MAX * sizeof(int))];
+    } control;
+    struct iovec piece = { .iov_base = bytes, .iov_len = size };
+    struct msghdr message;
+
+    message.msg_name = NULL;
+    message.msg_namelen = 0;
+    message.msg_iov = &piece;
+    message.msg_iovlen = 1;
+    message.msg_control = control.room;
+    message.msg_controllen = sizeof control.room;
+    message.msg_flags = 0;
+    out->count = 0;
+    do
+        out->length = CALL_3(SYS_recvmsg, fd, &message, flags | MSG_CMSG_CLOEXEC);
+    while (out->length == -EINTR);
+    if (out->length < 0 || message.msg_controllen < sizeof(struct cmsghdr))
+        return;
+    if (control.align.cmsg_level != SOL_SOCKET || control.align.cmsg_type != SCM_RIGHTS)
+        return;
+    const int *fds = (const int *)(const void *)CMSG_DATA(&control.align);
+    out->count = (unsigned)((control.align.cmsg_len - CMSG_LEN(0)) / sizeof(int));
+    for (unsigned i = 0; i < out->count && i < ORDER_FDS_MAX; i++)
+        out->fds[i] = fds[i];
+}
+
+/* ---- C: giving up ---- */
+
+static void become_root(void)
+{
+    /* From the mother's uid, which is mapped to nothing here. */
+    check(CALL_3(SYS_setresgid, 0, 0, 0), NO_ROOT);
+    check(CALL_2(SYS_setgroups, 0, NULL), NO_ROOT);
+    check(CALL_3(SYS_setresuid, 0, 0, 0), NO_ROOT);
+    long joined = CALL_2(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL);
+    if (joined != -ENOSYS)
+        check(joined, NO_KEYRING);
+    (void)CALL_1(SYS_umask, 022);
+}
+
+static void drop_bounding_set(void)
+{
+    uint64_t keep = kept_capability_mask();
+
+    for (unsigned capability = 0; capability < 64; capability++) {
+        if (keep & 1ull << capability)
+            continue;
+        long result = CALL_5(SYS_prctl, PR_CAPBSET_DROP, capability, 0, 0, 0);
+        if (result == -EINVAL && capability > CAP_AUDIT_READ)
+            break; /* past the last one this kernel has */
+        check(result, NO_BOUNDS);
+    }
+    check(CALL_5(SYS_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), NO_BOUNDS);
+}
+
+static void load_filter(void)
+{
+    struct sock_fprog program = { .len = (unsigned short)hooks.filter_length,
+                                  .filter = (struct sock_filter *)(uintptr_t)hooks.filter };
+
+    check(CALL_3(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program), NO_FILTER);
+}
+
+/* What a command of that user started by guestd would have: nothing, or the bounding set if it is root. */
+static uint64_t due_capabilities(const struct nursery_wish *wish)
+{
+    return wish->uid == 0 ? kept_capability_mask() : 0;
+}
+
+static void become_user(const struct nursery_wish *wish)
+{
+    uint64_t due = due_capabilities(wish);
+    struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3, .pid = 0 };
+    struct __user_cap_data_struct sets[2];
+
+    check(CALL_2(SYS_setgroups, wish->group_count, wish->groups), NO_USER);
+    check(CALL_3(SYS_setresgid, wish->gid, wish->gid, wish->gid), NO_USER);
+    check(CALL_3(SYS_setresuid, wish->uid, wish->uid, wish->uid), NO_USER);
+    for (unsigned i = 0; i < 2; i++) {
+        sets[i].effective = sets[i].permitted = (uint32_t)(due >> 32 * i);
+        sets[i].inheritable = 0;
+    }
+    check(CALL_2(SYS_capset, &header, sets), NO_USER);
+}
+
+/* Trust nothing that was done above: ask. */
+static void verify(const struct nursery_wish *wish)
+{
+    uint64_t due = due_capabilities(wish);
+    struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3, .pid = 0 };
+    struct __user_cap_data_struct sets[2];
+    uint32_t ids[3];
+    bool fine = true;
+
+    check(CALL_3(SYS_getresuid, &ids[0], &ids[1], &ids[2]), NOT_CONFINED);
+    fine = fine && ids[0] == wish->uid && ids[1] == wish->uid && ids[2] == wish->uid;
+    check(CALL_3(SYS_getresgid, &ids[0], &ids[1], &ids[2]), NOT_CONFINED);
+    fine = fine && ids[0] == wish->gid && ids[1] == wish->gid && ids[2] == wish->gid;
+    fine = fine && CALL_2(SYS_getgroups, 0, NULL) == (long)wish->group_count;
+    check(CALL_2(SYS_capget, &header, sets), NOT_CONFINED);
+    for (unsigned i = 0; i < 2; i++)
+        fine = fine && sets[i].effective == (uint32_t)(due >> 32 * i) &&
+               sets[i].permitted == (uint32_t)(due >> 32 * i) && sets[i].inheritable == 0;
+    for (unsigned capability = 0; capability < 64; capability++) {
+        long has = CALL_5(SYS_prctl, PR_CAPBSET_READ, capability, 0, 0, 0);
+        fine = fine && (has != 1 || (kept_capability_mask() & 1ull << capability));
+    }
+    fine = fine && CALL_1(SYS_prctl, PR_GET_SECCOMP) == SECCOMP_IS_FILTER;
+    if (!fine)
+        leave(NOT_CONFINED);
+}
+
+/* The three at 3, 4, 5, nothing at 0, 1, 2, and no other. */
+static void keep_three(const int fds[NURSERY_WISH_FDS], int out_fds[NURSERY_WISH_FDS])
+{
+    long aside[NURSERY_WISH_FDS];
+
+    for (int i = 0; i < NURSERY_WISH_FDS; i++) {
+        aside[i] = CALL_3(SYS_fcntl, fds[i], F_DUPFD_CLOEXEC, ASIDE_FD);
+        check(aside[i], NO_FILES);
+    }
+    for (int i = 0; i < NURSERY_WISH_FDS; i++) {
+        check(CALL_3(SYS_dup3, aside[i], FIRST_FD + i, O_CLOEXEC), NO_FILES);
+        out_fds[i] = FIRST_FD + i;
+    }
+    check(CALL_3(SYS_close_range, FIRST_FD + NURSERY_WISH_FDS, ~0u, 0), NO_FILES);
+    check(CALL_3(SYS_close_range, 0, 2, 0), NO_FILES);
+    check(CALL_4(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR, 0), NO_FILES); /* the lowest: 0 */
+    check(CALL_3(SYS_dup3, 0, 1, 0), NO_FILES);
+    check(CALL_3(SYS_dup3, 0, 2, 0), NO_FILES);
+}
+
+/* Where the C library wants to find the number of its processor: the kernel forgot that when B came to share memory. */
+static void tell_rseq(void)
+{
+    if (hooks.rseq_offset)
+        (void)CALL_4(SYS_rseq, thread_pointer() + hooks.rseq_offset, RSEQ_BYTES, 0, RSEQ_SIGNATURE);
+}
+
+/* Whoever asks for its parent gets guestd, always. */
+static void wait_for_guestd(void)
+{
+    const long pause[2] = { 0, PARENT_PAUSE_NS };
+
+    for (int i = 0; CALL_0(SYS_getppid) != 1; i++) {
+        if (i == PARENT_TRIES)
+            leave(NO_PARENT);
+        (void)CALL_2(SYS_nanosleep, pause, NULL);
+    }
+}
+
+/*
+ * confine() - in C, before one byte of Python runs.
+ *   user ns   the sandbox's, all capabilities in it         memory   the mother's, copy on write; not dumpable
+ *   uid       the mother's, which is nobody here            cgroup   the sandbox's limited one
+ *   others    all of the sandbox's                          filter   the mother's, a little wider than the guests'
+ *   signals   all blocked                                   files    the order, the door, and what came with the wish
+ *   must      end with exactly what a command of that user has; end at once if any of it fails
+ */
+static void confine(const struct nursery_wish *wish, const int fds[NURSERY_WISH_FDS], int out_fds[NURSERY_WISH_FDS])
+{
+    become_root();
+    drop_bounding_set();
+    load_filter();
+    become_user(wish);
+    keep_three(fds, out_fds);
+    verify(wish);
+    wait_for_guestd();
+    tell_rseq();
+    check(CALL_2(SYS_prctl, PR_SET_DUMPABLE, 1), NOT_CONFINED);
+}
+
+/* ---- A and B ---- */
+
+static bool wish_is_valid(const struct nursery_wish *wish, const struct received *got)
+{
+    if (got->length != (long)sizeof *wish || got->count != NURSERY_WISH_FDS)
+        return false;
+    return wish->magic == NURSERY_MAGIC && wish->group_count <= NURSERY_GROUPS_MAX;
+}
+
+/*
+ * Returns in C alone. Not inlined: A is asleep in here while B uses the stack below, and A wakes up to nothing but the
+ * number in a register.
+ */
+static __attribute__((noinline)) void deliver(const struct received *order)
+{
+    long child = CALL_5(SYS_clone, CLONE_VM | CLONE_VFORK | SIGNAL_CHILD, 0, 0, 0, 0);
+
+    if (child > 0) {
+        int status = 0;
+        while (CALL_4(SYS_wait4, child, &status, 0, NULL) == -EINTR)
+            ;
+        leave(status & 0x7f ? NO_CHILD : status >> 8 & 0xff);
+    }
+    check(child, NO_CHILD);
+    for (unsigned i = MIDWIFE_ORDER_CGROUPS; i < order->count; i++)
+        check(CALL_3(SYS_write, order->fds[i], "0", 1), NO_CGROUP);
+    int born = hooks.fork();
+    if (born != 0)
+        leave(born < 0 ? NO_FORK : BORN);
+}
+
+/*
+ * await_order() - in A, from its fork to C's return.
+ *   namespaces  the mother's until the order is there       files   the order's socket alone
+ *   must        touch as little memory as can be: what is written before B is in the sandbox's cgroup is on the mother
+ *   must not    return, but as C
+ */
+static void await_order(int order_fd, int out_fds[NURSERY_WISH_FDS])
+{
+    struct received order, got;
+    struct nursery_wish wish;
+    char letter = 0;
+
+    if (order_fd > 0)
+        check(CALL_3(SYS_close_range, 0, order_fd - 1, 0), NO_ORDER);
+    check(CALL_3(SYS_close_range, order_fd + 1, ~0u, 0), NO_ORDER);
+    receive(order_fd, &letter, 1, 0, &order);
+    if (order.length == 0 || (order.length == 1 && letter == MIDWIFE_BURY))
+        leave(BORN); /* the mother is gone, or has a door to be closed by somebody who may be kept waiting */
+    if (order.length != 1 || letter != MIDWIFE_DELIVER || order.count <= MIDWIFE_ORDER_CGROUPS ||
+        order.count > ORDER_FDS_MAX)
+        leave(NO_ORDER);
+    receive(order.fds[MIDWIFE_ORDER_DOOR], &wish, sizeof wish, MSG_DONTWAIT, &got);
+    if (!wish_is_valid(&wish, &got))
+        leave(NO_WISH);
+    check(CALL_2(SYS_setns, order.fds[MIDWIFE_ORDER_PIDFD], MIDWIFE_NAMESPACES), NO_ENTRY);
+    deliver(&order);
+    confine(&wish, got.fds, out_fds);
+}
+
+int midwife_spare(int order_fd, int out_fds[NURSERY_WISH_FDS])
+{
+    const uint64_t all = ~0ull;
+    uint64_t before = 0;
+
+    /* A handler of Python's has no business in A or B. */
+    (void)CALL_4(SYS_rt_sigprocmask, ALL_SIGNALS_BLOCK, &all, &before, SIGNAL_SET_BYTES);
+    hooks.before_fork();
+    int pid = hooks.fork();
+    if (pid == 0)
+        await_order(order_fd, out_fds);
+    (void)CALL_4(SYS_rt_sigprocmask, ALL_SIGNALS_SET, &before, NULL, SIGNAL_SET_BYTES);
+    if (pid == 0)
+        hooks.after_fork_child();
+    else
+        hooks.after_fork_parent();
+    return pid;
+}

@@ -1,0 +1,367 @@
+"""Interpreters that are born outside their sandbox: that they are confined like everything else in it, that one mother's end,
+hang or age is nobody's loss, and that no guest can hold up another's.
+
+How one tells: an interpreter from the nursery is a child of guestd (pid 1); one of a mother inside is hers.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import threading
+
+import pytest
+
+e2b_code_interpreter = pytest.importorskip("e2b_code_interpreter")
+
+from e2b_code_interpreter import Sandbox  # noqa: E402
+from server import Server, share_template, wait_for  # noqa: E402
+
+FULL = "code-interpreter-v1"
+PARENT = "import os; os.getppid()"
+
+
+def mothers(server):
+    """The host's process ids of this server's mothers."""
+    data = os.stat(server.data)
+    own = f"cloister.{data.st_dev:x}.{data.st_ino:x}"
+    found = set()
+    for directory, names, _ in os.walk("/sys/fs/cgroup"):
+        if f"/{own}/mother" in directory and directory.endswith("/user"):
+            found |= {int(pid) for pid in pathlib.Path(directory, "cgroup.procs").read_text().split()}
+    return {pid for pid in found if parent_of(pid) == server.pid}
+
+
+def parent_of(pid):
+    try:
+        return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None  # it has just ended
+
+
+def text(box, code, **options):
+    result = box.run_code(code, **options)
+    assert not result.error, result.error
+    return result.text if result.text is not None else "".join(result.logs.stdout)
+
+
+def born_outside(box, **options):
+    return text(box, PARENT, **options) == "1"
+
+
+def a_box_born_outside(template="base", **options):
+    """The first of a server may be too early for its mother, and then is its own."""
+    boxes = []
+
+    def attempt():
+        boxes.append(Sandbox.create(template, timeout=300, **options))
+        if born_outside(boxes[-1]):
+            return boxes.pop()
+        return None
+
+    try:
+        box = wait_for(attempt, 60, 0.5)
+        assert box, "no interpreter was born outside"
+        return box
+    finally:
+        for other in boxes:
+            other.kill()
+
+
+@pytest.fixture
+def box(server):
+    made = a_box_born_outside()
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def full(server):
+    names = [name for t in server.api("GET", "/templates").json for name in (t.get("aliases") or t.get("names") or [])]
+    if FULL not in names:
+        pytest.skip(f"there is no template {FULL}: cloister template build code-interpreter")
+    a_box_born_outside(FULL).kill()
+    made = Sandbox.create(FULL, timeout=300)
+    yield made
+    made.kill()
+
+
+# ---- confined like a command ----
+
+FACTS = """
+import json, os, re, resource
+status = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines())
+facts = {name: status[name].strip() for name in ("Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb",
+                                                   "NoNewPrivs", "Seccomp", "Umask")}
+facts["cgroup"] = open("/proc/self/cgroup").read()
+facts["mounts"] = [re.sub("master:[0-9]+", "", line) for line in open("/proc/self/mountinfo")]
+facts["namespaces"] = {name: os.readlink("/proc/self/ns/" + name) for name in sorted(os.listdir("/proc/self/ns"))}
+facts["limits"] = [resource.getrlimit(number) for number in range(16)]
+facts["leads"] = os.getsid(0) == os.getpgid(0)
+facts["root"] = os.listdir("/")
+facts["host"] = os.uname().nodename
+print(json.dumps(facts))
+"""
+
+
+def test_it_has_what_a_command_has_and_no_more(box):
+    box.files.write("/tmp/facts.py", FACTS)
+    command = json.loads(box.commands.run("python3 /tmp/facts.py").stdout)
+    cell = json.loads(text(box, FACTS))
+    assert cell["CapEff"].strip("0") == "" and cell["Seccomp"] == "2"
+    for name, value in command.items():
+        assert cell[name] == value, name
+
+
+def test_it_has_no_descriptor_but_its_own(box):
+    listed = text(box, "import os; [os.readlink(f'/proc/self/fd/{n}') for n in sorted(map(int, os.listdir('/proc/self/fd')))"
+                       " if os.path.islink(f'/proc/self/fd/{n}')]")
+    kinds = [name.partition(":")[0] for name in eval(listed)]
+    assert kinds == ["/dev/null", "pipe", "pipe", "socket"], listed
+
+
+def test_sudo_works_in_it(box):
+    assert text(box, "import subprocess; int(subprocess.run(['sudo', 'id', '-u'], capture_output=True).stdout)") == "0"
+
+
+def test_what_entered_the_sandbox_cannot_be_done_again(box):
+    """setns, keyctl and clone3 with a user namespace: the mother's children may do the first two, until they are confined."""
+    code = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+numbers = {"x86_64": (308, 250), "aarch64": (268, 219)}[os.uname().machine]
+tries = [(numbers[0], os.pidfd_open(1), 0x7e020000), (numbers[1], 1, 0), (numbers[1], 0, -3)]
+[(libc.syscall(*t), ctypes.get_errno()) for t in tries]
+"""
+    assert text(box, code) == "[(-1, 1), (-1, 1), (-1, 1)]"
+
+
+def test_two_sandboxes_share_no_luck_and_no_secret(box):
+    other = a_box_born_outside()
+    code = ("import random, uuid, os, tempfile, multiprocessing; [random.random(), str(uuid.uuid4()), os.urandom(4).hex(),"
+            " multiprocessing.current_process().authkey.hex()]")
+    try:
+        values = [eval(text(one, code)) for one in (box, other)]
+        assert all(a != b for a, b in zip(*values)), values
+    finally:
+        other.kill()
+
+
+def test_root_inside_sees_no_mother(box):
+    seen = box.commands.run("ps -e -o pid=,ppid=,args=", user="root").stdout.splitlines()
+    pythons = [line.split() for line in seen if "python3" in line]
+    assert pythons and all(line[1] == "1" for line in pythons), seen
+
+
+def test_its_time_zone_and_directory_are_the_sandboxs(box):
+    assert text(box, "import os, time; [os.getcwd(), os.environ['HOME'], time.tzname[0]]") == "['/home/user', '/home/user', 'UTC']"
+
+
+# ---- when the nursery is not asked, or does not have it ----
+
+
+@pytest.mark.parametrize("name, value", [("PYTHONHASHSEED", "1"), ("OMP_NUM_THREADS", "1"), ("CLOISTER_INTERPRETER", "cold")])
+def test_a_variable_that_changes_the_start_is_heard(box, name, value):
+    own = Sandbox.create("base", timeout=120, envs={name: value})
+    try:
+        assert not born_outside(own)
+        assert text(own, f"import os; os.environ[{name!r}]") == value
+    finally:
+        own.kill()
+
+
+def test_a_changed_library_is_noticed(box):
+    """The standard library, here, which every template has: as an upgrade of Python writes it, os.py is among the files."""
+    own = Sandbox.create("base", timeout=120)
+    try:
+        files = own.commands.run("python3 -c 'import os, json; print(os.__file__, json.__file__)'").stdout.strip()
+        for mark in ("42", "43"):
+            own.commands.run(f"for f in {files}; do echo 'MARK = {mark}' >> $f; done", user="root")
+            context = own.create_code_context()
+            assert text(own, "import json; json.MARK", context=context) == mark
+            assert not born_outside(own, context=context)
+    finally:
+        own.kill()
+
+
+def test_a_package_that_was_installed_since_is_the_one_that_is_imported(full):
+    where = "/usr/lib/python3/dist-packages/pandas/__init__.py"
+    where = full.commands.run("python3 -c 'import pandas; print(pandas.__file__)'").stdout.strip() or where
+    full.commands.run(f"echo 'MARK = 1' >> {where}", user="root")
+    assert text(full, "import pandas; pandas.MARK") == "1"
+    full.commands.run(f"echo 'MARK = 22' >> {where}", user="root")
+    assert text(full, "import pandas; pandas.MARK", context=full.create_code_context()) == "22"
+
+
+def test_packages_of_the_user_are_found(box):
+    own = Sandbox.create("base", timeout=120)
+    try:
+        where = own.commands.run("python3 -m site --user-site", envs={}).stdout.strip()
+        own.files.write(f"{where}/mine.py", "x = 7")
+        own.files.write(f"{where}/more.pth", "/home/user/elsewhere\n")
+        own.files.write("/home/user/elsewhere/other.py", "x = 8")
+        assert text(own, "import mine, other; [mine.x, other.x]") == "[7, 8]"
+        assert born_outside(own)
+    finally:
+        own.kill()
+
+
+def test_a_package_of_the_user_comes_before_the_templates(full):
+    where = full.commands.run("python3 -m site --user-site").stdout.strip()
+    full.files.write(f"{where}/pandas/__init__.py", "MARK = 'mine'")
+    assert text(full, "import pandas; pandas.MARK") == "mine"
+
+
+# ---- deaths ----
+
+
+def test_memory_over_the_limit_ends_the_cell_and_not_the_mother(server, box):
+    before = mothers(server)
+    result = box.run_code("x = []\nwhile True: x.append(bytearray(64 << 20))")
+    assert result.error and ("MemoryError" in result.error.name or "SIGKILL" in result.error.value), result.error
+    assert before and before <= mothers(server)
+    other = a_box_born_outside()
+    other.kill()
+
+
+def test_how_one_ended_is_told(box):
+    assert "status 3" in box.run_code("import os; os._exit(3)").error.value
+    assert "signal 11" in box.run_code("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)").error.value
+
+
+def test_a_killed_mother_is_replaced_and_missed_by_nobody(server, box):
+    text(box, "x = 41")
+    before = mothers(server)
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    assert text(box, "x + 1") == "42"
+    assert not born_outside(box, context=box.create_code_context())
+    a_box_born_outside().kill()
+    assert mothers(server) and not mothers(server) & before
+
+
+def test_a_mother_that_hangs_is_ended_and_her_sandboxes_help_themselves(server, box):
+    before = mothers(server)
+    for pid in before:
+        os.kill(pid, signal.SIGSTOP)
+    own = Sandbox.create("base", timeout=120)
+    try:
+        assert not born_outside(own)
+        assert wait_for(lambda: not mothers(server) & before, 30)
+    finally:
+        own.kill()
+    a_box_born_outside().kill()
+
+
+def test_a_sandbox_killed_during_a_birth_leaves_nothing(server, box):
+    def run(victim):
+        try:
+            victim.run_code("1")
+        except Exception as error:  # it was killed: whatever the SDK makes of that
+            print(f"{victim.sandbox_id}: {error}")
+
+    ids = []
+    for delay_ms in range(0, 40, 4):
+        victim = Sandbox.create("base", timeout=60)
+        ids.append(victim.sandbox_id)
+        thread = threading.Thread(target=run, args=[victim])
+        thread.start()
+        thread.join(delay_ms / 1000)
+        victim.kill()
+        thread.join()
+    assert born_outside(box, context=box.create_code_context())
+
+    def left():
+        return [name for _, names, _ in os.walk("/sys/fs/cgroup") for name in names if name in ids]
+
+    assert wait_for(lambda: not left(), 20), left()
+
+
+def test_a_guest_that_stops_everything_stops_nobody_else(server, box):
+    """Its root sends SIGSTOP to whatever comes to life: births into it get stuck, and those into others do not."""
+    hostile = Sandbox.create("base", timeout=120)
+    code = (
+        "import os, signal\n"
+        "while True:\n"
+        "    for pid in filter(str.isdigit, os.listdir('/proc')):\n"
+        "        if int(pid) not in (1, os.getpid(), os.getppid()):\n"
+        "            try: os.kill(int(pid), signal.SIGSTOP)\n"
+        "            except OSError: pass\n"
+    )
+    try:
+        hostile.files.write("/tmp/storm.py", code)
+        hostile.commands.run("exec python3 /tmp/storm.py", user="root", background=True, timeout=0)
+
+        def run():
+            try:
+                hostile.run_code("1", timeout=5)
+            except Exception as error:  # it never ends, of course
+                print(error)
+
+        threads = [threading.Thread(target=run) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(5):
+            other = Sandbox.create("base", timeout=60)
+            try:
+                assert born_outside(other)
+            finally:
+                other.kill()
+    finally:
+        hostile.kill()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.fixture
+def own_server(server):
+    data = server.data.parent / f"{server.data.name}-faults"
+    share_template(data)
+    mine = Server(data)
+    mine.start()
+    mine.kill_all()
+    yield mine
+    try:
+        if mine.process is None or mine.process.poll() is not None:
+            mine.start()
+        mine.kill_all()
+    finally:
+        mine.stop()
+
+
+def execute(server, sandbox, code, **more):
+    answer = server.edge("POST", sandbox, "/execute", {"code": code, **more}, port=49999,
+                         headers={"X-Access-Token": sandbox["envdAccessToken"]})
+    assert answer.status == 200, answer
+    lines = [json.loads(line) for line in answer.body.splitlines() if line]
+    return "".join(line.get("text", "") for line in lines if line["type"] in ("result", "stdout", "error"))
+
+
+def test_a_killed_keeper_takes_its_mothers_along_and_no_interpreter(own_server):
+    def attempt():
+        made = own_server.create()
+        return made if execute(own_server, made, PARENT) == "1" else None
+
+    sandbox = wait_for(attempt, 60, 0.5)
+    assert sandbox, "no interpreter was born outside"
+    assert execute(own_server, sandbox, "x = 41; x") == "41"
+    before = mothers(own_server)
+    assert before
+    own_server.process.kill()
+    own_server.process.wait()
+    assert wait_for(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in before), 10)
+    own_server.start()
+    assert execute(own_server, sandbox, "x + 1") == "42"
+    context = own_server.edge("POST", sandbox, "/contexts", {}, port=49999).json["id"]
+    assert execute(own_server, sandbox, PARENT, context_id=context) != "1"
+    assert wait_for(attempt, 60, 0.5), "no interpreter was born outside after the restart"
+
+
+def test_an_orderly_end_leaves_no_mother_and_no_cgroup_of_hers(own_server):
+    execute(own_server, own_server.create(), "1")
+    assert wait_for(lambda: mothers(own_server), 10)
+    own_server.kill_all()
+    own_server.stop()
+    data = os.stat(own_server.data)
+    own = f"cloister.{data.st_dev:x}.{data.st_ino:x}"
+    assert not [d for d, _, _ in os.walk("/sys/fs/cgroup") if f"/{own}/mother" in d]
