@@ -382,6 +382,22 @@ void cli_done(struct cli *cli)
     arena_done(&cli->arena);
 }
 
+const char *cli_same_server(struct cli *cli)
+{
+    struct buf text = buf_make(&cli->arena, 8192);
+
+    if (cli->url) {
+        buf_add(&text, STR(" --url "));
+        text_shell_quote(&text, str_from(cli->url));
+    }
+    if (cli->data) {
+        buf_add(&text, STR(" --data "));
+        text_shell_quote(&text, str_from(cli->data));
+    }
+    buf_add_char(&text, '\0');
+    return text.overflowed ? "" : text.data;
+}
+
 static bool run(struct cli *cli, const struct command *command, int argc, char **argv, struct err *err)
 {
     if (!args_parse(argc, argv, command, cli, err))

@@ -63,6 +63,11 @@ static char *read_line(const char *data, const char *name, struct err *err)
     return text;
 }
 
+static bool is_default(const char *data)
+{
+    return strcmp(data, CLI_DATA_DEFAULT) == 0;
+}
+
 bool client_server_address(const char *data, char out_address[CLIENT_ADDRESS_BYTES], struct err *err)
 {
     auto_free char *line = read_line(data, "server", err);
@@ -77,8 +82,8 @@ bool client_server_address(const char *data, char out_address[CLIENT_ADDRESS_BYT
         if (err->kind == ERR_DENIED)
             return err_set(err, ERR_DENIED, "%.60s/server is not readable for you; try with sudo", data);
         if (err->kind == ERR_NOT_FOUND)
-            return err_set(err, ERR_NOT_FOUND, "no server has run in %.40s yet; `%s serve` starts one", data,
-                           cli_program_as_root());
+            return err_set(err, ERR_NOT_FOUND, "no server has run in %.40s yet; `%s serve%s%.40s` starts one", data,
+                           cli_program_as_root(), is_default(data) ? "" : " --data ", is_default(data) ? "" : data);
         return err_wrap(err, "find the server");
     }
     struct str address = str_from(line);

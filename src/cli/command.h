@@ -91,6 +91,9 @@ static inline const char *cli_data(const struct cli *cli)
     return cli->data ? cli->data : CLI_DATA_DEFAULT;
 }
 
+/* " --data DIR" or "--url URL" as they were given, for advice on what to run next; empty when neither was. */
+const char *cli_same_server(struct cli *cli);
+
 /* Fills cli from argv, which has only what follows the command's name. Says what it did not understand. */
 bool args_parse(int argc, char **argv, const struct command *command, struct cli *cli, struct err *err) must_use;
 /* The options a command takes, a line each. */

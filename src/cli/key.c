@@ -48,8 +48,8 @@ bool key_list_run(struct cli *cli, struct err *err)
     size_t i;
     table_init(&table, &cli->arena, key_heads);
     json_array_foreach(keys, i, key) if (!key_row(cli, &table, key, err)) return err_wrap(err, "list keys");
-    struct str empty =
-        arena_format(&cli->arena, "There are no API keys. `%s key create NAME` makes one.", cli_program_as_root());
+    struct str empty = arena_format(&cli->arena, "There are no API keys. `%s key create NAME%s` makes one.",
+                                    cli_program_as_root(), cli_same_server(cli));
     table_print(&table, cli->out, cli->is_colored, empty.at);
     return true;
 }
@@ -75,8 +75,8 @@ bool key_create_run(struct cli *cli, struct err *err)
     if (cli->json)
         return client_print(cli, key);
     fprintf(cli->out, "%.*s\n", STR_ARG(value));
-    fprintf(cli->note, "Keep it: it is shown this once. To take it back: %s key revoke %.*s\n", cli_program_as_root(),
-            STR_ARG(id));
+    fprintf(cli->note, "Keep it: it is shown this once. To take it back: %s key revoke %.*s%s\n", cli_program_as_root(),
+            STR_ARG(id), cli_same_server(cli));
     return true;
 }
 

@@ -55,8 +55,8 @@ static void tell_what_could_be_built(struct cli *cli, const json_t *templates)
 
     for (size_t i = 0; cli->facts && cli->facts->recipe_at(i, &name, &makes); i++)
         if (!is_there(templates, makes))
-            fprintf(cli->note, "Not built yet: %s. To build it: %s template build %s\n", makes, cli_program_as_root(),
-                    name);
+            fprintf(cli->note, "Not built yet: %s. To build it: %s template build %s%s\n", makes, cli_program_as_root(),
+                    name, cli->url ? "" : cli_same_server(cli));
 }
 
 bool template_list_run(struct cli *cli, struct err *err)

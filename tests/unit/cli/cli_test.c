@@ -87,7 +87,7 @@ static void advice_names_the_program_as_it_was_started(void **state)
 
     run_cli_as(&outcome, file, list);
     CHECK_HAS(outcome.note, file);
-    CHECK_HAS(outcome.note, " serve` starts one");
+    CHECK_HAS(outcome.note, " serve --data /nowhere/at/all` starts one");
     run_cli_as(&outcome, file, help);
     char example[96];
     snprintf(example, sizeof example, "  sudo %s serve\n", file);
@@ -202,7 +202,7 @@ static void env_says_what_to_do_when_no_server_has_run(void **state)
     assert_int_equal(outcome.exit_code, 4);
     assert_string_equal(outcome.out, "");
     CHECK_HAS(outcome.note, "no server has run in /nowhere/at/all yet; `");
-    CHECK_HAS(outcome.note, "cloister serve` starts one");
+    CHECK_HAS(outcome.note, "cloister serve --data /nowhere/at/all` starts one");
 }
 
 static void a_server_that_is_not_there_is_exit_code_8(void **state)
@@ -364,7 +364,13 @@ static void template_list_says_what_else_could_be_built(void **state)
     (void)state;
     RUN(&outcome, "template", "list", "--data", data);
     CHECK_HAS(outcome.note, "Not built yet: tools-v1. To build it: ");
+    CHECK_HAS(outcome.note, "cloister template build tools --data ");
+    setenv("E2B_API_URL", server.url, 1);
+    setenv("E2B_API_KEY", "e2b_aa", 1);
+    RUN(&outcome, "template", "list");
     CHECK_HAS(outcome.note, "cloister template build tools\n");
+    unsetenv("E2B_API_URL");
+    unsetenv("E2B_API_KEY");
     assert_null(strstr(outcome.note, "build base"));
     assert_null(strstr(outcome.out, "tools"));
 }
