@@ -105,16 +105,26 @@ static int interrupted(const char *name, const struct config *config, int data_f
     struct err err;
     auto_close int lock_fd = -1;
 
-    fputs(isatty(STDERR_FILENO) ? "\r\033[K" : "", stderr);
+    /* The kernel may need a minute for a GiB of small files. Who will not wait for that need not. */
+    fprintf(stderr, "%sInterrupted; removing what there is of it. (Interrupt again to leave that to the next build.)\n",
+            isatty(STDERR_FILENO) ? "\r\033[K" : "");
     if (!layers_prepare(data_fd, &lock_fd, &err)) {
         (void)err_wrap(&err, "sweep what the interrupted build has left");
         return cli_fail(&err);
     }
     fprintf(stderr,
-            "Interrupted. Nothing of it is left, and the templates are as they were. To start over:\n"
+            "Nothing of it is left, and the templates are as they were. To start over:\n"
             "  %s template build %s --data %s\n",
             cli_program_as_root(), name, config->data);
     return 128 + signal_number;
+}
+
+/* As nohup leaves SIGHUP, and a shell SIGINT for what it starts with `&`: then the build shall go on. */
+static bool is_ignored(int number)
+{
+    struct sigaction now;
+
+    return sigaction(number, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
 }
 
 static int build_watched(const char *name, const struct config *config, bool again)
@@ -134,9 +144,11 @@ static int build_watched(const char *name, const struct config *config, bool aga
         return cli_fail(&err);
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
     (void)sigemptyset(&watched);
-    static const int signals[] = { SIGINT, SIGTERM, SIGHUP, SIGCHLD };
+    static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
     for (size_t i = 0; i < COUNT_OF(signals); i++)
-        (void)sigaddset(&watched, signals[i]);
+        if (!is_ignored(signals[i]))
+            (void)sigaddset(&watched, signals[i]);
+    (void)sigaddset(&watched, SIGCHLD);
     (void)sigprocmask(SIG_BLOCK, &watched, &before);
     pid_t pid = fork();
     if (pid == 0) {
@@ -153,6 +165,7 @@ static int build_watched(const char *name, const struct config *config, bool aga
         int got = sigwaitinfo(&watched, &info);
         if (got > 0 && got != SIGCHLD) {
             end_builder(pid);
+            (void)sigprocmask(SIG_SETMASK, &before, NULL);
             return interrupted(name, config, data_fd, got);
         }
         /* Of SIGCHLD it is only known that some child has ended, and orphans are children. */

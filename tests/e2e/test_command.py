@@ -66,12 +66,27 @@ def test_an_interrupted_build_leaves_nothing_and_says_how_to_go_on(tmp_path, num
         building.send_signal(number)
         out, err = building.communicate(timeout=60)
     assert building.returncode == 128 + number, err
-    assert "Interrupted. Nothing of it is left" in err and f"template build base --data {data}" in err, err
+    assert "Interrupted;" in err and "Nothing of it is left" in err and f"template build base --data {data}" in err, err
     assert out == ""
     for name in ("tmp", "layers", "templates"):
         assert os.listdir(data / name) == []
     with pytest.raises(ProcessLookupError):
         os.kill(int(started.read_text()), 0)
+
+
+def test_a_build_in_the_background_is_not_interrupted(tmp_path):
+    data, started = tmp_path / "data", tmp_path / "started"
+    fake_mmdebstrap(tmp_path / "bin", started)
+    env = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    command = [str(build_dir() / "cloister"), "template", "build", "base", "--data", str(data)]
+    with subprocess.Popen(
+        command, env=env, stderr=subprocess.PIPE, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ) as building:
+        assert wait_for(started.exists)
+        building.send_signal(signal.SIGINT)
+        building.send_signal(signal.SIGTERM)  # which is not ignored: were both heeded, the first would be the reason
+        building.communicate(timeout=60)
+    assert building.returncode == 128 + signal.SIGTERM
 
 
 def test_a_build_that_fails_says_why(tmp_path):
