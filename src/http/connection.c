@@ -233,7 +233,7 @@ static size_t input_room(const struct connection *c)
 {
     const struct exchange *e = c->ex;
 
-    if (c->state == CONN_BUSY && e->body != BODY_WAITING && e->body != BODY_DONE)
+    if (e && e->body != BODY_WAITING && e->body != BODY_DONE)
         return BODY_INPUT_BYTES;
     return c->state == CONN_HEAD && c->scanned > 0 ? HEAD_INPUT_BYTES : EARLY_INPUT_BYTES;
 }
