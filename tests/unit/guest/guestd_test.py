@@ -1091,6 +1091,21 @@ class Greedy(Case):
         finally:
             subprocess.run(["umount", "-l", where])
 
+    def test_a_full_file_system_takes_nothing_and_keeps_what_it_has(self):
+        where = self.dir + "/full"
+        os.mkdir(where)
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", where], capture_output=True).returncode:
+            self.skipTest("no mounts here")
+        try:
+            self.assertEqual(self.upload(where + "/kept", b"first")[0], 200)
+            status, body, _ = self.upload(where + "/new", b"x" * (2 << 20))
+            self.assertEqual((status, json.loads(body)["code"]), (507, 507))
+            self.assertEqual(os.listdir(where), ["kept"])
+            self.assertEqual(self.ask("GET", f"/files?path={where}/kept")[1], b"first")
+            self.assertEqual(self.upload(where + "/small", b"x" * 1000)[0], 200)
+        finally:
+            subprocess.run(["umount", "-l", where])
+
     def test_connections_have_a_limit(self):
         open_ones = []
         for _ in range(400):
