@@ -228,26 +228,36 @@ static const struct stream_events call_stream_events = {
     .on_end = on_end,
 };
 
-struct http_call *http_call_new(struct loop *loop, int fd, bool connecting, struct str head, enum http_method method,
-                                enum http_framing framing, const struct http_call_events *events, void *owner)
+struct http_call *http_call_again(struct loop *loop, struct stream *idle, struct str head, enum http_method method,
+                                  enum http_framing framing, const struct http_call_events *events, void *owner)
 {
     struct http_call *call = NEW(struct http_call);
 
-    assert(framing != HTTP_UNTIL_CLOSE);
+    assert(framing != HTTP_UNTIL_CLOSE && idle->in.len == 0);
     call->loop = loop;
     call->events = events;
     call->owner = owner;
     call->request_framing = framing;
     call->request_finished = framing == HTTP_NO_BODY;
     call->to_head_request = method == HTTP_HEAD;
-    call->stream = connecting ? stream_new_connecting(loop, fd, INPUT_BYTES, &call_stream_events, call)
-                              : stream_new(loop, fd, INPUT_BYTES, &call_stream_events, call);
+    call->stream = idle;
+    idle->events = &call_stream_events;
+    idle->owner = call;
     if (framing == HTTP_NO_BODY)
         stream_write(call->stream, head);
     else
         stream_queue(call->stream, head);
     stream_read(call->stream, true);
     return call;
+}
+
+struct http_call *http_call_new(struct loop *loop, int fd, bool connecting, struct str head, enum http_method method,
+                                enum http_framing framing, const struct http_call_events *events, void *owner)
+{
+    struct stream *stream = connecting ? stream_new_connecting(loop, fd, INPUT_BYTES, &call_stream_events, NULL)
+                                       : stream_new(loop, fd, INPUT_BYTES, &call_stream_events, NULL);
+
+    return http_call_again(loop, stream, head, method, framing, events, owner);
 }
 
 void *http_call_owner(const struct http_call *call)
@@ -291,13 +301,18 @@ void http_call_pause(struct http_call *call, bool pause)
     poke(call);
 }
 
-int http_call_take_fd(struct http_call *call)
+struct stream *http_call_take_idle(struct http_call *call, const struct stream_events *events, void *owner)
 {
     bool is_reusable = !call->freed && call->stream && call->state == CALL_OVER && call->head.status >= 200 &&
                        call->head.keep_alive && call->request_finished && !call->peer_ended &&
                        !stream_failed(call->stream) && stream_queued(call->stream) == 0 && call->stream->in.len == 0;
 
-    return is_reusable ? stream_take_fd(call->stream) : -1;
+    if (!is_reusable)
+        return NULL;
+    struct stream *stream = take_ptr(&call->stream);
+    stream->events = events;
+    stream->owner = owner;
+    return stream;
 }
 
 static void dispose(void *object)

@@ -216,13 +216,20 @@ struct http_call_events {
  */
 struct http_call *http_call_new(struct loop *loop, int fd, bool connecting, struct str head, enum http_method method,
                                 enum http_framing framing, const struct http_call_events *events, void *owner) must_use;
+/* The same on a connection that http_call_take_idle() has given. */
+struct http_call *http_call_again(struct loop *loop, struct stream *idle, struct str head, enum http_method method,
+                                  enum http_framing framing, const struct http_call_events *events, void *owner)
+    must_use;
 void *http_call_owner(const struct http_call *call);
 void http_call_write(struct http_call *call, struct str bytes); /* request body; framed as chunks if so chosen */
 void http_call_finish(struct http_call *call);                  /* request body is complete */
 bool http_call_is_full(const struct http_call *call);
 void http_call_pause(struct http_call *call, bool pause); /* of the answer's body */
-/* After on_end of a keep-alive answer whose request was finished: the descriptor for the next call, or -1. */
-int http_call_take_fd(struct http_call *call);
+/*
+ * In or after on_end of a keep-alive answer whose request was finished: the connection for the next call, or NULL. It is
+ * still reading: whatever comes before that call, bytes or the end, makes it useless.
+ */
+struct stream *http_call_take_idle(struct http_call *call, const struct stream_events *events, void *owner) must_use;
 /* In or after on_head with status 101: the connection as a raw stream, reading; see `in` first. The call is freed. */
 struct stream *http_call_take_stream(struct http_call *call, const struct stream_events *events, void *owner) must_use;
 void http_call_free(struct http_call *call); /* closes; NULL is fine; from callbacks too */

@@ -498,14 +498,6 @@ void stream_abort(struct stream *s)
     s->blocked = false;
 }
 
-int stream_take_fd(struct stream *s)
-{
-    assert(!is_dead(s) && stream_queued(s) == 0);
-    let_go(s);
-    s->ended = s->failed = s->told = true;
-    return take_fd(&s->fd);
-}
-
 static void dispose(void *object)
 {
     struct stream *s = object;

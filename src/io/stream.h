@@ -89,8 +89,6 @@ bool stream_failed(const struct stream *stream);   /* a write failed: nothing mo
 void stream_finish(struct stream *stream);
 /* Close so that the peer cannot take it for an orderly end (TCP reset), now. stream_free() is still the owner's to call. */
 void stream_abort(struct stream *stream);
-/* The descriptor for another use; nothing may be queued. The stream is then only good for stream_free(). */
-int stream_take_fd(struct stream *stream) must_use;
 void stream_free(struct stream *stream); /* closes; NULL is fine */
 
 #endif

@@ -299,9 +299,8 @@ static void on_answer_body(struct http_call *call, struct str piece)
 static void on_answer_end(struct http_call *call)
 {
     struct forward *f = http_call_owner(call);
-    int fd = f->target.port == GUESTD_PORT ? http_call_take_fd(call) : -1;
-    if (fd >= 0)
-        peer_keep_idle(f->peer, fd);
+    if (f->target.port == GUESTD_PORT)
+        peer_keep_idle(f->peer, call);
     let_go(f);
     enter(f, FORWARD_DONE);
     http_end(f->ex); /* drops what is left of the request's body */
@@ -388,11 +387,14 @@ static const struct http_events exchange_events = {
 
 /* ---- from one to the other ---- */
 
-static void ask(struct forward *f, int fd)
+/* On a kept connection, or else on a new one. */
+static void ask(struct forward *f, struct stream *idle, int fd)
 {
+    struct loop *loop = f->ex->loop;
     const struct http_head *head = &f->ex->head;
     enter(f, FORWARD_ASKING);
-    f->call = http_call_new(f->ex->loop, fd, false, f->head, head->method, head->framing, &call_events, f);
+    f->call = idle ? http_call_again(loop, idle, f->head, head->method, head->framing, &call_events, f)
+                   : http_call_new(loop, fd, false, f->head, head->method, head->framing, &call_events, f);
     if (!f->body_started) {
         f->body_started = true;
         http_body_patience(f->ex, LIMIT_KEEPALIVE_MS); /* a stream of input may rightly be silent for long */
@@ -419,7 +421,7 @@ static void on_reached(void *context, enum reach_outcome outcome, int fd)
     reach_free(f->reach);
     f->reach = NULL;
     if (outcome == REACH_OPEN)
-        ask(f, fd);
+        ask(f, NULL, fd);
     else
         give_up(f, refusals[outcome]);
 }
@@ -455,10 +457,10 @@ void forward_start(struct peer *peer, struct sandbox *sandbox, struct http_excha
         http_reply(ex, 431, NULL, 0, STR("")); /* what the client sent fits, but not what it has become */
         return;
     }
-    int fd = target->port == GUESTD_PORT && !wants_upgrade(&ex->head) ? peer_take_idle(peer) : -1;
-    f->kept = fd >= 0;
-    if (f->kept)
-        ask(f, fd);
+    struct stream *idle = target->port == GUESTD_PORT && !wants_upgrade(&ex->head) ? peer_take_idle(peer) : NULL;
+    f->kept = idle;
+    if (idle)
+        ask(f, idle, -1);
     else
         reach_inside(f);
 }

@@ -25,9 +25,9 @@
 struct proxy;
 struct forward;
 
-/* A connection to guestd that waits for its next request. */
+/* A connection to guestd that waits for its next request. It stays where it is in the loop meanwhile. */
 struct idle {
-    int fd;
+    struct stream *stream;
     uint64_t since_ms;
 };
 
@@ -53,9 +53,10 @@ void forward_cut_all(struct peer *peer);
 
 /* ---- what a forward asks of its peer, see proxy.c ---- */
 
-/* A kept connection that is still good, or -1. */
-int peer_take_idle(struct peer *peer);
-void peer_keep_idle(struct peer *peer, int fd); /* takes it; closes what is too many */
+/* A kept connection that is still good as far as we know, or NULL. */
+struct stream *peer_take_idle(struct peer *peer);
+/* The call is over: its connection is kept, if it can be used again and there are not too many. */
+void peer_keep_idle(struct peer *peer, struct http_call *call);
 void peer_entered(struct peer *peer);
 /* A forward has left. The peer may be freed by this. */
 void peer_left(struct peer *peer);

@@ -1,11 +1,8 @@
 #include "proxy/proxy.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdio.h>
-#include <sys/socket.h>
 
-#include "base/fd.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "proxy/forward.h"
@@ -131,24 +128,39 @@ void peer_left(struct peer *peer)
     drop_if_unused(peer);
 }
 
-int peer_take_idle(struct peer *peer)
+struct stream *peer_take_idle(struct peer *peer)
 {
-    while (peer->idle_count) {
-        int fd = peer->idle[--peer->idle_count].fd; /* the youngest is the least likely to have died */
-        char byte;
-        if (recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN)
-            return fd;
-        fd_close(&fd); /* closed by guestd, or bytes that nobody asked for */
-    }
-    return -1;
+    /* The youngest is the least likely to have died. If it just has, the request is sent again: see forward.c. */
+    return peer->idle_count ? peer->idle[--peer->idle_count].stream : NULL;
 }
+
+/* Closed by guestd, or bytes that nobody asked for. */
+static void on_idle_over(struct stream *stream)
+{
+    struct peer *peer = stream->owner;
+    unsigned at = 0;
+    while (peer->idle[at].stream != stream)
+        at++;
+    peer->idle_count--;
+    memmove(peer->idle + at, peer->idle + at + 1, (peer->idle_count - at) * sizeof *peer->idle);
+    stream_free(stream);
+    drop_if_unused(peer);
+}
+
+static void on_idle_end(struct stream *stream, const struct err *err)
+{
+    (void)err;
+    on_idle_over(stream);
+}
+
+static const struct stream_events idle_events = { .on_input = on_idle_over, .on_end = on_idle_end };
 
 /* Close the connections that lie idle since before `before_ms`; they are the first ones. */
 static void drop_idle(struct peer *peer, uint64_t before_ms)
 {
     unsigned old = 0;
     while (old < peer->idle_count && peer->idle[old].since_ms < before_ms)
-        fd_close(&peer->idle[old++].fd);
+        stream_free(peer->idle[old++].stream);
     peer->idle_count -= old;
     memmove(peer->idle, peer->idle + old, peer->idle_count * sizeof *peer->idle);
 }
@@ -169,14 +181,13 @@ static void on_sweep(struct timer *timer)
         timer_set(&proxy->sweep, proxy->loop, LIMIT_EDGE_IDLE_MS / 4, on_sweep);
 }
 
-void peer_keep_idle(struct peer *peer, int fd)
+void peer_keep_idle(struct peer *peer, struct http_call *call)
 {
     struct proxy *proxy = peer->proxy;
-    if (peer->idle_count == LIMIT_EDGE_IDLE) {
-        fd_close(&fd);
-        return;
-    }
-    peer->idle[peer->idle_count++] = (struct idle){ .fd = fd, .since_ms = loop_now_ms(proxy->loop) };
+    struct stream *stream = peer->idle_count < LIMIT_EDGE_IDLE ? http_call_take_idle(call, &idle_events, peer) : NULL;
+    if (!stream)
+        return; /* it goes with its call */
+    peer->idle[peer->idle_count++] = (struct idle){ .stream = stream, .since_ms = loop_now_ms(proxy->loop) };
     if (!timer_is_set(&proxy->sweep))
         timer_set(&proxy->sweep, proxy->loop, LIMIT_EDGE_IDLE_MS / 4, on_sweep);
 }

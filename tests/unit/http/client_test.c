@@ -17,7 +17,8 @@ static unsigned heads, ends, errors, drains, status;
 static enum http_framing framing;
 static struct err error;
 static bool frees_on_head, frees_on_body, takes_stream;
-static int taken_fd;
+static struct stream *idle;
+static unsigned idle_ends;
 static struct stream *taken_stream;
 
 static void on_stream_input(struct stream *stream)
@@ -61,10 +62,24 @@ static void on_body(struct http_call *c, struct str piece)
         drop_call();
 }
 
+static void on_idle_end(struct stream *stream, const struct err *err)
+{
+    (void)stream;
+    (void)err;
+    idle_ends++;
+}
+
+static void on_idle_input(struct stream *stream)
+{
+    on_idle_end(stream, NULL);
+}
+
+static const struct stream_events idle_events = { .on_input = on_idle_input, .on_end = on_idle_end };
+
 static void on_end(struct http_call *c)
 {
     ends++;
-    taken_fd = http_call_take_fd(c);
+    idle = http_call_take_idle(c, &idle_events, NULL);
 }
 
 static void on_error(struct http_call *c, const struct err *err)
@@ -89,7 +104,8 @@ static int setup(void **state)
     body = buf_make(NULL, SIZE_MAX / 4);
     heads = ends = errors = drains = 0;
     frees_on_head = frees_on_body = takes_stream = false;
-    taken_fd = -1;
+    idle = NULL;
+    idle_ends = 0;
     taken_stream = NULL;
     call = NULL;
     return 0;
@@ -101,8 +117,7 @@ static int teardown(void **state)
     assert_true(ends + errors <= 1);
     http_call_free(call);
     stream_free(taken_stream);
-    if (taken_fd >= 0)
-        close(taken_fd);
+    stream_free(idle);
     loop_free(loop);
     peer_done(&server);
     buf_done(&body);
@@ -136,23 +151,33 @@ static void a_body_of_known_length_ends_the_call(void **state)
     assert_int_equal(ends, 1);
     assert_int_equal(status, 200);
     CHECK_STR(buf_str(&body), STR("hello"));
-    assert_true(taken_fd >= 0);
+    assert_non_null(idle);
 }
 
 static void a_kept_connection_serves_the_next_call(void **state)
 {
     (void)state;
     answer("HTTP/1.1 204 No Content\r\n\r\n", false);
-    assert_true(taken_fd >= 0);
+    assert_non_null(idle);
     drop_call();
     ends = 0;
-    call = http_call_new(loop, taken_fd, false, STR("AGAIN\r\n\r\n"), HTTP_GET, HTTP_NO_BODY, &events, &heads);
-    taken_fd = -1;
+    call = http_call_again(loop, idle, STR("AGAIN\r\n\r\n"), HTTP_GET, HTTP_NO_BODY, &events, &heads);
+    idle = NULL;
     PUMP_UNTIL(loop, peer_heard(&server, "AGAIN"));
     peer_say(&server, STR("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"));
     PUMP_UNTIL(loop, ends == 1);
     CHECK_STR(buf_str(&body), STR("hello"));
-    assert_true(taken_fd >= 0);
+    assert_non_null(idle);
+}
+
+static void a_kept_connection_tells_its_end_while_nobody_uses_it(void **state)
+{
+    (void)state;
+    answer("HTTP/1.1 204 No Content\r\n\r\n", false);
+    assert_non_null(idle);
+    assert_int_equal(idle_ends, 0);
+    peer_say(&server, STR("nobody asked"));
+    PUMP_UNTIL(loop, idle_ends == 1);
 }
 
 static void a_connection_with_something_left_over_is_not_kept(void **state)
@@ -161,7 +186,7 @@ static void a_connection_with_something_left_over_is_not_kept(void **state)
     answer("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhelloHTTP/1.1 200 OK\r\n\r\nsmuggled", false);
     assert_int_equal(ends, 1);
     CHECK_STR(buf_str(&body), STR("hello"));
-    assert_int_equal(taken_fd, -1);
+    assert_null(idle);
 }
 
 static void a_body_until_close_ends_with_the_connection(void **state)
@@ -170,7 +195,7 @@ static void a_body_until_close_ends_with_the_connection(void **state)
     answer("HTTP/1.0 200 OK\r\n\r\nhello", true);
     assert_int_equal(ends, 1);
     CHECK_STR(buf_str(&body), STR("hello"));
-    assert_int_equal(taken_fd, -1);
+    assert_null(idle);
 }
 
 static void an_answer_to_head_has_no_body(void **state)
@@ -179,7 +204,7 @@ static void an_answer_to_head_has_no_body(void **state)
     begin(HTTP_HEAD, HTTP_NO_BODY);
     peer_say(&server, STR("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"));
     PUMP_UNTIL(loop, ends == 1);
-    assert_true(taken_fd >= 0);
+    assert_non_null(idle);
 }
 
 static void a_body_that_ends_too_early_is_an_error(void **state)
@@ -317,7 +342,7 @@ static void an_answer_may_come_before_the_request_is_out(void **state)
     PUMP_UNTIL(loop, ends == 1);
     assert_int_equal(status, 413);
     CHECK_STR(buf_str(&body), STR("big"));
-    assert_int_equal(taken_fd, -1);
+    assert_null(idle);
     http_call_write(call, STR("nobody hears this"));
 }
 
@@ -517,6 +542,7 @@ int main(void)
     const struct CMUnitTest cases[] = {
         CALLED(a_body_of_known_length_ends_the_call),
         CALLED(a_kept_connection_serves_the_next_call),
+        CALLED(a_kept_connection_tells_its_end_while_nobody_uses_it),
         CALLED(a_connection_with_something_left_over_is_not_kept),
         CALLED(a_body_until_close_ends_with_the_connection),
         CALLED(an_answer_to_head_has_no_body),
