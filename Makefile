@@ -19,6 +19,7 @@ export UBSAN_OPTIONS ?= halt_on_error=1:abort_on_error=1:print_stacktrace=1
 # A progress line for a person, silence for a log. Ninja is asked first whether there is anything to do, so that it has
 # nothing to say when there is not.
 define compile
+	@ninja -C $(1) build.ninja >$(1)/setup.log 2>&1 || { cat $(1)/setup.log; exit 1; }
 	@ninja -C $(1) -n | grep -q 'no work to do' || \
 	{ [ -t 1 ] || quiet=--quiet; echo 'compiling $(1)'; NINJA_STATUS='  [%f/%t] ' ninja $$quiet -C $(1); }
 endef
