@@ -188,6 +188,9 @@ static void receive(int fd, void *bytes, size_t size, int flags, struct received
     message.msg_control = control.room;
     message.msg_controllen = sizeof control.room;
     message.msg_flags = 0;
+    /* Field by field, like the rest: an initializer of this size is a call of memset. */
+    control.align.cmsg_len = 0;
+    control.align.cmsg_level = control.align.cmsg_type = 0;
     out->count = 0;
     do
         out->length = CALL_3(SYS_recvmsg, fd, &message, flags | MSG_CMSG_CLOEXEC);
@@ -266,8 +269,9 @@ static void verify(const struct nursery_wish *wish)
 {
     uint64_t due = due_capabilities(wish);
     struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3, .pid = 0 };
-    struct __user_cap_data_struct sets[2];
-    uint32_t ids[3];
+    /* What nobody may have, until the kernel has said what we have. */
+    struct __user_cap_data_struct sets[2] = { { ~0u, ~0u, ~0u }, { ~0u, ~0u, ~0u } };
+    uint32_t ids[3] = { ~0u, ~0u, ~0u };
     bool fine = true;
 
     check(CALL_3(SYS_getresuid, &ids[0], &ids[1], &ids[2]), NOT_CONFINED);
