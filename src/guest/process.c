@@ -2,22 +2,19 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
-#include <termios.h>
 #include <unistd.h>
 
 #include "base/fd.h"
 #include "base/limits.h"
 #include "base/log.h"
-#include "base/map.h"
 #include "base/mem.h"
 #include "guest/interpreter/interpreter.h"
 #include "guest/journal.h"
+#include "guest/launch.h"
 #include "guest/spawn.h"
 #include "guest/tree.h"
 
@@ -745,130 +742,6 @@ static void on_deadline(struct timer *timer)
 
 /* ---- starting ---- */
 
-struct env_list {
-    struct map places; /* name → entry in texts */
-    char **texts;
-    size_t count;
-};
-
-static void env_set(struct env_list *list, struct arena *arena, struct str name, struct str value)
-{
-    struct buf text = buf_make(arena, name.len + value.len + 2);
-
-    buf_add(&text, name);
-    buf_add_char(&text, '=');
-    buf_add(&text, value);
-    buf_add_char(&text, '\0');
-    char **place = map_get(&list->places, name);
-    if (!place) {
-        place = &list->texts[list->count++];
-        map_put(&list->places, name, place);
-    }
-    *place = text.data;
-}
-
-/* PATH and who one is; then the sandbox's variables; then the request's. The last one wins. */
-static char **make_env(struct guest *guest, const struct process_want *want, struct arena *arena)
-{
-    struct env_list list = { 0 };
-
-    map_init(&list.places);
-    list.texts = ARENA_ARRAY(arena, char *, 4 + guest->env_count + want->env_count + 1);
-    env_set(&list, arena, STR("PATH"), str_from(guest->path_env));
-    env_set(&list, arena, STR("HOME"), want->user->home);
-    env_set(&list, arena, STR("USER"), want->user->name);
-    env_set(&list, arena, STR("LOGNAME"), want->user->name);
-    for (size_t i = 0; i < guest->env_count; i++)
-        env_set(&list, arena, guest->envs[i].name, guest->envs[i].value);
-    for (size_t i = 0; i < want->env_count; i++)
-        env_set(&list, arena, want->envs[i].name, want->envs[i].value);
-    map_done(&list.places);
-    return list.texts;
-}
-
-/* The files that a command may mean: itself if it has a slash, else one in each directory of the environment's PATH. */
-static const char **make_files(const char *command, char *const *env, struct arena *arena)
-{
-    if (strchr(command, '/') || !*command) {
-        const char **one = ARENA_ARRAY(arena, const char *, 2);
-        one[0] = command;
-        return one;
-    }
-    struct str path = STR(""), dir;
-    for (; *env; env++) {
-        struct str text = str_from(*env);
-        if (str_skip(&text, STR("PATH=")))
-            path = text;
-    }
-    size_t count = 1;
-    for (size_t i = 0; i < path.len; i++)
-        count += path.at[i] == ':';
-    const char **files = ARENA_ARRAY(arena, const char *, count + 1);
-    for (count = 0; str_cut(&path, ':', &dir); count++)
-        files[count] = arena_format(arena, "%.*s/%s", STR_ARG(dir.len ? dir : STR(".")), command).at;
-    return files;
-}
-
-/* Descriptors of a new process: ours and the child's. */
-struct ends {
-    int ours_in, ours_out, ours_err;
-    int in, out, err;
-};
-
-static void ends_close(struct ends *ends)
-{
-    fd_close(&ends->ours_in);
-    fd_close(&ends->ours_out);
-    fd_close(&ends->ours_err);
-    fd_close(&ends->in);
-    fd_close(&ends->out);
-    fd_close(&ends->err);
-}
-
-/* Which end of a new pipe is ours, and hence never waits. */
-static bool make_pipe(int *ours_at, int *theirs_at, bool we_read, struct err *err)
-{
-    int fds[2];
-
-    if (pipe2(fds, O_CLOEXEC) < 0)
-        return err_sys(err, "make a pipe");
-    *ours_at = fds[we_read ? 0 : 1];
-    *theirs_at = fds[we_read ? 1 : 0];
-    return fd_set_nonblocking(*ours_at, true, err);
-}
-
-static bool open_pipes(const struct process_want *want, struct ends *ends, struct err *err)
-{
-    if (!make_pipe(&ends->ours_out, &ends->out, true, err) || !make_pipe(&ends->ours_err, &ends->err, true, err))
-        return false;
-    if (want->has_stdin)
-        return make_pipe(&ends->ours_in, &ends->in, false, err);
-    ends->in = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    return ends->in >= 0 || err_sys(err, "open /dev/null");
-}
-
-static bool open_terminal(const struct process_want *want, struct ends *ends, struct err *err)
-{
-    struct winsize size = { .ws_col = want->cols, .ws_row = want->rows };
-    int unlock = 0;
-
-    ends->ours_out = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
-    if (ends->ours_out < 0 || ioctl(ends->ours_out, TIOCSPTLCK, &unlock) < 0)
-        return err_sys(err, "open a terminal");
-    /* By descriptor: the guest may have put anything at /dev/pts. */
-    ends->in = ioctl(ends->ours_out, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
-    if (ends->in < 0 || ioctl(ends->in, TIOCSWINSZ, &size) < 0)
-        return err_sys(err, "open the terminal's other side");
-    /* So that the user's programs may open it by name (sudo, screen, gpg do); where that fails they get on without. */
-    (void)!fchown(ends->in, want->user->uid, (gid_t)-1);
-    ends->out = fcntl(ends->in, F_DUPFD_CLOEXEC, 3);
-    ends->err = fcntl(ends->in, F_DUPFD_CLOEXEC, 3);
-    ends->ours_in = fcntl(ends->ours_out, F_DUPFD_CLOEXEC, 3);
-    if (ends->out < 0 || ends->err < 0 || ends->ours_in < 0)
-        return err_sys(err, "duplicate a descriptor");
-    return true;
-}
-
 /* "cmd arg arg", as much of it as is told. */
 static char *command_line(const struct process_want *want)
 {
@@ -894,15 +767,15 @@ static void add_source(struct process *p, int fd, enum output_stream stream)
     watch_want(source->watch, WATCH_READ);
 }
 
-static struct process *add_process(struct processes *all, pid_t pid, int report_fd, const struct process_want *want,
-                                   struct ends *ends)
+/* Takes the descriptors. */
+static struct process *add_process(struct processes *all, const struct process_want *want, struct launch *launched)
 {
     struct process *p = NEW(struct process);
 
     p->all = all;
-    p->pid = pid;
-    p->report_fd = report_fd;
-    p->report_watch = watch_new(all->guest->loop, report_fd, on_report, p);
+    p->pid = launched->pid;
+    p->report_fd = take_fd(&launched->report_fd);
+    p->report_watch = watch_new(all->guest->loop, p->report_fd, on_report, p);
     watch_want(p->report_watch, WATCH_READ);
     timer_set(&p->start_wait, all->guest->loop, LIMIT_SPAWN_MS, on_start_wait);
     p->has_pty = want->has_pty;
@@ -911,10 +784,10 @@ static struct process *add_process(struct processes *all, pid_t pid, int report_
     p->command = command_line(want);
     all->config_bytes += want->config.len;
     p->inputs_end = &p->inputs;
-    p->in_fd = take_fd(&ends->ours_in);
-    add_source(p, take_fd(&ends->ours_out), want->has_pty ? OUTPUT_PTY : OUTPUT_STDOUT);
+    p->in_fd = take_fd(&launched->in_fd);
+    add_source(p, take_fd(&launched->out_fd), want->has_pty ? OUTPUT_PTY : OUTPUT_STDOUT);
     if (!want->has_pty)
-        add_source(p, take_fd(&ends->ours_err), OUTPUT_STDERR);
+        add_source(p, take_fd(&launched->err_fd), OUTPUT_STDERR);
     p->previous = all->last;
     *(all->last ? &all->last->next : &all->first) = p;
     all->last = p;
@@ -954,11 +827,7 @@ static void evict(struct processes *all, pid_t pid, const char *tag)
 struct process *process_start_new(struct processes *all, const struct process_want *want, struct arena *arena,
                                   struct err *err)
 {
-    struct guest *guest = all->guest;
-    gid_t groups[USERS_GROUPS_MAX];
-    __attribute__((cleanup(ends_close))) struct ends ends = { -1, -1, -1, -1, -1, -1 };
-    pid_t pid;
-    int report_fd;
+    auto_launch struct launch launched = LAUNCH_NONE;
 
     if (!make_room(all, err))
         return NULL;
@@ -966,31 +835,8 @@ struct process *process_start_new(struct processes *all, const struct process_wa
         (void)err_set(err, ERR_LIMIT, "what runs has %d bytes of arguments and variables together", LIMIT_CONFIG_BYTES);
         return NULL;
     }
-    char **argv = ARENA_ARRAY(arena, char *, want->arg_count + 2);
-    argv[0] = arena_text(arena, want->command);
-    for (size_t i = 0; i < want->arg_count; i++)
-        argv[i + 1] = arena_text(arena, want->args[i]);
-    char **env = make_env(guest, want, arena);
-    if (!(want->has_pty ? open_terminal(want, &ends, err) : open_pipes(want, &ends, err)))
+    if (!launch(all->guest, want, arena, &launched, err))
         return NULL;
-    struct spawn spawn = {
-        .files = make_files(argv[0], env, arena),
-        .argv = argv,
-        .envp = env,
-        .cwd = want->cwd,
-        .uid = want->user->uid,
-        .gid = want->user->gid,
-        .groups = groups,
-        .group_count = users_groups(guest->users, want->user, groups, COUNT_OF(groups)),
-        .in_fd = ends.in,
-        .out_fd = ends.out,
-        .err_fd = ends.err,
-        .takes_terminal = want->has_pty,
-        .cgroup_fds = guest->cgroup_fds,
-        .cgroup_count = guest->cgroup_count,
-    };
-    if (!spawn_start(&spawn, &pid, &report_fd, err))
-        return NULL;
-    evict(all, pid, want->tag);
-    return add_process(all, pid, report_fd, want, &ends);
+    evict(all, launched.pid, want->tag);
+    return add_process(all, want, &launched);
 }
