@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -14,14 +15,22 @@
 #include "base/str.h"
 
 enum {
-    ROUNDS = 16,             /* a fork bomb is the pids limit's business, not ours */
+    ROUNDS = 16,             /* two or three are usual */
     ROUNDS_MS = 100,         /* the loop waits: with a thousand processes a round takes ten */
     PROCESSES_MAX = 1 << 16, /* more than a sandbox may have */
 };
 
 struct entry {
     pid_t pid, parent, session;
+    uint64_t started;
     bool doomed;
+};
+
+/* Who is meant. */
+struct aim {
+    pid_t leader;
+    bool with_leader;
+    uint64_t since; /* 0: however old */
 };
 
 struct list {
@@ -43,11 +52,13 @@ static bool next_number(struct str *rest, int64_t *out)
     return true;
 }
 
-/* "42 (any (thing)) S 1 42 42 …": state, parent, group, session. False if it is gone or a zombie. */
+/* "42 (any (thing)) S 1 42 42 …": state, parent, group, session, fifteen more, start. False if it is gone or a zombie. */
 static bool read_entry(int proc_fd, pid_t pid, struct entry *out)
 {
     char path[32], text[512];
     int64_t parent, group, session;
+    uint64_t started;
+    struct str word;
 
     (void)snprintf(path, sizeof path, "%d/stat", (int)pid);
     auto_close int fd = openat(proc_fd, path, O_RDONLY | O_CLOEXEC);
@@ -62,7 +73,12 @@ static bool read_entry(int proc_fd, pid_t pid, struct entry *out)
     if (after[2] == 'Z' || after[2] == 'X' || !next_number(&rest, &parent) || !next_number(&rest, &group) ||
         !next_number(&rest, &session))
         return false;
-    *out = (struct entry){ .pid = pid, .parent = (pid_t)parent, .session = (pid_t)session };
+    for (int i = 0; i < 16; i++)
+        if (!str_cut(&rest, ' ', &word))
+            return false;
+    if (!str_to_u64(word, UINT64_MAX, &started))
+        return false;
+    *out = (struct entry){ .pid = pid, .parent = (pid_t)parent, .session = (pid_t)session, .started = started };
     return true;
 }
 
@@ -100,13 +116,13 @@ static void read_all(struct list *list)
 static bool is_doomed(const struct list *list, pid_t pid)
 {
     struct entry key = { .pid = pid };
-    const struct entry *found = bsearch(&key, list->entries, list->count, sizeof key, by_pid);
+    const struct entry *found = list->count ? bsearch(&key, list->entries, list->count, sizeof key, by_pid) : NULL;
 
     return found && found->doomed;
 }
 
 /* Marks until nothing new is found; a child may stand before its parent in the list. Returns how many. */
-static size_t mark(struct list *list, pid_t leader, bool leader_lives)
+static size_t mark(struct list *list, const struct aim *aim)
 {
     size_t doomed = 0;
 
@@ -114,9 +130,11 @@ static size_t mark(struct list *list, pid_t leader, bool leader_lives)
         changed = false;
         for (size_t i = 0; i < list->count; i++) {
             struct entry *e = &list->entries[i];
-            if (e->doomed || e->pid == getpid() || e->pid == 1)
+            if (e->doomed || e->pid == getpid() || e->pid == 1 || e->started < aim->since ||
+                (e->pid == aim->leader && !aim->with_leader))
                 continue;
-            if ((leader_lives && e->pid == leader) || e->session == leader || is_doomed(list, e->parent)) {
+            if (e->pid == aim->leader || e->session == aim->leader || is_doomed(list, e->parent) ||
+                (aim->since && e->parent == aim->leader)) {
                 e->doomed = changed = true;
                 doomed++;
             }
@@ -125,22 +143,62 @@ static size_t mark(struct list *list, pid_t leader, bool leader_lives)
     return doomed;
 }
 
-void tree_kill(pid_t leader, bool leader_lives)
+/* All of them, as far as the kernel lets us. True if one of them was not in `before`. */
+static bool signal_doomed(const struct list *list, const struct list *before, int number)
 {
-    struct list list = { 0 };
+    bool is_news = false;
+
+    for (size_t i = 0; i < list->count; i++) {
+        if (!list->entries[i].doomed)
+            continue;
+        is_news |= !is_doomed(before, list->entries[i].pid);
+        (void)kill(list->entries[i].pid, number); /* it may have gone by itself */
+    }
+    return is_news;
+}
+
+/*
+ * Stopped first, all of them, and killed when no new one is found. A fork bomb that is killed one by one has room for a
+ * child with each that goes, and outlives us; one that is stopped keeps its room.
+ */
+static void stop_and_kill(const struct aim *aim)
+{
+    struct list lists[2] = { { 0 } };
+    struct list *now = &lists[0], *before = &lists[1];
 
     uint64_t stop_ms = clock_mono_ms() + ROUNDS_MS;
     for (int round = 0; round < ROUNDS && clock_mono_ms() < stop_ms; round++) {
-        read_all(&list);
-        if (mark(&list, leader, leader_lives) == 0)
+        struct list *other = now;
+        now = before;
+        before = other;
+        read_all(now);
+        if (mark(now, aim) == 0 || !signal_doomed(now, before, SIGSTOP))
             break;
-        for (size_t i = 0; i < list.count; i++)
-            if (list.entries[i].doomed)
-                (void)kill(list.entries[i].pid, SIGKILL); /* it may have gone by itself */
     }
+    (void)signal_doomed(now, before, SIGKILL);
+    free(lists[0].entries);
+    free(lists[1].entries);
+}
+
+void tree_kill(pid_t leader, bool leader_lives)
+{
+    stop_and_kill(&(struct aim){ .leader = leader, .with_leader = leader_lives });
     /* Without a readable /proc there is still this much. */
     if (leader_lives)
         (void)kill(leader, SIGKILL);
     (void)kill(-leader, SIGKILL);
-    free(list.entries);
+}
+
+uint64_t tree_now(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_BOOTTIME, &now); /* what /proc counts from, in ticks */
+    uint64_t ticks = (uint64_t)sysconf(_SC_CLK_TCK);
+    return (uint64_t)now.tv_sec * ticks + (uint64_t)now.tv_nsec * ticks / 1000000000u;
+}
+
+void tree_kill_since(pid_t leader, uint64_t since)
+{
+    stop_and_kill(&(struct aim){ .leader = leader, .since = since });
 }

@@ -77,7 +77,9 @@ struct python_engine {
     struct watch *death;
     struct stream *link;
     struct pipes pipes;
-    uint64_t cell; /* the number of the last one sent: an end that names another is forged, or comes too late */
+    uint64_t cell;       /* the number of the last one sent: an end that names another is forged, or comes too late */
+    uint64_t cell_began; /* tree_now() */
+    bool was_interrupted;
     bool has_status;
     int status;
     struct timer status_wait;
@@ -471,8 +473,11 @@ static bool take_frame(struct python_engine *e, char letter, struct str text)
         return true;
     }
     case 'D':
-        if (str_to_u64(text, UINT64_MAX, &number) && number == e->cell)
-            events->on_done(&e->engine);
+        if (!str_to_u64(text, UINT64_MAX, &number) || number != e->cell)
+            return true;
+        if (e->was_interrupted)
+            tree_kill_since(e->pid, e->cell_began); /* children of it that did not hear, or did not want to */
+        events->on_done(&e->engine);
         return true;
     default:
         return false;
@@ -537,6 +542,8 @@ static void run(struct engine *engine, const struct engine_code *code)
         json_out_pair(&out, code->envs[i].name, code->envs[i].value);
     json_out_end(&out);
     json_out_end(&out);
+    e->cell_began = tree_now();
+    e->was_interrupted = false;
     send_message(e, buf_str(&text));
 }
 
@@ -544,8 +551,10 @@ static void interrupt(struct engine *engine)
 {
     struct python_engine *e = container_of(engine, struct python_engine, engine);
 
-    if (e->pid && e->life == ALIVE)
-        (void)kill(-e->pid, SIGINT); /* the group: what the cell waits for is interrupted with it */
+    if (!e->pid || e->life != ALIVE)
+        return;
+    e->was_interrupted = true;
+    (void)kill(-e->pid, SIGINT); /* the group: what the cell waits for is interrupted with it */
 }
 
 static void pause_reading(struct engine *engine, bool pause)
