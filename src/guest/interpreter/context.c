@@ -1,5 +1,6 @@
 #include "guest/interpreter/context.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -297,6 +298,24 @@ static void accept_cell(struct context *c, struct cell *cell, struct str line)
     buf_clear(&c->held);
 }
 
+/* False when the cell has said more than is good for anybody: the first time with a note where the rest is missing. */
+static bool is_within_cap(struct context *c, struct cell *cell, enum engine_line kind, size_t len)
+{
+    static const char note[] = "\n[this cell has said more than 128 MiB: the rest was left out]\n";
+    uint64_t before = cell->told_bytes[kind];
+
+    static_assert(LIMIT_CELL_BYTES == 128 << 20, "the note says how much");
+    cell->told_bytes[kind] += len;
+    if (cell->told_bytes[kind] <= LIMIT_CELL_BYTES)
+        return true;
+    if (before <= LIMIT_CELL_BYTES) {
+        auto_buf struct buf text = buf_make(NULL, LIMIT_API_BODY_BYTES);
+        line_add_stream(&text, LINE_STDERR, str_from(note), clock_wall_us());
+        add_line(c, buf_str(&text));
+    }
+    return false;
+}
+
 static void on_line(struct engine *engine, enum engine_line kind, struct str line)
 {
     struct context *c = engine->owner;
@@ -310,7 +329,8 @@ static void on_line(struct engine *engine, enum engine_line kind, struct str lin
         if (kind == ENGINE_LINE_ERROR && cell->has_error)
             return;
         cell->has_error |= kind == ENGINE_LINE_ERROR;
-        add_line(c, line);
+        if (is_within_cap(c, cell, kind, line.len))
+            add_line(c, line);
     } else if (kind == ENGINE_LINE_PRINTED && c->held.len + line.len <= HELD_BYTES) {
         buf_add(&c->held, line);
     }

@@ -5,7 +5,8 @@
  *
  * Cells run one at a time, in the order they came. A client that goes away has its cell interrupted; one that does not
  * react is killed with its interpreter, and whoever runs the next cell is told that the variables are gone. An
- * interpreter that dies fails the cell it ran and no other: the next one gets a new interpreter.
+ * interpreter that dies fails the cell it ran and no other: the next one gets a new interpreter. A cell that says more than
+ * anybody can read is cut with a note, and goes on.
  *
  * Ownership  The interpreter service owns contexts. A cell lives in the arena of its exchange.
  */
@@ -40,6 +41,7 @@ struct cell {
     struct cell *next;
     bool was_accepted, has_error;
     unsigned attempts;
+    uint64_t told_bytes[ENGINE_LINE_KINDS];
     struct timer keepalive;
 };
 

@@ -350,6 +350,11 @@ def png_of(pixels, width, height, dpi):
         chunk(b"IEND", b"")
 
 
+def is_figure(value):
+    module = sys.modules.get("matplotlib.figure")
+    return module is not None and isinstance(value, module.Figure)
+
+
 def figure_chart(figure):
     try:
         return charts().chart_of(figure)
@@ -476,9 +481,7 @@ def make_ipython_shell():
                        if mime != "text/plain")
 
         def add_figure_formatters(self, figure):
-            known = self.display_formatter.formatters
-            known["image/png"].for_type(figure, figure_png)
-            known["e2b/chart"].for_type(figure, figure_chart)
+            self.display_formatter.formatters["image/png"].for_type(figure, figure_png)
 
         def add_inline_config(self):
             """%config InlineBackend.figure_formats = ..., where the package for it is installed."""
@@ -521,6 +524,10 @@ def make_ipython_shell():
         print_method = "_repr_e2b_chart_"
         _return_type = dict
 
+        def __call__(self, value):
+            # Not registered for figures: %config InlineBackend.figure_formats takes away all that is.
+            return figure_chart(value) if is_figure(value) else super().__call__(value)
+
     known = made.display_formatter.formatters
     known["e2b/data"] = Data(parent=made.display_formatter)
     known["e2b/chart"] = Chart(parent=made.display_formatter)
@@ -554,7 +561,7 @@ def bundle_of(value):
             except Exception:
                 pass
     names = {(base.__module__, base.__name__) for base in type(value).__mro__}
-    if ("matplotlib.figure", "Figure") in names:
+    if is_figure(value):
         bundle["image/png"] = figure_png(value)
         bundle["e2b/chart"] = figure_chart(value)
     if ("pandas.core.frame", "DataFrame") in names:

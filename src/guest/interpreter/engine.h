@@ -24,6 +24,7 @@ enum engine_line {
     ENGINE_LINE_ERROR,    /* it failed; a client gets one of these at most */
     ENGINE_LINE_OUTPUT,   /* anything else that belongs to the cell */
     ENGINE_LINE_PRINTED,  /* on stdout or stderr, by whomever: also between cells */
+    ENGINE_LINE_KINDS,
 };
 
 struct engine_events {
