@@ -308,6 +308,31 @@ def test_a_fork_bomb_is_survived(box, context):
     assert text(box, "1 + 1", context=context) == "2" and text(box, "1 + 1") == "2"
 
 
+BOMB = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass\n"
+
+
+def test_a_fork_bomb_that_never_rests_ends_with_its_context(box, context):
+    """Every child forks for ever. Files and health are guestd's, which must go on answering; then nothing of it is left."""
+    text(box, "kept = 'here'")
+    results = []
+    runs = threading.Thread(target=lambda: results.append(box.run_code(BOMB, context=context, timeout=120)))
+    runs.start()
+    for i in range(20):
+        box.files.write("/home/user/during", str(i))
+        assert box.files.read("/home/user/during") == str(i) and box.is_running()
+    box.restart_code_context(context)
+    runs.join(60)
+    assert results and results[0].error.name == "UnexpectedEndOfExecution"
+    assert text(box, "1 + 1", context=context) == "2" and text(box, "kept") == "here"
+    assert len(box.commands.run("ls /proc | grep -c '^[0-9]'").stdout) <= len("100\n")
+
+
+def test_a_fork_bomb_whose_client_has_gone_is_killed(box, context):
+    leave(box, BOMB, 2, context=context)
+    assert box.run_code("1 + 1", context=context, timeout=60).text == "2"
+    assert len(box.commands.run("ls /proc | grep -c '^[0-9]'").stdout) <= len("100\n")
+
+
 def test_a_child_that_leaves_its_cell_does_not_answer_for_it(box, context):
     assert text(box, "import os; child = os.fork() == 0; 'one answer'", context=context) == "one answer"
     assert text(box, "2", context=context) == "2"
@@ -333,6 +358,43 @@ def test_a_hundred_megabytes_of_prints_arrive(box):
 
     box.run_code("line = 'x' * 99\nfor _ in range(10**6): print(line)", on_stdout=count, timeout=120)
     assert seen[0] == 100 * 10**6
+
+
+def test_a_gigabyte_of_prints_is_cut_with_a_note_and_costs_nobody(box, context):
+    text(box, "kept = 'here'")
+    seen = {"stdout": 0, "note": 0}
+
+    def count(message):
+        seen["stdout"] += len(message.line)
+
+    def note(message):
+        seen["note"] += message.line.count("the rest was left out")
+
+    code = "piece = ('x' * 99 + '\\n') * 10486\nfor _ in range(1024): print(piece, end='')\n'to the end'"
+    result = box.run_code(code, context=context, on_stdout=count, on_stderr=note, timeout=300)
+    assert result.text == "to the end" and seen["note"] == 1
+    assert 100 << 20 < seen["stdout"] <= 128 << 20
+    assert text(box, "1 + 1", context=context) == "2" and text(box, "kept") == "here"
+    assert box.run_code("print('again')", context=context).logs.stdout == ["again\n"]
+
+
+def test_prints_a_moment_apart_do_not_wait_for_each_other(box):
+    """Each line is told while the cell still runs: it does not go on before it is answered by a file."""
+    lines, path = [], "/home/user/go-on"
+    box.commands.run(f"rm -f {path}*")
+
+    def answer(message):
+        lines.append(message.line)
+        box.files.write(path + message.line.strip(), "x")
+
+    code = (
+        "import os, time\n"
+        "for i in range(3):\n"
+        "    print(i)\n"
+        f"    while not os.path.exists(f'{path}{{i}}'): time.sleep(0.01)\n"
+    )
+    box.run_code(code, on_stdout=answer, timeout=60)
+    assert lines == ["0\n", "1\n", "2\n"]
 
 
 def test_a_huge_result_is_cut_with_a_note(box):
@@ -367,9 +429,7 @@ def leave(box, code, after, **options):
 def test_a_cell_whose_client_has_gone_is_interrupted(box, context, code):
     text(box, "kept = 1", context=context)
     leave(box, code, 1, context=context)
-    begun = time.monotonic()
-    assert text(box, "kept", context=context) == "1"
-    assert time.monotonic() - begun < 3
+    assert text(box, "kept", context=context) == "1"  # which it would not be after a kill
 
 
 def test_a_cell_that_does_not_stop_is_killed_and_the_context_says_so(box, context):
@@ -398,16 +458,20 @@ def test_removing_a_context_ends_its_cell(box, context):
 
 
 def test_contexts_run_at_the_same_time(box):
+    """Each waits for all the others."""
     made = [box.create_code_context() for _ in range(4)]
-    begun = time.monotonic()
+    box.commands.run("rm -rf meet && mkdir meet")
+    code = "import os, time\nopen('meet/{}', 'w')\nwhile len(os.listdir('meet')) < 4: time.sleep(0.01)\n'met'"
+    met = []
     threads = [
-        threading.Thread(target=box.run_code, args=("import time; time.sleep(1)",), kwargs={"context": c}) for c in made
+        threading.Thread(target=lambda i=i, c=c: met.append(text(box, code.format(i), context=c, timeout=60)))
+        for i, c in enumerate(made)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert time.monotonic() - begun < 3
+    assert met == ["met"] * 4
     for c in made:
         box.remove_code_context(c)
 
@@ -442,8 +506,66 @@ def test_a_figure_as_svg(full):
     code = "%config InlineBackend.figure_formats = ['svg']\nimport matplotlib.pyplot as plt\nplt.plot([1])\nplt.show()"
     made = full.create_code_context()
     result = full.run_code(code, context=made, timeout=120).results[0]
-    assert "<svg" in result.svg
+    assert "<svg" in result.svg and not result.png
+    assert result.chart.type.value == "line" and result.chart.elements[0].points
     full.remove_code_context(made)
+
+
+# Which of them are drawn once and which twice is the driver's business; a client must not see it.
+FIGURES = """
+import datetime, io
+import matplotlib.pyplot as plt, numpy as np
+from PIL import Image
+def line(): plt.plot([1, 2, 3], [1, 4, 9]); plt.title('squares')
+def legend(): plt.plot([1, 2], label='a long label'); plt.legend(); plt.xlabel('x (s)'); plt.ylabel('y')
+def legend_outside(): plt.plot([1, 2], label='a long label'); plt.legend(bbox_to_anchor=(1.05, 1))
+def scatter(): plt.scatter(np.arange(50), np.arange(50) ** 2, c=np.arange(50)); plt.grid(True)
+def bar(): plt.bar(['alpha', 'beta'], [3, 1]); plt.xticks(rotation=45)
+def pie(): plt.pie([1, 2, 3], labels=['a', 'b', 'c'], autopct='%d')
+def box(): plt.boxplot([[1, 2, 3, 9], [2, 3, 4, 4]], patch_artist=True)
+def image(): plt.imshow(np.arange(100).reshape(10, 10))
+def colorbar(): plt.imshow(np.arange(100).reshape(10, 10)); plt.colorbar()
+def subplots():
+    figure, axes = plt.subplots(2, 2, figsize=(9, 7), sharex='col'); axes[0, 0].plot([1, 2]); axes[1, 0].plot([1, 2000000])
+    axes[1, 1].imshow(np.eye(4)); figure.suptitle('all')
+def tight(): line(); plt.tight_layout()
+def constrained(): plt.subplots(2, 2, layout='constrained')[1][0, 0].set_ylabel('label')
+def deep(): plt.figure().add_subplot(projection='3d').plot([1, 2], [1, 2], [1, 2])
+def polar(): plt.polar([1, 2, 3], [1, 2, 3])
+def twins(): plt.plot([1, 2]); plt.title('t'); plt.twinx().plot([200, 100]); plt.twiny().plot([1, 100])
+def dates(): plt.plot([datetime.date(2024, 1, i) for i in range(1, 20)], range(19)); plt.gcf().autofmt_xdate()
+def arrow(): line(); plt.annotate('far away', (2, 4), (4.2, 9), arrowprops={'arrowstyle': '->'})
+def outside(): line(); plt.text(4, 5, 'outside of it'); plt.figtext(0.5, -0.1, 'below')
+def table(): plt.plot([1]); plt.table(cellText=[['1', '2']], loc='bottom')
+def equal(): plt.plot([1, 2], [1, 5]); plt.gca().set_aspect('equal')
+def dpi(): plt.figure(figsize=(3.3, 2.7), dpi=133, facecolor='pink'); line()
+def savefig_dpi(): plt.rcParams['savefig.dpi'] = 300; line()
+"""
+
+
+def test_a_picture_is_the_one_that_jupyter_makes(full):
+    made = full.create_code_context()
+    assert not full.run_code(FIGURES, context=made, timeout=120).error
+    for name in [row.split("(")[0][4:] for row in FIGURES.splitlines() if row.startswith("def ")]:
+        shown = full.run_code(f"plt.rcdefaults(); {name}(); plt.show()", context=made).results
+        full.files.write("/home/user/shown.png", base64.b64decode(shown[0].png))
+        code = (
+            f"plt.rcdefaults(); {name}(); figure = plt.gcf(); out = io.BytesIO()\n"
+            "figure.canvas.print_figure(out, format='png', dpi=figure.dpi, bbox_inches='tight',\n"
+            "    facecolor=figure.get_facecolor(), edgecolor=figure.get_edgecolor())\n"
+            "plt.close('all')\n"
+            "one, other = Image.open('shown.png'), Image.open(out)\n"
+            "(one.size, one.info['dpi']) == (other.size, other.info['dpi']) and one.tobytes() == other.tobytes()"
+        )
+        assert len(shown) == 1 and text(full, code, context=made) == "True", name
+    full.remove_code_context(made)
+
+
+def test_text_in_a_chart_may_be_of_any_script(full):
+    """A glyph that no font has is warned of."""
+    code = "import matplotlib.pyplot as plt\nplt.plot([1])\nplt.title('図表 차트 图表')\nplt.show()"
+    result = full.run_code(code, timeout=120)
+    assert result.results[0].png and "Glyph" not in "".join(result.logs.stderr)
 
 
 def test_a_table_is_text_html_and_data(full):
