@@ -702,7 +702,7 @@ void process_terminate(struct process *p)
 void process_kill(struct process *p, struct process_death *death)
 {
     p->was_cut = true;
-    tree_kill(p->pid, leader_is_there(p));
+    tree_kill(p->all->guest->loop, p->pid, leader_is_there(p));
     if (death && leader_is_there(p)) {
         death->process = p;
         death->next = p->deaths;

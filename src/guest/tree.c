@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -15,15 +16,16 @@
 #include "base/str.h"
 
 enum {
-    ROUNDS = 16,             /* two or three are usual */
-    ROUNDS_MS = 100,         /* the loop waits: with a thousand processes a round takes ten */
+    LOOK_MS = 20,            /* the loop waits so long; usually two looks of a millisecond do */
+    AGAIN_MS = 30,           /* and does other things in between */
+    LOOKS_MAX = 200,         /* then they stay as they are: stopped */
     PROCESSES_MAX = 1 << 16, /* more than a sandbox may have */
 };
 
 struct entry {
     pid_t pid, parent, session;
     uint64_t started;
-    bool doomed;
+    bool is_stopped, doomed;
 };
 
 /* Who is meant. */
@@ -79,6 +81,7 @@ static bool read_entry(int proc_fd, pid_t pid, struct entry *out)
     if (!str_to_u64(word, UINT64_MAX, &started))
         return false;
     *out = (struct entry){ .pid = pid, .parent = (pid_t)parent, .session = (pid_t)session, .started = started };
+    out->is_stopped = after[2] == 'T' || after[2] == 't';
     return true;
 }
 
@@ -143,46 +146,71 @@ static size_t mark(struct list *list, const struct aim *aim)
     return doomed;
 }
 
-/* All of them, as far as the kernel lets us. True if one of them was not in `before`. */
-static bool signal_doomed(const struct list *list, const struct list *before, int number)
+static void signal_doomed(const struct list *list, int number)
 {
-    bool is_news = false;
+    for (size_t i = 0; i < list->count; i++)
+        if (list->entries[i].doomed)
+            (void)kill(list->entries[i].pid, number); /* it may have gone by itself */
+}
 
-    for (size_t i = 0; i < list->count; i++) {
-        if (!list->entries[i].doomed)
-            continue;
-        is_news |= !is_doomed(before, list->entries[i].pid);
-        (void)kill(list->entries[i].pid, number); /* it may have gone by itself */
-    }
-    return is_news;
+static bool are_stopped(const struct list *list)
+{
+    for (size_t i = 0; i < list->count; i++)
+        if (list->entries[i].doomed && !list->entries[i].is_stopped)
+            return false;
+    return true;
 }
 
 /*
- * Stopped first, all of them, and killed when no new one is found. A fork bomb that is killed one by one has room for a
- * child with each that goes, and outlives us; one that is stopped keeps its room.
+ * Stopped first, all of them, and killed when every one has been seen to stand still. A fork bomb that is killed one by one
+ * has room for a child with each that goes, and outlives us; one that is stopped keeps its room. That a signal was sent is
+ * not enough: one that is in the middle of a fork gets its child out before it hears, which on a machine with a thousand
+ * busy processes takes a second. False when some still run: to be called again.
  */
-static void stop_and_kill(const struct aim *aim)
+static bool stop_and_kill(const struct aim *aim)
 {
-    struct list lists[2] = { { 0 } };
-    struct list *now = &lists[0], *before = &lists[1];
+    struct list list = { 0 };
+    bool is_over = false;
 
-    uint64_t stop_ms = clock_mono_ms() + ROUNDS_MS;
-    for (int round = 0; round < ROUNDS && clock_mono_ms() < stop_ms; round++) {
-        struct list *other = now;
-        now = before;
-        before = other;
-        read_all(now);
-        if (mark(now, aim) == 0 || !signal_doomed(now, before, SIGSTOP))
-            break;
-    }
-    (void)signal_doomed(now, before, SIGKILL);
-    free(lists[0].entries);
-    free(lists[1].entries);
+    uint64_t end_ms = clock_mono_ms() + LOOK_MS;
+    do {
+        read_all(&list);
+        is_over = mark(&list, aim) == 0 || are_stopped(&list);
+        signal_doomed(&list, is_over ? SIGKILL : SIGSTOP);
+        (void)sched_yield(); /* to them: they stop when it is their turn */
+    } while (!is_over && clock_mono_ms() < end_ms);
+    free(list.entries);
+    return is_over;
 }
 
-void tree_kill(pid_t leader, bool leader_lives)
+/* For those who do not wait for the end. */
+struct hunt {
+    struct timer timer;
+    struct loop *loop;
+    struct aim aim;
+    unsigned looks;
+};
+
+static void on_look(struct timer *timer)
 {
-    stop_and_kill(&(struct aim){ .leader = leader, .with_leader = leader_lives });
+    struct hunt *hunt = container_of(timer, struct hunt, timer);
+
+    if (!stop_and_kill(&hunt->aim) && ++hunt->looks < LOOKS_MAX)
+        timer_set(&hunt->timer, hunt->loop, AGAIN_MS, on_look);
+    else
+        free(hunt);
+}
+
+void tree_kill(struct loop *loop, pid_t leader, bool leader_lives)
+{
+    struct aim aim = { .leader = leader, .with_leader = leader_lives };
+
+    if (!stop_and_kill(&aim)) {
+        struct hunt *hunt = NEW(struct hunt);
+        *hunt = (struct hunt){ .loop = loop, .aim = aim };
+        timer_set(&hunt->timer, loop, AGAIN_MS, on_look);
+        return;
+    }
     /* Without a readable /proc there is still this much. */
     if (leader_lives)
         (void)kill(leader, SIGKILL);
@@ -198,7 +226,7 @@ uint64_t tree_now(void)
     return (uint64_t)now.tv_sec * ticks + (uint64_t)now.tv_nsec * ticks / 1000000000u;
 }
 
-void tree_kill_since(pid_t leader, uint64_t since)
+bool tree_kill_since(pid_t leader, uint64_t since)
 {
-    stop_and_kill(&(struct aim){ .leader = leader, .since = since });
+    return stop_and_kill(&(struct aim){ .leader = leader, .since = since });
 }

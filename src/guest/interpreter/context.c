@@ -36,11 +36,16 @@ enum {
     KEEPALIVE_MS = 5000,
     INTERRUPT_AGAIN_MS = 1000, /* a cell may have swallowed the first */
     INTERRUPT_KILL_MS = 3000,  /* after that: it is stuck in C code, or does not want to stop */
-    START_ATTEMPTS = 3,        /* a mother may have died just before she was asked; a kernel may have come up mute */
     ATTEMPTS_MAX = 3,          /* to get a cell accepted, by one interpreter after the other */
     HELD_BYTES = 64 * 1024,    /* printed between cells, for the next one */
     WRITE_BYTES = 4 << 20,     /* gathered in one turn of the loop before it is sent */
 };
+
+/*
+ * How long after a failed start the next one is tried: a mother may have died just before she was asked, a kernel may have
+ * come up mute, and a fork bomb that is being cleared away leaves no room for a moment.
+ */
+static const unsigned start_again_ms[] = { 0, 250, 1000, 2000 };
 
 struct context {
     struct loop *loop;
@@ -361,10 +366,10 @@ static void on_died(struct engine *engine, const char *why)
     char text[200];
     struct err err;
 
-    if (c->state == STARTING && ++c->failed_starts < START_ATTEMPTS) {
+    if (c->state == STARTING && c->failed_starts < COUNT_OF(start_again_ms)) {
         drop_engine(c);
         enter(c, COLD);
-        step(c);
+        timer_set(&c->wake, c->loop, start_again_ms[c->failed_starts++], on_wake);
         return;
     }
     if (c->state == STARTING) {

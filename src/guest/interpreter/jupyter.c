@@ -572,7 +572,8 @@ static void break_off(struct channel *channel)
     if (!e->is_ready && !e->is_dead)
         timer_set(&channel->retry, e->guest->loop, RETRY_MS, on_retry);
     else if (!e->is_dead)
-        tree_kill(e->pid, true); /* without its channels there is no way back; its death comes by the pidfd */
+        tree_kill(e->guest->loop, e->pid,
+                  true); /* without its channels there is no way back; its death comes by the pidfd */
 }
 
 static void on_input(struct stream *stream)
@@ -815,7 +816,7 @@ static void end(struct engine *engine)
     struct jupyter_engine *e = container_of(engine, struct jupyter_engine, engine);
 
     if (e->pid)
-        tree_kill(e->pid, !e->is_dead);
+        tree_kill(e->guest->loop, e->pid, !e->is_dead);
     e->is_dead = true;
     watch_free(take_ptr(&e->death));
     fd_close(&e->pidfd);

@@ -37,6 +37,7 @@
 enum {
     FRAME_HEADER_BYTES = 4,
     LAST_WORDS_MS = 2,
+    SWEEP_MS = 30,        /* between two looks at what an interrupted cell has left behind */
     STATUS_WAIT_MS = 100, /* for the mother's word on how a child ended */
     BIRTH_MS = 3000,      /* for the nursery: as long as a mother of our own may take to start on a busy machine */
 };
@@ -80,6 +81,7 @@ struct python_engine {
     uint64_t cell;       /* the number of the last one sent: an end that names another is forged, or comes too late */
     uint64_t cell_began; /* tree_now() */
     bool was_interrupted;
+    struct timer sweep;
     bool has_status;
     int status;
     struct timer status_wait;
@@ -353,7 +355,7 @@ static void send_message(struct python_engine *e, struct str json)
 static void kill_tree(struct python_engine *e)
 {
     if (e->pid)
-        tree_kill(e->pid, e->life != DYING && e->life != DEAD);
+        tree_kill(e->python->guest->loop, e->pid, e->life != DYING && e->life != DEAD);
 }
 
 static void die(struct python_engine *e)
@@ -364,6 +366,7 @@ static void die(struct python_engine *e)
         mother_close(e->mother); /* not again: the next try is with one of our own */
     e->life = DYING;
     timer_clear(&e->birth);
+    timer_clear(&e->sweep);
     watch_free(take_ptr(&e->death));
     /* Even if we know how: what it has sent before it died is still to be read. */
     timer_set(&e->status_wait, e->python->guest->loop, e->has_status || !e->pid ? LAST_WORDS_MS : STATUS_WAIT_MS,
@@ -438,6 +441,18 @@ static void hello(struct python_engine *e, struct str text)
     free(take_ptr(&e->start_message));
 }
 
+/* The cell has ended. If it had to be interrupted, some of its children may not have heard, or did not want to. */
+static void on_sweep(struct timer *timer)
+{
+    struct python_engine *e = container_of(timer, struct python_engine, sweep);
+
+    timer_clear(&e->sweep);
+    if (e->was_interrupted && !tree_kill_since(e->pid, e->cell_began))
+        timer_set(&e->sweep, e->python->guest->loop, SWEEP_MS, on_sweep);
+    else
+        e->engine.events->on_done(&e->engine);
+}
+
 /* False when it makes no sense. */
 static bool take_frame(struct python_engine *e, char letter, struct str text)
 {
@@ -475,9 +490,7 @@ static bool take_frame(struct python_engine *e, char letter, struct str text)
     case 'D':
         if (!str_to_u64(text, UINT64_MAX, &number) || number != e->cell)
             return true;
-        if (e->was_interrupted)
-            tree_kill_since(e->pid, e->cell_began); /* children of it that did not hear, or did not want to */
-        events->on_done(&e->engine);
+        on_sweep(&e->sweep);
         return true;
     default:
         return false;
@@ -581,6 +594,7 @@ static void end(struct engine *engine)
     kill_tree(e);
     timer_clear(&e->status_wait);
     timer_clear(&e->birth);
+    timer_clear(&e->sweep);
     watch_free(take_ptr(&e->death));
     fd_close(&e->pidfd);
     stream_free(take_ptr(&e->link));

@@ -347,9 +347,10 @@ static void who_cannot_start_says_why_and_the_next_tries_again(void **state)
     refuses = false;
     ask(1, "two");
     assert_int_equal(starts, 2);
-    die(); /* twice may be chance */
-    die();
-    assert_int_equal(starts, 4);
+    for (unsigned again = 3; again <= 6; again++) {
+        die(); /* a few times may be chance */
+        PUMP_UNTIL(loop, starts == again);
+    }
     die();
     ENDED(1);
     assert_true(peer_heard(&clients[1], "does not start: it was hit"));
