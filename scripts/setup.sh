@@ -3,7 +3,7 @@
 #
 #   build   compile Cloister and run it: a compiler, the libraries, mmdebstrap for the base template
 #   test    what `make test`, `make lint` and `make fuzz` need on top: clang and its tools, cmocka, Python venv, node
-#   bench   the programs that `make bench` measures beside us: runc, crun, bubblewrap
+#   bench   the programs that `make bench` measures beside us: runc, crun, bubblewrap; Python venv for the SDK
 #   user    the system user that the unprivileged role runs as
 #
 # Asks dpkg first and touches apt (and sudo) only when something is missing, so that a second run costs milliseconds.
@@ -15,7 +15,7 @@ die() { say "$*"; exit 1; }
 build_packages="build-essential meson ninja-build pkg-config libuv1-dev libjansson-dev libsqlite3-dev libsodium-dev
     libseccomp-dev zlib1g-dev mmdebstrap debian-archive-keyring ca-certificates passwd python3"
 test_packages="clang clang-format clang-tidy libcmocka-dev python3-venv curl shellcheck"
-bench_packages="runc crun bubblewrap python3"
+bench_packages="runc crun bubblewrap python3 python3-venv"
 service_user=cloister
 
 as_root() {

@@ -308,6 +308,12 @@ def test_a_fork_bomb_is_survived(box, context):
     assert text(box, "1 + 1", context=context) == "2" and text(box, "1 + 1") == "2"
 
 
+def only_few_processes_are_left(box):
+    """They are dead, or it will never be true; a busy machine takes a moment to bury a thousand."""
+    count = "ls /proc | grep -c '^[0-9]'"
+    return any(int(box.commands.run(count).stdout) < 100 or time.sleep(0.1) for _ in range(100))
+
+
 BOMB = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass\n"
 
 
@@ -324,13 +330,13 @@ def test_a_fork_bomb_that_never_rests_ends_with_its_context(box, context):
     runs.join(60)
     assert results and results[0].error.name == "UnexpectedEndOfExecution"
     assert text(box, "1 + 1", context=context) == "2" and text(box, "kept") == "here"
-    assert len(box.commands.run("ls /proc | grep -c '^[0-9]'").stdout) <= len("100\n")
+    assert only_few_processes_are_left(box)
 
 
 def test_a_fork_bomb_whose_client_has_gone_is_killed(box, context):
     leave(box, BOMB, 2, context=context)
     assert box.run_code("1 + 1", context=context, timeout=60).text == "2"
-    assert len(box.commands.run("ls /proc | grep -c '^[0-9]'").stdout) <= len("100\n")
+    assert only_few_processes_are_left(box)
 
 
 def test_a_child_that_leaves_its_cell_does_not_answer_for_it(box, context):
