@@ -317,8 +317,16 @@ def only_few_processes_are_left(box):
 BOMB = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass\n"
 
 
-def test_a_fork_bomb_that_never_rests_ends_with_its_context(box, context):
+@pytest.fixture
+def small(server):
+    """For what must not meet the memory limit before it meets the one on processes: base's interpreters are small."""
+    with Sandbox.create("base", timeout=300) as made:
+        yield made
+
+
+def test_a_fork_bomb_that_never_rests_ends_with_its_context(small):
     """Every child forks for ever. Files and health are guestd's, which must go on answering; then nothing of it is left."""
+    box, context = small, small.create_code_context()
     text(box, "kept = 'here'")
     results = []
     runs = threading.Thread(target=lambda: results.append(box.run_code(BOMB, context=context, timeout=120)))
@@ -333,7 +341,8 @@ def test_a_fork_bomb_that_never_rests_ends_with_its_context(box, context):
     assert only_few_processes_are_left(box)
 
 
-def test_a_fork_bomb_whose_client_has_gone_is_killed(box, context):
+def test_a_fork_bomb_whose_client_has_gone_is_killed(small):
+    box, context = small, small.create_code_context()
     leave(box, BOMB, 2, context=context)
     assert box.run_code("1 + 1", context=context, timeout=60).text == "2"
     assert only_few_processes_are_left(box)
