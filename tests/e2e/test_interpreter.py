@@ -501,6 +501,48 @@ def test_forks_do_not_share_their_luck(box):
         box.remove_code_context(c)
 
 
+def test_a_fresh_interpreter_has_little_memory_of_its_own(full):
+    """As soon as its mother has her imports done, which takes as long as it takes."""
+    code = (
+        "1 + 1\n"
+        "lines = open('/proc/self/smaps_rollup').read().splitlines()\n"
+        "sum(int(line.split()[1]) for line in lines if line.startswith('Private'))"
+    )
+
+    def private_kib():
+        made = full.create_code_context()
+        try:
+            return int(text(full, code, context=made))
+        finally:
+            full.remove_code_context(made)
+
+    assert any(private_kib() < 4096 or time.sleep(0.5) for _ in range(120))
+
+
+def test_what_the_mother_has_imported_works_as_it_does_elsewhere(full):
+    """Collected, reloaded, deleted, forked, used by threads: her objects are not counted any more, and nobody may notice."""
+    code = (
+        "import gc, importlib, json, multiprocessing, sys, threading\n"
+        "import matplotlib.pyplot as plt, numpy as np, pandas as pd\n"
+        "frame = pd.DataFrame({'k': np.arange(100000) % 7, 'v': np.arange(100000.0)})\n"
+        "def work(n=0):\n"
+        "    plt.figure().add_subplot().plot(np.sin(np.arange(100)))\n"
+        "    plt.close('all')\n"
+        "    return int(frame.groupby('k').v.sum().sum())\n"
+        "results = [work() for _ in range(3)]\n"
+        "with multiprocessing.get_context('fork').Pool(2) as pool: results += pool.map(work, range(4))\n"
+        "threads = [threading.Thread(target=lambda: results.append(int(np.dot(frame.v, frame.k) > 0))) for _ in range(4)]\n"
+        "[t.start() for t in threads]; [t.join() for t in threads]\n"
+        "importlib.reload(json); del sys.modules['json']; import json\n"
+        "for _ in range(3): gc.collect()\n"
+        "[sorted(set(results)), json.loads(json.dumps({'a': [1]})), sys.intern('a' 'b')]"
+    )
+    for _ in range(3):
+        made = full.create_code_context()
+        assert text(full, code, context=made, timeout=120) == "[[1, 4999950000], {'a': [1]}, 'ab']"
+        full.remove_code_context(made)
+
+
 def test_cold_interpreters_share_nothing(server):
     with Sandbox.create("base", timeout=60, envs={"CLOISTER_INTERPRETER": "cold"}) as made:
         hashes = {text(made, "hash('seed')", context=made.create_code_context()) for _ in range(3)}
