@@ -215,6 +215,45 @@ def test_a_package_of_the_user_comes_before_the_templates(full):
 # ---- deaths ----
 
 
+def interpreters(box):
+    """Process ids, inside, of all that guestd is the parent of: those born outside."""
+    return set(box.commands.run("ps --ppid 1 -o pid=,comm= | awk '$2 ~ /python/ {print $1}'").stdout.split())
+
+
+def a_spare(box, contexts):
+    assert wait_for(lambda: len(interpreters(box)) == contexts + 1, 20, 0.1), interpreters(box)
+    return interpreters(box)
+
+
+def test_who_wants_a_third_finds_it_born(box):
+    assert len(interpreters(box)) == 1, "one that has asked once only keeps none"
+    box.create_code_context()
+    there = a_spare(box, 2)
+    third = box.create_code_context(cwd="/tmp")
+    assert text(box, "import os; (os.getpid(), os.getcwd())", context=third) in [f"({pid}, '/tmp')" for pid in there]
+    a_spare(box, 3)
+
+
+def test_a_spare_that_was_born_before_a_change_is_not_given_away(box):
+    box.create_code_context()
+    a_spare(box, 2)
+    files = box.commands.run("python3 -c 'import os, json; print(os.__file__, json.__file__)'").stdout.strip()
+    box.commands.run(f"for f in {files}; do echo 'MARK = 42' >> $f; done", user="root")
+    context = box.create_code_context()
+    assert text(box, "import json; json.MARK", context=context) == "42"
+    assert not born_outside(box, context=context)
+
+
+def test_a_killed_spare_is_missed_by_nobody(box):
+    box.create_code_context()
+    before = interpreters(box)
+    assert wait_for(lambda: len(interpreters(box)) == 3, 20, 0.1)
+    (spare,) = interpreters(box) - before or {max(interpreters(box), key=int)}
+    box.commands.run(f"kill -9 {spare}")
+    context = box.create_code_context()
+    assert text(box, "1 + 1", context=context) == "2"
+
+
 def test_memory_over_the_limit_ends_the_cell_and_not_the_mother(server, box):
     before = mothers(server)
     result = box.run_code("x = []\nwhile True: x.append(bytearray(64 << 20))")

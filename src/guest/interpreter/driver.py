@@ -14,7 +14,8 @@ smaller shell of our own answers.
                 her children enter the sandbox (midwife.c) before they become interpreters. She reads nothing that a guest
                 has sent and waits for nothing that a guest can hold up.
   interpreter   a child. Speaks frames over its socket: length (u32, big-endian), a letter, text.
-                  from guestd   {"op": "start", ...} once, then {"op": "run", ...} for every cell
+                  from guestd   {"op": "rehearse"} to one that is nobody's yet, {"op": "start", ...} once, then
+                                {"op": "run", ...} for every cell
                   to guestd     S instead of hello: what I was born with is not what the sandbox has (Stamps)
                                 H hello, the pid    R ready    C the cell was taken, its number
                                 L a line of the answer, as the client gets it
@@ -848,7 +849,13 @@ def interpret():
     """The life of an interpreter: start, cells, until guestd closes or a cell wants out."""
     link.send("H", str(os.getpid()))
     message = link.receive()
+    if message and message["op"] == "rehearse":  # nobody's yet: there is time
+        rehearse()
+        message = link.receive()
     if not message:
+        return
+    if message["late"] and not stamps.hold():
+        link.send("S")
         return
     set_environment(message["env"])
     time.tzset()
@@ -1085,9 +1092,9 @@ class Spare:
 def rehearse():
     """Touches the memory that a first cell writes to, so that it is this process's own by then."""
     global link
-    link = Silent()
+    guestd, link = link, Silent()
     shell.run("1+1")
-    link = None
+    link = guestd
     shell.user_ns.pop("_", None)
     shell.forget_warmup()
 

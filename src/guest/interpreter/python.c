@@ -9,6 +9,9 @@
  * the interpreter shall be, and her children are ours to collect. She is asked first, and only as long as every one that
  * she was asked for has come: a door that has failed once is shut.
  *
+ * A sandbox that has wanted a second interpreter will want a third: from then on one more than was asked for is kept, the
+ * `spare`, born and rehearsed and nobody's. It looks again at the packages when it is given away.
+ *
  * A child that finds packages changed since its mother imported them says so instead of hello ('S'), and dies. Then she is
  * too old for this sandbox: the next one is asked of another.
  */
@@ -39,6 +42,7 @@ enum {
     LAST_WORDS_MS = 2,
     SWEEP_MS = 30,        /* between two looks at what an interrupted cell has left behind */
     STATUS_WAIT_MS = 100, /* for the mother's word on how a child ended */
+    SPARE_MS = 20,        /* after an interpreter is ready, so that its first cell has the machine for itself */
     BIRTH_MS = 3000,      /* for the nursery: as long as a mother of our own may take to start on a busy machine */
 };
 
@@ -61,14 +65,15 @@ struct mother {
 
 enum life {
     AWAITED, /* the mother has been asked */
-    SETTING, /* it said hello and was told who it is */
+    WAITING, /* it said hello and is nobody's yet */
+    SETTING, /* it was told who it is */
     ALIVE,
     DYING, /* dead; how is not known yet */
     DEAD,
 };
 
 struct python_engine {
-    struct engine engine;
+    struct engine engine; /* of a spare: without events and owner */
     struct python_engine *next;
     struct python *python;
     struct mother *mother;
@@ -95,6 +100,9 @@ struct python {
     struct mother *warm;    /* NULL: none, or dead */
     struct mother *nursery; /* NULL: none, or shut */
     struct python_engine *engines;
+    struct python_engine *spare; /* one of them, the nursery's; may be NULL */
+    struct timer spare_soon;
+    unsigned wanted; /* of the nursery, so far */
 };
 
 bool python_is_there(struct guest *guest)
@@ -109,9 +117,22 @@ static void mother_dispose(void *object)
     free(object);
 }
 
+static void end(struct engine *engine);
+
+static void spare_drop(struct python *python)
+{
+    struct python_engine *spare = take_ptr(&python->spare);
+
+    timer_clear(&python->spare_soon);
+    if (spare)
+        end(&spare->engine);
+}
+
 static void mother_close(struct mother *m)
 {
     if (!m->is_dead) {
+        if (m->python->nursery == m)
+            spare_drop(m->python); /* whatever is wrong with her is wrong with it */
         m->is_dead = true;
         watch_free(take_ptr(&m->watch));
         fd_close(&m->door); /* which tells her to end, if she has not yet */
@@ -362,6 +383,8 @@ static void die(struct python_engine *e)
 {
     if (e->life >= DYING)
         return;
+    if (e->python->spare == e)
+        e->python->spare = NULL;
     if (e->life == AWAITED && e->mother->where == OUTSIDE)
         mother_close(e->mother); /* not again: the next try is with one of our own */
     e->life = DYING;
@@ -381,6 +404,10 @@ static void on_status_wait(struct timer *timer)
 
     e->life = DEAD;
     pipes_drain(&e->pipes);
+    if (!e->engine.events) {
+        end(&e->engine); /* a spare that died before anybody wanted it is nobody's loss */
+        return;
+    }
     if (e->has_status)
         launch_explain(e->status, why, sizeof why);
     else
@@ -402,7 +429,9 @@ static void on_birth_late(struct timer *timer)
 /* The sandbox has other packages than its mother has imported. */
 static void stale(struct python_engine *e)
 {
-    if (e->life == AWAITED)
+    if (e->python->spare == e)
+        e->python->spare = NULL;
+    if (e->life == AWAITED || e->life == SETTING)
         mother_close(e->mother);
     die(e);
 }
@@ -419,6 +448,13 @@ void python_reaped(struct python *python, pid_t pid, int status)
     }
 }
 
+static void tell_who_it_is(struct python_engine *e)
+{
+    e->life = SETTING;
+    send_message(e, str_of(e->start_message, e->start_len));
+    free(take_ptr(&e->start_message));
+}
+
 static void hello(struct python_engine *e, struct str text)
 {
     uint64_t pid;
@@ -433,12 +469,27 @@ static void hello(struct python_engine *e, struct str text)
         die(e);
         return;
     }
-    e->life = SETTING;
     timer_clear(&e->birth);
     e->death = watch_new(e->python->guest->loop, e->pidfd, on_death, e);
     watch_want(e->death, WATCH_READ);
-    send_message(e, str_of(e->start_message, e->start_len));
-    free(take_ptr(&e->start_message));
+    if (e->start_message) {
+        tell_who_it_is(e);
+        return;
+    }
+    e->life = WAITING;
+    send_message(e, STR("{\"op\":\"rehearse\"}"));
+}
+
+static void on_spare_soon(struct timer *timer);
+
+static void ready(struct python_engine *e)
+{
+    struct python *python = e->python;
+
+    e->life = ALIVE;
+    if (e->mother == python->nursery && python->wanted > 1 && !python->spare)
+        timer_set(&python->spare_soon, python->guest->loop, SPARE_MS, on_spare_soon);
+    e->engine.events->on_ready(&e->engine);
 }
 
 /* The cell has ended. If it had to be interrupted, some of its children may not have heard, or did not want to. */
@@ -459,6 +510,8 @@ static bool take_frame(struct python_engine *e, char letter, struct str text)
     const struct engine_events *events = e->engine.events;
     uint64_t number;
 
+    if (!events && letter != 'H' && letter != 'S')
+        return false;
     switch (letter) {
     case 'H':
         hello(e, text);
@@ -469,8 +522,7 @@ static bool take_frame(struct python_engine *e, char letter, struct str text)
     case 'R':
         if (e->life != SETTING)
             return false;
-        e->life = ALIVE;
-        events->on_ready(&e->engine);
+        ready(e);
         return true;
     case 'C':
     case 'L':
@@ -591,6 +643,8 @@ static void end(struct engine *engine)
     struct python_engine *e = container_of(engine, struct python_engine, engine);
     struct python_engine **at = &e->python->engines;
 
+    if (e->python->spare == e)
+        e->python->spare = NULL;
     kill_tree(e);
     timer_clear(&e->status_wait);
     timer_clear(&e->birth);
@@ -612,17 +666,19 @@ static void on_pipe_line(struct pipes *pipes, struct str line)
 {
     struct python_engine *e = container_of(pipes, struct python_engine, pipes);
 
-    e->engine.events->on_line(&e->engine, ENGINE_LINE_PRINTED, line);
+    if (e->engine.events) /* else it is a spare, which has nothing to say */
+        e->engine.events->on_line(&e->engine, ENGINE_LINE_PRINTED, line);
 }
 
-/* {"op":"start","cwd":…,"env":{…}} */
-static void make_start_message(struct python_engine *e, const struct engine_want *want)
+/* {"op":"start","late":…,"cwd":…,"env":{…}}; late: it was born some time ago. */
+static void make_start_message(struct python_engine *e, const struct engine_want *want, bool late)
 {
     struct buf text = buf_make(NULL, LIMIT_API_BODY_BYTES);
     struct json_out out = json_out_to(&text);
 
     json_out_object(&out, NULL);
     json_out_str(&out, "op", STR("start"));
+    json_out_bool(&out, "late", late);
     json_out_str(&out, "cwd", str_from(want->cwd));
     json_out_object(&out, "env");
     for (char *const *pair = want->env; *pair; pair++) {
@@ -656,15 +712,12 @@ static bool connect_child(struct python_engine *e, const struct user *user, stru
     return asked;
 }
 
-struct engine *python_engine_new(struct python *python, const struct user *user, enum python_mode mode,
-                                 const struct engine_want *want, struct err *err)
+/* One that is nobody's yet. */
+static struct python_engine *engine_new(struct python *python, struct mother *m)
 {
-    struct mother *m = mother_find(python, user, mode, err);
-
-    if (!m)
-        return NULL;
     struct python_engine *e = NEW(struct python_engine);
-    e->engine = (struct engine){ .kind = &kind, .events = want->events, .owner = want->owner };
+
+    e->engine.kind = &kind;
     e->python = python;
     e->mother = m;
     e->pidfd = -1;
@@ -672,12 +725,66 @@ struct engine *python_engine_new(struct python *python, const struct user *user,
     e->next = python->engines;
     python->engines = e;
     m->children++;
-    make_start_message(e, want);
+    return e;
+}
+
+static void spare_make(struct python *python, const struct user *user)
+{
+    struct python_engine *e = engine_new(python, python->nursery);
+    struct err err;
+
+    if (connect_child(e, user, &err)) {
+        python->spare = e;
+        return;
+    }
+    log_debug("python: no spare interpreter: %s", err_text(&err));
+    end(&e->engine);
+}
+
+static void on_spare_soon(struct timer *timer)
+{
+    struct python *python = container_of(timer, struct python, spare_soon);
+    struct arena arena;
+    struct user user;
+
+    arena_init(&arena);
+    if (python->nursery && !python->spare && users_find(python->guest->users, &arena, STR(NURSERY_USER), &user) &&
+        nursery_fits(python->guest, &user))
+        spare_make(python, &user);
+    arena_done(&arena);
+}
+
+static struct engine *engine_give(struct python_engine *e, const struct engine_want *want)
+{
+    e->engine.events = want->events;
+    e->engine.owner = want->owner;
+    return &e->engine;
+}
+
+struct engine *python_engine_new(struct python *python, const struct user *user, enum python_mode mode,
+                                 const struct engine_want *want, struct err *err)
+{
+    struct mother *m = mother_find(python, user, mode, err);
+
+    if (!m)
+        return NULL;
+    if (m == python->nursery) {
+        python->wanted++;
+        struct python_engine *spare = take_ptr(&python->spare);
+        if (spare) {
+            make_start_message(spare, want, true);
+            if (spare->life == WAITING)
+                tell_who_it_is(spare);
+            return engine_give(spare, want);
+        }
+    }
+    struct python_engine *e = engine_new(python, m);
+    make_start_message(e, want, false);
     if (!connect_child(e, user, err)) {
         end(&e->engine);
         return NULL;
     }
-    return &e->engine;
+    return engine_give(e, want);
 }
 
 void python_free(struct python *python)
@@ -688,5 +795,8 @@ void python_free(struct python *python)
         mother_close(python->warm);
     if (python->nursery)
         mother_close(python->nursery);
+    while (python->engines)
+        end(&python->engines->engine); /* spares that are dying; all others are their contexts' */
+    timer_clear(&python->spare_soon);
     free(python);
 }
