@@ -42,7 +42,7 @@ enum {
     LAST_WORDS_MS = 2,
     SWEEP_MS = 30,        /* between two looks at what an interrupted cell has left behind */
     STATUS_WAIT_MS = 100, /* for the mother's word on how a child ended */
-    SPARE_MS = 20,        /* after an interpreter is ready, so that its first cell has the machine for itself */
+    SPARE_MS = 2,         /* after an interpreter is ready, so that its first cell has the machine for itself */
     BIRTH_MS = 3000,      /* for the nursery: as long as a mother of our own may take to start on a busy machine */
 };
 
