@@ -86,6 +86,34 @@ bool fd_read_file(int dir_fd, const char *path, size_t cap, char **out_text, siz
     return fd_read_all(fd, cap, out_text, out_len, err) || err_wrap(err, "read %s", path);
 }
 
+int fd_open_regular(int dir_fd, const char *path, struct stat *out_stat, struct err *err)
+{
+    /* Without O_NOCTTY a terminal that is put there could become ours. */
+    auto_close int fd = openat(dir_fd, path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    struct stat st;
+
+    if (fd < 0 || fstat(fd, &st) < 0) {
+        (void)err_sys(err, "open %s", path);
+        return -1;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        (void)err_set(err, ERR_INVALID, "%s is no regular file", path);
+        return -1;
+    }
+    if (out_stat)
+        *out_stat = st;
+    return take_fd(&fd);
+}
+
+bool fd_read_regular(int dir_fd, const char *path, size_t cap, char **out_text, size_t *out_len, struct err *err)
+{
+    auto_close int fd = fd_open_regular(dir_fd, path, NULL, err);
+
+    if (fd < 0)
+        return false;
+    return fd_read_all(fd, cap, out_text, out_len, err) || err_wrap(err, "read %s", path);
+}
+
 bool fd_replace_file(int dir_fd, const char *path, struct str bytes, unsigned mode, struct err *err)
 {
     char draft[512];

@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include "base/attr.h"
@@ -29,6 +30,13 @@ bool fd_write_all(int fd, struct str bytes, struct err *err) must_use;
 /* A small file in one piece: open below dir_fd, write, close. For knobs in /proc, /sys and cgroups. */
 bool fd_write_file(int dir_fd, const char *path, struct str bytes, struct err *err) must_use;
 bool fd_read_file(int dir_fd, const char *path, size_t cap, char **out_text, size_t *out_len, struct err *err) must_use;
+/*
+ * To read a file that somebody else may have put there to hold us up: opening and reading never waits for a FIFO, a
+ * terminal, a device or the holder of a lease. Whatever is no regular file is ERR_INVALID. out_stat may be NULL.
+ */
+int fd_open_regular(int dir_fd, const char *path, struct stat *out_stat, struct err *err) must_use;
+bool fd_read_regular(int dir_fd, const char *path, size_t cap, char **out_text, size_t *out_len, struct err *err)
+    must_use;
 /* Replace a file so that after a crash there is the old one or the new one, never half: write, fsync, rename, fsync. */
 bool fd_replace_file(int dir_fd, const char *path, struct str bytes, unsigned mode, struct err *err) must_use;
 

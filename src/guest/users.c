@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/fd.h"
 #include "base/limits.h"
@@ -71,23 +70,20 @@ static void file_look(struct users *users, struct file *file)
 {
     char path[LIMIT_PATH_BYTES];
     struct stat now = { 0 };
-    struct err ignored;
+    struct err err;
 
     (void)snprintf(path, sizeof path, "%s/%s", users->etc, file->name);
     if (stat(path, &now) < 0)
         now = (struct stat){ 0 };
     if (file->was_read && same_file(&now, &file->seen))
         return;
-    /* The guest may have put a FIFO there to hold us up. */
-    auto_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0 && (errno == EMFILE || errno == ENFILE) && file->was_read)
+    auto_close int fd = fd_open_regular(AT_FDCWD, path, &now, &err);
+    if (fd < 0 && (err.sys == EMFILE || err.sys == ENFILE) && file->was_read)
         return; /* as it was is better than nobody */
     file_forget(file);
     file->was_read = true;
     file->seen = now;
-    if (fd < 0 || fstat(fd, &file->seen) < 0 || !S_ISREG(file->seen.st_mode) ||
-        file->seen.st_size > LIMIT_USERS_BYTES ||
-        !fd_read_all(fd, LIMIT_USERS_BYTES, &file->text, &file->len, &ignored))
+    if (fd < 0 || now.st_size > LIMIT_USERS_BYTES || !fd_read_all(fd, LIMIT_USERS_BYTES, &file->text, &file->len, &err))
         file->text = NULL;
 }
 

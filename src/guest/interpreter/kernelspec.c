@@ -47,7 +47,8 @@ static struct kernelspec *read_new(int dir_fd, const char *name)
     const json_t *argv = NULL;
 
     (void)snprintf(path, sizeof path, "%s/kernel.json", name);
-    if (!fd_read_file(dir_fd, path, SPEC_BYTES, &text, &len, &ignored))
+    /* Its user decides what is there, and we are on the loop. */
+    if (!fd_read_regular(dir_fd, path, SPEC_BYTES, &text, &len, &ignored))
         return NULL;
     auto_json json_t *json = json_parse_object(str_of(text, len), &ignored);
     struct kernelspec *spec = NEW(struct kernelspec);

@@ -4,8 +4,10 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/mem.h"
 #include "test.h"
 
 static void a_short_write_is_told_as_that_and_not_as_an_old_errno(void **state)
@@ -29,10 +31,61 @@ static void a_short_write_is_told_as_that_and_not_as_an_old_errno(void **state)
     assert_non_null(strstr(err.message, "took 4 of 10 bytes"));
 }
 
+static void what_is_no_regular_file_is_refused_without_waiting(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/fd_test.XXXXXX";
+    auto_free char *text = NULL;
+    struct err err;
+    assert_non_null(mkdtemp(dir));
+    auto_close int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(dir_fd >= 0);
+    assert_int_equal(mkfifoat(dir_fd, "fifo", 0600), 0); /* nobody will ever write to it */
+    assert_int_equal(symlinkat("fifo", dir_fd, "link"), 0);
+    assert_int_equal(symlinkat("/dev/zero", dir_fd, "zero"), 0);
+    static const char *const names[] = { "fifo", "link", "zero", "." };
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        assert_false(fd_read_regular(dir_fd, names[i], 64, &text, NULL, &err));
+        assert_int_equal(err.kind, ERR_INVALID);
+        assert_non_null(strstr(err.message, "no regular file"));
+    }
+    assert_null(text);
+    for (size_t i = 0; i < COUNT_OF(names) - 1; i++)
+        assert_int_equal(unlinkat(dir_fd, names[i], 0), 0);
+    assert_int_equal(rmdir(dir), 0);
+}
+
+static void a_regular_file_is_read_whole_and_described(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/fd_test.XXXXXX";
+    auto_free char *text = NULL;
+    size_t len;
+    struct stat st;
+    struct err err;
+    auto_close int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_true(fd_write_all(fd, STR("12345"), &err));
+    auto_close int again = fd_open_regular(AT_FDCWD, path, &st, &err);
+    assert_true(again >= 0);
+    assert_int_equal(st.st_size, 5);
+    assert_true(fd_read_regular(AT_FDCWD, path, 5, &text, &len, &err));
+    assert_int_equal(len, 5);
+    assert_string_equal(text, "12345");
+    char *none = NULL;
+    assert_false(fd_read_regular(AT_FDCWD, path, 4, &none, NULL, &err));
+    assert_int_equal(err.kind, ERR_LIMIT);
+    assert_int_equal(unlink(path), 0);
+    assert_false(fd_read_regular(AT_FDCWD, path, 5, &none, NULL, &err));
+    assert_int_equal(err.sys, ENOENT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_short_write_is_told_as_that_and_not_as_an_old_errno),
+        cmocka_unit_test(what_is_no_regular_file_is_refused_without_waiting),
+        cmocka_unit_test(a_regular_file_is_read_whole_and_described),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

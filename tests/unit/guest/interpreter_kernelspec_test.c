@@ -1,0 +1,119 @@
+/* Kernelspecs in a home that belongs to somebody who would rather see guestd stand still. */
+#include "guest/interpreter/kernelspec.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/mem.h"
+#include "base/remove.h"
+#include "test.h"
+
+static char home[64];
+static int kernels_fd = -1;
+static struct user user;
+
+static int set_up(void **state)
+{
+    static const char *const dirs[] = { ".local", ".local/share", ".local/share/jupyter",
+                                        ".local/share/jupyter/kernels" };
+    char path[128];
+
+    (void)state;
+    (void)snprintf(home, sizeof home, "/tmp/kernelspec_test.XXXXXX");
+    assert_non_null(mkdtemp(home));
+    for (size_t i = 0; i < COUNT_OF(dirs); i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", home, dirs[i]);
+        assert_int_equal(mkdir(path, 0755), 0);
+    }
+    kernels_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(kernels_fd >= 0);
+    user = (struct user){ .name = STR("user"), .home = str_from(home) };
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct err err;
+
+    (void)state;
+    fd_close(&kernels_fd);
+    return remove_tree(AT_FDCWD, home, &err) ? 0 : -1;
+}
+
+static void put(const char *name, const char *text)
+{
+    char path[128];
+
+    (void)snprintf(path, sizeof path, "%s/kernel.json", name);
+    assert_int_equal(mkdirat(kernels_fd, name, 0755), 0);
+    auto_close int fd = openat(kernels_fd, path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    struct err err;
+    assert_true(fd >= 0 && fd_write_all(fd, str_from(text), &err));
+}
+
+static void put_fifo(const char *name)
+{
+    char path[128];
+
+    (void)snprintf(path, sizeof path, "%s/kernel.json", name);
+    assert_int_equal(mkdirat(kernels_fd, name, 0755), 0);
+    assert_int_equal(mkfifoat(kernels_fd, path, 0666), 0); /* nobody will ever write to it */
+}
+
+static void a_kernel_is_found_by_name_and_by_language(void **state)
+{
+    (void)state;
+    put("cobol85", "{\"argv\": [\"cobol\", \"{connection_file}\"], \"language\": \"Cobol\"}");
+    static const char *const names[] = { "cobol85", "cobol" };
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        struct kernelspec *spec = kernelspec_find_new(&user, names[i]);
+        assert_non_null(spec);
+        assert_int_equal(spec->argc, 2);
+        assert_string_equal(spec->language, "cobol");
+        kernelspec_free(spec);
+    }
+}
+
+static void a_fifo_in_place_of_a_kernelspec_holds_nobody_up(void **state)
+{
+    char list[256];
+
+    (void)state;
+    /* On both sides of the good one, in whatever order the directory has them. */
+    put_fifo("aaa");
+    put("mmm", "{\"argv\": [\"x\"], \"language\": \"cobol\"}");
+    put_fifo("zzz");
+    struct kernelspec *spec = kernelspec_find_new(&user, "cobol");
+    assert_non_null(spec);
+    kernelspec_free(spec);
+    assert_null(kernelspec_find_new(&user, "zzz"));
+    kernelspec_list(&user, NULL, list, sizeof list);
+    assert_non_null(strstr(list, "cobol"));
+}
+
+static void one_that_makes_no_sense_is_as_good_as_absent(void **state)
+{
+    (void)state;
+    put("empty", "");
+    put("array", "[]");
+    put("bare", "{\"argv\": []}");
+    put("numbers", "{\"argv\": [\"x\", 1]}");
+    static const char *const names[] = { "empty", "array", "bare", "numbers", "nowhere" };
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        assert_null(kernelspec_find_new(&user, names[i]));
+}
+
+int main(void)
+{
+#define SPEC_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+    const struct CMUnitTest cases[] = {
+        SPEC_CASE(a_kernel_is_found_by_name_and_by_language),
+        SPEC_CASE(a_fifo_in_place_of_a_kernelspec_holds_nobody_up),
+        SPEC_CASE(one_that_makes_no_sense_is_as_good_as_absent),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
