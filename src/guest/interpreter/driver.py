@@ -789,7 +789,10 @@ def standard_streams():
 
 
 def fresh_entropy():
-    """Siblings share their mother's memory, but not her luck, nor the secret she was born with."""
+    """
+    Siblings share their mother's memory, but not her luck, nor the secret she was born with. They do share the seed of string
+    hashes: a Python that runs cannot change it.
+    """
     if "multiprocessing.process" in sys.modules:
         sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
     if "random" in sys.modules:
@@ -903,6 +906,7 @@ def become_interpreter(fds):
     null = os.open("/dev/null", os.O_RDONLY)
     conn = fcntl.fcntl(fds[0], fcntl.F_DUPFD_CLOEXEC, high)
     os.dup2(null, 0)
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)
     os.dup2(fds[1], 1)
     os.dup2(fds[2], 2)
     os.closerange(3, high)
@@ -1106,7 +1110,8 @@ def make_shell():
     begun_ns = time.time_ns()
     gc.disable()
     sys.meta_path[:0] = [AfterImport(AFTER_IMPORT), FiguresBackend()]
-    sys.stdin = open(os.devnull)
+    # Owned by nobody: in a child the number is soon closed, and then a file of the user's, which no old object may close.
+    sys.stdin = open(os.open(os.devnull, os.O_RDONLY), encoding="utf-8", closefd=False)
     sys.argv = [""]
     standard_streams()
     try:

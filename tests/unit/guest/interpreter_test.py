@@ -136,6 +136,23 @@ class Case(unittest.TestCase):
         self.assertEqual(self.text("1", language=" PYTHON "), "1")
         self.assertEqual(self.text("1", language=""), "1")
 
+    # ---- standard input: there is one, and it is empty ----
+
+    def test_standard_input_is_at_its_end(self):
+        context = self.new_context()
+        for stream in ("sys.stdin", "sys.__stdin__"):
+            self.assertEqual(self.text(f"import sys; {stream}.fileno(), {stream}.read()", context_id=context), "(0, '')")
+        code = "import subprocess; subprocess.run(['cat'], stdin=sys.stdin, capture_output=True, check=True).stdout"
+        self.assertEqual(self.text(code, context_id=context), "b''")
+
+    def test_standard_input_is_no_file_of_the_users(self):
+        context = self.new_context()
+        self.run_code("import os, sys; files = [open('/etc/passwd') for _ in range(16)]", context_id=context)
+        self.assertEqual(self.text("len(sys.stdin.read()), len(sys.__stdin__.read())", context_id=context), "(0, 0)")
+        self.run_code("import gc; sys.stdin.close(); sys.stdin = sys.__stdin__ = None; gc.collect()", context_id=context)
+        self.assertEqual(self.text("len({f.read() for f in files}), len({os.fstat(f.fileno()).st_ino for f in files})",
+                                   context_id=context), "(1, 1)")
+
     def test_a_silent_cell_is_kept_alive(self):
         lines = self.run_code("import time; time.sleep(5.5)", context_id=self.new_context())
         self.assertIn({"type": "keepalive"}, lines)
