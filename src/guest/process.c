@@ -242,7 +242,7 @@ static void on_forget(struct timer *timer)
         forget(p);
 }
 
-/* A watcher may detach, and others with it, while it is told. */
+/* A watcher may detach itself while it is told, but no other. */
 static void tell_watchers(struct process *p)
 {
     for (struct process_watcher *w = p->watchers, *next; w; w = next) {
@@ -423,6 +423,19 @@ static bool holds_up(const struct process *p, const struct process_watcher *w)
     return output_unread(&p->output, w->offset) + 2 * OUTPUT_BLOCK_BYTES > cap_of(p);
 }
 
+/*
+ * What a read may make the queue grow to. Nothing that a watcher has yet to get is pushed out: holds_up() sees to that
+ * while the process lives, and what is drained at its end, which is little and comes once, goes on top.
+ */
+static size_t cap_of_read(const struct process *p)
+{
+    size_t cap = cap_of(p);
+
+    for (const struct process_watcher *w = p->watchers; w; w = w->next)
+        cap = MAX(cap, output_unread(&p->output, w->offset) + 2 * OUTPUT_BLOCK_BYTES);
+    return cap;
+}
+
 static bool is_held_up(const struct process *p)
 {
     for (const struct process_watcher *w = p->watchers; w; w = w->next)
@@ -494,7 +507,7 @@ static bool read_source(struct process *p, struct source *source)
     while (n < 0 && errno == EINTR);
     if (n > 0) {
         make_output_room(p->all);
-        output_add(&p->output, source->stream, str_of(read_room, (size_t)n), cap_of(p));
+        output_add(&p->output, source->stream, str_of(read_room, (size_t)n), cap_of_read(p));
         return n == sizeof read_room;
     }
     /* A terminal says EIO when the last program has closed it. */

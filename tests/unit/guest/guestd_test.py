@@ -220,6 +220,14 @@ def children(pid):
     return found
 
 
+def written_bytes(pid):
+    try:
+        with open(f"/proc/{pid}/io") as f:
+            return int(dict(line.split(": ") for line in f)["wchar"])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
 def b64(data):
     return base64.b64encode(data).decode()
 
@@ -563,6 +571,27 @@ class Processes(Case):
         time.sleep(0.5)
         r = s.result()
         self.assertEqual(len(r["stdout"]), 30000000)
+
+    def wait_until_held_up(self, pid):
+        """Until what the process has started writes no more, because nobody takes it from us."""
+        written, same = -1, 0
+        while same < 5:
+            before, written = written, sum(written_bytes(child) for child in children(pid))
+            same = same + 1 if written == before and written else 0
+            time.sleep(0.1)
+
+    def test_a_slow_reader_of_a_process_that_is_killed_loses_nothing(self):
+        s = self.start("yes o & yes e >&2 & wait")
+        pid, offset = s.pid(), 0
+        self.wait_until_held_up(pid)
+        self.fine("process.Process/SendSignal", {"process": {"pid": pid}, "signal": "SIGNAL_SIGKILL"})
+        while (event := s.next()) is not None:
+            data = event.get("data", {})
+            for name in {"stdout", "stderr"} & set(data):
+                self.assertEqual(data["offset"], offset)
+                offset += len(base64.b64decode(data[name]))
+        self.assertGreater(offset, 4 << 20)  # the queue was full
+        s.leave()
 
     def test_a_terminal_echoes_resizes_and_ends(self):
         s = self.stream("process.Process/Start", {
