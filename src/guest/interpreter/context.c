@@ -172,12 +172,10 @@ static void add_error(struct context *c, struct cell *cell, struct str name, con
         return;
     cell->has_error = true;
     line_add_error(&line, name, str_from(value), STR(""));
-    if (cell == running(c)) {
+    if (cell == running(c))
         add_line(c, buf_str(&line));
-        flush(c);
-    } else {
+    else
         http_write(cell->ex, buf_str(&line));
-    }
 }
 
 /* The first of the queue has ended, well or not. */
@@ -185,6 +183,7 @@ static void pop_cell(struct context *c)
 {
     struct cell *cell = c->cells;
 
+    flush(c); /* its last words */
     c->cells = cell->next;
     if (!c->cells)
         c->cells_end = &c->cells;
@@ -287,7 +286,7 @@ static void on_ready(struct engine *engine)
     step(c);
 }
 
-/* Notice and leftovers come first, so that they stand where they happened: before this cell. */
+/* Notice and leftovers come right after the count, so that they stand where they happened: before this cell's own. */
 static void accept_cell(struct context *c, struct cell *cell, struct str line)
 {
     cell->was_accepted = true;
@@ -346,7 +345,6 @@ static void on_done(struct engine *engine)
     struct context *c = engine->owner;
 
     if (c->state == BUSY) {
-        flush(c);
         pop_cell(c);
     } else if (c->state != INTERRUPTING) {
         return;

@@ -310,6 +310,21 @@ static void a_death_fails_the_cell_that_ran_and_no_other(void **state)
     assert_false(peer_heard(&clients[1], "error"));
 }
 
+static void a_death_after_an_error_takes_no_output_with_it(void **state)
+{
+    (void)state;
+    ask(0, "one");
+    ready();
+    accept_cell();
+    fail_cell("{\"error one\"}\n");
+    say("{\"last words\"}\n");
+    die();
+    ENDED(0);
+    assert_true(peer_heard(&clients[0], "error one"));
+    assert_true(peer_heard(&clients[0], "last words"));
+    assert_false(peer_heard(&clients[0], "ContextRestarting"));
+}
+
 static void a_cell_that_was_never_accepted_runs_again_but_not_for_ever(void **state)
 {
     (void)state;
@@ -431,6 +446,7 @@ int main(void)
         CONTEXT_CASE(a_client_that_leaves_the_queue_is_forgotten),
         CONTEXT_CASE(a_cell_that_does_not_stop_costs_the_interpreter_and_the_next_is_told),
         CONTEXT_CASE(a_death_fails_the_cell_that_ran_and_no_other),
+        CONTEXT_CASE(a_death_after_an_error_takes_no_output_with_it),
         CONTEXT_CASE(a_cell_that_was_never_accepted_runs_again_but_not_for_ever),
         CONTEXT_CASE(a_death_between_cells_is_told_to_the_next),
         CONTEXT_CASE(who_cannot_start_says_why_and_the_next_tries_again),
