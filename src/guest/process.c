@@ -451,8 +451,11 @@ static void on_stall(struct timer *timer)
 
     for (struct process_watcher *w = p->watchers; w; w = w->next)
         others_wait |= !holds_up(p, w);
-    if (!others_wait)
-        return; /* all are slow: then so is the process */
+    if (!others_wait) {
+        /* All are slow: then so is the process. One of them may yet catch up and wait for the others. */
+        timer_set(&p->stall, p->all->guest->loop, LIMIT_STALL_MS, on_stall);
+        return;
+    }
     for (struct process_watcher *w = p->watchers, *next; w; w = next) {
         next = w->next;
         if (holds_up(p, w))

@@ -16,7 +16,7 @@
  *   slowness   With nobody watching the oldest output is dropped and the process never waits. A watcher never loses
  *              what came while it was attached: when it is a whole queue behind, we stop reading and the process waits,
  *              as on any pipe. What is left in the pipes of a killed process comes on top of a full queue. If a watcher
- *              holds up others that way for LIMIT_STALL_MS, it is cut.
+ *              holds up others that way for LIMIT_STALL_MS, it is cut; while all are slow, nobody is.
  *   start      The entry is there as soon as there is a child, before it is known whether it will get as far as the
  *              program: it can be listed, signalled and killed, and its deadline runs. Watchers are told by their
  *              first step(), or by failed(). A child that has not got there after LIMIT_SPAWN_MS is killed.

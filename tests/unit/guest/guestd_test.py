@@ -593,6 +593,21 @@ class Processes(Case):
         self.assertGreater(offset, 4 << 20)  # the queue was full
         s.leave()
 
+    def test_whoever_catches_up_late_is_not_held_up_by_whoever_does_not(self):
+        s = self.start("read x; yes & wait")
+        pid = s.pid()
+        second = self.stream("process.Process/Connect", {"process": {"pid": pid}, "offset": 0})
+        second.pid()
+        self.fine("process.Process/SendInput", {"process": {"pid": pid}, "input": {"stdin": b64(b"1\n")}})
+        self.wait_until_held_up(pid)
+        time.sleep(11)  # both are slow when it is first asked who holds up whom
+        seen = 0
+        while seen < 30 << 20:  # far more than is kept, so it waits for the other to be cut
+            seen += len(base64.b64decode(second.next().get("data", {}).get("stdout", "")))
+        second.leave()
+        self.assertEqual(s.result()["error"]["code"], "resource_exhausted")
+        self.fine("process.Process/SendSignal", {"process": {"pid": pid}, "signal": "SIGNAL_SIGKILL"})
+
     def test_a_terminal_echoes_resizes_and_ends(self):
         s = self.stream("process.Process/Start", {
             "process": {"cmd": "/bin/sh", "args": ["-c", "stty size; read x; stty size; echo got $x"]},
