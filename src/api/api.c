@@ -177,6 +177,13 @@ static void admit(struct request *rq)
 
 /* ---- who is asking ---- */
 
+static struct str header(const struct request *rq, struct str name)
+{
+    const struct str *value = http_header(&rq->ex->head, name);
+
+    return value ? *value : STR("");
+}
+
 static void refuse(struct request *rq)
 {
     /* Our own trouble while looking a key up must not look like a bad key. */
@@ -185,18 +192,14 @@ static void refuse(struct request *rq)
         send_reply(rq);
         return;
     }
+    bool is_wrong_token = rq->refusal.kind == ERR_DENIED && header(rq, STR("X-Admin-Token")).len;
     const char *advice =
-        rq->match.route->flags & NEEDS_ADMIN
-            ? "send X-Admin-Token; `cloister key` does it for you"
-            : "set E2B_API_KEY to the key printed by `cloister env`, or make one with `cloister key create`";
+        !(rq->match.route->flags & NEEDS_ADMIN)
+            ? "set E2B_API_KEY to the key printed by `cloister env`, or make one with `cloister key create`"
+        : is_wrong_token
+            ? "it is the file admin-token in this server's own data directory; `cloister key` takes --data DIR"
+            : "send X-Admin-Token; `cloister key` does it for you";
     send_problem(rq, 401, NULL, arena_format(rq->arena, "%s: %s", rq->refusal.message, advice));
-}
-
-static struct str header(const struct request *rq, struct str name)
-{
-    const struct str *value = http_header(&rq->ex->head, name);
-
-    return value ? *value : STR("");
 }
 
 static bool identify(struct request *rq, struct err *err)

@@ -30,7 +30,8 @@ static const struct option options[] = {
     { TAKES_ALL, "all", 0, NULL, OPTION_FLAG, FIELD(all), "every sandbox of this key" },
     { TAKES_JSON, "json", 0, NULL, OPTION_FLAG, FIELD(json), "for programs: JSON instead of a table" },
     { TAKES_DATA, "data", 0, "DIR", OPTION_TEXT, FIELD(data), "data directory of the server [" CLI_DATA_DEFAULT "]" },
-    { TAKES_URL, "url", 0, "URL", OPTION_TEXT, FIELD(url), "where the server is [E2B_API_URL, else as DIR says]" },
+    { TAKES_URL, "url", 0, "URL", OPTION_TEXT, FIELD(url),
+      "where the server is [E2B_API_URL with its key, else as DIR says]" },
     { ~0u, "help", 'h', NULL, OPTION_FLAG, FIELD(help), "this text" },
 };
 

@@ -122,7 +122,8 @@ static const struct noun {
     { "key",
       "An API key is what a client shows to be let in (E2B_API_KEY). The server keeps only hashes of them. Whoever "
       "can\n"
-      "read the data directory's admin token, which is root, makes and revokes them.\n",
+      "read the data directory's admin token, which is root, makes and revokes them. The token goes to the server of\n"
+      "that directory, or to where --url says; E2B_API_URL does not count here.\n",
       "  sudo cloister key create ci\n"
       "  sudo cloister key revoke ci\n" },
     { "template",

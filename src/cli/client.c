@@ -105,8 +105,8 @@ bool client_read_secret(const char *data, const char *name, struct secret *out, 
         if (err->kind == ERR_DENIED)
             return err_set(err, ERR_DENIED, "%.60s/%s is for root alone; try with sudo", data, name);
         if (err->kind == ERR_NOT_FOUND)
-            return err_set(err, ERR_NOT_FOUND, "there is no %.40s/%s yet; `%s serve` makes it", data, name,
-                           cli_program_as_root());
+            return err_set(err, ERR_NOT_FOUND, "there is no %.40s/%s yet; `%s serve%s%.40s` makes it", data, name,
+                           cli_program_as_root(), is_default(data) ? "" : " --data ", is_default(data) ? "" : data);
         return err_wrap(err, "read %s", name);
     }
     bool fits = secret_set(out, str_from(line));
@@ -124,24 +124,49 @@ static const char *environment(const char *name)
     return value && value[0] ? value : NULL;
 }
 
+static const char *own_key(const struct cli *cli, enum client_as as)
+{
+    return cli->data || as == CLIENT_AS_ADMIN ? NULL : environment("E2B_API_KEY");
+}
+
+const char *client_url(const struct cli *cli, enum client_as as)
+{
+    return cli->url ? cli->url : own_key(cli, as) ? environment("E2B_API_URL") : NULL;
+}
+
+/* Whoever has set E2B_API_URL may think that we ask there. */
+static void tell_url_is_ignored(const struct client *client, const char *wanted)
+{
+    char address[CLIENT_ADDRESS_BYTES];
+    struct err ignored;
+
+    if (!wanted || (client_parse_url(str_from(wanted), address, &ignored) && strcmp(address, client->address) == 0))
+        return;
+    fprintf(client->cli->note,
+            "note: asking %s, the server of %s, not E2B_API_URL: %s goes to no other. --url URL overrides this.\n",
+            client->address, cli_data(client->cli), client->credential_from);
+}
+
 bool client_open(struct client *client, struct cli *cli, enum client_as as, struct err *err)
 {
-    const char *url = cli->url ? cli->url : cli->data ? NULL : environment("E2B_API_URL");
-    const char *key = cli->data ? NULL : environment("E2B_API_KEY");
+    const char *key = own_key(cli, as), *url = client_url(cli, as);
 
-    *client = (struct client){ .cli = cli };
+    *client = (struct client){ .cli = cli, .is_by_url = url != NULL };
     if (url ? !client_parse_url(str_from(url), client->address, err)
             : !client_server_address(cli_data(cli), client->address, err))
         return false;
-    if (as == CLIENT_AS_ADMIN) {
-        client->credential_name = STR("X-Admin-Token");
-        return client_read_secret(cli_data(cli), "admin-token", &client->credential, err);
-    }
-    client->credential_name = STR("X-API-Key");
-    if (key)
+    client->credential_name = as == CLIENT_AS_ADMIN ? STR("X-Admin-Token") : STR("X-API-Key");
+    if (key) {
+        client->credential_from = "the key in E2B_API_KEY";
         return secret_set(&client->credential, str_from(key)) ||
                err_set(err, ERR_INVALID, "E2B_API_KEY is too long to be a key");
-    return client_read_secret(cli_data(cli), "api-key", &client->credential, err);
+    }
+    client->credential_from =
+        arena_format(&cli->arena, "the %s of %s", as == CLIENT_AS_ADMIN ? "admin token" : "API key", cli_data(cli)).at;
+    if (!url && !cli->data)
+        tell_url_is_ignored(client, environment("E2B_API_URL"));
+    return client_read_secret(cli_data(cli), as == CLIENT_AS_ADMIN ? "admin-token" : "api-key", &client->credential,
+                              err);
 }
 
 void client_close(struct client *client)
@@ -201,11 +226,16 @@ bool client_call(struct client *client, const char *method, struct str target, s
 
     if (!http_fetch(arena, str_from(client->address), str_from(method), target, fields,
                     body.len ? COUNT_OF(fields) : COUNT_OF(fields) - 1, body, CALL_TIMEOUT_MS, &answer, err)) {
+        if (err->sys == ECONNREFUSED && client->is_by_url)
+            return err_set(err, ERR_UNAVAILABLE, "no server answers at %s", client->address);
         if (err->sys == ECONNREFUSED)
-            return err_set(err, ERR_UNAVAILABLE, "no server answers at %s; `%s serve` starts one", client->address,
-                           cli_program_as_root());
+            return err_set(err, ERR_UNAVAILABLE, "no server answers at %s; `%s serve%.60s` starts one", client->address,
+                           cli_program_as_root(), cli_same_server(client->cli));
         return err_wrap(err, "%s at %s", method, client->address);
     }
+    if (answer.status == 401)
+        return err_set(err, ERR_DENIED, "the server at %s refuses %.60s%s", client->address, client->credential_from,
+                       client->is_by_url ? "" : "; --data DIR names another directory, with its server");
     if (answer.status < 200 || answer.status > 299)
         return client_error(answer.status, answer.body, err);
 

@@ -1,8 +1,11 @@
 /*
  * client.h - the server behind a command: where it is, how to prove who we are, one call at a time.
  *
- * The address comes from --url, else from a --data that was given, else from E2B_API_URL, else from the default data
- * directory; the API key likewise. So the lines that `cloister env` prints are enough, and so is sudo without them.
+ * The API key comes from E2B_API_KEY, unless --data was given; then, and when there is none, from the data directory. The
+ * admin token always does. The address comes from --url; else a key of the environment goes to the environment's
+ * E2B_API_URL, and what lies in a data directory goes to the server of that directory: a variable that somebody else
+ * has set must not be enough to be sent the admin token. So the lines that `cloister env` prints are enough, and so is sudo
+ * without them.
  */
 #ifndef CLI_CLIENT_H
 #define CLI_CLIENT_H
@@ -21,8 +24,10 @@ enum { CLIENT_ADDRESS_BYTES = 64 };
 struct client {
     struct cli *cli;
     char address[CLIENT_ADDRESS_BYTES]; /* "127.0.0.1:7070" */
+    bool is_by_url;                     /* and not the one of the data directory */
     struct str credential_name;         /* the header that carries it */
     struct secret credential;
+    const char *credential_from; /* for messages: "the admin token of /var/lib/cloister" */
 };
 
 /* Who asks: the holder of an API key, or the operator with the admin token of the data directory. */
@@ -59,6 +64,8 @@ bool client_error(unsigned status, struct str body, struct err *err);
  * TLS is not ours to speak yet.
  */
 bool client_parse_url(struct str url, char out_address[CLIENT_ADDRESS_BYTES], struct err *err) must_use;
+/* --url, or an E2B_API_URL that comes with its key; NULL: the address is the data directory's. */
+const char *client_url(const struct cli *cli, enum client_as as);
 /* The address the server of that data directory listens on, made reachable: 0.0.0.0 becomes 127.0.0.1. */
 bool client_server_address(const char *data, char out_address[CLIENT_ADDRESS_BYTES], struct err *err) must_use;
 /* A one-line file of the data directory ("api-key", "admin-token"). */

@@ -106,8 +106,8 @@ static bool find_key(struct cli *cli, const json_t *keys, struct str word, struc
         count++;
     }
     if (count == 0)
-        return err_set(err, ERR_NOT_FOUND, "no key has the id or the name '%.40s'; `%s key list` shows them",
-                       cli->words[0], cli_program_as_root());
+        return err_set(err, ERR_NOT_FOUND, "no key has the id or the name '%.40s'; `%s key list%.50s` shows them",
+                       cli->words[0], cli_program_as_root(), cli_same_server(cli));
     if (count > 1)
         return err_set(err, ERR_CONFLICT, "%zu keys are named '%.20s'; say which by its id: %.*s%s", count,
                        cli->words[0], STR_ARG(buf_str(&ids)), count > REVOKE_IDS_SHOWN ? ", …" : "");

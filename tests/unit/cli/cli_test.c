@@ -213,6 +213,10 @@ static void a_server_that_is_not_there_is_exit_code_8(void **state)
     RUN(&outcome, "sandbox", "list", "--data", data);
     assert_int_equal(outcome.exit_code, 8);
     CHECK_HAS(outcome.note, "no server answers at 127.0.0.1:1; `");
+    CHECK_HAS(outcome.note, "cloister serve --data /tmp/");
+    RUN(&outcome, "sandbox", "list", "--url", "http://127.0.0.1:2", "--data", data);
+    assert_int_equal(outcome.exit_code, 8);
+    CHECK_HAS(outcome.note, "no server answers at 127.0.0.1:2\n");
     fake_data_dir_remove(data);
 }
 
@@ -357,6 +361,7 @@ static void a_key_is_revoked_by_its_name_too(void **state)
     RUN(&outcome, "key", "revoke", "nobody", "--data", data);
     assert_int_equal(outcome.exit_code, 4);
     CHECK_HAS(outcome.note, "no key has the id or the name 'nobody'");
+    CHECK_HAS(outcome.note, "cloister key list --data /tmp/");
 }
 
 static void template_list_says_what_else_could_be_built(void **state)
@@ -395,6 +400,62 @@ static void variables_are_enough_without_a_data_directory(void **state)
     unsetenv("E2B_API_KEY");
 }
 
+/* Somebody else's server, named by the environment of whoever runs the command. */
+static void what_the_data_directory_holds_goes_to_its_own_server_alone(void **state)
+{
+    static const struct fake_rule none[] = { { NULL, { NULL, 0 } } };
+    struct fake_server stranger;
+
+    (void)state;
+    fake_server_start(&stranger, none);
+    setenv("E2B_API_URL", stranger.url, 1);
+    assert_null(client_url(&(struct cli){ 0 }, CLIENT_AS_ADMIN));
+    assert_null(client_url(&(struct cli){ 0 }, CLIENT_AS_CALLER));
+    /* A key of the environment takes the admin token nowhere. */
+    setenv("E2B_API_KEY", "e2b_aa", 1);
+    assert_null(client_url(&(struct cli){ 0 }, CLIENT_AS_ADMIN));
+    assert_string_equal(client_url(&(struct cli){ 0 }, CLIENT_AS_CALLER), stranger.url);
+    assert_null(client_url(&(struct cli){ .data = data }, CLIENT_AS_CALLER));
+    RUN(&outcome, "key", "list", "--data", data);
+    assert_int_equal(outcome.exit_code, 0);
+    RUN(&outcome, "sandbox", "list", "--data", data);
+    assert_int_equal(outcome.exit_code, 0);
+    assert_false(fake_server_heard(&stranger, "HTTP/1.1"));
+    RUN(&outcome, "sandbox", "list");
+    assert_true(fake_server_heard(&stranger, "X-API-Key: e2b_aa\r\n"));
+    unsetenv("E2B_API_URL");
+    unsetenv("E2B_API_KEY");
+    /* Said aloud it is meant. */
+    RUN(&outcome, "key", "list", "--data", data, "--url", stranger.url);
+    assert_true(fake_server_heard(&stranger, "X-Admin-Token: the-admin-token\r\n"));
+    fake_server_stop(&stranger);
+}
+
+static void a_refusal_names_the_server_and_where_the_credential_came_from(void **state)
+{
+    static const struct fake_rule refusing[] = {
+        { "GET ", ANSWER("401 Unauthorized", JSON_TYPE, "{\"code\":401,\"message\":\"wrong\"}") },
+        { NULL, { NULL, 0 } },
+    };
+    struct fake_server stranger;
+    char text[128];
+
+    (void)state;
+    fake_server_start(&stranger, refusing);
+    RUN(&outcome, "key", "list", "--data", data, "--url", stranger.url);
+    assert_int_equal(outcome.exit_code, 3);
+    (void)snprintf(text, sizeof text, "the server at %s refuses the admin token of %s\n", stranger.address, data);
+    CHECK_HAS(outcome.note, text);
+    RUN(&outcome, "sandbox", "list", "--data", data, "--url", stranger.url);
+    (void)snprintf(text, sizeof text, "the server at %s refuses the API key of %s\n", stranger.address, data);
+    CHECK_HAS(outcome.note, text);
+    setenv("E2B_API_KEY", "e2b_aa", 1);
+    RUN(&outcome, "sandbox", "list", "--url", stranger.url);
+    CHECK_HAS(outcome.note, "refuses the key in E2B_API_KEY\n");
+    unsetenv("E2B_API_KEY");
+    fake_server_stop(&stranger);
+}
+
 int main(void)
 {
     const struct CMUnitTest alone[] = {
@@ -420,6 +481,8 @@ int main(void)
         CASE(template_list_names_aliases),
         CASE(template_list_says_what_else_could_be_built),
         CASE(variables_are_enough_without_a_data_directory),
+        CASE(what_the_data_directory_holds_goes_to_its_own_server_alone),
+        CASE(a_refusal_names_the_server_and_where_the_credential_came_from),
     };
 
     unsetenv("E2B_API_URL");
