@@ -1,9 +1,29 @@
 /*
  * env.c - the three lines that point an unmodified SDK at this server.
  */
+#include "cli/cli.h"
 #include "cli/client.h"
 #include "cli/command.h"
 #include "cli/text.h"
+#include "http/http.h"
+
+#define HEALTH_TIMEOUT_MS 3000
+
+/* The lines are right for a server that is about to start, too; so this is no error. */
+static void warn_when_silent(struct cli *cli, const char *address)
+{
+    struct http_answer answer;
+    struct err err;
+
+    if (http_fetch(&cli->arena, str_from(address), STR("GET"), STR("/health"), NULL, 0, STR(""), HEALTH_TIMEOUT_MS,
+                   &answer, &err))
+        return;
+    if (cli->url)
+        fprintf(cli->note, "warning: no server answers at %s\n", address);
+    else
+        fprintf(cli->note, "warning: no server answers at %s, where that of %s was last; `%s serve%s` starts one\n",
+                address, cli_data(cli), cli_program_as_root(), cli_same_server(cli));
+}
 
 bool env_run(struct cli *cli, struct err *err)
 {
@@ -43,5 +63,6 @@ bool env_run(struct cli *cli, struct err *err)
     }
     fwrite(text.data, 1, text.len, cli->out);
     explicit_bzero(text.data, text.len);
+    warn_when_silent(cli, address);
     return true;
 }

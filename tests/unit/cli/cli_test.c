@@ -205,6 +205,19 @@ static void env_says_what_to_do_when_no_server_has_run(void **state)
     CHECK_HAS(outcome.note, "cloister serve --data /nowhere/at/all` starts one");
 }
 
+static void env_warns_when_no_server_answers(void **state)
+{
+    const char *data = fake_data_dir("127.0.0.1:1");
+
+    (void)state;
+    RUN(&outcome, "env", "--data", data);
+    assert_int_equal(outcome.exit_code, 0);
+    CHECK_HAS(outcome.out, "export E2B_API_URL=http://127.0.0.1:1\n");
+    CHECK_HAS(outcome.note, "warning: no server answers at 127.0.0.1:1, where that of /tmp/");
+    CHECK_HAS(outcome.note, "cloister serve --data /tmp/");
+    fake_data_dir_remove(data);
+}
+
 static void a_server_that_is_not_there_is_exit_code_8(void **state)
 {
     const char *data = fake_data_dir("127.0.0.1:1");
@@ -468,6 +481,7 @@ int main(void)
         CASE(urls_become_addresses),
         CASE(env_prints_lines_for_eval),
         CASE(env_says_what_to_do_when_no_server_has_run),
+        CASE(env_warns_when_no_server_answers),
         CASE(a_server_that_is_not_there_is_exit_code_8),
     };
     const struct CMUnitTest with_server[] = {
