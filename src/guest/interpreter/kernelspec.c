@@ -37,20 +37,13 @@ static bool take_argv(struct kernelspec *spec, const json_t *argv)
     return true;
 }
 
-static struct kernelspec *read_new(int dir_fd, const char *name)
+static struct kernelspec *parse_new(struct str text)
 {
-    char path[300];
-    auto_free char *text = NULL;
-    size_t len;
     struct err ignored;
     struct str word = STR("");
     const json_t *argv = NULL;
 
-    (void)snprintf(path, sizeof path, "%s/kernel.json", name);
-    /* Its user decides what is there, and we are on the loop. */
-    if (!fd_read_regular(dir_fd, path, SPEC_BYTES, &text, &len, &ignored))
-        return NULL;
-    auto_json json_t *json = json_parse_object(str_of(text, len), &ignored);
+    auto_json json_t *json = json_parse_object(text, &ignored);
     struct kernelspec *spec = NEW(struct kernelspec);
     if (!json || !json_take_array(json, "argv", JSON_REQUIRED, &argv, &ignored) || !take_argv(spec, argv) ||
         !json_take_str(json, "language", JSON_OPTIONAL, &word, &ignored)) {
@@ -66,6 +59,20 @@ static struct kernelspec *read_new(int dir_fd, const char *name)
     json_t *env = json_object_get(json, "env");
     spec->env = json_is_object(env) ? json_incref(env) : NULL;
     return spec;
+}
+
+static struct kernelspec *read_new(int dir_fd, const char *name)
+{
+    char path[300];
+    auto_free char *text = NULL;
+    size_t len;
+    struct err ignored;
+
+    (void)snprintf(path, sizeof path, "%s/kernel.json", name);
+    /* Its user decides what is there, and we are on the loop. */
+    if (!fd_read_regular(dir_fd, path, SPEC_BYTES, &text, &len, &ignored))
+        return NULL;
+    return parse_new(str_of(text, len));
 }
 
 void kernelspec_free(struct kernelspec *spec)
