@@ -29,6 +29,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "guest/interpreter/frame.h"
 #include "guest/interpreter/launch.h"
 #include "guest/interpreter/limits.h"
 #include "guest/interpreter/pipes.h"
@@ -38,7 +39,6 @@
 #include "wire/nursery.h"
 
 enum {
-    FRAME_HEADER_BYTES = 4,
     LAST_WORDS_MS = 2,
     SWEEP_MS = 30,        /* between two looks at what an interrupted cell has left behind */
     STATUS_WAIT_MS = 100, /* for the mother's word on how a child ended */
@@ -154,19 +154,18 @@ static void mother_unref(struct mother *m)
 
 static void on_status_wait(struct timer *timer);
 
-/* "1234 9": how a child ended. */
 static void take_status(struct python *python, struct str text)
 {
-    struct str word;
-    uint64_t pid, status;
+    pid_t pid;
+    int status;
 
-    if (!str_cut(&text, ' ', &word) || !str_to_u64(word, INT32_MAX, &pid) || !str_to_u64(text, INT32_MAX, &status))
+    if (!frame_read_status(text, &pid, &status))
         return;
     for (struct python_engine *e = python->engines; e; e = e->next) {
-        if (e->pid != (pid_t)pid)
+        if (e->pid != pid)
             continue;
         e->has_status = true;
-        e->status = (int)status;
+        e->status = status;
         if (e->life == DYING)
             timer_set(&e->status_wait, python->guest->loop, LAST_WORDS_MS, on_status_wait);
         return;
@@ -367,9 +366,9 @@ static struct mother *mother_find(struct python *python, const struct user *user
 
 static void send_message(struct python_engine *e, struct str json)
 {
-    unsigned char header[FRAME_HEADER_BYTES] = { (unsigned char)(json.len >> 24), (unsigned char)(json.len >> 16),
-                                                 (unsigned char)(json.len >> 8), (unsigned char)json.len };
+    unsigned char header[FRAME_HEADER_BYTES];
 
+    frame_write_header(json.len, header);
     stream_write_two(e->link, str_of(header, sizeof header), json);
 }
 
@@ -457,13 +456,10 @@ static void tell_who_it_is(struct python_engine *e)
 
 static void hello(struct python_engine *e, struct str text)
 {
-    uint64_t pid;
-
-    if (e->life != AWAITED || !str_to_u64(text, INT32_MAX, &pid) || pid <= 1) {
+    if (e->life != AWAITED || !frame_read_pid(text, &e->pid)) {
         die(e);
         return;
     }
-    e->pid = (pid_t)pid;
     e->pidfd = launch_pidfd(e->pid);
     if (e->pidfd < 0) {
         die(e);
@@ -505,9 +501,11 @@ static void on_sweep(struct timer *timer)
 }
 
 /* False when it makes no sense. */
-static bool take_frame(struct python_engine *e, char letter, struct str text)
+static bool take_frame(struct python_engine *e, const struct frame *frame)
 {
     const struct engine_events *events = e->engine.events;
+    const struct str text = frame->text;
+    const char letter = frame->letter;
     uint64_t number;
 
     if (!events && letter != 'H' && letter != 'S')
@@ -553,21 +551,21 @@ static void on_input(struct stream *stream)
 {
     struct python_engine *e = stream->owner;
 
-    while (e->link && e->life < DEAD && stream->in.len >= FRAME_HEADER_BYTES) {
-        const unsigned char *at = (const unsigned char *)stream->in.data;
-        size_t length = (size_t)at[0] << 24 | (size_t)at[1] << 16 | (size_t)at[2] << 8 | at[3];
-        if (length == 0 || length > LIMIT_FRAME_BYTES) {
+    while (e->link && e->life < DEAD) {
+        struct frame frame;
+        size_t used;
+        enum frame_verdict verdict = frame_read(buf_str(&stream->in), &frame, &used);
+        if (verdict == FRAME_MORE)
+            return;
+        if (verdict == FRAME_MALFORMED) {
             kill_tree(e);
             return;
         }
-        if (stream->in.len < FRAME_HEADER_BYTES + length)
-            return;
         pipes_drain(&e->pipes); /* what was printed before it was said */
-        struct str text = str_of(stream->in.data + FRAME_HEADER_BYTES + 1, length - 1);
-        bool fine = take_frame(e, stream->in.data[FRAME_HEADER_BYTES], text);
+        bool fine = take_frame(e, &frame);
         if (!e->link)
             return; /* freed meanwhile */
-        buf_drop(&stream->in, FRAME_HEADER_BYTES + length);
+        buf_drop(&stream->in, used);
         if (!fine) {
             kill_tree(e);
             return;
