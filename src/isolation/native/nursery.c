@@ -322,6 +322,15 @@ static void expect_answer(struct breed *breed)
                   on_patience);
 }
 
+/* Template code has written this: nothing of it but printable characters goes to the log. */
+static const char *complaint_of(char *said)
+{
+    for (char *at = said; *at; at++)
+        if (*at < ' ' || *at > '~')
+            *at = '?';
+    return said[0] == MOTHER_FAILED ? said + 1 : "she makes no sense";
+}
+
 static void on_voice(void *context, unsigned ready)
 {
     struct breed *breed = context;
@@ -348,11 +357,7 @@ static void on_voice(void *context, unsigned ready)
     } else if (said[0] == MOTHER_TAKEN && breed->unanswered) {
         breed->unanswered--;
     } else {
-        /* Template code has written this: nothing of it but printable characters goes to the log. */
-        for (char *at = said; *at; at++)
-            if (*at < ' ' || *at > '~')
-                *at = '?';
-        mother_failed(breed, said[0] == MOTHER_FAILED ? said + 1 : "she makes no sense");
+        mother_failed(breed, complaint_of(said));
         mother_kill(breed);
         return;
     }
