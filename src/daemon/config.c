@@ -21,7 +21,7 @@ struct option {
     enum option_type type;
     size_t field;
     uint64_t least, most; /* of a number */
-    const char *initial;
+    const char *initial;  /* "": none, which is 0 for a number */
     const char *help;
 };
 
@@ -43,8 +43,9 @@ static const struct option options[] = {
     { "key-streams", NUMBER(key_streams, 1, LIMIT_EDGE_SHARE), "2048",
       "requests and tunnels at once into the sandboxes of one key" },
     { "timeout", NUMBER(timeout_max_s, 15, LIMIT_TIMEOUT_S), "86400", "longest life of a sandbox, in seconds" },
-    { "memory", NUMBER(memory_mb, 128, 1 << 20), "1024", "memory of a sandbox, in MiB" },
-    { "cpus", NUMBER(cpus, 1, 256), "2", "CPUs of a sandbox" },
+    { "memory", NUMBER(memory_mb, 128, 1 << 20), "",
+      "memory of a sandbox, in MiB (default: what its template asks for)" },
+    { "cpus", NUMBER(cpus, 1, 256), "", "CPUs of a sandbox (default: what its template asks for)" },
     { "pids", NUMBER(pids, 16, 1 << 20), "1024", "processes and threads of a sandbox" },
 };
 
@@ -148,7 +149,7 @@ bool config_load(int argc, char **argv, struct config *out, struct err *err)
     struct str value;
 
     for (size_t i = 0; i < COUNT_OF(options); i++)
-        if (!option_store(&options[i], str_from(options[i].initial), &config, err))
+        if (options[i].initial[0] && !option_store(&options[i], str_from(options[i].initial), &config, err))
             return err_wrap(err, "default");
 
     /* The file's name may itself be an option, so look for that first. */

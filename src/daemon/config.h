@@ -28,8 +28,8 @@ struct config {
     uint64_t sandboxes_max;
     uint64_t key_sandboxes, key_requests, key_streams; /* of each API key */
     uint64_t timeout_max_s;
-    uint64_t memory_mb; /* of each sandbox */
-    uint64_t cpus;
+    uint64_t memory_mb; /* of each sandbox; 0: what its template asks for */
+    uint64_t cpus;      /* the same */
     uint64_t pids;
 };
 

@@ -100,8 +100,8 @@ static bool refresh_templates(void *context, struct err *err)
             layers[k] = str_from(list[i].layers[k]);
         struct template_row row = {
             .id = str_from(list[i].id),
-            .cpu_count = front->settings.cpus,
-            .memory_mb = front->settings.memory_mb,
+            .cpu_count = front->settings.cpus ? front->settings.cpus : template_cpus(&list[i]),
+            .memory_mb = front->settings.memory_mb ? front->settings.memory_mb : template_memory_mb(&list[i]),
             .disk_mb = DISK_MB,
             .guestd_version = STR(GUESTD_API_VERSION),
             .created_us = list[i].created_us,

@@ -27,6 +27,7 @@
 #include "daemon/front.h"
 #include "daemon/settings.h"
 #include "daemon/users.h"
+#include "image/recipe.h"
 #include "image/templates.h"
 #include "io/listen.h"
 #include "io/loop.h"
@@ -330,6 +331,31 @@ static bool hash_admin_token(int data_fd, struct secret *out, struct err *err)
     return secret_set(out, str_from(hash)) || err_set(err, ERR_INTERNAL, "a hash is longer than a secret");
 }
 
+/*
+ * What the operator says, or else the most that any template asks for: those on disk, and those that may be built while
+ * we serve. Front may not invent more.
+ */
+static bool choose_limits(const struct config *config, int data_fd, struct serve_limits *out, struct err *err)
+{
+    auto_free struct template *list = NULL;
+    uint32_t count, memory_mb, cpus;
+
+    recipe_largest(&cpus, &memory_mb);
+    if (!templates_list(data_fd, &list, &count, err))
+        return err_wrap(err, "templates");
+    for (uint32_t i = 0; i < count; i++) {
+        cpus = MAX(cpus, template_cpus(&list[i]));
+        memory_mb = MAX(memory_mb, template_memory_mb(&list[i]));
+    }
+    *out = (struct serve_limits){
+        .memory_bytes = (config->memory_mb ? config->memory_mb : memory_mb) << 20,
+        .cpu_millis = (uint32_t)(config->cpus ? config->cpus : cpus) * 1000,
+        .pids = (uint32_t)config->pids,
+        .sandboxes = (uint32_t)config->sandboxes_max,
+    };
+    return true;
+}
+
 static bool keeper_open(struct keeper *keeper, struct err *err)
 {
     const struct config *config = &keeper->config;
@@ -378,12 +404,10 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
         keeper->loop, &(struct native_config){ .data_fd = keeper->data_fd, .guestd_fd = guestd_fd }, err);
     if (!keeper->driver)
         return err_wrap(err, "make sandboxes here (`%s doctor` may know why not)", cli_program_as_root());
-    keeper->serve = serve_new(keeper->driver, &(struct serve_limits){
-                                                  .memory_bytes = (uint64_t)config->memory_mb << 20,
-                                                  .cpu_millis = (uint32_t)config->cpus * 1000,
-                                                  .pids = (uint32_t)config->pids,
-                                                  .sandboxes = (uint32_t)config->sandboxes_max,
-                                              });
+    struct serve_limits limits;
+    if (!choose_limits(config, keeper->data_fd, &limits, err))
+        return false;
+    keeper->serve = serve_new(keeper->driver, &limits);
     return true;
 }
 

@@ -20,7 +20,8 @@ struct settings {
     uint32_t sandboxes_max;
     uint32_t key_sandboxes, key_requests, key_streams;
     uint64_t timeout_max_s;
-    uint32_t memory_mb, cpus, pids;
+    uint32_t memory_mb, cpus; /* of each sandbox; 0: what its template asks for */
+    uint32_t pids;
     struct secret api_key;    /* the first key; `cloister env` prints it */
     struct secret admin_hash; /* of the token that opens /api-keys; front never has the token itself */
 };

@@ -62,6 +62,16 @@ bool recipe_at(size_t index, const char **out_name, const char **out_makes)
     return true;
 }
 
+void recipe_largest(uint32_t *out_cpus, uint32_t *out_memory_mb)
+{
+    *out_cpus = *out_memory_mb = 0;
+    for (size_t i = 0; i < COUNT_OF(recipes); i++) {
+        struct template made = { .cpu_millis = recipes[i].cpu_millis, .memory_bytes = recipes[i].memory_bytes };
+        *out_cpus = MAX(*out_cpus, template_cpus(&made));
+        *out_memory_mb = MAX(*out_memory_mb, template_memory_mb(&made));
+    }
+}
+
 const char *recipe_names(void)
 {
     return "base, code-interpreter";

@@ -20,6 +20,8 @@ bool recipe_build(int data_fd, const char *name, const struct bootstrap_want *wa
 
 /* All that can be built, one after the other: what to ask for, and the template's full name. False: no more. */
 bool recipe_at(size_t index, const char **out_name, const char **out_makes);
+/* The most CPUs and MiB that any of the others gives its template; base has no more. */
+void recipe_largest(uint32_t *out_cpus, uint32_t *out_memory_mb);
 /* "base, code-interpreter" */
 const char *recipe_names(void);
 

@@ -41,7 +41,20 @@ bool template_check(const struct template *template, struct err *err)
         return err_set(err, ERR_INVALID, "the recipe of template %s is not 64 hex digits", template->name);
     if (template->cpu_millis == 0 || template->memory_bytes == 0)
         return err_set(err, ERR_INVALID, "template %s has no CPU or no memory", template->name);
+    if (template->cpu_millis > TEMPLATE_CPUS_MAX * 1000 || template->memory_bytes >> 20 > TEMPLATE_MEMORY_MB_MAX)
+        return err_set(err, ERR_INVALID, "template %s asks for more than %d CPUs or %d MiB", template->name,
+                       TEMPLATE_CPUS_MAX, TEMPLATE_MEMORY_MB_MAX);
     return true;
+}
+
+uint32_t template_cpus(const struct template *template)
+{
+    return (template->cpu_millis + 999) / 1000;
+}
+
+uint32_t template_memory_mb(const struct template *template)
+{
+    return MAX((uint32_t)(template->memory_bytes >> 20), 1u);
 }
 
 /* ---- text ---- */

@@ -18,9 +18,11 @@
 #include "image/layers.h"
 
 enum {
-    TEMPLATE_ID_CHARS = 20,    /* [a-z0-9] */
-    LIMIT_TEMPLATES = 16,      /* so that all of them fit one message; a name for each and 32 layers is 2.3 KiB */
-    TEMPLATE_FILE_BYTES = 8192 /* twice the longest that template_save() writes */
+    TEMPLATE_ID_CHARS = 20,     /* [a-z0-9] */
+    LIMIT_TEMPLATES = 16,       /* so that all of them fit one message; a name for each and 32 layers is 2.3 KiB */
+    TEMPLATE_FILE_BYTES = 8192, /* twice the longest that template_save() writes */
+    TEMPLATE_MEMORY_MB_MAX = 1 << 20, /* 1 TiB; as many as `--memory` takes */
+    TEMPLATE_CPUS_MAX = 256,          /* as many as `--cpus` takes */
 };
 
 struct template
@@ -37,6 +39,10 @@ struct template
 
 /* In range and well-formed; says which field is not. */
 bool template_check(const struct template *template, struct err *err) must_use;
+
+/* Its size in the units of sandboxes: whole CPUs, rounded up, and MiB. */
+uint32_t template_cpus(const struct template *template);
+uint32_t template_memory_mb(const struct template *template);
 
 /* Atomic: after a crash there is the old file, the new file or none. */
 bool template_save(int data_fd, const struct template *template, struct err *err) must_use;

@@ -252,6 +252,16 @@ def test_a_sandbox_has_the_size_that_the_operator_set(small_sandbox, small_serve
     assert (info["memoryMB"], info["cpuCount"]) == (256, 1)
 
 
+def test_a_sandbox_has_the_size_that_its_template_asks_for(server, made):
+    for file in (server.data / "templates").iterdir():
+        asked = dict(line.split(" ", 1) for line in file.read_text().splitlines())
+        box = server.create(templateID=asked["name"])
+        made.append(box["sandboxID"])
+        info = server.api("GET", f"/sandboxes/{box['sandboxID']}").json
+        assert info["memoryMB"] << 20 == int(asked["memory_bytes"]), asked
+        assert info["cpuCount"] * 1000 == int(asked["cpu_millis"]), asked
+
+
 def test_memory_is_limited_and_the_sandbox_still_answers(small_sandbox):
     assert out(small_sandbox, "python3 -c 'print(len(bytearray(100 << 20)))'") == str(100 << 20)
     assert run(small_sandbox, "python3 -c 'x = b\"x\" * (400 << 20)'").exit_code != 0

@@ -94,6 +94,28 @@ static void all_are_listed_by_name(void **state)
     assert_string_equal(list[1].name, "zebra");
 }
 
+static void a_size_is_whole_cpus_and_mebibytes_within_reason(void **state)
+{
+    (void)state;
+    struct template template = a_template(ID_ONE, "base");
+    struct err err;
+
+    template.cpu_millis = 1500;
+    template.memory_bytes = (2ull << 30) + 1;
+    assert_true(template_check(&template, &err));
+    assert_int_equal(template_cpus(&template), 2);
+    assert_int_equal(template_memory_mb(&template), 2048);
+    template.memory_bytes = (uint64_t)TEMPLATE_MEMORY_MB_MAX << 20;
+    template.cpu_millis = TEMPLATE_CPUS_MAX * 1000;
+    assert_true(template_check(&template, &err));
+    template.cpu_millis++;
+    assert_false(template_check(&template, &err));
+    assert_non_null(strstr(err.message, "more than 256 CPUs"));
+    template.cpu_millis--;
+    template.memory_bytes += 1 << 20;
+    assert_false(template_check(&template, &err));
+}
+
 static void a_file_that_is_wrong_is_refused(void **state)
 {
     (void)state;
@@ -155,8 +177,12 @@ static void as_many_as_may_be_fit_a_message(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        CASE(a_template_comes_back_from_its_file), CASE(all_are_listed_by_name),
-        CASE(a_file_that_is_wrong_is_refused),     CASE(templates_cross_in_a_message),
+        CASE(a_template_comes_back_from_its_file),
+        CASE(all_are_listed_by_name),
+        CASE(a_size_is_whole_cpus_and_mebibytes_within_reason),
+
+        CASE(a_file_that_is_wrong_is_refused),
+        CASE(templates_cross_in_a_message),
         CASE(as_many_as_may_be_fit_a_message),
     };
     return cmocka_run_group_tests(cases, set_up, tear_down);
