@@ -52,8 +52,9 @@ struct process {
     struct process *next, *previous;
     pid_t pid;
     enum process_state state;
-    int status;   /* as wait(2) has it, once the leader is gone */
-    bool was_cut; /* signalled or timed out: its end does not wait for the output's */
+    int status;        /* as wait(2) has it, once the leader is gone */
+    bool is_collected; /* the leader: its number may be somebody else's by now */
+    bool was_cut;      /* signalled or timed out: its end does not wait for the output's */
     bool has_pty;
     char *tag, *config;
     char *command; /* for the journal; NULL once it was told */
@@ -282,7 +283,7 @@ static void tell_deaths(struct process *p)
 /* Not collected yet: the number is still its own. */
 static bool leader_is_there(const struct process *p)
 {
-    return p->state == STARTING || p->state == RUNNING;
+    return (p->state == STARTING || p->state == RUNNING) && !p->is_collected;
 }
 
 static bool has_open_source(const struct process *p)
@@ -326,8 +327,9 @@ static void process_step(struct process *p)
 /* It never was a process to anybody but those who wait for its start. */
 static void fail_start(struct process *p, const struct err *err)
 {
-    (void)kill(p->pid,
-               SIGKILL); /* about to exit, unless somebody has stopped it; whoever it is, it is collected later */
+    /* About to exit, unless somebody has stopped it. Whoever it is, it is collected later. */
+    if (leader_is_there(p))
+        (void)kill(p->pid, SIGKILL);
     enter(p, ENDED);
     p->all->live--;
     struct process_watcher *w = take_ptr(&p->watchers);
@@ -389,6 +391,7 @@ void processes_reap(struct processes *all)
         for (struct process *p = all->last; p; p = p->previous) {
             if (p->pid != pid || !leader_is_there(p))
                 continue;
+            p->is_collected = true;
             /* Its report may stand behind its death in this turn. */
             if (p->state == STARTING && !start_step(p))
                 break;
