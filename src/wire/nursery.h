@@ -3,7 +3,8 @@
  *
  * The door is one end of a SOCK_SEQPACKET pair that guestd inherits; isolation/native/nursery.h says who stands behind it.
  * One message is one wish, with three descriptors: a socket, a pipe for stdout, a pipe for stderr. There is no answer but
- * the interpreter itself, who says hello on that socket. A door that is closed stays closed.
+ * the interpreter itself, on that socket: a frame of the letter B as soon as it is inside, which guestd answers with
+ * NURSERY_MOVED when it has moved the sender to the cgroups of its processes; then hello. A door that is closed stays closed.
  *
  * Both ends are programs of one build on one machine: the struct is the message, byte for byte. Whoever receives it checks
  * its length, its magic and its count as if a stranger had sent it.
@@ -26,6 +27,13 @@ struct nursery_wish {
     uint32_t group_count;
     uint32_t groups[NURSERY_GROUPS_MAX];
 };
+
+/* Both are frames: a length of four bytes, then so many. */
+#define NURSERY_BORN "\0\0\0\1B"
+#define NURSERY_MOVED "\0\0\0\2{}"
+
+/* How the name of a mother's cgroup starts, and no sandbox's. */
+#define NURSERY_CGROUP "mother"
 
 /*
  * Where run_code is served inside every sandbox. Keeper opens the nursery's door when somebody first connects to it.

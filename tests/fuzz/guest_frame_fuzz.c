@@ -18,14 +18,13 @@ static void try_text(struct str text)
 {
     char again[32];
     pid_t pid, other = 0;
-    int status;
+    int status, same;
 
-    if (frame_read_pid(text, &pid)) {
-        (void)snprintf(again, sizeof again, "%d", pid);
-        check(pid > 1 && frame_read_pid(str_from(again), &other) && pid == other);
+    if (frame_read_status(text, &pid, &status)) {
+        (void)snprintf(again, sizeof again, "%d %d", pid, status);
+        check(pid > 1 && status >= 0 && frame_read_status(str_from(again), &other, &same));
+        check(pid == other && status == same);
     }
-    if (frame_read_status(text, &pid, &status))
-        check(pid > 1 && status >= 0);
     if (line_is_clean(text))
         for (size_t i = 0; i < text.len; i++)
             check(text.at[i] >= ' ' && text.at[i] <= '~');

@@ -26,7 +26,8 @@ static void try_complaint(struct str message)
 /* Whoever owes an answer is on a clock, and nobody else. */
 static void check_breed(const struct breed *breed, unsigned doors, bool said_ready)
 {
-    bool owes = breed->state == MOTHER_STARTING || (breed->state == MOTHER_LIVING && breed->unanswered);
+    bool owes =
+        breed->state == MOTHER_STARTING || (breed->state == MOTHER_LIVING && (breed->unanswered || breed->is_busy));
 
     check(breed->state == MOTHER_STARTING || breed->state == MOTHER_LIVING || breed->state == MOTHER_ENDING);
     check(breed->state != MOTHER_LIVING || said_ready);
@@ -46,13 +47,14 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
         log_setup("fuzz", LOG_ERROR);
         nursery.config.loop = loop_new();
     }
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+    if (pipe2(pair, O_CLOEXEC | O_NONBLOCK) < 0)
         abort();
     struct breed *breed = NEW(struct breed);
     breed->nursery = &nursery;
     breed->plan.layer_count = 1;
     breed->pidfd = -1; /* there is nobody to be killed */
-    breed->control_fd = pair[0];
+    breed->control_fd = -1;
+    breed->voice_fd = pair[0];
     breed->state = MOTHER_STARTING;
     expect_answer(breed);
     while (rest.len && breed->state != MOTHER_ENDING) {
@@ -65,9 +67,9 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
         } else {
             struct str message = str_of(rest.at, MIN(length, rest.len));
             rest = str_of(rest.at + message.len, rest.len - message.len);
-            said_ready |= message.len && message.at[0] == MOTHER_READY;
+            said_ready |= message.len && memchr(message.at, MOTHER_READY, message.len);
             try_complaint(message);
-            check(send(pair[1], message.at, message.len, MSG_DONTWAIT) == (ssize_t)message.len);
+            check(!message.len || write(pair[1], message.at, message.len) == (ssize_t)message.len);
             on_voice(breed, WATCH_READ);
         }
         check_breed(breed, doors, said_ready);

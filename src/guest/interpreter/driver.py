@@ -16,8 +16,9 @@ smaller shell of our own answers.
   interpreter   a child. Speaks frames over its socket: length (u32, big-endian), a letter, text.
                   from guestd   {"op": "rehearse"} to one that is nobody's yet, {"op": "start", ...} once, then
                                 {"op": "run", ...} for every cell
-                  to guestd     S instead of hello: what I was born with is not what the sandbox has (Stamps)
-                                H hello, the pid    R ready    C the cell was taken, its number
+                  to guestd     B first of all: who sends it, guestd knows from the kernel
+                                S instead of hello: what I was born with is not what the sandbox has (Stamps)
+                                H hello    R ready    C the cell was taken, its number
                                 L a line of the answer, as the client gets it
                                 X the same, an error           D the cell of that number has ended
 
@@ -850,7 +851,7 @@ def run_cell(message):
 
 def interpret():
     """The life of an interpreter: start, cells, until guestd closes or a cell wants out."""
-    link.send("H", str(os.getpid()))
+    link.send("H")
     message = link.receive()
     if message and message["op"] == "rehearse":  # nobody's yet: there is time
         rehearse()
@@ -898,8 +899,8 @@ def settle():
         sys.path.insert(0, "")
 
 
-def become_interpreter(fds):
-    """The rest: its own descriptors, then its life."""
+def become_interpreter(fds, is_known=False):
+    """The rest: its own descriptors, then its life. Known to guestd is who was born outside: the midwife has said so."""
     global link
     import fcntl
     high = 100  # out of the way of what user code counts on getting
@@ -915,6 +916,8 @@ def become_interpreter(fds):
     signal.signal(signal.SIGINT, link.on_interrupt)
     gc.enable()
     try:
+        if not is_known:
+            link.send("B")
         if not stamps.hold():
             link.send("S")
             os._exit(0)
@@ -1172,11 +1175,11 @@ def mother(door):
 
 # ---- the mother outside ----
 
-MIDWIFE_FD, FILTER_FD = 3, 4  # as mother.h has them
+MIDWIFE_FD, FILTER_FD, VOICE_FD = 3, 4, 5  # as mother.h has them
 FILTER_INSTRUCTION_BYTES = 8
 DELIVER, BURY = b"d", b"b"  # as midwife.h has them
-READY, TAKEN, FAILED = b"r", b"t", b"f"  # as mother.h has them
-DOOR_FDS_MAX = 16
+READY, TAKEN, BUSY, IDLE, FAILED = b"r", b"t", b"b", b"i", b"f"  # as mother.h has them
+DOOR_FDS = 2
 DOORS_MAX = 2048  # each holds up to five descriptors
 BIRTHS_MAX = 8  # at once, all doors together; one a door
 NEXT_MS = 20  # without a request before she makes the next child: not while the last one is on its way to its first cell
@@ -1235,8 +1238,16 @@ def with_socket(fd, function, *arguments):
 
 class Door:
     def __init__(self, fds):
-        self.fds = fds  # as midwife.h orders them: the door itself, the sandbox's pidfd, cgroup.procs
-        self.until = None  # while a birth is under way
+        self.fds = fds  # as midwife.h orders them: the door itself, the sandbox's pidfd
+        self.birth = None  # the one under way
+
+
+class Birth:
+    """Over when the child that was sent has ended and its own child is out of our hands: then nobody holds `sock`."""
+
+    def __init__(self, door, pid, sock):
+        self.door, self.pid, self.sock = door, pid, sock
+        self.until = time.monotonic() + BIRTH_S
 
 
 class Nursery:
@@ -1253,13 +1264,13 @@ class Nursery:
         self.poll_no_doors.register(self.told, select.POLLIN)
         self.wanted = select.POLLIN
         self.doors = {}  # by descriptor, in the order of their turns
-        self.births = {}  # pid -> Door
+        self.births = {}  # socket of the order -> Birth
         self.ready_child = None  # (pid, socket): waits for its order
         self.steps = steps_to_warmth()
         self.is_warm = self.is_short = False
 
     def live(self):
-        self.control.send(READY)
+        self.say(READY)
         while True:
             is_full = len(self.births) >= BIRTHS_MAX
             ready = dict((self.poll_no_doors if is_full else self.poll).poll(self.patience_ms()))
@@ -1268,16 +1279,23 @@ class Nursery:
                 self.collect()
             if self.control.fileno() in ready:
                 self.take_door()
+            for fd in [fd for fd in self.births if fd in ready]:
+                self.end_birth(self.births[fd])
             self.end_late_births()
             for fd in [fd for fd in self.doors if fd in ready]:
                 self.serve(fd)
             if not ready and not self.is_warm:
+                self.say(BUSY)
                 self.is_warm = not take_step(self.steps)
+                self.say(IDLE)
             elif not ready and not self.ready_child:
                 try:
                     self.make_child()
                 except OSError:
                     self.is_short = True  # not again before somebody asks
+
+    def say(self, word):
+        os.write(VOICE_FD, word)
 
     def patience_ms(self):
         if not self.is_warm:
@@ -1298,32 +1316,33 @@ class Nursery:
             settle()
             for path in [path for path, finder in sys.path_importer_cache.items() if finder is None]:
                 del sys.path_importer_cache[path]  # it was not there; here it may be
-            become_interpreter(list(self.midwife.fds))
+            become_interpreter(list(self.midwife.fds), is_known=True)
         finally:
             os._exit(1)
 
     def order(self, letter, fds):
-        """To a child that waits, or one made for it. Its pid."""
+        """To a child that waits, or one made for it. Its pid and the socket, to be closed."""
         if not self.ready_child:
             self.make_child()
         (pid, sock), self.ready_child = self.ready_child, None
         try:
             with_socket(sock, socket.send_fds, [letter], fds)
-        finally:
+        except OSError:
             os.close(sock)
-        return pid
+            raise
+        return pid, sock
 
     def take_door(self):
-        byte, fds, flags, address = socket.recv_fds(self.control, 16, DOOR_FDS_MAX)
+        byte, fds, flags, address = socket.recv_fds(self.control, 16, DOOR_FDS)
         if not byte:
             os._exit(0)  # keeper has closed, or died
-        if len(fds) > 2 and len(self.doors) < DOORS_MAX:
+        if len(fds) == DOOR_FDS and len(self.doors) < DOORS_MAX:
             self.doors[fds[0]] = Door(fds)
             self.poll.register(fds[0], self.wanted)
         else:
             for fd in fds:
                 os.close(fd)
-        self.control.send(TAKEN)
+        self.say(TAKEN)
 
     def serve(self, fd):
         door = self.doors[fd]
@@ -1335,14 +1354,15 @@ class Nursery:
                 self.forget(door)
                 return
             self.is_short = False
-            pid = self.order(DELIVER, door.fds)
+            pid, sock = self.order(DELIVER, door.fds)
         except BlockingIOError:
             return
         except OSError:
             self.bury(door)  # no more processes, or no memory: guestd sees it close, and has a mother of its own
             return
-        self.births[pid] = door
-        door.until = time.monotonic() + BIRTH_S
+        self.births[sock] = door.birth = Birth(door, pid, sock)
+        for poll in (self.poll, self.poll_no_doors):
+            poll.register(sock, 0)  # its end, which cannot be left out
         self.poll.unregister(fd)
         self.doors[fd] = self.doors.pop(fd)
 
@@ -1357,20 +1377,29 @@ class Nursery:
             if self.ready_child and pid == self.ready_child[0]:
                 os.close(self.ready_child[1])
                 self.ready_child = None
-            door = self.births.pop(pid, None)
-            if not door:
-                continue
-            door.until = None
-            self.poll.register(door.fds[0], self.wanted)
-            if status:
-                self.bury(door)
+            birth = next((birth for birth in self.births.values() if birth.pid == pid), None)
+            if birth:
+                birth.pid = None
+                if status:
+                    self.end_birth(birth, failed=True)
+
+    def end_birth(self, birth, failed=False):
+        """A child that is held up on its way is none of ours any more: its sandbox has one at most, for its door is closed."""
+        for poll in (self.poll, self.poll_no_doors):
+            poll.unregister(birth.sock)
+        del self.births[birth.sock]
+        os.close(birth.sock)
+        if birth.pid:
+            os.kill(birth.pid, signal.SIGKILL)  # if it has not just ended; it is collected either way
+        birth.door.birth = None
+        self.poll.register(birth.door.fds[0], self.wanted)
+        if failed:
+            self.bury(birth.door)
 
     def end_late_births(self):
         now = time.monotonic()
-        for pid, door in self.births.items():
-            if door.until < now:
-                os.kill(pid, signal.SIGKILL)  # and collect() buries the door
-                door.until = now + BIRTH_S
+        for birth in [birth for birth in self.births.values() if birth.until < now]:
+            self.end_birth(birth, failed=True)
 
     def forget(self, door):
         """One whose other end is closed, with nothing left in it."""
@@ -1385,7 +1414,7 @@ class Nursery:
         a child takes the door with it when it ends, which waits for nothing.
         """
         try:
-            self.order(BURY, [door.fds[0]])
+            os.close(self.order(BURY, [door.fds[0]])[1])
         except OSError:
             pass  # no memory for a child: a risk of waiting, against a door that hangs
         self.forget(door)
@@ -1395,7 +1424,7 @@ def nursery(control):
     try:
         life = Nursery(control)
     except BaseException as failure:
-        control.send(FAILED + f"{type(failure).__name__}: {failure}".encode("ascii", "replace")[:200])
+        os.write(VOICE_FD, FAILED + f"{type(failure).__name__}: {failure}".encode("ascii", "replace")[:200])
         os._exit(1)
     life.live()
 

@@ -25,7 +25,8 @@ void frame_write_header(size_t length, unsigned char out[FRAME_HEADER_BYTES])
         out[i] = (unsigned char)(length >> (24 - 8 * i));
 }
 
-bool frame_read_pid(struct str text, pid_t *out)
+/* Never the first process of the sandbox. */
+static bool read_pid(struct str text, pid_t *out)
 {
     uint64_t pid;
 
@@ -41,7 +42,7 @@ bool frame_read_status(struct str text, pid_t *out_pid, int *out_status)
     uint64_t status;
     pid_t pid;
 
-    if (!str_cut(&text, ' ', &word) || !frame_read_pid(word, &pid) || !str_to_u64(text, INT32_MAX, &status))
+    if (!str_cut(&text, ' ', &word) || !read_pid(word, &pid) || !str_to_u64(text, INT32_MAX, &status))
         return false;
     *out_pid = pid;
     *out_status = (int)status;

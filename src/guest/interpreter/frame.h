@@ -31,8 +31,6 @@ enum frame_verdict frame_read(struct str bytes, struct frame *out, size_t *out_u
 /* The length that stands before a message of ours. */
 void frame_write_header(size_t length, unsigned char out[FRAME_HEADER_BYTES]);
 
-/* The text of a hello, "1234". Never the first process of the sandbox. */
-bool frame_read_pid(struct str text, pid_t *out) must_use;
 /* What a mother says of a child that has ended, "1234 9"; the status as wait(2) has it. */
 bool frame_read_status(struct str text, pid_t *out_pid, int *out_status) must_use;
 

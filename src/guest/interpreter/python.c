@@ -1,12 +1,14 @@
 /*
  * Theory of operation: guestd holds the mother's door, a SOCK_SEQPACKET pair that is her stdin. The first two messages are
  * the texts of charts.py and driver.py, which the few words of BOOT read and execute. Then each wanted interpreter is one
- * byte with three descriptors; the mother forks and the child says hello (its pid) over its own socket. We watch that pid
- * by pidfd. How a child ended only its mother can know; she sends "pid status", which we wait a moment for so that the
+ * byte with three descriptors; the mother forks and the child sends its first word (NURSERY_BORN) over its own socket. The
+ * kernel tells who has sent that: user code can say what it likes, but not who it is. We watch that pid by pidfd, and from
+ * then on the socket is a stream of frames, of which hello is the first. How a child ended only its mother can know; she sends "pid status", which we wait a moment for so that the
  * user can be told why.
  *
  * The nursery is a mother whom we have not started: her door is the descriptor that we came with, a wish says besides who
- * the interpreter shall be, and her children are ours to collect. She is asked first, and only as long as every one that
+ * the interpreter shall be, and her children are ours to collect, and to move to the cgroups of what we start: she may not.
+ * She is asked first, and only as long as every one that
  * she was asked for has come: a door that has failed once is shut.
  *
  * A sandbox that has wanted a second interpreter will want a third: from then on one more than was asked for is kept, the
@@ -64,7 +66,7 @@ struct mother {
 };
 
 enum life {
-    AWAITED, /* the mother has been asked */
+    AWAITED, /* the mother has been asked; no hello yet */
     WAITING, /* it said hello and is nobody's yet */
     SETTING, /* it was told who it is */
     ALIVE,
@@ -81,7 +83,9 @@ struct python_engine {
     pid_t pid; /* 0: not known yet */
     int pidfd;
     struct watch *death;
-    struct stream *link;
+    int first_fd; /* the link, until its first word */
+    struct watch *first;
+    struct stream *link; /* NULL until then */
     struct pipes pipes;
     uint64_t cell;       /* the number of the last one sent: an end that names another is forged, or comes too late */
     uint64_t cell_began; /* tree_now() */
@@ -454,20 +458,13 @@ static void tell_who_it_is(struct python_engine *e)
     free(take_ptr(&e->start_message));
 }
 
-static void hello(struct python_engine *e, struct str text)
+static void hello(struct python_engine *e)
 {
-    if (e->life != AWAITED || !frame_read_pid(text, &e->pid)) {
-        die(e);
-        return;
-    }
-    e->pidfd = launch_pidfd(e->pid);
-    if (e->pidfd < 0) {
+    if (e->life != AWAITED) {
         die(e);
         return;
     }
     timer_clear(&e->birth);
-    e->death = watch_new(e->python->guest->loop, e->pidfd, on_death, e);
-    watch_want(e->death, WATCH_READ);
     if (e->start_message) {
         tell_who_it_is(e);
         return;
@@ -512,7 +509,7 @@ static bool take_frame(struct python_engine *e, const struct frame *frame)
         return false;
     switch (letter) {
     case 'H':
-        hello(e, text);
+        hello(e);
         return true;
     case 'S':
         stale(e);
@@ -588,6 +585,81 @@ static void on_end(struct stream *stream, const struct err *err)
 
 static const struct stream_events link_events = { .on_input = on_input, .on_end = on_end };
 
+/* ---- the first word ---- */
+
+/* Who has sent it, in our own pid namespace; below 2 if that cannot be, or it is another word. */
+static pid_t first_word(int fd)
+{
+    char word[sizeof NURSERY_BORN - 1];
+    union {
+        struct cmsghdr align;
+        char room[CMSG_SPACE(sizeof(struct ucred))];
+    } control = { 0 };
+    struct iovec piece = { .iov_base = word, .iov_len = sizeof word };
+    struct msghdr message = {
+        .msg_iov = &piece, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room
+    };
+    struct ucred who = { 0 };
+
+    if (recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != sizeof word ||
+        memcmp(word, NURSERY_BORN, sizeof word) != 0)
+        return 0;
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    if (head && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_CREDENTIALS)
+        memcpy(&who, CMSG_DATA(head), sizeof who);
+    return who.pid;
+}
+
+static bool move_to_cgroups(struct guest *guest, pid_t pid, struct err *err)
+{
+    char text[16];
+    int len = snprintf(text, sizeof text, "%d", pid);
+
+    for (size_t i = 0; i < guest->cgroup_count; i++)
+        if (write(guest->cgroup_fds[i], text, (size_t)len) != len)
+            return err_sys(err, "move an interpreter to its cgroup");
+    return true;
+}
+
+static bool take_first_word(struct python_engine *e, struct err *err)
+{
+    struct guest *guest = e->python->guest;
+    int no = 0;
+    pid_t pid = first_word(e->first_fd);
+
+    if (pid <= 1)
+        return err_set(err, ERR_INVALID, "an interpreter's first word is another");
+    e->pidfd = launch_pidfd(pid);
+    if (e->pidfd < 0)
+        return err_sys(err, "hold an interpreter");
+    e->pid = pid;
+    e->death = watch_new(guest->loop, e->pidfd, on_death, e);
+    watch_want(e->death, WATCH_READ);
+    if (e->mother->where == OUTSIDE && !move_to_cgroups(guest, pid, err))
+        return false;
+    if (setsockopt(e->first_fd, SOL_SOCKET, SO_PASSCRED, &no, sizeof no) < 0)
+        return err_sys(err, "ask no more who sends");
+    e->link = stream_new(guest->loop, take_fd(&e->first_fd), LIMIT_FRAME_BYTES + FRAME_HEADER_BYTES, &link_events, e);
+    if (e->mother->where == OUTSIDE)
+        stream_write(e->link, str_of(NURSERY_MOVED, sizeof NURSERY_MOVED - 1));
+    stream_read(e->link, true);
+    return true;
+}
+
+static void on_first_word(void *context, unsigned ready)
+{
+    struct python_engine *e = context;
+    struct err err;
+
+    (void)ready;
+    watch_free(take_ptr(&e->first));
+    if (take_first_word(e, &err))
+        return;
+    log_debug("python: %s", err_text(&err));
+    kill_tree(e);
+    die(e);
+}
+
 /* ---- the engine ---- */
 
 static void run(struct engine *engine, const struct engine_code *code)
@@ -625,7 +697,8 @@ static void pause_reading(struct engine *engine, bool pause)
     struct python_engine *e = container_of(engine, struct python_engine, engine);
 
     pipes_pause(&e->pipes, pause);
-    stream_read(e->link, !pause);
+    if (e->link)
+        stream_read(e->link, !pause);
 }
 
 static void dispose(void *object)
@@ -649,6 +722,8 @@ static void end(struct engine *engine)
     timer_clear(&e->sweep);
     watch_free(take_ptr(&e->death));
     fd_close(&e->pidfd);
+    watch_free(take_ptr(&e->first));
+    fd_close(&e->first_fd);
     stream_free(take_ptr(&e->link));
     pipes_close(&e->pipes);
     while (*at != e)
@@ -693,13 +768,16 @@ static void make_start_message(struct python_engine *e, const struct engine_want
 static bool connect_child(struct python_engine *e, const struct user *user, struct err *err)
 {
     struct loop *loop = e->python->guest->loop;
-    int pair[2], theirs[2];
+    int pair[2], theirs[2], yes = 1;
 
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
         return err_sys(err, "make a socket");
-    e->link = stream_new(loop, pair[0], LIMIT_FRAME_BYTES + FRAME_HEADER_BYTES, &link_events, e);
-    stream_read(e->link, true);
+    e->first_fd = pair[0];
     auto_close int socket_fd = pair[1];
+    if (setsockopt(e->first_fd, SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes) < 0)
+        return err_sys(err, "ask who sends");
+    e->first = watch_new(loop, e->first_fd, on_first_word, e);
+    watch_want(e->first, WATCH_READ);
     if (!pipes_open(&e->pipes, loop, on_pipe_line, theirs, err))
         return false;
     if (e->mother->where == OUTSIDE)
@@ -718,7 +796,7 @@ static struct python_engine *engine_new(struct python *python, struct mother *m)
     e->engine.kind = &kind;
     e->python = python;
     e->mother = m;
-    e->pidfd = -1;
+    e->pidfd = e->first_fd = -1;
     e->pipes.ends[0].fd = e->pipes.ends[1].fd = -1;
     e->next = python->engines;
     python->engines = e;

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -74,6 +75,8 @@ static bool become_root(struct err *err)
     /* We came as a user that is not mapped here; the maps are in place now. */
     if (setresgid(0, 0, 0) < 0 || setgroups(0, NULL) < 0 || setresuid(0, 0, 0) < 0)
         return err_sys(err, "become root inside");
+    if (prctl(PR_SET_DUMPABLE, 0) < 0) /* again, after the change of ids: see clone_as() */
+        return err_sys(err, "stay unreadable");
     if (!shed_origins(err))
         return false;
     /* Only now are we in our cgroup, and the new namespace takes the place we are in for its root. */

@@ -11,10 +11,12 @@
  *   A  a fork of the mother, made before it is needed, waiting for an order. It receives the wish itself, so that the
  *      mother never touches what a guest has sent: closing a guest's descriptor can take as long as the guest likes. It
  *      enters all namespaces of the sandbox, but a pid namespace takes in children only.
- *   B  its child, sharing its memory (as vfork has it), is the first to be inside. It enters the sandbox's cgroups, so
- *      that what follows is charged there, and forks.
- *   C  the interpreter to be. Since B ends at once, C is guestd's child, as everything in there is. C gives up all that it
- *      has come with, looks whether that is so, and returns to Python.
+ *   B  its child, sharing its memory (as vfork has it), is the first to be inside, and forks.
+ *   C  the interpreter to be. Since B ends at once, C is guestd's child, as everything in there is. C has guestd move it to
+ *      the sandbox's cgroups, gives up all that it has come with, looks whether that is so, and returns to Python.
+ *
+ * Why guestd moves it: whoever may write to a cgroup may move every process that it sees, and a mother sees the host's.
+ * guestd sees its sandbox. C takes nobody's word for it and looks.
  *
  * Until C has done so, A, B and C are not dumpable: the guest's root, who has no CAP_SYS_PTRACE, can stop or kill them
  * but neither read nor trace them. Whatever goes wrong on the way is the end of the process: there is no interpreter that
@@ -109,8 +111,9 @@ enum {
     ALL_SIGNALS_SET = 2,   /* SIG_SETMASK */
     PARENT_TRIES = 20000,  /* of 50 us: until B has ended and C is guestd's */
     PARENT_PAUSE_NS = 50000,
-    CGROUPS_MAX = 8,
-    ORDER_FDS_MAX = 2 + CGROUPS_MAX,
+    FDS_MAX = 8, /* that come with a message */
+    CGROUP_TEXT = 8192,
+    MOVE_SECONDS = 3,
     ASIDE_FD = 64,
     FIRST_FD = 3,
     RSEQ_BYTES = 32,
@@ -124,8 +127,8 @@ enum step {
     NO_WISH,
     NO_ENTRY,
     NO_CHILD,
-    NO_CGROUP,
     NO_FORK,
+    NO_CGROUP,
     NO_ROOT,
     NO_KEYRING,
     NO_BOUNDS,
@@ -168,7 +171,7 @@ int midwife_open(const struct midwife_hooks *from_mother)
 
 struct received {
     long length; /* of the bytes; negative: errno */
-    int fds[ORDER_FDS_MAX];
+    int fds[FDS_MAX];
     unsigned count;
 };
 
@@ -176,7 +179,7 @@ static void receive(int fd, void *bytes, size_t size, int flags, struct received
 {
     union {
         struct cmsghdr align;
-        char room[CMSG_SPACE(ORDER_FDS_MAX * sizeof(int))];
+        char room[CMSG_SPACE(FDS_MAX * sizeof(int))];
     } control;
     struct iovec piece = { .iov_base = bytes, .iov_len = size };
     struct msghdr message;
@@ -201,11 +204,56 @@ static void receive(int fd, void *bytes, size_t size, int flags, struct received
         return;
     const int *fds = (const int *)(const void *)CMSG_DATA(&control.align);
     out->count = (unsigned)((control.align.cmsg_len - CMSG_LEN(0)) / sizeof(int));
-    for (unsigned i = 0; i < out->count && i < ORDER_FDS_MAX; i++)
+    for (unsigned i = 0; i < out->count && i < FDS_MAX; i++)
         out->fds[i] = fds[i];
 }
 
+/* ---- C: being moved ---- */
+
+/* Of any controller: the path of a mother's cgroup, from wherever one looks, has a part that starts like this. */
+static bool is_with_mother(const char *text, long length)
+{
+    static const char part[] = "/" NURSERY_CGROUP;
+
+    for (long i = 0; i + (long)sizeof part - 1 <= length; i++) {
+        unsigned same = 0;
+        while (same < sizeof part - 1 && text[i + (long)same] == part[same])
+            same++;
+        if (same == sizeof part - 1)
+            return true;
+    }
+    return false;
+}
+
+/* guestd knows who has sent the word from the kernel. */
+static void be_moved(int link_fd)
+{
+    const long patience[2] = { MOVE_SECONDS, 0 }, for_ever[2] = { 0, 0 };
+    char answer[sizeof NURSERY_MOVED - 1], text[CGROUP_TEXT];
+    long length = 0, n;
+
+    check(CALL_5(SYS_setsockopt, link_fd, SOL_SOCKET, SO_RCVTIMEO, patience, sizeof patience), NO_CGROUP);
+    if (CALL_4(SYS_sendto, link_fd, NURSERY_BORN, sizeof NURSERY_BORN - 1, MSG_NOSIGNAL) != sizeof NURSERY_BORN - 1 ||
+        CALL_4(SYS_recvfrom, link_fd, answer, sizeof answer, MSG_WAITALL) != sizeof answer)
+        leave(NO_CGROUP);
+    check(CALL_5(SYS_setsockopt, link_fd, SOL_SOCKET, SO_RCVTIMEO, for_ever, sizeof for_ever), NO_CGROUP);
+    long fd = CALL_4(SYS_openat, AT_FDCWD, "/proc/self/cgroup", O_RDONLY | O_CLOEXEC, 0);
+    check(fd, NO_CGROUP);
+    while ((n = CALL_3(SYS_read, fd, text + length, sizeof text - (size_t)length)) > 0)
+        length += n;
+    check(n, NO_CGROUP);
+    if (length == 0 || length == sizeof text || is_with_mother(text, length))
+        leave(NO_CGROUP);
+    (void)CALL_1(SYS_close, fd);
+}
+
 /* ---- C: giving up ---- */
+
+/* A change of ids makes a process as readable as a setting of the host's says. */
+static void stay_unreadable(void)
+{
+    check(CALL_2(SYS_prctl, PR_SET_DUMPABLE, 0), NOT_CONFINED);
+}
 
 static void become_root(void)
 {
@@ -213,6 +261,7 @@ static void become_root(void)
     check(CALL_3(SYS_setresgid, 0, 0, 0), NO_ROOT);
     check(CALL_2(SYS_setgroups, 0, NULL), NO_ROOT);
     check(CALL_3(SYS_setresuid, 0, 0, 0), NO_ROOT);
+    stay_unreadable();
     long joined = CALL_2(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL);
     if (joined != -ENOSYS)
         check(joined, NO_KEYRING);
@@ -257,6 +306,7 @@ static void become_user(const struct nursery_wish *wish)
     check(CALL_2(SYS_setgroups, wish->group_count, wish->groups), NO_USER);
     check(CALL_3(SYS_setresgid, wish->gid, wish->gid, wish->gid), NO_USER);
     check(CALL_3(SYS_setresuid, wish->uid, wish->uid, wish->uid), NO_USER);
+    stay_unreadable();
     for (unsigned i = 0; i < 2; i++) {
         sets[i].effective = sets[i].permitted = (uint32_t)(due >> 32 * i);
         sets[i].inheritable = 0;
@@ -288,6 +338,9 @@ static void verify(const struct nursery_wish *wish)
         fine = fine && (has != 1 || (kept_capability_mask() & 1ull << capability));
     }
     fine = fine && CALL_1(SYS_prctl, PR_GET_SECCOMP) == SECCOMP_IS_FILTER;
+    /* The mother's filter would let this through: it is the guests' that is asked for. */
+    fine = fine && CALL_2(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL) == -EPERM;
+    fine = fine && CALL_1(SYS_prctl, PR_GET_DUMPABLE) == 0;
     if (!fine)
         leave(NOT_CONFINED);
 }
@@ -334,13 +387,14 @@ static void wait_for_guestd(void)
 /*
  * confine() - in C, before one byte of Python runs.
  *   user ns   the sandbox's, all capabilities in it         memory   the mother's, copy on write; not dumpable
- *   uid       the mother's, which is nobody here            cgroup   the sandbox's limited one
+ *   uid       the mother's, which is nobody here            cgroup   the mother's, then the sandbox's limited one
  *   others    all of the sandbox's                          filter   the mother's, a little wider than the guests'
  *   signals   all blocked                                   files    the order, the door, and what came with the wish
  *   must      end with exactly what a command of that user has; end at once if any of it fails
  */
 static void confine(const struct nursery_wish *wish, const int fds[NURSERY_WISH_FDS], int out_fds[NURSERY_WISH_FDS])
 {
+    be_moved(fds[0]);
     become_root();
     drop_bounding_set();
     load_filter();
@@ -365,7 +419,7 @@ static bool wish_is_valid(const struct nursery_wish *wish, const struct received
  * Returns in C alone. Not inlined: A is asleep in here while B uses the stack below, and A wakes up to nothing but the
  * number in a register.
  */
-static __attribute__((noinline)) void deliver(const struct received *order)
+static __attribute__((noinline)) void deliver(void)
 {
     long child = CALL_5(SYS_clone, CLONE_VM | CLONE_VFORK | SIGNAL_CHILD, 0, 0, 0, 0);
 
@@ -376,8 +430,6 @@ static __attribute__((noinline)) void deliver(const struct received *order)
         leave(status & 0x7f ? NO_CHILD : status >> 8 & 0xff);
     }
     check(child, NO_CHILD);
-    for (unsigned i = MIDWIFE_ORDER_CGROUPS; i < order->count; i++)
-        check(CALL_3(SYS_write, order->fds[i], "0", 1), NO_CGROUP);
     int born = hooks.fork();
     if (born != 0)
         leave(born < 0 ? NO_FORK : BORN);
@@ -386,7 +438,7 @@ static __attribute__((noinline)) void deliver(const struct received *order)
 /*
  * await_order() - in A, from its fork to C's return.
  *   namespaces  the mother's until the order is there       files   the order's socket alone
- *   must        touch as little memory as can be: what is written before B is in the sandbox's cgroup is on the mother
+ *   must        touch as little memory as can be: what is written before C is in the sandbox's cgroup is on the mother
  *   must not    return, but as C
  */
 static void await_order(int order_fd, int out_fds[NURSERY_WISH_FDS])
@@ -401,14 +453,13 @@ static void await_order(int order_fd, int out_fds[NURSERY_WISH_FDS])
     receive(order_fd, &letter, 1, 0, &order);
     if (order.length == 0 || (order.length == 1 && letter == MIDWIFE_BURY))
         leave(BORN); /* the mother is gone, or has a door to be closed by somebody who may be kept waiting */
-    if (order.length != 1 || letter != MIDWIFE_DELIVER || order.count <= MIDWIFE_ORDER_CGROUPS ||
-        order.count > ORDER_FDS_MAX)
+    if (order.length != 1 || letter != MIDWIFE_DELIVER || order.count != MIDWIFE_ORDER_FDS)
         leave(NO_ORDER);
     receive(order.fds[MIDWIFE_ORDER_DOOR], &wish, sizeof wish, MSG_DONTWAIT, &got);
     if (!wish_is_valid(&wish, &got))
         leave(NO_WISH);
     check(CALL_2(SYS_setns, order.fds[MIDWIFE_ORDER_PIDFD], MIDWIFE_NAMESPACES), NO_ENTRY);
-    deliver(&order);
+    deliver();
     confine(&wish, got.fds, out_fds);
 }
 

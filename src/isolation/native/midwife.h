@@ -14,9 +14,12 @@
 #define MIDWIFE_NAMESPACES \
     (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP)
 
-/* The mother to A, over the order's socket: a letter, and descriptors in this order; cgroup.procs files are the rest. */
+/*
+ * The mother to A, over the order's socket: a letter, and descriptors in this order. C closes its end when it is confined
+ * and no longer in her cgroup: for the mother that is the end of a birth.
+ */
 enum { MIDWIFE_DELIVER = 'd', MIDWIFE_BURY = 'b' };
-enum { MIDWIFE_ORDER_DOOR, MIDWIFE_ORDER_PIDFD, MIDWIFE_ORDER_CGROUPS };
+enum { MIDWIFE_ORDER_DOOR, MIDWIFE_ORDER_PIDFD, MIDWIFE_ORDER_FDS };
 
 struct midwife_hooks {
     void (*before_fork)(void), (*after_fork_parent)(void), (*after_fork_child)(void); /* Python's */

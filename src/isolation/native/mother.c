@@ -59,15 +59,13 @@ static bool build_tree(const struct mother_setup *setup, struct err *err)
 
 enum { ASIDE = 64 }; /* where descriptors stand while the low numbers are dealt out */
 
-static bool arrange_descriptors(const struct mother_setup *setup, int *control_fd, struct err *err)
+static bool arrange_descriptors(const struct mother_setup *setup, int *voice_fd, struct err *err)
 {
     const struct {
         int from, to;
-    } wanted[] = { { setup->control_fd, MOTHER_CONTROL_FD },
-                   { open("/dev/null", O_RDWR | O_CLOEXEC), 1 },
-                   { open("/dev/null", O_RDWR | O_CLOEXEC), 2 },
-                   { setup->midwife_fd, MOTHER_MIDWIFE_FD },
-                   { setup->filter_fd, MOTHER_FILTER_FD } };
+    } wanted[] = { { setup->control_fd, MOTHER_CONTROL_FD },     { open("/dev/null", O_RDWR | O_CLOEXEC), 1 },
+                   { open("/dev/null", O_RDWR | O_CLOEXEC), 2 }, { setup->midwife_fd, MOTHER_MIDWIFE_FD },
+                   { setup->filter_fd, MOTHER_FILTER_FD },       { setup->voice_fd, MOTHER_VOICE_FD } };
     int aside[COUNT_OF(wanted)];
 
     for (size_t i = 0; i < COUNT_OF(wanted); i++)
@@ -76,8 +74,8 @@ static bool arrange_descriptors(const struct mother_setup *setup, int *control_f
     for (size_t i = 0; i < COUNT_OF(wanted); i++)
         if (dup2(aside[i], wanted[i].to) < 0)
             return err_sys(err, "place descriptor %d", wanted[i].to);
-    *control_fd = MOTHER_CONTROL_FD;
-    if (close_range(MOTHER_FILTER_FD + 1, ~0u, 0) < 0)
+    *voice_fd = MOTHER_VOICE_FD;
+    if (close_range(MOTHER_VOICE_FD + 1, ~0u, 0) < 0)
         return err_sys(err, "close the host's descriptors");
     return true;
 }
@@ -120,7 +118,7 @@ static bool exec_python(struct err *err)
     return err_sys(err, "start python3");
 }
 
-static bool run(const struct mother_setup *setup, int *control_fd, struct err *err)
+static bool run(const struct mother_setup *setup, int *voice_fd, struct err *err)
 {
     static const char name[] = "mother";
 
@@ -128,7 +126,7 @@ static bool run(const struct mother_setup *setup, int *control_fd, struct err *e
         return false;
     if (sethostname(name, strlen(name)) < 0)
         return err_sys(err, "set the host name");
-    return arrange_descriptors(setup, control_fd, err) && shed_file_limit(err) && drop_power(setup, err) &&
+    return arrange_descriptors(setup, voice_fd, err) && shed_file_limit(err) && drop_power(setup, err) &&
            exec_python(err);
 }
 
@@ -143,13 +141,13 @@ static bool run(const struct mother_setup *setup, int *control_fd, struct err *e
  */
 no_return void mother_child(const struct mother_setup *setup)
 {
-    int control_fd = setup->control_fd;
+    int voice_fd = setup->voice_fd;
     char said[256];
     struct err err;
 
     (void)close(setup->keeper_fd);
-    (void)!run(setup, &control_fd, &err); /* it returns with an error, or not at all */
+    (void)!run(setup, &voice_fd, &err); /* it returns with an error, or not at all */
     int len = snprintf(said, sizeof said, "%c%s", MOTHER_FAILED, err_text(&err));
-    (void)!send(control_fd, said, (size_t)MIN(len, (int)sizeof said - 1), MSG_NOSIGNAL); /* keeper may be gone */
+    (void)!write(voice_fd, said, (size_t)MIN(len, (int)sizeof said - 1)); /* keeper may be gone */
     _exit(1);
 }

@@ -13,25 +13,35 @@
 
 /* The descriptors that she finds; 1 and 2 are /dev/null. */
 enum {
-    MOTHER_CONTROL_FD = 0, /* SOCK_SEQPACKET to keeper */
+    MOTHER_CONTROL_FD = 0, /* SOCK_SEQPACKET from keeper */
     MOTHER_MIDWIFE_FD = 3, /* midwife.so, sealed */
     MOTHER_FILTER_FD = 4,  /* the guests' seccomp filter, sealed */
+    MOTHER_VOICE_FD = 5,   /* a pipe to keeper */
 };
 
 /*
- * Over the control socket, after the two texts of NURSERY_BOOT:
- *   keeper -> mother   MOTHER_DOOR with descriptors as midwife.h orders them: a door, the sandbox's pidfd, cgroup.procs
- *   mother -> keeper   MOTHER_READY once; MOTHER_TAKEN for each door; MOTHER_FAILED and a sentence when she cannot be
- * Its end is hers: she has no life of her own.
+ *   control   keeper -> mother, after the two texts of NURSERY_BOOT: MOTHER_DOOR with descriptors as midwife.h orders them.
+ *             Its end is hers: she has no life of her own.
+ *   voice     mother -> keeper, a letter each: MOTHER_READY once; MOTHER_TAKEN for each door; MOTHER_BUSY before she does
+ *             something that may take long, MOTHER_IDLE after it; MOTHER_FAILED and a sentence when she cannot be.
+ *             A pipe, because a socket carries descriptors: whoever closes the last of one may be made to wait by whoever
+ *             sent it, and keeper waits for nobody.
  */
-enum { MOTHER_DOOR = 'd', MOTHER_READY = 'r', MOTHER_TAKEN = 't', MOTHER_FAILED = 'f' };
+enum {
+    MOTHER_DOOR = 'd',
+    MOTHER_READY = 'r',
+    MOTHER_TAKEN = 't',
+    MOTHER_BUSY = 'b',
+    MOTHER_IDLE = 'i',
+    MOTHER_FAILED = 'f',
+};
 
 /* clone3's flags for her. Not user: she stands above her sandboxes'. Not pid: those below must be in sight. */
 #define MOTHER_NAMESPACES (CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS)
 
 struct mother_setup {
     int keeper_fd;                     /* keeper's end of the control socket, to be closed */
-    int control_fd;                    /* hers */
+    int control_fd, voice_fd;          /* hers */
     int root_fd, devices_fd, empty_fd; /* detached mounts */
     int midwife_fd, filter_fd;
     int cgroup_fds[CGROUP_CONTROL_COUNT];

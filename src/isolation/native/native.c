@@ -90,6 +90,7 @@ enum {
      * millisecond. On a machine so busy that it takes longer than this, a start that fails is the better answer.
      */
     CHILD_MS = 5000,
+    CHILD_LOOK_MS = 20, /* then look whether somebody holds it up */
     CLEAR_RETRY_MS = 10,
     CLEAR_TRIES = 500, /* then the slot is lost until keeper starts again, and the log says so */
     LOCK_MS = 2000,
@@ -489,6 +490,11 @@ static pid_t clone_as(uint32_t owner, struct clone_args *args, struct err *err)
         (void)err_sys(err, "borrow the owner of a sandbox");
         return -1;
     }
+    /* The child is a copy of us which that owner has power over: she must not be able to look into it. */
+    if (prctl(PR_SET_DUMPABLE, 0) < 0 || prctl(PR_GET_DUMPABLE) != 0) {
+        log_error("native: a copy of keeper would be readable");
+        abort();
+    }
     pid_t pid = (pid_t)syscall(SYS_clone3, args, sizeof *args);
     if (pid == 0)
         return 0; /* a new user namespace has neither these ids nor these bits */
@@ -608,6 +614,14 @@ static bool start_go(struct start *start, struct err *err)
     return reach(start->native, NATIVE_AT_GO, err);
 }
 
+/* Nothing of ours sends such a signal, but a mother has the power to. */
+static bool is_stopped(int pidfd)
+{
+    siginfo_t how = { 0 };
+
+    return waitid((idtype_t)P_PIDFD, (id_t)pidfd, &how, WSTOPPED | WNOHANG | WNOWAIT) == 0 && how.si_pid != 0;
+}
+
 /* A packet from the child. False with ERR_UNAVAILABLE at end-of-file. */
 static bool hear_child(struct start *start, uint64_t until_ms, char *room, size_t room_size, size_t *out_len,
                        struct err *err)
@@ -617,8 +631,12 @@ static bool hear_child(struct start *start, uint64_t until_ms, char *room, size_
 
     do {
         uint64_t now_ms = clock_mono_ms();
-        ready = poll(&waiting, 1, now_ms < until_ms ? (int)(until_ms - now_ms) : 0);
-    } while (ready < 0 && errno == EINTR);
+        ready = poll(&waiting, 1, now_ms < until_ms ? (int)MIN(until_ms - now_ms, (uint64_t)CHILD_LOOK_MS) : 0);
+        if (ready == 0 && is_stopped(start->box->pidfd)) {
+            breed_bar(start->box->breed);
+            return err_set(err, ERR_INTERNAL, "somebody has stopped it");
+        }
+    } while ((ready < 0 && errno == EINTR) || (ready == 0 && clock_mono_ms() < until_ms));
     if (ready < 0)
         return err_sys(err, "wait for the child");
     if (ready == 0)

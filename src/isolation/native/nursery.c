@@ -4,11 +4,15 @@
  *
  *   NONE      there is no mother; after one has failed none is started before `not_before_ms`
  *   STARTING  her process runs; doors are given to her already and wait in her socket
- *   READY     she has said so
+ *   LIVING    she has said that she is ready
  *   ENDING    killed, or dead by herself: what is left is to collect her and her cgroup
  *
  * Every door she gets is acknowledged. One that is not in ANSWER_MS, or a start that takes too long, is her end: a mother
- * that hangs would keep every first cell of her sandboxes waiting until guestd loses patience, each time.
+ * that hangs would keep every first cell of her sandboxes waiting until guestd loses patience, each time. She may say that
+ * she is busy, and then has as long as for a start.
+ *
+ * Template code runs in her, and she has power over the sandboxes of her template, those that are being made included. One
+ * that is found using it against us (breed_bar) is the last of her breed.
  */
 #include "isolation/native/nursery.h"
 
@@ -46,7 +50,7 @@ enum {
     BREEDS_MAX = 256, /* templates in use at once; sandboxes of further ones have no nursery */
     MOTHERS_MAX = 8,  /* alive at once: each may take mother_limits */
     START_MS = 30000, /* until she is ready; a second on an idle machine */
-    ANSWER_MS = 5000, /* until she takes a door; she is busy for half a second at most, importing */
+    ANSWER_MS = 5000, /* until she takes a door, unless she is busy importing */
     IDLE_MS = 600000, /* without a sandbox of her breed before she goes */
     RETRY_MIN_MS = 2000,
     RETRY_MAX_MS = 300000,
@@ -75,8 +79,10 @@ struct breed {
     enum mother_state state;
     char cgroup[LIMIT_ID_BYTES];
     pid_t pid;
-    int pidfd, control_fd;
+    int pidfd, control_fd, voice_fd;
     struct watch *death, *voice;
+    bool is_busy;
+    bool is_barred;
     struct timer patience, clear, idle;
     unsigned unanswered, clear_tries;
     unsigned failures; /* in a row */
@@ -105,8 +111,29 @@ static int sealed_file(const char *name, const void *bytes, size_t size, struct 
     return take_fd(&fd);
 }
 
+/*
+ * A process between clone and exec is a copy of keeper, in a user namespace that is a mother's. What keeps her from
+ * reading and tracing it is that it is not dumpable. With 1 in this setting every change of ids makes a process dumpable
+ * for a moment.
+ */
+static bool host_keeps_secrets(struct err *err)
+{
+    auto_free char *text = NULL;
+    size_t len;
+
+    if (!fd_read_file(AT_FDCWD, "/proc/sys/fs/suid_dumpable", 16, &text, &len, err))
+        return false;
+    if (len && text[0] == '1')
+        return err_set(err, ERR_INVALID, "fs.suid_dumpable is 1 on this host; set it to 0 or 2");
+    return true;
+}
+
 struct nursery *nursery_new(const struct nursery_config *config, struct err *err)
 {
+    if (!host_keeps_secrets(err)) {
+        (void)err_wrap(err, "nursery");
+        return NULL;
+    }
     struct nursery *nursery = NEW(struct nursery);
     const struct sock_fprog *guests = config->guest_filter;
 
@@ -156,12 +183,14 @@ struct breed *breed_ref(struct nursery *nursery, const struct plan *plan)
         return NULL;
     for (breed = nursery->breeds; breed && !same_layers(&breed->plan, plan);)
         breed = breed->next;
+    if (breed && breed->is_barred)
+        return NULL;
     if (!breed && nursery->breed_count < BREEDS_MAX) {
         breed = NEW(struct breed);
         breed->nursery = nursery;
         breed->plan = *plan;
         breed->uid_base = choose_uid_base(nursery);
-        breed->pidfd = breed->control_fd = -1;
+        breed->pidfd = breed->control_fd = breed->voice_fd = -1;
         breed->next = nursery->breeds;
         nursery->breeds = breed;
         nursery->breed_count++;
@@ -193,8 +222,8 @@ static void breed_drop(struct breed *breed)
 {
     struct breed **at = &breed->nursery->breeds;
 
-    if (breed->boxes || breed->state != MOTHER_NONE)
-        return;
+    if (breed->boxes || breed->state != MOTHER_NONE || breed->is_barred)
+        return; /* what is barred is remembered */
     while (*at != breed)
         at = &(*at)->next;
     *at = breed->next;
@@ -260,7 +289,9 @@ static void mother_reap(struct breed *breed)
     timer_clear(&breed->patience);
     fd_close(&breed->pidfd);
     fd_close(&breed->control_fd);
+    fd_close(&breed->voice_fd);
     breed->pid = 0;
+    breed->is_busy = false;
     breed->unanswered = breed->clear_tries = 0;
 }
 
@@ -315,11 +346,34 @@ static void on_patience(struct timer *timer)
 
 static void expect_answer(struct breed *breed)
 {
-    if (breed->state == MOTHER_LIVING && !breed->unanswered)
+    bool may_take_long = breed->state == MOTHER_STARTING || breed->is_busy;
+
+    if (breed->state == MOTHER_LIVING && !breed->unanswered && !breed->is_busy)
         timer_clear(&breed->patience);
     else if (!timer_is_set(&breed->patience))
-        timer_set(&breed->patience, breed->nursery->config.loop, breed->state == MOTHER_STARTING ? START_MS : ANSWER_MS,
-                  on_patience);
+        timer_set(&breed->patience, breed->nursery->config.loop, may_take_long ? START_MS : ANSWER_MS, on_patience);
+}
+
+/* False: that makes no sense. Each word is worth new patience. */
+static bool hear(struct breed *breed, char letter)
+{
+    switch (letter) {
+    case MOTHER_READY:
+        if (breed->state != MOTHER_STARTING)
+            return false;
+        breed->state = MOTHER_LIVING;
+        log_info("nursery: a mother for template layer %.12s is ready",
+                 breed->plan.layers[breed->plan.layer_count - 1]);
+        return true;
+    case MOTHER_TAKEN:
+        return breed->unanswered && breed->unanswered--;
+    case MOTHER_BUSY:
+    case MOTHER_IDLE:
+        breed->is_busy = letter == MOTHER_BUSY;
+        return true;
+    default:
+        return false;
+    }
 }
 
 /* Template code has written this: nothing of it but printable characters goes to the log. */
@@ -337,7 +391,7 @@ static void on_voice(void *context, unsigned ready)
     char said[256];
 
     (void)ready;
-    ssize_t n = recv(breed->control_fd, said, sizeof said - 1, MSG_DONTWAIT);
+    ssize_t n = read(breed->voice_fd, said, sizeof said - 1);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     timer_clear(&breed->patience);
@@ -350,14 +404,10 @@ static void on_voice(void *context, unsigned ready)
         return;
     }
     said[n] = '\0';
-    if (said[0] == MOTHER_READY && breed->state == MOTHER_STARTING) {
-        breed->state = MOTHER_LIVING;
-        log_info("nursery: a mother for template layer %.12s is ready",
-                 breed->plan.layers[breed->plan.layer_count - 1]);
-    } else if (said[0] == MOTHER_TAKEN && breed->unanswered) {
-        breed->unanswered--;
-    } else {
-        mother_failed(breed, complaint_of(said));
+    for (ssize_t i = 0; i < n; i++) {
+        if (hear(breed, said[i]))
+            continue;
+        mother_failed(breed, complaint_of(said + i));
         mother_kill(breed);
         return;
     }
@@ -367,7 +417,7 @@ static void on_voice(void *context, unsigned ready)
 /* ---- her start ---- */
 
 struct start {
-    int control_fd[2];
+    int control_fd[2], voice_fd[2];
     int userns_fd, root_fd, devices_fd, empty_fd;
     int cgroup_fds[CGROUP_CONTROL_COUNT];
     size_t cgroup_count;
@@ -377,6 +427,8 @@ static void start_close(struct start *start)
 {
     fd_close(&start->control_fd[0]);
     fd_close(&start->control_fd[1]);
+    fd_close(&start->voice_fd[0]);
+    fd_close(&start->voice_fd[1]);
     fd_close(&start->userns_fd);
     fd_close(&start->root_fd);
     fd_close(&start->devices_fd);
@@ -393,12 +445,18 @@ static bool make_ids(uint32_t uid_base, int *out_fd, struct err *err)
 {
     struct clone_args args = { .flags = CLONE_NEWUSER, .exit_signal = SIGCHLD };
     char dir[32], map[64];
+    pid_t keeper = getpid();
     bool fine = false;
 
     pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
-    if (pid == 0)
-        for (;;)
+    if (pid == 0) {
+        /* A copy of keeper: it may neither outlive it nor hold what keeper holds. */
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void)close_range(0, ~0u, 0);
+        while (getppid() == keeper)
             (void)pause();
+        _exit(0);
+    }
     if (pid < 0)
         return err_sys(err, "make a user namespace");
     (void)snprintf(dir, sizeof dir, "/proc/%d", pid);
@@ -427,8 +485,10 @@ static bool start_prepare(struct breed *breed, struct start *start, struct err *
         !mounts_devices(config->mounts, &ids, &start->devices_fd, err) ||
         !mounts_empty(config->mounts, &ids, &start->empty_fd, err))
         return false;
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, start->control_fd) < 0)
-        return err_sys(err, "socketpair");
+    if (pipe2(start->voice_fd, O_CLOEXEC | O_NONBLOCK) < 0 ||
+        socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, start->control_fd) < 0 ||
+        shutdown(start->control_fd[0], SHUT_RD) < 0) /* nothing is ever sent to us this way: see mother.h */
+        return err_sys(err, "make a mother's ears and voice");
     struct str texts[] = { str_from(nursery_charts_py), str_from(nursery_driver_py) };
     for (size_t i = 0; i < COUNT_OF(texts); i++)
         if (send(start->control_fd[0], texts[i].at, texts[i].len, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
@@ -444,6 +504,7 @@ static bool start_clone(struct breed *breed, struct start *start, struct err *er
                                .exit_signal = SIGCHLD };
     struct mother_setup setup = { .keeper_fd = start->control_fd[0],
                                   .control_fd = start->control_fd[1],
+                                  .voice_fd = start->voice_fd[1],
                                   .root_fd = start->root_fd,
                                   .devices_fd = start->devices_fd,
                                   .empty_fd = start->empty_fd,
@@ -463,6 +524,7 @@ static bool start_clone(struct breed *breed, struct start *start, struct err *er
     }
     breed->pid = pid;
     breed->control_fd = take_fd(&start->control_fd[0]);
+    breed->voice_fd = take_fd(&start->voice_fd[0]);
     return true;
 }
 
@@ -480,17 +542,20 @@ static void end_an_idle_one(struct nursery *nursery)
 static bool mother_start(struct breed *breed, struct err *err)
 {
     struct nursery *nursery = breed->nursery;
-    auto_start struct start start = {
-        .control_fd = { -1, -1 }, .userns_fd = -1, .root_fd = -1, .devices_fd = -1, .empty_fd = -1
-    };
+    auto_start struct start start = { .control_fd = { -1, -1 },
+                                      .voice_fd = { -1, -1 },
+                                      .userns_fd = -1,
+                                      .root_fd = -1,
+                                      .devices_fd = -1,
+                                      .empty_fd = -1 };
     struct err ignored;
 
     if (nursery->mother_count == MOTHERS_MAX) {
         end_an_idle_one(nursery);
         return err_set(err, ERR_LIMIT, "there are %d mothers already", MOTHERS_MAX);
     }
-    memcpy(breed->cgroup, "mother", sizeof "mother");
-    random_id(breed->cgroup + strlen("mother"), ID_CHARS);
+    memcpy(breed->cgroup, NURSERY_CGROUP, sizeof NURSERY_CGROUP);
+    random_id(breed->cgroup + strlen(NURSERY_CGROUP), ID_CHARS);
     if (!cgroup_make(nursery->config.cgroups, breed->cgroup, &mother_limits, err))
         return false;
     if (!start_prepare(breed, &start, err) || !start_clone(breed, &start, err)) {
@@ -502,7 +567,7 @@ static bool mother_start(struct breed *breed, struct err *err)
     breed->started_ms = clock_mono_ms();
     breed->death = watch_new(nursery->config.loop, breed->pidfd, on_death, breed);
     watch_want(breed->death, WATCH_READ);
-    breed->voice = watch_new(nursery->config.loop, breed->control_fd, on_voice, breed);
+    breed->voice = watch_new(nursery->config.loop, breed->voice_fd, on_voice, breed);
     watch_want(breed->voice, WATCH_READ);
     expect_answer(breed);
     return true;
@@ -550,59 +615,61 @@ static bool let_wishes_in(int door_fd, struct err *err)
     return let_in(door_fd, wishes, COUNT_OF(wishes), err);
 }
 
-enum { DOOR_FDS_MAX = MIDWIFE_ORDER_CGROUPS + CGROUP_CONTROL_COUNT };
-
-static bool send_door(int control_fd, const int *fds, size_t count, struct err *err)
+static bool send_door(int control_fd, const int fds[MIDWIFE_ORDER_FDS], struct err *err)
 {
     union {
         struct cmsghdr align;
-        char room[CMSG_SPACE(DOOR_FDS_MAX * sizeof(int))];
+        char room[CMSG_SPACE(MIDWIFE_ORDER_FDS * sizeof(int))];
     } control = { 0 };
     char letter = MOTHER_DOOR;
     struct iovec byte = { .iov_base = &letter, .iov_len = 1 };
-    struct msghdr message = { .msg_iov = &byte,
-                              .msg_iovlen = 1,
-                              .msg_control = control.room,
-                              .msg_controllen = CMSG_SPACE(count * sizeof(int)) };
+    struct msghdr message = {
+        .msg_iov = &byte, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room
+    };
     struct cmsghdr *head = CMSG_FIRSTHDR(&message);
 
     head->cmsg_level = SOL_SOCKET;
     head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(count * sizeof(int));
-    memcpy(CMSG_DATA(head), fds, count * sizeof(int));
+    head->cmsg_len = CMSG_LEN(MIDWIFE_ORDER_FDS * sizeof(int));
+    memcpy(CMSG_DATA(head), fds, MIDWIFE_ORDER_FDS * sizeof(int));
     if (sendmsg(control_fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
         return err_sys(err, "give a mother a door");
     return true;
 }
 
-static bool admit(struct breed *breed, const char *sandbox_id, int sandbox_pidfd, int door_fd, struct err *err)
+static bool admit(struct breed *breed, int sandbox_pidfd, int door_fd, struct err *err)
 {
-    int fds[DOOR_FDS_MAX] = { [MIDWIFE_ORDER_DOOR] = door_fd, [MIDWIFE_ORDER_PIDFD] = sandbox_pidfd };
-    size_t count;
+    const int fds[MIDWIFE_ORDER_FDS] = { [MIDWIFE_ORDER_DOOR] = door_fd, [MIDWIFE_ORDER_PIDFD] = sandbox_pidfd };
 
-    if (!let_wishes_in(door_fd, err) ||
-        !cgroup_open_user(breed->nursery->config.cgroups, sandbox_id, fds + MIDWIFE_ORDER_CGROUPS, &count, err))
+    if (!let_wishes_in(door_fd, err) || !send_door(breed->control_fd, fds, err))
         return false;
-    bool fine = send_door(breed->control_fd, fds, MIDWIFE_ORDER_CGROUPS + count, err);
-    for (size_t i = 0; i < count; i++)
-        fd_close(&fds[MIDWIFE_ORDER_CGROUPS + i]);
-    if (fine) {
-        breed->unanswered++;
-        expect_answer(breed);
-    }
-    return fine;
+    breed->unanswered++;
+    expect_answer(breed);
+    return true;
 }
 
 void breed_admit(struct breed *breed, const char *sandbox_id, int sandbox_pidfd, int *door_fd)
 {
     struct err err;
 
-    if (breed->state == MOTHER_NONE && clock_mono_ms() >= breed->not_before_ms && !mother_start(breed, &err))
+    if (breed->state == MOTHER_NONE && !breed->is_barred && clock_mono_ms() >= breed->not_before_ms &&
+        !mother_start(breed, &err))
         mother_failed(breed, err_text(&err));
     if ((breed->state == MOTHER_STARTING || breed->state == MOTHER_LIVING) &&
-        !admit(breed, sandbox_id, sandbox_pidfd, *door_fd, &err))
+        !admit(breed, sandbox_pidfd, *door_fd, &err))
         log_debug("nursery: sandbox %s: %s", sandbox_id, err_text(&err));
     fd_close(door_fd);
+}
+
+void breed_bar(struct breed *breed)
+{
+    if (!breed || breed->is_barred)
+        return;
+    breed->is_barred = true;
+    log_warn("nursery: template layer %.12s has stopped a sandbox as it was made: it gets no mother any more",
+             breed->plan.layers[breed->plan.layer_count - 1]);
+    if (breed->state == MOTHER_STARTING || breed->state == MOTHER_LIVING)
+        mother_kill(breed);
 }
 
 /* ---- the end ---- */

@@ -67,6 +67,9 @@ bool door_open(int out[2], struct err *err) must_use;
  */
 void breed_admit(struct breed *breed, const char *sandbox_id, int sandbox_pidfd, int *door_fd);
 
+/* Somebody has used her power against keeper: no mother and no owner for this breed from now on. NULL is fine. */
+void breed_bar(struct breed *breed);
+
 /* The texts and the program that mothers run, embedded at build time. */
 extern const char nursery_driver_py[], nursery_charts_py[];
 extern const unsigned char nursery_midwife_so[];

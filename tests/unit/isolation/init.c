@@ -14,6 +14,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -210,15 +211,23 @@ static void door(void)
     say("door: none\n");
 }
 
-/* Two texts, then doors; each is taken and kept. */
+enum { VOICE_FD = 5 };
+
+/*
+ * Two texts, then doors; each is taken and kept, and says what it came with. In a template with a file /evil she uses what
+ * power she has against whatever appears. Sending to keeper must not work: a message could carry a descriptor.
+ */
 static int be_mother(void)
 {
     char text[1 << 20];
+    bool is_evil = access("/evil", F_OK) == 0;
 
     for (int i = 0; i < 2; i++)
         if (recv(0, text, sizeof text, 0) <= 0)
             return 1;
-    if (send(0, "r", 1, 0) < 0)
+    if (send(0, "x", 1, MSG_NOSIGNAL) == 1 || errno != EPIPE)
+        return 1;
+    if (write(VOICE_FD, "bir", 3) != 3)
         return 1;
     for (;;) {
         union {
@@ -231,8 +240,12 @@ static int be_mother(void)
         };
         if (recvmsg(0, &message, 0) <= 0)
             return 0;
-        if (send(0, "t", 1, 0) < 0)
+        if (CMSG_FIRSTHDR(&message)->cmsg_len != CMSG_LEN(2 * sizeof(int)))
+            return 1; /* a door and a pidfd; a descriptor of a cgroup would be a weapon */
+        if (write(VOICE_FD, "t", 1) != 1)
             return 1;
+        while (is_evil)
+            (void)kill(-1, SIGSTOP);
     }
 }
 

@@ -692,6 +692,48 @@ static void a_mother_has_no_power_but_that_of_her_id(void **state)
     check_nothing_is_left(world);
 }
 
+/* She can do that, but keeper neither waits for what she holds up nor lets her do it again. */
+static void a_mother_who_stops_what_is_being_made_is_the_last_of_her_breed(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    struct started started;
+    struct err err = { 0 };
+    int i;
+
+    copy_python(world);
+    auto_close int layer_fd = openat(world->data_fd, "layers", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    auto_close int in_fd = openat(layer_fd, python_layer_id, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    auto_close int evil_fd = openat(in_fd, "evil", O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    assert_true(evil_fd >= 0);
+    plan.layer_count = 2;
+    memcpy(plan.layers[1], python_layer_id, sizeof python_layer_id);
+    auto_close int fd = start(world, &plan);
+    assert_true(fd >= 0 && owner_of(world, "sandbox1") != 0);
+    dial_code_port(world, "sandbox1");
+    for (i = 2; i < 300; i++) { /* some may be through before she looks */
+        turn(world, 10);
+        (void)snprintf(plan.id, sizeof plan.id, "sandbox%d", i);
+        if (!driver_start(world->driver, &plan, &started, &err))
+            break;
+        fd_close(&started.guestlink_fd);
+        assert_true(stop(world->loop, world->driver, plan.id));
+    }
+    assert_non_null(strstr(err_text(&err), "somebody has stopped it"));
+    for (i = 0; i < 3000 && native_mother_of(world->driver, "sandbox1") >= 0; i++)
+        turn(world, 10);
+    assert_int_equal(native_mother_of(world->driver, "sandbox1"), -1);
+    (void)snprintf(plan.id, sizeof plan.id, "after");
+    auto_close int after_fd = start(world, &plan);
+    assert_true(after_fd >= 0);
+    assert_int_equal(owner_of(world, "after"), 0);
+    dial_code_port(world, "after");
+    assert_int_equal(native_mother_of(world->driver, "after"), -1);
+    assert_true(stop(world->loop, world->driver, "sandbox1"));
+    assert_true(stop(world->loop, world->driver, "after"));
+    check_nothing_is_left(world);
+}
+
 static void stop_ends_everything_and_leaves_nothing(void **state)
 {
     struct world *world = *state;
@@ -954,6 +996,7 @@ int main(int argc, char **argv)
         NATIVE_CASE(sandboxes_of_one_template_have_one_owner_who_is_nobody_else),
         NATIVE_CASE(a_template_without_python_has_no_mother_and_its_door_closes),
         NATIVE_CASE(a_mother_has_no_power_but_that_of_her_id),
+        NATIVE_CASE(a_mother_who_stops_what_is_being_made_is_the_last_of_her_breed),
         NATIVE_CASE(stop_ends_everything_and_leaves_nothing),
         NATIVE_CASE(a_stop_that_takes_long_holds_nobody_up),
         NATIVE_CASE(an_exit_from_inside_is_noticed),
