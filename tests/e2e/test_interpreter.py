@@ -416,6 +416,39 @@ def test_a_huge_result_is_cut_with_a_note(box):
     assert len(result.text) < 8 << 20 and "left out" in result.text
 
 
+def test_html_is_never_cut(box):
+    """Half a page is a broken one; plotly's has more than 4 MiB of script before the first point."""
+    result = box.run_code(
+        "class Page:\n    def _repr_html_(self): return '<script>' + 'x' * (9 << 20) + '</script>'\nPage()"
+    )
+    html = result.results[0].html
+    assert not result.error and not result.logs.stderr, result.logs.stderr
+    assert len(html) == (9 << 20) + 17 and html.startswith("<script>x") and html.endswith("x</script>")
+
+
+def test_of_a_result_that_is_too_large_the_rest_arrives_and_a_note(box):
+    result = box.run_code(
+        "class Page:\n"
+        "    def __repr__(self): return 'a page'\n"
+        "    def _repr_svg_(self): return '<svg/>'\n"
+        "    def _repr_markdown_(self): return 'm' * (17 << 20)\n"
+        "    def _repr_html_(self): return 'h' * (18 << 20)\n"
+        "Page()"
+    )
+    assert not result.error, result.error
+    page = result.results[0]
+    assert (page.text, page.svg, page.html) == ("a page", "<svg/>", None)
+    assert page.markdown == "m" * (17 << 20)
+    note = "".join(result.logs.stderr)
+    assert "the result's html" in note and str(18 << 20)[:4] in note and "markdown" not in note, note
+
+
+def test_a_result_of_nothing_but_excess_says_so(box):
+    result = box.run_code("class Page:\n    def _repr_mimebundle_(self, **k): return {'text/html': 'h' * (40 << 20)}\nPage()")
+    assert not result.error and "html" in "".join(result.logs.stderr), result
+    assert result.results[0].html is None and result.results[0].text
+
+
 def test_two_cells_on_one_context_run_in_order(box, context):
     results = {}
 

@@ -38,7 +38,7 @@ import sys
 import time
 import types
 
-TEXT_MAX = 4 << 20  # characters of one field of a result; more helps nobody and costs everybody memory
+TEXT_MAX = 4 << 20  # characters of a result's text; more helps nobody and costs everybody memory
 BUNDLE_MAX = 30 << 20  # the whole result, encoded
 USUAL = ("numpy", "pandas", "matplotlib", "matplotlib.pyplot", "PIL.Image")  # what cells import, cheapest first
 SPARE_MS = 5  # without a request before she makes a spare child
@@ -51,7 +51,6 @@ FIELDS = (
     ("json", "application/json"), ("javascript", "application/javascript"), ("data", "e2b/data"), ("chart", "e2b/chart"),
 )
 SIMPLE = (int, float, str, bool)
-CAPPED = ("text", "html", "markdown", "latex")
 
 
 # ---- values as JSON ----
@@ -110,23 +109,60 @@ def capped(text):
 
 
 def result_line(bundle, is_main):
-    """A MIME bundle as the client's `result`: known types under short names, all others in `extra`."""
-    line = {"type": "result"}
-    rest = dict(bundle)
+    """A MIME bundle as the client's `result`: known types under short names, all others in `extra`.
+
+    Text may end early. Half of anything else is broken, so it goes whole or not at all. Returns the line and what was
+    left out of it: (field, bytes), largest first.
+    """
+    fields, extra, rest = {}, {}, dict(bundle)
     for field, mime in FIELDS:
-        value = sendable(base64_text(rest.pop(mime, None)))
-        if value is None:
-            continue
-        if field == "text" and len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
-            value = value[1:-1]
-        line[field] = capped(value) if field in CAPPED and isinstance(value, str) else value
-    line["extra"] = {mime: sendable(base64_text(value)) for mime, value in rest.items() if value is not None}
-    line["is_main_result"] = is_main
-    text = json.dumps(line)
+        value = base64_text(rest.pop(mime, None))
+        if field == "text" and isinstance(value, str):
+            value = capped(value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value)
+        fields[field] = value
+    for mime, value in rest.items():
+        extra[mime] = base64_text(value)
+    left_out = [drop for home in (fields, extra) for drop in make_sendable(home)]
+    text = encode_result(fields, extra, is_main)
     if len(text) > BUNDLE_MAX:
-        text = json.dumps({"type": "result", "text": f"[the result is too large to send: {len(text)} bytes]",
-                           "extra": {}, "is_main_result": is_main})
-    return text
+        sizes = sorted(((len(json.dumps(value)), name, home) for home in (fields, extra) for name, value in home.items()),
+                       key=lambda item: item[0])
+        excess = len(text) - BUNDLE_MAX
+        while excess > 0 and sizes:
+            size, name, home = sizes.pop()
+            del home[name]
+            left_out.append((name, size))
+            excess -= size
+        text = encode_result(fields, extra, is_main)
+    if left_out and not fields and not extra:
+        text = encode_result({"text": "[the result is too large to send]"}, {}, is_main)
+    return text, sorted(left_out, key=lambda item: -item[1])
+
+
+def make_sendable(home):
+    """Takes out of it what is nothing, and what is certainly too large, before that takes its size again as JSON."""
+    for name, value in list(home.items()):
+        if isinstance(value, str) and len(value) > BUNDLE_MAX:
+            del home[name]
+            yield name, len(value)
+        elif not isinstance(value, str):
+            home[name] = sendable(value)
+            if home[name] is None:
+                del home[name]
+
+
+def encode_result(fields, extra, is_main):
+    return json.dumps({"type": "result", **fields, "extra": extra, "is_main_result": is_main})
+
+
+def tell_left_out(left_out):
+    """On standard error itself, whatever sys.stderr is by now: the cell looked fine, and the client has to know."""
+    for name, size in left_out:
+        note = f"[the result's {name}, {size} bytes, was left out: a result may have {BUNDLE_MAX} in all]\n"
+        try:
+            os.write(2, note.encode("ascii", "backslashreplace"))
+        except OSError:
+            return  # user code has closed it
 
 
 # ---- the link to guestd ----
@@ -182,7 +218,9 @@ class Link:
     def result(self, bundle, is_main):
         if bundle:
             flush_standard()
-            self.send("L", result_line(bundle, is_main))
+            line, left_out = result_line(bundle, is_main)
+            tell_left_out(left_out)
+            self.send("L", line)
 
     def error(self, name, value, trace):
         flush_standard()

@@ -180,7 +180,6 @@ int main(void)
         CASE(a_template_comes_back_from_its_file),
         CASE(all_are_listed_by_name),
         CASE(a_size_is_whole_cpus_and_mebibytes_within_reason),
-
         CASE(a_file_that_is_wrong_is_refused),
         CASE(templates_cross_in_a_message),
         CASE(as_many_as_may_be_fit_a_message),
