@@ -95,6 +95,18 @@ static void a_private_sandbox_comes_with_its_traffic_token(void **state)
     assert_null(json_object_get(s->last, "trafficAccessToken"));
 }
 
+static void nobody_is_told_of_internet_access_that_is_not_there(void **state)
+{
+    static const char *const asked[] = { "", ",\"allow_internet_access\":true", ",\"allow_internet_access\":false" };
+    struct served *s = *state;
+
+    for (size_t i = 0; i < COUNT_OF(asked); i++) {
+        const char *id = served_create(s, target(s, "{\"templateID\":\"base\"%s}", asked[i]));
+        assert_int_equal(CALL(s, "GET", target(s, "/sandboxes/%s", id), NULL).status, 200);
+        assert_true(json_is_false(json_object_get(s->last, "allowInternetAccess")));
+    }
+}
+
 static void get_describes_a_sandbox_in_full(void **state)
 {
     struct served *s = *state;
@@ -949,6 +961,7 @@ int main(void)
         SERVED(create_answers_what_clients_require_and_no_null),
         MADE(a_configured_domain_is_told),
         SERVED(a_private_sandbox_comes_with_its_traffic_token),
+        SERVED(nobody_is_told_of_internet_access_that_is_not_there),
         SERVED(get_describes_a_sandbox_in_full),
         SERVED(both_versions_of_create_and_connect_work_with_their_own_defaults),
         SERVED(connect_never_shortens_and_timeout_does_both),
