@@ -171,4 +171,8 @@ void kernelspec_list(const struct user *user, struct arena *arena, char *room, s
     (void)arena;
     room[0] = '\0';
     visit(user, add_name, &listing);
+    /* What kernelspec_find_new() finds, too. */
+    size_t len = strlen(room);
+    if (has_word(room, "typescript") && !has_word(room, "javascript"))
+        (void)snprintf(room + len, size - len, ", javascript");
 }

@@ -95,6 +95,26 @@ static void a_fifo_in_place_of_a_kernelspec_holds_nobody_up(void **state)
     assert_non_null(strstr(list, "cobol"));
 }
 
+static void all_that_is_found_is_listed_once(void **state)
+{
+    char list[256];
+
+    (void)state;
+    put("deno", "{\"argv\": [\"deno\"], \"language\": \"typescript\"}");
+    put("tslab", "{\"argv\": [\"tslab\"], \"language\": \"typescript\"}");
+    struct kernelspec *spec = kernelspec_find_new(&user, "javascript");
+    assert_non_null(spec);
+    kernelspec_free(spec);
+    kernelspec_list(&user, NULL, list, sizeof list);
+    assert_non_null(strstr(list, "typescript"));
+    assert_non_null(strstr(list, "javascript"));
+    put("jslab", "{\"argv\": [\"jslab\"], \"language\": \"javascript\"}");
+    kernelspec_list(&user, NULL, list, sizeof list);
+    const char *first = strstr(list, "javascript");
+    assert_non_null(first);
+    assert_null(strstr(first + 1, "javascript"));
+}
+
 static void one_that_makes_no_sense_is_as_good_as_absent(void **state)
 {
     (void)state;
@@ -113,6 +133,7 @@ int main(void)
     const struct CMUnitTest cases[] = {
         SPEC_CASE(a_kernel_is_found_by_name_and_by_language),
         SPEC_CASE(a_fifo_in_place_of_a_kernelspec_holds_nobody_up),
+        SPEC_CASE(all_that_is_found_is_listed_once),
         SPEC_CASE(one_that_makes_no_sense_is_as_good_as_absent),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
