@@ -308,7 +308,7 @@ static bool is_within_cap(struct context *c, struct cell *cell, enum engine_line
     static const char note[] = "\n[this cell has said more than 128 MiB: the rest was left out]\n";
     uint64_t before = cell->told_bytes[kind];
 
-    static_assert(LIMIT_CELL_BYTES == 128 << 20, "the note says how much");
+    static_assert(LIMIT_CELL_BYTES >> 20 == 128, "the note says how much");
     cell->told_bytes[kind] += len;
     if (cell->told_bytes[kind] <= LIMIT_CELL_BYTES)
         return true;

@@ -229,7 +229,8 @@ static bool is_with_mother(const char *text, long length)
 static void be_moved(int link_fd)
 {
     const long patience[2] = { MOVE_SECONDS, 0 }, for_ever[2] = { 0, 0 };
-    char answer[sizeof NURSERY_MOVED - 1], text[CGROUP_TEXT];
+    static char text[CGROUP_TEXT]; /* not on the stack: nobody here could clear it */
+    char answer[sizeof NURSERY_MOVED - 1];
     long length = 0, n;
 
     check(CALL_5(SYS_setsockopt, link_fd, SOL_SOCKET, SO_RCVTIMEO, patience, sizeof patience), NO_CGROUP);
