@@ -110,20 +110,29 @@ static void reachable_address(const char *listen, char *room, size_t size)
         (void)snprintf(room, size, "%s", listen);
 }
 
+/* Before the first answer: whoever asks the command line as soon as we answer must not be sent to where we were last. */
+static void note_address(struct keeper *keeper)
+{
+    char address[CONFIG_TEXT_BYTES + 16];
+    struct err err;
+
+    reachable_address(keeper->config.listen, address, sizeof address);
+    if (!data_dir_note_address(keeper->data_fd, address, &err))
+        log_warn("the command line will not find us: %s", err_text(&err));
+}
+
 static void announce(struct keeper *keeper)
 {
     char address[CONFIG_TEXT_BYTES + 16];
     struct err err;
     struct template base;
 
-    reachable_address(keeper->config.listen, address, sizeof address);
-    if (!data_dir_note_address(keeper->data_fd, address, &err))
-        log_warn("the command line will not find us: %s", err_text(&err));
     if (keeper->announced) {
         log_info("front is back");
         return;
     }
     keeper->announced = true;
+    reachable_address(keeper->config.listen, address, sizeof address);
     /* The key is for a person's eyes; what is not a terminal may be a log that others read. */
     if (isatty(STDOUT_FILENO))
         printf("\nCloister is up on http://%s. Paste these lines into another terminal:\n\n"
@@ -432,6 +441,7 @@ int keeper_main(int argc, char **argv)
 
     keeper->data_fd = keeper->store_fd = keeper->listen_fd = -1;
     if (config_load(argc, argv, &keeper->config, &err) && keeper_open(keeper, &err)) {
+        note_address(keeper);
         front_start(keeper);
         loop_run(keeper->loop);
         farewell(keeper);

@@ -126,8 +126,10 @@ class Server:
                 preexec_fn=die_with_parent,
             )
         self.wait_until_up(seconds)
-        lines = cloister("env", "--json", data=self.data, stdout=subprocess.PIPE, text=True).stdout
-        self.key = json.loads(lines)["E2B_API_KEY"]
+        lines = json.loads(cloister("env", "--json", data=self.data, stdout=subprocess.PIPE, text=True).stdout)
+        # Not where it was last time: a server that answers can be found.
+        assert lines["E2B_API_URL"] == self.url, lines["E2B_API_URL"]
+        self.key = lines["E2B_API_KEY"]
         return self
 
     def wait_until_up(self, seconds=30):
