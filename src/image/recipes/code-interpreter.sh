@@ -65,9 +65,10 @@ MAVEN_OPTS="-Djavax.net.ssl.trustStore=/tmp/trust.p12 -Djavax.net.ssl.trustStore
     -DoutputDirectory=/usr/local/lib/jupyter
 mv /usr/local/lib/jupyter/rapaio-jupyter-kernel.jar /usr/local/lib/jupyter/java.jar
 apt purge --auto-remove maven
-# It logs every message to stderr, where output of a cell's own subprocesses would be looked for.
+# It logs every message to stderr, where output of a cell's own subprocesses would be looked for. Its heap is half of the
+# template's memory: left to itself Java takes a quarter of what /proc/meminfo shows, which is the machine's, and is killed.
 cat > /usr/local/share/jupyter/kernels/java/kernel.json << 'END'
-{"argv": ["sh", "-c", "exec java -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -jar /usr/local/lib/jupyter/java.jar \"$0\" 2>/dev/null",
+{"argv": ["sh", "-c", "exec java -Xmx1g -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -jar /usr/local/lib/jupyter/java.jar \"$0\" 2>/dev/null",
           "{connection_file}"],
  "display_name": "Java", "language": "java", "interrupt_mode": "message"}
 END
