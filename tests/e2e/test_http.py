@@ -219,6 +219,14 @@ def test_a_created_sandbox_has_the_fields_that_sdks_need(server, made):
         assert [int(part) for part in body["envdVersion"].split(".")] >= [0, 6, 4]
 
 
+def test_a_sandbox_that_wants_no_access_token_has_one_all_the_same(server, made):
+    box = server.create(secure=False)
+    made.append(box["sandboxID"])
+    assert box["envdAccessToken"]
+    assert server.edge("GET", {"sandboxID": box["sandboxID"]}, "/files?path=/etc/hostname").status == 401
+    assert server.edge("GET", box, "/files?path=/etc/hostname").status == 200
+
+
 def test_a_chunked_body_is_as_good_as_a_counted_one(server, made):
     text = json.dumps(BASE).encode()
     answer = raw(
