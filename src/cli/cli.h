@@ -62,8 +62,8 @@ struct doctor_row {
 
 /*
  * A line for each and a verdict, or one JSON object. Returns the exit code: that of ERR_UNAVAILABLE if a row says
- * DOCTOR_FAIL, else of ERR_DENIED if one says DOCTOR_SKIP, for nobody knows; else 0.
+ * DOCTOR_FAIL, else of ERR_DENIED if one says DOCTOR_SKIP, for nobody knows; else 0. `data` is the directory it was about.
  */
-int cli_doctor_print(FILE *out, const struct doctor_row *rows, size_t count, bool json);
+int cli_doctor_print(FILE *out, const struct doctor_row *rows, size_t count, const char *data, bool json);
 
 #endif

@@ -7,6 +7,7 @@
 #include "base/buf.h"
 #include "base/mem.h"
 #include "cli/cli.h"
+#include "cli/command.h"
 #include "wire/json.h"
 
 static const struct {
@@ -58,22 +59,27 @@ static void print_lines(FILE *out, const struct doctor_row *rows, size_t count)
     }
 }
 
-static void print_conclusion(FILE *out, const size_t counts[DOCTOR_VERDICT_COUNT], size_t count)
+static void print_conclusion(FILE *out, const size_t counts[DOCTOR_VERDICT_COUNT], size_t count, const char *data)
 {
+    struct cli same;
+
+    cli_init(&same, out, out);
+    same.data = strcmp(data, CLI_DATA_DEFAULT) == 0 ? NULL : data;
     fputc('\n', out);
     if (counts[DOCTOR_FAIL])
         fprintf(out, "Sandboxes cannot run here yet: %zu of %zu checks failed.\n", counts[DOCTOR_FAIL], count);
     if (counts[DOCTOR_SKIP])
-        fprintf(out, "Whether %s can run here is not known: %zu of %zu checks need root. All of them: %s doctor\n",
-                counts[DOCTOR_FAIL] ? "they otherwise" : "sandboxes", counts[DOCTOR_SKIP], count,
-                cli_program_as_root());
+        fprintf(out, "Whether %s can run here is not known: %zu of %zu checks need root. All of them: %s doctor%s\n",
+                counts[DOCTOR_FAIL] ? "they otherwise" : "sandboxes", counts[DOCTOR_SKIP], count, cli_program_as_root(),
+                cli_same_server(&same));
     else if (!counts[DOCTOR_FAIL] && counts[DOCTOR_WARN])
         fprintf(out, "Sandboxes can run here; %zu of %zu checks could be better.\n", counts[DOCTOR_WARN], count);
     else if (!counts[DOCTOR_FAIL])
         fprintf(out, "Sandboxes can run here.\n");
+    cli_done(&same);
 }
 
-int cli_doctor_print(FILE *out, const struct doctor_row *rows, size_t count, bool json)
+int cli_doctor_print(FILE *out, const struct doctor_row *rows, size_t count, const char *data, bool json)
 {
     size_t counts[DOCTOR_VERDICT_COUNT] = { 0 };
 
@@ -84,7 +90,7 @@ int cli_doctor_print(FILE *out, const struct doctor_row *rows, size_t count, boo
         print_json(out, rows, count, is_fine);
     } else {
         print_lines(out, rows, count);
-        print_conclusion(out, counts, count);
+        print_conclusion(out, counts, count, data);
     }
     return cli_exit_code(is_fine ? ERR_NONE : counts[DOCTOR_FAIL] ? ERR_UNAVAILABLE : ERR_DENIED);
 }

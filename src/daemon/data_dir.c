@@ -12,6 +12,8 @@
 #include "base/mem.h"
 #include "base/random.h"
 
+enum { ADDRESS_FILE_BYTES = 600 }; /* as long as an option may be, and some */
+
 /* Missing parents too: `cloister serve --data /srv/new/place` should just work. */
 static bool make_parents(const char *path, struct err *err)
 {
@@ -118,9 +120,24 @@ bool data_dir_admin_token(int data_fd, struct secret *out, struct err *err)
     return secret_file(data_fd, "admin-token", STR("adm_"), out, err);
 }
 
+bool data_dir_noted_address(int data_fd, char *room, size_t size, struct err *err)
+{
+    auto_free char *text = NULL;
+    size_t len;
+
+    if (!fd_read_file(data_fd, "server", ADDRESS_FILE_BYTES, &text, &len, err))
+        return false;
+    struct str rest = str_of(text, len), line;
+    if (!str_cut(&rest, '\n', &line) || line.len == 0 || line.len >= size || str_has_char(line, '\0'))
+        return err_set(err, ERR_INTERNAL, "the file server holds no address");
+    memcpy(room, line.at, line.len);
+    room[line.len] = '\0';
+    return true;
+}
+
 bool data_dir_note_address(int data_fd, const char *address, struct err *err)
 {
-    char line[600];
+    char line[ADDRESS_FILE_BYTES];
     int len = snprintf(line, sizeof line, "%s\n", address);
 
     return fd_replace_file(data_fd, "server", str_of(line, (size_t)len), 0644, err);

@@ -24,6 +24,8 @@ int data_dir_store(int data_fd, uid_t uid, gid_t gid, struct err *err) must_use;
 /* Read, or made from random bytes and written durably on first use. */
 bool data_dir_api_key(int data_fd, struct secret *out, struct err *err) must_use;
 bool data_dir_admin_token(int data_fd, struct secret *out, struct err *err) must_use;
+/* For the command line: where the server of this directory listens, or did last. */
 bool data_dir_note_address(int data_fd, const char *address, struct err *err) must_use;
+bool data_dir_noted_address(int data_fd, char *room, size_t size, struct err *err) must_use;
 
 #endif

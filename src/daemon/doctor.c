@@ -13,12 +13,15 @@
 #include "cli/cli.h"
 #include "daemon/config.h"
 #include "daemon/daemon.h"
+#include "daemon/data_dir.h"
 #include "daemon/users.h"
+#include "http/http.h"
+#include "image/recipe.h"
 #include "image/templates.h"
 #include "io/listen.h"
 #include "isolation/native/probe.h"
 
-enum { ROWS_MAX = PROBE_ROWS_MAX + 8 };
+enum { ROWS_MAX = PROBE_ROWS_MAX + 8, HEALTH_TIMEOUT_MS = 3000 };
 
 struct findings {
     struct probe_row rows[ROWS_MAX];
@@ -50,17 +53,42 @@ static void look_at_user(struct findings *all, const struct config *config)
                    config->user);
 }
 
-static void look_at_port(struct findings *all, const struct config *config)
+/* Whether it is a cloister that answers there; it is told nothing. */
+static bool is_ours(const char *address)
 {
+    struct http_answer answer;
+    struct arena arena;
     struct err err;
-    auto_close int fd = listen_open(str_from(config->listen), &err);
-    struct probe_row *row = finding(all, "listen address", fd >= 0 ? PROBE_OK : PROBE_WARN);
 
+    arena_init(&arena);
+    bool ours = http_fetch(&arena, str_from(address), STR("GET"), STR("/health"), NULL, 0, STR(""), HEALTH_TIMEOUT_MS,
+                           &answer, &err) &&
+                answer.status == 204;
+    arena_done(&arena);
+    return ours;
+}
+
+/* Where the directory's server is or was; a new one asks for --listen, or for what the configuration says. */
+static void look_at_port(struct findings *all, const struct config *config, bool listen_is_given)
+{
+    char address[CONFIG_TEXT_BYTES];
+    struct err err;
+    auto_close int data_fd = open(config->data, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    bool is_noted = !listen_is_given && data_fd >= 0 && data_dir_noted_address(data_fd, address, sizeof address, &err);
+
+    if (!is_noted)
+        (void)snprintf(address, sizeof address, "%s", config->listen);
+    auto_close int fd = listen_open(str_from(address), &err);
+    struct probe_row *row = finding(all, "listen address", PROBE_OK);
     if (fd >= 0) {
-        (void)snprintf(row->found, sizeof row->found, "%.80s is free", config->listen);
+        (void)snprintf(row->found, sizeof row->found, "%.80s is free%s", address,
+                       is_noted ? "; the server of this directory was there last" : "");
+    } else if (err.kind == ERR_CONFLICT && is_noted && is_ours(address)) {
+        (void)snprintf(row->found, sizeof row->found, "%.80s, where the server of this directory answers", address);
     } else if (err.kind == ERR_CONFLICT) {
+        row->verdict = PROBE_WARN;
         (void)snprintf(row->found, sizeof row->found, "%.80s is taken, by a running cloister or by another program",
-                       config->listen);
+                       address);
         (void)snprintf(row->fix, sizeof row->fix, "if it is not cloister: serve --listen with another port");
     } else {
         row->verdict = PROBE_FAIL;
@@ -118,11 +146,31 @@ static void look_at_template(struct findings *all, const struct config *config)
                    config->data);
 }
 
+/* Only run_code with packages and in other languages needs them, so they may be absent. */
+static void look_at_recipes(struct findings *all, const struct config *config)
+{
+    auto_close int data_fd = open(config->data, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const char *name, *makes;
+    struct template made;
+    struct err err;
+
+    for (size_t i = 1; recipe_at(i, &name, &makes) && all->count < ROWS_MAX; i++) {
+        struct probe_row *row = finding(all, name, geteuid() == 0 ? PROBE_OK : PROBE_SKIP);
+        if (row->verdict == PROBE_SKIP)
+            continue;
+        if (data_fd >= 0 && template_find(data_fd, makes, &made, &err))
+            (void)snprintf(row->found, sizeof row->found, "built: %.60s", makes);
+        else
+            (void)snprintf(row->found, sizeof row->found, "not built; to have it: %s template build %s --data %.50s",
+                           cli_program_as_root(), name, config->data);
+    }
+}
+
 int doctor_main(int argc, char **argv)
 {
     struct config config;
     struct err err;
-    bool json = false;
+    bool json = false, listen_is_given = false;
     int rest = 0;
     char *words[64];
 
@@ -131,6 +179,7 @@ int doctor_main(int argc, char **argv)
             json = true;
         else if (rest < (int)COUNT_OF(words))
             words[rest++] = argv[i];
+        listen_is_given |= strcmp(argv[i], "--listen") == 0 || strncmp(argv[i], "--listen=", 9) == 0;
     }
     if (!config_load(rest, words, &config, &err))
         return cli_fail(&err);
@@ -138,8 +187,9 @@ int doctor_main(int argc, char **argv)
     struct findings all = { 0 };
     all.count = native_probe(config.data, all.rows);
     look_at_user(&all, &config);
-    look_at_port(&all, &config);
+    look_at_port(&all, &config, listen_is_given);
     look_at_template(&all, &config);
+    look_at_recipes(&all, &config);
     look_at_kvm(&all);
 
     static const enum doctor_verdict verdicts[PROBE_VERDICT_COUNT] = {
@@ -159,5 +209,5 @@ int doctor_main(int argc, char **argv)
             .fix = row->fix[0] && row->verdict != PROBE_SKIP ? row->fix : NULL,
         };
     }
-    return cli_doctor_print(stdout, rows, all.count, json);
+    return cli_doctor_print(stdout, rows, all.count, config.data, json);
 }

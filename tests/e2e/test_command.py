@@ -8,7 +8,7 @@ import signal
 import subprocess
 
 import pytest
-from server import ROOT, build_dir, wait_for
+from server import ROOT, build_dir, free_port, wait_for
 
 NOBODY = 65534
 
@@ -123,6 +123,28 @@ def test_doctor_without_root_does_not_claim_to_know(programs):
     assert answer["ok"] is False
     assert "skip" in {check["verdict"] for check in answer["checks"]}
     assert all("fix" in check for check in answer["checks"] if check["verdict"] in ("warn", "fail"))
+
+
+def test_doctor_looks_at_the_server_and_the_templates_of_the_directory_it_is_asked_about(programs, server, tmp_path):
+    def checks(*arguments):
+        result = run(programs / "cloister", "doctor", "--json", *arguments)
+        return {check["check"]: check for check in json.loads(result.stdout)["checks"]}
+
+    there = checks("--data", server.data)
+    assert there["listen address"]["verdict"] == "ok", there["listen address"]
+    assert f"127.0.0.1:{server.port}, where" in there["listen address"]["found"]
+    taken = checks("--data", server.data, "--listen", f"127.0.0.1:{server.port}")["listen address"]
+    assert taken["verdict"] == "warn" and "is taken" in taken["found"], taken
+    # Nobody has ever served here: what counts is where a new one would listen.
+    port = free_port()
+    (tmp_path / "new").mkdir()
+    new = checks("--data", tmp_path / "new", f"--listen=127.0.0.1:{port}")
+    assert new["listen address"]["found"] == f"127.0.0.1:{port} is free"
+    assert new["code-interpreter"]["verdict"] == "ok", new
+    assert f"template build code-interpreter --data {tmp_path}"[:60] in new["code-interpreter"]["found"], new
+    (tmp_path / "new" / "server").write_text(f"127.0.0.1:{port}\n")
+    was = checks("--data", tmp_path / "new")["listen address"]["found"]
+    assert was == f"127.0.0.1:{port} is free; the server of this directory was there last"
 
 
 def test_advice_works_for_who_reads_it(programs):

@@ -16,7 +16,7 @@ static char *print(size_t count, bool json, int *out_code)
     size_t len;
     FILE *out = open_memstream(&text, &len);
 
-    *out_code = cli_doctor_print(out, rows, count, json);
+    *out_code = cli_doctor_print(out, rows, count, "/var/lib/cloister", json);
     fclose(out);
     return text;
 }
@@ -80,19 +80,20 @@ static void what_could_not_be_looked_at_is_not_fine(void **state)
     FILE *out = open_memstream(&text, &len);
 
     (void)state;
-    assert_int_equal(cli_doctor_print(out, some, 2, false), cli_exit_code(ERR_DENIED));
+    assert_int_equal(cli_doctor_print(out, some, 2, "/srv/my data", false), cli_exit_code(ERR_DENIED));
     fflush(out);
     assert_non_null(strstr(text, "skip  overlay  needs root to find out\n"));
     assert_non_null(strstr(text, "not known: 1 of 2 checks need root. All of them: "));
+    assert_non_null(strstr(text, " doctor --data '/srv/my data'\n"));
     assert_null(strstr(text, "Sandboxes can run here"));
     rewind(out);
-    assert_int_equal(cli_doctor_print(out, some, 2, true), cli_exit_code(ERR_DENIED));
+    assert_int_equal(cli_doctor_print(out, some, 2, "/srv/my data", true), cli_exit_code(ERR_DENIED));
     fflush(out);
     assert_non_null(strstr(text, "{\"ok\":false,"));
     assert_non_null(strstr(text, "\"verdict\":\"skip\""));
     /* A failure is certain, whatever else there is. */
     rewind(out);
-    assert_int_equal(cli_doctor_print(out, some, 3, false), cli_exit_code(ERR_UNAVAILABLE));
+    assert_int_equal(cli_doctor_print(out, some, 3, "/srv/my data", false), cli_exit_code(ERR_UNAVAILABLE));
     fclose(out);
     assert_non_null(strstr(text, "Sandboxes cannot run here yet: 1 of 3 checks failed.\n"));
     assert_non_null(strstr(text, "Whether they otherwise can run here is not known: 1 of 3"));

@@ -56,11 +56,29 @@ static void secrets_are_made_once_and_read_afterwards(void **state)
     assert_non_null(strstr(err.message, "api-key is damaged"));
 }
 
+static void an_address_is_read_as_it_was_noted(void **state)
+{
+    (void)state;
+    char address[32];
+    struct err err;
+    auto_close int fd = data_dir_open(root, &err);
+    assert_true(fd >= 0);
+    assert_false(data_dir_noted_address(fd, address, sizeof address, &err));
+    assert_int_equal(err.kind, ERR_NOT_FOUND);
+    assert_true(data_dir_note_address(fd, "127.0.0.1:7070", &err));
+    assert_true(data_dir_noted_address(fd, address, sizeof address, &err));
+    assert_string_equal(address, "127.0.0.1:7070");
+    assert_false(data_dir_noted_address(fd, address, strlen(address), &err));
+    assert_true(fd_replace_file(fd, "server", STR("\n"), 0644, &err));
+    assert_false(data_dir_noted_address(fd, address, sizeof address, &err));
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
         CASE(missing_parents_are_made_and_guest_files_are_private),
         CASE(secrets_are_made_once_and_read_afterwards),
+        CASE(an_address_is_read_as_it_was_noted),
     };
     return cmocka_run_group_tests(cases, make_root, remove_root);
 }
