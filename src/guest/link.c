@@ -5,7 +5,6 @@
 #include "base/limits.h"
 #include "base/mem.h"
 #include "guest/journal.h"
-#include "io/listen.h"
 #include "io/stream.h"
 
 struct connection {
@@ -72,19 +71,12 @@ static void on_end(struct stream *stream, const struct err *err)
 
 static const struct stream_events events = { .on_input = on_input, .on_end = on_end };
 
-static void accepted(void *context, int fd)
+void link_serve(struct guest *guest, int fd)
 {
     struct connection *connection = NEW(struct connection);
 
-    connection->guest = context;
+    connection->guest = guest;
     connection->stream =
-        stream_new(connection->guest->loop, fd, LIMIT_GUESTLINK_BYTES + GUESTLINK_HEADER_BYTES, &events, connection);
+        stream_new(guest->loop, fd, LIMIT_GUESTLINK_BYTES + GUESTLINK_HEADER_BYTES, &events, connection);
     stream_read(connection->stream, true);
-}
-
-void link_serve(struct guest *guest, int listen_fd)
-{
-    struct listener *forever = listener_new(guest->loop, listen_fd, accepted, guest);
-
-    (void)forever; /* guestd ends with its sandbox */
 }

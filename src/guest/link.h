@@ -6,7 +6,7 @@
 
 #include "guest/guest.h"
 
-/* Takes the listening unix socket and serves it until the end. */
-void link_serve(struct guest *guest, int listen_fd);
+/* Takes the connection to the host and serves it until it ends. There is no other, and guestd goes on without. */
+void link_serve(struct guest *guest, int fd);
 
 #endif

@@ -1,15 +1,14 @@
 /*
  * guestlink.h - the private door of guestd: what only the host may say.
  *
- * A unix stream socket that the host connects to and nothing inside the sandbox can reach. Each message is a u32 length
- * and a body; the body is a u8 type and packed fields, and must be consumed whole. The host speaks first; guestd answers
- * each message with OK or ERROR.
+ * One TCP connection over the sandbox's loopback, made by the host before anything runs inside; nobody listens there,
+ * and there is no second one. Each message is a u32 length and a body; the body is a u8 type and packed fields, and must
+ * be consumed whole. The host speaks first; guestd answers each message with OK or ERROR.
  *
  *   SETUP   who this sandbox is and how it behaves: sent once at start and again after every resume or clone; the last
  *           one wins
  *   PING    are you there?
- *   LISTEN  tell me what happens: from then on guestd sends LOG by itself on this connection, which nobody answers. Of
- *           several listeners the last one is told.
+ *   LISTEN  tell me what happens: from then on guestd sends LOG by itself, which nobody answers
  */
 #ifndef WIRE_GUESTLINK_H
 #define WIRE_GUESTLINK_H

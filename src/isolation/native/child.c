@@ -4,11 +4,9 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <inttypes.h>
-#include <net/if.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -27,6 +25,7 @@ struct child {
     const struct child_setup *setup;
     int control_fd;
     int root_fd, devices_fd, empty_fd; /* detached mounts from keeper */
+    int link_fd;                       /* guestd's end of guestlink */
 };
 
 static bool reach(const struct child *child, enum native_step step, struct err *err)
@@ -44,7 +43,7 @@ static bool wait_for_go(struct child *child, struct err *err)
     struct iovec piece = { .iov_base = &byte, .iov_len = 1 };
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(CHILD_MOUNTS * sizeof(int))];
+        char bytes[CMSG_SPACE(CHILD_FDS * sizeof(int))];
     } room = { 0 };
     struct msghdr message = {
         .msg_iov = &piece, .msg_iovlen = 1, .msg_control = room.bytes, .msg_controllen = sizeof room.bytes
@@ -60,13 +59,14 @@ static bool wait_for_go(struct child *child, struct err *err)
         return err_sys(err, "wait for keeper");
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     if (byte != CHILD_GO || !header || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS ||
-        header->cmsg_len != CMSG_LEN(CHILD_MOUNTS * sizeof(int)))
-        return err_set(err, ERR_INTERNAL, "keeper's word to go has no mounts");
-    int fds[CHILD_MOUNTS];
+        header->cmsg_len != CMSG_LEN(CHILD_FDS * sizeof(int)))
+        return err_set(err, ERR_INTERNAL, "keeper's word to go has not all descriptors");
+    int fds[CHILD_FDS];
     memcpy(fds, CMSG_DATA(header), sizeof fds);
     child->root_fd = fds[0];
     child->devices_fd = fds[1];
     child->empty_fd = fds[2];
+    child->link_fd = fds[CHILD_MOUNTS];
     return true;
 }
 
@@ -221,16 +221,6 @@ static bool mask_proc(const struct child *child, struct err *err)
     return true;
 }
 
-static bool loopback_up(struct err *err)
-{
-    auto_close int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    struct ifreq request = { .ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING };
-
-    if (fd < 0 || ioctl(fd, SIOCSIFFLAGS, &request) < 0)
-        return err_sys(err, "bring lo up");
-    return true;
-}
-
 /* ---- guestd ---- */
 
 enum { ASIDE = 64 }; /* where descriptors stand while the low numbers are dealt out */
@@ -241,7 +231,7 @@ enum { ASIDE = 64 }; /* where descriptors stand while the low numbers are dealt 
 static bool arrange_descriptors(struct child *child, int *guestd_fd, struct err *err)
 {
     const struct child_setup *setup = child->setup;
-    int link_fd = fcntl(setup->link_fd, F_DUPFD_CLOEXEC, ASIDE);
+    int link_fd = fcntl(child->link_fd, F_DUPFD_CLOEXEC, ASIDE);
     int door_fd = setup->door_fd < 0 ? -1 : fcntl(setup->door_fd, F_DUPFD_CLOEXEC, ASIDE);
     int cgroup_fds[CGROUP_CONTROL_COUNT];
     int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -321,8 +311,6 @@ static bool run(struct child *child, struct err *err)
         return false;
     if (!reach(child, NATIVE_AT_CHILD_PIVOT, err) || !tree_pivot(child->root_fd, err))
         return false;
-    if (!reach(child, NATIVE_AT_CHILD_NETWORK, err) || !loopback_up(err))
-        return false;
     if (sethostname(child->setup->hostname, strlen(child->setup->hostname)) < 0)
         return err_sys(err, "set the host name");
     if (!arrange_descriptors(child, &guestd_fd, err))
@@ -339,7 +327,7 @@ static bool run(struct child *child, struct err *err)
 /*
  * native_child() - our first code inside a new sandbox, on its way to guestd.
  *   user ns   its own, ids mapped once keeper says go   mount ns  its own, still showing the host's tree
- *   pid ns    its own, we are pid 1                     network   its own, loopback down
+ *   pid ns    its own, we are pid 1                     network   its own, loopback up
  *   ipc, uts  its own                                   cgroup    keeper's until become_root()
  *   memory    a copy of keeper's, gone at exec
  *   must      pivot; close all descriptors but guestlink and cgroup; drop capabilities; load seccomp; in this order

@@ -4,9 +4,9 @@
  * A start, in keeper (child.c has the other half):
  *   record    sandboxes/<id>/ with a state that has a slot and no pid yet
  *   cgroup    both leaves, limits set, before there is anything to limit
- *   link      guestd's private door, bound where only root can reach it
  *   clone     user, mount, pid, net, ipc and uts namespaces, owned by who may enter them later (nursery.h); the child
  *             waits
+ *   link      guestd's private door: a connection over the new loopback, made before anybody is there (network.c)
  *   maps      ids 0..65535 inside are the slot's own range outside; nothing inside is the host's root
  *   mounts    root, devices, empty directory: detached, seen through those ids
  *   hold      the child is put into its guestd cgroup, its pid into the state
@@ -18,7 +18,7 @@
  * record can only be the remains of one whose directory had been taken away. So: a record whose process runs, in its
  * own cgroup, is a sandbox and is adopted; everything else is killed by cgroup and swept.
  *
- * There is no PDEATHSIG: sandboxes outlive keeper on purpose. Its end of everything is a name: cgroup, socket, state.
+ * There is no PDEATHSIG: sandboxes outlive keeper on purpose. Its end of everything is a name: cgroup, state.
  *
  * The end of a sandbox is its pid 1's end: the kernel kills all of a pid namespace with its init, and reports that end
  * only when all are gone. The pidfd says so, for a child of ours and for an adopted one alike.
@@ -55,7 +55,6 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -69,6 +68,7 @@
 #include "isolation/native/cgroup.h"
 #include "isolation/native/child.h"
 #include "isolation/native/mounts.h"
+#include "isolation/native/network.h"
 #include "isolation/native/nursery.h"
 #include "isolation/native/seccomp.h"
 #include "isolation/native/state.h"
@@ -96,7 +96,6 @@ enum {
     LOCK_MS = 2000,
     LOCK_RETRY_MS = 20,
     GUESTD_BYTES_MAX = 64 << 20,
-    LINK_BACKLOG = 16,
     HOST_INOTIFY_INSTANCES = 1 << 17, /* 64 for each of LIMIT_SANDBOXES, and the host's own */
     HOST_INOTIFY_WATCHES = 1 << 20,
     HOST_PIDS = 1 << 20, /* the usual 32,768 are gone with 32 sandboxes at their limit */
@@ -390,7 +389,8 @@ struct start {
     const struct plan *plan;
     struct box *box;
     int sandbox_fd, state_fd;
-    int link_fd;       /* listening; guestd's */
+    int link_fd;       /* guestd's end of guestlink */
+    int host_link_fd;  /* and the one that our caller gets */
     int control_fd[2]; /* ours, the child's */
     int door_fd;       /* guestd's end; ours is the box's */
     int userns_fd;
@@ -404,6 +404,7 @@ static void start_close(struct start *start)
     fd_close(&start->sandbox_fd);
     fd_close(&start->state_fd);
     fd_close(&start->link_fd);
+    fd_close(&start->host_link_fd);
     fd_close(&start->control_fd[0]);
     fd_close(&start->control_fd[1]);
     fd_close(&start->door_fd);
@@ -449,22 +450,8 @@ static bool start_cgroup(struct start *start, struct err *err)
            reach(start->native, NATIVE_AT_CGROUP, err);
 }
 
-/* sun_path holds 108 bytes and data directories are longer than that: go by descriptor. */
-static void link_address(int sandbox_fd, struct sockaddr_un *out)
+static bool start_sockets(struct start *start, struct err *err)
 {
-    *out = (struct sockaddr_un){ .sun_family = AF_UNIX };
-    (void)snprintf(out->sun_path, sizeof out->sun_path, "/proc/self/fd/%d/guestlink.sock", sandbox_fd);
-}
-
-static bool start_link(struct start *start, struct err *err)
-{
-    struct sockaddr_un address;
-
-    link_address(start->sandbox_fd, &address);
-    start->link_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (start->link_fd < 0 || bind(start->link_fd, (struct sockaddr *)&address, sizeof address) < 0 ||
-        listen(start->link_fd, LINK_BACKLOG) < 0)
-        return err_sys(err, "make guestlink");
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, start->control_fd) < 0)
         return err_sys(err, "socketpair");
     if (start->box->breed) {
@@ -474,7 +461,7 @@ static bool start_link(struct start *start, struct err *err)
         start->box->door_fd = pair[0];
         start->door_fd = pair[1];
     }
-    return reach(start->native, NATIVE_AT_LINK, err);
+    return reach(start->native, NATIVE_AT_SOCKETS, err);
 }
 
 /*
@@ -521,7 +508,6 @@ static bool start_clone(struct start *start, struct err *err)
         .keeper_fd = start->control_fd[0],
         .control_fd = start->control_fd[1],
         .guestd_fd = native->guestd_fd,
-        .link_fd = start->link_fd,
         .door_fd = start->door_fd,
         .cgroup_count = start->cgroup_count,
         .hostname = start->plan->hostname,
@@ -542,6 +528,14 @@ static bool start_clone(struct start *start, struct err *err)
     /* Only the child may hold its end, or we would not notice its end. */
     fd_close(&start->control_fd[1]);
     return reach(native, NATIVE_AT_CLONE, err);
+}
+
+static bool start_link(struct start *start, struct err *err)
+{
+    struct native *native = start->native;
+
+    return network_link(native->netns_fd, start->box->pidfd, &start->host_link_fd, &start->link_fd, err) &&
+           reach(native, NATIVE_AT_LINK, err);
 }
 
 static uint32_t first_uid(const struct start *start)
@@ -592,23 +586,27 @@ static bool start_hold(struct start *start, struct err *err)
 static bool start_go(struct start *start, struct err *err)
 {
     char byte = CHILD_GO;
+    int fds[CHILD_FDS];
     struct iovec piece = { .iov_base = &byte, .iov_len = 1 };
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(CHILD_MOUNTS * sizeof(int))];
+        char bytes[CMSG_SPACE(CHILD_FDS * sizeof(int))];
     } room = { 0 };
     struct msghdr message = {
         .msg_iov = &piece, .msg_iovlen = 1, .msg_control = room.bytes, .msg_controllen = sizeof room.bytes
     };
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
 
+    memcpy(fds, start->mount_fds, sizeof start->mount_fds);
+    fds[CHILD_MOUNTS] = start->link_fd;
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof start->mount_fds);
-    memcpy(CMSG_DATA(header), start->mount_fds, sizeof start->mount_fds);
+    header->cmsg_len = CMSG_LEN(sizeof fds);
+    memcpy(CMSG_DATA(header), fds, sizeof fds);
     if (sendmsg(start->control_fd[0], &message, MSG_NOSIGNAL) < 0)
         return err_sys(err, "say go");
-    /* The child holds them now; ours would keep the overlay mounted after its end. */
+    /* The child holds them now; ours would keep the overlay mounted and guestlink open after its end. */
+    fd_close(&start->link_fd);
     for (size_t i = 0; i < CHILD_MOUNTS; i++)
         fd_close(&start->mount_fds[i]);
     return reach(start->native, NATIVE_AT_GO, err);
@@ -688,26 +686,11 @@ static bool start_hear(struct start *start, struct err *err)
     return true;
 }
 
-static bool start_connect(struct start *start, int *out_fd, struct err *err)
+static bool start_all(struct start *start, struct err *err)
 {
-    struct sockaddr_un address;
-    auto_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    /* Does not wait for guestd: the backlog has room. */
-    link_address(start->sandbox_fd, &address);
-    if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address) < 0)
-        return err_sys(err, "connect to guestlink");
-    if (!reach(start->native, NATIVE_AT_CONNECT, err))
-        return false;
-    *out_fd = take_fd(&fd);
-    return true;
-}
-
-static bool start_all(struct start *start, int *out_guestlink, struct err *err)
-{
-    return start_record(start, err) && start_cgroup(start, err) && start_link(start, err) && start_clone(start, err) &&
-           start_maps(start, err) && start_mounts(start, err) && start_hold(start, err) && start_go(start, err) &&
-           start_hear(start, err) && start_connect(start, out_guestlink, err);
+    return start_record(start, err) && start_cgroup(start, err) && start_sockets(start, err) &&
+           start_clone(start, err) && start_link(start, err) && start_maps(start, err) && start_mounts(start, err) &&
+           start_hold(start, err) && start_go(start, err) && start_hear(start, err);
 }
 
 /* A start that failed: the process first, then what it stood on. The box ends like any other from there. */
@@ -733,6 +716,7 @@ static bool native_start(struct driver *driver, const struct plan *plan, struct 
                            .sandbox_fd = -1,
                            .state_fd = -1,
                            .link_fd = -1,
+                           .host_link_fd = -1,
                            .control_fd = { -1, -1 },
                            .door_fd = -1,
                            .userns_fd = -1,
@@ -749,10 +733,11 @@ static bool native_start(struct driver *driver, const struct plan *plan, struct 
     start.box->slot = slot;
     start.box->breed = breed_ref(native->nursery, plan);
     (void)map_put(&native->boxes, str_from(start.box->id), start.box);
-    if (!start_all(&start, &out->guestlink_fd, err)) {
+    if (!start_all(&start, err)) {
         start_undo(&start);
         return err_wrap(err, "start sandbox %s", plan->id);
     }
+    out->guestlink_fd = take_fd(&start.host_link_fd);
     start_close(&start);
     start.box->ran = true;
     box_watch(start.box, BOX_RUNNING);
@@ -814,28 +799,6 @@ static bool native_stats(struct driver *driver, const struct held *which, uint32
     return true;
 }
 
-/*
- * A socket belongs to the network it was made in, wherever it is connected from. Keeper begins to connect it, because
- * front, who parses what strangers send, may not have a connect() at all; it does not wait for a guest to accept.
- */
-static int socket_inside(struct native *native, int pidfd, struct err *err)
-{
-    if (setns(pidfd, CLONE_NEWNET) < 0) {
-        (void)err_sys(err, "enter the sandbox's network");
-        return -1;
-    }
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    int number = errno;
-    if (setns(native->netns_fd, CLONE_NEWNET) < 0) {
-        /* Everything we do next would happen inside a guest's network. */
-        log_error("native: cannot return from a sandbox's network: %s", strerror(errno));
-        abort();
-    }
-    if (fd < 0)
-        (void)err_sys_num(err, number, "make a socket in the sandbox");
-    return fd;
-}
-
 static void native_dial(struct driver *driver, const char *id, uint16_t port, driver_dialed_fn *done, void *context)
 {
     struct native *native = native_of(driver);
@@ -849,7 +812,8 @@ static void native_dial(struct driver *driver, const char *id, uint16_t port, dr
         /* Before the connection: guestd asks at that door as soon as it has read a request. */
         if (port == NURSERY_CODE_PORT && box->door_fd >= 0)
             breed_admit(box->breed, box->id, box->pidfd, &box->door_fd);
-        fd = socket_inside(native, box->pidfd, &err);
+        /* Begun here, because front, who parses what strangers send, may not have a connect() at all. */
+        fd = network_socket(native->netns_fd, box->pidfd, &err);
     }
     if (fd >= 0 && !dial_loopback(fd, port, &err))
         fd_close(&fd);

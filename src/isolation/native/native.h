@@ -3,7 +3,7 @@
  *
  * Below the data directory, all of it 0700 and root's:
  *   layers/<64 hex>/        what sandboxes are made of (image/ puts it there)
- *   sandboxes/<id>/         upper/, work/, guestlink.sock and state of one sandbox
+ *   sandboxes/<id>/         upper/, work/ and state of one sandbox
  *   trash/                  what is being deleted
  *   mnt/                    mount point of a small tmpfs that only keeper's mount namespace shows
  *
@@ -27,8 +27,9 @@ enum native_step {
     NATIVE_NOWHERE, /* the default: nothing fails on purpose */
     NATIVE_AT_RECORD,
     NATIVE_AT_CGROUP,
-    NATIVE_AT_LINK,
+    NATIVE_AT_SOCKETS,
     NATIVE_AT_CLONE,
+    NATIVE_AT_LINK,
     NATIVE_AT_MAPS,
     NATIVE_AT_OVERLAY,
     NATIVE_AT_DEVICES,
@@ -38,11 +39,9 @@ enum native_step {
     NATIVE_AT_CHILD_PROC,
     NATIVE_AT_CHILD_MASK,
     NATIVE_AT_CHILD_PIVOT,
-    NATIVE_AT_CHILD_NETWORK,
     NATIVE_AT_CHILD_CAPABILITIES,
     NATIVE_AT_CHILD_SECCOMP,
     NATIVE_AT_CHILD_EXEC,
-    NATIVE_AT_CONNECT, /* and outside again */
     NATIVE_STEP_COUNT,
 };
 

@@ -37,26 +37,29 @@ def setup_message(token=TOKEN, user=b"root", workdir=b"", envs=()):
     return packed(body)
 
 
+def link_pair():
+    """Both ends of a connection, as keeper makes them: TCP, and nobody listens any more."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs = listener.accept()[0]
+    return ours, theirs
+
+
 class Daemon:
     def __init__(self, cgroup=None, descriptors=1024):
         self.dir = tempfile.mkdtemp(prefix="guestd_test.")
-        self.link_path = self.dir + "/link"
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(self.link_path)
-        listener.listen()
+        self.link, theirs = link_pair()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.cgroup = cgroup or open(self.dir + "/cgroup.procs", "wb", buffering=0)
         self.log = open(self.dir + "/log", "w+")
         self.process = subprocess.Popen(
-            [GUESTD, "--link-fd", str(listener.fileno()), "--cgroup-fd", str(self.cgroup.fileno()), "--port", str(self.port)],
-            pass_fds=[listener.fileno(), self.cgroup.fileno()],
+            [GUESTD, "--link-fd", str(theirs.fileno()), "--cgroup-fd", str(self.cgroup.fileno()), "--port", str(self.port)],
+            pass_fds=[theirs.fileno(), self.cgroup.fileno()],
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors)), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
             env={"PATH": os.environ["PATH"], "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1"})
-        listener.close()
-        self.link = socket.socket(socket.AF_UNIX)
-        self.link.connect(self.link_path)
+        theirs.close()
 
     def tell(self, message):
         self.link.sendall(message)

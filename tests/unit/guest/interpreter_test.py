@@ -20,7 +20,7 @@ SKIPPED = 77
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
 
-from guestd_test import TOKEN, setup_message  # noqa: E402
+from guestd_test import TOKEN, link_pair, setup_message  # noqa: E402
 
 
 def free_port():
@@ -33,18 +33,14 @@ class Case(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.dir = tempfile.mkdtemp(prefix="interpreter_test.")
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(cls.dir + "/link")
-        listener.listen()
+        cls.link, theirs = link_pair()
         cls.port = free_port()
         cls.log = open(cls.dir + "/log", "w+")
         cls.process = subprocess.Popen(
-            [GUESTD, "--link-fd", str(listener.fileno()), "--port", str(free_port()), "--code-port", str(cls.port)],
-            pass_fds=[listener.fileno()], stdin=subprocess.DEVNULL, stdout=cls.log, stderr=cls.log,
+            [GUESTD, "--link-fd", str(theirs.fileno()), "--port", str(free_port()), "--code-port", str(cls.port)],
+            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=cls.log, stderr=cls.log,
             env={"PATH": os.environ["PATH"], "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1"})
-        listener.close()
-        cls.link = socket.socket(socket.AF_UNIX)
-        cls.link.connect(cls.dir + "/link")
+        theirs.close()
         for _ in range(600):
             try:
                 socket.create_connection(("127.0.0.1", cls.port)).close()

@@ -1,8 +1,7 @@
 /*
  * init.c - stands in for guestd in the tests of the native driver.
  *
- * Pid 1 of a sandbox, static. Accepts on guestlink (descriptor 3), reads one command line a connection and answers with
- * text until it closes. As `python3` of a template it stands in for a mother in the nursery. It has no business being
+ * Pid 1 of a sandbox, static. Reads command lines from guestlink (descriptor 3) and answers each with text. As `python3` of a template it stands in for a mother in the nursery. It has no business being
  * robust: it runs in a test and nowhere else.
  */
 #include <arpa/inet.h>
@@ -31,7 +30,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static int out_fd;
+static int out_fd = 3;
 static char **arguments;
 
 static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -192,6 +191,54 @@ static void write_files(void)
     struct stat st;
     say_result("stat", stat("/etc/template-file", &st));
     say("template file: %d:%d\n", st.st_uid, st.st_gid);
+}
+
+/* Says "x" with a descriptor attached, as far as the kernel takes it. */
+static void attach(void)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } room = { 0 };
+    char text[] = { 'x', '\n' };
+    struct iovec piece = { .iov_base = text, .iov_len = sizeof text };
+    struct msghdr message = {
+        .msg_iov = &piece, .msg_iovlen = 1, .msg_control = room.bytes, .msg_controllen = sizeof room.bytes
+    };
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(header), &(int){ 0 }, sizeof(int));
+    if (sendmsg(out_fd, &message, MSG_NOSIGNAL) < 0)
+        say("%s\n", strerrorname_np(errno));
+}
+
+static void count_listeners(void)
+{
+    FILE *sockets = fopen("/proc/net/tcp", "r");
+    char line[256];
+    int count = 0;
+
+    while (sockets && fgets(line, sizeof line, sockets)) /* number, two addresses, state: 0A is LISTEN */
+        count += strstr(line, " 00000000:0000 0A ") != NULL;
+    say("listeners: %d\n", sockets ? count : -1);
+    if (sockets)
+        fclose(sockets);
+}
+
+static void count_taken_ports(void)
+{
+    int taken = 0;
+
+    for (int port = 1; port < 65536; port++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
+        taken += bind(fd, (struct sockaddr *)&address, sizeof address) < 0;
+        close(fd);
+    }
+    say("ports that cannot be bound: %d\n", taken);
 }
 
 /* The nursery's door: is it there, and does anybody hold the other end? */
@@ -361,6 +408,12 @@ static void run(char *command)
         listen_on(atoi(command + 7));
     else if (!strcmp(command, "exit"))
         _exit(0);
+    else if (!strcmp(command, "attach"))
+        attach();
+    else if (!strcmp(command, "listeners"))
+        count_listeners();
+    else if (!strcmp(command, "ports"))
+        count_taken_ports();
     else if (!strcmp(command, "door"))
         door();
     else if (!strcmp(command, "ping"))
@@ -376,18 +429,12 @@ int main(int argc, char **argv)
     if (!strcmp(argv[0], "python3"))
         return be_mother();
     signal(SIGPIPE, SIG_IGN);
-    for (;;) {
-        char command[256] = { 0 };
-        out_fd = accept4(3, NULL, NULL, SOCK_CLOEXEC);
-        if (out_fd < 0)
-            return 1;
-        while (read(out_fd, command, sizeof command - 1) > 0) {
-            run(command);
-            say(".\n");
-            memset(command, 0, sizeof command);
-        }
-        close(out_fd);
+    for (char command[256] = { 0 }; read(out_fd, command, sizeof command - 1) > 0; memset(command, 0, sizeof command)) {
+        run(command);
+        say(".\n");
         while (waitpid(-1, NULL, WNOHANG) > 0)
             ;
     }
+    for (;;) /* like guestd, which does without the host */
+        pause();
 }

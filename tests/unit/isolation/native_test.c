@@ -305,6 +305,20 @@ static void check_has(const char *text, const char *line)
         fail_msg("no line '%s' in:\n%s", line, text);
 }
 
+struct dialed {
+    int fd;
+    struct err err;
+};
+
+static void take_dialed(void *context, int fd, const struct err *err)
+{
+    struct dialed *dialed = context;
+
+    dialed->fd = fd;
+    if (err)
+        dialed->err = *err;
+}
+
 static void a_sandbox_sees_itself_and_nothing_else(void **state)
 {
     struct world *world = *state;
@@ -362,11 +376,70 @@ static void guestd_gets_its_descriptors_and_no_others(void **state)
 
     assert_non_null(line);
     line[1 + strcspn(line + 1, "\n")] = '\0';
-    /* 0-2 null, 3 guestlink, 4.. one cgroup a tree, the nursery, then the connection and the directory being read. */
+    /* 0-2 null, 3 guestlink, 4.. one cgroup a tree, the nursery, then the directory being read. */
     unsigned highest = 0;
     for (char *word = strtok(line + strlen("\ndescriptors: "), " "); word; word = strtok(NULL, " "))
         highest = MAX(highest, (unsigned)atoi(word));
-    assert_true(highest <= 4 + 3 + 2);
+    assert_true(highest <= 4 + 3 + 1);
+}
+
+/*
+ * Whoever has the other end of a unix socket can make its reader close descriptors, and decides how long that takes.
+ */
+static void guestlink_cannot_carry_descriptors_and_has_no_second_door(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+    struct sockaddr_storage ends[2] = { 0 };
+    socklen_t lens[2] = { sizeof ends[0], sizeof ends[1] };
+    struct dialed dialed = { .fd = -1 };
+    char text[2] = { 0 };
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } room = { 0 };
+    struct iovec piece = { .iov_base = text, .iov_len = sizeof text };
+    struct msghdr message = {
+        .msg_iov = &piece, .msg_iovlen = 1, .msg_control = room.bytes, .msg_controllen = sizeof room.bytes
+    };
+
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&ends[0], &lens[0]), 0);
+    assert_int_equal(getpeername(fd, (struct sockaddr *)&ends[1], &lens[1]), 0);
+    assert_int_equal(ends[0].ss_family, AF_INET);
+    assert_int_equal(ends[1].ss_family, AF_INET);
+    auto_free char *inside = ask(fd, "listeners");
+    check_has(inside, "listeners: 0");
+    /* Nor is there a name for it outside. */
+    assert_int_equal(count_names(world->data_fd, "sandboxes/sandbox1"), 3); /* upper, work, state */
+    for (int i = 0; i < 2; i++) {
+        driver_dial(world->driver, "sandbox1", ntohs(((struct sockaddr_in *)&ends[i])->sin_port), take_dialed, &dialed);
+        assert_int_equal(dialed.fd, -1);
+        assert_int_equal(dialed.err.sys, ECONNREFUSED);
+    }
+    assert_int_equal(write(fd, "attach", 6), 6);
+    assert_int_equal(poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, 20000), 1);
+    assert_int_equal(recvmsg(fd, &message, MSG_CMSG_CLOEXEC), sizeof text);
+    assert_int_equal(memcmp(text, "x\n", sizeof text), 0);
+    assert_int_equal(message.msg_controllen, 0);
+    assert_int_equal(message.msg_flags & MSG_CTRUNC, 0);
+    /* The end of one is the end of the other: front need not be told. */
+    assert_true(stop(world->loop, world->driver, "sandbox1"));
+    for (ssize_t n = sizeof text; n > 0;) { /* after what was said last */
+        assert_int_equal(poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, 20000), 1);
+        n = read(fd, text, sizeof text);
+        assert_true(n >= 0);
+    }
+}
+
+static void guests_may_have_the_ports_that_they_want(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+    auto_free char *text = ask(fd, "ports");
+
+    check_has(text, "ports that cannot be bound: 1");
 }
 
 static void what_a_guest_must_not_do_fails(void **state)
@@ -508,20 +581,6 @@ static void a_sandboxs_usage_is_measured(void **state)
     assert_true(driver_stats(world->driver, which, 2, &after, &count, &err));
     assert_int_equal(count, 1);
     assert_in_range(after.cpu_us - before.cpu_us, 150000, 2000000);
-}
-
-struct dialed {
-    int fd;
-    struct err err;
-};
-
-static void take_dialed(void *context, int fd, const struct err *err)
-{
-    struct dialed *dialed = context;
-
-    dialed->fd = fd;
-    if (err)
-        dialed->err = *err;
 }
 
 static void dial_reaches_a_server_on_loopback_inside(void **state)
@@ -986,6 +1045,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest cases[] = {
         NATIVE_CASE(a_sandbox_sees_itself_and_nothing_else),
         NATIVE_CASE(guestd_gets_its_descriptors_and_no_others),
+        NATIVE_CASE(guestlink_cannot_carry_descriptors_and_has_no_second_door),
+        NATIVE_CASE(guests_may_have_the_ports_that_they_want),
         NATIVE_CASE(what_a_guest_must_not_do_fails),
         NATIVE_CASE(writes_go_to_the_upper_with_ids_from_zero),
         NATIVE_CASE(the_way_of_older_kernels_mounts_the_same_root),
