@@ -10,6 +10,7 @@
 #include "base/fd.h"
 #include "base/limits.h"
 #include "base/mem.h"
+#include "guest/interpreter/limits.h"
 #include "wire/json.h"
 
 enum { SPEC_BYTES = 64 * 1024, ARGS_MAX = 64, DIRS = 3 };
@@ -99,8 +100,12 @@ static void visit(const struct user *user, visit_fn *fn, void *context)
     for (size_t i = 0; i < DIRS && !stop; i++) {
         int fd = open(dirs[i], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-        for (struct dirent *entry; dir && !stop && (entry = readdir(dir));) {
-            struct kernelspec *spec = entry->d_name[0] == '.' ? NULL : read_new(fd, entry->d_name);
+        unsigned seen = 0;
+        for (struct dirent *entry; dir && !stop && seen < LIMIT_KERNELSPECS && (entry = readdir(dir));) {
+            if (entry->d_name[0] == '.')
+                continue;
+            seen++;
+            struct kernelspec *spec = read_new(fd, entry->d_name);
             if (spec && !(stop = fn(context, entry->d_name, spec)))
                 kernelspec_free(spec);
         }

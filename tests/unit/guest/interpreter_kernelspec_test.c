@@ -10,6 +10,7 @@
 #include "base/fd.h"
 #include "base/mem.h"
 #include "base/remove.h"
+#include "guest/interpreter/limits.h"
 #include "test.h"
 
 static char home[64];
@@ -127,6 +128,26 @@ static void one_that_makes_no_sense_is_as_good_as_absent(void **state)
         assert_null(kernelspec_find_new(&user, names[i]));
 }
 
+static void of_many_only_so_many_are_looked_at(void **state)
+{
+    char name[16], text[80];
+    unsigned found = 0;
+
+    (void)state;
+    for (int i = 0; i < 2 * LIMIT_KERNELSPECS; i++) {
+        (void)snprintf(name, sizeof name, "k%d", i);
+        (void)snprintf(text, sizeof text, "{\"argv\": [\"x\"], \"language\": \"l%d\"}", i);
+        put(name, text);
+    }
+    for (int i = 0; i < 2 * LIMIT_KERNELSPECS; i++) {
+        (void)snprintf(name, sizeof name, "l%d", i);
+        struct kernelspec *spec = kernelspec_find_new(&user, name);
+        found += spec != NULL;
+        kernelspec_free(spec);
+    }
+    assert_int_equal(found, LIMIT_KERNELSPECS);
+}
+
 int main(void)
 {
 #define SPEC_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
@@ -135,6 +156,7 @@ int main(void)
         SPEC_CASE(a_fifo_in_place_of_a_kernelspec_holds_nobody_up),
         SPEC_CASE(all_that_is_found_is_listed_once),
         SPEC_CASE(one_that_makes_no_sense_is_as_good_as_absent),
+        SPEC_CASE(of_many_only_so_many_are_looked_at),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
