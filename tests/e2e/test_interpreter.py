@@ -459,7 +459,9 @@ def test_of_a_result_that_is_too_large_the_rest_arrives_and_a_note(box):
 
 
 def test_a_result_of_nothing_but_excess_says_so(box):
-    result = box.run_code("class Page:\n    def _repr_mimebundle_(self, **k): return {'text/html': 'h' * (40 << 20)}\nPage()")
+    result = box.run_code(
+        "class Page:\n    def _repr_mimebundle_(self, **k): return {'text/html': 'h' * (40 << 20)}\nPage()"
+    )
     assert not result.error and "html" in "".join(result.logs.stderr), result
     assert result.results[0].html is None and result.results[0].text
 
