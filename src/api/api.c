@@ -1,5 +1,6 @@
 /*
- * The way of a request: CORS → route → caller → body → handler on a worker → answer.
+ * The way of a request: CORS → route → caller → body → (its key's turn, if it starts a sandbox) → handler on a worker →
+ * answer.
  *
  * Whether the caller may is settled before the body is read, so that strangers cannot have us hold theirs. A key that
  * was seen lately is known without waiting; any other is looked up on a worker first.
@@ -15,6 +16,7 @@
 
 struct api {
     struct api_config config;
+    struct lane *starts;
 };
 
 struct api *api_new(const struct api_config *config)
@@ -24,6 +26,12 @@ struct api *api_new(const struct api_config *config)
     api->config = *config;
     if (!api->config.domain)
         api->config.domain = "";
+    api->starts = lane_new(config->workers, &(struct lane_rule){
+                                                .most = LIMIT_STARTS,
+                                                .most_each = LIMIT_STARTS_PER_KEY,
+                                                .waiting_each = LIMIT_STARTS_WAITING,
+                                                .weight_each = LIMIT_STARTS_WAITING_BYTES,
+                                            });
     return api;
 }
 
@@ -117,8 +125,42 @@ static void handler_done(struct job *job)
     struct request *rq = request_of(job);
     struct http_exchange *ex = rq->ex;
 
+    rq->lane = NULL;
     send_reply(rq);
     http_unref(ex);
+}
+
+/* Whoever went away before their turn came wants nothing any more, and holds nobody else up. */
+static void on_gone(struct http_exchange *ex)
+{
+    struct request *rq = ex->owner;
+
+    if (rq && rq->lane && lane_leave(rq->lane, &rq->job)) {
+        rq->lane = NULL;
+        http_unref(ex);
+    }
+}
+
+/* Nothing was done yet, so it may be sent again. */
+static void send_too_many_wait(struct request *rq)
+{
+    reply_problem(rq, 429, NULL, RETRY_YES,
+                  STR("too many sandboxes of this API key are waiting to be started: try again in a moment"));
+    send_reply(rq);
+}
+
+static void run_start(struct request *rq)
+{
+    struct lane *lane = container_of(rq->config, struct api, config)->starts;
+
+    rq->job = (struct job){ .run = run_handler, .done = handler_done };
+    http_ref(rq->ex);
+    if (lane_run(lane, str_from(rq->caller.key_id), rq->body.len, &rq->job)) {
+        rq->lane = lane;
+        return;
+    }
+    http_unref(rq->ex);
+    send_too_many_wait(rq);
 }
 
 static void body_collected(struct http_exchange *ex, struct str body, const struct err *err)
@@ -135,7 +177,10 @@ static void body_collected(struct http_exchange *ex, struct str body, const stru
         return;
     }
     rq->body = body;
-    run_job(rq, run_handler, handler_done);
+    if (rq->match.route->flags & STARTS)
+        run_start(rq);
+    else
+        run_job(rq, run_handler, handler_done);
 }
 
 /* Nothing was done, so it may be sent again; a second is always enough for the next token. */
@@ -267,12 +312,12 @@ static void no_route(struct request *rq)
 
 void api_handle(struct api *api, struct http_exchange *ex)
 {
-    static const struct http_events nothing_to_hear;
+    static const struct http_events events = { .on_gone = on_gone };
     size_t count;
     const struct http_route *routes = api_routes(&count);
     struct err err;
 
-    ex->events = &nothing_to_hear;
+    ex->events = &events;
     if (ex->head.method == HTTP_OPTIONS) {
         send_preflight(ex);
         return;

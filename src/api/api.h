@@ -2,7 +2,8 @@
  * api.h - the REST door: decode, call the action, encode.
  *
  * The only home of the foreign API's names and shapes. A request is looked at on the loop (CORS, route, key), its body
- * collected, then its handler runs on a worker from top to bottom, and the answer goes out on the loop again.
+ * collected, then its handler runs on a worker from top to bottom, and the answer goes out on the loop again. What starts
+ * a sandbox goes by a lane (io/worker.h) in which each key has a share: it may wait for as long as a guest likes.
  *
  * Every error is {"code":<status>,"message":…} because clients look for the code in the body and parse every error as
  * JSON; every 429, 502, 503 and 504 says in Should-Retry whether repeating is safe, because clients do repeat.

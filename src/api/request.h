@@ -29,6 +29,7 @@ struct request {
     struct reply reply;
     /* api.c's own */
     struct job job;
+    struct lane *lane;  /* in which the job may be waiting; NULL once it is done, or if it is in none */
     struct err refusal; /* why the caller may not; ERR_NONE otherwise */
 };
 

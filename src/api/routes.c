@@ -22,8 +22,8 @@
 static const struct http_route routes[] = {
     ROUTE(GET, "/health", api_health, ON_LOOP, "Is the server there?"),
 
-    ROUTE(POST, "/v2/sandboxes", api_sandbox_create_v2, NEEDS_KEY, "Start a sandbox from a template"),
-    ROUTE(POST, "/sandboxes", api_sandbox_create_v1, NEEDS_KEY, "The same, as older clients call it"),
+    ROUTE(POST, "/v2/sandboxes", api_sandbox_create_v2, NEEDS_KEY | STARTS, "Start a sandbox from a template"),
+    ROUTE(POST, "/sandboxes", api_sandbox_create_v1, NEEDS_KEY | STARTS, "The same, as older clients call it"),
     ROUTE(GET, "/v2/sandboxes", api_sandbox_list_v2, NEEDS_KEY, "List sandboxes, filtered and in pages"),
     ROUTE(GET, "/sandboxes", api_sandbox_list_v1, NEEDS_KEY, "List running sandboxes"),
     ROUTE(GET, "/sandboxes/metrics", api_sandbox_metrics_batch, NEEDS_KEY, "What several sandboxes use now"),

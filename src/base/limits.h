@@ -55,6 +55,17 @@
 #define LIMIT_METERS 4096            /* keys whose rate is remembered before those that have rested are forgotten */
 #define LIMIT_LAYERS 32              /* overlay lowers of one template */
 
+/*
+ * Front's workers. A start waits for a guestd whose answer is up to whoever made the template, so starts have a share of
+ * them, and each key a share of that; the rest of its burst waits without a worker. Keeper makes one after the other, so
+ * eight are enough to keep it busy.
+ */
+#define LIMIT_WORKERS 32
+#define LIMIT_STARTS 24                       /* of the workers; get, list and kill find one of the others */
+#define LIMIT_STARTS_PER_KEY 8                /* of LIMIT_STARTS */
+#define LIMIT_STARTS_WAITING 1024             /* of one key: of LIMIT_CONNECTIONS, which each holds one of… */
+#define LIMIT_STARTS_WAITING_BYTES (16 << 20) /* …and their bodies, of LIMIT_COLLECT_BYTES */
+
 /* Edge */
 #define LIMIT_EDGE_CONNECTIONS 512 /* requests and tunnels at once into one sandbox; an SDK opens up to 200 */
 #define LIMIT_EDGE_SHARE 3072    /* the same for all sandboxes together: of LIMIT_CONNECTIONS, the API keeps the rest */
@@ -74,7 +85,7 @@
 #define LIMIT_MESSAGE_FDS 4
 #define LIMIT_STATS 16 /* sandboxes measured at one request: a start must not wait for more than a millisecond or two */
 #define LIMIT_GUESTLINK_BYTES (512 * 1024) /* the environment is the largest thing in it */
-#define LIMIT_START_MS 30000               /* from plan to a guestd that answers */
+#define LIMIT_START_MS 10000               /* for a new guestd to answer; on a very busy machine a second or two */
 #define LIMIT_STOP_MS 10000                /* how long an asker may want to wait for the end of a killed sandbox */
 #define LIMIT_KEEPER_MS 35000              /* a keeper that says nothing for so long is stuck */
 

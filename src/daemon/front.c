@@ -34,8 +34,9 @@
 #include "sandbox/sandbox.h"
 #include "store/store.h"
 
-/* Workers mostly wait: for keeper, for guestd, for the disk. A burst of creates should not queue behind each other. */
-enum { WORKERS = 32 };
+/* Workers mostly wait: for keeper, for guestd, for the disk. */
+_Static_assert(LIMIT_STARTS < LIMIT_WORKERS && LIMIT_STARTS_PER_KEY < LIMIT_STARTS,
+               "somebody is left without a worker");
 
 enum {
     STOP_MS = 3000, /* for control calls under way; keeper waits a little longer */
@@ -234,7 +235,7 @@ static bool front_open(struct front *front, struct err *err)
     (void)signal(SIGINT, SIG_IGN);
     if (!loop_on_signal(front->loop, SIGTERM, on_signal, front, err))
         return false;
-    front->workers = workers_new(front->loop, WORKERS);
+    front->workers = workers_new(front->loop, LIMIT_WORKERS);
     front->channel = channel_new(front->loop, ROLE_CHANNEL_FD, &handlers, front);
     front->driver = remote_driver_new(front->channel);
     front->sandboxes = sandboxes_new(&(struct sandboxes_config){

@@ -2,11 +2,32 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/lock.h"
 #include "base/log.h"
+#include "base/map.h"
 #include "base/mem.h"
+
+/* Exists while it has jobs in the lane. */
+struct lane_owner {
+    struct lane *lane;
+    struct str id; /* its own copy */
+    unsigned running, waiting;
+    size_t weight; /* of those that wait */
+    struct job *first, *last;
+    struct lane_owner *next; /* in the lane's turn, while some wait */
+};
+
+struct lane {
+    struct workers *workers;
+    struct lane_rule rule;
+    unsigned running;
+    struct map owners;
+    struct lane_owner *turn, *turn_last; /* whose jobs wait; the one that has gone on least lately first */
+    struct lane *next;
+};
 
 struct workers {
     struct loop *loop;
@@ -16,6 +37,8 @@ struct workers {
     pthread_cond_t wake;
     struct job *first, *last;
     unsigned queued, running, waiting, started;
+    unsigned in_lanes; /* jobs that wait for their turn */
+    struct lane *lanes;
     bool stopping;
 };
 
@@ -25,6 +48,137 @@ static void job_is_done(struct loop_task *task)
 
     job->done(job);
 }
+
+static void enqueue(struct workers *workers, struct job *job);
+
+/* ---- lanes; all with the lock held ---- */
+
+static void owner_free(struct lane_owner *owner)
+{
+    free((char *)owner->id.at);
+    free(owner);
+}
+
+static void owner_drop_if_unused(struct lane_owner *owner)
+{
+    if (owner->running || owner->waiting)
+        return;
+    (void)map_remove(&owner->lane->owners, owner->id);
+    owner_free(owner);
+}
+
+static struct lane_owner *owner_of(struct lane *lane, struct str id)
+{
+    struct lane_owner *owner = map_get(&lane->owners, id);
+
+    if (!owner) {
+        owner = NEW(struct lane_owner);
+        owner->lane = lane;
+        char *copy = mem_new(id.len + 1);
+        if (id.len)
+            memcpy(copy, id.at, id.len);
+        owner->id = str_of(copy, id.len);
+        (void)map_put(&lane->owners, owner->id, owner);
+    }
+    return owner;
+}
+
+static void turn_join(struct lane *lane, struct lane_owner *owner)
+{
+    owner->next = NULL;
+    *(lane->turn_last ? &lane->turn_last->next : &lane->turn) = owner;
+    lane->turn_last = owner;
+}
+
+static void turn_leave(struct lane *lane, struct lane_owner *owner)
+{
+    struct lane_owner *before = NULL, *at = lane->turn;
+
+    while (at != owner) {
+        before = at;
+        at = at->next;
+    }
+    *(before ? &before->next : &lane->turn) = owner->next;
+    if (lane->turn_last == owner)
+        lane->turn_last = before;
+}
+
+static void job_wait(struct lane_owner *owner, struct job *job)
+{
+    if (!owner->first)
+        turn_join(owner->lane, owner);
+    *(owner->last ? &owner->last->next : &owner->first) = job;
+    owner->last = job;
+    job->next = NULL;
+    job->is_waiting = true;
+    owner->waiting++;
+    owner->weight += job->weight;
+    owner->lane->workers->in_lanes++;
+}
+
+static void job_stop_waiting(struct lane_owner *owner, struct job *job)
+{
+    struct job *before = NULL, *at = owner->first;
+
+    while (at != job) {
+        before = at;
+        at = at->next;
+    }
+    *(before ? &before->next : &owner->first) = job->next;
+    if (owner->last == job)
+        owner->last = before;
+    job->is_waiting = false;
+    owner->waiting--;
+    owner->weight -= job->weight;
+    owner->lane->workers->in_lanes--;
+    if (!owner->first)
+        turn_leave(owner->lane, owner);
+}
+
+static void job_go(struct lane_owner *owner, struct job *job)
+{
+    owner->running++;
+    owner->lane->running++;
+    enqueue(owner->lane->workers, job);
+}
+
+/* The next owner in turn that may have one more, if there is room for one more at all. */
+static void lane_go_on(struct lane *lane)
+{
+    struct lane_owner *owner = lane->turn;
+
+    while (owner && owner->running >= lane->rule.most_each)
+        owner = owner->next;
+    if (!owner || lane->running >= lane->rule.most)
+        return;
+    struct job *job = owner->first;
+    turn_leave(lane, owner);
+    turn_join(lane, owner);
+    job_stop_waiting(owner, job);
+    job_go(owner, job);
+}
+
+static void owner_job_ended(struct lane_owner *owner)
+{
+    struct lane *lane = owner->lane;
+
+    owner->running--;
+    lane->running--;
+    lane_go_on(lane);
+    owner_drop_if_unused(owner);
+}
+
+static void lane_free(struct lane *lane)
+{
+    struct lane_owner *owner;
+
+    for (size_t i = 0; (owner = map_next(&lane->owners, &i));)
+        owner_free(owner);
+    map_done(&lane->owners);
+    free(lane);
+}
+
+/* ---- threads ---- */
 
 static void *work(void *argument)
 {
@@ -45,11 +199,14 @@ static void *work(void *argument)
         workers->queued--;
         workers->running++;
         (void)pthread_mutex_unlock(&workers->lock);
+        struct lane_owner *owner = job->owner;
         job->run(job);
         job->task.fn = job_is_done;
         loop_post(job->loop, &job->task);
         (void)pthread_mutex_lock(&workers->lock);
         workers->running--;
+        if (owner)
+            owner_job_ended(owner);
     }
     (void)pthread_mutex_unlock(&workers->lock);
     return NULL;
@@ -88,14 +245,13 @@ unsigned workers_busy(struct workers *workers)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&workers->lock);
 
-    return workers->queued + workers->running;
+    return workers->queued + workers->running + workers->in_lanes;
 }
 
-void workers_run(struct workers *workers, struct job *job)
+/* With the lock held. */
+static void enqueue(struct workers *workers, struct job *job)
 {
-    job->loop = workers->loop;
     job->next = NULL;
-    auto_unlock pthread_mutex_t *held = lock_mutex(&workers->lock);
     if (workers->last)
         workers->last->next = job;
     else
@@ -105,6 +261,61 @@ void workers_run(struct workers *workers, struct job *job)
     if (workers->queued > workers->waiting && workers->started < workers->threads_max)
         start_thread(workers);
     (void)pthread_cond_signal(&workers->wake);
+}
+
+void workers_run(struct workers *workers, struct job *job)
+{
+    job->loop = workers->loop;
+    job->owner = NULL;
+    auto_unlock pthread_mutex_t *held = lock_mutex(&workers->lock);
+    enqueue(workers, job);
+}
+
+struct lane *lane_new(struct workers *workers, const struct lane_rule *rule)
+{
+    struct lane *lane = NEW(struct lane);
+
+    lane->workers = workers;
+    lane->rule = *rule;
+    map_init(&lane->owners);
+    auto_unlock pthread_mutex_t *held = lock_mutex(&workers->lock);
+    lane->next = workers->lanes;
+    workers->lanes = lane;
+    return lane;
+}
+
+bool lane_run(struct lane *lane, struct str owner_id, size_t weight, struct job *job)
+{
+    const struct lane_rule *rule = &lane->rule;
+    auto_unlock pthread_mutex_t *held = lock_mutex(&lane->workers->lock);
+    struct lane_owner *owner = owner_of(lane, owner_id);
+    bool may_go = lane->running < rule->most && owner->running < rule->most_each && !owner->first;
+
+    if (!may_go && (owner->waiting >= rule->waiting_each || weight > rule->weight_each - owner->weight)) {
+        owner_drop_if_unused(owner);
+        return false;
+    }
+    job->loop = lane->workers->loop;
+    job->owner = owner;
+    job->weight = weight;
+    job->is_waiting = false;
+    if (may_go)
+        job_go(owner, job);
+    else
+        job_wait(owner, job);
+    return true;
+}
+
+bool lane_leave(struct lane *lane, struct job *job)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&lane->workers->lock);
+    struct lane_owner *owner = job->owner;
+
+    if (!job->is_waiting)
+        return false;
+    job_stop_waiting(owner, job);
+    owner_drop_if_unused(owner);
+    return true;
 }
 
 void workers_free(struct workers *workers)
@@ -117,6 +328,10 @@ void workers_free(struct workers *workers)
     (void)pthread_mutex_unlock(&workers->lock);
     for (unsigned i = 0; i < workers->started; i++)
         (void)pthread_join(workers->threads[i], NULL);
+    for (struct lane *lane = workers->lanes, *next; lane; lane = next) {
+        next = lane->next;
+        lane_free(lane);
+    }
     (void)pthread_cond_destroy(&workers->wake);
     (void)pthread_mutex_destroy(&workers->lock);
     free(workers->threads);

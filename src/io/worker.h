@@ -3,11 +3,24 @@
  *
  * A control call is a job: run() on a worker reads from top to bottom and may wait for the store, for keeper or for a
  * disk; done() follows on the loop.
+ *
+ * A lane is for jobs that may wait long because of somebody: of all its jobs only so many have a worker at once, and of
+ * one owner's fewer still. The others wait in the lane, which takes no worker, each owner's in the order they came; when
+ * one can go on the owners take turns. So there is always a worker for what is not in the lane, and whoever makes their
+ * own jobs slow has only their own jobs wait.
+ *
+ * Threads    Every function from any thread.
  */
 #ifndef IO_WORKER_H
 #define IO_WORKER_H
 
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/str.h"
 #include "io/loop.h"
+
+struct lane_owner;
 
 struct job {
     void (*run)(struct job *job);  /* on a worker */
@@ -16,6 +29,9 @@ struct job {
     struct loop *loop;
     struct loop_task task;
     struct job *next;
+    struct lane_owner *owner; /* in a lane */
+    size_t weight;
+    bool is_waiting;
 };
 
 struct workers; /* threads start when the first jobs come */
@@ -24,5 +40,19 @@ struct workers *workers_new(struct loop *loop, unsigned threads_max) must_use;
 void workers_free(struct workers *workers);
 unsigned workers_busy(struct workers *workers); /* jobs that wait or run */
 void workers_run(struct workers *workers, struct job *job);
+
+struct lane_rule {
+    unsigned most;         /* jobs that have a worker at once, or are next to get one */
+    unsigned most_each;    /* of one owner's */
+    unsigned waiting_each; /* that wait for it, of one owner's */
+    size_t weight_each;    /* what those may weigh together */
+};
+
+struct lane; /* lives as long as its workers */
+struct lane *lane_new(struct workers *workers, const struct lane_rule *rule) must_use;
+/* `weight`: what keeping the job costs while it waits. False, and nothing happened: too many of this owner's wait. */
+bool lane_run(struct lane *lane, struct str owner, size_t weight, struct job *job) must_use;
+/* True: it was still waiting, will not run, and its memory is the caller's again, without done(). */
+bool lane_leave(struct lane *lane, struct job *job) must_use;
 
 #endif

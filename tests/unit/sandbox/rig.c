@@ -26,7 +26,7 @@ static int add_held(struct rig *rig, const char *id)
     int fds[2];
 
     snprintf(held->id, sizeof held->id, "%s", id);
-    held->dying = false;
+    held->dying = held->silent = false;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0)
         abort();
     held->peer_fd = fds[1];
@@ -79,11 +79,13 @@ static bool rig_driver_start(struct driver *driver, const struct plan *plan, str
         ok = err_set(err, ERR_INTERNAL, "keeper's answer has the wrong shape");
     } else {
         out->guestlink_fd = add_held(rig, plan->id);
-        int peer_fd = find_held(rig, str_from(plan->id))->peer_fd;
+        struct rig_held *held = find_held(rig, str_from(plan->id));
+        held->silent = rig->start == RIG_GUEST_IS_SILENT;
         if (rig->start == RIG_GUEST_DIES)
-            shutdown(peer_fd, SHUT_RDWR);
-        else
-            answer_ahead(peer_fd, rig->start == RIG_GUEST_REFUSES);
+            shutdown(held->peer_fd, SHUT_RDWR);
+        else if (!held->silent)
+            answer_ahead(held->peer_fd, rig->start == RIG_GUEST_REFUSES);
+        pthread_cond_broadcast(&rig->changed);
     }
     pthread_mutex_unlock(&rig->lock);
     return ok;
@@ -216,7 +218,7 @@ void rig_start(struct rig *rig)
     if (!rig->disk.store)
         temp_store_reopen(&rig->disk);
     rig->loop = loop_new();
-    rig->workers = workers_new(rig->loop, 8);
+    rig->workers = workers_new(rig->loop, LIMIT_WORKERS);
     struct sandboxes_config config = rig->config;
     config.loop = rig->loop;
     config.workers = rig->workers;
@@ -347,6 +349,35 @@ void rig_wait_at_gate(struct rig *rig, unsigned count)
     pthread_mutex_lock(&rig->lock);
     while (rig->at_gate < count)
         pthread_cond_wait(&rig->changed, &rig->lock);
+    pthread_mutex_unlock(&rig->lock);
+}
+
+/* With the lock held. */
+static unsigned silent_count(const struct rig *rig)
+{
+    unsigned count = 0;
+
+    for (uint32_t i = 0; i < rig->held_count; i++)
+        count += rig->held[i].silent;
+    return count;
+}
+
+void rig_wait_silent(struct rig *rig, unsigned count)
+{
+    pthread_mutex_lock(&rig->lock);
+    while (silent_count(rig) < count)
+        pthread_cond_wait(&rig->changed, &rig->lock);
+    pthread_mutex_unlock(&rig->lock);
+}
+
+void rig_break_silence(struct rig *rig)
+{
+    pthread_mutex_lock(&rig->lock);
+    for (uint32_t i = 0; i < rig->held_count; i++) {
+        if (rig->held[i].silent)
+            answer_ahead(rig->held[i].peer_fd, false);
+        rig->held[i].silent = false;
+    }
     pthread_mutex_unlock(&rig->lock);
 }
 

@@ -25,12 +25,14 @@ enum rig_start {
     RIG_START_TIMES_OUT,       /* and the driver holds it nevertheless */
     RIG_GUEST_REFUSES,         /* guestd answers the set-up with an error */
     RIG_GUEST_DIES,            /* the connection closes instead */
+    RIG_GUEST_IS_SILENT,       /* until rig_break_silence() */
 };
 
 struct rig_held {
     char id[LIMIT_ID_BYTES];
     int peer_fd; /* guestd's side of guestlink */
     bool dying;  /* stopped while stop_sticks */
+    bool silent; /* owes an answer */
 };
 
 struct rig {
@@ -80,6 +82,8 @@ uint32_t rig_held_count(struct rig *rig);
 void rig_exit(struct rig *rig, struct str id); /* it dies by itself */
 void rig_shut_gate(struct rig *rig, bool shut);
 void rig_wait_at_gate(struct rig *rig, unsigned count);
+void rig_wait_silent(struct rig *rig, unsigned count); /* until so many are */
+void rig_break_silence(struct rig *rig);               /* those that are silent now answer */
 void rig_shut_stop_gate(struct rig *rig, bool shut);
 size_t rig_rows(struct rig *rig); /* in the store */
 /* Waits until the driver holds none. */
