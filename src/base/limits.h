@@ -77,7 +77,8 @@
 #define LIMIT_EDGE_DIAL_PAUSE_MS 100        /* …with pauses of so much, twice, three and four times so much between */
 #define LIMIT_EDGE_DIAL_MS 30000            /* for one connect: a service that does not accept */
 #define LIMIT_LINKS_KNOWN 256               /* signed links whose sandbox is remembered */
-#define LIMIT_LINK_MISSES 200               /* a second: each wrong signature is tried on every sandbox */
+#define LIMIT_LINK_TRIES 100000             /* a second and address: a wrong signature is tried on every sandbox */
+#define LIMIT_LINK_SOURCES 1024             /* addresses whose tries are remembered */
 #define LIMIT_RELAY_LINGER_MS 30000         /* without a byte, after one of two joined sides has ended */
 
 /* Between our processes */

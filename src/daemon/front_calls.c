@@ -20,7 +20,7 @@ const struct confine_rule front_calls[] = {
     { "setsockopt", "TCP_NODELAY, SO_LINGER for resets" },
     { "getsockopt", "SO_ERROR after connect; libuv asks for the type" },
     { "getsockname", "libuv" },
-    { "getpeername", "is a socket from keeper connected yet?" },
+    { "getpeername", "is a socket from keeper connected yet? whose wrong links are these?" },
 
     /* waiting */
     { "epoll_create1", "the loop" },

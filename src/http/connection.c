@@ -60,6 +60,14 @@ void http_unref(struct http_exchange *ex)
         loop_retire(ex->loop, exchange_of(ex), exchange_dispose);
 }
 
+void http_peer(const struct http_exchange *ex, struct sockaddr_storage *out)
+{
+    const struct connection *c = exchange_of(ex)->connection;
+
+    if (c && c->stream)
+        stream_peer(c->stream, out);
+}
+
 void exchange_detach(struct exchange *e)
 {
     queue_leave(&e->collecting);

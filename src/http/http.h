@@ -30,6 +30,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include "base/arena.h"
@@ -93,6 +94,9 @@ void http_server_adopt(struct http_server *server, int fd);
  * connection, and for good.
  */
 void http_trust(struct http_exchange *ex);
+
+/* The address at the other end. Untouched if there is none: the client has gone, or came by a unix socket. */
+void http_peer(const struct http_exchange *ex, struct sockaddr_storage *out);
 
 /* ---- reading the body ---- */
 

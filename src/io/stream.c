@@ -372,6 +372,16 @@ bool stream_is_full(const struct stream *s)
     return stream_queued(s) > LIMIT_STREAM_BUFFER;
 }
 
+void stream_peer(const struct stream *s, struct sockaddr_storage *out)
+{
+    struct sockaddr_storage peer = { 0 };
+    socklen_t size = sizeof peer;
+
+    if (getpeername(s->fd, (struct sockaddr *)&peer, &size) == 0 &&
+        (peer.ss_family == AF_INET || peer.ss_family == AF_INET6))
+        *out = peer;
+}
+
 bool stream_failed(const struct stream *s)
 {
     return s->failed;

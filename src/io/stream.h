@@ -20,6 +20,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include "base/buf.h"
@@ -83,7 +84,9 @@ void stream_queue(struct stream *stream, struct str bytes);
 void stream_send_file(struct stream *stream, int file_fd, off_t offset, uint64_t size);
 size_t stream_queued(const struct stream *stream); /* bytes not yet with the kernel, file included */
 bool stream_is_full(const struct stream *stream);  /* more than LIMIT_STREAM_BUFFER queued */
-bool stream_failed(const struct stream *stream);   /* a write failed: nothing more will get out */
+/* An internet address at the other end; untouched if it has none. */
+void stream_peer(const struct stream *stream, struct sockaddr_storage *out);
+bool stream_failed(const struct stream *stream); /* a write failed: nothing more will get out */
 
 /* No more writes from us once the queue is out. */
 void stream_finish(struct stream *stream);

@@ -21,14 +21,14 @@ struct links {
     struct known known[LIMIT_LINKS_KNOWN]; /* the oldest is overwritten */
     size_t next;
     struct map by_signature;
-    uint64_t second; /* in which the misses below were */
-    unsigned misses;
+    struct sources *sources;
 };
 
 struct links *links_new(struct sandboxes *sandboxes)
 {
     struct links *links = NEW(struct links);
     links->sandboxes = sandboxes;
+    links->sources = sources_new();
     map_init(&links->by_signature);
     return links;
 }
@@ -37,6 +37,7 @@ void links_free(struct links *links)
 {
     if (!links)
         return;
+    sources_free(links->sources);
     map_done(&links->by_signature);
     free(links);
 }
@@ -85,8 +86,8 @@ static void remember(struct links *links, struct str signature, const char *id)
     links->next = (links->next + 1) % LIMIT_LINKS_KNOWN;
 }
 
-enum links_verdict links_find(struct links *links, const struct http_head *head, struct arena *arena, uint64_t now_ms,
-                              struct sandbox **out)
+enum links_verdict links_find(struct links *links, const struct http_head *head, struct arena *arena,
+                              const struct source *source, uint64_t now_ms, struct sandbox **out)
 {
     const struct sandbox_link link = {
         .path = parameter(head, arena, STR("path")),
@@ -100,15 +101,12 @@ enum links_verdict links_find(struct links *links, const struct http_head *head,
         *out = sandbox;
         return LINK_FOUND;
     }
-    if (links->second != now_ms / 1000) {
-        links->second = now_ms / 1000;
-        links->misses = 0;
-    }
-    if (links->misses >= LIMIT_LINK_MISSES)
+    uint32_t tried;
+    if (!sources_may(links->sources, source, now_ms))
         return LINK_BUSY;
-    sandbox = sandbox_find_by_link(links->sandboxes, &link);
+    sandbox = sandbox_find_by_link(links->sandboxes, &link, &tried);
     if (!sandbox) {
-        links->misses++;
+        sources_charge(links->sources, source, now_ms, tried);
         return LINK_WRONG;
     }
     remember(links, link.signature, sandbox_id(sandbox));

@@ -3,8 +3,8 @@
  *
  * Such a link carries neither a host name nor a header that would say which sandbox it is for: whoever uses it has only
  * a URL. Its signature says it, because only one sandbox's token can have made it. Finding that one means trying all
- * that run; what was found is remembered, and how often a search may fail is bounded, so that strangers who guess cannot
- * keep the loop busy.
+ * that run. What was found is remembered, and what failed searches cost is charged to the address they were asked from
+ * (sources.h), so that strangers who guess can neither keep the loop busy nor keep anybody else from their files.
  *
  * Threads    The loop's.
  */
@@ -16,6 +16,7 @@
 
 #include "base/attr.h"
 #include "http/http.h"
+#include "proxy/sources.h"
 #include "sandbox/sandbox.h"
 
 struct links;
@@ -29,10 +30,10 @@ bool links_is_link(const struct http_head *head);
 enum links_verdict {
     LINK_FOUND,
     LINK_WRONG, /* no running sandbox has signed it */
-    LINK_BUSY,  /* too many wrong ones lately: not looked for */
+    LINK_BUSY,  /* too many wrong ones from the same address lately: not looked for */
 };
 /* With LINK_FOUND *out is a reference. */
-enum links_verdict links_find(struct links *links, const struct http_head *head, struct arena *arena, uint64_t now_ms,
-                              struct sandbox **out);
+enum links_verdict links_find(struct links *links, const struct http_head *head, struct arena *arena,
+                              const struct source *source, uint64_t now_ms, struct sandbox **out);
 
 #endif

@@ -260,8 +260,12 @@ static void pass_on(struct proxy *proxy, struct http_exchange *ex, const struct 
 static void handle_link(struct proxy *proxy, struct http_exchange *ex)
 {
     struct target target = { .port = GUESTD_PORT };
+    struct sockaddr_storage peer = { 0 };
     struct sandbox *sandbox;
-    enum links_verdict verdict = links_find(proxy->links, &ex->head, &ex->arena, loop_now_ms(proxy->loop), &sandbox);
+    http_peer(ex, &peer);
+    struct source source = source_of(&peer, &ex->head);
+    enum links_verdict verdict =
+        links_find(proxy->links, &ex->head, &ex->arena, &source, loop_now_ms(proxy->loop), &sandbox);
     if (verdict != LINK_FOUND) {
         refuse_link(ex, verdict);
         return;

@@ -82,7 +82,8 @@ void refuse_link(struct http_exchange *ex, enum links_verdict verdict)
     size_t count = add_retry(fields, WITH_CORS, RETRY_YES);
     if (verdict == LINK_BUSY)
         http_reply(ex, 429, fields, count,
-                   STR("{\"code\":429,\"message\":\"too many wrong signatures lately, try again in a second\"}\n"));
+                   STR("{\"code\":429,\"message\":\"too many wrong signatures from this address lately, try again in a "
+                       "second\"}\n"));
     else
         http_reply(ex, 401, fields, WITH_CORS, STR("{\"code\":401,\"message\":\"invalid signature\"}\n"));
 }

@@ -72,6 +72,7 @@ struct sandboxes {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* some sandbox's state, being_ended or cut */
     struct map by_id;       /* every one that is not gone */
+    struct map by_token;    /* the same ones */
     struct timer timer;     /* the loop's: the next deadline or retry */
     struct loop_task sweep_task;
     bool sweep_posted;
@@ -87,6 +88,9 @@ struct sandboxes {
 /* With one reference, which is the map's once it is put there. */
 struct sandbox *sandbox_new(struct sandboxes *all, struct str id) must_use;
 struct sandbox *sandbox_ref(struct sandbox *sb);
+/* With the lock held, both: into the maps, with the reference, and out of them. */
+void sandbox_enlist(struct sandbox *sb);
+void sandbox_strike_off(struct sandbox *sb);
 /* The team's, not STARTING and not killed yet; with the lock held. ERR_NOT_FOUND. */
 struct sandbox *sandbox_of_team(struct sandboxes *all, struct str team_id, struct str id, struct err *err) must_use;
 /* With the lock held. */

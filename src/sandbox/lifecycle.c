@@ -122,7 +122,7 @@ bool sandbox_end(struct sandbox *sb, struct err *err)
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
         sandbox_enter(sb, SANDBOX_GONE);
-        map_remove(&all->by_id, str_from(sb->id));
+        sandbox_strike_off(sb);
     }
     metrics_end(all->metrics, str_from(sb->id), clock_wall_us());
     logs_end(all->logs, str_from(sb->id), clock_wall_us());
@@ -256,7 +256,7 @@ static struct sandbox *take_place(struct sandboxes *all, const struct sandbox_wa
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
         if (has_place(all, sb, err)) {
-            map_put(&all->by_id, str_from(sb->id), sb);
+            sandbox_enlist(sb);
             return sb;
         }
     }

@@ -65,6 +65,18 @@ void sandbox_unref(struct sandbox *sb)
     free(sb);
 }
 
+void sandbox_enlist(struct sandbox *sb)
+{
+    (void)map_put(&sb->all->by_id, str_from(sb->id), sb);
+    (void)map_put(&sb->all->by_token, str_from(sb->token), sb);
+}
+
+void sandbox_strike_off(struct sandbox *sb)
+{
+    (void)map_remove(&sb->all->by_id, str_from(sb->id));
+    (void)map_remove(&sb->all->by_token, str_from(sb->token));
+}
+
 struct sandbox *sandbox_find(struct sandboxes *all, struct str id)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
@@ -405,6 +417,7 @@ struct sandboxes *sandboxes_new(const struct sandboxes_config *config)
     pthread_cond_init(&all->changed, &attributes);
     pthread_condattr_destroy(&attributes);
     map_init(&all->by_id);
+    map_init(&all->by_token);
     all->metrics = metrics_new();
     all->logs = logs_new(all->config.loop);
     config->driver->exited_context = all;
@@ -426,6 +439,7 @@ void sandboxes_free(struct sandboxes *all)
     for (size_t i = 0; (sb = map_next(&all->by_id, &i));)
         sandbox_unref(sb);
     map_done(&all->by_id);
+    map_done(&all->by_token);
     pthread_cond_destroy(&all->changed);
     pthread_mutex_destroy(&all->lock);
     free(all);
@@ -449,7 +463,7 @@ static struct sandbox *remember(struct sandboxes *all, struct str id, const stru
     sb->cut = true;
     sb->reason = "orphaned";
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
-    map_put(&all->by_id, str_from(sb->id), sb);
+    sandbox_enlist(sb);
     return sb;
 }
 

@@ -188,9 +188,13 @@ struct sandbox_link {
     struct str path, operation, user, expiration; /* as they were signed; what was not given is empty */
     struct str signature;
 };
-/* Likewise, or NULL. Takes a microsecond for each sandbox that runs. guestd checks the signature again, and its time. */
-struct sandbox *sandbox_find_by_link(struct sandboxes *all, const struct sandbox_link *link) must_use;
-/* The running sandbox that has this access token, or NULL. Compares with all of them, in constant time. */
+/*
+ * Likewise, or NULL. *out_tried: on how many sandboxes it was tried, up to a microsecond each; none if it is not even a
+ * signature. guestd checks it again, and its time.
+ */
+struct sandbox *sandbox_find_by_link(struct sandboxes *all, const struct sandbox_link *link, uint32_t *out_tried)
+    must_use;
+/* The running sandbox that has this access token, or NULL. Takes no longer the more of them there are. */
 struct sandbox *sandbox_find_by_token(struct sandboxes *all, struct str token) must_use;
 const char *sandbox_id(const struct sandbox *sandbox);
 bool sandbox_is_routable(const struct sandbox *sandbox); /* still? */

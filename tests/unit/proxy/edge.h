@@ -35,7 +35,11 @@ void edge_stop(void);                                /* checks that every refere
 /* What the manager does: first nobody finds the sandbox any more, then its connections are cut. Returns afterwards. */
 void edge_kill(void);
 unsigned edge_dials(void); /* sockets that the driver has made */
-/* How often a signed link was tried on all sandboxes: "v1_right" is ilive's for reading "/a b", whoever asks. */
+/*
+ * How often a signed link was looked for: "v1_right" and whatever follows is ilive's for reading "/a b", whoever asks.
+ * What begins with "v1_" and is wrong was tried on EDGE_TRIES sandboxes, anything else on none.
+ */
+enum { EDGE_TRIES = 1000 };
 unsigned edge_searches(void);
 /* And the access token of ilive is "ilives-token". */
 
@@ -60,7 +64,8 @@ uint16_t free_port(void); /* nobody listens there just now */
 
 /* ---- clients and services: blocking talk ---- */
 
-int client_new(void); /* connected to the edge; five seconds for each read or write */
+int client_new(void);                    /* connected to the edge; five seconds for each read or write */
+int client_new_from(const char *source); /* from another address of this machine */
 void say(int fd, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void say_bytes(int fd, struct str bytes);
 /* The head of a request or an answer, with the empty line; fails the test when there is none. */

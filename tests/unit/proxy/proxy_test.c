@@ -930,18 +930,66 @@ static void a_link_that_nobody_signed_is_refused_as_guestd_would(void **state)
     assert_int_equal(edge_searches(), 2);
 }
 
+enum { MISSES = LIMIT_LINK_TRIES / EDGE_TRIES };
+
+/* Guesses until it is told to stop: how often that is in a second is bounded, how long it takes to get there is not. */
+static bool guess(int fd, const char *headers)
+{
+    for (int i = 0; i < 20 * MISSES; i++) {
+        say(fd, "GET /files?path=x&signature=v1_%d HTTP/1.1\r\nHost: localhost\r\n%s\r\n", i, headers);
+        struct answer answer = hear_answer(fd, &arena);
+        bool busy = answer.status == 429;
+        assert_int_equal(has(answer.head, "Should-Retry: true\r\nRetry-After: 1"), busy);
+        if (busy)
+            return true;
+        assert_int_equal(answer.status, 401);
+    }
+    return false;
+}
+
 static void guessing_signatures_is_bounded(void **state)
 {
     (void)state;
     auto_close int fd = client_new();
-    bool busy = false;
-    for (int i = 0; i < 20 * LIMIT_LINK_MISSES && !busy; i++) {
-        say(fd, LINK("GET", "/files?path=x&signature=v1_%d"), i);
-        struct answer answer = hear_answer(fd, &arena);
-        busy = answer.status == 429;
-        assert_int_equal(has(answer.head, "Should-Retry: true\r\nRetry-After: 1"), busy);
+    assert_true(guess(fd, ""));
+}
+
+static void who_guesses_keeps_nobody_else_from_their_files(void **state)
+{
+    (void)state;
+    struct service guestd;
+    service_start(&guestd, GUESTD, echo_head);
+    auto_close int guesser = client_new_from("127.0.0.2"), other = client_new();
+    for (int i = 0; i < 5; i++) {
+        assert_true(guess(guesser, ""));
+        say(other, LINK("GET", "/files?path=%%2Fa+b&signature=v1_right%d"), i); /* none is remembered */
+        assert_int_equal(hear_answer(other, &arena).status, 200);
+        say(other, LINK("GET", "/files?path=x&signature=v1_wrong"));
+        assert_int_equal(hear_answer(other, &arena).status, 401);
     }
-    assert_true(busy);
+    service_stop(&guestd);
+}
+
+static void behind_a_proxy_of_this_machine_the_client_is_who_it_says(void **state)
+{
+    (void)state;
+    auto_close int fd = client_new();
+    assert_true(guess(fd, "X-Forwarded-For: 198.51.100.7, 203.0.113.1\r\n"));
+    /* The last one counts; what stands before it is only what the client says. */
+    say(fd, "GET /files?path=x&signature=v1_x HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 203.0.113.2\r\n\r\n");
+    assert_int_equal(hear_answer(fd, &arena).status, 401);
+    say(fd, LINK("GET", "/files?path=x&signature=v1_x"));
+    assert_int_equal(hear_answer(fd, &arena).status, 401);
+}
+
+static void what_is_no_signature_costs_nothing_and_is_not_counted(void **state)
+{
+    (void)state;
+    auto_close int fd = client_new();
+    for (int i = 0; i < 3 * MISSES; i++) {
+        say(fd, LINK("GET", "/files?path=x&signature=%d"), i);
+        assert_int_equal(hear_answer(fd, &arena).status, 401);
+    }
 }
 
 /* ---- access tokens ---- */
@@ -974,6 +1022,23 @@ static void a_token_that_nobody_has_is_answered_as_one_whose_sandbox_has_ended(v
     edge_kill();
     say(fd, TOKEN("GET", "/health", "ilives-token") "\r\n");
     check_answer(fd, &arena, 502, body);
+}
+
+static void wrong_tokens_keep_nobody_out(void **state)
+{
+    (void)state;
+    struct service guestd;
+    service_start(&guestd, GUESTD, echo_head);
+    auto_close int guesser = client_new_from("127.0.0.2"), other = client_new();
+    for (int i = 0; i < 3 * MISSES; i++) {
+        say(guesser, TOKEN("GET", "/health", "%d") "\r\n", i);
+        assert_int_equal(hear_answer(guesser, &arena).status, 502);
+        if (i % MISSES)
+            continue;
+        say(other, TOKEN("GET", "/files?path=x", "ilives-token") "\r\n");
+        assert_int_equal(hear_answer(other, &arena).status, 200);
+    }
+    service_stop(&guestd);
 }
 
 static void a_token_says_nothing_about_calls_of_the_api(void **state)
@@ -1181,8 +1246,12 @@ int main(void)
         EDGE_CASE(a_link_that_nobody_signed_is_refused_as_guestd_would),
         EDGE_CASE(a_call_that_carries_a_token_finds_its_sandbox),
         EDGE_CASE(a_token_that_nobody_has_is_answered_as_one_whose_sandbox_has_ended),
+        EDGE_CASE(wrong_tokens_keep_nobody_out),
         EDGE_CASE(a_token_says_nothing_about_calls_of_the_api),
         EDGE_CASE(guessing_signatures_is_bounded),
+        EDGE_CASE(who_guesses_keeps_nobody_else_from_their_files),
+        EDGE_CASE(behind_a_proxy_of_this_machine_the_client_is_who_it_says),
+        EDGE_CASE(what_is_no_signature_costs_nothing_and_is_not_counted),
         cmocka_unit_test_setup_teardown(one_key_cannot_take_all_connections, set_up_with_few_for_a_key, tear_down),
         cmocka_unit_test_setup_teardown(what_an_administrator_has_made_has_no_share,
                                         set_up_with_few_for_a_key_but_no_key, tear_down),

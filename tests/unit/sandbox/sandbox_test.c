@@ -766,7 +766,8 @@ static struct str sign(struct rig *rig, const struct sandbox_link *link, struct 
 
 static void check_link(struct rig *rig, const struct sandbox_link *link, struct str want_id)
 {
-    struct sandbox *sb = sandbox_find_by_link(rig->all, link);
+    uint32_t tried;
+    struct sandbox *sb = sandbox_find_by_link(rig->all, link, &tried);
 
     CHECK_STR(sb ? str_from(sandbox_id(sb)) : STR(""), want_id);
     sandbox_unref(sb);
@@ -813,6 +814,31 @@ static void a_token_finds_the_sandbox_that_it_opens(void **state)
     check_token(rig, str_of(first.access_token.at, first.access_token.len - 1), STR(""));
     MUST(sandbox_kill(rig->all, TEAM, first.id, "request", &err));
     check_token(rig, first.access_token, STR(""));
+}
+
+static void a_token_finds_a_sandbox_that_was_there_before_us(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig);
+
+    rig_stop(rig);
+    rig_start(rig);
+    check_token(rig, info.access_token, info.id);
+}
+
+static void a_search_says_what_it_cost(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_link link = { .operation = STR("read"), .signature = STR("v1_x") };
+    uint32_t tried;
+
+    for (int i = 0; i < 3; i++)
+        rig_create(rig);
+    assert_null(sandbox_find_by_link(rig->all, &link, &tried));
+    assert_int_equal(tried, 0); /* not a signature */
+    link.signature = STR("v1_gUtH/s9YCJWgCizjfUxuWfhFE4QSydOWEIIvfLwDr6E");
+    assert_null(sandbox_find_by_link(rig->all, &link, &tried));
+    assert_int_equal(tried, 3);
 }
 
 static void a_signature_that_is_none_finds_nothing(void **state)
@@ -874,6 +900,8 @@ int main(void)
         MADE(one_key_cannot_take_every_place),
         RUNNING(a_private_sandbox_stays_private_across_a_crash),
         RUNNING(a_link_finds_the_sandbox_whose_token_signed_it),
+        RUNNING(a_token_finds_a_sandbox_that_was_there_before_us),
+        RUNNING(a_search_says_what_it_cost),
         RUNNING(a_token_finds_the_sandbox_that_it_opens),
         RUNNING(a_signature_that_is_none_finds_nothing),
     };
