@@ -60,7 +60,14 @@ def test_an_interrupted_build_leaves_nothing_and_says_how_to_go_on(tmp_path, num
     fake_mmdebstrap(tmp_path / "bin", started)
     env = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
     command = [str(build_dir() / "cloister"), "template", "build", "base", "--data", str(data)]
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as building:
+    with subprocess.Popen(
+        command,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # whatever these tests were started from
+    ) as building:
         assert wait_for(started.exists)
         assert os.listdir(data / "tmp") == ["base"]
         building.send_signal(number)
