@@ -1,0 +1,132 @@
+/*
+ * Theory of operation.
+ *
+ * Killed at any moment, keeper leaves nothing that its successor cannot find (start.c has the steps). Before `go` the
+ * child waits on a socket whose other end dies with keeper, and follows. From `hold` on it is in a cgroup that carries the
+ * sandbox's id, and the state has its pid. The record is made before anything else and removed after everything else; a
+ * cgroup without a record can only be the remains of one whose directory had been taken away. So: a record whose process
+ * runs, in its own cgroup, is a sandbox and is adopted; everything else is killed by cgroup and swept.
+ *
+ * There is no PDEATHSIG: sandboxes outlive keeper on purpose. Its end of everything is a name: cgroup, state.
+ */
+#include "isolation/native/adopt.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/pidfd.h>
+
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+/* Dead or half-made: whatever is in its cgroup dies, then its remains go. `slot` is its own, if it is known. */
+static void sweep(struct native *native, const char *id, uint32_t slot)
+{
+    struct box *box = box_new(native, id);
+    struct err err;
+
+    log_info("native: sweeping sandbox %s", id);
+    (void)cgroup_kill(native->cgroups, id);
+    box->state = BOX_CLEARING;
+    /* Nobody else gets its ids while it dies. Where they are not known, any slot stands in. */
+    box->slot = slot;
+    if (slot < BOX_SLOTS && !native->slot_taken[slot]) {
+        native->slot_taken[slot] = true;
+    } else if (!slot_take(native, &box->slot, &err)) {
+        log_error("native: sandbox %s is not swept: %s", id, err_text(&err));
+        box_free(box);
+        return;
+    }
+    (void)map_put(&native->boxes, str_from(box->id), box);
+    box_clear(box);
+}
+
+/* *out_slot is set as soon as it is known, also when this is false. */
+static bool adopt(struct native *native, const char *id, uint32_t *out_slot, struct err *err)
+{
+    auto_close int sandbox_fd = openat(native->sandboxes_fd, id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct state state;
+    uint64_t start_time;
+
+    *out_slot = BOX_SLOTS;
+    if (sandbox_fd < 0)
+        return err_sys(err, "open sandboxes/%s", id);
+    if (!state_read(sandbox_fd, &state, err))
+        return false;
+    if (strcmp(state.boot_id, native->boot_id) != 0)
+        return err_set(err, ERR_NOT_FOUND, "it is of an earlier boot");
+    *out_slot = state.slot;
+    if (!state.pid)
+        return err_set(err, ERR_NOT_FOUND, "it never started");
+    if (state.slot >= BOX_SLOTS || native->slot_taken[state.slot])
+        return err_set(err, ERR_CONFLICT, "its slot %u is not free", state.slot);
+    /* First hold the process, then ask who it is: the other way round the number could change hands in between. */
+    auto_close int pidfd = pidfd_open(state.pid, 0);
+    if (pidfd < 0)
+        return err_sys(err, "pidfd_open");
+    if (process_ended(pidfd, 0) || !state_process_start_time(state.pid, &start_time, err) ||
+        start_time != state.start_time || !cgroup_holds(native->cgroups, id, state.pid))
+        return err_set(err, ERR_NOT_FOUND, "it has ended");
+    struct box *box = box_new(native, id);
+    box->slot = state.slot;
+    box->pid = state.pid;
+    box->pidfd = take_fd(&pidfd);
+    box->ran = true;
+    native->slot_taken[state.slot] = true;
+    (void)map_put(&native->boxes, str_from(box->id), box);
+    box_watch(box, BOX_RUNNING);
+    if (state.dying && !box_kill(box, err)) /* again: the last keeper may have died between the mark and the kill */
+        log_warn("native: %s", err_text(err));
+    return true;
+}
+
+static bool id_valid(const char *id)
+{
+    return id[0] && strlen(id) < LIMIT_ID_BYTES && id[strspn(id, "abcdefghijklmnopqrstuvwxyz0123456789")] == '\0';
+}
+
+static void sweep_orphan(void *context, const char *id)
+{
+    struct native *native = context;
+
+    if (id_valid(id) && !box_find(native, id))
+        sweep(native, id, BOX_SLOTS);
+}
+
+/* One that cannot be taken over. */
+struct left {
+    char id[LIMIT_ID_BYTES];
+    uint32_t slot;
+};
+
+bool native_find_again(struct native *native, struct err *err)
+{
+    int fd = openat(native->sandboxes_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    auto_free struct left *left = NULL;
+    size_t count = 0;
+
+    if (!dir) {
+        (void)err_sys(err, "read sandboxes");
+        fd_close(&fd);
+        return false;
+    }
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        uint32_t slot;
+        struct err why;
+        if (!id_valid(entry->d_name) || adopt(native, entry->d_name, &slot, &why))
+            continue;
+        log_info("native: sandbox %s cannot be taken over: %s", entry->d_name, err_text(&why));
+        left = mem_grow(left, (count + 1) * sizeof *left);
+        (void)snprintf(left[count].id, sizeof left[count].id, "%s", entry->d_name);
+        left[count++].slot = slot;
+    }
+    (void)closedir(dir);
+    /* After all that live have their slots. */
+    for (size_t i = 0; i < count; i++)
+        sweep(native, left[i].id, left[i].slot);
+    cgroups_walk(native->cgroups, sweep_orphan, native);
+    return true;
+}

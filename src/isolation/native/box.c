@@ -1,0 +1,254 @@
+/*
+ * Theory of operation.
+ *
+ * The end of a sandbox is its pid 1's end: the kernel kills all of a pid namespace with its init, and reports that end
+ * only when all are gone. The pidfd says so, for a child of ours and for an adopted one alike.
+ *
+ * Between the kill and that end a guest decides how long it takes: a file of millions of extents, open and unlinked, is
+ * taken apart by the dying process, for minutes if it likes. Keeper has one thread and never waits for it. Who asked
+ * for the stop is remembered in the box and answered from the pidfd or from a timer, whichever comes first; the slot,
+ * the cgroups and the directory stay taken until the end has really come; and the state says `dying`, so that the next
+ * keeper does not take what it finds for a sandbox that runs.
+ */
+#include "isolation/native/box.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/wait.h>
+
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+enum {
+    WAITS_MAX = 64, /* for the end of one sandbox; who comes later is told at once that it is not gone */
+    CLEAR_RETRY_MS = 10,
+    CLEAR_TRIES = 500, /* then the slot is lost until keeper starts again, and the log says so */
+};
+
+/* Somebody who has asked for the end of a box and wants to hear of it. */
+struct wait {
+    struct wait *next;
+    struct box *box;
+    struct timer patience;
+    driver_stopped_fn *done;
+    void *context;
+};
+
+/* ---- boxes and slots ---- */
+
+bool slot_take(struct native *native, uint32_t *out_slot, struct err *err)
+{
+    for (uint32_t slot = 0; slot < BOX_SLOTS; slot++) {
+        if (!native->slot_taken[slot]) {
+            native->slot_taken[slot] = true;
+            *out_slot = slot;
+            return true;
+        }
+    }
+    return err_set(err, ERR_LIMIT, "there are %d sandboxes already", BOX_SLOTS);
+}
+
+struct box *box_new(struct native *native, const char *id)
+{
+    struct box *box = NEW(struct box);
+
+    box->native = native;
+    box->pidfd = box->door_fd = -1;
+    (void)snprintf(box->id, sizeof box->id, "%s", id);
+    return box;
+}
+
+/* Each is told once, and is out of the list before that: the telling may ask again. */
+static void wait_over(struct wait *wait, bool gone, const struct err *err)
+{
+    struct wait **at = &wait->box->waits;
+
+    while (*at != wait)
+        at = &(*at)->next;
+    *at = wait->next;
+    wait->box->wait_count--;
+    timer_clear(&wait->patience);
+    wait->done(wait->context, gone, err);
+    free(wait);
+}
+
+void box_free(void *object)
+{
+    struct box *box = object;
+    struct err err;
+
+    (void)err_set(&err, ERR_UNAVAILABLE, "keeper ends");
+    for (struct wait *wait = box->waits, *next; wait; wait = next) {
+        next = wait->next;
+        wait_over(wait, false, &err);
+    }
+    timer_clear(&box->retry);
+    watch_free(box->watch);
+    fd_close(&box->pidfd);
+    fd_close(&box->door_fd);
+    breed_unref(box->breed);
+    free(box);
+}
+
+struct box *box_find(struct native *native, const char *id)
+{
+    return map_get(&native->boxes, str_from(id));
+}
+
+/* ---- the end of a sandbox ---- */
+
+/* Cgroups and directory. False: something still holds on, try again. */
+static bool clear_remains(struct native *native, const char *id, struct err *err)
+{
+    /* The directory first: a crash between the two leaves a cgroup without a record, which the next start sweeps. */
+    if (!trash_add(native->trash, native->sandboxes_fd, id, err))
+        return false;
+    if (cgroup_remove(native->cgroups, id, err))
+        return true;
+    (void)cgroup_kill(native->cgroups, id); /* nothing of it should live any more; make sure */
+    return false;
+}
+
+static void clear_again(struct timer *timer)
+{
+    box_clear(container_of(timer, struct box, retry));
+}
+
+void box_clear(struct box *box)
+{
+    struct native *native = box->native;
+    struct err err;
+
+    if (!clear_remains(native, box->id, &err)) {
+        if (++box->tries < CLEAR_TRIES) {
+            timer_set(&box->retry, native->loop, CLEAR_RETRY_MS, clear_again);
+            return;
+        }
+        log_error("native: remains of sandbox %s stay until the next start: %s", box->id, err_text(&err));
+    } else {
+        native->slot_taken[box->slot] = false; /* only now can nothing with these ids run any more */
+    }
+    (void)map_remove(&native->boxes, str_from(box->id));
+    breed_unref(take_ptr(&box->breed)); /* now: the box may outlive the nursery by a turn */
+    loop_retire(native->loop, box, box_free);
+}
+
+static void box_reap(struct box *box)
+{
+    siginfo_t how;
+
+    /* ECHILD for an adopted one: its parent reaps it. */
+    (void)waitid((idtype_t)P_PIDFD, (id_t)box->pidfd, &how, WEXITED | WNOHANG);
+    watch_free(box->watch);
+    box->watch = NULL;
+    fd_close(&box->pidfd);
+    fd_close(&box->door_fd);
+    box->pid = 0;
+}
+
+/* Its pid 1 has ended. */
+static void box_gone(struct box *box)
+{
+    struct native *native = box->native;
+    char id[LIMIT_ID_BYTES];
+
+    memcpy(id, box->id, sizeof id);
+    bool ran = box->ran;
+    /* One that was told to end did so, even if it was short of memory before. */
+    enum exit_cause cause =
+        box->state == BOX_RUNNING && cgroup_guestd_oom_kills(native->cgroups, id) ? EXIT_NO_MEMORY : EXIT_PLAIN;
+    box_reap(box);
+    box->state = BOX_CLEARING;
+    while (box->waits)
+        wait_over(box->waits, true, NULL);
+    box_clear(box);
+    if (ran && native->driver.exited)
+        native->driver.exited(native->driver.exited_context, id, cause);
+}
+
+bool process_ended(int pidfd, int timeout_ms)
+{
+    struct pollfd waiting = { .fd = pidfd, .events = POLLIN };
+    int n;
+
+    do {
+        n = poll(&waiting, 1, timeout_ms);
+    } while (n < 0 && errno == EINTR);
+    return n > 0;
+}
+
+static void process_ready(void *context, unsigned ready)
+{
+    struct box *box = context;
+
+    (void)ready;
+    if ((box->state == BOX_RUNNING || box->state == BOX_DYING) && process_ended(box->pidfd, 0))
+        box_gone(box);
+}
+
+void box_watch(struct box *box, enum box_state state)
+{
+    box->state = state;
+    box->watch = watch_new(box->native->loop, box->pidfd, process_ready, box);
+    watch_want(box->watch, WATCH_READ);
+}
+
+static bool mark_dying(const struct box *box, struct err *err)
+{
+    auto_close int sandbox_fd = openat(box->native->sandboxes_fd, box->id, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct state state;
+
+    if (sandbox_fd < 0)
+        return err_sys(err, "open sandboxes/%s", box->id);
+    auto_close int fd = openat(sandbox_fd, "state", O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_sys(err, "open state");
+    if (!state_read(sandbox_fd, &state, err))
+        return false;
+    state.dying = true;
+    return state_write(fd, &state, err);
+}
+
+bool box_kill(struct box *box, struct err *err)
+{
+    /* In this order: a keeper that dies in between leaves one that is ended again, not one that comes back to life. */
+    if (!mark_dying(box, err))
+        log_warn("native: sandbox %s: not marked as dying: %s", box->id, err_text(err));
+    if (pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0) < 0 && errno != ESRCH)
+        return err_sys(err, "kill sandbox %s", box->id);
+    box->state = BOX_DYING;
+    return true;
+}
+
+static void patience_over(struct timer *timer)
+{
+    wait_over(container_of(timer, struct wait, patience), false, NULL);
+}
+
+void native_stop(struct driver *driver, const char *id, uint32_t patience_ms, driver_stopped_fn *done, void *context)
+{
+    struct native *native = native_of(driver);
+    struct box *box = box_find(native, id);
+    struct err err;
+
+    if (!box || box->state == BOX_CLEARING) {
+        done(context, true, NULL); /* gone already, or nothing but its remains */
+    } else if (box->state == BOX_RUNNING && !box_kill(box, &err)) {
+        done(context, false, &err);
+    } else if (box->wait_count == WAITS_MAX) {
+        done(context, false, NULL);
+    } else {
+        struct wait *wait = NEW(struct wait);
+        *wait = (struct wait){ .next = box->waits, .box = box, .done = done, .context = context };
+        box->waits = wait;
+        box->wait_count++;
+        timer_set(&wait->patience, native->loop, patience_ms, patience_over);
+    }
+}

@@ -1,0 +1,99 @@
+/*
+ * box.h - the sandboxes that the native driver holds, each a box, and how one ends.
+ *
+ * Made by start.c or adopt.c; from there on its end comes by its pidfd, whoever caused it, and frees it.
+ *
+ * Ownership  A box is the driver's, in native->boxes, until box_clear() has cleared everything away.
+ * Threads    Keeper's one. Nothing here waits.
+ */
+#ifndef ISOLATION_NATIVE_BOX_H
+#define ISOLATION_NATIVE_BOX_H
+
+#include <linux/filter.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+#include "base/limits.h"
+#include "base/map.h"
+#include "io/loop.h"
+#include "isolation/driver.h"
+#include "isolation/native/cgroup.h"
+#include "isolation/native/mounts.h"
+#include "isolation/native/native.h"
+#include "isolation/native/nursery.h"
+#include "isolation/native/state.h"
+#include "isolation/native/trash.h"
+
+enum { BOX_SLOTS = LIMIT_SANDBOXES + 64 }; /* some more than may live, for those being cleared away */
+
+/*
+ * STARTING  known to nobody yet; its failure is its end
+ * RUNNING   pid 1 runs
+ * DYING     pid 1 has been killed and has not ended yet; neither listed nor dialed any more
+ * CLEARING  pid 1 is gone; cgroups or directory are still to be removed, and the slot is not free
+ */
+enum box_state { BOX_STARTING, BOX_RUNNING, BOX_DYING, BOX_CLEARING };
+
+struct box {
+    struct native *native;
+    char id[LIMIT_ID_BYTES];
+    enum box_state state;
+    uint32_t slot;
+    pid_t pid;
+    int pidfd;
+    struct watch *watch;
+    bool ran;           /* its end is worth telling */
+    struct wait *waits; /* see box.c */
+    unsigned wait_count;
+    struct breed *breed; /* NULL: it has no nursery, or was found again */
+    int door_fd;         /* ours until the nursery has it; -1 */
+    struct timer retry;
+    unsigned tries;
+};
+
+struct native {
+    struct driver driver;
+    struct loop *loop;
+    int data_fd, layers_fd, sandboxes_fd, trash_fd;
+    int guestd_fd; /* sealed memory: see seal_guestd() in native.c */
+    int netns_fd;  /* our own, to come back to */
+    struct mounts mounts;
+    struct cgroups *cgroups;
+    struct sock_fprog filter;
+    struct trash *trash;
+    struct nursery *nursery; /* may be NULL */
+    struct map boxes;        /* by id */
+    bool slot_taken[BOX_SLOTS];
+    uint32_t uid_base;
+    char boot_id[BOOT_ID_BYTES];
+    enum native_step fail_at;
+};
+
+static inline struct native *native_of(struct driver *driver)
+{
+    return container_of(driver, struct native, driver);
+}
+
+/* For ids of its own, 65536 of them; box_clear() gives it back. */
+bool slot_take(struct native *native, uint32_t *out_slot, struct err *err) must_use;
+
+struct box *box_new(struct native *native, const char *id) must_use; /* in no state, and not in native->boxes */
+void box_free(void *object);                                         /* tells those who wait that keeper ends */
+struct box *box_find(struct native *native, const char *id) must_use;
+
+/* RUNNING or DYING: either way its end comes by the pidfd. */
+void box_watch(struct box *box, enum box_state state);
+/* RUNNING becomes DYING. */
+bool box_kill(struct box *box, struct err *err) must_use;
+/* One that is CLEARING and has no process: tries until all is gone, and then frees the slot and the box. */
+void box_clear(struct box *box);
+/* For a child of ours and for an adopted one alike. */
+bool process_ended(int pidfd, int timeout_ms);
+
+/* driver_ops.stop */
+void native_stop(struct driver *driver, const char *id, uint32_t patience_ms, driver_stopped_fn *done, void *context);
+
+#endif

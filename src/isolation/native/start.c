@@ -1,0 +1,420 @@
+/*
+ * Theory of operation.
+ *
+ * A start, in keeper (child.c has the other half):
+ *   record    sandboxes/<id>/ with a state that has a slot and no pid yet
+ *   cgroup    both leaves, limits set, before there is anything to limit
+ *   clone     user, mount, pid, net, ipc and uts namespaces, owned by who may enter them later (nursery.h); the child
+ *             waits
+ *   link      guestd's private door: a connection over the new loopback, made before anybody is there (network.c)
+ *   maps      ids 0..65535 inside are the slot's own range outside; nothing inside is the host's root
+ *   mounts    root, devices, empty directory: detached, seen through those ids
+ *   hold      the child is put into its guestd cgroup, its pid into the state
+ *   go        the child gets the mounts, builds its tree, and becomes guestd
+ */
+#include "isolation/native/start.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/sched.h>
+#include <linux/securebits.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "isolation/native/box.h"
+#include "isolation/native/child.h"
+#include "isolation/native/network.h"
+#include "privsep/message.h"
+
+enum {
+    /*
+     * From `go` to guestd, the one wait of keeper for a child. It is not the guest's to stretch: all that runs is
+     * native_child(), on mounts of trusted templates and in a tree that no guest has written to; it takes about a
+     * millisecond. On a machine so busy that it takes longer than this, a start that fails is the better answer.
+     */
+    CHILD_MS = 5000,
+    CHILD_LOOK_MS = 20, /* then look whether somebody holds it up */
+};
+
+static bool reach(const struct native *native, enum native_step step, struct err *err)
+{
+    if (native->fail_at == step)
+        return err_set(err, ERR_INTERNAL, "failed on purpose at step %d", step);
+    return true;
+}
+
+/* What one start holds; whatever is still here at its end goes. */
+struct start {
+    struct native *native;
+    const struct plan *plan;
+    struct box *box;
+    int sandbox_fd, state_fd;
+    int link_fd;       /* guestd's end of guestlink */
+    int host_link_fd;  /* and the one that our caller gets */
+    int control_fd[2]; /* ours, the child's */
+    int door_fd;       /* guestd's end; ours is the box's */
+    int userns_fd;
+    int mount_fds[CHILD_MOUNTS];
+    int cgroup_fds[CGROUP_CONTROL_COUNT];
+    size_t cgroup_count;
+};
+
+static void start_close(struct start *start)
+{
+    fd_close(&start->sandbox_fd);
+    fd_close(&start->state_fd);
+    fd_close(&start->link_fd);
+    fd_close(&start->host_link_fd);
+    fd_close(&start->control_fd[0]);
+    fd_close(&start->control_fd[1]);
+    fd_close(&start->door_fd);
+    fd_close(&start->userns_fd);
+    for (size_t i = 0; i < CHILD_MOUNTS; i++)
+        fd_close(&start->mount_fds[i]);
+    for (size_t i = 0; i < start->cgroup_count; i++)
+        fd_close(&start->cgroup_fds[i]);
+}
+
+static bool start_record(struct start *start, struct err *err)
+{
+    struct native *native = start->native;
+    const char *id = start->box->id;
+    struct state state = { .slot = start->box->slot };
+
+    memcpy(state.boot_id, native->boot_id, sizeof state.boot_id);
+    if (mkdirat(native->sandboxes_fd, id, 0700) < 0)
+        return err_sys(err, "make the directory of sandbox %s", id);
+    start->sandbox_fd = openat(native->sandboxes_fd, id, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (start->sandbox_fd < 0)
+        return err_sys(err, "open the directory of sandbox %s", id);
+    start->state_fd = openat(start->sandbox_fd, "state", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (start->state_fd < 0)
+        return err_sys(err, "create state");
+    if (!state_write(start->state_fd, &state, err))
+        return false;
+    /* upper is what "/" looks like inside. */
+    if (mkdirat(start->sandbox_fd, "upper", 0755) < 0 || mkdirat(start->sandbox_fd, "work", 0700) < 0)
+        return err_sys(err, "make upper and work");
+    return reach(native, NATIVE_AT_RECORD, err);
+}
+
+static bool start_cgroup(struct start *start, struct err *err)
+{
+    const struct plan *plan = start->plan;
+    const struct cgroup_limits limits = { .memory_bytes = plan->memory_bytes,
+                                          .cpu_millis = plan->cpu_millis,
+                                          .pids = plan->pids };
+
+    return cgroup_make(start->native->cgroups, plan->id, &limits, err) &&
+           cgroup_open_user(start->native->cgroups, plan->id, start->cgroup_fds, &start->cgroup_count, err) &&
+           reach(start->native, NATIVE_AT_CGROUP, err);
+}
+
+static bool start_sockets(struct start *start, struct err *err)
+{
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, start->control_fd) < 0)
+        return err_sys(err, "socketpair");
+    if (start->box->breed) {
+        int pair[2];
+        if (!door_open(pair, err))
+            return false;
+        start->box->door_fd = pair[0];
+        start->door_fd = pair[1];
+    }
+    return reach(start->native, NATIVE_AT_SOCKETS, err);
+}
+
+/*
+ * A user namespace belongs to the effective user who makes it: for the length of one clone that is its breed's owner.
+ * NO_SETUID_FIXUP keeps our capabilities; see ids_borrow() in mounts.c.
+ */
+static pid_t clone_as(uint32_t owner, struct clone_args *args, struct err *err)
+{
+    int securebits = prctl(PR_GET_SECUREBITS);
+
+    if (securebits < 0 || prctl(PR_SET_SECUREBITS, securebits | SECBIT_NO_SETUID_FIXUP) < 0 ||
+        setresuid((uid_t)-1, owner, (uid_t)-1) < 0) {
+        (void)err_sys(err, "borrow the owner of a sandbox");
+        return -1;
+    }
+    /* The child is a copy of us which that owner has power over: she must not be able to look into it. */
+    if (prctl(PR_SET_DUMPABLE, 0) < 0 || prctl(PR_GET_DUMPABLE) != 0) {
+        log_error("native: a copy of keeper would be readable");
+        abort();
+    }
+    pid_t pid = (pid_t)syscall(SYS_clone3, args, sizeof *args);
+    if (pid == 0)
+        return 0; /* a new user namespace has neither these ids nor these bits */
+    int number = errno;
+    if (setresuid((uid_t)-1, 0, (uid_t)-1) < 0 || geteuid() != 0 || prctl(PR_SET_SECUREBITS, securebits) < 0) {
+        /* Everything we do next would be done as somebody who has no right to it. */
+        log_error("native: cannot return to user 0: %s", strerror(errno));
+        abort();
+    }
+    if (pid < 0)
+        (void)err_sys_num(err, number, "make the namespaces of a sandbox");
+    return pid;
+}
+
+static bool start_clone(struct start *start, struct err *err)
+{
+    struct native *native = start->native;
+    struct clone_args args = {
+        .flags = CLONE_PIDFD | CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS,
+        .pidfd = (uint64_t)(uintptr_t)&start->box->pidfd,
+        .exit_signal = SIGCHLD,
+    };
+    struct child_setup setup = {
+        .keeper_fd = start->control_fd[0],
+        .control_fd = start->control_fd[1],
+        .guestd_fd = native->guestd_fd,
+        .door_fd = start->door_fd,
+        .cgroup_count = start->cgroup_count,
+        .hostname = start->plan->hostname,
+        .memory_bytes = start->plan->memory_bytes,
+        .filter = &native->filter,
+        .fail_at = native->fail_at,
+    };
+    memcpy(setup.cgroup_fds, start->cgroup_fds, sizeof setup.cgroup_fds);
+
+    pid_t pid = clone_as(breed_owner(start->box->breed), &args, err);
+    if (pid == 0)
+        native_child(&setup);
+    if (pid < 0) {
+        start->box->pidfd = -1;
+        return false;
+    }
+    start->box->pid = pid;
+    /* Only the child may hold its end, or we would not notice its end. */
+    fd_close(&start->control_fd[1]);
+    return reach(native, NATIVE_AT_CLONE, err);
+}
+
+static bool start_link(struct start *start, struct err *err)
+{
+    struct native *native = start->native;
+
+    return network_link(native->netns_fd, start->box->pidfd, &start->host_link_fd, &start->link_fd, err) &&
+           reach(native, NATIVE_AT_LINK, err);
+}
+
+static uint32_t first_uid(const struct start *start)
+{
+    return start->native->uid_base + start->box->slot * NATIVE_UIDS;
+}
+
+static bool start_maps(struct start *start, struct err *err)
+{
+    char dir[32], map[64];
+
+    (void)snprintf(dir, sizeof dir, "/proc/%d", start->box->pid); /* ours and not reaped: the number is not reused */
+    auto_close int proc_fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (proc_fd < 0)
+        return err_sys(err, "open %s", dir);
+    (void)snprintf(map, sizeof map, "0 %" PRIu32 " %d", first_uid(start), NATIVE_UIDS);
+    if (!fd_write_file(proc_fd, "uid_map", str_from(map), err) ||
+        !fd_write_file(proc_fd, "gid_map", str_from(map), err))
+        return err_wrap(err, "map the ids of sandbox %s", start->plan->id);
+    start->userns_fd = openat(proc_fd, "ns/user", O_RDONLY | O_CLOEXEC);
+    if (start->userns_fd < 0)
+        return err_sys(err, "open the user namespace");
+    return reach(start->native, NATIVE_AT_MAPS, err);
+}
+
+static bool start_mounts(struct start *start, struct err *err)
+{
+    struct native *native = start->native;
+    const struct mounts_ids ids = { .userns_fd = start->userns_fd, .uid_base = first_uid(start) };
+
+    return mounts_overlay(&native->mounts, native->layers_fd, start->sandbox_fd, start->plan, &ids,
+                          &start->mount_fds[0], err) &&
+           reach(native, NATIVE_AT_OVERLAY, err) && mounts_devices(&native->mounts, &ids, &start->mount_fds[1], err) &&
+           mounts_empty(&native->mounts, &ids, &start->mount_fds[2], err) && reach(native, NATIVE_AT_DEVICES, err);
+}
+
+static bool start_hold(struct start *start, struct err *err)
+{
+    struct box *box = start->box;
+    struct state state = { .slot = box->slot, .pid = box->pid };
+
+    memcpy(state.boot_id, start->native->boot_id, sizeof state.boot_id);
+    return cgroup_hold(start->native->cgroups, box->id, box->pid, err) &&
+           state_process_start_time(box->pid, &state.start_time, err) && state_write(start->state_fd, &state, err) &&
+           reach(start->native, NATIVE_AT_HOLD, err);
+}
+
+static bool start_go(struct start *start, struct err *err)
+{
+    char byte = CHILD_GO;
+    int fds[CHILD_FDS];
+    struct iovec piece = { .iov_base = &byte, .iov_len = 1 };
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(CHILD_FDS * sizeof(int))];
+    } room = { 0 };
+    struct msghdr message = {
+        .msg_iov = &piece, .msg_iovlen = 1, .msg_control = room.bytes, .msg_controllen = sizeof room.bytes
+    };
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+
+    memcpy(fds, start->mount_fds, sizeof start->mount_fds);
+    fds[CHILD_MOUNTS] = start->link_fd;
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof fds);
+    memcpy(CMSG_DATA(header), fds, sizeof fds);
+    if (sendmsg(start->control_fd[0], &message, MSG_NOSIGNAL) < 0)
+        return err_sys(err, "say go");
+    /* The child holds them now; ours would keep the overlay mounted and guestlink open after its end. */
+    fd_close(&start->link_fd);
+    for (size_t i = 0; i < CHILD_MOUNTS; i++)
+        fd_close(&start->mount_fds[i]);
+    return reach(start->native, NATIVE_AT_GO, err);
+}
+
+/* Nothing of ours sends such a signal, but a mother has the power to. */
+static bool is_stopped(int pidfd)
+{
+    siginfo_t how = { 0 };
+
+    return waitid((idtype_t)P_PIDFD, (id_t)pidfd, &how, WSTOPPED | WNOHANG | WNOWAIT) == 0 && how.si_pid != 0;
+}
+
+/* A packet from the child. False with ERR_UNAVAILABLE at end-of-file. */
+static bool hear_child(struct start *start, uint64_t until_ms, char *room, size_t room_size, size_t *out_len,
+                       struct err *err)
+{
+    struct pollfd waiting = { .fd = start->control_fd[0], .events = POLLIN };
+    int ready;
+
+    do {
+        uint64_t now_ms = clock_mono_ms();
+        ready = poll(&waiting, 1, now_ms < until_ms ? (int)MIN(until_ms - now_ms, (uint64_t)CHILD_LOOK_MS) : 0);
+        if (ready == 0 && is_stopped(start->box->pidfd)) {
+            breed_bar(start->box->breed);
+            return err_set(err, ERR_INTERNAL, "somebody has stopped it");
+        }
+    } while ((ready < 0 && errno == EINTR) || (ready == 0 && clock_mono_ms() < until_ms));
+    if (ready < 0)
+        return err_sys(err, "wait for the child");
+    if (ready == 0)
+        return err_set(err, ERR_TIMEOUT, "the sandbox did not start in %d seconds", CHILD_MS / 1000);
+    ssize_t n = recv(start->control_fd[0], room, room_size, 0);
+    if (n < 0)
+        return err_sys(err, "hear from the child");
+    if (n == 0)
+        return err_set(err, ERR_UNAVAILABLE, "the child is silent");
+    *out_len = (size_t)n;
+    return true;
+}
+
+static bool child_failed(struct str said, struct err *err)
+{
+    struct unpack in = unpack_from(said);
+    struct err failure;
+
+    message_unpack_err(&in, &failure);
+    if (!unpack_done(&in, err))
+        return err_wrap(err, "the child's error");
+    *err = failure;
+    return err_wrap(err, "inside");
+}
+
+static bool start_hear(struct start *start, struct err *err)
+{
+    uint64_t until_ms = clock_mono_ms() + CHILD_MS;
+    char said[2048];
+    size_t len;
+    bool ready = false;
+
+    for (;;) {
+        if (!hear_child(start, until_ms, said, sizeof said, &len, err)) {
+            if (err->kind != ERR_UNAVAILABLE || !ready)
+                return err_wrap(err, "start sandbox %s", start->plan->id);
+            break;
+        }
+        if (said[0] == CHILD_READY && len == 1)
+            ready = true;
+        else if (said[0] == CHILD_FAILED)
+            return child_failed(str_of(said + 1, len - 1), err);
+        else
+            return err_set(err, ERR_INTERNAL, "the child speaks in tongues");
+    }
+    /* Its end of the socket is closed: by exec, unless it died at that very moment. */
+    if (process_ended(start->box->pidfd, 0))
+        return err_set(err, ERR_INTERNAL, "guestd ended as it started");
+    return true;
+}
+
+static bool start_all(struct start *start, struct err *err)
+{
+    return start_record(start, err) && start_cgroup(start, err) && start_sockets(start, err) &&
+           start_clone(start, err) && start_link(start, err) && start_maps(start, err) && start_mounts(start, err) &&
+           start_hold(start, err) && start_go(start, err) && start_hear(start, err);
+}
+
+/* A start that failed: the process first, then what it stood on. The box ends like any other from there. */
+static void start_undo(struct start *start)
+{
+    struct box *box = start->box;
+
+    start_close(start);
+    if (box->pid) {
+        (void)pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0); /* it may be dead already */
+        box_watch(box, BOX_DYING);
+        return;
+    }
+    box->state = BOX_CLEARING;
+    box_clear(box);
+}
+
+bool native_start(struct driver *driver, const struct plan *plan, struct started *out, struct err *err)
+{
+    struct native *native = native_of(driver);
+    struct start start = { .native = native,
+                           .plan = plan,
+                           .sandbox_fd = -1,
+                           .state_fd = -1,
+                           .link_fd = -1,
+                           .host_link_fd = -1,
+                           .control_fd = { -1, -1 },
+                           .door_fd = -1,
+                           .userns_fd = -1,
+                           .mount_fds = { -1, -1, -1 } };
+    uint32_t slot;
+
+    if (!plan_check(plan, err))
+        return err_wrap(err, "plan");
+    if (box_find(native, plan->id))
+        return err_set(err, ERR_CONFLICT, "there is a sandbox %s already", plan->id);
+    if (!slot_take(native, &slot, err))
+        return false;
+    start.box = box_new(native, plan->id);
+    start.box->slot = slot;
+    start.box->breed = breed_ref(native->nursery, plan);
+    (void)map_put(&native->boxes, str_from(start.box->id), start.box);
+    if (!start_all(&start, err)) {
+        start_undo(&start);
+        return err_wrap(err, "start sandbox %s", plan->id);
+    }
+    out->guestlink_fd = take_fd(&start.host_link_fd);
+    start_close(&start);
+    start.box->ran = true;
+    box_watch(start.box, BOX_RUNNING);
+    return true;
+}
