@@ -3,8 +3,8 @@
  *
  *   public     HTTP on port 49983, which proxy/ forwards to: what E2B calls envd. Speaks Connect RPC (rpc.h) and a few
  *              plain routes (api.c).
- *   guestlink  a unix socket that only the host can reach (link.h): who this sandbox is, what token opens the public
- *              door. Until the host has said so, the public door answers 503.
+ *   guestlink  a connection that only the host has the other end of (link.h): who this sandbox is, what token opens the
+ *              public door. Until the host has said so, the public door answers 503.
  *
  * Threads    One loop does everything that is quick. Walking and removing trees happens on a worker, which is started
  *            when first needed.

@@ -4,8 +4,8 @@
  * Keeper owns a native driver. Front owns a remote one, which has the same calls and sends each of them to keeper.
  * What sits above takes a struct driver and cannot tell the difference.
  *
- * Threads    Keeper and the drivers it owns have one thread. Of the remote driver, start, stop_wait, list and stats
- *            wait for an answer and are for workers; stop and dial never wait and are for the loop. How long the end of
+ * Threads    Keeper and the drivers it owns have one thread. Of the remote driver, start, stop_wait, list, link and
+ *            stats wait for an answer and are for workers; stop and dial never wait and are for the loop. How long the end of
  *            a sandbox takes is up to its guest, so nobody who serves others may wait for it.
  * Failure    A start that fails leaves nothing behind: no mount, no cgroup, no process, no directory; or leaves a
  *            process that has been killed, and is cleared away by itself once that has died.
@@ -54,6 +54,7 @@ struct driver_ops {
     bool (*stop_wait)(struct driver *driver, const char *id, uint32_t patience_ms, bool *out_gone, struct err *err);
     /* A heap array, the caller's to free. */
     bool (*list)(struct driver *driver, struct held **out_held, uint32_t *out_count, struct err *err);
+    bool (*link)(struct driver *driver, const char *id, int *out_guestlink_fd, struct err *err);
     /* Room for `count`, which is at most LIMIT_STATS; those that it does not hold are left out. */
     bool (*stats)(struct driver *driver, const struct held *which, uint32_t count, struct stats *out,
                   uint32_t *out_count, struct err *err);
@@ -96,6 +97,15 @@ static inline must_use bool driver_list(struct driver *driver, struct held **out
                                         struct err *err)
 {
     return driver->ops->list(driver, out_held, out_count, err);
+}
+
+/*
+ * What started.guestlink_fd was, again: the same connection, for whoever comes after the one that has started it.
+ * ERR_NOT_FOUND also when the driver has come after it as well, and has only its process.
+ */
+static inline must_use bool driver_link(struct driver *driver, const char *id, int *out_guestlink_fd, struct err *err)
+{
+    return driver->ops->link(driver, id, out_guestlink_fd, err);
 }
 
 /* What these use, in the order of asking. */

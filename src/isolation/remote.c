@@ -114,6 +114,19 @@ static bool remote_list(struct driver *driver, struct held **out_held, uint32_t 
     return true;
 }
 
+static bool remote_link(struct driver *driver, const char *id, int *out_guestlink_fd, struct err *err)
+{
+    auto_buf struct buf payload = buf_make(NULL, LIMIT_MESSAGE_BYTES);
+    auto_answer struct channel_answer answer = { 0 };
+
+    message_pack_id(&payload, id);
+    if (!channel_call(channel_of(driver), MESSAGE_LINK, buf_str(&payload), &answer, err) ||
+        !expect(str_of(answer.payload, answer.len), &answer.fds, 1, err))
+        return err_wrap(err, "ask keeper for the link of %s", id);
+    *out_guestlink_fd = take_fd(&answer.fds.at[0]);
+    return true;
+}
+
 static bool remote_stats(struct driver *driver, const struct held *which, uint32_t count, struct stats *out,
                          uint32_t *out_count, struct err *err)
 {
@@ -175,6 +188,7 @@ static const struct driver_ops remote_ops = {
     .stop = remote_stop,
     .stop_wait = remote_stop_wait,
     .list = remote_list,
+    .link = remote_link,
     .stats = remote_stats,
     .dial = remote_dial,
     .free = remote_free,

@@ -172,6 +172,25 @@ static bool serve_list(struct serve *serve, struct channel *channel, uint32_t id
     return true;
 }
 
+static bool serve_link(struct serve *serve, struct channel *channel, uint32_t id, struct str payload, struct err *err)
+{
+    struct unpack in = unpack_from(payload);
+    char sandbox[LIMIT_ID_BYTES];
+    int guestlink_fd;
+    struct err why;
+
+    message_unpack_id(&in, sandbox);
+    if (!unpack_done(&in, err))
+        return false;
+    if (!driver_link(serve->driver, sandbox, &guestlink_fd, &why)) {
+        channel_reply_error(channel, MESSAGE_LINK, id, &why);
+        return true;
+    }
+    channel_reply(channel, MESSAGE_LINK, id, STR(""), &guestlink_fd, 1);
+    fd_close(&guestlink_fd);
+    return true;
+}
+
 static bool serve_stats(struct serve *serve, struct channel *channel, uint32_t id, struct str payload, struct err *err)
 {
     struct unpack in = unpack_from(payload);
@@ -233,6 +252,8 @@ bool serve_request(struct serve *serve, struct channel *channel, enum message_ty
         return serve_stop(serve, id, payload, err);
     case MESSAGE_LIST:
         return serve_list(serve, channel, id, payload, err);
+    case MESSAGE_LINK:
+        return serve_link(serve, channel, id, payload, err);
     case MESSAGE_STATS:
         return serve_stats(serve, channel, id, payload, err);
     case MESSAGE_DIAL:

@@ -7,7 +7,7 @@ enum { ERRNO_MAX = 4095 }; /* the kernel's own bound */
 const char *const message_type_name[MESSAGE_TYPE_END] = {
     [MESSAGE_READY] = "ready",         [MESSAGE_START] = "start", [MESSAGE_STOP] = "stop",
     [MESSAGE_LIST] = "list",           [MESSAGE_DIAL] = "dial",   [MESSAGE_EXITED] = "exited",
-    [MESSAGE_TEMPLATES] = "templates", [MESSAGE_STATS] = "stats",
+    [MESSAGE_TEMPLATES] = "templates", [MESSAGE_STATS] = "stats", [MESSAGE_LINK] = "link",
 };
 
 void message_pack_head(struct buf *out, const struct message_head *head)

@@ -22,6 +22,7 @@ enum message_type {
     MESSAGE_START,     /* request to keeper: a plan; the reply has no payload and guestd's private door as descriptor */
     MESSAGE_STOP, /* request to keeper: a sandbox id, patience in ms; killed, the reply says if it is gone by now */
     MESSAGE_LIST, /* request to keeper, empty; the reply is the ids of all sandboxes it holds */
+    MESSAGE_LINK, /* request to keeper: a sandbox id; the reply carries guestd's private door once more */
     MESSAGE_DIAL, /* request to keeper: a sandbox id and a port; the reply carries a TCP socket inside it, on its way there */
     MESSAGE_TEMPLATES, /* request to keeper, empty; the reply is image/templates.h's list */
     MESSAGE_STATS,     /* request to keeper: sandbox ids; the reply is what they use, isolation/stats.h */

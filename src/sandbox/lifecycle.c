@@ -322,7 +322,7 @@ static bool start(struct sandbox *sb, const struct sandbox_want *want, struct ar
     uint64_t until_ms = clock_mono_ms() + LIMIT_START_MS;
     if (!set_guest_up(sb, want, guestlink_fd, until_ms, arena, err) || !guest_listen(guestlink_fd, until_ms, err))
         return false;
-    logs_begin(all->logs, sb->team_id, str_from(sb->id), take_fd(&guestlink_fd));
+    logs_begin(all->logs, sb->team_id, str_from(sb->id), clock_wall_us(), take_fd(&guestlink_fd));
     return true;
 }
 

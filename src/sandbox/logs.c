@@ -4,14 +4,15 @@
  */
 #include "sandbox/logs.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/limits.h"
 #include "base/map.h"
 #include "base/mem.h"
-#include "io/stream.h"
 #include "sandbox/inside.h"
 #include "wire/guestlink.h"
 
@@ -37,9 +38,10 @@ struct ear {
     struct ear *next, **at;
     struct logs *logs;
     char id[LIMIT_ID_BYTES];
-    int fd; /* until the loop has taken it over */
+    int fd;
+    bool hung_up; /* guestd has: what is not there by now does not come */
     struct loop_task begin;
-    struct stream *stream;
+    struct watch *watch;
     struct timer pause;
 };
 
@@ -49,7 +51,8 @@ struct logs {
     struct map books; /* by id */
     struct book *first_ended, **last_ended;
     size_t ended_count;
-    struct ear *ears; /* under the lock as well: a worker adds to it */
+    struct ear *ears;       /* under the lock as well: a worker adds to it */
+    char room[INPUT_BYTES]; /* the loop's: the message that is looked at */
 };
 
 /* ---- books ---- */
@@ -148,7 +151,8 @@ static void stop_listening(struct ear *ear)
         ear_leave(ear);
     }
     timer_clear(&ear->pause);
-    stream_free(take_ptr(&ear->stream));
+    watch_free(take_ptr(&ear->watch));
+    (void)shutdown(ear->fd, SHUT_RDWR); /* for guestd's and the next one's sake: the connection is not ours alone */
     loop_retire(ear->logs->loop, ear, ear_free);
 }
 
@@ -196,80 +200,66 @@ static bool hear(struct ear *ear, struct str body)
     return fine && (message.type == GUESTLINK_LOG || message.type == GUESTLINK_OK);
 }
 
-static void ear_step(struct ear *ear);
-
 static void on_pause_over(struct timer *timer)
 {
-    ear_step(container_of(timer, struct ear, pause));
+    watch_want(container_of(timer, struct ear, pause)->watch, WATCH_READ | WATCH_HANGUP);
+}
+
+/* False: there will be no more of it. */
+static bool take_a_message(struct ear *ear)
+{
+    char *room = ear->logs->room;
+    struct err ignored;
+    uint32_t length;
+
+    ssize_t n = recv(ear->fd, room, INPUT_BYTES, MSG_PEEK | MSG_DONTWAIT);
+    if (n <= 0)
+        return n < 0 && (errno == EAGAIN || errno == EINTR);
+    if (n < GUESTLINK_HEADER_BYTES)
+        return !ear->hung_up;
+    if (!guestlink_body_length((const unsigned char *)room, &length, &ignored) ||
+        length > INPUT_BYTES - GUESTLINK_HEADER_BYTES)
+        return false;
+    ssize_t whole = GUESTLINK_HEADER_BYTES + (ssize_t)length;
+    if (n < whole)
+        return !ear->hung_up; /* left where it is until all of it is there */
+    return hear(ear, str_of(room + GUESTLINK_HEADER_BYTES, length)) &&
+           recv(ear->fd, room, whole, MSG_DONTWAIT) == whole;
 }
 
 /* A message at a time, and then a pause: what guestd can make us do is bounded. */
-static void ear_step(struct ear *ear)
+static void on_ready(void *context, unsigned ready)
 {
-    struct buf *in = &ear->stream->in;
-    struct err ignored;
-    uint32_t length;
+    struct ear *ear = context;
 
-    if (timer_is_set(&ear->pause))
+    ear->hung_up = (ready & WATCH_HANGUP) != 0;
+    if (!take_a_message(ear)) {
+        stop_listening(ear);
         return;
-    if (in->len >= GUESTLINK_HEADER_BYTES) {
-        if (!guestlink_body_length((const unsigned char *)in->data, &length, &ignored) ||
-            length > INPUT_BYTES - GUESTLINK_HEADER_BYTES) {
-            stop_listening(ear);
-            return;
-        }
-        if (in->len >= GUESTLINK_HEADER_BYTES + (size_t)length) {
-            if (!hear(ear, str_of(in->data + GUESTLINK_HEADER_BYTES, length))) {
-                stop_listening(ear);
-                return;
-            }
-            buf_drop(in, GUESTLINK_HEADER_BYTES + (size_t)length);
-            timer_set(&ear->pause, ear->logs->loop, LIMIT_LOG_PAUSE_MS, on_pause_over);
-        }
     }
-    stream_read(ear->stream, !timer_is_set(&ear->pause));
+    watch_want(ear->watch, 0);
+    timer_set(&ear->pause, ear->logs->loop, LIMIT_LOG_PAUSE_MS, on_pause_over);
 }
-
-static void on_input(struct stream *stream)
-{
-    ear_step(stream->owner);
-}
-
-/* What is left of the last words is heard before they are forgotten. */
-static void on_end(struct stream *stream, const struct err *err)
-{
-    struct ear *ear = stream->owner;
-    struct buf *in = &stream->in;
-    struct err ignored;
-    uint32_t length;
-
-    (void)err;
-    while (in->len >= GUESTLINK_HEADER_BYTES &&
-           guestlink_body_length((const unsigned char *)in->data, &length, &ignored) &&
-           in->len >= GUESTLINK_HEADER_BYTES + (size_t)length &&
-           hear(ear, str_of(in->data + GUESTLINK_HEADER_BYTES, length)))
-        buf_drop(in, GUESTLINK_HEADER_BYTES + (size_t)length);
-    stop_listening(ear);
-}
-
-static const struct stream_events ear_events = { .on_input = on_input, .on_end = on_end };
 
 static void on_begin(struct loop_task *task)
 {
     struct ear *ear = container_of(task, struct ear, begin);
+    const int room = 2 * INPUT_BYTES;
 
-    ear->stream = stream_new(ear->logs->loop, take_fd(&ear->fd), INPUT_BYTES, &ear_events, ear);
-    stream_read(ear->stream, true);
+    /* Or a message that nobody takes before it is whole might never be: as much as one must fit, and no more need. */
+    (void)setsockopt(ear->fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room); /* the default is enough, too */
+    ear->watch = watch_new(ear->logs->loop, ear->fd, on_ready, ear);
+    watch_want(ear->watch, WATCH_READ | WATCH_HANGUP);
 }
 
-void logs_begin(struct logs *logs, struct str team_id, struct str id, int guestlink_fd)
+void logs_begin(struct logs *logs, struct str team_id, struct str id, int64_t begun_us, int guestlink_fd)
 {
     struct book *book = NEW(struct book);
     struct ear *ear = NEW(struct ear);
 
     memcpy(book->id, id.at, MIN(id.len, sizeof book->id - 1));
     memcpy(book->team_id, team_id.at, MIN(team_id.len, sizeof book->team_id - 1));
-    book->begun_us = clock_wall_us();
+    book->begun_us = begun_us;
     book->last = &book->first;
     memcpy(ear->id, book->id, sizeof ear->id);
     ear->logs = logs;
@@ -310,7 +300,7 @@ void logs_free(struct logs *logs)
     for (struct ear *ear = logs->ears, *next; ear; ear = next) {
         next = ear->next;
         timer_clear(&ear->pause);
-        stream_free(take_ptr(&ear->stream));
+        watch_free(take_ptr(&ear->watch));
         ear_free(ear);
     }
     for (size_t i = 0; (book = map_next(&logs->books, &i));)

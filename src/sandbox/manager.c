@@ -467,8 +467,21 @@ static struct sandbox *remember(struct sandboxes *all, struct str id, const stru
     return sb;
 }
 
+/* Whoever was here before has asked guestd to tell, and it tells whoever is at the other end. */
+static void listen_again(struct sandbox *sb)
+{
+    struct err err;
+    int guestlink_fd;
+
+    if (driver_link(sb->all->config.driver, sb->id, &guestlink_fd, &err))
+        logs_begin(sb->all->logs, sb->team_id, str_from(sb->id), sb->started_us, guestlink_fd);
+    else
+        log_info("sandbox %s: what runs in it is not logged any more: %s", sb->id, err_text(&err));
+}
+
 static void adopt(struct sandbox *sb, int64_t deadline_us)
 {
+    listen_again(sb); /* first: once it runs, it may end, and its log with it */
     auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
 
     sandbox_set_clock(sb, deadline_us);

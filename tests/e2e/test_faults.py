@@ -1,5 +1,6 @@
 """Things go wrong: roles are killed, creates fail half-way, disks and ids run out. Nothing may be left or lost."""
 
+import json
 import os
 import pathlib
 import signal
@@ -181,6 +182,41 @@ def test_a_killed_front_comes_back_with_its_sandboxes(own_server, remembered):
     assert own_server.api("GET", f"/sandboxes/{remembered['sandboxID']}").json == before
     check_alive(own_server, remembered)
     assert own_server.create()
+
+
+def test_logs_go_on_when_front_was_killed(own_server, remembered):
+    """Also what ended while there was no front: keeper is held up until then, so that it cannot start one."""
+    name = remembered["sandboxID"]
+    box = use(own_server, remembered)
+
+    def processes():
+        lines = [json.loads(entry["line"]) for entry in own_server.api("GET", f"/sandboxes/{name}/logs").json["logs"]]
+        return [(line["event_type"], line["pid"]) for line in lines if line["logger"] == "process"]
+
+    def runs(seconds):
+        return any(is_sleep(path, seconds) for path in pathlib.Path("/proc").glob("[0-9]*"))
+
+    slow = str(box.commands.run("exec sleep 2.0625", background=True).pid)
+    assert wait_for(lambda: ("process_start", slow) in processes())
+    os.kill(own_server.pid, signal.SIGSTOP)
+    try:
+        os.kill(own_server.front_pid(), signal.SIGKILL)
+        assert wait_for(lambda: not runs("2.0625"), 20)
+    finally:
+        os.kill(own_server.pid, signal.SIGCONT)
+    come_back(own_server)
+    assert use(own_server, remembered).commands.run("echo after").stdout == "after\n"
+    assert wait_for(lambda: len(processes()) >= 3), processes()
+    assert processes()[0] == ("process_end", slow)
+    assert [kind for kind, pid in processes() if pid != slow] == ["process_start", "process_end"]
+    assert len(processes()) == 3
+
+
+def is_sleep(path, seconds):
+    try:
+        return (path / "cmdline").read_bytes() == f"sleep\0{seconds}\0".encode()
+    except OSError:
+        return False  # it has just ended
 
 
 def test_a_killed_keeper_comes_back_with_its_sandboxes(own_server, remembered):

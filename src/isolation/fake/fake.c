@@ -1,5 +1,6 @@
 #include "isolation/fake/fake.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@ struct fake_box {
     struct plan plan;
     unsigned looks;  /* at its stats */
     int link_fd;     /* guestd's end, or -1 */
+    int host_fd;     /* a copy of the other one, or -1 */
     bool dying;      /* stopped, and stuck in its end */
     bool has_thread; /* which serves link_fd */
     pthread_t thread;
@@ -153,6 +155,7 @@ static bool fake_start(struct driver *driver, const struct plan *plan, struct st
     box->fake = fake;
     box->plan = *plan;
     box->link_fd = pair[1];
+    box->host_fd = fcntl(pair[0], F_DUPFD_CLOEXEC, 3);
     lock(fake);
     box->next = fake->boxes;
     fake->boxes = box;
@@ -267,6 +270,20 @@ static bool fake_list(struct driver *driver, struct held **out_held, uint32_t *o
     return true;
 }
 
+static bool fake_link(struct driver *driver, const char *id, int *out_guestlink_fd, struct err *err)
+{
+    struct fake *fake = fake_of(driver);
+
+    lock(fake);
+    struct fake_box *box = find(fake, id);
+    int fd = box && box->host_fd >= 0 ? fcntl(box->host_fd, F_DUPFD_CLOEXEC, 3) : -1;
+    unlock(fake);
+    if (fd < 0)
+        return err_set(err, ERR_NOT_FOUND, "there is no connection to sandbox %s", id);
+    *out_guestlink_fd = fd;
+    return true;
+}
+
 /* Every look finds it a tenth of a second of CPU older. */
 static bool fake_stats(struct driver *driver, const struct held *which, uint32_t count, struct stats *out,
                        uint32_t *out_count, struct err *err)
@@ -343,6 +360,7 @@ static void free_boxes(struct fake_box *box)
         if (box->has_thread)
             (void)pthread_join(box->thread, NULL);
         fd_close(&box->link_fd);
+        fd_close(&box->host_fd);
         free(box);
         box = next;
     }
@@ -364,6 +382,7 @@ static const struct driver_ops fake_ops = {
     .stop = fake_stop,
     .stop_wait = fake_stop_wait,
     .list = fake_list,
+    .link = fake_link,
     .stats = fake_stats,
     .dial = fake_dial,
     .free = fake_free,
@@ -401,7 +420,7 @@ void fake_adopt(struct driver *driver, const char *id)
     struct fake_box *box = NEW(struct fake_box);
 
     box->fake = fake;
-    box->link_fd = -1;
+    box->link_fd = box->host_fd = -1;
     (void)snprintf(box->plan.id, sizeof box->plan.id, "%s", id);
     lock(fake);
     box->next = fake->boxes;

@@ -60,7 +60,7 @@ struct box *box_new(struct native *native, const char *id)
     struct box *box = NEW(struct box);
 
     box->native = native;
-    box->pidfd = box->door_fd = -1;
+    box->pidfd = box->link_fd = box->door_fd = -1;
     (void)snprintf(box->id, sizeof box->id, "%s", id);
     return box;
 }
@@ -92,6 +92,7 @@ void box_free(void *object)
     timer_clear(&box->retry);
     watch_free(box->watch);
     fd_close(&box->pidfd);
+    fd_close(&box->link_fd);
     fd_close(&box->door_fd);
     breed_unref(box->breed);
     free(box);
@@ -149,6 +150,7 @@ static void box_reap(struct box *box)
     watch_free(box->watch);
     box->watch = NULL;
     fd_close(&box->pidfd);
+    fd_close(&box->link_fd);
     fd_close(&box->door_fd);
     box->pid = 0;
 }

@@ -48,6 +48,7 @@ struct box {
     bool ran;           /* its end is worth telling */
     struct wait *waits; /* see box.c */
     unsigned wait_count;
+    int link_fd;         /* a copy of the host's end of guestlink, never read here; -1: it was found again */
     struct breed *breed; /* NULL: it has no nursery, or was found again */
     int door_fd;         /* ours until the nursery has it; -1 */
     struct timer retry;

@@ -46,7 +46,7 @@ enum {
     HOST_PIDS = 1 << 20, /* the usual 32,768 are gone with 32 sandboxes at their limit */
 };
 
-/* ---- list, stats, dial, free ---- */
+/* ---- list, link, stats, dial, free ---- */
 
 static bool native_list(struct driver *driver, struct held **out_held, uint32_t *out_count, struct err *err)
 {
@@ -61,6 +61,21 @@ static bool native_list(struct driver *driver, struct held **out_held, uint32_t 
             memcpy(held[count++].id, box->id, sizeof box->id);
     *out_held = held;
     *out_count = count;
+    return true;
+}
+
+static bool native_link(struct driver *driver, const char *id, int *out_guestlink_fd, struct err *err)
+{
+    struct box *box = box_find(native_of(driver), id);
+
+    if (!box || box->state != BOX_RUNNING)
+        return err_set(err, ERR_NOT_FOUND, "there is no sandbox %s", id);
+    if (box->link_fd < 0)
+        return err_set(err, ERR_NOT_FOUND, "sandbox %s is older than keeper", id);
+    int fd = fcntl(box->link_fd, F_DUPFD_CLOEXEC, 3);
+    if (fd < 0)
+        return err_sys(err, "copy guestlink");
+    *out_guestlink_fd = fd;
     return true;
 }
 
@@ -150,6 +165,7 @@ static const struct driver_ops native_ops = {
     .start = native_start,
     .stop = native_stop, /* and no stop_wait: there is no thread that could */
     .list = native_list,
+    .link = native_link,
     .stats = native_stats,
     .dial = native_dial,
     .free = native_free,

@@ -209,8 +209,13 @@ static bool start_link(struct start *start, struct err *err)
 {
     struct native *native = start->native;
 
-    return network_link(native->netns_fd, start->box->pidfd, &start->host_link_fd, &start->link_fd, err) &&
-           reach(native, NATIVE_AT_LINK, err);
+    if (!network_link(native->netns_fd, start->box->pidfd, &start->host_link_fd, &start->link_fd, err))
+        return false;
+    /* There will be no second connection: whoever asks after front has died gets a copy of this one. */
+    start->box->link_fd = fcntl(start->host_link_fd, F_DUPFD_CLOEXEC, 3);
+    if (start->box->link_fd < 0)
+        return err_sys(err, "keep guestlink");
+    return reach(native, NATIVE_AT_LINK, err);
 }
 
 static uint32_t first_uid(const struct start *start)

@@ -793,6 +793,30 @@ static void a_mother_who_stops_what_is_being_made_is_the_last_of_her_breed(void 
     check_nothing_is_left(world);
 }
 
+static void the_link_is_there_for_the_next_front_and_not_for_the_next_keeper(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    struct err err;
+    int fd = start(world, &plan);
+
+    for (int i = 0; i < 2; i++) {
+        auto_free char *said = ask(fd, "door");
+        check_has(said, "door: open");
+        fd_close(&fd);
+        assert_true(driver_link(world->driver, "sandbox1", &fd, &err));
+    }
+    fd_close(&fd);
+    assert_false(driver_link(world->driver, "sandbox2", &fd, &err));
+    assert_int_equal(err.kind, ERR_NOT_FOUND);
+    driver_free(world->driver);
+    new_driver(world, false);
+    assert_false(driver_link(world->driver, "sandbox1", &fd, &err));
+    assert_int_equal(err.kind, ERR_NOT_FOUND);
+    assert_true(stop(world->loop, world->driver, "sandbox1"));
+    check_nothing_is_left(world);
+}
+
 static void stop_ends_everything_and_leaves_nothing(void **state)
 {
     struct world *world = *state;
@@ -1057,6 +1081,7 @@ int main(int argc, char **argv)
         NATIVE_CASE(sandboxes_of_one_template_have_one_owner_who_is_nobody_else),
         NATIVE_CASE(a_template_without_python_has_no_mother_and_its_door_closes),
         NATIVE_CASE(a_mother_has_no_power_but_that_of_her_id),
+        NATIVE_CASE(the_link_is_there_for_the_next_front_and_not_for_the_next_keeper),
         NATIVE_CASE(a_mother_who_stops_what_is_being_made_is_the_last_of_her_breed),
         NATIVE_CASE(stop_ends_everything_and_leaves_nothing),
         NATIVE_CASE(a_stop_that_takes_long_holds_nobody_up),

@@ -162,12 +162,18 @@ static void start_talk_and_stop(struct world *world)
     assert_true(driver_start(world->remote, &plan, &started, &err));
     assert_true(fake_plan_of(world->fake, "sandbox1", &arrived));
     assert_memory_equal(&plan, &arrived, sizeof plan);
-    /* The link that came through two processes leads to guestd. */
+    /* The link that came through two processes leads to guestd, and so does the next one. */
     guestlink_write_simple(&out, GUESTLINK_PING);
-    assert_int_equal(write(started.guestlink_fd, out.data, out.len), (ssize_t)out.len);
-    assert_int_equal(recv(started.guestlink_fd, answer, sizeof answer, MSG_WAITALL), 5);
-    assert_int_equal(answer[4], GUESTLINK_OK);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(write(started.guestlink_fd, out.data, out.len), (ssize_t)out.len);
+        assert_int_equal(recv(started.guestlink_fd, answer, sizeof answer, MSG_WAITALL), 5);
+        assert_int_equal(answer[4], GUESTLINK_OK);
+        fd_close(&started.guestlink_fd);
+        assert_true(driver_link(world->remote, "sandbox1", &started.guestlink_fd, &err));
+    }
     fd_close(&started.guestlink_fd);
+    assert_false(driver_link(world->remote, "sandbox2", &started.guestlink_fd, &err));
+    assert_int_equal(err.kind, ERR_NOT_FOUND);
     assert_true(driver_list(world->remote, &held, &count, &err));
     assert_int_equal(count, 1);
     assert_string_equal(held[0].id, "sandbox1");

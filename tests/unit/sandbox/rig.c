@@ -30,6 +30,7 @@ static int add_held(struct rig *rig, const char *id)
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0)
         abort();
     held->peer_fd = fds[1];
+    held->link_fd = dup(fds[0]);
     return fds[0];
 }
 
@@ -37,6 +38,7 @@ static int add_held(struct rig *rig, const char *id)
 static void remove_held(struct rig *rig, struct rig_held *held)
 {
     close(held->peer_fd);
+    close(held->link_fd);
     *held = rig->held[--rig->held_count];
     pthread_cond_broadcast(&rig->changed);
 }
@@ -133,6 +135,20 @@ static bool rig_driver_list(struct driver *driver, struct held **out_held, uint3
     return true;
 }
 
+static bool rig_driver_link(struct driver *driver, const char *id, int *out_guestlink_fd, struct err *err)
+{
+    struct rig *rig = rig_of(driver);
+
+    pthread_mutex_lock(&rig->lock);
+    struct rig_held *held = find_held(rig, str_from(id));
+    int fd = held ? dup(held->link_fd) : -1;
+    pthread_mutex_unlock(&rig->lock);
+    if (fd < 0)
+        return err_set(err, ERR_NOT_FOUND, "no such link");
+    *out_guestlink_fd = fd;
+    return true;
+}
+
 static bool rig_driver_stats(struct driver *driver, const struct held *which, uint32_t count, struct stats *out,
                              uint32_t *out_count, struct err *err)
 {
@@ -166,6 +182,7 @@ static const struct driver_ops rig_ops = {
     .start = rig_driver_start,
     .stop_wait = rig_driver_stop,
     .list = rig_driver_list,
+    .link = rig_driver_link,
     .stats = rig_driver_stats,
 };
 

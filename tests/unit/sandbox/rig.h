@@ -31,6 +31,7 @@ enum rig_start {
 struct rig_held {
     char id[LIMIT_ID_BYTES];
     int peer_fd; /* guestd's side of guestlink */
+    int link_fd; /* a copy of ours, or -1 */
     bool dying;  /* stopped while stop_sticks */
     bool silent; /* owes an answer */
 };
