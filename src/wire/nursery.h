@@ -47,7 +47,7 @@ enum { NURSERY_UID = 1000 };
 
 /*
  * How a python3 becomes a mother, in the nursery or in a sandbox: descriptor 0 is her door, and the first two messages are
- * charts.py and driver.py. Without the directory it runs in: a random.py of the user's is for cells to import, not for us.
+ * charts.py and the driver. Without the directory it runs in: a random.py of the user's is for cells to import, not for us.
  */
 #define NURSERY_BOOT                                                   \
     "import sys;sys.path[:]=[p for p in sys.path if p];import socket;" \

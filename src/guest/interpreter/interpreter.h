@@ -7,7 +7,7 @@
  *   DELETE /contexts/{id}
  *   GET /health
  *
- * A context (context.h) is an interpreter of its own with its own variables and queue. Python is ours (python.h, driver.py);
+ * A context (context.h) is an interpreter of its own with its own variables and queue. Python is ours (python.h, driver/);
  * every other language is a Jupyter kernel of the template (kernelspec.h, jupyter.h). All run as the sandbox's user, in
  * the limited cgroup.
  *

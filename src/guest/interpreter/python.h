@@ -1,9 +1,10 @@
 /*
  * python.h - Python interpreters: a mother that has its imports done, and the children she forks.
  *
- * The mother is a `python3` of the template that runs driver.py as the sandbox's user, in the limited cgroup. She starts
- * when the first interpreter is wanted and stays; every interpreter after that is a fork of her, ready in milliseconds
- * and sharing her memory until it writes. If she dies, her children live on and the next one wanted gets a new mother.
+ * The mother is a `python3` of the template that runs our driver (driver/main.py) as the sandbox's user, in the limited
+ * cgroup. She starts when the first interpreter is wanted and stays; every interpreter after that is a fork of her, ready
+ * in milliseconds and sharing her memory until it writes. If she dies, her children live on and the next one wanted gets a
+ * new mother.
  * In cold mode each interpreter has a mother to itself: nothing is shared, not even the seed of hashes.
  *
  * Where the host has a nursery (wire/nursery.h), a mother outside the sandbox is asked before any of this. Whenever she

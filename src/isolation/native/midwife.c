@@ -2,7 +2,7 @@
  * midwife.c - the way of an interpreter from its mother outside into a sandbox.
  *
  * Where it stands: a shared object without a C library, loaded by a python3 of the template (nursery.h says how that one
- * is confined). driver.py calls two functions of it. It may not allocate, may not rely on thread-local storage and makes
+ * is confined). Its driver calls two functions of it. It may not allocate, may not rely on thread-local storage and makes
  * every system call itself, but for fork(), which must run the handlers that libraries have left with the C library.
  *
  * Theory of operation. The mother has power over the sandboxes of her template because their user namespaces belong to her

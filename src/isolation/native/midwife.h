@@ -1,7 +1,7 @@
 /*
- * midwife.h - between the mother's Python (driver.py), keeper and midwife.c.
+ * midwife.h - between the mother's Python (driver/nursery.py), keeper and midwife.c.
  *
- * Freestanding: midwife.c has no C library. driver.py repeats the struct and the letters; its nursery test would fail if
+ * Freestanding: midwife.c has no C library. nursery.py repeats the struct and the letters; its nursery test would fail if
  * they differed.
  */
 #ifndef ISOLATION_NATIVE_MIDWIFE_H

@@ -1,9 +1,9 @@
 /*
  * nursery.h - warm Python mothers outside the sandboxes, one a template, whose children are born into them.
  *
- * The first cell of a sandbox needs an interpreter with its imports done. A mother (driver.py, run by the template's own
- * python3) has them done once for all sandboxes of a template; a fork of her that enters a sandbox (midwife.c) is ready
- * in milliseconds and shares her memory until it writes.
+ * The first cell of a sandbox needs an interpreter with its imports done. A mother (guest/interpreter/driver/, run by the
+ * template's own python3) has them done once for all sandboxes of a template; a fork of her that enters a sandbox
+ * (midwife.c) is ready in milliseconds and shares her memory until it writes.
  *
  *   breed    what sandboxes of the same layers have in common: a user id, and at most one mother at a time
  *   owner    the user namespaces of a breed's sandboxes belong to that id: who runs as it has power over those and over

@@ -1,0 +1,158 @@
+"""An interpreter: a fork of a mother, from its first moment to its last cell."""
+import gc
+import os
+import signal
+import sys
+import time
+
+from .here import here
+from .link import Link, Silent, text_of
+from .packages import show_figures
+from .streams import flush_standard, standard_streams
+
+
+def settle():
+    """
+    In the child, on its way from the mother to a cell: what does not depend on whose interpreter it will be.
+      shares    her memory, copy on write           holds     her socket, until closed here
+      must      lead a session of its own (interrupts go to the group); have its own entropy; be preferred by the
+                OOM killer, so that the mother and the other contexts outlive a cell that eats all memory
+    """
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        with open("/proc/self/oom_score_adj", "w") as knob:
+            knob.write("300")
+    except OSError:
+        pass
+    fresh_entropy()
+    if sys.path[:1] != [""]:
+        sys.path.insert(0, "")
+
+
+def fresh_entropy():
+    """
+    Siblings share their mother's memory, but not her luck, nor the secret she was born with. They do share the seed of string
+    hashes: a Python that runs cannot change it.
+    """
+    if "multiprocessing.process" in sys.modules:
+        sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
+    if "random" in sys.modules:
+        sys.modules["random"].seed()
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+
+
+def become_interpreter(fds, is_known=False):
+    """The rest: its own descriptors, then its life. Known to guestd is who was born outside: the midwife has said so."""
+    import fcntl
+    high = 100  # out of the way of what user code counts on getting
+    null = os.open("/dev/null", os.O_RDONLY)
+    conn = fcntl.fcntl(fds[0], fcntl.F_DUPFD_CLOEXEC, high)
+    os.dup2(null, 0)
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)
+    os.dup2(fds[1], 1)
+    os.dup2(fds[2], 2)
+    os.closerange(3, high)
+    standard_streams()
+    here.link = Link(conn)
+    signal.signal(signal.SIGINT, here.link.on_interrupt)
+    gc.enable()
+    try:
+        if not is_known:
+            here.link.send("B")
+        if not here.stamps.hold():
+            here.link.send("S")
+            os._exit(0)
+        interpret()
+        flush_standard()
+    except BaseException:
+        os._exit(1)
+    os._exit(0)
+
+
+def interpret():
+    """The life of an interpreter: start, cells, until guestd closes or a cell wants out."""
+    here.link.send("H")
+    message = here.link.receive()
+    if message and message["op"] == "rehearse":  # nobody's yet: there is time
+        rehearse()
+        message = here.link.receive()
+    if not message:
+        return
+    if message["late"] and not here.stamps.hold():
+        here.link.send("S")
+        return
+    set_environment(message["env"])
+    time.tzset()
+    try:
+        os.chdir(message["cwd"])
+    except OSError as failure:
+        os.chdir(message["env"].get("HOME", "/"))
+        print(f"The directory {message['cwd']} cannot be entered ({failure.strerror}): this context works in {os.getcwd()}.",
+              file=sys.stderr)
+    here.link.send("R")
+    while True:
+        message = here.link.receive()
+        if not message:
+            return
+        run_cell(message)
+        if here.shell.wants_exit:
+            return
+
+
+def rehearse():
+    """Touches the memory that a first cell writes to, so that it is this process's own by then."""
+    guestd, here.link = here.link, Silent()
+    here.shell.run("1+1")
+    here.link = guestd
+    here.shell.user_ns.pop("_", None)
+    here.shell.forget_warmup()
+
+
+def set_environment(wanted):
+    for name in list(os.environ):
+        if name not in wanted:
+            del os.environ[name]
+    os.environ.update(wanted)
+
+
+def run_cell(message):
+    signal.signal(signal.SIGINT, here.link.on_interrupt)  # a cell before may have set its own
+    try:
+        with Environment(message.get("env")):
+            here.link.running = True
+            try:
+                here.shell.run(message["code"])
+                show_figures()
+            finally:
+                here.link.running = False
+    except KeyboardInterrupt:
+        here.link.error("KeyboardInterrupt", "", "KeyboardInterrupt")
+    except SystemExit:
+        pass
+    except BaseException as failure:  # of the shell's own, not of the cell: that one was told
+        here.link.error(type(failure).__name__, text_of(failure), "")
+    flush_standard()
+    here.link.send("D", str(message["cell"]))
+
+
+class Environment:
+    """Variables for one cell: set before, put back after, unless the cell has changed them itself."""
+
+    def __init__(self, wanted):
+        self.wanted = wanted or {}
+
+    def __enter__(self):
+        self.before = {name: os.environ.get(name) for name in self.wanted}
+        os.environ.update(self.wanted)
+
+    def __exit__(self, *failure):
+        for name, value in self.wanted.items():
+            if os.environ.get(name) != value:
+                continue
+            if self.before[name] is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = self.before[name]

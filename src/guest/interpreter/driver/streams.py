@@ -1,0 +1,34 @@
+"""Standard input, output and error of an interpreter.
+
+Output and error are real pipes at descriptors 1 and 2: what subprocesses and C code print takes the same way as print(), in
+the same order, and nothing that user code prints can be taken for a frame. Nobody is at the other end of the input.
+"""
+import sys
+
+
+def standard_streams():
+    import io
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        raw = io.FileIO(number, "w", closefd=False)
+        stream = io.TextIOWrapper(io.BufferedWriter(raw, 1 << 16), encoding="utf-8", errors="backslashreplace",
+                                  line_buffering=True)
+        stream.mode = "w"
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def flush_standard():
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # user code may have put anything there
+            pass
+
+
+class StdinNotImplementedError(RuntimeError):
+    pass
+
+
+def no_input(*args, **kwargs):
+    raise StdinNotImplementedError("input() does not work here: nobody is there to type. Put the value into the code, "
+                                   "or pass it with envs.")

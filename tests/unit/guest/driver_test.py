@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""The parts of the interpreter's driver: each names what it uses, and the joiner refuses what would mean something else.
+
+usage: driver_test.py
+"""
+import ast
+import builtins
+import importlib
+import pathlib
+import symtable
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+PARTS = ROOT / "src" / "guest" / "interpreter" / "driver"
+FROM_BOOT = {"DOOR", "CHARTS_SOURCE"}  # NURSERY_BOOT in wire/nursery.h
+sys.dont_write_bytecode = True
+sys.path[:0] = [str(PARTS.parent), str(ROOT / "scripts")]
+
+import join_python  # noqa: E402
+
+
+def globals_read(table):
+    for symbol in table.get_symbols():
+        is_module = table.get_type() == "module"
+        if symbol.is_referenced() and (is_module or symbol.is_global()):
+            yield symbol.get_name()
+    for inner in table.get_children():
+        yield from globals_read(inner)
+
+
+class Parts(unittest.TestCase):
+    def test_each_names_all_that_it_uses_and_imports_nothing_else(self):
+        for path in sorted(PARTS.glob("*.py")):
+            table = symtable.symtable(path.read_text(), str(path), "exec")
+            read = set(globals_read(table))
+            made = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+            imported = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_imported()}
+            unknown = read - made - set(vars(builtins))
+            self.assertEqual(unknown, FROM_BOOT if path.name == "main.py" else set(), path.name)
+            self.assertEqual(imported - read, set(), path.name)
+
+    def test_each_can_be_imported_and_says_what_it_is(self):
+        for path in sorted(PARTS.glob("*.py")):
+            self.assertTrue(ast.get_docstring(ast.parse(path.read_text())), path.name)
+            if path.name != "main.py":  # imported, it would be a mother
+                importlib.import_module(f"driver.{path.stem}")
+
+    def test_a_result_that_json_cannot_carry_is_made_plain(self):
+        result = importlib.import_module("driver.result")
+        line, left_out = result.result_line({"text/plain": "'a'", "e2b/data": {1: float("nan")}, "x/y": object()}, True)
+        self.assertEqual(line, '{"type": "result", "text": "a", "data": {"1": null}, "extra": {}, "is_main_result": true}')
+        self.assertEqual(left_out, [])
+
+
+class Joiner(unittest.TestCase):
+    def join(self, *sources):
+        with tempfile.TemporaryDirectory() as home:
+            paths = [pathlib.Path(home, f"{name}.py") for name in "abc"[: len(sources)]]
+            for path, source in zip(paths, sources):
+                path.write_text(source)
+            return join_python.join(paths)
+
+    def test_what_is_joined_does_what_the_package_does(self):
+        space = {}
+        exec(self.join("import os\ndef one():\n    return 1\n", "import os\nfrom .a import (\n    one,\n)\nTWO = one() + 1\n"), space)
+        self.assertEqual(space["TWO"], 2)
+
+    def test_what_would_mean_something_else_is_refused(self):
+        for why, *sources in (
+            ("x is a.py's", "x = 1\n", "x = 2\n"),
+            ("f is a.py's", "def f(): pass\n", "class f: pass\n"),
+            ("os is a.py's", "import os\n", "import posix as os\n"),
+            ("os is a.py's", "import os\n", "def os(): pass\n"),
+            ("y is a.py's", "x, (y, z) = 1, (2, 3)\n", "for y in (): pass\n"),
+            ("x is a.py's", "x = 1\n", "from .a import x\nx = 2\n"),
+            ("x is a.py's", "x = 1\n", "if True:\n    def x(): pass\n"),
+            ("not a global name", "x = 1\n", "from .a import x\ndef f():\n    global x\n    x = 2\n"),
+            ("does not come before with a x", "from .b import x\n", "x = 1\n"),
+            ("does not come before with a x", "y = 1\n", "from .a import x\n"),
+            ("x has one name", "x = 1\n", "from .a import x as y\n"),
+            ("at its top", "x = 1\n", "def f():\n    from .a import x\n"),
+            ("from .file import name", "x = 1\n", "from . import a\n"),
+            ("from .file import name", "x = 1\n", "from ..a import x\n"),
+        ):
+            with self.assertRaises(join_python.Refused, msg=sources) as refused:
+                self.join(*sources)
+            self.assertIn(why, str(refused.exception), sources)
+
+
+if __name__ == "__main__":
+    unittest.main()
