@@ -106,9 +106,10 @@
 #define LIMIT_KILL_WAIT_MS 2000 /* an uninterruptible process: answer before the client gives up */
 #define LIMIT_LIST_BYTES (32 << 20) /* the answer of one ListDir; 100,000 entries with short names */
 #define LIMIT_UPLOAD_FILES 1000     /* parts of one multipart upload */
-#define LIMIT_WATCHERS 256          /* of the whole sandbox; the kernel's own default is 128 instances a user */
+#define LIMIT_WATCHERS 1024         /* of the whole sandbox; a kilobyte each, and they share one inotify instance */
 #define LIMIT_WATCH_DIRS 8192       /* of one recursive watch */
 #define LIMIT_WATCH_EVENTS 100000   /* not yet fetched from one watcher */
+#define LIMIT_WATCH_QUEUE 16384     /* records waiting for one slow watcher; the kernel's own default for an instance */
 
 /* guestd's own memory, which its cgroup limits. Whoever asks shares these with all others that do. */
 #define LIMIT_GUEST_CONNECTIONS 256          /* heads of 64 KiB and buffers of 256 KiB each; an SDK opens up to 200 */
@@ -117,6 +118,9 @@
 #define LIMIT_CONFIG_BYTES (16 << 20)        /* arguments and variables of what runs, which List gives back */
 #define LIMIT_LIST_NAME_BYTES (8 << 20)      /* names that one ListDir holds to sort them */
 #define LIMIT_ANSWERS_BYTES (32 << 20)       /* whole answers, such as listings, on their way to clients */
+#define LIMIT_WATCH_PLACE_BYTES (16 << 20)   /* directories under watch with their names, once for each who watches */
+#define LIMIT_WATCH_KEPT_BYTES (32 << 20)    /* events not yet fetched; past it whoever has left most loses them */
+#define LIMIT_WATCH_QUEUE_BYTES (8 << 20)    /* records waiting for slow watchers; the same */
 #define LIMIT_UPLOAD_MEMORY_BYTES (32 << 20) /* in use on a tmpfs that takes uploads: their pages are ours */
 
 #endif

@@ -43,6 +43,7 @@ struct guest {
     struct interpreter *interpreter; /* NULL where no code is run */
     size_t answer_bytes;             /* of calls, on their way to clients */
     size_t input_bytes;              /* of client streams, held until they can be taken */
+    size_t event_bytes;              /* of watchers, not yet fetched */
 
     int cgroup_fds[GUEST_CGROUPS_MAX];
     size_t cgroup_count;

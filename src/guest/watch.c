@@ -2,12 +2,17 @@
  * The guest chooses how deep a tree is and what is in it. A tree is therefore looked through from a list of directories
  * that are still to be read, with one of them open at a time and paths in one buffer; a path that does not fit ends the
  * watch with a reason, because one that was cut would name something else.
+ *
+ * All share one inotify instance (notify.h), and each has a queue of its own there. A look goes in rounds: take in what
+ * the kernel has, then let each watch go through its queue. What a walk has told, and a directory that has left its place,
+ * are kept until the end of the next round, by when all that the kernel had queued has been seen.
  */
 #include "guest/watch.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,18 +24,19 @@
 #include "base/limits.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "guest/notify.h"
 
 enum {
-    MASK = IN_CREATE | IN_MODIFY | IN_DELETE | IN_DELETE_SELF | IN_MOVED_TO | IN_MOVED_FROM | IN_MOVE_SELF | IN_ATTRIB,
-    READ_BYTES = 8192,
-    TOLD_BYTES = 12 + NAME_MAX + 1, /* "wd/name" */
+    ROUNDS = 8,                     /* of one look; who keeps making directories has the rest looked at a turn later */
+    TOLD_BYTES = 21 + NAME_MAX + 1, /* "dir/name" */
 };
 
 /* One directory under watch. */
 struct place {
-    int wd;
-    unsigned walk; /* the last one that came by */
-    char *name;    /* relative to the root; "" for the root itself */
+    uint64_t dir;   /* for notify */
+    uint64_t since; /* the last record that is older than this */
+    unsigned walk;  /* the last one that came by */
+    char *name;     /* relative to the root; "" for the root itself */
 };
 
 struct dir_watch {
@@ -39,50 +45,38 @@ struct dir_watch {
     struct dir_watch_want want;
     char *path;
     const char *id; /* NULL: none */
-    int fd;
-    struct watch *watch;
+    struct notify_reader reader;
+    bool is_attached, is_busy; /* busy: a record of the reader's is at hand */
     bool is_paused, is_freed, has_failed;
-    struct place *places; /* by wd, which the kernel counts upwards */
+    struct place *places; /* by dir, which counts upwards */
     size_t place_count, place_room;
     unsigned walk; /* counts the calls of add_tree() */
     /* Names told as created because a new directory held them already: the kernel may be about to tell them, too. */
-    struct map told; /* "wd/name" to itself, ours */
-    char *moved;     /* a directory that has left its place and may turn up at another */
+    struct map told, told_before; /* in this round and in the one before: "dir/name" to itself, ours */
+    char *moved;                  /* a directory that has left its place and may turn up at another */
+    bool has_just_moved;          /* in this round */
     uint32_t moved_cookie;
 };
 
 struct watchers {
     struct guest *guest;
+    struct notify *notify;
     struct dir_watch *first;
     size_t count;
+    size_t place_bytes; /* of all of them */
+    bool is_looking, is_unsettled;
+    struct timer again;
 };
-
-struct watchers *watchers_new(struct guest *guest)
-{
-    struct watchers *watchers = NEW(struct watchers);
-
-    watchers->guest = guest;
-    return watchers;
-}
-
-void watchers_free(struct watchers *watchers)
-{
-    if (!watchers)
-        return;
-    while (watchers->first)
-        dir_watch_free(watchers->first);
-    free(watchers);
-}
 
 /* ---- places ---- */
 
-static size_t place_index(const struct dir_watch *w, int wd)
+static size_t place_index(const struct dir_watch *w, uint64_t dir)
 {
     size_t low = 0, high = w->place_count;
 
     while (low < high) {
         size_t middle = (low + high) / 2;
-        if (w->places[middle].wd < wd)
+        if (w->places[middle].dir < dir)
             low = middle + 1;
         else
             high = middle;
@@ -90,18 +84,35 @@ static size_t place_index(const struct dir_watch *w, int wd)
     return low;
 }
 
-static struct place *place_of(const struct dir_watch *w, int wd)
+static struct place *place_of(const struct dir_watch *w, uint64_t dir)
 {
-    size_t i = place_index(w, wd);
+    size_t i = place_index(w, dir);
 
-    return i < w->place_count && w->places[i].wd == wd ? &w->places[i] : NULL;
+    return i < w->place_count && w->places[i].dir == dir ? &w->places[i] : NULL;
 }
 
+/* What it costs us; what one and the same directory costs the kernel is shared. */
+static size_t place_bytes(const char *name)
+{
+    return sizeof(struct place) + strlen(name) + 1;
+}
+
+static void name_place(struct dir_watch *w, struct place *place, const char *name)
+{
+    if (place->name)
+        w->all->place_bytes -= place_bytes(place->name);
+    free(place->name);
+    place->name = name ? mem_copy_text(name) : NULL;
+    if (name)
+        w->all->place_bytes += place_bytes(name);
+}
+
+/* The kernel has let go of it, or we have left it. */
 static void drop_place(struct dir_watch *w, struct place *place)
 {
     size_t i = (size_t)(place - w->places);
 
-    free(place->name);
+    name_place(w, place, NULL);
     memmove(place, place + 1, (w->place_count - i - 1) * sizeof *place);
     w->place_count--;
 }
@@ -122,40 +133,54 @@ static bool is_gone(const struct err *err)
 }
 
 /* `out_is_unread` says whether it has yet to be looked through: it is new, or stands where it did not stand before. */
-static bool add_place(struct dir_watch *w, const char *name, const char *path, int *out_wd, bool *out_is_unread,
+static bool add_place(struct dir_watch *w, const char *name, const char *path, uint64_t *out_dir, bool *out_is_unread,
                       struct err *err)
 {
+    uint64_t dir;
+
     if (w->place_count >= LIMIT_WATCH_DIRS)
         return err_set(err, ERR_LIMIT, "more than %d directories to watch", LIMIT_WATCH_DIRS);
+    if (w->all->place_bytes + place_bytes(name) > LIMIT_WATCH_PLACE_BYTES)
+        return err_set(err, ERR_LIMIT, "all watches together have too many directories to watch");
     /* The root may be a link; below it links are not followed. */
-    int wd = inotify_add_watch(w->fd, path, MASK | IN_ONLYDIR | (*name ? IN_DONT_FOLLOW : 0));
-    if (wd < 0) {
-        if (errno == ENOSPC)
-            return err_set(err, ERR_LIMIT, "the system's limit of watched directories is reached");
-        return err_sys(err, "watch %.80s", path);
-    }
-    *out_wd = wd;
-    struct place *known = place_of(w, wd);
+    if (!notify_join(&w->reader, path, !*name, &dir, err))
+        return false;
+    *out_dir = dir;
+    struct place *known = place_of(w, dir);
     if (known) {
         /* A directory that is mounted below itself has no end: the first of its names is as good as any. */
         *out_is_unread = known->walk != w->walk && strcmp(known->name, name) != 0;
         if (*out_is_unread) {
-            free(known->name);
-            known->name = mem_copy_text(name);
+            name_place(w, known, name);
             known->walk = w->walk;
         }
         return true;
     }
     *out_is_unread = true;
     if (w->place_count == w->place_room) {
-        w->place_room = w->place_room ? 2 * w->place_room : 8;
+        w->place_room = w->place_room ? 2 * w->place_room : 1;
         w->places = mem_grow(w->places, w->place_room * sizeof *w->places);
     }
-    size_t i = place_index(w, wd);
+    size_t i = place_index(w, dir);
     memmove(&w->places[i + 1], &w->places[i], (w->place_count - i) * sizeof *w->places);
-    w->places[i] = (struct place){ .wd = wd, .walk = w->walk, .name = mem_copy_text(name) };
+    w->places[i] = (struct place){ .dir = dir, .since = notify_last(&w->reader), .walk = w->walk };
     w->place_count++;
+    name_place(w, &w->places[i], name);
     return true;
+}
+
+/* Nothing more is wanted. The record at hand stays until it has been dealt with. */
+static void stop(struct dir_watch *w)
+{
+    while (w->place_count > 0) {
+        struct place *last = &w->places[w->place_count - 1];
+        notify_leave(&w->reader, last->dir);
+        drop_place(w, last);
+    }
+    if (w->is_busy || !w->is_attached)
+        return;
+    notify_detach(&w->reader);
+    w->is_attached = false;
 }
 
 /* ---- telling ---- */
@@ -165,8 +190,7 @@ static void fail(struct dir_watch *w, const struct err *err)
     if (w->is_freed || w->has_failed)
         return;
     w->has_failed = true;
-    watch_free(take_ptr(&w->watch));
-    fd_close(&w->fd);
+    stop(w);
     w->want.on_failed(w, err);
 }
 
@@ -183,43 +207,40 @@ static void tell(struct dir_watch *w, enum watch_event_type type, const char *na
         fail(w, &err);
 }
 
-static void note_told(struct dir_watch *w, int wd, const char *name)
+static void note_told(struct dir_watch *w, uint64_t dir, const char *name)
 {
     char key[TOLD_BYTES];
 
-    (void)snprintf(key, sizeof key, "%d/%s", wd, name);
+    (void)snprintf(key, sizeof key, "%" PRIu64 "/%s", dir, name);
     char *kept = mem_copy_text(key);
     free(map_put(&w->told, str_from(kept), kept));
 }
 
-static bool was_told(const struct dir_watch *w, int wd, const char *name)
+static bool was_told(const struct dir_watch *w, uint64_t dir, const char *name)
 {
     char key[TOLD_BYTES];
 
-    if (w->told.count == 0)
+    if (w->told.count == 0 && w->told_before.count == 0)
         return false;
-    (void)snprintf(key, sizeof key, "%d/%s", wd, name);
-    return map_get(&w->told, str_from(key)) != NULL;
+    (void)snprintf(key, sizeof key, "%" PRIu64 "/%s", dir, name);
+    return map_get(&w->told, str_from(key)) || map_get(&w->told_before, str_from(key));
 }
 
-static void forget_told(struct dir_watch *w)
+static void told_done(struct map *told)
 {
     char *key;
 
-    if (w->told.count == 0)
-        return;
-    for (size_t i = 0; (key = map_next(&w->told, &i));)
+    for (size_t i = 0; (key = map_next(told, &i));)
         free(key);
-    map_done(&w->told);
-    map_init(&w->told);
+    map_done(told);
 }
 
 /* ---- whole trees ---- */
 
 /* A walk under way. */
 struct walk {
-    bool is_new; /* what is found is told as created */
-    int *unread; /* wds; the last is next */
+    bool is_new;      /* what is found is told as created */
+    uint64_t *unread; /* dirs; the last is next */
     size_t count, room;
     char path[PATH_MAX]; /* of the directory or the entry at hand */
 };
@@ -227,9 +248,9 @@ struct walk {
 static bool walk_enter(struct dir_watch *w, struct walk *walk, const char *name, struct err *err)
 {
     bool is_unread;
-    int wd;
+    uint64_t dir;
 
-    if (!join(walk->path, w->path, name, err) || !add_place(w, name, walk->path, &wd, &is_unread, err))
+    if (!join(walk->path, w->path, name, err) || !add_place(w, name, walk->path, &dir, &is_unread, err))
         return false;
     if (!w->want.is_recursive || !is_unread)
         return true;
@@ -237,19 +258,20 @@ static bool walk_enter(struct dir_watch *w, struct walk *walk, const char *name,
         walk->room = walk->room ? 2 * walk->room : 16;
         walk->unread = mem_grow(walk->unread, walk->room * sizeof *walk->unread);
     }
-    walk->unread[walk->count++] = wd;
+    walk->unread[walk->count++] = dir;
     return true;
 }
 
-static bool walk_entry(struct dir_watch *w, struct walk *walk, int wd, const struct dirent *dirent, struct err *err)
+static bool walk_entry(struct dir_watch *w, struct walk *walk, uint64_t id, const struct dirent *dirent,
+                       struct err *err)
 {
     char name[PATH_MAX];
     struct stat st;
 
-    if (!join(name, place_of(w, wd)->name, dirent->d_name, err))
+    if (!join(name, place_of(w, id)->name, dirent->d_name, err))
         return false;
     if (walk->is_new) {
-        note_told(w, wd, dirent->d_name);
+        note_told(w, id, dirent->d_name);
         tell(w, WATCH_EVENT_CREATE, name);
         if (w->is_freed || w->has_failed)
             return true;
@@ -265,12 +287,14 @@ static bool walk_entry(struct dir_watch *w, struct walk *walk, int wd, const str
     return walk_enter(w, walk, name, err) || is_gone(err);
 }
 
-static bool walk_read(struct dir_watch *w, struct walk *walk, int wd, struct err *err)
+static bool walk_read(struct dir_watch *w, struct walk *walk, uint64_t id, struct err *err)
 {
-    const char *name = place_of(w, wd)->name;
+    const char *name = place_of(w, id)->name;
     struct dirent *dirent;
     bool fine = true;
 
+    /* The kernel's queue is everybody's, and must not fill up while this takes its time. */
+    notify_take_all(w->all->notify);
     if (!join(walk->path, w->path, name, err))
         return false;
     int fd = open(walk->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | (*name ? O_NOFOLLOW : 0));
@@ -282,7 +306,7 @@ static bool walk_read(struct dir_watch *w, struct walk *walk, int wd, struct err
     }
     while (fine && !w->is_freed && !w->has_failed && (dirent = readdir(dir)))
         if (strcmp(dirent->d_name, ".") != 0 && strcmp(dirent->d_name, "..") != 0)
-            fine = walk_entry(w, walk, wd, dirent, err);
+            fine = walk_entry(w, walk, id, dirent, err);
     (void)closedir(dir);
     return fine;
 }
@@ -317,7 +341,7 @@ static void forget_moved(struct dir_watch *w)
     for (size_t i = w->place_count; i-- > 0;) {
         if (!*w->places[i].name || !is_in(w->places[i].name, w->moved))
             continue;
-        (void)inotify_rm_watch(w->fd, w->places[i].wd);
+        notify_leave(&w->reader, w->places[i].dir);
         drop_place(w, &w->places[i]);
     }
     free(take_ptr(&w->moved));
@@ -339,18 +363,17 @@ static void moved_to(struct dir_watch *w, const char *name)
             fail(w, &err);
             return;
         }
-        free(place->name);
-        place->name = mem_copy_text(renamed);
+        name_place(w, place, renamed);
     }
 }
 
 /* ---- what the kernel says ---- */
 
-static void on_created(struct dir_watch *w, const struct inotify_event *e, const char *name)
+static void on_created(struct dir_watch *w, const struct notify_record *e, const char *name)
 {
     struct err err;
 
-    if (!was_told(w, e->wd, e->name))
+    if (!was_told(w, e->dir, e->name))
         tell(w, WATCH_EVENT_CREATE, name);
     if (!w->want.is_recursive || !(e->mask & IN_ISDIR) || w->is_freed || w->has_failed)
         return;
@@ -362,28 +385,28 @@ static void on_created(struct dir_watch *w, const struct inotify_event *e, const
         fail(w, &err);
 }
 
-static void on_record(struct dir_watch *w, const struct inotify_event *e)
+static void on_record(struct dir_watch *w, const struct notify_record *e)
 {
-    struct place *place = place_of(w, e->wd);
+    struct place *place = place_of(w, e->dir);
     char name[PATH_MAX];
     struct err err;
 
     if (e->mask & IN_Q_OVERFLOW) {
-        (void)err_set(&err, ERR_INTERNAL, "watcher error: more changes at once than the kernel keeps");
+        (void)err_set(&err, ERR_INTERNAL, NOTIFY_LOST);
         fail(w, &err);
         return;
     }
-    if (!place)
+    if (!place || notify_number(&w->reader) <= place->since)
         return;
     if (e->mask & IN_IGNORED) {
         drop_place(w, place);
         return;
     }
-    bool is_self = e->len == 0;
+    bool is_self = !*e->name;
     /* Of a directory inside, its parent tells the same. */
     if (is_self && *place->name)
         return;
-    if (!join(name, place->name, is_self ? "" : e->name, &err)) {
+    if (!join(name, place->name, e->name, &err)) {
         fail(w, &err);
         return;
     }
@@ -395,6 +418,7 @@ static void on_record(struct dir_watch *w, const struct inotify_event *e)
         forget_moved(w);
         w->moved = mem_copy_text(name);
         w->moved_cookie = e->cookie;
+        w->has_just_moved = true;
     }
     if (e->mask & IN_ATTRIB)
         tell(w, WATCH_EVENT_CHMOD, name);
@@ -404,53 +428,118 @@ static void on_record(struct dir_watch *w, const struct inotify_event *e)
         tell(w, WATCH_EVENT_REMOVE, name);
 }
 
-static void look(struct dir_watch *w)
+/* Go through what is in its queue by now; what comes meanwhile has the next round. */
+static void drain(struct dir_watch *w)
 {
-    _Alignas(struct inotify_event) char room[READ_BYTES];
-
-    while (!w->is_freed && !w->has_failed && !w->is_paused) {
-        ssize_t n = read(w->fd, room, sizeof room);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            break;
-        for (char *at = room; at < room + n && !w->is_freed && !w->has_failed;) {
-            const struct inotify_event *e = (const struct inotify_event *)(void *)at;
-            at += sizeof *e + e->len;
-            on_record(w, e);
-        }
-    }
-    if (w->is_freed || w->has_failed)
+    if (!w->is_attached)
         return;
-    forget_told(w);
-    forget_moved(w);
+    const struct notify_record *e;
+    size_t due = notify_waiting(&w->reader);
+    w->is_busy = true;
+    while (due-- > 0 && !w->is_freed && !w->has_failed && !w->is_paused && (e = notify_next(&w->reader)))
+        on_record(w, e);
+    w->is_busy = false;
+    if (w->is_freed || w->has_failed)
+        stop(w);
 }
 
-static void on_ready(void *context, unsigned ready)
+/* The round is over. Says whether another has to follow. */
+static bool settle(struct dir_watch *w)
 {
-    (void)ready;
-    look(context);
+    if (w->is_freed || w->has_failed)
+        return false;
+    if (notify_waiting(&w->reader) > 0)
+        return !w->is_paused;
+    if (w->told_before.count > 0) {
+        told_done(&w->told_before);
+        map_init(&w->told_before);
+    }
+    if (w->told.count > 0) {
+        struct map empty = w->told_before;
+        w->told_before = w->told;
+        w->told = empty;
+    }
+    if (!w->has_just_moved)
+        forget_moved(w);
+    w->has_just_moved = false;
+    return w->told_before.count > 0 || w->moved;
+}
+
+/* One that goes leaves its `next` behind: its memory stays until the turn of the loop ends. */
+static void look_once(struct watchers *watchers)
+{
+    size_t left = notify_pending(watchers->notify);
+
+    if (left == 0 && !watchers->is_unsettled)
+        return;
+    do {
+        size_t len = notify_take(watchers->notify);
+        left -= len ? MIN(len, left) : left;
+        for (struct dir_watch *w = watchers->first; w; w = w->next)
+            drain(w);
+    } while (left > 0);
+    watchers->is_unsettled = false;
+    for (struct dir_watch *w = watchers->first; w; w = w->next)
+        watchers->is_unsettled |= settle(w);
+}
+
+static void on_again(struct timer *timer)
+{
+    watchers_look(container_of(timer, struct watchers, again));
+}
+
+static void look_again(struct watchers *watchers)
+{
+    watchers->is_unsettled = true;
+    timer_set(&watchers->again, watchers->guest->loop, 0, on_again);
 }
 
 void watchers_look(struct watchers *watchers)
 {
-    for (struct dir_watch *w = watchers->first, *next; w; w = next) {
-        next = w->next;
-        look(w);
-    }
+    if (watchers->is_looking)
+        return; /* a client that was told something asks the next thing */
+    watchers->is_looking = true;
+    for (int round = 0; round == 0 || (round < ROUNDS && watchers->is_unsettled); round++)
+        look_once(watchers);
+    watchers->is_looking = false;
+    if (watchers->is_unsettled)
+        look_again(watchers);
+}
+
+static void on_ready(void *context)
+{
+    watchers_look(context);
 }
 
 /* ---- beginning and end ---- */
+
+struct watchers *watchers_new(struct guest *guest)
+{
+    struct watchers *watchers = NEW(struct watchers);
+
+    watchers->guest = guest;
+    watchers->notify = notify_new(guest->loop, on_ready, watchers);
+    return watchers;
+}
+
+void watchers_free(struct watchers *watchers)
+{
+    if (!watchers)
+        return;
+    while (watchers->first)
+        dir_watch_free(watchers->first);
+    timer_clear(&watchers->again);
+    notify_free(watchers->notify);
+    free(watchers);
+}
 
 static void dispose(void *object)
 {
     struct dir_watch *w = object;
 
-    for (size_t i = 0; i < w->place_count; i++)
-        free(w->places[i].name);
     free(w->places);
-    forget_told(w);
-    map_done(&w->told);
+    told_done(&w->told);
+    told_done(&w->told_before);
     free(w->moved);
     free(w->path);
     free(w);
@@ -461,13 +550,20 @@ void dir_watch_free(struct dir_watch *w)
     if (!w || w->is_freed)
         return;
     w->is_freed = true;
-    watch_free(take_ptr(&w->watch));
-    fd_close(&w->fd);
+    stop(w);
     *(w->previous ? &w->previous->next : &w->all->first) = w->next;
     if (w->next)
         w->next->previous = w->previous;
     w->all->count--;
     loop_retire(w->all->guest->loop, w, dispose);
+}
+
+void dir_watch_stop(struct dir_watch *w)
+{
+    if (w->is_freed || w->has_failed)
+        return;
+    w->has_failed = true;
+    stop(w);
 }
 
 void *dir_watch_owner(const struct dir_watch *w)
@@ -480,20 +576,32 @@ void dir_watch_set_id(struct dir_watch *w, const char *id)
     w->id = id;
 }
 
+struct dir_watch *dir_watch_next(const struct watchers *watchers, const struct dir_watch *after)
+{
+    struct dir_watch *w = after ? after->next : watchers->first;
+
+    while (w && !w->id)
+        w = w->next;
+    return w;
+}
+
 struct dir_watch *dir_watch_by_id(struct watchers *watchers, struct str id)
 {
-    for (struct dir_watch *w = watchers->first; w; w = w->next)
-        if (w->id && str_eq(str_from(w->id), id))
-            return w;
-    return NULL;
+    struct dir_watch *w = NULL;
+
+    while ((w = dir_watch_next(watchers, w)))
+        if (str_eq(str_from(w->id), id))
+            break;
+    return w;
 }
 
 void dir_watch_pause(struct dir_watch *w, bool pause)
 {
-    if (w->is_freed || w->has_failed)
+    if (w->is_freed || w->has_failed || w->is_paused == pause)
         return;
     w->is_paused = pause;
-    watch_want(w->watch, pause ? 0 : WATCH_READ);
+    if (!pause && notify_waiting(&w->reader) > 0)
+        look_again(w->all);
 }
 
 struct dir_watch *dir_watch_new(struct watchers *watchers, const struct dir_watch_want *want, struct err *err)
@@ -502,28 +610,23 @@ struct dir_watch *dir_watch_new(struct watchers *watchers, const struct dir_watc
         (void)err_set(err, ERR_LIMIT, "more than %d watches", LIMIT_WATCHERS);
         return NULL;
     }
-    int fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
-    if (fd < 0) {
-        (void)(errno == EMFILE ? err_set(err, ERR_LIMIT, "the system's limit of watches is reached")
-                               : err_sys(err, "inotify"));
-        return NULL;
-    }
     struct dir_watch *w = NEW(struct dir_watch);
     w->all = watchers;
     w->want = *want;
     w->path = mem_copy_text(want->path);
-    w->fd = fd;
     map_init(&w->told);
+    map_init(&w->told_before);
+    notify_attach(watchers->notify, &w->reader);
+    w->is_attached = true;
     w->next = watchers->first;
     if (w->next)
         w->next->previous = w;
     watchers->first = w;
     watchers->count++;
+    look_again(watchers); /* that may take in what the others are to hear */
     if (!add_tree(w, "", false, err)) {
         dir_watch_free(w);
         return NULL;
     }
-    w->watch = watch_new(watchers->guest->loop, fd, on_ready, w);
-    watch_want(w->watch, WATCH_READ);
     return w;
 }

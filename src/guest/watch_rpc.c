@@ -191,28 +191,56 @@ struct watcher {
     struct err failed; /* kind ERR_NONE: not */
 };
 
+static void forget_events(struct watcher *w)
+{
+    w->guest->event_bytes -= w->events.len;
+    buf_done(&w->events);
+    w->count = 0;
+}
+
 static void on_watcher_failed(struct dir_watch *watch, const struct err *err)
 {
     struct watcher *w = dir_watch_owner(watch);
 
     w->failed = *err;
-    buf_done(&w->events);
+    forget_events(w);
+}
+
+/* Whoever has left most behind, of all whose events were not fetched. */
+static struct watcher *greediest(const struct guest *guest)
+{
+    struct watcher *most = NULL;
+
+    for (struct dir_watch *watch = NULL; (watch = dir_watch_next(guest->watchers, watch));) {
+        struct watcher *w = dir_watch_owner(watch);
+        if (!most || w->events.len > most->events.len)
+            most = w;
+    }
+    return most;
 }
 
 static void on_watcher_event(struct dir_watch *watch, enum watch_event_type type, const char *name, const char *path)
 {
     struct watcher *w = dir_watch_owner(watch);
+    size_t len = w->events.len;
+    struct err err;
 
-    if (w->failed.kind != ERR_NONE)
-        return;
     if (w->count)
         buf_add_char(&w->events, ',');
     struct json_out out = json_out_to(&w->events);
     write_event(&out, NULL, w->guest, type, name, path, w->includes_entry);
-    if (++w->count > LIMIT_WATCH_EVENTS || w->events.overflowed) {
-        (void)err_set(&w->failed, ERR_LIMIT, "watcher error: more than %d events were not fetched", LIMIT_WATCH_EVENTS);
-        buf_done(&w->events);
+    w->guest->event_bytes += w->events.len - len;
+    if (++w->count > LIMIT_WATCH_EVENTS) {
+        (void)err_set(&err, ERR_LIMIT, "watcher error: more than %d events were not fetched", LIMIT_WATCH_EVENTS);
+    } else if (w->events.overflowed || w->guest->event_bytes > LIMIT_WATCH_KEPT_BYTES) {
+        (void)err_set(&err, ERR_LIMIT, "watcher error: events of more than %d bytes, of all watchers, were not fetched",
+                      LIMIT_WATCH_KEPT_BYTES);
+        w = greediest(w->guest);
+    } else {
+        return;
     }
+    dir_watch_stop(w->watch);
+    on_watcher_failed(w->watch, &err);
 }
 
 static void call_create_watcher(struct rpc *rpc, const json_t *request)
@@ -225,7 +253,7 @@ static void call_create_watcher(struct rpc *rpc, const json_t *request)
     struct watcher *w = NEW(struct watcher);
     w->guest = rpc->guest;
     w->includes_entry = want.includes_entry;
-    w->events = buf_make(NULL, LIMIT_LIST_BYTES);
+    w->events = buf_make(NULL, LIMIT_WATCH_KEPT_BYTES);
     w->id[0] = 'w';
     random_id(w->id + 1, sizeof w->id - 2);
     w->watch = dir_watch_new(rpc->guest->watchers,
@@ -272,8 +300,7 @@ static void call_get_watcher_events(struct rpc *rpc, const json_t *request)
     buf_add(&body, STR("{\"events\":["));
     buf_add(&body, buf_str(&w->events));
     buf_add(&body, STR("]}"));
-    buf_done(&w->events);
-    w->count = 0;
+    forget_events(w);
     rpc_reply(rpc, buf_str(&body));
 }
 
@@ -284,7 +311,7 @@ static void call_remove_watcher(struct rpc *rpc, const json_t *request)
     if (!w)
         return;
     dir_watch_free(w->watch);
-    buf_done(&w->events);
+    forget_events(w);
     free(w);
     rpc_reply(rpc, STR("{}"));
 }

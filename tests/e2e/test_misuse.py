@@ -11,6 +11,7 @@ from e2b import (
     CommandExitException,
     InvalidArgumentException,
     NotFoundException,
+    RateLimitException,
     Sandbox,
     SandboxException,
     TimeoutException,
@@ -20,6 +21,7 @@ from server import ENVD_PORT, wait_for
 LONG_NAME = "x" * 256
 LONG_PATH = "/tmp/" + "/".join(["d" * 200] * 30)
 WATCHERS = 1000
+NOISE = 20000  # files
 OCTETS = {"Content-Type": "application/octet-stream"}
 OUTPUT_BYTES = 10 << 30
 # guestd's own, whatever it is told to hold; its caps add up to about as much, and a gigabyte would be no cap.
@@ -232,20 +234,91 @@ def test_a_full_file_system_is_not_enough_space(server, box):
 # ---- watching ----
 
 
-def test_a_thousand_watchers_have_a_limit_that_is_said(server, box):
-    box.files.make_dir("/tmp/many")
+def events(server, box, watcher):
+    answer = rpc(server, box, "filesystem.Filesystem/GetWatcherEvents", {"watcherId": watcher})
+    assert answer.status == 200, answer
+    return [(event["type"].removeprefix("EVENT_TYPE_"), event["name"]) for event in answer.json["events"]]
+
+
+def test_a_thousand_watchers_hear_what_happens(server, box):
+    """Of the same directory, of the tree that it is in, and of one each: what they hear does not depend on the others."""
+    box.commands.run(f"mkdir -p /tmp/many/same && cd /tmp/many && mkdir $(seq {WATCHERS // 2})")
     made = []
-    for _ in range(WATCHERS):
-        answer = rpc(server, box, "filesystem.Filesystem/CreateWatcher", {"path": "/tmp/many"})
-        if answer.status != 200:
-            assert answer.status == 429 and answer.json["code"] == "resource_exhausted", answer
-            break
-        made.append(answer.json["watcherId"])
-    assert len(made) >= 32  # how many there may be is the sandbox's own limit of inotify instances
-    box.files.write("/tmp/many/file", "x")
-    for watcher in made:
-        answer = rpc(server, box, "filesystem.Filesystem/GetWatcherEvents", {"watcherId": watcher})
-        assert [event["name"] for event in answer.json["events"]][:1] == ["file"], answer
-        assert rpc(server, box, "filesystem.Filesystem/RemoveWatcher", {"watcherId": watcher}).status == 200
-    watcher = box.files.watch_dir("/tmp/many")
-    watcher.stop()
+    try:
+        for number in range(WATCHERS):
+            path = ["/tmp/many", "/tmp/many/same"][number % 4 // 2] if number % 2 else f"/tmp/many/{number // 2 + 1}"
+            message = {"path": path, "recursive": path == "/tmp/many"}
+            answer = rpc(server, box, "filesystem.Filesystem/CreateWatcher", message)
+            assert answer.status == 200, answer
+            made.append((path, answer.json["watcherId"]))
+        box.files.write("/tmp/many/same/file", "x")
+        box.files.write("/tmp/many/7/file", "x")
+        box.commands.run("mv /tmp/many/same/file /tmp/many/same/moved")
+        upload = ["CREATE", "CHMOD", "WRITE"]  # as many as upstream has
+        want = {
+            "/tmp/many": [(kind, "same/file") for kind in upload]
+            + [(kind, "7/file") for kind in upload]
+            + [("RENAME", "same/file"), ("CREATE", "same/moved")],
+            "/tmp/many/same": [(kind, "file") for kind in upload] + [("RENAME", "file"), ("CREATE", "moved")],
+            "/tmp/many/7": [(kind, "file") for kind in upload],
+        }
+        for path, watcher in made:
+            assert events(server, box, watcher) == want.get(path, []), path
+        # Every other one goes, and the rest keep what they have.
+        for path, watcher in made[::2]:
+            assert rpc(server, box, "filesystem.Filesystem/RemoveWatcher", {"watcherId": watcher}).status == 200, path
+        del made[::2]
+        box.files.remove("/tmp/many/same/moved")
+        for path, watcher in made:
+            name = "same/moved" if path == "/tmp/many" else "moved"
+            assert events(server, box, watcher) == [("REMOVE", name)], path
+        assert guestd_peak_bytes(box) < GUESTD_MOST_BYTES
+    finally:
+        for _, watcher in made:
+            rpc(server, box, "filesystem.Filesystem/RemoveWatcher", {"watcherId": watcher})
+    box.files.watch_dir("/tmp/many").stop()
+
+
+def test_a_noisy_directory_with_many_watchers_costs_little(server, box):
+    """Nobody fetches. Whoever had too much waiting is told so, and guestd is no larger for it."""
+    box.files.make_dir("/tmp/noise")
+    made = [box.files.watch_dir("/tmp/noise") for _ in range(WATCHERS // 2)]
+    try:
+        box.commands.run(f"cd /tmp/noise && for i in $(seq {NOISE}); do : >$i; done", timeout=100)
+        told = 0
+        for watcher in made:
+            try:
+                watcher.get_new_events()
+            except SandboxException as e:
+                assert "watcher error" in str(e), e
+                told += 1
+        assert told > 0
+        assert guestd_peak_bytes(box) < GUESTD_MOST_BYTES
+        fresh = box.files.watch_dir("/tmp/noise")
+        made.append(fresh)
+        box.files.write("/tmp/noise/last", "x")
+        assert [event.name for event in fresh.get_new_events()] == ["last"] * 3
+    finally:
+        for watcher in made:
+            watcher.stop()
+
+
+def test_watchers_have_a_limit_that_is_said(server, box):
+    box.files.make_dir("/tmp/limit")
+    made = []
+    try:
+        while len(made) < 2 * WATCHERS:
+            answer = rpc(server, box, "filesystem.Filesystem/CreateWatcher", {"path": "/tmp/limit"})
+            if answer.status != 200:
+                break
+            made.append(answer.json["watcherId"])
+        assert answer.status == 429 and answer.json["code"] == "resource_exhausted", answer
+        assert len(made) >= WATCHERS
+        with pytest.raises(RateLimitException):
+            box.files.watch_dir("/tmp/limit")
+        box.files.write("/tmp/limit/file", "x")
+        assert events(server, box, made[0]) == events(server, box, made[-1]) != []
+    finally:
+        for watcher in made:
+            assert rpc(server, box, "filesystem.Filesystem/RemoveWatcher", {"watcherId": watcher}).status == 200
+    box.files.watch_dir("/tmp/limit").stop()

@@ -43,10 +43,10 @@ const char *const cgroup_layout_name[CGROUP_LAYOUT_COUNT] = {
 };
 
 /*
- * What guestd may take. Its own limits add up to 256 MiB: output that it keeps (64), a listing (64), buffers of all the
- * streams that the edge opens (128). The rest is for the page cache of uploads and for the kernel's part; where that
- * is short the kernel writes back and waits, it does not kill. On v1 what an upload puts on a tmpfs counts here too,
- * and there is no writing that back: a file in /dev/shm larger than this is the sandbox's end.
+ * What guestd may take. Its own limits add up to 312 MiB: output that it keeps (64), a listing (64), watchers (56),
+ * buffers of all the streams that the edge opens (128). The rest is for the page cache of uploads and for the kernel's
+ * part; where that is short the kernel writes back and waits, it does not kill. On v1 what an upload puts on a tmpfs
+ * counts here too, and there is no writing that back: a file in /dev/shm larger than this is the sandbox's end.
  */
 const struct cgroup_limits cgroup_guestd_limits = {
     .memory_bytes = 384ull << 20,

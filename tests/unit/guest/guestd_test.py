@@ -1030,6 +1030,27 @@ class Watching(Case):
         self.assertEqual((first["name"], first["type"], first["entry"]["path"]), ("file", "EVENT_TYPE_CREATE", d + "/file"))
         s.leave()
 
+    def test_who_does_not_fetch_loses_what_all_have_too_much_of(self):
+        d = self.dir + "/w6"
+        os.makedirs(d + "/noisy")
+        os.makedirs(d + "/quiet")
+        noisy = [self.watcher(d + "/noisy") for _ in range(2)]
+        quiet = self.watcher(d + "/quiet")
+        self.put(d + "/quiet/file")
+        name = d + "/noisy/" + "\1" * 250  # six times as long in JSON
+        for _ in range(60):
+            for _ in range(200):
+                os.close(os.open(name, os.O_CREAT | os.O_WRONLY, 0o600))
+                os.unlink(name)
+            self.assertEqual(len(self.events(noisy[0])), 400)
+        # The other had 24,000 of 1,500 bytes by then, and is told so each time.
+        for _ in range(2):
+            status, body = self.unary("filesystem.Filesystem/GetWatcherEvents", {"watcherId": noisy[1]})
+            self.assertEqual((status, body["code"]), (429, "resource_exhausted"))
+        self.assertEqual([e for e, _ in self.events(quiet)], ["CREATE", "CHMOD", "WRITE"])
+        for w in (*noisy, quiet):
+            self.fine("filesystem.Filesystem/RemoveWatcher", {"watcherId": w})
+
     def test_what_cannot_be_watched_is_said(self):
         for path, code in ((self.dir + "/none", "not_found"), ("/etc/passwd", "invalid_argument")):
             r = self.stream("filesystem.Filesystem/WatchDir", {"path": path}).result()

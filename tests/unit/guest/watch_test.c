@@ -196,21 +196,295 @@ static void a_directory_that_moves_takes_all_below_along(void **state)
 static void watches_have_a_last_one_and_it_says_so(void **state)
 {
     (void)state;
-    struct dir_watch *watches[LIMIT_WATCHERS] = { 0 };
+    static struct dir_watch *watches[LIMIT_WATCHERS];
     struct err err = { 0 };
-    size_t count = 0;
     make_chain(top, 3);
-    /* The kernel may allow fewer than we do: 128 for one user by default. */
-    while (count < LIMIT_WATCHERS && (watches[count] = watch_top(&err)))
-        count++;
-    assert_true(count > 0);
+    /* The kernel counts instances, 128 for one user by default, and directories: we need one and four of them. */
+    for (size_t i = 0; i < LIMIT_WATCHERS; i++)
+        assert_non_null(watches[i] = watch_top(&err));
     assert_null(watch_top(&err));
     assert_int_equal(err.kind, ERR_LIMIT);
     put("d/f");
     watchers_look(guest.watchers);
-    assert_int_equal(created, count);
+    assert_int_equal(created, LIMIT_WATCHERS);
     dir_watch_free(watches[0]);
     assert_non_null(watch_top(&err));
+}
+
+static void all_watches_together_have_so_many_directories(void **state)
+{
+    (void)state;
+    struct err err = { 0 };
+    size_t count = 0;
+    make_chain(top, DEEP);
+    while (count < LIMIT_WATCHERS && watch_top(&err))
+        count++;
+    /* 2,000 names of 2,000 bytes on average. */
+    assert_in_range(count, 3, 8);
+    assert_int_equal(err.kind, ERR_LIMIT);
+    assert_non_null(strstr(err.message, "all watches together"));
+}
+
+/* ---- several that watch the same ---- */
+
+struct ear {
+    struct dir_watch *watch;
+    char heard[512];
+    struct err failed;
+};
+
+static void hear(struct dir_watch *watch, enum watch_event_type type, const char *name, const char *path)
+{
+    static const char letters[] = "?cwdrm"; /* created, written, deleted, renamed, mode */
+    struct ear *ear = dir_watch_owner(watch);
+    size_t len = strlen(ear->heard);
+    (void)path;
+    (void)snprintf(ear->heard + len, sizeof ear->heard - len, "%c:%s ", letters[type], name);
+}
+
+static void hear_failed(struct dir_watch *watch, const struct err *err)
+{
+    struct ear *ear = dir_watch_owner(watch);
+    ear->failed = *err;
+}
+
+static const char *below_top(const char *name)
+{
+    static char paths[2][128];
+    static unsigned turn;
+    char *path = paths[turn++ % 2];
+    (void)snprintf(path, sizeof paths[0], "%s/%s", top, name);
+    return path;
+}
+
+static void listen_to(struct ear *ear, const char *name, bool is_recursive)
+{
+    struct err err;
+    *ear = (struct ear){ 0 };
+    ear->watch = dir_watch_new(guest.watchers,
+                               &(struct dir_watch_want){ .path = below_top(name),
+                                                         .is_recursive = is_recursive,
+                                                         .on_event = hear,
+                                                         .on_failed = hear_failed,
+                                                         .owner = ear },
+                               &err);
+    assert_non_null(ear->watch);
+}
+
+/* What it has heard since it was last asked. */
+static void assert_heard(struct ear *ear, const char *want)
+{
+    watchers_look(guest.watchers);
+    assert_string_equal(ear->heard, want);
+    ear->heard[0] = '\0';
+}
+
+static void make_dir(const char *name)
+{
+    assert_int_equal(mkdir(below_top(name), 0700), 0);
+}
+
+static void move(const char *from, const char *to)
+{
+    assert_int_equal(rename(below_top(from), below_top(to)), 0);
+}
+
+static void each_hears_the_same_directory_by_its_own_name(void **state)
+{
+    (void)state;
+    struct ear tree, plain, link;
+    make_dir("t");
+    make_dir("t/d");
+    assert_int_equal(symlink(below_top("t/d"), below_top("l")), 0);
+    listen_to(&tree, "t", true);
+    listen_to(&plain, "t/d", false);
+    listen_to(&link, "l", true);
+    put("t/d/f");
+    assert_int_equal(unlink(below_top("t/d/f")), 0);
+    assert_heard(&tree, "c:d/f d:d/f ");
+    assert_heard(&plain, "c:f d:f ");
+    assert_heard(&link, "c:f d:f ");
+    /* Of the directory itself whoever watches it is told, and whoever watches its parent, once each. */
+    assert_int_equal(chmod(below_top("t/d"), 0711), 0);
+    assert_heard(&tree, "m:d ");
+    assert_heard(&plain, "m:. ");
+    make_dir("t/d/n");
+    put("t/d/n/g");
+    assert_heard(&tree, "c:d/n c:d/n/g ");
+    assert_heard(&plain, "c:n ");
+    put("t/d/n/h");
+    assert_heard(&tree, "c:d/n/h ");
+    assert_heard(&plain, "");
+}
+
+static void one_that_ends_takes_nothing_from_the_others(void **state)
+{
+    (void)state;
+    struct ear goes, stays;
+    make_dir("d");
+    listen_to(&goes, "", true);
+    listen_to(&stays, "d", false);
+    put("d/f");
+    dir_watch_free(goes.watch);
+    assert_heard(&stays, "c:f ");
+    assert_string_equal(goes.heard, "");
+    put("d/g");
+    assert_heard(&stays, "c:g ");
+    /* And the other way round. */
+    listen_to(&goes, "", true);
+    dir_watch_stop(stays.watch);
+    put("d/h");
+    assert_heard(&goes, "c:d/h ");
+    assert_heard(&stays, "");
+}
+
+static void a_newcomer_does_not_hear_what_was_before(void **state)
+{
+    (void)state;
+    struct ear first, second;
+    listen_to(&first, "", true);
+    put("f");
+    make_dir("d");
+    put("d/g");
+    listen_to(&second, "", true); /* nobody has looked yet */
+    assert_heard(&first, "c:f c:d c:d/g ");
+    assert_heard(&second, "");
+    put("d/i");
+    assert_heard(&first, "c:d/i ");
+    assert_heard(&second, "c:d/i ");
+}
+
+static void a_directory_that_moves_is_renamed_for_each(void **state)
+{
+    (void)state;
+    struct ear tree, inner;
+    make_dir("t");
+    make_dir("t/a");
+    make_dir("t/a/b");
+    listen_to(&tree, "t", true);
+    listen_to(&inner, "t/a", true);
+    move("t/a", "t/z");
+    assert_heard(&tree, "r:a c:z ");
+    assert_heard(&inner, "r:. ");
+    put("t/z/b/f");
+    assert_heard(&tree, "c:z/b/f ");
+    assert_heard(&inner, "c:b/f ");
+}
+
+static void a_directory_that_moves_out_is_heard_by_who_still_watches_it(void **state)
+{
+    (void)state;
+    struct ear tree, plain, inner;
+    make_dir("t");
+    make_dir("t/a");
+    make_dir("t/a/b");
+    listen_to(&tree, "t", true);
+    listen_to(&plain, "t/a", false);
+    listen_to(&inner, "t/a/b", true);
+    move("t/a", "out");
+    assert_heard(&tree, "r:a ");
+    assert_heard(&plain, "r:. ");
+    put("out/f");
+    put("out/b/g");
+    assert_heard(&tree, "");
+    assert_heard(&plain, "c:f ");
+    assert_heard(&inner, "c:g ");
+    /* It comes back: to the tree that is something new, with what is in it. */
+    move("out", "t/again");
+    assert_heard(&tree, "c:again ");
+    put("t/again/b/h");
+    assert_heard(&tree, "c:again/b/h ");
+    assert_heard(&inner, "c:h ");
+    /* And the others may go without it being lost to this one. */
+    dir_watch_free(plain.watch);
+    dir_watch_free(inner.watch);
+    put("t/again/b/i");
+    assert_heard(&tree, "c:again/b/i ");
+}
+
+static void a_directory_that_goes_is_told_to_each_and_made_anew(void **state)
+{
+    (void)state;
+    struct ear tree, plain;
+    make_dir("t");
+    make_dir("t/d");
+    listen_to(&tree, "t", true);
+    listen_to(&plain, "t/d", false);
+    assert_int_equal(rmdir(below_top("t/d")), 0);
+    make_dir("t/d");
+    put("t/d/f");
+    assert_heard(&tree, "d:d c:d c:d/f ");
+    assert_heard(&plain, "d:. ");
+    put("t/d/g");
+    assert_heard(&tree, "c:d/g ");
+    assert_heard(&plain, ""); /* it watched the one that has gone */
+    listen_to(&plain, "t/d", false);
+    put("t/d/h");
+    assert_heard(&tree, "c:d/h ");
+    assert_heard(&plain, "c:h ");
+}
+
+/* Changes that the kernel does not merge: two a file, and no longer than a moment in its queue. */
+static void make_noise(const char *name, size_t files, bool look)
+{
+    for (size_t i = 0; i < files; i++) {
+        put(name);
+        assert_int_equal(unlink(below_top(name)), 0);
+        if (look && i % 1000 == 0)
+            watchers_look(guest.watchers);
+    }
+}
+
+static void a_slow_watch_loses_count_alone(void **state)
+{
+    (void)state;
+    struct ear slow, quick, quiet;
+    make_dir("noisy");
+    make_dir("quiet");
+    listen_to(&slow, "noisy", false);
+    listen_to(&quick, "noisy", true);
+    listen_to(&quiet, "quiet", false);
+    dir_watch_pause(slow.watch, true);
+    make_noise("noisy/f", LIMIT_WATCH_QUEUE / 2 + 1, true);
+    put("quiet/f");
+    assert_heard(&quiet, "c:f ");
+    assert_int_equal(slow.failed.kind, ERR_NONE);
+    dir_watch_pause(slow.watch, false);
+    watchers_look(guest.watchers);
+    assert_int_equal(slow.failed.kind, ERR_INTERNAL);
+    assert_string_equal(slow.failed.message, "watcher error: more changes at once than are kept");
+    assert_int_equal(quick.failed.kind, ERR_NONE);
+    quick.heard[0] = '\0';
+    put("noisy/g");
+    assert_heard(&quick, "c:g ");
+}
+
+static void what_the_kernel_lost_is_told_to_all(void **state)
+{
+    (void)state;
+    struct ear noisy, quiet;
+    size_t most = 0;
+    FILE *file = fopen("/proc/sys/fs/inotify/max_queued_events", "re");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%zu", &most), 1);
+    (void)fclose(file);
+    if (most > 100000)
+        skip();
+    make_dir("noisy");
+    make_dir("quiet");
+    listen_to(&noisy, "noisy", false);
+    listen_to(&quiet, "quiet", true);
+    put("quiet/f");
+    make_noise("noisy/f", most / 2 + 1, false);
+    put("quiet/g");
+    /* In order: first what is known to have happened. */
+    assert_heard(&quiet, "c:f ");
+    assert_int_equal(quiet.failed.kind, ERR_INTERNAL);
+    assert_int_equal(noisy.failed.kind, ERR_INTERNAL);
+    dir_watch_free(noisy.watch);
+    listen_to(&noisy, "noisy", false);
+    put("noisy/g");
+    assert_heard(&noisy, "c:g ");
 }
 
 int main(void)
@@ -224,6 +498,15 @@ int main(void)
         T(what_fills_a_new_directory_is_told_once),
         T(a_directory_that_moves_takes_all_below_along),
         T(watches_have_a_last_one_and_it_says_so),
+        T(all_watches_together_have_so_many_directories),
+        T(each_hears_the_same_directory_by_its_own_name),
+        T(one_that_ends_takes_nothing_from_the_others),
+        T(a_newcomer_does_not_hear_what_was_before),
+        T(a_directory_that_moves_is_renamed_for_each),
+        T(a_directory_that_moves_out_is_heard_by_who_still_watches_it),
+        T(a_directory_that_goes_is_told_to_each_and_made_anew),
+        T(a_slow_watch_loses_count_alone),
+        T(what_the_kernel_lost_is_told_to_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
