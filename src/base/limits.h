@@ -107,6 +107,7 @@
 #define LIMIT_LIST_BYTES (32 << 20) /* the answer of one ListDir; 100,000 entries with short names */
 #define LIMIT_UPLOAD_FILES 1000     /* parts of one multipart upload */
 #define LIMIT_WATCHERS 1024         /* of the whole sandbox; a kilobyte each, and they share one inotify instance */
+#define LIMIT_WATCH_STREAMS 192     /* of them, those that each hold a connection: of LIMIT_GUEST_CONNECTIONS */
 #define LIMIT_WATCH_DIRS 8192       /* of one recursive watch */
 #define LIMIT_WATCH_EVENTS 100000   /* not yet fetched from one watcher */
 #define LIMIT_WATCH_QUEUE 16384     /* records waiting for one slow watcher; the kernel's own default for an instance */

@@ -44,6 +44,7 @@ struct guest {
     size_t answer_bytes;             /* of calls, on their way to clients */
     size_t input_bytes;              /* of client streams, held until they can be taken */
     size_t event_bytes;              /* of watchers, not yet fetched */
+    size_t watch_streams;            /* each has a connection to itself */
 
     int cgroup_fds[GUEST_CGROUPS_MAX];
     size_t cgroup_count;

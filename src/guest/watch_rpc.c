@@ -147,6 +147,7 @@ static void on_stream_gone(struct rpc *rpc)
     struct watch_stream *s = rpc->owner;
 
     dir_watch_free(take_ptr(&s->watch));
+    rpc->guest->watch_streams--;
 }
 
 static void call_watch_dir(struct rpc *rpc, const json_t *request)
@@ -157,6 +158,12 @@ static void call_watch_dir(struct rpc *rpc, const json_t *request)
 
     if (!take_request(rpc, request, &want))
         return;
+    /* They must not take all the connections there are. CreateWatcher needs none. */
+    if (rpc->guest->watch_streams >= LIMIT_WATCH_STREAMS) {
+        rpc_fail(rpc, CONNECT_RESOURCE_EXHAUSTED, "more than %d directories are watched by streams",
+                 LIMIT_WATCH_STREAMS);
+        return;
+    }
     s->rpc = rpc;
     s->includes_entry = want.includes_entry;
     s->watch = dir_watch_new(rpc->guest->watchers,
@@ -170,6 +177,7 @@ static void call_watch_dir(struct rpc *rpc, const json_t *request)
         rpc_fail_err(rpc, &err);
         return;
     }
+    rpc->guest->watch_streams++;
     rpc->owner = s;
     rpc->on_drained = on_stream_drained;
     rpc->on_gone = on_stream_gone;

@@ -1030,6 +1030,28 @@ class Watching(Case):
         self.assertEqual((first["name"], first["type"], first["entry"]["path"]), ("file", "EVENT_TYPE_CREATE", d + "/file"))
         s.leave()
 
+    def test_streams_leave_connections_to_others(self):
+        d = self.dir + "/w5"
+        os.mkdir(d)
+        streams = []
+        try:
+            for _ in range(256):  # as many as guestd has connections
+                s = RawStream(self.daemon.port, "filesystem.Filesystem/WatchDir", {"path": d})
+                streams.append(s)
+                first = s.next()
+                if first != {"start": {}}:
+                    break
+            self.assertEqual(first["error"]["code"], "resource_exhausted")
+            self.assertGreaterEqual(len(streams), 100)
+            w = self.watcher(d)
+            self.put(d + "/file")
+            self.assertEqual(self.events(w)[0], ("CREATE", "file"))
+            for s in streams[:-1]:
+                self.assertEqual(s.next()["filesystem"]["name"], "file")
+        finally:
+            for s in streams:
+                s.leave()
+
     def test_who_does_not_fetch_loses_what_all_have_too_much_of(self):
         d = self.dir + "/w6"
         os.makedirs(d + "/noisy")
