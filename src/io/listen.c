@@ -3,10 +3,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <stdio.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -41,31 +38,6 @@ int listen_open(struct str address, struct err *err)
                           STR_ARG(address));
         else
             (void)err_sys(err, "listen on %.*s", STR_ARG(address));
-        return -1;
-    }
-    return take_fd(&fd);
-}
-
-int listen_open_unix(const char *path, unsigned mode, struct err *err)
-{
-    struct sockaddr_un at = { .sun_family = AF_UNIX };
-    int len = snprintf(at.sun_path, sizeof at.sun_path, "%s.new", path);
-
-    if (len < 0 || (size_t)len >= sizeof at.sun_path) {
-        (void)err_set(err, ERR_INVALID, "the socket path '%s' is too long", path);
-        return -1;
-    }
-    auto_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0) {
-        (void)err_sys(err, "make a socket");
-        return -1;
-    }
-    (void)unlink(at.sun_path); /* left over from a crash, or not there */
-    /* Made under another name, so that at `path` it is never seen with the wrong mode, and never missing. */
-    if (bind(fd, (struct sockaddr *)&at, sizeof at) < 0 || chmod(at.sun_path, mode) < 0 || listen(fd, BACKLOG) < 0 ||
-        rename(at.sun_path, path) < 0) {
-        (void)err_sys(err, "listen on %s", path);
-        (void)unlink(at.sun_path);
         return -1;
     }
     return take_fd(&fd);

@@ -10,8 +10,6 @@
 
 /* "127.0.0.1:7070", "[::1]:7070": an address and a port, no names. Returns a listening, non-blocking descriptor. */
 int listen_open(struct str address, struct err *err) must_use;
-/* A unix socket at path; whatever stood there before is replaced. */
-int listen_open_unix(const char *path, unsigned mode, struct err *err) must_use;
 
 struct listener;
 typedef void accepted_fn(void *context, int fd); /* the receiver's; non-blocking, close-on-exec, TCP_NODELAY */

@@ -3,8 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 
 #include "io/address.h"
 #include "io/dial.h"
@@ -121,42 +119,12 @@ static void running_out_of_descriptors_is_waited_out(void **state)
     loop_free(loop);
 }
 
-static void a_unix_socket_replaces_what_stood_there(void **state)
-{
-    char dir[] = "/tmp/listen_test.XXXXXX", path[64], too_long[200];
-    struct stat stat_of_it;
-    struct err err;
-
-    (void)state;
-    assert_non_null(mkdtemp(dir));
-    (void)snprintf(path, sizeof path, "%s/s", dir);
-    int first = listen_open_unix(path, 0600, &err);
-    int second = listen_open_unix(path, 0660, &err);
-    assert_true(first >= 0 && second >= 0);
-    assert_int_equal(stat(path, &stat_of_it), 0);
-    assert_int_equal(stat_of_it.st_mode & 07777, 0660);
-    struct sockaddr_un at = { .sun_family = AF_UNIX };
-    memcpy(at.sun_path, path, strlen(path));
-    int mine = socket(AF_UNIX, SOCK_STREAM, 0);
-    assert_int_equal(connect(mine, (struct sockaddr *)&at, sizeof at), 0);
-    int theirs = accept(second, NULL, NULL);
-    assert_true(theirs >= 0);
-    close(theirs), close(mine), close(first), close(second);
-    assert_int_equal(unlink(path), 0);
-    assert_int_equal(rmdir(dir), 0); /* nothing else was left behind */
-    memset(too_long, 'x', sizeof too_long);
-    too_long[sizeof too_long - 1] = '\0';
-    assert_int_equal(listen_open_unix(too_long, 0600, &err), -1);
-    assert_int_equal(err.kind, ERR_INVALID);
-}
-
 int main(void)
 {
     const struct CMUnitTest cases[] = {
         CASE(addresses_without_names_are_read),
         CASE(connections_are_accepted_and_ready_to_use),
         CASE(running_out_of_descriptors_is_waited_out),
-        CASE(a_unix_socket_replaces_what_stood_there),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
