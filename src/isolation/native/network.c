@@ -6,9 +6,10 @@
  * as the guest likes: one sandbox would stop front for all. A TCP connection carries bytes and nothing else.
  *
  * It is made whole before the first program inside is executed: listen, connect, accept, and no listener is left. Raw
- * sockets and TCP_REPAIR are out of a guest's reach, so nobody inside can speak on it or take its place. The only one
- * who can be there before is the template's mother, who may enter the sandboxes of her template (nursery.h): what she
- * does there can make the start fail, and the addresses of both ends are compared, so that it does.
+ * sockets and TCP_REPAIR are out of a guest's reach, so nobody inside can speak on it or take its place. Not even the
+ * template's mother, who may enter the sandboxes of her template (nursery.h), can be there before: until guestd is executed
+ * what runs inside is a copy of keeper, not dumpable, and the kernel lets nobody but the host's root into the namespaces of
+ * such a process. The addresses of both ends are compared nevertheless.
  */
 #include "isolation/native/network.h"
 
@@ -38,6 +39,7 @@ enum {
     /*
      * A handshake on loopback is over before connect() returns, unless other guests flood this CPU's queue of packets,
      * which all loopbacks share: then one is dropped and would come again after a second. Keeper does not wait for that.
+     * Any guest can be behind it, so a link that fails is no reason to take a template's mother away (breed_bar()).
      */
     LINK_TRY_MS = 100,
     LINK_TRIES = 5,
