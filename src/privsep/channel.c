@@ -25,6 +25,7 @@
 #include "base/buf.h"
 #include "base/fd.h"
 #include "base/mem.h"
+#include "io/pass.h"
 
 enum {
     QUEUE_MAX = 1024,       /* messages; a burst of every sandbox's exit at once fits */
@@ -132,31 +133,6 @@ static void channel_break(struct channel *channel, const struct err *why)
 
 /* ---- sending ---- */
 
-static bool send_one(struct channel *channel, const char *bytes, size_t len, const int *fds, uint32_t fd_count)
-{
-    struct iovec piece = { .iov_base = (char *)(uintptr_t)bytes, .iov_len = len };
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(LIMIT_MESSAGE_FDS * sizeof(int))];
-    } room = { 0 };
-    struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1 };
-
-    if (fd_count) {
-        message.msg_control = room.bytes;
-        message.msg_controllen = CMSG_SPACE(fd_count * sizeof(int));
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(fd_count * sizeof(int));
-        memcpy(CMSG_DATA(header), fds, fd_count * sizeof(int));
-    }
-    ssize_t n;
-    do {
-        n = sendmsg(channel->fd, &message, MSG_NOSIGNAL);
-    } while (n < 0 && errno == EINTR);
-    return n >= 0;
-}
-
 static void want_events(struct channel *channel)
 {
     watch_want(channel->watch, WATCH_READ | (channel->first ? WATCH_WRITE : 0));
@@ -190,11 +166,10 @@ static void flush_queue(struct channel *channel)
 {
     while (channel->first) {
         struct outgoing *out = channel->first;
-        if (!send_one(channel, out->bytes, out->len, out->fds.at, out->fds.count)) {
-            struct err err;
-            if (errno == EAGAIN)
+        struct err err;
+        if (!pass_fds(channel->fd, str_of(out->bytes, out->len), out->fds.at, out->fds.count, &err)) {
+            if (err.sys == EAGAIN)
                 return;
-            (void)err_sys(&err, "send");
             err.kind = ERR_UNAVAILABLE;
             channel_break(channel, &err);
             return;
@@ -223,10 +198,9 @@ static bool send_message(struct channel *channel, const struct message_head *hea
     if (fd_count > LIMIT_MESSAGE_FDS)
         return err_set(err, ERR_LIMIT, "%u descriptors are too many for a message", fd_count);
     if (!channel->first) { /* what already waits goes first */
-        if (send_one(channel, out.data, out.len, fds, fd_count))
+        if (pass_fds(channel->fd, buf_str(&out), fds, fd_count, err))
             return true;
-        if (errno != EAGAIN) {
-            (void)err_sys(err, "send");
+        if (err->sys != EAGAIN) {
             err->kind = ERR_UNAVAILABLE;
             channel_break(channel, err);
             return false;

@@ -35,6 +35,7 @@
 #include "guest/interpreter/limits.h"
 #include "guest/interpreter/pipes.h"
 #include "guest/tree.h"
+#include "io/pass.h"
 #include "io/stream.h"
 #include "wire/json.h"
 #include "wire/nursery.h"
@@ -262,25 +263,9 @@ struct python *python_new(struct guest *guest)
 }
 
 /* Three descriptors travel with the wish; the mother has them even if she is busy importing. */
-static bool send_wish(int door, struct str wish, const int fds[NURSERY_WISH_FDS], struct err *err)
+static bool send_wish(const struct mother *m, struct str wish, const int fds[NURSERY_WISH_FDS], struct err *err)
 {
-    union {
-        struct cmsghdr align;
-        char room[CMSG_SPACE(NURSERY_WISH_FDS * sizeof(int))];
-    } control = { 0 };
-    struct iovec bytes = { .iov_base = (void *)(uintptr_t)wish.at, .iov_len = wish.len }; /* sendmsg() only reads */
-    struct msghdr message = {
-        .msg_iov = &bytes, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room
-    };
-    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
-
-    head->cmsg_level = SOL_SOCKET;
-    head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(NURSERY_WISH_FDS * sizeof(int));
-    memcpy(CMSG_DATA(head), fds, NURSERY_WISH_FDS * sizeof(int));
-    if (sendmsg(door, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-        return err_sys(err, "ask for an interpreter");
-    return true;
+    return pass_fds(m->door, wish, fds, NURSERY_WISH_FDS, err) || err_wrap(err, "ask for an interpreter");
 }
 
 static bool mother_ask(struct mother *m, const struct user *user, const int fds[NURSERY_WISH_FDS], struct err *err)
@@ -288,12 +273,12 @@ static bool mother_ask(struct mother *m, const struct user *user, const int fds[
     struct nursery_wish wish = { .magic = NURSERY_MAGIC, .uid = user->uid, .gid = user->gid };
     gid_t groups[NURSERY_GROUPS_MAX];
 
-    if (m->where != OUTSIDE)
-        return send_wish(m->door, STR("f"), fds, err); /* who she is, her children are */
+    if (m->where != OUTSIDE) /* who she is, her children are */
+        return send_wish(m, STR("f"), fds, err);
     wish.group_count = (uint32_t)users_groups(m->python->guest->users, user, groups, COUNT_OF(groups));
     for (uint32_t i = 0; i < wish.group_count; i++)
         wish.groups[i] = groups[i];
-    return send_wish(m->door, str_of(&wish, sizeof wish), fds, err);
+    return send_wish(m, str_of(&wish, sizeof wish), fds, err);
 }
 
 /*

@@ -41,6 +41,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/random.h"
+#include "io/pass.h"
 #include "isolation/native/midwife.h"
 #include "isolation/native/mother.h"
 #include "isolation/native/seccomp.h"
@@ -615,34 +616,13 @@ static bool let_wishes_in(int door_fd, struct err *err)
     return let_in(door_fd, wishes, COUNT_OF(wishes), err);
 }
 
-static bool send_door(int control_fd, const int fds[MIDWIFE_ORDER_FDS], struct err *err)
-{
-    union {
-        struct cmsghdr align;
-        char room[CMSG_SPACE(MIDWIFE_ORDER_FDS * sizeof(int))];
-    } control = { 0 };
-    char letter = MOTHER_DOOR;
-    struct iovec byte = { .iov_base = &letter, .iov_len = 1 };
-    struct msghdr message = {
-        .msg_iov = &byte, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room
-    };
-    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
-
-    head->cmsg_level = SOL_SOCKET;
-    head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(MIDWIFE_ORDER_FDS * sizeof(int));
-    memcpy(CMSG_DATA(head), fds, MIDWIFE_ORDER_FDS * sizeof(int));
-    if (sendmsg(control_fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-        return err_sys(err, "give a mother a door");
-    return true;
-}
-
 static bool admit(struct breed *breed, int sandbox_pidfd, int door_fd, struct err *err)
 {
     const int fds[MIDWIFE_ORDER_FDS] = { [MIDWIFE_ORDER_DOOR] = door_fd, [MIDWIFE_ORDER_PIDFD] = sandbox_pidfd };
 
-    if (!let_wishes_in(door_fd, err) || !send_door(breed->control_fd, fds, err))
-        return false;
+    if (!let_wishes_in(door_fd, err) ||
+        !pass_fds(breed->control_fd, str_of((const char[]){ MOTHER_DOOR }, 1), fds, COUNT_OF(fds), err))
+        return err_wrap(err, "give a mother a door");
     breed->unanswered++;
     expect_answer(breed);
     return true;

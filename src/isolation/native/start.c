@@ -36,6 +36,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "io/pass.h"
 #include "isolation/native/box.h"
 #include "isolation/native/child.h"
 #include "isolation/native/network.h"
@@ -265,26 +266,12 @@ static bool start_hold(struct start *start, struct err *err)
 
 static bool start_go(struct start *start, struct err *err)
 {
-    char byte = CHILD_GO;
     int fds[CHILD_FDS];
-    struct iovec piece = { .iov_base = &byte, .iov_len = 1 };
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(CHILD_FDS * sizeof(int))];
-    } room = { 0 };
-    struct msghdr message = {
-        .msg_iov = &piece, .msg_iovlen = 1, .msg_control = room.bytes, .msg_controllen = sizeof room.bytes
-    };
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
 
     memcpy(fds, start->mount_fds, sizeof start->mount_fds);
     fds[CHILD_MOUNTS] = start->link_fd;
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof fds);
-    memcpy(CMSG_DATA(header), fds, sizeof fds);
-    if (sendmsg(start->control_fd[0], &message, MSG_NOSIGNAL) < 0)
-        return err_sys(err, "say go");
+    if (!pass_fds(start->control_fd[0], str_of((const char[]){ CHILD_GO }, 1), fds, COUNT_OF(fds), err))
+        return err_wrap(err, "say go");
     /* The child holds them now; ours would keep the overlay mounted and guestlink open after its end. */
     fd_close(&start->link_fd);
     for (size_t i = 0; i < CHILD_MOUNTS; i++)
