@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
+#include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/clock.h"
 #include "base/mem.h"
 
 void fd_close(int *fd_at)
@@ -156,6 +158,18 @@ int fd_open_inside(int dir_fd, const char *path, int flags, unsigned mode, struc
     if (fd < 0)
         (void)err_sys(err, "open %s", path);
     return fd;
+}
+
+bool fd_await(int fd, short events, uint64_t until_ms)
+{
+    struct pollfd waiting = { .fd = fd, .events = events };
+    int n;
+
+    do {
+        uint64_t now_ms = clock_mono_ms();
+        n = poll(&waiting, 1, now_ms < until_ms ? (int)MIN(until_ms - now_ms, (uint64_t)INT32_MAX) : 0);
+    } while (n < 0 && errno == EINTR);
+    return n > 0;
 }
 
 bool fd_set_nonblocking(int fd, bool on, struct err *err)

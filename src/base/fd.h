@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 
@@ -45,6 +46,9 @@ bool fd_replace_file(int dir_fd, const char *path, struct str bytes, unsigned mo
  * that somebody else wrote.
  */
 int fd_open_inside(int dir_fd, const char *path, int flags, unsigned mode, struct err *err) must_use;
+
+/* Until one of these events of poll(2), or its end; false once until_ms on clock_mono_ms() has passed. 0 only looks. */
+bool fd_await(int fd, short events, uint64_t until_ms) must_use;
 
 bool fd_set_nonblocking(int fd, bool on, struct err *err) must_use;
 bool fd_set_cloexec(int fd, bool on, struct err *err) must_use;

@@ -6,20 +6,12 @@
 
 #include "base/arena.h"
 #include "base/clock.h"
+#include "base/fd.h"
 
 static bool wait_for(int fd, short events, uint64_t until_ms, struct err *err)
 {
-    for (;;) {
-        uint64_t now_ms = clock_mono_ms();
-        if (now_ms >= until_ms)
-            return err_set(err, ERR_TIMEOUT, "the sandbox did not answer in time");
-        struct pollfd poll_fd = { .fd = fd, .events = events };
-        int ready = poll(&poll_fd, 1, (int)MIN(until_ms - now_ms, (uint64_t)INT32_MAX));
-        if (ready > 0)
-            return true;
-        if (ready < 0 && errno != EINTR)
-            return err_sys(err, "wait for guestd");
-    }
+    return (clock_mono_ms() < until_ms && fd_await(fd, events, until_ms)) ||
+           err_set(err, ERR_TIMEOUT, "the sandbox did not answer in time");
 }
 
 /* The descriptor may block or not: every call here says that it must not. */

@@ -66,7 +66,7 @@ static bool adopt(struct native *native, const char *id, uint32_t *out_slot, str
     auto_close int pidfd = pidfd_open(state.pid, 0);
     if (pidfd < 0)
         return err_sys(err, "pidfd_open");
-    if (process_ended(pidfd, 0) || !state_process_start_time(state.pid, &start_time, err) ||
+    if (process_ended(pidfd) || !state_process_start_time(state.pid, &start_time, err) ||
         start_time != state.start_time || !cgroup_holds(native->cgroups, id, state.pid))
         return err_set(err, ERR_NOT_FOUND, "it has ended");
     struct box *box = box_new(native, id);

@@ -175,15 +175,9 @@ static void box_gone(struct box *box)
         native->driver.exited(native->driver.exited_context, id, cause);
 }
 
-bool process_ended(int pidfd, int timeout_ms)
+bool process_ended(int pidfd)
 {
-    struct pollfd waiting = { .fd = pidfd, .events = POLLIN };
-    int n;
-
-    do {
-        n = poll(&waiting, 1, timeout_ms);
-    } while (n < 0 && errno == EINTR);
-    return n > 0;
+    return fd_await(pidfd, POLLIN, 0);
 }
 
 static void process_ready(void *context, unsigned ready)
@@ -191,7 +185,7 @@ static void process_ready(void *context, unsigned ready)
     struct box *box = context;
 
     (void)ready;
-    if ((box->state == BOX_RUNNING || box->state == BOX_DYING) && process_ended(box->pidfd, 0))
+    if ((box->state == BOX_RUNNING || box->state == BOX_DYING) && process_ended(box->pidfd))
         box_gone(box);
 }
 

@@ -92,7 +92,7 @@ bool box_kill(struct box *box, struct err *err) must_use;
 /* One that is CLEARING and has no process: tries until all is gone, and then frees the slot and the box. */
 void box_clear(struct box *box);
 /* For a child of ours and for an adopted one alike. */
-bool process_ended(int pidfd, int timeout_ms);
+bool process_ended(int pidfd);
 
 /* driver_ops.stop */
 void native_stop(struct driver *driver, const char *id, uint32_t patience_ms, driver_stopped_fn *done, void *context);

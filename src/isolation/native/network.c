@@ -102,18 +102,6 @@ static bool peer_is(int fd, const struct sockaddr_in *want)
            peer.sin_port == want->sin_port && peer.sin_addr.s_addr == want->sin_addr.s_addr;
 }
 
-static bool await(int fd, uint64_t until_ms)
-{
-    struct pollfd waiting = { .fd = fd, .events = POLLIN };
-    int ready;
-
-    do {
-        uint64_t now_ms = clock_mono_ms();
-        ready = poll(&waiting, 1, now_ms < until_ms ? (int)(until_ms - now_ms) : 0);
-    } while (ready < 0 && errno == EINTR);
-    return ready > 0;
-}
-
 static bool hurry(int fd, struct err *err)
 {
     const int on = 1;
@@ -152,7 +140,7 @@ static bool join(int *out_host_fd, int *out_guest_fd, struct err *err)
     if (bind(host_fd, (const struct sockaddr *)&host, sizeof host) < 0 ||
         (connect(host_fd, (const struct sockaddr *)&guest, sizeof guest) < 0 && errno != EINPROGRESS))
         return err_sys(err, "connect");
-    if (!await(listen_fd, clock_mono_ms() + LINK_TRY_MS))
+    if (!fd_await(listen_fd, POLLIN, clock_mono_ms() + LINK_TRY_MS))
         return err_set(err, ERR_TIMEOUT, "the sandbox's loopback does not answer");
     auto_close int guest_fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC);
     if (guest_fd < 0)

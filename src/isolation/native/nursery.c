@@ -654,18 +654,6 @@ void breed_bar(struct breed *breed)
 
 /* ---- the end ---- */
 
-static bool ended(int pidfd, uint64_t until_ms)
-{
-    struct pollfd waiting = { .fd = pidfd, .events = POLLIN };
-    int n;
-
-    do {
-        uint64_t now_ms = clock_mono_ms();
-        n = poll(&waiting, 1, now_ms < until_ms ? (int)(until_ms - now_ms) : 0);
-    } while (n < 0 && errno == EINTR);
-    return n > 0;
-}
-
 void nursery_free(struct nursery *nursery)
 {
     struct err err;
@@ -679,7 +667,7 @@ void nursery_free(struct nursery *nursery)
     for (struct breed *breed = nursery->breeds, *next; breed; breed = next) {
         next = breed->next;
         if (breed->pidfd >= 0) {
-            (void)ended(breed->pidfd, until_ms);
+            (void)!fd_await(breed->pidfd, POLLIN, until_ms);
             mother_reap(breed);
         }
         timer_clear(&breed->clear);

@@ -291,21 +291,14 @@ static bool is_stopped(int pidfd)
 static bool hear_child(struct start *start, uint64_t until_ms, char *room, size_t room_size, size_t *out_len,
                        struct err *err)
 {
-    struct pollfd waiting = { .fd = start->control_fd[0], .events = POLLIN };
-    int ready;
-
-    do {
-        uint64_t now_ms = clock_mono_ms();
-        ready = poll(&waiting, 1, now_ms < until_ms ? (int)MIN(until_ms - now_ms, (uint64_t)CHILD_LOOK_MS) : 0);
-        if (ready == 0 && is_stopped(start->box->pidfd)) {
+    while (!fd_await(start->control_fd[0], POLLIN, MIN(until_ms, clock_mono_ms() + CHILD_LOOK_MS))) {
+        if (is_stopped(start->box->pidfd)) {
             breed_bar(start->box->breed);
             return err_set(err, ERR_INTERNAL, "somebody has stopped it");
         }
-    } while ((ready < 0 && errno == EINTR) || (ready == 0 && clock_mono_ms() < until_ms));
-    if (ready < 0)
-        return err_sys(err, "wait for the child");
-    if (ready == 0)
-        return err_set(err, ERR_TIMEOUT, "the sandbox did not start in %d seconds", CHILD_MS / 1000);
+        if (clock_mono_ms() >= until_ms)
+            return err_set(err, ERR_TIMEOUT, "the sandbox did not start in %d seconds", CHILD_MS / 1000);
+    }
     ssize_t n = recv(start->control_fd[0], room, room_size, 0);
     if (n < 0)
         return err_sys(err, "hear from the child");
@@ -348,7 +341,7 @@ static bool start_hear(struct start *start, struct err *err)
             return err_set(err, ERR_INTERNAL, "the child speaks in tongues");
     }
     /* Its end of the socket is closed: by exec, unless it died at that very moment. */
-    if (process_ended(start->box->pidfd, 0))
+    if (process_ended(start->box->pidfd))
         return err_set(err, ERR_INTERNAL, "guestd ended as it started");
     return true;
 }

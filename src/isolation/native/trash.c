@@ -22,6 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -152,10 +153,9 @@ void trash_free(struct trash *trash)
     timer_clear(&trash->later);
     watch_free(trash->watch);
     if (trash->pid) {
-        struct pollfd ended = { .fd = trash->pidfd, .events = POLLIN };
         (void)pidfd_send_signal(trash->pidfd, SIGKILL, NULL, 0); /* what is left waits in trash/ */
         /* It may be in the middle of a file of millions of extents, which no signal ends. It holds nothing of ours. */
-        (void)poll(&ended, 1, END_MS);
+        (void)!fd_await(trash->pidfd, POLLIN, clock_mono_ms() + END_MS);
         (void)waitid((idtype_t)P_PIDFD, (id_t)trash->pidfd, NULL, WEXITED | WNOHANG);
     }
     fd_close(&trash->pidfd);

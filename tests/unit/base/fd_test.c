@@ -2,11 +2,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "test.h"
 
@@ -80,12 +82,31 @@ static void a_regular_file_is_read_whole_and_described(void **state)
     assert_int_equal(err.sys, ENOENT);
 }
 
+static void what_is_awaited_comes_or_does_not(void **state)
+{
+    int pipe_fds[2];
+
+    (void)state;
+    assert_int_equal(pipe(pipe_fds), 0);
+    assert_false(fd_await(pipe_fds[0], POLLIN, 0));
+    assert_false(fd_await(pipe_fds[0], POLLIN, clock_mono_ms() + 1));
+    assert_true(fd_await(pipe_fds[1], POLLOUT, 0)); /* a time that has passed is time enough to look */
+    assert_int_equal(write(pipe_fds[1], "x", 1), 1);
+    assert_true(fd_await(pipe_fds[0], POLLIN, UINT64_MAX));
+    close(pipe_fds[1]);
+    char byte;
+    assert_int_equal(read(pipe_fds[0], &byte, 1), 1);
+    assert_true(fd_await(pipe_fds[0], POLLIN, UINT64_MAX)); /* the end is something to read, too */
+    close(pipe_fds[0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_short_write_is_told_as_that_and_not_as_an_old_errno),
         cmocka_unit_test(what_is_no_regular_file_is_refused_without_waiting),
         cmocka_unit_test(a_regular_file_is_read_whole_and_described),
+        cmocka_unit_test(what_is_awaited_comes_or_does_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
