@@ -47,7 +47,8 @@ def mother(door, is_alone):
                 is_short = True  # not again before somebody asks
 
 
-def collect_children(door):
+def ended_children():
+    """Process id and status of each child that has ended since the last time."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -55,6 +56,11 @@ def collect_children(door):
             return
         if not pid:
             return
+        yield pid, status
+
+
+def collect_children(door):
+    for pid, status in ended_children():
         door.send(f"{pid} {status}".encode())
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 
 from .interpreter import become_interpreter, settle
+from .mother import ended_children
 from .warmth import QUIET_MS, make_shell, steps_to_warmth, take_step
 
 MIDWIFE_FD, FILTER_FD, VOICE_FD = 3, 4, 5  # as mother.h has them
@@ -140,13 +141,7 @@ class Nursery:
         self.doors[fd] = self.doors.pop(fd)
 
     def collect(self):
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if not pid:
-                return
+        for pid, status in ended_children():
             if self.ready_child and pid == self.ready_child[0]:
                 os.close(self.ready_child[1])
                 self.ready_child = None
