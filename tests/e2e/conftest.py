@@ -32,6 +32,23 @@ def server():
 
 
 @pytest.fixture
+def own_server(server):
+    """A second server, for tests that break it. That it runs beside the first is a test in itself."""
+    data = server.data.parent / f"{server.data.name}-faults"
+    share_template(data)
+    mine = Server(data)
+    mine.start()
+    mine.kill_all()
+    yield mine
+    try:
+        if mine.process is None or mine.process.poll() is not None:
+            mine.start()
+        mine.kill_all()
+    finally:
+        mine.stop()
+
+
+@pytest.fixture
 def made(server):
     """A list: the sandboxes whose ids a test puts there are ended after it. In any case all others are, too."""
     ids = []

@@ -11,7 +11,7 @@ import time
 
 import pytest
 from e2b import Sandbox
-from server import Server, share_template, wait_for
+from server import Server, wait_for
 
 
 def traces_of(server, sandbox_id):
@@ -62,23 +62,6 @@ def inventory(server):
         ),
         "rows": sorted(rows(server)),
     }
-
-
-@pytest.fixture
-def own_server(server):
-    """A second server, for tests that break it. That it runs beside the first is a test in itself."""
-    data = server.data.parent / f"{server.data.name}-faults"
-    share_template(data)
-    mine = Server(data)
-    mine.start()
-    mine.kill_all()
-    yield mine
-    try:
-        if mine.process is None or mine.process.poll() is not None:
-            mine.start()
-        mine.kill_all()
-    finally:
-        mine.stop()
 
 
 def use(server, box):

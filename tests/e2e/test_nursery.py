@@ -15,7 +15,7 @@ import pytest
 e2b_code_interpreter = pytest.importorskip("e2b_code_interpreter")
 
 from e2b_code_interpreter import Sandbox  # noqa: E402
-from server import Server, share_template, wait_for  # noqa: E402
+from server import wait_for  # noqa: E402
 
 FULL = "code-interpreter-v1"
 PARENT = "import os; os.getppid()"
@@ -350,22 +350,6 @@ def test_a_guest_that_stops_everything_stops_nobody_else(server, box):
         hostile.kill()
         for thread in threads:
             thread.join()
-
-
-@pytest.fixture
-def own_server(server):
-    data = server.data.parent / f"{server.data.name}-faults"
-    share_template(data)
-    mine = Server(data)
-    mine.start()
-    mine.kill_all()
-    yield mine
-    try:
-        if mine.process is None or mine.process.poll() is not None:
-            mine.start()
-        mine.kill_all()
-    finally:
-        mine.stop()
 
 
 def execute(server, sandbox, code, **more):

@@ -8,29 +8,6 @@
 #include "base/fd.h"
 #include "served.h"
 
-static int set_up_only(void **state)
-{
-    struct served *s = calloc(1, sizeof *s);
-
-    served_make(s);
-    *state = s;
-    return 0;
-}
-
-static int set_up(void **state)
-{
-    set_up_only(state);
-    served_start(*state);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    served_drop(*state);
-    free(*state);
-    return 0;
-}
-
 /* The path with the id in place of its "%s". */
 static char *target(struct served *s, const char *path, const char *id)
 {
@@ -952,8 +929,8 @@ static void after_a_crash_the_same_sandboxes_are_served(void **state)
     assert_int_equal(CALL(s, "DELETE", target(s, "/sandboxes/%s", id), NULL).status, 204);
 }
 
-#define SERVED(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
-#define MADE(function) cmocka_unit_test_setup_teardown(function, set_up_only, tear_down)
+#define SERVED(function) cmocka_unit_test_setup_teardown(function, served_set_up, served_tear_down)
+#define MADE(function) cmocka_unit_test_setup_teardown(function, served_set_up_only, served_tear_down)
 
 int main(void)
 {

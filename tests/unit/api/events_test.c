@@ -1,36 +1,14 @@
 #include "base/clock.h"
 #include "served.h"
 
-static int set_up(void **state)
-{
-    struct served *s = calloc(1, sizeof *s);
-
-    served_make(s);
-    served_start(s);
-    *state = s;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    served_drop(*state);
-    free(*state);
-    return 0;
-}
-
-static const char *path(struct served *s, const char *before, const char *id, const char *after)
-{
-    return arena_text(&s->rig.arena, arena_format(&s->rig.arena, "%s%s%s", before, id, after));
-}
-
 /* Created, its deadline moved, killed. */
 static const char *a_whole_life(struct served *s)
 {
     const char *id = arena_text(&s->rig.arena,
                                 str_from(served_create(s, "{\"templateID\":\"base\",\"metadata\":{\"job\":\"42\"}}")));
 
-    assert_int_equal(CALL(s, "POST", path(s, "/sandboxes/", id, "/timeout"), "{\"timeout\":100}").status, 204);
-    assert_int_equal(CALL(s, "DELETE", path(s, "/sandboxes/", id, ""), NULL).status, 204);
+    assert_int_equal(CALL(s, "POST", served_path(s, "/sandboxes/", id, "/timeout"), "{\"timeout\":100}").status, 204);
+    assert_int_equal(CALL(s, "DELETE", served_path(s, "/sandboxes/", id, ""), NULL).status, 204);
     return id;
 }
 
@@ -47,7 +25,7 @@ static void a_life_is_told_as_events(void **state)
     struct served *s = *state;
     const char *id = a_whole_life(s);
 
-    assert_int_equal(CALL(s, "GET", path(s, "/events/sandboxes/", id, ""), NULL).status, 200);
+    assert_int_equal(CALL(s, "GET", served_path(s, "/events/sandboxes/", id, ""), NULL).status, 200);
     assert_int_equal(json_array_size(s->last), 3);
     assert_string_equal(text_at(s->last, 0, "type"), "sandbox.lifecycle.killed");
     assert_string_equal(text_at(s->last, 2, "type"), "sandbox.lifecycle.created");
@@ -76,7 +54,7 @@ static void logs_are_lines_that_the_command_line_can_parse(void **state)
     struct served *s = *state;
     const char *id = a_whole_life(s);
 
-    assert_int_equal(CALL(s, "GET", path(s, "/sandboxes/", id, "/logs"), NULL).status, 200);
+    assert_int_equal(CALL(s, "GET", served_path(s, "/sandboxes/", id, "/logs"), NULL).status, 200);
     const json_t *logs = json_object_get(s->last, "logs"), *entries = json_object_get(s->last, "logEntries");
     assert_int_equal(json_array_size(logs), 3);
     assert_int_equal(json_array_size(entries), 3);
@@ -97,9 +75,9 @@ static void logs_are_lines_that_the_command_line_can_parse(void **state)
     assert_true(clock_parse(str_from(text_at(logs, 2, "timestamp")), &last_us));
     char query[64];
     snprintf(query, sizeof query, "/logs?start=%lld&limit=10", (long long)(last_us / 1000 + 1));
-    assert_int_equal(CALL(s, "GET", path(s, "/sandboxes/", id, query), NULL).status, 200);
+    assert_int_equal(CALL(s, "GET", served_path(s, "/sandboxes/", id, query), NULL).status, 200);
     assert_int_equal(json_array_size(json_object_get(s->last, "logs")), 0);
-    assert_int_equal(CALL(s, "GET", path(s, "/sandboxes/", id, "/logs?limit=1"), NULL).status, 200);
+    assert_int_equal(CALL(s, "GET", served_path(s, "/sandboxes/", id, "/logs?limit=1"), NULL).status, 200);
     assert_int_equal(json_array_size(json_object_get(s->last, "logs")), 1);
     assert_int_equal(CALL(s, "GET", "/sandboxes/inone/logs", NULL).status, 200);
 }
@@ -149,10 +127,10 @@ static void what_ran_inside_stands_between_what_happened_outside(void **state)
     guestlink_write_log(&message, &(struct guestlink_log){ .dropped = 4, .line_count = 2, .lines = lines });
     rig_say(&s->rig, str_from(id), buf_str(&message));
     do
-        assert_int_equal(CALL(s, "GET", path(s, "/sandboxes/", id, "/logs"), NULL).status, 200);
+        assert_int_equal(CALL(s, "GET", served_path(s, "/sandboxes/", id, "/logs"), NULL).status, 200);
     while (json_array_size(json_object_get(s->last, "logs")) < 4);
-    assert_int_equal(CALL(s, "DELETE", path(s, "/sandboxes/", id, ""), NULL).status, 204);
-    assert_int_equal(CALL(s, "GET", path(s, "/sandboxes/", id, "/logs"), NULL).status, 200);
+    assert_int_equal(CALL(s, "DELETE", served_path(s, "/sandboxes/", id, ""), NULL).status, 204);
+    assert_int_equal(CALL(s, "GET", served_path(s, "/sandboxes/", id, "/logs"), NULL).status, 200);
     static const char *const messages[] = { "sandbox started from template tbase",
                                             "4 lines are missing here: too many at once", "Process with pid 7 started",
                                             "Process with pid 7 ended", "sandbox ended: request" };
@@ -163,11 +141,11 @@ static void what_ran_inside_stands_between_what_happened_outside(void **state)
         assert_string_equal(text_at(entries, i, "message"), messages[i]);
     const json_t *fields = json_object_get(json_array_get(entries, 2), "fields");
     assert_string_equal(json_string_value(json_object_get(fields, "command")), "echo \"x\"");
-    assert_int_equal(CALL(s, "GET", path(s, "/v2/sandboxes/", id, "/logs"), NULL).status, 200);
+    assert_int_equal(CALL(s, "GET", served_path(s, "/v2/sandboxes/", id, "/logs"), NULL).status, 200);
     assert_string_equal(text_at(json_object_get(s->last, "logs"), 1, "message"), "Process with pid 7 ended");
-    assert_int_equal(CALL(s, "GET", path(s, "/v2/sandboxes/", id, "/logs?search=echo"), NULL).status, 200);
+    assert_int_equal(CALL(s, "GET", served_path(s, "/v2/sandboxes/", id, "/logs?search=echo"), NULL).status, 200);
     assert_int_equal(json_array_size(json_object_get(s->last, "logs")), 1);
-    assert_int_equal(CALL(s, "GET", path(s, "/sandboxes/", id, "/logs?limit=2"), NULL).status, 200);
+    assert_int_equal(CALL(s, "GET", served_path(s, "/sandboxes/", id, "/logs?limit=2"), NULL).status, 200);
     assert_int_equal(json_array_size(json_object_get(s->last, "logs")), 2);
 }
 
@@ -194,7 +172,7 @@ static void what_cannot_be_meant_is_refused(void **state)
     }
 }
 
-#define API_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+#define API_CASE(function) cmocka_unit_test_setup_teardown(function, served_set_up, served_tear_down)
 
 int main(void)
 {

@@ -1,34 +1,12 @@
 #include "base/clock.h"
 #include "served.h"
 
-static int set_up(void **state)
-{
-    struct served *s = calloc(1, sizeof *s);
-
-    served_make(s);
-    served_start(s);
-    *state = s;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    served_drop(*state);
-    free(*state);
-    return 0;
-}
-
-static const char *path(struct served *s, const char *before, const char *id, const char *after)
-{
-    return arena_text(&s->rig.arena, arena_format(&s->rig.arena, "%s%s%s", before, id, after));
-}
-
 /* Polls; the first sample comes within a second or two. */
 static void wait_for_metrics(struct served *s, const char *id)
 {
     do {
         usleep(20000);
-        assert_int_equal(CALL(s, "GET", path(s, "/sandboxes/", id, "/metrics"), NULL).status, 200);
+        assert_int_equal(CALL(s, "GET", served_path(s, "/sandboxes/", id, "/metrics"), NULL).status, 200);
     } while (json_array_size(s->last) == 0);
 }
 
@@ -61,10 +39,10 @@ static void a_span_before_its_birth_is_empty(void **state)
 
     wait_for_metrics(s, id);
     snprintf(query, sizeof query, "/metrics?start=%lld&end=%lld", now_s - 3600, now_s - 1800);
-    assert_int_equal(CALL(s, "GET", path(s, "/sandboxes/", id, query), NULL).status, 200);
+    assert_int_equal(CALL(s, "GET", served_path(s, "/sandboxes/", id, query), NULL).status, 200);
     assert_int_equal(json_array_size(s->last), 0);
     snprintf(query, sizeof query, "/metrics?start=%lld&end=%lld", now_s - 10, now_s + 10);
-    assert_int_equal(CALL(s, "GET", path(s, "/sandboxes/", id, query), NULL).status, 200);
+    assert_int_equal(CALL(s, "GET", served_path(s, "/sandboxes/", id, query), NULL).status, 200);
     assert_true(json_array_size(s->last) > 0);
 }
 
@@ -78,13 +56,13 @@ static void a_span_may_be_in_milliseconds(void **state)
 
     wait_for_metrics(s, id);
     snprintf(query, sizeof query, "/metrics?start=%lld&end=%lld", now_ms - 3600000, now_ms - 1800000);
-    assert_int_equal(CALL(s, "GET", path(s, "/sandboxes/", id, query), NULL).status, 200);
+    assert_int_equal(CALL(s, "GET", served_path(s, "/sandboxes/", id, query), NULL).status, 200);
     assert_int_equal(json_array_size(s->last), 0);
     snprintf(query, sizeof query, "/metrics?start=%lld&end=%lld", now_ms - 10000, now_ms + 10000);
-    assert_int_equal(CALL(s, "GET", path(s, "/sandboxes/", id, query), NULL).status, 200);
+    assert_int_equal(CALL(s, "GET", served_path(s, "/sandboxes/", id, query), NULL).status, 200);
     assert_true(json_array_size(s->last) > 0);
     snprintf(query, sizeof query, "/metrics?start=%lld&end=%lld", now_ms, now_ms - 1);
-    struct http_answer answer = CALL(s, "GET", path(s, "/sandboxes/", id, query), NULL);
+    struct http_answer answer = CALL(s, "GET", served_path(s, "/sandboxes/", id, query), NULL);
     check_error(s, &answer, 400, "'start' is after 'end'");
 }
 
@@ -94,8 +72,8 @@ static void metrics_outlive_the_sandbox_and_strangers_have_none(void **state)
     const char *id = served_create(s, "{\"templateID\":\"base\"}");
 
     wait_for_metrics(s, id);
-    assert_int_equal(CALL(s, "DELETE", path(s, "/sandboxes/", id, ""), NULL).status, 204);
-    assert_int_equal(CALL(s, "GET", path(s, "/sandboxes/", id, "/metrics"), NULL).status, 200);
+    assert_int_equal(CALL(s, "DELETE", served_path(s, "/sandboxes/", id, ""), NULL).status, 204);
+    assert_int_equal(CALL(s, "GET", served_path(s, "/sandboxes/", id, "/metrics"), NULL).status, 200);
     assert_true(json_array_size(s->last) > 0);
     assert_int_equal(CALL(s, "GET", "/sandboxes/inone/metrics", NULL).status, 200);
     assert_int_equal(json_array_size(s->last), 0);
@@ -144,7 +122,7 @@ static void several_are_asked_for_at_once(void **state)
     assert_true(json_is_integer(json_object_get(json_object_get(map, second), "memTotal")));
 }
 
-#define API_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+#define API_CASE(function) cmocka_unit_test_setup_teardown(function, served_set_up, served_tear_down)
 
 int main(void)
 {

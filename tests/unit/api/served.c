@@ -207,3 +207,31 @@ const char *served_create(struct served *s, const char *body)
         fail_msg("%u: %.*s", answer.status, STR_ARG(answer.body));
     return arena_text(&s->rig.arena, str_from(got_text(s, "sandboxID")));
 }
+
+const char *served_path(struct served *s, const char *before, const char *id, const char *after)
+{
+    return arena_text(&s->rig.arena, arena_format(&s->rig.arena, "%s%s%s", before, id, after));
+}
+
+int served_set_up_only(void **state)
+{
+    struct served *s = calloc(1, sizeof *s);
+
+    served_make(s);
+    *state = s;
+    return 0;
+}
+
+int served_set_up(void **state)
+{
+    served_set_up_only(state);
+    served_start(*state);
+    return 0;
+}
+
+int served_tear_down(void **state)
+{
+    served_drop(*state);
+    free(*state);
+    return 0;
+}

@@ -27,6 +27,10 @@ void served_make(struct served *s); /* with a key and the template "base" (id tb
 void served_start(struct served *s);
 void served_stop(struct served *s); /* as if the process had died */
 void served_drop(struct served *s);
+/* For cmocka: a served that is made, one that is started as well, and its end. */
+int served_set_up_only(void **state);
+int served_set_up(void **state);
+int served_tear_down(void **state);
 
 /* One request with the API key and these further fields; `body` NULL for none. */
 struct http_answer served_call(struct served *s, const char *method, const char *target, const char *body,
@@ -53,6 +57,8 @@ int served_connect(struct served *s);
 /* Sends it and returns all that comes back until the server closes. */
 const char *served_raw(struct served *s, struct str bytes);
 
+/* "/sandboxes/", an id, "/timeout": a path in the arena. */
+const char *served_path(struct served *s, const char *before, const char *id, const char *after);
 /* Creates one and returns its id. */
 const char *served_create(struct served *s, const char *body);
 

@@ -15,23 +15,15 @@ static char greedy_key[STORE_KEY_CHARS + 1];
 
 static int set_up(void **state)
 {
-    struct served *s = calloc(1, sizeof *s);
     struct secret text = { 0 };
     struct key_row row;
 
-    served_make(s);
+    served_set_up_only(state);
+    struct served *s = *state;
     MUST(store_key_add(s->rig.disk.store, store_team_default(s->rig.disk.store), STR("greedy"), &s->rig.arena, &row,
                        &text, &err));
     memcpy(greedy_key, text.bytes, text.len);
     served_start(s);
-    *state = s;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    served_drop(*state);
-    free(*state);
     return 0;
 }
 
@@ -158,7 +150,7 @@ static void a_queue_that_is_too_long_is_told_to_come_back(void **state)
         check_created(fds[i]);
 }
 
-#define API_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+#define API_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, served_tear_down)
 
 int main(void)
 {

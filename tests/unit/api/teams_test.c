@@ -6,23 +6,6 @@
         STR_INIT("X-Admin-Token"), STR_INIT("admin-secret") \
     }
 
-static int set_up(void **state)
-{
-    struct served *s = calloc(1, sizeof *s);
-
-    served_make(s);
-    served_start(s);
-    *state = s;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    served_drop(*state);
-    free(*state);
-    return 0;
-}
-
 static const char *of_team(struct served *s, const char *before, const char *after)
 {
     struct str team = store_team_default(s->rig.disk.store);
@@ -114,7 +97,7 @@ static void an_administrator_makes_and_revokes_a_teams_keys(void **state)
     assert_int_equal(CALL_WITH(s, "DELETE", target, NULL, ADMIN_TOKEN).status, 404);
 }
 
-#define API_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+#define API_CASE(function) cmocka_unit_test_setup_teardown(function, served_set_up, served_tear_down)
 
 int main(void)
 {

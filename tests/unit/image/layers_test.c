@@ -2,46 +2,12 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/fd.h"
 #include "base/remove.h"
-#include "test.h"
-
-static char place[] = "/tmp/cloister-layers.XXXXXX";
-static int data_fd;
-
-static void prepare(void)
-{
-    auto_close int lock_fd = -1;
-    struct err err;
-
-    if (!layers_prepare(data_fd, &lock_fd, &err))
-        fail_msg("%s", err_text(&err));
-}
-
-static int set_up(void **state)
-{
-    (void)state;
-    assert_non_null(mkdtemp(place));
-    data_fd = open(place, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    prepare();
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    static const char *const parts[] = { "layers", "tmp", "templates" };
-    struct err err;
-
-    (void)state;
-    for (size_t i = 0; i < COUNT_OF(parts); i++)
-        assert_true(remove_tree(data_fd, parts[i], &err));
-    fd_close(&data_fd);
-    return rmdir(place);
-}
+#include "temp_data.h"
 
 static void write_text(int dir_fd, const char *name, const char *text)
 {
@@ -146,7 +112,7 @@ static void what_a_crash_left_half_made_is_swept(void **state)
     auto_close int tree = make_tree("half");
 
     assert_true(tree >= 0);
-    prepare();
+    temp_data_prepare();
     assert_int_equal(faccessat(data_fd, "tmp/half", F_OK, 0), -1);
 }
 
@@ -181,7 +147,7 @@ static int prepare_again(void **state)
 
     (void)state;
     assert_true(remove_tree(data_fd, "layers", &err));
-    prepare();
+    temp_data_prepare();
     return 0;
 }
 
@@ -195,5 +161,5 @@ int main(void)
         LAYER_CASE(what_somebody_is_making_is_not_swept),
         LAYER_CASE(a_name_that_is_no_digest_does_not_exist),
     };
-    return cmocka_run_group_tests(cases, set_up, tear_down);
+    return cmocka_run_group_tests(cases, temp_data_set_up, temp_data_tear_down);
 }

@@ -2,47 +2,12 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/fd.h"
 #include "base/mem.h"
-#include "base/remove.h"
-#include "test.h"
-
-static char place[] = "/tmp/cloister-templates.XXXXXX";
-static int data_fd;
-
-static void prepare(void)
-{
-    auto_close int lock_fd = -1;
-    struct err err;
-
-    if (!layers_prepare(data_fd, &lock_fd, &err))
-        fail_msg("%s", err_text(&err));
-}
-
-static int set_up(void **state)
-{
-    (void)state;
-    assert_non_null(mkdtemp(place));
-    data_fd = open(place, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    prepare();
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    static const char *const parts[] = { "layers", "tmp", "templates" };
-    struct err err;
-
-    (void)state;
-    for (size_t i = 0; i < COUNT_OF(parts); i++)
-        assert_true(remove_tree(data_fd, parts[i], &err));
-    fd_close(&data_fd);
-    return rmdir(place);
-}
+#include "temp_data.h"
 
 static struct template a_template(const char *id, const char *name)
 {
@@ -184,5 +149,5 @@ int main(void)
         CASE(templates_cross_in_a_message),
         CASE(as_many_as_may_be_fit_a_message),
     };
-    return cmocka_run_group_tests(cases, set_up, tear_down);
+    return cmocka_run_group_tests(cases, temp_data_set_up, temp_data_tear_down);
 }

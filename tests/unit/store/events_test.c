@@ -3,22 +3,6 @@
 #include "base/mem.h"
 #include "temp_store.h"
 
-static int set_up(void **state)
-{
-    struct temp_store *t = calloc(1, sizeof *t);
-
-    temp_store_make(t);
-    *state = t;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    temp_store_drop(*state);
-    free(*state);
-    return 0;
-}
-
 /* Happens at `at_us`; removing a row that is not there still writes its event. */
 static void happen(struct temp_store *t, const char *team, const char *sandbox, enum event_type type, int64_t at_us)
 {
@@ -109,7 +93,7 @@ static void beginnings_and_ends_are_counted_by_step(void **state)
     assert_int_equal(counts[2].killed, 1);
 }
 
-#define STORE_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+#define STORE_CASE(function) cmocka_unit_test_setup_teardown(function, temp_store_set_up, temp_store_tear_down)
 
 int main(void)
 {

@@ -11,21 +11,6 @@
 #include "base/clock.h"
 #include "temp_store.h"
 
-static int set_up(void **state)
-{
-    struct temp_store *t = calloc(1, sizeof *t);
-    temp_store_make(t);
-    *state = t;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    temp_store_drop(*state);
-    free(*state);
-    return 0;
-}
-
 /* What an operator could do with the sqlite3 shell. */
 static void by_hand(struct temp_store *t, const char *script)
 {
@@ -584,7 +569,7 @@ static void several_threads_may_write_at_once(void **state)
     assert_int_equal(count, 40);
 }
 
-#define STORE_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+#define STORE_CASE(function) cmocka_unit_test_setup_teardown(function, temp_store_set_up, temp_store_tear_down)
 
 int main(void)
 {

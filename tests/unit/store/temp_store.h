@@ -52,6 +52,22 @@ static inline void temp_store_drop(struct temp_store *t)
     rmdir(t->dir);
 }
 
+static inline int temp_store_set_up(void **state)
+{
+    struct temp_store *t = calloc(1, sizeof *t);
+
+    temp_store_make(t);
+    *state = t;
+    return 0;
+}
+
+static inline int temp_store_tear_down(void **state)
+{
+    temp_store_drop(*state);
+    free(*state);
+    return 0;
+}
+
 #define MUST(call)                          \
     do {                                    \
         struct err err = { 0 };             \
