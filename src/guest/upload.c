@@ -225,12 +225,12 @@ static bool open_target(struct upload *u, const char *path)
 {
     struct statfs fs;
 
-    u->is_new = false;
-    u->fd = path_open(path, O_WRONLY, 0); /* what it is, is looked at before it is changed */
-    if (u->fd < 0 && errno == ENOENT) {
-        u->is_new = true;
-        u->fd = path_open(path, O_WRONLY | O_CREAT, 0666);
-    }
+    u->fd = path_open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
+    u->is_new = u->fd >= 0;
+    if (u->fd < 0 && errno == EEXIST)
+        u->fd = path_open(path, O_WRONLY, 0); /* what it is, is looked at before it is changed */
+    if (u->fd < 0 && errno == ENOENT)
+        u->fd = path_open(path, O_WRONLY | O_CREAT, 0666); /* a link that leads to no file yet */
     if (u->fd < 0 && (errno == ENXIO || errno == ELOOP)) {
         FAIL(u, 400, "path is not a regular file: %s", path);
         return false;

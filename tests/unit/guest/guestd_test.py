@@ -703,6 +703,14 @@ class Files(Case):
         self.assertEqual(os.stat(path).st_mode & 0o777, 0o600)
         self.assertTrue(os.path.islink(self.dir + "/link"))
 
+    def test_an_upload_through_a_link_that_leads_to_no_file_makes_it(self):
+        os.symlink(self.dir + "/later", self.dir + "/ahead")
+        for data in (b"the first and longer", b"then a short one"):
+            self.assertEqual(self.put(self.dir + "/ahead", data)[0], 200)
+            with open(self.dir + "/later", "rb") as f:
+                self.assertEqual(f.read(), data)
+        self.assertTrue(os.path.islink(self.dir + "/ahead"))
+
     def multipart(self, parts, boundary="xYz"):
         body = b""
         for name, filename, data in parts:
