@@ -72,6 +72,7 @@
 #define LIMIT_EDGE_KEY 2048      /* the same for the sandboxes of one key: of LIMIT_EDGE_SHARE, others get something */
 #define LIMIT_EDGE_IDLE 8        /* kept connections to one guestd; a thousand sandboxes share our descriptors */
 #define LIMIT_EDGE_IDLE_MS 60000 /* how long they are kept; far below what guestd waits */
+#define LIMIT_EDGE_GATHER_BYTES (8 * 1024)  /* request bodies that go to guestd whole; of LIMIT_COLLECT_BYTES */
 #define LIMIT_EDGE_REPLAY_BYTES (16 * 1024) /* of a request body kept in case a kept connection turns out dead */
 #define LIMIT_EDGE_DIALS 5                  /* attempts at a port that is not open yet… */
 #define LIMIT_EDGE_DIAL_PAUSE_MS 100        /* …with pauses of so much, twice, three and four times so much between */

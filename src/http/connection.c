@@ -246,6 +246,15 @@ static size_t input_room(const struct connection *c)
     return c->state == CONN_HEAD && c->scanned > 0 ? HEAD_INPUT_BYTES : EARLY_INPUT_BYTES;
 }
 
+/* Nothing is done with a body that is collected before it is whole. */
+static size_t input_least(const struct connection *c)
+{
+    const struct exchange *e = c->ex;
+    bool is_known = e && e->body == BODY_COLLECTING && e->incoming.framing == HTTP_LENGTH && e->incoming.left > 0;
+
+    return is_known ? (size_t)MIN(e->incoming.left, (uint64_t)BODY_INPUT_BYTES) : 1;
+}
+
 void conn_step(struct connection *c)
 {
     uint64_t stop_at = c->requests + LIMIT_TURN_REQUESTS;
@@ -283,6 +292,7 @@ void conn_step(struct connection *c)
     if (c->requests >= stop_at || c->pieces_left == 0)
         conn_poke(c);
     c->stream->in.cap = input_room(c);
+    stream_read_least(c->stream, input_least(c));
     stream_read(c->stream, true); /* there may be room again */
     server_settle(c);
     conn_watch(c);

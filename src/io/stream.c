@@ -28,6 +28,7 @@
 enum {
     READ_LEAST = 4096,
     READ_MOST = 256 * 1024,
+    READ_LEAST_MOST = 16 * 1024,    /* who sends slowly shall be seen to send */
     TURN_READ_BYTES = 256 * 1024,   /* then the other streams have their turn */
     TURN_WRITE_BYTES = 1024 * 1024, /* sendfile to a fast reader would never end */
     FILE_PIECE_BYTES = 64 * 1024,   /* where sendfile cannot be used */
@@ -152,6 +153,16 @@ void stream_read(struct stream *s, bool on)
 {
     s->reading = on;
     watch_update(s);
+}
+
+void stream_read_least(struct stream *s, size_t bytes)
+{
+    int least = (int)MIN(bytes, (size_t)READ_LEAST_MOST);
+
+    if (is_dead(s) || !s->is_socket || s->read_least == (size_t)least)
+        return;
+    s->read_least = (size_t)least;
+    (void)setsockopt(s->fd, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least); /* more wakings without, nothing worse */
 }
 
 /* ---- writing ---- */
@@ -472,6 +483,7 @@ struct stream *stream_new(struct loop *loop, int fd, size_t in_cap, const struct
     s->after = buf_make(NULL, QUEUE_MOST);
     s->file_fd = -1;
     s->read_size = READ_LEAST;
+    s->read_least = 1;
     s->events = events;
     s->owner = owner;
     s->progress_ms = loop_now_ms(loop);

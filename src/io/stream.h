@@ -55,8 +55,9 @@ struct stream {
     int file_fd; /* being sent after `out`, or -1 */
     off_t file_at;
     uint64_t file_left;
-    struct buf after; /* to be sent after the file */
-    size_t read_size; /* of the next read */
+    struct buf after;  /* to be sent after the file */
+    size_t read_size;  /* of the next read */
+    size_t read_least; /* see stream_read_least() */
     struct timer later;
     int error_number;
     const char *error_doing;
@@ -72,6 +73,11 @@ struct stream *stream_new_connecting(struct loop *loop, int fd, size_t in_cap, c
                                      void *owner) must_use;
 
 void stream_read(struct stream *stream, bool on);
+/*
+ * on_input() is of no use before so many bytes have come: the kernel wakes us then, or when the peer ends, and not for
+ * each piece before. 1 is for any. No more than what the peer has announced, or we wait for ever.
+ */
+void stream_read_least(struct stream *stream, size_t bytes);
 void stream_write(struct stream *stream, struct str bytes);
 void stream_write_two(struct stream *stream, struct str first, struct str second);     /* one system call when it can */
 void stream_write_many(struct stream *stream, const struct str *pieces, size_t count); /* the same, up to six */

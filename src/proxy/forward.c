@@ -5,6 +5,9 @@
  * by callbacks on one loop, and each callback below does one step and returns. The body of the request is not read
  * before there is a connection inside, so a port that opens late costs the client nothing but time.
  *
+ * SDKs send a small request in several pieces. guestd can do nothing before it has them all, so those are put together
+ * here first (FORWARD_GATHERING) and sent with the head in one go: it is woken once and not four times.
+ *
  * Connections to guestd are kept and used again. Such a connection may have died while it lay idle, and only the attempt
  * tells. If it breaks before a byte of an answer and the request is still whole in our hands (`replay`), the request is
  * sent again on a fresh connection, once. guestd closes connections without an answer only when it dies, and then the
@@ -22,6 +25,7 @@
 #include "proxy/refuse.h"
 
 enum forward_state {
+    FORWARD_GATHERING,
     FORWARD_REACHING,
     FORWARD_ASKING,
     FORWARD_ANSWERING,
@@ -31,6 +35,7 @@ enum forward_state {
 };
 
 static const unsigned may_become[FORWARD_STATE_COUNT] = {
+    [FORWARD_GATHERING] = BIT(FORWARD_REACHING) | BIT(FORWARD_DONE),
     [FORWARD_REACHING] = BIT(FORWARD_ASKING) | BIT(FORWARD_DONE),
     [FORWARD_ASKING] = BIT(FORWARD_ANSWERING) | BIT(FORWARD_TUNNELLING) | BIT(FORWARD_DONE) |
                        BIT(FORWARD_REACHING), /* a kept connection turned out to be dead */
@@ -51,7 +56,8 @@ struct forward {
     struct str head; /* the request as the service will see it; in the exchange's arena */
     bool kept;       /* this connection has served requests before */
     bool body_started, body_ended;
-    struct buf replay; /* the body so far, as long as it fits */
+    struct str gathered; /* the whole body, in the exchange's arena */
+    struct buf replay;   /* or the body so far, as long as it fits */
 };
 
 static void reach_inside(struct forward *f);
@@ -401,9 +407,8 @@ static void ask(struct forward *f, struct stream *idle, int fd)
         http_body_start(f->ex);
         return;
     }
-    /* The second time: first what was sent before. */
-    if (f->replay.len)
-        http_call_write(f->call, buf_str(&f->replay));
+    /* It was gathered, or this is the second time: first what we have of it. */
+    http_call_write(f->call, f->gathered.len ? f->gathered : buf_str(&f->replay));
     if (f->body_ended)
         http_call_finish(f->call);
     else
@@ -435,6 +440,42 @@ static void reach_inside(struct forward *f)
     reach_go(f->reach);
 }
 
+static void go_inside(struct forward *f)
+{
+    enter(f, FORWARD_REACHING);
+    bool may_keep = f->target.port == GUESTD_PORT && !wants_upgrade(&f->ex->head);
+    struct stream *idle = may_keep ? peer_take_idle(f->peer) : NULL;
+    f->kept = idle;
+    if (idle)
+        ask(f, idle, -1);
+    else
+        reach_inside(f);
+}
+
+static void on_gathered(struct http_exchange *ex, struct str body, const struct err *err)
+{
+    struct forward *f = ex->owner;
+    if (err) {
+        log_debug("edge: sandbox %s port %u: %s", f->target.id, f->target.port, err_text(err));
+        give_up(f, REFUSE_FULL);
+        return;
+    }
+    f->gathered = body;
+    f->body_started = f->body_ended = true;
+    go_inside(f);
+}
+
+/* The gathered bodies of calls that go on for hours leave room for everybody else's. */
+static_assert(LIMIT_EDGE_SHARE * LIMIT_EDGE_GATHER_BYTES <= LIMIT_COLLECT_BYTES / 2, "");
+
+/* Nobody inside can use a part of it; and it fits. */
+static bool is_gathered(const struct forward *f)
+{
+    const struct http_head *head = &f->ex->head;
+    return f->target.port == GUESTD_PORT && head->framing == HTTP_LENGTH && head->length <= LIMIT_EDGE_GATHER_BYTES &&
+           !target_is_stream(head);
+}
+
 void forward_start(struct peer *peer, struct sandbox *sandbox, struct http_exchange *ex, const struct target *target)
 {
     struct forward *f = NEW(struct forward);
@@ -457,17 +498,16 @@ void forward_start(struct peer *peer, struct sandbox *sandbox, struct http_excha
         http_reply(ex, 431, NULL, 0, STR("")); /* what the client sent fits, but not what it has become */
         return;
     }
-    struct stream *idle = target->port == GUESTD_PORT && !wants_upgrade(&ex->head) ? peer_take_idle(peer) : NULL;
-    f->kept = idle;
-    if (idle)
-        ask(f, idle, -1);
+    if (is_gathered(f))
+        http_collect(ex, LIMIT_EDGE_GATHER_BYTES, on_gathered);
     else
-        reach_inside(f);
+        go_inside(f);
 }
 
 static void cut(struct forward *f)
 {
     switch (f->state) {
+    case FORWARD_GATHERING:
     case FORWARD_REACHING:
     case FORWARD_ASKING:
         give_up(f, REFUSE_NOT_FOUND);

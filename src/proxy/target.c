@@ -113,6 +113,11 @@ bool target_has_token(const struct http_head *head, struct str *out_token)
     return is_guestd;
 }
 
+bool target_is_stream(const struct http_head *head)
+{
+    return str_eq(target_path(head->path), STR("/process.Process/StreamInput"));
+}
+
 bool target_is_preflight(const struct http_head *head)
 {
     return head->method == HTTP_OPTIONS && http_header(head, STR("Access-Control-Request-Method"));

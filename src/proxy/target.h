@@ -50,6 +50,9 @@ bool target_has_token(const struct http_head *head, struct str *out_token);
 /* What a client reads when a request leads nowhere; NULL for TARGET_FOUND and TARGET_PREFLIGHT. */
 const char *target_complaint(enum target_verdict verdict);
 
+/* One of guestd's calls whose body is used while it is still coming, whatever length it announces? */
+bool target_is_stream(const struct http_head *head);
+
 /* A browser's question before a cross-origin request. */
 bool target_is_preflight(const struct http_head *head);
 

@@ -880,6 +880,76 @@ static void a_request_that_is_no_longer_in_hand_is_not_repeated(void **state)
     service_stop(&guestd);
 }
 
+/* ---- small requests to guestd ---- */
+
+/* Says how much came with the first read, and reads no more; "!" ends what it waits for. */
+static void answer_first_read(struct service *service, int fd, unsigned nth)
+{
+    char text[16384];
+    ssize_t n;
+    (void)nth;
+    while ((n = recv(fd, text, sizeof text, 0)) > 0) {
+        bool is_whole = memchr(text, '!', (size_t)n);
+        service->seen++;
+        say(fd, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n%s", is_whole ? "whole" : "parts");
+    }
+}
+
+static void a_small_request_reaches_guestd_in_one_piece(void **state)
+{
+    (void)state;
+    struct service guestd;
+    service_start(&guestd, GUESTD, answer_first_read);
+    auto_close int fd = client_new();
+    for (int i = 0; i < 3; i++) { /* on a new connection inside, then on a kept one */
+        say(fd, TO("POST", "/files") "Content-Length: 600\r\n\r\n", GUESTD);
+        usleep(20000);
+        for (int piece = 0; piece < 3; piece++) {
+            assert_int_equal(guestd.seen, 2 * i);
+            say(fd, "%199d%c", piece, piece == 2 ? '!' : '.');
+            usleep(20000);
+        }
+        check_answer(fd, &arena, 200, "whole");
+        /* What is shorter than the body was is seen too. */
+        say(fd, TO("GET", "/") "\r\n", GUESTD);
+        check_answer(fd, &arena, 200, "parts");
+    }
+    assert_int_equal(guestd.accepted, 1);
+    service_stop(&guestd);
+}
+
+static void input_that_is_used_as_it_comes_is_not_held_back(void **state)
+{
+    (void)state;
+    struct service guestd;
+    service_start(&guestd, GUESTD, echo_raw_body);
+    auto_close int fd = client_new();
+    say(fd, TO("POST", "/process.Process/StreamInput") "Content-Length: 9\r\n\r\n", GUESTD);
+    say(fd, "four");
+    wait_until_seen(&guestd, 4);
+    say(fd, "five!");
+    check_answer(fd, &arena, 200, "fourfive!");
+    service_stop(&guestd);
+}
+
+static void a_request_that_never_gets_whole_leaves_nothing_behind(void **state)
+{
+    (void)state;
+    struct service guestd;
+    service_start(&guestd, GUESTD, echo_raw_body);
+    int leaving = client_new();
+    auto_close int waiting = client_new();
+    say(leaving, TO("POST", "/files") "Content-Length: 9\r\n\r\nhalf", GUESTD);
+    say(waiting, TO("POST", "/files") "Content-Length: 9\r\n\r\nhalf", GUESTD);
+    close(leaving);
+    usleep(20000);
+    edge_kill();
+    check_answer(waiting, &arena, 502,
+                 "{\"sandboxId\":\"ilive\",\"message\":\"The sandbox was not found\",\"code\":502}");
+    assert_int_equal(guestd.accepted, 0);
+    service_stop(&guestd);
+}
+
 /* ---- signed links ---- */
 
 #define LINK(method, query) method " " query " HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -1241,6 +1311,9 @@ int main(void)
         EDGE_CASE(a_dead_kept_connection_is_replaced),
         cmocka_unit_test_setup_teardown(a_request_that_is_no_longer_in_hand_is_not_repeated, set_up_with_slow_driver,
                                         tear_down),
+        EDGE_CASE(a_small_request_reaches_guestd_in_one_piece),
+        EDGE_CASE(input_that_is_used_as_it_comes_is_not_held_back),
+        EDGE_CASE(a_request_that_never_gets_whole_leaves_nothing_behind),
         EDGE_CASE(a_signed_link_finds_its_sandbox_and_is_remembered),
         EDGE_CASE(a_remembered_link_does_not_outlive_its_sandbox),
         EDGE_CASE(a_link_that_nobody_signed_is_refused_as_guestd_would),
