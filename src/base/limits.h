@@ -24,6 +24,7 @@
 #define LIMIT_CONNECTIONS 4096           /* per listener; RLIMIT_NOFILE is 20,000 on small machines */
 #define LIMIT_TURN_REQUESTS 4            /* of one connection, sent all at once; then the others have their turn */
 #define LIMIT_TURN_PIECES 64             /* the same for a body in chunks: each may be a byte and cost a system call */
+#define LIMIT_POUR_LEAST (256 * 1024)    /* of a body left: it is worth a pipe to have the kernel hand it on */
 #define LIMIT_STREAM_BUFFER (256 * 1024) /* unsent bytes of one stream before its source is asked to wait */
 
 /* JSON and RPC */

@@ -189,6 +189,19 @@ void http_send_file(struct http_exchange *ex, int file_fd, off_t offset, uint64_
     watch_write(e->connection);
 }
 
+bool answer_pour(struct http_exchange *ex, struct stream *from, uint64_t size)
+{
+    struct exchange *e = exchange_of(ex);
+
+    if (ex->gone || e->answer != ANSWER_STARTED || !e->has_length || e->bodiless || size > e->answer_left ||
+        !stream_pour(from, e->connection->stream, size))
+        return false;
+    e->answer_left -= size;
+    e->answer_pours = true;
+    conn_poke(e->connection);
+    return true;
+}
+
 bool http_is_full(const struct http_exchange *ex)
 {
     return !ex->gone && stream_is_full(exchange_of(ex)->connection->stream);

@@ -11,7 +11,7 @@
 
 #include "base/limits.h"
 #include "base/mem.h"
-#include "http/http.h"
+#include "http/inside.h"
 
 enum {
     INPUT_BYTES = 256 * 1024,
@@ -45,6 +45,8 @@ struct http_call {
     size_t scanned; /* bytes of an unfinished head that were looked at */
     struct http_body body;
     unsigned pieces_left; /* of the body, in this step */
+    struct http_exchange *pour_to;
+    bool body_pours;
 };
 
 static void call_step(struct http_call *call);
@@ -120,6 +122,20 @@ static bool step_head(struct http_call *call)
     return true;
 }
 
+/* True while it is nothing for us to do. */
+static bool body_pours(struct http_call *call)
+{
+    struct stream *stream = call->stream;
+
+    if (stream_is_pouring(stream))
+        return true;
+    if (call->body_pours)
+        call->body.left = stream->pour_left;
+    call->body_pours = call->pour_to && stream->in.len == 0 && call->body.framing == HTTP_LENGTH &&
+                       call->body.left >= LIMIT_POUR_LEAST && answer_pour(call->pour_to, stream, call->body.left);
+    return call->body_pours;
+}
+
 /* True if there may be more to do. */
 static bool step_body(struct http_call *call)
 {
@@ -127,7 +143,7 @@ static bool step_body(struct http_call *call)
     struct str rest = buf_str(in), piece = STR("");
     struct err err;
 
-    if (call->paused)
+    if (call->paused || body_pours(call))
         return false;
     enum http_parse got = http_body_next(&call->body, &rest, &piece, &err);
     if (got == HTTP_BAD) {
@@ -224,6 +240,7 @@ static void on_end(struct stream *stream, const struct err *err)
 
 static const struct stream_events call_stream_events = {
     .on_input = on_input,
+    .on_poured = on_input,
     .on_drained = on_drained,
     .on_end = on_end,
 };
@@ -299,6 +316,11 @@ void http_call_pause(struct http_call *call, bool pause)
         return;
     call->paused = pause;
     poke(call);
+}
+
+void http_call_pour(struct http_call *call, struct http_exchange *ex)
+{
+    call->pour_to = ex;
 }
 
 struct stream *http_call_take_idle(struct http_call *call, const struct stream_events *events, void *owner)

@@ -32,7 +32,7 @@ static struct deadlines conn_deadlines(struct connection *c)
     uint64_t rest_ms = c->trusted ? config->keepalive_ms : config->stranger_ms;
     uint64_t idle_ms = c->requests ? rest_ms : config->head_ms;
 
-    return (struct deadlines){
+    struct deadlines due = {
         .idle = patience_end(&c->idle, in_head && !has_input, c->requests, 1, idle_ms, now),
         .head = patience_end(&c->head, in_head && has_input, c->requests, 1, config->head_ms, now),
         .body = patience_end(&c->body, wants_body, c->stream->bytes_in, 1, is_busy ? e->body_idle_ms : 0, now),
@@ -40,6 +40,10 @@ static struct deadlines conn_deadlines(struct connection *c)
                               LIMIT_WRITE_LEAST_BYTES, config->write_idle_ms, now),
         .linger = patience_end(&c->linger, c->state == CONN_LINGER, 0, 1, config->linger_ms, now),
     };
+    /* Nobody tells us when the client begins to dawdle over what is poured to it. */
+    if (is_busy && e->answer_pours && config->write_idle_ms)
+        due.write = MIN(due.write, now + config->write_idle_ms);
+    return due;
 }
 
 static void on_watchdog(struct timer *timer)

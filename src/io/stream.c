@@ -8,12 +8,16 @@
  * Reading adapts: a stream starts with small reads, so that a thousand idle connections cost nothing, and a stream whose
  * reads come back full asks for more each time. `in` gives its memory back whenever it is empty and the stream slow.
  *
+ * Pouring goes through a pipe, which holds references to the kernel's own pages. It is emptied before more is taken, so
+ * bytes wait there only while the taker is `blocked`, and that is when the giver is not read.
+ *
  * Callbacks come from the loop only, never from inside a stream_…() call: a write that fails is told when the turn ends.
  */
 #include "io/stream.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -34,6 +38,13 @@ enum {
     FILE_PIECE_BYTES = 64 * 1024,   /* where sendfile cannot be used */
     QUEUE_MOST = 128 * 1024 * 1024, /* a source that never asks whether we are full is broken */
     PIECES_MOST = 6,
+    POUR_BYTES = 256 * 1024, /* in a pipe; the kernel gives a user 64 MiB of them */
+};
+
+struct pour {
+    struct stream *from, *to;
+    int pipe_fds[2];
+    size_t held; /* in the pipe */
 };
 
 static bool is_dead(const struct stream *s)
@@ -52,7 +63,8 @@ static void watch_update(struct stream *s)
     if (s->connecting) {
         want = WATCH_WRITE;
     } else {
-        if (s->reading && !s->ended && s->in.len < s->in.cap)
+        bool has_room = s->pouring ? !s->pouring->to->blocked : s->in.len < s->in.cap;
+        if (s->reading && !s->ended && has_room)
             want |= WATCH_READ;
         else if (s->events->on_hangup && !s->ended && !s->hung_up)
             want |= WATCH_HANGUP;
@@ -66,6 +78,17 @@ static void watch_update(struct stream *s)
 }
 
 /* ---- ending ---- */
+
+static void end_pour(struct pour *pour)
+{
+    if (!pour)
+        return;
+    pour->from->pouring = NULL;
+    pour->to->poured = NULL;
+    fd_close(&pour->pipe_fds[0]);
+    fd_close(&pour->pipe_fds[1]);
+    free(pour);
+}
 
 static void tell_end(struct stream *s)
 {
@@ -101,6 +124,8 @@ static void break_off(struct stream *s, int number, const char *doing)
     buf_done(&s->after);
     fd_close(&s->file_fd);
     s->file_left = 0;
+    end_pour(s->pouring);
+    end_pour(s->poured);
 }
 
 /* The same from inside a call of the owner's, so it is told when the turn ends. */
@@ -117,7 +142,7 @@ static void read_some(struct stream *s)
     size_t total = 0;
     bool is_drained = false;
 
-    while (!is_drained && total < TURN_READ_BYTES && s->reading && !s->ended && s->in.len < s->in.cap) {
+    while (!is_drained && total < TURN_READ_BYTES && s->reading && !s->ended && !s->pouring && s->in.len < s->in.cap) {
         size_t want = MIN(s->read_size, s->in.cap - s->in.len);
         char *room = buf_reserve(&s->in, want);
         assert(room);
@@ -375,7 +400,7 @@ size_t stream_queued(const struct stream *s)
 {
     uint64_t file = MIN(s->file_left, (uint64_t)SIZE_MAX / 2);
 
-    return s->out.len + s->after.len + (size_t)file;
+    return s->out.len + s->after.len + (size_t)file + (s->poured ? s->poured->held : 0);
 }
 
 bool stream_is_full(const struct stream *s)
@@ -407,6 +432,111 @@ void stream_finish(struct stream *s)
         return;
     flush(s);
     watch_update(s);
+}
+
+/* ---- pouring ---- */
+
+static ssize_t move_bytes(int from_fd, int to_fd, size_t most)
+{
+    ssize_t n;
+
+    do
+        n = splice(from_fd, NULL, to_fd, NULL, most, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
+    while (n < 0 && errno == EINTR);
+    return n;
+}
+
+/* False when there is no more to do now: nothing has come, it failed, or it was the end. */
+static bool fill_pipe(struct pour *pour)
+{
+    struct stream *from = pour->from;
+    ssize_t n = move_bytes(from->fd, pour->pipe_fds[1], (size_t)MIN(from->pour_left, (uint64_t)POUR_BYTES));
+
+    if (n < 0 && errno == EAGAIN)
+        return false;
+    if (n <= 0) {
+        int number = errno;
+        end_pour(pour);
+        if (n < 0)
+            break_off(from, number, "read");
+        tell_end(from);
+        return false;
+    }
+    pour->held = (size_t)n;
+    from->pour_left -= (uint64_t)n;
+    from->bytes_in += (size_t)n;
+    from->progress_ms = loop_now_ms(from->loop);
+    return true;
+}
+
+/* False when there is no more to do now: the kernel has enough, or it failed. */
+static bool empty_pipe(struct pour *pour)
+{
+    struct stream *to = pour->to;
+    ssize_t n = move_bytes(pour->pipe_fds[0], to->fd, pour->held);
+
+    if (n < 0 && errno == EAGAIN) {
+        to->blocked = true;
+        return false;
+    }
+    if (n <= 0) {
+        fail(to, n < 0 ? errno : EPIPE, "write"); /* ends the pour */
+        return false;
+    }
+    pour->held -= (size_t)n;
+    to->bytes_out += (size_t)n;
+    to->progress_ms = loop_now_ms(to->loop);
+    return true;
+}
+
+static void pour_some(struct pour *pour)
+{
+    struct stream *from = pour->from, *to = pour->to;
+    uint64_t stop_at = to->bytes_out + TURN_WRITE_BYTES;
+    bool more = true;
+
+    if (!to->blocked && to->out.len)
+        flush(to);
+    while (more && from->pouring && !to->blocked) {
+        if (pour->held == 0 && from->pour_left == 0) {
+            end_pour(pour);
+            from->events->on_poured(from);
+        } else if (to->bytes_out >= stop_at) {
+            to->blocked = pour->held > 0; /* the others have their turn; then we are told at once that it takes more */
+            more = false;
+        } else {
+            more = pour->held ? empty_pipe(pour) : fill_pipe(pour);
+        }
+    }
+    watch_update(from);
+    watch_update(to);
+}
+
+bool stream_pour(struct stream *from, struct stream *to, uint64_t size)
+{
+    int fds[2];
+
+    assert(from->events->on_poured && !from->pouring && !to->poured && from->in.len == 0 && size > 0);
+    if (is_dead(from) || is_dead(to) || from->ended || to->failed || to->finishing || to->connecting ||
+        !from->is_socket || !to->is_socket || to->file_fd >= 0 || pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0)
+        return false;
+    auto_close int out = fds[0], in = fds[1];
+    if (fcntl(in, F_SETPIPE_SZ, POUR_BYTES) < 0)
+        return false;
+    struct pour *pour = NEW(struct pour);
+    pour->from = from;
+    pour->to = to;
+    pour->pipe_fds[0] = take_fd(&out);
+    pour->pipe_fds[1] = take_fd(&in);
+    from->pouring = to->poured = pour;
+    from->pour_left = size;
+    watch_update(from);
+    return true;
+}
+
+bool stream_is_pouring(const struct stream *from)
+{
+    return from->pouring;
 }
 
 /* ---- what the loop calls ---- */
@@ -450,7 +580,9 @@ static void on_ready(void *context, unsigned ready)
         watch_update(s);
         return;
     }
-    if (ready & WATCH_READ)
+    if ((ready & WATCH_READ) && s->pouring)
+        pour_some(s->pouring);
+    else if (ready & WATCH_READ)
         read_some(s);
     if ((ready & WATCH_HANGUP) && !is_dead(s) && !s->ended && !(ready & WATCH_READ)) {
         s->hung_up = true;
@@ -459,7 +591,9 @@ static void on_ready(void *context, unsigned ready)
     }
     if ((ready & WATCH_WRITE) && !is_dead(s) && !s->failed) {
         flush(s);
-        if (!is_dead(s) && !s->blocked && !s->failed && s->events->on_drained)
+        if (!is_dead(s) && !s->blocked && !s->failed && s->poured)
+            pour_some(s->poured);
+        else if (!is_dead(s) && !s->blocked && !s->failed && s->events->on_drained)
             s->events->on_drained(s);
     }
     watch_update(s);
@@ -506,6 +640,8 @@ static void let_go(struct stream *s)
     watch_free(take_ptr(&s->watch));
     fd_close(&s->file_fd);
     s->file_left = 0;
+    end_pour(s->pouring);
+    end_pour(s->poured);
 }
 
 void stream_abort(struct stream *s)

@@ -1025,6 +1025,52 @@ static void a_client_that_takes_nothing_is_dropped(void **state)
     assert_true(client.was_reset);
 }
 
+static void hand_on(struct http_call *call, struct str piece)
+{
+    (void)call;
+    http_write(current, piece);
+}
+
+/* As much as fits. */
+static size_t push_piece(struct peer *peer)
+{
+    static char piece[65536];
+    ssize_t n = write(peer->fd, piece, sizeof piece);
+
+    return n > 0 ? (size_t)n : 0;
+}
+
+static void a_client_that_takes_nothing_of_what_is_poured_is_dropped(void **state)
+{
+    static const struct http_call_events hand_on_events = { .on_body = hand_on };
+    size_t size = 64 << 20, pushed = 0;
+    int ends[2];
+
+    (void)state;
+    config.write_idle_ms = 50;
+    config.head_ms = config.keepalive_ms = 1 << 30; /* no other patience is in play */
+    use_config();
+    tcp_pair(ends);
+    struct peer service = peer_make(ends[1]);
+    say(STR("GET /wait HTTP/1.1\r\nHost: x\r\n\r\n"));
+    PUMP_UNTIL(loop, requests == 1);
+    struct http_call *call = http_call_new(loop, ends[0], false, STR("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), HTTP_GET,
+                                           HTTP_NO_BODY, &hand_on_events, NULL);
+    http_start(current, 200, NULL, 0, size);
+    http_call_pour(call, current);
+    peer_say(&service, STR("HTTP/1.1 200 OK\r\nContent-Length: 67108864\r\n\r\n"));
+    /* A service that takes its time is none of the client's fault. */
+    for (int i = 0; i < 10; i++)
+        pump_some(loop);
+    assert_int_equal(gones, 0);
+    PUMP_UNTIL(loop, (pushed += push_piece(&service), gones == 1));
+    assert_true(pushed < size);
+    PUMP_UNTIL(loop, peer_is_closed(&client));
+    assert_true(client.was_reset);
+    http_call_free(call);
+    peer_done(&service);
+}
+
 static void a_client_that_hardly_takes_anything_is_dropped(void **state)
 {
     int ends[2], small = 4096;
@@ -1262,6 +1308,7 @@ int main(void)
         SERVED(a_body_may_be_given_all_the_time_in_the_world),
         SERVED(a_body_that_nobody_reads_yet_has_time),
         SERVED(a_client_that_takes_nothing_is_dropped),
+        SERVED(a_client_that_takes_nothing_of_what_is_poured_is_dropped),
         SERVED(a_client_that_hardly_takes_anything_is_dropped),
         SERVED(a_waiting_exchange_is_not_hurried),
         SERVED(a_client_that_never_closes_is_closed),

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "base/limits.h"
@@ -14,7 +15,7 @@ static struct peer peer;
 /* What the stream told its owner. */
 static struct buf got;
 static bool keeps_input, frees_on_input;
-static unsigned inputs, drains, ends, failures, hangups;
+static unsigned inputs, drains, ends, failures, hangups, pours;
 static struct err last_error;
 
 static void on_input(struct stream *s)
@@ -54,7 +55,13 @@ static void on_hangup(struct stream *s)
     hangups++;
 }
 
-static const struct stream_events events = { on_input, on_drained, on_end, on_hangup };
+static void on_poured(struct stream *s)
+{
+    assert_false(stream_is_pouring(s));
+    pours++;
+}
+
+static const struct stream_events events = { on_input, on_drained, on_end, on_hangup, on_poured };
 
 static void begin(void (*pair)(int ends[2]), size_t in_cap)
 {
@@ -64,7 +71,7 @@ static void begin(void (*pair)(int ends[2]), size_t in_cap)
     loop = loop_new();
     got = buf_make(NULL, SIZE_MAX / 4);
     keeps_input = frees_on_input = false;
-    inputs = drains = ends = failures = hangups = 0;
+    inputs = drains = ends = failures = hangups = pours = 0;
     peer = peer_make(fds[1]);
     stream = stream_new(loop, fds[0], in_cap, &events, NULL);
 }
@@ -445,6 +452,195 @@ static void writes_wait_for_the_connection(void **state)
     finish();
 }
 
+/* A second stream, which `stream` pours to. */
+static struct stream *taker;
+static struct peer taker_peer;
+
+static void begin_two(void (*pair)(int ends[2]))
+{
+    int fds[2];
+
+    begin(pair, 256 * 1024);
+    pair(fds);
+    taker_peer = peer_make(fds[1]);
+    taker = stream_new(loop, fds[0], 1000, &events, NULL);
+    stream_read(stream, true);
+    stream_read(taker, true);
+}
+
+static void finish_two(void)
+{
+    stream_free(taker);
+    finish();
+    peer_done(&taker_peer);
+}
+
+static void check_pour(void (*pair)(int ends[2]))
+{
+    size_t size = 5 << 20, sent = 0;
+
+    begin_two(pair);
+    char *bytes = pattern(size);
+    stream_queue(taker, STR("head"));
+    assert_true(stream_pour(stream, taker, size));
+    PUMP_UNTIL(loop, (peer_push(bytes, size, &sent), peer_listen(&taker_peer), taker_peer.heard.len == size + 4));
+    PUMP_UNTIL(loop, pours == 1);
+    assert_memory_equal(taker_peer.heard.data, "head", 4);
+    assert_memory_equal(taker_peer.heard.data + 4, bytes, size);
+    assert_int_equal(stream->bytes_in, size);
+    assert_int_equal(taker->bytes_out, size + 4);
+    assert_int_equal(inputs, 0);
+    /* And what follows is ours again. */
+    peer_say(&peer, STR("tail"));
+    PUMP_UNTIL(loop, got.len == 4);
+    stream_write(taker, STR("more"));
+    PUMP_UNTIL(loop, peer_heard(&taker_peer, "more"));
+    assert_int_equal(pours, 1);
+    free(bytes);
+    finish_two();
+}
+
+static void what_is_poured_arrives_once_and_in_order(void **state)
+{
+    (void)state;
+    check_pour(tcp_pair);
+    check_pour(unix_pair);
+}
+
+static void what_follows_a_pour_is_not_poured(void **state)
+{
+    (void)state;
+    begin_two(tcp_pair);
+    peer_say(&peer, STR("poured, ours"));
+    assert_true(stream_pour(stream, taker, 6));
+    PUMP_UNTIL(loop, got.len == 6);
+    PUMP_UNTIL(loop, peer_heard(&taker_peer, "poured"));
+    assert_memory_equal(got.data, ", ours", 6);
+    pump_some(loop);
+    assert_int_equal(taker_peer.heard.len, 6);
+    finish_two();
+}
+
+static void a_slow_taker_makes_the_giver_wait(void **state)
+{
+    size_t size = 64 << 20, sent = 0;
+
+    (void)state;
+    begin_two(tcp_pair);
+    char *bytes = pattern(size);
+    assert_true(stream_pour(stream, taker, size));
+    for (size_t before = 1; sent != before;) {
+        before = sent;
+        for (int i = 0; i < 200; i++)
+            peer_push(bytes, size, &sent);
+        pump_some(loop);
+    }
+    assert_true(sent < size);
+    assert_true(stream_queued(taker) > 0); /* whoever has an eye on it sees that it waits */
+    PUMP_UNTIL(loop, (peer_push(bytes, size, &sent), peer_listen(&taker_peer), taker_peer.heard.len == size));
+    PUMP_UNTIL(loop, pours == 1);
+    assert_memory_equal(taker_peer.heard.data, bytes, size);
+    free(bytes);
+    finish_two();
+}
+
+static void a_giver_that_ends_early_ends_the_pour(void **state)
+{
+    (void)state;
+    begin_two(tcp_pair);
+    assert_true(stream_pour(stream, taker, 10));
+    peer_say(&peer, STR("four"));
+    shutdown(peer.fd, SHUT_WR);
+    PUMP_UNTIL(loop, ends == 1);
+    assert_false(stream_is_pouring(stream));
+    assert_int_equal(stream->pour_left, 6);
+    PUMP_UNTIL(loop, peer_heard(&taker_peer, "four"));
+    stream_write(taker, STR("still here"));
+    PUMP_UNTIL(loop, peer_heard(&taker_peer, "still here"));
+    assert_int_equal(pours + failures, 0);
+    finish_two();
+}
+
+static void a_taker_that_goes_ends_the_pour(void **state)
+{
+    size_t size = 64 << 20, sent = 0;
+
+    (void)state;
+    begin_two(tcp_pair);
+    char *bytes = pattern(size);
+    assert_true(stream_pour(stream, taker, size));
+    PUMP_UNTIL(loop, (peer_push(bytes, size, &sent), peer_listen(&taker_peer), taker_peer.heard.len > 1 << 20));
+    peer_close(&taker_peer);
+    PUMP_UNTIL(loop, (peer_push(bytes, size, &sent), failures == 1));
+    assert_false(stream_is_pouring(stream));
+    assert_true(stream_failed(taker));
+    /* The giver is as good as before. */
+    stream_write(stream, STR("enough"));
+    PUMP_UNTIL(loop, peer_heard(&peer, "enough"));
+    assert_int_equal(pours, 0);
+    free(bytes);
+    finish_two();
+}
+
+static void either_side_of_a_pour_may_be_freed(void **state)
+{
+    (void)state;
+    for (int side = 0; side < 2; side++) {
+        begin_two(tcp_pair);
+        assert_true(stream_pour(stream, taker, 1000000));
+        peer_say(&peer, STR("a little"));
+        PUMP_UNTIL(loop, peer_heard(&taker_peer, "a little"));
+        struct stream **gone = side ? &taker : &stream;
+        stream_free(*gone);
+        *gone = NULL;
+        peer_say(&peer, STR("and more"));
+        pump_some(loop);
+        assert_int_equal(pours + ends + failures, 0);
+        finish_two();
+    }
+}
+
+static void without_pipes_there_is_no_pour(void **state)
+{
+    struct rlimit before, none = { 0 };
+
+    (void)state;
+    begin_two(tcp_pair);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none.rlim_max = before.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    bool poured = stream_pour(stream, taker, 1000000);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_false(poured);
+    assert_false(stream_is_pouring(stream));
+    peer_say(&peer, STR("copy me"));
+    PUMP_UNTIL(loop, got.len == 7);
+    finish_two();
+}
+
+static void a_reader_that_needs_more_is_woken_once(void **state)
+{
+    (void)state;
+    begin(tcp_pair, 1000);
+    stream_read(stream, true);
+    stream_read_least(stream, 9);
+    peer_say(&peer, STR("four"));
+    pump_some(loop);
+    assert_int_equal(inputs, 0);
+    peer_say(&peer, STR("five!"));
+    PUMP_UNTIL(loop, got.len == 9);
+    assert_int_equal(inputs, 1);
+    peer_say(&peer, STR("four"));
+    pump_some(loop);
+    assert_int_equal(inputs, 1);
+    stream_read_least(stream, 1);
+    PUMP_UNTIL(loop, got.len == 13);
+    stream_read_least(stream, 9);
+    shutdown(peer.fd, SHUT_WR); /* more does not come */
+    PUMP_UNTIL(loop, ends == 1);
+    finish();
+}
+
 int main(void)
 {
     (void)signal(SIGPIPE, SIG_IGN);
@@ -467,6 +663,14 @@ int main(void)
         CASE(a_stream_may_be_freed_from_its_callback),
         CASE(a_pipe_is_a_stream_too),
         CASE(writes_wait_for_the_connection),
+        CASE(a_reader_that_needs_more_is_woken_once),
+        CASE(what_is_poured_arrives_once_and_in_order),
+        CASE(what_follows_a_pour_is_not_poured),
+        CASE(a_slow_taker_makes_the_giver_wait),
+        CASE(a_giver_that_ends_early_ends_the_pour),
+        CASE(a_taker_that_goes_ends_the_pour),
+        CASE(either_side_of_a_pour_may_be_freed),
+        CASE(without_pipes_there_is_no_pour),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

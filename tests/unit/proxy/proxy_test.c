@@ -467,18 +467,40 @@ static void both_directions_stream_at_once(void **state)
 
 enum { MUCH = 64 << 20 };
 
+/* No two pages of it are alike. */
+static char much_at(size_t i)
+{
+    return (char)((i * 2654435761u) >> 16);
+}
+
 static void pour_out(struct service *service, int fd, unsigned nth)
 {
     static char piece[65536];
     struct arena mine;
     (void)nth;
     arena_init(&mine);
-    (void)hear_head(fd, &mine);
+    bool is_half = has(hear_head(fd, &mine), "GET /half ");
     arena_done(&mine);
     say(fd, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n", MUCH);
-    for (size_t sent = 0; sent < MUCH; sent += sizeof piece) {
-        say_bytes(fd, str_of(piece, sizeof piece));
+    for (size_t sent = 0; sent < (is_half ? MUCH / 2 : MUCH); sent += sizeof piece) {
+        for (size_t i = 0; i < sizeof piece; i++)
+            piece[i] = much_at(sent + i);
+        struct str rest = str_of(piece, sizeof piece);
+        while (rest.len) {
+            ssize_t n = send(fd, rest.at, rest.len, MSG_NOSIGNAL);
+            if (n <= 0)
+                return; /* they have gone */
+            rest = str_of(rest.at + n, rest.len - (size_t)n);
+        }
         service->seen += sizeof piece;
+    }
+}
+
+static void check_much(struct str got)
+{
+    for (size_t i = 0; i < got.len; i++) {
+        if (got.at[i] != much_at(i))
+            fail_msg("byte %zu is another", i);
     }
 }
 
@@ -503,10 +525,48 @@ static void a_slow_client_makes_the_service_wait(void **state)
     /* What is out of the service's hands by now sits in kernels' buffers, and a little in ours. */
     assert_true(settled(&service) < MUCH / 2);
     (void)hear_head(fd, &arena);
-    (void)hear_exactly(fd, &arena, MUCH);
+    check_much(hear_exactly(fd, &arena, MUCH));
     close(fd);
     service_stop(&service);
     assert_int_equal(service.seen, MUCH);
+}
+
+static void a_large_answer_that_breaks_off_cannot_be_taken_for_whole(void **state)
+{
+    (void)state;
+    struct service service;
+    int error;
+    service_start(&service, 0, pour_out);
+    auto_close int fd = client_new();
+    say(fd, TO("GET", "/half") "\r\n", service.port);
+    (void)hear_head(fd, &arena);
+    struct str got = hear_all(fd, &arena, &error);
+    assert_int_equal(error, ECONNRESET);
+    assert_true(got.len <= MUCH / 2);
+    check_much(got);
+    service_stop(&service);
+}
+
+static void a_large_answer_ends_with_its_client_or_its_sandbox(void **state)
+{
+    (void)state;
+    struct service service;
+    int error;
+    service_start(&service, 0, pour_out);
+    int leaving = client_new();
+    say(leaving, TO("GET", "/") "\r\n", service.port);
+    (void)hear_head(leaving, &arena);
+    (void)hear_exactly(leaving, &arena, MUCH / 8);
+    close(leaving);
+    /* It serves one after the other: that this one is served shows that the first one's end was seen inside. */
+    auto_close int fd = client_new();
+    say(fd, TO("GET", "/") "\r\n", service.port);
+    (void)hear_head(fd, &arena);
+    check_much(hear_exactly(fd, &arena, MUCH / 8));
+    edge_kill();
+    assert_true(hear_all(fd, &arena, &error).len < MUCH);
+    assert_int_equal(error, ECONNRESET);
+    service_stop(&service);
 }
 
 static void swallow_on_signal(struct service *service, int fd, unsigned nth)
@@ -1294,6 +1354,8 @@ int main(void)
         EDGE_CASE(an_answer_may_come_before_the_request_has_ended),
         EDGE_CASE(both_directions_stream_at_once),
         EDGE_CASE(a_slow_client_makes_the_service_wait),
+        EDGE_CASE(a_large_answer_that_breaks_off_cannot_be_taken_for_whole),
+        EDGE_CASE(a_large_answer_ends_with_its_client_or_its_sandbox),
         EDGE_CASE(a_slow_service_makes_the_client_wait),
         EDGE_CASE(an_answer_that_breaks_off_cannot_be_taken_for_whole),
         EDGE_CASE(a_client_that_leaves_ends_the_request_inside),
