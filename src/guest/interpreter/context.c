@@ -375,18 +375,19 @@ static void on_died(struct engine *engine, const char *why)
         give_up(c, &err);
         return;
     }
-    bool was_running = c->state == BUSY;
     struct cell *cell = running(c);
     bool again = cell && !cell->was_accepted && cell->attempts < ATTEMPTS_MAX;
+    bool is_told =
+        cell && !again && !cell->has_error; /* as the error of the cell that ran; else to the next that does */
     (void)snprintf(text, sizeof text, "Context was restarted: %s", why);
     if (cell && !again) {
         add_error(c, cell, STR("ContextRestarting"), text);
         pop_cell(c);
-    } else if (!was_running && strcmp(why, "it ended with status 0") != 0) {
+    }
+    if (!is_told && strcmp(why, "it ended with status 0") != 0)
         (void)snprintf(c->notice, sizeof c->notice,
                        "The interpreter of this context has died and was restarted: %s. Its variables are gone.\n",
                        why);
-    }
     drop_engine(c);
     enter(c, COLD);
     step(c);

@@ -323,6 +323,10 @@ static void a_death_after_an_error_takes_no_output_with_it(void **state)
     assert_true(peer_heard(&clients[0], "error one"));
     assert_true(peer_heard(&clients[0], "last words"));
     assert_false(peer_heard(&clients[0], "ContextRestarting"));
+    ask(1, "two");
+    ready();
+    accept_cell();
+    HEARD(1, "it was hit");
 }
 
 static void a_cell_that_was_never_accepted_runs_again_but_not_for_ever(void **state)
@@ -336,6 +340,19 @@ static void a_cell_that_was_never_accepted_runs_again_but_not_for_ever(void **st
     ENDED(0);
     assert_true(peer_heard(&clients[0], "ContextRestarting"));
     assert_int_equal(runs, 3);
+}
+
+static void a_death_before_a_cell_was_accepted_is_told_when_it_is(void **state)
+{
+    (void)state;
+    ask(0, "one");
+    ready();
+    die();
+    assert_int_equal(starts, 2);
+    ready();
+    accept_cell();
+    HEARD(0, "it was hit");
+    assert_false(peer_heard(&clients[0], "ContextRestarting"));
 }
 
 static void a_death_between_cells_is_told_to_the_next(void **state)
@@ -448,6 +465,7 @@ int main(void)
         CONTEXT_CASE(a_death_fails_the_cell_that_ran_and_no_other),
         CONTEXT_CASE(a_death_after_an_error_takes_no_output_with_it),
         CONTEXT_CASE(a_cell_that_was_never_accepted_runs_again_but_not_for_ever),
+        CONTEXT_CASE(a_death_before_a_cell_was_accepted_is_told_when_it_is),
         CONTEXT_CASE(a_death_between_cells_is_told_to_the_next),
         CONTEXT_CASE(who_cannot_start_says_why_and_the_next_tries_again),
         CONTEXT_CASE(a_restart_ends_what_runs_and_keeps_what_waits),
