@@ -6,7 +6,9 @@ usage: driver_test.py
 import ast
 import builtins
 import importlib
+import os
 import pathlib
+import socket
 import symtable
 import sys
 import tempfile
@@ -54,6 +56,63 @@ class Parts(unittest.TestCase):
         self.assertEqual(left_out, [])
 
 
+class FakeLink:
+    def __init__(self):
+        self.said = []
+
+    def count(self, number):
+        pass
+
+    def result(self, bundle, is_main):
+        self.said.append(bundle["text/plain"])
+
+    def error(self, name, value, trace):
+        self.said.append(name)
+
+
+class SmallShell(unittest.TestCase):
+    def run_cells(self, *cells):
+        here = importlib.import_module("driver.here").here
+        shell = importlib.import_module("driver.small_shell").SmallShell()
+        main, here.link = sys.modules["__main__"], FakeLink()
+        try:
+            for code in cells:
+                shell.run(code)
+            return here.link.said
+        finally:
+            sys.modules["__main__"], here.link = main, None
+
+    def test_a_command_is_run_and_text_that_looks_like_one_is_text(self):
+        with tempfile.TemporaryDirectory() as home:
+            mark = f"{home}/mark"
+            said = self.run_cells(f"if True:\n    !echo 'it (\"ran' > {mark}\ntext = '''\n![a](b.png)\n%pip x\n'''\n!true",
+                                  "text", f"open({mark!r}).read()")
+        self.assertEqual(said, [repr("\n![a](b.png)\n%pip x\n"), repr('it ("ran\n')])
+
+    def test_what_is_no_python_is_an_error(self):
+        self.assertEqual(self.run_cells("x = (", "!true\nif", "if True:\n!true"),
+                         ["SyntaxError", "SyntaxError", "IndentationError"])
+
+
+class Mother(unittest.TestCase):
+    def test_a_child_that_cannot_be_an_interpreter_is_no_second_mother(self):
+        mother = importlib.import_module("driver.mother")
+        ours, theirs = socket.socketpair()
+        middle = os.fork()  # whose children are ours to count
+        if middle == 0:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, 2)
+            try:
+                mother.fork_interpreter(theirs, [9999, 9999, 9999])
+            except BaseException:
+                os._exit(42)  # in the child: it came out again
+            os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+        status = os.waitstatus_to_exitcode(os.waitpid(middle, 0)[1])
+        ours.close()
+        theirs.close()
+        self.assertEqual(status, 1)
+
+
 class Joiner(unittest.TestCase):
     def join(self, *sources):
         with tempfile.TemporaryDirectory() as home:
@@ -90,4 +149,4 @@ class Joiner(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(warnings="ignore")

@@ -66,9 +66,12 @@ def collect_children(door):
 
 def fork_interpreter(door, fds):
     if os.fork() == 0:
-        door.detach()
-        settle()
-        become_interpreter(fds)
+        try:
+            door.detach()
+            settle()
+            become_interpreter(fds)
+        finally:
+            os._exit(1)  # whatever went wrong: a child that returns from here is a second mother at the same door
 
 
 class Spare:

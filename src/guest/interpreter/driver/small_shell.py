@@ -81,7 +81,7 @@ class SmallShell:
         self.execution_count += 1
         here.link.count(number)
         name = f"<cell {number}>"
-        code = self.translate(code)
+        code = self.dedent(code)
         linecache.cache[name] = (len(code), None, code.splitlines(True), name)
         sys.modules["__main__"] = self.module
         try:
@@ -89,23 +89,35 @@ class SmallShell:
         except BaseException as exception:
             self.show(exception)
 
-    def translate(self, code):
-        """Dedents by the first line, as IPython does, and makes !command and %pip calls of system()."""
+    def dedent(self, code):
+        """By the first line, as IPython does."""
         lines = code.split("\n")
         first = next((line for line in lines if line.strip()), "")
         indent = first[: len(first) - len(first.lstrip())]
-        if indent:
-            lines = [line[len(indent):] if line.startswith(indent) else line for line in lines]
-        for i, line in enumerate(lines):
-            word = line.lstrip()
-            if word.startswith(("!", "%pip ")):
+        return "\n".join(line[len(indent):] if line.startswith(indent) else line for line in lines)
+
+    def parse(self, code, name):
+        """
+        Its tree, and the code itself, with !command and %pip as calls of system(). Only where Python stumbles over them: in
+        a text they are text.
+        """
+        import ast
+        lines = code.split("\n")
+        while True:
+            try:
+                code = "\n".join(lines)
+                return ast.parse(code, name), code
+            except SyntaxError as failure:
+                at = (failure.lineno or 0) - 1
+                word = lines[at].lstrip() if 0 <= at < len(lines) else ""
+                if not word.startswith(("!", "%pip ")):
+                    raise
                 command = word[1:] if word.startswith("!") else "python3 -m " + word[1:]
-                lines[i] = f"{line[:len(line) - len(word)]}__import__('os').system({command!r});"
-        return "\n".join(lines)
+                lines[at] = f"{lines[at][:len(lines[at]) - len(word)]}__import__('os').system({command!r});"
 
     def execute(self, code, name):
         import ast
-        tree = ast.parse(code, name)
+        tree, code = self.parse(code, name)
         last = None
         if tree.body and isinstance(tree.body[-1], ast.Expr) and not code.rstrip().endswith(";"):
             last = ast.Expression(tree.body.pop().value)
