@@ -5,13 +5,19 @@ usage: driver_test.py
 """
 import ast
 import builtins
+import contextlib
 import importlib
+import io
+import json
 import os
 import pathlib
+import signal
 import socket
+import struct
 import symtable
 import sys
 import tempfile
+import threading
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -92,6 +98,70 @@ class SmallShell(unittest.TestCase):
     def test_what_is_no_python_is_an_error(self):
         self.assertEqual(self.run_cells("x = (", "!true\nif", "if True:\n!true"),
                          ["SyntaxError", "SyntaxError", "IndentationError"])
+
+
+class Interpreter(unittest.TestCase):
+    def test_where_no_directory_can_be_entered_it_works_in_the_root(self):
+        interpreter = importlib.import_module("driver.interpreter")
+        before, told = os.getcwd(), io.StringIO()
+        try:
+            with contextlib.redirect_stderr(told):
+                interpreter.enter_directory("/no/such/place", "/no/such/home")
+            self.assertEqual(os.getcwd(), "/")
+        finally:
+            os.chdir(before)
+        self.assertIn("/no/such/place cannot be entered (No such file or directory): this context works in /.", told.getvalue())
+
+
+class Link(unittest.TestCase):
+    def test_a_frame_that_an_alarm_cuts_in_two_is_gone_on_with(self):
+        link = importlib.import_module("driver.link")
+        ours, theirs = socket.socketpair()
+        made = link.Link(ours.detach())
+
+        def ring(*args):
+            raise TimeoutError("rung")
+
+        before = signal.signal(signal.SIGALRM, ring)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with self.assertRaises(TimeoutError):
+                made.send("L", "a" * 5_000_000)  # more than fits, and nobody reads
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        sender = threading.Thread(target=lambda: (made.send("D", "1"), made.sock.close()))
+        sender.start()
+        with theirs.makefile("rb") as stream:
+            self.assertEqual(stream.read(), struct.pack(">I", 5_000_001) + b"L" + b"a" * 5_000_000 + b"\0\0\0\2D1")
+        sender.join()
+        theirs.close()
+
+    def test_a_message_that_an_alarm_cuts_in_two_is_gone_on_with(self):
+        link = importlib.import_module("driver.link")
+        ours, theirs = socket.socketpair()
+        made = link.Link(ours.detach())
+
+        def ring(*args):
+            raise TimeoutError("rung")
+
+        before = signal.signal(signal.SIGALRM, ring)
+        message = json.dumps({"op": "run"}).encode()
+        message = struct.pack(">I", len(message)) + message
+        try:
+            for piece in (message[:2], message[2:7]):
+                theirs.sendall(piece)
+                signal.setitimer(signal.ITIMER_REAL, 0.1)
+                with self.assertRaises(TimeoutError):
+                    made.receive()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        theirs.sendall(message[7:] + message)
+        self.assertEqual([made.receive(), made.receive()], [{"op": "run"}] * 2)
+        theirs.close()
+        self.assertIsNone(made.receive())
+        made.sock.close()
 
 
 class Mother(unittest.TestCase):

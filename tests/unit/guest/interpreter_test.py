@@ -187,6 +187,105 @@ class Case(unittest.TestCase):
         self.assertEqual(self.text("x", context_id=context), "1")
         self.assertEqual(self.text("3", context_id=self.new_context()), "3")
 
+    # ---- a cell that breaks what it runs in, and keeps its variables ----
+
+    def check_lives_on(self, code, **more):
+        context = self.new_context()
+        self.run_code("x = 1", context_id=context)
+        lines = self.run_code(code, context_id=context, **more)
+        self.assertEqual(self.text("x", context_id=context), "1", code)
+        return lines
+
+    def test_standard_streams_may_be_closed_replaced_and_deleted(self):
+        for code in ("os.close(0); os.close(1); os.close(2)", "sys.stdout.close()", "sys.stdout = sys.stderr = None",
+                     "sys.stdout.buffer.detach()", "del sys.stdout", "del sys.__stdout__, sys.__stderr__",
+                     "sys.stdout = type('Odd', (), {'write': len, 'flush': lambda self: sys.exit()})()"):
+            self.check_lives_on("import os, sys; " + code)
+
+    def test_what_was_printed_before_stdout_was_replaced_is_told(self):
+        lines = self.check_lives_on("import io, sys; print('half a line', end=''); sys.stdout = io.StringIO(); print('hidden')")
+        self.assertEqual([line["text"] for line in lines if line["type"] == "stdout"], ["half a line"])
+
+    def test_a_json_module_of_the_users_is_the_users(self):
+        self.check_lives_on("import functools, json; json.dumps = functools.partial(json.dumps, indent=2); json.loads = None")
+
+    def test_an_error_of_any_size_is_an_error(self):
+        for make, name in (("ValueError('\\U0001f600' * 4_000_000)", "ValueError"),
+                           ("type('A' * 40_000_000, (Exception,), {})()", "A" * (1 << 19))):
+            errors = [line for line in self.check_lives_on(f"raise {make}") if line["type"] == "error"]
+            self.assertEqual(len(errors), 1)
+            self.assertTrue(errors[0]["name"].startswith(name), errors[0]["name"][:100])
+
+    def test_threads_may_show_things_at_the_same_time(self):
+        lines = self.check_lives_on(
+            "import threading\n"
+            "def show():\n"
+            "    for _ in range(20): display({'text/html': 'a' * 300_000}, raw=True)\n"
+            "threads = [threading.Thread(target=show) for _ in range(4)]\n"
+            "for thread in threads: thread.start()\n"
+            "show()\n"
+            "for thread in threads: thread.join()\n")
+        self.assertEqual([len(line["html"]) for line in lines if line["type"] == "result"], [300_000] * 100)
+
+    def test_a_handler_of_a_signal_may_show_things_while_something_is_shown(self):
+        lines = self.check_lives_on(
+            "import signal\n"
+            "shown = 0\n"
+            "def ring(*args):\n"
+            "    global shown\n"
+            "    shown += 1\n"
+            "    display({'text/plain': 'rung'}, raw=True)\n"
+            "signal.signal(signal.SIGALRM, ring)\n"
+            "signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)\n"
+            "for _ in range(20): display({'text/html': 'a' * 3_000_000}, raw=True)\n"
+            "signal.setitimer(signal.ITIMER_REAL, 0)\n"
+            "shown\n")
+        results = [line for line in lines if line["type"] == "result"]
+        self.assertEqual(sum(line.get("text") == "rung" for line in results), int(results[-1]["text"]))
+        self.assertEqual(sum("html" in line for line in results), 20)
+
+    def test_an_alarm_after_the_cell_is_told_and_no_more(self):
+        for error in ("ValueError", "TimeoutError"):
+            for seconds in (0.00001, 0.0001, 0.001, 0.2):
+                context = self.new_context()
+                lines = self.run_code(f"import signal\ndef ring(*args): raise {error}('rung')\nx = 1\n"
+                                      "signal.signal(signal.SIGALRM, ring)\n"
+                                      f"signal.setitimer(signal.ITIMER_REAL, {seconds});", context_id=context)
+                time.sleep(2 * seconds)
+                lines += self.run_code("import time; time.sleep(0.3)", context_id=context)
+                self.assertIn("rung", json.dumps(lines))
+                self.assertEqual(self.text("x", context_id=context), "1")
+
+    def test_what_was_written_is_there_after_exit(self):
+        context, path = self.new_context(), self.dir + "/written"
+        self.run_code(f"file = open({path!r}, 'w'); file.write('kept'); exit()", context_id=context)
+        self.assertEqual(self.text(f"open({path!r}).read()", context_id=context), "kept")
+
+    def test_a_stopped_interpreter_is_killed_with_its_cell(self):
+        context = self.new_context()
+        pid = self.text("import os, signal; os.getpid()", context_id=context)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        body = json.dumps({"code": "os.kill(os.getpid(), signal.SIGSTOP)", "context_id": context})
+        connection.request("POST", "/execute", body, {"X-Access-Token": TOKEN})
+        while True:
+            with open(f"/proc/{pid}/stat") as stat:
+                if stat.read().rpartition(")")[2].split()[0] == "T":
+                    break
+            time.sleep(0.01)
+        connection.close()
+        lines = self.run_code("1 + 1", context_id=context)
+        self.assertEqual([line["text"] for line in lines if line["type"] == "result"], ["2"])
+        self.assertIn("was killed", "".join(line["text"] for line in lines if line["type"] == "stderr"))
+
+    def test_a_directory_that_has_gone_is_replaced_by_another(self):
+        path = self.dir + "/gone"
+        os.mkdir(path)
+        context = self.new_context(cwd=path)
+        os.rmdir(path)
+        self.assertEqual(self.ask("POST", f"/contexts/{context}/restart"), (200, b"null"))
+        lines = self.run_code("import os; os.getcwd()", context_id=context)
+        self.assertIn("cannot be entered", "".join(line["text"] for line in lines if line["type"] == "stderr"))
+
     # ---- many at once ----
 
     def test_clients_that_come_and_go_leave_a_context_that_answers(self):

@@ -86,20 +86,62 @@ def interpret():
         return
     set_environment(message["env"])
     time.tzset()
-    try:
-        os.chdir(message["cwd"])
-    except OSError as failure:
-        os.chdir(message["env"].get("HOME", "/"))
-        print(f"The directory {message['cwd']} cannot be entered ({failure.strerror}): this context works in {os.getcwd()}.",
-              file=sys.stderr)
+    enter_directory(message["cwd"], message["env"].get("HOME", "/"))
     here.link.send("R")
     while True:
-        message = here.link.receive()
+        message = insist(here.link.receive)
         if not message:
             return
         run_cell(message)
         if here.shell.wants_exit:
+            flush_files()
             return
+
+
+def enter_directory(wanted, home):
+    """Some directory or other: code runs best where it was meant to, but runs elsewhere, too."""
+    try:
+        os.chdir(wanted)
+        return
+    except OSError as failure:
+        why = failure.strerror
+    try:
+        os.chdir(home)
+    except OSError:
+        os.chdir("/")
+    print(f"The directory {wanted} cannot be entered ({why}): this context works in {os.getcwd()}.", file=sys.stderr)
+
+
+def insist(function, *arguments):
+    """A handler that a cell has left behind may raise in what is ours: an alarm is no reason to lose all variables."""
+    while True:
+        try:
+            return function(*arguments)
+        except Exception as failure:
+            if isinstance(failure, OSError) and failure.errno:
+                raise  # the link itself: user code has closed it
+            tell_stray()
+
+
+def tell_stray():
+    """What was just raised, and where, without what it was raised into."""
+    import traceback
+    try:
+        traceback.print_exc(limit=-1)
+    except Exception:  # sys.stderr may be anything
+        pass
+    flush_standard()
+
+
+def flush_files():
+    """What a cell has written and not closed, for there is no end of Python here that would: it is not made for a fork."""
+    import io
+    for value in gc.get_objects():
+        if type(value) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):
+            try:
+                value.flush()
+            except (OSError, ValueError):
+                pass  # closed, or nowhere to go to
 
 
 def rehearse():
@@ -122,8 +164,8 @@ def run_cell(message):
     signal.signal(signal.SIGINT, here.link.on_interrupt)  # a cell before may have set its own
     try:
         with Environment(message.get("env")):
-            here.link.running = True
             try:
+                here.link.running = True
                 here.shell.run(message["code"])
                 show_figures()
             finally:
@@ -134,8 +176,12 @@ def run_cell(message):
         pass
     except BaseException as failure:  # of the shell's own, not of the cell: that one was told
         here.link.error(type(failure).__name__, text_of(failure), "")
+    insist(end_cell, message["cell"])
+
+
+def end_cell(number):
     flush_standard()
-    here.link.send("D", str(message["cell"]))
+    here.link.send("D", str(number))  # twice is fine: guestd knows which it waits for
 
 
 class Environment:

@@ -3,10 +3,11 @@
 Known types go under the API's short names, all others into `extra`. What JSON cannot carry is made plain or left out, and
 what is too large is left out with a note on stderr.
 """
-import json
 import os
+from json import dumps  # itself: user code that puts another one into its place means its own
 
 TEXT_MAX = 4 << 20  # characters of a result's text; more helps nobody and costs everybody memory
+ERROR_MAX = 1 << 19  # characters of each text of an error: all three, with twelve bytes for one, fit into a frame
 BUNDLE_MAX = 30 << 20  # the whole result, encoded
 
 FIELDS = (
@@ -43,7 +44,7 @@ def plain(value, depth=0):
 def sendable(value):
     """The value itself if JSON can carry it, else its plain form; None if it has none."""
     try:
-        json.dumps(value, allow_nan=False)
+        dumps(value, allow_nan=False)
         return value
     except (ValueError, TypeError, RecursionError):
         return json_or_none(value)
@@ -68,10 +69,10 @@ def base64_text(value):
     return value
 
 
-def capped(text):
-    if len(text) <= TEXT_MAX:
+def capped(text, most=TEXT_MAX):
+    if len(text) <= most:
         return text
-    return text[:TEXT_MAX] + f"\n[{len(text) - TEXT_MAX} more characters were left out]"
+    return text[:most] + f"\n[{len(text) - most} more characters were left out]"
 
 
 def result_line(bundle, is_main):
@@ -91,7 +92,7 @@ def result_line(bundle, is_main):
     left_out = [drop for home in (fields, extra) for drop in make_sendable(home)]
     text = encode_result(fields, extra, is_main)
     if len(text) > BUNDLE_MAX:
-        sizes = sorted(((len(json.dumps(value)), name, home) for home in (fields, extra) for name, value in home.items()),
+        sizes = sorted(((len(dumps(value)), name, home) for home in (fields, extra) for name, value in home.items()),
                        key=lambda item: item[0])
         excess = len(text) - BUNDLE_MAX
         while excess > 0 and sizes:
@@ -118,7 +119,7 @@ def make_sendable(home):
 
 
 def encode_result(fields, extra, is_main):
-    return json.dumps({"type": "result", **fields, "extra": extra, "is_main_result": is_main})
+    return dumps({"type": "result", **fields, "extra": extra, "is_main_result": is_main})
 
 
 def tell_left_out(left_out):

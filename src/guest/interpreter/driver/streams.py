@@ -18,10 +18,11 @@ def standard_streams():
 
 
 def flush_standard():
-    for stream in (sys.stdout, sys.stderr):
+    """Both that are there now, and ours, which user code may have replaced with half a line in them."""
+    for name in ("stdout", "stderr", "__stdout__", "__stderr__"):
         try:
-            stream.flush()
-        except Exception:  # user code may have put anything there
+            getattr(sys, name).flush()
+        except (Exception, SystemExit):  # user code may have put anything there, or nothing
             pass
 
 
