@@ -29,32 +29,18 @@ static struct sql_value type_or_none(const struct event_filter *filter, enum eve
     return sql_text(!filter->types || filter->types & BIT(type) ? event_type_name[type] : STR(""));
 }
 
-/* Of EVENT_COLUMNS, as far as there are any. */
-static bool event_rows_read(struct sql_rows *rows, struct arena *arena, struct event_row **out, size_t *out_count,
-                            struct err *err)
+/* Of EVENT_COLUMNS. */
+static void event_read(const struct sql_rows *rows, struct arena *arena, struct event_row *out)
 {
-    struct event_row *list = NULL;
-    size_t count = 0, room = 0;
-    bool there;
-
-    for (;;) {
-        if (!sql_next(rows, &there, err))
-            return false;
-        if (!there)
-            break;
-        *ROWS_PUSH(arena, &list, &count, &room) = (struct event_row){
-            .id = arena_copy(arena, sql_row_text(rows, 0)),
-            .type = arena_copy(arena, sql_row_text(rows, 1)),
-            .sandbox_id = arena_copy(arena, sql_row_text(rows, 2)),
-            .team_id = arena_copy(arena, sql_row_text(rows, 3)),
-            .template_id = arena_copy(arena, sql_row_text(rows, 4)),
-            .at_us = sql_row_int(rows, 5),
-            .data = arena_copy(arena, sql_row_text(rows, 6)),
-        };
-    }
-    *out = list;
-    *out_count = count;
-    return true;
+    *out = (struct event_row){
+        .id = arena_copy(arena, sql_row_text(rows, 0)),
+        .type = arena_copy(arena, sql_row_text(rows, 1)),
+        .sandbox_id = arena_copy(arena, sql_row_text(rows, 2)),
+        .team_id = arena_copy(arena, sql_row_text(rows, 3)),
+        .template_id = arena_copy(arena, sql_row_text(rows, 4)),
+        .at_us = sql_row_int(rows, 5),
+        .data = arena_copy(arena, sql_row_text(rows, 6)),
+    };
 }
 
 bool store_event_find(struct store *store, const struct event_filter *filter, struct arena *arena,
@@ -80,9 +66,9 @@ bool store_event_find(struct store *store, const struct event_filter *filter, st
         args[arg_count++] = sql_text(filter->sandbox_id);
     args[arg_count++] = sql_int(filter->limit);
     args[arg_count++] = sql_int(filter->offset);
-    if (!sql_select(store->sql, find_queries[of_sandbox][filter->oldest_first], args, arg_count, &rows, err))
-        return err_wrap(err, "find events");
-    return event_rows_read(&rows, arena, out, out_count, err) || err_wrap(err, "find events");
+    return (sql_select(store->sql, find_queries[of_sandbox][filter->oldest_first], args, arg_count, &rows, err) &&
+            ROWS_READ(&rows, event_read, arena, out, out_count, err)) ||
+           err_wrap(err, "find events");
 }
 
 bool store_event_list(struct store *store, struct str sandbox_id, struct arena *arena, struct event_row **out,
@@ -93,8 +79,18 @@ bool store_event_list(struct store *store, struct str sandbox_id, struct arena *
 
     return (sql_select(store->sql, "SELECT " EVENT_COLUMNS " FROM events WHERE sandbox_id = $1 ORDER BY at_us, id",
                        SQL_ARGS(sql_text(sandbox_id)), &rows, err) &&
-            event_rows_read(&rows, arena, out, out_count, err)) ||
+            ROWS_READ(&rows, event_read, arena, out, out_count, err)) ||
            err_wrap(err, "list events");
+}
+
+static void event_count_read(const struct sql_rows *rows, struct arena *arena, struct event_count *out)
+{
+    (void)arena; /* numbers only */
+    *out = (struct event_count){
+        .step = sql_row_int(rows, 0),
+        .created = (uint64_t)sql_row_int(rows, 1),
+        .killed = (uint64_t)sql_row_int(rows, 2),
+    };
 }
 
 bool store_event_count(struct store *store, struct str team_id, int64_t from_us, int64_t step_us, struct arena *arena,
@@ -102,29 +98,13 @@ bool store_event_count(struct store *store, struct str team_id, int64_t from_us,
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
     auto_rows struct sql_rows rows = { 0 };
-    struct event_count *list = NULL;
-    size_t count = 0, room = 0;
-    bool there;
 
-    if (!sql_select(store->sql,
-                    "SELECT (at_us - $1) / $2 AS step, "
-                    "SUM(CASE WHEN type = 'sandbox.lifecycle.created' THEN 1 ELSE 0 END), "
-                    "SUM(CASE WHEN type = 'sandbox.lifecycle.killed' THEN 1 ELSE 0 END) "
-                    "FROM events WHERE at_us >= $1 AND team_id = $3 GROUP BY step ORDER BY step",
-                    SQL_ARGS(sql_int(from_us), sql_int(step_us), sql_text(team_id)), &rows, err))
-        return err_wrap(err, "count events");
-    for (;;) {
-        if (!sql_next(&rows, &there, err))
-            return err_wrap(err, "count events");
-        if (!there)
-            break;
-        *ROWS_PUSH(arena, &list, &count, &room) = (struct event_count){
-            .step = sql_row_int(&rows, 0),
-            .created = (uint64_t)sql_row_int(&rows, 1),
-            .killed = (uint64_t)sql_row_int(&rows, 2),
-        };
-    }
-    *out = list;
-    *out_count = count;
-    return true;
+    return (sql_select(store->sql,
+                       "SELECT (at_us - $1) / $2 AS step, "
+                       "SUM(CASE WHEN type = 'sandbox.lifecycle.created' THEN 1 ELSE 0 END), "
+                       "SUM(CASE WHEN type = 'sandbox.lifecycle.killed' THEN 1 ELSE 0 END) "
+                       "FROM events WHERE at_us >= $1 AND team_id = $3 GROUP BY step ORDER BY step",
+                       SQL_ARGS(sql_int(from_us), sql_int(step_us), sql_text(team_id)), &rows, err) &&
+            ROWS_READ(&rows, event_count_read, arena, out, out_count, err)) ||
+           err_wrap(err, "count events");
 }

@@ -56,18 +56,30 @@ bool repeats_load(struct store *store, struct err *err) must_use;
 /* Drops old events and repeats, once an hour; inside a transaction. */
 bool tidy(struct store *store, struct err *err) must_use;
 
-/* Rows into an array in the arena that doubles as it fills. */
-#define ROWS_PUSH(arena, array, count, room)                                                  \
-    ({                                                                                        \
-        if (*(count) == *(room)) {                                                            \
-            size_t room_ = *(room) ? *(room)*2 : 16;                                          \
-            __typeof__(*(array)) more_ = arena_alloc_array((arena), room_, sizeof **(array)); \
-            if (*(count))                                                                     \
-                memcpy(more_, *(array), *(count) * sizeof **(array));                         \
-            *(array) = more_;                                                                 \
-            *(room) = room_;                                                                  \
-        }                                                                                     \
-        &(*(array))[(*(count))++];                                                            \
+/*
+ * All rows that are left, by read(rows, arena, row), into an array in the arena that doubles as it fills. False and nothing
+ * given out if one of them could not be had.
+ */
+#define ROWS_READ(rows, read, arena, out, out_count, err)                                   \
+    ({                                                                                      \
+        __typeof__(*(out)) list_ = NULL;                                                    \
+        size_t count_ = 0, room_ = 0;                                                       \
+        bool there_, fine_;                                                                 \
+        while ((fine_ = sql_next((rows), &there_, (err))) && there_) {                      \
+            if (count_ == room_) {                                                          \
+                room_ = room_ ? room_ * 2 : 16;                                             \
+                __typeof__(list_) more_ = arena_alloc_array((arena), room_, sizeof *list_); \
+                if (count_)                                                                 \
+                    memcpy(more_, list_, count_ * sizeof *list_);                           \
+                list_ = more_;                                                              \
+            }                                                                               \
+            read((rows), (arena), &list_[count_++]);                                        \
+        }                                                                                   \
+        if (fine_) {                                                                        \
+            *(out) = list_;                                                                 \
+            *(out_count) = count_;                                                          \
+        }                                                                                   \
+        fine_;                                                                              \
     })
 
 #endif

@@ -260,25 +260,13 @@ bool store_key_list(struct store *store, struct str team_id, struct arena *arena
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
     auto_rows struct sql_rows rows = { 0 };
-    struct key_row *keys = NULL;
-    size_t count = 0, room = 0;
-    bool there;
 
-    if (!sql_select(store->sql,
-                    "SELECT " KEY_COLUMNS " FROM api_keys WHERE team_id = $1 AND revoked_us IS NULL "
-                    "ORDER BY created_us, id",
-                    SQL_ARGS(sql_text(team_id)), &rows, err))
-        return err_wrap(err, "list keys");
-    for (;;) {
-        if (!sql_next(&rows, &there, err))
-            return err_wrap(err, "list keys");
-        if (!there)
-            break;
-        key_read(&rows, arena, ROWS_PUSH(arena, &keys, &count, &room));
-    }
-    *out = keys;
-    *out_count = count;
-    return true;
+    return (sql_select(store->sql,
+                       "SELECT " KEY_COLUMNS " FROM api_keys WHERE team_id = $1 AND revoked_us IS NULL "
+                       "ORDER BY created_us, id",
+                       SQL_ARGS(sql_text(team_id)), &rows, err) &&
+            ROWS_READ(&rows, key_read, arena, out, out_count, err)) ||
+           err_wrap(err, "list keys");
 }
 
 bool store_key_rename(struct store *store, struct str team_id, struct str key_id, struct str name, struct arena *arena,

@@ -95,49 +95,43 @@ bool store_sandbox_remove(struct store *store, struct str id, const struct event
     return sql_end(store->sql, ok, err) || err_wrap(err, "remove sandbox %.*s", STR_ARG(id));
 }
 
+static void sandbox_read(const struct sql_rows *rows, struct arena *arena, struct sandbox_row *out)
+{
+    bool running = str_eq(sql_row_text(rows, 5), str_from(state_name[SANDBOX_ROW_RUNNING]));
+
+    *out = (struct sandbox_row){
+        .id = arena_copy(arena, sql_row_text(rows, 0)),
+        .team_id = arena_copy(arena, sql_row_text(rows, 1)),
+        .template_id = arena_copy(arena, sql_row_text(rows, 2)),
+        .alias = arena_copy(arena, sql_row_text(rows, 3)),
+        .guestd_version = arena_copy(arena, sql_row_text(rows, 4)),
+        .state = running ? SANDBOX_ROW_RUNNING : SANDBOX_ROW_STARTING,
+        .metadata = arena_copy(arena, sql_row_text(rows, 6)),
+        .cpu_count = (uint32_t)sql_row_int(rows, 7),
+        .memory_mb = (uint32_t)sql_row_int(rows, 8),
+        .disk_mb = (uint32_t)sql_row_int(rows, 9),
+        .internet = (int)sql_row_int(rows, 10),
+        .started_us = sql_row_int(rows, 11),
+        .deadline_us = sql_row_int(rows, 12),
+        .revision = sql_row_int(rows, 13),
+        .key_id = arena_copy(arena, sql_row_text(rows, 14)),
+        .is_private = sql_row_int(rows, 15) != 0,
+        .mask_host = arena_copy(arena, sql_row_text(rows, 16)),
+    };
+}
+
 bool store_sandbox_list(struct store *store, struct arena *arena, struct sandbox_row **out, size_t *out_count,
                         struct err *err)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
     auto_rows struct sql_rows rows = { 0 };
-    struct sandbox_row *list = NULL;
-    size_t count = 0, room = 0;
-    bool there;
 
-    if (!sql_select(
-            store->sql,
-            "SELECT id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count, memory_mb, "
-            "disk_mb, internet, started_us, deadline_us, revision, key_id, is_private, mask_host FROM sandboxes "
-            "ORDER BY started_us, id",
-            SQL_NO_ARGS, &rows, err))
-        return err_wrap(err, "list sandboxes");
-    for (;;) {
-        if (!sql_next(&rows, &there, err))
-            return err_wrap(err, "list sandboxes");
-        if (!there)
-            break;
-        bool running = str_eq(sql_row_text(&rows, 5), str_from(state_name[SANDBOX_ROW_RUNNING]));
-        *ROWS_PUSH(arena, &list, &count, &room) = (struct sandbox_row){
-            .id = arena_copy(arena, sql_row_text(&rows, 0)),
-            .team_id = arena_copy(arena, sql_row_text(&rows, 1)),
-            .template_id = arena_copy(arena, sql_row_text(&rows, 2)),
-            .alias = arena_copy(arena, sql_row_text(&rows, 3)),
-            .guestd_version = arena_copy(arena, sql_row_text(&rows, 4)),
-            .state = running ? SANDBOX_ROW_RUNNING : SANDBOX_ROW_STARTING,
-            .metadata = arena_copy(arena, sql_row_text(&rows, 6)),
-            .cpu_count = (uint32_t)sql_row_int(&rows, 7),
-            .memory_mb = (uint32_t)sql_row_int(&rows, 8),
-            .disk_mb = (uint32_t)sql_row_int(&rows, 9),
-            .internet = (int)sql_row_int(&rows, 10),
-            .started_us = sql_row_int(&rows, 11),
-            .deadline_us = sql_row_int(&rows, 12),
-            .revision = sql_row_int(&rows, 13),
-            .key_id = arena_copy(arena, sql_row_text(&rows, 14)),
-            .is_private = sql_row_int(&rows, 15) != 0,
-            .mask_host = arena_copy(arena, sql_row_text(&rows, 16)),
-        };
-    }
-    *out = list;
-    *out_count = count;
-    return true;
+    return (sql_select(
+                store->sql,
+                "SELECT id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count, memory_mb, "
+                "disk_mb, internet, started_us, deadline_us, revision, key_id, is_private, mask_host FROM sandboxes "
+                "ORDER BY started_us, id",
+                SQL_NO_ARGS, &rows, err) &&
+            ROWS_READ(&rows, sandbox_read, arena, out, out_count, err)) ||
+           err_wrap(err, "list sandboxes");
 }

@@ -42,23 +42,11 @@ bool store_team_list(struct store *store, struct arena *arena, struct team_row *
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
     auto_rows struct sql_rows rows = { 0 };
-    struct team_row *teams = NULL;
-    size_t count = 0, room = 0;
-    bool there;
 
-    if (!sql_select(store->sql, "SELECT id, slug, name, is_default FROM teams ORDER BY created_us, id", SQL_NO_ARGS,
-                    &rows, err))
-        return false;
-    for (;;) {
-        if (!sql_next(&rows, &there, err))
-            return err_wrap(err, "list teams");
-        if (!there)
-            break;
-        team_read(&rows, arena, ROWS_PUSH(arena, &teams, &count, &room));
-    }
-    *out = teams;
-    *out_count = count;
-    return true;
+    return (sql_select(store->sql, "SELECT id, slug, name, is_default FROM teams ORDER BY created_us, id", SQL_NO_ARGS,
+                       &rows, err) &&
+            ROWS_READ(&rows, team_read, arena, out, out_count, err)) ||
+           err_wrap(err, "list teams");
 }
 
 bool store_team_get(struct store *store, struct str id, struct arena *arena, struct team_row *out, struct err *err)

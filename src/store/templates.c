@@ -6,23 +6,21 @@
 
 #define TEMPLATE_COLUMNS "t.id, t.team_id, t.cpu_count, t.memory_mb, t.disk_mb, t.guestd_version, t.created_us"
 
+static void text_read(const struct sql_rows *rows, struct arena *arena, struct str *out)
+{
+    *out = arena_copy(arena, sql_row_text(rows, 0));
+}
+
 static bool texts_read(struct sql *sql, const char *query, struct str template_id, struct arena *arena,
                        const struct str **out, uint32_t *out_count, struct err *err)
 {
     auto_rows struct sql_rows rows = { 0 };
-    struct str *texts = NULL;
-    size_t count = 0, room = 0;
-    bool there;
+    struct str *texts;
+    size_t count;
 
-    if (!sql_select(sql, query, SQL_ARGS(sql_text(template_id)), &rows, err))
+    if (!sql_select(sql, query, SQL_ARGS(sql_text(template_id)), &rows, err) ||
+        !ROWS_READ(&rows, text_read, arena, &texts, &count, err))
         return false;
-    for (;;) {
-        if (!sql_next(&rows, &there, err))
-            return false;
-        if (!there)
-            break;
-        *ROWS_PUSH(arena, &texts, &count, &room) = arena_copy(arena, sql_row_text(&rows, 0));
-    }
     *out = texts;
     *out_count = (uint32_t)count;
     return true;
@@ -107,24 +105,17 @@ bool store_template_list(struct store *store, struct str team_id, struct arena *
                          size_t *out_count, struct err *err)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
-    struct template_row *list = NULL;
-    size_t count = 0, room = 0;
+    struct template_row *list;
+    size_t count;
 
     {
         auto_rows struct sql_rows rows = { 0 };
-        bool there;
         if (!sql_select(store->sql,
                         "SELECT " TEMPLATE_COLUMNS " FROM templates t WHERE t.team_id IS NULL OR t.team_id = $1 "
                         "ORDER BY t.created_us, t.id",
-                        SQL_ARGS(sql_text(team_id)), &rows, err))
+                        SQL_ARGS(sql_text(team_id)), &rows, err) ||
+            !ROWS_READ(&rows, template_read, arena, &list, &count, err))
             return err_wrap(err, "list templates");
-        for (;;) {
-            if (!sql_next(&rows, &there, err))
-                return err_wrap(err, "list templates");
-            if (!there)
-                break;
-            template_read(&rows, arena, ROWS_PUSH(arena, &list, &count, &room));
-        }
     }
     for (size_t i = 0; i < count; i++)
         if (!template_complete(store->sql, arena, &list[i], err))
