@@ -253,3 +253,18 @@ bool client_print(struct cli *cli, const json_t *json)
     fputc('\n', cli->out);
     return true;
 }
+
+bool client_print_list(struct cli *cli, const json_t *list, const char *const *heads, client_row_fn *row,
+                       const char *empty, struct err *err)
+{
+    struct table table;
+
+    if (cli->json)
+        return client_print(cli, list);
+    table_init(&table, &cli->arena, heads);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (!row(cli, &table, json_array_get(list, i), err))
+            return false;
+    table_print(&table, cli->out, cli->is_colored, empty);
+    return true;
+}

@@ -17,6 +17,7 @@
 #include "base/secret.h"
 #include "base/str.h"
 #include "cli/command.h"
+#include "cli/text.h"
 #include "wire/json.h"
 
 enum { CLIENT_ADDRESS_BYTES = 64 };
@@ -51,6 +52,12 @@ bool client_call(struct client *client, const char *method, struct str target, s
 
 /* What --json prints. Always true, so that a command can end with it. */
 bool client_print(struct cli *cli, const json_t *json);
+
+/* One thing of an answer as a row of a table. */
+typedef bool client_row_fn(struct cli *cli, struct table *table, const json_t *item, struct err *err);
+/* A list: with --json as it is, and otherwise as a table, or these words when there is nothing in it. */
+bool client_print_list(struct cli *cli, const json_t *list, const char *const *heads, client_row_fn *row,
+                       const char *empty, struct err *err) must_use;
 
 /* The kind that an HTTP status stands for; the inverse of the table in api/. */
 enum err_kind client_kind_of(unsigned status);

@@ -41,17 +41,9 @@ bool key_list_run(struct cli *cli, struct err *err)
         !client_call(&client, "GET", STR("/api-keys"), STR(""), &answer, err))
         return false;
     auto_json json_t *keys = answer.json;
-    if (cli->json)
-        return client_print(cli, keys);
-    struct table table;
-    const json_t *key;
-    size_t i;
-    table_init(&table, &cli->arena, key_heads);
-    json_array_foreach(keys, i, key) if (!key_row(cli, &table, key, err)) return err_wrap(err, "list keys");
     struct str empty = arena_format(&cli->arena, "There are no API keys. `%s key create NAME%s` makes one.",
                                     cli_program_as_root(), cli_same_server(cli));
-    table_print(&table, cli->out, cli->is_colored, empty.at);
-    return true;
+    return client_print_list(cli, keys, key_heads, key_row, empty.at, err) || err_wrap(err, "list keys");
 }
 
 bool key_create_run(struct cli *cli, struct err *err)

@@ -81,16 +81,8 @@ bool sandbox_list_run(struct cli *cli, struct err *err)
     auto_json json_t *sandboxes = fetch_sandboxes(&client, err);
     if (!sandboxes)
         return err_wrap(err, "list sandboxes");
-    if (cli->json)
-        return client_print(cli, sandboxes);
-    struct table table;
-    const json_t *sandbox;
-    size_t i;
-    table_init(&table, &cli->arena, sandbox_heads);
-    json_array_foreach(sandboxes, i,
-                       sandbox) if (!sandbox_row(cli, &table, sandbox, err)) return err_wrap(err, "list sandboxes");
-    table_print(&table, cli->out, cli->is_colored, "No sandbox is running.");
-    return true;
+    return client_print_list(cli, sandboxes, sandbox_heads, sandbox_row, "No sandbox is running.", err) ||
+           err_wrap(err, "list sandboxes");
 }
 
 static bool kill_one(struct client *client, struct str id, struct err *err)

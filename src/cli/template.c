@@ -68,15 +68,9 @@ bool template_list_run(struct cli *cli, struct err *err)
         !client_call(&client, "GET", STR("/templates"), STR(""), &answer, err))
         return false;
     auto_json json_t *templates = answer.json;
-    if (cli->json)
-        return client_print(cli, templates);
-    struct table table;
-    const json_t *template;
-    size_t i;
-    table_init(&table, &cli->arena, template_heads);
-    json_array_foreach(templates, i,
-                       template) if (!template_row(cli, &table, template, err)) return err_wrap(err, "list templates");
-    table_print(&table, cli->out, cli->is_colored, "There are no templates.");
-    tell_what_could_be_built(cli, templates);
+    if (!client_print_list(cli, templates, template_heads, template_row, "There are no templates.", err))
+        return err_wrap(err, "list templates");
+    if (!cli->json)
+        tell_what_could_be_built(cli, templates);
     return true;
 }
