@@ -65,7 +65,7 @@ const struct confine_rule front_calls[] = {
     { "fsync", "durable writes" },
     { "fdatasync", "durable writes" },
     { "fchmod", "SQLite gives a journal the store's mode" },
-    { "fcntl", "SQLite's locks, O_NONBLOCK, the size of a pipe" },
+    { "fcntl", "SQLite's locks, O_NONBLOCK" },
     { "ioctl", "libuv makes descriptors non-blocking by it", .only = FIONBIO },
     { "ioctl", "and close-on-exec", .only = FIOCLEX },
     { "dup", "descriptors on their way to keeper" },

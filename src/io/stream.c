@@ -38,7 +38,7 @@ enum {
     FILE_PIECE_BYTES = 64 * 1024,   /* where sendfile cannot be used */
     QUEUE_MOST = 128 * 1024 * 1024, /* a source that never asks whether we are full is broken */
     PIECES_MOST = 6,
-    POUR_BYTES = 256 * 1024, /* in a pipe; the kernel gives a user 64 MiB of them */
+    POUR_BYTES = 64 * 1024, /* what a pipe holds; in larger steps both ends would wait for each other longer */
 };
 
 struct pour {
@@ -520,14 +520,10 @@ bool stream_pour(struct stream *from, struct stream *to, uint64_t size)
     if (is_dead(from) || is_dead(to) || from->ended || to->failed || to->finishing || to->connecting ||
         !from->is_socket || !to->is_socket || to->file_fd >= 0 || pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0)
         return false;
-    auto_close int out = fds[0], in = fds[1];
-    if (fcntl(in, F_SETPIPE_SZ, POUR_BYTES) < 0)
-        return false;
     struct pour *pour = NEW(struct pour);
     pour->from = from;
     pour->to = to;
-    pour->pipe_fds[0] = take_fd(&out);
-    pour->pipe_fds[1] = take_fd(&in);
+    memcpy(pour->pipe_fds, fds, sizeof fds);
     from->pouring = to->poured = pour;
     from->pour_left = size;
     watch_update(from);
