@@ -39,7 +39,7 @@ static void create_answers_what_clients_require_and_no_null(void **state)
     assert_int_equal(strlen(got_text(s, "envdAccessToken")), 64);
     assert_int_equal(strlen(got_text(s, "sandboxID")), 21);
     assert_null(json_object_get(s->last, "domain"));
-    assert_null(strstr(arena_text(&s->rig.arena, answer.body), "null"));
+    assert_null(strstr(arena_text(&s->rig.arena, answer.body), ":null"));
 }
 
 static void a_configured_domain_is_told(void **state)
@@ -111,7 +111,7 @@ static void get_describes_a_sandbox_in_full(void **state)
     static const char *const absent[] = { "network", "pauseMode", "envdUnresponsiveAtPause", "domain" };
     for (size_t i = 0; i < COUNT_OF(absent); i++)
         assert_null(json_object_get(s->last, absent[i]));
-    assert_null(strstr(arena_text(&s->rig.arena, answer.body), "null"));
+    assert_null(strstr(arena_text(&s->rig.arena, answer.body), ":null"));
     assert_int_equal(CALL(s, "HEAD", target(s, "/sandboxes/%s", id), NULL).body.len, 0);
     /* As old SDKs spell the id. */
     assert_int_equal(CALL(s, "GET", target(s, "/sandboxes/%s-6532622b", id), NULL).status, 200);
@@ -244,7 +244,7 @@ static void a_list_has_a_page_its_total_and_no_token_at_the_end(void **state)
         assert_non_null(json_object_get(row, required[i]));
     assert_null(json_object_get(row, "envdAccessToken")); /* a list hands out no keys */
     assert_string_equal(json_string_value(json_object_get(row, "sandboxID")), ids[2]);
-    assert_null(strstr(arena_text(&s->rig.arena, answer.body), "null"));
+    assert_null(strstr(arena_text(&s->rig.arena, answer.body), ":null"));
 
     for (int ascending = 0; ascending < 2; ascending++) {
         const char *token = NULL;
