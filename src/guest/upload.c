@@ -5,6 +5,9 @@
  *
  * That rules out writing under another name and renaming. What we do for a client that vanishes in the middle: a file
  * that was not there before is removed again.
+ *
+ * A file that was there is written over and cut to its new length at the end, or to what has come of it. Emptied first,
+ * the kernel would throw its pages away only to make new ones, and ext4 would write it to the disk as it is closed.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -78,13 +81,19 @@ struct upload {
         answer_error((upload)->ex, (status), __VA_ARGS__); \
     } while (0)
 
-/* Half a file that was not there before must not be taken for one. */
+/*
+ * Half a file that was not there before must not be taken for one, and half of the new one with the rest of the old one
+ * not for either.
+ */
 static void file_abandon(struct upload *u)
 {
     struct stat now;
 
     if (u->fd < 0)
         return;
+    off_t written = u->is_new ? 0 : lseek(u->fd, 0, SEEK_CUR);
+    if (written > 0)
+        (void)!ftruncate(u->fd, written); /* making it smaller does not fail; if it did, nothing else could be tried */
     if (u->is_new && lstat(u->path, &now) == 0 && now.st_ino == u->identity.st_ino && now.st_dev == u->identity.st_dev)
         (void)unlink(u->path);
     fd_close(&u->fd);
@@ -245,8 +254,7 @@ static bool open_target(struct upload *u, const char *path)
         return false;
     }
     u->is_in_memory = fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC;
-    if (fchown(u->fd, u->request.user.uid, u->request.user.gid) < 0 ||
-        (!u->is_new && u->identity.st_size && ftruncate(u->fd, 0) < 0)) {
+    if (fchown(u->fd, u->request.user.uid, u->request.user.gid) < 0) {
         fail_io(u, "changing ownership of file", path, errno);
         return false;
     }
@@ -338,6 +346,10 @@ static bool file_end(struct upload *u)
     /* Success means that the bytes are in place: somebody may have truncated it, or the disk may be lying. */
     if (fstat(u->fd, &st) < 0 || (uint64_t)st.st_size < u->size) {
         FAIL(u, 500, "'%s' was changed by somebody else while it was written", u->path);
+        return false;
+    }
+    if (!u->is_new && (uint64_t)st.st_size > u->size && ftruncate(u->fd, (off_t)u->size) < 0) {
+        fail_io(u, "cutting to its new length", u->path, errno);
         return false;
     }
     if (close(take_fd(&u->fd)) < 0) {

@@ -752,9 +752,7 @@ class Files(Case):
 
     def test_a_client_that_vanishes_leaves_no_new_file(self):
         path = self.dir + "/vanished"
-        c = socket.create_connection(("127.0.0.1", self.daemon.port))
-        c.sendall(f"POST /files?path={path} HTTP/1.1\r\nHost: x\r\nX-Access-Token: {TOKEN}\r\nContent-Type: "
-                  "application/octet-stream\r\nContent-Length: 1000000\r\n\r\n".encode() + b"x" * 200000)
+        c = self.cut_upload(path, b"x" * 200000)
         for _ in range(600):
             if os.path.exists(path):
                 break
@@ -766,6 +764,41 @@ class Files(Case):
                 break
             time.sleep(0.01)
         self.assertFalse(os.path.exists(path))
+
+    def cut_upload(self, path, come):
+        """All of an upload that will ever come, and then nobody."""
+        c = socket.create_connection(("127.0.0.1", self.daemon.port))
+        c.sendall(f"POST /files?path={path} HTTP/1.1\r\nHost: x\r\nX-Access-Token: {TOKEN}\r\nContent-Type: "
+                  "application/octet-stream\r\nContent-Length: 1000000\r\n\r\n".encode() + come)
+        return c
+
+    def test_what_is_cut_off_is_not_filled_up_with_what_was_there(self):
+        path = self.dir + "/cut-over"
+        with open(path, "wb") as f:
+            f.write(b"o" * 500000)
+        c = self.cut_upload(path, b"n" * 200000)
+        for _ in range(600):
+            with open(path, "rb") as f:
+                if f.read(1) == b"n":
+                    break
+            time.sleep(0.01)
+        self.assertEqual(os.path.getsize(path), 500000)  # written over, not emptied first
+        c.close()
+        for _ in range(600):
+            if os.path.getsize(path) < 500000:
+                break
+            time.sleep(0.01)
+        with open(path, "rb") as f:
+            self.assertEqual(set(f.read()), {ord("n")})
+
+    def test_of_what_is_cut_off_early_nothing_is_lost(self):
+        path = self.dir + "/kept"
+        with open(path, "wb") as f:
+            f.write(b"o" * 500)
+        self.cut_upload(path, b"few").close()
+        self.assertEqual(self.get(path)[1], b"o" * 500)
+        self.assertEqual(self.put(path, b"")[0], 200)
+        self.assertEqual(os.path.getsize(path), 0)
 
     def test_gzip_is_undone_on_the_way_in(self):
         data = os.urandom(300000) + b"z" * 3000000
