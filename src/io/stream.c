@@ -39,6 +39,7 @@ enum {
     QUEUE_MOST = 128 * 1024 * 1024, /* a source that never asks whether we are full is broken */
     PIECES_MOST = 6,
     POUR_BYTES = 64 * 1024, /* what a pipe holds; in larger steps both ends would wait for each other longer */
+    TURN_POURS = 16,        /* pipes full. The giver chooses whether one holds 64 KiB or 16 single bytes */
 };
 
 struct pour {
@@ -492,7 +493,7 @@ static bool empty_pipe(struct pour *pour)
 static void pour_some(struct pour *pour)
 {
     struct stream *from = pour->from, *to = pour->to;
-    uint64_t stop_at = to->bytes_out + TURN_WRITE_BYTES;
+    unsigned pipes_left = TURN_POURS;
     bool more = true;
 
     if (!to->blocked && to->out.len)
@@ -501,11 +502,10 @@ static void pour_some(struct pour *pour)
         if (pour->held == 0 && from->pour_left == 0) {
             end_pour(pour);
             from->events->on_poured(from);
-        } else if (to->bytes_out >= stop_at) {
-            to->blocked = pour->held > 0; /* the others have their turn; then we are told at once that it takes more */
-            more = false;
+        } else if (pour->held) {
+            more = empty_pipe(pour);
         } else {
-            more = pour->held ? empty_pipe(pour) : fill_pipe(pour);
+            more = pipes_left-- > 0 && fill_pipe(pour); /* or the others have their turn; then we are told again */
         }
     }
     watch_update(from);

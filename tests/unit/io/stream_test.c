@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 
 #include "base/limits.h"
 #include "io/pump.h"
@@ -600,6 +601,57 @@ static void either_side_of_a_pour_may_be_freed(void **state)
     }
 }
 
+/* The most that one turn of the loop has poured. */
+static struct timer eye;
+static uint64_t seen, most;
+
+static void on_eye(struct timer *timer)
+{
+    most = MAX(most, taker->bytes_out - seen);
+    seen = taker->bytes_out;
+    timer_set(timer, loop, 0, on_eye);
+}
+
+/* Each byte a fragment of its own, of which a pipe holds no more than of whole pages. */
+static size_t say_in_crumbs(size_t size)
+{
+    char crumb = 'x';
+    struct iovec crumbs[16];
+    size_t said = 0;
+    int fds[2];
+
+    assert_int_equal(pipe2(fds, O_CLOEXEC | O_NONBLOCK), 0);
+    for (size_t i = 0; i < COUNT_OF(crumbs); i++)
+        crumbs[i] = (struct iovec){ &crumb, 1 };
+    while (said < size) {
+        ssize_t n = vmsplice(fds[1], crumbs, COUNT_OF(crumbs), SPLICE_F_NONBLOCK);
+        assert_true(n > 0);
+        ssize_t sent = splice(fds[0], NULL, peer.fd, NULL, (size_t)n, SPLICE_F_NONBLOCK);
+        if (sent > 0)
+            said += (size_t)sent;
+        if (sent < n)
+            break; /* it will do if it is much already */
+    }
+    close(fds[0]);
+    close(fds[1]);
+    return said;
+}
+
+static void a_pour_of_crumbs_leaves_others_their_turn(void **state)
+{
+    (void)state;
+    begin_two(tcp_pair);
+    size_t said = say_in_crumbs(2048);
+    assert_true(said >= 1024);
+    assert_true(stream_pour(stream, taker, 1000000));
+    seen = most = 0;
+    timer_set(&eye, loop, 0, on_eye);
+    PUMP_UNTIL(loop, (peer_listen(&taker_peer), taker_peer.heard.len == said));
+    timer_clear(&eye);
+    assert_true(most <= 256);
+    finish_two();
+}
+
 static void without_pipes_there_is_no_pour(void **state)
 {
     struct rlimit before, none = { 0 };
@@ -670,6 +722,7 @@ int main(void)
         CASE(a_giver_that_ends_early_ends_the_pour),
         CASE(a_taker_that_goes_ends_the_pour),
         CASE(either_side_of_a_pour_may_be_freed),
+        CASE(a_pour_of_crumbs_leaves_others_their_turn),
         CASE(without_pipes_there_is_no_pour),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
