@@ -91,6 +91,7 @@ struct python_engine {
     uint64_t cell_began; /* tree_now() */
     bool was_interrupted;
     struct timer sweep;
+    bool died_young; /* before it was ready */
     bool has_status;
     int status;
     struct timer status_wait;
@@ -374,6 +375,7 @@ static void die(struct python_engine *e)
         e->python->spare = NULL;
     if (e->life == AWAITED && e->mother->where == OUTSIDE)
         mother_close(e->mother); /* not again: the next try is with one of our own */
+    e->died_young = e->life < ALIVE;
     e->life = DYING;
     timer_clear(&e->birth);
     timer_clear(&e->sweep);
@@ -413,12 +415,12 @@ static void on_birth_late(struct timer *timer)
     die(container_of(timer, struct python_engine, birth));
 }
 
-/* The sandbox has other packages than its mother has imported. */
+/* The sandbox has other packages than its mother has imported. It ends when it has said so: we may know of that first. */
 static void stale(struct python_engine *e)
 {
     if (e->python->spare == e)
         e->python->spare = NULL;
-    if (e->life == AWAITED || e->life == SETTING)
+    if (e->life == AWAITED || e->life == SETTING || e->died_young)
         mother_close(e->mother);
     die(e);
 }
