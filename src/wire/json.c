@@ -51,7 +51,9 @@ json_t *json_parse_large(struct str text, size_t values_max, struct err *err)
     if (!check_shape(text, values_max, err))
         return NULL;
     json_t *value = json_loadb(text.at ? text.at : "", text.len, JSON_DECODE_ANY, &why);
-    if (!value)
+    if (!value && json_error_code(&why) == json_error_null_character) /* its own words are for who calls jansson */
+        (void)err_set(err, ERR_INVALID, "invalid JSON at byte %d: a zero byte (\\u0000) in a text", why.position);
+    else if (!value)
         (void)err_set(err, ERR_INVALID, "invalid JSON at byte %d: %.100s", why.position, why.text);
     return value;
 }

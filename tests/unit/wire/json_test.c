@@ -38,6 +38,16 @@ static void an_object_is_asked_for_and_nothing_else_will_do(void **state)
     assert_non_null(object);
 }
 
+static void a_zero_byte_in_a_text_is_refused_in_words_for_whoever_sent_it(void **state)
+{
+    (void)state;
+    struct err err;
+
+    assert_null(json_parse(STR("[\"a\\u0000b\"]"), &err));
+    assert_int_equal(err.kind, ERR_INVALID);
+    assert_non_null(strstr(err.message, "a zero byte (\\u0000) in a text"));
+}
+
 static void nesting_is_bounded_and_brackets_in_text_do_not_count(void **state)
 {
     (void)state;
@@ -191,6 +201,7 @@ int main(void)
     const struct CMUnitTest cases[] = {
         CASE(malformed_text_is_refused),
         CASE(an_object_is_asked_for_and_nothing_else_will_do),
+        CASE(a_zero_byte_in_a_text_is_refused_in_words_for_whoever_sent_it),
         CASE(nesting_is_bounded_and_brackets_in_text_do_not_count),
         CASE(values_are_bounded_before_they_are_made),
         CASE(the_last_of_duplicate_keys_wins),
