@@ -392,7 +392,7 @@ static void call_start(struct rpc *rpc, const json_t *request)
 
     if (!decode_start(request, rpc->arena, &want, &cwd, &err) ||
         !path_resolve(rpc->arena, cwd, &rpc->user, rpc->guest->default_workdir, &want.cwd, &err)) {
-        rpc_fail_err(rpc, &err);
+        rpc_fail_request(rpc, &err);
         return;
     }
     if (stat(want.cwd, &st) < 0) {

@@ -9,6 +9,8 @@
 enum {
     KEEPALIVE_DEFAULT_S = 90,
     SMALL_BYTES = 64 * 1024, /* what every connection may have, whatever the others hold */
+    INPUT_MOST_BYTES =
+        (LIMIT_RPC_BYTES - 1024) / 4 * 3, /* of SendInput: base64, and a kilobyte for what is around it */
 };
 
 #define CONTENT_UNARY STR("application/json")
@@ -175,6 +177,11 @@ void rpc_fail_err(struct rpc *rpc, const struct err *err)
     fail_text(rpc, rpc_code_of(err->kind), str_from(err->message));
 }
 
+void rpc_fail_request(struct rpc *rpc, const struct err *err)
+{
+    fail_text(rpc, rpc_code_of(err->kind == ERR_LIMIT ? ERR_INVALID : err->kind), str_from(err->message));
+}
+
 /* ---- requests ---- */
 
 const json_t *rpc_field(const json_t *object, const char *camel, const char *snake)
@@ -212,8 +219,13 @@ static void on_collected(struct http_exchange *ex, struct str body, const struct
     struct rpc *rpc = ex->owner;
     struct err why;
 
+    if (err && err->kind == ERR_LIMIT) {
+        rpc_fail(rpc, CONNECT_INVALID_ARGUMENT, "%s; one message takes %d bytes of input", err->message,
+                 INPUT_MOST_BYTES);
+        return;
+    }
     if (err) {
-        rpc_fail(rpc, CONNECT_RESOURCE_EXHAUSTED, "%s", err->message); /* too large, or too much at once */
+        rpc_fail(rpc, CONNECT_RESOURCE_EXHAUSTED, "%s", err->message); /* too much at once */
         return;
     }
     if (rpc->is_answered)
@@ -226,7 +238,7 @@ static void on_collected(struct http_exchange *ex, struct str body, const struct
     unsigned flags;
     enum connect_read got = connect_reader_next(&rpc->reader, &body, &flags, &payload, &why);
     if (got == CONNECT_BAD)
-        rpc_fail(rpc, rpc_code_of(why.kind), "%s", why.message);
+        rpc_fail_request(rpc, &why);
     else if (got == CONNECT_MORE || flags || body.len)
         rpc_fail(rpc, CONNECT_INVALID_ARGUMENT, "protocol error: the request must be exactly one message");
     else
@@ -267,7 +279,7 @@ static void call_each(struct rpc *rpc, struct str bytes)
         if (got == CONNECT_MORE)
             break;
         if (got == CONNECT_BAD)
-            rpc_fail(rpc, rpc_code_of(err.kind), "%s", err.message);
+            rpc_fail_request(rpc, &err);
         else if (flags & CONNECT_END_STREAM)
             continue; /* clients have none to send; harmless */
         else

@@ -86,6 +86,9 @@ void rpc_finish_with(struct rpc *rpc, struct str json);
 void rpc_fail(struct rpc *rpc, enum connect_code code, const char *format, ...) printf_like(3, 4);
 /* By what the error is about. */
 void rpc_fail_err(struct rpc *rpc, const struct err *err);
+/* The same for what is wrong with the request itself: one that is too large will be so the next time too, and SDKs take
+ * `resource_exhausted` for a rate and tell people to try again later. */
+void rpc_fail_request(struct rpc *rpc, const struct err *err);
 enum connect_code rpc_code_of(enum err_kind kind);
 
 /* Client streams: no more calls until it is over; the client is made to wait. */

@@ -9,6 +9,7 @@ import hashlib
 import http.client
 import json
 import os
+import re
 import resource
 import select
 import shutil
@@ -383,6 +384,21 @@ class Processes(Case):
         self.fine("process.Process/SendInput", {"process": {"pid": pid}, "input": {"stdin": b64(data)}})
         self.fine("process.Process/CloseStdin", {"process": {"pid": pid}})
         self.assertEqual(s.result()["stdout"].split()[0].decode(), hashlib.sha256(data).hexdigest())
+
+    def test_a_request_that_is_too_large_is_invalid_and_says_what_fits(self):
+        s = self.start("wc -c")
+        selector = {"process": {"pid": s.pid()}}
+        status, body = self.unary("process.Process/SendInput", {**selector, "input": {"stdin": b64(bytes(4 << 20))}})
+        self.assertEqual((status, body["code"]), (400, "invalid_argument"))
+        most = int(re.search(r"takes (\d+) bytes", body["message"])[1])
+        self.fine("process.Process/SendInput", {**selector, "input": {"stdin": b64(bytes(most))}})
+        self.fine("process.Process/CloseStdin", selector)
+        self.assertEqual(s.result()["stdout"], b"%d\n" % most)
+        for process in ({"cmd": "/bin/true", "args": ["x" * (2 << 20)]}, {"cmd": "/bin/true", "args": ["x"] * 5000},
+                        {"cmd": "/bin/true", "args": ["x" * (5 << 20)]}, {"cmd": "x" * 5000},
+                        {"cmd": "/bin/true", "envs": {"A": "x" * (2 << 20)}}):
+            error = self.stream("process.Process/Start", {"process": process}).result()["error"]
+            self.assertEqual(error["code"], "invalid_argument", error)
 
     def test_input_that_a_process_does_not_have_is_refused(self):
         s = self.start("exec sleep 1000", stdin=False)
