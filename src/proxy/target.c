@@ -91,7 +91,10 @@ enum target_verdict target_of(const struct http_head *head, struct target *out)
     }
     if (id_header || port_header)
         return TARGET_MISSING_HEADER;
-    if (target_is_preflight(head) && http_has_token(head, STR("Access-Control-Request-Headers"), STR("E2b-Sandbox-Id")))
+    /* The API has no /files: that is a page on its way to a signed link, with whatever headers it likes. */
+    if (target_is_preflight(head) &&
+        (http_has_token(head, STR("Access-Control-Request-Headers"), STR("E2b-Sandbox-Id")) ||
+         str_eq(target_path(head->path), STR("/files"))))
         return TARGET_PREFLIGHT;
     return TARGET_NONE;
 }

@@ -34,7 +34,7 @@ struct target {
 enum target_verdict {
     TARGET_NONE,           /* names no sandbox at all: not ours, or a bad host for whoever is sure that it is ours */
     TARGET_FOUND,          /* well-formed; whether there is such a sandbox is another question */
-    TARGET_PREFLIGHT,      /* a browser asks whether it may send routing headers; it cannot say for which sandbox */
+    TARGET_PREFLIGHT,      /* a browser asks about routing headers or a signed link; it cannot say for which sandbox */
     TARGET_MISSING_HEADER, /* one routing header without the other */
     TARGET_BAD_ID,
     TARGET_BAD_PORT,

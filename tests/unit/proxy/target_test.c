@@ -84,7 +84,7 @@ static void every_host_and_header_leads_where_it_should(void **state)
     }
 }
 
-static void a_preflight_is_known_by_the_headers_it_asks_for(void **state)
+static void a_preflight_is_known_by_the_headers_it_asks_for_or_its_path(void **state)
 {
     (void)state;
     struct http_head head;
@@ -94,6 +94,11 @@ static void a_preflight_is_known_by_the_headers_it_asks_for(void **state)
               &head);
     assert_int_equal(target_of(&head, &target), TARGET_PREFLIGHT);
     assert_true(target_is_preflight(&head));
+    /* a signed link has no routing headers */
+    read_head("OPTIONS /files?path=%2Fa&signature=v1_x HTTP/1.1\r\nHost: localhost\r\n"
+              "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: x-requested-with\r\n\r\n",
+              &head);
+    assert_int_equal(target_of(&head, &target), TARGET_PREFLIGHT);
     /* the API has preflights of its own */
     read_head("OPTIONS /sandboxes HTTP/1.1\r\nHost: localhost\r\nAccess-Control-Request-Method: POST\r\n"
               "Access-Control-Request-Headers: x-api-key\r\n\r\n",
@@ -159,7 +164,7 @@ int main(void)
 {
     const struct CMUnitTest cases[] = {
         CASE(every_host_and_header_leads_where_it_should),
-        CASE(a_preflight_is_known_by_the_headers_it_asks_for),
+        CASE(a_preflight_is_known_by_the_headers_it_asks_for_or_its_path),
         CASE(leading_slashes_become_one),
         CASE(control_paths_are_known_in_every_spelling),
         CASE(complaints_are_the_ones_that_clients_know),
