@@ -512,13 +512,28 @@ static void pour_some(struct pour *pour)
     watch_update(to);
 }
 
+/*
+ * The kernel allows each user so many pages of pipes (fs.pipe-user-pages-soft: a thousand pipes), and makes the pipes after
+ * that with room for two fragments. Copying is far faster than that.
+ */
+static bool open_pipe(int fds[2])
+{
+    if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0)
+        return false;
+    if (fcntl(fds[0], F_GETPIPE_SZ) >= POUR_BYTES)
+        return true;
+    fd_close(&fds[0]);
+    fd_close(&fds[1]);
+    return false;
+}
+
 bool stream_pour(struct stream *from, struct stream *to, uint64_t size)
 {
     int fds[2];
 
     assert(from->events->on_poured && !from->pouring && !to->poured && from->in.len == 0 && size > 0);
     if (is_dead(from) || is_dead(to) || from->ended || to->failed || to->finishing || to->connecting ||
-        !from->is_socket || !to->is_socket || to->file_fd >= 0 || pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0)
+        !from->is_socket || !to->is_socket || to->file_fd >= 0 || !open_pipe(fds))
         return false;
     struct pour *pour = NEW(struct pour);
     pour->from = from;

@@ -5,9 +5,16 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 
 #include "base/limits.h"
 #include "io/pump.h"
+
+enum {
+    NOBODY = 65534,
+    PIPES_MOST =
+        400, /* of a megabyte: six times what the kernel allows a user by default, and fewer than 1,024 files */
+};
 
 static struct loop *loop;
 static struct stream *stream;
@@ -670,6 +677,42 @@ static void without_pipes_there_is_no_pour(void **state)
     finish_two();
 }
 
+/* Makes large pipes until the kernel makes none but tiny ones; root it would never refuse. */
+static bool use_up_pipes(void)
+{
+    int fds[2];
+
+    if (geteuid() == 0 && setresuid(NOBODY, NOBODY, NOBODY) < 0)
+        return false;
+    for (int i = 0; i < PIPES_MOST; i++) {
+        if (pipe2(fds, O_CLOEXEC) < 0)
+            return false;
+        if (fcntl(fds[0], F_GETPIPE_SZ) < 65536)
+            return true;
+        (void)fcntl(fds[0], F_SETPIPE_SZ, 1 << 20); /* the last of them stay as they are */
+    }
+    return false;
+}
+
+static void tiny_pipes_are_not_poured_through(void **state)
+{
+    enum { REFUSED, POURED, NO_TINY_PIPES };
+    int status;
+
+    (void)state;
+    begin_two(tcp_pair);
+    pid_t child = fork(); /* which takes the pipes with it */
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(!use_up_pipes() ? NO_TINY_PIPES : stream_pour(stream, taker, 1000000) ? POURED : REFUSED);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    finish_two();
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == NO_TINY_PIPES)
+        skip(); /* the operator has set fs.pipe-user-pages-soft to something large */
+    assert_int_equal(WEXITSTATUS(status), REFUSED);
+}
+
 static void a_reader_that_needs_more_is_woken_once(void **state)
 {
     (void)state;
@@ -724,6 +767,7 @@ int main(void)
         CASE(either_side_of_a_pour_may_be_freed),
         CASE(a_pour_of_crumbs_leaves_others_their_turn),
         CASE(without_pipes_there_is_no_pour),
+        CASE(tiny_pipes_are_not_poured_through),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
