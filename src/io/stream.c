@@ -80,12 +80,17 @@ static void watch_update(struct stream *s)
 
 /* ---- ending ---- */
 
+static void on_later(struct timer *timer);
+
 static void end_pour(struct pour *pour)
 {
     if (!pour)
         return;
-    pour->from->pouring = NULL;
+    struct stream *from = pour->from;
+    from->pouring = NULL;
     pour->to->poured = NULL;
+    if (from->failed) /* which waited for this to be told */
+        timer_set(&from->later, from->loop, 0, on_later);
     fd_close(&pour->pipe_fds[0]);
     fd_close(&pour->pipe_fds[1]);
     free(pour);
@@ -110,9 +115,7 @@ static void tell_end(struct stream *s)
     s->events->on_end(s, &err);
 }
 
-static void on_later(struct timer *timer);
-
-/* Nothing more gets out. */
+/* Nothing more gets out. What still comes in may be read, or poured. */
 static void break_off(struct stream *s, int number, const char *doing)
 {
     if (s->failed)
@@ -125,7 +128,6 @@ static void break_off(struct stream *s, int number, const char *doing)
     buf_done(&s->after);
     fd_close(&s->file_fd);
     s->file_left = 0;
-    end_pour(s->pouring);
     end_pour(s->poured);
 }
 
@@ -501,7 +503,8 @@ static void pour_some(struct pour *pour)
     while (more && from->pouring && !to->blocked) {
         if (pour->held == 0 && from->pour_left == 0) {
             end_pour(pour);
-            from->events->on_poured(from);
+            from->events->on_poured(from); /* who may begin another */
+            more = false;
         } else if (pour->held) {
             more = empty_pipe(pour);
         } else {
@@ -558,11 +561,11 @@ static void on_later(struct timer *timer)
 
     if (!s->failed && !s->blocked && !s->connecting && s->out.len)
         flush(s);
-    if (s->failed) {
-        /* The peer may have answered before it went: what it said is still there to be read. */
+    /* The peer may have answered before it went: what it said is still there to be read, or on its way elsewhere. */
+    if (s->failed && !s->pouring) {
         timer_clear(&s->later);
-        read_some(s);
-        if (!is_dead(s))
+        read_some(s); /* which may begin a pour */
+        if (!is_dead(s) && !s->pouring)
             tell_end(s);
     }
     watch_update(s);
@@ -647,12 +650,12 @@ struct stream *stream_new_connecting(struct loop *loop, int fd, size_t in_cap, c
 
 static void let_go(struct stream *s)
 {
+    end_pour(s->pouring);
+    end_pour(s->poured);
     timer_clear(&s->later);
     watch_free(take_ptr(&s->watch));
     fd_close(&s->file_fd);
     s->file_left = 0;
-    end_pour(s->pouring);
-    end_pour(s->poured);
 }
 
 void stream_abort(struct stream *s)

@@ -95,8 +95,9 @@ void stream_queue(struct stream *stream, struct str bytes);
 void stream_send_file(struct stream *stream, int file_fd, off_t offset, uint64_t size);
 /*
  * The next so many bytes that come in on `from` go out on `to`, after what is queued there, without being copied through
- * us. Nothing else is written to `to` meanwhile. Afterwards comes on_poured(from). If either stream ends, fails or is
+ * us. Nothing else is written to `to` meanwhile. Afterwards comes on_poured(from). If `from` ends, `to` fails or either is
  * freed before, the pour is off, the streams say so in their usual ways, and `from->pour_left` bytes were not taken yet.
+ * That what we write to `from` fails is told after the pour: its peer may have said all of this before it went.
  * False: it cannot be done here, the caller has to copy.
  */
 bool stream_pour(struct stream *from, struct stream *to, uint64_t size) must_use;

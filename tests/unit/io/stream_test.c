@@ -1,7 +1,9 @@
 #include "io/stream.h"
 
+#include <linux/sockios.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -569,6 +571,43 @@ static void a_giver_that_ends_early_ends_the_pour(void **state)
     finish_two();
 }
 
+/* Nothing of this waits for anybody but the taker: all of it has reached us. */
+static bool peer_is_acknowledged(void)
+{
+    int unsent = 1;
+
+    assert_int_equal(ioctl(peer.fd, SIOCOUTQ, &unsent), 0);
+    return unsent == 0;
+}
+
+static void what_a_giver_said_before_it_stopped_reading_is_poured(void **state)
+{
+    const int small = 4096, large = 1 << 20;
+    size_t size = 120000, sent = 0, ours = 16 << 20;
+
+    (void)state;
+    begin_two(tcp_pair);
+    char *bytes = pattern(ours);
+    assert_int_equal(setsockopt(taker->fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
+    assert_int_equal(setsockopt(taker_peer.fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small), 0);
+    assert_int_equal(setsockopt(stream->fd, SOL_SOCKET, SO_RCVBUF, &large, sizeof large), 0);
+    stream_write(stream, str_of(bytes, ours));
+    assert_true(stream_pour(stream, taker, size));
+    PUMP_UNTIL(loop, (peer_push(bytes, size, &sent), sent == size && peer_is_acknowledged()));
+    assert_true(stream_queued(taker) > 0);
+    peer_close(&peer); /* with unread bytes: a reset */
+    PUMP_UNTIL(loop, stream_failed(stream));
+    pump_some(loop);
+    assert_int_equal(failures, 0);
+    PUMP_UNTIL(loop, (peer_listen(&taker_peer), taker_peer.heard.len == size));
+    assert_memory_equal(taker_peer.heard.data, bytes, size);
+    PUMP_UNTIL(loop, failures == 1);
+    assert_int_equal(pours, 1);
+    assert_int_equal(ends, 0);
+    free(bytes);
+    finish_two();
+}
+
 static void a_taker_that_goes_ends_the_pour(void **state)
 {
     size_t size = 64 << 20, sent = 0;
@@ -763,6 +802,7 @@ int main(void)
         CASE(what_follows_a_pour_is_not_poured),
         CASE(a_slow_taker_makes_the_giver_wait),
         CASE(a_giver_that_ends_early_ends_the_pour),
+        CASE(what_a_giver_said_before_it_stopped_reading_is_poured),
         CASE(a_taker_that_goes_ends_the_pour),
         CASE(either_side_of_a_pour_may_be_freed),
         CASE(a_pour_of_crumbs_leaves_others_their_turn),
