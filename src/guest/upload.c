@@ -7,7 +7,8 @@
  * that was not there before is removed again.
  *
  * A file that was there is written over and cut to its new length at the end, or to what has come of it. Emptied first,
- * the kernel would throw its pages away only to make new ones, and ext4 would write it to the disk as it is closed.
+ * the kernel would throw its pages away only to make new ones, and ext4 would write it to the disk as it is closed. Only
+ * in memory it is emptied: what it has there counts against what the upload may take.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -256,6 +257,10 @@ static bool open_target(struct upload *u, const char *path)
     u->is_in_memory = fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC;
     if (fchown(u->fd, u->request.user.uid, u->request.user.gid) < 0) {
         fail_io(u, "changing ownership of file", path, errno);
+        return false;
+    }
+    if (u->is_in_memory && u->identity.st_size && ftruncate(u->fd, 0) < 0) {
+        fail_io(u, "emptying", path, errno);
         return false;
     }
     return true;

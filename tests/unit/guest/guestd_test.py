@@ -1235,6 +1235,11 @@ class Greedy(Case):
             self.assertEqual(self.upload(where + "/small", b"x" * 1000)[0], 200)
             self.assertEqual(self.upload(where + "/large", b"x" * (40 << 20))[0], 507)
             self.assertEqual(os.listdir(where), ["small"])
+            # What is there of the file itself is not in its way.
+            with open(where + "/by-others", "wb") as file:
+                file.write(b"x" * (40 << 20))
+            self.assertEqual(self.upload(where + "/by-others", b"y" * 1000)[0], 200)
+            self.assertEqual(self.ask("GET", f"/files?path={where}/by-others")[1], b"y" * 1000)
         finally:
             subprocess.run(["umount", "-l", where])
 
