@@ -752,6 +752,13 @@ static void tiny_pipes_are_not_poured_through(void **state)
     assert_int_equal(WEXITSTATUS(status), REFUSED);
 }
 
+static bool is_readable(int fd)
+{
+    struct pollfd looked = { .fd = fd, .events = POLLIN };
+
+    return poll(&looked, 1, 0) > 0;
+}
+
 static void a_reader_that_needs_more_is_woken_once(void **state)
 {
     (void)state;
@@ -759,6 +766,11 @@ static void a_reader_that_needs_more_is_woken_once(void **state)
     stream_read(stream, true);
     stream_read_least(stream, 9);
     peer_say(&peer, STR("four"));
+    if (is_readable(stream->fd)) {
+        print_message("skipped: the kernel is short of memory for sockets and lets nothing lie there\n");
+        finish();
+        skip();
+    }
     pump_some(loop);
     assert_int_equal(inputs, 0);
     peer_say(&peer, STR("five!"));
