@@ -17,7 +17,10 @@
 #include "base/err.h"
 #include "image/templates.h"
 
-/* The host name that the template's /etc/hosts resolves. A sandbox with another one makes sudo complain. */
+/*
+ * The host name that the template's /etc/hosts resolves, and every sandbox's. With another one programs that look
+ * themselves up (Java's getLocalHost(), `hostname -f`) fail. Which sandbox it is, E2B_SANDBOX_ID says.
+ */
 #define BOOTSTRAP_HOSTNAME "cloister"
 
 /* 0 to 100, and a few words on what is being done. */

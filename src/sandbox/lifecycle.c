@@ -10,6 +10,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "image/bootstrap.h"
 #include "sandbox/guest_client.h"
 #include "sandbox/inside.h"
 
@@ -273,7 +274,7 @@ static bool write_plan(const struct sandbox *sb, const struct sandbox_want *want
         .pids = sb->all->config.pids,
     };
     memcpy(out->id, sb->id, sizeof out->id);
-    memcpy(out->hostname, sb->id, sizeof out->hostname);
+    memcpy(out->hostname, BOOTSTRAP_HOSTNAME, sizeof BOOTSTRAP_HOSTNAME); /* the one that the template resolves */
     for (uint32_t i = 0; i < want->layer_count; i++)
         if (!str_to_path(want->layers[i], out->layers[i], sizeof out->layers[i], err))
             return err_wrap(err, "layer %u of the template", i);

@@ -113,6 +113,12 @@ def test_the_host_name_is_not_the_hosts(shared_sandbox):
     assert out(shared_sandbox, "hostname") != socket.gethostname()
 
 
+def test_a_sandbox_can_look_itself_up(shared_sandbox):
+    assert out(shared_sandbox, "hostname") == out(shared_sandbox, "cat /etc/hostname")
+    assert out(shared_sandbox, "getent hosts $(hostname)").split()[0] == "127.0.0.1"
+    assert out(shared_sandbox, "hostname -f")
+
+
 def test_devices_are_few_and_harmless(shared_sandbox):
     names = set(out(shared_sandbox, "ls /dev").split())
     assert {"null", "zero", "full", "random", "urandom", "tty"} <= names
