@@ -85,7 +85,8 @@ void refuse_link(struct http_exchange *ex, enum links_verdict verdict)
                    STR("{\"code\":429,\"message\":\"too many wrong signatures from this address lately, try again in a "
                        "second\"}\n"));
     else
-        http_reply(ex, 401, fields, WITH_CORS, STR("{\"code\":401,\"message\":\"invalid signature\"}\n"));
+        http_reply(ex, 401, fields, WITH_CORS,
+                   STR("{\"code\":401,\"message\":\"invalid signature, or its sandbox is no longer running\"}\n"));
 }
 
 void refuse_control_path(struct http_exchange *ex, struct str path)

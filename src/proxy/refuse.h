@@ -31,7 +31,7 @@ enum refusal {
 void refuse(struct http_exchange *ex, const struct target *target, enum refusal why);
 /* For one that names no target: plain text, 400. */
 void refuse_unroutable(struct http_exchange *ex, enum target_verdict verdict);
-/* For a signed link that leads nowhere: what guestd says to a wrong signature, or 429. */
+/* For a signed link that leads nowhere: 401 as from guestd, who signed it can no longer be told; or 429. */
 void refuse_link(struct http_exchange *ex, enum links_verdict verdict);
 void refuse_control_path(struct http_exchange *ex, struct str path);
 /* Yes to a preflight that nobody else can answer; the same words as guestd's own. */
