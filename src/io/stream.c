@@ -449,12 +449,31 @@ static ssize_t move_bytes(int from_fd, int to_fd, size_t most)
     return n;
 }
 
+/*
+ * Like move_bytes(). splice(2) stops for ever before a byte that a peer has sent as urgent, though there is more to read;
+ * read(2) skips that byte. What is read fits, the pipe being empty.
+ */
+static ssize_t copy_bytes(int from_fd, int to_fd, size_t most)
+{
+    char piece[READ_LEAST];
+    ssize_t n;
+
+    do
+        n = read(from_fd, piece, MIN(most, sizeof piece));
+    while (n < 0 && errno == EINTR);
+    return n > 0 ? write(to_fd, piece, (size_t)n) : n;
+}
+
 /* False when there is no more to do now: nothing has come, it failed, or it was the end. */
-static bool fill_pipe(struct pour *pour)
+static bool fill_pipe(struct pour *pour, bool is_first)
 {
     struct stream *from = pour->from;
-    ssize_t n = move_bytes(from->fd, pour->pipe_fds[1], (size_t)MIN(from->pour_left, (uint64_t)POUR_BYTES));
+    size_t most = (size_t)MIN(from->pour_left, (uint64_t)POUR_BYTES);
+    ssize_t n = move_bytes(from->fd, pour->pipe_fds[1], most);
 
+    /* We were woken for something. */
+    if (n < 0 && errno == EAGAIN && is_first)
+        n = copy_bytes(from->fd, pour->pipe_fds[1], most);
     if (n < 0 && errno == EAGAIN)
         return false;
     if (n <= 0) {
@@ -508,7 +527,8 @@ static void pour_some(struct pour *pour)
         } else if (pour->held) {
             more = empty_pipe(pour);
         } else {
-            more = pipes_left-- > 0 && fill_pipe(pour); /* or the others have their turn; then we are told again */
+            more = pipes_left > 0 && fill_pipe(pour, pipes_left == TURN_POURS);
+            pipes_left--; /* none left: the others have their turn, then we are told again */
         }
     }
     watch_update(from);

@@ -716,6 +716,19 @@ static void without_pipes_there_is_no_pour(void **state)
     finish_two();
 }
 
+static void a_byte_sent_as_urgent_does_not_stop_a_pour(void **state)
+{
+    (void)state;
+    begin_two(tcp_pair);
+    assert_true(stream_pour(stream, taker, 10));
+    peer_say(&peer, STR("hello"));
+    assert_int_equal(send(peer.fd, "!", 1, MSG_OOB), 1);
+    peer_say(&peer, STR("world"));
+    PUMP_UNTIL(loop, peer_heard(&taker_peer, "helloworld"));
+    PUMP_UNTIL(loop, pours == 1);
+    finish_two();
+}
+
 /* Makes large pipes until the kernel makes none but tiny ones; root it would never refuse. */
 static bool use_up_pipes(void)
 {
@@ -818,6 +831,7 @@ int main(void)
         CASE(a_taker_that_goes_ends_the_pour),
         CASE(either_side_of_a_pour_may_be_freed),
         CASE(a_pour_of_crumbs_leaves_others_their_turn),
+        CASE(a_byte_sent_as_urgent_does_not_stop_a_pour),
         CASE(without_pipes_there_is_no_pour),
         CASE(tiny_pipes_are_not_poured_through),
     };
