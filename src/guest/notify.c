@@ -359,6 +359,17 @@ void notify_take_all(struct notify *n)
     }
 }
 
+static int watch_dir(const struct notify *n, const char *path, bool follow, struct err *err)
+{
+    int wd = inotify_add_watch(n->fd, path, MASK | IN_ONLYDIR | (follow ? 0 : IN_DONT_FOLLOW));
+
+    if (wd < 0 && errno == ENOSPC)
+        (void)err_set(err, ERR_LIMIT, "the system's limit of watched directories is reached");
+    else if (wd < 0)
+        (void)err_sys(err, "watch %.80s", path);
+    return wd;
+}
+
 bool notify_join(struct notify_reader *r, const char *path, bool follow, uint64_t *out_dir, struct err *err)
 {
     struct notify *n = r->notify;
@@ -366,16 +377,17 @@ bool notify_join(struct notify_reader *r, const char *path, bool follow, uint64_
     if (!notify_open(n, err))
         return false;
     int fd = n->fd;
-    int wd = inotify_add_watch(fd, path, MASK | IN_ONLYDIR | (follow ? 0 : IN_DONT_FOLLOW));
-    if (wd < 0) {
-        if (errno == ENOSPC)
-            return err_set(err, ERR_LIMIT, "the system's limit of watched directories is reached");
-        return err_sys(err, "watch %.80s", path);
-    }
-    if (map_get(&n->by_wd, wd_key(&wd)))
+    int wd = watch_dir(n, path, follow, err);
+    if (wd < 0)
+        return false;
+    if (map_get(&n->by_wd, wd_key(&wd))) {
         notify_take_all(n);
-    if (n->fd != fd)
-        return err_set(err, ERR_INTERNAL, NOTIFY_LOST);
+        if (n->fd != fd)
+            return err_set(err, ERR_INTERNAL, NOTIFY_LOST);
+        /* Let go of meanwhile: by the one who had the number before, or by this one, which has gone. Asking again tells. */
+        if (!map_get(&n->by_wd, wd_key(&wd)) && (wd = watch_dir(n, path, follow, err)) < 0)
+            return false;
+    }
     struct dir *dir = map_get(&n->by_wd, wd_key(&wd));
     if (!dir || dir->count == 0)
         dir = dir_new(n, wd);

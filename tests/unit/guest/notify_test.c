@@ -17,6 +17,9 @@ static struct notify *notify;
 static int kernel_fd = -1; /* where it writes */
 static int next_wd, removed_wd, init_errno, add_errno;
 static unsigned opened;
+static bool goes_meanwhile; /* the directory that is added next */
+
+static void kernel_says(int wd, uint32_t mask, const char *name);
 
 int kernel_init(int flags)
 {
@@ -39,7 +42,14 @@ int kernel_add(int fd, const char *path, uint32_t mask)
     (void)path;
     (void)mask;
     errno = add_errno;
-    return add_errno ? -1 : next_wd;
+    if (add_errno)
+        return -1;
+    if (goes_meanwhile) {
+        kernel_says(next_wd, IN_DELETE_SELF, "");
+        kernel_says(next_wd, IN_IGNORED, "");
+        add_errno = ENOENT;
+    }
+    return next_wd;
 }
 
 int kernel_remove(int fd, int wd)
@@ -88,6 +98,7 @@ static int set_up(void **state)
     (void)state;
     init_errno = add_errno = removed_wd = 0;
     opened = 0;
+    goes_meanwhile = false;
     loop = loop_new();
     notify = notify_new(loop, on_ready, NULL);
     return 0;
@@ -321,12 +332,32 @@ static void what_the_kernel_refuses_is_a_limit(void **state)
     notify_detach(&a);
 }
 
+static void a_directory_that_goes_as_it_is_joined_is_not_there(void **state)
+{
+    (void)state;
+    struct notify_reader a, b;
+    uint64_t dir;
+    struct err err;
+    notify_attach(notify, &a);
+    notify_attach(notify, &b);
+    uint64_t first = join(&a, 1);
+    goes_meanwhile = true;
+    assert_false(notify_join(&b, "/d", true, &dir, &err));
+    assert_int_equal(err.sys, ENOENT);
+    assert_next(&a, first, IN_DELETE_SELF, "");
+    assert_next(&a, first, IN_IGNORED, "");
+    assert_int_equal(notify_waiting(&b), 0);
+    notify_detach(&b);
+    notify_detach(&a);
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         T(a_number_used_again_is_another_directory),
         T(who_takes_over_a_number_does_not_hear_the_one_who_left),
+        T(a_directory_that_goes_as_it_is_joined_is_not_there),
         T(a_watch_goes_with_its_last_listener),
         T(what_the_kernel_would_have_merged_is_merged),
         T(when_the_kernel_loses_count_everybody_is_told_in_order),
