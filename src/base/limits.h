@@ -122,6 +122,7 @@
 #define LIMIT_LIST_NAME_BYTES (8 << 20)      /* names that one ListDir holds to sort them */
 #define LIMIT_ANSWERS_BYTES (32 << 20)       /* whole answers, such as listings, on their way to clients */
 #define LIMIT_WATCH_PLACE_BYTES (16 << 20)   /* directories under watch with their names, once for each who watches */
+#define LIMIT_WATCH_TOLD_BYTES (16 << 20)    /* names found in new directories, until the kernel has told them too */
 #define LIMIT_WATCH_KEPT_BYTES (32 << 20)    /* events not yet fetched; past it whoever has left most loses them */
 #define LIMIT_WATCH_QUEUE_BYTES (8 << 20)    /* records waiting for slow watchers; the same */
 #define LIMIT_UPLOAD_MEMORY_BYTES (32 << 20) /* in use on a tmpfs that takes uploads: their pages are ours */

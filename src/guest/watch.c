@@ -29,6 +29,7 @@
 enum {
     ROUNDS = 8,                     /* of one look; who keeps making directories has the rest looked at a turn later */
     TOLD_BYTES = 21 + NAME_MAX + 1, /* "dir/name" */
+    TOLD_SLOT_BYTES = 64,           /* what else a name costs that was told */
 };
 
 /* One directory under watch. */
@@ -63,7 +64,7 @@ struct watchers {
     struct notify *notify;
     struct dir_watch *first;
     size_t count;
-    size_t place_bytes; /* of all of them */
+    size_t place_bytes, told_bytes; /* of all of them */
     bool is_looking, is_unsettled;
     struct timer again;
 };
@@ -169,6 +170,25 @@ static bool add_place(struct dir_watch *w, const char *name, const char *path, u
     return true;
 }
 
+static size_t told_cost(const char *key)
+{
+    return strlen(key) + 1 + TOLD_SLOT_BYTES;
+}
+
+static void told_clear(struct dir_watch *w, struct map *told)
+{
+    char *key;
+
+    if (told->count == 0)
+        return;
+    for (size_t i = 0; (key = map_next(told, &i));) {
+        w->all->told_bytes -= told_cost(key);
+        free(key);
+    }
+    map_done(told);
+    map_init(told);
+}
+
 /* Nothing more is wanted. The record at hand stays until it has been dealt with. */
 static void stop(struct dir_watch *w)
 {
@@ -177,6 +197,8 @@ static void stop(struct dir_watch *w)
         notify_leave(&w->reader, last->dir);
         drop_place(w, last);
     }
+    told_clear(w, &w->told);
+    told_clear(w, &w->told_before);
     if (w->is_busy || !w->is_attached)
         return;
     notify_detach(&w->reader);
@@ -207,13 +229,17 @@ static void tell(struct dir_watch *w, enum watch_event_type type, const char *na
         fail(w, &err);
 }
 
-static void note_told(struct dir_watch *w, uint64_t dir, const char *name)
+static bool note_told(struct dir_watch *w, uint64_t dir, const char *name, struct err *err)
 {
     char key[TOLD_BYTES];
 
     (void)snprintf(key, sizeof key, "%" PRIu64 "/%s", dir, name);
-    char *kept = mem_copy_text(key);
-    free(map_put(&w->told, str_from(kept), kept));
+    if (w->all->told_bytes + told_cost(key) > LIMIT_WATCH_TOLD_BYTES)
+        return err_set(err, ERR_LIMIT, "watcher error: more was made at once in new directories than can be told");
+    char *kept = mem_copy_text(key), *before = map_put(&w->told, str_from(kept), kept);
+    w->all->told_bytes += before ? 0 : told_cost(key);
+    free(before);
+    return true;
 }
 
 static bool was_told(const struct dir_watch *w, uint64_t dir, const char *name)
@@ -224,15 +250,6 @@ static bool was_told(const struct dir_watch *w, uint64_t dir, const char *name)
         return false;
     (void)snprintf(key, sizeof key, "%" PRIu64 "/%s", dir, name);
     return map_get(&w->told, str_from(key)) || map_get(&w->told_before, str_from(key));
-}
-
-static void told_done(struct map *told)
-{
-    char *key;
-
-    for (size_t i = 0; (key = map_next(told, &i));)
-        free(key);
-    map_done(told);
 }
 
 /* ---- whole trees ---- */
@@ -271,7 +288,8 @@ static bool walk_entry(struct dir_watch *w, struct walk *walk, uint64_t id, cons
     if (!join(name, place_of(w, id)->name, dirent->d_name, err))
         return false;
     if (walk->is_new) {
-        note_told(w, id, dirent->d_name);
+        if (!note_told(w, id, dirent->d_name, err))
+            return false;
         tell(w, WATCH_EVENT_CREATE, name);
         if (w->is_freed || w->has_failed)
             return true;
@@ -450,10 +468,7 @@ static bool settle(struct dir_watch *w)
         return false;
     if (notify_waiting(&w->reader) > 0)
         return !w->is_paused;
-    if (w->told_before.count > 0) {
-        told_done(&w->told_before);
-        map_init(&w->told_before);
-    }
+    told_clear(w, &w->told_before);
     if (w->told.count > 0) {
         struct map empty = w->told_before;
         w->told_before = w->told;
@@ -538,8 +553,8 @@ static void dispose(void *object)
     struct dir_watch *w = object;
 
     free(w->places);
-    told_done(&w->told);
-    told_done(&w->told_before);
+    map_done(&w->told);
+    map_done(&w->told_before);
     free(w->moved);
     free(w->path);
     free(w);

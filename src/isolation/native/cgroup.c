@@ -43,7 +43,7 @@ const char *const cgroup_layout_name[CGROUP_LAYOUT_COUNT] = {
 };
 
 /*
- * What guestd may take. Its own limits add up to 312 MiB: output that it keeps (64), a listing (64), watchers (56),
+ * What guestd may take. Its own limits add up to 328 MiB: output that it keeps (64), a listing (64), watchers (72),
  * buffers of all the streams that the edge opens (128). The rest is for the page cache of uploads and for the kernel's
  * part; where that is short the kernel writes back and waits, it does not kill. On v1 what an upload puts on a tmpfs
  * counts here too, and there is no writing that back: a file in /dev/shm larger than this is the sandbox's end.

@@ -176,6 +176,34 @@ static void what_fills_a_new_directory_is_told_once(void **state)
     assert_string_equal(last, "n/d/d/next");
 }
 
+static void what_fills_a_new_directory_is_told_up_to_a_limit(void **state)
+{
+    (void)state;
+    const int too_many = LIMIT_WATCH_TOLD_BYTES / 300; /* all of them one file, of which ext4 takes 65,000 links */
+    struct err err;
+    char name[NAME_MAX + 1];
+    assert_non_null(watch_top(&err));
+    (void)snprintf(name, sizeof name, "%s/n", top);
+    assert_int_equal(mkdir(name, 0700), 0);
+    auto_close int fd = open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    put("n/f");
+    for (int i = 0; i < too_many; i++) {
+        (void)snprintf(name, sizeof name, "%0*d", NAME_MAX, i);
+        assert_int_equal(linkat(fd, "f", fd, name, 0), 0);
+    }
+    watchers_look(guest.watchers);
+    assert_int_equal(failed.kind, ERR_LIMIT);
+    assert_true(created > 1 && created < (size_t)too_many);
+    /* And it holds nothing that others could use. */
+    created = 0;
+    assert_non_null(watch_top(&err));
+    (void)snprintf(name, sizeof name, "%s/m", top);
+    assert_int_equal(mkdir(name, 0700), 0);
+    put("m/f");
+    watchers_look(guest.watchers);
+    assert_int_equal(created, 2);
+}
+
 static void a_directory_that_moves_takes_all_below_along(void **state)
 {
     (void)state;
@@ -496,6 +524,7 @@ int main(void)
         T(a_tree_that_grows_too_deep_ends_the_watch_with_a_reason),
         T(running_out_of_descriptors_is_no_empty_directory),
         T(what_fills_a_new_directory_is_told_once),
+        T(what_fills_a_new_directory_is_told_up_to_a_limit),
         T(a_directory_that_moves_takes_all_below_along),
         T(watches_have_a_last_one_and_it_says_so),
         T(all_watches_together_have_so_many_directories),
