@@ -486,7 +486,7 @@ static void pause_if_held_up(struct process *p)
 {
     bool pause = is_held_up(p);
 
-    if (pause == p->is_paused)
+    if (pause == p->is_paused || p->state == ENDED) /* which nothing holds up: whoever is slow may take its time */
         return;
     p->is_paused = pause;
     for (size_t i = 0; i < p->source_count; i++)

@@ -1,13 +1,14 @@
-/* What processes do with numbers that are not theirs any more; guestd_test.py has the rest. */
-#include "guest/process.h"
+/* What processes do with numbers that are not theirs any more, and who is cut; guestd_test.py has the rest. */
+#include "base/limits.h"
+#undef LIMIT_STALL_MS
+#undef LIMIT_RING_BYTES
+#define LIMIT_STALL_MS 1 /* nobody waits for it here */
+#define LIMIT_RING_BYTES (128 * 1024)
+#include "guest/process.c"
 
-#include <signal.h>
 #include <stdio.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "base/mem.h"
 #include "io/pump.h"
 
 /* Instead of the C library's: who was signalled after there was nobody left to be. */
@@ -24,16 +25,17 @@ int kill(pid_t pid, int number)
 
 static struct guest guest;
 static struct arena arena;
-static unsigned failures;
+static unsigned failures, cuts;
 
 static int set_up(void **state)
 {
     (void)state;
-    signals = signals_to_nobody = failures = 0;
+    signals = signals_to_nobody = failures = cuts = 0;
     arena_init(&arena);
     guest = (struct guest){ .loop = loop_new(), .nursery_fd = -1, .path_env = "/usr/bin:/bin" };
     guest.users = users_new("/etc");
     guest.processes = processes_new(&guest);
+    guest.journal = journal_new(guest.loop);
     return 0;
 }
 
@@ -41,6 +43,7 @@ static int tear_down(void **state)
 {
     (void)state;
     processes_free(guest.processes);
+    journal_free(guest.journal);
     users_free(guest.users);
     pump_some(guest.loop);
     loop_free(guest.loop);
@@ -108,12 +111,90 @@ static void a_start_that_fails_after_it_was_collected_is_not_signalled(void **st
     assert_null(process_by_pid(guest.processes, pid, PROCESS_KEPT));
 }
 
+/* ---- slow watchers ---- */
+
+static void do_nothing(struct process_watcher *watcher)
+{
+    (void)watcher;
+}
+
+static void on_cut(struct process_watcher *watcher, bool is_deadline)
+{
+    (void)is_deadline;
+    cuts++;
+    process_unwatch(watcher);
+}
+
+static void on_written(struct process_input *input, const struct err *err)
+{
+    (void)input;
+    assert_null(err);
+}
+
+static struct process *start_shell(const char *script)
+{
+    struct user user = { .name = STR("me"), .home = STR("/"), .uid = getuid(), .gid = getgid() };
+    struct str args[] = { STR("-c"), str_from(script) };
+    struct process_want want = { .user = &user,
+                                 .command = STR("/bin/sh"),
+                                 .args = args,
+                                 .arg_count = COUNT_OF(args),
+                                 .cwd = "/",
+                                 .has_stdin = true };
+    struct err err;
+
+    struct process *p = process_start_new(guest.processes, &want, &arena, &err);
+    assert_non_null(p);
+    return p;
+}
+
+static int waiting_in(int fd)
+{
+    int bytes = 0;
+
+    assert_int_equal(ioctl(fd, FIONREAD, &bytes), 0);
+    return bytes;
+}
+
+static void nobody_is_too_slow_for_a_process_that_has_ended(void **state)
+{
+    enum { ALL = 20000, MORE = 60000 }; /* with which it would have to wait, and what a pipe holds */
+    struct process_watcher slow, quick, leaving;
+    struct process_input line = { .bytes = STR("\n"), .done = on_written };
+    char script[128];
+    struct err err;
+
+    (void)state;
+    slow = quick = leaving = (struct process_watcher){ .step = do_nothing, .cut = on_cut, .failed = on_failed };
+    (void)snprintf(script, sizeof script, "head -c %d /dev/zero; read x; head -c %d /dev/zero; exec sleep 1000", ALL,
+                   MORE);
+    struct process *p = start_shell(script);
+    process_watch(p, &slow, &(uint64_t){ 0 });
+    PUMP_UNTIL(guest.loop, p->output.end == ALL);
+    assert_true(process_write(p, PROCESS_STDIN, &line, &err));
+    while (waiting_in(p->sources[0].fd) < MORE)
+        usleep(1000);
+    process_kill(p, NULL);
+    await_exit(p->pid);
+    processes_reap(guest.processes);
+    assert_int_equal(p->state, ENDED);
+    assert_int_equal(p->output.end, ALL + MORE);
+    process_watch(p, &quick, &(uint64_t){ ALL + MORE });
+    process_watch(p, &leaving, &(uint64_t){ ALL + MORE });
+    process_unwatch(&leaving);
+    pump_some(guest.loop);
+    assert_int_equal(cuts, 0);
+    process_unwatch(&slow);
+    process_unwatch(&quick);
+}
+
 int main(void)
 {
 #define PROCESS_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
     const struct CMUnitTest cases[] = {
         PROCESS_CASE(a_start_that_fails_is_killed_while_it_can_be),
         PROCESS_CASE(a_start_that_fails_after_it_was_collected_is_not_signalled),
+        PROCESS_CASE(nobody_is_too_slow_for_a_process_that_has_ended),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
