@@ -25,12 +25,12 @@
 #include "proxy/refuse.h"
 
 enum forward_state {
-    FORWARD_GATHERING,
-    FORWARD_REACHING,
-    FORWARD_ASKING,
-    FORWARD_ANSWERING,
-    FORWARD_TUNNELLING,
-    FORWARD_DONE,
+    FORWARD_GATHERING,  /* the request's body is put together; nobody inside knows of it yet */
+    FORWARD_REACHING,   /* a connection inside is being made */
+    FORWARD_ASKING,     /* the request goes in, nothing has come back */
+    FORWARD_ANSWERING,  /* the answer's head is out: what breaks now breaks the client's connection */
+    FORWARD_TUNNELLING, /* both sides have changed protocol; the exchange is gone */
+    FORWARD_DONE,       /* nothing inside is held any more; the client may still be taking its answer */
     FORWARD_STATE_COUNT,
 };
 
