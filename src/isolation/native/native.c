@@ -41,8 +41,12 @@ enum {
     LOCK_MS = 2000,
     LOCK_RETRY_MS = 20,
     GUESTD_BYTES_MAX = 64 << 20,
-    HOST_INOTIFY_INSTANCES = 1 << 17, /* 64 for each of LIMIT_SANDBOXES, and the host's own */
-    HOST_INOTIFY_WATCHES = 1 << 20,
+    /*
+     * More than fit in the memory of sandboxes, to which they are charged. The limits of child.c are for each user inside,
+     * of which there are 65,536, and all of them together count as one here: the one who owns all sandboxes of a template.
+     */
+    HOST_INOTIFY_INSTANCES = 1 << 30,
+    HOST_INOTIFY_WATCHES = 1 << 30,
     HOST_PIDS = 1 << 20, /* the usual 32,768 are gone with 32 sandboxes at their limit */
 };
 

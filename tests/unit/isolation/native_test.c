@@ -546,6 +546,21 @@ static void limits_hold_processes_and_memory(void **state)
     check_has(text, "pong");
 }
 
+/* The kernel counts what is watched in all sandboxes of a template as one user's. */
+static void what_guests_watch_is_a_matter_of_their_memory(void **state)
+{
+    static const char *const paths[] = { "/proc/sys/fs/inotify/max_user_instances",
+                                         "/proc/sys/fs/inotify/max_user_watches" };
+    struct err err;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(paths); i++) {
+        auto_free char *text = NULL;
+        assert_true(fd_read_file(AT_FDCWD, paths[i], 64, &text, NULL, &err));
+        assert_true(strtoul(text, NULL, 10) >= 1 << 30);
+    }
+}
+
 static void guestd_is_limited_too_and_says_why_it_ended(void **state)
 {
     struct world *world = *state;
@@ -1075,6 +1090,7 @@ int main(int argc, char **argv)
         NATIVE_CASE(writes_go_to_the_upper_with_ids_from_zero),
         NATIVE_CASE(the_way_of_older_kernels_mounts_the_same_root),
         NATIVE_CASE(limits_hold_processes_and_memory),
+        NATIVE_CASE(what_guests_watch_is_a_matter_of_their_memory),
         NATIVE_CASE(guestd_is_limited_too_and_says_why_it_ended),
         NATIVE_CASE(a_sandboxs_usage_is_measured),
         NATIVE_CASE(dial_reaches_a_server_on_loopback_inside),
