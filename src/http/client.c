@@ -131,8 +131,12 @@ static bool body_pours(struct http_call *call)
         return true;
     if (call->body_pours)
         call->body.left = stream->pour_left;
-    call->body_pours = call->pour_to && stream->in.len == 0 && call->body.framing == HTTP_LENGTH &&
-                       call->body.left >= LIMIT_POUR_LEAST && answer_pour(call->pour_to, stream, call->body.left);
+    call->body_pours = false;
+    if (!call->pour_to || stream->in.len || call->body.framing != HTTP_LENGTH || call->body.left < LIMIT_POUR_LEAST)
+        return false;
+    call->body_pours = answer_pour(call->pour_to, stream, call->body.left);
+    if (!call->body_pours)
+        call->pour_to = NULL; /* not asked again for every piece */
     return call->body_pours;
 }
 
