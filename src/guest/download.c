@@ -246,7 +246,8 @@ static void read_to_end(struct http_exchange *ex, int fd, bool compresses, struc
 static int open_file(struct http_exchange *ex, const char *path, struct stat *st)
 {
     auto_close int fd = path_open(path, O_RDONLY, 0);
-    int number = fd < 0 || fstat(fd, st) < 0 ? errno : 0;
+    bool is_open = fd >= 0 && fstat(fd, st) == 0;
+    int number = errno;
     char reason[64];
 
     if (fd < 0 && (number == ENOENT || number == ENOTDIR))
@@ -256,7 +257,7 @@ static int open_file(struct http_exchange *ex, const char *path, struct stat *st
     else if (fd < 0 && number == ELOOP)
         answer_error(ex, 400, "path '%s' has links in a circle, or leads through /proc to something else's files",
                      path);
-    else if (number)
+    else if (!is_open)
         answer_error(ex, 500, "error opening file '%s': %s", path, strerror_r(number, reason, sizeof reason));
     else if (S_ISDIR(st->st_mode))
         answer_error(ex, 400, "path '%s' is a directory", path);
