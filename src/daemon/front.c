@@ -8,6 +8,7 @@
  * Order at birth: settings, give up power, open the store, meet what keeper still holds (recover), and only then accept:
  * the first answer must already know every sandbox that outlived the last front.
  */
+#include <assert.h>
 #include <malloc.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -35,8 +36,7 @@
 #include "store/store.h"
 
 /* Workers mostly wait: for keeper, for guestd, for the disk. */
-_Static_assert(LIMIT_STARTS < LIMIT_WORKERS && LIMIT_STARTS_PER_KEY < LIMIT_STARTS,
-               "somebody is left without a worker");
+static_assert(LIMIT_STARTS < LIMIT_WORKERS && LIMIT_STARTS_PER_KEY < LIMIT_STARTS, "somebody is left without a worker");
 
 enum {
     STOP_MS = 3000, /* for control calls under way; keeper waits a little longer */

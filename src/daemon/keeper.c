@@ -6,6 +6,7 @@
  * Sandboxes outlive keeper: they are not its children in any way that matters, and the next keeper finds them by what is
  * written below the data directory. Front is started anew whenever it ends; a front that talks nonsense is ended.
  */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -215,7 +216,7 @@ static bool front_try(struct keeper *keeper, struct err *err)
     if (settings_fd < 0)
         return false;
     const int fds[] = { settings_fd, keeper->listen_fd, keeper->store_fd };
-    _Static_assert(COUNT_OF(fds) == FRONT_FD_END - ROLE_FIRST_FD, "front.h numbers them in this order");
+    static_assert(COUNT_OF(fds) == FRONT_FD_END - ROLE_FIRST_FD, "front.h numbers them in this order");
     struct role_want want = {
         .name = "front", .uid = keeper->uid, .gid = keeper->gid, .fds = fds, .fd_count = COUNT_OF(fds)
     };

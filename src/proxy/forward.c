@@ -466,8 +466,8 @@ static void on_gathered(struct http_exchange *ex, struct str body, const struct 
     go_inside(f);
 }
 
-/* The gathered bodies of calls that go on for hours leave room for everybody else's. */
-static_assert(LIMIT_EDGE_SHARE * LIMIT_EDGE_GATHER_BYTES <= LIMIT_COLLECT_BYTES / 2, "");
+/* A gathered body is held as long as its call goes on, which may be hours. */
+static_assert(LIMIT_EDGE_SHARE * LIMIT_EDGE_GATHER_BYTES <= LIMIT_COLLECT_BYTES / 2, "half of it is everybody else's");
 
 /* Nobody inside can use a part of it; and it fits. */
 static bool is_gathered(const struct forward *f)

@@ -114,22 +114,29 @@ class Interpreter(unittest.TestCase):
 
 
 class Link(unittest.TestCase):
-    def test_a_frame_that_an_alarm_cuts_in_two_is_gone_on_with(self):
-        link = importlib.import_module("driver.link")
-        ours, theirs = socket.socketpair()
-        made = link.Link(ours.detach())
-
+    @contextlib.contextmanager
+    def alarms(self):
+        """Gives what makes the next call be cut by an alarm that raises."""
         def ring(*args):
             raise TimeoutError("rung")
 
         before = signal.signal(signal.SIGALRM, ring)
         try:
-            signal.setitimer(signal.ITIMER_REAL, 0.1)
-            with self.assertRaises(TimeoutError):
-                made.send("L", "a" * 5_000_000)  # more than fits, and nobody reads
+            yield lambda: signal.setitimer(signal.ITIMER_REAL, 0.1)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
+
+    def setUp(self):
+        ours, self.theirs = socket.socketpair()
+        self.made = importlib.import_module("driver.link").Link(ours.detach())
+
+    def test_a_frame_that_an_alarm_cuts_in_two_is_gone_on_with(self):
+        made, theirs = self.made, self.theirs
+        with self.alarms() as ring_soon:
+            ring_soon()
+            with self.assertRaises(TimeoutError):
+                made.send("L", "a" * 5_000_000)  # more than fits, and nobody reads
         sender = threading.Thread(target=lambda: (made.send("D", "1"), made.sock.close()))
         sender.start()
         with theirs.makefile("rb") as stream:
@@ -138,25 +145,15 @@ class Link(unittest.TestCase):
         theirs.close()
 
     def test_a_message_that_an_alarm_cuts_in_two_is_gone_on_with(self):
-        link = importlib.import_module("driver.link")
-        ours, theirs = socket.socketpair()
-        made = link.Link(ours.detach())
-
-        def ring(*args):
-            raise TimeoutError("rung")
-
-        before = signal.signal(signal.SIGALRM, ring)
+        made, theirs = self.made, self.theirs
         message = json.dumps({"op": "run"}).encode()
         message = struct.pack(">I", len(message)) + message
-        try:
+        with self.alarms() as ring_soon:
             for piece in (message[:2], message[2:7]):
                 theirs.sendall(piece)
-                signal.setitimer(signal.ITIMER_REAL, 0.1)
+                ring_soon()
                 with self.assertRaises(TimeoutError):
                     made.receive()
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
         theirs.sendall(message[7:] + message)
         self.assertEqual([made.receive(), made.receive()], [{"op": "run"}] * 2)
         theirs.close()
