@@ -85,7 +85,7 @@
 
 /* Between our processes */
 #define LIMIT_MESSAGE_BYTES (64 * 1024) /* one privsep datagram */
-#define LIMIT_MESSAGE_FDS 4
+#define LIMIT_MESSAGE_FDS 5             /* a command: its image, three ends and a report */
 #define LIMIT_STATS 16 /* sandboxes measured at one request: a start must not wait for more than a millisecond or two */
 #define LIMIT_GUESTLINK_BYTES (512 * 1024) /* the environment is the largest thing in it */
 #define LIMIT_START_MS 10000               /* for a new guestd to answer; on a very busy machine a second or two */

@@ -28,6 +28,7 @@
 struct interpreter;
 struct journal;
 struct processes;
+struct spawner;
 struct watchers;
 
 enum { GUEST_CGROUPS_MAX = 16 }; /* one on a v2 host, one a controller on v1 */
@@ -38,6 +39,7 @@ struct guest {
     struct http_server *server;
     struct users *users;
     struct processes *processes;
+    struct spawner *spawner; /* NULL: guestd forks commands itself */
     struct watchers *watchers;
     struct journal *journal;         /* NULL: nothing is told */
     struct interpreter *interpreter; /* NULL where no code is run */

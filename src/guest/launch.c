@@ -9,7 +9,7 @@
 #include "base/fd.h"
 #include "base/limits.h"
 #include "base/map.h"
-#include "guest/spawn.h"
+#include "guest/spawner.h"
 
 /* ---- what it is ---- */
 
@@ -172,11 +172,11 @@ bool launch(struct guest *guest, const struct process_want *want, struct arena *
         .in_fd = ends.in,
         .out_fd = ends.out,
         .err_fd = ends.err,
-        .takes_terminal = want->has_pty,
+        .session = want->has_pty ? SPAWN_TERMINAL : SPAWN_MEMBER,
         .cgroup_fds = guest->cgroup_fds,
         .cgroup_count = guest->cgroup_count,
     };
-    if (!spawn_start(&spawn, &out->pid, &out->report_fd, err))
+    if (!spawner_start(guest->spawner, &spawn, arena, &out->report_fd, err))
         return false;
     out->in_fd = take_fd(&ends.ours_in);
     out->out_fd = take_fd(&ends.ours_out);

@@ -10,7 +10,6 @@
 
 /* Our side of it. None of these waits. */
 struct launch {
-    pid_t pid;
     int report_fd;             /* says whether it got as far as the program: spawn_outcome() */
     int in_fd, out_fd, err_fd; /* -1: none; a terminal is in and out */
 };

@@ -26,6 +26,7 @@
 #include "guest/journal.h"
 #include "guest/link.h"
 #include "guest/process.h"
+#include "guest/spawner.h"
 #include "guest/watch.h"
 #include "io/listen.h"
 
@@ -169,6 +170,7 @@ int main(int argc, char **argv)
     guest.cgroup_count = options.cgroup_count;
     guest.nursery_fd = options.nursery_fd;
     memcpy(guest.cgroup_fds, options.cgroup_fds, sizeof options.cgroup_fds);
+    guest.spawner = spawner_new(guest.loop, guest.cgroup_fds, guest.cgroup_count);
     const char *path = getenv("PATH");
     guest.path_env = path && *path ? path : DEFAULT_PATH;
     arena_init(&guest.setup_arena);

@@ -1,3 +1,11 @@
+/*
+ * Theory of operation. A process is an entry in one list, with a state that enter() alone changes. Events move it: its
+ * report (spawn.h) says who it is and whether the program runs, SIGCHLD that its leader has exited, its pipes what it
+ * prints. Each event does its part and then calls process_step(), which ends the process once nothing more can come.
+ *
+ * The pid is known only with the first report. Until then the entry cannot be found by anybody; its deadline can still
+ * end it, by closing the report: a child that finds no reader does not go on.
+ */
 #include "guest/process.h"
 
 #include <assert.h>
@@ -5,6 +13,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,11 +24,11 @@
 #include "guest/interpreter/interpreter.h"
 #include "guest/journal.h"
 #include "guest/launch.h"
-#include "guest/spawn.h"
+#include "guest/spawner.h"
 #include "guest/tree.h"
 
 enum process_state {
-    STARTING,  /* there is a child, which has not told yet whether it got as far as the program */
+    STARTING,  /* a child was asked for, which has not told yet whether it got as far as the program */
     RUNNING,   /* its leader lives */
     LINGERING, /* the leader has exited, somebody still holds the output open */
     ENDED,     /* the end is known and kept for whoever asks late */
@@ -50,7 +59,7 @@ struct source {
 struct process {
     struct processes *all;
     struct process *next, *previous;
-    pid_t pid;
+    struct spawn_child child; /* its leader */
     enum process_state state;
     int status;        /* as wait(2) has it, once the leader is gone */
     bool is_collected; /* the leader: its number may be somebody else's by now */
@@ -98,6 +107,8 @@ struct processes *processes_new(struct guest *guest)
     struct processes *all = NEW(struct processes);
 
     all->guest = guest;
+    /* Orphans are ours to collect, commands among them: each start's first child exits. As pid 1 we get them anyway. */
+    (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
     return all;
 }
 
@@ -175,14 +186,14 @@ void processes_free(struct processes *all)
 
 static bool is_wanted(const struct process *p, enum process_which which)
 {
-    return which == PROCESS_KEPT || p->state != ENDED;
+    return p->child.pid && (which == PROCESS_KEPT || p->state != ENDED);
 }
 
 /* The newest first: a pid may be used again while the end of its last holder is still kept. */
 struct process *process_by_pid(struct processes *all, pid_t pid, enum process_which which)
 {
     for (struct process *p = all->last; p; p = p->previous)
-        if (p->pid == pid && is_wanted(p, which))
+        if (p->child.pid == pid && is_wanted(p, which))
             return p;
     return NULL;
 }
@@ -199,14 +210,14 @@ struct process *process_next(struct processes *all, struct process *after)
 {
     struct process *p = after ? after->next : all->first;
 
-    while (p && p->state == ENDED)
+    while (p && !is_wanted(p, PROCESS_LIVE))
         p = p->next;
     return p;
 }
 
 pid_t process_pid(const struct process *p)
 {
-    return p->pid;
+    return p->child.pid;
 }
 
 bool process_has_started(const struct process *p)
@@ -229,7 +240,7 @@ struct str process_config(const struct process *p)
 static void enter(struct process *p, enum process_state next)
 {
     if (!(may_become[p->state] & BIT(next)))
-        log_die("process %d: from state %d to %d", (int)p->pid, (int)p->state, (int)next);
+        log_die("process %d: from state %d to %d", (int)p->child.pid, (int)p->state, (int)next);
     p->state = next;
 }
 
@@ -280,10 +291,10 @@ static void tell_deaths(struct process *p)
     }
 }
 
-/* Not collected yet: the number is still its own. */
+/* Known and not collected yet: the number is still its own. */
 static bool leader_is_there(const struct process *p)
 {
-    return (p->state == STARTING || p->state == RUNNING) && !p->is_collected;
+    return p->child.pid && (p->state == STARTING || p->state == RUNNING) && !p->is_collected;
 }
 
 static bool has_open_source(const struct process *p)
@@ -302,7 +313,7 @@ static void end(struct process *p)
 
     drain(p);
     enter(p, ENDED);
-    journal_ended(p->all->guest->journal, p->pid, p->status, p->output.end);
+    journal_ended(p->all->guest->journal, p->child.pid, p->status, p->output.end);
     p->all->live--;
     for (size_t i = 0; i < p->source_count; i++)
         close_source(&p->sources[i]);
@@ -329,7 +340,7 @@ static void fail_start(struct process *p, const struct err *err)
 {
     /* About to exit, unless somebody has stopped it. Whoever it is, it is collected later. */
     if (leader_is_there(p))
-        (void)kill(p->pid, SIGKILL);
+        (void)kill(p->child.pid, SIGKILL);
     enter(p, ENDED);
     p->all->live--;
     struct process_watcher *w = take_ptr(&p->watchers);
@@ -344,18 +355,37 @@ static void fail_start(struct process *p, const struct err *err)
     }
 }
 
-/* False if there was no start, and hence no process any more. */
-static bool start_step(struct process *p)
+/* What an ended process has left under this pid no longer answers to it. */
+static void evict_pid(struct processes *all, pid_t pid)
 {
+    for (struct process *p = all->first, *next; p; p = next) {
+        next = p->next;
+        if (p->child.pid == pid && p->state == ENDED && !p->watchers)
+            forget(p);
+    }
+}
+
+/* False if there was no start, and hence no process any more. `collected`: a pid that has just been reaped, or 0. */
+static bool start_step(struct process *p, pid_t collected)
+{
+    struct spawn_child child = p->child;
     struct err err;
 
-    switch (spawn_outcome(p->report_fd, &err)) {
+    enum spawn_outcome outcome = spawn_outcome(p->report_fd, &child, &err);
+    if (child.pid && !p->child.pid)
+        evict_pid(p->all, child.pid);
+    p->child = child;
+    p->is_collected |= child.pid && child.pid == collected;
+    /* It has reported all it ever will; the spawner may not have closed its end of the report yet. */
+    if (outcome == SPAWN_UNKNOWN && p->is_collected)
+        outcome = SPAWN_EXECUTED;
+    switch (outcome) {
     case SPAWN_UNKNOWN:
         break;
     case SPAWN_EXECUTED:
         close_report(p);
         enter(p, RUNNING);
-        journal_started(p->all->guest->journal, p->pid, str_from(p->command));
+        journal_started(p->all->guest->journal, p->child.pid, str_from(p->command));
         free(take_ptr(&p->command));
         tell_watchers(p);
         break;
@@ -369,7 +399,7 @@ static bool start_step(struct process *p)
 static void on_report(void *context, unsigned ready)
 {
     (void)ready;
-    (void)start_step(context);
+    (void)start_step(context, 0);
 }
 
 static void on_start_wait(struct timer *timer)
@@ -378,7 +408,25 @@ static void on_start_wait(struct timer *timer)
     struct err err;
 
     (void)err_set(&err, ERR_TIMEOUT, "the sandbox has kept it from starting for %d ms", LIMIT_SPAWN_MS);
+    if (!p->child.pid)
+        spawner_restart(p->all->guest->spawner);
     fail_start(p, &err);
+}
+
+/* Whose leader has just been reaped. Its report may stand behind its death, even the part that says who it is. */
+static struct process *by_reaped(struct processes *all, pid_t pid)
+{
+    for (struct process *p = all->last; p; p = p->previous)
+        if (p->child.pid == pid && leader_is_there(p)) {
+            p->is_collected = true;
+            return p->state != STARTING || start_step(p, pid) ? p : NULL;
+        }
+    for (struct process *p = all->first, *next; p; p = next) {
+        next = p->next;
+        if (p->state == STARTING && !p->child.pid && start_step(p, pid) && p->child.pid == pid)
+            return p;
+    }
+    return NULL;
 }
 
 void processes_reap(struct processes *all)
@@ -388,19 +436,13 @@ void processes_reap(struct processes *all)
 
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
         interpreter_reaped(all->guest->interpreter, pid, status);
-        for (struct process *p = all->last; p; p = p->previous) {
-            if (p->pid != pid || !leader_is_there(p))
-                continue;
-            p->is_collected = true;
-            /* Its report may stand behind its death in this turn. */
-            if (p->state == STARTING && !start_step(p))
-                break;
-            p->status = status;
-            enter(p, LINGERING);
-            tell_deaths(p);
-            process_step(p);
-            break;
-        }
+        struct process *p = by_reaped(all, pid);
+        if (!p)
+            continue; /* an orphan of the sandbox, the first child of a start, the spawner, a start that has failed */
+        p->status = status;
+        enter(p, LINGERING);
+        tell_deaths(p);
+        process_step(p);
     }
 }
 
@@ -714,14 +756,16 @@ void process_terminate(struct process *p)
     p->was_cut = true;
     /* Once collected, the number may be somebody else's. */
     if (leader_is_there(p))
-        (void)kill(p->pid, SIGTERM);
+        (void)kill(p->child.pid, SIGTERM);
     process_step(p);
 }
 
 void process_kill(struct process *p, struct process_death *death)
 {
     p->was_cut = true;
-    tree_kill(p->all->guest->loop, p->pid, leader_is_there(p));
+    tree_kill(
+        p->all->guest->loop,
+        &(struct tree){ .leader = p->child.pid, .session = p->child.session, .leader_lives = leader_is_there(p) });
     if (death && leader_is_there(p)) {
         death->process = p;
         death->next = p->deaths;
@@ -756,7 +800,13 @@ static void on_deadline(struct timer *timer)
         if (w->has_deadline)
             w->cut(w, true);
     }
-    process_kill(p, NULL);
+    if (p->child.pid) {
+        process_kill(p, NULL);
+        return;
+    }
+    struct err err;
+    (void)err_set(&err, ERR_TIMEOUT, "its deadline came before it had started");
+    fail_start(p, &err);
 }
 
 /* ---- starting ---- */
@@ -792,7 +842,6 @@ static struct process *add_process(struct processes *all, const struct process_w
     struct process *p = NEW(struct process);
 
     p->all = all;
-    p->pid = launched->pid;
     p->report_fd = take_fd(&launched->report_fd);
     p->report_watch = watch_new(all->guest->loop, p->report_fd, on_report, p);
     watch_want(p->report_watch, WATCH_READ);
@@ -832,13 +881,12 @@ static bool make_room(struct processes *all, struct err *err)
     return true;
 }
 
-/* What an ended process has left under the new one's pid or tag no longer answers to it. */
-static void evict(struct processes *all, pid_t pid, const char *tag)
+/* What an ended process has left under the new one's tag no longer answers to it. */
+static void evict_tag(struct processes *all, const char *tag)
 {
     for (struct process *p = all->first, *next; p; p = next) {
         next = p->next;
-        bool same = p->pid == pid || (tag && p->tag && strcmp(p->tag, tag) == 0);
-        if (same && p->state == ENDED && !p->watchers)
+        if (tag && p->tag && strcmp(p->tag, tag) == 0 && p->state == ENDED && !p->watchers)
             forget(p);
     }
 }
@@ -856,6 +904,6 @@ struct process *process_start_new(struct processes *all, const struct process_wa
     }
     if (!launch(all->guest, want, arena, &launched, err))
         return NULL;
-    evict(all, launched.pid, want->tag);
+    evict_tag(all, want->tag);
     return add_process(all, want, &launched);
 }

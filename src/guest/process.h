@@ -17,17 +17,16 @@
  *              what came while it was attached: when it is a whole queue behind, we stop reading and the process waits,
  *              as on any pipe. What is left in the pipes of a killed process comes on top of a full queue. If a watcher
  *              holds up others that way for LIMIT_STALL_MS, it is cut; while all are slow, nobody is.
- *   start      The entry is there as soon as there is a child, before it is known whether it will get as far as the
- *              program: it can be listed, signalled and killed, and its deadline runs. Watchers are told by their
- *              first step(), or by failed(). A child that has not got there after LIMIT_SPAWN_MS is killed.
+ *   start      The entry can be found as soon as the child has said who it is, before it is known whether it will get as
+ *              far as the program: it can be listed, signalled and killed. Its deadline runs from the beginning. Watchers
+ *              are told by their first step(), or by failed(). A child that has not got there after LIMIT_SPAWN_MS is
+ *              killed.
  *   end        When its leader has exited and nobody holds its output open any more, as upstream has it. After a signal
  *              or the deadline: as soon as the leader is dead. The end is kept for LIMIT_RETAIN_MS, and so is the
  *              output, even if it was read to its end: what we have written, a client need not have received.
  *
- * Killing (SIGKILL, deadline) reaches the whole tree: each process leads a session of its own; everything in that
- * session dies, and every descendant, whatever session it has moved to, as long as its line of parents is unbroken. A
- * daemon that has left both the session and its parents behind is on its own, as it asked to be. SIGTERM goes to the
- * leader alone, who may have its own idea of an orderly end.
+ * Killing (SIGKILL, deadline) reaches the whole tree, but for what has detached itself on purpose: see tree.h. SIGTERM
+ * goes to the leader alone, which may have its own idea of an orderly end.
  *
  * Threads    The loop's.
  */

@@ -147,8 +147,10 @@ static void subscriber_step(struct process_watcher *watcher)
     /* The client has left and we are about to be told: what it did not get is kept for the next. */
     if (s->rpc->ex->gone || !process_has_started(watcher->process))
         return;
-    if (!s->was_told)
+    if (!s->was_told) {
+        s->pid = process_pid(watcher->process);
         send_start(s);
+    }
     s->was_told = true;
     while (!rpc_is_full(s->rpc) && process_watcher_read(watcher, &stream, &bytes)) {
         send_data(s, stream, bytes);
@@ -165,10 +167,15 @@ static void subscriber_cut(struct process_watcher *watcher, bool is_deadline)
     struct subscriber *s = container_of(watcher, struct subscriber, watcher);
 
     process_unwatch(watcher);
-    if (is_deadline)
+    if (is_deadline && !s->pid)
         rpc_fail(s->rpc, CONNECT_DEADLINE_EXCEEDED,
-                 "context deadline exceeded: process %d was killed with all it had started after %llu ms", (int)s->pid,
+                 "context deadline exceeded: the sandbox did not start the command in %llu ms",
                  (unsigned long long)s->timeout_ms);
+    else if (is_deadline)
+        rpc_fail(s->rpc, CONNECT_DEADLINE_EXCEEDED,
+                 "context deadline exceeded: process %d was killed after %llu ms, with all it had started and not "
+                 "detached",
+                 (int)s->pid, (unsigned long long)s->timeout_ms);
     else
         rpc_fail(s->rpc, CONNECT_RESOURCE_EXHAUSTED,
                  "this stream was too slow and held up others that watch process %d; connect again from offset %llu",
@@ -182,6 +189,8 @@ static enum connect_code start_code_of(const struct err *err)
         return CONNECT_RESOURCE_EXHAUSTED;
     case ERR_TIMEOUT:
         return CONNECT_DEADLINE_EXCEEDED;
+    case ERR_UNAVAILABLE:
+        return CONNECT_UNAVAILABLE;
     default:
         return CONNECT_INVALID_ARGUMENT;
     }

@@ -1,12 +1,19 @@
 /*
- * The child is a plain fork: a copy of our memory, which is small, and of our descriptors, all of which close when it
- * executes. Sharing our memory instead (vfork) would spare the copy, about as much time as this takes, but then we must
- * wait until it is out of it, or be killed with it when the limits of its cgroup strike it down.
+ * Theory of operation. A start is two forks. The first child makes a session, forks the second and exits; the second
+ * becomes the program. So a command lives in a session and a process group of its own, by which its processes are found
+ * later, but leads neither: setsid(1) runs its program in place only if it is no group leader, and a caller wants that
+ * program's exit code. The kernel keeps the number of the dead leader for as long as its session has members. A program
+ * with a terminal must lead its session, and an interpreter leads its own so that its group can be interrupted.
  *
- * A worker of ours may have held a lock of the C library at that moment, which in the copy nobody will ever release. So
- * the child must not allocate, must not touch stdio, and must go around the C library's setuid() and the like.
+ * The forks copy our memory, which is small, and our descriptors, all of which close at execve(). Sharing memory instead
+ * (vfork) is for the spawner: guestd must neither wait for a child nor be killed with it when the child's cgroup runs
+ * out of memory.
  *
- * It reports by a pipe: nothing and the end of it when it has executed, one struct report when a step failed.
+ * A worker thread may have held a lock of the C library when we forked; in the copy it stays locked. So the children
+ * must not allocate, must not touch stdio, and must go around the C library's setuid() and the like.
+ *
+ * The second child reports by a pipe: first its pid and session, then the step that failed, if one did. The end of the
+ * pipe after the first report means that the program was executed.
  */
 #include "guest/spawn.h"
 
@@ -25,8 +32,10 @@
 #include "base/str.h"
 
 enum step {
+    IS_CHILD, /* no failure: who it is */
     ENTER_CGROUP,
     MAKE_SESSION,
+    FORK,
     TAKE_TERMINAL,
     SET_GROUPS,
     SET_GROUP,
@@ -41,6 +50,7 @@ enum step {
 static const char *const step_names[STEP_COUNT] = {
     [ENTER_CGROUP] = "enter the cgroup",
     [MAKE_SESSION] = "make a session",
+    [FORK] = "fork",
     [TAKE_TERMINAL] = "take the terminal",
     [SET_GROUPS] = "set the groups",
     [SET_GROUP] = "set the group",
@@ -55,6 +65,7 @@ static const char *const step_names[STEP_COUNT] = {
 struct report {
     uint32_t step;
     int32_t error;
+    int32_t pid, session; /* of IS_CHILD */
 };
 
 static void say(struct str text)
@@ -132,17 +143,21 @@ static int enter_directory(const struct spawn *spawn)
     return status < 0 && errno == EACCES && spawn->cwd_else ? chdir(spawn->cwd_else) : status;
 }
 
+/* The kernel's fork, without what the C library does around it. */
+static pid_t bare_fork(void)
+{
+    return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+}
+
 /*
- * child() - between fork and execve.
+ * become_program() - between the last fork and execve.
  *   memory    a copy of guestd's, its secrets too     signals   all blocked until just before the program runs
- *   user      root of the sandbox, then the user      cgroup    guestd's, then the user's
- *   must      enter the cgroups first: from there on all it does is counted
+ *   user      root of the sandbox, then the user      cgroup    guestd's, then the user's; the spawner's children are there
+ *   must      enter the cgroups before anything that costs, and after the last fork: the user's may have no room for one
  *   must not  allocate, take locks, return, become dumpable
  */
-static no_return void child(const struct spawn *spawn, int report_fd)
+static no_return void become_program(const struct spawn *spawn, int report_fd)
 {
-    for (size_t i = 0; i < spawn->cgroup_count; i++)
-        STEP(ENTER_CGROUP, write(spawn->cgroup_fds[i], "0", 1));
     /*
      * Ignored signals would stay ignored across execve; handlers must not run here. By the bare call: libc refuses to
      * touch the two that it uses itself, and whoever started us may have left those ignored.
@@ -150,8 +165,16 @@ static no_return void child(const struct spawn *spawn, int report_fd)
     const unsigned char by_default[64] = { 0 };
     for (int number = 1; number < NSIG; number++)
         (void)syscall(SYS_rt_sigaction, number, by_default, NULL, 8); /* two of them cannot be set, and need not */
-    STEP(MAKE_SESSION, setsid());
-    if (spawn->takes_terminal)
+    if (spawn->session != SPAWN_MEMBER)
+        STEP(MAKE_SESSION, setsid());
+    if (report_fd >= 0) {
+        const struct report me = { .step = IS_CHILD, .pid = getpid(), .session = getsid(0) };
+        if (write(report_fd, &me, sizeof me) != sizeof me)
+            _exit(126); /* nobody wants it any more */
+    }
+    for (size_t i = 0; i < spawn->cgroup_count; i++)
+        STEP(ENTER_CGROUP, write(spawn->cgroup_fds[i], "0", 1));
+    if (spawn->session == SPAWN_TERMINAL)
         STEP(TAKE_TERMINAL, ioctl(spawn->in_fd, TIOCSCTTY, 0));
     /* While still root: this file is root's as long as the memory is guestd's, who is not dumpable. Not fatal. */
     int oom_fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
@@ -172,42 +195,74 @@ static no_return void child(const struct spawn *spawn, int report_fd)
     run_program(spawn);
 }
 
-bool spawn_start(const struct spawn *spawn, pid_t *out_pid, int *out_report_fd, struct err *err)
+int spawn_second(const struct spawn *spawn, int report_fd)
 {
-    int report[2] = { -1, -1 };
+    if (spawn->session == SPAWN_MEMBER)
+        STEP(MAKE_SESSION, setsid());
+    pid_t pid = bare_fork();
+    if (pid == 0)
+        become_program(spawn, report_fd);
+    return pid < 0 ? errno : 0;
+}
+
+static no_return void first_child(const struct spawn *spawn, int report_fd)
+{
+    errno = spawn_second(spawn, report_fd);
+    if (errno)
+        give_up(spawn, report_fd, FORK);
+    _exit(0);
+}
+
+static bool fork_into(void (*child)(const struct spawn *, int), const struct spawn *spawn, int report_fd,
+                      pid_t *out_pid, struct err *err)
+{
     sigset_t all, before;
 
-    if (out_report_fd && pipe2(report, O_CLOEXEC | O_NONBLOCK) < 0)
-        return err_sys(err, "make a pipe");
-    auto_close int ours = report[0], theirs = report[1];
     /* A handler of ours in the child would write to the pipe by which it tells our loop. */
     (void)sigfillset(&all);
     (void)sigprocmask(SIG_SETMASK, &all, &before);
     pid_t pid = _Fork();
     if (pid == 0)
-        child(spawn, theirs);
+        child(spawn, report_fd);
     int error = errno;
     (void)sigprocmask(SIG_SETMASK, &before, NULL);
     if (pid < 0)
         return err_sys_num(err, error, "fork");
     *out_pid = pid;
-    if (out_report_fd)
-        *out_report_fd = take_fd(&ours);
     return true;
 }
 
-enum spawn_outcome spawn_outcome(int report_fd, struct err *err)
+bool spawn_command(const struct spawn *spawn, int report_fd, struct err *err)
 {
-    struct report report;
-    ssize_t n;
+    pid_t first; /* exits at once, and is reaped like any orphan */
 
-    do
-        n = read(report_fd, &report, sizeof report);
-    while (n < 0 && errno == EINTR);
-    if (n < 0 && errno == EAGAIN)
-        return SPAWN_UNKNOWN;
-    if (n != sizeof report || report.step >= STEP_COUNT)
-        return SPAWN_EXECUTED;
-    (void)err_sys_num(err, report.error, "%s", step_names[report.step]);
-    return SPAWN_FAILED;
+    return fork_into(first_child, spawn, report_fd, &first, err);
+}
+
+bool spawn_leader(const struct spawn *spawn, pid_t *out_pid, struct err *err)
+{
+    return fork_into(become_program, spawn, -1, out_pid, err);
+}
+
+enum spawn_outcome spawn_outcome(int report_fd, struct spawn_child *child, struct err *err)
+{
+    for (;;) {
+        struct report report;
+        ssize_t n = read(report_fd, &report, sizeof report);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN)
+            return SPAWN_UNKNOWN;
+        if (n != sizeof report || report.step >= STEP_COUNT) {
+            if (child->pid)
+                return SPAWN_EXECUTED;
+            (void)err_set(err, ERR_UNAVAILABLE, "something in the sandbox killed it before it started; try again");
+            return SPAWN_FAILED;
+        }
+        if (report.step != IS_CHILD) {
+            (void)err_sys_num(err, report.error, "%s", step_names[report.step]);
+            return SPAWN_FAILED;
+        }
+        *child = (struct spawn_child){ .pid = report.pid, .session = report.session };
+    }
 }

@@ -1,3 +1,8 @@
+/*
+ * Theory of operation. /proc/<pid>/stat has all that is needed: session, parent, start, ignored signals. A look reads it
+ * for every process of the sandbox, marks those that belong to the tree, and stops them; when a look finds all of them
+ * stopped, they are killed.
+ */
 #include "guest/tree.h"
 
 #include <dirent.h>
@@ -25,12 +30,12 @@ enum {
 struct entry {
     pid_t pid, parent, session;
     uint64_t started;
-    bool is_stopped, doomed;
+    bool is_stopped, ignores_hangup, doomed;
 };
 
 /* Who is meant. */
 struct aim {
-    pid_t leader;
+    struct tree tree;
     bool with_leader;
     uint64_t since; /* 0: however old */
 };
@@ -54,12 +59,15 @@ static bool next_number(struct str *rest, int64_t *out)
     return true;
 }
 
-/* "42 (any (thing)) S 1 42 42 …": state, parent, group, session, fifteen more, start. False if it is gone or a zombie. */
+/*
+ * "42 (any (thing)) S 1 42 42 …": state, parent, group, session, fifteen more, start, ten more, ignored signals. False if
+ * it is gone or a zombie.
+ */
 static bool read_entry(int proc_fd, pid_t pid, struct entry *out)
 {
     char path[32], text[512];
     int64_t parent, group, session;
-    uint64_t started;
+    uint64_t started, ignored;
     struct str word;
 
     (void)snprintf(path, sizeof path, "%d/stat", (int)pid);
@@ -80,8 +88,14 @@ static bool read_entry(int proc_fd, pid_t pid, struct entry *out)
             return false;
     if (!str_to_u64(word, UINT64_MAX, &started))
         return false;
+    for (int i = 0; i < 11; i++)
+        if (!str_cut(&rest, ' ', &word))
+            return false;
+    if (!str_to_u64(word, UINT64_MAX, &ignored))
+        return false;
     *out = (struct entry){ .pid = pid, .parent = (pid_t)parent, .session = (pid_t)session, .started = started };
     out->is_stopped = after[2] == 'T' || after[2] == 't';
+    out->ignores_hangup = ignored & BIT(SIGHUP - 1);
     return true;
 }
 
@@ -116,32 +130,38 @@ static void read_all(struct list *list)
         qsort(list->entries, list->count, sizeof *list->entries, by_pid);
 }
 
-static bool is_doomed(const struct list *list, pid_t pid)
+static const struct entry *find(const struct list *list, pid_t pid)
 {
     struct entry key = { .pid = pid };
-    const struct entry *found = list->count ? bsearch(&key, list->entries, list->count, sizeof key, by_pid) : NULL;
 
-    return found && found->doomed;
+    return list->count ? bsearch(&key, list->entries, list->count, sizeof key, by_pid) : NULL;
 }
 
-/* Marks until nothing new is found; a child may stand before its parent in the list. Returns how many. */
+/*
+ * A leader may have made a session of its own (`setsid cmd` as the whole command): that one is meant as well. The kernel
+ * keeps the number of a session while it has members; a process that has it as its pid is another one, or the leader.
+ */
+static bool is_ours(const struct list *list, const struct tree *tree, pid_t session)
+{
+    if (session == tree->leader)
+        return tree->leader_lives || !find(list, session);
+    return session == tree->session && !find(list, session);
+}
+
+/* Returns how many. */
 static size_t mark(struct list *list, const struct aim *aim)
 {
+    const struct tree *tree = &aim->tree;
+    const struct entry *leader = tree->leader_lives ? find(list, tree->leader) : NULL;
     size_t doomed = 0;
 
-    for (bool changed = true; changed;) {
-        changed = false;
-        for (size_t i = 0; i < list->count; i++) {
-            struct entry *e = &list->entries[i];
-            if (e->doomed || e->pid == getpid() || e->pid == 1 || e->started < aim->since ||
-                (e->pid == aim->leader && !aim->with_leader))
-                continue;
-            if (e->pid == aim->leader || e->session == aim->leader || is_doomed(list, e->parent) ||
-                (aim->since && e->parent == aim->leader)) {
-                e->doomed = changed = true;
-                doomed++;
-            }
-        }
+    for (size_t i = 0; i < list->count; i++) {
+        struct entry *e = &list->entries[i];
+        if (e->pid == getpid() || e->pid == 1 || e->started < aim->since || (e == leader && !aim->with_leader))
+            continue;
+        bool is_detached = e->ignores_hangup && !(leader && leader->ignores_hangup);
+        e->doomed = e == leader || (is_ours(list, tree, e->session) && !is_detached);
+        doomed += e->doomed;
     }
     return doomed;
 }
@@ -201,9 +221,9 @@ static void on_look(struct timer *timer)
         free(hunt);
 }
 
-void tree_kill(struct loop *loop, pid_t leader, bool leader_lives)
+void tree_kill(struct loop *loop, const struct tree *tree)
 {
-    struct aim aim = { .leader = leader, .with_leader = leader_lives };
+    struct aim aim = { .tree = *tree, .with_leader = true };
 
     if (!stop_and_kill(&aim)) {
         struct hunt *hunt = NEW(struct hunt);
@@ -212,9 +232,8 @@ void tree_kill(struct loop *loop, pid_t leader, bool leader_lives)
         return;
     }
     /* Without a readable /proc there is still this much. */
-    if (leader_lives)
-        (void)kill(leader, SIGKILL);
-    (void)kill(-leader, SIGKILL);
+    if (tree->leader_lives)
+        (void)kill(tree->leader, SIGKILL);
 }
 
 uint64_t tree_now(void)
@@ -226,7 +245,7 @@ uint64_t tree_now(void)
     return (uint64_t)now.tv_sec * ticks + (uint64_t)now.tv_nsec * ticks / 1000000000u;
 }
 
-bool tree_kill_since(pid_t leader, uint64_t since)
+bool tree_kill_since(const struct tree *tree, uint64_t since)
 {
-    return stop_and_kill(&(struct aim){ .leader = leader, .since = since });
+    return stop_and_kill(&(struct aim){ .tree = *tree, .since = since });
 }

@@ -301,6 +301,18 @@ def test_processes_are_limited_and_the_sandbox_still_answers(small_sandbox):
     assert small_sandbox.is_running() is True
 
 
+def test_a_command_starts_where_no_process_is_left(small_sandbox):
+    """Its limit is used up, so that the spawner inside cannot fork: guestd does it from outside."""
+    small_sandbox.files.write("forks.py", FORKS.replace("print(n)", "print(n, flush=True)\ntime.sleep(20)"))
+    full = small_sandbox.commands.run("exec python3 forks.py", background=True)
+    for _ in small_sandbox.commands.connect(full.pid):
+        break  # it has printed
+    # Only what the shell does by itself works in there, and that is enough to end it.
+    assert small_sandbox.commands.run(f"kill -0 {full.pid} && echo there").stdout == "there\n"
+    full.kill()
+    assert small_sandbox.commands.run("true; /bin/echo fine").stdout == "fine\n"
+
+
 def test_a_fork_bomb_hurts_only_itself(small_sandbox, shared_sandbox):
     bomb = small_sandbox.commands.run("bomb() { bomb | bomb & }; bomb; sleep 20", background=True, timeout=30)
     time.sleep(2)

@@ -195,6 +195,21 @@ def test_a_command_past_its_timeout_is_ended_and_says_so(shared_sandbox):
     assert shared_sandbox.commands.run("pgrep -fc 'sleep 8765[4]' || true").stdout.strip() == "0"
 
 
+def test_what_detached_itself_outlives_a_timeout(shared_sandbox):
+    for how in ("nohup", "setsid"):
+        with pytest.raises(TIMED_OUT):
+            shared_sandbox.commands.run(f"{how} sleep 76543 >/dev/null 2>&1 & sleep 76544", timeout=2)
+        time.sleep(0.5)
+        assert shared_sandbox.commands.run("pgrep -fc 'sleep 7654[4]' || true").stdout.strip() == "0"
+        shared_sandbox.commands.run("pkill -f 'sleep 7654[3]'")  # raises if there is none
+
+
+def test_setsid_keeps_the_exit_code(shared_sandbox):
+    with pytest.raises(CommandExitException) as caught:
+        shared_sandbox.commands.run("setsid sh -c 'echo out; exit 3'")
+    assert (caught.value.exit_code, caught.value.stdout) == (3, "out\n")
+
+
 def test_many_commands_run_at_once(shared_sandbox):
     results = {}
 

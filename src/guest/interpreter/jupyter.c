@@ -564,6 +564,11 @@ static void take_command(struct channel *channel, const struct zmtp_message *mes
     }
 }
 
+static void kill_tree(struct jupyter_engine *e)
+{
+    tree_kill(e->guest->loop, &(struct tree){ .leader = e->pid, .session = e->pid, .leader_lives = !e->is_dead });
+}
+
 static void break_off(struct channel *channel)
 {
     struct jupyter_engine *e = channel->engine;
@@ -572,8 +577,7 @@ static void break_off(struct channel *channel)
     if (!e->is_ready && !e->is_dead)
         timer_set(&channel->retry, e->guest->loop, RETRY_MS, on_retry);
     else if (!e->is_dead)
-        tree_kill(e->guest->loop, e->pid,
-                  true); /* without its channels there is no way back; its death comes by the pidfd */
+        kill_tree(e); /* without its channels there is no way back; its death comes by the pidfd */
 }
 
 static void on_input(struct stream *stream)
@@ -816,7 +820,7 @@ static void end(struct engine *engine)
     struct jupyter_engine *e = container_of(engine, struct jupyter_engine, engine);
 
     if (e->pid)
-        tree_kill(e->guest->loop, e->pid, !e->is_dead);
+        kill_tree(e);
     e->is_dead = true;
     watch_free(take_ptr(&e->death));
     fd_close(&e->pidfd);

@@ -96,11 +96,12 @@ bool launch_start(struct guest *guest, const struct launch *launch, struct arena
         .in_fd = launch->in_fd,
         .out_fd = launch->out_fd,
         .err_fd = launch->err_fd,
+        .session = SPAWN_LEADER,
         .cgroup_fds = guest->cgroup_fds,
         .cgroup_count = guest->cgroup_count,
     };
 
-    return spawn_start(&spawn, out_pid, NULL, err) || err_wrap(err, "start %s", launch->argv[0]);
+    return spawn_leader(&spawn, out_pid, err) || err_wrap(err, "start %s", launch->argv[0]);
 }
 
 int launch_pidfd(pid_t pid)

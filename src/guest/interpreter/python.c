@@ -83,7 +83,8 @@ struct python_engine {
     pid_t pid; /* 0: not known yet */
     int pidfd;
     struct watch *death;
-    int first_fd; /* the link, until its first word */
+    int first_fd;      /* the link, until its first word */
+    struct move *move; /* NULL: not on its way to the user's cgroups */
     struct watch *first;
     struct stream *link; /* NULL until then */
     struct pipes pipes;
@@ -108,6 +109,7 @@ struct python {
     struct python_engine *spare; /* one of them, the nursery's; may be NULL */
     struct timer spare_soon;
     unsigned wanted; /* of the nursery, so far */
+    struct workers *movers;
 };
 
 bool python_is_there(struct guest *guest)
@@ -255,6 +257,7 @@ struct python *python_new(struct guest *guest)
     struct python *python = NEW(struct python);
 
     python->guest = guest;
+    python->movers = workers_new(guest->loop, 1);
     if (guest->nursery_fd >= 0) {
         python->nursery = NEW(struct mother);
         *python->nursery = (struct mother){ .python = python, .door = guest->nursery_fd, .where = OUTSIDE };
@@ -361,10 +364,17 @@ static void send_message(struct python_engine *e, struct str json)
     stream_write_two(e->link, str_of(header, sizeof header), json);
 }
 
+static struct tree tree_of(const struct python_engine *e)
+{
+    return (struct tree){ .leader = e->pid, .session = e->pid, .leader_lives = e->life != DYING && e->life != DEAD };
+}
+
 static void kill_tree(struct python_engine *e)
 {
+    struct tree tree = tree_of(e);
+
     if (e->pid)
-        tree_kill(e->python->guest->loop, e->pid, e->life != DYING && e->life != DEAD);
+        tree_kill(e->python->guest->loop, &tree);
 }
 
 static void die(struct python_engine *e)
@@ -476,8 +486,10 @@ static void on_sweep(struct timer *timer)
 {
     struct python_engine *e = container_of(timer, struct python_engine, sweep);
 
+    struct tree tree = tree_of(e);
+
     timer_clear(&e->sweep);
-    if (e->was_interrupted && !tree_kill_since(e->pid, e->cell_began))
+    if (e->was_interrupted && !tree_kill_since(&tree, e->cell_began))
         timer_set(&e->sweep, e->python->guest->loop, SWEEP_MS, on_sweep);
     else
         e->engine.events->on_done(&e->engine);
@@ -596,21 +608,80 @@ static pid_t first_word(int fd)
     return who.pid;
 }
 
-static bool move_to_cgroups(struct guest *guest, pid_t pid, struct err *err)
+static void fail_first_word(struct python_engine *e, const struct err *err)
 {
-    char text[16];
-    int len = snprintf(text, sizeof text, "%d", pid);
+    log_debug("python: %s", err_text(err));
+    kill_tree(e);
+    die(e);
+}
 
-    for (size_t i = 0; i < guest->cgroup_count; i++)
-        if (write(guest->cgroup_fds[i], text, (size_t)len) != len)
-            return err_sys(err, "move an interpreter to its cgroup");
+/* It is where it belongs: from now on the socket carries frames. */
+static bool open_link(struct python_engine *e, struct err *err)
+{
+    int no = 0;
+
+    if (setsockopt(e->first_fd, SOL_SOCKET, SO_PASSCRED, &no, sizeof no) < 0)
+        return err_sys(err, "ask no more who sends");
+    e->link = stream_new(e->python->guest->loop, take_fd(&e->first_fd), LIMIT_FRAME_BYTES + FRAME_HEADER_BYTES,
+                         &link_events, e);
+    if (e->mother->where == OUTSIDE)
+        stream_write(e->link, str_of(NURSERY_MOVED, sizeof NURSERY_MOVED - 1));
+    stream_read(e->link, true);
     return true;
+}
+
+/*
+ * A child of the mother outside is moved to the user's cgroups. On a thread of its own: the kernel lets the writer wait for
+ * 15 ms on an idle machine, and for longer where others fork much. If the child dies meanwhile, its number may be another
+ * process's; all that have numbers here belong into those cgroups.
+ */
+struct move {
+    struct job job;
+    struct guest *guest;
+    struct python_engine *engine; /* NULL: freed meanwhile */
+    pid_t pid;
+    bool is_done;
+    struct err err;
+};
+
+static void move_run(struct job *job)
+{
+    struct move *move = container_of(job, struct move, job);
+    char text[16];
+    int len = snprintf(text, sizeof text, "%d", move->pid);
+
+    for (size_t i = 0; i < move->guest->cgroup_count; i++)
+        if (write(move->guest->cgroup_fds[i], text, (size_t)len) != len) {
+            (void)err_sys(&move->err, "move an interpreter to its cgroup");
+            return;
+        }
+    move->is_done = true;
+}
+
+static void move_done(struct job *job)
+{
+    auto_free struct move *move = container_of(job, struct move, job);
+    struct python_engine *e = move->engine;
+
+    if (!e)
+        return;
+    e->move = NULL;
+    if (e->life == AWAITED && (!move->is_done || !open_link(e, &move->err)))
+        fail_first_word(e, &move->err);
+}
+
+static void move_start(struct python_engine *e)
+{
+    e->move = NEW(struct move);
+    *e->move = (struct move){
+        .job = { .run = move_run, .done = move_done }, .guest = e->python->guest, .engine = e, .pid = e->pid
+    };
+    workers_run(e->python->movers, &e->move->job);
 }
 
 static bool take_first_word(struct python_engine *e, struct err *err)
 {
     struct guest *guest = e->python->guest;
-    int no = 0;
     pid_t pid = first_word(e->first_fd);
 
     if (pid <= 1)
@@ -621,14 +692,9 @@ static bool take_first_word(struct python_engine *e, struct err *err)
     e->pid = pid;
     e->death = watch_new(guest->loop, e->pidfd, on_death, e);
     watch_want(e->death, WATCH_READ);
-    if (e->mother->where == OUTSIDE && !move_to_cgroups(guest, pid, err))
-        return false;
-    if (setsockopt(e->first_fd, SOL_SOCKET, SO_PASSCRED, &no, sizeof no) < 0)
-        return err_sys(err, "ask no more who sends");
-    e->link = stream_new(guest->loop, take_fd(&e->first_fd), LIMIT_FRAME_BYTES + FRAME_HEADER_BYTES, &link_events, e);
-    if (e->mother->where == OUTSIDE)
-        stream_write(e->link, str_of(NURSERY_MOVED, sizeof NURSERY_MOVED - 1));
-    stream_read(e->link, true);
+    if (e->mother->where != OUTSIDE)
+        return open_link(e, err);
+    move_start(e);
     return true;
 }
 
@@ -639,11 +705,8 @@ static void on_first_word(void *context, unsigned ready)
 
     (void)ready;
     watch_free(take_ptr(&e->first));
-    if (take_first_word(e, &err))
-        return;
-    log_debug("python: %s", err_text(&err));
-    kill_tree(e);
-    die(e);
+    if (!take_first_word(e, &err))
+        fail_first_word(e, &err);
 }
 
 /* ---- the engine ---- */
@@ -710,6 +773,8 @@ static void end(struct engine *engine)
     fd_close(&e->pidfd);
     watch_free(take_ptr(&e->first));
     fd_close(&e->first_fd);
+    if (e->move)
+        e->move->engine = NULL;
     stream_free(take_ptr(&e->link));
     pipes_close(&e->pipes);
     while (*at != e)
@@ -860,5 +925,6 @@ void python_free(struct python *python)
     while (python->engines)
         end(&python->engines->engine); /* spares that are dying; all others are their contexts' */
     timer_clear(&python->spare_soon);
+    workers_free(python->movers);
     free(python);
 }
