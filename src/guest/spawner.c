@@ -8,6 +8,8 @@
  * nothing to decode. What it maps guestd has written; no guest can reach the memfd or the socket, because neither process
  * is dumpable.
  *
+ * Its first word, one byte without descriptors, says that it is in the cgroups; until then guestd forks by itself.
+ *
  * The first child of a start (see spawn.c) is a vfork: it shares the spawner's memory, so only the second one copies it.
  * If there is no child, the spawner sends the request back as it came, and guestd does it from where it is.
  */
@@ -50,6 +52,7 @@ struct spawner {
     int socket_fd; /* -1: there is none */
     int pidfd;
     struct watch *watch;
+    bool is_ready; /* it is in the cgroups */
     uint64_t restart_at_ms;
 };
 
@@ -131,7 +134,10 @@ static struct spawn *map_image(char *room, const int fds[REQUEST_FDS])
     return spawn;
 }
 
-/* One request. 0 at the end, -1 if there is none now or if it makes no sense. */
+/*
+ * One message: a request with all its descriptors, or a word without any (out_fds[IMAGE] is -1). 0 at the end; -1 if there
+ * is none now, or if we had no free number for one of them.
+ */
 static ssize_t receive(int socket_fd, int flags, int out_fds[REQUEST_FDS])
 {
     char letter;
@@ -143,25 +149,25 @@ static ssize_t receive(int socket_fd, int flags, int out_fds[REQUEST_FDS])
     struct msghdr message = {
         .msg_iov = &piece, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes
     };
+    size_t count = 0;
     ssize_t n;
 
     do
         n = recvmsg(socket_fd, &message, flags | MSG_CMSG_CLOEXEC);
     while (n < 0 && errno == EINTR);
     struct cmsghdr *header = n > 0 ? CMSG_FIRSTHDR(&message) : NULL;
-    size_t count = 0;
     if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS)
         count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (size_t i = 0; i < REQUEST_FDS; i++)
         out_fds[i] = -1;
     if (count)
         memcpy(out_fds, CMSG_DATA(header), count * sizeof(int)); /* there is room for no more */
-    if (n > 0 && count != REQUEST_FDS) {                         /* we have no free number for one of them */
-        for (size_t i = 0; i < REQUEST_FDS; i++)
-            fd_close(&out_fds[i]);
-        return -1;
-    }
-    return n;
+    if (count == REQUEST_FDS || !(message.msg_flags & MSG_CTRUNC))
+        return n;
+    for (size_t i = 0; i < count; i++)
+        fd_close(&out_fds[i]);
+    errno = EAGAIN;
+    return -1;
 }
 
 static void close_request(char *room, int fds[REQUEST_FDS])
@@ -201,20 +207,22 @@ static no_return void serve(const struct spawner *spawner, int socket_fd)
 {
     int fds[REQUEST_FDS];
 
+    (void)prctl(PR_SET_NAME, "guestd-spawner");
     for (size_t i = 0; i < spawner->cgroup_count; i++)
         if (write(spawner->cgroup_fds[i], "0", 1) < 0)
             _exit(1);
-    (void)prctl(PR_SET_NAME, "guestd-spawner");
     (void)setsid(); /* a signal to guestd's group is not for it */
     if (dup2(socket_fd, SOCKET_FD) < 0 || fcntl(SOCKET_FD, F_SETFD, FD_CLOEXEC) < 0 ||
         close_range(SOCKET_FD + 1, ~0u, 0) < 0)
         _exit(1);
     (void)signal(SIGCHLD, SIG_DFL); /* guestd's handler is not for us */
+    if (send(SOCKET_FD, "y", 1, MSG_NOSIGNAL) < 0)
+        _exit(1);
     for (;;) {
         ssize_t n = receive(SOCKET_FD, 0, fds);
         if (n == 0)
             _exit(0); /* guestd is gone, and the sandbox with it */
-        if (n < 0)
+        if (n < 0 || fds[IMAGE] < 0)
             continue;
         const struct spawn *spawn = map_image(spawner->room, fds);
         struct err ignored; /* without a way back the report ends early, which says the same */
@@ -228,6 +236,7 @@ static no_return void serve(const struct spawner *spawner, int socket_fd)
 
 static void let_go(struct spawner *spawner)
 {
+    spawner->is_ready = false;
     watch_free(take_ptr(&spawner->watch));
     fd_close(&spawner->socket_fd);
     fd_close(&spawner->pidfd);
@@ -255,7 +264,9 @@ static void on_spawner(void *context, unsigned ready)
 
     (void)ready;
     ssize_t n = receive(spawner->socket_fd, MSG_DONTWAIT, fds);
-    if (n > 0)
+    if (n > 0 && fds[IMAGE] < 0)
+        spawner->is_ready = true;
+    else if (n > 0)
         start_here(spawner, fds);
     else if (n == 0 || (errno != EAGAIN && errno != EINTR))
         let_go(spawner); /* dead; what it had not begun has ended reports */
@@ -338,7 +349,8 @@ static bool ask(struct spawner *spawner, const struct spawn *spawn, struct arena
         spawner_restart(spawner);
     if (spawner->socket_fd < 0 && clock_mono_ms() >= spawner->restart_at_ms)
         start_process(spawner);
-    if (spawner->socket_fd < 0)
+    /* Before it is ready we are as quick; and a child of ours can be killed while it waits to be moved. */
+    if (!spawner->is_ready)
         return false;
     auto_close int image_fd = make_image(spawner->room, spawn, arena, &err);
     const int fds[REQUEST_FDS] = { image_fd, spawn->in_fd, spawn->out_fd, spawn->err_fd, report_fd };

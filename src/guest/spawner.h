@@ -6,7 +6,8 @@
  * made once, by the spawner, and each command is born where it belongs.
  *
  * Nothing depends on it. The guest's root can kill it; then it is started again with the next command. Where it cannot
- * fork because the sandbox has used up its processes, or where it is not there, guestd forks and moves the child itself.
+ * fork because the sandbox has used up its processes, where it is not there or not ready, guestd forks and moves the child
+ * itself.
  *
  * Threads    The loop's.
  */
