@@ -36,7 +36,8 @@ struct actions {
     /* Somebody names a template that the store does not know: there may be new ones to put there. May be NULL. */
     bool (*refresh_templates)(void *context, struct err *err);
     void *context;
-    struct meters *meters; /* how often each key has asked lately; NULL: as often as it likes */
+    struct meters *meters;      /* how often each key has asked lately; NULL: as often as it likes */
+    bool code_always_has_token; /* the operator allows no sandbox with open_code */
 };
 
 /* ---- caller.c: who is asking ---- */
@@ -78,6 +79,7 @@ struct sandbox_request {
     enum tristate internet;
     bool is_private;
     struct str mask_host;
+    bool open_code; /* run_code without the access token, if the operator allows that */
 };
 
 bool action_sandbox_create(const struct actions *actions, const struct caller *caller,

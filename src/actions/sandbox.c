@@ -28,6 +28,7 @@ bool action_sandbox_create(const struct actions *actions, const struct caller *c
                               .key_id = str_from(caller->key_id),
                               .is_private = request->is_private,
                               .mask_host = request->mask_host,
+                              .open_code = request->open_code && !actions->code_always_has_token,
                           },
                           arena, out, err);
 }

@@ -100,8 +100,13 @@ bool take_seconds(const json_t *object, const char *name, enum json_need need, i
                   struct err *err) must_use;
 /* The body as an object; an empty one counts as {}. */
 json_t *body_object(const struct request *rq, struct err *err) must_use;
+/* The two routes of create. */
+enum create_version {
+    CREATE_V1, /* `secure` may be absent or false, and the timeout is 15 s if none is given */
+    CREATE_V2,
+};
 /* Decodes the body of a create; what it lends lives as long as `body`. */
-bool create_decode(const json_t *body, int64_t default_timeout_s, struct arena *arena, struct sandbox_request *out,
+bool create_decode(const json_t *body, enum create_version version, struct arena *arena, struct sandbox_request *out,
                    struct err *err) must_use;
 /* The path's sandbox id, without the suffix that old clients add. */
 bool sandbox_id_decode(struct str segment, struct str *out_id, struct err *err) must_use;

@@ -5,6 +5,11 @@
 #include "api/request.h"
 #include "base/clock.h"
 
+enum {
+    CREATE_V1_TIMEOUT_S = 15, /* of those who name none; the versions differ */
+    CREATE_V2_TIMEOUT_S = 300,
+};
+
 /* ---- reading ---- */
 
 json_t *body_object(const struct request *rq, struct err *err)
@@ -179,19 +184,19 @@ static bool refuse_unavailable(const json_t *body, struct err *err)
            refuse_iam(body, err);
 }
 
-bool create_decode(const json_t *body, int64_t default_timeout_s, struct arena *arena, struct sandbox_request *out,
+bool create_decode(const json_t *body, enum create_version version, struct arena *arena, struct sandbox_request *out,
                    struct err *err)
 {
     static const struct pair_limits metadata = { "metadata", LIMIT_METADATA_PAIRS, LIMIT_METADATA_BYTES, false };
     static const struct pair_limits envs = { "envVars", LIMIT_ENV_PAIRS, LIMIT_ENV_BYTES, true };
     struct sandbox_request want = { 0 };
-    int64_t timeout_s = default_timeout_s;
-    bool secure, internet = false;
+    int64_t timeout_s = version == CREATE_V1 ? CREATE_V1_TIMEOUT_S : CREATE_V2_TIMEOUT_S;
+    bool secure = false, internet = false;
     const json_t *mcp;
 
     if (!json_take_str(body, "templateID", JSON_REQUIRED, &want.template_ref, err) ||
         !take_seconds(body, "timeout", JSON_OPTIONAL, INT32_MIN, &timeout_s, err) ||
-        !json_take_bool(body, "secure", JSON_OPTIONAL, &secure, err) || /* every sandbox is */
+        !json_take_bool(body, "secure", JSON_OPTIONAL, &secure, err) ||
         !json_take_bool(body, "allow_internet_access", JSON_OPTIONAL, &internet, err) ||
         !json_take_object(body, "mcp", JSON_OPTIONAL, &mcp, err) || /* the SDK starts it by itself */
         !take_pairs(body, &metadata, arena, &want.metadata, &want.metadata_count, err) ||
@@ -202,6 +207,8 @@ bool create_decode(const json_t *body, int64_t default_timeout_s, struct arena *
         return err_set(err, ERR_INVALID, "'timeout' must be at least 1 second");
     want.timeout_s = (uint64_t)timeout_s;
     want.internet = !json_has(body, "allow_internet_access") ? UNSET : internet ? YES : NO;
+    /* Clients that ask for no `secure` send no token with run_code. guestd's own port wants it from everybody. */
+    want.open_code = version == CREATE_V1 && !secure;
     *out = want;
     return true;
 }

@@ -1,8 +1,6 @@
 #include "api/request.h"
 
 enum {
-    CREATE_V1_TIMEOUT_S = 15, /* of those who name none; the versions differ */
-    CREATE_V2_TIMEOUT_S = 300,
     CONNECT_TIMEOUT_S = 300,
     REFRESH_LEAST_S = 15,
     REFRESH_MOST_S = 3600,
@@ -68,7 +66,7 @@ static bool claim_repeat(struct request *rq, struct str key, struct str route)
     return false;
 }
 
-static void create(struct request *rq, struct str route, int64_t default_timeout_s)
+static void create(struct request *rq, struct str route, enum create_version version)
 {
     const struct str *repeat_key = http_header(&rq->ex->head, STR("Idempotency-Key"));
     struct sandbox_request want;
@@ -76,7 +74,7 @@ static void create(struct request *rq, struct str route, int64_t default_timeout
     struct err err;
     auto_json json_t *body = json_parse_object(rq->body, &err);
 
-    if (!body || !create_decode(body, default_timeout_s, rq->arena, &want, &err)) {
+    if (!body || !create_decode(body, version, rq->arena, &want, &err)) {
         reply_invalid(rq, &err);
         return;
     }
@@ -93,12 +91,12 @@ static void create(struct request *rq, struct str route, int64_t default_timeout
 
 void api_sandbox_create_v1(struct request *rq)
 {
-    create(rq, STR("v1"), CREATE_V1_TIMEOUT_S);
+    create(rq, STR("v1"), CREATE_V1);
 }
 
 void api_sandbox_create_v2(struct request *rq)
 {
-    create(rq, STR("v2"), CREATE_V2_TIMEOUT_S);
+    create(rq, STR("v2"), CREATE_V2);
 }
 
 /* ---- one sandbox ---- */

@@ -47,6 +47,8 @@ static const struct option options[] = {
       "memory of a sandbox, in MiB (default: what its template asks for)" },
     { "cpus", NUMBER(cpus, 1, 256), "", "CPUs of a sandbox (default: what its template asks for)" },
     { "pids", NUMBER(pids, 16, 1 << 20), "1024", "processes and threads of a sandbox" },
+    { "token-for-code", TEXT(token_for_code), "as-asked",
+      "who needs a sandbox's token for run_code: as-asked (not if it was created without `secure`) or always" },
 };
 
 static bool option_store(const struct option *option, struct str value, struct config *config, struct err *err)
@@ -176,9 +178,9 @@ bool config_load(int argc, char **argv, struct config *out, struct err *err)
 void config_help(FILE *out)
 {
     for (size_t i = 0; i < COUNT_OF(options); i++)
-        fprintf(out, "  --%-13s %s%s%s%s\n", options[i].name, options[i].help, options[i].initial[0] ? " [" : "",
+        fprintf(out, "  --%-14s %s%s%s%s\n", options[i].name, options[i].help, options[i].initial[0] ? " [" : "",
                 options[i].initial, options[i].initial[0] ? "]" : "");
-    fprintf(out, "  --%-13s file of `name = value` lines with the same names [" CONFIG_FILE "]\n", "config");
+    fprintf(out, "  --%-14s file of `name = value` lines with the same names [" CONFIG_FILE "]\n", "config");
 }
 
 void config_markdown(FILE *out)

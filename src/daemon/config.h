@@ -31,6 +31,7 @@ struct config {
     uint64_t memory_mb; /* of each sandbox; 0: what its template asks for */
     uint64_t cpus;      /* the same */
     uint64_t pids;
+    char token_for_code[CONFIG_TEXT_BYTES]; /* as-asked, always */
 };
 
 /* Defaults, the file (absent is fine unless --config named it), then argv. Says what was wrong and where. */

@@ -257,6 +257,7 @@ static bool front_open(struct front *front, struct err *err)
         .refresh_templates = refresh_templates,
         .context = front,
         .meters = meters_new(front->settings.key_requests),
+        .code_always_has_token = front->settings.code_always_has_token,
     };
     front->proxy = proxy_new(front->loop, front->sandboxes);
     proxy_limit_key(front->proxy, front->settings.key_streams);

@@ -374,7 +374,8 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
     if (geteuid() != 0)
         return err_set(err, ERR_DENIED, "serving needs root, to make sandboxes: %s serve", cli_program_as_root());
     if (!role_user(config->user, &keeper->uid, &keeper->gid, err) ||
-        !settings_log_level(config->log, &keeper->settings.log_least, err))
+        !settings_log_level(config->log, &keeper->settings.log_least, err) ||
+        !settings_token_for_code(config->token_for_code, &keeper->settings.code_always_has_token, err))
         return false;
     log_setup("keeper", keeper->settings.log_least);
     choose_domain(config, keeper->settings.domain, sizeof keeper->settings.domain);

@@ -30,6 +30,16 @@ bool settings_log_level(const char *name, enum log_level *out, struct err *err)
     return err_set(err, ERR_INVALID, "log must be debug, info, warn or error, not '%.40s'", name);
 }
 
+bool settings_token_for_code(const char *word, bool *out_always, struct err *err)
+{
+    bool always = strcmp(word, "always") == 0;
+
+    if (!always && strcmp(word, "as-asked") != 0)
+        return err_set(err, ERR_INVALID, "token-for-code must be as-asked or always, not '%.40s'", word);
+    *out_always = always;
+    return true;
+}
+
 int settings_write(const struct settings *settings, struct err *err)
 {
     auto_buf struct buf out = buf_make(NULL, SETTINGS_BYTES);
@@ -44,6 +54,7 @@ int settings_write(const struct settings *settings, struct err *err)
     pack_u32(&out, settings->memory_mb);
     pack_u32(&out, settings->cpus);
     pack_u32(&out, settings->pids);
+    pack_u8(&out, settings->code_always_has_token);
     pack_str(&out, secret_reveal(&settings->api_key));
     pack_str(&out, secret_reveal(&settings->admin_hash));
 
@@ -77,6 +88,7 @@ bool settings_read(int fd, struct settings *out, struct err *err)
     got.memory_mb = unpack_u32(&in);
     got.cpus = unpack_u32(&in);
     got.pids = unpack_u32(&in);
+    got.code_always_has_token = unpack_u8(&in) != 0;
     struct str api_key = unpack_str(&in, SECRET_MAX_BYTES);
     struct str admin_hash = unpack_str(&in, SECRET_MAX_BYTES);
     bool ok = unpack_done(&in, err) && (level < LOG_LEVEL_COUNT || err_set(err, ERR_INVALID, "malformed settings"));

@@ -22,6 +22,7 @@ struct settings {
     uint64_t timeout_max_s;
     uint32_t memory_mb, cpus; /* of each sandbox; 0: what its template asks for */
     uint32_t pids;
+    bool code_always_has_token;
     struct secret api_key;    /* the first key; `cloister env` prints it */
     struct secret admin_hash; /* of the token that opens /api-keys; front never has the token itself */
 };
@@ -30,6 +31,8 @@ struct settings {
 int settings_write(const struct settings *settings, struct err *err) must_use;
 bool settings_read(int fd, struct settings *out, struct err *err) must_use;
 
+/* "as-asked" or "always"; ERR_INVALID for another word. */
+bool settings_token_for_code(const char *word, bool *out_always, struct err *err) must_use;
 /* ERR_INVALID for a name that is no level. */
 bool settings_log_level(const char *name, enum log_level *out, struct err *err) must_use;
 

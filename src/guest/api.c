@@ -213,6 +213,7 @@ void guest_set_up(struct guest *guest, const struct guestlink_setup *setup)
     arena_done(&guest->setup_arena);
     secret_wipe(&guest->token);
     (void)!secret_set(&guest->token, setup->access_token); /* the decoder lets none pass that does not fit */
+    guest->open_code = setup->open_code;
     guest->default_user = arena_copy(&guest->setup_arena, setup->default_user.len ? setup->default_user : STR("root"));
     guest->default_workdir = arena_copy(&guest->setup_arena, setup->default_workdir);
     guest->envs = ARENA_ARRAY(&guest->setup_arena, struct guestlink_env, setup->env_count + 3);

@@ -13,6 +13,7 @@
 #include "image/bootstrap.h"
 #include "sandbox/guest_client.h"
 #include "sandbox/inside.h"
+#include "wire/nursery.h"
 
 enum {
     ID_RANDOM_CHARS = 20,
@@ -208,6 +209,7 @@ static void copy_want(struct sandbox *sb, const struct sandbox_want *want)
     sb->internet = want->internet;
     sandbox_set_key(sb, want->key_id);
     sb->mask_host = arena_copy(arena, want->mask_host);
+    sb->open_code = want->open_code;
     if (want->is_private)
         sandbox_make_private(sb);
     sb->metadata_count = want->metadata_count;
@@ -295,6 +297,7 @@ static bool set_guest_up(const struct sandbox *sb, const struct sandbox_want *wa
                               .sandbox_id = str_from(sb->id),
                               .template_id = sb->template_id,
                               .access_token = str_from(token),
+                              .open_code = !sandbox_wants_token(sb, NURSERY_CODE_PORT),
                               .default_user = STR("user"),
                               .env_count = want->env_count,
                               .envs = envs,

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "sandbox/inside.h"
+#include "wire/nursery.h"
 
 static const char *const state_name[SANDBOX_STATE_COUNT] = {
     [SANDBOX_STARTING] = "starting",
@@ -122,6 +123,11 @@ void sandbox_make_private(struct sandbox *sb)
 bool sandbox_admits(const struct sandbox *sb, struct str traffic_token)
 {
     return sb->traffic_token.len == 0 || secret_eq(&sb->traffic_token, traffic_token);
+}
+
+bool sandbox_wants_token(const struct sandbox *sb, uint16_t port)
+{
+    return port != NURSERY_CODE_PORT || !sb->open_code;
 }
 
 const char *sandbox_key_id(const struct sandbox *sb)

@@ -39,6 +39,7 @@ bool record_row(const struct sandbox *sb, struct arena *arena, struct sandbox_ro
         .key_id = str_from(sb->key_id),
         .is_private = sb->traffic_token.len > 0,
         .mask_host = sb->mask_host,
+        .open_code = sb->open_code,
         .started_us = sb->started_us,
         .deadline_us = sb->deadline_us,
     };
@@ -76,6 +77,7 @@ bool record_adopt(struct sandbox *sb, const struct sandbox_row *row, struct err 
     sb->internet = row->internet == YES ? YES : row->internet == NO ? NO : UNSET;
     sandbox_set_key(sb, row->key_id);
     sb->mask_host = arena_copy(&sb->arena, row->mask_host);
+    sb->open_code = row->open_code;
     if (row->is_private)
         sandbox_make_private(sb);
     sb->started_us = row->started_us;

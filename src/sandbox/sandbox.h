@@ -88,6 +88,7 @@ struct sandbox_want {
     struct str key_id;      /* whose it is among the team's keys; empty: nobody's in particular */
     bool is_private;        /* its ports, guestd's apart, open to the traffic token only */
     struct str mask_host;   /* what its services see as Host, "${PORT}" being the port; empty: what the client sent */
+    bool open_code;         /* run_code wants no access token */
 };
 
 /* What people may see of a sandbox: a copy in the caller's arena. */
@@ -201,6 +202,8 @@ bool sandbox_is_routable(const struct sandbox *sandbox); /* still? */
 struct driver *sandbox_driver(const struct sandbox *sandbox);
 /* May somebody with this token (empty: none) reach its ports? Everybody may, unless it is private. */
 bool sandbox_admits(const struct sandbox *sandbox, struct str traffic_token) must_use;
+/* Does guestd want the access token on this port of its own (49983 or 49999)? Other ports have none to ask for. */
+bool sandbox_wants_token(const struct sandbox *sandbox, uint16_t port) must_use;
 const char *sandbox_key_id(const struct sandbox *sandbox);   /* who made it; empty: an administrator */
 struct str sandbox_mask_host(const struct sandbox *sandbox); /* empty: none; lives as long as the reference */
 

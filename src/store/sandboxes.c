@@ -43,13 +43,14 @@ bool store_sandbox_add(struct store *store, const struct sandbox_row *row, struc
     return sql_exec(
                store->sql,
                "INSERT INTO sandboxes (id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count, "
-               "memory_mb, disk_mb, internet, started_us, deadline_us, key_id, is_private, mask_host, revision) "
-               "VALUES ($1, $2, $3, $4, $5, 'starting', $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 0)",
+               "memory_mb, disk_mb, internet, started_us, deadline_us, key_id, is_private, mask_host, open_code, "
+               "revision) VALUES ($1, $2, $3, $4, $5, 'starting', $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, "
+               "0)",
                SQL_ARGS(sql_text(row->id), sql_text(row->team_id), sql_text(row->template_id), sql_text(row->alias),
                         sql_text(row->guestd_version), sql_text(row->metadata), sql_int(row->cpu_count),
                         sql_int(row->memory_mb), sql_int(row->disk_mb), sql_int(row->internet),
                         sql_int(row->started_us), sql_int(row->deadline_us), sql_text(row->key_id),
-                        sql_int(row->is_private), sql_text(row->mask_host)),
+                        sql_int(row->is_private), sql_text(row->mask_host), sql_int(row->open_code)),
                err) ||
            err_wrap(err, "add sandbox %.*s", STR_ARG(row->id));
 }
@@ -117,6 +118,7 @@ static void sandbox_read(const struct sql_rows *rows, struct arena *arena, struc
         .key_id = arena_copy(arena, sql_row_text(rows, 14)),
         .is_private = sql_row_int(rows, 15) != 0,
         .mask_host = arena_copy(arena, sql_row_text(rows, 16)),
+        .open_code = sql_row_int(rows, 17) != 0,
     };
 }
 
@@ -126,12 +128,11 @@ bool store_sandbox_list(struct store *store, struct arena *arena, struct sandbox
     auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
     auto_rows struct sql_rows rows = { 0 };
 
-    return (sql_select(
-                store->sql,
-                "SELECT id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count, memory_mb, "
-                "disk_mb, internet, started_us, deadline_us, revision, key_id, is_private, mask_host FROM sandboxes "
-                "ORDER BY started_us, id",
-                SQL_NO_ARGS, &rows, err) &&
+    return (sql_select(store->sql,
+                       "SELECT id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count, memory_mb, "
+                       "disk_mb, internet, started_us, deadline_us, revision, key_id, is_private, mask_host, open_code "
+                       "FROM sandboxes ORDER BY started_us, id",
+                       SQL_NO_ARGS, &rows, err) &&
             ROWS_READ(&rows, sandbox_read, arena, out, out_count, err)) ||
            err_wrap(err, "list sandboxes");
 }

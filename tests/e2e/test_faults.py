@@ -324,3 +324,24 @@ def test_a_second_server_on_the_same_data_is_refused(server):
         second.start(10)
     second.stop()
     assert "ended with" in str(caught.value)
+
+
+def test_whether_code_wants_a_token_survives_restarts_of_front_and_keeper(own_server):
+    def execute(box):
+        return own_server.edge("POST", {"sandboxID": box["sandboxID"]}, "/execute", {"code": "print(6 * 7)"}, port=49999)
+
+    def create():
+        answer = own_server.api("POST", "/sandboxes", {"templateID": "base", "timeout": 120})
+        assert answer.status == 201, answer
+        return answer.json
+
+    open_one, closed = create(), own_server.create()
+    assert b"42" in execute(open_one).body and execute(closed).status == 401
+    os.kill(own_server.front_pid(), signal.SIGKILL)
+    come_back(own_server)
+    assert b"42" in execute(open_one).body and execute(closed).status == 401
+    own_server.stop()
+    own_server.options = ["--token-for-code", "always"]
+    own_server.start()
+    assert b"42" in execute(open_one).body and execute(closed).status == 401
+    assert execute(create()).status == 401  # from then on

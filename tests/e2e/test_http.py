@@ -227,6 +227,55 @@ def test_a_sandbox_that_wants_no_access_token_has_one_all_the_same(server, made)
     assert server.edge("GET", box, "/files?path=/etc/hostname").status == 200
 
 
+# ---- run_code without a token ----
+
+
+def run_code_like_1x(server, box):
+    """As e2b-code-interpreter 1.x asks: by host name, with its User-Agent and no token of any kind."""
+    return server.call(
+        "POST",
+        "/execute",
+        {"code": "print(6 * 7)", "context_id": None, "language": None, "env_vars": None},
+        {"User-Agent": "python-httpx/0.28.1", "Accept": "*/*"},
+        host=f"49999-{box['sandboxID']}.e2b.example",
+    )
+
+
+def create_on(server, route, **fields):
+    answer = server.api("POST", route, {"templateID": "base", "timeout": 120, **fields})
+    assert answer.status == 201, answer
+    return answer.json
+
+
+@pytest.mark.parametrize("fields", [{}, {"secure": False}], ids=["absent", "false"])
+def test_code_runs_without_a_token_where_version_one_asks_for_no_security(server, made, fields):
+    # What 1.x sends besides.
+    box = create_on(server, "/sandboxes", autoPause=False, metadata={}, envVars={}, **fields)
+    made.append(box["sandboxID"])
+    answer = run_code_like_1x(server, box)
+    assert answer.status == 200 and b"42" in answer.body, answer
+    # guestd's own port stays shut.
+    stranger = {"sandboxID": box["sandboxID"]}
+    assert server.edge("GET", stranger, "/files?path=/etc/hostname").status == 401
+    start = {"Content-Type": "application/json", "Connect-Protocol-Version": "1"}
+    assert server.edge("POST", stranger, "/process.Process/List", {}, headers=start).status == 401
+    assert server.edge("GET", box, "/files?path=/etc/hostname").status == 200
+
+
+@pytest.mark.parametrize(
+    "route,fields",
+    [("/sandboxes", {"secure": True}), ("/v2/sandboxes", {}), ("/v2/sandboxes", {"secure": False})],
+    ids=["v1 secure", "v2", "v2 insecure"],
+)
+def test_code_wants_the_token_everywhere_else(server, made, route, fields):
+    box = create_on(server, route, **fields)
+    made.append(box["sandboxID"])
+    assert run_code_like_1x(server, box).status == 401
+    headers = {"X-Access-Token": box["envdAccessToken"]}
+    answer = server.edge("POST", box, "/execute", {"code": "print(6 * 7)"}, port=49999, headers=headers)
+    assert answer.status == 200 and b"42" in answer.body, answer
+
+
 def test_a_chunked_body_is_as_good_as_a_counted_one(server, made):
     text = json.dumps(BASE).encode()
     answer = raw(

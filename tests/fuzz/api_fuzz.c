@@ -18,7 +18,7 @@ static void fuzz_create(struct str text, struct arena *arena)
     struct err err;
 
     auto_json json_t *body = json_parse_object(text, &err);
-    if (body && create_decode(body, 15, arena, &want, &err))
+    if (body && create_decode(body, CREATE_V1, arena, &want, &err))
         check(want.env_count <= LIMIT_ENV_PAIRS && want.metadata_count <= LIMIT_METADATA_PAIRS);
 }
 

@@ -142,6 +142,31 @@ static void both_versions_of_create_and_connect_work_with_their_own_defaults(voi
     }
 }
 
+static bool code_is_open(struct served *s, const char *route, const char *body)
+{
+    assert_int_equal(CALL(s, "POST", route, body).status, 201);
+    assert_int_equal(strlen(got_text(s, "envdAccessToken")), 64); /* guestd's own port wants it in any case */
+    return rig_setup_of(&s->rig, str_from(got_text(s, "sandboxID"))).open_code;
+}
+
+/* Releases 1.x of the code interpreter create like this and send no token with run_code. */
+static void code_is_open_where_version_one_asks_for_no_security(void **state)
+{
+    struct served *s = *state;
+    const char *plain = "{\"templateID\":\"base\"}", *insecure = "{\"templateID\":\"base\",\"secure\":false}",
+               *secure = "{\"templateID\":\"base\",\"secure\":true}";
+
+    assert_true(code_is_open(s, "/sandboxes", plain));
+    assert_true(code_is_open(s, "/sandboxes", insecure));
+    assert_true(code_is_open(s, "/sandboxes", "{\"templateID\":\"base\",\"secure\":null}"));
+    assert_false(code_is_open(s, "/sandboxes", secure));
+    assert_false(code_is_open(s, "/v2/sandboxes", plain));
+    assert_false(code_is_open(s, "/v2/sandboxes", insecure));
+    s->actions.code_always_has_token = true;
+    assert_false(code_is_open(s, "/sandboxes", plain));
+    assert_false(code_is_open(s, "/sandboxes", insecure));
+}
+
 static void connect_never_shortens_and_timeout_does_both(void **state)
 {
     struct served *s = *state;
@@ -941,6 +966,7 @@ int main(void)
         SERVED(nobody_is_told_of_internet_access_that_is_not_there),
         SERVED(get_describes_a_sandbox_in_full),
         SERVED(both_versions_of_create_and_connect_work_with_their_own_defaults),
+        SERVED(code_is_open_where_version_one_asks_for_no_security),
         SERVED(connect_never_shortens_and_timeout_does_both),
         SERVED(a_timeout_of_zero_kills_it_before_the_answer),
         SERVED(a_second_kill_finds_nothing_and_so_does_every_other_call),

@@ -21,13 +21,14 @@ static void the_command_line_wins_over_the_file(void **state)
     char path[] = "/tmp/cloister-config-XXXXXX";
     int fd = mkstemp(path);
     assert_true(fd >= 0);
-    assert_true(dprintf(fd, "# comment\n\n memory = 256 \nlisten=127.0.0.1:1\n") > 0);
+    assert_true(dprintf(fd, "# comment\n\n memory = 256 \nlisten=127.0.0.1:1\ntoken-for-code = always\n") > 0);
     close(fd);
     struct config config;
     struct err err;
     assert_true(load(&config, &err, "--config", path, "--listen", "127.0.0.1:2"));
     assert_string_equal(config.listen, "127.0.0.1:2");
     assert_int_equal(config.memory_mb, 256);
+    assert_string_equal(config.token_for_code, "always");
     assert_int_equal(config.cpus, 0); /* nobody has said: the template does */
     unlink(path);
 }

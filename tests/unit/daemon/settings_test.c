@@ -17,7 +17,8 @@ static void settings_survive_the_trip_to_front(void **state)
                              .key_sandboxes = 5,
                              .key_requests = 6,
                              .key_streams = 8,
-                             .pids = 99 },
+                             .pids = 99,
+                             .code_always_has_token = true },
                     got;
     struct err err;
     assert_true(secret_set(&sent.api_key, STR("e2b_00")) && secret_set(&sent.admin_hash, STR("11ff")));
@@ -28,6 +29,7 @@ static void settings_survive_the_trip_to_front(void **state)
     assert_string_equal(got.domain, sent.domain);
     assert_int_equal(got.log_least, LOG_WARN);
     assert_int_equal(got.pids, 99);
+    assert_true(got.code_always_has_token);
     assert_int_equal(got.key_sandboxes, 5);
     assert_int_equal(got.key_requests, 6);
     assert_int_equal(got.key_streams, 8);
@@ -45,11 +47,23 @@ static void what_is_no_level_is_refused_by_name(void **state)
     assert_non_null(strstr(err.message, "loud"));
 }
 
+static void what_is_no_choice_for_the_code_token_is_refused_by_name(void **state)
+{
+    (void)state;
+    bool always;
+    struct err err;
+    assert_true(settings_token_for_code("always", &always, &err) && always);
+    assert_true(settings_token_for_code("as-asked", &always, &err) && !always);
+    assert_false(settings_token_for_code("never", &always, &err));
+    assert_string_equal(err.message, "token-for-code must be as-asked or always, not 'never'");
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
         CASE(settings_survive_the_trip_to_front),
         CASE(what_is_no_level_is_refused_by_name),
+        CASE(what_is_no_choice_for_the_code_token_is_refused_by_name),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

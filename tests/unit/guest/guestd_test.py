@@ -34,8 +34,9 @@ def packed(text):
     return struct.pack(">I", len(text)) + text
 
 
-def setup_message(token=TOKEN, user=b"root", workdir=b"", envs=()):
-    body = b"\x01" + packed(b"sbx1") + packed(b"base") + packed(token.encode()) + packed(user) + packed(workdir)
+def setup_message(token=TOKEN, user=b"root", workdir=b"", envs=(), open_code=0):
+    body = b"\x01" + packed(b"sbx1") + packed(b"base") + packed(token.encode()) + bytes([open_code])
+    body += packed(user) + packed(workdir)
     body += struct.pack(">I", len(envs)) + b"".join(packed(k) + packed(v) for k, v in envs)
     return packed(body)
 

@@ -103,6 +103,22 @@ class Case(unittest.TestCase):
         self.assertEqual(self.ask("POST", "/execute", {"code": "1"}, token="wrong")[0], 401)
         self.assertEqual(self.ask("GET", "/contexts", token="")[0], 200)
 
+    def test_a_sandbox_with_open_code_runs_it_without_the_token(self):
+        def tell(open_code):
+            self.link.sendall(setup_message(envs=[(b"GLOBAL", b"yes")], open_code=open_code))
+            return self.link.recv(5, socket.MSG_WAITALL)[4]
+
+        ok = 64
+        self.assertEqual(tell(1), ok)
+        try:
+            for token in ("", "wrong"):
+                status, body = self.ask("POST", "/execute", {"code": "6 * 7"}, token=token)
+                self.assertEqual(status, 200, body)
+                self.assertIn(b'"42"', body)
+        finally:
+            self.assertEqual(tell(0), ok)
+        self.assertEqual(self.ask("POST", "/execute", {"code": "1"}, token="")[0], 401)
+
     def test_what_is_no_request_is_told_as_detail(self):
         for body in ("", "no json", "[]", "{}", '{"code": 1}', '{"code": "1", "env_vars": {"A": 1}}',
                      '{"code": "1", "env_vars": {"A=B": "x"}}', '{"code": "a\\u0000b"}'):

@@ -747,6 +747,37 @@ static void a_private_sandbox_stays_private_across_a_crash(void **state)
     sandbox_unref(sb);
 }
 
+/* ---- run_code without a token ---- */
+
+static void check_code_is_open(struct rig *rig, struct str id, bool open)
+{
+    struct sandbox *sb = sandbox_find(rig->all, id);
+
+    assert_non_null(sb);
+    assert_int_equal(sandbox_wants_token(sb, 49999), !open);
+    assert_true(sandbox_wants_token(sb, 49983));
+    sandbox_unref(sb);
+}
+
+static void whether_code_is_open_is_told_to_guestd_and_survives_a_crash(void **state)
+{
+    struct rig *rig = *state;
+
+    struct sandbox_info closed = rig_create(rig);
+    rig->want.open_code = true;
+    struct sandbox_info open = rig_create(rig);
+    assert_false(rig_setup_of(rig, closed.id).open_code);
+    struct guestlink_setup told = rig_setup_of(rig, open.id);
+    assert_true(told.open_code);
+    assert_int_equal(told.access_token.len, 64);
+    check_code_is_open(rig, closed.id, false);
+    check_code_is_open(rig, open.id, true);
+    rig_stop(rig);
+    rig_start(rig);
+    check_code_is_open(rig, closed.id, false);
+    check_code_is_open(rig, open.id, true);
+}
+
 /* ---- signed links ---- */
 
 /* As SDKs make them: "v1_" and base64 of SHA-256 of path:operation:user:token[:expiration], without padding. */
@@ -900,6 +931,7 @@ int main(void)
         MADE(a_leftover_that_cannot_be_ended_yet_is_tried_again),
         MADE(one_key_cannot_take_every_place),
         RUNNING(a_private_sandbox_stays_private_across_a_crash),
+        RUNNING(whether_code_is_open_is_told_to_guestd_and_survives_a_crash),
         RUNNING(a_link_finds_the_sandbox_whose_token_signed_it),
         RUNNING(a_token_finds_a_sandbox_that_was_there_before_us),
         RUNNING(a_search_says_what_it_cost),

@@ -56,6 +56,29 @@ static void a_store_from_the_future_is_refused_with_advice(void **state)
     temp_store_reopen(t);
 }
 
+/* A data directory that a release before this one has left, with a sandbox in it. */
+static void a_store_of_an_older_schema_is_brought_up_to_date(void **state)
+{
+    struct temp_store *t = *state;
+    struct sandbox_row *rows;
+    size_t count;
+
+    store_close(t->store);
+    t->store = NULL;
+    by_hand(t,
+            "ALTER TABLE sandboxes DROP COLUMN open_code; DELETE FROM schema_version WHERE version > 3;"
+            "INSERT INTO sandboxes (id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count,"
+            " memory_mb, disk_mb, internet, started_us, deadline_us, revision, key_id, is_private, mask_host)"
+            " VALUES ('iold', 'team', 'tbase', '', '0.6.13', 'running', '{}', 2, 512, 512, 0, 1, 2, 0, 'k', 1, 'm')");
+    temp_store_reopen(t);
+    MUST(store_sandbox_list(t->store, &t->arena, &rows, &count, &err));
+    assert_int_equal(count, 1);
+    CHECK_STR(rows[0].id, STR("iold"));
+    CHECK_STR(rows[0].mask_host, STR("m"));
+    assert_true(rows[0].is_private);
+    assert_false(rows[0].open_code); /* as it was before there was a choice */
+}
+
 static void what_is_no_database_is_refused_and_left_alone(void **state)
 {
     struct temp_store *t = *state;
@@ -326,7 +349,8 @@ static struct sandbox_row sandbox_row(struct str id)
                                  .cpu_count = 2,
                                  .memory_mb = 1024,
                                  .disk_mb = 5120,
-                                 .internet = 2 };
+                                 .internet = 2,
+                                 .open_code = true };
 }
 
 static struct event_row event_row(struct str sandbox_id, struct str type)
@@ -359,6 +383,7 @@ static void a_sandbox_goes_from_starting_to_running_to_gone(void **state)
     assert_int_equal(rows[0].deadline_us, 200);
     CHECK_STR(rows[0].metadata, row.metadata);
     assert_int_equal(rows[0].internet, 2);
+    assert_true(rows[0].open_code);
     MUST(store_sandbox_remove(t->store, row.id, &killed, &err));
     MUST(store_sandbox_list(t->store, &t->arena, &rows, &count, &err));
     assert_int_equal(count, 0);
@@ -576,6 +601,7 @@ int main(void)
     const struct CMUnitTest cases[] = {
         STORE_CASE(the_file_is_for_its_owner_alone),
         STORE_CASE(a_store_from_the_future_is_refused_with_advice),
+        STORE_CASE(a_store_of_an_older_schema_is_brought_up_to_date),
         STORE_CASE(what_is_no_database_is_refused_and_left_alone),
         STORE_CASE(a_missing_directory_and_a_link_are_refused),
         STORE_CASE(tokens_differ_by_sandbox_and_survive_a_restart),

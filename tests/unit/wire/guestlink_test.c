@@ -18,6 +18,7 @@ static const struct guestlink_setup some_setup = {
     .sandbox_id = STR_INIT("sbx1"),
     .template_id = STR_INIT("base"),
     .access_token = STR_INIT("tok"),
+    .open_code = true,
     .default_user = STR_INIT("user"),
     .default_workdir = STR_INIT("/code"),
     .env_count = COUNT_OF(some_envs),
@@ -39,11 +40,30 @@ static void a_setup_arrives_as_it_was_sent(void **state)
     CHECK_STR(got.setup.sandbox_id, STR("sbx1"));
     CHECK_STR(got.setup.template_id, STR("base"));
     CHECK_STR(got.setup.access_token, STR("tok"));
+    assert_true(got.setup.open_code);
     CHECK_STR(got.setup.default_user, STR("user"));
     CHECK_STR(got.setup.default_workdir, STR("/code"));
     assert_int_equal(got.setup.env_count, 2);
     CHECK_STR(got.setup.envs[0].value, STR("b=c"));
     CHECK_STR(got.setup.envs[1].name, STR("EMPTY"));
+    arena_done(&arena);
+}
+
+static void a_flag_that_is_neither_yes_nor_no_is_refused(void **state)
+{
+    (void)state;
+    struct err err;
+    struct arena arena;
+    struct guestlink_message got;
+    auto_buf struct buf message = buf_make(NULL, LIMIT_GUESTLINK_BYTES);
+
+    arena_init(&arena);
+    guestlink_write_setup(&message, &some_setup);
+    char *flag = (char *)memmem(message.data, message.len, "tok", 3) + 3;
+    *flag = 0;
+    assert_true(guestlink_read(body_of(&message), &arena, &got, &err) && !got.setup.open_code);
+    *flag = 2;
+    assert_false(guestlink_read(body_of(&message), &arena, &got, &err));
     arena_done(&arena);
 }
 
@@ -171,6 +191,7 @@ int main(void)
     const struct CMUnitTest cases[] = {
         CASE(a_setup_arrives_as_it_was_sent),
         CASE(every_cut_and_every_tail_is_refused),
+        CASE(a_flag_that_is_neither_yes_nor_no_is_refused),
         CASE(names_that_no_environment_can_hold_are_refused),
         CASE(ok_ping_and_error_travel),
         CASE(log_lines_travel_and_no_cut_or_malformed_one_does),
