@@ -84,6 +84,11 @@ static const struct {
 
 static bool say_cure(struct str ref, struct err *err)
 {
+    if (str_eq(ref, STR("mcp-gateway"))) /* what the SDKs ask for when they are given MCP servers */
+        return !err_set(
+            err, ERR_NOT_FOUND,
+            "template 'mcp-gateway' is for MCP servers (mcp={…}, JS mcp: {…}), which are not available in this "
+            "version of Cloister");
     for (size_t i = 0; i < COUNT_OF(makeable); i++) {
         if (!str_eq(ref, makeable[i].name))
             continue;

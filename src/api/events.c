@@ -151,7 +151,9 @@ static void line_of(const struct event_row *event, struct arena *arena, struct l
 
     add_field(&line, STR("event"), event->type);
     if (str_eq(event->type, event_type_name[EVENT_CREATED])) {
-        line.message = arena_format(arena, "sandbox started from template %.*s", STR_ARG(event->template_id));
+        struct str notice = data_text(data, "notice", arena);
+        line.message = arena_format(arena, "sandbox started from template %.*s%s%.*s", STR_ARG(event->template_id),
+                                    notice.len ? "; " : "", STR_ARG(notice));
     } else if (str_eq(event->type, event_type_name[EVENT_UPDATED])) {
         struct str deadline = data_text(data, "set_timeout", arena);
         line.message = arena_format(arena, "deadline set to %.*s", STR_ARG(deadline));

@@ -2,6 +2,8 @@
  * Sandboxes as the foreign API spells them. In answers nothing is null that can be left out: to some clients null is
  * not "absent" but a crash.
  */
+#include <arpa/inet.h>
+
 #include "api/request.h"
 #include "base/clock.h"
 
@@ -22,7 +24,13 @@ bool take_seconds(const json_t *object, const char *name, enum json_need need, i
 {
     if (json_is_string(json_object_get(object, name)))
         return err_set(err, ERR_INVALID, "'%s' must be a number", name);
-    return json_take_int(object, name, need, least, INT32_MAX, out, err);
+    int64_t seconds = *out;
+    if (!json_take_int(object, name, need, INT64_MIN, INT64_MAX, &seconds, err))
+        return false;
+    if (json_has(object, name) && seconds < least)
+        return err_set(err, ERR_INVALID, "'%s' must be at least %lld", name, (long long)least);
+    *out = seconds;
+    return true;
 }
 
 bool sandbox_id_decode(struct str segment, struct str *out_id, struct err *err)
@@ -92,27 +100,104 @@ static bool take_pairs(const json_t *object, const struct pair_limits *limits, s
 
 /* ---- options that we know and cannot honour yet: to take them silently would be a lie ---- */
 
-static bool not_yet(const char *option, struct err *err)
+enum option_id {
+    AUTO_PAUSE,
+    AUTO_RESUME,
+    VOLUME_MOUNTS,
+    IAM_TOKENS,
+    MCP,
+    ALLOW_OUT,
+    DNS_SERVERS,
+    HTTPS_PORTS,
+    RULES,
+    EGRESS_PROXY,
+};
+
+/* An option as the users of both SDKs write it, and as it travels. */
+struct option {
+    const char *name; /* of the JSON field, in its object */
+    const char *python, *js, *wire;
+};
+
+#define NETWORK_OPTION(python, js) js, "network={\"" python "\": …}", "network: { " js ": … }", "network." js
+
+static const struct option options[] = {
+    [AUTO_PAUSE] = { "autoPause", "lifecycle={\"on_timeout\": \"pause\"}", "lifecycle: { onTimeout: 'pause' }",
+                     "autoPause" },
+    [AUTO_RESUME] = { "autoResume", "lifecycle={\"auto_resume\": True}", "lifecycle: { autoResume: true }",
+                      "autoResume.enabled" },
+    [VOLUME_MOUNTS] = { "volumeMounts", "volume_mounts={…}", "volumeMounts: {…}", "volumeMounts" },
+    [IAM_TOKENS] = { "tokens", "iam={\"tokens\": …}", "iam: { tokens: … }", "iam.tokens" },
+    [MCP] = { "mcp", "mcp={…}", "mcp: {…}", "mcp" },
+    [ALLOW_OUT] = { NETWORK_OPTION("allow_out", "allowOut") },
+    [DNS_SERVERS] = { NETWORK_OPTION("dns_servers", "dnsServers") },
+    [HTTPS_PORTS] = { NETWORK_OPTION("https_ports", "httpsPorts") },
+    [RULES] = { NETWORK_OPTION("rules", "rules") },
+    [EGRESS_PROXY] = { NETWORK_OPTION("egress_proxy", "egressProxy") },
+};
+
+static bool not_yet(enum option_id id, struct err *err)
 {
-    return err_set(err, ERR_INVALID, "the option '%s' is not available in this version of Cloister", option);
+    const struct option *option = &options[id];
+
+    return err_set(err, ERR_INVALID, "%s (JS %s, API '%s') is not available in this version of Cloister",
+                   option->python, option->js, option->wire);
 }
 
-static bool refuse_nonempty_array(const json_t *object, const char *name, const char *option, struct err *err)
+static bool refuse_nonempty_array(const json_t *object, enum option_id id, struct err *err)
 {
     const json_t *array;
 
-    if (!json_take_array(object, name, JSON_OPTIONAL, &array, err))
+    if (!json_take_array(object, options[id].name, JSON_OPTIONAL, &array, err))
         return false;
-    return json_array_size(array) == 0 || not_yet(option, err);
+    return json_array_size(array) == 0 || not_yet(id, err);
 }
 
-static bool refuse_nonempty_object(const json_t *object, const char *name, const char *option, struct err *err)
+static bool refuse_nonempty_object(const json_t *object, enum option_id id, struct err *err)
 {
     const json_t *inner;
 
-    if (!json_take_object(object, name, JSON_OPTIONAL, &inner, err))
+    if (!json_take_object(object, options[id].name, JSON_OPTIONAL, &inner, err))
         return false;
-    return json_object_size(inner) == 0 || not_yet(option, err);
+    return json_object_size(inner) == 0 || not_yet(id, err);
+}
+
+/* "10.0.0.0/8", "1.1.1.1", "fc00::/7" */
+static bool is_address_block(struct str text)
+{
+    char address[INET6_ADDRSTRLEN];
+    unsigned char room[sizeof(struct in6_addr)];
+    struct str part;
+    uint64_t bits;
+    struct err ignored;
+
+    bool has_bits = str_has_char(text, '/');
+    (void)str_cut(&text, '/', &part);
+    if (!str_to_path(part, address, sizeof address, &ignored))
+        return false;
+    bool is_v4 = inet_pton(AF_INET, address, room) == 1;
+    if (!is_v4 && inet_pton(AF_INET6, address, room) != 1)
+        return false;
+    return !has_bits || str_to_u64(text, is_v4 ? 32 : 128, &bits);
+}
+
+/* Whatever it denies is denied already: a sandbox has no way out. Its shape is still checked, as it will be then. */
+static bool take_deny_out(const json_t *network, struct err *err)
+{
+    const json_t *blocks, *block;
+    size_t i;
+
+    if (!json_take_array(network, "denyOut", JSON_OPTIONAL, &blocks, err))
+        return false;
+    json_array_foreach(blocks, i, block)
+    {
+        struct str text = json_is_string(block) ? json_str(block) : STR("");
+        if (!is_address_block(text))
+            return err_set(err, ERR_INVALID,
+                           "'network.denyOut' (deny_out in Python) takes addresses and CIDR blocks, not '%.*s'",
+                           (int)MIN(text.len, (size_t)40), text.at);
+    }
+    return true;
 }
 
 /* "name.example.com:${PORT}": what may stand in a Host field, and nothing that could end it. */
@@ -137,14 +222,13 @@ static bool take_network(const json_t *body, struct sandbox_request *out, struct
     const json_t *network;
     bool public_traffic = true;
 
-    if (!json_take_object(body, "network", JSON_OPTIONAL, &network, err) || !network)
-        return !network;
-    if (!refuse_nonempty_array(network, "allowOut", "network.allowOut", err) ||
-        !refuse_nonempty_array(network, "denyOut", "network.denyOut", err) ||
-        !refuse_nonempty_array(network, "dnsServers", "network.dnsServers", err) ||
-        !refuse_nonempty_array(network, "httpsPorts", "network.httpsPorts", err) ||
-        !refuse_nonempty_object(network, "rules", "network.rules", err) ||
-        !refuse_nonempty_object(network, "egressProxy", "network.egressProxy", err) ||
+    if (!json_take_object(body, "network", JSON_OPTIONAL, &network, err))
+        return false;
+    if (!network)
+        return true;
+    if (!refuse_nonempty_array(network, ALLOW_OUT, err) || !take_deny_out(network, err) ||
+        !refuse_nonempty_array(network, DNS_SERVERS, err) || !refuse_nonempty_array(network, HTTPS_PORTS, err) ||
+        !refuse_nonempty_object(network, RULES, err) || !refuse_nonempty_object(network, EGRESS_PROXY, err) ||
         !json_take_bool(network, "allowPublicTraffic", JSON_OPTIONAL, &public_traffic, err) ||
         !json_take_str(network, "maskRequestHost", JSON_OPTIONAL, &out->mask_host, err))
         return false;
@@ -163,25 +247,37 @@ static bool refuse_lifecycle(const json_t *body, struct err *err)
         (auto_resume && !json_take_bool(auto_resume, "enabled", JSON_OPTIONAL, &resume, err)))
         return false;
     if (!pause_memory && !pause)
-        return err_set(err, ERR_INVALID, "'autoPauseMemory' is false, but 'autoPause' is not set");
+        return err_set(
+            err, ERR_INVALID,
+            "'autoPauseMemory' (keep_memory in Python, keepMemory in JS) is false, but 'autoPause' is not set");
     if (pause)
-        return not_yet("autoPause", err);
-    return !resume || not_yet("autoResume", err);
+        return not_yet(AUTO_PAUSE, err);
+    return !resume || not_yet(AUTO_RESUME, err);
 }
 
 static bool refuse_iam(const json_t *body, struct err *err)
 {
     const json_t *iam;
 
-    if (!json_take_object(body, "iam", JSON_OPTIONAL, &iam, err) || !iam)
-        return !iam;
-    return refuse_nonempty_object(iam, "tokens", "iam", err);
+    if (!json_take_object(body, "iam", JSON_OPTIONAL, &iam, err))
+        return false;
+    if (!iam)
+        return true;
+    return refuse_nonempty_object(iam, IAM_TOKENS, err);
+}
+
+/* Also an empty one: the SDKs then ask for a template that has the gateway, and start it. */
+static bool refuse_mcp(const json_t *body, struct err *err)
+{
+    const json_t *mcp;
+
+    return json_take_object(body, options[MCP].name, JSON_OPTIONAL, &mcp, err) && (!mcp || not_yet(MCP, err));
 }
 
 static bool refuse_unavailable(const json_t *body, struct err *err)
 {
-    return refuse_lifecycle(body, err) && refuse_nonempty_array(body, "volumeMounts", "volumeMounts", err) &&
-           refuse_iam(body, err);
+    return refuse_lifecycle(body, err) && refuse_nonempty_array(body, VOLUME_MOUNTS, err) && refuse_iam(body, err) &&
+           refuse_mcp(body, err);
 }
 
 bool create_decode(const json_t *body, enum create_version version, struct arena *arena, struct sandbox_request *out,
@@ -192,19 +288,15 @@ bool create_decode(const json_t *body, enum create_version version, struct arena
     struct sandbox_request want = { 0 };
     int64_t timeout_s = version == CREATE_V1 ? CREATE_V1_TIMEOUT_S : CREATE_V2_TIMEOUT_S;
     bool secure = false, internet = false;
-    const json_t *mcp;
 
     if (!json_take_str(body, "templateID", JSON_REQUIRED, &want.template_ref, err) ||
-        !take_seconds(body, "timeout", JSON_OPTIONAL, INT32_MIN, &timeout_s, err) ||
+        !take_seconds(body, "timeout", JSON_OPTIONAL, 1, &timeout_s, err) ||
         !json_take_bool(body, "secure", JSON_OPTIONAL, &secure, err) ||
         !json_take_bool(body, "allow_internet_access", JSON_OPTIONAL, &internet, err) ||
-        !json_take_object(body, "mcp", JSON_OPTIONAL, &mcp, err) || /* the SDK starts it by itself */
         !take_pairs(body, &metadata, arena, &want.metadata, &want.metadata_count, err) ||
         !take_pairs(body, &envs, arena, &want.envs, &want.env_count, err) || !take_network(body, &want, err) ||
         !refuse_unavailable(body, err))
         return false;
-    if (timeout_s < 1)
-        return err_set(err, ERR_INVALID, "'timeout' must be at least 1 second");
     want.timeout_s = (uint64_t)timeout_s;
     want.internet = !json_has(body, "allow_internet_access") ? UNSET : internet ? YES : NO;
     /* Clients that ask for no `secure` send no token with run_code. guestd's own port wants it from everybody. */

@@ -143,7 +143,7 @@ void api_sandbox_kill(struct request *rq)
 
 void api_sandbox_timeout(struct request *rq)
 {
-    int64_t timeout_s;
+    int64_t timeout_s = 0;
     struct str id;
     struct err err;
 

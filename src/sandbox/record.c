@@ -106,6 +106,10 @@ struct event_row record_created(const struct sandbox *sb, struct arena *arena)
 
     json_out_object(&json, NULL);
     metadata_write(&json, "sandbox_metadata", sb);
+    /* Older SDKs ask for it with every create, so that it is no error; whoever wonders finds it here. */
+    if (sb->internet == YES)
+        json_out_str(&json, "notice",
+                     STR("allow_internet_access is true, but this version of Cloister gives sandboxes no network"));
     json_out_end(&json);
     return event_of(sb, event_type_name[EVENT_CREATED], buf_str(&data));
 }

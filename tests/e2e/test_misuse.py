@@ -322,3 +322,59 @@ def test_watchers_have_a_limit_that_is_said(server, box):
         for watcher in made:
             assert rpc(server, box, "filesystem.Filesystem/RemoveWatcher", {"watcherId": watcher}).status == 200
     box.files.watch_dir("/tmp/limit").stop()
+
+
+# ---- options ----
+
+
+@pytest.mark.parametrize(
+    "options,as_written,on_the_wire",
+    [
+        ({"lifecycle": {"on_timeout": "pause"}}, '"on_timeout": "pause"', "autoPause"),
+        ({"network": {"allow_out": ["1.1.1.1"]}}, "allow_out", "allowOut"),
+        ({"mcp": {"browserbase": {}}}, "mcp={", "mcp"),
+        ({"mcp": {}}, "mcp={", "mcp"),
+        ({"volume_mounts": {"/data": "v"}}, "volume_mounts=", "volumeMounts"),
+    ],
+    ids=["on_timeout", "allow_out", "mcp", "empty mcp", "volume_mounts"],
+)
+def test_an_option_that_we_do_not_have_is_named_as_its_user_wrote_it(server, options, as_written, on_the_wire):
+    before = server.running()
+    with pytest.raises(SandboxException) as caught:
+        Sandbox.create(**options)
+    message = str(caught.value)
+    assert as_written in message and on_the_wire in message and "not available" in message, message
+    assert server.running() == before
+
+
+def test_options_that_hold_without_a_network_are_taken(server):
+    with Sandbox.create(network={"deny_out": lambda ctx: [ctx.all_traffic]}, allow_internet_access=False) as box:
+        assert box.commands.run("echo hi").stdout == "hi\n"
+    with Sandbox.create(allow_internet_access=True) as box:
+        lines = server.api("GET", f"/sandboxes/{box.sandbox_id}/logs").json["logEntries"]
+        assert "allow_internet_access is true, but this version of Cloister gives sandboxes no network" in lines[0]["message"]
+
+
+def test_a_timeout_past_the_longest_is_refused_by_create_and_cut_by_set_timeout(server):
+    for seconds in (86401, 10**12):
+        with pytest.raises(SandboxException, match="86400 seconds"):
+            Sandbox.create(timeout=seconds)
+    with Sandbox.create(timeout=60) as box:
+        for seconds in (86401, 10**12):
+            box.set_timeout(60)
+            box.set_timeout(seconds)
+            info = box.get_info()
+            assert abs((info.end_at - info.started_at).total_seconds() - 86400) < 2
+
+
+def test_an_unknown_sandbox_is_not_called_paused(server):
+    """SDKs say "Paused sandbox … not found" to any 404 of connect; whoever shows our words is told nothing of the kind."""
+    for method, path in (
+        ("POST", "/sandboxes/inotthere/connect"),
+        ("POST", "/v2/sandboxes/inotthere/connect"),
+        ("GET", "/sandboxes/inotthere"),
+        ("POST", "/sandboxes/inotthere/timeout"),
+    ):
+        answer = server.api(method, path, None if method == "GET" else {"timeout": 60})
+        assert answer.status == 404 and answer.json["code"] == 404, answer
+        assert answer.json["message"] == 'Sandbox "inotthere" does not exist or is not accessible'

@@ -189,6 +189,13 @@ static void connect_never_shortens_and_timeout_does_both(void **state)
     assert_int_equal(CALL(s, "POST", target(s, "/sandboxes/%s/timeout", id), "{\"timeout\":1000000}").status, 204);
     CALL(s, "GET", target(s, "/sandboxes/%s", id), NULL);
     assert_int_equal(got_time(s, "endAt") - got_time(s, "startedAt"), INT64_C(1000000) * LIMIT_TIMEOUT_S);
+    assert_int_equal(CALL(s, "POST", target(s, "/sandboxes/%s/timeout", id), "{\"timeout\":100}").status, 204);
+    assert_int_equal(
+        CALL(s, "POST", target(s, "/sandboxes/%s/timeout", id), "{\"timeout\":9223372036854775807}").status, 204);
+    CALL(s, "GET", target(s, "/sandboxes/%s", id), NULL);
+    assert_int_equal(got_time(s, "endAt") - got_time(s, "startedAt"), INT64_C(1000000) * LIMIT_TIMEOUT_S);
+    answer = CALL(s, "POST", target(s, "/v2/sandboxes/%s/connect", id), "{\"timeout\":9223372036854775807}");
+    check_error(s, &answer, 400, "86400 seconds");
     assert_int_equal(CALL(s, "POST", target(s, "/sandboxes/%s/refreshes", id), "{\"duration\":3600}").status, 204);
     assert_int_equal(CALL(s, "POST", target(s, "/sandboxes/%s/refreshes", id), NULL).status, 204);
 }
@@ -574,7 +581,7 @@ static void a_bad_create_is_refused_and_makes_nothing(void **state)
         { "{\"templateID\":\"base\",\"timeout\":0}", 400, "'timeout' must be at least 1" },
         { "{\"templateID\":\"base\",\"timeout\":-5}", 400, "'timeout' must be at least 1" },
         { "{\"templateID\":\"base\",\"timeout\":86401}", 400, "86400 seconds" },
-        { "{\"templateID\":\"base\",\"timeout\":99999999999}", 400, "timeout" },
+        { "{\"templateID\":\"base\",\"timeout\":99999999999}", 400, "86400 seconds" },
         { "{\"templateID\":\"base\",\"timeout\":\"5\"}", 400, "'timeout' must be a number" },
         { "{\"templateID\":\"base\",\"timeout\":1.5}", 400, "'timeout' must be a whole number" },
         { "{\"templateID\":\"base\",\"timeout\":[]}", 400, "'timeout'" },
@@ -592,21 +599,40 @@ static void a_bad_create_is_refused_and_makes_nothing(void **state)
         { "{\"templateID\":\"base\",\"network\":{\"allowOut\":\"x\"}}", 400, "'allowOut'" },
         { "{\"templateID\":\"base\",\"autoPauseMemory\":false}", 400, "autoPauseMemory" },
         /* known and not available yet */
-        { "{\"templateID\":\"base\",\"autoPause\":true}", 400, "'autoPause' is not available" },
-        { "{\"templateID\":\"base\",\"autoResume\":{\"enabled\":true}}", 400, "'autoResume' is not available" },
-        { "{\"templateID\":\"base\",\"network\":{\"allowOut\":[\"1.1.1.1\"]}}", 400, "'network.allowOut' is not" },
-        { "{\"templateID\":\"base\",\"network\":{\"denyOut\":[\"0.0.0.0/0\"]}}", 400, "'network.denyOut' is not" },
-        { "{\"templateID\":\"base\",\"network\":{\"dnsServers\":[\"1.1.1.1\"]}}", 400, "'network.dnsServers' is not" },
-        { "{\"templateID\":\"base\",\"network\":{\"httpsPorts\":[443]}}", 400, "'network.httpsPorts' is not" },
-        { "{\"templateID\":\"base\",\"network\":{\"rules\":{\"a.b\":[]}}}", 400, "'network.rules' is not" },
+        { "{\"templateID\":\"base\",\"autoPause\":true}", 400,
+          "lifecycle={\"on_timeout\": \"pause\"} (JS lifecycle: { onTimeout: 'pause' }, API 'autoPause') is not "
+          "available in "
+          "this version of Cloister" },
+        { "{\"templateID\":\"base\",\"autoResume\":{\"enabled\":true}}", 400,
+          "lifecycle={\"auto_resume\": True} (JS lifecycle: { autoResume: true }, API 'autoResume.enabled') is not" },
+        { "{\"templateID\":\"base\",\"network\":{\"allowOut\":[\"1.1.1.1\"]}}", 400,
+          "network={\"allow_out\": …} (JS network: { allowOut: … }, API 'network.allowOut') is not available" },
+        { "{\"templateID\":\"base\",\"network\":{\"allowOut\":[\"1.1.1.1\"],\"denyOut\":[\"0.0.0.0/0\"]}}", 400,
+          "allow_out" },
+        { "{\"templateID\":\"base\",\"network\":{\"dnsServers\":[\"1.1.1.1\"]}}", 400, "dns_servers" },
+        { "{\"templateID\":\"base\",\"network\":{\"httpsPorts\":[443]}}", 400, "https_ports" },
+        { "{\"templateID\":\"base\",\"network\":{\"rules\":{\"a.b\":[]}}}", 400, "'network.rules') is not" },
         { "{\"templateID\":\"base\",\"network\":{\"egressProxy\":{\"address\":\"x\"}}}", 400,
-          "'network.egressProxy' is not" },
+          "network={\"egress_proxy\": …} (JS network: { egressProxy: … }, API 'network.egressProxy') is not available "
+          "in "
+          "this version of Cloister" },
+        { "{\"templateID\":\"mcp-gateway\",\"mcp\":{\"browserbase\":{}}}", 400,
+          "mcp={…} (JS mcp: {…}, API 'mcp') is not available" },
+        { "{\"templateID\":\"mcp-gateway\",\"mcp\":{}}", 400, "mcp={…}" },
+        { "{\"templateID\":\"mcp-gateway\"}", 404, "MCP servers (mcp={…}, JS mcp: {…}), which are not available" },
+        /* what would hold, if it were well-formed */
+        { "{\"templateID\":\"base\",\"network\":{\"denyOut\":\"0.0.0.0/0\"}}", 400, "'denyOut'" },
+        { "{\"templateID\":\"base\",\"network\":{\"denyOut\":[5]}}", 400, "'network.denyOut'" },
+        { "{\"templateID\":\"base\",\"network\":{\"denyOut\":[\"example.com\"]}}", 400, "not 'example.com'" },
+        { "{\"templateID\":\"base\",\"network\":{\"denyOut\":[\"1.1.1.1/33\"]}}", 400, "CIDR" },
+        { "{\"templateID\":\"base\",\"network\":{\"denyOut\":[\"1.1.1.1/\"]}}", 400, "CIDR" },
+        { "{\"templateID\":\"base\",\"network\":{\"denyOut\":[\"::/129\"]}}", 400, "CIDR" },
         { "{\"templateID\":\"base\",\"network\":{\"maskRequestHost\":\"a b\"}}", 400, "must be a host" },
         { "{\"templateID\":\"base\",\"network\":{\"maskRequestHost\":\"a\\r\\nX: y\"}}", 400, "must be a host" },
         { "{\"templateID\":\"base\",\"network\":{\"maskRequestHost\":\"a:${PORT\"}}", 400, "must be a host" },
         { "{\"templateID\":\"base\",\"volumeMounts\":[{\"name\":\"a\",\"path\":\"/a\"}]}", 400,
-          "'volumeMounts' is not" },
-        { "{\"templateID\":\"base\",\"iam\":{\"tokens\":{\"a\":{}}}}", 400, "'iam' is not available" },
+          "volume_mounts={…} (JS volumeMounts: {…}, API 'volumeMounts') is not available" },
+        { "{\"templateID\":\"base\",\"iam\":{\"tokens\":{\"a\":{}}}}", 400, "API 'iam.tokens') is not available" },
     };
 
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
@@ -621,15 +647,26 @@ static void what_means_nothing_or_the_default_is_taken(void **state)
 {
     struct served *s = *state;
 
-    served_create(s,
-                  "{\"templateID\":\"base\",\"timeout\":null,\"metadata\":null,\"envVars\":null,\"autoPause\":false,"
-                  "\"autoPauseMemory\":true,\"autoResume\":{\"enabled\":false},\"mcp\":{\"browserbase\":{}},\"iam\":{},"
-                  "\"network\":{\"allowOut\":[],\"denyOut\":[],\"rules\":{},\"egressProxy\":null,"
-                  "\"allowPublicTraffic\":null,\"httpsPorts\":[]},\"volumeMounts\":[],\"secure\":false,"
-                  "\"somethingNew\":[1,2,3]}");
+    served_create(s, "{\"templateID\":\"base\",\"timeout\":null,\"metadata\":null,\"envVars\":null,\"autoPause\":false,"
+                     "\"autoPauseMemory\":true,\"autoResume\":{\"enabled\":false},\"mcp\":null,\"iam\":{},"
+                     "\"network\":{\"allowOut\":[],\"denyOut\":[],\"rules\":{},\"egressProxy\":null,"
+                     "\"allowPublicTraffic\":null,\"httpsPorts\":[]},\"volumeMounts\":[],\"secure\":false,"
+                     "\"somethingNew\":[1,2,3]}");
     served_create(s, "{\"templateID\":\"base\",\"network\":{},\"autoResume\":null,\"iam\":{\"tokens\":{}}}");
     served_create(s, "{\"templateID\":\"base\",\"network\":{\"allowPublicTraffic\":true},\"timeout\":12.0}");
     assert_int_equal(rig_rows(&s->rig), 3);
+}
+
+/* There is no network, so whatever they deny is denied. */
+static void options_that_hold_already_are_taken(void **state)
+{
+    struct served *s = *state;
+
+    served_create(s, "{\"templateID\":\"base\",\"network\":{\"denyOut\":[\"0.0.0.0/0\",\"1.1.1.1\",\"10.0.0.0/8\","
+                     "\"::/0\",\"fc00::1\"]}}");
+    const char *id = served_create(s, "{\"templateID\":\"base\",\"allow_internet_access\":false}");
+    assert_int_equal(CALL(s, "GET", target(s, "/sandboxes/%s", id), NULL).status, 200);
+    assert_true(json_is_false(json_object_get(s->last, "allowInternetAccess")));
 }
 
 static void too_much_metadata_or_environment_is_refused(void **state)
@@ -985,6 +1022,7 @@ int main(void)
         SERVED(a_preflight_is_answered_before_anything_is_checked),
         SERVED(a_bad_create_is_refused_and_makes_nothing),
         SERVED(what_means_nothing_or_the_default_is_taken),
+        SERVED(options_that_hold_already_are_taken),
         SERVED(too_much_metadata_or_environment_is_refused),
         SERVED(bad_ids_queries_and_bodies_are_refused),
         SERVED(a_chunked_body_is_as_good_as_one_with_a_length),
