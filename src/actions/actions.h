@@ -170,9 +170,6 @@ bool action_template_list(const struct actions *actions, const struct caller *ca
  */
 bool action_template_resolve(const struct actions *actions, const struct caller *caller, struct str ref,
                              struct arena *arena, struct template_row *out, struct err *err) must_use;
-/* The same, but a template of another team is ERR_DENIED: "does this name exist?" has three answers. */
-bool action_template_exists(const struct actions *actions, const struct caller *caller, struct str ref,
-                            struct arena *arena, struct template_row *out, struct err *err) must_use;
 
 /* ---- team.c ---- */
 
@@ -191,10 +188,24 @@ bool action_team_metrics(const struct actions *actions, const struct caller *cal
 /* The same one, in another team. ERR_NOT_FOUND. */
 bool action_caller_in_team(const struct actions *actions, const struct caller *caller, struct str team_id,
                            struct arena *arena, struct caller *out, struct err *err) must_use;
+/* Its name is a slug. ERR_INVALID, ERR_CONFLICT when there is one of that name. */
+bool action_team_create(const struct actions *actions, const struct caller *caller, struct str name,
+                        struct arena *arena, struct team_row *out, struct err *err) must_use;
+struct team_end {
+    size_t revoked, killed;
+};
+/*
+ * ERR_CONFLICT for the default team, and for one with keys or running sandboxes, unless `force` says that they go first.
+ * With `force` it may fail half-way, with its keys revoked: then say it again.
+ */
+bool action_team_delete(const struct actions *actions, const struct caller *caller, struct str team_id, bool force,
+                        struct arena *arena, struct team_end *out, struct err *err) must_use;
 struct team_count {
     struct str team_id;
     size_t running;
 };
+/* How many of this team's sandboxes run. */
+size_t action_team_running(const struct actions *actions, const struct team_row *team);
 bool action_running_counts(const struct actions *actions, const struct caller *caller, struct arena *arena,
                            struct team_count **out, size_t *out_count, struct err *err) must_use;
 /* All that run in the caller's team. */
@@ -207,6 +218,9 @@ bool action_key_create(const struct actions *actions, const struct caller *calle
                        struct key_row *out, struct secret *out_text, struct err *err) must_use;
 bool action_key_list(const struct actions *actions, const struct caller *caller, struct arena *arena,
                      struct key_row **out, size_t *out_count, struct err *err) must_use;
+/* Of every team. */
+bool action_key_list_all(const struct actions *actions, const struct caller *caller, struct arena *arena,
+                         struct key_row **out, size_t *out_count, struct err *err) must_use;
 bool action_key_rename(const struct actions *actions, const struct caller *caller, struct str id, struct str name,
                        struct arena *arena, struct key_row *out, struct err *err) must_use;
 bool action_key_revoke(const struct actions *actions, const struct caller *caller, struct str id, struct err *err)

@@ -31,6 +31,12 @@ bool action_key_list(const struct actions *actions, const struct caller *caller,
            store_key_list(actions->store, str_from(caller->team_id), arena, out, out_count, err);
 }
 
+bool action_key_list_all(const struct actions *actions, const struct caller *caller, struct arena *arena,
+                         struct key_row **out, size_t *out_count, struct err *err)
+{
+    return need_admin(caller, err) && store_key_list(actions->store, STR(""), arena, out, out_count, err);
+}
+
 bool action_key_rename(const struct actions *actions, const struct caller *caller, struct str id, struct str name,
                        struct arena *arena, struct key_row *out, struct err *err)
 {

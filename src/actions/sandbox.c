@@ -1,4 +1,23 @@
 #include "actions/actions.h"
+#include "base/log.h"
+
+/*
+ * The team may have been deleted since its key was looked at. Either that saw the row of the new sandbox and failed, or we
+ * see here that the team is gone, and the sandbox must not run on as nobody's.
+ */
+static bool team_is_there(const struct actions *actions, const struct caller *caller, struct str id,
+                          struct arena *arena, struct err *err)
+{
+    struct str team_id = str_from(caller->team_id);
+    struct team_row team;
+    struct err kill_err;
+
+    if (store_team_get(actions->store, team_id, arena, &team, err))
+        return true;
+    if (!sandbox_kill(actions->sandboxes, team_id, id, "admin", &kill_err))
+        log_warn("sandbox %.*s: of a team that is gone, and not killed: %s", STR_ARG(id), err_text(&kill_err));
+    return err->kind == ERR_NOT_FOUND ? err_set(err, ERR_DENIED, "the team of this API key was deleted") : false;
+}
 
 bool action_sandbox_create(const struct actions *actions, const struct caller *caller,
                            const struct sandbox_request *request, struct arena *arena, struct sandbox_info *out,
@@ -8,29 +27,30 @@ bool action_sandbox_create(const struct actions *actions, const struct caller *c
 
     if (!action_template_resolve(actions, caller, request->template_ref, arena, &template, err))
         return false;
-    return sandbox_create(actions->sandboxes,
-                          &(struct sandbox_want){
-                              .team_id = str_from(caller->team_id),
-                              .template_id = template.id,
-                              .alias = template.alias_count ? template.aliases[0] : STR(""),
-                              .guestd_version = template.guestd_version,
-                              .layer_count = template.layer_count,
-                              .layers = template.layers,
-                              .cpu_count = template.cpu_count,
-                              .memory_mb = template.memory_mb,
-                              .disk_mb = template.disk_mb,
-                              .timeout_s = request->timeout_s,
-                              .metadata_count = request->metadata_count,
-                              .metadata = request->metadata,
-                              .env_count = request->env_count,
-                              .envs = request->envs,
-                              .internet = request->internet,
-                              .key_id = str_from(caller->key_id),
-                              .is_private = request->is_private,
-                              .mask_host = request->mask_host,
-                              .open_code = request->open_code && !actions->code_always_has_token,
-                          },
-                          arena, out, err);
+    bool ok = sandbox_create(actions->sandboxes,
+                             &(struct sandbox_want){
+                                 .team_id = str_from(caller->team_id),
+                                 .template_id = template.id,
+                                 .alias = template.alias_count ? template.aliases[0] : STR(""),
+                                 .guestd_version = template.guestd_version,
+                                 .layer_count = template.layer_count,
+                                 .layers = template.layers,
+                                 .cpu_count = template.cpu_count,
+                                 .memory_mb = template.memory_mb,
+                                 .disk_mb = template.disk_mb,
+                                 .timeout_s = request->timeout_s,
+                                 .metadata_count = request->metadata_count,
+                                 .metadata = request->metadata,
+                                 .env_count = request->env_count,
+                                 .envs = request->envs,
+                                 .internet = request->internet,
+                                 .key_id = str_from(caller->key_id),
+                                 .is_private = request->is_private,
+                                 .mask_host = request->mask_host,
+                                 .open_code = request->open_code && !actions->code_always_has_token,
+                             },
+                             arena, out, err);
+    return ok && team_is_there(actions, caller, out->id, arena, err);
 }
 
 bool action_sandbox_get(const struct actions *actions, const struct caller *caller, struct str id, struct arena *arena,

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 
 static const int64_t KEPT_US = INT64_C(7) * 24 * 3600 * 1000000;
+enum { TEAM_NAME_CHARS = 63 };
 
 static bool need_own_team(const struct caller *caller, struct str team_id, struct err *err)
 {
@@ -73,6 +74,77 @@ bool action_caller_in_team(const struct actions *actions, const struct caller *c
         return false;
     *out = there;
     return true;
+}
+
+/* A namespace of templates, hence the characters of those. */
+static bool slug_check(struct str slug, struct err *err)
+{
+    bool ok = slug.len > 0 && slug.len <= TEAM_NAME_CHARS && slug.at[0] != '-' && slug.at[0] != '_';
+
+    for (size_t i = 0; ok && i < slug.len; i++) {
+        char c = slug.at[i];
+        ok = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+    }
+    return ok ||
+           err_set(err, ERR_INVALID,
+                   "a team's name has 1 to %d characters of a-z, 0-9, - and _, and begins with a letter or a digit",
+                   TEAM_NAME_CHARS);
+}
+
+bool action_team_create(const struct actions *actions, const struct caller *caller, struct str name,
+                        struct arena *arena, struct team_row *out, struct err *err)
+{
+    return need_admin(caller, err) && slug_check(name, err) && store_team_add(actions->store, name, arena, out, err);
+}
+
+static bool revoke_keys(const struct actions *actions, struct str team_id, struct arena *arena, size_t *out_count,
+                        struct err *err)
+{
+    struct key_row *keys;
+    size_t count;
+
+    if (!store_key_list(actions->store, team_id, arena, &keys, &count, err))
+        return false;
+    for (size_t i = 0; i < count; i++)
+        if (!store_key_revoke(actions->store, team_id, keys[i].id, err) && err->kind != ERR_NOT_FOUND)
+            return false;
+    *out_count = count;
+    return true;
+}
+
+bool action_team_delete(const struct actions *actions, const struct caller *caller, struct str team_id, bool force,
+                        struct arena *arena, struct team_end *out, struct err *err)
+{
+    struct team_end end = { 0 };
+    struct team_row team;
+    struct caller there;
+    size_t failed;
+
+    if (!action_caller_in_team(actions, caller, team_id, arena, &there, err) ||
+        !store_team_get(actions->store, team_id, arena, &team, err))
+        return false;
+    if (team.is_default)
+        return err_set(err, ERR_CONFLICT, "the default team stays: the server's first API key belongs to it");
+    size_t running = sandboxes_count(actions->sandboxes, team_id);
+    if (!force && (team.key_count || running))
+        return err_set(err, ERR_CONFLICT,
+                       "team '%.*s' has %u API key%s and %zu running sandbox%s: revoke and kill them first, or use "
+                       "--force (API: force=true)",
+                       (int)MIN(team.slug.len, (size_t)40), team.slug.at, team.key_count,
+                       team.key_count == 1 ? "" : "s", running, running == 1 ? "" : "es");
+    /* Keys first: what they have started by now is killed, and nothing new begins. */
+    if (force && (!revoke_keys(actions, team_id, arena, &end.revoked, err) ||
+                  !action_team_kill(actions, &there, arena, &end.killed, &failed, err)))
+        return false;
+    if (!store_team_remove(actions->store, team_id, err))
+        return false;
+    *out = end;
+    return true;
+}
+
+size_t action_team_running(const struct actions *actions, const struct team_row *team)
+{
+    return sandboxes_count(actions->sandboxes, team->id);
 }
 
 bool action_running_counts(const struct actions *actions, const struct caller *caller, struct arena *arena,

@@ -166,20 +166,6 @@ bool action_template_resolve(const struct actions *actions, const struct caller 
     return true;
 }
 
-bool action_template_exists(const struct actions *actions, const struct caller *caller, struct str ref,
-                            struct arena *arena, struct template_row *out, struct err *err)
-{
-    struct template_row row;
-
-    if (!find_any(actions, caller, ref, arena, &row, err))
-        return false;
-    if (is_foreign(caller, &row))
-        return err_set(err, ERR_DENIED, "template '%.*s' belongs to another team", (int)MIN(ref.len, (size_t)60),
-                       ref.at);
-    *out = row;
-    return true;
-}
-
 bool action_template_list(const struct actions *actions, const struct caller *caller, struct arena *arena,
                           struct template_row **out, size_t *out_count, struct err *err)
 {

@@ -4,6 +4,8 @@ static void key_fields(struct json_out *json, const struct key_row *row)
 {
     json_out_str(json, "id", row->id);
     json_out_str(json, "name", row->name);
+    json_out_str(json, "teamID", row->team_id);
+    json_out_str(json, "team", row->team_slug);
     json_out_object(json, "mask");
     json_out_str(json, "prefix", STR("e2b_"));
     json_out_int(json, "valueLength", 2 * STORE_KEY_BYTES);
@@ -24,16 +26,8 @@ static bool name_decode(const struct request *rq, json_t **out_body, struct str 
     return *out_body && json_take_str(*out_body, "name", JSON_REQUIRED, out_name, err);
 }
 
-void api_key_list(struct request *rq)
+static void answer_keys(struct request *rq, const struct key_row *rows, size_t count)
 {
-    struct key_row *rows;
-    size_t count;
-    struct err err;
-
-    if (!action_key_list(rq->actions, &rq->caller, rq->arena, &rows, &count, &err)) {
-        reply_err(rq, &err);
-        return;
-    }
     struct json_out json = reply_json(rq, 200);
     json_out_array(&json, NULL);
     for (size_t i = 0; i < count; i++) {
@@ -42,6 +36,30 @@ void api_key_list(struct request *rq)
         json_out_end(&json);
     }
     json_out_end(&json);
+}
+
+void api_key_list(struct request *rq)
+{
+    struct key_row *rows;
+    size_t count;
+    struct err err;
+
+    if (action_key_list(rq->actions, &rq->caller, rq->arena, &rows, &count, &err))
+        answer_keys(rq, rows, count);
+    else
+        reply_err(rq, &err);
+}
+
+void api_key_list_all(struct request *rq)
+{
+    struct key_row *rows;
+    size_t count;
+    struct err err;
+
+    if (action_key_list_all(rq->actions, &rq->caller, rq->arena, &rows, &count, &err))
+        answer_keys(rq, rows, count);
+    else
+        reply_err(rq, &err);
 }
 
 void api_key_create(struct request *rq)
@@ -97,27 +115,4 @@ void api_key_revoke(struct request *rq)
         reply_empty(rq, 204);
     else
         reply_err(rq, &err);
-}
-
-void api_team_list(struct request *rq)
-{
-    struct team_row *rows;
-    size_t count;
-    struct err err;
-
-    if (!action_team_list(rq->actions, &rq->caller, rq->arena, &rows, &count, &err)) {
-        reply_err(rq, &err);
-        return;
-    }
-    struct json_out json = reply_json(rq, 200);
-    json_out_array(&json, NULL);
-    for (size_t i = 0; i < count; i++) {
-        json_out_object(&json, NULL);
-        json_out_str(&json, "teamID", rows[i].id);
-        json_out_str(&json, "name", rows[i].name);
-        json_out_str(&json, "apiKey", STR("")); /* upstream mints one at every look; ours are made on purpose */
-        json_out_bool(&json, "isDefault", rows[i].is_default);
-        json_out_end(&json);
-    }
-    json_out_end(&json);
 }

@@ -87,9 +87,9 @@ handler_fn api_sandbox_metrics, api_sandbox_metrics_batch;
 handler_fn api_template_list, api_template_alias;
 /* teams.c */
 handler_fn api_team_metrics, api_team_metrics_max, api_running_counts, api_team_kill, api_team_key_create,
-    api_team_key_revoke;
+    api_team_key_revoke, api_team_list, api_team_create, api_team_delete;
 /* keys.c */
-handler_fn api_key_list, api_key_create, api_key_rename, api_key_revoke, api_team_list;
+handler_fn api_key_list, api_key_list_all, api_key_create, api_key_rename, api_key_revoke;
 
 /* ---- shapes that several files share (sandbox_json.c) ---- */
 

@@ -100,6 +100,79 @@ void api_running_counts(struct request *rq)
     json_out_end(&json);
 }
 
+static void team_encode(struct json_out *json, const struct request *rq, const struct team_row *row)
+{
+    json_out_object(json, NULL);
+    json_out_str(json, "teamID", row->id);
+    json_out_str(json, "name", row->name);
+    json_out_str(json, "slug", row->slug);
+    json_out_str(json, "apiKey", STR("")); /* upstream mints one at every look; ours are made on purpose */
+    json_out_bool(json, "isDefault", row->is_default);
+    json_out_int(json, "keyCount", row->key_count);
+    json_out_int(json, "runningCount", (int64_t)action_team_running(rq->actions, row));
+    json_out_end(json);
+}
+
+void api_team_list(struct request *rq)
+{
+    struct team_row *rows;
+    size_t count;
+    struct err err;
+
+    if (!action_team_list(rq->actions, &rq->caller, rq->arena, &rows, &count, &err)) {
+        reply_err(rq, &err);
+        return;
+    }
+    struct json_out json = reply_json(rq, 200);
+    json_out_array(&json, NULL);
+    for (size_t i = 0; i < count; i++)
+        team_encode(&json, rq, &rows[i]);
+    json_out_end(&json);
+}
+
+void api_team_create(struct request *rq)
+{
+    struct team_row row;
+    struct str name;
+    struct err err;
+    auto_json json_t *body = json_parse_object(rq->body, &err);
+
+    if (!body || !json_take_str(body, "name", JSON_REQUIRED, &name, &err)) {
+        reply_invalid(rq, &err);
+        return;
+    }
+    if (!action_team_create(rq->actions, &rq->caller, name, rq->arena, &row, &err)) {
+        reply_err(rq, &err);
+        return;
+    }
+    struct json_out json = reply_json(rq, 201);
+    team_encode(&json, rq, &row);
+}
+
+void api_team_delete(struct request *rq)
+{
+    struct str force = STR("false");
+    struct team_end end;
+    struct err err;
+
+    (void)!query(rq, STR("force"), &force);
+    if (!str_eq(force, STR("true")) && !str_eq(force, STR("false"))) {
+        (void)err_set(&err, ERR_INVALID, "'force' must be true or false");
+        reply_invalid(rq, &err);
+        return;
+    }
+    if (!action_team_delete(rq->actions, &rq->caller, rq->match.params[0], str_eq(force, STR("true")), rq->arena, &end,
+                            &err)) {
+        reply_err(rq, &err);
+        return;
+    }
+    struct json_out json = reply_json(rq, 200);
+    json_out_object(&json, NULL);
+    json_out_int(&json, "revokedCount", (int64_t)end.revoked);
+    json_out_int(&json, "killedCount", (int64_t)end.killed);
+    json_out_end(&json);
+}
+
 /* The team is in the path here; elsewhere it is in a header. */
 static bool enter_team(struct request *rq)
 {

@@ -57,7 +57,7 @@ void api_template_alias(struct request *rq)
     struct template_row row;
     struct err err;
 
-    if (!action_template_exists(rq->actions, &rq->caller, rq->match.params[0], rq->arena, &row, &err)) {
+    if (!action_template_resolve(rq->actions, &rq->caller, rq->match.params[0], rq->arena, &row, &err)) {
         reply_err(rq, &err);
         return;
     }

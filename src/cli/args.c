@@ -28,6 +28,8 @@ static const struct option options[] = {
     { TAKES_ENV, "env", 'e', "NAME=VALUE", OPTION_LIST, FIELD(envs), "set a variable; may be repeated" },
     { TAKES_CWD, "cwd", 0, "DIR", OPTION_TEXT, FIELD(cwd), "start in this directory [the user's home]" },
     { TAKES_ALL, "all", 0, NULL, OPTION_FLAG, FIELD(all), "every sandbox of this key" },
+    { TAKES_TEAM, "team", 0, "NAME", OPTION_TEXT, FIELD(team), "the team it is for [default]" },
+    { TAKES_FORCE, "force", 0, NULL, OPTION_FLAG, FIELD(force), "revoke its keys and kill its sandboxes first" },
     { TAKES_JSON, "json", 0, NULL, OPTION_FLAG, FIELD(json), "for programs: JSON instead of a table" },
     { TAKES_DATA, "data", 0, "DIR", OPTION_TEXT, FIELD(data), "data directory of the server [" CLI_DATA_DEFAULT "]" },
     { TAKES_URL, "url", 0, "URL", OPTION_TEXT, FIELD(url),

@@ -13,7 +13,7 @@
 static const char *const group_titles[GROUP_COUNT] = {
     [GROUP_SERVER] = "The server",
     [GROUP_SANDBOX] = "Sandboxes",
-    [GROUP_ADMIN] = "Keys and templates",
+    [GROUP_ADMIN] = "Teams, keys and templates",
     [GROUP_OTHER] = "More",
 };
 
@@ -66,14 +66,33 @@ static const struct command commands[] = {
       "  cloister sandbox kill --all\n",
       TAKES_SERVER | TAKES_ALL, 0, SIZE_MAX, 0, sandbox_kill_run },
 
-    { "key create", GROUP_ADMIN, "[NAME] [--json]", "make an API key and print it, once",
+    { "team create", GROUP_ADMIN, "NAME [--json]", "make a team, whose sandboxes no other team reaches",
+      "Prints its id. It has no keys yet: `key create NAME --team TEAM` makes one. The name has characters of a-z, "
+      "0-9,\n"
+      "- and _.\n"
+      "\n"
+      "  sudo cloister team create research\n"
+      "  KEY=$(sudo cloister key create ci --team research)\n",
+      TAKES_SERVER | TAKES_JSON, 1, 1, 0, team_create_run },
+    { "team list", GROUP_ADMIN, "[--json]", "the teams there are, with their keys and running sandboxes",
+      "  sudo cloister team list\n", TAKES_SERVER | TAKES_JSON, 0, 0, 0, team_list_run },
+    { "team delete", GROUP_ADMIN, "NAME | ID [--force]", "delete a team that is not needed any more",
+      "Refuses while the team has API keys or running sandboxes: revoke and kill them first, or say --force. The team\n"
+      "`default` stays, because the server's first key belongs to it.\n"
+      "\n"
+      "  sudo cloister team delete research\n"
+      "  sudo cloister team delete research --force\n",
+      TAKES_SERVER | TAKES_FORCE, 1, 1, 0, team_delete_run },
+    { "key create", GROUP_ADMIN, "[NAME] [--team TEAM] [--json]", "make an API key and print it, once",
       "Asks with the admin token of the data directory, so it needs root there. The key alone goes to standard "
       "output.\n"
+      "It reaches all sandboxes of its team and no others; `team create` makes teams.\n"
       "\n"
-      "  KEY=$(sudo cloister key create ci)\n",
-      TAKES_SERVER | TAKES_JSON, 0, 1, 0, key_create_run },
-    { "key list", GROUP_ADMIN, "[--json]", "the keys there are, without their secret part",
-      "With the id of each, and when it was last used.\n"
+      "  KEY=$(sudo cloister key create ci)\n"
+      "  KEY=$(sudo cloister key create ci --team research)\n",
+      TAKES_SERVER | TAKES_JSON | TAKES_TEAM, 0, 1, 0, key_create_run },
+    { "key list", GROUP_ADMIN, "[--json]", "the keys of all teams, without their secret part",
+      "With the id and the team of each, and when it was last used.\n"
       "\n"
       "  sudo cloister key list\n",
       TAKES_SERVER | TAKES_JSON, 0, 0, 0, key_list_run },
@@ -119,6 +138,13 @@ static const struct noun {
       "  eval \"$(sudo cloister env)\"\n"
       "  cloister sandbox list\n"
       "  cloister sandbox exec ID -- python3 -c 'print(6 * 7)'\n" },
+    { "team",
+      "A team owns sandboxes. Every key of a team reaches all of them; to keys of other teams they do not exist. The "
+      "team\n"
+      "`default` is always there. Templates are everybody's. Give a team to each party that must not meet the "
+      "others.\n",
+      "  sudo cloister team create research\n"
+      "  sudo cloister key create ci --team research\n" },
     { "key",
       "An API key is what a client shows to be let in (E2B_API_KEY). The server keeps only hashes of them. Whoever "
       "can\n"

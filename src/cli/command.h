@@ -25,6 +25,8 @@ enum {
     TAKES_ENV = 1 << 4,
     TAKES_CWD = 1 << 5,
     TAKES_ALL = 1 << 6,
+    TAKES_TEAM = 1 << 7,
+    TAKES_FORCE = 1 << 8,
     TAKES_SERVER = TAKES_DATA | TAKES_URL, /* everything that talks to one */
 };
 
@@ -43,6 +45,8 @@ struct cli {
     const char *user;
     const char *cwd;
     bool all;
+    const char *team; /* NULL: not given */
+    bool force;
     size_t env_count;
     const char **envs; /* "NAME=value" */
     bool help;         /* --help was there: nothing else matters */
@@ -82,6 +86,9 @@ bool key_revoke_run(struct cli *cli, struct err *err);
 bool sandbox_list_run(struct cli *cli, struct err *err);
 bool sandbox_exec_run(struct cli *cli, struct err *err);
 bool sandbox_kill_run(struct cli *cli, struct err *err);
+bool team_create_run(struct cli *cli, struct err *err);
+bool team_list_run(struct cli *cli, struct err *err);
+bool team_delete_run(struct cli *cli, struct err *err);
 bool template_list_run(struct cli *cli, struct err *err);
 
 void cli_init(struct cli *cli, FILE *out, FILE *note);

@@ -1,23 +1,26 @@
 /*
- * key.c - API keys: make one, see them, take one back. The server keeps hashes, so a key is shown once.
+ * key.c - API keys: make one, see them, take one back. The server keeps hashes, so a key is shown once. Keys belong to
+ * teams; whoever may make them sees those of all teams.
  */
 #include "base/encode.h"
 #include "base/limits.h"
 #include "cli/cli.h"
 #include "cli/client.h"
 #include "cli/command.h"
+#include "cli/team.h"
 #include "cli/text.h"
 
 enum { REVOKE_IDS_SHOWN = 2 };
 
-static const char *const key_heads[] = { "ID", "NAME", "KEY", "CREATED", "LAST USED", NULL };
+static const char *const key_heads[] = { "ID", "NAME", "TEAM", "KEY", "CREATED", "LAST USED", NULL };
 
 static bool key_row(struct cli *cli, struct table *table, const json_t *key, struct err *err)
 {
-    struct str id, name, created = STR(""), used = STR(""), prefix = STR("e2b_"), first = STR(""), last = STR("");
+    struct str id, name, team, created = STR(""), used = STR(""), prefix = STR("e2b_"), first = STR(""), last = STR("");
     const json_t *mask = NULL;
 
     if (!json_take_str(key, "id", JSON_REQUIRED, &id, err) || !json_take_str(key, "name", JSON_REQUIRED, &name, err) ||
+        !json_take_str(key, "team", JSON_REQUIRED, &team, err) ||
         !json_take_str(key, "createdAt", JSON_OPTIONAL, &created, err) ||
         !json_take_str(key, "lastUsed", JSON_OPTIONAL, &used, err) ||
         !json_take_object(key, "mask", JSON_OPTIONAL, &mask, err))
@@ -27,8 +30,8 @@ static bool key_row(struct cli *cli, struct table *table, const json_t *key, str
                  !json_take_str(mask, "maskedValueSuffix", JSON_OPTIONAL, &last, err)))
         return false;
     struct str masked = arena_format(&cli->arena, "%.*s%.*s…%.*s", STR_ARG(prefix), STR_ARG(first), STR_ARG(last));
-    table_row(table,
-              (const struct str[]){ id, name, masked, text_ago(&cli->arena, created), text_ago(&cli->arena, used) });
+    table_row(table, (const struct str[]){ id, name, team, masked, text_ago(&cli->arena, created),
+                                           text_ago(&cli->arena, used) });
     return true;
 }
 
@@ -38,7 +41,7 @@ bool key_list_run(struct cli *cli, struct err *err)
     struct client_answer answer = { 0 };
 
     if (!client_open(&client, cli, CLIENT_AS_ADMIN, err) ||
-        !client_call(&client, "GET", STR("/api-keys"), STR(""), &answer, err))
+        !client_call(&client, "GET", STR("/admin/api-keys"), STR(""), &answer, err))
         return false;
     auto_json json_t *keys = answer.json;
     struct str empty = arena_format(&cli->arena, "There are no API keys. `%s key create NAME%s` makes one.",
@@ -52,13 +55,14 @@ bool key_create_run(struct cli *cli, struct err *err)
     struct client_answer answer = { 0 };
     struct buf body = buf_make(&cli->arena, LIMIT_API_BODY_BYTES);
     struct json_out out = json_out_to(&body);
-    struct str name = cli->word_count ? str_from(cli->words[0]) : STR("cli");
+    struct str name = cli->word_count ? str_from(cli->words[0]) : STR("cli"), target = STR("/api-keys");
 
     json_out_object(&out, NULL);
     json_out_str(&out, "name", name);
     json_out_end(&out);
     if (!client_open(&client, cli, CLIENT_AS_ADMIN, err) ||
-        !client_call(&client, "POST", STR("/api-keys"), buf_str(&body), &answer, err))
+        (cli->team && !team_target(&client, str_from(cli->team), "/api-keys", &target, err)) ||
+        !client_call(&client, "POST", target, buf_str(&body), &answer, err))
         return false;
     auto_json json_t *key = answer.json;
     struct str id, value;
@@ -73,38 +77,37 @@ bool key_create_run(struct cli *cli, struct err *err)
 }
 
 /* Which key is meant: the one with this id, or else the only one with this name. */
-static bool find_key(struct cli *cli, const json_t *keys, struct str word, struct str *out_id, struct err *err)
+static const json_t *find_key(struct cli *cli, const json_t *keys, struct str word, struct err *err)
 {
     struct buf ids = buf_make(&cli->arena, sizeof err->message);
-    struct str id, name, found = STR("");
-    const json_t *key;
+    struct str id, name;
+    const json_t *key, *found = NULL;
     size_t i, count = 0;
 
     json_array_foreach(keys, i, key)
     {
         if (!json_take_str(key, "id", JSON_REQUIRED, &id, err) ||
-            !json_take_str(key, "name", JSON_REQUIRED, &name, err))
-            return err_wrap(err, "list keys");
-        if (str_eq(id, word)) {
-            *out_id = id;
-            return true;
+            !json_take_str(key, "name", JSON_REQUIRED, &name, err)) {
+            (void)err_wrap(err, "list keys");
+            return NULL;
         }
+        if (str_eq(id, word))
+            return key;
         if (!str_eq(name, word))
             continue;
         /* As many as fit; whoever has more keys of one name looks at the list anyway. */
         if (count < REVOKE_IDS_SHOWN)
             buf_format(&ids, "%s%.*s", count ? ", " : "", STR_ARG(id));
-        found = id;
+        found = key;
         count++;
     }
     if (count == 0)
-        return err_set(err, ERR_NOT_FOUND, "no key has the id or the name '%.40s'; `%s key list%.50s` shows them",
-                       cli->words[0], cli_program_as_root(), cli_same_server(cli));
+        (void)err_set(err, ERR_NOT_FOUND, "no key has the id or the name '%.40s'; `%s key list%.50s` shows them",
+                      cli->words[0], cli_program_as_root(), cli_same_server(cli));
     if (count > 1)
-        return err_set(err, ERR_CONFLICT, "%zu keys are named '%.20s'; say which by its id: %.*s%s", count,
-                       cli->words[0], STR_ARG(buf_str(&ids)), count > REVOKE_IDS_SHOWN ? ", …" : "");
-    *out_id = found;
-    return true;
+        (void)err_set(err, ERR_CONFLICT, "%zu keys are named '%.20s'; say which by its id: %.*s%s", count,
+                      cli->words[0], STR_ARG(buf_str(&ids)), count > REVOKE_IDS_SHOWN ? ", …" : "");
+    return count == 1 ? found : NULL;
 }
 
 bool key_revoke_run(struct cli *cli, struct err *err)
@@ -112,14 +115,20 @@ bool key_revoke_run(struct cli *cli, struct err *err)
     auto_client struct client client = { 0 };
     struct client_answer listed = { 0 }, answer = { 0 };
     struct buf target = buf_make(&cli->arena, LIMIT_TARGET_BYTES);
-    struct str id;
+    struct str id, team_id;
 
     if (!client_open(&client, cli, CLIENT_AS_ADMIN, err) ||
-        !client_call(&client, "GET", STR("/api-keys"), STR(""), &listed, err))
+        !client_call(&client, "GET", STR("/admin/api-keys"), STR(""), &listed, err))
         return false;
     auto_json json_t *keys = listed.json;
-    if (!find_key(cli, keys, str_from(cli->words[0]), &id, err))
+    const json_t *key = find_key(cli, keys, str_from(cli->words[0]), err);
+    if (!key)
         return false;
+    if (!json_take_str(key, "id", JSON_REQUIRED, &id, err) ||
+        !json_take_str(key, "teamID", JSON_REQUIRED, &team_id, err))
+        return err_wrap(err, "list keys");
+    buf_add(&target, STR("/admin/teams/"));
+    percent_encode(&target, team_id);
     buf_add(&target, STR("/api-keys/"));
     percent_encode(&target, id);
     if (target.overflowed)

@@ -153,7 +153,10 @@ bool store_key_touch(struct store *store, struct str key_id, struct err *err)
 
 /* ---- rows ---- */
 
-#define KEY_COLUMNS "id, team_id, name, mask_prefix, mask_suffix, created_us, last_used_us"
+#define KEY_SELECT                                                                                             \
+    "SELECT k.id, k.team_id, k.name, k.mask_prefix, k.mask_suffix, k.created_us, k.last_used_us, t.slug FROM " \
+    "api_keys k "                                                                                              \
+    "JOIN teams t ON t.id = k.team_id WHERE k.revoked_us IS NULL AND "
 
 static void key_read(const struct sql_rows *rows, struct arena *arena, struct key_row *out)
 {
@@ -165,6 +168,7 @@ static void key_read(const struct sql_rows *rows, struct arena *arena, struct ke
         .mask_suffix = arena_copy(arena, sql_row_text(rows, 4)),
         .created_us = sql_row_int(rows, 5),
         .last_used_us = sql_row_int(rows, 6),
+        .team_slug = arena_copy(arena, sql_row_text(rows, 7)),
     };
 }
 
@@ -175,8 +179,7 @@ static bool key_get(struct store *store, struct str team_id, struct str key_id, 
     auto_rows struct sql_rows rows = { 0 };
     bool there;
 
-    if (!sql_select(store->sql,
-                    "SELECT " KEY_COLUMNS " FROM api_keys WHERE id = $1 AND team_id = $2 AND revoked_us IS NULL",
+    if (!sql_select(store->sql, KEY_SELECT "k.id = $1 AND k.team_id = $2",
                     SQL_ARGS(sql_text(key_id), sql_text(team_id)), &rows, err) ||
         !sql_next(&rows, &there, err))
         return false;
@@ -261,9 +264,7 @@ bool store_key_list(struct store *store, struct str team_id, struct arena *arena
     auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
     auto_rows struct sql_rows rows = { 0 };
 
-    return (sql_select(store->sql,
-                       "SELECT " KEY_COLUMNS " FROM api_keys WHERE team_id = $1 AND revoked_us IS NULL "
-                       "ORDER BY created_us, id",
+    return (sql_select(store->sql, KEY_SELECT "($1 = '' OR k.team_id = $1) ORDER BY k.created_us, k.id",
                        SQL_ARGS(sql_text(team_id)), &rows, err) &&
             ROWS_READ(&rows, key_read, arena, out, out_count, err)) ||
            err_wrap(err, "list keys");

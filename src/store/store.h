@@ -34,6 +34,7 @@ enum { STORE_UUID_BYTES = 37 };
 struct team_row {
     struct str id, slug, name;
     bool is_default;
+    uint32_t key_count; /* not the revoked ones */
 };
 
 /* There is always one. The text lives as long as the store. */
@@ -43,6 +44,11 @@ bool store_team_list(struct store *store, struct arena *arena, struct team_row *
 /* ERR_NOT_FOUND. */
 bool store_team_get(struct store *store, struct str id, struct arena *arena, struct team_row *out, struct err *err)
     must_use;
+/* The slug is its name too. ERR_CONFLICT when it is taken. */
+bool store_team_add(struct store *store, struct str slug, struct arena *arena, struct team_row *out, struct err *err)
+    must_use;
+/* With its revoked keys. ERR_CONFLICT while it has other keys, sandboxes or templates; its events grow old by themselves. */
+bool store_team_remove(struct store *store, struct str id, struct err *err) must_use;
 
 /* ---- keys ---- */
 
@@ -50,7 +56,7 @@ bool store_team_get(struct store *store, struct str id, struct arena *arena, str
 enum { STORE_KEY_BYTES = 20, STORE_KEY_CHARS = 44 };
 
 struct key_row {
-    struct str id, team_id, name;
+    struct str id, team_id, team_slug, name;
     struct str mask_prefix, mask_suffix; /* the first 2 and last 4 digits */
     int64_t created_us;
     int64_t last_used_us; /* 0: never; up to a minute behind */
@@ -72,7 +78,7 @@ void store_secret_hash(struct str secret, char room[STORE_HASH_BYTES]);
 /* A key whose text somebody else keeps: added unless its hash is known. One that was revoked stays revoked. */
 bool store_key_ensure(struct store *store, struct str team_id, struct str name, const struct secret *text,
                       struct err *err) must_use;
-/* Not the revoked ones; oldest first. */
+/* Not the revoked ones; oldest first. Of every team if team_id is empty. */
 bool store_key_list(struct store *store, struct str team_id, struct arena *arena, struct key_row **out,
                     size_t *out_count, struct err *err) must_use;
 /* Both: ERR_NOT_FOUND if the team has no such key, or no longer. */

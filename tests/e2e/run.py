@@ -226,7 +226,7 @@ SUITES = {
     "js-2.20.1": run_js_sdk("2.20.1"),
     "js-2.10.2": run_js_sdk("2.10.2"),
     "cli": run_cli,
-    "http": run_files("test_http.py", "test_edge.py"),
+    "http": run_files("test_http.py", "test_edge.py", "test_teams.py"),
     "isolation": run_files("test_isolation.py"),
     "command": run_files("test_command.py"),
     "faults": run_files("test_faults.py"),

@@ -128,6 +128,44 @@ static void keys_are_for_administrators(void **state)
     MUST_FAIL(action_team_list(&f->actions, &f->caller, &f->rig.arena, &teams, &count, &err), ERR_DENIED);
     MUST(action_team_list(&f->actions, &f->admin, &f->rig.arena, &teams, &count, &err));
     assert_int_equal(count, 1);
+    MUST_FAIL(action_key_list_all(&f->actions, &f->caller, &f->rig.arena, &keys, &count, &err), ERR_DENIED);
+}
+
+static void teams_are_for_administrators_and_have_names_like_namespaces(void **state)
+{
+    struct fixture *f = *state;
+    static const char *const bad[] = {
+        "",    "Research", "a b",
+        "-a",  "_a",       "a/b",
+        "a:b", "ä",        "0123456789012345678901234567890123456789012345678901234567890123"
+    };
+    struct team_end end;
+    struct team_row team;
+
+    MUST_FAIL(action_team_create(&f->actions, &f->caller, STR("a"), &f->rig.arena, &team, &err), ERR_DENIED);
+    MUST_FAIL(action_team_delete(&f->actions, &f->caller, str_from(f->caller.team_id), true, &f->rig.arena, &end, &err),
+              ERR_DENIED);
+    for (size_t i = 0; i < COUNT_OF(bad); i++)
+        MUST_FAIL(action_team_create(&f->actions, &f->admin, str_from(bad[i]), &f->rig.arena, &team, &err),
+                  ERR_INVALID);
+    MUST(action_team_create(&f->actions, &f->admin, STR("4-research_x"), &f->rig.arena, &team, &err));
+    MUST(action_team_delete(&f->actions, &f->admin, team.id, false, &f->rig.arena, &end, &err));
+    assert_int_equal(end.revoked + end.killed, 0);
+    MUST_FAIL(action_team_delete(&f->actions, &f->admin, team.id, false, &f->rig.arena, &end, &err), ERR_NOT_FOUND);
+    MUST_FAIL(action_team_delete(&f->actions, &f->admin, str_from(f->admin.team_id), true, &f->rig.arena, &end, &err),
+              ERR_CONFLICT);
+}
+
+/* Its key was good when the request came in, and its sandbox is made after the team went. */
+static void a_create_that_its_team_does_not_outlive_leaves_nothing(void **state)
+{
+    struct fixture *f = *state;
+    struct sandbox_request request = { .template_ref = STR("base"), .timeout_s = 1000 };
+    struct sandbox_info info;
+
+    MUST_FAIL(action_sandbox_create(&f->actions, &f->stranger, &request, &f->rig.arena, &info, &err), ERR_DENIED);
+    rig_wait_empty(&f->rig);
+    assert_int_equal(rig_rows(&f->rig), 0);
 }
 
 static void a_keys_name_is_printable_and_short(void **state)
@@ -234,8 +272,7 @@ static void another_teams_template_cannot_be_used(void **state)
               ERR_NOT_FOUND);
     MUST_FAIL(action_template_resolve(&f->actions, &f->stranger, STR("tmine"), &f->rig.arena, &row, &err),
               ERR_NOT_FOUND);
-    MUST_FAIL(action_template_exists(&f->actions, &f->stranger, STR("tmine"), &f->rig.arena, &row, &err), ERR_DENIED);
-    MUST(action_template_exists(&f->actions, &f->caller, STR("mine"), &f->rig.arena, &row, &err));
+    MUST(action_template_resolve(&f->actions, &f->caller, STR("mine"), &f->rig.arena, &row, &err));
     MUST(action_template_list(&f->actions, &f->stranger, &f->rig.arena, &rows, &count, &err));
     assert_int_equal(count, 1);
 }
@@ -381,6 +418,8 @@ int main(void)
     const struct CMUnitTest cases[] = {
         ACTION_CASE(a_caller_is_known_by_key_or_by_admin_token),
         ACTION_CASE(keys_are_for_administrators),
+        ACTION_CASE(a_create_that_its_team_does_not_outlive_leaves_nothing),
+        ACTION_CASE(teams_are_for_administrators_and_have_names_like_namespaces),
         ACTION_CASE(a_keys_name_is_printable_and_short),
         ACTION_CASE(references_resolve_as_the_order_says),
         ACTION_CASE(what_is_no_reference_is_invalid),

@@ -15,9 +15,11 @@ static struct outcome outcome;
 
 static void help_lists_every_command_and_teaches_each(void **state)
 {
-    static const char *const names[] = { "serve",        "env",           "doctor",         "sandbox list",
-                                         "sandbox exec", "sandbox kill",  "key create",     "key list",
-                                         "key revoke",   "template list", "template build", "version" };
+    static const char *const names[] = {
+        "serve",        "env",         "doctor",        "sandbox list",   "sandbox exec",
+        "sandbox kill", "team create", "team list",     "team delete",    "key create",
+        "key list",     "key revoke",  "template list", "template build", "version"
+    };
 
     (void)state;
     RUN(&outcome, "--help");
@@ -50,7 +52,7 @@ static void help_lists_every_command_and_teaches_each(void **state)
 
 static void a_noun_alone_has_help_of_its_own(void **state)
 {
-    static const char *const nouns[] = { "sandbox", "key", "template" };
+    static const char *const nouns[] = { "sandbox", "team", "key", "template" };
     static const char *const spellings[] = { "--help", "-h", "help" };
 
     (void)state;
@@ -132,7 +134,7 @@ static void mistyped_commands_get_a_suggestion(void **state)
     RUN(&outcome, "exec", "ID");
     CHECK_HAS(outcome.note, "there is no command 'exec'; did you mean sandbox exec?");
     RUN(&outcome, "list");
-    CHECK_HAS(outcome.note, "did you mean one of: sandbox list, key list, template list?");
+    CHECK_HAS(outcome.note, "did you mean one of: sandbox list, team list, key list, template list?");
     RUN(&outcome, "help", "srve");
     CHECK_HAS(outcome.note, "did you mean 'serve'?");
 }
@@ -252,15 +254,29 @@ static const struct fake_rule rules[] = {
              "\"memoryMB\":2048,\"diskSizeMB\":0,\"envdVersion\":\"0.6.4\"}]") },
     { "DELETE /sandboxes/iaaa ", ANSWER("204 No Content", "", "") },
     { "DELETE /sandboxes/ibbb ", ANSWER("204 No Content", "", "") },
-    { "GET /api-keys ",
+    { "GET /admin/api-keys ",
       ANSWER("200 OK", JSON_TYPE,
-             "[{\"id\":\"k1\",\"name\":\"ci\",\"createdAt\":\"2020-01-01T00:00:00Z\",\"lastUsed\":null,\"mask\":{"
+             "[{\"id\":\"k1\",\"name\":\"ci\",\"teamID\":\"u1\",\"team\":\"default\",\"createdAt\":\"2020-01-01T00:00:"
+             "00Z\",\"lastUsed\":null,\"mask\":{"
              "\"prefix\":\"e2b_\",\"valueLength\":40,\"maskedValuePrefix\":\"ab\",\"maskedValueSuffix\":\"cdef\"}},"
-             "{\"id\":\"k2\",\"name\":\"new\"},{\"id\":\"k3\",\"name\":\"twin\"},"
-             "{\"id\":\"k4\",\"name\":\"twin\"},{\"id\":\"k5\",\"name\":\"k4\"}]") },
+             "{\"id\":\"k2\",\"name\":\"new\",\"teamID\":\"u2\",\"team\":\"lab\"},"
+             "{\"id\":\"k3\",\"name\":\"twin\",\"teamID\":\"u1\",\"team\":\"default\"},"
+             "{\"id\":\"k4\",\"name\":\"twin\",\"teamID\":\"u1\",\"team\":\"default\"},"
+             "{\"id\":\"k5\",\"name\":\"k4\",\"teamID\":\"u1\",\"team\":\"default\"}]") },
+    { "GET /teams ",
+      ANSWER("200 OK", JSON_TYPE,
+             "[{\"teamID\":\"u1\",\"slug\":\"default\",\"name\":\"Default\",\"keyCount\":4,\"runningCount\":2},"
+             "{\"teamID\":\"u2\",\"slug\":\"lab\",\"name\":\"lab\",\"keyCount\":1,\"runningCount\":0},"
+             "{\"teamID\":\"u3\",\"slug\":\"u2\",\"name\":\"u2\",\"keyCount\":0,\"runningCount\":0}]") },
+    { "POST /admin/teams ", ANSWER("201 Created", JSON_TYPE, "{\"teamID\":\"u4\",\"slug\":\"new\"}") },
+    { "POST /admin/teams/u2/api-keys ",
+      ANSWER("201 Created", JSON_TYPE, "{\"id\":\"k6\",\"name\":\"ci\",\"key\":\"e2b_aa00\"}") },
+    { "DELETE /admin/teams/u2 ",
+      ANSWER("409 Conflict", JSON_TYPE, "{\"code\":409,\"message\":\"team 'lab' has 1 key\"}") },
+    { "DELETE /admin/teams/u2?force=true ", ANSWER("200 OK", JSON_TYPE, "{\"revokedCount\":1,\"killedCount\":2}") },
     { "POST /api-keys ", ANSWER("201 Created", JSON_TYPE, "{\"id\":\"k2\",\"name\":\"new\",\"key\":\"e2b_ff00\"}") },
-    { "DELETE /api-keys/k2 ", ANSWER("204 No Content", "", "") },
-    { "DELETE /api-keys/k4 ", ANSWER("204 No Content", "", "") },
+    { "DELETE /admin/teams/u2/api-keys/k2 ", ANSWER("204 No Content", "", "") },
+    { "DELETE /admin/teams/u1/api-keys/k4 ", ANSWER("204 No Content", "", "") },
     { "GET /templates ",
       ANSWER("200 OK", JSON_TYPE,
              "[{\"templateID\":\"t1\",\"aliases\":[\"base\",\"std\"],\"cpuCount\":2,\"memoryMB\":1024,"
@@ -344,7 +360,8 @@ static void key_commands_show_the_admin_token(void **state)
     (void)state;
     RUN(&outcome, "key", "list", "--data", data);
     assert_int_equal(outcome.exit_code, 0);
-    CHECK_HAS(outcome.out, "k1  ci    e2b_ab…cdef");
+    CHECK_HAS(outcome.out, "k1  ci    default  e2b_ab…cdef");
+    CHECK_HAS(outcome.out, "k2  new   lab ");
     assert_true(fake_server_heard(&server, "X-Admin-Token: the-admin-token"));
     RUN(&outcome, "key", "create", "new", "--data", data);
     assert_int_equal(outcome.exit_code, 0);
@@ -362,19 +379,59 @@ static void a_key_is_revoked_by_its_name_too(void **state)
     (void)state;
     RUN(&outcome, "key", "revoke", "new", "--data", data);
     assert_int_equal(outcome.exit_code, 0);
-    assert_true(fake_server_heard(&server, "DELETE /api-keys/k2 "));
+    assert_true(fake_server_heard(&server, "DELETE /admin/teams/u2/api-keys/k2 "));
     RUN(&outcome, "key", "revoke", "twin", "--data", data);
     assert_int_equal(outcome.exit_code, 5);
     CHECK_HAS(outcome.note, "2 keys are named 'twin'; say which by its id: k3, k4\n");
-    assert_false(fake_server_heard(&server, "DELETE /api-keys/k3 "));
+    assert_false(fake_server_heard(&server, "DELETE /admin/teams/u1/api-keys/k3 "));
     /* An id is one key's alone, whatever somebody has named another. */
     RUN(&outcome, "key", "revoke", "k4", "--data", data);
     assert_int_equal(outcome.exit_code, 0);
-    assert_true(fake_server_heard(&server, "DELETE /api-keys/k4 "));
+    assert_true(fake_server_heard(&server, "DELETE /admin/teams/u1/api-keys/k4 "));
     RUN(&outcome, "key", "revoke", "nobody", "--data", data);
     assert_int_equal(outcome.exit_code, 4);
     CHECK_HAS(outcome.note, "no key has the id or the name 'nobody'");
     CHECK_HAS(outcome.note, "cloister key list --data /tmp/");
+}
+
+static void teams_are_made_listed_and_deleted(void **state)
+{
+    (void)state;
+    RUN(&outcome, "team", "list", "--data", data);
+    assert_int_equal(outcome.exit_code, 0);
+    CHECK_HAS(outcome.out, "NAME     ID  KEYS  RUNNING\n");
+    CHECK_HAS(outcome.out, "default  u1     4        2\n");
+    assert_true(fake_server_heard(&server, "X-Admin-Token: the-admin-token"));
+    RUN(&outcome, "team", "list", "--json", "--data", data);
+    CHECK_HAS(outcome.out, "\"slug\": \"lab\"");
+    RUN(&outcome, "team", "create", "new", "--data", data);
+    assert_int_equal(outcome.exit_code, 0);
+    assert_string_equal(outcome.out, "u4\n");
+    CHECK_HAS(outcome.note, "cloister key create NAME --team new --data /tmp/");
+    RUN(&outcome, "team", "delete", "lab", "--data", data);
+    assert_int_equal(outcome.exit_code, 5);
+    CHECK_HAS(outcome.note, "team 'lab' has 1 key");
+    RUN(&outcome, "team", "delete", "lab", "--force", "--data", data);
+    assert_int_equal(outcome.exit_code, 0);
+    CHECK_HAS(outcome.note, "Team lab is deleted; keys revoked: 1, sandboxes killed: 2.");
+    RUN(&outcome, "team", "delete", "nobody", "--data", data);
+    assert_int_equal(outcome.exit_code, 4);
+    CHECK_HAS(outcome.note, "there is no team 'nobody'; `");
+    CHECK_HAS(outcome.note, "cloister team list --data /tmp/");
+}
+
+static void a_key_is_made_for_the_team_that_is_named(void **state)
+{
+    (void)state;
+    RUN(&outcome, "key", "create", "ci", "--team", "lab", "--data", data);
+    assert_int_equal(outcome.exit_code, 0);
+    assert_string_equal(outcome.out, "e2b_aa00\n");
+    /* An id is one team's alone, whatever another is named. */
+    RUN(&outcome, "key", "create", "ci", "--team", "u2", "--data", data);
+    assert_string_equal(outcome.out, "e2b_aa00\n");
+    RUN(&outcome, "key", "create", "ci", "--team", "nobody", "--data", data);
+    assert_int_equal(outcome.exit_code, 4);
+    CHECK_HAS(outcome.note, "there is no team 'nobody'");
 }
 
 static void template_list_says_what_else_could_be_built(void **state)
@@ -492,6 +549,8 @@ int main(void)
         CASE(an_id_cannot_leave_its_place_in_the_path),
         CASE(key_commands_show_the_admin_token),
         CASE(a_key_is_revoked_by_its_name_too),
+        CASE(a_key_is_made_for_the_team_that_is_named),
+        CASE(teams_are_made_listed_and_deleted),
         CASE(template_list_names_aliases),
         CASE(template_list_says_what_else_could_be_built),
         CASE(variables_are_enough_without_a_data_directory),

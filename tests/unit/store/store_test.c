@@ -22,6 +22,21 @@ static void by_hand(struct temp_store *t, const char *script)
     sqlite3_close(db);
 }
 
+static struct sandbox_row sandbox_row(struct str id)
+{
+    return (struct sandbox_row){ .id = id,
+                                 .team_id = STR("team"),
+                                 .template_id = STR("tbase"),
+                                 .alias = STR("base"),
+                                 .guestd_version = STR("0.6.13"),
+                                 .metadata = STR("{\"k\":\"v\"}"),
+                                 .cpu_count = 2,
+                                 .memory_mb = 1024,
+                                 .disk_mb = 5120,
+                                 .internet = 2,
+                                 .open_code = true };
+}
+
 /* ---- opening ---- */
 
 static void the_file_is_for_its_owner_alone(void **state)
@@ -144,6 +159,53 @@ static void there_is_one_default_team(void **state)
     MUST(store_team_get(t->store, str_from(id), &t->arena, &team, &err));
     CHECK_STR(team.slug, STR("default"));
     MUST_FAIL(store_team_get(t->store, STR("nobody"), &t->arena, &team, &err), ERR_NOT_FOUND);
+}
+
+static void a_team_is_removed_when_nothing_of_it_is_left(void **state)
+{
+    struct temp_store *t = *state;
+    struct team_row team, other, *teams;
+    struct secret text = { 0 };
+    struct key_row key, *keys;
+    size_t count;
+
+    MUST(store_team_add(t->store, STR("research"), &t->arena, &team, &err));
+    CHECK_STR(team.slug, STR("research"));
+    assert_false(team.is_default);
+    assert_int_equal(team.key_count, 0);
+    MUST_FAIL(store_team_add(t->store, STR("research"), &t->arena, &other, &err), ERR_CONFLICT);
+    MUST_FAIL(store_team_add(t->store, STR("default"), &t->arena, &other, &err), ERR_CONFLICT);
+
+    MUST(store_key_add(t->store, team.id, STR("k"), &t->arena, &key, &text, &err));
+    CHECK_STR(key.team_slug, STR("research"));
+    MUST(store_key_list(t->store, STR(""), &t->arena, &keys, &count, &err));
+    assert_int_equal(count, 1);
+    MUST(store_key_list(t->store, store_team_default(t->store), &t->arena, &keys, &count, &err));
+    assert_int_equal(count, 0);
+    MUST(store_team_get(t->store, team.id, &t->arena, &team, &err));
+    assert_int_equal(team.key_count, 1);
+    MUST_FAIL(store_team_remove(t->store, team.id, &err), ERR_CONFLICT);
+    MUST(store_key_revoke(t->store, team.id, key.id, &err));
+
+    struct sandbox_row row = sandbox_row(STR("ia"));
+    row.team_id = team.id;
+    MUST(store_sandbox_add(t->store, &row, &err));
+    MUST_FAIL(store_team_remove(t->store, team.id, &err), ERR_CONFLICT);
+    MUST(store_sandbox_remove(t->store, row.id, NULL, &err));
+
+    struct template_row template = { .id = STR("tx"), .team_id = team.id, .guestd_version = STR("0.6.13") };
+    MUST(store_template_put(t->store, &template, &err));
+    MUST_FAIL(store_team_remove(t->store, team.id, &err), ERR_CONFLICT);
+    MUST(store_template_remove(t->store, template.id, &err));
+
+    MUST(store_team_remove(t->store, team.id, &err));
+    MUST_FAIL(store_team_remove(t->store, team.id, &err), ERR_NOT_FOUND);
+    MUST_FAIL(store_team_remove(t->store, store_team_default(t->store), &err), ERR_NOT_FOUND);
+    temp_store_reopen(t);
+    MUST(store_team_list(t->store, &t->arena, &teams, &count, &err));
+    assert_int_equal(count, 1);
+    struct key_owner owner;
+    MUST_FAIL(store_key_find(t->store, secret_reveal(&text), &owner, &err), ERR_DENIED);
 }
 
 static void a_key_is_found_by_its_text_until_it_is_revoked(void **state)
@@ -337,21 +399,6 @@ static void a_teams_own_template_is_listed_for_that_team_only(void **state)
 }
 
 /* ---- sandboxes and events ---- */
-
-static struct sandbox_row sandbox_row(struct str id)
-{
-    return (struct sandbox_row){ .id = id,
-                                 .team_id = STR("team"),
-                                 .template_id = STR("tbase"),
-                                 .alias = STR("base"),
-                                 .guestd_version = STR("0.6.13"),
-                                 .metadata = STR("{\"k\":\"v\"}"),
-                                 .cpu_count = 2,
-                                 .memory_mb = 1024,
-                                 .disk_mb = 5120,
-                                 .internet = 2,
-                                 .open_code = true };
-}
 
 static struct event_row event_row(struct str sandbox_id, struct str type)
 {
@@ -606,6 +653,7 @@ int main(void)
         STORE_CASE(a_missing_directory_and_a_link_are_refused),
         STORE_CASE(tokens_differ_by_sandbox_and_survive_a_restart),
         STORE_CASE(there_is_one_default_team),
+        STORE_CASE(a_team_is_removed_when_nothing_of_it_is_left),
         STORE_CASE(a_key_is_found_by_its_text_until_it_is_revoked),
         STORE_CASE(what_is_no_key_is_denied),
         STORE_CASE(a_key_kept_elsewhere_is_added_once),
