@@ -30,6 +30,7 @@ PYTHON_SDKS = {
     "2.20.3": "e2b==2.20.3",
     "2.10.0": "e2b==2.10.0",
     "interpreter": "e2b-code-interpreter",
+    "interpreter-1.5.2": "e2b-code-interpreter==1.5.2 trustme",
 }
 NPM_PACKAGES = {
     "newest": ["e2b@latest", "@e2b/cli@latest", "@e2b/code-interpreter@latest"],
@@ -72,7 +73,7 @@ def make_venv(name):
         "--quiet",
         "--disable-pip-version-check",
         "--upgrade",
-        PYTHON_SDKS[name],
+        *PYTHON_SDKS[name].split(),
         *PYTHON_TOOLS,
     ]
     if subprocess.run(install, check=False).returncode and not done.exists():
@@ -211,7 +212,7 @@ def run_cli(options):
 
 def run_files(*files, sdk="newest"):
     def run(options):
-        return run_pytest(make_venv(sdk), files[0].removesuffix(".py"), files, options)
+        return run_pytest(make_venv(sdk), files[0].removesuffix(".py"), files, options, {"CLOISTER_E2E_SDK": sdk})
 
     return run
 
@@ -233,6 +234,7 @@ SUITES = {
     "cuts": run_files("test_cuts.py"),
     "misuse": run_files("test_misuse.py"),
     "interpreter": run_files("test_interpreter.py", "test_tutorials.py", sdk="interpreter"),
+    "interpreter-1x": run_files("test_interpreter_1x.py", sdk="interpreter-1.5.2"),
     "nursery": run_files("test_nursery.py", sdk="interpreter"),
     "interpreter-js": run_js("test_interpreter.mjs"),
 }
