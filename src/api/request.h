@@ -95,7 +95,7 @@ handler_fn api_key_list, api_key_list_all, api_key_create, api_key_rename, api_k
 
 #define CLIENT_ID "6532622b" /* required by clients, means nothing; upstream's constant */
 
-/* Seconds: a JSON number, not the text that protobuf's JSON would allow. However many: who uses them has the limit. */
+/* Seconds: a JSON number, not the text that protobuf's JSON would allow. No upper limit here: each call has its own. */
 bool take_seconds(const json_t *object, const char *name, enum json_need need, int64_t least, int64_t *out,
                   struct err *err) must_use;
 /* The body as an object; an empty one counts as {}. */

@@ -167,7 +167,7 @@ static bool is_address_block(struct str text)
 {
     char address[INET6_ADDRSTRLEN];
     unsigned char room[sizeof(struct in6_addr)];
-    struct str part;
+    struct str part = STR("");
     uint64_t bits;
     struct err ignored;
 
@@ -181,7 +181,7 @@ static bool is_address_block(struct str text)
     return !has_bits || str_to_u64(text, is_v4 ? 32 : 128, &bits);
 }
 
-/* Whatever it denies is denied already: a sandbox has no way out. Its shape is still checked, as it will be then. */
+/* A sandbox has no way out yet, so all of it holds. Entries are checked as they will be when there is one. */
 static bool take_deny_out(const json_t *network, struct err *err)
 {
     const json_t *blocks, *block;

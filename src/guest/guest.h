@@ -57,7 +57,7 @@ struct guest {
     bool is_set_up;
     struct arena setup_arena; /* holds what follows */
     struct secret token;      /* empty: everything is open */
-    bool open_code;           /* run_code is open all the same */
+    bool open_code;           /* run_code needs no token */
     struct str default_user, default_workdir;
     struct guestlink_env *envs; /* global variables: the host's own, which cannot be overridden, then the caller's */
     size_t env_count;

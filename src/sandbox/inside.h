@@ -41,7 +41,7 @@ struct sandbox {
     enum tristate internet;
     char key_id[STORE_UUID_BYTES]; /* empty: an administrator made it */
     struct str mask_host;
-    bool open_code;              /* run_code wants no access token */
+    bool open_code;              /* run_code needs no access token */
     struct secret traffic_token; /* empty: not private */
     int64_t started_us;
 

@@ -88,7 +88,7 @@ struct sandbox_want {
     struct str key_id;      /* whose it is among the team's keys; empty: nobody's in particular */
     bool is_private;        /* its ports, guestd's apart, open to the traffic token only */
     struct str mask_host;   /* what its services see as Host, "${PORT}" being the port; empty: what the client sent */
-    bool open_code;         /* run_code wants no access token */
+    bool open_code;         /* run_code needs no access token */
 };
 
 /* What people may see of a sandbox: a copy in the caller's arena. */

@@ -136,7 +136,7 @@ struct sandbox_row {
     struct str key_id;    /* which key made it; empty: an administrator */
     bool is_private;      /* its ports want the traffic token */
     struct str mask_host; /* what its services see as Host; empty: what the client sent */
-    bool open_code;       /* run_code wants no access token */
+    bool open_code;       /* run_code needs no access token */
     int64_t started_us, deadline_us;
     int64_t revision; /* of the deadline: of two writes the later decision stays, in whatever order they arrive */
 };

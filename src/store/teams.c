@@ -93,13 +93,14 @@ bool store_team_add(struct store *store, struct str slug, struct arena *arena, s
     return sql_end(store->sql, ok, err) || err_wrap(err, "add a team");
 }
 
-/* What stands in the way of removing a team, and what to say about it. */
+/* What must be gone before a team is, and what to tell the caller. */
 static const struct {
     const char *query, *what;
 } team_has[] = {
-    { "SELECT COUNT(*) FROM api_keys WHERE team_id = $1 AND revoked_us IS NULL", "API keys: revoke them first" },
-    { "SELECT COUNT(*) FROM sandboxes WHERE team_id = $1", "sandboxes that start, run or end: try again in a moment" },
-    { "SELECT COUNT(*) FROM templates WHERE team_id = $1", "templates of its own: delete them first" },
+    { "SELECT COUNT(*) FROM api_keys WHERE team_id = $1 AND revoked_us IS NULL", "API key(s): revoke them first" },
+    { "SELECT COUNT(*) FROM sandboxes WHERE team_id = $1",
+      "sandbox(es) that start, run or end: try again in a moment" },
+    { "SELECT COUNT(*) FROM templates WHERE team_id = $1", "template(s): delete them first" },
 };
 
 static bool team_is_empty(struct store *store, struct str id, struct err *err)

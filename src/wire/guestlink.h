@@ -40,7 +40,7 @@ struct guestlink_setup {
     struct str sandbox_id;
     struct str template_id;
     struct str access_token; /* empty: everything is open */
-    bool open_code;          /* run_code is open all the same */
+    bool open_code;          /* run_code needs no token */
     struct str default_user;
     struct str default_workdir; /* empty: the user's home */
     uint32_t env_count;

@@ -1,3 +1,6 @@
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include "base/clock.h"
 #include "served.h"
 
@@ -233,6 +236,36 @@ static void a_team_with_keys_or_sandboxes_is_deleted_by_force_only(void **state)
     assert_string_equal(json_string_value(json_object_get(json_array_get(s->last, 0), "team")), "default");
 }
 
+static void a_team_with_a_sandbox_that_starts_is_not_deleted_under_it(void **state)
+{
+    struct served *s = *state;
+    struct http_field theirs = key_of_new_team(s, "research");
+    const char *body = "{\"templateID\":\"base\"}";
+    char room[512];
+
+    assert_int_equal(CALL_WITH(s, "GET", "/teams", NULL, ADMIN_TOKEN).status, 200);
+    const char *team_id = json_string_value(json_object_get(json_array_get(s->last, 1), "teamID"));
+    const char *forced = put_id(s, "/admin/teams/@?force=true", team_id);
+    struct str create = arena_format(&s->rig.arena,
+                                     "POST /v2/sandboxes HTTP/1.1\r\nHost: x\r\nX-API-Key: %.*s\r\n"
+                                     "Content-Length: %zu\r\n\r\n%s",
+                                     STR_ARG(theirs.value), strlen(body), body);
+    rig_shut_gate(&s->rig, true);
+    int fd = served_connect(s);
+    assert_int_equal(send(fd, create.at, create.len, MSG_NOSIGNAL), create.len);
+    rig_wait_at_gate(&s->rig, 1);
+    struct http_answer answer = CALL_WITH(s, "DELETE", forced, NULL, ADMIN_TOKEN);
+    check_error(s, &answer, 409, "1 sandbox(es) that start, run or end: try again in a moment");
+    rig_shut_gate(&s->rig, false);
+    assert_true(recv(fd, room, sizeof room, 0) > 0);
+    assert_memory_equal(room, "HTTP/1.1 201 ", 13);
+    close(fd);
+    assert_int_equal(CALL_WITH(s, "DELETE", forced, NULL, ADMIN_TOKEN).status, 200);
+    assert_int_equal(got_int(s, "killedCount"), 1);
+    assert_int_equal(rig_held_count(&s->rig), 0);
+    assert_int_equal(rig_rows(&s->rig), 0);
+}
+
 #define API_CASE(function) cmocka_unit_test_setup_teardown(function, served_set_up, served_tear_down)
 
 int main(void)
@@ -245,6 +278,7 @@ int main(void)
         API_CASE(another_teams_sandbox_answers_like_one_that_does_not_exist),
         API_CASE(teams_share_no_idempotency_keys),
         API_CASE(a_team_with_keys_or_sandboxes_is_deleted_by_force_only),
+        API_CASE(a_team_with_a_sandbox_that_starts_is_not_deleted_under_it),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
