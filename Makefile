@@ -32,7 +32,7 @@ define configure
 	@$(2) meson setup $(1) $(3) >$(1)/setup.log 2>&1 || { cat $(1)/setup.log; exit 1; }
 endef
 
-.PHONY: all up install uninstall check test bench fuzz lint format clean help
+.PHONY: all up install uninstall check test clients bench fuzz lint format clean help
 .NOTPARALLEL:
 
 all: build/build.ninja ## build/cloister and build/cloister-guestd
@@ -70,6 +70,12 @@ check: build-asan/build.ninja ## unit tests under ASan and UBSan; no root, secon
 
 test: all build/.deps-test ## check, root tests, clang, lint-quick, end to end, a little fuzzing
 	@FUZZ_SECONDS=$(if $(filter file,$(origin FUZZ_SECONDS)),20,$(FUZZ_SECONDS)) scripts/test.py
+
+# Not part of `make test`: it fetches gigabytes from PyPI and npm.
+clients: all ## agent frameworks as they are on PyPI and npm; VERSIONS=newest, CLIENTS="agno cli", SERVER=running
+	@scripts/setup.sh clients $(if $(filter running,$(SERVER)),,user)
+	@$(if $(filter running,$(SERVER)),,$(if $(SUDO),$(SUDO) --preserve-env)) tests/clients/run.py \
+	    $(if $(filter newest,$(VERSIONS)),--newest) $(if $(filter running,$(SERVER)),--running) $(CLIENTS)
 
 bench: all ## how fast, next to runc, crun, bubblewrap and bare Python
 	@scripts/setup.sh bench

@@ -3,6 +3,7 @@
 #
 #   build   compile Cloister and run it: a compiler, the libraries, mmdebstrap for the base template
 #   test    what `make test`, `make lint` and `make fuzz` need on top: clang and its tools, cmocka, Python venv, node
+#   clients Python venv and node for `make clients`, which fetches the rest from PyPI and npm
 #   bench   the programs that `make bench` measures beside us: runc, crun, bubblewrap; Python venv for the SDK
 #   user    the system user that the unprivileged role runs as
 #
@@ -15,6 +16,7 @@ die() { say "$*"; exit 1; }
 build_packages="build-essential meson ninja-build pkg-config libuv1-dev libjansson-dev libsqlite3-dev libsodium-dev
     libseccomp-dev zlib1g-dev mmdebstrap debian-archive-keyring ca-certificates passwd python3"
 test_packages="clang clang-format clang-tidy libcmocka-dev python3-venv curl shellcheck"
+client_packages="python3 python3-venv"
 bench_packages="runc crun bubblewrap python3 python3-venv"
 service_user=cloister
 
@@ -84,6 +86,12 @@ install_packages() { # PACKAGE…
     with_progress "installing $# packages" apt install -y --no-install-recommends "$@"
 }
 
+# A node that is already there may come from elsewhere and be newer than Debian's.
+missing_node() {
+    command -v node >/dev/null 2>&1 || echo nodejs
+    command -v npm >/dev/null 2>&1 || echo npm
+}
+
 # clang finds its sanitizer and fuzzer runtimes only in the package of its own version, whatever that is here.
 clang_runtime() {
     version=$(clang -dumpversion | cut -d. -f1)
@@ -113,26 +121,24 @@ add_user() {
     as_root useradd --system --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin "$service_user"
 }
 
-[ $# -gt 0 ] || die "which group? build, test, bench, user"
+[ $# -gt 0 ] || die "which group? build, test, clients, bench, user"
 debian=yes
 command -v apt-get >/dev/null 2>&1 || debian=no
 for group in "$@"; do
-    # shellcheck disable=SC2086 # the lists are words
+    # shellcheck disable=SC2046,SC2086 # the lists are words
     case "$debian $group" in
     "yes build") install_packages $build_packages ;;
     "yes test")
-        # A node that is already there may come from elsewhere and be newer than Debian's.
-        node=""
-        command -v node >/dev/null 2>&1 || node="nodejs"
-        command -v npm >/dev/null 2>&1 || node="$node npm"
-        install_packages $test_packages $node
+        install_packages $test_packages $(missing_node)
         clang_runtime
         ;;
+    "yes clients") install_packages $client_packages $(missing_node) ;;
     "yes bench") install_packages $bench_packages ;;
     "no build") check_by_hand ;;
     "no test") check_by_hand cmocka ;;
+    "no clients") ;; # a client that cannot be installed is reported
     "no bench") ;; # the benchmark leaves out what is not there
     *" user") add_user ;;
-    *) die "there is no group '$group': build, test, bench, user" ;;
+    *) die "there is no group '$group': build, test, clients, bench, user" ;;
     esac
 done
