@@ -56,7 +56,7 @@ QUIET = {
 
 @dataclasses.dataclass
 class Capability:
-    row: str  # how its row in README.md begins; the row says "not yet" or "none"
+    row: str  # how its row in README.md begins; its status says "not yet" or "none"
     error: str  # what the client sees, as a regular expression
 
 
@@ -327,6 +327,8 @@ class Outcome:
     stopped: bool = False  # at a check that the others need
 
     def verdict(self):
+        if not self.version:
+            return "**could not be installed**"
         if self.failed:
             more = f" and {len(self.failed) - 1} more" if len(self.failed) > 1 else ""
             return f"**fails**: {self.failed[0][0]}{more}"
@@ -464,8 +466,8 @@ def stale_capabilities():
     rows = [line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if line.startswith("|")]
     used = {capability for client in CLIENTS.values() for capability in client.missing.values()}
     for name in sorted(used):
-        row = CAPABILITIES[name].row
-        if not any(row in line and re.search(r"not yet|none", line) for line in rows):
+        row = re.compile(rf"\| \**{re.escape(CAPABILITIES[name].row)}.*\|.*(not yet|none)")
+        if not any(row.match(line) for line in rows):
             yield name
 
 
