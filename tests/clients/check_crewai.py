@@ -39,7 +39,8 @@ with check("timeout"):
         shell.run(command="sleep 30", timeout=1)
         raise RuntimeError("there was no error")
     except Exception as error:
-        assert "timeout" in str(error).lower(), error
+        # The SDK that it pins stops reading at the same moment, and either end may be first.
+        assert "deadline exceeded" in str(error) or "timed out" in str(error), error
 with check("close"):
     shell.close()
     assert sandbox_id not in running()
