@@ -116,13 +116,11 @@ bool fd_read_regular(int dir_fd, const char *path, size_t cap, char **out_text, 
     return fd_read_all(fd, cap, out_text, out_len, err) || err_wrap(err, "read %s", path);
 }
 
-bool fd_replace_file(int dir_fd, const char *path, struct str bytes, unsigned mode, struct err *err)
+/* "<path>.new". Not truncated before it is written: then a file of one block keeps that block on a full file system. */
+static bool write_draft(int dir_fd, const char *draft, struct str bytes, unsigned mode, struct err *err)
 {
-    char draft[512];
+    auto_close int fd = openat(dir_fd, draft, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, mode);
 
-    if ((size_t)snprintf(draft, sizeof draft, "%s.new", path) >= sizeof draft)
-        return err_set(err, ERR_INVALID, "the path is too long");
-    auto_close int fd = openat(dir_fd, draft, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode);
     if (fd < 0)
         return err_sys(err, "create %s", draft);
     /* The draft may be left over from a crash, with another mode. */
@@ -130,12 +128,21 @@ bool fd_replace_file(int dir_fd, const char *path, struct str bytes, unsigned mo
         return err_sys(err, "chmod %s", draft);
     if (!fd_write_all(fd, bytes, err))
         return err_wrap(err, "write %s", draft);
-    if (fsync(fd) < 0)
+    if (ftruncate(fd, (off_t)bytes.len) < 0 || fsync(fd) < 0)
         return err_sys(err, "fsync %s", draft);
-    if (renameat(dir_fd, draft, dir_fd, path) < 0)
-        return err_sys(err, "rename %s to %s", draft, path);
-    /* The rename itself is on disk once its directory is. */
+    return true;
+}
+
+static bool name_draft(const char *path, char *room, size_t size, struct err *err)
+{
+    return (size_t)snprintf(room, size, "%s.new", path) < size || err_set(err, ERR_INVALID, "the path is too long");
+}
+
+/* A rename is on disk once its directory is. */
+static bool sync_parent(int dir_fd, const char *path, struct err *err)
+{
     char parent[512];
+
     (void)snprintf(parent, sizeof parent, "%s", path);
     char *slash = strrchr(parent, '/');
     if (slash)
@@ -144,6 +151,49 @@ bool fd_replace_file(int dir_fd, const char *path, struct str bytes, unsigned mo
     if (dir < 0 || fsync(dir) < 0)
         return err_sys(err, "fsync the directory of %s", path);
     return true;
+}
+
+bool fd_replace_file(int dir_fd, const char *path, struct str bytes, unsigned mode, struct err *err)
+{
+    char draft[512];
+
+    if (!name_draft(path, draft, sizeof draft, err) || !write_draft(dir_fd, draft, bytes, mode, err))
+        return false;
+    if (renameat(dir_fd, draft, dir_fd, path) < 0)
+        return err_sys(err, "rename %s to %s", draft, path);
+    return sync_parent(dir_fd, path, err);
+}
+
+static bool file_holds(int dir_fd, const char *path, struct str bytes)
+{
+    auto_free char *text = NULL;
+    size_t len;
+    struct err ignored;
+
+    return fd_read_file(dir_fd, path, bytes.len, &text, &len, &ignored) && str_eq(str_of(text, len), bytes);
+}
+
+bool fd_update_file(int dir_fd, const char *path, struct str bytes, unsigned mode, struct err *err)
+{
+    char spare[512];
+    struct err ignored;
+
+    if (!name_draft(path, spare, sizeof spare, err))
+        return false;
+    if (file_holds(dir_fd, path, bytes)) {
+        if (faccessat(dir_fd, spare, F_OK, AT_SYMLINK_NOFOLLOW) < 0)
+            (void)!write_draft(dir_fd, spare, bytes, mode, &ignored); /* there may be no room for a spare */
+        return true;
+    }
+    if (!write_draft(dir_fd, spare, bytes, mode, err))
+        return false;
+    if (renameat2(dir_fd, spare, dir_fd, path, RENAME_EXCHANGE) < 0) {
+        /* ENOENT: there was no such file yet. EINVAL: this file system cannot exchange. */
+        if (renameat(dir_fd, spare, dir_fd, path) < 0)
+            return err_sys(err, "rename %s to %s", spare, path);
+        (void)!write_draft(dir_fd, spare, bytes, mode, &ignored);
+    }
+    return sync_parent(dir_fd, path, err);
 }
 
 int fd_open_inside(int dir_fd, const char *path, int flags, unsigned mode, struct err *err)

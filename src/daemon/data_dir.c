@@ -140,5 +140,5 @@ bool data_dir_note_address(int data_fd, const char *address, struct err *err)
     char line[ADDRESS_FILE_BYTES];
     int len = snprintf(line, sizeof line, "%s\n", address);
 
-    return fd_replace_file(data_fd, "server", str_of(line, (size_t)len), 0644, err);
+    return fd_update_file(data_fd, "server", str_of(line, (size_t)len), 0644, err);
 }

@@ -335,7 +335,7 @@ static bool keep_record(struct cgroups *cgroups, int record_fd, struct err *err)
         buf_format(&out, "%s\n", cgroups->old_paths[i]);
     if (out.overflowed)
         return err_set(err, ERR_LIMIT, "too many cgroups of earlier runs");
-    return fd_replace_file(record_fd, "cgroups", buf_str(&out), 0600, err);
+    return fd_update_file(record_fd, "cgroups", buf_str(&out), 0600, err);
 }
 
 struct cgroups *cgroups_open(const char *name, int record_fd, struct err *err)

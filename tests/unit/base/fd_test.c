@@ -100,6 +100,54 @@ static void what_is_awaited_comes_or_does_not(void **state)
     close(pipe_fds[0]);
 }
 
+static ino_t inode_of(int dir_fd, const char *name)
+{
+    struct stat st;
+
+    assert_int_equal(fstatat(dir_fd, name, &st, 0), 0);
+    return st.st_ino;
+}
+
+static void holds(int dir_fd, const char *name, const char *want)
+{
+    auto_free char *text = NULL;
+    struct err err;
+
+    assert_true(fd_read_file(dir_fd, name, 1000, &text, NULL, &err));
+    assert_string_equal(text, want);
+}
+
+static void an_update_touches_nothing_that_is_the_same_and_makes_no_new_inode(void **state)
+{
+    char root[] = "/tmp/fd-test-XXXXXX";
+    struct err err;
+
+    (void)state;
+    assert_non_null(mkdtemp(root));
+    auto_close int fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(fd_update_file(fd, "note", STR("a long first note\n"), 0600, &err));
+    holds(fd, "note", "a long first note\n");
+    ino_t first = inode_of(fd, "note"), second = inode_of(fd, "note.new");
+
+    assert_true(fd_update_file(fd, "note", STR("a long first note\n"), 0600, &err));
+    assert_int_equal(inode_of(fd, "note"), first);
+    assert_true(fd_update_file(fd, "note", STR("another\n"), 0600, &err));
+    holds(fd, "note", "another\n");
+    assert_int_equal(inode_of(fd, "note"), second);
+    assert_int_equal(inode_of(fd, "note.new"), first);
+    assert_true(fd_update_file(fd, "note", STR("and a longer one again\n"), 0600, &err));
+    holds(fd, "note", "and a longer one again\n");
+    assert_int_equal(inode_of(fd, "note"), first);
+
+    /* One from before there were spares gets its own. */
+    assert_int_equal(unlinkat(fd, "note.new", 0), 0);
+    assert_true(fd_update_file(fd, "note", STR("and a longer one again\n"), 0600, &err));
+    assert_int_not_equal(inode_of(fd, "note.new"), first);
+    assert_int_equal(unlinkat(fd, "note.new", 0), 0);
+    assert_int_equal(unlinkat(fd, "note", 0), 0);
+    assert_int_equal(rmdir(root), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -107,6 +155,7 @@ int main(void)
         cmocka_unit_test(what_is_no_regular_file_is_refused_without_waiting),
         cmocka_unit_test(a_regular_file_is_read_whole_and_described),
         cmocka_unit_test(what_is_awaited_comes_or_does_not),
+        cmocka_unit_test(an_update_touches_nothing_that_is_the_same_and_makes_no_new_inode),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
