@@ -23,6 +23,7 @@ static const struct {
     [ERR_LIMIT] = { 429, NULL, RETRY_NO }, /* a limit is not a rate: it does not go away by waiting a second */
     [ERR_TIMEOUT] = { 504, NULL, RETRY_NO },
     [ERR_UNAVAILABLE] = { 503, NULL, RETRY_YES },
+    [ERR_FULL] = { 507, "insufficient_storage", RETRY_NO }, /* somebody has to free space first */
     [ERR_INTERNAL] = { 500, "internal_server_error", RETRY_UNSAID },
 };
 

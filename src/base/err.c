@@ -9,6 +9,7 @@ const char *const err_kind_name[ERR_KIND_COUNT] = {
     [ERR_NONE] = "none",           [ERR_INVALID] = "invalid",         [ERR_DENIED] = "denied",
     [ERR_NOT_FOUND] = "not found", [ERR_CONFLICT] = "conflict",       [ERR_LIMIT] = "limit",
     [ERR_TIMEOUT] = "timeout",     [ERR_UNAVAILABLE] = "unavailable", [ERR_INTERNAL] = "internal",
+    [ERR_FULL] = "full",
 };
 
 static enum err_kind kind_of_errno(int number)
@@ -27,6 +28,7 @@ static enum err_kind kind_of_errno(int number)
         return ERR_CONFLICT;
     case ENOSPC:
     case EDQUOT:
+        return ERR_FULL;
     case EFBIG:
     case EMFILE:
     case ENFILE:

@@ -30,6 +30,7 @@ enum err_kind {
     ERR_TIMEOUT,     /* it took too long */
     ERR_UNAVAILABLE, /* not now; perhaps later */
     ERR_INTERNAL,    /* our fault */
+    ERR_FULL,        /* no room on disk. Last: older guestds still run, and send the others by number */
     ERR_KIND_COUNT,
 };
 

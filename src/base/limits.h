@@ -57,6 +57,13 @@
 #define LIMIT_LAYERS 32              /* overlay lowers of one template */
 
 /*
+ * Free room on the data directory's file system below which no sandbox is started: enough for the directories of all the
+ * starts under way, for what guestd and a first command write, and for the server to refill its own reserve.
+ */
+#define LIMIT_ROOM_BYTES (32 << 20)
+#define LIMIT_ROOM_INODES 1024
+
+/*
  * Front's workers. A start waits for a guestd whose answer is up to whoever made the template, so starts have a share of
  * them, and each key a share of that; the rest of its burst waits without a worker. Keeper makes one after the other, so
  * eight are enough to keep it busy.

@@ -174,6 +174,7 @@ static const struct {
     [ERR_LIMIT] = { 6, "too much or too many" },
     [ERR_TIMEOUT] = { 7, "it took too long" },
     [ERR_UNAVAILABLE] = { 8, "no server there, or not able to now" },
+    [ERR_FULL] = { 9, "no room on disk, here or on the server" },
 };
 
 int cli_exit_code(enum err_kind kind)

@@ -190,6 +190,8 @@ enum err_kind client_kind_of(unsigned status)
     case 413:
     case 429:
         return ERR_LIMIT;
+    case 507:
+        return ERR_FULL;
     case 408:
     case 504:
         return ERR_TIMEOUT;

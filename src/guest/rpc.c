@@ -166,6 +166,7 @@ enum connect_code rpc_code_of(enum err_kind kind)
         [ERR_TIMEOUT] = CONNECT_DEADLINE_EXCEEDED,
         /* Never `unavailable`: SDKs take that for a sandbox that is gone. */
         [ERR_UNAVAILABLE] = CONNECT_INTERNAL,
+        [ERR_FULL] = CONNECT_RESOURCE_EXHAUSTED,
         [ERR_INTERNAL] = CONNECT_INTERNAL,
     };
 

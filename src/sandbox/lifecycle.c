@@ -386,7 +386,8 @@ static void undo(struct sandbox *sb, bool later)
  */
 static enum err_kind kind_for_asker(const struct err *err)
 {
-    if (err->kind == ERR_TIMEOUT || (!err->sys && (err->kind == ERR_LIMIT || err->kind == ERR_UNAVAILABLE)))
+    if (err->kind == ERR_TIMEOUT ||
+        (!err->sys && (err->kind == ERR_LIMIT || err->kind == ERR_UNAVAILABLE || err->kind == ERR_FULL)))
         return err->kind;
     return ERR_INTERNAL;
 }

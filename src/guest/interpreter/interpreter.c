@@ -88,7 +88,8 @@ static void answer_unreadable(struct http_exchange *ex, const struct err *err)
 static void answer_err(struct http_exchange *ex, const char *doing, const struct err *err)
 {
     static const unsigned status[ERR_KIND_COUNT] = {
-        [ERR_INVALID] = 400, [ERR_DENIED] = 403, [ERR_NOT_FOUND] = 404, [ERR_CONFLICT] = 409, [ERR_LIMIT] = 429,
+        [ERR_INVALID] = 400,  [ERR_DENIED] = 403, [ERR_NOT_FOUND] = 404,
+        [ERR_CONFLICT] = 409, [ERR_LIMIT] = 429,  [ERR_FULL] = 507,
     };
 
     answer_text(ex, status[err->kind] ? status[err->kind] : 500, "%s%s", doing, err->message);

@@ -40,6 +40,7 @@
 #include "isolation/native/box.h"
 #include "isolation/native/child.h"
 #include "isolation/native/network.h"
+#include "isolation/native/room.h"
 #include "privsep/message.h"
 
 enum {
@@ -371,6 +372,7 @@ static void start_undo(struct start *start)
 bool native_start(struct driver *driver, const struct plan *plan, struct started *out, struct err *err)
 {
     struct native *native = native_of(driver);
+    struct err full;
     struct start start = { .native = native,
                            .plan = plan,
                            .sandbox_fd = -1,
@@ -387,13 +389,16 @@ bool native_start(struct driver *driver, const struct plan *plan, struct started
         return err_wrap(err, "plan");
     if (box_find(native, plan->id))
         return err_set(err, ERR_CONFLICT, "there is a sandbox %s already", plan->id);
-    if (!slot_take(native, &slot, err))
+    if (!room_check(native->sandboxes_fd, err) || !slot_take(native, &slot, err))
         return false;
     start.box = box_new(native, plan->id);
     start.box->slot = slot;
     start.box->breed = breed_ref(native->nursery, plan);
     (void)map_put(&native->boxes, str_from(start.box->id), start.box);
     if (!start_all(&start, err)) {
+        /* Other things run out with the same number (namespaces do); and a guest may have been quicker than us. */
+        if (err->kind == ERR_FULL && !room_check(native->sandboxes_fd, &full))
+            *err = full;
         start_undo(&start);
         return err_wrap(err, "start sandbox %s", plan->id);
     }

@@ -821,6 +821,19 @@ static void past_the_limit_a_create_is_a_429_that_is_not_worth_repeating(void **
     assert_int_equal(rig_rows(&s->rig), 1);
 }
 
+static void a_create_on_a_full_disk_is_a_507_that_says_what_is_missing(void **state)
+{
+    struct served *s = *state;
+
+    s->rig.start = RIG_START_IS_FULL;
+    struct http_answer answer = CALL(s, "POST", "/v2/sandboxes", "{\"templateID\":\"base\"}");
+    check_error(s, &answer, 507, "a sandbox needs 32 MiB of disk");
+    assert_string_equal(answer_header(s, &answer, "Should-Retry"), "false");
+    assert_int_equal(rig_rows(&s->rig), 0);
+    s->rig.start = RIG_STARTS;
+    served_create(s, "{\"templateID\":\"base\"}");
+}
+
 static void a_kill_that_the_driver_fails_is_a_503_that_may_be_repeated(void **state)
 {
     struct served *s = *state;
@@ -1029,6 +1042,7 @@ int main(void)
         SERVED(a_body_that_is_too_large_is_a_413_before_it_is_read),
         SERVED(a_create_that_fails_says_so_once_and_leaves_nothing),
         MADE(past_the_limit_a_create_is_a_429_that_is_not_worth_repeating),
+        SERVED(a_create_on_a_full_disk_is_a_507_that_says_what_is_missing),
         SERVED(a_kill_that_the_driver_fails_is_a_503_that_may_be_repeated),
         SERVED(a_client_that_goes_away_during_a_create_does_no_harm),
         SERVED(a_create_that_is_sent_again_makes_no_second_sandbox),

@@ -73,6 +73,10 @@ static bool rig_driver_start(struct driver *driver, const struct plan *plan, str
     rig->at_gate--;
     if (rig->start == RIG_START_FAILS) {
         ok = err_sys_num(err, ENOENT, "mount layer");
+    } else if (rig->start == RIG_START_IS_FULL) {
+        ok = err_set(err, ERR_FULL, "a sandbox needs 32 MiB of disk");
+    } else if (rig->start == RIG_NO_NAMESPACES) {
+        ok = err_sys_num(err, ENOSPC, "make the namespaces of a sandbox");
     } else if (rig->start == RIG_START_TIMES_OUT) {
         close(add_held(rig, plan->id));
         ok = err_set(err, ERR_TIMEOUT, "keeper did not answer");

@@ -21,6 +21,8 @@
 enum rig_start {
     RIG_STARTS,
     RIG_START_FAILS,           /* as if a mount had failed: ENOENT, which must not become anybody's 404 */
+    RIG_START_IS_FULL,         /* there is no room on disk */
+    RIG_NO_NAMESPACES,         /* ENOSPC too, and nothing to do with the disk */
     RIG_START_ANSWERS_WRONGLY, /* it went well, and the answer has the wrong shape */
     RIG_START_TIMES_OUT,       /* and the driver holds it nevertheless */
     RIG_GUEST_REFUSES,         /* guestd answers the set-up with an error */
