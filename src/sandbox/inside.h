@@ -52,6 +52,8 @@ struct sandbox {
     int64_t revision;     /* of the deadline */
     bool exited;          /* the driver says that nothing of it runs any more */
     enum exit_cause exit_cause;
+    /* The deadline as far as the store has it. */
+    int64_t kept_deadline_us, kept_revision;
     bool being_ended;   /* while STOPPING: somebody is at it */
     bool killed;        /* while STOPPING: everything inside is dead, and the kernel is still at clearing it away */
     bool in_driver;     /* the driver may hold it */

@@ -344,6 +344,7 @@ static bool begin_to_run(struct sandbox *sb, uint64_t timeout_s, struct arena *a
         return false;
 
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+    sb->kept_deadline_us = sb->deadline_us;
     sb->was_running = true;
     if (sb->exited)
         return err_set(err, ERR_UNAVAILABLE, "the sandbox ended while it was starting");
@@ -421,6 +422,15 @@ struct deadline_change {
     bool changed, end_now;
 };
 
+/* With the lock held: this deadline is in the store. */
+static void deadline_is_kept(struct sandbox *sb, int64_t deadline_us, int64_t revision)
+{
+    if (revision < sb->kept_revision)
+        return; /* a later change was written first */
+    sb->kept_deadline_us = deadline_us;
+    sb->kept_revision = revision;
+}
+
 static bool change_deadline(struct sandboxes *all, struct str team_id, struct str id, uint64_t timeout_s,
                             enum deadline_rule rule, struct arena *arena, struct sandbox_info *out,
                             struct deadline_change *out_change, struct err *err)
@@ -450,11 +460,29 @@ static bool change_deadline(struct sandboxes *all, struct str team_id, struct st
     return true;
 }
 
+/*
+ * Writes it down. If that fails the deadline is again the one in the store, which is what a restart would bring back: who
+ * asked is told that nothing has changed.
+ */
+static bool keep_deadline(const struct deadline_change *change, struct arena *arena, struct err *err)
+{
+    struct sandbox *sb = change->sandbox;
+    struct event_row event = record_updated(sb, change->deadline_us, arena);
+    bool ok = store_sandbox_deadline(sb->all->config.store, str_from(sb->id), change->deadline_us, change->revision,
+                                     &event, err);
+
+    auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+    if (ok)
+        deadline_is_kept(sb, change->deadline_us, change->revision);
+    else if (sb->revision == change->revision) /* or else a later change decides */
+        sandbox_set_clock(sb, sb->kept_deadline_us);
+    return ok || err_wrap(err, "deadline of sandbox %s", sb->id);
+}
+
 bool sandbox_set_deadline(struct sandboxes *all, struct str team_id, struct str id, uint64_t timeout_s,
                           enum deadline_rule rule, struct arena *arena, struct sandbox_info *out, struct err *err)
 {
     struct deadline_change change;
-    struct err store_err;
     bool ok = true;
 
     if (!change_deadline(all, team_id, id, timeout_s, rule, arena, out, &change, err))
@@ -463,11 +491,7 @@ bool sandbox_set_deadline(struct sandboxes *all, struct str team_id, struct str 
     if (change.end_now) {
         ok = sandbox_end(change.sandbox, err);
     } else if (change.changed) {
-        struct event_row event = record_updated(change.sandbox, change.deadline_us, arena);
-        /* The one in memory counts; only a crash before the next change would bring the old one back. */
-        if (!store_sandbox_deadline(all->config.store, str_from(change.sandbox->id), change.deadline_us,
-                                    change.revision, &event, &store_err))
-            log_warn("sandbox %s: its deadline is not written down: %s", change.sandbox->id, err_text(&store_err));
+        ok = keep_deadline(&change, arena, err);
         sandboxes_look(all);
     }
     sandbox_unref(change.sandbox);

@@ -491,6 +491,8 @@ static void adopt(struct sandbox *sb, int64_t deadline_us)
     auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
 
     sandbox_set_clock(sb, deadline_us);
+    sb->kept_deadline_us = deadline_us;
+    sb->kept_revision = sb->revision;
     sb->cut = false;
     sandbox_enter(sb, SANDBOX_RUNNING);
     metrics_begin(sb->all->metrics, sb->team_id, str_from(sb->id), sb->cpu_count, sb->started_us);

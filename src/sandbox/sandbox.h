@@ -108,7 +108,8 @@ struct sandbox_info {
 /*
  * Returns when guestd has answered. The deadline counts from then. ERR_LIMIT when sandboxes_max or per_key_max are
  * running or more is wanted than one may have, ERR_INVALID for a timeout out of range, ERR_TIMEOUT when it did not start in time,
- * ERR_UNAVAILABLE when the store, keeper or the new sandbox went away meanwhile; other trouble below is ERR_INTERNAL.
+ * ERR_UNAVAILABLE when the store, keeper or the new sandbox went away meanwhile, ERR_FULL when there is no room on disk;
+ * other trouble below is ERR_INTERNAL.
  */
 bool sandbox_create(struct sandboxes *all, const struct sandbox_want *want, struct arena *arena,
                     struct sandbox_info *out, struct err *err) must_use;
@@ -123,7 +124,10 @@ enum deadline_rule {
     DEADLINE_SET,    /* exactly now + timeout, earlier or later */
     DEADLINE_EXTEND, /* never earlier than it is */
 };
-/* Clamped to the longest life. 0 with DEADLINE_SET ends it now. ERR_CONFLICT while it is being ended. */
+/*
+ * Clamped to the longest life. 0 with DEADLINE_SET ends it now. ERR_CONFLICT while it is being ended. When it cannot be
+ * written down, that is the error, and the deadline is what it was.
+ */
 bool sandbox_set_deadline(struct sandboxes *all, struct str team_id, struct str id, uint64_t timeout_s,
                           enum deadline_rule rule, struct arena *arena, struct sandbox_info *out, struct err *err)
     must_use;

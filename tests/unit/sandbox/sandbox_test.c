@@ -1,6 +1,7 @@
 #include "sandbox/sandbox.h"
 
 #include <sodium.h>
+#include <sqlite3.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -154,8 +155,8 @@ static void a_start_that_fails_leaves_nothing(void **state)
 {
     struct rig *rig = *state;
     struct sandbox_info info;
-    static const enum rig_start ways[] = { RIG_START_FAILS, RIG_START_ANSWERS_WRONGLY, RIG_GUEST_REFUSES,
-                                           RIG_GUEST_DIES };
+    static const enum rig_start ways[] = { RIG_START_FAILS, RIG_NO_NAMESPACES, RIG_START_ANSWERS_WRONGLY,
+                                           RIG_GUEST_REFUSES, RIG_GUEST_DIES };
 
     for (size_t i = 0; i < COUNT_OF(ways); i++) {
         rig->start = ways[i];
@@ -533,6 +534,34 @@ static void a_deadline_can_be_set_both_ways_and_extended_one_way(void **state)
     check_events(rig, info.id, "created updated updated");
     MUST(store_sandbox_list(rig->disk.store, &rig->arena, &rows, &count, &err));
     assert_int_equal(rows[0].deadline_us, got.deadline_us);
+}
+
+static void on_disk(struct rig *rig, const char *script)
+{
+    sqlite3 *db;
+
+    assert_int_equal(sqlite3_open(rig->disk.path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, script, NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+}
+
+static void a_deadline_that_cannot_be_written_down_is_an_error_and_changes_nothing(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig), got, kept;
+
+    MUST(sandbox_set_deadline(rig->all, TEAM, info.id, 7200, DEADLINE_SET, &rig->arena, &kept, &err));
+    on_disk(rig, "CREATE TRIGGER refuse BEFORE UPDATE ON sandboxes BEGIN SELECT RAISE(ABORT, 'not now'); END");
+    MUST_FAIL(sandbox_set_deadline(rig->all, TEAM, info.id, 100, DEADLINE_SET, &rig->arena, &got, &err), ERR_CONFLICT);
+    MUST_FAIL(sandbox_set_deadline(rig->all, TEAM, info.id, 9000, DEADLINE_EXTEND, &rig->arena, &got, &err),
+              ERR_CONFLICT);
+    MUST(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &got, &err));
+    assert_int_equal(got.deadline_us, kept.deadline_us);
+    check_events(rig, info.id, "created updated");
+    on_disk(rig, "DROP TRIGGER refuse");
+    MUST(sandbox_set_deadline(rig->all, TEAM, info.id, 100, DEADLINE_SET, &rig->arena, &got, &err));
+    assert_true(got.deadline_us < kept.deadline_us);
+    check_events(rig, info.id, "created updated updated");
 }
 
 static void no_deadline_is_later_than_the_longest_life(void **state)
@@ -918,6 +947,7 @@ int main(void)
         RUNNING(one_that_dies_by_itself_is_gone_with_a_reason),
         RUNNING(one_whose_guestd_had_no_memory_left_says_so),
         RUNNING(a_deadline_ends_the_sandbox),
+        RUNNING(a_deadline_that_cannot_be_written_down_is_an_error_and_changes_nothing),
         RUNNING(deadlines_end_sandboxes_in_their_own_order),
         RUNNING(a_deadline_can_be_set_both_ways_and_extended_one_way),
         MADE(no_deadline_is_later_than_the_longest_life),
