@@ -51,6 +51,7 @@ const struct confine_rule front_calls[] = {
     { "newfstatat", "the store" },
     { "stat", "the store" },
     { "lstat", "the store" },
+    { "statfs", "whether the store may make its reserve" },
     { "statx", "libuv asks what a descriptor is" },
     { "access", "SQLite looks for a journal" },
     { "faccessat", "the same" },

@@ -6,7 +6,7 @@
  *
  * Threads    One at a time: the store holds a lock around it.
  * Failure    ERR_UNAVAILABLE when the database is busy past its patience, ERR_CONFLICT when a constraint says no,
- *            ERR_INTERNAL for the rest.
+ *            ERR_FULL when the disk is full and our reserve of it is used up, ERR_INTERNAL for the rest.
  */
 #ifndef STORE_SQL_H
 #define STORE_SQL_H

@@ -6,6 +6,15 @@
  * cache, which a killed process cannot take back and a power cut can; with FULL it is fsynced, and everything committed
  * before it too, because the log is one file. That pragma takes effect while it is compiled, so it is never kept as a
  * prepared statement.
+ *
+ * Room: guests can fill the file system that we are on, and then sandboxes must still be found, changed and removed. So we
+ * hold what we need in advance, in files that are overwritten in place:
+ *   -wal   LOG_ROOM_BYTES from the start, and kept when we close
+ *   db     PAGES_ROOM_BYTES of free pages, so that what a checkpoint brings there has its place already
+ *   -shm   is cut and made anew by SQLite at each start, and mapped: a hole in it that cannot be filled is a SIGBUS. So
+ *          it has all its blocks from the start. Where there is no room for that, the index is kept in memory, and no
+ *          other program can read the store while we run
+ * A copy-on-write file system (btrfs) takes new blocks for what is overwritten: there we promise nothing.
  */
 #include "store/sql.h"
 
@@ -16,13 +25,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/limits.h"
+#include "base/log.h"
 #include "base/map.h"
 #include "base/mem.h"
 
-enum { BUSY_TIMEOUT_MS = 5000 }; /* we are the only writer but for a curious person with the sqlite3 shell */
+enum {
+    BUSY_TIMEOUT_MS = 5000,     /* we are the only writer but for a curious person with the sqlite3 shell */
+    LOG_ROOM_BYTES = 8 << 20,   /* twice what SQLite lets the log grow to before it checkpoints */
+    PAGES_ROOM_BYTES = 2 << 20, /* some thousand changes of sandboxes, each with its event */
+    ROOM_COMMITS = 256,         /* look at the free pages so often: they are used up in normal life too */
+};
 
 struct kept {
     sqlite3_stmt *statement;
@@ -33,13 +50,17 @@ struct sql {
     sqlite3 *db;
     struct map statements; /* query → struct kept */
     bool durable;          /* the transaction under way wants FULL */
+    unsigned commits;      /* ever, to know when to look at our room */
 };
 
 static bool fail(struct sql *sql, const char *what, struct err *err)
 {
     int code = sqlite3_errcode(sql->db) & 0xff;
     const char *why = sqlite3_errmsg(sql->db);
+    int number = sqlite3_system_errno(sql->db);
 
+    if ((code == SQLITE_IOERR || code == SQLITE_CANTOPEN) && (number == ENOSPC || number == EDQUOT))
+        code = SQLITE_FULL;
     switch (code) {
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
@@ -47,7 +68,8 @@ static bool fail(struct sql *sql, const char *what, struct err *err)
     case SQLITE_CONSTRAINT:
         return err_set(err, ERR_CONFLICT, "the store refuses: %s", why);
     case SQLITE_FULL:
-        return err_set(err, ERR_INTERNAL, "the disk that holds the store is full: free some space");
+        return err_set(err, ERR_FULL, "the file system of %.60s is full, the store's reserve too: remove files there",
+                       sqlite3_db_filename(sql->db, "main"));
     case SQLITE_NOTADB:
     case SQLITE_CORRUPT:
         return err_set(err, ERR_INTERNAL, "the store is damaged (%.60s): restore a copy, or move it away to start anew",
@@ -92,13 +114,109 @@ static bool set_up(struct sql *sql, struct err *err)
         return false;
     if (!there || !str_eq(sql_row_text(&rows, 0), STR("wal")))
         return err_set(err, ERR_INTERNAL, "the store's file system cannot hold a write-ahead log: use a local disk");
-    return sql_script(sql, "PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF; PRAGMA synchronous = NORMAL;", err);
+    return sql_script(sql,
+                      "PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF; PRAGMA synchronous = NORMAL;"
+                      "PRAGMA journal_size_limit = -1; PRAGMA temp_store = MEMORY;",
+                      err);
 }
 
-struct sql *sql_open(const char *path, struct err *err)
+/* ---- room ---- */
+
+static int open_beside(const char *path, const char *suffix, struct stat *out_stat, struct err *err)
 {
-    if (!make_private_file(path, err))
-        return NULL;
+    char name[512];
+
+    (void)snprintf(name, sizeof name, "%s%s", path, suffix); /* cut, it is a name that is not there */
+    auto_close int fd = open(name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, out_stat) < 0) {
+        (void)err_sys(err, "open %s", name);
+        return -1;
+    }
+    return take_fd(&fd);
+}
+
+static bool keep_index(const char *path, struct err *err)
+{
+    struct stat st;
+    auto_close int fd = open_beside(path, "-shm", &st, err);
+
+    /* Fills holes, and touches nothing that is there. */
+    return fd >= 0 && (fallocate(fd, 0, 0, st.st_size) == 0 || err_sys(err, "fill the index of the store's log"));
+}
+
+/* Zeroes to the end: SQLite takes none for a record of its, and writes over them. */
+static bool keep_log(const char *path, struct err *err)
+{
+    static const char zeroes[64 * 1024];
+    struct stat st;
+    auto_close int fd = open_beside(path, "-wal", &st, err);
+
+    if (fd < 0)
+        return false;
+    for (off_t at = st.st_size; at < LOG_ROOM_BYTES;) {
+        ssize_t n = pwrite(fd, zeroes, MIN(sizeof zeroes, (size_t)(LOG_ROOM_BYTES - at)), at);
+        if (n <= 0)
+            return err_sys(err, "write the store's log");
+        at += n;
+    }
+    return true;
+}
+
+static int64_t pragma_number(struct sql *sql, const char *query)
+{
+    auto_rows struct sql_rows rows = { 0 };
+    struct err ignored;
+    bool there;
+
+    return sql_select(sql, query, SQL_NO_ARGS, &rows, &ignored) && sql_next(&rows, &there, &ignored) && there
+               ? sql_row_int(&rows, 0)
+               : 0;
+}
+
+static bool has_space(const char *path)
+{
+    struct statfs fs;
+
+    return statfs(path, &fs) == 0 && (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize >= LIMIT_ROOM_BYTES &&
+           (fs.f_files == 0 || fs.f_ffree >= LIMIT_ROOM_INODES);
+}
+
+/* What is inserted and deleted leaves its pages behind, and SQLite takes those before it makes the file longer. */
+static void keep_pages(struct sql *sql)
+{
+    char script[256];
+    struct err err;
+    int64_t free_bytes = pragma_number(sql, "PRAGMA freelist_count") * pragma_number(sql, "PRAGMA page_size");
+
+    /* Not when there is little left: then the log would hold what the database has no place for. */
+    if (free_bytes >= PAGES_ROOM_BYTES / 2 || !has_space(sqlite3_db_filename(sql->db, "main")))
+        return;
+    (void)snprintf(script, sizeof script,
+                   "CREATE TABLE IF NOT EXISTS room (bytes BLOB);"
+                   "INSERT INTO room (bytes) VALUES (zeroblob(%d));"
+                   "PRAGMA wal_checkpoint;"
+                   "DELETE FROM room;"
+                   "PRAGMA wal_checkpoint;",
+                   PAGES_ROOM_BYTES);
+    if (!sql_script(sql, script, &err))
+        log_warn("store: no reserve for a full disk: %s", err_text(&err));
+}
+
+static void keep_room(struct sql *sql, const char *path, bool has_index)
+{
+    int persist = 1;
+    struct err err;
+
+    (void)sqlite3_file_control(sql->db, "main", SQLITE_FCNTL_PERSIST_WAL, &persist);
+    keep_pages(sql); /* first: of a new database there is no log before it has been looked at */
+    if (!keep_log(path, &err) || (has_index && !keep_index(path, &err)))
+        log_warn("store: no reserve for a full disk: %s", err_text(&err));
+}
+
+/* ---- opening ---- */
+
+static struct sql *open_database(const char *path, bool alone, struct err *err)
+{
     struct sql *sql = NEW(struct sql);
     map_init(&sql->statements);
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE;
@@ -107,10 +225,24 @@ struct sql *sql_open(const char *path, struct err *err)
         sql_close(sql);
         return NULL;
     }
-    if (!set_up(sql, err)) {
+    /* Before the first look at the database: SQLite decides then where the log's index is. */
+    if ((alone && !sql_script(sql, "PRAGMA locking_mode = EXCLUSIVE", err)) || !set_up(sql, err)) {
         sql_close(sql);
         return NULL;
     }
+    return sql;
+}
+
+struct sql *sql_open(const char *path, struct err *err)
+{
+    if (!make_private_file(path, err))
+        return NULL;
+    bool alone = !has_space(path);
+    struct sql *sql = open_database(path, alone, err);
+    if (sql && alone)
+        log_warn("store: the disk is nearly full; until the next start no other program can read the store");
+    if (sql)
+        keep_room(sql, path, !alone);
     return sql;
 }
 
@@ -214,6 +346,8 @@ bool sql_end(struct sql *sql, bool all_well, struct err *err)
     if (sql->durable)
         (void)sqlite3_exec(sql->db, "PRAGMA synchronous = NORMAL", NULL, NULL, NULL); /* FULL is slower, never wrong */
     sql->durable = false;
+    if (committed && ++sql->commits % ROOM_COMMITS == 0)
+        keep_pages(sql);
     return committed;
 }
 

@@ -643,10 +643,63 @@ static void several_threads_may_write_at_once(void **state)
 
 #define STORE_CASE(function) cmocka_unit_test_setup_teardown(function, temp_store_set_up, temp_store_tear_down)
 
+static int64_t allocated(const char *path, const char *suffix)
+{
+    char name[128];
+    struct stat st;
+
+    snprintf(name, sizeof name, "%s%s", path, suffix);
+    assert_int_equal(stat(name, &st), 0);
+    return (int64_t)st.st_blocks * 512;
+}
+
+static int64_t free_pages(const struct temp_store *t)
+{
+    sqlite3 *db;
+    sqlite3_stmt *statement;
+
+    assert_int_equal(sqlite3_open(t->path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db, "PRAGMA freelist_count", -1, &statement, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(statement), SQLITE_ROW);
+    int64_t count = sqlite3_column_int64(statement, 0);
+    sqlite3_finalize(statement);
+    sqlite3_close(db);
+    return count;
+}
+
+static void the_store_holds_room_for_a_full_disk_and_keeps_it(void **state)
+{
+    struct temp_store *t = *state;
+    char words[1000];
+    struct event_row event = { .type = event_type_name[EVENT_UPDATED],
+                               .sandbox_id = STR("i1"),
+                               .team_id = STR("team"),
+                               .template_id = STR("tbase"),
+                               .data = str_of(words, sizeof words) };
+
+    memset(words, 'x', sizeof words);
+    assert_true(allocated(t->path, "-wal") >= 8 << 20);
+    assert_true(allocated(t->path, "") >= 2 << 20);
+    assert_true(free_pages(t) * 4096 >= 1 << 20);
+    /* Normal life uses the free pages up, and they are made again. */
+    for (int i = 0; i < 3000; i++) {
+        event.at_us = clock_wall_us();
+        MUST(store_sandbox_remove(t->store, STR("none"), &event, &err));
+    }
+    assert_true(free_pages(t) * 4096 >= 512 << 10);
+    assert_true(allocated(t->path, "-wal") < 10 << 20);
+    store_close(t->store);
+    t->store = NULL;
+    assert_true(allocated(t->path, "-wal") >= 8 << 20);
+    temp_store_reopen(t);
+    MUST(store_sandbox_remove(t->store, STR("none"), &event, &err));
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
         STORE_CASE(the_file_is_for_its_owner_alone),
+        STORE_CASE(the_store_holds_room_for_a_full_disk_and_keeps_it),
         STORE_CASE(a_store_from_the_future_is_refused_with_advice),
         STORE_CASE(a_store_of_an_older_schema_is_brought_up_to_date),
         STORE_CASE(what_is_no_database_is_refused_and_left_alone),
