@@ -231,6 +231,7 @@ SUITES = {
     "isolation": run_files("test_isolation.py"),
     "command": run_files("test_command.py"),
     "faults": run_files("test_faults.py"),
+    "disk": run_files("test_full_disk.py"),
     "cuts": run_files("test_cuts.py"),
     "misuse": run_files("test_misuse.py"),
     "interpreter": run_files("test_interpreter.py", "test_tutorials.py", sdk="interpreter"),

@@ -95,6 +95,7 @@ class Server:
         self.options = list(options)
         self.port = free_port()
         self.process = None
+        self.log_dir = self.data
         self.log_path = None
         self.key = None
 
@@ -107,7 +108,7 @@ class Server:
         return self.process.pid
 
     def start(self, seconds=30):
-        self.log_path = self.data / "test-server.log"
+        self.log_path = self.log_dir / "test-server.log"
         self.data.mkdir(mode=0o755, parents=True, exist_ok=True)
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
