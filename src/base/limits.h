@@ -21,6 +21,7 @@
 #define LIMIT_WRITE_LEAST_BYTES 65536    /* …so many, of what was there for it all the time: 550 bytes a second */
 #define LIMIT_KEEPALIVE_MS 620000        /* longer than the 300 s for which the Python SDK pools idle connections */
 #define LIMIT_STRANGER_MS 15000          /* the same for who has not shown a key, or reached a sandbox */
+#define LIMIT_STRANGER_BODY_MS 15000     /* LIMIT_BODY_IDLE_MS for who asks the edge without a token */
 #define LIMIT_CONNECTIONS 4096           /* per listener; RLIMIT_NOFILE is 20,000 on small machines */
 #define LIMIT_TURN_REQUESTS 4            /* of one connection, sent all at once; then the others have their turn */
 #define LIMIT_TURN_PIECES 64             /* the same for a body in chunks: each may be a byte and cost a system call */
@@ -78,8 +79,10 @@
 #define LIMIT_EDGE_CONNECTIONS 512 /* requests and tunnels at once into one sandbox; an SDK opens up to 200 */
 #define LIMIT_EDGE_SHARE 3072    /* the same for all sandboxes together: of LIMIT_CONNECTIONS, the API keeps the rest */
 #define LIMIT_EDGE_KEY 2048      /* the same for the sandboxes of one key: of LIMIT_EDGE_SHARE, others get something */
-#define LIMIT_EDGE_IDLE 8        /* kept connections to one guestd; a thousand sandboxes share our descriptors */
-#define LIMIT_EDGE_IDLE_MS 60000 /* how long they are kept; far below what guestd waits */
+#define LIMIT_EDGE_STRANGERS 192 /* of LIMIT_EDGE_CONNECTIONS, without a token; guestd takes 256, an SDK opens 200 */
+#define LIMIT_EDGE_STRANGERS_PART 2 /* strangers get one of so many parts of LIMIT_EDGE_SHARE and of LIMIT_EDGE_KEY */
+#define LIMIT_EDGE_IDLE 8           /* kept connections to one guestd; a thousand sandboxes share our descriptors */
+#define LIMIT_EDGE_IDLE_MS 60000    /* how long they are kept; far below what guestd waits */
 #define LIMIT_EDGE_GATHER_BYTES (8 * 1024)  /* request bodies that go to guestd whole; of LIMIT_COLLECT_BYTES */
 #define LIMIT_EDGE_REPLAY_BYTES (16 * 1024) /* of a request body kept in case a kept connection turns out dead */
 #define LIMIT_EDGE_DIALS 5                  /* attempts at a port that is not open yet… */

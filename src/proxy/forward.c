@@ -54,6 +54,8 @@ struct forward {
     struct http_call *call;
     struct relay *relay;
     struct str head; /* the request as the service will see it; in the exchange's arena */
+    bool is_known;   /* has shown a token */
+    bool has_place;  /* counts among the peer's; not once it was evicted */
     bool kept;       /* this connection has served requests before */
     bool body_started, body_ended;
     struct str gathered; /* the whole body, in the exchange's arena */
@@ -86,9 +88,17 @@ static void free_forward(void *object)
     free(f);
 }
 
+static void give_place(struct forward *f)
+{
+    if (f->has_place)
+        peer_give_place(f->peer, f->is_known);
+    f->has_place = false;
+}
+
 static void leave(struct forward *f)
 {
     let_go(f);
+    give_place(f);
     if (f->state != FORWARD_DONE)
         enter(f, FORWARD_DONE);
     *f->at = f->next; /* f->next stays: forward_cut_all() may stand on us */
@@ -96,7 +106,7 @@ static void leave(struct forward *f)
         f->next->at = f->at;
     sandbox_unref(f->sandbox);
     struct loop *loop = peer_loop(f->peer);
-    peer_left(f->peer);
+    peer_unref(f->peer);
     f->peer = NULL;
     loop_retire(loop, f, free_forward);
 }
@@ -279,7 +289,8 @@ static void become_tunnel(struct forward *f, const struct http_head *head)
 static void on_answer_head(struct http_call *call, const struct http_head *head)
 {
     struct forward *f = http_call_owner(call);
-    if (head->status != 401)
+    /* A public service has taken its client in. That guestd is healthy it tells everybody. */
+    if (head->status != 401 && f->target.port != GUESTD_PORT)
         http_trust(f->ex);
     if (head->status == 101) {
         if (wants_upgrade(&f->ex->head))
@@ -404,7 +415,8 @@ static void ask(struct forward *f, struct stream *idle, int fd)
                    : http_call_new(loop, fd, false, f->head, head->method, head->framing, &call_events, f);
     if (!f->body_started) {
         f->body_started = true;
-        http_body_patience(f->ex, LIMIT_KEEPALIVE_MS); /* a stream of input may rightly be silent for long */
+        if (f->is_known)
+            http_body_patience(f->ex, LIMIT_KEEPALIVE_MS); /* a stream of input may rightly be silent for long */
         http_body_start(f->ex);
         return;
     }
@@ -473,11 +485,12 @@ static_assert(LIMIT_EDGE_SHARE * LIMIT_EDGE_GATHER_BYTES <= LIMIT_COLLECT_BYTES 
 static bool is_gathered(const struct forward *f)
 {
     const struct http_head *head = &f->ex->head;
-    return f->target.port == GUESTD_PORT && head->framing == HTTP_LENGTH && head->length <= LIMIT_EDGE_GATHER_BYTES &&
-           !target_is_stream(head);
+    return f->is_known && f->target.port == GUESTD_PORT && head->framing == HTTP_LENGTH &&
+           head->length <= LIMIT_EDGE_GATHER_BYTES && !target_is_stream(head);
 }
 
-void forward_start(struct peer *peer, struct sandbox *sandbox, struct http_exchange *ex, const struct target *target)
+void forward_start(struct peer *peer, struct sandbox *sandbox, struct http_exchange *ex, const struct target *target,
+                   bool is_known)
 {
     struct forward *f = NEW(struct forward);
     f->peer = peer;
@@ -490,7 +503,12 @@ void forward_start(struct peer *peer, struct sandbox *sandbox, struct http_excha
     if (f->next)
         f->next->at = &f->next;
     peer->forwards = f;
-    peer_entered(peer);
+    peer_ref(peer);
+    peer_take_place(peer, is_known);
+    f->is_known = is_known;
+    f->has_place = true;
+    if (is_known)
+        http_trust(ex);
     ex->events = &exchange_events;
     ex->owner = f;
 
@@ -505,13 +523,13 @@ void forward_start(struct peer *peer, struct sandbox *sandbox, struct http_excha
         go_inside(f);
 }
 
-static void cut(struct forward *f)
+static void cut(struct forward *f, enum refusal why)
 {
     switch (f->state) {
     case FORWARD_GATHERING:
     case FORWARD_REACHING:
     case FORWARD_ASKING:
-        give_up(f, REFUSE_NOT_FOUND);
+        give_up(f, why);
         break;
     case FORWARD_ANSWERING:
         break_off(f);
@@ -529,10 +547,52 @@ static void cut(struct forward *f)
 void forward_cut_all(struct peer *peer)
 {
     /* Cutting one takes it off the list at once, or leaves it there until its client has been answered. */
-    peer_entered(peer); /* ours: the peer stays while we walk */
+    peer_ref(peer); /* ours: the peer stays while we walk */
     for (struct forward *f = peer->forwards, *next; f; f = next) {
         next = f->next;
-        cut(f);
+        cut(f, REFUSE_NOT_FOUND);
     }
-    peer_left(peer);
+    peer_unref(peer);
+}
+
+/* ---- strangers ---- */
+
+/* Its body is still coming, or its client is slow to take an answer that is whole. */
+static bool is_waited_for(const struct forward *f)
+{
+    switch (f->state) {
+    case FORWARD_GATHERING:
+    case FORWARD_REACHING:
+    case FORWARD_ASKING:
+        return !f->body_ended && f->ex->head.framing != HTTP_NO_BODY;
+    case FORWARD_DONE:
+        return true;
+    case FORWARD_ANSWERING:
+    case FORWARD_TUNNELLING:
+    case FORWARD_STATE_COUNT:
+        break;
+    }
+    return false;
+}
+
+struct forward *forward_stranger(const struct peer *peer, bool or_any)
+{
+    struct forward *waited_for = NULL, *any = NULL;
+    for (struct forward *f = peer->forwards; f; f = f->next) {
+        if (f->is_known || !f->has_place)
+            continue;
+        any = f;
+        if (is_waited_for(f))
+            waited_for = f;
+    }
+    return waited_for || !or_any ? waited_for : any;
+}
+
+void forward_evict(struct forward *f)
+{
+    give_place(f);
+    if (f->state == FORWARD_DONE)
+        http_abort(f->ex);
+    else
+        cut(f, REFUSE_STRANGERS);
 }

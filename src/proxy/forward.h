@@ -31,20 +31,34 @@ struct idle {
     uint64_t since_ms;
 };
 
+/* Requests and tunnels that are open, and how many of them are strangers' (admit.h). */
+struct places {
+    unsigned all, strangers;
+};
+
 /* What the edge has open with one sandbox. */
 struct peer {
     struct peer *next, **at; /* in the proxy's list: who comes next, and what points to us */
     char id[LIMIT_ID_BYTES];
     struct proxy *proxy;
     struct owner *owner;      /* whose sandbox it is; NULL: an administrator's */
-    struct forward *forwards; /* a list */
-    unsigned forward_count;
+    struct forward *forwards; /* a list, the newest first */
+    struct places places;
+    unsigned references;               /* forwards, and whoever walks the list */
     struct idle idle[LIMIT_EDGE_IDLE]; /* the longest waiting first */
     unsigned idle_count;
 };
 
 /* Takes the reference to the sandbox. */
-void forward_start(struct peer *peer, struct sandbox *sandbox, struct http_exchange *ex, const struct target *target);
+void forward_start(struct peer *peer, struct sandbox *sandbox, struct http_exchange *ex, const struct target *target,
+                   bool is_known);
+/*
+ * The oldest stranger whose request is not all there yet or whose answer is: nothing inside works for it. If there is none
+ * and `or_any`, the oldest stranger. NULL: there is none either.
+ */
+struct forward *forward_stranger(const struct peer *peer, bool or_any);
+/* Its place is free at once. The client is told that there are too many, if it has no answer yet, or else cut off. */
+void forward_evict(struct forward *f);
 /*
  * The sandbox is gone. A client that has seen part of an answer gets a reset, so that it cannot take it for the whole;
  * one that still waits is told that there is no such sandbox. The peer may be freed by this.
@@ -57,9 +71,10 @@ void forward_cut_all(struct peer *peer);
 struct stream *peer_take_idle(struct peer *peer);
 /* The call is over: its connection is kept, if it can be used again and there are not too many. */
 void peer_keep_idle(struct peer *peer, struct http_call *call);
-void peer_entered(struct peer *peer);
-/* A forward has left. The peer may be freed by this. */
-void peer_left(struct peer *peer);
+void peer_ref(struct peer *peer);
+void peer_unref(struct peer *peer); /* the peer may be freed by this */
+void peer_take_place(struct peer *peer, bool is_known);
+void peer_give_place(struct peer *peer, bool is_known);
 struct loop *peer_loop(const struct peer *peer);
 
 #endif

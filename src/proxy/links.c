@@ -86,16 +86,28 @@ static void remember(struct links *links, struct str signature, const char *id)
     links->next = (links->next + 1) % LIMIT_LINKS_KNOWN;
 }
 
-enum links_verdict links_find(struct links *links, const struct http_head *head, struct arena *arena,
-                              const struct source *source, uint64_t now_ms, struct sandbox **out)
+static struct sandbox_link link_of(const struct http_head *head, struct arena *arena)
 {
-    const struct sandbox_link link = {
+    return (struct sandbox_link){
         .path = parameter(head, arena, STR("path")),
         .operation = str_from(operation_of(head)),
         .user = parameter(head, arena, STR("username")),
         .expiration = parameter(head, arena, STR("signature_expiration")),
         .signature = parameter(head, arena, STR("signature")),
     };
+}
+
+bool links_is_signed_by(const struct http_head *head, struct arena *arena, const struct sandbox *sandbox)
+{
+    const struct sandbox_link link = link_of(head, arena);
+
+    return sandbox_has_signed(sandbox, &link);
+}
+
+enum links_verdict links_find(struct links *links, const struct http_head *head, struct arena *arena,
+                              const struct source *source, uint64_t now_ms, struct sandbox **out)
+{
+    const struct sandbox_link link = link_of(head, arena);
     struct sandbox *sandbox = recall(links, link.signature);
     if (sandbox) {
         *out = sandbox;

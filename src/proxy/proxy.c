@@ -5,6 +5,7 @@
 
 #include "base/map.h"
 #include "base/mem.h"
+#include "proxy/admit.h"
 #include "proxy/forward.h"
 #include "proxy/links.h"
 #include "proxy/refuse.h"
@@ -13,18 +14,20 @@
 /* A key, as long as there are peers of its. */
 struct owner {
     char key_id[64];
-    unsigned peer_count, forward_count;
+    unsigned peer_count;
+    struct places places;
 };
 
 struct proxy {
     struct loop *loop;
     struct sandboxes *sandboxes;
-    struct map peers;                     /* by sandbox id; a peer exists while something is open with it */
-    struct peer *first;                   /* the same ones as a list, to walk while some of them go */
-    unsigned forward_count, forwards_max; /* of all peers together */
-    struct map owners;                    /* by key */
-    unsigned owner_max;                   /* of one owner's peers together */
-    struct timer sweep;                   /* set while there are idle connections */
+    struct map peers;     /* by sandbox id; a peer exists while something is open with it */
+    struct peer *first;   /* the same ones as a list, to walk while some of them go */
+    struct places places; /* of all peers together */
+    unsigned forwards_max;
+    struct map owners;  /* by key */
+    unsigned owner_max; /* of one owner's peers together */
+    struct timer sweep; /* set while there are idle connections */
     struct links *links;
 };
 
@@ -96,7 +99,7 @@ static struct peer *peer_of(struct proxy *proxy, const struct sandbox *sandbox)
 
 static void drop_if_unused(struct peer *peer)
 {
-    if (peer->forward_count || peer->idle_count)
+    if (peer->references || peer->idle_count)
         return;
     map_remove(&peer->proxy->peers, str_from(peer->id));
     *peer->at = peer->next;
@@ -111,21 +114,40 @@ struct loop *peer_loop(const struct peer *peer)
     return peer->proxy->loop;
 }
 
-void peer_entered(struct peer *peer)
+void peer_ref(struct peer *peer)
 {
-    peer->forward_count++;
-    peer->proxy->forward_count++;
-    if (peer->owner)
-        peer->owner->forward_count++;
+    peer->references++;
 }
 
-void peer_left(struct peer *peer)
+void peer_unref(struct peer *peer)
 {
-    peer->forward_count--;
-    peer->proxy->forward_count--;
-    if (peer->owner)
-        peer->owner->forward_count--;
+    peer->references--;
     drop_if_unused(peer);
+}
+
+static void count_one(struct places *places, bool is_known, int by)
+{
+    places->all += (unsigned)by;
+    if (!is_known)
+        places->strangers += (unsigned)by;
+}
+
+static void count_everywhere(struct peer *peer, bool is_known, int by)
+{
+    count_one(&peer->places, is_known, by);
+    count_one(&peer->proxy->places, is_known, by);
+    if (peer->owner)
+        count_one(&peer->owner->places, is_known, by);
+}
+
+void peer_take_place(struct peer *peer, bool is_known)
+{
+    count_everywhere(peer, is_known, 1);
+}
+
+void peer_give_place(struct peer *peer, bool is_known)
+{
+    count_everywhere(peer, is_known, -1);
 }
 
 struct stream *peer_take_idle(struct peer *peer)
@@ -237,24 +259,102 @@ static bool may_enter(const struct sandbox *sandbox, const struct target *target
     return target->port == GUESTD_PORT || sandbox_admits(sandbox, token ? *token : STR(""));
 }
 
+/* ---- places ---- */
+
+/* Strangers have fewer: what is left is there for those who have shown a token, whatever strangers do. */
+static_assert(LIMIT_EDGE_STRANGERS < LIMIT_GUEST_CONNECTIONS, "strangers could take all of guestd's connections");
+
+/* One of the three things that limit how much is open. */
+struct level {
+    const struct places *places;
+    unsigned most, strangers_most;
+    enum refusal why;
+};
+
+enum { LEVEL_SANDBOX, LEVEL_KEY, LEVEL_ALL, LEVELS };
+
+static bool is_in(const struct peer *peer, const struct peer *other, int level)
+{
+    return level == LEVEL_ALL || peer == other || (level == LEVEL_KEY && peer->owner == other->owner);
+}
+
+/*
+ * Who makes room for a newcomer. For one that is known any stranger does, of the sandbox that has most of them. So it is
+ * for a stranger whose sandbox has fewer: each sandbox's strangers get their share. Else only one that we wait for goes.
+ */
+static struct forward *find_evicted(struct proxy *proxy, const struct peer *peer, int level, bool is_known)
+{
+    const struct peer *crowded = peer;
+    for (const struct peer *other = proxy->first; other; other = other->next) {
+        if (is_in(other, peer, level) && other->places.strangers > crowded->places.strangers)
+            crowded = other;
+    }
+    bool is_unfair = crowded->places.strangers > peer->places.strangers + 1;
+    return is_known || is_unfair ? forward_stranger(crowded, true) : forward_stranger(peer, false);
+}
+
+/* Strangers' part, rounded up: where there is only one place it is for whoever comes first. */
+static unsigned part_of(unsigned most)
+{
+    return (most + LIMIT_EDGE_STRANGERS_PART - 1) / LIMIT_EDGE_STRANGERS_PART;
+}
+
+static bool make_place(struct proxy *proxy, struct peer *peer, bool is_known, enum refusal *out_why)
+{
+    const struct level levels[LEVELS] = {
+        [LEVEL_SANDBOX] = { &peer->places, LIMIT_EDGE_CONNECTIONS, LIMIT_EDGE_STRANGERS,
+                            is_known ? REFUSE_CROWDED : REFUSE_STRANGERS },
+        [LEVEL_KEY] = { peer->owner ? &peer->owner->places : NULL, proxy->owner_max, part_of(proxy->owner_max),
+                        REFUSE_GREEDY },
+        [LEVEL_ALL] = { &proxy->places, proxy->forwards_max, part_of(proxy->forwards_max), REFUSE_FULL },
+    };
+    for (int i = 0; i < LEVELS; i++) {
+        const struct level *level = &levels[i];
+        while (level->places && (level->places->all >= level->most ||
+                                 (!is_known && level->places->strangers >= level->strangers_most))) {
+            struct forward *evicted = find_evicted(proxy, peer, i, is_known);
+            *out_why = level->why;
+            if (!evicted)
+                return false;
+            forward_evict(evicted);
+        }
+    }
+    return true;
+}
+
+/* Takes the reference. */
+static void enter(struct proxy *proxy, struct http_exchange *ex, const struct target *target, struct sandbox *sandbox,
+                  bool is_known)
+{
+    struct peer *peer = peer_of(proxy, sandbox);
+    enum refusal why;
+    peer_ref(peer); /* an eviction may take its last forward */
+    if (make_place(proxy, peer, is_known, &why)) {
+        forward_start(peer, sandbox, ex, target, is_known);
+    } else {
+        sandbox_unref(sandbox);
+        refuse(ex, target, why);
+    }
+    peer_unref(peer);
+}
+
 /* Takes the reference. */
 static void pass_on(struct proxy *proxy, struct http_exchange *ex, const struct target *target, struct sandbox *sandbox)
 {
-    if (!may_enter(sandbox, target, &ex->head)) {
-        sandbox_unref(sandbox);
+    bool is_private = !may_enter(sandbox, target, &ex->head);
+    enum admission admission = is_private ? ADMIT_REFUSED : admit(sandbox, target, &ex->head, &ex->arena);
+    /* Whatever becomes of it, nobody waits long for its body. */
+    if (admission != ADMIT_KNOWN)
+        http_body_patience(ex, LIMIT_STRANGER_BODY_MS);
+    if (admission != ADMIT_REFUSED) {
+        enter(proxy, ex, target, sandbox, admission == ADMIT_KNOWN);
+        return;
+    }
+    sandbox_unref(sandbox);
+    if (is_private)
         refuse(ex, target, REFUSE_PRIVATE);
-        return;
-    }
-    struct peer *peer = peer_of(proxy, sandbox);
-    bool is_crowded = peer->forward_count >= LIMIT_EDGE_CONNECTIONS;
-    bool is_greedy = peer->owner && peer->owner->forward_count >= proxy->owner_max;
-    if (is_crowded || is_greedy || proxy->forward_count >= proxy->forwards_max) {
-        drop_if_unused(peer);
-        sandbox_unref(sandbox);
-        refuse(ex, target, is_crowded ? REFUSE_CROWDED : is_greedy ? REFUSE_GREEDY : REFUSE_FULL);
-        return;
-    }
-    forward_start(peer, sandbox, ex, target);
+    else
+        refuse_token(ex, target);
 }
 
 static void handle_link(struct proxy *proxy, struct http_exchange *ex)

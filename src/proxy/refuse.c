@@ -29,6 +29,8 @@ static const struct {
                          "The traffic access token is missing or wrong: send it as e2b-traffic-access-token" },
     /* Limits, not rates: as long as the connections are held, waiting does not help. */
     [REFUSE_CROWDED] = { 429, RETRY_NO, "The sandbox has too many concurrent incoming connections" },
+    [REFUSE_STRANGERS] = { 429, RETRY_NO,
+                           "The sandbox has too many concurrent incoming connections without an access token" },
     [REFUSE_GREEDY] = { 429, RETRY_NO, "The sandboxes of this API key have too many concurrent incoming connections" },
     [REFUSE_FULL] = { 503, RETRY_YES, "The server has too many concurrent connections to sandboxes" },
 };
@@ -58,12 +60,37 @@ void refuse(struct http_exchange *ex, const struct target *target, enum refusal 
         buf_format(&body, ",\"port\":%u", target->port);
     if (why == REFUSE_CROWDED)
         buf_format(&body, ",\"connectionLimit\":%d", LIMIT_EDGE_CONNECTIONS);
+    if (why == REFUSE_STRANGERS)
+        buf_format(&body, ",\"connectionLimit\":%d", LIMIT_EDGE_STRANGERS);
     buf_format(&body, ",\"code\":%u}", refusals[why].status);
     struct http_field fields[COUNT_OF(json_fields) + RETRY_FIELDS];
     size_t count = target->port == GUESTD_PORT ? WITH_CORS : WITHOUT_CORS;
     memcpy(fields, json_fields, count * sizeof *fields);
     count = add_retry(fields, count, refusals[why].retry);
     http_reply(ex, refusals[why].status, fields, count, buf_str(&body));
+}
+
+void refuse_token(struct http_exchange *ex, const struct target *target)
+{
+    bool is_code = target->port == GUESTD_CODE_PORT;
+    struct http_field fields[5] = { { STR("Content-Type"), STR("text/plain; charset=utf-8") } };
+    size_t count = 1;
+
+    if (!is_code) {
+        fields[0].value = STR("application/json; charset=utf-8");
+        fields[count++] = (struct http_field){ STR("X-Content-Type-Options"), STR("nosniff") };
+    }
+    if (http_header(&ex->head, STR("Origin"))) {
+        fields[count++] = (struct http_field){ STR("Access-Control-Allow-Origin"), STR("*") };
+        fields[count++] = (struct http_field){ STR("Vary"), STR("Origin") };
+        fields[count++] = (struct http_field){ STR("Access-Control-Expose-Headers"),
+                                               STR("Grpc-Status, Grpc-Message, Grpc-Status-Details-Bin, Location, "
+                                                   "Cache-Control, X-Content-Type-Options") };
+    }
+    http_reply(ex, 401, fields, count,
+               is_code ? STR("unauthorized access, please provide a valid access token")
+                       : STR("{\"code\":401,\"message\":\"unauthorized access, please provide a valid access token or "
+                             "method signing if supported\"}\n"));
 }
 
 void refuse_unroutable(struct http_exchange *ex, enum target_verdict verdict)

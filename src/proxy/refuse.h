@@ -19,8 +19,9 @@ enum refusal {
     REFUSE_UNAVAILABLE, /* cannot be reached just now */
     REFUSE_PRIVATE,     /* the traffic token is missing or wrong */
     REFUSE_CROWDED,     /* LIMIT_EDGE_CONNECTIONS are open */
-    REFUSE_GREEDY,      /* LIMIT_EDGE_KEY are open, into the sandboxes of one key */
-    REFUSE_FULL,        /* LIMIT_EDGE_SHARE are open, into all sandboxes together */
+    REFUSE_STRANGERS, /* LIMIT_EDGE_STRANGERS are open without a token, or all places are needed by those who have one */
+    REFUSE_GREEDY,    /* LIMIT_EDGE_KEY are open, into the sandboxes of one key */
+    REFUSE_FULL,      /* LIMIT_EDGE_SHARE are open, into all sandboxes together */
     REFUSAL_COUNT,
 };
 
@@ -29,6 +30,8 @@ enum refusal {
  * very message that the request itself is going to get.
  */
 void refuse(struct http_exchange *ex, const struct target *target, enum refusal why);
+/* The access token is missing or wrong: what guestd itself would answer on that port, word for word. */
+void refuse_token(struct http_exchange *ex, const struct target *target);
 /* For one that names no target: plain text, 400. */
 void refuse_unroutable(struct http_exchange *ex, enum target_verdict verdict);
 /* For a signed link that leads nowhere: 401 as from guestd, who signed it can no longer be told; or 429. */

@@ -43,21 +43,44 @@ static bool is_signed_by(const crypto_hash_sha256_state *before_token, const str
     return sodium_memcmp(hash, want, sizeof hash) == 0;
 }
 
+/* All that stands before the token. */
+static crypto_hash_sha256_state hash_front(const struct sandbox_link *link)
+{
+    const struct str before[] = { link->path, link->operation, link->user };
+    crypto_hash_sha256_state state;
+
+    (void)crypto_hash_sha256_init(&state);
+    for (size_t i = 0; i < COUNT_OF(before); i++) {
+        add(&state, before[i]);
+        add(&state, STR(":"));
+    }
+    return state;
+}
+
+bool sandbox_has_signed(const struct sandbox *sb, const struct sandbox_link *link)
+{
+    unsigned char want[crypto_hash_sha256_BYTES];
+
+    if (!signature_decode(link->signature, want))
+        return false;
+    crypto_hash_sha256_state state = hash_front(link);
+    return is_signed_by(&state, sb, link->expiration, want);
+}
+
+bool sandbox_has_token(const struct sandbox *sb, struct str access_token)
+{
+    return access_token.len == strlen(sb->token) && sodium_memcmp(access_token.at, sb->token, access_token.len) == 0;
+}
+
 struct sandbox *sandbox_find_by_link(struct sandboxes *all, const struct sandbox_link *link, uint32_t *out_tried)
 {
     unsigned char want[crypto_hash_sha256_BYTES];
-    crypto_hash_sha256_state state;
     struct sandbox *sb;
 
     *out_tried = 0;
     if (!signature_decode(link->signature, want))
         return NULL;
-    (void)crypto_hash_sha256_init(&state);
-    const struct str before[] = { link->path, link->operation, link->user };
-    for (size_t i = 0; i < COUNT_OF(before); i++) {
-        add(&state, before[i]);
-        add(&state, STR(":"));
-    }
+    crypto_hash_sha256_state state = hash_front(link);
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
     for (size_t i = 0; (sb = map_next(&all->by_id, &i));) {
         if (sb->state != SANDBOX_RUNNING)

@@ -120,6 +120,11 @@ void sandbox_make_private(struct sandbox *sb)
     explicit_bzero(token, sizeof token);
 }
 
+bool sandbox_is_private(const struct sandbox *sb)
+{
+    return sb->traffic_token.len > 0;
+}
+
 bool sandbox_admits(const struct sandbox *sb, struct str traffic_token)
 {
     return sb->traffic_token.len == 0 || secret_eq(&sb->traffic_token, traffic_token);

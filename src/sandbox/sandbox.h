@@ -201,11 +201,15 @@ struct sandbox *sandbox_find_by_link(struct sandboxes *all, const struct sandbox
     must_use;
 /* The running sandbox that has this access token, or NULL. Takes no longer the more of them there are. */
 struct sandbox *sandbox_find_by_token(struct sandboxes *all, struct str token) must_use;
+/* Is this its access token, was this link signed with it? Both in constant time. */
+bool sandbox_has_token(const struct sandbox *sandbox, struct str access_token) must_use;
+bool sandbox_has_signed(const struct sandbox *sandbox, const struct sandbox_link *link) must_use;
 const char *sandbox_id(const struct sandbox *sandbox);
 bool sandbox_is_routable(const struct sandbox *sandbox); /* still? */
 struct driver *sandbox_driver(const struct sandbox *sandbox);
 /* May somebody with this token (empty: none) reach its ports? Everybody may, unless it is private. */
 bool sandbox_admits(const struct sandbox *sandbox, struct str traffic_token) must_use;
+bool sandbox_is_private(const struct sandbox *sandbox);
 /* Does guestd want the access token on this port of its own (49983 or 49999)? Other ports have none to ask for. */
 bool sandbox_wants_token(const struct sandbox *sandbox, uint16_t port) must_use;
 const char *sandbox_key_id(const struct sandbox *sandbox);   /* who made it; empty: an administrator */

@@ -5,12 +5,14 @@ import hashlib
 import http.client
 import json
 import os
+import resource
 import socket
 import struct
 import threading
 import time
 
 import pytest
+from e2b import Sandbox
 from server import ENVD_PORT, wait_for
 
 UNKNOWN = {"sandboxID": "inotthere0000000000000"}
@@ -425,3 +427,103 @@ def test_a_large_file_goes_in_and_out_in_constant_memory(server, box):
     assert hashlib.sha256(answer.body).digest() == hashlib.sha256(blob).digest()
     assert resident() - before < 64 << 20
     start(server, box, "rm -f /home/user/big")
+
+
+# ---- strangers ----
+
+
+def test_without_a_token_the_edge_says_what_guestd_says(server, shared_sandbox):
+    """It refuses in guestd's place, before guestd hears of it: nobody must be able to tell the two apart."""
+    asked = [(49983, "/process.Process/List", "{}"), (49983, "/nowhere", ""), (49999, "/execute", '{"code": "1"}')]
+    for port, path, body in asked:
+        curl = f"curl -s -i -X POST -H 'Origin: x' -d '{body}' http://localhost:{port}{path}"
+        inside = shared_sandbox.commands.run(curl).stdout.replace("\r\n", "\n")
+        head, _, text = inside.partition("\n\n")
+        fields = dict(line.lower().split(": ", 1) for line in head.splitlines()[1:])
+        routing = {"E2b-Sandbox-Id": shared_sandbox.sandbox_id, "E2b-Sandbox-Port": str(port), "Origin": "x"}
+        for token in ({}, {"X-Access-Token": "wrong"}):
+            outside = server.call("POST", path, body.encode(), {**routing, **token})
+            assert (outside.status, outside.body.decode()) == (401, text), (inside, outside)
+            for name in ("content-type", "x-content-type-options", "access-control-allow-origin", "vary"):
+                assert outside.headers.get(name, "").lower() == fields.get(name, ""), (name, inside, outside.headers)
+
+
+def half_body(server, sandbox_id, port, path):
+    """A connection whose request has begun and does not go on."""
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+    connection.sendall(
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: {sandbox_id}\r\nE2b-Sandbox-Port: {port}\r\n"
+        "Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{".encode()
+    )
+    return connection
+
+
+TAKES_BODIES = """
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+ThreadingHTTPServer(("", 8000), Handler).serve_forever()
+"""
+
+
+@pytest.mark.parametrize(
+    "ports",
+    [[(49983, "/process.Process/Start")], [(49999, "/contexts")], [(8000, "/")], [(49999, "/contexts"), (8000, "/")]],
+    ids=["guestd", "code", "service", "both"],
+)
+def test_half_bodies_without_a_token_lock_nobody_out(server, made, ports):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), max(hard, 4096)))
+    boxes = [Sandbox.create(timeout=300) for _ in range(3)]
+    made += [box.sandbox_id for box in boxes]
+    victim, others = boxes[0], boxes[1:]
+    victim.files.write("/tmp/takes.py", TAKES_BODIES)
+    victim.commands.run("python3 /tmp/takes.py", background=True)
+    routing = {"E2b-Sandbox-Id": victim.sandbox_id, "E2b-Sandbox-Port": "8000"}
+    assert wait_for(lambda: server.call("GET", "/", headers=routing).status == 200)
+    held = []
+    try:
+        # Where a token is needed, and on routes that strangers may use.
+        for port, path in ports:
+            held += [half_body(server, victim.sandbox_id, port, path) for _ in range(600)]
+        for box in others:
+            held += [half_body(server, box.sandbox_id, *ports[0]) for _ in range(100)]
+
+        began = time.monotonic()
+        for box in boxes:
+            assert box.commands.run("echo here").stdout == "here\n"
+            box.files.write("/tmp/note", "text")
+            assert box.files.read("/tmp/note") == "text"
+        # Strangers who ask whole questions are served as well: those who keep us waiting make room.
+        assert server.call("GET", "/", headers=routing).status == 200
+        routing["E2b-Sandbox-Port"] = "49999"
+        assert server.call("GET", "/contexts", headers=routing).status == 200
+        assert server.api("GET", "/sandboxes").status == 200
+        assert time.monotonic() - began < 20
+    finally:
+        for connection in held:
+            connection.close()
+
+
+def test_nobody_waits_long_for_a_strangers_body(server, sandbox):
+    """Fifteen seconds, and not the ten minutes that a stream of an owner's input may be silent for."""
+    sandbox.files.write("/tmp/takes.py", TAKES_BODIES)
+    sandbox.commands.run("python3 /tmp/takes.py", background=True)
+    routing = {"E2b-Sandbox-Id": sandbox.sandbox_id, "E2b-Sandbox-Port": "8000"}
+    assert wait_for(lambda: server.call("GET", "/", headers=routing).status == 200)
+    held = [
+        (half_body(server, sandbox.sandbox_id, 49983, "/process.Process/Start"), b"HTTP/1.1 401 "),
+        (half_body(server, sandbox.sandbox_id, 8000, "/"), b"HTTP/1.1 408 "),
+    ]
+    for connection, answer in held:
+        connection.settimeout(25)
+        with connection:
+            said = b""
+            while piece := connection.recv(4096):
+                said += piece
+            assert said.startswith(answer), said

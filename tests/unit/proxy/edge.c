@@ -58,7 +58,7 @@ static struct {
     struct loop *loop;
     struct http_server *server;
     struct proxy *proxy;
-    struct sandbox sandbox;
+    struct sandbox sandbox, other;
     pthread_t thread;
     uint16_t port;
     atomic_uint dials, searches;
@@ -67,10 +67,11 @@ static struct {
 struct sandbox *sandbox_find(struct sandboxes *all, struct str id)
 {
     (void)all;
-    if (!edge.sandbox.routable || !str_eq(id, STR("ilive")))
+    struct sandbox *found = str_eq(id, STR("iother")) ? &edge.other : &edge.sandbox;
+    if (!edge.sandbox.routable || (found == &edge.sandbox && !str_eq(id, STR("ilive"))))
         return NULL;
-    edge.sandbox.references++;
-    return &edge.sandbox;
+    found->references++;
+    return found;
 }
 
 struct sandbox *sandbox_find_by_link(struct sandboxes *all, const struct sandbox_link *link, uint32_t *out_tried)
@@ -88,6 +89,28 @@ struct sandbox *sandbox_find_by_token(struct sandboxes *all, struct str token)
     return str_eq(token, STR("ilives-token")) ? sandbox_find(all, STR("ilive")) : NULL;
 }
 
+bool sandbox_has_token(const struct sandbox *sandbox, struct str access_token)
+{
+    return sandbox == &edge.sandbox && str_eq(access_token, STR("ilives-token"));
+}
+
+bool sandbox_has_signed(const struct sandbox *sandbox, const struct sandbox_link *link)
+{
+    return sandbox == &edge.sandbox && str_eq(link->path, STR("/a b")) && str_starts(link->signature, STR("v1_right"));
+}
+
+bool sandbox_is_private(const struct sandbox *sandbox)
+{
+    (void)sandbox;
+    return edge.options.traffic_token;
+}
+
+bool sandbox_wants_token(const struct sandbox *sandbox, uint16_t port)
+{
+    (void)sandbox;
+    return port != GUESTD_CODE_PORT || !edge.options.open_code;
+}
+
 void sandbox_unref(struct sandbox *sandbox)
 {
     sandbox->references--;
@@ -95,8 +118,7 @@ void sandbox_unref(struct sandbox *sandbox)
 
 const char *sandbox_id(const struct sandbox *sandbox)
 {
-    (void)sandbox;
-    return "ilive";
+    return sandbox == &edge.other ? "iother" : "ilive";
 }
 
 bool sandbox_is_routable(const struct sandbox *sandbox)
@@ -160,7 +182,7 @@ static void on_later_dial(struct loop_task *task)
 static void fake_dial(struct driver *driver, const char *id, uint16_t port, driver_dialed_fn *done, void *context)
 {
     (void)driver;
-    assert_string_equal(id, "ilive");
+    (void)id;
     if (!edge.options.dial_later) {
         answer_dial(port, done, context);
         return;
@@ -215,6 +237,7 @@ void edge_start(const struct edge_options *options)
     edge.port = port_of(fd);
     edge.sandbox.driver.ops = &fake_ops;
     edge.sandbox.routable = true;
+    edge.other.driver.ops = &fake_ops;
     edge.proxy = proxy_new(edge.loop, NULL);
     if (edge.options.forwards_max)
         proxy_limit(edge.proxy, edge.options.forwards_max);
@@ -248,6 +271,7 @@ void edge_stop(void)
     pthread_join(edge.thread, NULL);
     loop_free(edge.loop);
     assert_int_equal(edge.sandbox.references, 0);
+    assert_int_equal(edge.other.references, 0);
 }
 
 static atomic_bool cut;

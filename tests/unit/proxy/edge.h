@@ -2,8 +2,8 @@
  * edge.h - a whole edge in one process, for tests: a server with a proxy on a loop in a thread of its own, services that
  * listen on this machine's loopback instead of inside a sandbox, and clients that block.
  *
- * It brings doubles of what the proxy takes from elsewhere: sandbox_find() and friends know the one sandbox "ilive" as
- * long as edge_kill() was not called, and its driver's sockets are plain ones.
+ * It brings doubles of what the proxy takes from elsewhere: sandbox_find() and friends know the sandbox "ilive" as long as
+ * edge_kill() was not called, and its driver's sockets are plain ones. "iother" is another, without anything special.
  */
 #ifndef TESTS_UNIT_PROXY_EDGE_H
 #define TESTS_UNIT_PROXY_EDGE_H
@@ -22,6 +22,7 @@ struct edge_options {
     bool dial_later;           /* the driver answers in a later turn, as the real one does */
     bool dial_gone;            /* the driver knows no such sandbox */
     unsigned forwards_max;     /* 0: as many as usual */
+    bool open_code;            /* run_code needs no access token */
     const char *traffic_token; /* the sandbox is private, and this opens its ports */
     const char *mask_host;
     const char *key_id;        /* who has made it; NULL: an administrator */
@@ -85,7 +86,12 @@ bool has(struct str text, const char *part); /* any case */
 /* Of the edge's own. Looks at the body, and whether a failure says if it may be repeated. */
 void check_answer(int fd, struct arena *arena, unsigned status, const char *body);
 
-/* A head that is for the sandbox's port; the caller adds headers and the empty line. */
-#define TO(method, path) method " " path " HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: ilive\r\nE2b-Sandbox-Port: %u\r\n"
+/*
+ * A head that is for the sandbox's port; the caller adds headers and the empty line. By whoever has the access token, or by
+ * a stranger.
+ */
+#define TO(method, path) STRANGER("ilive", method, path) "X-Access-Token: ilives-token\r\n"
+#define STRANGER(id, method, path) \
+    method " " path " HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: " id "\r\nE2b-Sandbox-Port: %u\r\n"
 
 #endif

@@ -39,6 +39,14 @@ static int set_up_without_sandbox_inside(void **state)
     return 0;
 }
 
+static int set_up_with_room_for_eight(void **state)
+{
+    (void)state;
+    edge_start(&(struct edge_options){ .forwards_max = 8 });
+    arena_init(&arena);
+    return 0;
+}
+
 static int set_up_with_room_for_two(void **state)
 {
     (void)state;
@@ -271,12 +279,12 @@ static void what_proves_the_caller_to_us_is_not_shown_to_services(void **state)
         /* By host name, because an API key beside the routing headers means the API. */
         say(fd,
             "GET /x HTTP/1.1\r\nHost: %u-ilive.example.com\r\nx-api-key: e2b_1\r\nX-Admin-Token: 2\r\n"
-            "X-TEAM-ID: 3\r\nX-Access-Token: 4\r\nAuthorization: Bearer 5\r\nX-API-Keys: 6\r\n\r\n",
+            "X-TEAM-ID: 3\r\nX-Access-Token: ilives-token\r\nAuthorization: Bearer 5\r\nX-API-Keys: 6\r\n\r\n",
             service.port);
         struct answer answer = hear_answer(fd, &arena);
         assert_false(has(answer.body, "x-api-key:") || has(answer.body, "x-admin-token") ||
                      has(answer.body, "x-team-id"));
-        assert_int_equal(has(answer.body, "x-access-token: 4\r\n"), ports[i] != 0);
+        assert_int_equal(has(answer.body, "x-access-token: ilives-token\r\n"), ports[i] != 0);
         assert_true(has(answer.body, "authorization: bearer 5\r\n") && has(answer.body, "x-api-keys: 6\r\n"));
         service_stop(&service);
     }
@@ -787,6 +795,202 @@ static void all_sandboxes_together_leave_room_for_the_api(void **state)
     service_stop(&service);
 }
 
+/* ---- strangers ---- */
+
+static void shout_back(struct service *service, int fd, unsigned nth);
+
+#define NO_TOKEN                                                                                                 \
+    "{\"code\":401,\"message\":\"unauthorized access, please provide a valid access token or method signing if " \
+    "supported\"}\n"
+
+static void a_request_that_needs_a_token_is_refused_before_its_body_and_before_guestd(void **state)
+{
+    static const char *const tokens[] = { "", "X-Access-Token: wrong\r\n", "X-Access-Token: ilives-tokem\r\n" };
+    static const char *const paths[] = { "/process.Process/Start", "/nowhere", "//metrics" };
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(tokens); i++) {
+        for (size_t k = 0; k < COUNT_OF(paths); k++) {
+            auto_close int fd = client_new();
+            say(fd, STRANGER("ilive", "POST", "%s") "%sContent-Length: 100\r\n\r\nhalf", paths[k], GUESTD, tokens[i]);
+            struct answer answer = hear_answer(fd, &arena);
+            assert_int_equal(answer.status, 401);
+            CHECK_STR(answer.body, STR(NO_TOKEN));
+            assert_true(has(answer.head, "\r\nX-Content-Type-Options: nosniff\r\n"));
+            assert_false(has(answer.head, "Access-Control"));
+        }
+        auto_close int fd = client_new();
+        say(fd, STRANGER("ilive", "POST", "/execute") "%sOrigin: x\r\nContent-Length: 100\r\n\r\nhalf", CODE,
+            tokens[i]);
+        struct answer answer = hear_answer(fd, &arena);
+        assert_int_equal(answer.status, 401);
+        CHECK_STR(answer.body, STR("unauthorized access, please provide a valid access token"));
+        assert_true(has(answer.head, "\r\nAccess-Control-Allow-Origin: *\r\nVary: Origin\r\n"));
+    }
+    assert_int_equal(edge_dials(), 0);
+}
+
+static void what_guestd_tells_everybody_is_asked_without_a_token(void **state)
+{
+    (void)state;
+    struct service guestd, code;
+    service_start(&guestd, GUESTD, echo_head);
+    service_start(&code, CODE, echo_head);
+    static const char *const open[][2] = { { "GET", "/health" },
+                                           { "GET", "/files?path=x" },
+                                           { "POST", "/files?path=x" } };
+    for (size_t i = 0; i < COUNT_OF(open); i++) {
+        auto_close int fd = client_new();
+        say(fd, STRANGER("ilive", "%s", "%s") "Content-Length: 0\r\n\r\n", open[i][0], open[i][1], GUESTD);
+        assert_int_equal(hear_answer(fd, &arena).status, 200);
+    }
+    auto_close int fd = client_new();
+    say(fd, STRANGER("ilive", "OPTIONS", "/process.Process/Start") "Access-Control-Request-Method: POST\r\n\r\n",
+        GUESTD);
+    assert_int_equal(hear_answer(fd, &arena).status, 200);
+    say(fd, STRANGER("ilive", "GET", "/contexts") "\r\n", CODE);
+    assert_int_equal(hear_answer(fd, &arena).status, 200);
+    service_stop(&code);
+    service_stop(&guestd);
+}
+
+static void take_all_and_say_nothing(struct service *service, int fd, unsigned nth)
+{
+    char bytes[4096];
+    (void)service;
+    (void)nth;
+    while (recv(fd, bytes, sizeof bytes, 0) > 0)
+        ;
+}
+
+static void half_bodies_of_strangers_keep_nobody_out(void **state)
+{
+    (void)state;
+    static int fds[LIMIT_EDGE_STRANGERS];
+    struct service silent, echo;
+    service_start(&silent, 0, take_all_and_say_nothing);
+    service_start(&echo, 0, echo_head);
+    for (unsigned i = 0; i < LIMIT_EDGE_STRANGERS; i++) {
+        fds[i] = client_new();
+        say(fds[i], STRANGER("ilive", "POST", "/") "Content-Length: 10\r\n\r\nhalf", silent.port);
+    }
+    usleep(100000);
+    auto_close int owner = client_new(), stranger = client_new();
+    say(owner, TO("GET", "/") "\r\n", echo.port);
+    assert_int_equal(hear_answer(owner, &arena).status, 200);
+    /* The one that we have waited for longest makes room for another. */
+    say(stranger, STRANGER("ilive", "GET", "/") "\r\n", echo.port);
+    assert_int_equal(hear_answer(stranger, &arena).status, 200);
+    check_answer(fds[0], &arena, 429,
+                 "{\"sandboxId\":\"ilive\",\"message\":\"The sandbox has too many concurrent incoming connections "
+                 "without an access token\",\"connectionLimit\":192,\"code\":429}");
+    edge_kill();
+    for (unsigned i = 0; i < LIMIT_EDGE_STRANGERS; i++)
+        close(fds[i]);
+    shutdown(silent.listen_fd, SHUT_RDWR);
+    service_stop(&echo);
+    service_stop(&silent);
+}
+
+static void whole_requests_of_strangers_leave_places_to_the_owner(void **state)
+{
+    (void)state;
+    static int fds[LIMIT_EDGE_STRANGERS];
+    struct service silent, echo;
+    service_start(&silent, 0, begin_and_wait);
+    service_start(&echo, 0, echo_head);
+    for (unsigned i = 0; i < LIMIT_EDGE_STRANGERS; i++) {
+        fds[i] = client_new();
+        say(fds[i], STRANGER("ilive", "GET", "/silent") "\r\n", silent.port);
+    }
+    usleep(100000);
+    auto_close int owner = client_new(), stranger = client_new(), other = client_new();
+    /* The service may be at work for each of them: none is cut for one more of the same sandbox. */
+    say(stranger, STRANGER("ilive", "GET", "/") "\r\n", echo.port);
+    assert_int_equal(hear_answer(stranger, &arena).status, 429);
+    say(owner, TO("GET", "/") "\r\n", echo.port);
+    assert_int_equal(hear_answer(owner, &arena).status, 200);
+    say(other, STRANGER("iother", "GET", "/") "\r\n", echo.port);
+    assert_int_equal(hear_answer(other, &arena).status, 200);
+    edge_kill();
+    for (unsigned i = 0; i < LIMIT_EDGE_STRANGERS; i++)
+        close(fds[i]);
+    shutdown(silent.listen_fd, SHUT_RDWR);
+    service_stop(&echo);
+    service_stop(&silent);
+}
+
+static void strangers_of_one_sandbox_leave_places_to_those_of_another(void **state)
+{
+    (void)state;
+    struct service silent, echo;
+    int fds[4];
+    service_start(&silent, 0, begin_and_wait);
+    service_start(&echo, 0, echo_head);
+    for (unsigned i = 0; i < COUNT_OF(fds); i++) { /* half of all that there are */
+        fds[i] = client_new();
+        say(fds[i], STRANGER("ilive", "GET", "/silent") "\r\n", silent.port);
+        usleep(20000);
+    }
+    auto_close int stranger = client_new(), other = client_new();
+    say(stranger, STRANGER("ilive", "GET", "/") "\r\n", echo.port);
+    assert_int_equal(hear_answer(stranger, &arena).status, 503);
+    /* The oldest goes: its sandbox has more than its share. */
+    say(other, STRANGER("iother", "GET", "/") "\r\n", echo.port);
+    assert_int_equal(hear_answer(other, &arena).status, 200);
+    assert_int_equal(hear_answer(fds[0], &arena).status, 429);
+    close(fds[0]);
+
+    /* Those who have shown a token get all places, strangers' too. */
+    int owners[8];
+    for (unsigned i = 0; i < COUNT_OF(owners); i++) {
+        owners[i] = client_new();
+        say(owners[i], TO("GET", "/silent") "\r\n", silent.port);
+    }
+    for (unsigned i = 1; i < COUNT_OF(fds); i++) {
+        assert_int_equal(hear_answer(fds[i], &arena).status, 429);
+        close(fds[i]);
+    }
+    auto_close int late = client_new();
+    say(late, TO("GET", "/") "\r\n", echo.port);
+    assert_int_equal(hear_answer(late, &arena).status, 503);
+    edge_kill();
+    for (unsigned i = 0; i < COUNT_OF(owners); i++)
+        close(owners[i]);
+    shutdown(silent.listen_fd, SHUT_RDWR);
+    service_stop(&echo);
+    service_stop(&silent);
+}
+
+static void a_tunnel_of_a_stranger_makes_room_for_the_owner(void **state)
+{
+    (void)state;
+    struct service silent;
+    struct service echo;
+    int error;
+    service_start(&silent, 0, shout_back);
+    service_start(&echo, 0, echo_head);
+    auto_close int tunnel = client_new();
+    say(tunnel,
+        STRANGER("ilive", "GET", "/ws") "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: abc\r\n\r\n",
+        silent.port);
+    assert_true(has(hear_head(tunnel, &arena), "HTTP/1.1 101 "));
+    CHECK_STR(hear_exactly(tunnel, &arena, 5), STR("hello"));
+    auto_close int first = client_new(), second = client_new();
+    struct service slow;
+    service_start(&slow, 0, begin_and_wait);
+    say(first, TO("GET", "/silent") "\r\n", slow.port);
+    wait_until_seen(&slow, 1);
+    say(second, TO("GET", "/") "\r\n", echo.port);
+    assert_int_equal(hear_answer(second, &arena).status, 200);
+    (void)hear_all(tunnel, &arena, &error);
+    assert_int_equal(error, ECONNRESET);
+    edge_kill();
+    shutdown(slow.listen_fd, SHUT_RDWR);
+    service_stop(&slow);
+    service_stop(&echo);
+    service_stop(&silent);
+}
+
 /* ---- tunnels ---- */
 
 static void shout_back(struct service *service, int fd, unsigned nth)
@@ -1197,6 +1401,28 @@ static int set_up_private(void **state)
     return 0;
 }
 
+static int set_up_open_code(void **state)
+{
+    (void)state;
+    arena_init(&arena);
+    edge_start(&(struct edge_options){ .open_code = true });
+    return 0;
+}
+
+static void a_sandbox_with_open_code_runs_code_without_a_token(void **state)
+{
+    (void)state;
+    struct service code;
+    service_start(&code, CODE, echo_head);
+    auto_close int fd = client_new();
+    say(fd, STRANGER("ilive", "POST", "/execute") "Content-Length: 2\r\n\r\n{}", CODE);
+    assert_int_equal(hear_answer(fd, &arena).status, 200);
+    auto_close int other = client_new();
+    say(other, STRANGER("ilive", "POST", "/process.Process/Start") "Content-Length: 2\r\n\r\n{}", GUESTD);
+    assert_int_equal(hear_answer(other, &arena).status, 401);
+    service_stop(&code);
+}
+
 static int set_up_masked(void **state)
 {
     (void)state;
@@ -1366,6 +1592,14 @@ int main(void)
         cmocka_unit_test_setup_teardown(killing_a_sandbox_answers_those_who_still_wait, set_up_with_slow_driver,
                                         tear_down),
         EDGE_CASE(one_sandbox_cannot_take_all_connections),
+        EDGE_CASE(a_request_that_needs_a_token_is_refused_before_its_body_and_before_guestd),
+        EDGE_CASE(what_guestd_tells_everybody_is_asked_without_a_token),
+        EDGE_CASE(half_bodies_of_strangers_keep_nobody_out),
+        EDGE_CASE(whole_requests_of_strangers_leave_places_to_the_owner),
+        cmocka_unit_test_setup_teardown(strangers_of_one_sandbox_leave_places_to_those_of_another,
+                                        set_up_with_room_for_eight, tear_down),
+        cmocka_unit_test_setup_teardown(a_tunnel_of_a_stranger_makes_room_for_the_owner, set_up_with_room_for_two,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(all_sandboxes_together_leave_room_for_the_api, set_up_with_room_for_two,
                                         tear_down),
         EDGE_CASE(a_websocket_carries_bytes_both_ways_to_the_orderly_end),
@@ -1391,6 +1625,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(one_key_cannot_take_all_connections, set_up_with_few_for_a_key, tear_down),
         cmocka_unit_test_setup_teardown(what_an_administrator_has_made_has_no_share,
                                         set_up_with_few_for_a_key_but_no_key, tear_down),
+        cmocka_unit_test_setup_teardown(a_sandbox_with_open_code_runs_code_without_a_token, set_up_open_code,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(a_private_sandbox_wants_the_traffic_token, set_up_private, tear_down),
         cmocka_unit_test_setup_teardown(a_masked_service_sees_another_host, set_up_masked, tear_down),
     };
