@@ -7,6 +7,7 @@
  *   api-key       the first API key, for `cloister env`; root alone
  *   admin-token   for `cloister key …`; root alone
  *   server        where the server listens, for the command line
+ *   *.new         spares of small files that are rewritten, also when the disk is full: see fd_update_file()
  */
 #ifndef DAEMON_DATA_DIR_H
 #define DAEMON_DATA_DIR_H

@@ -53,13 +53,22 @@ struct sql {
     unsigned commits;      /* ever, to know when to look at our room */
 };
 
+static bool is_nearly_full(const char *path)
+{
+    struct statfs fs;
+
+    return statfs(path, &fs) == 0 && ((uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize < LIMIT_ROOM_BYTES ||
+                                      (fs.f_files != 0 && fs.f_ffree < LIMIT_ROOM_INODES));
+}
+
 static bool fail(struct sql *sql, const char *what, struct err *err)
 {
     int code = sqlite3_errcode(sql->db) & 0xff;
     const char *why = sqlite3_errmsg(sql->db);
-    int number = sqlite3_system_errno(sql->db);
+    const char *path = sqlite3_db_filename(sql->db, "main");
 
-    if ((code == SQLITE_IOERR || code == SQLITE_CANTOPEN) && (number == ENOSPC || number == EDQUOT))
+    /* Of a file that cannot be made SQLite tells only that it is not there. */
+    if ((code == SQLITE_IOERR || code == SQLITE_CANTOPEN) && path && is_nearly_full(path))
         code = SQLITE_FULL;
     switch (code) {
     case SQLITE_BUSY:
@@ -69,7 +78,7 @@ static bool fail(struct sql *sql, const char *what, struct err *err)
         return err_set(err, ERR_CONFLICT, "the store refuses: %s", why);
     case SQLITE_FULL:
         return err_set(err, ERR_FULL, "the file system of %.60s is full, the store's reserve too: remove files there",
-                       sqlite3_db_filename(sql->db, "main"));
+                       path ? path : "the store");
     case SQLITE_NOTADB:
     case SQLITE_CORRUPT:
         return err_set(err, ERR_INTERNAL, "the store is damaged (%.60s): restore a copy, or move it away to start anew",
@@ -173,14 +182,6 @@ static int64_t pragma_number(struct sql *sql, const char *query)
                : 0;
 }
 
-static bool has_space(const char *path)
-{
-    struct statfs fs;
-
-    return statfs(path, &fs) == 0 && (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize >= LIMIT_ROOM_BYTES &&
-           (fs.f_files == 0 || fs.f_ffree >= LIMIT_ROOM_INODES);
-}
-
 /* What is inserted and deleted leaves its pages behind, and SQLite takes those before it makes the file longer. */
 static void keep_pages(struct sql *sql)
 {
@@ -189,7 +190,7 @@ static void keep_pages(struct sql *sql)
     int64_t free_bytes = pragma_number(sql, "PRAGMA freelist_count") * pragma_number(sql, "PRAGMA page_size");
 
     /* Not when there is little left: then the log would hold what the database has no place for. */
-    if (free_bytes >= PAGES_ROOM_BYTES / 2 || !has_space(sqlite3_db_filename(sql->db, "main")))
+    if (free_bytes >= PAGES_ROOM_BYTES / 2 || is_nearly_full(sqlite3_db_filename(sql->db, "main")))
         return;
     (void)snprintf(script, sizeof script,
                    "CREATE TABLE IF NOT EXISTS room (bytes BLOB);"
@@ -237,7 +238,7 @@ struct sql *sql_open(const char *path, struct err *err)
 {
     if (!make_private_file(path, err))
         return NULL;
-    bool alone = !has_space(path);
+    bool alone = is_nearly_full(path);
     struct sql *sql = open_database(path, alone, err);
     if (sql && alone)
         log_warn("store: the disk is nearly full; until the next start no other program can read the store");
