@@ -127,20 +127,19 @@ static bool in_path(const char *program)
 static void look_at_template(struct findings *all, const struct config *config)
 {
     auto_close int data_fd = open(config->data, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    struct template base;
-    struct err err;
-    bool there = data_fd >= 0 && template_find(data_fd, "base", &base, &err);
+    enum recipe_state state = data_fd >= 0 ? recipe_state(data_fd, "base") : RECIPE_NOT_BUILT;
     bool can_build = in_path("mmdebstrap");
 
     if (geteuid() != 0) {
         (void)finding(all, "base template", PROBE_SKIP);
         return;
     }
-    struct probe_row *row = finding(all, "base template", there ? PROBE_OK : PROBE_WARN);
+    struct probe_row *row = finding(all, "base template", state == RECIPE_CURRENT ? PROBE_OK : PROBE_WARN);
     (void)snprintf(row->found, sizeof row->found, "%s",
-                   there       ? "built"
-                   : can_build ? "not built yet"
-                               : "not built yet, and there is no mmdebstrap to build it with");
+                   state == RECIPE_CURRENT    ? "built"
+                   : state == RECIPE_OUTDATED ? "built by another version of Cloister"
+                   : can_build                ? "not built yet"
+                                              : "not built yet, and there is no mmdebstrap to build it with");
     (void)snprintf(row->fix, sizeof row->fix, "%s%s template build base --data %.50s",
                    can_build ? "" : "apt-get install mmdebstrap debian-archive-keyring, then ", cli_program_as_root(),
                    config->data);
@@ -151,17 +150,17 @@ static void look_at_recipes(struct findings *all, const struct config *config)
 {
     auto_close int data_fd = open(config->data, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     const char *name, *makes;
-    struct template made;
-    struct err err;
 
     for (size_t i = 1; recipe_at(i, &name, &makes) && all->count < ROWS_MAX; i++) {
         struct probe_row *row = finding(all, name, geteuid() == 0 ? PROBE_OK : PROBE_SKIP);
         if (row->verdict == PROBE_SKIP)
             continue;
-        if (data_fd >= 0 && template_find(data_fd, makes, &made, &err))
+        enum recipe_state state = data_fd >= 0 ? recipe_state(data_fd, makes) : RECIPE_NOT_BUILT;
+        if (state == RECIPE_CURRENT)
             (void)snprintf(row->found, sizeof row->found, "built: %.60s", makes);
         else
-            (void)snprintf(row->found, sizeof row->found, "not built; to have it: %s template build %s --data %.50s",
+            (void)snprintf(row->found, sizeof row->found, "%s: %s template build %s --data %.50s",
+                           state == RECIPE_OUTDATED ? "built by another version; anew" : "not built; to have it",
                            cli_program_as_root(), name, config->data);
     }
 }

@@ -122,6 +122,19 @@ static void note_address(struct keeper *keeper)
         log_warn("the command line will not find us: %s", err_text(&err));
 }
 
+/* After an upgrade the recipes may be others than those that the templates were made from. */
+static void tell_outdated(const struct keeper *keeper)
+{
+    const char *name, *makes;
+
+    for (size_t i = 0; recipe_at(i, &name, &makes); i++)
+        if (recipe_state(keeper->data_fd, makes) == RECIPE_OUTDATED)
+            printf("The template %s was made by another version of Cloister. It works; to have what this version puts "
+                   "into "
+                   "it: %s template build %s --data %s\n",
+                   makes, cli_program_as_root(), name, keeper->config.data);
+}
+
 static void announce(struct keeper *keeper)
 {
     char address[CONFIG_TEXT_BYTES + 16];
@@ -147,6 +160,7 @@ static void announce(struct keeper *keeper)
     if (!template_find(keeper->data_fd, "base", &base, &err))
         printf("There is no `base` template yet, so nothing can start: %s template build base --data %s\n\n",
                cli_program_as_root(), keeper->config.data);
+    tell_outdated(keeper);
     (void)fflush(stdout);
 }
 

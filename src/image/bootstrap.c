@@ -1,5 +1,5 @@
 /*
- * Theory of operation: the recipe (suite, mirror, packages, mmdebstrap's options, every file below) is hashed. If there
+ * Theory of operation: the recipe (suite, packages, mmdebstrap's options, every file below) is hashed. If there
  * is a `base` with that hash and its layers are there, that is the answer. Otherwise mmdebstrap runs as a child and
  * fills tmp/base; bootstrap_customize() writes our files into it; layer_seal() names the layer; template_save() makes it
  * the `base`, under the id it had before if there was one, so that what refers to the template keeps working.
@@ -467,16 +467,16 @@ static void recipe_add(crypto_generichash_state *state, const char *text)
     (void)crypto_generichash_update(state, (const unsigned char *)text, strlen(text) + 1);
 }
 
-static void recipe_hash(const char *suite, const char *mirror, char out_hex[LAYER_HEX_BYTES])
+/* Not the mirror: it is where the packages come from, not what they are. */
+static void recipe_hash(const char *suite, char out_hex[LAYER_HEX_BYTES])
 {
     crypto_generichash_state state;
     unsigned char hash[32];
     char numbers[64];
 
     (void)crypto_generichash_init(&state, NULL, 0, sizeof hash);
-    recipe_add(&state, "cloister base 1"); /* another number when the code of this file makes something else */
+    recipe_add(&state, "cloister base 2"); /* another number when the code of this file makes something else */
     recipe_add(&state, suite);
-    recipe_add(&state, mirror ? mirror : "");
     recipe_add(&state, packages);
     for (size_t i = 0; i < COUNT_OF(mmdebstrap_options); i++)
         recipe_add(&state, mmdebstrap_options[i]);
@@ -534,6 +534,11 @@ static bool build_layer(struct builder *builder, int data_fd, const char *suite,
     return layer_seal(data_fd, BUILD_NAME, out_layer, err);
 }
 
+void bootstrap_recipe(char out_hex[LAYER_HEX_BYTES])
+{
+    recipe_hash(DEFAULT_SUITE, out_hex);
+}
+
 bool bootstrap_base(int data_fd, const struct bootstrap_want *want, struct template *out, struct err *err)
 {
     const char *suite = want->suite ? want->suite : DEFAULT_SUITE;
@@ -547,7 +552,7 @@ bool bootstrap_base(int data_fd, const struct bootstrap_want *want, struct templ
         return err_set(err, ERR_DENIED, "only root can make the base template");
     if (sodium_init() < 0)
         return err_set(err, ERR_INTERNAL, "libsodium does not start");
-    recipe_hash(suite, mirror, recipe);
+    recipe_hash(suite, recipe);
     bool known = template_find(data_fd, "base", &before, err);
     if (!known && err->kind != ERR_NOT_FOUND)
         return err_wrap(err, "look for the base template");

@@ -36,6 +36,9 @@ struct bootstrap_want {
 
 bool bootstrap_base(int data_fd, const struct bootstrap_want *want, struct template *out, struct err *err) must_use;
 
+/* What the `base` that this program makes has as its recipe; see template_is_current(). */
+void bootstrap_recipe(char out_hex[LAYER_HEX_BYTES]);
+
 /* Progress from what mmdebstrap prints, a line at a time; exposed for tests. */
 struct bootstrap_meter {
     unsigned percent;

@@ -332,6 +332,24 @@ static void recipe_hash(const struct recipe *recipe, const struct template *base
     (void)hex_text(str_of(hash, sizeof hash), out_hex);
 }
 
+enum recipe_state recipe_state(int data_fd, const char *makes)
+{
+    const struct recipe *recipe = find_recipe(makes);
+    struct template made, base;
+    char hash[LAYER_HEX_BYTES];
+    struct err err;
+
+    if (!template_find(data_fd, makes, &made, &err))
+        return RECIPE_NOT_BUILT;
+    bootstrap_recipe(hash);
+    if (!template_find(data_fd, "base", &base, &err) || !template_is_current(data_fd, &base, hash))
+        return RECIPE_OUTDATED;
+    if (!recipe)
+        return RECIPE_CURRENT;
+    recipe_hash(recipe, &base, hash);
+    return template_is_current(data_fd, &made, hash) ? RECIPE_CURRENT : RECIPE_OUTDATED;
+}
+
 static bool build_layer(int data_fd, const struct recipe *recipe, const struct template *base,
                         const struct bootstrap_want *want, char out_layer[LAYER_HEX_BYTES], struct err *err)
 {

@@ -20,6 +20,12 @@ bool recipe_build(int data_fd, const char *name, const struct bootstrap_want *wa
 
 /* All that can be built, one after the other: what to ask for, and the template's full name. False: no more. */
 bool recipe_at(size_t index, const char **out_name, const char **out_makes);
+/*
+ * Whether the template of that full name is there, and made from what this program would make it from. Templates are not
+ * made anew by themselves: that takes minutes and the network, and the old layers stay on disk.
+ */
+enum recipe_state { RECIPE_NOT_BUILT, RECIPE_OUTDATED, RECIPE_CURRENT };
+enum recipe_state recipe_state(int data_fd, const char *makes);
 /* The most CPUs and MiB that any of the others gives its template; base has no more. */
 void recipe_largest(uint32_t *out_cpus, uint32_t *out_memory_mb);
 /* "base, code-interpreter" */

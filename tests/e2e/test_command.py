@@ -8,7 +8,7 @@ import signal
 import subprocess
 
 import pytest
-from server import ROOT, build_dir, free_port, wait_for
+from server import ROOT, Server, build_dir, free_port, wait_for
 
 NOBODY = 65534
 
@@ -152,6 +152,31 @@ def test_doctor_looks_at_the_server_and_the_templates_of_the_directory_it_is_ask
     (tmp_path / "new" / "server").write_text(f"127.0.0.1:{port}\n")
     was = checks("--data", tmp_path / "new")["listen address"]["found"]
     assert was == f"127.0.0.1:{port} is free; the server of this directory was there last"
+
+
+def test_a_template_of_another_version_is_served_and_told_about(server):
+    data = server.data.parent / f"{server.data.name}-outdated"  # where the server's own user may go
+    shutil.rmtree(data, ignore_errors=True)
+    (data / "templates").mkdir(parents=True)
+    (data / "layers").mkdir()
+    for template in (server.data / "templates").iterdir():
+        text = template.read_text()
+        if "name base\n" in text:
+            lines = [f"recipe {64 * '0'}" if line.startswith("recipe ") else line for line in text.splitlines()]
+            (data / "templates" / template.name).write_text("\n".join(lines) + "\n")
+    advice = f"template build base --data {data}"
+    mine = Server(data)
+    mine.start()
+    try:
+        assert wait_for(lambda: advice in mine.log_path.read_text()), mine.log_tail()
+    finally:
+        mine.stop()
+    rows = json.loads(run(build_dir() / "cloister", "doctor", "--json", "--data", data).stdout)["checks"]
+    base = next(row for row in rows if row["check"] == "base template")
+    assert base["verdict"] == "warn" and advice in base["fix"], base
+    shutil.rmtree(data)
+    rows = json.loads(run(build_dir() / "cloister", "doctor", "--json", "--data", server.data).stdout)["checks"]
+    assert next(row for row in rows if row["check"] == "base template")["verdict"] == "ok", rows
 
 
 def test_advice_works_for_who_reads_it(programs):

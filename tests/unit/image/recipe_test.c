@@ -1,9 +1,12 @@
 #include "image/recipe.h"
 
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/mem.h"
-#include "test.h"
+#include "temp_data.h"
 
 static void progress_moves_within_a_phase_and_never_back(void **state)
 {
@@ -62,13 +65,49 @@ static void a_template_without_a_recipe_is_told_which_there_are(void **state)
     assert_non_null(strstr(err.message, "code-interpreter"));
 }
 
+/* A template that nobody has built: its layer is an empty directory. */
+static void put_template(const char *id, const char *name, const char *recipe)
+{
+    struct template template = { .layer_count = 1, .cpu_millis = 1000, .memory_bytes = 1 << 30, .created_us = 1 };
+    char layer[128];
+    struct err err;
+
+    (void)snprintf(template.id, sizeof template.id, "%s", id);
+    (void)snprintf(template.name, sizeof template.name, "%s", name);
+    memset(template.layers[0], 'a', LAYER_HEX_BYTES - 1);
+    (void)snprintf(template.recipe, sizeof template.recipe, "%s", recipe);
+    (void)snprintf(layer, sizeof layer, "layers/%s", template.layers[0]);
+    assert_true(mkdirat(data_fd, layer, 0700) == 0 || errno == EEXIST);
+    if (!template_save(data_fd, &template, &err))
+        fail_msg("%s", err_text(&err));
+}
+
+static void a_template_is_outdated_when_its_recipe_or_that_of_base_is_another(void **state)
+{
+    (void)state;
+    char other[LAYER_HEX_BYTES] = "", ours[LAYER_HEX_BYTES];
+
+    memset(other, '0', LAYER_HEX_BYTES - 1);
+    bootstrap_recipe(ours);
+    assert_int_equal(recipe_state(data_fd, "base"), RECIPE_NOT_BUILT);
+    put_template("aaaaaaaaaaaaaaaaaaaa", "base", other);
+    assert_int_equal(recipe_state(data_fd, "base"), RECIPE_OUTDATED);
+    put_template("aaaaaaaaaaaaaaaaaaaa", "base", ours);
+    assert_int_equal(recipe_state(data_fd, "base"), RECIPE_CURRENT);
+
+    assert_int_equal(recipe_state(data_fd, "code-interpreter-v1"), RECIPE_NOT_BUILT);
+    put_template("bbbbbbbbbbbbbbbbbbbb", "code-interpreter-v1", other);
+    assert_int_equal(recipe_state(data_fd, "code-interpreter-v1"), RECIPE_OUTDATED);
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
         CASE(progress_moves_within_a_phase_and_never_back),
         CASE(lines_that_only_look_like_progress_are_not),
         CASE(a_template_without_a_recipe_is_told_which_there_are),
+        CASE(a_template_is_outdated_when_its_recipe_or_that_of_base_is_another),
     };
 
-    return cmocka_run_group_tests(cases, NULL, NULL);
+    return cmocka_run_group_tests(cases, temp_data_set_up, temp_data_tear_down);
 }
