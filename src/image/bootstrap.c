@@ -48,7 +48,10 @@ static const char packages[] =
     "nodejs,npm,"                                         /* JavaScript */
     "build-essential,git,"                                /* to build what pip and npm fetch */
     "curl,wget,ca-certificates,iproute2,netbase,"         /* network tools; netbase is /etc/services */
-    "ncurses-bin,less,xz-utils,zip,unzip,file";           /* tput, a pager, archives */
+    "openssh-client,rsync,"                               /* git over ssh, copies */
+    "ripgrep,jq,tree,file,sqlite3,"                       /* what coding agents look at files with */
+    "nano,vim-tiny,tmux,"                                 /* editors, a terminal that stays */
+    "ncurses-bin,less,xz-utils,zip,unzip";                /* tput, a pager, archives */
 
 /* Manuals and translations are a third of the size, and nobody reads them in a sandbox. */
 static const char *const mmdebstrap_options[] = {

@@ -6,8 +6,6 @@ languages only in the latter.
 
 import asyncio
 import base64
-import pathlib
-import re
 import threading
 import time
 
@@ -56,19 +54,6 @@ def text(box, code, **options):
     result = box.run_code(code, **options)
     assert not result.error, result.error
     return result.text
-
-
-def test_the_python_packages_that_the_readme_lists_are_there(full):
-    readme = (pathlib.Path(__file__).resolve().parents[2] / "README.md").read_text()
-    rows = re.findall(r"^\| (?:numbers and tables|charts and pictures|files and text|the rest of Python) \| ([^|;]*)", readme, re.MULTILINE)
-    names = [re.sub(r" \(.*\)", "", name).strip() for row in rows for name in row.split(",")]
-    assert len(rows) == 4 and len(names) > 30, names
-    missing = (
-        "import importlib.metadata, importlib.util\n"
-        "known = {d.metadata['Name'].lower() for d in importlib.metadata.distributions()}\n"
-        f"[n for n in {names!r} if n.lower() not in known and not importlib.util.find_spec(n)]"
-    )
-    assert text(full, missing) == "[]"
 
 
 # ---- what a tutorial shows ----
