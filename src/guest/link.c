@@ -1,10 +1,12 @@
 #include "guest/link.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/limits.h"
 #include "base/mem.h"
 #include "guest/journal.h"
+#include "guest/network.h"
 #include "io/stream.h"
 
 struct connection {
@@ -24,12 +26,15 @@ static void handle(struct connection *connection, struct str body)
     struct arena arena;
     struct guestlink_message message;
     struct err err;
+    bool tell_none = false;
     auto_buf struct buf answer = buf_make(NULL, LIMIT_GUESTLINK_BYTES);
 
     arena_init(&arena);
     if (!guestlink_read(body, &arena, &message, &err)) {
         guestlink_write_error(&answer, &err);
     } else if (message.type == GUESTLINK_SETUP) {
+        /* Not outside a sandbox, where /etc is the machine's. Not again either: what is there by then is the guest's. */
+        tell_none = !message.setup.has_network && !connection->guest->is_set_up && getpid() == 1;
         guest_set_up(connection->guest, &message.setup);
         guestlink_write_simple(&answer, GUESTLINK_OK);
     } else if (message.type == GUESTLINK_PING) {
@@ -42,6 +47,9 @@ static void handle(struct connection *connection, struct str body)
         guestlink_write_error(&answer, &err);
     }
     stream_write(connection->stream, buf_str(&answer));
+    /* After the answer, so that no create waits for it; before anything is read that could start a process. */
+    if (tell_none)
+        network_tell_none("/etc");
     arena_done(&arena);
 }
 

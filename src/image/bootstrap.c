@@ -116,6 +116,7 @@ static const struct made_file made_files[] = {
       "  [ -r \"$script\" ] && . \"$script\"\n"
       "done\n"
       "unset script\n"
+      "[ -n \"$PS1\" ] && [ -s /etc/motd ] && cat /etc/motd\n"
       "[ -n \"$PS1\" ] && [ -n \"$BASH\" ] && . /etc/bash.bashrc\n"
       ":\n" },
     { "etc/bash.bashrc", 0644, 0,
@@ -135,10 +136,13 @@ static const struct made_file made_files[] = {
     { "etc/hosts", 0644, 0,
       "127.0.0.1 localhost " BOOTSTRAP_HOSTNAME "\n"
       "::1 localhost ip6-localhost ip6-loopback\n" },
+    /* What a terminal shows first. Debian's is about warranty; guestd says here if there is no network. */
+    { "etc/motd", 0644, 0, "" },
     /* Short waits: where names cannot be resolved, a program should learn that soon. */
     { "etc/resolv.conf", 0644, 0, "nameserver 127.0.0.1\noptions timeout:2 attempts:1\n" },
     { "etc/sudoers.d/user", 0440, 0,
       "Defaults !fqdn, !lecture, !syslog, !pam_session\n"
+      "Defaults env_keep += \"PIP_RETRIES npm_config_fetch_retries\"\n" /* sudo pip is to fail as fast as pip */
       "user ALL=(ALL:ALL) NOPASSWD: ALL\n" },
     { "etc/machine-id", 0444, 0, "" },
 };

@@ -299,6 +299,7 @@ static bool set_guest_up(const struct sandbox *sb, const struct sandbox_want *wa
                               .access_token = str_from(token),
                               .open_code = !sandbox_wants_token(sb, NURSERY_CODE_PORT),
                               .default_user = STR("user"),
+                              .has_network = false, /* until there is egress */
                               .env_count = want->env_count,
                               .envs = envs,
                           },

@@ -34,9 +34,10 @@ void guestlink_write_setup(struct buf *out, const struct guestlink_setup *setup)
     pack_str(out, setup->sandbox_id);
     pack_str(out, setup->template_id);
     pack_str(out, setup->access_token);
-    pack_u8(out, setup->open_code);
+    pack_bool(out, setup->open_code);
     pack_str(out, setup->default_user);
     pack_str(out, setup->default_workdir);
+    pack_bool(out, setup->has_network);
     pack_u32(out, setup->env_count);
     for (uint32_t i = 0; i < setup->env_count; i++) {
         pack_str(out, setup->envs[i].name);
@@ -102,13 +103,11 @@ static bool read_setup(struct unpack *in, struct arena *arena, struct guestlink_
     setup->sandbox_id = unpack_str(in, LIMIT_ID_BYTES - 1);
     setup->template_id = unpack_str(in, LIMIT_ID_BYTES - 1);
     setup->access_token = unpack_str(in, SECRET_MAX_BYTES);
-    uint8_t open_code = unpack_u8(in);
-    setup->open_code = open_code == 1;
+    setup->open_code = unpack_bool(in);
     setup->default_user = unpack_str(in, LIMIT_NAME_BYTES);
     setup->default_workdir = unpack_str(in, LIMIT_PATH_BYTES - 1);
+    setup->has_network = unpack_bool(in);
     setup->env_count = unpack_count(in, LIMIT_ENV_PAIRS);
-    if (!in->failed && open_code > 1)
-        return err_set(err, ERR_INVALID, "a malformed set-up");
     setup->envs = ARENA_ARRAY(arena, struct guestlink_env, setup->env_count);
     for (uint32_t i = 0; i < setup->env_count && !in->failed; i++) {
         struct guestlink_env *env = &setup->envs[i];

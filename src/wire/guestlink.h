@@ -43,6 +43,7 @@ struct guestlink_setup {
     bool open_code;          /* run_code needs no token */
     struct str default_user;
     struct str default_workdir; /* empty: the user's home */
+    bool has_network;           /* more than loopback: see guest/network.h */
     uint32_t env_count;
     struct guestlink_env *envs; /* LIMIT_ENV_PAIRS, LIMIT_ENV_BYTES in all */
 };

@@ -230,6 +230,7 @@ SUITES = {
     "http": run_files("test_http.py", "test_edge.py", "test_teams.py"),
     "isolation": run_files("test_isolation.py"),
     "command": run_files("test_command.py"),
+    "network": run_files("test_network.py"),
     "faults": run_files("test_faults.py"),
     "disk": run_files("test_full_disk.py"),
     "cuts": run_files("test_cuts.py"),

@@ -34,9 +34,9 @@ def packed(text):
     return struct.pack(">I", len(text)) + text
 
 
-def setup_message(token=TOKEN, user=b"root", workdir=b"", envs=(), open_code=0):
+def setup_message(token=TOKEN, user=b"root", workdir=b"", envs=(), open_code=0, network=True):
     body = b"\x01" + packed(b"sbx1") + packed(b"base") + packed(token.encode()) + bytes([open_code])
-    body += packed(user) + packed(workdir)
+    body += packed(user) + packed(workdir) + bytes([network])
     body += struct.pack(">I", len(envs)) + b"".join(packed(k) + packed(v) for k, v in envs)
     return packed(body)
 
@@ -310,6 +310,30 @@ class Doors(Case):
         envs = json.loads(self.ask("GET", "/envs")[1])
         self.assertEqual((envs["GLOBAL"], envs["E2B_SANDBOX"]), ("yes", "true"))
         self.assertGreater(json.loads(self.ask("GET", "/metrics")[1])["mem_total"], 0)
+
+
+class WithoutNetwork(Case):
+    def env(self, **more):
+        r = self.run_script("env", process={"cmd": "env", "envs": more})
+        return dict(line.split("=", 1) for line in r["stdout"].decode().splitlines())
+
+    def test_package_managers_are_told_not_to_retry_unless_the_caller_says_otherwise(self):
+        names = {"PIP_RETRIES", "npm_config_fetch_retries"}
+        self.assertFalse(names & set(self.env()))
+        with open("/etc/resolv.conf") as file:
+            before = file.read()
+        self.daemon.tell(setup_message(network=False, envs=[(b"PIP_RETRIES", b"7")]))
+        try:
+            env = self.env(npm_config_fetch_retries="4")
+            self.assertEqual((env["PIP_RETRIES"], env["npm_config_fetch_retries"]), ("7", "4"))
+            self.assertEqual(self.env()["npm_config_fetch_retries"], "0")
+            envs = self.ask("GET", "/envs")[1]
+            self.assertEqual(envs.count(b"PIP_RETRIES"), 1, envs)
+        finally:
+            self.daemon.tell(setup_message())
+        # This guestd is not pid 1: the files of a machine are not a sandbox's.
+        with open("/etc/resolv.conf") as file:
+            self.assertEqual(file.read(), before)
 
 
 class Processes(Case):

@@ -108,7 +108,7 @@ bool sandbox_is_private(const struct sandbox *sandbox)
 bool sandbox_wants_token(const struct sandbox *sandbox, uint16_t port)
 {
     (void)sandbox;
-    return port != GUESTD_CODE_PORT || !edge.options.open_code;
+    return port != 49999 || !edge.options.open_code;
 }
 
 void sandbox_unref(struct sandbox *sandbox)

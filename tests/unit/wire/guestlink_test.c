@@ -21,6 +21,7 @@ static const struct guestlink_setup some_setup = {
     .open_code = true,
     .default_user = STR_INIT("user"),
     .default_workdir = STR_INIT("/code"),
+    .has_network = true,
     .env_count = COUNT_OF(some_envs),
     .envs = some_envs,
 };
@@ -43,6 +44,7 @@ static void a_setup_arrives_as_it_was_sent(void **state)
     assert_true(got.setup.open_code);
     CHECK_STR(got.setup.default_user, STR("user"));
     CHECK_STR(got.setup.default_workdir, STR("/code"));
+    assert_true(got.setup.has_network);
     assert_int_equal(got.setup.env_count, 2);
     CHECK_STR(got.setup.envs[0].value, STR("b=c"));
     CHECK_STR(got.setup.envs[1].name, STR("EMPTY"));

@@ -1,0 +1,151 @@
+#include "guest/network.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/mem.h"
+#include "test.h"
+
+static char etc[64];
+
+static int make_etc(void **state)
+{
+    (void)state;
+    (void)snprintf(etc, sizeof etc, "/tmp/network_test.XXXXXX");
+    return mkdtemp(etc) ? 0 : -1;
+}
+
+static int remove_etc(void **state)
+{
+    (void)state;
+    static const char *const names[] = {
+        "nsswitch.conf",  "resolv.conf", "motd", "elsewhere", "apt/apt.conf.d/90cloister-network",
+        "apt/apt.conf.d", "apt"
+    };
+    char path[128];
+
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", etc, names[i]);
+        (void)remove(path);
+    }
+    return rmdir(etc); /* fails if a draft is left */
+}
+
+static void put(const char *name, const char *text)
+{
+    char path[128];
+
+    (void)snprintf(path, sizeof path, "%s/%s", etc, name);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static void make_dir(const char *name)
+{
+    char path[128];
+
+    (void)snprintf(path, sizeof path, "%s/%s", etc, name);
+    assert_int_equal(mkdir(path, 0755), 0);
+}
+
+static void check_has(const char *name, const char *wanted)
+{
+    char path[128];
+    auto_free char *text = NULL;
+    size_t len;
+    struct err err;
+
+    (void)snprintf(path, sizeof path, "%s/%s", etc, name);
+    assert_true(fd_read_file(AT_FDCWD, path, 4096, &text, &len, &err));
+    assert_non_null(strstr(text, wanted));
+}
+
+static void check_nsswitch(const char *before, const char *after)
+{
+    auto_buf struct buf out = buf_make(NULL, 4096);
+
+    network_nsswitch_without_dns(str_from(before), &out);
+    CHECK_STR(buf_str(&out), str_from(after));
+}
+
+static void names_come_from_files_alone_and_the_rest_stays(void **state)
+{
+    (void)state;
+#define HOSTS "# This sandbox has no network.\nhosts: files\n"
+    check_nsswitch("passwd: files\nhosts:  files dns\n\nservices: db files\n",
+                   "passwd: files\n\nservices: db files\n" HOSTS);
+    check_nsswitch("  hosts: dns [!UNAVAIL=return] files", HOSTS);
+    check_nsswitch("# hosts: dns\n", "# hosts: dns\n" HOSTS);
+    check_nsswitch("passwd: files", "passwd: files\n" HOSTS);
+    check_nsswitch("", HOSTS);
+    check_nsswitch(HOSTS, "# This sandbox has no network.\n" HOSTS);
+}
+
+static void programs_are_told_in_etc(void **state)
+{
+    (void)state;
+    make_dir("apt");
+    make_dir("apt/apt.conf.d");
+    put("nsswitch.conf", "hosts: files dns\n");
+    put("resolv.conf", "nameserver 192.0.2.1\n");
+    network_tell_none(etc);
+    check_has("nsswitch.conf", "\nhosts: files\n");
+    check_has("resolv.conf", "no network");
+    check_has("motd", "no network");
+    check_has("apt/apt.conf.d/90cloister-network", "Acquire::Retries \"0\"");
+}
+
+static void a_template_without_these_files_gets_them(void **state)
+{
+    (void)state;
+    struct stat found;
+    char path[128];
+
+    network_tell_none(etc);
+    check_has("nsswitch.conf", "hosts: files\n");
+    (void)snprintf(path, sizeof path, "%s/resolv.conf", etc);
+    assert_int_equal(stat(path, &found), 0);
+    assert_int_equal(found.st_mode & 0777, 0644);
+}
+
+static void a_link_is_replaced_and_not_followed(void **state)
+{
+    (void)state;
+    char path[128];
+
+    put("elsewhere", "kept");
+    (void)snprintf(path, sizeof path, "%s/resolv.conf", etc);
+    assert_int_equal(symlink("elsewhere", path), 0);
+    network_tell_none(etc);
+    check_has("elsewhere", "kept");
+    check_has("resolv.conf", "no network");
+}
+
+static void what_is_no_file_holds_nobody_up(void **state)
+{
+    (void)state;
+    char path[128];
+
+    (void)snprintf(path, sizeof path, "%s/nsswitch.conf", etc);
+    assert_int_equal(mkfifo(path, 0644), 0);
+    network_tell_none(etc); /* a FIFO would be waited for */
+    network_tell_none("/nonexistent");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_come_from_files_alone_and_the_rest_stays),
+        cmocka_unit_test_setup_teardown(programs_are_told_in_etc, make_etc, remove_etc),
+        cmocka_unit_test_setup_teardown(a_template_without_these_files_gets_them, make_etc, remove_etc),
+        cmocka_unit_test_setup_teardown(a_link_is_replaced_and_not_followed, make_etc, remove_etc),
+        cmocka_unit_test_setup_teardown(what_is_no_file_holds_nobody_up, make_etc, remove_etc),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
