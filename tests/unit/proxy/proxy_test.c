@@ -1415,7 +1415,7 @@ static void a_sandbox_with_open_code_runs_code_without_a_token(void **state)
     struct service code;
     service_start(&code, CODE, echo_head);
     auto_close int fd = client_new();
-    say(fd, STRANGER("ilive", "POST", "/execute") "Content-Length: 2\r\n\r\n{}", CODE);
+    say(fd, STRANGER("ilive", "POST", "/execute") "Content-Length: 0\r\n\r\n", CODE);
     assert_int_equal(hear_answer(fd, &arena).status, 200);
     auto_close int other = client_new();
     say(other, STRANGER("ilive", "POST", "/process.Process/Start") "Content-Length: 2\r\n\r\n{}", GUESTD);
