@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 
 import pytest
 from e2b import Sandbox, SandboxException
-from server import SHARED_DATA, Server, share_template, wait_for
+from server import SHARED_DATA, Server, free_port, share_template, wait_for
 
 # In the sandbox, as fast as it can, until it is killed: whatever is freed is taken again.
 FILL_BYTES = "while :; do cat /dev/zero >> /home/user/fill 2>/dev/null; done"
@@ -143,6 +143,7 @@ def test_a_guest_that_fills_the_disk_stops_nothing_but_creates(small):
         if how == "no index":
             (small.data / "store" / "cloister.db-shm").unlink()
         assert wait_for(small.disk.is_full), small.disk.free()
+        small.port = free_port()  # so that there is something to write down
         small.start()
         assert set(small.running()) == ids
         assert abs(end_of(small, bystander["sandboxID"]).timestamp() - wanted) < 2
