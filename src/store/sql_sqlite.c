@@ -175,7 +175,7 @@ static int64_t pragma_number(struct sql *sql, const char *query)
 {
     auto_rows struct sql_rows rows = { 0 };
     struct err ignored;
-    bool there;
+    bool there = false;
 
     return sql_select(sql, query, SQL_NO_ARGS, &rows, &ignored) && sql_next(&rows, &there, &ignored) && there
                ? sql_row_int(&rows, 0)
