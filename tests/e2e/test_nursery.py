@@ -125,7 +125,7 @@ def test_sudo_works_in_it(box):
 
 
 def test_what_entered_the_sandbox_cannot_be_done_again(box):
-    """setns, keyctl and clone3 with a user namespace: the mother's children may do the first two, until they are confined."""
+    """setns and keyctl. The filter of interpreters is their mother's and lets setns through: the kernel refuses it."""
     code = """
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -134,6 +134,22 @@ tries = [(numbers[0], os.pidfd_open(1), 0x7e020000), (numbers[1], 1, 0), (number
 [(libc.syscall(*t), ctypes.get_errno()) for t in tries]
 """
     assert text(box, code) == "[(-1, 1), (-1, 1), (-1, 1)]"
+
+
+def test_it_has_no_bpf_programs_of_its_own(box):
+    """One call of each: thousands of programs would stop the kernel of this machine for good."""
+    code = """
+import ctypes, os, socket
+libc = ctypes.CDLL(None, use_errno=True)
+number = {"x86_64": 317, "aarch64": 277}[os.uname().machine]
+tries = [libc.syscall(number, 1, 0, 0), ctypes.get_errno(), libc.prctl(22, 2, 0), ctypes.get_errno()]
+try:
+    socket.socket(type=socket.SOCK_DGRAM).setsockopt(socket.SOL_SOCKET, 26, bytes(16))
+except OSError as error:
+    tries.append(error.errno)
+tries
+"""
+    assert text(box, code) == "[-1, 22, -1, 22, 92]"  # EINVAL, not EFAULT, by which programs find out; and ENOPROTOOPT
 
 
 def test_two_sandboxes_share_no_luck_and_no_secret(box):

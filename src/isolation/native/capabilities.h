@@ -28,7 +28,7 @@ static const unsigned char kept_capabilities[] = {
 };
 /*
  * Not CAP_SYS_RESOURCE: root inside would lift the limits that child.c writes. Not CAP_NET_RAW: guestd's callers send the
- * access token over this loopback, and a raw socket reads along; ping has a socket of its own kind.
+ * access token over this loopback, and a raw socket reads along.
  */
 
 static inline uint64_t kept_capability_mask(void)

@@ -126,7 +126,6 @@ static const struct knob knobs[] = {
     { "proc/sys/user/max_inotify_watches", "65536", "the same", true },
     { "proc/sys/net/ipv4/ip_unprivileged_port_start", "0", "a server on port 80 need not be root in its own network",
       true },
-    { "proc/sys/net/ipv4/ping_group_range", "0 65535", "ping without a raw socket", true },
 };
 
 static bool write_knobs(const struct child *child, struct err *err)

@@ -26,8 +26,6 @@
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/close_range.h>
-#include <linux/filter.h>
-#include <linux/keyctl.h>
 #include <linux/prctl.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
@@ -130,9 +128,7 @@ enum step {
     NO_FORK,
     NO_CGROUP,
     NO_ROOT,
-    NO_KEYRING,
     NO_BOUNDS,
-    NO_FILTER,
     NO_USER,
     NOT_CONFINED,
     NO_FILES,
@@ -161,8 +157,6 @@ int midwife_open(const struct midwife_hooks *from_mother)
     hooks.after_fork_parent = from_mother->after_fork_parent;
     hooks.after_fork_child = from_mother->after_fork_child;
     hooks.fork = from_mother->fork;
-    hooks.filter = from_mother->filter;
-    hooks.filter_length = from_mother->filter_length;
     hooks.rseq_offset = from_mother->rseq_offset;
     return (int)CALL_2(SYS_prctl, PR_SET_DUMPABLE, 0);
 }
@@ -263,9 +257,6 @@ static void become_root(void)
     check(CALL_2(SYS_setgroups, 0, NULL), NO_ROOT);
     check(CALL_3(SYS_setresuid, 0, 0, 0), NO_ROOT);
     stay_unreadable();
-    long joined = CALL_2(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL);
-    if (joined != -ENOSYS)
-        check(joined, NO_KEYRING);
     (void)CALL_1(SYS_umask, 022);
 }
 
@@ -282,14 +273,6 @@ static void drop_bounding_set(void)
         check(result, NO_BOUNDS);
     }
     check(CALL_5(SYS_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), NO_BOUNDS);
-}
-
-static void load_filter(void)
-{
-    struct sock_fprog program = { .len = (unsigned short)hooks.filter_length,
-                                  .filter = (struct sock_filter *)(uintptr_t)hooks.filter };
-
-    check(CALL_3(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program), NO_FILTER);
 }
 
 /* What a command of that user started by guestd would have: nothing, or the bounding set if it is root. */
@@ -339,8 +322,8 @@ static void verify(const struct nursery_wish *wish)
         fine = fine && (has != 1 || (kept_capability_mask() & 1ull << capability));
     }
     fine = fine && CALL_1(SYS_prctl, PR_GET_SECCOMP) == SECCOMP_IS_FILTER;
-    /* The mother's filter would let this through: it is the guests' that is asked for. */
-    fine = fine && CALL_2(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL) == -EPERM;
+    /* Without the filter the kernel would find fault with the arguments: EINVAL. */
+    fine = fine && CALL_2(SYS_clone3, NULL, 0) == -ENOSYS;
     fine = fine && CALL_1(SYS_prctl, PR_GET_DUMPABLE) == 0;
     if (!fine)
         leave(NOT_CONFINED);
@@ -389,7 +372,7 @@ static void wait_for_guestd(void)
  * confine() - in C, before one byte of Python runs.
  *   user ns   the sandbox's, all capabilities in it         memory   the mother's, copy on write; not dumpable
  *   uid       the mother's, which is nobody here            cgroup   the mother's, then the sandbox's limited one
- *   others    all of the sandbox's                          filter   the mother's, a little wider than the guests'
+ *   others    all of the sandbox's                          filter   the mother's, which stays (see seccomp.c)
  *   signals   all blocked                                   files    the order, the door, and what came with the wish
  *   must      end with exactly what a command of that user has; end at once if any of it fails
  */
@@ -398,7 +381,6 @@ static void confine(const struct nursery_wish *wish, const int fds[NURSERY_WISH_
     be_moved(fds[0]);
     become_root();
     drop_bounding_set();
-    load_filter();
     become_user(wish);
     keep_three(fds, out_fds);
     verify(wish);

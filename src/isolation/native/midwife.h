@@ -24,9 +24,7 @@ enum { MIDWIFE_ORDER_DOOR, MIDWIFE_ORDER_PIDFD, MIDWIFE_ORDER_FDS };
 struct midwife_hooks {
     void (*before_fork)(void), (*after_fork_parent)(void), (*after_fork_child)(void); /* Python's */
     int (*fork)(void);                                                                /* the C library's */
-    const void *filter;    /* the guests' seccomp filter, as struct sock_filter */
-    int64_t filter_length; /* in instructions */
-    int64_t rseq_offset;   /* where the C library keeps its struct rseq, from the thread pointer; 0: it has none */
+    int64_t rseq_offset; /* where the C library keeps its struct rseq, from the thread pointer; 0: it has none */
 };
 
 /* Once. 0, or -errno: then there are no births. */

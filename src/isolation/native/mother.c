@@ -63,9 +63,11 @@ static bool arrange_descriptors(const struct mother_setup *setup, int *voice_fd,
 {
     const struct {
         int from, to;
-    } wanted[] = { { setup->control_fd, MOTHER_CONTROL_FD },     { open("/dev/null", O_RDWR | O_CLOEXEC), 1 },
-                   { open("/dev/null", O_RDWR | O_CLOEXEC), 2 }, { setup->midwife_fd, MOTHER_MIDWIFE_FD },
-                   { setup->filter_fd, MOTHER_FILTER_FD },       { setup->voice_fd, MOTHER_VOICE_FD } };
+    } wanted[] = { { setup->control_fd, MOTHER_CONTROL_FD },
+                   { open("/dev/null", O_RDWR | O_CLOEXEC), 1 },
+                   { open("/dev/null", O_RDWR | O_CLOEXEC), 2 },
+                   { setup->midwife_fd, MOTHER_MIDWIFE_FD },
+                   { setup->voice_fd, MOTHER_VOICE_FD } };
     int aside[COUNT_OF(wanted)];
 
     for (size_t i = 0; i < COUNT_OF(wanted); i++)

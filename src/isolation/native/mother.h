@@ -15,8 +15,7 @@
 enum {
     MOTHER_CONTROL_FD = 0, /* SOCK_SEQPACKET from keeper */
     MOTHER_MIDWIFE_FD = 3, /* midwife.so, sealed */
-    MOTHER_FILTER_FD = 4,  /* the guests' seccomp filter, sealed */
-    MOTHER_VOICE_FD = 5,   /* a pipe to keeper */
+    MOTHER_VOICE_FD = 4,   /* a pipe to keeper */
 };
 
 /*
@@ -43,7 +42,7 @@ struct mother_setup {
     int keeper_fd;                     /* keeper's end of the control socket, to be closed */
     int control_fd, voice_fd;          /* hers */
     int root_fd, devices_fd, empty_fd; /* detached mounts */
-    int midwife_fd, filter_fd;
+    int midwife_fd;
     int cgroup_fds[CGROUP_CONTROL_COUNT];
     size_t cgroup_count;
     uint32_t uid; /* and gid */

@@ -301,7 +301,6 @@ static void open_nursery(struct native *native)
                                      .mounts = &native->mounts,
                                      .cgroups = native->cgroups,
                                      .layers_fd = native->layers_fd,
-                                     .guest_filter = &native->filter,
                                      .uids_from = native->uid_base,
                                      .uids_to = native->uid_base + BOX_SLOTS * NATIVE_UIDS };
 

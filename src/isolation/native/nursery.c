@@ -19,7 +19,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/filter.h>
+#include <linux/bpf.h>
 #include <linux/sched.h>
 #include <linux/securebits.h>
 #include <poll.h>
@@ -93,7 +93,8 @@ struct breed {
 struct nursery {
     struct nursery_config config;
     struct sock_fprog filter; /* the mothers' */
-    int midwife_fd, filter_fd;
+    int midwife_fd;
+    int nothing_fd, wishes_fd; /* what doors let in: BPF programs that all of them share */
     struct breed *breeds;
     unsigned breed_count, mother_count;
 };
@@ -129,6 +130,47 @@ static bool host_keeps_secrets(struct err *err)
     return true;
 }
 
+/*
+ * For a socket, as eBPF: a classic filter would be a program of its own for each sandbox, and seccomp.c says why there must
+ * not be many to free. Written as numbers, because the kernel's headers have no names for whole instructions.
+ */
+static int load_program(const struct bpf_insn *code, uint32_t count, struct err *err)
+{
+    union bpf_attr load;
+
+    memset(&load, 0, sizeof load); /* the kernel wants zeros where it knows nothing */
+    load.prog_type = BPF_PROG_TYPE_SOCKET_FILTER;
+    load.insns = (uint64_t)(uintptr_t)code;
+    load.insn_cnt = count;
+    load.license = (uint64_t)(uintptr_t) "";
+    int fd = (int)syscall(SYS_bpf, BPF_PROG_LOAD, &load, sizeof load);
+    if (fd < 0)
+        (void)err_sys(err, "load a BPF program"); /* it comes close-on-exec */
+    return fd;
+}
+
+static bool load_programs(struct nursery *nursery, struct err *err)
+{
+    static const struct bpf_insn nothing[] = {
+        { .code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = BPF_REG_0, .imm = 0 }, /* of this many bytes */
+        { .code = BPF_JMP | BPF_EXIT },
+    };
+    /* Whole wishes only: with an empty message in the queue nobody could tell that from the end, and close it safely. */
+    static const struct bpf_insn wishes[] = {
+        { .code = BPF_LDX | BPF_MEM | BPF_W,
+          .dst_reg = BPF_REG_0,
+          .src_reg = BPF_REG_1,
+          .off = offsetof(struct __sk_buff, len) },
+        { .code = BPF_JMP | BPF_JEQ | BPF_K, .dst_reg = BPF_REG_0, .off = 1, .imm = sizeof(struct nursery_wish) },
+        { .code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = BPF_REG_0, .imm = 0 },
+        { .code = BPF_JMP | BPF_EXIT },
+    };
+
+    nursery->nothing_fd = load_program(nothing, COUNT_OF(nothing), err);
+    nursery->wishes_fd = nursery->nothing_fd < 0 ? -1 : load_program(wishes, COUNT_OF(wishes), err);
+    return nursery->wishes_fd >= 0;
+}
+
 struct nursery *nursery_new(const struct nursery_config *config, struct err *err)
 {
     if (!host_keeps_secrets(err)) {
@@ -136,14 +178,11 @@ struct nursery *nursery_new(const struct nursery_config *config, struct err *err
         return NULL;
     }
     struct nursery *nursery = NEW(struct nursery);
-    const struct sock_fprog *guests = config->guest_filter;
 
     nursery->config = *config;
-    nursery->filter_fd = -1;
     nursery->midwife_fd = sealed_file("midwife", nursery_midwife_so, nursery_midwife_so_size, err);
-    if (nursery->midwife_fd >= 0)
-        nursery->filter_fd = sealed_file("filter", guests->filter, guests->len * sizeof(struct sock_filter), err);
-    if (nursery->filter_fd >= 0 && seccomp_mother_filter(&nursery->filter, err))
+    nursery->nothing_fd = nursery->wishes_fd = -1;
+    if (nursery->midwife_fd >= 0 && load_programs(nursery, err) && seccomp_mother_filter(&nursery->filter, err))
         return nursery;
     nursery_free(nursery);
     (void)err_wrap(err, "nursery");
@@ -510,7 +549,6 @@ static bool start_clone(struct breed *breed, struct start *start, struct err *er
                                   .devices_fd = start->devices_fd,
                                   .empty_fd = start->empty_fd,
                                   .midwife_fd = nursery->midwife_fd,
-                                  .filter_fd = nursery->filter_fd,
                                   .cgroup_count = start->cgroup_count,
                                   .uid = breed_owner(breed),
                                   .filter = &nursery->filter };
@@ -577,23 +615,20 @@ static bool mother_start(struct breed *breed, struct err *err)
 /* ---- doors ---- */
 
 /* What a socket lets in; the rest is dropped, as if it had never been sent. */
-static bool let_in(int fd, const struct sock_filter *rules, size_t count, struct err *err)
+static bool let_in(int fd, int program_fd, struct err *err)
 {
-    struct sock_fprog program = { .len = (unsigned short)count, .filter = (struct sock_filter *)(uintptr_t)rules };
-
-    if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) < 0)
+    if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_BPF, &program_fd, sizeof program_fd) < 0)
         return err_sys(err, "guard a door");
     return true;
 }
 
-bool door_open(int out[2], struct err *err)
+bool door_open(const struct breed *breed, int out[2], struct err *err)
 {
-    static const struct sock_filter nothing[] = { BPF_STMT(BPF_RET | BPF_K, 0) };
     int pair[2];
 
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return err_sys(err, "make a door");
-    if (!let_in(pair[0], nothing, COUNT_OF(nothing), err)) {
+    if (!let_in(pair[0], breed->nursery->nothing_fd, err)) {
         fd_close(&pair[0]);
         fd_close(&pair[1]);
         return false;
@@ -603,24 +638,11 @@ bool door_open(int out[2], struct err *err)
     return true;
 }
 
-/* Whole wishes only: with an empty message in the queue nobody could tell that from the end, and close it safely. */
-static bool let_wishes_in(int door_fd, struct err *err)
-{
-    static const struct sock_filter wishes[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_LEN, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, sizeof(struct nursery_wish), 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, 0xffffffff),
-        BPF_STMT(BPF_RET | BPF_K, 0),
-    };
-
-    return let_in(door_fd, wishes, COUNT_OF(wishes), err);
-}
-
 static bool admit(struct breed *breed, int sandbox_pidfd, int door_fd, struct err *err)
 {
     const int fds[MIDWIFE_ORDER_FDS] = { [MIDWIFE_ORDER_DOOR] = door_fd, [MIDWIFE_ORDER_PIDFD] = sandbox_pidfd };
 
-    if (!let_wishes_in(door_fd, err) ||
+    if (!let_in(door_fd, breed->nursery->wishes_fd, err) ||
         !pass_fds(breed->control_fd, str_of((const char[]){ MOTHER_DOOR }, 1), fds, COUNT_OF(fds), err))
         return err_wrap(err, "give a mother a door");
     breed->unanswered++;
@@ -680,7 +702,8 @@ void nursery_free(struct nursery *nursery)
         free(breed);
     }
     fd_close(&nursery->midwife_fd);
-    fd_close(&nursery->filter_fd);
+    fd_close(&nursery->nothing_fd);
+    fd_close(&nursery->wishes_fd);
     free(nursery->filter.filter);
     free(nursery);
 }

@@ -20,7 +20,6 @@
 #ifndef ISOLATION_NATIVE_NURSERY_H
 #define ISOLATION_NATIVE_NURSERY_H
 
-#include <linux/filter.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -38,9 +37,8 @@ struct nursery_config {
     struct loop *loop;
     struct mounts *mounts;
     struct cgroups *cgroups;
-    int layers_fd;
-    const struct sock_fprog *guest_filter; /* all of these are borrowed */
-    uint32_t uids_from, uids_to;           /* the sandboxes' own ids: owners are others */
+    int layers_fd;               /* all of these are borrowed */
+    uint32_t uids_from, uids_to; /* the sandboxes' own ids: owners are others */
 };
 
 /* NULL is a nursery too, in which nothing is born. */
@@ -59,7 +57,7 @@ int breed_mother(const struct breed *breed);
  * out[0] stays with keeper, out[1] is guestd's. Nothing that guestd sends before the mother has it is kept: a guest must
  * not have descriptors of its own waiting in keeper's hands, where closing one can take as long as the guest likes.
  */
-bool door_open(int out[2], struct err *err) must_use;
+bool door_open(const struct breed *breed, int out[2], struct err *err) must_use;
 
 /*
  * Gives the door to the breed's mother, who is started if there is none. It is closed in any case, and if that was its

@@ -10,17 +10,26 @@
  * clone3 is allowed although its flags cannot be read here (they sit in memory). A new user namespace is refused by
  * max_user_namespaces=0 inside, and every other namespace needs CAP_SYS_ADMIN, which is not in the bounding set.
  *
- * A mother (nursery.h) has the same filter with three differences, `mothers`: she may enter a sandbox, whole; her children
- * leave their keyring behind; and as no sysctl forbids user namespaces where she lives, there is no clone3.
+ * A mother (nursery.h) has the same filter with two differences, `mothers`: she may enter a sandbox, whole; and as no
+ * sysctl forbids user namespaces where she lives, there is no clone3. Interpreters, her children, keep her filter. setns()
+ * gives them nothing: it wants CAP_SYS_ADMIN, which they do not have. They keep her session keyring too, which is empty
+ * and which no call in the list can reach.
+ *
+ * BPF programs are counted with care, the guests' and our own. Each one that is freed is a work item on a queue of the whole
+ * kernel. A thousand of them at once can fill it for good (seen on 6.18): the one item that holds the lock waits for
+ * another that finds no room, and from then on no filter can be loaded or freed on this machine. So guests cannot have
+ * programs of their own, on sockets or as filters (`refused`). Of ours there is one a sandbox and one a mother: processes
+ * share a filter by fork and in no other way, and a process that already has this one could not make a sandbox. box.c
+ * bounds how many sandboxes end at once.
  */
 #include "isolation/native/seccomp.h"
 
 #include <errno.h>
-#include <linux/keyctl.h>
 #include <linux/netlink.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <seccomp.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -28,6 +37,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/personality.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -36,8 +46,11 @@
 #include "base/mem.h"
 #include "isolation/native/midwife.h"
 
-#ifndef IPPROTO_MPTCP /* newer than some C libraries */
+#ifndef IPPROTO_MPTCP /* newer than some C libraries, as what follows */
 #define IPPROTO_MPTCP 262
+#endif
+#ifndef TCP_AO_ADD_KEY
+#define TCP_AO_ADD_KEY 38
 #endif
 
 struct call_group {
@@ -93,9 +106,9 @@ static const struct call_group allowed[] = {
     { "System V and POSIX queues, in an IPC namespace of its own",
       "mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv msgsnd semctl "
       "semget semop semtimedop shmat shmctl shmdt shmget" },
-    { "giving up power: browsers and sudo-like programs confine themselves further",
+    { "giving up power: programs confine themselves further; `refused` below says how they cannot",
       "landlock_add_rule landlock_create_ruleset landlock_restrict_self seccomp" },
-    { "devices it can open: terminals, null, random; see the prologue for what is refused", "ioctl" },
+    { "devices it can open: terminals, null, random; `refused` below says what they cannot do", "ioctl" },
     { "what the machine is called, how it is, and its randomness", "getrandom sysinfo uname" },
     { "chroot: CAP_SYS_CHROOT is in the bounding set, and the mount namespace is the border", "chroot" },
 };
@@ -152,26 +165,24 @@ static const struct checked_call checked[] = {
     { "socket", "local sockets", { { 0, WHOLE, AF_UNIX } } },
     { "socketpair", "local sockets; no other family has pairs that anybody uses", { { 0, WHOLE, AF_UNIX } } },
     /*
-     * TCP, UDP and ping, and no more of the stack: no raw sockets, with which root inside would read the access token off
-     * the loopback, and no transport that is there for few and has had its share of holes (MPTCP, SCTP, UDP-Lite).
+     * TCP and UDP, and no more of the stack: no raw sockets, with which root inside would read the access token off the
+     * loopback; no ping sockets, whose queues count as nobody's memory; and no transport that is there for few and has had
+     * its share of holes (MPTCP, SCTP, UDP-Lite).
      */
     { "socket", "IPv4 TCP", { { 0, WHOLE, AF_INET }, STREAM, { 2, WHOLE, 0 } } },
     { "socket", "the same, by name", { { 0, WHOLE, AF_INET }, STREAM, { 2, WHOLE, IPPROTO_TCP } } },
     { "socket", "IPv4 UDP", { { 0, WHOLE, AF_INET }, DATAGRAM, { 2, WHOLE, 0 } } },
     { "socket", "the same, by name", { { 0, WHOLE, AF_INET }, DATAGRAM, { 2, WHOLE, IPPROTO_UDP } } },
-    { "socket", "ping", { { 0, WHOLE, AF_INET }, DATAGRAM, { 2, WHOLE, IPPROTO_ICMP } } },
     { "socket", "IPv6 TCP", { { 0, WHOLE, AF_INET6 }, STREAM, { 2, WHOLE, 0 } } },
     { "socket", "the same, by name", { { 0, WHOLE, AF_INET6 }, STREAM, { 2, WHOLE, IPPROTO_TCP } } },
     { "socket", "IPv6 UDP", { { 0, WHOLE, AF_INET6 }, DATAGRAM, { 2, WHOLE, 0 } } },
     { "socket", "the same, by name", { { 0, WHOLE, AF_INET6 }, DATAGRAM, { 2, WHOLE, IPPROTO_UDP } } },
-    { "socket", "ping", { { 0, WHOLE, AF_INET6 }, DATAGRAM, { 2, WHOLE, IPPROTO_ICMPV6 } } },
     /* Of the network namespace with lo alone; glibc's getaddrinfo and `ip` ask it about addresses. */
     { "socket", "netlink: routes", { { 0, WHOLE, AF_NETLINK }, { 2, WHOLE, NETLINK_ROUTE } } },
 };
 
 static const struct checked_call mothers[] = {
     { "setns", "into a sandbox: all of its namespaces at once", { { 1, WHOLE, MIDWIFE_NAMESPACES } } },
-    { "keyctl", "a session keyring of its own for each child", { { 0, WHOLE, KEYCTL_JOIN_SESSION_KEYRING } } },
 };
 static const struct call_group mothers_absent[] = {
     { "its flags cannot be read here, and nothing else would keep her from making a user namespace", "clone3" },
@@ -182,24 +193,84 @@ enum {
     FILTER_ROOM = 4096,    /* instructions; BPF_MAXINSNS */
 };
 
-#define REFUSE(number) BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (number))
+/*
+ * Refused although the call is in the list. The kernel reads the low 32 bits of these arguments, libseccomp's "not equal"
+ * compares all 64: with it a set high bit would slip past (CVE-2019-10063). So these are instructions of our own.
+ */
+struct refused_call {
+    const char *reason;
+    int number, error;
+    unsigned count; /* of `when`: all of them */
+    struct {
+        unsigned argument;
+        uint32_t value;
+    } when[2];
+};
+
+#define TERMINAL(command) \
+    SYS_ioctl, EPERM, 1,  \
+    {                     \
+        {                 \
+            1, command    \
+        }                 \
+    }
+/* As kernels answer that are built without the option. */
+#define OPTION(level, name)         \
+    SYS_setsockopt, ENOPROTOOPT, 2, \
+    {                               \
+        { 1, level },               \
+        {                           \
+            2, name                 \
+        }                           \
+    }
+
+static const struct refused_call refused[] = {
+    { "text in a terminal's input as if it had been typed: how a program run with less power through su or sudo takes "
+      "over "
+      "the shell it was started from",
+      TERMINAL(TIOCSTI) },
+    { "the same, on a console", TERMINAL(TIOCLINUX) },
+    { "a BPF program", OPTION(SOL_SOCKET, SO_ATTACH_FILTER) },
+    { "a BPF program", OPTION(SOL_SOCKET, SO_ATTACH_BPF) },
+    { "a BPF program", OPTION(SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF) },
+    { "a BPF program", OPTION(SOL_SOCKET, SO_ATTACH_REUSEPORT_EBPF) },
+    /* As by a kernel without CONFIG_SECCOMP_FILTER: browsers, man and sshd ask for it first and then do without. */
+    { "a BPF program", SYS_seccomp, EINVAL, 1, { { 0, SECCOMP_SET_MODE_FILTER } } },
+    { "a BPF program", SYS_prctl, EINVAL, 2, { { 0, PR_SET_SECCOMP }, { 1, SECCOMP_MODE_FILTER } } },
+    { "keys of TCP connections, in memory that is not the guest's", OPTION(IPPROTO_TCP, TCP_MD5SIG) },
+    { "the same", OPTION(IPPROTO_TCP, TCP_MD5SIG_EXT) },
+    { "the same", OPTION(IPPROTO_TCP, TCP_AO_ADD_KEY) },
+};
+
+enum { PROLOGUE_MAX = 3 + COUNT_OF(refused) * (3 + 2 * COUNT_OF(refused[0].when)) };
+
+#define REFUSE(number) BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)(number))
+#define LOAD(offset) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (unsigned)(offset))
 #define LOW_HALF(index) (offsetof(struct seccomp_data, args) + (index) * sizeof(uint64_t))
 
-/*
- * The kernel reads the low 32 bits of an ioctl's number, libseccomp's "not equal" compares all 64: with it a set high
- * bit would slip past (CVE-2019-10063). TIOCSTI and TIOCLINUX put text into a terminal's input as if somebody had typed
- * it, which is how a program run with less power through su or sudo takes over the shell it was started from.
- */
-static const struct sock_filter prologue[] = {
-    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-    BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, LAST_KNOWN_CALL, 0, 1),
-    REFUSE(ENOSYS),
-    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 0, 4),
-    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, LOW_HALF(1)),
-    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, TIOCSTI, 1, 0),
-    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, TIOCLINUX, 0, 1),
-    REFUSE(EPERM),
-};
+static unsigned write_prologue(struct sock_filter *out)
+{
+    const struct sock_filter newer[] = { LOAD(offsetof(struct seccomp_data, nr)),
+                                         BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, LAST_KNOWN_CALL, 0, 1), REFUSE(ENOSYS) };
+    struct sock_filter *at = out;
+
+    memcpy(at, newer, sizeof newer);
+    at += COUNT_OF(newer);
+    for (size_t i = 0; i < COUNT_OF(refused); i++) {
+        const struct refused_call *call = &refused[i];
+        /* A comparison that fails jumps behind this call's part: over two instructions a condition, and the verdict. */
+        *at++ = (struct sock_filter)LOAD(offsetof(struct seccomp_data, nr));
+        *at++ = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call->number, 0,
+                                             (unsigned char)(2 * call->count + 1));
+        for (unsigned k = 0; k < call->count; k++) {
+            *at++ = (struct sock_filter)LOAD(LOW_HALF(call->when[k].argument));
+            *at++ = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call->when[k].value, 0,
+                                                 (unsigned char)(2 * (call->count - k - 1) + 1));
+        }
+        *at++ = (struct sock_filter)REFUSE(call->error);
+    }
+    return (unsigned)(at - out);
+}
 
 static bool add_names(scmp_filter_ctx filter, uint32_t action, const struct call_group *groups, size_t count,
                       struct str but, struct err *err)
@@ -272,14 +343,16 @@ static bool export(scmp_filter_ctx filter, struct sock_fprog *out, struct err *e
         return err_sys(err, "rewind");
     if (!fd_read_all(fd, FILTER_ROOM * sizeof(struct sock_filter), &bytes, &len, err))
         return false;
-    size_t count = COUNT_OF(prologue) + len / sizeof(struct sock_filter);
+    struct sock_filter prologue[PROLOGUE_MAX];
+    size_t before = write_prologue(prologue);
+    size_t count = before + len / sizeof(struct sock_filter);
     if (count > FILTER_ROOM)
         return err_set(err, ERR_INTERNAL, "the seccomp filter is too long");
     /* Jumps in BPF are relative, so the program behind the prologue works where it is. */
     out->filter = mem_new(count * sizeof(struct sock_filter));
     out->len = (unsigned short)count;
-    memcpy(out->filter, prologue, sizeof prologue);
-    memcpy(out->filter + COUNT_OF(prologue), bytes, len);
+    memcpy(out->filter, prologue, before * sizeof *prologue);
+    memcpy(out->filter + before, bytes, len);
     return true;
 }
 

@@ -133,7 +133,7 @@ static bool start_sockets(struct start *start, struct err *err)
         return err_sys(err, "socketpair");
     if (start->box->breed) {
         int pair[2];
-        if (!door_open(pair, err))
+        if (!door_open(start->box->breed, pair, err))
             return false;
         start->box->door_fd = pair[0];
         start->door_fd = pair[1];

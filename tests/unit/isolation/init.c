@@ -8,8 +8,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <linux/netlink.h>
 #include <net/if.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -20,6 +23,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -116,6 +120,35 @@ static void facts(void)
     say("/proc/1/exe: %s\n", readlink("/proc/1/exe", name, sizeof name) > 0 ? "a link" : strerrorname_np(errno));
 }
 
+/* One of each and no more: a machine on which thousands of programs are freed at once does not recover. */
+static void bpf_programs(void)
+{
+    static struct sock_filter all[] = { { 0x06, 0, 0, 0x7fff0000 } }; /* return SECCOMP_RET_ALLOW, or all of a packet */
+    struct sock_fprog program = { .len = 1, .filter = all };
+    unsigned high = sizeof(long) == 8 ? 32 : 0;
+    struct tcp_md5sig key = { .tcpm_keylen = 1 };
+    int udp = socket(AF_INET, SOCK_DGRAM, 0), tcp = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+
+    say_result("socket filter", setsockopt(udp, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program));
+    say_result("socket filter high", syscall(SYS_setsockopt, udp, 1ul << high | SOL_SOCKET,
+                                             1ul << high | SO_ATTACH_FILTER, &program, sizeof program));
+    say_result("socket program", setsockopt(udp, SOL_SOCKET, SO_ATTACH_BPF, &udp, sizeof udp));
+    say_result("port filter", setsockopt(udp, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program, sizeof program));
+    say_result("port program", setsockopt(udp, SOL_SOCKET, SO_ATTACH_REUSEPORT_EBPF, &udp, sizeof udp));
+    say_result("seccomp filter", syscall(SYS_seccomp, 1, 0, &program));
+    say_result("seccomp filter by prctl", prctl(PR_SET_SECCOMP, 2, &program));
+    say_result("seccomp probe", syscall(SYS_seccomp, 1, 1, NULL)); /* EFAULT: there are filters */
+    say_result("MD5 key", setsockopt(tcp, IPPROTO_TCP, TCP_MD5SIG, &key, sizeof key));
+    say_result("MD5 key with prefix", setsockopt(tcp, IPPROTO_TCP, TCP_MD5SIG_EXT, &key, sizeof key));
+    say_result("AO key", setsockopt(tcp, IPPROTO_TCP, 38, &key, sizeof key));
+    /* And what has the same numbers elsewhere. */
+    say_result("seccomp actions", syscall(SYS_seccomp, 2, 0, &(unsigned){ 0x7fff0000 }));
+    say_result("port shared", setsockopt(udp, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on));
+    say_result("IPV6_V6ONLY", setsockopt(socket(AF_INET6, SOCK_DGRAM, 0), IPPROTO_IPV6, 26, &on, sizeof on));
+    close(udp);
+    close(tcp);
+}
+
 static void attempts(void)
 {
     struct ifreq request = { .ifr_name = "lo" };
@@ -142,6 +175,7 @@ static void attempts(void)
     say_result("reboot", syscall(SYS_reboot, 0, 0, 0, 0));
     say_result("TIOCSTI", ioctl(0, TIOCSTI, "x"));
     say_result("TIOCSTI high", syscall(SYS_ioctl, 0, 0x100000000ul | TIOCSTI, "x"));
+    bpf_programs();
     say_result("AF_ALG", socket(AF_ALG, SOCK_SEQPACKET, 0));
     say_result("AF_PACKET", socket(AF_PACKET, SOCK_RAW, 0));
     say_result("raw socket", socket(AF_INET, SOCK_RAW, IPPROTO_ICMP));
@@ -258,7 +292,7 @@ static void door(void)
     say("door: none\n");
 }
 
-enum { VOICE_FD = 5 };
+enum { VOICE_FD = 4 };
 
 /*
  * Two texts, then doors; each is taken and kept, and says what it came with. In a template with a file /evil she uses what
@@ -274,6 +308,8 @@ static int be_mother(void)
             return 1;
     if (send(0, "x", 1, MSG_NOSIGNAL) == 1 || errno != EPIPE)
         return 1;
+    if (syscall(SYS_seccomp, 1, 0, NULL) == 0 || errno != EINVAL)
+        return 1; /* she may have no BPF programs either */
     if (write(VOICE_FD, "bir", 3) != 3)
         return 1;
     for (;;) {

@@ -13,8 +13,7 @@ from .interpreter import become_interpreter, settle
 from .mother import ended_children
 from .warmth import QUIET_MS, make_shell, steps_to_warmth, take_step
 
-MIDWIFE_FD, FILTER_FD, VOICE_FD = 3, 4, 5  # as mother.h has them
-FILTER_INSTRUCTION_BYTES = 8
+MIDWIFE_FD, VOICE_FD = 3, 4  # as mother.h has them
 DELIVER, BURY = b"d", b"b"  # as midwife.h has them
 READY, TAKEN, BUSY, IDLE, FAILED = b"r", b"t", b"b", b"i", b"f"  # as mother.h has them
 DOOR_FDS = 2
@@ -196,15 +195,12 @@ class Midwife:
         libc = ctypes.CDLL(None)
 
         class Hooks(ctypes.Structure):
-            _fields_ = [(name, ctypes.c_void_p) for name in ("before", "parent", "child", "fork", "filter")]
-            _fields_ += [("filter_length", ctypes.c_int64), ("rseq_offset", ctypes.c_int64)]
+            _fields_ = [(name, ctypes.c_void_p) for name in ("before", "parent", "child", "fork")]
+            _fields_ += [("rseq_offset", ctypes.c_int64)]
 
-        size = os.fstat(FILTER_FD).st_size
         python = ctypes.pythonapi
-        self.filter = ctypes.create_string_buffer(os.pread(FILTER_FD, size, 0), size)
         hooks = Hooks(*(ctypes.cast(f, ctypes.c_void_p).value for f in (
-            python.PyOS_BeforeFork, python.PyOS_AfterFork_Parent, python.PyOS_AfterFork_Child, libc.fork, self.filter)))
-        hooks.filter_length = size // FILTER_INSTRUCTION_BYTES
+            python.PyOS_BeforeFork, python.PyOS_AfterFork_Parent, python.PyOS_AfterFork_Child, libc.fork)))
         try:
             if ctypes.c_uint.in_dll(libc, "__rseq_size").value:
                 hooks.rseq_offset = ctypes.c_ssize_t.in_dll(libc, "__rseq_offset").value
