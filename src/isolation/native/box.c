@@ -9,6 +9,10 @@
  * for the stop is remembered in the box and answered from the pidfd or from a timer, whichever comes first; the slot,
  * the cgroups and the directory stay taken until the end has really come; and the state says `dying`, so that the next
  * keeper does not take what it finds for a sandbox that runs.
+ *
+ * Each sandbox has a BPF program, its seccomp filter, which its end frees. seccomp.c says why a thousand must not be freed
+ * at once: so NATIVE_DYING die at a time, and the others wait for their turn in the order in which they were told to end. One
+ * that takes longer than SLOW_MS no longer counts: otherwise a few guests could keep all others from being ended.
  */
 #include "isolation/native/box.h"
 
@@ -29,6 +33,7 @@
 enum {
     WAITS_MAX = 64, /* for the end of one sandbox; who comes later is told at once that it is not gone */
     CLEAR_RETRY_MS = 10,
+    SLOW_MS = 1000,
     CLEAR_TRIES = 500, /* then the slot is lost until keeper starts again, and the log says so */
 };
 
@@ -90,6 +95,7 @@ void box_free(void *object)
         wait_over(wait, false, &err);
     }
     timer_clear(&box->retry);
+    timer_clear(&box->slow);
     watch_free(box->watch);
     fd_close(&box->pidfd);
     fd_close(&box->link_fd);
@@ -155,6 +161,68 @@ static void box_reap(struct box *box)
     box->pid = 0;
 }
 
+static bool strike(struct box *box, struct err *err);
+
+/* It is gone, or takes long: the next one may go. */
+static void stop_counting(struct box *box)
+{
+    struct native *native = box->native;
+    struct err err;
+
+    if (!box->is_counted)
+        return;
+    box->is_counted = false;
+    timer_clear(&box->slow);
+    native->dying--;
+    while (native->doomed && native->dying < NATIVE_DYING) {
+        struct box *next = native->doomed;
+        native->doomed = next->next_doomed;
+        if (!native->doomed)
+            native->doomed_end = &native->doomed;
+        if (!strike(next, &err))
+            log_error("native: %s", err_text(&err));
+    }
+}
+
+static void on_slow(struct timer *timer)
+{
+    stop_counting(container_of(timer, struct box, slow));
+}
+
+static bool strike(struct box *box, struct err *err)
+{
+    box->state = BOX_DYING;
+    if (pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0) < 0 && errno != ESRCH)
+        return err_sys(err, "kill sandbox %s", box->id);
+    box->is_counted = true;
+    box->native->dying++;
+    timer_set(&box->slow, box->native->loop, SLOW_MS, on_slow);
+    return true;
+}
+
+static void wait_for_turn(struct box *box)
+{
+    struct native *native = box->native;
+
+    box->state = BOX_DOOMED;
+    box->next_doomed = NULL;
+    *native->doomed_end = box;
+    native->doomed_end = &box->next_doomed;
+}
+
+/* It has ended before its turn. */
+static void leave_queue(struct box *box)
+{
+    struct native *native = box->native;
+    struct box **at = &native->doomed;
+
+    while (*at != box)
+        at = &(*at)->next_doomed;
+    *at = box->next_doomed;
+    if (native->doomed_end == &box->next_doomed)
+        native->doomed_end = at;
+}
+
 /* Its pid 1 has ended. */
 static void box_gone(struct box *box)
 {
@@ -167,7 +235,10 @@ static void box_gone(struct box *box)
     enum exit_cause cause =
         box->state == BOX_RUNNING && cgroup_guestd_oom_kills(native->cgroups, id) ? EXIT_NO_MEMORY : EXIT_PLAIN;
     box_reap(box);
+    if (box->state == BOX_DOOMED)
+        leave_queue(box);
     box->state = BOX_CLEARING;
+    stop_counting(box);
     while (box->waits)
         wait_over(box->waits, true, NULL);
     box_clear(box);
@@ -185,7 +256,7 @@ static void process_ready(void *context, unsigned ready)
     struct box *box = context;
 
     (void)ready;
-    if ((box->state == BOX_RUNNING || box->state == BOX_DYING) && process_ended(box->pidfd))
+    if ((box->state == BOX_RUNNING || box->state == BOX_DOOMED || box->state == BOX_DYING) && process_ended(box->pidfd))
         box_gone(box);
 }
 
@@ -217,9 +288,9 @@ bool box_kill(struct box *box, struct err *err)
     /* In this order: a keeper that dies in between leaves one that is ended again, not one that comes back to life. */
     if (!mark_dying(box, err))
         log_warn("native: sandbox %s: not marked as dying: %s", box->id, err_text(err));
-    if (pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0) < 0 && errno != ESRCH)
-        return err_sys(err, "kill sandbox %s", box->id);
-    box->state = BOX_DYING;
+    if (box->native->dying < NATIVE_DYING)
+        return strike(box, err) || (box->state = BOX_RUNNING, false);
+    wait_for_turn(box);
     return true;
 }
 

@@ -32,10 +32,11 @@ enum { BOX_SLOTS = LIMIT_SANDBOXES + 64 }; /* some more than may live, for those
 /*
  * STARTING  known to nobody yet; its failure is its end
  * RUNNING   pid 1 runs
- * DYING     pid 1 has been killed and has not ended yet; neither listed nor dialed any more
+ * DOOMED    told to end, and waits until fewer others die (NATIVE_DYING); neither listed nor dialed any more
+ * DYING     pid 1 has been killed and has not ended yet
  * CLEARING  pid 1 is gone; cgroups or directory are still to be removed, and the slot is not free
  */
-enum box_state { BOX_STARTING, BOX_RUNNING, BOX_DYING, BOX_CLEARING };
+enum box_state { BOX_STARTING, BOX_RUNNING, BOX_DOOMED, BOX_DYING, BOX_CLEARING };
 
 struct box {
     struct native *native;
@@ -53,6 +54,9 @@ struct box {
     int door_fd;         /* ours until the nursery has it; -1 */
     struct timer retry;
     unsigned tries;
+    struct box *next_doomed;
+    bool is_counted;   /* in native->dying… */
+    struct timer slow; /* …until it is gone or this is over */
 };
 
 struct native {
@@ -68,6 +72,8 @@ struct native {
     struct nursery *nursery; /* may be NULL */
     struct map boxes;        /* by id */
     bool slot_taken[BOX_SLOTS];
+    struct box *doomed, **doomed_end; /* in the order in which they were told to end */
+    unsigned dying;
     uint32_t uid_base;
     char boot_id[BOOT_ID_BYTES];
     enum native_step fail_at;
@@ -87,7 +93,7 @@ struct box *box_find(struct native *native, const char *id) must_use;
 
 /* RUNNING or DYING: either way its end comes by the pidfd. */
 void box_watch(struct box *box, enum box_state state);
-/* RUNNING becomes DYING. */
+/* RUNNING becomes DYING, or DOOMED when enough others are dying. */
 bool box_kill(struct box *box, struct err *err) must_use;
 /* One that is CLEARING and has no process: tries until all is gone, and then frees the slot and the box. */
 void box_clear(struct box *box);

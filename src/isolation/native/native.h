@@ -45,6 +45,9 @@ enum native_step {
     NATIVE_STEP_COUNT,
 };
 
+/* Sandboxes that are killed and not yet gone, at a time; box.c says why there is a limit. */
+enum { NATIVE_DYING = 64 };
+
 /*
  * Sandbox s has the user ids base + s * 65536 and the 65535 after them. The default lies above what systemd gives to
  * containers (up to 0x6fffffff), below the signed 32-bit border, and nobody is known to hand it out.

@@ -903,6 +903,71 @@ static void a_stop_that_takes_long_holds_nobody_up(void **state)
     check_nothing_is_left(world);
 }
 
+enum { CROWD = NATIVE_DYING + 3 };
+
+static bool has_been_killed(int pid)
+{
+    char path[32], state = 0;
+
+    (void)snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "re");
+    if (file && fscanf(file, "%*d (%*[^)]) %c", &state) != 1)
+        state = 0;
+    if (file)
+        (void)fclose(file);
+    return state != 'S';
+}
+
+/* Each frees a BPF program, and a kernel that has a thousand to free at once may never end doing so. */
+static void of_a_crowd_only_some_die_at_a_time_and_slow_ones_hold_nobody_up(void **state)
+{
+    struct world *world = *state;
+    struct stopping stopping[CROWD];
+    int pids[CROWD], fds[CROWD];
+    struct held *held = NULL;
+    uint32_t count;
+    struct err err;
+
+    for (int i = 0; i < CROWD; i++) {
+        char id[LIMIT_ID_BYTES];
+        (void)snprintf(id, sizeof id, "sandbox%d", i);
+        struct plan plan = a_plan(id);
+        fds[i] = start(world, &plan);
+        pids[i] = native_pid_of(world->driver, id);
+        auto_free char *text = ask(fds[i], "ping"); /* it runs, and then it waits */
+        assert_true(fds[i] >= 0 && pids[i] > 0 && text);
+        if (i < NATIVE_DYING)
+            assert_int_equal(ptrace(PTRACE_SEIZE, pids[i], NULL, PTRACE_O_TRACEEXIT), 0);
+    }
+    for (int i = 0; i < CROWD; i++) {
+        char id[LIMIT_ID_BYTES];
+        (void)snprintf(id, sizeof id, "sandbox%d", i);
+        stopping[i] = (struct stopping){ .loop = world->loop };
+        driver_stop(world->driver, id, i < NATIVE_DYING ? 0 : LIMIT_STOP_MS, note_stopped, &stopping[i]);
+    }
+    assert_true(driver_list(world->driver, &held, &count, &err));
+    assert_int_equal(count, 0); /* for everybody else they are all gone */
+    free(held);
+    for (int i = 0; i < 1000 && !has_been_killed(pids[NATIVE_DYING - 1]); i++)
+        (void)usleep(10000);
+    for (int i = 0; i < CROWD; i++) /* the loop has not turned: however long that took, it is nobody's turn yet */
+        assert_int_equal(has_been_killed(pids[i]), i < NATIVE_DYING);
+    assert_int_equal(kill(pids[CROWD - 1], SIGKILL), 0); /* one ends before its turn */
+    for (int i = 0; i < 500 && world->exits < 3; i++)
+        turn(world, 10);
+    for (int i = 0; i < CROWD; i++)
+        assert_true(stopping[i].answered && stopping[i].gone == (i >= NATIVE_DYING));
+    assert_int_equal(world->exits, 3); /* the slow ones no longer count */
+    for (int i = 0; i < NATIVE_DYING; i++)
+        assert_int_equal(ptrace(PTRACE_DETACH, pids[i], NULL, NULL), 0);
+    for (int i = 0; i < 500 && world->exits < CROWD; i++)
+        turn(world, 10);
+    assert_int_equal(world->exits, CROWD);
+    for (int i = 0; i < CROWD; i++)
+        fd_close(&fds[i]);
+    check_nothing_is_left(world);
+}
+
 static void an_exit_from_inside_is_noticed(void **state)
 {
     struct world *world = *state;
@@ -1115,6 +1180,7 @@ int main(int argc, char **argv)
         NATIVE_CASE(a_mother_who_stops_what_is_being_made_is_the_last_of_her_breed),
         NATIVE_CASE(stop_ends_everything_and_leaves_nothing),
         NATIVE_CASE(a_stop_that_takes_long_holds_nobody_up),
+        NATIVE_CASE(of_a_crowd_only_some_die_at_a_time_and_slow_ones_hold_nobody_up),
         NATIVE_CASE(an_exit_from_inside_is_noticed),
         NATIVE_CASE(a_start_that_fails_at_any_step_leaves_nothing),
         NATIVE_CASE(a_plan_that_cannot_work_is_refused),
