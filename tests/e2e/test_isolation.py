@@ -7,7 +7,7 @@ import time
 
 import pytest
 from e2b import CommandExitException, Sandbox
-from server import Server, share_template
+from server import Server, share_template, wait_for
 
 
 def run(box, command, **options):
@@ -53,6 +53,51 @@ def test_two_sandboxes_share_no_id(shared_sandbox, sandbox):
             ranges.append(range(outside, outside + count))
     first, second = ranges[0], ranges[-1]
     assert first.stop <= second.start or second.stop <= first.start, ranges
+
+
+NEIGHBOUR_SEES = '''
+import ctypes, os, select, sys
+libc = ctypes.CDLL(None, use_errno=True)
+fd = libc.inotify_init1(os.O_NONBLOCK)
+paths = ["/dev", "/dev/null", "/dev/zero", "/sys", "/proc/kcore", "/proc/pressure", "/run", "/dev/shm"]
+paths = [path for path in paths if os.path.exists(path)]
+for path in paths:
+    assert libc.inotify_add_watch(fd, path.encode(), 0x3b) >= 0, path  # access, modify, close, open
+open('/tmp/looks', 'w').close()
+print(len(paths), flush=True)
+sys.stdin.readline()
+print(len(os.read(fd, 65536)) if select.select([fd], [], [], 0)[0] else 0, flush=True)
+'''
+NEIGHBOUR_TOUCHES = "cat /dev/null /proc/kcore; head -c 1 /dev/zero; ls /dev /sys /proc/pressure /run /dev/shm"
+
+
+def test_what_a_neighbour_opens_is_not_seen(shared_sandbox, sandbox):
+    sandbox.files.write("sees.py", NEIGHBOUR_SEES)
+    for who, seen in ((shared_sandbox, False), (sandbox, True)):  # that it does see its own shows that it looks
+        lines = []
+        eye = sandbox.commands.run(
+            "python3 -u sees.py", background=True, stdin=True, on_stdout=lambda text, lines=lines: lines.append(text)
+        )
+        assert wait_for(lambda: sandbox.files.exists("/tmp/looks"))
+        sandbox.files.remove("/tmp/looks")
+        run(who, NEIGHBOUR_TOUCHES)
+        sandbox.commands.send_stdin(eye.pid, "\n")
+        eye.wait(on_stdout=lambda text, lines=lines: lines.append(text))
+        paths, events = map(int, "".join(lines).split()[:2])
+        assert paths >= 6 and (events > 0) == seen, lines
+
+
+def test_what_a_neighbour_locks_is_not_locked(shared_sandbox, sandbox):
+    paths = "/dev /dev/null /dev/zero /sys /proc/kcore /proc/pressure /run"
+    hold = "for p in %s; do [ -e $p ] && exec {fd}<$p && flock -x -n $fd || echo $p; done; echo ready; sleep 60" % paths
+    holder = sandbox.commands.run(f"bash -c '{hold}'", background=True)
+    try:
+        wait_for(lambda: run(sandbox, "flock -x -n /dev/null true").exit_code != 0)
+        assert run(sandbox, "flock -x -n /dev true").exit_code != 0  # its own holds
+        for path in paths.split():
+            assert run(shared_sandbox, f"[ ! -e {path} ] || flock -x -n {path} true").exit_code == 0, path
+    finally:
+        holder.kill()
 
 
 def test_processes_on_the_host_run_with_high_ids(shared_sandbox):

@@ -17,6 +17,7 @@
 #include "base/buf.h"
 #include "base/fd.h"
 #include "isolation/native/capabilities.h"
+#include "isolation/native/mounts.h"
 #include "isolation/native/shed.h"
 #include "isolation/native/tree.h"
 #include "privsep/message.h"
@@ -24,8 +25,8 @@
 struct child {
     const struct child_setup *setup;
     int control_fd;
-    int root_fd, devices_fd, empty_fd; /* detached mounts from keeper */
-    int link_fd;                       /* guestd's end of guestlink */
+    int root_fd, devices_fd; /* detached mounts from keeper */
+    int link_fd;             /* guestd's end of guestlink */
 };
 
 static bool reach(const struct child *child, enum native_step step, struct err *err)
@@ -65,7 +66,6 @@ static bool wait_for_go(struct child *child, struct err *err)
     memcpy(fds, CMSG_DATA(header), sizeof fds);
     child->root_fd = fds[0];
     child->devices_fd = fds[1];
-    child->empty_fd = fds[2];
     child->link_fd = fds[CHILD_MOUNTS];
     return true;
 }
@@ -101,6 +101,7 @@ static bool mount_devices(const struct child *child, struct err *err)
     /* Their pages count against the sandbox's memory; half of it in each is what a host of that size would give. */
     (void)snprintf(half, sizeof half, "%" PRIu64, child->setup->memory_bytes / 2);
     if (!tree_attach(child->root_fd, child->devices_fd, "dev", err) ||
+        !tree_bind(child->root_fd, "dev/" MOUNTS_EMPTY, "sys", err) ||
         !tree_mount(child->root_fd, "devpts", "dev/pts", MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, pts, COUNT_OF(pts),
                     err) ||
         !tree_mount(child->root_fd, "tmpfs", "dev/shm", TAME, shm, COUNT_OF(shm), err) ||
@@ -164,19 +165,6 @@ static const char *const hidden[] = {
 /* Wanted for reading; written only by who configures a machine. */
 static const char *const frozen[] = { "proc/bus", "proc/fs", "proc/irq", "proc/sys" };
 
-static int clone_mount(int dir_fd, const char *path, uint64_t attributes, struct err *err)
-{
-    unsigned flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW | (path[0] ? 0 : AT_EMPTY_PATH);
-    int fd = open_tree(dir_fd, path, flags);
-    struct mount_attr want = { .attr_set = attributes };
-
-    if (fd >= 0 && (!attributes || mount_setattr(fd, "", AT_EMPTY_PATH, &want, sizeof want) == 0))
-        return fd;
-    (void)err_sys(err, "clone mount %s", path);
-    fd_close(&fd);
-    return -1;
-}
-
 static bool cover(const struct child *child, const char *path, struct err *err)
 {
     auto_close int place_fd = tree_open(child->root_fd, path, err);
@@ -187,7 +175,7 @@ static bool cover(const struct child *child, const char *path, struct err *err)
     if (fstat(place_fd, &st) < 0)
         return err_sys(err, "stat /%s", path);
     /* /sys is the empty directory by now. */
-    auto_close int cover_fd = clone_mount(child->root_fd, S_ISDIR(st.st_mode) ? "sys" : "dev/null", 0, err);
+    auto_close int cover_fd = tree_clone(child->root_fd, S_ISDIR(st.st_mode) ? "sys" : "dev/null", 0, err);
     if (cover_fd < 0)
         return false;
     if (move_mount(cover_fd, "", place_fd, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) < 0)
@@ -201,7 +189,7 @@ static bool freeze(const struct child *child, const char *path, struct err *err)
 
     if (place_fd < 0)
         return err->sys == ENOENT;
-    auto_close int frozen_fd = clone_mount(place_fd, "", MOUNT_ATTR_RDONLY, err);
+    auto_close int frozen_fd = tree_clone(place_fd, "", MOUNT_ATTR_RDONLY, err);
     if (frozen_fd < 0)
         return false;
     if (move_mount(frozen_fd, "", place_fd, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) < 0)
@@ -303,8 +291,7 @@ static bool run(struct child *child, struct err *err)
     /* While the host's proc is still in sight: the kernel lets a user namespace mount proc only if it sees one whole. */
     if (!reach(child, NATIVE_AT_CHILD_PROC, err) ||
         !tree_mount(child->root_fd, "proc", "proc", TAME | MOUNT_ATTR_NOEXEC, NULL, 0, err) ||
-        !tree_attach(child->root_fd, child->empty_fd, "sys", err) || !mount_devices(child, err) ||
-        !write_knobs(child, err))
+        !mount_devices(child, err) || !write_knobs(child, err))
         return false;
     if (!reach(child, NATIVE_AT_CHILD_MASK, err) || !mask_proc(child, err))
         return false;

@@ -14,13 +14,13 @@
 
 /*
  * Over the control socket (SOCK_SEQPACKET):
- *   keeper -> child   CHILD_GO with four descriptors: root, devices, empty directory (detached mounts), guestlink
+ *   keeper -> child   CHILD_GO with three descriptors: root, devices (detached mounts), guestlink
  *   child -> keeper   CHILD_READY when all is done and exec is next; CHILD_FAILED and a packed error otherwise
  * The child's end closes on exec, so silence and then end-of-file after CHILD_READY means that guestd runs. Keeper's end
  * closing before CHILD_GO means that keeper has died; the child then goes too.
  */
 enum { CHILD_GO = 'g', CHILD_READY = 'r', CHILD_FAILED = 'f' };
-enum { CHILD_MOUNTS = 3, CHILD_FDS = CHILD_MOUNTS + 1 };
+enum { CHILD_MOUNTS = 2, CHILD_FDS = CHILD_MOUNTS + 1 };
 
 /* The descriptors that guestd finds; see native.h's contract with it in guest/. */
 enum {

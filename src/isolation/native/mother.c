@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "isolation/native/mounts.h"
 #include "isolation/native/shed.h"
 #include "isolation/native/tree.h"
 #include "wire/nursery.h"
@@ -52,8 +53,8 @@ static bool build_tree(const struct mother_setup *setup, struct err *err)
         return err_sys(err, "keep her mounts to herself");
     if (move_mount(root_fd, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH) < 0)
         return err_sys(err, "attach her root");
-    return mount_proc(root_fd, err) && tree_attach(root_fd, setup->empty_fd, "sys", err) &&
-           tree_attach(root_fd, setup->devices_fd, "dev", err) &&
+    return mount_proc(root_fd, err) && tree_attach(root_fd, setup->devices_fd, "dev", err) &&
+           tree_bind(root_fd, "dev/" MOUNTS_EMPTY, "sys", err) &&
            tree_mount(root_fd, "tmpfs", "dev/shm", TAME, shm, COUNT_OF(shm), err) && tree_pivot(root_fd, err);
 }
 

@@ -39,9 +39,9 @@ enum {
 #define MOTHER_NAMESPACES (CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS)
 
 struct mother_setup {
-    int keeper_fd;                     /* keeper's end of the control socket, to be closed */
-    int control_fd, voice_fd;          /* hers */
-    int root_fd, devices_fd, empty_fd; /* detached mounts */
+    int keeper_fd;            /* keeper's end of the control socket, to be closed */
+    int control_fd, voice_fd; /* hers */
+    int root_fd, devices_fd;  /* detached mounts */
     int midwife_fd;
     int cgroup_fds[CGROUP_CONTROL_COUNT];
     size_t cgroup_count;

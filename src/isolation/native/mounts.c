@@ -23,43 +23,9 @@
 #include "base/buf.h"
 #include "base/fd.h"
 
-/* ---- the shared tmpfs ---- */
+/* ---- our own tmpfs ---- */
 
 #define MOTHER_PLACE "mother"
-
-static const struct {
-    const char *name;
-    unsigned major, minor;
-} devices[] = {
-    { "null", 1, 3 }, { "zero", 1, 5 }, { "full", 1, 7 }, { "random", 1, 8 }, { "urandom", 1, 9 }, { "tty", 5, 0 },
-};
-
-static const struct {
-    const char *name, *target;
-} device_links[] = {
-    { "fd", "/proc/self/fd" },       { "stdin", "/proc/self/fd/0" }, { "stdout", "/proc/self/fd/1" },
-    { "stderr", "/proc/self/fd/2" }, { "ptmx", "pts/ptmx" },
-};
-
-static bool make_devices(int scratch_fd, struct err *err)
-{
-    if (mkdirat(scratch_fd, "dev", 0755) < 0 || mkdirat(scratch_fd, "dev/pts", 0755) < 0 ||
-        mkdirat(scratch_fd, "dev/shm", 0755) < 0)
-        return err_sys(err, "make directories for devices");
-    auto_close int dev_fd = openat(scratch_fd, "dev", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (dev_fd < 0)
-        return err_sys(err, "open dev");
-    for (size_t i = 0; i < COUNT_OF(devices); i++) {
-        /* chmod after: mknod's mode went through our umask. */
-        if (mknodat(dev_fd, devices[i].name, S_IFCHR | 0666, makedev(devices[i].major, devices[i].minor)) < 0 ||
-            fchmodat(dev_fd, devices[i].name, 0666, 0) < 0)
-            return err_sys(err, "make device %s", devices[i].name);
-    }
-    for (size_t i = 0; i < COUNT_OF(device_links); i++)
-        if (symlinkat(device_links[i].target, dev_fd, device_links[i].name) < 0)
-            return err_sys(err, "make link %s", device_links[i].name);
-    return true;
-}
 
 /* Mount points for kernels that need layers attached: one for each layer, the upper, and the overlay itself. */
 static bool make_places(int scratch_fd, struct err *err)
@@ -88,10 +54,10 @@ bool mounts_open(int data_fd, struct mounts *out, struct err *err)
         return err_sys(err, "mount a tmpfs");
     if (move_mount(mount_fd, "", data_fd, "mnt", MOVE_MOUNT_F_EMPTY_PATH) < 0)
         return err_sys(err, "attach a tmpfs at mnt"); /* EINVAL: data_fd is from another mount namespace */
-    if (!make_devices(mount_fd, err) || !make_places(mount_fd, err))
+    if (!make_places(mount_fd, err))
         return false;
-    if (mkdirat(mount_fd, "empty", 0555) < 0 || mkdirat(mount_fd, MOTHER_PLACE, 0700) < 0)
-        return err_sys(err, "make empty directories");
+    if (mkdirat(mount_fd, MOTHER_PLACE, 0700) < 0)
+        return err_sys(err, "make " MOTHER_PLACE);
     out->scratch_fd = take_fd(&mount_fd);
     out->old_overlay = false;
     return true;
@@ -128,32 +94,66 @@ static bool clone_idmapped(int dir_fd, const char *name, uint64_t attributes, co
     return true;
 }
 
-enum { SHUT = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC };
+/* ---- devices ---- */
 
-static bool clone_shared(struct mounts *mounts, const char *name, uint64_t attributes, const struct mounts_ids *ids,
-                         int *out_fd, struct err *err)
+static const struct {
+    const char *name;
+    unsigned major, minor;
+} devices[] = {
+    { "null", 1, 3 }, { "zero", 1, 5 }, { "full", 1, 7 }, { "random", 1, 8 }, { "urandom", 1, 9 }, { "tty", 5, 0 },
+};
+
+static const struct {
+    const char *name, *target;
+} device_links[] = {
+    { "fd", "/proc/self/fd" },       { "stdin", "/proc/self/fd/0" }, { "stdout", "/proc/self/fd/1" },
+    { "stderr", "/proc/self/fd/2" }, { "ptmx", "pts/ptmx" },
+};
+
+static bool make_devices(int dev_fd, struct err *err)
 {
-    if (clone_idmapped(mounts->scratch_fd, name, attributes, ids, out_fd, err))
-        return true;
-    if (err->sys != EINVAL)
-        return false;
-    /* Before 6.3 a tmpfs cannot be idmapped. Its files then show as nobody's, which is ugly and works. */
-    auto_close int fd = open_tree(mounts->scratch_fd, name, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-    struct mount_attr want = { .attr_set = attributes };
-    if (fd < 0 || mount_setattr(fd, "", AT_EMPTY_PATH, &want, sizeof want) < 0)
-        return err_sys(err, "clone mount %s", name);
-    *out_fd = take_fd(&fd);
+    if (mkdirat(dev_fd, "pts", 0755) < 0 || mkdirat(dev_fd, MOUNTS_EMPTY, 0755) < 0)
+        return err_sys(err, "make directories for devices");
+    for (size_t i = 0; i < COUNT_OF(devices); i++) {
+        /* chmod after: mknod's mode went through our umask. */
+        if (mknodat(dev_fd, devices[i].name, S_IFCHR | 0666, makedev(devices[i].major, devices[i].minor)) < 0 ||
+            fchmodat(dev_fd, devices[i].name, 0666, 0) < 0)
+            return err_sys(err, "make device %s", devices[i].name);
+    }
+    for (size_t i = 0; i < COUNT_OF(device_links); i++)
+        if (symlinkat(device_links[i].target, dev_fd, device_links[i].name) < 0)
+            return err_sys(err, "make link %s", device_links[i].name);
     return true;
 }
 
-bool mounts_devices(struct mounts *mounts, const struct mounts_ids *ids, int *out_fd, struct err *err)
+/*
+ * A tmpfs for each sandbox: locks and watches are on files, not on mounts, so with one for all a guest would see and
+ * block what its neighbours do with theirs. By us and not from inside, where no device can be made.
+ */
+bool mounts_devices(const struct mounts_ids *ids, int *out_fd, struct err *err)
 {
-    return clone_shared(mounts, "dev", SHUT, ids, out_fd, err);
-}
+    struct mount_attr want = { .attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_IDMAP,
+                               .userns_fd = (uint64_t)ids->userns_fd };
+    auto_close int context = fsopen("tmpfs", FSOPEN_CLOEXEC);
 
-bool mounts_empty(struct mounts *mounts, const struct mounts_ids *ids, int *out_fd, struct err *err)
-{
-    return clone_shared(mounts, "empty", SHUT | MOUNT_ATTR_NODEV, ids, out_fd, err);
+    if (context < 0 || fsconfig(context, FSCONFIG_SET_STRING, "source", "dev", 0) < 0 ||
+        fsconfig(context, FSCONFIG_SET_STRING, "mode", "0755", 0) < 0 ||
+        fsconfig(context, FSCONFIG_SET_STRING, "size", "64k", 0) < 0 || /* names only: nothing in it has a page */
+        fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) < 0)
+        return err_sys(err, "make a tmpfs for devices");
+    auto_close int fd = fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
+    if (fd < 0)
+        return err_sys(err, "mount a tmpfs for devices");
+    if (!make_devices(fd, err))
+        return false;
+    if (mount_setattr(fd, "", AT_EMPTY_PATH, &want, sizeof want) < 0) {
+        /* Before 6.3 a tmpfs cannot be idmapped. Its files then show as nobody's, which is ugly and works. */
+        want = (struct mount_attr){ .attr_set = MOUNT_ATTR_RDONLY };
+        if (errno != EINVAL || mount_setattr(fd, "", AT_EMPTY_PATH, &want, sizeof want) < 0)
+            return err_sys(err, "idmap a tmpfs for devices");
+    }
+    *out_fd = take_fd(&fd);
+    return true;
 }
 
 /* ---- overlay ---- */

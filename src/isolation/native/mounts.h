@@ -19,7 +19,7 @@ struct mounts {
     bool old_overlay; /* the kernel takes no detached layers */
 };
 
-/* Mounts the tmpfs and makes in it the devices and the empty directory that all sandboxes share. */
+/* Mounts the tmpfs. */
 bool mounts_open(int data_fd, struct mounts *out, struct err *err) must_use;
 void mounts_close(struct mounts *mounts);
 
@@ -42,9 +42,11 @@ bool mounts_overlay(struct mounts *mounts, int layers_fd, int sandbox_fd, const 
 #define MOUNTS_MOTHER_SIZE "64m"
 bool mounts_mother(struct mounts *mounts, int layers_fd, const struct plan *plan, const struct mounts_ids *ids,
                    int *out_fd, struct err *err) must_use;
-/* A read-only /dev with the six devices that everybody expects. */
-bool mounts_devices(struct mounts *mounts, const struct mounts_ids *ids, int *out_fd, struct err *err) must_use;
-/* A read-only directory with nothing in it. */
-bool mounts_empty(struct mounts *mounts, const struct mounts_ids *ids, int *out_fd, struct err *err) must_use;
+/*
+ * A read-only /dev with the six devices that everybody expects, a file system of its own. MOUNTS_EMPTY in it is a directory
+ * with nothing in it, to be cloned as a cover for others before something is mounted there.
+ */
+#define MOUNTS_EMPTY "shm"
+bool mounts_devices(const struct mounts_ids *ids, int *out_fd, struct err *err) must_use;
 
 #endif

@@ -458,7 +458,7 @@ static void on_voice(void *context, unsigned ready)
 
 struct start {
     int control_fd[2], voice_fd[2];
-    int userns_fd, root_fd, devices_fd, empty_fd;
+    int userns_fd, root_fd, devices_fd;
     int cgroup_fds[CGROUP_CONTROL_COUNT];
     size_t cgroup_count;
 };
@@ -472,7 +472,6 @@ static void start_close(struct start *start)
     fd_close(&start->userns_fd);
     fd_close(&start->root_fd);
     fd_close(&start->devices_fd);
-    fd_close(&start->empty_fd);
     for (size_t i = 0; i < start->cgroup_count; i++)
         fd_close(&start->cgroup_fds[i]);
 }
@@ -522,8 +521,7 @@ static bool start_prepare(struct breed *breed, struct start *start, struct err *
         return false;
     const struct mounts_ids ids = { .userns_fd = start->userns_fd, .uid_base = breed->uid_base };
     if (!mounts_mother(config->mounts, config->layers_fd, &breed->plan, &ids, &start->root_fd, err) ||
-        !mounts_devices(config->mounts, &ids, &start->devices_fd, err) ||
-        !mounts_empty(config->mounts, &ids, &start->empty_fd, err))
+        !mounts_devices(&ids, &start->devices_fd, err))
         return false;
     if (pipe2(start->voice_fd, O_CLOEXEC | O_NONBLOCK) < 0 ||
         socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, start->control_fd) < 0 ||
@@ -547,7 +545,6 @@ static bool start_clone(struct breed *breed, struct start *start, struct err *er
                                   .voice_fd = start->voice_fd[1],
                                   .root_fd = start->root_fd,
                                   .devices_fd = start->devices_fd,
-                                  .empty_fd = start->empty_fd,
                                   .midwife_fd = nursery->midwife_fd,
                                   .cgroup_count = start->cgroup_count,
                                   .uid = breed_owner(breed),
@@ -581,12 +578,9 @@ static void end_an_idle_one(struct nursery *nursery)
 static bool mother_start(struct breed *breed, struct err *err)
 {
     struct nursery *nursery = breed->nursery;
-    auto_start struct start start = { .control_fd = { -1, -1 },
-                                      .voice_fd = { -1, -1 },
-                                      .userns_fd = -1,
-                                      .root_fd = -1,
-                                      .devices_fd = -1,
-                                      .empty_fd = -1 };
+    auto_start struct start start = {
+        .control_fd = { -1, -1 }, .voice_fd = { -1, -1 }, .userns_fd = -1, .root_fd = -1, .devices_fd = -1
+    };
     struct err ignored;
 
     if (nursery->mother_count == MOTHERS_MAX) {

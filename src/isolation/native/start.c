@@ -250,8 +250,8 @@ static bool start_mounts(struct start *start, struct err *err)
 
     return mounts_overlay(&native->mounts, native->layers_fd, start->sandbox_fd, start->plan, &ids,
                           &start->mount_fds[0], err) &&
-           reach(native, NATIVE_AT_OVERLAY, err) && mounts_devices(&native->mounts, &ids, &start->mount_fds[1], err) &&
-           mounts_empty(&native->mounts, &ids, &start->mount_fds[2], err) && reach(native, NATIVE_AT_DEVICES, err);
+           reach(native, NATIVE_AT_OVERLAY, err) && mounts_devices(&ids, &start->mount_fds[1], err) &&
+           reach(native, NATIVE_AT_DEVICES, err);
 }
 
 static bool start_hold(struct start *start, struct err *err)
@@ -382,7 +382,7 @@ bool native_start(struct driver *driver, const struct plan *plan, struct started
                            .control_fd = { -1, -1 },
                            .door_fd = -1,
                            .userns_fd = -1,
-                           .mount_fds = { -1, -1, -1 } };
+                           .mount_fds = { -1, -1 } };
     uint32_t slot;
 
     if (!plan_check(plan, err))

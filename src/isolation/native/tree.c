@@ -35,6 +35,26 @@ bool tree_attach(int root_fd, int mount_fd, const char *path, struct err *err)
     return true;
 }
 
+int tree_clone(int dir_fd, const char *path, uint64_t attributes, struct err *err)
+{
+    unsigned flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW | (path[0] ? 0 : AT_EMPTY_PATH);
+    int fd = open_tree(dir_fd, path, flags);
+    struct mount_attr want = { .attr_set = attributes };
+
+    if (fd >= 0 && (!attributes || mount_setattr(fd, "", AT_EMPTY_PATH, &want, sizeof want) == 0))
+        return fd;
+    (void)err_sys(err, "clone mount %s", path);
+    fd_close(&fd);
+    return -1;
+}
+
+bool tree_bind(int root_fd, const char *from, const char *path, struct err *err)
+{
+    auto_close int fd = tree_clone(root_fd, from, MOUNT_ATTR_NODEV, err);
+
+    return fd >= 0 && tree_attach(root_fd, fd, path, err);
+}
+
 bool tree_mount(int root_fd, const char *type, const char *path, uint64_t attributes, const struct tree_option *options,
                 size_t option_count, struct err *err)
 {

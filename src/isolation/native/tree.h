@@ -19,6 +19,11 @@ int tree_open(int root_fd, const char *path, struct err *err) must_use;
 /* A detached mount to its place; a template without the directory gets one. */
 bool tree_attach(int root_fd, int mount_fd, const char *path, struct err *err) must_use;
 
+/* The mount at that path once more, detached, with these attributes besides; "" is dir_fd itself. -1 and err. */
+int tree_clone(int dir_fd, const char *path, uint64_t attributes, struct err *err) must_use;
+/* The directory `from`, as it is below whatever will be mounted there, at `path` too: without devices. */
+bool tree_bind(int root_fd, const char *from, const char *path, struct err *err) must_use;
+
 struct tree_option {
     const char *key, *value;
 };
