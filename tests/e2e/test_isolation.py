@@ -94,6 +94,7 @@ def test_what_a_neighbour_locks_is_not_locked(shared_sandbox, sandbox):
     try:
         wait_for(lambda: run(sandbox, "flock -x -n /dev/null true").exit_code != 0)
         assert run(sandbox, "flock -x -n /dev true").exit_code != 0  # its own holds
+        assert out(sandbox, "cat /proc/locks") == ""  # open-file locks of neighbours would be in that list
         for path in paths.split():
             assert run(shared_sandbox, f"[ ! -e {path} ] || flock -x -n {path} true").exit_code == 0, path
     finally:
@@ -323,6 +324,70 @@ def test_memory_for_files_in_tmpfs_counts_too(small_sandbox):
     assert run(small_sandbox, "head -c 400M /dev/zero > /dev/shm/x").exit_code != 0
     run(small_sandbox, "rm -f /dev/shm/x")
     assert small_sandbox.commands.run("echo alive").stdout == "alive\n"
+
+
+def test_programs_find_addresses_and_interfaces(shared_sandbox):
+    """What a sandbox may not hoard, it still has: the C library and `ip` ask for addresses by netlink."""
+    code = "import socket; print(socket.getaddrinfo('localhost', 80)[0][4][0], socket.if_nameindex())"
+    assert "'lo'" in out(shared_sandbox, f'python3 -c "{code}"')
+    node = "console.log(require('os').networkInterfaces().lo[0].address)"
+    if run(shared_sandbox, "command -v node").exit_code == 0:
+        assert out(shared_sandbox, f'node -e "{node}"') == "127.0.0.1"
+    for _ in range(3):
+        assert out(shared_sandbox, "ip -o addr | wc -l") != "0"
+
+
+SIGNALS = """
+import ctypes, os, signal
+libc = ctypes.CDLL(None)
+signal.pthread_sigmask(signal.SIG_BLOCK, [40])
+count = 0
+while count < 200000 and libc.sigqueue(os.getpid(), 40, 0) == 0:
+    count += 1
+print(count, flush=True)
+os.read(0, 1)
+"""
+
+
+def test_signals_that_wait_in_a_neighbour_take_none_from_others(shared_sandbox, sandbox):
+    """They are counted to the owner of the user namespaces too, who is one for all sandboxes of a template."""
+    for box in (shared_sandbox, sandbox):
+        box.files.write("signals.py", SIGNALS)
+    greedy = shared_sandbox.commands.run("python3 signals.py > /tmp/queued", background=True, stdin=True)
+    assert wait_for(lambda: run(shared_sandbox, "cat /tmp/queued").stdout)
+    try:
+        assert int(out(sandbox, "python3 signals.py < /dev/null")) > 1000
+    finally:
+        greedy.kill()
+
+
+QUEUES = """
+import ctypes
+rt = ctypes.CDLL("librt.so.1")
+count = 0
+while count < 200 and rt.mq_open(b"/q%d" % count, 0o102, 0o600, None) >= 0:
+    count += 1
+print(count)
+"""
+
+
+def test_message_queues_of_a_neighbour_take_none_from_others(shared_sandbox, sandbox):
+    status = pathlib.Path("/proc/self/status").read_text()
+    if not int(re.search(r"CapEff:\s+(\w+)", status)[1], 16) >> 24 & 1:
+        pytest.skip("root has no CAP_SYS_RESOURCE here: keeper cannot raise what sandboxes of a template share")
+    for box in (shared_sandbox, sandbox):
+        box.files.write("queues.py", QUEUES)
+        assert int(out(box, "python3 queues.py")) > 0
+
+
+def test_processes_of_a_neighbour_take_none_from_others(shared_sandbox, sandbox):
+    """The same owner counts them all."""
+    crowd = shared_sandbox.commands.run("for i in $(seq 500); do sleep 30 & done; wait", background=True)
+    try:
+        assert wait_for(lambda: int(out(shared_sandbox, "ls -d /proc/[0-9]* | wc -l")) > 500, seconds=20)
+        assert out(sandbox, "for i in $(seq 500); do sleep 1 & done; wait; echo $?") == "0"
+    finally:
+        crowd.kill()
 
 
 FORKS = """

@@ -153,6 +153,7 @@ static const char *const hidden[] = {
     "proc/kpagecgroup",   /* page by page, whose memory is whose */
     "proc/kpagecount",    /* the same */
     "proc/kpageflags",    /* the same */
+    "proc/locks",         /* open-file locks of all sandboxes: they know no pid namespace */
     "proc/latency_stats", /* what the host's tasks wait for */
     "proc/pressure",      /* a clock of what other guests do */
     "proc/sched_debug",   /* the names of all tasks on the machine */
@@ -301,7 +302,7 @@ static bool run(struct child *child, struct err *err)
         return err_sys(err, "set the host name");
     if (!arrange_descriptors(child, &guestd_fd, err))
         return false;
-    if (!shed_file_limit(err) || !reach(child, NATIVE_AT_CHILD_CAPABILITIES, err) ||
+    if (!shed_limits(GUEST_FILES, err) || !reach(child, NATIVE_AT_CHILD_CAPABILITIES, err) ||
         !shed_capabilities(kept_capability_mask(), err))
         return false;
     if (!reach(child, NATIVE_AT_CHILD_SECCOMP, err) || !shed_calls(child->setup->filter, err))

@@ -116,6 +116,7 @@ enum {
     FIRST_FD = 3,
     RSEQ_BYTES = 32,
     SECCOMP_IS_FILTER = 2, /* what PR_GET_SECCOMP answers */
+    LIMIT_OF_FILES = 7,    /* RLIMIT_NOFILE, the same on both machines */
 };
 
 /* How far it got, as the exit status of A: for whoever looks for the cause. */
@@ -349,6 +350,20 @@ static void keep_three(const int fds[NURSERY_WISH_FDS], int out_fds[NURSERY_WISH
     check(CALL_3(SYS_dup3, 0, 2, 0), NO_FILES);
 }
 
+/* The mother's are for a thousand doors. */
+static void limit_files(void)
+{
+    struct {
+        uint64_t soft, hard;
+    } limit = { 0, 0 };
+
+    check(CALL_4(SYS_prlimit64, 0, LIMIT_OF_FILES, NULL, &limit), NO_FILES);
+    if (limit.hard > GUEST_FILES)
+        limit.hard = GUEST_FILES;
+    limit.soft = limit.hard;
+    check(CALL_4(SYS_prlimit64, 0, LIMIT_OF_FILES, &limit, NULL), NO_FILES);
+}
+
 /* Where the C library wants to find the number of its processor: the kernel forgot that when B came to share memory. */
 static void tell_rseq(void)
 {
@@ -383,6 +398,7 @@ static void confine(const struct nursery_wish *wish, const int fds[NURSERY_WISH_
     drop_bounding_set();
     become_user(wish);
     keep_three(fds, out_fds);
+    limit_files();
     verify(wish);
     wait_for_guestd();
     tell_rseq();

@@ -19,7 +19,10 @@
 #include "isolation/native/tree.h"
 #include "wire/nursery.h"
 
-enum { TAME = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV };
+enum {
+    TAME = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV,
+    FILES_MAX = 16384, /* five a door; her children have GUEST_FILES */
+};
 
 static bool enter_cgroups(const struct mother_setup *setup, struct err *err)
 {
@@ -129,7 +132,7 @@ static bool run(const struct mother_setup *setup, int *voice_fd, struct err *err
         return false;
     if (sethostname(name, strlen(name)) < 0)
         return err_sys(err, "set the host name");
-    return arrange_descriptors(setup, voice_fd, err) && shed_file_limit(err) && drop_power(setup, err) &&
+    return arrange_descriptors(setup, voice_fd, err) && shed_limits(FILES_MAX, err) && drop_power(setup, err) &&
            exec_python(err);
 }
 

@@ -16,6 +16,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -47,7 +48,8 @@ enum {
      */
     HOST_INOTIFY_INSTANCES = 1 << 30,
     HOST_INOTIFY_WATCHES = 1 << 30,
-    HOST_PIDS = 1 << 20, /* the usual 32,768 are gone with 32 sandboxes at their limit */
+    HOST_FILES = 1 << 30, /* one sandbox of 1 GiB could open the usual 2.4 million; they are its memory */
+    HOST_PIDS = 1 << 20,  /* the usual 32,768 are gone with 32 sandboxes at their limit */
 };
 
 /* ---- list, link, stats, dial, free ---- */
@@ -322,6 +324,20 @@ static void raise_host_limit(const char *path, unsigned least)
         log_warn("native: %s stays low, guests may run out: %s", path, err_text(&err));
 }
 
+/*
+ * What each user inside may have, counted for all sandboxes of a template together (shed.c). The limits in force are those
+ * that we have when we make a user namespace. They are no use there: what is counted is the guests' own memory.
+ */
+static void raise_own_limits(void)
+{
+    static const int resources[] = { RLIMIT_NPROC, RLIMIT_SIGPENDING, RLIMIT_MSGQUEUE, RLIMIT_MEMLOCK };
+    const struct rlimit none = { .rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY };
+
+    for (size_t i = 0; i < COUNT_OF(resources); i++)
+        if (setrlimit(resources[i], &none) < 0)
+            log_debug("native: limit %d stays as it is: %s", resources[i], strerror(errno)); /* no CAP_SYS_RESOURCE */
+}
+
 bool native_enter_mount_namespace(struct err *err)
 {
     if (unshare(CLONE_NEWNS) < 0)
@@ -358,9 +374,11 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
         (void)err_sys(err, "open our own network namespace");
         goto failed;
     }
+    raise_own_limits();
     raise_host_limit("/proc/sys/fs/inotify/max_user_instances", HOST_INOTIFY_INSTANCES);
     raise_host_limit("/proc/sys/fs/inotify/max_user_watches", HOST_INOTIFY_WATCHES);
     raise_host_limit("/proc/sys/kernel/pid_max", HOST_PIDS);
+    raise_host_limit("/proc/sys/fs/file-max", HOST_FILES);
     native->trash = trash_new(loop, native->trash_fd);
     open_nursery(native);
     if (native_find_again(native, err))

@@ -29,22 +29,39 @@ bool shed_origins(struct err *err)
 }
 
 /*
- * For guestd, who serves thousands of connections, and for all that it starts. Keeper's own limit is for a thousand
- * sandboxes; here each open socket is a chance to have the kernel hold memory, and no program inside needs more.
+ * Of each user inside. Use of these is counted once more for the owner of the user namespace, who is one for all sandboxes
+ * of a template, against what keeper had when it made the namespace (raise_own_limits() in native.c). Where keeper could
+ * not raise that, one user inside must at least not take all of it.
  */
-enum { FILES_MAX = 16384 };
+static const struct {
+    int resource;
+    rlim_t most;
+    const char *name;
+} shared_limits[] = {
+    { RLIMIT_SIGPENDING, 4096, "queued signals" }, /* and timers */
+    { RLIMIT_MSGQUEUE, 819200, "message queues" }, /* the kernel's default, nine queues */
+    { RLIMIT_MEMLOCK, 8 << 20, "locked memory" },  /* the kernel's default */
+};
 
-bool shed_file_limit(struct err *err)
+static bool limit_to(int resource, rlim_t most, const char *name, struct err *err)
 {
     struct rlimit limit;
 
-    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-        return err_sys(err, "ask for the limit of open files");
-    limit.rlim_max = MIN(limit.rlim_max, (rlim_t)FILES_MAX);
+    if (getrlimit(resource, &limit) < 0)
+        return err_sys(err, "ask for the limit of %s", name);
+    limit.rlim_max = MIN(limit.rlim_max, most);
     limit.rlim_cur = limit.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
-        return err_sys(err, "limit open files");
+    if (setrlimit(resource, &limit) < 0)
+        return err_sys(err, "limit %s", name);
     return true;
+}
+
+bool shed_limits(unsigned files, struct err *err)
+{
+    for (size_t i = 0; i < COUNT_OF(shared_limits); i++)
+        if (!limit_to(shared_limits[i].resource, shared_limits[i].most, shared_limits[i].name, err))
+            return false;
+    return limit_to(RLIMIT_NOFILE, files, "open files", err);
 }
 
 bool shed_capabilities(uint64_t keep, struct err *err)

@@ -16,8 +16,8 @@
  * its signals, its umask.
  */
 bool shed_origins(struct err *err) must_use;
-/* Keeper's limit of open files is for a thousand sandboxes. */
-bool shed_file_limit(struct err *err) must_use;
+/* Limits of keeper's, which are for a thousand sandboxes; `files` may be open. */
+bool shed_limits(unsigned files, struct err *err) must_use;
 /* The bounding set but for `keep`, and what is ambient. Takes effect at exec. */
 bool shed_capabilities(uint64_t keep, struct err *err) must_use;
 /* System calls. Wants CAP_SYS_ADMIN in the user namespace that we are in. */

@@ -358,7 +358,7 @@ static void a_sandbox_sees_itself_and_nothing_else(void **state)
     check_has(text, "cmdline: ");
     check_has(text, "diskstats: ");
     check_has(text, "pressure:");
-    check_has(text, "open files: 16384");
+    check_has(text, "open files: 4096");
     /* Its places among the cgroups are roots to it, and lead nowhere. */
     assert_null(strstr(text, "cloister."));
     /* And of the host's file systems nothing: not the data directory, not even its path. */
