@@ -39,8 +39,9 @@ typedef void driver_dialed_fn(void *context, int fd, const struct err *err);
  */
 typedef void driver_stopped_fn(void *context, bool gone, const struct err *err);
 enum exit_cause {
-    EXIT_PLAIN,     /* it was ended, or has ended itself */
-    EXIT_NO_MEMORY, /* guestd had used up its own share, and was killed for it */
+    EXIT_PLAIN,         /* it was ended, or has ended itself */
+    EXIT_NO_MEMORY,     /* guestd had used up its own share, and was killed for it */
+    EXIT_KERNEL_MEMORY, /* its sockets had the kernel hold memory beyond what it may have, and it was ended for it */
     EXIT_CAUSE_COUNT,
 };
 /* The sandbox is gone, whoever ended it. Called once for each, on the driver's loop. */

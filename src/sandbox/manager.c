@@ -291,6 +291,7 @@ static bool waits_for_retry(const struct sandbox *sb)
 static const char *const exit_reason[EXIT_CAUSE_COUNT] = {
     [EXIT_PLAIN] = "exited",
     [EXIT_NO_MEMORY] = "out of memory",
+    [EXIT_KERNEL_MEMORY] = "too much kernel memory in sockets",
 };
 
 /* Why it must end now, or NULL. With the lock held. */

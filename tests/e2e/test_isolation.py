@@ -5,8 +5,9 @@ import re
 import subprocess
 import time
 
+import hoard
 import pytest
-from e2b import CommandExitException, Sandbox
+from e2b import CommandExitException, Sandbox, SandboxException
 from server import Server, share_template, wait_for
 
 
@@ -324,6 +325,41 @@ def test_memory_for_files_in_tmpfs_counts_too(small_sandbox):
     assert run(small_sandbox, "head -c 400M /dev/zero > /dev/shm/x").exit_code != 0
     run(small_sandbox, "rm -f /dev/shm/x")
     assert small_sandbox.commands.run("echo alive").stdout == "alive\n"
+
+
+def kernel_memory():
+    """What is neither free, nor a process's, nor a file's, in bytes."""
+    lines = (line.split() for line in pathlib.Path("/proc/meminfo").read_text().splitlines())
+    meminfo = {words[0].rstrip(":"): int(words[1]) << 10 for words in lines}
+    return meminfo["MemTotal"] - sum(
+        meminfo[name] for name in ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "SReclaimable")
+    )
+
+
+@pytest.mark.parametrize("kind", list(hoard.KINDS))
+def test_what_the_kernel_holds_for_a_guest_stays_within_its_memory(small_sandbox, small_server, kind):
+    """Without protection each takes three times its limit. Half a limit is for what else this machine does."""
+    limit = SMALL["--memory"] << 20
+    small_sandbox.files.write("hoard.py", pathlib.Path(hoard.__file__).read_text())
+    before, most = kernel_memory(), 0
+    command = small_sandbox.commands.run(f"python3 hoard.py {kind} {3 * limit} 4", background=True, timeout=30)
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        most = max(most, kernel_memory() - before)
+        time.sleep(0.05)
+    try:
+        told = command.wait().stdout
+    except (CommandExitException, SandboxException) as error:
+        told = str(error)
+    log = small_server.log_tail(10)
+    print(f"{kind}: the kernel's part grew by {most >> 20} MiB; {told}")
+    assert most < 1.5 * limit, (told, log)
+    if kind in ("netlink", "corked"):
+        assert f"{small_sandbox.sandbox_id} is ended: its sockets" in log
+        logs = small_server.api("GET", f"/sandboxes/{small_sandbox.sandbox_id}/logs")
+        assert "too much kernel memory in sockets" in logs.body.decode(), logs
+    else:
+        assert small_sandbox.commands.run("echo alive").stdout == "alive\n"
 
 
 def test_programs_find_addresses_and_interfaces(shared_sandbox):

@@ -12,7 +12,8 @@
  *
  * Each sandbox has a BPF program, its seccomp filter, which its end frees. seccomp.c says why a thousand must not be freed
  * at once: so NATIVE_DYING die at a time, and the others wait for their turn in the order in which they were told to end. One
- * that takes longer than SLOW_MS no longer counts: otherwise a few guests could keep all others from being ended.
+ * that takes longer than SLOW_MS no longer counts: otherwise a few guests could keep all others from being ended. Those that
+ * wait when keeper ends are ended by the next one, which finds them marked.
  */
 #include "isolation/native/box.h"
 
@@ -233,7 +234,7 @@ static void box_gone(struct box *box)
     bool ran = box->ran;
     /* One that was told to end did so, even if it was short of memory before. */
     enum exit_cause cause =
-        box->state == BOX_RUNNING && cgroup_guestd_oom_kills(native->cgroups, id) ? EXIT_NO_MEMORY : EXIT_PLAIN;
+        box->state == BOX_RUNNING && cgroup_guestd_oom_kills(native->cgroups, id) ? EXIT_NO_MEMORY : box->cause;
     box_reap(box);
     if (box->state == BOX_DOOMED)
         leave_queue(box);
@@ -265,6 +266,7 @@ void box_watch(struct box *box, enum box_state state)
     box->state = state;
     box->watch = watch_new(box->native->loop, box->pidfd, process_ready, box);
     watch_want(box->watch, WATCH_READ);
+    kernel_memory_watch(box->native);
 }
 
 static bool mark_dying(const struct box *box, struct err *err)

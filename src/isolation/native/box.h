@@ -21,6 +21,7 @@
 #include "io/loop.h"
 #include "isolation/driver.h"
 #include "isolation/native/cgroup.h"
+#include "isolation/native/kernel_memory.h"
 #include "isolation/native/mounts.h"
 #include "isolation/native/native.h"
 #include "isolation/native/nursery.h"
@@ -46,8 +47,9 @@ struct box {
     pid_t pid;
     int pidfd;
     struct watch *watch;
-    bool ran;           /* its end is worth telling */
-    struct wait *waits; /* see box.c */
+    bool ran;              /* its end is worth telling */
+    enum exit_cause cause; /* why we end it; EXIT_PLAIN when we do not know better */
+    struct wait *waits;    /* see box.c */
     unsigned wait_count;
     int link_fd;         /* a copy of the host's end of guestlink, never read here; -1: it was found again */
     struct breed *breed; /* NULL: it has no nursery, or was found again */
@@ -74,6 +76,7 @@ struct native {
     bool slot_taken[BOX_SLOTS];
     struct box *doomed, **doomed_end; /* in the order in which they were told to end */
     unsigned dying;
+    struct kernel_memory kernel_memory;
     uint32_t uid_base;
     char boot_id[BOOT_ID_BYTES];
     enum native_step fail_at;

@@ -151,6 +151,7 @@ static void native_free(struct driver *driver)
     for (size_t i = 0; (box = map_next(&native->boxes, &i));)
         box_free(box);
     map_done(&native->boxes);
+    kernel_memory_close(native);
     nursery_free(native->nursery);
     trash_free(native->trash);
     /* Our cgroup directories go with the last sandbox. */
@@ -357,7 +358,7 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
     native->uid_base = config->uid_base ? config->uid_base : NATIVE_UID_BASE;
     native->fail_at = config->fail_at;
     native->data_fd = native->layers_fd = native->sandboxes_fd = native->trash_fd = -1;
-    native->guestd_fd = native->netns_fd = native->mounts.scratch_fd = -1;
+    native->guestd_fd = native->netns_fd = native->mounts.scratch_fd = native->kernel_memory.meminfo_fd = -1;
     map_init(&native->boxes);
     native->doomed_end = &native->doomed;
     if (native->uid_base < NATIVE_UIDS || native->uid_base > INT32_MAX - BOX_SLOTS * NATIVE_UIDS) {
@@ -366,7 +367,8 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
     }
     if (!open_dirs(native, config->data_fd, err) || !state_boot_id(native->boot_id, err) ||
         !seccomp_guest_filter(&native->filter, err) || !seal_guestd(native, config->guestd_fd, err) ||
-        !open_cgroups(native, err) || !mounts_open(native->data_fd, &native->mounts, err))
+        !open_cgroups(native, err) || !mounts_open(native->data_fd, &native->mounts, err) ||
+        !kernel_memory_open(native, err))
         goto failed;
     native->mounts.old_overlay = config->old_overlay;
     native->netns_fd = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);

@@ -423,6 +423,41 @@ static void listen_on(int port)
     say("listening\n");
 }
 
+/* Replies that nobody reads, 96 MiB of them at most: each message is told to be wrong, and comes back whole. */
+static int fill_netlink(void)
+{
+    static struct {
+        struct nlmsghdr header;
+        char rest[30000];
+    } wrong;
+    int big = 8 << 20, sent = 0;
+
+    wrong.header = (struct nlmsghdr){ .nlmsg_len = sizeof wrong, .nlmsg_type = 9999, .nlmsg_flags = NLM_F_REQUEST };
+    for (int i = 0; i < 12; i++) {
+        int fd = socket(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE);
+        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &big, sizeof big);
+        for (int k = 0; k < 280; k++)
+            sent += send(fd, &wrong, sizeof wrong, 0) > 0;
+    }
+    return sent;
+}
+
+/* In a child, which stays. */
+static void hoard(void)
+{
+    int pair[2], sent = 0;
+
+    (void)!pipe(pair);
+    if (fork() == 0) {
+        join_user_cgroup();
+        sent = fill_netlink();
+        (void)!write(pair[1], &sent, sizeof sent);
+        pause();
+    }
+    (void)!read(pair[0], &sent, sizeof sent);
+    say("hoarded: %d\n", sent);
+}
+
 static void run(char *command)
 {
     command[strcspn(command, "\n")] = '\0';
@@ -452,6 +487,8 @@ static void run(char *command)
         count_taken_ports();
     else if (!strcmp(command, "door"))
         door();
+    else if (!strcmp(command, "hoard"))
+        hoard();
     else if (!strcmp(command, "ping"))
         say("pong\n");
     else

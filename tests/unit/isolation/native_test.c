@@ -588,6 +588,27 @@ static void guestd_is_limited_too_and_says_why_it_ended(void **state)
     check_nothing_is_left(world);
 }
 
+/* 64 MiB is the limit, and none of what it has the kernel hold is counted there. */
+static void a_guest_that_fills_sockets_beyond_its_memory_is_ended(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1"), other = a_plan("sandbox2");
+    auto_close int fd = start(world, &plan);
+    auto_close int second = start(world, &other);
+    auto_free char *text = ask(fd, "hoard");
+
+    check_has(text, "hoarded: 3360");
+    for (int i = 0; i < 1500 && !world->exits; i++) /* ten seconds at most, when little else is going on */
+        turn(world, 10);
+    assert_int_equal(world->exits, 1);
+    assert_string_equal(world->exited, "sandbox1");
+    assert_int_equal(world->exit_cause, EXIT_KERNEL_MEMORY);
+    auto_free char *alive = ask(second, "ping");
+    check_has(alive, "pong");
+    assert_true(stop(world->loop, world->driver, "sandbox2"));
+    check_nothing_is_left(world);
+}
+
 static void a_sandboxs_usage_is_measured(void **state)
 {
     struct world *world = *state;
@@ -1174,6 +1195,7 @@ int main(int argc, char **argv)
         NATIVE_CASE(limits_hold_processes_and_memory),
         NATIVE_CASE(what_guests_watch_is_a_matter_of_their_memory),
         NATIVE_CASE(guestd_is_limited_too_and_says_why_it_ended),
+        NATIVE_CASE(a_guest_that_fills_sockets_beyond_its_memory_is_ended),
         NATIVE_CASE(a_sandboxs_usage_is_measured),
         NATIVE_CASE(dial_reaches_a_server_on_loopback_inside),
         NATIVE_CASE(sandboxes_of_one_template_have_one_owner_who_is_nobody_else),

@@ -1,0 +1,50 @@
+/*
+ * kernel_memory.h - ends sandboxes that have the kernel hold memory which their cgroup does not count.
+ *
+ * The kernel charges nearly all that it does for a process to its cgroup, but not what waits in netlink sockets, nor what
+ * waits to be sent on UDP sockets: megabytes each, and nothing limits how many sockets a guest has. So we look, and a
+ * sandbox that holds more than KERNEL_MEMORY_MAX that way is ended, with EXIT_KERNEL_MEMORY.
+ *
+ * Cost       Forty looks a second at the machine's memory, whatever the number of sandboxes, and none without sandboxes:
+ *            0.3 % of a CPU. Only when the kernel's part has grown, and once a minute, the sandboxes themselves are looked
+ *            at, a few a turn; one without processes costs next to nothing.
+ * Threads    Keeper's. Nothing here waits.
+ */
+#ifndef ISOLATION_NATIVE_KERNEL_MEMORY_H
+#define ISOLATION_NATIVE_KERNEL_MEMORY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "io/loop.h"
+
+/* No program needs a hundredth of it: `ip` and the C library read an answer at once. */
+#define KERNEL_MEMORY_MAX (32ull << 20)
+
+struct native;
+
+struct kernel_memory {
+    struct timer timer;
+    int meminfo_fd;
+    uint64_t reference;  /* what the kernel's part is compared with */
+    uint64_t scanned_ms; /* when the sandboxes were last looked at */
+    bool scanning;
+    size_t next; /* in native->boxes */
+};
+
+bool kernel_memory_open(struct native *native, struct err *err) must_use;
+/* There is a sandbox that runs: look from now on. */
+void kernel_memory_watch(struct native *native);
+void kernel_memory_close(struct native *native);
+
+/* What the kernel uses for itself, of /proc/meminfo's text: all that is neither free, nor a process's, nor a file's. */
+uint64_t kernel_memory_of(struct str meminfo);
+/* What waits in sockets, of the text of /proc/net/netlink, or of /proc/net/udp or udp6. */
+uint64_t kernel_memory_netlink(struct str text);
+uint64_t kernel_memory_udp(struct str text);
+
+#endif

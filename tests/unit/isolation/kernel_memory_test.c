@@ -1,0 +1,57 @@
+#include "isolation/native/kernel_memory.h"
+
+#include "test.h"
+
+static void what_waits_in_netlink_sockets_is_added_up(void **state)
+{
+    static const struct str text =
+        STR_INIT("sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode\n"
+                 "0000000000000000 0   0          00000000 0        0        0     2        0        1029    \n"
+                 "0000000000000000 0   1234       00000000 8388608  0        0     2        7        20345   \n"
+                 "0000000000000000 0   4294963199 00000440 4096     2048     1     2        0        20346   \n");
+
+    (void)state;
+    assert_int_equal(kernel_memory_netlink(text), 8388608 + 4096 + 2048);
+    assert_int_equal(kernel_memory_netlink(STR("")), 0);
+}
+
+static void what_udp_sockets_have_yet_to_send_is_added_up(void **state)
+{
+    static const struct str text = STR_INIT("   sl  local_address rem_address   st tx_queue rx_queue tr tm->when "
+                                            "retrnsmt   uid  timeout inode ref pointer drops\n"
+                                            "  123: 0100007F:A1B2 00000000:0000 07 00000000:00400000 00:00000000 "
+                                            "00000000  1000        0 33 2 0000000000000000 0\n"
+                                            "12345: 0100007F:A1B3 0100007F:0009 01 0000FA00:00000000 00:00000000 "
+                                            "00000000  1000        0 34 2 0000000000000000 0\n"
+                                            "    7: 00000000000000000000000001000000:A1B4 "
+                                            "00000000000000000000000001000000:0009 01 00000010:00000000 00:00000000 "
+                                            "00000000  1000        0 35 2 0000000000000000 0\n");
+
+    (void)state;
+    assert_int_equal(kernel_memory_udp(text), 0xfa00 + 0x10); /* what was received is charged elsewhere */
+    assert_int_equal(kernel_memory_udp(STR("")), 0);
+}
+
+static void the_kernels_part_is_what_nobody_else_has(void **state)
+{
+    static const struct str text =
+        STR_INIT("MemTotal:       1000 kB\nMemFree:         400 kB\nMemAvailable:    700 kB\n"
+                 "Buffers:          10 kB\nCached:          200 kB\nSwapCached:        1 kB\n"
+                 "AnonPages:       100 kB\nShmem:            50 kB\nSReclaimable:     39 kB\n"
+                 "SUnreclaim:      150 kB\nHugePages_Total:       0\n");
+
+    (void)state;
+    assert_int_equal(kernel_memory_of(text), 250 << 10);
+    assert_int_equal(kernel_memory_of(STR("MemFree: 1 kB\n")), 0);
+    assert_int_equal(kernel_memory_of(STR("")), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        CASE(what_waits_in_netlink_sockets_is_added_up),
+        CASE(what_udp_sockets_have_yet_to_send_is_added_up),
+        CASE(the_kernels_part_is_what_nobody_else_has),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
