@@ -70,7 +70,7 @@ class SmallDisk:
 def small(request, server):
     share_template(server.data)  # so that there is one to read from
     fill, options, size = SIZES[request.param]
-    disk = SmallDisk(server.data.parent / f"{server.data.name}-small", size, options)
+    disk = SmallDisk(server.data.parent / f"{server.data.name}-full-disk", size, options)
     mine = Server(disk.home)
     mine.log_dir = server.data
     mine.log_from = (server.data / "test-server.log").stat().st_size
