@@ -22,7 +22,7 @@
 enum {
     LOOK_MS = 25,       /* a guest in C fills 2 to 4 GiB a second and CPU; a look takes 40 us */
     SCAN_MS = 60000,    /* for what grows while something else shrinks */
-    SLICE = 8,          /* sandboxes a turn: of one with processes three lists, of a tenth of a millisecond each */
+    SLICE = 8,          /* sandboxes a turn: three lists each, of a tenth of a millisecond if it is busy */
     SLICE_PAUSE_MS = 1, /* others come first */
     MEMINFO_BYTES = 8192,
     SOCKETS_BYTES =
@@ -138,24 +138,10 @@ static bool read_list(pid_t pid, const char *name, char *room, struct str *out)
     return len < SOCKETS_BYTES;
 }
 
-/* Without processes it holds nothing. */
-static bool is_idle(const struct box *box)
-{
-    char room[32];
-    struct str text;
-    struct err err;
-
-    return cgroup_read(box->native->cgroups, box->id, CGROUP_PIDS, "user/pids.current", room, sizeof room, &text,
-                       &err) &&
-           str_eq(text, STR("0\n"));
-}
-
 static bool holds_too_much(const struct box *box, char *room)
 {
     struct str text;
 
-    if (is_idle(box))
-        return false;
     if (!read_list(box->pid, "netlink", room, &text))
         return true;
     uint64_t sum = kernel_memory_netlink(text);

@@ -7,7 +7,7 @@
  *
  * Cost       Forty looks a second at the machine's memory, whatever the number of sandboxes, and none without sandboxes:
  *            0.3 % of a CPU. Only when the kernel's part has grown, and once a minute, the sandboxes themselves are looked
- *            at, a few a turn; one without processes costs next to nothing.
+ *            at, a few a turn.
  * Threads    Keeper's. Nothing here waits.
  */
 #ifndef ISOLATION_NATIVE_KERNEL_MEMORY_H
