@@ -176,7 +176,7 @@ bool launch(struct guest *guest, const struct process_want *want, struct arena *
         .cgroup_fds = guest->cgroup_fds,
         .cgroup_count = guest->cgroup_count,
     };
-    if (!spawner_start(guest->spawner, &spawn, arena, &out->report_fd, err))
+    if (!spawner_start(guest->spawner, &spawn, arena, &out->by_spawner, &out->report_fd, err))
         return false;
     out->in_fd = take_fd(&ends.ours_in);
     out->out_fd = take_fd(&ends.ours_out);

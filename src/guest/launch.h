@@ -10,6 +10,7 @@
 
 /* Our side of it. None of these waits. */
 struct launch {
+    bool by_spawner;
     int report_fd;             /* says whether it got as far as the program: spawn_outcome() */
     int in_fd, out_fd, err_fd; /* -1: none; a terminal is in and out */
 };

@@ -3,8 +3,8 @@
  * report (spawn.h) says who it is and whether the program runs, SIGCHLD that its leader has exited, its pipes what it
  * prints. Each event does its part and then calls process_step(), which ends the process once nothing more can come.
  *
- * The pid is known only with the first report. Until then the entry cannot be found by anybody; its deadline can still
- * end it, by closing the report: a child that finds no reader does not go on.
+ * The pid is known only with the first report. Until then nobody can find the entry. If its deadline comes before that, its
+ * watchers are told, and the entry stays, unwanted, until the report says whom to kill or that there is nobody.
  */
 #include "guest/process.h"
 
@@ -64,6 +64,8 @@ struct process {
     int status;        /* as wait(2) has it, once the leader is gone */
     bool is_collected; /* the leader: its number may be somebody else's by now */
     bool was_cut;      /* signalled or timed out: its end does not wait for the output's */
+    bool is_unwanted;  /* to be killed as soon as it is known who it is */
+    bool by_spawner;   /* the spawner was asked for it */
     bool has_pty;
     char *tag, *config;
     char *command; /* for the journal; NULL once it was told */
@@ -297,6 +299,13 @@ static bool leader_is_there(const struct process *p)
     return p->child.pid && (p->state == STARTING || p->state == RUNNING) && !p->is_collected;
 }
 
+static void kill_tree(struct process *p)
+{
+    struct tree tree = { .leader = p->child.pid, .session = p->child.session, .leader_lives = leader_is_there(p) };
+
+    tree_kill(p->all->guest->loop, &tree);
+}
+
 static bool has_open_source(const struct process *p)
 {
     for (size_t i = 0; i < p->source_count; i++)
@@ -335,11 +344,23 @@ static void process_step(struct process *p)
 
 /* ---- the start ---- */
 
+static void tell_failed(struct process_watcher *w, const struct err *err)
+{
+    for (struct process_watcher *next; w; w = next) {
+        next = w->next;
+        w->process = NULL;
+        timer_clear(&w->attach);
+        w->failed(w, err);
+    }
+}
+
 /* It never was a process to anybody but those who wait for its start. */
 static void fail_start(struct process *p, const struct err *err)
 {
-    /* About to exit, unless somebody has stopped it. Whoever it is, it is collected later. */
-    if (leader_is_there(p))
+    /* Unwanted, it may have got far. Otherwise it is about to exit, unless somebody has stopped it. It is collected later. */
+    if (p->is_unwanted && p->child.pid)
+        kill_tree(p);
+    else if (leader_is_there(p))
         (void)kill(p->child.pid, SIGKILL);
     enter(p, ENDED);
     p->all->live--;
@@ -347,12 +368,19 @@ static void fail_start(struct process *p, const struct err *err)
     tell_deaths(p);
     fail_inputs(p, err);
     forget(p);
-    for (struct process_watcher *next; w; w = next) {
-        next = w->next;
-        w->process = NULL;
-        timer_clear(&w->attach);
-        w->failed(w, err);
+    tell_failed(w, err);
+}
+
+/* It has taken too long. */
+static void give_up_start(struct process *p, const struct err *err)
+{
+    if (p->child.pid) {
+        fail_start(p, err);
+        return;
     }
+    p->is_unwanted = true;
+    fail_inputs(p, err);
+    tell_failed(take_ptr(&p->watchers), err);
 }
 
 /* What an ended process has left under this pid no longer answers to it. */
@@ -379,6 +407,11 @@ static bool start_step(struct process *p, pid_t collected)
     /* It has reported all it ever will; the spawner may not have closed its end of the report yet. */
     if (outcome == SPAWN_UNKNOWN && p->is_collected)
         outcome = SPAWN_EXECUTED;
+    if (p->is_unwanted && (child.pid || outcome == SPAWN_FAILED)) {
+        (void)err_set(&err, ERR_TIMEOUT, "it came too late"); /* and nobody reads it */
+        fail_start(p, &err);
+        return false;
+    }
     switch (outcome) {
     case SPAWN_UNKNOWN:
         break;
@@ -408,9 +441,9 @@ static void on_start_wait(struct timer *timer)
     struct err err;
 
     (void)err_set(&err, ERR_TIMEOUT, "the sandbox has kept it from starting for %d ms", LIMIT_SPAWN_MS);
-    if (!p->child.pid)
-        spawner_restart(p->all->guest->spawner);
-    fail_start(p, &err);
+    if (!p->child.pid && p->by_spawner)
+        spawner_restart(p->all->guest->spawner); /* which ends its report */
+    give_up_start(p, &err);
 }
 
 /* Whose leader has just been reaped. Its report may stand behind its death, even the part that says who it is. */
@@ -763,9 +796,7 @@ void process_terminate(struct process *p)
 void process_kill(struct process *p, struct process_death *death)
 {
     p->was_cut = true;
-    tree_kill(
-        p->all->guest->loop,
-        &(struct tree){ .leader = p->child.pid, .session = p->child.session, .leader_lives = leader_is_there(p) });
+    kill_tree(p);
     if (death && leader_is_there(p)) {
         death->process = p;
         death->next = p->deaths;
@@ -806,7 +837,7 @@ static void on_deadline(struct timer *timer)
     }
     struct err err;
     (void)err_set(&err, ERR_TIMEOUT, "its deadline came before it had started");
-    fail_start(p, &err);
+    give_up_start(p, &err);
 }
 
 /* ---- starting ---- */
@@ -842,6 +873,7 @@ static struct process *add_process(struct processes *all, const struct process_w
     struct process *p = NEW(struct process);
 
     p->all = all;
+    p->by_spawner = launched->by_spawner;
     p->report_fd = take_fd(&launched->report_fd);
     p->report_watch = watch_new(all->guest->loop, p->report_fd, on_report, p);
     watch_want(p->report_watch, WATCH_READ);

@@ -190,7 +190,7 @@ static enum connect_code start_code_of(const struct err *err)
     case ERR_TIMEOUT:
         return CONNECT_DEADLINE_EXCEEDED;
     case ERR_UNAVAILABLE:
-        return CONNECT_UNAVAILABLE;
+        return rpc_code_of(err->kind);
     default:
         return CONNECT_INVALID_ARGUMENT;
     }

@@ -170,7 +170,7 @@ static no_return void become_program(const struct spawn *spawn, int report_fd)
     if (report_fd >= 0) {
         const struct report me = { .step = IS_CHILD, .pid = getpid(), .session = getsid(0) };
         if (write(report_fd, &me, sizeof me) != sizeof me)
-            _exit(126); /* nobody wants it any more */
+            _exit(126);
     }
     for (size_t i = 0; i < spawn->cgroup_count; i++)
         STEP(ENTER_CGROUP, write(spawn->cgroup_fds[i], "0", 1));

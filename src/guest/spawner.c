@@ -357,16 +357,18 @@ static bool ask(struct spawner *spawner, const struct spawn *spawn, struct arena
     return image_fd >= 0 && pass_fds(spawner->socket_fd, STR("s"), fds, REQUEST_FDS, &err);
 }
 
-bool spawner_start(struct spawner *spawner, const struct spawn *spawn, struct arena *arena, int *out_report_fd,
-                   struct err *err)
+bool spawner_start(struct spawner *spawner, const struct spawn *spawn, struct arena *arena, bool *out_asked,
+                   int *out_report_fd, struct err *err)
 {
     int report[2];
 
     if (pipe2(report, O_CLOEXEC | O_NONBLOCK) < 0)
         return err_sys(err, "make a pipe");
     auto_close int ours = report[0], theirs = report[1];
-    if (!(spawner && ask(spawner, spawn, arena, theirs)) && !spawn_command(spawn, theirs, err))
+    bool asked = spawner && ask(spawner, spawn, arena, theirs);
+    if (!asked && !spawn_command(spawn, theirs, err))
         return false;
+    *out_asked = asked;
     *out_report_fd = take_fd(&ours);
     return true;
 }

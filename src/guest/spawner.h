@@ -28,11 +28,15 @@ struct spawner;
 struct spawner *spawner_new(struct loop *loop, const int *cgroup_fds, size_t cgroup_count) must_use;
 void spawner_free(struct spawner *spawner);
 
-/* A command. *out_report_fd becomes readable when more is known: spawn_outcome(). It is the caller's to close. */
-bool spawner_start(struct spawner *spawner, const struct spawn *spawn, struct arena *arena, int *out_report_fd,
-                   struct err *err) must_use;
+/*
+ * A command; *out_asked tells whether the spawner was asked for it. *out_report_fd becomes readable when more is known:
+ * spawn_outcome(). It is the caller's to close, not before it has told a pid or has ended: a child that is on its way cannot
+ * be called back, only killed.
+ */
+bool spawner_start(struct spawner *spawner, const struct spawn *spawn, struct arena *arena, bool *out_asked,
+                   int *out_report_fd, struct err *err) must_use;
 
-/* A start took too long: if the spawner is stopped, the next one shall not wait for it. */
+/* A start that it was asked for took too long. What else it was asked for and has not begun fails with it. */
 void spawner_restart(struct spawner *spawner);
 
 #endif

@@ -1,10 +1,11 @@
 /*
- * Theory of operation. /proc/<pid>/stat has all that is needed: session, parent, start, ignored signals. A look reads it
+ * Theory of operation. /proc/<pid>/stat has all that is needed: session, start, ignored signals. A look reads it
  * for every process of the sandbox, marks those that belong to the tree, and stops them; when a look finds all of them
  * stopped, they are killed.
  */
 #include "guest/tree.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -28,7 +29,7 @@ enum {
 };
 
 struct entry {
-    pid_t pid, parent, session;
+    pid_t pid, session;
     uint64_t started;
     bool is_stopped, ignores_hangup, doomed;
 };
@@ -93,7 +94,7 @@ static bool read_entry(int proc_fd, pid_t pid, struct entry *out)
             return false;
     if (!str_to_u64(word, UINT64_MAX, &ignored))
         return false;
-    *out = (struct entry){ .pid = pid, .parent = (pid_t)parent, .session = (pid_t)session, .started = started };
+    *out = (struct entry){ .pid = pid, .session = (pid_t)session, .started = started };
     out->is_stopped = after[2] == 'T' || after[2] == 't';
     out->ignores_hangup = ignored & BIT(SIGHUP - 1);
     return true;
@@ -141,11 +142,15 @@ static const struct entry *find(const struct list *list, pid_t pid)
  * A leader may have made a session of its own (`setsid cmd` as the whole command): that one is meant as well. The kernel
  * keeps the number of a session while it has members; a process that has it as its pid is another one, or the leader.
  */
-static bool is_ours(const struct list *list, const struct tree *tree, pid_t session)
+static bool is_ours(const struct list *list, const struct tree *tree, const struct entry *leader, pid_t session)
 {
     if (session == tree->leader)
         return tree->leader_lives || !find(list, session);
-    return session == tree->session && !find(list, session);
+    if (session != tree->session)
+        return false;
+    /* The one that made it exits right after the leader's start. Another has got the number since then. */
+    const struct entry *holder = find(list, session);
+    return !holder || (leader && holder->started <= leader->started);
 }
 
 /* Returns how many. */
@@ -160,7 +165,7 @@ static size_t mark(struct list *list, const struct aim *aim)
         if (e->pid == getpid() || e->pid == 1 || e->started < aim->since || (e == leader && !aim->with_leader))
             continue;
         bool is_detached = e->ignores_hangup && !(leader && leader->ignores_hangup);
-        e->doomed = e == leader || (is_ours(list, tree, e->session) && !is_detached);
+        e->doomed = e == leader || (is_ours(list, tree, leader, e->session) && !is_detached);
         doomed += e->doomed;
     }
     return doomed;
@@ -185,17 +190,23 @@ static bool are_stopped(const struct list *list)
  * Stopped first, all of them, and killed when every one has been seen to stand still. A fork bomb that is killed one by one
  * has room for a child with each that goes, and outlives us; one that is stopped keeps its room. That a signal was sent is
  * not enough: one that is in the middle of a fork gets its child out before it hears, which on a machine with a thousand
- * busy processes takes a second. False when some still run: to be called again.
+ * busy processes takes a second. Two looks in a row must find it so: numbers are listed before their states are read, and
+ * one that forks in between has stopped by then, but its child is not in the list. False when some still run: to be called
+ * again.
  */
 static bool stop_and_kill(const struct aim *aim)
 {
     struct list list = { 0 };
-    bool is_over = false;
+    bool is_quiet = false, is_over = false;
+
+    assert(aim->tree.leader > 1 && aim->tree.session > 1); /* session 0 is everybody who has none */
 
     uint64_t end_ms = clock_mono_ms() + LOOK_MS;
     do {
         read_all(&list);
-        is_over = mark(&list, aim) == 0 || are_stopped(&list);
+        bool was_quiet = is_quiet;
+        is_quiet = mark(&list, aim) == 0 || are_stopped(&list);
+        is_over = is_quiet && was_quiet;
         signal_doomed(&list, is_over ? SIGKILL : SIGSTOP);
         (void)sched_yield(); /* to them: they stop when it is their turn */
     } while (!is_over && clock_mono_ms() < end_ms);

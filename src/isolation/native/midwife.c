@@ -389,7 +389,7 @@ static void wait_for_guestd(void)
  *   uid       the mother's, which is nobody here            cgroup   the mother's, then the sandbox's limited one
  *   others    all of the sandbox's                          filter   the mother's, which stays (see seccomp.c)
  *   signals   all blocked                                   files    the order, the door, and what came with the wish
- *   must      end with exactly what a command of that user has; end at once if any of it fails
+ *   must      end with the ids, capabilities, cgroups and files that a command of that user has; end at once if any of it fails
  */
 static void confine(const struct nursery_wish *wish, const int fds[NURSERY_WISH_FDS], int out_fds[NURSERY_WISH_FDS])
 {

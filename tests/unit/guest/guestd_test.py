@@ -564,6 +564,19 @@ class Processes(Case):
         r = self.stream("process.Process/Connect", {"process": {"pid": pid}}).result()
         self.assertEqual(r["end"]["status"], "signal: killed")
 
+    def test_nothing_runs_on_whose_deadline_came_before_its_start(self):
+        """Neither what the spawner starts, nor what guestd starts while there is none."""
+        for has_spawner in (True, False):
+            for i in range(60):
+                if not has_spawner:
+                    for spawner in self.daemon.spawners():
+                        os.kill(spawner, signal.SIGKILL)
+                self.start("sleep 76 & exec sleep 77", headers={"Connect-Timeout-Ms": str(1 + i % 3)}).result()
+            self.assertTrue(any(not self.daemon.commands() or time.sleep(0.01) for _ in range(1000)),
+                            [open(f"/proc/{pid}/stat").read() + name_of(pid) for pid in self.daemon.commands()])
+            sleeps = subprocess.run(["pgrep", "-f", "^sleep 7[67]$"], stdout=subprocess.PIPE, check=False).stdout
+            self.assertEqual(sleeps, b"")
+
     def test_list_echoes_what_was_sent(self):
         s = self.start("exec sleep 1000", tag="t1")
         pid = s.pid()
