@@ -51,6 +51,7 @@ struct sql {
     struct map statements; /* query → struct kept */
     bool durable;          /* the transaction under way wants FULL */
     unsigned commits;      /* ever, to know when to look at our room */
+    int log_fd, index_fd;  /* -wal and -shm, see open_beside(); or -1 */
 };
 
 static bool is_nearly_full(const char *path)
@@ -131,39 +132,44 @@ static bool set_up(struct sql *sql, struct err *err)
 
 /* ---- room ---- */
 
+/*
+ * The descriptor is closed only after sqlite3_close(). POSIX locks belong to the process: closing any descriptor of a
+ * file drops the locks that SQLite holds on it through its own. The next program that opens the store would take itself
+ * for the first one and cut -shm, which we have mapped: SIGBUS. So nothing else here may open the store's files either.
+ */
 static int open_beside(const char *path, const char *suffix, struct stat *out_stat, struct err *err)
 {
     char name[512];
 
     (void)snprintf(name, sizeof name, "%s%s", path, suffix); /* cut, it is a name that is not there */
-    auto_close int fd = open(name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, out_stat) < 0) {
+    /* stat first: a descriptor that could not be looked at would have to be closed. */
+    int fd = stat(name, out_stat) < 0 ? -1 : open(name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
         (void)err_sys(err, "open %s", name);
-        return -1;
-    }
-    return take_fd(&fd);
+    return fd;
 }
 
-static bool keep_index(const char *path, struct err *err)
+static bool keep_index(struct sql *sql, const char *path, struct err *err)
 {
     struct stat st;
-    auto_close int fd = open_beside(path, "-shm", &st, err);
 
+    sql->index_fd = open_beside(path, "-shm", &st, err);
     /* Fills holes, and touches nothing that is there. */
-    return fd >= 0 && (fallocate(fd, 0, 0, st.st_size) == 0 || err_sys(err, "fill the index of the store's log"));
+    return sql->index_fd >= 0 &&
+           (fallocate(sql->index_fd, 0, 0, st.st_size) == 0 || err_sys(err, "fill the index of the store's log"));
 }
 
 /* Zeroes to the end: SQLite takes none for a record of its, and writes over them. */
-static bool keep_log(const char *path, struct err *err)
+static bool keep_log(struct sql *sql, const char *path, struct err *err)
 {
     static const char zeroes[64 * 1024];
     struct stat st;
-    auto_close int fd = open_beside(path, "-wal", &st, err);
 
-    if (fd < 0)
+    sql->log_fd = open_beside(path, "-wal", &st, err);
+    if (sql->log_fd < 0)
         return false;
     for (off_t at = st.st_size; at < LOG_ROOM_BYTES;) {
-        ssize_t n = pwrite(fd, zeroes, MIN(sizeof zeroes, (size_t)(LOG_ROOM_BYTES - at)), at);
+        ssize_t n = pwrite(sql->log_fd, zeroes, MIN(sizeof zeroes, (size_t)(LOG_ROOM_BYTES - at)), at);
         if (n <= 0)
             return err_sys(err, "write the store's log");
         at += n;
@@ -210,7 +216,7 @@ static void keep_room(struct sql *sql, const char *path, bool has_index)
 
     (void)sqlite3_file_control(sql->db, "main", SQLITE_FCNTL_PERSIST_WAL, &persist);
     keep_pages(sql); /* first: of a new database there is no log before it has been looked at */
-    if (!keep_log(path, &err) || (has_index && !keep_index(path, &err)))
+    if (!keep_log(sql, path, &err) || (has_index && !keep_index(sql, path, &err)))
         log_warn("store: no reserve for a full disk: %s", err_text(&err));
 }
 
@@ -219,6 +225,7 @@ static void keep_room(struct sql *sql, const char *path, bool has_index)
 static struct sql *open_database(const char *path, bool alone, struct err *err)
 {
     struct sql *sql = NEW(struct sql);
+    sql->log_fd = sql->index_fd = -1;
     map_init(&sql->statements);
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE;
     if (sqlite3_open_v2(path, &sql->db, flags, NULL) != SQLITE_OK) {
@@ -260,6 +267,8 @@ void sql_close(struct sql *sql)
     }
     map_done(&sql->statements);
     sqlite3_close(sql->db);
+    fd_close(&sql->log_fd);
+    fd_close(&sql->index_fd);
     free(sql);
 }
 

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sqlite3.h>
@@ -641,6 +642,71 @@ static void several_threads_may_write_at_once(void **state)
     assert_int_equal(count, 40);
 }
 
+/* SQLite's "somebody has this open": while it is held, nobody cuts the index of the log. */
+static bool index_is_locked(const char *path)
+{
+    char name[128];
+    struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 128, .l_len = 1 };
+
+    snprintf(name, sizeof name, "%s-shm", path);
+    int fd = open(name, O_RDWR | O_CLOEXEC);
+    bool ok = fd >= 0 && fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type == F_RDLCK;
+    close(fd);
+    return ok;
+}
+
+/* The exit code of a program that opens the store, reads and closes it, until the pipe ends. */
+static int read_again_and_again(const char *path, int until_fd)
+{
+    struct pollfd until = { .fd = until_fd, .events = POLLIN };
+    char go;
+
+    if (read(until_fd, &go, 1) != 1)
+        return 2;
+    if (!index_is_locked(path))
+        return 3;
+    for (int reads = 0; reads == 0 || poll(&until, 1, 0) == 0; reads++) {
+        sqlite3 *db;
+        if (sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE, NULL) != SQLITE_OK ||
+            sqlite3_busy_timeout(db, 5000) != SQLITE_OK ||
+            sqlite3_exec(db, "SELECT count(*) FROM events", NULL, NULL, NULL) != SQLITE_OK ||
+            sqlite3_close(db) != SQLITE_OK)
+            return 4;
+    }
+    return index_is_locked(path) ? 0 : 5;
+}
+
+static void other_programs_may_read_the_store_while_it_is_written(void **state)
+{
+    struct temp_store *t = *state;
+    struct event_row event = { .type = event_type_name[EVENT_UPDATED],
+                               .sandbox_id = STR("i1"),
+                               .team_id = STR("team"),
+                               .template_id = STR("tbase"),
+                               .data = STR("{}") };
+    int pipe_fds[2], status;
+
+    /* Forked while the store is closed: SQLite in the child would take locks that it knows of for its own. */
+    store_close(t->store);
+    t->store = NULL;
+    assert_int_equal(pipe2(pipe_fds, O_CLOEXEC), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        close(pipe_fds[1]);
+        _exit(read_again_and_again(t->path, pipe_fds[0]));
+    }
+    close(pipe_fds[0]);
+    temp_store_reopen(t);
+    assert_int_equal(write(pipe_fds[1], "g", 1), 1);
+    for (int i = 0; i < 3000; i++) {
+        event.at_us = clock_wall_us();
+        MUST(store_sandbox_remove(t->store, STR("none"), &event, &err));
+    }
+    close(pipe_fds[1]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
 #define STORE_CASE(function) cmocka_unit_test_setup_teardown(function, temp_store_set_up, temp_store_tear_down)
 
 static int64_t allocated(const char *path, const char *suffix)
@@ -671,13 +737,13 @@ static void the_store_holds_room_for_a_full_disk_and_keeps_it(void **state)
 {
     struct temp_store *t = *state;
     char words[1000];
+    memset(words, 'x', sizeof words);
     struct event_row event = { .type = event_type_name[EVENT_UPDATED],
                                .sandbox_id = STR("i1"),
                                .team_id = STR("team"),
                                .template_id = STR("tbase"),
                                .data = str_of(words, sizeof words) };
 
-    memset(words, 'x', sizeof words);
     assert_true(allocated(t->path, "-wal") >= 8 << 20);
     assert_true(allocated(t->path, "") >= 2 << 20);
     assert_true(free_pages(t) * 4096 >= 1 << 20);
@@ -722,6 +788,7 @@ int main(void)
         STORE_CASE(what_was_written_is_there_after_kill_9),
         STORE_CASE(a_store_that_somebody_else_is_writing_to_says_so),
         STORE_CASE(several_threads_may_write_at_once),
+        STORE_CASE(other_programs_may_read_the_store_while_it_is_written),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
