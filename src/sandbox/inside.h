@@ -54,6 +54,7 @@ struct sandbox {
     enum exit_cause exit_cause;
     /* The deadline as far as the store has it. */
     int64_t kept_deadline_us, kept_revision;
+    bool newest_failed; /* the newest revision could not be written: the store's deadline is the one that counts */
     bool being_ended;   /* while STOPPING: somebody is at it */
     bool killed;        /* while STOPPING: everything inside is dead, and the kernel is still at clearing it away */
     bool in_driver;     /* the driver may hold it */

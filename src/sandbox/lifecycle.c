@@ -430,6 +430,8 @@ static void deadline_is_kept(struct sandbox *sb, int64_t deadline_us, int64_t re
         return; /* a later change was written first */
     sb->kept_deadline_us = deadline_us;
     sb->kept_revision = revision;
+    if (sb->newest_failed)
+        sandbox_set_clock(sb, deadline_us);
 }
 
 static bool change_deadline(struct sandboxes *all, struct str team_id, struct str id, uint64_t timeout_s,
@@ -451,6 +453,7 @@ static bool change_deadline(struct sandboxes *all, struct str team_id, struct st
     if (changed) {
         sandbox_set_clock(sb, wanted_us);
         sb->revision++;
+        sb->newest_failed = false;
     } else if (end_now) {
         sandbox_enter(sb, SANDBOX_STOPPING);
         sb->being_ended = true;
@@ -473,10 +476,12 @@ static bool keep_deadline(const struct deadline_change *change, struct arena *ar
                                      &event, err);
 
     auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
-    if (ok)
+    if (ok) {
         deadline_is_kept(sb, change->deadline_us, change->revision);
-    else if (sb->revision == change->revision) /* or else a later change decides */
+    } else if (sb->revision == change->revision) { /* or else a later change decides */
         sandbox_set_clock(sb, sb->kept_deadline_us);
+        sb->newest_failed = true; /* an earlier change may still be on its way to the store */
+    }
     return ok || err_wrap(err, "deadline of sandbox %s", sb->id);
 }
 

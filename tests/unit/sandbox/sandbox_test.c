@@ -1,7 +1,10 @@
 #include "sandbox/sandbox.h"
 
+#include <pthread.h>
+#include <semaphore.h>
 #include <sodium.h>
 #include <sqlite3.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -564,6 +567,75 @@ static void a_deadline_that_cannot_be_written_down_is_an_error_and_changes_nothi
     check_events(rig, info.id, "created updated updated");
 }
 
+/* Between lifecycle.c and the store: the first write waits until the second one has failed. */
+static struct {
+    bool on;
+    atomic_int writes;
+    sem_t first_is_here, go_on;
+} overtaking;
+
+bool __real_store_sandbox_deadline(struct store *store, struct str id, int64_t deadline_us, int64_t revision,
+                                   const struct event_row *event, struct err *err);
+bool __wrap_store_sandbox_deadline(struct store *store, struct str id, int64_t deadline_us, int64_t revision,
+                                   const struct event_row *event, struct err *err);
+
+bool __wrap_store_sandbox_deadline(struct store *store, struct str id, int64_t deadline_us, int64_t revision,
+                                   const struct event_row *event, struct err *err)
+{
+    if (overtaking.on && overtaking.writes++ > 0)
+        return err_set(err, ERR_FULL, "no room");
+    if (overtaking.on) {
+        sem_post(&overtaking.first_is_here);
+        sem_wait(&overtaking.go_on);
+    }
+    return __real_store_sandbox_deadline(store, id, deadline_us, revision, event, err);
+}
+
+struct setter {
+    struct rig *rig;
+    struct str id;
+    int64_t deadline_us; /* what it was told; 0: that it failed */
+};
+
+static void *set_deadline(void *argument)
+{
+    struct setter *setter = argument;
+    struct sandbox_info got;
+    struct arena arena;
+    struct err err;
+
+    arena_init(&arena);
+    if (sandbox_set_deadline(setter->rig->all, TEAM, setter->id, 7200, DEADLINE_SET, &arena, &got, &err))
+        setter->deadline_us = got.deadline_us;
+    arena_done(&arena);
+    return NULL;
+}
+
+static void a_deadline_that_was_kept_counts_when_a_later_one_has_failed_before(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig), got;
+    struct setter setter = { .rig = rig, .id = info.id };
+    pthread_t first;
+
+    overtaking.on = true;
+    assert_int_equal(sem_init(&overtaking.first_is_here, 0, 0), 0);
+    assert_int_equal(sem_init(&overtaking.go_on, 0, 0), 0);
+    assert_int_equal(pthread_create(&first, NULL, set_deadline, &setter), 0);
+    sem_wait(&overtaking.first_is_here);
+    MUST_FAIL(sandbox_set_deadline(rig->all, TEAM, info.id, 9000, DEADLINE_SET, &rig->arena, &got, &err), ERR_FULL);
+    MUST(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &got, &err));
+    assert_int_equal(got.deadline_us, info.deadline_us);
+    sem_post(&overtaking.go_on);
+    pthread_join(first, NULL);
+    overtaking.on = false;
+    assert_true(setter.deadline_us > info.deadline_us);
+    MUST(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &got, &err));
+    assert_int_equal(got.deadline_us, setter.deadline_us);
+    sem_destroy(&overtaking.first_is_here);
+    sem_destroy(&overtaking.go_on);
+}
+
 static void no_deadline_is_later_than_the_longest_life(void **state)
 {
     struct rig *rig = *state;
@@ -948,6 +1020,7 @@ int main(void)
         RUNNING(one_whose_guestd_had_no_memory_left_says_so),
         RUNNING(a_deadline_ends_the_sandbox),
         RUNNING(a_deadline_that_cannot_be_written_down_is_an_error_and_changes_nothing),
+        RUNNING(a_deadline_that_was_kept_counts_when_a_later_one_has_failed_before),
         RUNNING(deadlines_end_sandboxes_in_their_own_order),
         RUNNING(a_deadline_can_be_set_both_ways_and_extended_one_way),
         MADE(no_deadline_is_later_than_the_longest_life),
