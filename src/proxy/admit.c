@@ -29,22 +29,22 @@ bool admit_wants_token(const struct sandbox *sandbox, const struct target *targe
     return false;
 }
 
-static bool is_known(const struct sandbox *sandbox, const struct target *target, const struct http_head *head,
-                     struct arena *arena)
+static bool is_known(const struct sandbox *sandbox, const struct target *target, const struct http_head *head)
 {
     const struct str *token = http_header(head, STR("X-Access-Token"));
 
     if (token && sandbox_has_token(sandbox, *token))
         return true;
-    if (target->port == GUESTD_PORT)
-        return links_is_link(head) && links_is_signed_by(head, arena, sandbox);
-    return sandbox_is_private(sandbox); /* and whoever is here has shown its token: may_enter() in proxy.c */
+    /* Whoever is here has shown a private sandbox's token: may_enter() in proxy.c. */
+    return target->port != GUESTD_PORT && sandbox_is_private(sandbox);
 }
 
 enum admission admit(const struct sandbox *sandbox, const struct target *target, const struct http_head *head,
                      struct arena *arena)
 {
-    if (is_known(sandbox, target, head, arena))
+    if (is_known(sandbox, target, head))
         return ADMIT_KNOWN;
+    if (target->port == GUESTD_PORT && links_is_link(head) && links_is_valid(head, arena, sandbox))
+        return ADMIT_LINK;
     return admit_wants_token(sandbox, target, head, arena) ? ADMIT_REFUSED : ADMIT_STRANGER;
 }

@@ -54,9 +54,9 @@ struct forward {
     struct http_call *call;
     struct relay *relay;
     struct str head; /* the request as the service will see it; in the exchange's arena */
-    bool is_known;   /* has shown a token */
-    bool has_place;  /* counts among the peer's; not once it was evicted */
-    bool kept;       /* this connection has served requests before */
+    enum admission admission;
+    bool has_place; /* counts among the peer's; not once it was evicted */
+    bool kept;      /* this connection has served requests before */
     bool body_started, body_ended;
     struct str gathered; /* the whole body, in the exchange's arena */
     struct buf replay;   /* or the body so far, as long as it fits */
@@ -91,7 +91,7 @@ static void free_forward(void *object)
 static void give_place(struct forward *f)
 {
     if (f->has_place)
-        peer_give_place(f->peer, f->is_known);
+        peer_give_place(f->peer, f->admission);
     f->has_place = false;
 }
 
@@ -415,7 +415,7 @@ static void ask(struct forward *f, struct stream *idle, int fd)
                    : http_call_new(loop, fd, false, f->head, head->method, head->framing, &call_events, f);
     if (!f->body_started) {
         f->body_started = true;
-        if (f->is_known)
+        if (f->admission == ADMIT_KNOWN)
             http_body_patience(f->ex, LIMIT_KEEPALIVE_MS); /* a stream of input may rightly be silent for long */
         http_body_start(f->ex);
         return;
@@ -485,12 +485,12 @@ static_assert(LIMIT_EDGE_SHARE * LIMIT_EDGE_GATHER_BYTES <= LIMIT_COLLECT_BYTES 
 static bool is_gathered(const struct forward *f)
 {
     const struct http_head *head = &f->ex->head;
-    return f->is_known && f->target.port == GUESTD_PORT && head->framing == HTTP_LENGTH &&
+    return f->admission == ADMIT_KNOWN && f->target.port == GUESTD_PORT && head->framing == HTTP_LENGTH &&
            head->length <= LIMIT_EDGE_GATHER_BYTES && !target_is_stream(head);
 }
 
 void forward_start(struct peer *peer, struct sandbox *sandbox, struct http_exchange *ex, const struct target *target,
-                   bool is_known)
+                   enum admission admission)
 {
     struct forward *f = NEW(struct forward);
     f->peer = peer;
@@ -504,10 +504,10 @@ void forward_start(struct peer *peer, struct sandbox *sandbox, struct http_excha
         f->next->at = &f->next;
     peer->forwards = f;
     peer_ref(peer);
-    peer_take_place(peer, is_known);
-    f->is_known = is_known;
+    peer_take_place(peer, admission);
+    f->admission = admission;
     f->has_place = true;
-    if (is_known)
+    if (admission == ADMIT_KNOWN)
         http_trust(ex);
     ex->events = &exchange_events;
     ex->owner = f;
@@ -555,7 +555,7 @@ void forward_cut_all(struct peer *peer)
     peer_unref(peer);
 }
 
-/* ---- strangers ---- */
+/* ---- outsiders ---- */
 
 /* Its body is still coming, or its client is slow to take an answer that is whole. */
 static bool is_waited_for(const struct forward *f)
@@ -575,17 +575,23 @@ static bool is_waited_for(const struct forward *f)
     return false;
 }
 
-struct forward *forward_stranger(const struct peer *peer, bool or_any)
+static struct forward *oldest_of(const struct peer *peer, enum admission admission, bool or_any)
 {
     struct forward *waited_for = NULL, *any = NULL;
     for (struct forward *f = peer->forwards; f; f = f->next) {
-        if (f->is_known || !f->has_place)
+        if (f->admission != admission || !f->has_place)
             continue;
         any = f;
         if (is_waited_for(f))
             waited_for = f;
     }
     return waited_for || !or_any ? waited_for : any;
+}
+
+struct forward *forward_outsider(const struct peer *peer, bool or_any)
+{
+    struct forward *stranger = oldest_of(peer, ADMIT_STRANGER, or_any);
+    return stranger ? stranger : oldest_of(peer, ADMIT_LINK, or_any);
 }
 
 void forward_evict(struct forward *f)

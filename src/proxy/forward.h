@@ -19,6 +19,7 @@
 
 #include "base/limits.h"
 #include "http/http.h"
+#include "proxy/admit.h"
 #include "proxy/target.h"
 #include "sandbox/sandbox.h"
 
@@ -31,9 +32,9 @@ struct idle {
     uint64_t since_ms;
 };
 
-/* Requests and tunnels that are open, and how many of them are strangers' (admit.h). */
+/* Requests and tunnels that are open, how many of them are outsiders', and how many of those strangers' (admit.h). */
 struct places {
-    unsigned all, strangers;
+    unsigned all, outsiders, strangers;
 };
 
 /* What the edge has open with one sandbox. */
@@ -51,12 +52,12 @@ struct peer {
 
 /* Takes the reference to the sandbox. */
 void forward_start(struct peer *peer, struct sandbox *sandbox, struct http_exchange *ex, const struct target *target,
-                   bool is_known);
+                   enum admission admission);
 /*
- * The oldest stranger whose request is not all there yet or whose answer is: nothing inside works for it. If there is none
- * and `or_any`, the oldest stranger. NULL: there is none either.
+ * The oldest stranger whose request is not all there yet or whose answer is: nothing inside works for it. If there is
+ * none, and `or_any`, the oldest stranger. If there is none either, the same among those with a link. Or NULL.
  */
-struct forward *forward_stranger(const struct peer *peer, bool or_any);
+struct forward *forward_outsider(const struct peer *peer, bool or_any);
 /* Its place is free at once. The client is told that there are too many, if it has no answer yet, or else cut off. */
 void forward_evict(struct forward *f);
 /*
@@ -73,8 +74,8 @@ struct stream *peer_take_idle(struct peer *peer);
 void peer_keep_idle(struct peer *peer, struct http_call *call);
 void peer_ref(struct peer *peer);
 void peer_unref(struct peer *peer); /* the peer may be freed by this */
-void peer_take_place(struct peer *peer, bool is_known);
-void peer_give_place(struct peer *peer, bool is_known);
+void peer_take_place(struct peer *peer, enum admission admission);
+void peer_give_place(struct peer *peer, enum admission admission);
 struct loop *peer_loop(const struct peer *peer);
 
 #endif

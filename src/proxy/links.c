@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/limits.h"
 #include "base/map.h"
 #include "base/mem.h"
@@ -97,11 +98,18 @@ static struct sandbox_link link_of(const struct http_head *head, struct arena *a
     };
 }
 
-bool links_is_signed_by(const struct http_head *head, struct arena *arena, const struct sandbox *sandbox)
+/* By guestd's rule: the second that it names is its last. */
+static bool is_expired(struct str expiration)
+{
+    uint64_t expires_s;
+    return expiration.len &&
+           (!str_to_u64(expiration, INT64_MAX, &expires_s) || expires_s < (uint64_t)clock_wall_us() / 1000000);
+}
+
+bool links_is_valid(const struct http_head *head, struct arena *arena, const struct sandbox *sandbox)
 {
     const struct sandbox_link link = link_of(head, arena);
-
-    return sandbox_has_signed(sandbox, &link);
+    return !is_expired(link.expiration) && sandbox_has_signed(sandbox, &link);
 }
 
 enum links_verdict links_find(struct links *links, const struct http_head *head, struct arena *arena,

@@ -27,8 +27,8 @@ void links_free(struct links *links);
 /* GET or POST of /files with a signature: then the answer to "which sandbox?" is in the signature. */
 bool links_is_link(const struct http_head *head);
 
-/* Of a link whose request says by host or header which sandbox it is for: has that one signed it? */
-bool links_is_signed_by(const struct http_head *head, struct arena *arena, const struct sandbox *sandbox);
+/* Has this sandbox signed the link, and has it not expired? guestd decides again, and says what is wrong. */
+bool links_is_valid(const struct http_head *head, struct arena *arena, const struct sandbox *sandbox);
 
 enum links_verdict {
     LINK_FOUND,

@@ -125,29 +125,31 @@ void peer_unref(struct peer *peer)
     drop_if_unused(peer);
 }
 
-static void count_one(struct places *places, bool is_known, int by)
+static void count_one(struct places *places, enum admission admission, int by)
 {
     places->all += (unsigned)by;
-    if (!is_known)
+    if (admission != ADMIT_KNOWN)
+        places->outsiders += (unsigned)by;
+    if (admission == ADMIT_STRANGER)
         places->strangers += (unsigned)by;
 }
 
-static void count_everywhere(struct peer *peer, bool is_known, int by)
+static void count_everywhere(struct peer *peer, enum admission admission, int by)
 {
-    count_one(&peer->places, is_known, by);
-    count_one(&peer->proxy->places, is_known, by);
+    count_one(&peer->places, admission, by);
+    count_one(&peer->proxy->places, admission, by);
     if (peer->owner)
-        count_one(&peer->owner->places, is_known, by);
+        count_one(&peer->owner->places, admission, by);
 }
 
-void peer_take_place(struct peer *peer, bool is_known)
+void peer_take_place(struct peer *peer, enum admission admission)
 {
-    count_everywhere(peer, is_known, 1);
+    count_everywhere(peer, admission, 1);
 }
 
-void peer_give_place(struct peer *peer, bool is_known)
+void peer_give_place(struct peer *peer, enum admission admission)
 {
-    count_everywhere(peer, is_known, -1);
+    count_everywhere(peer, admission, -1);
 }
 
 struct stream *peer_take_idle(struct peer *peer)
@@ -261,13 +263,14 @@ static bool may_enter(const struct sandbox *sandbox, const struct target *target
 
 /* ---- places ---- */
 
-/* Strangers have fewer: what is left is there for those who have shown a token, whatever strangers do. */
-static_assert(LIMIT_EDGE_STRANGERS < LIMIT_GUEST_CONNECTIONS, "strangers could take all of guestd's connections");
+/* Outsiders have fewer: what is left is there for those who have shown a token, whatever the others do. */
+static_assert(LIMIT_EDGE_OUTSIDERS < LIMIT_GUEST_CONNECTIONS, "outsiders could take all of guestd's connections");
+static_assert(LIMIT_EDGE_STRANGERS < LIMIT_EDGE_OUTSIDERS, "strangers could keep out who has a link");
 
 /* One of the three things that limit how much is open. */
 struct level {
     const struct places *places;
-    unsigned most, strangers_most;
+    unsigned most, outsiders_most, strangers_most;
     enum refusal why;
 };
 
@@ -279,39 +282,47 @@ static bool is_in(const struct peer *peer, const struct peer *other, int level)
 }
 
 /*
- * Who makes room for a newcomer. For one that is known any stranger does, of the sandbox that has most of them. So it is
- * for a stranger whose sandbox has fewer: each sandbox's strangers get their share. Else only one that we wait for goes.
+ * Who makes room for a newcomer. For one that is known any outsider does, of the sandbox that has most of them. So it
+ * is for an outsider whose sandbox has fewer: each sandbox's get their share. Else only one that we wait for goes.
  */
 static struct forward *find_evicted(struct proxy *proxy, const struct peer *peer, int level, bool is_known)
 {
     const struct peer *crowded = peer;
     for (const struct peer *other = proxy->first; other; other = other->next) {
-        if (is_in(other, peer, level) && other->places.strangers > crowded->places.strangers)
+        if (is_in(other, peer, level) && other->places.outsiders > crowded->places.outsiders)
             crowded = other;
     }
-    bool is_unfair = crowded->places.strangers > peer->places.strangers + 1;
-    return is_known || is_unfair ? forward_stranger(crowded, true) : forward_stranger(peer, false);
+    bool is_unfair = crowded->places.outsiders > peer->places.outsiders + 1;
+    return is_known || is_unfair ? forward_outsider(crowded, true) : forward_outsider(peer, false);
 }
 
-/* Strangers' part, rounded up: where there is only one place it is for whoever comes first. */
+/* Outsiders' part, rounded up: where there is only one place it is for whoever comes first. */
 static unsigned part_of(unsigned most)
 {
     return (most + LIMIT_EDGE_STRANGERS_PART - 1) / LIMIT_EDGE_STRANGERS_PART;
 }
 
-static bool make_place(struct proxy *proxy, struct peer *peer, bool is_known, enum refusal *out_why)
+static bool is_full(const struct level *level, enum admission admission)
 {
+    const struct places *places = level->places;
+    return places->all >= level->most || (admission != ADMIT_KNOWN && places->outsiders >= level->outsiders_most) ||
+           (admission == ADMIT_STRANGER && places->strangers >= level->strangers_most);
+}
+
+static bool make_place(struct proxy *proxy, struct peer *peer, enum admission admission, enum refusal *out_why)
+{
+    bool is_known = admission == ADMIT_KNOWN;
+    unsigned key_part = part_of(proxy->owner_max), all_part = part_of(proxy->forwards_max);
     const struct level levels[LEVELS] = {
-        [LEVEL_SANDBOX] = { &peer->places, LIMIT_EDGE_CONNECTIONS, LIMIT_EDGE_STRANGERS,
+        [LEVEL_SANDBOX] = { &peer->places, LIMIT_EDGE_CONNECTIONS, LIMIT_EDGE_OUTSIDERS, LIMIT_EDGE_STRANGERS,
                             is_known ? REFUSE_CROWDED : REFUSE_STRANGERS },
-        [LEVEL_KEY] = { peer->owner ? &peer->owner->places : NULL, proxy->owner_max, part_of(proxy->owner_max),
+        [LEVEL_KEY] = { peer->owner ? &peer->owner->places : NULL, proxy->owner_max, key_part, key_part,
                         REFUSE_GREEDY },
-        [LEVEL_ALL] = { &proxy->places, proxy->forwards_max, part_of(proxy->forwards_max), REFUSE_FULL },
+        [LEVEL_ALL] = { &proxy->places, proxy->forwards_max, all_part, all_part, REFUSE_FULL },
     };
     for (int i = 0; i < LEVELS; i++) {
         const struct level *level = &levels[i];
-        while (level->places && (level->places->all >= level->most ||
-                                 (!is_known && level->places->strangers >= level->strangers_most))) {
+        while (level->places && is_full(level, admission)) {
             struct forward *evicted = find_evicted(proxy, peer, i, is_known);
             *out_why = level->why;
             if (!evicted)
@@ -324,13 +335,13 @@ static bool make_place(struct proxy *proxy, struct peer *peer, bool is_known, en
 
 /* Takes the reference. */
 static void enter(struct proxy *proxy, struct http_exchange *ex, const struct target *target, struct sandbox *sandbox,
-                  bool is_known)
+                  enum admission admission)
 {
     struct peer *peer = peer_of(proxy, sandbox);
     enum refusal why;
     peer_ref(peer); /* an eviction may take its last forward */
-    if (make_place(proxy, peer, is_known, &why)) {
-        forward_start(peer, sandbox, ex, target, is_known);
+    if (make_place(proxy, peer, admission, &why)) {
+        forward_start(peer, sandbox, ex, target, admission);
     } else {
         sandbox_unref(sandbox);
         refuse(ex, target, why);
@@ -344,10 +355,10 @@ static void pass_on(struct proxy *proxy, struct http_exchange *ex, const struct 
     bool is_private = !may_enter(sandbox, target, &ex->head);
     enum admission admission = is_private ? ADMIT_REFUSED : admit(sandbox, target, &ex->head, &ex->arena);
     /* Whatever becomes of it, nobody waits long for its body. */
-    if (admission != ADMIT_KNOWN)
+    if (admission == ADMIT_STRANGER || admission == ADMIT_REFUSED)
         http_body_patience(ex, LIMIT_STRANGER_BODY_MS);
     if (admission != ADMIT_REFUSED) {
-        enter(proxy, ex, target, sandbox, admission == ADMIT_KNOWN);
+        enter(proxy, ex, target, sandbox, admission);
         return;
     }
     sandbox_unref(sandbox);

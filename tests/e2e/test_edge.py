@@ -10,6 +10,7 @@ import socket
 import struct
 import threading
 import time
+import urllib.parse
 
 import pytest
 from e2b import Sandbox
@@ -505,6 +506,32 @@ def test_half_bodies_without_a_token_lock_nobody_out(server, made, ports):
         assert server.call("GET", "/contexts", headers=routing).status == 200
         assert server.api("GET", "/sandboxes").status == 200
         assert time.monotonic() - began < 20
+    finally:
+        for connection in held:
+            connection.close()
+
+
+@pytest.mark.parametrize("seconds", [1, 300], ids=["expired", "valid"])
+def test_half_bodies_with_a_signed_link_lock_nobody_out(server, made, seconds):
+    """A link is published: whoever has it is not the owner, and guestd refuses it once it has expired."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), max(hard, 4096)))
+    box = Sandbox.create(timeout=300)
+    made.append(box.sandbox_id)
+    url = urllib.parse.urlsplit(box.upload_url("/tmp/up", use_signature_expiration=seconds))
+    if seconds == 1:
+        time.sleep(2.5)
+    held = []
+    try:
+        held += [half_body(server, box.sandbox_id, 49983, f"/files?{url.query}") for _ in range(600)]
+        began = time.monotonic()
+        assert box.commands.run("echo here").stdout == "here\n"
+        box.files.write("/tmp/note", "text")
+        assert box.files.read("/tmp/note") == "text"
+        assert time.monotonic() - began < 20
+        routing = {"E2b-Sandbox-Id": box.sandbox_id, "E2b-Sandbox-Port": "49983"}
+        answer = server.call("GET", f"/files?{url.query}", headers=routing)
+        assert answer.status == 401, answer.body  # it is for writing, and guestd is still the one who says so
     finally:
         for connection in held:
             connection.close()

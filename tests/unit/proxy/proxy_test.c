@@ -919,6 +919,68 @@ static void whole_requests_of_strangers_leave_places_to_the_owner(void **state)
     service_stop(&silent);
 }
 
+/* People publish links: whoever has one must not be able to keep the owner out, least of all once it has expired. */
+static void half_bodies_with_links_keep_nobody_out(void **state)
+{
+    static const char *const expirations[] = { "", "&signature_expiration=1600000000", "&signature_expiration=soon" };
+    static int fds[LIMIT_EDGE_CONNECTIONS];
+    (void)state;
+    for (size_t k = 0; k < COUNT_OF(expirations); k++) {
+        struct service guestd, echo;
+        service_start(&guestd, GUESTD, take_all_and_say_nothing);
+        service_start(&echo, 0, echo_head);
+        for (unsigned i = 0; i < LIMIT_EDGE_CONNECTIONS; i++) {
+            fds[i] = client_new();
+            say(fds[i],
+                STRANGER("ilive", "POST", "/files?path=%%2Fa+b&signature=v1_right%s") "Content-Length: 10\r\n\r\nhalf",
+                expirations[k], GUESTD);
+        }
+        usleep(100000);
+        auto_close int owner = client_new(), stranger = client_new();
+        say(owner, TO("GET", "/") "\r\n", echo.port);
+        assert_int_equal(hear_answer(owner, &arena).status, 200);
+        /* The oldest have made room, and those who are left still do. */
+        assert_int_equal(hear_answer(fds[0], &arena).status, 429);
+        say(stranger, STRANGER("ilive", "GET", "/") "\r\n", echo.port);
+        assert_int_equal(hear_answer(stranger, &arena).status, 200);
+        for (unsigned i = 0; i < LIMIT_EDGE_CONNECTIONS; i++)
+            close(fds[i]);
+        shutdown(guestd.listen_fd, SHUT_RDWR);
+        service_stop(&echo);
+        service_stop(&guestd);
+    }
+}
+
+static void strangers_leave_places_to_links(void **state)
+{
+    (void)state;
+    static int fds[LIMIT_EDGE_STRANGERS];
+    char link[96];
+    struct service silent, guestd;
+    service_start(&silent, 0, begin_and_wait);
+    service_start(&guestd, GUESTD, echo_head);
+    for (unsigned i = 0; i < LIMIT_EDGE_STRANGERS; i++) {
+        fds[i] = client_new();
+        say(fds[i], STRANGER("ilive", "GET", "/silent") "\r\n", silent.port);
+    }
+    usleep(100000);
+    auto_close int good = client_new(), expired = client_new();
+    snprintf(link, sizeof link, "/files?path=%%2Fa+b&signature=v1_right&signature_expiration=%lld",
+             (long long)clock_wall_us() / 1000000 + 60);
+    say(good, STRANGER("ilive", "GET", "%s") "\r\n", link, GUESTD);
+    assert_int_equal(hear_answer(good, &arena).status, 200);
+    say(expired,
+        STRANGER("ilive", "GET", "/files?path=%%2Fa+b&signature=v1_right&signature_expiration=1600000000") "\r\n",
+        GUESTD);
+    assert_int_equal(hear_answer(expired, &arena).status, 429);
+    edge_kill();
+    for (unsigned i = 0; i < LIMIT_EDGE_STRANGERS; i++)
+        close(fds[i]);
+    shutdown(silent.listen_fd, SHUT_RDWR);
+    service_stop(&guestd);
+    service_stop(&silent);
+}
+
 static void strangers_of_one_sandbox_leave_places_to_those_of_another(void **state)
 {
     (void)state;
@@ -1596,6 +1658,8 @@ int main(void)
         EDGE_CASE(what_guestd_tells_everybody_is_asked_without_a_token),
         EDGE_CASE(half_bodies_of_strangers_keep_nobody_out),
         EDGE_CASE(whole_requests_of_strangers_leave_places_to_the_owner),
+        EDGE_CASE(half_bodies_with_links_keep_nobody_out),
+        EDGE_CASE(strangers_leave_places_to_links),
         cmocka_unit_test_setup_teardown(strangers_of_one_sandbox_leave_places_to_those_of_another,
                                         set_up_with_room_for_eight, tear_down),
         cmocka_unit_test_setup_teardown(a_tunnel_of_a_stranger_makes_room_for_the_owner, set_up_with_room_for_two,
