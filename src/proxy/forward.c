@@ -575,11 +575,11 @@ static bool is_waited_for(const struct forward *f)
     return false;
 }
 
-static struct forward *oldest_of(const struct peer *peer, enum admission admission, bool or_any)
+static struct forward *oldest_of(const struct peer *peer, enum admission admission, uint16_t port, bool or_any)
 {
     struct forward *waited_for = NULL, *any = NULL;
     for (struct forward *f = peer->forwards; f; f = f->next) {
-        if (f->admission != admission || !f->has_place)
+        if (f->admission != admission || !f->has_place || (port && f->target.port != port))
             continue;
         any = f;
         if (is_waited_for(f))
@@ -588,10 +588,18 @@ static struct forward *oldest_of(const struct peer *peer, enum admission admissi
     return waited_for || !or_any ? waited_for : any;
 }
 
-struct forward *forward_outsider(const struct peer *peer, bool or_any)
+unsigned forward_outsiders_at(const struct peer *peer, uint16_t port)
 {
-    struct forward *stranger = oldest_of(peer, ADMIT_STRANGER, or_any);
-    return stranger ? stranger : oldest_of(peer, ADMIT_LINK, or_any);
+    unsigned count = 0;
+    for (const struct forward *f = peer->forwards; f; f = f->next)
+        count += f->admission != ADMIT_KNOWN && f->has_place && f->target.port == port;
+    return count;
+}
+
+struct forward *forward_outsider(const struct peer *peer, uint16_t port, bool or_any)
+{
+    struct forward *stranger = oldest_of(peer, ADMIT_STRANGER, port, or_any);
+    return stranger ? stranger : oldest_of(peer, ADMIT_LINK, port, or_any);
 }
 
 void forward_evict(struct forward *f)

@@ -50,14 +50,18 @@ struct peer {
     unsigned idle_count;
 };
 
+/* How many outsiders it has at this port. */
+unsigned forward_outsiders_at(const struct peer *peer, uint16_t port);
+
 /* Takes the reference to the sandbox. */
 void forward_start(struct peer *peer, struct sandbox *sandbox, struct http_exchange *ex, const struct target *target,
                    enum admission admission);
 /*
  * The oldest stranger whose request is not all there yet or whose answer is: nothing inside works for it. If there is
- * none, and `or_any`, the oldest stranger. If there is none either, the same among those with a link. Or NULL.
+ * none, and `or_any`, the oldest stranger. If there is none either, the same among those with a link. Or NULL. Only those at
+ * `port`, unless it is 0.
  */
-struct forward *forward_outsider(const struct peer *peer, bool or_any);
+struct forward *forward_outsider(const struct peer *peer, uint16_t port, bool or_any);
 /* Its place is free at once. The client is told that there are too many, if it has no answer yet, or else cut off. */
 void forward_evict(struct forward *f);
 /*

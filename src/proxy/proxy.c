@@ -264,7 +264,7 @@ static bool may_enter(const struct sandbox *sandbox, const struct target *target
 /* ---- places ---- */
 
 /* Outsiders have fewer: what is left is there for those who have shown a token, whatever the others do. */
-static_assert(LIMIT_EDGE_OUTSIDERS < LIMIT_GUEST_CONNECTIONS, "outsiders could take all of guestd's connections");
+static_assert(LIMIT_EDGE_GUESTD + 200 <= LIMIT_GUEST_CONNECTIONS, "outsiders could take what an SDK needs of guestd's");
 static_assert(LIMIT_EDGE_STRANGERS < LIMIT_EDGE_OUTSIDERS, "strangers could keep out who has a link");
 
 /* One of the three things that limit how much is open. */
@@ -293,7 +293,7 @@ static struct forward *find_evicted(struct proxy *proxy, const struct peer *peer
             crowded = other;
     }
     bool is_unfair = crowded->places.outsiders > peer->places.outsiders + 1;
-    return is_known || is_unfair ? forward_outsider(crowded, true) : forward_outsider(peer, false);
+    return is_known || is_unfair ? forward_outsider(crowded, 0, true) : forward_outsider(peer, 0, false);
 }
 
 /* Outsiders' part, rounded up: where there is only one place it is for whoever comes first. */
@@ -309,8 +309,23 @@ static bool is_full(const struct level *level, enum admission admission)
            (admission == ADMIT_STRANGER && places->strangers >= level->strangers_most);
 }
 
-static bool make_place(struct proxy *proxy, struct peer *peer, enum admission admission, enum refusal *out_why)
+/* guestd takes fewer connections than the edge does, at each of its ports. */
+static bool is_guestd_crowded(const struct peer *peer, const struct target *target, enum admission admission)
 {
+    return admission != ADMIT_KNOWN && (target->port == GUESTD_PORT || target->port == GUESTD_CODE_PORT) &&
+           forward_outsiders_at(peer, target->port) >= LIMIT_EDGE_GUESTD;
+}
+
+static bool make_place(struct proxy *proxy, struct peer *peer, const struct target *target, enum admission admission,
+                       enum refusal *out_why)
+{
+    while (is_guestd_crowded(peer, target, admission)) {
+        struct forward *evicted = forward_outsider(peer, target->port, false);
+        *out_why = REFUSE_STRANGERS;
+        if (!evicted)
+            return false;
+        forward_evict(evicted);
+    }
     bool is_known = admission == ADMIT_KNOWN;
     unsigned key_part = part_of(proxy->owner_max), all_part = part_of(proxy->forwards_max);
     const struct level levels[LEVELS] = {
@@ -340,7 +355,7 @@ static void enter(struct proxy *proxy, struct http_exchange *ex, const struct ta
     struct peer *peer = peer_of(proxy, sandbox);
     enum refusal why;
     peer_ref(peer); /* an eviction may take its last forward */
-    if (make_place(proxy, peer, admission, &why)) {
+    if (make_place(proxy, peer, target, admission, &why)) {
         forward_start(peer, sandbox, ex, target, admission);
     } else {
         sandbox_unref(sandbox);

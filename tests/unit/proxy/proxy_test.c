@@ -981,6 +981,31 @@ static void strangers_leave_places_to_links(void **state)
     service_stop(&silent);
 }
 
+static void strangers_leave_connections_of_guestd_to_the_owner(void **state)
+{
+    (void)state;
+    static int fds[LIMIT_EDGE_GUESTD];
+    struct service code;
+    service_start(&code, CODE, begin_and_wait);
+    for (unsigned i = 0; i < LIMIT_EDGE_GUESTD; i++) {
+        fds[i] = client_new();
+        say(fds[i], STRANGER("ilive", "GET", "/contexts") "\r\n", CODE);
+    }
+    usleep(100000);
+    auto_close int stranger = client_new(), owner = client_new();
+    say(stranger, STRANGER("ilive", "GET", "/contexts") "\r\n", CODE);
+    assert_int_equal(hear_answer(stranger, &arena).status, 429);
+    unsigned dials = edge_dials();
+    say(owner, TO("POST", "/execute") "Content-Length: 0\r\n\r\n", CODE);
+    while (edge_dials() == dials)
+        usleep(1000);
+    edge_kill();
+    for (unsigned i = 0; i < LIMIT_EDGE_GUESTD; i++)
+        close(fds[i]);
+    shutdown(code.listen_fd, SHUT_RDWR);
+    service_stop(&code);
+}
+
 static void strangers_of_one_sandbox_leave_places_to_those_of_another(void **state)
 {
     (void)state;
@@ -1659,6 +1684,7 @@ int main(void)
         EDGE_CASE(half_bodies_of_strangers_keep_nobody_out),
         EDGE_CASE(whole_requests_of_strangers_leave_places_to_the_owner),
         EDGE_CASE(half_bodies_with_links_keep_nobody_out),
+        EDGE_CASE(strangers_leave_connections_of_guestd_to_the_owner),
         EDGE_CASE(strangers_leave_places_to_links),
         cmocka_unit_test_setup_teardown(strangers_of_one_sandbox_leave_places_to_those_of_another,
                                         set_up_with_room_for_eight, tear_down),
