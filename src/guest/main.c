@@ -84,6 +84,7 @@ static void on_child(void *context, int signal_number)
     struct guest *guest = context;
 
     (void)signal_number;
+    spawner_check(guest->spawner);
     processes_reap(guest->processes);
 }
 

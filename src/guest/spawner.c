@@ -340,13 +340,17 @@ static bool is_stopped(const struct spawner *spawner)
            waitid((idtype_t)P_PIDFD, (id_t)spawner->pidfd, &how, WSTOPPED | WNOHANG | WNOWAIT) == 0 && how.si_pid != 0;
 }
 
+void spawner_check(struct spawner *spawner)
+{
+    if (spawner && is_stopped(spawner))
+        spawner_restart(spawner);
+}
+
 /* False: not taken, and nothing has happened. */
 static bool ask(struct spawner *spawner, const struct spawn *spawn, struct arena *arena, int report_fd)
 {
     struct err err;
 
-    if (is_stopped(spawner))
-        spawner_restart(spawner);
     if (spawner->socket_fd < 0 && clock_mono_ms() >= spawner->restart_at_ms)
         start_process(spawner);
     /* Before it is ready we are as quick; and a child of ours can be killed while it waits to be moved. */

@@ -36,6 +36,9 @@ void spawner_free(struct spawner *spawner);
 bool spawner_start(struct spawner *spawner, const struct spawn *spawn, struct arena *arena, bool *out_asked,
                    int *out_report_fd, struct err *err) must_use;
 
+/* On SIGCHLD: a spawner that the guest has stopped is replaced. What it was asked for and has not begun fails. */
+void spawner_check(struct spawner *spawner);
+
 /* A start that it was asked for took too long. What else it was asked for and has not begun fails with it. */
 void spawner_restart(struct spawner *spawner);
 

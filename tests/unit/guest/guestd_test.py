@@ -381,7 +381,7 @@ class Processes(Case):
         for number in (signal.SIGKILL, signal.SIGSTOP):
             (spawner,) = self.daemon.spawners()
             os.kill(spawner, number)
-            while number == signal.SIGKILL and not is_dead(spawner):
+            while not is_dead(spawner):  # stopped, it is killed
                 time.sleep(0.01)
             self.assertEqual(self.run_script("exit 4")["end"].get("exitCode"), 4)
             time.sleep(1.1)  # not sooner: a guest that kills it in a loop must not keep guestd busy
