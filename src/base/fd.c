@@ -12,6 +12,7 @@
 
 #include "base/buf.h"
 #include "base/clock.h"
+#include "base/limits.h"
 #include "base/mem.h"
 
 void fd_close(int *fd_at)
@@ -220,6 +221,16 @@ bool fd_await(int fd, short events, uint64_t until_ms)
         n = poll(&waiting, 1, now_ms < until_ms ? (int)MIN(until_ms - now_ms, (uint64_t)INT32_MAX) : 0);
     } while (n < 0 && errno == EINTR);
     return n > 0;
+}
+
+struct fd_room fd_room(const struct statvfs *fs)
+{
+    /* f_bavail and f_favail: root's reserve is not for us. f_bavail counts in f_frsize. */
+    struct fd_room room = { .bytes = (uint64_t)fs->f_bavail * fs->f_frsize, .inodes = fs->f_favail };
+
+    room.few_bytes = room.bytes < LIMIT_ROOM_BYTES;
+    room.few_inodes = fs->f_files && room.inodes < LIMIT_ROOM_INODES;
+    return room;
 }
 
 bool fd_set_nonblocking(int fd, bool on, struct err *err)

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/types.h>
 
 #include "base/attr.h"
@@ -55,6 +56,16 @@ int fd_open_inside(int dir_fd, const char *path, int flags, unsigned mode, struc
 
 /* Until one of these events of poll(2), or its end; false once until_ms on clock_mono_ms() has passed. 0 only looks. */
 bool fd_await(int fd, short events, uint64_t until_ms) must_use;
+
+/*
+ * What is left on a file system for who is not root, and whether that is little (LIMIT_ROOM_BYTES, LIMIT_ROOM_INODES).
+ * From what statvfs() or fstatvfs() has said, because not every caller may open a file there.
+ */
+struct fd_room {
+    uint64_t bytes, inodes; /* inodes is 0 where they are made as they are needed, and then they are not few */
+    bool few_bytes, few_inodes;
+};
+struct fd_room fd_room(const struct statvfs *fs);
 
 bool fd_set_nonblocking(int fd, bool on, struct err *err) must_use;
 bool fd_set_cloexec(int fd, bool on, struct err *err) must_use;

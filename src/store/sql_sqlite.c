@@ -25,11 +25,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/fd.h"
-#include "base/limits.h"
 #include "base/log.h"
 #include "base/map.h"
 #include "base/mem.h"
@@ -56,10 +55,12 @@ struct sql {
 
 static bool is_nearly_full(const char *path)
 {
-    struct statfs fs;
+    struct statvfs fs;
 
-    return statfs(path, &fs) == 0 && ((uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize < LIMIT_ROOM_BYTES ||
-                                      (fs.f_files != 0 && fs.f_ffree < LIMIT_ROOM_INODES));
+    if (statvfs(path, &fs) < 0)
+        return false;
+    struct fd_room room = fd_room(&fs);
+    return room.few_bytes || room.few_inodes;
 }
 
 static bool fail(struct sql *sql, const char *what, struct err *err)

@@ -6,6 +6,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/limits.h"
 
 /* The directory's path, for people. */
@@ -25,19 +26,17 @@ bool room_check(int dir_fd, struct err *err)
 
     if (fstatvfs(dir_fd, &fs) < 0)
         return err_sys(err, "look at the free space for sandboxes");
-    /* f_bavail and f_favail: root's reserve is not for guests. f_files is 0 where inodes are made as they are needed. */
-    uint64_t bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
-    bool few_inodes = fs.f_files && fs.f_favail < LIMIT_ROOM_INODES;
-    if (bytes >= LIMIT_ROOM_BYTES && !few_inodes)
+    struct fd_room room = fd_room(&fs);
+    if (!room.few_bytes && !room.few_inodes)
         return true;
     name_of(dir_fd, name, sizeof name);
-    if (few_inodes)
+    if (room.few_inodes)
         return err_set(err, ERR_FULL,
                        "a sandbox needs %d free inodes, the file system of %.50s has %" PRIu64
                        ": kill sandboxes or remove files",
-                       LIMIT_ROOM_INODES, name, (uint64_t)fs.f_favail);
+                       LIMIT_ROOM_INODES, name, room.inodes);
     return err_set(err, ERR_FULL,
                    "a sandbox needs %d MiB of disk, the file system of %.50s has %" PRIu64
                    " left: kill sandboxes or remove files",
-                   LIMIT_ROOM_BYTES >> 20, name, bytes >> 20);
+                   LIMIT_ROOM_BYTES >> 20, name, room.bytes >> 20);
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/limits.h"
 #include "base/mem.h"
 #include "test.h"
 
@@ -148,6 +149,30 @@ static void an_update_touches_nothing_that_is_the_same_and_makes_no_new_inode(vo
     assert_int_equal(rmdir(root), 0);
 }
 
+static void room_is_counted_without_roots_reserve(void **state)
+{
+    (void)state;
+    struct statvfs fs = { .f_bsize = 1 << 20, /* how to read it best; blocks are counted in f_frsize */
+                          .f_frsize = 4096,
+                          .f_blocks = 1 << 20,
+                          .f_bfree = 1 << 20,
+                          .f_bavail = LIMIT_ROOM_BYTES / 4096,
+                          .f_files = 1 << 20,
+                          .f_ffree = 1 << 20,
+                          .f_favail = LIMIT_ROOM_INODES };
+    struct fd_room room = fd_room(&fs);
+
+    assert_int_equal(room.bytes, LIMIT_ROOM_BYTES);
+    assert_int_equal(room.inodes, LIMIT_ROOM_INODES);
+    assert_false(room.few_bytes || room.few_inodes);
+    fs.f_bavail--;
+    fs.f_favail--;
+    room = fd_room(&fs);
+    assert_true(room.few_bytes && room.few_inodes);
+    fs.f_files = fs.f_ffree = fs.f_favail = 0; /* btrfs */
+    assert_false(fd_room(&fs).few_inodes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -156,6 +181,7 @@ int main(void)
         cmocka_unit_test(a_regular_file_is_read_whole_and_described),
         cmocka_unit_test(what_is_awaited_comes_or_does_not),
         cmocka_unit_test(an_update_touches_nothing_that_is_the_same_and_makes_no_new_inode),
+        cmocka_unit_test(room_is_counted_without_roots_reserve),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
