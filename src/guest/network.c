@@ -23,7 +23,7 @@ const struct guestlink_env network_none_envs[NETWORK_NONE_ENVS] = {
 static const struct {
     const char *name, *text;
 } files[] = {
-    /* A nameserver all the same: programs with a resolver of their own are refused there at once, and look nowhere else. */
+    /* A nameserver all the same: programs with a resolver of their own are refused there at once, and look no further. */
     { "resolv.conf", "# " NO_NETWORK ": no name but those in /etc/hosts can be resolved.\n"
                      "nameserver 127.0.0.1\n"
                      "options timeout:1 attempts:1\n" },
@@ -52,14 +52,15 @@ static bool replace(int dir_fd, const char *name, struct str text, struct err *e
     auto_close int fd = openat(dir_fd, DRAFT, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (fd < 0)
         return err_sys(err, "create " DRAFT);
-    if (!fd_write_all(fd, text, err))
-        return err_wrap(err, "write %s", name);
-    if (renameat(dir_fd, DRAFT, dir_fd, name) == 0)
+    bool ok = fd_write_all(fd, text, err) || err_wrap(err, "write %s", name);
+    if (ok && renameat(dir_fd, DRAFT, dir_fd, name) == 0)
         return true;
-    bool no_such_dir = errno == ENOENT; /* no apt here */
-    (void)err_sys(err, "put %s in its place", name);
+    if (ok) {
+        ok = errno == ENOENT; /* no apt here */
+        (void)err_sys(err, "put %s in its place", name);
+    }
     (void)unlinkat(dir_fd, DRAFT, 0); /* or else the next call does */
-    return no_such_dir;
+    return ok;
 }
 
 static bool change_nsswitch(int dir_fd, struct err *err)
@@ -84,9 +85,10 @@ void network_tell_none(const char *etc)
         log_warn("cannot open %s, so programs are not told that there is no network: %s", etc, strerror(errno));
         return;
     }
-    bool ok = change_nsswitch(dir_fd, &err);
-    for (size_t i = 0; i < COUNT_OF(files) && ok; i++)
-        ok = replace(dir_fd, files[i].name, str_from(files[i].text), &err);
-    if (!ok)
+    /* Each for itself: one that cannot be written leaves the others as useful as before. */
+    if (!change_nsswitch(dir_fd, &err))
         log_warn("programs are not told that there is no network: %s", err_text(&err));
+    for (size_t i = 0; i < COUNT_OF(files); i++)
+        if (!replace(dir_fd, files[i].name, str_from(files[i].text), &err))
+            log_warn("programs are not told that there is no network: %s", err_text(&err));
 }

@@ -2,10 +2,11 @@
  * network.h - tells the programs in a sandbox that it has no network.
  *
  * A template is made for sandboxes with a network. Without one, a name look-up in it fails as "try again", and programs
- * believe that: apt tries for 7 seconds, pip for 8, npm for 71. So guestd writes into /etc that names come from /etc/hosts
- * alone and that apt does not retry, and gives every process variables that keep pip and npm from retrying. With a network it does nothing.
+ * believe that: apt tries for 7 seconds, pip for 8, npm for 71. So guestd writes into /etc that names come from
+ * /etc/hosts alone and that apt does not retry, and gives every process variables that keep pip and npm from retrying.
+ * With a network it does nothing.
  *
- * Failure    Only logged: the sandbox works without, its programs just learn it more slowly.
+ * Failure    Only logged, for each file: the sandbox works without, its programs just learn it more slowly.
  */
 #ifndef GUEST_NETWORK_H
 #define GUEST_NETWORK_H

@@ -1,8 +1,10 @@
 #include "guest/network.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -138,6 +140,37 @@ static void what_is_no_file_holds_nobody_up(void **state)
     network_tell_none("/nonexistent");
 }
 
+static void a_file_that_cannot_be_read_leaves_the_others_to_be_written(void **state)
+{
+    (void)state;
+    make_dir("nsswitch.conf");
+    make_dir("apt");
+    make_dir("apt/apt.conf.d");
+    network_tell_none(etc);
+    check_has("resolv.conf", "no network");
+    check_has("motd", "no network");
+    check_has("apt/apt.conf.d/90cloister-network", "no network");
+}
+
+/* As on a full file system: the file can be created and not be written. */
+static void a_write_that_fails_leaves_the_old_file_and_no_draft(void **state)
+{
+    struct rlimit before, none;
+    char path[128];
+    (void)state;
+
+    put("resolv.conf", "nameserver 192.0.2.1\n");
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    none = (struct rlimit){ 0, before.rlim_max };
+    assert_true(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
+    network_tell_none(etc);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    check_has("resolv.conf", "nameserver 192.0.2.1\n");
+    (void)snprintf(path, sizeof path, "%s/.cloister-new", etc);
+    assert_int_equal(access(path, F_OK), -1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -146,6 +179,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_template_without_these_files_gets_them, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(a_link_is_replaced_and_not_followed, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(what_is_no_file_holds_nobody_up, make_etc, remove_etc),
+        cmocka_unit_test_setup_teardown(a_file_that_cannot_be_read_leaves_the_others_to_be_written, make_etc,
+                                        remove_etc),
+        cmocka_unit_test_setup_teardown(a_write_that_fails_leaves_the_old_file_and_no_draft, make_etc, remove_etc),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
