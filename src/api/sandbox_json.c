@@ -266,18 +266,22 @@ static bool refuse_iam(const json_t *body, struct err *err)
     return refuse_nonempty_object(iam, IAM_TOKENS, err);
 }
 
-/* Also an empty one: the SDKs then ask for a template that has the gateway, and start it. */
-static bool refuse_mcp(const json_t *body, struct err *err)
+/*
+ * Also an empty one: the SDKs then ask for a template that has the gateway, and start it. A caller who names another
+ * template gets it: it is the SDK that starts the gateway there, and says so if it is missing.
+ */
+static bool refuse_mcp(const json_t *body, struct str template_ref, struct err *err)
 {
     const json_t *mcp;
 
-    return json_take_object(body, options[MCP].name, JSON_OPTIONAL, &mcp, err) && (!mcp || not_yet(MCP, err));
+    return json_take_object(body, options[MCP].name, JSON_OPTIONAL, &mcp, err) &&
+           (!mcp || !str_eq(template_ref, STR("mcp-gateway")) || not_yet(MCP, err));
 }
 
-static bool refuse_unavailable(const json_t *body, struct err *err)
+static bool refuse_unavailable(const json_t *body, struct str template_ref, struct err *err)
 {
     return refuse_lifecycle(body, err) && refuse_nonempty_array(body, VOLUME_MOUNTS, err) && refuse_iam(body, err) &&
-           refuse_mcp(body, err);
+           refuse_mcp(body, template_ref, err);
 }
 
 bool create_decode(const json_t *body, enum create_version version, struct arena *arena, struct sandbox_request *out,
@@ -295,7 +299,7 @@ bool create_decode(const json_t *body, enum create_version version, struct arena
         !json_take_bool(body, "allow_internet_access", JSON_OPTIONAL, &internet, err) ||
         !take_pairs(body, &metadata, arena, &want.metadata, &want.metadata_count, err) ||
         !take_pairs(body, &envs, arena, &want.envs, &want.env_count, err) || !take_network(body, &want, err) ||
-        !refuse_unavailable(body, err))
+        !refuse_unavailable(body, want.template_ref, err))
         return false;
     want.timeout_s = (uint64_t)timeout_s;
     want.internet = !json_has(body, "allow_internet_access") ? UNSET : internet ? YES : NO;

@@ -189,7 +189,7 @@ def test_an_oversized_body_is_refused_and_makes_nothing(server):
         {"volumeMounts": [{"name": "v", "path": "/v"}]},
         {"iam": {"tokens": {"a": {"audience": "b", "tokenType": "JWT-SVID"}}}},
         {"network": {"allowOut": ["1.1.1.1"]}},
-        {"mcp": {"x": {}}},
+        {"mcp": {"x": {}}, "templateID": "mcp-gateway"},
     ],
     ids=["autoPause", "autoResume", "volumeMounts", "iam", "network", "mcp"],
 )

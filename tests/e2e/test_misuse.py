@@ -347,6 +347,14 @@ def test_an_option_that_we_do_not_have_is_named_as_its_user_wrote_it(server, opt
     assert server.running() == before
 
 
+def test_mcp_servers_with_a_template_of_the_callers_choice_fail_in_the_sdk(server):
+    """It starts the gateway inside by itself, and ends the sandbox when the template has none."""
+    before = server.running()
+    with pytest.raises(SandboxException, match="Failed to start MCP gateway"):
+        Sandbox.create("base", mcp={"browserbase": {}})
+    assert server.running() == before
+
+
 def test_options_that_hold_without_a_network_are_taken(server):
     with Sandbox.create(network={"deny_out": lambda ctx: [ctx.all_traffic]}, allow_internet_access=False) as box:
         assert box.commands.run("echo hi").stdout == "hi\n"

@@ -382,6 +382,13 @@ describe('the life of a sandbox', options, () => {
     })
   })
 
+  test('a gateway for MCP servers that the template does not have is an error of the SDK', async (t) => {
+    if (isOld) return t.skip('this release knows no MCP servers, or leaves the sandbox behind')
+    const metadata = { test: 'no gateway' }
+    await assert.rejects(Sandbox.create('base', { metadata, mcp: { browserbase: {} } }), /Failed to start MCP gateway/)
+    assert.deepEqual(await Sandbox.list({ query: { state: ['running'], metadata } }).nextItems(), [])
+  })
+
   test('ten sandboxes are made and used at once', async () => {
     const one = (i) => withSandbox({ timeoutMs: 60_000 }, async (sandbox) => {
       await sandbox.files.write('who', String(i))

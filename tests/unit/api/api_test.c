@@ -657,6 +657,16 @@ static void what_means_nothing_or_the_default_is_taken(void **state)
     assert_int_equal(rig_rows(&s->rig), 3);
 }
 
+/* The SDKs start the gateway themselves, and say that a template does not have it. */
+static void mcp_servers_for_a_template_that_the_caller_names_are_the_sdks_business(void **state)
+{
+    struct served *s = *state;
+
+    served_create(s, "{\"templateID\":\"base\",\"mcp\":{\"browserbase\":{}}}");
+    served_create(s, "{\"templateID\":\"base\",\"mcp\":{}}");
+    assert_int_equal(rig_rows(&s->rig), 2);
+}
+
 /* There is no network, so whatever they deny is denied. */
 static void options_that_hold_already_are_taken(void **state)
 {
@@ -1035,6 +1045,7 @@ int main(void)
         SERVED(a_preflight_is_answered_before_anything_is_checked),
         SERVED(a_bad_create_is_refused_and_makes_nothing),
         SERVED(what_means_nothing_or_the_default_is_taken),
+        SERVED(mcp_servers_for_a_template_that_the_caller_names_are_the_sdks_business),
         SERVED(options_that_hold_already_are_taken),
         SERVED(too_much_metadata_or_environment_is_refused),
         SERVED(bad_ids_queries_and_bodies_are_refused),
