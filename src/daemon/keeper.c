@@ -129,9 +129,8 @@ static void tell_outdated(const struct keeper *keeper)
 
     for (size_t i = 0; recipe_at(i, &name, &makes); i++)
         if (recipe_state(keeper->data_fd, makes) == RECIPE_OUTDATED)
-            printf("The template %s was made by another version of Cloister. It works; to have what this version puts "
-                   "into "
-                   "it: %s template build %s --data %s\n",
+            printf("The template %s was made by another version of Cloister. It works; to have what this version "
+                   "puts into it: %s template build %s --data %s\n",
                    makes, cli_program_as_root(), name, keeper->config.data);
 }
 

@@ -225,9 +225,8 @@ struct refused_call {
     }
 
 static const struct refused_call refused[] = {
-    { "text in a terminal's input as if it had been typed: how a program run with less power through su or sudo takes "
-      "over "
-      "the shell it was started from",
+    { "text in a terminal's input as if it had been typed: how a program run with less power through su or sudo "
+      "takes over the shell it was started from",
       TERMINAL(TIOCSTI) },
     { "the same, on a console", TERMINAL(TIOCLINUX) },
     { "a BPF program", OPTION(SOL_SOCKET, SO_ATTACH_FILTER) },
