@@ -25,6 +25,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -360,7 +361,17 @@ def shorten(text, length=300):
     return line if len(line) <= length else line[: length - 1] + "…"
 
 
-def judge(outcome, missing, result):
+def answers(environment):
+    """Whether the server is still there: a client cannot tell one that died from a name that does not resolve."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(environment["E2B_API_URL"] + "/health", timeout=10) as answer:
+            return answer.status < 300
+    except OSError:
+        return False
+
+
+def judge(outcome, missing, result, environment):
     name, error = result["check"], result.get("error", "")
     capability = missing.get(name)
     if result["ok"]:
@@ -370,6 +381,9 @@ def judge(outcome, missing, result):
             outcome.surprises.append(name)
             note = f": passes now; {capability} is no longer what it lacks"
         say(f"   ok    {name} ({result['seconds']} s){note}")
+    elif not answers(environment):
+        outcome.failed.append((name, "the server does not answer any more"))
+        say(f"   FAIL  {name}: the server does not answer any more: {shorten(error)}")
     elif capability and re.search(CAPABILITIES[capability].error, error):
         outcome.expected.append((name, capability))
         say(f"   lacks {name}: {capability}")
@@ -417,7 +431,7 @@ def run_script(outcome, command, home, client, environment, log):
                 if "done" in result:
                     ended, outcome.stopped = True, not result["done"]
                 else:
-                    judge(outcome, client.missing, result)
+                    judge(outcome, client.missing, result, environment)
                     seen.add(result["check"])
             code = process.wait()
         finally:
