@@ -195,8 +195,8 @@ struct team_end {
     size_t revoked, killed;
 };
 /*
- * ERR_CONFLICT for the default team, and for one with keys or running sandboxes, unless `force` says that they go first.
- * With `force` it may fail half-way, with its keys revoked: then say it again.
+ * ERR_CONFLICT for the default team, and for one with keys or running sandboxes, unless `force` says that they go
+ * first. With `force` it may fail half-way, with its keys revoked: then say it again.
  */
 bool action_team_delete(const struct actions *actions, const struct caller *caller, struct str team_id, bool force,
                         struct arena *arena, struct team_end *out, struct err *err) must_use;

@@ -2,8 +2,8 @@
 #include "base/log.h"
 
 /*
- * The team may have been deleted after the caller's key was checked. store_team_remove() refuses once the sandbox has its
- * row; if it came before that, the team is missing here, and the sandbox is killed, because no key could reach it.
+ * The team may have been deleted after the caller's key was checked. store_team_remove() refuses once the sandbox has
+ * its row; if it came before that, the team is missing here, and the sandbox is killed, because no key could reach it.
  */
 static bool team_is_there(const struct actions *actions, const struct caller *caller, struct str id,
                           struct arena *arena, struct err *err)

@@ -42,9 +42,9 @@ bool fd_read_regular(int dir_fd, const char *path, size_t cap, char **out_text, 
 /* Replace a file so that after a crash there is the old one or the new one, never half: write, fsync, rename, fsync. */
 bool fd_replace_file(int dir_fd, const char *path, struct str bytes, unsigned mode, struct err *err) must_use;
 /*
- * The same for a file that must be written on a full file system too. A file that holds these bytes already is left alone.
- * Else its spare ("<path>.new") is overwritten in place and exchanged with it. The spare stays: as long as the file is not
- * longer than a block, a change needs no new inode and no new block.
+ * The same for a file that must be written on a full file system too. A file that holds these bytes already is left
+ * alone. Else its spare ("<path>.new") is overwritten in place and exchanged with it. The spare stays: as long as the
+ * file is not longer than a block, a change needs no new inode and no new block.
  */
 bool fd_update_file(int dir_fd, const char *path, struct str bytes, unsigned mode, struct err *err) must_use;
 

@@ -58,8 +58,8 @@
 #define LIMIT_LAYERS 32              /* overlay lowers of one template */
 
 /*
- * Free room on the data directory's file system below which no sandbox is started: enough for the directories of all the
- * starts under way, for what guestd and a first command write, and for the server to refill its own reserve.
+ * Free room on the data directory's file system below which no sandbox is started: enough for the directories of all
+ * the starts under way, for what guestd and a first command write, and for the server to refill its own reserve.
  */
 #define LIMIT_ROOM_BYTES (32 << 20)
 #define LIMIT_ROOM_INODES 1024

@@ -33,7 +33,7 @@ static void handle(struct connection *connection, struct str body)
     if (!guestlink_read(body, &arena, &message, &err)) {
         guestlink_write_error(&answer, &err);
     } else if (message.type == GUESTLINK_SETUP) {
-        /* Not outside a sandbox, where /etc is the machine's. Not again either: what is there by then is the guest's. */
+        /* Not outside a sandbox, where /etc is the machine's. Not again either: what is there then is the guest's. */
         tell_none = !message.setup.has_network && !connection->guest->is_set_up && getpid() == 1;
         guest_set_up(connection->guest, &message.setup);
         guestlink_write_simple(&answer, GUESTLINK_OK);

@@ -23,7 +23,7 @@ const struct guestlink_env network_none_envs[NETWORK_NONE_ENVS] = {
 static const struct {
     const char *name, *text;
 } files[] = {
-    /* A nameserver all the same: programs with a resolver of their own are refused there at once, and look no further. */
+    /* A nameserver all the same: programs with a resolver of their own are refused there at once, and ask no other. */
     { "resolv.conf", "# " NO_NETWORK ": no name but those in /etc/hosts can be resolved.\n"
                      "nameserver 127.0.0.1\n"
                      "options timeout:1 attempts:1\n" },

@@ -14,15 +14,15 @@
 
 #include "image/bootstrap.h"
 
-/* By "base", "code-interpreter" or a template's full name. Makes `base` first if need be. ERR_NOT_FOUND lists what there is. */
+/* By "base", "code-interpreter" or a template's full name. Makes `base` first if need be. ERR_NOT_FOUND lists all. */
 bool recipe_build(int data_fd, const char *name, const struct bootstrap_want *want, struct template *out,
                   struct err *err) must_use;
 
 /* All that can be built, one after the other: what to ask for, and the template's full name. False: no more. */
 bool recipe_at(size_t index, const char **out_name, const char **out_makes);
 /*
- * Whether the template of that full name is there, and made from what this program would make it from. Templates are not
- * made anew by themselves: that takes minutes and the network, and the old layers stay on disk.
+ * Whether the template of that full name is there, and made from what this program would make it from. Templates are
+ * not made anew by themselves: that takes minutes and the network, and the old layers stay on disk.
  */
 enum recipe_state { RECIPE_NOT_BUILT, RECIPE_OUTDATED, RECIPE_CURRENT };
 enum recipe_state recipe_state(int data_fd, const char *makes);

@@ -5,8 +5,8 @@
  * What sits above takes a struct driver and cannot tell the difference.
  *
  * Threads    Keeper and the drivers it owns have one thread. Of the remote driver, start, stop_wait, list, link and
- *            stats wait for an answer and are for workers; stop and dial never wait and are for the loop. How long the end of
- *            a sandbox takes is up to its guest, so nobody who serves others may wait for it.
+ *            stats wait for an answer and are for workers; stop and dial never wait and are for the loop. How long the
+ *            end of a sandbox takes is up to its guest, so nobody who serves others may wait for it.
  * Failure    A start that fails leaves nothing behind: no mount, no cgroup, no process, no directory; or leaves a
  *            process that has been killed, and is cleared away by itself once that has died.
  * Lifetime   Sandboxes outlive a driver: what one process started, the next one finds again with list.

@@ -3,7 +3,7 @@
 #include "base/mem.h"
 #include "proxy/links.h"
 
-/* The rows of guestd's own tables that are not like the rest of their port. A bad path is guestd's to complain about. */
+/* The rows of guestd's own tables that are not like the rest of their port. A bad path is guestd's to refuse. */
 static const struct http_route open_routes[] = {
     { HTTP_GET, "/health", NULL, 0, NULL },
     { HTTP_GET, "/files", NULL, 0, NULL }, /* wants a token or a signature, and says which one is wrong */

@@ -19,9 +19,9 @@ enum refusal {
     REFUSE_UNAVAILABLE, /* cannot be reached just now */
     REFUSE_PRIVATE,     /* the traffic token is missing or wrong */
     REFUSE_CROWDED,     /* LIMIT_EDGE_CONNECTIONS are open */
-    REFUSE_STRANGERS, /* LIMIT_EDGE_STRANGERS are open without a token, or all places are needed by those who have one */
-    REFUSE_GREEDY,    /* LIMIT_EDGE_KEY are open, into the sandboxes of one key */
-    REFUSE_FULL,      /* LIMIT_EDGE_SHARE are open, into all sandboxes together */
+    REFUSE_STRANGERS,   /* too many are open without a token, or all places are needed by those who have one */
+    REFUSE_GREEDY,      /* LIMIT_EDGE_KEY are open, into the sandboxes of one key */
+    REFUSE_FULL,        /* LIMIT_EDGE_SHARE are open, into all sandboxes together */
     REFUSAL_COUNT,
 };
 

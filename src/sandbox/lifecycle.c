@@ -465,8 +465,8 @@ static bool change_deadline(struct sandboxes *all, struct str team_id, struct st
 }
 
 /*
- * Writes it down. If that fails the deadline is again the one in the store, which is what a restart would bring back: who
- * asked is told that nothing has changed.
+ * Writes it down. If that fails the deadline is again the one in the store, which is what a restart would bring back:
+ * who asked is told that nothing has changed.
  */
 static bool keep_deadline(const struct deadline_change *change, struct arena *arena, struct err *err)
 {

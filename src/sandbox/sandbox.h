@@ -107,9 +107,9 @@ struct sandbox_info {
 
 /*
  * Returns when guestd has answered. The deadline counts from then. ERR_LIMIT when sandboxes_max or per_key_max are
- * running or more is wanted than one may have, ERR_INVALID for a timeout out of range, ERR_TIMEOUT when it did not start in time,
- * ERR_UNAVAILABLE when the store, keeper or the new sandbox went away meanwhile, ERR_FULL when there is no room on disk;
- * other trouble below is ERR_INTERNAL.
+ * running or more is wanted than one may have, ERR_INVALID for a timeout out of range, ERR_TIMEOUT when it did not
+ * start in time, ERR_UNAVAILABLE when the store, keeper or the new sandbox went away meanwhile, ERR_FULL when there is
+ * no room on disk; other trouble below is ERR_INTERNAL.
  */
 bool sandbox_create(struct sandboxes *all, const struct sandbox_want *want, struct arena *arena,
                     struct sandbox_info *out, struct err *err) must_use;

@@ -7,8 +7,8 @@
  * before it too, because the log is one file. That pragma takes effect while it is compiled, so it is never kept as a
  * prepared statement.
  *
- * Room: guests can fill the file system that we are on, and then sandboxes must still be found, changed and removed. So we
- * hold what we need in advance, in files that are overwritten in place:
+ * Room: guests can fill the file system that we are on, and then sandboxes must still be found, changed and removed. So
+ * we hold what we need in advance, in files that are overwritten in place:
  *   -wal   LOG_ROOM_BYTES from the start, and kept when we close
  *   db     PAGES_ROOM_BYTES of free pages, so that what a checkpoint brings there has its place already
  *   -shm   is cut and made anew by SQLite at each start, and mapped: a hole in it that cannot be filled is a SIGBUS. So

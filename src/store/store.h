@@ -47,7 +47,7 @@ bool store_team_get(struct store *store, struct str id, struct arena *arena, str
 /* The slug is its name too. ERR_CONFLICT when it is taken. */
 bool store_team_add(struct store *store, struct str slug, struct arena *arena, struct team_row *out, struct err *err)
     must_use;
-/* With its revoked keys. ERR_CONFLICT while it has other keys, sandboxes or templates; its events grow old by themselves. */
+/* With its revoked keys. ERR_CONFLICT while it has other keys, sandboxes or templates; its events expire. */
 bool store_team_remove(struct store *store, struct str id, struct err *err) must_use;
 
 /* ---- keys ---- */

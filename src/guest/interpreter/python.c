@@ -631,9 +631,9 @@ static bool open_link(struct python_engine *e, struct err *err)
 }
 
 /*
- * A child of the mother outside is moved to the user's cgroups. On a thread of its own: the kernel lets the writer wait for
- * 15 ms on an idle machine, and for longer where others fork much. If the child dies meanwhile, its number may be another
- * process's; all that have numbers here belong into those cgroups.
+ * A child of the mother outside is moved to the user's cgroups. On a thread of its own: the kernel lets the writer wait
+ * for 15 ms on an idle machine, and for longer where others fork much. If the child dies meanwhile, its number may be
+ * another process's; all that have numbers here belong into those cgroups.
  */
 struct move {
     struct job job;

@@ -10,10 +10,10 @@
  * the cgroups and the directory stay taken until the end has really come; and the state says `dying`, so that the next
  * keeper does not take what it finds for a sandbox that runs.
  *
- * Each sandbox has a BPF program, its seccomp filter, which its end frees. seccomp.c says why a thousand must not be freed
- * at once: so NATIVE_DYING die at a time, and the others wait for their turn in the order in which they were told to end. One
- * that takes longer than SLOW_MS no longer counts: otherwise a few guests could keep all others from being ended. Those that
- * wait when keeper ends are ended by the next one, which finds them marked.
+ * Each sandbox has a BPF program, its seccomp filter, which its end frees. seccomp.c says why a thousand must not be
+ * freed at once: so NATIVE_DYING die at a time, and the others wait for their turn in the order in which they were told
+ * to end. One that takes longer than SLOW_MS no longer counts: otherwise a few guests could keep all others from being
+ * ended. Those that wait when keeper ends are ended by the next one, which finds them marked.
  */
 #include "isolation/native/box.h"
 

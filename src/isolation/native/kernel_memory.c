@@ -1,10 +1,10 @@
 /*
- * Why here and not in guestd: one look serves all sandboxes, where a thousand guestds would each have to wake up for theirs;
- * and the sandbox as a whole ends, because a socket may be held by a process, be on its way to another inside a message, or
- * be held by both.
+ * Why here and not in guestd: one look serves all sandboxes, where a thousand guestds would each have to wake up for
+ * theirs; and the sandbox as a whole ends, because a socket may be held by a process, be on its way to another inside a
+ * message, or be held by both.
  *
- * What arrives on UDP sockets and what TCP sockets hold is charged: as memory on v2, and on v1 by the limit that cgroup.c
- * writes.
+ * What arrives on UDP sockets and what TCP sockets hold is charged: as memory on v2, and on v1 by the limit that
+ * cgroup.c writes.
  */
 #include "isolation/native/kernel_memory.h"
 

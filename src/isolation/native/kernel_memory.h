@@ -1,13 +1,13 @@
 /*
  * kernel_memory.h - ends sandboxes that have the kernel hold memory which their cgroup does not count.
  *
- * The kernel charges nearly all that it does for a process to its cgroup, but not what waits in netlink sockets, nor what
- * waits to be sent on UDP sockets: megabytes each, and nothing limits how many sockets a guest has. So we look, and a
- * sandbox that holds more than KERNEL_MEMORY_MAX that way is ended, with EXIT_KERNEL_MEMORY.
+ * The kernel charges nearly all that it does for a process to its cgroup, but not what waits in netlink sockets, nor
+ * what waits to be sent on UDP sockets: megabytes each, and nothing limits how many sockets a guest has. So we look,
+ * and a sandbox that holds more than KERNEL_MEMORY_MAX that way is ended, with EXIT_KERNEL_MEMORY.
  *
- * Cost       Forty looks a second at the machine's memory, whatever the number of sandboxes, and none without sandboxes:
- *            0.3 % of a CPU. Only when the kernel's part has grown, and once a minute, the sandboxes themselves are looked
- *            at, a few a turn.
+ * Cost       Forty looks a second at the machine's memory, whatever the number of sandboxes, and none without
+ *            sandboxes: 0.3 % of a CPU. Only when the kernel's part has grown, and once a minute, the sandboxes
+ *            themselves are looked at, a few a turn.
  * Threads    Keeper's. Nothing here waits.
  */
 #ifndef ISOLATION_NATIVE_KERNEL_MEMORY_H

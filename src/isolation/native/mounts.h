@@ -43,8 +43,8 @@ bool mounts_overlay(struct mounts *mounts, int layers_fd, int sandbox_fd, const 
 bool mounts_mother(struct mounts *mounts, int layers_fd, const struct plan *plan, const struct mounts_ids *ids,
                    int *out_fd, struct err *err) must_use;
 /*
- * A read-only /dev with the six devices that everybody expects, a file system of its own. MOUNTS_EMPTY in it is a directory
- * with nothing in it, to be cloned as a cover for others before something is mounted there.
+ * A read-only /dev with the six devices that everybody expects, a file system of its own. MOUNTS_EMPTY in it is a
+ * directory with nothing in it, to be cloned as a cover for others before something is mounted there.
  */
 #define MOUNTS_EMPTY "shm"
 bool mounts_devices(const struct mounts_ids *ids, int *out_fd, struct err *err) must_use;

@@ -326,8 +326,8 @@ static void raise_host_limit(const char *path, unsigned least)
 }
 
 /*
- * What each user inside may have, counted for all sandboxes of a template together (shed.c). The limits in force are those
- * that we have when we make a user namespace. They are no use there: what is counted is the guests' own memory.
+ * What each user inside may have, counted for all sandboxes of a template together (shed.c). The limits in force are
+ * those that we have when we make a user namespace. They are no use there: what is counted is the guests' own memory.
  */
 static void raise_own_limits(void)
 {

@@ -131,8 +131,8 @@ static bool host_keeps_secrets(struct err *err)
 }
 
 /*
- * For a socket, as eBPF: a classic filter would be a program of its own for each sandbox, and seccomp.c says why there must
- * not be many to free. Written as numbers, because the kernel's headers have no names for whole instructions.
+ * For a socket, as eBPF: a classic filter would be a program of its own for each sandbox, and seccomp.c says why there
+ * must not be many to free. Written as numbers, because the kernel's headers have no names for whole instructions.
  */
 static int load_program(const struct bpf_insn *code, uint32_t count, struct err *err)
 {
@@ -155,7 +155,7 @@ static bool load_programs(struct nursery *nursery, struct err *err)
         { .code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = BPF_REG_0, .imm = 0 }, /* of this many bytes */
         { .code = BPF_JMP | BPF_EXIT },
     };
-    /* Whole wishes only: with an empty message in the queue nobody could tell that from the end, and close it safely. */
+    /* Whole wishes only: with an empty message in the queue nobody could tell that from its end and close it safely. */
     static const struct bpf_insn wishes[] = {
         { .code = BPF_LDX | BPF_MEM | BPF_W,
           .dst_reg = BPF_REG_0,

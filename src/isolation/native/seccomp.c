@@ -11,16 +11,16 @@
  * max_user_namespaces=0 inside, and every other namespace needs CAP_SYS_ADMIN, which is not in the bounding set.
  *
  * A mother (nursery.h) has the same filter with two differences, `mothers`: she may enter a sandbox, whole; and as no
- * sysctl forbids user namespaces where she lives, there is no clone3. Interpreters, her children, keep her filter. setns()
- * gives them nothing: it wants CAP_SYS_ADMIN, which they do not have. They keep her session keyring too, which is empty
- * and which no call in the list can reach.
+ * sysctl forbids user namespaces where she lives, there is no clone3. Interpreters, her children, keep her filter.
+ * setns() gives them nothing: it wants CAP_SYS_ADMIN, which they do not have. They keep her session keyring too, which
+ * is empty and which no call in the list can reach.
  *
- * BPF programs are counted with care, the guests' and our own. Each one that is freed is a work item on a queue of the whole
- * kernel. A thousand of them at once can fill it for good (seen on 6.18): the one item that holds the lock waits for
- * another that finds no room, and from then on no filter can be loaded or freed on this machine. So guests cannot have
- * programs of their own, on sockets or as filters (`refused`). Of ours there is one a sandbox and one a mother: processes
- * share a filter by fork and in no other way, and a process that already has this one could not make a sandbox. box.c
- * bounds how many sandboxes end at once.
+ * BPF programs are counted with care, the guests' and our own. Each one that is freed is a work item on a queue of the
+ * whole kernel. A thousand of them at once can fill it for good (seen on 6.18): the one item that holds the lock waits
+ * for another that finds no room, and from then on no filter can be loaded or freed on this machine. So guests cannot
+ * have programs of their own, on sockets or as filters (`refused`). Of ours there is one a sandbox and one a mother:
+ * processes share a filter by fork and in no other way, and a process that already has this one could not make a
+ * sandbox. box.c bounds how many sandboxes end at once.
  */
 #include "isolation/native/seccomp.h"
 
@@ -166,8 +166,8 @@ static const struct checked_call checked[] = {
     { "socketpair", "local sockets; no other family has pairs that anybody uses", { { 0, WHOLE, AF_UNIX } } },
     /*
      * TCP and UDP, and no more of the stack: no raw sockets, with which root inside would read the access token off the
-     * loopback; no ping sockets, whose queues count as nobody's memory; and no transport that is there for few and has had
-     * its share of holes (MPTCP, SCTP, UDP-Lite).
+     * loopback; no ping sockets, whose queues count as nobody's memory; and no transport that is there for few and has
+     * had its share of holes (MPTCP, SCTP, UDP-Lite).
      */
     { "socket", "IPv4 TCP", { { 0, WHOLE, AF_INET }, STREAM, { 2, WHOLE, 0 } } },
     { "socket", "the same, by name", { { 0, WHOLE, AF_INET }, STREAM, { 2, WHOLE, IPPROTO_TCP } } },
@@ -194,8 +194,9 @@ enum {
 };
 
 /*
- * Refused although the call is in the list. The kernel reads the low 32 bits of these arguments, libseccomp's "not equal"
- * compares all 64: with it a set high bit would slip past (CVE-2019-10063). So these are instructions of our own.
+ * Refused although the call is in the list. The kernel reads the low 32 bits of these arguments, libseccomp's "not
+ * equal" compares all 64: with it a set high bit would slip past (CVE-2019-10063). So these are instructions of our
+ * own.
  */
 struct refused_call {
     const char *reason;

@@ -2,8 +2,9 @@
  * edge.h - a whole edge in one process, for tests: a server with a proxy on a loop in a thread of its own, services that
  * listen on this machine's loopback instead of inside a sandbox, and clients that block.
  *
- * It brings doubles of what the proxy takes from elsewhere: sandbox_find() and friends know the sandbox "ilive" as long as
- * edge_kill() was not called, and its driver's sockets are plain ones. "iother" is another, without anything special.
+ * It brings doubles of what the proxy takes from elsewhere: sandbox_find() and friends know the sandbox "ilive" as long
+ * as edge_kill() was not called, and its driver's sockets are plain ones. "iother" is another, without anything
+ * special.
  */
 #ifndef TESTS_UNIT_PROXY_EDGE_H
 #define TESTS_UNIT_PROXY_EDGE_H
@@ -87,8 +88,8 @@ bool has(struct str text, const char *part); /* any case */
 void check_answer(int fd, struct arena *arena, unsigned status, const char *body);
 
 /*
- * A head that is for the sandbox's port; the caller adds headers and the empty line. By whoever has the access token, or by
- * a stranger.
+ * A head that is for the sandbox's port; the caller adds headers and the empty line. By whoever has the access token,
+ * or by a stranger.
  */
 #define TO(method, path) STRANGER("ilive", method, path) "X-Access-Token: ilives-token\r\n"
 #define STRANGER(id, method, path) \
