@@ -174,9 +174,9 @@ static void a_keys_name_is_printable_and_short(void **state)
     struct secret text = { 0 };
     struct key_row key;
     char long_name[LIMIT_NAME_BYTES];
+    memset(long_name, 'a', sizeof long_name);
     const struct str bad[] = { STR(""), STR("  "), STR("a\nb"), STR("\xff"), str_of(long_name, sizeof long_name) };
 
-    memset(long_name, 'a', sizeof long_name);
     for (size_t i = 0; i < COUNT_OF(bad); i++)
         MUST_FAIL(action_key_create(&f->actions, &f->admin, bad[i], &f->rig.arena, &key, &text, &err), ERR_INVALID);
 }
