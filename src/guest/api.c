@@ -10,7 +10,6 @@
 #include "guest/files.h"
 #include "guest/filesystem.h"
 #include "guest/metrics.h"
-#include "guest/network.h"
 #include "guest/process_rpc.h"
 #include "guest/rpc.h"
 #include "guest/watch.h"
@@ -209,14 +208,6 @@ static void add_env(struct guest *guest, struct str name, struct str value)
     env->value = arena_copy(&guest->setup_arena, value);
 }
 
-static bool has_env(const struct guestlink_setup *setup, struct str name)
-{
-    for (uint32_t i = 0; i < setup->env_count; i++)
-        if (str_eq(setup->envs[i].name, name))
-            return true;
-    return false;
-}
-
 void guest_set_up(struct guest *guest, const struct guestlink_setup *setup)
 {
     arena_done(&guest->setup_arena);
@@ -225,11 +216,8 @@ void guest_set_up(struct guest *guest, const struct guestlink_setup *setup)
     guest->open_code = setup->open_code;
     guest->default_user = arena_copy(&guest->setup_arena, setup->default_user.len ? setup->default_user : STR("root"));
     guest->default_workdir = arena_copy(&guest->setup_arena, setup->default_workdir);
-    guest->envs = ARENA_ARRAY(&guest->setup_arena, struct guestlink_env, setup->env_count + NETWORK_NONE_ENVS + 3);
+    guest->envs = ARENA_ARRAY(&guest->setup_arena, struct guestlink_env, setup->env_count + 3);
     guest->env_count = 0;
-    for (size_t i = 0; i < NETWORK_NONE_ENVS && !setup->has_network; i++)
-        if (!has_env(setup, network_none_envs[i].name))
-            add_env(guest, network_none_envs[i].name, network_none_envs[i].value);
     for (uint32_t i = 0; i < setup->env_count; i++)
         add_env(guest, setup->envs[i].name, setup->envs[i].value);
     /* Last, so that nobody's variables stand in their way. */

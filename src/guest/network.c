@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -14,21 +15,24 @@
 #define DRAFT ".cloister-new"
 #define NO_NETWORK "This sandbox has no network"
 
-const struct guestlink_env network_none_envs[NETWORK_NONE_ENVS] = {
-    /* Not 0: pip says why it found nothing only when it tries again. The first retry comes at once. */
-    { STR_INIT("PIP_RETRIES"), STR_INIT("1") },
-    { STR_INIT("npm_config_fetch_retries"), STR_INIT("0") },
-};
-
+/* Files and not variables: `su -`, `env -i` and cron clear those. */
 static const struct {
     const char *name, *text;
+    bool is_kept; /* one that the template has stays as it is */
 } files[] = {
     /* A nameserver all the same: programs with a resolver of their own are refused there at once, and ask no other. */
-    { "resolv.conf", "# " NO_NETWORK ": no name but those in /etc/hosts can be resolved.\n"
-                     "nameserver 127.0.0.1\n"
-                     "options timeout:1 attempts:1\n" },
-    { "motd", NO_NETWORK ": programs in it reach each other on 127.0.0.1, and nothing outside.\n" },
-    { "apt/apt.conf.d/90cloister-network", "// " NO_NETWORK ".\nAcquire::Retries \"0\";\n" },
+    { "resolv.conf",
+      "# " NO_NETWORK ": no name but those in /etc/hosts can be resolved.\n"
+      "nameserver 127.0.0.1\n"
+      "options timeout:1 attempts:1\n",
+      false },
+    { "motd", NO_NETWORK ": programs in it reach each other on 127.0.0.1, and nothing outside.\n", false },
+    /* Without the second line `apt-get update` calls what it could not fetch a warning, and ends with 0. */
+    { "apt/apt.conf.d/90cloister-network",
+      "// " NO_NETWORK ".\nAcquire::Retries \"0\";\nAPT::Update::Error-Mode \"any\";\n", false },
+    /* Not 0: pip says why it found nothing only when it tries again. The first retry comes at once. */
+    { "pip.conf", "# " NO_NETWORK ".\n[global]\nretries = 1\n", true },
+    { "npmrc", "# " NO_NETWORK ".\nfetch-retries=0\n", true },
 };
 
 void network_nsswitch_without_dns(struct str text, struct buf *out)
@@ -63,6 +67,13 @@ static bool replace(int dir_fd, const char *name, struct str text, struct err *e
     return ok;
 }
 
+static bool exists(int dir_fd, const char *name)
+{
+    struct stat found;
+
+    return fstatat(dir_fd, name, &found, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
 static bool change_nsswitch(int dir_fd, struct err *err)
 {
     auto_free char *text = NULL;
@@ -89,6 +100,7 @@ void network_tell_none(const char *etc)
     if (!change_nsswitch(dir_fd, &err))
         log_warn("programs are not told that there is no network: %s", err_text(&err));
     for (size_t i = 0; i < COUNT_OF(files); i++)
-        if (!replace(dir_fd, files[i].name, str_from(files[i].text), &err))
+        if (!(files[i].is_kept && exists(dir_fd, files[i].name)) &&
+            !replace(dir_fd, files[i].name, str_from(files[i].text), &err))
             log_warn("programs are not told that there is no network: %s", err_text(&err));
 }

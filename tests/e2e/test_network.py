@@ -32,13 +32,16 @@ def fails(box, command, **options):
     [
         ("pip install left-pad", "Name or service not known"),
         ("sudo pip install left-pad", "Name or service not known"),
+        ("sudo su - user -c 'pip install left-pad'", "Name or service not known"),
+        ("env -i pip install left-pad", "Name or service not known"),
         ("npm install left-pad", "ENOTFOUND registry.npmjs.org"),
+        ("env -i npm install left-pad", "ENOTFOUND registry.npmjs.org"),
         ("sudo npm install --global left-pad", "ENOTFOUND registry.npmjs.org"),
         ("npx --yes left-pad", "ENOTFOUND registry.npmjs.org"),
         ("curl -sS https://example.com", "Could not resolve host: example.com"),
         ("git clone https://example.com/a/b", "Could not resolve host: example.com"),
         ("git clone git@example.com:a/b", "Could not resolve hostname example.com"),
-        ("sudo apt-get update --error-on=any", "Could not resolve 'deb.debian.org'"),
+        ("sudo apt-get update", "Could not resolve 'deb.debian.org'"),
         ("node -e \"fetch('https://example.com').catch(e => { throw e.cause })\"", "ENOTFOUND example.com"),
     ],
 )
@@ -51,16 +54,13 @@ def test_names_of_the_sandbox_itself_resolve(box):
     assert box.commands.run(f'python3 -c "{code}"').stdout == "127.0.0.1 127.0.0.1\n"
 
 
-def test_variables_of_the_caller_win(server):
-    with Sandbox.create("base", timeout=60, envs={"PIP_RETRIES": "7"}) as box:
-        assert box.commands.run("echo $PIP_RETRIES $npm_config_fetch_retries").stdout == "7 0\n"
-        assert (
-            box.commands.run("echo $npm_config_fetch_retries", envs={"npm_config_fetch_retries": "3"}).stdout == "3\n"
-        )
+def test_the_callers_variables_win(box):
+    found = box.commands.run("npm config get fetch-retries; npm_config_fetch_retries=3 npm config get fetch-retries")
+    assert found.stdout == "0\n3\n"
 
 
 def test_the_files_that_one_looks_at_say_so(box):
-    for path in ("/etc/motd", "/etc/resolv.conf", "/etc/nsswitch.conf"):
+    for path in ("/etc/motd", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/pip.conf", "/etc/npmrc"):
         assert NO_NETWORK in box.files.read(path)
     rest = box.commands.run("getent passwd user").stdout
     assert rest.startswith("user:x:1000:"), rest

@@ -25,7 +25,7 @@ static int remove_etc(void **state)
 {
     (void)state;
     static const char *const names[] = {
-        "nsswitch.conf",  "resolv.conf", "motd", "elsewhere", "apt/apt.conf.d/90cloister-network",
+        "nsswitch.conf",  "resolv.conf", "motd", "elsewhere", "pip.conf", "npmrc", "apt/apt.conf.d/90cloister-network",
         "apt/apt.conf.d", "apt"
     };
     char path[128];
@@ -101,6 +101,23 @@ static void programs_are_told_in_etc(void **state)
     check_has("resolv.conf", "no network");
     check_has("motd", "no network");
     check_has("apt/apt.conf.d/90cloister-network", "Acquire::Retries \"0\"");
+    check_has("apt/apt.conf.d/90cloister-network", "APT::Update::Error-Mode \"any\"");
+    check_has("pip.conf", "[global]\nretries = 1\n");
+    check_has("npmrc", "\nfetch-retries=0\n");
+}
+
+static void what_a_template_says_to_pip_and_npm_stays(void **state)
+{
+    (void)state;
+    char path[128];
+
+    put("pip.conf", "[global]\nretries = 7\n");
+    (void)snprintf(path, sizeof path, "%s/npmrc", etc);
+    assert_int_equal(symlink("elsewhere", path), 0); /* leads nowhere, and stays all the same */
+    network_tell_none(etc);
+    check_has("pip.conf", "[global]\nretries = 7\n");
+    assert_int_equal(access(path, F_OK), -1);
+    check_has("motd", "no network");
 }
 
 static void a_template_without_these_files_gets_them(void **state)
@@ -176,6 +193,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_come_from_files_alone_and_the_rest_stays),
         cmocka_unit_test_setup_teardown(programs_are_told_in_etc, make_etc, remove_etc),
+        cmocka_unit_test_setup_teardown(what_a_template_says_to_pip_and_npm_stays, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(a_template_without_these_files_gets_them, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(a_link_is_replaced_and_not_followed, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(what_is_no_file_holds_nobody_up, make_etc, remove_etc),
