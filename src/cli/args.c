@@ -27,13 +27,15 @@ static const struct option options[] = {
     { TAKES_USER, "user", 'u', "USER", OPTION_TEXT, FIELD(user), "run as this user of the sandbox [user]" },
     { TAKES_ENV, "env", 'e', "NAME=VALUE", OPTION_LIST, FIELD(envs), "set a variable; may be repeated" },
     { TAKES_CWD, "cwd", 0, "DIR", OPTION_TEXT, FIELD(cwd), "start in this directory [the user's home]" },
-    { TAKES_ALL, "all", 0, NULL, OPTION_FLAG, FIELD(all), "every sandbox of this key" },
+    { TAKES_ALL, "all", 0, NULL, OPTION_FLAG, FIELD(all),
+      "every sandbox of the key's team; as root without a key, of all teams" },
     { TAKES_TEAM, "team", 0, "NAME", OPTION_TEXT, FIELD(team), "the team it is for [default]" },
     { TAKES_FORCE, "force", 0, NULL, OPTION_FLAG, FIELD(force), "revoke its keys and kill its sandboxes first" },
     { TAKES_JSON, "json", 0, NULL, OPTION_FLAG, FIELD(json), "for programs: JSON instead of a table" },
     { TAKES_DATA, "data", 0, "DIR", OPTION_TEXT, FIELD(data), "data directory of the server [" CLI_DATA_DEFAULT "]" },
     { TAKES_URL, "url", 0, "URL", OPTION_TEXT, FIELD(url),
       "where the server is [E2B_API_URL with its key, else as DIR says]" },
+    { TAKES_ADMIN_URL, "url", 0, "URL", OPTION_TEXT, FIELD(url), "where the server is [as DIR says; not E2B_API_URL]" },
     { ~0u, "help", 'h', NULL, OPTION_FLAG, FIELD(help), "this text" },
 };
 

@@ -44,7 +44,7 @@ static const struct command commands[] = {
       TAKES_DATA | TAKES_JSON, 0, 0, 0, NULL },
 
     { "sandbox list", GROUP_SANDBOX, "[--json]", "what is running, newest first",
-      "The sandboxes of this API key. STATE says running or paused; ENDS IN is what its deadline leaves it.\n"
+      "The sandboxes of the API key's team. STATE says running or paused; ENDS IN is what its deadline leaves it.\n"
       "\n"
       "  cloister sandbox list\n"
       "  cloister sandbox list --json | jq -r '.[].sandboxID'\n",
@@ -60,29 +60,32 @@ static const struct command commands[] = {
       "  cloister sandbox exec -u root -e DEBUG=1 ID -- python3 -c 'import os; print(os.environ[\"DEBUG\"])'\n",
       TAKES_SERVER | TAKES_USER | TAKES_ENV | TAKES_CWD, 2, SIZE_MAX, 1, sandbox_exec_run },
     { "sandbox kill", GROUP_SANDBOX, "ID… | --all", "end sandboxes and everything in them",
-      "Prints the ids of those it ended.\n"
+      "Prints the ids of those it ended. --all ends those of the API key's team. Without a key, as root, it ends "
+      "those\n"
+      "of all teams, and prints only how many there were.\n"
       "\n"
       "  cloister sandbox kill i1x2y3z4\n"
-      "  cloister sandbox kill --all\n",
+      "  cloister sandbox kill --all\n"
+      "  sudo cloister sandbox kill --all\n",
       TAKES_SERVER | TAKES_ALL, 0, SIZE_MAX, 0, sandbox_kill_run },
 
     { "team create", GROUP_ADMIN, "NAME [--json]", "make a team, whose sandboxes no other team reaches",
-      "Prints its id. It has no keys yet: `key create NAME --team TEAM` makes one. The name has characters of a-z, "
-      "0-9,\n"
-      "- and _.\n"
+      "Prints its id. It has no keys yet: `key create NAME --team TEAM` makes one. A team's name has 1 to 63 "
+      "characters\n"
+      "of a-z, 0-9, - and _, and begins with a letter or a digit.\n"
       "\n"
       "  sudo cloister team create research\n"
       "  KEY=$(sudo cloister key create ci --team research)\n",
-      TAKES_SERVER | TAKES_JSON, 1, 1, 0, team_create_run },
+      TAKES_ADMIN | TAKES_JSON, 1, 1, 0, team_create_run },
     { "team list", GROUP_ADMIN, "[--json]", "the teams there are, with their keys and running sandboxes",
-      "  sudo cloister team list\n", TAKES_SERVER | TAKES_JSON, 0, 0, 0, team_list_run },
+      "  sudo cloister team list\n", TAKES_ADMIN | TAKES_JSON, 0, 0, 0, team_list_run },
     { "team delete", GROUP_ADMIN, "NAME | ID [--force]", "delete a team that is not needed any more",
       "Refuses while the team has API keys or running sandboxes: revoke and kill them first, or say --force. The team\n"
       "`default` stays, because the server's first key belongs to it.\n"
       "\n"
       "  sudo cloister team delete research\n"
       "  sudo cloister team delete research --force\n",
-      TAKES_SERVER | TAKES_FORCE, 1, 1, 0, team_delete_run },
+      TAKES_ADMIN | TAKES_FORCE, 1, 1, 0, team_delete_run },
     { "key create", GROUP_ADMIN, "[NAME] [--team TEAM] [--json]", "make an API key and print it, once",
       "Asks with the admin token of the data directory, so it needs root there. The key alone goes to standard "
       "output.\n"
@@ -90,17 +93,17 @@ static const struct command commands[] = {
       "\n"
       "  KEY=$(sudo cloister key create ci)\n"
       "  KEY=$(sudo cloister key create ci --team research)\n",
-      TAKES_SERVER | TAKES_JSON | TAKES_TEAM, 0, 1, 0, key_create_run },
+      TAKES_ADMIN | TAKES_JSON | TAKES_TEAM, 0, 1, 0, key_create_run },
     { "key list", GROUP_ADMIN, "[--json]", "the keys of all teams, without their secret part",
       "With the id and the team of each, and when it was last used.\n"
       "\n"
       "  sudo cloister key list\n",
-      TAKES_SERVER | TAKES_JSON, 0, 0, 0, key_list_run },
+      TAKES_ADMIN | TAKES_JSON, 0, 0, 0, key_list_run },
     { "key revoke", GROUP_ADMIN, "ID | NAME", "take a key back; it stops working at once",
       "By its id, or by its name when only one key has it. Sandboxes that it made run on until their deadlines.\n"
       "\n"
       "  sudo cloister key revoke ci\n",
-      TAKES_SERVER, 1, 1, 0, key_revoke_run },
+      TAKES_ADMIN, 1, 1, 0, key_revoke_run },
     { "template list", GROUP_ADMIN, "[--json]", "what sandboxes can start from, and what else could be built",
       "  cloister template list\n", TAKES_SERVER | TAKES_JSON, 0, 0, 0, template_list_run },
     { "template build", GROUP_ADMIN, "NAME [--again] [--data DIR]", "make a template from Debian packages",
@@ -142,14 +145,15 @@ static const struct noun {
       "A team owns sandboxes. Every key of a team reaches all of them; to keys of other teams they do not exist. The "
       "team\n"
       "`default` is always there. Templates are everybody's. Give a team to each party that must not meet the "
-      "others.\n",
+      "others.\n"
+      "These commands show the data directory's admin token to its server, or to --url; they ignore E2B_API_URL.\n",
       "  sudo cloister team create research\n"
       "  sudo cloister key create ci --team research\n" },
     { "key",
       "An API key is what a client shows to be let in (E2B_API_KEY). The server keeps only hashes of them. Whoever "
       "can\n"
       "read the data directory's admin token, which is root, makes and revokes them. The token goes to the server of\n"
-      "that directory, or to where --url says; E2B_API_URL does not count here.\n",
+      "that directory, or to --url; these commands ignore E2B_API_URL.\n",
       "  sudo cloister key create ci\n"
       "  sudo cloister key revoke ci\n" },
     { "template",

@@ -129,6 +129,11 @@ static const char *own_key(const struct cli *cli, enum client_as as)
     return cli->data || as == CLIENT_AS_ADMIN ? NULL : environment("E2B_API_KEY");
 }
 
+bool client_is_operator(const struct cli *cli)
+{
+    return !own_key(cli, CLIENT_AS_CALLER);
+}
+
 const char *client_url(const struct cli *cli, enum client_as as)
 {
     return cli->url ? cli->url : own_key(cli, as) ? environment("E2B_API_URL") : NULL;
@@ -215,6 +220,21 @@ bool client_error(unsigned status, struct str body, struct err *err)
     return err_set(err, client_kind_of(status), "%.*s", (int)MIN(message.len, sizeof err->message), message.at);
 }
 
+/* We ask only for routes that our own version has. */
+static bool is_no_route(const struct err *err)
+{
+    return err->kind == ERR_NOT_FOUND && strncmp(err->message, "no route ", 9) == 0;
+}
+
+bool client_misread(struct err *err)
+{
+    struct err why = *err;
+
+    return err_set(err, ERR_UNAVAILABLE,
+                   "the server runs another version of Cloister (%.80s in its answer); restart it with this one",
+                   why.message);
+}
+
 bool client_call(struct client *client, const char *method, struct str target, struct str body,
                  struct client_answer *out, struct err *err)
 {
@@ -238,8 +258,15 @@ bool client_call(struct client *client, const char *method, struct str target, s
     if (answer.status == 401)
         return err_set(err, ERR_DENIED, "the server at %s refuses %.60s%s", client->address, client->credential_from,
                        client->is_by_url ? "" : "; --data DIR names another directory, with its server");
-    if (answer.status < 200 || answer.status > 299)
-        return client_error(answer.status, answer.body, err);
+    if (answer.status < 200 || answer.status > 299) {
+        (void)client_error(answer.status, answer.body, err);
+        if (is_no_route(err))
+            return err_set(err, ERR_UNAVAILABLE,
+                           "the server at %s runs another version of Cloister, without %s %.*s; restart it with this "
+                           "one",
+                           client->address, method, (int)MIN(target.len, (size_t)60), target.at);
+        return false;
+    }
 
     json_t *json = NULL;
     if (answer.body.len && !(json = json_parse_large(answer.body, LIMIT_JSON_LARGE_VALUES, err)))
@@ -266,7 +293,7 @@ bool client_print_list(struct cli *cli, const json_t *list, const char *const *h
     table_init(&table, &cli->arena, heads);
     for (size_t i = 0; i < json_array_size(list); i++)
         if (!row(cli, &table, json_array_get(list, i), err))
-            return false;
+            return client_misread(err);
     table_print(&table, cli->out, cli->is_colored, empty);
     return true;
 }

@@ -37,6 +37,8 @@ enum client_as {
     CLIENT_AS_ADMIN,
 };
 
+/* No API key was given, so what is asked for the whole server is asked with the admin token. */
+bool client_is_operator(const struct cli *cli);
 bool client_open(struct client *client, struct cli *cli, enum client_as as, struct err *err) must_use;
 void client_close(struct client *client); /* wipes the credential */
 #define auto_client __attribute__((cleanup(client_close)))
@@ -55,6 +57,8 @@ bool client_print(struct cli *cli, const json_t *json);
 
 /* One thing of an answer as a row of a table. */
 typedef bool client_row_fn(struct cli *cli, struct table *table, const json_t *item, struct err *err);
+/* An answer without a field that this program needs, so another version made it. Always false. */
+bool client_misread(struct err *err);
 /* A list: with --json as it is, and otherwise as a table, or these words when there is nothing in it. */
 bool client_print_list(struct cli *cli, const json_t *list, const char *const *heads, client_row_fn *row,
                        const char *empty, struct err *err) must_use;

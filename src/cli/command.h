@@ -27,7 +27,9 @@ enum {
     TAKES_ALL = 1 << 6,
     TAKES_TEAM = 1 << 7,
     TAKES_FORCE = 1 << 8,
-    TAKES_SERVER = TAKES_DATA | TAKES_URL, /* everything that talks to one */
+    TAKES_ADMIN_URL = 1 << 9,                   /* --url again; E2B_API_URL does not stand in for it */
+    TAKES_SERVER = TAKES_DATA | TAKES_URL,      /* everything that talks to one with an API key */
+    TAKES_ADMIN = TAKES_DATA | TAKES_ADMIN_URL, /* and with the admin token */
 };
 
 struct cli_facts;

@@ -67,7 +67,7 @@ bool key_create_run(struct cli *cli, struct err *err)
     auto_json json_t *key = answer.json;
     struct str id, value;
     if (!json_take_str(key, "id", JSON_REQUIRED, &id, err) || !json_take_str(key, "key", JSON_REQUIRED, &value, err))
-        return err_wrap(err, "create a key");
+        return client_misread(err);
     if (cli->json)
         return client_print(cli, key);
     fprintf(cli->out, "%.*s\n", STR_ARG(value));
@@ -88,7 +88,7 @@ static const json_t *find_key(struct cli *cli, const json_t *keys, struct str wo
     {
         if (!json_take_str(key, "id", JSON_REQUIRED, &id, err) ||
             !json_take_str(key, "name", JSON_REQUIRED, &name, err)) {
-            (void)err_wrap(err, "list keys");
+            (void)client_misread(err);
             return NULL;
         }
         if (str_eq(id, word))

@@ -101,12 +101,73 @@ static bool kill_one(struct client *client, struct str id, struct err *err)
     return true;
 }
 
+static void tell_ended(struct cli *cli, int64_t count)
+{
+    fprintf(cli->note, "Sandboxes ended: %lld.\n", (long long)count);
+}
+
+static bool kill_team(struct client *client, const json_t *team, int64_t *io_killed, int64_t *io_failed,
+                      struct err *err)
+{
+    struct buf target = buf_make(&client->cli->arena, LIMIT_TARGET_BYTES);
+    struct client_answer answer = { 0 };
+    int64_t killed, failed;
+    struct str id;
+
+    if (!json_take_str(team, "teamID", JSON_REQUIRED, &id, err))
+        return client_misread(err);
+    buf_add(&target, STR("/admin/teams/"));
+    percent_encode(&target, id);
+    buf_add(&target, STR("/sandboxes/kill"));
+    if (target.overflowed)
+        return err_set(err, ERR_INTERNAL, "the server's id of a team is too long");
+    if (!client_call(client, "POST", buf_str(&target), STR(""), &answer, err))
+        return false;
+    auto_json json_t *end = answer.json;
+    if (!json_take_int(end, "killedCount", JSON_REQUIRED, 0, INT64_MAX / 2, &killed, err) ||
+        !json_take_int(end, "failedCount", JSON_REQUIRED, 0, INT64_MAX / 2, &failed, err))
+        return client_misread(err);
+    *io_killed += killed;
+    *io_failed += failed;
+    return true;
+}
+
+static bool kill_all_teams(struct cli *cli, struct err *err)
+{
+    auto_client struct client client = { 0 };
+    struct client_answer answer = { 0 };
+    int64_t killed = 0, failed = 0;
+    const json_t *team;
+    size_t i;
+
+    if (!client_open(&client, cli, CLIENT_AS_ADMIN, err) ||
+        !client_call(&client, "GET", STR("/teams"), STR(""), &answer, err))
+        return false;
+    auto_json json_t *teams = answer.json;
+    bool fine = true;
+    json_array_foreach(teams, i, team)
+    {
+        struct err why;
+        if (kill_team(&client, team, &killed, &failed, &why) || why.kind == ERR_NOT_FOUND) /* deleted meanwhile */
+            continue;
+        *err = why;
+        fine = false;
+    }
+    tell_ended(cli, killed);
+    if (fine && failed)
+        return err_set(err, ERR_INTERNAL, "%lld could not be ended; the server's log says why, and it tries again",
+                       (long long)failed);
+    return fine;
+}
+
 bool sandbox_kill_run(struct cli *cli, struct err *err)
 {
     auto_client struct client client = { 0 };
 
     if (cli->all == (cli->word_count > 0))
         return err_set(err, ERR_INVALID, "which sandbox? Name ids, or say --all");
+    if (cli->all && client_is_operator(cli))
+        return kill_all_teams(cli, err);
     if (!client_open(&client, cli, CLIENT_AS_CALLER, err))
         return false;
     /* One that fails does not keep the others alive; the last failure is the one reported. */
@@ -120,17 +181,20 @@ bool sandbox_kill_run(struct cli *cli, struct err *err)
         return err_wrap(err, "list sandboxes");
     const json_t *sandbox;
     size_t i;
+    int64_t ended = 0;
     json_array_foreach(sandboxes, i, sandbox)
     {
         struct str id;
         struct err why;
         if (!json_take_str(sandbox, "sandboxID", JSON_REQUIRED, &id, err))
-            return err_wrap(err, "list sandboxes");
-        /* Gone by itself meanwhile is as good as killed. */
-        if (kill_one(&client, id, &why) || why.kind == ERR_NOT_FOUND)
-            continue;
-        *err = why;
-        fine = false;
+            return client_misread(err);
+        if (kill_one(&client, id, &why)) {
+            ended++;
+        } else if (why.kind != ERR_NOT_FOUND) { /* gone by itself meanwhile is as good as killed */
+            *err = why;
+            fine = false;
+        }
     }
+    tell_ended(cli, ended);
     return fine;
 }

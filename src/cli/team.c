@@ -55,7 +55,7 @@ bool team_create_run(struct cli *cli, struct err *err)
         return false;
     auto_json json_t *team = answer.json;
     if (!json_take_str(team, "teamID", JSON_REQUIRED, &id, err))
-        return err_wrap(err, "create a team");
+        return client_misread(err);
     if (cli->json)
         return client_print(cli, team);
     fprintf(cli->out, "%.*s\n", STR_ARG(id));
@@ -81,7 +81,7 @@ bool team_target(struct client *client, struct str name_or_id, const char *after
     {
         if (!json_take_str(team, "teamID", JSON_REQUIRED, &id, err) ||
             !json_take_str(team, "slug", JSON_REQUIRED, &name, err))
-            return err_wrap(err, "list teams");
+            return client_misread(err);
         /* An id is one team's alone, whatever another is named. */
         if (str_eq(id, name_or_id) || (found.len == 0 && str_eq(name, name_or_id)))
             found = id;
@@ -113,7 +113,7 @@ bool team_delete_run(struct cli *cli, struct err *err)
     auto_json json_t *end = answer.json;
     if (!json_take_int(end, "revokedCount", JSON_REQUIRED, 0, INT64_MAX, &revoked, err) ||
         !json_take_int(end, "killedCount", JSON_REQUIRED, 0, INT64_MAX, &killed, err))
-        return err_wrap(err, "delete a team");
+        return client_misread(err);
     fprintf(cli->note, "Team %s is deleted; keys revoked: %lld, sandboxes killed: %lld.\n", cli->words[0],
             (long long)revoked, (long long)killed);
     return true;

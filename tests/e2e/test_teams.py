@@ -151,3 +151,16 @@ def test_a_team_outlives_a_restart_and_ends_with_all_it_has(own_server):
     assert own_server.edge("GET", box, "/health").status == 502
     default = cli(own_server, "team", "delete", "default", "--force", check=False)
     assert default.returncode == 5 and "stays" in default.stderr, default
+
+
+def test_the_operator_ends_the_sandboxes_of_all_teams_at_once(own_server):
+    delete_team(own_server)
+    cli(own_server, "team", "create", TEAM)
+    key = cli(own_server, "key", "create", "ci", "--team", TEAM).stdout.strip()
+    for each in (own_server.key, key):
+        assert ask(own_server, each, "POST", "/v2/sandboxes", {"templateID": "base"}).status == 201
+    assert "Sandboxes ended: 2." in cli(own_server, "sandbox", "kill", "--all").stderr
+    for each in (own_server.key, key):
+        assert ask(own_server, each, "GET", "/v2/sandboxes").json == []
+    assert "Sandboxes ended: 0." in cli(own_server, "sandbox", "kill", "--all").stderr
+    delete_team(own_server)

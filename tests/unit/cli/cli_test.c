@@ -34,6 +34,11 @@ static void help_lists_every_command_and_teaches_each(void **state)
     CHECK_HAS(outcome.out, "cloister sandbox exec [-u USER]");
     RUN(&outcome, "help", "key");
     CHECK_HAS(outcome.out, "cloister key revoke ID");
+    RUN(&outcome, "help", "key", "list");
+    CHECK_HAS(outcome.out, "not E2B_API_URL");
+    RUN(&outcome, "help", "team", "create");
+    CHECK_HAS(outcome.out, "1 to 63 characters");
+    CHECK_HAS(outcome.out, "not E2B_API_URL");
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         char words[32], example[48], *verb;
         snprintf(words, sizeof words, "%s", names[i]);
@@ -268,6 +273,8 @@ static const struct fake_rule rules[] = {
              "[{\"teamID\":\"u1\",\"slug\":\"default\",\"name\":\"Default\",\"keyCount\":4,\"runningCount\":2},"
              "{\"teamID\":\"u2\",\"slug\":\"lab\",\"name\":\"lab\",\"keyCount\":1,\"runningCount\":0},"
              "{\"teamID\":\"u3\",\"slug\":\"u2\",\"name\":\"u2\",\"keyCount\":0,\"runningCount\":0}]") },
+    { "POST /admin/teams/u1/sandboxes/kill ", ANSWER("200 OK", JSON_TYPE, "{\"killedCount\":3,\"failedCount\":0}") },
+    { "POST /admin/teams/u2/sandboxes/kill ", ANSWER("200 OK", JSON_TYPE, "{\"killedCount\":2,\"failedCount\":1}") },
     { "POST /admin/teams ", ANSWER("201 Created", JSON_TYPE, "{\"teamID\":\"u4\",\"slug\":\"new\"}") },
     { "POST /admin/teams/u2/api-keys ",
       ANSWER("201 Created", JSON_TYPE, "{\"id\":\"k6\",\"name\":\"ci\",\"key\":\"e2b_aa00\"}") },
@@ -324,9 +331,65 @@ static void sandbox_kill_prints_whom_it_ended(void **state)
     RUN(&outcome, "sandbox", "kill", "--data", data, "iaaa");
     assert_int_equal(outcome.exit_code, 0);
     assert_string_equal(outcome.out, "iaaa\n");
-    RUN(&outcome, "sandbox", "kill", "--data", data, "--all");
+    setenv("E2B_API_URL", server.url, 1);
+    setenv("E2B_API_KEY", "e2b_aa", 1);
+    RUN(&outcome, "sandbox", "kill", "--all");
     assert_int_equal(outcome.exit_code, 0);
     assert_string_equal(outcome.out, "iaaa\nibbb\n");
+    CHECK_HAS(outcome.note, "Sandboxes ended: 2.\n");
+    unsetenv("E2B_API_URL");
+    unsetenv("E2B_API_KEY");
+}
+
+static void sandbox_kill_all_without_a_key_ends_those_of_all_teams(void **state)
+{
+    static const struct fake_rule empty[] = {
+        { "GET /teams ", ANSWER("200 OK", JSON_TYPE, "[{\"teamID\":\"u1\",\"slug\":\"default\"}]") },
+        { "POST /admin/teams/u1/sandboxes/kill ",
+          ANSWER("200 OK", JSON_TYPE, "{\"killedCount\":0,\"failedCount\":0}") },
+        { NULL, { NULL, 0 } },
+    };
+    struct fake_server other;
+
+    (void)state;
+    RUN(&outcome, "sandbox", "kill", "--data", data, "--all");
+    assert_true(fake_server_heard(&server, "POST /admin/teams/u1/sandboxes/kill "));
+    assert_true(fake_server_heard(&server, "POST /admin/teams/u2/sandboxes/kill "));
+    CHECK_HAS(outcome.note, "Sandboxes ended: 5.\n"); /* u3 was deleted meanwhile */
+    CHECK_HAS(outcome.note, "1 could not be ended");
+    assert_int_equal(outcome.exit_code, 1);
+
+    fake_server_start(&other, empty);
+    RUN(&outcome, "sandbox", "kill", "--all", "--data", data, "--url", other.url);
+    assert_int_equal(outcome.exit_code, 0);
+    assert_string_equal(outcome.out, "");
+    assert_string_equal(outcome.note, "Sandboxes ended: 0.\n");
+    assert_true(fake_server_heard(&other, "X-Admin-Token: the-admin-token"));
+    fake_server_stop(&other);
+}
+
+/* A server from before teams, still running after an upgrade. */
+static void a_server_of_another_version_is_called_that(void **state)
+{
+    static const struct fake_rule old[] = {
+        { "GET /teams ", ANSWER("200 OK", JSON_TYPE, "[{\"teamID\":\"u1\",\"name\":\"Default\"}]") },
+        { "GET /admin/api-keys ",
+          ANSWER("404 Not Found", JSON_TYPE, "{\"code\":404,\"message\":\"no route GET /admin/api-keys\"}") },
+        { NULL, { NULL, 0 } },
+    };
+    struct fake_server other;
+
+    (void)state;
+    fake_server_start(&other, old);
+    RUN(&outcome, "key", "list", "--data", data, "--url", other.url);
+    assert_int_equal(outcome.exit_code, 8);
+    CHECK_HAS(outcome.note, "runs another version of Cloister, without GET /admin/api-keys; restart it");
+    RUN(&outcome, "team", "list", "--data", data, "--url", other.url);
+    assert_int_equal(outcome.exit_code, 8);
+    CHECK_HAS(outcome.note, "runs another version of Cloister ('slug' is required in its answer); restart it");
+    RUN(&outcome, "key", "create", "ci", "--team", "lab", "--data", data, "--url", other.url);
+    CHECK_HAS(outcome.note, "restart it");
+    fake_server_stop(&other);
 }
 
 static void sandbox_kill_goes_on_after_one_that_is_gone(void **state)
@@ -544,6 +607,8 @@ int main(void)
     const struct CMUnitTest with_server[] = {
         CASE(sandbox_list_follows_pages_into_one_table),
         CASE(sandbox_kill_prints_whom_it_ended),
+        CASE(sandbox_kill_all_without_a_key_ends_those_of_all_teams),
+        CASE(a_server_of_another_version_is_called_that),
         CASE(sandbox_kill_goes_on_after_one_that_is_gone),
         CASE(sandbox_kill_wants_ids_or_all_but_not_both),
         CASE(an_id_cannot_leave_its_place_in_the_path),
