@@ -140,8 +140,8 @@ static bool not_yet(enum option_id id, struct err *err)
 {
     const struct option *option = &options[id];
 
-    return err_set(err, ERR_INVALID, "%s (JS %s, API '%s') is not available in this version of Cloister",
-                   option->python, option->js, option->wire);
+    return err_set(err, ERR_INVALID, "%s (JS %s, API '%s') is not available in this version of Cloister; %s",
+                   option->python, option->js, option->wire, id == AUTO_PAUSE ? "use kill" : "leave it out");
 }
 
 static bool refuse_nonempty_array(const json_t *object, enum option_id id, struct err *err)

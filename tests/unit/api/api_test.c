@@ -602,11 +602,13 @@ static void a_bad_create_is_refused_and_makes_nothing(void **state)
         { "{\"templateID\":\"base\",\"autoPause\":true}", 400,
           "lifecycle={\"on_timeout\": \"pause\"} (JS lifecycle: { onTimeout: 'pause' }, API 'autoPause') is not "
           "available in "
-          "this version of Cloister" },
+          "this version of Cloister; use kill" },
         { "{\"templateID\":\"base\",\"autoResume\":{\"enabled\":true}}", 400,
-          "lifecycle={\"auto_resume\": True} (JS lifecycle: { autoResume: true }, API 'autoResume.enabled') is not" },
+          "lifecycle={\"auto_resume\": True} (JS lifecycle: { autoResume: true }, API 'autoResume.enabled') is not "
+          "available in this version of Cloister; leave it out" },
         { "{\"templateID\":\"base\",\"network\":{\"allowOut\":[\"1.1.1.1\"]}}", 400,
-          "network={\"allow_out\": …} (JS network: { allowOut: … }, API 'network.allowOut') is not available" },
+          "network={\"allow_out\": …} (JS network: { allowOut: … }, API 'network.allowOut') is not available in this "
+          "version of Cloister; leave it out" },
         { "{\"templateID\":\"base\",\"network\":{\"allowOut\":[\"1.1.1.1\"],\"denyOut\":[\"0.0.0.0/0\"]}}", 400,
           "allow_out" },
         { "{\"templateID\":\"base\",\"network\":{\"dnsServers\":[\"1.1.1.1\"]}}", 400, "dns_servers" },
@@ -615,7 +617,7 @@ static void a_bad_create_is_refused_and_makes_nothing(void **state)
         { "{\"templateID\":\"base\",\"network\":{\"egressProxy\":{\"address\":\"x\"}}}", 400,
           "network={\"egress_proxy\": …} (JS network: { egressProxy: … }, API 'network.egressProxy') is not available "
           "in "
-          "this version of Cloister" },
+          "this version of Cloister; leave it out" },
         { "{\"templateID\":\"mcp-gateway\",\"mcp\":{\"browserbase\":{}}}", 400,
           "mcp={…} (JS mcp: {…}, API 'mcp') is not available" },
         { "{\"templateID\":\"mcp-gateway\",\"mcp\":{}}", 400, "mcp={…}" },
