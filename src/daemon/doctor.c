@@ -156,12 +156,17 @@ static void look_at_recipes(struct findings *all, const struct config *config)
         if (row->verdict == PROBE_SKIP)
             continue;
         enum recipe_state state = data_fd >= 0 ? recipe_state(data_fd, makes) : RECIPE_NOT_BUILT;
-        if (state == RECIPE_CURRENT)
+        if (state == RECIPE_CURRENT) {
             (void)snprintf(row->found, sizeof row->found, "built: %.60s", makes);
-        else
-            (void)snprintf(row->found, sizeof row->found, "%s: %s template build %s --data %.50s",
-                           state == RECIPE_OUTDATED ? "built by another version; anew" : "not built; to have it",
+        } else if (state == RECIPE_OUTDATED) {
+            row->verdict = PROBE_WARN;
+            (void)snprintf(row->found, sizeof row->found, "built by another version of Cloister");
+            (void)snprintf(row->fix, sizeof row->fix, "%s template build %s --data %.50s", cli_program_as_root(), name,
+                           config->data);
+        } else {
+            (void)snprintf(row->found, sizeof row->found, "not built; to have it: %s template build %s --data %.50s",
                            cli_program_as_root(), name, config->data);
+        }
     }
 }
 

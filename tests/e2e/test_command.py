@@ -171,9 +171,13 @@ def test_a_template_of_another_version_is_served_and_told_about(server):
         assert wait_for(lambda: advice in mine.log_path.read_text()), mine.log_tail()
     finally:
         mine.stop()
+    other = data / "templates" / ("t" * 20)
+    base = next(template for template in (data / "templates").iterdir())
+    other.write_text(base.read_text().replace("name base\n", "name code-interpreter-v1\n").replace(base.name, other.name))
     rows = json.loads(run(build_dir() / "cloister", "doctor", "--json", "--data", data).stdout)["checks"]
-    base = next(row for row in rows if row["check"] == "base template")
-    assert base["verdict"] == "warn" and advice in base["fix"], base
+    for check, name in (("base template", "base"), ("code-interpreter", "code-interpreter")):
+        row = next(row for row in rows if row["check"] == check)
+        assert row["verdict"] == "warn" and f"template build {name} --data {data}"[:60] in row["fix"], row
     shutil.rmtree(data)
     rows = json.loads(run(build_dir() / "cloister", "doctor", "--json", "--data", server.data).stdout)["checks"]
     assert next(row for row in rows if row["check"] == "base template")["verdict"] == "ok", rows
