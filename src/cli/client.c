@@ -231,7 +231,7 @@ bool client_misread(struct err *err)
     struct err why = *err;
 
     return err_set(err, ERR_UNAVAILABLE,
-                   "the server runs another version of Cloister (%.80s in its answer); restart it with this one",
+                   "the server runs another version of Cloister (%.60s in its answer); restart it with this one",
                    why.message);
 }
 
@@ -262,9 +262,8 @@ bool client_call(struct client *client, const char *method, struct str target, s
         (void)client_error(answer.status, answer.body, err);
         if (is_no_route(err))
             return err_set(err, ERR_UNAVAILABLE,
-                           "the server at %s runs another version of Cloister, without %s %.*s; restart it with this "
-                           "one",
-                           client->address, method, (int)MIN(target.len, (size_t)60), target.at);
+                           "the server runs another version of Cloister, without %s %.*s; restart it with this one",
+                           method, (int)MIN(target.len, (size_t)50), target.at);
         return false;
     }
 
