@@ -48,7 +48,8 @@ static const struct option options[] = {
     { "cpus", NUMBER(cpus, 1, 256), "", "CPUs of a sandbox (default: what its template asks for)" },
     { "pids", NUMBER(pids, 16, 1 << 20), "1024", "processes and threads of a sandbox" },
     { "token-for-code", TEXT(token_for_code), "as-asked",
-      "when run_code wants the sandbox's token: as-asked (not in one created without `secure`) or always" },
+      "when run_code wants a token: always, or as-asked (not if made by POST /sandboxes, as SDKs 1.x do, without "
+      "secure)" },
 };
 
 static bool option_store(const struct option *option, struct str value, struct config *config, struct err *err)
