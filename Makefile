@@ -73,6 +73,8 @@ test: all build/.deps-test ## check, root tests, clang, lint-quick, end to end, 
 
 # Not part of `make test`: it fetches gigabytes from PyPI and npm.
 clients: all ## agent frameworks as they are on PyPI and npm; VERSIONS=newest, CLIENTS="agno cli", SERVER=running
+	$(if $(filter-out newest,$(VERSIONS)),$(error VERSIONS is newest, or not set for the pinned ones; not '$(VERSIONS)'))
+	$(if $(filter-out running,$(SERVER)),$(error SERVER is running, or not set for a server of its own; not '$(SERVER)'))
 	@scripts/setup.sh clients $(if $(filter running,$(SERVER)),,user)
 	@$(if $(filter running,$(SERVER)),,$(if $(SUDO),$(SUDO) --preserve-env)) tests/clients/run.py \
 	    $(if $(filter newest,$(VERSIONS)),--newest) $(if $(filter running,$(SERVER)),--running) $(CLIENTS)
@@ -95,7 +97,7 @@ clean: ## forget every build; the data directory stays
 	rm -rf build build-asan build-clang build-fuzz
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 # What to install is looked up once per version of setup.sh, not each time.
 build/.deps build/.deps-test: scripts/setup.sh

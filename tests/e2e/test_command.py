@@ -120,6 +120,12 @@ def test_install_makes_a_command_that_finds_its_parts_and_uninstall_takes_it_bac
     assert [path for path in tmp_path.rglob("*") if not path.is_dir()] == []
 
 
+@pytest.mark.parametrize("word, right", [("VERSIONS=latest", "newest"), ("SERVER=mine", "running")])
+def test_make_clients_takes_no_word_that_it_does_not_know(word, right):
+    result = run("make", "-n", "-C", ROOT, "clients", word)
+    assert result.returncode == 2 and f"is {right}, or not set" in result.stderr, result
+
+
 def test_doctor_without_root_does_not_claim_to_know(programs):
     result = run(programs / "cloister", "doctor", user=NOBODY, group=NOBODY, extra_groups=[])
     assert result.returncode in (3, 8), result
