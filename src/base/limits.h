@@ -81,7 +81,7 @@
 #define LIMIT_EDGE_KEY 2048      /* the same for the sandboxes of one key: of LIMIT_EDGE_SHARE, others get something */
 #define LIMIT_EDGE_STRANGERS 192 /* of LIMIT_EDGE_CONNECTIONS, without a token; guestd takes 256, an SDK opens 200 */
 #define LIMIT_EDGE_OUTSIDERS 224 /* strangers and signed links: at least 32 for links */
-#define LIMIT_EDGE_GUESTD 56     /* of both at one port of guestd's, which takes 256: 200 are for an SDK */
+#define LIMIT_EDGE_GUESTD 224    /* open at one port of guestd's, which takes 256: from here on outsiders make room */
 #define LIMIT_EDGE_STRANGERS_PART 2 /* both get one of so many parts of LIMIT_EDGE_SHARE and of LIMIT_EDGE_KEY */
 #define LIMIT_EDGE_IDLE 8           /* kept connections to one guestd; a thousand sandboxes share our descriptors */
 #define LIMIT_EDGE_IDLE_MS 60000    /* how long they are kept; far below what guestd waits */

@@ -588,11 +588,11 @@ static struct forward *oldest_of(const struct peer *peer, enum admission admissi
     return waited_for || !or_any ? waited_for : any;
 }
 
-unsigned forward_outsiders_at(const struct peer *peer, uint16_t port)
+unsigned forward_count_at(const struct peer *peer, uint16_t port)
 {
     unsigned count = 0;
     for (const struct forward *f = peer->forwards; f; f = f->next)
-        count += f->admission != ADMIT_KNOWN && f->has_place && f->target.port == port;
+        count += f->has_place && f->target.port == port;
     return count;
 }
 

@@ -50,8 +50,8 @@ struct peer {
     unsigned idle_count;
 };
 
-/* How many outsiders it has at this port. */
-unsigned forward_outsiders_at(const struct peer *peer, uint16_t port);
+/* How many have a place at this port. */
+unsigned forward_count_at(const struct peer *peer, uint16_t port);
 
 /* Takes the reference to the sandbox. */
 void forward_start(struct peer *peer, struct sandbox *sandbox, struct http_exchange *ex, const struct target *target,

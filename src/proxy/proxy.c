@@ -264,7 +264,7 @@ static bool may_enter(const struct sandbox *sandbox, const struct target *target
 /* ---- places ---- */
 
 /* Outsiders have fewer: what is left is there for those who have shown a token, whatever the others do. */
-static_assert(LIMIT_EDGE_GUESTD + 200 <= LIMIT_GUEST_CONNECTIONS, "outsiders could take what an SDK needs of guestd's");
+static_assert(LIMIT_EDGE_GUESTD < LIMIT_GUEST_CONNECTIONS, "those who leave are still there for a moment");
 static_assert(LIMIT_EDGE_STRANGERS < LIMIT_EDGE_OUTSIDERS, "strangers could keep out who has a link");
 
 /* One of the three things that limit how much is open. */
@@ -309,23 +309,19 @@ static bool is_full(const struct level *level, enum admission admission)
            (admission == ADMIT_STRANGER && places->strangers >= level->strangers_most);
 }
 
-/* guestd takes fewer connections than the edge does, at each of its ports. */
-static bool is_guestd_crowded(const struct peer *peer, const struct target *target, enum admission admission)
+/* guestd takes fewer connections than the edge does, at each of its ports: outsiders make room there for who is known. */
+static void make_room_inside(const struct peer *peer, const struct target *target)
 {
-    return admission != ADMIT_KNOWN && (target->port == GUESTD_PORT || target->port == GUESTD_CODE_PORT) &&
-           forward_outsiders_at(peer, target->port) >= LIMIT_EDGE_GUESTD;
+    struct forward *evicted;
+    if (target->port != GUESTD_PORT && target->port != GUESTD_CODE_PORT)
+        return;
+    while (forward_count_at(peer, target->port) >= LIMIT_EDGE_GUESTD &&
+           (evicted = forward_outsider(peer, target->port, true)))
+        forward_evict(evicted);
 }
 
-static bool make_place(struct proxy *proxy, struct peer *peer, const struct target *target, enum admission admission,
-                       enum refusal *out_why)
+static bool make_place(struct proxy *proxy, struct peer *peer, enum admission admission, enum refusal *out_why)
 {
-    while (is_guestd_crowded(peer, target, admission)) {
-        struct forward *evicted = forward_outsider(peer, target->port, false);
-        *out_why = REFUSE_STRANGERS;
-        if (!evicted)
-            return false;
-        forward_evict(evicted);
-    }
     bool is_known = admission == ADMIT_KNOWN;
     unsigned key_part = part_of(proxy->owner_max), all_part = part_of(proxy->forwards_max);
     const struct level levels[LEVELS] = {
@@ -355,7 +351,9 @@ static void enter(struct proxy *proxy, struct http_exchange *ex, const struct ta
     struct peer *peer = peer_of(proxy, sandbox);
     enum refusal why;
     peer_ref(peer); /* an eviction may take its last forward */
-    if (make_place(proxy, peer, target, admission, &why)) {
+    if (admission == ADMIT_KNOWN)
+        make_room_inside(peer, target);
+    if (make_place(proxy, peer, admission, &why)) {
         forward_start(peer, sandbox, ex, target, admission);
     } else {
         sandbox_unref(sandbox);
