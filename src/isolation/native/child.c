@@ -115,7 +115,7 @@ static bool mount_devices(const struct child *child, struct err *err)
 struct knob {
     const char *path, *value;
     const char *reason;
-    bool may_be_missing;
+    bool may_be_missing; /* or be one for all namespaces, and read-only in ours */
 };
 
 /* Written while /proc/sys is still writable. Without CAP_SYS_RESOURCE nobody inside can raise the first three again. */
@@ -127,13 +127,17 @@ static const struct knob knobs[] = {
     { "proc/sys/user/max_inotify_watches", "65536", "the same", true },
     { "proc/sys/net/ipv4/ip_unprivileged_port_start", "0", "a server on port 80 need not be root in its own network",
       true },
+    { "proc/sys/net/core/tstamp_allow_data", "0",
+      "time stamps that bring the message back, in an error queue of megabytes that counts as nobody's memory", true },
+    { "proc/sys/net/core/optmem_max", "20480",
+      "what a socket's options may take counts as nobody's memory either; it was this for decades", true },
 };
 
 static bool write_knobs(const struct child *child, struct err *err)
 {
     for (size_t i = 0; i < COUNT_OF(knobs); i++) {
         if (!fd_write_file(child->root_fd, knobs[i].path, str_from(knobs[i].value), err) &&
-            !(knobs[i].may_be_missing && err->sys == ENOENT))
+            !(knobs[i].may_be_missing && (err->sys == ENOENT || err->sys == EACCES)))
             return false;
     }
     return true;

@@ -52,6 +52,21 @@
 #ifndef TCP_AO_ADD_KEY
 #define TCP_AO_ADD_KEY 38
 #endif
+#ifndef SO_TIMESTAMPING_NEW
+#define SO_TIMESTAMPING_NEW 65
+#endif
+#ifndef IP_RECVERR_RFC4884
+#define IP_RECVERR_RFC4884 26
+#endif
+#ifndef IPV6_RECVERR_RFC4884
+#define IPV6_RECVERR_RFC4884 31
+#endif
+#ifndef IPV6_2292PKTOPTIONS
+#define IPV6_2292PKTOPTIONS 6
+#endif
+#ifndef SO_TIMESTAMPING_OLD
+#define SO_TIMESTAMPING_OLD 37
+#endif
 
 struct call_group {
     const char *reason;
@@ -215,15 +230,18 @@ struct refused_call {
             1, command    \
         }                 \
     }
-/* As kernels answer that are built without the option. */
-#define OPTION(level, name)         \
-    SYS_setsockopt, ENOPROTOOPT, 2, \
-    {                               \
-        { 1, level },               \
-        {                           \
-            2, name                 \
-        }                           \
+#define SET(level, name, error) \
+    SYS_setsockopt, error, 2,   \
+    {                           \
+        { 1, level },           \
+        {                       \
+            2, name             \
+        }                       \
     }
+/* As kernels answer that are built without the option. */
+#define OPTION(level, name) SET(level, name, ENOPROTOOPT)
+/* For programs that give up where it fails. */
+#define WITHOUT_EFFECT(level, name) SET(level, name, 0)
 
 static const struct refused_call refused[] = {
     { "text in a terminal's input as if it had been typed: how a program run with less power through su or sudo "
@@ -240,6 +258,19 @@ static const struct refused_call refused[] = {
     { "keys of TCP connections, in memory that is not the guest's", OPTION(IPPROTO_TCP, TCP_MD5SIG) },
     { "the same", OPTION(IPPROTO_TCP, TCP_MD5SIG_EXT) },
     { "the same", OPTION(IPPROTO_TCP, TCP_AO_ADD_KEY) },
+    /*
+     * A socket's error queue is up to twice its receive buffer, megabytes, of nobody's memory. Time stamps can be asked for
+     * with a single message too, where no filter sees it: child.c turns off that they bring the message back.
+     */
+    { "copies of what was sent, in the error queue", OPTION(SOL_SOCKET, SO_TIMESTAMPING_OLD) },
+    { "the same", OPTION(SOL_SOCKET, SO_TIMESTAMPING_NEW) },
+    { "reports of what was sent, in the error queue", OPTION(SOL_SOCKET, SO_ZEROCOPY) },
+    /* The C library's resolver gives up where it fails. A connected socket hears of errors without it. */
+    { "copies of what came back, in the error queue", WITHOUT_EFFECT(IPPROTO_IP, IP_RECVERR) },
+    { "the same", WITHOUT_EFFECT(IPPROTO_IP, IP_RECVERR_RFC4884) },
+    { "the same", WITHOUT_EFFECT(IPPROTO_IPV6, IPV6_RECVERR) },
+    { "the same", WITHOUT_EFFECT(IPPROTO_IPV6, IPV6_RECVERR_RFC4884) },
+    { "64 KiB a socket that is not the guest's; obsolete", OPTION(IPPROTO_IPV6, IPV6_2292PKTOPTIONS) },
 };
 
 enum { PROLOGUE_MAX = 3 + COUNT_OF(refused) * (3 + 2 * COUNT_OF(refused[0].when)) };

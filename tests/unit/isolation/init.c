@@ -120,6 +120,18 @@ static void facts(void)
     say("/proc/1/exe: %s\n", readlink("/proc/1/exe", name, sizeof name) > 0 ? "a link" : strerrorname_np(errno));
 }
 
+/* Setting it is answered, and does nothing. */
+static void error_queue(const char *name, int family, int level, int option)
+{
+    int fd = socket(family, SOCK_DGRAM, 0), on = 1;
+    socklen_t len = sizeof on;
+
+    int set = setsockopt(fd, level, option, &on, sizeof on);
+    int got = getsockopt(fd, level, option, &on, &len);
+    say("%s: %d %d %d\n", name, set, got, on);
+    close(fd);
+}
+
 /* One of each and no more: a machine on which thousands of programs are freed at once does not recover. */
 static void bpf_programs(void)
 {
@@ -141,6 +153,14 @@ static void bpf_programs(void)
     say_result("MD5 key", setsockopt(tcp, IPPROTO_TCP, TCP_MD5SIG, &key, sizeof key));
     say_result("MD5 key with prefix", setsockopt(tcp, IPPROTO_TCP, TCP_MD5SIG_EXT, &key, sizeof key));
     say_result("AO key", setsockopt(tcp, IPPROTO_TCP, 38, &key, sizeof key));
+    say_result("time stamps", setsockopt(udp, SOL_SOCKET, 37, &on, sizeof on));
+    say_result("new time stamps", setsockopt(tcp, SOL_SOCKET, 65, &on, sizeof on));
+    say_result("zero copy", setsockopt(tcp, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on));
+    say_result("packet options", setsockopt(udp, IPPROTO_IPV6, 6, &on, sizeof on));
+    error_queue("IP_RECVERR", AF_INET, IPPROTO_IP, IP_RECVERR);
+    error_queue("IP_RECVERR_RFC4884", AF_INET, IPPROTO_IP, 26);
+    error_queue("IPV6_RECVERR", AF_INET6, IPPROTO_IPV6, IPV6_RECVERR);
+    error_queue("IPV6_RECVERR_RFC4884", AF_INET6, IPPROTO_IPV6, 31);
     /* And what has the same numbers elsewhere. */
     say_result("seccomp actions", syscall(SYS_seccomp, 2, 0, &(unsigned){ 0x7fff0000 }));
     say_result("port shared", setsockopt(udp, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on));

@@ -473,6 +473,14 @@ static void what_a_guest_must_not_do_fails(void **state)
     check_has(text, "MD5 key: ENOPROTOOPT");
     check_has(text, "MD5 key with prefix: ENOPROTOOPT");
     check_has(text, "AO key: ENOPROTOOPT");
+    check_has(text, "time stamps: ENOPROTOOPT");
+    check_has(text, "new time stamps: ENOPROTOOPT");
+    check_has(text, "zero copy: ENOPROTOOPT");
+    check_has(text, "packet options: ENOPROTOOPT");
+    check_has(text, "IP_RECVERR: 0 0 0");
+    check_has(text, "IP_RECVERR_RFC4884: 0 0 0");
+    check_has(text, "IPV6_RECVERR: 0 0 0");
+    check_has(text, "IPV6_RECVERR_RFC4884: 0 0 0");
     check_has(text, "ping: EPERM");
     check_has(text, "AF_ALG: EPERM");
     check_has(text, "AF_PACKET: EPERM");
