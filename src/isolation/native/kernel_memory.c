@@ -22,11 +22,17 @@
 enum {
     LOOK_MS = 25,       /* a guest in C fills 2 to 4 GiB a second and CPU; a look takes 40 us */
     SCAN_MS = 60000,    /* for what grows while something else shrinks */
-    SLICE = 8,          /* sandboxes a turn: three lists each, of a tenth of a millisecond if it is busy */
+    SLICE_US = 1000,    /* of a turn. One read more may follow, of a tenth of a millisecond */
     SLICE_PAUSE_MS = 1, /* others come first */
+    REST = 9,           /* times as long as a scan took that found nobody, we do not look */
     MEMINFO_BYTES = 8192,
-    SOCKETS_BYTES =
-        1 << 20, /* of one list; a line is 90 to 130 bytes. A guest with more sockets than that is ended too */
+    PIECE_BYTES = 65536, /* of a read: the kernel gives a page of whole lines, and no machine has larger pages */
+    /*
+     * Of one list. For each page that we read, the kernel walks all of it from its start, so a long one is a way to keep us busy.
+     * A line is 80 to 170 bytes: a guest may have about 1,000 UDP sockets, netlink sockets or IPv6 groups, and the rest of
+     * KERNEL_MEMORY_SOCKETS for connections and local sockets. Whoever has more is ended too.
+     */
+    LIST_BYTES = 128 << 10,
 };
 
 #define GROWTH (32ull << 20)
@@ -95,6 +101,17 @@ uint64_t kernel_memory_udp(struct str text)
     return sum;
 }
 
+/* "sockets: used 17", and lines of what is hashed; a socket that is neither bound nor connected is in the first one only. */
+uint64_t kernel_memory_sockets(struct str text)
+{
+    struct str line = STR("");
+
+    (void)str_cut(&text, '\n', &line);
+    if (!str_eq(next_word(&line), STR("sockets:")) || !str_eq(next_word(&line), STR("used")))
+        return 0;
+    return number_of(next_word(&line));
+}
+
 uint64_t kernel_memory_of(struct str meminfo)
 {
     static const struct {
@@ -120,37 +137,63 @@ uint64_t kernel_memory_of(struct str meminfo)
 
 /* ---- looking ---- */
 
-/* False: there is more than we read. */
-static bool read_list(pid_t pid, const char *name, char *room, struct str *out)
+static uint64_t too_many_sockets(struct str text)
 {
-    char path[64];
-    size_t len = 0;
-    ssize_t n;
-
-    (void)snprintf(path, sizeof path, "/proc/%d/net/%s", (int)pid, name);
-    auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
-    *out = STR("");
-    if (fd < 0)
-        return true; /* it has just ended, or there is no IPv6 */
-    while (len < SOCKETS_BYTES && (n = read(fd, room + len, SOCKETS_BYTES - len)) > 0)
-        len += (size_t)n;
-    *out = str_of(room, len);
-    return len < SOCKETS_BYTES;
+    return kernel_memory_sockets(text) > KERNEL_MEMORY_SOCKETS ? KERNEL_MEMORY_MAX + 1 : 0;
 }
 
-static bool holds_too_much(const struct box *box, char *room)
+/* Counted by the length of the list: each group is a few hundred bytes. */
+static uint64_t groups(struct str text)
 {
-    struct str text;
+    (void)text;
+    return 0;
+}
 
-    if (!read_list(box->pid, "netlink", room, &text))
-        return true;
-    uint64_t sum = kernel_memory_netlink(text);
-    if (!read_list(box->pid, "udp", room, &text))
-        return true;
-    sum += kernel_memory_udp(text);
-    if (!read_list(box->pid, "udp6", room, &text))
-        return true;
-    return sum + kernel_memory_udp(text) > KERNEL_MEMORY_MAX;
+/* In /proc/PID/net, the cheapest first. */
+static const struct {
+    const char *name;
+    uint64_t (*held)(struct str text); /* bytes, of some whole lines */
+} lists[] = {
+    { "sockstat", too_many_sockets },
+    { "netlink", kernel_memory_netlink },
+    { "udp", kernel_memory_udp },
+    { "udp6", kernel_memory_udp },
+    { "igmp6", groups },
+};
+
+static void next_list(struct kernel_memory *memory)
+{
+    fd_close(&memory->list_fd);
+    memory->list_bytes = 0;
+    memory->list++;
+}
+
+static void begin_box(struct kernel_memory *memory, const char *id)
+{
+    fd_close(&memory->list_fd);
+    (void)snprintf(memory->id, sizeof memory->id, "%s", id);
+    memory->list = 0;
+    memory->list_bytes = memory->held = 0;
+}
+
+/* One system call or two. True: it holds too much. */
+static bool read_some(struct kernel_memory *memory, const struct box *box, char *room)
+{
+    char path[64];
+
+    if (memory->list_fd < 0) {
+        (void)snprintf(path, sizeof path, "/proc/%d/net/%s", (int)box->pid, lists[memory->list].name);
+        memory->list_fd = open(path, O_RDONLY | O_CLOEXEC);
+    }
+    /* It may have just ended, or there is no IPv6. */
+    ssize_t n = memory->list_fd < 0 ? 0 : read(memory->list_fd, room, PIECE_BYTES);
+    if (n <= 0) {
+        next_list(memory);
+        return false;
+    }
+    memory->held += lists[memory->list].held(str_of(room, (size_t)n));
+    memory->list_bytes += (uint64_t)n;
+    return memory->held > KERNEL_MEMORY_MAX || memory->list_bytes > LIST_BYTES;
 }
 
 static void end_box(struct box *box)
@@ -158,29 +201,50 @@ static void end_box(struct box *box)
     struct err err;
 
     log_warn(
-        "native: sandbox %s is ended: its sockets have the kernel hold more than %llu MiB that its memory limit does "
-        "not count",
+        "native: sandbox %s is ended: its sockets are too many, or have the kernel hold more than %llu MiB that its "
+        "memory limit does not count",
         box->id, KERNEL_MEMORY_MAX >> 20);
     box->cause = EXIT_KERNEL_MEMORY;
     if (!box_kill(box, &err))
         log_error("native: %s", err_text(&err));
 }
 
+/* The one whose lists we are at, or the next; NULL: that was the last. */
+static struct box *box_to_scan(struct native *native)
+{
+    struct kernel_memory *memory = &native->kernel_memory;
+    struct box *box = memory->id[0] ? box_find(native, memory->id) : NULL;
+
+    if (box && box->state == BOX_RUNNING && memory->list < COUNT_OF(lists))
+        return box;
+    do
+        box = map_next(&native->boxes, &memory->next);
+    while (box && box->state != BOX_RUNNING);
+    begin_box(memory, box ? box->id : "");
+    return box;
+}
+
 /* One that starts or ends meanwhile may be passed over: the next scan finds it. */
 static void scan_some(struct native *native)
 {
-    auto_free char *room = mem_new(SOCKETS_BYTES);
+    auto_free char *room = mem_new(PIECE_BYTES);
     struct kernel_memory *memory = &native->kernel_memory;
+    uint64_t began_us = clock_mono_us(), now_us = began_us;
 
-    for (int i = 0; i < SLICE; i++) {
-        struct box *box = map_next(&native->boxes, &memory->next);
+    while (now_us - began_us < SLICE_US) {
+        struct box *box = box_to_scan(native);
         if (!box) {
             memory->scanning = false;
-            return;
+            break;
         }
-        if (box->state == BOX_RUNNING && holds_too_much(box, room))
+        if (read_some(memory, box, room)) {
             end_box(box);
+            memory->list = COUNT_OF(lists);
+            memory->spent_us = 0; /* what was found may not be all: look again soon */
+        }
+        now_us = clock_mono_us();
     }
+    memory->spent_us += now_us - began_us;
 }
 
 static void look(struct native *native)
@@ -203,19 +267,30 @@ static void look(struct native *native)
     memory->scanned_ms = now_ms;
     memory->scanning = true;
     memory->next = 0;
+    memory->spent_us = 0;
 }
 
 static void on_timer(struct timer *timer)
 {
     struct native *native = container_of(timer, struct native, kernel_memory.timer);
+    struct kernel_memory *memory = &native->kernel_memory;
+    uint64_t pause_ms = LOOK_MS;
 
-    if (!native->boxes.count)
+    if (!native->boxes.count) {
+        memory->scanning = false;
+        begin_box(memory, "");
         return; /* the next one to run sets it again */
-    if (!native->kernel_memory.scanning)
+    }
+    if (!memory->scanning)
         look(native);
-    if (native->kernel_memory.scanning)
+    if (memory->scanning) {
         scan_some(native);
-    timer_set(timer, native->loop, native->kernel_memory.scanning ? SLICE_PAUSE_MS : LOOK_MS, on_timer);
+        if (memory->scanning)
+            pause_ms = SLICE_PAUSE_MS;
+        else if (memory->spent_us * REST / 1000 > LOOK_MS)
+            pause_ms = memory->spent_us * REST / 1000;
+    }
+    timer_set(timer, native->loop, pause_ms, on_timer);
 }
 
 bool kernel_memory_open(struct native *native, struct err *err)
@@ -237,5 +312,6 @@ void kernel_memory_watch(struct native *native)
 void kernel_memory_close(struct native *native)
 {
     timer_clear(&native->kernel_memory.timer);
+    fd_close(&native->kernel_memory.list_fd);
     fd_close(&native->kernel_memory.meminfo_fd);
 }

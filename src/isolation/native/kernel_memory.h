@@ -1,13 +1,16 @@
 /*
  * kernel_memory.h - ends sandboxes that have the kernel hold memory which their cgroup does not count.
  *
- * The kernel charges nearly all that it does for a process to its cgroup, but not what waits in netlink sockets, nor
- * what waits to be sent on UDP sockets: megabytes each, and nothing limits how many sockets a guest has. So we look,
- * and a sandbox that holds more than KERNEL_MEMORY_MAX that way is ended, with EXIT_KERNEL_MEMORY.
+ * The kernel charges nearly all that it does for a process to its cgroup, but not what waits in netlink sockets, nor what
+ * waits to be sent on UDP sockets: megabytes each, and nothing limits how many sockets a guest has. So we look, and a
+ * sandbox that holds more than KERNEL_MEMORY_MAX that way is ended, with EXIT_KERNEL_MEMORY. So is one with more than
+ * KERNEL_MEMORY_SOCKETS. What else a socket could hold uncharged, its guest cannot ask for: see `refused` in seccomp.c, and
+ * `knobs` in child.c.
  *
- * Cost       Forty looks a second at the machine's memory, whatever the number of sandboxes, and none without
- *            sandboxes: 0.3 % of a CPU. Only when the kernel's part has grown, and once a minute, the sandboxes
- *            themselves are looked at, a few a turn.
+ * Cost       Forty looks a second at the machine's memory, whatever the number of sandboxes, and none without sandboxes:
+ *            0.3 % of a CPU. Only when the kernel's part has grown, and once a minute, the sandboxes themselves are scanned,
+ *            for about a millisecond a turn, and never for more than a tenth of a CPU: guests choose how often the
+ *            kernel's part grows.
  * Threads    Keeper's. Nothing here waits.
  */
 #ifndef ISOLATION_NATIVE_KERNEL_MEMORY_H
@@ -19,11 +22,17 @@
 
 #include "base/attr.h"
 #include "base/err.h"
+#include "base/limits.h"
 #include "base/str.h"
 #include "io/loop.h"
 
 /* No program needs a hundredth of it: `ip` and the C library read an answer at once. */
 #define KERNEL_MEMORY_MAX (32ull << 20)
+/*
+ * Of all families together. A UDP socket that was disconnected is in no list and may still hold a datagram of 64 KiB that it
+ * has not sent: so many of them hold 512 MiB, half of what a sandbox has by default. Programs that need so many do not run here.
+ */
+#define KERNEL_MEMORY_SOCKETS 8192
 
 struct native;
 
@@ -31,9 +40,14 @@ struct kernel_memory {
     struct timer timer;
     int meminfo_fd;
     uint64_t reference;  /* what the kernel's part is compared with */
-    uint64_t scanned_ms; /* when the sandboxes were last looked at */
+    uint64_t scanned_ms; /* when the last scan began */
     bool scanning;
-    size_t next; /* in native->boxes */
+    size_t next;               /* in native->boxes */
+    uint64_t spent_us;         /* on this scan, by us */
+    char id[LIMIT_ID_BYTES];   /* whose lists we are at, which may be gone; "" between two sandboxes */
+    unsigned list;             /* which of them… */
+    int list_fd;               /* …if it is open; -1 */
+    uint64_t list_bytes, held; /* of this list read, and of all lists added up */
 };
 
 bool kernel_memory_open(struct native *native, struct err *err) must_use;
@@ -46,5 +60,7 @@ uint64_t kernel_memory_of(struct str meminfo);
 /* What waits in sockets, of the text of /proc/net/netlink, or of /proc/net/udp or udp6. */
 uint64_t kernel_memory_netlink(struct str text);
 uint64_t kernel_memory_udp(struct str text);
+/* How many sockets there are, of the text of /proc/net/sockstat. */
+uint64_t kernel_memory_sockets(struct str text);
 
 #endif

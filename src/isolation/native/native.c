@@ -359,6 +359,7 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
     native->fail_at = config->fail_at;
     native->data_fd = native->layers_fd = native->sandboxes_fd = native->trash_fd = -1;
     native->guestd_fd = native->netns_fd = native->mounts.scratch_fd = native->kernel_memory.meminfo_fd = -1;
+    native->kernel_memory.list_fd = -1;
     map_init(&native->boxes);
     native->doomed_end = &native->doomed;
     if (native->uid_base < NATIVE_UIDS || native->uid_base > INT32_MAX - BOX_SLOTS * NATIVE_UIDS) {

@@ -32,6 +32,16 @@ static void what_udp_sockets_have_yet_to_send_is_added_up(void **state)
     assert_int_equal(kernel_memory_udp(STR("")), 0);
 }
 
+static void all_sockets_of_a_sandbox_are_counted(void **state)
+{
+    (void)state;
+    assert_int_equal(kernel_memory_sockets(STR("sockets: used 8193\nTCP: inuse 1 orphan 0 tw 0 alloc 3 mem 0\n")),
+                     8193);
+    assert_int_equal(kernel_memory_sockets(STR("sockets: used 7")), 7);
+    assert_int_equal(kernel_memory_sockets(STR("TCP: inuse 1\nsockets: used 7\n")), 0);
+    assert_int_equal(kernel_memory_sockets(STR("")), 0);
+}
+
 static void the_kernels_part_is_what_nobody_else_has(void **state)
 {
     static const struct str text =
@@ -51,6 +61,7 @@ int main(void)
     const struct CMUnitTest cases[] = {
         CASE(what_waits_in_netlink_sockets_is_added_up),
         CASE(what_udp_sockets_have_yet_to_send_is_added_up),
+        CASE(all_sockets_of_a_sandbox_are_counted),
         CASE(the_kernels_part_is_what_nobody_else_has),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
