@@ -14,6 +14,11 @@ import sys
 import time
 
 F_SETPIPE_SZ = 1031
+SO_TIMESTAMPING = 37
+SOF_TIMESTAMPING_TX_SOFTWARE = struct.pack("i", 1 << 1)
+IP_RECVERR = 11
+IPV6_RECVERR = 25
+IPV6_2292PKTOPTIONS = 6
 BUFFER = 8 << 20
 PIECE = bytes(60000)
 
@@ -75,6 +80,81 @@ def corked():
     count(sock.send(PIECE, socket.MSG_MORE))
 
 
+def unhashed():
+    """As `corked`, and then out of the kernel's list of UDP sockets. One process has too few descriptors for all."""
+    if len(held) >= 3000:
+        if os.fork():
+            raise Enough
+        held.clear()
+    corked()
+    nobody = struct.pack("=H14x", socket.AF_UNSPEC)
+    if ctypes.CDLL(None).connect(held[-1].fileno(), nobody, len(nobody)) < 0:
+        raise OSError("a socket that cannot be disconnected")
+
+
+def stamp(sock, each):
+    """What is sent comes back with the time, in the error queue. Gives how to send a piece."""
+    if each:
+        option = (socket.SOL_SOCKET, SO_TIMESTAMPING, SOF_TIMESTAMPING_TX_SOFTWARE)
+        return lambda piece: sock.sendmsg([piece], [option])
+    sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, SOF_TIMESTAMPING_TX_SOFTWARE)
+    return sock.send
+
+
+def stamped(each=False):
+    """To somebody who has no room for it."""
+    other = keep(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    other.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+    other.bind(("127.0.0.1", 0))
+    sock = keep(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    sock.connect(other.getsockname())
+    pour(stamp(sock, each))
+
+
+def stamped_each():
+    stamped(True)
+
+
+def stamped_tcp(each=False):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        other = keep(listener.accept()[0], client)
+    send = stamp(client, each)
+    for _ in range(300):
+        try:
+            count(send(PIECE[:16384]))
+            while other.recv(65536):
+                pass
+        except BlockingIOError:
+            pass
+
+
+def stamped_tcp_each():
+    stamped_tcp(True)
+
+
+def errors(family=socket.AF_INET, host="127.0.0.1", option=(socket.IPPROTO_IP, IP_RECVERR)):
+    """Nobody is there, and what was sent comes back: 600 bytes of it, and as much again for the kernel."""
+    sock = keep(socket.socket(family, socket.SOCK_DGRAM))
+    sock.setsockopt(*option, 1)
+    for _ in range(6000):
+        try:
+            count(sock.sendto(PIECE[:600], (host, 9)))
+        except ConnectionRefusedError:
+            pass
+
+
+def errors6():
+    errors(socket.AF_INET6, "::1", (socket.IPPROTO_IPV6, IPV6_RECVERR))
+
+
+def options():
+    sock = keep(socket.socket(socket.AF_INET6, socket.SOCK_DGRAM))
+    nothing = struct.pack("=QII", 65536, 0, 0)
+    sock.setsockopt(socket.IPPROTO_IPV6, IPV6_2292PKTOPTIONS, nothing + bytes(65536 - len(nothing)))
+    count(65536)
+
+
 def tcp():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = socket.create_connection(listener.getsockname())
@@ -131,6 +211,17 @@ def others():
         count(2000)
 
 
+def error_queues():
+    """How many of the last sockets have something there: what a guest can fill with little is filled with much."""
+    found = 0
+    for sock in held[-10:]:
+        try:
+            found += isinstance(sock, socket.socket) and bool(sock.recvmsg(1, 1000, socket.MSG_ERRQUEUE))
+        except OSError:
+            pass
+    return found
+
+
 def main():
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
@@ -142,11 +233,31 @@ def main():
         why = "enough"
     except (OSError, MemoryError) as error:
         why = str(error)
-    print(taken, why, flush=True)
+    print(f"{taken} {why}; error queues: {error_queues()}", flush=True)
     time.sleep(max(0, end - time.monotonic()))
 
 
-KINDS = {f.__name__: f for f in (netlink, udp, udp6, corked, tcp, local, passed, others)}
+KINDS = {
+    f.__name__: f
+    for f in (
+        netlink,
+        udp,
+        udp6,
+        corked,
+        unhashed,
+        stamped,
+        stamped_each,
+        stamped_tcp,
+        stamped_tcp_each,
+        errors,
+        errors6,
+        options,
+        tcp,
+        local,
+        passed,
+        others,
+    )
+}
 
 if __name__ == "__main__":
     kind, room, end = sys.argv[1], int(sys.argv[2]), time.monotonic() + float(sys.argv[3])

@@ -1,5 +1,6 @@
 """What a program inside a sandbox sees, may do, and cannot take."""
 
+import contextlib
 import pathlib
 import re
 import subprocess
@@ -297,11 +298,19 @@ def small_server(server):
     small.stop()
 
 
+@contextlib.contextmanager
+def small_box(small_server):
+    box = Sandbox.create(timeout=120, api_key=small_server.key, api_url=small_server.url, sandbox_url=small_server.url)
+    try:
+        yield box
+    finally:
+        box.kill(api_key=small_server.key, api_url=small_server.url)
+
+
 @pytest.fixture
 def small_sandbox(small_server):
-    box = Sandbox.create(timeout=120, api_key=small_server.key, api_url=small_server.url, sandbox_url=small_server.url)
-    yield box
-    box.kill(api_key=small_server.key, api_url=small_server.url)
+    with small_box(small_server) as box:
+        yield box
 
 
 def test_a_sandbox_has_the_size_that_the_operator_set(small_sandbox, small_server):
@@ -340,13 +349,15 @@ def kernel_memory():
     )
 
 
-@pytest.mark.parametrize("kind", list(hoard.KINDS))
-def test_what_the_kernel_holds_for_a_guest_stays_within_its_memory(small_sandbox, small_server, kind):
-    """Without protection each takes three times its limit. Half a limit is for what else this machine does."""
-    limit = SMALL["--memory"] << 20
-    small_sandbox.files.write("hoard.py", pathlib.Path(hoard.__file__).read_text())
+NOISE = 128 << 20  # what else this machine does, in the best of three tries
+UNHASHED_MOST = 8192 * 65536  # sockets that a sandbox may have, and what one of them may hold unseen
+
+
+def hoard_once(box, kind, room):
+    """By how much the kernel's part grew, and what the guest says."""
+    box.files.write("hoard.py", pathlib.Path(hoard.__file__).read_text())
     before, most = kernel_memory(), 0
-    command = small_sandbox.commands.run(f"python3 hoard.py {kind} {3 * limit} 4", background=True, timeout=30)
+    command = box.commands.run(f"python3 hoard.py {kind} {room} 4", background=True, timeout=30)
     end = time.monotonic() + 5
     while time.monotonic() < end:
         most = max(most, kernel_memory() - before)
@@ -355,15 +366,106 @@ def test_what_the_kernel_holds_for_a_guest_stays_within_its_memory(small_sandbox
         told = command.wait().stdout
     except (CommandExitException, SandboxException) as error:
         told = str(error)
-    log = small_server.log_tail(10)
     print(f"{kind}: the kernel's part grew by {most >> 20} MiB; {told}")
-    assert most < 1.5 * limit, (told, log)
-    if kind in ("netlink", "corked"):
-        assert f"{small_sandbox.sandbox_id} is ended: its sockets" in log
-        logs = small_server.api("GET", f"/sandboxes/{small_sandbox.sandbox_id}/logs")
-        assert "too much kernel memory in sockets" in logs.body.decode(), logs
+    return most, told
+
+
+@pytest.mark.parametrize("kind", list(hoard.KINDS))
+def test_what_the_kernel_holds_for_a_guest_stays_within_its_memory(small_server, kind):
+    """
+    Without protection each takes three times its limit, every time, or as much as it has the time for in error queues.
+    Others on this machine take memory too, at times.
+    """
+    limit = SMALL["--memory"] << 20
+    bound = (UNHASHED_MOST if kind == "unhashed" else limit) + NOISE
+    for _ in range(3):
+        with small_box(small_server) as box:
+            most, told = hoard_once(box, kind, 3 * limit)
+            log = small_server.log_tail(10)
+            if kind in ("netlink", "corked", "unhashed"):
+                assert f"{box.sandbox_id} is ended: its sockets" in log, told
+                logs = small_server.api("GET", f"/sandboxes/{box.sandbox_id}/logs")
+                assert "too much kernel memory in sockets" in logs.body.decode(), logs
+            else:
+                assert box.commands.run("echo alive").stdout == "alive\n"
+            if kind.startswith(("stamped", "errors")):
+                assert told.endswith("error queues: 0\n"), told
+        if most < bound:
+            return
+    raise AssertionError((kind, most >> 20, told, log))
+
+
+MANY = """
+import fcntl, os, resource, socket, sys, time
+kind, count = sys.argv[1], int(sys.argv[2])
+limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+held = []
+for i in range(count):
+    if i % 3000 == 2999:
+        if os.fork():
+            break
+        held.clear()
+    if kind == "groups":
+        if i % 200 == 0:
+            held.append(socket.socket(socket.AF_INET6, socket.SOCK_DGRAM))
+        group = socket.inet_pton(socket.AF_INET6, "ff01::%x" % (i + 16)) + (1).to_bytes(4, sys.byteorder)
+        held[-1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, group)
     else:
-        assert small_sandbox.commands.run("echo alive").stdout == "alive\n"
+        held.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM if kind == "bound" else socket.SOCK_STREAM))
+    if kind == "bound":
+        held[-1].bind(("127.0.0.1", 0))
+else:
+    print("all", flush=True)
+    while True:  # the kernel's part grows and shrinks, so that keeper looks
+        pipes = [os.pipe() for _ in range(60)]
+        for _, writer in pipes:
+            os.set_blocking(writer, False)
+            fcntl.fcntl(writer, 1031, 1 << 20)
+            os.write(writer, bytes(1 << 20))
+        time.sleep(0.1)
+        for pair in pipes:
+            os.close(pair[0])
+            os.close(pair[1])
+        time.sleep(0.1)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("kind", "fine", "too_many"), [("plain", 7000, 9000), ("bound", 800, 1500), ("groups", 800, 2500)])
+def test_a_guest_with_more_sockets_than_programs_need_is_ended(small_server, kind, fine, too_many):
+    def ended():
+        return f"{box.sandbox_id} is ended: its sockets" in small_server.log_tail(10)
+
+    for count, expected in ((fine, False), (too_many, True)):
+        with small_box(small_server) as box:
+            box.files.write("many.py", MANY)
+            command = box.commands.run(f"python3 many.py {kind} {count} > told 2>&1", background=True, timeout=60)
+            assert wait_for(ended, seconds=10 if expected else 3) is expected, box.files.read("told")
+            if not expected:
+                assert box.files.read("told") == "all\n"
+            command.disconnect()
+
+
+UDP_ERRORS = """
+import socket
+for family, host, option in ((socket.AF_INET, "127.0.0.1", (0, 11)), (socket.AF_INET6, "::1", (41, 25))):
+    sock = socket.socket(family, socket.SOCK_DGRAM)
+    sock.setsockopt(*option, 1)
+    sock.settimeout(5)
+    sock.connect((host, 9))
+    sock.send(b"x")
+    try:
+        sock.recv(1)
+    except ConnectionRefusedError:
+        print("refused", flush=True)
+"""
+
+
+def test_a_connected_udp_socket_still_hears_that_nobody_is_there(shared_sandbox):
+    """The option that fills the error queue is answered and does nothing; resolvers and others ask for it first."""
+    shared_sandbox.files.write("errors.py", UDP_ERRORS)
+    assert out(shared_sandbox, "python3 errors.py").split() == ["refused", "refused"]
 
 
 def test_programs_find_addresses_and_interfaces(shared_sandbox):
