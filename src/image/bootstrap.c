@@ -69,6 +69,8 @@ static const char *const mmdebstrap_options[] = {
     /* tmp/ is closed to everybody but root, so apt cannot fetch into it as a user of its own. */
     "--aptopt=APT::Sandbox::User \"root\"",
     "--customize-hook=chroot \"$1\" useradd --uid 1000 --user-group --groups sudo --shell /bin/bash --create-home user",
+    /* vim-tiny is `vi` alone. An alternative, so that an installed vim takes its place. */
+    "--customize-hook=chroot \"$1\" update-alternatives --install /usr/bin/vim vim /usr/bin/vim.tiny 15",
 };
 
 /* ---- what we add ---- */
@@ -142,7 +144,6 @@ static const struct made_file made_files[] = {
     { "etc/resolv.conf", 0644, 0, "nameserver 127.0.0.1\noptions timeout:2 attempts:1\n" },
     { "etc/sudoers.d/user", 0440, 0,
       "Defaults !fqdn, !lecture, !syslog, !pam_session\n"
-      "Defaults env_keep += \"PIP_RETRIES npm_config_fetch_retries\"\n" /* sudo pip is to fail as fast as pip */
       "user ALL=(ALL:ALL) NOPASSWD: ALL\n" },
     { "etc/machine-id", 0444, 0, "" },
 };

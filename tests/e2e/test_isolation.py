@@ -33,6 +33,11 @@ def test_sudo_works_without_a_password(shared_sandbox):
     assert out(shared_sandbox, "sudo -n true; echo $?") == "0"
 
 
+def test_vim_is_there_until_another_is_installed(shared_sandbox):
+    shared_sandbox.commands.run("vim --version")
+    assert shared_sandbox.commands.run("update-alternatives --query vim | grep ^Best:").stdout == "Best: /usr/bin/vim.tiny\n"
+
+
 def test_user_cannot_read_what_is_roots(shared_sandbox):
     result = run(shared_sandbox, "cat /etc/shadow")
     assert result.exit_code != 0 and "denied" in result.stderr
