@@ -118,7 +118,8 @@ static const struct made_file made_files[] = {
       "  [ -r \"$script\" ] && . \"$script\"\n"
       "done\n"
       "unset script\n"
-      "[ -n \"$PS1\" ] && [ -s /etc/motd ] && cat /etc/motd\n"
+      "# Not by PS1: dash has one in scripts too, and programs read what `sh -lc` prints.\n"
+      "case $- in *i*) [ -t 1 ] && [ -s /etc/motd ] && cat /etc/motd ;; esac\n"
       "[ -n \"$PS1\" ] && [ -n \"$BASH\" ] && . /etc/bash.bashrc\n"
       ":\n" },
     { "etc/bash.bashrc", 0644, 0,

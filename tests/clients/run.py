@@ -64,7 +64,7 @@ class Capability:
 
 REFUSED = r"not (available|there|implemented|supported)"
 CAPABILITIES = {
-    "network": Capability("network from inside a sandbox", r"name resolution|no network|Network is unreachable"),
+    "network": Capability("network from inside a sandbox", r"name resolution|no network|Network is unreachable|Name or service not known"),
     "pause": Capability("pause, resume, snapshots", rf"(?i)paus.*{REFUSED}"),
     "snapshots": Capability("pause, resume, snapshots", rf"(?i)snapshot.*{REFUSED}"),
     "templates": Capability("your own templates", rf"(?i)template.*{REFUSED}"),

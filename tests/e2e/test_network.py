@@ -108,5 +108,7 @@ def test_a_terminal_says_so_first(box):
 
 
 def test_a_command_does_not(box):
-    result = box.commands.run("true")
-    assert (result.stdout, result.stderr) == ("", "")
+    """Nor does a login shell inside it: frameworks wrap each command in `sh -lc`, and read what it prints."""
+    for command in ("true", "sh -lc true", "bash -lc true", "sudo su - user -c true"):
+        result = box.commands.run(command)
+        assert (result.stdout, result.stderr) == ("", ""), command
