@@ -2,8 +2,8 @@
  * network.h - tells the programs in a sandbox that it has no network.
  *
  * A template is made for sandboxes with a network. Without one, a name look-up in it fails as "try again", and programs
- * believe that: apt tries for 7 seconds, pip for 8, npm for 71. So guestd writes into /etc that names come from /etc/hosts
- * alone, and that apt, pip and npm do not retry. With a network it does nothing.
+ * believe that: apt tries for 7 seconds, pip for 8, npm for 71. So guestd writes into /etc that names come from
+ * /etc/hosts alone, and that apt, pip and npm do not retry. With a network it does nothing.
  *
  * Failure    Only logged, for each file: the sandbox works without, its programs just learn it more slowly.
  */

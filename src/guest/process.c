@@ -3,8 +3,8 @@
  * report (spawn.h) says who it is and whether the program runs, SIGCHLD that its leader has exited, its pipes what it
  * prints. Each event does its part and then calls process_step(), which ends the process once nothing more can come.
  *
- * The pid is known only with the first report. Until then nobody can find the entry. If its deadline comes before that, its
- * watchers are told, and the entry stays, unwanted, until the report says whom to kill or that there is nobody.
+ * The pid is known only with the first report. Until then nobody can find the entry. If its deadline comes before that,
+ * its watchers are told, and the entry stays, unwanted, until the report says whom to kill or that there is nobody.
  */
 #include "guest/process.h"
 
@@ -357,7 +357,7 @@ static void tell_failed(struct process_watcher *w, const struct err *err)
 /* It never was a process to anybody but those who wait for its start. */
 static void fail_start(struct process *p, const struct err *err)
 {
-    /* Unwanted, it may have got far. Otherwise it is about to exit, unless somebody has stopped it. It is collected later. */
+    /* Unwanted, it may have got far. Otherwise it is about to exit, unless it was stopped. It is collected later. */
     if (p->is_unwanted && p->child.pid)
         kill_tree(p);
     else if (leader_is_there(p))

@@ -5,9 +5,9 @@
  * program's exit code. The kernel keeps the number of the dead leader for as long as its session has members. A program
  * with a terminal must lead its session, and an interpreter leads its own so that its group can be interrupted.
  *
- * The forks copy our memory, which is small, and our descriptors, all of which close at execve(). Sharing memory instead
- * (vfork) is for the spawner: guestd must neither wait for a child nor be killed with it when the child's cgroup runs
- * out of memory.
+ * The forks copy our memory, which is small, and our descriptors, all of which close at execve(). Sharing memory
+ * instead (vfork) is for the spawner: guestd must neither wait for a child nor be killed with it when the child's
+ * cgroup runs out of memory.
  *
  * A worker thread may have held a lock of the C library when we forked; in the copy it stays locked. So the children
  * must not allocate, must not touch stdio, and must go around the C library's setuid() and the like.
@@ -152,8 +152,8 @@ static pid_t bare_fork(void)
 /*
  * become_program() - between the last fork and execve.
  *   memory    a copy of guestd's, its secrets too     signals   all blocked until just before the program runs
- *   user      root of the sandbox, then the user      cgroup    guestd's, then the user's; the spawner's children are there
- *   must      enter the cgroups before anything that costs, and after the last fork: the user's may have no room for one
+ *   user      root of the sandbox, then the user      cgroup    guestd's, then the user's (a spawner's child: there)
+ *   must      enter the cgroups before anything that costs, but after the last fork: there may be no room for one
  *   must not  allocate, take locks, return, become dumpable
  */
 static no_return void become_program(const struct spawn *spawn, int report_fd)

@@ -2,8 +2,8 @@
  * spawn.h - from a request's wishes to a running program.
  *
  * We never wait for the child. On its way to execve() the sandbox's root can stop it, the limits of its cgroup can
- * starve it, a disk can hold it up; all of that is the guest's to suffer, not guestd's. So a start has two parts: it was
- * begun, and how far it has got (spawn_outcome).
+ * starve it, a disk can hold it up; all of that is the guest's to suffer, not guestd's. So a start has two parts: it
+ * was begun, and how far it has got (spawn_outcome).
  *
  * What starts here is forked from guestd and then moved to the user's cgroups. That move is slow, see spawner.h: it is
  * for interpreters, and for commands when there is no spawner.
@@ -38,12 +38,12 @@ struct spawn {
 };
 
 /*
- * A command: what becomes of it is told on report_fd, the write end of a pipe that does not block. It stays the caller's;
- * close it right away, because its end is part of the outcome. False when there is no child.
+ * A command: what becomes of it is told on report_fd, the write end of a pipe that does not block. It stays the
+ * caller's; close it right away, because its end is part of the outcome. False when there is no child.
  */
 bool spawn_command(const struct spawn *spawn, int report_fd, struct err *err) must_use;
 
-/* For whoever has made the first child by other means: the session and the second one. Returns an errno of fork, or 0. */
+/* For a first child that was made by other means: the session and the second one. Returns an errno of fork, or 0. */
 int spawn_second(const struct spawn *spawn, int report_fd);
 
 /*

@@ -1,17 +1,17 @@
 /*
  * Theory of operation. The spawner is a fork of guestd. Its first act is to enter the user's cgroups; then it reads
- * requests from a SOCK_SEQPACKET pair. A request is one byte and five descriptors: a memfd, the three ends of the command,
- * and the write end of its report.
+ * requests from a SOCK_SEQPACKET pair. A request is one byte and five descriptors: a memfd, the three ends of the
+ * command, and the write end of its report.
  *
- * The memfd holds a struct spawn and all it points to, with pointers that are right at one address: `room`, address space
- * that guestd reserves before it forks the spawner, so that it is free in both. The spawner maps the memfd there and has
- * nothing to decode. What it maps guestd has written; no guest can reach the memfd or the socket, because neither process
- * is dumpable.
+ * The memfd holds a struct spawn and all it points to, with pointers that are right at one address: `room`, address
+ * space that guestd reserves before it forks the spawner, so that it is free in both. The spawner maps the memfd there
+ * and has nothing to decode. What it maps guestd has written; no guest can reach the memfd or the socket, because
+ * neither process is dumpable.
  *
  * Its first word, one byte without descriptors, says that it is in the cgroups; until then guestd forks by itself.
  *
- * The first child of a start (see spawn.c) is a vfork: it shares the spawner's memory, so only the second one copies it.
- * If there is no child, the spawner sends the request back as it came, and guestd does it from where it is.
+ * The first child of a start (see spawn.c) is a vfork: it shares the spawner's memory, so only the second one copies
+ * it. If there is no child, the spawner sends the request back as it came, and guestd does it from where it is.
  */
 #include "guest/spawner.h"
 
@@ -135,8 +135,8 @@ static struct spawn *map_image(char *room, const int fds[REQUEST_FDS])
 }
 
 /*
- * One message: a request with all its descriptors, or a word without any (out_fds[IMAGE] is -1). 0 at the end; -1 if there
- * is none now, or if we had no free number for one of them.
+ * One message: a request with all its descriptors, or a word without any (out_fds[IMAGE] is -1). 0 at the end; -1 if
+ * there is none now, or if we had no free number for one of them.
  */
 static ssize_t receive(int socket_fd, int flags, int out_fds[REQUEST_FDS])
 {
@@ -190,7 +190,7 @@ static int start_one(const struct spawn *spawn, int report_fd)
     }
     if (pid < 0)
         return errno;
-    /* Not by ignoring SIGCHLD: the first child would inherit that, and a second one that is quick would leave no status. */
+    /* Not by ignoring SIGCHLD: the first child would inherit that, and a quick second one would leave no status. */
     while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
         ;
     return error;

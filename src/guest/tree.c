@@ -61,8 +61,8 @@ static bool next_number(struct str *rest, int64_t *out)
 }
 
 /*
- * "42 (any (thing)) S 1 42 42 …": state, parent, group, session, fifteen more, start, ten more, ignored signals. False if
- * it is gone or a zombie.
+ * "42 (any (thing)) S 1 42 42 …": state, parent, group, session, fifteen more, start, ten more, ignored signals. False
+ * if it is gone or a zombie.
  */
 static bool read_entry(int proc_fd, pid_t pid, struct entry *out)
 {
@@ -139,8 +139,9 @@ static const struct entry *find(const struct list *list, pid_t pid)
 }
 
 /*
- * A leader may have made a session of its own (`setsid cmd` as the whole command): that one is meant as well. The kernel
- * keeps the number of a session while it has members; a process that has it as its pid is another one, or the leader.
+ * A leader may have made a session of its own (`setsid cmd` as the whole command): that one is meant as well. The
+ * kernel keeps the number of a session while it has members; a process that has it as its pid is another one, or the
+ * leader.
  */
 static bool is_ours(const struct list *list, const struct tree *tree, const struct entry *leader, pid_t session)
 {
@@ -187,12 +188,12 @@ static bool are_stopped(const struct list *list)
 }
 
 /*
- * Stopped first, all of them, and killed when every one has been seen to stand still. A fork bomb that is killed one by one
- * has room for a child with each that goes, and outlives us; one that is stopped keeps its room. That a signal was sent is
- * not enough: one that is in the middle of a fork gets its child out before it hears, which on a machine with a thousand
- * busy processes takes a second. Two looks in a row must find it so: numbers are listed before their states are read, and
- * one that forks in between has stopped by then, but its child is not in the list. False when some still run: to be called
- * again.
+ * Stopped first, all of them, and killed when every one has been seen to stand still. A fork bomb that is killed one by
+ * one has room for a child with each that goes, and outlives us; one that is stopped keeps its room. That a signal was
+ * sent is not enough: one that is in the middle of a fork gets its child out before it hears, which on a machine with a
+ * thousand busy processes takes a second. Two looks in a row must find it so: numbers are listed before their states
+ * are read, and one that forks in between has stopped by then, but its child is not in the list. False when some still
+ * run: to be called again.
  */
 static bool stop_and_kill(const struct aim *aim)
 {

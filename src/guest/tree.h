@@ -12,9 +12,9 @@
 #include "io/loop.h"
 
 /*
- * A command or an interpreter: its leader and all in its session. What has detached itself on purpose does not belong to
- * it and lives on: a process that has made a session of its own (setsid, a daemon), and one that ignores SIGHUP (nohup),
- * unless the leader ignores it too, because then everything it starts does.
+ * A command or an interpreter: its leader and all in its session. What has detached itself on purpose does not belong
+ * to it and lives on: a process that has made a session of its own (setsid, a daemon), and one that ignores SIGHUP
+ * (nohup), unless the leader ignores it too, because then everything it starts does.
  */
 struct tree {
     pid_t leader;
@@ -30,8 +30,9 @@ struct tree {
 void tree_kill(struct loop *loop, const struct tree *tree);
 
 /*
- * The same for what the leader has started since a moment that tree_now() gave, give or take a hundredth of a second, and
- * not for itself. False when some of it still runs: to be called again, before anybody starts something that is to live.
+ * The same for what the leader has started since a moment that tree_now() gave, give or take a hundredth of a second,
+ * and not for itself. False when some of it still runs: to be called again, before anybody starts something that is to
+ * live.
  */
 bool tree_kill_since(const struct tree *tree, uint64_t since) must_use;
 uint64_t tree_now(void);

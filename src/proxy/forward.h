@@ -58,8 +58,8 @@ void forward_start(struct peer *peer, struct sandbox *sandbox, struct http_excha
                    enum admission admission);
 /*
  * The oldest stranger whose request is not all there yet or whose answer is: nothing inside works for it. If there is
- * none, and `or_any`, the oldest stranger. If there is none either, the same among those with a link. Or NULL. Only those at
- * `port`, unless it is 0.
+ * none, and `or_any`, the oldest stranger. If there is none either, the same among those with a link. Or NULL. Only
+ * those at `port`, unless it is 0.
  */
 struct forward *forward_outsider(const struct peer *peer, uint16_t port, bool or_any);
 /* Its place is free at once. The client is told that there are too many, if it has no answer yet, or else cut off. */

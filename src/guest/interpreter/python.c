@@ -1,20 +1,21 @@
 /*
- * Theory of operation: guestd holds the mother's door, a SOCK_SEQPACKET pair that is her stdin. The first two messages are
- * the texts of charts.py and the driver, which the few words of NURSERY_BOOT read and execute. Then each wanted interpreter
- * is one byte with three descriptors; the mother forks and the child sends its first word (NURSERY_BORN) over its own
- * socket. The kernel tells who has sent that: user code can say what it likes, but not who it is. We watch that pid by
- * pidfd, and from then on the socket is a stream of frames, of which hello is the first. How a child ended only its mother
- * can know; she sends "pid status", which we wait a moment for so that the user can be told why.
+ * Theory of operation: guestd holds the mother's door, a SOCK_SEQPACKET pair that is her stdin. The first two messages
+ * are the texts of charts.py and the driver, which the few words of NURSERY_BOOT read and execute. Then each wanted
+ * interpreter is one byte with three descriptors; the mother forks and the child sends its first word (NURSERY_BORN)
+ * over its own socket. The kernel tells who has sent that: user code can say what it likes, but not who it is. We watch
+ * that pid by pidfd, and from then on the socket is a stream of frames, of which hello is the first. How a child ended
+ * only its mother can know; she sends "pid status", which we wait a moment for so that the user can be told why.
  *
- * The nursery is a mother whom we have not started: her door is the descriptor that we came with, a wish says besides who
- * the interpreter shall be, and her children are ours to collect, and to move to the cgroups of what we start: she may not.
- * She is asked first, and only as long as every one that she was asked for has come: a door that has failed once is shut.
+ * The nursery is a mother whom we have not started: her door is the descriptor that we came with, a wish says besides
+ * who the interpreter shall be, and her children are ours to collect, and to move to the cgroups of what we start: she
+ * may not. She is asked first, and only as long as every one that she was asked for has come: a door that has failed
+ * once is shut.
  *
- * A sandbox that has wanted a second interpreter will want a third: from then on one more than was asked for is kept, the
- * `spare`, born and rehearsed and nobody's. It looks again at the packages when it is given away.
+ * A sandbox that has wanted a second interpreter will want a third: from then on one more than was asked for is kept,
+ * the `spare`, born and rehearsed and nobody's. It looks again at the packages when it is given away.
  *
- * A child that finds packages changed since its mother imported them says so instead of hello ('S'), and dies. Then she is
- * too old for this sandbox: the next one is asked of another.
+ * A child that finds packages changed since its mother imported them says so instead of hello ('S'), and dies. Then she
+ * is too old for this sandbox: the next one is asked of another.
  */
 #include "guest/interpreter/python.h"
 

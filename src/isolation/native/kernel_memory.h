@@ -1,11 +1,11 @@
 /*
  * kernel_memory.h - ends sandboxes that have the kernel hold memory which their cgroup does not count.
  *
- * The kernel charges nearly all that it does for a process to its cgroup, but not what waits in netlink sockets, nor what
- * waits to be sent on UDP sockets: megabytes each, and nothing limits how many sockets a guest has. So we look, and a
- * sandbox that holds more than KERNEL_MEMORY_MAX that way is ended, with EXIT_KERNEL_MEMORY. So is one with more than
- * KERNEL_MEMORY_SOCKETS. What else a socket could hold uncharged, its guest cannot ask for: see `refused` in seccomp.c, and
- * `knobs` in child.c.
+ * The kernel charges nearly all that it does for a process to its cgroup, but not what waits in netlink sockets, nor
+ * what waits to be sent on UDP sockets: megabytes each, and nothing limits how many sockets a guest has. So we look,
+ * and a sandbox that holds more than KERNEL_MEMORY_MAX that way is ended, with EXIT_KERNEL_MEMORY. So is one with more
+ * than KERNEL_MEMORY_SOCKETS. What else a socket could hold uncharged, its guest cannot ask for: see `refused` in
+ * seccomp.c, and `knobs` in child.c.
  *
  * Cost       Forty looks a second at the machine's memory, whatever the number of sandboxes, and none without sandboxes:
  *            0.3 % of a CPU. Only when the kernel's part has grown, and once a minute, the sandboxes themselves are scanned,
@@ -29,8 +29,9 @@
 /* No program needs a hundredth of it: `ip` and the C library read an answer at once. */
 #define KERNEL_MEMORY_MAX (32ull << 20)
 /*
- * Of all families together. A UDP socket that was disconnected is in no list and may still hold a datagram of 64 KiB that it
- * has not sent: so many of them hold 512 MiB, half of what a sandbox has by default. Programs that need so many do not run here.
+ * Of all families together. A UDP socket that was disconnected is in no list and may still hold a datagram of 64 KiB
+ * that it has not sent: so many of them hold 512 MiB, half of what a sandbox has by default. Programs that need so many
+ * do not run here.
  */
 #define KERNEL_MEMORY_SOCKETS 8192
 
