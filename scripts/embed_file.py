@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Turns a file of any bytes into a C array: embed_file.py OUT.c HEADER PREFIX FILE
 
-midwife.so becomes `const unsigned char PREFIX_midwife_so[]` and `const unsigned long PREFIX_midwife_so_size`; HEADER
+enter.so becomes `const unsigned char PREFIX_enter_so[]` and `const unsigned long PREFIX_enter_so_size`; HEADER
 declares both. For text there is embed_text.py.
 """
 import pathlib

@@ -5,7 +5,7 @@
  *   holds     a listening socket, the store's directory, a channel to keeper
  *   must not  make or connect a socket, run a program, see the host's files beyond the store
  *
- * Order at birth: settings, give up power, open the store, meet what keeper still holds (recover), and only then accept:
+ * Order at spawn: settings, give up power, open the store, meet what keeper still holds (recover), and only then accept:
  * the first answer must already know every sandbox that outlived the last front.
  */
 #include <assert.h>
@@ -136,7 +136,7 @@ static void on_unroutable(void *context, const char *id)
     proxy_cut(front->proxy, id);
 }
 
-/* ---- birth ---- */
+/* ---- spawn ---- */
 
 static void boot_run(struct job *job)
 {

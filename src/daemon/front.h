@@ -6,7 +6,7 @@
 
 #include "privsep/role.h"
 
-/* The descriptors that front is born with, after the channel. */
+/* The descriptors that front is spawned with, after the channel. */
 enum front_fd {
     FRONT_SETTINGS_FD = ROLE_FIRST_FD, /* settings.h */
     FRONT_LISTEN_FD,                   /* listening */

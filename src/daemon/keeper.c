@@ -292,7 +292,7 @@ static void farewell(struct keeper *keeper)
                count == 1 ? "it" : "them");
 }
 
-/* ---- birth ---- */
+/* ---- spawn ---- */
 
 /* Beside this program, unless the operator says otherwise. */
 static int guestd_open(const struct config *config, struct err *err)

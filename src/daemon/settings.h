@@ -1,5 +1,5 @@
 /*
- * settings.h - what keeper tells front at its birth: the operator's choices and two secrets.
+ * settings.h - what keeper tells front at its spawn: the operator's choices and two secrets.
  *
  * Written to a sealed memory file whose descriptor front inherits: nothing of it shows in arguments or environment.
  */

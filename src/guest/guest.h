@@ -50,7 +50,7 @@ struct guest {
 
     int cgroup_fds[GUEST_CGROUPS_MAX];
     size_t cgroup_count;
-    int nursery_fd;       /* where interpreters can be asked for (wire/nursery.h), or -1; the interpreter's to close */
+    int zygote_fd;        /* where interpreters can be asked for (wire/zygote.h), or -1; the interpreter's to close */
     const char *path_env; /* PATH of the processes */
 
     /* What the host has told us; replaced as a whole by each SETUP. */

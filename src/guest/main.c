@@ -1,7 +1,7 @@
 /*
  * guestd: the first program in a sandbox and the last one to leave it.
  *
- *   guestd --link-fd 3 --cgroup-fd 4 [--cgroup-fd 5 …] [--nursery-fd 7] [--port 49983] [--code-port 49999]
+ *   guestd --link-fd 3 --cgroup-fd 4 [--cgroup-fd 5 …] [--zygotes-fd 7] [--port 49983] [--code-port 49999]
  *                                                                  as keeper starts it
  *   guestd --port 49983                                            by hand, outside a sandbox: no host, no token
  *
@@ -39,14 +39,14 @@ struct options {
     int link_fd; /* -1: none */
     int cgroup_fds[GUEST_CGROUPS_MAX];
     size_t cgroup_count;
-    int nursery_fd; /* -1: none */
+    int zygote_fd; /* -1: none */
     unsigned port;
     unsigned code_port; /* 0: none */
 };
 
 static bool parse_options(int argc, char **argv, struct options *out, struct err *err)
 {
-    *out = (struct options){ .link_fd = -1, .nursery_fd = -1, .port = DEFAULT_PORT };
+    *out = (struct options){ .link_fd = -1, .zygote_fd = -1, .port = DEFAULT_PORT };
     for (int i = 1; i < argc; i += 2) {
         struct str name = str_from(argv[i]);
         uint64_t value = 0;
@@ -54,8 +54,8 @@ static bool parse_options(int argc, char **argv, struct options *out, struct err
             return err_set(err, ERR_INVALID, "%s wants a number", argv[i]);
         if (str_eq(name, STR("--link-fd")))
             out->link_fd = (int)value;
-        else if (str_eq(name, STR("--nursery-fd")))
-            out->nursery_fd = (int)value;
+        else if (str_eq(name, STR("--zygotes-fd")))
+            out->zygote_fd = (int)value;
         else if (str_eq(name, STR("--port")) && value > 0 && value <= UINT16_MAX)
             out->port = (unsigned)value;
         else if (str_eq(name, STR("--code-port")) && value > 0 && value <= UINT16_MAX)
@@ -170,7 +170,7 @@ int main(int argc, char **argv)
     guest.watchers = watchers_new(&guest);
     guest.journal = journal_new(guest.loop);
     guest.cgroup_count = options.cgroup_count;
-    guest.nursery_fd = options.nursery_fd;
+    guest.zygote_fd = options.zygote_fd;
     memcpy(guest.cgroup_fds, options.cgroup_fds, sizeof options.cgroup_fds);
     guest.spawner = spawner_new(guest.loop, guest.cgroup_fds, guest.cgroup_count);
     const char *path = getenv("PATH");

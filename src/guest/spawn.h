@@ -1,5 +1,5 @@
 /*
- * spawn.h - from a request's wishes to a running program.
+ * spawn.h - from a request to a running program.
  *
  * We never wait for the child. On its way to execve() the sandbox's root can stop it, the limits of its cgroup can
  * starve it, a disk can hold it up; all of that is the guest's to suffer, not guestd's. So a start has two parts: it

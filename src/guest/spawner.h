@@ -3,7 +3,7 @@
  *
  * Moving a process to another cgroup waits for an RCU grace period on an idle machine (11 to 14 ms on v1), and for a
  * lock that every fork takes on a busy one: a fork bomb in one sandbox made starts in all others take seconds. So the
- * move is made once, by the spawner, and each command is born where it belongs.
+ * move is made once, by the spawner, and each command is spawned where it belongs.
  *
  * Nothing depends on it. The guest's root can kill it; then it is started again with the next command. Where it cannot
  * fork because the sandbox has used up its processes, where it is not there or not ready, guestd forks and moves the

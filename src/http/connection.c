@@ -137,7 +137,7 @@ static void release_exchange(struct connection *c)
     http_unref(&e->outer);
 }
 
-static void conn_bury(struct connection *c)
+static void conn_retire(struct connection *c)
 {
     timer_clear(&c->soon);
     timer_clear(&c->watchdog);
@@ -286,7 +286,7 @@ void conn_step(struct connection *c)
         release_exchange(c);
     c->stepping = false;
     if (c->state == CONN_CLOSED) {
-        conn_bury(c);
+        conn_retire(c);
         return;
     }
     if (c->requests >= stop_at || c->pieces_left == 0)

@@ -13,7 +13,7 @@
 #include "image/bootstrap.h"
 #include "sandbox/guest_client.h"
 #include "sandbox/inside.h"
-#include "wire/nursery.h"
+#include "wire/zygote.h"
 
 enum {
     ID_RANDOM_CHARS = 20,
@@ -297,7 +297,7 @@ static bool set_guest_up(const struct sandbox *sb, const struct sandbox_want *wa
                               .sandbox_id = str_from(sb->id),
                               .template_id = sb->template_id,
                               .access_token = str_from(token),
-                              .open_code = !sandbox_wants_token(sb, NURSERY_CODE_PORT),
+                              .open_code = !sandbox_wants_token(sb, ZYGOTE_CODE_PORT),
                               .default_user = STR("user"),
                               .has_network = false, /* until there is egress */
                               .env_count = want->env_count,

@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "sandbox/inside.h"
-#include "wire/nursery.h"
+#include "wire/zygote.h"
 
 static const char *const state_name[SANDBOX_STATE_COUNT] = {
     [SANDBOX_STARTING] = "starting",
@@ -132,7 +132,7 @@ bool sandbox_admits(const struct sandbox *sb, struct str traffic_token)
 
 bool sandbox_wants_token(const struct sandbox *sb, uint16_t port)
 {
-    return port != NURSERY_CODE_PORT || !sb->open_code;
+    return port != ZYGOTE_CODE_PORT || !sb->open_code;
 }
 
 const char *sandbox_key_id(const struct sandbox *sb)

@@ -237,7 +237,7 @@ SUITES = {
     "misuse": run_files("test_misuse.py"),
     "interpreter": run_files("test_interpreter.py", "test_tutorials.py", "test_packages.py", sdk="interpreter"),
     "interpreter-1x": run_files("test_interpreter_1x.py", sdk="interpreter-1.5.2"),
-    "nursery": run_files("test_nursery.py", sdk="interpreter"),
+    "zygotes": run_files("test_zygote.py", sdk="interpreter"),
     "interpreter-js": run_js("test_interpreter.mjs"),
 }
 

@@ -310,7 +310,7 @@ def test_a_fork_bomb_is_survived(box, context):
 
 
 def only_few_processes_are_left(box):
-    """They are dead, or it will never be true; a busy machine takes a moment to bury a thousand. Until then no command runs."""
+    """They are dead, or it will never be true; a busy machine takes a moment to drop a thousand. Until then no command runs."""
     return any(sum(e.name.isdigit() for e in box.files.list("/proc")) < 100 or time.sleep(0.1) for _ in range(100))
 
 
@@ -537,7 +537,7 @@ def test_forks_do_not_share_their_luck(box):
 
 
 def test_a_fresh_interpreter_has_little_memory_of_its_own(full):
-    """As soon as its mother has her imports done, which takes as long as it takes."""
+    """As soon as its zygote has her imports done, which takes as long as it takes."""
     code = (
         "1 + 1\n"
         "lines = open('/proc/self/smaps_rollup').read().splitlines()\n"
@@ -554,7 +554,7 @@ def test_a_fresh_interpreter_has_little_memory_of_its_own(full):
     assert any(private_kib() < 4096 or time.sleep(0.5) for _ in range(120))
 
 
-def test_what_the_mother_has_imported_works_as_it_does_elsewhere(full):
+def test_what_the_zygote_has_imported_works_as_it_does_elsewhere(full):
     """Collected, reloaded, deleted, forked, used by threads: her objects are not counted any more, and nobody may notice."""
     code = (
         "import gc, importlib, json, multiprocessing, sys, threading\n"

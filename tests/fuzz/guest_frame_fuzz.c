@@ -1,4 +1,4 @@
-/* What an interpreter and its mother write to guestd: code of the user has both sockets in its reach. */
+/* What an interpreter and its zygote write to guestd: code of the user has both sockets in its reach. */
 #include <stdio.h>
 #include <stdlib.h>
 

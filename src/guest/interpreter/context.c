@@ -42,7 +42,7 @@ enum {
 };
 
 /*
- * How long after a failed start the next one is tried: a mother may have died just before she was asked, a kernel may have
+ * How long after a failed start the next one is tried: a zygote may have died just before she was asked, a kernel may have
  * come up mute, and a fork bomb that is being cleared away leaves no room for a moment.
  */
 static const unsigned start_again_ms[] = { 0, 250, 1000, 2000 };

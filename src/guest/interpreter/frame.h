@@ -1,7 +1,7 @@
 /*
  * frame.h - what our Python says: four bytes of length, a letter, a text.
  *
- * Code of the user runs in the process at the other end and can write there what it likes, as can its mother: whoever
+ * Code of the user runs in the process at the other end and can write there what it likes, as can its zygote: whoever
  * reads this believes nothing but what stands here.
  */
 #ifndef GUEST_INTERPRETER_FRAME_H
@@ -31,7 +31,7 @@ enum frame_verdict frame_read(struct str bytes, struct frame *out, size_t *out_u
 /* The length that stands before a message of ours. */
 void frame_write_header(size_t length, unsigned char out[FRAME_HEADER_BYTES]);
 
-/* What a mother says of a child that has ended, "1234 9"; the status as wait(2) has it. */
+/* What a zygote says of a child that has ended, "1234 9"; the status as wait(2) has it. */
 bool frame_read_status(struct str text, pid_t *out_pid, int *out_status) must_use;
 
 #endif

@@ -20,11 +20,11 @@
 #include <sys/types.h>
 
 #include "guest/guest.h"
-#include "wire/nursery.h"
+#include "wire/zygote.h"
 
 struct interpreter;
 
-enum { INTERPRETER_PORT = NURSERY_CODE_PORT };
+enum { INTERPRETER_PORT = ZYGOTE_CODE_PORT };
 
 /* Takes the listening descriptor. */
 struct interpreter *interpreter_new(struct guest *guest, int listen_fd) must_use;

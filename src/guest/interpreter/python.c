@@ -1,20 +1,20 @@
 /*
- * Theory of operation: guestd holds the mother's door, a SOCK_SEQPACKET pair that is her stdin. The first two messages
- * are the texts of charts.py and the driver, which the few words of NURSERY_BOOT read and execute. Then each wanted
- * interpreter is one byte with three descriptors; the mother forks and the child sends its first word (NURSERY_BORN)
+ * Theory of operation: guestd holds the zygote's door, a SOCK_SEQPACKET pair that is her stdin. The first two messages
+ * are the texts of charts.py and the driver, which the few words of ZYGOTE_BOOT read and execute. Then each wanted
+ * interpreter is one byte with three descriptors; the zygote forks and the child sends its first word (ZYGOTE_ENTERED)
  * over its own socket. The kernel tells who has sent that: user code can say what it likes, but not who it is. We watch
  * that pid by pidfd, and from then on the socket is a stream of frames, of which hello is the first. How a child ended
- * only its mother can know; she sends "pid status", which we wait a moment for so that the user can be told why.
+ * only its zygote can know; she sends "pid status", which we wait a moment for so that the user can be told why.
  *
- * The nursery is a mother whom we have not started: her door is the descriptor that we came with, a wish says besides
+ * The zygotes is a zygote whom we have not started: her door is the descriptor that we came with, a request says besides
  * who the interpreter shall be, and her children are ours to collect, and to move to the cgroups of what we start: she
  * may not. She is asked first, and only as long as every one that she was asked for has come: a door that has failed
  * once is shut.
  *
  * A sandbox that has wanted a second interpreter will want a third: from then on one more than was asked for is kept,
- * the `spare`, born and rehearsed and nobody's. It looks again at the packages when it is given away.
+ * the `spare`, spawned and rehearsed and nobody's. It looks again at the packages when it is given away.
  *
- * A child that finds packages changed since its mother imported them says so instead of hello ('S'), and dies. Then she
+ * A child that finds packages changed since its zygote imported them says so instead of hello ('S'), and dies. Then she
  * is too old for this sandbox: the next one is asked of another.
  */
 #include "guest/interpreter/python.h"
@@ -39,23 +39,23 @@
 #include "io/pass.h"
 #include "io/stream.h"
 #include "wire/json.h"
-#include "wire/nursery.h"
+#include "wire/zygote.h"
 
 enum {
     LAST_WORDS_MS = 2,
     SWEEP_MS = 30,        /* between two looks at what an interrupted cell has left behind */
-    STATUS_WAIT_MS = 100, /* for the mother's word on how a child ended */
+    STATUS_WAIT_MS = 100, /* for the zygote's word on how a child ended */
     SPARE_MS = 2,         /* after an interpreter is ready, so that its first cell has the machine for itself */
-    BIRTH_MS = 3000,      /* for the nursery: as long as a mother of our own may take to start on a busy machine */
+    SPAWN_MS = 3000,      /* for the zygotes: as long as a zygote of our own may take to start on a busy machine */
 };
 
 enum where {
     HERE,    /* a process of ours, for as many as want her */
     ALONE,   /* the same for one alone */
-    OUTSIDE, /* the nursery's */
+    OUTSIDE, /* the zygotes's */
 };
 
-struct mother {
+struct zygote {
     struct python *python;
     pid_t pid;
     uid_t uid;
@@ -67,7 +67,7 @@ struct mother {
 };
 
 enum life {
-    AWAITED, /* the mother has been asked; no hello yet */
+    AWAITED, /* the zygote has been asked; no hello yet */
     WAITING, /* it said hello and is nobody's yet */
     SETTING, /* it was told who it is */
     ALIVE,
@@ -79,7 +79,7 @@ struct python_engine {
     struct engine engine; /* of a spare: without events and owner */
     struct python_engine *next;
     struct python *python;
-    struct mother *mother;
+    struct zygote *zygote;
     enum life life;
     pid_t pid; /* 0: not known yet */
     int pidfd;
@@ -97,19 +97,19 @@ struct python_engine {
     bool has_status;
     int status;
     struct timer status_wait;
-    struct timer birth; /* how long the nursery may take */
+    struct timer spawn; /* how long the zygotes may take */
     char *start_message;
     size_t start_len;
 };
 
 struct python {
     struct guest *guest;
-    struct mother *warm;    /* NULL: none, or dead */
-    struct mother *nursery; /* NULL: none, or shut */
+    struct zygote *warm;    /* NULL: none, or dead */
+    struct zygote *zygotes; /* NULL: none, or shut */
     struct python_engine *engines;
-    struct python_engine *spare; /* one of them, the nursery's; may be NULL */
+    struct python_engine *spare; /* one of them, the zygotes's; may be NULL */
     struct timer spare_soon;
-    unsigned wanted; /* of the nursery, so far */
+    unsigned wanted; /* of the zygotes, so far */
     struct workers *movers;
 };
 
@@ -118,9 +118,9 @@ bool python_is_there(struct guest *guest)
     return launch_can(guest, "python3");
 }
 
-/* ---- the mother ---- */
+/* ---- the zygote ---- */
 
-static void mother_dispose(void *object)
+static void zygote_dispose(void *object)
 {
     free(object);
 }
@@ -136,28 +136,28 @@ static void spare_drop(struct python *python)
         end(&spare->engine);
 }
 
-static void mother_close(struct mother *m)
+static void zygote_close(struct zygote *m)
 {
     if (!m->is_dead) {
-        if (m->python->nursery == m)
+        if (m->python->zygotes == m)
             spare_drop(m->python); /* whatever is wrong with her is wrong with it */
         m->is_dead = true;
         watch_free(take_ptr(&m->watch));
         fd_close(&m->door); /* which tells her to end, if she has not yet */
         if (m->python->warm == m)
             m->python->warm = NULL;
-        if (m->python->nursery == m)
-            m->python->nursery = NULL;
+        if (m->python->zygotes == m)
+            m->python->zygotes = NULL;
     }
     if (!m->children)
-        loop_retire(m->python->guest->loop, m, mother_dispose);
+        loop_retire(m->python->guest->loop, m, zygote_dispose);
 }
 
-static void mother_unref(struct mother *m)
+static void zygote_unref(struct zygote *m)
 {
     m->children--;
     if (m->is_dead || m->where == ALONE)
-        mother_close(m);
+        zygote_close(m);
 }
 
 static void on_status_wait(struct timer *timer);
@@ -180,9 +180,9 @@ static void take_status(struct python *python, struct str text)
     }
 }
 
-static void on_mother(void *context, unsigned ready)
+static void on_zygote(void *context, unsigned ready)
 {
-    struct mother *m = context;
+    struct zygote *m = context;
     char text[64];
 
     (void)ready;
@@ -190,10 +190,10 @@ static void on_mother(void *context, unsigned ready)
     if (n > 0)
         take_status(m->python, str_of(text, (size_t)n));
     else if (n == 0 || (errno != EAGAIN && errno != EINTR))
-        mother_close(m); /* children that she had not forked yet see their sockets close */
+        zygote_close(m); /* children that she had not forked yet see their sockets close */
 }
 
-static bool send_texts(struct mother *m, struct err *err)
+static bool send_texts(struct zygote *m, struct err *err)
 {
     struct str texts[] = { str_from(interpreter_charts_py), str_from(interpreter_driver_py) };
 
@@ -203,9 +203,9 @@ static bool send_texts(struct mother *m, struct err *err)
     return true;
 }
 
-static bool mother_start(struct mother *m, const struct user *user, struct arena *arena, struct err *err)
+static bool zygote_start(struct zygote *m, const struct user *user, struct arena *arena, struct err *err)
 {
-    const char *argv[] = { "python3", "-c", NURSERY_BOOT, m->where == ALONE ? "cold" : NULL, NULL };
+    const char *argv[] = { "python3", "-c", ZYGOTE_BOOT, m->where == ALONE ? "cold" : NULL, NULL };
     int pair[2];
 
     auto_close int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -227,27 +227,27 @@ static bool mother_start(struct mother *m, const struct user *user, struct arena
     return launch_start(m->python->guest, &launch, arena, &m->pid, err);
 }
 
-static void mother_listen(struct mother *m)
+static void zygote_listen(struct zygote *m)
 {
-    m->watch = watch_new(m->python->guest->loop, m->door, on_mother, m);
+    m->watch = watch_new(m->python->guest->loop, m->door, on_zygote, m);
     watch_want(m->watch, WATCH_READ);
 }
 
-static struct mother *mother_new(struct python *python, const struct user *user, enum where where, struct err *err)
+static struct zygote *zygote_new(struct python *python, const struct user *user, enum where where, struct err *err)
 {
-    struct mother *m = NEW(struct mother);
+    struct zygote *m = NEW(struct zygote);
     struct arena arena;
 
-    *m = (struct mother){ .python = python, .door = -1, .uid = user->uid, .where = where };
+    *m = (struct zygote){ .python = python, .door = -1, .uid = user->uid, .where = where };
     arena_init(&arena);
-    bool started = mother_start(m, user, &arena, err);
+    bool started = zygote_start(m, user, &arena, err);
     arena_done(&arena);
     if (!started) {
         fd_close(&m->door);
         free(m);
         return NULL;
     }
-    mother_listen(m);
+    zygote_listen(m);
     if (where == HERE)
         python->warm = m;
     return m;
@@ -259,36 +259,36 @@ struct python *python_new(struct guest *guest)
 
     python->guest = guest;
     python->movers = workers_new(guest->loop, 1);
-    if (guest->nursery_fd >= 0) {
-        python->nursery = NEW(struct mother);
-        *python->nursery = (struct mother){ .python = python, .door = guest->nursery_fd, .where = OUTSIDE };
-        mother_listen(python->nursery);
+    if (guest->zygote_fd >= 0) {
+        python->zygotes = NEW(struct zygote);
+        *python->zygotes = (struct zygote){ .python = python, .door = guest->zygote_fd, .where = OUTSIDE };
+        zygote_listen(python->zygotes);
     }
     return python;
 }
 
-/* Three descriptors travel with the wish; the mother has them even if she is busy importing. */
-static bool send_wish(const struct mother *m, struct str wish, const int fds[NURSERY_WISH_FDS], struct err *err)
+/* Three descriptors travel with the request; the zygote has them even if she is busy importing. */
+static bool send_request(const struct zygote *m, struct str request, const int fds[ZYGOTE_REQUEST_FDS], struct err *err)
 {
-    return pass_fds(m->door, wish, fds, NURSERY_WISH_FDS, err) || err_wrap(err, "ask for an interpreter");
+    return pass_fds(m->door, request, fds, ZYGOTE_REQUEST_FDS, err) || err_wrap(err, "ask for an interpreter");
 }
 
-static bool mother_ask(struct mother *m, const struct user *user, const int fds[NURSERY_WISH_FDS], struct err *err)
+static bool zygote_ask(struct zygote *m, const struct user *user, const int fds[ZYGOTE_REQUEST_FDS], struct err *err)
 {
-    struct nursery_wish wish = { .magic = NURSERY_MAGIC, .uid = user->uid, .gid = user->gid };
-    gid_t groups[NURSERY_GROUPS_MAX];
+    struct zygote_request request = { .magic = ZYGOTE_MAGIC, .uid = user->uid, .gid = user->gid };
+    gid_t groups[ZYGOTE_GROUPS_MAX];
 
     if (m->where != OUTSIDE) /* who she is, her children are */
-        return send_wish(m, STR("f"), fds, err);
-    wish.group_count = (uint32_t)users_groups(m->python->guest->users, user, groups, COUNT_OF(groups));
-    for (uint32_t i = 0; i < wish.group_count; i++)
-        wish.groups[i] = groups[i];
-    return send_wish(m, str_of(&wish, sizeof wish), fds, err);
+        return send_request(m, STR("f"), fds, err);
+    request.group_count = (uint32_t)users_groups(m->python->guest->users, user, groups, COUNT_OF(groups));
+    for (uint32_t i = 0; i < request.group_count; i++)
+        request.groups[i] = groups[i];
+    return send_request(m, str_of(&request, sizeof request), fds, err);
 }
 
 /*
- * What a mother outside cannot know when she starts: variables that change how a Python, or what it has imported, comes
- * up. A sandbox that has one of these has a mother of its own, who starts with it. A name that ends in * is a prefix.
+ * What a zygote outside cannot know when she starts: variables that change how a Python, or what it has imported, comes
+ * up. A sandbox that has one of these has a zygote of its own, who starts with it. A name that ends in * is a prefix.
  */
 static const struct {
     const char *name;
@@ -328,9 +328,9 @@ static bool changes_the_start(const char *pair)
     return false;
 }
 
-static bool nursery_fits(const struct guest *guest, const struct user *user)
+static bool zygote_fits(const struct guest *guest, const struct user *user)
 {
-    if (!str_eq(user->name, STR(NURSERY_USER)) || !str_eq(user->home, STR(NURSERY_HOME)) || user->uid != NURSERY_UID)
+    if (!str_eq(user->name, STR(ZYGOTE_USER)) || !str_eq(user->home, STR(ZYGOTE_HOME)) || user->uid != ZYGOTE_UID)
         return false;
     for (size_t i = 0; i < guest->env_count; i++) {
         char pair[64];
@@ -343,16 +343,16 @@ static bool nursery_fits(const struct guest *guest, const struct user *user)
 }
 
 /* Whom to ask for an interpreter; she may have to be started first. */
-static struct mother *mother_find(struct python *python, const struct user *user, enum python_mode mode,
+static struct zygote *zygote_find(struct python *python, const struct user *user, enum python_mode mode,
                                   struct err *err)
 {
     if (mode == PYTHON_COLD)
-        return mother_new(python, user, ALONE, err);
-    if (python->nursery && nursery_fits(python->guest, user))
-        return python->nursery;
+        return zygote_new(python, user, ALONE, err);
+    if (python->zygotes && zygote_fits(python->guest, user))
+        return python->zygotes;
     if (python->warm && python->warm->uid == user->uid)
         return python->warm;
-    return mother_new(python, user, HERE, err);
+    return zygote_new(python, user, HERE, err);
 }
 
 /* ---- frames ---- */
@@ -384,11 +384,11 @@ static void die(struct python_engine *e)
         return;
     if (e->python->spare == e)
         e->python->spare = NULL;
-    if (e->life == AWAITED && e->mother->where == OUTSIDE)
-        mother_close(e->mother); /* not again: the next try is with one of our own */
+    if (e->life == AWAITED && e->zygote->where == OUTSIDE)
+        zygote_close(e->zygote); /* not again: the next try is with one of our own */
     e->died_young = e->life < ALIVE;
     e->life = DYING;
-    timer_clear(&e->birth);
+    timer_clear(&e->spawn);
     timer_clear(&e->sweep);
     watch_free(take_ptr(&e->death));
     /* Even if we know how: what it has sent before it died is still to be read. */
@@ -421,25 +421,25 @@ static void on_death(void *context, unsigned ready)
     die(context);
 }
 
-static void on_birth_late(struct timer *timer)
+static void on_spawn_late(struct timer *timer)
 {
-    die(container_of(timer, struct python_engine, birth));
+    die(container_of(timer, struct python_engine, spawn));
 }
 
-/* The sandbox has other packages than its mother has imported. It ends when it has said so: we may know of that first. */
+/* The sandbox has other packages than its zygote has imported. It ends when it has said so: we may know of that first. */
 static void stale(struct python_engine *e)
 {
     if (e->python->spare == e)
         e->python->spare = NULL;
     if (e->life == AWAITED || e->life == SETTING || e->died_young)
-        mother_close(e->mother);
+        zygote_close(e->zygote);
     die(e);
 }
 
 void python_reaped(struct python *python, pid_t pid, int status)
 {
     for (struct python_engine *e = python->engines; e; e = e->next) {
-        if (e->pid != pid || e->mother->where != OUTSIDE || e->has_status)
+        if (e->pid != pid || e->zygote->where != OUTSIDE || e->has_status)
             continue;
         e->has_status = true;
         e->status = status;
@@ -461,7 +461,7 @@ static void hello(struct python_engine *e)
         die(e);
         return;
     }
-    timer_clear(&e->birth);
+    timer_clear(&e->spawn);
     if (e->start_message) {
         tell_who_it_is(e);
         return;
@@ -477,7 +477,7 @@ static void ready(struct python_engine *e)
     struct python *python = e->python;
 
     e->life = ALIVE;
-    if (e->mother == python->nursery && python->wanted > 1 && !python->spare)
+    if (e->zygote == python->zygotes && python->wanted > 1 && !python->spare)
         timer_set(&python->spare_soon, python->guest->loop, SPARE_MS, on_spare_soon);
     e->engine.events->on_ready(&e->engine);
 }
@@ -577,7 +577,7 @@ static void on_end(struct stream *stream, const struct err *err)
     if (e->life >= DYING)
         return;
     if (!e->pid)
-        die(e); /* the mother has gone before it was born */
+        die(e); /* the zygote has gone before it was spawned */
     else
         kill_tree(e); /* user code has closed the socket: there is no way back. Its death comes by the pidfd. */
 }
@@ -589,7 +589,7 @@ static const struct stream_events link_events = { .on_input = on_input, .on_end 
 /* Who has sent it, in our own pid namespace; below 2 if that cannot be, or it is another word. */
 static pid_t first_word(int fd)
 {
-    char word[sizeof NURSERY_BORN - 1];
+    char word[sizeof ZYGOTE_ENTERED - 1];
     union {
         struct cmsghdr align;
         char room[CMSG_SPACE(sizeof(struct ucred))];
@@ -601,7 +601,7 @@ static pid_t first_word(int fd)
     struct ucred who = { 0 };
 
     if (recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != sizeof word ||
-        memcmp(word, NURSERY_BORN, sizeof word) != 0)
+        memcmp(word, ZYGOTE_ENTERED, sizeof word) != 0)
         return 0;
     struct cmsghdr *head = CMSG_FIRSTHDR(&message);
     if (head && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_CREDENTIALS)
@@ -625,14 +625,14 @@ static bool open_link(struct python_engine *e, struct err *err)
         return err_sys(err, "ask no more who sends");
     e->link = stream_new(e->python->guest->loop, take_fd(&e->first_fd), LIMIT_FRAME_BYTES + FRAME_HEADER_BYTES,
                          &link_events, e);
-    if (e->mother->where == OUTSIDE)
-        stream_write(e->link, str_of(NURSERY_MOVED, sizeof NURSERY_MOVED - 1));
+    if (e->zygote->where == OUTSIDE)
+        stream_write(e->link, str_of(ZYGOTE_MOVED, sizeof ZYGOTE_MOVED - 1));
     stream_read(e->link, true);
     return true;
 }
 
 /*
- * A child of the mother outside is moved to the user's cgroups. On a thread of its own: the kernel lets the writer wait
+ * A child of the zygote outside is moved to the user's cgroups. On a thread of its own: the kernel lets the writer wait
  * for 15 ms on an idle machine, and for longer where others fork much. If the child dies meanwhile, its number may be
  * another process's; all that have numbers here belong into those cgroups.
  */
@@ -693,7 +693,7 @@ static bool take_first_word(struct python_engine *e, struct err *err)
     e->pid = pid;
     e->death = watch_new(guest->loop, e->pidfd, on_death, e);
     watch_want(e->death, WATCH_READ);
-    if (e->mother->where != OUTSIDE)
+    if (e->zygote->where != OUTSIDE)
         return open_link(e, err);
     move_start(e);
     return true;
@@ -768,7 +768,7 @@ static void end(struct engine *engine)
         e->python->spare = NULL;
     kill_tree(e);
     timer_clear(&e->status_wait);
-    timer_clear(&e->birth);
+    timer_clear(&e->spawn);
     timer_clear(&e->sweep);
     watch_free(take_ptr(&e->death));
     fd_close(&e->pidfd);
@@ -781,7 +781,7 @@ static void end(struct engine *engine)
     while (*at != e)
         at = &(*at)->next;
     *at = e->next;
-    mother_unref(e->mother);
+    zygote_unref(e->zygote);
     loop_retire(e->python->guest->loop, e, dispose);
 }
 
@@ -795,7 +795,7 @@ static void on_pipe_line(struct pipes *pipes, struct str line)
         e->engine.events->on_line(&e->engine, ENGINE_LINE_PRINTED, line);
 }
 
-/* {"op":"start","late":…,"cwd":…,"env":{…}}; late: it was born some time ago. */
+/* {"op":"start","late":…,"cwd":…,"env":{…}}; late: it was spawned some time ago. */
 static void make_start_message(struct python_engine *e, const struct engine_want *want, bool late)
 {
     struct buf text = buf_make(NULL, LIMIT_API_BODY_BYTES);
@@ -832,22 +832,22 @@ static bool connect_child(struct python_engine *e, const struct user *user, stru
     watch_want(e->first, WATCH_READ);
     if (!pipes_open(&e->pipes, loop, on_pipe_line, theirs, err))
         return false;
-    if (e->mother->where == OUTSIDE)
-        timer_set(&e->birth, loop, BIRTH_MS, on_birth_late);
-    bool asked = mother_ask(e->mother, user, (int[]){ socket_fd, theirs[0], theirs[1] }, err);
+    if (e->zygote->where == OUTSIDE)
+        timer_set(&e->spawn, loop, SPAWN_MS, on_spawn_late);
+    bool asked = zygote_ask(e->zygote, user, (int[]){ socket_fd, theirs[0], theirs[1] }, err);
     fd_close(&theirs[0]);
     fd_close(&theirs[1]);
     return asked;
 }
 
 /* One that is nobody's yet. */
-static struct python_engine *engine_new(struct python *python, struct mother *m)
+static struct python_engine *engine_new(struct python *python, struct zygote *m)
 {
     struct python_engine *e = NEW(struct python_engine);
 
     e->engine.kind = &kind;
     e->python = python;
-    e->mother = m;
+    e->zygote = m;
     e->pidfd = e->first_fd = -1;
     e->pipes.ends[0].fd = e->pipes.ends[1].fd = -1;
     e->next = python->engines;
@@ -858,7 +858,7 @@ static struct python_engine *engine_new(struct python *python, struct mother *m)
 
 static void spare_make(struct python *python, const struct user *user)
 {
-    struct python_engine *e = engine_new(python, python->nursery);
+    struct python_engine *e = engine_new(python, python->zygotes);
     struct err err;
 
     if (connect_child(e, user, &err)) {
@@ -876,8 +876,8 @@ static void on_spare_soon(struct timer *timer)
     struct user user;
 
     arena_init(&arena);
-    if (python->nursery && !python->spare && users_find(python->guest->users, &arena, STR(NURSERY_USER), &user) &&
-        nursery_fits(python->guest, &user))
+    if (python->zygotes && !python->spare && users_find(python->guest->users, &arena, STR(ZYGOTE_USER), &user) &&
+        zygote_fits(python->guest, &user))
         spare_make(python, &user);
     arena_done(&arena);
 }
@@ -892,11 +892,11 @@ static struct engine *engine_give(struct python_engine *e, const struct engine_w
 struct engine *python_engine_new(struct python *python, const struct user *user, enum python_mode mode,
                                  const struct engine_want *want, struct err *err)
 {
-    struct mother *m = mother_find(python, user, mode, err);
+    struct zygote *m = zygote_find(python, user, mode, err);
 
     if (!m)
         return NULL;
-    if (m == python->nursery) {
+    if (m == python->zygotes) {
         python->wanted++;
         struct python_engine *spare = take_ptr(&python->spare);
         if (spare) {
@@ -920,9 +920,9 @@ void python_free(struct python *python)
     if (!python)
         return;
     if (python->warm)
-        mother_close(python->warm);
-    if (python->nursery)
-        mother_close(python->nursery);
+        zygote_close(python->warm);
+    if (python->zygotes)
+        zygote_close(python->zygotes);
     while (python->engines)
         end(&python->engines->engine); /* spares that are dying; all others are their contexts' */
     timer_clear(&python->spare_soon);

@@ -1,14 +1,14 @@
 /*
- * python.h - Python interpreters: a mother that has its imports done, and the children she forks.
+ * python.h - Python interpreters: a zygote that has its imports done, and the children she forks.
  *
- * The mother is a `python3` of the template that runs our driver (driver/main.py) as the sandbox's user, in the limited
+ * The zygote is a `python3` of the template that runs our driver (driver/main.py) as the sandbox's user, in the limited
  * cgroup. She starts when the first interpreter is wanted and stays; every interpreter after that is a fork of her, ready
  * in milliseconds and sharing her memory until it writes. If she dies, her children live on and the next one wanted gets a
- * new mother.
- * In cold mode each interpreter has a mother to itself: nothing is shared, not even the seed of hashes.
+ * new zygote.
+ * In cold mode each interpreter has a zygote to itself: nothing is shared, not even the seed of hashes.
  *
- * Where the host has a nursery (wire/nursery.h), a mother outside the sandbox is asked before any of this. Whenever she
- * fails to bear one that says hello in time, we stop asking her and have a mother of our own.
+ * Where the host has a zygotes (wire/zygote.h), a zygote outside the sandbox is asked before any of this. Whenever she
+ * fails to bear one that says hello in time, we stop asking her and have a zygote of our own.
  *
  * Trust      What comes over an interpreter's socket may have been written by user code. A frame that makes no sense
  *            ends that interpreter; nothing in it reaches another one.

@@ -101,7 +101,7 @@ void box_free(void *object)
     fd_close(&box->pidfd);
     fd_close(&box->link_fd);
     fd_close(&box->door_fd);
-    breed_unref(box->breed);
+    zygote_unref(box->zygote);
     free(box);
 }
 
@@ -144,7 +144,7 @@ void box_clear(struct box *box)
         native->slot_taken[box->slot] = false; /* only now can nothing with these ids run any more */
     }
     (void)map_remove(&native->boxes, str_from(box->id));
-    breed_unref(take_ptr(&box->breed)); /* now: the box may outlive the nursery by a turn */
+    zygote_unref(take_ptr(&box->zygote)); /* now: the box may outlive the zygotes by a turn */
     loop_retire(native->loop, box, box_free);
 }
 

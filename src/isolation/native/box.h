@@ -24,9 +24,9 @@
 #include "isolation/native/kernel_memory.h"
 #include "isolation/native/mounts.h"
 #include "isolation/native/native.h"
-#include "isolation/native/nursery.h"
 #include "isolation/native/state.h"
 #include "isolation/native/trash.h"
+#include "isolation/native/zygotes.h"
 
 enum { BOX_SLOTS = LIMIT_SANDBOXES + 64 }; /* some more than may live, for those being cleared away */
 
@@ -51,9 +51,9 @@ struct box {
     enum exit_cause cause; /* why we end it; EXIT_PLAIN when we do not know better */
     struct wait *waits;    /* see box.c */
     unsigned wait_count;
-    int link_fd;         /* a copy of the host's end of guestlink, never read here; -1: it was found again */
-    struct breed *breed; /* NULL: it has no nursery, or was found again */
-    int door_fd;         /* ours until the nursery has it; -1 */
+    int link_fd;           /* a copy of the host's end of guestlink, never read here; -1: it was found again */
+    struct zygote *zygote; /* NULL: it has no zygotes, or was found again */
+    int door_fd;           /* ours until the zygotes has it; -1 */
     struct timer retry;
     unsigned tries;
     struct box *next_doomed;
@@ -71,7 +71,7 @@ struct native {
     struct cgroups *cgroups;
     struct sock_fprog filter;
     struct trash *trash;
-    struct nursery *nursery; /* may be NULL */
+    struct zygotes *zygotes; /* may be NULL */
     struct map boxes;        /* by id */
     bool slot_taken[BOX_SLOTS];
     struct box *doomed, **doomed_end; /* in the order in which they were told to end */

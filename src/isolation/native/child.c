@@ -243,7 +243,7 @@ static bool arrange_descriptors(struct child *child, int *guestd_fd, struct err 
         if (dup2(cgroup_fds[i], GUESTD_CGROUP_FD + (int)i) < 0)
             return err_sys(err, "place cgroup descriptor %zu", i);
     if (setup->door_fd >= 0 && dup2(door_fd, after++) < 0)
-        return err_sys(err, "place the nursery's door");
+        return err_sys(err, "place the zygotes's door");
     if (close_range((unsigned)after, ASIDE - 1, 0) < 0 || close_range(ASIDE, ~0u, CLOSE_RANGE_CLOEXEC) < 0)
         return err_sys(err, "close the host's descriptors");
     return true;
@@ -274,7 +274,7 @@ static bool exec_guestd(const struct child *child, int guestd_fd, struct err *er
     if (child->setup->door_fd >= 0) {
         size_t last = child->setup->cgroup_count;
         (void)snprintf(numbers[last], sizeof numbers[last], "%d", GUESTD_CGROUP_FD + (int)last);
-        argv[count++] = "--nursery-fd";
+        argv[count++] = "--zygotes-fd";
         argv[count++] = numbers[last];
     }
     /* exec writes to neither. */

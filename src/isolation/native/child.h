@@ -26,7 +26,7 @@ enum { CHILD_MOUNTS = 2, CHILD_FDS = CHILD_MOUNTS + 1 };
 enum {
     GUESTD_LINK_FD = 3,   /* guestlink: connected, and the only connection there will be */
     GUESTD_CGROUP_FD = 4, /* and the following: cgroup.procs of the user cgroup, write-only, one a tree */
-                          /* and one more after them, where there is one: the door of the nursery */
+                          /* and one more after them, where there is one: the door of the zygotes */
 };
 
 struct child_setup {

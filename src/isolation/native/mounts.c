@@ -25,7 +25,7 @@
 
 /* ---- our own tmpfs ---- */
 
-#define MOTHER_PLACE "mother"
+#define ZYGOTE_PLACE "zygote"
 
 /* Mount points for kernels that need layers attached: one for each layer, the upper, and the overlay itself. */
 static bool make_places(int scratch_fd, struct err *err)
@@ -56,8 +56,8 @@ bool mounts_open(int data_fd, struct mounts *out, struct err *err)
         return err_sys(err, "attach a tmpfs at mnt"); /* EINVAL: data_fd is from another mount namespace */
     if (!make_places(mount_fd, err))
         return false;
-    if (mkdirat(mount_fd, MOTHER_PLACE, 0700) < 0)
-        return err_sys(err, "make " MOTHER_PLACE);
+    if (mkdirat(mount_fd, ZYGOTE_PLACE, 0700) < 0)
+        return err_sys(err, "make " ZYGOTE_PLACE);
     out->scratch_fd = take_fd(&mount_fd);
     out->old_overlay = false;
     return true;
@@ -359,7 +359,7 @@ bool mounts_overlay(struct mounts *mounts, int layers_fd, int sandbox_fd, const 
     return true;
 }
 
-/* ---- a mother's root ---- */
+/* ---- a zygote's root ---- */
 
 /* Attached, because overlay_attached() and older kernels clone only what is. */
 static bool scratch_attach(struct mounts *mounts, struct err *err)
@@ -368,34 +368,34 @@ static bool scratch_attach(struct mounts *mounts, struct err *err)
 
     if (context < 0 || fsconfig(context, FSCONFIG_SET_STRING, "source", "tmpfs", 0) < 0 ||
         fsconfig(context, FSCONFIG_SET_STRING, "mode", "0755", 0) < 0 ||
-        fsconfig(context, FSCONFIG_SET_STRING, "size", MOUNTS_MOTHER_SIZE, 0) < 0 ||
+        fsconfig(context, FSCONFIG_SET_STRING, "size", MOUNTS_ZYGOTE_SIZE, 0) < 0 ||
         fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) < 0)
         return err_sys(err, "make a tmpfs");
     auto_close int fd = fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
     if (fd < 0 || mkdirat(fd, "upper", 0755) < 0 || mkdirat(fd, "work", 0700) < 0)
         return err_sys(err, "make upper and work");
-    if (move_mount(fd, "", mounts->scratch_fd, MOTHER_PLACE, MOVE_MOUNT_F_EMPTY_PATH) < 0)
+    if (move_mount(fd, "", mounts->scratch_fd, ZYGOTE_PLACE, MOVE_MOUNT_F_EMPTY_PATH) < 0)
         return err_sys(err, "attach a tmpfs");
     return true;
 }
 
-bool mounts_mother(struct mounts *mounts, int layers_fd, const struct plan *plan, const struct mounts_ids *ids,
+bool mounts_zygote(struct mounts *mounts, int layers_fd, const struct plan *plan, const struct mounts_ids *ids,
                    int *out_fd, struct err *err)
 {
     const struct mount_attr tame = { .attr_set = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV };
 
     if (!scratch_attach(mounts, err))
-        return err_wrap(err, "a mother's root");
-    auto_close int place_fd = openat(mounts->scratch_fd, MOTHER_PLACE, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        return err_wrap(err, "a zygote's root");
+    auto_close int place_fd = openat(mounts->scratch_fd, ZYGOTE_PLACE, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     auto_close int fd = -1;
     bool fine =
         place_fd < 0 ? err_sys(err, "open a tmpfs") : mounts_overlay(mounts, layers_fd, place_fd, plan, ids, &fd, err);
     fd_close(&place_fd);
-    detach(mounts->scratch_fd, MOTHER_PLACE);
+    detach(mounts->scratch_fd, ZYGOTE_PLACE);
     if (!fine)
         return false;
     if (mount_setattr(fd, "", AT_EMPTY_PATH, (struct mount_attr *)&tame, sizeof tame) < 0)
-        return err_sys(err, "tame a mother's root");
+        return err_sys(err, "tame a zygote's root");
     *out_fd = take_fd(&fd);
     return true;
 }

@@ -36,11 +36,11 @@ struct mounts_ids {
 bool mounts_overlay(struct mounts *mounts, int layers_fd, int sandbox_fd, const struct plan *plan,
                     const struct mounts_ids *ids, int *out_fd, struct err *err) must_use;
 /*
- * The root of a mother (nursery.h): the same layers, and what she writes is in memory that counts as hers, up to
- * MOUNTS_MOTHER_SIZE. Nothing in it raises anybody's power. Before 6.3 a tmpfs cannot be idmapped, and this fails.
+ * The root of a zygote (zygotes.h): the same layers, and what she writes is in memory that counts as hers, up to
+ * MOUNTS_ZYGOTE_SIZE. Nothing in it raises anybody's power. Before 6.3 a tmpfs cannot be idmapped, and this fails.
  */
-#define MOUNTS_MOTHER_SIZE "64m"
-bool mounts_mother(struct mounts *mounts, int layers_fd, const struct plan *plan, const struct mounts_ids *ids,
+#define MOUNTS_ZYGOTE_SIZE "64m"
+bool mounts_zygote(struct mounts *mounts, int layers_fd, const struct plan *plan, const struct mounts_ids *ids,
                    int *out_fd, struct err *err) must_use;
 /*
  * A read-only /dev with the six devices that everybody expects, a file system of its own. MOUNTS_EMPTY in it is a

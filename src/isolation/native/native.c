@@ -32,7 +32,7 @@
 #include "isolation/native/seccomp.h"
 #include "isolation/native/start.h"
 #include "isolation/native/usage.h"
-#include "wire/nursery.h"
+#include "wire/zygote.h"
 
 #ifndef MFD_EXEC /* newer than some C libraries */
 #define MFD_EXEC 0x0010u
@@ -133,8 +133,8 @@ static void native_dial(struct driver *driver, const char *id, uint16_t port, dr
         (void)err_set(&err, ERR_NOT_FOUND, "there is no sandbox %s", id);
     } else {
         /* Before the connection: guestd asks at that door as soon as it has read a request. */
-        if (port == NURSERY_CODE_PORT && box->door_fd >= 0)
-            breed_admit(box->breed, box->id, box->pidfd, &box->door_fd);
+        if (port == ZYGOTE_CODE_PORT && box->door_fd >= 0)
+            zygote_admit(box->zygote, box->id, box->pidfd, &box->door_fd);
         /* Begun here, because front, who parses what strangers send, may not have a connect() at all. */
         fd = network_socket(native->netns_fd, box->pidfd, &err);
     }
@@ -152,7 +152,7 @@ static void native_free(struct driver *driver)
         box_free(box);
     map_done(&native->boxes);
     kernel_memory_close(native);
-    nursery_free(native->nursery);
+    zygotes_free(native->zygotes);
     trash_free(native->trash);
     /* Our cgroup directories go with the last sandbox. */
     cgroups_remove(native->cgroups);
@@ -297,18 +297,18 @@ static bool open_cgroups(struct native *native, struct err *err)
 }
 
 /* Sandboxes do without it, only slower. */
-static void open_nursery(struct native *native)
+static void open_zygote(struct native *native)
 {
     struct err err;
-    struct nursery_config config = { .loop = native->loop,
+    struct zygotes_config config = { .loop = native->loop,
                                      .mounts = &native->mounts,
                                      .cgroups = native->cgroups,
                                      .layers_fd = native->layers_fd,
                                      .uids_from = native->uid_base,
                                      .uids_to = native->uid_base + BOX_SLOTS * NATIVE_UIDS };
 
-    native->nursery = nursery_new(&config, &err);
-    if (!native->nursery)
+    native->zygotes = zygotes_new(&config, &err);
+    if (!native->zygotes)
         log_warn("native: interpreters start inside their sandboxes: %s", err_text(&err));
 }
 
@@ -383,7 +383,7 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
     raise_host_limit("/proc/sys/kernel/pid_max", HOST_PIDS);
     raise_host_limit("/proc/sys/fs/file-max", HOST_FILES);
     native->trash = trash_new(loop, native->trash_fd);
-    open_nursery(native);
+    open_zygote(native);
     if (native_find_again(native, err))
         return &native->driver;
 failed:
@@ -397,11 +397,11 @@ void native_fail_at(struct driver *driver, enum native_step step)
     native_of(driver)->fail_at = step;
 }
 
-int native_mother_of(struct driver *driver, const char *id)
+int native_zygote_of(struct driver *driver, const char *id)
 {
     struct box *box = box_find(native_of(driver), id);
 
-    return box ? breed_mother(box->breed) : -1;
+    return box ? zygote_pid(box->zygote) : -1;
 }
 
 int native_pid_of(struct driver *driver, const char *id)

@@ -76,7 +76,7 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
 void native_fail_at(struct driver *driver, enum native_step step);
 /* The host's process id of a sandbox's guestd, or -1; for tests and doctor. */
 int native_pid_of(struct driver *driver, const char *id);
-/* The host's process id of the mother outside who bears its interpreters, or -1; for tests. */
-int native_mother_of(struct driver *driver, const char *id);
+/* The host's process id of the zygote outside who bears its interpreters, or -1; for tests. */
+int native_zygote_of(struct driver *driver, const char *id);
 
 #endif

@@ -7,7 +7,7 @@
  *
  * It is made whole before the first program inside is executed: listen, connect, accept, and no listener is left. Raw
  * sockets and TCP_REPAIR are out of a guest's reach, so nobody inside can speak on it or take its place. Not even the
- * template's mother, who may enter the sandboxes of her template (nursery.h), can be there before: until guestd is executed
+ * template's zygote, who may enter the sandboxes of her template (zygotes.h), can be there before: until guestd is executed
  * what runs inside is a copy of keeper, not dumpable, and the kernel lets nobody but the host's root into the namespaces of
  * such a process. The addresses of both ends are compared nevertheless.
  */
@@ -39,7 +39,7 @@ enum {
     /*
      * A handshake on loopback is over before connect() returns, unless other guests flood this CPU's queue of packets,
      * which all loopbacks share: then one is dropped and would come again after a second. Keeper does not wait for that.
-     * Any guest can be behind it, so a link that fails is no reason to take a template's mother away (breed_bar()).
+     * Any guest can be behind it, so a link that fails is no reason to take a template's zygote away (zygote_bar()).
      */
     LINK_TRY_MS = 100,
     LINK_TRIES = 5,

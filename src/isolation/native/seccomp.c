@@ -10,7 +10,7 @@
  * clone3 is allowed although its flags cannot be read here (they sit in memory). A new user namespace is refused by
  * max_user_namespaces=0 inside, and every other namespace needs CAP_SYS_ADMIN, which is not in the bounding set.
  *
- * A mother (nursery.h) has the same filter with two differences, `mothers`: she may enter a sandbox, whole; and as no
+ * A zygote (zygotes.h) has the same filter with two differences, `zygotes`: she may enter a sandbox, whole; and as no
  * sysctl forbids user namespaces where she lives, there is no clone3. Interpreters, her children, keep her filter.
  * setns() gives them nothing: it wants CAP_SYS_ADMIN, which they do not have. They keep her session keyring too, which
  * is empty and which no call in the list can reach.
@@ -18,7 +18,7 @@
  * BPF programs are counted with care, the guests' and our own. Each one that is freed is a work item on a queue of the
  * whole kernel. A thousand of them at once can fill it for good (seen on 6.18): the one item that holds the lock waits
  * for another that finds no room, and from then on no filter can be loaded or freed on this machine. So guests cannot
- * have programs of their own, on sockets or as filters (`refused`). Of ours there is one a sandbox and one a mother:
+ * have programs of their own, on sockets or as filters (`refused`). Of ours there is one a sandbox and one a zygote:
  * processes share a filter by fork and in no other way, and a process that already has this one could not make a
  * sandbox. box.c bounds how many sandboxes end at once.
  */
@@ -44,7 +44,7 @@
 
 #include "base/fd.h"
 #include "base/mem.h"
-#include "isolation/native/midwife.h"
+#include "isolation/native/enter.h"
 
 #ifndef IPPROTO_MPTCP /* newer than some C libraries, as what follows */
 #define IPPROTO_MPTCP 262
@@ -196,10 +196,10 @@ static const struct checked_call checked[] = {
     { "socket", "netlink: routes", { { 0, WHOLE, AF_NETLINK }, { 2, WHOLE, NETLINK_ROUTE } } },
 };
 
-static const struct checked_call mothers[] = {
-    { "setns", "into a sandbox: all of its namespaces at once", { { 1, WHOLE, MIDWIFE_NAMESPACES } } },
+static const struct checked_call zygotes[] = {
+    { "setns", "into a sandbox: all of its namespaces at once", { { 1, WHOLE, ENTER_NAMESPACES } } },
 };
-static const struct call_group mothers_absent[] = {
+static const struct call_group zygotes_absent[] = {
     { "its flags cannot be read here, and nothing else would keep her from making a user namespace", "clone3" },
 };
 
@@ -387,10 +387,10 @@ static bool export(scmp_filter_ctx filter, struct sock_fprog *out, struct err *e
     return true;
 }
 
-static bool compile(bool for_mother, struct sock_fprog *out, struct err *err)
+static bool compile(bool for_zygote, struct sock_fprog *out, struct err *err)
 {
     scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(EPERM));
-    struct str but = for_mother ? STR("clone3") : STR("");
+    struct str but = for_zygote ? STR("clone3") : STR("");
 
     if (!filter)
         return err_set(err, ERR_INTERNAL, "libseccomp does not start");
@@ -401,9 +401,9 @@ static bool compile(bool for_mother, struct sock_fprog *out, struct err *err)
     bool fine = add_names(filter, SCMP_ACT_ALLOW, allowed, COUNT_OF(allowed), but, err) &&
                 add_names(filter, SCMP_ACT_ERRNO(ENOSYS), absent, COUNT_OF(absent), STR(""), err) &&
                 add_checked(filter, checked, COUNT_OF(checked), err) && add_missing_protocols(filter, err);
-    if (fine && for_mother)
-        fine = add_checked(filter, mothers, COUNT_OF(mothers), err) &&
-               add_names(filter, SCMP_ACT_ERRNO(ENOSYS), mothers_absent, COUNT_OF(mothers_absent), STR(""), err);
+    if (fine && for_zygote)
+        fine = add_checked(filter, zygotes, COUNT_OF(zygotes), err) &&
+               add_names(filter, SCMP_ACT_ERRNO(ENOSYS), zygotes_absent, COUNT_OF(zygotes_absent), STR(""), err);
     fine = fine && export(filter, out, err);
     seccomp_release(filter);
     return fine;
@@ -414,7 +414,7 @@ bool seccomp_guest_filter(struct sock_fprog *out, struct err *err)
     return compile(false, out, err) || err_wrap(err, "compile the guests' seccomp filter");
 }
 
-bool seccomp_mother_filter(struct sock_fprog *out, struct err *err)
+bool seccomp_zygote_filter(struct sock_fprog *out, struct err *err)
 {
-    return compile(true, out, err) || err_wrap(err, "compile the mothers' seccomp filter");
+    return compile(true, out, err) || err_wrap(err, "compile the zygotes' seccomp filter");
 }

@@ -12,7 +12,7 @@
 #include "base/err.h"
 
 /*
- * What keeper was born into: its session (or /dev/tty would open the terminal that keeper was started from), its keyring,
+ * What keeper was spawned into: its session (or /dev/tty would open the terminal that keeper was started from), its keyring,
  * its signals, its umask.
  */
 bool shed_origins(struct err *err) must_use;

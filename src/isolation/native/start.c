@@ -4,7 +4,7 @@
  * A start, in keeper (child.c has the other half):
  *   record    sandboxes/<id>/ with a state that has a slot and no pid yet
  *   cgroup    both leaves, limits set, before there is anything to limit
- *   clone     user, mount, pid, net, ipc and uts namespaces, owned by who may enter them later (nursery.h); the child
+ *   clone     user, mount, pid, net, ipc and uts namespaces, owned by who may enter them later (zygotes.h); the child
  *             waits
  *   link      guestd's private door: a connection over the new loopback, made before anybody is there (network.c)
  *   maps      ids 0..65535 inside are the slot's own range outside; nothing inside is the host's root
@@ -131,9 +131,9 @@ static bool start_sockets(struct start *start, struct err *err)
 {
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, start->control_fd) < 0)
         return err_sys(err, "socketpair");
-    if (start->box->breed) {
+    if (start->box->zygote) {
         int pair[2];
-        if (!door_open(start->box->breed, pair, err))
+        if (!door_open(start->box->zygote, pair, err))
             return false;
         start->box->door_fd = pair[0];
         start->door_fd = pair[1];
@@ -142,7 +142,7 @@ static bool start_sockets(struct start *start, struct err *err)
 }
 
 /*
- * A user namespace belongs to the effective user who makes it: for the length of one clone that is its breed's owner.
+ * A user namespace belongs to the effective user who makes it: for the length of one clone that is its zygote's owner.
  * NO_SETUID_FIXUP keeps our capabilities; see ids_borrow() in mounts.c.
  */
 static pid_t clone_as(uint32_t owner, struct clone_args *args, struct err *err)
@@ -194,7 +194,7 @@ static bool start_clone(struct start *start, struct err *err)
     };
     memcpy(setup.cgroup_fds, start->cgroup_fds, sizeof setup.cgroup_fds);
 
-    pid_t pid = clone_as(breed_owner(start->box->breed), &args, err);
+    pid_t pid = clone_as(zygote_owner(start->box->zygote), &args, err);
     if (pid == 0)
         native_child(&setup);
     if (pid < 0) {
@@ -280,7 +280,7 @@ static bool start_go(struct start *start, struct err *err)
     return reach(start->native, NATIVE_AT_GO, err);
 }
 
-/* Nothing of ours sends such a signal, but a mother has the power to. */
+/* Nothing of ours sends such a signal, but a zygote has the power to. */
 static bool is_stopped(int pidfd)
 {
     siginfo_t how = { 0 };
@@ -294,7 +294,7 @@ static bool hear_child(struct start *start, uint64_t until_ms, char *room, size_
 {
     while (!fd_await(start->control_fd[0], POLLIN, MIN(until_ms, clock_mono_ms() + CHILD_LOOK_MS))) {
         if (is_stopped(start->box->pidfd)) {
-            breed_bar(start->box->breed);
+            zygote_bar(start->box->zygote);
             return err_set(err, ERR_INTERNAL, "somebody has stopped it");
         }
         if (clock_mono_ms() >= until_ms)
@@ -393,7 +393,7 @@ bool native_start(struct driver *driver, const struct plan *plan, struct started
         return false;
     start.box = box_new(native, plan->id);
     start.box->slot = slot;
-    start.box->breed = breed_ref(native->nursery, plan);
+    start.box->zygote = zygote_ref(native->zygotes, plan);
     (void)map_put(&native->boxes, str_from(start.box->id), start.box);
     if (!start_all(&start, err)) {
         /* Other things run out with the same number (namespaces do); and a guest may have been quicker than us. */

@@ -22,7 +22,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 PARTS = ROOT / "src" / "guest" / "interpreter" / "driver"
-FROM_BOOT = {"DOOR", "CHARTS_SOURCE"}  # NURSERY_BOOT in wire/nursery.h
+FROM_BOOT = {"DOOR", "CHARTS_SOURCE"}  # ZYGOTE_BOOT in wire/zygote.h
 sys.dont_write_bytecode = True
 sys.path[:0] = [str(PARTS.parent), str(ROOT / "scripts")]
 
@@ -52,7 +52,7 @@ class Parts(unittest.TestCase):
     def test_each_can_be_imported_and_says_what_it_is(self):
         for path in sorted(PARTS.glob("*.py")):
             self.assertTrue(ast.get_docstring(ast.parse(path.read_text())), path.name)
-            if path.name != "main.py":  # imported, it would be a mother
+            if path.name != "main.py":  # imported, it would be a zygote
                 importlib.import_module(f"driver.{path.stem}")
 
     def test_a_result_that_json_cannot_carry_is_made_plain(self):
@@ -161,16 +161,16 @@ class Link(unittest.TestCase):
         made.sock.close()
 
 
-class Mother(unittest.TestCase):
-    def test_a_child_that_cannot_be_an_interpreter_is_no_second_mother(self):
-        mother = importlib.import_module("driver.mother")
+class Zygote(unittest.TestCase):
+    def test_a_child_that_cannot_be_an_interpreter_is_no_second_zygote(self):
+        zygote = importlib.import_module("driver.zygote_inside")
         ours, theirs = socket.socketpair()
         middle = os.fork()  # whose children are ours to count
         if middle == 0:
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, 2)
             try:
-                mother.fork_interpreter(theirs, [9999, 9999, 9999])
+                zygote.fork_interpreter(theirs, [9999, 9999, 9999])
             except BaseException:
                 os._exit(42)  # in the child: it came out again
             os._exit(os.waitstatus_to_exitcode(os.wait()[1]))

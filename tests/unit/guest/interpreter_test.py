@@ -196,7 +196,7 @@ class Case(unittest.TestCase):
             self.run_code(f"import os; os.write(100, {frame!r})", context_id=context)
             self.assertEqual([self.text("40 + 2", context_id=context) for _ in range(3)], ["42"] * 3, number)
 
-    def test_killing_the_mother_costs_nobody(self):
+    def test_killing_the_zygote_costs_nobody(self):
         context = self.new_context()
         self.run_code("x = 1", context_id=context)
         self.run_code("import os, signal; os.kill(os.getppid(), signal.SIGKILL)", context_id=context)

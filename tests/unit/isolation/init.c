@@ -1,7 +1,7 @@
 /*
  * init.c - stands in for guestd in the tests of the native driver.
  *
- * Pid 1 of a sandbox, static. Reads command lines from guestlink (descriptor 3) and answers each with text. As `python3` of a template it stands in for a mother in the nursery. It has no business being
+ * Pid 1 of a sandbox, static. Reads command lines from guestlink (descriptor 3) and answers each with text. As `python3` of a template it stands in for a zygote in the zygotes. It has no business being
  * robust: it runs in a test and nowhere else.
  */
 #include <arpa/inet.h>
@@ -295,13 +295,13 @@ static void count_taken_ports(void)
     say("ports that cannot be bound: %d\n", taken);
 }
 
-/* The nursery's door: is it there, and does anybody hold the other end? */
+/* The zygotes's door: is it there, and does anybody hold the other end? */
 static void door(void)
 {
     char byte;
 
     for (int i = 1; arguments[i]; i++) {
-        if (strcmp(arguments[i], "--nursery-fd") != 0)
+        if (strcmp(arguments[i], "--zygotes-fd") != 0)
             continue;
         int fd = atoi(arguments[i + 1]);
         say("sent: %s\n", send(fd, "x", 1, MSG_NOSIGNAL) == 1 ? "ok" : strerrorname_np(errno));
@@ -318,7 +318,7 @@ enum { VOICE_FD = 4 };
  * Two texts, then doors; each is taken and kept, and says what it came with. In a template with a file /evil she uses what
  * power she has against whatever appears. Sending to keeper must not work: a message could carry a descriptor.
  */
-static int be_mother(void)
+static int be_zygote(void)
 {
     char text[1 << 20];
     bool is_evil = access("/evil", F_OK) == 0;
@@ -520,7 +520,7 @@ int main(int argc, char **argv)
     (void)argc;
     arguments = argv;
     if (!strcmp(argv[0], "python3"))
-        return be_mother();
+        return be_zygote();
     signal(SIGPIPE, SIG_IGN);
     for (char command[256] = { 0 }; read(out_fd, command, sizeof command - 1) > 0; memset(command, 0, sizeof command)) {
         run(command);

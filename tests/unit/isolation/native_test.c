@@ -22,7 +22,7 @@
 #include "base/mem.h"
 #include "io/loop.h"
 #include "test.h"
-#include "wire/nursery.h"
+#include "wire/zygote.h"
 
 /* Set by main() from the command line: the static program that stands in for guestd. */
 static const char *init_path;
@@ -376,7 +376,7 @@ static void guestd_gets_its_descriptors_and_no_others(void **state)
 
     assert_non_null(line);
     line[1 + strcspn(line + 1, "\n")] = '\0';
-    /* 0-2 null, 3 guestlink, 4.. one cgroup a tree, the nursery, then the directory being read. */
+    /* 0-2 null, 3 guestlink, 4.. one cgroup a tree, the zygotes, then the directory being read. */
     unsigned highest = 0;
     for (char *word = strtok(line + strlen("\ndescriptors: "), " "); word; word = strtok(NULL, " "))
         highest = MAX(highest, (unsigned)atoi(word));
@@ -671,7 +671,7 @@ static void dial_reaches_a_server_on_loopback_inside(void **state)
     assert_int_equal(dialed.err.kind, ERR_NOT_FOUND);
 }
 
-/* ---- the nursery ---- */
+/* ---- the zygotes ---- */
 
 static uid_t owner_of(struct world *world, const char *id)
 {
@@ -701,7 +701,7 @@ static void sandboxes_of_one_template_have_one_owner_who_is_nobody_else(void **s
     assert_in_range(owner, 0x78000000u, 0x7fffffffu);
     assert_int_equal(owner_of(world, "sandbox2"), owner);
     assert_int_not_equal(owner_of(world, "sandbox3"), owner);
-    /* Another keeper has other owners, and so no mother of its has power over these. */
+    /* Another keeper has other owners, and so no zygote of its has power over these. */
     driver_free(world->driver);
     new_driver(world, false);
     struct plan plan = a_plan("sandbox4");
@@ -715,11 +715,11 @@ static void dial_code_port(struct world *world, const char *id)
 {
     struct dialed dialed = { .fd = -1 };
 
-    driver_dial(world->driver, id, NURSERY_CODE_PORT, take_dialed, &dialed);
+    driver_dial(world->driver, id, ZYGOTE_CODE_PORT, take_dialed, &dialed);
     fd_close(&dialed.fd);
 }
 
-static void a_template_without_python_has_no_mother_and_its_door_closes(void **state)
+static void a_template_without_python_has_no_zygote_and_its_door_closes(void **state)
 {
     struct world *world = *state;
     struct plan plan = a_plan("sandbox1");
@@ -735,7 +735,7 @@ static void a_template_without_python_has_no_mother_and_its_door_closes(void **s
         is_closed = strstr(after, "door: closed\n") != NULL;
     }
     assert_true(is_closed);
-    assert_int_equal(native_mother_of(world->driver, "sandbox1"), -1);
+    assert_int_equal(native_zygote_of(world->driver, "sandbox1"), -1);
     assert_true(stop(world->loop, world->driver, "sandbox1"));
     check_nothing_is_left(world);
 }
@@ -755,7 +755,7 @@ static void copy_python(struct world *world)
     assert_int_equal(fchmodat(world->data_fd, path, 0755, 0), 0);
 }
 
-static void a_mother_has_no_power_but_that_of_her_id(void **state)
+static void a_zygote_has_no_power_but_that_of_her_id(void **state)
 {
     static const char *const apart[] = { "mnt", "net", "ipc", "uts", "cgroup" };
     struct world *world = *state;
@@ -770,7 +770,7 @@ static void a_mother_has_no_power_but_that_of_her_id(void **state)
     auto_close int fd = start(world, &plan);
     uid_t owner = owner_of(world, "sandbox1");
     dial_code_port(world, "sandbox1");
-    int pid = native_mother_of(world->driver, "sandbox1");
+    int pid = native_zygote_of(world->driver, "sandbox1");
     assert_true(pid > 0);
     for (int i = 0; i < 3000; i++) { /* until she is what she is going to be */
         turn(world, 10);
@@ -795,12 +795,12 @@ static void a_mother_has_no_power_but_that_of_her_id(void **state)
         hers[n] = ours[m] = '\0';
         assert_string_not_equal(hers, ours);
     }
-    /* She keeps the door she was given, and a second dial does not make a second mother. */
+    /* She keeps the door she was given, and a second dial does not make a second zygote. */
     turn(world, 50);
     auto_free char *door = ask(fd, "door");
     check_has(door, "door: open");
     dial_code_port(world, "sandbox1");
-    assert_int_equal(native_mother_of(world->driver, "sandbox1"), pid);
+    assert_int_equal(native_zygote_of(world->driver, "sandbox1"), pid);
     assert_true(stop(world->loop, world->driver, "sandbox1"));
     driver_free(world->driver);
     assert_int_equal(kill(pid, 0), -1); /* and she with it */
@@ -810,7 +810,7 @@ static void a_mother_has_no_power_but_that_of_her_id(void **state)
 }
 
 /* She can do that, but keeper neither waits for what she holds up nor lets her do it again. */
-static void a_mother_who_stops_what_is_being_made_is_the_last_of_her_breed(void **state)
+static void a_zygote_who_stops_what_is_being_made_is_the_last_of_its_template(void **state)
 {
     struct world *world = *state;
     struct plan plan = a_plan("sandbox1");
@@ -837,15 +837,15 @@ static void a_mother_who_stops_what_is_being_made_is_the_last_of_her_breed(void 
         assert_true(stop(world->loop, world->driver, plan.id));
     }
     assert_non_null(strstr(err_text(&err), "somebody has stopped it"));
-    for (i = 0; i < 3000 && native_mother_of(world->driver, "sandbox1") >= 0; i++)
+    for (i = 0; i < 3000 && native_zygote_of(world->driver, "sandbox1") >= 0; i++)
         turn(world, 10);
-    assert_int_equal(native_mother_of(world->driver, "sandbox1"), -1);
+    assert_int_equal(native_zygote_of(world->driver, "sandbox1"), -1);
     (void)snprintf(plan.id, sizeof plan.id, "after");
     auto_close int after_fd = start(world, &plan);
     assert_true(after_fd >= 0);
     assert_int_equal(owner_of(world, "after"), 0);
     dial_code_port(world, "after");
-    assert_int_equal(native_mother_of(world->driver, "after"), -1);
+    assert_int_equal(native_zygote_of(world->driver, "after"), -1);
     assert_true(stop(world->loop, world->driver, "sandbox1"));
     assert_true(stop(world->loop, world->driver, "after"));
     check_nothing_is_left(world);
@@ -1207,10 +1207,10 @@ int main(int argc, char **argv)
         NATIVE_CASE(a_sandboxs_usage_is_measured),
         NATIVE_CASE(dial_reaches_a_server_on_loopback_inside),
         NATIVE_CASE(sandboxes_of_one_template_have_one_owner_who_is_nobody_else),
-        NATIVE_CASE(a_template_without_python_has_no_mother_and_its_door_closes),
-        NATIVE_CASE(a_mother_has_no_power_but_that_of_her_id),
+        NATIVE_CASE(a_template_without_python_has_no_zygote_and_its_door_closes),
+        NATIVE_CASE(a_zygote_has_no_power_but_that_of_her_id),
         NATIVE_CASE(the_link_is_there_for_the_next_front_and_not_for_the_next_keeper),
-        NATIVE_CASE(a_mother_who_stops_what_is_being_made_is_the_last_of_her_breed),
+        NATIVE_CASE(a_zygote_who_stops_what_is_being_made_is_the_last_of_its_template),
         NATIVE_CASE(stop_ends_everything_and_leaves_nothing),
         NATIVE_CASE(a_stop_that_takes_long_holds_nobody_up),
         NATIVE_CASE(of_a_crowd_only_some_die_at_a_time_and_slow_ones_hold_nobody_up),

@@ -1,4 +1,4 @@
-"""An interpreter: a fork of a mother, from its first moment to its last cell."""
+"""An interpreter: a fork of a zygote, from its first moment to its last cell."""
 import gc
 import os
 import signal
@@ -13,10 +13,10 @@ from .streams import flush_standard, standard_streams
 
 def settle():
     """
-    In the child, on its way from the mother to a cell: what does not depend on whose interpreter it will be.
+    In the child, on its way from the zygote to a cell: what does not depend on whose interpreter it will be.
       shares    her memory, copy on write           holds     her socket, until closed here
       must      lead a session of its own (interrupts go to the group); have its own entropy; be preferred by the
-                OOM killer, so that the mother and the other contexts outlive a cell that eats all memory
+                OOM killer, so that the zygote and the other contexts outlive a cell that eats all memory
     """
     os.setsid()
     signal.set_wakeup_fd(-1)
@@ -33,7 +33,7 @@ def settle():
 
 def fresh_entropy():
     """
-    Siblings share their mother's memory, but not her luck, nor the secret she was born with. They do share the seed of string
+    Siblings share their zygote's memory, but not her luck, nor the secret she was spawned with. They do share the seed of string
     hashes: a Python that runs cannot change it.
     """
     if "multiprocessing.process" in sys.modules:
@@ -45,7 +45,7 @@ def fresh_entropy():
 
 
 def become_interpreter(fds, is_known=False):
-    """The rest: its own descriptors, then its life. Known to guestd is who was born outside: the midwife has said so."""
+    """The rest: its own descriptors, then its life. Known to guestd is who was spawned outside: the enter has said so."""
     import fcntl
     high = 100  # out of the way of what user code counts on getting
     null = os.open("/dev/null", os.O_RDONLY)

@@ -91,7 +91,7 @@ class Link:
 
 
 class Silent:
-    """Takes the place of the link while the mother warms up: nobody is there to be told."""
+    """Takes the place of the link while the zygote warms up: nobody is there to be told."""
 
     def count(self, number):
         pass

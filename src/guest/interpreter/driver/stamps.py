@@ -1,4 +1,4 @@
-"""Whether what a mother has imported is what lies there now, where her child is."""
+"""Whether what a zygote has imported is what lies there now, where her child is."""
 import os
 import sys
 import types
@@ -25,7 +25,7 @@ def changed_since(path, since_ns):
 
 class Stamps:
     """
-    What the mother has imported, as it was on disk. Somebody may have installed another version since, or one that Python
+    What the zygote has imported, as it was on disk. Somebody may have installed another version since, or one that Python
     would find first; and outside the sandbox she has never seen what the sandbox's user has put there. An interpreter
     that has what it would not get by importing it now is not given away.
     """
@@ -94,7 +94,7 @@ class Stamps:
 
 
 class NoStamps:
-    """A mother who has one child has it at once."""
+    """A zygote who has one child has it at once."""
 
     def take(self, since_ns):
         pass

@@ -1,6 +1,6 @@
-"""What a mother does before anybody asks and while nobody does: a shell, the usual imports, the first traceback and figure.
+"""What a zygote does before anybody asks and while nobody does: a shell, the usual imports, the first traceback and figure.
 
-Inside the sandbox and in the nursery alike. All of it is shared with her children, until they write to it.
+Inside the sandbox and in the zygotes alike. All of it is shared with her children, until they write to it.
 """
 import gc
 import os
@@ -23,7 +23,7 @@ FOR_EVER = 0xFFFFFFFF  # the count of references of what is never freed: PEP 683
 
 
 def make_shell(is_alone=False):
-    """What every mother does first. Returns the pipe that tells of children, for a poll()."""
+    """What every zygote does first. Returns the pipe that tells of children, for a poll()."""
     import builtins
     begun_ns = time.time_ns()
     gc.disable()
@@ -50,7 +50,7 @@ def make_shell(is_alone=False):
 
 
 def steps_to_warmth():
-    """What the mother does while nobody asks, a step at a time: who asks meanwhile waits for one step at most."""
+    """What the zygote does while nobody asks, a step at a time: who asks meanwhile waits for one step at most."""
     yield warm_up
     missing = set()
     for name in USUAL:
@@ -110,7 +110,7 @@ def draw_once():
 
 
 def forget_fonts():
-    """matplotlib does so in every child, and closes files by then that a child from the nursery no longer has."""
+    """matplotlib does so in every child, and closes files by then that a child from the zygotes no longer has."""
     fonts = getattr(sys.modules.get("matplotlib.font_manager"), "_get_font", None)
     if hasattr(fonts, "cache_clear"):
         fonts.cache_clear()
@@ -118,7 +118,7 @@ def forget_fonts():
 
 def stop_counting():
     """
-    What the mother has by now stays as long as she does, so nobody needs to count its users: a count is a write, and a write
+    What the zygote has by now stays as long as she does, so nobody needs to count its users: a count is a write, and a write
     makes the page a child's own. Python knows such objects, None is one, but has no call to make more of them. So their
     counts are set by hand, and only where None's is what we expect: with any other layout nothing is touched.
     """

@@ -1,6 +1,6 @@
-"""The mother outside: one for all sandboxes of a template, whose children enter them before they become interpreters.
+"""The zygote outside: one for all sandboxes of a template, whose children enter them before they become interpreters.
 
-Keeper gives her doors, guestd asks at them, and midwife.c does the entering. She reads nothing that a guest has sent and
+Keeper gives her doors, guestd asks at them, and enter.c does the entering. She reads nothing that a guest has sent and
 waits for nothing that a guest can hold up.
 """
 import os
@@ -10,24 +10,24 @@ import sys
 import time
 
 from .interpreter import become_interpreter, settle
-from .mother import ended_children
+from .zygote_inside import ended_children
 from .warmth import QUIET_MS, make_shell, steps_to_warmth, take_step
 
-MIDWIFE_FD, VOICE_FD = 3, 4  # as mother.h has them
-DELIVER, BURY = b"d", b"b"  # as midwife.h has them
-READY, TAKEN, BUSY, IDLE, FAILED = b"r", b"t", b"b", b"i", b"f"  # as mother.h has them
+ENTER_FD, VOICE_FD = 3, 4  # as zygote_child.h has them
+ENTER_SANDBOX, DROP = b"d", b"b"  # as enter.h has them
+READY, TAKEN, BUSY, IDLE, FAILED = b"r", b"t", b"b", b"i", b"f"  # as zygote_child.h has them
 DOOR_FDS = 2
 DOORS_MAX = 2048  # each holds up to five descriptors
-BIRTHS_MAX = 8  # at once, all doors together; one a door
+SPAWNS_MAX = 8  # at once, all doors together; one a door
 NEXT_MS = 20  # without a request before she makes the next child: not while the last one is on its way to its first cell
-BIRTH_S = 2  # then somebody inside is holding it up
+SPAWN_S = 2  # then somebody inside is holding it up
 
 
-class Nursery:
+class Outside:
     def __init__(self, control):
         import select
         self.control = control
-        self.midwife = Midwife()
+        self.enter = Enter()
         self.told = make_shell()
         self.poll = select.poll()
         self.poll.register(control.fileno(), select.POLLIN)
@@ -37,7 +37,7 @@ class Nursery:
         self.poll_no_doors.register(self.told, select.POLLIN)
         self.wanted = select.POLLIN
         self.doors = {}  # by descriptor, in the order of their turns
-        self.births = {}  # socket of the order -> Birth
+        self.spawns = {}  # socket of the order -> Spawn
         self.ready_child = None  # (pid, socket): waits for its order
         self.steps = steps_to_warmth()
         self.is_warm = self.is_short = False
@@ -45,16 +45,16 @@ class Nursery:
     def live(self):
         self.say(READY)
         while True:
-            is_full = len(self.births) >= BIRTHS_MAX
+            is_full = len(self.spawns) >= SPAWNS_MAX
             ready = dict((self.poll_no_doors if is_full else self.poll).poll(self.patience_ms()))
             if self.told in ready:
                 os.read(self.told, 4096)
                 self.collect()
             if self.control.fileno() in ready:
                 self.take_door()
-            for fd in [fd for fd in self.births if fd in ready]:
-                self.end_birth(self.births[fd])
-            self.end_late_births()
+            for fd in [fd for fd in self.spawns if fd in ready]:
+                self.end_spawn(self.spawns[fd])
+            self.end_late_spawns()
             for fd in [fd for fd in self.doors if fd in ready]:
                 self.serve(fd)
             if not ready and not self.is_warm:
@@ -75,21 +75,21 @@ class Nursery:
             return QUIET_MS
         if not self.ready_child and not self.is_short:
             return NEXT_MS
-        return 1000 * BIRTH_S if self.births else None
+        return 1000 * SPAWN_S if self.spawns else None
 
     def make_child(self):
-        self.ready_child = self.midwife.spare()
+        self.ready_child = self.enter.spare()
         if not self.ready_child:
-            self.be_born()
+            self.be_spawned()
 
-    def be_born(self):
-        """In the interpreter, confined already, all of its mother's descriptors closed."""
+    def be_spawned(self):
+        """In the interpreter, confined already, all of its zygote's descriptors closed."""
         try:
             self.control.detach()
             settle()
             for path in [path for path, finder in sys.path_importer_cache.items() if finder is None]:
                 del sys.path_importer_cache[path]  # it was not there; here it may be
-            become_interpreter(list(self.midwife.fds), is_known=True)
+            become_interpreter(list(self.enter.fds), is_known=True)
         finally:
             os._exit(1)
 
@@ -119,7 +119,7 @@ class Nursery:
 
     def serve(self, fd):
         door = self.doors[fd]
-        if len(self.births) >= BIRTHS_MAX:
+        if len(self.spawns) >= SPAWNS_MAX:
             return  # its turn comes: those that were served stand behind it
         try:
             # Only looked at: what is in it is a guest's. Keeper's filter lets no empty message in, so this is the end.
@@ -127,13 +127,13 @@ class Nursery:
                 self.forget(door)
                 return
             self.is_short = False
-            pid, sock = self.order(DELIVER, door.fds)
+            pid, sock = self.order(ENTER_SANDBOX, door.fds)
         except BlockingIOError:
             return
         except OSError:
-            self.bury(door)  # no more processes, or no memory: guestd sees it close, and has a mother of its own
+            self.drop(door)  # no more processes, or no memory: guestd sees it close, and has a zygote of its own
             return
-        self.births[sock] = door.birth = Birth(door, pid, sock)
+        self.spawns[sock] = door.spawn = Spawn(door, pid, sock)
         for poll in (self.poll, self.poll_no_doors):
             poll.register(sock, 0)  # its end, which cannot be left out
         self.poll.unregister(fd)
@@ -144,29 +144,29 @@ class Nursery:
             if self.ready_child and pid == self.ready_child[0]:
                 os.close(self.ready_child[1])
                 self.ready_child = None
-            birth = next((birth for birth in self.births.values() if birth.pid == pid), None)
-            if birth:
-                birth.pid = None
+            spawn = next((spawn for spawn in self.spawns.values() if spawn.pid == pid), None)
+            if spawn:
+                spawn.pid = None
                 if status:
-                    self.end_birth(birth, failed=True)
+                    self.end_spawn(spawn, failed=True)
 
-    def end_birth(self, birth, failed=False):
+    def end_spawn(self, spawn, failed=False):
         """A child that is held up on its way is none of ours any more: its sandbox has one at most, for its door is closed."""
         for poll in (self.poll, self.poll_no_doors):
-            poll.unregister(birth.sock)
-        del self.births[birth.sock]
-        os.close(birth.sock)
-        if birth.pid:
-            os.kill(birth.pid, signal.SIGKILL)  # if it has not just ended; it is collected either way
-        birth.door.birth = None
-        self.poll.register(birth.door.fds[0], self.wanted)
+            poll.unregister(spawn.sock)
+        del self.spawns[spawn.sock]
+        os.close(spawn.sock)
+        if spawn.pid:
+            os.kill(spawn.pid, signal.SIGKILL)  # if it has not just ended; it is collected either way
+        spawn.door.spawn = None
+        self.poll.register(spawn.door.fds[0], self.wanted)
         if failed:
-            self.bury(birth.door)
+            self.drop(spawn.door)
 
-    def end_late_births(self):
+    def end_late_spawns(self):
         now = time.monotonic()
-        for birth in [birth for birth in self.births.values() if birth.until < now]:
-            self.end_birth(birth, failed=True)
+        for spawn in [spawn for spawn in self.spawns.values() if spawn.until < now]:
+            self.end_spawn(spawn, failed=True)
 
     def forget(self, door):
         """One whose other end is closed, with nothing left in it."""
@@ -175,20 +175,20 @@ class Nursery:
         for fd in door.fds:
             os.close(fd)
 
-    def bury(self, door):
+    def drop(self, door):
         """
         What may be in its queue are descriptors of a guest's, and the last one to close a descriptor can be made to wait. So
         a child takes the door with it when it ends, which waits for nothing.
         """
         try:
-            os.close(self.order(BURY, [door.fds[0]])[1])
+            os.close(self.order(DROP, [door.fds[0]])[1])
         except OSError:
             pass  # no memory for a child: a risk of waiting, against a door that hangs
         self.forget(door)
 
 
-class Midwife:
-    """midwife.c: a fork that enters a sandbox. Without ctypes in the template there is none."""
+class Enter:
+    """enter.c: a fork that enters a sandbox. Without ctypes in the template there is none."""
 
     def __init__(self):
         import ctypes
@@ -206,16 +206,16 @@ class Midwife:
                 hooks.rseq_offset = ctypes.c_ssize_t.in_dll(libc, "__rseq_offset").value
         except ValueError:
             pass  # a C library that does not use it
-        self.library = ctypes.PyDLL(f"/proc/self/fd/{MIDWIFE_FD}")
+        self.library = ctypes.PyDLL(f"/proc/self/fd/{ENTER_FD}")
         self.fds = (ctypes.c_int * 3)()
-        failed = self.library.midwife_open(ctypes.byref(hooks))
+        failed = self.library.enter_open(ctypes.byref(hooks))
         if failed:
-            raise OSError(-failed, "midwife_open")
+            raise OSError(-failed, "enter_open")
 
     def spare(self):
-        """(pid, the socket to send its order to); None in the interpreter once it is born, whose descriptors are self.fds."""
+        """(pid, the socket to send its order to); None in the interpreter once it is spawned, whose descriptors are self.fds."""
         ours, theirs = (end.detach() for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-        pid = self.library.midwife_spare(theirs, self.fds)
+        pid = self.library.enter_spare(theirs, self.fds)
         if pid == 0:
             return None
         os.close(theirs)
@@ -227,16 +227,16 @@ class Midwife:
 
 class Door:
     def __init__(self, fds):
-        self.fds = fds  # as midwife.h orders them: the door itself, the sandbox's pidfd
-        self.birth = None  # the one under way
+        self.fds = fds  # as enter.h orders them: the door itself, the sandbox's pidfd
+        self.spawn = None  # the one under way
 
 
-class Birth:
+class Spawn:
     """Over when the child that was sent has ended and its own child is out of our hands: then nobody holds `sock`."""
 
     def __init__(self, door, pid, sock):
         self.door, self.pid, self.sock = door, pid, sock
-        self.until = time.monotonic() + BIRTH_S
+        self.until = time.monotonic() + SPAWN_S
 
 
 def with_socket(fd, function, *arguments):
@@ -248,9 +248,9 @@ def with_socket(fd, function, *arguments):
         sock.detach()
 
 
-def nursery(control):
+def zygote_outside(control):
     try:
-        life = Nursery(control)
+        life = Outside(control)
     except BaseException as failure:
         os.write(VOICE_FD, FAILED + f"{type(failure).__name__}: {failure}".encode("ascii", "replace")[:200])
         os._exit(1)

@@ -1,21 +1,21 @@
 /*
- * midwife.c - the way of an interpreter from its mother outside into a sandbox.
+ * enter.c - the way of an interpreter from its zygote outside into a sandbox.
  *
- * Where it stands: a shared object without a C library, loaded by a python3 of the template (nursery.h says how that one
+ * Where it stands: a shared object without a C library, loaded by a python3 of the template (zygotes.h says how that one
  * is confined). Its driver calls two functions of it. It may not allocate, may not rely on thread-local storage and makes
  * every system call itself, but for fork(), which must run the handlers that libraries have left with the C library.
  *
- * Theory of operation. The mother has power over the sandboxes of her template because their user namespaces belong to her
- * uid; a process that enters a user namespace has all capabilities in it. One birth has three processes:
+ * Theory of operation. The zygote has power over the sandboxes of her template because their user namespaces belong to her
+ * uid; a process that enters a user namespace has all capabilities in it. One spawn has three processes:
  *
- *   A  a fork of the mother, made before it is needed, waiting for an order. It receives the wish itself, so that the
- *      mother never touches what a guest has sent: closing a guest's descriptor can take as long as the guest likes. It
+ *   A  a fork of the zygote, made before it is needed, waiting for an order. It receives the request itself, so that the
+ *      zygote never touches what a guest has sent: closing a guest's descriptor can take as long as the guest likes. It
  *      enters all namespaces of the sandbox, but a pid namespace takes in children only.
  *   B  its child, sharing its memory (as vfork has it), is the first to be inside, and forks.
  *   C  the interpreter to be. Since B ends at once, C is guestd's child, as everything in there is. C has guestd move it to
  *      the sandbox's cgroups, gives up all that it has come with, looks whether that is so, and returns to Python.
  *
- * Why guestd moves it: whoever may write to a cgroup may move every process that it sees, and a mother sees the host's.
+ * Why guestd moves it: whoever may write to a cgroup may move every process that it sees, and a zygote sees the host's.
  * guestd sees its sandbox. C takes nobody's word for it and looks.
  *
  * Until C has done so, A, B and C are not dumpable: the guest's root, who has no CAP_SYS_PTRACE, can stop or kill them
@@ -37,8 +37,8 @@
 #include <sys/syscall.h>
 
 #include "isolation/native/capabilities.h"
-#include "isolation/native/midwife.h"
-#include "wire/nursery.h"
+#include "isolation/native/enter.h"
+#include "wire/zygote.h"
 
 /* ---- system calls ---- */
 
@@ -92,7 +92,7 @@ static char *thread_pointer(void)
 #define RSEQ_SIGNATURE 0xd428bc00
 
 #else
-#error "midwife.c does not know the system calls of this machine"
+#error "enter.c does not know the system calls of this machine"
 #endif
 
 #define CALL_0(n) call6((n), 0, 0, 0, 0, 0, 0)
@@ -121,9 +121,9 @@ enum {
 
 /* How far it got, as the exit status of A: for whoever looks for the cause. */
 enum step {
-    BORN = 0,
+    ENTERED = 0,
     NO_ORDER = 40,
-    NO_WISH,
+    NO_REQUEST,
     NO_ENTRY,
     NO_CHILD,
     NO_FORK,
@@ -148,17 +148,17 @@ static void check(long result, enum step step)
         leave((int)step);
 }
 
-/* ---- what the mother tells once ---- */
+/* ---- what the zygote tells once ---- */
 
-static struct midwife_hooks hooks;
+static struct enter_hooks hooks;
 
-int midwife_open(const struct midwife_hooks *from_mother)
+int enter_open(const struct enter_hooks *from_zygote)
 {
-    hooks.before_fork = from_mother->before_fork;
-    hooks.after_fork_parent = from_mother->after_fork_parent;
-    hooks.after_fork_child = from_mother->after_fork_child;
-    hooks.fork = from_mother->fork;
-    hooks.rseq_offset = from_mother->rseq_offset;
+    hooks.before_fork = from_zygote->before_fork;
+    hooks.after_fork_parent = from_zygote->after_fork_parent;
+    hooks.after_fork_child = from_zygote->after_fork_child;
+    hooks.fork = from_zygote->fork;
+    hooks.rseq_offset = from_zygote->rseq_offset;
     return (int)CALL_2(SYS_prctl, PR_SET_DUMPABLE, 0);
 }
 
@@ -205,10 +205,10 @@ static void receive(int fd, void *bytes, size_t size, int flags, struct received
 
 /* ---- C: being moved ---- */
 
-/* Of any controller: the path of a mother's cgroup, from wherever one looks, has a part that starts like this. */
-static bool is_with_mother(const char *text, long length)
+/* Of any controller: the path of a zygote's cgroup, from wherever one looks, has a part that starts like this. */
+static bool is_with_zygote(const char *text, long length)
 {
-    static const char part[] = "/" NURSERY_CGROUP;
+    static const char part[] = "/" ZYGOTE_CGROUP;
 
     for (long i = 0; i + (long)sizeof part - 1 <= length; i++) {
         unsigned same = 0;
@@ -225,11 +225,12 @@ static void be_moved(int link_fd)
 {
     const long patience[2] = { MOVE_SECONDS, 0 }, for_ever[2] = { 0, 0 };
     static char text[CGROUP_TEXT]; /* not on the stack: nobody here could clear it */
-    char answer[sizeof NURSERY_MOVED - 1];
+    char answer[sizeof ZYGOTE_MOVED - 1];
     long length = 0, n;
 
     check(CALL_5(SYS_setsockopt, link_fd, SOL_SOCKET, SO_RCVTIMEO, patience, sizeof patience), NO_CGROUP);
-    if (CALL_4(SYS_sendto, link_fd, NURSERY_BORN, sizeof NURSERY_BORN - 1, MSG_NOSIGNAL) != sizeof NURSERY_BORN - 1 ||
+    if (CALL_4(SYS_sendto, link_fd, ZYGOTE_ENTERED, sizeof ZYGOTE_ENTERED - 1, MSG_NOSIGNAL) !=
+            sizeof ZYGOTE_ENTERED - 1 ||
         CALL_4(SYS_recvfrom, link_fd, answer, sizeof answer, MSG_WAITALL) != sizeof answer)
         leave(NO_CGROUP);
     check(CALL_5(SYS_setsockopt, link_fd, SOL_SOCKET, SO_RCVTIMEO, for_ever, sizeof for_ever), NO_CGROUP);
@@ -238,7 +239,7 @@ static void be_moved(int link_fd)
     while ((n = CALL_3(SYS_read, fd, text + length, sizeof text - (size_t)length)) > 0)
         length += n;
     check(n, NO_CGROUP);
-    if (length == 0 || length == sizeof text || is_with_mother(text, length))
+    if (length == 0 || length == sizeof text || is_with_zygote(text, length))
         leave(NO_CGROUP);
     (void)CALL_1(SYS_close, fd);
 }
@@ -253,7 +254,7 @@ static void stay_unreadable(void)
 
 static void become_root(void)
 {
-    /* From the mother's uid, which is mapped to nothing here. */
+    /* From the zygote's uid, which is mapped to nothing here. */
     check(CALL_3(SYS_setresgid, 0, 0, 0), NO_ROOT);
     check(CALL_2(SYS_setgroups, 0, NULL), NO_ROOT);
     check(CALL_3(SYS_setresuid, 0, 0, 0), NO_ROOT);
@@ -277,20 +278,20 @@ static void drop_bounding_set(void)
 }
 
 /* What a command of that user started by guestd would have: nothing, or the bounding set if it is root. */
-static uint64_t due_capabilities(const struct nursery_wish *wish)
+static uint64_t due_capabilities(const struct zygote_request *request)
 {
-    return wish->uid == 0 ? kept_capability_mask() : 0;
+    return request->uid == 0 ? kept_capability_mask() : 0;
 }
 
-static void become_user(const struct nursery_wish *wish)
+static void become_user(const struct zygote_request *request)
 {
-    uint64_t due = due_capabilities(wish);
+    uint64_t due = due_capabilities(request);
     struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3, .pid = 0 };
     struct __user_cap_data_struct sets[2];
 
-    check(CALL_2(SYS_setgroups, wish->group_count, wish->groups), NO_USER);
-    check(CALL_3(SYS_setresgid, wish->gid, wish->gid, wish->gid), NO_USER);
-    check(CALL_3(SYS_setresuid, wish->uid, wish->uid, wish->uid), NO_USER);
+    check(CALL_2(SYS_setgroups, request->group_count, request->groups), NO_USER);
+    check(CALL_3(SYS_setresgid, request->gid, request->gid, request->gid), NO_USER);
+    check(CALL_3(SYS_setresuid, request->uid, request->uid, request->uid), NO_USER);
     stay_unreadable();
     for (unsigned i = 0; i < 2; i++) {
         sets[i].effective = sets[i].permitted = (uint32_t)(due >> 32 * i);
@@ -300,9 +301,9 @@ static void become_user(const struct nursery_wish *wish)
 }
 
 /* Trust nothing that was done above: ask. */
-static void verify(const struct nursery_wish *wish)
+static void verify(const struct zygote_request *request)
 {
-    uint64_t due = due_capabilities(wish);
+    uint64_t due = due_capabilities(request);
     struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3, .pid = 0 };
     /* What nobody may have, until the kernel has said what we have. */
     struct __user_cap_data_struct sets[2] = { { ~0u, ~0u, ~0u }, { ~0u, ~0u, ~0u } };
@@ -310,10 +311,10 @@ static void verify(const struct nursery_wish *wish)
     bool fine = true;
 
     check(CALL_3(SYS_getresuid, &ids[0], &ids[1], &ids[2]), NOT_CONFINED);
-    fine = fine && ids[0] == wish->uid && ids[1] == wish->uid && ids[2] == wish->uid;
+    fine = fine && ids[0] == request->uid && ids[1] == request->uid && ids[2] == request->uid;
     check(CALL_3(SYS_getresgid, &ids[0], &ids[1], &ids[2]), NOT_CONFINED);
-    fine = fine && ids[0] == wish->gid && ids[1] == wish->gid && ids[2] == wish->gid;
-    fine = fine && CALL_2(SYS_getgroups, 0, NULL) == (long)wish->group_count;
+    fine = fine && ids[0] == request->gid && ids[1] == request->gid && ids[2] == request->gid;
+    fine = fine && CALL_2(SYS_getgroups, 0, NULL) == (long)request->group_count;
     check(CALL_2(SYS_capget, &header, sets), NOT_CONFINED);
     for (unsigned i = 0; i < 2; i++)
         fine = fine && sets[i].effective == (uint32_t)(due >> 32 * i) &&
@@ -331,26 +332,26 @@ static void verify(const struct nursery_wish *wish)
 }
 
 /* The three at 3, 4, 5, nothing at 0, 1, 2, and no other. */
-static void keep_three(const int fds[NURSERY_WISH_FDS], int out_fds[NURSERY_WISH_FDS])
+static void keep_three(const int fds[ZYGOTE_REQUEST_FDS], int out_fds[ZYGOTE_REQUEST_FDS])
 {
-    long aside[NURSERY_WISH_FDS];
+    long aside[ZYGOTE_REQUEST_FDS];
 
-    for (int i = 0; i < NURSERY_WISH_FDS; i++) {
+    for (int i = 0; i < ZYGOTE_REQUEST_FDS; i++) {
         aside[i] = CALL_3(SYS_fcntl, fds[i], F_DUPFD_CLOEXEC, ASIDE_FD);
         check(aside[i], NO_FILES);
     }
-    for (int i = 0; i < NURSERY_WISH_FDS; i++) {
+    for (int i = 0; i < ZYGOTE_REQUEST_FDS; i++) {
         check(CALL_3(SYS_dup3, aside[i], FIRST_FD + i, O_CLOEXEC), NO_FILES);
         out_fds[i] = FIRST_FD + i;
     }
-    check(CALL_3(SYS_close_range, FIRST_FD + NURSERY_WISH_FDS, ~0u, 0), NO_FILES);
+    check(CALL_3(SYS_close_range, FIRST_FD + ZYGOTE_REQUEST_FDS, ~0u, 0), NO_FILES);
     check(CALL_3(SYS_close_range, 0, 2, 0), NO_FILES);
     check(CALL_4(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR, 0), NO_FILES); /* the lowest: 0 */
     check(CALL_3(SYS_dup3, 0, 1, 0), NO_FILES);
     check(CALL_3(SYS_dup3, 0, 2, 0), NO_FILES);
 }
 
-/* The mother's are for a thousand doors. */
+/* The zygote's are for a thousand doors. */
 static void limit_files(void)
 {
     struct {
@@ -385,21 +386,22 @@ static void wait_for_guestd(void)
 
 /*
  * confine() - in C, before one byte of Python runs.
- *   user ns   the sandbox's, all capabilities in it         memory   the mother's, copy on write; not dumpable
- *   uid       the mother's, which is nobody here            cgroup   the mother's, then the sandbox's limited one
- *   others    all of the sandbox's                          filter   the mother's, which stays (see seccomp.c)
- *   signals   all blocked                                   files    the order, the door, and what came with the wish
+ *   user ns   the sandbox's, all capabilities in it         memory   the zygote's, copy on write; not dumpable
+ *   uid       the zygote's, which is nobody here            cgroup   the zygote's, then the sandbox's limited one
+ *   others    all of the sandbox's                          filter   the zygote's, which stays (see seccomp.c)
+ *   signals   all blocked                                   files    the order, the door, and what came with the request
  *   must      end with the ids, capabilities, cgroups and files that a command of that user has; end at once if any of it fails
  */
-static void confine(const struct nursery_wish *wish, const int fds[NURSERY_WISH_FDS], int out_fds[NURSERY_WISH_FDS])
+static void confine(const struct zygote_request *request, const int fds[ZYGOTE_REQUEST_FDS],
+                    int out_fds[ZYGOTE_REQUEST_FDS])
 {
     be_moved(fds[0]);
     become_root();
     drop_bounding_set();
-    become_user(wish);
+    become_user(request);
     keep_three(fds, out_fds);
     limit_files();
-    verify(wish);
+    verify(request);
     wait_for_guestd();
     tell_rseq();
     check(CALL_2(SYS_prctl, PR_SET_DUMPABLE, 1), NOT_CONFINED);
@@ -407,11 +409,11 @@ static void confine(const struct nursery_wish *wish, const int fds[NURSERY_WISH_
 
 /* ---- A and B ---- */
 
-static bool wish_is_valid(const struct nursery_wish *wish, const struct received *got)
+static bool request_is_valid(const struct zygote_request *request, const struct received *got)
 {
-    if (got->length != (long)sizeof *wish || got->count != NURSERY_WISH_FDS)
+    if (got->length != (long)sizeof *request || got->count != ZYGOTE_REQUEST_FDS)
         return false;
-    return wish->magic == NURSERY_MAGIC && wish->group_count <= NURSERY_GROUPS_MAX;
+    return request->magic == ZYGOTE_MAGIC && request->group_count <= ZYGOTE_GROUPS_MAX;
 }
 
 /*
@@ -429,40 +431,40 @@ static __attribute__((noinline)) void deliver(void)
         leave(status & 0x7f ? NO_CHILD : status >> 8 & 0xff);
     }
     check(child, NO_CHILD);
-    int born = hooks.fork();
-    if (born != 0)
-        leave(born < 0 ? NO_FORK : BORN);
+    int spawned = hooks.fork();
+    if (spawned != 0)
+        leave(spawned < 0 ? NO_FORK : ENTERED);
 }
 
 /*
  * await_order() - in A, from its fork to C's return.
- *   namespaces  the mother's until the order is there       files   the order's socket alone
- *   must        touch as little memory as can be: what is written before C is in the sandbox's cgroup is on the mother
+ *   namespaces  the zygote's until the order is there       files   the order's socket alone
+ *   must        touch as little memory as can be: what is written before C is in the sandbox's cgroup is on the zygote
  *   must not    return, but as C
  */
-static void await_order(int order_fd, int out_fds[NURSERY_WISH_FDS])
+static void await_order(int order_fd, int out_fds[ZYGOTE_REQUEST_FDS])
 {
     struct received order, got;
-    struct nursery_wish wish;
+    struct zygote_request request;
     char letter = 0;
 
     if (order_fd > 0)
         check(CALL_3(SYS_close_range, 0, order_fd - 1, 0), NO_ORDER);
     check(CALL_3(SYS_close_range, order_fd + 1, ~0u, 0), NO_ORDER);
     receive(order_fd, &letter, 1, 0, &order);
-    if (order.length == 0 || (order.length == 1 && letter == MIDWIFE_BURY))
-        leave(BORN); /* the mother is gone, or has a door to be closed by somebody who may be kept waiting */
-    if (order.length != 1 || letter != MIDWIFE_DELIVER || order.count != MIDWIFE_ORDER_FDS)
+    if (order.length == 0 || (order.length == 1 && letter == ENTER_DROP))
+        leave(ENTERED); /* the zygote is gone, or has a door to be closed by somebody who may be kept waiting */
+    if (order.length != 1 || letter != ENTER_SANDBOX || order.count != ENTER_ORDER_FDS)
         leave(NO_ORDER);
-    receive(order.fds[MIDWIFE_ORDER_DOOR], &wish, sizeof wish, MSG_DONTWAIT, &got);
-    if (!wish_is_valid(&wish, &got))
-        leave(NO_WISH);
-    check(CALL_2(SYS_setns, order.fds[MIDWIFE_ORDER_PIDFD], MIDWIFE_NAMESPACES), NO_ENTRY);
+    receive(order.fds[ENTER_ORDER_DOOR], &request, sizeof request, MSG_DONTWAIT, &got);
+    if (!request_is_valid(&request, &got))
+        leave(NO_REQUEST);
+    check(CALL_2(SYS_setns, order.fds[ENTER_ORDER_PIDFD], ENTER_NAMESPACES), NO_ENTRY);
     deliver();
-    confine(&wish, got.fds, out_fds);
+    confine(&request, got.fds, out_fds);
 }
 
-int midwife_spare(int order_fd, int out_fds[NURSERY_WISH_FDS])
+int enter_spare(int order_fd, int out_fds[ZYGOTE_REQUEST_FDS])
 {
     const uint64_t all = ~0ull;
     uint64_t before = 0;

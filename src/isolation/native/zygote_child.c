@@ -1,4 +1,4 @@
-#include "isolation/native/mother.h"
+#include "isolation/native/zygote_child.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,14 +17,14 @@
 #include "isolation/native/mounts.h"
 #include "isolation/native/shed.h"
 #include "isolation/native/tree.h"
-#include "wire/nursery.h"
+#include "wire/zygote.h"
 
 enum {
     TAME = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV,
     FILES_MAX = 16384, /* five a door; her children have GUEST_FILES */
 };
 
-static bool enter_cgroups(const struct mother_setup *setup, struct err *err)
+static bool enter_cgroups(const struct zygote_setup *setup, struct err *err)
 {
     for (size_t i = 0; i < setup->cgroup_count; i++)
         if (write(setup->cgroup_fds[i], "0", 1) != 1)
@@ -47,7 +47,7 @@ static bool mount_proc(int root_fd, struct err *err)
            tree_mount(root_fd, "proc", "proc", TAME | MOUNT_ATTR_NOEXEC, old, COUNT_OF(old), err);
 }
 
-static bool build_tree(const struct mother_setup *setup, struct err *err)
+static bool build_tree(const struct zygote_setup *setup, struct err *err)
 {
     static const struct tree_option shm[] = { { "mode", "1777" }, { "size", "16m" } };
     int root_fd = setup->root_fd;
@@ -63,15 +63,15 @@ static bool build_tree(const struct mother_setup *setup, struct err *err)
 
 enum { ASIDE = 64 }; /* where descriptors stand while the low numbers are dealt out */
 
-static bool arrange_descriptors(const struct mother_setup *setup, int *voice_fd, struct err *err)
+static bool arrange_descriptors(const struct zygote_setup *setup, int *voice_fd, struct err *err)
 {
     const struct {
         int from, to;
-    } wanted[] = { { setup->control_fd, MOTHER_CONTROL_FD },
+    } wanted[] = { { setup->control_fd, ZYGOTE_CONTROL_FD },
                    { open("/dev/null", O_RDWR | O_CLOEXEC), 1 },
                    { open("/dev/null", O_RDWR | O_CLOEXEC), 2 },
-                   { setup->midwife_fd, MOTHER_MIDWIFE_FD },
-                   { setup->voice_fd, MOTHER_VOICE_FD } };
+                   { setup->enter_fd, ZYGOTE_ENTER_FD },
+                   { setup->voice_fd, ZYGOTE_VOICE_FD } };
     int aside[COUNT_OF(wanted)];
 
     for (size_t i = 0; i < COUNT_OF(wanted); i++)
@@ -80,14 +80,14 @@ static bool arrange_descriptors(const struct mother_setup *setup, int *voice_fd,
     for (size_t i = 0; i < COUNT_OF(wanted); i++)
         if (dup2(aside[i], wanted[i].to) < 0)
             return err_sys(err, "place descriptor %d", wanted[i].to);
-    *voice_fd = MOTHER_VOICE_FD;
-    if (close_range(MOTHER_VOICE_FD + 1, ~0u, 0) < 0)
+    *voice_fd = ZYGOTE_VOICE_FD;
+    if (close_range(ZYGOTE_VOICE_FD + 1, ~0u, 0) < 0)
         return err_sys(err, "close the host's descriptors");
     return true;
 }
 
 /* Not no_new_privs: her children run sudo, inside. That is why nothing that she can see is mounted with suid. */
-static bool drop_power(const struct mother_setup *setup, struct err *err)
+static bool drop_power(const struct zygote_setup *setup, struct err *err)
 {
     struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
     struct __user_cap_data_struct none[2] = { 0 };
@@ -110,12 +110,12 @@ static bool exec_python(struct err *err)
 {
     static const char *const files[] = { "/usr/local/sbin/python3", "/usr/local/bin/python3", "/usr/sbin/python3",
                                          "/usr/bin/python3",        "/sbin/python3",          "/bin/python3" };
-    const char *argv[] = { "python3", "-c", NURSERY_BOOT, "nursery", NULL };
+    const char *argv[] = { "python3", "-c", ZYGOTE_BOOT, "outside", NULL };
     /* What guestd gives to its own, before the sandbox's variables. */
     const char *environment[] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-                                  "HOME=" NURSERY_HOME,
-                                  "USER=" NURSERY_USER,
-                                  "LOGNAME=" NURSERY_USER,
+                                  "HOME=" ZYGOTE_HOME,
+                                  "USER=" ZYGOTE_USER,
+                                  "LOGNAME=" ZYGOTE_USER,
                                   "LANG=C.UTF-8",
                                   NULL };
 
@@ -124,9 +124,9 @@ static bool exec_python(struct err *err)
     return err_sys(err, "start python3");
 }
 
-static bool run(const struct mother_setup *setup, int *voice_fd, struct err *err)
+static bool run(const struct zygote_setup *setup, int *voice_fd, struct err *err)
 {
-    static const char name[] = "mother";
+    static const char name[] = "zygote";
 
     if (!enter_cgroups(setup, err) || !shed_origins(err) || !build_tree(setup, err))
         return false;
@@ -137,7 +137,7 @@ static bool run(const struct mother_setup *setup, int *voice_fd, struct err *err
 }
 
 /*
- * mother_child() - between keeper's fork and a template's python3, outside all sandboxes.
+ * zygote_child() - between keeper's fork and a template's python3, outside all sandboxes.
  *   user ns   the host's, as root with all capabilities     mount ns  its own, still showing the host's tree
  *   pid ns    the host's                                    network   its own, loopback down, and so it stays
  *   ipc, uts  its own                                       cgroup    keeper's, then its own
@@ -145,7 +145,7 @@ static bool run(const struct mother_setup *setup, int *voice_fd, struct err *err
  *   must      pivot; close all descriptors but hers; drop capabilities; load seccomp; become her uid; in this order
  *   must not  follow a link of the template's
  */
-no_return void mother_child(const struct mother_setup *setup)
+no_return void zygote_child(const struct zygote_setup *setup)
 {
     int voice_fd = setup->voice_fd;
     char said[256];
@@ -153,7 +153,7 @@ no_return void mother_child(const struct mother_setup *setup)
 
     (void)close(setup->keeper_fd);
     (void)!run(setup, &voice_fd, &err); /* it returns with an error, or not at all */
-    int len = snprintf(said, sizeof said, "%c%s", MOTHER_FAILED, err_text(&err));
+    int len = snprintf(said, sizeof said, "%c%s", ZYGOTE_FAILED, err_text(&err));
     (void)!write(voice_fd, said, (size_t)MIN(len, (int)sizeof said - 1)); /* keeper may be gone */
     _exit(1);
 }

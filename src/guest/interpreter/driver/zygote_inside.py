@@ -1,4 +1,4 @@
-"""The mother inside a sandbox: guestd's child, who forks an interpreter for every three descriptors she gets."""
+"""The zygote inside a sandbox: guestd's child, who forks an interpreter for every three descriptors she gets."""
 import os
 import socket
 
@@ -8,7 +8,7 @@ from .warmth import QUIET_MS, make_shell, steps_to_warmth, take_step
 SPARE_MS = 5  # without a request before she makes a spare child
 
 
-def mother(door, is_alone):
+def zygote_inside(door, is_alone):
     """Alone with one child, and cold: an interpreter that shares nothing with any other."""
     import select
     told = make_shell(is_alone)
@@ -71,7 +71,7 @@ def fork_interpreter(door, fds):
             settle()
             become_interpreter(fds)
         finally:
-            os._exit(1)  # whatever went wrong: a child that returns from here is a second mother at the same door
+            os._exit(1)  # whatever went wrong: a child that returns from here is a second zygote at the same door
 
 
 class Spare:

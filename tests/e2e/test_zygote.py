@@ -1,7 +1,7 @@
-"""Interpreters that are born outside their sandbox: that they are confined like everything else in it, that one mother's end,
+"""Interpreters that are spawned outside their sandbox: that they are confined like everything else in it, that one zygote's end,
 hang or age is nobody's loss, and that no guest can hold up another's.
 
-How one tells: an interpreter from the nursery is a child of guestd (pid 1); one of a mother inside is hers.
+How one tells: an interpreter from the zygotes is a child of guestd (pid 1); one of a zygote inside is hers.
 """
 
 import json
@@ -21,13 +21,13 @@ FULL = "code-interpreter-v1"
 PARENT = "import os; os.getppid()"
 
 
-def mothers(server):
-    """The host's process ids of this server's mothers."""
+def zygotes(server):
+    """The host's process ids of this server's zygotes."""
     data = os.stat(server.data)
     own = f"cloister.{data.st_dev:x}.{data.st_ino:x}"
     found = set()
     for directory, names, _ in os.walk("/sys/fs/cgroup"):
-        if f"/{own}/mother" in directory and directory.endswith("/user"):
+        if f"/{own}/zygote" in directory and directory.endswith("/user"):
             found |= {int(pid) for pid in pathlib.Path(directory, "cgroup.procs").read_text().split()}
     return {pid for pid in found if parent_of(pid) == server.pid}
 
@@ -45,23 +45,23 @@ def text(box, code, **options):
     return result.text if result.text is not None else "".join(result.logs.stdout)
 
 
-def born_outside(box, **options):
+def from_outside(box, **options):
     return text(box, PARENT, **options) == "1"
 
 
-def a_box_born_outside(template="base", **options):
-    """The first of a server may be too early for its mother, and then is its own."""
+def a_box_from_outside(template="base", **options):
+    """The first of a server may be too early for its zygote, and then is its own."""
     boxes = []
 
     def attempt():
         boxes.append(Sandbox.create(template, timeout=300, **options))
-        if born_outside(boxes[-1]):
+        if from_outside(boxes[-1]):
             return boxes.pop()
         return None
 
     try:
         box = wait_for(attempt, 60, 0.5)
-        assert box, "no interpreter was born outside"
+        assert box, "no interpreter was spawned outside"
         return box
     finally:
         for other in boxes:
@@ -70,7 +70,7 @@ def a_box_born_outside(template="base", **options):
 
 @pytest.fixture
 def box(server):
-    made = a_box_born_outside()
+    made = a_box_from_outside()
     yield made
     made.kill()
 
@@ -80,7 +80,7 @@ def full(server):
     names = [name for t in server.api("GET", "/templates").json for name in (t.get("aliases") or t.get("names") or [])]
     if FULL not in names:
         pytest.skip(f"there is no template {FULL}: cloister template build code-interpreter")
-    a_box_born_outside(FULL).kill()
+    a_box_from_outside(FULL).kill()
     made = Sandbox.create(FULL, timeout=300)
     yield made
     made.kill()
@@ -125,7 +125,7 @@ def test_sudo_works_in_it(box):
 
 
 def test_what_entered_the_sandbox_cannot_be_done_again(box):
-    """setns and keyctl. The filter of interpreters is their mother's and lets setns through: the kernel refuses it."""
+    """setns and keyctl. The filter of interpreters is their zygote's and lets setns through: the kernel refuses it."""
     code = """
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -153,7 +153,7 @@ tries
 
 
 def test_two_sandboxes_share_no_luck_and_no_secret(box):
-    other = a_box_born_outside()
+    other = a_box_from_outside()
     code = ("import random, uuid, os, tempfile, multiprocessing; [random.random(), str(uuid.uuid4()), os.urandom(4).hex(),"
             " multiprocessing.current_process().authkey.hex()]")
     try:
@@ -163,7 +163,7 @@ def test_two_sandboxes_share_no_luck_and_no_secret(box):
         other.kill()
 
 
-def test_root_inside_sees_no_mother(box):
+def test_root_inside_sees_no_zygote(box):
     seen = box.commands.run("ps -e -o pid=,ppid=,args=", user="root").stdout.splitlines()
     pythons = [line.split() for line in seen if "python3" in line]
     assert pythons and all(line[1] == "1" for line in pythons), seen
@@ -173,14 +173,14 @@ def test_its_time_zone_and_directory_are_the_sandboxs(box):
     assert text(box, "import os, time; [os.getcwd(), os.environ['HOME'], time.tzname[0]]") == "['/home/user', '/home/user', 'UTC']"
 
 
-# ---- when the nursery is not asked, or does not have it ----
+# ---- when the zygotes is not asked, or does not have it ----
 
 
 @pytest.mark.parametrize("name, value", [("PYTHONHASHSEED", "1"), ("OMP_NUM_THREADS", "1"), ("CLOISTER_INTERPRETER", "cold")])
 def test_a_variable_that_changes_the_start_is_heard(box, name, value):
     own = Sandbox.create("base", timeout=120, envs={name: value})
     try:
-        assert not born_outside(own)
+        assert not from_outside(own)
         assert text(own, f"import os; os.environ[{name!r}]") == value
     finally:
         own.kill()
@@ -195,7 +195,7 @@ def test_a_changed_library_is_noticed(box):
             own.commands.run(f"for f in {files}; do echo 'MARK = {mark}' >> $f; done", user="root")
             context = own.create_code_context()
             assert text(own, "import json; json.MARK", context=context) == mark
-            assert not born_outside(own, context=context)
+            assert not from_outside(own, context=context)
     finally:
         own.kill()
 
@@ -217,7 +217,7 @@ def test_packages_of_the_user_are_found(box):
         own.files.write(f"{where}/more.pth", "/home/user/elsewhere\n")
         own.files.write("/home/user/elsewhere/other.py", "x = 8")
         assert text(own, "import mine, other; [mine.x, other.x]") == "[7, 8]"
-        assert born_outside(own)
+        assert from_outside(own)
     finally:
         own.kill()
 
@@ -232,7 +232,7 @@ def test_a_package_of_the_user_comes_before_the_templates(full):
 
 
 def interpreters(box):
-    """Process ids, inside, of all that guestd is the parent of: those born outside."""
+    """Process ids, inside, of all that guestd is the parent of: those spawned outside."""
     return set(box.commands.run("ps --ppid 1 -o pid=,comm= | awk '$2 ~ /python/ {print $1}'").stdout.split())
 
 
@@ -257,7 +257,7 @@ def test_a_spare_that_was_born_before_a_change_is_not_given_away(box):
     box.commands.run(f"for f in {files}; do echo 'MARK = 42' >> $f; done", user="root")
     context = box.create_code_context()
     assert text(box, "import json; json.MARK", context=context) == "42"
-    assert not born_outside(box, context=context)
+    assert not from_outside(box, context=context)
 
 
 def test_a_killed_spare_is_missed_by_nobody(box):
@@ -270,12 +270,12 @@ def test_a_killed_spare_is_missed_by_nobody(box):
     assert text(box, "1 + 1", context=context) == "2"
 
 
-def test_memory_over_the_limit_ends_the_cell_and_not_the_mother(server, box):
-    before = mothers(server)
+def test_memory_over_the_limit_ends_the_cell_and_not_the_zygote(server, box):
+    before = zygotes(server)
     result = box.run_code("x = []\nwhile True: x.append(bytearray(64 << 20))")
     assert result.error and ("MemoryError" in result.error.name or "SIGKILL" in result.error.value), result.error
-    assert before and before <= mothers(server)
-    other = a_box_born_outside()
+    assert before and before <= zygotes(server)
+    other = a_box_from_outside()
     other.kill()
 
 
@@ -284,28 +284,28 @@ def test_how_one_ended_is_told(box):
     assert "signal 11" in box.run_code("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)").error.value
 
 
-def test_a_killed_mother_is_replaced_and_missed_by_nobody(server, box):
+def test_a_killed_zygote_is_replaced_and_missed_by_nobody(server, box):
     text(box, "x = 41")
-    before = mothers(server)
+    before = zygotes(server)
     for pid in before:
         os.kill(pid, signal.SIGKILL)
     assert text(box, "x + 1") == "42"
-    assert not born_outside(box, context=box.create_code_context())
-    a_box_born_outside().kill()
-    assert mothers(server) and not mothers(server) & before
+    assert not from_outside(box, context=box.create_code_context())
+    a_box_from_outside().kill()
+    assert zygotes(server) and not zygotes(server) & before
 
 
-def test_a_mother_that_hangs_is_ended_and_her_sandboxes_help_themselves(server, box):
-    before = mothers(server)
+def test_a_zygote_that_hangs_is_ended_and_her_sandboxes_help_themselves(server, box):
+    before = zygotes(server)
     for pid in before:
         os.kill(pid, signal.SIGSTOP)
     own = Sandbox.create("base", timeout=120)
     try:
-        assert not born_outside(own)
-        assert wait_for(lambda: not mothers(server) & before, 30)
+        assert not from_outside(own)
+        assert wait_for(lambda: not zygotes(server) & before, 30)
     finally:
         own.kill()
-    a_box_born_outside().kill()
+    a_box_from_outside().kill()
 
 
 def test_a_sandbox_killed_during_a_birth_leaves_nothing(server, box):
@@ -324,7 +324,7 @@ def test_a_sandbox_killed_during_a_birth_leaves_nothing(server, box):
         thread.join(delay_ms / 1000)
         victim.kill()
         thread.join()
-    assert born_outside(box, context=box.create_code_context())
+    assert from_outside(box, context=box.create_code_context())
 
     def left():
         return [name for _, names, _ in os.walk("/sys/fs/cgroup") for name in names if name in ids]
@@ -333,7 +333,7 @@ def test_a_sandbox_killed_during_a_birth_leaves_nothing(server, box):
 
 
 def test_a_guest_that_stops_everything_stops_nobody_else(server, box):
-    """Its root sends SIGSTOP to whatever comes to life: births into it get stuck, and those into others do not."""
+    """Its root sends SIGSTOP to whatever comes to life: spawns into it get stuck, and those into others do not."""
     hostile = Sandbox.create("base", timeout=120)
     code = (
         "import os, signal\n"
@@ -359,7 +359,7 @@ def test_a_guest_that_stops_everything_stops_nobody_else(server, box):
         for _ in range(5):
             other = Sandbox.create("base", timeout=60)
             try:
-                assert born_outside(other)
+                assert from_outside(other)
             finally:
                 other.kill()
     finally:
@@ -376,15 +376,15 @@ def execute(server, sandbox, code, **more):
     return "".join(line.get("text", "") for line in lines if line["type"] in ("result", "stdout", "error"))
 
 
-def test_a_killed_keeper_takes_its_mothers_along_and_no_interpreter(own_server):
+def test_a_killed_keeper_takes_its_zygotes_along_and_no_interpreter(own_server):
     def attempt():
         made = own_server.create()
         return made if execute(own_server, made, PARENT) == "1" else None
 
     sandbox = wait_for(attempt, 60, 0.5)
-    assert sandbox, "no interpreter was born outside"
+    assert sandbox, "no interpreter was spawned outside"
     assert execute(own_server, sandbox, "x = 41; x") == "41"
-    before = mothers(own_server)
+    before = zygotes(own_server)
     assert before
     own_server.process.kill()
     own_server.process.wait()
@@ -393,14 +393,14 @@ def test_a_killed_keeper_takes_its_mothers_along_and_no_interpreter(own_server):
     assert execute(own_server, sandbox, "x + 1") == "42"
     context = own_server.edge("POST", sandbox, "/contexts", {}, port=49999).json["id"]
     assert execute(own_server, sandbox, PARENT, context_id=context) != "1"
-    assert wait_for(attempt, 60, 0.5), "no interpreter was born outside after the restart"
+    assert wait_for(attempt, 60, 0.5), "no interpreter was spawned outside after the restart"
 
 
-def test_an_orderly_end_leaves_no_mother_and_no_cgroup_of_hers(own_server):
+def test_an_orderly_end_leaves_no_zygote_and_no_cgroup_of_hers(own_server):
     execute(own_server, own_server.create(), "1")
-    assert wait_for(lambda: mothers(own_server), 10)
+    assert wait_for(lambda: zygotes(own_server), 10)
     own_server.kill_all()
     own_server.stop()
     data = os.stat(own_server.data)
     own = f"cloister.{data.st_dev:x}.{data.st_ino:x}"
-    assert not [d for d, _, _ in os.walk("/sys/fs/cgroup") if f"/{own}/mother" in d]
+    assert not [d for d, _, _ in os.walk("/sys/fs/cgroup") if f"/{own}/zygote" in d]

@@ -1,0 +1,703 @@
+/*
+ * Theory of operation. A zygote's zygote is a machine of four states, moved by three things: a dial to the code port
+ * (zygote_admit), what she says on her control socket, and her pidfd.
+ *
+ *   NONE      there is no zygote; after one has failed none is started before `not_before_ms`
+ *   STARTING  her process runs; doors are given to her already and wait in her socket
+ *   LIVING    she has said that she is ready
+ *   ENDING    killed, or dead by herself: what is left is to collect her and her cgroup
+ *
+ * Every door she gets is acknowledged. One that is not in ANSWER_MS, or a start that takes too long, is her end: a zygote
+ * that hangs would keep every first cell of her sandboxes waiting until guestd loses patience, each time. She may say that
+ * she is busy, and then has as long as for a start.
+ *
+ * Template code runs in her, and she has power over the sandboxes of her template, those that are being made included. One
+ * that is found using it against us (zygote_bar) is the last of her zygote.
+ */
+#include "isolation/native/zygotes.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/bpf.h>
+#include <linux/sched.h>
+#include <linux/securebits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/pidfd.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/random.h"
+#include "io/pass.h"
+#include "isolation/native/enter.h"
+#include "isolation/native/seccomp.h"
+#include "isolation/native/zygote_child.h"
+#include "wire/zygote.h"
+
+enum {
+    ZYGOTES_MAX = 256, /* templates in use at once; sandboxes of further ones have no zygotes */
+    RUNNING_MAX = 8,   /* alive at once: each may take zygote_limits */
+    START_MS = 30000,  /* until she is ready; a second on an idle machine */
+    ANSWER_MS = 5000,  /* until she takes a door, unless she is busy importing */
+    IDLE_MS = 600000,  /* without a sandbox of her zygote before she goes */
+    RETRY_MIN_MS = 2000,
+    RETRY_MAX_MS = 300000,
+    HEALTHY_MS = 60000, /* having lived that long, her end counts as the first */
+    CLEAR_RETRY_MS = 20,
+    CLEAR_TRIES = 250,
+    END_MS = 2000, /* for killed zygotes to be gone when keeper ends */
+    ID_CHARS = 12,
+};
+
+/* Above those of sandboxes, below the signed border. */
+#define OWNERS_FROM 0x78000000u
+#define OWNERS_TO 0x7ffe0000u
+
+/* Hers, and what her children have inherited without writing to it; a warm one with pandas takes 120 MiB. */
+static const struct cgroup_limits zygote_limits = { .memory_bytes = 1ull << 30, .cpu_millis = 2000, .pids = 512 };
+
+enum zygote_state { ZYGOTE_NONE, ZYGOTE_STARTING, ZYGOTE_LIVING, ZYGOTE_ENDING };
+
+struct zygote {
+    struct zygotes *zygotes;
+    struct zygote *next;
+    struct plan plan; /* of its layers only */
+    uint32_t uid_base;
+    unsigned boxes;
+    enum zygote_state state;
+    char cgroup[LIMIT_ID_BYTES];
+    pid_t pid;
+    int pidfd, control_fd, voice_fd;
+    struct watch *death, *voice;
+    bool is_busy;
+    bool is_barred;
+    struct timer patience, clear, idle;
+    unsigned unanswered, clear_tries;
+    unsigned failures; /* in a row */
+    uint64_t started_ms, not_before_ms;
+};
+
+struct zygotes {
+    struct zygotes_config config;
+    struct sock_fprog filter; /* the zygotes' */
+    int enter_fd;
+    int nothing_fd, requests_fd; /* what doors let in: BPF programs that all of them share */
+    struct zygote *all;
+    unsigned count, running_count;
+};
+
+/* ---- coming up ---- */
+
+static int sealed_file(const char *name, const void *bytes, size_t size, struct err *err)
+{
+    auto_close int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    if (fd < 0 || !fd_write_all(fd, str_of(bytes, size), err) || fchmod(fd, 0555) < 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
+        (void)err_sys(err, "keep %s in memory", name);
+        return -1;
+    }
+    return take_fd(&fd);
+}
+
+/*
+ * A process between clone and exec is a copy of keeper, in a user namespace that is a zygote's. What keeps her from
+ * reading and tracing it is that it is not dumpable. With 1 in this setting every change of ids makes a process dumpable
+ * for a moment.
+ */
+static bool host_keeps_secrets(struct err *err)
+{
+    auto_free char *text = NULL;
+    size_t len;
+
+    if (!fd_read_file(AT_FDCWD, "/proc/sys/fs/suid_dumpable", 16, &text, &len, err))
+        return false;
+    if (len && text[0] == '1')
+        return err_set(err, ERR_INVALID, "fs.suid_dumpable is 1 on this host; set it to 0 or 2");
+    return true;
+}
+
+/*
+ * For a socket, as eBPF: a classic filter would be a program of its own for each sandbox, and seccomp.c says why there
+ * must not be many to free. Written as numbers, because the kernel's headers have no names for whole instructions.
+ */
+static int load_program(const struct bpf_insn *code, uint32_t count, struct err *err)
+{
+    union bpf_attr load;
+
+    memset(&load, 0, sizeof load); /* the kernel wants zeros where it knows nothing */
+    load.prog_type = BPF_PROG_TYPE_SOCKET_FILTER;
+    load.insns = (uint64_t)(uintptr_t)code;
+    load.insn_cnt = count;
+    load.license = (uint64_t)(uintptr_t) "";
+    int fd = (int)syscall(SYS_bpf, BPF_PROG_LOAD, &load, sizeof load);
+    if (fd < 0)
+        (void)err_sys(err, "load a BPF program"); /* it comes close-on-exec */
+    return fd;
+}
+
+static bool load_programs(struct zygotes *zygotes, struct err *err)
+{
+    static const struct bpf_insn nothing[] = {
+        { .code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = BPF_REG_0, .imm = 0 }, /* of this many bytes */
+        { .code = BPF_JMP | BPF_EXIT },
+    };
+    /* Whole requests only: with an empty message in the queue nobody could tell that from its end and close it safely. */
+    static const struct bpf_insn requests[] = {
+        { .code = BPF_LDX | BPF_MEM | BPF_W,
+          .dst_reg = BPF_REG_0,
+          .src_reg = BPF_REG_1,
+          .off = offsetof(struct __sk_buff, len) },
+        { .code = BPF_JMP | BPF_JEQ | BPF_K, .dst_reg = BPF_REG_0, .off = 1, .imm = sizeof(struct zygote_request) },
+        { .code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = BPF_REG_0, .imm = 0 },
+        { .code = BPF_JMP | BPF_EXIT },
+    };
+
+    zygotes->nothing_fd = load_program(nothing, COUNT_OF(nothing), err);
+    zygotes->requests_fd = zygotes->nothing_fd < 0 ? -1 : load_program(requests, COUNT_OF(requests), err);
+    return zygotes->requests_fd >= 0;
+}
+
+struct zygotes *zygotes_new(const struct zygotes_config *config, struct err *err)
+{
+    if (!host_keeps_secrets(err)) {
+        (void)err_wrap(err, "zygotes");
+        return NULL;
+    }
+    struct zygotes *zygotes = NEW(struct zygotes);
+
+    zygotes->config = *config;
+    zygotes->enter_fd = sealed_file("enter", zygotes_enter_so, zygotes_enter_so_size, err);
+    zygotes->nothing_fd = zygotes->requests_fd = -1;
+    if (zygotes->enter_fd >= 0 && load_programs(zygotes, err) && seccomp_zygote_filter(&zygotes->filter, err))
+        return zygotes;
+    zygotes_free(zygotes);
+    (void)err_wrap(err, "zygotes");
+    return NULL;
+}
+
+/* ---- zygotes ---- */
+
+static bool same_layers(const struct plan *a, const struct plan *b)
+{
+    return a->layer_count == b->layer_count && memcmp(a->layers, b->layers, a->layer_count * sizeof a->layers[0]) == 0;
+}
+
+/*
+ * Random, so that what an earlier keeper has left running does not belong to a zygote of this one's. Her range is never
+ * the sandboxes': an id of theirs would be one that a guest can become.
+ */
+static uint32_t choose_uid_base(const struct zygotes *zygotes)
+{
+    uint32_t base;
+    bool is_free;
+
+    do {
+        random_bytes(&base, sizeof base);
+        base = OWNERS_FROM + base % (OWNERS_TO - OWNERS_FROM);
+        is_free = base + ZYGOTE_UID >= zygotes->config.uids_to || base + ZYGOTE_UID < zygotes->config.uids_from;
+        for (const struct zygote *zygote = zygotes->all; zygote; zygote = zygote->next)
+            is_free = is_free && zygote->uid_base != base;
+    } while (!is_free);
+    return base;
+}
+
+struct zygote *zygote_ref(struct zygotes *zygotes, const struct plan *plan)
+{
+    struct zygote *zygote;
+
+    if (!zygotes)
+        return NULL;
+    for (zygote = zygotes->all; zygote && !same_layers(&zygote->plan, plan);)
+        zygote = zygote->next;
+    if (zygote && zygote->is_barred)
+        return NULL;
+    if (!zygote && zygotes->count < ZYGOTES_MAX) {
+        zygote = NEW(struct zygote);
+        zygote->zygotes = zygotes;
+        zygote->plan = *plan;
+        zygote->uid_base = choose_uid_base(zygotes);
+        zygote->pidfd = zygote->control_fd = zygote->voice_fd = -1;
+        zygote->next = zygotes->all;
+        zygotes->all = zygote;
+        zygotes->count++;
+    }
+    if (zygote) {
+        zygote->boxes++;
+        timer_clear(&zygote->idle);
+    }
+    return zygote;
+}
+
+uint32_t zygote_owner(const struct zygote *zygote)
+{
+    return zygote ? zygote->uid_base + ZYGOTE_UID : 0;
+}
+
+int zygote_pid(const struct zygote *zygote)
+{
+    return zygote && zygote->state != ZYGOTE_NONE ? zygote->pid : -1;
+}
+
+static void zygote_free(void *object)
+{
+    free(object);
+}
+
+/* One that nobody needs and that has no zygote. */
+static void zygote_drop(struct zygote *zygote)
+{
+    struct zygote **at = &zygote->zygotes->all;
+
+    if (zygote->boxes || zygote->state != ZYGOTE_NONE || zygote->is_barred)
+        return; /* what is barred is remembered */
+    while (*at != zygote)
+        at = &(*at)->next;
+    *at = zygote->next;
+    zygote->zygotes->count--;
+    timer_clear(&zygote->idle);
+    loop_retire(zygote->zygotes->config.loop, zygote, zygote_free);
+}
+
+static void zygote_kill(struct zygote *zygote);
+
+static void idle_over(struct timer *timer)
+{
+    struct zygote *zygote = container_of(timer, struct zygote, idle);
+
+    if (zygote->state == ZYGOTE_NONE)
+        zygote_drop(zygote);
+    else
+        zygote_kill(zygote); /* and the zygote goes with her */
+}
+
+void zygote_unref(struct zygote *zygote)
+{
+    if (!zygote || --zygote->boxes)
+        return;
+    timer_set(&zygote->idle, zygote->zygotes->config.loop, zygote->state == ZYGOTE_NONE ? 0 : IDLE_MS, idle_over);
+}
+
+/* ---- her end ---- */
+
+static void clear_again(struct timer *timer);
+
+static void zygote_clear(struct zygote *zygote)
+{
+    struct zygotes *zygotes = zygote->zygotes;
+    struct err err;
+
+    /* Children that wait for an order end with their socket to her; make sure. */
+    (void)cgroup_kill(zygotes->config.cgroups, zygote->cgroup);
+    if (!cgroup_remove(zygotes->config.cgroups, zygote->cgroup, &err)) {
+        if (++zygote->clear_tries < CLEAR_TRIES) {
+            timer_set(&zygote->clear, zygotes->config.loop, CLEAR_RETRY_MS, clear_again);
+            return;
+        }
+        log_error("zygotes: the cgroup of a zygote stays until the next start: %s", err_text(&err));
+    }
+    zygote->state = ZYGOTE_NONE;
+    zygotes->running_count--;
+    zygote_drop(zygote);
+}
+
+static void clear_again(struct timer *timer)
+{
+    zygote_clear(container_of(timer, struct zygote, clear));
+}
+
+static void zygote_reap(struct zygote *zygote)
+{
+    siginfo_t how;
+
+    (void)waitid((idtype_t)P_PIDFD, (id_t)zygote->pidfd, &how, WEXITED | WNOHANG);
+    watch_free(take_ptr(&zygote->death));
+    watch_free(take_ptr(&zygote->voice));
+    timer_clear(&zygote->patience);
+    fd_close(&zygote->pidfd);
+    fd_close(&zygote->control_fd);
+    fd_close(&zygote->voice_fd);
+    zygote->pid = 0;
+    zygote->is_busy = false;
+    zygote->unanswered = zygote->clear_tries = 0;
+}
+
+static void zygote_kill(struct zygote *zygote)
+{
+    zygote->state = ZYGOTE_ENDING;
+    timer_clear(&zygote->patience);
+    (void)pidfd_send_signal(zygote->pidfd, SIGKILL, NULL, 0); /* or dead already: the pidfd tells in either case */
+}
+
+/* Why there is none now, and when the next may be. The first of a row is worth a line; the others say the same. */
+static void zygote_failed(struct zygote *zygote, const char *why)
+{
+    uint64_t now_ms = clock_mono_ms();
+    uint64_t pause_ms = RETRY_MIN_MS;
+
+    if (zygote->started_ms && now_ms - zygote->started_ms >= HEALTHY_MS)
+        zygote->failures = 0;
+    for (unsigned i = 0; i < zygote->failures && pause_ms < RETRY_MAX_MS; i++)
+        pause_ms *= 2;
+    zygote->not_before_ms = now_ms + MIN(pause_ms, (uint64_t)RETRY_MAX_MS);
+    log_line(zygote->failures++ ? LOG_DEBUG : LOG_WARN,
+             "zygotes: no zygote for template layer %.12s, its sandboxes start their own: %s",
+             zygote->plan.layers[zygote->plan.layer_count - 1], why);
+}
+
+static void on_voice(void *context, unsigned ready);
+
+static void on_death(void *context, unsigned ready)
+{
+    struct zygote *zygote = context;
+
+    (void)ready;
+    if (zygote->state != ZYGOTE_ENDING)
+        on_voice(zygote, WATCH_READ); /* her last words, if there are any */
+    if (zygote->state != ZYGOTE_ENDING)
+        zygote_failed(zygote, "she has died");
+    zygote->state = ZYGOTE_ENDING;
+    zygote_reap(zygote);
+    zygote_clear(zygote);
+}
+
+/* ---- what she says ---- */
+
+static void on_patience(struct timer *timer)
+{
+    struct zygote *zygote = container_of(timer, struct zygote, patience);
+
+    zygote_failed(zygote, zygote->state == ZYGOTE_STARTING ? "she does not get ready" : "she does not answer");
+    zygote_kill(zygote);
+}
+
+static void expect_answer(struct zygote *zygote)
+{
+    bool may_take_long = zygote->state == ZYGOTE_STARTING || zygote->is_busy;
+
+    if (zygote->state == ZYGOTE_LIVING && !zygote->unanswered && !zygote->is_busy)
+        timer_clear(&zygote->patience);
+    else if (!timer_is_set(&zygote->patience))
+        timer_set(&zygote->patience, zygote->zygotes->config.loop, may_take_long ? START_MS : ANSWER_MS, on_patience);
+}
+
+/* False: that makes no sense. Each word is worth new patience. */
+static bool hear(struct zygote *zygote, char letter)
+{
+    switch (letter) {
+    case ZYGOTE_READY:
+        if (zygote->state != ZYGOTE_STARTING)
+            return false;
+        zygote->state = ZYGOTE_LIVING;
+        log_info("zygotes: a zygote for template layer %.12s is ready",
+                 zygote->plan.layers[zygote->plan.layer_count - 1]);
+        return true;
+    case ZYGOTE_TAKEN:
+        return zygote->unanswered && zygote->unanswered--;
+    case ZYGOTE_BUSY:
+    case ZYGOTE_IDLE:
+        zygote->is_busy = letter == ZYGOTE_BUSY;
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Template code has written this: nothing of it but printable characters goes to the log. */
+static const char *complaint_of(char *said)
+{
+    for (char *at = said; *at; at++)
+        if (*at < ' ' || *at > '~')
+            *at = '?';
+    return said[0] == ZYGOTE_FAILED ? said + 1 : "she makes no sense";
+}
+
+static void on_voice(void *context, unsigned ready)
+{
+    struct zygote *zygote = context;
+    char said[256];
+
+    (void)ready;
+    ssize_t n = read(zygote->voice_fd, said, sizeof said - 1);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    timer_clear(&zygote->patience);
+    if (zygote->state == ZYGOTE_ENDING || n <= 0) {
+        watch_free(take_ptr(&zygote->voice)); /* her death comes by the pidfd */
+        if (zygote->state != ZYGOTE_ENDING) {
+            zygote_failed(zygote, "she has ended");
+            zygote_kill(zygote);
+        }
+        return;
+    }
+    said[n] = '\0';
+    for (ssize_t i = 0; i < n; i++) {
+        if (hear(zygote, said[i]))
+            continue;
+        zygote_failed(zygote, complaint_of(said + i));
+        zygote_kill(zygote);
+        return;
+    }
+    expect_answer(zygote);
+}
+
+/* ---- her start ---- */
+
+struct start {
+    int control_fd[2], voice_fd[2];
+    int userns_fd, root_fd, devices_fd;
+    int cgroup_fds[CGROUP_CONTROL_COUNT];
+    size_t cgroup_count;
+};
+
+static void start_close(struct start *start)
+{
+    fd_close(&start->control_fd[0]);
+    fd_close(&start->control_fd[1]);
+    fd_close(&start->voice_fd[0]);
+    fd_close(&start->voice_fd[1]);
+    fd_close(&start->userns_fd);
+    fd_close(&start->root_fd);
+    fd_close(&start->devices_fd);
+    for (size_t i = 0; i < start->cgroup_count; i++)
+        fd_close(&start->cgroup_fds[i]);
+}
+#define auto_start __attribute__((cleanup(start_close)))
+
+/*
+ * A user namespace that nobody lives in, for its map alone: through it her mounts show the files of user 1000 as hers.
+ */
+static bool make_ids(uint32_t uid_base, int *out_fd, struct err *err)
+{
+    struct clone_args args = { .flags = CLONE_NEWUSER, .exit_signal = SIGCHLD };
+    char dir[32], map[64];
+    pid_t keeper = getpid();
+    bool fine = false;
+
+    pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+    if (pid == 0) {
+        /* A copy of keeper: it may neither outlive it nor hold what keeper holds. */
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void)close_range(0, ~0u, 0);
+        while (getppid() == keeper)
+            (void)pause();
+        _exit(0);
+    }
+    if (pid < 0)
+        return err_sys(err, "make a user namespace");
+    (void)snprintf(dir, sizeof dir, "/proc/%d", pid);
+    (void)snprintf(map, sizeof map, "0 %" PRIu32 " 65536", uid_base);
+    auto_close int proc_fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (proc_fd < 0)
+        (void)err_sys(err, "open %s", dir);
+    else if (fd_write_file(proc_fd, "uid_map", str_from(map), err) &&
+             fd_write_file(proc_fd, "gid_map", str_from(map), err)) {
+        *out_fd = openat(proc_fd, "ns/user", O_RDONLY | O_CLOEXEC);
+        fine = *out_fd >= 0 || err_sys(err, "open a user namespace");
+    }
+    (void)kill(pid, SIGKILL);
+    (void)waitpid(pid, NULL, 0); /* it does nothing but wait for this */
+    return fine || err_wrap(err, "a zygote's ids");
+}
+
+static bool start_prepare(struct zygote *zygote, struct start *start, struct err *err)
+{
+    const struct zygotes_config *config = &zygote->zygotes->config;
+
+    if (!make_ids(zygote->uid_base, &start->userns_fd, err))
+        return false;
+    const struct mounts_ids ids = { .userns_fd = start->userns_fd, .uid_base = zygote->uid_base };
+    if (!mounts_zygote(config->mounts, config->layers_fd, &zygote->plan, &ids, &start->root_fd, err) ||
+        !mounts_devices(&ids, &start->devices_fd, err))
+        return false;
+    if (pipe2(start->voice_fd, O_CLOEXEC | O_NONBLOCK) < 0 ||
+        socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, start->control_fd) < 0 ||
+        shutdown(start->control_fd[0], SHUT_RD) < 0) /* nothing is ever sent to us this way: see zygote_child.h */
+        return err_sys(err, "make a zygote's ears and voice");
+    struct str texts[] = { str_from(zygotes_charts_py), str_from(zygotes_driver_py) };
+    for (size_t i = 0; i < COUNT_OF(texts); i++)
+        if (send(start->control_fd[0], texts[i].at, texts[i].len, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+            return err_sys(err, "hand a zygote her program");
+    return cgroup_open_user(config->cgroups, zygote->cgroup, start->cgroup_fds, &start->cgroup_count, err);
+}
+
+static bool start_clone(struct zygote *zygote, struct start *start, struct err *err)
+{
+    struct zygotes *zygotes = zygote->zygotes;
+    struct clone_args args = { .flags = CLONE_PIDFD | ZYGOTE_NAMESPACES,
+                               .pidfd = (uint64_t)(uintptr_t)&zygote->pidfd,
+                               .exit_signal = SIGCHLD };
+    struct zygote_setup setup = { .keeper_fd = start->control_fd[0],
+                                  .control_fd = start->control_fd[1],
+                                  .voice_fd = start->voice_fd[1],
+                                  .root_fd = start->root_fd,
+                                  .devices_fd = start->devices_fd,
+                                  .enter_fd = zygotes->enter_fd,
+                                  .cgroup_count = start->cgroup_count,
+                                  .uid = zygote_owner(zygote),
+                                  .filter = &zygotes->filter };
+
+    memcpy(setup.cgroup_fds, start->cgroup_fds, sizeof setup.cgroup_fds);
+    pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+    if (pid == 0)
+        zygote_child(&setup);
+    if (pid < 0) {
+        zygote->pidfd = -1;
+        return err_sys(err, "make a zygote's namespaces");
+    }
+    zygote->pid = pid;
+    zygote->control_fd = take_fd(&start->control_fd[0]);
+    zygote->voice_fd = take_fd(&start->voice_fd[0]);
+    return true;
+}
+
+/* Makes room, for the next one who asks, by ending one that no sandbox has any use for. */
+static void end_an_idle_one(struct zygotes *zygotes)
+{
+    for (struct zygote *zygote = zygotes->all; zygote; zygote = zygote->next) {
+        if (!zygote->boxes && zygote->state == ZYGOTE_LIVING) {
+            zygote_kill(zygote);
+            return;
+        }
+    }
+}
+
+static bool zygote_start(struct zygote *zygote, struct err *err)
+{
+    struct zygotes *zygotes = zygote->zygotes;
+    auto_start struct start start = {
+        .control_fd = { -1, -1 }, .voice_fd = { -1, -1 }, .userns_fd = -1, .root_fd = -1, .devices_fd = -1
+    };
+    struct err ignored;
+
+    if (zygotes->running_count == RUNNING_MAX) {
+        end_an_idle_one(zygotes);
+        return err_set(err, ERR_LIMIT, "there are %d zygotes already", RUNNING_MAX);
+    }
+    memcpy(zygote->cgroup, ZYGOTE_CGROUP, sizeof ZYGOTE_CGROUP);
+    random_id(zygote->cgroup + strlen(ZYGOTE_CGROUP), ID_CHARS);
+    if (!cgroup_make(zygotes->config.cgroups, zygote->cgroup, &zygote_limits, err))
+        return false;
+    if (!start_prepare(zygote, &start, err) || !start_clone(zygote, &start, err)) {
+        (void)!cgroup_remove(zygotes->config.cgroups, zygote->cgroup, &ignored); /* nothing has run in it */
+        return false;
+    }
+    zygotes->running_count++;
+    zygote->state = ZYGOTE_STARTING;
+    zygote->started_ms = clock_mono_ms();
+    zygote->death = watch_new(zygotes->config.loop, zygote->pidfd, on_death, zygote);
+    watch_want(zygote->death, WATCH_READ);
+    zygote->voice = watch_new(zygotes->config.loop, zygote->voice_fd, on_voice, zygote);
+    watch_want(zygote->voice, WATCH_READ);
+    expect_answer(zygote);
+    return true;
+}
+
+/* ---- doors ---- */
+
+/* What a socket lets in; the rest is dropped, as if it had never been sent. */
+static bool let_in(int fd, int program_fd, struct err *err)
+{
+    if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_BPF, &program_fd, sizeof program_fd) < 0)
+        return err_sys(err, "guard a door");
+    return true;
+}
+
+bool door_open(const struct zygote *zygote, int out[2], struct err *err)
+{
+    int pair[2];
+
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return err_sys(err, "make a door");
+    if (!let_in(pair[0], zygote->zygotes->nothing_fd, err)) {
+        fd_close(&pair[0]);
+        fd_close(&pair[1]);
+        return false;
+    }
+    out[0] = pair[0];
+    out[1] = pair[1];
+    return true;
+}
+
+static bool admit(struct zygote *zygote, int sandbox_pidfd, int door_fd, struct err *err)
+{
+    const int fds[ENTER_ORDER_FDS] = { [ENTER_ORDER_DOOR] = door_fd, [ENTER_ORDER_PIDFD] = sandbox_pidfd };
+
+    if (!let_in(door_fd, zygote->zygotes->requests_fd, err) ||
+        !pass_fds(zygote->control_fd, str_of((const char[]){ ZYGOTE_DOOR }, 1), fds, COUNT_OF(fds), err))
+        return err_wrap(err, "give a zygote a door");
+    zygote->unanswered++;
+    expect_answer(zygote);
+    return true;
+}
+
+void zygote_admit(struct zygote *zygote, const char *sandbox_id, int sandbox_pidfd, int *door_fd)
+{
+    struct err err;
+
+    if (zygote->state == ZYGOTE_NONE && !zygote->is_barred && clock_mono_ms() >= zygote->not_before_ms &&
+        !zygote_start(zygote, &err))
+        zygote_failed(zygote, err_text(&err));
+    if ((zygote->state == ZYGOTE_STARTING || zygote->state == ZYGOTE_LIVING) &&
+        !admit(zygote, sandbox_pidfd, *door_fd, &err))
+        log_debug("zygotes: sandbox %s: %s", sandbox_id, err_text(&err));
+    fd_close(door_fd);
+}
+
+void zygote_bar(struct zygote *zygote)
+{
+    if (!zygote || zygote->is_barred)
+        return;
+    zygote->is_barred = true;
+    log_warn("zygotes: template layer %.12s has stopped a sandbox as it was made: it gets no zygote any more",
+             zygote->plan.layers[zygote->plan.layer_count - 1]);
+    if (zygote->state == ZYGOTE_STARTING || zygote->state == ZYGOTE_LIVING)
+        zygote_kill(zygote);
+}
+
+/* ---- the end ---- */
+
+void zygotes_free(struct zygotes *zygotes)
+{
+    struct err err;
+
+    if (!zygotes)
+        return;
+    uint64_t until_ms = clock_mono_ms() + END_MS;
+    for (struct zygote *zygote = zygotes->all; zygote; zygote = zygote->next)
+        if (zygote->pidfd >= 0)
+            zygote_kill(zygote);
+    for (struct zygote *zygote = zygotes->all, *next; zygote; zygote = next) {
+        next = zygote->next;
+        if (zygote->pidfd >= 0) {
+            (void)!fd_await(zygote->pidfd, POLLIN, until_ms);
+            zygote_reap(zygote);
+        }
+        timer_clear(&zygote->clear);
+        timer_clear(&zygote->idle);
+        while (zygote->state == ZYGOTE_ENDING && !cgroup_remove(zygotes->config.cgroups, zygote->cgroup, &err) &&
+               clock_mono_ms() < until_ms) { /* what is left then is swept by the next keeper */
+            (void)cgroup_kill(zygotes->config.cgroups, zygote->cgroup);
+            (void)usleep(1000);
+        }
+        free(zygote);
+    }
+    fd_close(&zygotes->enter_fd);
+    fd_close(&zygotes->nothing_fd);
+    fd_close(&zygotes->requests_fd);
+    free(zygotes->filter.filter);
+    free(zygotes);
+}

@@ -1,0 +1,82 @@
+/*
+ * What a zygote says to keeper, who is root: code of a template has written it. A byte of length, then a message; the
+ * length 255 is a door that she is given instead.
+ */
+#include "isolation/native/zygotes.c" /* its ear is its own */
+
+int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size);
+
+enum { DOOR = 255 };
+
+static void check(bool holds)
+{
+    if (!holds)
+        abort();
+}
+
+static void try_complaint(struct str message)
+{
+    char said[256];
+
+    (void)snprintf(said, sizeof said, "%.*s", STR_ARG(message));
+    for (const char *at = complaint_of(said); *at; at++)
+        check(*at >= ' ' && *at <= '~');
+}
+
+/* Whoever owes an answer is on a clock, and nobody else. */
+static void check_zygote(const struct zygote *zygote, unsigned doors, bool said_ready)
+{
+    bool owes =
+        zygote->state == ZYGOTE_STARTING || (zygote->state == ZYGOTE_LIVING && (zygote->unanswered || zygote->is_busy));
+
+    check(zygote->state == ZYGOTE_STARTING || zygote->state == ZYGOTE_LIVING || zygote->state == ZYGOTE_ENDING);
+    check(zygote->state != ZYGOTE_LIVING || said_ready);
+    check(zygote->unanswered <= doors);
+    check(timer_is_set(&zygote->patience) == owes);
+}
+
+int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
+{
+    static struct zygotes zygotes;
+    struct str rest = str_of(data, size);
+    unsigned doors = 0;
+    bool said_ready = false;
+    int pair[2];
+
+    if (!zygotes.config.loop) {
+        log_setup("fuzz", LOG_ERROR);
+        zygotes.config.loop = loop_new();
+    }
+    if (pipe2(pair, O_CLOEXEC | O_NONBLOCK) < 0)
+        abort();
+    struct zygote *zygote = NEW(struct zygote);
+    zygote->zygotes = &zygotes;
+    zygote->plan.layer_count = 1;
+    zygote->pidfd = -1; /* there is nobody to be killed */
+    zygote->control_fd = -1;
+    zygote->voice_fd = pair[0];
+    zygote->state = ZYGOTE_STARTING;
+    expect_answer(zygote);
+    while (rest.len && zygote->state != ZYGOTE_ENDING) {
+        size_t length = (unsigned char)rest.at[0];
+        rest = str_of(rest.at + 1, rest.len - 1);
+        if (length == DOOR) {
+            zygote->unanswered++;
+            doors++;
+            expect_answer(zygote);
+        } else {
+            struct str message = str_of(rest.at, MIN(length, rest.len));
+            rest = str_of(rest.at + message.len, rest.len - message.len);
+            said_ready |= message.len && memchr(message.at, ZYGOTE_READY, message.len);
+            try_complaint(message);
+            check(!message.len || write(pair[1], message.at, message.len) == (ssize_t)message.len);
+            on_voice(zygote, WATCH_READ);
+        }
+        check_zygote(zygote, doors, said_ready);
+    }
+    timer_clear(&zygote->patience);
+    free(zygote);
+    fd_close(&pair[0]);
+    fd_close(&pair[1]);
+    return 0;
+}
