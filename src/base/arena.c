@@ -36,14 +36,14 @@ void *arena_alloc(struct arena *arena, size_t size)
     const size_t align = alignof(max_align_t);
 
     if (size > SIZE_MAX / 2)
-        log_die("arena: %zu bytes asked for", size);
+        log_die("arena: %zu bytes requested", size);
     size = (size + align - 1) & ~(align - 1);
     struct arena_block *block = arena->newest;
     if (!block || block->room - block->used < size) {
         size_t room = MAX(size, (size_t)BLOCK_BYTES);
         struct arena_block *fresh = mem_new(sizeof *fresh + room);
         fresh->room = room;
-        /* A big one goes behind the newest, so that the room left there is not lost. */
+        /* A big block goes behind the newest one, which keeps the room it has left. */
         if (block && size > BLOCK_BYTES / 2) {
             fresh->older = block->older;
             block->older = fresh;
@@ -62,7 +62,7 @@ void *arena_alloc(struct arena *arena, size_t size)
 void *arena_alloc_array(struct arena *arena, size_t count, size_t size)
 {
     if (size && count > SIZE_MAX / size)
-        log_die("arena: %zu times %zu bytes asked for", count, size);
+        log_die("arena: %zu times %zu bytes requested", count, size);
     return arena_alloc(arena, count * size);
 }
 

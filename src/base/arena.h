@@ -1,8 +1,8 @@
 /*
- * arena.h - memory that dies together.
+ * arena.h - memory that is freed all at once.
  *
- * A request has one arena, a sandbox or a session has one of its own: what is decoded or built there is freed with it
- * and never singly. Nothing in an arena is stored in an object that outlives it.
+ * A request has one arena; a sandbox or a session has one of its own. Nothing in an arena is freed singly, and nothing
+ * in it is stored in an object that outlives it.
  *
  * Threads    One at a time. A request's arena moves with the request from loop to worker and back.
  */

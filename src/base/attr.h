@@ -1,5 +1,5 @@
 /*
- * attr.h - the words this code adds to C.
+ * attr.h - attributes and small macros that every file may use.
  */
 #ifndef BASE_ATTR_H
 #define BASE_ATTR_H
@@ -15,7 +15,7 @@
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
-/* The object that holds this member: how a callback finds whom it is for. */
+/* The object that holds this member: how a callback finds its object. */
 #define container_of(member_at, type, member) ((type *)(void *)((char *)(member_at)-offsetof(type, member)))
 
 #endif

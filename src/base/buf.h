@@ -1,9 +1,9 @@
 /*
  * buf.h - bytes that grow, up to a cap.
  *
- * A buf remembers overflow instead of failing at each step, so one check at the end will do. With an arena it belongs
- * to the arena; without one it owns heap memory and wants buf_done(). As a queue: add at the end, buf_drop() at the
- * front.
+ * A buf remembers overflow instead of failing at each step, so one check at the end is enough. With an arena, the
+ * memory is the arena's; without one it is heap memory, and buf_done() frees it. As a queue: add at the end, buf_drop()
+ * at the front.
  */
 #ifndef BASE_BUF_H
 #define BASE_BUF_H
@@ -18,7 +18,7 @@ struct buf {
     char *data; /* the bytes; not zero-ended */
     size_t len;
     size_t cap;      /* never grows past this */
-    bool overflowed; /* something was left out: the whole is worthless */
+    bool overflowed; /* something was left out: do not use the bytes */
     /* private */
     size_t room;
     size_t dropped; /* bytes in front of data that were consumed */

@@ -1,5 +1,5 @@
 /*
- * clock.h - two clocks: one to wait by, one to write down.
+ * clock.h - two clocks: monotonic time to wait by, wall time to store and print.
  */
 #ifndef BASE_CLOCK_H
 #define BASE_CLOCK_H
@@ -10,10 +10,10 @@
 #include "base/attr.h"
 #include "base/str.h"
 
-/* Never jumps; means nothing to anybody else. For waiting. */
+/* Never jumps; only meaningful on this machine until it reboots. For waiting. */
 uint64_t clock_mono_ms(void);
 uint64_t clock_mono_us(void);
-/* Since 1970. For deadlines that survive a restart and for what people read. */
+/* Since 1970. For deadlines that survive a restart, and for text that people read. */
 int64_t clock_wall_us(void);
 
 enum { CLOCK_TEXT_BYTES = 40 };

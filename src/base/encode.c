@@ -64,7 +64,7 @@ size_t base64_encode(struct str bytes, char *room)
     return (size_t)(out - room);
 }
 
-/* Value of a letter; *family tells the two alphabets apart: 1 standard, 2 URL-safe, untouched for what both have. */
+/* Value of a letter. *family becomes 1 for the standard alphabet, 2 for URL-safe; letters of both leave it alone. */
 static int base64_value(char c, unsigned *family)
 {
     if (c >= 'A' && c <= 'Z')

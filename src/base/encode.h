@@ -1,7 +1,7 @@
 /*
  * encode.h - bytes as text and back: hex, base64, percent; and is it UTF-8?
  *
- * Decoders are strict: what they do not accept they refuse whole.
+ * Decoders are strict: one wrong character refuses the whole text.
  */
 #ifndef BASE_ENCODE_H
 #define BASE_ENCODE_H
@@ -31,7 +31,7 @@ enum percent_plus {
     PERCENT_PLUS_IS_PLUS,  /* in a path */
     PERCENT_PLUS_IS_SPACE, /* in a query */
 };
-/* False on a broken escape. The result lives in the arena (or is the input itself when there is nothing to decode). */
+/* False on a broken escape. The result lives in the arena, or is the input itself when there is nothing to decode. */
 bool percent_decode(struct arena *arena, struct str text, enum percent_plus plus, struct str *out) must_use;
 /* Everything but letters, digits and -._~ becomes %XX. */
 void percent_encode(struct buf *out, struct str text);

@@ -61,7 +61,7 @@ void err_note(struct err *err, enum err_kind kind, const char *format, ...)
     err->sys = 0;
     err->trail[0] = '\0';
     va_start(args, format);
-    (void)vsnprintf(err->message, sizeof err->message, format, args); /* a cut sentence is still a sentence */
+    (void)vsnprintf(err->message, sizeof err->message, format, args); /* a longer message is cut */
     va_end(args);
 }
 
@@ -82,17 +82,17 @@ void err_note_sys(struct err *err, int number, const char *format, ...)
 void err_note_asker(struct err *err, const char *format, ...)
 {
     char older[sizeof err->trail];
-    char who[128];
+    char step[128];
     va_list args;
 
     va_start(args, format);
-    (void)vsnprintf(who, sizeof who, format, args);
+    (void)vsnprintf(step, sizeof step, format, args);
     va_end(args);
     memcpy(older, err->trail, sizeof older);
     older[sizeof older - 1] = '\0';
-    /* The newest asker stands first; when the trail is full, the oldest detail is what goes. */
-    (void)snprintf(err->trail, sizeof err->trail, older[0] ? "%s: %.*s" : "%s%.*s", who,
-                   (int)(sizeof err->trail - sizeof who - 3), older);
+    /* The outermost step comes first. When the trail is full, the innermost detail is cut. */
+    (void)snprintf(err->trail, sizeof err->trail, older[0] ? "%s: %.*s" : "%s%.*s", step,
+                   (int)(sizeof err->trail - sizeof step - 3), older);
 }
 
 const char *err_text(const struct err *err)

@@ -4,12 +4,12 @@
  * What can fail returns bool (or a pointer), is marked must_use, and fills a struct err. Nothing to allocate, nothing
  * to free; it crosses between our processes as it is.
  *
- *   err_set   a fact for whoever asked: the message is a sentence fit to show them
- *   err_sys   a system call said no: errno is kept, the kind follows from it
- *   err_wrap  who was asking: goes to the trail, which only our own log sees
+ *   err_set   a fact for the caller: the message is one sentence that may be shown to a client
+ *   err_sys   a system call failed: errno is kept, the kind follows from it
+ *   err_wrap  what we were doing: goes to the trail, which only our own log shows
  *
- * All three return false, so that `return err_set(…)` reads as what it does. Code that fails does not log; code that
- * decides what to do about it does, once.
+ * All three return false, so that `return err_set(…)` is enough. Code that fails does not log. Code that decides what
+ * to do about the failure logs it, once.
  */
 #ifndef BASE_ERR_H
 #define BASE_ERR_H
@@ -19,7 +19,7 @@
 
 #include "base/attr.h"
 
-/* What the asker can do about it. Tables in api/, guest/ and cli/ turn these into statuses and exit codes. */
+/* What the caller can do about it. Tables in api/, guest/ and cli/ turn these into statuses and exit codes. */
 enum err_kind {
     ERR_NONE = 0,
     ERR_INVALID,     /* ask differently */
@@ -30,14 +30,14 @@ enum err_kind {
     ERR_TIMEOUT,     /* it took too long */
     ERR_UNAVAILABLE, /* not now; perhaps later */
     ERR_INTERNAL,    /* our fault */
-    ERR_FULL,        /* no room on disk. Last: older guestds still run, and send the others by number */
+    ERR_FULL,        /* no room on disk. Kinds are numbers on guestlink, so new ones come last */
     ERR_KIND_COUNT,
 };
 
 struct err {
     enum err_kind kind;
     int sys;           /* errno, or 0 */
-    char message[160]; /* one sentence, fit to show whoever asked */
+    char message[160]; /* one sentence that may be shown to a client */
     char trail[352];   /* how we got here, for our own log */
 };
 
@@ -47,14 +47,14 @@ void err_note(struct err *err, enum err_kind kind, const char *format, ...) prin
 void err_note_sys(struct err *err, int number, const char *format, ...) printf_like(3, 4);
 void err_note_asker(struct err *err, const char *format, ...) printf_like(2, 3);
 
-/* Macros, so that the compiler knows what they return and does not take the outputs of a failed call for used. */
+/* Macros, so that the compiler sees `false` and does not warn of unset outputs after a failure. */
 #define err_set(err, kind, ...)               \
     ({                                        \
         err_note((err), (kind), __VA_ARGS__); \
         false;                                \
     })
 #define err_sys(err, ...) err_sys_num((err), errno, __VA_ARGS__)
-/* The same for code that has the error number in hand instead of in errno. */
+/* The same, with the error number as an argument instead of in errno. */
 #define err_sys_num(err, number, ...)               \
     ({                                              \
         err_note_sys((err), (number), __VA_ARGS__); \

@@ -27,12 +27,12 @@ void fd_close(int *fd_at)
 
 bool fd_read_all(int fd, size_t cap, char **out_text, size_t *out_len, struct err *err)
 {
-    auto_buf struct buf text = buf_make(NULL, cap + 2); /* one to notice too much, one for the zero */
+    auto_buf struct buf text = buf_make(NULL, cap + 2); /* one byte to notice too much, one for the zero */
 
     for (;;) {
         size_t want = MIN((size_t)65536, cap + 1 - text.len);
         if (want == 0)
-            return err_set(err, ERR_LIMIT, "more than %zu bytes to read", cap);
+            return err_set(err, ERR_LIMIT, "longer than %zu bytes", cap);
         char *room = buf_reserve(&text, want);
         ssize_t n = read(fd, room, want);
         if (n < 0 && errno == EINTR)
@@ -71,7 +71,7 @@ bool fd_write_file(int dir_fd, const char *path, struct str bytes, struct err *e
 
     if (fd < 0)
         return err_sys(err, "open %s", path);
-    /* One write: a knob takes its value whole or not at all. */
+    /* One write: the kernel takes a setting's value whole or not at all. */
     ssize_t n = write(fd, bytes.at, bytes.len);
     if (n < 0)
         return err_sys(err, "write '%.*s' to %s", (int)MIN(bytes.len, (size_t)40), bytes.at, path);
@@ -91,7 +91,7 @@ bool fd_read_file(int dir_fd, const char *path, size_t cap, char **out_text, siz
 
 int fd_open_regular(int dir_fd, const char *path, struct stat *out_stat, struct err *err)
 {
-    /* Without O_NOCTTY a terminal that is put there could become ours. */
+    /* O_NOCTTY: if the path is a terminal, it must not become our controlling terminal. */
     auto_close int fd = openat(dir_fd, path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     struct stat st;
 
@@ -100,7 +100,7 @@ int fd_open_regular(int dir_fd, const char *path, struct stat *out_stat, struct 
         return -1;
     }
     if (!S_ISREG(st.st_mode)) {
-        (void)err_set(err, ERR_INVALID, "%s is no regular file", path);
+        (void)err_set(err, ERR_INVALID, "%s is not a regular file", path);
         return -1;
     }
     if (out_stat)
@@ -117,7 +117,7 @@ bool fd_read_regular(int dir_fd, const char *path, size_t cap, char **out_text, 
     return fd_read_all(fd, cap, out_text, out_len, err) || err_wrap(err, "read %s", path);
 }
 
-/* "<path>.new". Not truncated before it is written: then a file of one block keeps that block on a full file system. */
+/* Writes "<path>.new". Not truncated first: a file of one block then keeps that block on a full file system. */
 static bool write_draft(int dir_fd, const char *draft, struct str bytes, unsigned mode, struct err *err)
 {
     auto_close int fd = openat(dir_fd, draft, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, mode);
@@ -139,7 +139,7 @@ static bool name_draft(const char *path, char *room, size_t size, struct err *er
     return (size_t)snprintf(room, size, "%s.new", path) < size || err_set(err, ERR_INVALID, "the path is too long");
 }
 
-/* A rename is on disk once its directory is. */
+/* A rename is durable once its directory is synced. */
 static bool sync_parent(int dir_fd, const char *path, struct err *err)
 {
     char parent[512];
@@ -183,7 +183,7 @@ bool fd_update_file(int dir_fd, const char *path, struct str bytes, unsigned mod
         return false;
     if (file_holds(dir_fd, path, bytes)) {
         if (faccessat(dir_fd, spare, F_OK, AT_SYMLINK_NOFOLLOW) < 0)
-            (void)!write_draft(dir_fd, spare, bytes, mode, &ignored); /* there may be no room for a spare */
+            (void)!write_draft(dir_fd, spare, bytes, mode, &ignored); /* the spare may not fit on the disk */
         return true;
     }
     if (!write_draft(dir_fd, spare, bytes, mode, err))
@@ -225,7 +225,7 @@ bool fd_await(int fd, short events, uint64_t until_ms)
 
 struct fd_room fd_room(const struct statvfs *fs)
 {
-    /* f_bavail and f_favail: root's reserve is not for us. f_bavail counts in f_frsize. */
+    /* f_bavail and f_favail leave out root's reserve. f_bavail counts in units of f_frsize. */
     struct fd_room room = { .bytes = (uint64_t)fs->f_bavail * fs->f_frsize, .inodes = fs->f_favail };
 
     room.few_bytes = room.bytes < LIMIT_ROOM_BYTES;

@@ -29,40 +29,40 @@ static inline int take_fd(int *fd_at)
 bool fd_read_all(int fd, size_t cap, char **out_text, size_t *out_len, struct err *err) must_use;
 /* Every byte, on a blocking descriptor. */
 bool fd_write_all(int fd, struct str bytes, struct err *err) must_use;
-/* A small file in one piece: open below dir_fd, write, close. For knobs in /proc, /sys and cgroups. */
+/* A small file in one write: open below dir_fd, write, close. For settings in /proc, /sys and cgroups. */
 bool fd_write_file(int dir_fd, const char *path, struct str bytes, struct err *err) must_use;
 bool fd_read_file(int dir_fd, const char *path, size_t cap, char **out_text, size_t *out_len, struct err *err) must_use;
 /*
- * To read a file that somebody else may have put there to hold us up: opening and reading never waits for a FIFO, a
- * terminal, a device or the holder of a lease. Whatever is no regular file is ERR_INVALID. out_stat may be NULL.
+ * For a file that an untrusted party may have put there: opening and reading never waits for a FIFO, a terminal, a
+ * device or the holder of a lease. Anything but a regular file is ERR_INVALID. out_stat may be NULL.
  */
 int fd_open_regular(int dir_fd, const char *path, struct stat *out_stat, struct err *err) must_use;
 bool fd_read_regular(int dir_fd, const char *path, size_t cap, char **out_text, size_t *out_len, struct err *err)
     must_use;
-/* Replace a file so that after a crash there is the old one or the new one, never half: write, fsync, rename, fsync. */
+/* Replace a file. After a crash either the old or the new one is there whole: write, fsync, rename, fsync. */
 bool fd_replace_file(int dir_fd, const char *path, struct str bytes, unsigned mode, struct err *err) must_use;
 /*
- * The same for a file that must be written on a full file system too. A file that holds these bytes already is left
- * alone. Else its spare ("<path>.new") is overwritten in place and exchanged with it. The spare stays: as long as the
- * file is not longer than a block, a change needs no new inode and no new block.
+ * The same, and it also works on a full file system. A file that already holds these bytes is left alone. Otherwise its
+ * spare ("<path>.new") is overwritten in place and exchanged with it. The spare stays, so a file of at most one block
+ * changes without a new inode or block.
  */
 bool fd_update_file(int dir_fd, const char *path, struct str bytes, unsigned mode, struct err *err) must_use;
 
 /*
- * A name inside a directory that we hold, wherever links in it may point (openat2, RESOLVE_IN_ROOT). For every path
- * that somebody else wrote.
+ * Opens a name inside a directory that we hold; links cannot lead out of it (openat2, RESOLVE_IN_ROOT). For every path
+ * that an untrusted party wrote.
  */
 int fd_open_inside(int dir_fd, const char *path, int flags, unsigned mode, struct err *err) must_use;
 
-/* Until one of these events of poll(2), or its end; false once until_ms on clock_mono_ms() has passed. 0 only looks. */
+/* Waits for one of these poll(2) events or a hang-up; false when clock_mono_ms() passes until_ms. 0 does not wait. */
 bool fd_await(int fd, short events, uint64_t until_ms) must_use;
 
 /*
- * What is left on a file system for who is not root, and whether that is little (LIMIT_ROOM_BYTES, LIMIT_ROOM_INODES).
- * From what statvfs() or fstatvfs() has said, because not every caller may open a file there.
+ * Free room on a file system for users other than root, and whether it is below LIMIT_ROOM_BYTES or LIMIT_ROOM_INODES.
+ * Takes the result of statvfs() or fstatvfs(), because not every caller may open a file there.
  */
 struct fd_room {
-    uint64_t bytes, inodes; /* inodes is 0 where they are made as they are needed, and then they are not few */
+    uint64_t bytes, inodes; /* inodes is 0, and few_inodes false, where the file system makes them on demand */
     bool few_bytes, few_inodes;
 };
 struct fd_room fd_room(const struct statvfs *fs);

@@ -3,7 +3,7 @@
  *
  *   auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
  *
- * The variable is there to be cleaned up, not to be used; no way out of the scope can forget it.
+ * The variable is not used by hand: its cleanup unlocks on every way out of the scope.
  */
 #ifndef BASE_LOCK_H
 #define BASE_LOCK_H

@@ -41,13 +41,13 @@ static void printf_like(2, 0) log_write(enum log_level level, const char *format
         used += more;
     if (used > LINE_BYTES - 2)
         used = LINE_BYTES - 2;
-    /* A line is a line: bytes from elsewhere must not forge another one or drive a terminal. */
+    /* Bytes from outside must not forge another log line or control a terminal. */
     for (int i = 0; i < used; i++)
         if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f)
             line[i] = '?';
     line[used++] = '\n';
     ssize_t written = write(STDERR_FILENO, line, (size_t)used);
-    (void)written; /* nobody left to tell */
+    (void)written; /* there is no other place to report it */
 }
 
 void log_line(enum log_level level, const char *format, ...)

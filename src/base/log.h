@@ -16,7 +16,7 @@ enum log_level {
     LOG_LEVEL_COUNT,
 };
 
-/* The name that stands before each line ("keeper", "front"), and the least level that is written. */
+/* The name in front of each line ("keeper", "front"), and the lowest level that is written. */
 void log_setup(const char *role, enum log_level least);
 
 void log_line(enum log_level level, const char *format, ...) printf_like(2, 3);
@@ -26,7 +26,7 @@ void log_line(enum log_level level, const char *format, ...) printf_like(2, 3);
 #define log_warn(...) log_line(LOG_WARN, __VA_ARGS__)
 #define log_error(...) log_line(LOG_ERROR, __VA_ARGS__)
 
-/* For our own mistakes and for a machine that cannot go on: says why, then aborts. */
+/* For our own mistakes and for conditions that leave no way to continue: logs the reason, then aborts. */
 void log_die(const char *format, ...) printf_like(1, 2) no_return;
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Open addressing with linear probing and backward-shift deletion: no tombstones, so a map that sees much coming and
- * going stays as fast as a fresh one. SipHash-1-3 over the key.
+ * Open addressing with linear probing and backward-shift deletion: no tombstones, so a map with many insertions and
+ * removals stays as fast as a fresh one. SipHash-1-3 over the key.
  */
 #include "base/map.h"
 
@@ -116,7 +116,7 @@ void *map_remove(struct map *map, struct str key)
     void *value = map->slots[gap].value;
     map->slots[gap] = (struct map_slot){ 0 };
     map->count--;
-    /* Close the gap: move up whoever was pushed past it. */
+    /* Close the gap: move back the entries that linear probing had pushed past it. */
     for (size_t i = (gap + 1) & mask; map->slots[i].key.at; i = (i + 1) & mask) {
         size_t home = map->slots[i].hash & mask;
         if (((i - home) & mask) >= ((i - gap) & mask)) {

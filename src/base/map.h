@@ -1,8 +1,8 @@
 /*
- * map.h - from text to pointer.
+ * map.h - a hash map from text to pointer.
  *
- * Keys are borrowed: they live in the objects they lead to. The hash is keyed with random bytes, so that a peer who
- * chooses keys cannot make them collide.
+ * Keys are borrowed: they live in the objects they lead to. The hash is keyed with random bytes, so a peer that chooses
+ * keys cannot make them collide.
  */
 #ifndef BASE_MAP_H
 #define BASE_MAP_H
@@ -29,7 +29,7 @@ void map_init(struct map *map);
 void map_done(struct map *map); /* the values are not touched */
 
 void *map_get(const struct map *map, struct str key); /* NULL if absent */
-/* Returns the value that stood there before, or NULL. The new key replaces the old one too. */
+/* Returns the value that the key had before, or NULL. The new key pointer replaces the old one too. */
 void *map_put(struct map *map, struct str key, void *value);
 void *map_remove(struct map *map, struct str key); /* NULL if absent */
 

@@ -1,8 +1,8 @@
 /*
  * mem.h - memory with one owner, visible at the declaration.
  *
- * Small allocations abort rather than fail: a machine without a few bytes left cannot answer sensibly either. What a
- * peer can size has a named cap in limits.h and is checked before it gets here.
+ * Small allocations abort rather than fail: without a few free bytes there is no sensible answer either. A size that a
+ * peer chooses has a named cap in limits.h and is checked before it gets here.
  */
 #ifndef BASE_MEM_H
 #define BASE_MEM_H
@@ -25,7 +25,7 @@ static inline void mem_free_at(void *pointer_at)
 }
 #define auto_free __attribute__((cleanup(mem_free_at)))
 
-/* Hand ownership on: the variable forgets what it owned. */
+/* Hand ownership on: the variable becomes NULL. */
 #define take_ptr(pointer_at)                              \
     ({                                                    \
         __typeof__(*(pointer_at)) taken_ = *(pointer_at); \

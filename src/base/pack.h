@@ -1,9 +1,9 @@
 /*
- * pack.h - typed messages as bytes, and back without trust.
+ * pack.h - typed messages as bytes, and back from an untrusted peer.
  *
- * Numbers are big-endian, text is a u32 length and its bytes. A reader never runs past the end: the first thing that
- * does not fit makes it fail, everything after reads as zero or empty, and one unpack_done() at the end tells whether
- * the message was right and was consumed whole.
+ * Numbers are big-endian, text is a u32 length and its bytes. A reader never runs past the end: the first field that
+ * does not fit makes it fail, every later field reads as zero or empty, and one unpack_done() at the end tells whether
+ * the message was well-formed and consumed whole.
  */
 #ifndef BASE_PACK_H
 #define BASE_PACK_H

@@ -28,7 +28,7 @@ void random_id(char *room, size_t count)
     for (size_t i = 0; i < count;) {
         unsigned char bytes[32];
         random_bytes(bytes, sizeof bytes);
-        /* 252 is the largest multiple of 36 below 256: what lies above would favour some letters. */
+        /* 252 is the largest multiple of 36 below 256: larger bytes would make some letters more likely. */
         for (size_t k = 0; k < sizeof bytes && i < count; k++)
             if (bytes[k] < 252)
                 room[i++] = letters[bytes[k] % 36];

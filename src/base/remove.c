@@ -1,3 +1,7 @@
+/*
+ * Removes depth first, with one open descriptor a level. Below DEPTH levels a directory is renamed into the top instead
+ * of entered, and the next pass removes it from there. So the depth of a tree costs passes, not descriptors or stack.
+ */
 #include "base/remove.h"
 
 #include <dirent.h>
@@ -11,18 +15,18 @@
 #include "base/random.h"
 
 enum {
-    DEPTH = 64,       /* levels that are held open at once; what lies deeper is moved up first */
-    DEPTH_MOST = 256, /* what cannot be moved: directories of a lower layer, or of another file system */
+    DEPTH = 64,       /* levels held open at once; deeper directories are moved to the top first */
+    DEPTH_MOST = 256, /* for directories that cannot be moved: of a lower layer, or of another file system */
     PASSES_MOST = 1000,
     UNIQUE_CHARS = 16,
 };
 
-/* What one pass over a directory has come to. */
+/* The result of one pass over the tree. */
 struct pass {
     int top_fd;
-    bool has_moved;   /* something came up, and waits in the top */
-    bool has_removed; /* at least one thing is gone */
-    int error;        /* the first that happened */
+    bool has_moved;   /* a directory was moved to the top, for the next pass */
+    bool has_removed; /* at least one entry was removed */
+    int error;        /* the first error */
 };
 
 static void note_error(struct pass *pass, int number)
@@ -33,7 +37,7 @@ static void note_error(struct pass *pass, int number)
 
 static void remove_below(struct pass *pass, int dir_fd, unsigned depth);
 
-/* A directory, or something that does not let itself be unlinked. */
+/* `name` is a directory, or an entry that cannot be unlinked. */
 static void remove_dir(struct pass *pass, int dir_fd, const char *name, unsigned depth)
 {
     char unique[UNIQUE_CHARS + 1];
@@ -51,7 +55,7 @@ static void remove_dir(struct pass *pass, int dir_fd, const char *name, unsigned
     }
     int child = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (child < 0) {
-        note_error(pass, errno == ENOTDIR ? EPERM : errno); /* no directory, and still not to be unlinked */
+        note_error(pass, errno == ENOTDIR ? EPERM : errno); /* ENOTDIR: not a directory, and unlink refused it */
         return;
     }
     remove_below(pass, child, depth + 1);
@@ -61,7 +65,7 @@ static void remove_dir(struct pass *pass, int dir_fd, const char *name, unsigned
         note_error(pass, errno);
 }
 
-/* All that is in the directory. Takes the descriptor. */
+/* Everything in the directory. Takes the descriptor. */
 static void remove_below(struct pass *pass, int dir_fd, unsigned depth)
 {
     DIR *dir = fdopendir(dir_fd);
@@ -76,7 +80,7 @@ static void remove_below(struct pass *pass, int dir_fd, unsigned depth)
             continue;
         if (unlinkat(dirfd(dir), entry->d_name, 0) == 0)
             pass->has_removed = true;
-        else if (errno == EISDIR || errno == EPERM) /* the latter is what POSIX wants said of a directory */
+        else if (errno == EISDIR || errno == EPERM) /* a directory: EISDIR on Linux, EPERM in POSIX */
             remove_dir(pass, dirfd(dir), entry->d_name, depth);
         else
             note_error(pass, errno);
@@ -88,7 +92,7 @@ bool remove_inside(int dir_fd, struct err *err)
 {
     struct pass pass = { 0 };
 
-    /* Again while something was moved up, or made behind our back; but not for ever. */
+    /* Again while directories were moved to the top, or new files appear meanwhile; PASSES_MOST bounds it. */
     for (int i = 0; i < PASSES_MOST; i++) {
         pass = (struct pass){ .top_fd = dir_fd };
         int again = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -120,7 +124,7 @@ bool remove_tree(int dir_fd, const char *name, struct err *err)
             return err_wrap(err, "remove %s", name);
         if (unlinkat(dir_fd, name, AT_REMOVEDIR) == 0 || errno == ENOENT)
             return true;
-        if (errno != ENOTEMPTY && errno != EEXIST) /* those: somebody has made something meanwhile */
+        if (errno != ENOTEMPTY && errno != EEXIST) /* these two: a new file appeared meanwhile, try again */
             return err_sys(err, "remove directory %s", name);
     }
     return err_sys_num(err, ENOTEMPTY, "remove directory %s", name);

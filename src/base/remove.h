@@ -1,12 +1,11 @@
 /*
- * remove.h - a directory and all that is below it, whoever made it.
+ * remove.h - removes a directory tree that an untrusted party made.
  *
- * Opens names inside directories that it holds, never a path, and follows no link. A tree may be deeper than any path is
- * long and deeper than there are descriptors: what lies too deep is renamed into the top first. What cannot be removed
- * (an attribute, a mount, a damaged file system) is stepped over and holds nothing else up. Killed at any moment, the
- * next call goes on.
+ * Opens names inside directories that it holds, never a path, and follows no link. A tree may be deeper than PATH_MAX
+ * and than the number of descriptors. What cannot be removed (an attribute, a mount, a damaged file system) is skipped,
+ * and the rest is removed. After a kill at any moment, the next call continues.
  *
- * Waits as long as it takes: for workers and processes of their own, never for a loop.
+ * Blocks as long as it takes: call it from a worker or a process of its own, never from a loop.
  */
 #ifndef BASE_REMOVE_H
 #define BASE_REMOVE_H
@@ -16,9 +15,9 @@
 #include "base/attr.h"
 #include "base/err.h"
 
-/* Everything in the directory, which stays. False when something is left; err->sys is the first reason that was met. */
+/* Removes everything in the directory, which stays. False when something is left; err->sys is the first reason. */
 bool remove_inside(int dir_fd, struct err *err) must_use;
-/* What has this name, whatever it is, with all below it. True when there is nothing of that name (any more). */
+/* Removes the file or tree of this name. True when nothing of that name is left, or there was none. */
 bool remove_tree(int dir_fd, const char *name, struct err *err) must_use;
 
 #endif

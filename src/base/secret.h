@@ -24,7 +24,7 @@ void secret_wipe(struct secret *secret);
 /* Time depends on the length of `guess` only. */
 bool secret_eq(const struct secret *secret, struct str guess);
 
-/* The bytes, for the few places that must send or hash them. Named so that a reader of the call site stops. */
+/* The bytes, for the few places that must send or hash them. The name makes such places easy to find. */
 static inline struct str secret_reveal(const struct secret *secret)
 {
     return str_of(secret->bytes, secret->len);

@@ -50,9 +50,9 @@ bool str_skip(struct str *s, struct str prefix);
 bool str_skip_nocase(struct str *s, struct str prefix);
 
 /*
- * Consume up to and including the next separator. *out_head is what stood before it; at the last piece the rest. False
- * once nothing is left, so `while (str_cut(&rest, ',', &item))` walks a list. "a,,b" has three items, "" has one,
- * which is empty.
+ * Consume up to and including the next separator. *out_head is the text before it, or the rest at the last piece. False
+ * once nothing is left, so `while (str_cut(&rest, ',', &item))` walks a list. "a,,b" has three items; "" has one empty
+ * item.
  */
 bool str_cut(struct str *s, char separator, struct str *out_head);
 
@@ -63,8 +63,8 @@ struct str str_trim(struct str s);
 bool str_to_u64(struct str s, uint64_t max, uint64_t *out_value) must_use;
 
 /*
- * For a system call: copies into room and ends it with a zero byte. Refuses an empty path, a zero byte inside, and
- * what does not fit.
+ * For a system call: copies into room and ends it with a zero byte. Refuses an empty path, a zero byte inside, and a
+ * path that does not fit.
  */
 bool str_to_path(struct str s, char *room, size_t room_size, struct err *err) must_use;
 

@@ -34,7 +34,7 @@ static void a_short_write_is_told_as_that_and_not_as_an_old_errno(void **state)
     assert_non_null(strstr(err.message, "took 4 of 10 bytes"));
 }
 
-static void what_is_no_regular_file_is_refused_without_waiting(void **state)
+static void a_file_that_is_not_regular_is_refused_without_waiting(void **state)
 {
     (void)state;
     char dir[] = "/tmp/fd_test.XXXXXX";
@@ -50,7 +50,7 @@ static void what_is_no_regular_file_is_refused_without_waiting(void **state)
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         assert_false(fd_read_regular(dir_fd, names[i], 64, &text, NULL, &err));
         assert_int_equal(err.kind, ERR_INVALID);
-        assert_non_null(strstr(err.message, "no regular file"));
+        assert_non_null(strstr(err.message, "not a regular file"));
     }
     assert_null(text);
     for (size_t i = 0; i < COUNT_OF(names) - 1; i++)
@@ -177,7 +177,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_short_write_is_told_as_that_and_not_as_an_old_errno),
-        cmocka_unit_test(what_is_no_regular_file_is_refused_without_waiting),
+        cmocka_unit_test(a_file_that_is_not_regular_is_refused_without_waiting),
         cmocka_unit_test(a_regular_file_is_read_whole_and_described),
         cmocka_unit_test(what_is_awaited_comes_or_does_not),
         cmocka_unit_test(an_update_touches_nothing_that_is_the_same_and_makes_no_new_inode),
