@@ -7,7 +7,7 @@ static uint64_t missing(const struct quota_rule *rule, const struct quota *quota
 {
     uint64_t passed_ms = now_ms > quota->at_ms ? now_ms - quota->at_ms : 0;
 
-    /* Longer than this it is full anyway, and the product stays small. */
+    /* After this long the bucket is full anyway; the cap keeps the product from overflowing. */
     if (passed_ms > quota->used_milli / rule->per_s)
         return 0;
     return quota->used_milli - passed_ms * rule->per_s;

@@ -1,7 +1,7 @@
 /*
- * quota.h - how often: a bucket of tokens that fills at a steady rate.
+ * quota.h - a rate limit: a token bucket that fills at a steady rate.
  *
- * Pure: the caller brings the time and keeps the bucket.
+ * Pure: the caller passes the time and keeps the bucket.
  */
 #ifndef POLICY_QUOTA_H
 #define POLICY_QUOTA_H
@@ -12,27 +12,27 @@
 #include "base/attr.h"
 
 struct quota_rule {
-    uint32_t per_s; /* 0: as often as one likes */
-    uint32_t burst; /* how many at once after a rest; at least 1 */
+    uint32_t per_s; /* 0: no limit */
+    uint32_t burst; /* size of the bucket: tokens available at once after an idle time; at least 1 */
 };
 
-/* Zeroed it is full. */
+/* A zeroed bucket is full. */
 struct quota {
-    uint64_t used_milli; /* thousandths of a token that are missing */
-    uint64_t at_ms;      /* as of when */
+    uint64_t used_milli; /* thousandths of a token that are missing… */
+    uint64_t at_ms;      /* …at this time */
 };
 
 struct quota_left {
-    uint32_t limit;     /* how many fit */
-    uint32_t remaining; /* how many are there */
+    uint32_t limit;     /* size of the bucket */
+    uint32_t remaining; /* tokens in it */
     uint32_t full_in_s; /* rounded up */
-    uint32_t next_in_s; /* rounded up; 0 if there is one */
+    uint32_t next_in_s; /* rounded up; 0 if there is a token */
 };
 
-/* Takes one token if there is one. now_ms does not go back. */
+/* Takes one token if there is one. now_ms never decreases. */
 bool quota_take(const struct quota_rule *rule, struct quota *quota, uint64_t now_ms, struct quota_left *out_left)
     must_use;
-/* Has it rested so long that forgetting it changes nothing? */
+/* Is the bucket full? Then forgetting it changes nothing. */
 bool quota_is_full(const struct quota_rule *rule, const struct quota *quota, uint64_t now_ms);
 
 #endif

@@ -161,7 +161,7 @@ enum connect_read connect_reader_next(struct connect_reader *reader, struct str 
         (void)err_set(err, ERR_INVALID, "the stream is already broken");
         return CONNECT_BAD;
     }
-    /* What the last call handed out is used up by now. */
+    /* The payload of the last call is valid until this one. */
     if (reader->partial.len >= CONNECT_HEADER_BYTES) {
         unsigned flags;
         if (read_header(reader->partial.data, &flags, &length, err) &&

@@ -1,10 +1,10 @@
 /*
  * connect.h - the Connect RPC protocol with its JSON codec, as bytes: envelopes, codes, errors.
  *
- * A stream is a run of envelopes: flags (u8), length (u32, big-endian), that many bytes of JSON. Envelopes and HTTP
- * chunks have nothing to do with each other. The last one carries CONNECT_END_STREAM and always comes before a clean
- * close: {} or {"error":{"code","message"}}. A unary answer is bare JSON, a unary error {"code","message"} under the
- * HTTP status that belongs to the code.
+ * A stream is a sequence of envelopes: flags (u8), length (u32, big-endian), that many bytes of JSON. An envelope may
+ * begin and end anywhere within HTTP chunks. The last envelope carries CONNECT_END_STREAM, and a clean close always
+ * follows one: {} or {"error":{"code","message"}}. A unary answer is bare JSON; a unary error is {"code","message"}
+ * with the HTTP status of its code.
  *
  * Pure: no I/O, no clock.
  */
@@ -43,7 +43,7 @@ enum connect_code {
 /* "invalid_argument" and 400. */
 struct str connect_code_name(enum connect_code code);
 unsigned connect_code_status(enum connect_code code);
-/* False for a name that is none of them. */
+/* False for an unknown name. */
 bool connect_code_parse(struct str name, enum connect_code *out_code) must_use;
 
 enum {
@@ -68,10 +68,10 @@ void connect_write_error(struct buf *out, enum connect_code code, struct str mes
 
 /* ---- reading ---- */
 
-/* Envelopes out of a body that arrives in pieces of any size. */
+/* Reads envelopes from a body that arrives in pieces of any size. */
 struct connect_reader {
     struct buf partial; /* the envelope under way, header included */
-    bool failed;        /* err was given: nothing more can be read from here */
+    bool failed;        /* an error was returned: nothing more can be read */
 };
 
 void connect_reader_init(struct connect_reader *reader);

@@ -1,10 +1,10 @@
 /*
  * Theory of operation
  *
- * A head is read line by line from a window of at most LIMIT_HEAD_BYTES, and the same bytes give the same answer
- * however they were cut into pieces: what is complete is judged, what is not says HTTP_MORE, and a window that is full
- * without the end of a head in it is too long. Only the first line is judged while it is still growing, so that a client
- * who speaks another protocol (TLS, say) is not made to wait for a time limit.
+ * A head is read line by line from a window of at most LIMIT_HEAD_BYTES. The same bytes give the same answer in
+ * whatever pieces they arrive: a complete line is checked, an incomplete one gives HTTP_MORE, and a full window without
+ * the end of a head is too long. Only the first line is checked before it is complete, so that a client of another
+ * protocol (TLS, say) gets an answer at once and not after a timeout.
  *
  * Framing is decided once, at the end of the head, in frame_request() and frame_response(); nothing else in the program
  * looks at Content-Length or Transfer-Encoding again.
@@ -33,7 +33,7 @@ static bool is_token_char(unsigned char c)
     return table[c];
 }
 
-/* Of field values and reason phrases: no control character but the tab. */
+/* For field values and reason phrases: no control character except the tab. */
 static bool is_text_char(unsigned char c)
 {
     return (c >= 0x20 && c != 0x7f) || c == '\t';
@@ -335,7 +335,7 @@ static bool read_status_line(struct http_head *head, struct str line, struct err
     (void)str_cut(&rest, ' ', &version);
     if (!read_version(head, version, err))
         return false;
-    /* The space before an empty reason is sometimes forgotten; nothing can be misread for it. */
+    /* Some servers leave out the space before an empty reason; that is not ambiguous. */
     if (!str_cut(&rest, ' ', &status) || status.len != 3 || !str_to_u64(status, 999, &number) || number < 100)
         return refuse(head, 400, err, "the first line has no status");
     if (rest.at && !is_text(rest))
@@ -518,7 +518,7 @@ static bool chunk_step(struct http_chunks *chunks, char c, struct err *err)
         return true;
     case CHUNK_DATA:
     case CHUNK_END:
-        assert(!"a byte that is not ours to judge");
+        assert(!"data bytes and the end of the body do not come here");
     }
     chunks->line++;
     if (chunks->state >= CHUNK_TRAILER) {
@@ -631,7 +631,7 @@ const char *http_reason(unsigned status)
     return "Unknown";
 }
 
-/* What must not be sent must not be sent by half either: the whole buf is spoilt. */
+/* A head with a bad field must not be sent even in part: the whole buf is marked as overflowed. */
 static void add_checked(struct buf *out, struct str s, bool fits)
 {
     if (fits)

@@ -1,9 +1,9 @@
 /*
- * http1.h - HTTP/1.1 as bytes: heads, framing, chunks. RFC 9112, the strict reading.
+ * http1.h - HTTP/1.1 as bytes: heads, framing, chunks. RFC 9112, read strictly.
  *
- * Two parties that read one message differently are how requests get smuggled. So whatever could be read in two ways is
- * refused: bare LF, space before a colon, folded lines, several or signed lengths, length together with chunks, chunked
- * that is not last, control characters, absolute or asterisk targets other than for OPTIONS.
+ * Requests can be smuggled when two programs read one message differently. So everything ambiguous is refused: bare LF,
+ * space before a colon, folded lines, several or signed lengths, length together with chunks, chunked that is not last,
+ * control characters, absolute or asterisk targets other than for OPTIONS.
  *
  * Pure: no I/O, no clock, no allocation. What is decoded borrows from the input.
  */
@@ -73,11 +73,11 @@ enum http_parse {
 /*
  * The head at the front of `in`. Feed it everything received so far; it is cheap to ask again. On HTTP_DONE *out_used
  * bytes belong to the head and *out_head borrows from them. Leading empty lines before a request line are skipped. On
- * HTTP_BAD out_head->status is the answer that a request deserves: 400, 414, 417, 431, 501 or 505.
+ * HTTP_BAD out_head->status is the status to answer a request with: 400, 414, 417, 431, 501 or 505.
  */
 enum http_parse http_parse_request(struct str in, struct http_head *out_head, size_t *out_used, struct err *err)
     must_use;
-/* `to_head_request`: what was asked with HEAD has no body, whatever its headers say. */
+/* `to_head_request`: the response to a HEAD request has no body, whatever its headers say. */
 enum http_parse http_parse_response(struct str in, bool to_head_request, struct http_head *out_head, size_t *out_used,
                                     struct err *err) must_use;
 
@@ -101,7 +101,7 @@ struct http_chunks {
  */
 enum http_parse http_chunks_next(struct http_chunks *chunks, struct str *in, struct str *out_data, struct err *err)
     must_use;
-/* A body of whatever framing its head announced. */
+/* A body in any framing that a head can announce. */
 struct http_body {
     enum http_framing framing;
     uint64_t left; /* with HTTP_LENGTH */
@@ -109,8 +109,8 @@ struct http_body {
 };
 struct http_body http_body_of(const struct http_head *head);
 /*
- * The same for every framing: one piece at a time, HTTP_DONE when what was taken is the last of it. With
- * HTTP_UNTIL_CLOSE only the connection's end is the body's.
+ * The same for every framing: one piece at a time, HTTP_DONE with the last one. With HTTP_UNTIL_CLOSE the body ends
+ * only with the connection.
  */
 enum http_parse http_body_next(struct http_body *body, struct str *in, struct str *out_data, struct err *err) must_use;
 /* "1a2b\r\n": the line before a chunk. Returns its length; the chunk's data is followed by "\r\n". */

@@ -10,9 +10,9 @@
 /* ---- reading ---- */
 
 /*
- * What jansson would make of the text, counted before it allocates anything. It recurses 2,048 levels deep before it
- * objects, which is more stack than a guest's pid 1 wants to give; and it spends up to a hundred bytes of memory on a
- * byte of text ("[{},{},…"). Up to the first mistake in the text our idea of what is quoted is jansson's.
+ * Counts depth and values before jansson allocates anything. On its own it recurses 2,048 levels deep, which is too
+ * much stack for guestd, and needs up to a hundred bytes of memory for a byte of text ("[{},{},…"). Up to the first
+ * syntax error in the text, this loop and jansson agree on which parts are quoted.
  */
 static bool check_shape(struct str text, size_t values_max, struct err *err)
 {
@@ -51,7 +51,7 @@ json_t *json_parse_large(struct str text, size_t values_max, struct err *err)
     if (!check_shape(text, values_max, err))
         return NULL;
     json_t *value = json_loadb(text.at ? text.at : "", text.len, JSON_DECODE_ANY, &why);
-    if (!value && json_error_code(&why) == json_error_null_character) /* its own words are for who calls jansson */
+    if (!value && json_error_code(&why) == json_error_null_character) /* jansson's text names one of its own flags */
         (void)err_set(err, ERR_INVALID, "invalid JSON at byte %d: a zero byte (\\u0000) in a text", why.position);
     else if (!value)
         (void)err_set(err, ERR_INVALID, "invalid JSON at byte %d: %.100s", why.position, why.text);
@@ -126,7 +126,7 @@ static bool whole_number(const json_t *value, int64_t *out)
             *out = negative ? -(int64_t)size : (int64_t)size;
             return true;
         }
-        /* What is left is a number in JSON's own grammar ("12.0", "1e3"), or nothing. */
+        /* Otherwise it must be a number in JSON's own grammar ("12.0", "1e3"). */
         auto_json json_t *again = json_loadb(text.at, text.len, JSON_DECODE_ANY, NULL);
         if (!json_is_real(again))
             return false;
@@ -227,7 +227,7 @@ static void add_quoted(struct buf *buf, struct str text)
     arena_done(&scratch);
 }
 
-/* Comma and name: what stands before any value. */
+/* Writes the comma and the name in front of a value. */
 static void begin_value(struct json_out *out, const struct str *name)
 {
     if (out->more[out->depth])

@@ -28,7 +28,7 @@ static inline void json_done_at(json_t **json_at)
  * LIMIT_JSON_VALUES values; duplicate keys: the last wins. NULL and err on failure; the caller's to release.
  */
 json_t *json_parse(struct str text, struct err *err) must_use;
-/* The same for what is rightly large: answers to us, results of code. A value may cost 300 bytes of memory. */
+/* The same with another limit, for answers to us and results of code. A value may cost 300 bytes of memory. */
 json_t *json_parse_large(struct str text, size_t values_max, struct err *err) must_use;
 /* The same, but it must be an object. */
 json_t *json_parse_object(struct str text, struct err *err) must_use;
@@ -61,16 +61,16 @@ static inline struct str json_str(const json_t *string)
 /* ---- writing ---- */
 
 /*
- * Commas and quotes are its business; the text grows in a buf (check overflowed at the end). Strings are escaped, broken
- * UTF-8 becomes U+FFFD.
+ * Writes commas and quotes itself, into a buf (check overflowed at the end). Strings are escaped; broken UTF-8 becomes
+ * U+FFFD.
  */
 enum { JSON_OUT_DEPTH = 16 };
 
 struct json_out {
     struct buf *buf;
     unsigned depth;
-    bool more[JSON_OUT_DEPTH];     /* a comma is due at this depth */
-    bool is_array[JSON_OUT_DEPTH]; /* closed by a square bracket */
+    bool more[JSON_OUT_DEPTH];     /* the next value at this depth needs a comma */
+    bool is_array[JSON_OUT_DEPTH]; /* ends with a square bracket */
 };
 
 struct json_out json_out_to(struct buf *buf);

@@ -1,13 +1,18 @@
+/*
+ * A state machine over the input. A delimiter is CR LF "--" boundary; scan() finds it, also when it is cut into pieces,
+ * and passes on everything else without a copy. multipart_next() moves PREAMBLE → DELIMITED → LINE_END → HEAD → DATA
+ * and back to DELIMITED for each part, until "--" after a delimiter leads to EPILOGUE.
+ */
 #include "wire/multipart.h"
 
 enum {
     PREAMBLE,  /* before the first delimiter; the body may begin with one, so its CR LF counts as read */
-    DELIMITED, /* behind a delimiter: "--" closes, white space and CR LF open a part */
+    DELIMITED, /* after a delimiter: "--" ends the body, white space and CR LF begin a part */
     CLOSING,   /* one "-" of two was read */
-    LINE_END,  /* CR read, LF due */
+    LINE_END,  /* CR was read, LF must follow */
     HEAD,      /* the headers of a part, gathered up to the empty line */
     DATA,      /* its bytes */
-    PART_OVER, /* its delimiter was read together with its last bytes */
+    PART_OVER, /* its delimiter was read together with its last bytes; the next call reports the end */
     EPILOGUE,  /* done */
     BROKEN,
 };
@@ -96,10 +101,10 @@ static void consume(struct str *in, size_t count)
 }
 
 /*
- * Data up to the next delimiter. Returns true when the delimiter was consumed; *out_data is what stood before it, or,
- * without one, what surely is data. A tail that may be the start of a delimiter is counted in `matched` and held back;
- * when it was not one after all, it is given out from our own copy: its bytes are the delimiter's. `borrowed` bytes of it
- * are a line end that stood before the data and is none of it.
+ * Data up to the next delimiter. Returns true when the delimiter was consumed. *out_data is the data before it, or,
+ * without a delimiter, all that is certainly data. A tail that may begin a delimiter is held back and counted in
+ * `matched`. If it turns out to be data, it is returned from our copy of the delimiter, which has the same bytes. The
+ * first `borrowed` bytes of it are the line end in front of the data and not part of it.
  */
 static bool scan(struct multipart *mp, struct str *in, struct str *out_data)
 {
@@ -136,7 +141,7 @@ static bool scan(struct multipart *mp, struct str *in, struct str *out_data)
     return false;
 }
 
-/* %22, %0D and %0A are how browsers write what a quoted string cannot hold; \" and \\ are how others do. */
+/* Browsers escape quotes and line ends as %22, %0D and %0A; other clients use \" and \\. */
 static struct str unescape(struct arena *arena, struct str text, bool quoted)
 {
     static const struct {

@@ -1,15 +1,15 @@
 /*
- * multipart.h - multipart bodies (RFC 2046) as they arrive, file data never gathered.
+ * multipart.h - multipart bodies (RFC 2046) as they arrive; file data is never buffered.
  *
  * Feed pieces of any size; each call gives one event:
  *
- *   PART      the headers of a part are there: name, filename, content type
+ *   PART      the headers of a part are complete: name, filename, content type
  *   DATA      some of its bytes, to be used at once
  *   PART_END  it is complete
  *   DONE      the closing delimiter was read; whatever follows is ignored
  *
- * The delimiter may be cut anywhere between two pieces. It begins with CR and holds no other, so bytes that turned out
- * not to be a delimiter never hide the start of one.
+ * The delimiter may be cut anywhere between two pieces. It begins with its only CR, so bytes that match a part of it
+ * and then differ cannot contain the start of another delimiter.
  *
  * Pure: no I/O, no clock.
  */
@@ -31,7 +31,7 @@ enum {
 
 struct multipart_part {
     bool has_name, has_filename;
-    struct str name, filename; /* as Content-Disposition names them, with %22 %0D %0A and backslashes undone */
+    struct str name, filename; /* of Content-Disposition, with %22 %0D %0A and backslash escapes decoded */
     struct str content_type;   /* empty when absent */
 };
 
@@ -40,7 +40,7 @@ struct multipart {
     char delimiter[4 + MULTIPART_BOUNDARY_MAX]; /* CR LF - - boundary */
     size_t delimiter_len;
     size_t matched;  /* bytes of the delimiter seen so far */
-    size_t borrowed; /* of these, the line end before the data: not data even if no delimiter follows */
+    size_t borrowed; /* the first of these are the line end before the data: never data themselves */
     int state;
     struct buf head;
     struct arena arena; /* the present part's strings */
@@ -61,7 +61,7 @@ enum multipart_event {
 /* Consumes from *in. out_part and out_data are valid until the next call. */
 enum multipart_event multipart_next(struct multipart *mp, struct str *in, struct multipart_part *out_part,
                                     struct str *out_data, struct err *err) must_use;
-/* Was the closing delimiter read? A body that ends without it was cut. */
+/* Was the closing delimiter read? A body that ends without it is incomplete. */
 bool multipart_is_whole(const struct multipart *mp);
 
 /*

@@ -65,7 +65,7 @@ void zmtp_write_pong(struct buf *out, struct str ping)
 {
     auto_buf struct buf body = buf_make(NULL, 1024);
 
-    /* "\4PING", two bytes of time-to-live, then up to 16 bytes that the peer wants to see again. */
+    /* "\4PING", two bytes of time-to-live, then up to 16 bytes that the answer repeats. */
     if (!str_skip(&ping, STR("\4PING")) || ping.len < 2)
         return;
     buf_add(&body, STR("\4PONG"));

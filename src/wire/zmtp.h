@@ -1,8 +1,8 @@
 /*
- * zmtp.h - ZeroMQ's wire protocol, ZMTP 3.0 (RFC 23), as bytes: as much of it as a client of a Jupyter kernel needs.
+ * zmtp.h - ZeroMQ's wire protocol, ZMTP 3.0 (RFC 23), as bytes: the part that a client of a Jupyter kernel needs.
  *
- * Both sides send a greeting of 64 bytes and a READY command; then messages, each a run of frames. Mechanism NULL only:
- * the link is a loopback inside one sandbox, and Jupyter signs its messages itself.
+ * Both sides send a greeting of 64 bytes and a READY command, then messages of one or more frames. Only the mechanism
+ * NULL: the connection is loopback inside one sandbox, and Jupyter signs its messages itself.
  *
  * Pure: no I/O, no clock. What is decoded borrows from the input.
  */
@@ -18,7 +18,7 @@
 
 enum {
     ZMTP_GREETING_BYTES = 64,
-    ZMTP_FRAMES_MAX = 64, /* of one message; Jupyter sends 7, and one a binary buffer */
+    ZMTP_FRAMES_MAX = 64, /* of one message; Jupyter sends 7, and one more for each binary buffer */
 };
 
 /* ---- writing ---- */
@@ -26,7 +26,7 @@ enum {
 void zmtp_write_greeting(struct buf *out);
 /* "DEALER" or "SUB"; the identity may be empty. */
 void zmtp_write_ready(struct buf *out, struct str socket_type, struct str identity);
-/* One message of so many frames. */
+/* One message of `count` frames. */
 void zmtp_write_message(struct buf *out, const struct str *frames, size_t count);
 /* The answer to a PING command, whose frame body is given. */
 void zmtp_write_pong(struct buf *out, struct str ping);
