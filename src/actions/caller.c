@@ -36,7 +36,7 @@ bool action_caller_by_admin_token(const struct actions *actions, struct str toke
     struct arena arena;
     char hash[STORE_HASH_BYTES];
 
-    /* As with API keys: what could be read out of this process opens nothing. */
+    /* As with API keys, front has only the hash: a leak of its memory does not reveal the token. */
     store_secret_hash(token, hash);
     if (!actions->admin_hash || token.len == 0 || !secret_eq(actions->admin_hash, str_from(hash)))
         return err_set(err, ERR_DENIED, "the admin token is wrong");
@@ -55,5 +55,5 @@ void action_caller_seen(const struct actions *actions, const struct caller *call
     struct err err;
 
     if (caller->key_id[0] && !store_key_touch(actions->store, str_from(caller->key_id), &err))
-        log_warn("key %s: its use is not written down: %s", caller->key_id, err_text(&err));
+        log_warn("key %s: cannot record when it was last used: %s", caller->key_id, err_text(&err));
 }

@@ -10,10 +10,10 @@ static bool name_check(struct str *name, struct err *err)
 {
     *name = str_trim(*name);
     if (name->len == 0 || name->len >= LIMIT_NAME_BYTES)
-        return err_set(err, ERR_INVALID, "a key's name has between 1 and %d bytes", LIMIT_NAME_BYTES - 1);
+        return err_set(err, ERR_INVALID, "a key's name must have between 1 and %d bytes", LIMIT_NAME_BYTES - 1);
     for (size_t i = 0; i < name->len; i++)
         if ((unsigned char)name->at[i] < 0x20 || name->at[i] == 0x7f)
-            return err_set(err, ERR_INVALID, "a key's name has no control characters");
+            return err_set(err, ERR_INVALID, "a key's name must not have control characters");
     return utf8_valid(*name) || err_set(err, ERR_INVALID, "a key's name must be UTF-8");
 }
 

@@ -35,8 +35,8 @@ void meters_free(struct meters *meters)
     free(meters);
 }
 
-/* Keys come and go; those that have rested need not be remembered. */
-static void forget_rested(struct meters *meters, uint64_t now_ms)
+/* A full bucket is the same as none. */
+static void forget_idle(struct meters *meters, uint64_t now_ms)
 {
     struct map kept;
     struct meter *meter;
@@ -64,7 +64,7 @@ bool action_caller_in_rate(const struct actions *actions, const struct caller *c
     struct meter *meter = map_get(&meters->by_key, str_from(caller->key_id));
     if (!meter) {
         if (meters->by_key.count >= LIMIT_METERS)
-            forget_rested(meters, now_ms);
+            forget_idle(meters, now_ms);
         meter = NEW(struct meter);
         memcpy(meter->key_id, caller->key_id, sizeof meter->key_id);
         (void)map_put(&meters->by_key, str_from(meter->key_id), meter);

@@ -11,8 +11,8 @@ static bool key_check(struct str key, struct err *err)
         char c = key.at[i];
         ok = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
     }
-    return ok ||
-           err_set(err, ERR_INVALID, "an idempotency key has 1 to %d characters of a-z, 0-9 and -", REPEAT_KEY_CHARS);
+    return ok || err_set(err, ERR_INVALID, "an idempotency key must have 1 to %d characters of a-z, 0-9 and -",
+                         REPEAT_KEY_CHARS);
 }
 
 bool action_repeat_begin(const struct actions *actions, const struct caller *caller, struct str key, struct str route,
@@ -35,7 +35,7 @@ bool action_repeat_begin(const struct actions *actions, const struct caller *cal
             .guestd_version = outcome.guestd_version,
             .access_token = arena_copy(arena, str_from(token)),
         };
-        /* Whether it is private only the sandbox itself remembers; of one that has gone it does not matter. */
+        /* The traffic token is not stored with the key: take it from the sandbox, if that still runs. */
         struct sandbox_info live;
         struct err ignored;
         if (sandbox_get(actions->sandboxes, out_done->team_id, out_done->id, arena, &live, &ignored)) {
@@ -59,7 +59,7 @@ void action_repeat_settle(const struct actions *actions, const struct caller *ca
             &(struct repeat_outcome){ made->id, made->template_id, made->alias, made->guestd_version }, &err);
     else
         ok = store_repeat_forget(actions->store, team_id, key, &err);
-    /* The answer is known and goes out all the same; a repeat of it is told that it is still running. */
+    /* The client gets its answer in any case. A repeated request will be told that the first one is still running. */
     if (!ok)
-        log_warn("idempotency key of team %s: not settled: %s", caller->team_id, err_text(&err));
+        log_warn("idempotency key of team %s: cannot store the result: %s", caller->team_id, err_text(&err));
 }

@@ -2,8 +2,8 @@
 #include "base/log.h"
 
 /*
- * The team may have been deleted after the caller's key was checked. store_team_remove() refuses once the sandbox has
- * its row; if it came before that, the team is missing here, and the sandbox is killed, because no key could reach it.
+ * The team may have been deleted after the caller's key was checked. store_team_remove() refuses once the sandbox has a
+ * row. If the team was removed before that, it is missing here, and the sandbox is killed: no key could reach it.
  */
 static bool team_is_there(const struct actions *actions, const struct caller *caller, struct str id,
                           struct arena *arena, struct err *err)
@@ -15,7 +15,7 @@ static bool team_is_there(const struct actions *actions, const struct caller *ca
     if (store_team_get(actions->store, team_id, arena, &team, err))
         return true;
     if (!sandbox_kill(actions->sandboxes, team_id, id, "admin", &kill_err))
-        log_warn("sandbox %.*s: of a team that is gone, and not killed: %s", STR_ARG(id), err_text(&kill_err));
+        log_warn("sandbox %.*s: its team was deleted, and killing it failed: %s", STR_ARG(id), err_text(&kill_err));
     return err->kind == ERR_NOT_FOUND ? err_set(err, ERR_DENIED, "the team of this API key was deleted") : false;
 }
 

@@ -1,6 +1,7 @@
 /*
- * What a team has had running. Nobody samples that: beginnings and ends are events, and counting them back from what
- * runs now tells every moment of the seven days that events are kept, restarts or not.
+ * Teams, and how many sandboxes each had running over time. The numbers are not sampled: starts and ends are events in
+ * the store, so counting back from the number that runs now gives it for any moment of the seven days that events are
+ * kept, across restarts.
  */
 #include "actions/actions.h"
 #include "base/clock.h"
@@ -37,7 +38,7 @@ bool action_team_metrics(const struct actions *actions, const struct caller *cal
     int64_t running = (int64_t)sandboxes_count(actions->sandboxes, team_id);
     struct team_metric *points = ARENA_ARRAY(arena, struct team_metric, wanted);
     for (int64_t step = (now_us - start_us) / step_us; step >= 0; step--) {
-        /* Both are in the order of time; what happened while we looked lies past the last step. */
+        /* Both lists are ordered by time. Events that came during this call lie beyond the last step: skip them. */
         while (count && counts[count - 1].step > step)
             count--;
         bool any = count && counts[count - 1].step == step;
@@ -76,7 +77,7 @@ bool action_caller_in_team(const struct actions *actions, const struct caller *c
     return true;
 }
 
-/* A namespace of templates, hence the characters of those. */
+/* A team's name is also a namespace of templates, so it has the same characters. */
 static bool slug_check(struct str slug, struct err *err)
 {
     bool ok = slug.len > 0 && slug.len <= TEAM_NAME_CHARS && slug.at[0] != '-' && slug.at[0] != '_';
@@ -86,9 +87,10 @@ static bool slug_check(struct str slug, struct err *err)
         ok = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
     }
     return ok ||
-           err_set(err, ERR_INVALID,
-                   "a team's name has 1 to %d characters of a-z, 0-9, - and _, and begins with a letter or a digit",
-                   TEAM_NAME_CHARS);
+           err_set(
+               err, ERR_INVALID,
+               "a team's name must have 1 to %d characters of a-z, 0-9, - and _, and begin with a letter or a digit",
+               TEAM_NAME_CHARS);
 }
 
 bool action_team_create(const struct actions *actions, const struct caller *caller, struct str name,
@@ -132,7 +134,7 @@ bool action_team_delete(const struct actions *actions, const struct caller *call
                        "--force (API: force=true)",
                        (int)MIN(team.slug.len, (size_t)40), team.slug.at, team.key_count,
                        team.key_count == 1 ? "" : "s", running, running == 1 ? "" : "es");
-    /* Keys first: what they have started by now is killed, and nothing new begins. */
+    /* Keys first, so that no new sandbox is started after the kill. */
     if (force && (!revoke_keys(actions, team_id, arena, &end.revoked, err) ||
                   !action_team_kill(actions, &there, arena, &end.killed, &failed, err)))
         return false;
@@ -169,7 +171,7 @@ bool action_team_kill(const struct actions *actions, const struct caller *caller
     struct str team_id = str_from(caller->team_id);
     struct sandbox_info *list;
     size_t count;
-    struct err ignored; /* who fails is counted, and tried again by itself */
+    struct err ignored; /* failures are counted; sandbox/ retries a failed kill */
 
     if (!need_admin(caller, err) || !sandbox_list(actions->sandboxes, team_id, arena, &list, &count, err))
         return false;

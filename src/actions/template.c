@@ -47,7 +47,7 @@ static bool is_missing(const struct err *err)
     return err->kind == ERR_NOT_FOUND;
 }
 
-/* A namespace is a team's slug; only one's own can be looked into so far. */
+/* A namespace is a team's slug. So far a caller can only use its own. */
 static bool in_namespace(const struct actions *actions, const struct caller *caller, const struct template_ref *ref,
                          struct arena *arena, struct template_row *out, struct err *err)
 {
@@ -72,19 +72,20 @@ static bool look_up(const struct actions *actions, const struct caller *caller, 
            (is_missing(err) && store_template_get(actions->store, ref->alias, arena, out, err));
 }
 
-/* Names that clients ask for by themselves, and what makes the template. */
+/* Templates that SDKs name by default, and the recipe that makes each. */
 static const struct {
     struct str name;
-    const char *cure;
+    const char *recipe;
 } makeable[] = {
     { STR_INIT("base"), "base" },
     { STR_INIT("code-interpreter-v1"), "code-interpreter" },
     { STR_INIT("code-interpreter"), "code-interpreter" },
 };
 
-static bool say_cure(struct str ref, struct err *err)
+/* For a template that is known but not built here: what to do about it. */
+static bool explain_known(struct str ref, struct err *err)
 {
-    if (str_eq(ref, STR("mcp-gateway"))) /* what the SDKs ask for when they are given MCP servers */
+    if (str_eq(ref, STR("mcp-gateway"))) /* the SDKs use this template when MCP servers are given */
         return !err_set(
             err, ERR_NOT_FOUND,
             "template 'mcp-gateway' is for MCP servers (mcp={…}, JS mcp: {…}), which are not available in this "
@@ -94,22 +95,22 @@ static bool say_cure(struct str ref, struct err *err)
             continue;
         (void)err_set(err, ERR_NOT_FOUND,
                       "template '%.*s' is not built on this server yet: run `sudo cloister template build %s` there",
-                      STR_ARG(ref), makeable[i].cure);
+                      STR_ARG(ref), makeable[i].recipe);
         return true;
     }
     return false;
 }
 
-/* "there is no template 'x'; there are base, node": what one would ask next. */
-static void say_missing(const struct actions *actions, const struct caller *caller, struct str ref, struct arena *arena,
-                        struct err *err)
+/* The error lists the templates that do exist. */
+static void explain_missing(const struct actions *actions, const struct caller *caller, struct str ref,
+                            struct arena *arena, struct err *err)
 {
     struct buf names = buf_make(arena, 64);
     struct template_row *list;
     size_t count;
     struct err ignored;
 
-    if (say_cure(ref, err))
+    if (explain_known(ref, err))
         return;
     if (!store_template_list(actions->store, str_from(caller->team_id), arena, &list, &count, &ignored))
         count = 0;
@@ -119,12 +120,12 @@ static void say_missing(const struct actions *actions, const struct caller *call
             break;
         buf_format(&names, "%s%.*s", names.len ? ", " : "", STR_ARG(name));
     }
-    (void)err_set(err, ERR_NOT_FOUND, "template '%.*s' not found; there is %.*s (`cloister template list` tells more)",
+    (void)err_set(err, ERR_NOT_FOUND, "template '%.*s' not found; there is %.*s (see `cloister template list`)",
                   (int)MIN(ref.len, (size_t)40), ref.at, names.len ? (int)names.len : 8,
                   names.len ? names.data : "none yet");
 }
 
-/* Whoever owns it. */
+/* A template of any owner. */
 static bool find_any(const struct actions *actions, const struct caller *caller, struct str text, struct arena *arena,
                      struct template_row *out, struct err *err)
 {
@@ -142,7 +143,7 @@ static bool find_any(const struct actions *actions, const struct caller *caller,
             return true;
     }
     if (is_missing(err))
-        say_missing(actions, caller, str_trim(text), arena, err);
+        explain_missing(actions, caller, str_trim(text), arena, err);
     return false;
 }
 
@@ -159,7 +160,7 @@ bool action_template_resolve(const struct actions *actions, const struct caller 
     if (!find_any(actions, caller, ref, arena, &row, err))
         return false;
     if (is_foreign(caller, &row)) {
-        say_missing(actions, caller, str_trim(ref), arena, err);
+        explain_missing(actions, caller, str_trim(ref), arena, err);
         return false;
     }
     *out = row;
