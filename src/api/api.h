@@ -1,12 +1,14 @@
 /*
- * api.h - the REST door: decode, call the action, encode.
+ * api.h - the REST API: decode, call the action, encode.
  *
- * The only home of the foreign API's names and shapes. A request is looked at on the loop (CORS, route, key), its body
- * collected, then its handler runs on a worker from top to bottom, and the answer goes out on the loop again. What starts
- * a sandbox goes by a lane (io/worker.h) in which each key has a share: it may wait for as long as a guest likes.
+ * Names and shapes of the foreign API appear only here. A request is checked on the loop (CORS, route, key) and its
+ * body collected. Then its handler runs on a worker from top to bottom, and the loop sends the answer. A request that
+ * starts a sandbox goes through a lane (io/worker.h) in which each key has a share, because a guest can make a start
+ * slow.
  *
- * Every error is {"code":<status>,"message":…} because clients look for the code in the body and parse every error as
- * JSON; every 429, 502, 503 and 504 says in Should-Retry whether repeating is safe, because clients do repeat.
+ * Every error is {"code":<status>,"message":…}, because clients read the code from the body and parse every error as
+ * JSON. Every 429, 502, 503 and 504 says in Should-Retry whether a repeat is safe, because clients repeat by
+ * themselves.
  */
 #ifndef API_API_H
 #define API_API_H
@@ -24,7 +26,7 @@ struct api_config {
     struct workers *workers;
     const struct actions *actions;
     const char
-        *domain; /* told to clients, which then find sandboxes at <port>-<id>.<domain>; empty or NULL: not told */
+        *domain; /* sent to clients, which then reach sandboxes at <port>-<id>.<domain>; empty or NULL: not sent */
 };
 
 /* The configuration is copied; what it points to must outlive the API. */

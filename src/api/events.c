@@ -1,6 +1,6 @@
 /*
- * What has happened to sandboxes: as events, and as the log lines that a dashboard or a command line shows. Those also tell
- * which commands have begun and ended inside, in the words of upstream's daemon.
+ * The history of sandboxes: as events, and as log lines for a dashboard or a command line. Log lines also report
+ * commands that started and ended inside, in the words of upstream's daemon.
  */
 #include "api/request.h"
 #include "base/clock.h"
@@ -26,14 +26,14 @@ static bool types_decode(const struct request *rq, unsigned *out_types, struct e
 
     while (http_query_next(&rest, &name, &list)) {
         if (!str_eq(name, STR("types")) || !percent_decode(rq->arena, list, PERCENT_PLUS_IS_SPACE, &list))
-            continue; /* query_check() has seen to the escapes */
+            continue; /* query_check() has refused broken escapes */
         while (str_cut(&list, ',', &type)) {
             unsigned found = 0;
             for (int i = 0; i < EVENT_TYPE_COUNT; i++)
                 if (str_eq(type, event_type_name[i]))
                     found = BIT(i);
             if (!found)
-                return err_set(err, ERR_INVALID, "'types' has '%.*s', which is no type of event",
+                return err_set(err, ERR_INVALID, "'types' has '%.*s', which is not a type of event",
                                (int)MIN(type.len, (size_t)40), type.at);
             types |= found;
         }
@@ -60,9 +60,9 @@ static void event_encode(struct json_out *json, const struct event_row *event)
     json_out_str(json, "type", event->type);
     json_out_raw(json, "eventData", event->data);
     json_out_str(json, "sandboxId", event->sandbox_id);
-    json_out_str(json, "sandboxExecutionId", event->sandbox_id); /* a sandbox has one run */
+    json_out_str(json, "sandboxExecutionId", event->sandbox_id); /* a sandbox runs once */
     json_out_str(json, "sandboxTemplateId", event->template_id);
-    json_out_str(json, "sandboxBuildId", event->template_id); /* and a template one build */
+    json_out_str(json, "sandboxBuildId", event->template_id); /* a template has one build */
     json_out_str(json, "sandboxTeamId", event->team_id);
     time_encode(json, "timestamp", event->at_us);
     json_out_end(json);
@@ -111,7 +111,7 @@ void api_event_list_of_sandbox(struct request *rq)
         reply_err(rq, &err);
 }
 
-/* ---- logs: the same and what ran inside, for people ---- */
+/* ---- logs: events and commands, as lines for people ---- */
 
 enum { LOG_FIELDS = 5 };
 
@@ -135,7 +135,7 @@ static void add_field(struct log_line *line, struct str name, struct str value)
     line->fields[line->field_count++] = (struct pair){ name, value };
 }
 
-/* A copy in the arena, empty if there is none: the JSON goes before the answer does. */
+/* A copy in the arena, because the JSON is freed before the answer is sent; empty if there is none. */
 static struct str data_text(const json_t *data, const char *name, struct arena *arena)
 {
     const json_t *value = json_object_get(data, name);
@@ -145,7 +145,7 @@ static struct str data_text(const json_t *data, const char *name, struct arena *
 
 static void line_of(const struct event_row *event, struct arena *arena, struct log_line *out)
 {
-    struct err ignored; /* a row that somebody has damaged still has its type */
+    struct err ignored; /* a damaged row still has its type */
     auto_json json_t *data = json_parse_object(event->data, &ignored);
     struct log_line line = { .at_us = event->at_us, .level = LOG_INFO, .logger = STR("lifecycle") };
 
@@ -162,7 +162,7 @@ static void line_of(const struct event_row *event, struct arena *arena, struct l
         struct str reason = data_text(data, "kill_reason", arena);
         line.message = arena_format(arena, "sandbox ended: %.*s", STR_ARG(reason));
         add_field(&line, STR("reason"), reason);
-        /* Nobody wanted that. */
+        /* Neither a request nor the deadline ended it. */
         if (!str_eq(reason, STR("request")) && !str_eq(reason, STR("timeout")))
             line.level = LOG_WARN;
     } else {
@@ -213,7 +213,7 @@ static void entry_encode(struct json_out *json, const struct log_line *line)
     json_out_end(json);
 }
 
-/* The command line parses each line as JSON and wants a level in it. */
+/* E2B's command line parses each line as JSON and expects a level in it. */
 static void line_encode(struct json_out *json, const struct log_line *line, struct arena *arena)
 {
     struct buf text = buf_make(arena, 4096);
@@ -232,7 +232,7 @@ static void line_encode(struct json_out *json, const struct log_line *line, stru
     json_out_end(json);
 }
 
-/* Both kinds in one order. The filter's limit is for events; whoever asks cuts off what is too many. */
+/* Merges both lists in the filter's order. The filter's limit is for events; the caller cuts the result to its own. */
 static bool lines_of(struct request *rq, const struct event_filter *filter, struct log_line **out, size_t *out_count,
                      struct err *err)
 {
@@ -341,7 +341,7 @@ static bool logs_decode(const struct request *rq, struct event_filter *filter, s
         filter->to_us = cursor_us ? cursor_us + 999 : now_us;
         filter->from_us = MAX(filter->to_us - WINDOW_US, INT64_C(0));
     }
-    /* What is searched for is looked for among all there may be. */
+    /* A search looks through all lines, so the request's limit does not apply here. */
     filter->limit = LOGS_MOST;
     want->limit = (size_t)limit;
     return true;
@@ -366,7 +366,7 @@ void api_sandbox_logs_v2(struct request *rq)
     struct event_filter filter = { 0 };
     struct logs_want want = { .search = STR("") };
     struct log_line *lines;
-    size_t count, told = 0;
+    size_t count, written = 0;
     struct err err;
 
     if (!sandbox_id_decode(rq->match.params[0], &filter.sandbox_id, &err)) {
@@ -384,11 +384,11 @@ void api_sandbox_logs_v2(struct request *rq)
     struct json_out json = reply_json(rq, 200);
     json_out_object(&json, NULL);
     json_out_array(&json, "logs");
-    for (size_t i = 0; i < count && told < want.limit; i++) {
+    for (size_t i = 0; i < count && written < want.limit; i++) {
         if (!is_wanted(&lines[i], &want))
             continue;
         entry_encode(&json, &lines[i]);
-        told++;
+        written++;
     }
     json_out_end(&json);
     json_out_end(&json);

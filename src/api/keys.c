@@ -81,7 +81,7 @@ void api_key_create(struct request *rq)
     struct json_out json = reply_json(rq, 201);
     json_out_object(&json, NULL);
     key_fields(&json, &row);
-    json_out_str(&json, "key", secret_reveal(&text)); /* the one time it is shown */
+    json_out_str(&json, "key", secret_reveal(&text)); /* shown only here; the store has the hash */
     json_out_end(&json);
     reply_field(rq, STR("Cache-Control"), STR("no-store"));
 }

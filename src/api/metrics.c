@@ -1,6 +1,7 @@
 /*
- * What sandboxes use. Times arrive as whole seconds; the second named as the end belongs to the span. Some releases of the
- * Python SDK send milliseconds: no second that we take is as large as the milliseconds of any day since 1978.
+ * What sandboxes use. Times are whole seconds, and the end's second is included. Some releases of the Python SDK send
+ * milliseconds instead. The number tells: milliseconds of any day since 1978 are larger than the largest second we
+ * accept.
  */
 #include "api/request.h"
 
@@ -30,7 +31,7 @@ static void metric_encode(struct json_out *json, const struct sandbox_metric *me
 }
 
 struct instant {
-    int64_t at_us;    /* 0: not said */
+    int64_t at_us;    /* 0: not given */
     int64_t width_us; /* a second, or a thousandth */
 };
 
@@ -95,7 +96,7 @@ static bool ids_decode(const struct request *rq, struct str out_ids[BATCH_MOST],
     if (!query_check(rq, err))
         return false;
     if (!query(rq, STR("sandbox_ids"), &list))
-        return err_set(err, ERR_INVALID, "'sandbox_ids' is required: up to %d ids with commas between", BATCH_MOST);
+        return err_set(err, ERR_INVALID, "'sandbox_ids' is required: up to %d ids, separated by commas", BATCH_MOST);
     while (str_cut(&list, ',', &part)) {
         if (count == BATCH_MOST)
             return err_set(err, ERR_INVALID, "'sandbox_ids' has more than %d ids", BATCH_MOST);
@@ -103,7 +104,7 @@ static bool ids_decode(const struct request *rq, struct str out_ids[BATCH_MOST],
             return false;
         for (size_t i = 0; i < count; i++)
             if (str_eq(out_ids[i], out_ids[count]))
-                return err_set(err, ERR_INVALID, "'sandbox_ids' has one id twice");
+                return err_set(err, ERR_INVALID, "'sandbox_ids' has the same id twice");
         count++;
     }
     *out_count = count;

@@ -1,12 +1,12 @@
 /*
- * Answers and errors. The one place that turns a kind of error into a status, and that says whether it may be repeated.
+ * Answers and errors. One table turns a kind of error into a status and says whether the request may be repeated.
  */
 #include "api/request.h"
 #include "base/log.h"
 #include "base/random.h"
 
 enum {
-    REPLY_BYTES = 64 << 20, /* the unpaged list of a thousand sandboxes with all the metadata they may have */
+    REPLY_BYTES = 64 << 20, /* the list without pages: a thousand sandboxes, each with as much metadata as allowed */
     REFERENCE_CHARS = 8,
 };
 
@@ -20,10 +20,10 @@ static const struct {
     [ERR_DENIED] = { 403, NULL, RETRY_UNSAID },
     [ERR_NOT_FOUND] = { 404, NULL, RETRY_UNSAID },
     [ERR_CONFLICT] = { 409, NULL, RETRY_UNSAID },
-    [ERR_LIMIT] = { 429, NULL, RETRY_NO }, /* a limit is not a rate: it does not go away by waiting a second */
+    [ERR_LIMIT] = { 429, NULL, RETRY_NO }, /* a limit, not a rate: waiting a second does not help */
     [ERR_TIMEOUT] = { 504, NULL, RETRY_NO },
     [ERR_UNAVAILABLE] = { 503, NULL, RETRY_YES },
-    [ERR_FULL] = { 507, "insufficient_storage", RETRY_NO }, /* somebody has to free space first */
+    [ERR_FULL] = { 507, "insufficient_storage", RETRY_NO }, /* the operator has to free space first */
     [ERR_INTERNAL] = { 500, "internal_server_error", RETRY_UNSAID },
 };
 
@@ -96,6 +96,6 @@ void reply_invalid(struct request *rq, const struct err *err)
         reply_err(rq, err);
         return;
     }
-    /* Too deep or too long is still only a shape: 429 would say "later". */
+    /* Also for ERR_LIMIT: a body that is nested too deep or too long is malformed, and 429 would ask to try later. */
     reply_problem(rq, 400, NULL, RETRY_UNSAID, arena_format(rq->arena, "validation error: %s", err->message));
 }

@@ -1,7 +1,7 @@
 /*
- * request.h - one request on its way through api/, and the answer it gathers.
+ * request.h - one request on its way through api/, and its answer.
  *
- * Lives in the exchange's arena. Handlers fill in the answer; nobody but api.c sends it.
+ * Lives in the exchange's arena. Handlers fill in the answer; only api.c sends it.
  */
 #ifndef API_REQUEST_H
 #define API_REQUEST_H
@@ -45,28 +45,28 @@ void reply_field(struct request *rq, struct str name, struct str value);
 
 enum retry {
     RETRY_UNSAID,
-    RETRY_NO,  /* it may have had an effect, or is pointless */
-    RETRY_YES, /* nothing changed, and it may well work in a second */
+    RETRY_NO,  /* the request may have had an effect, or a repeat cannot succeed */
+    RETRY_YES, /* nothing was changed, and it may succeed in a second */
 };
-/* Whatever was gathered before is dropped. slug may be NULL. */
+/* Replaces an answer that was begun. slug may be NULL. */
 void reply_problem(struct request *rq, unsigned status, const char *slug, enum retry retry, struct str message);
-/* By the table of kinds. What is our fault is logged, and the asker is shown a reference to that line. */
+/* Status by the table of kinds. An internal error is logged, and the client gets a reference to the log line. */
 void reply_err(struct request *rq, const struct err *err);
-/* The same for a body or a query that does not have the shape it should have. */
+/* The same for a malformed body or query. */
 void reply_invalid(struct request *rq, const struct err *err);
-/* Logs what is our fault and gives the sentence that may be shown: "what (reference x…)". */
+/* Logs an internal error and returns the sentence for the client: "what (reference x…)". */
 struct str reply_reference(struct request *rq, const char *what, const struct err *err);
 
-/* ---- asking the query (query.c) ---- */
+/* ---- query parameters (query.c) ---- */
 
 /* A parameter, decoded; an empty one counts as absent. */
 bool query(const struct request *rq, struct str name, struct str *out) must_use;
-/* What cannot be decoded must not pass for absent: a list would not be filtered. */
+/* Refuses a query with broken escapes: a filter that cannot be decoded must not count as absent. */
 bool query_check(const struct request *rq, struct err *err) must_use;
-/* *out stays as it is when it is absent. */
+/* *out is untouched when the parameter is absent. */
 bool query_number(const struct request *rq, const char *name, uint64_t least, uint64_t most, uint64_t *out,
                   struct err *err) must_use;
-/* start and end in seconds; 0 for what is absent (metrics.c). */
+/* start and end, as microseconds; 0 when absent (metrics.c). */
 bool span_decode(const struct request *rq, int64_t *out_start_us, int64_t *out_end_us, struct err *err) must_use;
 
 /* ---- handlers, by file ---- */
@@ -93,9 +93,9 @@ handler_fn api_key_list, api_key_list_all, api_key_create, api_key_rename, api_k
 
 /* ---- shapes that several files share (sandbox_json.c) ---- */
 
-#define CLIENT_ID "6532622b" /* required by clients, means nothing; upstream's constant */
+#define CLIENT_ID "6532622b" /* upstream's constant; clients require the field and do not use it */
 
-/* Seconds: a JSON number, not the text that protobuf's JSON would allow. No upper limit here: each call has its own. */
+/* Seconds: a JSON number, not a text as in protobuf's JSON. No upper limit here: each call has its own. */
 bool take_seconds(const json_t *object, const char *name, enum json_need need, int64_t least, int64_t *out,
                   struct err *err) must_use;
 /* The body as an object; an empty one counts as {}. */
@@ -105,13 +105,13 @@ enum create_version {
     CREATE_V1, /* `secure` may be absent or false, and the timeout is 15 s if none is given */
     CREATE_V2,
 };
-/* Decodes the body of a create; what it lends lives as long as `body`. */
+/* Decodes the body of a create; the result borrows from `body`. */
 bool create_decode(const json_t *body, enum create_version version, struct arena *arena, struct sandbox_request *out,
                    struct err *err) must_use;
 /* The path's sandbox id, without the suffix that old clients add. */
 bool sandbox_id_decode(struct str segment, struct str *out_id, struct err *err) must_use;
 
-/* What create and connect answer; what get answers; a row of a list. */
+/* The answer of create and connect; the answer of get; a row of a list. */
 void sandbox_encode(struct json_out *json, const struct request *rq, const struct sandbox_info *info);
 void sandbox_detail_encode(struct json_out *json, const struct request *rq, const struct sandbox_info *info);
 void sandbox_row_encode(struct json_out *json, const struct sandbox_info *info);

@@ -1,6 +1,6 @@
 /*
- * Literal segments stand before captured ones: the first row that matches wins. A row without a handler is known
- * upstream and not available here yet; it is listed so that a client is told so instead of wondering about a 404.
+ * The first matching row wins, so literal segments come before captured ones. A row without a handler is a route that
+ * upstream has and we do not have yet: it answers 501 with a message instead of a 404.
  */
 #include "api/routes.h"
 

@@ -5,11 +5,11 @@
 #define API_ROUTES_H
 
 enum route_flags {
-    NEEDS_KEY = 1,   /* an API key, or the admin token in its place */
+    NEEDS_KEY = 1,   /* an API key, or the admin token instead */
     NEEDS_ADMIN = 2, /* the admin token */
     ON_LOOP = 4,     /* never waits: answered on the loop */
-    NOT_YET = 8,     /* upstream has it, we do not: 501 that says so */
-    STARTS = 16,     /* waits for a sandbox to start: in the lane for that */
+    NOT_YET = 8,     /* upstream has it, we do not: answers 501 */
+    STARTS = 16,     /* starts a sandbox: runs in the lane for starts */
 };
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Sandboxes as the foreign API spells them. In answers nothing is null that can be left out: to some clients null is
- * not "absent" but a crash.
+ * Sandboxes in the foreign API's JSON. An absent value is left out instead of written as null, because some clients
+ * crash on null.
  */
 #include <arpa/inet.h>
 
@@ -8,7 +8,7 @@
 #include "base/clock.h"
 
 enum {
-    CREATE_V1_TIMEOUT_S = 15, /* of those who name none; the versions differ */
+    CREATE_V1_TIMEOUT_S = 15, /* when the request names none; the two versions of the route differ */
     CREATE_V2_TIMEOUT_S = 300,
 };
 
@@ -59,7 +59,7 @@ struct pair_limits {
 static bool pair_check(const struct pair_limits *limits, const struct pair *pair, struct err *err)
 {
     if (limits->are_envs && (pair->name.len == 0 || str_has_char(pair->name, '=')))
-        return err_set(err, ERR_INVALID, "'%s' has the name '%.*s': a variable's name is not empty and has no '='",
+        return err_set(err, ERR_INVALID, "'%s' has the name '%.*s': a variable's name must not be empty or contain '='",
                        limits->field, (int)MIN(pair->name.len, (size_t)60), pair->name.at);
     return true;
 }
@@ -98,7 +98,7 @@ static bool take_pairs(const json_t *object, const struct pair_limits *limits, s
     return true;
 }
 
-/* ---- options that we know and cannot honour yet: to take them silently would be a lie ---- */
+/* ---- options of upstream's that are not implemented yet: refused, not ignored ---- */
 
 enum option_id {
     AUTO_PAUSE,
@@ -113,7 +113,7 @@ enum option_id {
     EGRESS_PROXY,
 };
 
-/* An option as the users of both SDKs write it, and as it travels. */
+/* An option as it is written in Python, in JavaScript and in the JSON. */
 struct option {
     const char *name; /* of the JSON field, in its object */
     const char *python, *js, *wire;
@@ -181,7 +181,7 @@ static bool is_address_block(struct str text)
     return !has_bits || str_to_u64(text, is_v4 ? 32 : 128, &bits);
 }
 
-/* A sandbox has no way out yet, so all of it holds. Entries are checked as they will be when there is one. */
+/* Sandboxes have no network yet, so every denial is in force. The entries are checked all the same. */
 static bool take_deny_out(const json_t *network, struct err *err)
 {
     const json_t *blocks, *block;
@@ -200,7 +200,7 @@ static bool take_deny_out(const json_t *network, struct err *err)
     return true;
 }
 
-/* "name.example.com:${PORT}": what may stand in a Host field, and nothing that could end it. */
+/* "name.example.com:${PORT}": only characters of a Host field, none that could end the header. */
 static bool mask_check(struct str mask, struct err *err)
 {
     struct str rest = mask;
@@ -214,7 +214,7 @@ static bool mask_check(struct str mask, struct err *err)
         rest = str_of(rest.at + 1, rest.len - 1);
     }
     return (rest.len == 0 && mask.len < LIMIT_NAME_BYTES * 2) ||
-           err_set(err, ERR_INVALID, "'network.maskRequestHost' must be a host and perhaps a port, or ${PORT}");
+           err_set(err, ERR_INVALID, "'network.maskRequestHost' must be a host: NAME, NAME:PORT or NAME:${PORT}");
 }
 
 static bool take_network(const json_t *body, struct sandbox_request *out, struct err *err)
@@ -267,8 +267,8 @@ static bool refuse_iam(const json_t *body, struct err *err)
 }
 
 /*
- * Also an empty one: the SDKs then ask for a template that has the gateway, and start it. A caller who names another
- * template gets it: it is the SDK that starts the gateway there, and says so if it is missing.
+ * Refuses `mcp`, also an empty one: the SDKs then use a template with the MCP gateway and start it. With another
+ * template it is accepted, because the SDK starts the gateway there and reports that it is missing.
  */
 static bool refuse_mcp(const json_t *body, struct str template_ref, struct err *err)
 {
@@ -303,7 +303,7 @@ bool create_decode(const json_t *body, enum create_version version, struct arena
         return false;
     want.timeout_s = (uint64_t)timeout_s;
     want.internet = !json_has(body, "allow_internet_access") ? UNSET : internet ? YES : NO;
-    /* Clients that ask for no `secure` send no token with run_code. guestd's own port wants it from everybody. */
+    /* Clients that do not ask for `secure` send no token with run_code. Files and commands always need the token. */
     want.open_code = version == CREATE_V1 && !secure;
     *out = want;
     return true;
@@ -374,7 +374,7 @@ void sandbox_detail_encode(struct json_out *json, const struct request *rq, cons
     names_encode(json, info);
     facts_encode(json, info);
     access_encode(json, rq, info);
-    /* Nobody has a way out yet, whatever was asked for; and who finds nothing here takes it for yes. */
+    /* Sandboxes have no network yet, whatever was requested. Always sent: clients take absence for true. */
     json_out_bool(json, "allowInternetAccess", false);
     if (info->is_private || info->mask_host.len) {
         json_out_object(json, "network");

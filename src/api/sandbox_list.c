@@ -1,9 +1,9 @@
 /*
- * Listing. Filters arrive in the query, and metadata filters in an encoding of their own: k=v&k=v with each part
- * percent-encoded, all of it percent-encoded again, and then once more because it is a query parameter.
+ * Listing. Filters are in the query. A metadata filter has an encoding of its own: k=v&k=v with each part
+ * percent-encoded, the whole percent-encoded again, and once more because it is a query parameter.
  *
- * A page's end is a token: base64url of "<start time>__<id>", with "__asc" when the order is ascending, so that a token
- * cannot be replayed under the other order.
+ * The token for the next page is base64url of "<start time>__<id>" of the last row, with "__asc" when the order is
+ * ascending, so that a token cannot be used with the other order.
  */
 #include "api/request.h"
 #include "base/clock.h"
@@ -205,7 +205,7 @@ void api_sandbox_list_v2(struct request *rq)
     rows_encode(rq, &page);
     if (filter.running)
         reply_field(rq, STR("X-Total-Running"), arena_format(rq->arena, "%zu", page.running_total));
-    /* Only if there is more: its absence is how clients know that they are through. */
+    /* Only if there is more: clients stop when it is absent. */
     if (page.more)
         reply_field(rq, STR("X-Next-Token"), token_encode(rq->arena, &page.rows[page.count - 1], filter.oldest_first));
 }

@@ -12,7 +12,7 @@ static void create_failed(struct request *rq, const struct err *err)
 {
     switch (err->kind) {
     case ERR_TIMEOUT:
-        /* It was begun: a client that repeats it by itself could end up with two. */
+        /* The start was begun, so RETRY_NO: a client that repeats by itself could end up with two sandboxes. */
         reply_problem(rq, 504, "sandbox_placement_timeout", RETRY_NO,
                       reply_reference(rq, "Failed to place sandbox: it did not start in time", err));
         break;
@@ -32,7 +32,7 @@ static void created(struct request *rq, const struct sandbox_info *info)
     sandbox_encode(&json, rq, info);
 }
 
-/* Already answered, or being answered? True when this one is the first and should go ahead. */
+/* Checks the idempotency key. True: this is the first request, go ahead. False: it has been answered here. */
 static bool claim_repeat(struct request *rq, struct str key, struct str route)
 {
     enum repeat_verdict verdict;
@@ -51,7 +51,7 @@ static bool claim_repeat(struct request *rq, struct str key, struct str route)
         return false;
     case REPEAT_RUNNING:
         reply_problem(rq, 409, "idempotency_in_progress", RETRY_YES,
-                      STR("the first request with this idempotency key is still being worked on"));
+                      STR("the first request with this idempotency key is still running"));
         return false;
     case REPEAT_LOST:
         reply_problem(rq, 409, "idempotency_outcome_unknown", RETRY_NO,
@@ -81,7 +81,7 @@ static void create(struct request *rq, struct str route, enum create_version ver
     if (repeat_key && !claim_repeat(rq, *repeat_key, route))
         return;
     bool ok = action_sandbox_create(rq->actions, &rq->caller, &want, rq->arena, &info, &err);
-    if (repeat_key) /* a create that was refused or failed has left nothing behind and may be tried again */
+    if (repeat_key) /* a failed create has left nothing behind, so the key may be used again */
         action_repeat_settle(rq->actions, &rq->caller, *repeat_key, ok ? &info : NULL);
     if (ok)
         created(rq, &info);
@@ -101,7 +101,7 @@ void api_sandbox_create_v2(struct request *rq)
 
 /* ---- one sandbox ---- */
 
-/* False, and answered, if the path does not hold an id. */
+/* False, and answered, if the path has no valid id. */
 static bool path_id(struct request *rq, struct str *out_id)
 {
     struct err err;
@@ -187,7 +187,7 @@ static void connect_to(struct request *rq, enum json_need need)
 {
     int64_t timeout_s = CONNECT_TIMEOUT_S;
     struct sandbox_info info;
-    bool memory; /* how to wake it; it is awake */
+    bool memory; /* says how to resume; the sandbox already runs */
     struct str id;
     struct err err;
 

@@ -1,6 +1,6 @@
 #include "api/request.h"
 
-/* ---- what a team has had running ---- */
+/* ---- how many sandboxes a team had running, over time ---- */
 
 static void rate_encode(struct json_out *json, const char *name, double rate)
 {
@@ -106,7 +106,7 @@ static void team_encode(struct json_out *json, const struct request *rq, const s
     json_out_str(json, "teamID", row->id);
     json_out_str(json, "name", row->name);
     json_out_str(json, "slug", row->slug);
-    json_out_str(json, "apiKey", STR("")); /* upstream mints one at every look; ours are made on purpose */
+    json_out_str(json, "apiKey", STR("")); /* upstream makes a key at every listing; we do not */
     json_out_bool(json, "isDefault", row->is_default);
     json_out_int(json, "keyCount", row->key_count);
     json_out_int(json, "runningCount", (int64_t)action_team_running(rq->actions, row));
@@ -173,7 +173,7 @@ void api_team_delete(struct request *rq)
     json_out_end(&json);
 }
 
-/* The team is in the path here; elsewhere it is in a header. */
+/* These routes name the team in the path; others in a header. */
 static bool enter_team(struct request *rq)
 {
     struct err err;

@@ -1,6 +1,6 @@
 #include "api/request.h"
 
-/* Templates have one build each so far, and no ids for builds: the one that upstream uses for "none". */
+/* A template has one build so far, without an id: this is upstream's id for "none". */
 #define NO_BUILD "00000000-0000-0000-0000-000000000000"
 
 static void template_encode(struct json_out *json, const struct template_row *row)
