@@ -18,8 +18,7 @@ const struct confine_rule front_calls[] = {
     { "splice", "the same" },
     { "shutdown", "orderly ends" },
     { "setsockopt", "TCP_NODELAY, SO_RCVLOWAT, SO_LINGER for resets" },
-    { "getsockopt", "SO_ERROR after connect; libuv asks for the type" },
-    { "getsockname", "libuv" },
+    { "getsockopt", "SO_ERROR after connect" },
     { "getpeername", "is a socket from keeper connected yet? whose wrong links are these?" },
 
     /* waiting */
@@ -30,7 +29,7 @@ const struct confine_rule front_calls[] = {
     { "poll", "guestlink with a time limit" },
     { "ppoll", "the same, by another libc" },
     { "eventfd2", "waking the loop" },
-    { "pipe2", "libuv's signals; what splice goes through" },
+    { "pipe2", "what splice goes through" },
     { "futex", "locks, workers" },
     { "nanosleep", "SQLite while another connection writes" },
     { "clock_nanosleep", "the same" },
@@ -52,7 +51,6 @@ const struct confine_rule front_calls[] = {
     { "stat", "the store" },
     { "lstat", "the store" },
     { "statfs", "whether the store may make its reserve" },
-    { "statx", "libuv asks what a descriptor is" },
     { "access", "SQLite looks for a journal" },
     { "faccessat", "the same" },
     { "faccessat2", "the same" },
@@ -67,8 +65,7 @@ const struct confine_rule front_calls[] = {
     { "fdatasync", "durable writes" },
     { "fchmod", "SQLite gives a journal the store's mode" },
     { "fcntl", "SQLite's locks, O_NONBLOCK" },
-    { "ioctl", "libuv makes descriptors non-blocking by it", .only = FIONBIO },
-    { "ioctl", "and close-on-exec", .only = FIOCLEX },
+    { "ioctl", "the loop makes descriptors non-blocking by it", .only = FIONBIO },
     { "dup", "descriptors on their way to keeper" },
     { "dup3", "the same" },
     { "fchdir", "into the store's directory" },
@@ -108,7 +105,6 @@ const struct confine_rule front_calls[] = {
     { "getrlimit", "libc" },
     { "prlimit64", "thread stacks; more open files" },
     { "sysinfo", "the allocator" },
-    { "uname", "libuv" },
 };
 
 const size_t front_call_count = sizeof front_calls / sizeof front_calls[0];

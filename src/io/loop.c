@@ -1,23 +1,44 @@
 /*
- * One turn of the loop, on top of libuv's phases:
+ * One turn of the loop:
  *
- *   prepare   free what was retired, then decide how long to wait: until the nearest timer, or not at all
- *   poll      watches fire, posted tasks run, signals arrive
- *   check     due timers run, then what was retired is freed
+ *   wait      epoll_wait() returns when a descriptor is ready, a thread or a signal handler has written to wake_fd, or
+ *             the nearest timer is due
+ *   dispatch  ready watches fire; wake_fd's own watch runs posted tasks and signal callbacks
+ *   timers    due timers run, from a heap of embedded timers; those set meanwhile wait for the next turn
+ *   free      retired objects are freed
  *
- * libuv's own timer only bounds the wait; which timers are due is decided here, from a heap of embedded timers. So
- * clearing one is a removal from the heap and takes effect at once, and a timer that is set to "now" by a callback runs
- * at the end of the same turn without ever starving the descriptors.
+ * What one epoll_wait() returns is a batch. A watch that a callback pauses or frees is also taken out of the rest of
+ * the batch: it cannot fire any more, and its descriptor may be closed and the number used again at once.
  */
 #include "io/loop.h"
 
 #include <assert.h>
+#include <errno.h>
+#include <limits.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
-#include <uv.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
+#include "base/clock.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/mem.h"
+
+enum { BATCH = 256 }; /* descriptors served per turn; the kernel keeps the rest for the next one */
+
+struct watch {
+    struct loop *loop;
+    int fd;
+    unsigned wanted; /* 0: not in epoll's set */
+    watch_fn *fn;
+    void *context;
+};
 
 struct retired {
     void *object;
@@ -25,20 +46,21 @@ struct retired {
 };
 
 struct signal_watch {
-    uv_signal_t handle;
+    int number;
     signal_fn *fn;
     void *context;
     struct signal_watch *next;
 };
 
 struct loop {
-    uv_loop_t uv;
-    uv_prepare_t prepare;
-    uv_check_t check;
-    uv_idle_t awake;          /* active while a timer is already due: keeps poll from waiting */
-    uv_timer_t alarm;         /* ends poll when the nearest timer is due */
-    uint64_t alarm_ms;        /* what the alarm is set to, 0 when it is not */
+    int epoll_fd, wake_fd;
+    struct watch *wake;
+    uint64_t now_ms;
     _Atomic pthread_t thread; /* read by any thread that asks whether it is this one */
+
+    struct epoll_event batch[BATCH]; /* data.ptr is the watch, or NULL once it was taken out */
+    int batch_at, batch_len;
+    size_t watches;
 
     struct timer **heap; /* 1-based; the parent of i is i / 2 */
     size_t heap_len, heap_room;
@@ -46,11 +68,10 @@ struct loop {
 
     struct retired *retired;
     size_t retired_len, retired_room;
-    size_t watches;
     struct signal_watch *signals;
+    bool is_stopped; /* leave loop_run() when this turn ends */
 
-    uv_async_t wake;
-    pthread_mutex_t lock; /* over what other threads touch: */
+    pthread_mutex_t lock; /* guards posted_… */
     struct loop_task *posted_first, *posted_last;
     atomic_bool stopping;
 };
@@ -108,7 +129,7 @@ void timer_set(struct timer *timer, struct loop *loop, uint64_t after_ms, timer_
 {
     timer_clear(timer);
     timer->loop = loop;
-    timer->due_ms = uv_now(&loop->uv) + after_ms;
+    timer->due_ms = loop->now_ms + after_ms;
     timer->seq = ++loop->timer_seq;
     timer->fn = fn;
     if (loop->heap_len + 1 >= loop->heap_room) {
@@ -120,7 +141,7 @@ void timer_set(struct timer *timer, struct loop *loop, uint64_t after_ms, timer_
 
 static void run_due_timers(struct loop *loop)
 {
-    uint64_t now = uv_now(&loop->uv), newest = loop->timer_seq;
+    uint64_t now = loop->now_ms, newest = loop->timer_seq;
 
     /* Those that callbacks set meanwhile sort behind, and wait for the next turn. */
     while (loop->heap_len && loop->heap[1]->due_ms <= now && loop->heap[1]->seq <= newest) {
@@ -130,23 +151,11 @@ static void run_due_timers(struct loop *loop)
     }
 }
 
-static void on_alarm(uv_timer_t *alarm)
-{
-    struct loop *loop = alarm->data;
-
-    loop->alarm_ms = 0; /* it has ended the wait; the check phase does the rest */
-}
-
 /* ---- turns ---- */
-
-static void on_awake(uv_idle_t *idle)
-{
-    (void)idle;
-}
 
 static void free_retired(struct loop *loop)
 {
-    /* By index: freeing one thing may retire another. */
+    /* By index: freeing one object may retire another. */
     for (size_t i = 0; i < loop->retired_len; i++) {
         struct retired one = loop->retired[i];
         one.free_fn(one.object);
@@ -163,121 +172,49 @@ void loop_retire(struct loop *loop, void *object, void (*free_fn)(void *object))
     loop->retired[loop->retired_len++] = (struct retired){ object, free_fn };
 }
 
-static void on_prepare(uv_prepare_t *prepare)
+static int wait_ms(const struct loop *loop)
 {
-    struct loop *loop = prepare->data;
+    if (loop->heap_len == 0)
+        return -1;
+    uint64_t due_ms = loop->heap[1]->due_ms;
+    return due_ms <= loop->now_ms ? 0 : (int)MIN(due_ms - loop->now_ms, (uint64_t)INT_MAX);
+}
 
-    free_retired(loop);
-    uint64_t now = uv_now(&loop->uv), due = loop->heap_len ? loop->heap[1]->due_ms : UINT64_MAX;
-    if (due <= now) {
-        (void)uv_idle_start(&loop->awake, on_awake);
-        return;
+static void dispatch(struct loop *loop)
+{
+    for (loop->batch_at = 0; loop->batch_at < loop->batch_len; loop->batch_at++) {
+        struct watch *watch = loop->batch[loop->batch_at].data.ptr;
+        uint32_t events = loop->batch[loop->batch_at].events;
+        if (!watch)
+            continue;
+        unsigned ready = (events & EPOLLIN ? WATCH_READ : 0u) | (events & EPOLLOUT ? WATCH_WRITE : 0u) |
+                         (events & EPOLLRDHUP ? WATCH_HANGUP : 0u);
+        ready &= watch->wanted; /* an earlier callback of this batch may have changed it */
+        /* The kernel reports these unasked. Whatever the owner waits for, trying it returns the error or the end. */
+        if (events & EPOLLERR || (events & EPOLLHUP && !ready))
+            ready = watch->wanted;
+        if (ready)
+            watch->fn(watch->context, ready);
     }
-    (void)uv_idle_stop(&loop->awake);
-    /* An alarm that is too early only costs an empty turn; moving it for every change of the heap costs more. */
-    if (due != UINT64_MAX && (loop->alarm_ms == 0 || due < loop->alarm_ms)) {
-        (void)uv_timer_start(&loop->alarm, on_alarm, due - now, 0);
-        loop->alarm_ms = due;
-    }
-}
-
-static void on_check(uv_check_t *check)
-{
-    struct loop *loop = check->data;
-
-    run_due_timers(loop);
-    free_retired(loop);
-}
-
-static void on_wake(uv_async_t *wake)
-{
-    struct loop *loop = wake->data;
-
-    (void)pthread_mutex_lock(&loop->lock);
-    struct loop_task *task = loop->posted_first;
-    loop->posted_first = loop->posted_last = NULL;
-    (void)pthread_mutex_unlock(&loop->lock);
-    while (task) {
-        struct loop_task *next = task->next; /* the task's memory is its owner's once fn runs */
-        task->fn(task);
-        task = next;
-    }
-    if (atomic_exchange(&loop->stopping, false))
-        uv_stop(&loop->uv);
-}
-
-void loop_post(struct loop *loop, struct loop_task *task)
-{
-    task->next = NULL;
-    (void)pthread_mutex_lock(&loop->lock);
-    if (loop->posted_last)
-        loop->posted_last->next = task;
-    else
-        loop->posted_first = task;
-    loop->posted_last = task;
-    (void)pthread_mutex_unlock(&loop->lock);
-    (void)uv_async_send(&loop->wake);
-}
-
-struct loop *loop_new(void)
-{
-    struct loop *loop = NEW(struct loop);
-
-    if (uv_loop_init(&loop->uv) < 0 || uv_async_init(&loop->uv, &loop->wake, on_wake) < 0)
-        log_die("loop: no descriptors left for an event loop");
-    (void)pthread_mutex_init(&loop->lock, NULL);
-    (void)uv_prepare_init(&loop->uv, &loop->prepare);
-    (void)uv_check_init(&loop->uv, &loop->check);
-    (void)uv_idle_init(&loop->uv, &loop->awake);
-    (void)uv_timer_init(&loop->uv, &loop->alarm);
-    loop->wake.data = loop->prepare.data = loop->check.data = loop->alarm.data = loop;
-    (void)uv_prepare_start(&loop->prepare, on_prepare);
-    (void)uv_check_start(&loop->check, on_check);
-    loop->thread = pthread_self();
-    return loop;
-}
-
-static void on_signal_closed(uv_handle_t *handle)
-{
-    free(container_of(handle, struct signal_watch, handle));
-}
-
-void loop_free(struct loop *loop)
-{
-    if (!loop)
-        return;
-    free_retired(loop);
-    if (loop->watches)
-        log_die("loop: freed while %zu descriptors are still watched", loop->watches);
-    uv_close((uv_handle_t *)&loop->wake, NULL);
-    uv_close((uv_handle_t *)&loop->prepare, NULL);
-    uv_close((uv_handle_t *)&loop->check, NULL);
-    uv_close((uv_handle_t *)&loop->awake, NULL);
-    uv_close((uv_handle_t *)&loop->alarm, NULL);
-    for (struct signal_watch *s = loop->signals; s; s = s->next)
-        uv_close((uv_handle_t *)&s->handle, on_signal_closed);
-    (void)uv_run(&loop->uv, UV_RUN_DEFAULT); /* only the closing is left to do */
-    if (uv_loop_close(&loop->uv) < 0)
-        log_die("loop: a handle was left open");
-    (void)pthread_mutex_destroy(&loop->lock);
-    /* Timers that are still set belong to others; they must not find a heap that is gone. */
-    for (size_t i = 1; i <= loop->heap_len; i++)
-        loop->heap[i]->heap_index = 0;
-    free(loop->heap);
-    free(loop->retired);
-    free(loop);
+    loop->batch_len = 0;
 }
 
 void loop_run(struct loop *loop)
 {
     loop->thread = pthread_self();
-    (void)uv_run(&loop->uv, UV_RUN_DEFAULT); /* the wake handle keeps it running until uv_stop() */
-}
-
-void loop_stop_soon(struct loop *loop)
-{
-    atomic_store(&loop->stopping, true);
-    (void)uv_async_send(&loop->wake);
+    loop->now_ms = clock_mono_ms();
+    loop->is_stopped = false;
+    free_retired(loop);
+    while (!loop->is_stopped) {
+        int count = epoll_wait(loop->epoll_fd, loop->batch, BATCH, wait_ms(loop));
+        if (count < 0 && errno != EINTR)
+            log_die("loop: epoll_wait: %s", strerror(errno));
+        loop->batch_len = MAX(count, 0);
+        loop->now_ms = clock_mono_ms();
+        dispatch(loop);
+        run_due_timers(loop);
+        free_retired(loop);
+    }
 }
 
 bool loop_is_here(const struct loop *loop)
@@ -287,115 +224,177 @@ bool loop_is_here(const struct loop *loop)
 
 uint64_t loop_now_ms(const struct loop *loop)
 {
-    return uv_now(&loop->uv);
+    return loop->now_ms;
 }
 
 /* ---- descriptors ---- */
 
-struct watch {
-    uv_poll_t poll;
-    struct loop *loop;
-    watch_fn *fn;
-    void *context;
-    unsigned wanted;
-    bool freed;
-};
-
-static void on_poll(uv_poll_t *poll, int status, int events);
-
-static void start_polling(struct watch *watch)
-{
-    int events = (watch->wanted & WATCH_READ ? UV_READABLE : 0) | (watch->wanted & WATCH_WRITE ? UV_WRITABLE : 0) |
-                 (watch->wanted & WATCH_HANGUP ? UV_DISCONNECT : 0);
-    int status = uv_poll_start(&watch->poll, events, on_poll);
-
-    if (status < 0)
-        log_die("loop: watch a descriptor: %s", uv_strerror(status));
-}
-
-static void on_poll(uv_poll_t *poll, int status, int events)
-{
-    struct watch *watch = container_of(poll, struct watch, poll);
-    unsigned ready = (events & UV_READABLE ? WATCH_READ : 0u) | (events & UV_WRITABLE ? WATCH_WRITE : 0u) |
-                     (events & UV_DISCONNECT ? WATCH_HANGUP : 0u);
-
-    /* An error on the descriptor: whatever its owner waits for, trying it will tell. */
-    if (status < 0 || ready == 0)
-        ready = watch->wanted;
-    watch->fn(watch->context, ready);
-    /* libuv stops polling on an error. An owner who still waits wants to hear of it again. */
-    if (!watch->freed && watch->wanted && !uv_is_active((uv_handle_t *)&watch->poll))
-        start_polling(watch);
-}
-
 struct watch *watch_new(struct loop *loop, int fd, watch_fn *fn, void *context)
 {
     struct watch *watch = NEW(struct watch);
-    int status = uv_poll_init(&loop->uv, &watch->poll, fd);
 
-    /* Not a thing to wait for, or watched already: either is our own mistake. */
-    if (status < 0)
-        log_die("loop: watch descriptor %d: %s", fd, uv_strerror(status));
-    watch->loop = loop;
-    watch->fn = fn;
-    watch->context = context;
+    *watch = (struct watch){ .loop = loop, .fd = fd, .fn = fn, .context = context };
+    (void)ioctl(fd, FIONBIO, &(int){ 1 }); /* a bad descriptor is found by watch_want() */
     loop->watches++;
     return watch;
 }
 
 void watch_want(struct watch *watch, unsigned events)
 {
-    assert(!watch->freed);
+    struct loop *loop = watch->loop;
+    struct epoll_event event = {
+        .events = (events & WATCH_READ ? EPOLLIN : 0u) | (events & WATCH_WRITE ? EPOLLOUT : 0u) |
+                  (events & WATCH_HANGUP ? EPOLLRDHUP : 0u),
+        .data.ptr = watch,
+    };
+
     if (watch->wanted == events)
         return;
+    /* A paused watch leaves the set: the kernel would go on reporting errors and hang-ups. */
+    int change = events == 0 ? EPOLL_CTL_DEL : watch->wanted == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+    /*
+     * A descriptor that cannot be waited for, is watched twice or was closed while watched is a mistake of ours. Going
+     * on is no choice: epoll keeps a description that a child of ours still holds, and would report a freed watch.
+     */
+    if (epoll_ctl(loop->epoll_fd, change, watch->fd, &event) < 0)
+        log_die("loop: watch descriptor %d: %s", watch->fd, strerror(errno));
     watch->wanted = events;
-    if (events)
-        start_polling(watch);
-    else
-        (void)uv_poll_stop(&watch->poll);
-}
-
-static void on_watch_closed(uv_handle_t *handle)
-{
-    free(container_of(handle, struct watch, poll));
+    for (int i = loop->batch_at; events == 0 && i < loop->batch_len; i++)
+        if (loop->batch[i].data.ptr == watch)
+            loop->batch[i].data.ptr = NULL;
 }
 
 void watch_free(struct watch *watch)
 {
     if (!watch)
         return;
-    assert(!watch->freed);
-    watch->freed = true;
+    watch_want(watch, 0);
     watch->loop->watches--;
-    /* Takes the descriptor out of epoll now, pending events included, so its number may be used again at once. */
-    (void)uv_poll_stop(&watch->poll);
-    uv_close((uv_handle_t *)&watch->poll, on_watch_closed);
+    free(watch);
 }
 
-/* ---- signals ---- */
+/* ---- tasks and signals ---- */
 
-static void on_uv_signal(uv_signal_t *handle, int signal_number)
+/* From any thread, and from a signal handler. */
+static void wake(const struct loop *loop)
 {
-    struct signal_watch *watch = container_of(handle, struct signal_watch, handle);
+    (void)!write(loop->wake_fd, &(uint64_t){ 1 }, sizeof(uint64_t)); /* fails only when a wake-up is pending anyway */
+}
 
-    watch->fn(watch->context, signal_number);
+void loop_post(struct loop *loop, struct loop_task *task)
+{
+    task->next = NULL;
+    (void)pthread_mutex_lock(&loop->lock);
+    bool is_first = !loop->posted_first;
+    *(is_first ? &loop->posted_first : &loop->posted_last->next) = task;
+    loop->posted_last = task;
+    (void)pthread_mutex_unlock(&loop->lock);
+    if (is_first)
+        wake(loop);
+}
+
+void loop_stop_soon(struct loop *loop)
+{
+    atomic_store(&loop->stopping, true);
+    wake(loop);
+}
+
+/* A handler may do no more than note the signal. Plain handlers and no signalfd: children would inherit its mask. */
+static struct loop *_Atomic signal_loop;
+static _Atomic uint64_t signals_pending;
+
+static void note_signal(int number)
+{
+    int saved = errno;
+
+    atomic_fetch_or(&signals_pending, UINT64_C(1) << (number - 1));
+    wake(signal_loop);
+    errno = saved;
+}
+
+static void run_signals(struct loop *loop)
+{
+    uint64_t pending = loop->signals ? atomic_exchange(&signals_pending, 0) : 0;
+
+    for (struct signal_watch *s = loop->signals; s && pending; s = s->next)
+        if (pending & UINT64_C(1) << (s->number - 1))
+            s->fn(s->context, s->number);
 }
 
 bool loop_on_signal(struct loop *loop, int signal_number, signal_fn *fn, void *context, struct err *err)
 {
-    struct signal_watch *watch = NEW(struct signal_watch);
+    struct sigaction action = { .sa_handler = note_signal, .sa_flags = SA_RESTART };
 
-    watch->fn = fn;
-    watch->context = context;
-    int status = uv_signal_init(&loop->uv, &watch->handle);
-    if (status < 0) {
-        free(watch);
-        return err_sys_num(err, -status, "watch for signals");
-    }
-    watch->next = loop->signals;
+    assert(!signal_loop || signal_loop == loop);
+    signal_loop = loop;
+    if (sigaction(signal_number, &action, NULL) < 0)
+        return err_sys(err, "watch for signal %d", signal_number);
+    struct signal_watch *watch = NEW(struct signal_watch);
+    *watch = (struct signal_watch){ signal_number, fn, context, loop->signals };
     loop->signals = watch;
-    status = uv_signal_start(&watch->handle, on_uv_signal, signal_number);
-    if (status < 0)
-        return err_sys_num(err, -status, "watch for signal %d", signal_number);
     return true;
+}
+
+static void on_wake(void *context, unsigned ready)
+{
+    struct loop *loop = context;
+    uint64_t count;
+
+    (void)ready;
+    (void)!read(loop->wake_fd, &count, sizeof count); /* before the queue is taken, or a post could be missed */
+    (void)pthread_mutex_lock(&loop->lock);
+    struct loop_task *task = loop->posted_first;
+    loop->posted_first = loop->posted_last = NULL;
+    (void)pthread_mutex_unlock(&loop->lock);
+    while (task) {
+        struct loop_task *next = task->next; /* the task's memory is its owner's once fn runs */
+        task->fn(task);
+        task = next;
+    }
+    run_signals(loop);
+    if (atomic_exchange(&loop->stopping, false))
+        loop->is_stopped = true;
+}
+
+/* ---- the loop ---- */
+
+struct loop *loop_new(void)
+{
+    struct loop *loop = NEW(struct loop);
+
+    loop->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    loop->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (loop->epoll_fd < 0 || loop->wake_fd < 0)
+        log_die("loop: make an event loop: %s", strerror(errno));
+    (void)pthread_mutex_init(&loop->lock, NULL);
+    loop->now_ms = clock_mono_ms();
+    loop->thread = pthread_self();
+    loop->wake = watch_new(loop, loop->wake_fd, on_wake, loop);
+    watch_want(loop->wake, WATCH_READ);
+    return loop;
+}
+
+void loop_free(struct loop *loop)
+{
+    if (!loop)
+        return;
+    free_retired(loop);
+    watch_free(loop->wake);
+    if (loop->watches)
+        log_die("loop: freed while %zu descriptors are still watched", loop->watches);
+    for (struct signal_watch *s = loop->signals, *next; s; s = next) {
+        next = s->next;
+        (void)signal(s->number, SIG_DFL);
+        signal_loop = NULL;
+        free(s);
+    }
+    fd_close(&loop->wake_fd);
+    fd_close(&loop->epoll_fd);
+    (void)pthread_mutex_destroy(&loop->lock);
+    /* Timers that are still set belong to others; they must not find a heap that is gone. */
+    for (size_t i = 1; i <= loop->heap_len; i++)
+        loop->heap[i]->heap_index = 0;
+    free(loop->heap);
+    free(loop->retired);
+    free(loop);
 }

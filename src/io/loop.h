@@ -1,8 +1,8 @@
 /*
  * loop.h - one thread that waits for everything: descriptors, timers, messages from other threads.
  *
- * Wraps libuv so that objects can be embedded and dropped without its close callbacks: a watch or a timer that was
- * stopped never fires again, even if it was already due in this turn.
+ * epoll for descriptors, a heap for timers. A watch or a timer that was stopped never fires again, even if it was
+ * already due in this turn.
  *
  * Ownership  Whoever sets a watch or a timer owns it and stops it before its memory goes.
  * Threads    Everything here belongs to the loop's thread, except loop_post() and loop_stop_soon().
@@ -36,7 +36,7 @@ enum {
 };
 struct watch; /* opaque; NULL when not set */
 typedef void watch_fn(void *context, unsigned ready);
-/* The descriptor stays the caller's and must stay open while watched. */
+/* Makes the descriptor non-blocking. It stays the caller's and must stay open while watched. */
 struct watch *watch_new(struct loop *loop, int fd, watch_fn *fn, void *context) must_use;
 void watch_want(struct watch *watch, unsigned events); /* 0 is a pause; errors wake whatever is wanted */
 void watch_free(struct watch *watch);                  /* at once; NULL is fine */
@@ -70,7 +70,7 @@ void loop_post(struct loop *loop, struct loop_task *task);
 /* Free `object` with `free_fn` when this turn of the loop has ended. */
 void loop_retire(struct loop *loop, void *object, void (*free_fn)(void *object));
 
-/* Run fn on the loop when one of these signals arrives. For main programs only. */
+/* Run fn on the loop when this signal arrives. For the one loop of a main program. */
 typedef void signal_fn(void *context, int signal_number);
 bool loop_on_signal(struct loop *loop, int signal_number, signal_fn *fn, void *context, struct err *err) must_use;
 

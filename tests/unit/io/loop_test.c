@@ -258,6 +258,59 @@ static void a_reset_wakes_whoever_waits(void **state)
     }
 }
 
+/* A pipe reports nothing but EPOLLHUP to its reader and EPOLLERR to its writer. */
+static void the_end_of_a_pipe_wakes_either_side(void **state)
+{
+    (void)state;
+    for (int side = 0; side < 2; side++) {
+        int ends[2];
+        assert_int_equal(pipe2(ends, O_NONBLOCK), 0);
+        struct watch *watch = watch_new(loop, ends[side], note_ready, NULL);
+        unsigned want = side == 0 ? WATCH_READ | WATCH_HANGUP : WATCH_HANGUP;
+        watch_want(watch, want);
+        ready_seen = 0;
+        pump_some(loop);
+        assert_int_equal(ready_seen, 0);
+        close(ends[!side]);
+        PUMP_UNTIL(loop, ready_seen == want);
+        watch_want(watch, 0);
+        ready_seen = 0;
+        pump_some(loop);
+        assert_int_equal(ready_seen, 0); /* not even that, while it is paused */
+        watch_free(watch);
+        close(ends[side]);
+    }
+}
+
+static void pause_the_other(void *context, unsigned ready)
+{
+    (void)ready;
+    calls_a++;
+    watch_want(context == &watch_a ? watch_b : watch_a, 0);
+}
+
+static void a_paused_watch_does_not_fire_even_if_it_is_ready(void **state)
+{
+    int a[2], b[2];
+
+    (void)state;
+    assert_int_equal(pipe2(a, O_NONBLOCK), 0);
+    assert_int_equal(pipe2(b, O_NONBLOCK), 0);
+    assert_int_equal(write(a[1], "x", 1) + write(b[1], "x", 1), 2);
+    watch_a = watch_new(loop, a[0], pause_the_other, &watch_a);
+    watch_b = watch_new(loop, b[0], pause_the_other, &watch_b);
+    watch_want(watch_a, WATCH_READ);
+    watch_want(watch_b, WATCH_READ);
+    calls_a = 0;
+    loop_stop_soon(loop); /* one turn */
+    loop_run(loop);
+    assert_int_equal(calls_a, 1);
+    watch_free(watch_a);
+    watch_free(watch_b);
+    for (int i = 0; i < 2; i++)
+        close(a[i]), close(b[i]);
+}
+
 static void a_half_closed_peer_is_a_hangup(void **state)
 {
     int ends[2];
@@ -371,6 +424,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(an_event_for_a_closed_descriptor_does_not_reach_the_next_of_its_number, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(a_reset_wakes_whoever_waits, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_end_of_a_pipe_wakes_either_side, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_paused_watch_does_not_fire_even_if_it_is_ready, setup, teardown),
         cmocka_unit_test_setup_teardown(a_half_closed_peer_is_a_hangup, setup, teardown),
         cmocka_unit_test_setup_teardown(tasks_posted_by_a_thread_run_in_order, setup, teardown),
         cmocka_unit_test_setup_teardown(what_is_retired_is_freed_when_the_turn_ends, setup, teardown),
