@@ -206,7 +206,7 @@ static void on_front_exit(void *context, unsigned ready)
     if (waitpid(keeper->front.pid, &status, WNOHANG) == 0)
         return; /* a wake-up for nothing */
     watch_free(take_ptr(&keeper->front_watch));
-    serve_attach(keeper->serve, NULL);
+    serve_leave(keeper->serve, keeper->channel);
     channel_free(take_ptr(&keeper->channel));
     fd_close(&keeper->front.pidfd);
     keeper->front.pid = 0;
@@ -236,7 +236,7 @@ static bool front_try(struct keeper *keeper, struct err *err)
     if (!role_start(&want, &keeper->front, err))
         return false;
     keeper->channel = channel_new(keeper->loop, keeper->front.channel_fd, &handlers, keeper);
-    serve_attach(keeper->serve, keeper->channel);
+    serve_tell_exits(keeper->serve, keeper->channel);
     keeper->front_watch = watch_new(keeper->loop, keeper->front.pidfd, on_front_exit, keeper);
     watch_want(keeper->front_watch, WATCH_READ);
     return true;

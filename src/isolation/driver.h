@@ -32,7 +32,7 @@ struct started {
  * fd is a non-blocking TCP socket made inside the sandbox, connected to 127.0.0.1:port there or on its way, the
  * receiver's. Or -1 and err says why: ERR_NOT_FOUND for no such sandbox, sys ECONNREFUSED when nobody listens.
  */
-typedef void driver_dialed_fn(void *context, int fd, const struct err *err);
+typedef void driver_socket_fn(void *context, int fd, const struct err *err);
 /*
  * Everything inside was killed, and is gone; or not gone yet, and exited() follows when it is. With an err it could not
  * even be killed.
@@ -59,7 +59,7 @@ struct driver_ops {
     /* Room for `count`, which is at most LIMIT_STATS; those that it does not hold are left out. */
     bool (*stats)(struct driver *driver, const struct held *which, uint32_t count, struct stats *out,
                   uint32_t *out_count, struct err *err);
-    void (*dial)(struct driver *driver, const char *id, uint16_t port, driver_dialed_fn *done, void *context);
+    void (*dial)(struct driver *driver, const char *id, uint16_t port, driver_socket_fn *done, void *context);
     void (*free)(struct driver *driver); /* lets go; sandboxes keep running */
 };
 
@@ -116,7 +116,7 @@ static inline must_use bool driver_stats(struct driver *driver, const struct hel
     return driver->ops->stats(driver, which, count, out, out_count, err);
 }
 
-static inline void driver_dial(struct driver *driver, const char *id, uint16_t port, driver_dialed_fn *done,
+static inline void driver_dial(struct driver *driver, const char *id, uint16_t port, driver_socket_fn *done,
                                void *context)
 {
     driver->ops->dial(driver, id, port, done, context);

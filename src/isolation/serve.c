@@ -1,30 +1,29 @@
+/*
+ * Keeper's half of the driver. A request is decoded by its row in ops.c, checked against the operator's limits, and
+ * carried out. Some calls of the driver are answered later: the channel that waits for such an answer may be gone by
+ * then, and so may struct serve, so each of these calls is in a list from which serve_leave() and serve_free() detach it.
+ */
 #include "isolation/serve.h"
 
 #include <stdlib.h>
 
 #include "base/fd.h"
 #include "base/mem.h"
+#include "isolation/ops.h"
 
 struct serve {
     struct driver *driver;
-    struct channel *channel;
-    uint32_t generation; /* counts fronts: an answer for an earlier one has nowhere to go */
+    struct channel *exits; /* where exits are told; may be NULL */
     struct serve_limits limits;
-    struct stopping *stops;
+    struct owed *owed;
 };
 
-/* A stop whose answer the driver still owes; it may come after serve_free(), and is the driver's to end. */
-struct stopping {
-    struct stopping *next, **at; /* in serve->stops */
-    struct serve *serve;         /* NULL: gone */
-    uint32_t generation;
-    uint32_t id;
-};
-
-/* A dial under way. */
-struct dialing {
-    struct serve *serve;
-    uint32_t generation;
+/* An answer that the driver still owes. The driver's callback frees it. */
+struct owed {
+    struct op_call call;
+    struct owed *next, **at; /* in serve->owed; at is NULL once serve is gone */
+    struct channel *channel; /* NULL: nothing waits for the answer any more */
+    enum message_type type;
     uint32_t id;
 };
 
@@ -33,11 +32,11 @@ static void tell_exit(void *context, const char *id, enum exit_cause cause)
     struct serve *serve = context;
     auto_buf struct buf payload = buf_make(NULL, LIMIT_MESSAGE_BYTES);
 
-    if (!serve->channel)
+    if (!serve->exits)
         return; /* the next front asks for a list first */
     message_pack_id(&payload, id);
     pack_u8(&payload, (uint8_t)cause);
-    channel_send_event(serve->channel, MESSAGE_EXITED, buf_str(&payload));
+    channel_send_event(serve->exits, MESSAGE_EXITED, buf_str(&payload));
 }
 
 struct serve *serve_new(struct driver *driver, const struct serve_limits *limits)
@@ -56,18 +55,28 @@ void serve_free(struct serve *serve)
     if (!serve)
         return;
     serve->driver->exited = NULL;
-    for (struct stopping *stop = serve->stops; stop; stop = stop->next)
-        stop->serve = NULL;
+    for (struct owed *owed = serve->owed; owed; owed = owed->next) {
+        owed->channel = NULL;
+        owed->at = NULL;
+    }
     free(serve);
 }
 
-void serve_attach(struct serve *serve, struct channel *channel)
+void serve_tell_exits(struct serve *serve, struct channel *channel)
 {
-    serve->channel = channel;
-    serve->generation++;
+    serve->exits = channel;
 }
 
-/* Front has compared too; but what it says is a stranger's word, also here. */
+void serve_leave(struct serve *serve, struct channel *channel)
+{
+    if (serve->exits == channel)
+        serve->exits = NULL;
+    for (struct owed *owed = serve->owed; owed; owed = owed->next)
+        if (owed->channel == channel)
+            owed->channel = NULL;
+}
+
+/* Front has compared too, but keeper does not rely on that. */
 static bool within_limits(struct serve *serve, const struct plan *plan, struct err *err)
 {
     const struct serve_limits *limits = &serve->limits;
@@ -88,177 +97,70 @@ static bool within_limits(struct serve *serve, const struct plan *plan, struct e
     return true;
 }
 
-static bool serve_start(struct serve *serve, struct channel *channel, uint32_t id, struct str payload, struct err *err)
+/* The descriptor stays the caller's. */
+static void reply(struct channel *channel, enum message_type type, uint32_t id, const struct op_answer *answer,
+                  const struct err *err)
 {
-    struct unpack in = unpack_from(payload);
-    struct started started;
-    struct plan plan;
-    struct err why;
+    const struct op *op = op_of(type);
+    auto_buf struct buf payload = buf_make(NULL, LIMIT_MESSAGE_BYTES);
 
-    plan_unpack(&in, &plan);
-    if (!unpack_done(&in, err))
-        return err_wrap(err, "plan");
-    if (!plan_check(&plan, &why) || !within_limits(serve, &plan, &why) ||
-        !driver_start(serve->driver, &plan, &started, &why)) {
-        channel_reply_error(channel, MESSAGE_START, id, &why);
-        return true;
+    if (err) {
+        channel_reply_error(channel, type, id, err);
+        return;
     }
-    channel_reply(channel, MESSAGE_START, id, STR(""), &started.guestlink_fd, 1);
-    fd_close(&started.guestlink_fd);
-    return true;
+    op_pack_answer(op, &payload, answer);
+    channel_reply(channel, type, id, buf_str(&payload), &answer->fd, op->answer & ANSWER_FD ? 1 : 0);
 }
 
-static void stopped(void *context, bool gone, const struct err *err)
+static void owed_done(struct op_call *call, struct op_answer *answer, const struct err *err)
 {
-    struct stopping *stop = context;
-    struct serve *serve = stop->serve;
-    auto_buf struct buf payload = buf_make(NULL, 1);
+    struct owed *owed = container_of(call, struct owed, call);
 
-    if (serve) {
-        *stop->at = stop->next;
-        if (stop->next)
-            stop->next->at = stop->at;
+    if (owed->at) {
+        *owed->at = owed->next;
+        if (owed->next)
+            owed->next->at = owed->at;
     }
-    if (serve && stop->generation == serve->generation && serve->channel) {
-        pack_bool(&payload, gone);
-        if (err)
-            channel_reply_error(serve->channel, MESSAGE_STOP, stop->id, err);
-        else
-            channel_reply(serve->channel, MESSAGE_STOP, stop->id, buf_str(&payload), NULL, 0);
-    }
-    free(stop);
+    if (owed->channel)
+        reply(owed->channel, owed->type, owed->id, answer, err);
+    fd_close(&answer->fd);
+    free(owed);
 }
 
-static bool serve_stop(struct serve *serve, uint32_t id, struct str payload, struct err *err)
+static struct op_call *owe(struct serve *serve, struct channel *channel, enum message_type type, uint32_t id)
 {
-    struct unpack in = unpack_from(payload);
-    char sandbox[LIMIT_ID_BYTES];
+    struct owed *owed = NEW(struct owed);
 
-    message_unpack_id(&in, sandbox);
-    uint32_t patience_ms = unpack_u32(&in);
-    if (!unpack_done(&in, err))
-        return false;
-    if (patience_ms > LIMIT_STOP_MS)
-        return err_set(err, ERR_INVALID, "malformed message: a patience of %u ms", patience_ms);
-    struct stopping *stop = NEW(struct stopping);
-    *stop = (struct stopping){
-        .next = serve->stops, .at = &serve->stops, .serve = serve, .generation = serve->generation, .id = id
+    *owed = (struct owed){
+        .call.done = owed_done, .next = serve->owed, .at = &serve->owed, .channel = channel, .type = type, .id = id
     };
-    if (stop->next)
-        stop->next->at = &stop->next;
-    serve->stops = stop;
-    driver_stop(serve->driver, sandbox, patience_ms, stopped, stop);
-    return true;
-}
-
-static bool serve_list(struct serve *serve, struct channel *channel, uint32_t id, struct str payload, struct err *err)
-{
-    struct unpack in = unpack_from(payload);
-    auto_buf struct buf out = buf_make(NULL, LIMIT_MESSAGE_BYTES);
-    auto_free struct held *held = NULL;
-    uint32_t count;
-    struct err why;
-
-    if (!unpack_done(&in, err))
-        return false;
-    if (!driver_list(serve->driver, &held, &count, &why)) {
-        channel_reply_error(channel, MESSAGE_LIST, id, &why);
-        return true;
-    }
-    pack_u32(&out, count);
-    for (uint32_t i = 0; i < count; i++)
-        message_pack_id(&out, held[i].id);
-    channel_reply(channel, MESSAGE_LIST, id, buf_str(&out), NULL, 0);
-    return true;
-}
-
-static bool serve_link(struct serve *serve, struct channel *channel, uint32_t id, struct str payload, struct err *err)
-{
-    struct unpack in = unpack_from(payload);
-    char sandbox[LIMIT_ID_BYTES];
-    int guestlink_fd;
-    struct err why;
-
-    message_unpack_id(&in, sandbox);
-    if (!unpack_done(&in, err))
-        return false;
-    if (!driver_link(serve->driver, sandbox, &guestlink_fd, &why)) {
-        channel_reply_error(channel, MESSAGE_LINK, id, &why);
-        return true;
-    }
-    channel_reply(channel, MESSAGE_LINK, id, STR(""), &guestlink_fd, 1);
-    fd_close(&guestlink_fd);
-    return true;
-}
-
-static bool serve_stats(struct serve *serve, struct channel *channel, uint32_t id, struct str payload, struct err *err)
-{
-    struct unpack in = unpack_from(payload);
-    auto_buf struct buf out = buf_make(NULL, LIMIT_MESSAGE_BYTES);
-    struct held which[LIMIT_STATS];
-    struct stats stats[LIMIT_STATS];
-    uint32_t count;
-    struct err why;
-
-    stats_unpack_ask(&in, which, &count);
-    if (!unpack_done(&in, err))
-        return false;
-    if (!driver_stats(serve->driver, which, count, stats, &count, &why)) {
-        channel_reply_error(channel, MESSAGE_STATS, id, &why);
-        return true;
-    }
-    stats_pack(&out, stats, count);
-    channel_reply(channel, MESSAGE_STATS, id, buf_str(&out), NULL, 0);
-    return true;
-}
-
-static void dialed(void *context, int fd, const struct err *err)
-{
-    struct dialing *dialing = context;
-    struct serve *serve = dialing->serve;
-
-    if (dialing->generation == serve->generation && serve->channel) {
-        if (err)
-            channel_reply_error(serve->channel, MESSAGE_DIAL, dialing->id, err);
-        else
-            channel_reply(serve->channel, MESSAGE_DIAL, dialing->id, STR(""), &fd, 1);
-    }
-    fd_close(&fd);
-    free(dialing);
-}
-
-static bool serve_dial(struct serve *serve, uint32_t id, struct str payload, struct err *err)
-{
-    struct unpack in = unpack_from(payload);
-    char sandbox[LIMIT_ID_BYTES];
-
-    message_unpack_id(&in, sandbox);
-    uint16_t port = unpack_u16(&in);
-    if (!unpack_done(&in, err))
-        return false;
-    struct dialing *dialing = NEW(struct dialing);
-    *dialing = (struct dialing){ .serve = serve, .generation = serve->generation, .id = id };
-    driver_dial(serve->driver, sandbox, port, dialed, dialing);
-    return true;
+    if (owed->next)
+        owed->next->at = &owed->next;
+    serve->owed = owed;
+    return &owed->call;
 }
 
 bool serve_request(struct serve *serve, struct channel *channel, enum message_type type, uint32_t id,
                    struct str payload, struct err *err)
 {
-    switch (type) {
-    case MESSAGE_START:
-        return serve_start(serve, channel, id, payload, err);
-    case MESSAGE_STOP:
-        return serve_stop(serve, id, payload, err);
-    case MESSAGE_LIST:
-        return serve_list(serve, channel, id, payload, err);
-    case MESSAGE_LINK:
-        return serve_link(serve, channel, id, payload, err);
-    case MESSAGE_STATS:
-        return serve_stats(serve, channel, id, payload, err);
-    case MESSAGE_DIAL:
-        return serve_dial(serve, id, payload, err);
-    default:
-        return err_set(err, ERR_INVALID, "not a request for a driver");
+    const struct op *op = op_of(type);
+    auto_op_answer struct op_answer answer = OP_ANSWER_NONE;
+    struct unpack in = unpack_from(payload);
+    struct op_ask ask;
+    struct err why;
+    bool fine;
+
+    if (!op)
+        return err_set(err, ERR_INVALID, "%s is not a request for a driver", message_type_name[type]);
+    op_unpack_ask(op, &in, &ask);
+    if (!unpack_done(&in, err))
+        return err_wrap(err, "request %s", message_type_name[type]);
+    fine = !(op->ask & ASK_PLAN) || (plan_check(&ask.plan, &why) && within_limits(serve, &ask.plan, &why));
+    if (fine && op->later) {
+        op->later(serve->driver, &ask, owe(serve, channel, type, id));
+        return true;
     }
+    fine = fine && op->now(serve->driver, &ask, &answer, &why);
+    reply(channel, type, id, &answer, fine ? NULL : &why);
+    return true;
 }

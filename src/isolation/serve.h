@@ -1,9 +1,9 @@
 /*
- * serve.h - keeper's side of the driver: front's requests carried out, exits told.
+ * serve.h - keeper's side of the driver: carries out what roles ask for, and tells front about exits.
  *
  * Threads    Keeper's loop.
- * Failure    A request that does not decode is malformed and ends front (serve_request() is false). One that decodes and
- *            asks for something impossible is answered with an error.
+ * Failure    A request that does not decode is malformed and ends its sender (serve_request() is false). One that decodes
+ *            and asks for something impossible is answered with an error.
  */
 #ifndef ISOLATION_SERVE_H
 #define ISOLATION_SERVE_H
@@ -28,10 +28,12 @@ struct serve_limits {
 struct serve *serve_new(struct driver *driver, const struct serve_limits *limits) must_use;
 void serve_free(struct serve *serve);
 
-/* Where exits are told from now on: a new front's channel, or NULL while there is none. */
-void serve_attach(struct serve *serve, struct channel *channel);
+/* Exits are told to this channel from now on: a new front's. */
+void serve_tell_exits(struct serve *serve, struct channel *channel);
+/* Before the channel is freed: it gets no exits and no late answers any more. */
+void serve_leave(struct serve *serve, struct channel *channel);
 
-/* START, STOP, LIST, STATS and DIAL; for the channel's request handler. Other types are malformed here. */
+/* For a channel's request handler: the operations in ops.h. Other types are malformed here. */
 bool serve_request(struct serve *serve, struct channel *channel, enum message_type type, uint32_t id,
                    struct str payload, struct err *err) must_use;
 

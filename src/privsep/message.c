@@ -5,9 +5,9 @@
 enum { ERRNO_MAX = 4095 }; /* the kernel's own bound */
 
 const char *const message_type_name[MESSAGE_TYPE_END] = {
-    [MESSAGE_READY] = "ready",         [MESSAGE_START] = "start", [MESSAGE_STOP] = "stop",
-    [MESSAGE_LIST] = "list",           [MESSAGE_DIAL] = "dial",   [MESSAGE_EXITED] = "exited",
-    [MESSAGE_TEMPLATES] = "templates", [MESSAGE_STATS] = "stats", [MESSAGE_LINK] = "link",
+#define MESSAGE_TYPE(type, name) [MESSAGE_##type] = name,
+    MESSAGE_TYPES(MESSAGE_TYPE)
+#undef MESSAGE_TYPE
 };
 
 void message_pack_head(struct buf *out, const struct message_head *head)
@@ -23,7 +23,7 @@ void message_unpack_head(struct unpack *in, struct message_head *out_head)
     uint16_t type = unpack_u16(in);
     uint32_t id = unpack_u32(in);
 
-    if (shape < MESSAGE_REQUEST || shape >= MESSAGE_SHAPE_END || type < MESSAGE_READY || type >= MESSAGE_TYPE_END ||
+    if (shape < MESSAGE_REQUEST || shape >= MESSAGE_SHAPE_END || type == MESSAGE_NONE || type >= MESSAGE_TYPE_END ||
         (id == 0) != (shape == MESSAGE_EVENT))
         in->failed = true;
     *out_head = (struct message_head){ .shape = in->failed ? 0 : (enum message_shape)shape,

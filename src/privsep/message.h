@@ -16,18 +16,26 @@
 #include "base/limits.h"
 #include "base/pack.h"
 
-/* Requests are answered with a reply of the same type: its payload, or an error. Events are not answered. */
+/*
+ * Every message: its type, its name in the log, and what it carries. A request is answered with a reply of the same type:
+ * its payload, or an error. An event is not answered. isolation/ops.c has the fields of the driver's requests.
+ */
+#define MESSAGE_TYPES(X)                                                                                         \
+    X(READY, "ready") /* event from front, empty: it accepts connections from now on */                          \
+    X(START, "start") /* request to keeper: start a sandbox; the reply has guestd's private connection */        \
+    X(STOP, "stop")   /* request to keeper: kill a sandbox; the reply says whether it is gone yet */             \
+    X(LIST, "list")   /* request to keeper: the reply has the ids of all sandboxes that it holds */              \
+    X(LINK, "link")   /* request to keeper: the reply has guestd's private connection once more */               \
+    X(DIAL, "dial")   /* request to keeper: the reply has a TCP socket inside a sandbox, connecting to a port */ \
+    X(TEMPLATES, "templates") /* request to keeper, empty; the reply is image/templates.h's list */              \
+    X(STATS, "stats")         /* request to keeper: what sandboxes use; the reply is isolation/stats.h's list */ \
+    X(EXITED, "exited")       /* event from keeper: a sandbox id and a cause; the sandbox is gone */
+
 enum message_type {
-    MESSAGE_READY = 1, /* event from front, empty: it accepts connections from now on */
-    MESSAGE_START,     /* request to keeper: a plan; the reply has no payload and guestd's private door as descriptor */
-    MESSAGE_STOP, /* request to keeper: a sandbox id, patience in ms; killed, the reply says if it is gone by now */
-    MESSAGE_LIST, /* request to keeper, empty; the reply is the ids of all sandboxes it holds */
-    MESSAGE_LINK, /* request to keeper: a sandbox id; the reply carries guestd's private door once more */
-    MESSAGE_DIAL, /* request to keeper: a sandbox id and a port; the reply carries a TCP socket inside it, on its way there */
-    MESSAGE_TEMPLATES, /* request to keeper, empty; the reply is image/templates.h's list */
-    MESSAGE_STATS,     /* request to keeper: sandbox ids; the reply is what they use, isolation/stats.h */
-    MESSAGE_EXITED,    /* event from keeper: a sandbox id and a cause; it is gone, whoever ended it */
-    MESSAGE_TYPE_END,
+#define MESSAGE_TYPE(type, name) MESSAGE_##type,
+    MESSAGE_NONE,
+    MESSAGE_TYPES(MESSAGE_TYPE) MESSAGE_TYPE_END,
+#undef MESSAGE_TYPE
 };
 extern const char *const message_type_name[MESSAGE_TYPE_END];
 

@@ -316,7 +316,7 @@ static bool fake_stats(struct driver *driver, const struct held *which, uint32_t
 
 struct dialing {
     struct loop_task task;
-    driver_dialed_fn *done;
+    driver_socket_fn *done;
     void *context;
     int fd;
     struct err err;
@@ -331,7 +331,7 @@ static void tell_dialed(struct loop_task *task)
 }
 
 /* Answered in a later turn, as keeper's answer would be. */
-static void fake_dial(struct driver *driver, const char *id, uint16_t port, driver_dialed_fn *done, void *context)
+static void fake_dial(struct driver *driver, const char *id, uint16_t port, driver_socket_fn *done, void *context)
 {
     struct fake *fake = fake_of(driver);
     struct dialing *dialing = NEW(struct dialing);

@@ -122,7 +122,7 @@ static bool native_stats(struct driver *driver, const struct held *which, uint32
     return true;
 }
 
-static void native_dial(struct driver *driver, const char *id, uint16_t port, driver_dialed_fn *done, void *context)
+static void native_dial(struct driver *driver, const char *id, uint16_t port, driver_socket_fn *done, void *context)
 {
     struct native *native = native_of(driver);
     struct box *box = box_find(native, id);

@@ -24,6 +24,7 @@ struct world {
     struct serve *serve;
     struct channel *front, *keeper;
     unsigned broken, exits;
+    bool leave_at_once; /* keeper forgets the channel while it owes an answer */
     char exited[LIMIT_ID_BYTES];
     int dialed_fd;
     struct err dial_err;
@@ -36,7 +37,10 @@ static bool keeper_request(void *context, struct channel *channel, enum message_
     struct world *world = context;
 
     (void)fds;
-    return serve_request(world->serve, channel, type, id, payload, err);
+    bool fine = serve_request(world->serve, channel, type, id, payload, err);
+    if (world->leave_at_once)
+        serve_leave(world->serve, channel);
+    return fine;
 }
 
 static bool front_event(void *context, enum message_type type, struct str payload, struct err *err)
@@ -80,7 +84,7 @@ static int set_up(void **state)
     assert_true(channel_pair(fds, &err));
     world->front = channel_new(world->loop, fds[0], &front_handlers, world);
     world->keeper = channel_new(world->loop, fds[1], &keeper_handlers, world);
-    serve_attach(world->serve, world->keeper);
+    serve_tell_exits(world->serve, world->keeper);
     world->remote = remote_driver_new(world->front);
     world->remote->exited = note_exit;
     world->remote->exited_context = world;
@@ -310,6 +314,21 @@ static void dial_hands_over_a_socket(void **state)
     assert_int_equal(world->dial_err.kind, ERR_NOT_FOUND);
 }
 
+static void an_answer_that_comes_after_front_has_gone_is_dropped(void **state)
+{
+    struct world *world = *state;
+
+    run_on_worker(world, start_one);
+    world->leave_at_once = true;
+    world->dialed_fd = -2;
+    driver_dial(world->remote, "sandbox2", 1, note_dialed, world);
+    turn(world);
+    assert_int_equal(world->dialed_fd, -2);
+    channel_free(take_ptr(&world->front)); /* what still waits is told that keeper is gone */
+    assert_int_equal(world->dialed_fd, -1);
+    assert_int_equal(world->dial_err.kind, ERR_UNAVAILABLE);
+}
+
 static void ignore_answer(void *context, struct str payload, struct message_fds *fds, const struct err *err)
 {
     (void)context;
@@ -404,7 +423,7 @@ static void a_front_that_is_gone_is_told_nothing(void **state)
     struct world *world = *state;
 
     run_on_worker(world, start_one);
-    serve_attach(world->serve, NULL);
+    serve_leave(world->serve, world->keeper);
     fake_exit(world->fake, "sandbox1");
     turn(world);
     assert_int_equal(world->exits, 0);
@@ -419,6 +438,7 @@ int main(void)
         REMOTE_CASE(keepers_errors_arrive_whole),
         REMOTE_CASE(no_plan_goes_beyond_what_the_operator_allows),
         REMOTE_CASE(dial_hands_over_a_socket),
+        REMOTE_CASE(an_answer_that_comes_after_front_has_gone_is_dropped),
         REMOTE_CASE(figures_come_for_those_that_live),
         REMOTE_CASE(a_stop_is_answered_before_the_end_of_a_guest_that_takes_long),
         REMOTE_CASE(more_patience_than_allowed_ends_front),

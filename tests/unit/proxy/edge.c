@@ -153,11 +153,11 @@ struct str sandbox_mask_host(const struct sandbox *sandbox)
 struct later_dial {
     struct loop_task task;
     uint16_t port;
-    driver_dialed_fn *done;
+    driver_socket_fn *done;
     void *context;
 };
 
-static void answer_dial(uint16_t port, driver_dialed_fn *done, void *context)
+static void answer_dial(uint16_t port, driver_socket_fn *done, void *context)
 {
     struct err err;
     if (edge.options.dial_gone) {
@@ -179,7 +179,7 @@ static void on_later_dial(struct loop_task *task)
     free(later);
 }
 
-static void fake_dial(struct driver *driver, const char *id, uint16_t port, driver_dialed_fn *done, void *context)
+static void fake_dial(struct driver *driver, const char *id, uint16_t port, driver_socket_fn *done, void *context)
 {
     (void)driver;
     (void)id;

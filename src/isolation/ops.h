@@ -1,0 +1,96 @@
+/*
+ * ops.h - the operations of a driver that cross from front to keeper, each described once, in ops.c.
+ *
+ * A row says which message asks for the operation, which fields the request and the reply have, and which call of
+ * keeper's driver carries it out. remote.c and serve.c work by these rows and know no operation by name. A new operation
+ * is a message type (privsep/message.h), a call in driver.h, and a section in ops.c.
+ */
+#ifndef ISOLATION_OPS_H
+#define ISOLATION_OPS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+#include "base/limits.h"
+#include "isolation/driver.h"
+#include "privsep/channel.h"
+#include "privsep/message.h"
+
+/* The fields that a request may have. They travel in this order. */
+enum {
+    ASK_PLAN = BIT(0),
+    ASK_ID = BIT(1),
+    ASK_PATIENCE = BIT(2),
+    ASK_PORT = BIT(3),
+    ASK_WHICH = BIT(4),
+};
+struct op_ask {
+    struct plan plan;
+    char id[LIMIT_ID_BYTES];
+    uint32_t patience_ms;
+    uint16_t port;
+    struct held which[LIMIT_STATS];
+    uint32_t which_count;
+};
+
+/* And a reply. */
+enum {
+    ANSWER_FD = BIT(0),
+    ANSWER_GONE = BIT(1),
+    ANSWER_HELD = BIT(2),
+    ANSWER_STATS = BIT(3),
+};
+struct op_answer {
+    int fd; /* whoever has the answer closes it; -1 */
+    bool gone;
+    struct held *held; /* on the heap */
+    struct stats stats[LIMIT_STATS];
+    uint32_t count; /* of held or stats */
+};
+#define OP_ANSWER_NONE ((struct op_answer){ .fd = -1 })
+void op_answer_done(struct op_answer *answer); /* closes and frees what is left in it */
+#define auto_op_answer __attribute__((cleanup(op_answer_done)))
+
+/* An operation under way whose answer comes later. done() is called once, and takes what it keeps out of the answer. */
+struct op_call {
+    void (*done)(struct op_call *call, struct op_answer *answer, const struct err *err);
+};
+
+struct op {
+    unsigned ask, answer; /* ASK_…, ANSWER_… */
+    /* Carries the operation out on keeper's driver: at once, or with call->done() before or after it returns. */
+    bool (*now)(struct driver *driver, const struct op_ask *ask, struct op_answer *out, struct err *err);
+    void (*later)(struct driver *driver, const struct op_ask *ask, struct op_call *call);
+};
+/* NULL: the message asks for no operation of a driver. */
+const struct op *op_of(enum message_type type) must_use;
+
+/* What is unpacked has the right form and is within the limits. The caller ends with unpack_done(). */
+void op_pack_ask(const struct op *op, struct buf *out, const struct op_ask *ask);
+void op_unpack_ask(const struct op *op, struct unpack *in, struct op_ask *out);
+void op_pack_answer(const struct op *op, struct buf *out, const struct op_answer *answer);
+/*
+ * A list of stats is checked against the request; `asked` may be NULL for other answers. Leaves fd alone: a descriptor
+ * travels beside the payload.
+ */
+void op_unpack_answer(const struct op *op, struct unpack *in, const struct op_ask *asked, struct op_answer *out);
+
+/* The calls of front's driver: each fills in a request and sends it with one of the two functions below (remote.c). */
+extern const struct driver_ops op_remote_calls;
+
+/* On a worker: waits for the answer. */
+bool remote_call(struct driver *driver, enum message_type type, const struct op_ask *ask, struct op_answer *out,
+                 struct err *err) must_use;
+/* On the loop: the function that fits the operation is called with the answer, later. */
+struct op_then {
+    driver_socket_fn *socket;
+    driver_stopped_fn *stopped;
+    void *context;
+};
+void remote_request(struct driver *driver, enum message_type type, const struct op_ask *ask,
+                    const struct op_then *then);
+void remote_free(struct driver *driver);
+
+#endif
