@@ -99,6 +99,8 @@
 #define LIMIT_MESSAGE_BYTES (64 * 1024) /* one privsep datagram */
 #define LIMIT_MESSAGE_FDS 5             /* a command: its image, three ends and a report */
 #define LIMIT_STATS 16 /* sandboxes measured in one request: a start behind it waits a millisecond or two at most */
+/* Connections that wait at a listening socket in a sandbox; the kernel holds memory for each. */
+#define LIMIT_BACKLOG 1024
 #define LIMIT_GUESTLINK_BYTES (512 * 1024) /* one message; the environment is the largest part */
 #define LIMIT_START_MS 10000               /* for a new guestd to answer; on a very busy machine a second or two */
 #define LIMIT_STOP_MS 10000                /* longest wait for the end of a killed sandbox that a request may name */

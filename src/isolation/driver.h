@@ -5,8 +5,8 @@
  * What sits above takes a struct driver and cannot tell the difference.
  *
  * Threads    Keeper and the drivers it owns have one thread. Of the remote driver, start, stop_wait, list, link and
- *            stats wait for an answer and are for workers; stop and dial never wait and are for the loop. How long the
- *            end of a sandbox takes is up to its guest, so nobody who serves others may wait for it.
+ *            stats wait for an answer and are for workers; stop, dial and listen never wait and are for the loop. How
+ *            long the end of a sandbox takes is up to its guest, so no loop may wait for it.
  * Failure    A start that fails leaves nothing behind: no mount, no cgroup, no process, no directory; or leaves a
  *            process that has been killed, and is cleared away by itself once that has died.
  * Lifetime   Sandboxes outlive a driver: what one process started, the next one finds again with list.
@@ -28,9 +28,16 @@ struct started {
     int guestlink_fd; /* connected to guestd's private door; the caller's */
 };
 
+/* Where to listen inside a sandbox. */
+struct listen_at {
+    uint32_t address; /* IPv4, in host byte order; one of 127.0.0.0/8 */
+    uint16_t port;    /* not 0 */
+    uint16_t backlog; /* 1 to LIMIT_BACKLOG connections may wait to be accepted */
+};
+
 /*
- * fd is a non-blocking TCP socket made inside the sandbox, connected to 127.0.0.1:port there or on its way, the
- * receiver's. Or -1 and err says why: ERR_NOT_FOUND for no such sandbox, sys ECONNREFUSED when nobody listens.
+ * fd is a non-blocking TCP socket made inside the sandbox, and is the receiver's. Or it is -1, and err says why:
+ * ERR_NOT_FOUND for no such sandbox.
  */
 typedef void driver_socket_fn(void *context, int fd, const struct err *err);
 /*
@@ -60,6 +67,8 @@ struct driver_ops {
     bool (*stats)(struct driver *driver, const struct held *which, uint32_t count, struct stats *out,
                   uint32_t *out_count, struct err *err);
     void (*dial)(struct driver *driver, const char *id, uint16_t port, driver_socket_fn *done, void *context);
+    void (*listen)(struct driver *driver, const char *id, const struct listen_at *at, driver_socket_fn *done,
+                   void *context);
     void (*free)(struct driver *driver); /* lets go; sandboxes keep running */
 };
 
@@ -116,10 +125,22 @@ static inline must_use bool driver_stats(struct driver *driver, const struct hel
     return driver->ops->stats(driver, which, count, out, out_count, err);
 }
 
+/* The socket is connected to 127.0.0.1:port, or on its way. When nothing listens there, err has sys ECONNREFUSED. */
 static inline void driver_dial(struct driver *driver, const char *id, uint16_t port, driver_socket_fn *done,
                                void *context)
 {
     driver->ops->dial(driver, id, port, done, context);
+}
+
+/*
+ * The socket listens at that address and port inside the sandbox; the receiver accepts the guest's connections. When the
+ * port is in use there, err is ERR_CONFLICT. The socket keeps the sandbox's network namespace, and reports nothing when
+ * the sandbox ends: close it then.
+ */
+static inline void driver_listen(struct driver *driver, const char *id, const struct listen_at *at,
+                                 driver_socket_fn *done, void *context)
+{
+    driver->ops->listen(driver, id, at, done, context);
 }
 
 static inline void driver_free(struct driver *driver)

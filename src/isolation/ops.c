@@ -161,6 +161,38 @@ static void call_dial(struct driver *driver, const struct op_ask *ask, struct op
     driver_dial(driver, ask->id, ask->port, got_socket, call);
 }
 
+/* ---- listen ---- */
+
+static void remote_listen(struct driver *driver, const char *id, const struct listen_at *at, driver_socket_fn *done,
+                          void *context)
+{
+    struct op_ask ask = ask_about(id);
+
+    ask.listen = *at;
+    remote_request(driver, MESSAGE_LISTEN, &ask, &(struct op_then){ .socket = done, .context = context });
+}
+
+static bool listen_check(const struct listen_at *at, struct err *err)
+{
+    if (at->address >> 24 != 127)
+        return err_set(err, ERR_INVALID, "a listening socket in a sandbox must have an address of 127.0.0.0/8");
+    if (at->port == 0)
+        return err_set(err, ERR_INVALID, "a listening socket in a sandbox needs a port from 1 to 65535");
+    if (at->backlog == 0 || at->backlog > LIMIT_BACKLOG)
+        return err_set(err, ERR_INVALID, "a backlog must be 1 to %d, not %u", LIMIT_BACKLOG, at->backlog);
+    return true;
+}
+
+static void call_listen(struct driver *driver, const struct op_ask *ask, struct op_call *call)
+{
+    struct err err;
+
+    if (listen_check(&ask->listen, &err))
+        driver_listen(driver, ask->id, &ask->listen, got_socket, call);
+    else
+        got_socket(call, -1, &err);
+}
+
 /* ---- the table ---- */
 
 static const struct op ops[MESSAGE_TYPE_END] = {
@@ -170,6 +202,7 @@ static const struct op ops[MESSAGE_TYPE_END] = {
     [MESSAGE_LINK] = { ASK_ID, ANSWER_FD, .now = call_link },
     [MESSAGE_STATS] = { ASK_WHICH, ANSWER_STATS, .now = call_stats },
     [MESSAGE_DIAL] = { ASK_ID | ASK_PORT, ANSWER_FD, .later = call_dial },
+    [MESSAGE_LISTEN] = { ASK_ID | ASK_LISTEN, ANSWER_FD, .later = call_listen },
 };
 
 const struct driver_ops op_remote_calls = {
@@ -181,6 +214,7 @@ const struct driver_ops op_remote_calls = {
     .link = remote_link,
     .stats = remote_stats,
     .dial = remote_dial,
+    .listen = remote_listen,
     .free = remote_free,
 };
 
@@ -201,6 +235,11 @@ void op_pack_ask(const struct op *op, struct buf *out, const struct op_ask *ask)
         pack_u32(out, ask->patience_ms);
     if (op->ask & ASK_PORT)
         pack_u16(out, ask->port);
+    if (op->ask & ASK_LISTEN) {
+        pack_u32(out, ask->listen.address);
+        pack_u16(out, ask->listen.port);
+        pack_u16(out, ask->listen.backlog);
+    }
     if (op->ask & ASK_WHICH)
         stats_pack_ask(out, ask->which, ask->which_count);
 }
@@ -219,6 +258,11 @@ void op_unpack_ask(const struct op *op, struct unpack *in, struct op_ask *out)
     }
     if (op->ask & ASK_PORT)
         out->port = unpack_u16(in);
+    if (op->ask & ASK_LISTEN) {
+        out->listen.address = unpack_u32(in);
+        out->listen.port = unpack_u16(in);
+        out->listen.backlog = unpack_u16(in);
+    }
     if (op->ask & ASK_WHICH)
         stats_unpack_ask(in, out->which, &out->which_count);
 }

@@ -24,13 +24,15 @@ enum {
     ASK_ID = BIT(1),
     ASK_PATIENCE = BIT(2),
     ASK_PORT = BIT(3),
-    ASK_WHICH = BIT(4),
+    ASK_LISTEN = BIT(4),
+    ASK_WHICH = BIT(5),
 };
 struct op_ask {
     struct plan plan;
     char id[LIMIT_ID_BYTES];
     uint32_t patience_ms;
     uint16_t port;
+    struct listen_at listen;
     struct held which[LIMIT_STATS];
     uint32_t which_count;
 };

@@ -20,15 +20,16 @@
  * Every message: its type, its name in the log, and what it carries. A request is answered with a reply of the same type:
  * its payload, or an error. An event is not answered. isolation/ops.c has the fields of the driver's requests.
  */
-#define MESSAGE_TYPES(X)                                                                                         \
-    X(READY, "ready") /* event from front, empty: it accepts connections from now on */                          \
-    X(START, "start") /* request to keeper: start a sandbox; the reply has guestd's private connection */        \
-    X(STOP, "stop")   /* request to keeper: kill a sandbox; the reply says whether it is gone yet */             \
-    X(LIST, "list")   /* request to keeper: the reply has the ids of all sandboxes that it holds */              \
-    X(LINK, "link")   /* request to keeper: the reply has guestd's private connection once more */               \
-    X(DIAL, "dial")   /* request to keeper: the reply has a TCP socket inside a sandbox, connecting to a port */ \
-    X(TEMPLATES, "templates") /* request to keeper, empty; the reply is image/templates.h's list */              \
-    X(STATS, "stats")         /* request to keeper: what sandboxes use; the reply is isolation/stats.h's list */ \
+#define MESSAGE_TYPES(X)                                                                                           \
+    X(READY, "ready")   /* event from front, empty: it accepts connections from now on */                          \
+    X(START, "start")   /* request to keeper: start a sandbox; the reply has guestd's private connection */        \
+    X(STOP, "stop")     /* request to keeper: kill a sandbox; the reply says whether it is gone yet */             \
+    X(LIST, "list")     /* request to keeper: the reply has the ids of all sandboxes that it holds */              \
+    X(LINK, "link")     /* request to keeper: the reply has guestd's private connection once more */               \
+    X(DIAL, "dial")     /* request to keeper: the reply has a TCP socket inside a sandbox, connecting to a port */ \
+    X(LISTEN, "listen") /* request to keeper: the reply has a listening TCP socket inside a sandbox */             \
+    X(TEMPLATES, "templates") /* request to keeper, empty; the reply is image/templates.h's list */                \
+    X(STATS, "stats")         /* request to keeper: what sandboxes use; the reply is isolation/stats.h's list */   \
     X(EXITED, "exited")       /* event from keeper: a sandbox id and a cause; the sandbox is gone */
 
 enum message_type {

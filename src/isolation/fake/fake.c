@@ -1,6 +1,7 @@
 #include "isolation/fake/fake.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -351,6 +352,27 @@ static void fake_dial(struct driver *driver, const char *id, uint16_t port, driv
     loop_post(fake->loop, &dialing->task);
 }
 
+/* Answered at once, as a driver of keeper's own would. */
+static void fake_listen(struct driver *driver, const char *id, const struct listen_at *at, driver_socket_fn *done,
+                        void *context)
+{
+    struct fake *fake = fake_of(driver);
+    const struct sockaddr_in address = { .sin_family = AF_INET,
+                                         .sin_port = htons(at->port),
+                                         .sin_addr.s_addr = htonl(at->address) };
+    auto_close int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    struct err err = { 0 };
+
+    lock(fake);
+    bool alive = find(fake, id) != NULL;
+    unlock(fake);
+    if (!alive)
+        (void)err_set(&err, ERR_NOT_FOUND, "there is no sandbox %s", id);
+    else if (bind(fd, (const struct sockaddr *)&address, sizeof address) < 0 || listen(fd, at->backlog) < 0)
+        (void)err_sys(&err, "listen on port %u", at->port);
+    done(context, err.kind ? -1 : take_fd(&fd), err.kind ? &err : NULL);
+}
+
 static void free_boxes(struct fake_box *box)
 {
     while (box) {
@@ -385,6 +407,7 @@ static const struct driver_ops fake_ops = {
     .link = fake_link,
     .stats = fake_stats,
     .dial = fake_dial,
+    .listen = fake_listen,
     .free = fake_free,
 };
 

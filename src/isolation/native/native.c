@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/fs.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/sendfile.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -52,7 +54,7 @@ enum {
     HOST_PIDS = 1 << 20,  /* the usual 32,768 are gone with 32 sandboxes at their limit */
 };
 
-/* ---- list, link, stats, dial, free ---- */
+/* ---- list, link, stats, dial, listen, free ---- */
 
 static bool native_list(struct driver *driver, struct held **out_held, uint32_t *out_count, struct err *err)
 {
@@ -143,6 +145,41 @@ static void native_dial(struct driver *driver, const char *id, uint16_t port, dr
     done(context, fd, fd < 0 ? &err : NULL);
 }
 
+/* A socket belongs to the network it was made in, so keeper binds it from outside. */
+static bool listen_on(int fd, const struct listen_at *at, struct err *err)
+{
+    const struct sockaddr_in address = { .sin_family = AF_INET,
+                                         .sin_port = htons(at->port),
+                                         .sin_addr.s_addr = htonl(at->address) };
+    const int on = 1;
+
+    /* Connections of an earlier socket that are still closing must not hold the port. */
+    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) < 0)
+        return err_sys(err, "SO_REUSEADDR");
+    if (bind(fd, (const struct sockaddr *)&address, sizeof address) == 0 && listen(fd, at->backlog) == 0)
+        return true;
+    if (errno == EADDRINUSE)
+        return err_set(err, ERR_CONFLICT, "port %u is in use inside the sandbox", at->port);
+    return err_sys(err, "listen on port %u inside the sandbox", at->port);
+}
+
+static void native_listen(struct driver *driver, const char *id, const struct listen_at *at, driver_socket_fn *done,
+                          void *context)
+{
+    struct native *native = native_of(driver);
+    struct box *box = box_find(native, id);
+    struct err err = { 0 };
+    int fd = -1;
+
+    if (!box || box->state != BOX_RUNNING)
+        (void)err_set(&err, ERR_NOT_FOUND, "there is no sandbox %s", id);
+    else
+        fd = network_socket(native->netns_fd, box->pidfd, &err);
+    if (fd >= 0 && !listen_on(fd, at, &err))
+        fd_close(&fd);
+    done(context, fd, fd < 0 ? &err : NULL);
+}
+
 static void native_free(struct driver *driver)
 {
     struct native *native = native_of(driver);
@@ -175,6 +212,7 @@ static const struct driver_ops native_ops = {
     .link = native_link,
     .stats = native_stats,
     .dial = native_dial,
+    .listen = native_listen,
     .free = native_free,
 };
 

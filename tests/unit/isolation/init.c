@@ -269,6 +269,24 @@ static void attach(void)
         say("%s\n", strerrorname_np(errno));
 }
 
+/* "connect ADDRESS PORT": to somebody outside who listens in here. */
+static void connect_to(const char *where)
+{
+    char host[16];
+    unsigned port;
+
+    if (sscanf(where, "%15s %u", host, &port) != 2)
+        return;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
+    inet_pton(AF_INET, host, &address.sin_addr);
+    int result = connect(fd, (struct sockaddr *)&address, sizeof address);
+    say_result("connect", result);
+    if (result == 0)
+        dprintf(fd, "hello from inside");
+    close(fd);
+}
+
 static void count_listeners(void)
 {
     FILE *sockets = fopen("/proc/net/tcp", "r");
@@ -497,6 +515,8 @@ static void run(char *command)
         eat_memory();
     else if (!strncmp(command, "listen ", 7))
         listen_on(atoi(command + 7));
+    else if (!strncmp(command, "connect ", 8))
+        connect_to(command + 8);
     else if (!strcmp(command, "exit"))
         _exit(0);
     else if (!strcmp(command, "attach"))

@@ -671,6 +671,64 @@ static void dial_reaches_a_server_on_loopback_inside(void **state)
     assert_int_equal(dialed.err.kind, ERR_NOT_FOUND);
 }
 
+static void check_conflict(struct world *world, const struct listen_at *at)
+{
+    struct dialed answer = { .fd = -1 };
+
+    driver_listen(world->driver, "sandbox1", at, take_dialed, &answer);
+    assert_int_equal(answer.fd, -1);
+    assert_int_equal(answer.err.kind, ERR_CONFLICT);
+    assert_non_null(strstr(answer.err.message, "in use inside the sandbox"));
+}
+
+static void listen_takes_connections_that_guests_make_on_loopback(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1"), other_plan = a_plan("sandbox2");
+    auto_close int link = start(world, &plan);
+    auto_close int other_link = start(world, &other_plan);
+    struct listen_at at = { .address = INADDR_LOOPBACK + 52, .port = 53, .backlog = 8 };
+    struct dialed answer = { .fd = -1 };
+    char said[64] = { 0 };
+    struct err err;
+    struct stat before, after;
+
+    auto_free char *refused = ask(link, "connect 127.0.0.53 53");
+    check_has(refused, "connect: ECONNREFUSED");
+    assert_int_equal(stat("/proc/self/ns/net", &before), 0);
+    driver_listen(world->driver, "sandbox1", &at, take_dialed, &answer);
+    assert_int_equal(stat("/proc/self/ns/net", &after), 0);
+    assert_true(before.st_ino == after.st_ino);
+    if (answer.fd < 0)
+        fail_msg("%s", err_text(&answer.err));
+    auto_close int listener = answer.fd;
+    assert_true(fcntl(listener, F_GETFL) & O_NONBLOCK);
+    assert_int_equal(accept4(listener, NULL, NULL, SOCK_CLOEXEC), -1);
+    assert_int_equal(errno, EAGAIN);
+
+    auto_free char *connected = ask(link, "connect 127.0.0.53 53");
+    check_has(connected, "connect: ok");
+    auto_close int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_true(fd_set_nonblocking(fd, false, &err));
+    assert_int_equal(recv(fd, said, sizeof said - 1, MSG_WAITALL), 17);
+    assert_string_equal(said, "hello from inside");
+    /* At another address of the same sandbox, and in another sandbox, nothing listens. */
+    auto_free char *elsewhere = ask(link, "connect 127.0.0.1 53");
+    check_has(elsewhere, "connect: ECONNREFUSED");
+    auto_free char *other = ask(other_link, "connect 127.0.0.53 53");
+    check_has(other, "connect: ECONNREFUSED");
+
+    check_conflict(world, &at); /* ours */
+    auto_free char *guests = ask(link, "listen 8080");
+    check_has(guests, "listening");
+    at = (struct listen_at){ .address = INADDR_LOOPBACK, .port = 8080, .backlog = 8 };
+    check_conflict(world, &at); /* the guest's */
+    driver_listen(world->driver, "sandbox3", &at, take_dialed, &answer);
+    assert_int_equal(answer.fd, -1);
+    assert_int_equal(answer.err.kind, ERR_NOT_FOUND);
+}
+
 /* ---- the zygotes ---- */
 
 static uid_t owner_of(struct world *world, const char *id)
@@ -1206,6 +1264,7 @@ int main(int argc, char **argv)
         NATIVE_CASE(a_guest_that_fills_sockets_beyond_its_memory_is_ended),
         NATIVE_CASE(a_sandboxs_usage_is_measured),
         NATIVE_CASE(dial_reaches_a_server_on_loopback_inside),
+        NATIVE_CASE(listen_takes_connections_that_guests_make_on_loopback),
         NATIVE_CASE(sandboxes_of_one_template_have_one_owner_who_is_nobody_else),
         NATIVE_CASE(a_template_without_python_has_no_zygote_and_its_door_closes),
         NATIVE_CASE(a_zygote_has_no_power_but_that_of_her_id),

@@ -314,6 +314,53 @@ static void dial_hands_over_a_socket(void **state)
     assert_int_equal(world->dial_err.kind, ERR_NOT_FOUND);
 }
 
+static void check_listen(struct world *world, const char *id, const struct listen_at *at, enum err_kind want)
+{
+    world->dialed_fd = -1;
+    world->dial_err.kind = ERR_NONE;
+    driver_listen(world->remote, id, at, note_dialed, world);
+    loop_run(world->loop);
+    assert_int_equal(world->dial_err.kind, want);
+    assert_true(want == ERR_NONE ? world->dialed_fd >= 0 : world->dialed_fd == -1);
+}
+
+static void listen_hands_over_a_listening_socket(void **state)
+{
+    struct world *world = *state;
+    struct err err;
+    auto_close int free_port = listen_open(STR("127.0.0.1:0"), &err);
+    struct sockaddr_in address;
+    assert_int_equal(getsockname(free_port, (struct sockaddr *)&address, &(socklen_t){ sizeof address }), 0);
+    struct listen_at at = { .address = INADDR_LOOPBACK + 1, .port = ntohs(address.sin_port), .backlog = 1 };
+
+    run_on_worker(world, start_one);
+    check_listen(world, "sandbox1", &at, ERR_NONE);
+    assert_int_equal(getsockname(world->dialed_fd, (struct sockaddr *)&address, &(socklen_t){ sizeof address }), 0);
+    assert_int_equal(ntohl(address.sin_addr.s_addr), at.address);
+    assert_int_equal(ntohs(address.sin_port), at.port);
+    int listens = 0;
+    assert_int_equal(getsockopt(world->dialed_fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &(socklen_t){ sizeof listens }),
+                     0);
+    assert_true(listens);
+    fd_close(&world->dialed_fd);
+
+    check_listen(world, "sandbox2", &at, ERR_NOT_FOUND);
+    struct listen_at wrong = at;
+    wrong.address = INADDR_ANY;
+    check_listen(world, "sandbox1", &wrong, ERR_INVALID);
+    wrong.address = 0x0a000001; /* 10.0.0.1 */
+    check_listen(world, "sandbox1", &wrong, ERR_INVALID);
+    wrong = at;
+    wrong.port = 0;
+    check_listen(world, "sandbox1", &wrong, ERR_INVALID);
+    wrong = at;
+    wrong.backlog = 0;
+    check_listen(world, "sandbox1", &wrong, ERR_INVALID);
+    wrong.backlog = LIMIT_BACKLOG + 1;
+    check_listen(world, "sandbox1", &wrong, ERR_INVALID);
+    assert_int_equal(world->broken, 0);
+}
+
 static void an_answer_that_comes_after_front_has_gone_is_dropped(void **state)
 {
     struct world *world = *state;
@@ -438,6 +485,7 @@ int main(void)
         REMOTE_CASE(keepers_errors_arrive_whole),
         REMOTE_CASE(no_plan_goes_beyond_what_the_operator_allows),
         REMOTE_CASE(dial_hands_over_a_socket),
+        REMOTE_CASE(listen_hands_over_a_listening_socket),
         REMOTE_CASE(an_answer_that_comes_after_front_has_gone_is_dropped),
         REMOTE_CASE(figures_come_for_those_that_live),
         REMOTE_CASE(a_stop_is_answered_before_the_end_of_a_guest_that_takes_long),
