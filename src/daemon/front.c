@@ -66,10 +66,12 @@ struct front {
 
 /* ---- keeper ---- */
 
-static bool on_event(void *context, enum message_type type, struct str payload, struct err *err)
+static bool on_event(void *context, enum message_type type, struct str payload, struct message_fds *fds,
+                     struct err *err)
 {
     struct front *front = context;
 
+    (void)fds;
     return remote_driver_event(front->driver, type, payload, err);
 }
 
@@ -165,7 +167,7 @@ static void boot_done(struct job *job)
                                         .context = front,
                                         .stranger_ms = LIMIT_STRANGER_MS,
                                     });
-    channel_send_event(front->channel, MESSAGE_READY, STR(""));
+    channel_send_event(front->channel, MESSAGE_READY, STR(""), NULL, 0);
 }
 
 /* ---- the end ---- */
@@ -201,7 +203,7 @@ static bool give_up_power(struct err *err)
 
     if (!confine_raise_files(&files, err) || !confine_drop_all_capabilities(err) || !confine_no_new_privileges(err) ||
         !confine_hide_memory(err) || !confine_files(FRONT_STORE_FD, &landlocked, err) ||
-        !confine_load_seccomp(front_calls, front_call_count, err))
+        !confine_load_seccomp(front_calls, err))
         return false;
     if (!landlocked)
         log_warn("this kernel has no Landlock: front could open whatever every user may open");

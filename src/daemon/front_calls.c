@@ -105,6 +105,5 @@ const struct confine_rule front_calls[] = {
     { "getrlimit", "libc" },
     { "prlimit64", "thread stacks; more open files" },
     { "sysinfo", "the allocator" },
+    { NULL },
 };
-
-const size_t front_call_count = sizeof front_calls / sizeof front_calls[0];

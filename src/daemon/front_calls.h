@@ -9,6 +9,5 @@
 #include "privsep/confine.h"
 
 extern const struct confine_rule front_calls[];
-extern const size_t front_call_count;
 
 #endif

@@ -163,8 +163,10 @@ static void announce(struct keeper *keeper)
     (void)fflush(stdout);
 }
 
-static bool on_event(void *context, enum message_type type, struct str payload, struct err *err)
+static bool on_event(void *context, enum message_type type, struct str payload, struct message_fds *fds,
+                     struct err *err)
 {
+    (void)fds;
     if (type != MESSAGE_READY || payload.len)
         return err_set(err, ERR_INVALID, "malformed message: not for keeper");
     announce(context);

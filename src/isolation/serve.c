@@ -36,7 +36,7 @@ static void tell_exit(void *context, const char *id, enum exit_cause cause)
         return; /* the next front asks for a list first */
     message_pack_id(&payload, id);
     pack_u8(&payload, (uint8_t)cause);
-    channel_send_event(serve->exits, MESSAGE_EXITED, buf_str(&payload));
+    channel_send_event(serve->exits, MESSAGE_EXITED, buf_str(&payload), NULL, 0);
 }
 
 struct serve *serve_new(struct driver *driver, const struct serve_limits *limits)

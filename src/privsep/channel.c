@@ -8,8 +8,8 @@
  * on the heap and has two owners, the worker and the loop's side: a worker that has waited long enough leaves, and
  * the late answer finds nobody and is dropped.
  *
- * A broken channel stays in that state until it is freed: sends are no-ops, requests fail. Freeing is put off to the
- * end of the loop's turn, because a handler may free the channel that is calling it.
+ * A broken channel stays in that state until it is renewed or freed: sends are no-ops, requests fail. Freeing is put off
+ * to the end of the loop's turn, because a handler may free the channel that is calling it.
  */
 #include "privsep/channel.h"
 
@@ -54,7 +54,8 @@ struct channel {
     struct watch *watch;
     struct channel_handlers handlers;
     void *context;
-    bool broken; /* nothing goes in or out any more */
+    bool broken; /* nothing goes in or out, until channel_renew() */
+    bool shut;   /* for good */
     bool freed;  /* the caller is through with it */
     uint32_t last_id;
     struct pending *pending; /* newest first; seldom more than a handful */
@@ -111,24 +112,31 @@ static void tell_broken(struct loop_task *task)
             free(channel); /* else channel_release() is still to come, and frees it */
         return;
     }
+    if (!channel->broken)
+        return; /* renewed in the meantime: what waits now waits on the new connection */
     fail_pending(channel);
     if (!channel->freed && channel->handlers.broken)
         channel->handlers.broken(channel->context, &channel->why);
 }
 
-/* From here on nothing moves. The telling comes later: whoever noticed is deep in somebody's call. */
+static void disconnect(struct channel *channel)
+{
+    channel->broken = true;
+    watch_free(take_ptr(&channel->watch));
+    drop_queue(channel);
+    fd_close(&channel->fd);
+}
+
+/* Handlers are told in a task of their own: the code that noticed may be deep inside a call of theirs. */
 static void channel_break(struct channel *channel, const struct err *why)
 {
     if (channel->broken)
         return;
-    channel->broken = true;
     channel->why = *why;
-    watch_free(channel->watch);
-    channel->watch = NULL;
-    drop_queue(channel);
-    fd_close(&channel->fd);
+    disconnect(channel);
+    if (!channel->break_posted)
+        loop_post(channel->loop, &channel->break_later);
     channel->break_posted = true;
-    loop_post(channel->loop, &channel->break_later);
 }
 
 /* ---- sending ---- */
@@ -235,9 +243,10 @@ void channel_reply_error(struct channel *channel, enum message_type type, uint32
                   buf_str(&payload), NULL, 0);
 }
 
-void channel_send_event(struct channel *channel, enum message_type type, struct str payload)
+void channel_send_event(struct channel *channel, enum message_type type, struct str payload, const int *fds,
+                        uint32_t fd_count)
 {
-    send_or_break(channel, &(struct message_head){ .shape = MESSAGE_EVENT, .type = type }, payload, NULL, 0);
+    send_or_break(channel, &(struct message_head){ .shape = MESSAGE_EVENT, .type = type }, payload, fds, fd_count);
 }
 
 /* A request that could not even be sent is answered from the loop, not from inside the asker's own call. */
@@ -324,7 +333,7 @@ static bool take_message(struct channel *channel, struct str bytes, struct messa
     case MESSAGE_EVENT:
         if (!channel->handlers.event)
             return err_set(err, ERR_INVALID, "nobody takes events here");
-        return channel->handlers.event(channel->context, head.type, in.rest, err);
+        return channel->handlers.event(channel->context, head.type, in.rest, fds, err);
     case MESSAGE_SHAPE_END:
         break;
     }
@@ -412,26 +421,46 @@ static void socket_ready(void *context, unsigned ready)
 
 /* ---- life ---- */
 
+static void connect_to(struct channel *channel, int fd)
+{
+    channel->fd = fd;
+    channel->broken = false;
+    channel->watch = watch_new(channel->loop, fd, socket_ready, channel);
+    want_events(channel);
+}
+
 struct channel *channel_new(struct loop *loop, int fd, const struct channel_handlers *handlers, void *context)
 {
     struct channel *channel = NEW(struct channel);
 
     channel->loop = loop;
-    channel->fd = fd;
+    channel->fd = -1;
+    channel->broken = true;
     channel->handlers = *handlers;
     channel->context = context;
     channel->last = &channel->first;
     channel->break_later.fn = tell_broken;
     channel->room = mem_new(LIMIT_MESSAGE_BYTES + 1);
-    channel->watch = watch_new(loop, fd, socket_ready, channel);
-    want_events(channel);
+    if (fd >= 0)
+        connect_to(channel, fd);
     return channel;
+}
+
+void channel_renew(struct channel *channel, int fd)
+{
+    disconnect(channel);
+    fail_pending(channel);
+    if (channel->shut)
+        fd_close(&fd);
+    else
+        connect_to(channel, fd);
 }
 
 void channel_shut(struct channel *channel)
 {
     struct err err;
 
+    channel->shut = true;
     channel->handlers.broken = NULL;
     (void)err_set(&err, ERR_UNAVAILABLE, "we are stopping");
     channel_break(channel, &err);
@@ -451,11 +480,8 @@ void channel_free(struct channel *channel)
 {
     if (!channel || channel->freed)
         return;
-    channel->freed = channel->broken = true;
-    watch_free(channel->watch);
-    channel->watch = NULL;
-    drop_queue(channel);
-    fd_close(&channel->fd);
+    channel->freed = true;
+    disconnect(channel);
     fail_pending(channel);
     loop_retire(channel->loop, channel, channel_release);
 }

@@ -38,16 +38,24 @@ struct channel_handlers {
     bool (*request)(void *context, struct channel *channel, enum message_type type, uint32_t id, struct str payload,
                     struct message_fds *fds, struct err *err);
     /* An event came. False as above. */
-    bool (*event)(void *context, enum message_type type, struct str payload, struct err *err);
+    bool (*event)(void *context, enum message_type type, struct str payload, struct message_fds *fds, struct err *err);
     /*
-     * The peer is gone or talks nonsense; why has the kind ERR_UNAVAILABLE or ERR_INVALID. Everything that waited has
-     * been told. Called once, on the loop; channel_free() is allowed in it.
+     * The peer is gone or sent a malformed message; why has the kind ERR_UNAVAILABLE or ERR_INVALID. Everything that
+     * waited has been told. Called once for each connection, on the loop; channel_free() is allowed in it.
      */
     void (*broken)(void *context, const struct err *why);
 };
 
-/* Takes the descriptor. NULL handlers refuse what they would handle. */
+/*
+ * Takes the descriptor. NULL handlers refuse what they would handle. With -1 the channel has no connection yet: until
+ * channel_renew() it behaves as one whose peer is gone.
+ */
 struct channel *channel_new(struct loop *loop, int fd, const struct channel_handlers *handlers, void *context) must_use;
+/*
+ * Takes a new connection to a peer that was restarted, in place of the old one, broken or not. Requests that wait on the
+ * old one fail with ERR_UNAVAILABLE. Later ones go to the new one, also channel_call()s that are under way.
+ */
+void channel_renew(struct channel *channel, int fd);
 /*
  * The end of talking, while the loop still runs: what waits is failed with ERR_UNAVAILABLE, and so is whatever is asked
  * from now on. broken() is not called.
@@ -77,7 +85,8 @@ bool channel_call(struct channel *channel, enum message_type type, struct str pa
 void channel_reply(struct channel *channel, enum message_type type, uint32_t id, struct str payload, const int *fds,
                    uint32_t fd_count);
 void channel_reply_error(struct channel *channel, enum message_type type, uint32_t id, const struct err *why);
-void channel_send_event(struct channel *channel, enum message_type type, struct str payload);
+void channel_send_event(struct channel *channel, enum message_type type, struct str payload, const int *fds,
+                        uint32_t fd_count);
 
 /* A pair for channel_new() on both sides: close-on-exec, not blocking. */
 bool channel_pair(int out_fds[2], struct err *err) must_use;

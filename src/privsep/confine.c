@@ -65,9 +65,9 @@ bool confine_hide_memory(struct err *err)
     return true;
 }
 
-static bool add_rules(scmp_filter_ctx filter, const struct confine_rule *rules, size_t count, struct err *err)
+static bool add_rules(scmp_filter_ctx filter, const struct confine_rule *rules, struct err *err)
 {
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; rules[i].call; i++) {
         int number = seccomp_syscall_resolve_name(rules[i].call);
         if (number < 0)
             continue;
@@ -80,13 +80,13 @@ static bool add_rules(scmp_filter_ctx filter, const struct confine_rule *rules, 
     return true;
 }
 
-bool confine_load_seccomp(const struct confine_rule *rules, size_t count, struct err *err)
+bool confine_load_seccomp(const struct confine_rule *rules, struct err *err)
 {
     scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(EPERM));
 
     if (!filter)
         return err_set(err, ERR_INTERNAL, "libseccomp does not start");
-    bool fine = add_rules(filter, rules, count, err);
+    bool fine = add_rules(filter, rules, err);
     /* Threads that a library has started before us must not stay outside. */
     if (fine && seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1) != 0)
         fine = err_set(err, ERR_INTERNAL, "libseccomp cannot reach all threads");
@@ -135,7 +135,8 @@ bool confine_files(int dir_fd, bool *out_done, struct err *err)
                                                 LANDLOCK_ACCESS_FS_MAKE_BLOCK | LANDLOCK_ACCESS_FS_MAKE_SOCK),
         .parent_fd = dir_fd,
     };
-    if (rules < 0 || syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &below, 0) < 0 ||
+    if (rules < 0 ||
+        (dir_fd >= 0 && syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &below, 0) < 0) ||
         syscall(SYS_landlock_restrict_self, rules, 0) < 0)
         return err_sys(err, "confine files");
     *out_done = true;

@@ -27,12 +27,16 @@ struct confine_rule {
     const char *reason; /* who needs it, for readers */
     unsigned long only; /* the second argument must be this, as with ioctl; 0: any */
 };
-/* What is not in the list fails with EPERM. Sets no_new_privs, without which the kernel refuses. All threads. */
-bool confine_load_seccomp(const struct confine_rule *rules, size_t count, struct err *err) must_use;
+/*
+ * The list ends with an empty rule. What is not in the list fails with EPERM. Sets no_new_privs, without which the kernel
+ * refuses. All threads.
+ */
+bool confine_load_seccomp(const struct confine_rule *rules, struct err *err) must_use;
 
 /*
- * Of all files, only what is below this directory can be opened, made, changed or removed from here on (Landlock); what
- * is open already stays so. *out_done is false where the kernel has no Landlock: the caller decides what that means.
+ * Of all files, only what is below this directory can be opened, made, changed or removed from here on (Landlock); with
+ * -1 no file at all. What is open already stays so. *out_done is false where the kernel has no Landlock: the caller
+ * decides what that means.
  */
 bool confine_files(int dir_fd, bool *out_done, struct err *err) must_use;
 

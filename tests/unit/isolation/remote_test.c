@@ -43,10 +43,12 @@ static bool keeper_request(void *context, struct channel *channel, enum message_
     return fine;
 }
 
-static bool front_event(void *context, enum message_type type, struct str payload, struct err *err)
+static bool front_event(void *context, enum message_type type, struct str payload, struct message_fds *fds,
+                        struct err *err)
 {
     struct world *world = context;
 
+    (void)fds;
     return remote_driver_event(world->remote, type, payload, err);
 }
 

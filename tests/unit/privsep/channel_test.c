@@ -73,13 +73,16 @@ static bool far_request(void *context, struct channel *channel, enum message_typ
     return true;
 }
 
-static bool far_event(void *context, enum message_type type, struct str payload, struct err *err)
+static bool far_event(void *context, enum message_type type, struct str payload, struct message_fds *fds,
+                      struct err *err)
 {
     struct pair *pair = context;
 
     (void)err;
     assert_int_equal(type, MESSAGE_EXITED);
     keep_text(pair->seen, payload);
+    if (fds->count)
+        pair->seen_fd = take_fd(&fds->at[0]);
     pair->events++;
     return true;
 }
@@ -197,10 +200,114 @@ static void events_arrive_and_want_no_answer(void **state)
     (void)state;
     struct pair *pair = pair_new(false);
 
-    channel_send_event(pair->near, MESSAGE_EXITED, STR("sandbox1"));
+    channel_send_event(pair->near, MESSAGE_EXITED, STR("sandbox1"), NULL, 0);
     turn(pair);
     assert_int_equal(pair->events, 1);
     assert_string_equal(pair->seen, "sandbox1");
+    pair_free(pair);
+}
+
+static void events_carry_descriptors(void **state)
+{
+    (void)state;
+    struct pair *pair = pair_new(false);
+    int pipe_fds[2];
+
+    assert_int_equal(pipe2(pipe_fds, O_CLOEXEC), 0);
+    channel_send_event(pair->near, MESSAGE_EXITED, STR("sandbox1"), &pipe_fds[1], 1);
+    fd_close(&pipe_fds[1]);
+    turn(pair);
+    assert_int_equal(write(pair->seen_fd, "x", 1), 1);
+    fd_close(&pipe_fds[0]);
+    pair_free(pair);
+}
+
+/* The far side is replaced, as a role that was restarted is. */
+static void renew(struct pair *pair)
+{
+    int fds[2];
+    struct err err;
+
+    assert_true(channel_pair(fds, &err));
+    channel_renew(pair->near, fds[0]);
+    channel_free(pair->far);
+    pair->far = channel_new(pair->loop, fds[1], &far_handlers, pair);
+}
+
+static void check_answered(struct pair *pair)
+{
+    unsigned before = pair->answers;
+
+    pair->got[0] = '\0';
+    channel_request(pair->near, MESSAGE_STOP, STR("please"), NULL, 0, answered, pair);
+    turn(pair);
+    assert_int_equal(pair->answers, before + 1);
+    assert_string_equal(pair->got, "answer");
+}
+
+static void a_channel_without_a_connection_fails_requests_until_it_is_renewed(void **state)
+{
+    (void)state;
+    struct pair *pair = pair_new(false);
+
+    channel_free(pair->near);
+    turn(pair);
+    pair->near = channel_new(pair->loop, -1, &near_handlers, pair);
+    channel_request(pair->near, MESSAGE_STOP, STR("please"), NULL, 0, answered, pair);
+    turn(pair);
+    assert_int_equal(pair->failure.kind, ERR_UNAVAILABLE);
+    renew(pair);
+    check_answered(pair);
+    assert_int_equal(pair->near_broken, 0);
+    pair_free(pair);
+}
+
+static void renewing_fails_what_waits_and_serves_what_comes(void **state)
+{
+    (void)state;
+    struct pair *pair = pair_new(false);
+
+    pair->hold = true;
+    channel_request(pair->near, MESSAGE_STOP, STR("please"), NULL, 0, answered, pair);
+    turn(pair);
+    assert_int_equal(pair->answers, 0);
+    pair->hold = false;
+    renew(pair); /* before near could notice that the old far side is gone */
+    assert_int_equal(pair->answers, 1);
+    assert_int_equal(pair->failure.kind, ERR_UNAVAILABLE);
+    check_answered(pair);
+    assert_int_equal(pair->near_broken, 0);
+    channel_free(take_ptr(&pair->far)); /* and the new connection breaks like any other */
+    turn(pair);
+    assert_int_equal(pair->near_broken, 1);
+    renew(pair);
+    check_answered(pair);
+    pair_free(pair);
+}
+
+static void renewing_a_channel_that_just_broke_keeps_the_new_connection(void **state)
+{
+    (void)state;
+    struct pair *pair = pair_new(true);
+
+    fd_close(&pair->far_fd);
+    channel_send_event(pair->near, MESSAGE_EXITED, STR("x"), NULL, 0); /* breaks it; the handler is told later */
+    renew(pair);
+    check_answered(pair);
+    assert_int_equal(pair->near_broken, 0);
+    pair_free(pair);
+}
+
+static void a_channel_that_is_shut_is_not_renewed(void **state)
+{
+    (void)state;
+    struct pair *pair = pair_new(false);
+
+    channel_shut(pair->near);
+    renew(pair);
+    channel_request(pair->near, MESSAGE_STOP, STR("please"), NULL, 0, answered, pair);
+    turn(pair);
+    assert_int_equal(pair->failure.kind, ERR_UNAVAILABLE);
     pair_free(pair);
 }
 
@@ -222,7 +329,7 @@ static void a_malformed_message_breaks_the_channel_once(void **state)
         assert_int_equal(pair->failure.kind, ERR_UNAVAILABLE);
         /* Asking a broken channel is not a crash. */
         channel_request(pair->near, MESSAGE_LIST, STR(""), NULL, 0, answered, pair);
-        channel_send_event(pair->near, MESSAGE_EXITED, STR("x"));
+        channel_send_event(pair->near, MESSAGE_EXITED, STR("x"), NULL, 0);
         turn(pair);
         assert_int_equal(pair->answers, 2);
         assert_int_equal(pair->near_broken, 1);
@@ -415,6 +522,11 @@ int main(void)
         CASE(an_error_arrives_as_it_was),
         CASE(descriptors_travel_both_ways),
         CASE(events_arrive_and_want_no_answer),
+        CASE(events_carry_descriptors),
+        CASE(a_channel_without_a_connection_fails_requests_until_it_is_renewed),
+        CASE(renewing_fails_what_waits_and_serves_what_comes),
+        CASE(renewing_a_channel_that_just_broke_keeps_the_new_connection),
+        CASE(a_channel_that_is_shut_is_not_renewed),
         CASE(a_malformed_message_breaks_the_channel_once),
         CASE(a_handler_that_finds_nonsense_breaks_the_channel),
         CASE(too_many_descriptors_are_closed_and_break_the_channel),

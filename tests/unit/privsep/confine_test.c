@@ -101,16 +101,36 @@ static void files_outside_the_directory_are_shut(void **state)
     assert_int_equal(result, 0);
 }
 
+static int no_files(void)
+{
+    struct err err;
+    bool done = false;
+
+    if (!confine_no_new_privileges(&err) || !confine_files(-1, &done, &err))
+        return 1;
+    return !done ? 3 : open("/etc/passwd", O_RDONLY | O_CLOEXEC) < 0 && errno == EACCES ? 0 : 2;
+}
+
+static void without_a_directory_all_files_are_shut(void **state)
+{
+    (void)state;
+    int result = in_child(no_files);
+    if (result == 3)
+        skip();
+    assert_int_equal(result, 0);
+}
+
 static int only_one_ioctl(void)
 {
     static const struct confine_rule rules[] = {
         { "exit_group", "to end" },
         { "ioctl", "one kind", .only = FIONBIO },
+        { NULL },
     };
     struct err err;
     int pipes[2], on = 1;
 
-    if (pipe(pipes) < 0 || !confine_load_seccomp(rules, COUNT_OF(rules), &err))
+    if (pipe(pipes) < 0 || !confine_load_seccomp(rules, &err))
         return 1;
     /* Bare calls to the last: the sanitizers look at ioctl() and at a return first, and need calls of their own. */
     int result = syscall(SYS_ioctl, pipes[0], FIONBIO, &on) < 0                      ? 2
@@ -139,10 +159,11 @@ static int only_listed_calls(void)
         { "futex", "the sanitizers" },
         { "sigaltstack", "the sanitizers" },
         { "no_such_call_anywhere", "a name of another architecture must not hurt" },
+        { NULL },
     };
     struct err err;
 
-    if (!confine_load_seccomp(rules, COUNT_OF(rules), &err))
+    if (!confine_load_seccomp(rules, &err))
         return 1;
     if (getpid() <= 0)
         return 2;
@@ -172,6 +193,7 @@ int main(void)
         CASE(privileges_and_memory_are_shut),
         CASE(calls_outside_the_list_are_refused),
         CASE(files_outside_the_directory_are_shut),
+        CASE(without_a_directory_all_files_are_shut),
         CASE(an_argument_can_be_held_to_one_value),
         CASE(open_files_are_raised_to_the_hard_limit),
     };
