@@ -18,12 +18,27 @@
 #include "sandbox/sandbox.h"
 #include "store/store.h"
 
+/* state.c has the table of what may follow what, and a picture of it. */
 enum sandbox_state {
-    SANDBOX_STARTING, /* the row is written, the driver is at work; nobody else sees it */
-    SANDBOX_RUNNING,  /* guestd answers; listed, routable, its deadline runs */
-    SANDBOX_STOPPING, /* no longer listed or routable; being ended, waiting for another try, or killed and not gone */
-    SANDBOX_GONE,     /* no row, no process */
+    SANDBOX_STARTING,     /* the row is written, the driver is at work; no other call sees it */
+    SANDBOX_RUNNING,      /* guestd answers; listed, routable, its deadline runs */
+    SANDBOX_PAUSING,      /* the driver freezes it or writes it to disk; not routable */
+    SANDBOX_PAUSED,       /* no process of it runs and no deadline; the driver may hold it frozen, or not at all */
+    SANDBOX_RESUMING,     /* the driver thaws it or reads it back from disk; not routable */
+    SANDBOX_SNAPSHOTTING, /* stands still while the driver copies it, then runs on */
+    SANDBOX_STOPPING,     /* no longer listed or routable; waits for a worker to end it, from retry_ms on */
+    SANDBOX_ENDING,       /* a worker ends it */
+    SANDBOX_KILLED,       /* everything inside is dead and the kernel still frees it; a worker asks again at retry_ms */
+    SANDBOX_REAPING,      /* a worker asks the driver whether a killed one is gone */
+    SANDBOX_GONE,         /* no row, no process */
     SANDBOX_STATE_COUNT,
+};
+
+/* The connections that the proxy has into a sandbox. */
+enum sandbox_connections {
+    CONNECTIONS_NONE, /* it has not run yet, or they were cut */
+    CONNECTIONS_OPEN,
+    CONNECTIONS_CUTTING, /* cut_task is on its way to the loop */
 };
 
 struct sandbox {
@@ -47,34 +62,24 @@ struct sandbox {
 
     /* Under the manager's lock. */
     enum sandbox_state state;
-    int64_t deadline_us;  /* for people and for the store */
-    uint64_t deadline_ms; /* the same moment on the clock that does not jump: this one counts */
-    int64_t revision;     /* of the deadline */
-    bool exited;          /* the driver says that nothing of it runs any more */
-    enum exit_cause exit_cause;
-    /* The deadline as far as the store has it. */
-    int64_t kept_deadline_us, kept_revision;
-    bool newest_failed; /* the newest revision could not be written: the store's deadline is the one that counts */
-    bool being_ended;   /* while STOPPING: somebody is at it */
-    bool killed;        /* while STOPPING: everything inside is dead, and the kernel is still at clearing it away */
-    bool in_driver;     /* the driver may hold it */
-    bool was_running;   /* its end is an event */
-    bool cut;           /* its connections were cut, or it never had any */
-    const char *reason; /* why it ends */
-    uint64_t retry_ms;  /* while STOPPING and nobody is at it: when to try again, or to ask whether it is gone */
-
-    struct job end_job;        /* holds a reference while it is queued */
-    bool end_job_queued;       /* until its done(), so that no sweep uses it twice */
-    struct loop_task cut_task; /* the same */
-    bool cut_posted;
-    struct sandbox *next_due; /* during a sweep */
-    uint64_t sampled_ms;      /* when its use was last measured; 0: never */
+    enum sandbox_connections connections;
+    int64_t deadline_us;       /* for people and for the store */
+    uint64_t deadline_ms;      /* the same moment on the monotonic clock: this one counts */
+    int64_t revision;          /* of the deadline: each change counts one up */
+    int64_t kept_us;           /* the deadline in the store; 0: the store has it as starting, so its end is no event */
+    int64_t kept_revision;     /* of kept_us */
+    int64_t failed_revision;   /* this change was not written. If it is the newest, the store's deadline counts. */
+    const char *exited;        /* the driver reported that nothing of it runs any more: why. NULL: not reported. */
+    const char *reason;        /* why it ends */
+    uint64_t retry_ms;         /* STOPPING, KILLED: when a worker takes it up; UINT64_MAX: one is on its way */
+    uint64_t sampled_ms;       /* when its use was last measured; 0: never */
+    struct loop_task cut_task; /* holds a reference while CONNECTIONS_CUTTING */
 };
 
 struct sandboxes {
     struct sandboxes_config config;
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* some sandbox's state, being_ended or cut */
+    pthread_cond_t changed; /* some sandbox's state or connections */
     struct map by_id;       /* every one that is not gone */
     struct map by_token;    /* the same ones */
     struct timer timer;     /* the loop's: the next deadline or retry */
@@ -87,6 +92,15 @@ struct sandboxes {
     struct round *round;  /* the loop's: the look that a worker is at */
 };
 
+/* ---- state.c ---- */
+
+bool sandbox_may_enter(enum sandbox_state from, enum sandbox_state next);
+/* With the lock held. The transition must be in the table. */
+void sandbox_enter(struct sandbox *sb, enum sandbox_state next);
+const char *sandbox_state_name(enum sandbox_state state);
+/* The state that a row leads to when a new front finds it; ENDING: end it and forget it. */
+enum sandbox_state sandbox_state_found(enum sandbox_row_state row, bool held);
+
 /* ---- manager.c ---- */
 
 /* With one reference, which is the map's once it is put there. */
@@ -95,10 +109,8 @@ struct sandbox *sandbox_ref(struct sandbox *sb);
 /* With the lock held, both: into the maps, with the reference, and out of them. */
 void sandbox_enlist(struct sandbox *sb);
 void sandbox_strike_off(struct sandbox *sb);
-/* The team's, not STARTING and not killed yet; with the lock held. ERR_NOT_FOUND. */
+/* The team's, neither STARTING nor KILLED or later; with the lock held. ERR_NOT_FOUND. */
 struct sandbox *sandbox_of_team(struct sandboxes *all, struct str team_id, struct str id, struct err *err) must_use;
-/* With the lock held. */
-void sandbox_enter(struct sandbox *sb, enum sandbox_state next);
 /* All but the token, which takes longer than the lock should be held. */
 void sandbox_describe(const struct sandbox *sb, struct arena *arena, struct sandbox_info *out);
 void sandbox_describe_token(const struct sandboxes *all, struct arena *arena, struct sandbox_info *out);
@@ -119,11 +131,14 @@ void sampler_done(struct sandboxes *all);
 
 /* ---- lifecycle.c ---- */
 
+/* On the loop: has the proxy cut its connections, if there are any. */
+void sandbox_cut(struct sandbox *sb);
+
 /*
- * The second half of ending: cuts connections, has the driver end it, removes the row. The caller has moved it to
- * STOPPING, set being_ended, and holds a reference of its own. If the driver fails, it stays STOPPING and is tried again
- * later. If the driver has killed it and it is not gone by then, that is success too: it stays STOPPING with its row and
- * its place among sandboxes_max, and the rest follows when the driver says that it has exited.
+ * The second half of ending: cuts connections, has the driver end it, removes the row. The caller has moved it to ENDING
+ * or REAPING and holds a reference of its own. If the driver fails, it goes back to STOPPING or KILLED and is tried again
+ * later. If the driver has killed it and it is not gone by then, that is success too: it becomes KILLED, keeps its row
+ * and its place among sandboxes_max, and the rest follows when the driver says that it has exited.
  */
 bool sandbox_end(struct sandbox *sb, struct err *err) must_use;
 /* Sets the clock that counts from the one that is written down. With the lock held, or before anybody sees it. */

@@ -34,18 +34,27 @@ void sandbox_set_clock(struct sandbox *sb, int64_t deadline_us)
 
 /* ---- the end ---- */
 
+void sandbox_cut(struct sandbox *sb)
+{
+    struct sandboxes *all = sb->all;
+
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+        if (sb->connections == CONNECTIONS_NONE)
+            return;
+    }
+    if (all->config.on_unroutable)
+        all->config.on_unroutable(all->config.context, sb->id);
+    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+    sb->connections = CONNECTIONS_NONE;
+    pthread_cond_broadcast(&all->changed);
+}
+
 static void on_cut_task(struct loop_task *task)
 {
     struct sandbox *sb = container_of(task, struct sandbox, cut_task);
-    struct sandboxes *all = sb->all;
 
-    if (all->config.on_unroutable)
-        all->config.on_unroutable(all->config.context, sb->id);
-    {
-        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
-        sb->cut = true;
-        pthread_cond_broadcast(&all->changed);
-    }
+    sandbox_cut(sb);
     sandbox_unref(sb);
 }
 
@@ -64,21 +73,19 @@ static void cut_connections(struct sandbox *sb)
     struct sandboxes *all = sb->all;
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
 
-    if (sb->cut)
-        return;
-    if (!sb->cut_posted) {
-        sb->cut_posted = true;
+    if (sb->connections == CONNECTIONS_OPEN) {
+        sb->connections = CONNECTIONS_CUTTING;
         sb->cut_task.fn = on_cut_task;
         sandbox_ref(sb);
         loop_post(all->config.loop, &sb->cut_task);
     }
     struct timespec until = mono_after(CUT_MS);
-    while (!sb->cut)
+    while (sb->connections != CONNECTIONS_NONE)
         if (pthread_cond_timedwait(&all->changed, &all->lock, &until) != 0)
             break; /* the loop has ended, and its connections with it */
 }
 
-/* Leaves it STOPPING, for the sweep to take up again. */
+/* Leaves the rest to the sweep: killed says whether everything inside is dead. */
 static void end_later(struct sandbox *sb, bool killed)
 {
     struct sandboxes *all = sb->all;
@@ -86,11 +93,9 @@ static void end_later(struct sandbox *sb, bool killed)
 
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
-        first = killed && !sb->killed;
-        sb->being_ended = false;
-        sb->killed = sb->killed || killed;
+        first = killed && sb->state == SANDBOX_ENDING;
         sb->retry_ms = clock_mono_ms() + (killed ? sb->exited ? 0 : ASK_MS : RETRY_MS);
-        pthread_cond_broadcast(&all->changed);
+        sandbox_enter(sb, killed || sb->state == SANDBOX_REAPING ? SANDBOX_KILLED : SANDBOX_STOPPING);
     }
     if (first)
         log_info("sandbox %s: killed; the kernel is still clearing it away", sb->id);
@@ -106,8 +111,9 @@ bool sandbox_end(struct sandbox *sb, struct err *err)
     bool gone = true;
 
     cut_connections(sb);
-    /* Of one that was killed before we only want to know whether it is gone. */
-    if (sb->in_driver && !driver_stop_wait(all->config.driver, sb->id, sb->killed ? 0 : GONE_MS, &gone, err)) {
+    /* Also one that the driver may not hold: it then says that it is gone. */
+    uint32_t patience_ms = sb->state == SANDBOX_REAPING ? 0 : GONE_MS;
+    if (!driver_stop_wait(all->config.driver, sb->id, patience_ms, &gone, err)) {
         end_later(sb, false);
         return err_wrap(err, "end sandbox %s", sb->id);
     }
@@ -116,9 +122,9 @@ bool sandbox_end(struct sandbox *sb, struct err *err)
         return true;
     }
     arena_init(&arena);
-    if (sb->was_running)
+    if (sb->kept_us)
         event = record_killed(sb, sb->reason, &arena);
-    if (!store_sandbox_remove(all->config.store, str_from(sb->id), sb->was_running ? &event : NULL, &store_err))
+    if (!store_sandbox_remove(all->config.store, str_from(sb->id), sb->kept_us ? &event : NULL, &store_err))
         log_warn("sandbox %s: gone, but not from the store until the next start: %s", sb->id, err_text(&store_err));
     arena_done(&arena);
     {
@@ -134,26 +140,29 @@ bool sandbox_end(struct sandbox *sb, struct err *err)
 }
 
 /*
- * Somebody else is ending it, or was and failed. With the lock held; false with ERR_TIMEOUT when that takes too long.
- * *out_ours: it is alive and nobody is at it, so it is now claimed for the caller.
+ * Takes it into ENDING for the caller, once no other worker is at it. With the lock held; ERR_TIMEOUT when that takes too
+ * long. *out_ours is false when the other worker has killed it.
  */
-static bool wait_until_ended(struct sandbox *sb, bool *out_ours, struct err *err)
+static bool claim_end(struct sandbox *sb, const char *reason, bool *out_ours, struct err *err)
 {
     struct timespec until = mono_after(KILL_MS);
 
-    while (sb->state == SANDBOX_STOPPING && sb->being_ended && !sb->killed)
+    while (sb->state == SANDBOX_ENDING)
         if (pthread_cond_timedwait(&sb->all->changed, &sb->all->lock, &until) != 0)
             return err_set(err, ERR_TIMEOUT, "Sandbox \"%s\" is being killed", sb->id);
-    *out_ours = sb->state != SANDBOX_GONE && !sb->killed;
-    if (*out_ours)
-        sb->being_ended = true;
+    *out_ours = sandbox_may_enter(sb->state, SANDBOX_ENDING);
+    if (!*out_ours)
+        return true;
+    if (sb->state != SANDBOX_STOPPING)
+        sb->reason = reason;
+    sandbox_enter(sb, SANDBOX_ENDING);
     return true;
 }
 
 bool sandbox_kill(struct sandboxes *all, struct str team_id, struct str id, const char *reason, struct err *err)
 {
     struct sandbox *sb;
-    bool ours = true, ok = true;
+    bool ours = false, ok;
 
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
@@ -161,13 +170,7 @@ bool sandbox_kill(struct sandboxes *all, struct str team_id, struct str id, cons
         if (!sb)
             return false;
         sandbox_ref(sb);
-        if (sb->state == SANDBOX_RUNNING) {
-            sandbox_enter(sb, SANDBOX_STOPPING);
-            sb->being_ended = true;
-            sb->reason = reason;
-        } else {
-            ok = wait_until_ended(sb, &ours, err);
-        }
+        ok = claim_end(sb, reason, &ours, err);
     }
     if (ok && ours)
         ok = sandbox_end(sb, err);
@@ -255,7 +258,6 @@ static struct sandbox *take_place(struct sandboxes *all, const struct sandbox_wa
     copy_want(sb, want);
     sb->started_us = clock_wall_us();
     sb->deadline_us = sb->started_us;
-    sb->cut = true; /* until it runs there is nothing to cut */
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
         if (has_place(all, sb, err)) {
@@ -319,8 +321,6 @@ static bool start(struct sandbox *sb, const struct sandbox_want *want, struct ar
     if (!record_row(sb, arena, &row, err) || !write_plan(sb, want, &plan, err) ||
         !store_sandbox_add(all->config.store, &row, err))
         return false;
-    /* Also if this fails: an answer that was lost or malformed may be that of a start that went well. */
-    sb->in_driver = true;
     if (!driver_start(all->config.driver, &plan, &started, err))
         return false;
     auto_close int guestlink_fd = started.guestlink_fd;
@@ -345,11 +345,10 @@ static bool begin_to_run(struct sandbox *sb, uint64_t timeout_s, struct arena *a
         return false;
 
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
-    sb->kept_deadline_us = sb->deadline_us;
-    sb->was_running = true;
+    sb->kept_us = sb->deadline_us;
     if (sb->exited)
         return err_set(err, ERR_UNAVAILABLE, "the sandbox ended while it was starting");
-    sb->cut = false;
+    sb->connections = CONNECTIONS_OPEN;
     sandbox_enter(sb, SANDBOX_RUNNING);
     metrics_begin(all->metrics, sb->team_id, str_from(sb->id), sb->cpu_count, sb->started_us);
     sandbox_describe(sb, arena, out);
@@ -367,8 +366,7 @@ static void undo(struct sandbox *sb, bool later)
 
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
-        sandbox_enter(sb, SANDBOX_STOPPING);
-        sb->being_ended = !later;
+        sandbox_enter(sb, later ? SANDBOX_STOPPING : SANDBOX_ENDING);
         sb->retry_ms = clock_mono_ms();
         sb->reason = "start failed";
     }
@@ -428,9 +426,9 @@ static void deadline_is_kept(struct sandbox *sb, int64_t deadline_us, int64_t re
 {
     if (revision < sb->kept_revision)
         return; /* a later change was written first */
-    sb->kept_deadline_us = deadline_us;
+    sb->kept_us = deadline_us;
     sb->kept_revision = revision;
-    if (sb->newest_failed)
+    if (sb->failed_revision == sb->revision)
         sandbox_set_clock(sb, deadline_us);
 }
 
@@ -444,7 +442,8 @@ static bool change_deadline(struct sandboxes *all, struct str team_id, struct st
     if (!sb)
         return false;
     if (sb->state != SANDBOX_RUNNING)
-        return err_set(err, ERR_CONFLICT, "Sandbox \"%s\" is being killed", sb->id);
+        return err_set(err, ERR_CONFLICT, "Sandbox \"%s\" is %s", sb->id,
+                       sb->state >= SANDBOX_STOPPING ? "being killed" : sandbox_state_name(sb->state));
     uint64_t most_s = all->config.timeout_max_s;
     int64_t wanted_us = clock_wall_us() + (int64_t)MIN(timeout_s, most_s) * 1000000;
     wanted_us = MIN(wanted_us, sb->started_us + (int64_t)most_s * 1000000);
@@ -453,10 +452,8 @@ static bool change_deadline(struct sandboxes *all, struct str team_id, struct st
     if (changed) {
         sandbox_set_clock(sb, wanted_us);
         sb->revision++;
-        sb->newest_failed = false;
     } else if (end_now) {
-        sandbox_enter(sb, SANDBOX_STOPPING);
-        sb->being_ended = true;
+        sandbox_enter(sb, SANDBOX_ENDING);
         sb->reason = "timeout";
     }
     sandbox_describe(sb, arena, out);
@@ -479,8 +476,8 @@ static bool keep_deadline(const struct deadline_change *change, struct arena *ar
     if (ok) {
         deadline_is_kept(sb, change->deadline_us, change->revision);
     } else if (sb->revision == change->revision) { /* or else a later change decides */
-        sandbox_set_clock(sb, sb->kept_deadline_us);
-        sb->newest_failed = true; /* an earlier change may still be on its way to the store */
+        sandbox_set_clock(sb, sb->kept_us);
+        sb->failed_revision = change->revision; /* an earlier change may still be on its way to the store */
     }
     return ok || err_wrap(err, "deadline of sandbox %s", sb->id);
 }

@@ -14,27 +14,6 @@
 #include "sandbox/inside.h"
 #include "wire/zygote.h"
 
-static const char *const state_name[SANDBOX_STATE_COUNT] = {
-    [SANDBOX_STARTING] = "starting",
-    [SANDBOX_RUNNING] = "running",
-    [SANDBOX_STOPPING] = "stopping",
-    [SANDBOX_GONE] = "gone",
-};
-
-static const unsigned may_become[SANDBOX_STATE_COUNT] = {
-    [SANDBOX_STARTING] = BIT(SANDBOX_RUNNING) | BIT(SANDBOX_STOPPING),
-    [SANDBOX_RUNNING] = BIT(SANDBOX_STOPPING),
-    [SANDBOX_STOPPING] = BIT(SANDBOX_GONE),
-};
-
-void sandbox_enter(struct sandbox *sb, enum sandbox_state next)
-{
-    assert(may_become[sb->state] & BIT(next));
-    log_debug("sandbox %s: %s -> %s", sb->id, state_name[sb->state], state_name[next]);
-    sb->state = next;
-    pthread_cond_broadcast(&sb->all->changed);
-}
-
 /* ---- references ---- */
 
 struct sandbox *sandbox_new(struct sandboxes *all, struct str id)
@@ -149,9 +128,11 @@ struct str sandbox_mask_host(const struct sandbox *sb)
 
 struct sandbox *sandbox_of_team(struct sandboxes *all, struct str team_id, struct str id, struct err *err)
 {
+    static const unsigned unseen =
+        BIT(SANDBOX_STARTING) | BIT(SANDBOX_KILLED) | BIT(SANDBOX_REAPING) | BIT(SANDBOX_GONE);
     struct sandbox *sb = map_get(&all->by_id, id);
 
-    if (sb && sb->state != SANDBOX_STARTING && !sb->killed && str_eq(sb->team_id, team_id))
+    if (sb && !(BIT(sb->state) & unseen) && str_eq(sb->team_id, team_id))
         return sb;
     (void)err_set(err, ERR_NOT_FOUND, "Sandbox \"%.*s\" does not exist or is not accessible",
                   (int)MIN(id.len, (size_t)LIMIT_ID_BYTES), id.at);
@@ -204,7 +185,7 @@ bool sandbox_get(struct sandboxes *all, struct str team_id, struct str id, struc
         const struct sandbox *sb = sandbox_of_team(all, team_id, id, err);
         if (!sb)
             return false;
-        if (sb->state != SANDBOX_RUNNING) /* being ended: as good as gone */
+        if (sb->state != SANDBOX_RUNNING) /* being ended, or paused, which no API shows yet */
             return err_set(err, ERR_NOT_FOUND, "Sandbox \"%s\" does not exist or is not accessible", sb->id);
         sandbox_describe(sb, arena, out);
     }
@@ -255,37 +236,38 @@ size_t sandboxes_count(struct sandboxes *all, struct str team_id)
 
 /* ---- deadlines ---- */
 
-static void end_run(struct job *job)
+/* A worker's part of an end that the sweep has begun. */
+struct ending {
+    struct job job;
+    struct sandbox *sandbox; /* referenced */
+    struct ending *next;
+};
+
+static void ending_run(struct job *job)
 {
-    struct sandbox *sb = container_of(job, struct sandbox, end_job);
+    struct sandbox *sb = container_of(job, struct ending, job)->sandbox;
     struct err err;
 
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
-        if (sb->state != SANDBOX_STOPPING || sb->being_ended)
-            return; /* somebody who waited for its end has taken it on */
-        sb->being_ended = true;
+        if (sb->state == SANDBOX_STOPPING)
+            sandbox_enter(sb, SANDBOX_ENDING);
+        else if (sb->state == SANDBOX_KILLED)
+            sandbox_enter(sb, SANDBOX_REAPING);
+        else
+            return; /* sandbox_kill() has taken it on */
     }
     if (!sandbox_end(sb, &err))
         log_warn("sandbox %s: not ended, will try again: %s", sb->id, err_text(&err));
 }
 
-static void end_done(struct job *job)
+static void ending_done(struct job *job)
 {
-    struct sandbox *sb = container_of(job, struct sandbox, end_job);
-    struct sandboxes *all = sb->all;
+    struct ending *ending = container_of(job, struct ending, job);
 
-    {
-        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
-        sb->end_job_queued = false;
-    }
-    sandbox_unref(sb);
-    sandboxes_look(all);
-}
-
-static bool waits_for_retry(const struct sandbox *sb)
-{
-    return sb->state == SANDBOX_STOPPING && !sb->being_ended && !sb->end_job_queued;
+    sandboxes_look(ending->sandbox->all);
+    sandbox_unref(ending->sandbox);
+    free(ending);
 }
 
 static const char *const exit_reason[EXIT_CAUSE_COUNT] = {
@@ -294,53 +276,45 @@ static const char *const exit_reason[EXIT_CAUSE_COUNT] = {
     [EXIT_KERNEL_MEMORY] = "too much kernel memory in sockets",
 };
 
-/* Why it must end now, or NULL. With the lock held. */
-static const char *due(const struct sandbox *sb, uint64_t now_ms)
+/* When it must be ended (UINT64_MAX: not by itself), and why. With the lock held. */
+static uint64_t due_ms(const struct sandbox *sb, const char **out_reason)
 {
-    if (sb->state == SANDBOX_RUNNING)
-        return sb->exited ? exit_reason[sb->exit_cause] : sb->deadline_ms <= now_ms ? "timeout" : NULL;
-    if (waits_for_retry(sb) && sb->retry_ms <= now_ms)
-        return sb->reason;
-    return NULL;
+    *out_reason = sb->reason;
+    if (sb->state == SANDBOX_STOPPING || sb->state == SANDBOX_KILLED)
+        return sb->retry_ms;
+    if (sb->state != SANDBOX_RUNNING)
+        return UINT64_MAX; /* a worker is at it, or it is paused and has no deadline */
+    *out_reason = sb->exited ? sb->exited : "timeout";
+    return sb->exited ? 0 : sb->deadline_ms;
 }
 
 /* Takes those that are due into STOPPING; says when the next one will be (UINT64_MAX: none). With the lock held. */
-static struct sandbox *take_due(struct sandboxes *all, uint64_t now_ms, uint64_t *out_next_ms)
+static struct ending *take_due(struct sandboxes *all, uint64_t now_ms, uint64_t *out_next_ms)
 {
-    struct sandbox *taken = NULL, *sb;
+    struct ending *taken = NULL;
     uint64_t next_ms = UINT64_MAX;
+    struct sandbox *sb;
 
     for (size_t i = 0; (sb = map_next(&all->by_id, &i));) {
-        const char *reason = due(sb, now_ms);
-        if (reason) {
-            if (sb->state == SANDBOX_RUNNING)
-                sandbox_enter(sb, SANDBOX_STOPPING);
-            /* Not being_ended yet: a queued job is nobody at it, and workers that waited for it might be all there are. */
-            sb->end_job_queued = true;
-            sb->reason = reason;
-            sb->next_due = taken;
-            taken = sandbox_ref(sb);
-        } else if (sb->state == SANDBOX_RUNNING) {
-            next_ms = MIN(next_ms, sb->deadline_ms);
-        } else if (waits_for_retry(sb)) {
-            next_ms = MIN(next_ms, sb->retry_ms);
+        const char *reason;
+        uint64_t at_ms = due_ms(sb, &reason);
+        if (at_ms > now_ms) {
+            next_ms = MIN(next_ms, at_ms);
+            continue;
         }
+        /* Not ENDING yet: callers wait for one that is, and together they could hold every worker. */
+        if (sb->state == SANDBOX_RUNNING)
+            sandbox_enter(sb, SANDBOX_STOPPING);
+        sb->retry_ms = UINT64_MAX;
+        sb->reason = reason;
+        struct ending *ending = NEW(struct ending);
+        *ending = (struct ending){ .job = { .run = ending_run, .done = ending_done },
+                                   .sandbox = sandbox_ref(sb),
+                                   .next = taken };
+        taken = ending;
     }
     *out_next_ms = next_ms;
     return taken;
-}
-
-static void cut_now(struct sandbox *sb)
-{
-    bool first;
-
-    {
-        auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
-        first = !sb->cut;
-        sb->cut = true;
-    }
-    if (first && sb->all->config.on_unroutable)
-        sb->all->config.on_unroutable(sb->all->config.context, sb->id);
 }
 
 static void on_timer(struct timer *timer);
@@ -348,19 +322,18 @@ static void on_timer(struct timer *timer);
 static void sweep(struct sandboxes *all)
 {
     uint64_t now_ms = clock_mono_ms(), next_ms;
-    struct sandbox *sb, *next;
+    struct ending *ending, *next;
 
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
         all->sweep_posted = false;
-        sb = take_due(all, now_ms, &next_ms);
+        ending = take_due(all, now_ms, &next_ms);
     }
-    for (; sb; sb = next) {
-        next = sb->next_due;
-        log_info("sandbox %s: ending: %s", sb->id, sb->reason);
-        cut_now(sb); /* here and not in the worker: all workers may be busy for a while */
-        sb->end_job = (struct job){ .run = end_run, .done = end_done };
-        workers_run(all->config.workers, &sb->end_job);
+    for (; ending; ending = next) {
+        next = ending->next;
+        log_info("sandbox %s: ending: %s", ending->sandbox->id, ending->sandbox->reason);
+        sandbox_cut(ending->sandbox); /* here and not in the worker: all workers may be busy for a while */
+        workers_run(all->config.workers, &ending->job);
     }
     sampler_wake(all);
     if (next_ms == UINT64_MAX)
@@ -400,11 +373,10 @@ static void on_exited(void *context, const char *id, enum exit_cause cause)
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
         struct sandbox *sb = map_get(&all->by_id, str_from(id));
         if (!sb)
-            return; /* as we wanted */
-        sb->exit_cause = cause;
-        sb->exited = true; /* one that is starting is looked at when it would begin to run */
-        if (sb->killed)
-            sb->retry_ms = 0; /* what was left to be done once it is gone */
+            return;                      /* as we wanted */
+        sb->exited = exit_reason[cause]; /* one that is starting is looked at when it would begin to run */
+        if (sb->state == SANDBOX_KILLED && sb->retry_ms != UINT64_MAX)
+            sb->retry_ms = 0; /* the row and the place can go */
     }
     sandboxes_look(all);
 }
@@ -470,9 +442,8 @@ static struct sandbox *remember(struct sandboxes *all, struct str id, const stru
 
     if (row && !record_adopt(sb, row, &err))
         log_warn("sandbox %s: found without its metadata: %s", sb->id, err_text(&err));
-    sb->in_driver = true; /* even if it is not listed: it may have been half-made */
-    sb->was_running = row && row->state == SANDBOX_ROW_RUNNING;
-    sb->cut = true;
+    if (row && row->state != SANDBOX_ROW_STARTING)
+        sb->kept_us = row->deadline_us;
     sb->reason = "orphaned";
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
     sandbox_enlist(sb);
@@ -491,18 +462,27 @@ static void listen_again(struct sandbox *sb)
         log_info("sandbox %s: what runs in it is not logged any more: %s", sb->id, err_text(&err));
 }
 
-static void adopt(struct sandbox *sb, int64_t deadline_us)
+static void adopt(struct sandbox *sb)
 {
     listen_again(sb); /* first: once it runs, it may end, and its log with it */
     auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
 
-    sandbox_set_clock(sb, deadline_us);
-    sb->kept_deadline_us = deadline_us;
+    sandbox_set_clock(sb, sb->kept_us);
     sb->kept_revision = sb->revision;
-    sb->cut = false;
+    sb->connections = CONNECTIONS_OPEN;
     sandbox_enter(sb, SANDBOX_RUNNING);
     metrics_begin(sb->all->metrics, sb->team_id, str_from(sb->id), sb->cpu_count, sb->started_us);
     log_info("sandbox %s: found again", sb->id);
+}
+
+static void adopt_paused(struct sandbox *sb)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+
+    sb->deadline_us = sb->kept_us;
+    sb->kept_revision = sb->revision;
+    sandbox_enter(sb, SANDBOX_PAUSED);
+    log_info("sandbox %s: found again, paused", sb->id);
 }
 
 static void discard(struct sandbox *sb, const char *why)
@@ -512,8 +492,7 @@ static void discard(struct sandbox *sb, const char *why)
     log_info("sandbox %s: left over (%s), ending it", sb->id, why);
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
-        sandbox_enter(sb, SANDBOX_STOPPING);
-        sb->being_ended = true;
+        sandbox_enter(sb, SANDBOX_ENDING);
     }
     sandbox_ref(sb);
     if (!sandbox_end(sb, &err))
@@ -557,12 +536,13 @@ static bool recover(struct sandboxes *all, struct arena *arena, struct err *err)
     if (!driver_list(all->config.driver, &held, &held_count, err))
         return err_wrap(err, "find the sandboxes again");
     for (size_t i = 0; i < row_count; i++) {
-        if (rows[i].state != SANDBOX_ROW_RUNNING)
-            discard(known[i], "was still starting");
-        else if (!is_held(held, held_count, rows[i].id))
-            discard(known[i], "no longer there");
+        enum sandbox_state found = sandbox_state_found(rows[i].state, is_held(held, held_count, rows[i].id));
+        if (found == SANDBOX_RUNNING)
+            adopt(known[i]);
+        else if (found == SANDBOX_PAUSED)
+            adopt_paused(known[i]);
         else
-            adopt(known[i], rows[i].deadline_us);
+            discard(known[i], rows[i].state == SANDBOX_ROW_STARTING ? "was still starting" : "no longer there");
     }
     for (uint32_t i = 0; i < held_count; i++)
         if (!is_row(rows, row_count, str_from(held[i].id)))

@@ -3,11 +3,15 @@
  *
  * Owns the order of things: row, plan, start, guestd set up, routable; and back. Knows no HTTP, touches no namespace.
  *
- *   starting   the row is written, the driver is at work; nobody else sees it
+ *   starting   the row is written, the driver is at work; no other call sees it
  *   running    guestd answers; listed, routable, its deadline runs
+ *   paused     no process of it runs, no deadline counts; neither listed nor routable (no API pauses one yet). On the
+ *              way there and back it is pausing or resuming; while the driver copies a running one, snapshotting
  *   stopping   no longer listed or routable; its connections are cut, then the driver ends it, which a guest can make
- *              last: nobody waits for more than a moment of that
+ *              last: no call waits for more than a moment of that
  *   gone       no row, no process; only its events remain
+ *
+ * state.c has the full table.
  *
  * Ownership  The manager owns every sandbox. sandbox_find() lends a reference, sandbox_unref() returns it.
  * Threads    What stands under "for the proxy" from anywhere; the callback on_unroutable on the loop; everything else
@@ -54,8 +58,12 @@ void sandboxes_free(struct sandboxes *all);
 uint64_t sandboxes_timeout_max_s(const struct sandboxes *all);
 
 /*
- * Once, before the first request: what the store remembers meets what the driver holds. Both know it: adopted, its
- * deadline runs on. Only one knows it, or it was still starting: ended and forgotten.
+ * Once, before the first request: compares the rows in the store with what the driver holds.
+ *   running, snapshotting   held: adopted, its deadline runs on. Not held: ended and forgotten.
+ *   paused                  kept, held or not: its memory may be on disk only.
+ *   pausing, resuming       held: running. Not held: paused; resuming it will tell whether it is whole.
+ *   starting                ended and forgotten.
+ * What the driver holds and the store does not know is ended.
  */
 bool sandboxes_recover(struct sandboxes *all, struct err *err) must_use;
 

@@ -1,9 +1,10 @@
 #include "base/random.h"
 #include "store/inside.h"
 
-static const char *const state_name[] = {
-    [SANDBOX_ROW_STARTING] = "starting",
-    [SANDBOX_ROW_RUNNING] = "running",
+static const struct str state_name[SANDBOX_ROW_STATE_COUNT] = {
+    [SANDBOX_ROW_STARTING] = STR_INIT("starting"), [SANDBOX_ROW_RUNNING] = STR_INIT("running"),
+    [SANDBOX_ROW_PAUSING] = STR_INIT("pausing"),   [SANDBOX_ROW_PAUSED] = STR_INIT("paused"),
+    [SANDBOX_ROW_RESUMING] = STR_INIT("resuming"), [SANDBOX_ROW_SNAPSHOTTING] = STR_INIT("snapshotting"),
 };
 
 bool events_load(struct store *store, struct err *err)
@@ -96,17 +97,25 @@ bool store_sandbox_remove(struct store *store, struct str id, const struct event
     return sql_end(store->sql, ok, err) || err_wrap(err, "remove sandbox %.*s", STR_ARG(id));
 }
 
+/* The schema lets no other name in. */
+static enum sandbox_row_state state_read(struct str name)
+{
+    int state = SANDBOX_ROW_STATE_COUNT - 1;
+
+    while (state > 0 && !str_eq(name, state_name[state]))
+        state--;
+    return (enum sandbox_row_state)state;
+}
+
 static void sandbox_read(const struct sql_rows *rows, struct arena *arena, struct sandbox_row *out)
 {
-    bool running = str_eq(sql_row_text(rows, 5), str_from(state_name[SANDBOX_ROW_RUNNING]));
-
     *out = (struct sandbox_row){
         .id = arena_copy(arena, sql_row_text(rows, 0)),
         .team_id = arena_copy(arena, sql_row_text(rows, 1)),
         .template_id = arena_copy(arena, sql_row_text(rows, 2)),
         .alias = arena_copy(arena, sql_row_text(rows, 3)),
         .guestd_version = arena_copy(arena, sql_row_text(rows, 4)),
-        .state = running ? SANDBOX_ROW_RUNNING : SANDBOX_ROW_STARTING,
+        .state = state_read(sql_row_text(rows, 5)),
         .metadata = arena_copy(arena, sql_row_text(rows, 6)),
         .cpu_count = (uint32_t)sql_row_int(rows, 7),
         .memory_mb = (uint32_t)sql_row_int(rows, 8),

@@ -125,6 +125,11 @@ bool store_template_by_alias(struct store *store, struct str team_id, struct str
 enum sandbox_row_state {
     SANDBOX_ROW_STARTING, /* not yet known to be alive */
     SANDBOX_ROW_RUNNING,
+    SANDBOX_ROW_PAUSING,
+    SANDBOX_ROW_PAUSED,
+    SANDBOX_ROW_RESUMING,
+    SANDBOX_ROW_SNAPSHOTTING,
+    SANDBOX_ROW_STATE_COUNT,
 };
 
 struct sandbox_row {

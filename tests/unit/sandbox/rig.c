@@ -336,16 +336,21 @@ uint32_t rig_held_count(struct rig *rig)
     return count;
 }
 
-void rig_exit(struct rig *rig, struct str id)
+void rig_lose(struct rig *rig, struct str id)
 {
-    char text[LIMIT_ID_BYTES];
-
-    snprintf(text, sizeof text, "%.*s", STR_ARG(id));
     pthread_mutex_lock(&rig->lock);
     struct rig_held *held = find_held(rig, id);
     if (held)
         remove_held(rig, held);
     pthread_mutex_unlock(&rig->lock);
+}
+
+void rig_exit(struct rig *rig, struct str id)
+{
+    char text[LIMIT_ID_BYTES];
+
+    snprintf(text, sizeof text, "%.*s", STR_ARG(id));
+    rig_lose(rig, id);
     rig->driver.exited(rig->driver.exited_context, text, rig->exit_cause);
 }
 

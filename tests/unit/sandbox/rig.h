@@ -83,6 +83,8 @@ void rig_hold(struct rig *rig, const char *id); /* as if a process before us had
 bool rig_holds(struct rig *rig, struct str id);
 uint32_t rig_held_count(struct rig *rig);
 void rig_exit(struct rig *rig, struct str id); /* it dies by itself */
+void rig_lose(struct rig *rig,
+              struct str id); /* it is no longer held, as after a reboot, and the manager is not told */
 void rig_shut_gate(struct rig *rig, bool shut);
 void rig_wait_at_gate(struct rig *rig, unsigned count);
 void rig_wait_silent(struct rig *rig, unsigned count); /* until so many are */

@@ -733,9 +733,7 @@ static void what_only_the_store_remembers_is_forgotten(void **state)
     struct sandbox_info info = rig_create(rig), got;
 
     rig_stop(rig);
-    rig->held_count = 0; /* as after a reboot */
-    close(rig->held[0].peer_fd);
-    close(rig->held[0].link_fd);
+    rig_lose(rig, info.id);
     rig_start(rig);
     MUST_FAIL(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &got, &err), ERR_NOT_FOUND);
     check_nothing_is_left(rig);

@@ -5,23 +5,11 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sqlite3.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "base/clock.h"
 #include "temp_store.h"
-
-/* What an operator could do with the sqlite3 shell. */
-static void by_hand(struct temp_store *t, const char *script)
-{
-    sqlite3 *db;
-
-    assert_int_equal(sqlite3_open(t->path, &db), SQLITE_OK);
-    if (sqlite3_exec(db, script, NULL, NULL, NULL) != SQLITE_OK)
-        fail_msg("%s", sqlite3_errmsg(db));
-    sqlite3_close(db);
-}
 
 static struct sandbox_row sandbox_row(struct str id)
 {
@@ -64,11 +52,11 @@ static void a_store_from_the_future_is_refused_with_advice(void **state)
 
     store_close(t->store);
     t->store = NULL;
-    by_hand(t, "INSERT INTO schema_version VALUES (999, 0)");
+    temp_store_by_hand(t, "INSERT INTO schema_version VALUES (999, 0)");
     assert_null(store_open(t->path, &err));
     assert_int_equal(err.kind, ERR_CONFLICT);
     assert_non_null(strstr(err.message, "newer Cloister (schema 999"));
-    by_hand(t, "DELETE FROM schema_version WHERE version = 999");
+    temp_store_by_hand(t, "DELETE FROM schema_version WHERE version = 999");
     temp_store_reopen(t);
 }
 
@@ -81,11 +69,11 @@ static void a_store_of_an_older_schema_is_brought_up_to_date(void **state)
 
     store_close(t->store);
     t->store = NULL;
-    by_hand(t,
-            "ALTER TABLE sandboxes DROP COLUMN open_code; DELETE FROM schema_version WHERE version > 3;"
-            "INSERT INTO sandboxes (id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count,"
-            " memory_mb, disk_mb, internet, started_us, deadline_us, revision, key_id, is_private, mask_host)"
-            " VALUES ('iold', 'team', 'tbase', '', '0.6.13', 'running', '{}', 2, 512, 512, 0, 1, 2, 0, 'k', 1, 'm')");
+    temp_store_by_hand(
+        t, "ALTER TABLE sandboxes DROP COLUMN open_code; DELETE FROM schema_version WHERE version > 3;"
+           "INSERT INTO sandboxes (id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count,"
+           " memory_mb, disk_mb, internet, started_us, deadline_us, revision, key_id, is_private, mask_host)"
+           " VALUES ('iold', 'team', 'tbase', '', '0.6.13', 'running', '{}', 2, 512, 512, 0, 1, 2, 0, 'k', 1, 'm')");
     temp_store_reopen(t);
     MUST(store_sandbox_list(t->store, &t->arena, &rows, &count, &err));
     assert_int_equal(count, 1);
@@ -511,7 +499,7 @@ static void old_repeats_and_events_are_swept(void **state)
                            &(struct repeat_outcome){ STR("ia"), STR("t"), STR(""), STR("") }, &err));
     MUST(store_sandbox_add(t->store, &row, &err));
     MUST(store_sandbox_ready(t->store, row.id, 1, 2, &event, &err));
-    by_hand(t, "UPDATE repeats SET created_us = 1; UPDATE events SET at_us = 1");
+    temp_store_by_hand(t, "UPDATE repeats SET created_us = 1; UPDATE events SET at_us = 1");
     temp_store_reopen(t); /* the first write after a start sweeps */
     assert_int_equal(ask(t, "k", "{ }", &out), REPEAT_FIRST);
     MUST(store_event_list(t->store, row.id, &t->arena, &events, &count, &err));

@@ -4,6 +4,7 @@
 #ifndef TESTS_STORE_TEMP_STORE_H
 #define TESTS_STORE_TEMP_STORE_H
 
+#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -50,6 +51,17 @@ static inline void temp_store_drop(struct temp_store *t)
         unlink(path);
     }
     rmdir(t->dir);
+}
+
+/* What an operator could do with the sqlite3 shell. */
+static inline void temp_store_by_hand(struct temp_store *t, const char *script)
+{
+    sqlite3 *db;
+
+    assert_int_equal(sqlite3_open(t->path, &db), SQLITE_OK);
+    if (sqlite3_exec(db, script, NULL, NULL, NULL) != SQLITE_OK)
+        fail_msg("%s", sqlite3_errmsg(db));
+    sqlite3_close(db);
 }
 
 static inline int temp_store_set_up(void **state)

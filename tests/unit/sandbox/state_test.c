@@ -1,0 +1,185 @@
+/* The table of states, and what recovery makes of a row in each of them. */
+#include <stdlib.h>
+
+#include "rig.h"
+#include "sandbox/inside.h"
+
+#define TEAM STR("team")
+
+static int set_up(void **state)
+{
+    struct rig *rig = calloc(1, sizeof *rig);
+
+    rig_make(rig);
+    rig_start(rig);
+    *state = rig;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    rig_drop(*state);
+    free(*state);
+    return 0;
+}
+
+/* Row: from. Column: to. The letters are those of the columns. */
+static const char *const want_table[SANDBOX_STATE_COUNT] = {
+    /*                        S R P p r s T E K I G */
+    [SANDBOX_STARTING] = "    . R . p . . T E . . .", [SANDBOX_RUNNING] = "     . . P . . s T E . . .",
+    [SANDBOX_PAUSING] = "     . R . p . . T E . . .", [SANDBOX_PAUSED] = "      . . . . r . T E . . .",
+    [SANDBOX_RESUMING] = "    . R . p . . T E . . .", [SANDBOX_SNAPSHOTTING] = ". R . . . . T E . . .",
+    [SANDBOX_STOPPING] = "    . . . . . . . E . . .", [SANDBOX_ENDING] = "      . . . . . . T . K . G",
+    [SANDBOX_KILLED] = "      . . . . . . . . . I .", [SANDBOX_REAPING] = "     . . . . . . . . K . G",
+    [SANDBOX_GONE] = "        . . . . . . . . . . .",
+};
+
+static bool wanted(int from, int to)
+{
+    const char *row = want_table[from];
+
+    row += strspn(row, " ");
+    assert_int_equal(strlen(row), 2 * SANDBOX_STATE_COUNT - 1);
+    return row[2 * to] != '.';
+}
+
+static void each_state_may_become_what_the_table_says_and_nothing_else(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox *sb = sandbox_new(rig->all, STR("itable"));
+
+    for (int from = 0; from < SANDBOX_STATE_COUNT; from++) {
+        for (int to = 0; to < SANDBOX_STATE_COUNT; to++) {
+            if (sandbox_may_enter((enum sandbox_state)from, (enum sandbox_state)to) != wanted(from, to))
+                fail_msg("%s -> %s", sandbox_state_name((enum sandbox_state)from),
+                         sandbox_state_name((enum sandbox_state)to));
+            if (!wanted(from, to))
+                continue;
+            sb->state = (enum sandbox_state)from;
+            sandbox_enter(sb, (enum sandbox_state)to);
+            assert_int_equal(sb->state, to);
+        }
+    }
+    sandbox_unref(sb);
+}
+
+/* From every state a sandbox can come to its end, in which nothing is left. */
+static void every_state_leads_to_gone(void **state)
+{
+    (void)state;
+    for (int from = 0; from < SANDBOX_STATE_COUNT; from++) {
+        unsigned seen = BIT(from), before = 0;
+        while (seen != before) {
+            before = seen;
+            for (int at = 0; at < SANDBOX_STATE_COUNT; at++)
+                for (int to = 0; to < SANDBOX_STATE_COUNT; to++)
+                    if ((seen & BIT(at)) && sandbox_may_enter((enum sandbox_state)at, (enum sandbox_state)to))
+                        seen |= BIT(to);
+        }
+        assert_true(seen & BIT(SANDBOX_GONE));
+    }
+}
+
+/* ---- recovery ---- */
+
+static enum sandbox_state state_of(struct rig *rig, struct str id)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&rig->all->lock);
+    const struct sandbox *sb = map_get(&rig->all->by_id, id);
+
+    return sb ? sb->state : SANDBOX_GONE;
+}
+
+/* As if front had died while the row said this, and the driver did (not) hold the sandbox afterwards. */
+static enum sandbox_state found_as(struct rig *rig, enum sandbox_row_state row, bool held)
+{
+    static const char *const name[SANDBOX_ROW_STATE_COUNT] = {
+        [SANDBOX_ROW_STARTING] = "starting", [SANDBOX_ROW_RUNNING] = "running",
+        [SANDBOX_ROW_PAUSING] = "pausing",   [SANDBOX_ROW_PAUSED] = "paused",
+        [SANDBOX_ROW_RESUMING] = "resuming", [SANDBOX_ROW_SNAPSHOTTING] = "snapshotting",
+    };
+    struct sandbox_info info = rig_create(rig);
+    char sql[128];
+
+    rig_stop(rig);
+    snprintf(sql, sizeof sql, "UPDATE sandboxes SET state = '%s'", name[row]);
+    temp_store_by_hand(&rig->disk, sql);
+    if (!held)
+        rig_lose(rig, info.id);
+    rig_start(rig);
+    enum sandbox_state found = state_of(rig, info.id);
+    assert_int_equal(rig_rows(rig), found == SANDBOX_GONE ? 0 : 1);
+    assert_int_equal(rig_holds(rig, info.id), held && found != SANDBOX_GONE);
+    if (found != SANDBOX_GONE)
+        MUST(sandbox_kill(rig->all, TEAM, info.id, "request", &err));
+    assert_int_equal(rig_rows(rig), 0);
+    return found;
+}
+
+static void a_paused_sandbox_is_kept_whether_or_not_the_driver_holds_it(void **state)
+{
+    struct rig *rig = *state;
+
+    assert_int_equal(found_as(rig, SANDBOX_ROW_PAUSED, false), SANDBOX_PAUSED);
+    assert_int_equal(found_as(rig, SANDBOX_ROW_PAUSED, true), SANDBOX_PAUSED);
+}
+
+static void one_half_way_into_or_out_of_a_pause_runs_if_held_and_is_paused_if_not(void **state)
+{
+    struct rig *rig = *state;
+
+    assert_int_equal(found_as(rig, SANDBOX_ROW_PAUSING, true), SANDBOX_RUNNING);
+    assert_int_equal(found_as(rig, SANDBOX_ROW_PAUSING, false), SANDBOX_PAUSED);
+    assert_int_equal(found_as(rig, SANDBOX_ROW_RESUMING, true), SANDBOX_RUNNING);
+    assert_int_equal(found_as(rig, SANDBOX_ROW_RESUMING, false), SANDBOX_PAUSED);
+}
+
+static void one_that_was_being_copied_runs_on_or_is_gone(void **state)
+{
+    struct rig *rig = *state;
+
+    assert_int_equal(found_as(rig, SANDBOX_ROW_SNAPSHOTTING, true), SANDBOX_RUNNING);
+    assert_int_equal(found_as(rig, SANDBOX_ROW_SNAPSHOTTING, false), SANDBOX_GONE);
+    assert_int_equal(found_as(rig, SANDBOX_ROW_STARTING, true), SANDBOX_GONE);
+    assert_int_equal(found_as(rig, SANDBOX_ROW_RUNNING, true), SANDBOX_RUNNING);
+    assert_int_equal(found_as(rig, SANDBOX_ROW_RUNNING, false), SANDBOX_GONE);
+}
+
+/* No deadline, no route, no place in a list; and it does not end because its processes have. */
+static void a_paused_sandbox_outlives_its_deadline_and_its_processes(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig), got, *list;
+    size_t count;
+
+    rig_stop(rig);
+    temp_store_by_hand(&rig->disk, "UPDATE sandboxes SET state = 'paused', deadline_us = 1");
+    rig_start(rig);
+    rig_exit(rig, info.id);
+    struct sandbox_info other = rig_create(rig); /* its own sweep goes by the paused one */
+    MUST(sandbox_set_deadline(rig->all, TEAM, other.id, 0, DEADLINE_SET, &rig->arena, &got, &err));
+    assert_int_equal(state_of(rig, info.id), SANDBOX_PAUSED);
+    assert_null(sandbox_find(rig->all, info.id));
+    MUST(sandbox_list(rig->all, TEAM, &rig->arena, &list, &count, &err));
+    assert_int_equal(count, 0);
+    struct err err;
+    assert_false(sandbox_set_deadline(rig->all, TEAM, info.id, 60, DEADLINE_SET, &rig->arena, &got, &err));
+    assert_int_equal(err.kind, ERR_CONFLICT);
+    assert_non_null(strstr(err.message, "is paused"));
+    assert_int_equal(rig_rows(rig), 1);
+}
+
+#define RUNNING(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        RUNNING(each_state_may_become_what_the_table_says_and_nothing_else),
+        CASE(every_state_leads_to_gone),
+        RUNNING(a_paused_sandbox_is_kept_whether_or_not_the_driver_holds_it),
+        RUNNING(one_half_way_into_or_out_of_a_pause_runs_if_held_and_is_paused_if_not),
+        RUNNING(one_that_was_being_copied_runs_on_or_is_gone),
+        RUNNING(a_paused_sandbox_outlives_its_deadline_and_its_processes),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
