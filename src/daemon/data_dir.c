@@ -12,7 +12,10 @@
 #include "base/mem.h"
 #include "base/random.h"
 
-enum { ADDRESS_FILE_BYTES = 600 }; /* as long as an option may be, and some */
+enum {
+    ADDRESS_FILE_BYTES = 600, /* as long as an option may be, and some */
+    NODE_ID_CHARS = 20,
+};
 
 /* Missing parents too: `cloister serve --data /srv/new/place` should just work. */
 static bool make_parents(const char *path, struct err *err)
@@ -118,6 +121,29 @@ bool data_dir_api_key(int data_fd, struct secret *out, struct err *err)
 bool data_dir_admin_token(int data_fd, struct secret *out, struct err *err)
 {
     return secret_file(data_fd, "admin-token", STR("adm_"), out, err);
+}
+
+bool data_dir_node_id(int data_fd, char out[LIMIT_ID_BYTES], struct err *err)
+{
+    auto_free char *text = NULL;
+    char id[NODE_ID_CHARS + 2];
+    size_t len;
+
+    if (fd_read_file(data_fd, "node-id", LIMIT_ID_BYTES, &text, &len, err)) {
+        if (len != NODE_ID_CHARS + 1 || strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789") != NODE_ID_CHARS)
+            return err_set(err, ERR_INVALID,
+                           "node-id is damaged: restore a copy of it. Without one, remove it: the next start makes "
+                           "another and ends the sandboxes that still run");
+    } else if (err->sys == ENOENT) {
+        random_id(id, NODE_ID_CHARS);
+        id[NODE_ID_CHARS] = '\n';
+        if (!fd_replace_file(data_fd, "node-id", str_of(id, NODE_ID_CHARS + 1), 0600, err))
+            return err_wrap(err, "make node-id");
+    } else {
+        return false;
+    }
+    (void)snprintf(out, LIMIT_ID_BYTES, "%.*s", NODE_ID_CHARS, text ? text : id);
+    return true;
 }
 
 bool data_dir_noted_address(int data_fd, char *room, size_t size, struct err *err)

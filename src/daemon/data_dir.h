@@ -6,6 +6,7 @@
  *                 root program in there is one for real
  *   api-key       the first API key, for `cloister env`; root alone
  *   admin-token   for `cloister key …`; root alone
+ *   node-id       names this data directory in a store that several servers share; root alone
  *   server        where the server listens, for the command line
  *   *.new         spares of small files that are rewritten, also when the disk is full: see fd_update_file()
  */
@@ -16,6 +17,7 @@
 #include <sys/types.h>
 
 #include "base/err.h"
+#include "base/limits.h"
 #include "base/secret.h"
 
 /* Made if missing. Returns a directory descriptor. */
@@ -25,6 +27,8 @@ int data_dir_store(int data_fd, uid_t uid, gid_t gid, struct err *err) must_use;
 /* Read, or made from random bytes and written durably on first use. */
 bool data_dir_api_key(int data_fd, struct secret *out, struct err *err) must_use;
 bool data_dir_admin_token(int data_fd, struct secret *out, struct err *err) must_use;
+/* Likewise: 20 characters of a-z and 0-9. */
+bool data_dir_node_id(int data_fd, char out[LIMIT_ID_BYTES], struct err *err) must_use;
 /* For the command line: where the server of this directory listens, or did last. */
 bool data_dir_note_address(int data_fd, const char *address, struct err *err) must_use;
 bool data_dir_noted_address(int data_fd, char *room, size_t size, struct err *err) must_use;

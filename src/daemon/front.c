@@ -216,7 +216,7 @@ static bool open_store(struct front *front, struct err *err)
 
     if (fchdir(dir_fd) < 0)
         return err_sys(err, "enter the store's directory");
-    front->store = store_open("cloister.db", err);
+    front->store = store_open("cloister.db", str_from(front->settings.node_id), err);
     return front->store && store_key_ensure(front->store, store_team_default(front->store), STR("default"),
                                             &front->settings.api_key, err);
 }

@@ -412,7 +412,8 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
     keeper->store_fd = data_dir_store(keeper->data_fd, keeper->uid, keeper->gid, err);
     if (keeper->store_fd < 0)
         return false;
-    if (!data_dir_api_key(keeper->data_fd, &keeper->settings.api_key, err) ||
+    if (!data_dir_node_id(keeper->data_fd, keeper->settings.node_id, err) ||
+        !data_dir_api_key(keeper->data_fd, &keeper->settings.api_key, err) ||
         !hash_admin_token(keeper->data_fd, &keeper->settings.admin_hash, err))
         return false;
     keeper->listen_fd = listen_patiently(config->listen, err);

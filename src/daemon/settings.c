@@ -44,6 +44,7 @@ int settings_write(const struct settings *settings, struct err *err)
 {
     auto_buf struct buf out = buf_make(NULL, SETTINGS_BYTES);
 
+    pack_str(&out, str_from(settings->node_id));
     pack_str(&out, str_from(settings->domain));
     pack_u8(&out, (uint8_t)settings->log_least);
     pack_u32(&out, settings->sandboxes_max);
@@ -78,6 +79,7 @@ bool settings_read(int fd, struct settings *out, struct err *err)
         return err_wrap(err, "settings");
     struct unpack in = unpack_from(str_of(text, len));
     struct settings got = { 0 };
+    unpack_text(&in, got.node_id, sizeof got.node_id);
     unpack_text(&in, got.domain, sizeof got.domain);
     uint8_t level = unpack_u8(&in);
     got.sandboxes_max = unpack_u32(&in);
@@ -91,7 +93,8 @@ bool settings_read(int fd, struct settings *out, struct err *err)
     got.code_always_has_token = unpack_u8(&in) != 0;
     struct str api_key = unpack_str(&in, SECRET_MAX_BYTES);
     struct str admin_hash = unpack_str(&in, SECRET_MAX_BYTES);
-    bool ok = unpack_done(&in, err) && (level < LOG_LEVEL_COUNT || err_set(err, ERR_INVALID, "malformed settings"));
+    bool ok = unpack_done(&in, err) &&
+              ((level < LOG_LEVEL_COUNT && got.node_id[0]) || err_set(err, ERR_INVALID, "malformed settings"));
     ok = ok && secret_set(&got.api_key, api_key) && secret_set(&got.admin_hash, admin_hash);
     explicit_bzero(text, len);
     if (ok) {

@@ -10,11 +10,13 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/secret.h"
 #include "daemon/config.h"
 
 struct settings {
+    char node_id[LIMIT_ID_BYTES]; /* whose rows in the store are ours */
     char domain[CONFIG_TEXT_BYTES];
     enum log_level log_least;
     uint32_t sandboxes_max;

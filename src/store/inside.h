@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 
+#include "base/limits.h"
 #include "base/lock.h"
 #include "base/map.h"
 #include "store/sql.h"
@@ -37,6 +38,7 @@ struct store {
     struct sql *sql;
     struct key_cache keys;
     unsigned char seed[SEED_BYTES];
+    char node_id[LIMIT_ID_BYTES];
     char default_team[STORE_UUID_BYTES];
     int64_t last_event_us; /* no two events are of the same moment, so that their order is known */
     uint64_t tidied_ms;    /* clock_mono_ms() of the last sweep; 0: none yet */
@@ -51,7 +53,7 @@ void keys_init(struct store *store);
 void keys_done(struct store *store);
 /* When the last event was. */
 bool events_load(struct store *store, struct err *err) must_use;
-/* What the process before us was in the middle of. */
+/* Repeats of this node that the server before us was in the middle of. */
 bool repeats_load(struct store *store, struct err *err) must_use;
 /* Drops old events and repeats, once an hour; inside a transaction. */
 bool tidy(struct store *store, struct err *err) must_use;

@@ -4,14 +4,15 @@
  *
  *   (none) → running → done      the answer is given again to whoever repeats it
  *                    → (none)    nothing came of it: forgotten
- *                    → lost      we died in between, nobody knows: said so when the store is opened again
+ *                    → lost      the server died in between: written when its node opens the store again
  */
 #include "base/clock.h"
 #include "store/inside.h"
 
 bool repeats_load(struct store *store, struct err *err)
 {
-    return sql_exec(store->sql, "UPDATE repeats SET state = 'lost' WHERE state = 'running'", SQL_NO_ARGS, err);
+    return sql_exec(store->sql, "UPDATE repeats SET state = 'lost' WHERE state = 'running' AND node_id = $1",
+                    SQL_ARGS(sql_text(str_from(store->node_id))), err);
 }
 
 struct found {
@@ -60,8 +61,9 @@ static bool repeat_claim(struct store *store, struct str team_id, struct str key
     out->verdict = REPEAT_FIRST;
     return sql_exec(store->sql,
                     "INSERT INTO repeats (team_id, repeat_key, request_hash, state, sandbox_id, template_id, alias, "
-                    "guestd_version, created_us) VALUES ($1, $2, $3, 'running', '', '', '', '', $4)",
-                    SQL_ARGS(sql_text(team_id), sql_text(key), sql_text(str_from(hash)), sql_int(clock_wall_us())),
+                    "guestd_version, created_us, node_id) VALUES ($1, $2, $3, 'running', '', '', '', '', $4, $5)",
+                    SQL_ARGS(sql_text(team_id), sql_text(key), sql_text(str_from(hash)), sql_int(clock_wall_us()),
+                             sql_text(str_from(store->node_id))),
                     err);
 }
 

@@ -45,13 +45,14 @@ bool store_sandbox_add(struct store *store, const struct sandbox_row *row, struc
                store->sql,
                "INSERT INTO sandboxes (id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count, "
                "memory_mb, disk_mb, internet, started_us, deadline_us, key_id, is_private, mask_host, open_code, "
-               "revision) VALUES ($1, $2, $3, $4, $5, 'starting', $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, "
-               "0)",
+               "node_id, revision) VALUES ($1, $2, $3, $4, $5, 'starting', $6, $7, $8, $9, $10, $11, $12, $13, $14, "
+               "$15, $16, $17, 0)",
                SQL_ARGS(sql_text(row->id), sql_text(row->team_id), sql_text(row->template_id), sql_text(row->alias),
                         sql_text(row->guestd_version), sql_text(row->metadata), sql_int(row->cpu_count),
                         sql_int(row->memory_mb), sql_int(row->disk_mb), sql_int(row->internet),
                         sql_int(row->started_us), sql_int(row->deadline_us), sql_text(row->key_id),
-                        sql_int(row->is_private), sql_text(row->mask_host), sql_int(row->open_code)),
+                        sql_int(row->is_private), sql_text(row->mask_host), sql_int(row->open_code),
+                        sql_text(str_from(store->node_id))),
                err) ||
            err_wrap(err, "add sandbox %.*s", STR_ARG(row->id));
 }
@@ -140,8 +141,8 @@ bool store_sandbox_list(struct store *store, struct arena *arena, struct sandbox
     return (sql_select(store->sql,
                        "SELECT id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count, memory_mb, "
                        "disk_mb, internet, started_us, deadline_us, revision, key_id, is_private, mask_host, open_code "
-                       "FROM sandboxes ORDER BY started_us, id",
-                       SQL_NO_ARGS, &rows, err) &&
+                       "FROM sandboxes WHERE node_id = $1 ORDER BY started_us, id",
+                       SQL_ARGS(sql_text(str_from(store->node_id))), &rows, err) &&
             ROWS_READ(&rows, sandbox_read, arena, out, out_count, err)) ||
            err_wrap(err, "list sandboxes");
 }

@@ -1,5 +1,6 @@
 #include "store/store.h"
 
+#include <assert.h>
 #include <sodium.h>
 #include <stdlib.h>
 
@@ -124,21 +125,34 @@ static bool seed_load(struct store *store, struct err *err)
     return true;
 }
 
+/* Rows from before there were nodes: the only server of the store has made them, and that is this one. */
+static bool claim_rows(struct store *store, struct err *err)
+{
+    struct str node_id = str_from(store->node_id);
+
+    return sql_exec(store->sql, "UPDATE sandboxes SET node_id = $1 WHERE node_id = ''", SQL_ARGS(sql_text(node_id)),
+                    err) &&
+           sql_exec(store->sql, "UPDATE repeats SET node_id = $1 WHERE node_id = ''", SQL_ARGS(sql_text(node_id)), err);
+}
+
 static bool load(struct store *store, struct err *err)
 {
     if (!migrate(store->sql, err) || !sql_begin(store->sql, SQL_DURABLE, err))
         return false;
-    bool ok = seed_load(store, err) && teams_load(store, err) && events_load(store, err) && repeats_load(store, err);
+    bool ok = claim_rows(store, err) && seed_load(store, err) && teams_load(store, err) && events_load(store, err) &&
+              repeats_load(store, err);
     return sql_end(store->sql, ok, err);
 }
 
-struct store *store_open(const char *path, struct err *err)
+struct store *store_open(const char *path, struct str node_id, struct err *err)
 {
+    assert(node_id.len > 0 && node_id.len < LIMIT_ID_BYTES);
     if (sodium_init() < 0) {
         (void)err_set(err, ERR_INTERNAL, "libsodium cannot start");
         return NULL;
     }
     struct store *store = NEW(struct store);
+    memcpy(store->node_id, node_id.at, node_id.len);
     pthread_mutex_init(&store->lock, NULL);
     keys_init(store);
     store->sql = sql_open(path, err);

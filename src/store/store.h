@@ -1,6 +1,9 @@
 /*
  * store.h - what must be known after a restart: teams, keys, templates, sandboxes, events.
  *
+ * Several servers may share a store. Sandboxes and running repeats belong to the node (one data directory and its server)
+ * that has made them, and no other node judges them; everything else is common.
+ *
  * What is read is copied into the caller's arena. Keys are stored as hashes, access tokens not at all (they are derived
  * from a seed), environments never.
  *
@@ -23,8 +26,11 @@
 
 struct store;
 
-/* Made if missing (mode 0600), brought to the newest schema. Repeats that were running are lost from here on. */
-struct store *store_open(const char *path, struct err *err) must_use;
+/*
+ * Made if missing (mode 0600), brought to the newest schema. Repeats of this node that were running are lost from here on.
+ * node_id is made once for a data directory, and has less than LIMIT_ID_BYTES.
+ */
+struct store *store_open(const char *path, struct str node_id, struct err *err) must_use;
 void store_close(struct store *store); /* NULL is fine */
 
 /* ---- teams ---- */
@@ -164,6 +170,7 @@ bool store_sandbox_deadline(struct store *store, struct str id, int64_t deadline
                             const struct event_row *event, struct err *err) must_use;
 /* Gone, with its event (which may be NULL). */
 bool store_sandbox_remove(struct store *store, struct str id, const struct event_row *event, struct err *err) must_use;
+/* Those of this node. */
 bool store_sandbox_list(struct store *store, struct arena *arena, struct sandbox_row **out, size_t *out_count,
                         struct err *err) must_use;
 /* Of one sandbox, oldest first. Events are kept for seven days. */
@@ -213,7 +220,7 @@ enum repeat_verdict {
     REPEAT_FIRST,   /* go ahead, then store_repeat_done() or store_repeat_forget() */
     REPEAT_RUNNING, /* the first one is still at work */
     REPEAT_DONE,    /* answer as the first time */
-    REPEAT_LOST,    /* we died in the middle of the first one */
+    REPEAT_LOST,    /* the server died in the middle of the first one */
     REPEAT_OTHER,   /* the same key for another request */
 };
 

@@ -56,6 +56,25 @@ static void secrets_are_made_once_and_read_afterwards(void **state)
     assert_non_null(strstr(err.message, "api-key is damaged"));
 }
 
+static void a_node_id_is_made_once_for_a_directory(void **state)
+{
+    (void)state;
+    char path[128], first[LIMIT_ID_BYTES], second[LIMIT_ID_BYTES];
+    struct err err;
+    auto_close int fd = data_dir_open(root, &err);
+    assert_true(data_dir_node_id(fd, first, &err));
+    assert_true(data_dir_node_id(fd, second, &err));
+    assert_int_equal(strlen(first), 20);
+    assert_string_equal(first, second);
+    snprintf(path, sizeof path, "%s/other", root);
+    auto_close int other = data_dir_open(path, &err);
+    assert_true(data_dir_node_id(other, second, &err));
+    assert_string_not_equal(first, second);
+    assert_true(fd_replace_file(fd, "node-id", STR("../../../../../../..\n"), 0600, &err));
+    assert_false(data_dir_node_id(fd, second, &err));
+    assert_non_null(strstr(err.message, "node-id is damaged"));
+}
+
 static void an_address_is_read_as_it_was_noted(void **state)
 {
     (void)state;
@@ -78,6 +97,7 @@ int main(void)
     const struct CMUnitTest cases[] = {
         CASE(missing_parents_are_made_and_guest_files_are_private),
         CASE(secrets_are_made_once_and_read_afterwards),
+        CASE(a_node_id_is_made_once_for_a_directory),
         CASE(an_address_is_read_as_it_was_noted),
     };
     return cmocka_run_group_tests(cases, make_root, remove_root);

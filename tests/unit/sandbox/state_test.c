@@ -1,4 +1,4 @@
-/* The table of states, and what recovery makes of a row in each of them. */
+/* The table of states, what recovery makes of a row in each of them, and of the rows of another server. */
 #include <stdlib.h>
 
 #include "rig.h"
@@ -169,6 +169,68 @@ static void a_paused_sandbox_outlives_its_deadline_and_its_processes(void **stat
     assert_int_equal(rig_rows(rig), 1);
 }
 
+/* ---- two servers ---- */
+
+static void copy_store(struct rig *from, struct rig *to)
+{
+    char command[512];
+
+    snprintf(command, sizeof command, "rm -f %s/* && cp %s/* %s/", to->disk.dir, from->disk.dir, to->disk.dir);
+    assert_int_equal(system(command), 0);
+}
+
+/* How many rows each of the two nodes has, sandboxes and running repeats. */
+static void check_rows(struct rig *rig, int first, int second, int first_repeats)
+{
+    assert_int_equal(temp_store_ask(&rig->disk, "SELECT COUNT(*) FROM sandboxes WHERE node_id = 'node1'"), first);
+    assert_int_equal(temp_store_ask(&rig->disk, "SELECT COUNT(*) FROM sandboxes WHERE node_id = 'node2'"), second);
+    assert_int_equal(
+        temp_store_ask(&rig->disk, "SELECT COUNT(*) FROM repeats WHERE node_id = 'node1' AND state = 'running'"),
+        first_repeats);
+}
+
+static void two_servers_on_copies_of_a_store_leave_each_others_rows_alone(void **state)
+{
+    struct rig *first = *state, *second = calloc(1, sizeof *second);
+    struct repeat_outcome outcome;
+    enum repeat_verdict verdict;
+    struct sandbox_info got;
+
+    struct sandbox_info of_first = rig_create(first);
+    rig_create(first);
+    MUST(store_repeat_begin(first->disk.store, TEAM, STR("key"), STR("r"), STR("b"), &first->arena, &verdict, &outcome,
+                            &err));
+    rig_stop(first);
+    rig_make(second);
+    store_close(second->disk.store);
+    second->disk.store = NULL;
+    second->disk.node_id = "node2";
+    copy_store(first, second);
+
+    rig_start(second); /* its driver holds nothing of the first one's */
+    check_rows(second, 2, 0, 1);
+    MUST_FAIL(sandbox_get(second->all, TEAM, of_first.id, &second->arena, &got, &err), ERR_NOT_FOUND);
+    struct sandbox_info of_second = rig_create(second);
+    MUST(store_repeat_begin(second->disk.store, TEAM, STR("key"), STR("r"), STR("b"), &second->arena, &verdict,
+                            &outcome, &err));
+    assert_int_equal(verdict, REPEAT_RUNNING); /* the first may still be at it */
+    rig_stop(second);
+
+    copy_store(second, first);
+    rig_start(first);
+    check_rows(first, 2, 1, 0); /* what it was in the middle of itself is lost */
+    MUST(sandbox_get(first->all, TEAM, of_first.id, &first->arena, &got, &err));
+    MUST_FAIL(sandbox_get(first->all, TEAM, of_second.id, &first->arena, &got, &err), ERR_NOT_FOUND);
+    rig_stop(first);
+
+    copy_store(first, second);
+    rig_start(second);
+    check_rows(second, 2, 1, 0);
+    MUST(sandbox_get(second->all, TEAM, of_second.id, &second->arena, &got, &err));
+    rig_drop(second);
+    free(second);
+}
+
 #define RUNNING(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 
 int main(void)
@@ -179,6 +241,7 @@ int main(void)
         RUNNING(a_paused_sandbox_is_kept_whether_or_not_the_driver_holds_it),
         RUNNING(one_half_way_into_or_out_of_a_pause_runs_if_held_and_is_paused_if_not),
         RUNNING(one_that_was_being_copied_runs_on_or_is_gone),
+        RUNNING(two_servers_on_copies_of_a_store_leave_each_others_rows_alone),
         RUNNING(a_paused_sandbox_outlives_its_deadline_and_its_processes),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);

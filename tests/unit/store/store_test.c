@@ -53,7 +53,7 @@ static void a_store_from_the_future_is_refused_with_advice(void **state)
     store_close(t->store);
     t->store = NULL;
     temp_store_by_hand(t, "INSERT INTO schema_version VALUES (999, 0)");
-    assert_null(store_open(t->path, &err));
+    assert_null(store_open(t->path, STR("node1"), &err));
     assert_int_equal(err.kind, ERR_CONFLICT);
     assert_non_null(strstr(err.message, "newer Cloister (schema 999"));
     temp_store_by_hand(t, "DELETE FROM schema_version WHERE version = 999");
@@ -70,7 +70,11 @@ static void a_store_of_an_older_schema_is_brought_up_to_date(void **state)
     store_close(t->store);
     t->store = NULL;
     temp_store_by_hand(
-        t, "ALTER TABLE sandboxes DROP COLUMN open_code; DELETE FROM schema_version WHERE version > 3;"
+        t, "DROP INDEX sandboxes_of_node; ALTER TABLE sandboxes DROP COLUMN node_id;"
+           "ALTER TABLE repeats DROP COLUMN node_id; ALTER TABLE sandboxes DROP COLUMN open_code;"
+           "DELETE FROM schema_version WHERE version > 3;"
+           "INSERT INTO repeats (team_id, repeat_key, request_hash, state, sandbox_id, template_id, alias,"
+           " guestd_version, created_us) VALUES ('team', 'k', 'h', 'running', '', '', '', '', 1);"
            "INSERT INTO sandboxes (id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count,"
            " memory_mb, disk_mb, internet, started_us, deadline_us, revision, key_id, is_private, mask_host)"
            " VALUES ('iold', 'team', 'tbase', '', '0.6.13', 'running', '{}', 2, 512, 512, 0, 1, 2, 0, 'k', 1, 'm')");
@@ -81,6 +85,13 @@ static void a_store_of_an_older_schema_is_brought_up_to_date(void **state)
     CHECK_STR(rows[0].mask_host, STR("m"));
     assert_true(rows[0].is_private);
     assert_false(rows[0].open_code); /* as it was before there was a choice */
+    /* The server that brought it up to date has made the rows. */
+    assert_int_equal(temp_store_ask(t, "SELECT COUNT(*) FROM sandboxes WHERE node_id = 'node1'"), 1);
+    assert_int_equal(temp_store_ask(t, "SELECT COUNT(*) FROM repeats WHERE node_id = 'node1' AND state = 'lost'"), 1);
+    t->node_id = "node2";
+    temp_store_reopen(t);
+    MUST(store_sandbox_list(t->store, &t->arena, &rows, &count, &err));
+    assert_int_equal(count, 0);
 }
 
 static void what_is_no_database_is_refused_and_left_alone(void **state)
@@ -92,7 +103,7 @@ static void what_is_no_database_is_refused_and_left_alone(void **state)
     snprintf(path, sizeof path, "%s/other", t->dir);
     int fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
     assert_int_equal(write(fd, "not a database, a diary", 23), 23);
-    assert_null(store_open(path, &err));
+    assert_null(store_open(path, STR("node1"), &err));
     assert_int_equal(err.kind, ERR_INTERNAL);
     assert_non_null(strstr(err.message, "damaged"));
     assert_int_equal(pread(fd, back, sizeof back, 0), 23);
@@ -108,11 +119,11 @@ static void a_missing_directory_and_a_link_are_refused(void **state)
     struct err err;
 
     snprintf(path, sizeof path, "%s/none/db", t->dir);
-    assert_null(store_open(path, &err));
+    assert_null(store_open(path, STR("node1"), &err));
     assert_int_equal(err.sys, ENOENT);
     snprintf(path, sizeof path, "%s/link", t->dir);
     assert_int_equal(symlink(t->path, path), 0);
-    assert_null(store_open(path, &err));
+    assert_null(store_open(path, STR("node1"), &err));
     assert_int_equal(err.sys, ELOOP);
     unlink(path);
 }
@@ -512,7 +523,7 @@ static void old_repeats_and_events_are_swept(void **state)
 static void write_until_killed(const char *path, int say_fd)
 {
     struct err err;
-    struct store *store = store_open(path, &err);
+    struct store *store = store_open(path, STR("node1"), &err);
 
     if (!store)
         _exit(1);

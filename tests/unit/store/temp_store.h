@@ -15,6 +15,7 @@
 struct temp_store {
     char dir[64];
     char path[96];
+    const char *node_id;
     struct store *store;
     struct arena arena;
 };
@@ -24,14 +25,14 @@ static inline void temp_store_reopen(struct temp_store *t)
     struct err err;
 
     store_close(t->store);
-    t->store = store_open(t->path, &err);
+    t->store = store_open(t->path, str_from(t->node_id), &err);
     if (!t->store)
         fail_msg("%s", err_text(&err));
 }
 
 static inline void temp_store_make(struct temp_store *t)
 {
-    *t = (struct temp_store){ 0 };
+    *t = (struct temp_store){ .node_id = "node1" };
     snprintf(t->dir, sizeof t->dir, "/tmp/cloister-store.XXXXXX");
     assert_non_null(mkdtemp(t->dir));
     snprintf(t->path, sizeof t->path, "%s/db", t->dir);
@@ -62,6 +63,21 @@ static inline void temp_store_by_hand(struct temp_store *t, const char *script)
     if (sqlite3_exec(db, script, NULL, NULL, NULL) != SQLITE_OK)
         fail_msg("%s", sqlite3_errmsg(db));
     sqlite3_close(db);
+}
+
+/* What a query like SELECT COUNT(*) says. */
+static inline int temp_store_ask(struct temp_store *t, const char *query)
+{
+    sqlite3 *db;
+    sqlite3_stmt *statement;
+
+    assert_int_equal(sqlite3_open(t->path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db, query, -1, &statement, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(statement), SQLITE_ROW);
+    int answer = sqlite3_column_int(statement, 0);
+    sqlite3_finalize(statement);
+    sqlite3_close(db);
+    return answer;
 }
 
 static inline int temp_store_set_up(void **state)
