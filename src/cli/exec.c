@@ -14,6 +14,7 @@
 #include "base/fd.h"
 #include "base/limits.h"
 #include "base/mem.h"
+#include "base/ports.h"
 #include "cli/client.h"
 #include "cli/command.h"
 #include "http/http.h"
@@ -21,7 +22,6 @@
 #include "io/loop.h"
 #include "wire/connect.h"
 
-#define GUESTD_PORT "49983"
 #define SIGNAL_TIMEOUT_MS 5000
 
 enum { EXIT_NOT_RUN = 125, EXIT_BY_SIGNAL = 128, EXIT_UNKNOWN_SIGNAL = 255 };
@@ -224,7 +224,7 @@ static size_t guest_fields(const struct exec *exec, struct str content_type, str
     size_t count = 0;
 
     fields[count++] = (struct http_field){ STR("E2b-Sandbox-Id"), exec->sandbox_id };
-    fields[count++] = (struct http_field){ STR("E2b-Sandbox-Port"), STR(GUESTD_PORT) };
+    fields[count++] = (struct http_field){ STR("E2b-Sandbox-Port"), STR(PORT_TEXT(GUESTD_PORT)) };
     fields[count++] = (struct http_field){ STR("Connect-Protocol-Version"), STR("1") };
     fields[count++] = (struct http_field){ STR("Content-Type"), content_type };
     if (exec->access_token.len)

@@ -60,6 +60,17 @@ void answer_error(struct http_exchange *ex, unsigned status, const char *format,
     answer(ex, status, fields, COUNT_OF(fields), buf_str(&body));
 }
 
+void answer_no_route(struct http_exchange *ex, const struct http_match *match, answer_error_fn *error)
+{
+    if (match->path_known) {
+        struct http_field allow = { STR("Allow"), str_from(match->allow) };
+        answer(ex, 405, &allow, 1, STR(""));
+        return;
+    }
+    error(ex, 404, "there is no %.*s %.*s", STR_ARG(ex->head.method_text), (int)MIN(ex->head.path.len, 200),
+          ex->head.path.at);
+}
+
 bool answer_preflight(struct http_exchange *ex)
 {
     const struct str *method = http_header(&ex->head, STR("access-control-request-method"));

@@ -18,6 +18,10 @@ void answer_start(struct http_exchange *ex, unsigned status, const struct http_f
 /* {"code":404,"message":"…"}: the plain shape, for routes that are not RPC and for what stands before them. */
 void answer_error(struct http_exchange *ex, unsigned status, const char *format, ...) printf_like(3, 4);
 
+/* There is no such path (404), or it has other methods (405, with `Allow`). `error` writes the 404 in its service's shape. */
+typedef void answer_error_fn(struct http_exchange *ex, unsigned status, const char *format, ...) printf_like(3, 4);
+void answer_no_route(struct http_exchange *ex, const struct http_match *match, answer_error_fn *error);
+
 /* Is it a CORS preflight? Then it has been answered. */
 bool answer_preflight(struct http_exchange *ex);
 

@@ -94,25 +94,20 @@ static void metrics(struct guest *guest, struct http_exchange *ex)
 
 /* ---- routes ---- */
 
-struct endpoint {
-    void (*serve)(struct guest *guest, struct http_exchange *ex);
-};
-
-static const struct endpoint health_endpoint = { health }, envs_endpoint = { envs }, metrics_endpoint = { metrics },
-                             download_endpoint = { files_download }, upload_endpoint = { files_upload };
+typedef void serve_fn(struct guest *guest, struct http_exchange *ex);
 
 enum {
     NO_TOKEN = 1, /* open to all, or with an authorisation of its own */
     EARLY = 2,    /* also before the host has set us up */
-    IS_RPC = 4,   /* the handler is a struct rpc_method */
+    IS_RPC = 4,   /* the handler is a struct rpc_method, otherwise a serve_fn */
 };
 
 static const struct http_route routes[] = {
-    { HTTP_GET, "/health", (void *)&health_endpoint, NO_TOKEN | EARLY, "Is guestd there?" },
-    { HTTP_GET, "/files", (void *)&download_endpoint, NO_TOKEN, "Download a file" },
-    { HTTP_POST, "/files", (void *)&upload_endpoint, NO_TOKEN, "Upload files" },
-    { HTTP_GET, "/metrics", (void *)&metrics_endpoint, 0, "CPU, memory and disk in use" },
-    { HTTP_GET, "/envs", (void *)&envs_endpoint, 0, "The sandbox's global variables" },
+    { HTTP_GET, "/health", (void *)health, NO_TOKEN | EARLY, "Is guestd there?" },
+    { HTTP_GET, "/files", (void *)files_download, NO_TOKEN, "Download a file" },
+    { HTTP_POST, "/files", (void *)files_upload, NO_TOKEN, "Upload files" },
+    { HTTP_GET, "/metrics", (void *)metrics, 0, "CPU, memory and disk in use" },
+    { HTTP_GET, "/envs", (void *)envs, 0, "The sandbox's global variables" },
     { HTTP_POST, "/process.Process/List", (void *)&process_list, IS_RPC, "What runs" },
     { HTTP_POST, "/process.Process/Start", (void *)&process_start, IS_RPC, "Run a command or a terminal" },
     { HTTP_POST, "/process.Process/Connect", (void *)&process_connect, IS_RPC, "Watch what runs" },
@@ -133,7 +128,7 @@ static const struct http_route routes[] = {
     { HTTP_POST, "/filesystem.Filesystem/RemoveWatcher", (void *)&filesystem_remove_watcher, IS_RPC, "Stop gathering" },
 };
 
-static bool token_is_right(struct guest *guest, struct http_exchange *ex)
+bool api_has_token(const struct guest *guest, const struct http_exchange *ex)
 {
     const struct str *token = http_header(&ex->head, STR("x-access-token"));
 
@@ -175,7 +170,7 @@ void guest_serve(struct http_exchange *ex, void *context)
         answer_error(ex, 503, "the sandbox is not set up yet");
         return;
     }
-    if (!(flags & NO_TOKEN) && !token_is_right(guest, ex)) {
+    if (!(flags & NO_TOKEN) && !api_has_token(guest, ex)) {
         answer_error(ex, 401,
                      "unauthorized access, please provide a valid access token or method signing if supported");
         return;
@@ -184,18 +179,12 @@ void guest_serve(struct http_exchange *ex, void *context)
         http_trust(ex); /* whatever crowds our port from inside, the host's connections stay */
     if (!(flags & IS_RPC) && !user_is_known(guest, ex))
         return;
-    if (!match.route && match.path_known) {
-        struct http_field allow = { STR("Allow"), str_from(match.allow) };
-        answer(ex, 405, &allow, 1, STR(""));
-    } else if (!match.route) {
-        answer_error(ex, 404, "there is no %.*s %.*s", STR_ARG(ex->head.method_text), (int)MIN(ex->head.path.len, 200),
-                     ex->head.path.at);
-    } else if (flags & IS_RPC) {
+    if (!match.route)
+        answer_no_route(ex, &match, answer_error);
+    else if (flags & IS_RPC)
         rpc_begin(guest, ex, match.route->handler);
-    } else {
-        const struct endpoint *endpoint = match.route->handler;
-        endpoint->serve(guest, ex);
-    }
+    else
+        ((serve_fn *)match.route->handler)(guest, ex);
 }
 
 /* ---- what the host says ---- */

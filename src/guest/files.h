@@ -11,11 +11,6 @@ void files_upload(struct guest *guest, struct http_exchange *ex);
 
 /* ---- in parts, for tests ---- */
 
-/* "v1_…": base64 of the SHA-256 over what a link stands for. Room for the zero byte included. */
-enum { FILES_SIGNATURE_BYTES = 3 + 44 + 1 };
-void files_sign(struct str path, struct str operation, struct str user, struct str token, struct str expiration,
-                char room[FILES_SIGNATURE_BYTES]);
-
 /*
  * "bytes=0-99", "bytes=100-", "bytes=-10" of a file of so many bytes. Several ranges, or what makes no sense, is
  * FILES_WHOLE: a server may always send everything.

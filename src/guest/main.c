@@ -21,6 +21,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/ports.h"
 #include "guest/guest.h"
 #include "guest/interpreter/interpreter.h"
 #include "guest/journal.h"
@@ -33,7 +34,7 @@
 #define DEFAULT_PATH "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #define MAX_FD 1048576
 
-enum { DEFAULT_PORT = 49983, WORKERS_MAX = 2, NOBODY = 65534 };
+enum { WORKERS_MAX = 2, NOBODY = 65534 };
 
 struct options {
     int link_fd; /* -1: none */
@@ -46,7 +47,7 @@ struct options {
 
 static bool parse_options(int argc, char **argv, struct options *out, struct err *err)
 {
-    *out = (struct options){ .link_fd = -1, .zygote_fd = -1, .port = DEFAULT_PORT };
+    *out = (struct options){ .link_fd = -1, .zygote_fd = -1, .port = GUESTD_PORT };
     for (int i = 1; i < argc; i += 2) {
         struct str name = str_from(argv[i]);
         uint64_t value = 0;
@@ -65,7 +66,7 @@ static bool parse_options(int argc, char **argv, struct options *out, struct err
         else
             return err_set(err, ERR_INVALID, "%s %s makes no sense here", argv[i], argv[i + 1]);
     }
-    if (!out->code_port && out->port == DEFAULT_PORT)
+    if (!out->code_port && out->port == GUESTD_PORT)
         out->code_port = INTERPRETER_PORT;
     return true;
 }

@@ -87,9 +87,9 @@ static void remember(struct links *links, struct str signature, const char *id)
     links->next = (links->next + 1) % LIMIT_LINKS_KNOWN;
 }
 
-static struct sandbox_link link_of(const struct http_head *head, struct arena *arena)
+static struct file_link link_of(const struct http_head *head, struct arena *arena)
 {
-    return (struct sandbox_link){
+    return (struct file_link){
         .path = parameter(head, arena, STR("path")),
         .operation = str_from(operation_of(head)),
         .user = parameter(head, arena, STR("username")),
@@ -108,14 +108,14 @@ static bool is_expired(struct str expiration)
 
 bool links_is_valid(const struct http_head *head, struct arena *arena, const struct sandbox *sandbox)
 {
-    const struct sandbox_link link = link_of(head, arena);
+    const struct file_link link = link_of(head, arena);
     return !is_expired(link.expiration) && sandbox_has_signed(sandbox, &link);
 }
 
 enum links_verdict links_find(struct links *links, const struct http_head *head, struct arena *arena,
                               const struct source *source, uint64_t now_ms, struct sandbox **out)
 {
-    const struct sandbox_link link = link_of(head, arena);
+    const struct file_link link = link_of(head, arena);
     struct sandbox *sandbox = recall(links, link.signature);
     if (sandbox) {
         *out = sandbox;

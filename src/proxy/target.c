@@ -82,7 +82,7 @@ enum target_verdict target_of(const struct http_head *head, struct target *out)
     const struct str *port_header = http_header(head, STR("E2b-Sandbox-Port"));
     if (id_header && port_header) {
         /* Older Python SDKs send both headers with connect, an API call. guestd is never sent an API key. */
-        if (str_eq(*port_header, STR("49983")) && http_header(head, STR("X-API-Key")))
+        if (str_eq(*port_header, STR(PORT_TEXT(GUESTD_PORT))) && http_header(head, STR("X-API-Key")))
             return TARGET_NONE;
         struct str rest = *id_header;
         id = STR("");

@@ -20,14 +20,12 @@
 
 #include "base/arena.h"
 #include "base/limits.h"
+#include "base/ports.h"
 #include "base/str.h"
 #include "http/http.h"
 
-/* Where guestd listens, for the SDKs' own traffic and for run_code. Every other port is a service of the user's. */
-enum { GUESTD_PORT = 49983, GUESTD_CODE_PORT = 49999 };
-
 struct target {
-    uint16_t port;
+    uint16_t port;           /* guestd's (base/ports.h), or a service of the user's */
     char id[LIMIT_ID_BYTES]; /* [a-z0-9]+ */
 };
 

@@ -1,70 +1,16 @@
 /*
- * Sandboxes by what only one of them can have made, or have.
- *
- * A signed link names no sandbox: it is for whichever one's access token reproduces the signature. The part before the
- * token is hashed once, then each running sandbox costs a block or two of SHA-256, well below a microsecond.
+ * link.c - finds a sandbox by its access token, or by a link that was signed with it (wire/file_link.h): a signature is
+ * compared with every running sandbox, well below a microsecond each.
  */
 #include <sodium.h>
 
-#include "base/encode.h"
 #include "sandbox/inside.h"
 
-static void add(crypto_hash_sha256_state *state, struct str bytes)
+bool sandbox_has_signed(const struct sandbox *sb, const struct file_link *link)
 {
-    if (bytes.len)
-        (void)crypto_hash_sha256_update(state, (const unsigned char *)bytes.at, bytes.len);
-}
+    struct file_link_check check;
 
-/* "v1_" and the hash in base64 without padding. */
-static bool signature_decode(struct str text, unsigned char out_hash[crypto_hash_sha256_BYTES])
-{
-    unsigned char room[64];
-    size_t len;
-
-    if (!str_skip(&text, STR("v1_")) || text.len > base64_size(crypto_hash_sha256_BYTES) ||
-        !base64_decode(text, room, &len) || len != crypto_hash_sha256_BYTES)
-        return false;
-    memcpy(out_hash, room, crypto_hash_sha256_BYTES);
-    return true;
-}
-
-static bool is_signed_by(const crypto_hash_sha256_state *before_token, const struct sandbox *sb, struct str expiration,
-                         const unsigned char want[crypto_hash_sha256_BYTES])
-{
-    crypto_hash_sha256_state state = *before_token;
-    unsigned char hash[crypto_hash_sha256_BYTES];
-
-    add(&state, str_from(sb->token));
-    if (expiration.len) {
-        add(&state, STR(":"));
-        add(&state, expiration);
-    }
-    (void)crypto_hash_sha256_final(&state, hash);
-    return sodium_memcmp(hash, want, sizeof hash) == 0;
-}
-
-/* All that stands before the token. */
-static crypto_hash_sha256_state hash_front(const struct sandbox_link *link)
-{
-    const struct str before[] = { link->path, link->operation, link->user };
-    crypto_hash_sha256_state state;
-
-    (void)crypto_hash_sha256_init(&state);
-    for (size_t i = 0; i < COUNT_OF(before); i++) {
-        add(&state, before[i]);
-        add(&state, STR(":"));
-    }
-    return state;
-}
-
-bool sandbox_has_signed(const struct sandbox *sb, const struct sandbox_link *link)
-{
-    unsigned char want[crypto_hash_sha256_BYTES];
-
-    if (!signature_decode(link->signature, want))
-        return false;
-    crypto_hash_sha256_state state = hash_front(link);
-    return is_signed_by(&state, sb, link->expiration, want);
+    return file_link_open(link, &check) && file_link_is_signed_with(&check, str_from(sb->token));
 }
 
 bool sandbox_has_token(const struct sandbox *sb, struct str access_token)
@@ -72,21 +18,20 @@ bool sandbox_has_token(const struct sandbox *sb, struct str access_token)
     return access_token.len == strlen(sb->token) && sodium_memcmp(access_token.at, sb->token, access_token.len) == 0;
 }
 
-struct sandbox *sandbox_find_by_link(struct sandboxes *all, const struct sandbox_link *link, uint32_t *out_tried)
+struct sandbox *sandbox_find_by_link(struct sandboxes *all, const struct file_link *link, uint32_t *out_tried)
 {
-    unsigned char want[crypto_hash_sha256_BYTES];
+    struct file_link_check check;
     struct sandbox *sb;
 
     *out_tried = 0;
-    if (!signature_decode(link->signature, want))
+    if (!file_link_open(link, &check))
         return NULL;
-    crypto_hash_sha256_state state = hash_front(link);
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
     for (size_t i = 0; (sb = map_next(&all->by_id, &i));) {
         if (sb->state != SANDBOX_RUNNING)
             continue;
         ++*out_tried;
-        if (is_signed_by(&state, sb, link->expiration, want))
+        if (file_link_is_signed_with(&check, str_from(sb->token)))
             return sandbox_ref(sb);
     }
     return NULL;

@@ -32,6 +32,7 @@
 #include "io/loop.h"
 #include "io/worker.h"
 #include "isolation/driver.h"
+#include "wire/file_link.h"
 
 struct store;
 struct sandboxes;
@@ -196,22 +197,16 @@ void sandboxes_stop_measuring(struct sandboxes *all);
 struct sandbox *sandbox_find(struct sandboxes *all, struct str id) must_use;
 void sandbox_unref(struct sandbox *sandbox);
 
-/* A link to a file: signed with the access token of the sandbox that it leads into, whose name it does not carry. */
-struct sandbox_link {
-    struct str path, operation, user, expiration; /* as they were signed; what was not given is empty */
-    struct str signature;
-};
 /*
- * Likewise, or NULL. *out_tried: on how many sandboxes it was tried, up to a microsecond each; none if it is not even a
- * signature. guestd checks it again, and its time.
+ * The running sandbox whose access token has signed this link, or NULL. *out_tried: on how many sandboxes it was
+ * tried, up to a microsecond each; 0 if it is not even a signature. guestd checks it again, and its time.
  */
-struct sandbox *sandbox_find_by_link(struct sandboxes *all, const struct sandbox_link *link, uint32_t *out_tried)
-    must_use;
+struct sandbox *sandbox_find_by_link(struct sandboxes *all, const struct file_link *link, uint32_t *out_tried) must_use;
 /* The running sandbox that has this access token, or NULL. Takes no longer the more of them there are. */
 struct sandbox *sandbox_find_by_token(struct sandboxes *all, struct str token) must_use;
 /* Is this its access token, was this link signed with it? Both in constant time. */
 bool sandbox_has_token(const struct sandbox *sandbox, struct str access_token) must_use;
-bool sandbox_has_signed(const struct sandbox *sandbox, const struct sandbox_link *link) must_use;
+bool sandbox_has_signed(const struct sandbox *sandbox, const struct file_link *link) must_use;
 const char *sandbox_id(const struct sandbox *sandbox);
 bool sandbox_is_routable(const struct sandbox *sandbox); /* still? */
 struct driver *sandbox_driver(const struct sandbox *sandbox);

@@ -14,6 +14,8 @@
 
 #include <stdint.h>
 
+#include "base/ports.h"
+
 enum {
     ZYGOTE_MAGIC = 0x6e757273,
     ZYGOTE_GROUPS_MAX = 64,
@@ -38,7 +40,7 @@ struct zygote_request {
 /*
  * Where run_code is served inside every sandbox. Keeper opens the zygotes's door when somebody first connects to it.
  */
-enum { ZYGOTE_CODE_PORT = 49999 };
+enum { ZYGOTE_CODE_PORT = GUESTD_CODE_PORT };
 
 /* Whom the zygote takes herself for: only this user's interpreters can be hers. */
 #define ZYGOTE_USER "user"

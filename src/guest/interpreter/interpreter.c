@@ -549,33 +549,20 @@ static void collect_create(struct interpreter *all, struct http_exchange *ex, co
     http_collect(ex, LIMIT_API_BODY_BYTES, create);
 }
 
-struct endpoint {
-    void (*serve)(struct interpreter *all, struct http_exchange *ex, const struct http_match *match);
-};
-
-static const struct endpoint health_endpoint = { health }, execute_endpoint = { collect_execute },
-                             create_endpoint = { collect_create }, list_endpoint = { list },
-                             restart_endpoint = { restart }, remove_endpoint = { forget };
+typedef void serve_fn(struct interpreter *all, struct http_exchange *ex, const struct http_match *match);
 
 enum {
     WANTS_TOKEN = 1,
 };
 
 static const struct http_route routes[] = {
-    { HTTP_GET, "/health", (void *)&health_endpoint, 0, "Is the interpreter service there?" },
-    { HTTP_POST, "/execute", (void *)&execute_endpoint, WANTS_TOKEN, "Run code" },
-    { HTTP_POST, "/contexts", (void *)&create_endpoint, 0, "Make a context" },
-    { HTTP_GET, "/contexts", (void *)&list_endpoint, 0, "All contexts" },
-    { HTTP_POST, "/contexts/{id}/restart", (void *)&restart_endpoint, 0, "A new interpreter for a context" },
-    { HTTP_DELETE, "/contexts/{id}", (void *)&remove_endpoint, 0, "Remove a context" },
+    { HTTP_GET, "/health", (void *)health, 0, "Is the interpreter service there?" },
+    { HTTP_POST, "/execute", (void *)collect_execute, WANTS_TOKEN, "Run code" },
+    { HTTP_POST, "/contexts", (void *)collect_create, 0, "Make a context" },
+    { HTTP_GET, "/contexts", (void *)list, 0, "All contexts" },
+    { HTTP_POST, "/contexts/{id}/restart", (void *)restart, 0, "A new interpreter for a context" },
+    { HTTP_DELETE, "/contexts/{id}", (void *)forget, 0, "Remove a context" },
 };
-
-static bool token_is_right(struct guest *guest, struct http_exchange *ex)
-{
-    const struct str *token = http_header(&ex->head, STR("x-access-token"));
-
-    return guest->token.len == 0 || guest->open_code || secret_eq(&guest->token, token ? *token : STR(""));
-}
 
 static void serve(struct http_exchange *ex, void *context)
 {
@@ -589,18 +576,13 @@ static void serve(struct http_exchange *ex, void *context)
         answer_text(ex, 400, "%s", err.message);
     } else if (!all->guest->is_set_up) {
         answer_text(ex, 503, "the sandbox is not set up yet");
-    } else if (!match.route && match.path_known) {
-        struct http_field allow = { STR("Allow"), str_from(match.allow) };
-        answer(ex, 405, &allow, 1, STR(""));
     } else if (!match.route) {
-        answer_text(ex, 404, "there is no %.*s %.*s", STR_ARG(ex->head.method_text), (int)MIN(ex->head.path.len, 200),
-                    ex->head.path.at);
-    } else if ((match.route->flags & WANTS_TOKEN) && !token_is_right(all->guest, ex)) {
+        answer_no_route(ex, &match, answer_text);
+    } else if ((match.route->flags & WANTS_TOKEN) && !all->guest->open_code && !api_has_token(all->guest, ex)) {
         answer_text(ex, 401, "unauthorized access, please provide a valid access token");
     } else {
-        const struct endpoint *endpoint = match.route->handler;
         add_defaults(all);
-        endpoint->serve(all, ex, &match);
+        ((serve_fn *)match.route->handler)(all, ex, &match);
     }
 }
 

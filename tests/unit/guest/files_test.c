@@ -3,18 +3,6 @@
 #include "guest/entry.h"
 #include "test.h"
 
-static void a_signature_is_the_one_that_sdks_make(void **state)
-{
-    (void)state;
-    char got[FILES_SIGNATURE_BYTES];
-    struct str token = STR("0tQG31xiMp0IOQfaz9dcwi72L1CPo8e0");
-    files_sign(STR("hello.txt"), STR("read"), STR("user"), token, STR(""), got);
-    assert_string_equal(got, "v1_gUtH/s9YCJWgCizjfUxuWfhFE4QSydOWEIIvfLwDr6E");
-    char other[FILES_SIGNATURE_BYTES];
-    files_sign(STR("hello.txt"), STR("read"), STR("user"), token, STR("0"), other);
-    assert_string_not_equal(got, other);
-}
-
 static void ranges_are_read_strictly_and_clamped(void **state)
 {
     (void)state;
@@ -94,7 +82,6 @@ static void permissions_read_as_go_prints_them(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        CASE(a_signature_is_the_one_that_sdks_make),
         CASE(ranges_are_read_strictly_and_clamped),
         CASE(identity_is_fine_unless_it_is_refused),
         CASE(permissions_read_as_go_prints_them),

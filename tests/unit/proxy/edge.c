@@ -74,7 +74,7 @@ struct sandbox *sandbox_find(struct sandboxes *all, struct str id)
     return found;
 }
 
-struct sandbox *sandbox_find_by_link(struct sandboxes *all, const struct sandbox_link *link, uint32_t *out_tried)
+struct sandbox *sandbox_find_by_link(struct sandboxes *all, const struct file_link *link, uint32_t *out_tried)
 {
     edge.searches++;
     *out_tried = str_starts(link->signature, STR("v1_")) ? EDGE_TRIES : 0;
@@ -94,7 +94,7 @@ bool sandbox_has_token(const struct sandbox *sandbox, struct str access_token)
     return sandbox == &edge.sandbox && str_eq(access_token, STR("ilives-token"));
 }
 
-bool sandbox_has_signed(const struct sandbox *sandbox, const struct sandbox_link *link)
+bool sandbox_has_signed(const struct sandbox *sandbox, const struct file_link *link)
 {
     return sandbox == &edge.sandbox && str_eq(link->path, STR("/a b")) && str_starts(link->signature, STR("v1_right"));
 }

@@ -880,7 +880,7 @@ static void whether_code_is_open_is_told_to_guestd_and_survives_a_crash(void **s
 /* ---- signed links ---- */
 
 /* As SDKs make them: "v1_" and base64 of SHA-256 of path:operation:user:token[:expiration], without padding. */
-static struct str sign(struct rig *rig, const struct sandbox_link *link, struct str token)
+static struct str sign(struct rig *rig, const struct file_link *link, struct str token)
 {
     struct str raw =
         arena_format(&rig->arena, "%.*s:%.*s:%.*s:%.*s%s%.*s", STR_ARG(link->path), STR_ARG(link->operation),
@@ -895,7 +895,7 @@ static struct str sign(struct rig *rig, const struct sandbox_link *link, struct 
     return arena_format(&rig->arena, "v1_%.*s", (int)len, text);
 }
 
-static void check_link(struct rig *rig, const struct sandbox_link *link, struct str want_id)
+static void check_link(struct rig *rig, const struct file_link *link, struct str want_id)
 {
     uint32_t tried;
     struct sandbox *sb = sandbox_find_by_link(rig->all, link, &tried);
@@ -908,7 +908,7 @@ static void a_link_finds_the_sandbox_whose_token_signed_it(void **state)
 {
     struct rig *rig = *state;
     struct sandbox_info first = rig_create(rig), second = rig_create(rig);
-    struct sandbox_link link = { .path = STR("hello.txt"), .operation = STR("read"), .user = STR("user") };
+    struct file_link link = { .path = STR("hello.txt"), .operation = STR("read"), .user = STR("user") };
 
     (void)first;
     link.signature = sign(rig, &link, second.access_token);
@@ -919,7 +919,7 @@ static void a_link_finds_the_sandbox_whose_token_signed_it(void **state)
     check_link(rig, &link, second.id);
     link.operation = STR("write");
     check_link(rig, &link, STR(""));
-    link = (struct sandbox_link){ .path = STR(""), .operation = STR("write"), .user = STR("") };
+    link = (struct file_link){ .path = STR(""), .operation = STR("write"), .user = STR("") };
     link.signature = sign(rig, &link, first.access_token);
     check_link(rig, &link, first.id);
     MUST(sandbox_kill(rig->all, TEAM, first.id, "request", &err));
@@ -960,7 +960,7 @@ static void a_token_finds_a_sandbox_that_was_there_before_us(void **state)
 static void a_search_says_what_it_cost(void **state)
 {
     struct rig *rig = *state;
-    struct sandbox_link link = { .operation = STR("read"), .signature = STR("v1_x") };
+    struct file_link link = { .operation = STR("read"), .signature = STR("v1_x") };
     uint32_t tried;
 
     for (int i = 0; i < 3; i++)
@@ -987,7 +987,7 @@ static void a_signature_that_is_none_finds_nothing(void **state)
 
     rig_create(rig);
     for (size_t i = 0; i < COUNT_OF(texts); i++)
-        check_link(rig, &(struct sandbox_link){ .operation = STR("read"), .signature = str_from(texts[i]) }, STR(""));
+        check_link(rig, &(struct file_link){ .operation = STR("read"), .signature = str_from(texts[i]) }, STR(""));
 }
 
 #define RUNNING(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
