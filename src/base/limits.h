@@ -92,7 +92,7 @@
 #define LIMIT_EDGE_DIAL_MS 30000            /* for one connect, to a service that does not accept */
 #define LIMIT_LINKS_KNOWN 256               /* signed links whose sandbox is remembered */
 #define LIMIT_LINK_TRIES 100000             /* per second and address: a wrong signature is tried on every sandbox */
-#define LIMIT_LINK_SOURCES 1024             /* addresses whose tries are remembered */
+#define LIMIT_LINK_COUNTERS 4096            /* of tries, shared by all addresses (proxy/sources.h): 16 KiB */
 #define LIMIT_RELAY_LINGER_MS 30000         /* without a byte, after one side of a relay has ended */
 
 /* Between our processes */

@@ -2,10 +2,10 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sodium.h>
 #include <stdlib.h>
 
 #include "base/limits.h"
-#include "base/map.h"
 #include "base/mem.h"
 
 enum { COUNTED_V6_BYTES = 8 };
@@ -60,7 +60,7 @@ static bool parse(struct str text, struct source *out)
     return true;
 }
 
-/* What stands before the last one, in this header or in one above it, is what the client has claimed. */
+/* The last address of the last such header: the proxy has added it. The client may have written those before it. */
 static struct str last_forwarded(const struct http_head *head)
 {
     struct str last = STR("");
@@ -90,91 +90,48 @@ struct source source_of(const struct sockaddr_storage *peer, const struct http_h
 
 /* ---- how much ---- */
 
-struct entry {
-    struct source source;
-    uint64_t second, tries; /* in that second */
-    struct entry *newer, *older;
-};
-
 struct sources {
-    struct entry entries[LIMIT_LINK_SOURCES];
-    size_t used;
-    struct map by_source;
-    struct entry *newest, *oldest;
+    uint64_t second;
+    unsigned char key[crypto_shorthash_KEYBYTES]; /* of this second */
+    uint32_t tries[LIMIT_LINK_COUNTERS];          /* in this second */
 };
 
 struct sources *sources_new(void)
 {
     struct sources *sources = NEW(struct sources);
 
-    map_init(&sources->by_source);
+    crypto_shorthash_keygen(sources->key);
     return sources;
 }
 
 void sources_free(struct sources *sources)
 {
-    if (!sources)
-        return;
-    map_done(&sources->by_source);
     free(sources);
 }
 
-static struct str key_of(const struct source *source)
+static uint32_t *counter_of(struct sources *sources, const struct source *source, uint64_t now_ms)
 {
-    return str_of((const char *)source->bytes, sizeof source->bytes);
-}
+    unsigned char hash[crypto_shorthash_BYTES];
+    uint64_t number;
 
-bool sources_may(const struct sources *sources, const struct source *source, uint64_t now_ms)
-{
-    const struct entry *entry = map_get(&sources->by_source, key_of(source));
-
-    return !entry || entry->second != now_ms / 1000 || entry->tries < LIMIT_LINK_TRIES;
-}
-
-static void unlink_entry(struct sources *sources, struct entry *entry)
-{
-    *(entry->newer ? &entry->newer->older : &sources->newest) = entry->older;
-    *(entry->older ? &entry->older->newer : &sources->oldest) = entry->newer;
-}
-
-static void link_newest(struct sources *sources, struct entry *entry)
-{
-    entry->newer = NULL;
-    entry->older = sources->newest;
-    *(sources->newest ? &sources->newest->newer : &sources->oldest) = entry;
-    sources->newest = entry;
-}
-
-/* Its own, or one that is new, or the one that was heard of least lately. */
-static struct entry *entry_of(struct sources *sources, const struct source *source)
-{
-    struct entry *entry = map_get(&sources->by_source, key_of(source));
-
-    if (entry) {
-        unlink_entry(sources, entry);
-    } else {
-        if (sources->used < LIMIT_LINK_SOURCES) {
-            entry = &sources->entries[sources->used++];
-        } else {
-            entry = sources->oldest;
-            unlink_entry(sources, entry);
-            (void)map_remove(&sources->by_source, key_of(&entry->source));
-        }
-        *entry = (struct entry){ .source = *source };
-        (void)map_put(&sources->by_source, key_of(&entry->source), entry);
+    if (sources->second != now_ms / 1000) {
+        sources->second = now_ms / 1000;
+        memset(sources->tries, 0, sizeof sources->tries);
+        crypto_shorthash_keygen(sources->key);
     }
-    link_newest(sources, entry);
-    return entry;
+    (void)crypto_shorthash(hash, source->bytes, sizeof source->bytes, sources->key);
+    memcpy(&number, hash, sizeof number);
+    return &sources->tries[number % LIMIT_LINK_COUNTERS];
 }
 
-void sources_charge(struct sources *sources, const struct source *source, uint64_t now_ms, uint64_t tries)
+bool sources_may(struct sources *sources, const struct source *source, uint64_t now_ms)
 {
-    if (tries == 0)
-        return;
-    struct entry *entry = entry_of(sources, source);
-    if (entry->second != now_ms / 1000) {
-        entry->second = now_ms / 1000;
-        entry->tries = 0;
-    }
-    entry->tries += tries;
+    return *counter_of(sources, source, now_ms) < LIMIT_LINK_TRIES;
+}
+
+void sources_charge(struct sources *sources, const struct source *source, uint64_t now_ms, uint32_t tries)
+{
+    uint32_t *counter = counter_of(sources, source, now_ms);
+
+    *counter += MIN(tries, UINT32_MAX - *counter);
 }

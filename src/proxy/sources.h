@@ -1,9 +1,17 @@
 /*
- * sources.h - how much work strangers have made for nothing lately, each by the address they come from.
+ * sources.h - how many sandboxes a wrong link was tried on, counted by the address that sent it.
  *
- * Whoever passes LIMIT_LINK_TRIES in a second is not served until the next one; nobody else notices. An IPv6 address
- * counts by its first 64 bits, which is the least that one party gets. Of a proxy on this machine we take the word for
- * who is behind it: the last address in X-Forwarded-For is the one that it has seen itself.
+ * A wrong signature is compared with the token of every running sandbox. An address that has caused LIMIT_LINK_TRIES
+ * comparisons in a second is refused until the next second. One counter for all addresses would be simpler, and would let
+ * anybody with a script keep everybody's new links from being looked up.
+ *
+ * An address has no entry of its own. It shares one of LIMIT_LINK_COUNTERS counters with the addresses that hash to it,
+ * by a secret key that is drawn anew every second. To use up one counter takes a hundred requests in that second, even
+ * with a thousand sandboxes; so a flood uses up few, cannot choose which, and meets others the second after.
+ *
+ * An IPv6 address counts by its first 64 bits, the least that one party gets. If the peer is a proxy on this machine, the
+ * last address in X-Forwarded-For counts instead: the proxy has written it. Otherwise all who come through a proxy would
+ * share one counter.
  *
  * Threads    The loop's.
  */
@@ -23,11 +31,11 @@ struct source {
 
 struct source source_of(const struct sockaddr_storage *peer, const struct http_head *head);
 
-struct sources; /* LIMIT_LINK_SOURCES of them; who was heard of least lately is forgotten first */
+struct sources;
 struct sources *sources_new(void) must_use;
 void sources_free(struct sources *sources);
 
-bool sources_may(const struct sources *sources, const struct source *source, uint64_t now_ms);
-void sources_charge(struct sources *sources, const struct source *source, uint64_t now_ms, uint64_t tries);
+bool sources_may(struct sources *sources, const struct source *source, uint64_t now_ms);
+void sources_charge(struct sources *sources, const struct source *source, uint64_t now_ms, uint32_t tries);
 
 #endif
