@@ -99,19 +99,19 @@ static bool option_store(struct cli *cli, const struct option *option, const cha
         return true;
     case OPTION_TEXT:
         if (!value[0])
-            return err_set(err, ERR_INVALID, "--%s wants a %s that is not empty", option->name, option->value);
+            return err_set(err, ERR_INVALID, "--%s needs a %s that is not empty", option->name, option->value);
         *(const char **)(void *)field = value;
         return true;
     case OPTION_LIST:
         if (!strchr(value, '=') || value[0] == '=')
-            return err_set(err, ERR_INVALID, "--%s wants %s, not '%.60s'", option->name, option->value, value);
+            return err_set(err, ERR_INVALID, "--%s needs %s, not '%.60s'", option->name, option->value, value);
         cli->envs[cli->env_count++] = value;
         return true;
     }
     return false;
 }
 
-/* -u USER, -uUSER, --user USER, --user=USER. *at moves past what was taken. */
+/* -u USER, -uUSER, --user USER, --user=USER. *at moves past the words that were used. */
 static bool take_option(int argc, char **argv, int *at, const struct command *command, struct cli *cli, struct err *err)
 {
     const char *word = argv[*at];
@@ -141,7 +141,7 @@ static bool take_option(int argc, char **argv, int *at, const struct command *co
         return err_set(err, ERR_INVALID, "--%s takes no value", option->name);
     if (option->value && !value) {
         if (*at >= argc)
-            return err_set(err, ERR_INVALID, "%.40s wants a value: %s", word, option->value);
+            return err_set(err, ERR_INVALID, "%.40s needs a value: %s", word, option->value);
         value = argv[(*at)++];
     }
     return option_store(cli, option, value, err);
@@ -151,7 +151,7 @@ bool args_parse(int argc, char **argv, const struct command *command, struct cli
 {
     bool verbatim = false;
 
-    /* No command line has more of either than it has words. */
+    /* Neither can have more entries than argv has words. */
     cli->envs = ARENA_ARRAY(&cli->arena, const char *, (size_t)argc + 1);
     cli->words = ARENA_ARRAY(&cli->arena, char *, (size_t)argc + 1);
     for (int at = 0; at < argc;) {
@@ -171,7 +171,7 @@ bool args_parse(int argc, char **argv, const struct command *command, struct cli
         return true;
     if (cli->word_count < command->words_least || cli->word_count > command->words_most)
         return err_set(err, ERR_INVALID, "%s: %s %s %s",
-                       cli->word_count < command->words_least ? "something is missing" : "that is too much",
+                       cli->word_count < command->words_least ? "too few arguments" : "too many arguments",
                        cli_program(), command->name, command->synopsis);
     return true;
 }

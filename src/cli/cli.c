@@ -23,46 +23,43 @@ static bool help_run(struct cli *cli, struct err *err);
 static const struct command commands[] = {
     { "serve", GROUP_SERVER, "[--listen ADDR:PORT] [--data DIR] …", "run the server in the foreground",
       "Needs root to make sandboxes; everything that faces the network runs as an unprivileged user. The first start\n"
-      "makes an API key in the data directory. The names of the options may also stand in "
-      "/etc/cloister/cloister.conf,\n"
-      "one `name = value` a line.\n"
+      "makes an API key in the data directory. Options can also be set in /etc/cloister/cloister.conf, one\n"
+      "`name = value` per line.\n"
       "\n"
       "  sudo cloister serve\n"
       "  sudo cloister serve --listen 0.0.0.0:7070 --data /srv/cloister\n",
       0, 0, SIZE_MAX, 0, NULL },
     { "env", GROUP_SERVER, "[--data DIR] [--json]", "print the variables that point the SDKs at this server",
-      "Shell lines, fit for eval. The key in them is the server's first one and may do everything an API key may.\n"
+      "Shell lines for eval. The key in them is the server's first API key.\n"
       "\n"
       "  eval \"$(sudo cloister env)\"\n",
       TAKES_DATA | TAKES_URL | TAKES_JSON, 0, 0, 0, env_run },
     { "doctor", GROUP_SERVER, "[--data DIR] [--json]", "check whether sandboxes can run on this machine",
-      "Looks at the kernel, namespaces, cgroups, disks and ports, says what it found, and how to fix what it did not.\n"
-      "Ends with 8 when something is missing without which no sandbox starts, and with 3 when it could not look at\n"
-      "everything, which takes root.\n"
+      "Checks the kernel, namespaces, cgroups, disks and ports, prints what it found, and how to fix what is missing.\n"
+      "The exit code is 8 when no sandbox can start, and 3 when some checks were skipped because they need root.\n"
       "\n"
       "  sudo cloister doctor\n",
       TAKES_DATA | TAKES_JSON, 0, 0, 0, NULL },
 
     { "sandbox list", GROUP_SANDBOX, "[--json]", "what is running, newest first",
-      "The sandboxes of the API key's team. STATE says running or paused; ENDS IN is what its deadline leaves it.\n"
+      "The sandboxes of the API key's team. STATE is running or paused; ENDS IN is the time left until the deadline.\n"
       "\n"
       "  cloister sandbox list\n"
       "  cloister sandbox list --json | jq -r '.[].sandboxID'\n",
       TAKES_SERVER | TAKES_JSON, 0, 0, 0, sandbox_list_run },
     { "sandbox exec", GROUP_SANDBOX, "[-u USER] [-e NAME=VALUE]… [--cwd DIR] ID -- CMD…", "run a command in a sandbox",
-      "Output comes as it is written, and the exit code is the command's own (128 + N when signal N ended it; 125 "
-      "when\n"
-      "it could not be run at all). One word after the id is a line for the shell, several are a command and its "
-      "exact\n"
-      "arguments. Standard input is not passed on. An interrupt ends the command too.\n"
+      "Output is streamed. The exit code is the command's own (128 + N when signal N ended it; 125 when it could not "
+      "be\n"
+      "run at all). One word after the id is a line for the shell; several words are a command and its exact "
+      "arguments.\n"
+      "Standard input is not passed on. An interrupt ends the command too.\n"
       "\n"
       "  cloister sandbox exec ID 'ls | wc -l'\n"
       "  cloister sandbox exec -u root -e DEBUG=1 ID -- python3 -c 'import os; print(os.environ[\"DEBUG\"])'\n",
       TAKES_SERVER | TAKES_USER | TAKES_ENV | TAKES_CWD, 2, SIZE_MAX, 1, sandbox_exec_run },
     { "sandbox kill", GROUP_SANDBOX, "ID… | --all", "end sandboxes and everything in them",
-      "Prints the ids of those it ended. --all ends those of the API key's team. Without a key, as root, it ends "
-      "those\n"
-      "of all teams, and prints only how many there were.\n"
+      "Prints the id of each sandbox it ended. --all ends all sandboxes of the API key's team. As root and without a\n"
+      "key, --all ends the sandboxes of all teams and prints only their number.\n"
       "\n"
       "  cloister sandbox kill i1x2y3z4\n"
       "  cloister sandbox kill --all\n"
@@ -70,26 +67,24 @@ static const struct command commands[] = {
       TAKES_SERVER | TAKES_ALL, 0, SIZE_MAX, 0, sandbox_kill_run },
 
     { "team create", GROUP_ADMIN, "NAME [--json]", "make a team, whose sandboxes no other team reaches",
-      "Prints its id. It has no keys yet: `key create NAME --team TEAM` makes one. A team's name has 1 to 63 "
-      "characters\n"
-      "of a-z, 0-9, - and _, and begins with a letter or a digit.\n"
+      "Prints its id. It has no keys yet: `key create NAME --team TEAM` makes one. A team's name must have\n"
+      "1 to 63 characters of a-z, 0-9, - and _, and begin with a letter or a digit.\n"
       "\n"
       "  sudo cloister team create research\n"
       "  KEY=$(sudo cloister key create ci --team research)\n",
       TAKES_ADMIN | TAKES_JSON, 1, 1, 0, team_create_run },
-    { "team list", GROUP_ADMIN, "[--json]", "the teams there are, with their keys and running sandboxes",
+    { "team list", GROUP_ADMIN, "[--json]", "all teams, with the number of their keys and running sandboxes",
       "  sudo cloister team list\n", TAKES_ADMIN | TAKES_JSON, 0, 0, 0, team_list_run },
     { "team delete", GROUP_ADMIN, "NAME | ID [--force]", "delete a team that is not needed any more",
-      "Refuses while the team has API keys or running sandboxes: revoke and kill them first, or say --force. The team\n"
-      "`default` stays, because the server's first key belongs to it.\n"
+      "Refuses while the team has API keys or running sandboxes: revoke and kill them first, or use --force. The team\n"
+      "`default` cannot be deleted, because the server's first key belongs to it.\n"
       "\n"
       "  sudo cloister team delete research\n"
       "  sudo cloister team delete research --force\n",
       TAKES_ADMIN | TAKES_FORCE, 1, 1, 0, team_delete_run },
     { "key create", GROUP_ADMIN, "[NAME] [--team TEAM] [--json]", "make an API key and print it, once",
-      "Asks with the admin token of the data directory, so it needs root there. The key alone goes to standard "
-      "output.\n"
-      "It reaches all sandboxes of its team and no others; `team create` makes teams.\n"
+      "Uses the admin token of the data directory, so it needs root. Only the key goes to standard output.\n"
+      "A key reaches all sandboxes of its team and no others; `team create` makes teams.\n"
       "\n"
       "  KEY=$(sudo cloister key create ci)\n"
       "  KEY=$(sudo cloister key create ci --team research)\n",
@@ -99,8 +94,8 @@ static const struct command commands[] = {
       "\n"
       "  sudo cloister key list\n",
       TAKES_ADMIN | TAKES_JSON, 0, 0, 0, key_list_run },
-    { "key revoke", GROUP_ADMIN, "ID | NAME", "take a key back; it stops working at once",
-      "By its id, or by its name when only one key has it. Sandboxes that it made run on until their deadlines.\n"
+    { "key revoke", GROUP_ADMIN, "ID | NAME", "revoke a key; it stops working at once",
+      "By its id, or by its name if only one key has that name. Its sandboxes keep running until their deadlines.\n"
       "\n"
       "  sudo cloister key revoke ci\n",
       TAKES_ADMIN, 1, 1, 0, key_revoke_run },
@@ -111,16 +106,16 @@ static const struct command commands[] = {
       "packages,\n"
       "Bash, JavaScript, TypeScript, R and Java for run_code.\n"
       "\n"
-      "Takes a few minutes and about 1 GiB each below the data directory; shows what it is doing. Interrupt it at any\n"
-      "time: a template is there whole or not at all. What was made the same way before is not made again, unless\n"
-      "--again.\n"
+      "Each takes a few minutes and about 1 GiB below the data directory, and shows its progress. It is safe to\n"
+      "interrupt: a template is added whole or not at all. A template that is up to date is not built again, except\n"
+      "with --again.\n"
       "\n"
       "  sudo cloister template build base\n"
       "  sudo cloister template build code-interpreter\n",
       TAKES_DATA, 1, 1, 0, NULL },
 
-    { "help", GROUP_OTHER, "[COMMAND]", "this text, or all about one command",
-      "COMMAND --help says the same.\n"
+    { "help", GROUP_OTHER, "[COMMAND]", "this text, or the help of one command",
+      "COMMAND --help prints the same.\n"
       "\n"
       "  cloister help sandbox exec\n"
       "  cloister help exit-codes\n",
@@ -128,56 +123,57 @@ static const struct command commands[] = {
     { "version", GROUP_OTHER, "", "which Cloister this is", "  cloister version\n", 0, 0, 0, 0, version_run },
 };
 
-/* The first words of commands that have two: what they are about, for `cloister sandbox --help`. */
+/* The first words of commands that have two, for `cloister sandbox --help`. */
 static const struct noun {
     const char *name;
     const char *about;
     const char *example;
 } nouns[] = {
     { "sandbox",
-      "A sandbox is a fresh Debian system that an agent runs commands in, until its deadline passes or somebody kills\n"
-      "it. The SDKs create them; these commands look after them. They ask the server that E2B_API_URL and E2B_API_KEY\n"
-      "name, or else the one of the data directory, which takes root.\n",
+      "A sandbox is a fresh Debian system in which an agent runs commands, until its deadline passes or it is killed.\n"
+      "The SDKs create sandboxes; these commands manage them. They use the server that E2B_API_URL and E2B_API_KEY\n"
+      "name. Without a key they use the server of the data directory, which needs root.\n",
       "  eval \"$(sudo cloister env)\"\n"
       "  cloister sandbox list\n"
       "  cloister sandbox exec ID -- python3 -c 'print(6 * 7)'\n" },
     { "team",
-      "A team owns sandboxes. Every key of a team reaches all of them; to keys of other teams they do not exist. The "
-      "team\n"
-      "`default` is always there. Templates are everybody's. Give a team to each party that must not meet the "
-      "others.\n"
-      "These commands show the data directory's admin token to its server, or to --url; they ignore E2B_API_URL.\n",
+      "A team owns sandboxes. Every key of a team reaches all of them; for keys of other teams they do not exist. The\n"
+      "team `default` always exists. All teams share the templates. Make a team for each party that must be kept "
+      "apart\n"
+      "from the others. These commands send the data directory's admin token to its server, or to --url; they ignore\n"
+      "E2B_API_URL.\n",
       "  sudo cloister team create research\n"
       "  sudo cloister key create ci --team research\n" },
     { "key",
-      "An API key is what a client shows to be let in (E2B_API_KEY). The server keeps only hashes of them. Whoever "
-      "can\n"
-      "read the data directory's admin token, which is root, makes and revokes them. The token goes to the server of\n"
-      "that directory, or to --url; these commands ignore E2B_API_URL.\n",
+      "A client authenticates with an API key (E2B_API_KEY). The server stores only hashes of keys. Making and "
+      "revoking\n"
+      "keys needs the admin token in the data directory, which only root can read. The token goes to the server of "
+      "that\n"
+      "directory, or to --url; these commands ignore E2B_API_URL.\n",
       "  sudo cloister key create ci\n"
       "  sudo cloister key revoke ci\n" },
     { "template",
-      "A template is what a sandbox starts from. `base` has Python, Node.js, git and a compiler; `code-interpreter` "
-      "is\n"
-      "base and all that run_code knows. Both are made here, from Debian packages.\n",
+      "A sandbox starts from a template. `base` has Python, Node.js, git and a compiler; `code-interpreter` is base "
+      "and\n"
+      "everything for run_code. Both are built on this machine, from Debian packages.\n",
       "  sudo cloister template build code-interpreter\n"
       "  cloister template list\n" },
 };
 
-/* One place decides what a shell sees; `cloister help` prints the same rows. */
+/* Exit codes; `cloister help exit-codes` prints these rows. */
 static const struct {
     int code;
     const char *meaning;
 } exit_codes[ERR_KIND_COUNT] = {
     [ERR_NONE] = { 0, "done" },
-    [ERR_INTERNAL] = { 1, "our fault, or the server's" },
+    [ERR_INTERNAL] = { 1, "internal error, here or in the server" },
     [ERR_INVALID] = { 2, "the command line or the request was wrong" },
     [ERR_DENIED] = { 3, "not allowed: no root, or a wrong key" },
-    [ERR_NOT_FOUND] = { 4, "there is no such thing" },
-    [ERR_CONFLICT] = { 5, "not possible in its present state" },
+    [ERR_NOT_FOUND] = { 4, "not found" },
+    [ERR_CONFLICT] = { 5, "not possible in the present state" },
     [ERR_LIMIT] = { 6, "too much or too many" },
     [ERR_TIMEOUT] = { 7, "it took too long" },
-    [ERR_UNAVAILABLE] = { 8, "no server there, or not able to now" },
+    [ERR_UNAVAILABLE] = { 8, "no server answers, or it cannot do it now" },
     [ERR_FULL] = { 9, "no room on disk, here or on the server" },
 };
 
@@ -188,7 +184,7 @@ int cli_exit_code(enum err_kind kind)
 
 int cli_fail(const struct err *err)
 {
-    /* The message is for people; the trail says which file or call, which is all a system error's message lacks. */
+    /* The message is enough, except after a failed system call: then only the trail names the file or call. */
     if (err->sys && err->trail[0])
         fprintf(stderr, "cloister: %s\n", err_text(err));
     else
@@ -198,7 +194,7 @@ int cli_fail(const struct err *err)
 
 /* ---- help ---- */
 
-/* The spellings everybody tries first. */
+/* Common spellings of help and version. */
 static const char *const aliases[][2] = {
     { "--help", "help" },
     { "-h", "help" },
@@ -247,7 +243,7 @@ static const struct noun *noun_find(const char *name)
     return NULL;
 }
 
-/* What follows the noun in a command's name, or NULL if it is no command of this noun's. */
+/* The command's name after the noun, or NULL if it is not a command of this noun. */
 static const char *verb_of(const struct command *command, const char *noun)
 {
     struct str rest = str_from(command->name);
@@ -266,7 +262,7 @@ static void noun_help(FILE *out, const struct noun *noun)
     }
     fprintf(out, "\nFor example\n");
     cli_teach(out, noun->example);
-    fprintf(out, "\n`%s help %s COMMAND` tells all about one of them.\n", cli_program(), noun->name);
+    fprintf(out, "\n`%s help %s COMMAND` prints the help of one of them.\n", cli_program(), noun->name);
 }
 
 static void print_overview(FILE *out)
@@ -283,7 +279,7 @@ static void print_overview(FILE *out)
                 fprintf(out, "  %-16s%s\n", commands[i].name, commands[i].help);
     }
     cli_teach(out, "\n"
-                   "A first try: start the server; point another shell and the SDKs at it; see what is running\n"
+                   "To begin: start the server, point another shell and the SDKs at it, list what is running\n"
                    "  sudo cloister serve\n"
                    "  eval \"$(sudo cloister env)\"\n"
                    "  python3 -c 'from e2b import Sandbox; print(Sandbox.create().commands.run(\"uname -a\").stdout)'\n"
@@ -292,17 +288,17 @@ static void print_overview(FILE *out)
 
 static void print_exit_codes(FILE *out)
 {
-    fprintf(out, "How a command ends\n");
+    fprintf(out, "Exit codes\n");
     for (int code = 0; code < ERR_KIND_COUNT; code++)
         for (size_t kind = 0; kind < ERR_KIND_COUNT; kind++)
             if (exit_codes[kind].code == code)
                 fprintf(out, "  %d  %s\n", code, exit_codes[kind].meaning);
-    fprintf(out, "`sandbox exec` ends with the exit code of what it ran, or 125 when that could not be run.\n");
+    fprintf(out, "`sandbox exec` returns the exit code of its command, or 125 when the command could not be run.\n");
 }
 
 /* ---- which command ---- */
 
-/* "list, exec, kill": the verbs of a noun; or the commands that a verb alone might have meant. */
+/* "list, exec, kill": the verbs of a noun; or, for a verb alone, the commands that have it. */
 static void list_choices(const char *noun, const char *verb, char *room, size_t size)
 {
     room[0] = '\0';
@@ -328,7 +324,7 @@ static const char *nearest_command(const char *typed)
     return text_nearest(typed, names, count);
 }
 
-/* Says what was not understood: the first word of a pair alone, a near miss, a verb alone, or nothing we know. */
+/* Explains the mistake: a noun alone, a misspelled word, a verb alone, or an unknown word. */
 static bool unknown_command(const char *first, const char *second, struct err *err)
 {
     const struct noun *noun = noun_find(first);
@@ -337,7 +333,7 @@ static bool unknown_command(const char *first, const char *second, struct err *e
     (void)snprintf(typed, sizeof typed, "%s%s%s", first, second ? " " : "", second ? second : "");
     list_choices(noun ? first : NULL, noun ? NULL : first, choices, sizeof choices);
     if (noun && !second)
-        return err_set(err, ERR_INVALID, "'%s' wants one more word: %s; `%s %s --help` says more", first, choices,
+        return err_set(err, ERR_INVALID, "'%s' needs one more word: %s; see `%s %s --help`", first, choices,
                        cli_program(), first);
     const char *meant = nearest_command(typed);
     if (!meant && !noun)
@@ -383,7 +379,7 @@ static bool help_run(struct cli *cli, struct err *err)
         print_exit_codes(cli->out);
         return true;
     }
-    /* `help key` is a question about all of them. */
+    /* `help key` prints the help of all key commands. */
     const struct noun *noun = cli->word_count == 1 ? noun_find(cli->words[0]) : NULL;
     if (noun) {
         noun_help(cli->out, noun);
@@ -471,10 +467,10 @@ int cli_main(int argc, char **argv, const struct cli_facts *facts)
     bool fine = run(&cli, command, argc - 1 - used, argv + 1 + used, &err);
     int code = fine ? cli.exit_code : cli_fail(&err);
     if (!fine && cli.exit_code)
-        code = cli.exit_code; /* exec: our codes would pass for the command's */
-    /* A full disk is the last thing that can go wrong, and it must not look like success. */
+        code = cli.exit_code; /* exec: one of our codes could be mistaken for the command's */
+    /* Output that cannot be written, on a full disk for instance, must not look like success. */
     if (fine && fflush(stdout) != 0) {
-        if (errno != EPIPE) /* somebody had read enough */
+        if (errno != EPIPE) /* the reader has closed the pipe: no message */
             fprintf(stderr, "cloister: the output could not be written: %s\n", strerror(errno));
         code = cli_exit_code(ERR_INTERNAL);
     }

@@ -24,9 +24,9 @@ bool client_parse_url(struct str url, char out_address[CLIENT_ADDRESS_BYTES], st
     char text[CLIENT_ADDRESS_BYTES];
 
     if (str_skip_nocase(&rest, STR("https://")))
-        return err_set(err, ERR_INVALID, "this command speaks http only, not '%.*s'", (int)MIN(url.len, 60u), url.at);
+        return err_set(err, ERR_INVALID, "this command supports http only, not '%.*s'", (int)MIN(url.len, 60u), url.at);
     if (!str_skip_nocase(&rest, STR("http://")))
-        return err_set(err, ERR_INVALID, "a URL begins with http://, unlike '%.*s'", (int)MIN(url.len, 60u), url.at);
+        return err_set(err, ERR_INVALID, "a URL must begin with http://, not '%.*s'", (int)MIN(url.len, 60u), url.at);
     while (str_ends(rest, STR("/")))
         rest.len--;
     struct str host = rest;
@@ -46,7 +46,7 @@ bool client_parse_url(struct str url, char out_address[CLIENT_ADDRESS_BYTES], st
     return true;
 }
 
-/* The first line of DIR/name, on the heap. What a reader can do about a failure depends on the file, so the callers say it. */
+/* The first line of DIR/name, on the heap. Callers turn a failure into advice, which depends on the file. */
 static char *read_line(const char *data, const char *name, struct err *err)
 {
     auto_close int dir_fd = open(data, O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -93,7 +93,7 @@ bool client_server_address(const char *data, char out_address[CLIENT_ADDRESS_BYT
             start = wildcards[i].reachable;
     int size = snprintf(out_address, CLIENT_ADDRESS_BYTES, "%.*s%.*s", STR_ARG(start), STR_ARG(address));
     if (size <= 0 || size >= CLIENT_ADDRESS_BYTES)
-        return err_set(err, ERR_INTERNAL, "%.60s/server holds no address", data);
+        return err_set(err, ERR_INTERNAL, "%.60s/server does not contain an address", data);
     return true;
 }
 
@@ -103,7 +103,7 @@ bool client_read_secret(const char *data, const char *name, struct secret *out, 
 
     if (!line) {
         if (err->kind == ERR_DENIED)
-            return err_set(err, ERR_DENIED, "%.60s/%s is for root alone; try with sudo", data, name);
+            return err_set(err, ERR_DENIED, "only root can read %.60s/%s; try with sudo", data, name);
         if (err->kind == ERR_NOT_FOUND)
             return err_set(err, ERR_NOT_FOUND, "there is no %.40s/%s yet; `%s serve%s%.40s` makes it", data, name,
                            cli_program_as_root(), is_default(data) ? "" : " --data ", is_default(data) ? "" : data);
@@ -139,8 +139,8 @@ const char *client_url(const struct cli *cli, enum client_as as)
     return cli->url ? cli->url : own_key(cli, as) ? environment("E2B_API_URL") : NULL;
 }
 
-/* Whoever has set E2B_API_URL may think that we ask there. */
-static void tell_url_is_ignored(const struct client *client, const char *wanted)
+/* A user who has set E2B_API_URL may expect that we use it. */
+static void note_ignored_url(const struct client *client, const char *wanted)
 {
     char address[CLIENT_ADDRESS_BYTES];
     struct err ignored;
@@ -148,7 +148,8 @@ static void tell_url_is_ignored(const struct client *client, const char *wanted)
     if (!wanted || (client_parse_url(str_from(wanted), address, &ignored) && strcmp(address, client->address) == 0))
         return;
     fprintf(client->cli->note,
-            "note: asking %s, the server of %s, not E2B_API_URL: %s goes to no other. --url URL overrides this.\n",
+            "note: using %s, the server of %s, and not E2B_API_URL: %s is not sent anywhere else. --url URL overrides "
+            "this.\n",
             client->address, cli_data(client->cli), client->credential_from);
 }
 
@@ -169,7 +170,7 @@ bool client_open(struct client *client, struct cli *cli, enum client_as as, stru
     client->credential_from =
         arena_format(&cli->arena, "the %s of %s", as == CLIENT_AS_ADMIN ? "admin token" : "API key", cli_data(cli)).at;
     if (!url && !cli->data)
-        tell_url_is_ignored(client, environment("E2B_API_URL"));
+        note_ignored_url(client, environment("E2B_API_URL"));
     return client_read_secret(cli_data(cli), as == CLIENT_AS_ADMIN ? "admin-token" : "api-key", &client->credential,
                               err);
 }
@@ -214,13 +215,13 @@ bool client_error(unsigned status, struct str body, struct err *err)
     struct str message = STR("");
     auto_json json_t *json = json_parse_object(body, &ignored);
 
-    /* Not every error is ours: a proxy in between may answer in HTML. Then the status has to do. */
+    /* A proxy in between may answer in HTML. Then the status is all there is. */
     if (!json || !json_take_str(json, "message", JSON_OPTIONAL, &message, &ignored) || message.len == 0)
         return err_set(err, client_kind_of(status), "the server answered %u %s", status, http_reason(status));
     return err_set(err, client_kind_of(status), "%.*s", (int)MIN(message.len, sizeof err->message), message.at);
 }
 
-/* We ask only for routes that our own version has. */
+/* We call only routes of our own version, so the server is of another one. */
 static bool is_no_route(const struct err *err)
 {
     return err->kind == ERR_NOT_FOUND && strncmp(err->message, "no route ", 9) == 0;

@@ -1,11 +1,12 @@
 /*
- * client.h - the server behind a command: where it is, how to prove who we are, one call at a time.
+ * client.h - the server behind a command: its address, the credential, one call at a time.
  *
- * The API key comes from E2B_API_KEY, unless --data was given; then, and when there is none, from the data directory. The
- * admin token always does. The address comes from --url; else a key of the environment goes to the environment's
- * E2B_API_URL, and what lies in a data directory goes to the server of that directory: a variable that somebody else
- * has set must not be enough to be sent the admin token. So the lines that `cloister env` prints are enough, and so is sudo
- * without them.
+ *   credential   the API key in E2B_API_KEY; with --data, or without that variable, the key of the data directory. The
+ *                admin token is always the data directory's.
+ *   address      --url. Otherwise a key of the environment goes to E2B_API_URL, and a key or token of a data directory
+ *                goes to the server of that directory: an environment variable must not redirect the admin token.
+ *
+ * So a user needs either the lines that `cloister env` prints, or sudo.
  */
 #ifndef CLI_CLIENT_H
 #define CLI_CLIENT_H
@@ -25,19 +26,19 @@ enum { CLIENT_ADDRESS_BYTES = 64 };
 struct client {
     struct cli *cli;
     char address[CLIENT_ADDRESS_BYTES]; /* "127.0.0.1:7070" */
-    bool is_by_url;                     /* and not the one of the data directory */
+    bool is_by_url;                     /* the address comes from a URL, not from the data directory */
     struct str credential_name;         /* the header that carries it */
     struct secret credential;
     const char *credential_from; /* for messages: "the admin token of /var/lib/cloister" */
 };
 
-/* Who asks: the holder of an API key, or the operator with the admin token of the data directory. */
+/* The caller is the holder of an API key, or the operator with the admin token of the data directory. */
 enum client_as {
     CLIENT_AS_CALLER,
     CLIENT_AS_ADMIN,
 };
 
-/* No API key was given, so what is asked for the whole server is asked with the admin token. */
+/* True without an API key: a command for the whole server then uses the admin token. */
 bool client_is_operator(const struct cli *cli);
 bool client_open(struct client *client, struct cli *cli, enum client_as as, struct err *err) must_use;
 void client_close(struct client *client); /* wipes the credential */
@@ -48,36 +49,36 @@ struct client_answer {
     json_t *json;          /* NULL when the body was empty; the caller's to release */
     struct str next_token; /* of X-Next-Token; empty on the last page */
 };
-/* One API call. Anything but 2xx is an error with the server's own words. body may be empty. */
+/* One API call. Any status but 2xx is an error with the server's message. body may be empty. */
 bool client_call(struct client *client, const char *method, struct str target, struct str body,
                  struct client_answer *out, struct err *err) must_use;
 
 /* What --json prints. Always true, so that a command can end with it. */
 bool client_print(struct cli *cli, const json_t *json);
 
-/* One thing of an answer as a row of a table. */
+/* One element of an answer as a row of a table. */
 typedef bool client_row_fn(struct cli *cli, struct table *table, const json_t *item, struct err *err);
-/* An answer without a field that this program needs, so another version made it. Always false. */
+/* For an answer that lacks a field: the server must be of another version. Always false. */
 bool client_misread(struct err *err);
-/* A list: with --json as it is, and otherwise as a table, or these words when there is nothing in it. */
+/* Prints a list: as it is with --json, otherwise as a table, or `empty` when there are no rows. */
 bool client_print_list(struct cli *cli, const json_t *list, const char *const *heads, client_row_fn *row,
                        const char *empty, struct err *err) must_use;
 
 /* The kind that an HTTP status stands for; the inverse of the table in api/. */
 enum err_kind client_kind_of(unsigned status);
-/* An error answer as an err: the body's "message", or the status when there is none. */
+/* An error answer as a struct err: the body's "message", or the status when there is none. */
 bool client_error(unsigned status, struct str body, struct err *err);
 
 /* ---- the pieces, for `env` and for tests ---- */
 
 /*
- * "http://localhost:7070/" → "127.0.0.1:7070". Only http, only literal addresses and localhost: a resolver waits, and
- * TLS is not ours to speak yet.
+ * "http://localhost:7070/" → "127.0.0.1:7070". Only http (no TLS yet), and only literal addresses and localhost (no
+ * resolver).
  */
 bool client_parse_url(struct str url, char out_address[CLIENT_ADDRESS_BYTES], struct err *err) must_use;
 /* --url, or an E2B_API_URL that comes with its key; NULL: the address is the data directory's. */
 const char *client_url(const struct cli *cli, enum client_as as);
-/* The address the server of that data directory listens on, made reachable: 0.0.0.0 becomes 127.0.0.1. */
+/* The address that the server of that data directory listens on; 0.0.0.0 becomes 127.0.0.1, which can be dialled. */
 bool client_server_address(const char *data, char out_address[CLIENT_ADDRESS_BYTES], struct err *err) must_use;
 /* A one-line file of the data directory ("api-key", "admin-token"). */
 bool client_read_secret(const char *data, const char *name, struct secret *out, struct err *err) must_use;

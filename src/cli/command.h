@@ -1,5 +1,5 @@
 /*
- * command.h - what a command is, and what it is given to run with.
+ * command.h - what a command is, and its parsed command line.
  *
  * One table in cli.c lists the commands and one in args.c the options. Parsing, `--help` and the suggestion for a
  * mistyped word walk the same rows.
@@ -27,9 +27,9 @@ enum {
     TAKES_ALL = 1 << 6,
     TAKES_TEAM = 1 << 7,
     TAKES_FORCE = 1 << 8,
-    TAKES_ADMIN_URL = 1 << 9,                   /* --url again; E2B_API_URL does not stand in for it */
-    TAKES_SERVER = TAKES_DATA | TAKES_URL,      /* everything that talks to one with an API key */
-    TAKES_ADMIN = TAKES_DATA | TAKES_ADMIN_URL, /* and with the admin token */
+    TAKES_ADMIN_URL = 1 << 9,                   /* --url too, but E2B_API_URL is not used in its place */
+    TAKES_SERVER = TAKES_DATA | TAKES_URL,      /* commands that call the server with an API key */
+    TAKES_ADMIN = TAKES_DATA | TAKES_ADMIN_URL, /* commands that call it with the admin token */
 };
 
 struct cli_facts;
@@ -37,8 +37,8 @@ struct cli_facts;
 /* One run of one command. Strings borrow from argv. */
 struct cli {
     struct arena arena;
-    FILE *out;       /* answers */
-    FILE *note;      /* everything that is not the answer, so that `$(cloister …)` gets the answer alone */
+    FILE *out;       /* the answer */
+    FILE *note;      /* everything else, so that `$(cloister …)` gets only the answer */
     bool is_colored; /* out is a terminal and NO_COLOR is not set */
 
     const char *data; /* NULL: not given, see cli_data() */
@@ -51,12 +51,12 @@ struct cli {
     bool force;
     size_t env_count;
     const char **envs; /* "NAME=value" */
-    bool help;         /* --help was there: nothing else matters */
-    size_t word_count; /* what is left when the options are gone */
+    bool help;         /* --help was given: everything else is ignored */
+    size_t word_count; /* the words that are not options */
     char **words;
 
     const struct cli_facts *facts; /* NULL: none */
-    int exit_code;                 /* of a command that ran well but has a verdict of its own (exec) */
+    int exit_code;                 /* of exec, which returns the exit code of the command it ran */
 };
 
 typedef bool command_fn(struct cli *cli, struct err *err);
@@ -77,8 +77,8 @@ struct command {
     const char *more;     /* paragraphs and an example or two for `cloister help NAME` */
     unsigned takes;
     size_t words_least, words_most;
-    size_t verbatim_from; /* from this word on nothing is an option any more; 0: never */
-    command_fn *run;      /* NULL: daemon/ does it */
+    size_t verbatim_from; /* words after this many are not options; 0: all may be */
+    command_fn *run;      /* NULL: daemon/ runs it */
 };
 
 bool env_run(struct cli *cli, struct err *err);
@@ -103,9 +103,9 @@ static inline const char *cli_data(const struct cli *cli)
 /* " --data DIR" or "--url URL" as they were given, for advice on what to run next; empty when neither was. */
 const char *cli_same_server(struct cli *cli);
 
-/* Fills cli from argv, which has only what follows the command's name. Says what it did not understand. */
+/* Fills cli from argv, which begins after the command's name. */
 bool args_parse(int argc, char **argv, const struct command *command, struct cli *cli, struct err *err) must_use;
-/* The options a command takes, a line each. */
+/* Prints the options of a command, one per line. */
 void args_help(FILE *out, unsigned takes);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * doctor.c - how the findings of `cloister doctor` look. daemon/ does the looking.
+ * doctor.c - prints the results of `cloister doctor`. daemon/doctor.c runs the checks.
  */
 #include <stdlib.h>
 #include <unistd.h>
@@ -69,9 +69,9 @@ static void print_conclusion(FILE *out, const size_t counts[DOCTOR_VERDICT_COUNT
     if (counts[DOCTOR_FAIL])
         fprintf(out, "Sandboxes cannot run here yet: %zu of %zu checks failed.\n", counts[DOCTOR_FAIL], count);
     if (counts[DOCTOR_SKIP])
-        fprintf(out, "Whether %s can run here is not known: %zu of %zu checks need root. All of them: %s doctor%s\n",
-                counts[DOCTOR_FAIL] ? "they otherwise" : "sandboxes", counts[DOCTOR_SKIP], count, cli_program_as_root(),
-                cli_same_server(&same));
+        fprintf(out, "%s%zu of %zu checks need root and were skipped. To run them all: %s doctor%s\n",
+                counts[DOCTOR_FAIL] ? "" : "It is not known whether sandboxes can run here: ", counts[DOCTOR_SKIP],
+                count, cli_program_as_root(), cli_same_server(&same));
     else if (!counts[DOCTOR_FAIL] && counts[DOCTOR_WARN])
         fprintf(out, "Sandboxes can run here; %zu of %zu checks could be better.\n", counts[DOCTOR_WARN], count);
     else if (!counts[DOCTOR_FAIL])

@@ -9,7 +9,7 @@
 
 #define HEALTH_TIMEOUT_MS 3000
 
-/* The lines are right for a server that is about to start, too; so this is no error. */
+/* Only a warning: the lines are right for a server that starts later, too. */
 static void warn_when_silent(struct cli *cli, const char *address)
 {
     struct http_answer answer;
@@ -21,7 +21,7 @@ static void warn_when_silent(struct cli *cli, const char *address)
     if (cli->url)
         fprintf(cli->note, "warning: no server answers at %s\n", address);
     else
-        fprintf(cli->note, "warning: no server answers at %s, where that of %s was last; `%s serve%s` starts one\n",
+        fprintf(cli->note, "warning: no server answers at %s, the last address of %s; `%s serve%s` starts one\n",
                 address, cli_data(cli), cli_program_as_root(), cli_same_server(cli));
 }
 

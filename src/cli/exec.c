@@ -146,7 +146,7 @@ static bool take_end_of_stream(struct str payload, struct err *err)
 
 static void terminate(struct exec *exec);
 
-/* Whoever read our output (head, a pager) has gone: the command ends, like it would here, and nobody complains. */
+/* The reader of our output (head, a pager) has closed it: end the command, as a shell would, without a message. */
 static void lose_reader(struct exec *exec)
 {
     if (exec->pid)
@@ -301,7 +301,7 @@ static bool start(struct exec *exec, struct err *err)
     http_write_header_number(&head, STR("Content-Length"), body.len);
     http_write_head_end(&head);
     if (head.overflowed)
-        return err_set(err, ERR_INVALID, "a header cannot carry that user name");
+        return err_set(err, ERR_INVALID, "the user name cannot be sent in a header");
 
     int fd = dial_open(str_from(exec->client->address), err);
     if (fd < 0)
@@ -312,7 +312,7 @@ static bool start(struct exec *exec, struct err *err)
     return true;
 }
 
-/* Ask the process to end. Waits a moment; the stream tells us what came of it. */
+/* Asks the process to end. Waits a moment for the call; the stream reports the exit. */
 static void terminate(struct exec *exec)
 {
     struct arena *arena = &exec->cli->arena;
@@ -352,7 +352,7 @@ static bool fetch_token(struct exec *exec, struct err *err)
     buf_add(&target, STR("/sandboxes/"));
     percent_encode(&target, exec->sandbox_id);
     if (target.overflowed)
-        return err_set(err, ERR_LIMIT, "that is too long for a sandbox id");
+        return err_set(err, ERR_LIMIT, "the sandbox id is too long");
     if (!client_call(exec->client, "GET", buf_str(&target), STR(""), &answer, err))
         return err_wrap(err, "find the sandbox");
     auto_json json_t *sandbox = answer.json;
@@ -373,7 +373,7 @@ static bool run_to_the_end(struct exec *exec, struct err *err)
         return false;
     }
     if (!exec->has_ended)
-        return err_set(err, ERR_UNAVAILABLE, "the sandbox went away while the command ran");
+        return err_set(err, ERR_UNAVAILABLE, "the sandbox ended while the command ran");
     exec->cli->exit_code = exec->exit_code;
     return true;
 }
@@ -383,7 +383,7 @@ bool sandbox_exec_run(struct cli *cli, struct err *err)
     auto_client struct client client = { 0 };
     struct exec exec = { .cli = cli, .client = &client, .sandbox_id = str_from(cli->words[0]) };
 
-    /* Of 0 to 255 every code may be the command's own; this one is least likely to be, and docker users know it. */
+    /* Any code may also be the command's own. 125 is unlikely, and docker uses it for the same purpose. */
     cli->exit_code = EXIT_NOT_RUN;
     if (!client_open(&client, cli, CLIENT_AS_CALLER, err) || !fetch_token(&exec, err))
         return false;

@@ -1,6 +1,6 @@
 /*
- * key.c - API keys: make one, see them, take one back. The server keeps hashes, so a key is shown once. Keys belong to
- * teams; whoever may make them sees those of all teams.
+ * key.c - API keys: create, list, revoke. The server stores hashes, so a key is shown only once. Keys belong to teams;
+ * the operator sees those of all teams.
  */
 #include "base/encode.h"
 #include "base/limits.h"
@@ -71,12 +71,12 @@ bool key_create_run(struct cli *cli, struct err *err)
     if (cli->json)
         return client_print(cli, key);
     fprintf(cli->out, "%.*s\n", STR_ARG(value));
-    fprintf(cli->note, "Keep it: it is shown this once. To take it back: %s key revoke %.*s%s\n", cli_program_as_root(),
-            STR_ARG(id), cli_same_server(cli));
+    fprintf(cli->note, "Store it now: it is not shown again. To revoke it: %s key revoke %.*s%s\n",
+            cli_program_as_root(), STR_ARG(id), cli_same_server(cli));
     return true;
 }
 
-/* Which key is meant: the one with this id, or else the only one with this name. */
+/* The key with this id, or else the only one with this name. */
 static const json_t *find_key(struct cli *cli, const json_t *keys, struct str word, struct err *err)
 {
     struct buf ids = buf_make(&cli->arena, sizeof err->message);
@@ -95,7 +95,7 @@ static const json_t *find_key(struct cli *cli, const json_t *keys, struct str wo
             return key;
         if (!str_eq(name, word))
             continue;
-        /* As many as fit; whoever has more keys of one name looks at the list anyway. */
+        /* As many ids as fit into the message. */
         if (count < REVOKE_IDS_SHOWN)
             buf_format(&ids, "%s%.*s", count ? ", " : "", STR_ARG(id));
         found = key;
@@ -105,8 +105,8 @@ static const json_t *find_key(struct cli *cli, const json_t *keys, struct str wo
         (void)err_set(err, ERR_NOT_FOUND, "no key has the id or the name '%.40s'; `%s key list%.50s` shows them",
                       cli->words[0], cli_program_as_root(), cli_same_server(cli));
     if (count > 1)
-        (void)err_set(err, ERR_CONFLICT, "%zu keys are named '%.20s'; say which by its id: %.*s%s", count,
-                      cli->words[0], STR_ARG(buf_str(&ids)), count > REVOKE_IDS_SHOWN ? ", …" : "");
+        (void)err_set(err, ERR_CONFLICT, "%zu keys are named '%.20s'; use the id of one: %.*s%s", count, cli->words[0],
+                      STR_ARG(buf_str(&ids)), count > REVOKE_IDS_SHOWN ? ", …" : "");
     return count == 1 ? found : NULL;
 }
 
@@ -132,7 +132,7 @@ bool key_revoke_run(struct cli *cli, struct err *err)
     buf_add(&target, STR("/api-keys/"));
     percent_encode(&target, id);
     if (target.overflowed)
-        return err_set(err, ERR_INTERNAL, "the server's id of that key is too long");
+        return err_set(err, ERR_INTERNAL, "the server sent a key id that is too long");
     if (!client_call(&client, "DELETE", buf_str(&target), STR(""), &answer, err))
         return false;
     json_decref(answer.json);

@@ -1,6 +1,6 @@
 /*
- * program.c - what the user has to type to run us again. Somebody who has built but not installed has no `cloister` on
- * the PATH, and advice that does not work is worse than none.
+ * program.c - what the user has to type to run this program again. After a build without an install there is no
+ * `cloister` on the PATH, so advice has to name the path that was used.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +37,7 @@ static bool is_on_path(const char *file)
     while (str_cut(&rest, ':', &place)) {
         int len = snprintf(candidate, sizeof candidate, "%.*s/" NAME, STR_ARG(place));
         if (place.len && len > 0 && (size_t)len < sizeof candidate && access(candidate, X_OK) == 0)
-            return is_same_file(candidate, file); /* an earlier one of another make would be found first */
+            return is_same_file(candidate, file); /* the shell takes the first match, which may be another build */
     }
     return false;
 }
@@ -46,7 +46,7 @@ void cli_started_as(const char *argv0)
 {
     auto_buf struct buf quoted = buf_make(NULL, PROGRAM_BYTES - 1);
 
-    /* Without a slash a shell has found it on the PATH, so it will again. */
+    /* Without a slash: a shell found it on the PATH and will find it again. */
     bool is_plain = !argv0 || !strchr(argv0, '/') || is_on_path(argv0);
     text_shell_quote(&quoted, is_plain ? STR(NAME) : str_from(argv0));
     if (quoted.overflowed)
@@ -62,14 +62,14 @@ const char *cli_program(void)
 
 const char *cli_program_as_root(void)
 {
-    /* Who came here by sudo needs it for the next command, too. */
+    /* A user who used sudo needs it for the next command, too. */
     bool is_root = geteuid() == 0 && !getenv("SUDO_USER");
 
     (void)snprintf(program_as_root, sizeof program_as_root, "%s%s", is_root ? "" : "sudo ", program);
     return program_as_root;
 }
 
-/* `cloister` as a command: a word, followed by what it shall do. Paths and the system user of that name are not. */
+/* True where `cloister` is a command: a word with an argument after it. Not in a path, nor as the user of that name. */
 static bool is_command(const char *text, const char *at)
 {
     static const struct str name = STR_INIT(NAME);

@@ -33,7 +33,7 @@ static json_t *fetch_sandboxes(struct client *client, struct err *err)
             (void)err_set(err, ERR_INTERNAL, "the server's list of sandboxes is not a list");
             return NULL;
         }
-        /* A server that repeats a token would keep us here for ever. */
+        /* A server that repeats a token would make this loop endless. */
         if (str_eq(token, answer.next_token))
             break;
         token = answer.next_token;
@@ -93,7 +93,7 @@ static bool kill_one(struct client *client, struct str id, struct err *err)
     buf_add(&target, STR("/sandboxes/"));
     percent_encode(&target, id);
     if (target.overflowed)
-        return err_set(err, ERR_LIMIT, "that is too long for a sandbox id");
+        return err_set(err, ERR_LIMIT, "the sandbox id is too long");
     if (!client_call(client, "DELETE", buf_str(&target), STR(""), &answer, err))
         return err_wrap(err, "kill %.*s", (int)MIN(id.len, 40u), id.at);
     json_decref(answer.json);
@@ -120,7 +120,7 @@ static bool kill_team(struct client *client, const json_t *team, int64_t *io_kil
     percent_encode(&target, id);
     buf_add(&target, STR("/sandboxes/kill"));
     if (target.overflowed)
-        return err_set(err, ERR_INTERNAL, "the server's id of a team is too long");
+        return err_set(err, ERR_INTERNAL, "the server sent a team id that is too long");
     if (!client_call(client, "POST", buf_str(&target), STR(""), &answer, err))
         return false;
     auto_json json_t *end = answer.json;
@@ -155,7 +155,7 @@ static bool kill_all_teams(struct cli *cli, struct err *err)
     }
     tell_ended(cli, killed);
     if (fine && failed)
-        return err_set(err, ERR_INTERNAL, "%lld could not be ended; the server's log says why, and it tries again",
+        return err_set(err, ERR_INTERNAL, "%lld could not be ended; see the server's log. The server tries again",
                        (long long)failed);
     return fine;
 }
@@ -165,12 +165,12 @@ bool sandbox_kill_run(struct cli *cli, struct err *err)
     auto_client struct client client = { 0 };
 
     if (cli->all == (cli->word_count > 0))
-        return err_set(err, ERR_INVALID, "which sandbox? Name ids, or say --all");
+        return err_set(err, ERR_INVALID, "no sandbox named: give one or more ids, or --all");
     if (cli->all && client_is_operator(cli))
         return kill_all_teams(cli, err);
     if (!client_open(&client, cli, CLIENT_AS_CALLER, err))
         return false;
-    /* One that fails does not keep the others alive; the last failure is the one reported. */
+    /* After a failure go on with the others; the last failure is reported. */
     bool fine = true;
     for (size_t i = 0; i < cli->word_count; i++)
         fine = kill_one(&client, str_from(cli->words[i]), err) && fine;
@@ -190,7 +190,7 @@ bool sandbox_kill_run(struct cli *cli, struct err *err)
             return client_misread(err);
         if (kill_one(&client, id, &why)) {
             ended++;
-        } else if (why.kind != ERR_NOT_FOUND) { /* gone by itself meanwhile is as good as killed */
+        } else if (why.kind != ERR_NOT_FOUND) { /* one that has ended meanwhile counts as killed */
             *err = why;
             fine = false;
         }

@@ -1,5 +1,5 @@
 /*
- * team.c - teams: make one, see them, delete one. What a team owns does not exist for the keys of others.
+ * team.c - teams: create, list, delete.
  */
 #include "cli/team.h"
 
@@ -82,7 +82,7 @@ bool team_target(struct client *client, struct str name_or_id, const char *after
         if (!json_take_str(team, "teamID", JSON_REQUIRED, &id, err) ||
             !json_take_str(team, "slug", JSON_REQUIRED, &name, err))
             return client_misread(err);
-        /* An id is one team's alone, whatever another is named. */
+        /* An id wins over a name: another team may have this id as its name. */
         if (str_eq(id, name_or_id) || (found.len == 0 && str_eq(name, name_or_id)))
             found = id;
     }
@@ -94,7 +94,7 @@ bool team_target(struct client *client, struct str name_or_id, const char *after
     percent_encode(&target, found);
     buf_add(&target, str_from(after));
     if (target.overflowed)
-        return err_set(err, ERR_INTERNAL, "the server's id of that team is too long");
+        return err_set(err, ERR_INTERNAL, "the server sent a team id that is too long");
     *out_target = buf_str(&target);
     return true;
 }

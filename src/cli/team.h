@@ -1,5 +1,5 @@
 /*
- * team.h - which team a command line means.
+ * team.h - finds the team that a command line names.
  */
 #ifndef CLI_TEAM_H
 #define CLI_TEAM_H

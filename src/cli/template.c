@@ -48,7 +48,7 @@ static bool is_there(const json_t *templates, const char *name)
     return false;
 }
 
-/* On the side, for people: the list itself is what the server has. */
+/* A note for people, not part of the list: templates that could be built here. */
 static void tell_what_could_be_built(struct cli *cli, const json_t *templates)
 {
     const char *name, *makes;

@@ -88,7 +88,7 @@ void table_print(const struct table *table, FILE *out, bool is_colored, const ch
         fputs("\033[1m", out);
     for (size_t i = 0; i < table->column_count; i++) {
         bool is_last = i + 1 == table->column_count;
-        /* Before the line ends, or the next one starts bold on terminals that clear late. */
+        /* Reset before the line ends: some terminals would begin the next line in bold. */
         if (is_last && is_colored) {
             fprintf(out, "%s\033[0m\n", table->heads[i]);
             break;
@@ -169,7 +169,7 @@ void text_shell_quote(struct buf *out, struct str word)
     buf_add_char(out, '\'');
 }
 
-/* ---- what was meant ---- */
+/* ---- the nearest name ---- */
 
 enum { NEAREST_BYTES = 48, NEAREST_SLIPS = 2 };
 
@@ -207,7 +207,7 @@ const char *text_nearest(const char *word, const char *const *names, size_t coun
         if (name.len > NEAREST_BYTES)
             continue;
         size_t slips = slips_between(typed, name);
-        /* Two slips in a three-letter word is another word. */
+        /* Two mistakes in a word of three letters make it another word. */
         if (slips * 2 > name.len)
             slips = NEAREST_SLIPS + 1;
         if (slips > 1 && typed.len >= 2 && str_starts(name, typed))

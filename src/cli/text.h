@@ -1,5 +1,5 @@
 /*
- * text.h - words for people: tables, sizes, ages, quoting, and what they probably meant.
+ * text.h - output for people: tables, sizes, ages, quoting, and the nearest name to a misspelled one.
  */
 #ifndef CLI_TEXT_H
 #define CLI_TEXT_H
@@ -13,8 +13,8 @@
 #include "base/str.h"
 
 /*
- * Rows and columns, aligned when all is known. Cells are copied; control characters in them become '?', because names
- * and metadata come from callers and a terminal obeys what it is sent.
+ * Rows and columns, aligned when the table is printed. Cells are copied. Control characters in them become '?', because
+ * names and metadata come from callers and must not control the terminal.
  */
 enum { TABLE_COLUMNS = 8 };
 
@@ -31,22 +31,22 @@ struct table {
 /* heads ends with NULL; one that begins with '>' is a column of numbers. */
 void table_init(struct table *table, struct arena *arena, const char *const *heads);
 void table_row(struct table *table, const struct str *cells); /* as many as there are columns */
-/* Nothing but `empty` when there are no rows. */
+/* Prints only `empty` when there are no rows. */
 void table_print(const struct table *table, FILE *out, bool is_colored, const char *empty);
 
-/* "12 s", "3 min", "2 h", "5 d"; nothing negative. */
+/* "12 s", "3 min", "2 h", "5 d"; never negative. */
 struct str text_span(struct arena *arena, int64_t us);
-/* "3 min ago" of an RFC 3339 time; "-" for a text that is none, such as an empty one. */
+/* "3 min ago" for an RFC 3339 time; "-" for any other text, such as an empty one. */
 struct str text_ago(struct arena *arena, struct str when);
 /* "512 MiB", "1.5 GiB". */
 struct str text_mib(struct arena *arena, int64_t mib);
 
-/* One word for a POSIX shell, whatever is in it. */
+/* Quotes any text as one word for a POSIX shell. */
 void text_shell_quote(struct buf *out, struct str word);
 
 /*
- * Which of the names was probably meant: the nearest within two slips (a letter more, less, other, or two swapped), or
- * one that `word` is the beginning of. NULL: none is near.
+ * The name that `word` probably means: the nearest within two mistakes (a letter added, missing, changed, or two
+ * swapped), or one that `word` is the beginning of. NULL: none is near.
  */
 const char *text_nearest(const char *word, const char *const *names, size_t count);
 

@@ -94,12 +94,12 @@ static void values_are_wanted_where_they_belong(void **state)
 {
     (void)state;
     assert_false(PARSE(&list, "--data"));
-    assert_string_equal(err.message, "--data wants a value: DIR");
+    assert_string_equal(err.message, "--data needs a value: DIR");
     assert_false(PARSE(&list, "--data="));
     assert_false(PARSE(&list, "--json=yes"));
     assert_string_equal(err.message, "--json takes no value");
     assert_false(PARSE(&exec, "-e", "NOVALUE", "i1", "true"));
-    assert_string_equal(err.message, "--env wants NAME=VALUE, not 'NOVALUE'");
+    assert_string_equal(err.message, "--env needs NAME=VALUE, not 'NOVALUE'");
     assert_false(PARSE(&exec, "-e", "=x", "i1", "true"));
 }
 
@@ -107,9 +107,9 @@ static void too_few_and_too_many_words_show_the_synopsis(void **state)
 {
     (void)state;
     assert_false(PARSE(&exec, "i1"));
-    assert_string_equal(err.message, "something is missing: cloister thing exec ID -- CMD…");
+    assert_string_equal(err.message, "too few arguments: cloister thing exec ID -- CMD…");
     assert_false(PARSE(&list, "what"));
-    assert_string_equal(err.message, "that is too much: cloister thing list [--json]");
+    assert_string_equal(err.message, "too many arguments: cloister thing list [--json]");
 }
 
 static void help_wins_over_what_is_missing(void **state)
