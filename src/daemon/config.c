@@ -31,17 +31,16 @@ struct option {
 static const struct option options[] = {
     { "data", TEXT(data), "/var/lib/cloister", "directory for everything that must survive a restart" },
     { "listen", TEXT(listen), "127.0.0.1:7070", "address and port of the API and of the sandboxes' edge" },
-    { "domain", TEXT(domain), "",
-      "sandboxes are <port>-<id>.DOMAIN, and clients are told so (default: localhost:PORT)" },
+    { "domain", TEXT(domain), "", "clients reach a sandbox's port at <port>-<id>.DOMAIN (default: localhost:PORT)" },
     { "user", TEXT(user), "cloister", "unprivileged user that everything facing the network runs as" },
-    { "guestd", TEXT(guestd), "", "the daemon put into sandboxes (default: cloister-guestd beside this program)" },
-    { "log", TEXT(log), "info", "least level that is logged: debug, info, warn or error" },
-    { "sandboxes", NUMBER(sandboxes_max, 1, LIMIT_SANDBOXES), "1000", "how many may run at once" },
-    { "key-sandboxes", NUMBER(key_sandboxes, 1, LIMIT_SANDBOXES), "1000", "how many of them one API key may have" },
+    { "guestd", TEXT(guestd), "", "the daemon inside sandboxes (default: cloister-guestd beside this program)" },
+    { "log", TEXT(log), "info", "lowest level that is logged: debug, info, warn or error" },
+    { "sandboxes", NUMBER(sandboxes_max, 1, LIMIT_SANDBOXES), "1000", "running sandboxes, at most" },
+    { "key-sandboxes", NUMBER(key_sandboxes, 1, LIMIT_SANDBOXES), "1000", "running sandboxes of one API key, at most" },
     { "key-requests", NUMBER(key_requests, 0, 1000000), "2000",
-      "API requests a second of one key, twice as many at once; 0 is no limit" },
+      "API requests per second of one key, in bursts of twice as many; 0: no limit" },
     { "key-streams", NUMBER(key_streams, 1, LIMIT_EDGE_SHARE), "2048",
-      "requests and tunnels at once into the sandboxes of one key" },
+      "concurrent requests and tunnels into the sandboxes of one key" },
     { "timeout", NUMBER(timeout_max_s, 15, LIMIT_TIMEOUT_S), "86400", "longest life of a sandbox, in seconds" },
     { "memory", NUMBER(memory_mb, 128, 1 << 20), "",
       "memory of a sandbox, in MiB (default: what its template asks for)" },
@@ -92,7 +91,7 @@ static bool config_read_text(struct str text, const char *path, struct config *c
         struct str name;
         struct str rest = line;
         if (!str_has_char(line, '=') || !str_cut(&rest, '=', &name))
-            return err_set(err, ERR_INVALID, "%s line %u: want `name = value`", path, number);
+            return err_set(err, ERR_INVALID, "%s line %u: must be `name = value`", path, number);
         const struct option *option = option_find(str_trim(name));
         if (!option)
             return err_set(err, ERR_INVALID, "%s line %u: no option '%.*s'; `%s serve --help` lists them", path, number,
@@ -119,7 +118,7 @@ static bool unknown_option(struct str name, struct err *err)
                    name.at, cli_program());
 }
 
-/* --name VALUE or --name=VALUE; *at moves past what was taken. *out_option is NULL for --config. */
+/* --name VALUE or --name=VALUE; *at moves past the words that were used. *out_option is NULL for --config. */
 static bool argv_option(int argc, char **argv, int *at, const struct option **out_option, struct str *out_value,
                         struct err *err)
 {
@@ -133,12 +132,12 @@ static bool argv_option(int argc, char **argv, int *at, const struct option **ou
         (void)str_cut(&word, '=', &name);
         value = word.at ? word : STR("");
     }
-    /* Before a value is asked for: what is not known wants none. */
+    /* Before the value: an unknown option is the more useful error. */
     const struct option *option = option_find(name);
     if (!option && !str_eq(name, STR("config")))
         return unknown_option(name, err);
     if (!has_value && *at + 1 >= argc)
-        return err_set(err, ERR_INVALID, "%.60s wants a value", argv[*at]);
+        return err_set(err, ERR_INVALID, "%.60s needs a value", argv[*at]);
     *out_option = option;
     *out_value = has_value ? value : str_from(argv[*at + 1]);
     *at += has_value ? 1 : 2;
@@ -155,7 +154,7 @@ bool config_load(int argc, char **argv, struct config *out, struct err *err)
         if (options[i].initial[0] && !option_store(&options[i], str_from(options[i].initial), &config, err))
             return err_wrap(err, "default");
 
-    /* The file's name may itself be an option, so look for that first. */
+    /* Look for --config first: the file must be read before the other options, which override it. */
     auto_free char *path = NULL;
     for (int at = 0; at < argc;) {
         if (!argv_option(argc, argv, &at, &option, &value, err))

@@ -1,5 +1,5 @@
 /*
- * config.h - what the operator may set, and where it comes from.
+ * config.h - the operator's options, and where they come from.
  *
  * One table (config.c) names every option with its type, field, default and help; parsing, `cloister serve --help` and
  * the docs all walk it. Later sources win: defaults, then the configuration file, then the command line.
@@ -22,7 +22,7 @@ struct config {
     char listen[CONFIG_TEXT_BYTES]; /* address:port */
     char domain
         [CONFIG_TEXT_BYTES]; /* <port>-<id>.<domain>; empty: localhost:PORT when listening on loopback, else none */
-    char user[CONFIG_TEXT_BYTES];   /* whom front runs as */
+    char user[CONFIG_TEXT_BYTES];   /* that front runs as */
     char guestd[CONFIG_TEXT_BYTES]; /* the static binary; empty: beside this one */
     char log[CONFIG_TEXT_BYTES];    /* debug, info, warn, error */
     uint64_t sandboxes_max;
@@ -34,7 +34,7 @@ struct config {
     char token_for_code[CONFIG_TEXT_BYTES]; /* as-asked, always */
 };
 
-/* Defaults, the file (absent is fine unless --config named it), then argv. Says what was wrong and where. */
+/* Defaults, the file (it may be missing unless --config names it), then argv. An error names the option or line. */
 bool config_load(int argc, char **argv, struct config *out, struct err *err) must_use;
 /* The options as a table for --help. */
 void config_help(FILE *out);

@@ -13,7 +13,7 @@
 #include "base/random.h"
 
 enum {
-    ADDRESS_FILE_BYTES = 600, /* as long as an option may be, and some */
+    ADDRESS_FILE_BYTES = 600, /* more than CONFIG_TEXT_BYTES */
     NODE_ID_CHARS = 20,
 };
 
@@ -46,7 +46,7 @@ int data_dir_open(const char *path, struct err *err)
 {
     if (!make_parents(path, err))
         return -1;
-    /* 0711: front may pass through to its store; nobody else can look around. */
+    /* 0711: front can reach its store, and only root can list the directory. */
     if (mkdir(path, 0711) < 0 && errno != EEXIST) {
         (void)err_sys(err, "make %s", path);
         return -1;
@@ -56,7 +56,7 @@ int data_dir_open(const char *path, struct err *err)
         (void)err_sys(err, "open %s", path);
         return -1;
     }
-    /* One that was made by hand may be closed to front. */
+    /* A directory that was made by hand may have a mode that keeps front out. */
     if (fchmod(fd, 0711) < 0) {
         (void)err_sys(err, "chmod %s", path);
         return -1;
@@ -82,7 +82,7 @@ int data_dir_store(int data_fd, uid_t uid, gid_t gid, struct err *err)
 
 enum { KEY_RANDOM_BYTES = 20 };
 
-/* A line of `prefix` and 40 hex digits, kept in a file that only root reads. */
+/* One line, `prefix` and 40 hex digits, in a file that only root can read. */
 static bool secret_file(int data_fd, const char *name, struct str prefix, struct secret *out, struct err *err)
 {
     auto_free char *text = NULL;
@@ -155,7 +155,7 @@ bool data_dir_noted_address(int data_fd, char *room, size_t size, struct err *er
         return false;
     struct str rest = str_of(text, len), line;
     if (!str_cut(&rest, '\n', &line) || line.len == 0 || line.len >= size || str_has_char(line, '\0'))
-        return err_set(err, ERR_INTERNAL, "the file server holds no address");
+        return err_set(err, ERR_INTERNAL, "the file `server` does not contain an address");
     memcpy(room, line.at, line.len);
     room[line.len] = '\0';
     return true;

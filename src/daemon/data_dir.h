@@ -1,12 +1,12 @@
 /*
- * data_dir.h - the directory that everything which must survive a restart lives in.
+ * data_dir.h - the directory for everything that must survive a restart.
  *
- *   store/        front's database, front's user alone
- *   layers/ templates/ sandboxes/ trash/ tmp/      root alone: guests' files keep their ids on disk, so a set-user-id
- *                 root program in there is one for real
- *   api-key       the first API key, for `cloister env`; root alone
- *   admin-token   for `cloister key …`; root alone
- *   node-id       names this data directory in a store that several servers share; root alone
+ *   store/        front's database; only front's user
+ *   layers/ templates/ sandboxes/ trash/ tmp/      only root: guests' files keep their ids on disk, so a set-user-id
+ *                 root program of a guest would give real root to any user who can reach it
+ *   api-key       the first API key, for `cloister env`; only root
+ *   admin-token   for `cloister key …`; only root
+ *   node-id       names this data directory in a store that several servers share; only root
  *   server        where the server listens, for the command line
  *   *.new         spares of small files that are rewritten, also when the disk is full: see fd_update_file()
  */
@@ -24,7 +24,7 @@
 int data_dir_open(const char *path, struct err *err) must_use;
 /* store/ for that user; returns its directory descriptor. */
 int data_dir_store(int data_fd, uid_t uid, gid_t gid, struct err *err) must_use;
-/* Read, or made from random bytes and written durably on first use. */
+/* Reads the secret; on first use makes it from random bytes and writes it durably. */
 bool data_dir_api_key(int data_fd, struct secret *out, struct err *err) must_use;
 bool data_dir_admin_token(int data_fd, struct secret *out, struct err *err) must_use;
 /* Likewise: 20 characters of a-z and 0-9. */

@@ -1,6 +1,6 @@
 /*
- * `cloister doctor`: is this machine ready? The driver tries what sandboxes need; this adds what the server needs around
- * them. Every miss comes with what to do about it.
+ * `cloister doctor`: can this machine run sandboxes? The driver's probe tries everything that sandboxes need; this file
+ * adds what the server needs: a user, a port, templates. Every row that is not ok says how to fix it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -53,7 +53,7 @@ static void look_at_user(struct findings *all, const struct config *config)
                    config->user);
 }
 
-/* Whether it is a cloister that answers there; it is told nothing. */
+/* True if a Cloister server answers there. The request carries no credential. */
 static bool is_ours(const char *address)
 {
     struct http_answer answer;
@@ -68,7 +68,7 @@ static bool is_ours(const char *address)
     return ours;
 }
 
-/* Where the directory's server is or was; a new one asks for --listen, or for what the configuration says. */
+/* Checks the address of the directory's last server, unless --listen names one; without either, the configured one. */
 static void look_at_port(struct findings *all, const struct config *config, bool listen_is_given)
 {
     char address[CONFIG_TEXT_BYTES];
@@ -82,7 +82,7 @@ static void look_at_port(struct findings *all, const struct config *config, bool
     struct probe_row *row = finding(all, "listen address", PROBE_OK);
     if (fd >= 0) {
         (void)snprintf(row->found, sizeof row->found, "%.80s is free%s", address,
-                       is_noted ? "; the server of this directory was there last" : "");
+                       is_noted ? "; the server of this directory used it last" : "");
     } else if (err.kind == ERR_CONFLICT && is_noted && is_ours(address)) {
         (void)snprintf(row->found, sizeof row->found, "%.80s, where the server of this directory answers", address);
     } else if (err.kind == ERR_CONFLICT) {
@@ -106,7 +106,7 @@ static void look_at_kvm(struct findings *all)
     (void)snprintf(row->found, sizeof row->found, "%s",
                    fd >= 0           ? "usable; native sandboxes do not need it"
                    : errno == ENOENT ? "absent; native sandboxes do not need it"
-                                     : "there, but closed to us; native sandboxes do not need it");
+                                     : "present, but not accessible; native sandboxes do not need it");
 }
 
 static bool in_path(const char *program)
@@ -145,7 +145,7 @@ static void look_at_template(struct findings *all, const struct config *config)
                    config->data);
 }
 
-/* Only run_code with packages and in other languages needs them, so they may be absent. */
+/* Templates other than base. They may be absent: only run_code with packages or in other languages needs them. */
 static void look_at_recipes(struct findings *all, const struct config *config)
 {
     auto_close int data_fd = open(config->data, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -208,8 +208,8 @@ int doctor_main(int argc, char **argv)
         rows[i] = (struct doctor_row){
             .verdict = verdicts[row->verdict],
             .what = row->name,
-            .found = row->found[0] ? row->found : "needs root to find out",
-            /* What was skipped has one and the same fix, which is said at the end. */
+            .found = row->found[0] ? row->found : "not checked: needs root",
+            /* Skipped checks all have the same fix, which the last line of the output gives. */
             .fix = row->fix[0] && row->verdict != PROBE_SKIP ? row->fix : NULL,
         };
     }

@@ -1,9 +1,10 @@
 /*
- * `cloister template build NAME`: local, as root, outside every role. It runs Debian's own package scripts, which is why
- * it is a command of the machine's administrator and not a call of the API.
+ * `cloister template build NAME`: local, as root, outside every role. It runs Debian's package scripts as root, so it
+ * is a command for the administrator of the machine and not an API call.
  *
- * The building is done by a child in a process group of its own, and so is all that it starts. An interrupt reaches only
- * us: we kill them all, wait until none is left, and sweep what they were making.
+ * A child builds, in a process group of its own with everything it starts, so that an interrupt reaches only the
+ * parent. The parent then kills the child and its descendants, waits until all have ended, and removes what was
+ * half-made.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,9 +27,9 @@
 #include "image/layers.h"
 #include "image/recipe.h"
 
-enum { CHILDREN_BYTES = 64 * 1024 }; /* the list of them; what does not fit has its turn when others have ended */
+enum { CHILDREN_BYTES = 64 * 1024 }; /* of pids; children beyond it are killed once others have ended */
 
-/* On a terminal one line that moves; in a log a line per phase, and for each tenth of the whole. */
+/* Progress: on a terminal one line that is rewritten; in a log a line per phase and per ten percent. */
 struct meter {
     const char *name;
     bool is_terminal;
@@ -69,13 +70,13 @@ static no_return void build_and_exit(const char *name, int data_fd, bool again)
 {
     struct err err;
 
-    /* A terminal that stops background groups when they write would stop the progress line, and us with it. */
+    /* Without this a terminal with `stty tostop` stops the child, which is not in its foreground process group. */
     (void)signal(SIGTTOU, SIG_IGN);
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     exit(build(name, data_fd, again, &err) ? 0 : cli_fail(&err));
 }
 
-/* Every process that is a child of ours now: also those whose own parents have ended, for we are their reaper. */
+/* Kills our children. We are the subreaper, so they include processes whose own parents have ended. */
 static void kill_children(void)
 {
     auto_free char *text = NULL;
@@ -83,7 +84,7 @@ static void kill_children(void)
     struct err err;
 
     if (!fd_read_file(AT_FDCWD, "/proc/thread-self/children", CHILDREN_BYTES, &text, &len, &err))
-        return; /* a kernel without that list: the group is dead all the same */
+        return; /* a kernel without that list: the process group was killed all the same */
     struct str rest = str_of(text, len), word;
     uint64_t pid;
     while (str_cut(&rest, ' ', &word))
@@ -91,7 +92,7 @@ static void kill_children(void)
             (void)kill((pid_t)pid, SIGKILL);
 }
 
-/* Kills the builder and all that it has started, whatever groups they are in, and waits until they have ended. */
+/* Kills the builder and all its descendants, whatever groups they are in, and waits until they have ended. */
 static void end_builder(pid_t pid)
 {
     (void)kill(-pid, SIGKILL);
@@ -105,21 +106,22 @@ static int interrupted(const char *name, const struct config *config, int data_f
     struct err err;
     auto_close int lock_fd = -1;
 
-    /* The kernel may need a minute for a GiB of small files. Who will not wait for that need not. */
-    fprintf(stderr, "%sInterrupted; removing what there is of it. (Interrupt again to leave that to the next build.)\n",
+    /* Removing a GiB of small files may take a minute. A second interrupt ends us at once. */
+    fprintf(stderr,
+            "%sInterrupted; removing the unfinished files. (Interrupt again to leave that to the next build.)\n",
             isatty(STDERR_FILENO) ? "\r\033[K" : "");
     if (!layers_prepare(data_fd, &lock_fd, &err)) {
-        (void)err_wrap(&err, "sweep what the interrupted build has left");
+        (void)err_wrap(&err, "remove what the interrupted build has left");
         return cli_fail(&err);
     }
     fprintf(stderr,
-            "Nothing of it is left, and the templates are as they were. To start over:\n"
+            "Nothing of it is left, and the templates are unchanged. To start over:\n"
             "  %s template build %s --data %s\n",
             cli_program_as_root(), name, config->data);
     return 128 + signal_number;
 }
 
-/* As nohup leaves SIGHUP, and a shell SIGINT for what it starts with `&`: then the build shall go on. */
+/* nohup ignores SIGHUP, and a shell ignores SIGINT for commands started with `&`: then the build must go on. */
 static bool is_ignored(int number)
 {
     struct sigaction now;
@@ -160,7 +162,7 @@ static int build_watched(const char *name, const struct config *config, bool aga
         (void)err_sys(&err, "fork");
         return cli_fail(&err);
     }
-    (void)setpgid(pid, pid); /* whoever of us comes first: nobody may be killed as part of our own group */
+    (void)setpgid(pid, pid); /* parent and child both do it, so that it is done before either goes on */
     for (;;) {
         int got = sigwaitinfo(&watched, &info);
         if (got > 0 && got != SIGCHLD) {
@@ -168,7 +170,7 @@ static int build_watched(const char *name, const struct config *config, bool aga
             (void)sigprocmask(SIG_SETMASK, &before, NULL);
             return interrupted(name, config, data_fd, got);
         }
-        /* Of SIGCHLD it is only known that some child has ended, and orphans are children. */
+        /* SIGCHLD does not say which child has ended; adopted orphans are children, too. */
         pid_t ended;
         while ((ended = waitpid(-1, &status, WNOHANG)) > 0)
             if (ended == pid)
@@ -196,7 +198,7 @@ int template_build_main(int argc, char **argv)
     if (!config_load(rest_count, rest, &config, &err))
         return cli_fail(&err);
     if (!name) {
-        (void)err_set(&err, ERR_INVALID, "which template? There are recipes for: %s", recipe_names());
+        (void)err_set(&err, ERR_INVALID, "no template named; there are recipes for: %s", recipe_names());
         return cli_fail(&err);
     }
     return build_watched(name, &config, again);

@@ -1,11 +1,10 @@
 /*
  * Theory of operation: the recipe (suite, packages, mmdebstrap's options, every file below) is hashed. If there
- * is a `base` with that hash and its layers are there, that is the answer. Otherwise mmdebstrap runs as a child and
- * fills tmp/base; bootstrap_customize() writes our files into it; layer_seal() names the layer; template_save() makes it
- * the `base`, under the id it had before if there was one, so that what refers to the template keeps working.
+ * is a `base` with that hash and its layers exist, nothing is built. Otherwise mmdebstrap runs as a child and fills
+ * tmp/base; bootstrap_customize() writes our files into it; layer_seal() names the layer; template_save() makes it the
+ * new `base`. An older `base` passes its id on, so that references to the template stay valid.
  *
- * Every shell command an SDK runs is a login shell, so what /etc/profile costs is paid by each of them. Debian's own
- * starts processes; ours does not.
+ * Every shell command of an SDK is a login shell and runs /etc/profile. Debian's starts processes; ours does not.
  */
 #include "image/bootstrap.h"
 
@@ -41,7 +40,7 @@ enum {
     LINE_BYTES = 1024, /* of mmdebstrap's output; longer ones are cut */
 };
 
-/* What people and SDKs expect to find; each name is here because somebody types it. */
+/* The packages that people and SDKs expect. */
 static const char packages[] =
     "bash,coreutils,util-linux,procps,sudo,passwd,"       /* a system */
     "python3,python3-pip,python3-venv,python-is-python3," /* Python, and what installs into it */
@@ -53,7 +52,7 @@ static const char packages[] =
     "nano,vim-tiny,tmux,"                                 /* editors, a terminal that stays */
     "ncurses-bin,less,xz-utils,zip,unzip";                /* tput, a pager, archives */
 
-/* Manuals and translations are a third of the size, and nobody reads them in a sandbox. */
+/* Without manuals and translations, which are a third of the size. */
 static const char *const mmdebstrap_options[] = {
     "--mode=root",
     "--variant=minbase",
@@ -66,7 +65,7 @@ static const char *const mmdebstrap_options[] = {
     "--dpkgopt=path-exclude=/usr/share/locale/*",
     "--dpkgopt=path-exclude=/usr/share/gtk-doc/*",
     "--aptopt=Acquire::Languages \"none\"",
-    /* tmp/ is closed to everybody but root, so apt cannot fetch into it as a user of its own. */
+    /* Only root can enter tmp/, so apt cannot download as its own user. */
     "--aptopt=APT::Sandbox::User \"root\"",
     "--customize-hook=chroot \"$1\" useradd --uid 1000 --user-group --groups sudo --shell /bin/bash --create-home user",
     /* vim-tiny is `vi` alone. An alternative, so that an installed vim takes its place. */
@@ -149,7 +148,7 @@ static const struct made_file made_files[] = {
     { "etc/machine-id", 0444, 0, "" },
 };
 
-/* A path below root, its last part split off; "a" lies in ".". */
+/* Splits a path below root into parent and last part; the parent of "a" is ".". */
 static int open_parent(int root_fd, const char *path, const char **out_name, struct err *err)
 {
     char parent[LIMIT_PATH_BYTES];
@@ -196,7 +195,7 @@ static bool make_file(int root_fd, const struct made_file *want, struct err *err
     return true;
 }
 
-/* Everybody may install into /usr/local, as tutorials and SDK examples assume. */
+/* Lets every user install into /usr/local, as tutorials and SDK examples assume. */
 static bool open_up_dirs(int dir_fd, unsigned depth, struct err *err)
 {
     if (fchmod(dir_fd, 01777) < 0)
@@ -221,8 +220,8 @@ static bool open_up_dirs(int dir_fd, unsigned depth, struct err *err)
 }
 
 /*
- * Debian's pip refuses to install outside a venv while this file is there. In a sandbox there is no system to protect
- * from it, and every tutorial says `pip install`.
+ * Debian's pip refuses to install outside a venv while this file exists. A sandbox has no system to protect from pip,
+ * and tutorials use plain `pip install`.
  */
 static bool allow_pip(int root_fd, struct err *err)
 {
@@ -248,10 +247,10 @@ static bool allow_pip(int root_fd, struct err *err)
     return true;
 }
 
-/* What only mmdebstrap needed, or what holds a trace of the host it ran on. */
+/* Files that only mmdebstrap needed, or that contain traces of the host it ran on. */
 static const char *const unwanted[] = {
     "etc/apt/apt.conf.d/99mmdebstrap", /* apt as root and no translations: the guest decides that for itself */
-    "home/user/.bash_logout",          /* clears a screen that nobody has */
+    "home/user/.bash_logout",          /* clears the screen, which makes no sense in a sandbox */
     "root/.bash_logout",               /* the same */
     "etc/skel/.bash_logout",           /* the same */
     "var/log/bootstrap.log",           /* when and where it was made */
@@ -380,7 +379,7 @@ static void read_lines(struct builder *builder, int fd)
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return; /* the exit status tells the rest */
+            return; /* the exit status is checked later */
         for (ssize_t i = 0; i < n; i++) {
             if (piece[i] == '\n' || piece[i] == '\r') {
                 take_line(builder, str_of(line, len));
@@ -392,7 +391,7 @@ static void read_lines(struct builder *builder, int fd)
     }
 }
 
-/* Kept from our environment: where the network is. The rest is set, so that two runs are alike. */
+/* Only proxy settings are taken from our environment. The rest is fixed, so that two runs give the same result. */
 static const char *const kept_environment[] = { "http_proxy", "https_proxy", "no_proxy" };
 
 static no_return void exec_mmdebstrap(const char *const *argv, int output_fd)
@@ -409,9 +408,9 @@ static no_return void exec_mmdebstrap(const char *const *argv, int output_fd)
         (void)snprintf(kept[i], sizeof kept[i], "%s=%s", kept_environment[i], value);
         environment[count++] = kept[i];
     }
-    /* If we are killed, an mmdebstrap of its own would go on mounting and writing below tmp/. */
+    /* If we are killed, mmdebstrap must not go on mounting and writing below tmp/. */
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
-    /* What it mounts below tmp/ must go with it, however it ends: the next build sweeps there. */
+    /* A mount namespace of its own: its mounts below tmp/ end with it, and the next build can remove tmp/. */
     static const char no_mounts[] = "E: cannot make a mount namespace\n";
     if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0) {
         (void)!write(output_fd, no_mounts, sizeof no_mounts - 1);
@@ -468,15 +467,15 @@ static bool run_mmdebstrap(struct builder *builder, const char *suite, const cha
     return true;
 }
 
-/* ---- the whole ---- */
+/* ---- building ---- */
 
 static void recipe_add(crypto_generichash_state *state, const char *text)
 {
-    /* With its zero byte: "ab","c" is not "a","bc". */
+    /* With the zero byte, so that "ab","c" and "a","bc" differ. */
     (void)crypto_generichash_update(state, (const unsigned char *)text, strlen(text) + 1);
 }
 
-/* Not the mirror: it is where the packages come from, not what they are. */
+/* Without the mirror: it does not change which packages there are. */
 static void recipe_hash(const char *suite, char out_hex[LAYER_HEX_BYTES])
 {
     crypto_generichash_state state;
@@ -484,7 +483,7 @@ static void recipe_hash(const char *suite, char out_hex[LAYER_HEX_BYTES])
     char numbers[64];
 
     (void)crypto_generichash_init(&state, NULL, 0, sizeof hash);
-    recipe_add(&state, "cloister base 2"); /* another number when the code of this file makes something else */
+    recipe_add(&state, "cloister base 2"); /* change the number when the code of this file changes the result */
     recipe_add(&state, suite);
     recipe_add(&state, packages);
     for (size_t i = 0; i < COUNT_OF(mmdebstrap_options); i++)
@@ -515,7 +514,7 @@ static bool path_of(int fd, const char *name, char *room, size_t room_size, stru
     (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t len = readlink(link, dir, sizeof dir - 1);
     if (len < 0)
-        return err_sys(err, "find out where the data directory is");
+        return err_sys(err, "find the path of the data directory");
     dir[len] = '\0';
     if ((size_t)snprintf(room, room_size, "%s/%s", dir, name) >= room_size)
         return err_set(err, ERR_LIMIT, "the path of the data directory is too long");
@@ -560,7 +559,7 @@ bool bootstrap_base(int data_fd, const struct bootstrap_want *want, struct templ
     if (geteuid() != 0)
         return err_set(err, ERR_DENIED, "only root can make the base template");
     if (sodium_init() < 0)
-        return err_set(err, ERR_INTERNAL, "libsodium does not start");
+        return err_set(err, ERR_INTERNAL, "libsodium failed to initialise");
     recipe_hash(suite, recipe);
     bool known = template_find(data_fd, "base", &before, err);
     if (!known && err->kind != ERR_NOT_FOUND)

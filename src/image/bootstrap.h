@@ -2,11 +2,11 @@
  * bootstrap.h - the `base` template, made from Debian packages.
  *
  * mmdebstrap unpacks and configures the packages into tmp/, we add the user, sudo's rule, shell start-up files and the
- * like, and the result is sealed as a layer. What was made once from the same recipe is not made again.
+ * like, and the result is sealed as a layer. A template of the same recipe is not built again.
  *
  * Where      As root and outside every role: it runs Debian's package scripts, which are trusted like the host's own.
  * Threads    Blocks for minutes. One at a time per data directory.
- * Failure    Leaves at most rubbish in tmp/, which the next run sweeps; never a half-made template.
+ * Failure    Leaves at most files in tmp/, which the next run removes; never a half-made template.
  */
 #ifndef IMAGE_BOOTSTRAP_H
 #define IMAGE_BOOTSTRAP_H
@@ -18,8 +18,8 @@
 #include "image/templates.h"
 
 /*
- * The host name that the template's /etc/hosts resolves, and every sandbox's. With another one programs that look
- * themselves up (Java's getLocalHost(), `hostname -f`) fail. Which sandbox it is, E2B_SANDBOX_ID says.
+ * The host name of every sandbox, which the template's /etc/hosts resolves. With another name, programs that look up
+ * their own host (Java's getLocalHost(), `hostname -f`) would fail. E2B_SANDBOX_ID tells sandboxes apart.
  */
 #define BOOTSTRAP_HOSTNAME "cloister"
 
@@ -36,7 +36,7 @@ struct bootstrap_want {
 
 bool bootstrap_base(int data_fd, const struct bootstrap_want *want, struct template *out, struct err *err) must_use;
 
-/* What the `base` that this program makes has as its recipe; see template_is_current(). */
+/* The recipe hash of the `base` that this program makes; see template_is_current(). */
 void bootstrap_recipe(char out_hex[LAYER_HEX_BYTES]);
 
 /* Progress from what mmdebstrap prints, a line at a time; exposed for tests. */
@@ -44,13 +44,13 @@ struct bootstrap_meter {
     unsigned percent;
     char phase[64];
     /* private */
-    unsigned from, to; /* the share of the whole that this phase has */
+    unsigned from, to; /* percent of the whole at which this phase begins and ends */
     unsigned total, seen;
 };
 /* True if percent or phase changed. */
 bool bootstrap_meter_line(struct bootstrap_meter *meter, struct str line);
 
-/* What makes `base` out of a fresh Debian tree; exposed for tests. */
+/* Turns a fresh Debian tree into `base`; exposed for tests. */
 bool bootstrap_customize(int root_fd, struct err *err) must_use;
 
 #endif

@@ -1,11 +1,11 @@
 /*
- * Theory of operation: the recipe (its script, its settings, the layers below) is hashed; a template with that hash whose
- * layers are there is the answer. Otherwise a child enters a mount namespace of its own, mounts base with an empty upper
- * directory on top, changes its root there and runs the script. When it has gone, so have its mounts, and the upper
- * directory holds exactly what the script has changed: layer_seal() names it.
+ * Theory of operation: the recipe (its script, its settings, the layers below) is hashed. If there is a template with
+ * that hash and its layers exist, nothing is built. Otherwise a child enters a mount namespace of its own, mounts base
+ * with an empty upper directory on top, changes its root there and runs the script. The mounts end with the child. The
+ * upper directory then holds exactly what the script has changed, and layer_seal() makes it a layer.
  *
  * The script needs the network, so it sees the host's resolv.conf and certificates while it runs. Both are mounted over
- * base's own files and hence leave no trace in the layer.
+ * base's files and leave no trace in the layer.
  */
 #include "image/recipe.h"
 
@@ -33,11 +33,11 @@
 #define UPPER_NAME "recipe-upper" /* in tmp/ */
 #define WORK_NAME "recipe-work"
 #define ROOT_NAME "recipe-root"
-#define LOG_NAME "recipe-log" /* all that the script said; the next build sweeps it */
+#define LOG_NAME "recipe-log" /* the script's whole output; the next build removes it */
 
 enum {
     LINE_BYTES = 1024,    /* of the script's output; longer ones are cut */
-    OPTIONS_BYTES = 4000, /* of one mount: the kernel takes a page */
+    OPTIONS_BYTES = 4000, /* of one mount: the kernel accepts a page */
     SCRIPT_PERCENT = 92,  /* of the whole; the rest is writing to disk */
 };
 
@@ -91,7 +91,7 @@ struct script_run {
     const struct bootstrap_want *want;
     int log_fd;
     struct recipe_meter meter;
-    char last_line[LINE_BYTES]; /* the newest that looks like a complaint, or else the newest */
+    char last_line[LINE_BYTES]; /* the newest line that looks like an error, or else the newest one */
     bool has_complaint;
 };
 
@@ -122,7 +122,7 @@ static bool read_phase(struct recipe_meter *meter, struct str line)
     return true;
 }
 
-/* "dlstatus:12:34.5:Retrieving file 12 of 400", "pmstatus:bash:56.7:Unpacking bash": apt, how far it is with this phase. */
+/* apt's progress within a phase: "dlstatus:12:34.5:Retrieving file 12 of 400", "pmstatus:bash:56.7:Unpacking bash". */
 static bool read_apt_status(struct str line, uint64_t *out_percent)
 {
     struct str word, whole;
@@ -130,7 +130,7 @@ static bool read_apt_status(struct str line, uint64_t *out_percent)
 
     if ((!is_download && !str_skip(&line, STR("pmstatus:"))) || !str_cut(&line, ':', &word))
         return false;
-    while (str_cut(&line, ':', &word)) /* the name of a package may have a colon of its own: bash:amd64 */
+    while (str_cut(&line, ':', &word)) /* a package's name may contain a colon: bash:amd64 */
         if (str_cut(&word, '.', &whole) && str_to_u64(whole, 100, out_percent))
             return true;
     return false;
@@ -145,7 +145,7 @@ bool recipe_meter_line(struct recipe_meter *meter, struct str line)
     if (!read_apt_status(line, &percent))
         return false;
     unsigned now = meter->from + (meter->to - meter->from) * (unsigned)percent / 100;
-    bool moved = now > meter->percent; /* what is fetched and then unpacked counts to a hundred twice */
+    bool moved = now > meter->percent; /* apt counts to a hundred twice: fetching, then unpacking */
     if (moved)
         meter->percent = now;
     return moved;
@@ -176,8 +176,8 @@ static void read_lines(struct script_run *run, int fd)
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return;                                  /* the exit status tells the rest */
-        (void)!write(run->log_fd, piece, (size_t)n); /* for whoever has to find out why; not having it fails nothing */
+            return;                                  /* the exit status is checked later */
+        (void)!write(run->log_fd, piece, (size_t)n); /* a build does not fail for lack of its log */
         for (ssize_t i = 0; i < n; i++) {
             if (piece[i] == '\n' || piece[i] == '\r') {
                 take_line(run, str_of(line, len));
@@ -203,12 +203,12 @@ static bool fd_path(int fd, char *room, size_t size, struct err *err)
     (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t len = readlink(link, room, size - 1);
     if (len < 0)
-        return err_sys(err, "find out where the data directory is");
+        return err_sys(err, "find the path of the data directory");
     room[len] = '\0';
     return true;
 }
 
-/* Overlay lists the topmost layer first; a template the lowest. */
+/* Overlayfs lists the topmost layer first, a template the lowest one first. */
 static bool make_place(int data_fd, const struct template *base, struct place *out, struct err *err)
 {
     char data[LIMIT_PATH_BYTES];
@@ -237,7 +237,7 @@ static no_return void give_up(const char *doing)
     _exit(126);
 }
 
-/* Files of the host that the script sees in place of base's own. One that either side lacks is left out. */
+/* Host files that the script sees in place of base's own. A file that is missing on either side is left out. */
 static const char *const borrowed[] = { "/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt" };
 
 /*
@@ -304,16 +304,16 @@ static bool run_recipe(const struct recipe *recipe, const struct place *place, i
         if (errno != EINTR)
             return err_sys(err, "wait for the recipe");
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-        return err_set(err, ERR_UNAVAILABLE, "the recipe failed (tmp/" LOG_NAME " has all it said): %.90s",
+        return err_set(err, ERR_UNAVAILABLE, "the recipe failed (its output is in tmp/" LOG_NAME "): %.90s",
                        run.last_line[0] ? run.last_line : "it did not say why");
     return true;
 }
 
-/* ---- the whole ---- */
+/* ---- building ---- */
 
 static void recipe_add(crypto_generichash_state *state, const char *text)
 {
-    /* With its zero byte: "ab","c" is not "a","bc". */
+    /* With the zero byte, so that "ab","c" and "a","bc" differ. */
     (void)crypto_generichash_update(state, (const unsigned char *)text, strlen(text) + 1);
 }
 
@@ -323,7 +323,7 @@ static void recipe_hash(const struct recipe *recipe, const struct template *base
     unsigned char hash[32];
 
     (void)crypto_generichash_init(&state, NULL, 0, sizeof hash);
-    recipe_add(&state, "cloister recipe 1"); /* another number when the code of this file makes something else */
+    recipe_add(&state, "cloister recipe 1"); /* change the number when the code of this file changes the result */
     recipe_add(&state, recipe->script);
     recipe_add(&state, recipe->setting);
     for (uint32_t i = 0; i < base->layer_count; i++)
@@ -354,7 +354,7 @@ static bool build_layer(int data_fd, const struct recipe *recipe, const struct t
                         const struct bootstrap_want *want, char out_layer[LAYER_HEX_BYTES], struct err *err)
 {
     struct place place;
-    auto_close int tmp_fd = -1; /* open: nobody else builds */
+    auto_close int tmp_fd = -1; /* while it is open, it locks out other builds */
 
     if (!layers_prepare(data_fd, &tmp_fd, err) || !make_place(data_fd, base, &place, err) ||
         !run_recipe(recipe, &place, tmp_fd, want, err))
@@ -398,7 +398,7 @@ static bool build_on_base(int data_fd, const struct recipe *recipe, const struct
     return true;
 }
 
-/* Of base, on the way to something else: that it was there already is no news. */
+/* Progress of base while it is built for another template; that it exists already is not reported. */
 static void tell_if_made(void *context, unsigned percent, const char *phase)
 {
     if (percent < 100)
@@ -417,7 +417,7 @@ bool recipe_build(int data_fd, const char *name, const struct bootstrap_want *wa
     if (!recipe)
         return err_set(err, ERR_NOT_FOUND, "no recipe for a template '%.60s'; there are: %s", name, recipe_names());
     for_base.progress = tell_if_made;
-    for_base.progress_context = (void *)want; /* which tell() only reads */
-    for_base.again = false;                   /* --again is about the template that was named */
+    for_base.progress_context = (void *)want; /* tell() only reads it */
+    for_base.again = false;                   /* --again applies to the named template only */
     return bootstrap_base(data_fd, &for_base, &base, err) && build_on_base(data_fd, recipe, &base, want, out, err);
 }

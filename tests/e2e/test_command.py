@@ -157,7 +157,7 @@ def test_doctor_looks_at_the_server_and_the_templates_of_the_directory_it_is_ask
     assert f"template build code-interpreter --data {tmp_path}"[:60] in new["code-interpreter"]["found"], new
     (tmp_path / "new" / "server").write_text(f"127.0.0.1:{port}\n")
     was = checks("--data", tmp_path / "new")["listen address"]["found"]
-    assert was == f"127.0.0.1:{port} is free; the server of this directory was there last"
+    assert was == f"127.0.0.1:{port} is free; the server of this directory used it last"
 
 
 def test_a_template_of_another_version_is_served_and_told_about(server):

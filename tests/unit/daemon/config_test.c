@@ -49,9 +49,9 @@ static void mistakes_are_named(void **state)
     assert_non_null(strstr(err.message, "from 128 to"));
     assert_false(load(&config, &err, "--memory=127", NULL, NULL, NULL));
     assert_false(load(&config, &err, "--memory", NULL, NULL, NULL));
-    assert_string_equal(err.message, "--memory wants a value");
+    assert_string_equal(err.message, "--memory needs a value");
     assert_false(load(&config, &err, "--config", NULL, NULL, NULL));
-    assert_string_equal(err.message, "--config wants a value");
+    assert_string_equal(err.message, "--config needs a value");
     assert_false(load(&config, &err, "stray", NULL, NULL, NULL));
     assert_false(load(&config, &err, "--config", "/nonexistent/file", NULL, NULL));
 }
