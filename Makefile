@@ -1,4 +1,4 @@
-# The front door. Meson and Ninja do the building; this file knows what to do first.
+# Entry points. Meson and Ninja do the building; this file installs and configures what they need.
 #
 #   make up      from a fresh clone to a running server; prints the lines to paste
 #   make test    everything that says whether it is right
@@ -12,12 +12,11 @@ INTERPRETER  ?= yes
 FUZZ_SECONDS ?= 600
 SUDO         ?= $(if $(filter 0,$(shell id -u)),,sudo)
 
-# A finding of a sanitizer is a failed test, not a line in a log.
+# A sanitizer's finding fails the test.
 export ASAN_OPTIONS  ?= abort_on_error=1:detect_leaks=1:strict_string_checks=1
 export UBSAN_OPTIONS ?= halt_on_error=1:abort_on_error=1:print_stacktrace=1
 
-# A progress line for a person, silence for a log. Ninja is asked first whether there is anything to do, so that it has
-# nothing to say when there is not.
+# A progress line on a terminal, nothing in a log. A dry run first, so that nothing is printed when all is up to date.
 define compile
 	@ninja -C $(1) build.ninja >$(1)/setup.log 2>&1 || { cat $(1)/setup.log; exit 1; }
 	@ninja -C $(1) -n | grep -q 'no work to do' || \
@@ -25,7 +24,7 @@ define compile
 endef
 
 comma := ,
-# Meson says a page for each build; somebody wants to read it when it fails.
+# Meson's output goes to a log, which is shown if it fails.
 define configure
 	@echo 'configuring $(1)'
 	@mkdir -p $(1)
@@ -39,26 +38,26 @@ all: build/build.ninja ## build/cloister and build/cloister-guestd
 	$(call compile,build)
 	@scripts/link-programs.sh build
 
-# The template for run_code takes minutes more, and not everybody needs it: it is made beside the running server, which
-# finds it when it is asked for it.
+# The template for run_code takes minutes more, and not everyone needs it. So it is built while the server runs, and the
+# server finds it when a client asks for it.
 up: all ## build, make the base template once, then serve in the foreground
 	@scripts/setup.sh user
 	@$(SUDO) grep -rqsx 'name base' $(DATA)/templates || $(SUDO) build/cloister template build base --data $(DATA)
 	@[ '$(INTERPRETER)' = no ] || $(SUDO) grep -rqsx 'name code-interpreter-v1' $(DATA)/templates || $(SUDO) sh -c \
-	    'echo "making the code-interpreter template meanwhile, for run_code: tail -f $(DATA)/code-interpreter.log"; \
+	    'echo "building the template for run_code in the background: tail -f $(DATA)/code-interpreter.log"; \
 	     nice -n 10 build/cloister template build code-interpreter --data $(DATA) >>$(DATA)/code-interpreter.log 2>&1 &'
 	@exec $(SUDO) build/cloister serve --data $(DATA) --listen $(LISTEN)
 
-# Both programs in one place, for cloister finds guestd beside itself; only the one that people call is on their PATH.
+# Both programs in one directory, because cloister looks for guestd there. Only cloister is on the PATH.
 libexec = $(DESTDIR)$(PREFIX)/libexec/cloister
 install: all ## put cloister below PREFIX (/usr/local); DESTDIR is for packagers
 	@install -d $(libexec) $(DESTDIR)$(PREFIX)/bin
 	@install -m 755 build/cloister build/cloister-guestd $(libexec)
 	@ln -sfn ../libexec/cloister/cloister $(DESTDIR)$(PREFIX)/bin/cloister
 	@[ -n '$(DESTDIR)' ] || scripts/setup.sh user
-	@echo 'installed $(DESTDIR)$(PREFIX)/bin/cloister; `cloister help` says how to go on'
+	@echo 'installed $(DESTDIR)$(PREFIX)/bin/cloister; next: `cloister help`'
 
-uninstall: ## take back what install has put there; the data directory stays
+uninstall: ## remove what install has put there; the data directory stays
 	@rm -f $(DESTDIR)$(PREFIX)/bin/cloister $(libexec)/cloister $(libexec)/cloister-guestd
 	@[ ! -d $(libexec) ] || rmdir $(libexec)
 	@echo 'removed $(DESTDIR)$(PREFIX)/bin/cloister; $(DATA) and the user cloister are still there'
@@ -79,7 +78,7 @@ clients: all ## agent frameworks as they are on PyPI and npm; VERSIONS=newest, C
 	@$(if $(filter running,$(SERVER)),,$(if $(SUDO),$(SUDO) --preserve-env)) tests/clients/run.py \
 	    $(if $(filter newest,$(VERSIONS)),--newest) $(if $(filter running,$(SERVER)),--running) $(CLIENTS)
 
-bench: all ## how fast, next to runc, crun, bubblewrap and bare Python
+bench: all ## how fast, beside runc, crun, bubblewrap and bare Python
 	@scripts/setup.sh bench
 	@$(SUDO) bench/run
 
@@ -90,21 +89,21 @@ lint: build-clang/build.ninja ## formatting, clang-tidy, Python, shell
 	$(call compile,build-clang)
 	@scripts/lint.sh all build-clang
 
-format: ## lay out every C file as .clang-format says
+format: ## format every C file with clang-format
 	@find src tests bench -name '*.[ch]' -not -path '*/node_modules/*' | xargs clang-format -i
 
-clean: ## forget every build; the data directory stays
+clean: ## remove every build; the data directory stays
 	rm -rf build build-asan build-clang build-fuzz
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
-# What to install is looked up once per version of setup.sh, not each time.
+# Packages are checked once per version of setup.sh, not each time.
 build/.deps build/.deps-test: scripts/setup.sh
 	@scripts/setup.sh build $(if $(filter %-test,$@),test)
 	@mkdir -p build && touch $@
 
-# Warnings are errors in the builds that tests use, not here: a newer compiler must not stop somebody who wants to run it.
+# Warnings are errors only in the builds for tests, so that a newer compiler does not keep users from building.
 build/build.ninja: | build/.deps
 	$(call configure,build,,-Dtests=false -Dwerror=false)
 

@@ -1,9 +1,9 @@
 #!/bin/sh
-# fuzz.sh BUILD SECONDS - build every fuzz target of BUILD and run it for so long, starting from its corpus.
+# fuzz.sh BUILD SECONDS - build every fuzz target of BUILD and run each for SECONDS, starting from its corpus.
 #
-# Only the targets: guestd is static and cannot be linked with the coverage that this build compiles in.
-# What a run discovers stays in BUILD/corpus, so the next run goes on from there; an input that crashes is kept in
-# BUILD/crashes and belongs into tests/fuzz/corpus/ under a telling name once the bug is understood.
+# Builds only the targets: guestd is static and cannot be linked with this build's coverage instrumentation.
+# New inputs stay in BUILD/corpus for the next run. An input that crashes is kept in BUILD/crashes; once the bug is
+# understood, add it to tests/fuzz/corpus/ under a name that says what it is.
 # The last line is the tally: 'N passed, N failed'.
 set -u
 build=$1 seconds=$2

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Joins the modules of a Python package into one text: join_python.py OUT.py FILE…
 
-A file imports from those before it, `from .file import name`, and from the standard library. The first kind of line is
-left out: in one text everybody's names are there already. So that the text means what the package means, a name belongs to
-one file, is the same wherever it is imported, and never changes; and nobody imports from a file that comes later.
+A file may import from files before it, as `from .file import name`, and from the standard library. Imports of the first
+kind are left out, because in one text all names are defined already. The result means the same as the package only if
+each global name is defined in one file, is imported under that name, and is never assigned again. This is checked.
 """
 import ast
 import pathlib
@@ -17,16 +17,16 @@ class Refused(Exception):
 
 def check_import(where, node, owners):
     if node.level != 1 or not node.module:
-        raise Refused(f"{where}: a file beside it is imported as `from .file import name`")
+        raise Refused(f"{where}: import a file of the package as `from .file import name`")
     for alias in node.names:
         if alias.asname:
-            raise Refused(f"{where}: {alias.name} has one name, here and there")
+            raise Refused(f"{where}: {alias.name} must keep its name: `as` is not possible here")
         if owners.get(alias.name, (None, None))[0] != node.module:
-            raise Refused(f"{where}: {node.module}.py, if there is one, does not come before with a {alias.name}")
+            raise Refused(f"{where}: no earlier file {node.module}.py defines {alias.name}")
 
 
 def foreign_imports(module):
-    """{name: what it stands for} of what does not come from a file beside it. Two files may import the same."""
+    """{name: what it stands for} for imports from outside the package. Two files may import the same."""
     found = {}
     for node in module.body:
         if isinstance(node, ast.Import):
@@ -37,17 +37,17 @@ def foreign_imports(module):
 
 
 def take(path, owners):
-    """The lines of one file that go into the text. `owners` says of each name so far: (file, what it stands for)."""
+    """The lines of one file that go into the text. `owners` has each name so far: (file, what it stands for)."""
     source = path.read_text(encoding="ascii")
     lines = source.splitlines()
     module = ast.parse(source, str(path))
     for node in ast.walk(module):
         where = f"{path}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.Global):
-            raise Refused(f"{where}: what changes is an attribute of something, not a global name")
+            raise Refused(f"{where}: `global` is not possible here; keep state in an attribute of an object")
         if isinstance(node, ast.ImportFrom) and node.level:
             if node not in module.body:
-                raise Refused(f"{where}: what is imported from a file beside it is imported at its top")
+                raise Refused(f"{where}: import from a file of the package only at the top of a file")
             check_import(where, node, owners)
             lines[node.lineno - 1 : node.end_lineno] = [None] * (node.end_lineno - node.lineno + 1)
     foreign = foreign_imports(module)
@@ -57,7 +57,7 @@ def take(path, owners):
             what = None if symbol.is_assigned() else foreign[name]
             owner, before = owners.setdefault(name, (path.stem, what))
             if owner != path.stem and (what is None or before != what):
-                raise Refused(f"{path}: {name} is {owner}.py's")
+                raise Refused(f"{path}: {owner}.py already defines {name}")
     return [line for line in lines if line is not None]
 
 

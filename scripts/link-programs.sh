@@ -1,7 +1,7 @@
 #!/bin/sh
 # link-programs.sh BUILD - the two programs by their short names, BUILD/cloister and BUILD/cloister-guestd.
 #
-# Hard links, because `cloister` finds guestd beside the path it was started by, and a symbolic link would lead it away.
+# Hard links, not symbolic ones: `cloister` looks for guestd in its own directory, with symbolic links resolved.
 set -eu
 
 for program in src/daemon/cloister src/guest/cloister-guestd; do

@@ -1,10 +1,10 @@
 #!/bin/sh
-# lint.sh quick|all [BUILD] - what reads the source without running it.
+# lint.sh quick|all [BUILD] - static checks of the source.
 #
-#   quick   formatting, and whether Python and shell files parse; a second
-#   all     the same and clang-tidy over src/, with the flags of BUILD (a clang build); minutes
+#   quick   formatting, Python syntax, shellcheck; takes a second
+#   all     the same and clang-tidy over src/, with the flags of BUILD (a clang build); takes minutes
 #
-# Prints a line per check, and ends in 1 if one of them found something.
+# Prints a line per check. The exit code is 1 if one of them found something.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
@@ -18,15 +18,15 @@ report() { # NAME STATUS
     fi
 }
 have() { command -v "$1" >/dev/null 2>&1; }
-# Ours only: what npm and pip put below tests/ is not.
+# Only our own files, not those that npm and pip put below tests/.
 files() { find src tests bench scripts \( -name node_modules -o -name '.venv*' \) -prune -o -type f -name "$1" -print 2>/dev/null; }
 
-# clang-format lays out some corners differently from version to version; ours is the one in Debian 12.
+# Versions of clang-format differ in details; the layout is that of Debian 12's.
 format_version=14
 if ! have clang-format; then
     echo "lint: formatting: skipped, no clang-format here"
 elif ! clang-format --version | grep -q "version $format_version\\."; then
-    echo "lint: formatting: skipped, it is judged by clang-format $format_version"
+    echo "lint: formatting: skipped, needs clang-format $format_version"
 else
     wrong=$(files '*.[ch]' | xargs clang-format --dry-run 2>&1 | sed -n 's/^\([^ :]*:[0-9]*\):.*warning: .*/\1/p' | sort -u -t: -k1,1)
     # shellcheck disable=SC2086 # a list of names without spaces
@@ -35,7 +35,7 @@ else
     report formatting $?
 fi
 
-# Parsed, not compiled: a check leaves no __pycache__ behind.
+# Parsed, not compiled, so that the check leaves no __pycache__ behind.
 files '*.py' | xargs python3 -c '
 import ast, sys
 for name in sys.argv[1:]:
@@ -43,7 +43,7 @@ for name in sys.argv[1:]:
 report python $?
 
 if have shellcheck; then
-    # A recipe has no first line that names its shell.
+    # Recipes have no #! line, so name the shell.
     files '*.sh' | xargs shellcheck --shell=sh && shellcheck .ci/run
     report shell $?
 else
@@ -52,7 +52,7 @@ fi
 
 if [ "${1:-quick}" = all ]; then
     build=${2:-build-clang}
-    # Four files a process: each start reads the checks again.
+    # Four files per process, because each start of clang-tidy costs time.
     find src -name '*.c' -print0 | xargs -0 -P "$(nproc)" -n 4 clang-tidy -p "$build" --quiet 2>/dev/null
     report clang-tidy $?
 fi

@@ -1,5 +1,5 @@
 #!/bin/sh
-# setup.sh GROUP… - make this machine able to do what the Makefile is about to ask of it.
+# setup.sh GROUP… - install what the Makefile needs on this machine.
 #
 #   build   compile Cloister and run it: a compiler, the libraries, mmdebstrap for the base template
 #   test    what `make test`, `make lint` and `make fuzz` need on top: clang and its tools, cmocka, Python venv, node
@@ -7,7 +7,7 @@
 #   bench   the programs that `make bench` measures beside us: runc, crun, bubblewrap; Python venv for the SDK
 #   user    the system user that the unprivileged role runs as
 #
-# Asks dpkg first and touches apt (and sudo) only when something is missing, so that a second run costs milliseconds.
+# Asks dpkg first and uses apt (and sudo) only when something is missing, so that a second run takes milliseconds.
 set -eu
 
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -30,7 +30,7 @@ as_root() {
     fi
 }
 
-# One line that counts the seconds, for what takes longer than a person likes to wait in silence.
+# Runs a command that takes long, and shows a line that counts the seconds.
 with_progress() { # TEXT COMMAND…
     text=$1
     shift
@@ -73,7 +73,7 @@ missing_packages() { # PACKAGE…
 apt() { as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 "$@"; }
 
 install_packages() { # PACKAGE…
-    # shellcheck disable=SC2046 # words are what we want
+    # shellcheck disable=SC2046 # split into words on purpose
     set -- $(missing_packages "$@")
     [ $# -gt 0 ] || return 0
     [ "$(id -u)" = 0 ] || as_root true # asks for the password here, not behind the progress line
@@ -86,19 +86,19 @@ install_packages() { # PACKAGE…
     with_progress "installing $# packages" apt install -y --no-install-recommends "$@"
 }
 
-# A node that is already there may come from elsewhere and be newer than Debian's.
+# Keep an installed node: it may be newer than Debian's.
 missing_node() {
     command -v node >/dev/null 2>&1 || echo nodejs
     command -v npm >/dev/null 2>&1 || echo npm
 }
 
-# clang finds its sanitizer and fuzzer runtimes only in the package of its own version, whatever that is here.
+# The sanitizer and fuzzer runtimes are in a package of clang's own version.
 clang_runtime() {
     version=$(clang -dumpversion | cut -d. -f1)
     install_packages "libclang-rt-$version-dev"
 }
 
-# Not Debian: we cannot install, but we can say exactly what is not there.
+# Not Debian: list what is missing instead of installing it.
 check_by_hand() {
     absent=""
     for program in cc meson ninja pkg-config python3 mmdebstrap; do
@@ -121,7 +121,7 @@ add_user() {
     as_root useradd --system --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin "$service_user"
 }
 
-[ $# -gt 0 ] || die "which group? build, test, clients, bench, user"
+[ $# -gt 0 ] || die "no group named; there are build, test, clients, bench, user"
 debian=yes
 command -v apt-get >/dev/null 2>&1 || debian=no
 for group in "$@"; do
@@ -136,8 +136,8 @@ for group in "$@"; do
     "yes bench") install_packages $bench_packages ;;
     "no build") check_by_hand ;;
     "no test") check_by_hand cmocka ;;
-    "no clients") ;; # a client that cannot be installed is reported
-    "no bench") ;; # the benchmark leaves out what is not there
+    "no clients") ;; # run.py reports a client that cannot be installed
+    "no bench") ;; # the benchmark leaves out what is not installed
     *" user") add_user ;;
     *) die "there is no group '$group': build, test, clients, bench, user" ;;
     esac

