@@ -57,6 +57,8 @@ bool action_caller_by_admin_token(const struct actions *actions, struct str toke
                                   struct caller *out, struct err *err) must_use;
 /* Records that the key was used. A failure is only logged. */
 void action_caller_seen(const struct actions *actions, const struct caller *caller);
+/* ERR_DENIED unless the caller is an administrator. For the other files of actions/. */
+bool caller_need_admin(const struct caller *caller, struct err *err) must_use;
 
 /* ---- meter.c: request rate of a key ---- */
 
@@ -185,6 +187,8 @@ bool action_team_metrics(const struct actions *actions, const struct caller *cal
 
 /* The rest is for administrators: ERR_DENIED for others. */
 
+bool action_team_list(const struct actions *actions, const struct caller *caller, struct arena *arena,
+                      struct team_row **out, size_t *out_count, struct err *err) must_use;
 /* The same administrator, acting in another team. ERR_NOT_FOUND. */
 bool action_caller_in_team(const struct actions *actions, const struct caller *caller, struct str team_id,
                            struct arena *arena, struct caller *out, struct err *err) must_use;
@@ -225,7 +229,5 @@ bool action_key_rename(const struct actions *actions, const struct caller *calle
                        struct arena *arena, struct key_row *out, struct err *err) must_use;
 bool action_key_revoke(const struct actions *actions, const struct caller *caller, struct str id, struct err *err)
     must_use;
-bool action_team_list(const struct actions *actions, const struct caller *caller, struct arena *arena,
-                      struct team_row **out, size_t *out_count, struct err *err) must_use;
 
 #endif

@@ -50,6 +50,11 @@ bool action_caller_by_admin_token(const struct actions *actions, struct str toke
     return true;
 }
 
+bool caller_need_admin(const struct caller *caller, struct err *err)
+{
+    return caller->is_admin || err_set(err, ERR_DENIED, "this needs the admin token");
+}
+
 void action_caller_seen(const struct actions *actions, const struct caller *caller)
 {
     struct err err;

@@ -1,11 +1,6 @@
 #include "actions/actions.h"
 #include "base/encode.h"
 
-static bool need_admin(const struct caller *caller, struct err *err)
-{
-    return caller->is_admin || err_set(err, ERR_DENIED, "that takes the admin token");
-}
-
 static bool name_check(struct str *name, struct err *err)
 {
     *name = str_trim(*name);
@@ -20,37 +15,31 @@ static bool name_check(struct str *name, struct err *err)
 bool action_key_create(const struct actions *actions, const struct caller *caller, struct str name, struct arena *arena,
                        struct key_row *out, struct secret *out_text, struct err *err)
 {
-    return need_admin(caller, err) && name_check(&name, err) &&
+    return caller_need_admin(caller, err) && name_check(&name, err) &&
            store_key_add(actions->store, str_from(caller->team_id), name, arena, out, out_text, err);
 }
 
 bool action_key_list(const struct actions *actions, const struct caller *caller, struct arena *arena,
                      struct key_row **out, size_t *out_count, struct err *err)
 {
-    return need_admin(caller, err) &&
+    return caller_need_admin(caller, err) &&
            store_key_list(actions->store, str_from(caller->team_id), arena, out, out_count, err);
 }
 
 bool action_key_list_all(const struct actions *actions, const struct caller *caller, struct arena *arena,
                          struct key_row **out, size_t *out_count, struct err *err)
 {
-    return need_admin(caller, err) && store_key_list(actions->store, STR(""), arena, out, out_count, err);
+    return caller_need_admin(caller, err) && store_key_list(actions->store, STR(""), arena, out, out_count, err);
 }
 
 bool action_key_rename(const struct actions *actions, const struct caller *caller, struct str id, struct str name,
                        struct arena *arena, struct key_row *out, struct err *err)
 {
-    return need_admin(caller, err) && name_check(&name, err) &&
+    return caller_need_admin(caller, err) && name_check(&name, err) &&
            store_key_rename(actions->store, str_from(caller->team_id), id, name, arena, out, err);
 }
 
 bool action_key_revoke(const struct actions *actions, const struct caller *caller, struct str id, struct err *err)
 {
-    return need_admin(caller, err) && store_key_revoke(actions->store, str_from(caller->team_id), id, err);
-}
-
-bool action_team_list(const struct actions *actions, const struct caller *caller, struct arena *arena,
-                      struct team_row **out, size_t *out_count, struct err *err)
-{
-    return need_admin(caller, err) && store_team_list(actions->store, arena, out, out_count, err);
+    return caller_need_admin(caller, err) && store_key_revoke(actions->store, str_from(caller->team_id), id, err);
 }

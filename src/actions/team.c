@@ -58,9 +58,10 @@ bool action_team_metrics(const struct actions *actions, const struct caller *cal
 
 /* ---- for administrators ---- */
 
-static bool need_admin(const struct caller *caller, struct err *err)
+bool action_team_list(const struct actions *actions, const struct caller *caller, struct arena *arena,
+                      struct team_row **out, size_t *out_count, struct err *err)
 {
-    return caller->is_admin || err_set(err, ERR_DENIED, "that takes the admin token");
+    return caller_need_admin(caller, err) && store_team_list(actions->store, arena, out, out_count, err);
 }
 
 bool action_caller_in_team(const struct actions *actions, const struct caller *caller, struct str team_id,
@@ -68,7 +69,7 @@ bool action_caller_in_team(const struct actions *actions, const struct caller *c
 {
     struct team_row team;
 
-    if (!need_admin(caller, err) || !store_team_get(actions->store, team_id, arena, &team, err))
+    if (!caller_need_admin(caller, err) || !store_team_get(actions->store, team_id, arena, &team, err))
         return false;
     struct caller there = { .is_admin = true };
     if (!str_to_path(team.id, there.team_id, sizeof there.team_id, err))
@@ -96,7 +97,8 @@ static bool slug_check(struct str slug, struct err *err)
 bool action_team_create(const struct actions *actions, const struct caller *caller, struct str name,
                         struct arena *arena, struct team_row *out, struct err *err)
 {
-    return need_admin(caller, err) && slug_check(name, err) && store_team_add(actions->store, name, arena, out, err);
+    return caller_need_admin(caller, err) && slug_check(name, err) &&
+           store_team_add(actions->store, name, arena, out, err);
 }
 
 static bool revoke_keys(const struct actions *actions, struct str team_id, struct arena *arena, size_t *out_count,
@@ -155,7 +157,7 @@ bool action_running_counts(const struct actions *actions, const struct caller *c
     struct team_row *teams;
     size_t count;
 
-    if (!need_admin(caller, err) || !store_team_list(actions->store, arena, &teams, &count, err))
+    if (!caller_need_admin(caller, err) || !store_team_list(actions->store, arena, &teams, &count, err))
         return false;
     struct team_count *list = ARENA_ARRAY(arena, struct team_count, count);
     for (size_t i = 0; i < count; i++)
@@ -173,7 +175,7 @@ bool action_team_kill(const struct actions *actions, const struct caller *caller
     size_t count;
     struct err ignored; /* failures are counted; sandbox/ retries a failed kill */
 
-    if (!need_admin(caller, err) || !sandbox_list(actions->sandboxes, team_id, arena, &list, &count, err))
+    if (!caller_need_admin(caller, err) || !sandbox_list(actions->sandboxes, team_id, arena, &list, &count, err))
         return false;
     *out_killed = *out_failed = 0;
     for (size_t i = 0; i < count; i++) {

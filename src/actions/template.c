@@ -125,6 +125,19 @@ static void explain_missing(const struct actions *actions, const struct caller *
                   names.len ? names.data : "none yet");
 }
 
+/* Puts newly built templates into the store. False: there is no way to, or it failed. */
+static bool refresh(const struct actions *actions)
+{
+    struct err err;
+
+    if (!actions->refresh_templates)
+        return false;
+    if (actions->refresh_templates(actions->context, &err))
+        return true;
+    log_warn("templates: cannot look for new ones: %s", err_text(&err));
+    return false;
+}
+
 /* A template of any owner. */
 static bool find_any(const struct actions *actions, const struct caller *caller, struct str text, struct arena *arena,
                      struct template_row *out, struct err *err)
@@ -135,13 +148,8 @@ static bool find_any(const struct actions *actions, const struct caller *caller,
         return false;
     if (look_up(actions, caller, &ref, arena, out, err))
         return true;
-    if (is_missing(err) && actions->refresh_templates) {
-        struct err refresh_err;
-        if (!actions->refresh_templates(actions->context, &refresh_err))
-            log_warn("templates: not refreshed: %s", err_text(&refresh_err));
-        else if (look_up(actions, caller, &ref, arena, out, err))
-            return true;
-    }
+    if (is_missing(err) && refresh(actions) && look_up(actions, caller, &ref, arena, out, err))
+        return true;
     if (is_missing(err))
         explain_missing(actions, caller, str_trim(text), arena, err);
     return false;
@@ -170,9 +178,6 @@ bool action_template_resolve(const struct actions *actions, const struct caller 
 bool action_template_list(const struct actions *actions, const struct caller *caller, struct arena *arena,
                           struct template_row **out, size_t *out_count, struct err *err)
 {
-    struct err refresh_err;
-
-    if (actions->refresh_templates && !actions->refresh_templates(actions->context, &refresh_err))
-        log_warn("templates: not refreshed: %s", err_text(&refresh_err));
+    (void)refresh(actions);
     return store_template_list(actions->store, str_from(caller->team_id), arena, out, out_count, err);
 }
