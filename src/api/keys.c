@@ -26,8 +26,18 @@ static bool name_decode(const struct request *rq, json_t **out_body, struct str 
     return *out_body && json_take_str(*out_body, "name", JSON_REQUIRED, out_name, err);
 }
 
-static void answer_keys(struct request *rq, const struct key_row *rows, size_t count)
+/* Both lists: of the caller's team, and of all teams. */
+static void answer_keys(struct request *rq, bool (*list)(const struct actions *, const struct caller *, struct arena *,
+                                                         struct key_row **, size_t *, struct err *))
 {
+    struct key_row *rows;
+    size_t count;
+    struct err err;
+
+    if (!list(rq->actions, &rq->caller, rq->arena, &rows, &count, &err)) {
+        reply_err(rq, &err);
+        return;
+    }
     struct json_out json = reply_json(rq, 200);
     json_out_array(&json, NULL);
     for (size_t i = 0; i < count; i++) {
@@ -40,26 +50,12 @@ static void answer_keys(struct request *rq, const struct key_row *rows, size_t c
 
 void api_key_list(struct request *rq)
 {
-    struct key_row *rows;
-    size_t count;
-    struct err err;
-
-    if (action_key_list(rq->actions, &rq->caller, rq->arena, &rows, &count, &err))
-        answer_keys(rq, rows, count);
-    else
-        reply_err(rq, &err);
+    answer_keys(rq, action_key_list);
 }
 
 void api_key_list_all(struct request *rq)
 {
-    struct key_row *rows;
-    size_t count;
-    struct err err;
-
-    if (action_key_list_all(rq->actions, &rq->caller, rq->arena, &rows, &count, &err))
-        answer_keys(rq, rows, count);
-    else
-        reply_err(rq, &err);
+    answer_keys(rq, action_key_list_all);
 }
 
 void api_key_create(struct request *rq)
