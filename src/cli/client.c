@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/encode.h"
 #include "base/fd.h"
 #include "base/limits.h"
 #include "base/mem.h"
@@ -273,6 +274,31 @@ bool client_call(struct client *client, const char *method, struct str target, s
         return err_wrap(err, "answer to %s %.*s", method, STR_ARG(target));
     const struct str *token = http_header(&answer.head, STR("X-Next-Token"));
     *out = (struct client_answer){ answer.status, json, token ? arena_copy(arena, *token) : STR("") };
+    return true;
+}
+
+bool client_get(struct cli *cli, enum client_as as, struct str target, json_t **out_json, struct err *err)
+{
+    auto_client struct client client = { 0 };
+    struct client_answer answer = { 0 };
+
+    if (!client_open(&client, cli, as, err) || !client_call(&client, "GET", target, STR(""), &answer, err))
+        return false;
+    *out_json = answer.json;
+    return true;
+}
+
+bool client_target(struct cli *cli, struct str before, struct str id, struct str after, struct str *out,
+                   struct err *err)
+{
+    struct buf target = buf_make(&cli->arena, LIMIT_TARGET_BYTES);
+
+    buf_add(&target, before);
+    percent_encode(&target, id);
+    buf_add(&target, after);
+    if (target.overflowed)
+        return err_set(err, ERR_LIMIT, "the id %.40s… is too long", arena_text(&cli->arena, id));
+    *out = buf_str(&target);
     return true;
 }
 

@@ -53,6 +53,11 @@ struct client_answer {
 bool client_call(struct client *client, const char *method, struct str target, struct str body,
                  struct client_answer *out, struct err *err) must_use;
 
+/* One GET on a connection of its own. *out_json is the caller's to release; NULL when the body was empty. */
+bool client_get(struct cli *cli, enum client_as as, struct str target, json_t **out_json, struct err *err) must_use;
+/* The target `before` + id + `after`, with the id percent-encoded. */
+bool client_target(struct cli *cli, struct str before, struct str id, struct str after, struct str *out,
+                   struct err *err) must_use;
 /* What --json prints. Always true, so that a command can end with it. */
 bool client_print(struct cli *cli, const json_t *json);
 

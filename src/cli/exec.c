@@ -345,15 +345,11 @@ static void on_interrupt(void *context, int signal_number)
 static bool fetch_token(struct exec *exec, struct err *err)
 {
     struct cli *cli = exec->cli;
-    struct buf target = buf_make(&cli->arena, LIMIT_TARGET_BYTES);
     struct client_answer answer = { 0 };
-    struct str token = STR("");
+    struct str token = STR(""), target;
 
-    buf_add(&target, STR("/sandboxes/"));
-    percent_encode(&target, exec->sandbox_id);
-    if (target.overflowed)
-        return err_set(err, ERR_LIMIT, "the sandbox id is too long");
-    if (!client_call(exec->client, "GET", buf_str(&target), STR(""), &answer, err))
+    if (!client_target(cli, STR("/sandboxes/"), exec->sandbox_id, STR(""), &target, err) ||
+        !client_call(exec->client, "GET", target, STR(""), &answer, err))
         return err_wrap(err, "find the sandbox");
     auto_json json_t *sandbox = answer.json;
     if (!json_take_str(sandbox, "envdAccessToken", JSON_OPTIONAL, &token, err))

@@ -2,7 +2,6 @@
  * key.c - API keys: create, list, revoke. The server stores hashes, so a key is shown only once. Keys belong to teams;
  * the operator sees those of all teams.
  */
-#include "base/encode.h"
 #include "base/limits.h"
 #include "cli/cli.h"
 #include "cli/client.h"
@@ -37,13 +36,10 @@ static bool key_row(struct cli *cli, struct table *table, const json_t *key, str
 
 bool key_list_run(struct cli *cli, struct err *err)
 {
-    auto_client struct client client = { 0 };
-    struct client_answer answer = { 0 };
+    auto_json json_t *keys = NULL;
 
-    if (!client_open(&client, cli, CLIENT_AS_ADMIN, err) ||
-        !client_call(&client, "GET", STR("/admin/api-keys"), STR(""), &answer, err))
+    if (!client_get(cli, CLIENT_AS_ADMIN, STR("/admin/api-keys"), &keys, err))
         return false;
-    auto_json json_t *keys = answer.json;
     struct str empty = arena_format(&cli->arena, "There are no API keys. `%s key create NAME%s` makes one.",
                                     cli_program_as_root(), cli_same_server(cli));
     return client_print_list(cli, keys, key_heads, key_row, empty.at, err) || err_wrap(err, "list keys");
@@ -114,8 +110,7 @@ bool key_revoke_run(struct cli *cli, struct err *err)
 {
     auto_client struct client client = { 0 };
     struct client_answer listed = { 0 }, answer = { 0 };
-    struct buf target = buf_make(&cli->arena, LIMIT_TARGET_BYTES);
-    struct str id, team_id;
+    struct str id, team_id, of_team, target;
 
     if (!client_open(&client, cli, CLIENT_AS_ADMIN, err) ||
         !client_call(&client, "GET", STR("/admin/api-keys"), STR(""), &listed, err))
@@ -127,13 +122,9 @@ bool key_revoke_run(struct cli *cli, struct err *err)
     if (!json_take_str(key, "id", JSON_REQUIRED, &id, err) ||
         !json_take_str(key, "teamID", JSON_REQUIRED, &team_id, err))
         return err_wrap(err, "list keys");
-    buf_add(&target, STR("/admin/teams/"));
-    percent_encode(&target, team_id);
-    buf_add(&target, STR("/api-keys/"));
-    percent_encode(&target, id);
-    if (target.overflowed)
-        return err_set(err, ERR_INTERNAL, "the server sent a key id that is too long");
-    if (!client_call(&client, "DELETE", buf_str(&target), STR(""), &answer, err))
+    if (!client_target(cli, STR("/admin/teams/"), team_id, STR("/api-keys/"), &of_team, err) ||
+        !client_target(cli, of_team, id, STR(""), &target, err) ||
+        !client_call(&client, "DELETE", target, STR(""), &answer, err))
         return false;
     json_decref(answer.json);
     fprintf(cli->note, "Key %s is revoked.\n", cli->words[0]);

@@ -87,14 +87,11 @@ bool sandbox_list_run(struct cli *cli, struct err *err)
 
 static bool kill_one(struct client *client, struct str id, struct err *err)
 {
-    struct buf target = buf_make(&client->cli->arena, LIMIT_TARGET_BYTES);
     struct client_answer answer = { 0 };
+    struct str target;
 
-    buf_add(&target, STR("/sandboxes/"));
-    percent_encode(&target, id);
-    if (target.overflowed)
-        return err_set(err, ERR_LIMIT, "the sandbox id is too long");
-    if (!client_call(client, "DELETE", buf_str(&target), STR(""), &answer, err))
+    if (!client_target(client->cli, STR("/sandboxes/"), id, STR(""), &target, err) ||
+        !client_call(client, "DELETE", target, STR(""), &answer, err))
         return err_wrap(err, "kill %.*s", (int)MIN(id.len, 40u), id.at);
     json_decref(answer.json);
     fprintf(client->cli->out, "%.*s\n", STR_ARG(id));
@@ -109,19 +106,14 @@ static void tell_ended(struct cli *cli, int64_t count)
 static bool kill_team(struct client *client, const json_t *team, int64_t *io_killed, int64_t *io_failed,
                       struct err *err)
 {
-    struct buf target = buf_make(&client->cli->arena, LIMIT_TARGET_BYTES);
     struct client_answer answer = { 0 };
     int64_t killed, failed;
-    struct str id;
+    struct str id, target;
 
     if (!json_take_str(team, "teamID", JSON_REQUIRED, &id, err))
         return client_misread(err);
-    buf_add(&target, STR("/admin/teams/"));
-    percent_encode(&target, id);
-    buf_add(&target, STR("/sandboxes/kill"));
-    if (target.overflowed)
-        return err_set(err, ERR_INTERNAL, "the server sent a team id that is too long");
-    if (!client_call(client, "POST", buf_str(&target), STR(""), &answer, err))
+    if (!client_target(client->cli, STR("/admin/teams/"), id, STR("/sandboxes/kill"), &target, err) ||
+        !client_call(client, "POST", target, STR(""), &answer, err))
         return false;
     auto_json json_t *end = answer.json;
     if (!json_take_int(end, "killedCount", JSON_REQUIRED, 0, INT64_MAX / 2, &killed, err) ||

@@ -3,7 +3,6 @@
  */
 #include "cli/team.h"
 
-#include "base/encode.h"
 #include "base/limits.h"
 #include "cli/cli.h"
 #include "cli/command.h"
@@ -28,13 +27,10 @@ static bool team_row(struct cli *cli, struct table *table, const json_t *team, s
 
 bool team_list_run(struct cli *cli, struct err *err)
 {
-    auto_client struct client client = { 0 };
-    struct client_answer answer = { 0 };
+    auto_json json_t *teams = NULL;
 
-    if (!client_open(&client, cli, CLIENT_AS_ADMIN, err) ||
-        !client_call(&client, "GET", STR("/teams"), STR(""), &answer, err))
+    if (!client_get(cli, CLIENT_AS_ADMIN, STR("/teams"), &teams, err))
         return false;
-    auto_json json_t *teams = answer.json;
     return client_print_list(cli, teams, team_heads, team_row, "There are no teams.", err) ||
            err_wrap(err, "list teams");
 }
@@ -68,7 +64,6 @@ bool team_target(struct client *client, struct str name_or_id, const char *after
                  struct err *err)
 {
     struct cli *cli = client->cli;
-    struct buf target = buf_make(&cli->arena, LIMIT_TARGET_BYTES);
     struct client_answer answer = { 0 };
     struct str id, name, found = STR("");
     const json_t *team;
@@ -90,13 +85,7 @@ bool team_target(struct client *client, struct str name_or_id, const char *after
         return err_set(err, ERR_NOT_FOUND, "there is no team '%.*s'; `%s team list%.60s` shows them",
                        (int)MIN(name_or_id.len, (size_t)40), name_or_id.at, cli_program_as_root(),
                        cli_same_server(cli));
-    buf_add(&target, STR("/admin/teams/"));
-    percent_encode(&target, found);
-    buf_add(&target, str_from(after));
-    if (target.overflowed)
-        return err_set(err, ERR_INTERNAL, "the server sent a team id that is too long");
-    *out_target = buf_str(&target);
-    return true;
+    return client_target(cli, STR("/admin/teams/"), found, str_from(after), out_target, err);
 }
 
 bool team_delete_run(struct cli *cli, struct err *err)

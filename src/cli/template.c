@@ -49,7 +49,7 @@ static bool is_there(const json_t *templates, const char *name)
 }
 
 /* A note for people, not part of the list: templates that could be built here. */
-static void tell_what_could_be_built(struct cli *cli, const json_t *templates)
+static void note_unbuilt(struct cli *cli, const json_t *templates)
 {
     const char *name, *makes;
 
@@ -61,16 +61,13 @@ static void tell_what_could_be_built(struct cli *cli, const json_t *templates)
 
 bool template_list_run(struct cli *cli, struct err *err)
 {
-    auto_client struct client client = { 0 };
-    struct client_answer answer = { 0 };
+    auto_json json_t *templates = NULL;
 
-    if (!client_open(&client, cli, CLIENT_AS_CALLER, err) ||
-        !client_call(&client, "GET", STR("/templates"), STR(""), &answer, err))
+    if (!client_get(cli, CLIENT_AS_CALLER, STR("/templates"), &templates, err))
         return false;
-    auto_json json_t *templates = answer.json;
     if (!client_print_list(cli, templates, template_heads, template_row, "There are no templates.", err))
         return err_wrap(err, "list templates");
     if (!cli->json)
-        tell_what_could_be_built(cli, templates);
+        note_unbuilt(cli, templates);
     return true;
 }
