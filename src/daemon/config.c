@@ -182,10 +182,3 @@ void config_help(FILE *out)
                 options[i].initial, options[i].initial[0] ? "]" : "");
     fprintf(out, "  --%-14s file of `name = value` lines with the same names [" CONFIG_FILE "]\n", "config");
 }
-
-void config_markdown(FILE *out)
-{
-    fprintf(out, "| option | default | meaning |\n|---|---|---|\n");
-    for (size_t i = 0; i < COUNT_OF(options); i++)
-        fprintf(out, "| `%s` | `%s` | %s |\n", options[i].name, options[i].initial, options[i].help);
-}

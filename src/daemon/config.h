@@ -1,8 +1,8 @@
 /*
  * config.h - the operator's options, and where they come from.
  *
- * One table (config.c) names every option with its type, field, default and help; parsing, `cloister serve --help` and
- * the docs all walk it. Later sources win: defaults, then the configuration file, then the command line.
+ * One table (config.c) has every option with its type, field, default and help, for parsing and for `cloister serve
+ * --help`. Later sources win: defaults, then the configuration file, then the command line.
  */
 #ifndef DAEMON_CONFIG_H
 #define DAEMON_CONFIG_H
@@ -38,7 +38,5 @@ struct config {
 bool config_load(int argc, char **argv, struct config *out, struct err *err) must_use;
 /* The options as a table for --help. */
 void config_help(FILE *out);
-/* The same as a Markdown table, for docs/. */
-void config_markdown(FILE *out);
 
 #endif
