@@ -1,14 +1,36 @@
 #include "base/clock.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
 
-uint64_t clock_mono_us(void)
+static uint64_t machine_mono_us(void)
 {
     struct timespec now;
 
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+static int64_t machine_wall_us(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+static const struct clock_source machine = { machine_mono_us, machine_wall_us };
+static const struct clock_source *_Atomic source = &machine;
+
+void clock_use(const struct clock_source *new_source)
+{
+    source = new_source ? new_source : &machine;
+}
+
+uint64_t clock_mono_us(void)
+{
+    return source->mono_us();
 }
 
 uint64_t clock_mono_ms(void)
@@ -18,10 +40,7 @@ uint64_t clock_mono_ms(void)
 
 int64_t clock_wall_us(void)
 {
-    struct timespec now;
-
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+    return source->wall_us();
 }
 
 const char *clock_text(int64_t wall_us, char room[CLOCK_TEXT_BYTES])

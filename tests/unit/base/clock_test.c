@@ -42,12 +42,38 @@ static void broken_times_are_refused(void **state)
         assert_false(clock_parse(str_from(broken[i]), &t));
 }
 
+static uint64_t other_mono_us(void)
+{
+    return 7001999;
+}
+
+static int64_t other_wall_us(void)
+{
+    return 42;
+}
+
+static void another_source_takes_the_place_of_the_machine(void **state)
+{
+    static const struct clock_source other = { other_mono_us, other_wall_us };
+
+    (void)state;
+    uint64_t before_us = clock_mono_us();
+    clock_use(&other);
+    assert_int_equal(clock_mono_us(), 7001999);
+    assert_int_equal(clock_mono_ms(), 7001);
+    assert_int_equal(clock_wall_us(), 42);
+    clock_use(NULL);
+    assert_true(clock_mono_us() >= before_us);
+    assert_true(clock_wall_us() > 42);
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
         CASE(times_survive_the_round_trip),
         CASE(offsets_and_fractions_are_understood),
         CASE(broken_times_are_refused),
+        CASE(another_source_takes_the_place_of_the_machine),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

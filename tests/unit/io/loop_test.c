@@ -120,6 +120,24 @@ static void moving_a_timer_moves_it(void **state)
     assert_int_equal(fired[0], 1);
 }
 
+static void timers_go_by_the_clock_that_is_in_place(void **state)
+{
+    (void)state;
+    hand_clock_start();
+    hand_clock_stand();
+    fired_count = 0;
+    pump_turn(loop); /* the loop's time is as of its last turn */
+    uint64_t began_ms = loop_now_ms(loop);
+    timer_set(&timers[0], loop, 3600 * 1000, note_timer);
+    hand_clock_add(3600 * 1000 - 2);
+    pump_turn(loop); /* another millisecond */
+    assert_int_equal(fired_count, 0);
+    assert_int_equal(loop_now_ms(loop), began_ms + 3600 * 1000 - 1);
+    pump_turn(loop);
+    assert_int_equal(fired_count, 1);
+    hand_clock_end();
+}
+
 static void random_sets_and_clears_keep_the_heap_in_order(void **state)
 {
     static uint64_t due[100];
@@ -419,6 +437,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_cleared_timer_does_not_fire_even_if_it_is_due, setup, teardown),
         cmocka_unit_test_setup_teardown(a_timer_that_sets_itself_to_now_starves_nobody, setup, teardown),
         cmocka_unit_test_setup_teardown(moving_a_timer_moves_it, setup, teardown),
+        cmocka_unit_test_setup_teardown(timers_go_by_the_clock_that_is_in_place, setup, teardown),
         cmocka_unit_test_setup_teardown(random_sets_and_clears_keep_the_heap_in_order, setup, teardown),
         cmocka_unit_test_setup_teardown(a_freed_watch_never_fires_even_if_it_is_ready, setup, teardown),
         cmocka_unit_test_setup_teardown(an_event_for_a_closed_descriptor_does_not_reach_the_next_of_its_number, setup,

@@ -1,7 +1,8 @@
 /*
  * pump.h - run a loop from a test, and play the peer with plain sockets.
  *
- * No test waits for a fixed time: it pumps the loop until something is true. The bound only ends a test that hangs.
+ * No test waits for a fixed time: it pumps the loop until something is true. The bound only ends a test that hangs. A
+ * turn takes a millisecond; while a hand_clock stands, a millisecond of that clock, so that timers run at once.
  */
 #ifndef TESTS_UNIT_IO_PUMP_H
 #define TESTS_UNIT_IO_PUMP_H
@@ -10,12 +11,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "hand_clock.h"
 #include "io/loop.h"
 #include "test.h"
 
@@ -35,6 +38,8 @@ static inline void pump_turn(struct loop *loop)
 
     pump_loop_ = loop;
     timer_set(&timer, loop, 1, pump_stop);
+    if (hand_clock_stands())
+        hand_clock_add(1);
     loop_run(loop);
     timer_clear(&timer);
 }
