@@ -245,9 +245,10 @@ static void a_second_kill_finds_nothing_and_so_does_every_other_call(void **stat
 static void a_deadline_makes_it_a_404(void **state)
 {
     struct served *s = *state;
-    const char *id = served_create(s, "{\"templateID\":\"base\",\"timeout\":1}");
+    const char *id = served_create(s, "{\"templateID\":\"base\",\"timeout\":60}");
     struct http_answer answer;
 
+    rig_turn(&s->rig, 60 * 1000);
     do
         answer = CALL(s, "GET", target(s, "/sandboxes/%s", id), NULL);
     while (answer.status == 200);
@@ -471,6 +472,7 @@ static void a_key_that_asks_too_often_is_told_when_to_come_back(void **state)
     struct http_answer answer = { 0 };
 
     s->requests_per_s = 2;
+    rig_stand();
     served_start(s);
     for (int i = 0; i < 100 && answer.status != 429; i++)
         answer = CALL(s, "GET", "/sandboxes", NULL);
@@ -486,7 +488,7 @@ static void a_key_that_asks_too_often_is_told_when_to_come_back(void **state)
         assert_int_equal(served_call_bare(s, "GET", "/sandboxes", NULL, admin, 1).status, 200);
         assert_int_equal(served_call_bare(s, "GET", "/health", NULL, NULL, 0).status, 204);
     }
-    usleep(1000000);
+    rig_turn(&s->rig, 1000);
     assert_int_equal(CALL(s, "GET", "/sandboxes", NULL).status, 200);
 }
 

@@ -1,11 +1,14 @@
 #include "base/clock.h"
 #include "served.h"
 
-/* Polls; the first sample comes within a second or two. */
+/* The first sample comes with the first or second tick of the sampler, and then a worker takes it. */
 static void wait_for_metrics(struct served *s, const char *id)
 {
+    rig_stand();
+    rig_turn(&s->rig, 1000);
+    rig_turn(&s->rig, 1000);
     do {
-        usleep(20000);
+        usleep(2000);
         assert_int_equal(CALL(s, "GET", served_path(s, "/sandboxes/", id, "/metrics"), NULL).status, 200);
     } while (json_array_size(s->last) == 0);
 }
@@ -15,11 +18,9 @@ static void a_sandbox_has_metrics_soon_after_its_birth(void **state)
     static const char *const names[] = { "cpuCount", "cpuUsedPct", "memUsed",   "memTotal",
                                          "memCache", "diskUsed",   "diskTotal", "timestampUnix" };
     struct served *s = *state;
-    uint64_t began_ms = clock_mono_ms();
     const char *id = served_create(s, "{\"templateID\":\"base\"}");
 
     wait_for_metrics(s, id);
-    assert_true(clock_mono_ms() - began_ms < 5000);
     const json_t *first = json_array_get(s->last, 0);
     for (size_t i = 0; i < COUNT_OF(names); i++)
         assert_true(json_is_number(json_object_get(first, names[i])));

@@ -107,7 +107,8 @@ static void what_guestd_tells_while_we_are_away_is_heard_once(void **state)
     (void)wait_for(rig, box.id, STR("before"), &count);
     guestlink_write_log(&message, &(struct guestlink_log){ .line_count = 1, .lines = &line });
     rig_say(rig, box.id, str_of(message.data, message.len / 2));
-    usleep(3 * LIMIT_LOG_PAUSE_MS * 1000); /* so that it has been looked at */
+    rig_turn(rig, LIMIT_LOG_PAUSE_MS); /* the pause after the last message is over… */
+    rig_turn(rig, 0);                  /* …and this one was looked at */
     rig_stop(rig);
     rig_say(rig, box.id, str_of(message.data + message.len / 2, message.len - message.len / 2));
     tell(rig, box.id, now_us, 1, STR("meanwhile"));

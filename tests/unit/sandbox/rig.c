@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <sys/socket.h>
 
+#include "hand_clock.h"
+
 /* ---- the driver ---- */
 
 static struct rig *rig_of(struct driver *driver)
@@ -207,6 +209,7 @@ void rig_make(struct rig *rig)
 {
     static const struct str layers[] = { STR_INIT("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef") };
 
+    hand_clock_start();
     *rig = (struct rig){ .driver = { .ops = &rig_ops } };
     temp_store_make(&rig->disk);
     pthread_mutex_init(&rig->lock, NULL);
@@ -311,6 +314,19 @@ void rig_drop(struct rig *rig)
     pthread_cond_destroy(&rig->changed);
     pthread_mutex_destroy(&rig->lock);
     temp_store_drop(&rig->disk);
+}
+
+void rig_stand(void)
+{
+    hand_clock_stand();
+}
+
+void rig_turn(struct rig *rig, uint64_t ms)
+{
+    if (rig->loop_runs)
+        hand_clock_turn(rig->loop, ms);
+    else
+        hand_clock_add(ms);
 }
 
 void rig_hold(struct rig *rig, const char *id)

@@ -3,7 +3,7 @@
  * directory, and a driver that holds sandboxes in memory and fails on demand.
  *
  * The driver answers on guestlink before it is asked, so that no thread of its own is needed; what it was told can be
- * read afterwards.
+ * read afterwards. Time is a hand_clock: rig_turn() makes deadlines pass.
  */
 #ifndef TESTS_SANDBOX_RIG_H
 #define TESTS_SANDBOX_RIG_H
@@ -78,6 +78,8 @@ void rig_start(struct rig *rig); /* loop, workers, manager, recovery */
 /* As if the process had died: the manager goes, rows and sandboxes stay. */
 void rig_stop(struct rig *rig);
 void rig_drop(struct rig *rig);
+void rig_stand(void);                        /* from here on the clock moves only by rig_turn() */
+void rig_turn(struct rig *rig, uint64_t ms); /* turn the clock ahead, and let the loop notice if it runs */
 
 void rig_hold(struct rig *rig, const char *id); /* as if a process before us had started it */
 bool rig_holds(struct rig *rig, struct str id);
