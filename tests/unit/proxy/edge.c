@@ -19,6 +19,7 @@
 #include "base/buf.h"
 #include "base/fd.h"
 #include "base/mem.h"
+#include "hand_clock.h"
 #include "http/http.h"
 #include "io/dial.h"
 #include "io/listen.h"
@@ -61,8 +62,13 @@ static struct {
     struct sandbox sandbox, other;
     pthread_t thread;
     uint16_t port;
-    atomic_uint dials, searches;
+    atomic_uint dials, searches, handled;
 } edge;
+
+enum {
+    HANG_S = 30, /* only a hang takes so long */
+    POLL_US = 1000,
+};
 
 struct sandbox *sandbox_find(struct sandboxes *all, struct str id)
 {
@@ -206,6 +212,7 @@ static void on_request(struct http_exchange *ex, void *context)
         proxy_handle(edge.proxy, ex);
     else
         http_reply(ex, 200, NULL, 0, STR("the API's"));
+    edge.handled++;
 }
 
 static void *run_loop(void *context)
@@ -228,6 +235,7 @@ void edge_start(const struct edge_options *options)
     struct err err;
     signal(SIGPIPE, SIG_IGN);
     test_thread = pthread_self();
+    hand_clock_start();
     memset(&edge, 0, sizeof edge);
     if (options)
         edge.options = *options;
@@ -298,6 +306,40 @@ unsigned edge_dials(void)
     return edge.dials;
 }
 
+unsigned edge_handled(void)
+{
+    return edge.handled;
+}
+
+static void wait_for_count(const atomic_uint *count, unsigned total, const char *of_what)
+{
+    for (unsigned i = 0; *count < total; i++) {
+        if (i > HANG_S * 1000000 / POLL_US)
+            fail_msg("%u %s, want %u", *count, of_what, total);
+        usleep(POLL_US);
+    }
+}
+
+void edge_wait_handled(unsigned total)
+{
+    wait_for_count(&edge.handled, total, "requests");
+}
+
+void edge_wait_dials(unsigned total)
+{
+    wait_for_count(&edge.dials, total, "dials");
+}
+
+void edge_stand(void)
+{
+    hand_clock_stand();
+}
+
+void edge_turn(uint64_t ms)
+{
+    hand_clock_turn(edge.loop, ms);
+}
+
 unsigned edge_searches(void)
 {
     return edge.searches;
@@ -310,11 +352,17 @@ static void *run_service(void *context)
     struct service *service = context;
     int fd;
     while ((fd = accept(service->listen_fd, NULL, NULL)) >= 0) {
-        struct timeval limit = { .tv_sec = 5 };
+        struct timeval limit = { .tv_sec = HANG_S };
         setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
         setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+        pthread_mutex_lock(&service->lock);
+        service->fd = fd;
+        pthread_mutex_unlock(&service->lock);
         service->talk(service, fd, service->accepted++);
+        pthread_mutex_lock(&service->lock);
+        service->fd = -1;
         close(fd);
+        pthread_mutex_unlock(&service->lock);
     }
     return NULL;
 }
@@ -325,7 +373,8 @@ void service_start(struct service *service, uint16_t port, talk_fn *talk)
     struct sockaddr_in address = { .sin_family = AF_INET,
                                    .sin_port = htons(port),
                                    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    *service = (struct service){ .talk = talk };
+    *service = (struct service){ .talk = talk, .fd = -1 };
+    pthread_mutex_init(&service->lock, NULL);
     service->listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     setsockopt(service->listen_fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (bind(service->listen_fd, (struct sockaddr *)&address, sizeof address) < 0)
@@ -338,7 +387,12 @@ void service_start(struct service *service, uint16_t port, talk_fn *talk)
 void service_stop(struct service *service)
 {
     shutdown(service->listen_fd, SHUT_RDWR);
+    pthread_mutex_lock(&service->lock);
+    if (service->fd >= 0)
+        shutdown(service->fd, SHUT_RD);
+    pthread_mutex_unlock(&service->lock);
     pthread_join(service->thread, NULL);
+    pthread_mutex_destroy(&service->lock);
     close(service->listen_fd);
 }
 
@@ -364,7 +418,7 @@ int client_new_from(const char *source)
     struct sockaddr_in address = { .sin_family = AF_INET,
                                    .sin_port = htons(edge.port),
                                    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    struct timeval limit = { .tv_sec = 5 };
+    struct timeval limit = { .tv_sec = HANG_S };
     const int on = 1;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(fd, (struct sockaddr *)&from, sizeof from), 0);

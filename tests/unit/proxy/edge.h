@@ -37,6 +37,13 @@ void edge_stop(void);                                /* checks that every refere
 /* What the manager does: first nobody finds the sandbox any more, then its connections are cut. Returns afterwards. */
 void edge_kill(void);
 unsigned edge_dials(void); /* sockets that the driver has made */
+/* Requests that have reached the edge since edge_start(), the refused ones too. Fails the test if they never come. */
+unsigned edge_handled(void);
+void edge_wait_handled(unsigned total);
+void edge_wait_dials(unsigned total);
+/* Time is a hand_clock. */
+void edge_stand(void);       /* from here on the clock moves only by edge_turn() */
+void edge_turn(uint64_t ms); /* turn it ahead and let the edge notice; 0: the edge has looked at all that has come */
 /*
  * How often a signed link was looked for: "v1_right" and whatever follows is ilive's for reading "/a b", whoever asks.
  * What begins with "v1_" and is wrong was tried on EDGE_TRIES sandboxes, anything else on none.
@@ -58,15 +65,17 @@ struct service {
     talk_fn *talk;
     int listen_fd;
     pthread_t thread;
+    pthread_mutex_t lock;
+    int fd; /* the connection that it talks on, or -1; under the lock */
 };
 
 void service_start(struct service *service, uint16_t port, talk_fn *talk); /* port 0: any */
-void service_stop(struct service *service);
-uint16_t free_port(void); /* nobody listens there just now */
+void service_stop(struct service *service); /* a talk that waits for more hears the end */
+uint16_t free_port(void);                   /* nobody listens there just now */
 
 /* ---- clients and services: blocking talk ---- */
 
-int client_new(void);                    /* connected to the edge; five seconds for each read or write */
+int client_new(void);                    /* connected to the edge; half a minute for each read or write */
 int client_new_from(const char *source); /* from another address of this machine */
 void say(int fd, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void say_bytes(int fd, struct str bytes);
