@@ -214,9 +214,11 @@ static int setup(void **state)
     return 0;
 }
 
-/* The same with a server that is less patient. */
+/* The same with a server that is less patient, by a clock that the pump turns. */
 static void use_config(void)
 {
+    hand_clock_start();
+    hand_clock_stand();
     http_server_free(server);
     server = http_server_new(loop, -1, &config);
     peer_done(&client);
@@ -230,6 +232,7 @@ static int teardown(void **state)
     http_server_free(server);
     assert_int_equal(gones, requests - (upgraded ? 1 : 0)); /* exactly once each */
     loop_free(loop);
+    hand_clock_end();
     peer_done(&client);
     buf_done(&body);
     buf_done(&upgraded_got);
@@ -911,6 +914,9 @@ static void what_comes_before_it_is_wanted_is_left_to_the_kernel(void **state)
     (void)state;
     say(STR("GET /wait HTTP/1.1\r\nHost: x\r\n\r\n"));
     PUMP_UNTIL(loop, requests == 1);
+    /* Small buffers: each request that waits in them is answered in the end. */
+    assert_int_equal(setsockopt(client.fd, SOL_SOCKET, SO_SNDBUF, &(int){ 64 * 1024 }, sizeof(int)), 0);
+    assert_int_equal(setsockopt(served_fd, SOL_SOCKET, SO_RCVBUF, &(int){ 64 * 1024 }, sizeof(int)), 0);
     do {
         before = sent;
         for (ssize_t n; (n = write(client.fd, request.at, request.len)) > 0;)
@@ -1087,7 +1093,7 @@ static void a_client_that_hardly_takes_anything_is_dropped(void **state)
     http_server_adopt(server, ends[1]);
     pump_size = 64 << 20;
     say(STR("GET /pump HTTP/1.1\r\nHost: x\r\n\r\n"));
-    /* A turn is a millisecond or longer: some ten kilobytes in the time in which it should be sixty-four. */
+    /* A turn is a millisecond: some ten kilobytes in the time in which it should be sixty-four. */
     PUMP_UNTIL(loop, read(client.fd, bytes, sizeof bytes) == 0 || gones == 1);
     assert_true(pumped < pump_size);
 }
@@ -1113,7 +1119,8 @@ static void a_client_that_never_closes_is_closed(void **state)
     use_config();
     say(STR("GET /hello HTTP/1.0\r\n\r\n"));
     PUMP_UNTIL(loop, peer_is_closed(&client));
-    /* Our end is gone altogether once it lingered: writing to it is answered by a reset. */
+    /* Our end is gone altogether once it lingered: writing to it is answered by a reset, and at once without Nagle. */
+    assert_int_equal(setsockopt(client.fd, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int)), 0);
     PUMP_UNTIL(loop, write(client.fd, "x", 1) < 0);
 }
 
