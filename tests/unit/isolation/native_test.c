@@ -790,10 +790,10 @@ static void a_template_without_python_has_no_zygote_and_its_door_closes(void **s
     for (int i = 0; i < 3000 && !is_closed; i++) {
         turn(world, 10);
         auto_free char *after = ask(fd, "door");
-        is_closed = strstr(after, "door: closed\n") != NULL;
+        /* The door closes when the process exits; the driver may hear of the exit a turn later. */
+        is_closed = strstr(after, "door: closed\n") && native_zygote_of(world->driver, "sandbox1") == -1;
     }
     assert_true(is_closed);
-    assert_int_equal(native_zygote_of(world->driver, "sandbox1"), -1);
     assert_true(stop(world->loop, world->driver, "sandbox1"));
     check_nothing_is_left(world);
 }
