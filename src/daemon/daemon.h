@@ -1,5 +1,5 @@
 /*
- * daemon.h - the programs inside `cloister` that are not clients: the server's roles and the two local admin commands.
+ * daemon.h - the programs inside `cloister` that are not clients: the server and the two local admin commands.
  *
  * Each takes the words after its own name and returns an exit code.
  */
@@ -7,7 +7,6 @@
 #define DAEMON_DAEMON_H
 
 int keeper_main(int argc, char **argv);         /* cloister serve */
-int front_main(void);                           /* cloister role front: re-executed by keeper, never by a person */
 int doctor_main(int argc, char **argv);         /* cloister doctor */
 int template_build_main(int argc, char **argv); /* cloister template build NAME */
 

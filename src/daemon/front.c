@@ -20,17 +20,16 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "daemon/daemon.h"
-#include "daemon/front.h"
-#include "daemon/front_calls.h"
+#include "daemon/roles.h"
 #include "daemon/settings.h"
+#include "daemon/supervisor.h"
 #include "http/http.h"
 #include "image/templates.h"
 #include "io/loop.h"
 #include "io/worker.h"
 #include "isolation/remote.h"
 #include "privsep/channel.h"
-#include "privsep/confine.h"
+#include "privsep/role.h"
 #include "proxy/proxy.h"
 #include "sandbox/sandbox.h"
 #include "store/store.h"
@@ -46,10 +45,12 @@ enum {
 enum { DISK_MB = 5120 }; /* told to clients; no quota is enforced yet */
 
 struct front {
+    const struct role_row *self;
     struct settings settings;
     struct loop *loop;
     struct workers *workers;
     struct channel *channel;
+    struct channel *peers[ROLE_COUNT]; /* to other roles; NULL: none. Keeper connects them, see on_event() */
     struct driver *driver;
     struct store *store;
     struct sandboxes *sandboxes;
@@ -71,7 +72,8 @@ static bool on_event(void *context, enum message_type type, struct str payload, 
 {
     struct front *front = context;
 
-    (void)fds;
+    if (type == MESSAGE_PEER)
+        return supervisor_take_peer(front->peers, ROLE_COUNT, payload, fds, err);
     return remote_driver_event(front->driver, type, payload, err);
 }
 
@@ -161,7 +163,7 @@ static void boot_done(struct job *job)
         loop_stop_soon(front->loop);
         return;
     }
-    front->server = http_server_new(front->loop, FRONT_LISTEN_FD,
+    front->server = http_server_new(front->loop, role_fd(front->self, GRANT_LISTENER),
                                     &(struct http_server_config){
                                         .on_request = on_request,
                                         .context = front,
@@ -196,23 +198,9 @@ static void on_signal(void *context, int number)
     timer_set(&front->stopping, front->loop, 0, on_stopping);
 }
 
-static bool give_up_power(struct err *err)
-{
-    unsigned long files;
-    bool landlocked;
-
-    if (!confine_raise_files(&files, err) || !confine_drop_all_capabilities(err) || !confine_no_new_privileges(err) ||
-        !confine_hide_memory(err) || !confine_files(FRONT_STORE_FD, &landlocked, err) ||
-        !confine_load_seccomp(front_calls, err))
-        return false;
-    if (!landlocked)
-        log_warn("this kernel has no Landlock: front could open whatever every user may open");
-    return true;
-}
-
 static bool open_store(struct front *front, struct err *err)
 {
-    auto_close int dir_fd = FRONT_STORE_FD;
+    auto_close int dir_fd = role_fd(front->self, GRANT_STORE);
 
     if (fchdir(dir_fd) < 0)
         return err_sys(err, "enter the store's directory");
@@ -224,12 +212,9 @@ static bool open_store(struct front *front, struct err *err)
 static bool front_open(struct front *front, struct err *err)
 {
     static const struct channel_handlers handlers = { .event = on_event, .broken = on_broken };
-    auto_close int settings_fd = FRONT_SETTINGS_FD;
+    auto_close int settings_fd = role_fd(front->self, GRANT_SETTINGS);
 
-    if (!settings_read(settings_fd, &front->settings, err))
-        return false;
-    log_setup("front", front->settings.log_least);
-    if (!give_up_power(err) || !open_store(front, err))
+    if (!settings_read(settings_fd, &front->settings, err) || !open_store(front, err))
         return false;
 
     front->loop = loop_new();
@@ -296,12 +281,12 @@ static void front_close(struct front *front)
     secret_wipe(&front->settings.admin_hash);
 }
 
-int front_main(void)
+int front_main(const struct role_row *self)
 {
     struct front *front = NEW(struct front);
     struct err err;
 
-    log_setup("front", LOG_INFO);
+    front->self = self;
     /* Workers would have an arena each, and each would keep what its largest request took. */
     (void)mallopt(M_ARENA_MAX, 2);
     if (front_open(front, &err)) {

@@ -3,7 +3,7 @@
  * threads only in the sense that a fork could do nothing but these same calls), ptrace, mount, setns, unshare, kill of
  * others, open_by_handle_at, bpf, io_uring, keyctl, chmod and chown by path.
  */
-#include "daemon/front_calls.h"
+#include "daemon/roles.h"
 
 #include <sys/ioctl.h>
 

@@ -6,7 +6,6 @@
  * Sandboxes outlive keeper: they are not its children in any way that matters, and the next keeper finds them by what is
  * written below the data directory. Front is started anew whenever it ends; a front that talks nonsense is ended.
  */
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -14,8 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -25,8 +22,9 @@
 #include "daemon/config.h"
 #include "daemon/daemon.h"
 #include "daemon/data_dir.h"
-#include "daemon/front.h"
+#include "daemon/roles.h"
 #include "daemon/settings.h"
+#include "daemon/supervisor.h"
 #include "daemon/users.h"
 #include "image/recipe.h"
 #include "image/templates.h"
@@ -36,40 +34,23 @@
 #include "isolation/serve.h"
 #include "privsep/channel.h"
 #include "privsep/confine.h"
-#include "privsep/role.h"
 #include "store/store.h"
 
-enum {
-    RESTART_FIRST_MS = 100, /* doubled with each front that dies young */
-    RESTART_MOST_MS = 5000,
-    YOUNG_MS = 10000,
-    STOP_GRACE_MS = 5000,
-    LISTEN_MS = 1000,
-    LISTEN_RETRY_MS = 20,
-};
+enum { LISTEN_MS = 1000, LISTEN_RETRY_MS = 20 };
 
 struct keeper {
     struct config config;
     struct settings settings;
-    uid_t uid;
-    gid_t gid;
+    struct role_account accounts[ROLE_COUNT];
     struct loop *loop;
     int data_fd, store_fd, listen_fd;
     struct driver *driver;
     struct serve *serve;
-
-    struct role front; /* pid 0: none */
-    struct channel *channel;
-    struct watch *front_watch;
-    struct timer restart;
-    uint64_t front_since_ms;
-    uint64_t restart_ms;
-    bool announced, stopping;
+    struct supervisor *supervisor;
+    bool announced;
 };
 
-static void front_start(struct keeper *keeper);
-
-/* ---- what front says ---- */
+/* ---- messages from roles ---- */
 
 static void reply_templates(struct keeper *keeper, struct channel *channel, uint32_t id)
 {
@@ -86,12 +67,12 @@ static void reply_templates(struct keeper *keeper, struct channel *channel, uint
     }
 }
 
-static bool on_request(void *context, struct channel *channel, enum message_type type, uint32_t id, struct str payload,
-                       struct message_fds *fds, struct err *err)
+static bool on_request(void *context, uint32_t role, struct channel *channel, enum message_type type, uint32_t id,
+                       struct str payload, struct err *err)
 {
     struct keeper *keeper = context;
 
-    (void)fds; /* front has nothing to give; what came is closed */
+    (void)role;
     if (type != MESSAGE_TEMPLATES)
         return serve_request(keeper->serve, channel, type, id, payload, err);
     if (payload.len)
@@ -163,123 +144,57 @@ static void announce(struct keeper *keeper)
     (void)fflush(stdout);
 }
 
-static bool on_event(void *context, enum message_type type, struct str payload, struct message_fds *fds,
-                     struct err *err)
+static bool on_event(void *context, uint32_t role, enum message_type type, struct str payload, struct err *err)
 {
-    (void)fds;
-    if (type != MESSAGE_READY || payload.len)
+    if (role != ROLE_FRONT || type != MESSAGE_READY || payload.len)
         return err_set(err, ERR_INVALID, "malformed message: not for keeper");
     announce(context);
     return true;
 }
 
-static void on_broken(void *context, const struct err *why)
+/* ---- roles ---- */
+
+static int grant(void *context, enum role_grant grant, struct err *err)
 {
     struct keeper *keeper = context;
 
-    /* Gone or talking nonsense: either way this front has said its last word. on_front_exit() does the rest. */
-    if (why->kind == ERR_INVALID)
-        log_error("front is ended: %s", err_text(why));
-    (void)syscall(SYS_pidfd_send_signal, keeper->front.pidfd, SIGKILL, NULL, 0); /* ESRCH: it is dead already */
+    if (grant == GRANT_SETTINGS)
+        return settings_write(&keeper->settings, err);
+    int fd = fcntl(grant == GRANT_LISTENER ? keeper->listen_fd : keeper->store_fd, F_DUPFD_CLOEXEC, 3);
+    if (fd < 0)
+        (void)err_sys(err, "copy a descriptor for a role");
+    return fd;
 }
 
-/* ---- front's life ---- */
-
-static void on_restart(struct timer *timer)
-{
-    front_start(container_of(timer, struct keeper, restart));
-}
-
-static void front_restart_later(struct keeper *keeper)
-{
-    bool young = loop_now_ms(keeper->loop) - keeper->front_since_ms < YOUNG_MS;
-
-    keeper->restart_ms =
-        young && keeper->restart_ms ? MIN(keeper->restart_ms * 2, (uint64_t)RESTART_MOST_MS) : RESTART_FIRST_MS;
-    timer_set(&keeper->restart, keeper->loop, keeper->restart_ms, on_restart);
-}
-
-static void on_front_exit(void *context, unsigned ready)
+static void on_started(void *context, uint32_t role, struct channel *channel)
 {
     struct keeper *keeper = context;
-    int status = 0;
 
-    (void)ready;
-    if (waitpid(keeper->front.pid, &status, WNOHANG) == 0)
-        return; /* a wake-up for nothing */
-    watch_free(take_ptr(&keeper->front_watch));
-    serve_leave(keeper->serve, keeper->channel);
-    channel_free(take_ptr(&keeper->channel));
-    fd_close(&keeper->front.pidfd);
-    keeper->front.pid = 0;
-    if (keeper->stopping) {
-        loop_stop_soon(keeper->loop);
-        return;
-    }
-    if (WIFSIGNALED(status))
-        log_error("front was ended by signal %d; starting it again", WTERMSIG(status));
-    else
-        log_error("front ended with status %d; starting it again", WEXITSTATUS(status));
-    front_restart_later(keeper);
+    if (role == ROLE_FRONT)
+        serve_tell_exits(keeper->serve, channel);
 }
 
-static bool front_try(struct keeper *keeper, struct err *err)
+static void on_ended(void *context, uint32_t role, struct channel *channel)
 {
-    static const struct channel_handlers handlers = { .request = on_request, .event = on_event, .broken = on_broken };
-    auto_close int settings_fd = settings_write(&keeper->settings, err);
+    struct keeper *keeper = context;
 
-    if (settings_fd < 0)
-        return false;
-    const int fds[] = { settings_fd, keeper->listen_fd, keeper->store_fd };
-    static_assert(COUNT_OF(fds) == FRONT_FD_END - ROLE_FIRST_FD, "front.h numbers them in this order");
-    struct role_want want = {
-        .name = "front", .uid = keeper->uid, .gid = keeper->gid, .fds = fds, .fd_count = COUNT_OF(fds)
-    };
-    if (!role_start(&want, &keeper->front, err))
-        return false;
-    keeper->channel = channel_new(keeper->loop, keeper->front.channel_fd, &handlers, keeper);
-    serve_tell_exits(keeper->serve, keeper->channel);
-    keeper->front_watch = watch_new(keeper->loop, keeper->front.pidfd, on_front_exit, keeper);
-    watch_want(keeper->front_watch, WATCH_READ);
-    return true;
+    (void)role;
+    serve_leave(keeper->serve, channel);
 }
 
-static void front_start(struct keeper *keeper)
+static void on_stopped(void *context)
 {
-    struct err err;
+    struct keeper *keeper = context;
 
-    keeper->front_since_ms = loop_now_ms(keeper->loop);
-    if (front_try(keeper, &err))
-        return;
-    log_error("cannot start front: %s", err_text(&err));
-    front_restart_later(keeper);
+    loop_stop_soon(keeper->loop);
 }
 
-/* ---- the end ---- */
-
-static void on_grace_over(struct timer *timer)
-{
-    struct keeper *keeper = container_of(timer, struct keeper, restart);
-
-    log_warn("front does not stop; ending it");
-    (void)syscall(SYS_pidfd_send_signal, keeper->front.pidfd, SIGKILL, NULL, 0); /* ESRCH: it just did */
-}
-
-static void on_stop(void *context, int number)
+static void on_signal(void *context, int number)
 {
     struct keeper *keeper = context;
 
     (void)number;
-    if (keeper->stopping)
-        return;
-    keeper->stopping = true;
-    timer_clear(&keeper->restart);
-    if (!keeper->front.pid) {
-        loop_stop_soon(keeper->loop);
-        return;
-    }
-    (void)syscall(SYS_pidfd_send_signal, keeper->front.pidfd, SIGTERM, NULL, 0); /* ESRCH: it is dead already */
-    timer_set(&keeper->restart, keeper->loop, STOP_GRACE_MS, on_grace_over);
+    supervisor_stop(keeper->supervisor);
 }
 
 /* People who stop a server should know what it leaves running. */
@@ -381,18 +296,27 @@ static bool choose_limits(const struct config *config, int data_fd, struct serve
     return true;
 }
 
+static bool find_accounts(struct keeper *keeper, struct err *err)
+{
+    for (int i = 0; i < ROLE_COUNT; i++)
+        if (!role_user((const char *)&keeper->config + roles[i].user, &keeper->accounts[i].uid,
+                       &keeper->accounts[i].gid, err))
+            return false;
+    return true;
+}
+
 static bool keeper_open(struct keeper *keeper, struct err *err)
 {
     const struct config *config = &keeper->config;
+    enum log_level log_least;
     unsigned long files;
 
     if (geteuid() != 0)
         return err_set(err, ERR_DENIED, "serving needs root, to make sandboxes: %s serve", cli_program_as_root());
-    if (!role_user(config->user, &keeper->uid, &keeper->gid, err) ||
-        !settings_log_level(config->log, &keeper->settings.log_least, err) ||
+    if (!find_accounts(keeper, err) || !settings_log_level(config->log, &log_least, err) ||
         !settings_token_for_code(config->token_for_code, &keeper->settings.code_always_has_token, err))
         return false;
-    log_setup("keeper", keeper->settings.log_least);
+    log_setup("keeper", log_least);
     choose_domain(config, keeper->settings.domain, sizeof keeper->settings.domain);
     keeper->settings.sandboxes_max = (uint32_t)config->sandboxes_max;
     keeper->settings.key_sandboxes = (uint32_t)config->key_sandboxes;
@@ -409,7 +333,8 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
     keeper->data_fd = data_dir_open(config->data, err);
     if (keeper->data_fd < 0)
         return false;
-    keeper->store_fd = data_dir_store(keeper->data_fd, keeper->uid, keeper->gid, err);
+    keeper->store_fd =
+        data_dir_store(keeper->data_fd, keeper->accounts[ROLE_FRONT].uid, keeper->accounts[ROLE_FRONT].gid, err);
     if (keeper->store_fd < 0)
         return false;
     if (!data_dir_node_id(keeper->data_fd, keeper->settings.node_id, err) ||
@@ -424,8 +349,8 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
     if (guestd_fd < 0 || !confine_raise_files(&files, err))
         return false;
     keeper->loop = loop_new();
-    if (!loop_on_signal(keeper->loop, SIGTERM, on_stop, keeper, err) ||
-        !loop_on_signal(keeper->loop, SIGINT, on_stop, keeper, err))
+    if (!loop_on_signal(keeper->loop, SIGTERM, on_signal, keeper, err) ||
+        !loop_on_signal(keeper->loop, SIGINT, on_signal, keeper, err))
         return false;
     keeper->driver = native_driver_new(
         keeper->loop, &(struct native_config){ .data_fd = keeper->data_fd, .guestd_fd = guestd_fd }, err);
@@ -435,12 +360,26 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
     if (!choose_limits(config, keeper->data_fd, &limits, err))
         return false;
     keeper->serve = serve_new(keeper->driver, &limits);
+    keeper->supervisor = supervisor_new(&(struct supervisor_config){
+        .loop = keeper->loop,
+        .rows = roles,
+        .count = ROLE_COUNT,
+        .accounts = keeper->accounts,
+        .log_level = config->log,
+        .grant = grant,
+        .started = on_started,
+        .ended = on_ended,
+        .request = on_request,
+        .event = on_event,
+        .stopped = on_stopped,
+        .context = keeper,
+    });
     return true;
 }
 
 static void keeper_close(struct keeper *keeper)
 {
-    timer_clear(&keeper->restart);
+    supervisor_free(keeper->supervisor);
     serve_free(keeper->serve);
     driver_free(keeper->driver);
     loop_free(keeper->loop);
@@ -460,7 +399,7 @@ int keeper_main(int argc, char **argv)
     keeper->data_fd = keeper->store_fd = keeper->listen_fd = -1;
     if (config_load(argc, argv, &keeper->config, &err) && keeper_open(keeper, &err)) {
         note_address(keeper);
-        front_start(keeper);
+        supervisor_start(keeper->supervisor);
         loop_run(keeper->loop);
         farewell(keeper);
     } else {

@@ -8,6 +8,7 @@
 #include "cli/cli.h"
 #include "daemon/config.h"
 #include "daemon/daemon.h"
+#include "daemon/roles.h"
 #include "image/recipe.h"
 
 static bool is(const char *word, const char *name)
@@ -41,8 +42,8 @@ int main(int argc, char **argv)
     /* A peer that goes away is an error from write(2), never the end of us. */
     (void)signal(SIGPIPE, SIG_IGN);
 
-    if (is(first, "role") && is(second, "front") && argc == 3)
-        return front_main();
+    if (is(first, "role") && argc == 4 && role_find(second))
+        return role_run(role_find(second), argv[3]);
     cli_started_as(argv[0]);
     if (is(first, "help") && is(second, "serve") && argc == 3)
         return show_help("serve"); /* the list of its options is ours */

@@ -46,7 +46,6 @@ int settings_write(const struct settings *settings, struct err *err)
 
     pack_str(&out, str_from(settings->node_id));
     pack_str(&out, str_from(settings->domain));
-    pack_u8(&out, (uint8_t)settings->log_least);
     pack_u32(&out, settings->sandboxes_max);
     pack_u32(&out, settings->key_sandboxes);
     pack_u32(&out, settings->key_requests);
@@ -81,7 +80,6 @@ bool settings_read(int fd, struct settings *out, struct err *err)
     struct settings got = { 0 };
     unpack_text(&in, got.node_id, sizeof got.node_id);
     unpack_text(&in, got.domain, sizeof got.domain);
-    uint8_t level = unpack_u8(&in);
     got.sandboxes_max = unpack_u32(&in);
     got.key_sandboxes = unpack_u32(&in);
     got.key_requests = unpack_u32(&in);
@@ -94,13 +92,11 @@ bool settings_read(int fd, struct settings *out, struct err *err)
     struct str api_key = unpack_str(&in, SECRET_MAX_BYTES);
     struct str admin_hash = unpack_str(&in, SECRET_MAX_BYTES);
     bool ok = unpack_done(&in, err) &&
-              ((level < LOG_LEVEL_COUNT && got.node_id[0]) || err_set(err, ERR_INVALID, "malformed settings"));
+              (got.node_id[0] || err_set(err, ERR_INVALID, "malformed settings"));
     ok = ok && secret_set(&got.api_key, api_key) && secret_set(&got.admin_hash, admin_hash);
     explicit_bzero(text, len);
-    if (ok) {
-        got.log_least = (enum log_level)level;
+    if (ok)
         *out = got;
-    }
     secret_wipe(&got.api_key);
     secret_wipe(&got.admin_hash);
     return ok || err_wrap(err, "settings");

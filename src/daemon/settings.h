@@ -18,7 +18,6 @@
 struct settings {
     char node_id[LIMIT_ID_BYTES]; /* whose rows in the store are ours */
     char domain[CONFIG_TEXT_BYTES];
-    enum log_level log_least;
     uint32_t sandboxes_max;
     uint32_t key_sandboxes, key_requests, key_streams;
     uint64_t timeout_max_s;

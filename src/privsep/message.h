@@ -22,6 +22,7 @@
  */
 #define MESSAGE_TYPES(X)                                                                                           \
     X(READY, "ready")   /* event from front, empty: it accepts connections from now on */                          \
+    X(PEER, "peer")     /* event from keeper: a role's number, and a new connection to that role as descriptor */  \
     X(START, "start")   /* request to keeper: start a sandbox; the reply has guestd's private connection */        \
     X(STOP, "stop")     /* request to keeper: kill a sandbox; the reply says whether it is gone yet */             \
     X(LIST, "list")     /* request to keeper: the reply has the ids of all sandboxes that it holds */              \

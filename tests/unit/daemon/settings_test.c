@@ -10,7 +10,6 @@ static void settings_survive_the_trip_to_front(void **state)
     (void)state;
     struct settings sent = { .node_id = "n0de",
                              .domain = "sbx.example.com:8443",
-                             .log_least = LOG_WARN,
                              .sandboxes_max = 7,
                              .timeout_max_s = 3600,
                              .memory_mb = 512,
@@ -29,7 +28,6 @@ static void settings_survive_the_trip_to_front(void **state)
     assert_true(settings_read(fd, &got, &err));
     assert_string_equal(got.node_id, sent.node_id);
     assert_string_equal(got.domain, sent.domain);
-    assert_int_equal(got.log_least, LOG_WARN);
     assert_int_equal(got.pids, 99);
     assert_true(got.code_always_has_token);
     assert_int_equal(got.key_sandboxes, 5);

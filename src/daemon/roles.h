@@ -1,0 +1,60 @@
+/*
+ * roles.h - the processes of the server besides keeper, one row each.
+ *
+ * Keeper starts each row as `cloister role NAME`, watches it and starts it again (supervisor.h). A role is a row in
+ * roles.c, a number in enum role_id, and a file with its main function and its list of system calls.
+ */
+#ifndef DAEMON_ROLES_H
+#define DAEMON_ROLES_H
+
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/attr.h"
+#include "privsep/confine.h"
+#include "privsep/message.h"
+
+enum role_id {
+    ROLE_FRONT,
+    ROLE_COUNT,
+};
+
+/* What keeper can hand to a role at its start, one descriptor each. grant() in keeper.c opens them. */
+enum role_grant {
+    GRANT_NONE,
+    GRANT_SETTINGS, /* settings.h; has the secrets of front */
+    GRANT_LISTENER, /* the server's listening socket */
+    GRANT_STORE,    /* the directory of the database */
+    GRANT_COUNT,
+};
+
+struct role_row {
+    const char *name;
+    int (*main)(const struct role_row *self);  /* returns the exit code; has no privileges any more */
+    size_t user;                               /* offsetof(struct config, …): the option that names its system user */
+    enum role_grant grants[GRANT_COUNT];       /* ended by GRANT_NONE; see role_fd() */
+    enum role_grant directory;                 /* where it may open files; GRANT_NONE: nowhere */
+    const struct confine_rule *calls;          /* the system calls that it may make */
+    uint32_t may_send;                         /* BIT(MESSAGE_…): what keeper accepts from it */
+    uint32_t peers;                            /* BIT(ROLE_…): the roles that it has a channel to, besides keeper */
+    uint32_t restart_first_ms, restart_max_ms; /* pause before a restart; doubled each time it dies soon after */
+    uint32_t stop_ms;                          /* how long it may take to stop before it is killed */
+};
+
+static_assert(MESSAGE_TYPE_END <= 32 && ROLE_COUNT <= 32, "may_send and peers have a bit for each");
+
+extern const struct role_row roles[ROLE_COUNT];
+
+/* NULL: there is no such role. */
+const struct role_row *role_find(const char *name) must_use;
+/* `cloister role NAME LEVEL`: drops privileges as the row says, then runs its main function. LEVEL is for the log. */
+int role_run(const struct role_row *row, const char *log_level) must_use;
+/* In a role: the descriptor of a grant. -1 for one that is not in its row. */
+int role_fd(const struct role_row *row, enum role_grant grant) must_use;
+
+/* The main functions and system calls of all roles, each in a file of its own. */
+int front_main(const struct role_row *self);
+extern const struct confine_rule front_calls[];
+
+#endif
