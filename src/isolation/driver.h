@@ -1,5 +1,5 @@
 /*
- * driver.h - what can hold a sandbox: native namespaces now, a microVM later, a fake for tests.
+ * driver.h - what can hold a sandbox: native namespaces now, a microVM later. Tests have a fake.
  *
  * Keeper owns a native driver. Front owns a remote one, which has the same calls and sends each of them to keeper.
  * What sits above takes a struct driver and cannot tell the difference.

@@ -12,8 +12,8 @@
 
 #include "base/fd.h"
 #include "base/mem.h"
+#include "fake.h"
 #include "io/listen.h"
-#include "isolation/fake/fake.h"
 #include "isolation/serve.h"
 #include "test.h"
 #include "wire/guestlink.h"

@@ -7,8 +7,8 @@
  * Threads    Like the remote driver: start, stop_wait and list from any thread; stop and dial from the loop, dial
  *            answered in a later turn.
  */
-#ifndef ISOLATION_FAKE_H
-#define ISOLATION_FAKE_H
+#ifndef TESTS_ISOLATION_FAKE_H
+#define TESTS_ISOLATION_FAKE_H
 
 #include <stdbool.h>
 

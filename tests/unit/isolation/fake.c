@@ -1,4 +1,4 @@
-#include "isolation/fake/fake.h"
+#include "fake.h"
 
 #include <fcntl.h>
 #include <netinet/in.h>
