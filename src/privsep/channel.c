@@ -1,12 +1,12 @@
 /*
- * Theory of operation: everything happens on the loop. What is sent goes straight to the socket; when that is full,
- * messages queue (with their descriptors duplicated) until it is writable again. The queue has a cap: a request that
- * finds it full fails as "not now"; a reply or an event that does means that the peer has stopped reading, and breaks
- * the channel, because dropping it would leave the peer waiting for ever.
+ * How it works: everything happens on the loop. A message goes straight to the socket; when the socket is full, messages
+ * queue (with their descriptors duplicated) until it is writable again. The queue has a cap. A request that finds it full
+ * fails with ERR_UNAVAILABLE. A reply or an event that finds it full breaks the channel: the peer has stopped reading, and
+ * without that message it would wait for ever.
  *
  * A call from a worker is a request whose done-function fills in the waiting struct and wakes the worker. The struct is
- * on the heap and has two owners, the worker and the loop's side: a worker that has waited long enough leaves, and
- * the late answer finds nobody and is dropped.
+ * on the heap and has a refcount of two, one for the worker and one for the loop: a worker that has waited long enough
+ * leaves, and an answer that comes after that is dropped.
  *
  * A broken channel stays in that state until it is renewed or freed: sends are no-ops, requests fail. Freeing is put off
  * to the end of the loop's turn, because a handler may free the channel that is calling it.
@@ -56,7 +56,7 @@ struct channel {
     void *context;
     bool broken; /* nothing goes in or out, until channel_renew() */
     bool shut;   /* for good */
-    bool freed;  /* the caller is through with it */
+    bool freed;  /* by channel_free(); the memory goes at the end of the turn */
     uint32_t last_id;
     struct pending *pending; /* newest first; seldom more than a handful */
     struct outgoing *first, **last;
@@ -83,7 +83,7 @@ static void fail_pending(struct channel *channel)
     while (pending) {
         struct pending *next = pending->next;
         struct err err;
-        (void)err_set(&err, ERR_UNAVAILABLE, "the process that would do this is gone");
+        (void)err_set(&err, ERR_UNAVAILABLE, "the process that was asked is gone");
         pending->done(pending->context, STR(""), NULL, &err);
         free(pending);
         pending = next;
@@ -149,14 +149,14 @@ static void want_events(struct channel *channel)
 static bool enqueue(struct channel *channel, struct str bytes, const int *fds, uint32_t fd_count, struct err *err)
 {
     if (channel->queued == QUEUE_MAX)
-        return err_set(err, ERR_UNAVAILABLE, "%d messages wait already", QUEUE_MAX);
+        return err_set(err, ERR_UNAVAILABLE, "%d messages wait already: the other process does not read", QUEUE_MAX);
     struct outgoing *out = mem_new(sizeof *out + bytes.len);
     out->len = bytes.len;
     memcpy(out->bytes, bytes.at, bytes.len);
     for (uint32_t i = 0; i < fd_count; i++) {
         int copy = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
         if (copy < 0) {
-            (void)err_sys(err, "keep a descriptor for sending");
+            (void)err_sys(err, "duplicate a descriptor to send it later");
             fds_close(&out->fds);
             free(out);
             return false;
@@ -198,14 +198,14 @@ static bool send_message(struct channel *channel, const struct message_head *hea
     auto_buf struct buf out = buf_make(NULL, LIMIT_MESSAGE_BYTES);
 
     if (channel->broken)
-        return err_set(err, ERR_UNAVAILABLE, "the process that would do this is gone");
+        return err_set(err, ERR_UNAVAILABLE, "the process to ask is gone");
     message_pack_head(&out, head);
     buf_add(&out, payload);
     if (out.overflowed)
         return err_set(err, ERR_LIMIT, "a message of %zu bytes is too long", payload.len);
     if (fd_count > LIMIT_MESSAGE_FDS)
         return err_set(err, ERR_LIMIT, "%u descriptors are too many for a message", fd_count);
-    if (!channel->first) { /* what already waits goes first */
+    if (!channel->first) { /* else behind those that wait */
         if (pass_fds(channel->fd, buf_str(&out), fds, fd_count, err))
             return true;
         if (err->sys != EAGAIN) {
@@ -217,7 +217,7 @@ static bool send_message(struct channel *channel, const struct message_head *hea
     return enqueue(channel, buf_str(&out), fds, fd_count, err);
 }
 
-/* Replies and events: nobody waits for our error, but the peer would wait for the message. */
+/* For replies and events: the caller cannot do anything about an error, and the peer would wait for the message. */
 static void send_or_break(struct channel *channel, const struct message_head *head, struct str payload, const int *fds,
                           uint32_t fd_count)
 {
@@ -249,7 +249,7 @@ void channel_send_event(struct channel *channel, enum message_type type, struct 
     send_or_break(channel, &(struct message_head){ .shape = MESSAGE_EVENT, .type = type }, payload, fds, fd_count);
 }
 
-/* A request that could not even be sent is answered from the loop, not from inside the asker's own call. */
+/* A request that cannot be sent fails in a task of its own, never inside channel_request(). */
 struct refusal {
     struct loop_task task;
     channel_done_fn *done;
@@ -271,7 +271,7 @@ void channel_request(struct channel *channel, enum message_type type, struct str
     struct err err;
 
     if (++channel->last_id == 0)
-        channel->last_id = 1; /* 0 is for events; four billion requests ago nothing waits any more */
+        channel->last_id = 1; /* 0 is for events; no request of four billion ago is still waiting */
     if (!send_message(channel, &(struct message_head){ .shape = MESSAGE_REQUEST, .type = type, .id = channel->last_id },
                       payload, fds, fd_count, &err)) {
         struct refusal *refusal = NEW(struct refusal);
@@ -297,7 +297,7 @@ static bool take_reply(struct channel *channel, const struct message_head *head,
     while (*at && (*at)->id != head->id)
         at = &(*at)->next;
     if (!*at || (*at)->type != head->type)
-        return err_set(err, ERR_INVALID, "a reply to nothing we asked");
+        return err_set(err, ERR_INVALID, "a reply to a request that was not made");
     if (head->shape == MESSAGE_FAILURE) {
         struct unpack in = unpack_from(payload);
         message_unpack_err(&in, &failure);
@@ -328,11 +328,11 @@ static bool take_message(struct channel *channel, struct str bytes, struct messa
         return take_reply(channel, &head, in.rest, fds, err);
     case MESSAGE_REQUEST:
         if (!channel->handlers.request)
-            return err_set(err, ERR_INVALID, "nobody takes requests here");
+            return err_set(err, ERR_INVALID, "a request, and this process takes none");
         return channel->handlers.request(channel->context, channel, head.type, head.id, in.rest, fds, err);
     case MESSAGE_EVENT:
         if (!channel->handlers.event)
-            return err_set(err, ERR_INVALID, "nobody takes events here");
+            return err_set(err, ERR_INVALID, "an event, and this process takes none");
         return channel->handlers.event(channel->context, head.type, in.rest, fds, err);
     case MESSAGE_SHAPE_END:
         break;
@@ -340,10 +340,11 @@ static bool take_message(struct channel *channel, struct str bytes, struct messa
     return err_set(err, ERR_INVALID, "malformed message head");
 }
 
-/* All that came with the message; more than a message may have makes it malformed, and none stays open for it. */
 /*
- * There is room for as many as the kernel lets anybody send, so MSG_CTRUNC can only mean that we have no free number for
- * one: whoever the message is for finds it missing and fails, and nobody else.
+ * The descriptors that came with a message. False: more than a message may have; the surplus is closed.
+ *
+ * There is room for as many as the kernel lets a process send, so MSG_CTRUNC can only mean that we have no free number
+ * for one. The handler of that message finds it missing and fails; other messages are not affected.
  */
 static bool collect_fds(struct msghdr *message, struct message_fds *out)
 {
@@ -391,12 +392,12 @@ static bool receive_one(struct channel *channel)
     if (n < 0) {
         fine = err_sys(&err, "receive");
         err.kind = ERR_UNAVAILABLE;
-    } else if (n == 0 && !message.msg_controllen) { /* an empty message of ours does not exist */
+    } else if (n == 0 && !message.msg_controllen) { /* end of file: no message is empty */
         fine = err_set(&err, ERR_UNAVAILABLE, "the other side has closed");
     } else {
         fine = collect_fds(&message, &fds);
         if (!fine || n > LIMIT_MESSAGE_BYTES)
-            fine = err_set(&err, ERR_INVALID, "a message that is too long or has too many descriptors");
+            fine = err_set(&err, ERR_INVALID, "a message is too long or has too many descriptors");
         else
             fine = take_message(channel, str_of(channel->room, (size_t)n), &fds, &err);
     }

@@ -5,7 +5,7 @@
  * answered by exactly one reply; an event by nothing.
  *
  * Ownership  The channel owns its descriptor. Descriptors that are sent stay the caller's: they are duplicated at once.
- *            Those that arrive belong to whoever the message is given to; unexpected ones are closed.
+ *            Those that arrive belong to the handler of the message; those that it does not take are closed.
  * Threads    The loop's, except channel_call().
  * Failure    A message that does not decode ends the channel: broken(), once. The same when the peer closes.
  */
@@ -57,14 +57,14 @@ struct channel *channel_new(struct loop *loop, int fd, const struct channel_hand
  */
 void channel_renew(struct channel *channel, int fd);
 /*
- * The end of talking, while the loop still runs: what waits is failed with ERR_UNAVAILABLE, and so is whatever is asked
- * from now on. broken() is not called.
+ * While the loop still runs: requests that wait, and all later ones, fail with ERR_UNAVAILABLE. broken() is not called,
+ * and the channel cannot be renewed.
  */
 void channel_shut(struct channel *channel);
-/* What still waits is failed with ERR_UNAVAILABLE; broken() is not called. No channel_call() may be under way. */
+/* Requests that wait fail with ERR_UNAVAILABLE; broken() is not called. No channel_call() may be under way. */
 void channel_free(struct channel *channel);
 
-/* A request, from the loop. Called once: payload and fds with err NULL, or err alone. Never before this returns. */
+/* A request, from the loop. done() is called once, later: with payload and fds and err NULL, or with err alone. */
 typedef void channel_done_fn(void *context, struct str payload, struct message_fds *fds, const struct err *err);
 void channel_request(struct channel *channel, enum message_type type, struct str payload, const int *fds,
                      uint32_t fd_count, channel_done_fn *done, void *context);

@@ -12,7 +12,7 @@
 
 #include "base/fd.h"
 
-enum { CAPABILITIES_MAX = 64 }; /* the kernel stops us earlier, at the last it knows */
+enum { CAPABILITIES_MAX = 64 }; /* more than any kernel has */
 
 static bool permitted_is_empty(void)
 {
@@ -39,7 +39,7 @@ bool confine_drop_all_capabilities(struct err *err)
     struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
     struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = { { 0 } };
 
-    /* Without any capability the bounding set can no longer be changed, and no_new_privs makes it meaningless. */
+    /* EPERM: without CAP_SETPCAP the bounding set stays as it is. With no_new_privs it has no effect. */
     if (!permitted_is_empty() && !confine_drop_bounding_set(err) && err->sys != EPERM)
         return false;
     if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0)
@@ -61,7 +61,7 @@ bool confine_no_new_privileges(struct err *err)
 bool confine_hide_memory(struct err *err)
 {
     if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
-        return err_sys(err, "hide our memory");
+        return err_sys(err, "PR_SET_DUMPABLE");
     return true;
 }
 
@@ -85,11 +85,11 @@ bool confine_load_seccomp(const struct confine_rule *rules, struct err *err)
     scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(EPERM));
 
     if (!filter)
-        return err_set(err, ERR_INTERNAL, "libseccomp does not start");
+        return err_set(err, ERR_INTERNAL, "libseccomp cannot make a filter");
     bool fine = add_rules(filter, rules, err);
-    /* Threads that a library has started before us must not stay outside. */
+    /* A library may have started threads already. The filter is for them too. */
     if (fine && seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1) != 0)
-        fine = err_set(err, ERR_INTERNAL, "libseccomp cannot reach all threads");
+        fine = err_set(err, ERR_INTERNAL, "libseccomp cannot apply a filter to all threads");
     if (fine) {
         int failed = seccomp_load(filter); /* sets no_new_privs itself */
         if (failed)
@@ -99,7 +99,7 @@ bool confine_load_seccomp(const struct confine_rule *rules, struct err *err)
     return fine;
 }
 
-/* Everything that touches files, by the kernel's version of Landlock; a newer kernel than our headers restricts as much. */
+/* All rights on files that both this version of Landlock and our headers know. */
 static uint64_t file_rights(int version)
 {
     uint64_t rights = LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_READ_FILE |
@@ -124,7 +124,7 @@ bool confine_files(int dir_fd, bool *out_done, struct err *err)
     int version = (int)syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
 
     if (version < 0) {
-        *out_done = false; /* not built in, or not switched on */
+        *out_done = false; /* the kernel was built or booted without it */
         return true;
     }
     const struct landlock_ruleset_attr all = { .handled_access_fs = file_rights(version) };
@@ -138,7 +138,7 @@ bool confine_files(int dir_fd, bool *out_done, struct err *err)
     if (rules < 0 ||
         (dir_fd >= 0 && syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &below, 0) < 0) ||
         syscall(SYS_landlock_restrict_self, rules, 0) < 0)
-        return err_sys(err, "confine files");
+        return err_sys(err, "load the Landlock rules");
     *out_done = true;
     return true;
 }

@@ -1,8 +1,8 @@
 /*
- * confine.h - how a process of ours gives up power.
+ * confine.h - how a process of ours drops privileges.
  *
- * Each call takes something away for good. A role calls them in this order as soon as it holds the descriptors it lives
- * by: capabilities, no_new_privs, memory, seccomp. The list of system calls stands beside the role's own code.
+ * Each call takes something away for good. A process calls them in this order: capabilities, no_new_privs, memory, files,
+ * seccomp.
  */
 #ifndef PRIVSEP_CONFINE_H
 #define PRIVSEP_CONFINE_H
@@ -13,7 +13,7 @@
 #include "base/attr.h"
 #include "base/err.h"
 
-/* What exec could still give back. Needs CAP_SETPCAP, so it comes before the switch to an unprivileged user. */
+/* The capabilities that exec could give back. Needs CAP_SETPCAP, so call it before the switch to another user. */
 bool confine_drop_bounding_set(struct err *err) must_use;
 /* Bounding (as far as it can), ambient, inheritable, permitted, effective: nothing is left. */
 bool confine_drop_all_capabilities(struct err *err) must_use;
@@ -24,7 +24,7 @@ bool confine_hide_memory(struct err *err) must_use;
 
 struct confine_rule {
     const char *call;   /* by name; one that this architecture does not have is skipped */
-    const char *reason; /* who needs it, for readers */
+    const char *reason; /* for readers */
     unsigned long only; /* the second argument must be this, as with ioctl; 0: any */
 };
 /*
@@ -40,7 +40,7 @@ bool confine_load_seccomp(const struct confine_rule *rules, struct err *err) mus
  */
 bool confine_files(int dir_fd, bool *out_done, struct err *err) must_use;
 
-/* As many open files as the hard limit allows: a connection is a file. */
+/* Raises the soft limit of open files to the hard limit: a connection is a file. */
 bool confine_raise_files(unsigned long *out_files, struct err *err) must_use;
 
 #endif

@@ -47,7 +47,7 @@ void message_unpack_err(struct unpack *in, struct err *out_err)
     memset(out_err, 0, sizeof *out_err);
     unpack_text(in, out_err->message, sizeof out_err->message);
     unpack_text(in, out_err->trail, sizeof out_err->trail);
-    /* An error of no kind would read as success further up. */
+    /* Callers would take an error of kind ERR_NONE for success. */
     if (kind == ERR_NONE || kind >= ERR_KIND_COUNT || sys > ERRNO_MAX)
         in->failed = true;
     out_err->kind = in->failed ? ERR_INTERNAL : (enum err_kind)kind;

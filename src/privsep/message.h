@@ -1,8 +1,8 @@
 /*
- * message.h - what our processes say to each other, and how an error travels.
+ * message.h - the messages between our processes, and how an error travels.
  *
- * A message is a type and packed fields. The receiver decodes the whole, checks every field as if a stranger had sent
- * it, and then acts. One that does not decode ends whoever sent it (channel.h).
+ * A message is a type and packed fields. The receiver decodes all of it, checks every field as untrusted input, and then
+ * acts. A message that does not decode breaks the channel (channel.h), and keeper kills the role that sent it.
  */
 #ifndef PRIVSEP_MESSAGE_H
 #define PRIVSEP_MESSAGE_H
@@ -53,7 +53,7 @@ enum message_shape {
 struct message_head {
     enum message_shape shape;
     enum message_type type;
-    uint32_t id; /* of the request, also in its reply; 0 with an event and with nothing else */
+    uint32_t id; /* of a request, and of the reply to it; 0 for events only */
 };
 
 enum { MESSAGE_HEAD_BYTES = 1 + 2 + 4 };
@@ -61,11 +61,11 @@ void message_pack_head(struct buf *out, const struct message_head *head);
 /* Leaves the payload in in->rest. */
 void message_unpack_head(struct unpack *in, struct message_head *out_head);
 
-/* A struct err as it is, trail included: the asker's log shows where it went wrong on the other side. */
+/* A whole struct err, with its trail: the log of the process that asked shows what went wrong in the other one. */
 void message_pack_err(struct buf *out, const struct err *err);
 void message_unpack_err(struct unpack *in, struct err *out_err);
 
-/* [a-z0-9]+, as every sandbox id is; anything else makes the message malformed. */
+/* A sandbox id, [a-z0-9]+; anything else makes the message malformed. */
 void message_pack_id(struct buf *out, const char *id);
 void message_unpack_id(struct unpack *in, char out_id[LIMIT_ID_BYTES]);
 

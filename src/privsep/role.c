@@ -1,6 +1,6 @@
 /*
- * Theory of operation: fork, arrange descriptors, give up power, exec. Until exec the child tells what fails over a pipe
- * that exec closes, so end-of-file without a word means success.
+ * How it works: fork, arrange descriptors, drop privileges, exec. The child reports an error over a pipe that exec closes,
+ * so end of file without an error means success.
  */
 #include "privsep/role.h"
 
@@ -28,7 +28,7 @@
 
 enum { ASIDE = 64, REPORT_BYTES = 1024 };
 
-/* The rest of keeper's environment is nobody's business. The sanitizers' options are for test builds. */
+/* Roles do not get the rest of keeper's environment. The sanitizers' options are for test builds. */
 static const char *const kept_environment[] = { "PATH", "LANG", "TZ", "ASAN_OPTIONS", "UBSAN_OPTIONS" };
 
 struct start {
@@ -42,7 +42,7 @@ static bool arrange_descriptors(struct start *start, struct err *err)
     int channel_fd = fcntl(start->channel_fd, F_DUPFD_CLOEXEC, ASIDE);
     int fds[ROLE_FDS_MAX];
 
-    /* All of them out of the way first: the numbers we deal out may be in use by each other. */
+    /* Move all of them up first: a number that one is to have may still be in use by another. */
     start->report_fd = fcntl(start->report_fd, F_DUPFD_CLOEXEC, ASIDE);
     for (uint32_t i = 0; i < start->want->fd_count; i++)
         fds[i] = fcntl(start->want->fds[i], F_DUPFD_CLOEXEC, ASIDE);
@@ -60,11 +60,11 @@ static bool arrange_descriptors(struct start *start, struct err *err)
     return true;
 }
 
-static bool give_up_power(const struct role_want *want, struct err *err)
+static bool drop_privileges(const struct role_want *want, struct err *err)
 {
     if (want->uid == geteuid() && want->gid == getegid())
         return true;
-    /* The bounding set while we still may, ids next, and what the change of ids has left last. */
+    /* In this order: the bounding set needs a capability, and the change of ids may leave some capabilities. */
     if (!confine_drop_bounding_set(err))
         return false;
     if (setgroups(0, NULL) < 0 || setresgid(want->gid, want->gid, want->gid) < 0 ||
@@ -75,9 +75,9 @@ static bool give_up_power(const struct role_want *want, struct err *err)
 
 static bool die_with_keeper(const struct start *start, struct err *err)
 {
-    /* After the change of ids, which clears it. Keeper may have died before it was set: then look who our parent is. */
+    /* After the change of ids, which clears it. If keeper died before it was set, we have another parent. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
-        return err_sys(err, "tie our life to keeper's");
+        return err_sys(err, "PR_SET_PDEATHSIG");
     if (getppid() != start->keeper)
         _exit(0);
     return true;
@@ -101,16 +101,16 @@ static bool exec_self(const struct role_want *want, struct err *err)
             continue;
         if (asprintf(&pair, "%s=%s", kept_environment[i], value) < 0)
             return err_sys(err, "environment");
-        environment[kept++] = pair; /* gone with exec */
+        environment[kept++] = pair; /* exec frees it */
     }
-    /* exec writes to neither. */
+    /* The casts are safe: exec writes to neither. */
     (void)execve("/proc/self/exe", (char *const *)argv, (char *const *)environment);
     return err_sys(err, "execute ourselves as %s", want->name);
 }
 
 /*
  * In a fork of keeper, still root and with all its memory and descriptors.
- *   must      close what the role is not given; lose user, groups and capabilities; in this order
+ *   must      close what the role is not given; drop user, groups and capabilities; in this order
  *   must not  run anything of keeper's loop: its descriptors are shared with the parent
  */
 static no_return void role_child(struct start *start)
@@ -123,10 +123,10 @@ static no_return void role_child(struct start *start)
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
     (void)umask(077);
     (void)setsid(); /* fails only for a group leader, which a fresh child is not */
-    if (arrange_descriptors(start, &err) && give_up_power(start->want, &err) && die_with_keeper(start, &err))
+    if (arrange_descriptors(start, &err) && drop_privileges(start->want, &err) && die_with_keeper(start, &err))
         (void)!exec_self(start->want, &err);
     message_pack_err(&report, &err);
-    (void)!write(start->report_fd, report.data, report.len); /* if keeper is gone, nobody is left to care */
+    (void)!write(start->report_fd, report.data, report.len); /* fails when keeper is gone, and then it is not needed */
     _exit(1);
 }
 

@@ -1,15 +1,15 @@
 /*
- * role.h - starting one of our processes as somebody with less power.
+ * role.h - starts one of our processes as an unprivileged user.
  *
- * A role is this same program, executed anew so that no memory of keeper's comes along, as an unprivileged user, with
+ * A role is this same program, executed anew so that it has no copy of keeper's memory, as an unprivileged user, with
  * no capability, a cleaned environment, and these descriptors:
  *   0 1     /dev/null
  *   2       as keeper's, for the log
  *   3       its end of the channel to keeper
  *   4 ..    what keeper hands it, in the order of role_want.fds
  *
- * It has a session of its own: a terminal that keeper was started from is not its terminal, so it cannot type there.
- * A role dies with keeper: by signal, and by end-of-file on its channel.
+ * It has a session of its own, so keeper's terminal is not its terminal, and it cannot put input there.
+ * A role dies with keeper: by a signal, and by end of file on its channel.
  */
 #ifndef PRIVSEP_ROLE_H
 #define PRIVSEP_ROLE_H
@@ -26,7 +26,7 @@ enum { ROLE_CHANNEL_FD = 3, ROLE_FIRST_FD = 4, ROLE_FDS_MAX = 16, ROLE_ARGS_MAX 
 struct role_want {
     const char *name;        /* "front": it is started as `cloister role front` */
     const char *const *args; /* more arguments, ended by NULL; may be NULL */
-    uid_t uid;               /* when it is our own already, nothing is switched */
+    uid_t uid;               /* our own uid and gid: the user is not switched */
     gid_t gid;
     const int *fds; /* stay the caller's */
     uint32_t fd_count;
@@ -38,7 +38,7 @@ struct role {
     int channel_fd; /* our end, for channel_new() */
 };
 
-/* Returns once the new program runs, or with what went wrong on the way there. */
+/* Returns when the new program has been executed, or with the error of the step that failed. */
 bool role_start(const struct role_want *want, struct role *out, struct err *err) must_use;
 
 #endif
