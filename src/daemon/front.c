@@ -1,12 +1,12 @@
 /*
  * front_main() - everything that faces the network, and every decision.
- *   user      unprivileged, no capability, no_new_privs, memory hidden, Landlock on the store's directory, seccomp list
- *             (front_calls.c)
- *   holds     a listening socket, the store's directory, a channel to keeper
+ *   holds     what its row in roles.c names: a listening socket, the store's directory, a channel to keeper
  *   must not  make or connect a socket, run a program, see the host's files beyond the store
  *
- * Order at spawn: settings, give up power, open the store, meet what keeper still holds (recover), and only then accept:
- * the first answer must already know every sandbox that outlived the last front.
+ * How it works: role_run() has dropped all privileges. Front reads its settings, opens the store, and has a worker compare
+ * the store with the templates and sandboxes that keeper has (recover). Only then it accepts connections, so that the
+ * first answer knows every sandbox that outlived the last front. proxy_is_edge() decides whether a request is for the edge
+ * (proxy/) or for the API (api/).
  */
 #include <assert.h>
 #include <malloc.h>
@@ -35,10 +35,11 @@
 #include "store/store.h"
 
 /* Workers mostly wait: for keeper, for guestd, for the disk. */
-static_assert(LIMIT_STARTS < LIMIT_WORKERS && LIMIT_STARTS_PER_KEY < LIMIT_STARTS, "somebody is left without a worker");
+static_assert(LIMIT_STARTS < LIMIT_WORKERS && LIMIT_STARTS_PER_KEY < LIMIT_STARTS,
+              "creates must leave workers for other calls, and one key must leave some for other keys");
 
 enum {
-    STOP_MS = 3000, /* for control calls under way; keeper waits a little longer */
+    STOP_MS = 3000, /* for control calls under way; less than stop_ms in front's row */
     STOP_LOOK_MS = 10,
 };
 
@@ -140,7 +141,7 @@ static void on_unroutable(void *context, const char *id)
     proxy_cut(front->proxy, id);
 }
 
-/* ---- spawn ---- */
+/* ---- start ---- */
 
 static void boot_run(struct job *job)
 {
@@ -172,7 +173,7 @@ static void boot_done(struct job *job)
     channel_send_event(front->channel, MESSAGE_READY, STR(""), NULL, 0);
 }
 
-/* ---- the end ---- */
+/* ---- stop ---- */
 
 static void on_stopping(struct timer *timer)
 {
@@ -184,7 +185,7 @@ static void on_stopping(struct timer *timer)
         loop_stop_soon(front->loop);
 }
 
-/* Who waits for keeper is told that there is no more to hear, while there is still a loop to tell them. */
+/* Calls that wait for keeper must fail now, while the loop still runs and can wake their workers. */
 static void on_signal(void *context, int number)
 {
     struct front *front = context;
@@ -218,7 +219,7 @@ static bool front_open(struct front *front, struct err *err)
         return false;
 
     front->loop = loop_new();
-    /* Ctrl-C reaches the whole group; keeper says when. */
+    /* A terminal sends Ctrl-C to the whole group. Front stops when keeper sends SIGTERM. */
     (void)signal(SIGINT, SIG_IGN);
     if (!loop_on_signal(front->loop, SIGTERM, on_signal, front, err))
         return false;
@@ -259,7 +260,7 @@ static bool front_open(struct front *front, struct err *err)
     return true;
 }
 
-/* Sandboxes keep running. The order is that of who calls whom, from the outside in. */
+/* Sandboxes keep running. Callers are freed before what they call. */
 static void front_close(struct front *front)
 {
     http_server_free(front->server);
@@ -287,7 +288,7 @@ int front_main(const struct role_row *self)
     struct err err;
 
     front->self = self;
-    /* Workers would have an arena each, and each would keep what its largest request took. */
+    /* Else malloc has an arena for each worker, and each keeps the memory of its largest request. */
     (void)mallopt(M_ARENA_MAX, 2);
     if (front_open(front, &err)) {
         loop_run(front->loop);

@@ -1,7 +1,7 @@
 /*
- * Not here, and that is the point: socket, bind, listen, connect (keeper gives front its sockets, connected), execve, fork (clone3 is for
- * threads only in the sense that a fork could do nothing but these same calls), ptrace, mount, setns, unshare, kill of
- * others, open_by_handle_at, bpf, io_uring, keyctl, chmod and chown by path.
+ * Every system call that front may make. Left out on purpose: socket, bind, listen, connect (keeper gives front its
+ * sockets, connected), execve, ptrace, mount, setns, unshare, kill, open_by_handle_at, bpf, io_uring, keyctl, chmod and
+ * chown by path. clone and clone3 are for threads; a fork could make no other calls than these either.
  */
 #include "daemon/roles.h"
 

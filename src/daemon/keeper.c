@@ -1,10 +1,11 @@
 /*
- * keeper_main() - the only part that stays root.
- *   holds     the data directory, cgroups, namespaces of sandboxes, the other roles
- *   must not  parse a byte from a client, a guest or a mail server: it hears typed messages from front and nothing else
+ * keeper_main() - the only process that stays root.
+ *   holds     the data directory, cgroups, namespaces of sandboxes, the other roles (supervisor.h)
+ *   must not  parse a byte from a client, a guest or a mail server: it takes typed messages from roles, and nothing else
  *
- * Sandboxes outlive keeper: they are not its children in any way that matters, and the next keeper finds them by what is
- * written below the data directory. Front is started anew whenever it ends; a front that talks nonsense is ended.
+ * How it works: keeper opens everything that needs root, makes the driver, starts the roles of the table in roles.c with
+ * the descriptors that their rows name, and then answers their requests: those for the driver in isolation/serve.c, the
+ * list of templates here. Sandboxes outlive keeper: the next one finds them by what is written below the data directory.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -81,7 +82,7 @@ static bool on_request(void *context, uint32_t role, struct channel *channel, en
     return true;
 }
 
-/* Where clients on this machine reach us: "any address" is not one to connect to. */
+/* Where clients on this machine reach the server: they cannot connect to "any address". */
 static void reachable_address(const char *listen, char *room, size_t size)
 {
     struct str rest = str_from(listen);
@@ -92,7 +93,7 @@ static void reachable_address(const char *listen, char *room, size_t size)
         (void)snprintf(room, size, "%s", listen);
 }
 
-/* Before the first answer: whoever asks the command line as soon as we answer must not be sent to where we were last. */
+/* Before the server answers: a command line that finds it must not use the address of the last run. */
 static void note_address(struct keeper *keeper)
 {
     char address[CONFIG_TEXT_BYTES + 16];
@@ -100,18 +101,18 @@ static void note_address(struct keeper *keeper)
 
     reachable_address(keeper->config.listen, address, sizeof address);
     if (!data_dir_note_address(keeper->data_fd, address, &err))
-        log_warn("the command line will not find us: %s", err_text(&err));
+        log_warn("cannot write the server's address for the command line: %s", err_text(&err));
 }
 
-/* After an upgrade the recipes may be others than those that the templates were made from. */
+/* After an upgrade, templates may be older than the recipes that make them. */
 static void tell_outdated(const struct keeper *keeper)
 {
     const char *name, *makes;
 
     for (size_t i = 0; recipe_at(i, &name, &makes); i++)
         if (recipe_state(keeper->data_fd, makes) == RECIPE_OUTDATED)
-            printf("The template %s was made by another version of Cloister. It works; to have what this version "
-                   "puts into it: %s template build %s --data %s\n",
+            printf("The template %s was made by another version of Cloister. It works. To build it with this "
+                   "version: %s template build %s --data %s\n",
                    makes, cli_program_as_root(), name, keeper->config.data);
 }
 
@@ -127,7 +128,7 @@ static void announce(struct keeper *keeper)
     }
     keeper->announced = true;
     reachable_address(keeper->config.listen, address, sizeof address);
-    /* The key is for a person's eyes; what is not a terminal may be a log that others read. */
+    /* Print the key only to a terminal: a log may have other readers. */
     if (isatty(STDOUT_FILENO))
         printf("\nCloister is up on http://%s. Paste these lines into another terminal:\n\n"
                "  export E2B_API_URL=http://%s\n"
@@ -197,8 +198,8 @@ static void on_signal(void *context, int number)
     supervisor_stop(keeper->supervisor);
 }
 
-/* People who stop a server should know what it leaves running. */
-static void farewell(struct keeper *keeper)
+/* Tells the operator that sandboxes keep running. */
+static void print_what_runs_on(struct keeper *keeper)
 {
     auto_free struct held *held = NULL;
     uint32_t count;
@@ -209,9 +210,9 @@ static void farewell(struct keeper *keeper)
                count == 1 ? "it" : "them");
 }
 
-/* ---- spawn ---- */
+/* ---- start ---- */
 
-/* Beside this program, unless the operator says otherwise. */
+/* Beside this program, unless the operator names another. */
 static int guestd_open(const struct config *config, struct err *err)
 {
     char path[PATH_MAX];
@@ -233,7 +234,7 @@ static int guestd_open(const struct config *config, struct err *err)
     return fd;
 }
 
-/* The front of a keeper that was killed holds the address for a moment longer. So a little patience. */
+/* After keeper was killed, its front holds the address for a moment longer. So try for a second. */
 static int listen_patiently(const char *address, struct err *err)
 {
     int fd = listen_open(str_from(address), err);
@@ -247,8 +248,8 @@ static int listen_patiently(const char *address, struct err *err)
 }
 
 /*
- * What clients are told, and make host names of. A server that only this machine reaches has one without any set-up:
- * *.localhost. Without a domain SDKs would point their users at the hosted service.
+ * The domain that clients make host names from. A server that listens on loopback has *.localhost without any set-up.
+ * Without a domain SDKs would use that of the hosted service.
  */
 static void choose_domain(const struct config *config, char *room, size_t size)
 {
@@ -272,8 +273,8 @@ static bool hash_admin_token(int data_fd, struct secret *out, struct err *err)
 }
 
 /*
- * What the operator says, or else the most that any template asks for: those on disk, and those that may be built while
- * we serve. Front may not invent more.
+ * The limits that the operator sets, or else the most that any template asks for: those on disk, and those that may be
+ * built while the server runs. A plan of front's may not exceed them.
  */
 static bool choose_limits(const struct config *config, int data_fd, struct serve_limits *out, struct err *err)
 {
@@ -327,7 +328,7 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
     keeper->settings.cpus = (uint32_t)config->cpus;
     keeper->settings.pids = (uint32_t)config->pids;
 
-    /* First: a directory opened before belongs to the old namespace, and nothing could be mounted below it. */
+    /* First: below a directory that was opened in the old namespace nothing can be mounted. */
     if (!native_enter_mount_namespace(err))
         return false;
     keeper->data_fd = data_dir_open(config->data, err);
@@ -401,7 +402,7 @@ int keeper_main(int argc, char **argv)
         note_address(keeper);
         supervisor_start(keeper->supervisor);
         loop_run(keeper->loop);
-        farewell(keeper);
+        print_what_runs_on(keeper);
     } else {
         code = cli_fail(&err);
     }

@@ -16,7 +16,7 @@ static bool is(const char *word, const char *name)
     return word && strcmp(word, name) == 0;
 }
 
-/* Help for the commands that daemon/ takes itself; the words are the command's name in the table. */
+/* Help for the commands in daemon/; `command` is the name in the table of cli/. */
 static int show_help(const char *command)
 {
     (void)cli_help(stdout, command);
@@ -39,14 +39,14 @@ int main(int argc, char **argv)
 {
     const char *first = argc > 1 ? argv[1] : NULL, *second = argc > 2 ? argv[2] : NULL;
 
-    /* A peer that goes away is an error from write(2), never the end of us. */
+    /* A peer that goes away is an error from write(2), not a signal. */
     (void)signal(SIGPIPE, SIG_IGN);
 
     if (is(first, "role") && argc == 4 && role_find(second))
         return role_run(role_find(second), argv[3]);
     cli_started_as(argv[0]);
     if (is(first, "help") && is(second, "serve") && argc == 3)
-        return show_help("serve"); /* the list of its options is ours */
+        return show_help("serve"); /* cli/ does not know its options */
     if (is(first, "serve"))
         return asks_for_help(argc - 2, argv + 2) ? show_help("serve") : keeper_main(argc - 2, argv + 2);
     if (is(first, "doctor"))

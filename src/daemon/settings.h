@@ -1,7 +1,7 @@
 /*
- * settings.h - what keeper tells front at its spawn: the operator's choices and two secrets.
+ * settings.h - what front gets from keeper when it starts: the operator's choices and two secrets.
  *
- * Written to a sealed memory file whose descriptor front inherits: nothing of it shows in arguments or environment.
+ * Keeper writes them to a sealed memory file that front inherits, so that arguments and environment do not show them.
  */
 #ifndef DAEMON_SETTINGS_H
 #define DAEMON_SETTINGS_H
@@ -34,7 +34,7 @@ bool settings_read(int fd, struct settings *out, struct err *err) must_use;
 
 /* "as-asked" or "always"; ERR_INVALID for another word. */
 bool settings_token_for_code(const char *word, bool *out_always, struct err *err) must_use;
-/* ERR_INVALID for a name that is no level. */
+/* ERR_INVALID for a name that is not a level. */
 bool settings_log_level(const char *name, enum log_level *out, struct err *err) must_use;
 
 #endif

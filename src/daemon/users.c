@@ -15,7 +15,8 @@ bool role_user(const char *name, uid_t *out_uid, gid_t *out_gid, struct err *err
             "%.32s",
             name, name);
     if (found->pw_uid == 0 || found->pw_gid == 0)
-        return err_set(err, ERR_DENIED, "'%.32s' is root; what faces the network must run as somebody else", name);
+        return err_set(err, ERR_DENIED, "'%.32s' is root; a role that faces the network must run as another user",
+                       name);
     *out_uid = found->pw_uid;
     *out_gid = found->pw_gid;
     return true;

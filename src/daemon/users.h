@@ -9,7 +9,7 @@
 
 #include "base/err.h"
 
-/* ERR_NOT_FOUND with the command that makes it. Never root. */
+/* ERR_NOT_FOUND says how to make the user. ERR_DENIED for root. */
 bool role_user(const char *name, uid_t *out_uid, gid_t *out_gid, struct err *err) must_use;
 
 #endif
