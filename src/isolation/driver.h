@@ -1,8 +1,8 @@
 /*
  * driver.h - what can hold a sandbox: native namespaces now, a microVM later. Tests have a fake.
  *
- * Keeper owns a native driver. Front owns a remote one, which has the same calls and sends each of them to keeper.
- * What sits above takes a struct driver and cannot tell the difference.
+ * Keeper owns a native driver. Front owns a remote one, which has the same calls and sends each of them to keeper. Code
+ * above takes a struct driver and cannot tell the difference. ops.h says how to add a call.
  *
  * Threads    Keeper and the drivers it owns have one thread. Of the remote driver, start, stop_wait, list, link and
  *            stats wait for an answer and are for workers; stop, dial and listen never wait and are for the loop. How
@@ -25,7 +25,7 @@
 struct driver;
 
 struct started {
-    int guestlink_fd; /* connected to guestd's private door; the caller's */
+    int guestlink_fd; /* guestlink, connected to guestd; the caller's */
 };
 
 /* Where to listen inside a sandbox. */
@@ -41,29 +41,29 @@ struct listen_at {
  */
 typedef void driver_socket_fn(void *context, int fd, const struct err *err);
 /*
- * Everything inside was killed, and is gone; or not gone yet, and exited() follows when it is. With an err it could not
- * even be killed.
+ * Everything inside was killed. gone says whether it has ended; if not, exited() follows when it has. With an err nothing
+ * was killed.
  */
 typedef void driver_stopped_fn(void *context, bool gone, const struct err *err);
 enum exit_cause {
-    EXIT_PLAIN,         /* it was ended, or has ended itself */
-    EXIT_NO_MEMORY,     /* guestd had used up its own share, and was killed for it */
-    EXIT_KERNEL_MEMORY, /* its sockets had the kernel hold memory beyond what it may have, and it was ended for it */
+    EXIT_PLAIN,         /* it was stopped, or its pid 1 ended */
+    EXIT_NO_MEMORY,     /* guestd used more than its own memory limit, and the kernel killed it */
+    EXIT_KERNEL_MEMORY, /* its sockets made the kernel hold more memory than it may have, and keeper stopped it */
     EXIT_CAUSE_COUNT,
 };
-/* The sandbox is gone, whoever ended it. Called once for each, on the driver's loop. */
+/* The sandbox is gone. Called once for each, on the driver's loop, also for those that driver_stop() ended. */
 typedef void driver_exited_fn(void *context, const char *id, enum exit_cause cause);
 
 struct driver_ops {
     const char *name;
     bool (*start)(struct driver *driver, const struct plan *plan, struct started *out, struct err *err);
     void (*stop)(struct driver *driver, const char *id, uint32_t patience_ms, driver_stopped_fn *done, void *context);
-    /* NULL where nobody but the loop could ask. */
+    /* NULL for a driver that has no worker threads. */
     bool (*stop_wait)(struct driver *driver, const char *id, uint32_t patience_ms, bool *out_gone, struct err *err);
     /* A heap array, the caller's to free. */
     bool (*list)(struct driver *driver, struct held **out_held, uint32_t *out_count, struct err *err);
     bool (*link)(struct driver *driver, const char *id, int *out_guestlink_fd, struct err *err);
-    /* Room for `count`, which is at most LIMIT_STATS; those that it does not hold are left out. */
+    /* `out` has room for `count`, which is at most LIMIT_STATS; sandboxes that the driver does not hold are left out. */
     bool (*stats)(struct driver *driver, const struct held *which, uint32_t count, struct stats *out,
                   uint32_t *out_count, struct err *err);
     void (*dial)(struct driver *driver, const char *id, uint16_t port, driver_socket_fn *done, void *context);
@@ -78,7 +78,7 @@ struct driver {
     void *exited_context;
 };
 
-/* Returns once guestd runs inside; it may still be setting itself up, its door is open. */
+/* Returns when guestd has been started inside. It may still be setting itself up; guestlink takes messages already. */
 static inline must_use bool driver_start(struct driver *driver, const struct plan *plan, struct started *out,
                                          struct err *err)
 {
@@ -87,8 +87,8 @@ static inline must_use bool driver_start(struct driver *driver, const struct pla
 
 /*
  * Kills everything inside at once, and answers when it is gone (also if it was gone before) or when patience_ms have
- * passed: a guest can make its end take minutes, in the kernel, where nothing hurries it. From the kill on it cannot
- * be listed or dialed. The answer may come before this returns; asking twice is fine.
+ * passed: a guest can make the kernel work for minutes on its exit. From the kill on it cannot be listed or dialed. The
+ * answer may come before this returns; a second stop is fine.
  */
 static inline void driver_stop(struct driver *driver, const char *id, uint32_t patience_ms, driver_stopped_fn *done,
                                void *context)
@@ -118,7 +118,7 @@ static inline must_use bool driver_link(struct driver *driver, const char *id, i
     return driver->ops->link(driver, id, out_guestlink_fd, err);
 }
 
-/* What these use, in the order of asking. */
+/* What these sandboxes use, in the order of `which`. */
 static inline must_use bool driver_stats(struct driver *driver, const struct held *which, uint32_t count,
                                          struct stats *out, uint32_t *out_count, struct err *err)
 {

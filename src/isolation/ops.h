@@ -45,7 +45,7 @@ enum {
     ANSWER_STATS = BIT(3),
 };
 struct op_answer {
-    int fd; /* whoever has the answer closes it; -1 */
+    int fd; /* -1: none */
     bool gone;
     struct held *held; /* on the heap */
     struct stats stats[LIMIT_STATS];

@@ -2,15 +2,15 @@
 
 #include <string.h>
 
-/* What the kernel and a small machine can still make sense of; policy above us sets tighter ones. */
+/* Sanity limits. The operator's limits (serve.h) are tighter. */
 enum {
     CPU_MILLIS_MIN = 10,
     CPU_MILLIS_MAX = 1024 * 1000,
     PIDS_MIN = 4, /* a shell and what it runs */
     PIDS_MAX = 1 << 20,
 };
-#define MEMORY_MIN (8ull << 20)  /* below it not even a shell starts */
-#define MEMORY_MAX (64ull << 40) /* what a page counter holds many times over */
+#define MEMORY_MIN (8ull << 20) /* a shell needs as much to start */
+#define MEMORY_MAX (64ull << 40)
 
 static bool all_of(const char *text, const char *chars)
 {

@@ -1,8 +1,8 @@
 /*
  * plan.h - a sandbox written down: plain data that prints and tests well.
  *
- * Front writes a plan, keeper checks every field as if a stranger had sent it and carries it out. A plan names things
- * (a layer, an id); it never holds a path.
+ * Front writes a plan; keeper checks every field as untrusted input and carries it out. A plan names things (a layer, an
+ * id) and never has a path.
  */
 #ifndef ISOLATION_PLAN_H
 #define ISOLATION_PLAN_H
@@ -19,7 +19,7 @@ enum { LAYER_ID_BYTES = 65 }; /* 64 hex digits and a zero byte */
 
 struct plan {
     char id[LIMIT_ID_BYTES];                   /* [a-z0-9]+ */
-    char hostname[LIMIT_ID_BYTES];             /* what uname says inside */
+    char hostname[LIMIT_ID_BYTES];             /* inside the sandbox */
     uint32_t layer_count;                      /* at least one */
     char layers[LIMIT_LAYERS][LAYER_ID_BYTES]; /* content ids, lowest first */
     uint64_t memory_bytes;
@@ -27,7 +27,7 @@ struct plan {
     uint32_t pids;
 };
 
-/* In range and well-formed; says which field is not. */
+/* Every field is in range and well-formed; err names the first that is not. */
 bool plan_check(const struct plan *plan, struct err *err) must_use;
 
 void plan_pack(struct buf *out, const struct plan *plan);

@@ -43,7 +43,7 @@ void stats_unpack(struct unpack *in, const struct held *asked, uint32_t asked_co
 
     for (uint32_t i = 0; i < count; i++) {
         message_unpack_id(in, out[i].id);
-        /* In the order of asking, some left out: so each comes at most once. */
+        /* They come in the order of the request, some left out; so this finds one that comes twice. */
         while (next < asked_count && strcmp(asked[next].id, out[i].id) != 0)
             next++;
         if (next++ >= asked_count)

@@ -1,5 +1,5 @@
 /*
- * stats.h - what a sandbox has used and uses, as plain numbers that cross between our processes.
+ * stats.h - what a sandbox uses, as plain numbers that cross between our processes.
  */
 #ifndef ISOLATION_STATS_H
 #define ISOLATION_STATS_H
@@ -10,7 +10,7 @@
 #include "base/limits.h"
 #include "base/pack.h"
 
-/* One live sandbox, by name. */
+/* The id of a running sandbox. */
 struct held {
     char id[LIMIT_ID_BYTES];
 };
@@ -18,18 +18,18 @@ struct held {
 struct stats {
     char id[LIMIT_ID_BYTES];
     uint64_t cpu_us;             /* since it began, all CPUs together */
-    uint64_t memory_used_bytes;  /* without what the kernel could take back at once */
-    uint64_t memory_cache_bytes; /* which is this */
+    uint64_t memory_used_bytes;  /* without memory_cache_bytes */
+    uint64_t memory_cache_bytes; /* what the kernel could take back at once */
     uint64_t memory_limit_bytes;
     uint64_t disk_used_bytes, disk_total_bytes; /* of the file system that its writes go to */
 };
 
-/* Whose? At least one, at most LIMIT_STATS. */
+/* The request: at least one id, at most LIMIT_STATS. */
 void stats_pack_ask(struct buf *out, const struct held *which, uint32_t count);
 void stats_unpack_ask(struct unpack *in, struct held out_which[LIMIT_STATS], uint32_t *out_count);
 
 void stats_pack(struct buf *out, const struct stats *stats, uint32_t count);
-/* Fails also when one was not asked for, or comes twice. */
+/* Fails also when a sandbox was not asked for, or comes twice. */
 void stats_unpack(struct unpack *in, const struct held *asked, uint32_t asked_count, struct stats out[LIMIT_STATS],
                   uint32_t *out_count);
 
