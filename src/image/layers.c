@@ -32,6 +32,8 @@ enum {
     RECORD_BYTES = 256 * 1024,     /* one entry's name and attributes */
     XATTR_NAMES_BYTES = 64 * 1024, /* XATTR_LIST_MAX */
     COPY_BYTES = 64 * 1024,
+    LOCK_TRIES = 20,
+    LOCK_RETRY_MS = 10,
 };
 
 /* The names in a directory, sorted bytewise. */
@@ -260,19 +262,64 @@ static bool make_private_dir(int data_fd, const char *name, struct err *err)
     return true;
 }
 
-bool layers_prepare(int data_fd, int *out_lock_fd, struct err *err)
+bool layers_lock(int data_fd, int *out_lock_fd, struct err *err)
 {
-    if (!make_private_dir(data_fd, "layers", err) || !make_private_dir(data_fd, "templates", err) ||
-        !make_private_dir(data_fd, "tmp", err))
-        return false;
     auto_close int tmp_fd = openat(data_fd, "tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
     if (tmp_fd < 0)
         return err_sys(err, "open directory tmp");
     if (flock(tmp_fd, LOCK_EX | LOCK_NB) < 0)
         return err_set(err, ERR_CONFLICT, "a template is being made in this data directory already");
+    *out_lock_fd = take_fd(&tmp_fd);
+    return true;
+}
+
+/* The server holds the lock for some milliseconds when it sweeps, which should fail no build. */
+static bool lock_patiently(int data_fd, int *out_lock_fd, struct err *err)
+{
+    for (int tries = 0; !layers_lock(data_fd, out_lock_fd, err); tries++) {
+        if (err->kind != ERR_CONFLICT || tries == LOCK_TRIES)
+            return false;
+        (void)usleep(LOCK_RETRY_MS * 1000);
+    }
+    return true;
+}
+
+bool layers_prepare(int data_fd, int *out_lock_fd, struct err *err)
+{
+    auto_close int tmp_fd = -1;
+
+    if (!make_private_dir(data_fd, "layers", err) || !make_private_dir(data_fd, "templates", err) ||
+        !make_private_dir(data_fd, "tmp", err) || !lock_patiently(data_fd, &tmp_fd, err))
+        return false;
     if (!remove_inside(tmp_fd, err))
         return err_wrap(err, "sweep tmp");
     *out_lock_fd = take_fd(&tmp_fd);
+    return true;
+}
+
+bool layers_sweep(int data_fd, const struct map *used, uint32_t *out_count, struct err *err)
+{
+    auto_close int layers_fd = openat(data_fd, "layers", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    auto_close int trash_fd = openat(data_fd, "trash", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    auto_names struct names names = { 0 };
+    uint32_t count = 0;
+
+    if (layers_fd < 0 || trash_fd < 0)
+        return err_sys(err, "open layers and trash");
+    if (!names_read(layers_fd, &names, err))
+        return false;
+    for (size_t i = 0; i < names.count; i++) {
+        const char *hex = names.at[i];
+        if (!layer_hex_valid(hex) || map_get(used, str_from(hex)))
+            continue;
+        /* NOREPLACE: the same layer may be in there already, half deleted; then the next sweep moves this one. */
+        if (renameat2(layers_fd, hex, trash_fd, hex, RENAME_NOREPLACE) == 0)
+            count++;
+        else if (errno != EEXIST)
+            return err_sys(err, "move layer %s to the trash", hex);
+    }
+    *out_count = count;
     return true;
 }
 

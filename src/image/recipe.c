@@ -350,14 +350,15 @@ enum recipe_state recipe_state(int data_fd, const char *makes)
     return template_is_current(data_fd, &made, hash) ? RECIPE_CURRENT : RECIPE_OUTDATED;
 }
 
-static bool build_layer(int data_fd, const struct recipe *recipe, const struct template *base,
+static bool build_layer(int data_fd, int tmp_fd, const struct recipe *recipe, const struct template *base,
                         const struct bootstrap_want *want, char out_layer[LAYER_HEX_BYTES], struct err *err)
 {
     struct place place;
-    auto_close int tmp_fd = -1; /* while it is open, it locks out other builds */
 
-    if (!layers_prepare(data_fd, &tmp_fd, err) || !make_place(data_fd, base, &place, err) ||
-        !run_recipe(recipe, &place, tmp_fd, want, err))
+    for (uint32_t i = 0; i < base->layer_count; i++)
+        if (!layer_exists(data_fd, base->layers[i])) /* another build has replaced base before we had the lock */
+            return err_set(err, ERR_CONFLICT, "the base template has changed meanwhile: build again");
+    if (!make_place(data_fd, base, &place, err) || !run_recipe(recipe, &place, tmp_fd, want, err))
         return false;
     tell(want, 93, "writing to disk");
     return remove_tree(tmp_fd, WORK_NAME, err) && remove_tree(tmp_fd, ROOT_NAME, err) &&
@@ -380,7 +381,9 @@ static bool build_on_base(int data_fd, const struct recipe *recipe, const struct
     }
     if (base->layer_count == LIMIT_LAYERS)
         return err_set(err, ERR_LIMIT, "the base template has %d layers already", LIMIT_LAYERS);
-    if (!build_layer(data_fd, recipe, base, want, made.layers[made.layer_count], err))
+    auto_close int lock_fd = -1; /* until the template is saved: a layer without one would be swept */
+    if (!layers_prepare(data_fd, &lock_fd, err) ||
+        !build_layer(data_fd, lock_fd, recipe, base, want, made.layers[made.layer_count], err))
         return err_wrap(err, "make %s", recipe->name);
     made.layer_count++;
     if (known)

@@ -12,6 +12,7 @@
 #include "isolation/native/adopt.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -93,6 +94,30 @@ static void sweep_orphan(void *context, const char *id)
 
     if (id_valid(id) && !box_find(native, id))
         sweep(native, id, BOX_SLOTS);
+}
+
+bool native_used_layers(int data_fd, void (*use)(void *context, const char *layer), void *context, struct err *err)
+{
+    int fd = openat(data_fd, "sandboxes", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    bool ok = true;
+
+    if (!dir) {
+        (void)err_sys(err, "read sandboxes");
+        fd_close(&fd);
+        return false;
+    }
+    for (struct dirent *entry; ok && (entry = readdir(dir));) {
+        if (!id_valid(entry->d_name))
+            continue;
+        auto_close int sandbox_fd = openat(fd, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        ok = sandbox_fd < 0 ? err_sys(err, "open it") : state_read_layers(sandbox_fd, use, context, err);
+        ok = ok || err->sys == ENOENT; /* it has gone meanwhile, or a start ended before it had a state */
+        if (!ok)
+            (void)err_wrap(err, "layers of sandbox %s", entry->d_name);
+    }
+    (void)closedir(dir);
+    return ok;
 }
 
 /* One that cannot be taken over. */

@@ -430,6 +430,11 @@ failed:
     return NULL;
 }
 
+void native_empty_trash(struct driver *driver)
+{
+    trash_empty(native_of(driver)->trash);
+}
+
 void native_fail_at(struct driver *driver, enum native_step step)
 {
     native_of(driver)->fail_at = step;

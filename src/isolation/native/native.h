@@ -72,6 +72,16 @@ bool native_enter_mount_namespace(struct err *err) must_use;
 /* Finds again what runs, clears away what does not, and is ready. */
 struct driver *native_driver_new(struct loop *loop, const struct native_config *config, struct err *err) must_use;
 
+/*
+ * Calls use() for each layer of each sandbox below the data directory, running or not yet cleared away; needs no driver.
+ * Fails when the layers of one are not known: then any layer may be in use.
+ */
+bool native_used_layers(int data_fd, void (*use)(void *context, const char *layer), void *context, struct err *err)
+    must_use;
+
+/* Deletes what image/ has put into trash/, in the background. */
+void native_empty_trash(struct driver *driver);
+
 /* For tests: the step at which the next starts fail. */
 void native_fail_at(struct driver *driver, enum native_step step);
 /* The host's process id of a sandbox's guestd, or -1; for tests and doctor. */

@@ -107,7 +107,7 @@ static bool start_record(struct start *start, struct err *err)
     start->state_fd = openat(start->sandbox_fd, "state", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (start->state_fd < 0)
         return err_sys(err, "create state");
-    if (!state_write(start->state_fd, &state, err))
+    if (!state_write(start->state_fd, &state, err) || !state_write_layers(start->state_fd, start->plan, err))
         return false;
     /* upper is what "/" looks like inside. */
     if (mkdirat(start->sandbox_fd, "upper", 0755) < 0 || mkdirat(start->sandbox_fd, "work", 0700) < 0)

@@ -9,7 +9,11 @@
 #include "base/fd.h"
 #include "base/mem.h"
 
-enum { STATE_BYTES = 256, STAT_BYTES = 4096 };
+enum {
+    RECORD_BYTES = 256,
+    STATE_BYTES = RECORD_BYTES + LIMIT_LAYERS * (LAYER_ID_BYTES + 6), /* a line for each layer */
+    STAT_BYTES = 4096,
+};
 
 #define FORMAT_LINE "cloister-sandbox 1"
 
@@ -37,7 +41,7 @@ bool state_parse(struct str text, struct state *out, struct err *err)
         !str_skip(&line, STR("boot ")) || line.len >= sizeof parsed.boot_id ||
         !number_line(&text, STR("slot "), UINT32_MAX, &slot) || !number_line(&text, STR("pid "), INT32_MAX, &pid) ||
         !number_line(&text, STR("start "), UINT64_MAX, &parsed.start_time) ||
-        (text.len && !number_line(&text, STR("dying "), 1, &dying)) || text.len)
+        (text.len && !number_line(&text, STR("dying "), 1, &dying)) || (text.len && !str_starts(text, STR("layer "))))
         return err_set(err, ERR_INVALID, "the state of a sandbox does not parse");
     line = str_trim(line);
     memcpy(parsed.boot_id, line.at, line.len);
@@ -50,7 +54,7 @@ bool state_parse(struct str text, struct state *out, struct err *err)
 
 bool state_write(int fd, const struct state *state, struct err *err)
 {
-    auto_buf struct buf text = buf_make(NULL, STATE_BYTES);
+    auto_buf struct buf text = buf_make(NULL, RECORD_BYTES);
 
     state_print(&text, state);
     if (text.overflowed)
@@ -70,6 +74,38 @@ bool state_read(int sandbox_fd, struct state *out, struct err *err)
     size_t len;
 
     return fd_read_file(sandbox_fd, "state", STATE_BYTES, &text, &len, err) && state_parse(str_of(text, len), out, err);
+}
+
+bool state_write_layers(int fd, const struct plan *plan, struct err *err)
+{
+    auto_buf struct buf text = buf_make(NULL, STATE_BYTES);
+
+    for (uint32_t i = 0; i < plan->layer_count; i++)
+        buf_format(&text, "layer %s\n", plan->layers[i]);
+    if (lseek(fd, 0, SEEK_END) < 0)
+        return err_sys(err, "seek in the state of a sandbox");
+    return fd_write_all(fd, buf_str(&text), err) || err_wrap(err, "write the layers of a sandbox");
+}
+
+bool state_read_layers(int sandbox_fd, state_layer_fn *use, void *context, struct err *err)
+{
+    auto_free char *text = NULL;
+    struct str rest, line;
+    char layer[LAYER_ID_BYTES];
+    uint32_t count = 0;
+    size_t len;
+
+    if (!fd_read_file(sandbox_fd, "state", STATE_BYTES, &text, &len, err))
+        return false;
+    for (rest = str_of(text, len); str_cut(&rest, '\n', &line);) {
+        if (!str_skip(&line, STR("layer ")))
+            continue;
+        if (!str_to_path(line, layer, sizeof layer, err))
+            return false;
+        use(context, layer);
+        count++;
+    }
+    return count || err_set(err, ERR_NOT_FOUND, "its state names no layers");
 }
 
 bool state_start_time(struct str stat_line, uint64_t *out_ticks)

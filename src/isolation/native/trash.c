@@ -173,6 +173,11 @@ bool trash_add(struct trash *trash, int dir_fd, const char *name, struct err *er
     return true;
 }
 
+void trash_empty(struct trash *trash)
+{
+    want_child(trash);
+}
+
 bool trash_idle(const struct trash *trash)
 {
     return trash->pid == 0 && !timer_is_set(&trash->later);

@@ -20,6 +20,8 @@ struct trash *trash_new(struct loop *loop, int trash_fd) must_use;
 void trash_free(struct trash *trash); /* kills the child, and waits for it no longer than a moment */
 
 bool trash_add(struct trash *trash, int dir_fd, const char *name, struct err *err) must_use;
+/* Others have put something in there: delete it soon. */
+void trash_empty(struct trash *trash);
 /* Nothing is left in there and no child runs; for tests. */
 bool trash_idle(const struct trash *trash);
 

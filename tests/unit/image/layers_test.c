@@ -131,6 +131,37 @@ static void what_somebody_is_making_is_not_swept(void **state)
     assert_int_equal(faccessat(data_fd, "tmp/in-the-making", F_OK, 0), 0);
 }
 
+static void a_layer_that_is_not_used_goes_to_the_trash(void **state)
+{
+    (void)state;
+    auto_close int tree = make_tree("tree"), lock_fd = -1;
+    char used_hex[LAYER_HEX_BYTES], unused_hex[LAYER_HEX_BYTES], path[128];
+    struct map used;
+    uint32_t count;
+    struct err err;
+
+    assert_true(layer_seal(data_fd, "tree", used_hex, &err));
+    auto_close int other = make_tree("other");
+    assert_int_equal(mkdirat(other, "more", 0755), 0);
+    assert_true(layer_seal(data_fd, "other", unused_hex, &err));
+    assert_int_equal(mkdirat(data_fd, "trash", 0700), 0);
+    assert_int_equal(mkdirat(data_fd, "layers/being-copied", 0700), 0); /* by a person: not ours to judge */
+
+    map_init(&used);
+    (void)map_put(&used, str_from(used_hex), used_hex);
+    assert_true(layers_lock(data_fd, &lock_fd, &err));
+    assert_true(layers_sweep(data_fd, &used, &count, &err));
+    assert_int_equal(count, 1);
+    assert_true(layer_exists(data_fd, used_hex));
+    assert_false(layer_exists(data_fd, unused_hex));
+    (void)snprintf(path, sizeof path, "trash/%s/more", unused_hex);
+    assert_int_equal(faccessat(data_fd, path, F_OK, 0), 0);
+    assert_int_equal(faccessat(data_fd, "layers/being-copied", F_OK, 0), 0);
+    assert_true(layers_sweep(data_fd, &used, &count, &err));
+    assert_int_equal(count, 0);
+    map_done(&used);
+}
+
 static void a_name_that_is_no_digest_does_not_exist(void **state)
 {
     (void)state;
@@ -159,6 +190,7 @@ int main(void)
         LAYER_CASE(a_sealed_layer_has_its_name_and_keeps_its_contents),
         LAYER_CASE(what_a_crash_left_half_made_is_swept),
         LAYER_CASE(what_somebody_is_making_is_not_swept),
+        LAYER_CASE(a_layer_that_is_not_used_goes_to_the_trash),
         LAYER_CASE(a_name_that_is_no_digest_does_not_exist),
     };
     return cmocka_run_group_tests(cases, temp_data_set_up, temp_data_tear_down);

@@ -37,7 +37,7 @@ static inline int temp_data_set_up(void **state)
 
 static inline int temp_data_tear_down(void **state)
 {
-    static const char *const parts[] = { "layers", "tmp", "templates" };
+    static const char *const parts[] = { "layers", "tmp", "templates", "trash" };
     struct err err;
 
     (void)state;

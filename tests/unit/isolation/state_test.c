@@ -1,7 +1,11 @@
 #include "isolation/native/state.h"
 
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "test.h"
 
 static void a_record_comes_back_as_it_was(void **state)
@@ -36,6 +40,40 @@ static void a_completed_record_covers_the_one_before(void **state)
                                           .pid = INT32_MAX,
                                           .start_time = UINT64_MAX });
     assert_int_equal(first.len, second.len);
+}
+
+static void note_layer(void *context, const char *layer)
+{
+    strcat(context, layer);
+    strcat(context, " ");
+}
+
+static void the_layers_stay_when_the_record_is_completed(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/cloister-state.XXXXXX", noted[200] = "", want[200];
+    struct plan plan = { .layer_count = 2 };
+    struct state got;
+    struct err err;
+
+    memset(plan.layers[0], 'a', LAYER_ID_BYTES - 1);
+    memset(plan.layers[1], 'b', LAYER_ID_BYTES - 1);
+    assert_non_null(mkdtemp(dir));
+    auto_close int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    auto_close int fd = openat(dir_fd, "state", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(state_write(fd, &(struct state){ .boot_id = "x" }, &err));
+    assert_false(state_read_layers(dir_fd, note_layer, noted, &err)); /* as an older version left it */
+    assert_int_equal(err.kind, ERR_NOT_FOUND);
+    assert_true(state_write_layers(fd, &plan, &err));
+    assert_true(state_write(fd, &(struct state){ .boot_id = "x", .pid = 12, .dying = true }, &err));
+    assert_true(state_read(dir_fd, &got, &err));
+    assert_int_equal(got.pid, 12);
+    assert_true(got.dying);
+    assert_true(state_read_layers(dir_fd, note_layer, noted, &err));
+    snprintf(want, sizeof want, "%s %s ", plan.layers[0], plan.layers[1]);
+    assert_string_equal(noted, want);
+    unlinkat(dir_fd, "state", 0);
+    rmdir(dir);
 }
 
 static void a_torn_record_is_refused(void **state)
@@ -82,8 +120,11 @@ static void our_own_start_time_can_be_read(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        CASE(a_record_comes_back_as_it_was),  CASE(a_completed_record_covers_the_one_before),
-        CASE(a_torn_record_is_refused),       CASE(the_start_time_is_found_behind_any_name),
+        CASE(a_record_comes_back_as_it_was),
+        CASE(a_completed_record_covers_the_one_before),
+        CASE(the_layers_stay_when_the_record_is_completed),
+        CASE(a_torn_record_is_refused),
+        CASE(the_start_time_is_found_behind_any_name),
         CASE(our_own_start_time_can_be_read),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
