@@ -98,6 +98,7 @@
 /* Between our processes */
 #define LIMIT_MESSAGE_BYTES (64 * 1024) /* one privsep datagram */
 #define LIMIT_MESSAGE_FDS 5             /* a command: its image, three ends and a report */
+#define LIMIT_TEMPLATES_PAGE 16         /* templates in one message; with 32 layers and long names each takes 2.5 KiB */
 #define LIMIT_STATS 16 /* sandboxes measured in one request: a start behind it waits a millisecond or two at most */
 /* Connections that wait at a listening socket in a sandbox; the kernel holds memory for each. */
 #define LIMIT_BACKLOG 1024

@@ -10,14 +10,17 @@
  */
 #include <assert.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "actions/actions.h"
 #include "api/api.h"
 #include "base/fd.h"
 #include "base/limits.h"
+#include "base/lock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "daemon/roles.h"
@@ -56,6 +59,8 @@ struct front {
     struct store *store;
     struct sandboxes *sandboxes;
     struct actions actions;
+    pthread_mutex_t refresh_lock;          /* around refresh_templates() */
+    char foreign_template[LIMIT_ID_BYTES]; /* under it: the last template that was left out for its team */
     struct proxy *proxy;
     struct api *api;
     struct http_server *server;
@@ -87,39 +92,93 @@ static void on_broken(void *context, const struct err *why)
     loop_stop_soon(front->loop);
 }
 
+static bool put_template(struct front *front, const struct template *template, struct err *err)
+{
+    struct str layers[LIMIT_LAYERS], alias = str_from(template->name);
+
+    for (uint32_t i = 0; i < template->layer_count; i++)
+        layers[i] = str_from(template->layers[i]);
+    struct template_row row = {
+        .id = str_from(template->id),
+        .team_id = str_from(template->owner),
+        .cpu_count = front->settings.cpus ? front->settings.cpus : template_cpus(template),
+        .memory_mb = front->settings.memory_mb ? front->settings.memory_mb : template_memory_mb(template),
+        .disk_mb = DISK_MB,
+        .guestd_version = STR(GUESTD_API_VERSION),
+        .created_us = template->created_us,
+        .layer_count = template->layer_count,
+        .layers = layers,
+        .alias_count = 1,
+        .aliases = &alias,
+    };
+    if (store_template_put(front->store, &row, err))
+        return true;
+    if (err->kind != ERR_CONFLICT || !template->owner[0])
+        return err_wrap(err, "template %s", template->name);
+    /* Its team is not in this store: it is of no use here, and no reason to do without the others. */
+    if (strcmp(front->foreign_template, template->id) != 0)
+        log_warn("template %.*s (%.*s) is left out: there is no team %.*s", STR_ARG(row.id), STR_ARG(alias),
+                 STR_ARG(row.team_id));
+    memcpy(front->foreign_template, template->id, sizeof front->foreign_template);
+    return true;
+}
+
+/* A page from keeper; *out_list is a heap array. */
+static bool ask_for_page(struct front *front, struct str after, bool *out_all_read, struct template **out_list,
+                         uint32_t *out_count, struct err *err)
+{
+    auto_answer struct channel_answer answer = { 0 };
+    auto_buf struct buf request = buf_make(NULL, 2 * LIMIT_ID_BYTES);
+
+    pack_str(&request, after);
+    if (!channel_call(front->channel, MESSAGE_TEMPLATES, buf_str(&request), &answer, err))
+        return err_wrap(err, "ask keeper for templates");
+    struct unpack in = unpack_from(str_of(answer.payload, answer.len));
+    *out_all_read = unpack_u8(&in) != 0;
+    *out_list = templates_unpack(&in, out_count);
+    if (unpack_done(&in, err) && *out_list)
+        return true;
+    free(take_ptr(out_list));
+    return err_wrap(err, "templates from keeper");
+}
+
+static bool copy_templates(struct front *front, struct arena *arena, struct err *err)
+{
+    struct str *ids = NULL;
+    bool all_read = true;
+    uint32_t count = LIMIT_TEMPLATES_PAGE;
+    size_t total = 0;
+
+    while (count == LIMIT_TEMPLATES_PAGE) {
+        auto_free struct template *page = NULL;
+        if (!ask_for_page(front, total ? ids[total - 1] : STR(""), &all_read, &page, &count, err))
+            return false;
+        struct str *more = ARENA_ARRAY(arena, struct str, total + count);
+        if (total)
+            memcpy(more, ids, total * sizeof *ids);
+        ids = more;
+        for (uint32_t i = 0; i < count; i++) {
+            ids[total++] = arena_copy(arena, str_from(page[i].id));
+            if (!put_template(front, &page[i], err))
+                return false;
+        }
+    }
+    /* A file that keeper could not read may be of a template that is in use. */
+    return !all_read || store_template_keep(front->store, ids, total, err);
+}
+
 /* Keeper knows which templates are on disk; the store remembers them for everybody else. On a worker. */
 static bool refresh_templates(void *context, struct err *err)
 {
     struct front *front = context;
-    auto_answer struct channel_answer answer = { 0 };
+    struct arena arena;
 
-    if (!channel_call(front->channel, MESSAGE_TEMPLATES, STR(""), &answer, err))
-        return err_wrap(err, "ask keeper for templates");
-    struct unpack in = unpack_from(str_of(answer.payload, answer.len));
-    uint32_t count;
-    auto_free struct template *list = templates_unpack(&in, &count);
-    if (!unpack_done(&in, err))
-        return err_wrap(err, "templates from keeper");
-    for (uint32_t i = 0; i < count; i++) {
-        struct str layers[LIMIT_LAYERS], alias = str_from(list[i].name);
-        for (uint32_t k = 0; k < list[i].layer_count; k++)
-            layers[k] = str_from(list[i].layers[k]);
-        struct template_row row = {
-            .id = str_from(list[i].id),
-            .cpu_count = front->settings.cpus ? front->settings.cpus : template_cpus(&list[i]),
-            .memory_mb = front->settings.memory_mb ? front->settings.memory_mb : template_memory_mb(&list[i]),
-            .disk_mb = DISK_MB,
-            .guestd_version = STR(GUESTD_API_VERSION),
-            .created_us = list[i].created_us,
-            .layer_count = list[i].layer_count,
-            .layers = layers,
-            .alias_count = 1,
-            .aliases = &alias,
-        };
-        if (!store_template_put(front->store, &row, err))
-            return err_wrap(err, "template %s", list[i].name);
-    }
-    return true;
+    /* One at a time: an older list must not remove what a newer one has brought. */
+    auto_unlock pthread_mutex_t *held = lock_mutex(&front->refresh_lock);
+    arena_init(&arena);
+    bool ok = copy_templates(front, &arena, err);
+    arena_done(&arena);
+    return ok;
 }
 
 /* ---- requests ---- */
@@ -288,6 +347,7 @@ int front_main(const struct role_row *self)
     struct err err;
 
     front->self = self;
+    pthread_mutex_init(&front->refresh_lock, NULL);
     /* Else malloc has an arena for each worker, and each keeps the memory of its largest request. */
     (void)mallopt(M_ARENA_MAX, 2);
     if (front_open(front, &err)) {

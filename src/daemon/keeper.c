@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "cli/cli.h"
+#include "daemon/catalog.h"
 #include "daemon/config.h"
 #include "daemon/daemon.h"
 #include "daemon/data_dir.h"
@@ -47,25 +48,29 @@ struct keeper {
     int data_fd, store_fd, listen_fd;
     struct driver *driver;
     struct serve *serve;
+    struct catalog *catalog;
     struct supervisor *supervisor;
     bool announced;
 };
 
 /* ---- messages from roles ---- */
 
-static void reply_templates(struct keeper *keeper, struct channel *channel, uint32_t id)
+static bool reply_templates(struct keeper *keeper, struct channel *channel, uint32_t id, struct str payload,
+                            struct err *err)
 {
-    auto_free struct template *list = NULL;
-    auto_buf struct buf payload = buf_make(NULL, LIMIT_MESSAGE_BYTES);
-    uint32_t count;
+    auto_buf struct buf page = buf_make(NULL, LIMIT_MESSAGE_BYTES);
+    struct unpack in = unpack_from(payload);
+    char after[LIMIT_ID_BYTES];
     struct err why;
 
-    if (templates_list(keeper->data_fd, &list, &count, &why)) {
-        templates_pack(&payload, list, count);
-        channel_reply(channel, MESSAGE_TEMPLATES, id, buf_str(&payload), NULL, 0);
-    } else {
+    unpack_text(&in, after, sizeof after);
+    if (!unpack_done(&in, err))
+        return err_wrap(err, "templates");
+    if (catalog_page(keeper->catalog, after, &page, &why))
+        channel_reply(channel, MESSAGE_TEMPLATES, id, buf_str(&page), NULL, 0);
+    else
         channel_reply_error(channel, MESSAGE_TEMPLATES, id, &why);
-    }
+    return true;
 }
 
 static bool on_request(void *context, uint32_t role, struct channel *channel, enum message_type type, uint32_t id,
@@ -76,10 +81,7 @@ static bool on_request(void *context, uint32_t role, struct channel *channel, en
     (void)role;
     if (type != MESSAGE_TEMPLATES)
         return serve_request(keeper->serve, channel, type, id, payload, err);
-    if (payload.len)
-        return err_set(err, ERR_INVALID, "malformed message: templates takes nothing");
-    reply_templates(keeper, channel, id);
-    return true;
+    return reply_templates(keeper, channel, id, payload, err);
 }
 
 /* Where clients on this machine reach the server: they cannot connect to "any address". */
@@ -278,15 +280,15 @@ static bool hash_admin_token(int data_fd, struct secret *out, struct err *err)
  */
 static bool choose_limits(const struct config *config, int data_fd, struct serve_limits *out, struct err *err)
 {
-    auto_free struct template *list = NULL;
-    uint32_t count, memory_mb, cpus;
+    auto_templates struct templates all = { 0 };
+    uint32_t memory_mb, cpus;
 
     recipe_largest(&cpus, &memory_mb);
-    if (!templates_list(data_fd, &list, &count, err))
+    if (!templates_read(data_fd, &all, err))
         return err_wrap(err, "templates");
-    for (uint32_t i = 0; i < count; i++) {
-        cpus = MAX(cpus, template_cpus(&list[i]));
-        memory_mb = MAX(memory_mb, template_memory_mb(&list[i]));
+    for (uint32_t i = 0; i < all.count; i++) {
+        cpus = MAX(cpus, template_cpus(&all.list[i]));
+        memory_mb = MAX(memory_mb, template_memory_mb(&all.list[i]));
     }
     *out = (struct serve_limits){
         .memory_bytes = (config->memory_mb ? config->memory_mb : memory_mb) << 20,
@@ -304,6 +306,11 @@ static bool find_accounts(struct keeper *keeper, struct err *err)
                        &keeper->accounts[i].gid, err))
             return false;
     return true;
+}
+
+static void on_swept(void *context)
+{
+    native_empty_trash(((struct keeper *)context)->driver);
 }
 
 static bool keeper_open(struct keeper *keeper, struct err *err)
@@ -357,6 +364,11 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
         keeper->loop, &(struct native_config){ .data_fd = keeper->data_fd, .guestd_fd = guestd_fd }, err);
     if (!keeper->driver)
         return err_wrap(err, "make sandboxes here (`%s doctor` may know why not)", cli_program_as_root());
+    keeper->catalog = catalog_new(&(struct catalog_config){ .loop = keeper->loop,
+                                                            .data_fd = keeper->data_fd,
+                                                            .sweep_ms = CATALOG_SWEEP_MS,
+                                                            .on_swept = on_swept,
+                                                            .context = keeper });
     struct serve_limits limits;
     if (!choose_limits(config, keeper->data_fd, &limits, err))
         return false;
@@ -382,6 +394,7 @@ static void keeper_close(struct keeper *keeper)
 {
     supervisor_free(keeper->supervisor);
     serve_free(keeper->serve);
+    catalog_free(keeper->catalog);
     driver_free(keeper->driver);
     loop_free(keeper->loop);
     fd_close(&keeper->listen_fd);

@@ -1,3 +1,7 @@
+/*
+ * Theory of operation: a template is written to a draft and renamed, so a reader finds it whole. A file that a person has
+ * damaged is left out of the list and counted; the others stay usable.
+ */
 #include "image/templates.h"
 
 #include <dirent.h>
@@ -32,6 +36,8 @@ bool template_check(const struct template *template, struct err *err)
         return err_set(err, ERR_INVALID, "a template id is %d characters of a-z and 0-9", TEMPLATE_ID_CHARS);
     if (!all_of(template->name, "abcdefghijklmnopqrstuvwxyz0123456789_-"))
         return err_set(err, ERR_INVALID, "a template name is made of a-z, 0-9, _ and -");
+    if (template->owner[0] && !all_of(template->owner, "abcdef0123456789-"))
+        return err_set(err, ERR_INVALID, "the owner of template %s is not the id of a team", template->name);
     if (template->layer_count == 0 || template->layer_count > LIMIT_LAYERS)
         return err_set(err, ERR_INVALID, "a template has 1 to %d layers", LIMIT_LAYERS);
     for (uint32_t i = 0; i < template->layer_count; i++)
@@ -66,6 +72,8 @@ void template_print(struct buf *out, const struct template *template)
     buf_add(out, STR(FORMAT_LINE "\n"));
     buf_format(out, "id %s\n", template->id);
     buf_format(out, "name %s\n", template->name);
+    if (template->owner[0])
+        buf_format(out, "owner %s\n", template->owner);
     for (uint32_t i = 0; i < template->layer_count; i++)
         buf_format(out, "layer %s\n", template->layers[i]);
     buf_format(out, "cpu_millis %" PRIu32 "\n", template->cpu_millis);
@@ -91,6 +99,8 @@ static bool parse_line(struct str line, struct template *out)
         return set_text(line, out->id, sizeof out->id);
     if (str_skip(&line, STR("name ")))
         return set_text(line, out->name, sizeof out->name);
+    if (str_skip(&line, STR("owner ")))
+        return set_text(line, out->owner, sizeof out->owner);
     if (str_skip(&line, STR("layer ")))
         return out->layer_count < LIMIT_LAYERS &&
                set_text(line, out->layers[out->layer_count++], sizeof out->layers[0]);
@@ -161,21 +171,25 @@ bool template_load(int data_fd, const char *id, struct template *out, struct err
     return true;
 }
 
-static int order_by_name(const void *a, const void *b)
+static int order_by_id(const void *a, const void *b)
 {
-    return strcmp(((const struct template *)a)->name, ((const struct template *)b)->name);
+    return strcmp(((const struct template *)a)->id, ((const struct template *)b)->id);
 }
 
-bool templates_list(int data_fd, struct template **out, uint32_t *out_count, struct err *err)
+void templates_done(struct templates *templates)
 {
-    auto_free struct template *list = NULL;
-    uint32_t count = 0;
-    bool fine = true;
+    free(templates->list);
+    *templates = (struct templates){ 0 };
+}
+
+bool templates_read(int data_fd, struct templates *out, struct err *err)
+{
     int dir_fd = openat(data_fd, "templates", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct templates all = { 0 };
+    uint32_t room = 0;
 
     if (dir_fd < 0 && errno == ENOENT) { /* nothing was ever built here */
-        *out = NULL;
-        *out_count = 0;
+        *out = all;
         return true;
     }
     DIR *dir = dir_fd < 0 ? NULL : fdopendir(dir_fd);
@@ -184,37 +198,37 @@ bool templates_list(int data_fd, struct template **out, uint32_t *out_count, str
         fd_close(&dir_fd);
         return false;
     }
-    for (struct dirent *entry; fine && (entry = readdir(dir));) {
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        struct err bad;
         if (!id_valid(entry->d_name))
             continue; /* ., .., and the draft of a write that a crash cut short */
-        if (count == LIMIT_TEMPLATES) {
-            fine = err_set(err, ERR_LIMIT, "there are more than %d templates", LIMIT_TEMPLATES);
-            break;
+        if (all.count == room) {
+            room = room ? room * 2 : LIMIT_TEMPLATES_PAGE;
+            all.list = mem_grow(all.list, room * sizeof *all.list);
         }
-        list = mem_grow(list, (count + 1) * sizeof *list);
-        fine = template_load(data_fd, entry->d_name, &list[count], err);
-        count += fine;
+        if (template_load(data_fd, entry->d_name, &all.list[all.count], &bad)) {
+            all.count++;
+        } else if (bad.sys != ENOENT) { /* which is one that was removed meanwhile */
+            all.bad_count++;
+            all.bad = bad;
+        }
     }
     (void)closedir(dir);
-    if (!fine)
-        return false;
-    if (count)
-        qsort(list, count, sizeof *list, order_by_name);
-    *out = take_ptr(&list);
-    *out_count = count;
+    if (all.count)
+        qsort(all.list, all.count, sizeof *all.list, order_by_id);
+    *out = all;
     return true;
 }
 
 bool template_find(int data_fd, const char *name, struct template *out, struct err *err)
 {
-    auto_free struct template *list = NULL;
-    uint32_t count;
+    auto_templates struct templates all = { 0 };
 
-    if (!templates_list(data_fd, &list, &count, err))
+    if (!templates_read(data_fd, &all, err))
         return false;
-    for (uint32_t i = 0; i < count; i++) {
-        if (!strcmp(list[i].name, name)) {
-            *out = list[i];
+    for (uint32_t i = 0; i < all.count; i++) {
+        if (!strcmp(all.list[i].name, name) && !all.list[i].owner[0]) {
+            *out = all.list[i];
             return true;
         }
     }
@@ -229,6 +243,7 @@ void templates_pack(struct buf *out, const struct template *list, uint32_t count
     for (uint32_t i = 0; i < count; i++) {
         pack_str(out, str_from(list[i].id));
         pack_str(out, str_from(list[i].name));
+        pack_str(out, str_from(list[i].owner));
         pack_u32(out, list[i].layer_count);
         for (uint32_t layer = 0; layer < list[i].layer_count; layer++)
             pack_str(out, str_from(list[i].layers[layer]));
@@ -241,13 +256,14 @@ void templates_pack(struct buf *out, const struct template *list, uint32_t count
 
 struct template *templates_unpack(struct unpack *in, uint32_t *out_count)
 {
-    uint32_t count = unpack_count(in, LIMIT_TEMPLATES);
+    uint32_t count = unpack_count(in, LIMIT_TEMPLATES_PAGE);
     auto_free struct template *list = mem_new((count ? count : 1) * sizeof *list);
 
     for (uint32_t i = 0; i < count && !in->failed; i++) {
-        struct err ignored; /* the reader learns that the message was bad; which field is of use to nobody there */
+        struct err ignored; /* a bad message ends the channel, whichever field it was */
         unpack_text(in, list[i].id, sizeof list[i].id);
         unpack_text(in, list[i].name, sizeof list[i].name);
+        unpack_text(in, list[i].owner, sizeof list[i].owner);
         list[i].layer_count = unpack_count(in, LIMIT_LAYERS);
         for (uint32_t layer = 0; layer < list[i].layer_count; layer++)
             unpack_text(in, list[i].layers[layer], sizeof list[i].layers[layer]);

@@ -1,8 +1,9 @@
 /*
  * templates.h - what a sandbox starts from: an ordered list of layers and the size it gets by default.
  *
- * Each template is a file templates/<id>, lines of `key value`, written by root and read by root. Front hears of them
- * in a message. There is no JSON here because keeper, who reads these files, carries no parser that it can do without.
+ * Each template is a file templates/<id>, lines of `key value`, written by root and read by root. Keeper sends them to
+ * front in messages, a page at a time. The files are no JSON because keeper, which reads them, carries no parser that it
+ * can do without.
  */
 #ifndef IMAGE_TEMPLATES_H
 #define IMAGE_TEMPLATES_H
@@ -18,9 +19,9 @@
 #include "image/layers.h"
 
 enum {
-    TEMPLATE_ID_CHARS = 20,     /* [a-z0-9] */
-    LIMIT_TEMPLATES = 16,       /* so that all of them fit one message; a name for each and 32 layers is 2.3 KiB */
-    TEMPLATE_FILE_BYTES = 8192, /* twice the longest that template_save() writes */
+    TEMPLATE_ID_CHARS = 20,           /* [a-z0-9] */
+    TEMPLATE_OWNER_BYTES = 37,        /* a team's id, which is a UUID, with the zero byte */
+    TEMPLATE_FILE_BYTES = 8192,       /* twice the longest that template_save() writes */
     TEMPLATE_MEMORY_MB_MAX = 1 << 20, /* 1 TiB; as many as `--memory` takes */
     TEMPLATE_CPUS_MAX = 256,          /* as many as `--cpus` takes */
 };
@@ -28,7 +29,8 @@ enum {
 struct template
 {
     char id[LIMIT_ID_BYTES];
-    char name[LIMIT_NAME_BYTES];                /* [a-z0-9_-]+, unique */
+    char name[LIMIT_NAME_BYTES];                /* [a-z0-9_-]+, unique among its owner's */
+    char owner[TEMPLATE_OWNER_BYTES];           /* a team's id; empty: everybody's */
     uint32_t layer_count;                       /* at least one */
     char layers[LIMIT_LAYERS][LAYER_HEX_BYTES]; /* lowest first */
     uint32_t cpu_millis;
@@ -47,17 +49,28 @@ uint32_t template_memory_mb(const struct template *template);
 /* Atomic: after a crash there is the old file, the new file or none. */
 bool template_save(int data_fd, const struct template *template, struct err *err) must_use;
 bool template_load(int data_fd, const char *id, struct template *out, struct err *err) must_use;
+/* Of everybody's. ERR_NOT_FOUND. */
 bool template_find(int data_fd, const char *name, struct template *out, struct err *err) must_use;
 /* Made from this recipe, with all its layers there: to make it again would change nothing. */
 bool template_is_current(int data_fd, const struct template *template, const char *recipe);
-/* All of them, sorted by name; a heap array, the caller's to free. A file that does not parse fails the whole. */
-bool templates_list(int data_fd, struct template **out, uint32_t *out_count, struct err *err) must_use;
+
+/* All of a data directory, sorted by id. */
+struct templates {
+    struct template *list;
+    uint32_t count;
+    uint32_t bad_count; /* files that cannot be read or do not parse: left out */
+    struct err bad;     /* what is wrong with one of them */
+};
+
+bool templates_read(int data_fd, struct templates *out, struct err *err) must_use;
+void templates_done(struct templates *templates);
+#define auto_templates __attribute__((cleanup(templates_done)))
 
 /* As text and back, for the files; exposed for tests. */
 void template_print(struct buf *out, const struct template *template);
 bool template_parse(struct str text, struct template *out, struct err *err) must_use;
 
-/* As a message and back: a count and each of them. The caller ends with unpack_done(). */
+/* As a message and back: a count, at most LIMIT_TEMPLATES_PAGE, and each of them. The caller ends with unpack_done(). */
 void templates_pack(struct buf *out, const struct template *list, uint32_t count);
 /* A heap array, checked; NULL when in->failed. */
 struct template *templates_unpack(struct unpack *in, uint32_t *out_count) must_use;

@@ -29,7 +29,7 @@
     X(LINK, "link")     /* request to keeper: the reply has guestd's private connection once more */               \
     X(DIAL, "dial")     /* request to keeper: the reply has a TCP socket inside a sandbox, connecting to a port */ \
     X(LISTEN, "listen") /* request to keeper: the reply has a listening TCP socket inside a sandbox */             \
-    X(TEMPLATES, "templates") /* request to keeper, empty; the reply is image/templates.h's list */                \
+    X(TEMPLATES, "templates") /* request to keeper: the id to continue after, or ""; the reply is one page */      \
     X(STATS, "stats")         /* request to keeper: what sandboxes use; the reply is isolation/stats.h's list */   \
     X(EXITED, "exited")       /* event from keeper: a sandbox id and a cause; the sandbox is gone */
 

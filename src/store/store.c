@@ -132,6 +132,8 @@ static bool claim_rows(struct store *store, struct err *err)
 
     return sql_exec(store->sql, "UPDATE sandboxes SET node_id = $1 WHERE node_id = ''", SQL_ARGS(sql_text(node_id)),
                     err) &&
+           sql_exec(store->sql, "UPDATE templates SET node_id = $1 WHERE node_id = ''", SQL_ARGS(sql_text(node_id)),
+                    err) &&
            sql_exec(store->sql, "UPDATE repeats SET node_id = $1 WHERE node_id = ''", SQL_ARGS(sql_text(node_id)), err);
 }
 

@@ -113,9 +113,14 @@ struct template_row {
     const struct str *aliases; /* in alphabetical order when read */
 };
 
-/* Added, or brought up to date with all its layers and aliases. An alias that another template had moves here. */
+/*
+ * Added, or brought up to date with all its layers and aliases. An alias that another template had moves here.
+ * ERR_CONFLICT when its team does not exist.
+ */
 bool store_template_put(struct store *store, const struct template_row *row, struct err *err) must_use;
 bool store_template_remove(struct store *store, struct str id, struct err *err) must_use; /* fine when absent */
+/* Removes this node's templates that are not among these. */
+bool store_template_keep(struct store *store, const struct str *ids, size_t count, struct err *err) must_use;
 /* The team's own and everybody's; oldest first. */
 bool store_template_list(struct store *store, struct str team_id, struct arena *arena, struct template_row **out,
                          size_t *out_count, struct err *err) must_use;

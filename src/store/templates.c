@@ -127,9 +127,9 @@ bool store_template_list(struct store *store, struct str team_id, struct arena *
 
 /* ---- writing ---- */
 
-static bool has_text(const struct str *texts, uint32_t count, struct str wanted)
+static bool has_text(const struct str *texts, size_t count, struct str wanted)
 {
-    for (uint32_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++)
         if (str_eq(texts[i], wanted))
             return true;
     return false;
@@ -151,16 +151,19 @@ static bool same_template(const struct template_row *a, const struct template_ro
     return true;
 }
 
-static bool template_write(struct sql *sql, const struct template_row *row, struct err *err)
+static bool template_write(struct store *store, const struct template_row *row, struct err *err)
 {
+    struct sql *sql = store->sql;
+
     if (!sql_exec(sql,
-                  "INSERT INTO templates (id, team_id, cpu_count, memory_mb, disk_mb, guestd_version, created_us) "
-                  "VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (id) DO UPDATE SET team_id = excluded.team_id, "
-                  "cpu_count = excluded.cpu_count, memory_mb = excluded.memory_mb, disk_mb = excluded.disk_mb, "
-                  "guestd_version = excluded.guestd_version, created_us = excluded.created_us",
+                  "INSERT INTO templates (id, team_id, cpu_count, memory_mb, disk_mb, guestd_version, created_us, "
+                  "node_id) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (id) DO UPDATE SET "
+                  "team_id = excluded.team_id, cpu_count = excluded.cpu_count, memory_mb = excluded.memory_mb, "
+                  "disk_mb = excluded.disk_mb, guestd_version = excluded.guestd_version, "
+                  "created_us = excluded.created_us, node_id = excluded.node_id",
                   SQL_ARGS(sql_text(row->id), sql_text_or_null(row->team_id), sql_int(row->cpu_count),
                            sql_int(row->memory_mb), sql_int(row->disk_mb), sql_text(row->guestd_version),
-                           sql_int(row->created_us)),
+                           sql_int(row->created_us), sql_text(str_from(store->node_id))),
                   err) ||
         !sql_exec(sql, "DELETE FROM template_layers WHERE template_id = $1", SQL_ARGS(sql_text(row->id)), err) ||
         !sql_exec(sql, "DELETE FROM template_aliases WHERE template_id = $1", SQL_ARGS(sql_text(row->id)), err))
@@ -194,16 +197,48 @@ bool store_template_put(struct store *store, const struct template_row *row, str
         return true;
     if (!ok || !sql_begin(store->sql, SQL_DURABLE, err))
         return err_wrap(err, "put template %.*s", STR_ARG(row->id));
-    ok = template_write(store->sql, row, err);
+    ok = template_write(store, row, err);
     return sql_end(store->sql, ok, err) || err_wrap(err, "put template %.*s", STR_ARG(row->id));
+}
+
+/* With the lock held. */
+static bool template_remove(struct store *store, struct str id, struct err *err)
+{
+    if (!sql_begin(store->sql, SQL_DURABLE, err))
+        return err_wrap(err, "remove a template");
+    bool ok = sql_exec(store->sql, "DELETE FROM templates WHERE id = $1", SQL_ARGS(sql_text(id)), err);
+    return sql_end(store->sql, ok, err) || err_wrap(err, "remove a template");
 }
 
 bool store_template_remove(struct store *store, struct str id, struct err *err)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
 
-    if (!sql_begin(store->sql, SQL_DURABLE, err))
-        return err_wrap(err, "remove a template");
-    bool ok = sql_exec(store->sql, "DELETE FROM templates WHERE id = $1", SQL_ARGS(sql_text(id)), err);
-    return sql_end(store->sql, ok, err) || err_wrap(err, "remove a template");
+    return template_remove(store, id, err);
+}
+
+static bool templates_of_node(struct store *store, struct arena *arena, struct str **out, size_t *out_count,
+                              struct err *err)
+{
+    auto_rows struct sql_rows rows = { 0 };
+
+    return (sql_select(store->sql, "SELECT id FROM templates WHERE node_id = $1",
+                       SQL_ARGS(sql_text(str_from(store->node_id))), &rows, err) &&
+            ROWS_READ(&rows, text_read, arena, out, out_count, err)) ||
+           err_wrap(err, "list this node's templates");
+}
+
+bool store_template_keep(struct store *store, const struct str *ids, size_t count, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+    struct arena scratch;
+    struct str *known;
+    size_t known_count;
+
+    arena_init(&scratch);
+    bool ok = templates_of_node(store, &scratch, &known, &known_count, err);
+    for (size_t i = 0; ok && i < known_count; i++)
+        ok = has_text(ids, count, known[i]) || template_remove(store, known[i], err);
+    arena_done(&scratch);
+    return ok;
 }

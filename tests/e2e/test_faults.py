@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -11,7 +12,7 @@ import time
 
 import pytest
 from e2b import Sandbox
-from server import Server, wait_for
+from server import Server, share_template, wait_for
 
 
 def traces_of(server, sandbox_id):
@@ -316,6 +317,82 @@ def test_two_servers_on_one_machine_leave_each_other_alone(server, own_server, m
     assert server.edge("GET", mine, "/health").status < 300
     assert own_server.edge("GET", theirs, "/health").status < 300
     assert theirs["sandboxID"] not in server.running() and mine["sandboxID"] not in own_server.running()
+
+
+def rows_by_node(data):
+    with sqlite3.connect(f"file:{data}/store/cloister.db?mode=ro", uri=True, timeout=10) as database:
+        return dict(database.execute("select id, node_id from sandboxes"))
+
+
+def copy_store(source, target):
+    """While neither server runs. Its owner may read it under any name."""
+    shutil.rmtree(target / "store")
+    subprocess.run(["cp", "--archive", str(source / "store"), str(target / "store")], check=True)
+
+
+def test_two_servers_on_copies_of_one_store_leave_each_others_rows_alone(server, own_server):
+    """Each copy has rows of the other's sandboxes, and no process for them."""
+    data = server.data.parent / f"{server.data.name}-copy"
+    share_template(data)
+    first, second = own_server, Server(data).start()
+    try:
+        of_first = first.create(timeout=300)["sandboxID"]
+        first.stop()
+        second.stop()
+        copy_store(first.data, second.data)
+        second.start()
+        of_second = second.create(timeout=300)["sandboxID"]
+        assert second.running() == [of_second]
+        second.stop()
+        copy_store(second.data, first.data)
+        first.start()
+        assert first.running() == [of_first]
+        ids = [(each.data / "node-id").read_text().strip() for each in (first, second)]
+        assert rows_by_node(first.data) == {of_first: ids[0], of_second: ids[1]}
+        second.start()
+        assert second.running() == [of_second]
+        assert rows_by_node(second.data) == {of_first: ids[0], of_second: ids[1]}
+    finally:
+        if second.process is None:
+            second.start()
+        second.kill_all()
+        second.stop()
+        for each in (first.data, second.data):  # later runs start with what is theirs
+            with sqlite3.connect(each / "store" / "cloister.db", timeout=10) as database:
+                node = (each / "node-id").read_text().strip()
+                database.execute("delete from sandboxes where node_id <> ?", (node,))
+
+
+def test_a_layer_goes_when_no_template_and_no_sandbox_has_it(own_server):
+    """The template is gone first, then the sandbox that was made from it; the bytes go with the trash."""
+    layers, name = own_server.data / "layers", "f" * 64
+    own_server.stop()
+    base = next(path for path in (own_server.data / "templates").iterdir() if "name base\n" in path.read_text())
+    (layers / name).mkdir(exist_ok=True)
+    (layers / name / "mark").write_text("here")
+    other = base.with_name("e" * 20)
+    lines = base.read_text().replace(f"id {base.name}\n", f"id {other.name}\n").replace("name base\n", "name marked\n")
+    other.write_text(lines.replace("cpu_millis", f"layer {name}\ncpu_millis"))
+    own_server.start()
+    box = own_server.create(templateID="marked", timeout=300)
+    other.write_text("damaged\n")  # one bad file: the others are there, and no layer goes
+    own_server.stop()
+    own_server.start()
+    assert (layers / name).exists() and own_server.create()["sandboxID"]
+    other.unlink()
+    own_server.stop()
+    own_server.start()
+    assert (layers / name / "mark").exists(), "a running sandbox has it"
+    assert own_server.api("POST", "/sandboxes", {"templateID": "marked"}).status == 404
+    read = own_server.edge("GET", box, "/files?path=/mark")
+    assert (read.status, read.body) == (200, b"here")
+    own_server.api("DELETE", f"/sandboxes/{box['sandboxID']}")
+    assert wait_for(lambda: not traces_of(own_server, box["sandboxID"]), 10)
+    own_server.stop()
+    own_server.start()
+    assert not (layers / name).exists()
+    assert wait_for(lambda: not (own_server.data / "trash" / name).exists(), 20)
+    assert any(path.name in base.read_text() for path in layers.iterdir()), "base has kept its own"
 
 
 def test_a_second_server_on_the_same_data_is_refused(server):

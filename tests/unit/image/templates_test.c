@@ -43,20 +43,44 @@ static void a_template_comes_back_from_its_file(void **state)
     assert_int_equal(err.kind, ERR_INVALID);
 }
 
-static void all_are_listed_by_name(void **state)
+static void all_are_listed_by_id_and_a_bad_file_is_left_out(void **state)
 {
     (void)state;
     struct template one = a_template(ID_ONE, "zebra"), two = a_template(ID_TWO, "apple");
-    auto_free struct template *list = NULL;
-    uint32_t count;
+    auto_templates struct templates all = { 0 }, fewer = { 0 };
     struct err err;
 
-    assert_true(template_save(data_fd, &one, &err));
     assert_true(template_save(data_fd, &two, &err));
-    assert_true(templates_list(data_fd, &list, &count, &err));
-    assert_int_equal(count, 2);
-    assert_string_equal(list[0].name, "apple");
-    assert_string_equal(list[1].name, "zebra");
+    assert_true(template_save(data_fd, &one, &err));
+    assert_true(templates_read(data_fd, &all, &err));
+    assert_int_equal(all.count, 2);
+    assert_int_equal(all.bad_count, 0);
+    assert_string_equal(all.list[0].name, "zebra");
+    assert_string_equal(all.list[1].name, "apple");
+    assert_true(fd_replace_file(data_fd, "templates/" ID_ONE, STR("garbage\n"), 0600, &err));
+    assert_true(templates_read(data_fd, &fewer, &err));
+    assert_int_equal(fewer.count, 1);
+    assert_string_equal(fewer.list[0].name, "apple");
+    assert_int_equal(fewer.bad_count, 1);
+    assert_non_null(strstr(err_text(&fewer.bad), ID_ONE));
+    assert_int_equal(unlinkat(data_fd, "templates/" ID_ONE, 0), 0);
+}
+
+static void a_teams_template_keeps_its_owner_and_is_nobody_elses(void **state)
+{
+    (void)state;
+    struct template saved = a_template(ID_ONE, "web"), loaded;
+    struct err err;
+
+    (void)snprintf(saved.owner, sizeof saved.owner, "7b0a4d2c-9f1e-4c3b-8a67-000000000000");
+    assert_true(template_save(data_fd, &saved, &err));
+    assert_true(template_load(data_fd, ID_ONE, &loaded, &err));
+    assert_memory_equal(&loaded, &saved, sizeof saved);
+    assert_false(template_find(data_fd, "web", &loaded, &err));
+    assert_int_equal(err.kind, ERR_NOT_FOUND);
+    (void)snprintf(saved.owner, sizeof saved.owner, "Robert; DROP");
+    assert_false(template_save(data_fd, &saved, &err));
+    assert_int_equal(unlinkat(data_fd, "templates/" ID_ONE, 0), 0);
 }
 
 static void a_size_is_whole_cpus_and_mebibytes_within_reason(void **state)
@@ -121,20 +145,21 @@ static void templates_cross_in_a_message(void **state)
     assert_false(unpack_done(&in, &err));
 }
 
-static void as_many_as_may_be_fit_a_message(void **state)
+static void a_full_page_fits_a_message(void **state)
 {
     (void)state;
-    struct template *list = mem_new(LIMIT_TEMPLATES * sizeof *list);
+    struct template *list = mem_new(LIMIT_TEMPLATES_PAGE * sizeof *list);
     auto_buf struct buf out = buf_make(NULL, LIMIT_MESSAGE_BYTES - 16);
 
-    for (int i = 0; i < LIMIT_TEMPLATES; i++) {
+    for (int i = 0; i < LIMIT_TEMPLATES_PAGE; i++) {
         list[i] = a_template(ID_ONE, "base");
         memset(list[i].name, 'n', sizeof list[i].name - 1);
+        memset(list[i].owner, 'a', sizeof list[i].owner - 1);
         list[i].layer_count = LIMIT_LAYERS;
         for (int layer = 0; layer < LIMIT_LAYERS; layer++)
             memset(list[i].layers[layer], 'c', 64);
     }
-    templates_pack(&out, list, LIMIT_TEMPLATES);
+    templates_pack(&out, list, LIMIT_TEMPLATES_PAGE);
     assert_false(out.overflowed);
     free(list);
 }
@@ -143,11 +168,12 @@ int main(void)
 {
     const struct CMUnitTest cases[] = {
         CASE(a_template_comes_back_from_its_file),
-        CASE(all_are_listed_by_name),
+        CASE(all_are_listed_by_id_and_a_bad_file_is_left_out),
+        CASE(a_teams_template_keeps_its_owner_and_is_nobody_elses),
         CASE(a_size_is_whole_cpus_and_mebibytes_within_reason),
         CASE(a_file_that_is_wrong_is_refused),
         CASE(templates_cross_in_a_message),
-        CASE(as_many_as_may_be_fit_a_message),
+        CASE(a_full_page_fits_a_message),
     };
     return cmocka_run_group_tests(cases, temp_data_set_up, temp_data_tear_down);
 }

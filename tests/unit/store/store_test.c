@@ -71,7 +71,8 @@ static void a_store_of_an_older_schema_is_brought_up_to_date(void **state)
     t->store = NULL;
     temp_store_by_hand(
         t, "DROP INDEX sandboxes_of_node; ALTER TABLE sandboxes DROP COLUMN node_id;"
-           "ALTER TABLE repeats DROP COLUMN node_id; ALTER TABLE sandboxes DROP COLUMN open_code;"
+           "ALTER TABLE templates DROP COLUMN node_id; ALTER TABLE repeats DROP COLUMN node_id; ALTER TABLE sandboxes "
+           "DROP COLUMN open_code;"
            "DELETE FROM schema_version WHERE version > 3;"
            "INSERT INTO repeats (team_id, repeat_key, request_hash, state, sandbox_id, template_id, alias,"
            " guestd_version, created_us) VALUES ('team', 'k', 'h', 'running', '', '', '', '', 1);"
@@ -382,6 +383,28 @@ static void an_alias_moves_to_the_template_that_claims_it_last(void **state)
     MUST(store_template_remove(t->store, STR("tnewer"), &err));
     MUST_FAIL(store_template_by_alias(t->store, STR(""), STR("base"), &t->arena, &row, &err), ERR_NOT_FOUND);
     MUST(store_template_remove(t->store, STR("tnewer"), &err));
+}
+
+static void templates_that_are_no_longer_there_go_from_their_own_node_only(void **state)
+{
+    struct temp_store *t = *state;
+    struct template_row put = base_template(), row;
+    static const struct str kept[] = { STR_INIT("tnew") };
+
+    MUST(store_template_put(t->store, &put, &err));
+    t->node_id = "node2";
+    temp_store_reopen(t);
+    put.id = STR("told");
+    put.alias_count = 0;
+    MUST(store_template_put(t->store, &put, &err));
+    put.id = STR("tnew");
+    MUST(store_template_put(t->store, &put, &err));
+    MUST(store_template_keep(t->store, kept, 1, &err));
+    MUST_FAIL(store_template_get(t->store, STR("told"), &t->arena, &row, &err), ERR_NOT_FOUND);
+    MUST(store_template_get(t->store, STR("tnew"), &t->arena, &row, &err));
+    MUST(store_template_get(t->store, STR("tbase"), &t->arena, &row, &err)); /* node1's */
+    put.team_id = STR("nobody");
+    MUST_FAIL(store_template_put(t->store, &put, &err), ERR_CONFLICT);
 }
 
 static void a_teams_own_template_is_listed_for_that_team_only(void **state)
@@ -778,6 +801,7 @@ int main(void)
         STORE_CASE(keys_are_renamed_listed_and_their_use_is_noted),
         STORE_CASE(a_template_keeps_its_layers_in_order_and_is_found_by_its_names),
         STORE_CASE(an_alias_moves_to_the_template_that_claims_it_last),
+        STORE_CASE(templates_that_are_no_longer_there_go_from_their_own_node_only),
         STORE_CASE(a_teams_own_template_is_listed_for_that_team_only),
         STORE_CASE(a_sandbox_goes_from_starting_to_running_to_gone),
         STORE_CASE(the_later_decision_about_a_deadline_stays_whichever_is_written_last),
