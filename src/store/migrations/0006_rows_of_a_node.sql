@@ -2,4 +2,3 @@
 -- each other's rows alone. '' is replaced by the node that opens the store first: it has made those rows.
 ALTER TABLE sandboxes ADD COLUMN node_id TEXT NOT NULL DEFAULT '';
 ALTER TABLE repeats ADD COLUMN node_id TEXT NOT NULL DEFAULT '';
-CREATE INDEX sandboxes_of_node ON sandboxes (node_id, started_us);

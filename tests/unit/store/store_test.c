@@ -70,7 +70,7 @@ static void a_store_of_an_older_schema_is_brought_up_to_date(void **state)
     store_close(t->store);
     t->store = NULL;
     temp_store_by_hand(
-        t, "DROP INDEX sandboxes_of_node; ALTER TABLE sandboxes DROP COLUMN node_id;"
+        t, "ALTER TABLE sandboxes DROP COLUMN node_id;"
            "ALTER TABLE templates DROP COLUMN node_id; ALTER TABLE repeats DROP COLUMN node_id; ALTER TABLE sandboxes "
            "DROP COLUMN open_code;"
            "DELETE FROM schema_version WHERE version > 3;"
