@@ -1,8 +1,8 @@
 /*
  * inside.h - the manager and its sandboxes as their own files see them.
  *
- * One lock over the map and over every sandbox's state; it is held for memory only, never while the driver, the store
- * or guestd is waited for. Who waits for somebody else's change waits on `changed`.
+ * One lock covers the maps and the state of every sandbox. It is held for memory accesses only, never while waiting for
+ * the driver, the store or guestd. A worker that waits for another worker's change waits on `changed`.
  */
 #ifndef SANDBOX_INSIDE_H
 #define SANDBOX_INSIDE_H
@@ -45,9 +45,9 @@ struct sandbox {
     struct sandboxes *all;
     atomic_uint references; /* the map has one until it is gone */
     char id[LIMIT_ID_BYTES];
-    char token[STORE_TOKEN_BYTES]; /* what opens guestd; the same text as store_access_token()'s */
+    char token[STORE_TOKEN_BYTES]; /* opens guestd; the same text as store_access_token() gives */
 
-    /* Written before anybody else can see the sandbox, then only read. */
+    /* Written before the sandbox is in the maps, then only read. */
     struct arena arena;
     struct str team_id, template_id, alias, guestd_version;
     uint32_t cpu_count, memory_mb, disk_mb;
@@ -80,16 +80,16 @@ struct sandboxes {
     struct sandboxes_config config;
     pthread_mutex_t lock;
     pthread_cond_t changed; /* some sandbox's state or connections */
-    struct map by_id;       /* every one that is not gone */
-    struct map by_token;    /* the same ones */
+    struct map by_id;       /* every sandbox that is not GONE */
+    struct map by_token;    /* the same sandboxes */
     struct timer timer;     /* the loop's: the next deadline or retry */
     struct loop_task sweep_task;
     bool sweep_posted;
     struct metrics *metrics; /* has a lock of its own */
-    struct logs *logs;       /* the same */
+    struct logs *logs;       /* too */
     bool sampler_stopped;
-    struct timer sampler; /* the loop's: the next look at what they use */
-    struct round *round;  /* the loop's: the look that a worker is at */
+    struct timer sampler; /* the loop's: the next measurement */
+    struct round *round;  /* the loop's: the measurement that a worker is doing */
 };
 
 /* ---- state.c ---- */
@@ -103,10 +103,10 @@ enum sandbox_state sandbox_state_found(enum sandbox_row_state row, bool held);
 
 /* ---- manager.c ---- */
 
-/* With one reference, which is the map's once it is put there. */
+/* With one reference, which belongs to the maps once it is in them. */
 struct sandbox *sandbox_new(struct sandboxes *all, struct str id) must_use;
 struct sandbox *sandbox_ref(struct sandbox *sb);
-/* With the lock held, both: into the maps, with the reference, and out of them. */
+/* With the lock held: put it into the maps, with the reference, and take it out. */
 void sandbox_enlist(struct sandbox *sb);
 void sandbox_strike_off(struct sandbox *sb);
 /* The team's, neither STARTING nor KILLED or later; with the lock held. ERR_NOT_FOUND. */
@@ -114,19 +114,19 @@ struct sandbox *sandbox_of_team(struct sandboxes *all, struct str team_id, struc
 /* All but the token, which takes longer than the lock should be held. */
 void sandbox_describe(const struct sandbox *sb, struct arena *arena, struct sandbox_info *out);
 void sandbox_describe_token(const struct sandboxes *all, struct arena *arena, struct sandbox_info *out);
-/* A deadline changed, or somebody must be ended: look on the loop. Any thread. */
+/* A deadline changed, or a sandbox must be ended: have the loop sweep. Any thread. */
 void sandboxes_look(struct sandboxes *all);
 
-/* Before anybody else sees it, both. */
+/* Both before it is in the maps. */
 void sandbox_set_key(struct sandbox *sb, struct str key_id);
-/* Its ports open to the traffic token only. */
+/* Its ports then need the traffic token. */
 void sandbox_make_private(struct sandbox *sb);
 
 /* ---- sampler.c ---- */
 
-/* There is something to measure. On the loop. */
+/* There may be something to measure. On the loop. */
 void sampler_wake(struct sandboxes *all);
-/* When the loop and the workers have ended. */
+/* After the loop and the workers have ended. */
 void sampler_done(struct sandboxes *all);
 
 /* ---- lifecycle.c ---- */
@@ -141,14 +141,14 @@ void sandbox_cut(struct sandbox *sb);
  * and its place among sandboxes_max, and the rest follows when the driver says that it has exited.
  */
 bool sandbox_end(struct sandbox *sb, struct err *err) must_use;
-/* Sets the clock that counts from the one that is written down. With the lock held, or before anybody sees it. */
+/* Sets deadline_us, and deadline_ms from it. With the lock held, or before it is in the maps. */
 void sandbox_set_clock(struct sandbox *sb, int64_t deadline_us);
 
 /* ---- record.c ---- */
 
 /* As a row, in the arena. */
 bool record_row(const struct sandbox *sb, struct arena *arena, struct sandbox_row *out, struct err *err) must_use;
-/* The other way: fills in what was written down. */
+/* Fills in a sandbox from its row. */
 bool record_adopt(struct sandbox *sb, const struct sandbox_row *row, struct err *err) must_use;
 
 struct event_row record_created(const struct sandbox *sb, struct arena *arena);

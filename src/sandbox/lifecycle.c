@@ -1,8 +1,8 @@
 /*
- * One sandbox's life: create, deadlines, end. Every step that waits is outside the lock.
+ * The life of one sandbox: create, deadlines, end. Every step that waits is outside the lock.
  *
- * Create writes the row first: whatever happens afterwards, the next start of ours knows that there may be something to
- * end. Ending removes the row last, for the same reason.
+ * Create writes the row before it starts anything, so that after a crash the next front knows what may have to be ended.
+ * Ending removes the row last, for the same reason. state.c has the states.
  */
 #include <stdlib.h>
 
@@ -17,11 +17,13 @@
 
 enum {
     ID_RANDOM_CHARS = 20,
-    RETRY_MS = 2000, /* between attempts at ending one */
-    CUT_MS = 5000,   /* for the loop to cut connections; only a loop that has ended takes longer than one turn */
-    GONE_MS = 500,  /* from the kill to the answer, if it is not gone before: a worker is too dear for a guest's exit */
-    ASK_MS = 10000, /* between questions whether a killed one is gone; the driver says so first, unless it was lost */
-    KILL_MS = 2000, /* for whoever finds that somebody else is at it; longer only if keeper does not answer */
+    RETRY_MS = 2000, /* between attempts to end a sandbox */
+    CUT_MS = 5000,   /* for the loop to cut connections; it takes one turn unless the loop has ended */
+    GONE_MS =
+        500, /* from the kill to the answer, unless it is gone before: workers are too few to wait for a guest's exit */
+    ASK_MS =
+        10000, /* between questions whether a KILLED one is gone; the driver reports it sooner, unless that was lost */
+    KILL_MS = 2000, /* how long a second kill waits for the first; longer only if keeper does not answer */
 };
 
 void sandbox_set_clock(struct sandbox *sb, int64_t deadline_us)
@@ -67,7 +69,7 @@ static struct timespec mono_after(unsigned ms)
     return at;
 }
 
-/* Returns when the loop has cut them: processes that die first would close their sockets in good order. */
+/* Returns when the loop has cut them: if processes died first, clients would see an orderly close. */
 static void cut_connections(struct sandbox *sb)
 {
     struct sandboxes *all = sb->all;
@@ -125,7 +127,7 @@ bool sandbox_end(struct sandbox *sb, struct err *err)
     if (sb->kept_us)
         event = record_killed(sb, sb->reason, &arena);
     if (!store_sandbox_remove(all->config.store, str_from(sb->id), sb->kept_us ? &event : NULL, &store_err))
-        log_warn("sandbox %s: gone, but not from the store until the next start: %s", sb->id, err_text(&store_err));
+        log_warn("sandbox %s: gone, but its row stays until the next start: %s", sb->id, err_text(&store_err));
     arena_done(&arena);
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
@@ -223,7 +225,7 @@ static void copy_want(struct sandbox *sb, const struct sandbox_want *want)
     }
 }
 
-/* How many this key has, those that start or end included. With the lock held. */
+/* The number of sandboxes this key has, including those that start or end. With the lock held. */
 static unsigned count_of_key(const struct sandboxes *all, const char *key_id)
 {
     const struct sandbox *sb;
@@ -248,7 +250,7 @@ static bool has_place(const struct sandboxes *all, const struct sandbox *sb, str
     return true;
 }
 
-/* A place among the sandboxes_max, in state STARTING. The reference is the map's: nobody else ends one that starts. */
+/* Takes a place among the sandboxes_max, in state STARTING. The reference is the maps': only we end one that starts. */
 static struct sandbox *take_place(struct sandboxes *all, const struct sandbox_want *want, struct err *err)
 {
     char id[LIMIT_ID_BYTES] = "i";
@@ -331,7 +333,7 @@ static bool start(struct sandbox *sb, const struct sandbox_want *want, struct ar
     return true;
 }
 
-/* The time that the start took is not the caller's: its run begins now. */
+/* The deadline counts from now, not from the request. */
 static bool begin_to_run(struct sandbox *sb, uint64_t timeout_s, struct arena *arena, struct sandbox_info *out,
                          struct err *err)
 {
@@ -356,8 +358,8 @@ static bool begin_to_run(struct sandbox *sb, uint64_t timeout_s, struct arena *a
 }
 
 /*
- * Whatever became of it, in whichever step: ends it and forgets it. After a timeout that is left to another worker: the
- * driver may be slow to answer again, and whoever asked has waited long enough.
+ * A create has failed at some step: ends the sandbox and forgets it. After a timeout that is left to another worker: the
+ * driver may be slow to answer again, and the caller has waited long enough.
  */
 static void undo(struct sandbox *sb, bool later)
 {
@@ -374,15 +376,15 @@ static void undo(struct sandbox *sb, bool later)
         sandboxes_look(all);
         return;
     }
-    sandbox_ref(sb); /* what cannot be ended at once is another's to end, who may be quick */
+    sandbox_ref(sb); /* if it cannot be ended at once, another worker may end and free it */
     if (!sandbox_end(sb, &err))
         log_warn("sandbox %s: half-made and not ended, will try again: %s", sb->id, err_text(&err));
     sandbox_unref(sb);
 }
 
 /*
- * What whoever asked can act upon. ENOENT or ENOSPC down there is not their 404 or their limit, and a plan that is
- * refused is not their mistake: it is ours.
+ * The kinds that the caller can act upon pass. ENOENT or ENOSPC in the driver is not the caller's 404 or limit, and a
+ * plan that keeper refuses is our mistake.
  */
 static enum err_kind kind_for_asker(const struct err *err)
 {
@@ -406,7 +408,7 @@ bool sandbox_create(struct sandboxes *all, const struct sandbox_want *want, stru
         undo(sb, err->kind == ERR_TIMEOUT);
         return false;
     }
-    /* From here on it is no longer ours alone: `out` is a copy. */
+    /* From here on other workers may end it: `out` is a copy. */
     sandbox_describe_token(all, arena, out);
     log_info("sandbox %.*s: running", STR_ARG(out->id));
     sandboxes_look(all);
@@ -421,7 +423,7 @@ struct deadline_change {
     bool changed, end_now;
 };
 
-/* With the lock held: this deadline is in the store. */
+/* The store has this deadline. With the lock held. */
 static void deadline_is_kept(struct sandbox *sb, int64_t deadline_us, int64_t revision)
 {
     if (revision < sb->kept_revision)
@@ -462,8 +464,8 @@ static bool change_deadline(struct sandboxes *all, struct str team_id, struct st
 }
 
 /*
- * Writes it down. If that fails the deadline is again the one in the store, which is what a restart would bring back:
- * who asked is told that nothing has changed.
+ * Writes the deadline to the store. If that fails, the store's deadline counts again, as it would after a restart, and
+ * the caller gets the error.
  */
 static bool keep_deadline(const struct deadline_change *change, struct arena *arena, struct err *err)
 {
@@ -475,7 +477,7 @@ static bool keep_deadline(const struct deadline_change *change, struct arena *ar
     auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
     if (ok) {
         deadline_is_kept(sb, change->deadline_us, change->revision);
-    } else if (sb->revision == change->revision) { /* or else a later change decides */
+    } else if (sb->revision == change->revision) { /* else a later change decides */
         sandbox_set_clock(sb, sb->kept_us);
         sb->failed_revision = change->revision; /* an earlier change may still be on its way to the store */
     }

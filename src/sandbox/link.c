@@ -37,7 +37,7 @@ struct sandbox *sandbox_find_by_link(struct sandboxes *all, const struct file_li
     return NULL;
 }
 
-/* How long this takes tells nothing: the map compares texts only once their hashes agree, and its hash has a secret key. */
+/* Its timing reveals nothing: the map compares texts only when their hashes agree, and the hash has a secret key. */
 struct sandbox *sandbox_find_by_token(struct sandboxes *all, struct str token)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);

@@ -1,9 +1,9 @@
 /*
- * The manager: who there is, whose time is up, and what was there before we were.
+ * The manager: finds sandboxes, ends them at their deadlines, and recovers them after a restart.
  *
- * Deadlines are watched by one timer for the earliest of all. Whoever changes a deadline calls sandboxes_look(), which
- * has the loop sweep: every sandbox that is due, that died by itself, or whose ending failed and should be tried again
- * is made unroutable right there, and a worker does the waiting that the rest of its end takes.
+ * One timer is set to the earliest deadline. A change of a deadline calls sandboxes_look(), which has the loop sweep:
+ * every sandbox that is due, that died by itself, or whose end failed and is to be tried again is made unroutable on the
+ * loop; a worker then does the rest of its end, which waits.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -209,7 +209,7 @@ bool sandbox_list(struct sandboxes *all, struct str team_id, struct arena *arena
     const struct sandbox *sb;
     size_t count = 0;
 
-    (void)err; /* nothing can fail as long as all of it is in memory */
+    (void)err; /* all of it is in memory: nothing can fail */
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
         list = ARENA_ARRAY(arena, struct sandbox_info, all->by_id.count);
@@ -373,8 +373,9 @@ static void on_exited(void *context, const char *id, enum exit_cause cause)
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
         struct sandbox *sb = map_get(&all->by_id, str_from(id));
         if (!sb)
-            return;                      /* as we wanted */
-        sb->exited = exit_reason[cause]; /* one that is starting is looked at when it would begin to run */
+            return; /* we have ended it ourselves */
+        /* begin_to_run() looks at it for one that is starting. */
+        sb->exited = exit_reason[cause];
         if (sb->state == SANDBOX_KILLED && sb->retry_ms != UINT64_MAX)
             sb->retry_ms = 0; /* the row and the place can go */
     }
@@ -434,7 +435,7 @@ uint64_t sandboxes_timeout_max_s(const struct sandboxes *all)
     return all->config.timeout_max_s;
 }
 
-/* Into the map, in state STARTING: from here on we hear if it dies. row is NULL when only the driver knows it. */
+/* Puts it into the maps as STARTING: from here on on_exited() finds it. row is NULL when only the driver knows it. */
 static struct sandbox *remember(struct sandboxes *all, struct str id, const struct sandbox_row *row)
 {
     struct sandbox *sb = sandbox_new(all, id);
@@ -527,12 +528,12 @@ static bool recover(struct sandboxes *all, struct arena *arena, struct err *err)
         return err_wrap(err, "find the sandboxes again");
     struct sandbox **known = ARENA_ARRAY(arena, struct sandbox *, row_count);
     for (size_t i = 0; i < row_count; i++) {
-        /* Ids are ours and fit; a row that somebody else wrote must still not reach an assert. */
+        /* Our own ids fit. A row that another program wrote must not reach an assert. */
         if (rows[i].id.len == 0 || rows[i].id.len >= LIMIT_ID_BYTES)
             return err_set(err, ERR_INTERNAL, "the store holds a sandbox with a malformed id: restore a copy of it");
         known[i] = remember(all, rows[i].id, &rows[i]);
     }
-    /* Only now: what dies after it was listed is one that we know by then. */
+    /* After remember(): on_exited() must find one that dies after it was listed. */
     if (!driver_list(all->config.driver, &held, &held_count, err))
         return err_wrap(err, "find the sandboxes again");
     for (size_t i = 0; i < row_count; i++) {

@@ -9,11 +9,11 @@
 
 static const int64_t SECOND_US = 1000000;
 
-/* Samples in the order of time. `span` of those that were added make one. */
+/* Samples in the order of time. Each is the mean of `span` added ones. */
 struct series {
     struct sandbox_metric *at;
     size_t count, room;
-    unsigned span, pending; /* pending: how many the last one has taken in so far, 0 when it is whole */
+    unsigned span, pending; /* pending: how many the last one is the mean of so far, 0 when it is complete */
 };
 
 struct history {
@@ -68,7 +68,7 @@ void metrics_free(struct metrics *metrics)
 
 /* ---- samples ---- */
 
-/* `into` stands for `weight` samples; takes one more in. The time is that of the newest. */
+/* `into` is the mean of `weight` samples; adds one more. The time is that of the newest. */
 static void blend(struct sandbox_metric *into, unsigned weight, const struct sandbox_metric *more)
 {
     double share = 1.0 / (weight + 1);
@@ -134,12 +134,12 @@ static const struct sandbox_metric *recent_at(const struct history *history, siz
     return &history->recent[(history->recent_first + i) % history->recent_count];
 }
 
-/* Of all the CPUs it may use, in percent. */
+/* The share of all its CPUs that it has used since the last sample, in percent. */
 static double cpu_percent(const struct history *history, uint64_t cpu_us, int64_t now_us)
 {
     int64_t passed_us = now_us - history->seen_us;
 
-    /* The wall clock may be set back, and a process that ends between two looks may be missed by one of them. */
+    /* The wall clock may be set back, and the CPU time of a process that ends between two samples may be lost. */
     if (passed_us <= 0 || cpu_us <= history->seen_cpu_us)
         return 0;
     double percent = 100.0 * (double)(cpu_us - history->seen_cpu_us) / (double)passed_us / history->cpu_count;
@@ -167,7 +167,7 @@ void metrics_begin(struct metrics *metrics, struct str team_id, struct str id, u
 
     assert(id.len < sizeof history->id);
     memcpy(history->id, id.at, id.len);
-    /* Teams are UUIDs; a longer name would be cut and match nobody. */
+    /* Team ids are UUIDs; a longer one would be cut and match none. */
     memcpy(history->team_id, team_id.at, MIN(team_id.len, sizeof history->team_id - 1));
     history->cpu_count = MAX(cpu_count, 1u);
     history->started_us = history->seen_us = started_us;
@@ -218,7 +218,7 @@ void metrics_end(struct metrics *metrics, struct str id, int64_t now_us)
 
 /* ---- asking ---- */
 
-/* Upstream's steps: a chart of a week has no use for every five seconds of it. */
+/* Upstream's steps: a chart of a week does not need a sample every five seconds. */
 int64_t sandbox_metric_step_us(int64_t span_us)
 {
     static const struct {
@@ -241,7 +241,7 @@ struct answer {
     unsigned weight;
 };
 
-/* Those of the same step are one. At the finest step nothing is merged: sampling has its own rhythm. */
+/* Merges samples of the same step. At the finest step nothing is merged: samples are about five seconds apart already. */
 static void answer_add(struct answer *answer, const struct sandbox_metric *sample)
 {
     int64_t bucket = (sample->at_us - answer->start_us) / answer->step_us;

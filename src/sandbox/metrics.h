@@ -1,10 +1,10 @@
 /*
- * metrics.h - what sandboxes have used, over time, in bounded memory.
+ * metrics.h - the use of CPU, memory and disk over time, in bounded memory.
  *
- * Of each sandbox two series are kept: the last hour as it was sampled, and its whole life. The latter halves itself
- * when it is full: two neighbours become one and from then on every sample spans twice the time, so that a day costs no
- * more than an hour. Histories outlive their sandboxes for a while, because people ask after the fact. All of it is in
- * memory: figures of a run that our own restart interrupted begin anew.
+ * Each sandbox has two series: the last hour as it was sampled, and its whole life. When the second is full, each two
+ * neighbours are merged and from then on every sample spans twice the time, so that a day costs no more than an hour.
+ * Histories are kept for a while after the end of their sandboxes. All of it is in memory: after a restart of front they
+ * begin anew.
  *
  * Threads    Any; a lock of its own, held for memory only.
  */
@@ -21,14 +21,14 @@ void metrics_free(struct metrics *metrics);
 
 /* A sandbox runs. Its first sample counts from started_us. */
 void metrics_begin(struct metrics *metrics, struct str team_id, struct str id, uint32_t cpu_count, int64_t started_us);
-/* Of one that has begun; of any other it is dropped. */
+/* Adds a sample; dropped unless metrics_begin() was called for its sandbox. */
 void metrics_add(struct metrics *metrics, const struct stats *stats, int64_t now_us);
-/* It is gone; what there is of it stays for LIMIT_METRICS_KEPT_S, if so many others do not push it out. */
+/* It is gone. Its history stays for LIMIT_METRICS_KEPT_S, unless LIMIT_METRICS_KEPT later ones push it out. */
 void metrics_end(struct metrics *metrics, struct str id, int64_t now_us);
 
 /*
- * Oldest first, of the team's own. start_us 0 is its beginning, end_us 0 its last sample. The longer the span, the wider
- * the steps between samples. None of a sandbox that is not known (any more).
+ * Oldest first, for the team's own sandboxes. start_us 0 is its beginning, end_us 0 its last sample. The longer the span,
+ * the wider the steps between samples. None for a sandbox that is not known or no longer.
  */
 void metrics_get(struct metrics *metrics, struct str team_id, struct str id, int64_t start_us, int64_t end_us,
                  struct arena *arena, struct sandbox_metric **out, size_t *out_count);

@@ -106,7 +106,7 @@ struct event_row record_created(const struct sandbox *sb, struct arena *arena)
 
     json_out_object(&json, NULL);
     metadata_write(&json, "sandbox_metadata", sb);
-    /* Older SDKs set it in every create, so it cannot be an error. The log tells. */
+    /* Older SDKs set it in every create, so it cannot be an error; the event has a notice instead. */
     if (sb->internet == YES)
         json_out_str(&json, "notice",
                      STR("allow_internet_access is true, but this version of Cloister gives sandboxes no network"));

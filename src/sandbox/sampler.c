@@ -1,8 +1,8 @@
 /*
- * The sampler: once a second it takes those that have not been looked at for SAMPLE_MS, or never, and has a worker ask
- * the driver about them, sixteen at a time. A new sandbox so has its first figures within a second, and the work is
- * spread. When a round takes long, the next one waits ten times as long: measuring takes at most a tenth of keeper,
- * however many sandboxes there are. Without sandboxes nothing ticks.
+ * The sampler. Once a second it takes the sandboxes that were not measured for SAMPLE_MS, or never, and a worker asks the
+ * driver about them, LIMIT_STATS at a time. So a new sandbox has its first sample within a second, and the work is spread.
+ * The pause after a round is PAUSE_FACTOR times as long as the round: measuring takes at most a tenth of keeper's time,
+ * however many sandboxes there are. Without sandboxes no timer runs.
  */
 #include <stdlib.h>
 
@@ -14,7 +14,7 @@
 enum {
     TICK_MS = 1000,
     SAMPLE_MS = 5000,
-    SLACK_MS = 200, /* ticks are not exact; five of them should make a sample, not six */
+    SLACK_MS = 200, /* ticks are late by some ms; the fifth should make a sample, not the sixth */
     PAUSE_FACTOR = 10,
 };
 
@@ -116,7 +116,7 @@ void sampler_done(struct sandboxes *all)
     timer_clear(&all->sampler);
     if (all->round)
         free(all->round->which);
-    free(all->round); /* the workers have gone before it could be done */
+    free(all->round); /* the workers were freed before its done() */
     all->round = NULL;
 }
 

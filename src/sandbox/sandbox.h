@@ -43,18 +43,18 @@ struct sandboxes_config {
     struct workers *workers;
     struct driver *driver;
     struct store *store;
-    /* The sandbox is no longer routable: cut its connections so that nobody takes them for finished. On the loop. */
+    /* No longer routable: reset its connections, so that no client takes half an answer for a whole one. On the loop. */
     void (*on_unroutable)(void *context, const char *id);
     void *context;
     unsigned sandboxes_max; /* 0: LIMIT_SANDBOXES */
-    unsigned per_key_max;   /* of those that one key has made; 0: no other limit */
+    unsigned per_key_max;   /* sandboxes that one key may have; 0: no such limit */
     uint64_t timeout_max_s; /* longest life of one run; 0: LIMIT_TIMEOUT_S */
     uint32_t pids;          /* processes and threads of one sandbox; 0: 1024 */
 };
 
 /* Takes over the driver's `exited`. */
 struct sandboxes *sandboxes_new(const struct sandboxes_config *config) must_use;
-/* Sandboxes keep running. When the loop has ended and the workers are freed: what they were at must be over. */
+/* Sandboxes keep running. Call it after the loop has ended and the workers are freed. */
 void sandboxes_free(struct sandboxes *all);
 uint64_t sandboxes_timeout_max_s(const struct sandboxes *all);
 
@@ -94,13 +94,13 @@ struct sandbox_want {
     uint32_t env_count;
     const struct pair *envs;
     enum tristate internet; /* allow_internet_access as given */
-    struct str key_id;      /* whose it is among the team's keys; empty: nobody's in particular */
-    bool is_private;        /* its ports, guestd's apart, open to the traffic token only */
-    struct str mask_host;   /* what its services see as Host, "${PORT}" being the port; empty: what the client sent */
+    struct str key_id;      /* which of the team's keys makes it; empty: an administrator */
+    bool is_private;        /* its ports, except guestd's, need the traffic token */
+    struct str mask_host;   /* Host header that its services get, with ${PORT} replaced; empty: as the client sent it */
     bool open_code;         /* run_code needs no access token */
 };
 
-/* What people may see of a sandbox: a copy in the caller's arena. */
+/* The public data of a sandbox: a copy in the caller's arena. */
 struct sandbox_info {
     struct str id, team_id, template_id, alias, guestd_version;
     struct str access_token; /* empty in lists */
@@ -115,14 +115,14 @@ struct sandbox_info {
 };
 
 /*
- * Returns when guestd has answered. The deadline counts from then. ERR_LIMIT when sandboxes_max or per_key_max are
- * running or more is wanted than one may have, ERR_INVALID for a timeout out of range, ERR_TIMEOUT when it did not
- * start in time, ERR_UNAVAILABLE when the store, keeper or the new sandbox went away meanwhile, ERR_FULL when there is
- * no room on disk; other trouble below is ERR_INTERNAL.
+ * Returns when guestd has answered. The deadline counts from then. ERR_LIMIT when sandboxes_max or per_key_max is
+ * reached or the request exceeds a limit, ERR_INVALID for a timeout out of range, ERR_TIMEOUT when it did not start in
+ * time, ERR_UNAVAILABLE when the store, keeper or the new sandbox went away meanwhile, ERR_FULL when the disk is full.
+ * Other failures below are ERR_INTERNAL.
  */
 bool sandbox_create(struct sandboxes *all, const struct sandbox_want *want, struct arena *arena,
                     struct sandbox_info *out, struct err *err) must_use;
-/* ERR_NOT_FOUND for another team's too: it must not be told apart from a missing one. */
+/* ERR_NOT_FOUND for another team's sandbox too: a caller must not learn that it exists. */
 bool sandbox_get(struct sandboxes *all, struct str team_id, struct str id, struct arena *arena,
                  struct sandbox_info *out, struct err *err) must_use;
 /* Running ones of a team, newest first (ties by id). */
@@ -134,23 +134,23 @@ enum deadline_rule {
     DEADLINE_EXTEND, /* never earlier than it is */
 };
 /*
- * Clamped to the longest life. 0 with DEADLINE_SET ends it now. ERR_CONFLICT while it is being ended. When it cannot be
- * written down, that is the error, and the deadline is what it was.
+ * Clamped to timeout_max_s from its start. 0 with DEADLINE_SET ends it now. ERR_CONFLICT unless it runs. If the store
+ * cannot write the deadline, the call fails and the deadline stays as it was.
  */
 bool sandbox_set_deadline(struct sandboxes *all, struct str team_id, struct str id, uint64_t timeout_s,
                           enum deadline_rule rule, struct arena *arena, struct sandbox_info *out, struct err *err)
     must_use;
 
 /*
- * In this order: not routable and not listed any more; connections cut; everything inside killed; row gone. Returns
- * when the row is gone, or a moment after the kill: a guest can make the kernel work long on its end, and the row goes
- * when that is over. Of two callers both succeed once it is killed; who comes later gets ERR_NOT_FOUND. ERR_TIMEOUT
- * when somebody else is at it for too long.
+ * In this order: no longer routable or listed; connections cut; everything inside killed; row removed. Returns when the
+ * row is removed, or a moment after the kill: a guest can make the kernel take long to free it, and the row is removed
+ * after that. Two callers at the same time both succeed once it is killed; a later one gets ERR_NOT_FOUND. ERR_TIMEOUT
+ * when another worker takes too long to end it.
  */
 bool sandbox_kill(struct sandboxes *all, struct str team_id, struct str id, const char *reason, struct err *err)
     must_use;
 
-/* What one used at a moment; sampled every five seconds. */
+/* The use of one sandbox at a moment; sampled every five seconds. */
 struct sandbox_metric {
     int64_t at_us;
     double cpu_percent; /* of all its CPUs together: 0 to 100 */
@@ -159,15 +159,15 @@ struct sandbox_metric {
     uint64_t disk_used_bytes, disk_total_bytes;
 };
 /*
- * Oldest first, from start_us (0: its beginning) to end_us (0: the last), in steps that widen with the span. Also of one
- * that ended in the last hour; of an unknown one, or another team's, there are none.
+ * Oldest first, from start_us (0: its beginning) to end_us (0: the last), in steps that widen with the span. Kept for an
+ * hour after its end. None for an unknown sandbox or another team's.
  */
 void sandbox_metrics(struct sandboxes *all, struct str team_id, struct str id, int64_t start_us, int64_t end_us,
                      struct arena *arena, struct sandbox_metric **out, size_t *out_count);
 bool sandbox_metric_latest(struct sandboxes *all, struct str team_id, struct str id, struct sandbox_metric *out)
     must_use;
 
-/* Something that happened to a process of its. */
+/* An event of one process in a sandbox. */
 struct sandbox_log {
     int64_t at_us;
     enum { SANDBOX_LOG_STARTED, SANDBOX_LOG_ENDED, SANDBOX_LOG_DROPPED } kind;
@@ -178,17 +178,17 @@ struct sandbox_log {
     struct str text;       /* started: the command; ended: how, in words */
 };
 /*
- * Oldest first, from from_us to to_us (0: now), as far as they are kept: LIMIT_LOG_BYTES of one that runs, or ended in the
- * last hour. Of an unknown one, or another team's, there are none; nor from before our own start.
+ * Oldest first, from from_us to to_us (0: now). LIMIT_LOG_BYTES per sandbox are kept, until an hour after its end. None
+ * for an unknown sandbox or another team's, and none from before front was started.
  */
 void sandbox_logs(struct sandboxes *all, struct str team_id, struct str id, int64_t from_us, int64_t to_us,
                   struct arena *arena, struct sandbox_log **out, size_t *out_count);
 
-/* How far apart the figures of such a span are. */
+/* The step between samples for a span of this length. */
 int64_t sandbox_metric_step_us(int64_t span_us);
-/* How many of a team's run. */
+/* The number of a team's sandboxes that run. */
 size_t sandboxes_count(struct sandboxes *all, struct str team_id);
-/* Measure no more. On the loop; for whoever frees the workers while the loop still runs. */
+/* Stops the sampler. On the loop, before the workers are freed. */
 void sandboxes_stop_measuring(struct sandboxes *all);
 
 /* ---- for the proxy ---- */
@@ -204,18 +204,18 @@ void sandbox_unref(struct sandbox *sandbox);
 struct sandbox *sandbox_find_by_link(struct sandboxes *all, const struct file_link *link, uint32_t *out_tried) must_use;
 /* The running sandbox that has this access token, or NULL. Takes no longer the more of them there are. */
 struct sandbox *sandbox_find_by_token(struct sandboxes *all, struct str token) must_use;
-/* Is this its access token, was this link signed with it? Both in constant time. */
+/* Is this its access token? Was this link signed with it? Both compare in constant time. */
 bool sandbox_has_token(const struct sandbox *sandbox, struct str access_token) must_use;
 bool sandbox_has_signed(const struct sandbox *sandbox, const struct file_link *link) must_use;
 const char *sandbox_id(const struct sandbox *sandbox);
-bool sandbox_is_routable(const struct sandbox *sandbox); /* still? */
+bool sandbox_is_routable(const struct sandbox *sandbox); /* it may have ended since it was found */
 struct driver *sandbox_driver(const struct sandbox *sandbox);
-/* May somebody with this token (empty: none) reach its ports? Everybody may, unless it is private. */
+/* May a client with this token (empty: none) reach its ports? Always true unless the sandbox is private. */
 bool sandbox_admits(const struct sandbox *sandbox, struct str traffic_token) must_use;
 bool sandbox_is_private(const struct sandbox *sandbox);
-/* Does guestd want the access token on this port of its own (49983 or 49999)? Other ports have none to ask for. */
+/* Does guestd want the access token on this port (49983 or 49999)? Only for guestd's own ports. */
 bool sandbox_wants_token(const struct sandbox *sandbox, uint16_t port) must_use;
-const char *sandbox_key_id(const struct sandbox *sandbox);   /* who made it; empty: an administrator */
+const char *sandbox_key_id(const struct sandbox *sandbox);   /* the key that made it; empty: an administrator */
 struct str sandbox_mask_host(const struct sandbox *sandbox); /* empty: none; lives as long as the reference */
 
 #endif
