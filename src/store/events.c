@@ -11,7 +11,7 @@ const struct str event_type_name[EVENT_TYPE_COUNT] = {
 
 #define EVENT_COLUMNS "id, type, sandbox_id, team_id, template_id, at_us, data"
 
-/* A type that is not wanted is asked for under a name that none has, so that one query does for every choice. */
+/* A type that is not wanted is replaced by "", which no event has: so one query serves every choice. */
 #define FIND                                                   \
     "SELECT " EVENT_COLUMNS " FROM events WHERE team_id = $1 " \
     "AND at_us >= $2 AND at_us <= $3 AND type IN ($4, $5, $6, $7, $8, $9) "
@@ -29,7 +29,7 @@ static struct sql_value type_or_none(const struct event_filter *filter, enum eve
     return sql_text(!filter->types || filter->types & BIT(type) ? event_type_name[type] : STR(""));
 }
 
-/* Of EVENT_COLUMNS. */
+/* Columns as in EVENT_COLUMNS. */
 static void event_read(const struct sql_rows *rows, struct arena *arena, struct event_row *out)
 {
     *out = (struct event_row){

@@ -24,13 +24,13 @@ extern const struct migration migrations[];
 extern const int migration_count;
 
 /*
- * Keys that were looked up and found, so that the next request with the same key costs no query. Its lock is held for a
- * map lookup at most, never across a query: that is what lets a loop ask.
+ * Keys that were found, so that the next request with the same key costs no query. Its lock is held for a map lookup,
+ * never across a query, so that a loop may ask.
  */
 struct key_cache {
     pthread_mutex_t lock;
     struct map by_hash, by_id; /* the same entries */
-    uint64_t changes;          /* revocations so far: a lookup that overlapped one is not remembered */
+    uint64_t changes;          /* revocations so far: a lookup that overlapped one is not cached */
 };
 
 struct store {
@@ -40,20 +40,20 @@ struct store {
     unsigned char seed[SEED_BYTES];
     char node_id[LIMIT_ID_BYTES];
     char default_team[STORE_UUID_BYTES];
-    int64_t last_event_us; /* no two events are of the same moment, so that their order is known */
+    int64_t last_event_us; /* each event gets a later time than the one before, so that their order is known */
     uint64_t tidied_ms;    /* clock_mono_ms() of the last sweep; 0: none yet */
 };
 
-/* SHA-256 of the parts, each preceded by its length so that no two lists of parts look alike; in hex. */
+/* SHA-256 of the parts in hex; each part is preceded by its length, so that {"ab"} and {"a", "b"} differ. */
 void hash_parts(const struct str *parts, size_t count, char room[STORE_HASH_BYTES]);
 
 /* Makes the default team if there is none, and remembers its id. */
 bool teams_load(struct store *store, struct err *err) must_use;
 void keys_init(struct store *store);
 void keys_done(struct store *store);
-/* When the last event was. */
+/* Reads the time of the last event. */
 bool events_load(struct store *store, struct err *err) must_use;
-/* Repeats of this node that the server before us was in the middle of. */
+/* Marks this node's running repeats as lost: their server has ended. */
 bool repeats_load(struct store *store, struct err *err) must_use;
 /* Drops old events and repeats, once an hour; inside a transaction. */
 bool tidy(struct store *store, struct err *err) must_use;

@@ -1,7 +1,7 @@
 /*
- * API keys. The text is "e2b_" and hex digits; what is stored and looked up is the SHA-256 of the bytes behind the
- * digits. A fast hash is enough: the bytes are random, there is nothing to guess. Looking up by hash also means that
- * the time it takes says nothing about how much of a guess was right.
+ * API keys. The text is "e2b_" and hex digits; the SHA-256 of the bytes that the digits stand for is stored and looked up.
+ * A fast hash is enough because the bytes are random. A lookup by hash takes the same time however much of a guess is
+ * right.
  */
 #include <stdlib.h>
 
@@ -194,7 +194,7 @@ static bool key_insert(struct store *store, const char *id, struct str team_id, 
 {
     struct str digits = text;
 
-    (void)str_skip(&digits, KEY_PREFIX); /* whoever made the hash has checked it */
+    (void)str_skip(&digits, KEY_PREFIX); /* key_hash() has checked it */
     size_t shown = MIN(digits.len, (size_t)4);
     return sql_exec(store->sql,
                     "INSERT INTO api_keys (id, team_id, name, hash, mask_prefix, mask_suffix, created_us) "
@@ -301,7 +301,7 @@ bool store_key_revoke(struct store *store, struct str team_id, struct str key_id
         if (!sql_end(store->sql, ok, err))
             return err_wrap(err, "revoke a key");
     }
-    /* After the commit, or a lookup in between would remember it again. */
+    /* After the commit: else a lookup in between would cache it again. */
     cache_drop(store, key_id);
     return true;
 }

@@ -1,9 +1,9 @@
 /*
- * Repeats. A client that gets no answer sends its create again, with the same key; the second must not make a second
- * sandbox. The key is claimed before the work begins and settled after it:
+ * Repeats. A client that gets no answer sends its create again with the same idempotency key; the second request must
+ * not make a second sandbox. The key is claimed before the work begins and settled after it:
  *
- *   (none) → running → done      the answer is given again to whoever repeats it
- *                    → (none)    nothing came of it: forgotten
+ *   (none) → running → done      a repeat gets the same answer
+ *                    → (none)    the create failed: the key is forgotten
  *                    → lost      the server died in between: written when its node opens the store again
  */
 #include "base/clock.h"

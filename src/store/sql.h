@@ -5,8 +5,8 @@
  * their first appearance. Each is prepared when first used and kept.
  *
  * Threads    One at a time: the store holds a lock around it.
- * Failure    ERR_UNAVAILABLE when the database is busy past its patience, ERR_CONFLICT when a constraint says no,
- *            ERR_FULL when the disk is full and our reserve of it is used up, ERR_INTERNAL for the rest.
+ * Failure    ERR_UNAVAILABLE when the database stays busy too long, ERR_CONFLICT when a constraint fails, ERR_FULL when
+ *            the disk is full and the reserve is used up, ERR_INTERNAL for the rest.
  */
 #ifndef STORE_SQL_H
 #define STORE_SQL_H
@@ -48,13 +48,13 @@ static inline struct sql_value sql_text(struct str text)
     return (struct sql_value){ .type = SQL_TEXT, .text = text };
 }
 
-/* NULL for an empty text: for columns where that is the same. */
+/* NULL for an empty text: for columns that hold NULL for "none". */
 static inline struct sql_value sql_text_or_null(struct str text)
 {
     return text.len ? sql_text(text) : (struct sql_value){ .type = SQL_NULL };
 }
 
-/* Stands for the two parameters `args, count`. */
+/* Expands to the two arguments `args, count`. */
 #define SQL_ARGS(...)                          \
     (const struct sql_value[]){ __VA_ARGS__ }, \
         sizeof((const struct sql_value[]){ __VA_ARGS__ }) / sizeof(struct sql_value)
@@ -65,7 +65,7 @@ static inline struct sql_value sql_text_or_null(struct str text)
 /* Several statements without parameters: migrations. */
 bool sql_script(struct sql *sql, const char *script, struct err *err) must_use;
 bool sql_exec(struct sql *sql, const char *query, const struct sql_value *args, size_t count, struct err *err) must_use;
-int64_t sql_changed(const struct sql *sql); /* rows touched by the last sql_exec() */
+int64_t sql_changed(const struct sql *sql); /* rows that the last sql_exec() changed */
 
 enum sql_durability {
     SQL_LAZY,    /* survives the end of our process, perhaps not a power cut */

@@ -7,14 +7,14 @@
  * before it too, because the log is one file. That pragma takes effect while it is compiled, so it is never kept as a
  * prepared statement.
  *
- * Room: guests can fill the file system that we are on, and then sandboxes must still be found, changed and removed. So
- * we hold what we need in advance, in files that are overwritten in place:
+ * Reserve: guests can fill the file system that the store is on, and then sandboxes must still be found, changed and
+ * removed. So the space is allocated in advance, in files that are overwritten in place:
  *   -wal   LOG_ROOM_BYTES from the start, and kept when we close
- *   db     PAGES_ROOM_BYTES of free pages, so that what a checkpoint brings there has its place already
- *   -shm   is cut and made anew by SQLite at each start, and mapped: a hole in it that cannot be filled is a SIGBUS. So
- *          it has all its blocks from the start. Where there is no room for that, the index is kept in memory, and no
- *          other program can read the store while we run
- * A copy-on-write file system (btrfs) takes new blocks for what is overwritten: there we promise nothing.
+ *   db     PAGES_ROOM_BYTES of free pages, for the pages that a checkpoint writes there
+ *   -shm   SQLite truncates it at each start and maps it: a hole in it that cannot be filled is a SIGBUS. So all its
+ *          blocks are allocated at the start. Without space for that, the index is kept in memory, and no other program
+ *          can read the store while we run
+ * A copy-on-write file system (btrfs) takes new blocks for what is overwritten: the reserve does not work there.
  */
 #include "store/sql.h"
 
@@ -34,10 +34,10 @@
 #include "base/mem.h"
 
 enum {
-    BUSY_TIMEOUT_MS = 5000,     /* we are the only writer but for a curious person with the sqlite3 shell */
+    BUSY_TIMEOUT_MS = 5000,     /* the only other writer is a person with the sqlite3 shell */
     LOG_ROOM_BYTES = 8 << 20,   /* twice what SQLite lets the log grow to before it checkpoints */
-    PAGES_ROOM_BYTES = 2 << 20, /* some thousand changes of sandboxes, each with its event */
-    ROOM_COMMITS = 256,         /* look at the free pages so often: they are used up in normal life too */
+    PAGES_ROOM_BYTES = 2 << 20, /* some thousand changes of sandboxes with their events */
+    ROOM_COMMITS = 256,         /* between two looks at the free pages, which normal use takes too */
 };
 
 struct kept {
@@ -49,7 +49,7 @@ struct sql {
     sqlite3 *db;
     struct map statements; /* query → struct kept */
     bool durable;          /* the transaction under way wants FULL */
-    unsigned commits;      /* ever, to know when to look at our room */
+    unsigned commits;      /* since the start; see ROOM_COMMITS */
     int log_fd, index_fd;  /* -wal and -shm, see open_beside(); or -1 */
 };
 
@@ -69,7 +69,7 @@ static bool fail(struct sql *sql, const char *what, struct err *err)
     const char *why = sqlite3_errmsg(sql->db);
     const char *path = sqlite3_db_filename(sql->db, "main");
 
-    /* Of a file that cannot be made SQLite tells only that it is not there. */
+    /* On a full disk SQLite reports only that a file is not there. */
     if ((code == SQLITE_IOERR || code == SQLITE_CANTOPEN) && path && is_nearly_full(path))
         code = SQLITE_FULL;
     switch (code) {
@@ -97,7 +97,7 @@ static bool fail(struct sql *sql, const char *what, struct err *err)
 }
 
 /*
- * SQLite would make the file readable for everybody, and its log takes the mode of the file: make it ourselves, first.
+ * SQLite would make the file readable for every user, and its log gets the mode of the file. So we create it first.
  */
 static bool make_private_file(const char *path, struct err *err)
 {
@@ -135,15 +135,15 @@ static bool set_up(struct sql *sql, struct err *err)
 
 /*
  * The descriptor is closed only after sqlite3_close(). POSIX locks belong to the process: closing any descriptor of a
- * file drops the locks that SQLite holds on it through its own. The next program that opens the store would take itself
- * for the first one and cut -shm, which we have mapped: SIGBUS. So nothing else here may open the store's files either.
+ * file drops all locks that SQLite holds on it. The next program that opens the store would believe that it is the first
+ * and truncate -shm, which we have mapped: SIGBUS. So nothing else here may open the store's files either.
  */
 static int open_beside(const char *path, const char *suffix, struct stat *out_stat, struct err *err)
 {
     char name[512];
 
-    (void)snprintf(name, sizeof name, "%s%s", path, suffix); /* cut, it is a name that is not there */
-    /* stat first: a descriptor that could not be looked at would have to be closed. */
+    (void)snprintf(name, sizeof name, "%s%s", path, suffix); /* a cut name does not exist */
+    /* stat first: if fstat failed after the open, we would have to close the descriptor. */
     int fd = stat(name, out_stat) < 0 ? -1 : open(name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         (void)err_sys(err, "open %s", name);
@@ -155,12 +155,12 @@ static bool keep_index(struct sql *sql, const char *path, struct err *err)
     struct stat st;
 
     sql->index_fd = open_beside(path, "-shm", &st, err);
-    /* Fills holes, and touches nothing that is there. */
+    /* Fills holes and leaves the contents alone. */
     return sql->index_fd >= 0 &&
            (fallocate(sql->index_fd, 0, 0, st.st_size) == 0 || err_sys(err, "fill the index of the store's log"));
 }
 
-/* Zeroes to the end: SQLite takes none for a record of its, and writes over them. */
+/* Writes zeroes to the end: SQLite does not take them for records, and overwrites them. */
 static bool keep_log(struct sql *sql, const char *path, struct err *err)
 {
     static const char zeroes[64 * 1024];
@@ -189,14 +189,14 @@ static int64_t pragma_number(struct sql *sql, const char *query)
                : 0;
 }
 
-/* What is inserted and deleted leaves its pages behind, and SQLite takes those before it makes the file longer. */
+/* An insert and a delete leave free pages, which SQLite uses before it makes the file longer. */
 static void keep_pages(struct sql *sql)
 {
     char script[256];
     struct err err;
     int64_t free_bytes = pragma_number(sql, "PRAGMA freelist_count") * pragma_number(sql, "PRAGMA page_size");
 
-    /* Not when there is little left: then the log would hold what the database has no place for. */
+    /* Not when the disk is nearly full: then the log would hold pages that the database has no space for. */
     if (free_bytes >= PAGES_ROOM_BYTES / 2 || is_nearly_full(sqlite3_db_filename(sql->db, "main")))
         return;
     (void)snprintf(script, sizeof script,
@@ -216,7 +216,7 @@ static void keep_room(struct sql *sql, const char *path, bool has_index)
     struct err err;
 
     (void)sqlite3_file_control(sql->db, "main", SQLITE_FCNTL_PERSIST_WAL, &persist);
-    keep_pages(sql); /* first: of a new database there is no log before it has been looked at */
+    keep_pages(sql); /* first: a new database has no log before its first query */
     if (!keep_log(sql, path, &err) || (has_index && !keep_index(sql, path, &err)))
         log_warn("store: no reserve for a full disk: %s", err_text(&err));
 }
@@ -234,7 +234,7 @@ static struct sql *open_database(const char *path, bool alone, struct err *err)
         sql_close(sql);
         return NULL;
     }
-    /* Before the first look at the database: SQLite decides then where the log's index is. */
+    /* Before the first query, with which SQLite decides where the log's index is. */
     if ((alone && !sql_script(sql, "PRAGMA locking_mode = EXCLUSIVE", err)) || !set_up(sql, err)) {
         sql_close(sql);
         return NULL;
@@ -278,7 +278,7 @@ static sqlite3_stmt *prepare(struct sql *sql, const char *query, struct err *err
     struct kept *kept = map_get(&sql->statements, str_from(query));
 
     if (kept) {
-        assert(!sqlite3_stmt_busy(kept->statement)); /* one at a time, closed before it is asked again */
+        assert(!sqlite3_stmt_busy(kept->statement)); /* its rows must be closed before it is run again */
         return kept->statement;
     }
     sqlite3_stmt *statement;
@@ -293,7 +293,7 @@ static sqlite3_stmt *prepare(struct sql *sql, const char *query, struct err *err
     return statement;
 }
 
-/* SQLite numbers $1, $2… by first appearance; PostgreSQL by what they say. The queries keep the two the same. */
+/* SQLite numbers $1, $2… by first appearance, PostgreSQL by the number. In our queries both are the same. */
 static bool bind_all(struct sql *sql, sqlite3_stmt *statement, const struct sql_value *args, size_t count,
                      struct err *err)
 {
@@ -353,9 +353,10 @@ bool sql_end(struct sql *sql, bool all_well, struct err *err)
     bool committed = all_well && sql_exec(sql, "COMMIT", SQL_NO_ARGS, err);
 
     if (!committed && !sqlite3_get_autocommit(sql->db))
-        (void)sqlite3_exec(sql->db, "ROLLBACK", NULL, NULL, NULL); /* fails only where SQLite did it by itself */
+        (void)sqlite3_exec(sql->db, "ROLLBACK", NULL, NULL, NULL); /* fails only if SQLite has rolled back already */
     if (sql->durable)
-        (void)sqlite3_exec(sql->db, "PRAGMA synchronous = NORMAL", NULL, NULL, NULL); /* FULL is slower, never wrong */
+        (void)sqlite3_exec(sql->db, "PRAGMA synchronous = NORMAL", NULL, NULL,
+                           NULL); /* if it stays FULL, commits are slower, not wrong */
     sql->durable = false;
     if (committed && ++sql->commits % ROOM_COMMITS == 0)
         keep_pages(sql);

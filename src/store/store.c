@@ -50,7 +50,7 @@ void store_traffic_token(const struct store *store, struct str sandbox_id, char 
     crypto_auth_hmacsha256_state state;
     unsigned char mac[crypto_auth_hmacsha256_BYTES];
 
-    /* The prefix has a character that no id has: neither token can be had by asking for the other. */
+    /* Ids have no colon: no access token is the traffic token of another id. */
     crypto_auth_hmacsha256_init(&state, store->seed, sizeof store->seed);
     crypto_auth_hmacsha256_update(&state, (const unsigned char *)"traffic:", 8);
     crypto_auth_hmacsha256_update(&state, (const unsigned char *)sandbox_id.at, sandbox_id.len);
@@ -102,7 +102,7 @@ static bool migrate(struct sql *sql, struct err *err)
     return sql_end(sql, ok, err);
 }
 
-/* The seed is as old as the store: tokens stay what they are across restarts without being written anywhere. */
+/* The seed is made with the store: derived tokens stay the same across restarts and are written nowhere. */
 static bool seed_load(struct store *store, struct err *err)
 {
     char text[2 * SEED_BYTES + 1];

@@ -1,15 +1,15 @@
 /*
- * store.h - what must be known after a restart: teams, keys, templates, sandboxes, events.
+ * store.h - the data that outlives a restart: teams, keys, templates, sandboxes, events.
  *
  * Several servers may share a store. Sandboxes and running repeats belong to the node (one data directory and its server)
  * that has made them, and no other node judges them; everything else is common.
  *
- * What is read is copied into the caller's arena. Keys are stored as hashes, access tokens not at all (they are derived
- * from a seed), environments never.
+ * Rows are copied into the caller's arena. Keys are stored as hashes. Access tokens are not stored but derived from a
+ * seed. Environments are never stored.
  *
- * Durability Changes to teams, keys and templates are on disk when the call returns: a revoked key must stay revoked
- *            whatever happens to the power. Sandboxes, their events and repeats survive the end of our process but
- *            perhaps not a power cut, which no sandbox survives either; not waiting for the disk keeps creating cheap.
+ * Durability Changes to teams, keys and templates are on disk when the call returns: a revoked key stays revoked after a
+ *            power cut. Sandboxes, their events and repeats survive the end of our process, but perhaps not a power cut,
+ *            which no sandbox survives either; so a create does not wait for the disk.
  * Threads    Any worker: calls wait for the disk and for each other. store_key_cached() and store_access_token() never
  *            wait and may be called on a loop.
  */
@@ -40,20 +40,20 @@ enum { STORE_UUID_BYTES = 37 };
 struct team_row {
     struct str id, slug, name;
     bool is_default;
-    uint32_t key_count; /* not the revoked ones */
+    uint32_t key_count; /* without the revoked ones */
 };
 
-/* There is always one. The text lives as long as the store. */
+/* The default team always exists. The text lives as long as the store. */
 struct str store_team_default(const struct store *store);
 bool store_team_list(struct store *store, struct arena *arena, struct team_row **out, size_t *out_count,
                      struct err *err) must_use;
 /* ERR_NOT_FOUND. */
 bool store_team_get(struct store *store, struct str id, struct arena *arena, struct team_row *out, struct err *err)
     must_use;
-/* The slug is its name too. ERR_CONFLICT when it is taken. */
+/* The slug becomes its name too. ERR_CONFLICT when it is taken. */
 bool store_team_add(struct store *store, struct str slug, struct arena *arena, struct team_row *out, struct err *err)
     must_use;
-/* With its revoked keys. ERR_CONFLICT while it has other keys, sandboxes or templates; its events expire. */
+/* Also removes its revoked keys. ERR_CONFLICT while it has other keys, sandboxes or templates. Its events expire. */
 bool store_team_remove(struct store *store, struct str id, struct err *err) must_use;
 
 /* ---- keys ---- */
@@ -68,23 +68,23 @@ struct key_row {
     int64_t last_used_us; /* 0: never; up to a minute behind */
 };
 
-/* Whose key it is. */
+/* The key and the team that a text belongs to. */
 struct key_owner {
     char key_id[STORE_UUID_BYTES];
     char team_id[STORE_UUID_BYTES];
 };
 
-/* A new random key. Its text leaves here once and is not kept. */
+/* Makes a random key. out_text is the only copy of its text. */
 bool store_key_add(struct store *store, struct str team_id, struct str name, struct arena *arena, struct key_row *out,
                    struct secret *out_text, struct err *err) must_use;
-/* What may be kept of a secret with enough randomness in it: its SHA-256, in hex. */
+/* SHA-256 of a secret, in hex: safe to store if the secret is random and long. */
 enum { STORE_HASH_BYTES = 65 };
 void store_secret_hash(struct str secret, char room[STORE_HASH_BYTES]);
 
-/* A key whose text somebody else keeps: added unless its hash is known. One that was revoked stays revoked. */
+/* Adds a key whose text is kept elsewhere, unless its hash is known. A revoked one stays revoked. */
 bool store_key_ensure(struct store *store, struct str team_id, struct str name, const struct secret *text,
                       struct err *err) must_use;
-/* Not the revoked ones; oldest first. Of every team if team_id is empty. */
+/* Without the revoked ones; oldest first. Those of every team if team_id is empty. */
 bool store_key_list(struct store *store, struct str team_id, struct arena *arena, struct key_row **out,
                     size_t *out_count, struct err *err) must_use;
 /* Both: ERR_NOT_FOUND if the team has no such key, or no longer. */
@@ -96,7 +96,7 @@ bool store_key_revoke(struct store *store, struct str team_id, struct str key_id
 bool store_key_cached(struct store *store, struct str text, struct key_owner *out) must_use;
 /* ERR_DENIED for a text that is no key, an unknown or a revoked one. */
 bool store_key_find(struct store *store, struct str text, struct key_owner *out, struct err *err) must_use;
-/* It was used now. Written down at most once a minute for each key. */
+/* Notes that the key was used now; writes at most once a minute for each key. */
 bool store_key_touch(struct store *store, struct str key_id, struct err *err) must_use;
 
 /* ---- templates ---- */
@@ -124,7 +124,7 @@ bool store_template_keep(struct store *store, const struct str *ids, size_t coun
 /* The team's own and everybody's; oldest first. */
 bool store_template_list(struct store *store, struct str team_id, struct arena *arena, struct template_row **out,
                          size_t *out_count, struct err *err) must_use;
-/* By id, whoever owns it. ERR_NOT_FOUND. */
+/* By id, of any owner. ERR_NOT_FOUND. */
 bool store_template_get(struct store *store, struct str id, struct arena *arena, struct template_row *out,
                         struct err *err) must_use;
 /* By an alias of that team, or with an empty team by one of everybody's. ERR_NOT_FOUND. */
@@ -134,7 +134,7 @@ bool store_template_by_alias(struct store *store, struct str team_id, struct str
 /* ---- sandboxes ---- */
 
 enum sandbox_row_state {
-    SANDBOX_ROW_STARTING, /* not yet known to be alive */
+    SANDBOX_ROW_STARTING, /* guestd has not answered yet */
     SANDBOX_ROW_RUNNING,
     SANDBOX_ROW_PAUSING,
     SANDBOX_ROW_PAUSED,
@@ -149,16 +149,16 @@ struct sandbox_row {
     struct str metadata; /* a JSON object */
     uint32_t cpu_count, memory_mb, disk_mb;
     int internet;         /* a tristate */
-    struct str key_id;    /* which key made it; empty: an administrator */
-    bool is_private;      /* its ports want the traffic token */
-    struct str mask_host; /* what its services see as Host; empty: what the client sent */
+    struct str key_id;    /* the key that made it; empty: an administrator */
+    bool is_private;      /* its ports need the traffic token */
+    struct str mask_host; /* Host header that its services get; empty: as the client sent it */
     bool open_code;       /* run_code needs no access token */
     int64_t started_us, deadline_us;
-    int64_t revision; /* of the deadline: of two writes the later decision stays, in whatever order they arrive */
+    int64_t revision; /* of the deadline: a write with an older revision changes nothing */
 };
 
 struct event_row {
-    struct str id;   /* given when it is written */
+    struct str id;   /* made when it is written */
     struct str type; /* "sandbox.lifecycle.created" */
     struct str sandbox_id, team_id, template_id;
     int64_t at_us;
@@ -178,7 +178,7 @@ bool store_sandbox_remove(struct store *store, struct str id, const struct event
 /* Those of this node. */
 bool store_sandbox_list(struct store *store, struct arena *arena, struct sandbox_row **out, size_t *out_count,
                         struct err *err) must_use;
-/* Of one sandbox, oldest first. Events are kept for seven days. */
+/* The events of one sandbox, oldest first. Events are kept for seven days. */
 bool store_event_list(struct store *store, struct str sandbox_id, struct arena *arena, struct event_row **out,
                       size_t *out_count, struct err *err) must_use;
 
@@ -204,32 +204,32 @@ struct event_filter {
 bool store_event_find(struct store *store, const struct event_filter *filter, struct arena *arena,
                       struct event_row **out, size_t *out_count, struct err *err) must_use;
 
-/* How many of a team's began and ended in one step of time. */
+/* The number of a team's sandboxes that were created and killed in one step of time. */
 struct event_count {
-    int64_t step; /* the how-manieth since from_us */
+    int64_t step; /* counted from from_us, starting at 0 */
     uint64_t created, killed;
 };
-/* Until now, in order; steps without either are left out. */
+/* From from_us until now, in order; steps without either are left out. */
 bool store_event_count(struct store *store, struct str team_id, int64_t from_us, int64_t step_us, struct arena *arena,
                        struct event_count **out, size_t *out_count, struct err *err) must_use;
 
-/* What opens guestd: HMAC-SHA256 of the id under a seed that was made with the store, in hex. */
+/* The token that opens guestd: HMAC-SHA256 of the id, in hex. The key is a seed that was made with the store. */
 enum { STORE_TOKEN_BYTES = 65 };
 void store_access_token(const struct store *store, struct str sandbox_id, char room[STORE_TOKEN_BYTES]);
-/* What opens the ports of a private sandbox, made likewise. */
+/* The token that opens the ports of a private sandbox, derived in the same way. */
 void store_traffic_token(const struct store *store, struct str sandbox_id, char room[STORE_TOKEN_BYTES]);
 
-/* ---- repeats: a create that its client may send again ---- */
+/* ---- repeats: creates with an idempotency key ---- */
 
 enum repeat_verdict {
     REPEAT_FIRST,   /* go ahead, then store_repeat_done() or store_repeat_forget() */
-    REPEAT_RUNNING, /* the first one is still at work */
-    REPEAT_DONE,    /* answer as the first time */
-    REPEAT_LOST,    /* the server died in the middle of the first one */
-    REPEAT_OTHER,   /* the same key for another request */
+    REPEAT_RUNNING, /* the first request is still being worked on */
+    REPEAT_DONE,    /* give the first answer again */
+    REPEAT_LOST,    /* the server died in the middle of the first request */
+    REPEAT_OTHER,   /* the key was used for another request */
 };
 
-/* What the first one made. */
+/* The sandbox that the first request made. */
 struct repeat_outcome {
     struct str sandbox_id, template_id, alias, guestd_version;
 };
@@ -240,7 +240,7 @@ bool store_repeat_begin(struct store *store, struct str team_id, struct str key,
                         struct err *err) must_use;
 bool store_repeat_done(struct store *store, struct str team_id, struct str key, const struct repeat_outcome *outcome,
                        struct err *err) must_use;
-/* Nothing came of it: the key may be used again. */
+/* The request failed: the key may be used again. */
 bool store_repeat_forget(struct store *store, struct str team_id, struct str key, struct err *err) must_use;
 
 #endif

@@ -93,7 +93,7 @@ bool store_team_add(struct store *store, struct str slug, struct arena *arena, s
     return sql_end(store->sql, ok, err) || err_wrap(err, "add a team");
 }
 
-/* What must be gone before a team is, and what to tell the caller. */
+/* A team that has any of these is not removed; `what` tells the caller. */
 static const struct {
     const char *query, *what;
 } team_has[] = {

@@ -1,6 +1,6 @@
 /*
- * Templates: a row, its layers in order, and the names it goes by. Aliases live in a namespace: a team's id, or '' for
- * those that everybody may use without saying whose they are.
+ * A template is a row, its layers in order, and its aliases. An alias belongs to an owner: a team's id, or '' when every
+ * team may use it.
  */
 #include "store/inside.h"
 
@@ -26,7 +26,7 @@ static bool texts_read(struct sql *sql, const char *query, struct str template_i
     return true;
 }
 
-/* What hangs on the row. */
+/* Reads the layers and aliases of a row. */
 static bool template_complete(struct sql *sql, struct arena *arena, struct template_row *row, struct err *err)
 {
     return texts_read(sql, "SELECT layer FROM template_layers WHERE template_id = $1 ORDER BY position", row->id, arena,
@@ -188,7 +188,7 @@ bool store_template_put(struct store *store, const struct template_row *row, str
     struct arena scratch;
     bool there;
 
-    /* It is put at every start and whenever somebody asks for an unknown name: an fsync each time would be a waste. */
+    /* Called at every start and for each unknown name: without this check each call would cost an fsync. */
     arena_init(&scratch);
     bool ok = by_id(store->sql, row->id, &scratch, &old, &there, err);
     bool same = ok && there && same_template(&old, row);
