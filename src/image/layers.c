@@ -1,7 +1,7 @@
 /*
  * Theory of operation: a layer is built in tmp/, digested, written to disk with syncfs, and renamed to its digest; then
- * both directories are synced. A crash before the rename leaves rubbish in tmp/, which layers_prepare() sweeps. A crash
- * after it leaves a whole layer. There is no state between.
+ * both directories are synced. A crash before the rename leaves rubbish in tmp/, which layers_prepare() removes. A crash
+ * after it leaves a whole layer. A layer that is no longer used is renamed again, into trash/.
  */
 #include "image/layers.h"
 
@@ -143,7 +143,7 @@ static bool digest_contents(struct digest *digest, int fd, uint64_t size, struct
         digest_add(digest, str_of(digest->copy, (size_t)n));
         seen += (uint64_t)n;
     }
-    /* The size went in first; contents of another length could otherwise be mistaken for what follows. */
+    /* The digest has the size first. With another length, contents could be taken for the next record. */
     if (seen != size)
         return err_set(err, ERR_CONFLICT, "a file changed while it was read");
     return true;

@@ -3,10 +3,10 @@
  *
  * Below the data directory:
  *   layers/<64 hex digits>/   a root file system or a part of one; never changes once it has its name
- *   tmp/                      what is being made; anything in it after a crash is rubbish
+ *   tmp/                      layers that are being built; after a crash its contents are rubbish
  *
- * Both are 0700 and root's: files in a layer keep the ids they have inside a sandbox, so its setuid programs are truly
- * setuid root to anybody on the host who could reach them.
+ * Both are 0700 and root's: files in a layer keep the ids they have inside a sandbox, so a setuid-root program in it is one
+ * for every user of the host who could reach it.
  *
  * Threads    One process at a time makes or removes layers (layers_lock()); any number may mount them.
  * Failure    A layer has its name only when all of it is on disk.
