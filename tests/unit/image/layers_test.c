@@ -140,6 +140,7 @@ static void a_layer_that_is_not_used_goes_to_the_trash(void **state)
     uint32_t count;
     struct err err;
 
+    assert_true(tree >= 0);
     assert_true(layer_seal(data_fd, "tree", used_hex, &err));
     auto_close int other = make_tree("other");
     assert_int_equal(mkdirat(other, "more", 0755), 0);
