@@ -124,11 +124,10 @@
 #define LIMIT_KILL_WAIT_MS 2000 /* for a killed process to end; an uninterruptible one does not: answer all the same */
 #define LIMIT_LIST_BYTES (32 << 20) /* the answer of one ListDir; 100,000 entries with short names */
 #define LIMIT_UPLOAD_FILES 1000     /* parts of one multipart upload */
-#define LIMIT_WATCHERS 1024         /* of the whole sandbox; a kilobyte each, and they share one inotify instance */
+#define LIMIT_WATCHERS 1024         /* of the whole sandbox; an inotify instance and two kilobytes each */
 #define LIMIT_WATCH_STREAMS 192     /* of them, streaming ones: each holds one of LIMIT_GUEST_CONNECTIONS */
 #define LIMIT_WATCH_DIRS 8192       /* of one recursive watch */
 #define LIMIT_WATCH_EVENTS 100000   /* of one watcher, not yet fetched */
-#define LIMIT_WATCH_QUEUE 16384     /* records waiting for one slow watcher; the kernel's own default for an instance */
 
 /* guestd's own memory, which its cgroup limits. All clients of the sandbox share each of these. */
 #define LIMIT_GUEST_CONNECTIONS 256          /* heads of 64 KiB and buffers of 256 KiB each; an SDK opens up to 200 */
@@ -137,10 +136,10 @@
 #define LIMIT_CONFIG_BYTES (16 << 20)        /* arguments and variables of running processes, which List returns */
 #define LIMIT_LIST_NAME_BYTES (8 << 20)      /* names that one ListDir holds to sort them */
 #define LIMIT_ANSWERS_BYTES (32 << 20)       /* whole answers, such as listings, on their way to clients */
-#define LIMIT_WATCH_PLACE_BYTES (16 << 20)   /* watched directories with their names, once for each watcher */
+#define LIMIT_WATCH_PLACE_BYTES (32 << 20)   /* watched directories with their names, here and in the kernel */
 #define LIMIT_WATCH_TOLD_BYTES (16 << 20)    /* names found in new directories, until the kernel reports them too */
 #define LIMIT_WATCH_KEPT_BYTES (32 << 20)    /* events not yet fetched; past it the watcher with most loses its own */
-#define LIMIT_WATCH_QUEUE_BYTES (8 << 20)    /* records waiting for slow watchers; the same */
+#define LIMIT_WATCH_QUEUE_BYTES (8 << 20)    /* records waiting in the kernel for slow watchers; the same */
 #define LIMIT_UPLOAD_MEMORY_BYTES (32 << 20) /* in use on a tmpfs with uploads: guestd's cgroup pays for them */
 
 #endif

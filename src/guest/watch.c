@@ -1,43 +1,55 @@
 /*
- * The guest chooses how deep a tree is and what is in it. A tree is therefore looked through from a list of directories
- * that are still to be read, with one of them open at a time and paths in one buffer; a path that does not fit ends the
- * watch with a reason, because one that was cut would name something else.
+ * watch.c - each watch has an inotify instance of its own, and all instances are in one epoll set, which is what the loop
+ * watches. An instance is kept for the next watch when its watch ends.
  *
- * All share one inotify instance (notify.h), and each has a queue of its own there. A look goes in rounds: take in what
- * the kernel has, then let each watch go through its queue. What a walk has told, and a directory that has left its place,
- * are kept until the end of the next round, by when all that the kernel had queued has been seen.
+ * Records   A look reads the instances that epoll names, in rounds: a round handles all that the kernel had queued for this
+ *           watch when the round began. A watch that is paused is not read; its records wait in the kernel, which keeps
+ *           max_queued_events of them (16,384) and then reports an overflow. That ends the watch with an error.
+ * Trees     A recursive watch has one kernel watch for each directory. The guest chooses how deep a tree is and what is in
+ *           it, so a tree is walked from a list of directories that are still to be read, with one of them open at a time.
+ *           A path that does not fit in PATH_MAX ends the watch with a reason: a path cut short would name something else.
+ * New dirs  A new directory is watched first and read then. Entries that the walk finds are reported as created, and the
+ *           kernel may have queued the same entries by then. `told` remembers them until the end of the next round, when
+ *           all those records have been seen. `moved`, a directory that has left its place, is kept for as long: the
+ *           record of where it went follows within that time.
+ * Memory    Records that wait in the kernel are charged to guestd. shed() bounds them for all watches together.
  */
 #include "guest/watch.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
 #include <sys/inotify.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/fd.h"
 #include "base/limits.h"
+#include "base/log.h"
 #include "base/map.h"
 #include "base/mem.h"
-#include "guest/notify.h"
 
 enum {
-    ROUNDS = 8,                     /* of one look; who keeps making directories has the rest looked at a turn later */
-    TOLD_BYTES = 21 + NAME_MAX + 1, /* "dir/name" */
-    TOLD_SLOT_BYTES = 64,           /* what else a name costs that was told */
+    MASK = IN_CREATE | IN_MODIFY | IN_DELETE | IN_DELETE_SELF | IN_MOVED_TO | IN_MOVED_FROM | IN_MOVE_SELF | IN_ATTRIB,
+    READ_BYTES = 4096,              /* some 120 records: a watch that is paused meanwhile still reports these */
+    READY_MOST = 64,                /* instances of one epoll_wait() */
+    ROUNDS = 8,                     /* of one look; a guest that keeps making directories has the rest a turn later */
+    SHED_EVERY = 1024,              /* records and directories between two looks at what waits */
+    TOLD_BYTES = 11 + NAME_MAX + 1, /* "wd/name" */
+    TOLD_SLOT_BYTES = 64,           /* cost of a told name besides its text */
+    KERNEL_WATCH_BYTES = 128,       /* cost of a directory in the kernel, charged to guestd as well */
 };
 
 /* One directory under watch. */
 struct place {
-    uint64_t dir;   /* for notify */
-    uint64_t since; /* the last record that is older than this */
-    unsigned walk;  /* the last one that came by */
-    char *name;     /* relative to the root; "" for the root itself */
+    int wd;        /* the kernel's number for it, which counts upwards */
+    unsigned walk; /* the last one that came by */
+    char *name;    /* relative to the root; "" for the root itself */
 };
 
 struct dir_watch {
@@ -46,14 +58,13 @@ struct dir_watch {
     struct dir_watch_want want;
     char *path;
     const char *id; /* NULL: none */
-    struct notify_reader reader;
-    bool is_attached, is_busy; /* busy: a record of the reader's is at hand */
+    int fd;         /* the inotify instance, or -1 once the watch has stopped */
     bool is_paused, is_freed, has_failed;
-    struct place *places; /* by dir, which counts upwards */
+    bool is_unsettled;    /* another round has to follow */
+    struct place *places; /* sorted by wd */
     size_t place_count, place_room;
-    unsigned walk; /* counts the calls of add_tree() */
-    /* Names told as created because a new directory held them already: the kernel may be about to tell them, too. */
-    struct map told, told_before; /* in this round and in the one before: "dir/name" to itself, ours */
+    unsigned walk;                /* counts the calls of add_tree() */
+    struct map told, told_before; /* in this round and in the one before: "wd/name" to itself, ours */
     char *moved;                  /* a directory that has left its place and may turn up at another */
     bool has_just_moved;          /* in this round */
     uint32_t moved_cookie;
@@ -61,23 +72,33 @@ struct dir_watch {
 
 struct watchers {
     struct guest *guest;
-    struct notify *notify;
+    int epoll_fd;
+    struct watch *watch; /* of epoll_fd */
     struct dir_watch *first;
     size_t count;
+    int spare_fds[LIMIT_WATCHERS]; /* instances that nobody uses at the moment */
+    size_t spare_count;
     size_t place_bytes, told_bytes; /* of all of them */
+    unsigned work;                  /* since the last shed() */
     bool is_looking, is_unsettled;
     struct timer again;
 };
 
+/* Nothing more is reported. */
+static bool is_over(const struct dir_watch *w)
+{
+    return w->is_freed || w->has_failed;
+}
+
 /* ---- places ---- */
 
-static size_t place_index(const struct dir_watch *w, uint64_t dir)
+static size_t place_index(const struct dir_watch *w, int wd)
 {
     size_t low = 0, high = w->place_count;
 
     while (low < high) {
         size_t middle = (low + high) / 2;
-        if (w->places[middle].dir < dir)
+        if (w->places[middle].wd < wd)
             low = middle + 1;
         else
             high = middle;
@@ -85,17 +106,16 @@ static size_t place_index(const struct dir_watch *w, uint64_t dir)
     return low;
 }
 
-static struct place *place_of(const struct dir_watch *w, uint64_t dir)
+static struct place *place_of(const struct dir_watch *w, int wd)
 {
-    size_t i = place_index(w, dir);
+    size_t i = place_index(w, wd);
 
-    return i < w->place_count && w->places[i].dir == dir ? &w->places[i] : NULL;
+    return i < w->place_count && w->places[i].wd == wd ? &w->places[i] : NULL;
 }
 
-/* What it costs us; what one and the same directory costs the kernel is shared. */
 static size_t place_bytes(const char *name)
 {
-    return sizeof(struct place) + strlen(name) + 1;
+    return sizeof(struct place) + KERNEL_WATCH_BYTES + strlen(name) + 1;
 }
 
 static void name_place(struct dir_watch *w, struct place *place, const char *name)
@@ -108,7 +128,7 @@ static void name_place(struct dir_watch *w, struct place *place, const char *nam
         w->all->place_bytes += place_bytes(name);
 }
 
-/* The kernel has let go of it, or we have left it. */
+/* The kernel no longer watches it. */
 static void drop_place(struct dir_watch *w, struct place *place)
 {
     size_t i = (size_t)(place - w->places);
@@ -133,21 +153,31 @@ static bool is_gone(const struct err *err)
     return err->sys == ENOENT || err->sys == ENOTDIR || err->sys == ELOOP;
 }
 
+static int watch_dir(const struct dir_watch *w, const char *path, bool follow, struct err *err)
+{
+    int wd = inotify_add_watch(w->fd, path, MASK | IN_ONLYDIR | (follow ? 0 : IN_DONT_FOLLOW));
+
+    if (wd < 0 && errno == ENOSPC)
+        (void)err_set(err, ERR_LIMIT, "the system's limit of watched directories is reached");
+    else if (wd < 0)
+        (void)err_sys(err, "watch %.80s", path);
+    return wd;
+}
+
 /* `out_is_unread` says whether it has yet to be looked through: it is new, or stands where it did not stand before. */
-static bool add_place(struct dir_watch *w, const char *name, const char *path, uint64_t *out_dir, bool *out_is_unread,
+static bool add_place(struct dir_watch *w, const char *name, const char *path, int *out_wd, bool *out_is_unread,
                       struct err *err)
 {
-    uint64_t dir;
-
     if (w->place_count >= LIMIT_WATCH_DIRS)
         return err_set(err, ERR_LIMIT, "more than %d directories to watch", LIMIT_WATCH_DIRS);
     if (w->all->place_bytes + place_bytes(name) > LIMIT_WATCH_PLACE_BYTES)
         return err_set(err, ERR_LIMIT, "all watches together have too many directories to watch");
     /* The root may be a link; below it links are not followed. */
-    if (!notify_join(&w->reader, path, !*name, &dir, err))
+    int wd = watch_dir(w, path, !*name, err);
+    if (wd < 0)
         return false;
-    *out_dir = dir;
-    struct place *known = place_of(w, dir);
+    *out_wd = wd;
+    struct place *known = place_of(w, wd);
     if (known) {
         /* A directory that is mounted below itself has no end: the first of its names is as good as any. */
         *out_is_unread = known->walk != w->walk && strcmp(known->name, name) != 0;
@@ -162,9 +192,9 @@ static bool add_place(struct dir_watch *w, const char *name, const char *path, u
         w->place_room = w->place_room ? 2 * w->place_room : 1;
         w->places = mem_grow(w->places, w->place_room * sizeof *w->places);
     }
-    size_t i = place_index(w, dir);
+    size_t i = place_index(w, wd);
     memmove(&w->places[i + 1], &w->places[i], (w->place_count - i) * sizeof *w->places);
-    w->places[i] = (struct place){ .dir = dir, .since = notify_last(&w->reader), .walk = w->walk };
+    w->places[i] = (struct place){ .wd = wd, .walk = w->walk };
     w->place_count++;
     name_place(w, &w->places[i], name);
     return true;
@@ -189,27 +219,38 @@ static void told_clear(struct dir_watch *w, struct map *told)
     map_init(told);
 }
 
-/* Nothing more is wanted. The record at hand stays until it has been dealt with. */
+/*
+ * Closing an instance that had watches takes milliseconds: the kernel waits until nobody can be looking at them. So it is
+ * emptied and kept for the next watch. Numbers of directories are not used twice, so nothing old is taken for new.
+ */
+static void give_back(struct dir_watch *w)
+{
+    char room[READ_BYTES];
+
+    (void)epoll_ctl(w->all->epoll_fd, EPOLL_CTL_DEL, w->fd, NULL);
+    for (size_t i = 0; i < w->place_count; i++)
+        (void)inotify_rm_watch(w->fd, w->places[i].wd); /* EINVAL: it has gone by itself */
+    while (read(w->fd, room, sizeof room) > 0)
+        ;
+    w->all->spare_fds[w->all->spare_count++] = take_fd(&w->fd);
+}
+
+/* Nothing more is wanted. */
 static void stop(struct dir_watch *w)
 {
-    while (w->place_count > 0) {
-        struct place *last = &w->places[w->place_count - 1];
-        notify_leave(&w->reader, last->dir);
-        drop_place(w, last);
-    }
+    if (w->fd >= 0)
+        give_back(w);
+    while (w->place_count > 0)
+        drop_place(w, &w->places[w->place_count - 1]);
     told_clear(w, &w->told);
     told_clear(w, &w->told_before);
-    if (w->is_busy || !w->is_attached)
-        return;
-    notify_detach(&w->reader);
-    w->is_attached = false;
 }
 
 /* ---- telling ---- */
 
 static void fail(struct dir_watch *w, const struct err *err)
 {
-    if (w->is_freed || w->has_failed)
+    if (is_over(w))
         return;
     w->has_failed = true;
     stop(w);
@@ -221,7 +262,7 @@ static void tell(struct dir_watch *w, enum watch_event_type type, const char *na
     char path[PATH_MAX];
     struct err err;
 
-    if (w->is_freed || w->has_failed)
+    if (is_over(w))
         return;
     if (join(path, w->path, name, &err))
         w->want.on_event(w, type, *name ? name : ".", path);
@@ -229,11 +270,11 @@ static void tell(struct dir_watch *w, enum watch_event_type type, const char *na
         fail(w, &err);
 }
 
-static bool note_told(struct dir_watch *w, uint64_t dir, const char *name, struct err *err)
+static bool note_told(struct dir_watch *w, int wd, const char *name, struct err *err)
 {
     char key[TOLD_BYTES];
 
-    (void)snprintf(key, sizeof key, "%" PRIu64 "/%s", dir, name);
+    (void)snprintf(key, sizeof key, "%d/%s", wd, name);
     if (w->all->told_bytes + told_cost(key) > LIMIT_WATCH_TOLD_BYTES)
         return err_set(err, ERR_LIMIT, "watcher error: more was made at once in new directories than can be told");
     char *kept = mem_copy_text(key), *before = map_put(&w->told, str_from(kept), kept);
@@ -242,13 +283,45 @@ static bool note_told(struct dir_watch *w, uint64_t dir, const char *name, struc
     return true;
 }
 
-static bool was_told(const struct dir_watch *w, uint64_t dir, const char *name)
+/* Bytes of records that the kernel has queued. */
+static size_t pending(const struct dir_watch *w)
+{
+    int bytes = 0;
+
+    return w->fd >= 0 && ioctl(w->fd, FIONREAD, &bytes) == 0 && bytes > 0 ? (size_t)bytes : 0;
+}
+
+/*
+ * Past LIMIT_WATCH_QUEUE_BYTES for all watches together, those for which more than their share waits lose it. To be called
+ * for each record and directory handled: the guest may make records faster than we read them.
+ */
+static void shed(struct watchers *all)
+{
+    size_t waiting = 0;
+    struct err err;
+
+    if (++all->work % SHED_EVERY != 0)
+        return;
+    for (struct dir_watch *w = all->first; w; w = w->next)
+        waiting += pending(w);
+    if (waiting <= LIMIT_WATCH_QUEUE_BYTES)
+        return;
+    size_t share = LIMIT_WATCH_QUEUE_BYTES / all->count;
+    (void)err_set(&err, ERR_INTERNAL, WATCH_LOST);
+    for (struct dir_watch *w = all->first, *next; w; w = next) {
+        next = w->next;
+        if (pending(w) > share)
+            fail(w, &err);
+    }
+}
+
+static bool was_told(const struct dir_watch *w, int wd, const char *name)
 {
     char key[TOLD_BYTES];
 
     if (w->told.count == 0 && w->told_before.count == 0)
         return false;
-    (void)snprintf(key, sizeof key, "%" PRIu64 "/%s", dir, name);
+    (void)snprintf(key, sizeof key, "%d/%s", wd, name);
     return map_get(&w->told, str_from(key)) || map_get(&w->told_before, str_from(key));
 }
 
@@ -256,8 +329,8 @@ static bool was_told(const struct dir_watch *w, uint64_t dir, const char *name)
 
 /* A walk under way. */
 struct walk {
-    bool is_new;      /* what is found is told as created */
-    uint64_t *unread; /* dirs; the last is next */
+    bool is_new; /* what is found is told as created */
+    int *unread; /* their wds; the last is next */
     size_t count, room;
     char path[PATH_MAX]; /* of the directory or the entry at hand */
 };
@@ -265,9 +338,9 @@ struct walk {
 static bool walk_enter(struct dir_watch *w, struct walk *walk, const char *name, struct err *err)
 {
     bool is_unread;
-    uint64_t dir;
+    int wd;
 
-    if (!join(walk->path, w->path, name, err) || !add_place(w, name, walk->path, &dir, &is_unread, err))
+    if (!join(walk->path, w->path, name, err) || !add_place(w, name, walk->path, &wd, &is_unread, err))
         return false;
     if (!w->want.is_recursive || !is_unread)
         return true;
@@ -275,23 +348,22 @@ static bool walk_enter(struct dir_watch *w, struct walk *walk, const char *name,
         walk->room = walk->room ? 2 * walk->room : 16;
         walk->unread = mem_grow(walk->unread, walk->room * sizeof *walk->unread);
     }
-    walk->unread[walk->count++] = dir;
+    walk->unread[walk->count++] = wd;
     return true;
 }
 
-static bool walk_entry(struct dir_watch *w, struct walk *walk, uint64_t id, const struct dirent *dirent,
-                       struct err *err)
+static bool walk_entry(struct dir_watch *w, struct walk *walk, int wd, const struct dirent *dirent, struct err *err)
 {
     char name[PATH_MAX];
     struct stat st;
 
-    if (!join(name, place_of(w, id)->name, dirent->d_name, err))
+    if (!join(name, place_of(w, wd)->name, dirent->d_name, err))
         return false;
     if (walk->is_new) {
-        if (!note_told(w, id, dirent->d_name, err))
+        if (!note_told(w, wd, dirent->d_name, err))
             return false;
         tell(w, WATCH_EVENT_CREATE, name);
-        if (w->is_freed || w->has_failed)
+        if (is_over(w))
             return true;
     }
     if (dirent->d_type == DT_UNKNOWN) {
@@ -305,14 +377,15 @@ static bool walk_entry(struct dir_watch *w, struct walk *walk, uint64_t id, cons
     return walk_enter(w, walk, name, err) || is_gone(err);
 }
 
-static bool walk_read(struct dir_watch *w, struct walk *walk, uint64_t id, struct err *err)
+static bool walk_read(struct dir_watch *w, struct walk *walk, int wd, struct err *err)
 {
-    const char *name = place_of(w, id)->name;
     struct dirent *dirent;
     bool fine = true;
 
-    /* The kernel's queue is everybody's, and must not fill up while this takes its time. */
-    notify_take_all(w->all->notify);
+    shed(w->all); /* may end this watch too */
+    if (is_over(w))
+        return true;
+    const char *name = place_of(w, wd)->name;
     if (!join(walk->path, w->path, name, err))
         return false;
     int fd = open(walk->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | (*name ? O_NOFOLLOW : 0));
@@ -324,7 +397,7 @@ static bool walk_read(struct dir_watch *w, struct walk *walk, uint64_t id, struc
     }
     while (fine && !w->is_freed && !w->has_failed && (dirent = readdir(dir)))
         if (strcmp(dirent->d_name, ".") != 0 && strcmp(dirent->d_name, "..") != 0)
-            fine = walk_entry(w, walk, id, dirent, err);
+            fine = walk_entry(w, walk, wd, dirent, err);
     (void)closedir(dir);
     return fine;
 }
@@ -359,7 +432,7 @@ static void forget_moved(struct dir_watch *w)
     for (size_t i = w->place_count; i-- > 0;) {
         if (!*w->places[i].name || !is_in(w->places[i].name, w->moved))
             continue;
-        notify_leave(&w->reader, w->places[i].dir);
+        (void)inotify_rm_watch(w->fd, w->places[i].wd); /* EINVAL: it has gone by itself */
         drop_place(w, &w->places[i]);
     }
     free(take_ptr(&w->moved));
@@ -387,13 +460,13 @@ static void moved_to(struct dir_watch *w, const char *name)
 
 /* ---- what the kernel says ---- */
 
-static void on_created(struct dir_watch *w, const struct notify_record *e, const char *name)
+static void on_created(struct dir_watch *w, const struct inotify_event *e, const char *name)
 {
     struct err err;
 
-    if (!was_told(w, e->dir, e->name))
+    if (!was_told(w, e->wd, e->name))
         tell(w, WATCH_EVENT_CREATE, name);
-    if (!w->want.is_recursive || !(e->mask & IN_ISDIR) || w->is_freed || w->has_failed)
+    if (!w->want.is_recursive || !(e->mask & IN_ISDIR) || is_over(w))
         return;
     if (w->moved && (e->mask & IN_MOVED_TO) && e->cookie == w->moved_cookie) {
         moved_to(w, name);
@@ -403,28 +476,28 @@ static void on_created(struct dir_watch *w, const struct notify_record *e, const
         fail(w, &err);
 }
 
-static void on_record(struct dir_watch *w, const struct notify_record *e)
+static void on_record(struct dir_watch *w, const struct inotify_event *e)
 {
-    struct place *place = place_of(w, e->dir);
+    struct place *place = place_of(w, e->wd);
+    const char *below = e->len ? e->name : ""; /* "": the directory itself */
     char name[PATH_MAX];
     struct err err;
 
     if (e->mask & IN_Q_OVERFLOW) {
-        (void)err_set(&err, ERR_INTERNAL, NOTIFY_LOST);
+        (void)err_set(&err, ERR_INTERNAL, WATCH_LOST);
         fail(w, &err);
         return;
     }
-    if (!place || notify_number(&w->reader) <= place->since)
-        return;
+    if (!place)
+        return; /* of a directory that we have left */
     if (e->mask & IN_IGNORED) {
         drop_place(w, place);
         return;
     }
-    bool is_self = !*e->name;
-    /* Of a directory inside, its parent tells the same. */
-    if (is_self && *place->name)
+    /* The parent of a directory inside reports the same. */
+    if (!*below && *place->name)
         return;
-    if (!join(name, place->name, e->name, &err)) {
+    if (!join(name, place->name, below, &err)) {
         fail(w, &err);
         return;
     }
@@ -446,28 +519,32 @@ static void on_record(struct dir_watch *w, const struct notify_record *e)
         tell(w, WATCH_EVENT_REMOVE, name);
 }
 
-/* Go through what is in its queue by now; what comes meanwhile has the next round. */
-static void drain(struct dir_watch *w)
+/* Handle what is queued by now; what comes meanwhile has the next round. False if it was paused or ended before that. */
+static bool read_round(struct dir_watch *w)
 {
-    if (!w->is_attached)
-        return;
-    const struct notify_record *e;
-    size_t due = notify_waiting(&w->reader);
-    w->is_busy = true;
-    while (due-- > 0 && !w->is_freed && !w->has_failed && !w->is_paused && (e = notify_next(&w->reader)))
-        on_record(w, e);
-    w->is_busy = false;
-    if (w->is_freed || w->has_failed)
-        stop(w);
+    _Alignas(struct inotify_event) char room[READ_BYTES];
+    size_t left = pending(w);
+
+    while (left > 0 && !is_over(w) && !w->is_paused) {
+        ssize_t len = read(w->fd, room, sizeof room);
+        if (len < 0 && errno == EINTR)
+            continue;
+        if (len <= 0)
+            break;
+        left -= MIN((size_t)len, left);
+        for (char *at = room; at < room + len && !is_over(w);) {
+            const struct inotify_event *e = (const struct inotify_event *)(void *)at;
+            at += sizeof *e + e->len;
+            on_record(w, e);
+            shed(w->all);
+        }
+    }
+    return !is_over(w) && left == 0;
 }
 
-/* The round is over. Says whether another has to follow. */
+/* A round is over. Says whether another has to follow. */
 static bool settle(struct dir_watch *w)
 {
-    if (w->is_freed || w->has_failed)
-        return false;
-    if (notify_waiting(&w->reader) > 0)
-        return !w->is_paused;
     told_clear(w, &w->told_before);
     if (w->told.count > 0) {
         struct map empty = w->told_before;
@@ -480,22 +557,28 @@ static bool settle(struct dir_watch *w)
     return w->told_before.count > 0 || w->moved;
 }
 
-/* One that goes leaves its `next` behind: its memory stays until the turn of the loop ends. */
-static void look_once(struct watchers *watchers)
+static void look_at(struct dir_watch *w)
 {
-    size_t left = notify_pending(watchers->notify);
+    w->is_unsettled = true;
+    for (int round = 0; round < ROUNDS && w->is_unsettled; round++)
+        w->is_unsettled = read_round(w) && settle(w);
+    w->all->is_unsettled |= w->is_unsettled;
+}
 
-    if (left == 0 && !watchers->is_unsettled)
-        return;
+/* Each watch at most once: a guest that makes more as we read would keep us here. */
+static void look_at_ready(struct watchers *all)
+{
+    struct epoll_event ready[READY_MOST];
+    size_t left = all->count;
+    int count;
+
     do {
-        size_t len = notify_take(watchers->notify);
-        left -= len ? MIN(len, left) : left;
-        for (struct dir_watch *w = watchers->first; w; w = w->next)
-            drain(w);
-    } while (left > 0);
-    watchers->is_unsettled = false;
-    for (struct dir_watch *w = watchers->first; w; w = w->next)
-        watchers->is_unsettled |= settle(w);
+        count = epoll_wait(all->epoll_fd, ready, READY_MOST, 0);
+        /* A watch that ends keeps its memory until the turn of the loop ends. */
+        for (int i = 0; i < count; i++)
+            look_at(ready[i].data.ptr);
+        left -= MIN(left, (size_t)MAX(count, 0));
+    } while (count == READY_MOST && left > 0);
 }
 
 static void on_again(struct timer *timer)
@@ -503,26 +586,27 @@ static void on_again(struct timer *timer)
     watchers_look(container_of(timer, struct watchers, again));
 }
 
-static void look_again(struct watchers *watchers)
+void watchers_look(struct watchers *all)
 {
-    watchers->is_unsettled = true;
-    timer_set(&watchers->again, watchers->guest->loop, 0, on_again);
-}
-
-void watchers_look(struct watchers *watchers)
-{
-    if (watchers->is_looking)
+    if (all->is_looking)
         return; /* a client that was told something asks the next thing */
-    watchers->is_looking = true;
-    for (int round = 0; round == 0 || (round < ROUNDS && watchers->is_unsettled); round++)
-        look_once(watchers);
-    watchers->is_looking = false;
-    if (watchers->is_unsettled)
-        look_again(watchers);
+    all->is_looking = true;
+    bool was_unsettled = all->is_unsettled;
+    all->is_unsettled = false;
+    if (was_unsettled) {
+        for (struct dir_watch *w = all->first; w; w = w->next)
+            if (w->is_unsettled)
+                look_at(w);
+    }
+    look_at_ready(all);
+    all->is_looking = false;
+    if (all->is_unsettled)
+        timer_set(&all->again, all->guest->loop, 0, on_again);
 }
 
-static void on_ready(void *context)
+static void on_ready(void *context, unsigned ready)
 {
+    (void)ready;
     watchers_look(context);
 }
 
@@ -533,7 +617,11 @@ struct watchers *watchers_new(struct guest *guest)
     struct watchers *watchers = NEW(struct watchers);
 
     watchers->guest = guest;
-    watchers->notify = notify_new(guest->loop, on_ready, watchers);
+    watchers->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (watchers->epoll_fd < 0)
+        log_die("watch: epoll: %s", strerror(errno));
+    watchers->watch = watch_new(guest->loop, watchers->epoll_fd, on_ready, watchers);
+    watch_want(watchers->watch, WATCH_READ);
     return watchers;
 }
 
@@ -544,7 +632,10 @@ void watchers_free(struct watchers *watchers)
     while (watchers->first)
         dir_watch_free(watchers->first);
     timer_clear(&watchers->again);
-    notify_free(watchers->notify);
+    while (watchers->spare_count > 0)
+        fd_close(&watchers->spare_fds[--watchers->spare_count]);
+    watch_free(watchers->watch);
+    fd_close(&watchers->epoll_fd);
     free(watchers);
 }
 
@@ -575,7 +666,7 @@ void dir_watch_free(struct dir_watch *w)
 
 void dir_watch_stop(struct dir_watch *w)
 {
-    if (w->is_freed || w->has_failed)
+    if (is_over(w))
         return;
     w->has_failed = true;
     stop(w);
@@ -612,11 +703,26 @@ struct dir_watch *dir_watch_by_id(struct watchers *watchers, struct str id)
 
 void dir_watch_pause(struct dir_watch *w, bool pause)
 {
-    if (w->is_freed || w->has_failed || w->is_paused == pause)
+    if (is_over(w) || w->is_paused == pause)
         return;
     w->is_paused = pause;
-    if (!pause && notify_waiting(&w->reader) > 0)
-        look_again(w->all);
+    struct epoll_event want = { .events = pause ? 0 : EPOLLIN, .data.ptr = w };
+    (void)epoll_ctl(w->all->epoll_fd, EPOLL_CTL_MOD, w->fd, &want); /* it is in there */
+}
+
+static bool open_instance(struct dir_watch *w, struct err *err)
+{
+    struct watchers *all = w->all;
+    struct epoll_event want = { .events = EPOLLIN, .data.ptr = w };
+
+    w->fd = all->spare_count ? all->spare_fds[--all->spare_count] : inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    if (w->fd < 0 && errno == EMFILE)
+        return err_set(err, ERR_LIMIT, "the system's limit of watches is reached");
+    if (w->fd < 0)
+        return err_sys(err, "inotify");
+    if (epoll_ctl(all->epoll_fd, EPOLL_CTL_ADD, w->fd, &want) < 0)
+        return err_sys(err, "watch an inotify instance");
+    return true;
 }
 
 struct dir_watch *dir_watch_new(struct watchers *watchers, const struct dir_watch_want *want, struct err *err)
@@ -627,19 +733,17 @@ struct dir_watch *dir_watch_new(struct watchers *watchers, const struct dir_watc
     }
     struct dir_watch *w = NEW(struct dir_watch);
     w->all = watchers;
+    w->fd = -1;
     w->want = *want;
     w->path = mem_copy_text(want->path);
     map_init(&w->told);
     map_init(&w->told_before);
-    notify_attach(watchers->notify, &w->reader);
-    w->is_attached = true;
     w->next = watchers->first;
     if (w->next)
         w->next->previous = w;
     watchers->first = w;
     watchers->count++;
-    look_again(watchers); /* that may take in what the others are to hear */
-    if (!add_tree(w, "", false, err)) {
+    if (!open_instance(w, err) || !add_tree(w, "", false, err)) {
         dir_watch_free(w);
         return NULL;
     }

@@ -1,12 +1,11 @@
 /*
  * watch.h - changes below a directory, by inotify.
  *
- * All watches share one inotify instance (notify.h); a recursive one listens to each directory. A directory that appears
- * is listened to at once and then looked through: what was made in it before is told as created, what is told twice that
- * way is told once.
+ * A recursive watch also watches every directory below. A directory that appears is watched at once and then read: entries
+ * that were made in it before are reported as created, each entry once.
  *
- * watchers_look() takes in what the kernel has to tell right now. It runs before every request, so that a client who has
- * made a directory finds it watched by the time it writes into it, and before events are fetched.
+ * watchers_look() handles what the kernel has queued right now. It runs before every request, so that a directory that a
+ * client has made is watched by the time the client writes into it, and before events are fetched.
  */
 #ifndef GUEST_WATCH_H
 #define GUEST_WATCH_H
@@ -14,6 +13,8 @@
 #include "guest/guest.h"
 
 struct dir_watch;
+
+#define WATCH_LOST "watcher error: more changes at once than are kept"
 
 enum watch_event_type {
     WATCH_EVENT_CREATE = 1, /* numbered as in the API */
@@ -47,7 +48,7 @@ void dir_watch_set_id(struct dir_watch *watch, const char *id);
 struct dir_watch *dir_watch_by_id(struct watchers *watchers, struct str id); /* NULL if there is none */
 /* The next one that has an id; the first after NULL. */
 struct dir_watch *dir_watch_next(const struct watchers *watchers, const struct dir_watch *after);
-/* Tell nothing for a while; LIMIT_WATCH_QUEUE records are kept. */
+/* Report nothing for a while, after the records at hand. The kernel keeps 16,384 records meanwhile. */
 void dir_watch_pause(struct dir_watch *watch, bool pause);
 /* The owner has had enough: nothing more is told, and it costs next to nothing until it is freed. */
 void dir_watch_stop(struct dir_watch *watch);

@@ -122,9 +122,10 @@ struct knob {
 static const struct knob knobs[] = {
     { "proc/sys/user/max_user_namespaces", "0", "no nested user namespaces, which is also what keeps clone3 harmless",
       false },
-    { "proc/sys/user/max_inotify_instances", "64", "use is charged to keeper's user too: one guest must not starve all",
+    { "proc/sys/user/max_inotify_instances", "2048",
+      "use is charged to keeper's user too: one guest must not starve all; guestd has up to LIMIT_WATCHERS of them",
       true },
-    { "proc/sys/user/max_inotify_watches", "65536", "the same", true },
+    { "proc/sys/user/max_inotify_watches", "262144", "the same; LIMIT_WATCH_PLACE_BYTES has room for 200,000", true },
     { "proc/sys/net/ipv4/ip_unprivileged_port_start", "0", "a server on port 80 need not be root in its own network",
       true },
     { "proc/sys/net/core/tstamp_allow_data", "0",

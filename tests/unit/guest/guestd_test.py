@@ -1127,6 +1127,14 @@ class Filesystem(Case):
 
 
 class Watching(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        # As keeper does. Each watch has an instance, and the kernel's own limit is 128 for a user.
+        limit = pathlib.Path("/proc/sys/fs/inotify/max_user_instances")
+        if int(limit.read_text()) < 4096:
+            limit.write_text("4096")
+
     def watcher(self, path, **more):
         return self.fine("filesystem.Filesystem/CreateWatcher", {"path": path, **more})["watcherId"]
 
