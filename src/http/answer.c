@@ -8,6 +8,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "http/inside.h"
+#include "io/splice.h"
 
 /* ---- heads ---- */
 
@@ -189,15 +190,16 @@ void http_send_file(struct http_exchange *ex, int file_fd, off_t offset, uint64_
     watch_write(e->connection);
 }
 
-bool answer_pour(struct http_exchange *ex, struct stream *from, uint64_t size)
+bool answer_splice(struct http_exchange *ex, struct stream *from, uint64_t *left)
 {
     struct exchange *e = exchange_of(ex);
+    uint64_t size = *left;
 
     if (ex->gone || e->answer != ANSWER_STARTED || !e->has_length || e->bodiless || size > e->answer_left ||
-        !stream_pour(from, e->connection->stream, size))
+        !splice_start(from, e->connection->stream, left))
         return false;
     e->answer_left -= size;
-    e->answer_pours = true;
+    e->is_spliced = true;
     conn_poke(e->connection);
     return true;
 }

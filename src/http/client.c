@@ -12,6 +12,7 @@
 #include "base/limits.h"
 #include "base/mem.h"
 #include "http/inside.h"
+#include "io/splice.h"
 
 enum {
     INPUT_BYTES = 256 * 1024,
@@ -45,8 +46,7 @@ struct http_call {
     size_t scanned; /* bytes of an unfinished head that were looked at */
     struct http_body body;
     unsigned pieces_left; /* of the body, in this step */
-    struct http_exchange *pour_to;
-    bool body_pours;
+    struct http_exchange *splice_to;
 };
 
 static void call_step(struct http_call *call);
@@ -122,22 +122,19 @@ static bool step_head(struct http_call *call)
     return true;
 }
 
-/* True while it is nothing for us to do. */
-static bool body_pours(struct http_call *call)
+/* True while the kernel hands the body on. */
+static bool is_spliced(struct http_call *call)
 {
     struct stream *stream = call->stream;
 
-    if (stream_is_pouring(stream))
+    if (splice_is_on(stream))
         return true;
-    if (call->body_pours)
-        call->body.left = stream->pour_left;
-    call->body_pours = false;
-    if (!call->pour_to || stream->in.len || call->body.framing != HTTP_LENGTH || call->body.left < LIMIT_POUR_LEAST)
+    if (!call->splice_to || stream->in.len || call->body.framing != HTTP_LENGTH || call->body.left < LIMIT_SPLICE_LEAST)
         return false;
-    call->body_pours = answer_pour(call->pour_to, stream, call->body.left);
-    if (!call->body_pours)
-        call->pour_to = NULL; /* not asked again for every piece */
-    return call->body_pours;
+    if (answer_splice(call->splice_to, stream, &call->body.left))
+        return true;
+    call->splice_to = NULL; /* not tried again for every piece */
+    return false;
 }
 
 /* True if there may be more to do. */
@@ -147,7 +144,7 @@ static bool step_body(struct http_call *call)
     struct str rest = buf_str(in), piece = STR("");
     struct err err;
 
-    if (call->paused || body_pours(call))
+    if (call->paused || is_spliced(call))
         return false;
     enum http_parse got = http_body_next(&call->body, &rest, &piece, &err);
     if (got == HTTP_BAD) {
@@ -244,7 +241,7 @@ static void on_end(struct stream *stream, const struct err *err)
 
 static const struct stream_events call_stream_events = {
     .on_input = on_input,
-    .on_poured = on_input,
+    .on_spliced = on_input,
     .on_drained = on_drained,
     .on_end = on_end,
 };
@@ -322,9 +319,9 @@ void http_call_pause(struct http_call *call, bool pause)
     poke(call);
 }
 
-void http_call_pour(struct http_call *call, struct http_exchange *ex)
+void http_call_splice(struct http_call *call, struct http_exchange *ex)
 {
-    call->pour_to = ex;
+    call->splice_to = ex;
 }
 
 struct stream *http_call_take_idle(struct http_call *call, const struct stream_events *events, void *owner)

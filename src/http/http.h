@@ -230,10 +230,10 @@ void http_call_finish(struct http_call *call);                  /* request body 
 bool http_call_is_full(const struct http_call *call);
 void http_call_pause(struct http_call *call, bool pause); /* of the answer's body */
 /*
- * From here on the kernel may hand on the answer's body to an exchange, whose answer was started with the same length:
- * on_body() is not called for that. on_end() or on_error() follows as always. The exchange lives as long as the call.
+ * From here on the answer's body may be spliced to an exchange whose answer was started with the same length: on_body() is
+ * not called for that part. on_end() or on_error() follows as always. The exchange lives as long as the call.
  */
-void http_call_pour(struct http_call *call, struct http_exchange *ex);
+void http_call_splice(struct http_call *call, struct http_exchange *ex);
 /*
  * In or after on_end of a keep-alive answer whose request was finished: the connection for the next call, or NULL. It is
  * still reading: whatever comes before that call, bytes or the end, makes it useless.

@@ -97,7 +97,7 @@ struct exchange {
 
     enum answer_state answer;
     bool chunked, has_length, bodiless, close_after;
-    bool answer_pours;    /* the rest of it comes from another stream */
+    bool is_spliced;      /* the rest of it comes from another stream */
     uint64_t answer_left; /* with has_length */
 };
 
@@ -183,8 +183,8 @@ bool body_is_unbounded(const struct exchange *e);
  * unless they are told not to; we know only of the latter that nothing has happened.
  */
 void conn_refuse(struct connection *c, unsigned status, const char *message);
-/* The next `size` bytes of the answer come from there by stream_pour(). False: they have to be written. */
-bool answer_pour(struct http_exchange *ex, struct stream *from, uint64_t size) must_use;
+/* The next *left bytes of the answer come from there by splice_start(). False: they have to be written. */
+bool answer_splice(struct http_exchange *ex, struct stream *from, uint64_t *left) must_use;
 
 /* ---- patience.c ---- */
 

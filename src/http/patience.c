@@ -40,8 +40,8 @@ static struct deadlines conn_deadlines(struct connection *c)
                               LIMIT_WRITE_LEAST_BYTES, config->write_idle_ms, now),
         .linger = patience_end(&c->linger, c->state == CONN_LINGER, 0, 1, config->linger_ms, now),
     };
-    /* Nobody tells us when the client begins to dawdle over what is poured to it. */
-    if (is_busy && e->answer_pours && config->write_idle_ms)
+    /* No event says when the client stops taking what is spliced to it: look now and then. */
+    if (is_busy && e->is_spliced && config->write_idle_ms)
         due.write = MIN(due.write, now + config->write_idle_ms);
     return due;
 }

@@ -8,8 +8,7 @@
  * Reading adapts: a stream starts with small reads, so that a thousand idle connections cost nothing, and a stream whose
  * reads come back full asks for more each time. `in` gives its memory back whenever it is empty and the stream slow.
  *
- * Pouring goes through a pipe, which holds references to the kernel's own pages. It is emptied before more is taken, so
- * bytes wait there only while the taker is `blocked`, and that is when the giver is not read.
+ * A stream may be one end of a splice (splice.c): then readiness to read or to write is passed on to that.
  *
  * Callbacks come from the loop only, never from inside a stream_…() call: a write that fails is told when the turn ends.
  */
@@ -28,6 +27,8 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "io/splice.h"
+#include "io/stream_inside.h"
 
 enum {
     READ_LEAST = 4096,
@@ -38,33 +39,25 @@ enum {
     FILE_PIECE_BYTES = 64 * 1024,   /* where sendfile cannot be used */
     QUEUE_MOST = 128 * 1024 * 1024, /* a source that never asks whether we are full is broken */
     PIECES_MOST = 6,
-    POUR_BYTES = 64 * 1024, /* what a pipe holds; in larger steps both ends would wait for each other longer */
-    TURN_POURS = 16,        /* pipes full. The giver chooses whether one holds 64 KiB or 16 single bytes */
 };
 
-struct pour {
-    struct stream *from, *to;
-    int pipe_fds[2];
-    size_t held; /* in the pipe */
-};
-
-static bool is_dead(const struct stream *s)
+bool stream_is_dead(const struct stream *s)
 {
     return s->freed || s->fd < 0;
 }
 
 static void on_ready(void *context, unsigned ready);
 
-static void watch_update(struct stream *s)
+void stream_watch(struct stream *s)
 {
     unsigned want = 0;
 
-    if (is_dead(s))
+    if (stream_is_dead(s))
         return;
     if (s->connecting) {
         want = WATCH_WRITE;
     } else {
-        bool has_room = s->pouring ? !s->pouring->to->blocked : s->in.len < s->in.cap;
+        bool has_room = s->in_splice ? splice_takes(s->in_splice) : s->in.len < s->in.cap;
         if (s->reading && !s->ended && has_room)
             want |= WATCH_READ;
         else if (s->events->on_hangup && !s->ended && !s->hung_up)
@@ -82,21 +75,12 @@ static void watch_update(struct stream *s)
 
 static void on_later(struct timer *timer);
 
-static void end_pour(struct pour *pour)
+void stream_tell_later(struct stream *s)
 {
-    if (!pour)
-        return;
-    struct stream *from = pour->from;
-    from->pouring = NULL;
-    pour->to->poured = NULL;
-    if (from->failed) /* which waited for this to be told */
-        timer_set(&from->later, from->loop, 0, on_later);
-    fd_close(&pour->pipe_fds[0]);
-    fd_close(&pour->pipe_fds[1]);
-    free(pour);
+    timer_set(&s->later, s->loop, 0, on_later);
 }
 
-static void tell_end(struct stream *s)
+void stream_tell_end(struct stream *s)
 {
     struct err err;
 
@@ -115,8 +99,7 @@ static void tell_end(struct stream *s)
     s->events->on_end(s, &err);
 }
 
-/* Nothing more gets out. What still comes in may be read, or poured. */
-static void break_off(struct stream *s, int number, const char *doing)
+void stream_break(struct stream *s, int number, const char *doing)
 {
     if (s->failed)
         return;
@@ -128,14 +111,13 @@ static void break_off(struct stream *s, int number, const char *doing)
     buf_done(&s->after);
     fd_close(&s->file_fd);
     s->file_left = 0;
-    end_pour(s->poured);
+    splice_end(s->out_splice);
 }
 
-/* The same from inside a call of the owner's, so it is told when the turn ends. */
-static void fail(struct stream *s, int number, const char *doing)
+void stream_fail(struct stream *s, int number, const char *doing)
 {
-    break_off(s, number, doing);
-    timer_set(&s->later, s->loop, 0, on_later);
+    stream_break(s, number, doing);
+    stream_tell_later(s);
 }
 
 /* ---- reading ---- */
@@ -145,7 +127,8 @@ static void read_some(struct stream *s)
     size_t total = 0;
     bool is_drained = false;
 
-    while (!is_drained && total < TURN_READ_BYTES && s->reading && !s->ended && !s->pouring && s->in.len < s->in.cap) {
+    while (!is_drained && total < TURN_READ_BYTES && s->reading && !s->ended && !s->in_splice &&
+           s->in.len < s->in.cap) {
         size_t want = MIN(s->read_size, s->in.cap - s->in.len);
         char *room = buf_reserve(&s->in, want);
         assert(room);
@@ -156,8 +139,8 @@ static void read_some(struct stream *s)
             break;
         if (n <= 0) {
             if (n < 0)
-                break_off(s, errno, "read");
-            tell_end(s);
+                stream_break(s, errno, "read");
+            stream_tell_end(s);
             return;
         }
         buf_grew(&s->in, (size_t)n);
@@ -170,7 +153,7 @@ static void read_some(struct stream *s)
         else if ((size_t)n < s->read_size / 4)
             s->read_size = MAX(s->read_size / 4, (size_t)READ_LEAST);
         s->events->on_input(s);
-        if (is_dead(s))
+        if (stream_is_dead(s))
             return;
     }
     if (s->in.len == 0 && s->read_size == READ_LEAST)
@@ -180,14 +163,14 @@ static void read_some(struct stream *s)
 void stream_read(struct stream *s, bool on)
 {
     s->reading = on;
-    watch_update(s);
+    stream_watch(s);
 }
 
 void stream_read_least(struct stream *s, size_t bytes)
 {
     int least = (int)MIN(bytes, (size_t)READ_LEAST_MOST);
 
-    if (is_dead(s) || !s->is_socket || s->read_least == (size_t)least)
+    if (stream_is_dead(s) || !s->is_socket || s->read_least == (size_t)least)
         return;
     s->read_least = (size_t)least;
     (void)setsockopt(s->fd, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least); /* more wakings without, nothing worse */
@@ -226,7 +209,7 @@ static bool copy_file_piece(struct stream *s)
         n = pread(s->file_fd, room, want, s->file_at);
     while (n < 0 && errno == EINTR);
     if (n <= 0) {
-        fail(s, n < 0 ? errno : 0, n < 0 ? "read the file" : "the file became shorter while it was sent");
+        stream_fail(s, n < 0 ? errno : 0, n < 0 ? "read the file" : "the file became shorter while it was sent");
         return false;
     }
     buf_grew(&s->out, (size_t)n);
@@ -253,7 +236,7 @@ static bool send_file_piece(struct stream *s, size_t budget)
         return copy_file_piece(s);
     }
     if (n <= 0) {
-        fail(s, n < 0 ? errno : 0, n < 0 ? "send the file" : "the file became shorter while it was sent");
+        stream_fail(s, n < 0 ? errno : 0, n < 0 ? "send the file" : "the file became shorter while it was sent");
         return false;
     }
     s->file_left -= (uint64_t)n;
@@ -274,7 +257,7 @@ static void end_writing(struct stream *s)
 }
 
 /* Hand the kernel what is queued. Afterwards either all of it is out, or we are blocked, or it failed. */
-static void flush(struct stream *s)
+void stream_flush(struct stream *s)
 {
     uint64_t stop_at = s->bytes_out + TURN_WRITE_BYTES;
 
@@ -284,7 +267,7 @@ static void flush(struct stream *s)
             struct iovec piece = { s->out.data, s->out.len };
             ssize_t n = send_pieces(s, &piece, 1, s->file_fd >= 0);
             if (n < 0) {
-                fail(s, errno, "write");
+                stream_fail(s, errno, "write");
                 return;
             }
             buf_drop(&s->out, (size_t)n);
@@ -313,7 +296,7 @@ static void enqueue(struct stream *s, struct buf *queue, const struct str *piece
     for (size_t i = 0; i < count; i++)
         buf_add(queue, pieces[i]);
     if (queue->overflowed)
-        fail(s, 0, "more was queued for a slow peer than we keep");
+        stream_fail(s, 0, "more was queued for a slow peer than we keep");
 }
 
 void stream_write_many(struct stream *s, const struct str *pieces, size_t count)
@@ -322,7 +305,7 @@ void stream_write_many(struct stream *s, const struct str *pieces, size_t count)
     size_t used = 0;
 
     assert(count <= PIECES_MOST);
-    if (is_dead(s) || s->failed || s->finishing)
+    if (stream_is_dead(s) || s->failed || s->finishing)
         return;
     if (s->file_fd >= 0) {
         enqueue(s, &s->after, pieces, count);
@@ -342,7 +325,7 @@ void stream_write_many(struct stream *s, const struct str *pieces, size_t count)
         return;
     ssize_t n = send_pieces(s, vec, used, false);
     if (n < 0) {
-        fail(s, errno, "write");
+        stream_fail(s, errno, "write");
         return;
     }
     size_t sent = (size_t)n, from_queue = MIN(sent, s->out.len);
@@ -354,10 +337,10 @@ void stream_write_many(struct stream *s, const struct str *pieces, size_t count)
         buf_add(&s->out, str_of(pieces[i].at + gone, pieces[i].len - gone));
     }
     if (s->out.overflowed) {
-        fail(s, 0, "more was queued for a slow peer than we keep");
+        stream_fail(s, 0, "more was queued for a slow peer than we keep");
     } else if (s->out.len) {
         s->blocked = true;
-        watch_update(s);
+        stream_watch(s);
     } else {
         buf_done(&s->out);
     }
@@ -375,7 +358,7 @@ void stream_write_two(struct stream *s, struct str first, struct str second)
 
 void stream_queue(struct stream *s, struct str bytes)
 {
-    if (is_dead(s) || s->failed || s->finishing)
+    if (stream_is_dead(s) || s->failed || s->finishing)
         return;
     enqueue(s, s->file_fd >= 0 ? &s->after : &s->out, &bytes, 1);
     if (!s->connecting && !s->blocked)
@@ -386,7 +369,7 @@ void stream_send_file(struct stream *s, int file_fd, off_t offset, uint64_t size
 {
     auto_close int file = file_fd;
 
-    if (is_dead(s) || s->failed || s->finishing || size == 0)
+    if (stream_is_dead(s) || s->failed || s->finishing || size == 0)
         return;
     assert(s->file_fd < 0); /* one at a time */
     s->file_fd = take_fd(&file);
@@ -395,15 +378,15 @@ void stream_send_file(struct stream *s, int file_fd, off_t offset, uint64_t size
     s->file_copied = false;
     if (s->connecting || s->blocked)
         return;
-    flush(s);
-    watch_update(s);
+    stream_flush(s);
+    stream_watch(s);
 }
 
 size_t stream_queued(const struct stream *s)
 {
     uint64_t file = MIN(s->file_left, (uint64_t)SIZE_MAX / 2);
 
-    return s->out.len + s->after.len + (size_t)file + (s->poured ? s->poured->held : 0);
+    return s->out.len + s->after.len + (size_t)file + splice_held(s->out_splice);
 }
 
 bool stream_is_full(const struct stream *s)
@@ -428,149 +411,13 @@ bool stream_failed(const struct stream *s)
 
 void stream_finish(struct stream *s)
 {
-    if (is_dead(s) || s->finishing)
+    if (stream_is_dead(s) || s->finishing)
         return;
     s->finishing = true;
     if (s->connecting || s->blocked || s->failed)
         return;
-    flush(s);
-    watch_update(s);
-}
-
-/* ---- pouring ---- */
-
-static ssize_t move_bytes(int from_fd, int to_fd, size_t most)
-{
-    ssize_t n;
-
-    do
-        n = splice(from_fd, NULL, to_fd, NULL, most, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
-    while (n < 0 && errno == EINTR);
-    return n;
-}
-
-/*
- * Like move_bytes(). splice(2) stops for ever before a byte that a peer has sent as urgent, though there is more to read;
- * read(2) skips that byte. What is read fits, the pipe being empty.
- */
-static ssize_t copy_bytes(int from_fd, int to_fd, size_t most)
-{
-    char piece[READ_LEAST];
-    ssize_t n;
-
-    do
-        n = read(from_fd, piece, MIN(most, sizeof piece));
-    while (n < 0 && errno == EINTR);
-    return n > 0 ? write(to_fd, piece, (size_t)n) : n;
-}
-
-/* False when there is no more to do now: nothing has come, it failed, or it was the end. */
-static bool fill_pipe(struct pour *pour, bool is_first)
-{
-    struct stream *from = pour->from;
-    size_t most = (size_t)MIN(from->pour_left, (uint64_t)POUR_BYTES);
-    ssize_t n = move_bytes(from->fd, pour->pipe_fds[1], most);
-
-    /* We were woken for something. */
-    if (n < 0 && errno == EAGAIN && is_first)
-        n = copy_bytes(from->fd, pour->pipe_fds[1], most);
-    if (n < 0 && errno == EAGAIN)
-        return false;
-    if (n <= 0) {
-        int number = errno;
-        end_pour(pour);
-        if (n < 0)
-            break_off(from, number, "read");
-        tell_end(from);
-        return false;
-    }
-    pour->held = (size_t)n;
-    from->pour_left -= (uint64_t)n;
-    from->bytes_in += (size_t)n;
-    from->progress_ms = loop_now_ms(from->loop);
-    return true;
-}
-
-/* False when there is no more to do now: the kernel has enough, or it failed. */
-static bool empty_pipe(struct pour *pour)
-{
-    struct stream *to = pour->to;
-    ssize_t n = move_bytes(pour->pipe_fds[0], to->fd, pour->held);
-
-    if (n < 0 && errno == EAGAIN) {
-        to->blocked = true;
-        return false;
-    }
-    if (n <= 0) {
-        fail(to, n < 0 ? errno : EPIPE, "write"); /* ends the pour */
-        return false;
-    }
-    pour->held -= (size_t)n;
-    to->bytes_out += (size_t)n;
-    to->progress_ms = loop_now_ms(to->loop);
-    return true;
-}
-
-static void pour_some(struct pour *pour)
-{
-    struct stream *from = pour->from, *to = pour->to;
-    unsigned pipes_left = TURN_POURS;
-    bool more = true;
-
-    if (!to->blocked && to->out.len)
-        flush(to);
-    while (more && from->pouring && !to->blocked) {
-        if (pour->held == 0 && from->pour_left == 0) {
-            end_pour(pour);
-            from->events->on_poured(from); /* who may begin another */
-            more = false;
-        } else if (pour->held) {
-            more = empty_pipe(pour);
-        } else {
-            more = pipes_left > 0 && fill_pipe(pour, pipes_left == TURN_POURS);
-            pipes_left--; /* none left: the others have their turn, then we are told again */
-        }
-    }
-    watch_update(from);
-    watch_update(to);
-}
-
-/*
- * The kernel allows each user so many pages of pipes (fs.pipe-user-pages-soft: a thousand pipes), and makes the pipes after
- * that with room for two fragments. Copying is far faster than that.
- */
-static bool open_pipe(int fds[2])
-{
-    if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0)
-        return false;
-    if (fcntl(fds[0], F_GETPIPE_SZ) >= POUR_BYTES)
-        return true;
-    fd_close(&fds[0]);
-    fd_close(&fds[1]);
-    return false;
-}
-
-bool stream_pour(struct stream *from, struct stream *to, uint64_t size)
-{
-    int fds[2];
-
-    assert(from->events->on_poured && !from->pouring && !to->poured && from->in.len == 0 && size > 0);
-    if (is_dead(from) || is_dead(to) || from->ended || to->failed || to->finishing || to->connecting ||
-        !from->is_socket || !to->is_socket || to->file_fd >= 0 || !open_pipe(fds))
-        return false;
-    struct pour *pour = NEW(struct pour);
-    pour->from = from;
-    pour->to = to;
-    memcpy(pour->pipe_fds, fds, sizeof fds);
-    from->pouring = to->poured = pour;
-    from->pour_left = size;
-    watch_update(from);
-    return true;
-}
-
-bool stream_is_pouring(const struct stream *from)
-{
-    return from->pouring;
+    stream_flush(s);
+    stream_watch(s);
 }
 
 /* ---- what the loop calls ---- */
@@ -580,15 +427,15 @@ static void on_later(struct timer *timer)
     struct stream *s = container_of(timer, struct stream, later);
 
     if (!s->failed && !s->blocked && !s->connecting && s->out.len)
-        flush(s);
-    /* The peer may have answered before it went: what it said is still there to be read, or on its way elsewhere. */
-    if (s->failed && !s->pouring) {
+        stream_flush(s);
+    /* The peer may have answered before it went: its last bytes are still there to be read, or being spliced. */
+    if (s->failed && !s->in_splice) {
         timer_clear(&s->later);
-        read_some(s); /* which may begin a pour */
-        if (!is_dead(s) && !s->pouring)
-            tell_end(s);
+        read_some(s); /* which may begin a splice */
+        if (!stream_is_dead(s) && !s->in_splice)
+            stream_tell_end(s);
     }
-    watch_update(s);
+    stream_watch(s);
 }
 
 static bool connected(struct stream *s)
@@ -601,8 +448,8 @@ static bool connected(struct stream *s)
     s->connecting = false;
     if (number == 0)
         return true;
-    break_off(s, number, "connect");
-    tell_end(s);
+    stream_break(s, number, "connect");
+    stream_tell_end(s);
     return false;
 }
 
@@ -611,26 +458,26 @@ static void on_ready(void *context, unsigned ready)
     struct stream *s = context;
 
     if (s->connecting && !connected(s)) {
-        watch_update(s);
+        stream_watch(s);
         return;
     }
-    if ((ready & WATCH_READ) && s->pouring)
-        pour_some(s->pouring);
+    if ((ready & WATCH_READ) && s->in_splice)
+        splice_run(s->in_splice);
     else if (ready & WATCH_READ)
         read_some(s);
-    if ((ready & WATCH_HANGUP) && !is_dead(s) && !s->ended && !(ready & WATCH_READ)) {
+    if ((ready & WATCH_HANGUP) && !stream_is_dead(s) && !s->ended && !(ready & WATCH_READ)) {
         s->hung_up = true;
         if (s->events->on_hangup)
             s->events->on_hangup(s);
     }
-    if ((ready & WATCH_WRITE) && !is_dead(s) && !s->failed) {
-        flush(s);
-        if (!is_dead(s) && !s->blocked && !s->failed && s->poured)
-            pour_some(s->poured);
-        else if (!is_dead(s) && !s->blocked && !s->failed && s->events->on_drained)
+    if ((ready & WATCH_WRITE) && !stream_is_dead(s) && !s->failed) {
+        stream_flush(s);
+        if (!stream_is_dead(s) && !s->blocked && !s->failed && s->out_splice)
+            splice_run(s->out_splice);
+        else if (!stream_is_dead(s) && !s->blocked && !s->failed && s->events->on_drained)
             s->events->on_drained(s);
     }
-    watch_update(s);
+    stream_watch(s);
 }
 
 /* ---- beginning and end ---- */
@@ -664,14 +511,14 @@ struct stream *stream_new_connecting(struct loop *loop, int fd, size_t in_cap, c
     struct stream *s = stream_new(loop, fd, in_cap, events, owner);
 
     s->connecting = true;
-    watch_update(s);
+    stream_watch(s);
     return s;
 }
 
 static void let_go(struct stream *s)
 {
-    end_pour(s->pouring);
-    end_pour(s->poured);
+    splice_end(s->in_splice);
+    splice_end(s->out_splice);
     timer_clear(&s->later);
     watch_free(take_ptr(&s->watch));
     fd_close(&s->file_fd);
@@ -680,7 +527,7 @@ static void let_go(struct stream *s)
 
 void stream_abort(struct stream *s)
 {
-    if (is_dead(s))
+    if (stream_is_dead(s))
         return;
     struct linger reset = { .l_onoff = 1, .l_linger = 0 };
     (void)setsockopt(s->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset); /* not for pipes, which know no reset */

@@ -10,7 +10,7 @@
  *   ending    on_end() is called once, when the peer has closed its side, or with an error; `in` may still hold bytes.
  *             Only a write that fails after an orderly end is told by a second call. Nothing is called after
  *             stream_free() or stream_abort(), and nothing from inside a call of the owner's.
- *   pouring   stream_pour() lets the kernel hand on what comes in here to another stream's peer. We do not see the bytes.
+ *   splicing  splice.h lets the kernel hand on what comes in here to another stream's peer.
  *
  * Ownership  The stream owns the descriptor. The owner frees the stream; from inside a callback too (it is retired).
  *            Handing a stream on is setting `events` and `owner`; the new owner looks at `in` by itself.
@@ -40,8 +40,8 @@ struct stream_events {
      * be bytes left. At most once; on_end() still follows if the rest is read. May be NULL.
      */
     void (*on_hangup)(struct stream *stream);
-    /* A pour out of this stream has come to its end: all of it is with the kernel. NULL if there are none. */
-    void (*on_poured)(struct stream *stream);
+    /* A splice out of this stream is complete: all of it is with the kernel. NULL if there are none. */
+    void (*on_spliced)(struct stream *stream);
 };
 
 struct stream {
@@ -58,11 +58,10 @@ struct stream {
     int file_fd; /* being sent after `out`, or -1 */
     off_t file_at;
     uint64_t file_left;
-    struct buf after;              /* to be sent after the file */
-    size_t read_size;              /* of the next read */
-    size_t read_least;             /* see stream_read_least() */
-    struct pour *pouring, *poured; /* what comes in goes elsewhere; what goes out comes from elsewhere */
-    uint64_t pour_left;            /* of the last pour out of this stream: not yet taken from its socket */
+    struct buf after;                      /* to be sent after the file */
+    size_t read_size;                      /* of the next read */
+    size_t read_least;                     /* see stream_read_least() */
+    struct splice *in_splice, *out_splice; /* takes what comes in here; brings what goes out here */
     struct timer later;
     int error_number;
     const char *error_doing;
@@ -93,15 +92,6 @@ void stream_queue(struct stream *stream, struct str bytes);
  * A file that turns out shorter fails the stream.
  */
 void stream_send_file(struct stream *stream, int file_fd, off_t offset, uint64_t size);
-/*
- * The next so many bytes that come in on `from` go out on `to`, after what is queued there, without being copied through
- * us. Nothing else is written to `to` meanwhile. Afterwards comes on_poured(from). If `from` ends, `to` fails or either is
- * freed before, the pour is off, the streams say so in their usual ways, and `from->pour_left` bytes were not taken yet.
- * That what we write to `from` fails is told after the pour: its peer may have said all of this before it went.
- * False: it cannot be done here, the caller has to copy.
- */
-bool stream_pour(struct stream *from, struct stream *to, uint64_t size) must_use;
-bool stream_is_pouring(const struct stream *from);
 size_t stream_queued(const struct stream *stream); /* bytes not yet with the kernel, file included */
 bool stream_is_full(const struct stream *stream);  /* more than LIMIT_STREAM_BUFFER queued */
 /* An internet address at the other end; untouched if it has none. */

@@ -303,7 +303,7 @@ static void on_answer_head(struct http_call *call, const struct http_head *head)
     size_t count = copy_fields(head, fields);
     enter(f, FORWARD_ANSWERING);
     http_start(f->ex, head->status, fields, count, answer_length(head));
-    http_call_pour(call, f->ex);
+    http_call_splice(call, f->ex);
 }
 
 static void on_answer_body(struct http_call *call, struct str piece)

@@ -1,14 +1,15 @@
 /*
  * forward.h - one request on its way into a sandbox, and its answer on the way back.
  *
- *   reaching    no connection inside yet
- *   asking      the request is on its way, nothing has come back
- *   answering   the head of the answer has been passed on: what goes wrong from here on can only be an abort
- *   tunnelling  the service said 101: bytes, both ways
- *   done        nothing left inside the sandbox; the exchange still ends
+ *   gathering   a small body for guestd is collected first, so that it goes in with the head in one piece
+ *   reaching    a connection into the sandbox is being made
+ *   asking      the request is being sent; no byte of an answer yet
+ *   answering   the head of the answer has been passed on: from here on a failure can only reset the client's connection
+ *   tunnelling  the service answered 101: bytes in both directions (io/relay.h)
+ *   done        nothing inside the sandbox is held; the client may still be taking its answer
  *
- * Neither side waits in memory: bytes are handed on from the buffer they were read into, and who reads slowly makes the
- * other side wait.
+ * Bodies are not buffered: bytes go out from the buffer they were read into, large answers of a known length by splice
+ * (io/splice.h), and a slow side makes the other wait (backpressure).
  *
  * Ownership  A forward belongs to its peer (one sandbox's share of the edge) and frees itself when its exchange is gone.
  */

@@ -1046,7 +1046,7 @@ static size_t push_piece(struct peer *peer)
     return n > 0 ? (size_t)n : 0;
 }
 
-static void a_client_that_takes_nothing_of_what_is_poured_is_dropped(void **state)
+static void a_client_that_takes_nothing_of_what_is_spliced_is_dropped(void **state)
 {
     static const struct http_call_events hand_on_events = { .on_body = hand_on };
     size_t size = 64 << 20, pushed = 0;
@@ -1063,7 +1063,7 @@ static void a_client_that_takes_nothing_of_what_is_poured_is_dropped(void **stat
     struct http_call *call = http_call_new(loop, ends[0], false, STR("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), HTTP_GET,
                                            HTTP_NO_BODY, &hand_on_events, NULL);
     http_start(current, 200, NULL, 0, size);
-    http_call_pour(call, current);
+    http_call_splice(call, current);
     peer_say(&service, STR("HTTP/1.1 200 OK\r\nContent-Length: 67108864\r\n\r\n"));
     /* A service that takes its time is none of the client's fault. */
     for (int i = 0; i < 10; i++)
@@ -1315,7 +1315,7 @@ int main(void)
         SERVED(a_body_may_be_given_all_the_time_in_the_world),
         SERVED(a_body_that_nobody_reads_yet_has_time),
         SERVED(a_client_that_takes_nothing_is_dropped),
-        SERVED(a_client_that_takes_nothing_of_what_is_poured_is_dropped),
+        SERVED(a_client_that_takes_nothing_of_what_is_spliced_is_dropped),
         SERVED(a_client_that_hardly_takes_anything_is_dropped),
         SERVED(a_waiting_exchange_is_not_hurried),
         SERVED(a_client_that_never_closes_is_closed),

@@ -1,3 +1,4 @@
+#include "io/splice.h"
 #include "io/stream.h"
 
 #include <linux/sockios.h>
@@ -25,7 +26,7 @@ static struct peer peer;
 /* What the stream told its owner. */
 static struct buf got;
 static bool keeps_input, frees_on_input;
-static unsigned inputs, drains, ends, failures, hangups, pours;
+static unsigned inputs, drains, ends, failures, hangups, splices;
 static struct err last_error;
 
 static void on_input(struct stream *s)
@@ -65,13 +66,13 @@ static void on_hangup(struct stream *s)
     hangups++;
 }
 
-static void on_poured(struct stream *s)
+static void on_spliced(struct stream *s)
 {
-    assert_false(stream_is_pouring(s));
-    pours++;
+    assert_false(splice_is_on(s));
+    splices++;
 }
 
-static const struct stream_events events = { on_input, on_drained, on_end, on_hangup, on_poured };
+static const struct stream_events events = { on_input, on_drained, on_end, on_hangup, on_spliced };
 
 static void begin(void (*pair)(int ends[2]), size_t in_cap)
 {
@@ -81,7 +82,7 @@ static void begin(void (*pair)(int ends[2]), size_t in_cap)
     loop = loop_new();
     got = buf_make(NULL, SIZE_MAX / 4);
     keeps_input = frees_on_input = false;
-    inputs = drains = ends = failures = hangups = pours = 0;
+    inputs = drains = ends = failures = hangups = splices = 0;
     peer = peer_make(fds[1]);
     stream = stream_new(loop, fds[0], in_cap, &events, NULL);
 }
@@ -462,9 +463,16 @@ static void writes_wait_for_the_connection(void **state)
     finish();
 }
 
-/* A second stream, which `stream` pours to. */
+/* A second stream, which `stream` is spliced to. */
 static struct stream *taker;
 static struct peer taker_peer;
+static uint64_t left;
+
+static bool start_splice(uint64_t size)
+{
+    left = size;
+    return splice_start(stream, taker, &left);
+}
 
 static void begin_two(void (*pair)(int ends[2]))
 {
@@ -485,16 +493,16 @@ static void finish_two(void)
     peer_done(&taker_peer);
 }
 
-static void check_pour(void (*pair)(int ends[2]))
+static void check_splice(void (*pair)(int ends[2]))
 {
     size_t size = 5 << 20, sent = 0;
 
     begin_two(pair);
     char *bytes = pattern(size);
     stream_queue(taker, STR("head"));
-    assert_true(stream_pour(stream, taker, size));
+    assert_true(start_splice(size));
     PUMP_UNTIL(loop, (peer_push(bytes, size, &sent), peer_listen(&taker_peer), taker_peer.heard.len == size + 4));
-    PUMP_UNTIL(loop, pours == 1);
+    PUMP_UNTIL(loop, splices == 1);
     assert_memory_equal(taker_peer.heard.data, "head", 4);
     assert_memory_equal(taker_peer.heard.data + 4, bytes, size);
     assert_int_equal(stream->bytes_in, size);
@@ -505,26 +513,26 @@ static void check_pour(void (*pair)(int ends[2]))
     PUMP_UNTIL(loop, got.len == 4);
     stream_write(taker, STR("more"));
     PUMP_UNTIL(loop, peer_heard(&taker_peer, "more"));
-    assert_int_equal(pours, 1);
+    assert_int_equal(splices, 1);
     free(bytes);
     finish_two();
 }
 
-static void what_is_poured_arrives_once_and_in_order(void **state)
+static void what_is_spliced_arrives_once_and_in_order(void **state)
 {
     (void)state;
-    check_pour(tcp_pair);
-    check_pour(unix_pair);
+    check_splice(tcp_pair);
+    check_splice(unix_pair);
 }
 
-static void what_follows_a_pour_is_not_poured(void **state)
+static void what_follows_a_splice_is_not_spliced(void **state)
 {
     (void)state;
     begin_two(tcp_pair);
-    peer_say(&peer, STR("poured, ours"));
-    assert_true(stream_pour(stream, taker, 6));
+    peer_say(&peer, STR("joined, ours"));
+    assert_true(start_splice(6));
     PUMP_UNTIL(loop, got.len == 6);
-    PUMP_UNTIL(loop, peer_heard(&taker_peer, "poured"));
+    PUMP_UNTIL(loop, peer_heard(&taker_peer, "joined"));
     assert_memory_equal(got.data, ", ours", 6);
     pump_some(loop);
     assert_int_equal(taker_peer.heard.len, 6);
@@ -538,7 +546,7 @@ static void a_slow_taker_makes_the_giver_wait(void **state)
     (void)state;
     begin_two(tcp_pair);
     char *bytes = pattern(size);
-    assert_true(stream_pour(stream, taker, size));
+    assert_true(start_splice(size));
     for (size_t before = 1; sent != before;) {
         before = sent;
         for (int i = 0; i < 200; i++)
@@ -548,26 +556,26 @@ static void a_slow_taker_makes_the_giver_wait(void **state)
     assert_true(sent < size);
     assert_true(stream_queued(taker) > 0); /* whoever has an eye on it sees that it waits */
     PUMP_UNTIL(loop, (peer_push(bytes, size, &sent), peer_listen(&taker_peer), taker_peer.heard.len == size));
-    PUMP_UNTIL(loop, pours == 1);
+    PUMP_UNTIL(loop, splices == 1);
     assert_memory_equal(taker_peer.heard.data, bytes, size);
     free(bytes);
     finish_two();
 }
 
-static void a_giver_that_ends_early_ends_the_pour(void **state)
+static void a_giver_that_ends_early_ends_the_splice(void **state)
 {
     (void)state;
     begin_two(tcp_pair);
-    assert_true(stream_pour(stream, taker, 10));
+    assert_true(start_splice(10));
     peer_say(&peer, STR("four"));
     shutdown(peer.fd, SHUT_WR);
     PUMP_UNTIL(loop, ends == 1);
-    assert_false(stream_is_pouring(stream));
-    assert_int_equal(stream->pour_left, 6);
+    assert_false(splice_is_on(stream));
+    assert_int_equal(left, 6);
     PUMP_UNTIL(loop, peer_heard(&taker_peer, "four"));
     stream_write(taker, STR("still here"));
     PUMP_UNTIL(loop, peer_heard(&taker_peer, "still here"));
-    assert_int_equal(pours + failures, 0);
+    assert_int_equal(splices + failures, 0);
     finish_two();
 }
 
@@ -580,7 +588,7 @@ static bool peer_is_acknowledged(void)
     return unsent == 0;
 }
 
-static void what_a_giver_said_before_it_stopped_reading_is_poured(void **state)
+static void what_a_giver_said_before_it_stopped_reading_is_spliced(void **state)
 {
     const int small = 4096, large = 1 << 20;
     size_t size = 120000, sent = 0, ours = 16 << 20;
@@ -592,7 +600,7 @@ static void what_a_giver_said_before_it_stopped_reading_is_poured(void **state)
     assert_int_equal(setsockopt(taker_peer.fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small), 0);
     assert_int_equal(setsockopt(stream->fd, SOL_SOCKET, SO_RCVBUF, &large, sizeof large), 0);
     stream_write(stream, str_of(bytes, ours));
-    assert_true(stream_pour(stream, taker, size));
+    assert_true(start_splice(size));
     PUMP_UNTIL(loop, (peer_push(bytes, size, &sent), sent == size && peer_is_acknowledged()));
     assert_true(stream_queued(taker) > 0);
     peer_close(&peer); /* with unread bytes: a reset */
@@ -602,39 +610,39 @@ static void what_a_giver_said_before_it_stopped_reading_is_poured(void **state)
     PUMP_UNTIL(loop, (peer_listen(&taker_peer), taker_peer.heard.len == size));
     assert_memory_equal(taker_peer.heard.data, bytes, size);
     PUMP_UNTIL(loop, failures == 1);
-    assert_int_equal(pours, 1);
+    assert_int_equal(splices, 1);
     assert_int_equal(ends, 0);
     free(bytes);
     finish_two();
 }
 
-static void a_taker_that_goes_ends_the_pour(void **state)
+static void a_taker_that_goes_ends_the_splice(void **state)
 {
     size_t size = 64 << 20, sent = 0;
 
     (void)state;
     begin_two(tcp_pair);
     char *bytes = pattern(size);
-    assert_true(stream_pour(stream, taker, size));
+    assert_true(start_splice(size));
     PUMP_UNTIL(loop, (peer_push(bytes, size, &sent), peer_listen(&taker_peer), taker_peer.heard.len > 1 << 20));
     peer_close(&taker_peer);
     PUMP_UNTIL(loop, (peer_push(bytes, size, &sent), failures == 1));
-    assert_false(stream_is_pouring(stream));
+    assert_false(splice_is_on(stream));
     assert_true(stream_failed(taker));
     /* The giver is as good as before. */
     stream_write(stream, STR("enough"));
     PUMP_UNTIL(loop, peer_heard(&peer, "enough"));
-    assert_int_equal(pours, 0);
+    assert_int_equal(splices, 0);
     free(bytes);
     finish_two();
 }
 
-static void either_side_of_a_pour_may_be_freed(void **state)
+static void either_side_of_a_splice_may_be_freed(void **state)
 {
     (void)state;
     for (int side = 0; side < 2; side++) {
         begin_two(tcp_pair);
-        assert_true(stream_pour(stream, taker, 1000000));
+        assert_true(start_splice(1000000));
         peer_say(&peer, STR("a little"));
         PUMP_UNTIL(loop, peer_heard(&taker_peer, "a little"));
         struct stream **gone = side ? &taker : &stream;
@@ -642,12 +650,12 @@ static void either_side_of_a_pour_may_be_freed(void **state)
         *gone = NULL;
         peer_say(&peer, STR("and more"));
         pump_some(loop);
-        assert_int_equal(pours + ends + failures, 0);
+        assert_int_equal(splices + ends + failures, 0);
         finish_two();
     }
 }
 
-/* The most that one turn of the loop has poured. */
+/* The most that one turn of the loop has spliced. */
 static struct timer eye;
 static uint64_t seen, most;
 
@@ -683,13 +691,13 @@ static size_t say_in_crumbs(size_t size)
     return said;
 }
 
-static void a_pour_of_crumbs_leaves_others_their_turn(void **state)
+static void a_splice_of_crumbs_leaves_others_their_turn(void **state)
 {
     (void)state;
     begin_two(tcp_pair);
     size_t said = say_in_crumbs(2048);
     assert_true(said >= 1024);
-    assert_true(stream_pour(stream, taker, 1000000));
+    assert_true(start_splice(1000000));
     seen = most = 0;
     timer_set(&eye, loop, 0, on_eye);
     PUMP_UNTIL(loop, (peer_listen(&taker_peer), taker_peer.heard.len == said));
@@ -698,7 +706,7 @@ static void a_pour_of_crumbs_leaves_others_their_turn(void **state)
     finish_two();
 }
 
-static void without_pipes_there_is_no_pour(void **state)
+static void without_pipes_there_is_no_splice(void **state)
 {
     struct rlimit before, none = { 0 };
 
@@ -707,25 +715,25 @@ static void without_pipes_there_is_no_pour(void **state)
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     none.rlim_max = before.rlim_max;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
-    bool poured = stream_pour(stream, taker, 1000000);
+    bool spliced = start_splice(1000000);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-    assert_false(poured);
-    assert_false(stream_is_pouring(stream));
+    assert_false(spliced);
+    assert_false(splice_is_on(stream));
     peer_say(&peer, STR("copy me"));
     PUMP_UNTIL(loop, got.len == 7);
     finish_two();
 }
 
-static void a_byte_sent_as_urgent_does_not_stop_a_pour(void **state)
+static void a_byte_sent_as_urgent_does_not_stop_a_splice(void **state)
 {
     (void)state;
     begin_two(tcp_pair);
-    assert_true(stream_pour(stream, taker, 10));
+    assert_true(start_splice(10));
     peer_say(&peer, STR("hello"));
     assert_int_equal(send(peer.fd, "!", 1, MSG_OOB), 1);
     peer_say(&peer, STR("world"));
     PUMP_UNTIL(loop, peer_heard(&taker_peer, "helloworld"));
-    PUMP_UNTIL(loop, pours == 1);
+    PUMP_UNTIL(loop, splices == 1);
     finish_two();
 }
 
@@ -746,9 +754,9 @@ static bool use_up_pipes(void)
     return false;
 }
 
-static void tiny_pipes_are_not_poured_through(void **state)
+static void tiny_pipes_are_not_spliced_through(void **state)
 {
-    enum { REFUSED, POURED, NO_TINY_PIPES };
+    enum { REFUSED, SPLICED, NO_TINY_PIPES };
     int status;
 
     (void)state;
@@ -756,7 +764,7 @@ static void tiny_pipes_are_not_poured_through(void **state)
     pid_t child = fork(); /* which takes the pipes with it */
     assert_true(child >= 0);
     if (child == 0)
-        _exit(!use_up_pipes() ? NO_TINY_PIPES : stream_pour(stream, taker, 1000000) ? POURED : REFUSED);
+        _exit(!use_up_pipes() ? NO_TINY_PIPES : start_splice(1000000) ? SPLICED : REFUSED);
     assert_int_equal(waitpid(child, &status, 0), child);
     finish_two();
     assert_true(WIFEXITED(status));
@@ -823,17 +831,17 @@ int main(void)
         CASE(a_pipe_is_a_stream_too),
         CASE(writes_wait_for_the_connection),
         CASE(a_reader_that_needs_more_is_woken_once),
-        CASE(what_is_poured_arrives_once_and_in_order),
-        CASE(what_follows_a_pour_is_not_poured),
+        CASE(what_is_spliced_arrives_once_and_in_order),
+        CASE(what_follows_a_splice_is_not_spliced),
         CASE(a_slow_taker_makes_the_giver_wait),
-        CASE(a_giver_that_ends_early_ends_the_pour),
-        CASE(what_a_giver_said_before_it_stopped_reading_is_poured),
-        CASE(a_taker_that_goes_ends_the_pour),
-        CASE(either_side_of_a_pour_may_be_freed),
-        CASE(a_pour_of_crumbs_leaves_others_their_turn),
-        CASE(a_byte_sent_as_urgent_does_not_stop_a_pour),
-        CASE(without_pipes_there_is_no_pour),
-        CASE(tiny_pipes_are_not_poured_through),
+        CASE(a_giver_that_ends_early_ends_the_splice),
+        CASE(what_a_giver_said_before_it_stopped_reading_is_spliced),
+        CASE(a_taker_that_goes_ends_the_splice),
+        CASE(either_side_of_a_splice_may_be_freed),
+        CASE(a_splice_of_crumbs_leaves_others_their_turn),
+        CASE(a_byte_sent_as_urgent_does_not_stop_a_splice),
+        CASE(without_pipes_there_is_no_splice),
+        CASE(tiny_pipes_are_not_spliced_through),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
