@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "io/relay.h"
+#include "proxy/heads.h"
 #include "proxy/reach.h"
 #include "proxy/refuse.h"
 
@@ -126,137 +127,6 @@ static void break_off(struct forward *f)
     http_abort(f->ex);
 }
 
-/* ---- heads ---- */
-
-/* Fields that belong to one connection (RFC 9110 section 7.6.1), and those which the codec writes itself. */
-static bool is_hop_field(const struct http_head *head, struct str name)
-{
-    static const struct str names[] = {
-        STR_INIT("Connection"),
-        STR_INIT("Keep-Alive"),
-        STR_INIT("Proxy-Connection"),
-        STR_INIT("TE"),
-        STR_INIT("Trailer"),
-        STR_INIT("Transfer-Encoding"),
-        STR_INIT("Upgrade"),
-        STR_INIT("Content-Length"),
-        STR_INIT("Proxy-Authorization"),
-        STR_INIT("Proxy-Authenticate"),
-    };
-    for (size_t i = 0; i < COUNT_OF(names); i++) {
-        if (str_eq_nocase(name, names[i]))
-            return true;
-    }
-    return http_has_token(head, STR("Connection"), name);
-}
-
-/* Where a request came from is for us to say or not to say; what a client claims about it is worth nothing. */
-static bool is_origin_claim(struct str name)
-{
-    return str_eq_nocase(name, STR("Forwarded")) || str_skip_nocase(&name, STR("X-Forwarded-"));
-}
-
-/*
- * What proves a caller to us would let a service act in the caller's name. The access token is guestd's to check;
- * Authorization is the service's own, and names guestd's user.
- */
-static bool is_credential(struct str name, uint16_t port)
-{
-    bool is_guestd = port == GUESTD_PORT || port == GUESTD_CODE_PORT;
-    return str_eq_nocase(name, STR("X-API-Key")) || str_eq_nocase(name, STR("X-Admin-Token")) ||
-           str_eq_nocase(name, STR("X-Team-ID")) || (str_eq_nocase(name, STR("X-Access-Token")) && !is_guestd);
-}
-
-static bool wants_upgrade(const struct http_head *head)
-{
-    return head->upgrade && head->framing == HTTP_NO_BODY;
-}
-
-static char next_char(struct str *text)
-{
-    text->len--;
-    return *text->at++;
-}
-
-/* As the client wrote it, unless the sandbox shows its services another name. */
-static void write_host(struct forward *f, struct buf *out)
-{
-    const struct str *sent = http_header(&f->ex->head, STR("Host"));
-    struct str host = sent ? *sent : STR("localhost"); /* HTTP/1.0 may come without */
-    struct str mask = f->target.port == GUESTD_PORT ? STR("") : sandbox_mask_host(f->sandbox);
-    if (mask.len == 0) {
-        http_write_header(out, STR("Host"), host);
-        return;
-    }
-    struct buf shown = buf_make(&f->ex->arena, LIMIT_HEAD_BYTES);
-    while (mask.len) {
-        if (str_skip(&mask, STR("${PORT}")))
-            buf_format(&shown, "%u", f->target.port);
-        else
-            buf_add_char(&shown, next_char(&mask));
-    }
-    http_write_header(out, STR("Host"), buf_str(&shown));
-    http_write_header(out, STR("X-Forwarded-Host"), host);
-}
-
-static bool write_head(struct forward *f)
-{
-    const struct http_head *head = &f->ex->head;
-    struct buf out = buf_make(&f->ex->arena, LIMIT_HEAD_BYTES + 1024);
-    http_write_request_line(&out, head->method_text, target_path(head->target));
-
-    write_host(f, &out);
-    for (size_t i = 0; i < head->header_count; i++) {
-        struct str name = head->headers[i].name;
-        if (is_hop_field(head, name) || is_origin_claim(name) || is_credential(name, f->target.port) ||
-            str_eq_nocase(name, STR("Host")) ||
-            str_eq_nocase(name, STR("Expect"))) /* the server of http/ answers that one itself */
-            continue;
-        http_write_header(&out, name, head->headers[i].value);
-    }
-    if (head->framing == HTTP_LENGTH)
-        http_write_header_number(&out, STR("Content-Length"), head->length);
-    else if (head->framing == HTTP_CHUNKED)
-        http_write_header(&out, STR("Transfer-Encoding"), STR("chunked"));
-
-    if (wants_upgrade(head)) {
-        http_write_header(&out, STR("Connection"), STR("Upgrade"));
-        for (size_t i = 0; i < head->header_count; i++) {
-            if (str_eq_nocase(head->headers[i].name, STR("Upgrade")))
-                http_write_header(&out, STR("Upgrade"), head->headers[i].value);
-        }
-    } else if (f->target.port != GUESTD_PORT) {
-        http_write_header(&out, STR("Connection"), STR("close"));
-    }
-    http_write_head_end(&out);
-    f->head = buf_str(&out);
-    return !out.overflowed;
-}
-
-static size_t copy_fields(const struct http_head *head, struct http_field out[LIMIT_HEADERS])
-{
-    size_t count = 0;
-    for (size_t i = 0; i < head->header_count; i++) {
-        if (!is_hop_field(head, head->headers[i].name))
-            out[count++] = (struct http_field){ head->headers[i].name, head->headers[i].value };
-    }
-    return count;
-}
-
-/* How many bytes the answer announces. For HEAD that is what GET would bring; nothing of it follows. */
-static uint64_t answer_length(const struct http_head *head)
-{
-    if (head->framing == HTTP_LENGTH)
-        return head->length;
-    if (head->framing != HTTP_NO_BODY)
-        return HTTP_LENGTH_UNKNOWN;
-    const struct str *length = http_header(head, STR("Content-Length"));
-    uint64_t bytes;
-    if (length && str_to_u64(*length, HTTP_LENGTH_UNKNOWN - 1, &bytes))
-        return bytes;
-    return http_header(head, STR("Transfer-Encoding")) ? HTTP_LENGTH_UNKNOWN : 0;
-}
-
 /* ---- the sandbox's side ---- */
 
 static void on_tunnel_over(void *context)
@@ -267,7 +137,7 @@ static void on_tunnel_over(void *context)
 static void become_tunnel(struct forward *f, const struct http_head *head)
 {
     struct http_field fields[LIMIT_HEADERS + 1];
-    size_t count = copy_fields(head, fields);
+    size_t count = heads_answer_fields(head, fields);
     const struct str *upgrade = http_header(head, STR("Upgrade"));
     if (upgrade)
         fields[count++] = (struct http_field){ STR("Upgrade"), *upgrade };
@@ -293,16 +163,16 @@ static void on_answer_head(struct http_call *call, const struct http_head *head)
     if (head->status != 401 && f->target.port != GUESTD_PORT)
         http_trust(f->ex);
     if (head->status == 101) {
-        if (wants_upgrade(&f->ex->head))
+        if (heads_want_upgrade(&f->ex->head))
             become_tunnel(f, head);
         else
             give_up(f, REFUSE_BROKEN); /* nobody asked for it: no telling what the bytes that follow are */
         return;
     }
     struct http_field fields[LIMIT_HEADERS];
-    size_t count = copy_fields(head, fields);
+    size_t count = heads_answer_fields(head, fields);
     enter(f, FORWARD_ANSWERING);
-    http_start(f->ex, head->status, fields, count, answer_length(head));
+    http_start(f->ex, head->status, fields, count, heads_answer_length(head));
     http_call_splice(call, f->ex);
 }
 
@@ -456,7 +326,7 @@ static void reach_inside(struct forward *f)
 static void go_inside(struct forward *f)
 {
     enter(f, FORWARD_REACHING);
-    bool may_keep = f->target.port == GUESTD_PORT && !wants_upgrade(&f->ex->head);
+    bool may_keep = f->target.port == GUESTD_PORT && !heads_want_upgrade(&f->ex->head);
     struct stream *idle = may_keep ? peer_take_idle(f->peer) : NULL;
     f->kept = idle;
     if (idle)
@@ -512,7 +382,7 @@ void forward_start(struct peer *peer, struct sandbox *sandbox, struct http_excha
     ex->events = &exchange_events;
     ex->owner = f;
 
-    if (!write_head(f)) {
+    if (!heads_write_request(ex, target, sandbox_mask_host(sandbox), &f->head)) {
         enter(f, FORWARD_DONE);
         http_reply(ex, 431, NULL, 0, STR("")); /* what the client sent fits, but not what it has become */
         return;
