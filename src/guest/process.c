@@ -6,16 +6,13 @@
  * The pid is known only with the first report. Until then nobody can find the entry. If its deadline comes before that,
  * its watchers are told, and the entry stays, unwanted, until the report says whom to kill or that there is nobody.
  */
-#include "guest/process.h"
+#include "guest/process_inside.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/fd.h"
 #include "base/limits.h"
@@ -27,80 +24,12 @@
 #include "guest/spawner.h"
 #include "guest/tree.h"
 
-enum process_state {
-    STARTING,  /* a child was asked for, which has not told yet whether it got as far as the program */
-    RUNNING,   /* its leader lives */
-    LINGERING, /* the leader has exited, somebody still holds the output open */
-    ENDED,     /* the end is known and kept for whoever asks late */
-};
-
 static const unsigned may_become[] = {
     [STARTING] = BIT(RUNNING) | BIT(ENDED), /* ended: it could not be started */
     [RUNNING] = BIT(LINGERING),
     [LINGERING] = BIT(ENDED),
     [ENDED] = 0,
 };
-
-enum {
-    SOURCES_MAX = 2,              /* stdout and stderr, or a terminal */
-    READS_PER_TURN = 8,           /* then the others have their turn */
-    DRAIN_BYTES_MAX = 256 * 1024, /* of a killed process: what a pipe can hold, however fast others keep writing */
-    LITTLE_BYTES = 64 * 1024,     /* kept for each process when all together keep too much */
-};
-
-/* One of the descriptors that output comes from. */
-struct source {
-    struct process *process;
-    enum output_stream stream;
-    int fd; /* -1: at its end */
-    struct watch *watch;
-};
-
-struct process {
-    struct processes *all;
-    struct process *next, *previous;
-    struct spawn_child child; /* its leader */
-    enum process_state state;
-    int status;        /* as wait(2) has it, once the leader is gone */
-    bool is_collected; /* the leader: its number may be somebody else's by now */
-    bool was_cut;      /* signalled or timed out: its end does not wait for the output's */
-    bool is_unwanted;  /* to be killed as soon as it is known who it is */
-    bool by_spawner;   /* the spawner was asked for it */
-    bool has_pty;
-    char *tag, *config;
-    char *command; /* for the journal; NULL once it was told */
-    int report_fd; /* -1: its start is known */
-    struct watch *report_watch;
-    struct timer start_wait;
-
-    struct source sources[SOURCES_MAX];
-    size_t source_count;
-    struct output output;
-    struct process_watcher *watchers;
-    bool is_paused; /* a watcher is a whole queue behind */
-    struct timer stall;
-
-    int in_fd; /* -1: none, or closed */
-    struct watch *in_watch;
-    struct process_input *inputs, **inputs_end;
-    bool closes_input; /* once the inputs are written */
-
-    struct process_death *deaths;
-    struct timer death_wait, deadline, forget;
-};
-
-struct processes {
-    struct guest *guest;
-    struct process *first, *last;
-    size_t count, live;
-    size_t config_bytes; /* of all configs together */
-};
-
-/* Where output is read to before it is known how much there is. Untouched pages cost nothing. */
-static char read_room[OUTPUT_BLOCK_BYTES];
-
-static void process_step(struct process *p);
-static void input_step(struct process *p);
 
 /* ---- the table ---- */
 
@@ -124,18 +53,6 @@ static void dispose(void *object)
     free(p);
 }
 
-static void close_source(struct source *source)
-{
-    watch_free(take_ptr(&source->watch));
-    fd_close(&source->fd);
-}
-
-static void close_input(struct process *p)
-{
-    watch_free(take_ptr(&p->in_watch));
-    fd_close(&p->in_fd);
-}
-
 static void close_report(struct process *p)
 {
     timer_clear(&p->start_wait);
@@ -157,9 +74,8 @@ static void let_go(struct process *p)
     timer_clear(&p->death_wait);
     timer_clear(&p->deadline);
     timer_clear(&p->forget);
-    for (size_t i = 0; i < p->source_count; i++)
-        close_source(&p->sources[i]);
-    close_input(p);
+    process_close_sources(p);
+    process_end_input(p);
 }
 
 static void forget(struct process *p)
@@ -256,32 +172,6 @@ static void on_forget(struct timer *timer)
         forget(p);
 }
 
-/* A watcher may detach itself while it is told, but no other. */
-static void tell_watchers(struct process *p)
-{
-    for (struct process_watcher *w = p->watchers, *next; w; w = next) {
-        next = w->next;
-        w->step(w);
-    }
-}
-
-static void finish_input(struct process *p, const struct err *err)
-{
-    struct process_input *input = p->inputs;
-
-    p->inputs = input->next;
-    if (!p->inputs)
-        p->inputs_end = &p->inputs;
-    input->process = NULL;
-    input->done(input, err);
-}
-
-static void fail_inputs(struct process *p, const struct err *err)
-{
-    while (p->inputs)
-        finish_input(p, err);
-}
-
 static void tell_deaths(struct process *p)
 {
     timer_clear(&p->death_wait);
@@ -306,39 +196,28 @@ static void kill_tree(struct process *p)
     tree_kill(p->all->guest->loop, &tree);
 }
 
-static bool has_open_source(const struct process *p)
-{
-    for (size_t i = 0; i < p->source_count; i++)
-        if (p->sources[i].fd >= 0)
-            return true;
-    return false;
-}
-
-static void drain(struct process *p);
-
 static void end(struct process *p)
 {
     struct err gone;
 
-    drain(p);
+    process_drain(p);
     enter(p, ENDED);
     journal_ended(p->all->guest->journal, p->child.pid, p->status, p->output.end);
     p->all->live--;
-    for (size_t i = 0; i < p->source_count; i++)
-        close_source(&p->sources[i]);
-    close_input(p);
+    process_close_sources(p);
+    process_end_input(p);
     timer_clear(&p->deadline);
     timer_clear(&p->stall);
     (void)err_set(&gone, ERR_UNAVAILABLE, "the process has ended");
-    fail_inputs(p, &gone);
+    process_fail_inputs(p, &gone);
     drop_config(p);
     timer_set(&p->forget, p->all->guest->loop, LIMIT_RETAIN_MS, on_forget);
-    tell_watchers(p);
+    process_tell_watchers(p);
 }
 
-static void process_step(struct process *p)
+void process_step(struct process *p)
 {
-    if (p->state == LINGERING && (p->was_cut || !has_open_source(p)))
+    if (p->state == LINGERING && (p->was_cut || !process_has_open_source(p)))
         end(p);
 }
 
@@ -366,7 +245,7 @@ static void fail_start(struct process *p, const struct err *err)
     p->all->live--;
     struct process_watcher *w = take_ptr(&p->watchers);
     tell_deaths(p);
-    fail_inputs(p, err);
+    process_fail_inputs(p, err);
     forget(p);
     tell_failed(w, err);
 }
@@ -379,7 +258,7 @@ static void give_up_start(struct process *p, const struct err *err)
         return;
     }
     p->is_unwanted = true;
-    fail_inputs(p, err);
+    process_fail_inputs(p, err);
     tell_failed(take_ptr(&p->watchers), err);
 }
 
@@ -420,7 +299,7 @@ static bool start_step(struct process *p, pid_t collected)
         enter(p, RUNNING);
         journal_started(p->all->guest->journal, p->child.pid, str_from(p->command));
         free(take_ptr(&p->command));
-        tell_watchers(p);
+        process_tell_watchers(p);
         break;
     case SPAWN_FAILED:
         fail_start(p, &err);
@@ -477,304 +356,6 @@ void processes_reap(struct processes *all)
         tell_deaths(p);
         process_step(p);
     }
-}
-
-/* ---- output ---- */
-
-/* Room for one more block. What has ended and is watched by nobody goes first, and the oldest of it before the rest. */
-static void make_output_room(struct processes *all)
-{
-    for (struct process *p = all->first; p && output_total() + OUTPUT_BLOCK_BYTES > LIMIT_OUTPUT_BYTES; p = p->next)
-        if (p->state == ENDED && !p->watchers)
-            output_done(&p->output);
-}
-
-static size_t cap_of(const struct process *p)
-{
-    (void)p;
-    return output_total() > LIMIT_OUTPUT_BYTES ? LITTLE_BYTES : LIMIT_RING_BYTES;
-}
-
-/* Would one more read push out what this watcher has not got yet? */
-static bool holds_up(const struct process *p, const struct process_watcher *w)
-{
-    return output_unread(&p->output, w->offset) + 2 * OUTPUT_BLOCK_BYTES > cap_of(p);
-}
-
-/*
- * What a read may make the queue grow to. Nothing that a watcher has yet to get is pushed out: holds_up() sees to that
- * while the process lives, and what is drained at its end, which is little and comes once, goes on top.
- */
-static size_t cap_of_read(const struct process *p)
-{
-    size_t cap = cap_of(p);
-
-    for (const struct process_watcher *w = p->watchers; w; w = w->next)
-        cap = MAX(cap, output_unread(&p->output, w->offset) + 2 * OUTPUT_BLOCK_BYTES);
-    return cap;
-}
-
-static bool is_held_up(const struct process *p)
-{
-    for (const struct process_watcher *w = p->watchers; w; w = w->next)
-        if (holds_up(p, w))
-            return true;
-    return false;
-}
-
-static void on_stall(struct timer *timer)
-{
-    struct process *p = container_of(timer, struct process, stall);
-    bool others_wait = false;
-
-    for (struct process_watcher *w = p->watchers; w; w = w->next)
-        others_wait |= !holds_up(p, w);
-    if (!others_wait) {
-        /* All are slow: then so is the process. One of them may yet catch up and wait for the others. */
-        timer_set(&p->stall, p->all->guest->loop, LIMIT_STALL_MS, on_stall);
-        return;
-    }
-    for (struct process_watcher *w = p->watchers, *next; w; w = next) {
-        next = w->next;
-        if (holds_up(p, w))
-            w->cut(w, false);
-    }
-}
-
-static void on_attach(struct timer *timer)
-{
-    struct process_watcher *w = container_of(timer, struct process_watcher, attach);
-
-    if (w->inherits)
-        w->offset = w->process->output.begin;
-    w->is_undecided = false;
-    w->step(w);
-}
-
-static void decide_soon(struct process_watcher *w)
-{
-    timer_set(&w->attach, w->process->all->guest->loop, 0, on_attach);
-}
-
-/* Read, or leave it in the pipe and let the process wait. */
-static void pause_if_held_up(struct process *p)
-{
-    bool pause = is_held_up(p);
-
-    if (pause == p->is_paused || p->state == ENDED) /* which nothing holds up: whoever is slow may take its time */
-        return;
-    p->is_paused = pause;
-    for (size_t i = 0; i < p->source_count; i++)
-        if (p->sources[i].fd >= 0)
-            watch_want(p->sources[i].watch, pause ? 0 : WATCH_READ);
-    if (!pause) {
-        timer_clear(&p->stall);
-        return;
-    }
-    timer_set(&p->stall, p->all->guest->loop, LIMIT_STALL_MS, on_stall);
-    /* Nobody waits for a decision: who is new and has much to read is let go on. */
-    for (struct process_watcher *w = p->watchers; w; w = w->next)
-        if (w->is_undecided)
-            decide_soon(w);
-}
-
-/* What one read gives. False at the end of the source, or when there is no more for now. */
-static bool read_source(struct process *p, struct source *source)
-{
-    ssize_t n;
-
-    do
-        n = read(source->fd, read_room, sizeof read_room);
-    while (n < 0 && errno == EINTR);
-    if (n > 0) {
-        make_output_room(p->all);
-        output_add(&p->output, source->stream, str_of(read_room, (size_t)n), cap_of_read(p));
-        return n == sizeof read_room;
-    }
-    /* A terminal says EIO when the last program has closed it. */
-    if (n == 0 || errno != EAGAIN)
-        close_source(source);
-    return false;
-}
-
-static void on_source(void *context, unsigned ready)
-{
-    struct source *source = context;
-    struct process *p = source->process;
-
-    (void)ready;
-    for (int i = 0; i < READS_PER_TURN; i++) {
-        pause_if_held_up(p);
-        if (p->is_paused || !read_source(p, source))
-            break;
-        tell_watchers(p);
-    }
-    tell_watchers(p);
-    process_step(p);
-}
-
-/* What is in the pipes of a process that is over. Nobody waits for more than that. */
-static void drain(struct process *p)
-{
-    for (size_t i = 0; i < p->source_count; i++) {
-        uint64_t stop_at = p->output.end + DRAIN_BYTES_MAX;
-        while (p->sources[i].fd >= 0 && p->output.end < stop_at) {
-            uint64_t before = p->output.end;
-            (void)read_source(p, &p->sources[i]);
-            if (p->output.end == before)
-                break;
-        }
-    }
-}
-
-void process_watch(struct process *p, struct process_watcher *w, const uint64_t *from)
-{
-    w->process = p;
-    w->next = p->watchers;
-    p->watchers = w;
-    w->is_undecided = !from && w->next;
-    if (from)
-        w->offset = MIN(*from, p->output.end);
-    else
-        w->offset = w->next ? p->output.end : p->output.begin;
-    if (w->is_undecided)
-        timer_set(&w->attach, p->all->guest->loop, LIMIT_ATTACH_MS, on_attach);
-}
-
-void process_unwatch(struct process_watcher *w)
-{
-    struct process *p = w->process;
-
-    if (!p)
-        return;
-    timer_clear(&w->attach);
-    struct process_watcher **at = &p->watchers, *after = NULL;
-    for (; *at != w; at = &(*at)->next)
-        after = *at;
-    *at = w->next;
-    w->process = NULL;
-    if (after && after->is_undecided && !after->next && !w->is_done) {
-        after->inherits = true;
-        decide_soon(after);
-    }
-    pause_if_held_up(p);
-}
-
-bool process_watcher_read(struct process_watcher *w, enum output_stream *out_stream, struct str *out_bytes)
-{
-    return w->process && !w->is_undecided && output_read(&w->process->output, &w->offset, out_stream, out_bytes);
-}
-
-void process_watcher_advance(struct process_watcher *w, size_t bytes)
-{
-    w->offset += bytes;
-    if (w->process->is_paused)
-        pause_if_held_up(w->process);
-}
-
-bool process_watcher_at_end(struct process_watcher *w, int *out_status)
-{
-    struct process *p = w->process;
-
-    if (!p || w->is_undecided || p->state != ENDED || w->offset < p->output.end)
-        return false;
-    w->is_done = true;
-    *out_status = p->status;
-    return true;
-}
-
-/* ---- input ---- */
-
-static void on_input_ready(void *context, unsigned ready)
-{
-    (void)ready;
-    input_step(context);
-}
-
-/* Write until the pipe is full or nothing is left. */
-static void input_step(struct process *p)
-{
-    struct err err;
-
-    while (p->inputs && p->in_fd >= 0) {
-        struct process_input *input = p->inputs;
-        ssize_t n = input->bytes.len ? write(p->in_fd, input->bytes.at, input->bytes.len) : 0;
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && errno == EAGAIN) {
-            if (!p->in_watch)
-                p->in_watch = watch_new(p->all->guest->loop, p->in_fd, on_input_ready, p);
-            watch_want(p->in_watch, WATCH_WRITE);
-            return;
-        }
-        if (n < 0) {
-            (void)err_sys(&err, p->has_pty ? "error writing to tty" : "error writing to stdin");
-            finish_input(p, &err);
-            continue;
-        }
-        input->bytes.at += n;
-        input->bytes.len -= (size_t)n;
-        if (!input->bytes.len)
-            finish_input(p, NULL);
-    }
-    if (p->in_watch)
-        watch_want(p->in_watch, 0);
-    if (p->closes_input && !p->inputs)
-        close_input(p);
-}
-
-bool process_write(struct process *p, enum process_input_to to, struct process_input *input, struct err *err)
-{
-    if (to == PROCESS_PTY && !p->has_pty)
-        return err_set(err, ERR_INTERNAL, "error writing to tty: tty not assigned to process");
-    if (to == PROCESS_STDIN && p->has_pty)
-        return err_set(err, ERR_INTERNAL, "error writing to stdin: tty assigned to process");
-    if (p->in_fd < 0 || p->closes_input)
-        return err_set(err, ERR_INTERNAL, "error writing to stdin: stdin not enabled or closed");
-    input->process = p;
-    input->next = NULL;
-    *p->inputs_end = input;
-    p->inputs_end = &input->next;
-    if (p->inputs == input)
-        input_step(p);
-    return true;
-}
-
-void process_input_cancel(struct process_input *input)
-{
-    struct process *p = input->process;
-
-    if (!p)
-        return;
-    struct process_input **at = &p->inputs;
-    while (*at != input)
-        at = &(*at)->next;
-    *at = input->next;
-    if (!*at)
-        p->inputs_end = at;
-    input->process = NULL;
-    input_step(p);
-}
-
-bool process_close_input(struct process *p, struct err *err)
-{
-    if (p->has_pty)
-        return err_set(err, ERR_INTERNAL,
-                       "error closing stdin: cannot close stdin for PTY process — send Ctrl+D (0x04) instead");
-    p->closes_input = true;
-    input_step(p);
-    return true;
-}
-
-bool process_resize(struct process *p, uint16_t cols, uint16_t rows, struct err *err)
-{
-    struct winsize size = { .ws_col = cols, .ws_row = rows };
-
-    if (!p->has_pty || p->sources[0].fd < 0)
-        return err_set(err, ERR_INTERNAL, "error resizing tty: tty not assigned to process");
-    if (ioctl(p->sources[0].fd, TIOCSWINSZ, &size) < 0)
-        return err_sys(err, "error resizing tty");
-    return true;
 }
 
 /* ---- signals ---- */
@@ -856,17 +437,6 @@ static char *command_line(const struct process_want *want)
     return str_copy(buf_str(&text));
 }
 
-static void add_source(struct process *p, int fd, enum output_stream stream)
-{
-    struct source *source = &p->sources[p->source_count++];
-
-    source->process = p;
-    source->stream = stream;
-    source->fd = fd;
-    source->watch = watch_new(p->all->guest->loop, fd, on_source, source);
-    watch_want(source->watch, WATCH_READ);
-}
-
 /* Takes the descriptors. */
 static struct process *add_process(struct processes *all, const struct process_want *want, struct launch *launched)
 {
@@ -885,9 +455,9 @@ static struct process *add_process(struct processes *all, const struct process_w
     all->config_bytes += want->config.len;
     p->inputs_end = &p->inputs;
     p->in_fd = take_fd(&launched->in_fd);
-    add_source(p, take_fd(&launched->out_fd), want->has_pty ? OUTPUT_PTY : OUTPUT_STDOUT);
+    process_add_source(p, take_fd(&launched->out_fd), want->has_pty ? OUTPUT_PTY : OUTPUT_STDOUT);
     if (!want->has_pty)
-        add_source(p, take_fd(&launched->err_fd), OUTPUT_STDERR);
+        process_add_source(p, take_fd(&launched->err_fd), OUTPUT_STDERR);
     p->previous = all->last;
     *(all->last ? &all->last->next : &all->first) = p;
     all->last = p;

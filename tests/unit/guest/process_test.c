@@ -5,6 +5,8 @@
 #define LIMIT_STALL_MS 1 /* nobody waits for it here */
 #define LIMIT_RING_BYTES (128 * 1024)
 #include "guest/process.c"
+#include "guest/process_input.c"
+#include "guest/process_output.c"
 
 #include <stdio.h>
 #include <sys/syscall.h>
