@@ -1,6 +1,6 @@
 /*
- * process_input.c - what is written to a process: a list of inputs in the order of the calls, written to its stdin or its
- * terminal as fast as it takes them. Each is told when all of it is written, or why it cannot be.
+ * process_input.c - what is written to a process: a list of inputs in the order of the calls, written to its stdin or
+ * its terminal as fast as it takes them. Each is told when all of it is written, or why it cannot be.
  */
 #include <errno.h>
 #include <sys/ioctl.h>

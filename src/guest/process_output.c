@@ -1,9 +1,9 @@
 /*
- * process_output.c - what a process prints: read from its pipes or its terminal into a bounded queue (output.h), from which
- * watchers read at their own pace.
+ * process_output.c - what a process prints: read from its pipes or its terminal into a bounded queue (output.h), from
+ * which watchers read at their own pace.
  *
- * Reading stops while a watcher is a whole queue behind; then the process waits, as on any pipe (backpressure). A watcher
- * that holds up others for LIMIT_STALL_MS is cut. A watcher that attaches while others watch is undecided for
+ * Reading stops while a watcher is a whole queue behind; then the process waits, as on any pipe (backpressure). A
+ * watcher that holds up others for LIMIT_STALL_MS is cut. A watcher that attaches while others watch is undecided for
  * LIMIT_ATTACH_MS, until it is known whether the others were its own client's broken connections: see process.h.
  */
 #include <errno.h>

@@ -1,17 +1,18 @@
 /*
- * watch.c - each watch has an inotify instance of its own, and all instances are in one epoll set, which is what the loop
- * watches. An instance is kept for the next watch when its watch ends.
+ * watch.c - each watch has an inotify instance of its own, and all instances are in one epoll set, which is what the
+ * loop watches. An instance is kept for the next watch when its watch ends.
  *
- * Records   A look reads the instances that epoll names, in rounds: a round handles all that the kernel had queued for this
- *           watch when the round began. A watch that is paused is not read; its records wait in the kernel, which keeps
- *           max_queued_events of them (16,384) and then reports an overflow. That ends the watch with an error.
- * Trees     A recursive watch has one kernel watch for each directory. The guest chooses how deep a tree is and what is in
- *           it, so a tree is walked from a list of directories that are still to be read, with one of them open at a time.
- *           A path that does not fit in PATH_MAX ends the watch with a reason: a path cut short would name something else.
- * New dirs  A new directory is watched first and read then. Entries that the walk finds are reported as created, and the
- *           kernel may have queued the same entries by then. `told` remembers them until the end of the next round, when
- *           all those records have been seen. `moved`, a directory that has left its place, is kept for as long: the
- *           record of where it went follows within that time.
+ * Records   A look reads the instances that epoll names, in rounds: a round handles all that the kernel had queued for
+ *           this watch when the round began. A watch that is paused is not read; its records wait in the kernel, which
+ *           keeps max_queued_events of them (16,384) and then reports an overflow. That ends the watch with an error.
+ * Trees     A recursive watch has one kernel watch for each directory. The guest chooses how deep a tree is and what is
+ *           in it, so a tree is walked from a list of directories that are still to be read, with one of them open at a
+ *           time. A path that does not fit in PATH_MAX ends the watch with a reason: a path cut short would name
+ *           something else.
+ * New dirs  A new directory is watched first and read then. Entries that the walk finds are reported as created, and
+ *           the kernel may have queued the same entries by then. `told` remembers them until the end of the next round,
+ *           when all those records have been seen. `moved`, a directory that has left its place, is kept for as long:
+ *           the record of where it went follows within that time.
  * Memory    Records that wait in the kernel are charged to guestd. shed() bounds them for all watches together.
  */
 #include "guest/watch.h"
@@ -220,8 +221,8 @@ static void told_clear(struct dir_watch *w, struct map *told)
 }
 
 /*
- * Closing an instance that had watches takes milliseconds: the kernel waits until nobody can be looking at them. So it is
- * emptied and kept for the next watch. Numbers of directories are not used twice, so nothing old is taken for new.
+ * Closing an instance that had watches takes milliseconds: the kernel waits until nobody can be looking at them. So it
+ * is emptied and kept for the next watch. Numbers of directories are not used twice, so nothing old is taken for new.
  */
 static void give_back(struct dir_watch *w)
 {
@@ -292,8 +293,8 @@ static size_t pending(const struct dir_watch *w)
 }
 
 /*
- * Past LIMIT_WATCH_QUEUE_BYTES for all watches together, those for which more than their share waits lose it. To be called
- * for each record and directory handled: the guest may make records faster than we read them.
+ * Past LIMIT_WATCH_QUEUE_BYTES for all watches together, those for which more than their share waits lose it. To be
+ * called for each record and directory handled: the guest may make records faster than we read them.
  */
 static void shed(struct watchers *all)
 {
@@ -519,7 +520,9 @@ static void on_record(struct dir_watch *w, const struct inotify_event *e)
         tell(w, WATCH_EVENT_REMOVE, name);
 }
 
-/* Handle what is queued by now; what comes meanwhile has the next round. False if it was paused or ended before that. */
+/*
+ * Handle what is queued by now; what comes meanwhile has the next round. False if it was paused or ended before that.
+ */
 static bool read_round(struct dir_watch *w)
 {
     _Alignas(struct inotify_event) char room[READ_BYTES];

@@ -1,11 +1,11 @@
 /*
  * watch.h - changes below a directory, by inotify.
  *
- * A recursive watch also watches every directory below. A directory that appears is watched at once and then read: entries
- * that were made in it before are reported as created, each entry once.
+ * A recursive watch also watches every directory below. A directory that appears is watched at once and then read:
+ * entries that were made in it before are reported as created, each entry once.
  *
- * watchers_look() handles what the kernel has queued right now. It runs before every request, so that a directory that a
- * client has made is watched by the time the client writes into it, and before events are fetched.
+ * watchers_look() handles what the kernel has queued right now. It runs before every request, so that a directory that
+ * a client has made is watched by the time the client writes into it, and before events are fetched.
  */
 #ifndef GUEST_WATCH_H
 #define GUEST_WATCH_H

@@ -1,6 +1,6 @@
 /*
- * answer.c - what we send: whole answers, streams, files, upgrades, and refusals of our own. How an answer ends on the
- * wire (a length, chunks, the end of the connection) is decided when its head is written, and kept to.
+ * answer.c - what we send: whole answers, streams, files, upgrades, and refusals of our own. How the end of an answer
+ * is marked (a length, chunks, the end of the connection) is decided when its head is written.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -67,7 +67,7 @@ static bool status_has_body(unsigned status)
     return status >= 200 && status != 204 && status != 304;
 }
 
-/* The head as far as both kinds of answers share it. NULL: a field was malformed and a 500 has been sent instead. */
+/* The head of a whole or streaming answer. NULL: a field was malformed and a 500 has been sent instead. */
 static struct buf *answer_head(struct exchange *e, unsigned status, const struct http_field *fields, size_t count,
                                uint64_t length)
 {
@@ -139,7 +139,7 @@ void http_start(struct http_exchange *ex, unsigned status, const struct http_fie
     conn_poke(c);
 }
 
-/* May so many more bytes follow? Past the announced length they would be read as the next answer. */
+/* May so many more bytes follow? The client would read bytes past the announced length as the next answer. */
 static bool answer_takes(struct exchange *e, uint64_t size)
 {
     if (e->outer.gone || e->answer != ANSWER_STARTED)
@@ -154,7 +154,7 @@ static bool answer_takes(struct exchange *e, uint64_t size)
     return !e->bodiless && size > 0;
 }
 
-/* Bytes are queued from outside a step: somebody must look whether the client takes them. */
+/* Bytes were queued outside a step: have the next step set the write deadline. */
 static void watch_write(struct connection *c)
 {
     if (!c->write.waiting && stream_queued(c->stream) > 0)

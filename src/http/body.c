@@ -1,6 +1,6 @@
 /*
- * body.c - what the client sends after the head: handed to the owner in pieces, collected, or dropped. Nothing is read
- * before somebody has said what shall become of it.
+ * body.c - what the client sends after the head: given to the owner in pieces, collected, or discarded. Nothing is read
+ * before the owner has chosen one of these.
  */
 #include <assert.h>
 
@@ -9,7 +9,7 @@
 
 bool body_is_unbounded(const struct exchange *e)
 {
-    /* Nothing of it was asked for, so the client may send it or not: what comes next could be read in two ways. */
+    /* Without our 100 Continue the client may or may not send the body: the next bytes could be read in two ways. */
     if (e->continue_owed)
         return true;
     return e->incoming.framing == HTTP_LENGTH && e->incoming.left > LIMIT_DISCARD_BYTES;
@@ -100,8 +100,8 @@ static void collect_failed(struct exchange *e)
 }
 
 /*
- * All bodies together take too much. The one that has been coming for the longest makes room: who sends slowly, or keeps
- * the last byte back, must not be in the way of those who are done in no time.
+ * All bodies together take too much memory. The one that was started first is given up: a client that sends slowly, or
+ * holds back the last byte, must not block the fast ones.
  */
 static void starve_oldest(struct http_server *server)
 {

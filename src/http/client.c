@@ -1,11 +1,11 @@
 /*
  * Theory of operation
  *
- * A call is one request on one connection, and a small machine over what comes back (enum call_state). As on the server,
- * call_step() moves it on as far as the bytes at hand allow, and owners are called from the loop only.
+ * A call is one request on one connection, and a state machine for the answer (enum call_state). As on the server,
+ * call_step() advances it as far as the bytes at hand allow, and owners are called from the loop only.
  *
  * The two directions are independent: an answer may begin, and end, while the request's body is still being written. A
- * peer that answers and then stops reading makes our writes fail; the stream still delivers what it had said before.
+ * peer that answers and then stops reading makes our writes fail; the stream still delivers what it had sent before.
  */
 #include <assert.h>
 
@@ -21,8 +21,8 @@ enum {
 
 enum call_state {
     CALL_HEAD,     /* waits for the head of the answer */
-    CALL_BODY,     /* the head was told, the body is on its way */
-    CALL_UPGRADED, /* 101: what comes is not HTTP, somebody takes the stream */
+    CALL_BODY,     /* on_head() was called, the body is coming */
+    CALL_UPGRADED, /* 101: no longer HTTP, the owner takes the stream */
     CALL_OVER,     /* on_end() or on_error() was called */
 };
 
@@ -34,7 +34,7 @@ struct http_call {
     enum call_state state;
     struct timer soon;
     bool stepping, freed, paused;
-    bool peer_ended, peer_broke; /* nothing more comes; in the second case `why` tells */
+    bool peer_ended, peer_broke; /* nothing more comes; if it broke, `why` is the reason */
     struct err why;
 
     enum http_framing request_framing;
@@ -107,7 +107,7 @@ static bool step_head(struct http_call *call)
         buf_drop(in, used);
         if (++call->interim <= INTERIM_MOST)
             return true;
-        (void)err_set(&err, ERR_LIMIT, "the answer never gets past its interim heads");
+        (void)err_set(&err, ERR_LIMIT, "the answer has too many interim (1xx) heads");
         call_fail(call, &err);
         return false;
     }
@@ -154,7 +154,7 @@ static bool step_body(struct http_call *call)
     }
     bool is_end = got == HTTP_DONE;
     if (call->body.framing == HTTP_UNTIL_CLOSE)
-        is_end = call->peer_ended && !call->peer_broke; /* what a reset cut off is not whole */
+        is_end = call->peer_ended && !call->peer_broke; /* after a reset it is not complete */
     size_t used = in->len - rest.len;
     if (used == 0 && !is_end)
         return false;
@@ -171,7 +171,7 @@ static bool step_body(struct http_call *call)
     return true;
 }
 
-/* The peer has gone, and what it left does not make a whole answer. */
+/* The peer has gone before its answer was complete. */
 static void tell_broken(struct http_call *call)
 {
     bool in_head = call->state == CALL_HEAD;
@@ -196,7 +196,7 @@ static void call_step(struct http_call *call)
     call->stepping = false;
     if (is_over(call))
         return;
-    /* The rest of what is there has its turn in the next one, after everybody else's. */
+    /* The rest of the input has its turn after the other streams'. */
     if (call->pieces_left == 0) {
         poke(call);
         return;
@@ -205,7 +205,7 @@ static void call_step(struct http_call *call)
         tell_broken(call);
         return;
     }
-    /* What follows a 101 is for whoever takes the stream. */
+    /* What follows a 101 is for the stream's next owner. */
     stream_read(call->stream, call->state != CALL_UPGRADED);
 }
 
@@ -213,7 +213,7 @@ static void on_input(struct stream *stream)
 {
     struct http_call *call = stream->owner;
 
-    if (!timer_is_set(&call->soon)) /* one step a turn for who floods us */
+    if (!timer_is_set(&call->soon)) /* one step in each turn for a peer that floods us */
         call_step(call);
 }
 

@@ -1,19 +1,18 @@
 /*
  * Theory of operation
  *
- * A connection is in one of four states (enum conn_state). conn_step() moves it on until nothing more can be done with
- * the bytes at hand; every event (bytes, room to write, an end, a call of the owner's) leads to it. Calls that owners
- * make (http_reply, http_body_pause…) only note what is wanted: when they come from inside a callback the step that made
- * the callback carries on, otherwise a step follows when the turn ends. So no owner is called back from inside its own
- * call.
+ * A connection is in one of four states (enum conn_state). conn_step() advances it until nothing more can be done with
+ * the bytes at hand; every event (bytes, room to write, an end, a call of the owner's) leads to it. Calls of owners
+ * (http_reply, http_body_pause…) only record what is wanted: the step that called the owner goes on with it, or,
+ * outside a step, one follows when the turn ends. So no owner is called back from inside its own call.
  *
- * The next request is looked at when the exchange before it is over, so a client that sends requests and reads no answers
- * waits like any other. One that sends many requests at once, or a body in many small chunks, has only so many of them
- * looked at in a step (LIMIT_TURN_REQUESTS, LIMIT_TURN_PIECES); the next step follows in the next turn, after the other
- * connections have had theirs.
+ * The next request is parsed when the exchange before it is over, so a client that sends requests and reads no answers
+ * has to wait. Of many requests sent at once, or a body in many small chunks, one step handles LIMIT_TURN_REQUESTS or
+ * LIMIT_TURN_PIECES; the next step follows in the next turn, after the other connections had theirs.
  *
- * Closing: to close a socket while the client is still sending makes the kernel reset the connection, and the reset may
- * overtake our last answer. So we end our side, and read and drop until the client has ended its own (CONN_LINGER).
+ * Closing: if we closed a socket while the client is still sending, the kernel would reset the connection, and the
+ * client might lose our last answer. So we shut down our side, and read and discard until the client has closed
+ * (CONN_LINGER).
  */
 #include <assert.h>
 
@@ -178,7 +177,7 @@ static bool step_head(struct connection *c)
     size_t used;
     struct err err;
 
-    /* A head that trickles in byte by byte must not be parsed for each of them. */
+    /* A head that arrives byte by byte must not be parsed again for each byte. */
     if (in->len == 0 ||
         (c->scanned > 0 && in->len < LIMIT_HEAD_BYTES && !memchr(in->data + c->scanned, '\n', in->len - c->scanned)))
         return false;
@@ -213,7 +212,7 @@ static bool step_exchange(struct connection *c)
             return true; /* look at everything again */
         }
     }
-    /* What failed to get out is not answered: the stream is about to tell. */
+    /* If a write failed, the stream reports that next. */
     if (e->answer != ANSWER_ENDED || stream_queued(c->stream) > 0 || stream_failed(c->stream))
         return false;
     if (!e->told) {
@@ -236,7 +235,7 @@ static bool step_exchange(struct connection *c)
     return true;
 }
 
-/* How much of its input we buffer: thousands of connections must not cost more than they are worth to us just now. */
+/* How much of its input we buffer: little for the thousands that are idle. */
 static size_t input_room(const struct connection *c)
 {
     const struct exchange *e = c->ex;
@@ -246,7 +245,7 @@ static size_t input_room(const struct connection *c)
     return c->state == CONN_HEAD && c->scanned > 0 ? HEAD_INPUT_BYTES : EARLY_INPUT_BYTES;
 }
 
-/* Nothing is done with a body that is collected before it is whole. */
+/* A body that is collected is of no use before it is complete. */
 static size_t input_least(const struct connection *c)
 {
     const struct exchange *e = c->ex;
@@ -293,7 +292,7 @@ void conn_step(struct connection *c)
         conn_poke(c);
     c->stream->in.cap = input_room(c);
     stream_read_least(c->stream, input_least(c));
-    stream_read(c->stream, true); /* there may be room again */
+    stream_read(c->stream, true); /* there may be room */
     server_settle(c);
     conn_watch(c);
 }
@@ -304,7 +303,9 @@ static void on_input(struct stream *stream)
 {
     struct connection *c = stream->owner;
 
-    /* Where a step follows anyway when the turn ends, it will do: or else who floods us has two in each turn. */
+    /*
+     * If a step follows anyway when the turn ends, wait for it: a client that floods us must not get two in each turn.
+     */
     if (!timer_is_set(&c->soon))
         conn_step(c);
 }
@@ -314,7 +315,7 @@ static void on_drained(struct stream *stream)
     struct connection *c = stream->owner;
 
     c->drained = true;
-    c->write.waiting = false; /* it took everything: what is written next has all the time again */
+    c->write.waiting = false; /* it took everything: the next write has its full time */
     conn_step(c);
 }
 
@@ -327,7 +328,7 @@ static void on_end(struct stream *stream, const struct err *err)
         c->ex->close_after = true;
         c->ex->body = BODY_DONE;
     } else {
-        /* In the middle of an answer nobody shall take what went out for all of it. */
+        /* In the middle of an answer: a reset, so that the client cannot take the part for the whole. */
         conn_close(c, c->state == CONN_BUSY);
     }
     conn_step(c);

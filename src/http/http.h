@@ -9,21 +9,21 @@
  *       http_body_start(ex)     …to get it by on_body() as it arrives (uploads, RPC streams, the proxy)
  *     http_reply(…)             a whole answer, or
  *     http_start(…), http_write(…)…, http_end(…)      one that streams, or
- *     http_abort(ex)            end it so that nobody can take it for finished
+ *     http_abort(ex)            reset it, so that the client cannot take it for finished
  *
- * Callbacks  Come from the loop, never from inside one of these calls: after http_reply() or http_abort() the caller's own
- *            objects are still there, on_gone() follows when the turn ends. (http_server_free() is the exception.)
- * Half-close A client that closes its side before it has the whole answer has gone: on TCP that is how every SDK cancels.
- *            We notice without writing.
- * Ownership  The server owns the exchange. Its arena, head and strings live until on_gone() has returned, or, if
- *            somebody holds a reference, until the last http_unref(). After on_gone() every call here is a harmless
- *            no-op, so an answer that comes from a worker too late is simply dropped.
+ * Callbacks  Come from the loop, never from inside one of these calls: after http_reply() or http_abort() the caller's
+ *            own objects are still there, on_gone() follows when the turn ends. (http_server_free() is the exception.)
+ * Half-close A client that closes its side before it has the whole answer has gone: that is how every SDK cancels. We
+ *            notice without writing.
+ * Ownership  The server owns the exchange. Its arena, head and strings live until on_gone() has returned, or until
+ *            the last http_unref(), if there are references. After on_gone() every call here is a no-op, so an answer
+ *            that comes from a worker too late is dropped.
  * Threads    The loop's, except that the arena may be used by the worker that holds the exchange meanwhile.
  * Slow peers The head has LIMIT_HEAD_MS, a body LIMIT_BODY_IDLE_MS between reads (only while we want to read it), a
  *            client for which bytes are queued and that takes fewer than LIMIT_WRITE_LEAST_BYTES of them in
  *            LIMIT_WRITE_IDLE_MS is gone; idle keep-alive LIMIT_KEEPALIVE_MS.
- * Crowds     At connections_max the connection that has been idle for the longest is closed for the newcomer, and those
- *            without http_trust() go first. When none is idle the newest get a 503 that says to try again.
+ * Crowds     At connections_max the connection that was idle for the longest is closed for a new one, connections
+ *            without http_trust() first. When none is idle the new one gets a 503 that says to try again.
  */
 #ifndef HTTP_HTTP_H
 #define HTTP_HTTP_H
@@ -43,7 +43,7 @@
 struct http_server;
 struct http_exchange;
 
-/* Whoever answers fills this in. Any member may be NULL. */
+/* The owner of an exchange fills this in. Any member may be NULL. */
 struct http_events {
     void (*on_body)(struct http_exchange *ex, struct str piece); /* use it now: it is gone afterwards */
     void (*on_body_end)(struct http_exchange *ex);
@@ -61,7 +61,7 @@ struct http_exchange {
     struct loop *loop;
     const struct http_events *events;
     void *owner;
-    /* What is so far of the answer, for logs and tests. */
+    /* The answer so far, for logs and tests. */
     unsigned status; /* 0: none yet */
     bool gone;
     /* private: see http/inside.h */
@@ -90,8 +90,7 @@ void http_server_free(struct http_server *server);
 void http_server_adopt(struct http_server *server, int fd);
 
 /*
- * Whoever asked has shown that they may: the connection may rest longer, and is not the first to go in a crowd. Of the
- * connection, and for good.
+ * Authenticated. Sticky for the connection: long keep-alive, evicted last.
  */
 void http_trust(struct http_exchange *ex);
 
@@ -100,23 +99,24 @@ void http_peer(const struct http_exchange *ex, struct sockaddr_storage *out);
 
 /* ---- reading the body ---- */
 
-/* Begin to deliver the body by on_body / on_body_end (also when there is none). Sends 100 Continue if it was asked for. */
+/*
+ * Begin to deliver the body by on_body / on_body_end (also when there is none). Sends 100 Continue if it was asked for.
+ */
 void http_body_start(struct http_exchange *ex);
-/* Make the client wait, or let it go on. */
+/* Make the client wait (backpressure), or let it go on. */
 void http_body_pause(struct http_exchange *ex, bool pause);
-/* Instead of LIMIT_BODY_IDLE_MS; 0 is for ever: for streams that are rightly silent for long. */
+/* Instead of LIMIT_BODY_IDLE_MS; 0: for ever, for streams that may be silent for long. */
 void http_body_patience(struct http_exchange *ex, uint64_t idle_ms);
 /*
  * The whole body in the arena, then done(). More than cap bytes: done() with ERR_LIMIT (nothing was answered yet). When
- * all that is collected, and not yet answered and freed, passes the server's collect_max, those bodies that have been
- * coming for the longest are given up: done() with ERR_UNAVAILABLE. The client going away meanwhile is on_gone() as
- * always, and no done().
+ * the bodies of all exchanges that are not yet answered and freed pass the server's collect_max, those that were
+ * started first are given up: done() with ERR_UNAVAILABLE. If the client goes away, on_gone() is called and not done().
  */
 typedef void http_collected_fn(struct http_exchange *ex, struct str body, const struct err *err);
 void http_collect(struct http_exchange *ex, size_t cap, http_collected_fn *done);
 /*
- * Nobody wants the (rest of the) body: up to LIMIT_DISCARD_BYTES are read and dropped, past that the connection closes
- * after the answer. The end of an answer does this by itself: on_body() is not called after it.
+ * Discard the rest of the body: up to LIMIT_DISCARD_BYTES are read, past that the connection closes after the answer.
+ * The end of an answer does this too: on_body() is not called after it.
  */
 void http_body_discard(struct http_exchange *ex);
 
@@ -150,10 +150,10 @@ void http_abort(struct http_exchange *ex);
 void http_close_after(struct http_exchange *ex);
 
 /*
- * After a 101 (status line, fields and "Connection: Upgrade" are sent by this call): the connection stops being HTTP and
- * becomes the caller's stream, reading, with whatever the client has already sent in stream->in. The exchange is gone
- * afterwards (no on_gone()); its arena lives until this callback returns, or as long as it is referenced. NULL if the
- * exchange is gone or answered, or if its request has a body that was not read to its end.
+ * After a 101 (status line, fields and "Connection: Upgrade" are sent by this call): the connection stops being HTTP
+ * and becomes the caller's stream, reading, with whatever the client has already sent in stream->in. The exchange is
+ * gone afterwards (no on_gone()); its arena lives until this callback returns, or as long as it is referenced. NULL if
+ * the exchange is gone or answered, or if its request has a body that was not read to its end.
  */
 struct stream *http_upgrade(struct http_exchange *ex, const struct http_field *fields, size_t field_count,
                             const struct stream_events *events, void *owner) must_use;
@@ -230,13 +230,13 @@ void http_call_finish(struct http_call *call);                  /* request body 
 bool http_call_is_full(const struct http_call *call);
 void http_call_pause(struct http_call *call, bool pause); /* of the answer's body */
 /*
- * From here on the answer's body may be spliced to an exchange whose answer was started with the same length: on_body() is
- * not called for that part. on_end() or on_error() follows as always. The exchange lives as long as the call.
+ * From here on the answer's body may be spliced to an exchange whose answer was started with the same length: on_body()
+ * is not called for that part. on_end() or on_error() follows as always. The exchange lives as long as the call.
  */
 void http_call_splice(struct http_call *call, struct http_exchange *ex);
 /*
- * In or after on_end of a keep-alive answer whose request was finished: the connection for the next call, or NULL. It is
- * still reading: whatever comes before that call, bytes or the end, makes it useless.
+ * In or after on_end of a keep-alive answer whose request was finished: the connection for the next call, or NULL. It
+ * is still reading: whatever comes before that call, bytes or the end, makes it useless.
  */
 struct stream *http_call_take_idle(struct http_call *call, const struct stream_events *events, void *owner) must_use;
 /* In or after on_head with status 101: the connection as a raw stream, reading; see `in` first. The call is freed. */

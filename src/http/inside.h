@@ -22,23 +22,23 @@
 #include "http/http.h"
 
 enum {
-    BODY_INPUT_BYTES = 256 * 1024, /* as much as one read takes */
-    EARLY_INPUT_BYTES = 4096,      /* what comes before anybody wants it */
+    BODY_INPUT_BYTES = 256 * 1024, /* the most that one read takes */
+    EARLY_INPUT_BYTES = 4096,      /* before the body is wanted */
 };
 
 enum conn_state {
     CONN_HEAD,   /* waits for a request, or for the rest of its head */
     CONN_BUSY,   /* an exchange is under way */
-    CONN_LINGER, /* the last answer is written; what still comes is dropped until the client has closed, too */
+    CONN_LINGER, /* the last answer is written; input is discarded until the client has closed */
     CONN_CLOSED, /* the stream is gone; freed when the turn ends */
     CONN_STATE_COUNT,
 };
 
 enum body_state {
-    BODY_WAITING,    /* nobody has asked for it yet */
+    BODY_WAITING,    /* the owner has not chosen yet */
     BODY_READING,    /* goes to on_body() */
     BODY_COLLECTING, /* goes to the arena */
-    BODY_DISCARDING, /* nobody wants it */
+    BODY_DISCARDING, /* read and dropped */
     BODY_DONE,
 };
 
@@ -48,7 +48,7 @@ enum answer_state {
     ANSWER_ENDED,
 };
 
-/* Lists that are joined and left in no time, the longest waiting first. */
+/* A list that can be left in constant time, the longest waiting first. */
 struct link {
     struct queue *in; /* NULL: in none */
     struct link *next, *previous;
@@ -89,10 +89,10 @@ struct exchange {
     uint64_t body_idle_ms; /* 0: no limit */
     http_collected_fn *collected;
     size_t collect_cap;
-    bool collect_over, starved; /* it grew too large; or all together did, and this one has to go */
+    bool collect_over, starved; /* it grew too large; or all together did, and this one is given up */
     struct buf collect;
     struct link collecting;
-    struct http_server *lender; /* whose budget holds `lent` bytes for us; NULL when that is none */
+    struct http_server *lender; /* has counted `lent` bytes for us; NULL if none */
     size_t lent;
 
     enum answer_state answer;
@@ -101,7 +101,7 @@ struct exchange {
     uint64_t answer_left; /* with has_length */
 };
 
-/* Since when we have been waiting for something, as long as a counter does not move, or hardly does. */
+/* Since when a counter has not moved (enough) while we wait for it. */
 struct patience {
     bool waiting;
     uint64_t seen, since_ms;
@@ -119,8 +119,8 @@ struct connection {
     bool stepping, drained;
     unsigned pieces_left;  /* of a body, in this step */
     bool trusted;          /* see http_trust() */
-    bool is_refused;       /* too many: it was only let in to be told so */
-    struct link resting;   /* while it could make room for another */
+    bool is_refused;       /* past the limit: accepted only to be told so */
+    struct link resting;   /* while it may be closed for a new one */
     uint64_t rested_after; /* requests */
     struct timer soon, watchdog;
     struct patience idle, head, body, write, linger;
@@ -132,10 +132,10 @@ struct http_server {
     struct listener *listener;
     struct connection *connections;
     unsigned connection_count, refused_count;
-    struct queue strangers, known; /* connections that rest */
+    struct queue strangers, known; /* connections that may be closed for a new one */
     struct queue collecting;       /* exchanges whose bodies are being collected */
     size_t lent;                   /* collected bytes of all exchanges, also of those whose client has gone */
-    unsigned references;           /* our own, and of each exchange that we have lent to */
+    unsigned references;           /* our own, and one for each exchange with lent bytes */
     struct exchange *spare;        /* the next head is parsed into it, so that it need not be copied */
     struct buf scratch;            /* heads of answers; their arenas may be with a worker */
 };
@@ -147,17 +147,19 @@ static inline struct exchange *exchange_of(const struct http_exchange *ex)
 
 /* ---- server.c ---- */
 
-/* Bytes of a collected body, counted for all exchanges together; the exchange keeps the server until it gives them back. */
+/*
+ * Counts bytes of a collected body for all exchanges together. The exchange holds the server until it gives them back.
+ */
 void server_lend(struct http_server *server, struct exchange *e, size_t size);
 void server_take_back(struct exchange *e);
-/* To be called when what a connection does may have changed: notes whether it could make room for another. */
+/* After every step: notes whether the connection may be closed for a new one. */
 void server_settle(struct connection *c);
 
 /* ---- connection.c ---- */
 
-/* Moves it on until nothing more can be done now. Every event leads here. */
+/* Advance it until nothing more can be done now. Every event leads here. */
 void conn_step(struct connection *c);
-/* Something is to be done: by the step that is running, or by one when the turn ends. */
+/* There is something to do: for the step that is running, or for one when the turn ends. */
 void conn_poke(struct connection *c);
 void conn_close(struct connection *c, bool as_reset);
 /* After the last answer: end our side, wait for theirs. */
@@ -170,17 +172,17 @@ void exchange_tell_gone(struct exchange *e);
 
 /* ---- body.c ---- */
 
-/* What is there of it, up to its end or as far as the step's pieces_left goes. Afterwards the exchange may be over. */
+/* Handles the body bytes at hand, as far as the step's pieces_left goes. Afterwards the exchange may be over. */
 void body_step(struct connection *c, struct exchange *e);
 void body_discard(struct exchange *e);
-/* Too much of it is left to drop, or nobody can tell what is left: only the end of the connection ends it. */
+/* Too much of it is left to discard, or its end is unknown: the connection has to close. */
 bool body_is_unbounded(const struct exchange *e);
 
 /* ---- answer.c ---- */
 
 /*
- * An answer of our own, outside of any handler: the connection ends with it. Clients repeat what failed with 502 or 503,
- * unless they are told not to; we know only of the latter that nothing has happened.
+ * An answer of our own, without a handler; the connection ends with it. Clients repeat a request that got 502 or 503,
+ * unless told otherwise. Only with 503 do we know that the request had no effect.
  */
 void conn_refuse(struct connection *c, unsigned status, const char *message);
 /* The next *left bytes of the answer come from there by splice_start(). False: they have to be written. */

@@ -1,11 +1,11 @@
 /*
- * patience.c - how long we wait, for what. A connection has one timer, the watchdog, set to whichever of its deadlines is
- * the nearest; when it barks they are looked at anew.
+ * patience.c - the time limits of a connection. It has one timer, the watchdog, set to the nearest of its deadlines;
+ * when it fires, all of them are computed again.
  */
 #include "base/limits.h"
 #include "http/inside.h"
 
-/* When patience ends: UINT64_MAX while there is nothing to wait for. Less than `least` is no progress. */
+/* The deadline, or UINT64_MAX while there is nothing to wait for. Less than `least` is no progress. */
 static uint64_t patience_end(struct patience *p, bool waiting, uint64_t counter, uint64_t least, uint64_t limit_ms,
                              uint64_t now)
 {
@@ -28,7 +28,7 @@ static struct deadlines conn_deadlines(struct connection *c)
     uint64_t now = loop_now_ms(c->loop);
     bool in_head = c->state == CONN_HEAD, is_busy = c->state == CONN_BUSY, has_input = c->stream->in.len > 0;
     bool wants_body = is_busy && e->body != BODY_WAITING && e->body != BODY_DONE && !e->body_paused;
-    /* Who connects means to ask; only who has asked may rest. */
+    /* A new connection has to send a request soon. Only after one may it be idle. */
     uint64_t rest_ms = c->trusted ? config->keepalive_ms : config->stranger_ms;
     uint64_t idle_ms = c->requests ? rest_ms : config->head_ms;
 
@@ -65,7 +65,7 @@ static void on_watchdog(struct timer *timer)
     conn_step(c);
 }
 
-/* A watchdog that would bark too early is left alone: it looks again when it does. */
+/* A watchdog that fires too early is left as it is: it computes the deadlines again. */
 void conn_watch(struct connection *c)
 {
     struct deadlines due = conn_deadlines(c);

@@ -1,3 +1,6 @@
+/*
+ * router.c - finds the row of a table of routes that a request's method and path match.
+ */
 #include <stdio.h>
 
 #include "base/encode.h"
@@ -48,7 +51,7 @@ bool http_route(const struct http_route *routes, size_t count, const struct http
     enum http_method method = head->method == HTTP_HEAD ? HTTP_GET : head->method;
     struct http_match found = { 0 }, candidate;
 
-    /* Of a path that names nothing here a broken escape is told, too. */
+    /* A broken escape is an error even if no route has this path. */
     if (!decode(arena, path, &whole, err))
         return false;
     while (str_skip(&path, STR("/")))

@@ -1,8 +1,10 @@
 /*
- * Crowds: a connection that owes nobody anything rests (server_settle): it waits for a request, or its answer was given and
- * it is slow to take it or to end. At connections_max the one that has rested the longest goes, strangers first, and the
- * newcomer has its place. So it takes as many requests that are really under way to keep anybody out, and those are
- * bounded elsewhere: by keys, and by the edge's share.
+ * server.c - accepts connections and decides which one to close when there are too many.
+ *
+ * A connection rests (server_settle()) while it waits for a request, or while its client is slow to take a complete
+ * answer or to close. At connections_max the one that has rested the longest is closed for the new one, untrusted ones
+ * first. So only requests under way can use up all places, and those are bounded elsewhere: by keys, and by the edge's
+ * share.
  */
 #include "base/fd.h"
 #include "base/limits.h"
@@ -11,7 +13,7 @@
 
 enum {
     LINGER_MS = 2000,
-    REFUSALS_MOST = 64, /* connections past the limit that are told so, at once */
+    REFUSALS_MOST = 64, /* connections past the limit that are told so, at a time */
 };
 
 /* ---- memory that all bodies share ---- */
@@ -31,7 +33,7 @@ static void server_unref(struct http_server *server)
         loop_retire(server->loop, server, server_dispose);
 }
 
-/* An exchange that a worker holds may outlive its server, so who owes keeps the lender. */
+/* An exchange that a worker holds may outlive its server: as long as it has lent bytes it holds a reference. */
 void server_lend(struct http_server *server, struct exchange *e, size_t size)
 {
     if (!e->lender) {
@@ -55,7 +57,7 @@ void server_take_back(struct exchange *e)
 
 /* ---- crowds ---- */
 
-/* Where it rests, or NULL while it must not be disturbed. */
+/* The list it rests in, or NULL while it is busy. */
 static struct queue *resting_place(const struct connection *c)
 {
     const struct exchange *e = c->ex;
@@ -80,7 +82,7 @@ void server_settle(struct connection *c)
     c->rested_after = c->requests;
 }
 
-/* At the limit: the one that has rested the longest goes, or else the body that has been coming for the longest. */
+/* At the limit: close the connection that has rested the longest, or else give up the body that was started first. */
 static bool make_room(struct http_server *server)
 {
     struct link *resting = server->strangers.first ? server->strangers.first : server->known.first;

@@ -5,8 +5,8 @@
 
 struct side {
     struct stream *stream;
-    bool ended;    /* said all that it had to say */
-    bool told_end; /* …and the other side knows */
+    bool ended;    /* sends nothing more */
+    bool told_end; /* …and the other side was told */
 };
 
 struct relay {
@@ -72,7 +72,7 @@ static void on_linger(struct timer *timer)
         timer_set(&relay->later, relay->loop, LIMIT_RELAY_LINGER_MS - quiet_ms, on_linger);
 }
 
-/* Hand on what `from` has said, as far as `to` takes it. */
+/* Pass on what `from` has sent, as far as `to` takes it. */
 static void carry(struct side *from, struct side *to)
 {
     if (from->stream->in.len && !stream_is_full(to->stream)) {

@@ -1,15 +1,15 @@
 /*
- * relay.h - two streams joined: what one side says, the other hears.
+ * relay.h - copies between two streams, in both directions: tunnels.
  *
- * Stops reading one side while the other side's queue is full. The orderly end of one side is passed on, and the other
- * may go on talking; who then says nothing more for LIMIT_RELAY_LINGER_MS is taken to have gone as well. A failure of
- * one side ends both.
+ * Stops reading one side while the other side's queue is full (backpressure). The orderly end of one side is passed on,
+ * and the other side may go on sending; if it sends nothing for LIMIT_RELAY_LINGER_MS, the relay ends. A failure of one
+ * side ends both.
  *
  *     relay = relay_new(loop, done, context)
  *     a = …a stream made with &relay_events and owner relay…, b likewise
  *     relay_join(relay, a, b)
  *
- * Ownership  The relay owns the streams once they are joined. Whoever made it frees it, from done() too.
+ * Ownership  The relay owns the streams once they are joined. The caller frees the relay, from done() too.
  */
 #ifndef IO_RELAY_H
 #define IO_RELAY_H

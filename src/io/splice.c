@@ -1,12 +1,12 @@
 /*
  * splice.c - theory of operation.
  *
- * The bytes go through a pipe, which holds references to the kernel's pages. A splice is in one of two states, told apart by
- * `held`:
+ * The bytes go through a pipe, which holds references to the kernel's pages. A splice is in one of two states, told
+ * apart by `held`:
  *
  *   held == 0   taking: the pipe is empty, and is filled as soon as `from` has bytes
- *   held > 0    giving: the pipe is emptied into `to` before more is taken. While `to` is `blocked`, `from` is not read,
- *               and its peer waits (backpressure)
+ *   held > 0    giving: the pipe is emptied into `to` before more is taken. While `to` is `blocked`, `from` is not
+ *               read, and its peer waits (backpressure)
  *
  * stream.c keeps the only watch of each socket, and calls splice_run() when either is ready.
  */
@@ -74,8 +74,8 @@ static ssize_t move_bytes(int from_fd, int to_fd, size_t most)
 }
 
 /*
- * Like move_bytes(). splice(2) never gets past a byte that a peer has sent as urgent, though there is more to read; read(2)
- * skips that byte. The pipe is empty, so what is read fits.
+ * Like move_bytes(). splice(2) never gets past a byte that a peer has sent as urgent, though there is more to read;
+ * read(2) skips that byte. The pipe is empty, so what is read fits.
  */
 static ssize_t copy_bytes(int from_fd, int to_fd, size_t most)
 {
@@ -160,8 +160,8 @@ void splice_run(struct splice *splice)
 }
 
 /*
- * The kernel allows each user so many pages of pipes (fs.pipe-user-pages-soft: a thousand pipes), and makes the pipes after
- * that with room for two fragments. Copying is far faster than that.
+ * The kernel allows each user so many pages of pipes (fs.pipe-user-pages-soft: a thousand pipes), and makes the pipes
+ * after that with room for two fragments. Copying is far faster than that.
  */
 static bool open_pipe(int fds[2])
 {

@@ -1,8 +1,8 @@
 /*
  * splice.h - bytes from one stream's socket to another's by splice(2): the kernel hands pages on, we never see them.
  *
- * For large bodies of a known length. All else is copied: framed bodies by http/, tunnels by relay.h, because a splice takes
- * a pipe, and a pipe is only worth it for many bytes.
+ * For large bodies of a known length. All else is copied: framed bodies by http/, tunnels by relay.h, because a splice
+ * takes a pipe, and a pipe is only worth it for many bytes.
  */
 #ifndef IO_SPLICE_H
 #define IO_SPLICE_H
@@ -11,12 +11,12 @@
 
 /*
  * The next *left bytes that come in on `from` go out on `to`, after what is queued there. *left counts down as they are
- * taken, and must live as long as `from`. Nothing else may be written to `to` meanwhile. When all of it is with the kernel,
- * `from` gets on_spliced().
+ * taken, and must live as long as `from`. Nothing else may be written to `to` meanwhile. When all of it is with the
+ * kernel, `from` gets on_spliced().
  *
- * The splice is off early when `from` ends, `to` fails or either is freed. The streams report that as always, and *left is
- * what was not taken. If a write to `from` fails, that is reported after the splice: its peer may have sent the whole body
- * before it went.
+ * The splice is off early when `from` ends, `to` fails or either is freed. The streams report that as always, and *left
+ * is what was not taken. If a write to `from` fails, that is reported after the splice: its peer may have sent the
+ * whole body before it went.
  *
  * False: not possible here, the caller has to copy.
  */

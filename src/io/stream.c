@@ -1,16 +1,17 @@
 /*
  * Theory of operation
  *
- * Writing goes to the kernel at once, from the caller's own bytes; only what the kernel refused is copied, to `out`.
- * Behind `out` there may be a file (`file_fd`), and behind the file more bytes (`after`): the order of the calls is the
- * order on the wire. `blocked` says that the kernel has had enough and that we wait until it takes more.
+ * Writing goes to the kernel at once, from the caller's bytes; only what the kernel does not take is copied, to `out`.
+ * After `out` there may be a file (`file_fd`), and after the file more bytes (`after`): the order of the calls is the
+ * order on the wire. `blocked`: the kernel's buffer is full, and we wait until it takes more.
  *
- * Reading adapts: a stream starts with small reads, so that a thousand idle connections cost nothing, and a stream whose
- * reads come back full asks for more each time. `in` gives its memory back whenever it is empty and the stream slow.
+ * Reading adapts: a stream starts with small reads, so that a thousand idle connections cost nothing, and a stream
+ * whose reads come back full asks for more each time. `in` frees its memory when it is empty and the stream slow.
  *
  * A stream may be one end of a splice (splice.c): then readiness to read or to write is passed on to that.
  *
- * Callbacks come from the loop only, never from inside a stream_…() call: a write that fails is told when the turn ends.
+ * Callbacks come from the loop only, never from inside a stream_…() call: a write that fails is reported when the turn
+ * ends.
  */
 #include "io/stream.h"
 
@@ -33,11 +34,11 @@
 enum {
     READ_LEAST = 4096,
     READ_MOST = 256 * 1024,
-    READ_LEAST_MOST = 16 * 1024,    /* who sends slowly shall be seen to send */
+    READ_LEAST_MOST = 16 * 1024,    /* progress of a slow sender must still show */
     TURN_READ_BYTES = 256 * 1024,   /* then the other streams have their turn */
     TURN_WRITE_BYTES = 1024 * 1024, /* sendfile to a fast reader would never end */
     FILE_PIECE_BYTES = 64 * 1024,   /* where sendfile cannot be used */
-    QUEUE_MOST = 128 * 1024 * 1024, /* a source that never asks whether we are full is broken */
+    QUEUE_MOST = 128 * 1024 * 1024, /* a source that ignores stream_is_full() is broken */
     PIECES_MOST = 6,
 };
 
@@ -147,7 +148,7 @@ static void read_some(struct stream *s)
         total += (size_t)n;
         s->bytes_in += (size_t)n;
         s->progress_ms = loop_now_ms(s->loop);
-        is_drained = (size_t)n < want; /* asking again would only be told EAGAIN */
+        is_drained = (size_t)n < want; /* another read would only get EAGAIN */
         if (!is_drained)
             s->read_size = MIN(s->read_size * 4, (size_t)READ_MOST);
         else if ((size_t)n < s->read_size / 4)
@@ -173,7 +174,7 @@ void stream_read_least(struct stream *s, size_t bytes)
     if (stream_is_dead(s) || !s->is_socket || s->read_least == (size_t)least)
         return;
     s->read_least = (size_t)least;
-    (void)setsockopt(s->fd, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least); /* more wakings without, nothing worse */
+    (void)setsockopt(s->fd, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least); /* without it we only wake more often */
 }
 
 /* ---- writing ---- */
@@ -248,7 +249,7 @@ static bool send_file_piece(struct stream *s, size_t budget)
 static void end_writing(struct stream *s)
 {
     if (s->is_socket) {
-        (void)shutdown(s->fd, SHUT_WR); /* ENOTCONN: the peer is gone, reading tells */
+        (void)shutdown(s->fd, SHUT_WR); /* ENOTCONN: the peer is gone, which reading reports */
         return;
     }
     /* A pipe has only the one side. */
@@ -489,7 +490,7 @@ struct stream *stream_new(struct loop *loop, int fd, size_t in_cap, const struct
     struct err err;
 
     if (!fd_set_nonblocking(fd, true, &err) || fstat(fd, &stat) < 0)
-        log_die("stream: descriptor %d is not one", fd);
+        log_die("stream: %d is not an open descriptor", fd);
     s->loop = loop;
     s->fd = fd;
     s->is_socket = S_ISSOCK(stat.st_mode);
@@ -530,7 +531,7 @@ void stream_abort(struct stream *s)
     if (stream_is_dead(s))
         return;
     struct linger reset = { .l_onoff = 1, .l_linger = 0 };
-    (void)setsockopt(s->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset); /* not for pipes, which know no reset */
+    (void)setsockopt(s->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset); /* fails for pipes, which have no reset */
     let_go(s);
     fd_close(&s->fd);
     s->ended = s->failed = s->told = true;

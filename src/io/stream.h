@@ -1,20 +1,20 @@
 /*
- * stream.h - a socket or pipe on a loop, with buffers on both sides and back-pressure in between.
+ * stream.h - a socket or pipe on a loop, with buffers on both sides and backpressure in between.
  *
  *   reading   While there is room in `in`, what arrives is appended there and on_input() is called. The owner consumes
  *             with buf_drop(&s->in, n). When `in` is full, or reading is off, nothing more is read and the peer waits.
- *             An owner who consumes at another time than in on_input() calls stream_read(s, true) again afterwards.
+ *             An owner that consumes outside on_input() calls stream_read(s, true) afterwards.
  *   writing   stream_write() sends what the kernel takes at once and queues the rest. stream_is_full() asks the source
  *             to wait; on_drained() says when to go on (queue empty again). A source that does not wait is cut off at
  *             128 MiB: the stream fails.
  *   ending    on_end() is called once, when the peer has closed its side, or with an error; `in` may still hold bytes.
- *             Only a write that fails after an orderly end is told by a second call. Nothing is called after
- *             stream_free() or stream_abort(), and nothing from inside a call of the owner's.
+ *             A second call follows only if a write fails after an orderly end. Nothing is called after stream_free()
+ *             or stream_abort(), and nothing from inside a call of the owner's.
  *   splicing  splice.h lets the kernel hand on what comes in here to another stream's peer.
  *
  * Ownership  The stream owns the descriptor. The owner frees the stream; from inside a callback too (it is retired).
- *            Handing a stream on is setting `events` and `owner`; the new owner looks at `in` by itself.
- * Signals    The program ignores SIGPIPE: pipes and sendfile(2) have no other way to say "closed" by errno.
+ *            To hand a stream on, set `events` and `owner`; the new owner handles what is in `in`.
+ * Signals    The program ignores SIGPIPE: only then do pipes and sendfile(2) report a closed peer by errno.
  */
 #ifndef IO_STREAM_H
 #define IO_STREAM_H
@@ -72,24 +72,24 @@ struct stream {
 /* Takes the descriptor (made non-blocking). Reading starts off; in_cap bounds `in`. */
 struct stream *stream_new(struct loop *loop, int fd, size_t in_cap, const struct stream_events *events, void *owner)
     must_use;
-/* The same for a socket whose connect() is under way: writes are queued until it is through, failure comes by on_end. */
+/* The same for a socket whose connect() is under way: writes are queued until then, failure is reported by on_end(). */
 struct stream *stream_new_connecting(struct loop *loop, int fd, size_t in_cap, const struct stream_events *events,
                                      void *owner) must_use;
 
 void stream_read(struct stream *stream, bool on);
 /*
- * on_input() is of no use before so many bytes have come: the kernel wakes us then, or when the peer ends, and not for
- * each piece before. 1 is for any. No more than what the peer has announced, or we wait for ever.
+ * Wake us only when so many bytes have come, or when the peer ends; 1: for any byte. Must not be more than the peer has
+ * announced, or we wait for ever.
  */
 void stream_read_least(struct stream *stream, size_t bytes);
 void stream_write(struct stream *stream, struct str bytes);
 void stream_write_two(struct stream *stream, struct str first, struct str second);     /* one system call when it can */
 void stream_write_many(struct stream *stream, const struct str *pieces, size_t count); /* the same, up to six */
-/* Waits for company: goes out with the next write, or by itself when the turn ends. */
+/* Goes out with the next write, or when the turn ends. */
 void stream_queue(struct stream *stream, struct str bytes);
 /*
- * After all queued bytes: so many bytes of a file, without copying them through us. Takes the descriptor. One at a time.
- * A file that turns out shorter fails the stream.
+ * After all queued bytes: so many bytes of a file, without copying them through us. Takes the descriptor. One at a
+ * time. A file that turns out shorter fails the stream.
  */
 void stream_send_file(struct stream *stream, int file_fd, off_t offset, uint64_t size);
 size_t stream_queued(const struct stream *stream); /* bytes not yet with the kernel, file included */
@@ -100,7 +100,10 @@ bool stream_failed(const struct stream *stream); /* a write failed: nothing more
 
 /* No more writes from us once the queue is out. */
 void stream_finish(struct stream *stream);
-/* Close so that the peer cannot take it for an orderly end (TCP reset), now. stream_free() is still the owner's to call. */
+/*
+ * Close at once, by a TCP reset, so that the peer cannot take it for an orderly end. The owner still calls
+ * stream_free().
+ */
 void stream_abort(struct stream *stream);
 void stream_free(struct stream *stream); /* closes; NULL is fine */
 

@@ -3,7 +3,7 @@
 #include "base/mem.h"
 #include "proxy/links.h"
 
-/* The rows of guestd's own tables that are not like the rest of their port. A bad path is guestd's to refuse. */
+/* Routes of guestd's whose need for a token differs from the rest of their port. A bad path is refused by guestd. */
 static const struct http_route open_routes[] = {
     { HTTP_GET, "/health", NULL, 0, NULL },
     { HTTP_GET, "/files", NULL, 0, NULL }, /* wants a token or a signature, and says which one is wrong */
@@ -35,7 +35,7 @@ static bool is_known(const struct sandbox *sandbox, const struct target *target,
 
     if (token && sandbox_has_token(sandbox, *token))
         return true;
-    /* Whoever is here has shown a private sandbox's token: may_enter() in proxy.c. */
+    /* may_enter() in proxy.c has checked a private sandbox's traffic token. */
     return target->port != GUESTD_PORT && sandbox_is_private(sandbox);
 }
 

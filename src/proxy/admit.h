@@ -1,14 +1,15 @@
 /*
- * admit.h - what a request has shown, read from its head alone: before a byte of its body is read, and before anything
- * inside the sandbox is dialed.
+ * admit.h - which credential a request carries. Read from its head alone, before its body is read and before a
+ * connection into the sandbox is made.
  *
  *   known     the sandbox's access token, or a private sandbox's traffic token
- *   link      a link signed with the access token that has not expired. People publish links, so it shows no owner
+ *   link      a link signed with the access token that has not expired. People publish links, so its user need not be
+ *             the owner
  *   stranger  none of these, and none is needed: a user's service, or a route of guestd's that is open to all
  *   refused   guestd wants the access token for this, and it is missing or wrong
  *
- * Links and strangers, the outsiders, have places and an order of eviction of their own (proxy.c): they cannot take
- * what the known need. Strangers leave some of these places to links, and have less time.
+ * Links and strangers together are the outsiders. They have a limited number of places and are evicted first (proxy.c),
+ * so they cannot use up what known callers need. Strangers have fewer places than links, and less time.
  */
 #ifndef PROXY_ADMIT_H
 #define PROXY_ADMIT_H
@@ -31,8 +32,7 @@ enum admission admit(const struct sandbox *sandbox, const struct target *target,
                      struct arena *arena);
 
 /*
- * Would guestd answer 401 to this without the access token? Here front decides it, by sandbox, port and route; guestd
- * decides again.
+ * Would guestd answer 401 to this without the access token? Decided by sandbox, port and route. guestd checks again.
  */
 bool admit_wants_token(const struct sandbox *sandbox, const struct target *target, const struct http_head *head,
                        struct arena *arena);

@@ -1,17 +1,17 @@
 /*
  * forward.c - theory of operation.
  *
- * Two machines of http/ meet here: the exchange (the client's side) and the call (the sandbox's side). Both are driven
- * by callbacks on one loop, and each callback below does one step and returns. The body of the request is not read
- * before there is a connection inside, so a port that opens late costs the client nothing but time.
+ * A forward connects two state machines of http/: the exchange (the client's side) and the call (the sandbox's side).
+ * Both are driven by callbacks on one loop; each callback below does one step and returns. The body of the request is
+ * not read before there is a connection into the sandbox, so a client can wait for a port that opens late.
  *
- * SDKs send a small request in several pieces. guestd can do nothing before it has them all, so those are put together
- * here first (FORWARD_GATHERING) and sent with the head in one go: it is woken once and not four times.
+ * SDKs send a small request in several pieces, and guestd can do nothing before it has them all. So they are collected
+ * first (FORWARD_GATHERING) and sent with the head in one write: guestd wakes once and not four times.
  *
- * Connections to guestd are kept and used again. Such a connection may have died while it lay idle, and only the attempt
- * tells. If it breaks before a byte of an answer and the request is still whole in our hands (`replay`), the request is
- * sent again on a fresh connection, once. guestd closes connections without an answer only when it dies, and then the
- * sandbox dies with it: a request that guestd has acted upon is not repeated.
+ * Connections to guestd are kept and used again. A kept connection may have died, and only a request shows it. If it
+ * breaks before the first byte of an answer, and we still have the whole request (`replay`), the request is sent once
+ * more on a new connection. guestd closes a connection without an answer only when it dies, and then the sandbox dies
+ * too: so a request that guestd has acted upon is not repeated.
  */
 #include "proxy/forward.h"
 
@@ -26,12 +26,12 @@
 #include "proxy/refuse.h"
 
 enum forward_state {
-    FORWARD_GATHERING,  /* the request's body is put together; nobody inside knows of it yet */
-    FORWARD_REACHING,   /* a connection inside is being made */
-    FORWARD_ASKING,     /* the request goes in, nothing has come back */
-    FORWARD_ANSWERING,  /* the answer's head is out: what breaks now breaks the client's connection */
+    FORWARD_GATHERING,  /* the request's body is being collected; nothing is sent yet */
+    FORWARD_REACHING,   /* a connection into the sandbox is being made */
+    FORWARD_ASKING,     /* the request is being sent, no answer yet */
+    FORWARD_ANSWERING,  /* the answer's head is out: a failure now resets the client's connection */
     FORWARD_TUNNELLING, /* both sides have changed protocol; the exchange is gone */
-    FORWARD_DONE,       /* nothing inside is held any more; the client may still be taking its answer */
+    FORWARD_DONE,       /* nothing in the sandbox is held; the client may still be taking its answer */
     FORWARD_STATE_COUNT,
 };
 
@@ -45,7 +45,7 @@ static const unsigned may_become[FORWARD_STATE_COUNT] = {
 };
 
 struct forward {
-    struct forward *next, **at; /* in the peer's list: who comes next, and what points to us */
+    struct forward *next, **at; /* in the peer's list: the next one, and the pointer to us */
     struct peer *peer;
     struct sandbox *sandbox;
     struct target target;
@@ -56,11 +56,11 @@ struct forward {
     struct relay *relay;
     struct str head; /* the request as the service will see it; in the exchange's arena */
     enum admission admission;
-    bool has_place; /* counts among the peer's; not once it was evicted */
+    bool has_place; /* counted in the peer's places; not after an eviction */
     bool kept;      /* this connection has served requests before */
     bool body_started, body_ended;
     struct str gathered; /* the whole body, in the exchange's arena */
-    struct buf replay;   /* or the body so far, as long as it fits */
+    struct buf replay;   /* or the body so far, while it fits */
 };
 
 static void reach_inside(struct forward *f);
@@ -71,7 +71,7 @@ static void enter(struct forward *f, enum forward_state next)
     f->state = next;
 }
 
-/* Let go of everything inside the sandbox. */
+/* Close everything inside the sandbox. */
 static void let_go(struct forward *f)
 {
     reach_free(f->reach);
@@ -102,7 +102,7 @@ static void leave(struct forward *f)
     give_place(f);
     if (f->state != FORWARD_DONE)
         enter(f, FORWARD_DONE);
-    *f->at = f->next; /* f->next stays: forward_cut_all() may stand on us */
+    *f->at = f->next; /* f->next stays: forward_cut_all() may be walking the list */
     if (f->next)
         f->next->at = f->at;
     sandbox_unref(f->sandbox);
@@ -119,7 +119,7 @@ static void give_up(struct forward *f, enum refusal why)
     refuse(f->ex, &f->target, why);
 }
 
-/* Part of an answer is out: all that can still be said is that the rest will not come. */
+/* Part of an answer is out: a reset is the only way to say that the rest will not come. */
 static void break_off(struct forward *f)
 {
     let_go(f);
@@ -159,14 +159,17 @@ static void become_tunnel(struct forward *f, const struct http_head *head)
 static void on_answer_head(struct http_call *call, const struct http_head *head)
 {
     struct forward *f = http_call_owner(call);
-    /* A public service has taken its client in. That guestd is healthy it tells everybody. */
+    /*
+     * A service that answers without 401 has accepted its client. guestd's /health answers everybody, so it proves
+     * nothing.
+     */
     if (head->status != 401 && f->target.port != GUESTD_PORT)
         http_trust(f->ex);
     if (head->status == 101) {
         if (heads_want_upgrade(&f->ex->head))
             become_tunnel(f, head);
         else
-            give_up(f, REFUSE_BROKEN); /* nobody asked for it: no telling what the bytes that follow are */
+            give_up(f, REFUSE_BROKEN); /* not asked for: the bytes that follow could be anything */
         return;
     }
     struct http_field fields[LIMIT_HEADERS];
@@ -191,14 +194,14 @@ static void on_answer_end(struct http_call *call)
         peer_keep_idle(f->peer, call);
     let_go(f);
     enter(f, FORWARD_DONE);
-    http_end(f->ex); /* drops what is left of the request's body */
+    http_end(f->ex); /* discards the rest of the request's body */
 }
 
 static void on_answer_error(struct http_call *call, const struct err *err)
 {
     struct forward *f = http_call_owner(call);
     if (f->state == FORWARD_ANSWERING) {
-        log_debug("edge: sandbox %s port %u: answer broke off: %s", f->target.id, f->target.port, err_text(err));
+        log_debug("edge: sandbox %s port %u: the answer broke off: %s", f->target.id, f->target.port, err_text(err));
         break_off(f);
         return;
     }
@@ -273,7 +276,7 @@ static const struct http_events exchange_events = {
     .on_gone = on_client_gone,
 };
 
-/* ---- from one to the other ---- */
+/* ---- sending the request ---- */
 
 /* On a kept connection, or else on a new one. */
 static void ask(struct forward *f, struct stream *idle, int fd)
@@ -286,11 +289,11 @@ static void ask(struct forward *f, struct stream *idle, int fd)
     if (!f->body_started) {
         f->body_started = true;
         if (f->admission == ADMIT_KNOWN)
-            http_body_patience(f->ex, LIMIT_KEEPALIVE_MS); /* a stream of input may rightly be silent for long */
+            http_body_patience(f->ex, LIMIT_KEEPALIVE_MS); /* an input stream may be silent for long */
         http_body_start(f->ex);
         return;
     }
-    /* It was gathered, or this is the second time: first what we have of it. */
+    /* It was gathered, or this is the second attempt: first what we have of it. */
     http_call_write(f->call, f->gathered.len ? f->gathered : buf_str(&f->replay));
     if (f->body_ended)
         http_call_finish(f->call);
@@ -316,7 +319,7 @@ static void on_reached(void *context, enum reach_outcome outcome, int fd)
 
 static void reach_inside(struct forward *f)
 {
-    /* guestd is there before a sandbox is; a user's service may have been started a moment ago. */
+    /* guestd listens before its sandbox is announced; a user's service may have been started a moment ago. */
     unsigned attempts = f->target.port == GUESTD_PORT ? 1 : LIMIT_EDGE_DIALS;
     f->reach =
         reach_new(f->ex->loop, sandbox_driver(f->sandbox), f->target.id, f->target.port, attempts, on_reached, f);
@@ -348,10 +351,11 @@ static void on_gathered(struct http_exchange *ex, struct str body, const struct 
     go_inside(f);
 }
 
-/* A gathered body is held as long as its call goes on, which may be hours. */
-static_assert(LIMIT_EDGE_SHARE * LIMIT_EDGE_GATHER_BYTES <= LIMIT_COLLECT_BYTES / 2, "half of it is everybody else's");
+/* A gathered body is held until its call ends, which may take hours. */
+static_assert(LIMIT_EDGE_SHARE * LIMIT_EDGE_GATHER_BYTES <= LIMIT_COLLECT_BYTES / 2,
+              "half of it must be left for other bodies");
 
-/* Nobody inside can use a part of it; and it fits. */
+/* guestd needs the whole body before it can act, and it is small. */
 static bool is_gathered(const struct forward *f)
 {
     const struct http_head *head = &f->ex->head;
@@ -384,7 +388,7 @@ void forward_start(struct peer *peer, struct sandbox *sandbox, struct http_excha
 
     if (!heads_write_request(ex, target, sandbox_mask_host(sandbox), &f->head)) {
         enter(f, FORWARD_DONE);
-        http_reply(ex, 431, NULL, 0, STR("")); /* what the client sent fits, but not what it has become */
+        http_reply(ex, 431, NULL, 0, STR("")); /* the client's head fitted, the rewritten one does not */
         return;
     }
     if (is_gathered(f))
@@ -408,7 +412,7 @@ static void cut(struct forward *f, enum refusal why)
         relay_abort(f->relay);
         leave(f);
         break;
-    case FORWARD_DONE: /* the answer is whole, the client is still taking it */
+    case FORWARD_DONE: /* the answer is complete, the client is still taking it */
     case FORWARD_STATE_COUNT:
         break;
     }
@@ -416,8 +420,8 @@ static void cut(struct forward *f, enum refusal why)
 
 void forward_cut_all(struct peer *peer)
 {
-    /* Cutting one takes it off the list at once, or leaves it there until its client has been answered. */
-    peer_ref(peer); /* ours: the peer stays while we walk */
+    /* cut() removes a forward from the list at once, or leaves it there until its client has been answered. */
+    peer_ref(peer); /* keeps the peer while we walk */
     for (struct forward *f = peer->forwards, *next; f; f = next) {
         next = f->next;
         cut(f, REFUSE_NOT_FOUND);
@@ -427,7 +431,7 @@ void forward_cut_all(struct peer *peer)
 
 /* ---- outsiders ---- */
 
-/* Its body is still coming, or its client is slow to take an answer that is whole. */
+/* We wait for the client: its body is still coming, or it is slow to take a complete answer. */
 static bool is_waited_for(const struct forward *f)
 {
     switch (f->state) {

@@ -13,8 +13,8 @@
 #include "proxy/target.h"
 
 /*
- * The request's head as bytes, in the exchange's arena. `mask_host`: what a service sees as its host, with ${PORT} for its
- * port; empty: what the client sent. False if it became too long.
+ * The request's head as bytes, in the exchange's arena. `mask_host`: what a service sees as its host, with ${PORT} for
+ * its port; empty: what the client sent. False if it became too long.
  */
 bool heads_write_request(struct http_exchange *ex, const struct target *target, struct str mask_host,
                          struct str *out_head) must_use;

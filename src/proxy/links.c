@@ -11,7 +11,7 @@
 
 enum { SIGNATURE_BYTES = 48 }; /* "v1_" and 43 characters of base64 */
 
-/* One that was found. What it says is a guess for the next time; guestd is the judge of a signature. */
+/* A link that was found. Only a hint for the next time: guestd checks the signature. */
 struct known {
     char signature[SIGNATURE_BYTES];
     char id[LIMIT_ID_BYTES];
@@ -98,7 +98,7 @@ static struct file_link link_of(const struct http_head *head, struct arena *aren
     };
 }
 
-/* By guestd's rule: the second that it names is its last. */
+/* guestd's rule: the link is valid until the end of the second that it names. */
 static bool is_expired(struct str expiration)
 {
     uint64_t expires_s;

@@ -11,7 +11,7 @@
 #include "proxy/refuse.h"
 #include "proxy/target.h"
 
-/* A key, as long as there are peers of its. */
+/* An API key with open peers. */
 struct owner {
     char key_id[64];
     unsigned peer_count;
@@ -21,8 +21,8 @@ struct owner {
 struct proxy {
     struct loop *loop;
     struct sandboxes *sandboxes;
-    struct map peers;     /* by sandbox id; a peer exists while something is open with it */
-    struct peer *first;   /* the same ones as a list, to walk while some of them go */
+    struct map peers;     /* by sandbox id; a peer exists while something is open with its sandbox */
+    struct peer *first;   /* the same as a list, to walk while some of them go */
     struct places places; /* of all peers together */
     unsigned forwards_max;
     struct map owners;  /* by key */
@@ -154,11 +154,11 @@ void peer_give_place(struct peer *peer, enum admission admission)
 
 struct stream *peer_take_idle(struct peer *peer)
 {
-    /* The youngest is the least likely to have died. If it just has, the request is sent again: see forward.c. */
+    /* The newest is the least likely to have died. If it has, the request is sent again: see forward.c. */
     return peer->idle_count ? peer->idle[--peer->idle_count].stream : NULL;
 }
 
-/* Closed by guestd, or bytes that nobody asked for. */
+/* guestd has closed it, or sent bytes that we did not ask for. */
 static void on_idle_over(struct stream *stream)
 {
     struct peer *peer = stream->owner;
@@ -179,7 +179,7 @@ static void on_idle_end(struct stream *stream, const struct err *err)
 
 static const struct stream_events idle_events = { .on_input = on_idle_over, .on_end = on_idle_end };
 
-/* Close the connections that lie idle since before `before_ms`; they are the first ones. */
+/* Close the connections that are idle since before `before_ms`; they are the first ones. */
 static void drop_idle(struct peer *peer, uint64_t before_ms)
 {
     unsigned old = 0;
@@ -210,7 +210,7 @@ void peer_keep_idle(struct peer *peer, struct http_call *call)
     struct proxy *proxy = peer->proxy;
     struct stream *stream = peer->idle_count < LIMIT_EDGE_IDLE ? http_call_take_idle(call, &idle_events, peer) : NULL;
     if (!stream)
-        return; /* it goes with its call */
+        return; /* it is closed with its call */
     peer->idle[peer->idle_count++] = (struct idle){ .stream = stream, .since_ms = loop_now_ms(proxy->loop) };
     if (!timer_is_set(&proxy->sweep))
         timer_set(&proxy->sweep, proxy->loop, LIMIT_EDGE_IDLE_MS / 4, on_sweep);
@@ -254,7 +254,7 @@ bool proxy_is_edge(const struct proxy *proxy, const struct http_head *head)
     return target_of(head, &target) != TARGET_NONE || links_is_link(head) || target_has_token(head, &token);
 }
 
-/* guestd has a token of its own; what else listens in a private sandbox is for those who have the traffic token. */
+/* guestd checks the access token. All other ports of a private sandbox need the traffic token. */
 static bool may_enter(const struct sandbox *sandbox, const struct target *target, const struct http_head *head)
 {
     const struct str *token = http_header(head, STR("E2b-Traffic-Access-Token"));
@@ -263,11 +263,11 @@ static bool may_enter(const struct sandbox *sandbox, const struct target *target
 
 /* ---- places ---- */
 
-/* Outsiders have fewer: what is left is there for those who have shown a token, whatever the others do. */
-static_assert(LIMIT_EDGE_GUESTD < LIMIT_GUEST_CONNECTIONS, "those who leave are still there for a moment");
-static_assert(LIMIT_EDGE_STRANGERS < LIMIT_EDGE_OUTSIDERS, "strangers could keep out who has a link");
+/* Outsiders have fewer places than there are, so that some are always left for callers with a token. */
+static_assert(LIMIT_EDGE_GUESTD < LIMIT_GUEST_CONNECTIONS, "connections that close still count for a moment");
+static_assert(LIMIT_EDGE_STRANGERS < LIMIT_EDGE_OUTSIDERS, "strangers could keep out links");
 
-/* One of the three things that limit how much is open. */
+/* One of the three limits on what is open. */
 struct level {
     const struct places *places;
     unsigned most, outsiders_most, strangers_most;
@@ -282,8 +282,9 @@ static bool is_in(const struct peer *peer, const struct peer *other, int level)
 }
 
 /*
- * Who makes room for a newcomer. For one that is known any outsider does, of the sandbox that has most of them. So it
- * is for an outsider whose sandbox has fewer: each sandbox's get their share. Else only one that we wait for goes.
+ * The forward to evict for a newcomer. A known newcomer takes the place of any outsider, in the sandbox with the most
+ * of them. So does an outsider whose own sandbox has fewer of them: each sandbox gets its share. Otherwise only an
+ * outsider that we wait for is evicted.
  */
 static struct forward *find_evicted(struct proxy *proxy, const struct peer *peer, int level, bool is_known)
 {
@@ -296,7 +297,7 @@ static struct forward *find_evicted(struct proxy *proxy, const struct peer *peer
     return is_known || is_unfair ? forward_outsider(crowded, 0, true) : forward_outsider(peer, 0, false);
 }
 
-/* Outsiders' part, rounded up: where there is only one place it is for whoever comes first. */
+/* Outsiders' part, rounded up: a single place is open to all. */
 static unsigned part_of(unsigned most)
 {
     return (most + LIMIT_EDGE_STRANGERS_PART - 1) / LIMIT_EDGE_STRANGERS_PART;
@@ -309,7 +310,7 @@ static bool is_full(const struct level *level, enum admission admission)
            (admission == ADMIT_STRANGER && places->strangers >= level->strangers_most);
 }
 
-/* guestd takes fewer connections than the edge does, at each of its ports: outsiders make room there for who is known. */
+/* guestd accepts fewer connections at each of its ports than the edge: outsiders there make room for known callers. */
 static void make_room_inside(const struct peer *peer, const struct target *target)
 {
     struct forward *evicted;
@@ -367,7 +368,7 @@ static void pass_on(struct proxy *proxy, struct http_exchange *ex, const struct 
 {
     bool is_private = !may_enter(sandbox, target, &ex->head);
     enum admission admission = is_private ? ADMIT_REFUSED : admit(sandbox, target, &ex->head, &ex->arena);
-    /* Whatever becomes of it, nobody waits long for its body. */
+    /* In any case its body has little time. */
     if (admission == ADMIT_STRANGER || admission == ADMIT_REFUSED)
         http_body_patience(ex, LIMIT_STRANGER_BODY_MS);
     if (admission != ADMIT_REFUSED) {
@@ -398,7 +399,7 @@ static void handle_link(struct proxy *proxy, struct http_exchange *ex)
     pass_on(proxy, ex, &target, sandbox);
 }
 
-/* Whoever has the token may enter. A wrong one and that of a sandbox which has ended are answered alike. */
+/* The token grants access. A wrong token and one of a sandbox that has ended are answered alike. */
 static void handle_token(struct proxy *proxy, struct http_exchange *ex, struct str token)
 {
     struct target target = { .port = GUESTD_PORT };
@@ -432,7 +433,7 @@ void proxy_handle(struct proxy *proxy, struct http_exchange *ex)
         refuse_unroutable(ex, verdict);
         return;
     }
-    /* Before the lookup: whether a sandbox exists makes no difference to these. */
+    /* Before the lookup: these are refused whether the sandbox exists or not. */
     struct str path;
     if (target.port == GUESTD_PORT && target_is_control_path(ex->head.path, &ex->arena, &path)) {
         refuse_control_path(ex, path);

@@ -1,9 +1,9 @@
 /*
- * proxy.h - the edge: requests for what runs inside sandboxes, to any port of any of them.
+ * proxy.h - the edge: requests to any port of any sandbox.
  *
  * Finds the sandbox that a request is for, has the driver make a socket inside, and passes request and answer on as
- * they come: bodies of any length, answers before the request has ended, server-sent events, WebSockets. What cannot be
- * passed on gets the answers that SDKs know (refuse.h).
+ * they come: bodies of any length, answers before the request has ended, server-sent events, WebSockets. A request that
+ * cannot be passed on gets an answer that SDKs know (refuse.h).
  *
  * Ownership  The exchange stays http's. The proxy must outlive the server that feeds it.
  * Threads    The loop's.
@@ -25,15 +25,15 @@ struct proxy *proxy_new(struct loop *loop, struct sandboxes *sandboxes) must_use
 void proxy_limit(struct proxy *proxy, unsigned forwards_max);
 /* The same for the sandboxes that one key has made, instead of LIMIT_EDGE_KEY. */
 void proxy_limit_key(struct proxy *proxy, unsigned forwards_max);
-/* Cuts whatever is still open. */
+/* Cuts everything that is still open. */
 void proxy_free(struct proxy *proxy);
 
-/* Is this request for a sandbox, judging by its head alone? Everything else is the API's. */
+/* Is this request for a sandbox, by its head alone? All other requests are the API's. */
 bool proxy_is_edge(const struct proxy *proxy, const struct http_head *head);
 /* As http_request_fn does: takes the exchange over. */
 void proxy_handle(struct proxy *proxy, struct http_exchange *ex);
 
-/* The sandbox can no longer be reached: end what is open with it, so that nobody takes it for finished. */
+/* The sandbox is gone: reset what is open with it, so that no client takes part of an answer for the whole. */
 void proxy_cut(struct proxy *proxy, const char *sandbox_id);
 
 #endif

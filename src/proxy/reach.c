@@ -17,8 +17,8 @@ struct reach {
     unsigned attempts, attempt; /* how many are allowed, and which one this is */
     reach_done_fn *done;
     void *context;
-    bool asking;    /* the driver will call us back, whatever happens meanwhile */
-    bool abandoned; /* the caller has let go; who sees `asking` end frees it */
+    bool asking;    /* the driver will call back in any case */
+    bool abandoned; /* the caller has freed it; it goes when `asking` ends */
     int fd;
     struct watch *watch;
     struct timer timer; /* limits a connect, or ends a pause */
@@ -82,7 +82,10 @@ static void connected(struct reach *r)
 
 static void on_connect_timeout(struct timer *timer)
 {
-    /* A full backlog: the service is there and does not accept. To wait again would only make the client wait longer. */
+    /*
+     * The backlog is full: the service listens and does not accept. Another attempt would only make the client wait
+     * longer.
+     */
     struct reach *r = container_of(timer, struct reach, timer);
     r->attempt = r->attempts;
     try_later(r, REACH_CLOSED);

@@ -2,8 +2,8 @@
  * reach.h - a connection to a port inside a sandbox.
  *
  *   asking       the driver makes a socket inside the sandbox and begins to connect it to 127.0.0.1:port there
- *   connecting   mostly over before we hear of it; a full backlog can take its time
- *   pausing      nobody listens yet: a service that was just started gets a little time
+ *   connecting   usually done at once; takes longer if the service's backlog is full
+ *   pausing      nothing listens yet: a service that was just started gets a little time
  *
  * Only 127.0.0.1: the driver's sockets are IPv4, so a service that listens on ::1 alone is not reached.
  *
@@ -20,9 +20,9 @@
 
 enum reach_outcome {
     REACH_OPEN,        /* fd is connected, non-blocking, the receiver's */
-    REACH_CLOSED,      /* the sandbox is there, nobody listens */
+    REACH_CLOSED,      /* the sandbox runs, nothing listens at that port */
     REACH_GONE,        /* there is no such sandbox any more */
-    REACH_UNAVAILABLE, /* the driver cannot say right now */
+    REACH_UNAVAILABLE, /* the driver does not answer right now */
 };
 typedef void reach_done_fn(void *context, enum reach_outcome outcome, int fd);
 

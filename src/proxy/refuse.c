@@ -6,14 +6,14 @@ static const struct http_field json_fields[] = {
     { STR_INIT("Content-Type"), STR_INIT("application/json; charset=utf-8") },
     { STR_INIT("Access-Control-Allow-Origin"), STR_INIT("*") },
 };
-/* The last field is for guestd's port and for requests without one; a user's service has a say in its own CORS. */
+/* The last field is for guestd's port and for requests without a port. A user's service sets its own CORS fields. */
 enum { WITHOUT_CORS = COUNT_OF(json_fields) - 1, WITH_CORS = COUNT_OF(json_fields) };
 
-/* What a client is told about another try. Unless it is told, it may repeat whatever was answered with 429 or 5xx. */
+/* May the client try again? Without an answer to that it repeats every 429 and 5xx. */
 enum retry {
     RETRY_UNSAID,
-    RETRY_NO,  /* the request may have had an effect, or another try cannot end otherwise */
-    RETRY_YES, /* nothing has happened, and it passes by itself */
+    RETRY_NO,  /* the request may have had an effect, or the next try will fail too */
+    RETRY_YES, /* the request had no effect, and the cause is temporary */
 };
 
 static const struct {
@@ -22,12 +22,12 @@ static const struct {
     const char *message;
 } refusals[REFUSAL_COUNT] = {
     [REFUSE_NOT_FOUND] = { 502, RETRY_NO, "The sandbox was not found" },
-    [REFUSE_CLOSED] = { 502, RETRY_NO, "The sandbox is running but port is not open" }, /* we have tried for a while */
+    [REFUSE_CLOSED] = { 502, RETRY_NO, "The sandbox is running but port is not open" }, /* after several attempts */
     [REFUSE_BROKEN] = { 502, RETRY_NO, "The connection to the sandbox ended before it answered" },
     [REFUSE_UNAVAILABLE] = { 503, RETRY_YES, "The sandbox cannot be reached right now" },
     [REFUSE_PRIVATE] = { 403, RETRY_UNSAID,
                          "The traffic access token is missing or wrong: send it as e2b-traffic-access-token" },
-    /* Limits, not rates: as long as the connections are held, waiting does not help. */
+    /* These are limits, not rates: waiting does not help while the connections are held. */
     [REFUSE_CROWDED] = { 429, RETRY_NO, "The sandbox has too many concurrent incoming connections" },
     [REFUSE_STRANGERS] = { 429, RETRY_NO,
                            "The sandbox has too many concurrent incoming connections without an access token" },
@@ -53,7 +53,7 @@ void refuse(struct http_exchange *ex, const struct target *target, enum refusal 
         grant_preflight(ex);
         return;
     }
-    /* An id is [a-z0-9]+ and the messages are ours: nothing here wants escaping. */
+    /* An id is [a-z0-9]+ and the messages are ours: nothing needs escaping. */
     struct buf body = buf_make(&ex->arena, 512);
     buf_format(&body, "{\"sandboxId\":\"%s\",\"message\":\"%s\"", target->id, refusals[why].message);
     if (why == REFUSE_CLOSED)
@@ -109,7 +109,7 @@ void refuse_link(struct http_exchange *ex, enum links_verdict verdict)
     size_t count = add_retry(fields, WITH_CORS, RETRY_YES);
     if (verdict == LINK_BUSY)
         http_reply(ex, 429, fields, count,
-                   STR("{\"code\":429,\"message\":\"too many wrong signatures from this address lately, try again in a "
+                   STR("{\"code\":429,\"message\":\"too many wrong signatures from this address, try again in a "
                        "second\"}\n"));
     else
         http_reply(ex, 401, fields, WITH_CORS,

@@ -10,7 +10,7 @@
 
 enum { COUNTED_V6_BYTES = 8 };
 
-/* ---- who ---- */
+/* ---- addresses ---- */
 
 static struct source of_v4(const void *address)
 {
@@ -88,7 +88,7 @@ struct source source_of(const struct sockaddr_storage *peer, const struct http_h
     return source;
 }
 
-/* ---- how much ---- */
+/* ---- counters ---- */
 
 struct sources {
     uint64_t second;

@@ -20,7 +20,7 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* In lower case if it is an upper-case letter: host names do not tell them apart. */
+/* Host names do not distinguish upper and lower case. */
 static char lower(char c)
 {
     return c >= 'A' && c <= 'Z' ? (char)(c + ('a' - 'A')) : c;
@@ -91,7 +91,7 @@ enum target_verdict target_of(const struct http_head *head, struct target *out)
     }
     if (id_header || port_header)
         return TARGET_MISSING_HEADER;
-    /* The API has no /files: that is a page on its way to a signed link, with whatever headers it likes. */
+    /* The API has no /files: this is a browser's preflight for a signed link. */
     if (target_is_preflight(head) &&
         (http_has_token(head, STR("Access-Control-Request-Headers"), STR("E2b-Sandbox-Id")) ||
          str_eq(target_path(head->path), STR("/files"))))
@@ -105,7 +105,7 @@ bool target_has_token(const struct http_head *head, struct str *out_token)
                                         STR_INIT("/envs") };
     const struct str *token = http_header(head, STR("X-Access-Token"));
     struct str path = target_path(head->path), rest = path;
-    /* The API takes no such token, but shares /health; whoever shows a key means the API. */
+    /* The API takes no such token, but has a /health too: a request with an API key is for the API. */
     if (!token || token->len == 0 || http_header(head, STR("X-API-Key")))
         return false;
     bool is_guestd = str_skip(&rest, STR("/process.Process/")) || str_skip(&rest, STR("/filesystem.Filesystem/"));
@@ -144,7 +144,7 @@ bool target_is_control_path(struct str raw_path, struct arena *arena, struct str
     struct str path, segment, only = STR("");
     if (!percent_decode(arena, raw_path, PERCENT_PLUS_IS_PLUS, &path))
         return false; /* guestd refuses what cannot be decoded */
-    /* All of them are one segment long, so it is enough to know the segments that "." and ".." leave, up to one. */
+    /* All control paths have one segment, so it is enough to resolve "." and ".." down to one segment. */
     unsigned depth = 0;
     while (str_cut(&path, '/', &segment)) {
         if (segment.len == 0 || str_eq(segment, STR(".")))

@@ -1,16 +1,16 @@
 /*
- * target.h - for which sandbox, and which port inside it, is this request?
+ * target.h - the sandbox that a request is for, and the port inside it.
  *
- *   by host      "8000-iabc.example.com": port 8000 of sandbox iabc. More parts ("8000-iabc-6532622b.…") are a client id
- *                of old and ignored.
+ *   by host      "8000-iabc.example.com": port 8000 of sandbox iabc. More parts ("8000-iabc-6532622b.…") are an old
+ *                kind of client id and ignored.
  *   by header    E2b-Sandbox-Id and E2b-Sandbox-Port, on any host that does not read as above, so that one address can
- *                serve every sandbox. The SDKs always send both headers: a host that reads as above wins. With an API key
- *                they mean the API after all.
+ *                serve every sandbox. The SDKs always send both headers: a host that reads as above wins. With an API
+ *                key they are for the API.
  *
- *   by neither   a signed link to a file, whose signature says it (links.h), or a call of guestd's with a sandbox's access
- *                token, which is no other's: some releases of the SDKs send nothing else to the one address they are given
+ *   by neither   a signed link to a file: the signature determines the sandbox (links.h). Or a call of guestd's with an
+ *                access token, which belongs to one sandbox: some SDK releases send nothing else
  *
- * Pure: looks at a head, decides, touches nothing.
+ * Pure.
  */
 #ifndef PROXY_TARGET_H
 #define PROXY_TARGET_H
@@ -30,9 +30,9 @@ struct target {
 };
 
 enum target_verdict {
-    TARGET_NONE,           /* names no sandbox at all: not ours, or a bad host for whoever is sure that it is ours */
-    TARGET_FOUND,          /* well-formed; whether there is such a sandbox is another question */
-    TARGET_PREFLIGHT,      /* a browser asks about routing headers or a signed link; it cannot say for which sandbox */
+    TARGET_NONE,      /* names no sandbox */
+    TARGET_FOUND,     /* well-formed; the sandbox need not exist */
+    TARGET_PREFLIGHT, /* a browser's preflight for routing headers or a signed link, which cannot name the sandbox */
     TARGET_MISSING_HEADER, /* one routing header without the other */
     TARGET_BAD_ID,
     TARGET_BAD_PORT,
@@ -45,10 +45,10 @@ enum target_verdict target_of(const struct http_head *head, struct target *out);
 /* With TARGET_NONE: does it carry an access token, to one of guestd's paths? Then the token says which sandbox. */
 bool target_has_token(const struct http_head *head, struct str *out_token);
 
-/* What a client reads when a request leads nowhere; NULL for TARGET_FOUND and TARGET_PREFLIGHT. */
+/* The message for a request without a target; NULL for TARGET_FOUND and TARGET_PREFLIGHT. */
 const char *target_complaint(enum target_verdict verdict);
 
-/* One of guestd's calls whose body is used while it is still coming, whatever length it announces? */
+/* A call of guestd's that uses its body while it is still coming, even if its length is known? */
 bool target_is_stream(const struct http_head *head);
 
 /* A browser's question before a cross-origin request. */
@@ -59,7 +59,7 @@ struct str target_path(struct str raw_path);
 
 /*
  * Is this one of the paths that E2B's daemon keeps for its host, however it is spelled ("/x/..//in%69t/")? *out_path is
- * the plain spelling. guestd serves none of them here: its control door is elsewhere. Clients still expect the refusal.
+ * the plain spelling. guestd does not serve them at this port. Clients expect the refusal.
  */
 bool target_is_control_path(struct str raw_path, struct arena *arena, struct str *out_path);
 
