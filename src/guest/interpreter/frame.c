@@ -24,27 +24,3 @@ void frame_write_header(size_t length, unsigned char out[FRAME_HEADER_BYTES])
     for (int i = 0; i < FRAME_HEADER_BYTES; i++)
         out[i] = (unsigned char)(length >> (24 - 8 * i));
 }
-
-/* Never the first process of the sandbox. */
-static bool read_pid(struct str text, pid_t *out)
-{
-    uint64_t pid;
-
-    if (!str_to_u64(text, INT32_MAX, &pid) || pid <= 1)
-        return false;
-    *out = (pid_t)pid;
-    return true;
-}
-
-bool frame_read_status(struct str text, pid_t *out_pid, int *out_status)
-{
-    struct str word;
-    uint64_t status;
-    pid_t pid;
-
-    if (!str_cut(&text, ' ', &word) || !read_pid(word, &pid) || !str_to_u64(text, INT32_MAX, &status))
-        return false;
-    *out_pid = pid;
-    *out_status = (int)status;
-    return true;
-}

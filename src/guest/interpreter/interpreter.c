@@ -170,12 +170,8 @@ static struct engine *start_engine(struct context *context, const struct engine_
                                     .env = launch_env(guest, &user, NULL, 0, &arena),
                                     .events = events,
                                     .owner = context };
-        enum python_mode mode = PYTHON_WARM;
-        for (char *const *pair = want.env; *pair; pair++)
-            if (strcmp(*pair, "CLOISTER_INTERPRETER=cold") == 0)
-                mode = PYTHON_COLD;
         engine = entry->spec ? jupyter_engine_new(guest, &user, entry->spec, &want, err)
-                             : python_engine_new(entry->all->python, &user, mode, &want, err);
+                             : python_engine_new(entry->all->python, &user, &want, err);
     }
     arena_done(&arena);
     return engine;

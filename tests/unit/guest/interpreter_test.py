@@ -196,12 +196,29 @@ class Case(unittest.TestCase):
             self.run_code(f"import os; os.write(100, {frame!r})", context_id=context)
             self.assertEqual([self.text("40 + 2", context_id=context) for _ in range(3)], ["42"] * 3, number)
 
-    def test_killing_the_zygote_costs_nobody(self):
-        context = self.new_context()
-        self.run_code("x = 1", context_id=context)
-        self.run_code("import os, signal; os.kill(os.getppid(), signal.SIGKILL)", context_id=context)
-        self.assertEqual(self.text("x", context_id=context), "1")
-        self.assertEqual(self.text("3", context_id=self.new_context()), "3")
+    # ---- without a zygote, as here ----
+
+    def test_each_context_is_a_python_of_its_own(self):
+        facts = [eval(self.text("import os; (os.getppid(), os.getpid(), hash('a'))", context_id=self.new_context()))
+                 for _ in range(2)]
+        self.assertEqual([parent for parent, _, _ in facts], [self.process.pid] * 2)
+        self.assertEqual(len({pid for _, pid, _ in facts}), 2)
+        self.assertEqual(len({seed for _, _, seed in facts}), 2, "they share the seed of string hashes")
+
+    def test_it_has_no_descriptor_but_its_own(self):
+        code = ("import os; [os.readlink(f'/proc/self/fd/{n}').partition(':')[0] for n in sorted(map(int, os.listdir("
+                "'/proc/self/fd'))) if os.path.islink(f'/proc/self/fd/{n}')]")
+        self.assertEqual(eval(self.text(code, context_id=self.new_context())), ["/dev/null", "pipe", "pipe", "socket"])
+
+    def test_it_leads_its_session(self):
+        code = "import os; os.getsid(0) == os.getpgid(0) == os.getpid()"
+        self.assertEqual(self.text(code, context_id=self.new_context()), "True")
+
+    def test_how_it_ended_is_told(self):
+        for code, why in (("os._exit(3)", "status 3"), ("os.kill(os.getpid(), 11)", "signal 11")):
+            errors = [line["value"] for line in self.run_code("import os; " + code, context_id=self.new_context())
+                      if line["type"] == "error"]
+            self.assertIn(why, "".join(errors))
 
     # ---- a cell that breaks what it runs in, and keeps its variables ----
 

@@ -11,31 +11,19 @@ from .packages import show_figures
 from .streams import flush_standard, standard_streams
 
 
-def settle():
+def after_fork():
     """
-    In the child, on its way from the zygote to a cell: what does not depend on whose interpreter it will be.
-      shares    her memory, copy on write           holds     her socket, until closed here
-      must      lead a session of its own (interrupts go to the group); have its own entropy; be preferred by the
-                OOM killer, so that the zygote and the other contexts outlive a cell that eats all memory
+    In a fork of the zygote: undo what only the zygote needs, and get what no two processes may share.
+    A session of its own, because interrupts go to the process group; entropy of its own.
     """
     os.setsid()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    try:
-        with open("/proc/self/oom_score_adj", "w") as knob:
-            knob.write("300")
-    except OSError:
-        pass
     fresh_entropy()
-    if sys.path[:1] != [""]:
-        sys.path.insert(0, "")
 
 
 def fresh_entropy():
-    """
-    Siblings share their zygote's memory, but not her luck, nor the secret she was spawned with. They do share the seed of string
-    hashes: a Python that runs cannot change it.
-    """
+    """Forks of one zygote share the seed of string hashes, which a running Python cannot change. All other seeds are renewed."""
     if "multiprocessing.process" in sys.modules:
         sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
     if "random" in sys.modules:
@@ -44,10 +32,22 @@ def fresh_entropy():
         sys.modules["numpy.random"].seed()
 
 
-def become_interpreter(fds, is_known=False):
-    """The rest: its own descriptors, then its life. Known to guestd is who was spawned outside: the enter has said so."""
+def prefer_for_oom_kill():
+    """A cell that eats all memory must not cost another context its interpreter."""
+    try:
+        with open("/proc/self/oom_score_adj", "w") as knob:
+            knob.write("300")
+    except OSError:
+        pass
+
+
+def become_interpreter(fds):
+    """Takes the three descriptors (socket, stdout, stderr), closes all others, and serves cells. Does not return."""
     import fcntl
-    high = 100  # out of the way of what user code counts on getting
+    high = 100  # out of the way of the low numbers that user code expects to get
+    prefer_for_oom_kill()
+    if sys.path[:1] != [""]:
+        sys.path.insert(0, "")
     null = os.open("/dev/null", os.O_RDONLY)
     conn = fcntl.fcntl(fds[0], fcntl.F_DUPFD_CLOEXEC, high)
     os.dup2(null, 0)
@@ -60,28 +60,30 @@ def become_interpreter(fds, is_known=False):
     signal.signal(signal.SIGINT, here.link.on_interrupt)
     gc.enable()
     try:
-        if not is_known:
-            here.link.send("B")
-        if not here.stamps.hold():
+        if is_stale():
             here.link.send("S")
             os._exit(0)
-        interpret()
+        serve_cells()
         flush_standard()
     except BaseException:
         os._exit(1)
     os._exit(0)
 
 
-def interpret():
-    """The life of an interpreter: start, cells, until guestd closes or a cell wants out."""
+def is_stale():
+    return here.stamps is not None and not here.stamps.still_hold()
+
+
+def serve_cells():
+    """Start message, then cells, until guestd closes the socket or a cell calls exit()."""
     here.link.send("H")
     message = here.link.receive()
-    if message and message["op"] == "rehearse":  # nobody's yet: there is time
+    if message and message["op"] == "rehearse":  # this is the spare: no context waits for it yet
         rehearse()
         message = here.link.receive()
     if not message:
         return
-    if message["late"] and not here.stamps.hold():
+    if message["late"] and is_stale():
         here.link.send("S")
         return
     set_environment(message["env"])

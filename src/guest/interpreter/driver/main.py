@@ -1,39 +1,36 @@
-"""The Python side of run_code: a zygote that has its imports done, and the interpreters that she forks.
+"""The Python side of run_code: the zygote, and the interpreters that it forks.
 
-Where it stands: inside the sandbox, as the sandbox's user, or outside all of them in the zygotes, as a user who is nobody
-else. guestd or keeper hand it to `python3` over a socket, as one text that the build has joined from the files here, so
-nothing of it lies in the template, and any template with a python3 will do.
+The build joins the files of this folder into one text. guestd or keeper sends that text to a `python3` of the template over a
+socket (ZYGOTE_BOOT in wire/zygote.h), so the template needs no file of ours.
 
-  zygote_inside.py        one process, one thread. Every message from guestd is one byte and three descriptors: a socket, a pipe
-                   for stdout, a pipe for stderr. She forks; the child owns the three. When a child ends she says so ("pid
-                   status"), because only a parent can know how. The first child is forked as soon as there is a shell;
-                   while nobody asks, she warms up (warmth.py). Then she keeps one child more than was asked for, ready to
-                   be given away.
-  zygote_outside.py       the same one outside, for all sandboxes of a template: her children enter the sandbox first.
-  interpreter.py   a child. Looks whether it is too old (stamps.py), then runs cells in IPython (ipython_shell.py) or,
-                   where that is not installed, a smaller shell of our own (small_shell.py). Speaks frames over its socket
-                   (link.py): length (u32, big-endian), a letter, text.
-                     from guestd   {"op": "rehearse"} to one that is nobody's yet, {"op": "start", ...} once, then
-                                   {"op": "run", ...} for every cell
-                     to guestd     B first of all: who sends it, guestd knows from the kernel
-                                   S instead of hello: what I was spawned with is not what the sandbox has
-                                   H hello    R ready    C the cell was taken, its number
-                                   L a line of the answer, as the client gets it
-                                   X the same, an error           D the cell of that number has ended
+  zygote_outside.py  the zygote: one process for all sandboxes of a template, outside of them, as a user of its own. Imports the
+                     usual packages while it is idle (warmth.py). Its forks enter a sandbox and become interpreters there.
+  alone.py           the fallback: one process inside the sandbox, as the sandbox's user, that becomes one interpreter.
+  interpreter.py     an interpreter. One from the zygote first checks that the sandbox has the packages that the zygote has
+                     imported (stamps.py). Runs cells in IPython (ipython_shell.py) or, where that is not installed, in a
+                     smaller shell of our own (small_shell.py).
 
-guestd empties stdout and stderr (streams.py) before it looks at a frame, so what was printed before a result (result.py) is
-told before it. What packages show by themselves becomes a result as well (packages.py, figures.py).
+An interpreter and guestd exchange frames over a socket (link.py): length (u32, big-endian), then
+  from guestd   a JSON object: {"op": "rehearse"} to a spare, {"op": "start", ...} once, {"op": "run", ...} for every cell
+  to guestd     a letter and a text:
+                H hello                     S stale, instead of hello: the sandbox has other packages than the zygote
+                R ready for cells           C cell accepted; its number
+                L a line of the answer, as the client gets it        X the same, an error
+                D cell done; the text is the number from "run"
 
-User code can reach all of this, as it can in every Python: whatever it breaks here is its own context and no other.
+stdout and stderr are real pipes (streams.py). guestd empties them before it handles a frame, so output arrives before a result
+(result.py) that was sent after it. Figures and images that packages show become results too (packages.py, figures.py).
+
+User code can reach and break all of this. What it breaks is its own context, never another one.
 """
 import sys
 
 from .here import here
-from .zygote_inside import zygote_inside
-from .zygote_outside import zygote_outside
+from .alone import run_alone
+from .zygote_outside import run_zygote
 
-here.charts_source = CHARTS_SOURCE  # it and DOOR are there before this text runs: ZYGOTE_BOOT
+here.charts_source = CHARTS_SOURCE  # ZYGOTE_BOOT sets CHARTS_SOURCE and DOOR
 if "outside" in sys.argv:
-    zygote_outside(DOOR)
+    run_zygote(DOOR)
 else:
-    zygote_inside(DOOR, is_alone="cold" in sys.argv)
+    run_alone(DOOR)

@@ -60,7 +60,7 @@ class Stamps:
                     self.place_of[name] = place
                     self.files[file] = None if changed_since(file, since_ns - CLOCK_NS) else stamp_of(file)
 
-    def hold(self):
+    def still_hold(self):
         """In the child. False: it is too old. What has come new is added to where it looks."""
         if any(stamp_of(path) != stamp for path, stamp in self.files.items()):
             return False
@@ -91,13 +91,3 @@ class Stamps:
             others = [sys.path.index(entry) for entry in self.dirs if entry != path and entry in sys.path[:before]]
             if others:
                 sys.path[min(others):] = added + sys.path[min(others):before]
-
-
-class NoStamps:
-    """A zygote who has one child has it at once."""
-
-    def take(self, since_ns):
-        pass
-
-    def hold(self):
-        return True

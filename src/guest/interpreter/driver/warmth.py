@@ -14,7 +14,6 @@ from .ipython_shell import make_ipython_shell
 from .link import Silent
 from .packages import AFTER_IMPORT, AfterImport, FiguresBackend
 from .small_shell import SmallShell
-from .stamps import NoStamps, Stamps
 from .streams import no_input, standard_streams
 
 QUIET_MS = 100  # without a request before she goes on warming up
@@ -22,13 +21,12 @@ USUAL = ("numpy", "pandas", "matplotlib", "matplotlib.pyplot", "PIL.Image")  # w
 FOR_EVER = 0xFFFFFFFF  # the count of references of what is never freed: PEP 683, as Python 3.12 and 3.13 have it
 
 
-def make_shell(is_alone=False):
-    """What every zygote does first. Returns the pipe that tells of children, for a poll()."""
+def make_shell():
+    """The shell that cells run in, and what it needs around it. The first thing that every process of ours does."""
     import builtins
-    begun_ns = time.time_ns()
     gc.disable()
     sys.meta_path[:0] = [AfterImport(AFTER_IMPORT), FiguresBackend()]
-    # Owned by nobody: in a child the number is soon closed, and then a file of the user's, which no old object may close.
+    # closefd=False: after the fork this number is closed, and may then be a file of the user's, which no old object may close.
     sys.stdin = open(os.open(os.devnull, os.O_RDONLY), encoding="utf-8", closefd=False)
     sys.argv = [""]
     standard_streams()
@@ -39,14 +37,7 @@ def make_shell(is_alone=False):
     builtins.input = no_input
     import getpass
     getpass.getpass = no_input
-    here.stamps = NoStamps() if is_alone else Stamps()
-    here.stamps.take(begun_ns)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    gc.freeze()
-    told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
-    return told
 
 
 def steps_to_warmth():

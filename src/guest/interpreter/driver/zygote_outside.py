@@ -3,14 +3,16 @@
 Keeper gives her doors, guestd asks at them, and enter.c does the entering. She reads nothing that a guest has sent and
 waits for nothing that a guest can hold up.
 """
+import gc
 import os
 import signal
 import socket
 import sys
 import time
 
-from .interpreter import become_interpreter, settle
-from .zygote_inside import ended_children
+from .here import here
+from .interpreter import after_fork, become_interpreter
+from .stamps import Stamps
 from .warmth import QUIET_MS, make_shell, steps_to_warmth, take_step
 
 ENTER_FD, VOICE_FD = 3, 4  # as zygote_child.h has them
@@ -23,12 +25,17 @@ NEXT_MS = 20  # without a request before she makes the next child: not while the
 SPAWN_S = 2  # then somebody inside is holding it up
 
 
-class Outside:
+class Zygote:
     def __init__(self, control):
         import select
         self.control = control
         self.enter = Enter()
-        self.told = make_shell()
+        begun_ns = time.time_ns()
+        make_shell()
+        here.stamps = Stamps()
+        here.stamps.take(begun_ns)
+        gc.freeze()
+        self.told = watch_children()
         self.poll = select.poll()
         self.poll.register(control.fileno(), select.POLLIN)
         self.poll.register(self.told, select.POLLIN)
@@ -42,7 +49,7 @@ class Outside:
         self.steps = steps_to_warmth()
         self.is_warm = self.is_short = False
 
-    def live(self):
+    def serve_forever(self):
         self.say(READY)
         while True:
             is_full = len(self.spawns) >= SPAWNS_MAX
@@ -80,16 +87,16 @@ class Outside:
     def make_child(self):
         self.ready_child = self.enter.spare()
         if not self.ready_child:
-            self.be_spawned()
+            self.become_interpreter()
 
-    def be_spawned(self):
+    def become_interpreter(self):
         """In the interpreter, confined already, all of its zygote's descriptors closed."""
         try:
             self.control.detach()
-            settle()
+            after_fork()
             for path in [path for path, finder in sys.path_importer_cache.items() if finder is None]:
                 del sys.path_importer_cache[path]  # it was not there; here it may be
-            become_interpreter(list(self.enter.fds), is_known=True)
+            become_interpreter(list(self.enter.fds))
         finally:
             os._exit(1)
 
@@ -187,6 +194,26 @@ class Outside:
         self.forget(door)
 
 
+def watch_children():
+    """A pipe that becomes readable when a child has ended, for poll()."""
+    told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    return told
+
+
+def ended_children():
+    """(pid, status) of each child that has ended since the last call."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not pid:
+            return
+        yield pid, status
+
+
 class Enter:
     """enter.c: a fork that enters a sandbox. Without ctypes in the template there is none."""
 
@@ -248,10 +275,10 @@ def with_socket(fd, function, *arguments):
         sock.detach()
 
 
-def zygote_outside(control):
+def run_zygote(control):
     try:
-        life = Outside(control)
+        zygote = Zygote(control)
     except BaseException as failure:
         os.write(VOICE_FD, FAILED + f"{type(failure).__name__}: {failure}".encode("ascii", "replace")[:200])
         os._exit(1)
-    life.live()
+    zygote.serve_forever()
