@@ -1,5 +1,4 @@
 """A matplotlib figure as a picture, and as data that a client can draw again (charts.py, compiled when first needed)."""
-import struct
 import sys
 import types
 
@@ -12,27 +11,14 @@ def is_figure(value):
 
 
 def figure_png(figure):
-    """
-    The picture that Jupyter's inline backend gives, pixel by pixel, in less time. print_figure() draws a figure twice for a
-    tight box, first to let everything find its place; where that place is known without, once is enough. And most of the
-    rest of its time goes to compressing a little better.
-    """
+    """The picture that Jupyter's inline backend gives, pixel by pixel."""
     if not figure.axes and not figure.lines:
         return None
     import io
     out = io.BytesIO()
-    how = {"dpi": figure.dpi, "facecolor": figure.get_facecolor(), "edgecolor": figure.get_edgecolor()}
-    box = tight_box(figure)
-    if not box:
-        figure.canvas.print_figure(out, format="png", bbox_inches="tight", **how)
-        return out.getvalue()
-    figure.canvas.print_figure(out, format="rgba", bbox_inches=box, **how)
-    width, height = int(box.width * figure.dpi), int(box.height * figure.dpi)
-    if not width or not height or len(out.getbuffer()) != width * height * 4:
-        out = io.BytesIO()
-        figure.canvas.print_figure(out, format="png", bbox_inches="tight", **how)
-        return out.getvalue()
-    return png_of(out.getbuffer(), width, height, figure.dpi)
+    figure.canvas.print_figure(out, format="png", bbox_inches=tight_box(figure) or "tight", dpi=figure.dpi,
+                               facecolor=figure.get_facecolor(), edgecolor=figure.get_edgecolor())
+    return out.getvalue()
 
 
 def tight_box(figure):
@@ -51,25 +37,6 @@ def tight_box(figure):
         if not all(isinstance(a, settled) or type(a) is text.Text for a in one.get_children()):
             return None
     return figure.get_tightbbox(figure.canvas.get_renderer()).padded(rcParams["savefig.pad_inches"])
-
-
-def png_of(pixels, width, height, dpi):
-    """RGBA as PNG: each row is stored as what differs from the one above, which suits charts."""
-    import zlib
-    import numpy
-    rows = numpy.frombuffer(pixels, dtype=numpy.uint8).reshape(height, width * 4)
-    lines = numpy.empty((height, width * 4 + 1), dtype=numpy.uint8)
-    lines[:, 0] = 2  # the filter "up"
-    lines[0, 1:] = rows[0]
-    numpy.subtract(rows[1:], rows[:-1], out=lines[1:, 1:])
-    per_metre = int(dpi / 0.0254 + 0.5)
-
-    def chunk(name, data):
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(data, zlib.crc32(name)))
-
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)) + \
-        chunk(b"pHYs", struct.pack(">IIB", per_metre, per_metre, 1)) + chunk(b"IDAT", zlib.compress(lines, 6)) + \
-        chunk(b"IEND", b"")
 
 
 def figure_chart(figure):
