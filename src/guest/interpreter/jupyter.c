@@ -13,17 +13,11 @@
  */
 #include "guest/interpreter/jupyter.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <netinet/tcp.h>
 #include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/encode.h"
@@ -31,6 +25,8 @@
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/random.h"
+#include "guest/interpreter/dialect.h"
+#include "guest/interpreter/kernel_process.h"
 #include "guest/interpreter/launch.h"
 #include "guest/interpreter/limits.h"
 #include "guest/interpreter/pipes.h"
@@ -42,7 +38,6 @@
 
 enum {
     UUID_BYTES = 37,
-    KEY_BYTES = 64,       /* hex digits of the signing key */
     RETRY_MS = 25,        /* between two attempts to connect, or to be heard */
     START_MS = 60000,     /* a JVM on a busy machine */
     LATE_RESULT_MS = 40,  /* see struct dialect */
@@ -53,11 +48,10 @@ enum {
 };
 
 enum channel_kind {
-    SHELL,
-    CONTROL,
-    IOPUB,
+    SHELL = KERNEL_SHELL,
+    CONTROL = KERNEL_CONTROL,
+    IOPUB = KERNEL_IOPUB,
     CHANNELS,
-    PORTS = 5, /* with stdin and heartbeat, which we leave alone */
 };
 
 enum channel_state {
@@ -75,19 +69,15 @@ struct channel {
     struct timer retry;
 };
 
-struct dialect;
-
 struct jupyter_engine {
     struct engine engine;
     struct guest *guest;
     const struct dialect *dialect; /* NULL: its language has no variables that we know how to set */
     bool interrupts_by_message;
-    pid_t pid;
-    int pidfd;
+    struct kernel_process process;
     struct watch *death;
     struct pipes pipes;
-    uint16_t ports[PORTS];
-    char key[KEY_BYTES + 1], session[UUID_BYTES], file[64];
+    char session[UUID_BYTES];
     struct channel channels[CHANNELS];
     struct timer start_limit, probe;
     bool is_ready, is_dead;
@@ -103,88 +93,6 @@ struct jupyter_engine {
     struct buf restore; /* code that puts its variables back; empty: nothing to do */
 };
 
-/* ---- how languages set variables ---- */
-
-struct dialect {
-    const char *language;
-    const char *set, *unset; /* with two, one string literals of the language */
-    char quote;
-    const char *escaped; /* characters that take a backslash inside quotes; newlines are "\n" unless shell */
-    bool is_shell;
-    bool needs_globals;     /* its "variables" are not the process's: those of the sandbox are set at the start */
-    bool results_come_late; /* Deno sends a cell's value from another task, at times after "idle" */
-    unsigned settle_ms;     /* the Java kernel dies of a question that comes before it is set up, though it listens */
-};
-
-static const struct dialect dialects[] = {
-    { "bash", "export %s=%s\n", "unset %s\n", '\'', "", true, false, false, 0 },
-    { "javascript", "process.env[%s] = %s;\n", "delete process.env[%s];\n", '"', "\"\\", false, false, true, 0 },
-    { "typescript", "process.env[%s] = %s;\n", "delete process.env[%s];\n", '"', "\"\\", false, false, true, 0 },
-    { "r", "invisible(do.call(Sys.setenv, setNames(list(%2$s), %1$s)))\n", "invisible(Sys.unsetenv(%s))\n", '"', "\"\\",
-      false, false, false, 0 },
-    { "java", "System.setProperty(%s, %s);\n", "System.clearProperty(%s);\n", '"', "\"\\", false, true, false, 1200 },
-    { "python", "__import__('os').environ[%s] = %s\n", "__import__('os').environ.pop(%s, None)\n", '"', "\"\\", false,
-      false, false, 0 },
-};
-
-static const struct dialect *dialect_of(const char *language)
-{
-    for (size_t i = 0; i < COUNT_OF(dialects); i++)
-        if (strcmp(dialects[i].language, language) == 0)
-            return &dialects[i];
-    return NULL;
-}
-
-/* A string literal of that language; in a shell everything is literal but the quote itself. */
-static struct str literal(const struct dialect *d, struct str text, struct arena *arena)
-{
-    struct buf out = buf_make(arena, 4 * text.len + 3);
-
-    buf_add_char(&out, d->quote);
-    for (size_t i = 0; i < text.len; i++) {
-        char c = text.at[i];
-        if (d->is_shell && c == '\'')
-            buf_add(&out, STR("'\\''"));
-        else if (!d->is_shell && c == '\n')
-            buf_add(&out, STR("\\n"));
-        else if (!d->is_shell && c == '\r')
-            buf_add(&out, STR("\\r"));
-        else if (strchr(d->escaped, c) && c)
-            buf_add(&out, str_of((char[]){ '\\', c }, 2));
-        else
-            buf_add_char(&out, c);
-    }
-    buf_add_char(&out, d->quote);
-    return buf_str(&out);
-}
-
-static bool is_shell_name(struct str name)
-{
-    for (size_t i = 0; i < name.len; i++)
-        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789", name.at[i]))
-            return false;
-    return name.len > 0 && !(name.at[0] >= '0' && name.at[0] <= '9');
-}
-
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral" /* the rows above, and nothing else */
-static void add_set(struct buf *out, const struct dialect *d, struct str name, struct str value, struct arena *arena)
-{
-    if (d->is_shell && !is_shell_name(name))
-        return; /* a shell has no such variables */
-    struct str quoted_name = d->is_shell ? name : literal(d, name, arena), quoted = literal(d, value, arena);
-    buf_add(out, arena_format(arena, d->set, arena_text(arena, quoted_name), arena_text(arena, quoted)));
-}
-
-static void add_unset(struct buf *out, const struct dialect *d, struct str name, struct arena *arena)
-{
-    if (d->is_shell && !is_shell_name(name))
-        return;
-    struct str quoted_name = d->is_shell ? name : literal(d, name, arena);
-    buf_add(out, arena_format(arena, d->unset, arena_text(arena, quoted_name)));
-}
-#pragma GCC diagnostic pop
-
 /* ---- messages out ---- */
 
 static void sign(const struct jupyter_engine *e, const struct str *parts, size_t count, char out_hex[65])
@@ -192,7 +100,7 @@ static void sign(const struct jupyter_engine *e, const struct str *parts, size_t
     crypto_auth_hmacsha256_state state;
     unsigned char mac[crypto_auth_hmacsha256_BYTES];
 
-    (void)crypto_auth_hmacsha256_init(&state, (const unsigned char *)e->key, KEY_BYTES);
+    (void)crypto_auth_hmacsha256_init(&state, (const unsigned char *)e->process.key, KERNEL_KEY_BYTES);
     for (size_t i = 0; i < count; i++)
         (void)crypto_auth_hmacsha256_update(&state, (const unsigned char *)parts[i].at, parts[i].len);
     (void)crypto_auth_hmacsha256_final(&state, mac);
@@ -245,13 +153,6 @@ static void send_code(struct jupyter_engine *e, struct str code, bool silent, ch
 
 /* ---- the life of the process ---- */
 
-static void remove_file(struct jupyter_engine *e)
-{
-    if (e->file[0])
-        (void)unlink(e->file); /* in /tmp, and of no use to anybody any more */
-    e->file[0] = '\0';
-}
-
 static void close_channel(struct channel *channel)
 {
     stream_free(take_ptr(&channel->stream));
@@ -268,7 +169,7 @@ static void die(struct jupyter_engine *e, const char *why)
     timer_clear(&e->start_limit);
     timer_clear(&e->probe);
     timer_clear(&e->answer_limit);
-    remove_file(e);
+    kernel_process_remove_file(&e->process);
     if (e->is_ready)
         pipes_drain(&e->pipes);
     e->engine.events->on_died(&e->engine, why);
@@ -282,7 +183,7 @@ static void on_death(void *context, unsigned ready)
 
     (void)ready;
     /* It may have been collected already; then how it ended is lost. */
-    if (waitid(P_PIDFD, (id_t)e->pidfd, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid)
+    if (waitid(P_PIDFD, (id_t)e->process.pidfd, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid)
         launch_explain(info.si_code == CLD_EXITED ? info.si_status << 8 : info.si_status, why, sizeof why);
     die(e, why);
 }
@@ -304,7 +205,7 @@ static void set_globals(struct jupyter_engine *e)
 
     arena_init(&arena);
     for (size_t i = 0; i < e->guest->env_count; i++)
-        add_set(&code, e->dialect, e->guest->envs[i].name, e->guest->envs[i].value, &arena);
+        dialect_add_set(&code, e->dialect, e->guest->envs[i].name, e->guest->envs[i].value, &arena);
     arena_done(&arena);
     send_code(e, buf_str(&code), true, ignored);
 }
@@ -318,7 +219,7 @@ static void become_ready(struct jupyter_engine *e)
         set_globals(e);
     timer_clear(&e->start_limit);
     timer_clear(&e->probe);
-    remove_file(e);
+    kernel_process_remove_file(&e->process);
     e->engine.events->on_ready(&e->engine);
 }
 
@@ -566,7 +467,8 @@ static void take_command(struct channel *channel, const struct zmtp_message *mes
 
 static void kill_tree(struct jupyter_engine *e)
 {
-    tree_kill(e->guest->loop, &(struct tree){ .leader = e->pid, .session = e->pid, .leader_lives = !e->is_dead });
+    tree_kill(e->guest->loop,
+              &(struct tree){ .leader = e->process.pid, .session = e->process.pid, .leader_lives = !e->is_dead });
 }
 
 static void break_off(struct channel *channel)
@@ -630,7 +532,7 @@ static void channel_dial(struct channel *channel)
     char address[32];
     struct err ignored;
 
-    (void)snprintf(address, sizeof address, "127.0.0.1:%u", e->ports[channel->kind]);
+    (void)snprintf(address, sizeof address, "127.0.0.1:%u", e->process.ports[channel->kind]);
     int fd = dial_open(str_from(address), &ignored);
     if (fd < 0) {
         timer_set(&channel->retry, e->guest->loop, RETRY_MS, on_retry);
@@ -645,80 +547,6 @@ static void channel_dial(struct channel *channel)
 
 /* ---- starting ---- */
 
-/* Ports that are free now. Somebody may take one before the kernel does; it then fails and is started again. */
-static bool pick_ports(struct jupyter_engine *e, struct err *err)
-{
-    int fds[PORTS] = { -1, -1, -1, -1, -1 };
-    bool fine = true;
-
-    for (size_t i = 0; i < PORTS && fine; i++) {
-        struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-        socklen_t len = sizeof at;
-        fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        fine = fds[i] >= 0 && bind(fds[i], (struct sockaddr *)&at, sizeof at) == 0 &&
-               getsockname(fds[i], (struct sockaddr *)&at, &len) == 0;
-        if (!fine)
-            (void)err_sys(err, "find a free port");
-        e->ports[i] = ntohs(at.sin_port);
-    }
-    for (size_t i = 0; i < PORTS; i++)
-        fd_close(&fds[i]);
-    return fine;
-}
-
-static bool write_connection_file(struct jupyter_engine *e, const struct user *user, struct err *err)
-{
-    static const char *const names[PORTS] = { "shell_port", "control_port", "iopub_port", "stdin_port", "hb_port" };
-    auto_buf struct buf text = buf_make(NULL, 4096);
-    struct json_out out = json_out_to(&text);
-    char name[17];
-
-    json_out_object(&out, NULL);
-    json_out_str(&out, "transport", STR("tcp"));
-    json_out_str(&out, "ip", STR("127.0.0.1"));
-    for (size_t i = 0; i < PORTS; i++)
-        json_out_int(&out, names[i], e->ports[i]);
-    json_out_str(&out, "key", str_from(e->key));
-    json_out_str(&out, "signature_scheme", STR("hmac-sha256"));
-    json_out_str(&out, "kernel_name", STR(""));
-    json_out_end(&out);
-    random_id(name, sizeof name - 1);
-    (void)snprintf(e->file, sizeof e->file, "/tmp/.kernel-%s.json", name);
-    auto_close int fd = open(e->file, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return err_sys(err, "create a connection file");
-    if (fchown(fd, user->uid, user->gid) < 0)
-        return err_sys(err, "give a connection file to the user");
-    return fd_write_all(fd, buf_str(&text), err);
-}
-
-static const char **make_argv(const struct kernelspec *spec, const char *file, struct arena *arena)
-{
-    const char **argv = ARENA_ARRAY(arena, const char *, spec->argc + 1);
-
-    for (size_t i = 0; i < spec->argc; i++) {
-        const char *hole = strstr(spec->argv[i], "{connection_file}");
-        argv[i] = hole ? arena_format(arena, "%.*s%s%s", (int)(hole - spec->argv[i]), spec->argv[i], file,
-                                      hole + strlen("{connection_file}"))
-                             .at
-                       : spec->argv[i];
-    }
-    return argv;
-}
-
-/* The kernelspec's own variables, as pairs. */
-static struct guestlink_env *spec_envs(const struct kernelspec *spec, struct arena *arena, size_t *out_count)
-{
-    struct guestlink_env *envs = ARENA_ARRAY(arena, struct guestlink_env, json_object_size(spec->env) + 1);
-    const char *name;
-    json_t *value;
-
-    *out_count = 0;
-    json_object_foreach(spec->env, name, value) if (json_is_string(value) && *name && !strchr(name, '='))
-        envs[(*out_count)++] = (struct guestlink_env){ str_from(name), json_str(value) };
-    return envs;
-}
-
 /* What it prints past Jupyter, as a subprocess of a cell does. What it says while it starts is for nobody. */
 static void on_pipe_line(struct pipes *pipes, struct str line)
 {
@@ -726,34 +554,6 @@ static void on_pipe_line(struct pipes *pipes, struct str line)
 
     if (e->is_ready)
         e->engine.events->on_line(&e->engine, ENGINE_LINE_PRINTED, line);
-}
-
-static bool start_process(struct jupyter_engine *e, const struct user *user, const struct kernelspec *spec,
-                          const struct engine_want *want, struct arena *arena, struct err *err)
-{
-    size_t env_count;
-    int theirs[2];
-
-    struct guestlink_env *envs = spec_envs(spec, arena, &env_count);
-    auto_close int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (null_fd < 0)
-        return err_sys(err, "open /dev/null");
-    if (!pipes_open(&e->pipes, e->guest->loop, on_pipe_line, theirs, err))
-        return false;
-    struct launch launch = {
-        .user = user,
-        .argv = make_argv(spec, e->file, arena),
-        .env = launch_env(e->guest, user, envs, env_count, arena),
-        .cwd = want->cwd,
-        .cwd_else = arena_text(arena, user->home),
-        .in_fd = null_fd,
-        .out_fd = theirs[0],
-        .err_fd = theirs[1],
-    };
-    bool started = launch_start(e->guest, &launch, arena, &e->pid, err);
-    fd_close(&theirs[0]);
-    fd_close(&theirs[1]);
-    return started;
 }
 
 /* ---- the engine ---- */
@@ -774,11 +574,11 @@ static void run(struct engine *engine, const struct engine_code *code)
         for (size_t j = 0; j < e->guest->env_count; j++)
             if (str_eq(e->guest->envs[j].name, name))
                 global = &e->guest->envs[j];
-        add_set(&set, e->dialect, name, code->envs[i].value, &arena);
+        dialect_add_set(&set, e->dialect, name, code->envs[i].value, &arena);
         if (global)
-            add_set(&e->restore, e->dialect, name, global->value, &arena);
+            dialect_add_set(&e->restore, e->dialect, name, global->value, &arena);
         else
-            add_unset(&e->restore, e->dialect, name, &arena);
+            dialect_add_unset(&e->restore, e->dialect, name, &arena);
     }
     arena_done(&arena);
     if (set.len)
@@ -795,7 +595,7 @@ static void interrupt(struct engine *engine)
     if (e->interrupts_by_message)
         send_message(e, CONTROL, "interrupt_request", STR("{}"), id);
     else if (!e->is_dead)
-        (void)kill(-e->pid, SIGINT);
+        (void)kill(-e->process.pid, SIGINT);
 }
 
 static void pause_reading(struct engine *engine, bool pause)
@@ -819,18 +619,17 @@ static void end(struct engine *engine)
 {
     struct jupyter_engine *e = container_of(engine, struct jupyter_engine, engine);
 
-    if (e->pid)
+    if (e->process.pid)
         kill_tree(e);
     e->is_dead = true;
     watch_free(take_ptr(&e->death));
-    fd_close(&e->pidfd);
     timer_clear(&e->start_limit);
     timer_clear(&e->probe);
     timer_clear(&e->answer_limit);
     for (size_t i = 0; i < CHANNELS; i++)
         close_channel(&e->channels[i]);
     pipes_close(&e->pipes);
-    remove_file(e);
+    kernel_process_done(&e->process);
     loop_retire(e->guest->loop, e, dispose);
 }
 
@@ -839,43 +638,35 @@ static const struct engine_kind kind = { .run = run, .interrupt = interrupt, .pa
 static bool start(struct jupyter_engine *e, const struct user *user, const struct kernelspec *spec,
                   const struct engine_want *want, struct err *err)
 {
-    struct arena arena;
+    int theirs[2];
 
-    if (!pick_ports(e, err) || !write_connection_file(e, user, err))
+    if (!pipes_open(&e->pipes, e->guest->loop, on_pipe_line, theirs, err))
         return false;
-    arena_init(&arena);
-    bool started = start_process(e, user, spec, want, &arena, err);
-    arena_done(&arena);
-    if (!started)
-        return false;
-    e->pidfd = launch_pidfd(e->pid);
-    if (e->pidfd < 0)
-        return err_sys(err, "watch a process");
-    return true;
+    bool started = kernel_process_start(&e->process, e->guest, user, spec, want->cwd, theirs, err);
+    fd_close(&theirs[0]);
+    fd_close(&theirs[1]);
+    return started;
 }
 
 struct engine *jupyter_engine_new(struct guest *guest, const struct user *user, const struct kernelspec *spec,
                                   const struct engine_want *want, struct err *err)
 {
     struct jupyter_engine *e = NEW(struct jupyter_engine);
-    unsigned char key[KEY_BYTES / 2];
 
     e->engine = (struct engine){ .kind = &kind, .events = want->events, .owner = want->owner };
     e->guest = guest;
-    e->dialect = dialect_of(spec->language);
+    e->dialect = dialect_find(spec->language);
     e->interrupts_by_message = spec->interrupts_by_message;
-    e->pidfd = -1;
+    kernel_process_init(&e->process);
     e->pipes.ends[0].fd = e->pipes.ends[1].fd = -1;
     e->restore = buf_make(NULL, LIMIT_API_BODY_BYTES);
-    random_bytes(key, sizeof key);
-    (void)hex_text(str_of(key, sizeof key), e->key);
     random_uuid(e->session);
     random_uuid(e->probe_id);
     if (!start(e, user, spec, want, err)) {
         end(&e->engine);
         return NULL;
     }
-    e->death = watch_new(guest->loop, e->pidfd, on_death, e);
+    e->death = watch_new(guest->loop, e->process.pidfd, on_death, e);
     watch_want(e->death, WATCH_READ);
     timer_set(&e->start_limit, guest->loop, START_MS, on_start_limit);
     for (size_t i = 0; i < CHANNELS; i++) {
