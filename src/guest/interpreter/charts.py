@@ -1,4 +1,4 @@
-"""What a matplotlib figure shows, as data: type, labels, axes and values, so that a client can draw it again.
+"""A matplotlib figure as data: type, labels, axes and values, so that a client can draw it again.
 
 Reads only what the figure holds; never draws. A figure without axes gives {}. Several axes give a `superchart` of charts.
 The type of one axes follows from the artists on it, in the order of TYPES below.
@@ -156,22 +156,22 @@ def tick_names(axis):
 
 
 def bar_chart(axes, title):
-    """Bars that are all equally high lie on their side: their widths are the values."""
+    """Bars of one height and several widths are horizontal: their widths are the values."""
     containers = [c for c in axes.containers if getattr(c, "patches", None)]
     heights = {round(float(bar.get_height()), 8) for c in containers for bar in c.patches}
     widths = {round(float(bar.get_width()), 8) for c in containers for bar in c.patches}
-    lies = len(heights) == 1 and len(widths) > 1
-    names = tick_names(axes.yaxis if lies else axes.xaxis)
+    is_horizontal = len(heights) == 1 and len(widths) > 1
+    names = tick_names(axes.yaxis if is_horizontal else axes.xaxis)
     elements = []
     for c in containers:
         group = str(c.get_label())
         if group.startswith("_container"):
             group = f"Group {group[len('_container'):]}"
         for i, bar in enumerate(c.patches):
-            value = bar.get_width() if lies else bar.get_height()
+            value = bar.get_width() if is_horizontal else bar.get_height()
             elements.append({"label": names[i] if i < len(names) else str(i), "group": group, "value": number(value)})
     about = labels(axes)
-    return {"type": "bar", **title, **(swapped(about) if lies else about), "elements": elements}
+    return {"type": "bar", **title, **(swapped(about) if is_horizontal else about), "elements": elements}
 
 
 # ---- boxes and whiskers ----
@@ -181,31 +181,31 @@ def rounded(value):
 
 
 def box_chart(axes, title, boxes, curves):
-    """Each box owns the lines whose middle lies within it: two whiskers, two caps, a median; the rest are outliers."""
+    """A line belongs to the box that its middle is in: two whiskers, two caps, a median. All others are outliers."""
     corners = [box.get_path().vertices for box in boxes]
     spans = [(float(c[:, 0].min()), float(c[:, 0].max()), float(c[:, 1].min()), float(c[:, 1].max())) for c in corners]
     heights = {round(top - bottom, 8) for left, right, bottom, top in spans}
     widths = {round(right - left, 8) for left, right, bottom, top in spans}
-    lies = len(heights) == 1 and len(widths) > 1
-    names = tick_names(axes.yaxis if lies else axes.xaxis)
+    is_horizontal = len(heights) == 1 and len(widths) > 1
+    names = tick_names(axes.yaxis if is_horizontal else axes.xaxis)
     elements = []
     for i, (left, right, bottom, top) in enumerate(spans):
-        across = (bottom, top) if lies else (left, right)
-        first, third = (left, right) if lies else (bottom, top)
+        across = (bottom, top) if is_horizontal else (left, right)
+        first, third = (left, right) if is_horizontal else (bottom, top)
         element = {"label": names[i] if i < len(names) else str(i), "min": rounded(first), "first_quartile": rounded(first),
                    "median": None, "third_quartile": rounded(third), "max": rounded(third), "outliers": []}
         for line in curves:
-            take_line(element, line, across, (first, third), lies)
+            take_line(element, line, across, (first, third), is_horizontal)
         if element["median"] is None:
             element["median"] = rounded((first + third) / 2)
         elements.append(element)
     about = labels(axes)
-    return {"type": "box_and_whisker", **title, **(swapped(about) if lies else about), "elements": elements}
+    return {"type": "box_and_whisker", **title, **(swapped(about) if is_horizontal else about), "elements": elements}
 
 
-def take_line(element, line, across, box, lies):
+def take_line(element, line, across, box, is_horizontal):
     place, value = [float(v) for v in line.get_xdata()], [float(v) for v in line.get_ydata()]
-    if lies:
+    if is_horizontal:
         place, value = value, place
     if not place or not across[0] <= sum(place) / len(place) <= across[1]:
         return

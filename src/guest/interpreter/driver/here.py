@@ -1,10 +1,10 @@
-"""What this process is by now. One instance for all parts of the driver: a child gets its zygote's, and changes it."""
+"""The state of this process, shared by all parts of the driver. A fork starts with the zygote's."""
 
 
 class Here:
-    link = None  # to guestd; None in a zygote
+    link = None  # to guestd; None in the zygote
     shell = None
-    stamps = None
+    stamps = None  # None: not from the zygote, so never stale
     charts_source = b""  # the text of charts.py
 
 

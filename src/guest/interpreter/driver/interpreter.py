@@ -1,4 +1,4 @@
-"""An interpreter: a fork of a zygote, from its first moment to its last cell."""
+"""An interpreter: takes its descriptors, then runs cells."""
 import gc
 import os
 import signal
@@ -6,7 +6,7 @@ import sys
 import time
 
 from .here import here
-from .link import Link, Silent, text_of
+from .link import Link, SilentLink, text_of
 from .packages import show_figures
 from .streams import flush_standard, standard_streams
 
@@ -91,7 +91,7 @@ def serve_cells():
     enter_directory(message["cwd"], message["env"].get("HOME", "/"))
     here.link.send("R")
     while True:
-        message = insist(here.link.receive)
+        message = call_until_done(here.link.receive)
         if not message:
             return
         run_cell(message)
@@ -101,7 +101,7 @@ def serve_cells():
 
 
 def enter_directory(wanted, home):
-    """Some directory or other: code runs best where it was meant to, but runs elsewhere, too."""
+    """If the wanted directory cannot be entered, the home directory or / has to do, and stderr says so."""
     try:
         os.chdir(wanted)
         return
@@ -114,19 +114,19 @@ def enter_directory(wanted, home):
     print(f"The directory {wanted} cannot be entered ({why}): this context works in {os.getcwd()}.", file=sys.stderr)
 
 
-def insist(function, *arguments):
-    """A handler that a cell has left behind may raise in what is ours: an alarm is no reason to lose all variables."""
+def call_until_done(function, *arguments):
+    """A signal handler that a cell has set may raise inside our own code. The error is printed and the call repeated."""
     while True:
         try:
             return function(*arguments)
         except Exception as failure:
             if isinstance(failure, OSError) and failure.errno:
-                raise  # the link itself: user code has closed it
-            tell_stray()
+                raise  # user code has closed the link
+            print_stray_error()
 
 
-def tell_stray():
-    """What was just raised, and where, without what it was raised into."""
+def print_stray_error():
+    """The current exception with the frame that raised it, without our own frames."""
     import traceback
     try:
         traceback.print_exc(limit=-1)
@@ -136,21 +136,21 @@ def tell_stray():
 
 
 def flush_files():
-    """What a cell has written and not closed, for there is no end of Python here that would: it is not made for a fork."""
+    """Files that a cell has not closed. os._exit() does not flush them, and a normal exit is not made for a fork."""
     import io
     for value in gc.get_objects():
         if type(value) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):
             try:
                 value.flush()
             except (OSError, ValueError):
-                pass  # closed, or nowhere to go to
+                pass  # closed, or the disk is full
 
 
 def rehearse():
-    """Touches the memory that a first cell writes to, so that it is this process's own by then."""
-    guestd, here.link = here.link, Silent()
+    """Runs a first cell, so that the memory it writes to is this process's own before a user waits for it."""
+    link, here.link = here.link, SilentLink()
     here.shell.run("1+1")
-    here.link = guestd
+    here.link = link
     here.shell.user_ns.pop("_", None)
     here.shell.forget_warmup()
 
@@ -163,7 +163,7 @@ def set_environment(wanted):
 
 
 def run_cell(message):
-    signal.signal(signal.SIGINT, here.link.on_interrupt)  # a cell before may have set its own
+    signal.signal(signal.SIGINT, here.link.on_interrupt)  # an earlier cell may have set another handler
     try:
         with Environment(message.get("env")):
             try:
@@ -176,18 +176,18 @@ def run_cell(message):
         here.link.error("KeyboardInterrupt", "", "KeyboardInterrupt")
     except SystemExit:
         pass
-    except BaseException as failure:  # of the shell's own, not of the cell: that one was told
+    except BaseException as failure:  # of the shell itself; the shell reports errors of the cell
         here.link.error(type(failure).__name__, text_of(failure), "")
-    insist(end_cell, message["cell"])
+    call_until_done(end_cell, message["cell"])
 
 
 def end_cell(number):
     flush_standard()
-    here.link.send("D", str(number))  # twice is fine: guestd knows which it waits for
+    here.link.send("D", str(number))  # sending it twice is fine: guestd compares the number
 
 
 class Environment:
-    """Variables for one cell: set before, put back after, unless the cell has changed them itself."""
+    """Variables for one cell: set before it, restored after it, unless the cell has changed them."""
 
     def __init__(self, wanted):
         self.wanted = wanted or {}

@@ -1,4 +1,4 @@
-"""The shell around IPython, where that is installed: its cells, with results and errors told over the link."""
+"""The shell for templates with IPython: runs cells in it and sends results and errors over the link."""
 from .figures import figure_chart, figure_png, is_figure
 from .here import here
 from .link import text_of
@@ -17,7 +17,7 @@ def make_ipython_shell():
 
     class Hook(DisplayHook):
         def compute_format_data(self, result):
-            # A dozen formatters would look at it to say no; that is half of what such a cell costs.
+            # Skips a dozen formatters that would find nothing, which is half the cost of such a cell.
             if type(result) in SIMPLE and not self.shell.has_formatters_for(type(result)):
                 return {"text/plain": self.shell.display_formatter.formatters["text/plain"](result)}, {}
             return super().compute_format_data(result)
@@ -50,7 +50,7 @@ def make_ipython_shell():
         displayhook_class = Type(Hook)
         display_pub_class = Type(Publisher)
         wants_exit = False
-        system = InteractiveShell.system_raw  # straight to stdout and stderr; through a terminal it costs 100 ms
+        system = InteractiveShell.system_raw  # writes straight to stdout and stderr; a terminal costs 100 ms
 
         def init_history(self):
             super().init_history()
@@ -64,9 +64,9 @@ def make_ipython_shell():
             self.wants_exit = True
 
         def run(self, code):
-            if "InlineBackend" in code:  # %config knows it only once it is there
+            if "InlineBackend" in code:  # %config must find it registered
                 self.add_inline_config()
-            # Counted only when it is kept in the history, as everywhere in IPython.
+            # IPython counts a cell only when it stores its history.
             here.link.count(self.execution_count)
             self.run_cell(code, store_history=True)
 
@@ -123,7 +123,7 @@ def make_ipython_shell():
         _return_type = dict
 
         def __call__(self, value):
-            # Not registered for figures: %config InlineBackend.figure_formats takes away all that is.
+            # Not registered for the type Figure: %config InlineBackend.figure_formats removes what is registered.
             return figure_chart(value) if is_figure(value) else super().__call__(value)
 
     known = made.display_formatter.formatters

@@ -1,43 +1,43 @@
-"""The link to guestd: frames over a socket, as main.py lists them."""
+"""The link to guestd: frames over a socket; main.py lists them."""
 import _thread
 import os
 import socket
 import struct
-from json import dumps, loads  # themselves: user code that puts others into their place means its own
+from json import dumps, loads  # by name: user code may replace json.dumps
 
-from .result import ERROR_MAX, capped, result_line, tell_left_out
+from .result import ERROR_MAX, capped, result_line, note_left_out
 from .streams import flush_standard
 
 
 def call_into(results, function, argument):
-    """What was got is kept, whatever a handler of a signal raises the moment after: nothing in here is Python's own code."""
+    """Keeps the result even if a signal handler raises right after the call: no Python code runs in between."""
     results.extend(map(function, (argument,)))
 
 
 class Link:
     """
-    User code shows things from its threads, and from handlers of signals, which may also raise in the middle of anything here:
-    an interrupt is such a one. So one thread sends at a time, half a frame that is out is gone on with by whoever sends next,
-    and half a message that has come is kept.
+    User code displays results from threads and from signal handlers, and a handler may raise in the middle of any method here (an
+    interrupt does). So one thread sends at a time, the next send() finishes a frame that was half sent, and receive() keeps a
+    message that was half read.
     """
 
     def __init__(self, fd):
         self.sock = socket.socket(fileno=fd)
         self.owner = os.getpid()
-        self.running = False  # user code runs: an interrupt is for it
+        self.running = False  # user code runs: an interrupt raises in it
         self.lock = _thread.RLock()
         self.is_sending = False
-        self.frames = []  # to be sent: (frame, the bytes of it that each call has sent)
-        self.pieces = []  # of the message that is on its way
+        self.frames = []  # to be sent: (frame, [number of bytes that each call has sent])
+        self.pieces = []  # of the message that is being read
 
     def send(self, letter, text=""):
         if os.getpid() != self.owner:
-            os._exit(0)  # a child that user code has forked came out of its cell: it has no cell of its own
+            os._exit(0)  # a child that user code has forked has returned from the cell: only its parent may answer
         data = text.encode("ascii", "backslashreplace")
         with self.lock:
             self.frames.append((struct.pack(">IB", len(data) + 1, ord(letter)) + data, []))
             if self.is_sending:
-                return  # by this thread, which is in a handler now, and goes on below
+                return  # this thread is sending: we are in a signal handler, and the loop below goes on after it
             self.is_sending = True
             try:
                 while self.frames:
@@ -61,7 +61,7 @@ class Link:
         return message
 
     def _gather(self, size):
-        """So much of a message. False when guestd has closed."""
+        """Reads until `size` bytes of the message are there. False when guestd has closed."""
         while (missing := size - sum(map(len, self.pieces))) > 0:
             call_into(self.pieces, self.sock.recv, min(missing, 1 << 20))
             if not self.pieces[-1]:
@@ -72,13 +72,13 @@ class Link:
         if self.running:
             raise KeyboardInterrupt
 
-    # What a cell says.
+    # The lines of a cell.
 
     def result(self, bundle, is_main):
         if bundle:
             flush_standard()
             line, left_out = result_line(bundle, is_main)
-            tell_left_out(left_out)
+            note_left_out(left_out)
             self.send("L", line)
 
     def error(self, name, value, trace):
@@ -90,8 +90,8 @@ class Link:
         self.send("C", dumps({"type": "number_of_executions", "execution_count": number}))
 
 
-class Silent:
-    """Takes the place of the link while the zygote warms up: nobody is there to be told."""
+class SilentLink:
+    """Takes the place of the link during warm-up: does the work and sends nothing."""
 
     def count(self, number):
         pass

@@ -1,4 +1,4 @@
-"""What happens when certain packages are imported, now or later: figures and pictures become results."""
+"""Hooks for packages that cells import: figures and pictures become results."""
 import os
 import sys
 
@@ -8,7 +8,7 @@ FIGURES = "cloister_figures"  # the name of our backend
 
 
 class AfterImport:
-    """Runs a function once a module has been imported, by whomever."""
+    """Runs a function when a module has been imported."""
 
     def __init__(self, hooks):
         self.hooks = hooks
@@ -31,7 +31,7 @@ class AfterImport:
             inner(module)
             try:
                 self.hooks[name](module)
-            except Exception:  # a package that looks different from what we know still works, without our extras
+            except Exception:  # another version than we know: it works, without our extras
                 pass
 
         try:
@@ -42,7 +42,7 @@ class AfterImport:
 
 
 class FiguresBackend:
-    """A matplotlib backend that shows figures as results; made when matplotlib asks for it, and needs nothing else."""
+    """A matplotlib backend that shows figures as results. The module is made when matplotlib imports it by name."""
 
     def find_spec(self, name, path=None, target=None):
         if name != FIGURES:
@@ -76,7 +76,7 @@ def on_figure(module):
 
 
 def show_figures(*args, **kwargs):
-    """plt.show(): every open figure, oldest first; then they are closed."""
+    """plt.show(): displays every open figure, oldest first, and closes them."""
     pyplot = sys.modules.get("matplotlib.pyplot")
     if not pyplot:
         return
@@ -88,7 +88,7 @@ def show_figures(*args, **kwargs):
 
 
 def on_pil_image(image):
-    """An image that is saved or shown in a cell is also a result, because there is no window to look at."""
+    """An image that a cell saves or shows is also a result, because there is no window."""
     save = image.Image.save
 
     def save_and_display(self, fp, *args, **kwargs):

@@ -1,13 +1,13 @@
 """A result of a cell, from the value's MIME bundle to the line that the client gets.
 
-Known types go under the API's short names, all others into `extra`. What JSON cannot carry is made plain or left out, and
-what is too large is left out with a note on stderr.
+Known types go under the API's short names, all others into `extra`. A value that JSON cannot carry is converted or left out; a
+value that is too large is left out with a note on stderr.
 """
 import os
-from json import dumps  # itself: user code that puts another one into its place means its own
+from json import dumps  # by name: user code may replace json.dumps
 
-TEXT_MAX = 4 << 20  # characters of a result's text; more helps nobody and costs everybody memory
-ERROR_MAX = 1 << 19  # characters of each text of an error: all three, with twelve bytes for one, fit into a frame
+TEXT_MAX = 4 << 20  # characters of a result's text; nobody reads more, and every client keeps it in memory
+ERROR_MAX = 1 << 19  # characters of each of an error's three texts: at twelve bytes a character they fit into a frame
 BUNDLE_MAX = 30 << 20  # the whole result, encoded
 
 FIELDS = (
@@ -18,7 +18,7 @@ FIELDS = (
 
 
 def plain(value, depth=0):
-    """The same value made of what JSON has: numbers of other libraries as numbers, not-a-number as null."""
+    """The value converted to JSON's types: numbers of other libraries as numbers, not-a-number as null."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):
@@ -53,7 +53,7 @@ def sendable(value):
 def json_or_none(value):
     try:
         return plain(value)
-    except Exception:  # whatever the conversion of somebody's object may raise
+    except Exception:  # the methods of a user's object may raise anything
         return None
 
 
@@ -78,8 +78,8 @@ def capped(text, most=TEXT_MAX):
 def result_line(bundle, is_main):
     """A MIME bundle as the client's `result`: known types under short names, all others in `extra`.
 
-    Text may end early. Half of anything else is broken, so it goes whole or not at all. Returns the line and what was
-    left out of it: (field, bytes), largest first.
+    A text may be cut. Anything else is sent whole or left out. Returns the line and what was left out: (field, bytes), largest
+    first.
     """
     fields, extra, rest = {}, {}, dict(bundle)
     for field, mime in FIELDS:
@@ -107,7 +107,7 @@ def result_line(bundle, is_main):
 
 
 def make_sendable(home):
-    """Takes out of it what is nothing, and what is certainly too large, before that takes its size again as JSON."""
+    """Removes empty values, and values that are certainly too large before they are encoded as JSON."""
     for name, value in list(home.items()):
         if isinstance(value, str) and len(value) > BUNDLE_MAX:
             del home[name]
@@ -122,8 +122,8 @@ def encode_result(fields, extra, is_main):
     return dumps({"type": "result", **fields, "extra": extra, "is_main_result": is_main})
 
 
-def tell_left_out(left_out):
-    """On standard error itself, whatever sys.stderr is by now: the cell looked fine, and the client has to know."""
+def note_left_out(left_out):
+    """Written to descriptor 2: sys.stderr may be anything by now, and the client has to know."""
     for name, size in left_out:
         note = f"[the result's {name}, {size} bytes, was left out: a result may have {BUNDLE_MAX} in all]\n"
         try:

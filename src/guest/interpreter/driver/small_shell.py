@@ -1,4 +1,4 @@
-"""The shell of our own, where there is no IPython."""
+"""The shell for templates without IPython."""
 import sys
 import types
 
@@ -90,7 +90,7 @@ class SmallShell:
             self.show(exception)
 
     def dedent(self, code):
-        """By the first line, as IPython does."""
+        """By the indentation of the first line, as IPython does."""
         lines = code.split("\n")
         first = next((line for line in lines if line.strip()), "")
         indent = first[: len(first) - len(first.lstrip())]
@@ -98,8 +98,8 @@ class SmallShell:
 
     def parse(self, code, name):
         """
-        Its tree, and the code itself, with !command and %pip as calls of system(). Only where Python stumbles over them: in
-        a text they are text.
+        The syntax tree and the code, with !command and %pip lines as calls of system(). Only lines that Python reports as an
+        error are replaced: inside a string they are text.
         """
         import ast
         lines = code.split("\n")

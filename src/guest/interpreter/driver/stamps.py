@@ -1,13 +1,13 @@
-"""Whether what a zygote has imported is what lies there now, where her child is."""
+"""Stale interpreters: does the sandbox have the packages that the zygote has imported?"""
 import os
 import sys
 import types
 
-CLOCK_NS = 20_000_000  # files are stamped with a clock that may be this much behind
+CLOCK_NS = 20_000_000  # the clock of file times may be this much behind
 
 
 def stamp_of(path):
-    """When it was written and how long it is."""
+    """Modification time and size."""
     try:
         found = os.stat(path)
     except OSError:
@@ -16,7 +16,7 @@ def stamp_of(path):
 
 
 def changed_since(path, since_ns):
-    """By the time that nobody can set."""
+    """By the change time, which programs cannot set."""
     try:
         return os.stat(path).st_ctime_ns >= since_ns
     except OSError:
@@ -25,22 +25,21 @@ def changed_since(path, since_ns):
 
 class Stamps:
     """
-    What the zygote has imported, as it was on disk. Somebody may have installed another version since, or one that Python
-    would find first; and outside the sandbox she has never seen what the sandbox's user has put there. An interpreter
-    that has what it would not get by importing it now is not given away.
+    The files that the zygote has imported, as they were on its disk. A sandbox may have another version of a package, or another
+    package that Python would find first. An interpreter is stale if importing a package now would give another one than it has.
     """
 
     def __init__(self):
         import site
         user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
-        shared = getattr(site, "getsitepackages", list)()  # some virtual environments bring a site of their own
+        shared = getattr(site, "getsitepackages", list)()  # some virtual environments have a site module without it
         self.user = user[0] if user else None
-        self.dirs = {path: stamp_of(path) for path in user + shared}  # in the order of looking
+        self.dirs = {path: stamp_of(path) for path in user + shared}  # in the order of Python's search
         self.files = {path: stamp_of(path) for path in (os.__file__, sys.executable)}
         for path in self.dirs:
             for name in self.pth_files(path):
                 self.files[f"{path}/{name}"] = stamp_of(f"{path}/{name}")
-        self.place_of = {}  # package -> the place of its directory in that order
+        self.place_of = {}  # package -> the place of its directory in self.dirs
 
     @staticmethod
     def pth_files(path):
@@ -50,7 +49,7 @@ class Stamps:
             return []
 
     def take(self, since_ns):
-        """After each import, which began then. What was written meanwhile may not be what was imported, and never matches."""
+        """After imports that began at `since_ns`. A file that changed meanwhile gets a stamp that never matches."""
         for name, module in list(sys.modules.items()):
             file = vars(module).get("__file__") if "." not in name and isinstance(module, types.ModuleType) else None
             if not file or name in self.place_of:
@@ -61,7 +60,7 @@ class Stamps:
                     self.files[file] = None if changed_since(file, since_ns - CLOCK_NS) else stamp_of(file)
 
     def still_hold(self):
-        """In the child. False: it is too old. What has come new is added to where it looks."""
+        """In the fork. False: stale. Directories with packages that the zygote did not have are added to sys.path."""
         if any(stamp_of(path) != stamp for path, stamp in self.files.items()):
             return False
         for place, path in enumerate(self.dirs):
@@ -87,7 +86,7 @@ class Stamps:
                 if name.endswith(".pth") and f"{path}/{name}" not in self.files:
                     site.addpackage(path, name, known)
         added = sys.path[before:]
-        if added and path == self.user:  # what is the user's own comes before what is everybody's
+        if added and path == self.user:  # the user's packages come before the template's
             others = [sys.path.index(entry) for entry in self.dirs if entry != path and entry in sys.path[:before]]
             if others:
                 sys.path[min(others):] = added + sys.path[min(others):before]

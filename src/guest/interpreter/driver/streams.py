@@ -1,7 +1,7 @@
 """Standard input, output and error of an interpreter.
 
-Output and error are real pipes at descriptors 1 and 2: what subprocesses and C code print takes the same way as print(), in
-the same order, and nothing that user code prints can be taken for a frame. Nobody is at the other end of the input.
+Output and error are real pipes at descriptors 1 and 2, so output of subprocesses and C code arrives in order with print(), and
+printed text can never be taken for a frame. The input is empty.
 """
 import sys
 
@@ -18,11 +18,11 @@ def standard_streams():
 
 
 def flush_standard():
-    """Both that are there now, and ours, which user code may have replaced with half a line in them."""
+    """The current streams and our own: user code may have replaced ours while half a line was in them."""
     for name in ("stdout", "stderr", "__stdout__", "__stderr__"):
         try:
             getattr(sys, name).flush()
-        except (Exception, SystemExit):  # user code may have put anything there, or nothing
+        except (Exception, SystemExit):  # user code may have put any object there, or none
             pass
 
 

@@ -1,6 +1,6 @@
-"""What a zygote does before anybody asks and while nobody does: a shell, the usual imports, the first traceback and figure.
+"""The shell, and how the zygote warms up while it is idle: the usual imports, a first traceback, a first figure.
 
-Inside the sandbox and in the zygotes alike. All of it is shared with her children, until they write to it.
+Forks share all of that memory until they write to it.
 """
 import gc
 import os
@@ -11,14 +11,14 @@ import time
 from .figures import figure_chart, figure_png
 from .here import here
 from .ipython_shell import make_ipython_shell
-from .link import Silent
+from .link import SilentLink
 from .packages import AFTER_IMPORT, AfterImport, FiguresBackend
 from .small_shell import SmallShell
 from .streams import no_input, standard_streams
 
-QUIET_MS = 100  # without a request before she goes on warming up
+QUIET_MS = 100  # without a request before the next step
 USUAL = ("numpy", "pandas", "matplotlib", "matplotlib.pyplot", "PIL.Image")  # what cells import, cheapest first
-FOR_EVER = 0xFFFFFFFF  # the count of references of what is never freed: PEP 683, as Python 3.12 and 3.13 have it
+IMMORTAL = 0xFFFFFFFF  # the refcount of an object that is never freed: PEP 683, in Python 3.12 and 3.13
 
 
 def make_shell():
@@ -26,7 +26,7 @@ def make_shell():
     import builtins
     gc.disable()
     sys.meta_path[:0] = [AfterImport(AFTER_IMPORT), FiguresBackend()]
-    # closefd=False: after the fork this number is closed, and may then be a file of the user's, which no old object may close.
+    # closefd=False: an interpreter closes this number, which may then be a file of the user's. This object must not close it.
     sys.stdin = open(os.open(os.devnull, os.O_RDONLY), encoding="utf-8", closefd=False)
     sys.argv = [""]
     standard_streams()
@@ -40,22 +40,22 @@ def make_shell():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def steps_to_warmth():
-    """What the zygote does while nobody asks, a step at a time: who asks meanwhile waits for one step at most."""
-    yield warm_up
+def warmup_steps():
+    """Functions to be called one at a time: a request that comes meanwhile waits for one step at most."""
+    yield run_first_cells
     missing = set()
     for name in USUAL:
         def step(name=name):
             try:
                 __import__(name)
-            except BaseException:  # not installed, or broken: it is not missed
+            except BaseException:  # not installed, or broken
                 missing.add(name)
         if not any(name.startswith(other + ".") for other in missing):
             yield step
     if "matplotlib.pyplot" in sys.modules:
-        yield draw_once
+        yield draw_first_figure
     if "numpy" in sys.modules:
-        yield stop_counting
+        yield make_objects_immortal
 
 
 def take_step(steps):
@@ -66,7 +66,7 @@ def take_step(steps):
     begun_ns = time.time_ns()
     try:
         step()
-    except BaseException:  # of somebody's package: whoever imports it will see it for themselves
+    except BaseException:  # of a package; a cell that imports it gets the same error
         pass
     here.stamps.take(begun_ns)
     gc.collect()
@@ -74,9 +74,9 @@ def take_step(steps):
     return True
 
 
-def warm_up():
-    """What the first cell of every interpreter would otherwise pay for: a value, an exception, a traceback."""
-    here.link = Silent()
+def run_first_cells():
+    """The first value, exception and traceback of a process are slow."""
+    here.link = SilentLink()
     try:
         for code in ("1+1", "'a'", "1/0", "def _(", "[1]"):
             here.shell.run(code)
@@ -87,8 +87,8 @@ def warm_up():
     here.shell.forget_warmup()
 
 
-def draw_once():
-    """The first figure of a process costs ten times the second."""
+def draw_first_figure():
+    """The first figure of a process takes ten times as long as the second."""
     pyplot = sys.modules["matplotlib.pyplot"]
     try:
         figure = pyplot.figure()
@@ -97,33 +97,34 @@ def draw_once():
         figure_chart(figure)
     finally:
         pyplot.close("all")
-        forget_fonts()
+        close_fonts()
 
 
-def forget_fonts():
-    """matplotlib does so in every child, and closes files by then that a child from the zygotes no longer has."""
+def close_fonts():
+    """matplotlib closes its font files in every forked child. In a fork that entered a sandbox those numbers are other files."""
     fonts = getattr(sys.modules.get("matplotlib.font_manager"), "_get_font", None)
     if hasattr(fonts, "cache_clear"):
         fonts.cache_clear()
 
 
-def stop_counting():
+def make_objects_immortal():
     """
-    What the zygote has by now stays as long as she does, so nobody needs to count its users: a count is a write, and a write
-    makes the page a child's own. Python knows such objects, None is one, but has no call to make more of them. So their
-    counts are set by hand, and only where None's is what we expect: with any other layout nothing is touched.
+    Sets the refcount of every object to that of an immortal one, such as None. Counting references writes to an object, and a
+    write gives the fork a page of its own: without this a fresh interpreter has 6 MB of its own, with it 3 (gc.freeze() alone
+    keeps only the garbage collector from writing). Python has no call for it. Nothing is touched unless None's refcount shows
+    the layout that we know. No object of the zygote is ever freed, so none needs a count.
     """
     import ctypes
     numpy = sys.modules["numpy"]
-    if sys.implementation.name != "cpython" or ctypes.c_uint64.from_address(id(None)).value != FOR_EVER:
+    if sys.implementation.name != "cpython" or ctypes.c_uint64.from_address(id(None)).value != IMMORTAL:
         return
-    gc.unfreeze()  # what is frozen is not listed
+    gc.unfreeze()  # frozen objects are not listed
     objects = gc.get_objects()
     found = set(map(id, objects))
-    found.update(map(id, gc.get_referents(*objects)))  # text and numbers, which the collector does not know
+    found.update(map(id, gc.get_referents(*objects)))  # strings and numbers, which the collector does not track
     where = numpy.fromiter(found, dtype=numpy.uint64, count=len(found))
     low, high = int(where.min()), int(where.max())
-    # All of memory between the two as one array; nothing is read or written but the places of objects.
+    # All memory between the two as one array; only the places of objects are read or written.
     words = numpy.frombuffer((ctypes.c_char * (high - low + 8)).from_address(low), dtype=numpy.uint64)
     places = (where - numpy.uint64(low)) // numpy.uint64(8)
-    words[places[words[places] < FOR_EVER]] = FOR_EVER
+    words[places[words[places] < IMMORTAL]] = IMMORTAL

@@ -1,7 +1,9 @@
-"""The zygote outside: one for all sandboxes of a template, whose children enter them before they become interpreters.
+"""The zygote: one process for all sandboxes of a template, outside of them. Its forks enter a sandbox and become interpreters.
 
-Keeper gives her doors, guestd asks at them, and enter.c does the entering. She reads nothing that a guest has sent and
-waits for nothing that a guest can hold up.
+Keeper sends a socket and a pidfd of each sandbox; guestd sends requests on that socket. A fork waits in advance (the prefork). On
+a request the zygote tells the prefork which sandbox to enter, and makes the next prefork when it is idle. enter.c does the
+entering. The zygote itself never receives from a sandbox's socket and never waits for a guest: closing a descriptor that a guest
+has sent can take as long as the guest likes.
 """
 import gc
 import os
@@ -13,16 +15,16 @@ import time
 from .here import here
 from .interpreter import after_fork, become_interpreter
 from .stamps import Stamps
-from .warmth import QUIET_MS, make_shell, steps_to_warmth, take_step
+from .warmth import QUIET_MS, make_shell, take_step, warmup_steps
 
-ENTER_FD, VOICE_FD = 3, 4  # as zygote_child.h has them
-ENTER_SANDBOX, DROP = b"d", b"b"  # as enter.h has them
-READY, TAKEN, BUSY, IDLE, FAILED = b"r", b"t", b"b", b"i", b"f"  # as zygote_child.h has them
-DOOR_FDS = 2
-DOORS_MAX = 2048  # each holds up to five descriptors
-SPAWNS_MAX = 8  # at once, all doors together; one a door
-NEXT_MS = 20  # without a request before she makes the next child: not while the last one is on its way to its first cell
-SPAWN_S = 2  # then somebody inside is holding it up
+ENTER_FD, STATUS_FD = 3, 4  # as in zygote_child.h
+ENTER_SANDBOX, DROP_SOCKET = b"d", b"b"  # as in enter.h
+READY, TAKEN, BUSY, IDLE, FAILED = b"r", b"t", b"b", b"i", b"f"  # as in zygote_child.h
+SANDBOX_FDS = 2
+SANDBOXES_MAX = 2048  # each holds up to five descriptors
+SPAWNS_MAX = 8  # at once, all sandboxes together; one a sandbox
+PREFORK_MS = 20  # idle before the next prefork is made: the last fork is on its way to its first cell
+SPAWN_S = 2  # a spawn that takes longer is held up by the guest
 
 
 class Zygote:
@@ -35,76 +37,75 @@ class Zygote:
         here.stamps = Stamps()
         here.stamps.take(begun_ns)
         gc.freeze()
-        self.told = watch_children()
-        self.poll = select.poll()
-        self.poll.register(control.fileno(), select.POLLIN)
-        self.poll.register(self.told, select.POLLIN)
-        self.poll_no_doors = select.poll()
-        self.poll_no_doors.register(control.fileno(), select.POLLIN)
-        self.poll_no_doors.register(self.told, select.POLLIN)
-        self.wanted = select.POLLIN
-        self.doors = {}  # by descriptor, in the order of their turns
-        self.spawns = {}  # socket of the order -> Spawn
-        self.ready_child = None  # (pid, socket): waits for its order
-        self.steps = steps_to_warmth()
-        self.is_warm = self.is_short = False
+        self.child_ended = watch_children()
+        self.poll_all, self.poll_no_requests = select.poll(), select.poll()
+        for poll in (self.poll_all, self.poll_no_requests):
+            poll.register(control.fileno(), select.POLLIN)
+            poll.register(self.child_ended, select.POLLIN)
+        self.pollin = select.POLLIN
+        self.sandboxes = {}  # by socket, least recently served first
+        self.spawns = {}  # by the order's socket
+        self.prefork = None  # (pid, socket for its order)
+        self.steps = warmup_steps()
+        self.is_warm = False
+        self.fork_failed = False  # do not try again before the next request
 
     def serve_forever(self):
-        self.say(READY)
+        self.report(READY)
         while True:
             is_full = len(self.spawns) >= SPAWNS_MAX
-            ready = dict((self.poll_no_doors if is_full else self.poll).poll(self.patience_ms()))
-            if self.told in ready:
-                os.read(self.told, 4096)
-                self.collect()
+            ready = dict((self.poll_no_requests if is_full else self.poll_all).poll(self.poll_timeout_ms()))
+            if self.child_ended in ready:
+                os.read(self.child_ended, 4096)
+                self.collect_children()
             if self.control.fileno() in ready:
-                self.take_door()
+                self.add_sandbox()
             for fd in [fd for fd in self.spawns if fd in ready]:
                 self.end_spawn(self.spawns[fd])
             self.end_late_spawns()
-            for fd in [fd for fd in self.doors if fd in ready]:
-                self.serve(fd)
+            for fd in [fd for fd in self.sandboxes if fd in ready]:
+                self.serve_request(self.sandboxes[fd])
             if not ready and not self.is_warm:
-                self.say(BUSY)
+                self.report(BUSY)
                 self.is_warm = not take_step(self.steps)
-                self.say(IDLE)
-            elif not ready and not self.ready_child:
+                self.report(IDLE)
+            elif not ready and not self.prefork:
                 try:
-                    self.make_child()
+                    self.make_prefork()
                 except OSError:
-                    self.is_short = True  # not again before somebody asks
+                    self.fork_failed = True
 
-    def say(self, word):
-        os.write(VOICE_FD, word)
+    def report(self, letter):
+        os.write(STATUS_FD, letter)
 
-    def patience_ms(self):
+    def poll_timeout_ms(self):
         if not self.is_warm:
             return QUIET_MS
-        if not self.ready_child and not self.is_short:
-            return NEXT_MS
+        if not self.prefork and not self.fork_failed:
+            return PREFORK_MS
         return 1000 * SPAWN_S if self.spawns else None
 
-    def make_child(self):
-        self.ready_child = self.enter.spare()
-        if not self.ready_child:
+    def make_prefork(self):
+        self.prefork = self.enter.fork()
+        if not self.prefork:
             self.become_interpreter()
 
     def become_interpreter(self):
-        """In the interpreter, confined already, all of its zygote's descriptors closed."""
+        """In the fork: it is inside the sandbox and confined, and has closed the zygote's descriptors. Never returns."""
         try:
             self.control.detach()
             after_fork()
             for path in [path for path, finder in sys.path_importer_cache.items() if finder is None]:
-                del sys.path_importer_cache[path]  # it was not there; here it may be
+                del sys.path_importer_cache[path]  # the zygote has no such directory; the sandbox may have it
             become_interpreter(list(self.enter.fds))
         finally:
             os._exit(1)
 
-    def order(self, letter, fds):
-        """To a child that waits, or one made for it. Its pid and the socket, to be closed."""
-        if not self.ready_child:
-            self.make_child()
-        (pid, sock), self.ready_child = self.ready_child, None
+    def order_prefork(self, letter, fds):
+        """Gives the prefork its order. Returns its pid and the order's socket, which the caller closes."""
+        if not self.prefork:
+            self.make_prefork()
+        (pid, sock), self.prefork = self.prefork, None
         try:
             with_socket(sock, socket.send_fds, [letter], fds)
         except OSError:
@@ -112,45 +113,44 @@ class Zygote:
             raise
         return pid, sock
 
-    def take_door(self):
-        byte, fds, flags, address = socket.recv_fds(self.control, 16, DOOR_FDS)
-        if not byte:
-            os._exit(0)  # keeper has closed, or died
-        if len(fds) == DOOR_FDS and len(self.doors) < DOORS_MAX:
-            self.doors[fds[0]] = Door(fds)
-            self.poll.register(fds[0], self.wanted)
+    def add_sandbox(self):
+        data, fds, flags, address = socket.recv_fds(self.control, 16, SANDBOX_FDS)
+        if not data:
+            os._exit(0)  # keeper has closed the socket, or died
+        if len(fds) == SANDBOX_FDS and len(self.sandboxes) < SANDBOXES_MAX:
+            self.sandboxes[fds[0]] = Sandbox(fds)
+            self.poll_all.register(fds[0], self.pollin)
         else:
             for fd in fds:
                 os.close(fd)
-        self.say(TAKEN)
+        self.report(TAKEN)
 
-    def serve(self, fd):
-        door = self.doors[fd]
+    def serve_request(self, sandbox):
         if len(self.spawns) >= SPAWNS_MAX:
-            return  # its turn comes: those that were served stand behind it
+            return  # it is served first next time
         try:
-            # Only looked at: what is in it is a guest's. Keeper's filter lets no empty message in, so this is the end.
-            if not with_socket(fd, socket.socket.recv, 1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
-                self.forget(door)
+            # Peek: the content is the guest's. Keeper's socket filter drops empty messages, so empty means closed.
+            if not with_socket(sandbox.socket, socket.socket.recv, 1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                self.remove_sandbox(sandbox)
                 return
-            self.is_short = False
-            pid, sock = self.order(ENTER_SANDBOX, door.fds)
+            self.fork_failed = False
+            pid, order = self.order_prefork(ENTER_SANDBOX, sandbox.fds)
         except BlockingIOError:
             return
         except OSError:
-            self.drop(door)  # no more processes, or no memory: guestd sees it close, and has a zygote of its own
+            self.drop_sandbox(sandbox)  # no more processes, or no memory: guestd sees its socket close and helps itself
             return
-        self.spawns[sock] = door.spawn = Spawn(door, pid, sock)
-        for poll in (self.poll, self.poll_no_doors):
-            poll.register(sock, 0)  # its end, which cannot be left out
-        self.poll.unregister(fd)
-        self.doors[fd] = self.doors.pop(fd)
+        self.spawns[order] = Spawn(sandbox, pid, order)
+        for poll in (self.poll_all, self.poll_no_requests):
+            poll.register(order, 0)  # no event but the hang-up, which is always reported
+        self.poll_all.unregister(sandbox.socket)
+        self.sandboxes[sandbox.socket] = self.sandboxes.pop(sandbox.socket)
 
-    def collect(self):
+    def collect_children(self):
         for pid, status in ended_children():
-            if self.ready_child and pid == self.ready_child[0]:
-                os.close(self.ready_child[1])
-                self.ready_child = None
+            if self.prefork and pid == self.prefork[0]:
+                os.close(self.prefork[1])
+                self.prefork = None
             spawn = next((spawn for spawn in self.spawns.values() if spawn.pid == pid), None)
             if spawn:
                 spawn.pid = None
@@ -158,64 +158,43 @@ class Zygote:
                     self.end_spawn(spawn, failed=True)
 
     def end_spawn(self, spawn, failed=False):
-        """A child that is held up on its way is none of ours any more: its sandbox has one at most, for its door is closed."""
-        for poll in (self.poll, self.poll_no_doors):
-            poll.unregister(spawn.sock)
-        del self.spawns[spawn.sock]
-        os.close(spawn.sock)
+        """After a failure the sandbox's socket is closed, so at most one stuck fork per sandbox is left behind."""
+        for poll in (self.poll_all, self.poll_no_requests):
+            poll.unregister(spawn.order)
+        del self.spawns[spawn.order]
+        os.close(spawn.order)
         if spawn.pid:
-            os.kill(spawn.pid, signal.SIGKILL)  # if it has not just ended; it is collected either way
-        spawn.door.spawn = None
-        self.poll.register(spawn.door.fds[0], self.wanted)
+            os.kill(spawn.pid, signal.SIGKILL)  # not collected yet, so the number is still its own
+        self.poll_all.register(spawn.sandbox.socket, self.pollin)
         if failed:
-            self.drop(spawn.door)
+            self.drop_sandbox(spawn.sandbox)
 
     def end_late_spawns(self):
         now = time.monotonic()
         for spawn in [spawn for spawn in self.spawns.values() if spawn.until < now]:
             self.end_spawn(spawn, failed=True)
 
-    def forget(self, door):
-        """One whose other end is closed, with nothing left in it."""
-        self.poll.unregister(door.fds[0])
-        del self.doors[door.fds[0]]
-        for fd in door.fds:
+    def remove_sandbox(self, sandbox):
+        """When its socket is closed at the other end and empty."""
+        self.poll_all.unregister(sandbox.socket)
+        del self.sandboxes[sandbox.socket]
+        for fd in sandbox.fds:
             os.close(fd)
 
-    def drop(self, door):
+    def drop_sandbox(self, sandbox):
         """
-        What may be in its queue are descriptors of a guest's, and the last one to close a descriptor can be made to wait. So
-        a child takes the door with it when it ends, which waits for nothing.
+        The socket's queue may hold descriptors of the guest, and closing the last copy of one can block. So a child gets a copy
+        of the socket and ends: if the close blocks, it blocks that child.
         """
         try:
-            os.close(self.order(DROP, [door.fds[0]])[1])
+            os.close(self.order_prefork(DROP_SOCKET, [sandbox.socket])[1])
         except OSError:
-            pass  # no memory for a child: a risk of waiting, against a door that hangs
-        self.forget(door)
-
-
-def watch_children():
-    """A pipe that becomes readable when a child has ended, for poll()."""
-    told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
-    return told
-
-
-def ended_children():
-    """(pid, status) of each child that has ended since the last call."""
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if not pid:
-            return
-        yield pid, status
+            pass  # no memory for a child: the close below may block, which is better than a socket that hangs
+        self.remove_sandbox(sandbox)
 
 
 class Enter:
-    """enter.c: a fork that enters a sandbox. Without ctypes in the template there is none."""
+    """enter.c: a fork that enters a sandbox. Needs ctypes in the template; without it there is no zygote."""
 
     def __init__(self):
         import ctypes
@@ -232,15 +211,15 @@ class Enter:
             if ctypes.c_uint.in_dll(libc, "__rseq_size").value:
                 hooks.rseq_offset = ctypes.c_ssize_t.in_dll(libc, "__rseq_offset").value
         except ValueError:
-            pass  # a C library that does not use it
+            pass  # a C library without rseq
         self.library = ctypes.PyDLL(f"/proc/self/fd/{ENTER_FD}")
         self.fds = (ctypes.c_int * 3)()
         failed = self.library.enter_open(ctypes.byref(hooks))
         if failed:
             raise OSError(-failed, "enter_open")
 
-    def spare(self):
-        """(pid, the socket to send its order to); None in the interpreter once it is spawned, whose descriptors are self.fds."""
+    def fork(self):
+        """In the zygote: (pid, socket for the order). In the fork, once it is in a sandbox: None, and self.fds are set."""
         ours, theirs = (end.detach() for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         pid = self.library.enter_spare(theirs, self.fds)
         if pid == 0:
@@ -252,22 +231,42 @@ class Enter:
         return pid, ours
 
 
-class Door:
+class Sandbox:
     def __init__(self, fds):
-        self.fds = fds  # as enter.h orders them: the door itself, the sandbox's pidfd
-        self.spawn = None  # the one under way
+        self.fds = fds  # in the order of enter.h: the socket that guestd sends requests on, the sandbox's pidfd
+        self.socket = fds[0]
 
 
 class Spawn:
-    """Over when the child that was sent has ended and its own child is out of our hands: then nobody holds `sock`."""
+    """A fork on its way into a sandbox. Over when `order` hangs up: the fork is confined, or has ended."""
 
-    def __init__(self, door, pid, sock):
-        self.door, self.pid, self.sock = door, pid, sock
+    def __init__(self, sandbox, pid, order):
+        self.sandbox, self.pid, self.order = sandbox, pid, order
         self.until = time.monotonic() + SPAWN_S
 
 
+def watch_children():
+    """A pipe that becomes readable when a child has ended, for poll()."""
+    read_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    return read_end
+
+
+def ended_children():
+    """(pid, status) of each child that has ended since the last call."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not pid:
+            return
+        yield pid, status
+
+
 def with_socket(fd, function, *arguments):
-    """On a descriptor that no object owns: in a child there must be none that would close what is not its own."""
+    """Calls a method of a temporary socket object: an object that a fork inherits could close a descriptor of the fork."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fd)
     try:
         return function(sock, *arguments)
@@ -279,6 +278,6 @@ def run_zygote(control):
     try:
         zygote = Zygote(control)
     except BaseException as failure:
-        os.write(VOICE_FD, FAILED + f"{type(failure).__name__}: {failure}".encode("ascii", "replace")[:200])
+        os.write(STATUS_FD, FAILED + f"{type(failure).__name__}: {failure}".encode("ascii", "replace")[:200])
         os._exit(1)
     zygote.serve_forever()
