@@ -1,3 +1,8 @@
+/*
+ * How it works: a state machine that is moved by three things: cells that arrive or lose their client, events of the
+ * engine, and timers. step() starts what can be started now. Lines of one turn of the loop are gathered in `out` and
+ * sent together.
+ */
 #include "guest/interpreter/context.h"
 
 #include <assert.h>
@@ -13,11 +18,11 @@
 #include "guest/interpreter/line.h"
 
 enum state {
-    COLD,         /* there is no interpreter; one is started when somebody needs it */
-    STARTING,     /* one is on its way */
-    IDLE,         /* it waits for a cell */
-    BUSY,         /* it runs one whose client is there */
-    INTERRUPTING, /* it runs one that nobody wants any more */
+    COLD,         /* no interpreter; one is started for the next cell */
+    STARTING,     /* the interpreter is starting */
+    IDLE,         /* the interpreter waits for a cell */
+    BUSY,         /* runs a cell whose client is connected */
+    INTERRUPTING, /* runs a cell whose client has disconnected */
     REMOVED,
     STATE_COUNT,
 };
@@ -34,16 +39,16 @@ static const char *const state_name[STATE_COUNT] = { "cold", "starting", "idle",
 
 enum {
     KEEPALIVE_MS = 5000,
-    INTERRUPT_AGAIN_MS = 1000, /* a cell may have swallowed the first */
-    INTERRUPT_KILL_MS = 3000,  /* after that: it is stuck in C code, or does not want to stop */
-    ATTEMPTS_MAX = 3,          /* to get a cell accepted, by one interpreter after the other */
-    HELD_BYTES = 64 * 1024,    /* printed between cells, for the next one */
-    WRITE_BYTES = 4 << 20,     /* gathered in one turn of the loop before it is sent */
+    INTERRUPT_AGAIN_MS = 1000, /* the cell may have caught the first one */
+    INTERRUPT_KILL_MS = 3000,  /* after the first interrupt: the cell does not stop, so it is killed */
+    ATTEMPTS_MAX = 3,          /* to have one cell accepted, each by a new interpreter */
+    HELD_BYTES = 64 * 1024,    /* printed between cells; the next cell shows it */
+    WRITE_BYTES = 4 << 20,     /* gathered in one turn of the loop, then sent at once */
 };
 
 /*
- * How long after a failed start the next one is tried: a zygote may have died just before she was asked, a kernel may have
- * come up mute, and a fork bomb that is being cleared away leaves no room for a moment.
+ * Pauses before a start is tried again. A start may fail because the zygote has just died, a Jupyter kernel does not
+ * answer, or a fork bomb that is being killed still uses up all processes.
  */
 static const unsigned start_again_ms[] = { 0, 250, 1000, 2000 };
 
@@ -64,7 +69,7 @@ struct context {
     struct timer flush, patience, wake;
     bool interrupted_twice, is_paused;
     unsigned failed_starts; /* in a row */
-    char notice[256];       /* for the next cell's stderr: why its variables are gone */
+    char notice[256];       /* for the next cell's stderr: why the variables are gone */
 };
 
 static const struct engine_events events;
@@ -109,11 +114,11 @@ void *context_owner(const struct context *c)
 static void enter(struct context *c, enum state next)
 {
     if (!(may_become[c->state] & BIT(next)))
-        log_die("context %s: from %s to %s", c->id, state_name[c->state], state_name[next]);
+        log_die("context %s: cannot go from %s to %s", c->id, state_name[c->state], state_name[next]);
     c->state = next;
 }
 
-/* ---- what a client gets ---- */
+/* ---- output to the client ---- */
 
 static struct cell *running(struct context *c)
 {
@@ -143,7 +148,7 @@ static void flush(struct context *c)
             engine_pause(c->engine, is_full);
         }
     }
-    if (c->out.len > HELD_BYTES) /* large memory goes back at once */
+    if (c->out.len > HELD_BYTES) /* return a large buffer's memory at once */
         buf_done(&c->out), c->out = buf_make(NULL, WRITE_BYTES + LIMIT_FRAME_BYTES);
     else
         buf_clear(&c->out);
@@ -154,7 +159,7 @@ static void on_flush(struct timer *timer)
     flush(container_of(timer, struct context, flush));
 }
 
-/* What comes in one turn of the loop goes out together. */
+/* Lines of one turn of the loop are sent together. */
 static void add_line(struct context *c, struct str line)
 {
     buf_add(&c->out, line);
@@ -178,12 +183,12 @@ static void add_error(struct context *c, struct cell *cell, struct str name, con
         http_write(cell->ex, buf_str(&line));
 }
 
-/* The first of the queue has ended, well or not. */
+/* The first cell of the queue has ended. */
 static void pop_cell(struct context *c)
 {
     struct cell *cell = c->cells;
 
-    flush(c); /* its last words */
+    flush(c);
     c->cells = cell->next;
     if (!c->cells)
         c->cells_end = &c->cells;
@@ -202,11 +207,11 @@ static void fail_cells(struct context *c, struct str name, const char *value)
     }
 }
 
-/* ---- the machine ---- */
+/* ---- the state machine ---- */
 
 static void step(struct context *c);
 
-static void tell_waiters(struct context *c, const struct err *err)
+static void call_waiters(struct context *c, const struct err *err)
 {
     while (c->waiters) {
         struct context_waiter *waiter = c->waiters;
@@ -225,14 +230,14 @@ static void drop_engine(struct context *c)
     c->is_paused = false;
 }
 
-/* Nobody gets an interpreter: whoever waits is told why. */
+/* There is no interpreter: fail everything that waits for one. */
 static void give_up(struct context *c, const struct err *err)
 {
     drop_engine(c);
     enter(c, COLD);
     c->failed_starts = 0;
     fail_cells(c, STR("ContextStartFailed"), err->message);
-    tell_waiters(c, err);
+    call_waiters(c, err);
 }
 
 static void start_engine(struct context *c)
@@ -254,7 +259,7 @@ static void run_next(struct context *c)
     engine_run(c->engine, &cell->code);
 }
 
-/* Whatever there is to do now. */
+/* Starts what can be started now. */
 static void step(struct context *c)
 {
     if (c->state == COLD && (c->cells || c->waiters))
@@ -268,7 +273,7 @@ static void on_wake(struct timer *timer)
     step(container_of(timer, struct context, wake));
 }
 
-/* Later in this turn: not from inside an event or a request. */
+/* step() later in this turn, not from inside an event or a request. */
 static void step_soon(struct context *c)
 {
     timer_set(&c->wake, c->loop, 0, on_wake);
@@ -282,11 +287,11 @@ static void on_ready(struct engine *engine)
         return;
     enter(c, IDLE);
     c->failed_starts = 0;
-    tell_waiters(c, NULL);
+    call_waiters(c, NULL);
     step(c);
 }
 
-/* Notice and leftovers come right after the count, so that they stand where they happened: before this cell's own. */
+/* The notice and what was printed between cells come right after the count, before the cell's own output. */
 static void accept_cell(struct context *c, struct cell *cell, struct str line)
 {
     cell->was_accepted = true;
@@ -302,15 +307,15 @@ static void accept_cell(struct context *c, struct cell *cell, struct str line)
     buf_clear(&c->held);
 }
 
-/* False when the cell has said more than is good for anybody: the first time with a note where the rest is missing. */
+/* False when the line is above the cap. The first such line is replaced by a note. */
 static bool is_within_cap(struct context *c, struct cell *cell, enum engine_line kind, size_t len)
 {
     static const char note[] = "\n[this cell has said more than 128 MiB: the rest was left out]\n";
-    uint64_t before = cell->told_bytes[kind];
+    uint64_t before = cell->sent_bytes[kind];
 
-    static_assert(LIMIT_CELL_BYTES >> 20 == 128, "the note says how much");
-    cell->told_bytes[kind] += len;
-    if (cell->told_bytes[kind] <= LIMIT_CELL_BYTES)
+    static_assert(LIMIT_CELL_BYTES >> 20 == 128, "the note names the limit");
+    cell->sent_bytes[kind] += len;
+    if (cell->sent_bytes[kind] <= LIMIT_CELL_BYTES)
         return true;
     if (before <= LIMIT_CELL_BYTES) {
         auto_buf struct buf text = buf_make(NULL, LIMIT_API_BODY_BYTES);
@@ -326,7 +331,7 @@ static void on_line(struct engine *engine, enum engine_line kind, struct str lin
     struct cell *cell = running(c);
 
     if (c->state == INTERRUPTING)
-        return; /* nobody is there to read it */
+        return; /* the client has disconnected */
     if (cell && kind == ENGINE_LINE_ACCEPTED && !cell->was_accepted) {
         accept_cell(c, cell, line);
     } else if (cell && cell->was_accepted) {
@@ -377,14 +382,14 @@ static void on_died(struct engine *engine, const char *why)
     }
     struct cell *cell = running(c);
     bool again = cell && !cell->was_accepted && cell->attempts < ATTEMPTS_MAX;
-    bool is_told =
-        cell && !again && !cell->has_error; /* as the error of the cell that ran; else to the next that does */
+    bool is_reported =
+        cell && !again && !cell->has_error; /* as this cell's error; otherwise in the next cell's notice */
     (void)snprintf(text, sizeof text, "Context was restarted: %s", why);
     if (cell && !again) {
         add_error(c, cell, STR("ContextRestarting"), text);
         pop_cell(c);
     }
-    if (!is_told && strcmp(why, "it ended with status 0") != 0)
+    if (!is_reported && strcmp(why, "it ended with status 0") != 0)
         (void)snprintf(c->notice, sizeof c->notice,
                        "The interpreter of this context has died and was restarted: %s. Its variables are gone.\n",
                        why);
@@ -477,7 +482,7 @@ void cell_drained(struct cell *cell)
     }
 }
 
-/* ---- the rest of its life ---- */
+/* ---- waiting, restart, removal ---- */
 
 void context_await(struct context *c, struct context_waiter *waiter)
 {
@@ -485,7 +490,7 @@ void context_await(struct context *c, struct context_waiter *waiter)
     waiter->next = c->waiters;
     c->waiters = waiter;
     if (c->state == IDLE || c->state == BUSY)
-        tell_waiters(c, NULL);
+        call_waiters(c, NULL);
     else
         step_soon(c);
 }
@@ -503,7 +508,7 @@ void context_await_cancel(struct context_waiter *waiter)
     waiter->context = NULL;
 }
 
-/* The cell that runs loses its interpreter under its feet. */
+/* The running cell loses its interpreter. */
 static void cut_running(struct context *c)
 {
     struct cell *cell = running(c);
@@ -546,7 +551,7 @@ void context_remove(struct context *c)
     drop_engine(c);
     enter(c, REMOVED);
     (void)err_set(&err, ERR_NOT_FOUND, "Context %s was removed", c->id);
-    tell_waiters(c, &err);
+    call_waiters(c, &err);
     timer_clear(&c->wake);
     loop_retire(c->loop, c, dispose);
 }

@@ -1,12 +1,12 @@
 /*
- * engine.h - one live interpreter, whatever language it speaks and however we talk to it.
+ * engine.h - one live interpreter, of any language.
  *
- * python.h and jupyter.h make engines; a context owns one and hears of it by events. An engine knows nothing of HTTP,
+ * python.h and jupyter.h make engines. A context owns one and gets its events. An engine knows nothing of HTTP,
  * clients or queues.
  *
  *     made → on_ready → run → on_line… → on_done → run → …          and at any time on_died, which is the last event
  *
- * Ownership  Whoever made it frees it, from events too. Freeing kills the interpreter with all it has started.
+ * Ownership  The maker frees it, also from inside an event. Freeing kills the interpreter and all that it has started.
  * Events     Come from the loop, never from inside one of these calls.
  */
 #ifndef GUEST_INTERPRETER_ENGINE_H
@@ -20,18 +20,16 @@
 struct engine;
 
 enum engine_line {
-    ENGINE_LINE_ACCEPTED, /* the cell's number: from here on it has effects, and is not run a second time */
-    ENGINE_LINE_ERROR,    /* it failed; a client gets one of these at most */
-    ENGINE_LINE_OUTPUT,   /* anything else that belongs to the cell */
-    ENGINE_LINE_PRINTED,  /* on stdout or stderr, by whomever: also between cells */
+    ENGINE_LINE_ACCEPTED, /* the cell's number: the cell has begun, so it must not be run a second time */
+    ENGINE_LINE_ERROR,    /* the cell failed; a client gets one of these at most */
+    ENGINE_LINE_OUTPUT,   /* any other line of the cell */
+    ENGINE_LINE_PRINTED,  /* printed on stdout or stderr, also between cells */
     ENGINE_LINE_KINDS,
 };
 
 struct engine_events {
     void (*on_ready)(struct engine *engine);
-    /*
-     * A whole line of the answer, newline included: pure ASCII. The engine must not be freed in here.
-     */
+    /* A whole line of the answer with its newline, pure ASCII. The engine must not be freed in here. */
     void (*on_line)(struct engine *engine, enum engine_line kind, struct str line);
     void (*on_done)(struct engine *engine);
     void (*on_died)(struct engine *engine, const char *why); /* "it was killed (SIGKILL)" */
@@ -46,7 +44,7 @@ struct engine_code {
 struct engine_kind {
     void (*run)(struct engine *engine, const struct engine_code *code);
     void (*interrupt)(struct engine *engine);         /* as Ctrl-C */
-    void (*pause)(struct engine *engine, bool pause); /* the client is slow: so be the interpreter */
+    void (*pause)(struct engine *engine, bool pause); /* backpressure: stop reading while the client is slow */
     void (*free)(struct engine *engine);
 };
 
@@ -77,10 +75,10 @@ static inline void engine_free(struct engine *engine) /* NULL is fine */
         engine->kind->free(engine);
 }
 
-/* What every interpreter starts with. */
+/* How to start an interpreter. */
 struct engine_want {
-    const char *cwd;  /* absolute; one that cannot be entered is told on stderr */
-    char *const *env; /* whole, "NAME=value", ended by NULL */
+    const char *cwd;  /* absolute; if it cannot be entered, stderr says so */
+    char *const *env; /* the whole environment, "NAME=value", ended by NULL */
     const struct engine_events *events;
     void *owner;
 };

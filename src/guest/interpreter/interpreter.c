@@ -1,6 +1,6 @@
 /*
- * Decode whole, find or make the context, hand the cell over. A request that cannot be decoded is answered as upstream's
- * server does (422 with a `detail`), because that is what SDKs show.
+ * How it works: decode the whole request, find or make its context, give the cell to it. A request that cannot be
+ * decoded gets upstream's answer (422 with a `detail`), because SDKs show that.
  */
 #include "guest/interpreter/interpreter.h"
 
@@ -26,7 +26,7 @@
 
 enum { LANGUAGE_BYTES = 64 };
 
-/* One context of the list: what it is, and whether it is the one that its language means by itself. */
+/* One context of the list. The default one of its language is used when a request names none. */
 struct entry {
     struct interpreter *all;
     struct entry *next;
@@ -84,7 +84,7 @@ static void answer_unreadable(struct http_exchange *ex, const struct err *err)
     answer_json(ex, 422, buf_str(&body));
 }
 
-/* By what the error is about; text, as everything here. */
+/* The status follows from the error's kind. The body is text, as everywhere here. */
 static void answer_err(struct http_exchange *ex, const char *doing, const struct err *err)
 {
     static const unsigned status[ERR_KIND_COUNT] = {
@@ -106,8 +106,8 @@ static void add_context(struct json_out *out, const struct context *c)
 
 /* ---- languages ---- */
 
-/* "JS " is javascript, nothing is python. False if it is too long to be any. */
-static bool normalise(struct str given, char room[LANGUAGE_BYTES])
+/* "JS " becomes javascript, "" python. False if it is too long to be a language. */
+static bool normalise_language(struct str given, char room[LANGUAGE_BYTES])
 {
     given = str_trim(given);
     if (!given.len)
@@ -124,7 +124,7 @@ static bool normalise(struct str given, char room[LANGUAGE_BYTES])
     return true;
 }
 
-static bool no_language(struct interpreter *all, const struct user *user, const char *language, struct err *err)
+static bool err_no_language(struct interpreter *all, const struct user *user, const char *language, struct err *err)
 {
     struct arena arena;
     char list[120];
@@ -137,7 +137,7 @@ static bool no_language(struct interpreter *all, const struct user *user, const 
                    *list && python_is_there(all->guest) ? ", " : "", list);
 }
 
-/* Who runs it: NULL is our own Python. False if nobody can. */
+/* The kernelspec that runs it; NULL is our own Python. False if there is none. */
 static bool find_language(struct interpreter *all, const char *language, struct kernelspec **out, struct err *err)
 {
     struct arena arena;
@@ -148,7 +148,7 @@ static bool find_language(struct interpreter *all, const char *language, struct 
     bool known = api_default_user(all->guest, &arena, &user, err);
     if (known && !(strcmp(language, "python") == 0 && python_is_there(all->guest))) {
         *out = kernelspec_find_new(&user, language);
-        known = *out || no_language(all, &user, language, err);
+        known = *out || err_no_language(all, &user, language, err);
     }
     arena_done(&arena);
     return known;
@@ -216,7 +216,7 @@ static void remove_entry(struct entry *entry)
     entry_free(entry);
 }
 
-static struct entry *by_id(struct interpreter *all, struct str id)
+static struct entry *entry_by_id(struct interpreter *all, struct str id)
 {
     struct entry *entry = all->entries;
 
@@ -238,7 +238,7 @@ static bool default_cwd(struct interpreter *all, char room[LIMIT_PATH_BYTES], st
     return fine;
 }
 
-/* The context that a language means when none is named; made when first asked for, and again if it was removed. */
+/* The default context of a language; made when first used, and again after it was removed. */
 static struct entry *default_entry(struct interpreter *all, const char *language, struct err *err)
 {
     char cwd[LIMIT_PATH_BYTES];
@@ -254,14 +254,14 @@ static struct entry *default_entry(struct interpreter *all, const char *language
     return made;
 }
 
-/* Two contexts are there from the start, though they do not run before they are needed: clients list them first. */
+/* Clients expect these two contexts in a list from the start. Their interpreters start with their first cell. */
 static void add_defaults(struct interpreter *all)
 {
     struct err ignored;
 
     if (all->entries)
         return;
-    (void)!default_entry(all, "python", &ignored); /* a template without either language has neither */
+    (void)!default_entry(all, "python", &ignored); /* a template may lack the language */
     (void)!default_entry(all, "javascript", &ignored);
 }
 
@@ -328,20 +328,20 @@ static struct entry *entry_for(struct interpreter *all, const struct execute_wan
         return NULL;
     }
     if (want->context_id.at) {
-        struct entry *entry = by_id(all, want->context_id);
+        struct entry *entry = entry_by_id(all, want->context_id);
         if (!entry)
             (void)err_set(err, ERR_NOT_FOUND, "Context %.*s not found", (int)MIN(want->context_id.len, 100),
                           want->context_id.at);
         return entry;
     }
-    if (!normalise(want->language, language)) {
-        (void)err_set(err, ERR_NOT_FOUND, "there is no language of such a long name");
+    if (!normalise_language(want->language, language)) {
+        (void)err_set(err, ERR_NOT_FOUND, "there is no language with such a long name");
         return NULL;
     }
     return default_entry(all, language, err);
 }
 
-static void execute(struct http_exchange *ex, struct str body, const struct err *failed)
+static void execute_code(struct http_exchange *ex, struct str body, const struct err *failed)
 {
     struct interpreter *all = ex->owner;
     struct execute_want want = { 0 };
@@ -366,7 +366,7 @@ static void execute(struct http_exchange *ex, struct str body, const struct err 
     cell->code = want.code;
     ex->events = &execute_events;
     ex->owner = cell;
-    /* Before the context is free: an SDK waits for the head no longer than for any other request. */
+    /* Now, not when the context is free: an SDK waits for the head no longer than for any other request. */
     static const struct http_field fields[] = {
         { STR_INIT("Content-Type"), STR_INIT("application/x-ndjson") },
         { STR_INIT("Cache-Control"), STR_INIT("no-store") },
@@ -393,7 +393,7 @@ struct create {
 static void created(struct context_waiter *waiter, const struct err *err)
 {
     struct create *create = container_of(waiter, struct create, waiter);
-    struct entry *entry = by_id(create->all, str_from(create->id));
+    struct entry *entry = entry_by_id(create->all, str_from(create->id));
     struct http_exchange *ex = create->ex;
 
     if (err || !entry) {
@@ -406,7 +406,7 @@ static void created(struct context_waiter *waiter, const struct err *err)
     answer_json(ex, 200, buf_str(&body));
 }
 
-/* Answered or not: a context that could not start, or whose client has not waited for it, is nobody's. */
+/* Removes a context that could not start, or whose client has not waited for the answer. */
 static void create_gone(struct http_exchange *ex)
 {
     struct create *create = ex->owner;
@@ -414,14 +414,14 @@ static void create_gone(struct http_exchange *ex)
     context_await_cancel(&create->waiter);
     if (ex->status == 200)
         return;
-    struct entry *entry = by_id(create->all, str_from(create->id));
+    struct entry *entry = entry_by_id(create->all, str_from(create->id));
     if (entry)
         remove_entry(entry);
 }
 
 static const struct http_events create_events = { .on_gone = create_gone };
 
-/* As guestd sees it, which may enter everything: one that only the user cannot enter is told by the interpreter. */
+/* With guestd's permissions. If only the user cannot enter the directory, the interpreter says so on stderr. */
 static bool check_cwd(const char *cwd, struct err *err)
 {
     struct stat about;
@@ -441,19 +441,19 @@ static struct entry *make_context(struct interpreter *all, struct str body, stru
 
     if (!request || !json_take_str(request, "language", JSON_OPTIONAL, &language, err) ||
         !json_take_str(request, "cwd", JSON_OPTIONAL, &dir, err)) {
-        err->kind = ERR_NONE; /* not even readable */
+        err->kind = ERR_NONE; /* cannot be decoded: 422 */
         return NULL;
     }
     if (!(dir.len ? str_to_path(dir, cwd, sizeof cwd, err) && check_cwd(cwd, err) : default_cwd(all, cwd, err)))
         return NULL;
-    if (!normalise(language, name)) {
-        (void)err_set(err, ERR_NOT_FOUND, "there is no language of such a long name");
+    if (!normalise_language(language, name)) {
+        (void)err_set(err, ERR_NOT_FOUND, "there is no language with such a long name");
         return NULL;
     }
     return add_entry(all, name, cwd, err);
 }
 
-static void create(struct http_exchange *ex, struct str body, const struct err *failed)
+static void create_context(struct http_exchange *ex, struct str body, const struct err *failed)
 {
     struct interpreter *all = ex->owner;
     struct err err;
@@ -482,14 +482,14 @@ static void create(struct http_exchange *ex, struct str body, const struct err *
 
 /* ---- the other routes ---- */
 
-static void health(struct interpreter *all, struct http_exchange *ex, const struct http_match *match)
+static void answer_health(struct interpreter *all, struct http_exchange *ex, const struct http_match *match)
 {
     (void)all;
     (void)match;
     answer_json(ex, 200, STR("\"OK\""));
 }
 
-static void list(struct interpreter *all, struct http_exchange *ex, const struct http_match *match)
+static void list_contexts(struct interpreter *all, struct http_exchange *ex, const struct http_match *match)
 {
     struct buf body = buf_make(&ex->arena, LIMIT_API_BODY_BYTES);
     struct json_out out = json_out_to(&body);
@@ -502,18 +502,18 @@ static void list(struct interpreter *all, struct http_exchange *ex, const struct
     answer_json(ex, 200, buf_str(&body));
 }
 
-static struct entry *named(struct interpreter *all, struct http_exchange *ex, const struct http_match *match)
+static struct entry *entry_of_path(struct interpreter *all, struct http_exchange *ex, const struct http_match *match)
 {
-    struct entry *entry = by_id(all, match->params[0]);
+    struct entry *entry = entry_by_id(all, match->params[0]);
 
     if (!entry)
         answer_text(ex, 404, "Context %.*s not found", (int)MIN(match->params[0].len, 100), match->params[0].at);
     return entry;
 }
 
-static void restart(struct interpreter *all, struct http_exchange *ex, const struct http_match *match)
+static void restart_context(struct interpreter *all, struct http_exchange *ex, const struct http_match *match)
 {
-    struct entry *entry = named(all, ex, match);
+    struct entry *entry = entry_of_path(all, ex, match);
 
     if (!entry)
         return;
@@ -521,9 +521,9 @@ static void restart(struct interpreter *all, struct http_exchange *ex, const str
     answer_json(ex, 200, STR("null"));
 }
 
-static void forget(struct interpreter *all, struct http_exchange *ex, const struct http_match *match)
+static void remove_context(struct interpreter *all, struct http_exchange *ex, const struct http_match *match)
 {
-    struct entry *entry = named(all, ex, match);
+    struct entry *entry = entry_of_path(all, ex, match);
 
     if (!entry)
         return;
@@ -535,14 +535,14 @@ static void collect_execute(struct interpreter *all, struct http_exchange *ex, c
 {
     (void)match;
     ex->owner = all;
-    http_collect(ex, LIMIT_API_BODY_BYTES, execute);
+    http_collect(ex, LIMIT_API_BODY_BYTES, execute_code);
 }
 
 static void collect_create(struct interpreter *all, struct http_exchange *ex, const struct http_match *match)
 {
     (void)match;
     ex->owner = all;
-    http_collect(ex, LIMIT_API_BODY_BYTES, create);
+    http_collect(ex, LIMIT_API_BODY_BYTES, create_context);
 }
 
 typedef void serve_fn(struct interpreter *all, struct http_exchange *ex, const struct http_match *match);
@@ -552,15 +552,15 @@ enum {
 };
 
 static const struct http_route routes[] = {
-    { HTTP_GET, "/health", (void *)health, 0, "Is the interpreter service there?" },
+    { HTTP_GET, "/health", (void *)answer_health, 0, "Is the interpreter service there?" },
     { HTTP_POST, "/execute", (void *)collect_execute, WANTS_TOKEN, "Run code" },
     { HTTP_POST, "/contexts", (void *)collect_create, 0, "Make a context" },
-    { HTTP_GET, "/contexts", (void *)list, 0, "All contexts" },
-    { HTTP_POST, "/contexts/{id}/restart", (void *)restart, 0, "A new interpreter for a context" },
-    { HTTP_DELETE, "/contexts/{id}", (void *)forget, 0, "Remove a context" },
+    { HTTP_GET, "/contexts", (void *)list_contexts, 0, "All contexts" },
+    { HTTP_POST, "/contexts/{id}/restart", (void *)restart_context, 0, "A new interpreter for a context" },
+    { HTTP_DELETE, "/contexts/{id}", (void *)remove_context, 0, "Remove a context" },
 };
 
-static void serve(struct http_exchange *ex, void *context)
+static void serve_request(struct http_exchange *ex, void *context)
 {
     struct interpreter *all = context;
     struct http_match match;
@@ -586,7 +586,7 @@ struct interpreter *interpreter_new(struct guest *guest, int listen_fd)
 {
     struct interpreter *all = NEW(struct interpreter);
     struct http_server_config config = {
-        .on_request = serve,
+        .on_request = serve_request,
         .context = all,
         .collect_max = LIMIT_GUEST_COLLECT_BYTES,
         .connections_max = LIMIT_GUEST_CONNECTIONS,

@@ -1,5 +1,5 @@
 /*
- * interpreter.h - run_code: guestd's third door, on port 49999.
+ * interpreter.h - run_code: the HTTP service of guestd on port 49999. docs/interpreter.md explains how it works.
  *
  *   POST /execute                 code in, a stream of JSON lines out (line.h)
  *   GET, POST /contexts           interpreters with a name: list, make
@@ -7,12 +7,12 @@
  *   DELETE /contexts/{id}
  *   GET /health
  *
- * A context (context.h) is an interpreter of its own with its own variables and queue. Python is ours (python.h, driver/);
- * every other language is a Jupyter kernel of the template (kernelspec.h, jupyter.h). All run as the sandbox's user, in
- * the limited cgroup.
+ * A context (context.h) is an interpreter with variables and a queue of its own. Python runs our driver (python.h,
+ * driver/); every other language is a Jupyter kernel of the template (kernelspec.h, jupyter.h). All run as the
+ * sandbox's user, in the limited cgroup.
  *
- * Auth       /execute wants the sandbox's access token, as SDKs send it. The other routes do not, because SDKs send none
- *            there; they can make, restart and remove interpreters, but run nothing.
+ * Auth       /execute needs the sandbox's access token. The other routes do not, because SDKs send none there; they can
+ *            make, restart and remove interpreters, but run no code.
  */
 #ifndef GUEST_INTERPRETER_INTERPRETER_H
 #define GUEST_INTERPRETER_INTERPRETER_H
@@ -29,7 +29,7 @@ enum { INTERPRETER_PORT = ZYGOTE_CODE_PORT };
 /* Takes the listening descriptor. */
 struct interpreter *interpreter_new(struct guest *guest, int listen_fd) must_use;
 void interpreter_free(struct interpreter *interpreter);
-/* guestd has collected a child that it had not started itself; status as wait(2) has it. NULL is fine. */
+/* guestd has reaped a child; status as in wait(2). NULL is fine. */
 void interpreter_reaped(struct interpreter *interpreter, pid_t pid, int status);
 
 #endif

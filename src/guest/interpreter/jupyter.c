@@ -1,13 +1,12 @@
 /*
- * Theory of operation: a connection file tells the kernel five loopback ports and a key. We connect to three of them -
- * shell (questions and answers), control (interrupts while shell is busy) and iopub (everything a cell says) - retrying
- * while the kernel comes up. It is ready when it has answered a kernel_info_request on shell *and* we have heard of that
- * on iopub: what is said there before our subscription has arrived is lost.
+ * How it works: a connection file tells the kernel five loopback ports and a key. We connect to three of them,
+ * retrying while the kernel starts: shell (requests and replies), control (interrupts while shell is busy) and iopub
+ * (output). The kernel is ready when it has answered a kernel_info_request on shell and a message about that request
+ * has come on iopub: what a kernel publishes before our subscription has arrived is lost.
  *
- * A cell is one execute_request. Its outputs carry its message id; it is done when iopub has said "idle" for that id,
- * because all its output stands before that, and shell has answered it, because some say only there what went wrong.
- * Variables for one cell are set and put back by silent requests around it, in the
- * words of its language.
+ * A cell is one execute_request. Its output carries its message id. It is done when iopub has reported "idle" for that
+ * id, because all its output comes before that, and shell has replied, because some kernels report errors only there.
+ * Variables for one cell are set and restored by silent requests around it (dialect.h).
  *
  * "Kernel" is Jupyter's word for an interpreter; here it never means Linux.
  */
@@ -38,12 +37,12 @@
 
 enum {
     UUID_BYTES = 37,
-    RETRY_MS = 25,        /* between two attempts to connect, or to be heard */
-    START_MS = 60000,     /* a JVM on a busy machine */
+    RETRY_MS = 25,        /* between two attempts to connect or to get an answer */
+    START_MS = 60000,     /* for the whole start: a JVM on a busy machine */
     LATE_RESULT_MS = 40,  /* see struct dialect */
-    ANSWER_MS = 1000,     /* for the answer on shell, once everything else has been said */
-    SILENCE_MS = 6000,    /* of a kernel that listens and does not answer: another one may */
-    DEAF_MS = 10000,      /* after the answer on shell: kernels that say nothing on iopub about it */
+    ANSWER_MS = 1000,     /* for the reply on shell after "idle" on iopub */
+    SILENCE_MS = 6000,    /* of a kernel that accepts connections and does not answer: start another one */
+    DEAF_MS = 10000,      /* after the reply on shell: some kernels publish nothing on iopub about it */
     DELIMITER_FRAMES = 5, /* signature, header, parent, metadata, content follow "<IDS|MSG>" */
 };
 
@@ -55,9 +54,9 @@ enum channel_kind {
 };
 
 enum channel_state {
-    CLOSED,   /* not connected, or not yet */
-    GREETING, /* our greeting is out */
-    READYING, /* theirs has come */
+    CLOSED,   /* not connected */
+    GREETING, /* our greeting is sent */
+    READYING, /* the kernel's has come */
     OPEN,
 };
 
@@ -72,7 +71,7 @@ struct channel {
 struct jupyter_engine {
     struct engine engine;
     struct guest *guest;
-    const struct dialect *dialect; /* NULL: its language has no variables that we know how to set */
+    const struct dialect *dialect; /* NULL: a language whose variables we cannot set */
     bool interrupts_by_message;
     struct kernel_process process;
     struct watch *death;
@@ -90,7 +89,7 @@ struct jupyter_engine {
     struct timer answer_limit;
     char cell_id[UUID_BYTES];
     long long cells_run;
-    struct buf restore; /* code that puts its variables back; empty: nothing to do */
+    struct buf restore; /* code that restores its variables; empty: nothing to do */
 };
 
 /* ---- messages out ---- */
@@ -107,7 +106,7 @@ static void sign(const struct jupyter_engine *e, const struct str *parts, size_t
     (void)hex_text(str_of(mac, sizeof mac), out_hex);
 }
 
-/* Under the id that is given: several questions may share one, so that an answer to any of them is recognised. */
+/* Several requests may have the same id, so that an answer to any of them is recognised. */
 static void send_message(struct jupyter_engine *e, enum channel_kind to, const char *type, struct str content,
                          const char *id)
 {
@@ -145,13 +144,13 @@ static void send_code(struct jupyter_engine *e, struct str code, bool silent, ch
     json_out_object(&out, "user_expressions");
     json_out_end(&out);
     json_out_bool(&out, "allow_stdin", false);
-    json_out_bool(&out, "stop_on_error", false); /* or the next cell is thrown away after a failed one */
+    json_out_bool(&out, "stop_on_error", false); /* otherwise the kernel drops the next cell after a failed one */
     json_out_end(&out);
     random_uuid(out_id);
     send_message(e, SHELL, "execute_request", buf_str(&content), out_id);
 }
 
-/* ---- the life of the process ---- */
+/* ---- death of the process ---- */
 
 static void close_channel(struct channel *channel)
 {
@@ -160,7 +159,7 @@ static void close_channel(struct channel *channel)
     channel->state = CLOSED;
 }
 
-static void die(struct jupyter_engine *e, const char *why)
+static void engine_died(struct jupyter_engine *e, const char *why)
 {
     if (e->is_dead)
         return;
@@ -182,15 +181,15 @@ static void on_death(void *context, unsigned ready)
     char why[128] = "it ended";
 
     (void)ready;
-    /* It may have been collected already; then how it ended is lost. */
+    /* If it has been reaped already, the status is lost. */
     if (waitid(P_PIDFD, (id_t)e->process.pidfd, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid)
         launch_explain(info.si_code == CLD_EXITED ? info.si_status << 8 : info.si_status, why, sizeof why);
-    die(e, why);
+    engine_died(e, why);
 }
 
 static void on_start_limit(struct timer *timer)
 {
-    die(container_of(timer, struct jupyter_engine, start_limit), "it did not answer in time");
+    engine_died(container_of(timer, struct jupyter_engine, start_limit), "it did not answer in time");
 }
 
 /* ---- getting ready ---- */
@@ -223,8 +222,8 @@ static void become_ready(struct jupyter_engine *e)
     e->engine.events->on_ready(&e->engine);
 }
 
-/* Ask again and again: a question that was asked before iopub was subscribed is answered unheard. */
-static void probe(struct jupyter_engine *e)
+/* Repeated: what is published about a request before our subscription to iopub has arrived is lost. */
+static void send_probe(struct jupyter_engine *e)
 {
     if (e->shell_answered && loop_now_ms(e->guest->loop) - e->answered_ms > DEAF_MS) {
         become_ready(e);
@@ -236,7 +235,7 @@ static void probe(struct jupyter_engine *e)
 
 static void on_probe(struct timer *timer)
 {
-    probe(container_of(timer, struct jupyter_engine, probe));
+    send_probe(container_of(timer, struct jupyter_engine, probe));
 }
 
 static void channel_opened(struct channel *channel)
@@ -254,13 +253,13 @@ static void channel_opened(struct channel *channel)
 
 /* ---- messages in ---- */
 
-static void tell(struct jupyter_engine *e, enum engine_line kind, const struct buf *line)
+static void emit_line(struct jupyter_engine *e, enum engine_line kind, const struct buf *line)
 {
     if (!line->overflowed)
         e->engine.events->on_line(&e->engine, kind, buf_str(line));
 }
 
-/* Kernels that do not say that they have taken a cell are taken to have when they first say anything about it. */
+/* Some kernels do not announce that they run a cell: then its first message counts as that. */
 static void accept_cell(struct jupyter_engine *e, long long number)
 {
     auto_buf struct buf line = buf_make(NULL, 256);
@@ -270,10 +269,10 @@ static void accept_cell(struct jupyter_engine *e, long long number)
     e->was_accepted = true;
     e->cells_run++;
     line_add_count(&line, number ? number : e->cells_run);
-    tell(e, ENGINE_LINE_ACCEPTED, &line);
+    emit_line(e, ENGINE_LINE_ACCEPTED, &line);
 }
 
-static void tell_error(struct jupyter_engine *e, struct str name, struct str value, struct str traceback)
+static void emit_error(struct jupyter_engine *e, struct str name, struct str value, struct str traceback)
 {
     auto_buf struct buf line = buf_make(NULL, LIMIT_FRAME_BYTES);
 
@@ -282,7 +281,7 @@ static void tell_error(struct jupyter_engine *e, struct str name, struct str val
     e->has_error = true;
     accept_cell(e, 0);
     line_add_error(&line, name, value, traceback);
-    tell(e, ENGINE_LINE_ERROR, &line);
+    emit_line(e, ENGINE_LINE_ERROR, &line);
 }
 
 static struct str text_of(const json_t *object, const char *name)
@@ -305,7 +304,7 @@ static void take_error(struct jupyter_engine *e, const json_t *content)
         if (json_is_string(line))
             buf_add(&traceback, json_str(line));
     }
-    tell_error(e, text_of(content, "ename"), text_of(content, "evalue"), buf_str(&traceback));
+    emit_error(e, text_of(content, "ename"), text_of(content, "evalue"), buf_str(&traceback));
 }
 
 static void finish_cell(struct jupyter_engine *e)
@@ -316,7 +315,7 @@ static void finish_cell(struct jupyter_engine *e)
     accept_cell(e, 0);
     e->is_running = false;
     if (e->restore.len)
-        send_code(e, buf_str(&e->restore), true, ignored); /* it stands before the next cell in the kernel's queue */
+        send_code(e, buf_str(&e->restore), true, ignored); /* the kernel runs it before the next cell */
     buf_clear(&e->restore);
     e->engine.events->on_done(&e->engine);
 }
@@ -338,7 +337,7 @@ static void finish_if_done(struct jupyter_engine *e)
         timer_set(&e->answer_limit, e->guest->loop, ANSWER_MS, on_answer_limit);
 }
 
-/* The Java kernel calls every plain value HTML. What has no markup in it is text, and clients look for text. */
+/* The Java kernel sends every plain value as HTML. Without markup it becomes text, which clients look for. */
 static void text_from_html(json_t *bundle)
 {
     json_t *html = json_object_get(bundle, "text/html");
@@ -362,12 +361,12 @@ static void take_output(struct jupyter_engine *e, struct str type, const json_t 
         accept_cell(e, 0);
         bool is_stderr = str_eq(text_of(content, "name"), STR("stderr"));
         line_add_stream(&line, is_stderr ? LINE_STDERR : LINE_STDOUT, text_of(content, "text"), clock_wall_us());
-        tell(e, ENGINE_LINE_OUTPUT, &line);
+        emit_line(e, ENGINE_LINE_OUTPUT, &line);
     } else if (str_eq(type, STR("display_data")) || str_eq(type, STR("execute_result"))) {
         accept_cell(e, 0);
         text_from_html(json_object_get(content, "data"));
         line_add_result(&line, json_object_get(content, "data"), str_eq(type, STR("execute_result")));
-        tell(e, ENGINE_LINE_OUTPUT, &line);
+        emit_line(e, ENGINE_LINE_OUTPUT, &line);
         e->has_result |= str_eq(type, STR("execute_result"));
         finish_if_done(e);
     } else if (str_eq(type, STR("error"))) {
@@ -382,7 +381,7 @@ static void take_answer(struct jupyter_engine *e, const json_t *content)
     if (str_eq(status, STR("error")))
         take_error(e, content);
     else if (str_starts(status, STR("abort")))
-        tell_error(e, STR("ExecutionAborted"), STR("Execution was aborted"), STR(""));
+        emit_error(e, STR("ExecutionAborted"), STR("Execution was aborted"), STR(""));
     e->was_answered = true;
     finish_if_done(e);
 }
@@ -406,7 +405,7 @@ static void take_message(struct channel *channel, struct str type, struct str pa
     }
 }
 
-/* "<IDS|MSG>", signature, header, parent, metadata, content. What is not signed by the kernel is not looked at. */
+/* "<IDS|MSG>", signature, header, parent, metadata, content. A message with a wrong signature is ignored. */
 static void decode_message(struct channel *channel, const struct zmtp_message *message)
 {
     struct jupyter_engine *e = channel->engine;
@@ -471,7 +470,7 @@ static void kill_tree(struct jupyter_engine *e)
               &(struct tree){ .leader = e->process.pid, .session = e->process.pid, .leader_lives = !e->is_dead });
 }
 
-static void break_off(struct channel *channel)
+static void channel_broken(struct channel *channel)
 {
     struct jupyter_engine *e = channel->engine;
 
@@ -479,7 +478,7 @@ static void break_off(struct channel *channel)
     if (!e->is_ready && !e->is_dead)
         timer_set(&channel->retry, e->guest->loop, RETRY_MS, on_retry);
     else if (!e->is_dead)
-        kill_tree(e); /* without its channels there is no way back; its death comes by the pidfd */
+        kill_tree(e); /* it cannot be reached any more; its death comes by the pidfd */
 }
 
 static void on_input(struct stream *stream)
@@ -492,7 +491,7 @@ static void on_input(struct stream *stream)
     if (channel->state == GREETING) {
         enum zmtp_parse greeted = zmtp_parse_greeting(buf_str(&stream->in), &err);
         if (greeted == ZMTP_BAD)
-            break_off(channel);
+            channel_broken(channel);
         if (greeted != ZMTP_DONE)
             return;
         buf_drop(&stream->in, ZMTP_GREETING_BYTES);
@@ -502,7 +501,7 @@ static void on_input(struct stream *stream)
     while (channel->stream == stream && stream->in.len) {
         enum zmtp_parse parsed = zmtp_parse_message(buf_str(&stream->in), LIMIT_FRAME_BYTES, &message, &used, &err);
         if (parsed == ZMTP_BAD)
-            break_off(channel);
+            channel_broken(channel);
         if (parsed != ZMTP_DONE)
             return;
         if (message.is_command) {
@@ -520,7 +519,7 @@ static void on_input(struct stream *stream)
 static void on_end(struct stream *stream, const struct err *err)
 {
     (void)err;
-    break_off(stream->owner);
+    channel_broken(stream->owner);
 }
 
 static const struct stream_events channel_events = { .on_input = on_input, .on_end = on_end };
@@ -547,7 +546,7 @@ static void channel_dial(struct channel *channel)
 
 /* ---- starting ---- */
 
-/* What it prints past Jupyter, as a subprocess of a cell does. What it says while it starts is for nobody. */
+/* Output outside of Jupyter's protocol, as of a subprocess. Output during the start is dropped. */
 static void on_pipe_line(struct pipes *pipes, struct str line)
 {
     struct jupyter_engine *e = container_of(pipes, struct jupyter_engine, pipes);
@@ -615,7 +614,7 @@ static void dispose(void *object)
     free(e);
 }
 
-static void end(struct engine *engine)
+static void engine_end(struct engine *engine)
 {
     struct jupyter_engine *e = container_of(engine, struct jupyter_engine, engine);
 
@@ -633,7 +632,9 @@ static void end(struct engine *engine)
     loop_retire(e->guest->loop, e, dispose);
 }
 
-static const struct engine_kind kind = { .run = run, .interrupt = interrupt, .pause = pause_reading, .free = end };
+static const struct engine_kind kind = {
+    .run = run, .interrupt = interrupt, .pause = pause_reading, .free = engine_end
+};
 
 static bool start(struct jupyter_engine *e, const struct user *user, const struct kernelspec *spec,
                   const struct engine_want *want, struct err *err)
@@ -663,7 +664,7 @@ struct engine *jupyter_engine_new(struct guest *guest, const struct user *user, 
     random_uuid(e->session);
     random_uuid(e->probe_id);
     if (!start(e, user, spec, want, err)) {
-        end(&e->engine);
+        engine_end(&e->engine);
         return NULL;
     }
     e->death = watch_new(guest->loop, e->process.pidfd, on_death, e);

@@ -1,5 +1,5 @@
 /*
- * jupyter.h - interpreters that are Jupyter kernels, spoken to over ZMTP on the sandbox's loopback.
+ * jupyter.h - engines that are Jupyter kernels, connected over ZMTP on the sandbox's loopback.
  */
 #ifndef GUEST_INTERPRETER_JUPYTER_H
 #define GUEST_INTERPRETER_JUPYTER_H

@@ -25,7 +25,7 @@ struct kernel_process {
 };
 
 void kernel_process_init(struct kernel_process *p);
-/* As `user`, with stdout and stderr as given, which stay the caller's. After a failure only kernel_process_done() may follow. */
+/* As `user`. The descriptors for stdout and stderr stay the caller's. */
 bool kernel_process_start(struct kernel_process *p, struct guest *guest, const struct user *user,
                           const struct kernelspec *spec, const char *cwd, const int out_and_err[2], struct err *err)
     must_use;

@@ -70,7 +70,7 @@ static struct kernelspec *read_new(int dir_fd, const char *name)
     struct err ignored;
 
     (void)snprintf(path, sizeof path, "%s/kernel.json", name);
-    /* Its user decides what is there, and we are on the loop. */
+    /* Without blocking: the guest may have put a FIFO there, and we are on the loop. */
     if (!fd_read_regular(dir_fd, path, SPEC_BYTES, &text, &len, &ignored))
         return NULL;
     return parse_new(str_of(text, len));
@@ -87,7 +87,7 @@ void kernelspec_free(struct kernelspec *spec)
     free(spec);
 }
 
-/* Calls fn for each kernelspec until it says stop; then the spec is fn's. */
+/* Calls fn for each kernelspec until it returns true; then fn owns the spec. */
 typedef bool visit_fn(void *context, const char *name, struct kernelspec *spec);
 static void visit(const struct user *user, visit_fn *fn, void *context)
 {
@@ -176,7 +176,7 @@ void kernelspec_list(const struct user *user, struct arena *arena, char *room, s
     (void)arena;
     room[0] = '\0';
     visit(user, add_name, &listing);
-    /* What kernelspec_find_new() finds, too. */
+    /* As kernelspec_find_new() does. */
     size_t len = strlen(room);
     if (has_word(room, "typescript") && !has_word(room, "javascript"))
         (void)snprintf(room + len, size - len, ", javascript");

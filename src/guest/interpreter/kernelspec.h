@@ -1,8 +1,8 @@
 /*
- * kernelspec.h - the languages that the template's Jupyter kernels speak.
+ * kernelspec.h - finds the template's Jupyter kernels and their languages.
  *
- * A kernelspec is a directory with a kernel.json: how to start it and what it speaks. The files are the guest's: read with
- * a cap, and one that makes no sense is as good as absent.
+ * A kernelspec is a directory with a kernel.json: the command that starts it, and its language. The guest can write
+ * these files, so they are read with a cap, and a malformed one is ignored.
  */
 #ifndef GUEST_INTERPRETER_KERNELSPEC_H
 #define GUEST_INTERPRETER_KERNELSPEC_H
@@ -14,18 +14,18 @@
 #include "guest/users.h"
 
 struct kernelspec {
-    char **argv; /* "{connection_file}" stands where its name goes */
+    char **argv; /* "{connection_file}" is replaced by the file's name */
     size_t argc;
     json_t *env;                /* an object; may be NULL */
     bool interrupts_by_message; /* instead of SIGINT */
     char language[64];          /* lower case */
 };
 
-/* By the directory's name or by what it says it speaks. NULL if there is none. */
+/* By the directory's name or by its language. NULL if there is none. */
 struct kernelspec *kernelspec_find_new(const struct user *user, const char *language) must_use;
 void kernelspec_free(struct kernelspec *spec);
 
-/* "bash, r": all there are. */
+/* All of them: "bash, r". */
 void kernelspec_list(const struct user *user, struct arena *arena, char *room, size_t size);
 
 #endif

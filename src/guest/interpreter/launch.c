@@ -46,7 +46,7 @@ char **launch_env(struct guest *guest, const struct user *user, const struct gue
 
 /* ---- files ---- */
 
-/* The files that a command may mean: itself if it has a slash, else one in each directory of PATH. */
+/* The candidates for a command: itself if it has a slash, otherwise one in each directory of PATH. */
 static const char **files_of(struct guest *guest, const char *command, struct arena *arena)
 {
     struct str path = str_from(guest->path_env), dir;
@@ -85,7 +85,7 @@ bool launch_start(struct guest *guest, const struct launch *launch, struct arena
     gid_t groups[USERS_GROUPS_MAX];
     struct spawn spawn = {
         .files = files_of(guest, launch->argv[0], arena),
-        .argv = (char *const *)launch->argv, /* execve() writes to none of it */
+        .argv = (char *const *)launch->argv, /* execve() does not write to it */
         .envp = launch->env,
         .cwd = launch->cwd,
         .cwd_else = launch->cwd_else,

@@ -14,7 +14,7 @@ static void add_unit(struct buf *out, unsigned unit)
     buf_add(out, str_of(text, sizeof text));
 }
 
-/* How long the character that begins here wants to be; 0 if none begins so. */
+/* The length that the first byte of a character announces; 0 if no character begins with it. */
 static size_t char_length(unsigned char first)
 {
     if (first < 0x80)
@@ -26,7 +26,7 @@ static size_t char_length(unsigned char first)
     return first >= 0xf0 && first <= 0xf4 ? 4 : 0;
 }
 
-/* Adds the character at the front of text as escapes; returns its length. */
+/* Adds the first character of text as escapes; returns its length. */
 static size_t add_char(struct buf *out, struct str text)
 {
     const unsigned char *at = (const unsigned char *)text.at;

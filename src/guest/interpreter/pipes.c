@@ -12,10 +12,10 @@
 enum {
     READ_BYTES = 64 * 1024,            /* what a pipe holds */
     LINE_BYTES = 6 * READ_BYTES + 256, /* when every byte becomes an escape */
-    READS_PER_TURN = 4,                /* then the others have their turn */
-    GATHER_MS = 1,                     /* after a print, before the next look */
-    GATHER_BYTES = READ_BYTES / 4,     /* who prints that much in one go is not made to wait for room */
-    DRAIN_READS = 16,                  /* however fast somebody goes on writing */
+    READS_PER_TURN = 4,                /* then other descriptors have their turn */
+    GATHER_MS = 1,                     /* after a read, before the next one */
+    GATHER_BYTES = READ_BYTES / 4,     /* above this do not gather: the pipe would fill up */
+    DRAIN_READS = 16,                  /* a bound, because the other end may write faster than we read */
 };
 
 static void tell(struct pipe_end *end, struct str text)
@@ -37,7 +37,7 @@ static void close_end(struct pipe_end *end)
     end->tail_len = 0;
 }
 
-/* What one read gives, and how many bytes. False when there is no more for now, or ever. */
+/* One read, passed on as a line. False when there is no more for now, or the end has come. */
 static bool read_some(struct pipe_end *end, size_t *out_len)
 {
     static char room[READ_BYTES];

@@ -1,17 +1,18 @@
 /*
- * How it works: an interpreter is a process of the template's python3 that runs our driver (driver/main.py) and talks to
- * guestd over a socket in frames (frame.h). It comes from one of two places:
+ * How it works: an interpreter is a process of the template's python3 that runs our driver (driver/main.py) and talks
+ * to guestd over a socket in frames (frame.h). It comes from one of two places:
  *
  *   the zygote    a warm python3 outside the sandbox forks it and the fork enters the sandbox (zygote_client.h). Takes
  *                 milliseconds and shares memory. Tried first. A spawn that fails closes the zygote's socket.
  *   alone         the fallback: guestd starts a python3 for this interpreter only. Its stdin is a SOCK_SEQPACKET socket
  *                 with three messages: charts.py, the driver, and one byte with the interpreter's socket and two pipes.
  *
- * An interpreter from the zygote compares the sandbox's packages with those that the zygote has imported. If they differ
- * it sends 'S' instead of hello and ends. Then the zygote is of no use to this sandbox, and its socket is closed.
+ * An interpreter from the zygote compares the sandbox's packages with those that the zygote has imported. If they
+ * differ it sends 'S' instead of hello and ends. Then the zygote is of no use to this sandbox, and its socket is
+ * closed.
  *
- * A sandbox that has asked for a second interpreter may ask for a third. From then on guestd keeps a spare: one more than
- * was asked for, from the zygote. It checks the packages again when a context gets it.
+ * A sandbox that has asked for a second interpreter may ask for a third. From then on guestd keeps a spare: one more
+ * than was asked for, from the zygote. It checks the packages again when a context gets it.
  */
 #include "guest/interpreter/python.h"
 
@@ -216,7 +217,7 @@ static void take_ready(struct python_engine *e)
     e->engine.events->on_ready(&e->engine);
 }
 
-/* The cell has ended. If it had to be interrupted, processes that it has started may still run: they are killed first. */
+/* The cell has ended. If it was interrupted, processes that it has started may still run: they are killed first. */
 static void on_sweep(struct timer *timer)
 {
     struct python_engine *e = container_of(timer, struct python_engine, sweep);

@@ -1,11 +1,11 @@
 /*
  * python.h - Python interpreters: engines that run our driver (driver/main.py) in the template's python3.
  *
- * Each runs as the sandbox's user, in the limited cgroup. Most are forks of a warm zygote outside the sandbox; where that
- * is not possible each is a python3 of its own. docs/interpreter.md has the whole picture.
+ * Each runs as the sandbox's user, in the limited cgroup. Most are forks of a warm zygote outside the sandbox; where
+ * that is not possible each is a python3 of its own. docs/interpreter.md has the whole picture.
  *
- * Trust      User code can write to an interpreter's socket. A malformed frame ends that interpreter; nothing in a frame
- *            reaches another one.
+ * Trust      User code can write to an interpreter's socket. A malformed frame ends that interpreter; nothing in a
+ *            frame reaches another one.
  */
 #ifndef GUEST_INTERPRETER_PYTHON_H
 #define GUEST_INTERPRETER_PYTHON_H

@@ -1,8 +1,8 @@
 /*
  * How it works: one request (wire/zygote.h) carries a socket and two pipes. The zygote's fork enters the sandbox and
- * sends ZYGOTE_ENTERED over that socket; the kernel attaches the sender's pid, which user code cannot forge. guestd moves
- * the process to the cgroups of what it starts, because the zygote is not allowed to, and answers ZYGOTE_MOVED. From then
- * on the socket carries frames (frame.h) and belongs to the engine.
+ * sends ZYGOTE_ENTERED over that socket; the kernel attaches the sender's pid, which user code cannot forge. guestd
+ * moves the process to the cgroups of what it starts, because the zygote is not allowed to, and answers ZYGOTE_MOVED.
+ * From then on the socket carries frames (frame.h) and belongs to the engine.
  */
 #include "guest/interpreter/zygote_client.h"
 
@@ -191,8 +191,9 @@ static bool spawn_finish(struct zygote_spawn *spawn, struct err *err)
 }
 
 /*
- * On a thread: the kernel makes the writer wait for 15 ms on an idle machine, and for longer where others fork much. If
- * the process dies meanwhile, another may have its number; every process that guestd can see belongs into those cgroups.
+ * On a thread: the kernel makes the writer wait for 15 ms on an idle machine, and for longer where others fork much.
+ * If the process dies meanwhile, another may have its number; every process that guestd can see belongs into those
+ * cgroups.
  */
 static void move_run(struct job *job)
 {

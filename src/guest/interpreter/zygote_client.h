@@ -1,9 +1,9 @@
 /*
  * zygote_client.h - guestd's side of the zygote: ask it for an interpreter, and receive one that is in the sandbox.
  *
- * The zygote is a warm python3 outside the sandbox (docs/interpreter.md). Its socket can be given at any time and closes
- * for good when the zygote ends or a spawn fails; until another socket is given there is no zygote. guestd must not
- * depend on it.
+ * The zygote is a warm python3 outside the sandbox (docs/interpreter.md). Its socket can be given at any time and
+ * closes for good when the zygote ends or a spawn fails; until another socket is given there is no zygote. guestd must
+ * not depend on it.
  *
  * Trust      The template's code runs in the zygote and in what it forks. The only facts taken from it are the ones the
  *            kernel vouches for: the process id of the sender of the first message.
@@ -16,7 +16,7 @@
 struct zygote_client;
 struct zygote_spawn;
 
-/* `on_closed`: the socket has closed, whoever closed it. Spawns that are under way fail or succeed by themselves. */
+/* `on_closed`: the socket has closed, at either end. Spawns under way go on: they fail or succeed by themselves. */
 struct zygote_client *zygote_client_new(struct guest *guest, void (*on_closed)(void *owner), void *owner) must_use;
 void zygote_client_free(struct zygote_client *client);
 
@@ -34,8 +34,8 @@ struct zygote_spawn_events {
 };
 
 /*
- * Asks for an interpreter whose stdout and stderr are the two given descriptors, which stay the caller's. Either event is
- * the last word of a spawn, which is then gone; neither comes from inside this call.
+ * Asks for an interpreter whose stdout and stderr are the two given descriptors, which stay the caller's. Either event
+ * is the last word of a spawn, which is then gone; neither comes from inside this call.
  */
 struct zygote_spawn *zygote_spawn_new(struct zygote_client *client, const struct user *user, const int out_and_err[2],
                                       const struct zygote_spawn_events *events, void *owner, struct err *err) must_use;
