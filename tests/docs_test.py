@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Keeps the guided tour true: every file and function that ARCHITECTURE.md and SECURITY.md name exists."""
+"""Checks that every file and function that ARCHITECTURE.md, SECURITY.md and docs/*.md name exists."""
 
 import pathlib
 import re
@@ -15,8 +15,9 @@ ELSEWHERE = {"templates/", "layers/", "store/"}
 def main():
     source = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "src").rglob("*.[ch]")))
     wrong, seen = [], 0
-    for name in ("ARCHITECTURE.md", "SECURITY.md"):
-        for number, line in enumerate((ROOT / name).read_text(encoding="utf-8").splitlines(), 1):
+    for page in [ROOT / "ARCHITECTURE.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        name = page.relative_to(ROOT)
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
             for path in PATH.findall(line):
                 seen += 1
                 if path not in ELSEWHERE and not any((base / path).exists() for base in (ROOT, ROOT / "src")):
