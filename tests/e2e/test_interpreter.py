@@ -68,7 +68,7 @@ def test_state_stays_between_cells(box, context):
     assert text(box, "x + 1", context=context) == "42"
 
 
-def test_a_string_is_told_without_its_quotes(box):
+def test_a_string_is_sent_without_its_quotes(box):
     assert text(box, "'abc'") == "abc"
 
 
@@ -120,7 +120,7 @@ def test_a_shell_command_can_be_run_from_a_cell(box):
     assert "".join(box.run_code("!echo from $((1 + 1))").logs.stdout) == "from 2\n"
 
 
-def test_what_a_subprocess_and_c_code_print_is_not_lost(box):
+def test_output_of_subprocesses_and_c_code_is_not_lost(box):
     code = "import os, subprocess\nprint('1')\nsubprocess.run(['echo', '2'])\nos.write(1, b'3\\n')\nprint('4')"
     assert "".join(box.run_code(code).logs.stdout) == "1\n2\n3\n4\n"
 
@@ -132,7 +132,7 @@ def test_code_runs_as_user_in_its_home(box):
 
 
 @pytest.mark.parametrize("path", ["/etc/x", "/root/x"])
-def test_what_is_roots_cannot_be_written(box, path):
+def test_files_of_root_cannot_be_written(box, path):
     assert box.run_code(f"open({path!r}, 'w')").error.name == "PermissionError"
 
 
@@ -234,7 +234,7 @@ def test_a_directory_that_is_missing_is_an_error(box):
         box.create_code_context(cwd="/no/such/directory")
 
 
-def test_a_directory_that_the_user_may_not_enter_is_told(box):
+def test_stderr_names_a_directory_that_the_user_may_not_enter(box):
     made = box.create_code_context(cwd="/root")
     assert made.cwd == "/root"
     result = box.run_code("1", context=made)
@@ -276,7 +276,7 @@ def test_input_says_that_nobody_can_type(box):
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
     ],
 )
-def test_a_crash_is_told_and_the_next_cell_runs_at_once(box, context, code, why):
+def test_a_crash_is_an_error_and_the_next_cell_runs_at_once(box, context, code, why):
     other = text(box, "kept = 'here'")
     for _ in range(3):
         error = box.run_code(code, context=context).error
@@ -310,7 +310,7 @@ def test_a_fork_bomb_is_survived(box, context):
 
 
 def only_few_processes_are_left(box):
-    """They are dead, or it will never be true; a busy machine takes a moment to drop a thousand. Until then no command runs."""
+    """They have been killed; a busy machine needs a moment to free a thousand. Until then no command can start."""
     return any(sum(e.name.isdigit() for e in box.files.list("/proc")) < 100 or time.sleep(0.1) for _ in range(100))
 
 
@@ -319,13 +319,13 @@ BOMB = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:
 
 @pytest.fixture
 def small(server):
-    """For what must not meet the memory limit before it meets the one on processes: base's interpreters are small."""
+    """base's interpreters are small, so a fork bomb meets the limit on processes before the one on memory."""
     with Sandbox.create("base", timeout=300) as made:
         yield made
 
 
 def test_a_fork_bomb_that_never_rests_ends_with_its_context(small):
-    """Every child forks for ever. Files and health are guestd's, which must go on answering; then nothing of it is left."""
+    """Every child forks for ever. guestd must go on answering (files, health), and in the end no process is left."""
     box, context = small, small.create_code_context()
     text(box, "kept = 'here'")
     results = []
@@ -375,7 +375,7 @@ def test_a_hundred_megabytes_of_prints_arrive(box):
     assert seen[0] == 100 * 10**6
 
 
-def test_a_gigabyte_of_prints_is_cut_with_a_note_and_costs_nobody(box, context):
+def test_a_gigabyte_of_prints_is_cut_with_a_note(box, context):
     text(box, "kept = 'here'")
     seen = {"stdout": 0, "note": 0}
 
@@ -394,7 +394,7 @@ def test_a_gigabyte_of_prints_is_cut_with_a_note_and_costs_nobody(box, context):
 
 
 def test_prints_a_moment_apart_do_not_wait_for_each_other(box):
-    """Each line is told while the cell still runs: it does not go on before it is answered by a file."""
+    """Each line arrives while the cell still runs: the cell waits for a file that the test writes on its arrival."""
     lines, path = [], "/home/user/go-on"
     box.commands.run(f"rm -f {path}*")
 
@@ -418,7 +418,7 @@ def test_a_huge_result_is_cut_with_a_note(box):
 
 
 def test_html_is_never_cut(box):
-    """Half a page is a broken one; plotly's has more than 4 MiB of script before the first point."""
+    """A page that is cut is broken; plotly's has more than 4 MiB of script before the first point."""
     result = box.run_code(
         "class Page:\n    def _repr_html_(self): return '<script>' + 'x' * (9 << 20) + '</script>'\nPage()"
     )
@@ -444,7 +444,7 @@ def test_of_a_result_that_is_too_large_the_rest_arrives_and_a_note(box):
     assert "the result's html" in note and str(18 << 20)[:4] in note and "markdown" not in note, note
 
 
-def test_a_result_of_nothing_but_excess_says_so(box):
+def test_a_result_that_is_too_large_as_a_whole_says_so(box):
     result = box.run_code(
         "class Page:\n    def _repr_mimebundle_(self, **k): return {'text/html': 'h' * (40 << 20)}\nPage()"
     )
@@ -467,7 +467,7 @@ def test_two_cells_on_one_context_run_in_order(box, context):
 
 
 def leave(box, code, after, **options):
-    """Run a cell and go away while it runs: the SDK's own timeout drops the connection."""
+    """Run a cell and disconnect while it runs: the SDK's own timeout drops the connection."""
     try:
         box.run_code(code, timeout=after / 2, **options)
     except Exception as error:
@@ -479,7 +479,7 @@ def leave(box, code, after, **options):
 def test_a_cell_whose_client_has_gone_is_interrupted(box, context, code):
     text(box, "kept = 1", context=context)
     leave(box, code, 1, context=context)
-    assert text(box, "kept", context=context) == "1"  # which it would not be after a kill
+    assert text(box, "kept", context=context) == "1"  # the interpreter was not killed
 
 
 def test_a_cell_that_does_not_stop_is_killed_and_the_context_says_so(box, context):
@@ -537,7 +537,7 @@ def test_forks_do_not_share_their_luck(box):
 
 
 def test_a_fresh_interpreter_has_little_memory_of_its_own(full):
-    """As soon as its zygote has her imports done, which takes as long as it takes."""
+    """Once its zygote has warmed up, which takes some seconds."""
     code = (
         "1 + 1\n"
         "lines = open('/proc/self/smaps_rollup').read().splitlines()\n"
@@ -554,8 +554,8 @@ def test_a_fresh_interpreter_has_little_memory_of_its_own(full):
     assert any(private_kib() < 4096 or time.sleep(0.5) for _ in range(120))
 
 
-def test_what_the_zygote_has_imported_works_as_it_does_elsewhere(full):
-    """Collected, reloaded, deleted, forked, used by threads: her objects are not counted any more, and nobody may notice."""
+def test_packages_that_the_zygote_has_imported_work_as_everywhere(full):
+    """Collected, reloaded, deleted, forked, used by threads: the zygote's objects are immortal, which must not show."""
     code = (
         "import gc, importlib, json, multiprocessing, sys, threading\n"
         "import matplotlib.pyplot as plt, numpy as np, pandas as pd\n"
@@ -603,7 +603,7 @@ def test_a_figure_as_svg(full):
     full.remove_code_context(made)
 
 
-# Which of them are drawn once and which twice is the driver's business; a client must not see it.
+# The driver draws some of these once and some twice; the pictures must be those of matplotlib either way.
 FIGURES = """
 import datetime, io
 import matplotlib.pyplot as plt, numpy as np
@@ -654,7 +654,7 @@ def test_a_picture_is_the_one_that_jupyter_makes(full):
 
 
 def test_text_in_a_chart_may_be_of_any_script(full):
-    """A glyph that no font has is warned of."""
+    """A warning names the glyph that no font has."""
     code = "import matplotlib.pyplot as plt\nplt.plot([1])\nplt.title('図表 차트 图表')\nplt.show()"
     result = full.run_code(code, timeout=120)
     assert result.results[0].png and "Glyph" not in "".join(result.logs.stderr)

@@ -1,5 +1,5 @@
-"""Interpreters that are spawned outside their sandbox: that they are confined like everything else in it, that one zygote's end,
-hang or age is nobody's loss, and that no guest can hold up another's.
+"""Interpreters that are forks of the zygote: they are confined like commands, they survive a zygote that dies, hangs or is stale,
+and no guest can hold up another's.
 
 How one tells: a fork has the command line of its zygote, whose last argument is "outside".
 """
@@ -45,23 +45,23 @@ def text(box, code, **options):
     return result.text if result.text is not None else "".join(result.logs.stdout)
 
 
-def from_outside(box, **options):
+def is_fork(box, **options):
     return text(box, IS_FORK, **options) == "True"
 
 
-def a_box_from_outside(template="base", **options):
-    """The first of a server may be too early for its zygote, and then is its own."""
+def a_box_with_forks(template="base", **options):
+    """The first sandbox of a server may come before its zygote is ready, and then uses the fallback."""
     boxes = []
 
     def attempt():
         boxes.append(Sandbox.create(template, timeout=300, **options))
-        if from_outside(boxes[-1]):
+        if is_fork(boxes[-1]):
             return boxes.pop()
         return None
 
     try:
         box = wait_for(attempt, 60, 0.5)
-        assert box, "no interpreter was spawned outside"
+        assert box, "no interpreter came from the zygote"
         return box
     finally:
         for other in boxes:
@@ -70,7 +70,7 @@ def a_box_from_outside(template="base", **options):
 
 @pytest.fixture
 def box(server):
-    made = a_box_from_outside()
+    made = a_box_with_forks()
     yield made
     made.kill()
 
@@ -80,7 +80,7 @@ def full(server):
     names = [name for t in server.api("GET", "/templates").json for name in (t.get("aliases") or t.get("names") or [])]
     if FULL not in names:
         pytest.skip(f"there is no template {FULL}: cloister template build code-interpreter")
-    a_box_from_outside(FULL).kill()
+    a_box_with_forks(FULL).kill()
     made = Sandbox.create(FULL, timeout=300)
     yield made
     made.kill()
@@ -124,8 +124,8 @@ def test_sudo_works_in_it(box):
     assert text(box, "import subprocess; int(subprocess.run(['sudo', 'id', '-u'], capture_output=True).stdout)") == "0"
 
 
-def test_what_entered_the_sandbox_cannot_be_done_again(box):
-    """setns and keyctl. The filter of interpreters is their zygote's and lets setns through: the kernel refuses it."""
+def test_it_cannot_enter_another_namespace(box):
+    """setns and keyctl. An interpreter has its zygote's seccomp filter, which allows setns: the kernel refuses it."""
     code = """
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -137,7 +137,7 @@ tries = [(numbers[0], os.pidfd_open(1), 0x7e020000), (numbers[1], 1, 0), (number
 
 
 def test_it_has_no_bpf_programs_of_its_own(box):
-    """One call of each: thousands of programs would stop the kernel of this machine for good."""
+    """One call of each: thousands of programs would hang the kernel of this machine."""
     code = """
 import ctypes, os, socket
 libc = ctypes.CDLL(None, use_errno=True)
@@ -149,11 +149,11 @@ except OSError as error:
     tries.append(error.errno)
 tries
 """
-    assert text(box, code) == "[-1, 22, -1, 22, 92]"  # EINVAL, not EFAULT, by which programs find out; and ENOPROTOOPT
+    assert text(box, code) == "[-1, 22, -1, 22, 92]"  # EINVAL, not EFAULT, by which programs detect BPF; and ENOPROTOOPT
 
 
-def test_two_sandboxes_share_no_luck_and_no_secret(box):
-    other = a_box_from_outside()
+def test_two_sandboxes_share_no_seed_and_no_secret(box):
+    other = a_box_with_forks()
     code = ("import random, uuid, os, tempfile, multiprocessing; [random.random(), str(uuid.uuid4()), os.urandom(4).hex(),"
             " multiprocessing.current_process().authkey.hex()]")
     try:
@@ -173,21 +173,21 @@ def test_its_time_zone_and_directory_are_the_sandboxs(box):
     assert text(box, "import os, time; [os.getcwd(), os.environ['HOME'], time.tzname[0]]") == "['/home/user', '/home/user', 'UTC']"
 
 
-# ---- when the zygotes is not asked, or does not have it ----
+# ---- when the zygote cannot be used ----
 
 
 @pytest.mark.parametrize("name, value", [("PYTHONHASHSEED", "1"), ("OMP_NUM_THREADS", "1"), ("CLOISTER_INTERPRETER", "cold")])
-def test_a_variable_that_changes_the_start_is_heard(box, name, value):
+def test_a_variable_that_changes_the_start_of_python_is_respected(box, name, value):
     own = Sandbox.create("base", timeout=120, envs={name: value})
     try:
-        assert not from_outside(own)
+        assert not is_fork(own)
         assert text(own, f"import os; os.environ[{name!r}]") == value
     finally:
         own.kill()
 
 
 def test_a_changed_library_is_noticed(box):
-    """The standard library, here, which every template has: as an upgrade of Python writes it, os.py is among the files."""
+    """In the standard library, which every template has. An upgrade of Python changes os.py too."""
     own = Sandbox.create("base", timeout=120)
     try:
         files = own.commands.run("python3 -c 'import os, json; print(os.__file__, json.__file__)'").stdout.strip()
@@ -195,7 +195,7 @@ def test_a_changed_library_is_noticed(box):
             own.commands.run(f"for f in {files}; do echo 'MARK = {mark}' >> $f; done", user="root")
             context = own.create_code_context()
             assert text(own, "import json; json.MARK", context=context) == mark
-            assert not from_outside(own, context=context)
+            assert not is_fork(own, context=context)
     finally:
         own.kill()
 
@@ -217,7 +217,7 @@ def test_packages_of_the_user_are_found(box):
         own.files.write(f"{where}/more.pth", "/home/user/elsewhere\n")
         own.files.write("/home/user/elsewhere/other.py", "x = 8")
         assert text(own, "import mine, other; [mine.x, other.x]") == "[7, 8]"
-        assert from_outside(own)
+        assert is_fork(own)
     finally:
         own.kill()
 
@@ -232,35 +232,35 @@ def test_a_package_of_the_user_comes_before_the_templates(full):
 
 
 def interpreters(box):
-    """Process ids, inside, of all that guestd is the parent of: those spawned outside."""
+    """Process ids, inside, of interpreters: guestd is their parent."""
     return set(box.commands.run("ps --ppid 1 -o pid=,comm= | awk '$2 ~ /python/ {print $1}'").stdout.split())
 
 
-def a_spare(box, contexts):
+def wait_for_spare(box, contexts):
     assert wait_for(lambda: len(interpreters(box)) == contexts + 1, 20, 0.1), interpreters(box)
     return interpreters(box)
 
 
-def test_who_wants_a_third_finds_it_born(box):
-    assert len(interpreters(box)) == 1, "one that has asked once only keeps none"
+def test_from_the_second_context_on_there_is_a_spare(box):
+    assert len(interpreters(box)) == 1, "a sandbox with one context has no spare"
     box.create_code_context()
-    there = a_spare(box, 2)
+    there = wait_for_spare(box, 2)
     third = box.create_code_context(cwd="/tmp")
     assert text(box, "import os; (os.getpid(), os.getcwd())", context=third) in [f"({pid}, '/tmp')" for pid in there]
-    a_spare(box, 3)
+    wait_for_spare(box, 3)
 
 
-def test_a_spare_that_was_born_before_a_change_is_not_given_away(box):
+def test_a_spare_from_before_a_change_of_packages_is_not_used(box):
     box.create_code_context()
-    a_spare(box, 2)
+    wait_for_spare(box, 2)
     files = box.commands.run("python3 -c 'import os, json; print(os.__file__, json.__file__)'").stdout.strip()
     box.commands.run(f"for f in {files}; do echo 'MARK = 42' >> $f; done", user="root")
     context = box.create_code_context()
     assert text(box, "import json; json.MARK", context=context) == "42"
-    assert not from_outside(box, context=context)
+    assert not is_fork(box, context=context)
 
 
-def test_a_killed_spare_is_missed_by_nobody(box):
+def test_a_killed_spare_is_replaced(box):
     box.create_code_context()
     before = interpreters(box)
     assert wait_for(lambda: len(interpreters(box)) == 3, 20, 0.1)
@@ -275,44 +275,44 @@ def test_memory_over_the_limit_ends_the_cell_and_not_the_zygote(server, box):
     result = box.run_code("x = []\nwhile True: x.append(bytearray(64 << 20))")
     assert result.error and ("MemoryError" in result.error.name or "SIGKILL" in result.error.value), result.error
     assert before and before <= zygotes(server)
-    other = a_box_from_outside()
+    other = a_box_with_forks()
     other.kill()
 
 
-def test_how_one_ended_is_told(box):
+def test_the_error_says_how_an_interpreter_ended(box):
     assert "status 3" in box.run_code("import os; os._exit(3)").error.value
     assert "signal 11" in box.run_code("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)").error.value
 
 
-def test_a_killed_zygote_is_replaced_and_missed_by_nobody(server, box):
+def test_a_killed_zygote_is_replaced_and_its_interpreters_live_on(server, box):
     text(box, "x = 41")
     before = zygotes(server)
     for pid in before:
         os.kill(pid, signal.SIGKILL)
     assert text(box, "x + 1") == "42"
-    assert not from_outside(box, context=box.create_code_context())
-    a_box_from_outside().kill()
+    assert not is_fork(box, context=box.create_code_context())
+    a_box_with_forks().kill()
     assert zygotes(server) and not zygotes(server) & before
 
 
-def test_a_zygote_that_hangs_is_ended_and_her_sandboxes_help_themselves(server, box):
+def test_a_zygote_that_hangs_is_killed_and_its_sandboxes_use_the_fallback(server, box):
     before = zygotes(server)
     for pid in before:
         os.kill(pid, signal.SIGSTOP)
     own = Sandbox.create("base", timeout=120)
     try:
-        assert not from_outside(own)
+        assert not is_fork(own)
         assert wait_for(lambda: not zygotes(server) & before, 30)
     finally:
         own.kill()
-    a_box_from_outside().kill()
+    a_box_with_forks().kill()
 
 
-def test_a_sandbox_killed_during_a_birth_leaves_nothing(server, box):
+def test_a_sandbox_killed_during_a_spawn_leaves_nothing(server, box):
     def run(victim):
         try:
             victim.run_code("1")
-        except Exception as error:  # it was killed: whatever the SDK makes of that
+        except Exception as error:  # the sandbox was killed: any error will do
             print(f"{victim.sandbox_id}: {error}")
 
     ids = []
@@ -324,7 +324,7 @@ def test_a_sandbox_killed_during_a_birth_leaves_nothing(server, box):
         thread.join(delay_ms / 1000)
         victim.kill()
         thread.join()
-    assert from_outside(box, context=box.create_code_context())
+    assert is_fork(box, context=box.create_code_context())
 
     def left():
         return [name for _, names, _ in os.walk("/sys/fs/cgroup") for name in names if name in ids]
@@ -332,8 +332,8 @@ def test_a_sandbox_killed_during_a_birth_leaves_nothing(server, box):
     assert wait_for(lambda: not left(), 20), left()
 
 
-def test_a_guest_that_stops_everything_stops_nobody_else(server, box):
-    """Its root sends SIGSTOP to whatever comes to life: spawns into it get stuck, and those into others do not."""
+def test_a_guest_that_stops_every_spawn_stops_only_its_own(server, box):
+    """Its root sends SIGSTOP to every new process: spawns into this sandbox hang, spawns into others do not."""
     hostile = Sandbox.create("base", timeout=120)
     code = (
         "import os, signal\n"
@@ -350,7 +350,7 @@ def test_a_guest_that_stops_everything_stops_nobody_else(server, box):
         def run():
             try:
                 hostile.run_code("1", timeout=5)
-            except Exception as error:  # it never ends, of course
+            except Exception as error:  # it never ends
                 print(error)
 
         threads = [threading.Thread(target=run) for _ in range(3)]
@@ -359,7 +359,7 @@ def test_a_guest_that_stops_everything_stops_nobody_else(server, box):
         for _ in range(5):
             other = Sandbox.create("base", timeout=60)
             try:
-                assert from_outside(other)
+                assert is_fork(other)
             finally:
                 other.kill()
     finally:
@@ -376,13 +376,13 @@ def execute(server, sandbox, code, **more):
     return "".join(line.get("text", "") for line in lines if line["type"] in ("result", "stdout", "error"))
 
 
-def test_a_killed_keeper_takes_its_zygotes_along_and_no_interpreter(own_server):
+def test_zygotes_end_with_a_killed_keeper_and_interpreters_do_not(own_server):
     def attempt():
         made = own_server.create()
         return made if execute(own_server, made, IS_FORK) == "True" else None
 
     sandbox = wait_for(attempt, 60, 0.5)
-    assert sandbox, "no interpreter was spawned outside"
+    assert sandbox, "no interpreter came from the zygote"
     assert execute(own_server, sandbox, "x = 41; x") == "41"
     before = zygotes(own_server)
     assert before
@@ -393,10 +393,10 @@ def test_a_killed_keeper_takes_its_zygotes_along_and_no_interpreter(own_server):
     assert execute(own_server, sandbox, "x + 1") == "42"
     context = own_server.edge("POST", sandbox, "/contexts", {}, port=49999).json["id"]
     assert execute(own_server, sandbox, IS_FORK, context_id=context) == "False"
-    assert wait_for(attempt, 60, 0.5), "no interpreter was spawned outside after the restart"
+    assert wait_for(attempt, 60, 0.5), "no interpreter came from the zygote after the restart"
 
 
-def test_an_orderly_end_leaves_no_zygote_and_no_cgroup_of_hers(own_server):
+def test_an_orderly_end_leaves_no_zygote_and_no_cgroup_of_one(own_server):
     execute(own_server, own_server.create(), "1")
     assert wait_for(lambda: zygotes(own_server), 10)
     own_server.kill_all()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The parts of the interpreter's driver: each names what it uses, and the joiner refuses what would mean something else.
+"""The parts of the interpreter's driver, and the joiner, which refuses a change of meaning.
 
 usage: driver_test.py
 """
@@ -40,7 +40,7 @@ def globals_read(table):
 
 
 class Parts(unittest.TestCase):
-    def test_each_names_all_that_it_uses_and_imports_nothing_else(self):
+    def test_each_imports_all_that_it_uses_and_nothing_else(self):
         for path in sorted(PARTS.glob("*.py")):
             table = symtable.symtable(path.read_text(), str(path), "exec")
             read = set(globals_read(table))
@@ -50,13 +50,13 @@ class Parts(unittest.TestCase):
             self.assertEqual(unknown, FROM_BOOT if path.name == "main.py" else set(), path.name)
             self.assertEqual(imported - read, set(), path.name)
 
-    def test_each_can_be_imported_and_says_what_it_is(self):
+    def test_each_can_be_imported_and_has_a_docstring(self):
         for path in sorted(PARTS.glob("*.py")):
             self.assertTrue(ast.get_docstring(ast.parse(path.read_text())), path.name)
-            if path.name != "main.py":  # imported, it would be a zygote
+            if path.name != "main.py":  # it runs when it is imported
                 importlib.import_module(f"driver.{path.stem}")
 
-    def test_a_result_that_json_cannot_carry_is_made_plain(self):
+    def test_a_result_that_json_cannot_carry_is_converted(self):
         result = importlib.import_module("driver.result")
         line, left_out = result.result_line({"text/plain": "'a'", "e2b/data": {1: float("nan")}, "x/y": object()}, True)
         self.assertEqual(line, '{"type": "result", "text": "a", "data": {"1": null}, "extra": {}, "is_main_result": true}')
@@ -96,7 +96,7 @@ class SmallShell(unittest.TestCase):
                                   "text", f"open({mark!r}).read()")
         self.assertEqual(said, [repr("\n![a](b.png)\n%pip x\n"), repr('it ("ran\n')])
 
-    def test_what_is_no_python_is_an_error(self):
+    def test_invalid_python_is_an_error(self):
         self.assertEqual(self.run_cells("x = (", "!true\nif", "if True:\n!true"),
                          ["SyntaxError", "SyntaxError", "IndentationError"])
 
@@ -117,7 +117,7 @@ class Interpreter(unittest.TestCase):
 class Link(unittest.TestCase):
     @contextlib.contextmanager
     def alarms(self):
-        """Gives what makes the next call be cut by an alarm that raises."""
+        """Yields a function after which an alarm interrupts the next call by raising."""
         def ring(*args):
             raise TimeoutError("rung")
 
@@ -132,12 +132,12 @@ class Link(unittest.TestCase):
         ours, self.theirs = socket.socketpair()
         self.made = importlib.import_module("driver.link").Link(ours.detach())
 
-    def test_a_frame_that_an_alarm_cuts_in_two_is_gone_on_with(self):
+    def test_a_frame_that_an_alarm_cuts_in_two_is_sent_whole(self):
         made, theirs = self.made, self.theirs
         with self.alarms() as ring_soon:
             ring_soon()
             with self.assertRaises(TimeoutError):
-                made.send("L", "a" * 5_000_000)  # more than fits, and nobody reads
+                made.send("L", "a" * 5_000_000)  # more than fits into the socket
         sender = threading.Thread(target=lambda: (made.send("D", "1"), made.sock.close()))
         sender.start()
         with theirs.makefile("rb") as stream:
@@ -145,7 +145,7 @@ class Link(unittest.TestCase):
         sender.join()
         theirs.close()
 
-    def test_a_message_that_an_alarm_cuts_in_two_is_gone_on_with(self):
+    def test_a_message_that_an_alarm_cuts_in_two_is_read_whole(self):
         made, theirs = self.made, self.theirs
         message = json.dumps({"op": "run"}).encode()
         message = struct.pack(">I", len(message)) + message
@@ -187,12 +187,12 @@ class Joiner(unittest.TestCase):
                 path.write_text(source)
             return join_python.join(paths)
 
-    def test_what_is_joined_does_what_the_package_does(self):
+    def test_the_joined_text_does_what_the_package_does(self):
         space = {}
         exec(self.join("import os\ndef one():\n    return 1\n", "import os\nfrom .a import (\n    one,\n)\nTWO = one() + 1\n"), space)
         self.assertEqual(space["TWO"], 2)
 
-    def test_what_would_mean_something_else_is_refused(self):
+    def test_a_change_of_meaning_is_refused(self):
         for why, *sources in (
             ("a.py already defines x", "x = 1\n", "x = 2\n"),
             ("a.py already defines f", "def f(): pass\n", "class f: pass\n"),

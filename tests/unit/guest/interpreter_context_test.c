@@ -1,4 +1,4 @@
-/* The machine of contexts, over a real HTTP server and an engine that does what the test says. */
+/* The state machine of contexts, with a real HTTP server and a fake engine. */
 #include "guest/interpreter/context.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "io/pump.h"
 
-/* ---- the engine: notes what it is asked, and says what the test tells it to ---- */
+/* ---- the fake engine: counts calls, and sends the events that a test wants ---- */
 
 static struct engine fake; /* one at a time is enough */
 static unsigned starts, runs, interrupts, frees;
@@ -63,7 +63,7 @@ static void accept_cell(void)
     fake.events->on_line(&fake, ENGINE_LINE_ACCEPTED, STR("{\"count\"}\n"));
 }
 
-static void say(const char *line)
+static void output(const char *line)
 {
     fake.events->on_line(&fake, ENGINE_LINE_OUTPUT, str_from(line));
 }
@@ -192,7 +192,7 @@ static void cells_run_one_at_a_time_in_order(void **state)
     ask(1, "two");
     ready();
     accept_cell();
-    say("{\"first\"}\n");
+    output("{\"first\"}\n");
     assert_int_equal(runs, 1);
     done();
     ENDED(0);
@@ -206,7 +206,7 @@ static void cells_run_one_at_a_time_in_order(void **state)
     assert_int_equal(starts, 1);
 }
 
-static void a_client_hears_of_one_error_at_most(void **state)
+static void a_client_gets_one_error_at_most(void **state)
 {
     (void)state;
     ask(0, "one");
@@ -220,7 +220,7 @@ static void a_client_hears_of_one_error_at_most(void **state)
     assert_false(peer_heard(&clients[0], "error two"));
 }
 
-static void what_is_printed_between_cells_comes_with_the_next(void **state)
+static void output_between_cells_comes_with_the_next_cell(void **state)
 {
     (void)state;
     ask(0, "one");
@@ -229,7 +229,7 @@ static void what_is_printed_between_cells_comes_with_the_next(void **state)
     done();
     ENDED(0);
     print("{\"late\"}\n");
-    say("{\"a result of no cell\"}\n");
+    output("{\"a result of no cell\"}\n");
     ask(1, "two");
     accept_cell();
     HEARD(1, "late");
@@ -237,7 +237,7 @@ static void what_is_printed_between_cells_comes_with_the_next(void **state)
     assert_false(peer_heard(&clients[1], "of no cell"));
 }
 
-static void a_client_that_leaves_has_its_cell_interrupted(void **state)
+static void a_disconnect_interrupts_the_cell(void **state)
 {
     (void)state;
     ask(0, "one");
@@ -245,7 +245,7 @@ static void a_client_that_leaves_has_its_cell_interrupted(void **state)
     accept_cell();
     peer_close(&clients[0]);
     PUMP_UNTIL(loop, interrupts == 1);
-    say("{\"nobody hears this\"}\n");
+    output("{\"nobody hears this\"}\n");
     ask(1, "two");
     assert_int_equal(runs, 1);
     done();
@@ -256,7 +256,7 @@ static void a_client_that_leaves_has_its_cell_interrupted(void **state)
     assert_false(peer_heard(&clients[1], "nobody"));
 }
 
-static void a_client_that_leaves_the_queue_is_forgotten(void **state)
+static void a_disconnect_removes_a_waiting_cell(void **state)
 {
     (void)state;
     ask(0, "one");
@@ -271,7 +271,7 @@ static void a_client_that_leaves_the_queue_is_forgotten(void **state)
     assert_int_equal(interrupts, 0);
 }
 
-static void a_cell_that_does_not_stop_costs_the_interpreter_and_the_next_is_told(void **state)
+static void a_cell_that_does_not_stop_is_killed_and_the_next_gets_a_note(void **state)
 {
     (void)state;
     ask(0, "one");
@@ -289,7 +289,7 @@ static void a_cell_that_does_not_stop_costs_the_interpreter_and_the_next_is_told
     ENDED(1);
 }
 
-static void a_death_fails_the_cell_that_ran_and_no_other(void **state)
+static void a_death_fails_only_the_running_cell(void **state)
 {
     (void)state;
     ask(0, "one");
@@ -310,14 +310,14 @@ static void a_death_fails_the_cell_that_ran_and_no_other(void **state)
     assert_false(peer_heard(&clients[1], "error"));
 }
 
-static void a_death_after_an_error_takes_no_output_with_it(void **state)
+static void a_death_after_an_error_loses_no_output(void **state)
 {
     (void)state;
     ask(0, "one");
     ready();
     accept_cell();
     fail_cell("{\"error one\"}\n");
-    say("{\"last words\"}\n");
+    output("{\"last words\"}\n");
     die();
     ENDED(0);
     assert_true(peer_heard(&clients[0], "error one"));
@@ -342,7 +342,7 @@ static void a_cell_that_was_never_accepted_runs_again_but_not_for_ever(void **st
     assert_int_equal(runs, 3);
 }
 
-static void a_death_before_a_cell_was_accepted_is_told_when_it_is(void **state)
+static void a_death_before_a_cell_was_accepted_is_in_its_notice(void **state)
 {
     (void)state;
     ask(0, "one");
@@ -355,7 +355,7 @@ static void a_death_before_a_cell_was_accepted_is_told_when_it_is(void **state)
     assert_false(peer_heard(&clients[0], "ContextRestarting"));
 }
 
-static void a_death_between_cells_is_told_to_the_next(void **state)
+static void a_death_between_cells_is_in_the_next_cells_notice(void **state)
 {
     (void)state;
     ask(0, "one");
@@ -369,7 +369,7 @@ static void a_death_between_cells_is_told_to_the_next(void **state)
     HEARD(1, "it was hit");
 }
 
-static void who_cannot_start_says_why_and_the_next_tries_again(void **state)
+static void a_failed_start_gives_the_reason_and_the_next_cell_tries_again(void **state)
 {
     (void)state;
     refuses = true;
@@ -380,7 +380,7 @@ static void who_cannot_start_says_why_and_the_next_tries_again(void **state)
     ask(1, "two");
     assert_int_equal(starts, 2);
     for (unsigned again = 3; again <= 6; again++) {
-        die(); /* a few times may be chance */
+        die(); /* the first few are tried again */
         PUMP_UNTIL(loop, starts == again);
     }
     die();
@@ -388,7 +388,7 @@ static void who_cannot_start_says_why_and_the_next_tries_again(void **state)
     assert_true(peer_heard(&clients[1], "does not start: it was hit"));
 }
 
-static void a_restart_ends_what_runs_and_keeps_what_waits(void **state)
+static void a_restart_fails_the_running_cell_and_keeps_waiting_ones(void **state)
 {
     (void)state;
     ask(0, "one");
@@ -427,7 +427,7 @@ static void a_slow_client_makes_the_interpreter_wait(void **state)
     ready();
     accept_cell();
     for (int i = 0; i < 2000 && !is_paused; i++) {
-        say(line);
+        output(line);
         pump_turn(loop);
     }
     assert_true(is_paused);
@@ -436,7 +436,7 @@ static void a_slow_client_makes_the_interpreter_wait(void **state)
     ENDED(0);
 }
 
-static void an_engine_that_speaks_out_of_turn_changes_nothing(void **state)
+static void unexpected_events_change_nothing(void **state)
 {
     (void)state;
     ask(0, "one");
@@ -457,21 +457,21 @@ int main(void)
     const struct CMUnitTest cases[] = {
         CONTEXT_CASE(nothing_runs_before_it_is_needed),
         CONTEXT_CASE(cells_run_one_at_a_time_in_order),
-        CONTEXT_CASE(a_client_hears_of_one_error_at_most),
-        CONTEXT_CASE(what_is_printed_between_cells_comes_with_the_next),
-        CONTEXT_CASE(a_client_that_leaves_has_its_cell_interrupted),
-        CONTEXT_CASE(a_client_that_leaves_the_queue_is_forgotten),
-        CONTEXT_CASE(a_cell_that_does_not_stop_costs_the_interpreter_and_the_next_is_told),
-        CONTEXT_CASE(a_death_fails_the_cell_that_ran_and_no_other),
-        CONTEXT_CASE(a_death_after_an_error_takes_no_output_with_it),
+        CONTEXT_CASE(a_client_gets_one_error_at_most),
+        CONTEXT_CASE(output_between_cells_comes_with_the_next_cell),
+        CONTEXT_CASE(a_disconnect_interrupts_the_cell),
+        CONTEXT_CASE(a_disconnect_removes_a_waiting_cell),
+        CONTEXT_CASE(a_cell_that_does_not_stop_is_killed_and_the_next_gets_a_note),
+        CONTEXT_CASE(a_death_fails_only_the_running_cell),
+        CONTEXT_CASE(a_death_after_an_error_loses_no_output),
         CONTEXT_CASE(a_cell_that_was_never_accepted_runs_again_but_not_for_ever),
-        CONTEXT_CASE(a_death_before_a_cell_was_accepted_is_told_when_it_is),
-        CONTEXT_CASE(a_death_between_cells_is_told_to_the_next),
-        CONTEXT_CASE(who_cannot_start_says_why_and_the_next_tries_again),
-        CONTEXT_CASE(a_restart_ends_what_runs_and_keeps_what_waits),
+        CONTEXT_CASE(a_death_before_a_cell_was_accepted_is_in_its_notice),
+        CONTEXT_CASE(a_death_between_cells_is_in_the_next_cells_notice),
+        CONTEXT_CASE(a_failed_start_gives_the_reason_and_the_next_cell_tries_again),
+        CONTEXT_CASE(a_restart_fails_the_running_cell_and_keeps_waiting_ones),
         CONTEXT_CASE(removing_a_context_ends_all_its_cells),
         CONTEXT_CASE(a_slow_client_makes_the_interpreter_wait),
-        CONTEXT_CASE(an_engine_that_speaks_out_of_turn_changes_nothing),
+        CONTEXT_CASE(unexpected_events_change_nothing),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

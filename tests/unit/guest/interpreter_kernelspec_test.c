@@ -1,4 +1,4 @@
-/* Kernelspecs in a home that belongs to somebody who would rather see guestd stand still. */
+/* Kernelspecs in the home of a user who tries to hold guestd up. */
 #include "guest/interpreter/kernelspec.h"
 
 #include <fcntl.h>
@@ -62,7 +62,7 @@ static void put_fifo(const char *name)
 
     (void)snprintf(path, sizeof path, "%s/kernel.json", name);
     assert_int_equal(mkdirat(kernels_fd, name, 0755), 0);
-    assert_int_equal(mkfifoat(kernels_fd, path, 0666), 0); /* nobody will ever write to it */
+    assert_int_equal(mkfifoat(kernels_fd, path, 0666), 0); /* opening it for reading would block */
 }
 
 static void a_kernel_is_found_by_name_and_by_language(void **state)
@@ -79,12 +79,12 @@ static void a_kernel_is_found_by_name_and_by_language(void **state)
     }
 }
 
-static void a_fifo_in_place_of_a_kernelspec_holds_nobody_up(void **state)
+static void a_fifo_in_place_of_a_kernelspec_does_not_block(void **state)
 {
     char list[256];
 
     (void)state;
-    /* On both sides of the good one, in whatever order the directory has them. */
+    /* Two, so that one comes before the good one in any order of the directory. */
     put_fifo("aaa");
     put("mmm", "{\"argv\": [\"x\"], \"language\": \"cobol\"}");
     put_fifo("zzz");
@@ -96,7 +96,7 @@ static void a_fifo_in_place_of_a_kernelspec_holds_nobody_up(void **state)
     assert_non_null(strstr(list, "cobol"));
 }
 
-static void all_that_is_found_is_listed_once(void **state)
+static void each_language_is_listed_once(void **state)
 {
     char list[256];
 
@@ -116,7 +116,7 @@ static void all_that_is_found_is_listed_once(void **state)
     assert_null(strstr(first + 1, "javascript"));
 }
 
-static void one_that_makes_no_sense_is_as_good_as_absent(void **state)
+static void a_malformed_kernelspec_is_ignored(void **state)
 {
     (void)state;
     put("empty", "");
@@ -128,7 +128,7 @@ static void one_that_makes_no_sense_is_as_good_as_absent(void **state)
         assert_null(kernelspec_find_new(&user, names[i]));
 }
 
-static void of_many_only_so_many_are_looked_at(void **state)
+static void the_number_of_kernelspecs_that_are_read_is_limited(void **state)
 {
     char name[16], text[80];
     unsigned found = 0;
@@ -153,10 +153,10 @@ int main(void)
 #define SPEC_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
     const struct CMUnitTest cases[] = {
         SPEC_CASE(a_kernel_is_found_by_name_and_by_language),
-        SPEC_CASE(a_fifo_in_place_of_a_kernelspec_holds_nobody_up),
-        SPEC_CASE(all_that_is_found_is_listed_once),
-        SPEC_CASE(one_that_makes_no_sense_is_as_good_as_absent),
-        SPEC_CASE(of_many_only_so_many_are_looked_at),
+        SPEC_CASE(a_fifo_in_place_of_a_kernelspec_does_not_block),
+        SPEC_CASE(each_language_is_listed_once),
+        SPEC_CASE(a_malformed_kernelspec_is_ignored),
+        SPEC_CASE(the_number_of_kernelspecs_that_are_read_is_limited),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

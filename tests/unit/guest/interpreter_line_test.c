@@ -65,7 +65,7 @@ static void the_beginning_of_a_character_waits_for_its_end(void **state)
     assert_int_equal(line_whole_chars(STR("a\xe2\x98")), 1);
     assert_int_equal(line_whole_chars(STR("a\xe2")), 1);
     assert_int_equal(line_whole_chars(STR("a\xf0\x9f\xa6")), 1);
-    /* What can never become one does not wait. */
+    /* Bytes that can never become a character do not wait. */
     assert_int_equal(line_whole_chars(STR("a\xff")), 2);
     assert_int_equal(line_whole_chars(STR("\x80\x80\x80\x80")), 4);
 }

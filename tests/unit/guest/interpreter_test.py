@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The interpreter's door of a guestd with the sanitizers on: the exact wire, and user code that reaches for our own sockets.
+"""The interpreter service of a guestd with sanitizers: the exact wire format, and user code that attacks its own interpreter.
 
 usage: interpreter_test.py GUESTD        (needs root, because guestd becomes other users; skips aloud without)
 """
@@ -99,27 +99,27 @@ class Case(unittest.TestCase):
     def test_health_is_a_json_string(self):
         self.assertEqual(self.ask("GET", "/health", token=""), (200, b'"OK"'))
 
-    def test_running_code_wants_the_token_and_contexts_do_not(self):
+    def test_running_code_needs_the_token_and_contexts_do_not(self):
         self.assertEqual(self.ask("POST", "/execute", {"code": "1"}, token="wrong")[0], 401)
         self.assertEqual(self.ask("GET", "/contexts", token="")[0], 200)
 
     def test_a_sandbox_with_open_code_runs_it_without_the_token(self):
-        def tell(open_code):
+        def send_setup(open_code):
             self.link.sendall(setup_message(envs=[(b"GLOBAL", b"yes")], open_code=open_code))
             return self.link.recv(5, socket.MSG_WAITALL)[4]
 
         ok = 64
-        self.assertEqual(tell(1), ok)
+        self.assertEqual(send_setup(1), ok)
         try:
             for token in ("", "wrong"):
                 status, body = self.ask("POST", "/execute", {"code": "6 * 7"}, token=token)
                 self.assertEqual(status, 200, body)
                 self.assertIn(b'"42"', body)
         finally:
-            self.assertEqual(tell(0), ok)
+            self.assertEqual(send_setup(0), ok)
         self.assertEqual(self.ask("POST", "/execute", {"code": "1"}, token="")[0], 401)
 
-    def test_what_is_no_request_is_told_as_detail(self):
+    def test_a_malformed_request_is_answered_with_a_detail(self):
         for body in ("", "no json", "[]", "{}", '{"code": 1}', '{"code": "1", "env_vars": {"A": 1}}',
                      '{"code": "1", "env_vars": {"A=B": "x"}}', '{"code": "a\\u0000b"}'):
             status, answer = self.ask("POST", "/execute", body)
@@ -148,16 +148,16 @@ class Case(unittest.TestCase):
         self.assertEqual(self.text("1", language=" PYTHON "), "1")
         self.assertEqual(self.text("1", language=""), "1")
 
-    # ---- standard input: there is one, and it is empty ----
+    # ---- standard input ----
 
-    def test_standard_input_is_at_its_end(self):
+    def test_standard_input_is_empty(self):
         context = self.new_context()
         for stream in ("sys.stdin", "sys.__stdin__"):
             self.assertEqual(self.text(f"import sys; {stream}.fileno(), {stream}.read()", context_id=context), "(0, '')")
         code = "import subprocess; subprocess.run(['cat'], stdin=sys.stdin, capture_output=True, check=True).stdout"
         self.assertEqual(self.text(code, context_id=context), "b''")
 
-    def test_standard_input_is_no_file_of_the_users(self):
+    def test_standard_input_never_reads_a_file_that_the_user_has_opened(self):
         context = self.new_context()
         self.run_code("import os, sys; files = [open('/etc/passwd') for _ in range(16)]", context_id=context)
         self.assertEqual(self.text("len(sys.stdin.read()), len(sys.__stdin__.read())", context_id=context), "(0, 0)")
@@ -169,7 +169,7 @@ class Case(unittest.TestCase):
         lines = self.run_code("import time; time.sleep(5.5)", context_id=self.new_context())
         self.assertIn({"type": "keepalive"}, lines)
 
-    # ---- a cell that reaches for what is ours ----
+    # ---- a cell that writes to the socket to guestd, or closes it ----
 
     def check_context_dies_alone(self, code):
         other, victim = self.new_context(), self.new_context()
@@ -183,7 +183,7 @@ class Case(unittest.TestCase):
         for bytes_ in ("b'\\xff' * 64", "b'\\0\\0\\0\\2Lx'", "b'\\0\\0\\0\\1Z'", "b'\\0\\0\\0\\0'"):
             self.check_context_dies_alone(f"import os, time; os.write(100, {bytes_}); time.sleep(30)")
 
-    def test_a_line_that_is_no_line_costs_one_context(self):
+    def test_a_malformed_line_costs_one_context(self):
         self.check_context_dies_alone("import os, time; os.write(100, b'\\0\\0\\0\\4L{\\n}'); time.sleep(30)")
 
     def test_closing_everything_costs_one_context(self):
@@ -196,7 +196,7 @@ class Case(unittest.TestCase):
             self.run_code(f"import os; os.write(100, {frame!r})", context_id=context)
             self.assertEqual([self.text("40 + 2", context_id=context) for _ in range(3)], ["42"] * 3, number)
 
-    # ---- without a zygote, as here ----
+    # ---- the fallback: this guestd has no zygote ----
 
     def test_each_context_is_a_python_of_its_own(self):
         facts = [eval(self.text("import os; (os.getppid(), os.getpid(), hash('a'))", context_id=self.new_context()))
@@ -214,13 +214,13 @@ class Case(unittest.TestCase):
         code = "import os; os.getsid(0) == os.getpgid(0) == os.getpid()"
         self.assertEqual(self.text(code, context_id=self.new_context()), "True")
 
-    def test_how_it_ended_is_told(self):
+    def test_the_error_says_how_it_ended(self):
         for code, why in (("os._exit(3)", "status 3"), ("os.kill(os.getpid(), 11)", "signal 11")):
             errors = [line["value"] for line in self.run_code("import os; " + code, context_id=self.new_context())
                       if line["type"] == "error"]
             self.assertIn(why, "".join(errors))
 
-    # ---- a cell that breaks what it runs in, and keeps its variables ----
+    # ---- a cell that breaks parts of its interpreter, and keeps its variables ----
 
     def check_lives_on(self, code, **more):
         context = self.new_context()
@@ -235,11 +235,11 @@ class Case(unittest.TestCase):
                      "sys.stdout = type('Odd', (), {'write': len, 'flush': lambda self: sys.exit()})()"):
             self.check_lives_on("import os, sys; " + code)
 
-    def test_what_was_printed_before_stdout_was_replaced_is_told(self):
+    def test_output_from_before_stdout_was_replaced_is_sent(self):
         lines = self.check_lives_on("import io, sys; print('half a line', end=''); sys.stdout = io.StringIO(); print('hidden')")
         self.assertEqual([line["text"] for line in lines if line["type"] == "stdout"], ["half a line"])
 
-    def test_a_json_module_of_the_users_is_the_users(self):
+    def test_user_code_may_replace_functions_of_json(self):
         self.check_lives_on("import functools, json; json.dumps = functools.partial(json.dumps, indent=2); json.loads = None")
 
     def test_an_error_of_any_size_is_an_error(self):
@@ -249,7 +249,7 @@ class Case(unittest.TestCase):
             self.assertEqual(len(errors), 1)
             self.assertTrue(errors[0]["name"].startswith(name), errors[0]["name"][:100])
 
-    def test_threads_may_show_things_at_the_same_time(self):
+    def test_threads_may_display_at_the_same_time(self):
         lines = self.check_lives_on(
             "import threading\n"
             "def show():\n"
@@ -260,7 +260,7 @@ class Case(unittest.TestCase):
             "for thread in threads: thread.join()\n")
         self.assertEqual([len(line["html"]) for line in lines if line["type"] == "result"], [300_000] * 100)
 
-    def test_a_handler_of_a_signal_may_show_things_while_something_is_shown(self):
+    def test_a_signal_handler_may_display_during_a_display(self):
         lines = self.check_lives_on(
             "import signal\n"
             "shown = 0\n"
@@ -277,7 +277,7 @@ class Case(unittest.TestCase):
         self.assertEqual(sum(line.get("text") == "rung" for line in results), int(results[-1]["text"]))
         self.assertEqual(sum("html" in line for line in results), 20)
 
-    def test_an_alarm_after_the_cell_is_told_and_no_more(self):
+    def test_an_alarm_after_the_cell_is_printed_and_does_no_harm(self):
         for error in ("ValueError", "TimeoutError"):
             for seconds in (0.00001, 0.0001, 0.001, 0.2):
                 context = self.new_context()
@@ -289,7 +289,7 @@ class Case(unittest.TestCase):
                 self.assertIn("rung", json.dumps(lines))
                 self.assertEqual(self.text("x", context_id=context), "1")
 
-    def test_what_was_written_is_there_after_exit(self):
+    def test_an_open_file_is_flushed_at_exit(self):
         context, path = self.new_context(), self.dir + "/written"
         self.run_code(f"file = open({path!r}, 'w'); file.write('kept'); exit()", context_id=context)
         self.assertEqual(self.text(f"open({path!r}).read()", context_id=context), "kept")
@@ -338,7 +338,7 @@ class Case(unittest.TestCase):
             thread.join()
         self.assertEqual(self.text("1 + 1", context_id=context), "2")
 
-    def test_there_is_a_bound_to_contexts(self):
+    def test_the_number_of_contexts_is_limited(self):
         made, status = [], 200
         while status == 200 and len(made) < 100:
             status, body = self.ask("POST", "/contexts", {})
