@@ -27,6 +27,7 @@
 
 struct interpreter;
 struct journal;
+struct link;
 struct processes;
 struct spawner;
 struct watchers;
@@ -50,7 +51,8 @@ struct guest {
 
     int cgroup_fds[GUEST_CGROUPS_MAX];
     size_t cgroup_count;
-    int zygote_fd;        /* where interpreters can be asked for (wire/zygote.h), or -1; the interpreter's to close */
+    int handover_fd;      /* where keeper gives us descriptors (handover.h) */
+    struct link *link;    /* guestlink as it is now, or NULL */
     const char *path_env; /* PATH of the processes */
 
     /* What the host has told us; replaced as a whole by each SETUP. */

@@ -1,3 +1,8 @@
+/*
+ * Lines gather for COMPANY_MS and go to the host as one LOG, of which a copy is kept until the host has TAKEN it. Only then
+ * the next is sent. A link that ends leaves the copy here, and the next link begins with it: no line is lost with a
+ * connection, and none is sent in half. The same front could be told a LOG twice, if the link broke as it said TAKEN.
+ */
 #include "guest/journal.h"
 
 #include <stdlib.h>
@@ -13,8 +18,9 @@ enum { COMPANY_MS = 100 };
 
 struct journal {
     struct loop *loop;
-    struct stream *listener; /* the link's; NULL: nobody wants to know */
+    struct stream *listener; /* the link's; NULL: none, lines wait here */
     struct timer send;
+    struct buf sent; /* a LOG that the host has not taken yet, or empty */
     uint32_t count, dropped;
     struct guestlink_log_line lines[LIMIT_LOG_BATCH];
     char texts[LIMIT_LOG_BATCH][LIMIT_LOG_TEXT_BYTES];
@@ -25,6 +31,7 @@ struct journal *journal_new(struct loop *loop)
     struct journal *journal = NEW(struct journal);
 
     journal->loop = loop;
+    journal->sent = buf_make(NULL, LIMIT_GUESTLINK_BYTES);
     return journal;
 }
 
@@ -33,42 +40,58 @@ void journal_free(struct journal *journal)
     if (!journal)
         return;
     timer_clear(&journal->send);
+    buf_done(&journal->sent);
     free(journal);
-}
-
-void journal_listen(struct journal *journal, struct stream *listener)
-{
-    if (journal)
-        journal->listener = listener;
-}
-
-void journal_leave(struct journal *journal, const struct stream *listener)
-{
-    if (!journal || journal->listener != listener)
-        return;
-    journal->listener = NULL;
-    journal->count = journal->dropped = 0;
-    timer_clear(&journal->send);
 }
 
 static void on_send(struct timer *timer)
 {
     struct journal *journal = container_of(timer, struct journal, send);
-    auto_buf struct buf out = buf_make(NULL, LIMIT_GUESTLINK_BYTES);
 
-    if (stream_queued(journal->listener)) { /* the host has yet to take the last ones */
-        timer_set(&journal->send, journal->loop, COMPANY_MS, on_send);
-        return;
-    }
-    guestlink_write_log(&out, &(struct guestlink_log){
-                                  .dropped = journal->dropped, .line_count = journal->count, .lines = journal->lines });
-    stream_write(journal->listener, buf_str(&out));
+    guestlink_write_log(
+        &journal->sent,
+        &(struct guestlink_log){ .dropped = journal->dropped, .line_count = journal->count, .lines = journal->lines });
+    stream_write(journal->listener, buf_str(&journal->sent));
     journal->count = journal->dropped = 0;
+}
+
+/* Soon, if there is anything to send and the host is ready for it. */
+static void send_soon(struct journal *journal)
+{
+    if (journal->listener && journal->count && !journal->sent.len && !timer_is_set(&journal->send))
+        timer_set(&journal->send, journal->loop, COMPANY_MS, on_send);
+}
+
+void journal_listen(struct journal *journal, struct stream *listener)
+{
+    if (!journal)
+        return;
+    journal->listener = listener;
+    if (journal->sent.len)
+        stream_write(listener, buf_str(&journal->sent));
+    send_soon(journal);
+}
+
+void journal_leave(struct journal *journal)
+{
+    if (!journal)
+        return;
+    journal->listener = NULL;
+    timer_clear(&journal->send);
+}
+
+void journal_taken(struct journal *journal)
+{
+    if (!journal)
+        return;
+    buf_done(&journal->sent); /* the memory too: most sandboxes are idle most of the time */
+    journal->sent = buf_make(NULL, LIMIT_GUESTLINK_BYTES);
+    send_soon(journal);
 }
 
 static void add(struct journal *journal, struct guestlink_log_line line)
 {
-    if (!journal || !journal->listener)
+    if (!journal)
         return;
     if (journal->count == LIMIT_LOG_BATCH) {
         journal->dropped++;
@@ -80,8 +103,7 @@ static void add(struct journal *journal, struct guestlink_log_line line)
     line.text.at = text;
     line.at_us = clock_wall_us();
     journal->lines[journal->count++] = line;
-    if (!timer_is_set(&journal->send))
-        timer_set(&journal->send, journal->loop, COMPANY_MS, on_send);
+    send_soon(journal);
 }
 
 /* As much as fits, without half a character at its end. */

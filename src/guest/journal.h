@@ -1,10 +1,9 @@
 /*
- * journal.h - what happens to processes, told to the host.
+ * journal.h - tells the host which processes begin and end.
  *
- * Lines wait for company and are sent together, a few times a second at most, so that a command costs no system call
- * more for being told about. If the host is slow to take them, newer ones are counted instead of kept. Without a
- * listener nothing is remembered. Commands are told, up to LIMIT_LOG_TEXT_BYTES of them; variables, input and output
- * never are.
+ * Lines are sent together, a few times a second at most, so that a line costs a command no system call. While the host
+ * is slow or away, LIMIT_LOG_BATCH lines are kept and newer ones only counted. A line has a command, up to
+ * LIMIT_LOG_TEXT_BYTES of it; never variables, input or output.
  *
  * Threads    The loop's.
  */
@@ -24,9 +23,10 @@ struct journal;
 struct journal *journal_new(struct loop *loop) must_use;
 void journal_free(struct journal *journal);
 
-/* From now on it is told, and nobody else. */
+/* From now on lines go there, the ones that the listener before has not taken first. */
 void journal_listen(struct journal *journal, struct stream *listener);
-void journal_leave(struct journal *journal, const struct stream *listener); /* fine when it does not listen */
+void journal_leave(struct journal *journal); /* there is no listener, until the next */
+void journal_taken(struct journal *journal); /* the listener has the last LOG */
 
 /* A NULL journal takes nothing. `text` may be cut short, and is made UTF-8. */
 void journal_started(struct journal *journal, pid_t pid, struct str command);

@@ -1,3 +1,10 @@
+/*
+ * guestlink, as guestd sees it: messages from the host, each answered in turn, and log lines of ours in between (journal.c).
+ *
+ * There is one link at a time. Keeper hands over a new one whenever front asks for it (handover.c): when front or keeper
+ * has been started again, or when this guestd has come back from a memory image. The new link replaces the old one, and
+ * the journal goes on there with the first message that was not taken. Without a link guestd works as before.
+ */
 #include "guest/link.h"
 
 #include <stdlib.h>
@@ -9,64 +16,83 @@
 #include "guest/network.h"
 #include "io/stream.h"
 
-struct connection {
+struct link {
     struct guest *guest;
     struct stream *stream;
 };
 
-static void hang_up(struct connection *connection)
+static void hang_up(struct link *link)
 {
-    journal_leave(connection->guest->journal, connection->stream);
-    stream_free(take_ptr(&connection->stream));
-    loop_retire(connection->guest->loop, connection, free);
+    link->guest->link = NULL;
+    journal_leave(link->guest->journal);
+    stream_free(take_ptr(&link->stream));
+    loop_retire(link->guest->loop, link, free);
 }
 
-static void handle(struct connection *connection, struct str body)
+static void answer(struct link *link, const struct err *err)
 {
-    struct arena arena;
-    struct guestlink_message message;
-    struct err err;
-    bool tell_none = false;
-    auto_buf struct buf answer = buf_make(NULL, LIMIT_GUESTLINK_BYTES);
+    auto_buf struct buf out = buf_make(NULL, LIMIT_GUESTLINK_BYTES);
 
-    arena_init(&arena);
-    if (!guestlink_read(body, &arena, &message, &err)) {
-        guestlink_write_error(&answer, &err);
-    } else if (message.type == GUESTLINK_SETUP) {
-        /* Not outside a sandbox, where /etc is the machine's. Not again either: what is there then is the guest's. */
-        tell_none = !message.setup.has_network && !connection->guest->is_set_up && getpid() == 1;
-        guest_set_up(connection->guest, &message.setup);
-        guestlink_write_simple(&answer, GUESTLINK_OK);
-    } else if (message.type == GUESTLINK_PING) {
-        guestlink_write_simple(&answer, GUESTLINK_OK);
-    } else if (message.type == GUESTLINK_LISTEN) {
-        guestlink_write_simple(&answer, GUESTLINK_OK);
-        journal_listen(connection->guest->journal, connection->stream); /* tells nothing before the turn ends */
-    } else {
-        (void)err_set(&err, ERR_INVALID, "guestd takes SETUP, PING and LISTEN, not %u", (unsigned)message.type);
-        guestlink_write_error(&answer, &err);
-    }
-    stream_write(connection->stream, buf_str(&answer));
+    if (err)
+        guestlink_write_error(&out, err);
+    else
+        guestlink_write_simple(&out, GUESTLINK_OK);
+    stream_write(link->stream, buf_str(&out));
+}
+
+static void set_up(struct link *link, const struct guestlink_setup *setup)
+{
+    struct guest *guest = link->guest;
+    /* Not outside a sandbox, where /etc is the machine's. Not again either: what is there then is the guest's. */
+    bool tell_none = !setup->has_network && !guest->is_set_up && getpid() == 1;
+
+    guest_set_up(guest, setup);
+    answer(link, NULL);
+    journal_listen(guest->journal, link->stream);
     /* After the answer, so that no create waits for it; before anything is read that could start a process. */
     if (tell_none)
         network_tell_none("/etc");
+}
+
+static void handle(struct link *link, struct str body)
+{
+    struct guestlink_message message;
+    struct arena arena;
+    struct err err;
+
+    arena_init(&arena);
+    if (!guestlink_read(body, &arena, &message, &err)) {
+        answer(link, &err);
+    } else if (message.type == GUESTLINK_SETUP) {
+        set_up(link, &message.setup);
+    } else if (message.type == GUESTLINK_PING) {
+        answer(link, NULL);
+    } else if (message.type == GUESTLINK_LISTEN) {
+        answer(link, NULL);
+        journal_listen(link->guest->journal, link->stream);
+    } else if (message.type == GUESTLINK_TAKEN) {
+        journal_taken(link->guest->journal);
+    } else {
+        (void)err_set(&err, ERR_INVALID, "guestd takes SETUP, PING, LISTEN and TAKEN, not %u", (unsigned)message.type);
+        answer(link, &err);
+    }
     arena_done(&arena);
 }
 
 static void on_input(struct stream *stream)
 {
-    struct connection *connection = stream->owner;
+    struct link *link = stream->owner;
     struct err err;
     uint32_t length;
 
     while (stream->in.len >= GUESTLINK_HEADER_BYTES) {
         if (!guestlink_body_length((const unsigned char *)stream->in.data, &length, &err)) {
-            hang_up(connection);
+            hang_up(link);
             return;
         }
         if (stream->in.len < GUESTLINK_HEADER_BYTES + (size_t)length)
             return;
-        handle(connection, str_of(stream->in.data + GUESTLINK_HEADER_BYTES, length));
+        handle(link, str_of(stream->in.data + GUESTLINK_HEADER_BYTES, length));
         buf_drop(&stream->in, GUESTLINK_HEADER_BYTES + (size_t)length);
     }
 }
@@ -81,10 +107,12 @@ static const struct stream_events events = { .on_input = on_input, .on_end = on_
 
 void link_serve(struct guest *guest, int fd)
 {
-    struct connection *connection = NEW(struct connection);
+    struct link *link = NEW(struct link);
 
-    connection->guest = guest;
-    connection->stream =
-        stream_new(guest->loop, fd, LIMIT_GUESTLINK_BYTES + GUESTLINK_HEADER_BYTES, &events, connection);
-    stream_read(connection->stream, true);
+    if (guest->link)
+        hang_up(guest->link);
+    guest->link = link;
+    link->guest = guest;
+    link->stream = stream_new(guest->loop, fd, LIMIT_GUESTLINK_BYTES + GUESTLINK_HEADER_BYTES, &events, link);
+    stream_read(link->stream, true);
 }

@@ -1,12 +1,12 @@
 /*
- * link.h - guestd's private door: SETUP and PING from the host.
+ * link.h - guestlink: the connection on which the host sets guestd up and is told what runs.
  */
 #ifndef GUEST_LINK_H
 #define GUEST_LINK_H
 
 #include "guest/guest.h"
 
-/* Takes the connection to the host and serves it until it ends. There is no other, and guestd goes on without. */
+/* Takes a new connection to the host, in place of the one before, and serves it until it ends. */
 void link_serve(struct guest *guest, int fd);
 
 #endif

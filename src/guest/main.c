@@ -1,7 +1,7 @@
 /*
  * guestd: the first program in a sandbox and the last one to leave it.
  *
- *   guestd --link-fd 3 --cgroup-fd 4 [--cgroup-fd 5 …] [--zygotes-fd 7] [--port 49983] [--code-port 49999]
+ *   guestd --handover-fd 3 --cgroup-fd 4 [--cgroup-fd 5 …] [--port 49983] [--code-port 49999]
  *                                                                  as keeper starts it
  *   guestd --port 49983                                            by hand, outside a sandbox: no host, no token
  *
@@ -23,9 +23,9 @@
 #include "base/mem.h"
 #include "base/ports.h"
 #include "guest/guest.h"
+#include "guest/handover.h"
 #include "guest/interpreter/interpreter.h"
 #include "guest/journal.h"
-#include "guest/link.h"
 #include "guest/process.h"
 #include "guest/spawner.h"
 #include "guest/watch.h"
@@ -37,26 +37,23 @@
 enum { WORKERS_MAX = 2, NOBODY = 65534 };
 
 struct options {
-    int link_fd; /* -1: none */
+    int handover_fd; /* -1: none */
     int cgroup_fds[GUEST_CGROUPS_MAX];
     size_t cgroup_count;
-    int zygote_fd; /* -1: none */
     unsigned port;
     unsigned code_port; /* 0: none */
 };
 
 static bool parse_options(int argc, char **argv, struct options *out, struct err *err)
 {
-    *out = (struct options){ .link_fd = -1, .zygote_fd = -1, .port = GUESTD_PORT };
+    *out = (struct options){ .handover_fd = -1, .port = GUESTD_PORT };
     for (int i = 1; i < argc; i += 2) {
         struct str name = str_from(argv[i]);
         uint64_t value = 0;
         if (i + 1 >= argc || !str_to_u64(str_from(argv[i + 1]), MAX_FD, &value))
             return err_set(err, ERR_INVALID, "%s wants a number", argv[i]);
-        if (str_eq(name, STR("--link-fd")))
-            out->link_fd = (int)value;
-        else if (str_eq(name, STR("--zygotes-fd")))
-            out->zygote_fd = (int)value;
+        if (str_eq(name, STR("--handover-fd")))
+            out->handover_fd = (int)value;
         else if (str_eq(name, STR("--port")) && value > 0 && value <= UINT16_MAX)
             out->port = (unsigned)value;
         else if (str_eq(name, STR("--code-port")) && value > 0 && value <= UINT16_MAX)
@@ -126,8 +123,8 @@ static bool start(struct guest *guest, const struct options *options, struct err
         guest->interpreter = interpreter_new(guest, code_fd);
     if (!loop_on_signal(guest->loop, SIGCHLD, on_child, guest, err))
         return false;
-    if (options->link_fd >= 0)
-        link_serve(guest, options->link_fd);
+    if (options->handover_fd >= 0)
+        handover_serve(guest, options->handover_fd);
     else
         guest_set_up(guest, &by_hand);
     return true;
@@ -171,7 +168,6 @@ int main(int argc, char **argv)
     guest.watchers = watchers_new(&guest);
     guest.journal = journal_new(guest.loop);
     guest.cgroup_count = options.cgroup_count;
-    guest.zygote_fd = options.zygote_fd;
     memcpy(guest.cgroup_fds, options.cgroup_fds, sizeof options.cgroup_fds);
     guest.spawner = spawner_new(guest.loop, guest.cgroup_fds, guest.cgroup_count);
     const char *path = getenv("PATH");

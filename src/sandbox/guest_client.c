@@ -87,10 +87,10 @@ bool guest_setup(int guestlink_fd, const struct guestlink_setup *setup, uint64_t
     return ok || err_wrap(err, "set guestd up");
 }
 
-bool guest_listen(int guestlink_fd, uint64_t until_ms, struct err *err)
+bool guest_listen(int guestlink_fd, struct err *err)
 {
     auto_buf struct buf message = buf_make(NULL, GUESTLINK_HEADER_BYTES + 1);
 
     guestlink_write_simple(&message, GUESTLINK_LISTEN);
-    return send_all(guestlink_fd, buf_str(&message), until_ms, err) || err_wrap(err, "listen to guestd");
+    return send_all(guestlink_fd, buf_str(&message), 0, err) || err_wrap(err, "listen to guestd");
 }

@@ -1,5 +1,5 @@
 /*
- * guest_client.h - the host's side of guestlink: say something to guestd, wait for its answer.
+ * guest_client.h - the host's side of guestlink: send a message to guestd, wait for its answer.
  *
  * Threads    A worker: it waits.
  */
@@ -12,9 +12,9 @@
 #include "base/err.h"
 #include "wire/guestlink.h"
 
-/* until_ms is on clock_mono_ms(). ERR_TIMEOUT past it; what guestd objects to comes back as it said it. */
+/* SETUP, which includes LISTEN. until_ms is on clock_mono_ms(), ERR_TIMEOUT past it; guestd's own errors are passed on. */
 bool guest_setup(int guestlink_fd, const struct guestlink_setup *setup, uint64_t until_ms, struct err *err) must_use;
-/* LISTEN; does not wait: the answer, and what guestd tells after it, is for whoever reads the descriptor next. */
-bool guest_listen(int guestlink_fd, uint64_t until_ms, struct err *err) must_use;
+/* On a new link, which has room for it: does not wait. The answer is left there, for logs_begin(). */
+bool guest_listen(int guestlink_fd, struct err *err) must_use;
 
 #endif

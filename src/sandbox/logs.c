@@ -152,7 +152,6 @@ static void stop_listening(struct ear *ear)
     }
     timer_clear(&ear->pause);
     watch_free(take_ptr(&ear->watch));
-    (void)shutdown(ear->fd, SHUT_RDWR); /* for guestd's and the next one's sake: the connection is not ours alone */
     loop_retire(ear->logs->loop, ear, ear_free);
 }
 
@@ -185,6 +184,15 @@ static void write_down(struct ear *ear, const struct guestlink_log *log)
     }
 }
 
+/* False if guestd does not read its answers. One that is gone is no failure here: what it has sent can still be read. */
+static bool say_taken(const struct ear *ear)
+{
+    auto_buf struct buf out = buf_make(NULL, GUESTLINK_HEADER_BYTES + 1);
+
+    guestlink_write_simple(&out, GUESTLINK_TAKEN);
+    return send(ear->fd, out.data, out.len, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 || errno != EAGAIN;
+}
+
 /* One message. False if guestd does not keep to the rules. */
 static bool hear(struct ear *ear, struct str body)
 {
@@ -194,10 +202,11 @@ static bool hear(struct ear *ear, struct str body)
 
     arena_init(&arena);
     bool fine = guestlink_read(body, &arena, &message, &ignored);
-    if (fine && message.type == GUESTLINK_LOG)
+    bool is_log = fine && message.type == GUESTLINK_LOG;
+    if (is_log)
         write_down(ear, &message.log);
     arena_done(&arena);
-    return fine && (message.type == GUESTLINK_LOG || message.type == GUESTLINK_OK);
+    return is_log ? say_taken(ear) : fine && message.type == GUESTLINK_OK;
 }
 
 static void on_pause_over(struct timer *timer)

@@ -1,12 +1,11 @@
 /*
- * logs.h - what guestd tells about the processes of its sandbox, in bounded memory.
+ * logs.h - the log of each sandbox: which commands began and ended, in bounded memory.
  *
- * The connection to guestd's private door stays open after the start, and guestd tells on it, a few times a second at
- * most, which commands have begun and ended. The newest LIMIT_LOG_BYTES of each sandbox are kept, and outlive it for as
- * long as its metrics do. A guestd that tells more than it may, or what does not decode, is not listened to any more.
+ * guestlink stays open after the start, and guestd sends lines on it, a few times a second at most. The newest
+ * LIMIT_LOG_BYTES of each sandbox are kept, and outlive it for as long as its metrics do. A link on which guestd sends more
+ * than it may, or what does not decode, is closed.
  *
- * What is kept ends with us; what guestd has yet to tell does not. A message is taken off the connection whole or not at
- * all, so that whoever comes after us, at whatever moment we die, goes on with the next one.
+ * The lines end with front. guestd keeps what was not taken, and sends it to the next front.
  *
  * Threads    Any, unless said; a lock of its own, held for memory only.
  */
@@ -21,7 +20,7 @@ struct logs;
 struct logs *logs_new(struct loop *loop) must_use;
 void logs_free(struct logs *logs); /* when the loop has ended, or on it */
 
-/* Takes the descriptor, on which guestd was asked to tell, by us or by those before us. No line is before begun_us. */
+/* Takes the descriptor, on which guestd got SETUP or LISTEN. No line is dated before begun_us. */
 void logs_begin(struct logs *logs, struct str team_id, struct str id, int64_t begun_us, int guestlink_fd);
 void logs_end(struct logs *logs, struct str id, int64_t now_us);
 

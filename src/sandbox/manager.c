@@ -9,8 +9,10 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "sandbox/guest_client.h"
 #include "sandbox/inside.h"
 #include "wire/zygote.h"
 
@@ -451,16 +453,15 @@ static struct sandbox *remember(struct sandboxes *all, struct str id, const stru
     return sb;
 }
 
-/* Whoever was here before has asked guestd to tell, and it tells whoever is at the other end. */
 static void listen_again(struct sandbox *sb)
 {
     struct err err;
-    int guestlink_fd;
+    auto_close int guestlink_fd = -1;
 
-    if (driver_link(sb->all->config.driver, sb->id, &guestlink_fd, &err))
-        logs_begin(sb->all->logs, sb->team_id, str_from(sb->id), sb->started_us, guestlink_fd);
+    if (driver_link(sb->all->config.driver, sb->id, &guestlink_fd, &err) && guest_listen(guestlink_fd, &err))
+        logs_begin(sb->all->logs, sb->team_id, str_from(sb->id), sb->started_us, take_fd(&guestlink_fd));
     else
-        log_info("sandbox %s: what runs in it is not logged any more: %s", sb->id, err_text(&err));
+        log_warn("sandbox %s: its commands are not logged until the server starts again: %s", sb->id, err_text(&err));
 }
 
 static void adopt(struct sandbox *sb)

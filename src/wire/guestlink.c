@@ -154,6 +154,7 @@ bool guestlink_read(struct str body, struct arena *arena, struct guestlink_messa
         break;
     case GUESTLINK_PING:
     case GUESTLINK_LISTEN:
+    case GUESTLINK_TAKEN:
     case GUESTLINK_OK:
         break;
     case GUESTLINK_LOG:

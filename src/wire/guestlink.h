@@ -1,14 +1,15 @@
 /*
- * guestlink.h - the private door of guestd: what only the host may say.
+ * guestlink.h - what the host says to guestd, and guestd to the host.
  *
- * One TCP connection over the sandbox's loopback, made by the host before anything runs inside; nobody listens there,
- * and there is no second one. Each message is a u32 length and a body; the body is a u8 type and packed fields, and must
- * be consumed whole. The host speaks first; guestd answers each message with OK or ERROR.
+ * A TCP connection over the sandbox's loopback, of which keeper makes both ends (isolation/native/network.c). It can be
+ * made again at any time; a new one replaces the old. Each message is a u32 length and a body; the body is a u8 type and
+ * packed fields, and must be consumed whole. guestd answers each message but TAKEN with OK or ERROR.
  *
- *   SETUP   who this sandbox is and how it behaves: sent once at start and again after every resume or clone; the last
- *           one wins
- *   PING    are you there?
- *   LISTEN  tell me what happens: from then on guestd sends LOG by itself, which nobody answers
+ *   SETUP   which sandbox this is and how it behaves; includes LISTEN. Sent once at start, and again after every resume or
+ *           clone: the last one counts
+ *   PING    is guestd there?
+ *   LISTEN  from now on guestd sends LOG by itself on this connection, beginning with the one that was not taken before
+ *   TAKEN   the answer to a LOG; guestd sends the next one after it
  */
 #ifndef WIRE_GUESTLINK_H
 #define WIRE_GUESTLINK_H
@@ -27,6 +28,7 @@ enum guestlink_type {
     GUESTLINK_SETUP = 1,
     GUESTLINK_PING = 2,
     GUESTLINK_LISTEN = 3,
+    GUESTLINK_TAKEN = 4,
     GUESTLINK_OK = 64,
     GUESTLINK_ERROR = 65,
     GUESTLINK_LOG = 66,
@@ -74,7 +76,7 @@ enum { GUESTLINK_HEADER_BYTES = 4 };
 
 /* With the length in front, ready to be sent. Check out->overflowed. */
 void guestlink_write_setup(struct buf *out, const struct guestlink_setup *setup);
-void guestlink_write_simple(struct buf *out, enum guestlink_type type); /* PING, LISTEN, OK */
+void guestlink_write_simple(struct buf *out, enum guestlink_type type); /* PING, LISTEN, TAKEN, OK */
 void guestlink_write_log(struct buf *out, const struct guestlink_log *log);
 void guestlink_write_error(struct buf *out, const struct err *err);
 

@@ -611,6 +611,11 @@ void interpreter_free(struct interpreter *all)
     free(all);
 }
 
+void interpreter_take_zygote(struct interpreter *all, int fd)
+{
+    python_take_zygote(all->python, fd);
+}
+
 void interpreter_reaped(struct interpreter *all, pid_t pid, int status)
 {
     if (all)

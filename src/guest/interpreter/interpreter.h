@@ -29,6 +29,8 @@ enum { INTERPRETER_PORT = ZYGOTE_CODE_PORT };
 /* Takes the listening descriptor. */
 struct interpreter *interpreter_new(struct guest *guest, int listen_fd) must_use;
 void interpreter_free(struct interpreter *interpreter);
+/* Takes a socket to the template's zygote (wire/zygote.h). */
+void interpreter_take_zygote(struct interpreter *interpreter, int fd);
 /* guestd has reaped a child; status as in wait(2). NULL is fine. */
 void interpreter_reaped(struct interpreter *interpreter, pid_t pid, int status);
 

@@ -581,9 +581,12 @@ struct python *python_new(struct guest *guest)
 
     python->guest = guest;
     python->zygote = zygote_client_new(guest, on_zygote_closed, python);
-    if (guest->zygote_fd >= 0)
-        zygote_client_open(python->zygote, guest->zygote_fd);
     return python;
+}
+
+void python_take_zygote(struct python *python, int fd)
+{
+    zygote_client_open(python->zygote, fd);
 }
 
 struct engine *python_engine_new(struct python *python, const struct user *user, const struct engine_want *want,

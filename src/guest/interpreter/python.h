@@ -17,6 +17,8 @@ struct python;
 
 struct python *python_new(struct guest *guest) must_use;
 void python_free(struct python *python);
+/* Takes a socket to the zygote, and closes it if the one from before still works. */
+void python_take_zygote(struct python *python, int fd);
 
 /* Does the template have a python3? */
 bool python_is_there(struct guest *guest);

@@ -6,6 +6,7 @@
  */
 #include "guest/interpreter/zygote_client.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,6 +73,12 @@ static void on_socket(void *context, unsigned ready)
 
 void zygote_client_open(struct zygote_client *client, int socket_fd)
 {
+    char byte;
+
+    if (client->socket_fd >= 0 && recv(client->socket_fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN) {
+        fd_close(&socket_fd);
+        return;
+    }
     zygote_client_close(client);
     client->socket_fd = socket_fd;
     client->watch = watch_new(client->guest->loop, socket_fd, on_socket, client);

@@ -20,7 +20,7 @@ struct zygote_spawn;
 struct zygote_client *zygote_client_new(struct guest *guest, void (*on_closed)(void *owner), void *owner) must_use;
 void zygote_client_free(struct zygote_client *client);
 
-/* Takes the descriptor. Replaces the socket that was there. */
+/* Takes the descriptor, and closes it if the socket from before still works. */
 void zygote_client_open(struct zygote_client *client, int socket_fd);
 void zygote_client_close(struct zygote_client *client); /* fine when closed */
 

@@ -49,6 +49,7 @@ static bool adopt(struct native *native, const char *id, uint32_t *out_slot, str
 {
     auto_close int sandbox_fd = openat(native->sandboxes_fd, id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     struct state state;
+    struct plan plan = { 0 };
     uint64_t start_time;
 
     *out_slot = BOX_SLOTS;
@@ -75,6 +76,9 @@ static bool adopt(struct native *native, const char *id, uint32_t *out_slot, str
     box->pid = state.pid;
     box->pidfd = take_fd(&pidfd);
     box->ran = true;
+    memcpy(plan.layers, state.layers, sizeof plan.layers);
+    plan.layer_count = state.layer_count;
+    box->zygote = state.owner ? zygote_ref(native->zygotes, &plan, state.owner) : NULL;
     native->slot_taken[state.slot] = true;
     (void)map_put(&native->boxes, str_from(box->id), box);
     box_watch(box, BOX_RUNNING);

@@ -66,7 +66,7 @@ struct box *box_new(struct native *native, const char *id)
     struct box *box = NEW(struct box);
 
     box->native = native;
-    box->pidfd = box->link_fd = box->door_fd = -1;
+    box->pidfd = -1;
     (void)snprintf(box->id, sizeof box->id, "%s", id);
     return box;
 }
@@ -99,8 +99,6 @@ void box_free(void *object)
     timer_clear(&box->slow);
     watch_free(box->watch);
     fd_close(&box->pidfd);
-    fd_close(&box->link_fd);
-    fd_close(&box->door_fd);
     zygote_unref(box->zygote);
     free(box);
 }
@@ -157,8 +155,6 @@ static void box_reap(struct box *box)
     watch_free(box->watch);
     box->watch = NULL;
     fd_close(&box->pidfd);
-    fd_close(&box->link_fd);
-    fd_close(&box->door_fd);
     box->pid = 0;
 }
 

@@ -51,9 +51,8 @@ struct box {
     enum exit_cause cause; /* why we end it; EXIT_PLAIN when we do not know better */
     struct wait *waits;    /* see box.c */
     unsigned wait_count;
-    int link_fd;           /* a copy of the host's end of guestlink, never read here; -1: it was found again */
-    struct zygote *zygote; /* NULL: it has no zygotes, or was found again */
-    int door_fd;           /* ours until the zygotes has it; -1 */
+    struct zygote *zygote; /* NULL: its interpreters start inside */
+    uint64_t zygote_given; /* see zygote_connect() */
     struct timer retry;
     unsigned tries;
     struct box *next_doomed;

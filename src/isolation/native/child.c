@@ -26,7 +26,6 @@ struct child {
     const struct child_setup *setup;
     int control_fd;
     int root_fd, devices_fd; /* detached mounts from keeper */
-    int link_fd;             /* guestd's end of guestlink */
 };
 
 static bool reach(const struct child *child, enum native_step step, struct err *err)
@@ -44,7 +43,7 @@ static bool wait_for_go(struct child *child, struct err *err)
     struct iovec piece = { .iov_base = &byte, .iov_len = 1 };
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(CHILD_FDS * sizeof(int))];
+        char bytes[CMSG_SPACE(CHILD_MOUNTS * sizeof(int))];
     } room = { 0 };
     struct msghdr message = {
         .msg_iov = &piece, .msg_iovlen = 1, .msg_control = room.bytes, .msg_controllen = sizeof room.bytes
@@ -60,13 +59,12 @@ static bool wait_for_go(struct child *child, struct err *err)
         return err_sys(err, "wait for keeper");
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     if (byte != CHILD_GO || !header || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS ||
-        header->cmsg_len != CMSG_LEN(CHILD_FDS * sizeof(int)))
+        header->cmsg_len != CMSG_LEN(CHILD_MOUNTS * sizeof(int)))
         return err_set(err, ERR_INTERNAL, "keeper's word to go has not all descriptors");
-    int fds[CHILD_FDS];
+    int fds[CHILD_MOUNTS];
     memcpy(fds, CMSG_DATA(header), sizeof fds);
     child->root_fd = fds[0];
     child->devices_fd = fds[1];
-    child->link_fd = fds[CHILD_MOUNTS];
     return true;
 }
 
@@ -224,8 +222,7 @@ enum { ASIDE = 64 }; /* where descriptors stand while the low numbers are dealt 
 static bool arrange_descriptors(struct child *child, int *guestd_fd, struct err *err)
 {
     const struct child_setup *setup = child->setup;
-    int link_fd = fcntl(child->link_fd, F_DUPFD_CLOEXEC, ASIDE);
-    int door_fd = setup->door_fd < 0 ? -1 : fcntl(setup->door_fd, F_DUPFD_CLOEXEC, ASIDE);
+    int handover_fd = fcntl(setup->handover_fd, F_DUPFD_CLOEXEC, ASIDE);
     int cgroup_fds[CGROUP_CONTROL_COUNT];
     int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     int after = GUESTD_CGROUP_FD + (int)setup->cgroup_count;
@@ -238,13 +235,11 @@ static bool arrange_descriptors(struct child *child, int *guestd_fd, struct err 
     for (int fd = 0; fd < 3; fd++)
         if (dup2(null_fd, fd) < 0)
             return err_sys(err, "open /dev/null");
-    if (dup2(link_fd, GUESTD_LINK_FD) < 0)
-        return err_sys(err, "place guestlink");
+    if (dup2(handover_fd, GUESTD_HANDOVER_FD) < 0)
+        return err_sys(err, "place guestd's socket");
     for (size_t i = 0; i < setup->cgroup_count; i++)
         if (dup2(cgroup_fds[i], GUESTD_CGROUP_FD + (int)i) < 0)
             return err_sys(err, "place cgroup descriptor %zu", i);
-    if (setup->door_fd >= 0 && dup2(door_fd, after++) < 0)
-        return err_sys(err, "place the zygotes's door");
     if (close_range((unsigned)after, ASIDE - 1, 0) < 0 || close_range(ASIDE, ~0u, CLOSE_RANGE_CLOEXEC) < 0)
         return err_sys(err, "close the host's descriptors");
     return true;
@@ -262,8 +257,8 @@ static void tell_keeper(const struct child *child, char what, const struct err *
 
 static bool exec_guestd(const struct child *child, int guestd_fd, struct err *err)
 {
-    char numbers[CGROUP_CONTROL_COUNT + 1][8];
-    const char *argv[4 + 2 * (CGROUP_CONTROL_COUNT + 1)] = { "guestd", "--link-fd", "3" };
+    char numbers[CGROUP_CONTROL_COUNT][8];
+    const char *argv[4 + 2 * CGROUP_CONTROL_COUNT] = { "guestd", "--handover-fd", "3" };
     const char *environment[] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", NULL };
     size_t count = 3;
 
@@ -271,12 +266,6 @@ static bool exec_guestd(const struct child *child, int guestd_fd, struct err *er
         (void)snprintf(numbers[i], sizeof numbers[i], "%d", GUESTD_CGROUP_FD + (int)i);
         argv[count++] = "--cgroup-fd";
         argv[count++] = numbers[i];
-    }
-    if (child->setup->door_fd >= 0) {
-        size_t last = child->setup->cgroup_count;
-        (void)snprintf(numbers[last], sizeof numbers[last], "%d", GUESTD_CGROUP_FD + (int)last);
-        argv[count++] = "--zygotes-fd";
-        argv[count++] = numbers[last];
     }
     /* exec writes to neither. */
     (void)execveat(guestd_fd, "", (char *const *)argv, (char *const *)environment, AT_EMPTY_PATH);
@@ -322,7 +311,7 @@ static bool run(struct child *child, struct err *err)
  *   pid ns    its own, we are pid 1                     network   its own, loopback up
  *   ipc, uts  its own                                   cgroup    keeper's until become_root()
  *   memory    a copy of keeper's, gone at exec
- *   must      pivot; close all descriptors but guestlink and cgroup; drop capabilities; load seccomp; in this order
+ *   must      pivot; close all descriptors but guestd's; drop capabilities; load seccomp; in this order
  *   must not  read anything the guest could have written, or follow a link in its tree
  */
 no_return void native_child(const struct child_setup *setup)

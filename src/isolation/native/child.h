@@ -14,26 +14,25 @@
 
 /*
  * Over the control socket (SOCK_SEQPACKET):
- *   keeper -> child   CHILD_GO with three descriptors: root, devices (detached mounts), guestlink
+ *   keeper -> child   CHILD_GO with two descriptors: root, devices (detached mounts)
  *   child -> keeper   CHILD_READY when all is done and exec is next; CHILD_FAILED and a packed error otherwise
  * The child's end closes on exec, so silence and then end-of-file after CHILD_READY means that guestd runs. Keeper's end
  * closing before CHILD_GO means that keeper has died; the child then goes too.
  */
 enum { CHILD_GO = 'g', CHILD_READY = 'r', CHILD_FAILED = 'f' };
-enum { CHILD_MOUNTS = 2, CHILD_FDS = CHILD_MOUNTS + 1 };
+enum { CHILD_MOUNTS = 2 };
 
 /* The descriptors that guestd finds; see native.h's contract with it in guest/. */
 enum {
-    GUESTD_LINK_FD = 3,   /* guestlink: connected, and the only connection there will be */
-    GUESTD_CGROUP_FD = 4, /* and the following: cgroup.procs of the user cgroup, write-only, one a tree */
-                          /* and one more after them, where there is one: the door of the zygotes */
+    GUESTD_HANDOVER_FD = 3, /* listening: keeper gives guestlink and other descriptors there (wire/handover.h) */
+    GUESTD_CGROUP_FD = 4,   /* and the following: cgroup.procs of the user cgroup, write-only, one a tree */
 };
 
 struct child_setup {
     int keeper_fd;  /* keeper's end of the control socket, to be closed */
     int control_fd; /* ours */
     int guestd_fd;
-    int door_fd; /* -1: none */
+    int handover_fd;
     int cgroup_fds[CGROUP_CONTROL_COUNT];
     size_t cgroup_count;
     const char *hostname;

@@ -30,6 +30,7 @@
 #include "io/dial.h"
 #include "isolation/native/adopt.h"
 #include "isolation/native/box.h"
+#include "isolation/native/handover.h"
 #include "isolation/native/network.h"
 #include "isolation/native/seccomp.h"
 #include "isolation/native/start.h"
@@ -72,19 +73,36 @@ static bool native_list(struct driver *driver, struct held **out_held, uint32_t 
     return true;
 }
 
+static int open_sandbox(const struct box *box, struct err *err)
+{
+    int fd = openat(box->native->sandboxes_fd, box->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+    if (fd < 0)
+        (void)err_sys(err, "open the directory of sandbox %s", box->id);
+    return fd;
+}
+
 static bool native_link(struct driver *driver, const char *id, int *out_guestlink_fd, struct err *err)
 {
-    struct box *box = box_find(native_of(driver), id);
+    struct native *native = native_of(driver);
+    struct box *box = box_find(native, id);
 
     if (!box || box->state != BOX_RUNNING)
         return err_set(err, ERR_NOT_FOUND, "there is no sandbox %s", id);
-    if (box->link_fd < 0)
-        return err_set(err, ERR_NOT_FOUND, "sandbox %s is older than keeper", id);
-    int fd = fcntl(box->link_fd, F_DUPFD_CLOEXEC, 3);
+    auto_close int sandbox_fd = open_sandbox(box, err);
+    return sandbox_fd >= 0 && handover_link(native->netns_fd, box->pidfd, sandbox_fd, out_guestlink_fd, err);
+}
+
+/* Before code runs in it: guestd gets a socket to the zygote, if there is one that it does not have yet. */
+static void give_zygote(struct box *box)
+{
+    struct err err;
+    auto_close int fd = zygote_connect(box->zygote, box->id, box->pidfd, &box->zygote_given);
     if (fd < 0)
-        return err_sys(err, "copy guestlink");
-    *out_guestlink_fd = fd;
-    return true;
+        return;
+    auto_close int sandbox_fd = open_sandbox(box, &err);
+    if (sandbox_fd < 0 || !handover_send(sandbox_fd, HANDOVER_ZYGOTE, fd, &err))
+        log_info("native: interpreters of sandbox %s start inside: %s", box->id, err_text(&err));
 }
 
 /*
@@ -134,9 +152,9 @@ static void native_dial(struct driver *driver, const char *id, uint16_t port, dr
     if (!box || box->state != BOX_RUNNING) {
         (void)err_set(&err, ERR_NOT_FOUND, "there is no sandbox %s", id);
     } else {
-        /* Before the connection: guestd asks at that door as soon as it has read a request. */
-        if (port == ZYGOTE_CODE_PORT && box->door_fd >= 0)
-            zygote_admit(box->zygote, box->id, box->pidfd, &box->door_fd);
+        /* Before the connection: guestd looks for a zygote as soon as it has read a request. */
+        if (port == ZYGOTE_CODE_PORT && box->zygote)
+            give_zygote(box);
         /* Begun here, because front, who parses what strangers send, may not have a connect() at all. */
         fd = network_socket(native->netns_fd, box->pidfd, &err);
     }

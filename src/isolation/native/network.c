@@ -1,15 +1,14 @@
 /*
  * Why guestlink is TCP, and how it is made.
  *
- * Whoever has the other end of a unix socket can attach descriptors to what it says. A reader that did not ask for them
- * closes them by reading, and closing a guest's descriptor (a TCP socket with SO_LINGER and unsent data) takes as long
- * as the guest likes: one sandbox would stop front for all. A TCP connection carries bytes and nothing else.
+ * The peer on a unix socket can attach descriptors to what it sends. A receiver that did not ask for them closes them by
+ * reading, and closing a guest's descriptor (a TCP socket with SO_LINGER and unsent data) takes as long as the guest
+ * likes: one sandbox would stop front for all. A TCP connection carries bytes and nothing else.
  *
- * It is made whole before the first program inside is executed: listen, connect, accept, and no listener is left. Raw
- * sockets and TCP_REPAIR are out of a guest's reach, so nobody inside can speak on it or take its place. Not even the
- * template's zygote, who may enter the sandboxes of her template (zygotes.h), can be there before: until guestd is executed
- * what runs inside is a copy of keeper, not dumpable, and the kernel lets nobody but the host's root into the namespaces of
- * such a process. The addresses of both ends are compared nevertheless.
+ * Keeper makes both ends inside the sandbox's network and then gives one to guestd (handover.c), so no listener is left.
+ * Guests may be running by then. One of them can connect to the listener in the moment that it exists, but not from the
+ * address that keeper's own end is bound to: keeper accepts that peer and closes any other. Raw sockets and TCP_REPAIR
+ * are out of a guest's reach, so a connection that is made cannot be taken over.
  */
 #include "isolation/native/network.h"
 
@@ -27,21 +26,24 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/random.h"
 
 enum {
     /*
-     * Both ends have this port, at different addresses, so that it is the only one that a guest cannot bind: a random
-     * one would be guestd's own at times, or the one that a user wants. Nobody wants tcpmux.
+     * Both ends have this port, at two addresses of 127.0.0.0/8 chosen for each link. So it is the only port that a
+     * guest cannot bind: a random one would be guestd's own at times, or the one that a user wants. Port 1 is tcpmux,
+     * which is not in use anywhere. Where a guest has taken it at all addresses, any port has to do.
      */
     LINK_PORT = 1,
-    LINK_HOST = INADDR_LOOPBACK + 1, /* 127.0.0.2 */
-    LINK_GUEST = INADDR_LOOPBACK,
+    ANY_PORT = 0,
+    LINK_WAITING = 4, /* connections on the listener */
     /*
-     * A handshake on loopback is over before connect() returns, unless other guests flood this CPU's queue of packets,
-     * which all loopbacks share: then one is dropped and would come again after a second. Keeper does not wait for that.
-     * Any guest can be behind it, so a link that fails is no reason to take a template's zygote away (zygote_bar()).
+     * A handshake on loopback is over before connect() returns, unless guests flood this CPU's queue of packets, which
+     * all loopbacks share: then one is lost and would be sent again after a second. Keeper tries again sooner, a few
+     * times and for a quarter of a second in all. Any guest can be behind it, so a link that fails is no reason to take a
+     * template's zygote away (zygote_bar()).
      */
-    LINK_TRY_MS = 100,
+    LINK_TRY_MS = 50,
     LINK_TRIES = 5,
 };
 
@@ -88,46 +90,61 @@ static bool loopback_up(struct err *err)
     return true;
 }
 
-static struct sockaddr_in address_of(in_addr_t host)
+/* At an address of 127.0.0.0/8 that is neither 127.0.0.1, where guests serve, nor the last one, which is broadcast. */
+static bool bind_somewhere(int fd, uint16_t port, struct sockaddr_in *out_address, struct err *err)
 {
-    return (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = htons(LINK_PORT), .sin_addr.s_addr = htonl(host) };
-}
+    struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(port) };
+    socklen_t len = sizeof address;
+    uint32_t host;
 
-static bool peer_is(int fd, const struct sockaddr_in *want)
-{
-    struct sockaddr_in peer = { 0 };
-    socklen_t len = sizeof peer;
-
-    return getpeername(fd, (struct sockaddr *)&peer, &len) == 0 && len == sizeof peer && peer.sin_family == AF_INET &&
-           peer.sin_port == want->sin_port && peer.sin_addr.s_addr == want->sin_addr.s_addr;
-}
-
-static bool hurry(int fd, struct err *err)
-{
-    const int on = 1;
-
-    if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) < 0)
-        return err_sys(err, "TCP_NODELAY");
+    random_bytes(&host, sizeof host);
+    address.sin_addr.s_addr = htonl((INADDR_LOOPBACK & 0xff000000) | (1 + host % 0xfe) << 16 | (host >> 16));
+    if (bind(fd, (const struct sockaddr *)&address, sizeof address) < 0 ||
+        getsockname(fd, (struct sockaddr *)out_address, &len) < 0)
+        return err_sys(err, "bind guestlink");
     return true;
 }
 
 /*
- * The host's end is cut, not closed in order: nobody waits for its last words, and what TCP would remember of an orderly
- * end makes the kernel search the whole machine's connections when it takes the namespace apart.
+ * Small messages leave at once; an accepted socket has the options of its listener. The host's end is reset when it is
+ * closed: nothing waits for its last words, and what TCP would remember of an orderly end makes the kernel search the whole
+ * machine's connections when it takes the namespace apart.
  */
-static bool end_at_once(int fd, struct err *err)
+static bool set_options(int listen_fd, int host_fd, struct err *err)
 {
     const struct linger none = { .l_onoff = 1, .l_linger = 0 };
+    const int on = 1;
 
-    if (setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none) < 0)
-        return err_sys(err, "SO_LINGER");
+    if (setsockopt(host_fd, SOL_SOCKET, SO_LINGER, &none, sizeof none) < 0 ||
+        setsockopt(host_fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) < 0 ||
+        setsockopt(listen_fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) < 0)
+        return err_sys(err, "set the options of guestlink");
     return true;
 }
 
-/* ERR_TIMEOUT: a packet was lost, try again. */
-static bool join(int *out_host_fd, int *out_guest_fd, struct err *err)
+/* The connection from that address and no other; ERR_TIMEOUT if it does not come. */
+static int accept_from(int listen_fd, const struct sockaddr_in *want, struct err *err)
 {
-    const struct sockaddr_in host = address_of(LINK_HOST), guest = address_of(LINK_GUEST);
+    uint64_t until_ms = clock_mono_ms() + LINK_TRY_MS;
+
+    do {
+        struct sockaddr_in peer = { 0 };
+        socklen_t len = sizeof peer;
+        auto_close int fd = accept4(listen_fd, (struct sockaddr *)&peer, &len, SOCK_CLOEXEC);
+        if (fd >= 0 && peer.sin_port == want->sin_port && peer.sin_addr.s_addr == want->sin_addr.s_addr)
+            return take_fd(&fd);
+        if (fd < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+            (void)err_sys(err, "accept");
+            return -1;
+        }
+    } while (fd_await(listen_fd, POLLIN, until_ms) && clock_mono_ms() < until_ms);
+    (void)err_set(err, ERR_TIMEOUT, "the sandbox's loopback does not answer");
+    return -1;
+}
+
+static bool join(uint16_t port, int *out_host_fd, int *out_guest_fd, struct err *err)
+{
+    struct sockaddr_in host, guest;
     auto_close int listen_fd = tcp_socket(err);
     if (listen_fd < 0)
         return false;
@@ -135,19 +152,15 @@ static bool join(int *out_host_fd, int *out_guest_fd, struct err *err)
     if (host_fd < 0)
         return false;
 
-    if (bind(listen_fd, (const struct sockaddr *)&guest, sizeof guest) < 0 || listen(listen_fd, 1) < 0)
+    if (!bind_somewhere(listen_fd, port, &guest, err) || !bind_somewhere(host_fd, port, &host, err) ||
+        !set_options(listen_fd, host_fd, err))
+        return false;
+    if (listen(listen_fd, LINK_WAITING) < 0)
         return err_sys(err, "listen");
-    if (bind(host_fd, (const struct sockaddr *)&host, sizeof host) < 0 ||
-        (connect(host_fd, (const struct sockaddr *)&guest, sizeof guest) < 0 && errno != EINPROGRESS))
+    if (connect(host_fd, (const struct sockaddr *)&guest, sizeof guest) < 0 && errno != EINPROGRESS)
         return err_sys(err, "connect");
-    if (!fd_await(listen_fd, POLLIN, clock_mono_ms() + LINK_TRY_MS))
-        return err_set(err, ERR_TIMEOUT, "the sandbox's loopback does not answer");
-    auto_close int guest_fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC);
+    auto_close int guest_fd = accept_from(listen_fd, &host, err);
     if (guest_fd < 0)
-        return err_sys(err, "accept");
-    if (!peer_is(guest_fd, &host) || !peer_is(host_fd, &guest))
-        return err_set(err, ERR_CONFLICT, "somebody else is in the sandbox already");
-    if (!hurry(host_fd, err) || !hurry(guest_fd, err) || !end_at_once(host_fd, err))
         return false;
     *out_host_fd = take_fd(&host_fd);
     *out_guest_fd = take_fd(&guest_fd);
@@ -156,10 +169,14 @@ static bool join(int *out_host_fd, int *out_guest_fd, struct err *err)
 
 static bool join_in_time(int *out_host_fd, int *out_guest_fd, struct err *err)
 {
+    uint16_t port = LINK_PORT;
+
     for (int i = 0; i < LINK_TRIES; i++) {
-        if (join(out_host_fd, out_guest_fd, err))
+        if (join(port, out_host_fd, out_guest_fd, err))
             return true;
-        if (err->kind != ERR_TIMEOUT)
+        if (err->sys == EADDRINUSE)
+            port = ANY_PORT;
+        else if (err->kind != ERR_TIMEOUT)
             return false;
     }
     return false;
@@ -171,5 +188,5 @@ bool network_link(int home_fd, int pidfd, int *out_host_fd, int *out_guest_fd, s
         return false;
     bool ok = loopback_up(err) && join_in_time(out_host_fd, out_guest_fd, err);
     leave(home_fd);
-    return ok || err_wrap(err, "make guestlink");
+    return ok;
 }

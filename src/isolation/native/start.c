@@ -6,7 +6,7 @@
  *   cgroup    both leaves, limits set, before there is anything to limit
  *   clone     user, mount, pid, net, ipc and uts namespaces, owned by who may enter them later (zygotes.h); the child
  *             waits
- *   link      guestd's private door: a connection over the new loopback, made before anybody is there (network.c)
+ *   link      guestlink, a connection over the new loopback, waits in the socket that guestd will listen on (handover.c)
  *   maps      ids 0..65535 inside are the slot's own range outside; nothing inside is the host's root
  *   mounts    root, devices, empty directory: detached, seen through those ids
  *   hold      the child is put into its guestd cgroup, its pid into the state
@@ -39,7 +39,7 @@
 #include "io/pass.h"
 #include "isolation/native/box.h"
 #include "isolation/native/child.h"
-#include "isolation/native/network.h"
+#include "isolation/native/handover.h"
 #include "isolation/native/room.h"
 #include "privsep/message.h"
 
@@ -66,10 +66,10 @@ struct start {
     const struct plan *plan;
     struct box *box;
     int sandbox_fd, state_fd;
-    int link_fd;       /* guestd's end of guestlink */
-    int host_link_fd;  /* and the one that our caller gets */
+    struct state state;
+    int link_fd;       /* the host's end of guestlink, for our caller */
     int control_fd[2]; /* ours, the child's */
-    int door_fd;       /* guestd's end; ours is the box's */
+    int handover_fd;   /* what guestd listens on for us */
     int userns_fd;
     int mount_fds[CHILD_MOUNTS];
     int cgroup_fds[CGROUP_CONTROL_COUNT];
@@ -81,10 +81,9 @@ static void start_close(struct start *start)
     fd_close(&start->sandbox_fd);
     fd_close(&start->state_fd);
     fd_close(&start->link_fd);
-    fd_close(&start->host_link_fd);
     fd_close(&start->control_fd[0]);
     fd_close(&start->control_fd[1]);
-    fd_close(&start->door_fd);
+    fd_close(&start->handover_fd);
     fd_close(&start->userns_fd);
     for (size_t i = 0; i < CHILD_MOUNTS; i++)
         fd_close(&start->mount_fds[i]);
@@ -96,9 +95,13 @@ static bool start_record(struct start *start, struct err *err)
 {
     struct native *native = start->native;
     const char *id = start->box->id;
-    struct state state = { .slot = start->box->slot };
+    struct state *state = &start->state;
 
-    memcpy(state.boot_id, native->boot_id, sizeof state.boot_id);
+    *state = (struct state){ .slot = start->box->slot,
+                             .owner = zygote_owner(start->box->zygote),
+                             .layer_count = start->plan->layer_count };
+    memcpy(state->boot_id, native->boot_id, sizeof state->boot_id);
+    memcpy(state->layers, start->plan->layers, sizeof state->layers);
     if (mkdirat(native->sandboxes_fd, id, 0700) < 0)
         return err_sys(err, "make the directory of sandbox %s", id);
     start->sandbox_fd = openat(native->sandboxes_fd, id, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -107,7 +110,7 @@ static bool start_record(struct start *start, struct err *err)
     start->state_fd = openat(start->sandbox_fd, "state", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (start->state_fd < 0)
         return err_sys(err, "create state");
-    if (!state_write(start->state_fd, &state, err) || !state_write_layers(start->state_fd, start->plan, err))
+    if (!state_write(start->state_fd, state, err))
         return false;
     /* upper is what "/" looks like inside. */
     if (mkdirat(start->sandbox_fd, "upper", 0755) < 0 || mkdirat(start->sandbox_fd, "work", 0700) < 0)
@@ -131,13 +134,9 @@ static bool start_sockets(struct start *start, struct err *err)
 {
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, start->control_fd) < 0)
         return err_sys(err, "socketpair");
-    if (start->box->zygote) {
-        int pair[2];
-        if (!door_open(start->box->zygote, pair, err))
-            return false;
-        start->box->door_fd = pair[0];
-        start->door_fd = pair[1];
-    }
+    start->handover_fd = handover_listen(start->sandbox_fd, err);
+    if (start->handover_fd < 0)
+        return false;
     return reach(start->native, NATIVE_AT_SOCKETS, err);
 }
 
@@ -185,7 +184,7 @@ static bool start_clone(struct start *start, struct err *err)
         .keeper_fd = start->control_fd[0],
         .control_fd = start->control_fd[1],
         .guestd_fd = native->guestd_fd,
-        .door_fd = start->door_fd,
+        .handover_fd = start->handover_fd,
         .cgroup_count = start->cgroup_count,
         .hostname = start->plan->hostname,
         .memory_bytes = start->plan->memory_bytes,
@@ -202,22 +201,16 @@ static bool start_clone(struct start *start, struct err *err)
         return false;
     }
     start->box->pid = pid;
-    /* Only the child may hold its end, or we would not notice its end. */
+    /* Only the child may hold these: they must close when it ends. */
     fd_close(&start->control_fd[1]);
+    fd_close(&start->handover_fd);
     return reach(native, NATIVE_AT_CLONE, err);
 }
 
 static bool start_link(struct start *start, struct err *err)
 {
-    struct native *native = start->native;
-
-    if (!network_link(native->netns_fd, start->box->pidfd, &start->host_link_fd, &start->link_fd, err))
-        return false;
-    /* There will be no second connection: whoever asks after front has died gets a copy of this one. */
-    start->box->link_fd = fcntl(start->host_link_fd, F_DUPFD_CLOEXEC, 3);
-    if (start->box->link_fd < 0)
-        return err_sys(err, "keep guestlink");
-    return reach(native, NATIVE_AT_LINK, err);
+    return handover_link(start->native->netns_fd, start->box->pidfd, start->sandbox_fd, &start->link_fd, err) &&
+           reach(start->native, NATIVE_AT_LINK, err);
 }
 
 static uint32_t first_uid(const struct start *start)
@@ -257,24 +250,18 @@ static bool start_mounts(struct start *start, struct err *err)
 static bool start_hold(struct start *start, struct err *err)
 {
     struct box *box = start->box;
-    struct state state = { .slot = box->slot, .pid = box->pid };
 
-    memcpy(state.boot_id, start->native->boot_id, sizeof state.boot_id);
+    start->state.pid = box->pid;
     return cgroup_hold(start->native->cgroups, box->id, box->pid, err) &&
-           state_process_start_time(box->pid, &state.start_time, err) && state_write(start->state_fd, &state, err) &&
-           reach(start->native, NATIVE_AT_HOLD, err);
+           state_process_start_time(box->pid, &start->state.start_time, err) &&
+           state_write(start->state_fd, &start->state, err) && reach(start->native, NATIVE_AT_HOLD, err);
 }
 
 static bool start_go(struct start *start, struct err *err)
 {
-    int fds[CHILD_FDS];
-
-    memcpy(fds, start->mount_fds, sizeof start->mount_fds);
-    fds[CHILD_MOUNTS] = start->link_fd;
-    if (!pass_fds(start->control_fd[0], str_of((const char[]){ CHILD_GO }, 1), fds, COUNT_OF(fds), err))
+    if (!pass_fds(start->control_fd[0], str_of((const char[]){ CHILD_GO }, 1), start->mount_fds, CHILD_MOUNTS, err))
         return err_wrap(err, "say go");
-    /* The child holds them now; ours would keep the overlay mounted and guestlink open after its end. */
-    fd_close(&start->link_fd);
+    /* The child holds them now; ours would keep the overlay mounted after its end. */
     for (size_t i = 0; i < CHILD_MOUNTS; i++)
         fd_close(&start->mount_fds[i]);
     return reach(start->native, NATIVE_AT_GO, err);
@@ -378,9 +365,8 @@ bool native_start(struct driver *driver, const struct plan *plan, struct started
                            .sandbox_fd = -1,
                            .state_fd = -1,
                            .link_fd = -1,
-                           .host_link_fd = -1,
                            .control_fd = { -1, -1 },
-                           .door_fd = -1,
+                           .handover_fd = -1,
                            .userns_fd = -1,
                            .mount_fds = { -1, -1 } };
     uint32_t slot;
@@ -393,7 +379,7 @@ bool native_start(struct driver *driver, const struct plan *plan, struct started
         return false;
     start.box = box_new(native, plan->id);
     start.box->slot = slot;
-    start.box->zygote = zygote_ref(native->zygotes, plan);
+    start.box->zygote = zygote_ref(native->zygotes, plan, 0);
     (void)map_put(&native->boxes, str_from(start.box->id), start.box);
     if (!start_all(&start, err)) {
         /* Other things run out with the same number (namespaces do); and a guest may have been quicker than us. */
@@ -402,7 +388,7 @@ bool native_start(struct driver *driver, const struct plan *plan, struct started
         start_undo(&start);
         return err_wrap(err, "start sandbox %s", plan->id);
     }
-    out->guestlink_fd = take_fd(&start.host_link_fd);
+    out->guestlink_fd = take_fd(&start.link_fd);
     start_close(&start);
     start.box->ran = true;
     box_watch(start.box, BOX_RUNNING);

@@ -9,19 +9,19 @@
 #include "base/fd.h"
 #include "base/mem.h"
 
-enum {
-    RECORD_BYTES = 256,
-    STATE_BYTES = RECORD_BYTES + LIMIT_LAYERS * (LAYER_ID_BYTES + 6), /* a line for each layer */
-    STAT_BYTES = 4096,
-};
+enum { STATE_BYTES = 256 + LIMIT_LAYERS * (LAYER_ID_BYTES + 8), STAT_BYTES = 4096 };
 
-#define FORMAT_LINE "cloister-sandbox 1"
+#define FORMAT_LINE "cloister-sandbox 2"
+#define OLD_FORMAT_LINE "cloister-sandbox 1" /* without owner and layers */
 
 void state_print(struct buf *out, const struct state *state)
 {
     /* Of the same length whatever the numbers are, so that the second write covers the first. */
     buf_format(out, "%s\nboot %-36s\nslot %010" PRIu32 "\npid %010d\nstart %020" PRIu64 "\ndying %d\n", FORMAT_LINE,
                state->boot_id, state->slot, state->pid, state->start_time, state->dying);
+    buf_format(out, "owner %010" PRIu32 "\nlayers %02" PRIu32 "\n", state->owner, state->layer_count);
+    for (uint32_t i = 0; i < state->layer_count; i++)
+        buf_format(out, "layer %s\n", state->layers[i]);
 }
 
 static bool number_line(struct str *text, struct str key, uint64_t max, uint64_t *out)
@@ -31,20 +31,39 @@ static bool number_line(struct str *text, struct str key, uint64_t max, uint64_t
     return str_cut(text, '\n', &line) && str_skip(&line, key) && str_to_u64(line, max, out);
 }
 
+static bool parse_zygote(struct str *text, struct state *out)
+{
+    uint64_t owner, count;
+    struct str line;
+
+    if (!number_line(text, STR("owner "), UINT32_MAX, &owner) ||
+        !number_line(text, STR("layers "), LIMIT_LAYERS, &count))
+        return false;
+    out->owner = (uint32_t)owner;
+    for (out->layer_count = 0; out->layer_count < count; out->layer_count++) {
+        if (!str_cut(text, '\n', &line) || !str_skip(&line, STR("layer ")) || line.len != LAYER_ID_BYTES - 1)
+            return false;
+        memcpy(out->layers[out->layer_count], line.at, line.len);
+    }
+    return true;
+}
+
 bool state_parse(struct str text, struct state *out, struct err *err)
 {
     struct state parsed = { 0 };
-    struct str line;
-    uint64_t slot, pid, dying = 0;
+    struct str format, boot;
+    uint64_t slot, pid, dying;
 
-    if (!str_cut(&text, '\n', &line) || !str_eq(line, STR(FORMAT_LINE)) || !str_cut(&text, '\n', &line) ||
-        !str_skip(&line, STR("boot ")) || line.len >= sizeof parsed.boot_id ||
-        !number_line(&text, STR("slot "), UINT32_MAX, &slot) || !number_line(&text, STR("pid "), INT32_MAX, &pid) ||
+    if (!str_cut(&text, '\n', &format) || !str_cut(&text, '\n', &boot) || !str_skip(&boot, STR("boot ")) ||
+        boot.len >= sizeof parsed.boot_id || !number_line(&text, STR("slot "), UINT32_MAX, &slot) ||
+        !number_line(&text, STR("pid "), INT32_MAX, &pid) ||
         !number_line(&text, STR("start "), UINT64_MAX, &parsed.start_time) ||
-        (text.len && !number_line(&text, STR("dying "), 1, &dying)) || (text.len && !str_starts(text, STR("layer "))))
+        !number_line(&text, STR("dying "), 1, &dying) ||
+        !(str_eq(format, STR(OLD_FORMAT_LINE)) || (str_eq(format, STR(FORMAT_LINE)) && parse_zygote(&text, &parsed))) ||
+        text.len)
         return err_set(err, ERR_INVALID, "the state of a sandbox does not parse");
-    line = str_trim(line);
-    memcpy(parsed.boot_id, line.at, line.len);
+    boot = str_trim(boot);
+    memcpy(parsed.boot_id, boot.at, boot.len);
     parsed.slot = (uint32_t)slot;
     parsed.pid = (pid_t)pid;
     parsed.dying = dying;
@@ -54,7 +73,7 @@ bool state_parse(struct str text, struct state *out, struct err *err)
 
 bool state_write(int fd, const struct state *state, struct err *err)
 {
-    auto_buf struct buf text = buf_make(NULL, RECORD_BYTES);
+    auto_buf struct buf text = buf_make(NULL, STATE_BYTES);
 
     state_print(&text, state);
     if (text.overflowed)
@@ -76,36 +95,15 @@ bool state_read(int sandbox_fd, struct state *out, struct err *err)
     return fd_read_file(sandbox_fd, "state", STATE_BYTES, &text, &len, err) && state_parse(str_of(text, len), out, err);
 }
 
-bool state_write_layers(int fd, const struct plan *plan, struct err *err)
-{
-    auto_buf struct buf text = buf_make(NULL, STATE_BYTES);
-
-    for (uint32_t i = 0; i < plan->layer_count; i++)
-        buf_format(&text, "layer %s\n", plan->layers[i]);
-    if (lseek(fd, 0, SEEK_END) < 0)
-        return err_sys(err, "seek in the state of a sandbox");
-    return fd_write_all(fd, buf_str(&text), err) || err_wrap(err, "write the layers of a sandbox");
-}
-
 bool state_read_layers(int sandbox_fd, state_layer_fn *use, void *context, struct err *err)
 {
-    auto_free char *text = NULL;
-    struct str rest, line;
-    char layer[LAYER_ID_BYTES];
-    uint32_t count = 0;
-    size_t len;
+    struct state state;
 
-    if (!fd_read_file(sandbox_fd, "state", STATE_BYTES, &text, &len, err))
+    if (!state_read(sandbox_fd, &state, err))
         return false;
-    for (rest = str_of(text, len); str_cut(&rest, '\n', &line);) {
-        if (!str_skip(&line, STR("layer ")))
-            continue;
-        if (!str_to_path(line, layer, sizeof layer, err))
-            return false;
-        use(context, layer);
-        count++;
-    }
-    return count || err_set(err, ERR_NOT_FOUND, "its state names no layers");
+    for (uint32_t i = 0; i < state.layer_count; i++)
+        use(context, state.layers[i]);
+    return state.layer_count || err_set(err, ERR_NOT_FOUND, "its state names no layers");
 }
 
 bool state_start_time(struct str stat_line, uint64_t *out_ticks)

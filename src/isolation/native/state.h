@@ -26,8 +26,14 @@ struct state {
     uint32_t slot;
     pid_t pid;           /* 0: not yet */
     uint64_t start_time; /* field 22 of /proc/<pid>/stat */
-    bool dying;          /* it has been killed: whoever finds it running waits for its end */
+    bool dying;          /* it has been killed: a keeper that finds it running waits for its end */
+    uint32_t owner;      /* of its user namespace, which its zygote runs as (zygotes.h); 0: it has none */
+    uint32_t layer_count;
+    char layers[LIMIT_LAYERS][LAYER_ID_BYTES]; /* as in the plan: its zygote needs them, and they must not be removed */
 };
+
+/* Calls use(context, layer) for each layer of the sandbox. */
+typedef void state_layer_fn(void *context, const char *layer);
 
 /* Calls use(context, layer) for each layer of the sandbox. */
 typedef void state_layer_fn(void *context, const char *layer);
@@ -37,6 +43,8 @@ bool state_parse(struct str text, struct state *out, struct err *err) must_use;
 
 bool state_write(int fd, const struct state *state, struct err *err) must_use;
 bool state_read(int sandbox_fd, struct state *out, struct err *err) must_use;
+/* ERR_NOT_FOUND when there are none: an older version wrote the record. */
+bool state_read_layers(int sandbox_fd, state_layer_fn *use, void *context, struct err *err) must_use;
 
 /* Behind the record, once: which layers it is mounted from, so that the server does not remove them. */
 bool state_write_layers(int fd, const struct plan *plan, struct err *err) must_use;

@@ -87,6 +87,7 @@ struct zygote {
     struct timer patience, clear, idle;
     unsigned unanswered, clear_tries;
     unsigned failures; /* in a row */
+    uint64_t starts;
     uint64_t started_ms, not_before_ms;
 };
 
@@ -94,7 +95,7 @@ struct zygotes {
     struct zygotes_config config;
     struct sock_fprog filter; /* the zygotes' */
     int enter_fd;
-    int nothing_fd, requests_fd; /* what doors let in: BPF programs that all of them share */
+    int requests_fd; /* what guestd may send to a zygote: a BPF program for all sockets */
     struct zygote *all;
     unsigned count, running_count;
 };
@@ -151,10 +152,6 @@ static int load_program(const struct bpf_insn *code, uint32_t count, struct err 
 
 static bool load_programs(struct zygotes *zygotes, struct err *err)
 {
-    static const struct bpf_insn nothing[] = {
-        { .code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = BPF_REG_0, .imm = 0 }, /* of this many bytes */
-        { .code = BPF_JMP | BPF_EXIT },
-    };
     /* Whole requests only: with an empty message in the queue nobody could tell that from its end and close it safely. */
     static const struct bpf_insn requests[] = {
         { .code = BPF_LDX | BPF_MEM | BPF_W,
@@ -166,8 +163,7 @@ static bool load_programs(struct zygotes *zygotes, struct err *err)
         { .code = BPF_JMP | BPF_EXIT },
     };
 
-    zygotes->nothing_fd = load_program(nothing, COUNT_OF(nothing), err);
-    zygotes->requests_fd = zygotes->nothing_fd < 0 ? -1 : load_program(requests, COUNT_OF(requests), err);
+    zygotes->requests_fd = load_program(requests, COUNT_OF(requests), err);
     return zygotes->requests_fd >= 0;
 }
 
@@ -181,7 +177,7 @@ struct zygotes *zygotes_new(const struct zygotes_config *config, struct err *err
 
     zygotes->config = *config;
     zygotes->enter_fd = sealed_file("enter", zygotes_enter_so, zygotes_enter_so_size, err);
-    zygotes->nothing_fd = zygotes->requests_fd = -1;
+    zygotes->requests_fd = -1;
     if (zygotes->enter_fd >= 0 && load_programs(zygotes, err) && seccomp_zygote_filter(&zygotes->filter, err))
         return zygotes;
     zygotes_free(zygotes);
@@ -196,40 +192,52 @@ static bool same_layers(const struct plan *a, const struct plan *b)
     return a->layer_count == b->layer_count && memcmp(a->layers, b->layers, a->layer_count * sizeof a->layers[0]) == 0;
 }
 
-/*
- * Random, so that what an earlier keeper has left running does not belong to a zygote of this one's. Her range is never
- * the sandboxes': an id of theirs would be one that a guest can become.
- */
-static uint32_t choose_uid_base(const struct zygotes *zygotes)
+/* In the range of zygotes and not in the sandboxes', whose ids a guest can become; and no other layers' zygote has it. */
+static bool uid_base_is_free(const struct zygotes *zygotes, uint32_t base, const struct plan *plan)
+{
+    const struct zygotes_config *config = &zygotes->config;
+
+    if (base < OWNERS_FROM || base >= OWNERS_TO ||
+        (base + ZYGOTE_UID >= config->uids_from && base + ZYGOTE_UID < config->uids_to))
+        return false;
+    for (const struct zygote *zygote = zygotes->all; zygote; zygote = zygote->next)
+        if (zygote->uid_base == base && !same_layers(&zygote->plan, plan))
+            return false;
+    return true;
+}
+
+/* Random: sandboxes that an earlier keeper left, and of which this one has no record, do not belong to this zygote. */
+static uint32_t choose_uid_base(const struct zygotes *zygotes, const struct plan *plan)
 {
     uint32_t base;
-    bool is_free;
 
     do {
         random_bytes(&base, sizeof base);
         base = OWNERS_FROM + base % (OWNERS_TO - OWNERS_FROM);
-        is_free = base + ZYGOTE_UID >= zygotes->config.uids_to || base + ZYGOTE_UID < zygotes->config.uids_from;
-        for (const struct zygote *zygote = zygotes->all; zygote; zygote = zygote->next)
-            is_free = is_free && zygote->uid_base != base;
-    } while (!is_free);
+    } while (!uid_base_is_free(zygotes, base, plan));
     return base;
 }
 
-struct zygote *zygote_ref(struct zygotes *zygotes, const struct plan *plan)
+uint32_t zygote_owner(const struct zygote *zygote)
+{
+    return zygote ? zygote->uid_base + ZYGOTE_UID : 0;
+}
+
+struct zygote *zygote_ref(struct zygotes *zygotes, const struct plan *plan, uint32_t owner)
 {
     struct zygote *zygote;
 
-    if (!zygotes)
+    if (!zygotes || (owner && !uid_base_is_free(zygotes, owner - ZYGOTE_UID, plan)))
         return NULL;
     for (zygote = zygotes->all; zygote && !same_layers(&zygote->plan, plan);)
         zygote = zygote->next;
-    if (zygote && zygote->is_barred)
+    if (zygote && (zygote->is_barred || (owner && zygote_owner(zygote) != owner)))
         return NULL;
     if (!zygote && zygotes->count < ZYGOTES_MAX) {
         zygote = NEW(struct zygote);
         zygote->zygotes = zygotes;
         zygote->plan = *plan;
-        zygote->uid_base = choose_uid_base(zygotes);
+        zygote->uid_base = owner ? owner - ZYGOTE_UID : choose_uid_base(zygotes, plan);
         zygote->pidfd = zygote->control_fd = zygote->voice_fd = -1;
         zygote->next = zygotes->all;
         zygotes->all = zygote;
@@ -240,11 +248,6 @@ struct zygote *zygote_ref(struct zygotes *zygotes, const struct plan *plan)
         timer_clear(&zygote->idle);
     }
     return zygote;
-}
-
-uint32_t zygote_owner(const struct zygote *zygote)
-{
-    return zygote ? zygote->uid_base + ZYGOTE_UID : 0;
 }
 
 int zygote_pid(const struct zygote *zygote)
@@ -598,6 +601,7 @@ static bool zygote_start(struct zygote *zygote, struct err *err)
     zygotes->running_count++;
     zygote->state = ZYGOTE_STARTING;
     zygote->started_ms = clock_mono_ms();
+    zygote->starts++;
     zygote->death = watch_new(zygotes->config.loop, zygote->pidfd, on_death, zygote);
     watch_want(zygote->death, WATCH_READ);
     zygote->voice = watch_new(zygotes->config.loop, zygote->voice_fd, on_voice, zygote);
@@ -608,53 +612,42 @@ static bool zygote_start(struct zygote *zygote, struct err *err)
 
 /* ---- doors ---- */
 
-/* What a socket lets in; the rest is dropped, as if it had never been sent. */
-static bool let_in(int fd, int program_fd, struct err *err)
-{
-    if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_BPF, &program_fd, sizeof program_fd) < 0)
-        return err_sys(err, "guard a door");
-    return true;
-}
-
-bool door_open(const struct zygote *zygote, int out[2], struct err *err)
+static bool give_socket(struct zygote *zygote, int sandbox_pidfd, int *out_guest_fd, struct err *err)
 {
     int pair[2];
 
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-        return err_sys(err, "make a door");
-    if (!let_in(pair[0], zygote->zygotes->nothing_fd, err)) {
-        fd_close(&pair[0]);
-        fd_close(&pair[1]);
-        return false;
-    }
-    out[0] = pair[0];
-    out[1] = pair[1];
-    return true;
-}
+        return err_sys(err, "make a socket pair");
+    auto_close int guest_fd = pair[0], zygote_fd = pair[1];
+    const int fds[ENTER_ORDER_FDS] = { [ENTER_ORDER_DOOR] = zygote_fd, [ENTER_ORDER_PIDFD] = sandbox_pidfd };
 
-static bool admit(struct zygote *zygote, int sandbox_pidfd, int door_fd, struct err *err)
-{
-    const int fds[ENTER_ORDER_FDS] = { [ENTER_ORDER_DOOR] = door_fd, [ENTER_ORDER_PIDFD] = sandbox_pidfd };
-
-    if (!let_in(door_fd, zygote->zygotes->requests_fd, err) ||
-        !pass_fds(zygote->control_fd, str_of((const char[]){ ZYGOTE_DOOR }, 1), fds, COUNT_OF(fds), err))
-        return err_wrap(err, "give a zygote a door");
+    if (setsockopt(zygote_fd, SOL_SOCKET, SO_ATTACH_BPF, &zygote->zygotes->requests_fd, sizeof(int)) < 0)
+        return err_sys(err, "attach the filter of requests");
+    if (!pass_fds(zygote->control_fd, str_of((const char[]){ ZYGOTE_DOOR }, 1), fds, COUNT_OF(fds), err))
+        return err_wrap(err, "give a zygote its socket to guestd");
     zygote->unanswered++;
     expect_answer(zygote);
+    *out_guest_fd = take_fd(&guest_fd);
     return true;
 }
 
-void zygote_admit(struct zygote *zygote, const char *sandbox_id, int sandbox_pidfd, int *door_fd)
+int zygote_connect(struct zygote *zygote, const char *sandbox_id, int sandbox_pidfd, uint64_t *given)
 {
     struct err err;
+    int fd = -1;
 
     if (zygote->state == ZYGOTE_NONE && !zygote->is_barred && clock_mono_ms() >= zygote->not_before_ms &&
         !zygote_start(zygote, &err))
         zygote_failed(zygote, err_text(&err));
-    if ((zygote->state == ZYGOTE_STARTING || zygote->state == ZYGOTE_LIVING) &&
-        !admit(zygote, sandbox_pidfd, *door_fd, &err))
+    if (zygote->state != ZYGOTE_STARTING && zygote->state != ZYGOTE_LIVING)
+        return -1;
+    uint64_t now = 2 * zygote->starts + (zygote->state == ZYGOTE_LIVING);
+    if (*given == now)
+        return -1;
+    *given = now;
+    if (!give_socket(zygote, sandbox_pidfd, &fd, &err))
         log_debug("zygotes: sandbox %s: %s", sandbox_id, err_text(&err));
-    fd_close(door_fd);
+    return fd;
 }
 
 void zygote_bar(struct zygote *zygote)
@@ -696,7 +689,6 @@ void zygotes_free(struct zygotes *zygotes)
         free(zygote);
     }
     fd_close(&zygotes->enter_fd);
-    fd_close(&zygotes->nothing_fd);
     fd_close(&zygotes->requests_fd);
     free(zygotes->filter.filter);
     free(zygotes);

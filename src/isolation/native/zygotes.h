@@ -45,8 +45,12 @@ struct zygotes_config {
 struct zygotes *zygotes_new(const struct zygotes_config *config, struct err *err) must_use;
 void zygotes_free(struct zygotes *zygotes); /* kills the zygotes, and waits for that */
 
-/* That of a sandbox with this plan, referenced; NULL when there are too many, or there is no zygotes. */
-struct zygote *zygote_ref(struct zygotes *zygotes, const struct plan *plan) must_use;
+/*
+ * That of sandboxes with these layers, referenced; NULL when there are too many, or `zygotes` is NULL. `owner` is 0 for a
+ * new sandbox. For one that an earlier keeper made it is what zygote_owner() was then, and NULL is the answer too when
+ * sandboxes of these layers belong to another owner by now.
+ */
+struct zygote *zygote_ref(struct zygotes *zygotes, const struct plan *plan, uint32_t owner) must_use;
 void zygote_unref(struct zygote *zygote); /* NULL is fine */
 /* Who the user namespace of its sandboxes belongs to; 0, which is keeper, for NULL. */
 uint32_t zygote_owner(const struct zygote *zygote);
@@ -54,16 +58,11 @@ uint32_t zygote_owner(const struct zygote *zygote);
 int zygote_pid(const struct zygote *zygote);
 
 /*
- * out[0] stays with keeper, out[1] is guestd's. Nothing that guestd sends before the zygote has it is kept: a guest must
- * not have descriptors of its own waiting in keeper's hands, where closing one can take as long as the guest likes.
+ * A socket on which guestd can ask the zygote for interpreters, the caller's; the zygote has the other end, and is started
+ * if it does not run. -1: there is none now, or this sandbox has it already. A sandbox may have a new one for each zygote
+ * that starts, and once more when a zygote that was starting is ready; *given is the sandbox's memory of that, 0 at first.
  */
-bool door_open(const struct zygote *zygote, int out[2], struct err *err) must_use;
-
-/*
- * Gives the door to the zygote's zygote, who is started if there is none. It is closed in any case, and if that was its
- * end guestd notices at once.
- */
-void zygote_admit(struct zygote *zygote, const char *sandbox_id, int sandbox_pidfd, int *door_fd);
+int zygote_connect(struct zygote *zygote, const char *sandbox_id, int sandbox_pidfd, uint64_t *given) must_use;
 
 /* Somebody has used her power against keeper: no zygote and no owner for this zygote from now on. NULL is fine. */
 void zygote_bar(struct zygote *zygote);

@@ -41,12 +41,33 @@ def setup_message(token=TOKEN, user=b"root", workdir=b"", envs=(), open_code=0, 
     return packed(body)
 
 
-def link_pair():
-    """Both ends of a connection, as keeper makes them: TCP, and nobody listens any more."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        ours = socket.create_connection(listener.getsockname())
-        theirs = listener.accept()[0]
-    return ours, theirs
+LINK, ZYGOTE = 1, 2  # wire/handover.h
+
+
+class Keeper:
+    """Keeper's side of handovers: makes what guestd listens on, and gives it descriptors."""
+
+    def __init__(self, directory):
+        self.path = directory + "/guestd.socket"
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        self.listener.bind(self.path)
+        self.listener.listen(8)
+        self.option = ["--handover-fd", str(self.listener.fileno())]
+        self.fds = [self.listener.fileno()]
+
+    def give(self, kind, fd):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as giver:
+            giver.connect(self.path)
+            socket.send_fds(giver, [struct.pack("=I", kind)], [fd])
+
+    def link(self):
+        """A new guestlink, as keeper makes it: TCP, and nothing listens for it any more."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            ours = socket.create_connection(listener.getsockname())
+            theirs = listener.accept()[0]
+        self.give(LINK, theirs.fileno())
+        theirs.close()
+        return ours
 
 
 def name_of(pid):
@@ -59,21 +80,25 @@ def name_of(pid):
 class Daemon:
     def __init__(self, cgroup=None, descriptors=1024):
         self.dir = tempfile.mkdtemp(prefix="guestd_test.")
-        self.link, theirs = link_pair()
+        self.keeper = Keeper(self.dir)
+        self.link = self.keeper.link()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.cgroup = cgroup or open(self.dir + "/cgroup.procs", "wb", buffering=0)
         self.log = open(self.dir + "/log", "w+")
         self.process = subprocess.Popen(
-            [GUESTD, "--link-fd", str(theirs.fileno()), "--cgroup-fd", str(self.cgroup.fileno()), "--port", str(self.port)],
-            pass_fds=[theirs.fileno(), self.cgroup.fileno()],
+            [GUESTD, *self.keeper.option, "--cgroup-fd", str(self.cgroup.fileno()), "--port", str(self.port)],
+            pass_fds=[*self.keeper.fds, self.cgroup.fileno()],
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors)), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
             env={"PATH": os.environ["PATH"], "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1"})
-        theirs.close()
+        self.keeper.listener.close()
 
     def tell(self, message):
         self.link.sendall(message)
+        return self.hear()
+
+    def hear(self):
         header = self.link.recv(4, socket.MSG_WAITALL)
         return self.link.recv(struct.unpack(">I", header)[0], socket.MSG_WAITALL)
 
@@ -261,18 +286,51 @@ class Doors(Case):
         self.assertEqual(self.daemon.tell(packed(b"\x63"))[0], 65)
         self.assertEqual(self.daemon.tell(packed(b"\x02")), b"\x40")
 
-    def test_whoever_listens_on_guestlink_is_told_what_ran_and_no_variable(self):
+    def take_logs(self, until):
+        """Takes what guestd tells, from a new link on, until that text is in it."""
+        self.daemon.link.close()
+        self.daemon.link = self.daemon.keeper.link()
         self.assertEqual(self.daemon.tell(packed(b"\x03")), b"\x40")
+        told = b""
+        while until not in told:
+            told += self.daemon.hear()
+            self.daemon.link.sendall(packed(b"\x04"))
+        return told
+
+    def test_a_link_is_told_what_ran_and_no_variable(self):
         self.run_script("echo four; exit 3", process={"cmd": "/bin/sh", "args": ["-c", "echo four; exit 3"],
                                                      "envs": {"SECRET": "hush"}})
-        told = b""
-        while told.count(b"exit status 3") < 1:
-            header = self.daemon.link.recv(4, socket.MSG_WAITALL)
-            told += self.daemon.link.recv(struct.unpack(">I", header)[0], socket.MSG_WAITALL)
+        told = self.take_logs(b"exit status 3")
         self.assertEqual(told[0], 66)
         self.assertIn(packed(b"/bin/sh -c echo four; exit 3"), told)
         self.assertIn(struct.pack(">IQ", 3, 5) + packed(b"exit status 3"), told)  # code, bytes of output
         self.assertNotIn(b"hush", told)
+
+    def test_a_new_link_replaces_the_old_and_goes_on_with_the_first_message_that_was_not_taken(self):
+        self.take_logs(b"")
+        self.run_script("exit 41")
+        first = self.daemon.hear()  # and is not taken
+        self.assertIn(b"exit 41", first)
+        self.run_script("exit 42")
+        old, self.daemon.link = self.daemon.link, self.daemon.keeper.link()
+        self.assertEqual(old.recv(1), b"")  # it came to its end when the new one was there
+        old.close()
+        self.run_script("exit 43")  # with a link on which nobody listens yet
+        told = self.take_logs(b"exit 43")
+        self.assertTrue(told.startswith(first))
+        self.assertEqual([told.count(b"exit 4%d" % n) for n in (1, 2, 3)], [1, 1, 1])
+
+    def test_a_link_that_is_shut_in_the_middle_of_a_message_does_no_harm(self):
+        for message in (b"", b"\x00", packed(b"\x03")[:4], packed(b"\x03")):
+            link = self.daemon.keeper.link()
+            link.sendall(message)
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            link.close()
+        self.daemon.keeper.give(99, self.daemon.link.fileno())  # a kind from a later version
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+            silent.connect(self.daemon.keeper.path)
+        self.run_script("exit 44")
+        self.assertIn(b"exit 44", self.take_logs(b"exit 44"))
 
     def test_a_wrong_token_opens_nothing(self):
         for token in ("", "tok-2", TOKEN + "x"):

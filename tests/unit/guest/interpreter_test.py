@@ -20,7 +20,7 @@ SKIPPED = 77
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
 
-from guestd_test import TOKEN, link_pair, setup_message  # noqa: E402
+from guestd_test import TOKEN, Keeper, setup_message  # noqa: E402
 
 
 def free_port():
@@ -33,14 +33,15 @@ class Case(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.dir = tempfile.mkdtemp(prefix="interpreter_test.")
-        cls.link, theirs = link_pair()
+        cls.keeper = Keeper(cls.dir)
+        cls.link = cls.keeper.link()
         cls.port = free_port()
         cls.log = open(cls.dir + "/log", "w+")
         cls.process = subprocess.Popen(
-            [GUESTD, "--link-fd", str(theirs.fileno()), "--port", str(free_port()), "--code-port", str(cls.port)],
-            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=cls.log, stderr=cls.log,
+            [GUESTD, *cls.keeper.option, "--port", str(free_port()), "--code-port", str(cls.port)],
+            pass_fds=cls.keeper.fds, stdin=subprocess.DEVNULL, stdout=cls.log, stderr=cls.log,
             env={"PATH": os.environ["PATH"], "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1"})
-        theirs.close()
+        cls.keeper.listener.close()
         for _ in range(600):
             try:
                 socket.create_connection(("127.0.0.1", cls.port)).close()

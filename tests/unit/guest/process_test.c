@@ -34,7 +34,7 @@ static int set_up(void **state)
     (void)state;
     signals = signals_to_nobody = failures = cuts = 0;
     arena_init(&arena);
-    guest = (struct guest){ .loop = loop_new(), .zygote_fd = -1, .path_env = "/usr/bin:/bin" };
+    guest = (struct guest){ .loop = loop_new(), .path_env = "/usr/bin:/bin" };
     guest.users = users_new("/etc");
     guest.processes = processes_new(&guest);
     guest.journal = journal_new(guest.loop);

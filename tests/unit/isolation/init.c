@@ -1,8 +1,9 @@
 /*
  * init.c - stands in for guestd in the tests of the native driver.
  *
- * Pid 1 of a sandbox, static. Reads command lines from guestlink (descriptor 3) and answers each with text. As `python3` of a template it stands in for a zygote in the zygotes. It has no business being
- * robust: it runs in a test and nowhere else.
+ * Pid 1 of a sandbox, static. Takes guestlink and the zygote's socket from keeper as guestd does (descriptor 3), reads
+ * command lines from guestlink and answers each with text. As `python3` of a template it stands in for a zygote. It need not
+ * be robust: it runs in a test and nowhere else.
  */
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -13,6 +14,7 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -34,7 +36,9 @@
 #include <time.h>
 #include <unistd.h>
 
-static int out_fd = 3;
+enum { HANDOVER_FD = 3, HANDOVER_LINK = 1, HANDOVER_ZYGOTE = 2 };
+
+static int out_fd = -1, zygote_fd = -1;
 static char **arguments;
 
 static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -313,21 +317,47 @@ static void count_taken_ports(void)
     say("ports that cannot be bound: %d\n", taken);
 }
 
-/* The zygotes's door: is it there, and does anybody hold the other end? */
-static void door(void)
+/* What keeper hands over, if there is anything: a new link in place of the one before, or the zygote's socket. */
+static void take_handover(void)
+{
+    uint32_t kind = 0;
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } room;
+    struct iovec piece = { .iov_base = &kind, .iov_len = sizeof kind };
+    struct msghdr message = {
+        .msg_iov = &piece, .msg_iovlen = 1, .msg_control = room.bytes, .msg_controllen = sizeof room.bytes
+    };
+    int from_fd = accept(HANDOVER_FD, NULL, NULL);
+    int fd;
+
+    if (from_fd < 0 || recvmsg(from_fd, &message, MSG_CMSG_CLOEXEC) != sizeof kind)
+        return;
+    /* A descriptor that comes back would be keeper's to close. */
+    if (send(from_fd, "x", 1, MSG_NOSIGNAL) == 1)
+        kind = 0;
+    close(from_fd);
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+    int *place = kind == HANDOVER_LINK ? &out_fd : kind == HANDOVER_ZYGOTE ? &zygote_fd : NULL;
+    if (!place)
+        _exit(1);
+    close(*place);
+    *place = fd;
+}
+
+/* The zygote's socket: is it there, and does a zygote hold the other end? */
+static void zygote_socket(void)
 {
     char byte;
 
-    for (int i = 1; arguments[i]; i++) {
-        if (strcmp(arguments[i], "--zygotes-fd") != 0)
-            continue;
-        int fd = atoi(arguments[i + 1]);
-        say("sent: %s\n", send(fd, "x", 1, MSG_NOSIGNAL) == 1 ? "ok" : strerrorname_np(errno));
-        ssize_t n = recv(fd, &byte, 1, MSG_DONTWAIT);
-        say("door: %s\n", n == 0 ? "closed" : n < 0 && errno == EAGAIN ? "open" : "speaks");
+    if (zygote_fd < 0) {
+        say("zygote: none\n");
         return;
     }
-    say("door: none\n");
+    say("sent: %s\n", send(zygote_fd, "x", 1, MSG_NOSIGNAL) == 1 ? "ok" : strerrorname_np(errno));
+    ssize_t n = recv(zygote_fd, &byte, 1, MSG_DONTWAIT);
+    say("zygote: %s\n", n == 0 ? "closed" : n < 0 && errno == EAGAIN ? "open" : "speaks");
 }
 
 enum { VOICE_FD = 4 };
@@ -525,8 +555,8 @@ static void run(char *command)
         count_listeners();
     else if (!strcmp(command, "ports"))
         count_taken_ports();
-    else if (!strcmp(command, "door"))
-        door();
+    else if (!strcmp(command, "zygote"))
+        zygote_socket();
     else if (!strcmp(command, "hoard"))
         hoard();
     else if (!strcmp(command, "ping"))
@@ -542,12 +572,20 @@ int main(int argc, char **argv)
     if (!strcmp(argv[0], "python3"))
         return be_zygote();
     signal(SIGPIPE, SIG_IGN);
-    for (char command[256] = { 0 }; read(out_fd, command, sizeof command - 1) > 0; memset(command, 0, sizeof command)) {
-        run(command);
-        say(".\n");
+    for (;;) { /* like guestd, which does without the host */
+        struct pollfd ready[] = { { .fd = HANDOVER_FD, .events = POLLIN }, { .fd = out_fd, .events = POLLIN } };
+        char command[256] = { 0 };
+        (void)poll(ready, 2, -1);
+        if (ready[0].revents) {
+            take_handover();
+        } else if (read(out_fd, command, sizeof command - 1) > 0) {
+            run(command);
+            say(".\n");
+        } else {
+            close(out_fd);
+            out_fd = -1;
+        }
         while (waitpid(-1, NULL, WNOHANG) > 0)
             ;
     }
-    for (;;) /* like guestd, which does without the host */
-        pause();
 }

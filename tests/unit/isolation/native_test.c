@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/mem.h"
 #include "io/loop.h"
@@ -334,7 +335,7 @@ static void a_sandbox_sees_itself_and_nothing_else(void **state)
     check_has(text, "sys:");
     check_has(text, "owner of /dev/null: 0");
     check_has(text, "max_user_namespaces: 0");
-    check_has(text, "argument: --link-fd");
+    check_has(text, "argument: --handover-fd");
     check_has(text, "NoNewPrivs:\t0");
     check_has(text, "Seccomp:\t2");
     check_has(text, "CapBnd:\t00000000a80405fb");
@@ -376,7 +377,7 @@ static void guestd_gets_its_descriptors_and_no_others(void **state)
 
     assert_non_null(line);
     line[1 + strcspn(line + 1, "\n")] = '\0';
-    /* 0-2 null, 3 guestlink, 4.. one cgroup a tree, the zygotes, then the directory being read. */
+    /* 0-2 null, 3 what it listens on for keeper, 4.. one cgroup a tree, guestlink, then the directory being read. */
     unsigned highest = 0;
     for (char *word = strtok(line + strlen("\ndescriptors: "), " "); word; word = strtok(NULL, " "))
         highest = MAX(highest, (unsigned)atoi(word));
@@ -386,7 +387,7 @@ static void guestd_gets_its_descriptors_and_no_others(void **state)
 /*
  * Whoever has the other end of a unix socket can make its reader close descriptors, and decides how long that takes.
  */
-static void guestlink_cannot_carry_descriptors_and_has_no_second_door(void **state)
+static void guestlink_cannot_carry_descriptors_and_nothing_listens_for_it_inside(void **state)
 {
     struct world *world = *state;
     struct plan plan = a_plan("sandbox1");
@@ -410,8 +411,7 @@ static void guestlink_cannot_carry_descriptors_and_has_no_second_door(void **sta
     assert_int_equal(ends[1].ss_family, AF_INET);
     auto_free char *inside = ask(fd, "listeners");
     check_has(inside, "listeners: 0");
-    /* Nor is there a name for it outside. */
-    assert_int_equal(count_names(world->data_fd, "sandboxes/sandbox1"), 3); /* upper, work, state */
+    assert_int_equal(count_names(world->data_fd, "sandboxes/sandbox1"), 4); /* upper, work, state, guestd.socket */
     for (int i = 0; i < 2; i++) {
         driver_dial(world->driver, "sandbox1", ntohs(((struct sockaddr_in *)&ends[i])->sin_port), take_dialed, &dialed);
         assert_int_equal(dialed.fd, -1);
@@ -759,16 +759,16 @@ static void sandboxes_of_one_template_have_one_owner_who_is_nobody_else(void **s
     assert_in_range(owner, 0x78000000u, 0x7fffffffu);
     assert_int_equal(owner_of(world, "sandbox2"), owner);
     assert_int_not_equal(owner_of(world, "sandbox3"), owner);
-    /* Another keeper has other owners, and so no zygote of its has power over these. */
+    /* Another keeper goes on with the owners that it finds, so that its zygotes can enter these sandboxes too. */
     driver_free(world->driver);
     new_driver(world, false);
     struct plan plan = a_plan("sandbox4");
     auto_close int fourth = start(world, &plan);
     assert_true(fourth >= 0);
-    assert_int_not_equal(owner_of(world, "sandbox4"), owner);
+    assert_int_equal(owner_of(world, "sandbox4"), owner);
 }
 
-/* Nobody listens there; that somebody has tried is what opens the door. */
+/* Nothing listens there; the attempt is what starts a zygote. */
 static void dial_code_port(struct world *world, const char *id)
 {
     struct dialed dialed = { .fd = -1 };
@@ -777,23 +777,25 @@ static void dial_code_port(struct world *world, const char *id)
     fd_close(&dialed.fd);
 }
 
-static void a_template_without_python_has_no_zygote_and_its_door_closes(void **state)
+static void a_template_without_python_has_no_zygote_and_its_socket_closes(void **state)
 {
     struct world *world = *state;
     struct plan plan = a_plan("sandbox1");
     auto_close int fd = start(world, &plan);
-    auto_free char *before = ask(fd, "door");
+    auto_free char *before = ask(fd, "zygote");
 
-    check_has(before, "door: open");
+    check_has(before, "zygote: none");
     dial_code_port(world, "sandbox1");
     bool is_closed = false;
     for (int i = 0; i < 3000 && !is_closed; i++) {
         turn(world, 10);
-        auto_free char *after = ask(fd, "door");
-        /* The door closes when the process exits; the driver may hear of the exit a turn later. */
-        is_closed = strstr(after, "door: closed\n") && native_zygote_of(world->driver, "sandbox1") == -1;
+        auto_free char *after = ask(fd, "zygote");
+        is_closed = strstr(after, "zygote: closed\n") != NULL;
     }
     assert_true(is_closed);
+    for (int i = 0; i < 300 && native_zygote_of(world->driver, "sandbox1") >= 0; i++)
+        turn(world, 10);
+    assert_int_equal(native_zygote_of(world->driver, "sandbox1"), -1);
     assert_true(stop(world->loop, world->driver, "sandbox1"));
     check_nothing_is_left(world);
 }
@@ -813,14 +815,32 @@ static void copy_python(struct world *world)
     assert_int_equal(fchmodat(world->data_fd, path, 0755, 0), 0);
 }
 
+/* Once it is the template's python3; it runs as that user. */
+static char *status_of_zygote(struct world *world, int pid, uid_t owner)
+{
+    char path[32], line[64], *status = NULL;
+    struct err err;
+
+    assert_true(pid > 0);
+    (void)snprintf(path, sizeof path, "/proc/%d/status", pid);
+    for (int i = 0; i < 3000; i++) {
+        turn(world, 10);
+        free(status);
+        assert_true(fd_read_file(AT_FDCWD, path, 65536, &status, NULL, &err));
+        if (strncmp(status, "Name:\tpython3\n", 14) == 0)
+            break;
+    }
+    (void)snprintf(line, sizeof line, "Uid:\t%u\t%u\t%u\t%u", owner, owner, owner, owner);
+    check_has(status, line);
+    return status;
+}
+
 static void a_zygote_has_no_power_but_that_of_her_id(void **state)
 {
     static const char *const apart[] = { "mnt", "net", "ipc", "uts", "cgroup" };
     struct world *world = *state;
     struct plan plan = a_plan("sandbox1");
-    char line[64], path[64], hers[64], ours[64];
-    auto_free char *status = NULL;
-    struct err err;
+    char path[64], hers[64], ours[64];
 
     copy_python(world);
     plan.layer_count = 2;
@@ -830,16 +850,7 @@ static void a_zygote_has_no_power_but_that_of_her_id(void **state)
     dial_code_port(world, "sandbox1");
     int pid = native_zygote_of(world->driver, "sandbox1");
     assert_true(pid > 0);
-    for (int i = 0; i < 3000; i++) { /* until she is what she is going to be */
-        turn(world, 10);
-        free(take_ptr(&status));
-        (void)snprintf(path, sizeof path, "/proc/%d/status", pid);
-        assert_true(fd_read_file(AT_FDCWD, path, 65536, &status, NULL, &err));
-        if (strncmp(status, "Name:\tpython3\n", 14) == 0)
-            break;
-    }
-    (void)snprintf(line, sizeof line, "Uid:\t%u\t%u\t%u\t%u", owner, owner, owner, owner);
-    check_has(status, line);
+    auto_free char *status = status_of_zygote(world, pid, owner);
     check_has(status, "Groups:\t ");
     check_has(status, "CapPrm:\t0000000000000000");
     check_has(status, "CapBnd:\t0000000000000000");
@@ -853,10 +864,10 @@ static void a_zygote_has_no_power_but_that_of_her_id(void **state)
         hers[n] = ours[m] = '\0';
         assert_string_not_equal(hers, ours);
     }
-    /* She keeps the door she was given, and a second dial does not make a second zygote. */
+    /* It keeps the socket that it was given, and a second dial does not make a second zygote. */
     turn(world, 50);
-    auto_free char *door = ask(fd, "door");
-    check_has(door, "door: open");
+    auto_free char *open = ask(fd, "zygote");
+    check_has(open, "zygote: open");
     dial_code_port(world, "sandbox1");
     assert_int_equal(native_zygote_of(world->driver, "sandbox1"), pid);
     assert_true(stop(world->loop, world->driver, "sandbox1"));
@@ -909,27 +920,123 @@ static void a_zygote_who_stops_what_is_being_made_is_the_last_of_its_template(vo
     check_nothing_is_left(world);
 }
 
-static void the_link_is_there_for_the_next_front_and_not_for_the_next_keeper(void **state)
+static bool is_ended(int fd)
+{
+    char byte;
+
+    return poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, 20000) == 1 && recv(fd, &byte, 1, 0) <= 0;
+}
+
+static void a_link_can_be_made_again_by_this_keeper_and_by_the_next(void **state)
 {
     struct world *world = *state;
     struct plan plan = a_plan("sandbox1");
     struct err err;
-    int fd = start(world, &plan);
+    auto_close int old_fd = start(world, &plan);
 
-    for (int i = 0; i < 2; i++) {
-        auto_free char *said = ask(fd, "door");
-        check_has(said, "door: open");
-        fd_close(&fd);
+    for (int i = 0; i < 4; i++) {
+        int fd = -1;
+        auto_free char *said = ask(old_fd, "ping");
+        check_has(said, "pong");
+        if (i == 1) {
+            driver_free(world->driver);
+            new_driver(world, false);
+        }
+        if (i == 2) { /* a guest that has the usual port at all addresses keeps no link from being made */
+            fd_close(&old_fd);
+            assert_true(driver_link(world->driver, "sandbox1", &old_fd, &err));
+            auto_free char *listening = ask(old_fd, "listen 1");
+            check_has(listening, "listening");
+        }
         assert_true(driver_link(world->driver, "sandbox1", &fd, &err));
+        auto_free char *first = ask(fd, "ping");
+        check_has(first, "pong");
+        assert_true(is_ended(old_fd));
+        fd_close(&old_fd);
+        old_fd = fd;
     }
-    fd_close(&fd);
-    assert_false(driver_link(world->driver, "sandbox2", &fd, &err));
-    assert_int_equal(err.kind, ERR_NOT_FOUND);
-    driver_free(world->driver);
-    new_driver(world, false);
-    assert_false(driver_link(world->driver, "sandbox1", &fd, &err));
+    int none;
+    assert_false(driver_link(world->driver, "sandbox2", &none, &err));
     assert_int_equal(err.kind, ERR_NOT_FOUND);
     assert_true(stop(world->loop, world->driver, "sandbox1"));
+    check_nothing_is_left(world);
+}
+
+/* What waits for it stays within bounds, and nothing of keeper's waits. */
+static void a_guestd_that_takes_nothing_holds_nobody_up(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    struct err err = { 0 };
+    auto_close int fd = start(world, &plan);
+    auto_free char *said = ask(fd, "ping");
+    int pid = native_pid_of(world->driver, "sandbox1");
+    int links = 0;
+
+    check_has(said, "pong");
+    assert_int_equal(kill(pid, SIGSTOP), 0);
+    uint64_t before_ms = clock_mono_ms();
+    for (int link_fd; links < 100 && driver_link(world->driver, "sandbox1", &link_fd, &err); links++)
+        fd_close(&link_fd);
+    assert_in_range(links, 1, 20);
+    assert_int_equal(err.kind, ERR_UNAVAILABLE);
+    assert_true(clock_mono_ms() - before_ms < 5000);
+    assert_int_equal(kill(pid, SIGCONT), 0);
+    for (int i = 0; i < 300; i++) { /* and all is well once it does */
+        int link_fd;
+        if (driver_link(world->driver, "sandbox1", &link_fd, &err)) {
+            auto_free char *again = ask(link_fd, "ping");
+            check_has(again, "pong");
+            fd_close(&link_fd);
+            break;
+        }
+        assert_true(i < 299);
+        turn(world, 10);
+    }
+    assert_true(stop(world->loop, world->driver, "sandbox1"));
+    check_nothing_is_left(world);
+}
+
+static bool wait_for_zygote(struct world *world, int fd)
+{
+    for (int i = 0; i < 300; i++) {
+        dial_code_port(world, "sandbox1");
+        turn(world, 10);
+        auto_free char *said = ask(fd, "zygote");
+        if (strstr(said, "zygote: open\n"))
+            return true;
+    }
+    return false;
+}
+
+static void a_zygote_is_given_again_after_its_death_and_by_the_next_keeper(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    struct err err;
+
+    copy_python(world);
+    plan.layer_count = 2;
+    memcpy(plan.layers[1], python_layer_id, sizeof python_layer_id);
+    auto_close int fd = start(world, &plan);
+    uid_t owner = owner_of(world, "sandbox1");
+    assert_true(wait_for_zygote(world, fd));
+    driver_free(world->driver);
+    new_driver(world, false);
+    fd_close(&fd);
+    assert_true(driver_link(world->driver, "sandbox1", &fd, &err));
+    auto_free char *said = ask(fd, "zygote");
+    check_has(said, "zygote: closed");
+    assert_true(wait_for_zygote(world, fd));
+    int pid = native_zygote_of(world->driver, "sandbox1");
+    auto_free char *status = status_of_zygote(world, pid, owner); /* so it can enter */
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    for (int i = 0; i < 1000 && native_zygote_of(world->driver, "sandbox1") == pid; i++)
+        turn(world, 10);
+    assert_true(wait_for_zygote(world, fd)); /* after the pause that follows a failure */
+    assert_true(stop(world->loop, world->driver, "sandbox1"));
+    driver_free(world->driver);
+    new_driver(world, false);
     check_nothing_is_left(world);
 }
 
@@ -1253,7 +1360,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest cases[] = {
         NATIVE_CASE(a_sandbox_sees_itself_and_nothing_else),
         NATIVE_CASE(guestd_gets_its_descriptors_and_no_others),
-        NATIVE_CASE(guestlink_cannot_carry_descriptors_and_has_no_second_door),
+        NATIVE_CASE(guestlink_cannot_carry_descriptors_and_nothing_listens_for_it_inside),
         NATIVE_CASE(guests_may_have_the_ports_that_they_want),
         NATIVE_CASE(what_a_guest_must_not_do_fails),
         NATIVE_CASE(writes_go_to_the_upper_with_ids_from_zero),
@@ -1266,9 +1373,11 @@ int main(int argc, char **argv)
         NATIVE_CASE(dial_reaches_a_server_on_loopback_inside),
         NATIVE_CASE(listen_takes_connections_that_guests_make_on_loopback),
         NATIVE_CASE(sandboxes_of_one_template_have_one_owner_who_is_nobody_else),
-        NATIVE_CASE(a_template_without_python_has_no_zygote_and_its_door_closes),
+        NATIVE_CASE(a_template_without_python_has_no_zygote_and_its_socket_closes),
         NATIVE_CASE(a_zygote_has_no_power_but_that_of_her_id),
-        NATIVE_CASE(the_link_is_there_for_the_next_front_and_not_for_the_next_keeper),
+        NATIVE_CASE(a_link_can_be_made_again_by_this_keeper_and_by_the_next),
+        NATIVE_CASE(a_guestd_that_takes_nothing_holds_nobody_up),
+        NATIVE_CASE(a_zygote_is_given_again_after_its_death_and_by_the_next_keeper),
         NATIVE_CASE(a_zygote_who_stops_what_is_being_made_is_the_last_of_its_template),
         NATIVE_CASE(stop_ends_everything_and_leaves_nothing),
         NATIVE_CASE(a_stop_that_takes_long_holds_nobody_up),

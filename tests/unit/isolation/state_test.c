@@ -16,9 +16,14 @@ static void a_record_comes_back_as_it_was(void **state)
                           .slot = 17,
                           .pid = 4242,
                           .start_time = UINT64_MAX,
-                          .dying = true };
+                          .dying = true,
+                          .owner = 2013267048,
+                          .layer_count = 2 };
     struct state got;
     struct err err;
+
+    memset(sent.layers[0], 'a', LAYER_ID_BYTES - 1);
+    memset(sent.layers[1], 'b', LAYER_ID_BYTES - 1);
 
     state_print(&out, &sent);
     assert_true(state_parse(buf_str(&out), &got, &err));
@@ -27,6 +32,21 @@ static void a_record_comes_back_as_it_was(void **state)
     assert_int_equal(got.pid, sent.pid);
     assert_int_equal(got.start_time, sent.start_time);
     assert_true(got.dying);
+    assert_int_equal(got.owner, sent.owner);
+    assert_int_equal(got.layer_count, 2);
+    assert_memory_equal(got.layers, sent.layers, sizeof sent.layers);
+}
+
+static void a_record_of_an_older_version_has_no_zygote(void **state)
+{
+    (void)state;
+    struct state got;
+    struct err err;
+
+    assert_true(state_parse(STR("cloister-sandbox 1\nboot x\nslot 17\npid 4242\nstart 5\ndying 0\n"), &got, &err));
+    assert_int_equal(got.slot, 17);
+    assert_int_equal(got.owner, 0);
+    assert_int_equal(got.layer_count, 0);
 }
 
 static void a_completed_record_covers_the_one_before(void **state)
@@ -52,25 +72,24 @@ static void the_layers_stay_when_the_record_is_completed(void **state)
 {
     (void)state;
     char dir[] = "/tmp/cloister-state.XXXXXX", noted[200] = "", want[200];
-    struct plan plan = { .layer_count = 2 };
-    struct state got;
+    struct state record = { .boot_id = "x" };
     struct err err;
 
-    memset(plan.layers[0], 'a', LAYER_ID_BYTES - 1);
-    memset(plan.layers[1], 'b', LAYER_ID_BYTES - 1);
     assert_non_null(mkdtemp(dir));
     auto_close int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     auto_close int fd = openat(dir_fd, "state", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    assert_true(state_write(fd, &(struct state){ .boot_id = "x" }, &err));
+    assert_true(state_write(fd, &record, &err));
     assert_false(state_read_layers(dir_fd, note_layer, noted, &err)); /* as an older version left it */
     assert_int_equal(err.kind, ERR_NOT_FOUND);
-    assert_true(state_write_layers(fd, &plan, &err));
-    assert_true(state_write(fd, &(struct state){ .boot_id = "x", .pid = 12, .dying = true }, &err));
-    assert_true(state_read(dir_fd, &got, &err));
-    assert_int_equal(got.pid, 12);
-    assert_true(got.dying);
+    record.layer_count = 2;
+    memset(record.layers[0], 'a', LAYER_ID_BYTES - 1);
+    memset(record.layers[1], 'b', LAYER_ID_BYTES - 1);
+    assert_true(state_write(fd, &record, &err));
+    record.pid = 12;
+    record.dying = true;
+    assert_true(state_write(fd, &record, &err));
     assert_true(state_read_layers(dir_fd, note_layer, noted, &err));
-    snprintf(want, sizeof want, "%s %s ", plan.layers[0], plan.layers[1]);
+    snprintf(want, sizeof want, "%s %s ", record.layers[0], record.layers[1]);
     assert_string_equal(noted, want);
     unlinkat(dir_fd, "state", 0);
     rmdir(dir);
@@ -87,7 +106,7 @@ static void a_torn_record_is_refused(void **state)
     for (size_t len = 0; len < out.len - 1; len++) /* the last line end may be missing */
         if (state_parse(str_of(out.data, len), &got, &err))
             assert_true(len > out.len - 30); /* in the last number a cut cannot be seen */
-    assert_false(state_parse(STR("cloister-sandbox 2\n"), &got, &err));
+    assert_false(state_parse(STR("cloister-sandbox 2\nboot x\nslot 17\npid 4242\nstart 5\ndying 0\n"), &got, &err));
     assert_false(state_parse(STR(""), &got, &err));
 }
 
@@ -121,6 +140,7 @@ int main(void)
 {
     const struct CMUnitTest cases[] = {
         CASE(a_record_comes_back_as_it_was),
+        CASE(a_record_of_an_older_version_has_no_zygote),
         CASE(a_completed_record_covers_the_one_before),
         CASE(the_layers_stay_when_the_record_is_completed),
         CASE(a_torn_record_is_refused),

@@ -21,26 +21,31 @@ static struct rig_held *find_held(struct rig *rig, struct str id)
     return NULL;
 }
 
-/* With the lock held. Returns our side of guestlink. */
-static int add_held(struct rig *rig, const char *id)
+/* With the lock held. Returns our side of a new guestlink. */
+static int new_link(struct rig_held *held)
 {
-    struct rig_held *held = &rig->held[rig->held_count++];
     int fds[2];
 
-    snprintf(held->id, sizeof held->id, "%s", id);
-    held->dying = held->silent = false;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0)
         abort();
     held->peer_fd = fds[1];
-    held->link_fd = dup(fds[0]);
     return fds[0];
+}
+
+/* The same for a new sandbox. */
+static int add_held(struct rig *rig, const char *id)
+{
+    struct rig_held *held = &rig->held[rig->held_count++];
+
+    snprintf(held->id, sizeof held->id, "%s", id);
+    held->dying = held->silent = false;
+    return new_link(held);
 }
 
 /* With the lock held. */
 static void remove_held(struct rig *rig, struct rig_held *held)
 {
     close(held->peer_fd);
-    close(held->link_fd);
     *held = rig->held[--rig->held_count];
     pthread_cond_broadcast(&rig->changed);
 }
@@ -147,7 +152,9 @@ static bool rig_driver_link(struct driver *driver, const char *id, int *out_gues
 
     pthread_mutex_lock(&rig->lock);
     struct rig_held *held = find_held(rig, str_from(id));
-    int fd = held ? dup(held->link_fd) : -1;
+    if (held)
+        close(held->peer_fd);
+    int fd = held ? new_link(held) : -1;
     pthread_mutex_unlock(&rig->lock);
     if (fd < 0)
         return err_set(err, ERR_NOT_FOUND, "no such link");
@@ -448,7 +455,7 @@ static int peer_of(struct rig *rig, struct str id)
     return fd;
 }
 
-struct guestlink_setup rig_setup_of(struct rig *rig, struct str id)
+struct guestlink_message rig_message_to(struct rig *rig, struct str id)
 {
     unsigned char header[GUESTLINK_HEADER_BYTES];
     struct guestlink_message message;
@@ -460,6 +467,13 @@ struct guestlink_setup rig_setup_of(struct rig *rig, struct str id)
     char *body = arena_alloc(&rig->arena, length);
     assert_int_equal(recv(fd, body, length, MSG_WAITALL), length);
     MUST(guestlink_read(str_of(body, length), &rig->arena, &message, &err));
+    return message;
+}
+
+struct guestlink_setup rig_setup_of(struct rig *rig, struct str id)
+{
+    struct guestlink_message message = rig_message_to(rig, id);
+
     assert_int_equal(message.type, GUESTLINK_SETUP);
     return message.setup;
 }

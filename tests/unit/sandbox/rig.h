@@ -33,7 +33,6 @@ enum rig_start {
 struct rig_held {
     char id[LIMIT_ID_BYTES];
     int peer_fd; /* guestd's side of guestlink */
-    int link_fd; /* a copy of ours, or -1 */
     bool dying;  /* stopped while stop_sticks */
     bool silent; /* owes an answer */
 };
@@ -97,6 +96,8 @@ size_t rig_rows(struct rig *rig); /* in the store */
 void rig_wait_empty(struct rig *rig);
 /* What guestd of that sandbox was told. */
 struct guestlink_setup rig_setup_of(struct rig *rig, struct str id);
+/* The next message to guestd of that sandbox. */
+struct guestlink_message rig_message_to(struct rig *rig, struct str id);
 
 /* guestd of that sandbox says this on guestlink. */
 void rig_say(struct rig *rig, struct str id, struct str bytes);

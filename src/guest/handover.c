@@ -1,0 +1,98 @@
+/*
+ * Keeper connects, sends one message with one descriptor and closes. Who connects need not be checked: the socket's name
+ * is out of reach for everything in this sandbox (isolation/native/handover.c).
+ */
+#include "guest/handover.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "guest/interpreter/interpreter.h"
+#include "guest/link.h"
+#include "wire/handover.h"
+
+/* One connection from keeper, until its message is there. */
+struct handing {
+    struct guest *guest;
+    int fd;
+    struct watch *watch;
+};
+
+static void take(struct guest *guest, const struct handover *message, int fd)
+{
+    if (message->kind == HANDOVER_LINK) {
+        link_serve(guest, fd);
+    } else if (message->kind == HANDOVER_ZYGOTE && guest->interpreter) {
+        interpreter_take_zygote(guest->interpreter, fd);
+    } else {
+        log_warn("keeper hands over something unknown: kind %u", message->kind);
+        fd_close(&fd);
+    }
+}
+
+static void handing_free(struct handing *handing)
+{
+    watch_free(handing->watch);
+    fd_close(&handing->fd);
+    loop_retire(handing->guest->loop, handing, free);
+}
+
+static void on_message(void *context, unsigned ready)
+{
+    struct handing *handing = context;
+    struct handover message;
+    struct iovec piece = { .iov_base = &message, .iov_len = sizeof message };
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } room = { 0 };
+    struct msghdr envelope = {
+        .msg_iov = &piece, .msg_iovlen = 1, .msg_control = room.bytes, .msg_controllen = sizeof room.bytes
+    };
+    int fd;
+
+    (void)ready;
+    ssize_t n = recvmsg(handing->fd, &envelope, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    const struct cmsghdr *header = CMSG_FIRSTHDR(&envelope);
+    if (n == sizeof message && header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
+        header->cmsg_len == CMSG_LEN(sizeof fd)) {
+        memcpy(&fd, CMSG_DATA(header), sizeof fd);
+        take(handing->guest, &message, fd);
+    }
+    handing_free(handing); /* also if keeper died before it sent anything */
+}
+
+static void on_connection(struct guest *guest, int fd)
+{
+    struct handing *handing = NEW(struct handing);
+
+    *handing = (struct handing){ .guest = guest, .fd = fd };
+    handing->watch = watch_new(guest->loop, fd, on_message, handing);
+    watch_want(handing->watch, WATCH_READ);
+    /*
+     * Its message is there already if we are slow. Keeper hands a zygote over before it connects to the code port: looking
+     * now, we have the zygote before that connection's first request.
+     */
+    on_message(handing, WATCH_READ);
+}
+
+static void on_listener(void *context, unsigned ready)
+{
+    struct guest *guest = context;
+
+    (void)ready;
+    for (int fd; (fd = accept4(guest->handover_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0;)
+        on_connection(guest, fd);
+}
+
+void handover_serve(struct guest *guest, int listen_fd)
+{
+    guest->handover_fd = listen_fd;
+    watch_want(watch_new(guest->loop, listen_fd, on_listener, guest), WATCH_READ); /* for as long as guestd runs */
+}

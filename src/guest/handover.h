@@ -1,0 +1,12 @@
+/*
+ * handover.h - guestd's side of wire/handover.h: takes descriptors from keeper, at any time.
+ */
+#ifndef GUEST_HANDOVER_H
+#define GUEST_HANDOVER_H
+
+#include "guest/guest.h"
+
+/* Takes the listening socket that guestd was started with. */
+void handover_serve(struct guest *guest, int listen_fd);
+
+#endif

@@ -1,0 +1,81 @@
+/*
+ * How it works, and why it is made this way.
+ *
+ * The socket that guestd listens on has a name on the host, in the sandbox's directory, which is root's (0700). Unix
+ * sockets are found by their inode whatever the network or mount namespace, so keeper can connect to it from outside at
+ * any time, and a new keeper as well. A guest cannot: the file is in none of its mounts, the socket belongs to the host's
+ * network namespace and shows in no list inside, and guestd is not dumpable, so /proc/1/fd is closed to the guest's root.
+ * There is nothing inside to impersonate, to flood or to hold.
+ *
+ * Turned down: an abstract name inside the sandbox, with guestd checking that its peer has no pid there (any guest can
+ * fill the queue, and can hang guestd with descriptors that are slow to close); a secret over loopback TCP (carries no
+ * descriptors, and has the same queue); pidfd_getfd() on guestd (a hostile guestd chooses the file that keeper must then
+ * close).
+ *
+ * Keeper only sends. Its socket is shut for receiving before it connects: a descriptor that guestd sends back is refused
+ * by the kernel, so keeper never has to close one, which could take as long as a guest likes.
+ *
+ * A guestd that comes back from a memory image, or a copy of one, gets a new listening socket in the place of the old.
+ */
+#include "isolation/native/handover.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "base/fd.h"
+#include "io/pass.h"
+#include "isolation/native/network.h"
+
+#define SOCKET_NAME "guestd.socket"
+
+enum { WAITING_MAX = 8 }; /* handovers that guestd has not accepted yet */
+
+/* By way of the directory's descriptor: the path of the data directory may be longer than a socket's name. */
+static struct sockaddr_un address_in(int sandbox_fd)
+{
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+
+    (void)snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/" SOCKET_NAME, sandbox_fd);
+    return address;
+}
+
+int handover_listen(int sandbox_fd, struct err *err)
+{
+    const struct sockaddr_un address = address_in(sandbox_fd);
+    auto_close int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+    if (fd < 0 || bind(fd, (const struct sockaddr *)&address, sizeof address) < 0 || listen(fd, WAITING_MAX) < 0) {
+        (void)err_sys(err, "make guestd's socket");
+        return -1;
+    }
+    return take_fd(&fd);
+}
+
+bool handover_send(int sandbox_fd, enum handover_kind kind, int fd, struct err *err)
+{
+    const struct sockaddr_un address = address_in(sandbox_fd);
+    const struct handover message = { .kind = kind };
+    auto_close int socket_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+    if (socket_fd < 0 || shutdown(socket_fd, SHUT_RD) < 0)
+        return err_sys(err, "make a socket to guestd");
+    if (connect(socket_fd, (const struct sockaddr *)&address, sizeof address) < 0) {
+        if (errno == EAGAIN)
+            return err_set(err, ERR_UNAVAILABLE, "guestd does not accept");
+        return err_sys(err, "connect to guestd");
+    }
+    return pass_fds(socket_fd, str_of(&message, sizeof message), &fd, 1, err) || err_wrap(err, "hand over to guestd");
+}
+
+bool handover_link(int home_fd, int pidfd, int sandbox_fd, int *out_host_fd, struct err *err)
+{
+    auto_close int host_fd = -1, guest_fd = -1;
+
+    if (!network_link(home_fd, pidfd, &host_fd, &guest_fd, err) ||
+        !handover_send(sandbox_fd, HANDOVER_LINK, guest_fd, err))
+        return err_wrap(err, "make guestlink");
+    *out_host_fd = take_fd(&host_fd);
+    return true;
+}

@@ -1,0 +1,26 @@
+/*
+ * handover.h - how keeper gives descriptors to a guestd that runs: guestlink, and the socket of the template's zygote.
+ *
+ * guestd is started with a listening unix socket (SOCK_SEQPACKET). Its name is a file in the sandbox's directory on the
+ * host, which only root can open and which no sandbox can see: whoever connects is keeper. Keeper connects, sends one
+ * message with one descriptor and closes; guestd never answers. So either descriptor can be given at any time, any
+ * number of times, by any keeper.
+ *
+ * A newer keeper talks to guestds of an older build: the struct stays as it is, and a new kind gets a new number.
+ */
+#ifndef WIRE_HANDOVER_H
+#define WIRE_HANDOVER_H
+
+#include <stdint.h>
+
+enum handover_kind {
+    HANDOVER_LINK = 1, /* guestd's end of a new guestlink (wire/guestlink.h); the one before is closed */
+    HANDOVER_ZYGOTE =
+        2, /* guestd's end of a socket to the zygote (wire/zygote.h); dropped if guestd has one that works */
+};
+
+struct handover {
+    uint32_t kind;
+};
+
+#endif
