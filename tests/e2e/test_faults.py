@@ -170,30 +170,175 @@ def test_a_killed_front_comes_back_with_its_sandboxes(own_server, remembered):
 
 def test_logs_go_on_when_front_was_killed(own_server, remembered):
     """Also what ended while there was no front: keeper is held up until then, so that it cannot start one."""
-    name = remembered["sandboxID"]
-    box = use(own_server, remembered)
-
-    def processes():
-        lines = [json.loads(entry["line"]) for entry in own_server.api("GET", f"/sandboxes/{name}/logs").json["logs"]]
-        return [(line["event_type"], line["pid"]) for line in lines if line["logger"] == "process"]
-
-    def runs(seconds):
-        return any(is_sleep(path, seconds) for path in pathlib.Path("/proc").glob("[0-9]*"))
-
-    slow = str(box.commands.run("exec sleep 2.0625", background=True).pid)
-    assert wait_for(lambda: ("process_start", slow) in processes())
+    slow = start_slow(own_server, remembered)
     os.kill(own_server.pid, signal.SIGSTOP)
     try:
         os.kill(own_server.front_pid(), signal.SIGKILL)
-        assert wait_for(lambda: not runs("2.0625"), 20)
+        assert wait_for(lambda: not slow_runs(), 20)
     finally:
         os.kill(own_server.pid, signal.SIGCONT)
     come_back(own_server)
+    check_logs_went_on(own_server, remembered, slow)
+
+
+def test_logs_go_on_when_keeper_was_killed(own_server, remembered):
+    """Also what ended while there was no server, and after each of several restarts."""
+    slow = start_slow(own_server, remembered)
+    own_server.process.kill()
+    own_server.process.wait()
+    assert wait_for(lambda: not slow_runs(), 20)
+    own_server.start()
+    check_logs_went_on(own_server, remembered, slow)
+    own_server.stop()
+    own_server.start()
+    assert use(own_server, remembered).commands.run("echo again").stdout == "again\n"
+    assert wait_for(lambda: len(processes_in_log(own_server, remembered)) == 2), processes_in_log(own_server, remembered)
+
+
+def processes_in_log(server, box):
+    answer = server.api("GET", f"/sandboxes/{box['sandboxID']}/logs").json["logs"]
+    lines = [json.loads(entry["line"]) for entry in answer]
+    return [(line["event_type"], line["pid"]) for line in lines if line["logger"] == "process"]
+
+
+def start_slow(server, box):
+    """A command of two seconds, which is in the log; its pid."""
+    slow = str(use(server, box).commands.run("exec sleep 2.0625", background=True).pid)
+    assert wait_for(lambda: ("process_start", slow) in processes_in_log(server, box))
+    return slow
+
+
+def slow_runs():
+    return any(is_sleep(path, "2.0625") for path in pathlib.Path("/proc").glob("[0-9]*"))
+
+
+def check_logs_went_on(server, box, slow):
+    """The log of a new front has the end that nobody took, and then what comes, once each."""
+    assert use(server, box).commands.run("echo after").stdout == "after\n"
+    assert wait_for(lambda: len(processes_in_log(server, box)) >= 3), processes_in_log(server, box)
+    found = processes_in_log(server, box)
+    assert found[0] == ("process_end", slow)
+    assert [kind for kind, pid in found if pid != slow] == ["process_start", "process_end"]
+    assert len(found) == 3
+
+
+IMPOSTOR = """
+import glob, json, os, socket, struct, subprocess, sys, threading, time
+
+def packed(text):
+    return struct.pack(">I", len(text)) + text
+
+# What the host says first: that the token is "stolen" from now on.
+SETUP = packed(b"\\x01" + packed(b"x") + packed(b"x") + packed(b"stolen") + b"\\0" + packed(b"root") + packed(b"") + b"\\1" + bytes(4))
+found = []
+
+def say(address, family=socket.AF_INET, kind=socket.SOCK_STREAM):
+    try:
+        with socket.socket(family, kind) as sock:
+            sock.settimeout(0.2)
+            sock.connect(address)
+            sock.sendall(SETUP)
+            if family == socket.AF_UNIX:
+                socket.send_fds(sock, [struct.pack("=I", 1)], [sock.fileno()])
+            if sock.getsockname() != sock.getpeername() and sock.recv(1):  # not the socket itself, which TCP can connect to
+                found.append(f"{address} answers")
+    except OSError:
+        pass
+
+def addresses(states):
+    for line in open("/proc/net/tcp").read().splitlines()[1:]:
+        local, remote, state = line.split()[1:4]
+        if state in states:
+            for end in (local, remote):
+                host, port = end.split(":")
+                yield socket.inet_ntoa(struct.pack("=I", int(host, 16))), int(port, 16)
+
+# Ports of guestd itself answer HTTP to anybody.
+PUBLIC = (0, 49983, 49999)
+
+def look():
+    for address in set(addresses(("01", "0A", "02", "03"))):
+        if address[1] not in PUBLIC and address[0] != "0.0.0.0":
+            say(address)
+
+def hold_port():
+    sock = socket.socket()
+    try:
+        sock.bind(("0.0.0.0", 1))
+    except OSError:
+        return False
+    sock.listen(128)
+    def serve():
+        while True:
+            peer, where = sock.accept()
+            peer.settimeout(5)
+            try:
+                data = peer.recv(64)
+            except OSError:
+                data = b""
+            if data and data != SETUP[:64]:
+                found.append(f"{where} says {data}")
+    threading.Thread(target=serve, daemon=True).start()
+    return True
+
+for path in glob.glob("/proc/1/fd/*"):
+    for look_at in (os.readlink, lambda path: os.open(path, os.O_RDONLY), lambda path: os.open(path, os.O_PATH)):
+        try:
+            found.append(f"{path}: {look_at(path)}")
+        except PermissionError:
+            pass
+for line in open("/proc/net/unix").read().splitlines()[1:]:
+    name = line.split()[7:]
+    if name and "guestd" in name[0]:
+        found.append(name[0])
+libc = __import__("ctypes").CDLL(None, use_errno=True)
+pidfd = os.pidfd_open(1)
+for fd in range(3, 64):
+    if libc.syscall(438, pidfd, fd, 0) >= 0:
+        found.append(f"descriptor {fd} of guestd")
+for path in subprocess.run(["find", "/", "-xdev", "-type", "s"], capture_output=True, text=True).stdout.split():
+    say(path, socket.AF_UNIX, socket.SOCK_SEQPACKET)
+look()
+print(json.dumps(found), flush=True)
+if sys.argv[1:]:
+    # From now on, until the server has come back: take the port that guestlink likes, and talk to all that listens.
+    end = time.monotonic() + float(sys.argv[1])
+    held = False
+    while time.monotonic() < end:
+        held = held or hold_port()
+        look()
+    with open("/tmp/impostor", "w") as out:
+        json.dump({"held": held, "found": found}, out)
+"""
+
+
+@pytest.mark.parametrize("who", ["user", "root"])
+def test_nobody_inside_is_taken_for_keeper(own_server, remembered, who):
+    """Nor can the port or a flood of connections keep keeper from opening a new link."""
+    box = use(own_server, remembered)
+    box.files.write("/tmp/impostor.py", IMPOSTOR)
+    python = "sudo python3" if who == "root" else "python3"
+    assert json.loads(box.commands.run(f"{python} /tmp/impostor.py").stdout) == []
+    box.commands.run(f"{python} /tmp/impostor.py 12", background=True)
+    bystander = own_server.create(timeout=300)
+    own_server.process.kill()
+    own_server.process.wait()
+    time.sleep(1)
+    before = time.monotonic()
+    own_server.start()
+    assert time.monotonic() - before < 10
+    assert use(own_server, bystander).commands.run("echo here").stdout == "here\n"
     assert use(own_server, remembered).commands.run("echo after").stdout == "after\n"
-    assert wait_for(lambda: len(processes()) >= 3), processes()
-    assert processes()[0] == ("process_end", slow)
-    assert [kind for kind, pid in processes() if pid != slow] == ["process_start", "process_end"]
-    assert len(processes()) == 3
+    assert wait_for(lambda: len(processes_in_log(own_server, remembered)) >= 2), "its log has stopped"
+    assert wait_for(lambda: len(processes_in_log(own_server, bystander)) >= 2), "its neighbour's log has stopped"
+    for _ in range(3):
+        os.kill(own_server.front_pid(), signal.SIGKILL)
+        come_back(own_server)
+    box = use(own_server, remembered)
+    assert wait_for(lambda: box.files.exists("/tmp/impostor"), 30)
+    assert json.loads(box.files.read("/tmp/impostor")) == {"held": True, "found": []}
+    token = {"X-Access-Token": "stolen"}
+    assert own_server.edge("GET", remembered, "/files?path=/etc/passwd", headers=token).status == 401
 
 
 def is_sleep(path, seconds):

@@ -293,6 +293,7 @@ def test_a_killed_zygote_is_replaced_and_its_interpreters_live_on(server, box):
     assert not is_fork(box, context=box.create_code_context())
     a_box_with_forks().kill()
     assert zygotes(server) and not zygotes(server) & before
+    assert wait_for(lambda: is_fork(box, context=box.create_code_context()), 60, 0.5), "the new one does not serve it"
 
 
 def test_a_zygote_that_hangs_is_killed_and_its_sandboxes_use_the_fallback(server, box):
@@ -376,7 +377,7 @@ def execute(server, sandbox, code, **more):
     return "".join(line.get("text", "") for line in lines if line["type"] in ("result", "stdout", "error"))
 
 
-def test_zygotes_end_with_a_killed_keeper_and_interpreters_do_not(own_server):
+def test_a_killed_keeper_takes_its_zygotes_along_and_the_next_has_one_for_the_same_sandbox(own_server):
     def attempt():
         made = own_server.create()
         return made if execute(own_server, made, IS_FORK) == "True" else None
@@ -391,8 +392,13 @@ def test_zygotes_end_with_a_killed_keeper_and_interpreters_do_not(own_server):
     assert wait_for(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in before), 10)
     own_server.start()
     assert execute(own_server, sandbox, "x + 1") == "42"
-    context = own_server.edge("POST", sandbox, "/contexts", {}, port=49999).json["id"]
-    assert execute(own_server, sandbox, IS_FORK, context_id=context) == "False"
+
+    def in_new_context():
+        context = own_server.edge("POST", sandbox, "/contexts", {}, port=49999).json["id"]
+        return execute(own_server, sandbox, IS_FORK, context_id=context) == "True"
+
+    assert wait_for(in_new_context, 60, 0.5), "no fork of the zygote for a sandbox from before the restart"
+    assert execute(own_server, sandbox, "x + 1") == "42"
     assert wait_for(attempt, 60, 0.5), "no interpreter came from the zygote after the restart"
 
 
