@@ -1,13 +1,13 @@
 /*
- * zygotes.h - what guestd says at the door of the zygotes: give me an interpreter that was warm before I was.
+ * zygote.h - how guestd asks the template's zygote outside for a warm interpreter.
  *
- * The door is one end of a SOCK_SEQPACKET pair that guestd inherits; isolation/native/zygotes.h says who stands behind it.
- * One message is one request, with three descriptors: a socket, a pipe for stdout, a pipe for stderr. There is no answer but
- * the interpreter itself, on that socket: a frame of the letter B as soon as it is inside, which guestd answers with
- * ZYGOTE_MOVED when it has moved the sender to the cgroups of its processes; then hello. A door that is closed stays closed.
+ * On one end of a SOCK_SEQPACKET pair that keeper hands over (handover.h); the zygote has the other
+ * (isolation/native/zygotes.h). One message is one request, with three descriptors: a socket, a pipe for stdout, a pipe for
+ * stderr. The answer is the interpreter itself, on that socket: a frame of the letter B as soon as it is inside, which
+ * guestd answers with ZYGOTE_MOVED when it has moved the sender to the cgroups of its processes; then hello.
  *
- * Both ends are programs of one build on one machine: the struct is the message, byte for byte. Whoever receives it checks
- * its length, its magic and its count as if a stranger had sent it.
+ * The struct is the message, byte for byte. guestd may be of an older build than keeper's zygotes: a message of another
+ * length is dropped by the socket's filter, and guestd starts a zygote inside. The receiver checks magic and count too.
  */
 #ifndef WIRE_ZYGOTE_H
 #define WIRE_ZYGOTE_H
@@ -22,7 +22,7 @@ enum {
     ZYGOTE_REQUEST_FDS = 3,
 };
 
-/* Who it shall be, in ids of the sandbox. */
+/* The user of the new interpreter, in ids of the sandbox. */
 struct zygote_request {
     uint32_t magic;
     uint32_t uid, gid;
@@ -34,22 +34,23 @@ struct zygote_request {
 #define ZYGOTE_ENTERED "\0\0\0\1B"
 #define ZYGOTE_MOVED "\0\0\0\2{}"
 
-/* How the name of a zygote's cgroup starts, and no sandbox's. */
+/* How the name of a zygote's cgroup starts; no sandbox's does. */
 #define ZYGOTE_CGROUP "zygote"
 
 /*
- * Where run_code is served inside every sandbox. Keeper opens the zygotes's door when somebody first connects to it.
+ * Where run_code is served inside every sandbox. Keeper hands a zygote's socket over when front first dials it.
  */
 enum { ZYGOTE_CODE_PORT = GUESTD_CODE_PORT };
 
-/* Whom the zygote takes herself for: only this user's interpreters can be hers. */
+/* The zygote is set up as this user: only this user's interpreters can be forked from it. */
 #define ZYGOTE_USER "user"
 #define ZYGOTE_HOME "/home/user"
 enum { ZYGOTE_UID = 1000 };
 
 /*
- * How a python3 becomes a zygote, in the zygotes or in a sandbox: descriptor 0 is her door, and the first two messages are
- * charts.py and the driver. Without the directory it runs in: a random.py of the user's is for cells to import, not for us.
+ * How a python3 becomes a zygote, outside or in a sandbox: descriptor 0 is its control socket, and the first two messages
+ * are charts.py and the driver. sys.path is without the working directory: a random.py of the user's is for cells, not for
+ * us.
  */
 #define ZYGOTE_BOOT                                                    \
     "import sys;sys.path[:]=[p for p in sys.path if p];import socket;" \

@@ -1,13 +1,13 @@
 /*
- * Theory of operation.
+ * How a new keeper finds the sandboxes of the last one, which may have been killed at any moment (start.c has the steps).
  *
- * Killed at any moment, keeper leaves nothing that its successor cannot find (start.c has the steps). Before `go` the
- * child waits on a socket whose other end dies with keeper, and follows. From `hold` on it is in a cgroup that carries the
- * sandbox's id, and the state has its pid. The record is made before anything else and removed after everything else; a
- * cgroup without a record can only be the remains of one whose directory had been taken away. So: a record whose process
- * runs, in its own cgroup, is a sandbox and is adopted; everything else is killed by cgroup and swept.
+ * The record is made before anything else and removed after everything else. Before `go` the child waits on a socket to
+ * keeper, and exits when that closes. From `hold` on it is in a cgroup named after the sandbox, and the state has its pid.
+ * A cgroup without a record is left over from a sandbox whose directory was already removed. So a record whose process runs
+ * in its own cgroup is a sandbox and is adopted; everything else is killed by cgroup and swept.
  *
- * There is no PDEATHSIG: sandboxes outlive keeper on purpose. Its end of everything is a name: cgroup, state.
+ * Sandboxes outlive keeper on purpose: there is no PDEATHSIG, and keeper reaches each one by names alone: its cgroup, its
+ * state, and the socket that its guestd listens on (handover.c).
  */
 #include "isolation/native/adopt.h"
 
@@ -22,7 +22,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-/* Dead or half-made: whatever is in its cgroup dies, then its remains go. `slot` is its own, if it is known. */
+/* Dead or half-made: kills what is in its cgroup and removes the rest. `slot` is its own, if it is known. */
 static void sweep(struct native *native, const char *id, uint32_t slot)
 {
     struct box *box = box_new(native, id);
@@ -31,7 +31,7 @@ static void sweep(struct native *native, const char *id, uint32_t slot)
     log_info("native: sweeping sandbox %s", id);
     (void)cgroup_kill(native->cgroups, id);
     box->state = BOX_CLEARING;
-    /* Nobody else gets its ids while it dies. Where they are not known, any slot stands in. */
+    /* Its ids stay taken while it dies. Where its slot is not known, it takes any. */
     box->slot = slot;
     if (slot < BOX_SLOTS && !native->slot_taken[slot]) {
         native->slot_taken[slot] = true;
@@ -64,7 +64,7 @@ static bool adopt(struct native *native, const char *id, uint32_t *out_slot, str
         return err_set(err, ERR_NOT_FOUND, "it never started");
     if (state.slot >= BOX_SLOTS || native->slot_taken[state.slot])
         return err_set(err, ERR_CONFLICT, "its slot %u is not free", state.slot);
-    /* First hold the process, then ask who it is: the other way round the number could change hands in between. */
+    /* First hold the process, then check what it is: otherwise its number could be reused in between. */
     auto_close int pidfd = pidfd_open(state.pid, 0);
     if (pidfd < 0)
         return err_sys(err, "pidfd_open");
@@ -124,7 +124,7 @@ bool native_used_layers(int data_fd, void (*use)(void *context, const char *laye
     return ok;
 }
 
-/* One that cannot be taken over. */
+/* A sandbox that cannot be adopted. */
 struct left {
     char id[LIMIT_ID_BYTES];
     uint32_t slot;
@@ -147,7 +147,7 @@ bool native_find_again(struct native *native, struct err *err)
         struct err why;
         if (!id_valid(entry->d_name) || adopt(native, entry->d_name, &slot, &why))
             continue;
-        log_info("native: sandbox %s cannot be taken over: %s", entry->d_name, err_text(&why));
+        log_info("native: sandbox %s cannot be adopted: %s", entry->d_name, err_text(&why));
         left = mem_grow(left, (count + 1) * sizeof *left);
         (void)snprintf(left[count].id, sizeof left[count].id, "%s", entry->d_name);
         left[count++].slot = slot;

@@ -1,19 +1,16 @@
 /*
- * Theory of operation.
+ * How a sandbox ends. Its pid 1 is killed; the kernel then kills all of the pid namespace, and the pidfd reports the end
+ * of pid 1 when all are gone, for a child of ours and for an adopted one alike.
  *
- * The end of a sandbox is its pid 1's end: the kernel kills all of a pid namespace with its init, and reports that end
- * only when all are gone. The pidfd says so, for a child of ours and for an adopted one alike.
+ * A guest decides how long that takes: the dying process frees, say, an open and unlinked file of millions of extents, for
+ * minutes. Keeper has one thread and never waits. Requests to stop are kept in the box and answered from the pidfd or from
+ * a timer, whichever comes first; slot, cgroups and directory stay taken until the real end; and the state says `dying`, so
+ * that the next keeper does not list the sandbox as running.
  *
- * Between the kill and that end a guest decides how long it takes: a file of millions of extents, open and unlinked, is
- * taken apart by the dying process, for minutes if it likes. Keeper has one thread and never waits for it. Who asked
- * for the stop is remembered in the box and answered from the pidfd or from a timer, whichever comes first; the slot,
- * the cgroups and the directory stay taken until the end has really come; and the state says `dying`, so that the next
- * keeper does not take what it finds for a sandbox that runs.
- *
- * Each sandbox has a BPF program, its seccomp filter, which its end frees. seccomp.c says why a thousand must not be
- * freed at once: so NATIVE_DYING die at a time, and the others wait for their turn in the order in which they were told
- * to end. One that takes longer than SLOW_MS no longer counts: otherwise a few guests could keep all others from being
- * ended. Those that wait when keeper ends are ended by the next one, which finds them marked.
+ * Each sandbox has a BPF program, its seccomp filter, which is freed when it ends. seccomp.c says why a thousand must not be
+ * freed at once: NATIVE_DYING die at a time, and the others wait in a queue. One that takes longer than SLOW_MS no longer
+ * counts: otherwise a few guests could keep all others from ending. If keeper ends first, the next one finds those in the
+ * queue marked, and ends them.
  */
 #include "isolation/native/box.h"
 
@@ -32,13 +29,13 @@
 #include "base/mem.h"
 
 enum {
-    WAITS_MAX = 64, /* for the end of one sandbox; who comes later is told at once that it is not gone */
+    WAITS_MAX = 64, /* requests that wait for the end of one sandbox; further ones are answered at once: not gone */
     CLEAR_RETRY_MS = 10,
     SLOW_MS = 1000,
     CLEAR_TRIES = 500, /* then the slot is lost until keeper starts again, and the log says so */
 };
 
-/* Somebody who has asked for the end of a box and wants to hear of it. */
+/* A request to stop a box, until it is answered. */
 struct wait {
     struct wait *next;
     struct box *box;
@@ -71,7 +68,7 @@ struct box *box_new(struct native *native, const char *id)
     return box;
 }
 
-/* Each is told once, and is out of the list before that: the telling may ask again. */
+/* Out of the list before done() is called, which may ask again. */
 static void wait_over(struct wait *wait, bool gone, const struct err *err)
 {
     struct wait **at = &wait->box->waits;
@@ -90,7 +87,7 @@ void box_free(void *object)
     struct box *box = object;
     struct err err;
 
-    (void)err_set(&err, ERR_UNAVAILABLE, "keeper ends");
+    (void)err_set(&err, ERR_UNAVAILABLE, "keeper is stopping");
     for (struct wait *wait = box->waits, *next; wait; wait = next) {
         next = wait->next;
         wait_over(wait, false, &err);
@@ -110,7 +107,7 @@ struct box *box_find(struct native *native, const char *id)
 
 /* ---- the end of a sandbox ---- */
 
-/* Cgroups and directory. False: something still holds on, try again. */
+/* Removes cgroups and directory. False: something is still in use, try again. */
 static bool clear_remains(struct native *native, const char *id, struct err *err)
 {
     /* The directory first: a crash between the two leaves a cgroup without a record, which the next start sweeps. */
@@ -118,7 +115,7 @@ static bool clear_remains(struct native *native, const char *id, struct err *err
         return false;
     if (cgroup_remove(native->cgroups, id, err))
         return true;
-    (void)cgroup_kill(native->cgroups, id); /* nothing of it should live any more; make sure */
+    (void)cgroup_kill(native->cgroups, id); /* all of it should be dead; make sure */
     return false;
 }
 
@@ -137,12 +134,12 @@ void box_clear(struct box *box)
             timer_set(&box->retry, native->loop, CLEAR_RETRY_MS, clear_again);
             return;
         }
-        log_error("native: remains of sandbox %s stay until the next start: %s", box->id, err_text(&err));
+        log_error("native: sandbox %s is not cleared away until keeper starts again: %s", box->id, err_text(&err));
     } else {
         native->slot_taken[box->slot] = false; /* only now can nothing with these ids run any more */
     }
     (void)map_remove(&native->boxes, str_from(box->id));
-    zygote_unref(take_ptr(&box->zygote)); /* now: the box may outlive the zygotes by a turn */
+    zygote_unref(take_ptr(&box->zygote)); /* now: the box may be freed after native->zygotes */
     loop_retire(native->loop, box, box_free);
 }
 
@@ -160,7 +157,7 @@ static void box_reap(struct box *box)
 
 static bool strike(struct box *box, struct err *err);
 
-/* It is gone, or takes long: the next one may go. */
+/* It is gone or takes long: the next in the queue is killed. */
 static void stop_counting(struct box *box)
 {
     struct native *native = box->native;
@@ -207,7 +204,7 @@ static void wait_for_turn(struct box *box)
     native->doomed_end = &box->next_doomed;
 }
 
-/* It has ended before its turn. */
+/* It ended before it was killed. */
 static void leave_queue(struct box *box)
 {
     struct native *native = box->native;
@@ -228,7 +225,7 @@ static void box_gone(struct box *box)
 
     memcpy(id, box->id, sizeof id);
     bool ran = box->ran;
-    /* One that was told to end did so, even if it was short of memory before. */
+    /* If we ended it, that is the cause, even if it was short of memory before. */
     enum exit_cause cause =
         box->state == BOX_RUNNING && cgroup_guestd_oom_kills(native->cgroups, id) ? EXIT_NO_MEMORY : box->cause;
     box_reap(box);
@@ -283,7 +280,7 @@ static bool mark_dying(const struct box *box, struct err *err)
 
 bool box_kill(struct box *box, struct err *err)
 {
-    /* In this order: a keeper that dies in between leaves one that is ended again, not one that comes back to life. */
+    /* In this order: if keeper dies in between, the next one kills it again instead of listing it as running. */
     if (!mark_dying(box, err))
         log_warn("native: sandbox %s: not marked as dying: %s", box->id, err_text(err));
     if (box->native->dying < NATIVE_DYING)
@@ -304,7 +301,7 @@ void native_stop(struct driver *driver, const char *id, uint32_t patience_ms, dr
     struct err err;
 
     if (!box || box->state == BOX_CLEARING) {
-        done(context, true, NULL); /* gone already, or nothing but its remains */
+        done(context, true, NULL); /* no process of it is left */
     } else if (box->state == BOX_RUNNING && !box_kill(box, &err)) {
         done(context, false, &err);
     } else if (box->wait_count == WAITS_MAX) {

@@ -1,7 +1,7 @@
 /*
  * box.h - the sandboxes that the native driver holds, each a box, and how one ends.
  *
- * Made by start.c or adopt.c; from there on its end comes by its pidfd, whoever caused it, and frees it.
+ * Made by start.c or adopt.c. Its pidfd reports its end, whatever the cause, and then it is freed.
  *
  * Ownership  A box is the driver's, in native->boxes, until box_clear() has cleared everything away.
  * Threads    Keeper's one. Nothing here waits.
@@ -31,7 +31,7 @@
 enum { BOX_SLOTS = LIMIT_SANDBOXES + 64 }; /* some more than may live, for those being cleared away */
 
 /*
- * STARTING  known to nobody yet; its failure is its end
+ * STARTING  not listed yet; a failure ends it
  * RUNNING   pid 1 runs
  * DOOMED    told to end, and waits until fewer others die (NATIVE_DYING); neither listed nor dialed any more
  * DYING     pid 1 has been killed and has not ended yet
@@ -47,7 +47,7 @@ struct box {
     pid_t pid;
     int pidfd;
     struct watch *watch;
-    bool ran;              /* its end is worth telling */
+    bool ran;              /* its end is reported */
     enum exit_cause cause; /* why we end it; EXIT_PLAIN when we do not know better */
     struct wait *waits;    /* see box.c */
     unsigned wait_count;
@@ -90,7 +90,7 @@ static inline struct native *native_of(struct driver *driver)
 bool slot_take(struct native *native, uint32_t *out_slot, struct err *err) must_use;
 
 struct box *box_new(struct native *native, const char *id) must_use; /* in no state, and not in native->boxes */
-void box_free(void *object);                                         /* tells those who wait that keeper ends */
+void box_free(void *object); /* answers requests that wait: keeper is stopping */
 struct box *box_find(struct native *native, const char *id) must_use;
 
 /* RUNNING or DYING: either way its end comes by the pidfd. */

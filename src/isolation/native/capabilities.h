@@ -1,5 +1,5 @@
 /*
- * capabilities.h - what root inside a sandbox may do, one table for everybody who makes a process in one.
+ * capabilities.h - what root inside a sandbox may do: one table for child.c and enter.c.
  *
  * Freestanding, so that it fits into code without a C library too.
  */

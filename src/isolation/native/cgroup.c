@@ -1,7 +1,7 @@
 /*
- * Theory of operation: /proc/self/mountinfo says which trees there are and where, /proc/self/cgroup where in each of
+ * How it works: /proc/self/mountinfo says which trees there are and where, /proc/self/cgroup where in each of
  * them we are. On v1 we nest below our own place, because that is all a delegated or containerised root may touch, and
- * because whoever limits us limits our sandboxes too. On v2 processes may live only in leaves, and our own place is a
+ * because limits on us then hold for our sandboxes too. On v2 processes may live only in leaves, and our own place is a
  * leaf with us in it; so there we use a directory at the mount's root and switch the controllers on along the way.
  *
  * A keeper that is started again may find itself in another place of a v1 tree (another login session). What its
@@ -241,7 +241,7 @@ size_t cgroup_knobs(enum cgroup_layout layout, const struct cgroup_limits *limit
     knob(out, &count, CGROUP_MEMORY, "memory.memsw.limit_in_bytes", true, "%" PRIu64, limits->memory_bytes);
     /*
      * Buffers of TCP sockets have a counter of their own on v1, without a limit by default, and all of a machine's share
-     * one pool: a guest that fills its sockets and never reads would starve everybody's. On v2 they are memory.
+     * one pool: a guest that fills its sockets and never reads would starve all others. On v2 they are memory.
      */
     knob(out, &count, CGROUP_MEMORY, "memory.kmem.tcp.limit_in_bytes", true, "%" PRIu64, limits->memory_bytes / 8);
     knob(out, &count, CGROUP_CPU, "cpu.cfs_period_us", false, "%" PRIu64, 100000);
@@ -262,7 +262,7 @@ static int tree_of(const struct cgroups *cgroups, enum cgroup_control control)
     return cgroups->report.layout == CGROUP_V2 ? 0 : (int)control;
 }
 
-/* The tree that is asked who is in a leaf: all have the same. */
+/* The tree in which to look for the processes of a leaf: they are the same in all. */
 static int holding_tree(const struct cgroups *cgroups)
 {
     return tree_of(cgroups, CGROUP_PIDS);
@@ -478,7 +478,7 @@ static unsigned each_process(int dir_fd, const char *path, bool (*fn)(void *cont
         fd_close(&fd);
         return 0; /* no leaf, no processes */
     }
-    /* Line by line: how long it is, is the guest's choice up to its limit of processes, and this must not miss one. */
+    /* Line by line: the guest decides how long the list is, up to its limit of processes, and none may be missed. */
     while (fgets(line, sizeof line, list)) {
         uint64_t pid;
         /* 0 is a process of a foreign pid namespace: cannot be ours. */
@@ -610,7 +610,7 @@ uint64_t cgroup_guestd_oom_kills(const struct cgroups *cgroups, const char *id)
     const char *file = cgroups->report.layout == CGROUP_V2 ? "guestd/memory.events" : "guestd/memory.oom_control";
     char room[512];
     struct str text, line;
-    struct err ignored; /* it cannot be told, then */
+    struct err ignored; /* then 0 is the answer */
     uint64_t kills = 0;
 
     if (!cgroup_read(cgroups, id, CGROUP_MEMORY, file, room, sizeof room, &text, &ignored))

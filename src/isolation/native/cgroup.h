@@ -101,7 +101,7 @@ bool cgroup_hold(struct cgroups *cgroups, const char *id, pid_t pid, struct err 
 bool cgroup_holds(struct cgroups *cgroups, const char *id, pid_t pid);
 /* How often the kernel has killed something in the `guestd` leaf for want of memory; 0 also if it does not say. */
 uint64_t cgroup_guestd_oom_kills(const struct cgroups *cgroups, const char *id);
-/* Write-only cgroup.procs of the `user` leaf, one a tree: whoever writes "0" there is under the limits. */
+/* Write-only cgroup.procs of the `user` leaf, one a tree: a process that writes "0" there is moved there. */
 bool cgroup_open_user(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_CONTROL_COUNT], size_t *out_count,
                       struct err *err) must_use;
 /* A small file of the sandbox, `file` being below its own directory; whole, or it is ERR_LIMIT. */

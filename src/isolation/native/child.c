@@ -1,3 +1,4 @@
+/* From keeper's clone to guestd; the comment above native_child() says where it runs and in which order it must go. */
 #include "isolation/native/child.h"
 
 #include <errno.h>
@@ -54,13 +55,13 @@ static bool wait_for_go(struct child *child, struct err *err)
         n = recvmsg(child->control_fd, &message, MSG_CMSG_CLOEXEC);
     } while (n < 0 && errno == EINTR);
     if (n == 0)
-        _exit(0); /* keeper died or gave this start up: there is nobody to tell */
+        _exit(0); /* keeper died or gave this start up */
     if (n < 0)
         return err_sys(err, "wait for keeper");
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     if (byte != CHILD_GO || !header || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS ||
         header->cmsg_len != CMSG_LEN(CHILD_MOUNTS * sizeof(int)))
-        return err_set(err, ERR_INTERNAL, "keeper's word to go has not all descriptors");
+        return err_set(err, ERR_INTERNAL, "keeper's CHILD_GO lacks descriptors");
     int fds[CHILD_MOUNTS];
     memcpy(fds, CMSG_DATA(header), sizeof fds);
     child->root_fd = fds[0];
@@ -116,7 +117,7 @@ struct knob {
     bool may_be_missing; /* or be one for all namespaces, and read-only in ours */
 };
 
-/* Written while /proc/sys is still writable. Without CAP_SYS_RESOURCE nobody inside can raise the first three again. */
+/* Written while /proc/sys is still writable. Without CAP_SYS_RESOURCE a guest cannot raise the first three again. */
 static const struct knob knobs[] = {
     { "proc/sys/user/max_user_namespaces", "0", "no nested user namespaces, which is also what keeps clone3 harmless",
       false },
@@ -127,9 +128,9 @@ static const struct knob knobs[] = {
     { "proc/sys/net/ipv4/ip_unprivileged_port_start", "0", "a server on port 80 need not be root in its own network",
       true },
     { "proc/sys/net/core/tstamp_allow_data", "0",
-      "time stamps that bring the message back, in an error queue of megabytes that counts as nobody's memory", true },
+      "time stamps that bring the message back, in an error queue of megabytes that is charged to no cgroup", true },
     { "proc/sys/net/core/optmem_max", "20480",
-      "what a socket's options may take counts as nobody's memory either; it was this for decades", true },
+      "memory of a socket's options is charged to no cgroup either; this was the default for decades", true },
 };
 
 static bool write_knobs(const struct child *child, struct err *err)
@@ -166,7 +167,7 @@ static const char *const hidden[] = {
     "proc/timer_stats",   /* the same, on older kernels */
 };
 
-/* Wanted for reading; written only by who configures a machine. */
+/* Programs read these; only the machine's administrator needs to write them. */
 static const char *const frozen[] = { "proc/bus", "proc/fs", "proc/irq", "proc/sys" };
 
 static bool cover(const struct child *child, const char *path, struct err *err)
@@ -252,7 +253,7 @@ static void tell_keeper(const struct child *child, char what, const struct err *
     buf_add_char(&out, what);
     if (err)
         message_pack_err(&out, err);
-    (void)!send(child->control_fd, out.data, out.len, MSG_NOSIGNAL); /* if keeper is gone, so are we */
+    (void)!send(child->control_fd, out.data, out.len, MSG_NOSIGNAL); /* if keeper is gone, we exit too */
 }
 
 static bool exec_guestd(const struct child *child, int guestd_fd, struct err *err)
@@ -278,7 +279,7 @@ static bool run(struct child *child, struct err *err)
 
     if (!wait_for_go(child, err) || !become_root(err))
         return false;
-    /* Anywhere will do: pivot_root only asks that the new root is attached somewhere in our mount namespace. */
+    /* At any place: pivot_root only wants the new root attached somewhere in our mount namespace. */
     if (!reach(child, NATIVE_AT_CHILD_ROOT, err))
         return false;
     if (move_mount(child->root_fd, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH) < 0)

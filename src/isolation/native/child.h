@@ -16,8 +16,8 @@
  * Over the control socket (SOCK_SEQPACKET):
  *   keeper -> child   CHILD_GO with two descriptors: root, devices (detached mounts)
  *   child -> keeper   CHILD_READY when all is done and exec is next; CHILD_FAILED and a packed error otherwise
- * The child's end closes on exec, so silence and then end-of-file after CHILD_READY means that guestd runs. Keeper's end
- * closing before CHILD_GO means that keeper has died; the child then goes too.
+ * The child's end closes on exec: end-of-file after CHILD_READY means that guestd runs. If keeper's end closes before
+ * CHILD_GO, keeper has died, and the child exits too.
  */
 enum { CHILD_GO = 'g', CHILD_READY = 'r', CHILD_FAILED = 'f' };
 enum { CHILD_MOUNTS = 2 };

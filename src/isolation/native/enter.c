@@ -1,26 +1,25 @@
 /*
- * enter.c - the way of an interpreter from its zygote outside into a sandbox.
+ * enter.c - moves a fork of the zygote into a sandbox, where it becomes an interpreter.
  *
- * Where it stands: a shared object without a C library, loaded by a python3 of the template (zygotes.h says how that one
- * is confined). Its driver calls two functions of it. It may not allocate, may not rely on thread-local storage and makes
- * every system call itself, but for fork(), which must run the handlers that libraries have left with the C library.
+ * Where it runs: a shared object without a C library, loaded by a python3 of the template (zygotes.h says how that process
+ * is confined), whose driver calls two functions. It may not allocate, may not rely on thread-local storage and makes
+ * every system call itself, except fork(), which must run the handlers that libraries registered with the C library.
  *
- * Theory of operation. The zygote has power over the sandboxes of her template because their user namespaces belong to her
- * uid; a process that enters a user namespace has all capabilities in it. One spawn has three processes:
+ * How it works. The zygote has power over the sandboxes of its template because its uid owns their user namespaces; a
+ * process that enters a user namespace it owns has all capabilities there. One spawn takes three processes:
  *
- *   A  a fork of the zygote, made before it is needed, waiting for an order. It receives the request itself, so that the
- *      zygote never touches what a guest has sent: closing a guest's descriptor can take as long as the guest likes. It
- *      enters all namespaces of the sandbox, but a pid namespace takes in children only.
- *   B  its child, sharing its memory (as vfork has it), is the first to be inside, and forks.
- *   C  the interpreter to be. Since B ends at once, C is guestd's child, as everything in there is. C has guestd move it to
- *      the sandbox's cgroups, gives up all that it has come with, looks whether that is so, and returns to Python.
+ *   A  a fork of the zygote, made in advance, waits for an order. It receives the request itself, so that the zygote never
+ *      touches what a guest has sent: closing a guest's descriptor can take as long as the guest likes. A enters all
+ *      namespaces of the sandbox; the pid namespace applies to its children only.
+ *   B  A's child, sharing A's memory (as with vfork), is the first process inside. It forks C and exits.
+ *   C  becomes the interpreter. Since B exits at once, C is guestd's child, as everything inside is. C has guestd move it to
+ *      the sandbox's cgroups, drops its privileges, verifies that, and returns to Python.
  *
- * Why guestd moves it: whoever may write to a cgroup may move every process that it sees, and a zygote sees the host's.
- * guestd sees its sandbox. C takes nobody's word for it and looks.
+ * Why guestd moves it: a process that may write to a cgroup may move every process it sees, and a zygote sees the host's.
+ * guestd sees its sandbox only. C checks the result.
  *
- * Until C has done so, A, B and C are not dumpable: the guest's root, who has no CAP_SYS_PTRACE, can stop or kill them
- * but neither read nor trace them. Whatever goes wrong on the way is the end of the process: there is no interpreter that
- * is confined by half.
+ * Until then A, B and C are not dumpable: the guest's root, without CAP_SYS_PTRACE, can stop or kill them but neither read
+ * nor trace them. Any failure ends the process: no interpreter runs half confined.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -119,7 +118,7 @@ enum {
     LIMIT_OF_FILES = 7,    /* RLIMIT_NOFILE, the same on both machines */
 };
 
-/* How far it got, as the exit status of A: for whoever looks for the cause. */
+/* How far it got, as the exit status of A, for debugging. */
 enum step {
     ENTERED = 0,
     NO_ORDER = 40,
@@ -148,7 +147,7 @@ static void check(long result, enum step step)
         leave((int)step);
 }
 
-/* ---- what the zygote tells once ---- */
+/* ---- hooks ---- */
 
 static struct enter_hooks hooks;
 
@@ -205,7 +204,7 @@ static void receive(int fd, void *bytes, size_t size, int flags, struct received
 
 /* ---- C: being moved ---- */
 
-/* Of any controller: the path of a zygote's cgroup, from wherever one looks, has a part that starts like this. */
+/* For any controller: the path of a zygote's cgroup has a part that starts like this. */
 static bool is_with_zygote(const char *text, long length)
 {
     static const char part[] = "/" ZYGOTE_CGROUP;
@@ -220,11 +219,11 @@ static bool is_with_zygote(const char *text, long length)
     return false;
 }
 
-/* guestd knows who has sent the word from the kernel. */
+/* guestd learns from the kernel which process sent the message. */
 static void be_moved(int link_fd)
 {
     const long patience[2] = { MOVE_SECONDS, 0 }, for_ever[2] = { 0, 0 };
-    static char text[CGROUP_TEXT]; /* not on the stack: nobody here could clear it */
+    static char text[CGROUP_TEXT]; /* not on the stack: clearing it there would be a call of memset */
     char answer[sizeof ZYGOTE_MOVED - 1];
     long length = 0, n;
 
@@ -244,9 +243,9 @@ static void be_moved(int link_fd)
     (void)CALL_1(SYS_close, fd);
 }
 
-/* ---- C: giving up ---- */
+/* ---- C: dropping privileges ---- */
 
-/* A change of ids makes a process as readable as a setting of the host's says. */
+/* A change of ids resets this to what fs.suid_dumpable says on the host. */
 static void stay_unreadable(void)
 {
     check(CALL_2(SYS_prctl, PR_SET_DUMPABLE, 0), NOT_CONFINED);
@@ -254,7 +253,7 @@ static void stay_unreadable(void)
 
 static void become_root(void)
 {
-    /* From the zygote's uid, which is mapped to nothing here. */
+    /* From the zygote's uid, which is not mapped here. */
     check(CALL_3(SYS_setresgid, 0, 0, 0), NO_ROOT);
     check(CALL_2(SYS_setgroups, 0, NULL), NO_ROOT);
     check(CALL_3(SYS_setresuid, 0, 0, 0), NO_ROOT);
@@ -300,12 +299,12 @@ static void become_user(const struct zygote_request *request)
     check(CALL_2(SYS_capset, &header, sets), NO_USER);
 }
 
-/* Trust nothing that was done above: ask. */
+/* Checks the result of all the above. */
 static void verify(const struct zygote_request *request)
 {
     uint64_t due = due_capabilities(request);
     struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3, .pid = 0 };
-    /* What nobody may have, until the kernel has said what we have. */
+    /* Values that fail the check, in case the kernel fills nothing in. */
     struct __user_cap_data_struct sets[2] = { { ~0u, ~0u, ~0u }, { ~0u, ~0u, ~0u } };
     uint32_t ids[3] = { ~0u, ~0u, ~0u };
     bool fine = true;
@@ -351,7 +350,7 @@ static void keep_three(const int fds[ZYGOTE_REQUEST_FDS], int out_fds[ZYGOTE_REQ
     check(CALL_3(SYS_dup3, 0, 2, 0), NO_FILES);
 }
 
-/* The zygote's are for a thousand doors. */
+/* The zygote's limit is for a thousand sandboxes. */
 static void limit_files(void)
 {
     struct {
@@ -365,14 +364,14 @@ static void limit_files(void)
     check(CALL_4(SYS_prlimit64, 0, LIMIT_OF_FILES, &limit, NULL), NO_FILES);
 }
 
-/* Where the C library wants to find the number of its processor: the kernel forgot that when B came to share memory. */
+/* Registers the C library's struct rseq again: the kernel dropped it when B shared our memory. */
 static void tell_rseq(void)
 {
     if (hooks.rseq_offset)
         (void)CALL_4(SYS_rseq, thread_pointer() + hooks.rseq_offset, RSEQ_BYTES, 0, RSEQ_SIGNATURE);
 }
 
-/* Whoever asks for its parent gets guestd, always. */
+/* Until B has exited, so that getppid() is guestd from the first line of Python on. */
 static void wait_for_guestd(void)
 {
     const long pause[2] = { 0, PARENT_PAUSE_NS };
@@ -387,9 +386,9 @@ static void wait_for_guestd(void)
 /*
  * confine() - in C, before one byte of Python runs.
  *   user ns   the sandbox's, all capabilities in it         memory   the zygote's, copy on write; not dumpable
- *   uid       the zygote's, which is nobody here            cgroup   the zygote's, then the sandbox's limited one
+ *   uid       the zygote's, not mapped here                 cgroup   the zygote's, then the sandbox's limited one
  *   others    all of the sandbox's                          filter   the zygote's, which stays (see seccomp.c)
- *   signals   all blocked                                   files    the order, the door, and what came with the request
+ *   signals   all blocked                                   files    the order, the socket, and those of the request
  *   must      end with the ids, capabilities, cgroups and files that a command of that user has; end at once if any of it fails
  */
 static void confine(const struct zygote_request *request, const int fds[ZYGOTE_REQUEST_FDS],
@@ -417,8 +416,8 @@ static bool request_is_valid(const struct zygote_request *request, const struct 
 }
 
 /*
- * Returns in C alone. Not inlined: A is asleep in here while B uses the stack below, and A wakes up to nothing but the
- * number in a register.
+ * Returns in C only. Not inlined: A sleeps in here while B uses the stack below, and after that A may rely on the number in
+ * a register only.
  */
 static __attribute__((noinline)) void deliver(void)
 {
@@ -439,7 +438,7 @@ static __attribute__((noinline)) void deliver(void)
 /*
  * await_order() - in A, from its fork to C's return.
  *   namespaces  the zygote's until the order is there       files   the order's socket alone
- *   must        touch as little memory as can be: what is written before C is in the sandbox's cgroup is on the zygote
+ *   must        write as little memory as possible: until C is in the sandbox's cgroup, it is charged to the zygote
  *   must not    return, but as C
  */
 static void await_order(int order_fd, int out_fds[ZYGOTE_REQUEST_FDS])
@@ -453,10 +452,10 @@ static void await_order(int order_fd, int out_fds[ZYGOTE_REQUEST_FDS])
     check(CALL_3(SYS_close_range, order_fd + 1, ~0u, 0), NO_ORDER);
     receive(order_fd, &letter, 1, 0, &order);
     if (order.length == 0 || (order.length == 1 && letter == ENTER_DROP))
-        leave(ENTERED); /* the zygote is gone, or has a door to be closed by somebody who may be kept waiting */
+        leave(ENTERED); /* the zygote is gone; or it wants a socket closed, which may take long */
     if (order.length != 1 || letter != ENTER_SANDBOX || order.count != ENTER_ORDER_FDS)
         leave(NO_ORDER);
-    receive(order.fds[ENTER_ORDER_DOOR], &request, sizeof request, MSG_DONTWAIT, &got);
+    receive(order.fds[ENTER_ORDER_SOCKET], &request, sizeof request, MSG_DONTWAIT, &got);
     if (!request_is_valid(&request, &got))
         leave(NO_REQUEST);
     check(CALL_2(SYS_setns, order.fds[ENTER_ORDER_PIDFD], ENTER_NAMESPACES), NO_ENTRY);
@@ -469,7 +468,7 @@ int enter_spare(int order_fd, int out_fds[ZYGOTE_REQUEST_FDS])
     const uint64_t all = ~0ull;
     uint64_t before = 0;
 
-    /* A handler of Python's has no business in A or B. */
+    /* Python's signal handlers must not run in A or B. */
     (void)CALL_4(SYS_rt_sigprocmask, ALL_SIGNALS_BLOCK, &all, &before, SIGNAL_SET_BYTES);
     hooks.before_fork();
     int pid = hooks.fork();

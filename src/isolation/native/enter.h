@@ -1,5 +1,5 @@
 /*
- * enter.h - between the zygote's Python (driver/zygote_outside.py), keeper and enter.c.
+ * enter.h - what the zygote's Python (driver/zygote_outside.py), keeper and enter.c agree on.
  *
  * Freestanding: enter.c has no C library. zygote_outside.py repeats the struct and the letters; its zygotes test would fail if
  * they differed.
@@ -10,16 +10,16 @@
 #include <linux/sched.h>
 #include <stdint.h>
 
-/* All that a sandbox has. The zygote's filter allows her to enter exactly this and nothing less. */
+/* All that a sandbox has. The zygote's seccomp filter allows setns() with exactly these flags. */
 #define ENTER_NAMESPACES \
     (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP)
 
 /*
  * The zygote to A, over the order's socket: a letter, and descriptors in this order. C closes its end when it is confined
- * and no longer in her cgroup: for the zygote that is the end of a spawn.
+ * and no longer in the zygote's cgroup: for the zygote that is the end of a spawn.
  */
 enum { ENTER_SANDBOX = 'd', ENTER_DROP = 'b' };
-enum { ENTER_ORDER_DOOR, ENTER_ORDER_PIDFD, ENTER_ORDER_FDS };
+enum { ENTER_ORDER_SOCKET, ENTER_ORDER_PIDFD, ENTER_ORDER_FDS };
 
 struct enter_hooks {
     void (*before_fork)(void), (*after_fork_parent)(void), (*after_fork_child)(void); /* Python's */

@@ -23,14 +23,14 @@ enum {
     LOOK_MS = 25,       /* a guest in C fills 2 to 4 GiB a second and CPU; a look takes 40 us */
     SCAN_MS = 60000,    /* for what grows while something else shrinks */
     SLICE_US = 1000,    /* of a turn. One read more may follow, of a tenth of a millisecond */
-    SLICE_PAUSE_MS = 1, /* others come first */
-    REST = 9,           /* times as long as a scan took that found nobody, we do not look */
+    SLICE_PAUSE_MS = 1, /* in which keeper does other things */
+    REST = 9,           /* pause after a scan that found none, in multiples of the time it took */
     MEMINFO_BYTES = 8192,
     PIECE_BYTES = 65536, /* of a read: the kernel gives a page of whole lines, and no machine has larger pages */
     /*
      * Of one list. For each page that we read, the kernel walks all of it from its start, so a long one is a way to keep us busy.
      * A line is 80 to 170 bytes: a guest may have about 1,000 UDP sockets, netlink sockets or IPv6 groups, and the rest of
-     * KERNEL_MEMORY_SOCKETS for connections and local sockets. Whoever has more is ended too.
+     * KERNEL_MEMORY_SOCKETS for connections and local sockets. A sandbox with more is ended too.
      */
     LIST_BYTES = 128 << 10,
 };

@@ -147,7 +147,7 @@ bool mounts_devices(const struct mounts_ids *ids, int *out_fd, struct err *err)
     if (!make_devices(fd, err))
         return false;
     if (mount_setattr(fd, "", AT_EMPTY_PATH, &want, sizeof want) < 0) {
-        /* Before 6.3 a tmpfs cannot be idmapped. Its files then show as nobody's, which is ugly and works. */
+        /* Before 6.3 a tmpfs cannot be idmapped. Its files then belong to user nobody, which works too. */
         want = (struct mount_attr){ .attr_set = MOUNT_ATTR_RDONLY };
         if (errno != EINVAL || mount_setattr(fd, "", AT_EMPTY_PATH, &want, sizeof want) < 0)
             return err_sys(err, "idmap a tmpfs for devices");
@@ -159,7 +159,7 @@ bool mounts_devices(const struct mounts_ids *ids, int *out_fd, struct err *err)
 /* ---- overlay ---- */
 
 /*
- * Overlay writes to the upper with the credentials of whoever mounted it. Plain root has no id in an upper that is
+ * Overlay writes to the upper with the credentials of the process that mounted it. Plain root has no id in an upper that is
  * idmapped for the sandbox: the work directory cannot be made and overlay comes up read-only without a word. So
  * for the length of the call our file system ids are the sandbox's root. NO_SETUID_FIXUP keeps the kernel from taking
  * our capabilities away at that change; it must not outlive the call, or a role started later would keep its own.

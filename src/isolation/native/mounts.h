@@ -36,8 +36,8 @@ struct mounts_ids {
 bool mounts_overlay(struct mounts *mounts, int layers_fd, int sandbox_fd, const struct plan *plan,
                     const struct mounts_ids *ids, int *out_fd, struct err *err) must_use;
 /*
- * The root of a zygote (zygotes.h): the same layers, and what she writes is in memory that counts as hers, up to
- * MOUNTS_ZYGOTE_SIZE. Nothing in it raises anybody's power. Before 6.3 a tmpfs cannot be idmapped, and this fails.
+ * The root of a zygote (zygotes.h): the same layers, and writes go to memory that is charged to the zygote, up to
+ * MOUNTS_ZYGOTE_SIZE. No set-user-id file in it has an effect. Before 6.3 a tmpfs cannot be idmapped, and this fails.
  */
 #define MOUNTS_ZYGOTE_SIZE "64m"
 bool mounts_zygote(struct mounts *mounts, int layers_fd, const struct plan *plan, const struct mounts_ids *ids,

@@ -1,6 +1,6 @@
 /*
- * The driver itself: what it holds while it lives, and the calls that read as one step each. start.c makes a sandbox
- * (child.c has the half inside), box.c ends it, and adopt.c finds again what an earlier keeper has left.
+ * The driver itself: what it holds, and the calls that are one step each. start.c makes a sandbox (child.c is the half
+ * inside), box.c ends it, adopt.c finds the sandboxes of an earlier keeper, and handover.c gives descriptors to guestd.
  */
 #include "isolation/native/native.h"
 
@@ -47,7 +47,7 @@ enum {
     GUESTD_BYTES_MAX = 64 << 20,
     /*
      * More than fit in the memory of sandboxes, to which they are charged. The limits of child.c are for each user inside,
-     * of which there are 65,536, and all of them together count as one here: the one who owns all sandboxes of a template.
+     * of which there are 65,536, and all of them count as one here: the owner of all sandboxes of a template.
      */
     HOST_INOTIFY_INSTANCES = 1 << 30,
     HOST_INOTIFY_WATCHES = 1 << 30,
@@ -125,7 +125,7 @@ static bool native_stats(struct driver *driver, const struct held *which, uint32
         if (!box || box->state != BOX_RUNNING)
             continue;
         if (!usage_read(native->cgroups, box->id, box->pid, &usage, &why)) {
-            log_debug("native: %s", err_text(&why)); /* it is dying, or the next look will tell */
+            log_debug("native: %s", err_text(&why)); /* it may be dying */
             continue;
         }
         out[found] = (struct stats){
@@ -155,7 +155,7 @@ static void native_dial(struct driver *driver, const char *id, uint16_t port, dr
         /* Before the connection: guestd looks for a zygote as soon as it has read a request. */
         if (port == ZYGOTE_CODE_PORT && box->zygote)
             give_zygote(box);
-        /* Begun here, because front, who parses what strangers send, may not have a connect() at all. */
+        /* Connected here: front parses what strangers send, so its seccomp filter has no connect(). */
         fd = network_socket(native->netns_fd, box->pidfd, &err);
     }
     if (fd >= 0 && !dial_loopback(fd, port, &err))
@@ -250,7 +250,7 @@ static bool seal(int fd, struct err *err)
 
 /*
  * guestd runs from sealed memory, not from its file: /proc/<pid>/exe inside leads to what a process was started from,
- * and a guest that opens that for writing would replace the host's program (CVE-2019-5736). Nobody can write to this.
+ * and a guest that opens that for writing would replace the host's program (CVE-2019-5736). Sealed memory cannot be written.
  */
 static bool seal_guestd(struct native *native, int from_fd, struct err *err)
 {
@@ -293,8 +293,8 @@ static int open_dir_made(int data_fd, const char *name, struct err *err)
 }
 
 /*
- * A lock lives as long as anybody has its descriptor, also in a child of a keeper that was killed in the middle of a
- * start, which ends on its own a moment later. So a little patience.
+ * A lock is held as long as any process has its descriptor. A child of a keeper that was killed in the middle of a start
+ * has it for a moment longer, so we try for a while.
  */
 static bool lock_sandboxes(struct native *native, struct err *err)
 {
@@ -352,7 +352,7 @@ static bool open_cgroups(struct native *native, struct err *err)
     return native->cgroups != NULL;
 }
 
-/* Sandboxes do without it, only slower. */
+/* Without it sandboxes work too, only the first cell is slower. */
 static void open_zygote(struct native *native)
 {
     struct err err;
@@ -365,10 +365,10 @@ static void open_zygote(struct native *native)
 
     native->zygotes = zygotes_new(&config, &err);
     if (!native->zygotes)
-        log_warn("native: interpreters start inside their sandboxes: %s", err_text(&err));
+        log_warn("native: warm Python is off, interpreters start inside their sandboxes: %s", err_text(&err));
 }
 
-/* What all sandboxes together use up; child.c and the cgroups have the share of each. */
+/* Limits for all sandboxes together; those of each are set by child.c and the cgroups. */
 static void raise_host_limit(const char *path, unsigned least)
 {
     auto_free char *text = NULL;
@@ -399,7 +399,7 @@ bool native_enter_mount_namespace(struct err *err)
 {
     if (unshare(CLONE_NEWNS) < 0)
         return err_sys(err, "make a mount namespace");
-    /* A slave, not private: what the host unmounts must not stay mounted here, busy until keeper ends. */
+    /* A slave, not private: a file system that the host unmounts would otherwise stay busy here until keeper ends. */
     if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0)
         return err_sys(err, "keep our mounts from the host");
     return true;

@@ -50,7 +50,7 @@ enum { NATIVE_DYING = 64 };
 
 /*
  * Sandbox s has the user ids base + s * 65536 and the 65535 after them. The default lies above what systemd gives to
- * containers (up to 0x6fffffff), below the signed 32-bit border, and nobody is known to hand it out.
+ * containers (up to 0x6fffffff), below the signed 32-bit border, and no tool is known to hand it out.
  */
 #define NATIVE_UID_BASE 0x70000000u
 enum { NATIVE_UIDS = 65536 };
@@ -69,7 +69,7 @@ struct native_config {
  */
 bool native_enter_mount_namespace(struct err *err) must_use;
 
-/* Finds again what runs, clears away what does not, and is ready. */
+/* Adopts sandboxes that run and clears away the rest. */
 struct driver *native_driver_new(struct loop *loop, const struct native_config *config, struct err *err) must_use;
 
 /*
@@ -86,7 +86,7 @@ void native_empty_trash(struct driver *driver);
 void native_fail_at(struct driver *driver, enum native_step step);
 /* The host's process id of a sandbox's guestd, or -1; for tests and doctor. */
 int native_pid_of(struct driver *driver, const char *id);
-/* The host's process id of the zygote outside who bears its interpreters, or -1; for tests. */
+/* The host's process id of the zygote outside that its interpreters are forked from, or -1; for tests. */
 int native_zygote_of(struct driver *driver, const char *id);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * Theory of operation: whatever is not in the tables is answered with EPERM, or with ENOSYS where it is newer than the
+ * How it works: a call that is not in the tables is answered with EPERM, or with ENOSYS where it is newer than the
  * list, so that a library which tries a new call first falls back to the old one. libseccomp turns the tables into BPF;
  * a few instructions of our own stand before it, for what libseccomp cannot say.
  *
@@ -10,10 +10,10 @@
  * clone3 is allowed although its flags cannot be read here (they sit in memory). A new user namespace is refused by
  * max_user_namespaces=0 inside, and every other namespace needs CAP_SYS_ADMIN, which is not in the bounding set.
  *
- * A zygote (zygotes.h) has the same filter with two differences, `zygotes`: she may enter a sandbox, whole; and as no
- * sysctl forbids user namespaces where she lives, there is no clone3. Interpreters, her children, keep her filter.
- * setns() gives them nothing: it wants CAP_SYS_ADMIN, which they do not have. They keep her session keyring too, which
- * is empty and which no call in the list can reach.
+ * A zygote (zygotes.h) has the same filter with two differences, `zygotes`: it may enter a sandbox, all namespaces at once;
+ * and it has no clone3, because no sysctl forbids user namespaces where it runs. Interpreters are its forks and keep its
+ * filter. setns() gives them nothing: it wants CAP_SYS_ADMIN, which they do not have. They keep its session keyring too,
+ * which is empty and which no call in the list can reach.
  *
  * BPF programs are counted with care, the guests' and our own. Each one that is freed is a work item on a queue of the
  * whole kernel. A thousand of them at once can fill it for good (seen on 6.18): the one item that holds the lock waits
@@ -130,7 +130,7 @@ static const struct call_group allowed[] = {
 
 /* Newer than most C libraries, tried first and fallen back from; EPERM would be taken for a verdict on the arguments. */
 static const struct call_group absent[] = {
-    { "new ways to ask for what the list above has, or for what concerns nobody here",
+    { "new ways to ask for what the list above has, or for what sandboxes have no use for",
       "statmount listmount lsm_get_self_attr lsm_list_modules lsm_set_self_attr" },
     { "io_uring: libuv and others try it and then use epoll; it is left out for its record of holes",
       "io_uring_setup io_uring_enter io_uring_register" },
@@ -178,11 +178,11 @@ static const struct checked_call checked[] = {
     { "personality", "gdb and setarch -R: no address randomisation in a child", { { 0, WHOLE, ADDR_NO_RANDOMIZE } } },
     { "personality", "2.6 version number for old programs", { { 0, WHOLE, UNAME26 } } },
     { "socket", "local sockets", { { 0, WHOLE, AF_UNIX } } },
-    { "socketpair", "local sockets; no other family has pairs that anybody uses", { { 0, WHOLE, AF_UNIX } } },
+    { "socketpair", "local sockets; no other family has pairs that are in use", { { 0, WHOLE, AF_UNIX } } },
     /*
      * TCP and UDP, and no more of the stack: no raw sockets, with which root inside would read the access token off the
-     * loopback; no ping sockets, whose queues count as nobody's memory; and no transport that is there for few and has
-     * had its share of holes (MPTCP, SCTP, UDP-Lite).
+     * loopback; no ping sockets, whose queues are charged to no cgroup; and no transport that few use and that
+     * has had many holes (MPTCP, SCTP, UDP-Lite).
      */
     { "socket", "IPv4 TCP", { { 0, WHOLE, AF_INET }, STREAM, { 2, WHOLE, 0 } } },
     { "socket", "the same, by name", { { 0, WHOLE, AF_INET }, STREAM, { 2, WHOLE, IPPROTO_TCP } } },
@@ -200,7 +200,7 @@ static const struct checked_call zygotes[] = {
     { "setns", "into a sandbox: all of its namespaces at once", { { 1, WHOLE, ENTER_NAMESPACES } } },
 };
 static const struct call_group zygotes_absent[] = {
-    { "its flags cannot be read here, and nothing else would keep her from making a user namespace", "clone3" },
+    { "a filter cannot read its flags, and nothing else would keep a zygote from making a user namespace", "clone3" },
 };
 
 enum {
@@ -259,7 +259,7 @@ static const struct refused_call refused[] = {
     { "the same", OPTION(IPPROTO_TCP, TCP_MD5SIG_EXT) },
     { "the same", OPTION(IPPROTO_TCP, TCP_AO_ADD_KEY) },
     /*
-     * A socket's error queue is up to twice its receive buffer, megabytes, of nobody's memory. Time stamps can be asked for
+     * A socket's error queue is up to twice its receive buffer, megabytes, charged to no cgroup. Time stamps can be asked for
      * with a single message too, where no filter sees it: child.c turns off that they bring the message back.
      */
     { "copies of what was sent, in the error queue", OPTION(SOL_SOCKET, SO_TIMESTAMPING_OLD) },

@@ -14,7 +14,7 @@
 
 /* The filter as BPF; out->filter is on the heap, the caller's. */
 bool seccomp_guest_filter(struct sock_fprog *out, struct err *err) must_use;
-/* The same for a zygote outside (zygotes.h), who may enter a sandbox besides. */
+/* The same for a zygote outside (zygotes.h), which may also enter a sandbox. */
 bool seccomp_zygote_filter(struct sock_fprog *out, struct err *err) must_use;
 
 #endif

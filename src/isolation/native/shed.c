@@ -29,7 +29,7 @@ bool shed_origins(struct err *err)
 }
 
 /*
- * Of each user inside. Use of these is counted once more for the owner of the user namespace, who is one for all
+ * Of each user inside. Use of these is counted once more for the owner of the user namespace, which is the same for all
  * sandboxes of a template, against what keeper had when it made the namespace (raise_own_limits() in native.c). Where
  * keeper could not raise that, one user inside must at least not take all of it.
  */

@@ -1,5 +1,5 @@
 /*
- * shed.h - what a process of keeper's sheds before it becomes a program of somebody else's.
+ * shed.h - how a process of keeper's drops its privileges before it becomes guestd or a zygote.
  */
 #ifndef ISOLATION_NATIVE_SHED_H
 #define ISOLATION_NATIVE_SHED_H
@@ -12,11 +12,11 @@
 #include "base/err.h"
 
 /*
- * What keeper was spawned into: its session (or /dev/tty would open the terminal that keeper was started from), its keyring,
+ * What it inherited: keeper's session (or /dev/tty would open the terminal that keeper was started from), its keyring,
  * its signals, its umask.
  */
 bool shed_origins(struct err *err) must_use;
-/* Limits of keeper's, which are for a thousand sandboxes; `files` may be open. */
+/* Keeper's limits, which are for a thousand sandboxes; `files` is how many may be open. */
 bool shed_limits(unsigned files, struct err *err) must_use;
 /* The bounding set but for `keep`, and what is ambient. Takes effect at exec. */
 bool shed_capabilities(uint64_t keep, struct err *err) must_use;

@@ -1,11 +1,8 @@
 /*
- * Theory of operation.
- *
  * A start, in keeper (child.c has the other half):
  *   record    sandboxes/<id>/ with a state that has a slot and no pid yet
  *   cgroup    both leaves, limits set, before there is anything to limit
- *   clone     user, mount, pid, net, ipc and uts namespaces, owned by who may enter them later (zygotes.h); the child
- *             waits
+ *   clone     user, mount, pid, net, ipc and uts namespaces, owned by the zygote's user (zygotes.h); the child waits
  *   link      guestlink, a connection over the new loopback, waits in the socket that guestd will listen on (handover.c)
  *   maps      ids 0..65535 inside are the slot's own range outside; nothing inside is the host's root
  *   mounts    root, devices, empty directory: detached, seen through those ids
@@ -45,12 +42,12 @@
 
 enum {
     /*
-     * From `go` to guestd, the one wait of keeper for a child. It is not the guest's to stretch: all that runs is
-     * native_child(), on mounts of trusted templates and in a tree that no guest has written to; it takes about a
-     * millisecond. On a machine so busy that it takes longer than this, a start that fails is the better answer.
+     * From `go` to guestd, the only time that keeper waits for a child. A guest cannot make it longer: only native_child()
+     * runs, on mounts of trusted templates and in a tree that no guest has written to; it takes about a millisecond. On
+     * a machine so busy that it takes longer than this, the start fails.
      */
     CHILD_MS = 5000,
-    CHILD_LOOK_MS = 20, /* then look whether somebody holds it up */
+    CHILD_LOOK_MS = 20, /* between checks whether it was stopped */
 };
 
 static bool reach(const struct native *native, enum native_step step, struct err *err)
@@ -60,7 +57,7 @@ static bool reach(const struct native *native, enum native_step step, struct err
     return true;
 }
 
-/* What one start holds; whatever is still here at its end goes. */
+/* What one start holds; start_close() closes what is still here at its end. */
 struct start {
     struct native *native;
     const struct plan *plan;
@@ -141,7 +138,7 @@ static bool start_sockets(struct start *start, struct err *err)
 }
 
 /*
- * A user namespace belongs to the effective user who makes it: for the length of one clone that is its zygote's owner.
+ * A user namespace belongs to the effective user that makes it: for one clone that is the zygote's owner.
  * NO_SETUID_FIXUP keeps our capabilities; see ids_borrow() in mounts.c.
  */
 static pid_t clone_as(uint32_t owner, struct clone_args *args, struct err *err)
@@ -153,9 +150,9 @@ static pid_t clone_as(uint32_t owner, struct clone_args *args, struct err *err)
         (void)err_sys(err, "borrow the owner of a sandbox");
         return -1;
     }
-    /* The child is a copy of us which that owner has power over: she must not be able to look into it. */
+    /* The child is a copy of us, and that owner has power over it: the zygote must not be able to read it. */
     if (prctl(PR_SET_DUMPABLE, 0) < 0 || prctl(PR_GET_DUMPABLE) != 0) {
-        log_error("native: a copy of keeper would be readable");
+        log_error("native: PR_SET_DUMPABLE has no effect, a copy of keeper would be readable");
         abort();
     }
     pid_t pid = (pid_t)syscall(SYS_clone3, args, sizeof *args);
@@ -163,7 +160,7 @@ static pid_t clone_as(uint32_t owner, struct clone_args *args, struct err *err)
         return 0; /* a new user namespace has neither these ids nor these bits */
     int number = errno;
     if (setresuid((uid_t)-1, 0, (uid_t)-1) < 0 || geteuid() != 0 || prctl(PR_SET_SECUREBITS, securebits) < 0) {
-        /* Everything we do next would be done as somebody who has no right to it. */
+        /* We must not go on as another user. */
         log_error("native: cannot return to user 0: %s", strerror(errno));
         abort();
     }
@@ -267,7 +264,7 @@ static bool start_go(struct start *start, struct err *err)
     return reach(start->native, NATIVE_AT_GO, err);
 }
 
-/* Nothing of ours sends such a signal, but a zygote has the power to. */
+/* By a signal that nothing of ours sends. A zygote has the power to. */
 static bool is_stopped(int pidfd)
 {
     siginfo_t how = { 0 };
@@ -276,22 +273,22 @@ static bool is_stopped(int pidfd)
 }
 
 /* A packet from the child. False with ERR_UNAVAILABLE at end-of-file. */
-static bool hear_child(struct start *start, uint64_t until_ms, char *room, size_t room_size, size_t *out_len,
-                       struct err *err)
+static bool receive_from_child(struct start *start, uint64_t until_ms, char *room, size_t room_size, size_t *out_len,
+                               struct err *err)
 {
     while (!fd_await(start->control_fd[0], POLLIN, MIN(until_ms, clock_mono_ms() + CHILD_LOOK_MS))) {
         if (is_stopped(start->box->pidfd)) {
             zygote_bar(start->box->zygote);
-            return err_set(err, ERR_INTERNAL, "somebody has stopped it");
+            return err_set(err, ERR_INTERNAL, "it was stopped by a signal");
         }
         if (clock_mono_ms() >= until_ms)
             return err_set(err, ERR_TIMEOUT, "the sandbox did not start in %d seconds", CHILD_MS / 1000);
     }
     ssize_t n = recv(start->control_fd[0], room, room_size, 0);
     if (n < 0)
-        return err_sys(err, "hear from the child");
+        return err_sys(err, "receive from the child");
     if (n == 0)
-        return err_set(err, ERR_UNAVAILABLE, "the child is silent");
+        return err_set(err, ERR_UNAVAILABLE, "the child ended without a message");
     *out_len = (size_t)n;
     return true;
 }
@@ -308,7 +305,7 @@ static bool child_failed(struct str said, struct err *err)
     return err_wrap(err, "inside");
 }
 
-static bool start_hear(struct start *start, struct err *err)
+static bool start_await(struct start *start, struct err *err)
 {
     uint64_t until_ms = clock_mono_ms() + CHILD_MS;
     char said[2048];
@@ -316,7 +313,7 @@ static bool start_hear(struct start *start, struct err *err)
     bool ready = false;
 
     for (;;) {
-        if (!hear_child(start, until_ms, said, sizeof said, &len, err)) {
+        if (!receive_from_child(start, until_ms, said, sizeof said, &len, err)) {
             if (err->kind != ERR_UNAVAILABLE || !ready)
                 return err_wrap(err, "start sandbox %s", start->plan->id);
             break;
@@ -326,7 +323,7 @@ static bool start_hear(struct start *start, struct err *err)
         else if (said[0] == CHILD_FAILED)
             return child_failed(str_of(said + 1, len - 1), err);
         else
-            return err_set(err, ERR_INTERNAL, "the child speaks in tongues");
+            return err_set(err, ERR_INTERNAL, "unexpected message from the sandbox's child");
     }
     /* Its end of the socket is closed: by exec, unless it died at that very moment. */
     if (process_ended(start->box->pidfd))
@@ -338,10 +335,10 @@ static bool start_all(struct start *start, struct err *err)
 {
     return start_record(start, err) && start_cgroup(start, err) && start_sockets(start, err) &&
            start_clone(start, err) && start_link(start, err) && start_maps(start, err) && start_mounts(start, err) &&
-           start_hold(start, err) && start_go(start, err) && start_hear(start, err);
+           start_hold(start, err) && start_go(start, err) && start_await(start, err);
 }
 
-/* A start that failed: the process first, then what it stood on. The box ends like any other from there. */
+/* After a start that failed: kills the process, if there is one. From there the box ends like any other. */
 static void start_undo(struct start *start)
 {
     struct box *box = start->box;
@@ -382,7 +379,7 @@ bool native_start(struct driver *driver, const struct plan *plan, struct started
     start.box->zygote = zygote_ref(native->zygotes, plan, 0);
     (void)map_put(&native->boxes, str_from(start.box->id), start.box);
     if (!start_all(&start, err)) {
-        /* Other things run out with the same number (namespaces do); and a guest may have been quicker than us. */
+        /* The same error comes when namespaces run out: it is the disk only if that is full now. */
         if (err->kind == ERR_FULL && !room_check(native->sandboxes_fd, &full))
             *err = full;
         start_undo(&start);

@@ -1,7 +1,6 @@
 /*
- * Theory of operation: what is thrown away is renamed into trash/, and a child of keeper's empties that with
- * remove_inside(), which the guest's depth, links and names cannot mislead. What cannot be removed is all that is left at
- * the end, and is tried again with the next sandbox's.
+ * How it works: a directory to delete is renamed into trash/, and a child of keeper empties that with remove_inside(), which
+ * a guest's depth, links and names cannot mislead. What cannot be removed is tried again with the next directory.
  */
 #include "isolation/native/trash.h"
 
@@ -93,7 +92,7 @@ static void child_ended(void *context, unsigned ready)
     siginfo_t how = { 0 };
 
     (void)ready;
-    /* ECHILD: somebody else has reaped it, and it has ended all the same. */
+    /* ECHILD: it was reaped elsewhere, and has ended too. */
     if (waitid((idtype_t)P_PIDFD, (id_t)trash->pidfd, &how, WEXITED | WNOHANG) == 0 && how.si_pid == 0)
         return;
     watch_free(trash->watch);

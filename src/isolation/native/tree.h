@@ -1,8 +1,7 @@
 /*
- * tree.h - a file tree being put together below a root that we hold by descriptor, by a process of keeper's on its way to
- * a program of somebody else's.
+ * tree.h - puts a file tree together below a root held by descriptor, for a process on its way to guestd or a zygote.
  *
- * No link in it is ever followed: a template decides what is in there, not where we mount.
+ * Symbolic links in it are never followed: a template decides what is in the tree, not where we mount.
  */
 #ifndef ISOLATION_NATIVE_TREE_H
 #define ISOLATION_NATIVE_TREE_H

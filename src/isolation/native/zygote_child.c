@@ -1,3 +1,4 @@
+/* From keeper's fork to python3; the comment above zygote_child() says where it runs and in which order it must go. */
 #include "isolation/native/zygote_child.h"
 
 #include <errno.h>
@@ -21,7 +22,7 @@
 
 enum {
     TAME = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV,
-    FILES_MAX = 16384, /* five a door; her children have GUEST_FILES */
+    FILES_MAX = 16384, /* five per sandbox; its forks have GUEST_FILES */
 };
 
 static bool enter_cgroups(const struct zygote_setup *setup, struct err *err)
@@ -35,8 +36,8 @@ static bool enter_cgroups(const struct zygote_setup *setup, struct err *err)
 }
 
 /*
- * Of the host's processes she sees those that she could trace: herself and what her sandboxes run. Her pid namespace is
- * the host's, and this is the only place where that would show.
+ * Its pid namespace is the host's, which shows only here. Of the host's processes it sees those that it could trace: itself
+ * and what its sandboxes run.
  */
 static bool mount_proc(int root_fd, struct err *err)
 {
@@ -53,9 +54,9 @@ static bool build_tree(const struct zygote_setup *setup, struct err *err)
     int root_fd = setup->root_fd;
 
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
-        return err_sys(err, "keep her mounts to herself");
+        return err_sys(err, "make its mounts private");
     if (move_mount(root_fd, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH) < 0)
-        return err_sys(err, "attach her root");
+        return err_sys(err, "attach its root");
     return mount_proc(root_fd, err) && tree_attach(root_fd, setup->devices_fd, "dev", err) &&
            tree_bind(root_fd, "dev/" MOUNTS_EMPTY, "sys", err) &&
            tree_mount(root_fd, "tmpfs", "dev/shm", TAME, shm, COUNT_OF(shm), err) && tree_pivot(root_fd, err);
@@ -63,7 +64,7 @@ static bool build_tree(const struct zygote_setup *setup, struct err *err)
 
 enum { ASIDE = 64 }; /* where descriptors stand while the low numbers are dealt out */
 
-static bool arrange_descriptors(const struct zygote_setup *setup, int *voice_fd, struct err *err)
+static bool arrange_descriptors(const struct zygote_setup *setup, int *report_fd, struct err *err)
 {
     const struct {
         int from, to;
@@ -71,7 +72,7 @@ static bool arrange_descriptors(const struct zygote_setup *setup, int *voice_fd,
                    { open("/dev/null", O_RDWR | O_CLOEXEC), 1 },
                    { open("/dev/null", O_RDWR | O_CLOEXEC), 2 },
                    { setup->enter_fd, ZYGOTE_ENTER_FD },
-                   { setup->voice_fd, ZYGOTE_VOICE_FD } };
+                   { setup->report_fd, ZYGOTE_REPORT_FD } };
     int aside[COUNT_OF(wanted)];
 
     for (size_t i = 0; i < COUNT_OF(wanted); i++)
@@ -80,13 +81,13 @@ static bool arrange_descriptors(const struct zygote_setup *setup, int *voice_fd,
     for (size_t i = 0; i < COUNT_OF(wanted); i++)
         if (dup2(aside[i], wanted[i].to) < 0)
             return err_sys(err, "place descriptor %d", wanted[i].to);
-    *voice_fd = ZYGOTE_VOICE_FD;
-    if (close_range(ZYGOTE_VOICE_FD + 1, ~0u, 0) < 0)
+    *report_fd = ZYGOTE_REPORT_FD;
+    if (close_range(ZYGOTE_REPORT_FD + 1, ~0u, 0) < 0)
         return err_sys(err, "close the host's descriptors");
     return true;
 }
 
-/* Not no_new_privs: her children run sudo, inside. That is why nothing that she can see is mounted with suid. */
+/* Not no_new_privs: its forks run sudo inside. So nothing that the zygote can see is mounted with suid. */
 static bool drop_power(const struct zygote_setup *setup, struct err *err)
 {
     struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
@@ -102,7 +103,7 @@ static bool drop_power(const struct zygote_setup *setup, struct err *err)
         return err_sys(err, "drop all capabilities");
     if (getresuid(&ids[0], &ids[1], &ids[2]) < 0 || ids[0] != setup->uid || ids[1] != setup->uid ||
         ids[2] != setup->uid || syscall(SYS_capget, &header, none) < 0 || none[0].permitted || none[1].permitted)
-        return err_set(err, ERR_INTERNAL, "power was not given up");
+        return err_set(err, ERR_INTERNAL, "privileges were not dropped");
     return true;
 }
 
@@ -124,7 +125,7 @@ static bool exec_python(struct err *err)
     return err_sys(err, "start python3");
 }
 
-static bool run(const struct zygote_setup *setup, int *voice_fd, struct err *err)
+static bool run(const struct zygote_setup *setup, int *report_fd, struct err *err)
 {
     static const char name[] = "zygote";
 
@@ -132,7 +133,7 @@ static bool run(const struct zygote_setup *setup, int *voice_fd, struct err *err
         return false;
     if (sethostname(name, strlen(name)) < 0)
         return err_sys(err, "set the host name");
-    return arrange_descriptors(setup, voice_fd, err) && shed_limits(FILES_MAX, err) && drop_power(setup, err) &&
+    return arrange_descriptors(setup, report_fd, err) && shed_limits(FILES_MAX, err) && drop_power(setup, err) &&
            exec_python(err);
 }
 
@@ -142,18 +143,18 @@ static bool run(const struct zygote_setup *setup, int *voice_fd, struct err *err
  *   pid ns    the host's                                    network   its own, loopback down, and so it stays
  *   ipc, uts  its own                                       cgroup    keeper's, then its own
  *   memory    a copy of keeper's, gone at exec
- *   must      pivot; close all descriptors but hers; drop capabilities; load seccomp; become her uid; in this order
+ *   must      pivot; close all descriptors but its own; drop capabilities; load seccomp; become its uid; in this order
  *   must not  follow a link of the template's
  */
 no_return void zygote_child(const struct zygote_setup *setup)
 {
-    int voice_fd = setup->voice_fd;
-    char said[256];
+    int report_fd = setup->report_fd;
+    char text[256];
     struct err err;
 
     (void)close(setup->keeper_fd);
-    (void)!run(setup, &voice_fd, &err); /* it returns with an error, or not at all */
-    int len = snprintf(said, sizeof said, "%c%s", ZYGOTE_FAILED, err_text(&err));
-    (void)!write(voice_fd, said, (size_t)MIN(len, (int)sizeof said - 1)); /* keeper may be gone */
+    (void)!run(setup, &report_fd, &err); /* it returns with an error, or not at all */
+    int len = snprintf(text, sizeof text, "%c%s", ZYGOTE_FAILED, err_text(&err));
+    (void)!write(report_fd, text, (size_t)MIN(len, (int)sizeof text - 1)); /* keeper may be gone */
     _exit(1);
 }

@@ -11,23 +11,23 @@
 #include "base/attr.h"
 #include "isolation/native/cgroup.h"
 
-/* The descriptors that she finds; 1 and 2 are /dev/null. */
+/* The descriptors that the zygote finds; 1 and 2 are /dev/null. */
 enum {
     ZYGOTE_CONTROL_FD = 0, /* SOCK_SEQPACKET from keeper */
     ZYGOTE_ENTER_FD = 3,   /* enter.so, sealed */
-    ZYGOTE_VOICE_FD = 4,   /* a pipe to keeper */
+    ZYGOTE_REPORT_FD = 4,  /* a pipe to keeper */
 };
 
 /*
- *   control   keeper -> zygote, after the two texts of ZYGOTE_BOOT: ZYGOTE_DOOR with descriptors as enter.h orders them.
- *             Its end is hers: she has no life of her own.
- *   voice     zygote -> keeper, a letter each: ZYGOTE_READY once; ZYGOTE_TAKEN for each door; ZYGOTE_BUSY before she does
- *             something that may take long, ZYGOTE_IDLE after it; ZYGOTE_FAILED and a sentence when she cannot be.
- *             A pipe, because a socket carries descriptors: whoever closes the last of one may be made to wait by whoever
- *             sent it, and keeper waits for nobody.
+ *   control   keeper -> zygote, after the two texts of ZYGOTE_BOOT: ZYGOTE_SOCKET with descriptors as enter.h orders them.
+ *             The zygote ends when it closes.
+ *   report    zygote -> keeper, a letter each: ZYGOTE_READY once; ZYGOTE_TAKEN for each socket; ZYGOTE_BUSY before it does
+ *             something that may take long, ZYGOTE_IDLE after it; ZYGOTE_FAILED and a sentence when it cannot start.
+ *             A pipe, because a socket carries descriptors: closing the last reference to one can take as long as its
+ *             sender likes, and keeper must not wait.
  */
 enum {
-    ZYGOTE_DOOR = 'd',
+    ZYGOTE_SOCKET = 'd',
     ZYGOTE_READY = 'r',
     ZYGOTE_TAKEN = 't',
     ZYGOTE_BUSY = 'b',
@@ -35,13 +35,13 @@ enum {
     ZYGOTE_FAILED = 'f',
 };
 
-/* clone3's flags for her. Not user: she stands above her sandboxes'. Not pid: those below must be in sight. */
+/* clone3's flags. Not user: the sandboxes' user namespaces are below the zygote's. Not pid: it must see their processes. */
 #define ZYGOTE_NAMESPACES (CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS)
 
 struct zygote_setup {
-    int keeper_fd;            /* keeper's end of the control socket, to be closed */
-    int control_fd, voice_fd; /* hers */
-    int root_fd, devices_fd;  /* detached mounts */
+    int keeper_fd;             /* keeper's end of the control socket, to be closed */
+    int control_fd, report_fd; /* the zygote's */
+    int root_fd, devices_fd;   /* detached mounts */
     int enter_fd;
     int cgroup_fds[CGROUP_CONTROL_COUNT];
     size_t cgroup_count;

@@ -1,18 +1,18 @@
 /*
- * Theory of operation. A zygote's zygote is a machine of four states, moved by three things: a dial to the code port
- * (zygote_admit), what she says on her control socket, and her pidfd.
+ * How it works. A zygote has four states. Three things move it: a dial to the code port (zygote_connect), its reports, and
+ * its pidfd.
  *
- *   NONE      there is no zygote; after one has failed none is started before `not_before_ms`
- *   STARTING  her process runs; doors are given to her already and wait in her socket
- *   LIVING    she has said that she is ready
- *   ENDING    killed, or dead by herself: what is left is to collect her and her cgroup
+ *   NONE      no process; after a failure none is started before `not_before_ms`
+ *   STARTING  the process runs; sockets are sent to it already and wait in its control socket
+ *   LIVING    it has reported that it is ready
+ *   ENDING    killed or dead; its process and its cgroup have to be collected
  *
- * Every door she gets is acknowledged. One that is not in ANSWER_MS, or a start that takes too long, is her end: a zygote
- * that hangs would keep every first cell of her sandboxes waiting until guestd loses patience, each time. She may say that
- * she is busy, and then has as long as for a start.
+ * A zygote reports each socket that it takes. If a report takes longer than ANSWER_MS, or a start too long, the zygote is
+ * killed: one that hangs would make the first cell of each of its sandboxes wait until guestd gives up. It may report that
+ * it is busy, and then has as much time as for a start.
  *
- * Template code runs in her, and she has power over the sandboxes of her template, those that are being made included. One
- * that is found using it against us (zygote_bar) is the last of her zygote.
+ * A zygote runs template code, and has power over the sandboxes of its template, those that are being made included. One
+ * that uses it against keeper (zygote_bar) is the last for its template.
  */
 #include "isolation/native/zygotes.h"
 
@@ -48,14 +48,14 @@
 #include "wire/zygote.h"
 
 enum {
-    ZYGOTES_MAX = 256, /* templates in use at once; sandboxes of further ones have no zygotes */
+    ZYGOTES_MAX = 256, /* templates in use at once; sandboxes of further ones have no zygote */
     RUNNING_MAX = 8,   /* alive at once: each may take zygote_limits */
-    START_MS = 30000,  /* until she is ready; a second on an idle machine */
-    ANSWER_MS = 5000,  /* until she takes a door, unless she is busy importing */
-    IDLE_MS = 600000,  /* without a sandbox of her zygote before she goes */
+    START_MS = 30000,  /* until it is ready; a second on an idle machine */
+    ANSWER_MS = 5000,  /* until it takes a socket, unless it is busy importing */
+    IDLE_MS = 600000,  /* how long it is kept without a sandbox */
     RETRY_MIN_MS = 2000,
     RETRY_MAX_MS = 300000,
-    HEALTHY_MS = 60000, /* having lived that long, her end counts as the first */
+    HEALTHY_MS = 60000, /* the end of one that lived longer counts as the first failure */
     CLEAR_RETRY_MS = 20,
     CLEAR_TRIES = 250,
     END_MS = 2000, /* for killed zygotes to be gone when keeper ends */
@@ -66,7 +66,7 @@ enum {
 #define OWNERS_FROM 0x78000000u
 #define OWNERS_TO 0x7ffe0000u
 
-/* Hers, and what her children have inherited without writing to it; a warm one with pandas takes 120 MiB. */
+/* Of the zygote and the pages that its forks share with it; a warm one with pandas takes 120 MiB. */
 static const struct cgroup_limits zygote_limits = { .memory_bytes = 1ull << 30, .cpu_millis = 2000, .pids = 512 };
 
 enum zygote_state { ZYGOTE_NONE, ZYGOTE_STARTING, ZYGOTE_LIVING, ZYGOTE_ENDING };
@@ -80,8 +80,8 @@ struct zygote {
     enum zygote_state state;
     char cgroup[LIMIT_ID_BYTES];
     pid_t pid;
-    int pidfd, control_fd, voice_fd;
-    struct watch *death, *voice;
+    int pidfd, control_fd, report_fd;
+    struct watch *death, *report;
     bool is_busy;
     bool is_barred;
     struct timer patience, clear, idle;
@@ -115,9 +115,8 @@ static int sealed_file(const char *name, const void *bytes, size_t size, struct 
 }
 
 /*
- * A process between clone and exec is a copy of keeper, in a user namespace that is a zygote's. What keeps her from
- * reading and tracing it is that it is not dumpable. With 1 in this setting every change of ids makes a process dumpable
- * for a moment.
+ * A process between clone and exec is a copy of keeper in a user namespace that a zygote owns. The zygote cannot read or
+ * trace it because it is not dumpable. With 1 in this setting every change of ids makes a process dumpable for a moment.
  */
 static bool host_keeps_secrets(struct err *err)
 {
@@ -152,7 +151,7 @@ static int load_program(const struct bpf_insn *code, uint32_t count, struct err 
 
 static bool load_programs(struct zygotes *zygotes, struct err *err)
 {
-    /* Whole requests only: with an empty message in the queue nobody could tell that from its end and close it safely. */
+    /* Whole requests only: an empty message in the queue would look like the end of the socket. */
     static const struct bpf_insn requests[] = {
         { .code = BPF_LDX | BPF_MEM | BPF_W,
           .dst_reg = BPF_REG_0,
@@ -238,7 +237,7 @@ struct zygote *zygote_ref(struct zygotes *zygotes, const struct plan *plan, uint
         zygote->zygotes = zygotes;
         zygote->plan = *plan;
         zygote->uid_base = owner ? owner - ZYGOTE_UID : choose_uid_base(zygotes, plan);
-        zygote->pidfd = zygote->control_fd = zygote->voice_fd = -1;
+        zygote->pidfd = zygote->control_fd = zygote->report_fd = -1;
         zygote->next = zygotes->all;
         zygotes->all = zygote;
         zygotes->count++;
@@ -260,13 +259,13 @@ static void zygote_free(void *object)
     free(object);
 }
 
-/* One that nobody needs and that has no zygote. */
+/* Forgets one that has neither sandboxes nor a process. */
 static void zygote_drop(struct zygote *zygote)
 {
     struct zygote **at = &zygote->zygotes->all;
 
     if (zygote->boxes || zygote->state != ZYGOTE_NONE || zygote->is_barred)
-        return; /* what is barred is remembered */
+        return; /* a barred one stays, so that it is not made again */
     while (*at != zygote)
         at = &(*at)->next;
     *at = zygote->next;
@@ -284,7 +283,7 @@ static void idle_over(struct timer *timer)
     if (zygote->state == ZYGOTE_NONE)
         zygote_drop(zygote);
     else
-        zygote_kill(zygote); /* and the zygote goes with her */
+        zygote_kill(zygote); /* zygote_clear() then forgets it */
 }
 
 void zygote_unref(struct zygote *zygote)
@@ -294,7 +293,7 @@ void zygote_unref(struct zygote *zygote)
     timer_set(&zygote->idle, zygote->zygotes->config.loop, zygote->state == ZYGOTE_NONE ? 0 : IDLE_MS, idle_over);
 }
 
-/* ---- her end ---- */
+/* ---- the end of a process ---- */
 
 static void clear_again(struct timer *timer);
 
@@ -303,7 +302,7 @@ static void zygote_clear(struct zygote *zygote)
     struct zygotes *zygotes = zygote->zygotes;
     struct err err;
 
-    /* Children that wait for an order end with their socket to her; make sure. */
+    /* Forks that wait for an order end when their socket to the zygote closes; make sure. */
     (void)cgroup_kill(zygotes->config.cgroups, zygote->cgroup);
     if (!cgroup_remove(zygotes->config.cgroups, zygote->cgroup, &err)) {
         if (++zygote->clear_tries < CLEAR_TRIES) {
@@ -328,11 +327,11 @@ static void zygote_reap(struct zygote *zygote)
 
     (void)waitid((idtype_t)P_PIDFD, (id_t)zygote->pidfd, &how, WEXITED | WNOHANG);
     watch_free(take_ptr(&zygote->death));
-    watch_free(take_ptr(&zygote->voice));
+    watch_free(take_ptr(&zygote->report));
     timer_clear(&zygote->patience);
     fd_close(&zygote->pidfd);
     fd_close(&zygote->control_fd);
-    fd_close(&zygote->voice_fd);
+    fd_close(&zygote->report_fd);
     zygote->pid = 0;
     zygote->is_busy = false;
     zygote->unanswered = zygote->clear_tries = 0;
@@ -345,7 +344,7 @@ static void zygote_kill(struct zygote *zygote)
     (void)pidfd_send_signal(zygote->pidfd, SIGKILL, NULL, 0); /* or dead already: the pidfd tells in either case */
 }
 
-/* Why there is none now, and when the next may be. The first of a row is worth a line; the others say the same. */
+/* Logs the failure, the first in a row as a warning, and sets when the next may start. */
 static void zygote_failed(struct zygote *zygote, const char *why)
 {
     uint64_t now_ms = clock_mono_ms();
@@ -357,11 +356,11 @@ static void zygote_failed(struct zygote *zygote, const char *why)
         pause_ms *= 2;
     zygote->not_before_ms = now_ms + MIN(pause_ms, (uint64_t)RETRY_MAX_MS);
     log_line(zygote->failures++ ? LOG_DEBUG : LOG_WARN,
-             "zygotes: no zygote for template layer %.12s, its sandboxes start their own: %s",
+             "warm Python is off for template layer %.12s, its sandboxes start their own: %s",
              zygote->plan.layers[zygote->plan.layer_count - 1], why);
 }
 
-static void on_voice(void *context, unsigned ready);
+static void on_report(void *context, unsigned ready);
 
 static void on_death(void *context, unsigned ready)
 {
@@ -369,21 +368,22 @@ static void on_death(void *context, unsigned ready)
 
     (void)ready;
     if (zygote->state != ZYGOTE_ENDING)
-        on_voice(zygote, WATCH_READ); /* her last words, if there are any */
+        on_report(zygote, WATCH_READ); /* it may have reported why */
     if (zygote->state != ZYGOTE_ENDING)
-        zygote_failed(zygote, "she has died");
+        zygote_failed(zygote, "its zygote died");
     zygote->state = ZYGOTE_ENDING;
     zygote_reap(zygote);
     zygote_clear(zygote);
 }
 
-/* ---- what she says ---- */
+/* ---- reports ---- */
 
 static void on_patience(struct timer *timer)
 {
     struct zygote *zygote = container_of(timer, struct zygote, patience);
 
-    zygote_failed(zygote, zygote->state == ZYGOTE_STARTING ? "she does not get ready" : "she does not answer");
+    zygote_failed(zygote,
+                  zygote->state == ZYGOTE_STARTING ? "its zygote did not get ready" : "its zygote does not answer");
     zygote_kill(zygote);
 }
 
@@ -397,16 +397,15 @@ static void expect_answer(struct zygote *zygote)
         timer_set(&zygote->patience, zygote->zygotes->config.loop, may_take_long ? START_MS : ANSWER_MS, on_patience);
 }
 
-/* False: that makes no sense. Each word is worth new patience. */
-static bool hear(struct zygote *zygote, char letter)
+/* False if that report is not expected now. */
+static bool take_report(struct zygote *zygote, char letter)
 {
     switch (letter) {
     case ZYGOTE_READY:
         if (zygote->state != ZYGOTE_STARTING)
             return false;
         zygote->state = ZYGOTE_LIVING;
-        log_info("zygotes: a zygote for template layer %.12s is ready",
-                 zygote->plan.layers[zygote->plan.layer_count - 1]);
+        log_info("the zygote of template layer %.12s is ready", zygote->plan.layers[zygote->plan.layer_count - 1]);
         return true;
     case ZYGOTE_TAKEN:
         return zygote->unanswered && zygote->unanswered--;
@@ -419,48 +418,48 @@ static bool hear(struct zygote *zygote, char letter)
     }
 }
 
-/* Template code has written this: nothing of it but printable characters goes to the log. */
-static const char *complaint_of(char *said)
+/* The text comes from template code: only printable characters go to the log. */
+static const char *failure_text(char *text)
 {
-    for (char *at = said; *at; at++)
+    for (char *at = text; *at; at++)
         if (*at < ' ' || *at > '~')
             *at = '?';
-    return said[0] == ZYGOTE_FAILED ? said + 1 : "she makes no sense";
+    return text[0] == ZYGOTE_FAILED ? text + 1 : "bad report from its zygote";
 }
 
-static void on_voice(void *context, unsigned ready)
+static void on_report(void *context, unsigned ready)
 {
     struct zygote *zygote = context;
-    char said[256];
+    char text[256];
 
     (void)ready;
-    ssize_t n = read(zygote->voice_fd, said, sizeof said - 1);
+    ssize_t n = read(zygote->report_fd, text, sizeof text - 1);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     timer_clear(&zygote->patience);
     if (zygote->state == ZYGOTE_ENDING || n <= 0) {
-        watch_free(take_ptr(&zygote->voice)); /* her death comes by the pidfd */
+        watch_free(take_ptr(&zygote->report)); /* its end comes by the pidfd */
         if (zygote->state != ZYGOTE_ENDING) {
-            zygote_failed(zygote, "she has ended");
+            zygote_failed(zygote, "its zygote closed its pipe");
             zygote_kill(zygote);
         }
         return;
     }
-    said[n] = '\0';
+    text[n] = '\0';
     for (ssize_t i = 0; i < n; i++) {
-        if (hear(zygote, said[i]))
+        if (take_report(zygote, text[i]))
             continue;
-        zygote_failed(zygote, complaint_of(said + i));
+        zygote_failed(zygote, failure_text(text + i));
         zygote_kill(zygote);
         return;
     }
     expect_answer(zygote);
 }
 
-/* ---- her start ---- */
+/* ---- the start of a process ---- */
 
 struct start {
-    int control_fd[2], voice_fd[2];
+    int control_fd[2], report_fd[2];
     int userns_fd, root_fd, devices_fd;
     int cgroup_fds[CGROUP_CONTROL_COUNT];
     size_t cgroup_count;
@@ -470,8 +469,8 @@ static void start_close(struct start *start)
 {
     fd_close(&start->control_fd[0]);
     fd_close(&start->control_fd[1]);
-    fd_close(&start->voice_fd[0]);
-    fd_close(&start->voice_fd[1]);
+    fd_close(&start->report_fd[0]);
+    fd_close(&start->report_fd[1]);
     fd_close(&start->userns_fd);
     fd_close(&start->root_fd);
     fd_close(&start->devices_fd);
@@ -481,7 +480,7 @@ static void start_close(struct start *start)
 #define auto_start __attribute__((cleanup(start_close)))
 
 /*
- * A user namespace that nobody lives in, for its map alone: through it her mounts show the files of user 1000 as hers.
+ * A user namespace without processes, for its map alone: mounted through it, files of user 1000 belong to the zygote.
  */
 static bool make_ids(uint32_t uid_base, int *out_fd, struct err *err)
 {
@@ -526,14 +525,14 @@ static bool start_prepare(struct zygote *zygote, struct start *start, struct err
     if (!mounts_zygote(config->mounts, config->layers_fd, &zygote->plan, &ids, &start->root_fd, err) ||
         !mounts_devices(&ids, &start->devices_fd, err))
         return false;
-    if (pipe2(start->voice_fd, O_CLOEXEC | O_NONBLOCK) < 0 ||
+    if (pipe2(start->report_fd, O_CLOEXEC | O_NONBLOCK) < 0 ||
         socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, start->control_fd) < 0 ||
-        shutdown(start->control_fd[0], SHUT_RD) < 0) /* nothing is ever sent to us this way: see zygote_child.h */
-        return err_sys(err, "make a zygote's ears and voice");
+        shutdown(start->control_fd[0], SHUT_RD) < 0) /* so that a zygote can send us nothing: see zygote_child.h */
+        return err_sys(err, "make a zygote's control socket and pipe");
     struct str texts[] = { str_from(zygotes_charts_py), str_from(zygotes_driver_py) };
     for (size_t i = 0; i < COUNT_OF(texts); i++)
         if (send(start->control_fd[0], texts[i].at, texts[i].len, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-            return err_sys(err, "hand a zygote her program");
+            return err_sys(err, "send a zygote its program");
     return cgroup_open_user(config->cgroups, zygote->cgroup, start->cgroup_fds, &start->cgroup_count, err);
 }
 
@@ -545,7 +544,7 @@ static bool start_clone(struct zygote *zygote, struct start *start, struct err *
                                .exit_signal = SIGCHLD };
     struct zygote_setup setup = { .keeper_fd = start->control_fd[0],
                                   .control_fd = start->control_fd[1],
-                                  .voice_fd = start->voice_fd[1],
+                                  .report_fd = start->report_fd[1],
                                   .root_fd = start->root_fd,
                                   .devices_fd = start->devices_fd,
                                   .enter_fd = zygotes->enter_fd,
@@ -563,11 +562,11 @@ static bool start_clone(struct zygote *zygote, struct start *start, struct err *
     }
     zygote->pid = pid;
     zygote->control_fd = take_fd(&start->control_fd[0]);
-    zygote->voice_fd = take_fd(&start->voice_fd[0]);
+    zygote->report_fd = take_fd(&start->report_fd[0]);
     return true;
 }
 
-/* Makes room, for the next one who asks, by ending one that no sandbox has any use for. */
+/* Makes room for the next start. */
 static void end_an_idle_one(struct zygotes *zygotes)
 {
     for (struct zygote *zygote = zygotes->all; zygote; zygote = zygote->next) {
@@ -582,7 +581,7 @@ static bool zygote_start(struct zygote *zygote, struct err *err)
 {
     struct zygotes *zygotes = zygote->zygotes;
     auto_start struct start start = {
-        .control_fd = { -1, -1 }, .voice_fd = { -1, -1 }, .userns_fd = -1, .root_fd = -1, .devices_fd = -1
+        .control_fd = { -1, -1 }, .report_fd = { -1, -1 }, .userns_fd = -1, .root_fd = -1, .devices_fd = -1
     };
     struct err ignored;
 
@@ -604,13 +603,13 @@ static bool zygote_start(struct zygote *zygote, struct err *err)
     zygote->starts++;
     zygote->death = watch_new(zygotes->config.loop, zygote->pidfd, on_death, zygote);
     watch_want(zygote->death, WATCH_READ);
-    zygote->voice = watch_new(zygotes->config.loop, zygote->voice_fd, on_voice, zygote);
-    watch_want(zygote->voice, WATCH_READ);
+    zygote->report = watch_new(zygotes->config.loop, zygote->report_fd, on_report, zygote);
+    watch_want(zygote->report, WATCH_READ);
     expect_answer(zygote);
     return true;
 }
 
-/* ---- doors ---- */
+/* ---- sockets ---- */
 
 static bool give_socket(struct zygote *zygote, int sandbox_pidfd, int *out_guest_fd, struct err *err)
 {
@@ -619,11 +618,11 @@ static bool give_socket(struct zygote *zygote, int sandbox_pidfd, int *out_guest
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return err_sys(err, "make a socket pair");
     auto_close int guest_fd = pair[0], zygote_fd = pair[1];
-    const int fds[ENTER_ORDER_FDS] = { [ENTER_ORDER_DOOR] = zygote_fd, [ENTER_ORDER_PIDFD] = sandbox_pidfd };
+    const int fds[ENTER_ORDER_FDS] = { [ENTER_ORDER_SOCKET] = zygote_fd, [ENTER_ORDER_PIDFD] = sandbox_pidfd };
 
     if (setsockopt(zygote_fd, SOL_SOCKET, SO_ATTACH_BPF, &zygote->zygotes->requests_fd, sizeof(int)) < 0)
         return err_sys(err, "attach the filter of requests");
-    if (!pass_fds(zygote->control_fd, str_of((const char[]){ ZYGOTE_DOOR }, 1), fds, COUNT_OF(fds), err))
+    if (!pass_fds(zygote->control_fd, str_of((const char[]){ ZYGOTE_SOCKET }, 1), fds, COUNT_OF(fds), err))
         return err_wrap(err, "give a zygote its socket to guestd");
     zygote->unanswered++;
     expect_answer(zygote);
@@ -655,7 +654,7 @@ void zygote_bar(struct zygote *zygote)
     if (!zygote || zygote->is_barred)
         return;
     zygote->is_barred = true;
-    log_warn("zygotes: template layer %.12s has stopped a sandbox as it was made: it gets no zygote any more",
+    log_warn("the zygote of template layer %.12s stopped a sandbox that was being made: it gets no zygote any more",
              zygote->plan.layers[zygote->plan.layer_count - 1]);
     if (zygote->state == ZYGOTE_STARTING || zygote->state == ZYGOTE_LIVING)
         zygote_kill(zygote);
@@ -682,7 +681,7 @@ void zygotes_free(struct zygotes *zygotes)
         timer_clear(&zygote->clear);
         timer_clear(&zygote->idle);
         while (zygote->state == ZYGOTE_ENDING && !cgroup_remove(zygotes->config.cgroups, zygote->cgroup, &err) &&
-               clock_mono_ms() < until_ms) { /* what is left then is swept by the next keeper */
+               clock_mono_ms() < until_ms) { /* the next keeper sweeps the rest */
             (void)cgroup_kill(zygotes->config.cgroups, zygote->cgroup);
             (void)usleep(1000);
         }

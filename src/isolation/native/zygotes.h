@@ -1,21 +1,20 @@
 /*
- * zygotes.h - warm Python zygotes outside the sandboxes, one a template, whose children are spawned into them.
+ * zygotes.h - warm Python processes outside the sandboxes, one per template, from which interpreters are forked.
  *
  * The first cell of a sandbox needs an interpreter with its imports done. A zygote (guest/interpreter/driver/, run by the
- * template's own python3) has them done once for all sandboxes of a template; a fork of her that enters a sandbox
- * (enter.c) is ready in milliseconds and shares her memory until it writes.
+ * template's own python3) has them done once for all sandboxes of a template. A fork of it that enters a sandbox (enter.c)
+ * is ready in milliseconds and shares the zygote's memory until it writes.
  *
- *   zygote    what sandboxes of the same layers have in common: a user id, and at most one zygote at a time
- *   owner    the user namespaces of a zygote's sandboxes belong to that id: who runs as it has power over those and over
- *            nothing else
- *   door     a socket pair a sandbox; guestd has one end and asks for interpreters (wire/zygote.h). The other end is ours
- *            until somebody first wants code to be run, and then the zygote's.
+ *   zygote   one for all sandboxes of the same layers; its process is started when code is first to be run
+ *   owner    the zygote's user id, to which the user namespaces of its sandboxes belong: a process that runs as it has
+ *            power over those sandboxes and over nothing else
+ *   socket   a pair per sandbox: the zygote has one end, guestd gets the other and asks for interpreters (wire/zygote.h)
  *
- * Nobody depends on any of it. A zygote that does not start, dies or does not answer is killed; her doors close, and guestd
- * does what it does without a zygotes: it starts a zygote inside the sandbox. The next one outside comes after a while.
+ * A sandbox works without all of this. A zygote that does not start, dies or does not answer is killed; its sockets close,
+ * and guestd starts a zygote inside the sandbox. The next one outside is started after a pause.
  *
  * Threads    Keeper's. No call waits for a zygote.
- * Lifetime   Zygotes end with keeper. What they have borne lives on.
+ * Lifetime   Zygotes end with keeper. Interpreters that came from them live on.
  */
 #ifndef ISOLATION_NATIVE_ZYGOTES_H
 #define ISOLATION_NATIVE_ZYGOTES_H
@@ -38,12 +37,12 @@ struct zygotes_config {
     struct mounts *mounts;
     struct cgroups *cgroups;
     int layers_fd;               /* all of these are borrowed */
-    uint32_t uids_from, uids_to; /* the sandboxes' own ids: owners are others */
+    uint32_t uids_from, uids_to; /* the sandboxes' own ids: no owner is among them */
 };
 
-/* NULL is a zygotes too, in which nothing is spawned. */
+/* NULL is fine for all calls below: then there is no zygote for any sandbox. */
 struct zygotes *zygotes_new(const struct zygotes_config *config, struct err *err) must_use;
-void zygotes_free(struct zygotes *zygotes); /* kills the zygotes, and waits for that */
+void zygotes_free(struct zygotes *zygotes); /* kills their processes and waits until they are gone */
 
 /*
  * That of sandboxes with these layers, referenced; NULL when there are too many, or `zygotes` is NULL. `owner` is 0 for a
@@ -52,9 +51,9 @@ void zygotes_free(struct zygotes *zygotes); /* kills the zygotes, and waits for 
  */
 struct zygote *zygote_ref(struct zygotes *zygotes, const struct plan *plan, uint32_t owner) must_use;
 void zygote_unref(struct zygote *zygote); /* NULL is fine */
-/* Who the user namespace of its sandboxes belongs to; 0, which is keeper, for NULL. */
+/* The owner of its sandboxes' user namespaces; for NULL that is 0, keeper itself. */
 uint32_t zygote_owner(const struct zygote *zygote);
-/* The host's process id of its zygote, or -1; for tests. */
+/* Its process id on the host, or -1; for tests. */
 int zygote_pid(const struct zygote *zygote);
 
 /*
@@ -64,7 +63,7 @@ int zygote_pid(const struct zygote *zygote);
  */
 int zygote_connect(struct zygote *zygote, const char *sandbox_id, int sandbox_pidfd, uint64_t *given) must_use;
 
-/* Somebody has used her power against keeper: no zygote and no owner for this zygote from now on. NULL is fine. */
+/* It used its power against keeper: kills it, and gives its template none from now on. NULL is fine. */
 void zygote_bar(struct zygote *zygote);
 
 /* The texts and the program that zygotes run, embedded at build time. */

@@ -905,7 +905,7 @@ static void a_zygote_who_stops_what_is_being_made_is_the_last_of_its_template(vo
         fd_close(&started.guestlink_fd);
         assert_true(stop(world->loop, world->driver, plan.id));
     }
-    assert_non_null(strstr(err_text(&err), "somebody has stopped it"));
+    assert_non_null(strstr(err_text(&err), "it was stopped by a signal"));
     for (i = 0; i < 3000 && native_zygote_of(world->driver, "sandbox1") >= 0; i++)
         turn(world, 10);
     assert_int_equal(native_zygote_of(world->driver, "sandbox1"), -1);
