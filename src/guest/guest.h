@@ -1,10 +1,12 @@
 /*
- * guest.h - guestd: pid 1 of a sandbox, its process, terminal and file services, and its two doors.
+ * guest.h - guestd: pid 1 of a sandbox, with its process, terminal and file services. It is reached in three ways:
  *
- *   public     HTTP on port 49983, which proxy/ forwards to: what E2B calls envd. Speaks Connect RPC (rpc.h) and a few
- *              plain routes (api.c).
- *   guestlink  a connection that only the host has the other end of (link.h): who this sandbox is, what token opens the
- *              public door. Until the host has said so, the public door answers 503.
+ *   public     HTTP on port 49983, which proxy/ forwards to: what E2B calls envd. Connect RPC (rpc.h) and a few plain
+ *              routes (api.c). Port 49999 serves run_code (interpreter/interpreter.h).
+ *   guestlink  a connection to front (link.h), which sets the sandbox up: its id, its access token. Until then the public
+ *              ports answer 503.
+ *   handover   a socket on which keeper gives us descriptors (handover.h), guestlink among them. guestd needs no
+ *              connection from its start: each can be lost and given again.
  *
  * Threads    One loop does everything that is quick. Walking and removing trees happens on a worker, which is started
  *            when first needed.
@@ -42,7 +44,7 @@ struct guest {
     struct processes *processes;
     struct spawner *spawner; /* NULL: guestd forks commands itself */
     struct watchers *watchers;
-    struct journal *journal;         /* NULL: nothing is told */
+    struct journal *journal;         /* NULL: nothing is logged */
     struct interpreter *interpreter; /* NULL where no code is run */
     size_t answer_bytes;             /* of calls, on their way to clients */
     size_t input_bytes;              /* of client streams, held until they can be taken */
@@ -55,7 +57,7 @@ struct guest {
     struct link *link;    /* guestlink as it is now, or NULL */
     const char *path_env; /* PATH of the processes */
 
-    /* What the host has told us; replaced as a whole by each SETUP. */
+    /* From the last SETUP, replaced as a whole by the next. */
     bool is_set_up;
     struct arena setup_arena; /* holds what follows */
     struct secret token;      /* empty: everything is open */
@@ -68,7 +70,7 @@ struct guest {
 /* Take over what a SETUP says. */
 void guest_set_up(struct guest *guest, const struct guestlink_setup *setup);
 
-/* Every request at the public door (an http_request_fn; the context is the guest). */
+/* Every request to the public port (an http_request_fn; the context is the guest). */
 void guest_serve(struct http_exchange *ex, void *context);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Keeper connects, sends one message with one descriptor and closes. Who connects need not be checked: the socket's name
- * is out of reach for everything in this sandbox (isolation/native/handover.c).
+ * Keeper connects, sends one message with one descriptor and closes. The peer need not be checked: the socket's name is out
+ * of reach for everything in this sandbox (isolation/native/handover.c).
  */
 #include "guest/handover.h"
 

@@ -1,11 +1,11 @@
 /*
- * guestd: the first program in a sandbox and the last one to leave it.
+ * guestd: pid 1 of a sandbox.
  *
  *   guestd --handover-fd 3 --cgroup-fd 4 [--cgroup-fd 5 …] [--port 49983] [--code-port 49999]
  *                                                                  as keeper starts it
  *   guestd --port 49983                                            by hand, outside a sandbox: no host, no token
  *
- * Away from its usual port it runs no code unless told where: several can then stand side by side.
+ * On another port than the usual one it serves no run_code unless --code-port is given, so that several can run at once.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -72,7 +72,7 @@ static void keep_fds_from_children(void)
 {
     struct err ignored;
 
-    /* Whatever we were given: a child gets its own three and nothing else. Usually a dozen, so no need for more. */
+    /* A child gets its own three and nothing else. We were given a dozen at most. */
     for (int fd = 0; fd < 256; fd++)
         (void)!fd_set_cloexec(fd, true, &ignored);
 }
@@ -86,7 +86,7 @@ static void on_child(void *context, int signal_number)
     processes_reap(guest->processes);
 }
 
-/* Without a host to tell us: like upstream's debug mode, open to all. */
+/* Started by hand: like upstream's debug mode, open to all. */
 static const struct guestlink_setup by_hand = {
     .sandbox_id = STR_INIT(""),
     .template_id = STR_INIT(""),
@@ -142,12 +142,12 @@ int main(int argc, char **argv)
     }
     /*
      * The guest's root has our uid. Not being dumpable is what keeps it from attaching a debugger to us, from reading
-     * the access token in our memory and from opening our descriptors, the private door among them, through /proc.
+     * the access token in our memory and from opening our descriptors through /proc, guestlink among them.
      */
     (void)prctl(PR_SET_DUMPABLE, 0);
     /*
-     * And whoever has the same three user ids and the same three group ids as we may set our limits (prlimit): without
-     * descriptors or memory we would be of no use to the host. So one of them is nobody's. Children get their own.
+     * A process with the same three user ids and three group ids may set our limits (prlimit), and leave us without
+     * descriptors or memory. So one of our group ids is that of nobody. Children get their own ids.
      */
     (void)!setresgid((gid_t)-1, (gid_t)-1, NOBODY);
     (void)signal(SIGPIPE, SIG_IGN);

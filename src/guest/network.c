@@ -48,7 +48,7 @@ void network_nsswitch_without_dns(struct str text, struct buf *out)
     buf_add(out, STR("# " NO_NETWORK ".\nhosts: files\n"));
 }
 
-/* A new file in place of the old one: whoever reads it meanwhile sees one of the two. */
+/* A new file in place of the old one: a reader sees one of the two. */
 static bool replace(int dir_fd, const char *name, struct str text, struct err *err)
 {
     if (unlinkat(dir_fd, DRAFT, 0) < 0 && errno != ENOENT)

@@ -2,7 +2,7 @@
  * handover.h - how keeper gives descriptors to a guestd that runs: guestlink, and the socket of the template's zygote.
  *
  * guestd is started with a listening unix socket (SOCK_SEQPACKET). Its name is a file in the sandbox's directory on the
- * host, which only root can open and which no sandbox can see: whoever connects is keeper. Keeper connects, sends one
+ * host, which only root can open and which no sandbox can see: every peer is keeper. Keeper connects, sends one
  * message with one descriptor and closes; guestd never answers. So either descriptor can be given at any time, any
  * number of times, by any keeper.
  *
