@@ -1,6 +1,6 @@
 /*
- * Two kinds of objects. A book is what is kept of one sandbox: a queue of lines, under the lock. A line to guestd (struct
- * ear) is the connection, the loop's alone; it knows its book by the sandbox's id, and ends by itself when guestd does.
+ * Two kinds of objects. A book is what is kept of one sandbox: a queue of lines, under the lock. A reader is the link to one
+ * guestd, used on the loop alone; it finds its book by the sandbox's id, and ends when the link does.
  */
 #include "sandbox/logs.h"
 
@@ -34,12 +34,12 @@ struct book {
     size_t bytes, count;
 };
 
-struct ear {
-    struct ear *next, **at;
+struct reader {
+    struct reader *next, **at;
     struct logs *logs;
     char id[LIMIT_ID_BYTES];
     int fd;
-    bool hung_up; /* guestd has: what is not there by now does not come */
+    bool hung_up; /* guestd closed the link: nothing more comes */
     struct loop_task begin;
     struct watch *watch;
     struct timer pause;
@@ -51,7 +51,7 @@ struct logs {
     struct map books; /* by id */
     struct book *first_ended, **last_ended;
     size_t ended_count;
-    struct ear *ears;       /* under the lock as well: a worker adds to it */
+    struct reader *readers; /* under the lock as well: a worker adds to it */
     char room[INPUT_BYTES]; /* the loop's: the message that is looked at */
 };
 
@@ -126,39 +126,39 @@ void logs_end(struct logs *logs, struct str id, int64_t now_us)
     forget_old(logs, now_us);
 }
 
-/* ---- listening ---- */
+/* ---- readers ---- */
 
-static void ear_free(void *object)
+static void reader_free(void *object)
 {
-    struct ear *ear = object;
+    struct reader *reader = object;
 
-    fd_close(&ear->fd);
-    free(ear);
+    fd_close(&reader->fd);
+    free(reader);
 }
 
 /* With the lock held. */
-static void ear_leave(struct ear *ear)
+static void reader_leave(struct reader *reader)
 {
-    *ear->at = ear->next;
-    if (ear->next)
-        ear->next->at = ear->at;
+    *reader->at = reader->next;
+    if (reader->next)
+        reader->next->at = reader->at;
 }
 
-static void stop_listening(struct ear *ear)
+static void stop_listening(struct reader *reader)
 {
     {
-        auto_unlock pthread_mutex_t *held = lock_mutex(&ear->logs->lock);
-        ear_leave(ear);
+        auto_unlock pthread_mutex_t *held = lock_mutex(&reader->logs->lock);
+        reader_leave(reader);
     }
-    timer_clear(&ear->pause);
-    watch_free(take_ptr(&ear->watch));
-    loop_retire(ear->logs->loop, ear, ear_free);
+    timer_clear(&reader->pause);
+    watch_free(take_ptr(&reader->watch));
+    loop_retire(reader->logs->loop, reader, reader_free);
 }
 
 static struct sandbox_log log_of(const struct guestlink_log_line *line, const struct book *book, int64_t now_us)
 {
     return (struct sandbox_log){
-        /* guestd has our clock, unless it is somebody else by now. */
+        /* guestd has our clock, but a guest that took guestd over could send any time. */
         .at_us = MAX(MIN(line->at_us, now_us), book->begun_us),
         .kind = line->kind == GUESTLINK_LOG_STARTED ? SANDBOX_LOG_STARTED : SANDBOX_LOG_ENDED,
         .pid = line->pid,
@@ -168,12 +168,12 @@ static struct sandbox_log log_of(const struct guestlink_log_line *line, const st
     };
 }
 
-static void write_down(struct ear *ear, const struct guestlink_log *log)
+static void write_down(struct reader *reader, const struct guestlink_log *log)
 {
     int64_t now_us = clock_wall_us();
 
-    auto_unlock pthread_mutex_t *held = lock_mutex(&ear->logs->lock);
-    struct book *book = map_get(&ear->logs->books, str_from(ear->id));
+    auto_unlock pthread_mutex_t *held = lock_mutex(&reader->logs->lock);
+    struct book *book = map_get(&reader->logs->books, str_from(reader->id));
     if (!book)
         return;
     if (log->dropped)
@@ -185,106 +185,106 @@ static void write_down(struct ear *ear, const struct guestlink_log *log)
 }
 
 /* False if guestd does not read its answers. One that is gone is no failure here: what it has sent can still be read. */
-static bool say_taken(const struct ear *ear)
+static bool say_taken(const struct reader *reader)
 {
     auto_buf struct buf out = buf_make(NULL, GUESTLINK_HEADER_BYTES + 1);
 
     guestlink_write_simple(&out, GUESTLINK_TAKEN);
-    return send(ear->fd, out.data, out.len, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 || errno != EAGAIN;
+    return send(reader->fd, out.data, out.len, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 || errno != EAGAIN;
 }
 
 /* One message. False if guestd does not keep to the rules. */
-static bool hear(struct ear *ear, struct str body)
+static bool take_body(struct reader *reader, struct str body)
 {
     struct guestlink_message message;
     struct arena arena;
-    struct err ignored; /* it is guestd's mistake, and costs nothing but its log */
+    struct err ignored; /* guestd's mistake: the sandbox loses its log, no more */
 
     arena_init(&arena);
     bool fine = guestlink_read(body, &arena, &message, &ignored);
     bool is_log = fine && message.type == GUESTLINK_LOG;
     if (is_log)
-        write_down(ear, &message.log);
+        write_down(reader, &message.log);
     arena_done(&arena);
-    return is_log ? say_taken(ear) : fine && message.type == GUESTLINK_OK;
+    return is_log ? say_taken(reader) : fine && message.type == GUESTLINK_OK;
 }
 
 static void on_pause_over(struct timer *timer)
 {
-    watch_want(container_of(timer, struct ear, pause)->watch, WATCH_READ | WATCH_HANGUP);
+    watch_want(container_of(timer, struct reader, pause)->watch, WATCH_READ | WATCH_HANGUP);
 }
 
-/* False: there will be no more of it. */
-static bool take_a_message(struct ear *ear)
+/* False: the link is at its end. */
+static bool take_message(struct reader *reader)
 {
-    char *room = ear->logs->room;
+    char *room = reader->logs->room;
     struct err ignored;
     uint32_t length;
 
-    ssize_t n = recv(ear->fd, room, INPUT_BYTES, MSG_PEEK | MSG_DONTWAIT);
+    ssize_t n = recv(reader->fd, room, INPUT_BYTES, MSG_PEEK | MSG_DONTWAIT);
     if (n <= 0)
         return n < 0 && (errno == EAGAIN || errno == EINTR);
     if (n < GUESTLINK_HEADER_BYTES)
-        return !ear->hung_up;
+        return !reader->hung_up;
     if (!guestlink_body_length((const unsigned char *)room, &length, &ignored) ||
         length > INPUT_BYTES - GUESTLINK_HEADER_BYTES)
         return false;
     ssize_t whole = GUESTLINK_HEADER_BYTES + (ssize_t)length;
     if (n < whole)
-        return !ear->hung_up; /* left where it is until all of it is there */
-    return hear(ear, str_of(room + GUESTLINK_HEADER_BYTES, length)) &&
-           recv(ear->fd, room, whole, MSG_DONTWAIT) == whole;
+        return !reader->hung_up; /* left where it is until all of it is there */
+    return take_body(reader, str_of(room + GUESTLINK_HEADER_BYTES, length)) &&
+           recv(reader->fd, room, whole, MSG_DONTWAIT) == whole;
 }
 
-/* A message at a time, and then a pause: what guestd can make us do is bounded. */
+/* A message at a time, and then a pause: bounds the work that guestd can cause. */
 static void on_ready(void *context, unsigned ready)
 {
-    struct ear *ear = context;
+    struct reader *reader = context;
 
-    ear->hung_up = (ready & WATCH_HANGUP) != 0;
-    if (!take_a_message(ear)) {
-        stop_listening(ear);
+    reader->hung_up = (ready & WATCH_HANGUP) != 0;
+    if (!take_message(reader)) {
+        stop_listening(reader);
         return;
     }
-    watch_want(ear->watch, 0);
-    timer_set(&ear->pause, ear->logs->loop, LIMIT_LOG_PAUSE_MS, on_pause_over);
+    watch_want(reader->watch, 0);
+    timer_set(&reader->pause, reader->logs->loop, LIMIT_LOG_PAUSE_MS, on_pause_over);
 }
 
 static void on_begin(struct loop_task *task)
 {
-    struct ear *ear = container_of(task, struct ear, begin);
+    struct reader *reader = container_of(task, struct reader, begin);
     const int room = 2 * INPUT_BYTES;
 
-    /* Or a message that nobody takes before it is whole might never be: as much as one must fit, and no more need. */
-    (void)setsockopt(ear->fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room); /* the default is enough, too */
-    ear->watch = watch_new(ear->logs->loop, ear->fd, on_ready, ear);
-    watch_want(ear->watch, WATCH_READ | WATCH_HANGUP);
+    /* A message is taken when all of it is there, so the buffer must hold a whole one. */
+    (void)setsockopt(reader->fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room); /* the default is enough, too */
+    reader->watch = watch_new(reader->logs->loop, reader->fd, on_ready, reader);
+    watch_want(reader->watch, WATCH_READ | WATCH_HANGUP);
 }
 
 void logs_begin(struct logs *logs, struct str team_id, struct str id, int64_t begun_us, int guestlink_fd)
 {
     struct book *book = NEW(struct book);
-    struct ear *ear = NEW(struct ear);
+    struct reader *reader = NEW(struct reader);
 
     memcpy(book->id, id.at, MIN(id.len, sizeof book->id - 1));
     memcpy(book->team_id, team_id.at, MIN(team_id.len, sizeof book->team_id - 1));
     book->begun_us = begun_us;
     book->last = &book->first;
-    memcpy(ear->id, book->id, sizeof ear->id);
-    ear->logs = logs;
-    ear->fd = guestlink_fd;
-    ear->begin.fn = on_begin;
+    memcpy(reader->id, book->id, sizeof reader->id);
+    reader->logs = logs;
+    reader->fd = guestlink_fd;
+    reader->begin.fn = on_begin;
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&logs->lock);
         struct book *old = map_put(&logs->books, str_from(book->id), book);
         (void)old; /* ids are not given twice */
-        ear->next = logs->ears;
-        ear->at = &logs->ears;
-        if (ear->next)
-            ear->next->at = &ear->next;
-        logs->ears = ear;
+        reader->next = logs->readers;
+        reader->at = &logs->readers;
+        if (reader->next)
+            reader->next->at = &reader->next;
+        logs->readers = reader;
     }
-    loop_post(logs->loop, &ear->begin);
+    loop_post(logs->loop, &reader->begin);
 }
 
 /* ---- all of them ---- */
@@ -306,11 +306,11 @@ void logs_free(struct logs *logs)
 
     if (!logs)
         return;
-    for (struct ear *ear = logs->ears, *next; ear; ear = next) {
-        next = ear->next;
-        timer_clear(&ear->pause);
-        watch_free(take_ptr(&ear->watch));
-        ear_free(ear);
+    for (struct reader *reader = logs->readers, *next; reader; reader = next) {
+        next = reader->next;
+        timer_clear(&reader->pause);
+        watch_free(take_ptr(&reader->watch));
+        reader_free(reader);
     }
     for (size_t i = 0; (book = map_next(&logs->books, &i));)
         book_free(book);
