@@ -110,8 +110,8 @@ static inline must_use bool driver_list(struct driver *driver, struct held **out
 }
 
 /*
- * What started.guestlink_fd was, again: the same connection, for whoever comes after the one that has started it.
- * ERR_NOT_FOUND also when the driver has come after it as well, and has only its process.
+ * A new guestlink, in place of the one before, which guestd closes. Also for a sandbox that an earlier driver started.
+ * ERR_UNAVAILABLE when guestd does not accept it.
  */
 static inline must_use bool driver_link(struct driver *driver, const char *id, int *out_guestlink_fd, struct err *err)
 {
