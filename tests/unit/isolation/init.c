@@ -363,8 +363,8 @@ static void zygote_socket(void)
 enum { VOICE_FD = 4 };
 
 /*
- * Two texts, then doors; each is taken and kept, and says what it came with. In a template with a file /evil she uses what
- * power she has against whatever appears. Sending to keeper must not work: a message could carry a descriptor.
+ * Two texts, then sockets; each is taken and kept. In a template with a file /evil it uses its power against every process
+ * that it sees. Sending to keeper must not work: a message could carry a descriptor.
  */
 static int be_zygote(void)
 {
@@ -377,7 +377,7 @@ static int be_zygote(void)
     if (send(0, "x", 1, MSG_NOSIGNAL) == 1 || errno != EPIPE)
         return 1;
     if (syscall(SYS_seccomp, 1, 0, NULL) == 0 || errno != EINVAL)
-        return 1; /* she may have no BPF programs either */
+        return 1; /* it may have no BPF programs either */
     if (write(VOICE_FD, "bir", 3) != 3)
         return 1;
     for (;;) {
@@ -392,7 +392,7 @@ static int be_zygote(void)
         if (recvmsg(0, &message, 0) <= 0)
             return 0;
         if (CMSG_FIRSTHDR(&message)->cmsg_len != CMSG_LEN(2 * sizeof(int)))
-            return 1; /* a door and a pidfd; a descriptor of a cgroup would be a weapon */
+            return 1; /* a socket and a pidfd; a descriptor of a cgroup would be a weapon */
         if (write(VOICE_FD, "t", 1) != 1)
             return 1;
         while (is_evil)

@@ -385,7 +385,7 @@ static void guestd_gets_its_descriptors_and_no_others(void **state)
 }
 
 /*
- * Whoever has the other end of a unix socket can make its reader close descriptors, and decides how long that takes.
+ * The peer on a unix socket can make its reader close descriptors, and decides how long that takes.
  */
 static void guestlink_cannot_carry_descriptors_and_nothing_listens_for_it_inside(void **state)
 {
@@ -835,12 +835,12 @@ static char *status_of_zygote(struct world *world, int pid, uid_t owner)
     return status;
 }
 
-static void a_zygote_has_no_power_but_that_of_her_id(void **state)
+static void a_zygote_has_no_power_but_that_of_its_id(void **state)
 {
     static const char *const apart[] = { "mnt", "net", "ipc", "uts", "cgroup" };
     struct world *world = *state;
     struct plan plan = a_plan("sandbox1");
-    char path[64], hers[64], ours[64];
+    char path[64], its[64], ours[64];
 
     copy_python(world);
     plan.layer_count = 2;
@@ -857,12 +857,12 @@ static void a_zygote_has_no_power_but_that_of_her_id(void **state)
     check_has(status, "Seccomp:\t2");
     for (size_t i = 0; i < COUNT_OF(apart); i++) {
         (void)snprintf(path, sizeof path, "/proc/%d/ns/%s", pid, apart[i]);
-        ssize_t n = readlink(path, hers, sizeof hers - 1);
+        ssize_t n = readlink(path, its, sizeof its - 1);
         (void)snprintf(path, sizeof path, "/proc/self/ns/%s", apart[i]);
         ssize_t m = readlink(path, ours, sizeof ours - 1);
         assert_true(n > 0 && m > 0);
-        hers[n] = ours[m] = '\0';
-        assert_string_not_equal(hers, ours);
+        its[n] = ours[m] = '\0';
+        assert_string_not_equal(its, ours);
     }
     /* It keeps the socket that it was given, and a second dial does not make a second zygote. */
     turn(world, 50);
@@ -872,14 +872,14 @@ static void a_zygote_has_no_power_but_that_of_her_id(void **state)
     assert_int_equal(native_zygote_of(world->driver, "sandbox1"), pid);
     assert_true(stop(world->loop, world->driver, "sandbox1"));
     driver_free(world->driver);
-    assert_int_equal(kill(pid, 0), -1); /* and she with it */
+    assert_int_equal(kill(pid, 0), -1); /* it ended with the driver */
     assert_int_equal(errno, ESRCH);
     new_driver(world, false);
     check_nothing_is_left(world);
 }
 
-/* She can do that, but keeper neither waits for what she holds up nor lets her do it again. */
-static void a_zygote_who_stops_what_is_being_made_is_the_last_of_its_template(void **state)
+/* It can do that, but keeper neither waits for what it stops nor lets it do so again. */
+static void a_zygote_that_stops_what_is_being_made_is_the_last_of_its_template(void **state)
 {
     struct world *world = *state;
     struct plan plan = a_plan("sandbox1");
@@ -897,7 +897,7 @@ static void a_zygote_who_stops_what_is_being_made_is_the_last_of_its_template(vo
     auto_close int fd = start(world, &plan);
     assert_true(fd >= 0 && owner_of(world, "sandbox1") != 0);
     dial_code_port(world, "sandbox1");
-    for (i = 2; i < 300; i++) { /* some may be through before she looks */
+    for (i = 2; i < 300; i++) { /* some may be through before it acts */
         turn(world, 10);
         (void)snprintf(plan.id, sizeof plan.id, "sandbox%d", i);
         if (!driver_start(world->driver, &plan, &started, &err))
@@ -1029,7 +1029,7 @@ static void a_zygote_is_given_again_after_its_death_and_by_the_next_keeper(void 
     check_has(said, "zygote: closed");
     assert_true(wait_for_zygote(world, fd));
     int pid = native_zygote_of(world->driver, "sandbox1");
-    auto_free char *status = status_of_zygote(world, pid, owner); /* so it can enter */
+    free(status_of_zygote(world, pid, owner)); /* with which it can enter */
     assert_int_equal(kill(pid, SIGKILL), 0);
     for (int i = 0; i < 1000 && native_zygote_of(world->driver, "sandbox1") == pid; i++)
         turn(world, 10);
@@ -1374,11 +1374,11 @@ int main(int argc, char **argv)
         NATIVE_CASE(listen_takes_connections_that_guests_make_on_loopback),
         NATIVE_CASE(sandboxes_of_one_template_have_one_owner_who_is_nobody_else),
         NATIVE_CASE(a_template_without_python_has_no_zygote_and_its_socket_closes),
-        NATIVE_CASE(a_zygote_has_no_power_but_that_of_her_id),
+        NATIVE_CASE(a_zygote_has_no_power_but_that_of_its_id),
         NATIVE_CASE(a_link_can_be_made_again_by_this_keeper_and_by_the_next),
         NATIVE_CASE(a_guestd_that_takes_nothing_holds_nobody_up),
         NATIVE_CASE(a_zygote_is_given_again_after_its_death_and_by_the_next_keeper),
-        NATIVE_CASE(a_zygote_who_stops_what_is_being_made_is_the_last_of_its_template),
+        NATIVE_CASE(a_zygote_that_stops_what_is_being_made_is_the_last_of_its_template),
         NATIVE_CASE(stop_ends_everything_and_leaves_nothing),
         NATIVE_CASE(a_stop_that_takes_long_holds_nobody_up),
         NATIVE_CASE(of_a_crowd_only_some_die_at_a_time_and_slow_ones_hold_nobody_up),
