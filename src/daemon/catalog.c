@@ -132,8 +132,9 @@ static void log_bad(struct catalog *catalog)
 {
     const struct templates *told = &catalog->told;
     struct err *logged = &catalog->logged_bad;
+    bool is_new = strcmp(logged->trail, told->bad.trail) != 0 || strcmp(logged->message, told->bad.message) != 0;
 
-    if (told->bad_count && (strcmp(logged->trail, told->bad.trail) != 0 || strcmp(logged->message, told->bad.message)))
+    if (told->bad_count && is_new)
         log_warn("templates: %u file%s left out, correct or remove it: %s", told->bad_count,
                  told->bad_count == 1 ? " is" : "s are", err_text(&told->bad));
     *logged = told->bad;
