@@ -1,3 +1,6 @@
+/*
+ * One token bucket (policy/quota.h) for each API key that has made a request lately.
+ */
 #include <stdlib.h>
 
 #include "actions/actions.h"

@@ -1,3 +1,9 @@
+/*
+ * Idempotency keys. The first request with a key claims it in the store, together with its route and body. A repeat
+ * with the same route and body gets the result of the first one, or learns that it still runs or that the server died
+ * during it; another request with that key is refused. The store keeps no tokens: they are derived or taken from the
+ * sandbox.
+ */
 #include "actions/actions.h"
 #include "base/log.h"
 

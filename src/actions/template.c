@@ -1,3 +1,8 @@
+/*
+ * Finding a template by the name that a client gives. If the store does not know it, templates that were built since
+ * the last look are added to the store, and the search is repeated once. An error names what does exist, or how to
+ * build it.
+ */
 #include "actions/actions.h"
 #include "base/log.h"
 

@@ -1,3 +1,8 @@
+/*
+ * Create, and the calls on one sandbox. Routes that exist in two versions share one function here; the versions differ
+ * in what a request may leave out. A create with an Idempotency-Key first claims the key, and settles it when the
+ * result is known.
+ */
 #include "api/request.h"
 
 enum {

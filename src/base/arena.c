@@ -1,3 +1,7 @@
+/*
+ * A list of blocks of at least BLOCK_BYTES. The newest block hands out memory from its front; when it is too full, a
+ * new one is allocated. Nothing moves, so pointers stay valid until arena_done() frees all blocks.
+ */
 #include "base/arena.h"
 
 #include <stdalign.h>

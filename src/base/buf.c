@@ -1,3 +1,8 @@
+/*
+ * One piece of memory: `dropped` consumed bytes, then `len` bytes of data, then free room. buf_reserve() makes room: it
+ * moves the data over the dropped bytes when that is cheap, and doubles the memory otherwise. In an arena the old
+ * memory stays behind until the arena is freed.
+ */
 #include "base/buf.h"
 
 #include <assert.h>

@@ -1,3 +1,8 @@
+/*
+ * Tables first: commands, nouns, exit codes. A command line is one or two words that name a row of `commands`, then its
+ * options and arguments (args.c). The help, the suggestions for a misspelled word and the exit codes come from the same
+ * tables. Rows without a function are run by daemon/.
+ */
 #include "cli/cli.h"
 
 #include <errno.h>

@@ -1,3 +1,7 @@
+/*
+ * The reader gathers one envelope at a time in `partial`: first the header, then as many bytes as it announces. The
+ * envelope stays there, as the payload that was handed out, until the next call clears it.
+ */
 #include "wire/connect.h"
 
 #include <assert.h>
