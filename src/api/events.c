@@ -103,12 +103,9 @@ void api_event_list(struct request *rq)
 void api_event_list_of_sandbox(struct request *rq)
 {
     struct str id;
-    struct err err;
 
-    if (sandbox_id_decode(rq->match.params[0], &id, &err))
+    if (path_id(rq, &id))
         answer_events(rq, id);
-    else
-        reply_err(rq, &err);
 }
 
 /* ---- logs: events and commands, as lines for people ---- */
@@ -270,10 +267,8 @@ void api_sandbox_logs_v1(struct request *rq)
     size_t count;
     struct err err;
 
-    if (!sandbox_id_decode(rq->match.params[0], &filter.sandbox_id, &err)) {
-        reply_err(rq, &err);
+    if (!path_id(rq, &filter.sandbox_id))
         return;
-    }
     if (!query_check(rq, &err) || !query_number(rq, "start", 0, MS_MOST, &start_ms, &err) ||
         !query_number(rq, "limit", 0, LOGS_MOST, &limit, &err)) {
         reply_invalid(rq, &err);
@@ -369,10 +364,8 @@ void api_sandbox_logs_v2(struct request *rq)
     size_t count, written = 0;
     struct err err;
 
-    if (!sandbox_id_decode(rq->match.params[0], &filter.sandbox_id, &err)) {
-        reply_err(rq, &err);
+    if (!path_id(rq, &filter.sandbox_id))
         return;
-    }
     if (!logs_decode(rq, &filter, &want, &err)) {
         reply_invalid(rq, &err);
         return;

@@ -67,10 +67,8 @@ void api_sandbox_metrics(struct request *rq)
     size_t count;
     struct err err;
 
-    if (!sandbox_id_decode(rq->match.params[0], &id, &err)) {
-        reply_err(rq, &err);
+    if (!path_id(rq, &id))
         return;
-    }
     if (!span_decode(rq, &start_us, &end_us, &err)) {
         reply_invalid(rq, &err);
         return;

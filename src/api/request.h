@@ -108,8 +108,10 @@ enum create_version {
 /* Decodes the body of a create; the result borrows from `body`. */
 bool create_decode(const json_t *body, enum create_version version, struct arena *arena, struct sandbox_request *out,
                    struct err *err) must_use;
-/* The path's sandbox id, without the suffix that old clients add. */
+/* A sandbox id, without the suffix that old clients add. */
 bool sandbox_id_decode(struct str segment, struct str *out_id, struct err *err) must_use;
+/* The same for the path's first parameter. False, and answered, if it is not valid. */
+bool path_id(struct request *rq, struct str *out_id) must_use;
 
 /* The answer of create and connect; the answer of get; a row of a list. */
 void sandbox_encode(struct json_out *json, const struct request *rq, const struct sandbox_info *info);

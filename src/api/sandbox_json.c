@@ -49,6 +49,16 @@ bool sandbox_id_decode(struct str segment, struct str *out_id, struct err *err)
     return true;
 }
 
+bool path_id(struct request *rq, struct str *out_id)
+{
+    struct err err;
+
+    if (sandbox_id_decode(rq->match.params[0], out_id, &err))
+        return true;
+    reply_err(rq, &err);
+    return false;
+}
+
 struct pair_limits {
     const char *field;
     uint32_t count;

@@ -106,17 +106,6 @@ void api_sandbox_create_v2(struct request *rq)
 
 /* ---- one sandbox ---- */
 
-/* False, and answered, if the path has no valid id. */
-static bool path_id(struct request *rq, struct str *out_id)
-{
-    struct err err;
-
-    if (sandbox_id_decode(rq->match.params[0], out_id, &err))
-        return true;
-    reply_err(rq, &err);
-    return false;
-}
-
 void api_sandbox_get(struct request *rq)
 {
     struct sandbox_info info;
