@@ -206,7 +206,7 @@ static void references_resolve_as_the_order_says(void **state)
     check_resolves(f, "tbase", "tbase");
 }
 
-static void what_is_no_reference_is_invalid(void **state)
+static void a_malformed_template_reference_is_invalid(void **state)
 {
     struct fixture *f = *state;
     struct template_row row;
@@ -235,7 +235,7 @@ static void a_missing_template_is_named_together_with_what_there_is(void **state
     }
 }
 
-static void a_missing_template_that_can_be_made_is_named_with_its_cure(void **state)
+static void a_missing_template_that_can_be_built_is_named_with_the_command(void **state)
 {
     struct fixture *f = *state;
     struct template_row row;
@@ -422,9 +422,9 @@ int main(void)
         ACTION_CASE(teams_are_for_administrators_and_have_names_like_namespaces),
         ACTION_CASE(a_keys_name_is_printable_and_short),
         ACTION_CASE(references_resolve_as_the_order_says),
-        ACTION_CASE(what_is_no_reference_is_invalid),
+        ACTION_CASE(a_malformed_template_reference_is_invalid),
         ACTION_CASE(a_missing_template_is_named_together_with_what_there_is),
-        ACTION_CASE(a_missing_template_that_can_be_made_is_named_with_its_cure),
+        ACTION_CASE(a_missing_template_that_can_be_built_is_named_with_the_command),
         ACTION_CASE(a_miss_asks_for_new_templates_once),
         ACTION_CASE(another_teams_template_cannot_be_used),
         ACTION_CASE(create_takes_its_shape_from_the_template),

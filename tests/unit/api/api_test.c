@@ -72,7 +72,7 @@ static void a_private_sandbox_comes_with_its_traffic_token(void **state)
     assert_null(json_object_get(s->last, "trafficAccessToken"));
 }
 
-static void nobody_is_told_of_internet_access_that_is_not_there(void **state)
+static void internet_access_is_never_reported(void **state)
 {
     static const char *const asked[] = { "", ",\"allow_internet_access\":true", ",\"allow_internet_access\":false" };
     struct served *s = *state;
@@ -501,7 +501,7 @@ static void health_needs_no_key_and_has_no_body(void **state)
     assert_int_equal(answer.body.len, 0);
 }
 
-static void what_upstream_has_and_we_have_not_says_so(void **state)
+static void upstream_routes_that_are_missing_answer_501(void **state)
 {
     struct served *s = *state;
     size_t count, found = 0;
@@ -647,7 +647,7 @@ static void a_bad_create_is_refused_and_makes_nothing(void **state)
     check_nothing_exists(s);
 }
 
-static void what_means_nothing_or_the_default_is_taken(void **state)
+static void options_without_effect_are_accepted(void **state)
 {
     struct served *s = *state;
 
@@ -966,7 +966,7 @@ static void a_repeat_that_overtakes_the_first_is_told_to_wait(void **state)
     assert_int_equal(s->rig.starts, 1);
 }
 
-static void a_repeat_after_a_crash_in_the_middle_is_told_that_nobody_knows(void **state)
+static void a_repeat_after_a_crash_in_the_middle_is_told_that_the_outcome_is_unknown(void **state)
 {
     struct served *s = *state;
     enum repeat_verdict verdict;
@@ -984,7 +984,7 @@ static void a_repeat_after_a_crash_in_the_middle_is_told_that_nobody_knows(void 
     check_nothing_exists(s);
 }
 
-static void what_was_refused_or_failed_does_not_use_the_key_up(void **state)
+static void a_failed_create_does_not_use_up_the_idempotency_key(void **state)
 {
     struct served *s = *state;
     struct http_answer answer = CALL_WITH(s, "POST", "/v2/sandboxes", "{\"templateID\":\"nope\"}", REPEAT("k"));
@@ -1027,7 +1027,7 @@ int main(void)
         SERVED(create_answers_what_clients_require_and_no_null),
         MADE(a_configured_domain_is_told),
         SERVED(a_private_sandbox_comes_with_its_traffic_token),
-        SERVED(nobody_is_told_of_internet_access_that_is_not_there),
+        SERVED(internet_access_is_never_reported),
         SERVED(get_describes_a_sandbox_in_full),
         SERVED(both_versions_of_create_and_connect_work_with_their_own_defaults),
         SERVED(code_is_open_where_version_one_asks_for_no_security),
@@ -1044,11 +1044,11 @@ int main(void)
         SERVED(the_admin_token_stands_in_for_a_key),
         MADE(a_key_that_asks_too_often_is_told_when_to_come_back),
         SERVED(health_needs_no_key_and_has_no_body),
-        SERVED(what_upstream_has_and_we_have_not_says_so),
+        SERVED(upstream_routes_that_are_missing_answer_501),
         SERVED(an_unknown_route_is_named_and_a_wrong_method_shows_the_right_ones),
         SERVED(a_preflight_is_answered_before_anything_is_checked),
         SERVED(a_bad_create_is_refused_and_makes_nothing),
-        SERVED(what_means_nothing_or_the_default_is_taken),
+        SERVED(options_without_effect_are_accepted),
         SERVED(mcp_servers_for_a_template_that_the_caller_names_are_the_sdks_business),
         SERVED(options_that_hold_already_are_taken),
         SERVED(too_much_metadata_or_environment_is_refused),
@@ -1062,8 +1062,8 @@ int main(void)
         SERVED(a_client_that_goes_away_during_a_create_does_no_harm),
         SERVED(a_create_that_is_sent_again_makes_no_second_sandbox),
         SERVED(a_repeat_that_overtakes_the_first_is_told_to_wait),
-        MADE(a_repeat_after_a_crash_in_the_middle_is_told_that_nobody_knows),
-        SERVED(what_was_refused_or_failed_does_not_use_the_key_up),
+        MADE(a_repeat_after_a_crash_in_the_middle_is_told_that_the_outcome_is_unknown),
+        SERVED(a_failed_create_does_not_use_up_the_idempotency_key),
         SERVED(after_a_crash_the_same_sandboxes_are_served),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);

@@ -134,7 +134,7 @@ static void logs_go_both_ways_and_are_searched(void **state)
     }
 }
 
-static void what_ran_inside_stands_between_what_happened_outside(void **state)
+static void commands_and_events_are_merged_by_time(void **state)
 {
     struct served *s = *state;
     const char *id = arena_text(&s->rig.arena, str_from(served_create(s, "{\"templateID\":\"base\"}")));
@@ -169,7 +169,7 @@ static void what_ran_inside_stands_between_what_happened_outside(void **state)
     assert_int_equal(json_array_size(json_object_get(s->last, "logs")), 2);
 }
 
-static void what_cannot_be_meant_is_refused(void **state)
+static void malformed_queries_are_refused(void **state)
 {
     static const char *const targets[] = {
         "/events/sandboxes?limit=0",
@@ -200,8 +200,8 @@ int main(void)
         API_CASE(a_life_is_told_as_events),
         API_CASE(logs_are_lines_that_the_command_line_can_parse),
         API_CASE(logs_go_both_ways_and_are_searched),
-        API_CASE(what_ran_inside_stands_between_what_happened_outside),
-        API_CASE(what_cannot_be_meant_is_refused),
+        API_CASE(commands_and_events_are_merged_by_time),
+        API_CASE(malformed_queries_are_refused),
         API_CASE(a_create_that_asks_for_the_internet_is_told_that_there_is_none),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);

@@ -13,7 +13,7 @@ static void wait_for_metrics(struct served *s, const char *id)
     } while (json_array_size(s->last) == 0);
 }
 
-static void a_sandbox_has_metrics_soon_after_its_birth(void **state)
+static void a_sandbox_has_metrics_soon_after_its_start(void **state)
 {
     static const char *const names[] = { "cpuCount", "cpuUsedPct", "memUsed",   "memTotal",
                                          "memCache", "diskUsed",   "diskTotal", "timestampUnix" };
@@ -31,7 +31,7 @@ static void a_sandbox_has_metrics_soon_after_its_birth(void **state)
     assert_true(at_us <= clock_wall_us() && at_us > clock_wall_us() - 10 * INT64_C(1000000));
 }
 
-static void a_span_before_its_birth_is_empty(void **state)
+static void a_span_before_its_start_is_empty(void **state)
 {
     struct served *s = *state;
     const char *id = served_create(s, "{\"templateID\":\"base\"}");
@@ -128,8 +128,8 @@ static void several_are_asked_for_at_once(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        API_CASE(a_sandbox_has_metrics_soon_after_its_birth),
-        API_CASE(a_span_before_its_birth_is_empty),
+        API_CASE(a_sandbox_has_metrics_soon_after_its_start),
+        API_CASE(a_span_before_its_start_is_empty),
         API_CASE(a_span_may_be_in_milliseconds),
         API_CASE(metrics_outlive_the_sandbox_and_strangers_have_none),
         API_CASE(bad_spans_and_ids_are_refused),

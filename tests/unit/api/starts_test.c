@@ -70,7 +70,7 @@ static void check_created(int fd)
     close(fd);
 }
 
-static void a_key_whose_guests_are_silent_makes_nobody_else_wait(void **state)
+static void a_key_whose_guests_are_silent_does_not_make_others_wait(void **state)
 {
     struct served *s = *state;
     int fds[BURST];
@@ -93,7 +93,7 @@ static void a_key_whose_guests_are_silent_makes_nobody_else_wait(void **state)
     assert_int_equal(starts(s), BURST + 1);
 }
 
-static void who_goes_away_before_their_turn_gets_no_sandbox(void **state)
+static void a_client_that_leaves_before_its_turn_gets_no_sandbox(void **state)
 {
     struct served *s = *state;
     int fds[LIMIT_STARTS_PER_KEY];
@@ -155,8 +155,8 @@ static void a_queue_that_is_too_long_is_told_to_come_back(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        API_CASE(a_key_whose_guests_are_silent_makes_nobody_else_wait),
-        API_CASE(who_goes_away_before_their_turn_gets_no_sandbox),
+        API_CASE(a_key_whose_guests_are_silent_does_not_make_others_wait),
+        API_CASE(a_client_that_leaves_before_its_turn_gets_no_sandbox),
         API_CASE(a_queue_that_is_too_long_is_told_to_come_back),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);

@@ -4,7 +4,7 @@
 
 #include "test.h"
 
-static void the_trail_names_the_askers_newest_first(void **state)
+static void the_trail_has_the_outermost_step_first(void **state)
 {
     (void)state;
     struct err err;
@@ -35,7 +35,7 @@ static void long_texts_are_cut_not_overrun(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        CASE(the_trail_names_the_askers_newest_first),
+        CASE(the_trail_has_the_outermost_step_first),
         CASE(long_texts_are_cut_not_overrun),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);

@@ -83,7 +83,7 @@ static void a_regular_file_is_read_whole_and_described(void **state)
     assert_int_equal(err.sys, ENOENT);
 }
 
-static void what_is_awaited_comes_or_does_not(void **state)
+static void await_returns_on_an_event_or_at_the_deadline(void **state)
 {
     int pipe_fds[2];
 
@@ -179,7 +179,7 @@ int main(void)
         cmocka_unit_test(a_short_write_is_told_as_that_and_not_as_an_old_errno),
         cmocka_unit_test(a_file_that_is_not_regular_is_refused_without_waiting),
         cmocka_unit_test(a_regular_file_is_read_whole_and_described),
-        cmocka_unit_test(what_is_awaited_comes_or_does_not),
+        cmocka_unit_test(await_returns_on_an_event_or_at_the_deadline),
         cmocka_unit_test(an_update_touches_nothing_that_is_the_same_and_makes_no_new_inode),
         cmocka_unit_test(room_is_counted_without_roots_reserve),
     };

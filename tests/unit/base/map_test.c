@@ -5,7 +5,7 @@
 
 #include "test.h"
 
-static void what_is_put_is_found_until_removed(void **state)
+static void a_key_that_was_put_is_found_until_removed(void **state)
 {
     (void)state;
     enum { COUNT = 2000 };
@@ -45,7 +45,7 @@ static void an_empty_key_is_a_key(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        CASE(what_is_put_is_found_until_removed),
+        CASE(a_key_that_was_put_is_found_until_removed),
         CASE(an_empty_key_is_a_key),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);

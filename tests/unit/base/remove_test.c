@@ -114,7 +114,7 @@ static void wide_directories_and_links_go_and_nothing_outside(void **state)
     assert_true(remove_tree(place_fd, "kept", &err));
 }
 
-static void what_cannot_be_removed_is_an_error_and_holds_nothing_up(void **state)
+static void an_entry_that_cannot_be_removed_is_an_error_and_the_rest_is_removed(void **state)
 {
     struct err err;
 
@@ -142,7 +142,7 @@ int main(void)
         REMOVE_CASE(files_links_and_nothing_at_all_are_removed),
         REMOVE_CASE(a_tree_deeper_than_any_path_is_removed),
         REMOVE_CASE(wide_directories_and_links_go_and_nothing_outside),
-        REMOVE_CASE(what_cannot_be_removed_is_an_error_and_holds_nothing_up),
+        REMOVE_CASE(an_entry_that_cannot_be_removed_is_an_error_and_the_rest_is_removed),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

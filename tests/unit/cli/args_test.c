@@ -90,7 +90,7 @@ static void unknown_options_are_named_with_a_suggestion(void **state)
     assert_false(PARSE(&list, "--user", "root"));
 }
 
-static void values_are_wanted_where_they_belong(void **state)
+static void values_are_required_where_they_belong(void **state)
 {
     (void)state;
     assert_false(PARSE(&list, "--data"));
@@ -126,7 +126,7 @@ int main(void)
     const struct CMUnitTest cases[] = {
         CASE(options_come_in_every_usual_spelling),   CASE(defaults_hold_when_nothing_is_given),
         CASE(a_command_to_run_keeps_its_own_options), CASE(unknown_options_are_named_with_a_suggestion),
-        CASE(values_are_wanted_where_they_belong),    CASE(too_few_and_too_many_words_show_the_synopsis),
+        CASE(values_are_required_where_they_belong),  CASE(too_few_and_too_many_words_show_the_synopsis),
         CASE(help_wins_over_what_is_missing),
     };
 

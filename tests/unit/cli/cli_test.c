@@ -113,7 +113,7 @@ static void advice_names_the_program_as_it_was_started(void **state)
     assert_int_equal(rmdir(here), 0);
 }
 
-static void no_command_is_a_question_answered_on_standard_error(void **state)
+static void without_a_command_the_help_goes_to_standard_error(void **state)
 {
     (void)state;
     run_cli(&outcome, (const char *const[]){ NULL });
@@ -325,7 +325,7 @@ static void sandbox_list_follows_pages_into_one_table(void **state)
     assert_int_equal(outcome.out[0], '[');
 }
 
-static void sandbox_kill_prints_whom_it_ended(void **state)
+static void sandbox_kill_prints_the_ids_it_ended(void **state)
 {
     (void)state;
     RUN(&outcome, "sandbox", "kill", "--data", data, "iaaa");
@@ -401,7 +401,7 @@ static void sandbox_kill_goes_on_after_one_that_is_gone(void **state)
     CHECK_HAS(outcome.note, "no such thing");
 }
 
-static void sandbox_kill_wants_ids_or_all_but_not_both(void **state)
+static void sandbox_kill_needs_ids_or_all_but_not_both(void **state)
 {
     (void)state;
     RUN(&outcome, "sandbox", "kill", "--data", data);
@@ -534,7 +534,7 @@ static void variables_are_enough_without_a_data_directory(void **state)
 }
 
 /* Somebody else's server, named by the environment of whoever runs the command. */
-static void what_the_data_directory_holds_goes_to_its_own_server_alone(void **state)
+static void credentials_of_a_data_directory_go_only_to_its_server(void **state)
 {
     static const struct fake_rule none[] = { { NULL, { NULL, 0 } } };
     struct fake_server stranger;
@@ -595,7 +595,7 @@ int main(void)
         CASE(help_lists_every_command_and_teaches_each),
         CASE(a_noun_alone_has_help_of_its_own),
         CASE(advice_names_the_program_as_it_was_started),
-        CASE(no_command_is_a_question_answered_on_standard_error),
+        CASE(without_a_command_the_help_goes_to_standard_error),
         CASE(mistyped_commands_get_a_suggestion),
         CASE(exit_codes_are_all_different),
         CASE(urls_become_addresses),
@@ -606,11 +606,11 @@ int main(void)
     };
     const struct CMUnitTest with_server[] = {
         CASE(sandbox_list_follows_pages_into_one_table),
-        CASE(sandbox_kill_prints_whom_it_ended),
+        CASE(sandbox_kill_prints_the_ids_it_ended),
         CASE(sandbox_kill_all_without_a_key_ends_those_of_all_teams),
         CASE(a_server_of_another_version_is_called_that),
         CASE(sandbox_kill_goes_on_after_one_that_is_gone),
-        CASE(sandbox_kill_wants_ids_or_all_but_not_both),
+        CASE(sandbox_kill_needs_ids_or_all_but_not_both),
         CASE(an_id_cannot_leave_its_place_in_the_path),
         CASE(key_commands_show_the_admin_token),
         CASE(a_key_is_revoked_by_its_name_too),
@@ -619,7 +619,7 @@ int main(void)
         CASE(template_list_names_aliases),
         CASE(template_list_says_what_else_could_be_built),
         CASE(variables_are_enough_without_a_data_directory),
-        CASE(what_the_data_directory_holds_goes_to_its_own_server_alone),
+        CASE(credentials_of_a_data_directory_go_only_to_its_server),
         CASE(a_refusal_names_the_server_and_where_the_credential_came_from),
     };
 

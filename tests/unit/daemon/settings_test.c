@@ -37,7 +37,7 @@ static void settings_survive_the_trip_to_front(void **state)
     assert_true(secret_eq(&got.admin_hash, STR("11ff")));
 }
 
-static void what_is_no_level_is_refused_by_name(void **state)
+static void an_unknown_log_level_is_refused_by_name(void **state)
 {
     (void)state;
     enum log_level level;
@@ -47,7 +47,7 @@ static void what_is_no_level_is_refused_by_name(void **state)
     assert_non_null(strstr(err.message, "loud"));
 }
 
-static void what_is_no_choice_for_the_code_token_is_refused_by_name(void **state)
+static void an_unknown_token_for_code_is_refused_by_name(void **state)
 {
     (void)state;
     bool always;
@@ -62,8 +62,8 @@ int main(void)
 {
     const struct CMUnitTest cases[] = {
         CASE(settings_survive_the_trip_to_front),
-        CASE(what_is_no_level_is_refused_by_name),
-        CASE(what_is_no_choice_for_the_code_token_is_refused_by_name),
+        CASE(an_unknown_log_level_is_refused_by_name),
+        CASE(an_unknown_token_for_code_is_refused_by_name),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

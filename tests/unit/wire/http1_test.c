@@ -78,7 +78,7 @@ static void empty_lines_before_a_request_are_skipped(void **state)
     REFUSES(400, "\nGET / HTTP/1.1\r\nHost: x\r\n\r\n");
 }
 
-static void what_follows_a_head_is_not_part_of_it(void **state)
+static void bytes_after_a_head_are_not_part_of_it(void **state)
 {
     size_t used;
 
@@ -586,7 +586,7 @@ int main(void)
         CASE(a_request_is_taken_apart),
         CASE(methods_are_told_apart_by_case),
         CASE(empty_lines_before_a_request_are_skipped),
-        CASE(what_follows_a_head_is_not_part_of_it),
+        CASE(bytes_after_a_head_are_not_part_of_it),
         CASE(every_part_of_a_head_asks_for_more),
         CASE(other_protocols_are_refused_before_their_first_line_ends),
         CASE(lengths_that_could_be_read_in_two_ways_are_refused),

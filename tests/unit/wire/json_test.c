@@ -28,7 +28,7 @@ static void malformed_text_is_refused(void **state)
     }
 }
 
-static void an_object_is_asked_for_and_nothing_else_will_do(void **state)
+static void a_body_that_is_not_an_object_is_refused(void **state)
 {
     (void)state;
     struct err err;
@@ -38,7 +38,7 @@ static void an_object_is_asked_for_and_nothing_else_will_do(void **state)
     assert_non_null(object);
 }
 
-static void a_zero_byte_in_a_text_is_refused_in_words_for_whoever_sent_it(void **state)
+static void a_zero_byte_in_a_text_is_refused_in_words_for_the_sender(void **state)
 {
     (void)state;
     struct err err;
@@ -200,8 +200,8 @@ int main(void)
 {
     const struct CMUnitTest cases[] = {
         CASE(malformed_text_is_refused),
-        CASE(an_object_is_asked_for_and_nothing_else_will_do),
-        CASE(a_zero_byte_in_a_text_is_refused_in_words_for_whoever_sent_it),
+        CASE(a_body_that_is_not_an_object_is_refused),
+        CASE(a_zero_byte_in_a_text_is_refused_in_words_for_the_sender),
         CASE(nesting_is_bounded_and_brackets_in_text_do_not_count),
         CASE(values_are_bounded_before_they_are_made),
         CASE(the_last_of_duplicate_keys_wins),

@@ -55,7 +55,7 @@ static void a_message_comes_back_frame_by_frame_and_never_early(void **state)
     assert_int_equal(message.frames[2].len, 1000);
 }
 
-static void what_is_too_long_is_refused_before_it_arrives(void **state)
+static void a_message_that_is_too_long_is_refused_before_it_arrives(void **state)
 {
     (void)state;
     struct zmtp_message message;
@@ -114,7 +114,7 @@ int main(void)
         CASE(a_greeting_is_understood_by_its_own_reader),
         CASE(another_protocol_version_or_mechanism_is_refused),
         CASE(a_message_comes_back_frame_by_frame_and_never_early),
-        CASE(what_is_too_long_is_refused_before_it_arrives),
+        CASE(a_message_that_is_too_long_is_refused_before_it_arrives),
         CASE(more_frames_than_fit_are_refused),
         CASE(a_command_stands_alone),
         CASE(a_ping_is_answered_with_its_own_words),
