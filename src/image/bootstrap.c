@@ -11,24 +11,20 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mount.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/encode.h"
 #include "base/fd.h"
-#include "base/mem.h"
 #include "base/random.h"
 #include "base/str.h"
+#include "image/build.h"
 
 #define DEFAULT_SUITE "trixie"
 #define BUILD_NAME "base" /* in tmp/ */
@@ -37,7 +33,6 @@ enum {
     GUEST_UID = 1000,
     BASE_CPU_MILLIS = 2000,
     BASE_MEMORY_BYTES = 1 << 30,
-    LINE_BYTES = 1024, /* of mmdebstrap's output; longer ones are cut */
 };
 
 /* The packages that people and SDKs expect. */
@@ -349,8 +344,9 @@ bool bootstrap_meter_line(struct bootstrap_meter *meter, struct str line)
 
 struct builder {
     const struct bootstrap_want *want;
+    const char *const *argv; /* of mmdebstrap */
     struct bootstrap_meter meter;
-    char last_error[LINE_BYTES]; /* the newest line that starts with E: */
+    char last_error[BUILD_LINE_BYTES]; /* the newest line that starts with E: */
 };
 
 static void tell(const struct builder *builder, unsigned percent, const char *phase)
@@ -359,8 +355,10 @@ static void tell(const struct builder *builder, unsigned percent, const char *ph
         builder->want->progress(builder->want->progress_context, percent, phase);
 }
 
-static void take_line(struct builder *builder, struct str line)
+static void take_line(void *context, struct str line)
 {
+    struct builder *builder = context;
+
     if (bootstrap_meter_line(&builder->meter, line))
         tell(builder, builder->meter.percent, builder->meter.phase);
     struct str said = line;
@@ -368,34 +366,12 @@ static void take_line(struct builder *builder, struct str line)
         (void)snprintf(builder->last_error, sizeof builder->last_error, "%.*s", STR_ARG(said));
 }
 
-static void read_lines(struct builder *builder, int fd)
-{
-    char line[LINE_BYTES];
-    size_t len = 0;
-    char piece[4096];
-
-    for (;;) {
-        ssize_t n = read(fd, piece, sizeof piece);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return; /* the exit status is checked later */
-        for (ssize_t i = 0; i < n; i++) {
-            if (piece[i] == '\n' || piece[i] == '\r') {
-                take_line(builder, str_of(line, len));
-                len = 0;
-            } else if (len < sizeof line) {
-                line[len++] = piece[i];
-            }
-        }
-    }
-}
-
 /* Only proxy settings are taken from our environment. The rest is fixed, so that two runs give the same result. */
 static const char *const kept_environment[] = { "http_proxy", "https_proxy", "no_proxy" };
 
-static no_return void exec_mmdebstrap(const char *const *argv, int output_fd)
+static void exec_mmdebstrap(void *context)
 {
+    const struct builder *builder = context;
     char kept[COUNT_OF(kept_environment)][512];
     const char *environment[8] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
                                    "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive" };
@@ -408,21 +384,9 @@ static no_return void exec_mmdebstrap(const char *const *argv, int output_fd)
         (void)snprintf(kept[i], sizeof kept[i], "%s=%s", kept_environment[i], value);
         environment[count++] = kept[i];
     }
-    /* If we are killed, mmdebstrap must not go on mounting and writing below tmp/. */
-    (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
-    /* A mount namespace of its own: its mounts below tmp/ end with it, and the next build can remove tmp/. */
-    static const char no_mounts[] = "E: cannot make a mount namespace\n";
-    if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0) {
-        (void)!write(output_fd, no_mounts, sizeof no_mounts - 1);
-        _exit(126);
-    }
-    int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (null_fd < 0 || dup2(null_fd, 0) < 0 || dup2(output_fd, 1) < 0 || dup2(output_fd, 2) < 0)
-        _exit(126);
-    (void)execvpe(argv[0], (char *const *)argv, (char *const *)environment); /* exec writes to neither */
-    static const char complaint[] = "E: mmdebstrap does not start; is it installed?\n";
-    (void)!write(2, complaint, sizeof complaint - 1);
-    _exit(127);
+    (void)execvpe(builder->argv[0], (char *const *)builder->argv,
+                  (char *const *)environment); /* exec writes to neither */
+    build_give_up("cannot start mmdebstrap; is it installed");
 }
 
 static bool run_mmdebstrap(struct builder *builder, const char *suite, const char *mirror, const char *target,
@@ -431,7 +395,7 @@ static bool run_mmdebstrap(struct builder *builder, const char *suite, const cha
     char include[sizeof packages + 16];
     const char *argv[COUNT_OF(mmdebstrap_options) + 8];
     size_t count = 0;
-    int pipe_fds[2];
+    bool fine;
 
     (void)snprintf(include, sizeof include, "--include=%s", packages);
     argv[count++] = "mmdebstrap";
@@ -444,36 +408,16 @@ static bool run_mmdebstrap(struct builder *builder, const char *suite, const cha
         argv[count++] = mirror; /* else mmdebstrap's own default, with updates and security */
     argv[count] = NULL;
 
-    if (pipe2(pipe_fds, O_CLOEXEC) < 0)
-        return err_sys(err, "pipe");
-    pid_t pid = fork();
-    if (pid == 0)
-        exec_mmdebstrap(argv, pipe_fds[1]);
-    fd_close(&pipe_fds[1]);
-    if (pid < 0) {
-        (void)err_sys(err, "fork");
-        fd_close(&pipe_fds[0]);
+    builder->argv = argv;
+    /* SIGTERM: mmdebstrap then removes its own mounts and files. */
+    const struct build_child child = { exec_mmdebstrap, take_line, builder, SIGTERM, -1 };
+    if (!build_run(&child, &fine, err))
         return false;
-    }
-    read_lines(builder, pipe_fds[0]);
-    fd_close(&pipe_fds[0]);
-    int status;
-    while (waitpid(pid, &status, 0) < 0)
-        if (errno != EINTR)
-            return err_sys(err, "wait for mmdebstrap");
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-        return err_set(err, ERR_UNAVAILABLE, "mmdebstrap failed: %s",
-                       builder->last_error[0] ? builder->last_error : "it did not say why");
-    return true;
+    return fine || err_set(err, ERR_UNAVAILABLE, "mmdebstrap failed: %s",
+                           builder->last_error[0] ? builder->last_error : "it did not say why");
 }
 
 /* ---- building ---- */
-
-static void recipe_add(crypto_generichash_state *state, const char *text)
-{
-    /* With the zero byte, so that "ab","c" and "a","bc" differ. */
-    (void)crypto_generichash_update(state, (const unsigned char *)text, strlen(text) + 1);
-}
 
 /* Without the mirror: it does not change which packages there are. */
 static void recipe_hash(const char *suite, char out_hex[LAYER_HEX_BYTES])
@@ -483,54 +427,41 @@ static void recipe_hash(const char *suite, char out_hex[LAYER_HEX_BYTES])
     char numbers[64];
 
     (void)crypto_generichash_init(&state, NULL, 0, sizeof hash);
-    recipe_add(&state, "cloister base 2"); /* change the number when the code of this file changes the result */
-    recipe_add(&state, suite);
-    recipe_add(&state, packages);
+    build_hash_add(&state, "cloister base 2"); /* change the number when the code of this file changes the result */
+    build_hash_add(&state, suite);
+    build_hash_add(&state, packages);
     for (size_t i = 0; i < COUNT_OF(mmdebstrap_options); i++)
-        recipe_add(&state, mmdebstrap_options[i]);
+        build_hash_add(&state, mmdebstrap_options[i]);
     for (size_t i = 0; i < COUNT_OF(unwanted); i++)
-        recipe_add(&state, unwanted[i]);
+        build_hash_add(&state, unwanted[i]);
     for (size_t i = 0; i < COUNT_OF(made_dirs); i++) {
         (void)snprintf(numbers, sizeof numbers, "%o %u", made_dirs[i].mode, made_dirs[i].owner);
-        recipe_add(&state, made_dirs[i].path);
-        recipe_add(&state, numbers);
+        build_hash_add(&state, made_dirs[i].path);
+        build_hash_add(&state, numbers);
     }
     for (size_t i = 0; i < COUNT_OF(made_files); i++) {
         (void)snprintf(numbers, sizeof numbers, "%o %u", made_files[i].mode, made_files[i].owner);
-        recipe_add(&state, made_files[i].path);
-        recipe_add(&state, numbers);
-        recipe_add(&state, made_files[i].text);
+        build_hash_add(&state, made_files[i].path);
+        build_hash_add(&state, numbers);
+        build_hash_add(&state, made_files[i].text);
     }
     (void)crypto_generichash_final(&state, hash, sizeof hash);
     (void)hex_text(str_of(hash, sizeof hash), out_hex);
-}
-
-/* mmdebstrap takes paths, not descriptors. */
-static bool path_of(int fd, const char *name, char *room, size_t room_size, struct err *err)
-{
-    char link[64];
-    char dir[LIMIT_PATH_BYTES];
-
-    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t len = readlink(link, dir, sizeof dir - 1);
-    if (len < 0)
-        return err_sys(err, "find the path of the data directory");
-    dir[len] = '\0';
-    if ((size_t)snprintf(room, room_size, "%s/%s", dir, name) >= room_size)
-        return err_set(err, ERR_LIMIT, "the path of the data directory is too long");
-    return true;
 }
 
 static bool build_layer(struct builder *builder, int data_fd, const char *suite, const char *mirror,
                         char out_layer[LAYER_HEX_BYTES], struct err *err)
 {
     auto_close int tmp_fd = openat(data_fd, "tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    char target[LIMIT_PATH_BYTES];
+    char tmp[LIMIT_PATH_BYTES], target[LIMIT_PATH_BYTES];
 
     if (tmp_fd < 0)
         return err_sys(err, "open directory tmp");
-    if (!path_of(tmp_fd, BUILD_NAME, target, sizeof target, err) ||
-        !run_mmdebstrap(builder, suite, mirror, target, err))
+    if (!build_path(tmp_fd, tmp, sizeof tmp, err))
+        return false;
+    if ((size_t)snprintf(target, sizeof target, "%s/" BUILD_NAME, tmp) >= sizeof target)
+        return err_set(err, ERR_LIMIT, "the path of the data directory is too long");
+    if (!run_mmdebstrap(builder, suite, mirror, target, err))
         return false;
     tell(builder, 91, "setting up shells, sudo and names");
     auto_close int root_fd = openat(tmp_fd, BUILD_NAME, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);

@@ -9,26 +9,22 @@
  */
 #include "image/recipe.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/encode.h"
 #include "base/fd.h"
-#include "base/mem.h"
 #include "base/random.h"
 #include "base/remove.h"
+#include "image/build.h"
 
 #define UPPER_NAME "recipe-upper" /* in tmp/ */
 #define WORK_NAME "recipe-work"
@@ -36,7 +32,6 @@
 #define LOG_NAME "recipe-log" /* the script's whole output; the next build removes it */
 
 enum {
-    LINE_BYTES = 1024,    /* of the script's output; longer ones are cut */
     OPTIONS_BYTES = 4000, /* of one mount: the kernel accepts a page */
     SCRIPT_PERCENT = 92,  /* of the whole; the rest is writing to disk */
 };
@@ -89,9 +84,10 @@ static const struct recipe *find_recipe(const char *name)
 
 struct script_run {
     const struct bootstrap_want *want;
-    int log_fd;
+    const struct recipe *recipe;
+    const struct place *place;
     struct recipe_meter meter;
-    char last_line[LINE_BYTES]; /* the newest line that looks like an error, or else the newest one */
+    char last_line[BUILD_LINE_BYTES]; /* the newest line that looks like an error, or else the newest one */
     bool has_complaint;
 };
 
@@ -156,36 +152,15 @@ static bool is_status(struct str line)
     return str_starts(line, STR("dlstatus:")) || str_starts(line, STR("pmstatus:"));
 }
 
-static void take_line(struct script_run *run, struct str line)
+static void take_line(void *context, struct str line)
 {
+    struct script_run *run = context;
+
     if (recipe_meter_line(&run->meter, line)) {
         tell(run->want, run->meter.percent * SCRIPT_PERCENT / 100, run->meter.phase);
     } else if (line.len && !is_status(line) && (is_complaint(line) || !run->has_complaint)) {
         run->has_complaint |= is_complaint(line);
         (void)snprintf(run->last_line, sizeof run->last_line, "%.*s", STR_ARG(line));
-    }
-}
-
-static void read_lines(struct script_run *run, int fd)
-{
-    char line[LINE_BYTES - 1], piece[4096];
-    size_t len = 0;
-    ssize_t n;
-
-    while ((n = read(fd, piece, sizeof piece)) != 0) {
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return;                                  /* the exit status is checked later */
-        (void)!write(run->log_fd, piece, (size_t)n); /* a build does not fail for lack of its log */
-        for (ssize_t i = 0; i < n; i++) {
-            if (piece[i] == '\n' || piece[i] == '\r') {
-                take_line(run, str_of(line, len));
-                len = 0;
-            } else if (len < sizeof line) {
-                line[len++] = piece[i];
-            }
-        }
     }
 }
 
@@ -195,18 +170,6 @@ struct place {
     char options[OPTIONS_BYTES]; /* of the overlay */
     char root[LIMIT_PATH_BYTES];
 };
-
-static bool fd_path(int fd, char *room, size_t size, struct err *err)
-{
-    char link[64];
-
-    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t len = readlink(link, room, size - 1);
-    if (len < 0)
-        return err_sys(err, "find the path of the data directory");
-    room[len] = '\0';
-    return true;
-}
 
 /* Overlayfs lists the topmost layer first, a template the lowest one first. */
 static bool make_place(int data_fd, const struct template *base, struct place *out, struct err *err)
@@ -218,7 +181,7 @@ static bool make_place(int data_fd, const struct template *base, struct place *o
     for (size_t i = 0; i < COUNT_OF(names); i++)
         if (mkdirat(data_fd, names[i], 0755) < 0 || fchmodat(data_fd, names[i], 0755, 0) < 0) /* whatever the umask */
             return err_sys(err, "make %s", names[i]);
-    if (!fd_path(data_fd, data, sizeof data, err))
+    if (!build_path(data_fd, data, sizeof data, err))
         return false;
     buf_add(&options, STR("lowerdir="));
     for (uint32_t i = base->layer_count; i-- > 0;)
@@ -231,23 +194,20 @@ static bool make_place(int data_fd, const struct template *base, struct place *o
     return fits || err_set(err, ERR_LIMIT, "the path of the data directory is too long");
 }
 
-static no_return void give_up(const char *doing)
-{
-    (void)dprintf(1, "E: %s: %s\n", doing, strerror(errno));
-    _exit(126);
-}
-
 /* Host files that the script sees in place of base's own. A file that is missing on either side is left out. */
 static const char *const borrowed[] = { "/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt" };
 
 /*
  * run_script() - between fork and the recipe's shell.
- *   user      root, in the host's user namespace     mounts   a copy of the host's, from here on our own
+ *   user      root, in the host's user namespace     mounts   a private copy of the host's (build_run())
  *   root      the host's, then the new template's    network  the host's
- *   must      make the mounts private before the first of our own; change the root before anything of the template runs
+ *   must      change the root before anything of the template runs
  */
-static no_return void run_script(const struct recipe *recipe, const struct place *place, int output_fd)
+static void run_script(void *context)
 {
+    const struct script_run *run = context;
+    const struct recipe *recipe = run->recipe;
+    const struct place *place = run->place;
     const char *environment[8] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root",
                                    "PIP_CERT=/etc/ssl/certs/ca-certificates.crt",
                                    "NODE_EXTRA_CA_CERTS=/etc/ssl/certs/ca-certificates.crt", recipe->setting };
@@ -256,66 +216,39 @@ static no_return void run_script(const struct recipe *recipe, const struct place
     size_t count = 5;
     char path[LIMIT_PATH_BYTES];
 
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (size_t i = 0; i < COUNT_OF(kept); i++) {
         const char *value = getenv(kept[i]);
         if (value && (size_t)snprintf(pairs[i], sizeof pairs[i], "%s=%s", kept[i], value) < sizeof pairs[i])
             environment[count++] = pairs[i];
     }
-    int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (null_fd < 0 || dup2(null_fd, 0) < 0 || dup2(output_fd, 1) < 0 || dup2(output_fd, 2) < 0)
-        _exit(126);
-    if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
-        give_up("make a mount namespace");
     if (mount("overlay", place->root, "overlay", 0, place->options) < 0)
-        give_up("mount an overlay");
+        build_give_up("mount an overlay");
     for (size_t i = 0; i < COUNT_OF(borrowed); i++) {
         if (snprintf(path, sizeof path, "%.3900s%s", place->root, borrowed[i]) > 0 && access(path, F_OK) == 0)
             (void)mount(borrowed[i], path, NULL, MS_BIND, NULL);
     }
     if (chdir(place->root) < 0 || mount("proc", "proc", "proc", 0, NULL) < 0 ||
         mount("/dev", "dev", NULL, MS_BIND | MS_REC, NULL) < 0 || chroot(".") < 0)
-        give_up("enter the new template");
+        build_give_up("enter the new template");
     (void)execle("/bin/sh", "sh", "-eu", "-c", recipe->script, (char *)NULL, environment);
-    give_up("start a shell");
+    build_give_up("start a shell");
 }
 
 static bool run_recipe(const struct recipe *recipe, const struct place *place, int tmp_fd,
                        const struct bootstrap_want *want, struct err *err)
 {
     auto_close int log_fd = openat(tmp_fd, LOG_NAME, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    struct script_run run = { .want = want, .log_fd = log_fd };
-    int pipe_fds[2], status;
+    struct script_run run = { .want = want, .recipe = recipe, .place = place };
+    const struct build_child child = { run_script, take_line, &run, SIGKILL, log_fd };
+    bool fine;
 
-    if (pipe2(pipe_fds, O_CLOEXEC) < 0)
-        return err_sys(err, "pipe");
-    pid_t pid = fork();
-    if (pid == 0)
-        run_script(recipe, place, pipe_fds[1]);
-    fd_close(&pipe_fds[1]);
-    if (pid < 0) {
-        (void)err_sys(err, "fork");
-        fd_close(&pipe_fds[0]);
+    if (!build_run(&child, &fine, err))
         return false;
-    }
-    read_lines(&run, pipe_fds[0]);
-    fd_close(&pipe_fds[0]);
-    while (waitpid(pid, &status, 0) < 0)
-        if (errno != EINTR)
-            return err_sys(err, "wait for the recipe");
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-        return err_set(err, ERR_UNAVAILABLE, "the recipe failed (its output is in tmp/" LOG_NAME "): %.90s",
-                       run.last_line[0] ? run.last_line : "it did not say why");
-    return true;
+    return fine || err_set(err, ERR_UNAVAILABLE, "the recipe failed (its output is in tmp/" LOG_NAME "): %.90s",
+                           run.last_line[0] ? run.last_line : "it did not say why");
 }
 
 /* ---- building ---- */
-
-static void recipe_add(crypto_generichash_state *state, const char *text)
-{
-    /* With the zero byte, so that "ab","c" and "a","bc" differ. */
-    (void)crypto_generichash_update(state, (const unsigned char *)text, strlen(text) + 1);
-}
 
 static void recipe_hash(const struct recipe *recipe, const struct template *base, char out_hex[LAYER_HEX_BYTES])
 {
@@ -323,11 +256,11 @@ static void recipe_hash(const struct recipe *recipe, const struct template *base
     unsigned char hash[32];
 
     (void)crypto_generichash_init(&state, NULL, 0, sizeof hash);
-    recipe_add(&state, "cloister recipe 1"); /* change the number when the code of this file changes the result */
-    recipe_add(&state, recipe->script);
-    recipe_add(&state, recipe->setting);
+    build_hash_add(&state, "cloister recipe 1"); /* change the number when the code of this file changes the result */
+    build_hash_add(&state, recipe->script);
+    build_hash_add(&state, recipe->setting);
     for (uint32_t i = 0; i < base->layer_count; i++)
-        recipe_add(&state, base->layers[i]);
+        build_hash_add(&state, base->layers[i]);
     (void)crypto_generichash_final(&state, hash, sizeof hash);
     (void)hex_text(str_of(hash, sizeof hash), out_hex);
 }

@@ -1,0 +1,41 @@
+/*
+ * build.h - what bootstrap.c and recipe.c share: a child process that builds below tmp/, and the hash of a recipe.
+ *
+ * Where      As root and outside every role.
+ * Threads    Blocks until the child has ended.
+ */
+#ifndef IMAGE_BUILD_H
+#define IMAGE_BUILD_H
+
+#include <sodium.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+#include "base/str.h"
+
+enum { BUILD_LINE_BYTES = 1024 }; /* of a child's output; longer lines are cut */
+
+struct build_child {
+    void (*run)(void *context); /* in the child: calls exec, and build_give_up() when that fails */
+    void (*line)(void *context, struct str line);
+    void *context;
+    int death_signal; /* for the child when we die */
+    int log_fd;       /* gets a copy of the output; -1: none */
+};
+
+/*
+ * Forks. The child runs in a mount namespace of its own, so that its mounts end with it; it has no input, and its
+ * output is read by the line. False only if it could not be started; *out_fine tells whether it exited with 0.
+ */
+bool build_run(const struct build_child *child, bool *out_fine, struct err *err) must_use;
+/* In the child: prints "E: doing: strerror(errno)" and exits. */
+void build_give_up(const char *doing) no_return;
+
+/* The path of a directory, for programs and mounts that take no descriptor. */
+bool build_path(int dir_fd, char *room, size_t size, struct err *err) must_use;
+/* Adds a text to the hash of a recipe. */
+void build_hash_add(crypto_generichash_state *state, const char *text);
+
+#endif
