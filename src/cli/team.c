@@ -92,7 +92,7 @@ bool team_delete_run(struct cli *cli, struct err *err)
 {
     auto_client struct client client = { 0 };
     struct client_answer answer = { 0 };
-    struct str target;
+    struct str target = STR("");
     int64_t revoked, killed;
 
     if (!client_open(&client, cli, CLIENT_AS_ADMIN, err) ||
