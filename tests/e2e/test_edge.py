@@ -178,7 +178,7 @@ def test_a_service_on_loopback_is_reached_as_soon_as_it_listens(server, box):
 
 
 EVENTS = """
-import http.server, sys, time
+import http.server, os, sys, time
 class Events(http.server.BaseHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'
     def do_GET(self):
@@ -186,7 +186,9 @@ class Events(http.server.BaseHTTPRequestHandler):
         self.send_header('Transfer-Encoding', 'chunked'); self.end_headers()
         for i in range(100 if self.path == '/long' else 2):
             text = b'data: %d\\n\\n' % i
-            self.wfile.write(b'%x\\r\\n%s\\r\\n' % (len(text), text)); self.wfile.flush(); time.sleep(0.5)
+            self.wfile.write(b'%x\\r\\n%s\\r\\n' % (len(text), text)); self.wfile.flush()
+            while self.path == '/held' and not os.path.exists('/tmp/go'): time.sleep(0.01)
+            time.sleep(0.5 if self.path == '/long' else 0)
         self.wfile.write(b'0\\r\\n\\r\\n')
 http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), Events).serve_forever()
 """
@@ -196,13 +198,13 @@ def test_events_arrive_as_they_are_sent(server, box):
     serve(server, box, 8001, EVENTS)
     assert wait_for(lambda: server.edge("GET", box, "/", port=8001).status == 200, 10)
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
-    connection.request("GET", "/", headers={"E2b-Sandbox-Id": box["sandboxID"], "E2b-Sandbox-Port": "8001"})
+    connection.request("GET", "/held", headers={"E2b-Sandbox-Id": box["sandboxID"], "E2b-Sandbox-Port": "8001"})
     response = connection.getresponse()
-    assert response.readline() == b"data: 0\n"
-    first = time.monotonic()
+    assert response.readline() == b"data: 0\n"  # the second is not sent before we have the first
+    octets = {"Content-Type": "application/octet-stream"}
+    assert server.edge("POST", box, "/files?path=/tmp/go", b"go", headers=octets).status == 200
     response.readline()
     assert response.readline() == b"data: 1\n"
-    assert 0.3 < time.monotonic() - first < 3
     connection.close()
 
 
@@ -495,7 +497,6 @@ def test_half_bodies_without_a_token_lock_nobody_out(server, made, ports):
         for box in others:
             held += [half_body(server, box.sandbox_id, *ports[0]) for _ in range(100)]
 
-        began = time.monotonic()
         for box in boxes:
             assert box.commands.run("echo here").stdout == "here\n"
             box.files.write("/tmp/note", "text")
@@ -505,7 +506,6 @@ def test_half_bodies_without_a_token_lock_nobody_out(server, made, ports):
         routing["E2b-Sandbox-Port"] = "49999"
         assert server.call("GET", "/contexts", headers=routing).status == 200
         assert server.api("GET", "/sandboxes").status == 200
-        assert time.monotonic() - began < 20
     finally:
         for connection in held:
             connection.close()

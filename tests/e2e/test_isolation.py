@@ -114,10 +114,8 @@ def test_what_a_neighbour_locks_is_not_locked(shared_sandbox, sandbox):
 
 def test_processes_on_the_host_run_with_high_ids(shared_sandbox):
     shared_sandbox.commands.run("sleep 98765", background=True, user="root", timeout=60)
-    time.sleep(0.3)
-    found = subprocess.run(
-        ["pgrep", "-f", "^sleep 98765"], stdout=subprocess.PIPE, text=True, check=False
-    ).stdout.split()
+    look = ["pgrep", "-f", "^sleep 98765"]
+    found = wait_for(lambda: subprocess.run(look, stdout=subprocess.PIPE, text=True, check=False).stdout.split())
     assert found
     for pid in found:
         status = pathlib.Path(f"/proc/{pid}/status").read_text()
@@ -272,7 +270,6 @@ def test_signals_do_not_leave(shared_sandbox):
     box = Sandbox.create(timeout=60)
     try:
         run(box, "kill -9 -1", user="root")  # everything it can reach, ourselves included
-        time.sleep(0.5)
         assert shared_sandbox.commands.run("echo alive").stdout == "alive\n"
         after = subprocess.run(["pgrep", "-c", "."], stdout=subprocess.PIPE, text=True, check=False).stdout
         assert abs(int(after) - int(before)) < 30
@@ -564,9 +561,7 @@ def test_a_fork_bomb_hurts_only_itself(small_sandbox, shared_sandbox):
     bomb = small_sandbox.commands.run("bomb() { bomb | bomb & }; bomb; sleep 20", background=True, timeout=30)
     time.sleep(2)
     assert small_sandbox.is_running() is True
-    began = time.monotonic()
-    assert shared_sandbox.commands.run("echo fine").stdout == "fine\n"
-    assert time.monotonic() - began < 5
+    assert shared_sandbox.commands.run("echo fine", timeout=30).stdout == "fine\n"
     bomb.disconnect()
 
 
@@ -588,7 +583,4 @@ def test_nothing_is_left_of_a_killed_sandbox(server):
     box.commands.run("sleep 1000", background=True)
     assert traces_of(server, box.sandbox_id)
     box.kill()
-    deadline = time.monotonic() + 10
-    while (left := traces_of(server, box.sandbox_id)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert left == []
+    assert wait_for(lambda: not traces_of(server, box.sandbox_id)), traces_of(server, box.sandbox_id)

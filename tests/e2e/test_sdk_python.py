@@ -132,16 +132,18 @@ def test_an_unknown_user_is_refused(shared_sandbox):
 
 
 def test_callbacks_get_output_as_it_comes(shared_sandbox):
-    seen = []
+    out, err = [], []
+
+    def on_stdout(text):
+        out.append(text)
+        shared_sandbox.files.write("/tmp/heard", "")  # the second line waits for this
+
     shared_sandbox.commands.run(
-        "echo one; echo oops >&2; sleep 1; echo two",
-        on_stdout=lambda text: seen.append(("out", text, time.monotonic())),
-        on_stderr=lambda text: seen.append(("err", text, time.monotonic())),
+        "rm -f /tmp/heard; echo one; echo oops >&2; until [ -e /tmp/heard ]; do sleep 0.01; done; echo two",
+        on_stdout=on_stdout,
+        on_stderr=err.append,
     )
-    out = [(text, at) for kind, text, at in seen if kind == "out"]
-    assert [text for text, _ in out] == ["one\n", "two\n"]
-    assert [text for kind, text, _ in seen if kind == "err"] == ["oops\n"]
-    assert out[1][1] - out[0][1] > 0.5  # the first was not held back for the second
+    assert (out, err) == (["one\n", "two\n"], ["oops\n"])
 
 
 def test_a_background_command_can_be_waited_for(shared_sandbox):
@@ -160,12 +162,15 @@ def test_a_background_command_is_listed_and_killed(shared_sandbox):
         handle.wait()
 
 
+def count_of(sandbox, pattern):
+    return int(sandbox.commands.run(f"pgrep -fc '{pattern}' || true").stdout)
+
+
 def test_killing_a_command_ends_its_children(shared_sandbox):
     handle = shared_sandbox.commands.run("sleep 4321 & sleep 4321; true", background=True)
-    time.sleep(0.3)
+    assert wait_for(lambda: count_of(shared_sandbox, "sleep 432[1]") >= 2)
     handle.kill()
-    time.sleep(0.3)
-    assert shared_sandbox.commands.run("pgrep -fc 'sleep 432[1]' || true").stdout.strip() == "0"
+    assert wait_for(lambda: count_of(shared_sandbox, "sleep 432[1]") == 0)
 
 
 def test_a_running_command_can_be_connected_to(shared_sandbox):
@@ -187,20 +192,16 @@ def test_input_reaches_a_command(shared_sandbox):
 
 
 def test_a_command_past_its_timeout_is_ended_and_says_so(shared_sandbox):
-    began = time.monotonic()
     with pytest.raises(TIMED_OUT):
         shared_sandbox.commands.run("sleep 87654", timeout=1)
-    assert time.monotonic() - began < 10
-    time.sleep(0.5)
-    assert shared_sandbox.commands.run("pgrep -fc 'sleep 8765[4]' || true").stdout.strip() == "0"
+    assert wait_for(lambda: count_of(shared_sandbox, "sleep 8765[4]") == 0)
 
 
 def test_what_detached_itself_outlives_a_timeout(shared_sandbox):
     for how in ("nohup", "setsid"):
         with pytest.raises(TIMED_OUT):
             shared_sandbox.commands.run(f"{how} sleep 76543 >/dev/null 2>&1 & sleep 76544", timeout=2)
-        time.sleep(0.5)
-        assert shared_sandbox.commands.run("pgrep -fc 'sleep 7654[4]' || true").stdout.strip() == "0"
+        assert wait_for(lambda: count_of(shared_sandbox, "sleep 7654[4]") == 0)
         shared_sandbox.commands.run("pkill -f 'sleep 7654[3]'")  # raises if there is none
 
 
@@ -468,10 +469,14 @@ def test_signed_links_need_no_headers(shared_sandbox):
 def test_an_expired_link_is_refused(shared_sandbox):
     shared_sandbox.files.write("linked.txt", "by link")
     link = shared_sandbox.download_url("linked.txt", use_signature_expiration=1)
-    time.sleep(2.1)
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(link, timeout=10)
-    assert caught.value.code == 401
+
+    def status():
+        try:
+            return urllib.request.urlopen(link, timeout=10).status
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    assert wait_for(lambda: status() == 401)
 
 
 def test_a_signed_link_takes_an_upload(shared_sandbox):
@@ -738,11 +743,9 @@ def test_set_timeout_moves_the_end_both_ways(server):
 
 
 def test_a_sandbox_ends_at_its_deadline(server):
-    box = Sandbox.create(timeout=3)
-    time.sleep(1)
+    box = Sandbox.create(timeout=2)
     assert box.is_running() is True
-    time.sleep(3)
-    assert box.is_running() is False
+    assert wait_for(lambda: box.is_running() is False)
     assert box.sandbox_id not in server.running()
 
 
@@ -796,10 +799,8 @@ def test_killing_a_sandbox_ends_its_running_commands_aloud(server):
     box = Sandbox.create(timeout=60)
     handle = box.commands.run("sleep 100", background=True)
     threading.Timer(0.5, box.kill).start()
-    began = time.monotonic()
     with pytest.raises(CUT_OFF):
         handle.wait()
-    assert time.monotonic() - began < 10
 
 
 def test_killing_what_never_was_is_false(server):
@@ -957,10 +958,8 @@ def test_an_async_command_past_its_timeout_is_ended_by_the_server(server):
     async def go():
         box = await AsyncSandbox.create(timeout=60)
         try:
-            began = time.monotonic()
             with pytest.raises(TIMED_OUT):
-                await box.commands.run("sleep 30", timeout=1)
-            assert time.monotonic() - began < 10
+                await box.commands.run("sleep 1000", timeout=1)
         finally:
             await box.kill()
 
