@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""test.py - every suite in turn, a line for each, and one tally at the end: 'N passed, N failed[, N skipped]'.
+"""test.py - every suite in turn, then how long each took, and one tally: 'N passed, N failed[, N skipped]'.
 
-A suite that cannot run here says why and counts as skipped. One that breaks or takes too long counts as a failure and
-shows the end of its log; the whole logs are in build/test-logs. `test.py NAME…` runs only those.
+Says what it does before it does it. A suite that cannot run here says why and counts as skipped. One that breaks or
+takes too long counts as a failure and shows the end of its log; the whole logs are in build/test-logs. `test.py NAME…`
+runs only those.
 """
 
 import json
@@ -13,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -47,12 +49,15 @@ class Suite:
         self.log_path = LOGS / f"{name}.log"
         self.log = open(self.log_path, "w", encoding="utf-8")
 
-    def run(self, *command, seconds, env=None):
-        """True if it ended well and in time. Whatever it left running goes with it."""
+    def run(self, *command, seconds, env=None, show=None):
+        """True if it ended well and in time. What it left running is killed. Lines that begin with `show` are shown."""
         self.log.write(f"$ {' '.join(command)}\n")
         self.log.flush()
-        with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT,
-                              start_new_session=True, env={**os.environ, **(env or {})}) as process:
+        with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+                              errors="replace", stderr=subprocess.STDOUT, start_new_session=True,
+                              env={**os.environ, **(env or {})}) as process:
+            copier = threading.Thread(target=self.copy, args=(process.stdout, show), daemon=True)
+            copier.start()
             try:
                 return process.wait(seconds) == 0
             except subprocess.TimeoutExpired:
@@ -63,10 +68,22 @@ class Suite:
                     os.killpg(process.pid, signal.SIGKILL)
                 except (ProcessLookupError, PermissionError):
                     pass  # the usual case: nothing was left; or it is root's, and sudo passes our end on
+                copier.join(10)  # longer only if something that left the session holds the pipe
+
+    def copy(self, lines, show):
+        for line in lines:
+            self.log.write(line)
+            self.log.flush()
+            if show and line.startswith(show):
+                say(line.rstrip())
 
     def text(self):
         self.log.flush()
         return self.log_path.read_text(encoding="utf-8", errors="replace")
+
+
+def say(text):
+    print(f"       {text}", flush=True)
 
 
 def as_root(why):
@@ -81,10 +98,12 @@ def as_root(why):
 def configure(suite, build, *options, cc=None):
     if (ROOT / build / "build.ninja").exists():
         return True
+    say(f"configuring {build}")
     return suite.run("meson", "setup", build, *options, seconds=120, env={"CC": cc} if cc else None)
 
 
 def compile_all(suite, build):
+    say(f"compiling {build}")
     return suite.run("ninja", "--quiet", "-C", build, "-k", "0", seconds=900) and suite.run("scripts/link-programs.sh", build, seconds=10)
 
 
@@ -112,6 +131,7 @@ def meson_suite(suite, name, seconds, prefix=()):
         return Count(failed=1)
     log = ROOT / "build-asan" / "meson-logs" / "testlog.json"
     log.unlink(missing_ok=True)
+    say(f"running the {name} tests")
     fine = suite.run(*prefix, "meson", "test", "-C", "build-asan", "--suite", name, "--no-rebuild", "--print-errorlogs",
                      "--num-processes", "1" if name == "root" else str(os.cpu_count() or 2), seconds=seconds)
     if not log.exists():
@@ -155,7 +175,7 @@ def run_fuzz(suite):
     if not configure(suite, "build-fuzz", "-Dfuzz=true", "-Dtests=false", "-Db_sanitize=address,undefined",
                      "-Db_lundef=false", cc="clang"):
         return Count(failed=1)
-    suite.run("scripts/fuzz.sh", "build-fuzz", str(FUZZ_SECONDS), seconds=600 + 40 * FUZZ_SECONDS)
+    suite.run("scripts/fuzz.sh", "build-fuzz", str(FUZZ_SECONDS), seconds=600 + 40 * FUZZ_SECONDS, show="fuzz: ")
     return closing_tally(suite)
 
 
@@ -163,7 +183,8 @@ def run_e2e(suite):
     program = ROOT / "tests" / "e2e" / "run.py"
     if not program.exists():
         raise Skip("tests/e2e/run.py is not there")
-    fine = suite.run(*as_root("it starts a real server"), sys.executable, str(program), seconds=1800)
+    fine = suite.run(*as_root("it starts a real server"), sys.executable, str(program), seconds=1800,
+                     show="## ")
     count = closing_tally(suite)
     if not fine and not count.failed:
         count.failed = 1
@@ -194,21 +215,25 @@ def main():
             sys.exit(f"there is no suite '{name}': {', '.join(SUITES)}")
     LOGS.mkdir(parents=True, exist_ok=True)
     (LOGS / "tally").unlink(missing_ok=True)
-    total = Count()
-    for name in names:
+    total, rows = Count(), []
+    for nth, name in enumerate(names, 1):
         function, about = SUITES[name]
-        print(f"{name:6} {about} …", flush=True)
+        print(f"{name:6} {about} … ({nth} of {len(names)})", flush=True)
         suite, began = Suite(name), time.monotonic()
         try:
             count = function(suite)
         except Skip as why:
             count = Count(skipped=1)
-            print(f"       skipped: {why}")
+            say(f"skipped: {why}")
         if count.failed:
             print("".join(f"       | {line}\n" for line in suite.text().splitlines()[-40:]), end="")
-        print(f"       {count} ({time.monotonic() - began:.0f} s, {suite.log_path.relative_to(ROOT)})", flush=True)
+        rows.append((name, time.monotonic() - began, count))
+        say(f"{count} ({rows[-1][1]:.0f} s, {suite.log_path.relative_to(ROOT)})")
         total.add(count)
     (LOGS / "tally").write_text(f"{total}\n", encoding="utf-8")
+    for name, seconds, count in rows:
+        print(f"{name:6} {seconds:6.0f} s  {count}")
+    print(f"{'all':6} {sum(row[1] for row in rows):6.0f} s")
     print(total)
     return 1 if total.failed else 0
 

@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as xml
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -276,12 +277,13 @@ def main():
     total = Count()
     for name in arguments or SUITES:
         print(f"## {name}", flush=True)
+        began = time.monotonic()
         try:
             count = SUITES[name](options)
         except Exception as error:  # one suite that cannot even start must not hide the others
             print(f"{name}: {error}", flush=True)
             count = Count(failed=1)
-        print(f"## {name}: {count}\n", flush=True)
+        print(f"## {name}: {count} ({time.monotonic() - began:.0f} s)\n", flush=True)
         total.add(count)
     if TABLE:
         print_table()
