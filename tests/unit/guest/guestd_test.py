@@ -77,9 +77,23 @@ def name_of(pid):
         return None
 
 
+class Clock:
+    """guestd's time, which a test turns ahead: clock_file.c. guestd notices with the next request."""
+
+    def __init__(self, dir):
+        self.path, self.ahead_us = dir + "/clock", 0
+        self.turn(0)
+
+    def turn(self, seconds):
+        self.ahead_us += int(seconds * 1000000)
+        with open(self.path, "r+b" if self.ahead_us else "wb", buffering=0) as file:
+            file.write(struct.pack("=Q", self.ahead_us))
+
+
 class Daemon:
     def __init__(self, cgroup=None, descriptors=1024):
         self.dir = tempfile.mkdtemp(prefix="guestd_test.")
+        self.clock = Clock(self.dir)
         self.keeper = Keeper(self.dir)
         self.link = self.keeper.link()
         with socket.socket() as probe:
@@ -91,7 +105,8 @@ class Daemon:
             [GUESTD, *self.keeper.option, "--cgroup-fd", str(self.cgroup.fileno()), "--port", str(self.port)],
             pass_fds=[*self.keeper.fds, self.cgroup.fileno()],
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors)), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
-            env={"PATH": os.environ["PATH"], "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1"})
+            env={"PATH": os.environ["PATH"], "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1",
+                 "CLOISTER_TEST_CLOCK": self.clock.path})
         self.keeper.listener.close()
 
     def tell(self, message):
@@ -429,7 +444,7 @@ class Processes(Case):
             while not is_dead(spawner):  # stopped, it is killed
                 time.sleep(0.01)
             self.assertEqual(self.run_script("exit 4")["end"].get("exitCode"), 4)
-            time.sleep(1.1)  # not sooner: a guest that kills it in a loop must not keep guestd busy
+            self.daemon.clock.turn(1.1)  # not sooner: a guest that kills it in a loop must not keep guestd busy
             self.assertEqual(self.run_script("exit 5")["end"].get("exitCode"), 5)
             self.assertEqual(self.run_script("exit 5")["end"].get("exitCode"), 5)
             self.assertEqual(len(self.daemon.spawners()), 1)
@@ -745,6 +760,10 @@ class Processes(Case):
         r = s.result()
         self.assertEqual(len(r["stdout"]), 30000000)
 
+    def turn(self, seconds):
+        self.daemon.clock.turn(seconds)
+        self.assertEqual(self.bare("GET", "/health")[0], 204)
+
     def wait_until_held_up(self, pid):
         """Until what the process has started writes no more, because nobody takes it from us."""
         written, same = -1, 0
@@ -773,10 +792,13 @@ class Processes(Case):
         second.pid()
         self.fine("process.Process/SendInput", {"process": {"pid": pid}, "input": {"stdin": b64(b"1\n")}})
         self.wait_until_held_up(pid)
-        time.sleep(11)  # both are slow when it is first asked who holds up whom
-        seen = 0
+        self.turn(11)  # both are slow when it is first asked who holds up whom
+        seen = turned = 0
         while seen < 30 << 20:  # far more than is kept, so it waits for the other to be cut
             seen += len(base64.b64decode(second.next().get("data", {}).get("stdout", "")))
+            if turned < seen >> 19 < 8:
+                turned = seen >> 19
+                self.turn(11)
         second.leave()
         self.assertEqual(s.result()["error"]["code"], "resource_exhausted")
         self.fine("process.Process/SendSignal", {"process": {"pid": pid}, "signal": "SIGNAL_SIGKILL"})

@@ -20,7 +20,7 @@ SKIPPED = 77
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
 
-from guestd_test import TOKEN, Keeper, setup_message  # noqa: E402
+from guestd_test import TOKEN, Clock, Keeper, setup_message  # noqa: E402
 
 
 def free_port():
@@ -33,6 +33,7 @@ class Case(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.dir = tempfile.mkdtemp(prefix="interpreter_test.")
+        cls.clock = Clock(cls.dir)
         cls.keeper = Keeper(cls.dir)
         cls.link = cls.keeper.link()
         cls.port = free_port()
@@ -40,7 +41,8 @@ class Case(unittest.TestCase):
         cls.process = subprocess.Popen(
             [GUESTD, *cls.keeper.option, "--port", str(free_port()), "--code-port", str(cls.port)],
             pass_fds=cls.keeper.fds, stdin=subprocess.DEVNULL, stdout=cls.log, stderr=cls.log,
-            env={"PATH": os.environ["PATH"], "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1"})
+            env={"PATH": os.environ["PATH"], "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1",
+                 "CLOISTER_TEST_CLOCK": cls.clock.path})
         cls.keeper.listener.close()
         for _ in range(600):
             try:
@@ -167,7 +169,17 @@ class Case(unittest.TestCase):
                                    context_id=context), "(1, 1)")
 
     def test_a_silent_cell_is_kept_alive(self):
-        lines = self.run_code("import time; time.sleep(5.5)", context_id=self.new_context())
+        begun, go = self.dir + "/begun", self.dir + "/go"
+        code = f"import os, time; open({begun!r}, 'w')\nwhile not os.path.exists({go!r}): time.sleep(0.01)"
+        lines, context = [], self.new_context()
+        runs = threading.Thread(target=lambda: lines.extend(self.run_code(code, context_id=context)))
+        runs.start()
+        while not os.path.exists(begun):
+            time.sleep(0.01)
+        self.clock.turn(5.1)
+        self.assertEqual(self.ask("GET", "/health")[0], 200)
+        open(go, "w").close()
+        runs.join()
         self.assertIn({"type": "keepalive"}, lines)
 
     # ---- a cell that writes to the socket to guestd, or closes it ----
