@@ -19,6 +19,7 @@
 
 #include "base/buf.h"
 #include "base/mem.h"
+#include "base/queue.h"
 #include "http/http.h"
 
 enum {
@@ -48,35 +49,6 @@ enum answer_state {
     ANSWER_ENDED,
 };
 
-/* A list that can be left in constant time, the longest waiting first. */
-struct link {
-    struct queue *in; /* NULL: in none */
-    struct link *next, *previous;
-};
-
-struct queue {
-    struct link *first, *last;
-};
-
-static inline void queue_leave(struct link *link)
-{
-    struct queue *queue = link->in;
-
-    if (!queue)
-        return;
-    *(link->previous ? &link->previous->next : &queue->first) = link->next;
-    *(link->next ? &link->next->previous : &queue->last) = link->previous;
-    *link = (struct link){ 0 };
-}
-
-static inline void queue_join(struct queue *queue, struct link *link)
-{
-    queue_leave(link);
-    *link = (struct link){ .in = queue, .previous = queue->last };
-    *(queue->last ? &queue->last->next : &queue->first) = link;
-    queue->last = link;
-}
-
 struct exchange {
     struct http_exchange outer;
     struct connection *connection; /* NULL once gone */
@@ -91,8 +63,8 @@ struct exchange {
     size_t collect_cap;
     bool collect_over, starved; /* it grew too large; or all together did, and this one is given up */
     struct buf collect;
-    struct link collecting;
-    struct http_server *lender; /* has counted `lent` bytes for us; NULL if none */
+    struct queue_link collecting;
+    struct http_server *lender; /* whose budget holds `lent` bytes for us; NULL when that is none */
     size_t lent;
 
     enum answer_state answer;
@@ -117,11 +89,11 @@ struct connection {
     size_t scanned;    /* bytes of an unfinished head that were looked at */
     uint64_t requests; /* ever */
     bool stepping, drained;
-    unsigned pieces_left;  /* of a body, in this step */
-    bool trusted;          /* see http_trust() */
-    bool is_refused;       /* past the limit: accepted only to be told so */
-    struct link resting;   /* while it may be closed for a new one */
-    uint64_t rested_after; /* requests */
+    unsigned pieces_left;      /* of a body, in this step */
+    bool trusted;              /* see http_trust() */
+    bool is_refused;           /* too many: it was only let in to be told so */
+    struct queue_link resting; /* while it could make room for another */
+    uint64_t rested_after;     /* requests */
     struct timer soon, watchdog;
     struct patience idle, head, body, write, linger;
 };

@@ -85,8 +85,8 @@ void server_settle(struct connection *c)
 /* At the limit: close the connection that has rested the longest, or else give up the body that was started first. */
 static bool make_room(struct http_server *server)
 {
-    struct link *resting = server->strangers.first ? server->strangers.first : server->known.first;
-    struct link *collecting = server->collecting.first;
+    struct queue_link *resting = server->strangers.first ? server->strangers.first : server->known.first;
+    struct queue_link *collecting = server->collecting.first;
     struct connection *c;
 
     if (resting)

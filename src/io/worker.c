@@ -16,8 +16,8 @@ struct lane_owner {
     struct str id; /* its own copy */
     unsigned running, waiting;
     size_t weight; /* of those that wait */
-    struct job *first, *last;
-    struct lane_owner *next; /* in the lane's turn, while some wait */
+    struct queue jobs;
+    struct queue_link turn; /* in the lane's queue while some wait */
 };
 
 struct lane {
@@ -25,7 +25,7 @@ struct lane {
     struct lane_rule rule;
     unsigned running;
     struct map owners;
-    struct lane_owner *turn, *turn_last; /* whose jobs wait; the one that has gone on least lately first */
+    struct queue turns; /* owners whose jobs wait, least recently served first */
     struct lane *next;
 };
 
@@ -35,7 +35,7 @@ struct workers {
     pthread_t *threads;
     pthread_mutex_t lock; /* over all below */
     pthread_cond_t wake;
-    struct job *first, *last;
+    struct queue jobs;
     unsigned queued, running, waiting, started;
     unsigned in_lanes; /* jobs that wait for their turn */
     struct lane *lanes;
@@ -47,6 +47,11 @@ static void job_is_done(struct loop_task *task)
     struct job *job = container_of(task, struct job, task);
 
     job->done(job);
+}
+
+static struct job *first_of(const struct queue *jobs)
+{
+    return jobs->first ? container_of(jobs->first, struct job, place) : NULL;
 }
 
 static void enqueue(struct workers *workers, struct job *job);
@@ -83,56 +88,22 @@ static struct lane_owner *owner_of(struct lane *lane, struct str id)
     return owner;
 }
 
-static void turn_join(struct lane *lane, struct lane_owner *owner)
-{
-    owner->next = NULL;
-    *(lane->turn_last ? &lane->turn_last->next : &lane->turn) = owner;
-    lane->turn_last = owner;
-}
-
-static void turn_leave(struct lane *lane, struct lane_owner *owner)
-{
-    struct lane_owner *before = NULL, *at = lane->turn;
-
-    while (at != owner) {
-        before = at;
-        at = at->next;
-    }
-    *(before ? &before->next : &lane->turn) = owner->next;
-    if (lane->turn_last == owner)
-        lane->turn_last = before;
-}
-
 static void job_wait(struct lane_owner *owner, struct job *job)
 {
-    if (!owner->first)
-        turn_join(owner->lane, owner);
-    *(owner->last ? &owner->last->next : &owner->first) = job;
-    owner->last = job;
-    job->next = NULL;
-    job->is_waiting = true;
-    owner->waiting++;
+    if (!owner->waiting++)
+        queue_join(&owner->lane->turns, &owner->turn);
+    queue_join(&owner->jobs, &job->place);
     owner->weight += job->weight;
     owner->lane->workers->in_lanes++;
 }
 
 static void job_stop_waiting(struct lane_owner *owner, struct job *job)
 {
-    struct job *before = NULL, *at = owner->first;
-
-    while (at != job) {
-        before = at;
-        at = at->next;
-    }
-    *(before ? &before->next : &owner->first) = job->next;
-    if (owner->last == job)
-        owner->last = before;
-    job->is_waiting = false;
-    owner->waiting--;
+    queue_leave(&job->place);
     owner->weight -= job->weight;
     owner->lane->workers->in_lanes--;
-    if (!owner->first)
-        turn_leave(owner->lane, owner);
+    if (!--owner->waiting)
+        queue_leave(&owner->turn);
 }
 
 static void job_go(struct lane_owner *owner, struct job *job)
@@ -145,17 +116,18 @@ static void job_go(struct lane_owner *owner, struct job *job)
 /* The next owner in turn that may have one more, if there is room for one more at all. */
 static void lane_go_on(struct lane *lane)
 {
-    struct lane_owner *owner = lane->turn;
-
-    while (owner && owner->running >= lane->rule.most_each)
-        owner = owner->next;
-    if (!owner || lane->running >= lane->rule.most)
+    if (lane->running >= lane->rule.most)
         return;
-    struct job *job = owner->first;
-    turn_leave(lane, owner);
-    turn_join(lane, owner);
-    job_stop_waiting(owner, job);
-    job_go(owner, job);
+    for (struct queue_link *turn = lane->turns.first; turn; turn = turn->next) {
+        struct lane_owner *owner = container_of(turn, struct lane_owner, turn);
+        if (owner->running >= lane->rule.most_each)
+            continue;
+        struct job *job = first_of(&owner->jobs);
+        queue_join(&lane->turns, turn); /* last from here on */
+        job_stop_waiting(owner, job);
+        job_go(owner, job);
+        return;
+    }
 }
 
 static void owner_job_ended(struct lane_owner *owner)
@@ -186,16 +158,14 @@ static void *work(void *argument)
 
     (void)pthread_mutex_lock(&workers->lock);
     while (!workers->stopping) {
-        struct job *job = workers->first;
+        struct job *job = first_of(&workers->jobs);
         if (!job) {
             workers->waiting++;
             (void)pthread_cond_wait(&workers->wake, &workers->lock);
             workers->waiting--;
             continue;
         }
-        workers->first = job->next;
-        if (!workers->first)
-            workers->last = NULL;
+        queue_leave(&job->place);
         workers->queued--;
         workers->running++;
         (void)pthread_mutex_unlock(&workers->lock);
@@ -251,12 +221,7 @@ unsigned workers_busy(struct workers *workers)
 /* With the lock held. */
 static void enqueue(struct workers *workers, struct job *job)
 {
-    job->next = NULL;
-    if (workers->last)
-        workers->last->next = job;
-    else
-        workers->first = job;
-    workers->last = job;
+    queue_join(&workers->jobs, &job->place);
     workers->queued++;
     if (workers->queued > workers->waiting && workers->started < workers->threads_max)
         start_thread(workers);
@@ -266,6 +231,7 @@ static void enqueue(struct workers *workers, struct job *job)
 void workers_run(struct workers *workers, struct job *job)
 {
     job->loop = workers->loop;
+    job->place = (struct queue_link){ 0 };
     job->owner = NULL;
     auto_unlock pthread_mutex_t *held = lock_mutex(&workers->lock);
     enqueue(workers, job);
@@ -289,7 +255,7 @@ bool lane_run(struct lane *lane, struct str owner_id, size_t weight, struct job 
     const struct lane_rule *rule = &lane->rule;
     auto_unlock pthread_mutex_t *held = lock_mutex(&lane->workers->lock);
     struct lane_owner *owner = owner_of(lane, owner_id);
-    bool may_go = lane->running < rule->most && owner->running < rule->most_each && !owner->first;
+    bool may_go = lane->running < rule->most && owner->running < rule->most_each && !owner->waiting;
 
     if (!may_go && (owner->waiting >= rule->waiting_each || weight > rule->weight_each - owner->weight)) {
         owner_drop_if_unused(owner);
@@ -298,7 +264,7 @@ bool lane_run(struct lane *lane, struct str owner_id, size_t weight, struct job 
     job->loop = lane->workers->loop;
     job->owner = owner;
     job->weight = weight;
-    job->is_waiting = false;
+    job->place = (struct queue_link){ 0 };
     if (may_go)
         job_go(owner, job);
     else
@@ -311,8 +277,8 @@ bool lane_leave(struct lane *lane, struct job *job)
     auto_unlock pthread_mutex_t *held = lock_mutex(&lane->workers->lock);
     struct lane_owner *owner = job->owner;
 
-    if (!job->is_waiting)
-        return false;
+    if (!job->place.in || job->place.in == &lane->workers->jobs)
+        return false; /* it runs, or is next to */
     job_stop_waiting(owner, job);
     owner_drop_if_unused(owner);
     return true;

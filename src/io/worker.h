@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/queue.h"
 #include "base/str.h"
 #include "io/loop.h"
 
@@ -28,10 +29,9 @@ struct job {
     /* private */
     struct loop *loop;
     struct loop_task task;
-    struct job *next;
+    struct queue_link place;  /* among the workers' jobs, or its owner's while it waits in a lane */
     struct lane_owner *owner; /* in a lane */
     size_t weight;
-    bool is_waiting;
 };
 
 struct workers; /* threads start when the first jobs come */
