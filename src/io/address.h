@@ -1,7 +1,7 @@
 /*
- * address.h - "127.0.0.1:7070", "[::1]:7070": an address and a port, no names.
+ * address.h - parse "127.0.0.1:7070" or "[::1]:7070": an address and a port, no host names.
  *
- * Names would need a resolver, which waits, and which a static program cannot load.
+ * A resolver for names would block, and guestd, which is static, cannot load one.
  */
 #ifndef IO_ADDRESS_H
 #define IO_ADDRESS_H

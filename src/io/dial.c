@@ -20,7 +20,7 @@ int dial_open(struct str address, struct err *err)
         return -1;
     }
     int on = 1;
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* slower without, not wrong */
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* only for speed */
     if (connect(fd, (struct sockaddr *)&to, to_len) < 0 && errno != EINPROGRESS) {
         (void)err_sys(err, "connect to %.*s", STR_ARG(address));
         return -1;
@@ -37,9 +37,9 @@ bool dial_loopback(int fd, uint16_t port, struct err *err)
     };
     const int on = 1;
 
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* slower without, not wrong */
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* only for speed */
     int failed = connect(fd, (const struct sockaddr *)&to, sizeof to);
-    /* On loopback the answer comes while connect() lets go of the socket: asking again gives it without a wait. */
+    /* Over loopback the handshake is complete when connect() returns: a second call gets the result without waiting. */
     if (failed && errno == EINPROGRESS)
         failed = connect(fd, (const struct sockaddr *)&to, sizeof to);
     if (failed && errno != EISCONN && errno != EALREADY && errno != EINPROGRESS)

@@ -1,5 +1,5 @@
 /*
- * dial.h - begin to connect.
+ * dial.h - start a TCP connection without waiting for it.
  */
 #ifndef IO_DIAL_H
 #define IO_DIAL_H
@@ -18,7 +18,7 @@ int dial_open(struct str address, struct err *err) must_use;
 
 /*
  * Connect a non-blocking TCP socket, which may belong to another network namespace, to 127.0.0.1:port there. True when it
- * is connected or on its way: getpeername() tells which. Nobody listening is err->sys ECONNREFUSED.
+ * is connected or the connect is in progress: getpeername() tells which. A closed port is err->sys ECONNREFUSED.
  */
 bool dial_loopback(int fd, uint16_t port, struct err *err) must_use;
 

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,7 +14,7 @@
 
 enum {
     BACKLOG = 1024,
-    ACCEPTS_PER_TURN = 64, /* then the connections we have get their share */
+    ACCEPTS_PER_TURN = 64, /* then existing connections are served */
     OUT_OF_DESCRIPTORS_MS = 100,
 };
 
@@ -34,7 +35,7 @@ int listen_open(struct str address, struct err *err)
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (bind(fd, (struct sockaddr *)&at, at_len) < 0 || listen(fd, BACKLOG) < 0) {
         if (errno == EADDRINUSE)
-            (void)err_set(err, ERR_CONFLICT, "%.*s is taken, by a cloister that runs already or by another program",
+            (void)err_set(err, ERR_CONFLICT, "%.*s is in use, by a cloister that runs already or by another program",
                           STR_ARG(address));
         else
             (void)err_sys(err, "listen on %.*s", STR_ARG(address));
@@ -79,15 +80,15 @@ static void on_ready(void *context, unsigned ready)
         case ENFILE:
         case ENOBUFS:
         case ENOMEM:
-            /* The waiting connection would wake us again and again. */
+            /* The connection stays in the backlog and would wake the loop in every turn. */
             if (!listener->is_short)
-                log_warn("listen: no descriptors left for a new connection, waiting");
-            listener->is_short = true; /* said once, however long it lasts */
+                log_warn("listen: out of descriptors or memory: %s; new connections wait", strerror(errno));
+            listener->is_short = true; /* logged once per shortage */
             watch_want(listener->watch, 0);
             timer_set(&listener->pause, listener->loop, OUT_OF_DESCRIPTORS_MS, accept_again);
             return;
         default:
-            break; /* that connection failed before we took it; the next may not have */
+            break; /* this connection failed before it was accepted; try the next one */
         }
     }
 }
@@ -101,8 +102,8 @@ struct listener *listener_new(struct loop *loop, int fd, accepted_fn *accepted, 
     if (!fd_set_nonblocking(fd, true, &err))
         log_die("listen: %s", err_text(&err));
     /*
-     * Accepted sockets inherit these from ours, which saves four calls for each. Keep-alive probes find the peers that
-     * vanished without a word while a stream of theirs may rightly be silent for hours. Unix sockets refuse; fine.
+     * Accepted sockets inherit these options, which saves five calls for each. A stream may be silent for hours;
+     * keep-alive probes find peers that vanished without closing. Unix sockets refuse these options, which is fine.
      */
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);

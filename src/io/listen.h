@@ -12,8 +12,8 @@
 int listen_open(struct str address, struct err *err) must_use;
 
 struct listener;
-typedef void accepted_fn(void *context, int fd); /* the receiver's; non-blocking, close-on-exec, TCP_NODELAY */
-/* Takes the descriptor. When descriptors run out, waits a little instead of spinning. */
+typedef void accepted_fn(void *context, int fd); /* which the callback owns: non-blocking, close-on-exec, TCP_NODELAY */
+/* Takes ownership of fd. When the process is out of descriptors, pauses instead of spinning. */
 struct listener *listener_new(struct loop *loop, int fd, accepted_fn *accepted, void *context) must_use;
 void listener_free(struct listener *listener);
 

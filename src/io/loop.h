@@ -1,13 +1,13 @@
 /*
- * loop.h - one thread that waits for everything: descriptors, timers, messages from other threads.
+ * loop.h - an event loop: one thread that waits for descriptors, timers, signals and tasks from other threads.
  *
  * epoll for descriptors, a heap for timers. A watch or a timer that was stopped never fires again, even if it was
  * already due in this turn.
  *
- * Ownership  Whoever sets a watch or a timer owns it and stops it before its memory goes.
- * Threads    Everything here belongs to the loop's thread, except loop_post() and loop_stop_soon().
- * Freeing    Nothing is freed inside a callback: the frames below may still hold it. loop_retire() frees when the turn
- *            ends.
+ * Ownership  The caller owns its watches and timers, and stops them before it frees what their callbacks use.
+ * Threads    Call everything from the loop's thread, except loop_post() and loop_stop_soon().
+ * Freeing    A callback frees no object that its callers may still use; it passes it to loop_retire(), which frees it
+ *            when the turn ends.
  */
 #ifndef IO_LOOP_H
 #define IO_LOOP_H
@@ -32,13 +32,13 @@ uint64_t loop_now_ms(const struct loop *loop); /* monotonic, as of this turn */
 enum {
     WATCH_READ = 1,
     WATCH_WRITE = 2,
-    WATCH_HANGUP = 4, /* the peer has closed its side, though there may be bytes left to read */
+    WATCH_HANGUP = 4, /* the peer has closed its side; there may still be bytes to read */
 };
 struct watch; /* opaque; NULL when not set */
 typedef void watch_fn(void *context, unsigned ready);
 /* Makes the descriptor non-blocking. It stays the caller's and must stay open while watched. */
 struct watch *watch_new(struct loop *loop, int fd, watch_fn *fn, void *context) must_use;
-void watch_want(struct watch *watch, unsigned events); /* 0 is a pause; errors wake whatever is wanted */
+void watch_want(struct watch *watch, unsigned events); /* 0 pauses it; an error is reported as all that is wanted */
 void watch_free(struct watch *watch);                  /* at once; NULL is fine */
 
 /* A timer. Embed it; a zeroed one is unset. */
@@ -51,7 +51,7 @@ struct timer {
     size_t heap_index; /* 1-based; 0 when unset */
 };
 typedef void timer_fn(struct timer *timer);
-/* Once, after so long; 0 is "when this turn ends", outside all present callbacks. Setting it again moves it. */
+/* Runs fn once, after_ms from now; 0 is at the end of this turn, outside the present callbacks. May be set again. */
 void timer_set(struct timer *timer, struct loop *loop, uint64_t after_ms, timer_fn *fn);
 void timer_clear(struct timer *timer); /* fine when unset */
 static inline bool timer_is_set(const struct timer *timer)

@@ -1,5 +1,5 @@
 /*
- * pass.h - give descriptors to another process.
+ * pass.h - send descriptors to another process over a unix socket.
  */
 #ifndef IO_PASS_H
 #define IO_PASS_H
@@ -12,8 +12,8 @@
 #include "base/str.h"
 
 /*
- * One message on a unix socket, with up to LIMIT_MESSAGE_FDS descriptors, which stay ours as well; 0 is fine. Does not
- * wait: sys is EAGAIN when there is no room.
+ * Sends one message with up to LIMIT_MESSAGE_FDS descriptors, or none. The caller keeps its own copies. Never blocks:
+ * err->sys is EAGAIN when the socket is full.
  */
 bool pass_fds(int socket_fd, struct str bytes, const int *fds, size_t count, struct err *err) must_use;
 

@@ -10,10 +10,10 @@
 #include "base/map.h"
 #include "base/mem.h"
 
-/* Exists while it has jobs in the lane. */
+/* Exists while the owner has jobs in the lane, running or waiting. */
 struct lane_owner {
     struct lane *lane;
-    struct str id; /* its own copy */
+    struct str id; /* a copy that it owns */
     unsigned running, waiting;
     size_t weight; /* of those that wait */
     struct queue jobs;
@@ -37,7 +37,7 @@ struct workers {
     pthread_cond_t wake;
     struct queue jobs;
     unsigned queued, running, waiting, started;
-    unsigned in_lanes; /* jobs that wait for their turn */
+    unsigned in_lanes; /* jobs that wait in a lane */
     struct lane *lanes;
     bool stopping;
 };
@@ -113,7 +113,7 @@ static void job_go(struct lane_owner *owner, struct job *job)
     enqueue(owner->lane->workers, job);
 }
 
-/* The next owner in turn that may have one more, if there is room for one more at all. */
+/* Start a job of the next owner that is below its limit, if the lane is below its own. */
 static void lane_go_on(struct lane *lane)
 {
     if (lane->running >= lane->rule.most)
@@ -199,7 +199,7 @@ static void start_thread(struct workers *workers)
 {
     sigset_t all, before;
 
-    /* Signals are the loop's: a worker must not be the thread that gets them. */
+    /* Signals are handled by the loop's thread: workers block them all. */
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     int failure = pthread_create(&workers->threads[workers->started], NULL, work, workers);
@@ -207,8 +207,8 @@ static void start_thread(struct workers *workers)
     if (failure == 0)
         workers->started++;
     else if (workers->started == 0)
-        log_die("worker: no thread can be started: %s", strerror(failure));
-    /* else the job waits for one of those that run */
+        log_die("worker: cannot start a thread: %s", strerror(failure));
+    /* else the job waits for a thread that runs already */
 }
 
 unsigned workers_busy(struct workers *workers)

@@ -1,15 +1,14 @@
 /*
- * worker.h - threads that may wait.
+ * worker.h - a pool of threads for calls that may block.
  *
- * A control call is a job: run() on a worker reads from top to bottom and may wait for the store, for keeper or for a
- * disk; done() follows on the loop.
+ * A control call is a job. run() executes on a worker and may block on the store, on keeper or on a disk; done() then
+ * executes on the loop.
  *
- * A lane is for jobs that may wait long because of somebody: of all its jobs only so many have a worker at once, and of
- * one owner's fewer still. The others wait in the lane, which takes no worker, each owner's in the order they came; when
- * one can go on the owners take turns. So there is always a worker for what is not in the lane, and whoever makes their
- * own jobs slow has only their own jobs wait.
+ * A lane is a queue for jobs that a caller can make slow. It limits how many of its jobs have a worker at once, in all
+ * and per owner. The rest wait in the lane and use no worker: first come first served within an owner, round robin
+ * between owners. So other jobs always find a worker, and an owner with slow jobs delays only itself.
  *
- * Threads    Every function from any thread.
+ * Threads    Every function may be called from any thread.
  */
 #ifndef IO_WORKER_H
 #define IO_WORKER_H
@@ -34,25 +33,25 @@ struct job {
     size_t weight;
 };
 
-struct workers; /* threads start when the first jobs come */
+struct workers; /* starts threads as jobs arrive */
 struct workers *workers_new(struct loop *loop, unsigned threads_max) must_use;
-/* Waits for what runs; jobs that did not start are dropped without done(). */
+/* Waits for jobs that run. Jobs that have not started are dropped without done(). */
 void workers_free(struct workers *workers);
 unsigned workers_busy(struct workers *workers); /* jobs that wait or run */
 void workers_run(struct workers *workers, struct job *job);
 
 struct lane_rule {
     unsigned most;         /* jobs that have a worker at once, or are next to get one */
-    unsigned most_each;    /* of one owner's */
-    unsigned waiting_each; /* that wait for it, of one owner's */
-    size_t weight_each;    /* what those may weigh together */
+    unsigned most_each;    /* the same for one owner */
+    unsigned waiting_each; /* jobs of one owner that wait */
+    size_t weight_each;    /* their total weight */
 };
 
 struct lane; /* lives as long as its workers */
 struct lane *lane_new(struct workers *workers, const struct lane_rule *rule) must_use;
-/* `weight`: what keeping the job costs while it waits. False, and nothing happened: too many of this owner's wait. */
+/* `weight`: memory that the job holds while it waits. False: this owner has too many waiting, and nothing was done. */
 bool lane_run(struct lane *lane, struct str owner, size_t weight, struct job *job) must_use;
-/* True: it was still waiting, will not run, and its memory is the caller's again, without done(). */
+/* True: it was waiting and will not run; its memory is the caller's again and done() is not called. */
 bool lane_leave(struct lane *lane, struct job *job) must_use;
 
 #endif

@@ -58,7 +58,7 @@ class Count:
 
 
 def make_venv(name):
-    """A virtual environment with that SDK. `newest` is looked up each time, and an older one does when that fails."""
+    """A virtual environment with that SDK. `newest` is looked up each time; if that fails, the installed one is used."""
     home = WORK / f"venv-{name}"
     python = home / "bin" / "python"
     done = home / ".done"
