@@ -49,6 +49,7 @@ static int tear_down(void **state)
     users_free(guest.users);
     pump_some(guest.loop);
     loop_free(guest.loop);
+    clock_use(NULL);
     arena_done(&arena);
     return 0;
 }
@@ -195,6 +196,32 @@ static void nobody_is_too_slow_for_a_process_that_has_ended(void **state)
     process_unwatch(&quick);
 }
 
+/* Each look at the clock finds it 25 ms later, as on a machine where every look at /proc takes so long. */
+static uint64_t hasty_us(void)
+{
+    static uint64_t looks;
+
+    return hand_clock_machine_us(CLOCK_MONOTONIC) + 25000 * looks++;
+}
+
+static void a_process_is_killed_on_a_machine_that_is_very_slow(void **state)
+{
+    static const struct clock_source hasty = { hasty_us, hand_clock_wall };
+    struct process_watcher watcher = { .step = do_nothing, .cut = on_cut, .failed = on_failed };
+    siginfo_t info = { 0 };
+
+    (void)state;
+    struct process *p = start_shell("echo; exec sleep 1000");
+    process_watch(p, &watcher, &(uint64_t){ 0 });
+    PUMP_UNTIL(guest.loop, p->output.end == 1);
+    assert_true(waitpid(-1, NULL, 0) > 0); /* the first child of its start */
+    clock_use(&hasty);
+    process_kill(p, NULL);
+    PUMP_UNTIL(guest.loop, waitid(P_ALL, 0, &info, WEXITED | WNOWAIT | WNOHANG) == 0 && info.si_pid);
+    processes_reap(guest.processes);
+    process_unwatch(&watcher);
+}
+
 int main(void)
 {
 #define PROCESS_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
@@ -202,6 +229,7 @@ int main(void)
         PROCESS_CASE(a_start_that_fails_is_killed_while_it_can_be),
         PROCESS_CASE(a_start_that_fails_after_it_was_collected_is_not_signalled),
         PROCESS_CASE(nobody_is_too_slow_for_a_process_that_has_ended),
+        PROCESS_CASE(a_process_is_killed_on_a_machine_that_is_very_slow),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
