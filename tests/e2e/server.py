@@ -227,8 +227,8 @@ def holds_socket(pid, inode):
         return False  # it has just ended
 
 
-def wait_for(what, seconds=10, pause=0.05):
-    """What `what` returns, as soon as it is true."""
+def wait_for(what, seconds=30, pause=0.05):
+    """What `what` returns, as soon as it is true. The limit is for what never happens, not for what is slow."""
     end = time.monotonic() + seconds
     while True:
         result = what()

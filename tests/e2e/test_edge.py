@@ -164,7 +164,7 @@ http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), Echo).serve_for
 
 def test_a_service_on_loopback_is_reached_as_soon_as_it_listens(server, box):
     serve(server, box, 8000, ECHO)
-    answer = wait_for(lambda: (a := server.edge("GET", box, "/a//b?c=d", port=8000)).status == 200 and a, 10)
+    answer = wait_for(lambda: (a := server.edge("GET", box, "/a//b?c=d", port=8000)).status == 200 and a)
     assert answer and answer.body.startswith(b"GET /a//b?c=d HTTP/1.1\n"), answer
     by_host = server.call(
         "POST",
@@ -196,7 +196,7 @@ http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), Events).serve_f
 
 def test_events_arrive_as_they_are_sent(server, box):
     serve(server, box, 8001, EVENTS)
-    assert wait_for(lambda: server.edge("GET", box, "/", port=8001).status == 200, 10)
+    assert wait_for(lambda: server.edge("GET", box, "/", port=8001).status == 200)
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
     connection.request("GET", "/held", headers={"E2b-Sandbox-Id": box["sandboxID"], "E2b-Sandbox-Port": "8001"})
     response = connection.getresponse()
@@ -270,7 +270,7 @@ def test_killing_a_sandbox_resets_its_streams_and_tunnels(server):
     box = server.create()
     serve(server, box, 8001, EVENTS)
     serve(server, box, 8002, WEBSOCKET)
-    assert wait_for(lambda: server.edge("GET", box, "/", port=8001).status == 200, 10)
+    assert wait_for(lambda: server.edge("GET", box, "/", port=8001).status == 200)
     streams = []
     stream = socket.create_connection(("127.0.0.1", server.port), timeout=20)
     stream.sendall(b"GET /long HTTP/1.1\r\nHost: 8001-%s.x.y\r\n\r\n" % box["sandboxID"].encode())
@@ -533,10 +533,10 @@ def test_half_bodies_with_a_signed_link_lock_nobody_out(server, made, seconds):
                 return False
 
         # Not always at once: guestd begins an upload for each, and has as many connections until it has ended them.
-        assert wait_for(owner_works, 10)
+        assert wait_for(owner_works)
         routing = {"E2b-Sandbox-Id": box.sandbox_id, "E2b-Sandbox-Port": "49983"}
         # It is for writing, and guestd is still the one who says so: those that hold a place for a second make room.
-        assert wait_for(lambda: server.call("GET", f"/files?{url.query}", headers=routing).status == 401, 10)
+        assert wait_for(lambda: server.call("GET", f"/files?{url.query}", headers=routing).status == 401)
     finally:
         for connection in held:
             connection.close()

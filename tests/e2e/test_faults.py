@@ -103,7 +103,7 @@ def test_a_create_that_fails_leaves_nothing(own_server):
     finally:
         for layer in layers:
             layer.with_name(f"hidden-{layer.name}").rename(layer)
-    assert wait_for(lambda: inventory(own_server) == before, 5), inventory(own_server)
+    assert wait_for(lambda: inventory(own_server) == before), inventory(own_server)
     box = own_server.create()
     assert own_server.edge("GET", box, "/health").status < 300
 
@@ -122,7 +122,7 @@ def test_a_guestd_that_never_answers_is_a_failed_create(own_server, tmp_path):
         before = inventory(broken)
         answer = broken.api("POST", "/v2/sandboxes", {"templateID": "base", "timeout": 60}, timeout=60)
         assert answer.status >= 500 and answer.json["code"] == answer.status, answer
-        assert wait_for(lambda: inventory(broken) == before, 10), inventory(broken)
+        assert wait_for(lambda: inventory(broken) == before), inventory(broken)
     finally:
         broken.stop()
 
@@ -174,7 +174,7 @@ def test_logs_go_on_when_front_was_killed(own_server, remembered):
     os.kill(own_server.pid, signal.SIGSTOP)
     try:
         os.kill(own_server.front_pid(), signal.SIGKILL)
-        assert wait_for(lambda: not slow_runs(), 20)
+        assert wait_for(lambda: not slow_runs())
     finally:
         os.kill(own_server.pid, signal.SIGCONT)
     come_back(own_server)
@@ -186,7 +186,7 @@ def test_logs_go_on_when_keeper_was_killed(own_server, remembered):
     slow = start_slow(own_server, remembered)
     own_server.process.kill()
     own_server.process.wait()
-    assert wait_for(lambda: not slow_runs(), 20)
+    assert wait_for(lambda: not slow_runs())
     own_server.start()
     check_logs_went_on(own_server, remembered, slow)
     own_server.stop()
@@ -354,7 +354,7 @@ def test_a_killed_keeper_comes_back_with_its_sandboxes(own_server, remembered):
     own_server.process.kill()
     own_server.process.wait()
     # Front does not outlive keeper: nobody would answer it.
-    assert wait_for(lambda: not pathlib.Path(f"/proc/{front}").exists() or front == own_server.pid, 5)
+    assert wait_for(lambda: not pathlib.Path(f"/proc/{front}").exists() or front == own_server.pid)
     own_server.start()
     assert own_server.api("GET", f"/sandboxes/{remembered['sandboxID']}").json == before
     check_alive(own_server, remembered)
@@ -386,8 +386,8 @@ def test_a_deadline_that_passes_while_the_server_is_down_is_kept(own_server):
     own_server.stop()
     time.sleep(4)
     own_server.start()
-    assert wait_for(lambda: box["sandboxID"] not in own_server.running(), 3)
-    assert wait_for(lambda: not traces_of(own_server, box["sandboxID"]), 10), traces_of(own_server, box["sandboxID"])
+    assert wait_for(lambda: box["sandboxID"] not in own_server.running())
+    assert wait_for(lambda: not traces_of(own_server, box["sandboxID"])), traces_of(own_server, box["sandboxID"])
 
 
 @pytest.mark.parametrize("victim", ["front", "keeper"])
@@ -409,7 +409,7 @@ def test_a_kill_in_the_middle_of_creates_orphans_nothing(own_server, victim, del
     time.sleep(0.2)
     come_back(own_server)
     known = set(own_server.running())
-    assert wait_for(lambda: set(rows(own_server)) == set(own_server.running()), 10), (
+    assert wait_for(lambda: set(rows(own_server)) == set(own_server.running())), (
         rows(own_server),
         own_server.running(),
     )
@@ -445,7 +445,7 @@ def test_a_kill_in_the_middle_of_kills_orphans_nothing(own_server):
         if box["sandboxID"] in own_server.running():
             assert own_server.edge("GET", box, "/health").status < 300
         else:
-            assert wait_for(lambda: not traces_of(own_server, box["sandboxID"]), 10), traces_of(
+            assert wait_for(lambda: not traces_of(own_server, box["sandboxID"])), traces_of(
                 own_server, box["sandboxID"]
             )
 

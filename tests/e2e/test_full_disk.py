@@ -83,7 +83,7 @@ def small(request, server):
             if mine.process is None or mine.process.poll() is not None:
                 mine.start()
             mine.kill_all()
-            wait_for(lambda: not any((disk.home / "trash").iterdir()), 20)
+            wait_for(lambda: not any((disk.home / "trash").iterdir()))
         finally:
             mine.stop()
             disk.drop()

@@ -443,7 +443,7 @@ def test_a_guest_with_more_sockets_than_programs_need_is_ended(small_server, kin
         with small_box(small_server) as box:
             box.files.write("many.py", MANY)
             command = box.commands.run(f"python3 many.py {kind} {count} > told 2>&1", background=True, timeout=60)
-            assert wait_for(ended, seconds=10 if expected else 3) is expected, box.files.read("told")
+            assert wait_for(ended, seconds=30 if expected else 3) is expected, box.files.read("told")
             if not expected:
                 assert box.files.read("told") == "all\n"
             command.disconnect()

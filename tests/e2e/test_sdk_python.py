@@ -589,7 +589,7 @@ def events_of(watcher, *wanted):
         seen.extend((event.name, event.type.value) for event in watcher.get_new_events())
         return set(wanted) <= set(seen)
 
-    assert wait_for(all_came, 5), seen
+    assert wait_for(all_came), seen
     return seen
 
 
@@ -624,7 +624,7 @@ def test_a_watch_gives_entries_when_asked(shared_sandbox):
     watcher = shared_sandbox.files.watch_dir("entries", include_entry=True)
     shared_sandbox.files.write("entries/a", "12345")
     events = []
-    wait_for(lambda: events.extend(watcher.get_new_events()) or len(events) > 1, 5)
+    wait_for(lambda: events.extend(watcher.get_new_events()) or len(events) > 1)
     watcher.stop()
     entry = next(event.entry for event in events if event.type.value == "write")
     assert (entry.path, entry.type.value) == ("/home/user/entries/a", "file")

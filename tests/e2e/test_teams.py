@@ -65,7 +65,7 @@ def test_another_teams_sandbox_answers_like_one_that_does_not_exist(server, othe
         box.commands.run("echo secret")
         # There is something to be seen, for whom it belongs to.
         assert wait_for(lambda: "secret" in str(server.api("GET", f"/sandboxes/{box.sandbox_id}/logs").json))
-        assert wait_for(lambda: server.api("GET", f"/sandboxes/{box.sandbox_id}/metrics").json, seconds=15)
+        assert wait_for(lambda: server.api("GET", f"/sandboxes/{box.sandbox_id}/metrics").json)
         for method, path, body in CALLS:
             theirs = ask(server, other_key, method, path.format(box.sandbox_id), body)
             nobodys = ask(server, other_key, method, path.format(NOT_THERE), body)
