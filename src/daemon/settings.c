@@ -91,8 +91,7 @@ bool settings_read(int fd, struct settings *out, struct err *err)
     got.code_always_has_token = unpack_u8(&in) != 0;
     struct str api_key = unpack_str(&in, SECRET_MAX_BYTES);
     struct str admin_hash = unpack_str(&in, SECRET_MAX_BYTES);
-    bool ok = unpack_done(&in, err) &&
-              (got.node_id[0] || err_set(err, ERR_INVALID, "malformed settings"));
+    bool ok = unpack_done(&in, err) && (got.node_id[0] || err_set(err, ERR_INVALID, "malformed settings"));
     ok = ok && secret_set(&got.api_key, api_key) && secret_set(&got.admin_hash, admin_hash);
     explicit_bzero(text, len);
     if (ok)

@@ -301,7 +301,7 @@ static void create_takes_its_shape_from_the_template(void **state)
     CHECK_STR(info.guestd_version, STR(GUESTD_API_VERSION));
     struct sandbox_request unknown = { .template_ref = STR("nope"), .timeout_s = 10 };
     MUST_FAIL(action_sandbox_create(&f->actions, &f->caller, &unknown, &f->rig.arena, &info, &err), ERR_NOT_FOUND);
-    assert_int_equal(f->rig.starts, 1);
+    assert_int_equal(f->rig.fake.starts, 1);
 }
 
 static void connect_refuses_more_than_the_longest_life_and_never_shortens(void **state)

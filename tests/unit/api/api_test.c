@@ -643,7 +643,7 @@ static void a_bad_create_is_refused_and_makes_nothing(void **state)
         struct http_answer answer = CALL(s, "POST", i % 2 ? "/sandboxes" : "/v2/sandboxes", bad[i].body);
         check_error(s, &answer, bad[i].status, bad[i].in_message);
     }
-    assert_int_equal(s->rig.starts, 0);
+    assert_int_equal(s->rig.fake.starts, 0);
     check_nothing_exists(s);
 }
 
@@ -803,17 +803,17 @@ static void a_create_that_fails_says_so_once_and_leaves_nothing(void **state)
 {
     struct served *s = *state;
     struct http_answer answer;
-    static const enum rig_start ways[] = { RIG_START_FAILS, RIG_GUEST_REFUSES, RIG_GUEST_DIES };
+    static const enum fake_start ways[] = { FAKE_START_FAILS, FAKE_GUEST_REFUSES, FAKE_GUEST_DIES };
 
     for (size_t i = 0; i < COUNT_OF(ways); i++) {
-        s->rig.start = ways[i];
+        s->rig.fake.start = ways[i];
         answer = CALL(s, "POST", "/v2/sandboxes", "{\"templateID\":\"base\"}");
         check_error(s, &answer, 500, "could not be started (reference ");
         assert_string_equal(got_text(s, "error_code"), "sandbox_create_failed");
         assert_null(strstr(got_text(s, "message"), "mount")); /* what it was is for our log */
         check_nothing_exists(s);
     }
-    s->rig.start = RIG_START_TIMES_OUT;
+    s->rig.fake.start = FAKE_START_TIMES_OUT;
     answer = CALL(s, "POST", "/v2/sandboxes", "{\"templateID\":\"base\"}");
     check_error(s, &answer, 504, "Failed to place sandbox");
     assert_string_equal(answer_header(s, &answer, "Should-Retry"), "false");
@@ -839,12 +839,12 @@ static void a_create_on_a_full_disk_is_a_507_that_says_what_is_missing(void **st
 {
     struct served *s = *state;
 
-    s->rig.start = RIG_START_IS_FULL;
+    s->rig.fake.start = FAKE_START_IS_FULL;
     struct http_answer answer = CALL(s, "POST", "/v2/sandboxes", "{\"templateID\":\"base\"}");
     check_error(s, &answer, 507, "a sandbox needs 32 MiB of disk");
     assert_string_equal(answer_header(s, &answer, "Should-Retry"), "false");
     assert_int_equal(rig_rows(&s->rig), 0);
-    s->rig.start = RIG_STARTS;
+    s->rig.fake.start = FAKE_STARTS;
     served_create(s, "{\"templateID\":\"base\"}");
 }
 
@@ -853,7 +853,7 @@ static void a_kill_that_the_driver_fails_is_a_503_that_may_be_repeated(void **st
     struct served *s = *state;
     const char *id = served_create(s, "{\"templateID\":\"base\"}");
 
-    s->rig.stop_failures = 1;
+    s->rig.fake.stop_failures = 1;
     struct http_answer answer = CALL(s, "DELETE", target(s, "/sandboxes/%s", id), NULL);
     check_error(s, &answer, 503, NULL);
     assert_string_equal(answer_header(s, &answer, "Should-Retry"), "true");
@@ -963,7 +963,7 @@ static void a_repeat_that_overtakes_the_first_is_told_to_wait(void **state)
     pthread_join(thread, NULL);
     assert_int_equal(creating.status, 201);
     assert_int_equal(CALL_WITH(s, "POST", "/v2/sandboxes", BASE, REPEAT("busy")).status, 201);
-    assert_int_equal(s->rig.starts, 1);
+    assert_int_equal(s->rig.fake.starts, 1);
 }
 
 static void a_repeat_after_a_crash_in_the_middle_is_told_that_the_outcome_is_unknown(void **state)
@@ -990,10 +990,10 @@ static void a_failed_create_does_not_use_up_the_idempotency_key(void **state)
     struct http_answer answer = CALL_WITH(s, "POST", "/v2/sandboxes", "{\"templateID\":\"nope\"}", REPEAT("k"));
 
     check_error(s, &answer, 404, NULL);
-    s->rig.start = RIG_START_FAILS;
+    s->rig.fake.start = FAKE_START_FAILS;
     answer = CALL_WITH(s, "POST", "/v2/sandboxes", BASE, REPEAT("k"));
     check_error(s, &answer, 500, NULL);
-    s->rig.start = RIG_STARTS;
+    s->rig.fake.start = FAKE_STARTS;
     assert_int_equal(CALL_WITH(s, "POST", "/v2/sandboxes", BASE, REPEAT("k")).status, 201);
     answer = CALL_WITH(s, "POST", "/v2/sandboxes", BASE, REPEAT("Not Allowed"));
     check_error(s, &answer, 400, "idempotency key");

@@ -29,17 +29,17 @@ static int set_up(void **state)
 
 static unsigned starts(struct served *s)
 {
-    pthread_mutex_lock(&s->rig.lock);
-    unsigned count = s->rig.starts;
-    pthread_mutex_unlock(&s->rig.lock);
+    pthread_mutex_lock(&s->rig.fake.lock);
+    unsigned count = s->rig.fake.starts;
+    pthread_mutex_unlock(&s->rig.fake.lock);
     return count;
 }
 
-static void guests_are(struct served *s, enum rig_start how)
+static void guests_are(struct served *s, enum fake_start how)
 {
-    pthread_mutex_lock(&s->rig.lock);
-    s->rig.start = how;
-    pthread_mutex_unlock(&s->rig.lock);
+    pthread_mutex_lock(&s->rig.fake.lock);
+    s->rig.fake.start = how;
+    pthread_mutex_unlock(&s->rig.fake.lock);
 }
 
 static int ask_to_create(struct served *s)
@@ -75,11 +75,11 @@ static void a_key_whose_guests_are_silent_does_not_make_others_wait(void **state
     struct served *s = *state;
     int fds[BURST];
 
-    guests_are(s, RIG_GUEST_IS_SILENT);
+    guests_are(s, FAKE_GUEST_IS_SILENT);
     for (int i = 0; i < BURST; i++)
         fds[i] = ask_to_create(s);
     rig_wait_silent(&s->rig, LIMIT_STARTS_PER_KEY);
-    guests_are(s, RIG_STARTS);
+    guests_are(s, FAKE_STARTS);
     const char *id = served_create(s, "{\"templateID\":\"base\"}");
     assert_int_equal(CALL(s, "GET", "/v2/sandboxes", NULL).status, 200);
     assert_int_equal(json_array_size(s->last), 1);
@@ -98,7 +98,7 @@ static void a_client_that_leaves_before_its_turn_gets_no_sandbox(void **state)
     struct served *s = *state;
     int fds[LIMIT_STARTS_PER_KEY];
 
-    guests_are(s, RIG_GUEST_IS_SILENT);
+    guests_are(s, FAKE_GUEST_IS_SILENT);
     for (int i = 0; i < LIMIT_STARTS_PER_KEY; i++)
         fds[i] = ask_to_create(s);
     rig_wait_silent(&s->rig, LIMIT_STARTS_PER_KEY);
@@ -107,7 +107,7 @@ static void a_client_that_leaves_before_its_turn_gets_no_sandbox(void **state)
     assert_int_equal(CALL(s, "GET", "/v2/sandboxes", NULL).status, 200);
     close(impatient);
     assert_int_equal(CALL(s, "GET", "/v2/sandboxes", NULL).status, 200);
-    guests_are(s, RIG_STARTS);
+    guests_are(s, FAKE_STARTS);
     rig_break_silence(&s->rig);
     for (int i = 0; i < LIMIT_STARTS_PER_KEY; i++)
         check_created(fds[i]);
@@ -128,7 +128,7 @@ static void a_queue_that_is_too_long_is_told_to_come_back(void **state)
     memset(body, ' ', BODY_BYTES);
     memcpy(body, "{\"templateID\":\"base\"}", 21);
     body[BODY_BYTES] = '\0';
-    guests_are(s, RIG_GUEST_IS_SILENT);
+    guests_are(s, FAKE_GUEST_IS_SILENT);
     for (size_t i = 0; i < COUNT_OF(fds); i++) {
         fds[i] = served_connect(s);
         MUST(
@@ -144,7 +144,7 @@ static void a_queue_that_is_too_long_is_told_to_come_back(void **state)
     struct http_answer answer = served_call_bare(s, "POST", "/v2/sandboxes", body, fields, 1);
     check_error(s, &answer, 429, "waiting to be started");
     assert_string_equal(answer_header(s, &answer, "Should-Retry"), "true");
-    guests_are(s, RIG_STARTS);
+    guests_are(s, FAKE_STARTS);
     rig_break_silence(&s->rig);
     for (size_t i = 0; i < COUNT_OF(fds); i++)
         check_created(fds[i]);

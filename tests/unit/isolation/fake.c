@@ -1,8 +1,7 @@
 #include "fake.h"
 
-#include <fcntl.h>
+#include <errno.h>
 #include <netinet/in.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,262 +11,152 @@
 #include "base/fd.h"
 #include "base/mem.h"
 #include "io/dial.h"
-
-struct fake_box {
-    struct fake_box *next;
-    struct fake *fake;
-    struct plan plan;
-    unsigned looks;  /* at its stats */
-    int link_fd;     /* guestd's end, or -1 */
-    int host_fd;     /* a copy of the other one, or -1 */
-    bool dying;      /* stopped, and stuck in its end */
-    bool has_thread; /* which serves link_fd */
-    pthread_t thread;
-};
-
-struct fake {
-    struct driver driver;
-    struct loop *loop;
-    struct fake_config config;
-    pthread_mutex_t lock;
-    struct fake_box *boxes; /* alive */
-    struct fake_box *ended; /* to be joined by free() */
-    unsigned fail, starts;
-};
+#include "test.h"
+#include "wire/guestlink.h"
 
 static struct fake *fake_of(struct driver *driver)
 {
     return container_of(driver, struct fake, driver);
 }
 
-static void lock(struct fake *fake)
+struct fake_held *fake_find(struct fake *fake, struct str id)
 {
-    (void)pthread_mutex_lock(&fake->lock);
+    for (uint32_t i = 0; i < fake->held_count; i++)
+        if (str_eq(str_from(fake->held[i].id), id))
+            return &fake->held[i];
+    return NULL;
 }
 
-static void unlock(struct fake *fake)
+/* With the lock held. Returns our side of a new guestlink. */
+static int new_link(struct fake_held *held)
 {
-    (void)pthread_mutex_unlock(&fake->lock);
+    int fds[2];
+
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0)
+        abort();
+    held->peer_fd = fds[1];
+    return fds[0];
 }
 
-static unsigned failing(struct fake *fake, unsigned where)
+/* The same for a new sandbox. */
+static int add_held(struct fake *fake, const char *id)
 {
-    lock(fake);
-    unsigned found = fake->fail & where;
-    unlock(fake);
-    return found;
+    struct fake_held *held = &fake->held[fake->held_count++];
+
+    snprintf(held->id, sizeof held->id, "%s", id);
+    held->dying = held->silent = false;
+    return new_link(held);
 }
 
-/* ---- the thread that plays guestd ---- */
-
-static bool read_whole(int fd, void *room, size_t size)
+void fake_remove(struct fake *fake, struct fake_held *held)
 {
-    for (size_t done = 0; done < size;) {
-        ssize_t n = read(fd, (char *)room + done, size - done);
-        if (n <= 0)
-            return false;
-        done += (size_t)n;
-    }
-    return true;
+    close(held->peer_fd);
+    *held = fake->held[--fake->held_count];
+    pthread_cond_broadcast(&fake->changed);
 }
 
-/* One message in, one answer out. */
-static bool answer_one(struct fake_box *box)
+void fake_answer(struct fake_held *held, bool refuse)
 {
-    unsigned char header[GUESTLINK_HEADER_BYTES];
-    struct guestlink_message message;
+    auto_buf struct buf answer = buf_make(NULL, 4096);
     struct err err;
-    uint32_t length;
 
-    if (!read_whole(box->link_fd, header, sizeof header) || !guestlink_body_length(header, &length, &err))
-        return false;
-    auto_free char *body = mem_new(length);
-    auto_buf struct buf out = buf_make(NULL, LIMIT_GUESTLINK_BYTES);
-    struct arena arena;
-    arena_init(&arena);
-    bool fine = read_whole(box->link_fd, body, length);
-    if (fine) {
-        bool pleased = guestlink_read(str_of(body, length), &arena, &message, &err);
-        if (pleased && message.type == GUESTLINK_SETUP && box->fake->config.setup)
-            pleased = box->fake->config.setup(box->fake->config.context, &box->plan, &message.setup, &err);
-        if (pleased)
-            guestlink_write_simple(&out, GUESTLINK_OK);
-        else
-            guestlink_write_error(&out, &err);
-        fine = send(box->link_fd, out.data, out.len, MSG_NOSIGNAL) == (ssize_t)out.len;
+    if (refuse) {
+        (void)err_set(&err, ERR_INVALID, "no such user");
+        guestlink_write_error(&answer, &err);
+    } else {
+        guestlink_write_simple(&answer, GUESTLINK_OK);
     }
-    arena_done(&arena);
-    return fine;
-}
-
-static void *play_guestd(void *context)
-{
-    struct fake_box *box = context;
-
-    while (answer_one(box))
-        ;
-    return NULL;
-}
-
-/* ---- the driver ---- */
-
-static struct fake_box *find(struct fake *fake, const char *id)
-{
-    for (struct fake_box *box = fake->boxes; box; box = box->next)
-        if (!strcmp(box->plan.id, id))
-            return box;
-    return NULL;
-}
-
-static void run_guest(struct fake *fake, struct fake_box *box, unsigned fail)
-{
-    if (fail & FAKE_FAIL_LINK) {
-        fd_close(&box->link_fd);
-        return;
-    }
-    if (fail & FAKE_SILENT_LINK)
-        return;
-    if (fake->config.guest) {
-        fake->config.guest(fake->config.context, &box->plan, take_fd(&box->link_fd));
-        return;
-    }
-    box->has_thread = pthread_create(&box->thread, NULL, play_guestd, box) == 0;
+    if (send(held->peer_fd, answer.data, answer.len, MSG_NOSIGNAL) != (ssize_t)answer.len)
+        abort();
 }
 
 static bool fake_start(struct driver *driver, const struct plan *plan, struct started *out, struct err *err)
 {
     struct fake *fake = fake_of(driver);
-    int pair[2];
+    bool ok = true;
 
-    lock(fake);
+    pthread_mutex_lock(&fake->lock);
     fake->starts++;
-    unsigned fail = fake->fail;
-    bool taken = find(fake, plan->id) != NULL;
-    unlock(fake);
-    if (!plan_check(plan, err))
-        return err_wrap(err, "plan");
-    if (fail & FAKE_FAIL_START)
-        return err_set(err, ERR_INTERNAL, "failed on purpose");
-    if (taken)
-        return err_set(err, ERR_CONFLICT, "there is a sandbox %s already", plan->id);
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
-        return err_sys(err, "socketpair");
-    struct fake_box *box = NEW(struct fake_box);
-    box->fake = fake;
-    box->plan = *plan;
-    box->link_fd = pair[1];
-    box->host_fd = fcntl(pair[0], F_DUPFD_CLOEXEC, 3);
-    lock(fake);
-    box->next = fake->boxes;
-    fake->boxes = box;
-    run_guest(fake, box, fail);
-    unlock(fake);
-    out->guestlink_fd = pair[0];
-    return true;
-}
-
-struct exit_notice {
-    struct loop_task task;
-    struct fake *fake;
-    char id[LIMIT_ID_BYTES];
-};
-
-static void tell_exit(struct loop_task *task)
-{
-    struct exit_notice *notice = container_of(task, struct exit_notice, task);
-    struct driver *driver = &notice->fake->driver;
-
-    if (driver->exited)
-        driver->exited(driver->exited_context, notice->id, EXIT_PLAIN);
-    free(notice);
-}
-
-/* True if it was alive. */
-static bool end(struct fake *fake, const char *id)
-{
-    struct fake_box *box = NULL;
-
-    lock(fake);
-    for (struct fake_box **at = &fake->boxes; *at; at = &(*at)->next) {
-        if (!strcmp((*at)->plan.id, id)) {
-            box = *at;
-            *at = box->next;
-            box->next = fake->ended;
-            fake->ended = box;
-            break;
-        }
+    fake->last_plan = *plan;
+    fake->at_gate++;
+    pthread_cond_broadcast(&fake->changed);
+    while (fake->gate_shut)
+        pthread_cond_wait(&fake->changed, &fake->lock);
+    fake->at_gate--;
+    if (fake->start == FAKE_START_FAILS) {
+        ok = err_sys_num(err, ENOENT, "mount layer");
+    } else if (fake->start == FAKE_START_IS_FULL) {
+        ok = err_set(err, ERR_FULL, "a sandbox needs 32 MiB of disk");
+    } else if (fake->start == FAKE_NO_NAMESPACES) {
+        ok = err_sys_num(err, ENOSPC, "make the namespaces of a sandbox");
+    } else if (fake->start == FAKE_START_TIMES_OUT) {
+        close(add_held(fake, plan->id));
+        ok = err_set(err, ERR_TIMEOUT, "keeper did not answer");
+    } else if (fake->start == FAKE_START_ANSWERS_WRONGLY) {
+        close(add_held(fake, plan->id));
+        ok = err_set(err, ERR_INTERNAL, "keeper's answer has the wrong shape");
+    } else {
+        out->guestlink_fd = add_held(fake, plan->id);
+        struct fake_held *held = fake_find(fake, str_from(plan->id));
+        held->silent = fake->start == FAKE_GUEST_IS_SILENT;
+        if (fake->start == FAKE_GUEST_DIES)
+            shutdown(held->peer_fd, SHUT_RDWR);
+        else if (!held->silent)
+            fake_answer(held, fake->start == FAKE_GUEST_REFUSES);
+        pthread_cond_broadcast(&fake->changed);
     }
-    if (box && box->link_fd >= 0)
-        (void)shutdown(box->link_fd, SHUT_RDWR); /* the thread sees end-of-file, and so does the host's side */
-    unlock(fake);
-    if (!box)
-        return false;
-    struct exit_notice *notice = NEW(struct exit_notice);
-    notice->task.fn = tell_exit;
-    notice->fake = fake;
-    (void)snprintf(notice->id, sizeof notice->id, "%s", id);
-    loop_post(fake->loop, &notice->task);
-    return true;
+    pthread_mutex_unlock(&fake->lock);
+    return ok;
 }
 
-/* True if it is dead and does not go. */
-static bool stick(struct fake *fake, const char *id)
+static bool fake_stop_wait(struct driver *driver, const char *id, uint32_t patience_ms, bool *out_gone, struct err *err)
 {
-    lock(fake);
-    struct fake_box *box = find(fake, id);
-    if (box && fake->fail & FAKE_STUCK_STOP)
-        box->dying = true;
-    bool stuck = box && box->dying;
-    unlock(fake);
-    return stuck;
+    struct fake *fake = fake_of(driver);
+    bool ok = true;
+
+    pthread_mutex_lock(&fake->lock);
+    fake->stops++;
+    struct fake_held *held = fake_find(fake, str_from(id));
+    *out_gone = !fake->stop_sticks || !held;
+    fake->stop_patience_ms = patience_ms;
+    while (fake->stop_gate_shut)
+        pthread_cond_wait(&fake->changed, &fake->lock);
+    if (fake->stop_failures) {
+        fake->stop_failures--;
+        ok = err_set(err, ERR_UNAVAILABLE, "keeper is away");
+    } else if (fake->stop_sticks && held) {
+        held->dying = true;
+    } else if (held) {
+        fake_remove(fake, held);
+    }
+    pthread_mutex_unlock(&fake->lock);
+    return ok;
 }
 
-static bool kill_box(struct fake *fake, const char *id, bool *out_gone, struct err *err)
-{
-    if (failing(fake, FAKE_FAIL_STOP))
-        return err_set(err, ERR_INTERNAL, "failed on purpose");
-    *out_gone = !stick(fake, id);
-    if (*out_gone)
-        (void)end(fake, id); /* gone already is fine */
-    return true;
-}
-
-/* One that is stuck is said to be so at once: whoever tests waiting has a clock of its own. */
 static void fake_stop(struct driver *driver, const char *id, uint32_t patience_ms, driver_stopped_fn *done,
                       void *context)
 {
     bool gone = false;
     struct err err;
+    bool killed = fake_stop_wait(driver, id, patience_ms, &gone, &err);
 
-    (void)patience_ms;
-    bool killed = kill_box(fake_of(driver), id, &gone, &err);
     done(context, gone, killed ? NULL : &err);
-}
-
-static bool fake_stop_wait(struct driver *driver, const char *id, uint32_t patience_ms, bool *out_gone, struct err *err)
-{
-    (void)patience_ms;
-    return kill_box(fake_of(driver), id, out_gone, err);
 }
 
 static bool fake_list(struct driver *driver, struct held **out_held, uint32_t *out_count, struct err *err)
 {
     struct fake *fake = fake_of(driver);
-    struct held *held = NULL;
-    uint32_t count = 0;
 
-    if (failing(fake, FAKE_FAIL_LIST))
-        return err_set(err, ERR_INTERNAL, "failed on purpose");
-    lock(fake);
-    for (struct fake_box *box = fake->boxes; box; box = box->next) {
-        if (box->dying)
-            continue;
-        held = mem_grow(held, (count + 1) * sizeof *held);
-        memcpy(held[count++].id, box->plan.id, sizeof box->plan.id);
-    }
-    unlock(fake);
-    *out_held = held;
-    *out_count = count;
+    (void)err;
+    *out_held = calloc(64, sizeof **out_held);
+    pthread_mutex_lock(&fake->lock);
+    *out_count = 0;
+    for (uint32_t i = 0; i < fake->held_count; i++)
+        if (!fake->held[i].dying)
+            memcpy((*out_held)[(*out_count)++].id, fake->held[i].id, sizeof fake->held[i].id);
+    pthread_mutex_unlock(&fake->lock);
+    if (fake->exits_after_list.len)
+        fake_exit(fake, fake->exits_after_list);
     return true;
 }
 
@@ -275,127 +164,115 @@ static bool fake_link(struct driver *driver, const char *id, int *out_guestlink_
 {
     struct fake *fake = fake_of(driver);
 
-    lock(fake);
-    struct fake_box *box = find(fake, id);
-    int fd = box && box->host_fd >= 0 ? fcntl(box->host_fd, F_DUPFD_CLOEXEC, 3) : -1;
-    unlock(fake);
+    pthread_mutex_lock(&fake->lock);
+    struct fake_held *held = fake_find(fake, str_from(id));
+    if (held)
+        close(held->peer_fd);
+    int fd = held ? new_link(held) : -1;
+    pthread_mutex_unlock(&fake->lock);
     if (fd < 0)
-        return err_set(err, ERR_NOT_FOUND, "there is no connection to sandbox %s", id);
+        return err_set(err, ERR_NOT_FOUND, "no such link");
     *out_guestlink_fd = fd;
     return true;
 }
 
-/* Every look finds it a tenth of a second of CPU older. */
 static bool fake_stats(struct driver *driver, const struct held *which, uint32_t count, struct stats *out,
                        uint32_t *out_count, struct err *err)
 {
     struct fake *fake = fake_of(driver);
     uint32_t found = 0;
 
-    if (failing(fake, FAKE_FAIL_STATS))
+    if (fake->stats_fail)
         return err_set(err, ERR_INTERNAL, "failed on purpose");
-    lock(fake);
+    assert_true(count >= 1 && count <= LIMIT_STATS);
+    pthread_mutex_lock(&fake->lock);
+    fake->stats_calls++;
     for (uint32_t i = 0; i < count; i++) {
-        struct fake_box *box = find(fake, which[i].id);
-        if (!box)
+        if (!fake_find(fake, str_from(which[i].id)))
             continue;
-        box->looks++;
         out[found] = (struct stats){
-            .cpu_us = box->looks * UINT64_C(100000),
+            .cpu_us = 1000,
             .memory_used_bytes = 1 << 20,
             .memory_cache_bytes = 2 << 20,
-            .memory_limit_bytes = box->plan.memory_bytes,
+            .memory_limit_bytes = 1 << 30,
             .disk_used_bytes = 3 << 20,
             .disk_total_bytes = UINT64_C(5) << 30,
         };
-        memcpy(out[found++].id, box->plan.id, sizeof box->plan.id);
+        memcpy(out[found++].id, which[i].id, sizeof which[i].id);
     }
-    unlock(fake);
+    pthread_mutex_unlock(&fake->lock);
     *out_count = found;
     return true;
 }
 
-struct dialing {
-    struct loop_task task;
-    driver_socket_fn *done;
-    void *context;
-    int fd;
-    struct err err;
-};
+/* ---- sockets ---- */
 
-static void tell_dialed(struct loop_task *task)
+static bool holds(struct fake *fake, const char *id, struct err *err)
 {
-    struct dialing *dialing = container_of(task, struct dialing, task);
-
-    dialing->done(dialing->context, dialing->fd, dialing->fd < 0 ? &dialing->err : NULL);
-    free(dialing);
+    pthread_mutex_lock(&fake->lock);
+    bool found = fake_find(fake, str_from(id)) != NULL;
+    pthread_mutex_unlock(&fake->lock);
+    return found || err_set(err, ERR_NOT_FOUND, "there is no sandbox %s", id);
 }
 
-/* Answered in a later turn, as keeper's answer would be. */
+struct later {
+    struct loop_task task;
+    struct fake *fake;
+    char id[LIMIT_ID_BYTES];
+    uint16_t port;
+    driver_socket_fn *done;
+    void *context;
+};
+
+static void answer_dial(struct fake *fake, const char *id, uint16_t port, driver_socket_fn *done, void *context)
+{
+    int fd = -1;
+    struct err err;
+
+    if (holds(fake, id, &err)) {
+        fake->dials++;
+        fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (!dial_loopback(fd, port, &err))
+            fd_close(&fd);
+    }
+    done(context, fd, fd < 0 ? &err : NULL);
+}
+
+static void on_later(struct loop_task *task)
+{
+    struct later *later = container_of(task, struct later, task);
+
+    answer_dial(later->fake, later->id, later->port, later->done, later->context);
+    free(later);
+}
+
 static void fake_dial(struct driver *driver, const char *id, uint16_t port, driver_socket_fn *done, void *context)
 {
     struct fake *fake = fake_of(driver);
-    struct dialing *dialing = NEW(struct dialing);
 
-    *dialing = (struct dialing){ .task.fn = tell_dialed, .done = done, .context = context, .fd = -1 };
-    lock(fake);
-    bool alive = find(fake, id) != NULL;
-    unlock(fake);
-    if (failing(fake, FAKE_FAIL_DIAL))
-        (void)err_set(&dialing->err, ERR_INTERNAL, "failed on purpose");
-    else if (!alive)
-        (void)err_set(&dialing->err, ERR_NOT_FOUND, "there is no sandbox %s", id);
-    else if ((dialing->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) < 0)
-        (void)err_sys(&dialing->err, "socket");
-    else if (!dial_loopback(dialing->fd, port, &dialing->err))
-        fd_close(&dialing->fd);
-    loop_post(fake->loop, &dialing->task);
+    if (!fake->dial_later) {
+        answer_dial(fake, id, port, done, context);
+        return;
+    }
+    struct later *later = NEW(struct later);
+    *later = (struct later){ .task.fn = on_later, .fake = fake, .port = port, .done = done, .context = context };
+    snprintf(later->id, sizeof later->id, "%s", id);
+    loop_post(fake->dial_later, &later->task);
 }
 
-/* Answered at once, as a driver of keeper's own would. */
 static void fake_listen(struct driver *driver, const char *id, const struct listen_at *at, driver_socket_fn *done,
                         void *context)
 {
-    struct fake *fake = fake_of(driver);
     const struct sockaddr_in address = { .sin_family = AF_INET,
                                          .sin_port = htons(at->port),
                                          .sin_addr.s_addr = htonl(at->address) };
     auto_close int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    struct err err = { 0 };
+    struct err err;
+    bool fine = holds(fake_of(driver), id, &err);
 
-    lock(fake);
-    bool alive = find(fake, id) != NULL;
-    unlock(fake);
-    if (!alive)
-        (void)err_set(&err, ERR_NOT_FOUND, "there is no sandbox %s", id);
-    else if (bind(fd, (const struct sockaddr *)&address, sizeof address) < 0 || listen(fd, at->backlog) < 0)
-        (void)err_sys(&err, "listen on port %u", at->port);
-    done(context, err.kind ? -1 : take_fd(&fd), err.kind ? &err : NULL);
-}
-
-static void free_boxes(struct fake_box *box)
-{
-    while (box) {
-        struct fake_box *next = box->next;
-        if (box->link_fd >= 0)
-            (void)shutdown(box->link_fd, SHUT_RDWR);
-        if (box->has_thread)
-            (void)pthread_join(box->thread, NULL);
-        fd_close(&box->link_fd);
-        fd_close(&box->host_fd);
-        free(box);
-        box = next;
-    }
-}
-
-static void fake_free(struct driver *driver)
-{
-    struct fake *fake = fake_of(driver);
-
-    free_boxes(fake->boxes);
-    free_boxes(fake->ended);
-    (void)pthread_mutex_destroy(&fake->lock);
-    free(fake);
+    if (fine && (bind(fd, (const struct sockaddr *)&address, sizeof address) < 0 || listen(fd, at->backlog) < 0))
+        fine = err_sys(&err, "listen on port %u", at->port);
+    done(context, fine ? take_fd(&fd) : -1, fine ? NULL : &err);
 }
 
 static const struct driver_ops fake_ops = {
@@ -408,79 +285,41 @@ static const struct driver_ops fake_ops = {
     .stats = fake_stats,
     .dial = fake_dial,
     .listen = fake_listen,
-    .free = fake_free,
 };
 
-struct driver *fake_driver_new(struct loop *loop, const struct fake_config *config)
-{
-    struct fake *fake = NEW(struct fake);
+/* ---- for tests ---- */
 
-    fake->driver.ops = &fake_ops;
-    fake->loop = loop;
-    if (config)
-        fake->config = *config;
-    (void)pthread_mutex_init(&fake->lock, NULL);
-    return &fake->driver;
+void fake_make(struct fake *fake)
+{
+    *fake = (struct fake){ .driver.ops = &fake_ops };
+    pthread_mutex_init(&fake->lock, NULL);
+    pthread_cond_init(&fake->changed, NULL);
 }
 
-void fake_fail(struct driver *driver, unsigned where)
+void fake_drop(struct fake *fake)
 {
-    struct fake *fake = fake_of(driver);
-
-    lock(fake);
-    fake->fail = where;
-    unlock(fake);
+    while (fake->held_count)
+        fake_remove(fake, &fake->held[0]);
+    pthread_cond_destroy(&fake->changed);
+    pthread_mutex_destroy(&fake->lock);
 }
 
-void fake_exit(struct driver *driver, const char *id)
+void fake_hold(struct fake *fake, const char *id)
 {
-    (void)end(fake_of(driver), id);
+    pthread_mutex_lock(&fake->lock);
+    close(add_held(fake, id));
+    pthread_mutex_unlock(&fake->lock);
 }
 
-void fake_adopt(struct driver *driver, const char *id)
+void fake_exit(struct fake *fake, struct str id)
 {
-    struct fake *fake = fake_of(driver);
-    struct fake_box *box = NEW(struct fake_box);
+    char text[LIMIT_ID_BYTES];
 
-    box->fake = fake;
-    box->link_fd = box->host_fd = -1;
-    (void)snprintf(box->plan.id, sizeof box->plan.id, "%s", id);
-    lock(fake);
-    box->next = fake->boxes;
-    fake->boxes = box;
-    unlock(fake);
-}
-
-unsigned fake_count(struct driver *driver)
-{
-    struct fake *fake = fake_of(driver);
-    unsigned count = 0;
-
-    lock(fake);
-    for (struct fake_box *box = fake->boxes; box; box = box->next)
-        count++;
-    unlock(fake);
-    return count;
-}
-
-unsigned fake_starts(struct driver *driver)
-{
-    struct fake *fake = fake_of(driver);
-
-    lock(fake);
-    unsigned starts = fake->starts;
-    unlock(fake);
-    return starts;
-}
-
-bool fake_plan_of(struct driver *driver, const char *id, struct plan *out)
-{
-    struct fake *fake = fake_of(driver);
-
-    lock(fake);
-    struct fake_box *box = find(fake, id);
-    if (box)
-        *out = box->plan;
-    unlock(fake);
-    return box != NULL;
+    snprintf(text, sizeof text, "%.*s", STR_ARG(id));
+    pthread_mutex_lock(&fake->lock);
+    struct fake_held *held = fake_find(fake, id);
+    if (held)
+        fake_remove(fake, held);
+    pthread_mutex_unlock(&fake->lock);
+    fake->driver.exited(fake->driver.exited_context, text, fake->exit_cause);
 }

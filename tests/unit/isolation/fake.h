@@ -1,54 +1,71 @@
 /*
- * fake.h - a driver that starts nothing, for tests of what sits above.
+ * fake.h - a driver that holds sandboxes in memory and fails on demand, for all tests above isolation/native.
  *
- * A started sandbox is a thread that answers guestlink: OK to everything, until the link closes. dial() gives a socket
- * of the host's own network, so a test that listens on 127.0.0.1 stands in for a server inside.
+ * A sandbox is a socket pair: guestlink's host end, and guestd's end, which the fake answers before it is asked, so that
+ * it needs no thread of its own. dial() and listen() use this machine's own loopback, so that a test that listens on
+ * 127.0.0.1 stands in for a server inside.
  *
- * Threads    Like the remote driver: start, stop_wait and list from any thread; stop and dial from the loop, dial
- *            answered in a later turn.
+ * Threads    Calls from any thread. Tests set the fields under the lock, or while no other thread uses the driver.
  */
 #ifndef TESTS_ISOLATION_FAKE_H
 #define TESTS_ISOLATION_FAKE_H
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 
-#include "base/attr.h"
-#include "base/err.h"
+#include "base/str.h"
 #include "io/loop.h"
 #include "isolation/driver.h"
-#include "wire/guestlink.h"
 
-struct fake_config {
-    /* Instead of the thread: takes guestd's end of the link. Called in start(). May be NULL. */
-    void (*guest)(void *context, const struct plan *plan, int link_fd);
-    /* Called by the thread with every SETUP before it is answered; false answers with the error. May be NULL. */
-    bool (*setup)(void *context, const struct plan *plan, const struct guestlink_setup *setup, struct err *err);
-    void *context;
+enum fake_start {
+    FAKE_STARTS,
+    FAKE_START_FAILS,           /* as if a mount had failed: ENOENT, which must not become a 404 */
+    FAKE_START_IS_FULL,         /* there is no room on disk */
+    FAKE_NO_NAMESPACES,         /* ENOSPC too, and nothing to do with the disk */
+    FAKE_START_ANSWERS_WRONGLY, /* it went well, and the answer has the wrong shape */
+    FAKE_START_TIMES_OUT,       /* and the driver holds it nevertheless */
+    FAKE_GUEST_REFUSES,         /* guestd answers the set-up with an error */
+    FAKE_GUEST_DIES,            /* the connection closes instead */
+    FAKE_GUEST_IS_SILENT,       /* until fake_break_silence() */
 };
 
-/* config may be NULL. */
-struct driver *fake_driver_new(struct loop *loop, const struct fake_config *config) must_use;
-
-/* Where to fail, until told otherwise; a bitmask. */
-enum {
-    FAKE_FAIL_START = 1,  /* start() fails with ERR_INTERNAL */
-    FAKE_FAIL_LINK = 2,   /* start() succeeds, guestlink is closed before a word */
-    FAKE_SILENT_LINK = 4, /* start() succeeds, guestlink never answers */
-    FAKE_FAIL_STOP = 8,
-    FAKE_FAIL_DIAL = 16,
-    FAKE_FAIL_LIST = 32,
-    FAKE_FAIL_STATS = 64,
-    FAKE_STUCK_STOP = 128, /* stop() kills, and nothing is gone until fake_exit() */
+struct fake_held {
+    char id[LIMIT_ID_BYTES];
+    int peer_fd; /* guestd's side of guestlink */
+    bool dying;  /* stopped while stop_sticks */
+    bool silent; /* owes an answer */
 };
-void fake_fail(struct driver *driver, unsigned where);
 
-/* From any thread: it ends by itself, and exited() follows on the loop. */
-void fake_exit(struct driver *driver, const char *id);
-/* It was there before this driver: the next list shows it. */
-void fake_adopt(struct driver *driver, const char *id);
+struct fake {
+    struct driver driver;
+    pthread_mutex_t lock; /* over all below */
+    pthread_cond_t changed;
+    struct fake_held held[64];
+    uint32_t held_count;
+    enum fake_start start;
+    enum exit_cause exit_cause; /* of fake_exit() */
+    bool gate_shut;             /* starts wait */
+    bool stop_gate_shut;        /* stops do */
+    bool stop_sticks;           /* a stop kills, and nothing goes until fake_exit() */
+    bool stats_fail;
+    struct str exits_after_list; /* dies just after the driver was asked what it holds */
+    uint32_t stop_patience_ms;
+    unsigned at_gate, starts, stops, stop_failures, stats_calls;
+    struct plan last_plan;
+    struct loop *dial_later; /* a dial is answered in a later turn of this loop, as keeper does; NULL: at once */
+    atomic_uint dials;       /* sockets made by dial */
+};
 
-unsigned fake_count(struct driver *driver);  /* alive now */
-unsigned fake_starts(struct driver *driver); /* ever, also failed ones */
-bool fake_plan_of(struct driver *driver, const char *id, struct plan *out);
+void fake_make(struct fake *fake);
+void fake_drop(struct fake *fake);
+
+/* With the lock held. NULL: the driver does not hold it. */
+struct fake_held *fake_find(struct fake *fake, struct str id);
+void fake_remove(struct fake *fake, struct fake_held *held);
+
+void fake_hold(struct fake *fake, const char *id);     /* as if an earlier process had started it */
+void fake_exit(struct fake *fake, struct str id);      /* it dies by itself; exited() is called in this thread */
+void fake_answer(struct fake_held *held, bool refuse); /* what guestd says to a set-up */
 
 #endif

@@ -16,11 +16,11 @@
 #include "io/listen.h"
 #include "isolation/serve.h"
 #include "test.h"
-#include "wire/guestlink.h"
 
 struct world {
     struct loop *loop;
-    struct driver *fake, *remote;
+    struct fake fake;
+    struct driver *remote;
     struct serve *serve;
     struct channel *front, *keeper;
     unsigned broken, exits;
@@ -81,8 +81,9 @@ static int set_up(void **state)
     struct err err;
 
     world->loop = loop_new();
-    world->fake = fake_driver_new(world->loop, NULL);
-    world->serve = serve_new(world->fake, &limits);
+    fake_make(&world->fake);
+    world->fake.dial_later = world->loop;
+    world->serve = serve_new(&world->fake.driver, &limits);
     assert_true(channel_pair(fds, &err));
     world->front = channel_new(world->loop, fds[0], &front_handlers, world);
     world->keeper = channel_new(world->loop, fds[1], &keeper_handlers, world);
@@ -118,7 +119,7 @@ static int tear_down(void **state)
     channel_free(world->front);
     channel_free(world->keeper);
     turn(world);
-    driver_free(world->fake);
+    fake_drop(&world->fake);
     loop_free(world->loop);
     fd_close(&world->dialed_fd);
     free(world);
@@ -155,30 +156,32 @@ static struct plan a_plan(const char *id)
     return plan;
 }
 
+/* Whether what is written to this end of guestlink arrives at guestd's. */
+static void check_link(struct world *world, int guestlink_fd)
+{
+    char text[4];
+
+    assert_int_equal(write(guestlink_fd, "ping", 4), 4);
+    assert_int_equal(recv(world->fake.held[0].peer_fd, text, sizeof text, MSG_WAITALL), 4);
+    assert_memory_equal(text, "ping", 4);
+    (void)close(guestlink_fd);
+}
+
 static void start_talk_and_stop(struct world *world)
 {
-    struct plan plan = a_plan("sandbox1"), arrived;
+    struct plan plan = a_plan("sandbox1");
     struct started started;
     struct held *held = NULL;
     uint32_t count = 0;
     struct err err;
-    auto_buf struct buf out = buf_make(NULL, LIMIT_GUESTLINK_BYTES);
-    char answer[5];
+    int link_fd;
 
     assert_true(driver_start(world->remote, &plan, &started, &err));
-    assert_true(fake_plan_of(world->fake, "sandbox1", &arrived));
-    assert_memory_equal(&plan, &arrived, sizeof plan);
-    /* The link that came through two processes leads to guestd, and so does the next one. */
-    guestlink_write_simple(&out, GUESTLINK_PING);
-    for (int i = 0; i < 2; i++) {
-        assert_int_equal(write(started.guestlink_fd, out.data, out.len), (ssize_t)out.len);
-        assert_int_equal(recv(started.guestlink_fd, answer, sizeof answer, MSG_WAITALL), 5);
-        assert_int_equal(answer[4], GUESTLINK_OK);
-        fd_close(&started.guestlink_fd);
-        assert_true(driver_link(world->remote, "sandbox1", &started.guestlink_fd, &err));
-    }
-    fd_close(&started.guestlink_fd);
-    assert_false(driver_link(world->remote, "sandbox2", &started.guestlink_fd, &err));
+    assert_memory_equal(&plan, &world->fake.last_plan, sizeof plan);
+    check_link(world, started.guestlink_fd);
+    assert_true(driver_link(world->remote, "sandbox1", &link_fd, &err));
+    check_link(world, link_fd);
+    assert_false(driver_link(world->remote, "sandbox2", &link_fd, &err));
     assert_int_equal(err.kind, ERR_NOT_FOUND);
     assert_true(driver_list(world->remote, &held, &count, &err));
     assert_int_equal(count, 1);
@@ -187,7 +190,7 @@ static void start_talk_and_stop(struct world *world)
     bool gone = false;
     assert_true(driver_stop_wait(world->remote, "sandbox1", 1000, &gone, &err));
     assert_true(gone);
-    assert_int_equal(fake_count(world->fake), 0);
+    assert_int_equal(world->fake.held_count, 0);
 }
 
 static void calls_go_through_and_exits_come_back(void **state)
@@ -195,6 +198,7 @@ static void calls_go_through_and_exits_come_back(void **state)
     struct world *world = *state;
 
     run_on_worker(world, start_talk_and_stop);
+    fake_exit(&world->fake, STR("sandbox1"));
     turn(world);
     assert_int_equal(world->exits, 1);
     assert_string_equal(world->exited, "sandbox1");
@@ -207,11 +211,11 @@ static void start_badly(struct world *world)
     struct started started;
     struct err err;
 
-    fake_fail(world->fake, FAKE_FAIL_START);
+    world->fake.start = FAKE_START_IS_FULL;
     assert_false(driver_start(world->remote, &plan, &started, &err));
-    assert_int_equal(err.kind, ERR_INTERNAL);
-    assert_string_equal(err.message, "failed on purpose");
-    fake_fail(world->fake, 0);
+    assert_int_equal(err.kind, ERR_FULL);
+    assert_string_equal(err.message, "a sandbox needs 32 MiB of disk");
+    world->fake.start = FAKE_STARTS;
     plan.pids = 0;
     assert_false(driver_start(world->remote, &plan, &started, &err));
     assert_int_equal(err.kind, ERR_INVALID);
@@ -255,7 +259,7 @@ static void start_too_much(struct world *world)
     }
     plan = a_plan("sandbox3");
     refuse(world, &plan);
-    assert_int_equal(fake_starts(world->fake), 2);
+    assert_int_equal(world->fake.starts, 2);
 }
 
 static void no_plan_goes_beyond_what_the_operator_allows(void **state)
@@ -394,16 +398,15 @@ static void stop_one_that_sticks(struct world *world)
     bool gone = true;
 
     start_one(world);
-    fake_fail(world->fake, FAKE_STUCK_STOP);
+    world->fake.stop_sticks = true;
     assert_true(driver_stop_wait(world->remote, "sandbox1", 100, &gone, &err));
     assert_false(gone);
     assert_true(driver_list(world->remote, &held, &count, &err));
     assert_int_equal(count, 0);
     free(held);
-    fake_fail(world->fake, FAKE_FAIL_STOP);
+    world->fake.stop_failures = 1;
     assert_false(driver_stop_wait(world->remote, "sandbox1", 100, &gone, &err));
-    assert_int_equal(err.kind, ERR_INTERNAL);
-    fake_fail(world->fake, 0);
+    assert_int_equal(err.kind, ERR_UNAVAILABLE);
 }
 
 static void a_stop_is_answered_before_the_end_of_a_guest_that_takes_long(void **state)
@@ -413,7 +416,7 @@ static void a_stop_is_answered_before_the_end_of_a_guest_that_takes_long(void **
     run_on_worker(world, stop_one_that_sticks);
     turn(world);
     assert_int_equal(world->exits, 0);
-    fake_exit(world->fake, "sandbox1");
+    fake_exit(&world->fake, STR("sandbox1"));
     turn(world);
     assert_int_equal(world->exits, 1);
     assert_int_equal(world->broken, 0);
@@ -438,7 +441,7 @@ static void a_malformed_request_ends_front(void **state)
     channel_request(world->front, MESSAGE_START, STR("not a plan"), NULL, 0, ignore_answer, NULL);
     turn(world);
     assert_int_equal(world->broken, 2); /* keeper broke it, front saw it close */
-    assert_int_equal(fake_starts(world->fake), 0);
+    assert_int_equal(world->fake.starts, 0);
 }
 
 static void look_at_one(struct world *world)
@@ -451,9 +454,9 @@ static void look_at_one(struct world *world)
     assert_true(driver_stats(world->remote, which, 2, stats, &count, &err));
     assert_int_equal(count, 1);
     assert_string_equal(stats[0].id, "sandbox1");
-    assert_int_equal(stats[0].memory_limit_bytes, 64 << 20);
-    assert_int_equal(stats[0].cpu_us, 100000);
-    fake_fail(world->fake, FAKE_FAIL_STATS);
+    assert_int_equal(stats[0].memory_limit_bytes, 1 << 30);
+    assert_int_equal(stats[0].cpu_us, 1000);
+    world->fake.stats_fail = true;
     assert_false(driver_stats(world->remote, which, 2, stats, &count, &err));
     assert_int_equal(err.kind, ERR_INTERNAL);
 }
@@ -473,7 +476,7 @@ static void a_front_that_is_gone_is_told_nothing(void **state)
 
     run_on_worker(world, start_one);
     serve_leave(world->serve, world->keeper);
-    fake_exit(world->fake, "sandbox1");
+    fake_exit(&world->fake, STR("sandbox1"));
     turn(world);
     assert_int_equal(world->exits, 0);
 }

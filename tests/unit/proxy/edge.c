@@ -16,15 +16,14 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include "../isolation/fake.h"
 #include "base/buf.h"
 #include "base/fd.h"
 #include "base/mem.h"
 #include "hand_clock.h"
 #include "http/http.h"
-#include "io/dial.h"
 #include "io/listen.h"
 #include "io/loop.h"
-#include "isolation/driver.h"
 #include "proxy/proxy.h"
 #include "sandbox/sandbox.h"
 #include "test.h"
@@ -49,7 +48,6 @@ static void flunk(const char *format, ...)
 /* ---- doubles ---- */
 
 struct sandbox {
-    struct driver driver;
     atomic_bool routable;
     atomic_int references;
 };
@@ -62,7 +60,8 @@ static struct {
     struct sandbox sandbox, other;
     pthread_t thread;
     uint16_t port;
-    atomic_uint dials, searches, handled;
+    struct fake fake;
+    atomic_uint searches, handled;
 } edge;
 
 enum {
@@ -135,7 +134,7 @@ bool sandbox_is_routable(const struct sandbox *sandbox)
 struct driver *sandbox_driver(const struct sandbox *sandbox)
 {
     (void)sandbox;
-    return &edge.sandbox.driver;
+    return &edge.fake.driver;
 }
 
 bool sandbox_admits(const struct sandbox *sandbox, struct str traffic_token)
@@ -155,53 +154,6 @@ struct str sandbox_mask_host(const struct sandbox *sandbox)
     (void)sandbox;
     return edge.options.mask_host ? str_from(edge.options.mask_host) : STR("");
 }
-
-struct later_dial {
-    struct loop_task task;
-    uint16_t port;
-    driver_socket_fn *done;
-    void *context;
-};
-
-static void answer_dial(uint16_t port, driver_socket_fn *done, void *context)
-{
-    struct err err;
-    if (edge.options.dial_gone) {
-        (void)err_set(&err, ERR_NOT_FOUND, "no such sandbox");
-        done(context, -1, &err);
-        return;
-    }
-    edge.dials++;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (!dial_loopback(fd, port, &err))
-        fd_close(&fd);
-    done(context, fd, fd < 0 ? &err : NULL);
-}
-
-static void on_later_dial(struct loop_task *task)
-{
-    struct later_dial *later = container_of(task, struct later_dial, task);
-    answer_dial(later->port, later->done, later->context);
-    free(later);
-}
-
-static void fake_dial(struct driver *driver, const char *id, uint16_t port, driver_socket_fn *done, void *context)
-{
-    (void)driver;
-    (void)id;
-    if (!edge.options.dial_later) {
-        answer_dial(port, done, context);
-        return;
-    }
-    struct later_dial *later = NEW(struct later_dial);
-    later->task.fn = on_later_dial;
-    later->port = port;
-    later->done = done;
-    later->context = context;
-    loop_post(edge.loop, &later->task);
-}
-
-static const struct driver_ops fake_ops = { .name = "loopback", .dial = fake_dial };
 
 /* ---- the edge ---- */
 
@@ -243,9 +195,14 @@ void edge_start(const struct edge_options *options)
     int fd = listen_open(STR("127.0.0.1:0"), &err);
     assert_true(fd >= 0);
     edge.port = port_of(fd);
-    edge.sandbox.driver.ops = &fake_ops;
     edge.sandbox.routable = true;
-    edge.other.driver.ops = &fake_ops;
+    fake_make(&edge.fake);
+    if (!edge.options.dial_gone) {
+        fake_hold(&edge.fake, "ilive");
+        fake_hold(&edge.fake, "iother");
+    }
+    if (edge.options.dial_later)
+        edge.fake.dial_later = edge.loop;
     edge.proxy = proxy_new(edge.loop, NULL);
     if (edge.options.forwards_max)
         proxy_limit(edge.proxy, edge.options.forwards_max);
@@ -278,6 +235,7 @@ void edge_stop(void)
     loop_post(edge.loop, &task);
     pthread_join(edge.thread, NULL);
     loop_free(edge.loop);
+    fake_drop(&edge.fake);
     assert_int_equal(edge.sandbox.references, 0);
     assert_int_equal(edge.other.references, 0);
 }
@@ -303,7 +261,7 @@ void edge_kill(void)
 
 unsigned edge_dials(void)
 {
-    return edge.dials;
+    return edge.fake.dials;
 }
 
 unsigned edge_handled(void)
@@ -327,7 +285,7 @@ void edge_wait_handled(unsigned total)
 
 void edge_wait_dials(unsigned total)
 {
-    wait_for_count(&edge.dials, total, "dials");
+    wait_for_count(&edge.fake.dials, total, "dials");
 }
 
 void edge_stand(void)

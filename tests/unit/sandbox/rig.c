@@ -1,215 +1,18 @@
 #include "rig.h"
 
-#include <errno.h>
 #include <sys/socket.h>
 
 #include "hand_clock.h"
-
-/* ---- the driver ---- */
-
-static struct rig *rig_of(struct driver *driver)
-{
-    return container_of(driver, struct rig, driver);
-}
-
-/* With the lock held. */
-static struct rig_held *find_held(struct rig *rig, struct str id)
-{
-    for (uint32_t i = 0; i < rig->held_count; i++)
-        if (str_eq(str_from(rig->held[i].id), id))
-            return &rig->held[i];
-    return NULL;
-}
-
-/* With the lock held. Returns our side of a new guestlink. */
-static int new_link(struct rig_held *held)
-{
-    int fds[2];
-
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0)
-        abort();
-    held->peer_fd = fds[1];
-    return fds[0];
-}
-
-/* The same for a new sandbox. */
-static int add_held(struct rig *rig, const char *id)
-{
-    struct rig_held *held = &rig->held[rig->held_count++];
-
-    snprintf(held->id, sizeof held->id, "%s", id);
-    held->dying = held->silent = false;
-    return new_link(held);
-}
-
-/* With the lock held. */
-static void remove_held(struct rig *rig, struct rig_held *held)
-{
-    close(held->peer_fd);
-    *held = rig->held[--rig->held_count];
-    pthread_cond_broadcast(&rig->changed);
-}
-
-static void answer_ahead(int peer_fd, bool refuse)
-{
-    auto_buf struct buf answer = buf_make(NULL, 4096);
-    struct err err;
-
-    if (refuse) {
-        (void)err_set(&err, ERR_INVALID, "no such user");
-        guestlink_write_error(&answer, &err);
-    } else {
-        guestlink_write_simple(&answer, GUESTLINK_OK);
-    }
-    if (send(peer_fd, answer.data, answer.len, MSG_NOSIGNAL) != (ssize_t)answer.len)
-        abort();
-}
-
-static bool rig_driver_start(struct driver *driver, const struct plan *plan, struct started *out, struct err *err)
-{
-    struct rig *rig = rig_of(driver);
-    bool ok = true;
-
-    pthread_mutex_lock(&rig->lock);
-    rig->starts++;
-    rig->last_plan = *plan;
-    rig->at_gate++;
-    pthread_cond_broadcast(&rig->changed);
-    while (rig->gate_shut)
-        pthread_cond_wait(&rig->changed, &rig->lock);
-    rig->at_gate--;
-    if (rig->start == RIG_START_FAILS) {
-        ok = err_sys_num(err, ENOENT, "mount layer");
-    } else if (rig->start == RIG_START_IS_FULL) {
-        ok = err_set(err, ERR_FULL, "a sandbox needs 32 MiB of disk");
-    } else if (rig->start == RIG_NO_NAMESPACES) {
-        ok = err_sys_num(err, ENOSPC, "make the namespaces of a sandbox");
-    } else if (rig->start == RIG_START_TIMES_OUT) {
-        close(add_held(rig, plan->id));
-        ok = err_set(err, ERR_TIMEOUT, "keeper did not answer");
-    } else if (rig->start == RIG_START_ANSWERS_WRONGLY) {
-        close(add_held(rig, plan->id));
-        ok = err_set(err, ERR_INTERNAL, "keeper's answer has the wrong shape");
-    } else {
-        out->guestlink_fd = add_held(rig, plan->id);
-        struct rig_held *held = find_held(rig, str_from(plan->id));
-        held->silent = rig->start == RIG_GUEST_IS_SILENT;
-        if (rig->start == RIG_GUEST_DIES)
-            shutdown(held->peer_fd, SHUT_RDWR);
-        else if (!held->silent)
-            answer_ahead(held->peer_fd, rig->start == RIG_GUEST_REFUSES);
-        pthread_cond_broadcast(&rig->changed);
-    }
-    pthread_mutex_unlock(&rig->lock);
-    return ok;
-}
-
-static bool rig_driver_stop(struct driver *driver, const char *id, uint32_t patience_ms, bool *out_gone,
-                            struct err *err)
-{
-    struct rig *rig = rig_of(driver);
-    bool ok = true;
-
-    pthread_mutex_lock(&rig->lock);
-    rig->stops++;
-    struct rig_held *held = find_held(rig, str_from(id));
-    *out_gone = !rig->stop_sticks || !held;
-    rig->stop_patience_ms = patience_ms;
-    while (rig->stop_gate_shut)
-        pthread_cond_wait(&rig->changed, &rig->lock);
-    if (rig->stop_failures) {
-        rig->stop_failures--;
-        ok = err_set(err, ERR_UNAVAILABLE, "keeper is away");
-    } else if (rig->stop_sticks && held) {
-        held->dying = true;
-    } else if (held) {
-        remove_held(rig, held);
-    }
-    pthread_mutex_unlock(&rig->lock);
-    return ok;
-}
-
-static bool rig_driver_list(struct driver *driver, struct held **out_held, uint32_t *out_count, struct err *err)
-{
-    struct rig *rig = rig_of(driver);
-
-    (void)err;
-    *out_held = calloc(64, sizeof **out_held);
-    pthread_mutex_lock(&rig->lock);
-    *out_count = 0;
-    for (uint32_t i = 0; i < rig->held_count; i++)
-        if (!rig->held[i].dying)
-            memcpy((*out_held)[(*out_count)++].id, rig->held[i].id, sizeof rig->held[i].id);
-    pthread_mutex_unlock(&rig->lock);
-    if (rig->exits_after_list.len)
-        rig_exit(rig, rig->exits_after_list);
-    return true;
-}
-
-static bool rig_driver_link(struct driver *driver, const char *id, int *out_guestlink_fd, struct err *err)
-{
-    struct rig *rig = rig_of(driver);
-
-    pthread_mutex_lock(&rig->lock);
-    struct rig_held *held = find_held(rig, str_from(id));
-    if (held)
-        close(held->peer_fd);
-    int fd = held ? new_link(held) : -1;
-    pthread_mutex_unlock(&rig->lock);
-    if (fd < 0)
-        return err_set(err, ERR_NOT_FOUND, "no such link");
-    *out_guestlink_fd = fd;
-    return true;
-}
-
-static bool rig_driver_stats(struct driver *driver, const struct held *which, uint32_t count, struct stats *out,
-                             uint32_t *out_count, struct err *err)
-{
-    struct rig *rig = rig_of(driver);
-    uint32_t found = 0;
-
-    (void)err;
-    assert_true(count >= 1 && count <= LIMIT_STATS);
-    pthread_mutex_lock(&rig->lock);
-    rig->stats_calls++;
-    for (uint32_t i = 0; i < count; i++) {
-        if (!find_held(rig, str_from(which[i].id)))
-            continue;
-        out[found] = (struct stats){
-            .cpu_us = 1000,
-            .memory_used_bytes = 1 << 20,
-            .memory_cache_bytes = 2 << 20,
-            .memory_limit_bytes = 1 << 30,
-            .disk_used_bytes = 3 << 20,
-            .disk_total_bytes = UINT64_C(5) << 30,
-        };
-        memcpy(out[found++].id, which[i].id, sizeof which[i].id);
-    }
-    pthread_mutex_unlock(&rig->lock);
-    *out_count = found;
-    return true;
-}
-
-static const struct driver_ops rig_ops = {
-    .name = "rig",
-    .start = rig_driver_start,
-    .stop_wait = rig_driver_stop,
-    .list = rig_driver_list,
-    .link = rig_driver_link,
-    .stats = rig_driver_stats,
-};
-
-/* ---- the rig ---- */
 
 static void on_unroutable(void *context, const char *id)
 {
     struct rig *rig = context;
 
-    pthread_mutex_lock(&rig->lock);
+    pthread_mutex_lock(&rig->fake.lock);
     snprintf(rig->cut_id, sizeof rig->cut_id, "%s", id);
-    rig->cut_while_alive = find_held(rig, str_from(id)) != NULL;
+    rig->cut_while_alive = fake_find(&rig->fake, str_from(id)) != NULL;
     rig->cuts++;
-    pthread_mutex_unlock(&rig->lock);
+    pthread_mutex_unlock(&rig->fake.lock);
 }
 
 void rig_make(struct rig *rig)
@@ -217,10 +20,9 @@ void rig_make(struct rig *rig)
     static const struct str layers[] = { STR_INIT("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef") };
 
     hand_clock_start();
-    *rig = (struct rig){ .driver = { .ops = &rig_ops } };
+    *rig = (struct rig){ 0 };
+    fake_make(&rig->fake);
     temp_store_make(&rig->disk);
-    pthread_mutex_init(&rig->lock, NULL);
-    pthread_cond_init(&rig->changed, NULL);
     arena_init(&rig->arena);
     rig->want = (struct sandbox_want){
         .team_id = STR("team"),
@@ -253,7 +55,7 @@ void rig_start(struct rig *rig)
     struct sandboxes_config config = rig->config;
     config.loop = rig->loop;
     config.workers = rig->workers;
-    config.driver = &rig->driver;
+    config.driver = &rig->fake.driver;
     config.store = rig->disk.store;
     config.on_unroutable = on_unroutable;
     config.context = rig;
@@ -315,11 +117,8 @@ void rig_stop(struct rig *rig)
 void rig_drop(struct rig *rig)
 {
     rig_stop(rig);
-    while (rig->held_count)
-        remove_held(rig, &rig->held[0]);
+    fake_drop(&rig->fake);
     arena_done(&rig->arena);
-    pthread_cond_destroy(&rig->changed);
-    pthread_mutex_destroy(&rig->lock);
     temp_store_drop(&rig->disk);
 }
 
@@ -338,67 +137,61 @@ void rig_turn(struct rig *rig, uint64_t ms)
 
 void rig_hold(struct rig *rig, const char *id)
 {
-    pthread_mutex_lock(&rig->lock);
-    close(add_held(rig, id));
-    pthread_mutex_unlock(&rig->lock);
+    fake_hold(&rig->fake, id);
 }
 
 bool rig_holds(struct rig *rig, struct str id)
 {
-    pthread_mutex_lock(&rig->lock);
-    bool found = find_held(rig, id) != NULL;
-    pthread_mutex_unlock(&rig->lock);
+    pthread_mutex_lock(&rig->fake.lock);
+    bool found = fake_find(&rig->fake, id) != NULL;
+    pthread_mutex_unlock(&rig->fake.lock);
     return found;
 }
 
 uint32_t rig_held_count(struct rig *rig)
 {
-    pthread_mutex_lock(&rig->lock);
-    uint32_t count = rig->held_count;
-    pthread_mutex_unlock(&rig->lock);
+    pthread_mutex_lock(&rig->fake.lock);
+    uint32_t count = rig->fake.held_count;
+    pthread_mutex_unlock(&rig->fake.lock);
     return count;
 }
 
 void rig_lose(struct rig *rig, struct str id)
 {
-    pthread_mutex_lock(&rig->lock);
-    struct rig_held *held = find_held(rig, id);
+    pthread_mutex_lock(&rig->fake.lock);
+    struct fake_held *held = fake_find(&rig->fake, id);
     if (held)
-        remove_held(rig, held);
-    pthread_mutex_unlock(&rig->lock);
+        fake_remove(&rig->fake, held);
+    pthread_mutex_unlock(&rig->fake.lock);
 }
 
 void rig_exit(struct rig *rig, struct str id)
 {
-    char text[LIMIT_ID_BYTES];
-
-    snprintf(text, sizeof text, "%.*s", STR_ARG(id));
-    rig_lose(rig, id);
-    rig->driver.exited(rig->driver.exited_context, text, rig->exit_cause);
+    fake_exit(&rig->fake, id);
 }
 
 void rig_shut_gate(struct rig *rig, bool shut)
 {
-    pthread_mutex_lock(&rig->lock);
-    rig->gate_shut = shut;
-    pthread_cond_broadcast(&rig->changed);
-    pthread_mutex_unlock(&rig->lock);
+    pthread_mutex_lock(&rig->fake.lock);
+    rig->fake.gate_shut = shut;
+    pthread_cond_broadcast(&rig->fake.changed);
+    pthread_mutex_unlock(&rig->fake.lock);
 }
 
 void rig_shut_stop_gate(struct rig *rig, bool shut)
 {
-    pthread_mutex_lock(&rig->lock);
-    rig->stop_gate_shut = shut;
-    pthread_cond_broadcast(&rig->changed);
-    pthread_mutex_unlock(&rig->lock);
+    pthread_mutex_lock(&rig->fake.lock);
+    rig->fake.stop_gate_shut = shut;
+    pthread_cond_broadcast(&rig->fake.changed);
+    pthread_mutex_unlock(&rig->fake.lock);
 }
 
 void rig_wait_at_gate(struct rig *rig, unsigned count)
 {
-    pthread_mutex_lock(&rig->lock);
-    while (rig->at_gate < count)
-        pthread_cond_wait(&rig->changed, &rig->lock);
-    pthread_mutex_unlock(&rig->lock);
+    pthread_mutex_lock(&rig->fake.lock);
+    while (rig->fake.at_gate < count)
+        pthread_cond_wait(&rig->fake.changed, &rig->fake.lock);
+    pthread_mutex_unlock(&rig->fake.lock);
 }
 
 /* With the lock held. */
@@ -406,36 +199,36 @@ static unsigned silent_count(const struct rig *rig)
 {
     unsigned count = 0;
 
-    for (uint32_t i = 0; i < rig->held_count; i++)
-        count += rig->held[i].silent;
+    for (uint32_t i = 0; i < rig->fake.held_count; i++)
+        count += rig->fake.held[i].silent;
     return count;
 }
 
 void rig_wait_silent(struct rig *rig, unsigned count)
 {
-    pthread_mutex_lock(&rig->lock);
+    pthread_mutex_lock(&rig->fake.lock);
     while (silent_count(rig) < count)
-        pthread_cond_wait(&rig->changed, &rig->lock);
-    pthread_mutex_unlock(&rig->lock);
+        pthread_cond_wait(&rig->fake.changed, &rig->fake.lock);
+    pthread_mutex_unlock(&rig->fake.lock);
 }
 
 void rig_break_silence(struct rig *rig)
 {
-    pthread_mutex_lock(&rig->lock);
-    for (uint32_t i = 0; i < rig->held_count; i++) {
-        if (rig->held[i].silent)
-            answer_ahead(rig->held[i].peer_fd, false);
-        rig->held[i].silent = false;
+    pthread_mutex_lock(&rig->fake.lock);
+    for (uint32_t i = 0; i < rig->fake.held_count; i++) {
+        if (rig->fake.held[i].silent)
+            fake_answer(&rig->fake.held[i], false);
+        rig->fake.held[i].silent = false;
     }
-    pthread_mutex_unlock(&rig->lock);
+    pthread_mutex_unlock(&rig->fake.lock);
 }
 
 void rig_wait_empty(struct rig *rig)
 {
-    pthread_mutex_lock(&rig->lock);
-    while (rig->held_count)
-        pthread_cond_wait(&rig->changed, &rig->lock);
-    pthread_mutex_unlock(&rig->lock);
+    pthread_mutex_lock(&rig->fake.lock);
+    while (rig->fake.held_count)
+        pthread_cond_wait(&rig->fake.changed, &rig->fake.lock);
+    pthread_mutex_unlock(&rig->fake.lock);
 }
 
 size_t rig_rows(struct rig *rig)
@@ -449,9 +242,9 @@ size_t rig_rows(struct rig *rig)
 
 static int peer_of(struct rig *rig, struct str id)
 {
-    pthread_mutex_lock(&rig->lock);
-    int fd = find_held(rig, id)->peer_fd;
-    pthread_mutex_unlock(&rig->lock);
+    pthread_mutex_lock(&rig->fake.lock);
+    int fd = fake_find(&rig->fake, id)->peer_fd;
+    pthread_mutex_unlock(&rig->fake.lock);
     return fd;
 }
 

@@ -1,9 +1,6 @@
 /*
  * rig.h - everything below the API, in one process: a loop on its own thread, workers, a store in a temporary
- * directory, and a driver that holds sandboxes in memory and fails on demand.
- *
- * The driver answers on guestlink before it is asked, so that no thread of its own is needed; what it was told can be
- * read afterwards. Time is a hand_clock: rig_turn() makes deadlines pass.
+ * directory, and the fake driver. What it was told on guestlink can be read afterwards. Time is a hand_clock: rig_turn() makes deadlines pass.
  */
 #ifndef TESTS_SANDBOX_RIG_H
 #define TESTS_SANDBOX_RIG_H
@@ -11,31 +8,12 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "../isolation/fake.h"
 #include "../store/temp_store.h"
 #include "io/loop.h"
 #include "io/worker.h"
-#include "isolation/driver.h"
 #include "sandbox/sandbox.h"
 #include "wire/guestlink.h"
-
-enum rig_start {
-    RIG_STARTS,
-    RIG_START_FAILS,           /* as if a mount had failed: ENOENT, which must not become anybody's 404 */
-    RIG_START_IS_FULL,         /* there is no room on disk */
-    RIG_NO_NAMESPACES,         /* ENOSPC too, and nothing to do with the disk */
-    RIG_START_ANSWERS_WRONGLY, /* it went well, and the answer has the wrong shape */
-    RIG_START_TIMES_OUT,       /* and the driver holds it nevertheless */
-    RIG_GUEST_REFUSES,         /* guestd answers the set-up with an error */
-    RIG_GUEST_DIES,            /* the connection closes instead */
-    RIG_GUEST_IS_SILENT,       /* until rig_break_silence() */
-};
-
-struct rig_held {
-    char id[LIMIT_ID_BYTES];
-    int peer_fd; /* guestd's side of guestlink */
-    bool dying;  /* stopped while stop_sticks */
-    bool silent; /* owes an answer */
-};
 
 struct rig {
     struct temp_store disk;
@@ -44,24 +22,13 @@ struct rig {
     struct sandboxes *all;
     pthread_t thread;
     bool loop_runs;
-    struct str exits_after_list;         /* dies just after the driver was asked what it holds */
     struct sandboxes_config config;      /* what sandboxes_new() gets besides; set before rig_start() */
     void (*before_run)(struct rig *rig); /* for what else lives on the loop; may be NULL */
     void (*after_run)(struct rig *rig);
 
-    struct driver driver;
-    pthread_mutex_t lock; /* over all below */
-    pthread_cond_t changed;
-    struct rig_held held[64];
-    uint32_t held_count;
-    enum rig_start start;
-    enum exit_cause exit_cause; /* of rig_exit() */
-    bool gate_shut;             /* starts wait */
-    bool stop_gate_shut;        /* stops do */
-    bool stop_sticks;           /* a stop kills, and nothing goes until rig_exit() */
-    uint32_t stop_patience_ms;
-    unsigned at_gate, starts, stops, stop_failures, stats_calls;
-    struct plan last_plan;
+    struct fake fake;
+
+    /* Under fake.lock. */
     char cut_id[LIMIT_ID_BYTES]; /* the last one cut */
     bool cut_while_alive;
     unsigned cuts;

@@ -112,9 +112,9 @@ static void a_created_sandbox_is_known_everywhere(void **state)
     assert_int_equal(rig_rows(rig), 1);
     check_events(rig, info.id, "created");
 
-    CHECK_STR(str_from(rig->last_plan.id), info.id);
-    assert_int_equal(rig->last_plan.cpu_millis, 2000);
-    assert_int_equal(rig->last_plan.memory_bytes, UINT64_C(1024) << 20);
+    CHECK_STR(str_from(rig->fake.last_plan.id), info.id);
+    assert_int_equal(rig->fake.last_plan.cpu_millis, 2000);
+    assert_int_equal(rig->fake.last_plan.memory_bytes, UINT64_C(1024) << 20);
     struct guestlink_setup setup = rig_setup_of(rig, info.id);
     CHECK_STR(setup.sandbox_id, info.id);
     CHECK_STR(setup.access_token, info.access_token);
@@ -126,7 +126,7 @@ static void a_created_sandbox_is_known_everywhere(void **state)
     struct sandbox *sb = sandbox_find(rig->all, info.id);
     assert_non_null(sb);
     assert_true(sandbox_is_routable(sb));
-    assert_ptr_equal(sandbox_driver(sb), &rig->driver);
+    assert_ptr_equal(sandbox_driver(sb), &rig->fake.driver);
     sandbox_unref(sb);
 }
 
@@ -160,15 +160,15 @@ static void a_start_that_fails_leaves_nothing(void **state)
 {
     struct rig *rig = *state;
     struct sandbox_info info;
-    static const enum rig_start ways[] = { RIG_START_FAILS, RIG_NO_NAMESPACES, RIG_START_ANSWERS_WRONGLY,
-                                           RIG_GUEST_REFUSES, RIG_GUEST_DIES };
+    static const enum fake_start ways[] = { FAKE_START_FAILS, FAKE_NO_NAMESPACES, FAKE_START_ANSWERS_WRONGLY,
+                                            FAKE_GUEST_REFUSES, FAKE_GUEST_DIES };
 
     for (size_t i = 0; i < COUNT_OF(ways); i++) {
-        rig->start = ways[i];
+        rig->fake.start = ways[i];
         MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_INTERNAL);
         check_nothing_is_left(rig);
     }
-    rig->start = RIG_STARTS;
+    rig->fake.start = FAKE_STARTS;
     rig_create(rig); /* and the place is free again */
 }
 
@@ -177,7 +177,7 @@ static void a_start_that_times_out_is_ended_afterwards(void **state)
     struct rig *rig = *state;
     struct sandbox_info info;
 
-    rig->start = RIG_START_TIMES_OUT;
+    rig->fake.start = FAKE_START_TIMES_OUT;
     MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_TIMEOUT);
     wait_until_gone(rig);
     assert_int_equal(rig->cuts, 0); /* nobody could have been connected */
@@ -191,7 +191,7 @@ static void a_row_that_cannot_be_written_starts_nothing(void **state)
 
     rig->want.layers = bad_layer; /* the plan is refused before the row is written */
     MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_INTERNAL);
-    assert_int_equal(rig->starts, 0);
+    assert_int_equal(rig->fake.starts, 0);
     check_nothing_is_left(rig);
 }
 
@@ -204,7 +204,7 @@ static void a_timeout_out_of_range_is_invalid(void **state)
     MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_INVALID);
     rig->want.timeout_s = LIMIT_TIMEOUT_S + 1;
     MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_INVALID);
-    assert_int_equal(rig->starts, 0);
+    assert_int_equal(rig->fake.starts, 0);
 }
 
 static void an_environment_that_is_too_large_is_a_limit_and_starts_nothing(void **state)
@@ -218,7 +218,7 @@ static void an_environment_that_is_too_large_is_a_limit_and_starts_nothing(void 
     rig->want.envs = &env;
     rig->want.env_count = 1;
     MUST_FAIL(sandbox_create(rig->all, &rig->want, &rig->arena, &info, &err), ERR_LIMIT);
-    assert_int_equal(rig->starts, 0);
+    assert_int_equal(rig->fake.starts, 0);
     env.value.len--;
     rig_create(rig);
 }
@@ -267,7 +267,7 @@ static void one_that_is_starting_is_seen_by_nobody(void **state)
     rig_shut_gate(rig, true);
     assert_int_equal(pthread_create(&thread, NULL, create_one, &creator), 0);
     rig_wait_at_gate(rig, 1);
-    struct str id = str_from(rig->last_plan.id);
+    struct str id = str_from(rig->fake.last_plan.id);
     assert_int_equal(rig_rows(rig), 1);
     MUST(sandbox_list(rig->all, TEAM, &rig->arena, &list, &count, &err));
     assert_int_equal(count, 0);
@@ -290,7 +290,7 @@ static void one_that_dies_while_starting_was_never_there(void **state)
     rig_shut_gate(rig, true);
     assert_int_equal(pthread_create(&thread, NULL, create_one, &creator), 0);
     rig_wait_at_gate(rig, 1);
-    rig->driver.exited(rig->driver.exited_context, rig->last_plan.id, EXIT_PLAIN);
+    rig->fake.driver.exited(rig->fake.driver.exited_context, rig->fake.last_plan.id, EXIT_PLAIN);
     rig_shut_gate(rig, false);
     pthread_join(thread, NULL);
     assert_false(creator.ok);
@@ -376,7 +376,7 @@ static void of_kills_at_the_same_time_all_succeed_or_find_it_gone(void **state)
             assert_int_equal(killers[i].err.kind, ERR_NOT_FOUND);
     }
     assert_true(succeeded >= 1);
-    assert_int_equal(rig->stops, 1);
+    assert_int_equal(rig->fake.stops, 1);
     assert_int_equal(rig->cuts, 1);
     check_events(rig, info.id, "created killed");
 }
@@ -386,7 +386,7 @@ static void a_kill_that_the_driver_fails_may_be_tried_again(void **state)
     struct rig *rig = *state;
     struct sandbox_info info = rig_create(rig), got;
 
-    rig->stop_failures = 1;
+    rig->fake.stop_failures = 1;
     MUST_FAIL(sandbox_kill(rig->all, TEAM, info.id, "request", &err), ERR_UNAVAILABLE);
     assert_true(rig_holds(rig, info.id));
     assert_int_equal(rig_rows(rig), 1);
@@ -402,7 +402,7 @@ static void what_the_driver_fails_to_end_is_tried_again_by_itself(void **state)
     struct rig *rig = *state;
     struct sandbox_info info = rig_create(rig);
 
-    rig->stop_failures = 1;
+    rig->fake.stop_failures = 1;
     MUST_FAIL(sandbox_kill(rig->all, TEAM, info.id, "request", &err), ERR_UNAVAILABLE);
     rig_turn(rig, RETRY_MS);
     wait_until_gone(rig);
@@ -414,19 +414,19 @@ static void a_kill_does_not_wait_for_a_guest_that_takes_long_to_die(void **state
     struct rig *rig = *state;
     struct sandbox_info info = rig_create(rig), got;
 
-    rig->stop_sticks = true;
+    rig->fake.stop_sticks = true;
     MUST(sandbox_kill(rig->all, TEAM, info.id, "request", &err));
-    assert_in_range(rig->stop_patience_ms, 1, 1000);
+    assert_in_range(rig->fake.stop_patience_ms, 1, 1000);
     assert_int_equal(rig->cuts, 1);
     assert_true(rig_holds(rig, info.id)); /* and so the row stays, and its place among all */
     assert_int_equal(rig_rows(rig), 1);
     assert_null(sandbox_find(rig->all, info.id));
     MUST_FAIL(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &got, &err), ERR_NOT_FOUND);
     MUST_FAIL(sandbox_kill(rig->all, TEAM, info.id, "request", &err), ERR_NOT_FOUND);
-    rig->stop_sticks = false;
+    rig->fake.stop_sticks = false;
     rig_exit(rig, info.id);
     wait_until_gone(rig);
-    assert_int_equal(rig->stop_patience_ms, 0); /* just asked */
+    assert_int_equal(rig->fake.stop_patience_ms, 0); /* just asked */
     check_events(rig, info.id, "created killed");
     assert_true(reason_is(rig, info.id, "request"));
 }
@@ -436,13 +436,13 @@ static void one_that_is_still_dying_is_not_found_alive_by_the_next_front(void **
     struct rig *rig = *state;
     struct sandbox_info info = rig_create(rig);
 
-    rig->stop_sticks = true;
+    rig->fake.stop_sticks = true;
     MUST(sandbox_kill(rig->all, TEAM, info.id, "request", &err));
     rig_stop(rig);
     rig_start(rig);
     assert_null(sandbox_find(rig->all, info.id));
     assert_int_equal(rig_rows(rig), 1);
-    rig->stop_sticks = false;
+    rig->fake.stop_sticks = false;
     rig_exit(rig, info.id);
     wait_until_gone(rig);
 }
@@ -479,7 +479,7 @@ static void one_that_dies_by_itself_is_gone_with_a_reason(void **state)
     if (!sandbox_kill(rig->all, TEAM, info.id, "request", &first)) /* may still meet the last step of its end */
         assert_int_equal(first.kind, ERR_NOT_FOUND);
     MUST_FAIL(sandbox_kill(rig->all, TEAM, info.id, "request", &err), ERR_NOT_FOUND);
-    rig->driver.exited(rig->driver.exited_context, "iunknown", EXIT_PLAIN); /* says nothing to us */
+    rig->fake.driver.exited(rig->fake.driver.exited_context, "iunknown", EXIT_PLAIN); /* says nothing to us */
 }
 
 static void one_whose_guestd_had_no_memory_left_says_so(void **state)
@@ -487,7 +487,7 @@ static void one_whose_guestd_had_no_memory_left_says_so(void **state)
     struct rig *rig = *state;
     struct sandbox_info info = rig_create(rig);
 
-    rig->exit_cause = EXIT_NO_MEMORY;
+    rig->fake.exit_cause = EXIT_NO_MEMORY;
     rig_exit(rig, info.id);
     wait_until_gone(rig);
     assert_true(reason_is(rig, info.id, "out of memory"));
@@ -726,7 +726,7 @@ static void one_that_dies_while_it_is_being_found_again_is_noticed(void **state)
     struct sandbox_info info = rig_create(rig);
 
     rig_stop(rig);
-    rig->exits_after_list = info.id;
+    rig->fake.exits_after_list = info.id;
     rig_start(rig);
     wait_until_gone(rig);
     assert_true(reason_is(rig, info.id, "exited"));
@@ -780,7 +780,7 @@ static void a_leftover_that_cannot_be_ended_yet_is_tried_again(void **state)
     struct rig *rig = *state;
 
     rig_hold(rig, "istranger");
-    rig->stop_failures = 1;
+    rig->fake.stop_failures = 1;
     rig_start(rig);
     assert_true(rig_holds(rig, STR("istranger")));
     rig_turn(rig, RETRY_MS);
