@@ -11,6 +11,7 @@
 #include "isolation/native/cgroup.h"
 #include "isolation/native/state.h"
 #include "isolation/native/usage.h"
+#include "isolation/ops.h"
 #include "isolation/plan.h"
 #include "isolation/stats.h"
 #include "privsep/message.h"
@@ -99,6 +100,31 @@ static void try_stats(struct str bytes)
     check_same(&out, bytes);
 }
 
+/* A message type, a request for the driver, and behind it the answer. */
+static void try_op(struct str bytes)
+{
+    auto_buf struct buf out = buf_make(NULL, 2 * LIMIT_MESSAGE_BYTES);
+    auto_op_answer struct op_answer answer = OP_ANSWER_NONE;
+    struct op_ask ask;
+    struct err why;
+
+    if (!bytes.len)
+        return;
+    const struct op *op = op_of((enum message_type)((unsigned char)bytes.at[0] % MESSAGE_TYPE_END));
+    struct unpack in = unpack_from(str_of(bytes.at + 1, bytes.len - 1));
+    if (!op)
+        return;
+    op_unpack_ask(op, &in, &ask);
+    if (in.failed)
+        return;
+    op_unpack_answer(op, &in, &ask, &answer);
+    if (!unpack_done(&in, &why))
+        return;
+    op_pack_ask(op, &out, &ask);
+    op_pack_answer(op, &out, &answer);
+    check_same(&out, str_of(bytes.at + 1, bytes.len - 1));
+}
+
 /* Not a message, but read back from a disk where a guest's files lie next door. */
 static void try_texts(struct str bytes)
 {
@@ -121,7 +147,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size == 0 || size > LIMIT_MESSAGE_BYTES)
         return 0;
     struct str rest = str_of(data + 1, size - 1);
-    switch (data[0] % 6) {
+    switch (data[0] % 7) {
     case 0:
         try_head(rest);
         break;
@@ -139,6 +165,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         break;
     case 5:
         try_stats(rest);
+        break;
+    case 6:
+        try_op(rest);
         break;
     }
     return 0;
