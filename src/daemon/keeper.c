@@ -160,12 +160,23 @@ static bool on_event(void *context, uint32_t role, enum message_type type, struc
 static int grant(void *context, enum role_grant grant, struct err *err)
 {
     struct keeper *keeper = context;
+    int fd = -1;
 
-    if (grant == GRANT_SETTINGS)
+    switch (grant) {
+    case GRANT_SETTINGS:
         return settings_write(&keeper->settings, err);
-    int fd = fcntl(grant == GRANT_LISTENER ? keeper->listen_fd : keeper->store_fd, F_DUPFD_CLOEXEC, 3);
+    case GRANT_LISTENER:
+        fd = fcntl(keeper->listen_fd, F_DUPFD_CLOEXEC, 3);
+        break;
+    case GRANT_STORE:
+        fd = fcntl(keeper->store_fd, F_DUPFD_CLOEXEC, 3);
+        break;
+    case GRANT_NONE:
+    case GRANT_COUNT:
+        errno = EINVAL;
+    }
     if (fd < 0)
-        (void)err_sys(err, "copy a descriptor for a role");
+        (void)err_sys(err, "duplicate a descriptor for a role");
     return fd;
 }
 

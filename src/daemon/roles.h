@@ -1,7 +1,7 @@
 /*
  * roles.h - the processes of the server besides keeper, one row each.
  *
- * Keeper starts each row as `cloister role NAME`, watches it and starts it again (supervisor.h). A role is a row in
+ * Keeper starts each row as `cloister role NAME LEVEL`, watches it and starts it again (supervisor.h). A role is a row in
  * roles.c, a number in enum role_id, and a file with its main function and its list of system calls.
  */
 #ifndef DAEMON_ROLES_H

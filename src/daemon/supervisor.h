@@ -3,7 +3,7 @@
  *
  * A role that ends is started again after the pause in its row. One that sends keeper what its row does not allow, or
  * what does not decode, is killed first. Two roles that are peers get the two ends of a new connection each time one of
- * them has been started.
+ * them has been started. A connection that breaks while both run is replaced when one of them ends and is restarted.
  *
  * Threads    Keeper's loop.
  */

@@ -1,5 +1,5 @@
 /*
- * remote.h - front's driver: the same calls, each sent to keeper.
+ * remote.h - the driver that a role has: the same calls, each sent to keeper.
  */
 #ifndef ISOLATION_REMOTE_H
 #define ISOLATION_REMOTE_H
