@@ -131,28 +131,13 @@ static bool host_keeps_secrets(struct err *err)
 }
 
 /*
- * For a socket, as eBPF: a classic filter would be a program of its own for each sandbox, and seccomp.c says why there
- * must not be many to free. Written as numbers, because the kernel's headers have no names for whole instructions.
+ * The filter of all sockets from guestd to a zygote: whole requests only, because an empty message in the queue would look
+ * like the end of the socket. As eBPF: a classic filter would be one program for each sandbox, and seccomp.c says why there
+ * must not be many to free. Instructions are written out, because the kernel's headers have no macros for them.
  */
-static int load_program(const struct bpf_insn *code, uint32_t count, struct err *err)
+static int load_request_filter(struct err *err)
 {
-    union bpf_attr load;
-
-    memset(&load, 0, sizeof load); /* the kernel wants zeros where it knows nothing */
-    load.prog_type = BPF_PROG_TYPE_SOCKET_FILTER;
-    load.insns = (uint64_t)(uintptr_t)code;
-    load.insn_cnt = count;
-    load.license = (uint64_t)(uintptr_t) "";
-    int fd = (int)syscall(SYS_bpf, BPF_PROG_LOAD, &load, sizeof load);
-    if (fd < 0)
-        (void)err_sys(err, "load a BPF program"); /* it comes close-on-exec */
-    return fd;
-}
-
-static bool load_programs(struct zygotes *zygotes, struct err *err)
-{
-    /* Whole requests only: an empty message in the queue would look like the end of the socket. */
-    static const struct bpf_insn requests[] = {
+    static const struct bpf_insn code[] = {
         { .code = BPF_LDX | BPF_MEM | BPF_W,
           .dst_reg = BPF_REG_0,
           .src_reg = BPF_REG_1,
@@ -161,9 +146,17 @@ static bool load_programs(struct zygotes *zygotes, struct err *err)
         { .code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = BPF_REG_0, .imm = 0 },
         { .code = BPF_JMP | BPF_EXIT },
     };
+    union bpf_attr load;
 
-    zygotes->requests_fd = load_program(requests, COUNT_OF(requests), err);
-    return zygotes->requests_fd >= 0;
+    memset(&load, 0, sizeof load); /* the kernel refuses anything but zeros in fields that it does not know */
+    load.prog_type = BPF_PROG_TYPE_SOCKET_FILTER;
+    load.insns = (uint64_t)(uintptr_t)code;
+    load.insn_cnt = COUNT_OF(code);
+    load.license = (uint64_t)(uintptr_t) "";
+    int fd = (int)syscall(SYS_bpf, BPF_PROG_LOAD, &load, sizeof load); /* it comes close-on-exec */
+    if (fd < 0)
+        (void)err_sys(err, "load a BPF program");
+    return fd;
 }
 
 struct zygotes *zygotes_new(const struct zygotes_config *config, struct err *err)
@@ -176,8 +169,8 @@ struct zygotes *zygotes_new(const struct zygotes_config *config, struct err *err
 
     zygotes->config = *config;
     zygotes->enter_fd = sealed_file("enter", zygotes_enter_so, zygotes_enter_so_size, err);
-    zygotes->requests_fd = -1;
-    if (zygotes->enter_fd >= 0 && load_programs(zygotes, err) && seccomp_zygote_filter(&zygotes->filter, err))
+    zygotes->requests_fd = zygotes->enter_fd < 0 ? -1 : load_request_filter(err);
+    if (zygotes->requests_fd >= 0 && seccomp_zygote_filter(&zygotes->filter, err))
         return zygotes;
     zygotes_free(zygotes);
     (void)err_wrap(err, "zygotes");
