@@ -689,14 +689,14 @@ class Processes(Case):
             self.assertEqual((r["stdout"], r["stderr"], r["end"]["exitCode"]), (out, err, 5))
 
     def test_a_newcomer_does_not_slow_down_those_who_read(self):
-        s = self.start("read x; head -c 30000000 /dev/zero")
+        s = self.start("read x; head -c 12000000 /dev/zero")
         pid = s.pid()
         second = self.stream("process.Process/Connect", {"process": {"pid": pid}})
         second.pid()
         self.fine("process.Process/SendInput", {"process": {"pid": pid}, "input": {"stdin": b64(b"1\n")}})
-        thread = threading.Thread(target=lambda: self.assertEqual(len(s.result()["stdout"]), 30000000))
+        thread = threading.Thread(target=lambda: self.assertEqual(len(s.result()["stdout"]), 12000000))
         thread.start()
-        self.assertEqual(len(second.result()["stdout"]), 30000000)
+        self.assertEqual(len(second.result()["stdout"]), 12000000)
         thread.join()
 
     def test_a_hundred_cut_connections_lose_nothing(self):
