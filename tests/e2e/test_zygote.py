@@ -309,6 +309,19 @@ def test_a_zygote_that_hangs_is_killed_and_its_sandboxes_use_the_fallback(server
     a_box_with_forks().kill()
 
 
+def test_a_zygote_that_was_late_once_is_asked_again(server, box):
+    before = zygotes(server)
+    for pid in before:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        assert not is_fork(box, context=box.create_code_context())
+    finally:
+        for pid in before & zygotes(server):
+            os.kill(pid, signal.SIGCONT)
+    assert wait_for(lambda: is_fork(box, context=box.create_code_context()), 20, 1)
+    assert before <= zygotes(server)
+
+
 def test_a_sandbox_killed_during_a_spawn_leaves_nothing(server, box):
     def run(victim):
         try:

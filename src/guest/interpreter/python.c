@@ -3,7 +3,7 @@
  * to guestd over a socket in frames (frame.h). It comes from one of two places:
  *
  *   the zygote    a warm python3 outside the sandbox forks it and the fork enters the sandbox (zygote_client.h). Takes
- *                 milliseconds and shares memory. Tried first. A spawn that fails closes the zygote's socket.
+ *                 milliseconds and shares memory. Tried first. After a spawn that fails it is not tried for a while.
  *   alone         the fallback: guestd starts a python3 for this interpreter only. Its stdin is a SOCK_SEQPACKET socket
  *                 with three messages: charts.py, the driver, and one byte with the interpreter's socket and two pipes.
  *
@@ -138,7 +138,7 @@ static void engine_died(struct python_engine *e)
     if (e->python->spare == e)
         e->python->spare = NULL;
     if (e->is_from_zygote && e->state == STARTING)
-        zygote_client_close(e->python->zygote); /* the next try is with a python3 of its own */
+        zygote_client_failed(e->python->zygote); /* the next try is with a python3 of its own */
     e->state = DYING;
     timer_clear(&e->spawn_limit);
     timer_clear(&e->sweep);
@@ -189,6 +189,8 @@ static void take_hello(struct python_engine *e)
         return;
     }
     timer_clear(&e->spawn_limit);
+    if (e->is_from_zygote)
+        zygote_client_worked(e->python->zygote);
     if (e->start_message) {
         send_start_message(e);
         return;
@@ -600,7 +602,7 @@ struct engine *python_engine_new(struct python *python, const struct user *user,
     if (!e && from_zygote) {
         e = engine_start(python, user, NULL, err);
         if (!e)
-            zygote_client_close(python->zygote);
+            zygote_client_failed(python->zygote);
     }
     if (!e)
         e = engine_start(python, user, want->env, err);

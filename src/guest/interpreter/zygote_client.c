@@ -22,11 +22,18 @@
 #include "io/pass.h"
 #include "wire/zygote.h"
 
+enum {
+    PAUSE_MIN_MS = 5000, /* after a spawn that failed; doubled with each that follows */
+    PAUSE_MAX_MS = 300000,
+};
+
 struct zygote_client {
     struct guest *guest;
     int socket_fd;       /* -1: there is no zygote */
     struct watch *watch; /* of the socket, for its end */
     struct workers *movers;
+    unsigned pause_ms;      /* 0: the last spawn was fine */
+    uint64_t not_before_ms; /* until then the zygote is not asked */
     void (*on_closed)(void *owner);
     void *owner;
 };
@@ -80,6 +87,8 @@ void zygote_client_open(struct zygote_client *client, int socket_fd)
         return;
     }
     zygote_client_close(client);
+    client->pause_ms = 0;
+    client->not_before_ms = 0;
     client->socket_fd = socket_fd;
     client->watch = watch_new(client->guest->loop, socket_fd, on_socket, client);
     watch_want(client->watch, WATCH_READ);
@@ -92,6 +101,17 @@ void zygote_client_free(struct zygote_client *client)
     zygote_client_close(client);
     workers_free(client->movers);
     free(client);
+}
+
+void zygote_client_failed(struct zygote_client *client)
+{
+    client->pause_ms = client->pause_ms ? MIN(2 * client->pause_ms, PAUSE_MAX_MS) : PAUSE_MIN_MS;
+    client->not_before_ms = loop_now_ms(client->guest->loop) + client->pause_ms;
+}
+
+void zygote_client_worked(struct zygote_client *client)
+{
+    client->pause_ms = 0;
 }
 
 /* ---- whose interpreters it can have ---- */
@@ -145,8 +165,8 @@ bool zygote_client_fits(const struct zygote_client *client, const struct user *u
 {
     const struct guest *guest = client->guest;
 
-    if (client->socket_fd < 0 || !str_eq(user->name, STR(ZYGOTE_USER)) || !str_eq(user->home, STR(ZYGOTE_HOME)) ||
-        user->uid != ZYGOTE_UID)
+    if (client->socket_fd < 0 || loop_now_ms(guest->loop) < client->not_before_ms ||
+        !str_eq(user->name, STR(ZYGOTE_USER)) || !str_eq(user->home, STR(ZYGOTE_HOME)) || user->uid != ZYGOTE_UID)
         return false;
     for (size_t i = 0; i < guest->env_count; i++)
         if (changes_the_start(&guest->envs[i]))

@@ -1,9 +1,8 @@
 /*
  * zygote_client.h - guestd's side of the zygote: ask it for an interpreter, and receive one that is in the sandbox.
  *
- * The zygote is a warm python3 outside the sandbox (docs/interpreter.md). Its socket can be given at any time and
- * closes for good when the zygote ends or a spawn fails; until another socket is given there is no zygote. guestd must
- * not depend on it.
+ * The zygote is a warm python3 outside the sandbox (docs/interpreter.md). Its socket can be given at any time; when it
+ * closes there is no zygote until another socket is given. guestd must not depend on it.
  *
  * Trust      The template's code runs in the zygote and in what it forks. The only facts taken from it are the ones the
  *            kernel vouches for: the process id of the sender of the first message.
@@ -24,7 +23,11 @@ void zygote_client_free(struct zygote_client *client);
 void zygote_client_open(struct zygote_client *client, int socket_fd);
 void zygote_client_close(struct zygote_client *client); /* fine when closed */
 
-/* Can the zygote have an interpreter for this user? Not with variables that change how Python starts. */
+/* An interpreter did, or did not, come to life. After a failure the zygote is not asked for some seconds. */
+void zygote_client_worked(struct zygote_client *client);
+void zygote_client_failed(struct zygote_client *client);
+
+/* Can the zygote be asked for an interpreter of this user? Not if a variable changes how Python starts. */
 bool zygote_client_fits(const struct zygote_client *client, const struct user *user);
 
 struct zygote_spawn_events {
