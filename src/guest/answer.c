@@ -5,7 +5,7 @@
 
 #include "wire/json.h"
 
-/* Adds to what the caller has; returns how many there are now. */
+/* Adds to the caller's fields; returns how many there are now. */
 static size_t with_cors(struct http_exchange *ex, struct http_field *all, const struct http_field *fields, size_t count)
 {
     assert(count + 3 <= ANSWER_FIELDS_MAX);

@@ -1,5 +1,5 @@
 /*
- * answer.h - answers at the public door: whatever all of them have in common.
+ * answer.h - what all answers of guestd's public services have in common.
  *
  * A browser build of the SDK talks to guestd from any origin, so every answer to a request that names one carries the
  * headers that let the browser show it.
@@ -15,10 +15,10 @@ void answer(struct http_exchange *ex, unsigned status, const struct http_field *
 void answer_start(struct http_exchange *ex, unsigned status, const struct http_field *fields, size_t count,
                   uint64_t length);
 
-/* {"code":404,"message":"…"}: the plain shape, for routes that are not RPC and for what stands before them. */
+/* {"code":404,"message":"…"}: the plain shape, for routes that are not RPC and for what is refused before routing. */
 void answer_error(struct http_exchange *ex, unsigned status, const char *format, ...) printf_like(3, 4);
 
-/* There is no such path (404), or it has other methods (405, with `Allow`). `error` writes the 404 in its service's shape. */
+/* There is no such path (404), or not with this method (405, with `Allow`). `error` writes the service's 404. */
 typedef void answer_error_fn(struct http_exchange *ex, unsigned status, const char *format, ...) printf_like(3, 4);
 void answer_no_route(struct http_exchange *ex, const struct http_match *match, answer_error_fn *error);
 

@@ -1,6 +1,6 @@
 /*
- * The order in which a request is looked at, outermost first: CORS preflight, has the host set us up, access token,
- * user, route. Each has the answer that upstream gives, because SDKs branch on it.
+ * api.c - the checks of a request at guestd's public port, in this order: CORS preflight, is guestd set up, access
+ * token, user, route. Each gives upstream's answer, because SDKs depend on it.
  */
 #include "guest/api.h"
 
@@ -15,7 +15,7 @@
 #include "guest/watch.h"
 #include "wire/json.h"
 
-/* ---- who asks ---- */
+/* ---- users ---- */
 
 bool api_default_user(struct guest *guest, struct arena *arena, struct user *out, struct err *err)
 {
@@ -70,7 +70,7 @@ static void answer_json(struct http_exchange *ex, struct str json)
     answer(ex, 200, &type, 1, json);
 }
 
-/* For a code interpreter that runs as a program of its own: it gives its interpreters the same variables. */
+/* For a code interpreter that runs as a separate program: its interpreters get the same variables. */
 static void envs(struct guest *guest, struct http_exchange *ex)
 {
     struct buf body = buf_make(&ex->arena, LIMIT_API_BODY_BYTES);
@@ -135,7 +135,7 @@ bool api_has_token(const struct guest *guest, const struct http_exchange *ex)
     return guest->token.len == 0 || secret_eq(&guest->token, token ? *token : STR(""));
 }
 
-/* An unknown user is told in Connect's shape on every route. RPCs check by themselves, in the shape of their kind. */
+/* An unknown user gets an error in Connect's format on every route. RPCs check the user themselves. */
 static bool user_is_known(struct guest *guest, struct http_exchange *ex)
 {
     struct user user;
@@ -159,7 +159,7 @@ void guest_serve(struct http_exchange *ex, void *context)
 
     if (answer_preflight(ex))
         return;
-    /* What was asked before has its effects seen before: see watch.h. */
+    /* Effects of earlier requests must be seen before this one: see watch.h. */
     watchers_look(guest->watchers);
     if (!http_route(routes, COUNT_OF(routes), &ex->head, &ex->arena, &match, &err)) {
         answer_error(ex, 400, "%s", err.message);
@@ -176,7 +176,7 @@ void guest_serve(struct http_exchange *ex, void *context)
         return;
     }
     if (!(flags & NO_TOKEN))
-        http_trust(ex); /* whatever crowds our port from inside, the host's connections stay */
+        http_trust(ex); /* connections from inside the sandbox cannot push out the host's */
     if (!(flags & IS_RPC) && !user_is_known(guest, ex))
         return;
     if (!match.route)
@@ -187,7 +187,7 @@ void guest_serve(struct http_exchange *ex, void *context)
         ((serve_fn *)match.route->handler)(guest, ex);
 }
 
-/* ---- what the host says ---- */
+/* ---- set-up by the host ---- */
 
 static void add_env(struct guest *guest, struct str name, struct str value)
 {
@@ -201,7 +201,7 @@ void guest_set_up(struct guest *guest, const struct guestlink_setup *setup)
 {
     arena_done(&guest->setup_arena);
     secret_wipe(&guest->token);
-    (void)!secret_set(&guest->token, setup->access_token); /* the decoder lets none pass that does not fit */
+    (void)!secret_set(&guest->token, setup->access_token); /* the decoder has checked that it fits */
     guest->open_code = setup->open_code;
     guest->default_user = arena_copy(&guest->setup_arena, setup->default_user.len ? setup->default_user : STR("root"));
     guest->default_workdir = arena_copy(&guest->setup_arena, setup->default_workdir);
@@ -209,7 +209,7 @@ void guest_set_up(struct guest *guest, const struct guestlink_setup *setup)
     guest->env_count = 0;
     for (uint32_t i = 0; i < setup->env_count; i++)
         add_env(guest, setup->envs[i].name, setup->envs[i].value);
-    /* Last, so that nobody's variables stand in their way. */
+    /* Last, so that the caller's variables cannot override them. */
     add_env(guest, STR("E2B_SANDBOX"), STR("true"));
     if (setup->sandbox_id.len)
         add_env(guest, STR("E2B_SANDBOX_ID"), setup->sandbox_id);

@@ -1,5 +1,5 @@
 /*
- * api.h - what is checked before any service is asked, and the plain routes.
+ * api.h - what is checked before a service is called, and the plain routes.
  */
 #ifndef GUEST_API_H
 #define GUEST_API_H
@@ -7,8 +7,8 @@
 #include "guest/guest.h"
 
 /*
- * Whom a request acts as: the user of its Authorization header (the password is ignored), else the default user.
- * ERR_DENIED with upstream's sentence if there is no such user.
+ * The user that a request acts as: the user of its Authorization header (the password is ignored), else the default
+ * user. ERR_DENIED with upstream's sentence if there is no such user.
  */
 bool api_user(struct guest *guest, struct http_exchange *ex, struct user *out, struct err *err) must_use;
 /* Does it show the access token, or need none because the sandbox has none? */

@@ -1,7 +1,7 @@
 /*
- * A small file is read and answered in one piece; a large one is sent by the kernel from its cache; one that has no
- * size (in /proc) is read to its end. Never compressed, unless the client refuses anything else: compressing costs more
- * than any network between us and the client saves.
+ * download.c - GET /files. A small file is read and answered in one piece; a large one is sent by sendfile(2); one
+ * without a size (in /proc) is read to its end. It is compressed only if the client accepts nothing else: compressing
+ * costs more time than it saves.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -35,7 +35,7 @@ enum {
 bool files_accepts(const struct str *accept, struct str coding)
 {
     bool is_identity = str_eq(coding, STR("identity"));
-    int any = -1; /* what "*" says, if it is there */
+    int any = -1; /* the weight of "*", if given */
 
     if (!accept)
         return is_identity;
@@ -126,7 +126,7 @@ static struct str type_of(struct str name, struct str beginning)
     return STR("text/plain; charset=utf-8");
 }
 
-/* inline; filename=name, quoted or encoded as far as the name needs it. */
+/* inline; filename=name, quoted or encoded if the name needs it. */
 static struct str disposition(struct arena *arena, struct str name)
 {
     struct buf out = buf_make(arena, 3 * name.len + 64);
@@ -183,7 +183,7 @@ static void reading_step(struct reading *r)
             http_abort(r->ex);
             return;
         }
-        /* Some files in /proc would wait for news for ever: what is there now is the file. */
+        /* Some files in /proc would block for ever: what can be read now is the file. */
         r->at_end = n <= 0;
         if (!r->compresses) {
             http_write(r->ex, str_of(in, n > 0 ? (size_t)n : 0));
@@ -255,8 +255,7 @@ static int open_file(struct http_exchange *ex, const char *path, struct stat *st
     else if (fd < 0 && number == ENAMETOOLONG)
         answer_error(ex, 400, "path '%s' is too long", path);
     else if (fd < 0 && number == ELOOP)
-        answer_error(ex, 400, "path '%s' has links in a circle, or leads through /proc to something else's files",
-                     path);
+        answer_error(ex, 400, "path '%s' is a cycle of links, or leads through /proc to an open file", path);
     else if (!is_open)
         answer_error(ex, 500, "error opening file '%s': %s", path, strerror_r(number, reason, sizeof reason));
     else if (S_ISDIR(st->st_mode))
@@ -313,7 +312,7 @@ void files_download(struct guest *guest, struct http_exchange *ex)
         return;
     }
 
-    /* Nearly all files are small: then this is all that is read. */
+    /* Most files are small: then this is the only read. */
     size_t first_len = (size_t)MIN(len, (uint64_t)SMALL_BYTES);
     bool is_whole_here = size > 0 && len <= SMALL_BYTES;
     char *first = arena_alloc(&ex->arena, is_whole_here ? first_len : SNIFF_BYTES);

@@ -109,7 +109,7 @@ void entry_write(struct json_out *out, const char *name, const char *path, const
     struct stat target = *st;
     bool is_link = S_ISLNK(st->st_mode);
 
-    /* A link is described by what it leads to; a broken one by nothing. */
+    /* A link is described by its target; a broken link has no description. */
     if (is_link && stat(path, &target) < 0)
         target = (struct stat){ 0 };
     json_out_object(out, name);

@@ -13,10 +13,10 @@
 
 enum entry_detail {
     ENTRY_FULL,
-    ENTRY_LEGACY, /* name, type and path: the parser of old Python SDKs chokes on the rest */
+    ENTRY_LEGACY, /* name, type and path: old Python SDKs cannot parse the rest */
 };
 
-/* Writes one object. `st` is what lstat() says of the path. Memory for the way there comes from the arena. */
+/* Writes one object. `st` is what lstat() says of the path. Temporary memory comes from the arena. */
 void entry_write(struct json_out *out, const char *name, const char *path, const struct stat *st,
                  enum entry_detail detail, struct users *users, struct arena *arena);
 

@@ -1,3 +1,6 @@
+/*
+ * files_common.c - who may use GET and POST /files: by access token, or by a signed link (wire/file_link.h).
+ */
 #include "guest/files_common.h"
 
 #include <time.h>
@@ -14,7 +17,7 @@ static struct str query_or_empty(struct http_exchange *ex, struct str name)
     return http_query(&ex->head, &ex->arena, name, &value) ? value : STR("");
 }
 
-/* By header, or by a signature over this path, user and operation that only a holder of the token can make. */
+/* By the access token, or by a signature over this path, user and operation that was made with it. */
 static bool is_authorised(const struct files_request *request, struct str operation)
 {
     struct http_exchange *ex = request->ex;

@@ -15,8 +15,8 @@ struct files_request {
 };
 
 /*
- * The query, the right to use it, and the user it acts for. False if it was answered: 401 or 400. `operation` is "read"
- * or "write", as signed links name it.
+ * Reads the query, checks the token or signature, and finds the user. False if it was answered: 401 or 400. `operation`
+ * is "read" or "write", as signed links name it.
  */
 bool files_begin(struct files_request *request, struct guest *guest, struct http_exchange *ex, struct str operation);
 bool files_take_user(struct files_request *request);

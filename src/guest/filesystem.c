@@ -1,3 +1,7 @@
+/*
+ * filesystem.c - Stat, MakeDir, Move, ListDir and Remove. What may take long goes to a worker; what is quick is done on
+ * the loop.
+ */
 #include "guest/filesystem.h"
 
 #include <dirent.h>
@@ -30,7 +34,7 @@ static bool take_path(struct rpc *rpc, const json_t *request, const char *name, 
     return false;
 }
 
-/* For errors of the kernel that no row of the API names. */
+/* For errors of the kernel that the API has no code for. */
 static void fail_errno(struct rpc *rpc, const char *doing, const char *path, int number)
 {
     char reason[64];
@@ -113,8 +117,8 @@ static void call_make_dir(struct rpc *rpc, const json_t *request)
 enum { QUICK_FILE_BYTES = 16 << 20 };
 
 /*
- * A large file is freed, or in an overlay copied, for as long as the disk likes; how many pieces it is in is the guest's
- * choice. Nothing there is quick, too.
+ * On a worker: the kernel may have to free a large file, or copy it in an overlay, which takes as long as the disk
+ * needs. The guest decides how fragmented it is.
  */
 static bool is_quick(const char *path)
 {
@@ -204,18 +208,18 @@ static void call_move(struct rpc *rpc, const json_t *request)
 struct listing {
     struct job job;
     struct rpc *rpc;
-    struct http_exchange *ex; /* kept until the worker is done with its arena */
+    struct http_exchange *ex; /* referenced until the worker is done with its arena */
     const char *path;
     unsigned depth;
     enum entry_detail detail;
     struct buf body;
     struct json_out out;
     size_t count;
-    size_t names_cost; /* of what is read and not yet written, on all levels */
+    size_t names_cost; /* of names read and not yet written, on all levels */
     bool is_too_long;
-    uint64_t give_up_us; /* when the loop has other things to do; 0: never */
+    uint64_t give_up_us; /* on the loop: give up and use a worker then; 0: never */
     bool is_too_slow;
-    int error; /* of reading the directory itself; those below may have gone meanwhile */
+    int error; /* of reading the requested directory; those below may be gone by now */
     struct users *users;
 };
 
@@ -242,7 +246,7 @@ static bool is_late(struct listing *l)
     return l->is_too_slow;
 }
 
-/* False if it cannot be read. When the listing's names together are too many or too long, is_too_long. */
+/* False if it cannot be read. Sets is_too_long when the listing has too many names, or too long ones. */
 static bool read_names(struct listing *l, const char *path, struct names *names)
 {
     DIR *dir = opendir(path);
@@ -278,7 +282,7 @@ static void list_below(struct listing *l, const char *path, unsigned depth)
         return;
     }
     for (size_t i = 0; i < names.count && !l->is_too_long && !is_late(l); i++) {
-        struct arena scratch; /* a hundred thousand entries must not add up */
+        struct arena scratch; /* freed for each entry: there may be 100,000 */
         struct stat st;
         arena_init(&scratch);
         const char *slash = path[strlen(path) - 1] == '/' ? "" : "/";
@@ -321,7 +325,7 @@ static void list_on_worker(struct job *job)
 {
     struct listing *l = container_of(job, struct listing, job);
 
-    l->users = users_new("/etc"); /* the loop's own is the loop's */
+    l->users = users_new("/etc"); /* the loop's instance is for the loop's thread */
     list_run(l);
     users_free(l->users);
 }
@@ -339,8 +343,8 @@ static void list_worker_done(struct job *job)
 }
 
 enum {
-    QUICK_DIR_BYTES = 64 * 1024, /* up to about a thousand entries, where a directory's size says anything */
-    QUICK_US = 10000,            /* what else the guest may have put there: attributes, links, other names */
+    QUICK_DIR_BYTES = 64 * 1024, /* about a thousand entries, on file systems where a directory's size grows */
+    QUICK_US = 10000,            /* entries may be slow for other reasons: attributes, links */
 };
 
 static void call_list_dir(struct rpc *rpc, const json_t *request)
@@ -436,7 +440,7 @@ static void call_remove(struct rpc *rpc, const json_t *request)
 
     if (!take_path(rpc, request, "path", &path))
         return;
-    /* Nothing at all, a small file, an empty directory: done before a worker would wake up. */
+    /* Nothing there, a small file, an empty directory: faster than waking a worker. */
     if (lstat(path, &st) < 0) {
         if (errno == ENOENT || errno == ENOTDIR)
             rpc_reply(rpc, STR("{}"));

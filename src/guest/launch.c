@@ -11,7 +11,7 @@
 #include "base/map.h"
 #include "guest/spawner.h"
 
-/* ---- what it is ---- */
+/* ---- variables and program ---- */
 
 struct env_list {
     struct map places; /* name → entry in texts */
@@ -35,7 +35,7 @@ static void env_set(struct env_list *list, struct arena *arena, struct str name,
     *place = text.data;
 }
 
-/* PATH and who one is; then the sandbox's variables; then the request's. The last one wins. */
+/* PATH, USER and the like; then the sandbox's variables; then the request's. The last one wins. */
 static char **make_env(struct guest *guest, const struct process_want *want, struct arena *arena)
 {
     struct env_list list = { 0 };
@@ -54,7 +54,7 @@ static char **make_env(struct guest *guest, const struct process_want *want, str
     return list.texts;
 }
 
-/* The files that a command may mean: itself if it has a slash, else one in each directory of the environment's PATH. */
+/* The files to try: the command itself if it has a slash, else one in each directory of the environment's PATH. */
 static const char **make_files(const char *command, char *const *env, struct arena *arena)
 {
     if (strchr(command, '/') || !*command) {
@@ -93,7 +93,7 @@ static void ends_close(struct ends *ends)
     fd_close(&ends->err);
 }
 
-/* Which end of a new pipe is ours, and hence never waits. */
+/* Which end of a new pipe is ours, and non-blocking. */
 static bool make_pipe(int *ours_at, int *theirs_at, bool we_read, struct err *err)
 {
     int fds[2];
@@ -123,11 +123,11 @@ static bool open_terminal(const struct process_want *want, struct ends *ends, st
     ends->ours_out = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
     if (ends->ours_out < 0 || ioctl(ends->ours_out, TIOCSPTLCK, &unlock) < 0)
         return err_sys(err, "open a terminal");
-    /* By descriptor: the guest may have put anything at /dev/pts. */
+    /* By descriptor: the guest may have replaced /dev/pts. */
     ends->in = ioctl(ends->ours_out, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
     if (ends->in < 0 || ioctl(ends->in, TIOCSWINSZ, &size) < 0)
         return err_sys(err, "open the terminal's other side");
-    /* So that the user's programs may open it by name (sudo, screen, gpg do); where that fails they get on without. */
+    /* So that the user's programs can open it by name (sudo, screen, gpg do). Not fatal. */
     (void)!fchown(ends->in, want->user->uid, (gid_t)-1);
     ends->out = fcntl(ends->in, F_DUPFD_CLOEXEC, 3);
     ends->err = fcntl(ends->in, F_DUPFD_CLOEXEC, 3);
@@ -137,7 +137,7 @@ static bool open_terminal(const struct process_want *want, struct ends *ends, st
     return true;
 }
 
-/* ---- all together ---- */
+/* ---- the start ---- */
 
 void launch_close(struct launch *launch)
 {

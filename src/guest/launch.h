@@ -1,27 +1,27 @@
 /*
- * launch.h - a new process: its variables, the file it is, its pipes or its terminal.
+ * launch.h - starts a process: its variables, its program, its pipes or its terminal.
  *
- * Ends where the child has been started; what becomes of it is process.h's.
+ * The rest of its life is process.h's.
  */
 #ifndef GUEST_LAUNCH_H
 #define GUEST_LAUNCH_H
 
 #include "guest/process.h"
 
-/* Our side of it. None of these waits. */
+/* Our ends, all non-blocking. */
 struct launch {
     bool by_spawner;
-    int report_fd;             /* says whether it got as far as the program: spawn_outcome() */
+    int report_fd;             /* reports whether the program was executed: spawn_outcome() */
     int in_fd, out_fd, err_fd; /* -1: none; a terminal is in and out */
 };
 #define LAUNCH_NONE                                              \
     {                                                            \
         .report_fd = -1, .in_fd = -1, .out_fd = -1, .err_fd = -1 \
     }
-void launch_close(struct launch *launch); /* the descriptors that nobody has taken */
+void launch_close(struct launch *launch); /* the descriptors that were not taken */
 #define auto_launch __attribute__((cleanup(launch_close)))
 
-/* Memory of what the call needs comes from the arena. */
+/* Temporary memory comes from the arena. */
 bool launch(struct guest *guest, const struct process_want *want, struct arena *arena, struct launch *out,
             struct err *err) must_use;
 

@@ -76,7 +76,7 @@ void metrics_write(struct buf *out)
              cache = meminfo(mem, STR("Cached")) + meminfo(mem, STR("SReclaimable"));
     uint64_t free_bytes = meminfo(mem, STR("MemFree")) + meminfo(mem, STR("Buffers"));
     uint64_t used = total > free_bytes + cache ? total - free_bytes - cache : 0;
-    (void)statvfs("/", &disk); /* zeroes then */
+    (void)statvfs("/", &disk); /* zeroes if it fails */
     char cpu_text[32];
     (void)snprintf(cpu_text, sizeof cpu_text, "%.2f", percent);
 

@@ -8,7 +8,7 @@
 
 struct output_block {
     uint64_t offset;      /* of its first byte */
-    uint64_t cost_before; /* of all blocks that ever came before it: the difference of two is what lies between */
+    uint64_t cost_before; /* of all blocks ever added before it: the difference of two is the cost of those between */
     enum output_stream stream;
     uint32_t len, room;
     char bytes[];
@@ -73,7 +73,7 @@ void output_add(struct output *output, enum output_stream stream, struct str byt
     struct output_block *last = output->count ? block_at(output, output->count - 1) : NULL;
 
     assert(bytes.len <= OUTPUT_BLOCK_BYTES);
-    /* Fill up the last block first, so that a program that prints byte by byte does not cost a block a byte. */
+    /* Fill up the last block first, so that a program that prints byte by byte does not use a block for each byte. */
     if (last && last->stream == stream && last->len < last->room) {
         size_t take = MIN(bytes.len, (size_t)(last->room - last->len));
         memcpy(last->bytes + last->len, bytes.at, take);

@@ -1,9 +1,9 @@
 /*
- * output.h - what a process has written, as much of it as is kept.
+ * output.h - the newest output of a process, up to a limit.
  *
  * A queue of blocks, each from one stream. Every byte has an offset, counted over all streams of the process from its
- * start; a reader remembers nothing but the next offset it wants. When the queue is full the oldest block goes, so a
- * reader who was too slow finds that `begin` is past its offset: a gap that it can see and say.
+ * start; a reader's only state is the next offset it wants. When the queue is full the oldest block is dropped, so a
+ * reader that was too slow finds `begin` past its offset, and knows that there is a gap.
  */
 #ifndef GUEST_OUTPUT_H
 #define GUEST_OUTPUT_H
@@ -29,12 +29,12 @@ struct output_block;
 struct output {
     uint64_t begin, end; /* offsets of the oldest kept byte, and of the next one to come */
     /* private */
-    struct output_block **blocks; /* a circle of `room` slots */
+    struct output_block **blocks; /* a ring of `room` slots */
     size_t first, count, room;
     size_t cost; /* memory of all blocks */
 };
 
-void output_done(struct output *output); /* forgets everything kept; offsets stay */
+void output_done(struct output *output); /* frees all blocks; offsets stay */
 
 /* At most OUTPUT_BLOCK_BYTES. Drops the oldest until it fits below `cap` bytes of memory. */
 void output_add(struct output *output, enum output_stream stream, struct str bytes, size_t cap);
@@ -45,7 +45,7 @@ void output_add(struct output *output, enum output_stream stream, struct str byt
  */
 bool output_read(const struct output *output, uint64_t *offset, enum output_stream *out_stream, struct str *out_bytes);
 
-/* Memory of what a reader at `offset` has yet to get. */
+/* Memory of what a reader at `offset` has not read yet. */
 size_t output_unread(const struct output *output, uint64_t offset);
 
 /* Of all outputs together, to keep within LIMIT_OUTPUT_BYTES. */

@@ -97,7 +97,7 @@ bool path_make_dirs(struct arena *arena, const char *path, const struct user *us
     struct stat st;
 
     *out_message = STR("");
-    /* Nearly always it is there already. */
+    /* Usually it is there already. */
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
         return true;
     char *walk = arena_text(arena, str_from(path));
@@ -116,7 +116,7 @@ bool path_make_dirs(struct arena *arena, const char *path, const struct user *us
         } else if (errno != ENOENT) {
             return err_sys(err, "stat %.80s", walk);
         } else {
-            /* Somebody else may make it at the same moment: it is ours to hand over all the same. */
+            /* Another process may make it at the same moment: its owner is set all the same. */
             if (mkdir(walk, 0755) < 0 && errno != EEXIST)
                 return err_sys(err, "mkdir %.80s", walk);
             if (lchown(walk, user->uid, user->gid) < 0)

@@ -1,10 +1,11 @@
 /*
- * Theory of operation. A process is an entry in one list, with a state that enter() alone changes. Events move it: its
- * report (spawn.h) says who it is and whether the program runs, SIGCHLD that its leader has exited, its pipes what it
- * prints. Each event does its part and then calls process_step(), which ends the process once nothing more can come.
+ * process.c - the life of a process: an entry in one list, with a state that only enter() changes. Three kinds of
+ * events advance it: its report (spawn.h) gives its pid and says whether the program was executed; SIGCHLD says that
+ * its leader has exited; its pipes say when nothing more is printed. Each handler does its part and then calls
+ * process_step(), which ends the process once nothing more can come.
  *
- * The pid is known only with the first report. Until then nobody can find the entry. If its deadline comes before that,
- * its watchers are told, and the entry stays, unwanted, until the report says whom to kill or that there is nobody.
+ * Until the first report gives the pid, the process cannot be looked up. If its deadline comes before that, its
+ * watchers are told, and the entry stays (is_unwanted) until the report gives the pid to kill, or ends.
  */
 #include "guest/process_inside.h"
 
@@ -38,7 +39,7 @@ struct processes *processes_new(struct guest *guest)
     struct processes *all = NEW(struct processes);
 
     all->guest = guest;
-    /* Orphans are ours to collect, commands among them: each start's first child exits. As pid 1 we get them anyway. */
+    /* We reap orphans, and every command is one: the first child of each start exits. As pid 1 we get them anyway. */
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
     return all;
 }
@@ -107,7 +108,7 @@ static bool is_wanted(const struct process *p, enum process_which which)
     return p->child.pid && (which == PROCESS_KEPT || p->state != ENDED);
 }
 
-/* The newest first: a pid may be used again while the end of its last holder is still kept. */
+/* The newest first: a pid may be used again while its last holder is still kept. */
 struct process *process_by_pid(struct processes *all, pid_t pid, enum process_which which)
 {
     for (struct process *p = all->last; p; p = p->previous)
@@ -166,7 +167,7 @@ static void on_forget(struct timer *timer)
 {
     struct process *p = container_of(timer, struct process, forget);
 
-    if (p->watchers) /* somebody is still reading its last output */
+    if (p->watchers) /* still being read */
         timer_set(&p->forget, p->all->guest->loop, LIMIT_RETAIN_MS, on_forget);
     else
         forget(p);
@@ -183,7 +184,7 @@ static void tell_deaths(struct process *p)
     }
 }
 
-/* Known and not collected yet: the number is still its own. */
+/* The pid is known and not reaped yet, so it cannot be another process's. */
 static bool leader_is_there(const struct process *p)
 {
     return p->child.pid && (p->state == STARTING || p->state == RUNNING) && !p->is_collected;
@@ -233,10 +234,13 @@ static void tell_failed(struct process_watcher *w, const struct err *err)
     }
 }
 
-/* It never was a process to anybody but those who wait for its start. */
+/* The start has failed: remove the entry and tell its watchers. */
 static void fail_start(struct process *p, const struct err *err)
 {
-    /* Unwanted, it may have got far. Otherwise it is about to exit, unless it was stopped. It is collected later. */
+    /*
+     * If it was unwanted, the program may run already. Otherwise it is about to exit, unless it was stopped. Reaped
+     * later.
+     */
     if (p->is_unwanted && p->child.pid)
         kill_tree(p);
     else if (leader_is_there(p))
@@ -262,7 +266,7 @@ static void give_up_start(struct process *p, const struct err *err)
     tell_failed(take_ptr(&p->watchers), err);
 }
 
-/* What an ended process has left under this pid no longer answers to it. */
+/* An ended process no longer answers to a pid that is used again. */
 static void evict_pid(struct processes *all, pid_t pid)
 {
     for (struct process *p = all->first, *next; p; p = next) {
@@ -272,7 +276,7 @@ static void evict_pid(struct processes *all, pid_t pid)
     }
 }
 
-/* False if there was no start, and hence no process any more. `collected`: a pid that has just been reaped, or 0. */
+/* False if the start has failed and the process is gone. `collected`: a pid that was just reaped, or 0. */
 static bool start_step(struct process *p, pid_t collected)
 {
     struct spawn_child child = p->child;
@@ -283,11 +287,11 @@ static bool start_step(struct process *p, pid_t collected)
         evict_pid(p->all, child.pid);
     p->child = child;
     p->is_collected |= child.pid && child.pid == collected;
-    /* It has reported all it ever will; the spawner may not have closed its end of the report yet. */
+    /* It cannot report any more, but the spawner may not have closed its end of the report yet. */
     if (outcome == SPAWN_UNKNOWN && p->is_collected)
         outcome = SPAWN_EXECUTED;
     if (p->is_unwanted && (child.pid || outcome == SPAWN_FAILED)) {
-        (void)err_set(&err, ERR_TIMEOUT, "it came too late"); /* and nobody reads it */
+        (void)err_set(&err, ERR_TIMEOUT, "it came too late"); /* not shown to anyone */
         fail_start(p, &err);
         return false;
     }
@@ -319,13 +323,14 @@ static void on_start_wait(struct timer *timer)
     struct process *p = container_of(timer, struct process, start_wait);
     struct err err;
 
-    (void)err_set(&err, ERR_TIMEOUT, "the sandbox has kept it from starting for %d ms", LIMIT_SPAWN_MS);
+    (void)err_set(&err, ERR_TIMEOUT, "it could not start within %d ms: the sandbox is too busy, or has stopped it",
+                  LIMIT_SPAWN_MS);
     if (!p->child.pid && p->by_spawner)
-        spawner_restart(p->all->guest->spawner); /* which ends its report */
+        spawner_restart(p->all->guest->spawner); /* ends the report */
     give_up_start(p, &err);
 }
 
-/* Whose leader has just been reaped. Its report may stand behind its death, even the part that says who it is. */
+/* The process whose leader was just reaped. Its report, even the one with its pid, may not have been read yet. */
 static struct process *by_reaped(struct processes *all, pid_t pid)
 {
     for (struct process *p = all->last; p; p = p->previous)
@@ -368,7 +373,7 @@ static void on_death_wait(struct timer *timer)
 void process_terminate(struct process *p)
 {
     p->was_cut = true;
-    /* Once collected, the number may be somebody else's. */
+    /* Once reaped, the pid may be another process's. */
     if (leader_is_there(p))
         (void)kill(p->child.pid, SIGTERM);
     process_step(p);
@@ -423,10 +428,10 @@ static void on_deadline(struct timer *timer)
 
 /* ---- starting ---- */
 
-/* "cmd arg arg", as much of it as is told. */
+/* "cmd arg arg", up to LIMIT_LOG_TEXT_BYTES. */
 static char *command_line(const struct process_want *want)
 {
-    auto_buf struct buf text = buf_make(NULL, LIMIT_LOG_TEXT_BYTES + 2); /* a byte more, so that a cut is seen as one */
+    auto_buf struct buf text = buf_make(NULL, LIMIT_LOG_TEXT_BYTES + 2); /* a byte more shows that it was cut */
 
     buf_add(&text, str_of(want->command.at, MIN(want->command.len, (size_t)LIMIT_LOG_TEXT_BYTES)));
     for (size_t i = 0; i < want->arg_count && text.len <= LIMIT_LOG_TEXT_BYTES; i++) {
@@ -468,7 +473,7 @@ static struct process *add_process(struct processes *all, const struct process_w
     return p;
 }
 
-/* Room for one more, if need be by forgetting the process that ended first. */
+/* Make room for one more, if need be by forgetting the process that ended first. */
 static bool make_room(struct processes *all, struct err *err)
 {
     struct process *p = all->first;
@@ -483,7 +488,7 @@ static bool make_room(struct processes *all, struct err *err)
     return true;
 }
 
-/* What an ended process has left under the new one's tag no longer answers to it. */
+/* An ended process no longer answers to a tag that is used again. */
 static void evict_tag(struct processes *all, const char *tag)
 {
     for (struct process *p = all->first, *next; p; p = next) {
@@ -501,7 +506,9 @@ struct process *process_start_new(struct processes *all, const struct process_wa
     if (!make_room(all, err))
         return NULL;
     if (all->config_bytes + want->config.len > LIMIT_CONFIG_BYTES) {
-        (void)err_set(err, ERR_LIMIT, "what runs has %d bytes of arguments and variables together", LIMIT_CONFIG_BYTES);
+        (void)err_set(err, ERR_LIMIT,
+                      "the running processes have more than %d bytes of arguments and variables together",
+                      LIMIT_CONFIG_BYTES);
         return NULL;
     }
     if (!launch(all->guest, want, arena, &launched, err))

@@ -1,32 +1,32 @@
 /*
- * process.h - the life of what was started through the API: input, output, signals, end.
+ * process.h - processes that were started through the API: start, input, output, signals, end.
  *
- * A process outlives whoever started it: only its own exit, a signal or its deadline end it. Its output goes to a
- * bounded queue (output.h) from which any number of watchers read, each at its own pace:
+ * A process outlives the connection that started it: only its own exit, a signal or its deadline end it. Its output
+ * goes to a bounded queue (output.h) from which any number of watchers read, each at its own pace.
  *
- *   attaching  Whoever names an offset gets exactly what is kept from there on. Of the others, whoever comes while
- *              others watch sees what is new, and whoever comes after the last has gone first gets all that is still
- *              kept, so that a broken connection loses nothing. The news of a broken connection may take longer than
- *              the client's way back. So a newcomer who meets others is told nothing of the output yet: if those who
- *              were there before it break off within LIMIT_ATTACH_MS it was their client, and gets everything; if they
- *              stay, or have seen the end, it gets what came since it came. A connection that dies without a word is
- *              still there to us; resuming by offset is right even then.
- *   memory     All together keep LIMIT_OUTPUT_BYTES. Past that what has ended and is not watched is dropped, the oldest
- *              first; then every process keeps little, so that those that are watched wait sooner.
- *   slowness   With nobody watching the oldest output is dropped and the process never waits. A watcher never loses
- *              what came while it was attached: when it is a whole queue behind, we stop reading and the process waits,
- *              as on any pipe. What is left in the pipes of a killed process comes on top of a full queue. If a watcher
- *              holds up others that way for LIMIT_STALL_MS, it is cut; while all are slow, nobody is.
- *   start      The entry can be found as soon as the child has said who it is, before it is known whether it will get as
- *              far as the program: it can be listed, signalled and killed. Its deadline runs from the beginning. Watchers
- *              are told by their first step(), or by failed(). A child that has not got there after LIMIT_SPAWN_MS is
+ *   attaching  A watcher that names an offset gets what is kept from there on. Without an offset: a watcher that
+ *              attaches while others watch gets new output only; one that attaches when no others watch first gets all
+ *              that is kept, so that a broken connection loses nothing. A client may reconnect before we see its old
+ *              connection close. So a watcher that meets others is undecided for LIMIT_ATTACH_MS and reads nothing: if
+ *              the others break off in that time, they were its client's old connections, and it gets all that is kept;
+ *              if they stay, or have read the end, it gets the output since it attached. An old connection that dies
+ *              silently is not noticed at all: only an offset resumes exactly.
+ *   memory     All processes together keep LIMIT_OUTPUT_BYTES. Past that, output of ended processes without watchers is
+ *              dropped, the oldest first; then every process keeps little, so that watched processes wait sooner.
+ *   slowness   Without watchers the oldest output is dropped and the process never waits. A watcher never loses output
+ *              since it attached: when it is a whole queue behind, we stop reading and the process waits, as on any
+ *              pipe (backpressure). What a killed process has left in its pipes may exceed a full queue. A watcher that
+ *              holds up others for LIMIT_STALL_MS is cut; while all are slow, none is.
+ *   start      A process can be listed, signalled and killed as soon as the child has reported its pid, before it has
+ *              executed its program. Its deadline runs from the request. Watchers learn of the start by their first
+ *              step(), or of its failure by failed(). A child that has not executed its program after LIMIT_SPAWN_MS is
  *              killed.
- *   end        When its leader has exited and nobody holds its output open any more, as upstream has it. After a signal
- *              or the deadline: as soon as the leader is dead. The end is kept for LIMIT_RETAIN_MS, and so is the
- *              output, even if it was read to its end: what we have written, a client need not have received.
+ *   end        When its leader has exited and no process holds its output open, as upstream has it. After a signal or
+ *              the deadline: as soon as the leader is dead. Its status and output are kept for LIMIT_RETAIN_MS, even if
+ *              all was read: a client may not have received what we wrote to it.
  *
- * Killing (SIGKILL, deadline) reaches the whole tree, but for what has detached itself on purpose: see tree.h. SIGTERM
- * goes to the leader alone, which may have its own idea of an orderly end.
+ * SIGKILL and the deadline reach the whole tree except processes that have detached themselves on purpose: see tree.h.
+ * SIGTERM goes to the leader alone, which may end the others in its own way.
  *
  * Threads    The loop's.
  */
@@ -43,9 +43,9 @@
 struct process;
 
 struct processes *processes_new(struct guest *guest) must_use;
-void processes_free(struct processes *all); /* kills nobody: for tests, at their end */
+void processes_free(struct processes *all); /* kills no process; for tests */
 
-/* On SIGCHLD: collect every child that has exited, orphans of the sandbox included. */
+/* On SIGCHLD: reap every child that has exited, orphans of the sandbox included. */
 void processes_reap(struct processes *all);
 
 struct process_want {
@@ -64,7 +64,7 @@ struct process_want {
     uint64_t deadline_ms; /* from now on; 0: none */
 };
 
-/* On its way; see "start" above. Memory of what the call needs comes from the arena. ERR_LIMIT when too many run. */
+/* Begins a start, see above. Temporary memory comes from the arena. ERR_LIMIT when too many run. */
 struct process *process_start_new(struct processes *all, const struct process_want *want, struct arena *arena,
                                   struct err *err) must_use;
 
@@ -74,11 +74,11 @@ enum process_which {
 };
 struct process *process_by_pid(struct processes *all, pid_t pid, enum process_which which);
 struct process *process_by_tag(struct processes *all, struct str tag, enum process_which which);
-/* Every live one, in the order of their start. NULL begins, NULL ends. */
+/* The next live process after this one, in the order of starts. NULL: the first; returns NULL after the last. */
 struct process *process_next(struct processes *all, struct process *after);
 
 pid_t process_pid(const struct process *process);
-bool process_has_started(const struct process *process); /* its program was executed, as far as there was one */
+bool process_has_started(const struct process *process); /* execve() was tried */
 const char *process_tag(const struct process *process);  /* NULL: none */
 struct str process_config(const struct process *process);
 
@@ -86,29 +86,29 @@ struct str process_config(const struct process *process);
 
 struct process_watcher {
     /*
-     * Called when it has started, when there may be more to read, or when the end is known. Reads, then
+     * Called when the process has started, when there may be more to read, and when it has ended. Reads, then calls
      * process_watcher_advance().
      */
     void (*step)(struct process_watcher *watcher);
-    /* It held the others up for too long, or the deadline it was started with came. It must detach. */
+    /* The watcher held others up for too long, or the process's deadline came. It must detach. */
     void (*cut)(struct process_watcher *watcher, bool is_deadline);
-    /* It could not be started, and is not in the table any more. Detached already. */
+    /* The process could not be started and is gone. The watcher is detached already. */
     void (*failed)(struct process_watcher *watcher, const struct err *err);
     bool has_deadline; /* ends with the process's deadline: the stream that started it */
     uint64_t offset;   /* of the next byte it wants */
-    /* Others are there, who may be its own broken connections: it reads nothing, and `offset` may still go back. */
+    /* See "attaching": it reads nothing, and `offset` may still go back. */
     bool is_undecided;
     /* private */
     struct process *process;
-    struct process_watcher *next; /* who came before it */
+    struct process_watcher *next; /* the one that attached before it */
     struct timer attach;
-    bool inherits; /* those before it broke off while it was undecided */
+    bool inherits; /* the others broke off while it was undecided */
     bool is_done;  /* it has read the end */
 };
 
 /* `from` NULL: by the rule above. */
 void process_watch(struct process *process, struct process_watcher *watcher, const uint64_t *from);
-void process_unwatch(struct process_watcher *watcher); /* fine when it does not watch */
+void process_unwatch(struct process_watcher *watcher); /* no effect if it does not watch */
 /* The next piece of output for this watcher. False if there is none now. */
 bool process_watcher_read(struct process_watcher *watcher, enum output_stream *out_stream, struct str *out_bytes);
 void process_watcher_advance(struct process_watcher *watcher, size_t bytes);
@@ -122,7 +122,7 @@ enum process_input_to {
     PROCESS_PTY,
 };
 
-/* Bytes on their way in. Lives until done() or process_input_cancel(). */
+/* Bytes to be written. Lives until done() or process_input_cancel(). */
 struct process_input {
     struct str bytes;
     void (*done)(struct process_input *input, const struct err *err); /* NULL: all written */
@@ -131,17 +131,17 @@ struct process_input {
     struct process_input *next;
 };
 
-/* In the order of the calls. Fails at once if there is no such input; done() may come before this returns. */
+/* Writes are in the order of the calls. Fails at once if there is no such input. May call done() before it returns. */
 bool process_write(struct process *process, enum process_input_to to, struct process_input *input, struct err *err)
     must_use;
-void process_input_cancel(struct process_input *input); /* fine when it is done */
-/* End of input, after what is on its way. Fine when there is none. Fails for a terminal. */
+void process_input_cancel(struct process_input *input); /* no effect when it is done */
+/* End of input, after the writes under way. No effect without input. Fails for a terminal. */
 bool process_close_input(struct process *process, struct err *err) must_use;
 bool process_resize(struct process *process, uint16_t cols, uint16_t rows, struct err *err) must_use;
 
 /* ---- signals ---- */
 
-/* Told when the leader is dead and collected (or when we no longer wait for that). */
+/* done() is called when the leader is dead and reaped, or after LIMIT_KILL_WAIT_MS. */
 struct process_death {
     void (*done)(struct process_death *death);
     /* private */

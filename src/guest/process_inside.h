@@ -13,10 +13,10 @@
 #include "guest/spawn.h"
 
 enum process_state {
-    STARTING,  /* a child was asked for, which has not told yet whether it got as far as the program */
+    STARTING,  /* a child was requested and has not reported yet whether it executed the program */
     RUNNING,   /* its leader lives */
-    LINGERING, /* the leader has exited, somebody still holds the output open */
-    ENDED,     /* the end is known and kept for whoever asks late */
+    LINGERING, /* the leader has exited, other processes still hold its output open */
+    ENDED,     /* over; status and output are kept for late readers */
 };
 
 enum { SOURCES_MAX = 2 }; /* stdout and stderr, or a terminal */
@@ -35,13 +35,13 @@ struct process {
     struct spawn_child child; /* its leader */
     enum process_state state;
     int status;        /* as wait(2) has it, once the leader is gone */
-    bool is_collected; /* the leader: its number may be somebody else's by now */
-    bool was_cut;      /* signalled or timed out: its end does not wait for the output's */
-    bool is_unwanted;  /* to be killed as soon as it is known who it is */
+    bool is_collected; /* the leader was reaped: its pid may be another process's by now */
+    bool was_cut;      /* signalled or timed out: its end does not wait for the end of its output */
+    bool is_unwanted;  /* to be killed as soon as its pid is known */
     bool by_spawner;   /* the spawner was asked for it */
     bool has_pty;
     char *tag, *config;
-    char *command; /* for the journal; NULL once it was told */
+    char *command; /* for the journal; NULL once written there */
     int report_fd; /* -1: its start is known */
     struct watch *report_watch;
     struct timer start_wait;

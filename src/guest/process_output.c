@@ -15,11 +15,11 @@
 
 enum {
     READS_PER_TURN = 8,           /* then the others have their turn */
-    DRAIN_BYTES_MAX = 256 * 1024, /* of a killed process: what a pipe can hold, however fast others keep writing */
+    DRAIN_BYTES_MAX = 256 * 1024, /* of a killed process: what a pipe holds, even if others keep writing */
     LITTLE_BYTES = 64 * 1024,     /* kept for each process when all together keep too much */
 };
 
-/* Where output is read to before it is known how much there is. Untouched pages cost nothing. */
+/* Output is read to here first. Untouched pages cost nothing. */
 static char read_room[OUTPUT_BLOCK_BYTES];
 
 /* ---- reading ---- */
@@ -52,7 +52,7 @@ void process_tell_watchers(struct process *p)
     }
 }
 
-/* Room for one more block. What has ended and is watched by nobody goes first, and the oldest of it before the rest. */
+/* Room for one more block: drops output of ended processes without watchers, the oldest first. */
 static void make_output_room(struct processes *all)
 {
     for (struct process *p = all->first; p && output_total() + OUTPUT_BLOCK_BYTES > LIMIT_OUTPUT_BYTES; p = p->next)
@@ -66,15 +66,15 @@ static size_t cap_of(const struct process *p)
     return output_total() > LIMIT_OUTPUT_BYTES ? LITTLE_BYTES : LIMIT_RING_BYTES;
 }
 
-/* Would one more read push out what this watcher has not got yet? */
+/* Would one more read drop what this watcher has not read yet? */
 static bool holds_up(const struct process *p, const struct process_watcher *w)
 {
     return output_unread(&p->output, w->offset) + 2 * OUTPUT_BLOCK_BYTES > cap_of(p);
 }
 
 /*
- * What a read may make the queue grow to. Nothing that a watcher has yet to get is pushed out: holds_up() sees to that
- * while the process lives, and what is drained at its end, which is little and comes once, goes on top.
+ * The size that a read may grow the queue to. Bytes that a watcher has not read are never dropped: while the process
+ * lives, holds_up() prevents it; what is drained at its end is little, and the queue grows for it.
  */
 static size_t cap_of_read(const struct process *p)
 {
@@ -101,7 +101,7 @@ static void on_stall(struct timer *timer)
     for (struct process_watcher *w = p->watchers; w; w = w->next)
         others_wait |= !holds_up(p, w);
     if (!others_wait) {
-        /* All are slow: then so is the process. One of them may yet catch up and wait for the others. */
+        /* All are slow, so the process waits. One of them may still catch up, and then the others hold it up. */
         timer_set(&p->stall, p->all->guest->loop, LIMIT_STALL_MS, on_stall);
         return;
     }
@@ -127,12 +127,12 @@ static void decide_soon(struct process_watcher *w)
     timer_set(&w->attach, w->process->all->guest->loop, 0, on_attach);
 }
 
-/* Read, or leave it in the pipe and let the process wait. */
+/* Stop reading while a watcher is a whole queue behind: the process waits. */
 static void pause_if_held_up(struct process *p)
 {
     bool pause = is_held_up(p);
 
-    if (pause == p->is_paused || p->state == ENDED) /* which nothing holds up: whoever is slow may take its time */
+    if (pause == p->is_paused || p->state == ENDED) /* an ended process waits for no watcher */
         return;
     p->is_paused = pause;
     for (size_t i = 0; i < p->source_count; i++)
@@ -143,13 +143,13 @@ static void pause_if_held_up(struct process *p)
         return;
     }
     timer_set(&p->stall, p->all->guest->loop, LIMIT_STALL_MS, on_stall);
-    /* Nobody waits for a decision: who is new and has much to read is let go on. */
+    /* A full queue must not wait for a decision: let undecided watchers read. */
     for (struct process_watcher *w = p->watchers; w; w = w->next)
         if (w->is_undecided)
             decide_soon(w);
 }
 
-/* What one read gives. False at the end of the source, or when there is no more for now. */
+/* One read. False at the end of the source, or when there is no more for now. */
 static bool read_source(struct process *p, struct source *source)
 {
     ssize_t n;
@@ -162,7 +162,7 @@ static bool read_source(struct process *p, struct source *source)
         output_add(&p->output, source->stream, str_of(read_room, (size_t)n), cap_of_read(p));
         return n == sizeof read_room;
     }
-    /* A terminal says EIO when the last program has closed it. */
+    /* A terminal returns EIO when the last program has closed it. */
     if (n == 0 || errno != EAGAIN)
         close_source(source);
     return false;

@@ -1,3 +1,11 @@
+/*
+ * process_rpc.c - the methods of process.Process.
+ *
+ * Start and Connect are streams: a watcher (process.h) turns output into events as fast as the client takes them. The
+ * first event has the pid, the last one the exit status. Start ends the process with its own deadline; Connect's
+ * deadline ends only the stream. SendInput and StreamInput answer when the process has taken the bytes, and SIGKILL
+ * when it is dead, so a client that waits for the answer sees the effect.
+ */
 #include "guest/process_rpc.h"
 
 #include <stdlib.h>
@@ -80,7 +88,7 @@ struct subscriber {
     struct rpc *rpc;
     pid_t pid;
     uint64_t timeout_ms;
-    bool has_pty, was_told; /* told: the start event is out */
+    bool has_pty, was_told; /* the start event is out */
     const char *command;    /* of a Start, for an error; NULL: a Connect */
 };
 
@@ -98,7 +106,7 @@ static void send_start(struct subscriber *s)
     rpc_keep_alive(s->rpc, STR("{\"event\":{\"keepalive\":{}}}"));
 }
 
-/* `offset` is ours: SDKs ignore fields they do not know, and a client that knows us can resume exactly where it was. */
+/* `offset` is an extra field of ours, which SDKs ignore: a client that knows it can resume exactly. */
 static void send_data(struct subscriber *s, enum output_stream stream, struct str bytes)
 {
     static const char *const names[OUTPUT_STREAM_COUNT] = { "stdout", "stderr", "pty" };
@@ -144,7 +152,7 @@ static void subscriber_step(struct process_watcher *watcher)
     struct str bytes;
     int status;
 
-    /* The client has left and we are about to be told: what it did not get is kept for the next. */
+    /* The client has gone and on_gone() follows: what it did not get is kept for the next watcher. */
     if (s->rpc->ex->gone || !process_has_started(watcher->process))
         return;
     if (!s->was_told) {
@@ -227,7 +235,7 @@ static void on_subscriber_drained(struct rpc *rpc)
     subscriber_step(&s->watcher);
 }
 
-/* Of a Connect: the stream ends, the process does not. */
+/* Connect's deadline: the stream ends, the process does not. */
 static void on_subscriber_deadline(struct rpc *rpc)
 {
     struct subscriber *s = rpc->owner;
@@ -236,7 +244,7 @@ static void on_subscriber_deadline(struct rpc *rpc)
     rpc_fail(rpc, CONNECT_DEADLINE_EXCEEDED, "context deadline exceeded");
 }
 
-/* Of a Start: the process's own deadline, set at the same time, kills first and then tells. */
+/* Start's deadline is the process's, set at the same time: it kills first and then reports. */
 static void ignore_deadline(struct rpc *rpc)
 {
     (void)rpc;
@@ -334,7 +342,7 @@ static bool decode_size(const json_t *holder, struct process_want *want, struct 
     return true;
 }
 
-/* What List gives back: the fields we know, as they were sent. */
+/* What List returns: the fields we know, as they were sent. */
 static struct str echo_config(const json_t *process, struct arena *arena)
 {
     static const char *const names[] = { "cmd", "args", "envs", "cwd" };
@@ -428,7 +436,7 @@ static void call_connect(struct rpc *rpc, const json_t *request)
 
     if (!p)
         return;
-    /* Ours: a client that knows us names the offset it has got to. */
+    /* An extra field of ours: the offset to resume from. */
     if (!json_take_int(request, "offset", JSON_OPTIONAL, 0, INT64_MAX, &offset, &err)) {
         rpc_fail_err(rpc, &err);
         return;
@@ -441,7 +449,7 @@ static void call_connect(struct rpc *rpc, const json_t *request)
 struct input {
     struct process_input input;
     struct rpc *rpc;
-    unsigned char *room; /* the decoded bytes; of StreamInput, on the heap, because its arena may live for hours */
+    unsigned char *room; /* the decoded bytes; StreamInput's are on the heap, because its arena may live for hours */
 };
 
 static bool decode_input(const json_t *holder, enum process_input_to *out_to, struct str *out_text, struct err *err)
@@ -514,10 +522,10 @@ static void call_send_input(struct rpc *rpc, const json_t *request)
     (void)!write_input(rpc, p, request, input);
 }
 
-/* One for the whole stream: a message is read only when the one before is written. */
+/* One for the whole stream: the next message is read when the one before is written. */
 struct input_stream {
     struct input input;
-    pid_t pid; /* 0: no start yet. Looked up each time, because it may have ended meanwhile. */
+    pid_t pid; /* 0: no start yet. Looked up for each message: it may have ended. */
 };
 
 static void on_stream_input_sent(struct process_input *process_input, const struct err *err)
@@ -649,7 +657,7 @@ static void call_send_signal(struct rpc *rpc, const json_t *request)
         process_terminate(p);
         rpc_reply(rpc, STR("{}"));
     } else if (number == 9 || str_eq(name, STR("SIGNAL_SIGKILL"))) {
-        /* Answered when it is dead: who asks `kill -0` next must be told that it is gone. */
+        /* Answered when it is dead, so that a `kill -0` after it fails. */
         struct kill_wait *wait = ARENA_NEW(rpc->arena, struct kill_wait);
         wait->rpc = rpc;
         wait->death.done = on_dead;

@@ -1,3 +1,7 @@
+/*
+ * rpc.c - one call: check the headers, collect or stream the body, parse each message, call the method, and write its
+ * answer as JSON or as envelopes. A deadline and a keep-alive timer run meanwhile.
+ */
 #include "guest/rpc.h"
 
 #include <assert.h>
@@ -8,9 +12,9 @@
 
 enum {
     KEEPALIVE_DEFAULT_S = 90,
-    SMALL_BYTES = 64 * 1024, /* what every connection may have, whatever the others hold */
+    SMALL_BYTES = 64 * 1024, /* every connection may hold this much, even if all together hold too much */
     INPUT_MOST_BYTES =
-        (LIMIT_RPC_BYTES - 1024) / 4 * 3, /* of SendInput: base64, and a kilobyte for what is around it */
+        (LIMIT_RPC_BYTES - 1024) / 4 * 3, /* of SendInput: base64, and a kilobyte for the JSON around it */
 };
 
 #define CONTENT_UNARY STR("application/json")
@@ -55,7 +59,7 @@ void rpc_reply(struct rpc *rpc, struct str json)
     if (rpc->is_answered)
         return;
     if (json.len > SMALL_BYTES && rpc->guest->answer_bytes + json.len > LIMIT_ANSWERS_BYTES) {
-        rpc_fail(rpc, CONNECT_RESOURCE_EXHAUSTED, "clients have yet to take %zu bytes of earlier answers",
+        rpc_fail(rpc, CONNECT_RESOURCE_EXHAUSTED, "clients have not yet read %zu bytes of earlier answers",
                  rpc->guest->answer_bytes);
         return;
     }
@@ -164,7 +168,7 @@ enum connect_code rpc_code_of(enum err_kind kind)
         [ERR_CONFLICT] = CONNECT_ALREADY_EXISTS,
         [ERR_LIMIT] = CONNECT_RESOURCE_EXHAUSTED,
         [ERR_TIMEOUT] = CONNECT_DEADLINE_EXCEEDED,
-        /* Never `unavailable`: SDKs take that for a sandbox that is gone. */
+        /* Never `unavailable`: SDKs take it to mean that the sandbox is gone. */
         [ERR_UNAVAILABLE] = CONNECT_INTERNAL,
         [ERR_FULL] = CONNECT_RESOURCE_EXHAUSTED,
         [ERR_INTERNAL] = CONNECT_INTERNAL,
@@ -248,7 +252,7 @@ static void on_collected(struct http_exchange *ex, struct str body, const struct
 
 /* ---- client streams ---- */
 
-/* What it holds now, in the sum of all. False if that is too much, and it was told. */
+/* Updates the sum of held input. False if that is too much, and the call has failed. */
 static bool count_input(struct rpc *rpc)
 {
     size_t now = rpc->held.len + rpc->reader.partial.len;
@@ -257,7 +261,8 @@ static bool count_input(struct rpc *rpc)
     rpc->input_bytes = now;
     if (now <= SMALL_BYTES || rpc->guest->input_bytes <= LIMIT_INPUT_BYTES)
         return true;
-    rpc_fail(rpc, CONNECT_RESOURCE_EXHAUSTED, "processes have yet to take %zu bytes of input", rpc->guest->input_bytes);
+    rpc_fail(rpc, CONNECT_RESOURCE_EXHAUSTED, "processes have not yet read %zu bytes of input",
+             rpc->guest->input_bytes);
     return false;
 }
 
@@ -267,7 +272,7 @@ static void stop_reading(struct rpc *rpc)
     http_body_discard(rpc->ex);
 }
 
-/* Every message of these bytes that is complete, until one of them makes us wait or is answered. */
+/* Calls the method for each complete message, until it asks to wait or answers. */
 static void call_each(struct rpc *rpc, struct str bytes)
 {
     struct str payload;
@@ -282,7 +287,7 @@ static void call_each(struct rpc *rpc, struct str bytes)
         if (got == CONNECT_BAD)
             rpc_fail_request(rpc, &err);
         else if (flags & CONNECT_END_STREAM)
-            continue; /* clients have none to send; harmless */
+            continue; /* clients should not send one; harmless */
         else
             call_with(rpc, payload);
     }
@@ -406,7 +411,7 @@ static uint64_t keepalive_ms(const struct http_head *head)
     return seconds * 1000;
 }
 
-/* What the headers say, in the order in which upstream looks at it. */
+/* In upstream's order. */
 static bool check_headers(struct rpc *rpc)
 {
     const struct http_head *head = &rpc->ex->head;
@@ -460,7 +465,7 @@ void rpc_begin(struct guest *guest, struct http_exchange *ex, const struct rpc_m
     if (rpc->timeout_ms)
         timer_set(&rpc->deadline, guest->loop, rpc->timeout_ms, on_deadline);
     if (method->kind == RPC_CLIENT_STREAM) {
-        http_body_patience(ex, 0); /* somebody types; the deadline is all that bounds it */
+        http_body_patience(ex, 0); /* a person may be typing: only the deadline bounds it */
         http_body_start(ex);
         return;
     }

@@ -7,9 +7,9 @@
  *   server stream   rpc_send()…, then rpc_finish() or rpc_fail()
  *   client stream   call() for every message as it arrives, end() after the last; then as unary, in envelopes
  *
- * Every error of a stream, even the first, is HTTP 200 and an end-of-stream envelope: SDKs look nowhere else.
+ * Every error of a stream, even the first, is HTTP 200 and an end-of-stream envelope: SDKs look only there.
  *
- * Ownership  The rpc lives in the arena of its exchange, until on_gone() has returned. JSON given to call() is gone
+ * Ownership  The rpc lives in the arena of its exchange, until on_gone() has returned. JSON given to call() is freed
  *            when call() returns.
  */
 #ifndef GUEST_RPC_H
@@ -66,8 +66,8 @@ struct rpc {
 void rpc_begin(struct guest *guest, struct http_exchange *ex, const struct rpc_method *method);
 
 /*
- * Unary and client streams: the one answer, JSON text. A large one fails instead when clients are too slow to take those
- * of before: LIMIT_ANSWERS_BYTES.
+ * Unary and client streams: the one answer, JSON text. A large answer fails if clients have not yet taken
+ * LIMIT_ANSWERS_BYTES of earlier ones.
  */
 void rpc_reply(struct rpc *rpc, struct str json);
 
@@ -76,22 +76,24 @@ void rpc_send(struct rpc *rpc, struct str json);
 /* The same for envelopes that are built already. */
 void rpc_send_envelopes(struct rpc *rpc, struct str envelopes);
 bool rpc_is_full(const struct rpc *rpc);
-/* A message to send whenever nothing else was sent for keepalive_ms, from now on. Literal text. */
+/* From now on: a message to send whenever nothing else was sent for keepalive_ms. Literal text. */
 void rpc_keep_alive(struct rpc *rpc, struct str json);
 void rpc_finish(struct rpc *rpc);
-/* A last message and the end, in one piece: a client is woken once. */
+/* A last message and the end in one write: the client wakes once. */
 void rpc_finish_with(struct rpc *rpc, struct str json);
 
 /* Any kind, any time before the answer is complete. */
 void rpc_fail(struct rpc *rpc, enum connect_code code, const char *format, ...) printf_like(3, 4);
-/* By what the error is about. */
+/* With the code for the error's kind. */
 void rpc_fail_err(struct rpc *rpc, const struct err *err);
-/* The same for what is wrong with the request itself: one that is too large will be so the next time too, and SDKs take
- * `resource_exhausted` for a rate and tell people to try again later. */
+/*
+ * The same for errors in the request itself: ERR_LIMIT is then invalid_argument. SDKs take resource_exhausted for a
+ * rate limit and tell people to try again, but a request that is too large will fail again.
+ */
 void rpc_fail_request(struct rpc *rpc, const struct err *err);
 enum connect_code rpc_code_of(enum err_kind kind);
 
-/* Client streams: no more calls until it is over; the client is made to wait. */
+/* Client streams: stop calling call(), and make the client wait (backpressure), or go on. */
 void rpc_wait(struct rpc *rpc, bool wait);
 
 /* proto3 JSON allows both spellings of a name: looks for "watcherId", then for "watcher_id". */

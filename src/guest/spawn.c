@@ -1,13 +1,13 @@
 /*
- * Theory of operation. A start is two forks. The first child makes a session, forks the second and exits; the second
- * becomes the program. So a command lives in a session and a process group of its own, by which its processes are found
- * later, but leads neither: setsid(1) runs its program in place only if it is no group leader, and a caller wants that
- * program's exit code. The kernel keeps the number of the dead leader for as long as its session has members. A program
- * with a terminal must lead its session, and an interpreter leads its own so that its group can be interrupted.
+ * spawn.c - theory of operation. A start is two forks. The first child makes a session, forks the second and exits; the
+ * second becomes the program. So a command lives in a session and a process group of its own, by which its processes
+ * are found later, but leads neither: setsid(1) executes its program in place only if it is no group leader, and only
+ * then does the caller get the program's exit code. The kernel does not reuse the number of the dead leader while its
+ * session has members. A program with a terminal must lead its session, and an interpreter leads its own so that its
+ * group can be interrupted.
  *
- * The forks copy our memory, which is small, and our descriptors, all of which close at execve(). Sharing memory
- * instead (vfork) is for the spawner: guestd must neither wait for a child nor be killed with it when the child's
- * cgroup runs out of memory.
+ * The forks copy our memory, which is small, and our descriptors, which all close at execve(). Only the spawner shares
+ * memory (vfork): guestd must not wait for a child, nor be killed with it when the child's cgroup runs out of memory.
  *
  * A worker thread may have held a lock of the C library when we forked; in the copy it stays locked. So the children
  * must not allocate, must not touch stdio, and must go around the C library's setuid() and the like.
@@ -32,7 +32,7 @@
 #include "base/str.h"
 
 enum step {
-    IS_CHILD, /* no failure: who it is */
+    IS_CHILD, /* no failure: pid and session */
     ENTER_CGROUP,
     MAKE_SESSION,
     FORK,
@@ -61,7 +61,7 @@ static const char *const step_names[STEP_COUNT] = {
     [SET_STDERR] = "set stderr",
 };
 
-/* Small enough for a pipe to take and give it in one piece. */
+/* Small enough that a pipe writes and reads it in one piece. */
 struct report {
     uint32_t step;
     int32_t error;
@@ -70,10 +70,10 @@ struct report {
 
 static void say(struct str text)
 {
-    (void)!write(2, text.at, text.len); /* nobody is there to be told that telling failed */
+    (void)!write(2, text.at, text.len); /* if this fails there is no other way to report it */
 }
 
-/* A shell's words, because upstream starts everything through one and users know them. */
+/* A shell's messages: upstream starts everything through a shell, and users know them. */
 static int explain(const char *file, int error)
 {
     say(STR("sh: "));
@@ -117,7 +117,7 @@ static no_return void give_up(const struct spawn *spawn, int report_fd, enum ste
     struct report report = { .step = step, .error = errno };
 
     if (report_fd >= 0) {
-        (void)!write(report_fd, &report, sizeof report); /* guestd is the sandbox: there is always a reader */
+        (void)!write(report_fd, &report, sizeof report); /* guestd reads it; without guestd there is no sandbox */
         _exit(126);
     }
     (void)dup2(spawn->err_fd, 2);
@@ -143,7 +143,7 @@ static int enter_directory(const struct spawn *spawn)
     return status < 0 && errno == EACCES && spawn->cwd_else ? chdir(spawn->cwd_else) : status;
 }
 
-/* The kernel's fork, without what the C library does around it. */
+/* The bare system call, without the C library's fork handlers. */
 static pid_t bare_fork(void)
 {
     return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
@@ -159,12 +159,13 @@ static pid_t bare_fork(void)
 static no_return void become_program(const struct spawn *spawn, int report_fd)
 {
     /*
-     * Ignored signals would stay ignored across execve; handlers must not run here. By the bare call: libc refuses to
-     * touch the two that it uses itself, and whoever started us may have left those ignored.
+     * Ignored signals would stay ignored across execve; handlers must not run here. By the bare system call: libc
+     * refuses to change the two signals it uses itself, and those may be ignored too.
      */
     const unsigned char by_default[64] = { 0 };
     for (int number = 1; number < NSIG; number++)
-        (void)syscall(SYS_rt_sigaction, number, by_default, NULL, 8); /* two of them cannot be set, and need not */
+        (void)syscall(SYS_rt_sigaction, number, by_default, NULL,
+                      8); /* fails for SIGKILL and SIGSTOP, which need not be set */
     if (spawn->session != SPAWN_MEMBER)
         STEP(MAKE_SESSION, setsid());
     if (report_fd >= 0) {
@@ -176,14 +177,14 @@ static no_return void become_program(const struct spawn *spawn, int report_fd)
         STEP(ENTER_CGROUP, write(spawn->cgroup_fds[i], "0", 1));
     if (spawn->session == SPAWN_TERMINAL)
         STEP(TAKE_TERMINAL, ioctl(spawn->in_fd, TIOCSCTTY, 0));
-    /* While still root: this file is root's as long as the memory is guestd's, who is not dumpable. Not fatal. */
+    /* While still root: the file is root's because guestd's memory is not dumpable. Not fatal. */
     int oom_fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
     if (oom_fd >= 0)
         (void)!write(oom_fd, "100", 3);
     STEP(SET_GROUPS, syscall(SYS_setgroups, spawn->group_count, spawn->groups));
     STEP(SET_GROUP, syscall(SYS_setresgid, spawn->gid, spawn->gid, spawn->gid));
     STEP(SET_USER, syscall(SYS_setresuid, spawn->uid, spawn->uid, spawn->uid));
-    /* The change of user sets this to what the host's fs.suid_dumpable says; main() says what it is for. */
+    /* The change of user resets this to the host's fs.suid_dumpable; see main() for why it matters. */
     (void)prctl(PR_SET_DUMPABLE, 0);
     STEP(CHANGE_DIRECTORY, enter_directory(spawn));
     STEP(SET_STDIN, dup2(spawn->in_fd, 0));
@@ -218,7 +219,7 @@ static bool fork_into(void (*child)(const struct spawn *, int), const struct spa
 {
     sigset_t all, before;
 
-    /* A handler of ours in the child would write to the pipe by which it tells our loop. */
+    /* A signal handler of ours in the child would write to our loop's pipe. */
     (void)sigfillset(&all);
     (void)sigprocmask(SIG_SETMASK, &all, &before);
     pid_t pid = _Fork();
@@ -234,7 +235,7 @@ static bool fork_into(void (*child)(const struct spawn *, int), const struct spa
 
 bool spawn_command(const struct spawn *spawn, int report_fd, struct err *err)
 {
-    pid_t first; /* exits at once, and is reaped like any orphan */
+    pid_t first; /* exits at once, and is reaped as an orphan */
 
     return fork_into(first_child, spawn, report_fd, &first, err);
 }

@@ -1,12 +1,11 @@
 /*
- * spawn.h - from a request to a running program.
+ * spawn.h - forks a child and turns it into a program.
  *
- * We never wait for the child. On its way to execve() the sandbox's root can stop it, the limits of its cgroup can
- * starve it, a disk can hold it up; all of that is the guest's to suffer, not guestd's. So a start has two parts: it
- * was begun, and how far it has got (spawn_outcome).
+ * guestd never waits for the child. Before execve() the sandbox's root can stop it, its cgroup can starve it, and a
+ * disk can delay it. So a start has two parts: the fork, and a report of how far the child has got (spawn_outcome()).
  *
- * What starts here is forked from guestd and then moved to the user's cgroups. That move is slow, see spawner.h: it is
- * for interpreters, and for commands when there is no spawner.
+ * Children are forked from guestd and then moved to the user's cgroups. That move is slow (see spawner.h), so it is
+ * used only for interpreters, and for commands when there is no spawner.
  */
 #ifndef GUEST_SPAWN_H
 #define GUEST_SPAWN_H
@@ -17,16 +16,16 @@
 #include "base/err.h"
 
 enum spawn_session {
-    SPAWN_MEMBER,   /* in a session of its own, whose leader is gone: what a command expects */
+    SPAWN_MEMBER,   /* in a session of its own whose leader is gone: for commands */
     SPAWN_LEADER,   /* leads its session */
     SPAWN_TERMINAL, /* leads it, and in_fd becomes the controlling terminal */
 };
 
 struct spawn {
-    const char *const *files; /* what to try to execute, in order, ended by NULL: one path, or one a PATH directory */
+    const char *const *files; /* to try in order, ended by NULL: one path, or one for each PATH directory */
     char *const *argv, *const *envp;
     const char *cwd;
-    const char *cwd_else; /* where to go if the user may not enter cwd; NULL: that is a failure */
+    const char *cwd_else; /* used if the user may not enter cwd; NULL: the start fails */
     uid_t uid;
     gid_t gid;
     const gid_t *groups;
@@ -38,22 +37,22 @@ struct spawn {
 };
 
 /*
- * A command: what becomes of it is told on report_fd, the write end of a pipe that does not block. It stays the
- * caller's; close it right away, because its end is part of the outcome. False when there is no child.
+ * A command. It reports on report_fd, the write end of a non-blocking pipe. The caller must close report_fd right away:
+ * the end of the pipe is part of the outcome. False when there is no child.
  */
 bool spawn_command(const struct spawn *spawn, int report_fd, struct err *err) must_use;
 
-/* For a first child that was made by other means: the session and the second one. Returns an errno of fork, or 0. */
+/* For the spawner's first child: makes the session and forks the second child. Returns fork's errno, or 0. */
 int spawn_second(const struct spawn *spawn, int report_fd);
 
 /*
- * An interpreter: *out_pid is its number from here on, to be signalled and collected. If it cannot start it says so on
- * err_fd and exits with 126.
+ * An interpreter: *out_pid is its pid, to be signalled and reaped. If it cannot start, it writes why to err_fd and
+ * exits with 126.
  */
 bool spawn_leader(const struct spawn *spawn, pid_t *out_pid, struct err *err) must_use;
 
 struct spawn_child {
-    pid_t pid; /* 0: not known yet; later to be signalled and collected by us */
+    pid_t pid; /* 0: not known yet; we signal and reap it */
     pid_t session;
 };
 
@@ -61,9 +60,9 @@ enum spawn_outcome {
     SPAWN_UNKNOWN,  /* not there yet; its pid may be known */
     SPAWN_EXECUTED, /* it runs; or there was nothing to execute, then it has said so on err_fd and exits with 127 or
                        126, as a shell would have it; or somebody has killed it */
-    SPAWN_FAILED, /* it could not even be tried: the sentence says which step failed. If it has a pid, it exits now. */
+    SPAWN_FAILED,   /* before execve(); the error names the step. If it has a pid, it exits now. */
 };
-/* *child is filled as soon as it is known who it is; give it as it was before. */
+/* Fills *child in as soon as the pid is known; pass the same *child each time. */
 enum spawn_outcome spawn_outcome(int report_fd, struct spawn_child *child, struct err *err);
 
 #endif

@@ -1,17 +1,17 @@
 /*
- * Theory of operation. The spawner is a fork of guestd. Its first act is to enter the user's cgroups; then it reads
+ * spawner.c - theory of operation. The spawner is a fork of guestd. It enters the user's cgroups; then it reads
  * requests from a SOCK_SEQPACKET pair. A request is one byte and five descriptors: a memfd, the three ends of the
  * command, and the write end of its report.
  *
  * The memfd holds a struct spawn and all it points to, with pointers that are right at one address: `room`, address
  * space that guestd reserves before it forks the spawner, so that it is free in both. The spawner maps the memfd there
- * and has nothing to decode. What it maps guestd has written; no guest can reach the memfd or the socket, because
- * neither process is dumpable.
+ * and has nothing to decode. It can trust the contents: no guest can reach the memfd or the socket, because neither
+ * process is dumpable.
  *
- * Its first word, one byte without descriptors, says that it is in the cgroups; until then guestd forks by itself.
+ * One byte without descriptors from the spawner means that it is in the cgroups; until then guestd forks by itself.
  *
  * The first child of a start (see spawn.c) is a vfork: it shares the spawner's memory, so only the second one copies
- * it. If there is no child, the spawner sends the request back as it came, and guestd does it from where it is.
+ * it. If it cannot fork, the spawner sends the request back, and guestd forks itself.
  */
 #include "guest/spawner.h"
 
@@ -39,8 +39,8 @@
 #include "io/pass.h"
 
 enum {
-    ROOM_BYTES = 32 << 20, /* execve() takes a quarter of the stack's limit, usually 2 MiB; more is refused anyway */
-    RESTART_MS = 1000,     /* a guest that kills it in a loop costs us a fork a second */
+    ROOM_BYTES = 32 << 20, /* execve() takes a quarter of the stack limit, usually 2 MiB; more would fail there */
+    RESTART_MS = 1000,     /* a guest that kills it in a loop costs us one fork a second */
     SOCKET_FD = 3,
 };
 
@@ -135,8 +135,8 @@ static struct spawn *map_image(char *room, const int fds[REQUEST_FDS])
 }
 
 /*
- * One message: a request with all its descriptors, or a word without any (out_fds[IMAGE] is -1). 0 at the end; -1 if
- * there is none now, or if we had no free number for one of them.
+ * One message: a request with all its descriptors, or a byte without any (out_fds[IMAGE] is -1). 0 at the end; -1 if
+ * there is none now, or if we had no free descriptor for one of them.
  */
 static ssize_t receive(int socket_fd, int flags, int out_fds[REQUEST_FDS])
 {
@@ -181,7 +181,7 @@ static void close_request(char *room, int fds[REQUEST_FDS])
 
 static int start_one(const struct spawn *spawn, int report_fd)
 {
-    volatile int error = 0; /* the first child writes it: this memory is its own, too */
+    volatile int error = 0; /* written by the first child, which shares this memory */
     pid_t pid = vfork();    /* NOLINT(clang-analyzer-security.insecureAPI.vfork): it must not copy our memory */
 
     if (pid == 0) {
@@ -190,14 +190,14 @@ static int start_one(const struct spawn *spawn, int report_fd)
     }
     if (pid < 0)
         return errno;
-    /* Not by ignoring SIGCHLD: the first child would inherit that, and a quick second one would leave no status. */
+    /* Not by ignoring SIGCHLD: the first child would inherit that, and the second child's status could be lost. */
     while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
         ;
     return error;
 }
 
 /*
- * serve() - the whole life of the spawner, from its fork.
+ * serve() - all that the spawner does after its fork.
  *   memory    a copy of guestd's, its secrets too; not dumpable     cgroup    guestd's, then the user's
  *   user      root of the sandbox                                   signals   all blocked
  *   must      give its children no descriptor but those of their request
@@ -211,11 +211,11 @@ static no_return void serve(const struct spawner *spawner, int socket_fd)
     for (size_t i = 0; i < spawner->cgroup_count; i++)
         if (write(spawner->cgroup_fds[i], "0", 1) < 0)
             _exit(1);
-    (void)setsid(); /* a signal to guestd's group is not for it */
+    (void)setsid(); /* signals to guestd's group must not reach it */
     if (dup2(socket_fd, SOCKET_FD) < 0 || fcntl(SOCKET_FD, F_SETFD, FD_CLOEXEC) < 0 ||
         close_range(SOCKET_FD + 1, ~0u, 0) < 0)
         _exit(1);
-    (void)signal(SIGCHLD, SIG_DFL); /* guestd's handler is not for us */
+    (void)signal(SIGCHLD, SIG_DFL); /* guestd's handler must not run here */
     if (send(SOCKET_FD, "y", 1, MSG_NOSIGNAL) < 0)
         _exit(1);
     for (;;) {
@@ -225,7 +225,7 @@ static no_return void serve(const struct spawner *spawner, int socket_fd)
         if (n < 0 || fds[IMAGE] < 0)
             continue;
         const struct spawn *spawn = map_image(spawner->room, fds);
-        struct err ignored; /* without a way back the report ends early, which says the same */
+        struct err ignored; /* if this fails the report ends early, which has the same effect */
         if (spawn && start_one(spawn, fds[REPORT]) != 0)
             (void)!pass_fds(SOCKET_FD, STR("r"), fds, REQUEST_FDS, &ignored);
         close_request(spawner->room, fds);
@@ -242,7 +242,9 @@ static void let_go(struct spawner *spawner)
     fd_close(&spawner->pidfd);
 }
 
-/* The sandbox has used up its processes. A process that is moved there is not counted against that limit. */
+/*
+ * The spawner cannot fork: the sandbox has used up its processes. Moving a process there is not subject to that limit.
+ */
 static void start_here(struct spawner *spawner, int fds[REQUEST_FDS])
 {
     struct spawn *spawn = map_image(spawner->room, fds);
@@ -252,7 +254,7 @@ static void start_here(struct spawner *spawner, int fds[REQUEST_FDS])
         spawn->cgroup_fds = spawner->cgroup_fds;
         spawn->cgroup_count = spawner->cgroup_count;
         if (!spawn_command(spawn, fds[REPORT], &err))
-            log_warn("spawner: %s", err_text(&err)); /* the report ends, and its reader knows */
+            log_warn("spawner: %s", err_text(&err)); /* the report ends, which its reader sees */
     }
     close_request(spawner->room, fds);
 }
@@ -269,7 +271,7 @@ static void on_spawner(void *context, unsigned ready)
     else if (n > 0)
         start_here(spawner, fds);
     else if (n == 0 || (errno != EAGAIN && errno != EINTR))
-        let_go(spawner); /* dead; what it had not begun has ended reports */
+        let_go(spawner); /* dead; the reports of requests it had not begun have ended */
 }
 
 static void start_process(struct spawner *spawner)
@@ -279,7 +281,7 @@ static void start_process(struct spawner *spawner)
 
     spawner->restart_at_ms = clock_mono_ms() + RESTART_MS;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) {
-        log_warn("spawner: no socket: %s", strerror(errno));
+        log_warn("spawner: cannot make its socket, commands are forked by guestd: %s", strerror(errno));
         return;
     }
     auto_close int ours = pair[0], theirs = pair[1];
@@ -290,7 +292,7 @@ static void start_process(struct spawner *spawner)
         serve(spawner, theirs);
     (void)sigprocmask(SIG_SETMASK, &before, NULL);
     if (pid < 0) {
-        log_warn("spawner: no process: %s", strerror(errno));
+        log_warn("spawner: cannot fork it, commands are forked by guestd: %s", strerror(errno));
         return;
     }
     spawner->pidfd = pidfd_open(pid, 0);
@@ -308,7 +310,7 @@ struct spawner *spawner_new(struct loop *loop, const int *cgroup_fds, size_t cgr
     };
     spawner->room = mmap(NULL, ROOM_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (spawner->room == MAP_FAILED)
-        log_die("no address space for the spawner: %s", strerror(errno));
+        log_die("spawner: cannot reserve address space: %s", strerror(errno));
     start_process(spawner);
     return spawner;
 }
@@ -331,7 +333,7 @@ void spawner_restart(struct spawner *spawner)
     let_go(spawner);
 }
 
-/* Nothing of ours sends it such a signal, but the guest's root can. */
+/* We never stop it, but the guest's root can. */
 static bool is_stopped(const struct spawner *spawner)
 {
     siginfo_t how = { 0 };
@@ -346,14 +348,14 @@ void spawner_check(struct spawner *spawner)
         spawner_restart(spawner);
 }
 
-/* False: not taken, and nothing has happened. */
+/* False: the request was not sent. */
 static bool ask(struct spawner *spawner, const struct spawn *spawn, struct arena *arena, int report_fd)
 {
     struct err err;
 
     if (spawner->socket_fd < 0 && clock_mono_ms() >= spawner->restart_at_ms)
         start_process(spawner);
-    /* Before it is ready we are as quick; and a child of ours can be killed while it waits to be moved. */
+    /* Before it is ready guestd is as quick; and guestd's own child can be killed while it waits to be moved. */
     if (!spawner->is_ready)
         return false;
     auto_close int image_fd = make_image(spawner->room, spawn, arena, &err);

@@ -4,7 +4,7 @@
 
 #include "base/attr.h"
 
-/* As the Go runtime, which upstream is written in, calls them: clients compare the text. */
+/* As upstream's Go runtime names them: clients compare the text. */
 static const char *const signal_names[] = {
     [1] = "hangup",
     [2] = "interrupt",

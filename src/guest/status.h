@@ -1,5 +1,5 @@
 /*
- * status.h - how a process has ended, in the words that upstream's clients compare.
+ * status.h - the end of a process as text that clients of upstream compare.
  */
 #ifndef GUEST_STATUS_H
 #define GUEST_STATUS_H

@@ -1,7 +1,7 @@
 /*
- * Theory of operation. /proc/<pid>/stat has all that is needed: session, start, ignored signals. A look reads it
- * for every process of the sandbox, marks those that belong to the tree, and stops them; when a look finds all of them
- * stopped, they are killed.
+ * tree.c - theory of operation. /proc/<pid>/stat has session, start time and ignored signals. A look reads it for every
+ * process of the sandbox, marks those that belong to the tree, and stops them; when a look finds all of them stopped,
+ * they are killed.
  */
 #include "guest/tree.h"
 
@@ -22,9 +22,9 @@
 #include "base/str.h"
 
 enum {
-    LOOK_MS = 20,            /* the loop waits so long; usually two looks of a millisecond do */
-    AGAIN_MS = 30,           /* and does other things in between */
-    LOOKS_MAX = 200,         /* then they stay as they are: stopped */
+    LOOK_MS = 20,            /* the loop is blocked so long at most; usually two looks of a millisecond are enough */
+    AGAIN_MS = 30,           /* between two attempts */
+    LOOKS_MAX = 200,         /* then they are left stopped */
     PROCESSES_MAX = 1 << 16, /* more than a sandbox may have */
 };
 
@@ -34,11 +34,11 @@ struct entry {
     bool is_stopped, ignores_hangup, doomed;
 };
 
-/* Who is meant. */
+/* Which processes to kill. */
 struct aim {
     struct tree tree;
     bool with_leader;
-    uint64_t since; /* 0: however old */
+    uint64_t since; /* 0: of any age */
 };
 
 struct list {
@@ -76,7 +76,7 @@ static bool read_entry(int proc_fd, pid_t pid, struct entry *out)
     ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text);
     if (n <= 0)
         return false;
-    /* The name may hold spaces and brackets: what counts begins behind the last one. */
+    /* The name may contain spaces and brackets: the other fields follow the last bracket. */
     const char *after = memrchr(text, ')', (size_t)n);
     if (!after || text + n - after < 5)
         return false;
@@ -139,9 +139,9 @@ static const struct entry *find(const struct list *list, pid_t pid)
 }
 
 /*
- * A leader may have made a session of its own (`setsid cmd` as the whole command): that one is meant as well. The
- * kernel keeps the number of a session while it has members; a process that has it as its pid is another one, or the
- * leader.
+ * A leader may have made a session of its own (`setsid cmd` as the whole command): it belongs to the tree as well. The
+ * kernel does not reuse the number of a session while it has members; a process with that pid is another process, or
+ * the leader.
  */
 static bool is_ours(const struct list *list, const struct tree *tree, const struct entry *leader, pid_t session)
 {
@@ -149,7 +149,7 @@ static bool is_ours(const struct list *list, const struct tree *tree, const stru
         return tree->leader_lives || !find(list, session);
     if (session != tree->session)
         return false;
-    /* The one that made it exits right after the leader's start. Another has got the number since then. */
+    /* The process that made the session exits right after the leader's start: this is another one with its number. */
     const struct entry *holder = find(list, session);
     return !holder || (leader && holder->started <= leader->started);
 }
@@ -188,12 +188,12 @@ static bool are_stopped(const struct list *list)
 }
 
 /*
- * Stopped first, all of them, and killed when every one has been seen to stand still. A fork bomb that is killed one by
- * one has room for a child with each that goes, and outlives us; one that is stopped keeps its room. That a signal was
- * sent is not enough: one that is in the middle of a fork gets its child out before it hears, which on a machine with a
- * thousand busy processes takes a second. Two looks in a row must find it so: numbers are listed before their states
- * are read, and one that forks in between has stopped by then, but its child is not in the list. False when some still
- * run: to be called again.
+ * All processes are stopped first, and killed when all of them are seen stopped. If a fork bomb were killed one by one,
+ * each kill would make room for another child; stopped processes keep their places. Sending the signal is not enough: a
+ * process in the middle of a fork finishes it before it stops, which takes a second on a machine with a thousand busy
+ * processes. Two looks in a row must find all stopped: pids are listed before their states are read, so a process may
+ * fork in between and be stopped by then, with a child that is not in the list. False when some still run: call it
+ * again.
  */
 static bool stop_and_kill(const struct aim *aim)
 {
@@ -216,7 +216,7 @@ static bool stop_and_kill(const struct aim *aim)
     return is_over;
 }
 
-/* For those who do not wait for the end. */
+/* For callers that do not wait. */
 struct hunt {
     struct timer timer;
     struct loop *loop;
@@ -244,7 +244,7 @@ void tree_kill(struct loop *loop, const struct tree *tree)
         timer_set(&hunt->timer, loop, AGAIN_MS, on_look);
         return;
     }
-    /* Without a readable /proc there is still this much. */
+    /* Without a readable /proc this is all we can do. */
     if (tree->leader_lives)
         (void)kill(tree->leader, SIGKILL);
 }

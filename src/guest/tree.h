@@ -1,5 +1,5 @@
 /*
- * tree.h - all that a process has started.
+ * tree.h - kills a process and all that it has started.
  */
 #ifndef GUEST_TREE_H
 #define GUEST_TREE_H
@@ -12,9 +12,9 @@
 #include "io/loop.h"
 
 /*
- * A command or an interpreter: its leader and all in its session. What has detached itself on purpose does not belong
- * to it and lives on: a process that has made a session of its own (setsid, a daemon), and one that ignores SIGHUP
- * (nohup), unless the leader ignores it too, because then everything it starts does.
+ * A command or an interpreter: its leader and all processes in its session. Processes that have detached themselves on
+ * purpose do not belong to it and live on: those with a session of their own (setsid, a daemon), and those that ignore
+ * SIGHUP (nohup), unless the leader ignores it too, because then everything it starts does.
  */
 struct tree {
     pid_t leader;
@@ -23,16 +23,15 @@ struct tree {
 };
 
 /*
- * SIGKILL to the whole tree. Its processes are stopped before, and looked at again until all stand still, because they
- * may fork meanwhile. Usually done on return; of a fork bomb the rest is killed in later turns of the loop, which never
- * waits for long.
+ * SIGKILL to the whole tree. Its processes are stopped first, again and again until all are, because they may fork
+ * meanwhile. Usually done on return; the rest of a fork bomb is killed in later turns of the loop, which is never
+ * blocked for long.
  */
 void tree_kill(struct loop *loop, const struct tree *tree);
 
 /*
- * The same for what the leader has started since a moment that tree_now() gave, give or take a hundredth of a second,
- * and not for itself. False when some of it still runs: to be called again, before anybody starts something that is to
- * live.
+ * The same for what the leader has started since a moment that tree_now() gave, within a hundredth of a second, and not
+ * for the leader. False when some of it still runs: call it again, before anything is started that shall live.
  */
 bool tree_kill_since(const struct tree *tree, uint64_t since) must_use;
 uint64_t tree_now(void);

@@ -1,14 +1,14 @@
 /*
- * Bytes go straight to the file they are for, as they arrive: gunzipped if need be, cut at multipart boundaries if need
- * be, in writes as large as they came. Small pieces are gathered first, so that a small file is one write: whoever
- * watches the directory sees it created, given to its owner and written, once each (clients count these events).
+ * upload.c - POST /files. Bytes are written to their file as they arrive, gunzipped and split at multipart boundaries
+ * if need be. Small pieces are collected first, so that a small file is one write: a watcher of the directory sees
+ * create, chmod and write once each (clients count these events).
  *
- * That rules out writing under another name and renaming. What we do for a client that vanishes in the middle: a file
- * that was not there before is removed again.
+ * For the same reason we do not write under another name and rename. If the client goes away in the middle, a file that
+ * was not there before is removed.
  *
- * A file that was there is written over and cut to its new length at the end, or to what has come of it. Emptied first,
- * the kernel would throw its pages away only to make new ones, and ext4 would write it to the disk as it is closed. Only
- * in memory it is emptied: what it has there counts against what the upload may take.
+ * A file that was there is overwritten, and at the end cut to its new length, or to what has arrived. If it were
+ * truncated first, the kernel would free its pages and allocate new ones, and ext4 would write it to disk on close. On
+ * a tmpfs it is truncated first: its old contents count against the memory that the upload may use.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -53,14 +53,14 @@ struct upload {
     struct files_request request;
     struct http_exchange *ex;
     struct metadata *metadata;
-    bool is_multipart, is_gzip, is_over; /* over: answered, nothing more is looked at */
+    bool is_multipart, is_gzip, is_over; /* over: answered, the rest is ignored */
 
     struct multipart multipart;
     bool has_multipart, part_is_file;
     z_stream inflate;
     bool inflate_ended;
 
-    /* The file under way. */
+    /* The file being written. */
     int fd;
     const char *path;
     bool is_new, is_in_memory;
@@ -74,7 +74,7 @@ struct upload {
 
 /* ---- the answer ---- */
 
-/* The half file goes before the answer does: whoever has been told must not find it. */
+/* The incomplete file is removed before the answer is sent. */
 #define FAIL(upload, status, ...)                          \
     do {                                                   \
         (upload)->is_over = true;                          \
@@ -83,8 +83,8 @@ struct upload {
     } while (0)
 
 /*
- * Half a file that was not there before must not be taken for one, and half of the new one with the rest of the old one
- * not for either.
+ * An incomplete new file is removed; an overwritten file is cut to what has arrived, so that it is no mix of old and
+ * new.
  */
 static void file_abandon(struct upload *u)
 {
@@ -94,7 +94,7 @@ static void file_abandon(struct upload *u)
         return;
     off_t written = u->is_new ? 0 : lseek(u->fd, 0, SEEK_CUR);
     if (written > 0)
-        (void)!ftruncate(u->fd, written); /* making it smaller does not fail; if it did, nothing else could be tried */
+        (void)!ftruncate(u->fd, written); /* shrinking does not fail; if it did, nothing else would help */
     if (u->is_new && lstat(u->path, &now) == 0 && now.st_ino == u->identity.st_ino && now.st_dev == u->identity.st_dev)
         (void)unlink(u->path);
     fd_close(&u->fd);
@@ -203,7 +203,7 @@ static bool take_metadata(struct upload *u)
     return true;
 }
 
-/* The file has what this upload says and nothing of what an earlier one said. Where that is not possible: nothing. */
+/* Sets this upload's metadata and removes an earlier upload's. File systems without attributes get none. */
 static void store_metadata(struct upload *u)
 {
     char names[4096], value[METADATA_TOTAL_BYTES];
@@ -224,7 +224,7 @@ static void store_metadata(struct upload *u)
 
 /* ---- one file ---- */
 
-/* The kernel's own files: writing to them is a command, given with our rights and not the user's. */
+/* Files of the kernel: a write to them is a command, with our rights and not the user's. */
 static bool is_kernel_file(const struct statfs *fs)
 {
     return fs->f_type == PROC_SUPER_MAGIC || fs->f_type == SYSFS_MAGIC || fs->f_type == CGROUP_SUPER_MAGIC ||
@@ -238,7 +238,7 @@ static bool open_target(struct upload *u, const char *path)
     u->fd = path_open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
     u->is_new = u->fd >= 0;
     if (u->fd < 0 && errno == EEXIST)
-        u->fd = path_open(path, O_WRONLY, 0); /* what it is, is looked at before it is changed */
+        u->fd = path_open(path, O_WRONLY, 0); /* its type is checked before it is changed */
     if (u->fd < 0 && errno == ENOENT)
         u->fd = path_open(path, O_WRONLY | O_CREAT, 0666); /* a link that leads to no file yet */
     if (u->fd < 0 && (errno == ENXIO || errno == ELOOP)) {
@@ -300,7 +300,7 @@ static bool file_begin(struct upload *u, struct str name)
     return open_target(u, path);
 }
 
-/* What we write there is memory, and counts as ours until the file goes, however little of it is the user's. */
+/* On a tmpfs the file is memory that is charged to guestd until the file is removed. */
 static bool memory_is_left(const struct upload *u, size_t bytes)
 {
     struct statfs fs;
@@ -348,7 +348,7 @@ static bool file_end(struct upload *u)
     buf_done(&u->gathered);
     if (u->metadata || !u->is_new)
         store_metadata(u);
-    /* Success means that the bytes are in place: somebody may have truncated it, or the disk may be lying. */
+    /* Success means that the bytes are there: another process may have truncated it, or the disk may have failed. */
     if (fstat(u->fd, &st) < 0 || (uint64_t)st.st_size < u->size) {
         FAIL(u, 500, "'%s' was changed by somebody else while it was written", u->path);
         return false;

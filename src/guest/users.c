@@ -19,7 +19,7 @@ struct id_name {
 struct file {
     const char *name;
     bool was_read;
-    struct stat seen; /* as of the last reading; zero: it was not there */
+    struct stat seen; /* at the last reading; zero: it was not there */
     char *text;       /* NULL: not there, not a file, or too large */
     size_t len;
     struct id_name *ids; /* in the order of ids, and of lines for the same id; NULL: not asked for yet */
@@ -65,7 +65,7 @@ static bool same_file(const struct stat *a, const struct stat *b)
            a->st_ctim.tv_sec == b->st_ctim.tv_sec && a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
 }
 
-/* What is in the file now, unless it is what we have already. */
+/* Reads the file, unless it is unchanged. */
 static void file_look(struct users *users, struct file *file)
 {
     char path[LIMIT_PATH_BYTES];
@@ -79,7 +79,7 @@ static void file_look(struct users *users, struct file *file)
         return;
     auto_close int fd = fd_open_regular(AT_FDCWD, path, &now, &err);
     if (fd < 0 && (err.sys == EMFILE || err.sys == ENFILE) && file->was_read)
-        return; /* as it was is better than nobody */
+        return; /* the old contents are better than none */
     file_forget(file);
     file->was_read = true;
     file->seen = now;
@@ -107,7 +107,7 @@ static bool read_id(struct str text, uint32_t *out)
 {
     uint64_t id;
 
-    /* (uid_t)-1 means "leave as it is" to the kernel and names nobody. */
+    /* (uid_t)-1 means "leave as it is" to the kernel and is no user. */
     if (!str_to_u64(text, UINT32_MAX - 1, &id))
         return false;
     *out = (uint32_t)id;
@@ -212,7 +212,7 @@ static int by_id(const void *a, const void *b)
     return one->name.at < other->name.at ? -1 : one->name.at > other->name.at;
 }
 
-/* A listing asks for every entry, and the guest decides how long the file is: so it is put in order once. */
+/* A listing looks up every entry, and the guest decides how long the file is: so it is sorted once. */
 static void sort_ids(struct users *users, struct file *file, bool (*next)(struct str *rest, struct id_name *out))
 {
     struct str rest = text_of(users, file);

@@ -1,8 +1,8 @@
 /*
- * users.h - who is who in the sandbox: /etc/passwd and /etc/group, read by ourselves.
+ * users.h - users and groups of the sandbox: our own reader of /etc/passwd and /etc/group.
  *
  * guestd is static, so the C library's name service (which loads shared objects from the guest's disk into pid 1) is
- * neither available nor wanted. Both files belong to the guest: lines that make no sense are skipped.
+ * neither available nor wanted. Both files belong to the guest: malformed lines are skipped.
  *
  * Threads    One instance a thread.
  */
@@ -24,8 +24,8 @@ struct user {
 struct users;
 
 /*
- * Read when first asked. users_find() looks whether a file has changed since; the others answer from what was read last,
- * so that a guest who keeps changing a file cannot make one listing read it for every entry. A file of more than
+ * Read when first needed. users_find() reads a file again if it has changed; the others use what was read last, so that
+ * a guest that keeps changing a file cannot make one listing read it for every entry. A file of more than
  * LIMIT_USERS_BYTES counts as empty. `etc` is the directory, normally "/etc".
  */
 struct users *users_new(const char *etc) must_use;

@@ -49,7 +49,7 @@ enum {
 /* One directory under watch. */
 struct place {
     int wd;        /* the kernel's number for it, which counts upwards */
-    unsigned walk; /* the last one that came by */
+    unsigned walk; /* the last walk that found it */
     char *name;    /* relative to the root; "" for the root itself */
 };
 
@@ -77,7 +77,7 @@ struct watchers {
     struct watch *watch; /* of epoll_fd */
     struct dir_watch *first;
     size_t count;
-    int spare_fds[LIMIT_WATCHERS]; /* instances that nobody uses at the moment */
+    int spare_fds[LIMIT_WATCHERS]; /* instances without a watch */
     size_t spare_count;
     size_t place_bytes, told_bytes; /* of all of them */
     unsigned work;                  /* since the last shed() */
@@ -148,7 +148,7 @@ static bool join(char room[PATH_MAX], const char *a, const char *b, struct err *
     return true;
 }
 
-/* It has gone, or become something else, since it was seen: nothing to watch, and no failure. */
+/* It has gone, or is no directory any more: nothing to watch, and no failure. */
 static bool is_gone(const struct err *err)
 {
     return err->sys == ENOENT || err->sys == ENOTDIR || err->sys == ELOOP;
@@ -165,7 +165,7 @@ static int watch_dir(const struct dir_watch *w, const char *path, bool follow, s
     return wd;
 }
 
-/* `out_is_unread` says whether it has yet to be looked through: it is new, or stands where it did not stand before. */
+/* *out_is_unread: it has yet to be read, because it is new or has another path than before. */
 static bool add_place(struct dir_watch *w, const char *name, const char *path, int *out_wd, bool *out_is_unread,
                       struct err *err)
 {
@@ -180,7 +180,7 @@ static bool add_place(struct dir_watch *w, const char *name, const char *path, i
     *out_wd = wd;
     struct place *known = place_of(w, wd);
     if (known) {
-        /* A directory that is mounted below itself has no end: the first of its names is as good as any. */
+        /* A directory that is mounted below itself has endless names: keep the first. */
         *out_is_unread = known->walk != w->walk && strcmp(known->name, name) != 0;
         if (*out_is_unread) {
             name_place(w, known, name);
@@ -221,7 +221,7 @@ static void told_clear(struct dir_watch *w, struct map *told)
 }
 
 /*
- * Closing an instance that had watches takes milliseconds: the kernel waits until nobody can be looking at them. So it
+ * Closing an instance that had watches takes milliseconds: the kernel waits for a grace period. So it
  * is emptied and kept for the next watch. Numbers of directories are not used twice, so nothing old is taken for new.
  */
 static void give_back(struct dir_watch *w)
@@ -236,7 +236,7 @@ static void give_back(struct dir_watch *w)
     w->all->spare_fds[w->all->spare_count++] = take_fd(&w->fd);
 }
 
-/* Nothing more is wanted. */
+/* Nothing more is to be reported. */
 static void stop(struct dir_watch *w)
 {
     if (w->fd >= 0)
@@ -247,7 +247,7 @@ static void stop(struct dir_watch *w)
     told_clear(w, &w->told_before);
 }
 
-/* ---- telling ---- */
+/* ---- reporting ---- */
 
 static void fail(struct dir_watch *w, const struct err *err)
 {
@@ -277,7 +277,7 @@ static bool note_told(struct dir_watch *w, int wd, const char *name, struct err 
 
     (void)snprintf(key, sizeof key, "%d/%s", wd, name);
     if (w->all->told_bytes + told_cost(key) > LIMIT_WATCH_TOLD_BYTES)
-        return err_set(err, ERR_LIMIT, "watcher error: more was made at once in new directories than can be told");
+        return err_set(err, ERR_LIMIT, "watcher error: more entries at once in new directories than can be reported");
     char *kept = mem_copy_text(key), *before = map_put(&w->told, str_from(kept), kept);
     w->all->told_bytes += before ? 0 : told_cost(key);
     free(before);
@@ -330,7 +330,7 @@ static bool was_told(const struct dir_watch *w, int wd, const char *name)
 
 /* A walk under way. */
 struct walk {
-    bool is_new; /* what is found is told as created */
+    bool is_new; /* entries found are reported as created */
     int *unread; /* their wds; the last is next */
     size_t count, room;
     char path[PATH_MAX]; /* of the directory or the entry at hand */
@@ -403,7 +403,7 @@ static bool walk_read(struct dir_watch *w, struct walk *walk, int wd, struct err
     return fine;
 }
 
-/* Watch this directory and all below. What is in them is told as created if they are new to the watch. */
+/* Watch this directory and all below. If it is new, entries found are reported as created. */
 static bool add_tree(struct dir_watch *w, const char *name, bool is_new, struct err *err)
 {
     struct walk walk = { .is_new = is_new };
@@ -425,7 +425,7 @@ static bool is_in(const char *name, const char *dir)
     return strncmp(name, dir, len) == 0 && (name[len] == '/' || name[len] == '\0');
 }
 
-/* It did not turn up again: no longer ours to watch. */
+/* It has left the tree: stop watching it. */
 static void forget_moved(struct dir_watch *w)
 {
     if (!w->moved)
@@ -459,7 +459,7 @@ static void moved_to(struct dir_watch *w, const char *name)
     }
 }
 
-/* ---- what the kernel says ---- */
+/* ---- the kernel's records ---- */
 
 static void on_created(struct dir_watch *w, const struct inotify_event *e, const char *name)
 {
@@ -592,7 +592,7 @@ static void on_again(struct timer *timer)
 void watchers_look(struct watchers *all)
 {
     if (all->is_looking)
-        return; /* a client that was told something asks the next thing */
+        return; /* called again from inside a callback */
     all->is_looking = true;
     bool was_unsettled = all->is_unsettled;
     all->is_unsettled = false;
@@ -710,7 +710,7 @@ void dir_watch_pause(struct dir_watch *w, bool pause)
         return;
     w->is_paused = pause;
     struct epoll_event want = { .events = pause ? 0 : EPOLLIN, .data.ptr = w };
-    (void)epoll_ctl(w->all->epoll_fd, EPOLL_CTL_MOD, w->fd, &want); /* it is in there */
+    (void)epoll_ctl(w->all->epoll_fd, EPOLL_CTL_MOD, w->fd, &want); /* cannot fail */
 }
 
 static bool open_instance(struct dir_watch *w, struct err *err)

@@ -31,7 +31,7 @@ struct dir_watch_want {
      * `name` is relative to the watched directory, "." for itself; `path` is absolute. Both are gone when it returns.
      */
     void (*on_event)(struct dir_watch *watch, enum watch_event_type type, const char *name, const char *path);
-    /* Nothing more will come: more has happened at once than is kept, or the tree has outgrown a limit (ERR_LIMIT). */
+    /* The watch has ended: too many changes at once, or the tree has outgrown a limit (ERR_LIMIT). */
     void (*on_failed)(struct dir_watch *watch, const struct err *err);
     void *owner;
 };
@@ -50,7 +50,7 @@ struct dir_watch *dir_watch_by_id(struct watchers *watchers, struct str id); /* 
 struct dir_watch *dir_watch_next(const struct watchers *watchers, const struct dir_watch *after);
 /* Report nothing for a while, after the records at hand. The kernel keeps 16,384 records meanwhile. */
 void dir_watch_pause(struct dir_watch *watch, bool pause);
-/* The owner has had enough: nothing more is told, and it costs next to nothing until it is freed. */
+/* Report nothing more, and free all but the watch itself. */
 void dir_watch_stop(struct dir_watch *watch);
 void dir_watch_free(struct dir_watch *watch); /* NULL is fine; from callbacks too */
 

@@ -1,6 +1,6 @@
 /*
- * WatchDir is a stream of changes. CreateWatcher, GetWatcherEvents and RemoveWatcher are the same for clients that
- * rather ask: the watcher gathers, and belongs to nobody but whoever knows its name.
+ * watch_rpc.c - WatchDir streams changes. CreateWatcher, GetWatcherEvents and RemoveWatcher are for clients that poll:
+ * the watcher collects changes, and any client that knows its id may fetch them.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 #include "guest/path.h"
 #include "guest/watch.h"
 
-/* ---- what both have in common ---- */
+/* ---- shared ---- */
 
 static bool is_network(const char *path)
 {
@@ -158,7 +158,7 @@ static void call_watch_dir(struct rpc *rpc, const json_t *request)
 
     if (!take_request(rpc, request, &want))
         return;
-    /* They must not take all the connections there are. CreateWatcher needs none. */
+    /* Streams must not use up all connections. CreateWatcher needs none. */
     if (rpc->guest->watch_streams >= LIMIT_WATCH_STREAMS) {
         rpc_fail(rpc, CONNECT_RESOURCE_EXHAUSTED, "more than %d directories are watched by streams",
                  LIMIT_WATCH_STREAMS);
@@ -214,7 +214,7 @@ static void on_watcher_failed(struct dir_watch *watch, const struct err *err)
     forget_events(w);
 }
 
-/* Whoever has left most behind, of all whose events were not fetched. */
+/* The watcher with the most events that were not fetched. */
 static struct watcher *greediest(const struct guest *guest)
 {
     struct watcher *most = NULL;
