@@ -34,7 +34,7 @@ static const unsigned char kept_capabilities[] = {
 /*
  * What a process inside may have open. Each socket is a chance to have the kernel hold memory, and each process has so
  * many. PostgreSQL asks for 1,000, Redis and MySQL for more and take less; Node and Java raise theirs to this; guestd's
- * own limits add up to 3,000.
+ * own limits add up to 3,900, LIMIT_WATCHERS among them.
  */
 enum { GUEST_FILES = 4096 };
 
