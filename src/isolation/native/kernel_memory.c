@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "isolation/native/box.h"
+#include "isolation/native/usage.h"
 
 enum {
     LOOK_MS = 25,       /* a guest in C fills 2 to 4 GiB a second and CPU; a look takes 40 us */
@@ -112,6 +113,11 @@ uint64_t kernel_memory_sockets(struct str text)
     return number_of(next_word(&line));
 }
 
+uint64_t kernel_memory_sockets_max(uint64_t memory_bytes)
+{
+    return MAX(KERNEL_MEMORY_SOCKETS_LEAST, MIN(KERNEL_MEMORY_SOCKETS, memory_bytes / KERNEL_MEMORY_PER_SOCKET));
+}
+
 uint64_t kernel_memory_of(struct str meminfo)
 {
     static const struct {
@@ -137,14 +143,36 @@ uint64_t kernel_memory_of(struct str meminfo)
 
 /* ---- looking ---- */
 
-static uint64_t too_many_sockets(struct str text)
+/* Its memory limit is read only when there are many: that takes several system calls. */
+static uint64_t too_many_sockets(const struct box *box, struct str text)
 {
-    return kernel_memory_sockets(text) > KERNEL_MEMORY_SOCKETS ? KERNEL_MEMORY_MAX + 1 : 0;
+    uint64_t count = kernel_memory_sockets(text);
+    struct usage usage = { 0 };
+    struct err err;
+
+    if (count <= KERNEL_MEMORY_SOCKETS_LEAST)
+        return 0;
+    if (!usage_read(box->native->cgroups, box->id, box->pid, &usage, &err))
+        return 0; /* it is ending */
+    return count > kernel_memory_sockets_max(usage.memory_limit_bytes) ? KERNEL_MEMORY_MAX + 1 : 0;
+}
+
+static uint64_t in_netlink(const struct box *box, struct str text)
+{
+    (void)box;
+    return kernel_memory_netlink(text);
+}
+
+static uint64_t in_udp(const struct box *box, struct str text)
+{
+    (void)box;
+    return kernel_memory_udp(text);
 }
 
 /* Counted by the length of the list: each group is a few hundred bytes. */
-static uint64_t groups(struct str text)
+static uint64_t in_groups(const struct box *box, struct str text)
 {
+    (void)box;
     (void)text;
     return 0;
 }
@@ -152,13 +180,10 @@ static uint64_t groups(struct str text)
 /* In /proc/PID/net, the cheapest first. */
 static const struct {
     const char *name;
-    uint64_t (*held)(struct str text); /* bytes, of some whole lines */
+    uint64_t (*held)(const struct box *box, struct str text); /* bytes, of some whole lines */
 } lists[] = {
-    { "sockstat", too_many_sockets },
-    { "netlink", kernel_memory_netlink },
-    { "udp", kernel_memory_udp },
-    { "udp6", kernel_memory_udp },
-    { "igmp6", groups },
+    { "sockstat", too_many_sockets }, { "netlink", in_netlink }, { "udp", in_udp }, { "udp6", in_udp },
+    { "igmp6", in_groups },
 };
 
 static void next_list(struct kernel_memory *memory)
@@ -191,7 +216,7 @@ static bool read_some(struct kernel_memory *memory, const struct box *box, char 
         next_list(memory);
         return false;
     }
-    memory->held += lists[memory->list].held(str_of(room, (size_t)n));
+    memory->held += lists[memory->list].held(box, str_of(room, (size_t)n));
     memory->list_bytes += (uint64_t)n;
     return memory->held > KERNEL_MEMORY_MAX || memory->list_bytes > LIST_BYTES;
 }

@@ -4,7 +4,7 @@
  * The kernel charges nearly all that it does for a process to its cgroup, but not what waits in netlink sockets, nor
  * what waits to be sent on UDP sockets: megabytes each, and nothing limits how many sockets a guest has. So we look,
  * and a sandbox that holds more than KERNEL_MEMORY_MAX that way is ended, with EXIT_KERNEL_MEMORY. So is one with more
- * than KERNEL_MEMORY_SOCKETS. What else a socket could hold uncharged, its guest cannot ask for: see `refused` in
+ * sockets than kernel_memory_sockets_max(). A guest cannot make a socket hold other uncharged memory: see `refused` in
  * seccomp.c, and `knobs` in child.c.
  *
  * Cost       Forty looks a second at the machine's memory, whatever the number of sandboxes, and none without sandboxes:
@@ -29,11 +29,13 @@
 /* No program needs a hundredth of it: `ip` and the C library read an answer at once. */
 #define KERNEL_MEMORY_MAX (32ull << 20)
 /*
- * Of all families together. A UDP socket that was disconnected is in no list and may still hold a datagram of 64 KiB
- * that it has not sent: so many of them hold 512 MiB, half of what a sandbox has by default. Programs that need so many
- * do not run here.
+ * Sockets of all families together. A UDP socket that was disconnected is in no list and may still hold a datagram of
+ * 64 KiB that it has not sent. So a sandbox may have one socket for each 128 KiB of its memory limit: then they hold at
+ * most half of the limit. A sandbox with 1 GiB, the default, may have 8,192; more memory gives no more.
  */
-#define KERNEL_MEMORY_SOCKETS 8192
+#define KERNEL_MEMORY_SOCKETS 8192u
+#define KERNEL_MEMORY_SOCKETS_LEAST 1024u
+#define KERNEL_MEMORY_PER_SOCKET (128u << 10)
 
 struct native;
 
@@ -56,6 +58,8 @@ bool kernel_memory_open(struct native *native, struct err *err) must_use;
 void kernel_memory_watch(struct native *native);
 void kernel_memory_close(struct native *native);
 
+/* How many sockets a sandbox with this memory limit may have. */
+uint64_t kernel_memory_sockets_max(uint64_t memory_bytes);
 /* What the kernel uses for itself, of /proc/meminfo's text: all that is neither free, nor a process's, nor a file's. */
 uint64_t kernel_memory_of(struct str meminfo);
 /* What waits in sockets, of the text of /proc/net/netlink, or of /proc/net/udp or udp6. */
