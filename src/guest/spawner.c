@@ -185,7 +185,7 @@ static int start_one(const struct spawn *spawn, int report_fd)
     pid_t pid = vfork();    /* NOLINT(clang-analyzer-security.insecureAPI.vfork): it must not copy our memory */
 
     if (pid == 0) {
-        error = spawn_second(spawn, report_fd);
+        error = spawn_second(spawn, report_fd); /* NOLINT(clang-analyzer-unix.Vfork): Linux allows any call here */
         _exit(0);
     }
     if (pid < 0)
