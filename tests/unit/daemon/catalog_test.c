@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "daemon/data_dir.h"
 #include "image/templates.h"
+#include "isolation/native/state.h"
 #include "test.h"
 
 enum { SWEEP_MS = 20 };
@@ -87,15 +88,20 @@ static void check_layers(struct rig *rig, const char *want)
     assert_string_equal(got, want);
 }
 
-static void hold_sandbox(struct rig *rig, const char *id, const char *text)
+/* `layer` 0: a record of an older version, which names none. */
+static void hold_sandbox(struct rig *rig, const char *id, char layer)
 {
+    auto_buf struct buf text = buf_make(NULL, 4096);
+    struct state record = { .boot_id = "x", .layer_count = layer ? 1 : 0 };
     char path[64];
     struct err err;
 
+    memset(record.layers[0], layer, LAYER_HEX_BYTES - 1);
+    state_print(&text, &record);
     (void)snprintf(path, sizeof path, "sandboxes/%s", id);
     assert_int_equal(mkdirat(rig->data_fd, path, 0700), 0);
     strcat(path, "/state");
-    assert_true(fd_replace_file(rig->data_fd, path, str_from(text), 0600, &err));
+    assert_true(fd_replace_file(rig->data_fd, path, buf_str(&text), 0600, &err));
 }
 
 static struct catalog *new_catalog(struct rig *rig)
@@ -188,12 +194,10 @@ static void a_bad_file_is_left_out_and_stops_the_removal_of_layers(void **state)
 static void the_start_removes_what_no_template_and_no_sandbox_uses(void **state)
 {
     struct rig *rig = *state;
-    char text[256];
 
     make_layers(rig, "abcd");
     save(rig, 1, "ab", 1);
-    (void)snprintf(text, sizeof text, "cloister-sandbox 1\nlayer %s\n", layer_path('c') + 7);
-    hold_sandbox(rig, "ione", text);
+    hold_sandbox(rig, "ione", 'c');
     catalog_free(new_catalog(rig));
     check_layers(rig, "abc");
     assert_int_equal(unlinkat(rig->data_fd, "sandboxes/ione/state", 0), 0); /* never started */
@@ -207,7 +211,7 @@ static void a_sandbox_whose_layers_are_not_known_keeps_all_of_them(void **state)
 
     make_layers(rig, "ab");
     save(rig, 1, "a", 1);
-    hold_sandbox(rig, "iold", "cloister-sandbox 1\n");
+    hold_sandbox(rig, "iold", 0);
     catalog_free(new_catalog(rig));
     check_layers(rig, "ab");
 }
@@ -243,12 +247,10 @@ static void a_replaced_layer_goes_once_front_was_told_and_creates_are_over(void 
 static void a_layer_that_only_a_sandbox_uses_goes_after_it(void **state)
 {
     struct rig *rig = *state;
-    char text[256];
 
     make_layers(rig, "ab");
     save(rig, 1, "b", 1);
-    (void)snprintf(text, sizeof text, "cloister-sandbox 1\nlayer %s\n", layer_path('a') + 7);
-    hold_sandbox(rig, "ione", text);
+    hold_sandbox(rig, "ione", 'a');
     struct catalog *catalog = new_catalog(rig);
     run_past_a_sweep(rig);
     check_layers(rig, "ab");
