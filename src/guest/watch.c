@@ -591,8 +591,8 @@ static void on_again(struct timer *timer)
 
 void watchers_look(struct watchers *all)
 {
-    if (all->is_looking)
-        return; /* called again from inside a callback */
+    if (all->count == 0 || all->is_looking) /* looking: called again from inside a callback */
+        return;
     all->is_looking = true;
     bool was_unsettled = all->is_unsettled;
     all->is_unsettled = false;
