@@ -1,9 +1,9 @@
 /*
- * The way of a request: CORS → route → caller → body → (its key's turn, if it starts a sandbox) → handler on a worker →
- * answer.
+ * The steps of a request: CORS → route → caller → body → (wait in its key's lane, if it starts a sandbox) → handler on
+ * a worker → answer.
  *
- * Whether the caller may is settled before the body is read, so that strangers cannot have us hold theirs. A key that
- * was seen lately is known without waiting; any other is looked up on a worker first.
+ * The caller's permission is checked before the body is read, so that strangers cannot make us hold bodies in memory. A
+ * cached key is checked on the loop; any other is looked up on a worker first.
  */
 #include "api/api.h"
 
@@ -79,7 +79,7 @@ static void send_problem(struct request *rq, unsigned status, const char *slug, 
     send_reply(rq);
 }
 
-/* Browsers ask first, without a key. A literal list, because "*" does not cover Authorization. */
+/* Browsers send a preflight first, without a key. A literal list, because "*" does not cover Authorization. */
 static void send_preflight(struct http_exchange *ex)
 {
     static const struct http_field fields[] = {
@@ -98,7 +98,7 @@ static void send_preflight(struct http_exchange *ex)
 
 /* ---- jobs ---- */
 
-/* The exchange is held while a worker has the request: the client may go away meanwhile. */
+/* Holds a reference to the exchange while a worker has the request, because the client may disconnect meanwhile. */
 static void run_job(struct request *rq, void (*run)(struct job *), void (*done)(struct job *))
 {
     http_ref(rq->ex);
@@ -130,7 +130,7 @@ static void handler_done(struct job *job)
     http_unref(ex);
 }
 
-/* Whoever went away before their turn came wants nothing any more, and holds nobody else up. */
+/* A client that disconnects before its turn leaves the lane, so that others do not wait behind it. */
 static void on_gone(struct http_exchange *ex)
 {
     struct request *rq = ex->owner;
@@ -141,7 +141,7 @@ static void on_gone(struct http_exchange *ex)
     }
 }
 
-/* Nothing was done yet, so it may be sent again. */
+/* RETRY_YES: nothing was done yet. */
 static void send_too_many_wait(struct request *rq)
 {
     reply_problem(rq, 429, NULL, RETRY_YES,
@@ -183,18 +183,18 @@ static void body_collected(struct http_exchange *ex, struct str body, const stru
         run_job(rq, run_handler, handler_done);
 }
 
-/* Nothing was done, so it may be sent again; a second is always enough for the next token. */
+/* RETRY_YES: nothing was done, and the next token of the bucket comes within a second. */
 static void send_too_often(struct request *rq, const struct quota_left *left)
 {
     reply_problem(rq, 429, NULL, RETRY_YES,
-                  arena_format(rq->arena, "this API key asks too often: %u requests fit into its burst", left->limit));
+                  arena_format(rq->arena, "too many requests with this API key: at most %u in a burst", left->limit));
     reply_field(rq, STR("RateLimit-Limit"), arena_format(rq->arena, "%u", left->limit));
     reply_field(rq, STR("RateLimit-Remaining"), arena_format(rq->arena, "%u", left->remaining));
     reply_field(rq, STR("RateLimit-Reset"), arena_format(rq->arena, "%u", left->full_in_s));
     send_reply(rq);
 }
 
-/* The caller may. */
+/* The caller is authenticated, or the route needs no key. */
 static void admit(struct request *rq)
 {
     const struct http_route *route = rq->match.route;
@@ -220,7 +220,7 @@ static void admit(struct request *rq)
     http_collect(rq->ex, LIMIT_CALL_BODY_BYTES, body_collected);
 }
 
-/* ---- who is asking ---- */
+/* ---- authentication ---- */
 
 static struct str header(const struct request *rq, struct str name)
 {
@@ -231,7 +231,7 @@ static struct str header(const struct request *rq, struct str name)
 
 static void refuse(struct request *rq)
 {
-    /* Our own trouble while looking a key up must not look like a bad key. */
+    /* A failure of the store must not look like a wrong key. */
     if (rq->refusal.kind != ERR_DENIED && rq->refusal.kind != ERR_NOT_FOUND) {
         reply_err(rq, &rq->refusal);
         send_reply(rq);

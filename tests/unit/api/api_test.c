@@ -476,7 +476,7 @@ static void a_key_that_asks_too_often_is_told_when_to_come_back(void **state)
     served_start(s);
     for (int i = 0; i < 100 && answer.status != 429; i++)
         answer = CALL(s, "GET", "/sandboxes", NULL);
-    check_error(s, &answer, 429, "too often");
+    check_error(s, &answer, 429, "too many requests with this API key");
     assert_string_equal(answer_header(s, &answer, "Should-Retry"), "true");
     assert_string_equal(answer_header(s, &answer, "Retry-After"), "1");
     assert_string_equal(answer_header(s, &answer, "RateLimit-Limit"), "4");
