@@ -352,7 +352,6 @@ def kernel_memory():
 
 
 NOISE = 128 << 20  # what else this machine does, in the best of three tries
-UNHASHED_MOST = 8192 * 65536  # sockets that a sandbox may have, and what one of them may hold unseen
 
 
 def hoard_once(box, kind, room):
@@ -379,7 +378,7 @@ def test_what_the_kernel_holds_for_a_guest_stays_within_its_memory(small_server,
     Others on this machine take memory too, at times.
     """
     limit = SMALL["--memory"] << 20
-    bound = (UNHASHED_MOST if kind == "unhashed" else limit) + NOISE
+    bound = limit + NOISE
     for _ in range(3):
         with small_box(small_server) as box:
             most, told = hoard_once(box, kind, 3 * limit)
@@ -388,7 +387,7 @@ def test_what_the_kernel_holds_for_a_guest_stays_within_its_memory(small_server,
                 assert f"{box.sandbox_id} is ended: its sockets" in log, told
                 logs = small_server.api("GET", f"/sandboxes/{box.sandbox_id}/logs")
                 assert "too much kernel memory in sockets" in logs.body.decode(), logs
-            else:
+            elif f"{box.sandbox_id} is ended: its sockets are too many" not in log:
                 assert box.commands.run("echo alive").stdout == "alive\n"
             if kind.startswith(("stamped", "errors")):
                 assert told.endswith("error queues: 0\n"), told
@@ -434,7 +433,7 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize(("kind", "fine", "too_many"), [("plain", 7000, 9000), ("bound", 800, 1500), ("groups", 800, 2500)])
+@pytest.mark.parametrize(("kind", "fine", "too_many"), [("plain", 1500, 3000), ("bound", 800, 1500), ("groups", 800, 2500)])
 def test_a_guest_with_more_sockets_than_programs_need_is_ended(small_server, kind, fine, too_many):
     def ended():
         return f"{box.sandbox_id} is ended: its sockets" in small_server.log_tail(10)
