@@ -323,6 +323,8 @@ static bool front_open(struct front *front, struct err *err)
 static void front_close(struct front *front)
 {
     http_server_free(front->server);
+    if (front->sandboxes)
+        sandboxes_stop_work(front->sandboxes);
     if (front->workers)
         workers_free(front->workers);
     if (front->api)

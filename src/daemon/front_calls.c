@@ -18,7 +18,7 @@ const struct confine_rule front_calls[] = {
     { "splice", "the same" },
     { "shutdown", "orderly ends" },
     { "setsockopt", "TCP_NODELAY, SO_RCVLOWAT, SO_LINGER for resets" },
-    { "getsockopt", "SO_ERROR after connect" },
+    { "getsockopt", "SO_ERROR after connect; SO_LINGER before a reset" },
     { "getpeername", "is a socket from keeper connected yet? whose wrong links are these?" },
 
     /* waiting */

@@ -356,10 +356,6 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
         data_dir_store(keeper->data_fd, keeper->accounts[ROLE_FRONT].uid, keeper->accounts[ROLE_FRONT].gid, err);
     if (keeper->store_fd < 0)
         return false;
-    if (!data_dir_node_id(keeper->data_fd, keeper->settings.node_id, err) ||
-        !data_dir_api_key(keeper->data_fd, &keeper->settings.api_key, err) ||
-        !hash_admin_token(keeper->data_fd, &keeper->settings.admin_hash, err))
-        return false;
     keeper->listen_fd = listen_patiently(config->listen, err);
     if (keeper->listen_fd < 0)
         return err_wrap(err, "listen on %s", config->listen);
@@ -375,6 +371,11 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
         keeper->loop, &(struct native_config){ .data_fd = keeper->data_fd, .guestd_fd = guestd_fd }, err);
     if (!keeper->driver)
         return err_wrap(err, "make sandboxes here (`%s doctor` may know why not)", cli_program_as_root());
+    /* The driver has locked the data directory: two servers that start at once must not both make these. */
+    if (!data_dir_node_id(keeper->data_fd, keeper->settings.node_id, err) ||
+        !data_dir_api_key(keeper->data_fd, &keeper->settings.api_key, err) ||
+        !hash_admin_token(keeper->data_fd, &keeper->settings.admin_hash, err))
+        return false;
     keeper->catalog = catalog_new(&(struct catalog_config){ .loop = keeper->loop,
                                                             .data_fd = keeper->data_fd,
                                                             .sweep_ms = CATALOG_SWEEP_MS,

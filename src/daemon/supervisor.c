@@ -220,6 +220,7 @@ static bool try_start(struct member *member, struct err *err)
 
     if (!start_process(member, err))
         return false;
+    channel_refuse_fds(member->process.channel_fd); /* no role has one to give to keeper */
     member->channel = channel_new(config->loop, member->process.channel_fd, &handlers, member);
     member->watch = watch_new(config->loop, member->process.pidfd, on_ended, member);
     watch_want(member->watch, WATCH_READ);

@@ -53,7 +53,9 @@ struct guest {
 
     int cgroup_fds[GUEST_CGROUPS_MAX];
     size_t cgroup_count;
-    int handover_fd;      /* where keeper gives us descriptors (handover.h) */
+    int handover_fd; /* where keeper gives us descriptors (handover.h) */
+    struct watch *handover_watch;
+    struct timer handover_pause;
     struct link *link;    /* guestlink as it is now, or NULL */
     const char *path_env; /* PATH of the processes */
 

@@ -15,6 +15,8 @@
 #include "guest/link.h"
 #include "wire/handover.h"
 
+enum { PAUSE_MS = 100 };
+
 /* One connection from keeper, until its message is there. */
 struct handing {
     struct guest *guest;
@@ -82,6 +84,8 @@ static void on_connection(struct guest *guest, int fd)
     on_message(handing, WATCH_READ);
 }
 
+static void on_pause_over(struct timer *timer);
+
 static void on_listener(void *context, unsigned ready)
 {
     struct guest *guest = context;
@@ -89,10 +93,21 @@ static void on_listener(void *context, unsigned ready)
     (void)ready;
     for (int fd; (fd = accept4(guest->handover_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0;)
         on_connection(guest, fd);
+    if (errno == EAGAIN)
+        return;
+    /* Out of descriptors or memory: the connection stays in the queue and would wake the loop in every turn. */
+    watch_want(guest->handover_watch, 0);
+    timer_set(&guest->handover_pause, guest->loop, PAUSE_MS, on_pause_over);
+}
+
+static void on_pause_over(struct timer *timer)
+{
+    watch_want(container_of(timer, struct guest, handover_pause)->handover_watch, WATCH_READ);
 }
 
 void handover_serve(struct guest *guest, int listen_fd)
 {
     guest->handover_fd = listen_fd;
-    watch_want(watch_new(guest->loop, listen_fd, on_listener, guest), WATCH_READ); /* for as long as guestd runs */
+    guest->handover_watch = watch_new(guest->loop, listen_fd, on_listener, guest); /* for as long as guestd runs */
+    watch_want(guest->handover_watch, WATCH_READ);
 }

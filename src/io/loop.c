@@ -255,6 +255,7 @@ void watch_want(struct watch *watch, unsigned events)
     /*
      * A descriptor that cannot be waited for, is watched twice or was closed while watched is a mistake of ours. Going
      * on is no choice: epoll keeps a description that a child of ours still holds, and would report a freed watch.
+     * ENOMEM and ENOSPC end us too: nothing would serve the descriptor.
      */
     if (epoll_ctl(loop->epoll_fd, change, watch->fd, &event) < 0)
         log_die("loop: watch descriptor %d: %s", watch->fd, strerror(errno));
@@ -385,9 +386,10 @@ void loop_free(struct loop *loop)
     for (struct signal_watch *s = loop->signals, *next; s; s = next) {
         next = s->next;
         (void)signal(s->number, SIG_DFL);
-        signal_loop = NULL;
         free(s);
     }
+    if (signal_loop == loop)
+        signal_loop = NULL; /* no handler is left that would use it */
     fd_close(&loop->wake_fd);
     fd_close(&loop->epoll_fd);
     (void)pthread_mutex_destroy(&loop->lock);

@@ -526,13 +526,26 @@ static void let_go(struct stream *s)
     s->file_left = 0;
 }
 
+/*
+ * The peer is to see a reset when the socket is closed. A pipe has none. In a sandbox SO_LINGER has no effect
+ * (isolation/native/seccomp.c), and to disconnect does the same; front may not call connect(), and need not.
+ */
+static void reset(int fd)
+{
+    struct linger linger = { .l_onoff = 1, .l_linger = 0 };
+    socklen_t len = sizeof linger;
+
+    (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger);
+    if (getsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, &len) == 0 && !linger.l_onoff)
+        (void)connect(fd, &(struct sockaddr){ .sa_family = AF_UNSPEC }, sizeof(struct sockaddr));
+}
+
 void stream_abort(struct stream *s)
 {
     if (stream_is_dead(s))
         return;
-    struct linger reset = { .l_onoff = 1, .l_linger = 0 };
-    (void)setsockopt(s->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset); /* fails for pipes, which have no reset */
     let_go(s);
+    reset(s->fd);
     fd_close(&s->fd);
     s->ended = s->failed = s->told = true;
     s->blocked = false;

@@ -487,6 +487,15 @@ void channel_free(struct channel *channel)
     loop_retire(channel->loop, channel, channel_release);
 }
 
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83
+#endif
+
+void channel_refuse_fds(int fd)
+{
+    (void)setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &(int){ 0 }, sizeof(int));
+}
+
 bool channel_pair(int out_fds[2], struct err *err)
 {
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, out_fds) < 0)

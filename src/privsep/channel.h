@@ -88,6 +88,12 @@ void channel_reply_error(struct channel *channel, enum message_type type, uint32
 void channel_send_event(struct channel *channel, enum message_type type, struct str payload, const int *fds,
                         uint32_t fd_count);
 
+/*
+ * The other side cannot attach descriptors to what it sends on this one: closing a descriptor can take as long as its
+ * sender likes. Has no effect on kernels before 6.16.
+ */
+void channel_refuse_fds(int fd);
+
 /* A pair for channel_new() on both sides: close-on-exec, not blocking. */
 bool channel_pair(int out_fds[2], struct err *err) must_use;
 

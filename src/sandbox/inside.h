@@ -88,8 +88,10 @@ struct sandboxes {
     struct metrics *metrics; /* has a lock of its own */
     struct logs *logs;       /* too */
     bool sampler_stopped;
-    struct timer sampler; /* the loop's: the next measurement */
-    struct round *round;  /* the loop's: the measurement that a worker is doing */
+    struct timer sampler;  /* the loop's: the next measurement */
+    struct round *round;   /* the loop's: the measurement that a worker is doing */
+    struct relink *relink; /* the job that opens guestlinks again after a start, until it is done */
+    atomic_bool is_stopping;
 };
 
 /* ---- state.c ---- */

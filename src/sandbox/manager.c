@@ -384,6 +384,57 @@ static void on_exited(void *context, const char *id, enum exit_cause cause)
     sandboxes_look(all);
 }
 
+/* ---- new guestlinks ---- */
+
+/*
+ * Opens new guestlinks to the sandboxes that were found again, for their logs. A worker does it when the server already
+ * answers: a guest that floods its loopback can make each one take a quarter of a second.
+ */
+struct relink {
+    struct job job;
+    struct sandboxes *all;
+    size_t count;
+    struct sandbox *sandboxes[]; /* referenced */
+};
+
+static void listen_again(struct sandbox *sb)
+{
+    struct err err;
+    auto_close int guestlink_fd = -1;
+    bool ok = driver_link(sb->all->config.driver, sb->id, &guestlink_fd, &err) && guest_listen(guestlink_fd, &err);
+    auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+
+    if (sb->state != SANDBOX_RUNNING)
+        return; /* its log has ended, or will not begin */
+    if (ok)
+        logs_begin(sb->all->logs, sb->team_id, str_from(sb->id), sb->started_us, take_fd(&guestlink_fd));
+    else
+        log_warn("sandbox %s: its commands are not logged until the server starts again: %s", sb->id, err_text(&err));
+}
+
+static void relink_run(struct job *job)
+{
+    struct relink *relink = container_of(job, struct relink, job);
+
+    for (size_t i = 0; i < relink->count && !atomic_load(&relink->all->is_stopping); i++)
+        listen_again(relink->sandboxes[i]);
+}
+
+static void relink_free(struct relink *relink)
+{
+    for (size_t i = 0; relink && i < relink->count; i++)
+        sandbox_unref(relink->sandboxes[i]);
+    free(relink);
+}
+
+static void relink_done(struct job *job)
+{
+    struct relink *relink = container_of(job, struct relink, job);
+
+    relink->all->relink = NULL;
+    relink_free(relink);
+}
+
 /* ---- making, recovering ---- */
 
 struct sandboxes *sandboxes_new(const struct sandboxes_config *config)
@@ -421,6 +472,7 @@ void sandboxes_free(struct sandboxes *all)
     all->config.driver->exited = NULL;
     timer_clear(&all->timer);
     sampler_done(all);
+    relink_free(all->relink); /* the workers were freed before its done() */
     metrics_free(all->metrics);
     logs_free(all->logs);
     for (size_t i = 0; (sb = map_next(&all->by_id, &i));)
@@ -453,20 +505,8 @@ static struct sandbox *remember(struct sandboxes *all, struct str id, const stru
     return sb;
 }
 
-static void listen_again(struct sandbox *sb)
+static struct sandbox *adopt(struct sandbox *sb)
 {
-    struct err err;
-    auto_close int guestlink_fd = -1;
-
-    if (driver_link(sb->all->config.driver, sb->id, &guestlink_fd, &err) && guest_listen(guestlink_fd, &err))
-        logs_begin(sb->all->logs, sb->team_id, str_from(sb->id), sb->started_us, take_fd(&guestlink_fd));
-    else
-        log_warn("sandbox %s: its commands are not logged until the server starts again: %s", sb->id, err_text(&err));
-}
-
-static void adopt(struct sandbox *sb)
-{
-    listen_again(sb); /* first: once it runs, it may end, and its log with it */
     auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
 
     sandbox_set_clock(sb, sb->kept_us);
@@ -475,6 +515,7 @@ static void adopt(struct sandbox *sb)
     sandbox_enter(sb, SANDBOX_RUNNING);
     metrics_begin(sb->all->metrics, sb->team_id, str_from(sb->id), sb->cpu_count, sb->started_us);
     log_info("sandbox %s: found again", sb->id);
+    return sandbox_ref(sb);
 }
 
 static void adopt_paused(struct sandbox *sb)
@@ -537,10 +578,13 @@ static bool recover(struct sandboxes *all, struct arena *arena, struct err *err)
     /* After remember(): on_exited() must find one that dies after it was listed. */
     if (!driver_list(all->config.driver, &held, &held_count, err))
         return err_wrap(err, "find the sandboxes again");
+    struct relink *relink = mem_new(sizeof *relink + row_count * sizeof(struct sandbox *));
+    *relink = (struct relink){ .job = { .run = relink_run, .done = relink_done }, .all = all };
+    all->relink = relink;
     for (size_t i = 0; i < row_count; i++) {
         enum sandbox_state found = sandbox_state_found(rows[i].state, is_held(held, held_count, rows[i].id));
         if (found == SANDBOX_RUNNING)
-            adopt(known[i]);
+            relink->sandboxes[relink->count++] = adopt(known[i]);
         else if (found == SANDBOX_PAUSED)
             adopt_paused(known[i]);
         else
@@ -549,6 +593,7 @@ static bool recover(struct sandboxes *all, struct arena *arena, struct err *err)
     for (uint32_t i = 0; i < held_count; i++)
         if (!is_row(rows, row_count, str_from(held[i].id)))
             discard(remember(all, str_from(held[i].id), NULL), "not in the store");
+    workers_run(all->config.workers, &relink->job);
     return true;
 }
 

@@ -105,8 +105,9 @@ void sampler_wake(struct sandboxes *all)
         timer_set(&all->sampler, all->config.loop, 0, on_tick);
 }
 
-void sandboxes_stop_measuring(struct sandboxes *all)
+void sandboxes_stop_work(struct sandboxes *all)
 {
+    atomic_store(&all->is_stopping, true);
     all->sampler_stopped = true;
     timer_clear(&all->sampler);
 }

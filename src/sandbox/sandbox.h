@@ -188,8 +188,8 @@ void sandbox_logs(struct sandboxes *all, struct str team_id, struct str id, int6
 int64_t sandbox_metric_step_us(int64_t span_us);
 /* The number of a team's sandboxes that run. */
 size_t sandboxes_count(struct sandboxes *all, struct str team_id);
-/* Stops the sampler. On the loop, before the workers are freed. */
-void sandboxes_stop_measuring(struct sandboxes *all);
+/* Begins no more background work: measurements, guestlinks. On the loop or after it, before the workers are freed. */
+void sandboxes_stop_work(struct sandboxes *all);
 
 /* ---- for the proxy ---- */
 

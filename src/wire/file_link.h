@@ -16,6 +16,8 @@
 #include "base/attr.h"
 #include "base/str.h"
 
+enum { FILE_LINK_EXPIRATION_MAX = 20 }; /* digits of a 64-bit number */
+
 struct file_link {
     struct str path, operation, user, expiration; /* as they were signed; empty if not given */
     struct str signature;
@@ -28,7 +30,7 @@ struct file_link_check {
     unsigned char want[crypto_hash_sha256_BYTES];
 };
 
-/* False if the signature is not written as one. */
+/* False if the signature is not written as one, or the expiration is too long for a number. */
 bool file_link_open(const struct file_link *link, struct file_link_check *out) must_use;
 /* In constant time. */
 bool file_link_is_signed_with(const struct file_link_check *check, struct str token) must_use;

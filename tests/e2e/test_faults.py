@@ -256,9 +256,11 @@ def addresses(states):
 # Ports of guestd itself answer HTTP to anybody.
 PUBLIC = (0, 49983, 49999)
 
+end = float("inf")
+
 def look():
     for address in set(addresses(("01", "0A", "02", "03"))):
-        if address[1] not in PUBLIC and address[0] != "0.0.0.0":
+        if time.monotonic() < end and address[1] not in PUBLIC and address[0] != "0.0.0.0":
             say(address)
 
 def hold_port():

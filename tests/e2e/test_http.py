@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+import time
 
 import pytest
 from server import wait_for

@@ -1,12 +1,12 @@
 /*
- * What a zygote says to keeper, who is root: code of a template has written it. A byte of length, then a message; the
- * length 255 is a door that she is given instead.
+ * A zygote's reports to keeper, which is root: code of a template can write them. A byte of length, then a report; the
+ * length 255 is a socket that the zygote is given instead.
  */
-#include "isolation/native/zygotes.c" /* its ear is its own */
+#include "isolation/native/zygotes.c" /* for its static functions */
 
 int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size);
 
-enum { DOOR = 255 };
+enum { SOCKET = 255 };
 
 static void check(bool holds)
 {
@@ -19,19 +19,19 @@ static void try_complaint(struct str message)
     char said[256];
 
     (void)snprintf(said, sizeof said, "%.*s", STR_ARG(message));
-    for (const char *at = complaint_of(said); *at; at++)
+    for (const char *at = failure_text(said); *at; at++)
         check(*at >= ' ' && *at <= '~');
 }
 
-/* Whoever owes an answer is on a clock, and nobody else. */
-static void check_zygote(const struct zygote *zygote, unsigned doors, bool said_ready)
+/* The timer runs if and only if keeper waits for a report. */
+static void check_zygote(const struct zygote *zygote, unsigned sockets, bool said_ready)
 {
     bool owes =
         zygote->state == ZYGOTE_STARTING || (zygote->state == ZYGOTE_LIVING && (zygote->unanswered || zygote->is_busy));
 
     check(zygote->state == ZYGOTE_STARTING || zygote->state == ZYGOTE_LIVING || zygote->state == ZYGOTE_ENDING);
     check(zygote->state != ZYGOTE_LIVING || said_ready);
-    check(zygote->unanswered <= doors);
+    check(zygote->unanswered <= sockets);
     check(timer_is_set(&zygote->patience) == owes);
 }
 
@@ -39,7 +39,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
 {
     static struct zygotes zygotes;
     struct str rest = str_of(data, size);
-    unsigned doors = 0;
+    unsigned sockets = 0;
     bool said_ready = false;
     int pair[2];
 
@@ -52,17 +52,17 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
     struct zygote *zygote = NEW(struct zygote);
     zygote->zygotes = &zygotes;
     zygote->plan.layer_count = 1;
-    zygote->pidfd = -1; /* there is nobody to be killed */
+    zygote->pidfd = -1; /* there is no process to kill */
     zygote->control_fd = -1;
-    zygote->voice_fd = pair[0];
+    zygote->report_fd = pair[0];
     zygote->state = ZYGOTE_STARTING;
     expect_answer(zygote);
     while (rest.len && zygote->state != ZYGOTE_ENDING) {
         size_t length = (unsigned char)rest.at[0];
         rest = str_of(rest.at + 1, rest.len - 1);
-        if (length == DOOR) {
+        if (length == SOCKET) {
             zygote->unanswered++;
-            doors++;
+            sockets++;
             expect_answer(zygote);
         } else {
             struct str message = str_of(rest.at, MIN(length, rest.len));
@@ -70,9 +70,9 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
             said_ready |= message.len && memchr(message.at, ZYGOTE_READY, message.len);
             try_complaint(message);
             check(!message.len || write(pair[1], message.at, message.len) == (ssize_t)message.len);
-            on_voice(zygote, WATCH_READ);
+            on_report(zygote, WATCH_READ);
         }
-        check_zygote(zygote, doors, said_ready);
+        check_zygote(zygote, sockets, said_ready);
     }
     timer_clear(&zygote->patience);
     free(zygote);

@@ -202,9 +202,9 @@ static void take_hello(struct python_engine *e)
 /* The sandbox has other packages than the zygote has imported. The process ends by itself; its death may come first. */
 static void take_stale(struct python_engine *e)
 {
-    if (e->is_from_zygote && (e->state < ALIVE || e->died_early))
+    engine_died(e); /* first: closing the zygote's socket ends the spare, which this may be */
+    if (e->is_from_zygote && e->died_early)
         zygote_client_close(e->python->zygote);
-    engine_died(e);
 }
 
 static void on_spare_delay(struct timer *timer);

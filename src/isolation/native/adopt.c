@@ -68,8 +68,11 @@ static bool adopt(struct native *native, const char *id, uint32_t *out_slot, str
     auto_close int pidfd = pidfd_open(state.pid, 0);
     if (pidfd < 0)
         return err_sys(err, "pidfd_open");
-    if (process_ended(pidfd) || !state_process_start_time(state.pid, &start_time, err) ||
-        start_time != state.start_time || !cgroup_holds(native->cgroups, id, state.pid))
+    if (process_ended(pidfd))
+        return err_set(err, ERR_NOT_FOUND, "it has ended");
+    if (!state_process_start_time(state.pid, &start_time, err))
+        return false;
+    if (start_time != state.start_time || !cgroup_holds(native->cgroups, id, state.pid))
         return err_set(err, ERR_NOT_FOUND, "it has ended");
     struct box *box = box_new(native, id);
     box->slot = state.slot;
@@ -124,6 +127,20 @@ bool native_used_layers(int data_fd, void (*use)(void *context, const char *laye
     return ok;
 }
 
+/*
+ * Does the error show that the sandbox does not run? If it only shows that keeper could not find out, the sandbox must not
+ * be swept: keeper does not start, and the operator reads why.
+ */
+static bool is_proof(const struct err *why)
+{
+    static const int unsure[] = { EMFILE, ENFILE, ENOMEM, EIO, EACCES, EPERM };
+
+    for (size_t i = 0; i < COUNT_OF(unsure); i++)
+        if (why->sys == unsure[i])
+            return false;
+    return why->kind != ERR_UNAVAILABLE;
+}
+
 /* A sandbox that cannot be adopted. */
 struct left {
     char id[LIMIT_ID_BYTES];
@@ -136,23 +153,31 @@ bool native_find_again(struct native *native, struct err *err)
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
     auto_free struct left *left = NULL;
     size_t count = 0;
+    bool ok = true;
 
     if (!dir) {
         (void)err_sys(err, "read sandboxes");
         fd_close(&fd);
         return false;
     }
-    for (struct dirent *entry; (entry = readdir(dir));) {
+    for (struct dirent *entry; ok && (entry = readdir(dir));) {
         uint32_t slot;
         struct err why;
         if (!id_valid(entry->d_name) || adopt(native, entry->d_name, &slot, &why))
             continue;
+        if (!is_proof(&why)) {
+            *err = why;
+            ok = err_wrap(err, "sandbox %s", entry->d_name);
+            continue;
+        }
         log_info("native: sandbox %s cannot be adopted: %s", entry->d_name, err_text(&why));
         left = mem_grow(left, (count + 1) * sizeof *left);
         (void)snprintf(left[count].id, sizeof left[count].id, "%s", entry->d_name);
         left[count++].slot = slot;
     }
     (void)closedir(dir);
+    if (!ok)
+        return false;
     /* After all that live have their slots. */
     for (size_t i = 0; i < count; i++)
         sweep(native, left[i].id, left[i].slot);

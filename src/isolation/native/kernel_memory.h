@@ -34,7 +34,7 @@
  * most half of the limit. A sandbox with 1 GiB, the default, may have 8,192; more memory gives no more.
  */
 #define KERNEL_MEMORY_SOCKETS 8192u
-#define KERNEL_MEMORY_SOCKETS_LEAST 1024u
+#define KERNEL_MEMORY_SOCKETS_LEAST 1536u /* LIMIT_EDGE_CONNECTIONS take two each */
 #define KERNEL_MEMORY_PER_SOCKET (128u << 10)
 
 struct native;

@@ -270,6 +270,12 @@ static const struct refused_call refused[] = {
     { "the same", WITHOUT_EFFECT(IPPROTO_IP, IP_RECVERR_RFC4884) },
     { "the same", WITHOUT_EFFECT(IPPROTO_IPV6, IPV6_RECVERR) },
     { "the same", WITHOUT_EFFECT(IPPROTO_IPV6, IPV6_RECVERR_RFC4884) },
+    /*
+     * A socket that lingers can be closed by a kernel thread, when the unix sockets that carry its descriptor are garbage:
+     * that thread then sleeps, and frees nothing of any sandbox. Programs set it to reset a connection; here it is closed
+     * in order instead.
+     */
+    { "a close() that sleeps, also in a kernel thread", WITHOUT_EFFECT(SOL_SOCKET, SO_LINGER) },
     { "64 KiB a socket that is not the guest's; obsolete", OPTION(IPPROTO_IPV6, IPV6_2292PKTOPTIONS) },
 };
 

@@ -11,14 +11,16 @@
 
 enum { STATE_BYTES = 256 + LIMIT_LAYERS * (LAYER_ID_BYTES + 8), STAT_BYTES = 4096 };
 
-#define FORMAT_LINE "cloister-sandbox 2"
-#define OLD_FORMAT_LINE "cloister-sandbox 1" /* without owner and layers */
+enum {
+    FORMAT = 2,
+    OLD_FORMAT = 1, /* without owner and layers */
+};
 
 void state_print(struct buf *out, const struct state *state)
 {
     /* Of the same length whatever the numbers are, so that the second write covers the first. */
-    buf_format(out, "%s\nboot %-36s\nslot %010" PRIu32 "\npid %010d\nstart %020" PRIu64 "\ndying %d\n", FORMAT_LINE,
-               state->boot_id, state->slot, state->pid, state->start_time, state->dying);
+    buf_format(out, "cloister-sandbox %d\nboot %-36s\nslot %010" PRIu32 "\npid %010d\nstart %020" PRIu64 "\ndying %d\n",
+               FORMAT, state->boot_id, state->slot, state->pid, state->start_time, state->dying);
     buf_format(out, "owner %010" PRIu32 "\nlayers %02" PRIu32 "\n", state->owner, state->layer_count);
     for (uint32_t i = 0; i < state->layer_count; i++)
         buf_format(out, "layer %s\n", state->layers[i]);
@@ -31,7 +33,7 @@ static bool number_line(struct str *text, struct str key, uint64_t max, uint64_t
     return str_cut(text, '\n', &line) && str_skip(&line, key) && str_to_u64(line, max, out);
 }
 
-static bool parse_zygote(struct str *text, struct state *out)
+static bool parse_owner_and_layers(struct str *text, struct state *out)
 {
     uint64_t owner, count;
     struct str line;
@@ -52,15 +54,18 @@ bool state_parse(struct str text, struct state *out, struct err *err)
 {
     struct state parsed = { 0 };
     struct str format, boot;
-    uint64_t slot, pid, dying;
+    uint64_t slot, pid, dying, version;
 
-    if (!str_cut(&text, '\n', &format) || !str_cut(&text, '\n', &boot) || !str_skip(&boot, STR("boot ")) ||
-        boot.len >= sizeof parsed.boot_id || !number_line(&text, STR("slot "), UINT32_MAX, &slot) ||
-        !number_line(&text, STR("pid "), INT32_MAX, &pid) ||
+    if (!str_cut(&text, '\n', &format) || !str_skip(&format, STR("cloister-sandbox ")) ||
+        !str_to_u64(format, UINT32_MAX, &version))
+        return err_set(err, ERR_INVALID, "the state of a sandbox does not parse");
+    if (version > FORMAT)
+        return err_set(err, ERR_UNAVAILABLE, "a newer Cloister wrote its state: run that version");
+    if (!str_cut(&text, '\n', &boot) || !str_skip(&boot, STR("boot ")) || boot.len >= sizeof parsed.boot_id ||
+        !number_line(&text, STR("slot "), UINT32_MAX, &slot) || !number_line(&text, STR("pid "), INT32_MAX, &pid) ||
         !number_line(&text, STR("start "), UINT64_MAX, &parsed.start_time) ||
         !number_line(&text, STR("dying "), 1, &dying) ||
-        !(str_eq(format, STR(OLD_FORMAT_LINE)) || (str_eq(format, STR(FORMAT_LINE)) && parse_zygote(&text, &parsed))) ||
-        text.len)
+        (version > OLD_FORMAT && !parse_owner_and_layers(&text, &parsed)) || text.len)
         return err_set(err, ERR_INVALID, "the state of a sandbox does not parse");
     boot = str_trim(boot);
     memcpy(parsed.boot_id, boot.at, boot.len);

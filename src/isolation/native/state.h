@@ -3,8 +3,8 @@
  *
  * One small file, sandboxes/<id>/state. It is made before the process is and completed after: a record without a pid
  * means that a start was under way. Written in place with one write(2), which a kill cannot cut in two; a power cut
- * can, but no sandbox survives that, and what does not parse is swept like what does not run. The list of layers follows
- * the record and is written once.
+ * can, but no sandbox survives that, and what does not parse is swept like what does not run. A record that a newer
+ * version wrote is ERR_UNAVAILABLE: its sandbox may run.
  */
 #ifndef ISOLATION_NATIVE_STATE_H
 #define ISOLATION_NATIVE_STATE_H
@@ -35,20 +35,12 @@ struct state {
 /* Calls use(context, layer) for each layer of the sandbox. */
 typedef void state_layer_fn(void *context, const char *layer);
 
-/* Calls use(context, layer) for each layer of the sandbox. */
-typedef void state_layer_fn(void *context, const char *layer);
-
 void state_print(struct buf *out, const struct state *state);
 bool state_parse(struct str text, struct state *out, struct err *err) must_use;
 
 bool state_write(int fd, const struct state *state, struct err *err) must_use;
 bool state_read(int sandbox_fd, struct state *out, struct err *err) must_use;
 /* ERR_NOT_FOUND when there are none: an older version wrote the record. */
-bool state_read_layers(int sandbox_fd, state_layer_fn *use, void *context, struct err *err) must_use;
-
-/* Behind the record, once: which layers it is mounted from, so that the server does not remove them. */
-bool state_write_layers(int fd, const struct plan *plan, struct err *err) must_use;
-/* ERR_NOT_FOUND when there are none: an older version wrote the record, or a crash cut it short. */
 bool state_read_layers(int sandbox_fd, state_layer_fn *use, void *context, struct err *err) must_use;
 
 /* Field 22, which together with the pid names a process for as long as the machine is up. */

@@ -165,6 +165,11 @@ static void bpf_programs(void)
     error_queue("IP_RECVERR_RFC4884", AF_INET, IPPROTO_IP, 26);
     error_queue("IPV6_RECVERR", AF_INET6, IPPROTO_IPV6, IPV6_RECVERR);
     error_queue("IPV6_RECVERR_RFC4884", AF_INET6, IPPROTO_IPV6, 31);
+    struct linger linger = { .l_onoff = 1, .l_linger = 5 };
+    socklen_t linger_len = sizeof linger;
+    int lingers = setsockopt(tcp, SOL_SOCKET, SO_LINGER, &linger, sizeof linger);
+    (void)getsockopt(tcp, SOL_SOCKET, SO_LINGER, &linger, &linger_len);
+    say("linger: %d %d\n", lingers, linger.l_onoff);
     /* And what has the same numbers elsewhere. */
     say_result("seccomp actions", syscall(SYS_seccomp, 2, 0, &(unsigned){ 0x7fff0000 }));
     say_result("port shared", setsockopt(udp, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on));

@@ -481,6 +481,7 @@ static void what_a_guest_must_not_do_fails(void **state)
     check_has(text, "IP_RECVERR_RFC4884: 0 0 0");
     check_has(text, "IPV6_RECVERR: 0 0 0");
     check_has(text, "IPV6_RECVERR_RFC4884: 0 0 0");
+    check_has(text, "linger: 0 0");
     check_has(text, "ping: EPERM");
     check_has(text, "AF_ALG: EPERM");
     check_has(text, "AF_PACKET: EPERM");

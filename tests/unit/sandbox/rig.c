@@ -65,6 +65,8 @@ void rig_start(struct rig *rig)
         rig->before_run(rig);
     assert_int_equal(pthread_create(&rig->thread, NULL, run_loop, rig), 0);
     rig->loop_runs = true;
+    while (workers_busy(rig->workers)) /* it makes new guestlinks */
+        usleep(100);
 }
 
 struct stopper {
@@ -87,7 +89,7 @@ static void quieten(struct loop_task *task)
 {
     struct quieter *quieter = container_of(task, struct quieter, task);
 
-    sandboxes_stop_measuring(quieter->all);
+    sandboxes_stop_work(quieter->all);
     quieter->done = true;
 }
 

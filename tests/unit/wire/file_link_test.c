@@ -52,6 +52,21 @@ static void a_signature_holds_for_what_was_signed_and_nothing_else(void **state)
     assert_false(is_signed(link, TOKEN));
 }
 
+static void an_expiration_that_is_no_number_is_refused_before_it_is_hashed(void **state)
+{
+    char signature[FILE_LINK_SIGNATURE_BYTES];
+    struct file_link link = hello;
+
+    (void)state;
+    link.expiration = STR("000000000000000000000");
+    file_link_sign(&link, TOKEN, signature);
+    link.signature = str_from(signature);
+    assert_false(is_signed(link, TOKEN));
+    link.expiration = STR("18446744073709551615");
+    file_link_sign(&link, TOKEN, signature);
+    assert_true(is_signed(link, TOKEN));
+}
+
 static void a_signature_has_one_spelling(void **state)
 {
     static const char *const texts[] = {
@@ -81,6 +96,7 @@ int main(void)
     const struct CMUnitTest cases[] = {
         CASE(a_signature_is_the_one_that_sdks_make),
         CASE(a_signature_holds_for_what_was_signed_and_nothing_else),
+        CASE(an_expiration_that_is_no_number_is_refused_before_it_is_hashed),
         CASE(a_signature_has_one_spelling),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
