@@ -31,7 +31,7 @@ static void sweep(struct native *native, const char *id, uint32_t slot)
     log_info("native: sweeping sandbox %s", id);
     (void)cgroup_kill(native->cgroups, id);
     box->state = BOX_CLEARING;
-    /* Its ids stay taken while it dies. Where its slot is not known, it takes any. */
+    /* Its ids stay taken while it dies. If the slot is unknown or not free, use any free one. */
     box->slot = slot;
     if (slot < BOX_SLOTS && !native->slot_taken[slot]) {
         native->slot_taken[slot] = true;
@@ -58,7 +58,7 @@ static bool adopt(struct native *native, const char *id, uint32_t *out_slot, str
     if (!state_read(sandbox_fd, &state, err))
         return false;
     if (strcmp(state.boot_id, native->boot_id) != 0)
-        return err_set(err, ERR_NOT_FOUND, "it is of an earlier boot");
+        return err_set(err, ERR_NOT_FOUND, "it is from before a reboot");
     *out_slot = state.slot;
     if (!state.pid)
         return err_set(err, ERR_NOT_FOUND, "it never started");

@@ -134,7 +134,8 @@ void box_clear(struct box *box)
             timer_set(&box->retry, native->loop, CLEAR_RETRY_MS, clear_again);
             return;
         }
-        log_error("native: sandbox %s is not cleared away until keeper starts again: %s", box->id, err_text(&err));
+        log_error("native: sandbox %s: cannot remove its files or cgroup; next attempt at server restart: %s", box->id,
+                  err_text(&err));
     } else {
         native->slot_taken[box->slot] = false; /* only now can nothing with these ids run any more */
     }

@@ -456,10 +456,7 @@ bool cgroup_hold(struct cgroups *cgroups, const char *id, pid_t pid, struct err 
 
     (void)snprintf(path, sizeof path, "%s/guestd/cgroup.procs", id);
     (void)snprintf(number, sizeof number, "%d", pid);
-    /*
-     * One right after the other: on v1 each write waits for a grace period of RCU if it is the first in a while, and those
-     * that follow at once do not.
-     */
+    /* Write all trees without a pause: on v1 only the first write waits for an RCU grace period. */
     for (int tree = 0; tree < trees(cgroups); tree++)
         if (!fd_write_file(cgroups->fds[tree], path, str_from(number), err))
             return false;

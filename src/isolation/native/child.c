@@ -91,7 +91,7 @@ enum { TAME = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV };
 static bool mount_devices(const struct child *child, struct err *err)
 {
     char half[32];
-    /* gid 5 is tty in Debian as in everything else; its group may write to a terminal, which is how `write` works. */
+    /* gid 5 is tty. Its members may write to a terminal: `write` works this way. */
     /* max: of the 4096 terminals that a machine has, no guest takes more than its share. */
     const struct tree_option pts[] = { { "mode", "0620" }, { "ptmxmode", "0666" }, { "gid", "5" }, { "max", "256" } };
     const struct tree_option shm[] = { { "mode", "1777" }, { "size", half } };
@@ -114,7 +114,7 @@ static bool mount_devices(const struct child *child, struct err *err)
 struct knob {
     const char *path, *value;
     const char *reason;
-    bool may_be_missing; /* or be one for all namespaces, and read-only in ours */
+    bool may_be_missing; /* or the setting is global and read-only here */
 };
 
 /* Written while /proc/sys is still writable. Without CAP_SYS_RESOURCE a guest cannot raise the first three again. */
@@ -122,7 +122,8 @@ static const struct knob knobs[] = {
     { "proc/sys/user/max_user_namespaces", "0", "no nested user namespaces, which is also what keeps clone3 harmless",
       false },
     { "proc/sys/user/max_inotify_instances", "2048",
-      "use is charged to keeper's user too: one guest must not starve all; guestd has up to LIMIT_WATCHERS of them",
+      "use also counts for the owner of the user namespace (clone_as() in start.c), which all sandboxes of a template "
+      "share: one guest must not starve the others; guestd has up to LIMIT_WATCHERS of them",
       true },
     { "proc/sys/user/max_inotify_watches", "262144", "the same; LIMIT_WATCH_PLACE_BYTES has room for 200,000", true },
     { "proc/sys/net/ipv4/ip_unprivileged_port_start", "0", "a server on port 80 need not be root in its own network",
@@ -151,8 +152,8 @@ static const char *const hidden[] = {
     "proc/acpi",          /* the host's hardware */
     "proc/asound",        /* the same */
     "proc/cmdline",       /* how the host was started, sometimes with a secret in it */
-    "proc/config.gz",     /* which of the kernel's holes to try */
-    "proc/diskstats",     /* a clock of what other guests do */
+    "proc/config.gz",     /* helps to choose an exploit */
+    "proc/diskstats",     /* shows activity of other guests */
     "proc/interrupts",    /* the same */
     "proc/kcore",         /* all of the machine's memory */
     "proc/keys",          /* keyrings do not know namespaces */
@@ -162,7 +163,7 @@ static const char *const hidden[] = {
     "proc/kpageflags",    /* the same */
     "proc/locks",         /* open-file locks of all sandboxes: they know no pid namespace */
     "proc/latency_stats", /* what the host's tasks wait for */
-    "proc/pressure",      /* a clock of what other guests do */
+    "proc/pressure",      /* shows activity of other guests */
     "proc/sched_debug",   /* the names of all tasks on the machine */
     "proc/scsi",          /* writing there detaches disks */
     "proc/sysrq-trigger", /* writing there reboots */
@@ -315,7 +316,11 @@ static bool run(struct child *child, struct err *err)
  *   pid ns    its own, we are pid 1                     network   its own, loopback up
  *   ipc, uts  its own                                   cgroup    keeper's until become_root()
  *   memory    a copy of keeper's, gone at exec
- *   must      pivot; close all descriptors but guestd's; drop capabilities; load seccomp; in this order
+ *   must, in this order:
+ *     pivot                                    guestd must not see the host's tree
+ *     close all descriptors but guestd's       they lead out of the new root; the pivot needs one of them
+ *     drop capabilities                        the steps before need them; takes effect at exec
+ *     load seccomp                             the filter refuses mount, pivot_root and more that was needed before
  *   must not  read anything the guest could have written, or follow a link in its tree
  */
 no_return void native_child(const struct child_setup *setup)

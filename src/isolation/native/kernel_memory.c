@@ -22,22 +22,23 @@
 
 enum {
     LOOK_MS = 25,       /* a guest in C fills 2 to 4 GiB a second and CPU; a look takes 40 us */
-    SCAN_MS = 60000,    /* for what grows while something else shrinks */
-    SLICE_US = 1000,    /* of a turn. One read more may follow, of a tenth of a millisecond */
+    SCAN_MS = 60000,    /* full scan even without growth: one sandbox may grow while another shrinks */
+    SLICE_US = 1000,    /* longest scan in one loop turn; may overrun by one read (0.1 ms) */
     SLICE_PAUSE_MS = 1, /* in which keeper does other things */
     REST = 9,           /* pause after a scan that found none, in multiples of the time it took */
     MEMINFO_BYTES = 8192,
     PIECE_BYTES = 65536, /* of a read: the kernel gives a page of whole lines, and no machine has larger pages */
     /*
-     * Of one list. For each page that we read, the kernel walks all of it from its start, so a long one is a way to keep us busy.
-     * A line is 80 to 170 bytes: a guest may have about 1,000 UDP sockets, netlink sockets or IPv6 groups, and the rest of
-     * KERNEL_MEMORY_SOCKETS for connections and local sockets. A sandbox with more is ended too.
+     * Longest /proc/PID/net list that we read. For each page the kernel walks the list from its start, so a long list
+     * would keep us busy. A line is 80 to 170 bytes: a guest may have about 1,000 UDP sockets, netlink sockets or IPv6
+     * groups, and the rest of KERNEL_MEMORY_SOCKETS for connections and local sockets. A sandbox with a longer list is
+     * ended too.
      */
     LIST_BYTES = 128 << 10,
 };
 
 #define GROWTH (32ull << 20)
-#define OF_A_SANDBOX (512ull << 10) /* what the kernel needs for one: no growth to look into */
+#define OF_A_SANDBOX (512ull << 10) /* kernel memory of a new sandbox; not counted as growth */
 
 /* ---- the kernel's text ---- */
 
@@ -225,10 +226,9 @@ static void end_box(struct box *box)
 {
     struct err err;
 
-    log_warn(
-        "native: sandbox %s is ended: its sockets are too many, or have the kernel hold more than %llu MiB that its "
-        "memory limit does not count",
-        box->id, KERNEL_MEMORY_MAX >> 20);
+    log_warn("native: sandbox %s is ended: its sockets are too many, or hold over %llu MiB of kernel memory outside "
+             "its memory limit",
+             box->id, KERNEL_MEMORY_MAX >> 20);
     box->cause = EXIT_KERNEL_MEMORY;
     if (!box_kill(box, &err))
         log_error("native: %s", err_text(&err));

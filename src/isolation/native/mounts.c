@@ -159,10 +159,10 @@ bool mounts_devices(const struct mounts_ids *ids, int *out_fd, struct err *err)
 /* ---- overlay ---- */
 
 /*
- * Overlay writes to the upper with the credentials of the process that mounted it. Plain root has no id in an upper that is
- * idmapped for the sandbox: the work directory cannot be made and overlay comes up read-only without a word. So
- * for the length of the call our file system ids are the sandbox's root. NO_SETUID_FIXUP keeps the kernel from taking
- * our capabilities away at that change; it must not outlive the call, or a role started later would keep its own.
+ * Overlay writes to the upper with the credentials of the process that mounted it. Plain root has no id in an upper
+ * that is idmapped for the sandbox: the work directory cannot be made, and overlay silently mounts read-only. So for
+ * the length of the call our file system ids are the sandbox's root. NO_SETUID_FIXUP keeps the kernel from taking our
+ * capabilities away at that change; it must not outlive the call, or a role started later would keep its own.
  */
 struct borrowed_ids {
     int securebits;

@@ -43,7 +43,7 @@ bool mounts_overlay(struct mounts *mounts, int layers_fd, int sandbox_fd, const 
 bool mounts_zygote(struct mounts *mounts, int layers_fd, const struct plan *plan, const struct mounts_ids *ids,
                    int *out_fd, struct err *err) must_use;
 /*
- * A read-only /dev with the six devices that everybody expects, a file system of its own. MOUNTS_EMPTY in it is a
+ * A read-only /dev with the six devices that programs expect, a file system of its own. MOUNTS_EMPTY in it is a
  * directory with nothing in it, to be cloned as a cover for others before something is mounted there.
  */
 #define MOUNTS_EMPTY "shm"

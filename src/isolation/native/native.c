@@ -46,8 +46,8 @@ enum {
     LOCK_RETRY_MS = 20,
     GUESTD_BYTES_MAX = 64 << 20,
     /*
-     * More than fit in the memory of sandboxes, to which they are charged. The limits of child.c are for each user inside,
-     * of which there are 65,536, and all of them count as one here: the owner of all sandboxes of a template.
+     * So high that sandboxes reach their memory limit first. The kernel counts all users of all sandboxes of a template
+     * as one (the owner). The limits in child.c are for each of the 65,536 users inside.
      */
     HOST_INOTIFY_INSTANCES = 1 << 30,
     HOST_INOTIFY_WATCHES = 1 << 30,
@@ -102,7 +102,7 @@ static void give_zygote(struct box *box)
         return;
     auto_close int sandbox_fd = open_sandbox(box, &err);
     if (sandbox_fd < 0 || !handover_send(sandbox_fd, HANDOVER_ZYGOTE, fd, &err))
-        log_info("native: interpreters of sandbox %s start inside: %s", box->id, err_text(&err));
+        log_info("native: no warm Python for sandbox %s, using the slower start: %s", box->id, err_text(&err));
 }
 
 /*
@@ -365,7 +365,7 @@ static void open_zygote(struct native *native)
 
     native->zygotes = zygotes_new(&config, &err);
     if (!native->zygotes)
-        log_warn("native: warm Python is off, interpreters start inside their sandboxes: %s", err_text(&err));
+        log_warn("native: warm Python is off for all sandboxes, using the slower start: %s", err_text(&err));
 }
 
 /* Limits for all sandboxes together; those of each are set by child.c and the cgroups. */
@@ -378,12 +378,12 @@ static void raise_host_limit(const char *path, unsigned least)
     (void)snprintf(value, sizeof value, "%u", least);
     if (!fd_read_file(AT_FDCWD, path, 64, &text, NULL, &err) ||
         (strtoul(text, NULL, 10) < least && !fd_write_file(AT_FDCWD, path, str_from(value), &err)))
-        log_warn("native: %s stays low, guests may run out: %s", path, err_text(&err));
+        log_warn("native: cannot raise %s; guests may reach it: %s", path, err_text(&err));
 }
 
 /*
- * What each user inside may have, counted for all sandboxes of a template together (shed.c). The limits in force are
- * those that we have when we make a user namespace. They are no use there: what is counted is the guests' own memory.
+ * Limits on what all sandboxes of a template use together (shed.c). Those that we have when we make a user namespace
+ * apply to it. They need not limit anything: the memory is charged to the guests.
  */
 static void raise_own_limits(void)
 {

@@ -107,8 +107,8 @@ static bool bind_somewhere(int fd, uint16_t port, struct sockaddr_in *out_addres
 
 /*
  * Small messages leave at once; an accepted socket has the options of its listener. The host's end is reset when it is
- * closed: nothing waits for its last words, and what TCP would remember of an orderly end makes the kernel search the whole
- * machine's connections when it takes the namespace apart.
+ * closed: no one reads data after close, and what TCP would remember of an orderly end makes the kernel search the
+ * whole machine's connections when it takes the namespace apart.
  */
 static bool set_options(int listen_fd, int host_fd, struct err *err)
 {

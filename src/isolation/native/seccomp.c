@@ -128,7 +128,7 @@ static const struct call_group allowed[] = {
     { "chroot: CAP_SYS_CHROOT is in the bounding set, and the mount namespace is the border", "chroot" },
 };
 
-/* Newer than most C libraries, tried first and fallen back from; EPERM would be taken for a verdict on the arguments. */
+/* ENOSYS, so that libraries fall back to other calls; EPERM would look as if only these arguments were refused. */
 static const struct call_group absent[] = {
     { "new ways to ask for what the list above has, or for what sandboxes have no use for",
       "statmount listmount lsm_get_self_attr lsm_list_modules lsm_set_self_attr" },
@@ -238,9 +238,9 @@ struct refused_call {
             2, name             \
         }                       \
     }
-/* As kernels answer that are built without the option. */
+/* Same errno as a kernel without this option. */
 #define OPTION(level, name) SET(level, name, ENOPROTOOPT)
-/* For programs that give up where it fails. */
+/* Pretend success: programs give up if this fails. */
 #define WITHOUT_EFFECT(level, name) SET(level, name, 0)
 
 static const struct refused_call refused[] = {

@@ -17,7 +17,7 @@ bool shed_origins(struct err *err)
     (void)setsid(); /* fails only for a group leader, which a process that was just made is not */
     if (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL) < 0 && errno != ENOSYS)
         return err_sys(err, "leave the host's session keyring");
-    /* By the bare call: libc refuses to touch the two that it uses itself, and programs like make leave those ignored. */
+    /* Direct system call: libc rejects its own two signals, and programs like make leave them ignored. */
     const unsigned char by_default[64] = { 0 };
     for (int number = 1; number < NSIG; number++)
         (void)syscall(SYS_rt_sigaction, number, by_default, NULL, 8); /* two of them cannot be set, and need not */
@@ -29,9 +29,9 @@ bool shed_origins(struct err *err)
 }
 
 /*
- * Of each user inside. Use of these is counted once more for the owner of the user namespace, which is the same for all
- * sandboxes of a template, against what keeper had when it made the namespace (raise_own_limits() in native.c). Where
- * keeper could not raise that, one user inside must at least not take all of it.
+ * The kernel counts these per user inside and again for the namespace's owner, against keeper's rlimit. All sandboxes
+ * of a template have the same owner. Keeper raises its own limits first (raise_own_limits() in native.c); where it
+ * could not, these limits keep one user inside from taking all.
  */
 static const struct {
     int resource;

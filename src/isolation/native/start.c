@@ -315,7 +315,7 @@ static bool start_await(struct start *start, struct err *err)
     for (;;) {
         if (!receive_from_child(start, until_ms, said, sizeof said, &len, err)) {
             if (err->kind != ERR_UNAVAILABLE || !ready)
-                return err_wrap(err, "start sandbox %s", start->plan->id);
+                return false;
             break;
         }
         if (said[0] == CHILD_READY && len == 1)
@@ -383,7 +383,7 @@ bool native_start(struct driver *driver, const struct plan *plan, struct started
         if (err->kind == ERR_FULL && !room_check(native->sandboxes_fd, &full))
             *err = full;
         start_undo(&start);
-        return err_wrap(err, "start sandbox %s", plan->id);
+        return false;
     }
     out->guestlink_fd = take_fd(&start.link_fd);
     start_close(&start);

@@ -87,8 +87,8 @@ bool state_write(int fd, const struct state *state, struct err *err)
     if (n < 0)
         return err_sys(err, "write the state of a sandbox");
     if ((size_t)n != text.len)
-        return err_set(err, ERR_INTERNAL, "of the state of a sandbox %zd of %zu bytes were written: is the disk full?",
-                       n, text.len);
+        return err_set(err, ERR_INTERNAL, "wrote %zd of %zu bytes of a sandbox's state: is the disk full?", n,
+                       text.len);
     return true;
 }
 

@@ -1,5 +1,5 @@
 /*
- * trash.h - deleting what guests leave behind, out of everybody's way.
+ * trash.h - deleting what guests leave behind, without delaying other work.
  *
  * A guest can make a tree of any size and depth. It is moved into trash/ with one rename and deleted by a child process
  * at the lowest priority. Killed at any moment, the next one goes on.

@@ -112,7 +112,7 @@ static bool v1_cpu(const struct cgroups *cgroups, const char *id, const struct u
     return true;
 }
 
-/* What is in use, and what of it the kernel could have back: file pages, but not those that are all there is of a file. */
+/* What is in use, and what of it the kernel can reclaim: file pages, except tmpfs pages, which have no copy on disk. */
 static void split_memory(uint64_t used, uint64_t file, uint64_t shmem, struct usage *out)
 {
     uint64_t cache = file > shmem ? file - shmem : 0;

@@ -55,7 +55,7 @@ enum {
     IDLE_MS = 600000,  /* how long it is kept without a sandbox */
     RETRY_MIN_MS = 2000,
     RETRY_MAX_MS = 300000,
-    HEALTHY_MS = 60000, /* the end of one that lived longer counts as the first failure */
+    HEALTHY_MS = 60000, /* a zygote that lived this long resets the failure count */
     CLEAR_RETRY_MS = 20,
     CLEAR_TRIES = 250,
     END_MS = 2000, /* for killed zygotes to be gone when keeper ends */
@@ -647,7 +647,7 @@ void zygote_bar(struct zygote *zygote)
     if (!zygote || zygote->is_barred)
         return;
     zygote->is_barred = true;
-    log_warn("the zygote of template layer %.12s stopped a sandbox that was being made: it gets no zygote any more",
+    log_warn("warm Python is off for template layer %.12s until restart: its zygote stopped a starting sandbox",
              zygote->plan.layers[zygote->plan.layer_count - 1]);
     if (zygote->state == ZYGOTE_STARTING || zygote->state == ZYGOTE_LIVING)
         zygote_kill(zygote);
