@@ -99,7 +99,7 @@ static bool explain_known(struct str ref, struct err *err)
         if (!str_eq(ref, makeable[i].name))
             continue;
         (void)err_set(err, ERR_NOT_FOUND,
-                      "template '%.*s' is not built on this server yet: run `sudo cloister template build %s` there",
+                      "template '%.*s' is not built yet; on the server's machine: sudo cloister template build %s",
                       STR_ARG(ref), makeable[i].recipe);
         return true;
     }
@@ -110,7 +110,7 @@ static bool explain_known(struct str ref, struct err *err)
 static void explain_missing(const struct actions *actions, const struct caller *caller, struct str ref,
                             struct arena *arena, struct err *err)
 {
-    struct buf names = buf_make(arena, 64);
+    struct buf names = buf_make(arena, 54); /* so that the message is whole, unless the reference is long */
     struct template_row *list;
     size_t count;
     struct err ignored;
@@ -125,9 +125,9 @@ static void explain_missing(const struct actions *actions, const struct caller *
             break;
         buf_format(&names, "%s%.*s", names.len ? ", " : "", STR_ARG(name));
     }
-    (void)err_set(err, ERR_NOT_FOUND, "template '%.*s' not found; there is %.*s (see `cloister template list`)",
-                  (int)MIN(ref.len, (size_t)40), ref.at, names.len ? (int)names.len : 8,
-                  names.len ? names.data : "none yet");
+    (void)err_set(
+        err, ERR_NOT_FOUND, "template '%.*s' not found; there is %.*s; on the server's machine: cloister template list",
+        (int)MIN(ref.len, (size_t)40), ref.at, names.len ? (int)names.len : 8, names.len ? names.data : "none yet");
 }
 
 /* Puts newly built templates into the store. False: there is no way to, or it failed. */

@@ -239,11 +239,12 @@ static void refuse(struct request *rq)
     }
     bool is_wrong_token = rq->refusal.kind == ERR_DENIED && header(rq, STR("X-Admin-Token")).len;
     const char *advice =
-        !(rq->match.route->flags & NEEDS_ADMIN)
-            ? "set E2B_API_KEY to the key printed by `cloister env`, or make one with `cloister key create`"
+        !(rq->match.route->flags & NEEDS_ADMIN) ? "set E2B_API_KEY; on the server's machine, `sudo cloister env` "
+                                                  "prints a key, `sudo cloister key create` makes one"
         : is_wrong_token
-            ? "it is the file admin-token in this server's own data directory; `cloister key` takes --data DIR"
-            : "send X-Admin-Token; `cloister key` does it for you";
+            ? "it is the file admin-token in this server's own data directory; on the server's machine, "
+              "`sudo cloister key` finds it with --data DIR"
+            : "send X-Admin-Token; on the server's machine, `sudo cloister key` and `sudo cloister team` send it";
     send_problem(rq, 401, NULL, arena_format(rq->arena, "%s: %s", rq->refusal.message, advice));
 }
 

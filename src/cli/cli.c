@@ -111,9 +111,9 @@ static const struct command commands[] = {
       "packages,\n"
       "Bash, JavaScript, TypeScript, R and Java for run_code.\n"
       "\n"
-      "Each takes a few minutes and about 1 GiB below the data directory, and shows its progress. It is safe to\n"
-      "interrupt: a template is added whole or not at all. A template that is up to date is not built again, except\n"
-      "with --again.\n"
+      "Building takes a few minutes and shows its progress. Below the data directory `base` takes about 1 GiB and\n"
+      "`code-interpreter` 2.2 GiB. It is safe to interrupt: a template is added whole or not at all. A template that\n"
+      "is up to date is not built again, except with --again.\n"
       "\n"
       "  sudo cloister template build base\n"
       "  sudo cloister template build code-interpreter\n",
