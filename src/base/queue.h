@@ -2,7 +2,7 @@
  * queue.h - a list of things that wait, first come first served. Each holds its link, so that joining and leaving take
  * no memory and no search.
  *
- * Ownership  None: whoever frees a thing takes it out before. A zeroed queue is empty, a zeroed link is in no queue.
+ * Ownership  None: a thing is taken out before it is freed. A zeroed queue is empty, a zeroed link is in no queue.
  * Threads    As the queue's owner says.
  */
 #ifndef BASE_QUEUE_H

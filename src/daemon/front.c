@@ -167,7 +167,7 @@ static bool copy_templates(struct front *front, struct arena *arena, struct err 
     return !all_read || store_template_keep(front->store, ids, total, err);
 }
 
-/* Keeper knows which templates are on disk; the store remembers them for everybody else. On a worker. */
+/* Keeper knows which templates are on disk; the store keeps the list for all other callers. On a worker. */
 static bool refresh_templates(void *context, struct err *err)
 {
     struct front *front = context;

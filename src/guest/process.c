@@ -323,7 +323,8 @@ static void on_start_wait(struct timer *timer)
     struct process *p = container_of(timer, struct process, start_wait);
     struct err err;
 
-    (void)err_set(&err, ERR_TIMEOUT, "it could not start within %d ms: the sandbox is too busy, or has stopped it",
+    (void)err_set(&err, ERR_TIMEOUT,
+                  "it could not start within %d ms: the sandbox is too busy, or a guest process stopped it",
                   LIMIT_SPAWN_MS);
     if (!p->child.pid && p->by_spawner)
         spawner_restart(p->all->guest->spawner); /* ends the report */

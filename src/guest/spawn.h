@@ -59,7 +59,7 @@ struct spawn_child {
 enum spawn_outcome {
     SPAWN_UNKNOWN,  /* not there yet; its pid may be known */
     SPAWN_EXECUTED, /* it runs; or there was nothing to execute, then it has said so on err_fd and exits with 127 or
-                       126, as a shell would have it; or somebody has killed it */
+                       126, as a shell would have it; or it was killed */
     SPAWN_FAILED,   /* before execve(); the error names the step. If it has a pid, it exits now. */
 };
 /* Fills *child in as soon as the pid is known; pass the same *child each time. */

@@ -24,7 +24,7 @@
 enum {
     LOOK_MS = 20,            /* the loop is blocked so long at most; usually two looks of a millisecond are enough */
     AGAIN_MS = 30,           /* between two attempts */
-    LOOKS_MAX = 200,         /* then they are left stopped */
+    LOOKS_MAX = 200,         /* attempts; after that the processes stay stopped */
     PROCESSES_MAX = 1 << 16, /* more than a sandbox may have */
 };
 
@@ -140,8 +140,8 @@ static const struct entry *find(const struct list *list, pid_t pid)
 
 /*
  * A leader may have made a session of its own (`setsid cmd` as the whole command): it belongs to the tree as well. The
- * kernel does not reuse the number of a session while it has members; a process with that pid is another process, or
- * the leader.
+ * kernel does not reuse the number of a session while it has members; so if a process has that pid and is not the
+ * leader, the session is a different one.
  */
 static bool is_ours(const struct list *list, const struct tree *tree, const struct entry *leader, pid_t session)
 {
@@ -200,7 +200,7 @@ static bool stop_and_kill(const struct aim *aim)
     struct list list = { 0 };
     bool is_quiet = false, is_over = false;
 
-    assert(aim->tree.leader > 1 && aim->tree.session > 1); /* session 0 is everybody who has none */
+    assert(aim->tree.leader > 1 && aim->tree.session > 1); /* 0 = no session */
 
     uint64_t end_ms = clock_mono_ms() + LOOK_MS;
     do {

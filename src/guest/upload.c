@@ -350,7 +350,7 @@ static bool file_end(struct upload *u)
         store_metadata(u);
     /* Success means that the bytes are there: another process may have truncated it, or the disk may have failed. */
     if (fstat(u->fd, &st) < 0 || (uint64_t)st.st_size < u->size) {
-        FAIL(u, 500, "'%s' was changed by somebody else while it was written", u->path);
+        FAIL(u, 500, "'%s' was changed by another process while it was written", u->path);
         return false;
     }
     if (!u->is_new && (uint64_t)st.st_size > u->size && ftruncate(u->fd, (off_t)u->size) < 0) {

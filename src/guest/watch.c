@@ -39,7 +39,7 @@ enum {
     MASK = IN_CREATE | IN_MODIFY | IN_DELETE | IN_DELETE_SELF | IN_MOVED_TO | IN_MOVED_FROM | IN_MOVE_SELF | IN_ATTRIB,
     READ_BYTES = 4096,              /* some 120 records: a watch that is paused meanwhile still reports these */
     READY_MOST = 64,                /* instances of one epoll_wait() */
-    ROUNDS = 8,                     /* of one look; a guest that keeps making directories has the rest a turn later */
+    ROUNDS = 8,                     /* of one look; the rest is handled in the next loop turn */
     SHED_EVERY = 1024,              /* records and directories between two looks at what waits */
     TOLD_BYTES = 11 + NAME_MAX + 1, /* "wd/name" */
     TOLD_SLOT_BYTES = 64,           /* cost of a told name besides its text */
@@ -221,8 +221,8 @@ static void told_clear(struct dir_watch *w, struct map *told)
 }
 
 /*
- * Closing an instance that had watches takes milliseconds: the kernel waits for a grace period. So it
- * is emptied and kept for the next watch. Numbers of directories are not used twice, so nothing old is taken for new.
+ * Closing an instance that had watches takes milliseconds: the kernel waits for a grace period. So it is emptied and
+ * kept for the next watch. Numbers of directories are not used twice, so old records cannot match a new watch.
  */
 static void give_back(struct dir_watch *w)
 {

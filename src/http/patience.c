@@ -5,7 +5,7 @@
 #include "base/limits.h"
 #include "http/inside.h"
 
-/* The deadline, or UINT64_MAX while there is nothing to wait for. Less than `least` is no progress. */
+/* The deadline, or UINT64_MAX while there is nothing to wait for. Growth below `least` does not restart the timer. */
 static uint64_t patience_end(struct patience *p, bool waiting, uint64_t counter, uint64_t least, uint64_t limit_ms,
                              uint64_t now)
 {

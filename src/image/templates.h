@@ -30,7 +30,7 @@ struct template
 {
     char id[LIMIT_ID_BYTES];
     char name[LIMIT_NAME_BYTES];                /* [a-z0-9_-]+, unique among its owner's */
-    char owner[TEMPLATE_OWNER_BYTES];           /* a team's id; empty: everybody's */
+    char owner[TEMPLATE_OWNER_BYTES];           /* a team's id; empty: for all teams */
     uint32_t layer_count;                       /* at least one */
     char layers[LIMIT_LAYERS][LAYER_HEX_BYTES]; /* lowest first */
     uint32_t cpu_millis;
@@ -49,7 +49,7 @@ uint32_t template_memory_mb(const struct template *template);
 /* Atomic: after a crash there is the old file, the new file or none. */
 bool template_save(int data_fd, const struct template *template, struct err *err) must_use;
 bool template_load(int data_fd, const char *id, struct template *out, struct err *err) must_use;
-/* Of everybody's. ERR_NOT_FOUND. */
+/* Among those for all teams. ERR_NOT_FOUND. */
 bool template_find(int data_fd, const char *name, struct template *out, struct err *err) must_use;
 /* Made from this recipe, with all its layers there: to make it again would change nothing. */
 bool template_is_current(int data_fd, const struct template *template, const char *recipe);

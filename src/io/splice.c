@@ -148,7 +148,7 @@ void splice_run(struct splice *splice)
             more = give(splice);
         } else if (*splice->left == 0) {
             splice_end(splice);
-            from->events->on_spliced(from); /* who may begin another */
+            from->events->on_spliced(from); /* may begin another splice */
             more = false;
         } else {
             more = pipes_left > 0 && take(splice, pipes_left == TURN_PIPES);

@@ -160,7 +160,7 @@ static void on_answer_head(struct http_call *call, const struct http_head *head)
 {
     struct forward *f = http_call_owner(call);
     /*
-     * A service that answers without 401 has accepted its client. guestd's /health answers everybody, so it proves
+     * A service that answers without 401 has accepted its client. guestd's /health answers every client, so it proves
      * nothing.
      */
     if (head->status != 401 && f->target.port != GUESTD_PORT)

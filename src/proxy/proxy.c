@@ -282,9 +282,9 @@ static bool is_in(const struct peer *peer, const struct peer *other, int level)
 }
 
 /*
- * The forward to evict for a newcomer. A known newcomer takes the place of any outsider, in the sandbox with the most
- * of them. So does an outsider whose own sandbox has fewer of them: each sandbox gets its share. Otherwise only an
- * outsider that we wait for is evicted.
+ * The forward to evict for a newcomer. Known newcomer: evict an outsider of the sandbox with most outsiders. Outsider:
+ * the same, if that sandbox has at least two more than its own; else only one of its own sandbox that is waiting for
+ * its client.
  */
 static struct forward *find_evicted(struct proxy *proxy, const struct peer *peer, int level, bool is_known)
 {

@@ -19,11 +19,9 @@ enum {
     ID_RANDOM_CHARS = 20,
     RETRY_MS = 2000, /* between attempts to end a sandbox */
     CUT_MS = 5000,   /* for the loop to cut connections; it takes one turn unless the loop has ended */
-    GONE_MS =
-        500, /* from the kill to the answer, unless it is gone before: workers are too few to wait for a guest's exit */
-    ASK_MS =
-        10000, /* between questions whether a KILLED one is gone; the driver reports it sooner, unless that was lost */
-    KILL_MS = 2000, /* how long a second kill waits for the first; longer only if keeper does not answer */
+    GONE_MS = 500,   /* how long a kill waits for the end: workers are too few to wait longer for a guest's exit */
+    ASK_MS = 10000,  /* poll interval for a KILLED sandbox, if the driver's report was lost */
+    KILL_MS = 2000,  /* how long a second kill waits for the first; longer only if keeper does not answer */
 };
 
 void sandbox_set_clock(struct sandbox *sb, int64_t deadline_us)
@@ -87,7 +85,7 @@ static void cut_connections(struct sandbox *sb)
             break; /* the loop has ended, and its connections with it */
 }
 
-/* Leaves the rest to the sweep: killed says whether everything inside is dead. */
+/* The sweep does the rest later. `killed`: everything inside is dead. */
 static void end_later(struct sandbox *sb, bool killed)
 {
     struct sandboxes *all = sb->all;
@@ -113,7 +111,7 @@ bool sandbox_end(struct sandbox *sb, struct err *err)
     bool gone = true;
 
     cut_connections(sb);
-    /* Also one that the driver may not hold: it then says that it is gone. */
+    /* The driver may not hold this sandbox; it then answers that the sandbox is gone. */
     uint32_t patience_ms = sb->state == SANDBOX_REAPING ? 0 : GONE_MS;
     if (!driver_stop_wait(all->config.driver, sb->id, patience_ms, &gone, err)) {
         end_later(sb, false);

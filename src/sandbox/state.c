@@ -56,9 +56,8 @@ const char *sandbox_state_name(enum sandbox_state state)
 }
 
 /*
- * A paused sandbox may be on disk only, so that the driver does not hold it: that is no reason to forget it. One that was
- * on its way into or out of a pause runs if the driver holds it, so that its deadline counts; else it is taken for
- * paused: what is on disk is perhaps not whole, which resuming it tells, and erasing it could not be undone.
+ * A PAUSED sandbox may exist only on disk: keep it. PAUSING/RESUMING: RUNNING if the driver has it, else PAUSED;
+ * resuming then shows whether the image is complete.
  */
 enum sandbox_state sandbox_state_found(enum sandbox_row_state row, bool held)
 {

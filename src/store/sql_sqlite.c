@@ -77,7 +77,7 @@ static bool fail(struct sql *sql, const char *what, struct err *err)
     case SQLITE_LOCKED:
         return err_set(err, ERR_UNAVAILABLE, "the store is busy: another program holds it open for writing");
     case SQLITE_CONSTRAINT:
-        return err_set(err, ERR_CONFLICT, "the store refuses: %s", why);
+        return err_set(err, ERR_CONFLICT, "the store rejected the change: %s", why);
     case SQLITE_FULL:
         return err_set(err, ERR_FULL, "the file system of %.60s is full, the store's reserve too: remove files there",
                        path ? path : "the store");

@@ -103,7 +103,7 @@ bool store_key_touch(struct store *store, struct str key_id, struct err *err) mu
 
 struct template_row {
     struct str id;
-    struct str team_id; /* empty: everybody's */
+    struct str team_id; /* empty: for all teams */
     uint32_t cpu_count, memory_mb, disk_mb;
     struct str guestd_version;
     int64_t created_us;
@@ -121,13 +121,13 @@ bool store_template_put(struct store *store, const struct template_row *row, str
 bool store_template_remove(struct store *store, struct str id, struct err *err) must_use; /* fine when absent */
 /* Removes this node's templates that are not among these. */
 bool store_template_keep(struct store *store, const struct str *ids, size_t count, struct err *err) must_use;
-/* The team's own and everybody's; oldest first. */
+/* The team's own and those for all teams; oldest first. */
 bool store_template_list(struct store *store, struct str team_id, struct arena *arena, struct template_row **out,
                          size_t *out_count, struct err *err) must_use;
 /* By id, of any owner. ERR_NOT_FOUND. */
 bool store_template_get(struct store *store, struct str id, struct arena *arena, struct template_row *out,
                         struct err *err) must_use;
-/* By an alias of that team, or with an empty team by one of everybody's. ERR_NOT_FOUND. */
+/* By an alias of that team, or with an empty team, of a template for all teams. ERR_NOT_FOUND. */
 bool store_template_by_alias(struct store *store, struct str team_id, struct str alias, struct arena *arena,
                              struct template_row *out, struct err *err) must_use;
 

@@ -52,9 +52,9 @@ enum { ZYGOTE_UID = 1000 };
  * are charts.py and the driver. sys.path is without the working directory: a random.py of the user's is for cells, not for
  * us.
  */
-#define ZYGOTE_BOOT                                                    \
-    "import sys;sys.path[:]=[p for p in sys.path if p];import socket;" \
-    "DOOR=socket.socket(fileno=0);CHARTS_SOURCE=DOOR.recv(1<<20);"     \
-    "exec(compile(DOOR.recv(1<<20),'<interpreter>','exec'))"
+#define ZYGOTE_BOOT                                                              \
+    "import sys;sys.path[:]=[p for p in sys.path if p];import socket;"           \
+    "BOOT_SOCKET=socket.socket(fileno=0);CHARTS_SOURCE=BOOT_SOCKET.recv(1<<20);" \
+    "exec(compile(BOOT_SOCKET.recv(1<<20),'<interpreter>','exec'))"
 
 #endif

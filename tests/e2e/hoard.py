@@ -102,7 +102,7 @@ def stamp(sock, each):
 
 
 def stamped(each=False):
-    """To somebody who has no room for it."""
+    """To a socket whose receive buffer is too small for it."""
     other = keep(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     other.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
     other.bind(("127.0.0.1", 0))
@@ -134,7 +134,7 @@ def stamped_tcp_each():
 
 
 def errors(family=socket.AF_INET, host="127.0.0.1", option=(socket.IPPROTO_IP, IP_RECVERR)):
-    """Nobody is there, and what was sent comes back: 600 bytes of it, and as much again for the kernel."""
+    """No socket has that port, so what was sent comes back: 600 bytes of it, and as much again for the kernel."""
     sock = keep(socket.socket(family, socket.SOCK_DGRAM))
     sock.setsockopt(*option, 1)
     for _ in range(6000):

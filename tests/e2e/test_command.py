@@ -148,7 +148,7 @@ def test_doctor_looks_at_the_server_and_the_templates_of_the_directory_it_is_ask
     assert f"127.0.0.1:{server.port}, where" in there["listen address"]["found"]
     taken = checks("--data", server.data, "--listen", f"127.0.0.1:{server.port}")["listen address"]
     assert taken["verdict"] == "warn" and "is taken" in taken["found"], taken
-    # Nobody has ever served here: what counts is where a new one would listen.
+    # No server ever ran on this directory: doctor checks the address where a new one would listen.
     port = free_port()
     (tmp_path / "new").mkdir()
     new = checks("--data", tmp_path / "new", f"--listen=127.0.0.1:{port}")

@@ -150,7 +150,7 @@ def test_the_sdks_last_handle_has_the_whole_output(server, proxy):
     try:
         handle = direct.commands.run(COMMAND, background=True)
         pid = handle.pid
-        handle.disconnect()  # whoever joins one who watches sees what comes from then on, as upstream does
+        handle.disconnect()  # with another client still connected, a new one gets only later output (as upstream)
         proxy.cutting, broken = True, 0  # before the first connection, which may be kept
         cut = Sandbox.connect(direct.sandbox_id, sandbox_url=f"http://127.0.0.1:{proxy.port}")
         while broken < CUTS:

@@ -436,7 +436,7 @@ def test_a_large_file_goes_in_and_out_in_constant_memory(server, box):
 
 
 def test_without_a_token_the_edge_says_what_guestd_says(server, shared_sandbox):
-    """It refuses in guestd's place, before guestd hears of it: nobody must be able to tell the two apart."""
+    """The edge refuses instead of guestd, with the same answer: a client cannot tell which of the two refused."""
     asked = [(49983, "/process.Process/List", "{}"), (49983, "/nowhere", ""), (49999, "/execute", '{"code": "1"}')]
     for port, path, body in asked:
         curl = f"curl -s -i -X POST -H 'Origin: x' -d '{body}' http://localhost:{port}{path}"
@@ -501,7 +501,7 @@ def test_half_bodies_without_a_token_lock_nobody_out(server, made, ports):
             assert box.commands.run("echo here").stdout == "here\n"
             box.files.write("/tmp/note", "text")
             assert box.files.read("/tmp/note") == "text"
-        # Strangers who ask whole questions are served as well: those who keep us waiting make room.
+        # Whole requests of strangers are served too: incomplete ones are evicted for them.
         assert server.call("GET", "/", headers=routing).status == 200
         routing["E2b-Sandbox-Port"] = "49999"
         assert server.call("GET", "/contexts", headers=routing).status == 200
@@ -513,7 +513,7 @@ def test_half_bodies_without_a_token_lock_nobody_out(server, made, ports):
 
 @pytest.mark.parametrize("seconds", [1, 300], ids=["expired", "valid"])
 def test_half_bodies_with_a_signed_link_lock_nobody_out(server, made, seconds):
-    """A link is published: whoever has it is not the owner, and guestd refuses it once it has expired."""
+    """Links get published: a client with a link is not the owner, and guestd refuses the link once it has expired."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), max(hard, 4096)))
     box = Sandbox.create(timeout=300)
@@ -535,7 +535,7 @@ def test_half_bodies_with_a_signed_link_lock_nobody_out(server, made, seconds):
         # Not always at once: guestd begins an upload for each, and has as many connections until it has ended them.
         assert wait_for(owner_works)
         routing = {"E2b-Sandbox-Id": box.sandbox_id, "E2b-Sandbox-Port": "49983"}
-        # It is for writing, and guestd is still the one who says so: those that hold a place for a second make room.
+        # The link is for writing, so guestd answers 401. The request gets through: incomplete ones are evicted for it.
         assert wait_for(lambda: server.call("GET", f"/files?{url.query}", headers=routing).status == 401)
     finally:
         for connection in held:

@@ -213,7 +213,7 @@ def slow_runs():
 
 
 def check_logs_went_on(server, box, slow):
-    """The log of a new front has the end that nobody took, and then what comes, once each."""
+    """A new front logs the end that happened while no front ran, then later starts and ends, once each."""
     assert use(server, box).commands.run("echo after").stdout == "after\n"
     assert wait_for(lambda: len(processes_in_log(server, box)) >= 3), processes_in_log(server, box)
     found = processes_in_log(server, box)

@@ -265,7 +265,7 @@ def test_recursion_is_an_error_object(box):
 
 
 def test_input_says_that_nobody_can_type(box):
-    assert "nobody is there to type" in box.run_code("input('name? ')").error.value
+    assert "a cell has no standard input" in box.run_code("input('name? ')").error.value
 
 
 @pytest.mark.parametrize(

@@ -496,7 +496,7 @@ os.read(0, 1)
 
 
 def test_signals_that_wait_in_a_neighbour_take_none_from_others(shared_sandbox, sandbox):
-    """They are counted to the owner of the user namespaces too, who is one for all sandboxes of a template."""
+    """The kernel also counts them for the owner of the user namespace, which all sandboxes of a template share."""
     for box in (shared_sandbox, sandbox):
         box.files.write("signals.py", SIGNALS)
     greedy = shared_sandbox.commands.run("python3 signals.py > /tmp/queued", background=True, stdin=True)

@@ -280,7 +280,7 @@ def test_a_thousand_watchers_hear_what_happens(server, box):
 
 
 def test_a_noisy_directory_with_many_watchers_costs_little(server, box):
-    """Nobody fetches. Whoever had too much waiting is told so, and guestd is no larger for it."""
+    """No watcher fetches its events. Those with too many waiting get an error, and guestd does not grow."""
     box.files.make_dir("/tmp/noise")
     made = [box.files.watch_dir("/tmp/noise") for _ in range(WATCHERS // 2)]
     try:
@@ -376,7 +376,7 @@ def test_a_timeout_past_the_longest_is_refused_by_create_and_cut_by_set_timeout(
 
 
 def test_an_unknown_sandbox_is_not_called_paused(server):
-    """SDKs say "Paused sandbox … not found" to any 404 of connect; whoever shows our words is told nothing of the kind."""
+    """SDKs say "Paused sandbox … not found" to any 404 of connect. Our own message does not call it paused."""
     for method, path in (
         ("POST", "/sandboxes/inotthere/connect"),
         ("POST", "/v2/sandboxes/inotthere/connect"),

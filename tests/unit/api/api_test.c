@@ -443,7 +443,7 @@ static void without_the_right_key_every_route_is_a_401(void **state)
     }
     struct http_answer answer = CALL(s, "GET", "/api-keys", NULL); /* an API key is no admin token */
     check_error(s, &answer, 401, "X-Admin-Token");
-    /* Whoever has sent one is not told to send one. */
+    /* A request with a wrong token is not told to send one. */
     answer = served_call_bare(s, "GET", "/api-keys", NULL, wrong, 2);
     check_error(s, &answer, 401, "the file admin-token in this server's own data directory");
     struct http_field malformed[] = { { STR("X-API-Key"), STR("sk-123") } };

@@ -1,6 +1,6 @@
 /*
- * Whoever can make their own starts slow must not be able to make anybody else's slow: guestd of the greedy key's
- * sandboxes says nothing, and everybody else goes on.
+ * Slow starts of one key must not slow down the starts of other keys: guestd in the greedy key's sandboxes does not
+ * answer, and requests of other keys are served meanwhile.
  */
 #include <pthread.h>
 #include <sys/socket.h>
@@ -103,7 +103,7 @@ static void a_client_that_leaves_before_its_turn_gets_no_sandbox(void **state)
         fds[i] = ask_to_create(s);
     rig_wait_silent(&s->rig, LIMIT_STARTS_PER_KEY);
     int impatient = ask_to_create(s), patient = ask_to_create(s);
-    /* An answer to somebody who came later says that those two have come; another, that one has left. */
+    /* The answer to a later request shows that those two have arrived; the next one, that `impatient` has left. */
     assert_int_equal(CALL(s, "GET", "/v2/sandboxes", NULL).status, 200);
     close(impatient);
     assert_int_equal(CALL(s, "GET", "/v2/sandboxes", NULL).status, 200);

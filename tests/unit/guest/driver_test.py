@@ -23,7 +23,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 PARTS = ROOT / "src" / "guest" / "interpreter" / "driver"
-FROM_BOOT = {"DOOR", "CHARTS_SOURCE"}  # ZYGOTE_BOOT in wire/zygote.h
+FROM_BOOT = {"BOOT_SOCKET", "CHARTS_SOURCE"}  # ZYGOTE_BOOT in wire/zygote.h
 sys.dont_write_bytecode = True
 sys.path[:0] = [str(PARTS.parent), str(ROOT / "scripts")]
 

@@ -29,8 +29,8 @@ from .here import here
 from .alone import run_alone
 from .zygote_outside import run_zygote
 
-here.charts_source = CHARTS_SOURCE  # ZYGOTE_BOOT sets CHARTS_SOURCE and DOOR
+here.charts_source = CHARTS_SOURCE  # ZYGOTE_BOOT sets CHARTS_SOURCE and BOOT_SOCKET
 if "outside" in sys.argv:
-    run_zygote(DOOR)
+    run_zygote(BOOT_SOCKET)
 else:
-    run_alone(DOOR)
+    run_alone(BOOT_SOCKET)

@@ -6,7 +6,7 @@ value that is too large is left out with a note on stderr.
 import os
 from json import dumps  # by name: user code may replace json.dumps
 
-TEXT_MAX = 4 << 20  # characters of a result's text; nobody reads more, and every client keeps it in memory
+TEXT_MAX = 4 << 20  # characters of a result's text, which every client keeps in memory
 ERROR_MAX = 1 << 19  # characters of each of an error's three texts: at twelve bytes a character they fit into a frame
 BUNDLE_MAX = 30 << 20  # the whole result, encoded
 

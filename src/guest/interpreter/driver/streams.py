@@ -31,5 +31,5 @@ class StdinNotImplementedError(RuntimeError):
 
 
 def no_input(*args, **kwargs):
-    raise StdinNotImplementedError("input() does not work here: nobody is there to type. Put the value into the code, "
-                                   "or pass it with envs.")
+    raise StdinNotImplementedError("input() does not work here: a cell has no standard input. Put the value into the "
+                                   "code, or pass it with envs.")
