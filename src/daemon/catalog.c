@@ -89,11 +89,9 @@ static void on_sweep(struct timer *timer)
         if (catalog->config.on_swept)
             catalog->config.on_swept(catalog->config.context);
     }
-    if (!ok && err.kind == ERR_CONFLICT)
-        again = true; /* a template is being built */
-    else if (!ok)
+    if (!ok && err.kind != ERR_CONFLICT) /* a template is being built */
         log_info("layers: unused ones are kept for now: %s", err_text(&err));
-    if (again)
+    if (again || !ok)
         timer_set(timer, catalog->config.loop, catalog->config.sweep_ms, on_sweep);
 }
 

@@ -303,8 +303,8 @@ bool layers_sweep(int data_fd, const struct map *used, uint32_t *out_count, stru
     auto_close int layers_fd = openat(data_fd, "layers", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     auto_close int trash_fd = openat(data_fd, "trash", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     auto_names struct names names = { 0 };
-    uint32_t count = 0;
 
+    *out_count = 0;
     if (layers_fd < 0 || trash_fd < 0)
         return err_sys(err, "open layers and trash");
     if (!names_read(layers_fd, &names, err))
@@ -315,11 +315,10 @@ bool layers_sweep(int data_fd, const struct map *used, uint32_t *out_count, stru
             continue;
         /* NOREPLACE: the same layer may be in there already, half deleted; then the next sweep moves this one. */
         if (renameat2(layers_fd, hex, trash_fd, hex, RENAME_NOREPLACE) == 0)
-            count++;
+            (*out_count)++;
         else if (errno != EEXIST)
             return err_sys(err, "move layer %s to the trash", hex);
     }
-    *out_count = count;
     return true;
 }
 

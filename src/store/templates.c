@@ -190,7 +190,10 @@ bool store_template_put(struct store *store, const struct template_row *row, str
 
     /* Called at every start and for each unknown name: without this check each call would cost an fsync. */
     arena_init(&scratch);
-    bool ok = by_id(store->sql, row->id, &scratch, &old, &there, err);
+    /* One that another node has put is put again: it is this node's from now on. */
+    bool ok =
+        template_find(store->sql, "SELECT " TEMPLATE_COLUMNS " FROM templates t WHERE t.id = $1 AND t.node_id = $2",
+                      SQL_ARGS(sql_text(row->id), sql_text(str_from(store->node_id))), &scratch, &old, &there, err);
     bool same = ok && there && same_template(&old, row);
     arena_done(&scratch);
     if (same)

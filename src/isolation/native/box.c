@@ -174,8 +174,10 @@ static void stop_counting(struct box *box)
         native->doomed = next->next_doomed;
         if (!native->doomed)
             native->doomed_end = &native->doomed;
-        if (!strike(next, &err))
+        if (!strike(next, &err)) {
+            next->state = BOX_RUNNING; /* the next request to stop it tries again */
             log_error("native: %s", err_text(&err));
+        }
     }
 }
 

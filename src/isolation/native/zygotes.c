@@ -252,6 +252,8 @@ static void zygote_free(void *object)
     free(object);
 }
 
+static void idle_over(struct timer *timer);
+
 /* Forgets one that has neither sandboxes nor a process. */
 static void zygote_drop(struct zygote *zygote)
 {
@@ -259,6 +261,12 @@ static void zygote_drop(struct zygote *zygote)
 
     if (zygote->boxes || zygote->state != ZYGOTE_NONE || zygote->is_barred)
         return; /* a barred one stays, so that it is not made again */
+    /* One that failed stays until it may be tried again: the next sandbox of its template must not try at once. */
+    uint64_t now_ms = clock_mono_ms();
+    if (now_ms < zygote->not_before_ms) {
+        timer_set(&zygote->idle, zygote->zygotes->config.loop, zygote->not_before_ms - now_ms, idle_over);
+        return;
+    }
     while (*at != zygote)
         at = &(*at)->next;
     *at = zygote->next;
@@ -629,15 +637,20 @@ int zygote_connect(struct zygote *zygote, const char *sandbox_id, int sandbox_pi
     int fd = -1;
 
     if (zygote->state == ZYGOTE_NONE && !zygote->is_barred && clock_mono_ms() >= zygote->not_before_ms &&
-        !zygote_start(zygote, &err))
-        zygote_failed(zygote, err_text(&err));
+        !zygote_start(zygote, &err)) {
+        if (err.kind == ERR_LIMIT) /* no fault of this one */
+            zygote->not_before_ms = clock_mono_ms() + RETRY_MIN_MS;
+        else
+            zygote_failed(zygote, err_text(&err));
+    }
     if (zygote->state != ZYGOTE_STARTING && zygote->state != ZYGOTE_LIVING)
         return -1;
     uint64_t now = 2 * zygote->starts + (zygote->state == ZYGOTE_LIVING);
     if (*given == now)
         return -1;
-    *given = now;
-    if (!give_socket(zygote, sandbox_pidfd, &fd, &err))
+    if (give_socket(zygote, sandbox_pidfd, &fd, &err))
+        *given = now;
+    else
         log_debug("zygotes: sandbox %s: %s", sandbox_id, err_text(&err));
     return fd;
 }

@@ -169,7 +169,7 @@ static void an_owner_has_its_share_of_a_lane_and_the_others_theirs(void **state)
     PUMP_UNTIL(loop, done_count == 1);
     open_gate(6);
     PUMP_UNTIL(loop, done_count == 7);
-    assert_int_equal(workers_busy(workers), 0);
+    PUMP_UNTIL(loop, workers_busy(workers) == 0); /* done() may come a moment before the worker is free */
     lane_tear_down(workers);
 }
 
