@@ -62,7 +62,7 @@ uninstall: ## remove what install has put there; the data directory stays
 	@[ ! -d $(libexec) ] || rmdir $(libexec)
 	@echo 'removed $(DESTDIR)$(PREFIX)/bin/cloister; $(DATA) and the user cloister are still there'
 
-check: build-asan/build.ninja ## unit tests under ASan and UBSan; no root, seconds
+check: build-asan/build.ninja ## unit tests under ASan and UBSan; no root, about two minutes
 	$(call compile,build-asan)
 	@scripts/link-programs.sh build-asan
 	@meson test -C build-asan --suite unit --no-rebuild --print-errorlogs --quiet
