@@ -127,12 +127,13 @@ static struct http_head with_signature(const struct http_head *head, struct str 
 static void try_signed(struct links *links, size_t by, const struct http_head *head, struct arena *arena)
 {
     struct http_head again = with_signature(head, sign(&boxes[by], head, arena), arena);
+    bool is_number = parameter(head, arena, STR("signature_expiration")).len <= FILE_LINK_EXPIRATION_MAX;
     struct sandbox *found = NULL;
 
     check(links_is_link(&again));
     for (int i = 0; i < 2; i++) { /* searched for, then remembered */
         enum links_verdict verdict = look(links, &again, arena, &found);
-        if (by == ENDED)
+        if (by == ENDED || !is_number)
             check(verdict == LINK_WRONG && !found);
         else
             check(verdict == LINK_FOUND && returned(found) == &boxes[by]);
