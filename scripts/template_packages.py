@@ -53,7 +53,7 @@ def block():
         parts = [", ".join(has["debian"])] if has["debian"] else []
         parts += ["from PyPI " + ", ".join(has["pypi"])] if has["pypi"] else []
         lines.append(f"| {title} | {'; '.join(parts + has['also'])} |")
-    base = "`base`, which is below it, has these packages of Debian's: " + ", ".join(base_packages()) + "."
+    base = "`base`, on which `code-interpreter-v1` is built, has these Debian packages: " + ", ".join(base_packages()) + "."
     lines += [""] + textwrap.wrap(base, 120, break_on_hyphens=False)
     return BEGIN + "\n" + "\n".join(lines) + "\n\n" + END
 
