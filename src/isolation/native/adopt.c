@@ -103,9 +103,11 @@ static void sweep_orphan(void *context, const char *id)
         sweep(native, id, BOX_SLOTS);
 }
 
-bool native_used_layers(int data_fd, void (*use)(void *context, const char *layer), void *context, struct err *err)
+/* Calls fn for each sandbox's directory, until it fails. */
+static bool each_directory(int sandboxes_fd, bool (*fn)(void *context, const char *id, struct err *err), void *context,
+                           struct err *err)
 {
-    int fd = openat(data_fd, "sandboxes", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = openat(sandboxes_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
     bool ok = true;
 
@@ -114,17 +116,36 @@ bool native_used_layers(int data_fd, void (*use)(void *context, const char *laye
         fd_close(&fd);
         return false;
     }
-    for (struct dirent *entry; ok && (entry = readdir(dir));) {
-        if (!id_valid(entry->d_name))
-            continue;
-        auto_close int sandbox_fd = openat(fd, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        ok = sandbox_fd < 0 ? err_sys(err, "open it") : state_read_layers(sandbox_fd, use, context, err);
-        ok = ok || err->sys == ENOENT; /* it has gone meanwhile, or a start ended before it had a state */
-        if (!ok)
-            (void)err_wrap(err, "layers of sandbox %s", entry->d_name);
-    }
+    for (struct dirent *entry; ok && (entry = readdir(dir));)
+        ok = !id_valid(entry->d_name) || fn(context, entry->d_name, err) || err_wrap(err, "sandbox %s", entry->d_name);
     (void)closedir(dir);
     return ok;
+}
+
+struct layer_walk {
+    int sandboxes_fd;
+    void (*use)(void *context, const char *layer);
+    void *context;
+};
+
+static bool use_layers(void *context, const char *id, struct err *err)
+{
+    const struct layer_walk *walk = context;
+    auto_close int fd = openat(walk->sandboxes_fd, id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+    if (fd < 0 ? err_sys(err, "open it") : state_read_layers(fd, walk->use, walk->context, err))
+        return true;
+    return err->sys == ENOENT || /* it has gone meanwhile, or a start ended before it had a state */
+           err_wrap(err, "read its layers");
+}
+
+bool native_used_layers(int data_fd, void (*use)(void *context, const char *layer), void *context, struct err *err)
+{
+    auto_close int fd = openat(data_fd, "sandboxes", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (fd < 0)
+        return err_sys(err, "open sandboxes");
+    return each_directory(fd, use_layers, &(struct layer_walk){ fd, use, context }, err);
 }
 
 /*
@@ -141,46 +162,42 @@ static bool is_proof(const struct err *why)
     return why->kind != ERR_UNAVAILABLE;
 }
 
-/* A sandbox that cannot be adopted. */
-struct left {
-    char id[LIMIT_ID_BYTES];
-    uint32_t slot;
+/* The sandboxes that cannot be adopted. */
+struct leftovers {
+    struct native *native;
+    size_t count;
+    struct {
+        char id[LIMIT_ID_BYTES];
+        uint32_t slot;
+    } * at;
 };
+
+static bool adopt_or_note(void *context, const char *id, struct err *err)
+{
+    struct leftovers *left = context;
+    uint32_t slot;
+
+    if (adopt(left->native, id, &slot, err))
+        return true;
+    if (!is_proof(err))
+        return false;
+    log_info("native: sandbox %s cannot be adopted: %s", id, err_text(err));
+    left->at = mem_grow(left->at, (left->count + 1) * sizeof *left->at);
+    (void)snprintf(left->at[left->count].id, sizeof left->at->id, "%s", id);
+    left->at[left->count++].slot = slot;
+    return true;
+}
 
 bool native_find_again(struct native *native, struct err *err)
 {
-    int fd = openat(native->sandboxes_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-    auto_free struct left *left = NULL;
-    size_t count = 0;
-    bool ok = true;
+    struct leftovers left = { .native = native };
+    bool ok = each_directory(native->sandboxes_fd, adopt_or_note, &left, err);
 
-    if (!dir) {
-        (void)err_sys(err, "read sandboxes");
-        fd_close(&fd);
-        return false;
-    }
-    for (struct dirent *entry; ok && (entry = readdir(dir));) {
-        uint32_t slot;
-        struct err why;
-        if (!id_valid(entry->d_name) || adopt(native, entry->d_name, &slot, &why))
-            continue;
-        if (!is_proof(&why)) {
-            *err = why;
-            ok = err_wrap(err, "sandbox %s", entry->d_name);
-            continue;
-        }
-        log_info("native: sandbox %s cannot be adopted: %s", entry->d_name, err_text(&why));
-        left = mem_grow(left, (count + 1) * sizeof *left);
-        (void)snprintf(left[count].id, sizeof left[count].id, "%s", entry->d_name);
-        left[count++].slot = slot;
-    }
-    (void)closedir(dir);
-    if (!ok)
-        return false;
     /* After all that live have their slots. */
-    for (size_t i = 0; i < count; i++)
-        sweep(native, left[i].id, left[i].slot);
-    cgroups_walk(native->cgroups, sweep_orphan, native);
-    return true;
+    for (size_t i = 0; ok && i < left.count; i++)
+        sweep(native, left.at[i].id, left.at[i].slot);
+    free(left.at);
+    if (ok)
+        cgroups_walk(native->cgroups, sweep_orphan, native);
+    return ok;
 }

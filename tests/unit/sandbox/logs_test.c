@@ -2,23 +2,6 @@
 #include "rig.h"
 #include "test.h"
 
-static int set_up(void **state)
-{
-    struct rig *rig = calloc(1, sizeof *rig);
-
-    rig_make(rig);
-    rig_start(rig);
-    *state = rig;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    rig_drop(*state);
-    free(*state);
-    return 0;
-}
-
 /* guestd tells that these commands have begun, as pids 1, 2, …; all at the same time. */
 static void tell(struct rig *rig, struct str id, int64_t at_us, uint32_t count, struct str command)
 {
@@ -149,7 +132,7 @@ static void a_guestd_that_talks_nonsense_is_not_listened_to(void **state)
     }
 }
 
-#define RUNNING(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+#define RUNNING(function) cmocka_unit_test_setup_teardown(function, rig_set_up, rig_tear_down)
 
 int main(void)
 {

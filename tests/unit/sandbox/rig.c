@@ -124,6 +124,29 @@ void rig_drop(struct rig *rig)
     temp_store_drop(&rig->disk);
 }
 
+int rig_set_up_only(void **state)
+{
+    struct rig *rig = calloc(1, sizeof *rig);
+
+    rig_make(rig);
+    *state = rig;
+    return 0;
+}
+
+int rig_set_up(void **state)
+{
+    (void)rig_set_up_only(state);
+    rig_start(*state);
+    return 0;
+}
+
+int rig_tear_down(void **state)
+{
+    rig_drop(*state);
+    free(*state);
+    return 0;
+}
+
 void rig_stand(void)
 {
     hand_clock_stand();

@@ -44,6 +44,10 @@ void rig_start(struct rig *rig); /* loop, workers, manager, recovery */
 /* As if the process had died: the manager goes, rows and sandboxes stay. */
 void rig_stop(struct rig *rig);
 void rig_drop(struct rig *rig);
+/* For cmocka: *state is a rig, made only, or running. */
+int rig_set_up_only(void **state);
+int rig_set_up(void **state);
+int rig_tear_down(void **state);
 void rig_stand(void);                        /* from here on the clock moves only by rig_turn() */
 void rig_turn(struct rig *rig, uint64_t ms); /* turn the clock ahead, and let the loop notice if it runs */
 

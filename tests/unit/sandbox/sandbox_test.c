@@ -15,29 +15,6 @@
 
 enum { RETRY_MS = 2000 }; /* as in lifecycle.c */
 
-static int set_up_only(void **state)
-{
-    struct rig *rig = calloc(1, sizeof *rig);
-
-    rig_make(rig);
-    *state = rig;
-    return 0;
-}
-
-static int set_up(void **state)
-{
-    set_up_only(state);
-    rig_start(*state);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    rig_drop(*state);
-    free(*state);
-    return 0;
-}
-
 /* Its events, oldest first, by the last word of their type. */
 static void check_events(struct rig *rig, struct str id, const char *want)
 {
@@ -996,8 +973,8 @@ static void a_signature_that_is_none_finds_nothing(void **state)
         check_link(rig, &(struct file_link){ .operation = STR("read"), .signature = str_from(texts[i]) }, STR(""));
 }
 
-#define RUNNING(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
-#define MADE(function) cmocka_unit_test_setup_teardown(function, set_up_only, tear_down)
+#define RUNNING(function) cmocka_unit_test_setup_teardown(function, rig_set_up, rig_tear_down)
+#define MADE(function) cmocka_unit_test_setup_teardown(function, rig_set_up_only, rig_tear_down)
 
 int main(void)
 {

@@ -6,23 +6,6 @@
 
 #define TEAM STR("team")
 
-static int set_up(void **state)
-{
-    struct rig *rig = calloc(1, sizeof *rig);
-
-    rig_make(rig);
-    rig_start(rig);
-    *state = rig;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    rig_drop(*state);
-    free(*state);
-    return 0;
-}
-
 /* Row: from. Column: to. The letters are those of the columns. */
 static const char *const want_table[SANDBOX_STATE_COUNT] = {
     /*                        S R P p r s T E K I G */
@@ -231,7 +214,7 @@ static void two_servers_on_copies_of_a_store_leave_each_others_rows_alone(void *
     free(second);
 }
 
-#define RUNNING(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+#define RUNNING(function) cmocka_unit_test_setup_teardown(function, rig_set_up, rig_tear_down)
 
 int main(void)
 {
