@@ -40,22 +40,22 @@
 #define LIMIT_PATH_BYTES 4096 /* PATH_MAX, zero byte included */
 
 /* A sandbox's own settings */
-#define LIMIT_METADATA_PAIRS 64
-#define LIMIT_METADATA_BYTES (64 * 1024)
-#define LIMIT_ENV_PAIRS 1024
-#define LIMIT_ENV_BYTES (128 * 1024) /* the kernel takes 2 MiB for all of argv and environment */
-#define LIMIT_TIMEOUT_S (24 * 3600)  /* longest life of one run */
-#define LIMIT_SANDBOXES 1000         /* at once, all keys together */
-#define LIMIT_METRICS 720            /* samples kept of one sandbox, twice: an hour of every five seconds is 40 KB */
-#define LIMIT_METRICS_KEPT 1000      /* ended sandboxes whose metrics are kept… */
-#define LIMIT_METRICS_KEPT_S 3600    /* …for this long */
-#define LIMIT_LOG_TEXT_BYTES 256     /* of a command line, in a log line */
-#define LIMIT_LOG_BATCH 128          /* log lines in one message of guestd's; it drops more while front is slow */
-#define LIMIT_LOG_PAUSE_MS 50        /* between two such messages: bounds the work that a guestd can cause */
-#define LIMIT_LOG_BYTES (64 * 1024)  /* newest log lines kept of one sandbox… */
-#define LIMIT_LOGS_KEPT 200          /* …and of this many ended ones */
-#define LIMIT_METERS 4096            /* keys whose rate is remembered; past it, idle ones are forgotten */
-#define LIMIT_LAYERS 32              /* overlay lowers of one template */
+#define LIMIT_METADATA_PAIRS 64          /* a filter of a list is compared with each of them */
+#define LIMIT_METADATA_BYTES (64 * 1024) /* in the row, in every list, and in memory while the sandbox runs */
+#define LIMIT_ENV_PAIRS 1024             /* one guestlink message has all of them */
+#define LIMIT_ENV_BYTES (128 * 1024)     /* the kernel takes 2 MiB for all of argv and environment */
+#define LIMIT_TIMEOUT_S (24 * 3600)      /* longest life of one run */
+#define LIMIT_SANDBOXES 1000             /* at once, all keys together */
+#define LIMIT_METRICS 720           /* samples kept of one sandbox, twice: an hour of every five seconds is 40 KB */
+#define LIMIT_METRICS_KEPT 1000     /* ended sandboxes whose metrics are kept… */
+#define LIMIT_METRICS_KEPT_S 3600   /* …for this long */
+#define LIMIT_LOG_TEXT_BYTES 256    /* of a command line, in a log line */
+#define LIMIT_LOG_BATCH 128         /* log lines in one message of guestd's; it drops more while front is slow */
+#define LIMIT_LOG_PAUSE_MS 50       /* between two such messages: bounds the work that a guestd can cause */
+#define LIMIT_LOG_BYTES (64 * 1024) /* newest log lines kept of one sandbox… */
+#define LIMIT_LOGS_KEPT 200         /* …and of this many ended ones */
+#define LIMIT_METERS 4096           /* keys whose rate is remembered; past it, idle ones are forgotten */
+#define LIMIT_LAYERS 32             /* overlay lowers of one template */
 
 /*
  * Free room on the data directory's file system below which no sandbox is started: enough for the directories of all
@@ -108,12 +108,12 @@
 #define LIMIT_KEEPER_MS 35000              /* without an answer from keeper: it is stuck */
 
 /* In the sandbox */
-#define LIMIT_PROCESSES 512 /* started through the API and not yet forgotten */
-#define LIMIT_ARGS 4096
-#define LIMIT_ARGS_BYTES (1 << 20)
-#define LIMIT_RING_BYTES (4 << 20) /* kept output of one process */
-#define LIMIT_LIST_ENTRIES 100000  /* of one ListDir */
-#define LIMIT_LIST_DEPTH 64
+#define LIMIT_PROCESSES 512           /* started through the API and not yet forgotten */
+#define LIMIT_ARGS 4096               /* of one command; a shell's command line is one argument */
+#define LIMIT_ARGS_BYTES (1 << 20)    /* together; half of what the kernel takes, the environment needs its part */
+#define LIMIT_RING_BYTES (4 << 20)    /* kept output of one process */
+#define LIMIT_LIST_ENTRIES 100000     /* of one ListDir */
+#define LIMIT_LIST_DEPTH 64           /* of one ListDir; a descriptor is open for each level */
 #define LIMIT_USERS_BYTES (1 << 20)   /* /etc/passwd, /etc/group: the guest's own files */
 #define LIMIT_NSS_BYTES (1 << 16)     /* /etc/nsswitch.conf, the same; Debian's has 500 bytes */
 #define LIMIT_OUTPUT_BYTES (64 << 20) /* kept output of all processes together; past it each keeps little */
