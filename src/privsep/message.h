@@ -31,7 +31,12 @@
     X(LISTEN, "listen") /* request to keeper: the reply has a listening TCP socket inside a sandbox */             \
     X(TEMPLATES, "templates") /* request to keeper: the id to continue after, or ""; the reply is one page */      \
     X(STATS, "stats")         /* request to keeper: what sandboxes use; the reply is isolation/stats.h's list */   \
-    X(EXITED, "exited")       /* event from keeper: a sandbox id and a cause; the sandbox is gone */
+    X(EXITED, "exited")       /* event from keeper: a sandbox id and a cause; the sandbox is gone */               \
+    X(NETWORK, "network")     /* event from keeper to egress: a sandbox id, and its listening sockets */           \
+    X(POLICY, "policy")       /* request from front to egress: a sandbox id and its net_policy; reply: empty */    \
+    X(FLOWS, "flows")         /* event from egress to front: counters and refusals of sandboxes, egress/flows.h */ \
+    X(SIGN, "sign")           /* request from front to signer: a key, an algorithm, a digest; reply: signature */  \
+    X(CERTIFICATE, "certificate") /* event from keeper to signer and front: new keys, new certificates */
 
 enum message_type {
 #define MESSAGE_TYPE(type, name) MESSAGE_##type,

@@ -1,0 +1,81 @@
+/*
+ * net_policy.h - what one sandbox may reach: plain data.
+ *
+ * Front makes it from what the API's caller asked for, keeps it in the store, and sends it to egress, which unpacks it,
+ * checks it as untrusted input, and judges every connection by it (net_rules.h). The same bytes are the store's.
+ *
+ * Ownership  Everything that a policy points to is in the arena that it was made or unpacked in.
+ */
+#ifndef POLICY_NET_POLICY_H
+#define POLICY_NET_POLICY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/attr.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/pack.h"
+#include "base/str.h"
+
+/* An IPv6 address in network byte order; an IPv4 address a.b.c.d is ::ffff:a.b.c.d. */
+struct net_address {
+    uint8_t at[16];
+};
+
+/* The first `bits` bits of the address count, the rest are zero. 10.0.0.0/8 has 96 + 8 bits. */
+struct net_range {
+    struct net_address address;
+    uint8_t bits;
+};
+
+struct net_header {
+    struct str name, value;
+};
+
+/* Headers to set on each request to a host. */
+struct net_transform {
+    struct str host; /* "example.com", or "*.example.com" for every name below it; lower case */
+    uint32_t header_count;
+    struct net_header *headers;
+};
+
+/* A SOCKS5 proxy that every TCP connection goes through. */
+struct net_proxy {
+    struct str host; /* name or address; empty: no proxy */
+    uint16_t port;
+    struct str username, password; /* empty: none */
+    bool tls;
+    struct str server_name; /* to verify; empty: host */
+    struct str ca_pem;      /* trusted instead of the system's roots; empty: those */
+};
+
+struct net_policy {
+    bool internet; /* false: as if all addresses were in `deny` */
+    uint32_t allow_count, deny_count, name_count, dns_count, transform_count;
+    struct net_range *allow, *deny; /* allow wins */
+    struct str *names;              /* allowed too: "example.com", "*.example.com", "*"; lower case */
+    bool has_dns;                   /* dns_servers was given: the list may be empty */
+    struct net_address *dns;
+    struct net_transform *transforms;
+    struct net_proxy proxy;
+};
+
+/* "192.0.2.1", "2001:db8::1", with "/BITS" for a range; host bits of a range are cleared. False: it is neither. */
+bool net_address_parse(struct str text, struct net_address *out) must_use;
+bool net_range_parse(struct str text, struct net_range *out) must_use;
+enum { NET_ADDRESS_TEXT = 46 };
+/* As people write it: an IPv4 address with dots. */
+void net_address_text(const struct net_address *address, char out[NET_ADDRESS_TEXT]);
+bool net_range_has(const struct net_range *range, const struct net_address *address);
+bool net_address_is_v4(const struct net_address *address);
+bool net_address_eq(const struct net_address *a, const struct net_address *b);
+
+/* Every field is in range and well-formed; err names the first that is not, as ERR_INVALID. */
+bool net_policy_check(const struct net_policy *policy, struct err *err) must_use;
+void net_policy_pack(struct buf *out, const struct net_policy *policy);
+/* The caller ends with unpack_done() and net_policy_check(). Text is copied into the arena. */
+void net_policy_unpack(struct unpack *in, struct arena *arena, struct net_policy *out);
+
+#endif

@@ -1,0 +1,70 @@
+/*
+ * net_rules.h - may this sandbox reach that address? Decisions without effects.
+ *
+ * In this order, the first that applies decides:
+ *   1. a mail port (25, 465, 587)                          refused, whatever the rest says
+ *   2. an address of the host, or one that is not public   refused, unless the operator allows it (--egress-allow)
+ *   3. a name that the sandbox may reach                   allowed
+ *   4. a range that the sandbox may reach                  allowed
+ *   5. no internet access, or a range that it must not     refused
+ *   6. all else                                            allowed
+ *
+ * An operator's range lifts rule 2 only: rules 3 to 6 follow.
+ */
+#ifndef POLICY_NET_RULES_H
+#define POLICY_NET_RULES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/attr.h"
+#include "base/str.h"
+#include "policy/net_policy.h"
+
+/* The rule that decided. */
+enum net_rule {
+    NET_RULE_OPEN,        /* allowed: nothing refuses it */
+    NET_RULE_ALLOW_NAME,  /* allowed */
+    NET_RULE_ALLOW_RANGE, /* allowed */
+    NET_RULE_MAIL_PORT,   /* refused from here on */
+    NET_RULE_HOST,        /* an address of this machine */
+    NET_RULE_NOT_PUBLIC,  /* private, link-local, metadata, carrier, loopback, multicast, unspecified… */
+    NET_RULE_INTERNET_OFF,
+    NET_RULE_DENY_RANGE,
+    NET_RULE_NAME_NOT_ALLOWED, /* a DNS question for a name that no rule allows, while names are all that is allowed */
+    NET_RULE_COUNT,
+};
+/* For people: "denyOut has 203.0.113.0/24"-like sentences are made by egress from this and the flow. */
+extern const char *const net_rule_name[NET_RULE_COUNT];
+
+/* The operator's settings, for all sandboxes. */
+struct net_operator {
+    uint32_t allow_count;
+    const struct net_range *allow; /* --egress-allow */
+};
+
+struct net_flow {
+    struct net_address to;
+    uint16_t port;
+    bool is_host;    /* `to` is an address of this machine */
+    struct str name; /* that leads there: from SNI, Host or a DNS answer of ours; empty: not known. Any case. */
+};
+
+static inline bool net_rule_allows(enum net_rule rule)
+{
+    return rule <= NET_RULE_ALLOW_RANGE;
+}
+
+enum net_rule net_judge(const struct net_policy *policy, const struct net_operator *house, const struct net_flow *flow)
+    must_use;
+/* Would a name change what net_judge() says of this flow? Then the caller finds it out first. */
+bool net_name_matters(const struct net_policy *policy, const struct net_operator *house, const struct net_flow *flow)
+    must_use;
+/* May this name be looked up at all? NET_RULE_OPEN, NET_RULE_ALLOW_NAME, or a refusal. */
+enum net_rule net_judge_name(const struct net_policy *policy, struct str name) must_use;
+/* Does one of the transforms apply to this host? The exact name first, then the longest "*." suffix. NULL: none. */
+const struct net_transform *net_transform_for(const struct net_policy *policy, struct str host) must_use;
+/* Private, link-local, metadata, carrier, loopback, multicast, unspecified, also inside IPv6 (mapped, 6to4, NAT64). */
+bool net_address_is_public(const struct net_address *address) must_use;
+
+#endif
