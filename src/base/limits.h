@@ -95,6 +95,23 @@
 #define LIMIT_LINK_COUNTERS 4096            /* of tries, shared by all addresses (proxy/sources.h): 16 KiB */
 #define LIMIT_RELAY_LINGER_MS 30000         /* without a byte, after one side of a relay has ended */
 
+/*
+ * What a sandbox may reach. Front keeps one policy per sandbox in the store and sends it to egress in one message, so all
+ * of it together must also fit that; the rest are E2B's own limits where it has one.
+ */
+#define LIMIT_NET_POLICY_BYTES (60 * 1024) /* of LIMIT_MESSAGE_BYTES; the rest is for the message's head and the id */
+#define LIMIT_NET_RANGES 1024    /* each of allowed and denied; every connection is compared with all of them */
+#define LIMIT_NET_NAMES 1024     /* allowed host names; the same */
+#define LIMIT_NET_NAME_BYTES 253 /* a host name without its trailing dot, RFC 1035 */
+#define LIMIT_NET_DNS 10
+#define LIMIT_NET_TRANSFORMS 10
+#define LIMIT_NET_TRANSFORM_HOST_BYTES 128
+#define LIMIT_NET_HEADERS 20 /* of one transform */
+#define LIMIT_NET_HEADER_NAME_BYTES 64
+#define LIMIT_NET_HEADER_VALUE_BYTES 2048
+#define LIMIT_NET_PROXY_BYTES 255 /* host, user name, password each: the lengths in SOCKS5 are one byte */
+#define LIMIT_NET_CA_BYTES 8192
+
 /* Between our processes */
 #define LIMIT_MESSAGE_BYTES (64 * 1024) /* one privsep datagram */
 #define LIMIT_MESSAGE_FDS 5             /* a command: its image, three ends and a report */

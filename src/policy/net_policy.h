@@ -24,7 +24,10 @@ struct net_address {
     uint8_t at[16];
 };
 
-/* The first `bits` bits of the address count, the rest are zero. 10.0.0.0/8 has 96 + 8 bits. */
+/*
+ * The first `bits` bits of the address count, the rest are zero. 10.0.0.0/8 has 96 + 8 bits. A range has addresses of one
+ * family only, with one exception: 0.0.0.0/0 has every address, IPv6 too, because E2B's clients write it for "everything".
+ */
 struct net_range {
     struct net_address address;
     uint8_t bits;
@@ -65,14 +68,26 @@ struct net_policy {
 /* "192.0.2.1", "2001:db8::1", with "/BITS" for a range; host bits of a range are cleared. False: it is neither. */
 bool net_address_parse(struct str text, struct net_address *out) must_use;
 bool net_range_parse(struct str text, struct net_range *out) must_use;
-enum { NET_ADDRESS_TEXT = 46 };
-/* As people write it: an IPv4 address with dots. */
+enum { NET_ADDRESS_TEXT = 46, NET_RANGE_TEXT = NET_ADDRESS_TEXT + 4 };
+/* As people write it: an IPv4 address with dots, a range of one address without "/BITS". */
 void net_address_text(const struct net_address *address, char out[NET_ADDRESS_TEXT]);
+void net_range_text(const struct net_range *range, char out[NET_RANGE_TEXT]);
 bool net_range_has(const struct net_range *range, const struct net_address *address);
 bool net_address_is_v4(const struct net_address *address);
 bool net_address_eq(const struct net_address *a, const struct net_address *b);
 
-/* Every field is in range and well-formed; err names the first that is not, as ERR_INVALID. */
+/*
+ * A host name in ASCII, of any case, without a trailing dot: not an address, and no "*". A name in another script is
+ * written as A-labels ("xn--…").
+ */
+bool net_name_is_valid(struct str name);
+/* A host name as a policy has it: lower case, without a trailing dot, in the arena. "*." in front, and "*" alone, stay. */
+bool net_name_parse(struct arena *arena, struct str text, struct str *out) must_use;
+
+/* Does a header's value have a "${e2b.…}" in it, which stands for a secret or a token of the sandbox's identity? */
+bool net_value_has_placeholder(struct str value);
+
+/* Every field is in range and well-formed, and the whole fits a message; err names the first that is not, as ERR_INVALID. */
 bool net_policy_check(const struct net_policy *policy, struct err *err) must_use;
 void net_policy_pack(struct buf *out, const struct net_policy *policy);
 /* The caller ends with unpack_done() and net_policy_check(). Text is copied into the arena. */
