@@ -112,6 +112,10 @@
 #define LIMIT_NET_PROXY_BYTES 255 /* host, user name, password each: the lengths in SOCKS5 are one byte */
 #define LIMIT_NET_CA_BYTES 8192
 
+/* The operator's network options */
+#define LIMIT_EGRESS_ALLOW 128 /* ranges of --egress-allow; each connection is compared with all of them */
+#define LIMIT_RESOLVERS 3      /* name servers of --dns; as many as /etc/resolv.conf may have */
+
 /* Between our processes */
 #define LIMIT_MESSAGE_BYTES (64 * 1024) /* one privsep datagram */
 #define LIMIT_MESSAGE_FDS 5             /* a command: its image, three ends and a report */

@@ -14,6 +14,7 @@
 enum option_type {
     OPTION_TEXT,
     OPTION_NUMBER,
+    OPTION_LIST, /* separated by commas, and the option may be repeated */
 };
 
 struct option {
@@ -27,6 +28,7 @@ struct option {
 
 #define TEXT(member) OPTION_TEXT, offsetof(struct config, member), 0, 0
 #define NUMBER(member, least, most) OPTION_NUMBER, offsetof(struct config, member), least, most
+#define LIST(member) OPTION_LIST, offsetof(struct config, member), 0, 0
 
 static const struct option options[] = {
     { "data", TEXT(data), "/var/lib/cloister", "directory for everything that must survive a restart" },
@@ -49,12 +51,43 @@ static const struct option options[] = {
     { "token-for-code", TEXT(token_for_code), "as-asked",
       "when run_code wants a token: always, or as-asked (not if made by POST /sandboxes, as SDKs 1.x do, without "
       "secure)" },
+    { "internet", TEXT(internet), "on",
+      "may sandboxes reach the internet if their create does not set allow_internet_access: on or off" },
+    { "egress-allow", LIST(egress_allow), "",
+      "private addresses that sandboxes may reach all the same: CIDR,CIDR…; may be repeated" },
+    { "dns", LIST(dns), "", "name servers for sandboxes: ADDR[:PORT],… (default: those in /etc/resolv.conf)" },
+    { "egress-rate", NUMBER(egress_rate_mb, 0, 100000), "",
+      "MiB per second that one sandbox may send, and receive, through the network (default: no limit)" },
 };
 
-static bool option_store(const struct option *option, struct str value, struct config *config, struct err *err)
-{
-    char *field = (char *)config + option->field;
+/* The configuration while it is read. Later sources replace a list; the entries of one source add up. */
+struct loading {
+    struct config config;
+    bool has_list[COUNT_OF(options)]; /* this source has begun a list */
+};
 
+static bool list_add(struct loading *loading, const struct option *option, struct str value, struct err *err)
+{
+    char *field = (char *)&loading->config + option->field;
+    bool *has_list = &loading->has_list[option - options];
+    size_t len = *has_list ? strlen(field) : 0;
+
+    if (str_has_char(value, '\0') || len + 1 + value.len >= CONFIG_LIST_BYTES)
+        return err_set(err, ERR_INVALID, "%s is too long", option->name);
+    if (len && value.len)
+        field[len++] = ',';
+    memcpy(field + len, value.at, value.len);
+    field[len + value.len] = '\0';
+    *has_list = true;
+    return true;
+}
+
+static bool option_store(const struct option *option, struct str value, struct loading *loading, struct err *err)
+{
+    char *field = (char *)&loading->config + option->field;
+
+    if (option->type == OPTION_LIST)
+        return list_add(loading, option, value, err);
     if (option->type == OPTION_TEXT) {
         if (value.len >= CONFIG_TEXT_BYTES || str_has_char(value, '\0'))
             return err_set(err, ERR_INVALID, "%s is too long", option->name);
@@ -80,7 +113,7 @@ static const struct option *option_find(struct str name)
 }
 
 /* `name = value` lines, # begins a comment line. */
-static bool config_read_text(struct str text, const char *path, struct config *config, struct err *err)
+static bool config_read_text(struct str text, const char *path, struct loading *loading, struct err *err)
 {
     struct str line;
 
@@ -96,20 +129,20 @@ static bool config_read_text(struct str text, const char *path, struct config *c
         if (!option)
             return err_set(err, ERR_INVALID, "%s line %u: no option '%.*s'; `%s serve --help` lists them", path, number,
                            (int)MIN(name.len, (size_t)40), name.at, cli_program());
-        if (!option_store(option, str_trim(rest), config, err))
+        if (!option_store(option, str_trim(rest), loading, err))
             return err_wrap(err, "%s line %u", path, number);
     }
     return true;
 }
 
-static bool config_read_file(const char *path, bool must_exist, struct config *config, struct err *err)
+static bool config_read_file(const char *path, bool must_exist, struct loading *loading, struct err *err)
 {
     auto_free char *text = NULL;
     size_t len;
 
     if (!fd_read_file(AT_FDCWD, path, 64 * 1024, &text, &len, err))
         return (err->sys == ENOENT && !must_exist) || err_wrap(err, "configuration file");
-    return config_read_text(str_of(text, len), path, config, err);
+    return config_read_text(str_of(text, len), path, loading, err);
 }
 
 static bool unknown_option(struct str name, struct err *err)
@@ -146,12 +179,12 @@ static bool argv_option(int argc, char **argv, int *at, const struct option **ou
 
 bool config_load(int argc, char **argv, struct config *out, struct err *err)
 {
-    struct config config = { 0 };
+    struct loading loading = { 0 };
     const struct option *option;
     struct str value;
 
     for (size_t i = 0; i < COUNT_OF(options); i++)
-        if (options[i].initial[0] && !option_store(&options[i], str_from(options[i].initial), &config, err))
+        if (options[i].initial[0] && !option_store(&options[i], str_from(options[i].initial), &loading, err))
             return err_wrap(err, "default");
 
     /* Look for --config first: the file must be read before the other options, which override it. */
@@ -164,14 +197,15 @@ bool config_load(int argc, char **argv, struct config *out, struct err *err)
             path = str_copy(value);
         }
     }
-    if (!config_read_file(path ? path : CONFIG_FILE, path != NULL, &config, err))
+    if (!config_read_file(path ? path : CONFIG_FILE, path != NULL, &loading, err))
         return false;
 
+    memset(loading.has_list, 0, sizeof loading.has_list);
     for (int at = 0; at < argc;)
         if (!argv_option(argc, argv, &at, &option, &value, err) ||
-            (option && !option_store(option, value, &config, err)))
+            (option && !option_store(option, value, &loading, err)))
             return false;
-    *out = config;
+    *out = loading.config;
     return true;
 }
 

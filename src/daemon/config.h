@@ -2,7 +2,8 @@
  * config.h - the operator's options, and where they come from.
  *
  * One table (config.c) has every option with its type, field, default and help, for parsing and for `cloister serve
- * --help`. Later sources win: defaults, then the configuration file, then the command line.
+ * --help`. Later sources win: defaults, then the configuration file, then the command line. The entries of a list add up
+ * within one source.
  */
 #ifndef DAEMON_CONFIG_H
 #define DAEMON_CONFIG_H
@@ -15,7 +16,10 @@
 
 #define CONFIG_FILE "/etc/cloister/cloister.conf"
 
-enum { CONFIG_TEXT_BYTES = 512 };
+enum {
+    CONFIG_TEXT_BYTES = 512,
+    CONFIG_LIST_BYTES = 8192, /* LIMIT_EGRESS_ALLOW ranges of IPv6, written out */
+};
 
 struct config {
     char data[CONFIG_TEXT_BYTES];   /* directory */
@@ -32,6 +36,10 @@ struct config {
     uint64_t cpus;      /* the same */
     uint64_t pids;
     char token_for_code[CONFIG_TEXT_BYTES]; /* as-asked, always */
+    char internet[CONFIG_TEXT_BYTES];       /* on, off */
+    char egress_allow[CONFIG_LIST_BYTES];   /* CIDR,CIDR… */
+    char dns[CONFIG_LIST_BYTES];            /* ADDR[:PORT],… */
+    uint64_t egress_rate_mb;                /* MiB per second of each sandbox; 0: no limit */
 };
 
 /* Defaults, the file (it may be missing unless --config names it), then argv. An error names the option or line. */

@@ -43,6 +43,7 @@ enum { LISTEN_MS = 1000, LISTEN_RETRY_MS = 20 };
 struct keeper {
     struct config config;
     struct settings settings;
+    struct egress_settings egress;
     struct role_account accounts[ROLE_COUNT];
     struct loop *loop;
     int data_fd, store_fd, listen_fd;
@@ -171,6 +172,8 @@ static int grant(void *context, enum role_grant grant, struct err *err)
     case GRANT_STORE:
         fd = fcntl(keeper->store_fd, F_DUPFD_CLOEXEC, 3);
         break;
+    case GRANT_EGRESS:
+        return egress_settings_write(&keeper->egress, err);
     case GRANT_NONE:
     case GRANT_COUNT:
         errno = EINVAL;
@@ -333,7 +336,9 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
     if (geteuid() != 0)
         return err_set(err, ERR_DENIED, "serving needs root, to make sandboxes: %s serve", cli_program_as_root());
     if (!find_accounts(keeper, err) || !settings_log_level(config->log, &log_least, err) ||
-        !settings_token_for_code(config->token_for_code, &keeper->settings.code_always_has_token, err))
+        !settings_token_for_code(config->token_for_code, &keeper->settings.code_always_has_token, err) ||
+        !settings_internet(config->internet, &keeper->settings.internet, err) ||
+        !egress_settings_make(config, &keeper->egress, err))
         return false;
     log_setup("keeper", log_least);
     choose_domain(config, keeper->settings.domain, sizeof keeper->settings.domain);

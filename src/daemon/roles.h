@@ -26,6 +26,7 @@ enum role_grant {
     GRANT_SETTINGS, /* settings.h; has the secrets of front */
     GRANT_LISTENER, /* the server's listening socket */
     GRANT_STORE,    /* the directory of the database */
+    GRANT_EGRESS,   /* settings.h: the operator's network options, for egress */
     GRANT_COUNT,
 };
 

@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "base/pack.h"
 
-enum { SETTINGS_BYTES = 4096 };
+enum { SETTINGS_BYTES = 4096, DNS_PORT = 53 };
 
 bool settings_log_level(const char *name, enum log_level *out, struct err *err)
 {
@@ -40,6 +40,35 @@ bool settings_token_for_code(const char *word, bool *out_always, struct err *err
     return true;
 }
 
+bool settings_internet(const char *word, bool *out_on, struct err *err)
+{
+    bool on = strcmp(word, "on") == 0;
+
+    if (!on && strcmp(word, "off") != 0)
+        return err_set(err, ERR_INVALID, "internet must be on or off, not '%.40s'", word);
+    *out_on = on;
+    return true;
+}
+
+/* A descriptor of a memory file that has these bytes and never changes. */
+static int seal(struct str bytes, struct err *err)
+{
+    auto_close int fd = memfd_create("settings", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    if (fd < 0) {
+        (void)err_sys(err, "memfd_create");
+        return -1;
+    }
+    if (!fd_write_all(fd, bytes, err))
+        return -1;
+    if (lseek(fd, 0, SEEK_SET) < 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) < 0) {
+        (void)err_sys(err, "seal the settings");
+        return -1;
+    }
+    return take_fd(&fd);
+}
+
 int settings_write(const struct settings *settings, struct err *err)
 {
     auto_buf struct buf out = buf_make(NULL, SETTINGS_BYTES);
@@ -55,18 +84,14 @@ int settings_write(const struct settings *settings, struct err *err)
     pack_u32(&out, settings->cpus);
     pack_u32(&out, settings->pids);
     pack_u8(&out, settings->code_always_has_token);
+    pack_bool(&out, settings->internet);
     pack_str(&out, secret_reveal(&settings->api_key));
     pack_str(&out, secret_reveal(&settings->admin_hash));
 
-    auto_close int fd = memfd_create("settings", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    bool ok = fd >= 0 || err_sys(err, "memfd_create");
-    ok = ok && fd_write_all(fd, buf_str(&out), err);
+    int fd = seal(buf_str(&out), err);
     if (out.data)
         explicit_bzero(out.data, out.len);
-    if (ok && (lseek(fd, 0, SEEK_SET) < 0 ||
-               fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) < 0))
-        ok = err_sys(err, "seal the settings");
-    return ok ? take_fd(&fd) : -1;
+    return fd;
 }
 
 bool settings_read(int fd, struct settings *out, struct err *err)
@@ -89,6 +114,7 @@ bool settings_read(int fd, struct settings *out, struct err *err)
     got.cpus = unpack_u32(&in);
     got.pids = unpack_u32(&in);
     got.code_always_has_token = unpack_u8(&in) != 0;
+    got.internet = unpack_bool(&in);
     struct str api_key = unpack_str(&in, SECRET_MAX_BYTES);
     struct str admin_hash = unpack_str(&in, SECRET_MAX_BYTES);
     bool ok = unpack_done(&in, err) && (got.node_id[0] || err_set(err, ERR_INVALID, "malformed settings"));
@@ -99,4 +125,127 @@ bool settings_read(int fd, struct settings *out, struct err *err)
     secret_wipe(&got.api_key);
     secret_wipe(&got.admin_hash);
     return ok || err_wrap(err, "settings");
+}
+
+/* ---- egress ---- */
+
+/* ADDR, ADDR:PORT, [ADDR], [ADDR]:PORT. */
+static bool resolver_parse(struct str text, struct egress_resolver *out)
+{
+    struct str address;
+    uint64_t port = DNS_PORT;
+
+    if (net_address_parse(text, &out->address)) {
+        out->port = DNS_PORT;
+        return true;
+    }
+    bool in_brackets = str_skip(&text, STR("["));
+    char end = in_brackets ? ']' : ':';
+    if (!str_has_char(text, end) || !str_cut(&text, end, &address))
+        return false;
+    bool has_port = !in_brackets || str_skip(&text, STR(":"));
+    if (has_port ? !str_to_u64(text, UINT16_MAX, &port) || port == 0 : text.len > 0)
+        return false;
+    out->port = (uint16_t)port;
+    return net_address_parse(address, &out->address);
+}
+
+static bool allow_make(struct str list, struct egress_settings *out, struct err *err)
+{
+    struct str entry;
+
+    while (list.len && str_cut(&list, ',', &entry)) {
+        entry = str_trim(entry);
+        if (out->allow_count == LIMIT_EGRESS_ALLOW)
+            return err_set(err, ERR_INVALID, "egress-allow has more than %d entries", LIMIT_EGRESS_ALLOW);
+        if (!net_range_parse(entry, &out->allow[out->allow_count]))
+            return err_set(err, ERR_INVALID, "egress-allow takes addresses and CIDR blocks, not '%.*s'",
+                           (int)MIN(entry.len, (size_t)60), entry.at);
+        out->allow_count++;
+    }
+    return true;
+}
+
+static bool resolvers_make(struct str list, struct egress_settings *out, struct err *err)
+{
+    struct str entry;
+
+    while (list.len && str_cut(&list, ',', &entry)) {
+        entry = str_trim(entry);
+        if (out->resolver_count == LIMIT_RESOLVERS)
+            return err_set(err, ERR_INVALID, "dns has more than %d name servers", LIMIT_RESOLVERS);
+        if (!resolver_parse(entry, &out->resolvers[out->resolver_count]))
+            return err_set(err, ERR_INVALID, "dns takes ADDR, ADDR:PORT or [ADDR]:PORT, not '%.*s'",
+                           (int)MIN(entry.len, (size_t)60), entry.at);
+        out->resolver_count++;
+    }
+    return true;
+}
+
+bool egress_settings_make(const struct config *config, struct egress_settings *out, struct err *err)
+{
+    struct egress_settings made = { .bytes_per_s = config->egress_rate_mb << 20 };
+
+    if (!allow_make(str_from(config->egress_allow), &made, err) || !resolvers_make(str_from(config->dns), &made, err))
+        return false;
+    *out = made;
+    return true;
+}
+
+static void address_pack(struct buf *out, const struct net_address *address)
+{
+    pack_str(out, str_of(address->at, sizeof address->at));
+}
+
+static void address_unpack(struct unpack *in, struct net_address *out)
+{
+    struct str bytes = unpack_str(in, sizeof out->at);
+
+    if (bytes.len == sizeof out->at)
+        memcpy(out->at, bytes.at, sizeof out->at);
+    else
+        in->failed = true;
+}
+
+int egress_settings_write(const struct egress_settings *settings, struct err *err)
+{
+    auto_buf struct buf out = buf_make(NULL, SETTINGS_BYTES);
+
+    pack_u32(&out, settings->allow_count);
+    for (uint32_t i = 0; i < settings->allow_count; i++) {
+        address_pack(&out, &settings->allow[i].address);
+        pack_u8(&out, settings->allow[i].bits);
+    }
+    pack_u32(&out, settings->resolver_count);
+    for (uint32_t i = 0; i < settings->resolver_count; i++) {
+        address_pack(&out, &settings->resolvers[i].address);
+        pack_u16(&out, settings->resolvers[i].port);
+    }
+    pack_u64(&out, settings->bytes_per_s);
+    return seal(buf_str(&out), err);
+}
+
+bool egress_settings_read(int fd, struct egress_settings *out, struct err *err)
+{
+    auto_free char *text = NULL;
+    size_t len;
+
+    if (!fd_read_all(fd, SETTINGS_BYTES, &text, &len, err))
+        return err_wrap(err, "settings");
+    struct unpack in = unpack_from(str_of(text, len));
+    struct egress_settings got = { .allow_count = unpack_count(&in, LIMIT_EGRESS_ALLOW) };
+    for (uint32_t i = 0; i < got.allow_count; i++) {
+        address_unpack(&in, &got.allow[i].address);
+        got.allow[i].bits = unpack_u8(&in);
+    }
+    got.resolver_count = unpack_count(&in, LIMIT_RESOLVERS);
+    for (uint32_t i = 0; i < got.resolver_count; i++) {
+        address_unpack(&in, &got.resolvers[i].address);
+        got.resolvers[i].port = unpack_u16(&in);
+    }
+    got.bytes_per_s = unpack_u64(&in);
+    if (!unpack_done(&in, err))
+        return err_wrap(err, "settings");
+    *out = got;
+    return true;
 }

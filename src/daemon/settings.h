@@ -1,7 +1,7 @@
 /*
- * settings.h - what front gets from keeper when it starts: the operator's choices and two secrets.
+ * settings.h - what front and egress get from keeper when they start: the operator's choices, and for front two secrets.
  *
- * Keeper writes them to a sealed memory file that front inherits, so that arguments and environment do not show them.
+ * Keeper writes them to a sealed memory file that the role inherits, so that arguments and environment do not show them.
  */
 #ifndef DAEMON_SETTINGS_H
 #define DAEMON_SETTINGS_H
@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/secret.h"
 #include "daemon/config.h"
+#include "policy/net_policy.h"
 
 struct settings {
     char node_id[LIMIT_ID_BYTES]; /* whose rows in the store are ours */
@@ -24,6 +25,7 @@ struct settings {
     uint32_t memory_mb, cpus; /* of each sandbox; 0: what its template asks for */
     uint32_t pids;
     bool code_always_has_token;
+    bool internet;            /* for a create that does not say: --internet */
     struct secret api_key;    /* the first key; `cloister env` prints it */
     struct secret admin_hash; /* of the token that opens /api-keys; front never has the token itself */
 };
@@ -32,6 +34,29 @@ struct settings {
 int settings_write(const struct settings *settings, struct err *err) must_use;
 bool settings_read(int fd, struct settings *out, struct err *err) must_use;
 
+/* A name server. */
+struct egress_resolver {
+    struct net_address address;
+    uint16_t port;
+};
+
+/* Egress has no secrets and needs none of front's settings. */
+struct egress_settings {
+    uint32_t allow_count;
+    struct net_range allow[LIMIT_EGRESS_ALLOW]; /* --egress-allow */
+    uint32_t resolver_count;                    /* 0: the host's own */
+    struct egress_resolver resolvers[LIMIT_RESOLVERS];
+    uint64_t bytes_per_s; /* of one sandbox, each way; 0: no limit */
+};
+
+/* ERR_INVALID names the option and the entry. */
+bool egress_settings_make(const struct config *config, struct egress_settings *out, struct err *err) must_use;
+/* A descriptor that egress reads with egress_settings_read(). */
+int egress_settings_write(const struct egress_settings *settings, struct err *err) must_use;
+bool egress_settings_read(int fd, struct egress_settings *out, struct err *err) must_use;
+
+/* "on" or "off"; ERR_INVALID for another word. */
+bool settings_internet(const char *word, bool *out_on, struct err *err) must_use;
 /* "as-asked" or "always"; ERR_INVALID for another word. */
 bool settings_token_for_code(const char *word, bool *out_always, struct err *err) must_use;
 /* ERR_INVALID for a name that is not a level. */

@@ -33,6 +33,28 @@ static void the_command_line_wins_over_the_file(void **state)
     unlink(path);
 }
 
+static void a_list_adds_up_and_the_command_line_replaces_that_of_the_file(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/cloister-config-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_true(dprintf(fd, "egress-allow = 10.0.0.0/8\negress-allow = 10.1.0.0/16,10.2.0.0/16\n") > 0);
+    close(fd);
+    struct config config;
+    struct err err;
+    assert_true(load(&config, &err, "--config", path, NULL, NULL));
+    assert_string_equal(config.egress_allow, "10.0.0.0/8,10.1.0.0/16,10.2.0.0/16");
+    assert_string_equal(config.internet, "on");
+    char option[64];
+    (void)snprintf(option, sizeof option, "--config=%s", path);
+    assert_true(load(&config, &err, option, "--egress-allow=192.0.2.0/24", "--egress-allow", "192.0.2.1"));
+    assert_string_equal(config.egress_allow, "192.0.2.0/24,192.0.2.1");
+    assert_true(load(&config, &err, option, "--egress-allow=", NULL, NULL));
+    assert_string_equal(config.egress_allow, "");
+    unlink(path);
+}
+
 static void mistakes_are_named(void **state)
 {
     (void)state;
@@ -60,6 +82,7 @@ int main(void)
 {
     const struct CMUnitTest cases[] = {
         CASE(the_command_line_wins_over_the_file),
+        CASE(a_list_adds_up_and_the_command_line_replaces_that_of_the_file),
         CASE(mistakes_are_named),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);

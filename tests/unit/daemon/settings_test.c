@@ -1,5 +1,7 @@
 #include "daemon/settings.h"
 
+#include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -18,7 +20,8 @@ static void settings_survive_the_trip_to_front(void **state)
                              .key_requests = 6,
                              .key_streams = 8,
                              .pids = 99,
-                             .code_always_has_token = true },
+                             .code_always_has_token = true,
+                             .internet = true },
                     got;
     struct err err;
     assert_true(secret_set(&sent.api_key, STR("e2b_00")) && secret_set(&sent.admin_hash, STR("11ff")));
@@ -29,7 +32,7 @@ static void settings_survive_the_trip_to_front(void **state)
     assert_string_equal(got.node_id, sent.node_id);
     assert_string_equal(got.domain, sent.domain);
     assert_int_equal(got.pids, 99);
-    assert_true(got.code_always_has_token);
+    assert_true(got.code_always_has_token && got.internet);
     assert_int_equal(got.key_sandboxes, 5);
     assert_int_equal(got.key_requests, 6);
     assert_int_equal(got.key_streams, 8);
@@ -58,12 +61,99 @@ static void an_unknown_token_for_code_is_refused_by_name(void **state)
     assert_string_equal(err.message, "token-for-code must be as-asked or always, not 'never'");
 }
 
+static void an_unknown_word_for_internet_is_refused(void **state)
+{
+    (void)state;
+    bool on;
+    struct err err;
+    assert_true(settings_internet("on", &on, &err) && on);
+    assert_true(settings_internet("off", &on, &err) && !on);
+    assert_false(settings_internet("no", &on, &err));
+    assert_string_equal(err.message, "internet must be on or off, not 'no'");
+}
+
+static void resolver_is(const struct egress_resolver *resolver, const char *address, uint16_t port)
+{
+    struct net_address want;
+    assert_true(net_address_parse(str_from(address), &want));
+    assert_true(net_address_eq(&resolver->address, &want));
+    assert_int_equal(resolver->port, port);
+}
+
+static void network_options_reach_egress(void **state)
+{
+    (void)state;
+    struct config config = {
+        .egress_allow = "10.1.0.0/16, 2001:db8::/32,192.0.2.7",
+        .dns = "192.0.2.53,[2001:db8::53]:5353,192.0.2.54:54",
+        .egress_rate_mb = 3,
+    };
+    struct egress_settings made, got;
+    struct net_range range;
+    struct err err;
+    assert_true(egress_settings_make(&config, &made, &err));
+    auto_close int fd = egress_settings_write(&made, &err);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, "x", 1), -1); /* sealed */
+    assert_true(egress_settings_read(fd, &got, &err));
+    assert_int_equal(got.allow_count, 3);
+    assert_true(net_range_parse(STR("2001:db8::/32"), &range));
+    assert_memory_equal(&got.allow[1], &range, sizeof range);
+    assert_true(net_range_parse(STR("192.0.2.7"), &range));
+    assert_memory_equal(&got.allow[2], &range, sizeof range);
+    assert_int_equal(got.resolver_count, 3);
+    resolver_is(&got.resolvers[0], "192.0.2.53", 53);
+    resolver_is(&got.resolvers[1], "2001:db8::53", 5353);
+    resolver_is(&got.resolvers[2], "192.0.2.54", 54);
+    assert_int_equal(got.bytes_per_s, 3 << 20);
+}
+
+static void name_servers_are_addresses(void **state)
+{
+    (void)state;
+    static const char *const fine[] = { "2001:db8::53", "[2001:db8::53]", "192.0.2.1:65535" };
+    static const char *const wrong[] = { "dns.example.com", "192.0.2.1:0",  "192.0.2.1:", "192.0.2.1:65536",
+                                         "[2001:db8::1",    "[192.0.2.1]x", ":53",        "192.0.2.1,,192.0.2.2" };
+    struct egress_settings made;
+    struct err err;
+    for (size_t i = 0; i < COUNT_OF(fine); i++) {
+        struct config config = { 0 };
+        (void)snprintf(config.dns, sizeof config.dns, "%s", fine[i]);
+        assert_true(egress_settings_make(&config, &made, &err));
+    }
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        struct config config = { 0 };
+        (void)snprintf(config.dns, sizeof config.dns, "%s", wrong[i]);
+        assert_false(egress_settings_make(&config, &made, &err));
+        assert_non_null(strstr(err.message, "dns takes ADDR, ADDR:PORT or [ADDR]:PORT"));
+    }
+}
+
+static void a_bad_entry_of_egress_allow_is_named(void **state)
+{
+    (void)state;
+    struct config config = { .egress_allow = "10.0.0.0/8,10.0.0.0/33" };
+    struct egress_settings made;
+    struct err err;
+    assert_false(egress_settings_make(&config, &made, &err));
+    assert_string_equal(err.message, "egress-allow takes addresses and CIDR blocks, not '10.0.0.0/33'");
+    config = (struct config){ 0 };
+    for (int i = 0; i <= LIMIT_EGRESS_ALLOW; i++)
+        strcat(config.egress_allow, i ? ",10.0.0.1" : "10.0.0.1");
+    assert_false(egress_settings_make(&config, &made, &err));
+    assert_non_null(strstr(err.message, "more than 128 entries"));
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
         CASE(settings_survive_the_trip_to_front),
         CASE(an_unknown_log_level_is_refused_by_name),
         CASE(an_unknown_token_for_code_is_refused_by_name),
+        CASE(an_unknown_word_for_internet_is_refused),
+        CASE(network_options_reach_egress),
+        CASE(name_servers_are_addresses),
+        CASE(a_bad_entry_of_egress_allow_is_named),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
