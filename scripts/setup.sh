@@ -15,7 +15,7 @@ die() { say "$*"; exit 1; }
 
 build_packages="build-essential meson ninja-build pkg-config libjansson-dev libsqlite3-dev libsodium-dev
     libseccomp-dev zlib1g-dev mmdebstrap debian-archive-keyring ca-certificates passwd python3"
-test_packages="clang clang-format clang-tidy libcmocka-dev python3-venv curl shellcheck"
+test_packages="clang clang-format clang-tidy libcmocka-dev python3-venv curl shellcheck iproute2 nftables openssl git dpkg-dev"
 client_packages="python3 python3-venv"
 bench_packages="runc crun bubblewrap python3 python3-venv"
 service_user=cloister

@@ -191,6 +191,16 @@ def run_e2e(suite):
     return count
 
 
+def run_network(suite):
+    """Namespaces of its own: nothing outside of this machine is needed or reached."""
+    fine = suite.run(*as_root("network namespaces and a real server"), sys.executable,
+                     str(ROOT / "tests" / "network" / "run.py"), seconds=1800)
+    count = closing_tally(suite)
+    if not fine and not count.failed:
+        count.failed = 1
+    return count
+
+
 def closing_tally(suite):
     tallies = TALLY.findall(suite.text())
     if not tallies:
@@ -205,6 +215,7 @@ SUITES = {
     "lint": (run_lint, "formatting, Python, shell"),
     "fuzz": (run_fuzz, f"each decoder for {FUZZ_SECONDS} s"),
     "e2e": (run_e2e, "a real server and the public SDKs"),
+    "network": (run_network, "sandboxes and an Internet in namespaces"),
 }
 
 
@@ -218,7 +229,7 @@ def main():
     total, rows = Count(), []
     for nth, name in enumerate(names, 1):
         function, about = SUITES[name]
-        print(f"{name:6} {about} … ({nth} of {len(names)})", flush=True)
+        print(f"{name:7} {about} … ({nth} of {len(names)})", flush=True)
         suite, began = Suite(name), time.monotonic()
         try:
             count = function(suite)
@@ -232,8 +243,8 @@ def main():
         total.add(count)
     (LOGS / "tally").write_text(f"{total}\n", encoding="utf-8")
     for name, seconds, count in rows:
-        print(f"{name:6} {seconds:6.0f} s  {count}")
-    print(f"{'all':6} {sum(row[1] for row in rows):6.0f} s")
+        print(f"{name:7} {seconds:6.0f} s  {count}")
+    print(f"{'all':7} {sum(row[1] for row in rows):6.0f} s")
     print(total)
     return 1 if total.failed else 0
 

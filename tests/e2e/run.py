@@ -106,7 +106,7 @@ def version_of(python):
     return subprocess.run([str(python), "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
-def run_pytest(python, name, files, options, env=None):
+def run_pytest(python, name, files, options, env=None, cwd=HERE):
     report = WORK / f"{name}.xml"
     report.unlink(missing_ok=True)
     subprocess.run(
@@ -120,7 +120,7 @@ def run_pytest(python, name, files, options, env=None):
             *options,
             *(str(HERE / file) for file in files),
         ],
-        cwd=HERE,
+        cwd=cwd,
         check=False,
         env={**os.environ, **(env or {})},
     )
