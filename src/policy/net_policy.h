@@ -59,8 +59,8 @@ struct net_policy {
     uint32_t allow_count, deny_count, name_count, dns_count, transform_count;
     struct net_range *allow, *deny; /* allow wins */
     struct str *names;              /* allowed too: "example.com", "*.example.com", "*"; lower case */
-    bool has_dns;                   /* dns_servers was given: the list may be empty */
-    struct net_address *dns;
+    bool has_dns;            /* the list below was given. Matters only if there are names: it is allowed too… */
+    struct net_address *dns; /* …and if it is empty, no name can be looked up */
     struct net_transform *transforms;
     struct net_proxy proxy;
 };

@@ -10,6 +10,13 @@
  *   6. all else                                            allowed
  *
  * An operator's range lifts rule 2 only: rules 3 to 6 follow.
+ *
+ * Public is what RFC 6890's registries do not reserve. Documentation ranges are ordinary addresses: nobody has them, so
+ * tests can. An address 64:ff9b::a.b.c.d (NAT64) leads to a.b.c.d and is judged as that; 6to4 and Teredo, which could hide
+ * an address in the same way, are not public at all.
+ *
+ * A DNS question is judged by its name alone, because egress answers it, whichever server was asked (net_judge_name()).
+ * Where everything is denied, only allowed names may be looked up: a question is a message to whoever serves that name.
  */
 #ifndef POLICY_NET_RULES_H
 #define POLICY_NET_RULES_H
@@ -32,6 +39,7 @@ enum net_rule {
     NET_RULE_INTERNET_OFF,
     NET_RULE_DENY_RANGE,
     NET_RULE_NAME_NOT_ALLOWED, /* a DNS question for a name that no rule allows, while names are all that is allowed */
+    NET_RULE_DNS_OFF,          /* a DNS question, while the policy has an empty list of DNS servers */
     NET_RULE_COUNT,
 };
 /* For people: "denyOut has 203.0.113.0/24"-like sentences are made by egress from this and the flow. */
@@ -46,8 +54,10 @@ struct net_operator {
 struct net_flow {
     struct net_address to;
     uint16_t port;
-    bool is_host;    /* `to` is an address of this machine */
-    struct str name; /* that leads there: from SNI, Host or a DNS answer of ours; empty: not known. Any case. */
+    bool is_host; /* `to` is an address of this machine */
+    /* That leads there: from SNI, Host or a DNS answer of ours; empty: not known. Any case, a trailing dot is fine. What
+     * is no host name counts as not known. */
+    struct str name;
 };
 
 static inline bool net_rule_allows(enum net_rule rule)
@@ -60,11 +70,17 @@ enum net_rule net_judge(const struct net_policy *policy, const struct net_operat
 /* Would a name change what net_judge() says of this flow? Then the caller finds it out first. */
 bool net_name_matters(const struct net_policy *policy, const struct net_operator *house, const struct net_flow *flow)
     must_use;
-/* May this name be looked up at all? NET_RULE_OPEN, NET_RULE_ALLOW_NAME, or a refusal. */
+/*
+ * May this name be looked up at all? NET_RULE_OPEN, NET_RULE_ALLOW_NAME, or a refusal. A caller that gets a refusal and
+ * knows which server the guest asked lets the question through if net_judge() allows that server by a range: the guest
+ * could ask there itself.
+ */
 enum net_rule net_judge_name(const struct net_policy *policy, struct str name) must_use;
 /* Does one of the transforms apply to this host? The exact name first, then the longest "*." suffix. NULL: none. */
 const struct net_transform *net_transform_for(const struct net_policy *policy, struct str host) must_use;
-/* Private, link-local, metadata, carrier, loopback, multicast, unspecified, also inside IPv6 (mapped, 6to4, NAT64). */
+/* Is the name one of the policy's, or below one of its "*." names? */
+bool net_name_is_allowed(const struct net_policy *policy, struct str name) must_use;
+/* Not private, link-local, metadata, carrier, loopback, multicast, unspecified, nor one of these inside IPv6. */
 bool net_address_is_public(const struct net_address *address) must_use;
 
 #endif
