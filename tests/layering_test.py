@@ -62,6 +62,8 @@ DOORS = {
 WIRING = {
     # Keeper owns the native driver and serves it, front owns the remote end of it, doctor asks what the host can do.
     "isolation": {"native/native.h", "native/probe.h", "serve.h", "remote.h"},
+    # Front reads what egress reports, and the role makes the resolver.
+    "egress": {"egress.h", "flows.h", "resolver.h"},
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')

@@ -128,6 +128,12 @@
 #define LIMIT_STOP_MS 10000                /* longest wait for the end of a killed sandbox that a request may name */
 #define LIMIT_KEEPER_MS 35000              /* without an answer from keeper: it is stuck */
 
+/* Egress: what leaves sandboxes */
+#define LIMIT_FLOWS_REFUSALS 16        /* different refusals of one sandbox told in one record; the rest is counted */
+#define LIMIT_FLOWS_TEXT_BYTES 512     /* of the sentence about one; it contains a name */
+#define LIMIT_EGRESS_STRANGER_MS 60000 /* how long a policy is kept for a sandbox whose sockets have not come */
+#define LIMIT_RESOLV_CONF_BYTES 16384  /* of the host's /etc/resolv.conf; Debian's has 200 bytes */
+
 /* In the sandbox */
 #define LIMIT_PROCESSES 512           /* started through the API and not yet forgotten */
 #define LIMIT_ARGS 4096               /* of one command; a shell's command line is one argument */

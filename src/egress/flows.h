@@ -1,0 +1,56 @@
+/*
+ * flows.h - what egress tells front about sandboxes: bytes, connections, and what was refused. The message FLOWS.
+ *
+ * Egress sends it about once a second, for sandboxes with something new. A message has one record or more and is
+ * decoded whole before the first record is used.
+ *
+ * Ownership  Text in a record borrows from the message.
+ */
+#ifndef EGRESS_FLOWS_H
+#define EGRESS_FLOWS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/attr.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/limits.h"
+#include "base/str.h"
+#include "policy/net_policy.h"
+#include "policy/net_rules.h"
+
+/* Why a connection or a question was refused: a rule of net_rules.h (its number), or one of these. */
+enum flows_why {
+    FLOWS_TOO_MANY = NET_RULE_COUNT, /* the sandbox has all the connections that it may have */
+    FLOWS_NOT_REDIRECTED,            /* a connection to our listening socket itself */
+    FLOWS_TOO_MANY_QUESTIONS,        /* DNS: more than it may ask at once or in a second */
+    FLOWS_NO_SERVICE,                /* a name that stays inside, and nothing serves it */
+    FLOWS_WHY_COUNT,
+};
+
+/* Refusals that are alike are one of these. */
+struct flows_refusal {
+    uint8_t why;           /* enum net_rule or enum flows_why */
+    struct net_address to; /* zero for a DNS question */
+    uint16_t port;         /* 0 for a DNS question */
+    struct str name;       /* that was asked for, or that leads there; empty: not known. Bytes of the guest's choice. */
+    uint32_t count;
+    struct str text; /* one sentence for the sandbox's log: what was refused, and why */
+};
+
+struct flows_record {
+    char id[LIMIT_ID_BYTES];
+    uint64_t bytes_in, bytes_out; /* since the last record; in: towards the sandbox */
+    uint32_t made, refused;       /* connections since the last record; `refused` counts DNS questions too */
+    uint32_t open;                /* connections now */
+    uint32_t refusal_count;       /* the first LIMIT_FLOWS_REFUSALS different ones; `refused` counts all */
+    struct flows_refusal refusals[LIMIT_FLOWS_REFUSALS];
+};
+
+void flows_pack(struct buf *out, const struct flows_record *record);
+/* Calls each() for every record of a message. False, before the first call: it is malformed. */
+typedef void flows_each_fn(void *context, const struct flows_record *record);
+bool flows_unpack(struct str payload, flows_each_fn *each, void *context, struct err *err) must_use;
+
+#endif
