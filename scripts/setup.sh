@@ -5,7 +5,7 @@
 #   test    what `make test`, `make lint` and `make fuzz` need on top: clang and its tools, cmocka, Python venv, node
 #   clients Python venv and node for `make clients`, which fetches the rest from PyPI and npm
 #   bench   the programs that `make bench` measures beside us: runc, crun, bubblewrap; Python venv for the SDK
-#   user    the system user that the unprivileged role runs as
+#   user    the system users that the unprivileged roles run as
 #
 # Asks dpkg first and uses apt (and sudo) only when something is missing, so that a second run takes milliseconds.
 set -eu
@@ -18,7 +18,7 @@ build_packages="build-essential meson ninja-build pkg-config libjansson-dev libs
 test_packages="clang clang-format clang-tidy libcmocka-dev python3-venv curl shellcheck iproute2 nftables openssl git dpkg-dev"
 client_packages="python3 python3-venv"
 bench_packages="runc crun bubblewrap python3 python3-venv"
-service_user=cloister
+service_users="cloister cloister-egress" # of front, of egress
 
 as_root() {
     if [ "$(id -u)" = 0 ]; then
@@ -115,10 +115,12 @@ check_by_hand() {
 Debian 12 and 13 and Ubuntu 24.04 are what Cloister is tested on."
 }
 
-add_user() {
-    getent passwd "$service_user" >/dev/null && return 0
-    say "adding the system user $service_user (no login, no home)"
-    as_root useradd --system --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin "$service_user"
+add_users() {
+    for user in $service_users; do
+        getent passwd "$user" >/dev/null && continue
+        say "adding the system user $user (no login, no home)"
+        as_root useradd --system --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin "$user"
+    done
 }
 
 [ $# -gt 0 ] || die "no group named; there are build, test, clients, bench, user"
@@ -138,7 +140,7 @@ for group in "$@"; do
     "no test") check_by_hand cmocka ;;
     "no clients") ;; # run.py reports a client that cannot be installed
     "no bench") ;; # the benchmark leaves out what is not installed
-    *" user") add_user ;;
+    *" user") add_users ;;
     *) die "there is no group '$group': build, test, clients, bench, user" ;;
     esac
 done

@@ -35,6 +35,7 @@ static const struct option options[] = {
     { "listen", TEXT(listen), "127.0.0.1:7070", "address and port of the API and of the sandboxes' edge" },
     { "domain", TEXT(domain), "", "clients reach a sandbox's port at <port>-<id>.DOMAIN (default: localhost:PORT)" },
     { "user", TEXT(user), "cloister", "unprivileged user that everything facing the network runs as" },
+    { "egress-user", TEXT(egress_user), "cloister-egress", "unprivileged user that connects sandboxes to the outside" },
     { "guestd", TEXT(guestd), "", "the daemon inside sandboxes (default: cloister-guestd beside this program)" },
     { "log", TEXT(log), "info", "lowest level that is logged: debug, info, warn or error" },
     { "sandboxes", NUMBER(sandboxes_max, 1, LIMIT_SANDBOXES), "1000", "running sandboxes, at most" },

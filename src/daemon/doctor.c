@@ -36,21 +36,21 @@ static struct probe_row *finding(struct findings *all, const char *name, enum pr
     return row;
 }
 
-static void look_at_user(struct findings *all, const struct config *config)
+static void look_at_user(struct findings *all, const char *name, const char *user)
 {
     uid_t uid;
     gid_t gid;
     struct err err;
-    bool ok = role_user(config->user, &uid, &gid, &err);
-    struct probe_row *row = finding(all, "system user", ok ? PROBE_OK : PROBE_FAIL);
+    bool ok = role_user(user, &uid, &gid, &err);
+    struct probe_row *row = finding(all, name, ok ? PROBE_OK : PROBE_FAIL);
 
     if (ok) {
-        (void)snprintf(row->found, sizeof row->found, "%.32s (%u)", config->user, uid);
+        (void)snprintf(row->found, sizeof row->found, "%.32s (%u)", user, uid);
         return;
     }
-    (void)snprintf(row->found, sizeof row->found, "no usable user %.32s", config->user);
+    (void)snprintf(row->found, sizeof row->found, "no usable user %.32s", user);
     (void)snprintf(row->fix, sizeof row->fix, "useradd --system --no-create-home --shell /usr/sbin/nologin %.32s",
-                   config->user);
+                   user);
 }
 
 /* True if a Cloister server answers there. The request carries no credential. */
@@ -190,7 +190,8 @@ int doctor_main(int argc, char **argv)
 
     struct findings all = { 0 };
     all.count = native_probe(config.data, all.rows);
-    look_at_user(&all, &config);
+    look_at_user(&all, "system user", config.user);
+    look_at_user(&all, "user of egress", config.egress_user);
     look_at_port(&all, &config, listen_is_given);
     look_at_template(&all, &config);
     look_at_recipes(&all, &config);

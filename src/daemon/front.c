@@ -26,6 +26,7 @@
 #include "daemon/roles.h"
 #include "daemon/settings.h"
 #include "daemon/supervisor.h"
+#include "egress/flows.h"
 #include "http/http.h"
 #include "image/templates.h"
 #include "io/loop.h"
@@ -181,6 +182,30 @@ static bool refresh_templates(void *context, struct err *err)
     return ok;
 }
 
+/* ---- egress ---- */
+
+static void log_flows(void *context, const struct flows_record *record)
+{
+    (void)context;
+    for (uint32_t i = 0; i < record->refusal_count; i++)
+        log_debug("sandbox %s: %.*s", record->id, STR_ARG(record->refusals[i].text));
+}
+
+static bool on_egress_event(void *context, enum message_type type, struct str payload, struct message_fds *fds,
+                            struct err *err)
+{
+    (void)fds;
+    if (type != MESSAGE_FLOWS)
+        return err_set(err, ERR_INVALID, "malformed message: %s from egress", message_type_name[type]);
+    return flows_unpack(payload, log_flows, context, err);
+}
+
+static void on_egress_broken(void *context, const struct err *why)
+{
+    (void)context;
+    log_warn("egress is gone: %s; connections of sandboxes to the outside are cut until it is back", err_text(why));
+}
+
 /* ---- requests ---- */
 
 static void on_request(struct http_exchange *ex, void *context)
@@ -254,6 +279,9 @@ static void on_signal(void *context, int number)
         return;
     http_server_free(take_ptr(&front->server));
     channel_shut(front->channel);
+    for (int i = 0; i < ROLE_COUNT; i++)
+        if (front->peers[i])
+            channel_shut(front->peers[i]);
     front->stop_ms = loop_now_ms(front->loop) + STOP_MS;
     timer_set(&front->stopping, front->loop, 0, on_stopping);
 }
@@ -272,6 +300,7 @@ static bool open_store(struct front *front, struct err *err)
 static bool front_open(struct front *front, struct err *err)
 {
     static const struct channel_handlers handlers = { .event = on_event, .broken = on_broken };
+    static const struct channel_handlers egress_handlers = { .event = on_egress_event, .broken = on_egress_broken };
     auto_close int settings_fd = role_fd(front->self, GRANT_SETTINGS);
 
     if (!settings_read(settings_fd, &front->settings, err) || !open_store(front, err))
@@ -284,6 +313,7 @@ static bool front_open(struct front *front, struct err *err)
         return false;
     front->workers = workers_new(front->loop, LIMIT_WORKERS);
     front->channel = channel_new(front->loop, ROLE_CHANNEL_FD, &handlers, front);
+    front->peers[ROLE_EGRESS] = channel_new(front->loop, -1, &egress_handlers, front);
     front->driver = remote_driver_new(front->channel);
     front->sandboxes = sandboxes_new(&(struct sandboxes_config){
         .loop = front->loop,
@@ -335,6 +365,8 @@ static void front_close(struct front *front)
     if (front->sandboxes)
         sandboxes_free(front->sandboxes);
     driver_free(front->driver);
+    for (int i = 0; i < ROLE_COUNT; i++)
+        channel_free(front->peers[i]);
     if (front->channel)
         channel_free(front->channel);
     loop_free(front->loop);

@@ -24,6 +24,7 @@
 #include "daemon/config.h"
 #include "daemon/daemon.h"
 #include "daemon/data_dir.h"
+#include "daemon/resolvers.h"
 #include "daemon/roles.h"
 #include "daemon/settings.h"
 #include "daemon/supervisor.h"
@@ -50,6 +51,7 @@ struct keeper {
     struct driver *driver;
     struct serve *serve;
     struct catalog *catalog;
+    struct resolvers *resolvers;
     struct supervisor *supervisor;
     bool announced;
 };
@@ -189,14 +191,17 @@ static void on_started(void *context, uint32_t role, struct channel *channel)
 
     if (role == ROLE_FRONT)
         serve_tell_exits(keeper->serve, channel);
+    if (role == ROLE_EGRESS)
+        resolvers_tell(keeper->resolvers, channel);
 }
 
 static void on_ended(void *context, uint32_t role, struct channel *channel)
 {
     struct keeper *keeper = context;
 
-    (void)role;
     serve_leave(keeper->serve, channel);
+    if (role == ROLE_EGRESS)
+        resolvers_tell(keeper->resolvers, NULL);
 }
 
 static void on_stopped(void *context)
@@ -386,6 +391,7 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
                                                             .sweep_ms = CATALOG_SWEEP_MS,
                                                             .on_swept = on_swept,
                                                             .context = keeper });
+    keeper->resolvers = resolvers_new(keeper->loop, "/etc/resolv.conf", RESOLVERS_LOOK_MS);
     struct serve_limits limits;
     if (!choose_limits(config, keeper->data_fd, &limits, err))
         return false;
@@ -412,6 +418,7 @@ static void keeper_close(struct keeper *keeper)
     supervisor_free(keeper->supervisor);
     serve_free(keeper->serve);
     catalog_free(keeper->catalog);
+    resolvers_free(keeper->resolvers);
     driver_free(keeper->driver);
     loop_free(keeper->loop);
     fd_close(&keeper->listen_fd);

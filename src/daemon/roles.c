@@ -21,6 +21,16 @@ const struct role_row roles[ROLE_COUNT] = {
         .restart_max_ms = 5000,
         .stop_ms = 5000,
     },
+    [ROLE_EGRESS] = {
+        .name = "egress",
+        .main = egress_main,
+        .user = offsetof(struct config, egress_user),
+        .calls = egress_calls,
+        .peers = BIT(ROLE_FRONT),
+        .restart_first_ms = 100,
+        .restart_max_ms = 5000,
+        .stop_ms = 2000,
+    },
 };
 
 const struct role_row *role_find(const char *name)

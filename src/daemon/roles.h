@@ -17,6 +17,7 @@
 
 enum role_id {
     ROLE_FRONT,
+    ROLE_EGRESS,
     ROLE_COUNT,
 };
 
@@ -57,5 +58,7 @@ int role_fd(const struct role_row *row, enum role_grant grant) must_use;
 /* The main functions and system calls of all roles, each in a file of its own. */
 int front_main(const struct role_row *self);
 extern const struct confine_rule front_calls[];
+int egress_main(const struct role_row *self);
+extern const struct confine_rule egress_calls[];
 
 #endif

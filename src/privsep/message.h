@@ -20,22 +20,23 @@
  * Every message: its type, its name in the log, and what it carries. A request is answered with a reply of the same type:
  * its payload, or an error. An event is not answered. isolation/ops.c has the fields of the driver's requests.
  */
-#define MESSAGE_TYPES(X)                                                                                           \
-    X(READY, "ready")   /* event from front, empty: it accepts connections from now on */                          \
-    X(PEER, "peer")     /* event from keeper: a role's number, and a new connection to that role as descriptor */  \
-    X(START, "start")   /* request to keeper: start a sandbox; the reply has guestd's private connection */        \
-    X(STOP, "stop")     /* request to keeper: kill a sandbox; the reply says whether it is gone yet */             \
-    X(LIST, "list")     /* request to keeper: the reply has the ids of all sandboxes that it holds */              \
-    X(LINK, "link")     /* request to keeper: the reply has guestd's private connection once more */               \
-    X(DIAL, "dial")     /* request to keeper: the reply has a TCP socket inside a sandbox, connecting to a port */ \
-    X(LISTEN, "listen") /* request to keeper: the reply has a listening TCP socket inside a sandbox */             \
-    X(TEMPLATES, "templates") /* request to keeper: the id to continue after, or ""; the reply is one page */      \
-    X(STATS, "stats")         /* request to keeper: what sandboxes use; the reply is isolation/stats.h's list */   \
-    X(EXITED, "exited")       /* event from keeper: a sandbox id and a cause; the sandbox is gone */               \
-    X(NETWORK, "network")     /* event from keeper to egress: a sandbox id, and its listening sockets */           \
-    X(POLICY, "policy")       /* request from front to egress: a sandbox id and its net_policy; reply: empty */    \
-    X(FLOWS, "flows")         /* event from egress to front: counters and refusals of sandboxes, egress/flows.h */ \
-    X(SIGN, "sign")           /* request from front to signer: a key, an algorithm, a digest; reply: signature */  \
+#define MESSAGE_TYPES(X)                                                                                               \
+    X(READY, "ready")   /* event from front, empty: it accepts connections from now on */                              \
+    X(PEER, "peer")     /* event from keeper: a role's number, and a new connection to that role as descriptor */      \
+    X(START, "start")   /* request to keeper: start a sandbox; the reply has guestd's private connection */            \
+    X(STOP, "stop")     /* request to keeper: kill a sandbox; the reply says whether it is gone yet */                 \
+    X(LIST, "list")     /* request to keeper: the reply has the ids of all sandboxes that it holds */                  \
+    X(LINK, "link")     /* request to keeper: the reply has guestd's private connection once more */                   \
+    X(DIAL, "dial")     /* request to keeper: the reply has a TCP socket inside a sandbox, connecting to a port */     \
+    X(LISTEN, "listen") /* request to keeper: the reply has a listening TCP socket inside a sandbox */                 \
+    X(TEMPLATES, "templates")     /* request to keeper: the id to continue after, or ""; the reply is one page */      \
+    X(STATS, "stats")             /* request to keeper: what sandboxes use; the reply is isolation/stats.h's list */   \
+    X(EXITED, "exited")           /* event from keeper: a sandbox id and a cause; the sandbox is gone */               \
+    X(NETWORK, "network")         /* event from keeper to egress: a sandbox id, and its listening sockets */           \
+    X(RESOLVERS, "resolvers")     /* event from keeper to egress: the text of a resolv.conf with the servers to ask */ \
+    X(POLICY, "policy")           /* request from front to egress: a sandbox id and its net_policy; reply: empty */    \
+    X(FLOWS, "flows")             /* event from egress to front: counters and refusals of sandboxes, egress/flows.h */ \
+    X(SIGN, "sign")               /* request from front to signer: a key, an algorithm, a digest; reply: signature */  \
     X(CERTIFICATE, "certificate") /* event from keeper to signer and front: new keys, new certificates */
 
 enum message_type {

@@ -1,0 +1,178 @@
+/*
+ * egress_main() - connects sandboxes to the outside.
+ *   holds     listening sockets inside sandboxes, connections to the outside, channels to keeper and front
+ *   must not  open a file, run a program, accept from outside, reach the store
+ *
+ * How it works: keeper sends each sandbox's sockets (NETWORK) and its end (EXITED), front sends its policy (POLICY).
+ * egress/ does the rest, and what it reports goes to front (FLOWS). A new egress gets all of that again: keeper makes new
+ * sockets when it has started egress, and front sends all policies over each new connection.
+ */
+#include <signal.h>
+#include <stdlib.h>
+
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "daemon/roles.h"
+#include "daemon/supervisor.h"
+#include "egress/egress.h"
+#include "io/loop.h"
+#include "privsep/channel.h"
+#include "privsep/role.h"
+
+struct role_egress {
+    const struct role_row *self;
+    struct loop *loop;
+    struct channel *keeper;
+    struct channel *peers[ROLE_COUNT]; /* front's is there, the others are NULL */
+    struct egress *egress;
+    int exit_code;
+};
+
+/* ---- keeper ---- */
+
+/* An id, a byte that has a bit for each socket there is, and these sockets in the order of enum egress_socket. */
+static bool take_network(struct role_egress *role, struct str payload, struct message_fds *fds, struct err *err)
+{
+    struct unpack in = unpack_from(payload);
+    char id[LIMIT_ID_BYTES];
+    int sockets[EGRESS_SOCKETS];
+    uint32_t taken = 0;
+
+    message_unpack_id(&in, id);
+    uint8_t there = unpack_u8(&in);
+    if (there >> EGRESS_SOCKETS)
+        in.failed = true;
+    if (!unpack_done(&in, err))
+        return err_wrap(err, "network");
+    /* One may be missing because we had no free number for it: the sandbox goes without. */
+    for (int i = 0; i < EGRESS_SOCKETS; i++)
+        sockets[i] = there & BIT(i) && taken < fds->count ? take_fd(&fds->at[taken++]) : -1;
+    egress_network(role->egress, id, sockets);
+    return true;
+}
+
+static bool take_exit(struct role_egress *role, struct str payload, struct err *err)
+{
+    struct unpack in = unpack_from(payload);
+    char id[LIMIT_ID_BYTES];
+
+    message_unpack_id(&in, id);
+    (void)unpack_u8(&in); /* the cause */
+    if (!unpack_done(&in, err))
+        return err_wrap(err, "exited");
+    egress_exited(role->egress, id);
+    return true;
+}
+
+static bool on_keeper_event(void *context, enum message_type type, struct str payload, struct message_fds *fds,
+                            struct err *err)
+{
+    struct role_egress *role = context;
+
+    switch (type) {
+    case MESSAGE_PEER:
+        return supervisor_take_peer(role->peers, ROLE_COUNT, payload, fds, err);
+    case MESSAGE_NETWORK:
+        return take_network(role, payload, fds, err);
+    case MESSAGE_EXITED:
+        return take_exit(role, payload, err);
+    case MESSAGE_RESOLVERS:
+        return true;
+    default:
+        return err_set(err, ERR_INVALID, "malformed message: %s is not for egress", message_type_name[type]);
+    }
+}
+
+static void on_keeper_broken(void *context, const struct err *why)
+{
+    struct role_egress *role = context;
+
+    log_error("keeper is gone: %s", err_text(why));
+    role->exit_code = 1;
+    loop_stop_soon(role->loop);
+}
+
+/* ---- front ---- */
+
+static bool on_front_request(void *context, struct channel *channel, enum message_type type, uint32_t id,
+                             struct str payload, struct message_fds *fds, struct err *err)
+{
+    struct role_egress *role = context;
+    struct unpack in = unpack_from(payload);
+    char sandbox[LIMIT_ID_BYTES];
+    struct err why;
+
+    (void)fds;
+    if (type != MESSAGE_POLICY)
+        return err_set(err, ERR_INVALID, "malformed message: %s is not for egress", message_type_name[type]);
+    message_unpack_id(&in, sandbox);
+    if (in.failed)
+        return err_set(err, ERR_INVALID, "malformed message: policy");
+    if (egress_policy(role->egress, sandbox, in.rest, &why))
+        channel_reply(channel, type, id, STR(""), NULL, 0);
+    else
+        channel_reply_error(channel, type, id, &why);
+    return true;
+}
+
+/* A new front gets a new connection, over which it sends all policies again. Until then the old ones hold. */
+static void on_front_broken(void *context, const struct err *why)
+{
+    (void)context;
+    log_info("front is gone: %s", err_text(why));
+}
+
+static void report(void *context, struct str flows)
+{
+    struct role_egress *role = context;
+
+    channel_send_event(role->peers[ROLE_FRONT], MESSAGE_FLOWS, flows, NULL, 0);
+}
+
+/* ---- life ---- */
+
+static void on_signal(void *context, int number)
+{
+    struct role_egress *role = context;
+
+    (void)number;
+    loop_stop_soon(role->loop);
+}
+
+static bool role_open(struct role_egress *role, struct err *err)
+{
+    static const struct channel_handlers keeper = { .event = on_keeper_event, .broken = on_keeper_broken };
+    static const struct channel_handlers front = { .request = on_front_request, .broken = on_front_broken };
+
+    role->loop = loop_new();
+    /* A terminal sends Ctrl-C to the whole group. Egress stops when keeper sends SIGTERM. */
+    (void)signal(SIGINT, SIG_IGN);
+    if (!loop_on_signal(role->loop, SIGTERM, on_signal, role, err))
+        return false;
+    role->egress = egress_new(&(struct egress_config){ .loop = role->loop, .report = report, .context = role });
+    role->peers[ROLE_FRONT] = channel_new(role->loop, -1, &front, role);
+    role->keeper = channel_new(role->loop, ROLE_CHANNEL_FD, &keeper, role);
+    return true;
+}
+
+int egress_main(const struct role_row *self)
+{
+    struct role_egress *role = NEW(struct role_egress);
+    struct err err;
+
+    role->self = self;
+    if (role_open(role, &err)) {
+        loop_run(role->loop);
+    } else {
+        log_error("cannot start: %s", err_text(&err));
+        role->exit_code = 1;
+    }
+    int code = role->exit_code;
+    egress_free(role->egress);
+    channel_free(role->peers[ROLE_FRONT]);
+    channel_free(role->keeper);
+    loop_free(role->loop);
+    free(role);
+    return code;
+}

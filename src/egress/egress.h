@@ -1,0 +1,56 @@
+/*
+ * egress.h - the one way out of sandboxes: accepts their connections and questions, judges them, and carries them out.
+ *
+ * A sandbox has no link to the outside. Keeper makes listening sockets inside its network namespace, to which every
+ * outgoing connection and DNS question is redirected, and gives them to egress. Front gives egress the sandbox's policy.
+ * Egress accepts nothing for a sandbox until it has both.
+ *
+ * Ownership  Egress owns the sockets that it is given. What the configuration points to must outlive it.
+ * Threads    The loop's.
+ * Failure    A connection that is refused or fails is reset, and no other connection is affected.
+ */
+#ifndef EGRESS_EGRESS_H
+#define EGRESS_EGRESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+#include "base/limits.h"
+#include "base/str.h"
+#include "io/loop.h"
+#include "policy/net_policy.h"
+#include "policy/net_rules.h"
+
+struct egress;
+
+struct egress_config {
+    struct loop *loop;
+    void (*report)(void *context, struct str flows); /* a FLOWS message for front, flows.h */
+    void *context;
+};
+
+struct egress *egress_new(const struct egress_config *config) must_use;
+void egress_free(struct egress *egress); /* resets every connection; NULL is fine */
+
+/* The sockets of a sandbox, in its own network namespace. -1: it has none of this kind. */
+enum egress_socket {
+    EGRESS_TCP4,
+    EGRESS_TCP6,
+    EGRESS_UDP4, /* DNS */
+    EGRESS_UDP6,
+    EGRESS_SOCKETS,
+};
+
+/* Takes the sockets, in place of those that it may have had before. */
+void egress_network(struct egress *egress, const char *id, int sockets[EGRESS_SOCKETS]);
+/*
+ * A packed net_policy, in place of the one before. Connections that it does not allow are cut. False: it does not decode
+ * or is not well-formed, and nothing has changed.
+ */
+bool egress_policy(struct egress *egress, const char *id, struct str packed, struct err *err) must_use;
+/* The sandbox is gone: everything of it is closed. */
+void egress_exited(struct egress *egress, const char *id);
+
+#endif
