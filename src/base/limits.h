@@ -116,6 +116,11 @@
 #define LIMIT_EGRESS_ALLOW 128 /* ranges of --egress-allow; each connection is compared with all of them */
 #define LIMIT_RESOLVERS 3      /* name servers of --dns; as many as /etc/resolv.conf may have */
 
+/* DNS */
+#define LIMIT_DNS_RECORDS 128 /* of one answer that are used; 4096 bytes have room for 253 addresses at most */
+#define LIMIT_DNS_CHAIN 16    /* aliases from a name to its addresses; some servers follow 8, others 16 */
+#define LIMIT_DNS_TTL_S 86400 /* an answer is kept a day at most, whatever its zone says */
+
 /* Between our processes */
 #define LIMIT_MESSAGE_BYTES (64 * 1024) /* one privsep datagram */
 #define LIMIT_MESSAGE_FDS 5             /* a command: its image, three ends and a report */
