@@ -462,7 +462,7 @@ bool dns_answer_parse(struct str message, uint16_t id, struct str name, uint16_t
     if (r.failed || !is_plain || !str_eq_nocase(str_from(asked), name) || asked_type != type || asked_class != CLASS_IN)
         return err_set(err, ERR_INVALID, "an answer to another question");
 
-    struct dns_answer answer = { .code = head.flags & FLAG_CODE, .ede = DNS_EDE_NONE };
+    struct dns_answer answer = { .ede = DNS_EDE_NONE };
     if (head.flags & FLAG_TRUNCATED) {
         answer.is_truncated = true; /* what came may be cut anywhere */
         *out = answer;
@@ -470,7 +470,7 @@ bool dns_answer_parse(struct str message, uint16_t id, struct str name, uint16_t
     }
     struct section section = { 0 };
     uint32_t negative_ttl = 0;
-    unsigned code = answer.code;
+    unsigned code = head.flags & FLAG_CODE;
     if (!take_answers(&r, head.answers, type, arena, &section) ||
         !take_authorities(&r, head.authorities, &negative_ttl) || !take_additionals(&r, head.additionals, &code))
         return err_set(err, ERR_INVALID, "malformed answer");

@@ -106,7 +106,7 @@ enum dns_ede {
 
 struct dns_answer {
     enum dns_code code;
-    bool is_truncated; /* read from a server: ask again over TCP */
+    bool is_truncated; /* read from a server: there is nothing else in it; ask again over TCP */
     uint32_t ttl_s;    /* how long all of it holds: the least of its records, or what the zone says of "no" */
     uint32_t count;
     struct dns_record *records;
