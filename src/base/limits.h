@@ -116,6 +116,10 @@
 #define LIMIT_EGRESS_ALLOW 128 /* ranges of --egress-allow; each connection is compared with all of them */
 #define LIMIT_RESOLVERS 3      /* name servers of --dns; as many as /etc/resolv.conf may have */
 
+/* TLS that is only looked at; with keys for post-quantum exchange a hello has 2 KiB, and 8 with all that is defined. */
+#define LIMIT_TLS_HELLO_BYTES 16384
+#define LIMIT_TLS_HELLO_RECORD_BYTES (32 * 1024) /* with the heads of the records that it is split over */
+
 /* DNS */
 #define LIMIT_DNS_RECORDS 128 /* of one answer that are used; 4096 bytes have room for 253 addresses at most */
 #define LIMIT_DNS_CHAIN 16    /* aliases from a name to its addresses; some servers follow 8, others 16 */
