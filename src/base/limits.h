@@ -26,6 +26,7 @@
 #define LIMIT_TURN_REQUESTS 4            /* pipelined requests of one connection in one turn of the loop */
 #define LIMIT_TURN_PIECES 64             /* chunks of one body in one turn: each may be a byte and cost a system call */
 #define LIMIT_SPLICE_LEAST (256 * 1024)  /* splice a body through a pipe only if at least this much is left */
+#define LIMIT_SPLICE_PIPES 512 /* of bulk splices with slow takers; the kernel gives a user 1,000 whole pipes */
 #define LIMIT_STREAM_BUFFER (256 * 1024) /* unsent bytes of one stream before backpressure stops its source */
 
 /* JSON and RPC */

@@ -3,7 +3,7 @@
  *
  * Stops reading one side while the other side's queue is full (backpressure). The orderly end of one side is passed on,
  * and the other side may go on sending; if it sends nothing for LIMIT_RELAY_LINGER_MS, the relay ends. A failure of one
- * side ends both.
+ * side ends both, by a reset.
  *
  *     relay = relay_new(loop, done, context)
  *     a = …a stream made with &relay_events and owner relay…, b likewise
@@ -25,6 +25,22 @@ extern const struct stream_events relay_events;
 typedef void relay_done_fn(void *context); /* both sides have ended, or one failed; the last call */
 struct relay *relay_new(struct loop *loop, relay_done_fn *done, void *context) must_use;
 void relay_join(struct relay *relay, struct stream *a, struct stream *b);
+
+/* Before relay_join(), for relays that are not as above. */
+struct relay_tuning {
+    /*
+     * So many bytes have come from a and from b since the last call. False: read no more until relay_resume(). May be
+     * NULL. The last call comes before done(), or is relay_account()'s.
+     */
+    bool (*moved)(void *context, uint64_t from_a, uint64_t from_b);
+    uint64_t linger_ms; /* instead of LIMIT_RELAY_LINGER_MS */
+    size_t queued_most; /* unsent bytes of one side before the other is not read any more */
+    bool may_splice;    /* while many bytes come at once */
+};
+void relay_tune(struct relay *relay, const struct relay_tuning *tuning);
+void relay_resume(struct relay *relay);
+void relay_account(struct relay *relay);               /* calls moved() for what has come since its last call */
+uint64_t relay_progress_ms(const struct relay *relay); /* loop time of the last byte, either way */
 /* Close both sides so that neither can take it for an orderly end. No done(). */
 void relay_abort(struct relay *relay);
 void relay_free(struct relay *relay); /* closes both sides, no done(); NULL is fine */

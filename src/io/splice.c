@@ -8,6 +8,9 @@
  *   held > 0    giving: the pipe is emptied into `to` before more is taken. While `to` is `blocked`, `from` is not
  *               read, and its peer waits (backpressure)
  *
+ * A bulk splice gives its pipe back whenever it is empty, to a small pool, and takes one again when bytes come. So the
+ * pipes in use are those of the splices whose takers are slow.
+ *
  * stream.c keeps the only watch of each socket, and calls splice_run() when either is ready.
  */
 #include "io/splice.h"
@@ -15,24 +18,37 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/limits.h"
 #include "base/mem.h"
 #include "io/stream_inside.h"
 
 enum {
     PIPE_BYTES = 64 * 1024, /* what a pipe holds; in larger steps both ends would wait for each other longer */
     COPY_BYTES = 4096,
-    TURN_PIPES = 16, /* pipes full in one turn. The sender chooses whether one holds 64 KiB or 16 single bytes */
+    POOL_PIPES = 16,        /* kept for bulk splices when empty */
+    BULK_LEAST = 16 * 1024, /* a bulk splice that finds less than this… */
+    SLOW_RUNS = 4,          /* …so many times in a row is off */
+    TURN_PIPES = 16,        /* pipes full in one turn. The sender chooses whether one holds 64 KiB or 16 single bytes */
 };
 
 struct splice {
     struct stream *from, *to;
-    uint64_t *left; /* to be taken from `from` */
-    int pipe_fds[2];
-    size_t held; /* in the pipe */
+    uint64_t *left;  /* to be taken from `from` */
+    int pipe_fds[2]; /* -1: a bulk splice that has none now */
+    size_t held;     /* in the pipe */
+    bool is_bulk;
+    unsigned slow_runs; /* in a row */
 };
+
+/* Of this thread, because a loop is a thread's. */
+static _Thread_local struct {
+    int idle[POOL_PIPES][2];
+    unsigned idle_count, in_use;
+} pool;
 
 bool splice_takes(const struct splice *splice)
 {
@@ -49,10 +65,56 @@ bool splice_is_on(const struct stream *from)
     return from->in_splice;
 }
 
+/*
+ * The kernel allows each user so many pages of pipes (fs.pipe-user-pages-soft: a thousand pipes), and makes the pipes
+ * after that with room for two fragments. Copying is far faster than that.
+ */
+static bool open_pipe(int fds[2])
+{
+    if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0)
+        return false;
+    if (fcntl(fds[0], F_GETPIPE_SZ) >= PIPE_BYTES)
+        return true;
+    fd_close(&fds[0]);
+    fd_close(&fds[1]);
+    return false;
+}
+
+static bool borrow_pipe(struct splice *splice)
+{
+    if (splice->pipe_fds[0] >= 0)
+        return true;
+    if (pool.idle_count) {
+        pool.idle_count--;
+        splice->pipe_fds[0] = pool.idle[pool.idle_count][0];
+        splice->pipe_fds[1] = pool.idle[pool.idle_count][1];
+    } else if (pool.in_use >= LIMIT_SPLICE_PIPES || !open_pipe(splice->pipe_fds)) {
+        splice->pipe_fds[0] = splice->pipe_fds[1] = -1;
+        return false;
+    }
+    pool.in_use++;
+    return true;
+}
+
+static void return_pipe(struct splice *splice)
+{
+    if (splice->pipe_fds[0] < 0)
+        return;
+    pool.in_use--;
+    if (splice->held == 0 && pool.idle_count < POOL_PIPES) {
+        pool.idle[pool.idle_count][0] = take_fd(&splice->pipe_fds[0]);
+        pool.idle[pool.idle_count++][1] = take_fd(&splice->pipe_fds[1]);
+    }
+    fd_close(&splice->pipe_fds[0]);
+    fd_close(&splice->pipe_fds[1]);
+}
+
 void splice_end(struct splice *splice)
 {
     if (!splice)
         return;
+    if (splice->is_bulk)
+        return_pipe(splice);
     struct stream *from = splice->from;
     from->in_splice = NULL;
     splice->to->out_splice = NULL;
@@ -135,56 +197,93 @@ static bool give(struct splice *splice)
     return true;
 }
 
+/* The owner goes on without it. */
+static void leave_off(struct splice *splice)
+{
+    struct stream *from = splice->from;
+
+    splice_end(splice);
+    from->events->on_spliced(from); /* may begin another splice */
+}
+
+/* After a run that has taken all there was. */
+static void judge_pace(struct splice *splice, uint64_t taken)
+{
+    splice->slow_runs = taken < BULK_LEAST ? splice->slow_runs + 1 : 0;
+    if (splice->slow_runs < SLOW_RUNS)
+        return;
+    stream_is_slow(splice->from);
+    leave_off(splice);
+}
+
 void splice_run(struct splice *splice)
 {
     struct stream *from = splice->from, *to = splice->to;
     unsigned pipes_left = TURN_PIPES;
+    uint64_t before = from->bytes_in;
     bool more = true;
 
+    if (splice->is_bulk && !borrow_pipe(splice)) {
+        stream_is_slow(from); /* or the owner would begin the same at once */
+        leave_off(splice);
+        return;
+    }
     if (!to->blocked && to->out.len)
         stream_flush(to);
     while (more && from->in_splice && !to->blocked) {
         if (splice->held) {
             more = give(splice);
         } else if (*splice->left == 0) {
-            splice_end(splice);
-            from->events->on_spliced(from); /* may begin another splice */
+            leave_off(splice);
             more = false;
         } else {
             more = pipes_left > 0 && take(splice, pipes_left == TURN_PIPES);
             pipes_left--; /* none left: the others have their turn, then we are called again */
         }
     }
+    splice = from->in_splice; /* NULL, or perhaps another one by now */
+    if (splice && splice->is_bulk && splice->held == 0) {
+        return_pipe(splice);
+        if (!to->blocked)
+            judge_pace(splice, from->bytes_in - before);
+    }
     stream_watch(from);
     stream_watch(to);
 }
 
-/*
- * The kernel allows each user so many pages of pipes (fs.pipe-user-pages-soft: a thousand pipes), and makes the pipes
- * after that with room for two fragments. Copying is far faster than that.
- */
-static bool open_pipe(int fds[2])
+static bool is_possible(const struct stream *from, const struct stream *to, const uint64_t *left)
 {
-    if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0)
-        return false;
-    if (fcntl(fds[0], F_GETPIPE_SZ) >= PIPE_BYTES)
-        return true;
-    fd_close(&fds[0]);
-    fd_close(&fds[1]);
-    return false;
+    assert(from->events->on_spliced && !from->in_splice && !to->out_splice && from->in.len == 0 && *left > 0);
+    return !stream_is_dead(from) && !stream_is_dead(to) && !from->ended && !to->failed && !to->finishing &&
+           !to->connecting && from->is_socket && to->is_socket && to->file_fd < 0;
+}
+
+static struct splice *begin(struct stream *from, struct stream *to, uint64_t *left)
+{
+    struct splice *splice = NEW(struct splice);
+
+    *splice = (struct splice){ .from = from, .to = to, .left = left, .pipe_fds = { -1, -1 } };
+    from->in_splice = to->out_splice = splice;
+    return splice;
 }
 
 bool splice_start(struct stream *from, struct stream *to, uint64_t *left)
 {
     int fds[2];
 
-    assert(from->events->on_spliced && !from->in_splice && !to->out_splice && from->in.len == 0 && *left > 0);
-    if (stream_is_dead(from) || stream_is_dead(to) || from->ended || to->failed || to->finishing || to->connecting ||
-        !from->is_socket || !to->is_socket || to->file_fd >= 0 || !open_pipe(fds))
+    if (!is_possible(from, to, left) || !open_pipe(fds))
         return false;
-    struct splice *splice = NEW(struct splice);
-    *splice = (struct splice){ .from = from, .to = to, .left = left, .pipe_fds = { fds[0], fds[1] } };
-    from->in_splice = to->out_splice = splice;
+    memcpy(begin(from, to, left)->pipe_fds, fds, sizeof fds);
+    stream_watch(from);
+    return true;
+}
+
+bool splice_bulk(struct stream *from, struct stream *to, uint64_t *left)
+{
+    if (!is_possible(from, to, left))
+        return false;
+    begin(from, to, left)->is_bulk = true;
+    buf_done(&from->in);
     stream_watch(from);
     return true;
 }

@@ -1,7 +1,7 @@
 /*
  * splice.h - bytes from one stream's socket to another's by splice(2): the kernel hands pages on, we never see them.
  *
- * For large bodies of a known length. All else is copied: framed bodies by http/, tunnels by relay.h, because a splice
+ * For large bodies of a known length, and for relays while many bytes come at once. All else is copied, because a splice
  * takes a pipe, and a pipe is only worth it for many bytes.
  */
 #ifndef IO_SPLICE_H
@@ -21,6 +21,12 @@
  * False: not possible here, the caller has to copy.
  */
 bool splice_start(struct stream *from, struct stream *to, uint64_t *left) must_use;
+/*
+ * The same for a connection whose end nobody knows. It has a pipe only while there are bytes in it, so that thousands of
+ * connections share a few. It is also off, with on_spliced() and *left above 0, when little comes at a time, and when
+ * there is no pipe: then the caller copies, until stream_is_bulk() again.
+ */
+bool splice_bulk(struct stream *from, struct stream *to, uint64_t *left) must_use;
 bool splice_is_on(const struct stream *from);
 
 #endif

@@ -34,6 +34,7 @@
 enum {
     READ_LEAST = 4096,
     READ_MOST = 256 * 1024,
+    READ_BULK = 64 * 1024,
     READ_LEAST_MOST = 16 * 1024,    /* progress of a slow sender must still show */
     TURN_READ_BYTES = 256 * 1024,   /* then the other streams have their turn */
     TURN_WRITE_BYTES = 1024 * 1024, /* sendfile to a fast reader would never end */
@@ -165,6 +166,16 @@ void stream_read(struct stream *s, bool on)
 {
     s->reading = on;
     stream_watch(s);
+}
+
+bool stream_is_bulk(const struct stream *s)
+{
+    return s->read_size >= READ_BULK;
+}
+
+void stream_is_slow(struct stream *s)
+{
+    s->read_size = READ_LEAST;
 }
 
 void stream_read_least(struct stream *s, size_t bytes)

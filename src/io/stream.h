@@ -96,7 +96,8 @@ size_t stream_queued(const struct stream *stream); /* bytes not yet with the ker
 bool stream_is_full(const struct stream *stream);  /* more than LIMIT_STREAM_BUFFER queued */
 /* An internet address at the other end; untouched if it has none. */
 void stream_peer(const struct stream *stream, struct sockaddr_storage *out);
-bool stream_failed(const struct stream *stream); /* a write failed: nothing more will get out */
+bool stream_is_bulk(const struct stream *stream); /* the last reads came back full: splice_bulk() may be worth it */
+bool stream_failed(const struct stream *stream);  /* a write failed: nothing more will get out */
 
 /* No more writes from us once the queue is out. */
 void stream_finish(struct stream *stream);

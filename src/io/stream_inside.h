@@ -18,6 +18,8 @@ void stream_fail(struct stream *s, int error_number, const char *doing);
 void stream_tell_end(struct stream *s);   /* on_end(), now… */
 void stream_tell_later(struct stream *s); /* …or when the turn ends, if it has failed */
 
+void stream_is_slow(struct stream *s); /* little comes at a time: small reads from here on */
+
 /* ---- splice.c ---- */
 
 bool splice_takes(const struct splice *splice);  /* more from its source */

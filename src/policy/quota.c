@@ -43,3 +43,19 @@ bool quota_is_full(const struct quota_rule *rule, const struct quota *quota, uin
 {
     return rule->per_s == 0 || missing(rule, quota, now_ms) == 0;
 }
+
+void quota_spend(const struct quota_rule *rule, struct quota *quota, uint64_t milli, uint64_t now_ms)
+{
+    if (rule->per_s == 0)
+        return;
+    uint64_t used = missing(rule, quota, now_ms);
+    *quota = (struct quota){ .used_milli = used > UINT64_MAX - milli ? UINT64_MAX : used + milli, .at_ms = now_ms };
+}
+
+uint64_t quota_wait_ms(const struct quota_rule *rule, const struct quota *quota, uint64_t now_ms)
+{
+    if (rule->per_s == 0)
+        return 0;
+    uint64_t room = (uint64_t)rule->burst * MILLI, used = missing(rule, quota, now_ms);
+    return used > room ? (used - room - 1) / rule->per_s + 1 : 0;
+}

@@ -32,6 +32,13 @@ struct quota_left {
 /* Takes one token if there is one. now_ms never decreases. */
 bool quota_take(const struct quota_rule *rule, struct quota *quota, uint64_t now_ms, struct quota_left *out_left)
     must_use;
+/*
+ * For what is counted afterwards: takes so many thousandths of a token, also more than there are. A bucket in debt gives
+ * nothing until it has filled up again: quota_wait_ms() says how long that takes, and 0 if it is not in debt. Not for a
+ * bucket that quota_take() uses.
+ */
+void quota_spend(const struct quota_rule *rule, struct quota *quota, uint64_t milli, uint64_t now_ms);
+uint64_t quota_wait_ms(const struct quota_rule *rule, const struct quota *quota, uint64_t now_ms);
 /* Is the bucket full? Then forgetting it changes nothing. */
 bool quota_is_full(const struct quota_rule *rule, const struct quota *quota, uint64_t now_ms);
 

@@ -39,6 +39,32 @@ static void refusals_cost_nothing_and_halves_are_kept(void **state)
     assert_int_equal(take_all(&quota, 5100), 1);
 }
 
+static void a_bucket_in_debt_waits_until_it_has_paid(void **state)
+{
+    (void)state;
+    struct quota quota = { 0 };
+
+    quota_spend(&rule, &quota, 20000, 100);
+    assert_int_equal(quota_wait_ms(&rule, &quota, 100), 0);
+    quota_spend(&rule, &quota, 5001, 100);
+    assert_int_equal(quota_wait_ms(&rule, &quota, 100), 501);
+    assert_int_equal(quota_wait_ms(&rule, &quota, 600), 1);
+    assert_int_equal(quota_wait_ms(&rule, &quota, 601), 0);
+    quota_spend(&rule, &quota, UINT64_MAX, 601);
+    assert_true(quota_wait_ms(&rule, &quota, 601) > 1000000000);
+}
+
+static void spending_without_a_limit_costs_nothing(void **state)
+{
+    (void)state;
+    struct quota_rule none = { 0 };
+    struct quota quota = { 0 };
+
+    quota_spend(&none, &quota, UINT64_MAX, 5);
+    quota_spend(&none, &quota, UINT64_MAX, 5);
+    assert_int_equal(quota_wait_ms(&none, &quota, 5), 0);
+}
+
 static void it_says_how_long_to_wait(void **state)
 {
     (void)state;
@@ -86,6 +112,8 @@ int main(void)
     const struct CMUnitTest cases[] = {
         CASE(a_rested_bucket_gives_its_burst_and_then_its_rate),
         CASE(refusals_cost_nothing_and_halves_are_kept),
+        CASE(a_bucket_in_debt_waits_until_it_has_paid),
+        CASE(spending_without_a_limit_costs_nothing),
         CASE(it_says_how_long_to_wait),
         CASE(no_rate_is_no_limit),
         CASE(a_clock_that_goes_back_gives_nothing_away),
