@@ -14,7 +14,7 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
 build_packages="build-essential meson ninja-build pkg-config libjansson-dev libsqlite3-dev libsodium-dev
-    libseccomp-dev zlib1g-dev mmdebstrap debian-archive-keyring ca-certificates passwd python3"
+    libseccomp-dev libssl-dev zlib1g-dev mmdebstrap debian-archive-keyring ca-certificates passwd python3"
 test_packages="clang clang-format clang-tidy libcmocka-dev python3-venv curl shellcheck iproute2 nftables openssl git dpkg-dev"
 client_packages="python3 python3-venv"
 bench_packages="runc crun bubblewrap python3 python3-venv"
@@ -106,7 +106,7 @@ check_by_hand() {
     the program $program"
     done
     if command -v pkg-config >/dev/null 2>&1; then
-        for library in jansson sqlite3 libsodium libseccomp zlib "$@"; do
+        for library in jansson sqlite3 libsodium libseccomp openssl zlib "$@"; do
             pkg-config --exists "$library" || absent="$absent
     the library $library, with its headers"
         done

@@ -76,6 +76,22 @@
 #define LIMIT_STARTS_WAITING 1024             /* waiting starts of one key; each holds one of LIMIT_CONNECTIONS… */
 #define LIMIT_STARTS_WAITING_BYTES (16 << 20) /* …and their bodies, of LIMIT_COLLECT_BYTES */
 
+/*
+ * TLS in. A handshake costs a signature (0.1 ms, an RSA key 1 ms), so few run at once; the others wait, one address
+ * after the other.
+ */
+#define LIMIT_TLS_WORKERS 4                   /* of LIMIT_WORKERS, for handshakes… */
+#define LIMIT_TLS_WORKERS_EACH 3              /* …and of these, for one address */
+#define LIMIT_TLS_HANDSHAKES 1024             /* under way: 60 KB each; past it the oldest is given up */
+#define LIMIT_TLS_HANDSHAKE_MS 10000          /* from the first byte to the last: slow-loris */
+#define LIMIT_TLS_HANDSHAKE_BYTES (32 * 1024) /* from the client; a hello with post-quantum keys has 2 KB */
+#define LIMIT_TLS_IDLE_RECORDS 64             /* in a row without data: each key update costs us more than the peer */
+#define LIMIT_TLS_SIGN_MS 2000                /* for signer to answer: it may just be starting again */
+#define LIMIT_TLS_TICKET_S (6 * 3600)         /* a key for tickets is used for this long, and accepted for twice that */
+#define LIMIT_TLS_CHAIN_BYTES (48 * 1024)     /* a certificate with its chain, in PEM; usual ones have 6 KB */
+#define LIMIT_TLS_KEY_BYTES (16 * 1024)       /* a private key in PEM; RSA with 8192 bits has 6.4 KB */
+#define LIMIT_TLS_CERTIFICATES 2              /* the operator's and the local authority's */
+
 /* Edge */
 #define LIMIT_EDGE_CONNECTIONS 512 /* requests and tunnels at once into one sandbox; an SDK opens up to 200 */
 #define LIMIT_EDGE_SHARE 3072    /* the same for all sandboxes together; the rest of LIMIT_CONNECTIONS is for the API */

@@ -74,6 +74,8 @@ typedef void http_request_fn(struct http_exchange *ex, void *context);
 struct http_server_config {
     http_request_fn *on_request;
     void *context;
+    /* A new connection, before anything was read: TLS may be put beneath it (io/tls.h). May be NULL. */
+    void (*on_connection)(struct stream *stream, void *context);
     size_t collect_max;       /* 0: LIMIT_COLLECT_BYTES; see http_collect() */
     unsigned connections_max; /* 0: LIMIT_CONNECTIONS */
     /* Patience, in milliseconds; 0: the limit of the same name in base/limits.h. Tests shorten it. */

@@ -119,7 +119,9 @@ void http_server_adopt(struct http_server *server, int fd)
     server->connections = c;
     *(is_refused ? &server->refused_count : &server->connection_count) += 1;
     if (is_refused)
-        conn_refuse(c, 503, "too many connections");
+        conn_refuse(c, 503, "too many connections"); /* plain: a handshake for each is what we have no room for */
+    else if (server->config.on_connection)
+        server->config.on_connection(c->stream, server->config.context);
     stream_read(c->stream, true);
     server_settle(c);
     conn_watch(c);

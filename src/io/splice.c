@@ -255,7 +255,7 @@ static bool is_possible(const struct stream *from, const struct stream *to, cons
 {
     assert(from->events->on_spliced && !from->in_splice && !to->out_splice && from->in.len == 0 && *left > 0);
     return !stream_is_dead(from) && !stream_is_dead(to) && !from->ended && !to->failed && !to->finishing &&
-           !to->connecting && from->is_socket && to->is_socket && to->file_fd < 0;
+           !to->connecting && from->is_socket && to->is_socket && !from->filter && !to->filter && to->file_fd < 0;
 }
 
 static struct splice *begin(struct stream *from, struct stream *to, uint64_t *left)

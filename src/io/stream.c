@@ -8,6 +8,11 @@
  * Reading adapts: a stream starts with small reads, so that a thousand idle connections cost nothing, and a stream
  * whose reads come back full asks for more each time. `in` frees its memory when it is empty and the stream slow.
  *
+ * With a filter (filter.h: TLS) the bytes take one more step on their way. In: read(2), feed(), read() into `in`. Out:
+ * from `out` (or the file) by write() to the filter's own queue, and from there to the kernel; the next piece is taken
+ * from `out` when that queue is empty, so it holds one piece at most. While the filter is being set up, writes wait in
+ * `out` as they do for a connect(). A new stream may have an undecided filter: the first byte decides.
+ *
  * A stream may be one end of a splice (splice.c): then readiness to read or to write is passed on to that.
  *
  * Callbacks come from the loop only, never from inside a stream_…() call: a write that fails is reported when the turn
@@ -28,6 +33,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "io/filter.h"
 #include "io/splice.h"
 #include "io/stream_inside.h"
 
@@ -41,6 +47,8 @@ enum {
     FILE_PIECE_BYTES = 64 * 1024,   /* where sendfile cannot be used */
     QUEUE_MOST = 128 * 1024 * 1024, /* a source that ignores stream_is_full() is broken */
     PIECES_MOST = 6,
+    RAW_READ_BYTES = 32 * 1024,     /* of one read for a filter: two records */
+    FILTER_PIECE_BYTES = 64 * 1024, /* that a filter gets to write at once: four records in one system call */
 };
 
 bool stream_is_dead(const struct stream *s)
@@ -60,7 +68,10 @@ void stream_watch(struct stream *s)
         want = WATCH_WRITE;
     } else {
         bool has_room = s->in_splice ? splice_takes(s->in_splice) : s->in.len < s->in.cap;
-        if (s->reading && !s->ended && has_room)
+        bool is_busy = s->filter && s->filter->is_busy;
+        if (s->reading && !s->ended && has_room && s->filter && !is_busy && s->filter->ops->holds(s->filter))
+            stream_tell_later(s); /* the kernel does not know of what the filter holds */
+        if (s->reading && !s->ended && has_room && !is_busy)
             want |= WATCH_READ;
         else if (s->events->on_hangup && !s->ended && !s->hung_up)
             want |= WATCH_HANGUP;
@@ -79,7 +90,8 @@ static void on_later(struct timer *timer);
 
 void stream_tell_later(struct stream *s)
 {
-    timer_set(&s->later, s->loop, 0, on_later);
+    if (!timer_is_set(&s->later))
+        timer_set(&s->later, s->loop, 0, on_later);
 }
 
 void stream_tell_end(struct stream *s)
@@ -113,6 +125,8 @@ void stream_break(struct stream *s, int number, const char *doing)
     buf_done(&s->after);
     fd_close(&s->file_fd);
     s->file_left = 0;
+    if (s->filter && !s->filter->is_busy)
+        buf_done(&s->filter->out);
     splice_end(s->out_splice);
 }
 
@@ -124,11 +138,156 @@ void stream_fail(struct stream *s, int number, const char *doing)
 
 /* ---- reading ---- */
 
+static ssize_t send_pieces(struct stream *s, struct iovec *pieces, size_t count, bool more_follows)
+{
+    struct msghdr message = { .msg_iov = pieces, .msg_iovlen = count };
+    ssize_t n;
+
+    do
+        n = s->is_socket ? sendmsg(s->fd, &message, MSG_NOSIGNAL | (more_follows ? MSG_MORE : 0))
+                         : writev(s->fd, pieces, (int)count);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EAGAIN)
+        return 0;
+    if (n < 0)
+        return -1;
+    s->bytes_out += (size_t)n;
+    if (n > 0)
+        s->progress_ms = loop_now_ms(s->loop);
+    return n;
+}
+
+/* Sends what the filter has for the peer, as much as the kernel takes now. False if that failed. */
+static bool send_filtered(struct stream *s)
+{
+    struct buf *out = &s->filter->out;
+
+    while (out->len) {
+        ssize_t n = send_pieces(s, &(struct iovec){ out->data, out->len }, 1, false);
+        if (n < 0)
+            return false;
+        if (n == 0)
+            return true;
+        buf_drop(out, (size_t)n);
+    }
+    buf_done(out);
+    return true;
+}
+
+static void fail_filtered(struct stream *s)
+{
+    (void)send_filtered(s); /* an alert that says why; if it does not fit, the close has to do */
+    stream_break(s, 0, s->filter->why);
+    stream_tell_end(s);
+}
+
+/* False when there is no more to read now, or the stream has ended. */
+static bool read_raw(struct stream *s, bool *is_drained)
+{
+    char raw[RAW_READ_BYTES];
+    /* A stream with little room in `in` also gets little here: what it does not take waits in the filter. */
+    size_t want = MIN(MAX(s->read_size, s->in.cap - s->in.len), sizeof raw);
+    ssize_t n;
+
+    do
+        n = read(s->fd, raw, want);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EAGAIN)
+        return false;
+    if (n <= 0) {
+        stream_break(s, n < 0 ? errno : 0, n < 0 ? "read" : "the peer closed its connection without a close_notify");
+        stream_tell_end(s);
+        return false;
+    }
+    *is_drained = (size_t)n < want;
+    if (!*is_drained)
+        s->read_size = MIN(s->read_size * 4, (size_t)READ_MOST);
+    s->filter->ops->feed(s->filter, str_of(raw, (size_t)n));
+    return true;
+}
+
+static void read_filtered(struct stream *s)
+{
+    struct filter *filter = s->filter;
+    bool is_drained = false;
+    size_t total = 0;
+
+    while (total < TURN_READ_BYTES && s->reading && !s->ended && !filter->is_busy && s->in.len < s->in.cap) {
+        enum filter_read got = filter->has_failed ? FILTER_FAILED : FILTER_MORE;
+        size_t want = MIN(s->in.cap - s->in.len, (size_t)RAW_READ_BYTES), n = 0;
+        if (filter->is_open && !filter->has_failed) {
+            char *room = buf_reserve(&s->in, want);
+            assert(room);
+            got = filter->ops->read(filter, room, want, &n);
+        }
+        if (got == FILTER_LATER)
+            break;
+        if (got == FILTER_END) {
+            stream_tell_end(s);
+            return;
+        }
+        if (got == FILTER_FAILED) {
+            fail_filtered(s);
+            return;
+        }
+        if (got == FILTER_MORE) {
+            if (is_drained || !read_raw(s, &is_drained))
+                break;
+            continue;
+        }
+        buf_grew(&s->in, n);
+        total += n;
+        s->bytes_in += n;
+        s->progress_ms = loop_now_ms(s->loop);
+        s->events->on_input(s);
+        if (stream_is_dead(s))
+            return;
+    }
+    if (is_drained && total < READ_LEAST)
+        s->read_size = READ_LEAST;
+    if (stream_is_dead(s) || s->ended || filter->is_busy)
+        return;
+    if (filter->out.len && !s->blocked && !s->failed) {
+        stream_flush(s); /* answers of the protocol's own */
+    }
+    if (s->in.len == 0 && s->read_size == READ_LEAST)
+        buf_done(&s->in);
+}
+
+static void drop_filter(struct stream *s)
+{
+    struct filter *filter = take_ptr(&s->filter);
+
+    if (filter) {
+        filter->stream = NULL;
+        filter->ops->free(filter);
+    }
+}
+
+/* The first bytes are in `in`. True if they are the filter's now. */
+static bool decide_filter(struct stream *s)
+{
+    struct filter *filter = s->filter;
+
+    if (!filter->ops->is_first((unsigned char)s->in.data[0])) {
+        drop_filter(s);
+        return false;
+    }
+    filter->is_undecided = false;
+    filter->ops->feed(filter, buf_str(&s->in));
+    buf_done(&s->in);
+    return true;
+}
+
 static void read_some(struct stream *s)
 {
     size_t total = 0;
     bool is_drained = false;
 
+    if (s->filter && !s->filter->is_undecided) {
+        read_filtered(s);
+        return;
+    }
     while (!is_drained && total < TURN_READ_BYTES && s->reading && !s->ended && !s->in_splice &&
            s->in.len < s->in.cap) {
         size_t want = MIN(s->read_size, s->in.cap - s->in.len);
@@ -149,6 +308,11 @@ static void read_some(struct stream *s)
         total += (size_t)n;
         s->bytes_in += (size_t)n;
         s->progress_ms = loop_now_ms(s->loop);
+        if (s->filter && decide_filter(s)) {
+            s->bytes_in = 0; /* from here on it counts what is inside */
+            read_filtered(s);
+            return;
+        }
         is_drained = (size_t)n < want; /* another read would only get EAGAIN */
         if (!is_drained)
             s->read_size = MIN(s->read_size * 4, (size_t)READ_MOST);
@@ -182,32 +346,13 @@ void stream_read_least(struct stream *s, size_t bytes)
 {
     int least = (int)MIN(bytes, (size_t)READ_LEAST_MOST);
 
-    if (stream_is_dead(s) || !s->is_socket || s->read_least == (size_t)least)
+    if (stream_is_dead(s) || !s->is_socket || s->filter || s->read_least == (size_t)least)
         return;
     s->read_least = (size_t)least;
     (void)setsockopt(s->fd, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least); /* without it we only wake more often */
 }
 
 /* ---- writing ---- */
-
-static ssize_t send_pieces(struct stream *s, struct iovec *pieces, size_t count, bool more_follows)
-{
-    struct msghdr message = { .msg_iov = pieces, .msg_iovlen = count };
-    ssize_t n;
-
-    do
-        n = s->is_socket ? sendmsg(s->fd, &message, MSG_NOSIGNAL | (more_follows ? MSG_MORE : 0))
-                         : writev(s->fd, pieces, (int)count);
-    while (n < 0 && errno == EINTR);
-    if (n < 0 && errno == EAGAIN)
-        return 0;
-    if (n < 0)
-        return -1;
-    s->bytes_out += (size_t)n;
-    if (n > 0)
-        s->progress_ms = loop_now_ms(s->loop);
-    return n;
-}
 
 /* Some files (procfs, some network file systems) cannot be sent from the page cache. */
 static bool copy_file_piece(struct stream *s)
@@ -236,7 +381,7 @@ static bool send_file_piece(struct stream *s, size_t budget)
     size_t want = (size_t)MIN(s->file_left, (uint64_t)budget);
     ssize_t n;
 
-    if (s->file_copied)
+    if (s->file_copied || s->filter)
         return copy_file_piece(s);
     do
         n = sendfile(s->fd, s->file_fd, &s->file_at, want);
@@ -275,7 +420,25 @@ void stream_flush(struct stream *s)
 
     s->blocked = true;
     while (s->bytes_out < stop_at) {
-        if (s->out.len) {
+        if (s->filter && s->filter->out.len) {
+            if (!send_filtered(s)) {
+                stream_fail(s, errno, "write");
+                return;
+            }
+            if (s->filter->out.len)
+                return;
+        } else if (s->filter && !s->filter->is_open) {
+            s->blocked = false;
+            return;
+        } else if (s->out.len && s->filter) {
+            struct str piece = str_of(s->out.data, MIN(s->out.len, (size_t)FILTER_PIECE_BYTES));
+            s->filter->ops->write(s->filter, piece);
+            if (s->filter->has_failed) {
+                stream_fail(s, 0, s->filter->why);
+                return;
+            }
+            buf_drop(&s->out, piece.len);
+        } else if (s->out.len) {
             struct iovec piece = { s->out.data, s->out.len };
             ssize_t n = send_pieces(s, &piece, 1, s->file_fd >= 0);
             if (n < 0) {
@@ -293,6 +456,9 @@ void stream_flush(struct stream *s)
             buf_done(&s->out);
             s->out = s->after;
             s->after = buf_make(NULL, QUEUE_MOST);
+        } else if (s->finishing && s->filter && !s->filter->has_finished) {
+            s->filter->has_finished = true;
+            s->filter->ops->finish(s->filter);
         } else {
             s->blocked = false;
             buf_done(&s->out);
@@ -301,6 +467,19 @@ void stream_flush(struct stream *s)
             return;
         }
     }
+}
+
+/* Writes have to wait: for the connection, for the filter, or for the peer. */
+static bool is_waiting(const struct stream *s)
+{
+    return s->connecting || s->blocked || (s->filter && !s->filter->is_open);
+}
+
+/* An owner that writes before its peer has said anything speaks no protocol of a filter's. */
+static void decide_by_writing(struct stream *s)
+{
+    if (s->filter && s->filter->is_undecided)
+        drop_filter(s);
 }
 
 static void enqueue(struct stream *s, struct buf *queue, const struct str *pieces, size_t count)
@@ -319,12 +498,17 @@ void stream_write_many(struct stream *s, const struct str *pieces, size_t count)
     assert(count <= PIECES_MOST);
     if (stream_is_dead(s) || s->failed || s->finishing)
         return;
+    decide_by_writing(s);
     if (s->file_fd >= 0) {
         enqueue(s, &s->after, pieces, count);
         return;
     }
-    if (s->connecting || s->blocked) {
+    if (is_waiting(s) || s->filter) {
         enqueue(s, &s->out, pieces, count);
+        if (!is_waiting(s) && !s->failed) {
+            stream_flush(s);
+            stream_watch(s);
+        }
         return;
     }
     /* What stream_queue() left goes first. */
@@ -372,9 +556,10 @@ void stream_queue(struct stream *s, struct str bytes)
 {
     if (stream_is_dead(s) || s->failed || s->finishing)
         return;
+    decide_by_writing(s);
     enqueue(s, s->file_fd >= 0 ? &s->after : &s->out, &bytes, 1);
-    if (!s->connecting && !s->blocked)
-        timer_set(&s->later, s->loop, 0, on_later);
+    if (!is_waiting(s))
+        stream_tell_later(s);
 }
 
 void stream_send_file(struct stream *s, int file_fd, off_t offset, uint64_t size)
@@ -383,12 +568,13 @@ void stream_send_file(struct stream *s, int file_fd, off_t offset, uint64_t size
 
     if (stream_is_dead(s) || s->failed || s->finishing || size == 0)
         return;
+    decide_by_writing(s);
     assert(s->file_fd < 0); /* one at a time */
     s->file_fd = take_fd(&file);
     s->file_at = offset;
     s->file_left = size;
     s->file_copied = false;
-    if (s->connecting || s->blocked)
+    if (is_waiting(s))
         return;
     stream_flush(s);
     stream_watch(s);
@@ -398,7 +584,9 @@ size_t stream_queued(const struct stream *s)
 {
     uint64_t file = MIN(s->file_left, (uint64_t)SIZE_MAX / 2);
 
-    return s->out.len + s->after.len + (size_t)file + splice_held(s->out_splice);
+    size_t filtered = s->filter && !s->filter->is_busy ? s->filter->out.len : 0;
+
+    return s->out.len + s->after.len + (size_t)file + splice_held(s->out_splice) + filtered;
 }
 
 bool stream_is_full(const struct stream *s)
@@ -421,12 +609,23 @@ bool stream_failed(const struct stream *s)
     return s->failed;
 }
 
+bool stream_is_tls(const struct stream *s)
+{
+    return s->filter && !s->filter->is_undecided;
+}
+
+const char *stream_protocol(const struct stream *s)
+{
+    return s->filter && s->filter->is_open ? s->filter->protocol : "";
+}
+
 void stream_finish(struct stream *s)
 {
     if (stream_is_dead(s) || s->finishing)
         return;
+    decide_by_writing(s);
     s->finishing = true;
-    if (s->connecting || s->blocked || s->failed)
+    if (is_waiting(s) || s->failed)
         return;
     stream_flush(s);
     stream_watch(s);
@@ -438,8 +637,13 @@ static void on_later(struct timer *timer)
 {
     struct stream *s = container_of(timer, struct stream, later);
 
-    if (!s->failed && !s->blocked && !s->connecting && s->out.len)
+    if (!s->failed && !is_waiting(s) && s->out.len)
         stream_flush(s);
+    if (!s->failed && s->filter && !s->filter->is_undecided && !s->filter->is_busy) {
+        read_filtered(s);
+        if (stream_is_dead(s))
+            return;
+    }
     /* The peer may have answered before it went: its last bytes are still there to be read, or being spliced. */
     if (s->failed && !s->in_splice) {
         timer_clear(&s->later);
@@ -486,7 +690,7 @@ static void on_ready(void *context, unsigned ready)
         stream_flush(s);
         if (!stream_is_dead(s) && !s->blocked && !s->failed && s->out_splice)
             splice_run(s->out_splice);
-        else if (!stream_is_dead(s) && !s->blocked && !s->failed && s->events->on_drained)
+        else if (!stream_is_dead(s) && !is_waiting(s) && !s->failed && s->events->on_drained)
             s->events->on_drained(s);
     }
     stream_watch(s);
@@ -527,6 +731,33 @@ struct stream *stream_new_connecting(struct loop *loop, int fd, size_t in_cap, c
     return s;
 }
 
+void stream_set_filter(struct stream *s, struct filter *filter)
+{
+    assert(!s->filter && !s->bytes_in && !s->bytes_out);
+    s->filter = filter;
+    filter->stream = s;
+    filter->out = buf_make(NULL, QUEUE_MOST);
+}
+
+void stream_filter_changed(struct stream *s)
+{
+    if (stream_is_dead(s) || s->failed)
+        return;
+    if (s->filter->has_failed) {
+        fail_filtered(s);
+        return;
+    }
+    s->progress_ms = loop_now_ms(s->loop);
+    if (!s->connecting && !s->blocked)
+        stream_flush(s);
+    stream_watch(s);
+    if (!s->filter->is_open || s->failed)
+        return;
+    stream_tell_later(s); /* bytes may have come with the last of the set-up */
+    if (!s->connecting && !s->blocked && s->events->on_drained)
+        s->events->on_drained(s); /* writes have waited for this */
+}
+
 static void let_go(struct stream *s)
 {
     splice_end(s->in_splice);
@@ -535,6 +766,7 @@ static void let_go(struct stream *s)
     watch_free(take_ptr(&s->watch));
     fd_close(&s->file_fd);
     s->file_left = 0;
+    drop_filter(s);
 }
 
 /*
@@ -576,6 +808,12 @@ void stream_free(struct stream *s)
 {
     if (!s || s->freed)
         return;
+    /* As with a socket that is closed: nothing is missing, so the peer sees an orderly end. */
+    if (s->fd >= 0 && s->filter && s->filter->is_open && !s->filter->is_busy && !s->failed && !s->finishing &&
+        stream_queued(s) == 0) {
+        s->filter->ops->finish(s->filter);
+        (void)send_filtered(s);
+    }
     let_go(s);
     fd_close(&s->fd);
     s->freed = true;

@@ -11,6 +11,8 @@
  *             A second call follows only if a write fails after an orderly end. Nothing is called after stream_free()
  *             or stream_abort(), and nothing from inside a call of the owner's.
  *   splicing  splice.h lets the kernel hand on what comes in here to another stream's peer.
+ *   TLS       tls.h puts TLS between a stream and its socket. Owners see no difference, except stream_protocol(). An end
+ *             of the peer's without close_notify is an error, because a part could be taken for the whole.
  *
  * Ownership  The stream owns the descriptor. The owner frees the stream; from inside a callback too (it is retired).
  *            To hand a stream on, set `events` and `owner`; the new owner handles what is in `in`.
@@ -29,6 +31,7 @@
 #include "io/loop.h"
 
 struct stream;
+struct filter;
 
 struct stream_events {
     void (*on_input)(struct stream *stream);   /* there is more in stream->in than before */
@@ -54,6 +57,7 @@ struct stream {
     /* private */
     int fd;
     struct watch *watch;
+    struct filter *filter; /* TLS, or NULL */
     struct buf out;
     int file_fd; /* being sent after `out`, or -1 */
     off_t file_at;
@@ -79,7 +83,7 @@ struct stream *stream_new_connecting(struct loop *loop, int fd, size_t in_cap, c
 void stream_read(struct stream *stream, bool on);
 /*
  * Wake us only when so many bytes have come, or when the peer ends; 1: for any byte. Must not be more than the peer has
- * announced, or we wait for ever.
+ * announced, or we wait for ever. Has no effect with TLS.
  */
 void stream_read_least(struct stream *stream, size_t bytes);
 void stream_write(struct stream *stream, struct str bytes);
@@ -98,8 +102,11 @@ bool stream_is_full(const struct stream *stream);  /* more than LIMIT_STREAM_BUF
 void stream_peer(const struct stream *stream, struct sockaddr_storage *out);
 bool stream_is_bulk(const struct stream *stream); /* the last reads came back full: splice_bulk() may be worth it */
 bool stream_failed(const struct stream *stream);  /* a write failed: nothing more will get out */
+/* What TLS has negotiated (ALPN): "h2", "http/1.1", or "" for nothing or no TLS. Known when the first byte is in `in`. */
+const char *stream_protocol(const struct stream *stream);
+bool stream_is_tls(const struct stream *stream);
 
-/* No more writes from us once the queue is out. */
+/* No more writes from us once the queue is out. The peer sees an orderly end. */
 void stream_finish(struct stream *stream);
 /*
  * Close at once, by a TCP reset, so that the peer cannot take it for an orderly end. The owner still calls
