@@ -4,7 +4,8 @@
 #   build   compile Cloister and run it: a compiler, the libraries, mmdebstrap for the base template
 #   test    what `make test`, `make lint` and `make fuzz` need on top: clang and its tools, cmocka, Python venv, node
 #   clients Python venv and node for `make clients`, which fetches the rest from PyPI and npm
-#   bench   the programs that `make bench` measures beside us: runc, crun, bubblewrap; Python venv for the SDK
+#   bench   the programs that `make bench` measures beside us: runc, crun, bubblewrap, pasta, slirp4netns, nginx;
+#           Python venv for the SDK
 #   user    the system users that the unprivileged roles run as
 #
 # Asks dpkg first and uses apt (and sudo) only when something is missing, so that a second run takes milliseconds.
@@ -17,7 +18,7 @@ build_packages="build-essential meson ninja-build pkg-config libjansson-dev libs
     libseccomp-dev libssl-dev zlib1g-dev mmdebstrap debian-archive-keyring ca-certificates passwd python3"
 test_packages="clang clang-format clang-tidy libcmocka-dev python3-venv curl shellcheck iproute2 nftables openssl git dpkg-dev"
 client_packages="python3 python3-venv"
-bench_packages="runc crun bubblewrap python3 python3-venv"
+bench_packages="runc crun bubblewrap passt slirp4netns nftables iproute2 openssl python3 python3-venv"
 service_users="cloister cloister-egress" # of front, of egress
 
 as_root() {
@@ -98,6 +99,20 @@ clang_runtime() {
     install_packages "libclang-rt-$version-dev"
 }
 
+# Unpacked below build/, not installed: Debian's package starts a web server on port 80.
+unpack_nginx() {
+    if command -v nginx >/dev/null 2>&1 || [ -x build/bench/nginx/usr/sbin/nginx ]; then
+        return 0
+    fi
+    mkdir -p build/bench/nginx.deb
+    if (cd build/bench/nginx.deb && apt-get download -qq nginx 2>/dev/null); then
+        dpkg-deb --extract build/bench/nginx.deb/nginx_*.deb build/bench/nginx
+    else
+        say "nginx could not be fetched; the benchmark leaves it out"
+    fi
+    rm -rf build/bench/nginx.deb
+}
+
 # Not Debian: list what is missing instead of installing it.
 check_by_hand() {
     absent=""
@@ -135,7 +150,10 @@ for group in "$@"; do
         clang_runtime
         ;;
     "yes clients") install_packages $client_packages $(missing_node) ;;
-    "yes bench") install_packages $bench_packages ;;
+    "yes bench")
+        install_packages $bench_packages
+        unpack_nginx
+        ;;
     "no build") check_by_hand ;;
     "no test") check_by_hand cmocka ;;
     "no clients") ;; # run.py reports a client that cannot be installed
