@@ -138,9 +138,17 @@
 #define LIMIT_TLS_HELLO_RECORD_BYTES (32 * 1024) /* with the heads of the records that it is split over */
 
 /* DNS */
-#define LIMIT_DNS_RECORDS 128 /* of one answer that are used; 4096 bytes have room for 253 addresses at most */
-#define LIMIT_DNS_CHAIN 16    /* aliases from a name to its addresses; some servers follow 8, others 16 */
-#define LIMIT_DNS_TTL_S 86400 /* an answer is kept a day at most, whatever its zone says */
+#define LIMIT_DNS_RECORDS 128        /* of one answer that are used; 4096 bytes have room for 253 addresses at most */
+#define LIMIT_DNS_CHAIN 16           /* aliases from a name to its addresses; some servers follow 8, others 16 */
+#define LIMIT_DNS_TTL_S 86400        /* an answer is kept a day at most, whatever its zone says */
+#define LIMIT_DNS_NEGATIVE_S 300     /* and "there is no such name" so long: people fix that and try again */
+#define LIMIT_DNS_QUESTION_BYTES 512 /* of ours: head, name, EDNS, and two bytes over TCP */
+#define LIMIT_DNS_TRIES 3            /* for one name, at one server after the other… */
+#define LIMIT_DNS_TRY_MS \
+    1500 /* …each so long: we answer before the 5 seconds have passed after which a libc gives up */
+#define LIMIT_DNS_ASKING 1024            /* names on their way at once, of all sandboxes; each has a socket */
+#define LIMIT_DNS_CACHE 4096             /* answers kept, of all sandboxes… */
+#define LIMIT_DNS_CACHE_BYTES (16 << 20) /* …and their size */
 
 /* Between our processes */
 #define LIMIT_MESSAGE_BYTES (64 * 1024) /* one privsep datagram */
