@@ -163,10 +163,19 @@
 #define LIMIT_KEEPER_MS 35000              /* without an answer from keeper: it is stuck */
 
 /* Egress: what leaves sandboxes */
-#define LIMIT_FLOWS_REFUSALS 16        /* different refusals of one sandbox told in one record; the rest is counted */
-#define LIMIT_FLOWS_TEXT_BYTES 512     /* of the sentence about one; it contains a name */
-#define LIMIT_EGRESS_STRANGER_MS 60000 /* how long a policy is kept for a sandbox whose sockets have not come */
-#define LIMIT_RESOLV_CONF_BYTES 16384  /* of the host's /etc/resolv.conf; Debian's has 200 bytes */
+#define LIMIT_FLOWS_REFUSALS 16         /* different refusals of one sandbox told in one record; the rest is counted */
+#define LIMIT_FLOWS_TEXT_BYTES 512      /* of the sentence about one; it contains a name */
+#define LIMIT_EGRESS_FLOWS 1024         /* connections of one sandbox; a browser has 256, a crawler some hundreds… */
+#define LIMIT_EGRESS_FLOWS_LEAST 64     /* …and of all together, however few descriptors there are */
+#define LIMIT_EGRESS_RESERVE 512        /* descriptors for DNS, pipes, channels, and connections on their way out */
+#define LIMIT_EGRESS_BUFFER (64 * 1024) /* bytes of one connection in our memory, each way; bulk data is spliced */
+#define LIMIT_EGRESS_DIAL_MS 30000      /* for the outside to accept; the guest has been accepted by then, and waits */
+#define LIMIT_EGRESS_IDLE_MS 21600000   /* without a byte either way: database pools and ssh are quiet for hours */
+#define LIMIT_EGRESS_HALF_MS 600000     /* the same after one side has ended; a server may compute for minutes */
+#define LIMIT_EGRESS_QUESTIONS 64       /* DNS questions of one sandbox at once… */
+#define LIMIT_EGRESS_QUESTIONS_S 100    /* …and per second, in bursts of twice as many: a tunnel of 10 KB a second */
+#define LIMIT_EGRESS_STRANGER_MS 60000  /* how long a policy is kept for a sandbox whose sockets have not come */
+#define LIMIT_RESOLV_CONF_BYTES 16384   /* of the host's /etc/resolv.conf; Debian's has 200 bytes */
 
 /* In the sandbox */
 #define LIMIT_PROCESSES 512           /* started through the API and not yet forgotten */

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "daemon/roles.h"
+#include "daemon/settings.h"
 #include "daemon/supervisor.h"
 #include "egress/egress.h"
 #include "io/loop.h"
@@ -22,6 +23,7 @@
 
 struct role_egress {
     const struct role_row *self;
+    struct egress_settings settings;
     struct loop *loop;
     struct channel *keeper;
     struct channel *peers[ROLE_COUNT]; /* front's is there, the others are NULL */
@@ -145,12 +147,23 @@ static bool role_open(struct role_egress *role, struct err *err)
     static const struct channel_handlers keeper = { .event = on_keeper_event, .broken = on_keeper_broken };
     static const struct channel_handlers front = { .request = on_front_request, .broken = on_front_broken };
 
+    auto_close int settings_fd = role_fd(role->self, GRANT_EGRESS);
+
+    if (!egress_settings_read(settings_fd, &role->settings, err))
+        return false;
     role->loop = loop_new();
     /* A terminal sends Ctrl-C to the whole group. Egress stops when keeper sends SIGTERM. */
     (void)signal(SIGINT, SIG_IGN);
     if (!loop_on_signal(role->loop, SIGTERM, on_signal, role, err))
         return false;
-    role->egress = egress_new(&(struct egress_config){ .loop = role->loop, .report = report, .context = role });
+    role->egress = egress_new(&(struct egress_config){
+        .loop = role->loop,
+        .house = { .allow_count = role->settings.allow_count, .allow = role->settings.allow },
+        .bytes_per_s = role->settings.bytes_per_s,
+        .flows_max = egress_flows_max(),
+        .report = report,
+        .context = role,
+    });
     role->peers[ROLE_FRONT] = channel_new(role->loop, -1, &front, role);
     role->keeper = channel_new(role->loop, ROLE_CHANNEL_FD, &keeper, role);
     return true;

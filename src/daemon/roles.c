@@ -25,6 +25,7 @@ const struct role_row roles[ROLE_COUNT] = {
         .name = "egress",
         .main = egress_main,
         .user = offsetof(struct config, egress_user),
+        .grants = { GRANT_EGRESS },
         .calls = egress_calls,
         .peers = BIT(ROLE_FRONT),
         .restart_first_ms = 100,

@@ -1,12 +1,18 @@
 /*
+ * Theory of operation
+ *
  * The sandboxes that egress knows. Sockets come from keeper and policies from front, in any order: a policy may be here
  * before the sockets, and is kept for LIMIT_EGRESS_STRANGER_MS. The other way round nothing is forgotten: keeper reports
  * the end of every sandbox whose sockets it has sent.
+ *
+ * Fair shares: a sandbox may have LIMIT_EGRESS_FLOWS connections, and not more than are still free for all. So one greedy
+ * sandbox gets half of them at most, two get a third each, and the next one still finds some.
  */
 #include "egress/egress.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "base/fd.h"
 #include "base/log.h"
@@ -37,14 +43,61 @@ static void leave_strangers(struct outbound *outbound)
     queue_leave(&outbound->stranger);
 }
 
+static void close_sockets(struct outbound *outbound)
+{
+    for (size_t i = 0; i < COUNT_OF(outbound->listeners); i++)
+        listener_free(take_ptr(&outbound->listeners[i]));
+    for (int i = 0; i < EGRESS_SOCKETS; i++)
+        fd_close(&outbound->sockets[i]);
+}
+
+static void outbound_dispose(void *object)
+{
+    struct outbound *outbound = object;
+
+    arena_done(&outbound->arena);
+    free(outbound);
+}
+
 static void outbound_free(struct outbound *outbound)
 {
     (void)map_remove(&outbound->egress->sandboxes, str_from(outbound->id));
     leave_strangers(outbound);
-    for (int i = 0; i < EGRESS_SOCKETS; i++)
-        fd_close(&outbound->sockets[i]);
-    arena_done(&outbound->arena);
-    free(outbound);
+    close_sockets(outbound);
+    flows_reset(outbound);
+    timer_clear(&outbound->resume);
+    report_last(outbound);
+    loop_retire(outbound->egress->config.loop, outbound, outbound_dispose);
+}
+
+/* ---- accepting ---- */
+
+static void on_accepted(void *context, int fd)
+{
+    struct outbound *outbound = context;
+    struct egress *egress = outbound->egress;
+
+    if (outbound->open < LIMIT_EGRESS_FLOWS && egress->flows_open < egress->config.flows_max &&
+        outbound->open < egress->config.flows_max - egress->flows_open) {
+        flow_accept(outbound, fd);
+        return;
+    }
+    struct net_address to;
+    uint16_t port;
+    bool is_known = egress->config.original(fd, &to, &port);
+    report_refusal(outbound, FLOWS_TOO_MANY, is_known ? &to : NULL, is_known ? port : 0, STR(""));
+    socket_reset(fd);
+}
+
+/* Both are there: begin. */
+static void listen_now(struct outbound *outbound)
+{
+    if (!outbound->has_network || !outbound->has_policy)
+        return;
+    for (int i = EGRESS_TCP4; i <= EGRESS_TCP6; i++)
+        if (outbound->sockets[i] >= 0)
+            outbound->listeners[i] =
+                listener_new(outbound->egress->config.loop, take_fd(&outbound->sockets[i]), on_accepted, outbound);
 }
 
 /* ---- policies without sockets ---- */
@@ -87,11 +140,11 @@ void egress_network(struct egress *egress, const char *id, int sockets[EGRESS_SO
     struct outbound *outbound = find_or_make(egress, id);
 
     leave_strangers(outbound);
-    for (int i = 0; i < EGRESS_SOCKETS; i++) {
-        fd_close(&outbound->sockets[i]);
+    close_sockets(outbound);
+    for (int i = 0; i < EGRESS_SOCKETS; i++)
         outbound->sockets[i] = take_fd(&sockets[i]);
-    }
     outbound->has_network = true;
+    listen_now(outbound);
 }
 
 bool egress_policy(struct egress *egress, const char *id, struct str packed, struct err *err)
@@ -111,8 +164,12 @@ bool egress_policy(struct egress *egress, const char *id, struct str packed, str
     outbound->arena = arena;
     outbound->policy = policy;
     outbound->has_policy = true;
-    if (!outbound->has_network)
+    if (!outbound->has_network) {
         join_strangers(outbound);
+        return true;
+    }
+    flows_judge_again(outbound);
+    listen_now(outbound);
     return true;
 }
 
@@ -126,11 +183,26 @@ void egress_exited(struct egress *egress, const char *id)
 
 /* ---- life ---- */
 
+uint32_t egress_flows_max(void)
+{
+    struct rlimit limit = { 0 };
+    const rlim_t others = LIMIT_EGRESS_RESERVE + (rlim_t)EGRESS_SOCKETS * LIMIT_SANDBOXES;
+
+    (void)getrlimit(RLIMIT_NOFILE, &limit);
+    rlim_t flows = limit.rlim_cur > others ? (limit.rlim_cur - others) / 2 : 0;
+    return (uint32_t)MIN(MAX(flows, (rlim_t)LIMIT_EGRESS_FLOWS_LEAST), (rlim_t)UINT32_MAX);
+}
+
 struct egress *egress_new(const struct egress_config *config)
 {
     struct egress *egress = NEW(struct egress);
 
     egress->config = *config;
+    if (!config->original)
+        egress->config.original = socket_original;
+    egress->rate_rule = (struct quota_rule){ .per_s = (uint32_t)MIN(config->bytes_per_s / 1024, (uint64_t)UINT32_MAX) };
+    egress->rate_rule.burst = MAX(egress->rate_rule.per_s / 4, 64u); /* a quarter of a second */
+    egress->probe = host_probe_open();
     map_init(&egress->sandboxes);
     return egress;
 }
@@ -143,6 +215,8 @@ void egress_free(struct egress *egress)
     for (size_t i = 0; (outbound = map_next(&egress->sandboxes, &i)); i = 0)
         outbound_free(outbound);
     timer_clear(&egress->forget);
+    timer_clear(&egress->report);
+    host_probe_close(&egress->probe);
     map_done(&egress->sandboxes);
     free(egress);
 }

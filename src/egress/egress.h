@@ -27,10 +27,18 @@ struct egress;
 
 struct egress_config {
     struct loop *loop;
+    struct net_operator house;                       /* --egress-allow */
+    uint64_t bytes_per_s;                            /* of one sandbox, each way; 0: no limit */
+    uint32_t flows_max;                              /* of all sandboxes together; see egress_flows_max() */
     void (*report)(void *context, struct str flows); /* a FLOWS message for front, flows.h */
     void *context;
+    /* For tests, which have no network namespaces; NULL: the kernel is asked (sockets.h). */
+    bool (*original)(int fd, struct net_address *out, uint16_t *out_port);
+    bool (*is_host)(const struct net_address *address);
 };
 
+/* As many connections as this process has descriptors for, beside the sockets of all sandboxes. */
+uint32_t egress_flows_max(void);
 struct egress *egress_new(const struct egress_config *config) must_use;
 void egress_free(struct egress *egress); /* resets every connection; NULL is fine */
 

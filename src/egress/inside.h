@@ -1,7 +1,10 @@
 /*
  * inside.h - what the files of egress/ share.
  *
- *   egress.c  the sandboxes: their sockets, policies and ends
+ *   egress.c   the sandboxes: their sockets, policies and ends
+ *   flow.c     one connection, from accept to its end
+ *   sockets.c  where a connection wants to go, and connections to there
+ *   report.c   counts, refusals, and the messages about them
  */
 #ifndef EGRESS_INSIDE_H
 #define EGRESS_INSIDE_H
@@ -10,25 +13,65 @@
 #include "base/map.h"
 #include "base/queue.h"
 #include "egress/egress.h"
+#include "egress/flows.h"
+#include "egress/sockets.h"
+#include "io/listen.h"
+#include "policy/quota.h"
 
 struct egress {
     struct egress_config config;
+    struct host_probe probe;
     struct map sandboxes;   /* id → struct outbound */
     struct queue strangers; /* those with a policy and no sockets yet, the oldest first */
     uint32_t stranger_count;
-    struct timer forget; /* strangers that have waited too long */
+    struct timer forget;         /* strangers that have waited too long */
+    uint32_t flows_open;         /* of all sandboxes */
+    struct queue news;           /* those with something to report */
+    struct timer report;         /* set while there are some */
+    struct quota_rule rate_rule; /* of each sandbox, each way; a token is a KiB */
 };
+
+struct refusals; /* report.c */
 
 /* What egress has of one sandbox. */
 struct outbound {
     struct egress *egress;
     char id[LIMIT_ID_BYTES];
-    int sockets[EGRESS_SOCKETS]; /* -1: none */
+    int sockets[EGRESS_SOCKETS]; /* -1: none, or taken by a listener */
+    struct listener *listeners[2];
     bool has_network, has_policy;
     struct arena arena; /* of the policy */
     struct net_policy policy;
     struct queue_link stranger; /* in egress->strangers… */
     uint64_t since_ms;          /* …since then */
+    struct queue flows;
+    uint32_t open; /* flows in it */
+
+    /* since the last report */
+    uint64_t bytes_in, bytes_out;
+    uint32_t made, refused;
+    struct refusals *refusals; /* NULL: none */
+    struct queue_link news;
+
+    struct quota rate_in, rate_out;
+    struct queue slowed; /* flows that wait for their rate */
+    struct timer resume;
 };
+
+/* ---- flow.c ---- */
+
+/* A connection from the sandbox; takes the descriptor. */
+void flow_accept(struct outbound *outbound, int fd);
+/* The policy is new: cuts the connections that it does not allow. */
+void flows_judge_again(struct outbound *outbound);
+void flows_reset(struct outbound *outbound); /* all of them */
+
+/* ---- report.c ---- */
+
+void report_soon(struct outbound *outbound); /* something has changed */
+/* `to` may be NULL and `name` empty: not known. */
+void report_refusal(struct outbound *outbound, unsigned why, const struct net_address *to, uint16_t port,
+                    struct str name);
+void report_last(struct outbound *outbound); /* the sandbox is gone: what there is to say is said now */
 
 #endif

@@ -332,6 +332,15 @@ void stream_read(struct stream *s, bool on)
     stream_watch(s);
 }
 
+bool stream_is_broken(const struct stream *s)
+{
+    int number = 0;
+    socklen_t len = sizeof number;
+
+    return stream_is_dead(s) || s->failed ||
+           (s->is_socket && (getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &number, &len) < 0 || number != 0));
+}
+
 bool stream_is_bulk(const struct stream *s)
 {
     return s->read_size >= READ_BULK;

@@ -100,6 +100,8 @@ size_t stream_queued(const struct stream *stream); /* bytes not yet with the ker
 bool stream_is_full(const struct stream *stream);  /* more than LIMIT_STREAM_BUFFER queued */
 /* An internet address at the other end; untouched if it has none. */
 void stream_peer(const struct stream *stream, struct sockaddr_storage *out);
+/* The connection has failed or was reset, and a write or read would say so. For owners that do neither now. */
+bool stream_is_broken(const struct stream *stream);
 bool stream_is_bulk(const struct stream *stream); /* the last reads came back full: splice_bulk() may be worth it */
 bool stream_failed(const struct stream *stream);  /* a write failed: nothing more will get out */
 /* What TLS has negotiated (ALPN): "h2", "http/1.1", or "" for nothing or no TLS. Known when the first byte is in `in`. */

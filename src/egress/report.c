@@ -1,0 +1,216 @@
+/*
+ * Counters and refusals are collected for REPORT_MS, then sent for all sandboxes that have some. A refusal that repeats is
+ * one record with a count, so that a guest that retries for ever makes one line a second.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "egress/inside.h"
+#include "privsep/message.h"
+
+enum { REPORT_MS = 1000 };
+
+struct refusal {
+    unsigned why;
+    bool has_address;
+    struct net_address to;
+    uint16_t port;
+    uint32_t count;
+    char name[LIMIT_NET_NAME_BYTES + 1];
+};
+
+struct refusals {
+    uint32_t count;
+    struct refusal list[LIMIT_FLOWS_REFUSALS];
+};
+
+/* ---- sentences ---- */
+
+static const struct net_range *range_with(const struct net_range *list, uint32_t count, const struct net_address *to)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (net_range_has(&list[i], to))
+            return &list[i];
+    return NULL;
+}
+
+static void say_where(const struct refusal *refusal, struct buf *out)
+{
+    char address[NET_ADDRESS_TEXT];
+
+    if (!refusal->has_address) {
+        buf_format(out, "DNS question for %s refused: ", refusal->name[0] ? refusal->name : "a name");
+        return;
+    }
+    net_address_text(&refusal->to, address);
+    if (refusal->name[0])
+        buf_format(out, "connection to %s (%s) port %u refused: ", refusal->name, address, refusal->port);
+    else
+        buf_format(out, "connection to %s port %u refused: ", address, refusal->port);
+}
+
+static void say_why(const struct outbound *outbound, const struct refusal *refusal, struct buf *out)
+{
+    const struct net_range *range;
+    char text[NET_RANGE_TEXT];
+
+    switch (refusal->why) {
+    case NET_RULE_MAIL_PORT:
+        buf_add(out, STR("ports 25, 465 and 587 are for mail, which does not leave a sandbox"));
+        return;
+    case NET_RULE_HOST:
+        buf_add(out, STR("this is an address of the machine that Cloister runs on"));
+        return;
+    case NET_RULE_NOT_PUBLIC:
+        buf_add(out, STR("this is not a public address; an operator can allow it with --egress-allow"));
+        return;
+    case NET_RULE_INTERNET_OFF:
+        buf_add(out, STR("the sandbox has no internet access"));
+        return;
+    case NET_RULE_DENY_RANGE:
+        range = range_with(outbound->policy.deny, outbound->policy.deny_count, &refusal->to);
+        if (range)
+            net_range_text(range, text);
+        buf_format(out, "denyOut has %s", range ? text : "it");
+        return;
+    case NET_RULE_NAME_NOT_ALLOWED:
+        buf_add(out, STR("allowOut does not have this name"));
+        return;
+    case NET_RULE_DNS_OFF:
+        buf_add(out, STR("dnsServers is an empty list"));
+        return;
+    case FLOWS_TOO_MANY:
+        buf_format(out, "the sandbox has %u open connections already", outbound->open);
+        return;
+    case FLOWS_NOT_REDIRECTED:
+        buf_add(out, STR("this is a socket of Cloister's own"));
+        return;
+    case FLOWS_TOO_MANY_QUESTIONS:
+        buf_format(out, "more than %u questions per second, or %u at once", LIMIT_EGRESS_QUESTIONS_S,
+                   LIMIT_EGRESS_QUESTIONS);
+        return;
+    case FLOWS_NO_SERVICE:
+        buf_add(out, STR("this name stays inside, and no service of this server answers at it"));
+        return;
+    default:
+        buf_add(out, STR("no rule allows it"));
+    }
+}
+
+/* ---- sending ---- */
+
+static void pack(struct outbound *outbound, struct buf *out)
+{
+    struct flows_record record = { .bytes_in = outbound->bytes_in,
+                                   .bytes_out = outbound->bytes_out,
+                                   .made = outbound->made,
+                                   .refused = outbound->refused,
+                                   .open = outbound->open };
+    struct arena arena;
+
+    arena_init(&arena);
+    memcpy(record.id, outbound->id, sizeof record.id);
+    for (uint32_t i = 0; outbound->refusals && i < outbound->refusals->count; i++) {
+        const struct refusal *refusal = &outbound->refusals->list[i];
+        struct buf text = buf_make(&arena, LIMIT_FLOWS_TEXT_BYTES);
+        say_where(refusal, &text);
+        say_why(outbound, refusal, &text);
+        record.refusals[record.refusal_count++] = (struct flows_refusal){
+            .why = (uint8_t)refusal->why,
+            .to = refusal->to,
+            .port = refusal->port,
+            .name = str_from(refusal->name),
+            .count = refusal->count,
+            .text = buf_str(&text),
+        };
+    }
+    flows_pack(out, &record);
+    arena_done(&arena);
+}
+
+static void start_over(struct outbound *outbound)
+{
+    queue_leave(&outbound->news);
+    outbound->bytes_in = outbound->bytes_out = 0;
+    outbound->made = outbound->refused = 0;
+    free(take_ptr(&outbound->refusals));
+}
+
+static void send_out(struct egress *egress, struct buf *message)
+{
+    if (message->len)
+        egress->config.report(egress->config.context, buf_str(message));
+    buf_clear(message);
+}
+
+static void on_report(struct timer *timer)
+{
+    struct egress *egress = container_of(timer, struct egress, report);
+    auto_buf struct buf message = buf_make(NULL, LIMIT_MESSAGE_BYTES - MESSAGE_HEAD_BYTES);
+    auto_buf struct buf record = buf_make(NULL, LIMIT_MESSAGE_BYTES);
+
+    while (egress->news.first) {
+        struct outbound *outbound = container_of(egress->news.first, struct outbound, news);
+        buf_clear(&record);
+        pack(outbound, &record);
+        start_over(outbound);
+        if (message.len + record.len > message.cap)
+            send_out(egress, &message);
+        buf_add(&message, buf_str(&record));
+    }
+    send_out(egress, &message);
+}
+
+void report_last(struct outbound *outbound)
+{
+    auto_buf struct buf message = buf_make(NULL, LIMIT_MESSAGE_BYTES - MESSAGE_HEAD_BYTES);
+
+    if (outbound->news.in) {
+        pack(outbound, &message);
+        send_out(outbound->egress, &message);
+    }
+    start_over(outbound);
+}
+
+/* ---- collecting ---- */
+
+void report_soon(struct outbound *outbound)
+{
+    struct egress *egress = outbound->egress;
+
+    if (!outbound->news.in)
+        queue_join(&egress->news, &outbound->news);
+    if (!timer_is_set(&egress->report))
+        timer_set(&egress->report, egress->config.loop, REPORT_MS, on_report);
+}
+
+static bool is_alike(const struct refusal *a, const struct refusal *b)
+{
+    return a->why == b->why && a->has_address == b->has_address && a->port == b->port &&
+           net_address_eq(&a->to, &b->to) && strcmp(a->name, b->name) == 0;
+}
+
+void report_refusal(struct outbound *outbound, unsigned why, const struct net_address *to, uint16_t port,
+                    struct str name)
+{
+    struct refusal refusal = { .why = why, .has_address = to, .port = port, .count = 1 };
+
+    outbound->refused++;
+    report_soon(outbound);
+    if (to)
+        refusal.to = *to;
+    if (name.len && name.len < sizeof refusal.name)
+        memcpy(refusal.name, name.at, name.len);
+    if (!outbound->refusals)
+        outbound->refusals = NEW(struct refusals);
+    struct refusals *refusals = outbound->refusals;
+    for (uint32_t i = 0; i < refusals->count; i++) {
+        if (is_alike(&refusals->list[i], &refusal)) {
+            refusals->list[i].count++;
+            return;
+        }
+    }
+    if (refusals->count < LIMIT_FLOWS_REFUSALS)
+        refusals->list[refusals->count++] = refusal;
+}

@@ -1,0 +1,33 @@
+/*
+ * sockets.h - where a connection of a sandbox wants to go, and connections to there.
+ */
+#ifndef EGRESS_SOCKETS_H
+#define EGRESS_SOCKETS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+#include "policy/net_policy.h"
+
+/*
+ * The address that a guest has connected to, before the connection was redirected to us. False: it was not redirected, or
+ * the kernel does not know.
+ */
+bool socket_original(int fd, struct net_address *out, uint16_t *out_port) must_use;
+
+/* Tells addresses of this machine from others, without a list that could be out of date. */
+struct host_probe {
+    int fd4, fd6; /* -1: this machine does not have that family */
+};
+struct host_probe host_probe_open(void);
+void host_probe_close(struct host_probe *probe);
+bool host_probe_is_local(const struct host_probe *probe, const struct net_address *address);
+
+/* A socket that connects. Never waits. */
+int socket_dial(const struct net_address *to, uint16_t port, struct err *err) must_use;
+/* Closes by a reset. */
+void socket_reset(int fd);
+
+#endif

@@ -1,0 +1,426 @@
+#include "egress/egress.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/limits.h"
+#include "egress/sockets.h"
+#include "rig.h"
+
+static struct rig rig;
+
+static void a_guest_reaches_the_outside_and_both_ways_are_counted(void **state)
+{
+    (void)state;
+    rig_begin(&rig, NULL);
+    rig_sandbox(&rig, "one");
+    struct peer guest = rig_guest(&rig);
+    struct peer outside = rig_accept(&rig);
+    peer_say(&guest, STR("hello"));
+    PUMP_UNTIL(rig.loop, peer_heard(&outside, "hello"));
+    peer_say(&outside, STR("good day"));
+    PUMP_UNTIL(rig.loop, peer_heard(&guest, "good day"));
+    PUMP_UNTIL(rig.loop, rig.bytes_in == 8);
+    assert_string_equal(rig.last_id, "one");
+    assert_int_equal(rig.bytes_out, 5);
+    assert_int_equal(rig.made, 1);
+    assert_int_equal(rig.open, 1);
+    assert_int_equal(rig.refused, 0);
+    peer_done(&guest);
+    PUMP_UNTIL(rig.loop, peer_is_closed(&outside));
+    assert_true(outside.ended);
+    peer_done(&outside);
+    PUMP_UNTIL(rig.loop, rig.open == 0);
+    rig_end(&rig);
+}
+
+static void nothing_is_accepted_before_both_sockets_and_policy_are_there(void **state)
+{
+    (void)state;
+    rig_begin(&rig, NULL);
+    rig_network(&rig, "one");
+    struct peer first = rig_guest(&rig);
+    pump_some(rig.loop);
+    assert_false(rig_is_dialed(&rig));
+    rig_policy(&rig, "one", &rig_open);
+    struct peer outside = rig_accept(&rig);
+    peer_done(&outside);
+
+    rig_policy(&rig, "two", &rig_open);
+    rig_network(&rig, "two");
+    struct peer second = rig_guest(&rig);
+    outside = rig_accept(&rig);
+    peer_done(&outside);
+    peer_done(&first);
+    peer_done(&second);
+    rig_end(&rig);
+}
+
+static void a_policy_without_sockets_is_forgotten_after_a_while(void **state)
+{
+    (void)state;
+    rig_begin(&rig, NULL);
+    rig_policy(&rig, "one", &rig_open);
+    hand_clock_add(LIMIT_EGRESS_STRANGER_MS);
+    pump_some(rig.loop);
+    rig_network(&rig, "one");
+    struct peer guest = rig_guest(&rig);
+    pump_some(rig.loop);
+    assert_false(rig_is_dialed(&rig));
+    peer_done(&guest);
+    rig_end(&rig);
+}
+
+static void policies_without_sockets_are_bounded(void **state)
+{
+    char id[LIMIT_ID_BYTES];
+
+    (void)state;
+    rig_begin(&rig, NULL);
+    for (int i = 0; i <= LIMIT_SANDBOXES; i++) {
+        (void)snprintf(id, sizeof id, "s%d", i);
+        rig_policy(&rig, id, &rig_open);
+    }
+    rig_network(&rig, "s0"); /* the oldest has gone */
+    struct peer guest = rig_guest(&rig);
+    pump_some(rig.loop);
+    assert_false(rig_is_dialed(&rig));
+    peer_done(&guest);
+    rig_network(&rig, "s1");
+    guest = rig_guest(&rig);
+    struct peer outside = rig_accept(&rig);
+    peer_done(&guest);
+    peer_done(&outside);
+    rig_end(&rig);
+}
+
+static void a_policy_that_does_not_decode_changes_nothing(void **state)
+{
+    struct err err;
+
+    (void)state;
+    rig_begin(&rig, NULL);
+    rig_sandbox(&rig, "one");
+    assert_false(egress_policy(rig.egress, "one", STR("nonsense"), &err));
+    assert_int_equal(err.kind, ERR_INVALID);
+    struct peer guest = rig_guest(&rig);
+    struct peer outside = rig_accept(&rig);
+    peer_done(&guest);
+    peer_done(&outside);
+    rig_end(&rig);
+}
+
+static void check_refused(unsigned why, const char *text)
+{
+    unsigned before = rig.refusal_count;
+    struct peer guest = rig_guest(&rig);
+
+    PUMP_UNTIL(rig.loop, peer_is_closed(&guest));
+    assert_true(guest.was_reset);
+    assert_false(rig_is_dialed(&rig));
+    PUMP_UNTIL(rig.loop, rig.refusal_count == before + 1);
+    assert_int_equal(rig.refusals[before].why, why);
+    if (!strstr(rig.refusals[before].text, text))
+        fail_msg("'%s' does not contain '%s'", rig.refusals[before].text, text);
+    peer_done(&guest);
+}
+
+static void a_refused_connection_is_reset_at_once_and_reported_with_its_rule(void **state)
+{
+    struct net_range denied = rig_range("203.0.113.0/24");
+
+    (void)state;
+    rig_begin(&rig, NULL);
+    rig_sandbox(&rig, "one");
+    uint16_t port = rig.port;
+    rig.to = rig_address("10.1.2.3");
+    check_refused(NET_RULE_NOT_PUBLIC, "connection to 10.1.2.3 port");
+    rig.to = rig_address("fe80::1");
+    check_refused(NET_RULE_NOT_PUBLIC, "fe80::1");
+    rig.to = rig_address("203.0.113.7");
+    rig.is_host = true;
+    check_refused(NET_RULE_HOST, "the machine that Cloister runs on");
+    rig.is_host = false;
+    rig.port = 25;
+    check_refused(NET_RULE_MAIL_PORT, "mail");
+    rig.port = port;
+    rig_policy(&rig, "one", &(struct net_policy){ .internet = true, .deny_count = 1, .deny = &denied });
+    check_refused(NET_RULE_DENY_RANGE, "denyOut has 203.0.113.0/24");
+    rig_policy(&rig, "one", &(struct net_policy){ .internet = false });
+    check_refused(NET_RULE_INTERNET_OFF, "no internet access");
+    rig.not_redirected = true;
+    check_refused(FLOWS_NOT_REDIRECTED, "Cloister's own");
+    assert_int_equal(rig.refused, 7);
+    assert_int_equal(rig.made, 0);
+    rig_end(&rig);
+}
+
+static void refusals_that_are_alike_are_one_record_and_the_rest_is_counted(void **state)
+{
+    (void)state;
+    rig_begin(&rig, NULL);
+    rig_sandbox(&rig, "one");
+    for (int i = 0; i < 100; i++) {
+        char address[32];
+        (void)snprintf(address, sizeof address, "10.0.0.%d", i / 2);
+        rig.to = rig_address(address);
+        struct peer guest = rig_guest(&rig);
+        PUMP_UNTIL(rig.loop, peer_is_closed(&guest));
+        peer_done(&guest);
+    }
+    PUMP_UNTIL(rig.loop, rig.refused == 100);
+    assert_int_equal(rig.messages, 1);
+    assert_int_equal(rig.refusal_count, LIMIT_FLOWS_REFUSALS);
+    assert_int_equal(rig.refusals[0].count, 2);
+    rig_end(&rig);
+}
+
+static void a_closed_port_outside_is_a_reset_inside(void **state)
+{
+    (void)state;
+    rig_begin(&rig, NULL);
+    rig_sandbox(&rig, "one");
+    (void)close(rig.outside_fd);
+    struct peer guest = rig_guest(&rig);
+    PUMP_UNTIL(rig.loop, peer_is_closed(&guest));
+    assert_true(guest.was_reset);
+    peer_done(&guest);
+    rig_end(&rig);
+}
+
+static void a_reset_passes_through_both_ways(void **state)
+{
+    const struct linger none = { .l_onoff = 1 };
+
+    (void)state;
+    for (int side = 0; side < 2; side++) {
+        rig_begin(&rig, NULL);
+        rig_sandbox(&rig, "one");
+        struct peer guest = rig_guest(&rig);
+        struct peer outside = rig_accept(&rig);
+        pump_some(rig.loop);
+        struct peer *gone = side ? &guest : &outside, *other = side ? &outside : &guest;
+        assert_int_equal(setsockopt(gone->fd, SOL_SOCKET, SO_LINGER, &none, sizeof none), 0);
+        peer_close(gone);
+        PUMP_UNTIL(rig.loop, peer_is_closed(other));
+        assert_true(other->was_reset);
+        peer_done(&guest);
+        peer_done(&outside);
+        rig_end(&rig);
+    }
+}
+
+static void a_guest_that_has_sent_all_still_gets_its_answer(void **state)
+{
+    (void)state;
+    rig_begin(&rig, NULL);
+    rig_sandbox(&rig, "one");
+    struct peer guest = rig_guest(&rig);
+    peer_say(&guest, STR("question"));
+    shutdown(guest.fd, SHUT_WR);
+    struct peer outside = rig_accept(&rig);
+    PUMP_UNTIL(rig.loop, peer_is_closed(&outside));
+    assert_true(outside.ended && peer_heard(&outside, "question"));
+    hand_clock_add(LIMIT_EGRESS_HALF_MS - 1000);
+    pump_some(rig.loop);
+    peer_say(&outside, STR("answer"));
+    peer_close(&outside);
+    PUMP_UNTIL(rig.loop, peer_is_closed(&guest));
+    assert_true(guest.ended && peer_heard(&guest, "answer"));
+    peer_done(&guest);
+    peer_done(&outside);
+    rig_end(&rig);
+}
+
+static void a_connection_that_is_quiet_for_hours_stays_and_one_without_end_does_not(void **state)
+{
+    (void)state;
+    rig_begin(&rig, NULL);
+    rig_sandbox(&rig, "one");
+    struct peer guest = rig_guest(&rig);
+    struct peer outside = rig_accept(&rig);
+    pump_some(rig.loop);
+    hand_clock_add(LIMIT_EGRESS_IDLE_MS - 60000);
+    pump_some(rig.loop);
+    peer_say(&guest, STR("still here"));
+    PUMP_UNTIL(rig.loop, peer_heard(&outside, "still here"));
+    hand_clock_add(LIMIT_EGRESS_IDLE_MS - 60000);
+    pump_some(rig.loop);
+    assert_false(peer_is_closed(&guest));
+    hand_clock_add(61000);
+    PUMP_UNTIL(rig.loop, peer_is_closed(&guest) && peer_is_closed(&outside));
+    assert_true(guest.was_reset && outside.was_reset);
+    peer_done(&guest);
+    peer_done(&outside);
+    rig_end(&rig);
+}
+
+static void a_new_policy_cuts_what_it_does_not_allow_and_nothing_else(void **state)
+{
+    struct net_range denied = rig_range("127.0.0.1/32");
+
+    (void)state;
+    rig_begin(&rig, NULL);
+    rig_sandbox(&rig, "one");
+    struct peer guest = rig_guest(&rig);
+    struct peer outside = rig_accept(&rig);
+    rig.to = rig_address("127.0.0.2");
+    struct peer other = rig_guest(&rig);
+    pump_some(rig.loop);
+    rig_policy(&rig, "one", &rig_open);
+    pump_some(rig.loop);
+    assert_false(peer_is_closed(&guest));
+    rig_policy(&rig, "one", &(struct net_policy){ .internet = true, .deny_count = 1, .deny = &denied });
+    PUMP_UNTIL(rig.loop, peer_is_closed(&guest) && peer_is_closed(&outside));
+    assert_true(guest.was_reset && outside.was_reset);
+    PUMP_UNTIL(rig.loop, rig.refusal_count == 1);
+    assert_int_equal(rig.refusals[0].why, NET_RULE_DENY_RANGE);
+    peer_done(&guest);
+    peer_done(&outside);
+    peer_done(&other);
+    rig_end(&rig);
+}
+
+static void the_end_of_a_sandbox_closes_all_of_it_and_only_of_it(void **state)
+{
+    (void)state;
+    rig_begin(&rig, NULL);
+    rig_sandbox(&rig, "one");
+    struct peer guest = rig_guest(&rig);
+    struct peer outside = rig_accept(&rig);
+    rig_sandbox(&rig, "two");
+    struct peer guest2 = rig_guest(&rig);
+    struct peer outside2 = rig_accept(&rig);
+    pump_some(rig.loop);
+    peer_say(&guest, STR("last words"));
+    PUMP_UNTIL(rig.loop, peer_heard(&outside, "last words"));
+    egress_exited(rig.egress, "one");
+    assert_int_equal(rig.bytes_out, 10); /* said at once */
+    PUMP_UNTIL(rig.loop, peer_is_closed(&guest) && peer_is_closed(&outside));
+    assert_true(guest.was_reset && outside.was_reset);
+    peer_say(&guest2, STR("and I"));
+    PUMP_UNTIL(rig.loop, peer_heard(&outside2, "and I"));
+    egress_exited(rig.egress, "unknown");
+    peer_done(&guest);
+    peer_done(&outside);
+    peer_done(&guest2);
+    peer_done(&outside2);
+    rig_end(&rig);
+}
+
+/* How many of the guests' connections are still open. */
+static unsigned count_open(struct peer *guests, unsigned count)
+{
+    unsigned open = 0;
+
+    for (unsigned i = 0; i < count; i++)
+        open += !peer_is_closed(&guests[i]);
+    return open;
+}
+
+static void one_sandbox_cannot_take_all_connections(void **state)
+{
+    enum { ALL = 30, TRIES = 50 };
+    struct peer guests[TRIES], others[TRIES];
+
+    (void)state;
+    rig_begin(&rig, &(struct egress_config){ .flows_max = ALL });
+    rig_sandbox(&rig, "one");
+    for (int i = 0; i < TRIES; i++)
+        guests[i] = rig_guest(&rig);
+    PUMP_UNTIL(rig.loop, count_open(guests, TRIES) == ALL / 2);
+    PUMP_UNTIL(rig.loop, rig.refused == TRIES - ALL / 2);
+    assert_int_equal(rig.refusals[0].why, FLOWS_TOO_MANY);
+    rig_sandbox(&rig, "two");
+    for (int i = 0; i < TRIES; i++)
+        others[i] = rig_guest(&rig);
+    PUMP_UNTIL(rig.loop, rig.refused == 2 * TRIES - ALL / 2 - 8);
+    assert_int_equal(count_open(others, TRIES), 8);
+    assert_int_equal(count_open(guests, TRIES), ALL / 2);
+    for (int i = 0; i < TRIES; i++)
+        peer_done(&guests[i]);
+    /* What has become free can be used again. */
+    pump_some(rig.loop);
+    for (int i = 0; i < TRIES; i++)
+        peer_done(&others[i]);
+    rig_end(&rig);
+}
+
+static void bandwidth_is_limited_to_the_rate(void **state)
+{
+    size_t size = 4 << 20, sent = 0;
+    char *bytes = calloc(1, size);
+
+    (void)state;
+    assert_non_null(bytes);
+    rig_begin(&rig, &(struct egress_config){ .bytes_per_s = 1 << 20 });
+    rig_sandbox(&rig, "one");
+    struct peer guest = rig_guest(&rig);
+    struct peer outside = rig_accept(&rig);
+    uint64_t began_ms = loop_now_ms(rig.loop);
+    PUMP_UNTIL(rig.loop, ({
+                   ssize_t n = send(outside.fd, bytes, MIN(size - sent, (size_t)65536), MSG_NOSIGNAL);
+                   sent += n > 0 ? (size_t)n : 0;
+                   peer_listen(&guest) && guest.heard.len == size;
+               }));
+    /* Each turn is a millisecond of the clock. The burst is a quarter of a second, the last pieces may be a debt. */
+    uint64_t took_ms = loop_now_ms(rig.loop) - began_ms;
+    assert_in_range(took_ms, 2500, 4500);
+    free(bytes);
+    peer_done(&guest);
+    peer_done(&outside);
+    rig_end(&rig);
+}
+
+static void the_kernel_knows_addresses_of_this_machine(void **state)
+{
+    struct net_address address = rig_address("127.0.0.1");
+
+    (void)state;
+    struct host_probe probe = host_probe_open();
+    assert_true(host_probe_is_local(&probe, &address));
+    address = rig_address("203.0.113.77");
+    assert_false(host_probe_is_local(&probe, &address));
+    address = rig_address("127.0.0.1");
+    assert_true(host_probe_is_local(&probe, &address));
+    host_probe_close(&probe);
+    host_probe_close(&probe);
+    assert_false(host_probe_is_local(&probe, &address)); /* the machine does not have that family */
+}
+
+static void without_conntrack_or_redirect_there_is_no_original(void **state)
+{
+    int ends[2];
+    struct net_address to;
+    uint16_t port;
+
+    (void)state;
+    tcp_pair(ends);
+    assert_false(socket_original(ends[1], &to, &port));
+    close(ends[0]);
+    close(ends[1]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        CASE(a_guest_reaches_the_outside_and_both_ways_are_counted),
+        CASE(nothing_is_accepted_before_both_sockets_and_policy_are_there),
+        CASE(a_policy_without_sockets_is_forgotten_after_a_while),
+        CASE(policies_without_sockets_are_bounded),
+        CASE(a_policy_that_does_not_decode_changes_nothing),
+        CASE(a_refused_connection_is_reset_at_once_and_reported_with_its_rule),
+        CASE(refusals_that_are_alike_are_one_record_and_the_rest_is_counted),
+        CASE(a_closed_port_outside_is_a_reset_inside),
+        CASE(a_reset_passes_through_both_ways),
+        CASE(a_guest_that_has_sent_all_still_gets_its_answer),
+        CASE(a_connection_that_is_quiet_for_hours_stays_and_one_without_end_does_not),
+        CASE(a_new_policy_cuts_what_it_does_not_allow_and_nothing_else),
+        CASE(the_end_of_a_sandbox_closes_all_of_it_and_only_of_it),
+        CASE(one_sandbox_cannot_take_all_connections),
+        CASE(bandwidth_is_limited_to_the_rate),
+        CASE(the_kernel_knows_addresses_of_this_machine),
+        CASE(without_conntrack_or_redirect_there_is_no_original),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
