@@ -33,22 +33,22 @@ struct role_egress {
 
 /* ---- keeper ---- */
 
-/* An id, a byte that has a bit for each socket there is, and these sockets in the order of enum egress_socket. */
+/* An id, a byte that has a bit for each socket there is, and these sockets in the order of enum divert_kind. */
 static bool take_network(struct role_egress *role, struct str payload, struct message_fds *fds, struct err *err)
 {
     struct unpack in = unpack_from(payload);
     char id[LIMIT_ID_BYTES];
-    int sockets[EGRESS_SOCKETS];
+    int sockets[DIVERT_KINDS];
     uint32_t taken = 0;
 
     message_unpack_id(&in, id);
     uint8_t there = unpack_u8(&in);
-    if (there >> EGRESS_SOCKETS)
+    if (there >> DIVERT_KINDS)
         in.failed = true;
     if (!unpack_done(&in, err))
         return err_wrap(err, "network");
     /* One may be missing because we had no free number for it: the sandbox goes without. */
-    for (int i = 0; i < EGRESS_SOCKETS; i++)
+    for (int i = 0; i < DIVERT_KINDS; i++)
         sockets[i] = there & BIT(i) && taken < fds->count ? take_fd(&fds->at[taken++]) : -1;
     egress_network(role->egress, id, sockets);
     return true;

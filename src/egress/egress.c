@@ -29,7 +29,7 @@ static struct outbound *find_or_make(struct egress *egress, const char *id)
     outbound = NEW(struct outbound);
     outbound->egress = egress;
     memcpy(outbound->id, id, strlen(id) + 1);
-    for (int i = 0; i < EGRESS_SOCKETS; i++)
+    for (int i = 0; i < DIVERT_KINDS; i++)
         outbound->sockets[i] = -1;
     arena_init(&outbound->arena);
     (void)map_put(&egress->sandboxes, str_from(outbound->id), outbound);
@@ -47,7 +47,7 @@ static void close_sockets(struct outbound *outbound)
 {
     for (size_t i = 0; i < COUNT_OF(outbound->listeners); i++)
         listener_free(take_ptr(&outbound->listeners[i]));
-    for (int i = 0; i < EGRESS_SOCKETS; i++)
+    for (int i = 0; i < DIVERT_KINDS; i++)
         fd_close(&outbound->sockets[i]);
 }
 
@@ -94,7 +94,7 @@ static void listen_now(struct outbound *outbound)
 {
     if (!outbound->has_network || !outbound->has_policy)
         return;
-    for (int i = EGRESS_TCP4; i <= EGRESS_TCP6; i++)
+    for (int i = DIVERT_TCP4; i <= DIVERT_TCP6; i++)
         if (outbound->sockets[i] >= 0)
             outbound->listeners[i] =
                 listener_new(outbound->egress->config.loop, take_fd(&outbound->sockets[i]), on_accepted, outbound);
@@ -135,13 +135,13 @@ static void join_strangers(struct outbound *outbound)
 
 /* ---- messages ---- */
 
-void egress_network(struct egress *egress, const char *id, int sockets[EGRESS_SOCKETS])
+void egress_network(struct egress *egress, const char *id, int sockets[DIVERT_KINDS])
 {
     struct outbound *outbound = find_or_make(egress, id);
 
     leave_strangers(outbound);
     close_sockets(outbound);
-    for (int i = 0; i < EGRESS_SOCKETS; i++)
+    for (int i = 0; i < DIVERT_KINDS; i++)
         outbound->sockets[i] = take_fd(&sockets[i]);
     outbound->has_network = true;
     listen_now(outbound);
@@ -186,7 +186,7 @@ void egress_exited(struct egress *egress, const char *id)
 uint32_t egress_flows_max(void)
 {
     struct rlimit limit = { 0 };
-    const rlim_t others = LIMIT_EGRESS_RESERVE + (rlim_t)EGRESS_SOCKETS * LIMIT_SANDBOXES;
+    const rlim_t others = LIMIT_EGRESS_RESERVE + (rlim_t)DIVERT_KINDS * LIMIT_SANDBOXES;
 
     (void)getrlimit(RLIMIT_NOFILE, &limit);
     rlim_t flows = limit.rlim_cur > others ? (limit.rlim_cur - others) / 2 : 0;

@@ -1,8 +1,8 @@
 /*
  * egress.h - the one way out of sandboxes: accepts their connections and questions, judges them, and carries them out.
  *
- * A sandbox has no link to the outside. Keeper makes listening sockets inside its network namespace, to which every
- * outgoing connection and DNS question is redirected, and gives them to egress. Front gives egress the sandbox's policy.
+ * A sandbox has no link to the outside. Keeper makes sockets inside its network namespace, to which every outgoing
+ * connection and DNS question is diverted (io/divert.h), and gives them to egress. Front gives egress the sandbox's policy.
  * Egress accepts nothing for a sandbox until it has both.
  *
  * Ownership  Egress owns the sockets that it is given. What the configuration points to must outlive it.
@@ -19,6 +19,7 @@
 #include "base/err.h"
 #include "base/limits.h"
 #include "base/str.h"
+#include "io/divert.h"
 #include "io/loop.h"
 #include "policy/net_policy.h"
 #include "policy/net_rules.h"
@@ -42,17 +43,11 @@ uint32_t egress_flows_max(void);
 struct egress *egress_new(const struct egress_config *config) must_use;
 void egress_free(struct egress *egress); /* resets every connection; NULL is fine */
 
-/* The sockets of a sandbox, in its own network namespace. -1: it has none of this kind. */
-enum egress_socket {
-    EGRESS_TCP4,
-    EGRESS_TCP6,
-    EGRESS_UDP4, /* DNS */
-    EGRESS_UDP6,
-    EGRESS_SOCKETS,
-};
-
-/* Takes the sockets, in place of those that it may have had before. */
-void egress_network(struct egress *egress, const char *id, int sockets[EGRESS_SOCKETS]);
+/*
+ * Takes the sockets that keeper has made in the sandbox (io/divert.h), in place of those that it may have had before. -1:
+ * it has none of this kind.
+ */
+void egress_network(struct egress *egress, const char *id, int sockets[DIVERT_KINDS]);
 /*
  * A packed net_policy, in place of the one before. Connections that it does not allow are cut. False: it does not decode
  * or is not well-formed, and nothing has changed.

@@ -37,7 +37,7 @@ struct refusals; /* report.c */
 struct outbound {
     struct egress *egress;
     char id[LIMIT_ID_BYTES];
-    int sockets[EGRESS_SOCKETS]; /* -1: none, or taken by a listener */
+    int sockets[DIVERT_KINDS]; /* -1: none, or taken by a listener */
     struct listener *listeners[2];
     bool has_network, has_policy;
     struct arena arena; /* of the policy */

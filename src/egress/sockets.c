@@ -7,15 +7,13 @@
 #include <sys/socket.h>
 
 #include "base/fd.h"
+#include "io/divert.h"
 
 /*
  * The outside may vanish without a word, behind a NAT that has forgotten the connection: probes find that out within
  * five minutes, and keep the NAT from forgetting.
  */
 enum { PROBE_AFTER_S = 120, PROBE_EVERY_S = 30, PROBES = 6 };
-
-/* linux/netfilter_ipv4.h and linux/netfilter_ipv6/ip6_tables.h, which cannot be included beside libc's headers. */
-enum { ORIGINAL_DST_V4 = 80, ORIGINAL_DST_V6 = 80 };
 
 enum { PROBE_PORT = 9 }; /* no packet is sent to it */
 
@@ -30,7 +28,7 @@ static struct net_address from_v4(const struct in_addr *address)
     return out;
 }
 
-static bool from_sockaddr(const struct sockaddr_storage *from, struct net_address *out, uint16_t *out_port)
+bool socket_address(const struct sockaddr_storage *from, struct net_address *out, uint16_t *out_port)
 {
     if (from->ss_family == AF_INET) {
         const struct sockaddr_in *v4 = (const void *)from;
@@ -66,24 +64,11 @@ static socklen_t to_sockaddr(const struct net_address *from, uint16_t port, stru
 
 bool socket_original(int fd, struct net_address *out, uint16_t *out_port)
 {
-    struct sockaddr_storage ours = { 0 }, meant = { 0 };
-    socklen_t ours_len = sizeof ours, meant_len = sizeof meant;
-    struct net_address here, there;
-    uint16_t here_port, there_port;
+    struct sockaddr_storage destination;
+    struct err err;
 
-    if (getsockname(fd, (struct sockaddr *)&ours, &ours_len) < 0)
-        return false;
-    bool is_v4 = ours.ss_family == AF_INET;
-    if (getsockopt(fd, is_v4 ? SOL_IP : SOL_IPV6, is_v4 ? ORIGINAL_DST_V4 : ORIGINAL_DST_V6, &meant, &meant_len) < 0)
-        return false;
-    if (!from_sockaddr(&ours, &here, &here_port) || !from_sockaddr(&meant, &there, &there_port))
-        return false;
-    /* A guest that connects to our socket itself finds nothing to be redirected. */
-    if (net_address_eq(&here, &there) && here_port == there_port)
-        return false;
-    *out = there;
-    *out_port = there_port;
-    return true;
+    return divert_destination(fd, &destination, &err) && !divert_is_direct(&destination) &&
+           socket_address(&destination, out, out_port);
 }
 
 struct host_probe host_probe_open(void)
@@ -113,7 +98,7 @@ bool host_probe_is_local(const struct host_probe *probe, const struct net_addres
     /* Or the address of the last probe stays. */
     (void)connect(fd, &(struct sockaddr){ .sa_family = AF_UNSPEC }, sizeof(struct sockaddr));
     return connect(fd, (struct sockaddr *)&to, to_len) == 0 &&
-           getsockname(fd, (struct sockaddr *)&from, &from_len) == 0 && from_sockaddr(&from, &source, &port) &&
+           getsockname(fd, (struct sockaddr *)&from, &from_len) == 0 && socket_address(&from, &source, &port) &&
            net_address_eq(&source, address);
 }
 

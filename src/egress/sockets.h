@@ -6,16 +6,17 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/socket.h>
 
 #include "base/attr.h"
 #include "base/err.h"
 #include "policy/net_policy.h"
 
-/*
- * The address that a guest has connected to, before the connection was redirected to us. False: it was not redirected, or
- * the kernel does not know.
- */
+/* The address that a guest has connected to. False: to our own socket, or it is gone already. */
 bool socket_original(int fd, struct net_address *out, uint16_t *out_port) must_use;
+
+/* False: it is of another family than IPv4 and IPv6. */
+bool socket_address(const struct sockaddr_storage *from, struct net_address *out, uint16_t *out_port) must_use;
 
 /* Tells addresses of this machine from others, without a list that could be out of date. */
 struct host_probe {

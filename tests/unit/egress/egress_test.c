@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/limits.h"
+#include "base/network.h"
 #include "egress/sockets.h"
 #include "rig.h"
 
@@ -388,17 +389,23 @@ static void the_kernel_knows_addresses_of_this_machine(void **state)
     assert_false(host_probe_is_local(&probe, &address)); /* the machine does not have that family */
 }
 
-static void without_conntrack_or_redirect_there_is_no_original(void **state)
+static void a_connection_leads_to_its_own_address_unless_that_is_our_socket(void **state)
 {
-    int ends[2];
-    struct net_address to;
+    struct sockaddr_in ours = { .sin_family = AF_INET };
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), ends[2];
+    struct net_address to, here = rig_address("127.0.0.1");
     uint16_t port;
 
     (void)state;
     tcp_pair(ends);
-    assert_false(socket_original(ends[1], &to, &port));
+    assert_true(socket_original(ends[1], &to, &port));
+    assert_true(net_address_eq(&to, &here) && port > 0);
+    assert_int_equal(inet_pton(AF_INET, NETWORK_EGRESS_IPV4, &ours.sin_addr), 1);
+    assert_int_equal(bind(fd, (struct sockaddr *)&ours, sizeof ours), 0);
+    assert_false(socket_original(fd, &to, &port));
     close(ends[0]);
     close(ends[1]);
+    close(fd);
 }
 
 int main(void)
@@ -420,7 +427,7 @@ int main(void)
         CASE(one_sandbox_cannot_take_all_connections),
         CASE(bandwidth_is_limited_to_the_rate),
         CASE(the_kernel_knows_addresses_of_this_machine),
-        CASE(without_conntrack_or_redirect_there_is_no_original),
+        CASE(a_connection_leads_to_its_own_address_unless_that_is_our_socket),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

@@ -152,19 +152,19 @@ static inline void rig_end(struct rig *rig)
 static inline void rig_network(struct rig *rig, const char *id)
 {
     egress_network(rig->egress, id,
-                   (int[]){ [EGRESS_TCP4] = rig_listen_(SOCK_STREAM, &rig->guest_port),
-                            [EGRESS_TCP6] = -1,
-                            [EGRESS_UDP4] = -1,
-                            [EGRESS_UDP6] = -1 });
+                   (int[]){ [DIVERT_TCP4] = rig_listen_(SOCK_STREAM, &rig->guest_port),
+                            [DIVERT_TCP6] = -1,
+                            [DIVERT_UDP4] = -1,
+                            [DIVERT_UDP6] = -1 });
 }
 
 static inline void rig_network_dns(struct rig *rig, const char *id, uint16_t *out_udp_port)
 {
     egress_network(rig->egress, id,
-                   (int[]){ [EGRESS_TCP4] = rig_listen_(SOCK_STREAM, &rig->guest_port),
-                            [EGRESS_TCP6] = -1,
-                            [EGRESS_UDP4] = rig_listen_(SOCK_DGRAM, out_udp_port),
-                            [EGRESS_UDP6] = -1 });
+                   (int[]){ [DIVERT_TCP4] = rig_listen_(SOCK_STREAM, &rig->guest_port),
+                            [DIVERT_TCP6] = -1,
+                            [DIVERT_UDP4] = rig_listen_(SOCK_DGRAM, out_udp_port),
+                            [DIVERT_UDP6] = -1 });
 }
 
 static inline void rig_policy(struct rig *rig, const char *id, const struct net_policy *policy)
