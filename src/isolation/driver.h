@@ -19,6 +19,7 @@
 
 #include "base/attr.h"
 #include "base/err.h"
+#include "io/divert.h"
 #include "isolation/plan.h"
 #include "isolation/stats.h"
 
@@ -26,6 +27,7 @@ struct driver;
 
 struct started {
     int guestlink_fd; /* guestlink, connected to guestd; the caller's */
+    bool has_network; /* false: this machine cannot give it one, and doctor says why */
 };
 
 /* Where to listen inside a sandbox. */
@@ -69,6 +71,8 @@ struct driver_ops {
     void (*dial)(struct driver *driver, const char *id, uint16_t port, driver_socket_fn *done, void *context);
     void (*listen)(struct driver *driver, const char *id, const struct listen_at *at, driver_socket_fn *done,
                    void *context);
+    /* NULL for a remote driver: keeper gives these sockets to egress and to no other. */
+    bool (*divert)(struct driver *driver, const char *id, int out_fds[DIVERT_KINDS], struct err *err);
     void (*free)(struct driver *driver); /* lets go; sandboxes keep running */
 };
 
@@ -141,6 +145,17 @@ static inline void driver_listen(struct driver *driver, const char *id, const st
                                  driver_socket_fn *done, void *context)
 {
     driver->ops->listen(driver, id, at, done, context);
+}
+
+/*
+ * New sockets inside the sandbox that get what leaves it (io/divert.h); -1 where it has none of that kind. They keep its
+ * network namespace, as above. ERR_CONFLICT when a guest has taken their port, or when those of an earlier call are still
+ * open; ERR_UNAVAILABLE when the sandbox has no network.
+ */
+static inline must_use bool driver_divert(struct driver *driver, const char *id, int out_fds[DIVERT_KINDS],
+                                          struct err *err)
+{
+    return driver->ops->divert(driver, id, out_fds, err);
 }
 
 static inline void driver_free(struct driver *driver)

@@ -38,6 +38,7 @@ static bool remote_start(struct driver *driver, const struct plan *plan, struct 
     if (!plan_check(plan, err) || !remote_call(driver, MESSAGE_START, &ask, &answer, err))
         return false;
     out->guestlink_fd = answer.fd;
+    out->has_network = answer.has_network;
     return true;
 }
 
@@ -48,6 +49,7 @@ static bool call_start(struct driver *driver, const struct op_ask *ask, struct o
     if (!driver_start(driver, &ask->plan, &started, err))
         return false;
     out->fd = started.guestlink_fd;
+    out->has_network = started.has_network;
     return true;
 }
 
@@ -196,7 +198,7 @@ static void call_listen(struct driver *driver, const struct op_ask *ask, struct 
 /* ---- the table ---- */
 
 static const struct op ops[MESSAGE_TYPE_END] = {
-    [MESSAGE_START] = { ASK_PLAN, ANSWER_FD, .now = call_start },
+    [MESSAGE_START] = { ASK_PLAN, ANSWER_FD | ANSWER_NETWORK, .now = call_start },
     [MESSAGE_STOP] = { ASK_ID | ASK_PATIENCE, ANSWER_GONE, .later = call_stop },
     [MESSAGE_LIST] = { 0, ANSWER_HELD, .now = call_list },
     [MESSAGE_LINK] = { ASK_ID, ANSWER_FD, .now = call_link },
@@ -278,6 +280,8 @@ void op_pack_answer(const struct op *op, struct buf *out, const struct op_answer
     }
     if (op->answer & ANSWER_STATS)
         stats_pack(out, answer->stats, answer->count);
+    if (op->answer & ANSWER_NETWORK)
+        pack_bool(out, answer->has_network);
 }
 
 void op_unpack_answer(const struct op *op, struct unpack *in, const struct op_ask *asked, struct op_answer *out)
@@ -292,6 +296,8 @@ void op_unpack_answer(const struct op *op, struct unpack *in, const struct op_as
     }
     if (op->answer & ANSWER_STATS)
         stats_unpack(in, asked->which, asked->which_count, out->stats, &out->count);
+    if (op->answer & ANSWER_NETWORK)
+        out->has_network = unpack_bool(in);
 }
 
 void op_answer_done(struct op_answer *answer)

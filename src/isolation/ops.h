@@ -43,10 +43,11 @@ enum {
     ANSWER_GONE = BIT(1),
     ANSWER_HELD = BIT(2),
     ANSWER_STATS = BIT(3),
+    ANSWER_NETWORK = BIT(4),
 };
 struct op_answer {
     int fd; /* -1: none */
-    bool gone;
+    bool gone, has_network;
     struct held *held; /* on the heap */
     struct stats stats[LIMIT_STATS];
     uint32_t count; /* of held or stats */

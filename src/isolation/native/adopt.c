@@ -79,6 +79,9 @@ static bool adopt(struct native *native, const char *id, uint32_t *out_slot, str
     box->pid = state.pid;
     box->pidfd = take_fd(&pidfd);
     box->ran = true;
+    box->network = state.network;
+    if (state.network == NETWORK_NONE && native->network != NETWORK_NONE)
+        log_info("native: sandbox %s was started without a network, and stays without", id);
     memcpy(plan.layers, state.layers, sizeof plan.layers);
     plan.layer_count = state.layer_count;
     box->zygote = state.owner ? zygote_ref(native->zygotes, &plan, state.owner) : NULL;

@@ -24,6 +24,7 @@
 #include "isolation/native/kernel_memory.h"
 #include "isolation/native/mounts.h"
 #include "isolation/native/native.h"
+#include "isolation/native/network.h"
 #include "isolation/native/state.h"
 #include "isolation/native/trash.h"
 #include "isolation/native/zygotes.h"
@@ -51,6 +52,7 @@ struct box {
     enum exit_cause cause; /* why we end it; EXIT_PLAIN when we do not know better */
     struct wait *waits;    /* see box.c */
     unsigned wait_count;
+    enum network_kind network;
     struct zygote *zygote; /* NULL: its interpreters start inside */
     uint64_t zygote_given; /* see zygote_connect() */
     struct timer retry;
@@ -64,8 +66,10 @@ struct native {
     struct driver driver;
     struct loop *loop;
     int data_fd, layers_fd, sandboxes_fd, trash_fd;
-    int guestd_fd; /* sealed memory: see seal_guestd() in native.c */
-    int netns_fd;  /* our own, to come back to */
+    int guestd_fd;              /* sealed memory: see seal_guestd() in native.c */
+    int netns_fd;               /* our own, to come back to */
+    enum network_kind network;  /* what new sandboxes get… */
+    struct network_rules rules; /* …by these, unless it is NETWORK_NONE */
     struct mounts mounts;
     struct cgroups *cgroups;
     struct sock_fprog filter;

@@ -198,6 +198,16 @@ static void native_listen(struct driver *driver, const char *id, const struct li
     done(context, fd, fd < 0 ? &err : NULL);
 }
 
+static bool native_divert(struct driver *driver, const char *id, int out_fds[DIVERT_KINDS], struct err *err)
+{
+    struct native *native = native_of(driver);
+    struct box *box = box_find(native, id);
+
+    if (!box || box->state != BOX_RUNNING)
+        return err_set(err, ERR_NOT_FOUND, "there is no sandbox %s", id);
+    return network_divert(native->netns_fd, box->pidfd, box->network, out_fds, err);
+}
+
 static void native_free(struct driver *driver)
 {
     struct native *native = native_of(driver);
@@ -213,6 +223,8 @@ static void native_free(struct driver *driver)
     cgroups_remove(native->cgroups);
     mounts_close(&native->mounts);
     free(native->filter.filter);
+    if (native->network != NETWORK_NONE)
+        network_rules_done(&native->rules);
     fd_close(&native->guestd_fd);
     fd_close(&native->netns_fd);
     fd_close(&native->layers_fd);
@@ -231,6 +243,7 @@ static const struct driver_ops native_ops = {
     .stats = native_stats,
     .dial = native_dial,
     .listen = native_listen,
+    .divert = native_divert,
     .free = native_free,
 };
 
@@ -368,6 +381,21 @@ static void open_zygote(struct native *native)
         log_warn("native: warm Python is off for all sandboxes, using the slower start: %s", err_text(&err));
 }
 
+/* Without it sandboxes work too, and reach nothing outside. */
+static void open_network(struct native *native)
+{
+    struct err why;
+
+    native->network = network_try(native->netns_fd, &native->rules, &why);
+    if (native->network == NETWORK_NONE)
+        log_warn(
+            "native: sandboxes have no network here, because the kernel lacks nf_tables with tproxy and reject, or "
+            "refuses it: %s",
+            err_text(&why));
+    else if (native->network == NETWORK_IPV4)
+        log_info("native: sandboxes have IPv4 and no IPv6: %s", err_text(&why));
+}
+
 /* Limits for all sandboxes together; those of each are set by child.c and the cgroups. */
 static void raise_host_limit(const char *path, unsigned least)
 {
@@ -433,6 +461,8 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
         (void)err_sys(err, "open our own network namespace");
         goto failed;
     }
+    if (!config->no_network)
+        open_network(native);
     raise_own_limits();
     raise_host_limit("/proc/sys/fs/inotify/max_user_instances", HOST_INOTIFY_INSTANCES);
     raise_host_limit("/proc/sys/fs/inotify/max_user_watches", HOST_INOTIFY_WATCHES);

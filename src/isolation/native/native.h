@@ -29,6 +29,7 @@ enum native_step {
     NATIVE_AT_CGROUP,
     NATIVE_AT_SOCKETS,
     NATIVE_AT_CLONE,
+    NATIVE_AT_NETWORK,
     NATIVE_AT_LINK,
     NATIVE_AT_MAPS,
     NATIVE_AT_OVERLAY,
@@ -61,6 +62,7 @@ struct native_config {
     uint32_t uid_base;        /* 0: NATIVE_UID_BASE. Two servers on one machine should not share it. */
     enum native_step fail_at; /* for tests */
     bool old_overlay;         /* for tests: mount the way kernels before 6.15 need it */
+    bool no_network;          /* for tests: as on a kernel that lacks what sandboxes need for a network */
 };
 
 /*

@@ -80,6 +80,8 @@ int network_socket(int home_fd, int pidfd, struct err *err)
     return fd;
 }
 
+/* ---- set-up ---- */
+
 static bool loopback_up(struct err *err)
 {
     auto_close int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -89,6 +91,73 @@ static bool loopback_up(struct err *err)
         return err_sys(err, "bring lo up");
     return true;
 }
+
+bool network_set_up(int home_fd, int pidfd, const struct network_rules *rules, struct err *err)
+{
+    if (!enter(pidfd, err))
+        return false;
+    bool ok = rules ? network_rules_apply(rules, err) : loopback_up(err);
+    leave(home_fd);
+    return ok || err_wrap(err, "set up the network");
+}
+
+static bool try_rules(int home_fd, struct network_rules *out, bool ipv6, struct err *err)
+{
+    network_rules_init(out, ipv6);
+    if (unshare(CLONE_NEWNET) < 0)
+        return err_sys(err, "make a network namespace");
+    bool ok = network_rules_apply(out, err);
+    leave(home_fd); /* the namespace goes: nothing else holds it */
+    return ok;
+}
+
+enum network_kind network_try(int home_fd, struct network_rules *out, struct err *why)
+{
+    struct err without_ipv6;
+
+    if (try_rules(home_fd, out, true, why))
+        return NETWORK_BOTH;
+    network_rules_done(out);
+    if (try_rules(home_fd, out, false, &without_ipv6))
+        return NETWORK_IPV4;
+    network_rules_done(out);
+    *why = without_ipv6;
+    return NETWORK_NONE;
+}
+
+/* ---- egress's sockets ---- */
+
+static bool divert_all(enum network_kind kind, int out_fds[DIVERT_KINDS], struct err *err)
+{
+    for (int i = 0; i < DIVERT_KINDS; i++) {
+        if (kind != NETWORK_BOTH && (i == DIVERT_TCP6 || i == DIVERT_UDP6))
+            continue;
+        out_fds[i] = divert_open((enum divert_kind)i, err);
+        if (out_fds[i] < 0)
+            return false;
+    }
+    return true;
+}
+
+bool network_divert(int home_fd, int pidfd, enum network_kind kind, int out_fds[DIVERT_KINDS], struct err *err)
+{
+    if (kind == NETWORK_NONE)
+        return err_set(err, ERR_UNAVAILABLE, "the sandbox has no network");
+    if (!enter(pidfd, err))
+        return false;
+    int fds[DIVERT_KINDS] = { -1, -1, -1, -1 };
+    bool ok = divert_all(kind, fds, err);
+    leave(home_fd);
+    for (int i = 0; i < DIVERT_KINDS; i++) {
+        if (ok)
+            out_fds[i] = fds[i];
+        else
+            fd_close(&fds[i]);
+    }
+    return ok;
+}
+
+/* ---- guestlink ---- */
 
 /* At an address of 127.0.0.0/8 that is neither 127.0.0.1, where guests serve, nor the last one, which is broadcast. */
 static bool bind_somewhere(int fd, uint16_t port, struct sockaddr_in *out_address, struct err *err)
@@ -186,7 +255,7 @@ bool network_link(int home_fd, int pidfd, int *out_host_fd, int *out_guest_fd, s
 {
     if (!enter(pidfd, err))
         return false;
-    bool ok = loopback_up(err) && join_in_time(out_host_fd, out_guest_fd, err);
+    bool ok = join_in_time(out_host_fd, out_guest_fd, err);
     leave(home_fd);
     return ok;
 }

@@ -3,6 +3,7 @@
  *   record    sandboxes/<id>/ with a state that has a slot and no pid yet
  *   cgroup    both leaves, limits set, before there is anything to limit
  *   clone     user, mount, pid, net, ipc and uts namespaces, owned by the zygote's user (zygotes.h); the child waits
+ *   network   loopback, addresses, a route, and the rules that send what leaves to egress (network_rules.c)
  *   link      guestlink, a connection over the new loopback, waits in the socket that guestd will listen on (handover.c)
  *   maps      ids 0..65535 inside are the slot's own range outside; nothing inside is the host's root
  *   mounts    root, devices, empty directory: detached, seen through those ids
@@ -204,6 +205,16 @@ static bool start_clone(struct start *start, struct err *err)
     return reach(native, NATIVE_AT_CLONE, err);
 }
 
+static bool start_network(struct start *start, struct err *err)
+{
+    struct native *native = start->native;
+
+    start->box->network = start->state.network = native->network;
+    return network_set_up(native->netns_fd, start->box->pidfd, native->network == NETWORK_NONE ? NULL : &native->rules,
+                          err) &&
+           reach(native, NATIVE_AT_NETWORK, err);
+}
+
 static bool start_link(struct start *start, struct err *err)
 {
     return handover_link(start->native->netns_fd, start->box->pidfd, start->sandbox_fd, &start->link_fd, err) &&
@@ -334,8 +345,8 @@ static bool start_await(struct start *start, struct err *err)
 static bool start_all(struct start *start, struct err *err)
 {
     return start_record(start, err) && start_cgroup(start, err) && start_sockets(start, err) &&
-           start_clone(start, err) && start_link(start, err) && start_maps(start, err) && start_mounts(start, err) &&
-           start_hold(start, err) && start_go(start, err) && start_await(start, err);
+           start_clone(start, err) && start_network(start, err) && start_link(start, err) && start_maps(start, err) &&
+           start_mounts(start, err) && start_hold(start, err) && start_go(start, err) && start_await(start, err);
 }
 
 /* After a start that failed: kills the process, if there is one. From there the box ends like any other. */
@@ -386,6 +397,7 @@ bool native_start(struct driver *driver, const struct plan *plan, struct started
         return false;
     }
     out->guestlink_fd = take_fd(&start.link_fd);
+    out->has_network = start.box->network != NETWORK_NONE;
     start_close(&start);
     start.box->ran = true;
     box_watch(start.box, BOX_RUNNING);

@@ -12,8 +12,9 @@
 enum { STATE_BYTES = 256 + LIMIT_LAYERS * (LAYER_ID_BYTES + 8), STAT_BYTES = 4096 };
 
 enum {
-    FORMAT = 2,
-    OLD_FORMAT = 1, /* without owner and layers */
+    FORMAT = 3,
+    WITH_OWNER = 2,   /* the first with owner and layers */
+    WITH_NETWORK = 3, /* the first with network */
 };
 
 void state_print(struct buf *out, const struct state *state)
@@ -21,7 +22,8 @@ void state_print(struct buf *out, const struct state *state)
     /* Of the same length whatever the numbers are, so that the second write covers the first. */
     buf_format(out, "cloister-sandbox %d\nboot %-36s\nslot %010" PRIu32 "\npid %010d\nstart %020" PRIu64 "\ndying %d\n",
                FORMAT, state->boot_id, state->slot, state->pid, state->start_time, state->dying);
-    buf_format(out, "owner %010" PRIu32 "\nlayers %02" PRIu32 "\n", state->owner, state->layer_count);
+    buf_format(out, "network %d\nowner %010" PRIu32 "\nlayers %02" PRIu32 "\n", (int)state->network, state->owner,
+               state->layer_count);
     for (uint32_t i = 0; i < state->layer_count; i++)
         buf_format(out, "layer %s\n", state->layers[i]);
 }
@@ -54,7 +56,7 @@ bool state_parse(struct str text, struct state *out, struct err *err)
 {
     struct state parsed = { 0 };
     struct str format, boot;
-    uint64_t slot, pid, dying, version;
+    uint64_t slot, pid, dying, version, network = NETWORK_NONE;
 
     if (!str_cut(&text, '\n', &format) || !str_skip(&format, STR("cloister-sandbox ")) ||
         !str_to_u64(format, UINT32_MAX, &version))
@@ -65,13 +67,15 @@ bool state_parse(struct str text, struct state *out, struct err *err)
         !number_line(&text, STR("slot "), UINT32_MAX, &slot) || !number_line(&text, STR("pid "), INT32_MAX, &pid) ||
         !number_line(&text, STR("start "), UINT64_MAX, &parsed.start_time) ||
         !number_line(&text, STR("dying "), 1, &dying) ||
-        (version > OLD_FORMAT && !parse_owner_and_layers(&text, &parsed)) || text.len)
+        (version >= WITH_NETWORK && !number_line(&text, STR("network "), NETWORK_KIND_COUNT - 1, &network)) ||
+        (version >= WITH_OWNER && !parse_owner_and_layers(&text, &parsed)) || text.len)
         return err_set(err, ERR_INVALID, "the state of a sandbox does not parse");
     boot = str_trim(boot);
     memcpy(parsed.boot_id, boot.at, boot.len);
     parsed.slot = (uint32_t)slot;
     parsed.pid = (pid_t)pid;
     parsed.dying = dying;
+    parsed.network = (enum network_kind)network;
     *out = parsed;
     return true;
 }

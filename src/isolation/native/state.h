@@ -17,6 +17,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/str.h"
+#include "isolation/native/network.h"
 #include "isolation/plan.h"
 
 enum { BOOT_ID_BYTES = 40 };
@@ -24,10 +25,11 @@ enum { BOOT_ID_BYTES = 40 };
 struct state {
     char boot_id[BOOT_ID_BYTES]; /* of the boot it was written in: pids start anew with each */
     uint32_t slot;
-    pid_t pid;           /* 0: not yet */
-    uint64_t start_time; /* field 22 of /proc/<pid>/stat */
-    bool dying;          /* it has been killed: a keeper that finds it running waits for its end */
-    uint32_t owner;      /* of its user namespace, which its zygote runs as (zygotes.h); 0: it has none */
+    pid_t pid;                 /* 0: not yet */
+    uint64_t start_time;       /* field 22 of /proc/<pid>/stat */
+    bool dying;                /* it has been killed: a keeper that finds it running waits for its end */
+    enum network_kind network; /* that it was started with; sandboxes of older versions have none */
+    uint32_t owner;            /* of its user namespace, which its zygote runs as (zygotes.h); 0: it has none */
     uint32_t layer_count;
     char layers[LIMIT_LAYERS][LAYER_ID_BYTES]; /* as in the plan: its zygote needs them, and they must not be removed */
 };

@@ -97,6 +97,7 @@ static bool fake_start(struct driver *driver, const struct plan *plan, struct st
         ok = err_set(err, ERR_INTERNAL, "keeper's answer has the wrong shape");
     } else {
         out->guestlink_fd = add_held(fake, plan->id);
+        out->has_network = true;
         struct fake_held *held = fake_find(fake, str_from(plan->id));
         held->silent = fake->start == FAKE_GUEST_IS_SILENT;
         if (fake->start == FAKE_GUEST_DIES)
@@ -275,6 +276,23 @@ static void fake_listen(struct driver *driver, const char *id, const struct list
     done(context, fine ? take_fd(&fd) : -1, fine ? NULL : &err);
 }
 
+/* Sockets that nothing is diverted to; of IPv4 alone, as on a machine without IPv6. */
+static bool fake_divert(struct driver *driver, const char *id, int out_fds[DIVERT_KINDS], struct err *err)
+{
+    struct fake *fake = fake_of(driver);
+
+    fake->diverts++;
+    if (!holds(fake, id, err))
+        return false;
+    if (fake->divert_fails)
+        return err_set(err, fake->divert_fails, "failed on purpose");
+    for (int i = 0; i < DIVERT_KINDS; i++)
+        out_fds[i] = -1;
+    out_fds[DIVERT_TCP4] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    out_fds[DIVERT_UDP4] = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    return true;
+}
+
 static const struct driver_ops fake_ops = {
     .name = "fake",
     .start = fake_start,
@@ -285,6 +303,7 @@ static const struct driver_ops fake_ops = {
     .stats = fake_stats,
     .dial = fake_dial,
     .listen = fake_listen,
+    .divert = fake_divert,
 };
 
 /* ---- for tests ---- */

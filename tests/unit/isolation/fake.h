@@ -53,8 +53,10 @@ struct fake {
     uint32_t stop_patience_ms;
     unsigned at_gate, starts, stops, stop_failures, stats_calls;
     struct plan last_plan;
-    struct loop *dial_later; /* a dial is answered in a later turn of this loop, as keeper does; NULL: at once */
-    atomic_uint dials;       /* sockets made by dial */
+    struct loop *dial_later;    /* a dial is answered in a later turn of this loop, as keeper does; NULL: at once */
+    atomic_uint dials;          /* sockets made by dial */
+    enum err_kind divert_fails; /* ERR_NONE: divert gives sockets */
+    unsigned diverts;
 };
 
 void fake_make(struct fake *fake);

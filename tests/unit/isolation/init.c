@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/netlink.h>
+#include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -19,6 +20,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +34,7 @@
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -278,22 +281,176 @@ static void attach(void)
         say("%s\n", strerrorname_np(errno));
 }
 
-/* "connect ADDRESS PORT": to somebody outside who listens in here. */
+static socklen_t parse_address(const char *where, struct sockaddr_storage *out)
+{
+    char host[64];
+    unsigned port;
+    struct sockaddr_in *four = (struct sockaddr_in *)out;
+    struct sockaddr_in6 *six = (struct sockaddr_in6 *)out;
+
+    if (sscanf(where, "%63s %u", host, &port) != 2)
+        _exit(1);
+    *out = (struct sockaddr_storage){ 0 };
+    if (strchr(host, ':')) {
+        six->sin6_family = AF_INET6;
+        six->sin6_port = htons((uint16_t)port);
+        inet_pton(AF_INET6, host, &six->sin6_addr);
+        return sizeof *six;
+    }
+    four->sin_family = AF_INET;
+    four->sin_port = htons((uint16_t)port);
+    inet_pton(AF_INET, host, &four->sin_addr);
+    return sizeof *four;
+}
+
+/* "connect ADDRESS PORT": to a server outside, or to one that is held outside and listens in here. */
 static void connect_to(const char *where)
 {
-    char host[16];
-    unsigned port;
+    struct sockaddr_storage address;
+    socklen_t len = parse_address(where, &address);
+    int fd = socket(address.ss_family, SOCK_STREAM, 0);
+    int result = connect(fd, (struct sockaddr *)&address, len);
 
-    if (sscanf(where, "%15s %u", host, &port) != 2)
-        return;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
-    inet_pton(AF_INET, host, &address.sin_addr);
-    int result = connect(fd, (struct sockaddr *)&address, sizeof address);
     say_result("connect", result);
     if (result == 0)
         dprintf(fd, "hello from inside");
     close(fd);
+}
+
+/* "fast ADDRESS PORT": data in the first packet. */
+static void connect_fast(const char *where)
+{
+    struct sockaddr_storage address;
+    socklen_t len = parse_address(where, &address);
+    int fd = socket(address.ss_family, SOCK_STREAM, 0);
+
+    say_result("fast", sendto(fd, "hello from inside", 17, MSG_FASTOPEN, (struct sockaddr *)&address, len));
+    close(fd);
+}
+
+/* "datagram ADDRESS PORT": and waits for an answer. */
+static void send_to(const char *where)
+{
+    struct sockaddr_storage address;
+    socklen_t len = parse_address(where, &address);
+    int fd = socket(address.ss_family, SOCK_DGRAM, 0);
+    struct timeval second = { .tv_sec = 1 };
+    char text[64] = { 0 };
+
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &second, sizeof second);
+    int result = connect(fd, (struct sockaddr *)&address, len);
+    if (result == 0)
+        result = (int)send(fd, "question", 8, MSG_NOSIGNAL);
+    say_result("datagram", result);
+    if (result > 0)
+        say_result("answer", recv(fd, text, sizeof text - 1, 0));
+    close(fd);
+}
+
+/* "abstract NAME": a local socket of that name, in this network. */
+static void connect_abstract(const char *name)
+{
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+
+    snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "%s", name);
+    say_result("abstract", connect(fd, (struct sockaddr *)&address,
+                                   (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name))));
+    close(fd);
+}
+
+/* The kernel's answer to a request to change routes, addresses or links. */
+static void change_network(const char *label, uint16_t type, const void *body, size_t len)
+{
+    struct {
+        struct nlmsghdr header;
+        char rest[256];
+    } message = { .header = { .nlmsg_len = (uint32_t)(sizeof message.header + len),
+                              .nlmsg_type = type,
+                              .nlmsg_flags = NLM_F_REQUEST | NLM_F_ACK } };
+    struct {
+        struct nlmsghdr header;
+        struct nlmsgerr error;
+        char rest[512];
+    } answer = { 0 };
+    int fd = socket(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE);
+
+    memcpy(message.rest, body, len);
+    (void)!send(fd, &message, message.header.nlmsg_len, 0);
+    (void)!recv(fd, &answer, sizeof answer, 0);
+    errno = -answer.error.error;
+    say_result(label, answer.error.error ? -1 : 0);
+    close(fd);
+}
+
+/* All that root inside could try, to get around the rules. */
+static void attack_network(void)
+{
+    const struct ifinfomsg lo = { .ifi_index = 1, .ifi_change = IFF_UP };
+    const struct {
+        struct ifaddrmsg head;
+        struct rtattr attr;
+        uint32_t address;
+    } address = { { .ifa_family = AF_INET, .ifa_prefixlen = 32, .ifa_index = 1 },
+                  { .rta_len = 8, .rta_type = IFA_LOCAL },
+                  htonl(0xc0000002) };
+    const struct rtmsg route = { .rtm_family = AF_INET, .rtm_table = RT_TABLE_MAIN, .rtm_type = RTN_LOCAL };
+    /* Loose source route by way of 127.0.0.1. */
+    const unsigned char options[] = { 131, 11, 4, 127, 0, 0, 1, 198, 51, 100, 7, 0 };
+    struct ifreq request = { .ifr_name = "lo" };
+    int tcp = socket(AF_INET, SOCK_STREAM, 0), tcp6 = socket(AF_INET6, SOCK_STREAM, 0), on = 1;
+
+    change_network("lo down", RTM_NEWLINK, &lo, sizeof lo);
+    change_network("new link", RTM_NEWLINK, &(struct ifinfomsg){ 0 }, sizeof lo);
+    change_network("new address", RTM_NEWADDR, &address, sizeof address);
+    change_network("no address", RTM_DELADDR, &address, sizeof address);
+    change_network("new route", RTM_NEWROUTE, &route, sizeof route);
+    change_network("no route", RTM_DELROUTE, &route, sizeof route);
+    say_result("nftables", socket(AF_NETLINK, SOCK_RAW, NETLINK_NETFILTER));
+    say_result("xfrm", socket(AF_NETLINK, SOCK_RAW, NETLINK_XFRM));
+    say_result("iptables", setsockopt(tcp, IPPROTO_IP, 64, &on, sizeof on));
+    say_result("lo down by ioctl", ioctl(tcp, SIOCSIFFLAGS, &request));
+    say_result("address by ioctl", ioctl(tcp, SIOCSIFADDR, &request));
+    say_result("transparent", setsockopt(tcp, IPPROTO_IP, IP_TRANSPARENT, &on, sizeof on));
+    say_result("transparent IPv6", setsockopt(tcp6, IPPROTO_IPV6, 75, &on, sizeof on));
+    say_result("mark", setsockopt(tcp, SOL_SOCKET, SO_MARK, &on, sizeof on));
+    say_result("repair", setsockopt(tcp, IPPROTO_TCP, TCP_REPAIR, &on, sizeof on));
+    say_result("SO_BINDTODEVICE eth0", setsockopt(tcp, SOL_SOCKET, SO_BINDTODEVICE, "eth0", 5));
+    int routed = setsockopt(tcp, IPPROTO_IP, IP_OPTIONS, options, sizeof options);
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(80), .sin_addr = { htonl(0xc6336407) } };
+    struct timeval second = { .tv_sec = 1 };
+    setsockopt(tcp, SOL_SOCKET, SO_SNDTIMEO, &second, sizeof second);
+    if (routed == 0)
+        routed = connect(tcp, (struct sockaddr *)&to, sizeof to);
+    say_result("source routed", routed);
+    close(tcp);
+    close(tcp6);
+}
+
+/* Connections one after another, each closed here first: what TCP keeps of them then is kernel memory. */
+static void churn(void)
+{
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+    socklen_t len = sizeof to;
+    int server = socket(AF_INET, SOCK_STREAM, 0), made = 0;
+    char text[512] = { 0 };
+
+    bind(server, (struct sockaddr *)&to, len);
+    listen(server, 64);
+    getsockname(server, (struct sockaddr *)&to, &len);
+    for (int i = 0; i < 12000; i++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        made += connect(fd, (struct sockaddr *)&to, len) == 0;
+        int peer = accept(server, NULL, NULL);
+        close(fd);
+        close(peer);
+    }
+    int fd = open("/proc/net/sockstat", O_RDONLY);
+    (void)!read(fd, text, sizeof text - 1);
+    const char *waiting = strstr(text, " tw ");
+    say("connections: %d\nremembered: %d\n", made, waiting ? atoi(waiting + 4) : -1);
+    close(fd);
+    close(server);
 }
 
 static void count_listeners(void)
@@ -552,6 +709,16 @@ static void run(char *command)
         listen_on(atoi(command + 7));
     else if (!strncmp(command, "connect ", 8))
         connect_to(command + 8);
+    else if (!strncmp(command, "fast ", 5))
+        connect_fast(command + 5);
+    else if (!strncmp(command, "datagram ", 9))
+        send_to(command + 9);
+    else if (!strncmp(command, "abstract ", 9))
+        connect_abstract(command + 9);
+    else if (!strcmp(command, "attack network"))
+        attack_network();
+    else if (!strcmp(command, "churn"))
+        churn();
     else if (!strcmp(command, "exit"))
         _exit(0);
     else if (!strcmp(command, "attach"))

@@ -15,6 +15,7 @@
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -730,6 +731,206 @@ static void listen_takes_connections_that_guests_make_on_loopback(void **state)
     assert_int_equal(answer.err.kind, ERR_NOT_FOUND);
 }
 
+/* ---- the network ---- */
+
+static void close_all(int fds[DIVERT_KINDS])
+{
+    for (int i = 0; i < DIVERT_KINDS; i++)
+        fd_close(&fds[i]);
+}
+
+static void divert(struct world *world, const char *id, int fds[DIVERT_KINDS])
+{
+    struct err err;
+
+    if (!driver_divert(world->driver, id, fds, &err))
+        fail_msg("%s", err_text(&err));
+}
+
+/* A connection that a guest made, on egress's socket: its destination, and what it sent. */
+static void check_arrives(int listener, const char *want)
+{
+    auto_close int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    struct sockaddr_storage to;
+    char text[64] = { 0 }, address[INET6_ADDRSTRLEN];
+    struct err err;
+
+    assert_true(fd >= 0);
+    assert_true(divert_destination(fd, &to, &err));
+    const void *bytes = to.ss_family == AF_INET6 ? (void *)&((struct sockaddr_in6 *)&to)->sin6_addr
+                                                 : (void *)&((struct sockaddr_in *)&to)->sin_addr;
+    assert_non_null(inet_ntop(to.ss_family, bytes, address, sizeof address));
+    assert_string_equal(address, want);
+    assert_int_equal(recv(fd, text, sizeof text - 1, MSG_WAITALL), 17);
+    assert_string_equal(text, "hello from inside");
+}
+
+static void what_a_sandbox_sends_out_arrives_on_egresss_sockets(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1"), other_plan = a_plan("sandbox2");
+    auto_close int link = start(world, &plan);
+    auto_close int other_link = start(world, &other_plan);
+    int fds[DIVERT_KINDS], other_fds[DIVERT_KINDS];
+    struct divert_peer peer;
+    struct stat before, after;
+    char text[64];
+    struct err err;
+
+    auto_free char *refused = ask(link, "connect 198.51.100.7 443");
+    check_has(refused, "connect: ECONNREFUSED");
+    assert_int_equal(stat("/proc/self/ns/net", &before), 0);
+    divert(world, "sandbox1", fds);
+    divert(world, "sandbox2", other_fds);
+    assert_int_equal(stat("/proc/self/ns/net", &after), 0);
+    assert_true(before.st_ino == after.st_ino);
+
+    auto_free char *connected = ask(link, "connect 198.51.100.7 443");
+    check_has(connected, "connect: ok");
+    check_arrives(fds[DIVERT_TCP4], "198.51.100.7");
+    auto_free char *six = ask(link, "connect 2001:db8::7 443");
+    check_has(six, "connect: ok");
+    check_arrives(fds[DIVERT_TCP6], "2001:db8::7");
+    auto_free char *mapped = ask(link, "connect ::ffff:198.51.100.8 443");
+    check_has(mapped, "connect: ok");
+    check_arrives(fds[DIVERT_TCP4], "198.51.100.8");
+    auto_free char *fast = ask(link, "fast 198.51.100.9 80");
+    check_has(fast, "fast: ok");
+    check_arrives(fds[DIVERT_TCP4], "198.51.100.9");
+    auto_free char *question = ask(link, "datagram 192.0.0.1 53");
+    check_has(question, "datagram: ok");
+    assert_int_equal(divert_receive(fds[DIVERT_UDP4], text, sizeof text, &peer), 8);
+
+    /* The sockets of the other sandbox got nothing of it. */
+    for (int i = 0; i < DIVERT_KINDS; i++) {
+        struct pollfd ready = { .fd = other_fds[i], .events = POLLIN };
+        assert_int_equal(poll(&ready, 1, 0), 0);
+    }
+    assert_false(driver_divert(world->driver, "sandbox1", fds, &err));
+    assert_int_equal(err.kind, ERR_CONFLICT);
+    close_all(fds);
+    divert(world, "sandbox1", fds); /* as for the next egress */
+    assert_false(driver_divert(world->driver, "sandbox3", fds, &err));
+    assert_int_equal(err.kind, ERR_NOT_FOUND);
+    close_all(fds);
+    close_all(other_fds);
+}
+
+static void root_inside_cannot_get_around_the_network(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1"), other_plan = a_plan("sandbox2");
+    auto_close int link = start(world, &plan);
+    auto_close int other_link = start(world, &other_plan);
+    int fds[DIVERT_KINDS];
+    struct sockaddr_un name = { .sun_family = AF_UNIX };
+    struct sockaddr_in here = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+    socklen_t len = sizeof here;
+    char command[128];
+
+    divert(world, "sandbox1", fds);
+    auto_free char *text = ask(link, "attack network");
+    check_has(text, "lo down: EPERM");
+    check_has(text, "new link: EPERM");
+    check_has(text, "new address: EPERM");
+    check_has(text, "no address: EPERM");
+    check_has(text, "new route: EPERM");
+    check_has(text, "no route: EPERM");
+    check_has(text, "nftables: EPROTONOSUPPORT");
+    check_has(text, "xfrm: EPROTONOSUPPORT");
+    check_has(text, "iptables: EPERM");
+    check_has(text, "lo down by ioctl: EPERM");
+    check_has(text, "address by ioctl: EPERM");
+    check_has(text, "transparent: EPERM");
+    check_has(text, "transparent IPv6: EPERM");
+    check_has(text, "mark: EPERM");
+    check_has(text, "repair: EPERM");
+    check_has(text, "SO_BINDTODEVICE eth0: ENODEV");
+    /* Older kernels take the option. Then it leads to this sandbox's own loopback, which drops it. */
+    assert_null(strstr(text, "source routed: ok"));
+
+    /* Neither the host's loopback nor its abstract sockets, nor those of another sandbox. */
+    auto_close int host_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(host_fd, (struct sockaddr *)&here, len), 0);
+    assert_int_equal(listen(host_fd, 8), 0);
+    assert_int_equal(getsockname(host_fd, (struct sockaddr *)&here, &len), 0);
+    (void)snprintf(command, sizeof command, "connect 127.0.0.1 %u", ntohs(here.sin_port));
+    auto_free char *loopback = ask(link, command);
+    check_has(loopback, "connect: ECONNREFUSED");
+    auto_close int abstract_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    (void)snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "cloister-test-%d", getpid());
+    assert_int_equal(bind(abstract_fd, (struct sockaddr *)&name,
+                          (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name.sun_path + 1))),
+                     0);
+    assert_int_equal(listen(abstract_fd, 8), 0);
+    (void)snprintf(command, sizeof command, "abstract %s", name.sun_path + 1);
+    auto_free char *abstract = ask(link, command);
+    check_has(abstract, "abstract: ECONNREFUSED");
+    auto_free char *listening = ask(other_link, "listen 8080");
+    check_has(listening, "listening");
+    auto_free char *other = ask(link, "connect 127.0.0.1 8080");
+    check_has(other, "connect: ECONNREFUSED");
+
+    /* What is neither TCP nor a DNS question is refused at once. */
+    static const char *const refused[] = { "datagram 198.51.100.7 443", "datagram 2001:db8::7 443",
+                                           "datagram 224.0.0.251 5353", "datagram 192.0.0.1 123" };
+    for (size_t i = 0; i < COUNT_OF(refused); i++) {
+        auto_free char *datagram = ask(link, refused[i]);
+        check_has(datagram, "datagram: EPERM");
+    }
+    close_all(fds);
+}
+
+static void what_tcp_remembers_of_a_guests_connections_has_a_limit(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    auto_close int link = start(world, &plan);
+    auto_free char *text = ask(link, "churn");
+    const char *remembered = strstr(text, "remembered: ");
+
+    check_has(text, "connections: 12000");
+    assert_non_null(remembered);
+    assert_in_range(atoi(remembered + strlen("remembered: ")), 1, 8192);
+}
+
+static void without_a_network_sandboxes_start_and_say_so(void **state)
+{
+    struct world *world = *state;
+    struct native_config config = { .data_fd = world->data_fd, .guestd_fd = world->guestd_fd, .no_network = true };
+    struct plan plan = a_plan("sandbox1"), next_plan = a_plan("sandbox2");
+    struct started started;
+    int fds[DIVERT_KINDS];
+    struct err err;
+
+    driver_free(world->driver);
+    world->driver = native_driver_new(world->loop, &config, &err);
+    assert_non_null(world->driver);
+    assert_true(driver_start(world->driver, &plan, &started, &err));
+    auto_close int link = started.guestlink_fd;
+    assert_false(started.has_network);
+    auto_free char *text = ask(link, "connect 198.51.100.7 443");
+    check_has(text, "connect: ENETUNREACH");
+    assert_false(driver_divert(world->driver, "sandbox1", fds, &err));
+    assert_int_equal(err.kind, ERR_UNAVAILABLE);
+
+    /* The next keeper can give one to new sandboxes, and leaves this one as it is. */
+    driver_free(world->driver);
+    new_driver(world, false);
+    assert_false(driver_divert(world->driver, "sandbox1", fds, &err));
+    assert_int_equal(err.kind, ERR_UNAVAILABLE);
+    assert_true(driver_start(world->driver, &next_plan, &started, &err));
+    auto_close int next_link = started.guestlink_fd;
+    assert_true(started.has_network);
+    divert(world, "sandbox2", fds);
+    close_all(fds);
+    /* And the one after that finds what has one. */
+    driver_free(world->driver);
+    new_driver(world, false);
+    divert(world, "sandbox2", fds);
+    close_all(fds);
+}
+
 /* ---- the zygotes ---- */
 
 static uid_t owner_of(struct world *world, const char *id)
@@ -1373,6 +1574,10 @@ int main(int argc, char **argv)
         NATIVE_CASE(a_sandboxs_usage_is_measured),
         NATIVE_CASE(dial_reaches_a_server_on_loopback_inside),
         NATIVE_CASE(listen_takes_connections_that_guests_make_on_loopback),
+        NATIVE_CASE(what_a_sandbox_sends_out_arrives_on_egresss_sockets),
+        NATIVE_CASE(root_inside_cannot_get_around_the_network),
+        NATIVE_CASE(what_tcp_remembers_of_a_guests_connections_has_a_limit),
+        NATIVE_CASE(without_a_network_sandboxes_start_and_say_so),
         NATIVE_CASE(sandboxes_of_one_template_have_one_owner_who_is_nobody_else),
         NATIVE_CASE(a_template_without_python_has_no_zygote_and_its_socket_closes),
         NATIVE_CASE(a_zygote_has_no_power_but_that_of_its_id),

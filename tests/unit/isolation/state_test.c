@@ -17,6 +17,7 @@ static void a_record_comes_back_as_it_was(void **state)
                           .pid = 4242,
                           .start_time = UINT64_MAX,
                           .dying = true,
+                          .network = NETWORK_BOTH,
                           .owner = 2013267048,
                           .layer_count = 2 };
     struct state got;
@@ -32,12 +33,13 @@ static void a_record_comes_back_as_it_was(void **state)
     assert_int_equal(got.pid, sent.pid);
     assert_int_equal(got.start_time, sent.start_time);
     assert_true(got.dying);
+    assert_int_equal(got.network, NETWORK_BOTH);
     assert_int_equal(got.owner, sent.owner);
     assert_int_equal(got.layer_count, 2);
     assert_memory_equal(got.layers, sent.layers, sizeof sent.layers);
 }
 
-static void a_record_of_an_older_version_has_no_zygote(void **state)
+static void a_record_of_an_older_version_has_no_zygote_and_no_network(void **state)
 {
     (void)state;
     struct state got;
@@ -47,6 +49,13 @@ static void a_record_of_an_older_version_has_no_zygote(void **state)
     assert_int_equal(got.slot, 17);
     assert_int_equal(got.owner, 0);
     assert_int_equal(got.layer_count, 0);
+    assert_true(state_parse(STR("cloister-sandbox 2\nboot x\nslot 17\npid 4242\nstart 5\ndying 0\nowner 7\nlayers 0\n"),
+                            &got, &err));
+    assert_int_equal(got.owner, 7);
+    assert_int_equal(got.network, NETWORK_NONE);
+    assert_false(state_parse(STR("cloister-sandbox 3\nboot x\nslot 17\npid 4242\nstart 5\ndying 0\nnetwork 3\n"
+                                 "owner 7\nlayers 0\n"),
+                             &got, &err));
 }
 
 static void a_completed_record_covers_the_one_before(void **state)
@@ -140,7 +149,7 @@ int main(void)
 {
     const struct CMUnitTest cases[] = {
         CASE(a_record_comes_back_as_it_was),
-        CASE(a_record_of_an_older_version_has_no_zygote),
+        CASE(a_record_of_an_older_version_has_no_zygote_and_no_network),
         CASE(a_completed_record_covers_the_one_before),
         CASE(the_layers_stay_when_the_record_is_completed),
         CASE(a_torn_record_is_refused),
