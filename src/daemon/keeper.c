@@ -191,8 +191,10 @@ static void on_started(void *context, uint32_t role, struct channel *channel)
 
     if (role == ROLE_FRONT)
         serve_tell_exits(keeper->serve, channel);
-    if (role == ROLE_EGRESS)
+    if (role == ROLE_EGRESS) {
         resolvers_tell(keeper->resolvers, channel);
+        serve_tell_networks(keeper->serve, channel);
+    }
 }
 
 static void on_ended(void *context, uint32_t role, struct channel *channel)
@@ -395,7 +397,7 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
     struct serve_limits limits;
     if (!choose_limits(config, keeper->data_fd, &limits, err))
         return false;
-    keeper->serve = serve_new(keeper->driver, &limits);
+    keeper->serve = serve_new(keeper->loop, keeper->driver, &limits);
     keeper->supervisor = supervisor_new(&(struct supervisor_config){
         .loop = keeper->loop,
         .rows = roles,

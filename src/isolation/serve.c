@@ -9,11 +9,13 @@
 
 #include "base/fd.h"
 #include "base/mem.h"
+#include "isolation/networks.h"
 #include "isolation/ops.h"
 
 struct serve {
     struct driver *driver;
     struct channel *exits; /* where exits are told; may be NULL */
+    struct networks *networks;
     struct serve_limits limits;
     struct owed *owed;
 };
@@ -32,19 +34,21 @@ static void tell_exit(void *context, const char *id, enum exit_cause cause)
     struct serve *serve = context;
     auto_buf struct buf payload = buf_make(NULL, LIMIT_MESSAGE_BYTES);
 
-    if (!serve->exits)
-        return; /* the next front asks for a list first */
     message_pack_id(&payload, id);
     pack_u8(&payload, (uint8_t)cause);
+    networks_exited(serve->networks, id, buf_str(&payload));
+    if (!serve->exits)
+        return; /* the next front asks for a list first */
     channel_send_event(serve->exits, MESSAGE_EXITED, buf_str(&payload), NULL, 0);
 }
 
-struct serve *serve_new(struct driver *driver, const struct serve_limits *limits)
+struct serve *serve_new(struct loop *loop, struct driver *driver, const struct serve_limits *limits)
 {
     struct serve *serve = NEW(struct serve);
 
     serve->driver = driver;
     serve->limits = *limits;
+    serve->networks = networks_new(loop, driver);
     driver->exited = tell_exit;
     driver->exited_context = serve;
     return serve;
@@ -59,6 +63,7 @@ void serve_free(struct serve *serve)
         owed->channel = NULL;
         owed->at = NULL;
     }
+    networks_free(serve->networks);
     free(serve);
 }
 
@@ -67,8 +72,15 @@ void serve_tell_exits(struct serve *serve, struct channel *channel)
     serve->exits = channel;
 }
 
+void serve_tell_networks(struct serve *serve, struct channel *channel)
+{
+    networks_tell(serve->networks, channel);
+}
+
 void serve_leave(struct serve *serve, struct channel *channel)
 {
+    if (networks_told(serve->networks) == channel)
+        networks_tell(serve->networks, NULL);
     if (serve->exits == channel)
         serve->exits = NULL;
     for (struct owed *owed = serve->owed; owed; owed = owed->next)
@@ -162,5 +174,7 @@ bool serve_request(struct serve *serve, struct channel *channel, enum message_ty
     }
     fine = fine && op->now(serve->driver, &ask, &answer, &why);
     reply(channel, type, id, &answer, fine ? NULL : &why);
+    if (fine && type == MESSAGE_START)
+        networks_started(serve->networks, ask.plan.id); /* after the reply, for which a client waits */
     return true;
 }

@@ -1,5 +1,6 @@
 /*
- * serve.h - keeper's side of the driver: carries out what roles ask for, and tells front about exits.
+ * serve.h - keeper's side of the driver: carries out what roles ask for, and tells front about exits, and egress about
+ * networks.
  *
  * Threads    Keeper's loop.
  * Failure    A request that does not decode is malformed and ends its sender (serve_request() is false). One that decodes
@@ -25,12 +26,14 @@ struct serve_limits {
 };
 
 /* Sets the driver's exit function; the driver stays the caller's and must outlive this. */
-struct serve *serve_new(struct driver *driver, const struct serve_limits *limits) must_use;
+struct serve *serve_new(struct loop *loop, struct driver *driver, const struct serve_limits *limits) must_use;
 void serve_free(struct serve *serve);
 
 /* Exits are told to this channel from now on: a new front's. */
 void serve_tell_exits(struct serve *serve, struct channel *channel);
-/* Before the channel is freed: it gets no exits and no late answers any more. */
+/* A new egress's: it gets the sockets of every sandbox that runs (MESSAGE_NETWORK), of each new one, and exits. */
+void serve_tell_networks(struct serve *serve, struct channel *channel);
+/* Before the channel is freed: it gets no exits, no networks and no late answers any more. */
 void serve_leave(struct serve *serve, struct channel *channel);
 
 /* For a channel's request handler: the operations in ops.h. Other types are malformed here. */

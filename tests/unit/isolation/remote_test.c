@@ -83,7 +83,7 @@ static int set_up(void **state)
     world->loop = loop_new();
     fake_make(&world->fake);
     world->fake.dial_later = world->loop;
-    world->serve = serve_new(&world->fake.driver, &limits);
+    world->serve = serve_new(world->loop, &world->fake.driver, &limits);
     assert_true(channel_pair(fds, &err));
     world->front = channel_new(world->loop, fds[0], &front_handlers, world);
     world->keeper = channel_new(world->loop, fds[1], &keeper_handlers, world);
@@ -178,6 +178,7 @@ static void start_talk_and_stop(struct world *world)
 
     assert_true(driver_start(world->remote, &plan, &started, &err));
     assert_memory_equal(&plan, &world->fake.last_plan, sizeof plan);
+    assert_true(started.has_network);
     check_link(world, started.guestlink_fd);
     assert_true(driver_link(world->remote, "sandbox1", &link_fd, &err));
     check_link(world, link_fd);
