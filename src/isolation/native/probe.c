@@ -32,6 +32,7 @@
 #include "isolation/native/cgroup.h"
 #include "isolation/native/mounts.h"
 #include "isolation/native/native.h"
+#include "isolation/native/network.h"
 #include "isolation/native/seccomp.h"
 #include "privsep/message.h"
 
@@ -333,6 +334,64 @@ static void probe_overlay(struct probe_row *row, const char *data_path)
     fix(row, "use Linux 5.19 or newer, and a data directory on ext4, XFS or btrfs");
 }
 
+/* In a child: the network namespace that it is left in goes with it. */
+static no_return void network_child(int report_fd)
+{
+    auto_buf struct buf report = buf_make(NULL, 1024);
+    auto_close int home_fd = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+    struct network_rules rules;
+    struct err why = { 0 };
+    enum network_kind kind = NETWORK_NONE;
+
+    if (home_fd < 0)
+        (void)err_sys(&why, "open /proc/self/ns/net");
+    else
+        kind = network_try(home_fd, &rules, &why);
+    pack_u8(&report, (uint8_t)kind);
+    pack_str(&report, str_from(kind == NETWORK_BOTH ? "" : why.message));
+    (void)!write(report_fd, report.data, report.len);
+    _exit(0);
+}
+
+static void probe_network(struct probe_row *row, const char *data_path)
+{
+    auto_free char *text = NULL;
+    char why[100];
+    size_t len = 0;
+    struct err err;
+    int pipe_fds[2];
+
+    (void)data_path;
+    if (!need_root(row))
+        return;
+    if (pipe2(pipe_fds, O_CLOEXEC) < 0) {
+        found(row, PROBE_WARN, "pipe: %s", strerror(errno));
+        fix(row, "look again when fewer files are open");
+        return;
+    }
+    pid_t pid = fork();
+    if (pid == 0)
+        network_child(pipe_fds[1]);
+    fd_close(&pipe_fds[1]);
+    bool heard = pid > 0 && fd_read_all(pipe_fds[0], 1024, &text, &len, &err);
+    fd_close(&pipe_fds[0]);
+    if (pid > 0)
+        (void)waitpid(pid, NULL, 0);
+    struct unpack in = unpack_from(str_of(text, heard ? len : 0));
+    enum network_kind kind = (enum network_kind)unpack_u8(&in);
+    struct str words = unpack_str(&in, sizeof err.message);
+    (void)snprintf(why, sizeof why, "%.*s", STR_ARG(words));
+    if (kind == NETWORK_BOTH) {
+        found(row, PROBE_OK, "sandboxes reach IPv4 and IPv6 by way of egress");
+    } else if (kind == NETWORK_IPV4) {
+        found(row, PROBE_WARN, "sandboxes have IPv4 only: %s", why);
+        fix(row, "for IPv6 inside, boot without ipv6.disable=1 and set net.ipv6.conf.default.disable_ipv6=0");
+    } else {
+        found(row, PROBE_WARN, "sandboxes have no network: %s", why);
+        fix(row, "use a kernel with nf_tables, nft_tproxy, nft_reject_ipv4 and nft_reject_ipv6, or load these modules");
+    }
+}
+
 /*
  * Without a journal ext4 does not reuse the inodes of what was just deleted and steps over each of them at every new
  * file: starts become slow after many ends. A journal that is in use shows as /proc/fs/jbd2/<device>-<inode>.
@@ -462,6 +521,7 @@ static const struct {
     { "cgroups", probe_cgroups },
     { "cgroup limits", probe_cgroup_write },
     { "idmapped overlay", probe_overlay },
+    { "network", probe_network },
     { "disk", probe_disk },
     { "core dumps", probe_core },
     { "open files", probe_files },

@@ -39,22 +39,33 @@ static void open_egress(void)
     }
 }
 
-static int enter_namespace(void **state)
+static int enter(bool ipv6)
 {
     struct network_rules rules;
     struct err err;
 
-    (void)state;
     home_fd = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
     assert_true(home_fd >= 0);
     assert_int_equal(unshare(CLONE_NEWNET), 0);
-    network_rules_init(&rules, true);
+    network_rules_init(&rules, ipv6);
     if (!network_rules_apply(&rules, &err))
         fail_msg("%s", err_text(&err));
     network_rules_done(&rules);
     for (int kind = 0; kind < DIVERT_KINDS; kind++)
         egress[kind] = -1;
     return 0;
+}
+
+static int enter_namespace(void **state)
+{
+    (void)state;
+    return enter(true);
+}
+
+static int enter_ipv4_namespace(void **state)
+{
+    (void)state;
+    return enter(false);
 }
 
 static int leave_namespace(void **state)
@@ -384,6 +395,19 @@ static void flows_cost_no_connection_tracking(void **state)
         assert_int_equal(read(fd, text, sizeof text), 0);
 }
 
+static void without_ipv6_ipv4_works_and_ipv6_fails_at_once(void **state)
+{
+    struct err err;
+
+    (void)state;
+    egress[DIVERT_TCP4] = divert_open(DIVERT_TCP4, &err);
+    auto_close int guest_fd = dial(SOCK_STREAM, "198.51.100.7", 443);
+    assert_true(guest_fd >= 0);
+    auto_close int fd = accept_on(DIVERT_TCP4);
+    assert_int_equal(try_it(SOCK_STREAM, "2001:db8::7", 443), ENETUNREACH);
+    assert_int_equal(try_it(SOCK_DGRAM, "2001:db8::53", 53), ENETUNREACH);
+}
+
 #define IN_NAMESPACE(function) cmocka_unit_test_setup_teardown(function, enter_namespace, leave_namespace)
 
 int main(void)
@@ -402,6 +426,8 @@ int main(void)
         IN_NAMESPACE(a_guest_that_connects_to_egress_itself_is_told_apart),
         IN_NAMESPACE(egress_can_be_replaced_at_any_time),
         IN_NAMESPACE(flows_cost_no_connection_tracking),
+        cmocka_unit_test_setup_teardown(without_ipv6_ipv4_works_and_ipv6_fails_at_once, enter_ipv4_namespace,
+                                        leave_namespace),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
