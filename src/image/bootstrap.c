@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/encode.h"
 #include "base/fd.h"
+#include "base/network.h"
 #include "base/random.h"
 #include "base/str.h"
 #include "image/build.h"
@@ -135,8 +136,11 @@ static const struct made_file made_files[] = {
       "::1 localhost ip6-localhost ip6-loopback\n" },
     /* What a terminal shows first. Debian's is about warranty; guestd says here if there is no network. */
     { "etc/motd", 0644, 0, "" },
-    /* Short waits: where names cannot be resolved, a program should learn that soon. */
-    { "etc/resolv.conf", 0644, 0, "nameserver 127.0.0.1\noptions timeout:2 attempts:1\n" },
+    /*
+     * One server, which all resolvers take: glibc's, musl's, Go's. Egress answers; it refuses at once what it does not
+     * resolve, so these waits are for a server outside that is slow.
+     */
+    { "etc/resolv.conf", 0644, 0, "nameserver " NETWORK_NAMESERVER "\noptions timeout:3 attempts:2\n" },
     { "etc/sudoers.d/user", 0440, 0,
       "Defaults !fqdn, !lecture, !syslog, !pam_session\n"
       "user ALL=(ALL:ALL) NOPASSWD: ALL\n" },
