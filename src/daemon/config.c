@@ -33,7 +33,10 @@ struct option {
 static const struct option options[] = {
     { "data", TEXT(data), "/var/lib/cloister", "directory for everything that must survive a restart" },
     { "listen", TEXT(listen), "127.0.0.1:7070", "address and port of the API and of the sandboxes' edge" },
-    { "domain", TEXT(domain), "", "clients reach a sandbox's port at <port>-<id>.DOMAIN (default: localhost:PORT)" },
+    { "domain", TEXT(domain), "",
+      "clients reach a sandbox's port at <port>-<id>.DOMAIN (default: cloister.localhost:PORT)" },
+    { "tls-cert", TEXT(tls_cert), "", "certificate for DOMAIN and *.DOMAIN with its chain, a file in PEM" },
+    { "tls-key", TEXT(tls_key), "", "its private key, a file in PEM; both are loaded again when they change" },
     { "user", TEXT(user), "cloister", "unprivileged user that everything facing the network runs as" },
     { "egress-user", TEXT(egress_user), "cloister-egress", "unprivileged user that connects sandboxes to the outside" },
     { "guestd", TEXT(guestd), "", "the daemon inside sandboxes (default: cloister-guestd beside this program)" },

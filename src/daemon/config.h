@@ -25,11 +25,12 @@ struct config {
     char data[CONFIG_TEXT_BYTES];   /* directory */
     char listen[CONFIG_TEXT_BYTES]; /* address:port */
     char domain
-        [CONFIG_TEXT_BYTES]; /* <port>-<id>.<domain>; empty: localhost:PORT when listening on loopback, else none */
-    char user[CONFIG_TEXT_BYTES];        /* that front runs as */
-    char egress_user[CONFIG_TEXT_BYTES]; /* that egress runs as; another one than front's */
-    char guestd[CONFIG_TEXT_BYTES];      /* the static binary; empty: beside this one */
-    char log[CONFIG_TEXT_BYTES];         /* debug, info, warn, error */
+        [CONFIG_TEXT_BYTES]; /* <port>-<id>.<domain>; empty: cloister.localhost:PORT when listening on loopback, else none */
+    char tls_cert[CONFIG_TEXT_BYTES], tls_key[CONFIG_TEXT_BYTES]; /* files in PEM; empty: the local authority's */
+    char user[CONFIG_TEXT_BYTES];                                 /* that front runs as */
+    char egress_user[CONFIG_TEXT_BYTES];                          /* that egress runs as; another one than front's */
+    char guestd[CONFIG_TEXT_BYTES];                               /* the static binary; empty: beside this one */
+    char log[CONFIG_TEXT_BYTES];                                  /* debug, info, warn, error */
     uint64_t sandboxes_max;
     uint64_t key_sandboxes, key_requests, key_streams; /* of each API key */
     uint64_t timeout_max_s;

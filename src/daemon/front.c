@@ -23,6 +23,7 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "daemon/front_tls.h"
 #include "daemon/roles.h"
 #include "daemon/settings.h"
 #include "daemon/supervisor.h"
@@ -39,8 +40,9 @@
 #include "store/store.h"
 
 /* Workers mostly wait: for keeper, for guestd, for the disk. */
-static_assert(LIMIT_STARTS < LIMIT_WORKERS && LIMIT_STARTS_PER_KEY < LIMIT_STARTS,
-              "creates must leave workers for other calls, and one key must leave some for other keys");
+static_assert(
+    LIMIT_STARTS + LIMIT_TLS_WORKERS < LIMIT_WORKERS && LIMIT_STARTS_PER_KEY < LIMIT_STARTS,
+    "creates and TLS handshakes must leave workers for other calls, and one key must leave some for other keys");
 
 enum {
     STOP_MS = 3000, /* for control calls under way; less than stop_ms in front's row */
@@ -56,6 +58,7 @@ struct front {
     struct workers *workers;
     struct channel *channel;
     struct channel *peers[ROLE_COUNT]; /* to other roles; NULL: none. Keeper connects them, see on_event() */
+    struct front_tls *tls;
     struct driver *driver;
     struct store *store;
     struct sandboxes *sandboxes;
@@ -81,6 +84,8 @@ static bool on_event(void *context, enum message_type type, struct str payload, 
 
     if (type == MESSAGE_PEER)
         return supervisor_take_peer(front->peers, ROLE_COUNT, payload, fds, err);
+    if (type == MESSAGE_CERTIFICATE)
+        return front_tls_take(front->tls, payload, fds, err);
     return remote_driver_event(front->driver, type, payload, err);
 }
 
@@ -218,6 +223,13 @@ static void on_request(struct http_exchange *ex, void *context)
         api_handle(front->api, ex);
 }
 
+static void on_connection(struct stream *stream, void *context)
+{
+    struct front *front = context;
+
+    front_tls_accept(front->tls, stream);
+}
+
 static void on_unroutable(void *context, const char *id)
 {
     struct front *front = context;
@@ -251,6 +263,7 @@ static void boot_done(struct job *job)
     front->server = http_server_new(front->loop, role_fd(front->self, GRANT_LISTENER),
                                     &(struct http_server_config){
                                         .on_request = on_request,
+                                        .on_connection = on_connection,
                                         .context = front,
                                         .stranger_ms = LIMIT_STRANGER_MS,
                                     });
@@ -314,6 +327,8 @@ static bool front_open(struct front *front, struct err *err)
     front->workers = workers_new(front->loop, LIMIT_WORKERS);
     front->channel = channel_new(front->loop, ROLE_CHANNEL_FD, &handlers, front);
     front->peers[ROLE_EGRESS] = channel_new(front->loop, -1, &egress_handlers, front);
+    front->peers[ROLE_SIGNER] = channel_new(front->loop, -1, &(struct channel_handlers){ 0 }, NULL);
+    front->tls = front_tls_new(front->loop, front->workers, front->peers[ROLE_SIGNER]);
     front->driver = remote_driver_new(front->channel);
     front->sandboxes = sandboxes_new(&(struct sandboxes_config){
         .loop = front->loop,
@@ -366,10 +381,12 @@ static void front_close(struct front *front)
         sandboxes_free(front->sandboxes);
     driver_free(front->driver);
     for (int i = 0; i < ROLE_COUNT; i++)
-        channel_free(front->peers[i]);
+        if (front->peers[i])
+            channel_free(front->peers[i]);
     if (front->channel)
         channel_free(front->channel);
     loop_free(front->loop);
+    front_tls_free(front->tls);
     store_close(front->store);
     secret_wipe(&front->settings.api_key);
     secret_wipe(&front->settings.admin_hash);

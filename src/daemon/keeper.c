@@ -21,6 +21,7 @@
 #include "base/mem.h"
 #include "cli/cli.h"
 #include "daemon/catalog.h"
+#include "daemon/certificates.h"
 #include "daemon/config.h"
 #include "daemon/daemon.h"
 #include "daemon/data_dir.h"
@@ -53,6 +54,8 @@ struct keeper {
     struct catalog *catalog;
     struct resolvers *resolvers;
     struct supervisor *supervisor;
+    struct certificates *certificates;
+    struct channel *channels[ROLE_COUNT]; /* of the roles that run */
     bool announced;
 };
 
@@ -189,18 +192,35 @@ static void on_started(void *context, uint32_t role, struct channel *channel)
 {
     struct keeper *keeper = context;
 
-    if (role == ROLE_FRONT)
+    keeper->channels[role] = channel;
+    if (role == ROLE_FRONT) {
         serve_tell_exits(keeper->serve, channel);
+        certificates_send_chains(keeper->certificates, channel);
+    }
     if (role == ROLE_EGRESS) {
         resolvers_tell(keeper->resolvers, channel);
         serve_tell_networks(keeper->serve, channel);
     }
+    if (role == ROLE_SIGNER)
+        certificates_send_keys(keeper->certificates, channel);
+}
+
+/* Keys first: a handshake with a new certificate needs the new key. */
+static void on_certificates(void *context)
+{
+    struct keeper *keeper = context;
+
+    if (keeper->channels[ROLE_SIGNER])
+        certificates_send_keys(keeper->certificates, keeper->channels[ROLE_SIGNER]);
+    if (keeper->channels[ROLE_FRONT])
+        certificates_send_chains(keeper->certificates, keeper->channels[ROLE_FRONT]);
 }
 
 static void on_ended(void *context, uint32_t role, struct channel *channel)
 {
     struct keeper *keeper = context;
 
+    keeper->channels[role] = NULL;
     serve_leave(keeper->serve, channel);
     if (role == ROLE_EGRESS)
         resolvers_tell(keeper->resolvers, NULL);
@@ -271,7 +291,8 @@ static int listen_patiently(const char *address, struct err *err)
 }
 
 /*
- * The domain that clients make host names from. A server that listens on loopback has *.localhost without any set-up.
+ * The domain that clients make host names from. A server that listens on loopback has *.cloister.localhost, with
+ * certificates of the local authority's, without any set-up.
  * Without a domain SDKs would use that of the hosted service.
  */
 static void choose_domain(const struct config *config, char *room, size_t size)
@@ -279,7 +300,7 @@ static void choose_domain(const struct config *config, char *room, size_t size)
     struct str rest = str_from(config->listen);
 
     if (!config->domain[0] && (str_skip(&rest, STR("127.0.0.1:")) || str_skip(&rest, STR("[::1]:"))))
-        (void)snprintf(room, size, "localhost:%.*s", STR_ARG(rest));
+        (void)snprintf(room, size, AUTHORITY_NAME ":%.*s", STR_ARG(rest));
     else
         (void)snprintf(room, size, "%s", config->domain);
 }
@@ -388,6 +409,16 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
         !data_dir_api_key(keeper->data_fd, &keeper->settings.api_key, err) ||
         !hash_admin_token(keeper->data_fd, &keeper->settings.admin_hash, err))
         return false;
+    keeper->certificates = certificates_new(&(struct certificates_config){ .loop = keeper->loop,
+                                                                           .data_fd = keeper->data_fd,
+                                                                           .domain = keeper->settings.domain,
+                                                                           .cert_path = config->tls_cert,
+                                                                           .key_path = config->tls_key,
+                                                                           .changed = on_certificates,
+                                                                           .context = keeper },
+                                            err);
+    if (!keeper->certificates)
+        return err_wrap(err, "TLS");
     keeper->catalog = catalog_new(&(struct catalog_config){ .loop = keeper->loop,
                                                             .data_fd = keeper->data_fd,
                                                             .sweep_ms = CATALOG_SWEEP_MS,
@@ -421,6 +452,7 @@ static void keeper_close(struct keeper *keeper)
     serve_free(keeper->serve);
     catalog_free(keeper->catalog);
     resolvers_free(keeper->resolvers);
+    certificates_free(keeper->certificates);
     driver_free(keeper->driver);
     loop_free(keeper->loop);
     fd_close(&keeper->listen_fd);

@@ -32,6 +32,16 @@ const struct role_row roles[ROLE_COUNT] = {
         .restart_max_ms = 5000,
         .stop_ms = 2000,
     },
+    [ROLE_SIGNER] = {
+        .name = "signer",
+        .main = signer_main,
+        .user = offsetof(struct config, user),
+        .calls = signer_calls,
+        .peers = BIT(ROLE_FRONT),
+        .restart_first_ms = 100,
+        .restart_max_ms = 5000,
+        .stop_ms = 5000,
+    },
 };
 
 const struct role_row *role_find(const char *name)

@@ -18,6 +18,7 @@
 enum role_id {
     ROLE_FRONT,
     ROLE_EGRESS,
+    ROLE_SIGNER,
     ROLE_COUNT,
 };
 
@@ -60,5 +61,7 @@ int front_main(const struct role_row *self);
 extern const struct confine_rule front_calls[];
 int egress_main(const struct role_row *self);
 extern const struct confine_rule egress_calls[];
+int signer_main(const struct role_row *self);
+extern const struct confine_rule signer_calls[];
 
 #endif

@@ -387,8 +387,7 @@ static void add_protocols(struct tls_server *server)
 
 static void begin_openssl(void)
 {
-    /* A file that front may not open anyway. What TLS may do here is in this file. */
-    (void)OPENSSL_init_ssl(OPENSSL_INIT_NO_LOAD_CONFIG, NULL);
+    tls_begin();
     (void)pthread_once(&methods_once, make_methods);
 }
 

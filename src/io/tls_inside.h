@@ -48,6 +48,8 @@ void tls_tickets_wipe(struct tls_server *server);
 
 /* ---- tls_key.c ---- */
 
+/* Before the first call of OpenSSL's. */
+void tls_begin(void);
 bool tls_public_id(EVP_PKEY *key, unsigned char out[TLS_KEY_ID_BYTES]) must_use;
 
 #endif

@@ -6,8 +6,9 @@
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/rsa.h>
-#include <openssl/x509.h>
+#include <openssl/x509v3.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/limits.h"
 #include "base/mem.h"
@@ -22,6 +23,12 @@ struct tls_key {
     bool is_rsa;
     unsigned char id[TLS_KEY_ID_BYTES];
 };
+
+/* Without its configuration file: roles may not open it, and what TLS may do here is in tls_context.c. */
+void tls_begin(void)
+{
+    (void)OPENSSL_init_ssl(OPENSSL_INIT_NO_LOAD_CONFIG, NULL);
+}
 
 bool tls_public_id(EVP_PKEY *key, unsigned char out[TLS_KEY_ID_BYTES])
 {
@@ -60,6 +67,7 @@ static bool is_usable(EVP_PKEY *pkey, bool *out_is_rsa, struct err *err)
 
 struct tls_key *tls_key_read(struct str pem, struct err *err)
 {
+    tls_begin();
     BIO *bio = BIO_new_mem_buf(pem.at, (int)pem.len);
     EVP_PKEY *pkey = bio ? PEM_read_bio_PrivateKey(bio, NULL, no_passphrase, NULL) : NULL;
     struct tls_key *key = NEW(struct tls_key);
@@ -99,6 +107,37 @@ bool tls_key_fits(const struct tls_key *key, struct str chain, struct err *err)
         ok = err_set(err, ERR_INVALID, "there is no certificate in PEM: %s", tls_reason());
     else if (X509_check_private_key(leaf, key->pkey) != 1)
         ok = err_set(err, ERR_INVALID, "the first certificate is not for this key");
+    ERR_clear_error();
+    X509_free(leaf);
+    BIO_free(bio);
+    return ok;
+}
+
+static bool time_of(const ASN1_TIME *time, int64_t *out_us)
+{
+    struct tm parts;
+
+    if (ASN1_TIME_to_tm(time, &parts) != 1)
+        return false;
+    *out_us = (int64_t)timegm(&parts) * 1000000;
+    return true;
+}
+
+bool tls_chain_look(struct str chain, const char *name, struct tls_chain_facts *out, struct err *err)
+{
+    tls_begin();
+    BIO *bio = BIO_new_mem_buf(chain.at, (int)chain.len);
+    X509 *leaf = bio ? PEM_read_bio_X509(bio, NULL, NULL, NULL) : NULL;
+    struct tls_chain_facts facts = { 0 };
+    bool ok = leaf && time_of(X509_get0_notBefore(leaf), &facts.begins_us) &&
+              time_of(X509_get0_notAfter(leaf), &facts.ends_us);
+
+    if (ok) {
+        facts.has_name = name[0] && X509_check_host(leaf, name, 0, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS, NULL) == 1;
+        *out = facts;
+    } else {
+        (void)err_set(err, ERR_INVALID, "there is no certificate in PEM: %s", tls_reason());
+    }
     ERR_clear_error();
     X509_free(leaf);
     BIO_free(bio);

@@ -22,6 +22,14 @@ void tls_key_free(struct tls_key *key);                     /* NULL is fine */
 const unsigned char *tls_key_id(const struct tls_key *key); /* TLS_KEY_ID_BYTES */
 /* Is the first certificate of this chain, in PEM, one for this key? ERR_INVALID says why it is not. */
 bool tls_key_fits(const struct tls_key *key, struct str chain, struct err *err) must_use;
+/* What a chain's first certificate says. */
+struct tls_chain_facts {
+    int64_t begins_us, ends_us; /* wall time */
+    bool has_name;
+};
+/* Is `name` (a host name, may be "") one of the names of the first certificate, and when is it valid? */
+bool tls_chain_look(struct str chain, const char *name, struct tls_chain_facts *out, struct err *err) must_use;
+
 /* want->key_id must be this key's. */
 bool tls_key_sign(const struct tls_key *key, const struct tls_to_sign *want, unsigned char out[TLS_SIGNATURE_BYTES],
                   size_t *out_len, struct err *err) must_use;
