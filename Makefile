@@ -108,7 +108,7 @@ build/build.ninja: | build/.deps
 	$(call configure,build,,-Dtests=false -Dwerror=false)
 
 build-asan/build.ninja: | build/.deps-test
-	$(call configure,build-asan,,-Db_sanitize=address$(comma)undefined)
+	$(call configure,build-asan,,-Db_sanitize=address$(comma)undefined -Dtest_holes=true)
 
 build-clang/build.ninja: | build/.deps-test
 	$(call configure,build-clang,CC=clang)

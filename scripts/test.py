@@ -127,7 +127,7 @@ def meson_count(build):
 
 
 def meson_suite(suite, name, seconds, prefix=()):
-    if not configure(suite, "build-asan", "-Db_sanitize=address,undefined") or not compile_all(suite, "build-asan"):
+    if not configure(suite, "build-asan", "-Db_sanitize=address,undefined", "-Dtest_holes=true") or not compile_all(suite, "build-asan"):
         return Count(failed=1)
     log = ROOT / "build-asan" / "meson-logs" / "testlog.json"
     log.unlink(missing_ok=True)

@@ -29,7 +29,16 @@
 enum { ASIDE = 64, REPORT_BYTES = 1024 };
 
 /* Roles do not get the rest of keeper's environment. The sanitizers' options are for test builds. */
-static const char *const kept_environment[] = { "PATH", "LANG", "TZ", "ASAN_OPTIONS", "UBSAN_OPTIONS" };
+static const char *const kept_environment[] = {
+    "PATH",
+    "LANG",
+    "TZ",
+    "ASAN_OPTIONS",
+    "UBSAN_OPTIONS",
+#ifdef CLOISTER_TEST_HOLES
+    "CLOISTER_TEST_HOLE",
+#endif
+};
 
 struct start {
     const struct role_want *want;
