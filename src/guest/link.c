@@ -40,18 +40,20 @@ static void answer(struct link *link, const struct err *err)
     stream_write(link->stream, buf_str(&out));
 }
 
+/* Not outside a sandbox, where /etc is the machine's. */
+static void tell_network(bool has_network)
+{
+    if (getpid() == 1)
+        network_tell("/etc", has_network);
+}
+
 static void set_up(struct link *link, const struct guestlink_setup *setup)
 {
-    struct guest *guest = link->guest;
-    /* Not outside a sandbox, where /etc is the machine's. Not again either: what is there then is the guest's. */
-    bool tell_none = !setup->has_network && !guest->is_set_up && getpid() == 1;
-
-    guest_set_up(guest, setup);
+    guest_set_up(link->guest, setup);
     answer(link, NULL);
-    journal_listen(guest->journal, link->stream);
+    journal_listen(link->guest->journal, link->stream);
     /* After the answer, so that no create waits for it; before anything is read that could start a process. */
-    if (tell_none)
-        network_tell_none("/etc");
+    tell_network(setup->has_network);
 }
 
 static void handle(struct link *link, struct str body)
@@ -67,13 +69,17 @@ static void handle(struct link *link, struct str body)
         set_up(link, &message.setup);
     } else if (message.type == GUESTLINK_PING) {
         answer(link, NULL);
+    } else if (message.type == GUESTLINK_NETWORK) {
+        tell_network(message.has_network);
+        answer(link, NULL);
     } else if (message.type == GUESTLINK_LISTEN) {
         answer(link, NULL);
         journal_listen(link->guest->journal, link->stream);
     } else if (message.type == GUESTLINK_TAKEN) {
         journal_taken(link->guest->journal);
     } else {
-        (void)err_set(&err, ERR_INVALID, "guestd takes SETUP, PING, LISTEN and TAKEN, not %u", (unsigned)message.type);
+        (void)err_set(&err, ERR_INVALID, "guestd takes SETUP, PING, NETWORK, LISTEN and TAKEN, not %u",
+                      (unsigned)message.type);
         answer(link, &err);
     }
     arena_done(&arena);

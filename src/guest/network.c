@@ -1,9 +1,10 @@
 #include "guest/network.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,27 +14,39 @@
 #include "base/mem.h"
 
 #define DRAFT ".cloister-new"
-#define NO_NETWORK "This sandbox has no network"
+#define KEPT ".cloister-network" /* directory of the files that ours stand in for; there while ours are */
+#define OFF "Internet access is off for this sandbox"
+#define HOW "To allow it: allow_internet_access=True in create(), or update_network()"
+#define NSSWITCH_HOSTS "# " OFF ".\n# " HOW ".\nhosts: files\n"
 
 /* Files and not variables: `su -`, `env -i` and cron clear those. */
-static const struct {
-    const char *name, *text;
-    bool is_kept; /* one that the template has stays as it is */
+static const struct file {
+    const char *name, *kept, *text;
+    bool is_left; /* one that the template has stays as it is */
 } files[] = {
     /* A nameserver all the same: programs with a resolver of their own are refused there at once, and ask no other. */
-    { "resolv.conf",
-      "# " NO_NETWORK ": no name but those in /etc/hosts can be resolved.\n"
+    { "resolv.conf", KEPT "/resolv.conf",
+      "# " OFF ": no name but those in /etc/hosts can be resolved.\n"
+      "# " HOW ".\n"
       "nameserver 127.0.0.1\n"
       "options timeout:1 attempts:1\n",
       false },
-    { "motd", NO_NETWORK ": programs in it reach each other on 127.0.0.1, and nothing outside.\n", false },
+    { "motd", KEPT "/motd", OFF ": programs in it reach each other on 127.0.0.1, and nothing outside.\n" HOW ".\n",
+      false },
     /* Without the second line `apt-get update` calls what it could not fetch a warning, and ends with 0. */
-    { "apt/apt.conf.d/90cloister-network",
-      "// " NO_NETWORK ".\nAcquire::Retries \"0\";\nAPT::Update::Error-Mode \"any\";\n", false },
+    { "apt/apt.conf.d/90cloister-network", KEPT "/90cloister-network",
+      "// " OFF ".\n// " HOW ".\nAcquire::Retries \"0\";\nAPT::Update::Error-Mode \"any\";\n", false },
     /* Not 0: pip says why it found nothing only when it tries again. The first retry comes at once. */
-    { "pip.conf", "# " NO_NETWORK ".\n[global]\nretries = 1\n", true },
-    { "npmrc", "# " NO_NETWORK ".\nfetch-retries=0\n", true },
+    { "pip.conf", KEPT "/pip.conf", "# " OFF ".\n# " HOW ".\n[global]\nretries = 1\n", true },
+    { "npmrc", KEPT "/npmrc", "# " OFF ".\n# " HOW ".\nfetch-retries=0\n", true },
 };
+
+static const struct file nsswitch = { "nsswitch.conf", KEPT "/nsswitch.conf", NULL, false };
+
+/* Any address will do that is not the sandbox's own; E2B's sandboxes have this one. */
+#define RESOLV_CONF                                                                                     \
+    "# Every question to port 53 is answered by Cloister's resolver, whichever server it is sent to.\n" \
+    "nameserver 8.8.8.8\n"
 
 void network_nsswitch_without_dns(struct str text, struct buf *out)
 {
@@ -45,8 +58,38 @@ void network_nsswitch_without_dns(struct str text, struct buf *out)
         buf_add(out, line);
         buf_add_char(out, '\n');
     }
-    buf_add(out, STR("# " NO_NETWORK ".\nhosts: files\n"));
+    buf_add(out, STR(NSSWITCH_HOSTS));
 }
+
+static bool is_outside(struct str address)
+{
+    char text[INET6_ADDRSTRLEN];
+    struct in_addr v4;
+    struct in6_addr v6;
+
+    if (address.len == 0 || address.len >= sizeof text)
+        return false;
+    memcpy(text, address.at, address.len);
+    text[address.len] = '\0';
+    if (inet_pton(AF_INET, text, &v4) == 1)
+        return (ntohl(v4.s_addr) >> 24) != 127 && v4.s_addr != 0;
+    return inet_pton(AF_INET6, text, &v6) == 1 && !IN6_IS_ADDR_LOOPBACK(&v6) && !IN6_IS_ADDR_UNSPECIFIED(&v6);
+}
+
+bool network_has_nameserver(struct str text)
+{
+    struct str line;
+
+    while (text.len && str_cut(&text, '\n', &line)) {
+        line = str_trim(line);
+        if (str_skip(&line, STR("nameserver")) && line.len && (line.at[0] == ' ' || line.at[0] == '\t') &&
+            is_outside(str_trim(line)))
+            return true;
+    }
+    return false;
+}
+
+/* ---- one file ---- */
 
 /* A new file in place of the old one: a reader sees one of the two. */
 static bool replace(int dir_fd, const char *name, struct str text, struct err *err)
@@ -67,6 +110,13 @@ static bool replace(int dir_fd, const char *name, struct str text, struct err *e
     return ok;
 }
 
+/* Keeps what is there now, a link as a link. */
+static bool keep(int dir_fd, const struct file *file, struct err *err)
+{
+    return linkat(dir_fd, file->name, dir_fd, file->kept, 0) == 0 || errno == ENOENT ||
+           err_sys(err, "keep %s", file->name);
+}
+
 static bool exists(int dir_fd, const char *name)
 {
     struct stat found;
@@ -74,33 +124,104 @@ static bool exists(int dir_fd, const char *name)
     return fstatat(dir_fd, name, &found, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-static bool change_nsswitch(int dir_fd, struct err *err)
+static bool nsswitch_text(int dir_fd, struct buf *out, struct err *err)
 {
     auto_free char *text = NULL;
-    auto_buf struct buf changed = buf_make(NULL, 2 * LIMIT_NSS_BYTES);
     size_t len = 0;
 
     /* Without the file the C library has defaults for all that we do not name. */
-    if (!fd_read_regular(dir_fd, "nsswitch.conf", LIMIT_NSS_BYTES, &text, &len, err) && err->sys != ENOENT)
+    if (!fd_read_regular(dir_fd, nsswitch.name, LIMIT_NSS_BYTES, &text, &len, err) && err->sys != ENOENT)
         return err_wrap(err, "read nsswitch.conf");
-    network_nsswitch_without_dns(str_of(text, len), &changed);
-    return replace(dir_fd, "nsswitch.conf", buf_str(&changed), err);
+    network_nsswitch_without_dns(str_of(text, len), out);
+    return true;
 }
 
-void network_tell_none(const char *etc)
+static bool write_file(int dir_fd, const struct file *file, struct err *err)
+{
+    auto_buf struct buf made = buf_make(NULL, (size_t)2 * LIMIT_NSS_BYTES);
+
+    if (file->is_left && exists(dir_fd, file->name))
+        return true;
+    if (file == &nsswitch && !nsswitch_text(dir_fd, &made, err))
+        return false;
+    return keep(dir_fd, file, err) &&
+           replace(dir_fd, file->name, file->text ? str_from(file->text) : buf_str(&made), err);
+}
+
+/* Is it still as we wrote it? */
+static bool is_ours(int dir_fd, const struct file *file)
+{
+    auto_free char *text = NULL;
+    struct err ignored; /* what cannot be read is not ours */
+    size_t len;
+
+    if (!fd_read_regular(dir_fd, file->name, (size_t)2 * LIMIT_NSS_BYTES, &text, &len, &ignored))
+        return false;
+    return file->text ? str_eq(str_of(text, len), str_from(file->text))
+                      : str_ends(str_of(text, len), STR(NSSWITCH_HOSTS));
+}
+
+static bool take_back(int dir_fd, const struct file *file, struct err *err)
+{
+    if (!is_ours(dir_fd, file)) {
+        (void)unlinkat(dir_fd, file->kept, 0); /* the guest has its own now */
+        return true;
+    }
+    if (renameat(dir_fd, file->kept, dir_fd, file->name) == 0)
+        return true;
+    if (errno != ENOENT)
+        return err_sys(err, "put the old %s back", file->name);
+    return unlinkat(dir_fd, file->name, 0) == 0 || err_sys(err, "remove %s", file->name);
+}
+
+/* ---- all of them ---- */
+
+/* Each for itself: one that cannot be written leaves the others as useful as before. */
+static void for_each_file(int dir_fd, bool (*act)(int dir_fd, const struct file *file, struct err *err))
+{
+    struct err err;
+
+    if (!act(dir_fd, &nsswitch, &err))
+        log_warn("programs are not told about the network: %s", err_text(&err));
+    for (size_t i = 0; i < COUNT_OF(files); i++)
+        if (!act(dir_fd, &files[i], &err))
+            log_warn("programs are not told about the network: %s", err_text(&err));
+}
+
+static void see_to_nameserver(int dir_fd)
+{
+    auto_free char *text = NULL;
+    size_t len = 0;
+    struct err err;
+
+    if (fd_read_regular(dir_fd, "resolv.conf", LIMIT_NSS_BYTES, &text, &len, &err) &&
+        network_has_nameserver(str_of(text, len)))
+        return;
+    if (!replace(dir_fd, "resolv.conf", STR(RESOLV_CONF), &err))
+        log_warn("names cannot be resolved: %s", err_text(&err));
+}
+
+void network_tell(const char *etc, bool has_network)
 {
     auto_close int dir_fd = open(etc, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     struct err err;
 
     if (dir_fd < 0) {
-        log_warn("cannot open %s, so programs are not told that there is no network: %s", etc, strerror(errno));
+        log_warn("cannot open %s, so programs are not told about the network: %s", etc, strerror(errno));
         return;
     }
-    /* Each for itself: one that cannot be written leaves the others as useful as before. */
-    if (!change_nsswitch(dir_fd, &err))
-        log_warn("programs are not told that there is no network: %s", err_text(&err));
-    for (size_t i = 0; i < COUNT_OF(files); i++)
-        if (!(files[i].is_kept && exists(dir_fd, files[i].name)) &&
-            !replace(dir_fd, files[i].name, str_from(files[i].text), &err))
-            log_warn("programs are not told that there is no network: %s", err_text(&err));
+    if (has_network) {
+        if (exists(dir_fd, KEPT)) {
+            for_each_file(dir_fd, take_back);
+            (void)unlinkat(dir_fd, KEPT, AT_REMOVEDIR); /* not if the guest has put something there */
+        }
+        see_to_nameserver(dir_fd);
+        return;
+    }
+    if (mkdirat(dir_fd, KEPT, 0755) == 0)
+        for_each_file(dir_fd, write_file);
+    else if (errno != EEXIST) { /* else they were written before, and what is there now is the guest's */
+        (void)err_sys(&err, "make " KEPT);
+        log_warn("programs are not told about the network: %s", err_text(&err));
+    }
 }

@@ -1,24 +1,34 @@
 /*
- * network.h - tells the programs in a sandbox that it has no network.
+ * network.h - tells the programs in a sandbox whether it can reach anything outside.
  *
- * A template is made for sandboxes with a network. Without one, a name look-up in it fails as "try again", and programs
+ * A template is made for sandboxes with internet access. Without it, a name look-up fails as "try again", and programs
  * believe that: apt tries for 7 seconds, pip for 8, npm for 71. So guestd writes into /etc that names come from
- * /etc/hosts alone, and that apt, pip and npm do not retry. With a network it does nothing.
+ * /etc/hosts alone, that apt, pip and npm do not retry, and why. The files that were there are kept beside them, in
+ * .cloister-network, and come back when the sandbox may reach something again; a file that was changed meanwhile stays.
+ *
+ * With internet access there is one thing to see to: resolv.conf must name a server that is not the sandbox itself.
+ * Which one does not matter, because every question leads to the server's own resolver.
  *
  * Failure    Only logged, for each file: the sandbox works without, its programs just learn it more slowly.
  */
 #ifndef GUEST_NETWORK_H
 #define GUEST_NETWORK_H
 
+#include <stdbool.h>
+
 #include "base/buf.h"
 
 /*
- * Writes nsswitch.conf, resolv.conf, motd and a file of apt's in `etc`, normally "/etc"; links are replaced. Writes
- * pip.conf and npmrc too, unless they are there: Debian's npm reads /etc/npmrc.
+ * Makes the files in `etc`, normally "/etc", say what is the case. Saying the same again changes nothing.
+ *   without  nsswitch.conf, resolv.conf, motd and a file of apt's are replaced, links too. pip.conf and npmrc (Debian's npm
+ *            reads /etc/npmrc) are written unless they are there
+ *   with     those are taken back, and resolv.conf is replaced if it names no server but this sandbox
  */
-void network_tell_none(const char *etc);
+void network_tell(const char *etc, bool has_network);
 
 /* nsswitch.conf with `hosts: files` in place of what it says on hosts; exposed for tests. */
 void network_nsswitch_without_dns(struct str text, struct buf *out);
+/* Does this resolv.conf name a server outside? Exposed for tests. */
+bool network_has_nameserver(struct str text);
 
 #endif

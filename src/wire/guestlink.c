@@ -51,6 +51,14 @@ void guestlink_write_simple(struct buf *out, enum guestlink_type type)
     end(out, begin(out, type));
 }
 
+void guestlink_write_network(struct buf *out, bool has_network)
+{
+    size_t at = begin(out, GUESTLINK_NETWORK);
+
+    pack_bool(out, has_network);
+    end(out, at);
+}
+
 void guestlink_write_log(struct buf *out, const struct guestlink_log *log)
 {
     size_t at = begin(out, GUESTLINK_LOG);
@@ -156,6 +164,9 @@ bool guestlink_read(struct str body, struct arena *arena, struct guestlink_messa
     case GUESTLINK_LISTEN:
     case GUESTLINK_TAKEN:
     case GUESTLINK_OK:
+        break;
+    case GUESTLINK_NETWORK:
+        message.has_network = unpack_bool(&in);
         break;
     case GUESTLINK_LOG:
         if (!read_log(&in, arena, &message.log, err))

@@ -8,6 +8,7 @@
  *   SETUP   which sandbox this is and how it behaves; includes LISTEN. Sent once at start, and again after every resume or
  *           clone: the last one counts
  *   PING    is guestd there?
+ *   NETWORK  whether the sandbox can reach anything outside; it has changed since SETUP
  *   LISTEN  from now on guestd sends LOG by itself on this connection, beginning with the one that was not taken before
  *   TAKEN   the answer to a LOG; guestd sends the next one after it
  */
@@ -29,6 +30,7 @@ enum guestlink_type {
     GUESTLINK_PING = 2,
     GUESTLINK_LISTEN = 3,
     GUESTLINK_TAKEN = 4,
+    GUESTLINK_NETWORK = 5,
     GUESTLINK_OK = 64,
     GUESTLINK_ERROR = 65,
     GUESTLINK_LOG = 66,
@@ -45,7 +47,7 @@ struct guestlink_setup {
     bool open_code;          /* run_code needs no token */
     struct str default_user;
     struct str default_workdir; /* empty: the user's home */
-    bool has_network;           /* more than loopback: see guest/network.h */
+    bool has_network;           /* it can reach something outside: see guest/network.h */
     uint32_t env_count;
     struct guestlink_env *envs; /* LIMIT_ENV_PAIRS, LIMIT_ENV_BYTES in all */
 };
@@ -77,6 +79,7 @@ enum { GUESTLINK_HEADER_BYTES = 4 };
 /* With the length in front, ready to be sent. Check out->overflowed. */
 void guestlink_write_setup(struct buf *out, const struct guestlink_setup *setup);
 void guestlink_write_simple(struct buf *out, enum guestlink_type type); /* PING, LISTEN, TAKEN, OK */
+void guestlink_write_network(struct buf *out, bool has_network);
 void guestlink_write_log(struct buf *out, const struct guestlink_log *log);
 void guestlink_write_error(struct buf *out, const struct err *err);
 
@@ -85,6 +88,7 @@ struct guestlink_message {
     struct guestlink_setup setup; /* with SETUP; strings borrow from the body, envs live in the arena */
     struct guestlink_log log;     /* with LOG; the same */
     struct err error;             /* with ERROR */
+    bool has_network;             /* with NETWORK */
 };
 
 /* Length of the body from the first four bytes; more than LIMIT_GUESTLINK_BYTES or none is refused. */

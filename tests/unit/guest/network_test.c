@@ -24,10 +24,20 @@ static int make_etc(void **state)
 static int remove_etc(void **state)
 {
     (void)state;
-    static const char *const names[] = {
-        "nsswitch.conf",  "resolv.conf", "motd", "elsewhere", "pip.conf", "npmrc", "apt/apt.conf.d/90cloister-network",
-        "apt/apt.conf.d", "apt"
-    };
+    static const char *const names[] = { "nsswitch.conf",
+                                         "resolv.conf",
+                                         "motd",
+                                         "elsewhere",
+                                         "pip.conf",
+                                         "npmrc",
+                                         "apt/apt.conf.d/90cloister-network",
+                                         "apt/apt.conf.d",
+                                         "apt",
+                                         ".cloister-network/nsswitch.conf",
+                                         ".cloister-network/resolv.conf",
+                                         ".cloister-network/motd",
+                                         ".cloister-network/90cloister-network",
+                                         ".cloister-network" };
     char path[128];
 
     for (size_t i = 0; i < COUNT_OF(names); i++) {
@@ -79,14 +89,17 @@ static void check_nsswitch(const char *before, const char *after)
 static void names_come_from_files_alone_and_the_rest_stays(void **state)
 {
     (void)state;
-#define HOSTS "# This sandbox has no network.\nhosts: files\n"
+#define WHY                                        \
+    "# Internet access is off for this sandbox.\n" \
+    "# To allow it: allow_internet_access=True in create(), or update_network().\n"
+#define HOSTS WHY "hosts: files\n"
     check_nsswitch("passwd: files\nhosts:  files dns\n\nservices: db files\n",
                    "passwd: files\n\nservices: db files\n" HOSTS);
     check_nsswitch("  hosts: dns [!UNAVAIL=return] files", HOSTS);
     check_nsswitch("# hosts: dns\n", "# hosts: dns\n" HOSTS);
     check_nsswitch("passwd: files", "passwd: files\n" HOSTS);
     check_nsswitch("", HOSTS);
-    check_nsswitch(HOSTS, "# This sandbox has no network.\n" HOSTS);
+    check_nsswitch(HOSTS, WHY HOSTS);
 }
 
 static void programs_are_told_in_etc(void **state)
@@ -96,10 +109,10 @@ static void programs_are_told_in_etc(void **state)
     make_dir("apt/apt.conf.d");
     put("nsswitch.conf", "hosts: files dns\n");
     put("resolv.conf", "nameserver 192.0.2.1\n");
-    network_tell_none(etc);
+    network_tell(etc, false);
     check_has("nsswitch.conf", "\nhosts: files\n");
-    check_has("resolv.conf", "no network");
-    check_has("motd", "no network");
+    check_has("resolv.conf", "Internet access is off");
+    check_has("motd", "Internet access is off");
     check_has("apt/apt.conf.d/90cloister-network", "Acquire::Retries \"0\"");
     check_has("apt/apt.conf.d/90cloister-network", "APT::Update::Error-Mode \"any\"");
     check_has("pip.conf", "[global]\nretries = 1\n");
@@ -114,10 +127,10 @@ static void what_a_template_says_to_pip_and_npm_stays(void **state)
     put("pip.conf", "[global]\nretries = 7\n");
     (void)snprintf(path, sizeof path, "%s/npmrc", etc);
     assert_int_equal(symlink("elsewhere", path), 0); /* leads nowhere, and stays all the same */
-    network_tell_none(etc);
+    network_tell(etc, false);
     check_has("pip.conf", "[global]\nretries = 7\n");
     assert_int_equal(access(path, F_OK), -1);
-    check_has("motd", "no network");
+    check_has("motd", "Internet access is off");
 }
 
 static void a_template_without_these_files_gets_them(void **state)
@@ -126,7 +139,7 @@ static void a_template_without_these_files_gets_them(void **state)
     struct stat found;
     char path[128];
 
-    network_tell_none(etc);
+    network_tell(etc, false);
     check_has("nsswitch.conf", "hosts: files\n");
     (void)snprintf(path, sizeof path, "%s/resolv.conf", etc);
     assert_int_equal(stat(path, &found), 0);
@@ -141,9 +154,9 @@ static void a_link_is_replaced_and_not_followed(void **state)
     put("elsewhere", "kept");
     (void)snprintf(path, sizeof path, "%s/resolv.conf", etc);
     assert_int_equal(symlink("elsewhere", path), 0);
-    network_tell_none(etc);
+    network_tell(etc, false);
     check_has("elsewhere", "kept");
-    check_has("resolv.conf", "no network");
+    check_has("resolv.conf", "Internet access is off");
 }
 
 static void what_is_no_file_holds_nobody_up(void **state)
@@ -153,8 +166,8 @@ static void what_is_no_file_holds_nobody_up(void **state)
 
     (void)snprintf(path, sizeof path, "%s/nsswitch.conf", etc);
     assert_int_equal(mkfifo(path, 0644), 0);
-    network_tell_none(etc); /* a FIFO would be waited for */
-    network_tell_none("/nonexistent");
+    network_tell(etc, false); /* a FIFO would be waited for */
+    network_tell("/nonexistent", false);
 }
 
 static void a_file_that_cannot_be_read_leaves_the_others_to_be_written(void **state)
@@ -163,10 +176,10 @@ static void a_file_that_cannot_be_read_leaves_the_others_to_be_written(void **st
     make_dir("nsswitch.conf");
     make_dir("apt");
     make_dir("apt/apt.conf.d");
-    network_tell_none(etc);
-    check_has("resolv.conf", "no network");
-    check_has("motd", "no network");
-    check_has("apt/apt.conf.d/90cloister-network", "no network");
+    network_tell(etc, false);
+    check_has("resolv.conf", "Internet access is off");
+    check_has("motd", "Internet access is off");
+    check_has("apt/apt.conf.d/90cloister-network", "Internet access is off");
 }
 
 /* As on a full file system: the file can be created and not be written. */
@@ -181,11 +194,108 @@ static void a_write_that_fails_leaves_the_old_file_and_no_draft(void **state)
     none = (struct rlimit){ 0, before.rlim_max };
     assert_true(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
-    network_tell_none(etc);
+    network_tell(etc, false);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     check_has("resolv.conf", "nameserver 192.0.2.1\n");
     (void)snprintf(path, sizeof path, "%s/.cloister-new", etc);
     assert_int_equal(access(path, F_OK), -1);
+}
+
+static void check_is(const char *name, const char *wanted)
+{
+    char path[128];
+    auto_free char *text = NULL;
+    size_t len;
+    struct err err;
+
+    (void)snprintf(path, sizeof path, "%s/%s", etc, name);
+    assert_true(fd_read_file(AT_FDCWD, path, 4096, &text, &len, &err));
+    assert_string_equal(text, wanted);
+}
+
+static bool is_there(const char *name)
+{
+    struct stat found;
+    char path[128];
+
+    (void)snprintf(path, sizeof path, "%s/%s", etc, name);
+    return lstat(path, &found) == 0;
+}
+
+static void the_templates_own_files_come_back(void **state)
+{
+    (void)state;
+    char path[128];
+
+    make_dir("apt");
+    make_dir("apt/apt.conf.d");
+    put("nsswitch.conf", "hosts: files dns\n");
+    put("elsewhere", "nameserver 192.0.2.1\n");
+    put("pip.conf", "[global]\nretries = 7\n");
+    (void)snprintf(path, sizeof path, "%s/resolv.conf", etc);
+    assert_int_equal(symlink("elsewhere", path), 0);
+    network_tell(etc, false);
+    check_has("resolv.conf", "Internet access is off");
+    network_tell(etc, true);
+    check_is("nsswitch.conf", "hosts: files dns\n");
+    check_is("resolv.conf", "nameserver 192.0.2.1\n");
+    check_is("pip.conf", "[global]\nretries = 7\n");
+    struct stat found;
+    assert_int_equal(lstat(path, &found), 0);
+    assert_true(S_ISLNK(found.st_mode));
+    assert_false(is_there("motd") || is_there("npmrc") || is_there("apt/apt.conf.d/90cloister-network"));
+    assert_false(is_there(".cloister-network"));
+    network_tell(etc, false); /* and once more */
+    check_has("resolv.conf", "Internet access is off");
+}
+
+static void a_file_that_the_guest_has_changed_stays(void **state)
+{
+    (void)state;
+    put("resolv.conf", "nameserver 192.0.2.1\n");
+    put("motd", "welcome\n");
+    network_tell(etc, false);
+    put("resolv.conf", "nameserver 192.0.2.2\n");
+    network_tell(etc, false); /* the same again: nothing is written */
+    check_is("resolv.conf", "nameserver 192.0.2.2\n");
+    network_tell(etc, true);
+    check_is("resolv.conf", "nameserver 192.0.2.2\n");
+    check_is("motd", "welcome\n");
+    assert_false(is_there(".cloister-network"));
+}
+
+static void with_internet_access_a_name_server_outside_is_named(void **state)
+{
+    (void)state;
+    network_tell(etc, true);
+    check_has("resolv.conf", "\nnameserver 8.8.8.8\n");
+    assert_false(is_there("motd") || is_there("nsswitch.conf"));
+    put("resolv.conf", "nameserver 127.0.0.1\noptions timeout:2 attempts:1\n");
+    network_tell(etc, true);
+    check_has("resolv.conf", "\nnameserver 8.8.8.8\n");
+    put("resolv.conf", "search example.com\nnameserver 127.0.0.53\nnameserver\t192.0.2.1\n");
+    network_tell(etc, true);
+    check_is("resolv.conf", "search example.com\nnameserver 127.0.0.53\nnameserver\t192.0.2.1\n");
+}
+
+static void a_name_server_is_recognised(void **state)
+{
+    (void)state;
+    static const char *const outside[] = { "nameserver 192.0.2.1", " nameserver  2001:db8::1 \n",
+                                           "a\nnameserver 10.0.0.1\n" };
+    static const char *const none[] = { "",
+                                        "nameserver 127.0.0.53",
+                                        "nameserver ::1",
+                                        "#nameserver 192.0.2.1",
+                                        "nameserver",
+                                        "nameserver example.com",
+                                        "nameservers 192.0.2.1",
+                                        "nameserver 0.0.0.0",
+                                        "nameserver192.0.2.1" };
+    for (size_t i = 0; i < COUNT_OF(outside); i++)
+        assert_true(network_has_nameserver(str_from(outside[i])));
+    for (size_t i = 0; i < COUNT_OF(none); i++)
+        assert_false(network_has_nameserver(str_from(none[i])));
 }
 
 int main(void)
@@ -199,6 +309,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_is_no_file_holds_nobody_up, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(a_file_that_cannot_be_read_leaves_the_others_to_be_written, make_etc,
                                         remove_etc),
+        cmocka_unit_test_setup_teardown(the_templates_own_files_come_back, make_etc, remove_etc),
+        cmocka_unit_test_setup_teardown(a_file_that_the_guest_has_changed_stays, make_etc, remove_etc),
+        cmocka_unit_test_setup_teardown(with_internet_access_a_name_server_outside_is_named, make_etc, remove_etc),
+        cmocka_unit_test(a_name_server_is_recognised),
         cmocka_unit_test_setup_teardown(a_write_that_fails_leaves_the_old_file_and_no_draft, make_etc, remove_etc),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -106,7 +106,7 @@ static void names_that_no_environment_can_hold_are_refused(void **state)
     arena_done(&arena);
 }
 
-static void ok_ping_and_error_travel(void **state)
+static void ok_ping_network_and_error_travel(void **state)
 {
     (void)state;
     struct err err;
@@ -118,6 +118,13 @@ static void ok_ping_and_error_travel(void **state)
     guestlink_write_simple(&message, GUESTLINK_PING);
     assert_true(guestlink_read(body_of(&message), &arena, &got, &err));
     assert_int_equal(got.type, GUESTLINK_PING);
+    buf_clear(&message);
+    guestlink_write_network(&message, true);
+    assert_true(guestlink_read(body_of(&message), &arena, &got, &err));
+    assert_int_equal(got.type, GUESTLINK_NETWORK);
+    assert_true(got.has_network);
+    message.data[message.len - 1] = 2;
+    assert_false(guestlink_read(body_of(&message), &arena, &got, &err));
     buf_clear(&message);
     struct err sent;
     (void)err_set(&sent, ERR_INVALID, "no user %s", "bob");
@@ -195,7 +202,7 @@ int main(void)
         CASE(every_cut_and_every_tail_is_refused),
         CASE(a_flag_that_is_neither_yes_nor_no_is_refused),
         CASE(names_that_no_environment_can_hold_are_refused),
-        CASE(ok_ping_and_error_travel),
+        CASE(ok_ping_network_and_error_travel),
         CASE(log_lines_travel_and_no_cut_or_malformed_one_does),
         CASE(lengths_of_zero_and_past_the_limit_are_refused),
     };
