@@ -37,7 +37,8 @@ TABLE = {
     "template": "sandbox isolation image store policy privsep io wire base",
     "actions": "template sandbox mail store policy base",
     # io: a control call leaves the loop for a worker before it calls its action.
-    "api": "actions http io wire base",
+    # policy: a sandbox's network rules are decoded into the struct that the rules themselves use.
+    "api": "actions policy http io wire base",
     "mcp": "actions http io wire base",
     "proxy": "sandbox http io base",
     "guest": "http io wire base",

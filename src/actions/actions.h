@@ -38,6 +38,7 @@ struct actions {
     void *context;
     struct meters *meters;      /* request rates of the keys; NULL: no limit */
     bool code_always_has_token; /* the operator forbids open_code */
+    bool internet;              /* the operator's default for sandboxes */
 };
 
 /* ---- caller.c: authentication ---- */
@@ -78,9 +79,11 @@ struct sandbox_request {
     const struct pair *metadata;
     uint32_t env_count;
     const struct pair *envs;
-    enum tristate internet;
+    struct net_policy network;
     bool is_private;
     struct str mask_host;
+    uint32_t https_port_count;
+    const uint16_t *https_ports;
     bool open_code; /* run_code without the access token, if the operator allows that */
 };
 
@@ -101,6 +104,10 @@ bool action_sandbox_refresh(const struct actions *actions, const struct caller *
 bool action_sandbox_connect(const struct actions *actions, const struct caller *caller, struct str id,
                             uint64_t timeout_s, struct arena *arena, struct sandbox_info *out, struct err *err)
     must_use;
+
+/* As sandbox_set_network(). */
+bool action_sandbox_set_network(const struct actions *actions, const struct caller *caller, struct str id,
+                                const struct net_policy *network, struct arena *arena, struct err *err) must_use;
 
 /* The last row of a page. */
 struct sandbox_mark {

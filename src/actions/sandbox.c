@@ -43,7 +43,7 @@ bool action_sandbox_create(const struct actions *actions, const struct caller *c
                                  .metadata = request->metadata,
                                  .env_count = request->env_count,
                                  .envs = request->envs,
-                                 .internet = request->internet,
+                                 .network = request->network,
                                  .key_id = str_from(caller->key_id),
                                  .is_private = request->is_private,
                                  .mask_host = request->mask_host,
@@ -91,6 +91,12 @@ bool action_sandbox_connect(const struct actions *actions, const struct caller *
         return err_set(err, ERR_INVALID, "the timeout must be at most %llu seconds", (unsigned long long)most);
     return sandbox_set_deadline(actions->sandboxes, str_from(caller->team_id), id, timeout_s, DEADLINE_EXTEND, arena,
                                 out, err);
+}
+
+bool action_sandbox_set_network(const struct actions *actions, const struct caller *caller, struct str id,
+                                const struct net_policy *network, struct arena *arena, struct err *err)
+{
+    return sandbox_set_network(actions->sandboxes, str_from(caller->team_id), id, network, arena, err);
 }
 
 /* ---- list ---- */

@@ -110,7 +110,13 @@ void api_event_list_of_sandbox(struct request *rq)
 
 /* ---- logs: events and commands, as lines for people ---- */
 
-enum { LOG_FIELDS = 5 };
+enum {
+    LOG_FIELDS = 5,
+    LINE_BYTES = 16 * 1024, /* a refusal has 900 bytes of text, and an escape has six for one */
+};
+
+/* Refusals have log lines of their own. */
+static const unsigned LOGGED_EVENTS = (BIT(EVENT_TYPE_COUNT) - 1) & ~BIT(EVENT_REFUSED);
 
 struct log_line {
     int64_t at_us;
@@ -148,9 +154,13 @@ static void line_of(const struct event_row *event, struct arena *arena, struct l
 
     add_field(&line, STR("event"), event->type);
     if (str_eq(event->type, event_type_name[EVENT_CREATED])) {
-        struct str notice = data_text(data, "notice", arena);
-        line.message = arena_format(arena, "sandbox started from template %.*s%s%.*s", STR_ARG(event->template_id),
-                                    notice.len ? "; " : "", STR_ARG(notice));
+        line.message = arena_format(arena, "sandbox started from template %.*s", STR_ARG(event->template_id));
+    } else if (str_eq(event->type, event_type_name[EVENT_UPDATED]) && json_has(data, "set_network")) {
+        const json_t *network = json_object_get(data, "set_network");
+        line.message = arena_format(arena, "network rules changed: internet access %s, allowOut %lld, denyOut %lld",
+                                    json_is_true(json_object_get(network, "allow_internet_access")) ? "on" : "off",
+                                    (long long)json_integer_value(json_object_get(network, "allow_out")),
+                                    (long long)json_integer_value(json_object_get(network, "deny_out")));
     } else if (str_eq(event->type, event_type_name[EVENT_UPDATED])) {
         struct str deadline = data_text(data, "set_timeout", arena);
         line.message = arena_format(arena, "deadline set to %.*s", STR_ARG(deadline));
@@ -188,6 +198,17 @@ static void line_of_process(const struct sandbox_log *log, struct arena *arena, 
         add_field(&line, STR("exit_code"), arena_format(arena, "%d", log->exit_code));
         add_field(&line, STR("output_bytes"), arena_format(arena, "%llu", (unsigned long long)log->output_bytes));
         break;
+    case SANDBOX_LOG_REFUSED:
+        line.level = LOG_WARN;
+        line.logger = STR("network");
+        line.message = utf8_repair(arena, log->text);
+        add_field(&line, STR("event_type"), STR("network_refused"));
+        add_field(&line, STR("count"), arena_format(arena, "%u", log->count));
+        if (log->rule.len)
+            add_field(&line, STR("rule"), utf8_repair(arena, log->rule));
+        if (log->destination.len)
+            add_field(&line, STR("destination"), utf8_repair(arena, log->destination));
+        break;
     case SANDBOX_LOG_DROPPED:
         line.level = LOG_WARN;
         line.message = arena_format(arena, "%u lines are missing here: too many at once", log->count);
@@ -213,7 +234,7 @@ static void entry_encode(struct json_out *json, const struct log_line *line)
 /* E2B's command line parses each line as JSON and expects a level in it. */
 static void line_encode(struct json_out *json, const struct log_line *line, struct arena *arena)
 {
-    struct buf text = buf_make(arena, 4096);
+    struct buf text = buf_make(arena, LINE_BYTES);
     struct json_out inner = json_out_to(&text);
 
     json_out_object(&inner, NULL);
@@ -261,7 +282,7 @@ static bool lines_of(struct request *rq, const struct event_filter *filter, stru
 
 void api_sandbox_logs_v1(struct request *rq)
 {
-    struct event_filter filter = { .oldest_first = true };
+    struct event_filter filter = { .oldest_first = true, .types = LOGGED_EVENTS };
     uint64_t start_ms = 0, limit = LOGS_MOST;
     struct log_line *lines;
     size_t count;
@@ -358,7 +379,7 @@ static bool is_wanted(const struct log_line *line, const struct logs_want *want)
 
 void api_sandbox_logs_v2(struct request *rq)
 {
-    struct event_filter filter = { 0 };
+    struct event_filter filter = { .types = LOGGED_EVENTS };
     struct logs_want want = { .search = STR("") };
     struct log_line *lines;
     size_t count, written = 0;

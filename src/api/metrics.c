@@ -28,6 +28,12 @@ static void metric_encode(struct json_out *json, const struct sandbox_metric *me
     json_out_int(json, "memCache", (int64_t)metric->memory_cache_bytes);
     json_out_int(json, "diskUsed", (int64_t)metric->disk_used_bytes);
     json_out_int(json, "diskTotal", (int64_t)metric->disk_total_bytes);
+    /* Ours, beside upstream's: totals of its network. */
+    json_out_int(json, "networkBytesIn", (int64_t)metric->traffic.bytes_in);
+    json_out_int(json, "networkBytesOut", (int64_t)metric->traffic.bytes_out);
+    json_out_int(json, "networkConnections", metric->traffic.connections);
+    json_out_int(json, "networkOpen", metric->traffic.open);
+    json_out_int(json, "networkRefused", metric->traffic.refusals);
 }
 
 struct instant {

@@ -77,6 +77,8 @@ handler_fn api_health;
 handler_fn api_sandbox_create_v1, api_sandbox_create_v2;
 handler_fn api_sandbox_get, api_sandbox_kill, api_sandbox_timeout, api_sandbox_refresh;
 handler_fn api_sandbox_connect_v1, api_sandbox_connect_v2;
+/* network_json.c */
+handler_fn api_sandbox_network;
 /* sandbox_list.c */
 handler_fn api_sandbox_list_v1, api_sandbox_list_v2;
 /* events.c */
@@ -105,9 +107,15 @@ enum create_version {
     CREATE_V1, /* `secure` may be absent or false, and the timeout is 15 s if none is given */
     CREATE_V2,
 };
-/* Decodes the body of a create; the result borrows from `body`. */
-bool create_decode(const json_t *body, enum create_version version, struct arena *arena, struct sandbox_request *out,
-                   struct err *err) must_use;
+/* Decodes the body of a create; the result borrows from `body`. `internet`: the operator's default. */
+bool create_decode(const json_t *body, enum create_version version, bool internet, struct arena *arena,
+                   struct sandbox_request *out, struct err *err) must_use;
+/* What a sandbox may reach, from `network` of a create or the body of an update; in the arena. */
+bool network_decode(const json_t *network, const char *prefix, bool internet, struct arena *arena,
+                    struct net_policy *out, struct err *err) must_use;
+/* Are there rules to show? Then network_encode() writes them into an object. */
+bool network_is_given(const struct net_policy *policy);
+void network_encode(struct json_out *json, struct arena *arena, const struct net_policy *policy);
 /* A sandbox id, without the suffix that old clients add. */
 bool sandbox_id_decode(struct str segment, struct str *out_id, struct err *err) must_use;
 /* The same for the path's first parameter. False, and answered, if it is not valid. */

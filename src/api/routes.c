@@ -37,7 +37,7 @@ static const struct http_route routes[] = {
     LATER(POST, "/sandboxes/{id}/pause", "Pausing a sandbox"),
     LATER(POST, "/sandboxes/{id}/resume", "Resuming a sandbox"),
     LATER(POST, "/sandboxes/{id}/fork", "Forking a sandbox"),
-    LATER(PUT, "/sandboxes/{id}/network", "Changing a sandbox's network rules"),
+    ROUTE(PUT, "/sandboxes/{id}/network", api_sandbox_network, NEEDS_KEY, "Replace what a sandbox may reach"),
     LATER(POST, "/sandboxes/{id}/snapshots", "Taking a snapshot"),
     LATER(GET, "/snapshots", "Listing snapshots"),
     ROUTE(GET, "/sandboxes/{id}/metrics", api_sandbox_metrics, NEEDS_KEY, "What a sandbox has used, over time"),

@@ -2,8 +2,6 @@
  * Sandboxes in the foreign API's JSON. An absent value is left out instead of written as null, because some clients
  * crash on null.
  */
-#include <arpa/inet.h>
-
 #include "api/request.h"
 #include "base/clock.h"
 
@@ -116,11 +114,7 @@ enum option_id {
     VOLUME_MOUNTS,
     IAM_TOKENS,
     MCP,
-    ALLOW_OUT,
-    DNS_SERVERS,
     HTTPS_PORTS,
-    RULES,
-    EGRESS_PROXY,
 };
 
 /* An option as it is written in Python, in JavaScript and in the JSON. */
@@ -139,11 +133,7 @@ static const struct option options[] = {
     [VOLUME_MOUNTS] = { "volumeMounts", "volume_mounts={…}", "volumeMounts: {…}", "volumeMounts" },
     [IAM_TOKENS] = { "tokens", "iam={\"tokens\": …}", "iam: { tokens: … }", "iam.tokens" },
     [MCP] = { "mcp", "mcp={…}", "mcp: {…}", "mcp" },
-    [ALLOW_OUT] = { NETWORK_OPTION("allow_out", "allowOut") },
-    [DNS_SERVERS] = { NETWORK_OPTION("dns_servers", "dnsServers") },
     [HTTPS_PORTS] = { NETWORK_OPTION("https_ports", "httpsPorts") },
-    [RULES] = { NETWORK_OPTION("rules", "rules") },
-    [EGRESS_PROXY] = { NETWORK_OPTION("egress_proxy", "egressProxy") },
 };
 
 static bool not_yet(enum option_id id, struct err *err)
@@ -172,44 +162,6 @@ static bool refuse_nonempty_object(const json_t *object, enum option_id id, stru
     return json_object_size(inner) == 0 || not_yet(id, err);
 }
 
-/* "10.0.0.0/8", "1.1.1.1", "fc00::/7" */
-static bool is_address_block(struct str text)
-{
-    char address[INET6_ADDRSTRLEN];
-    unsigned char room[sizeof(struct in6_addr)];
-    struct str part = STR("");
-    uint64_t bits;
-    struct err ignored;
-
-    bool has_bits = str_has_char(text, '/');
-    (void)str_cut(&text, '/', &part);
-    if (!str_to_path(part, address, sizeof address, &ignored))
-        return false;
-    bool is_v4 = inet_pton(AF_INET, address, room) == 1;
-    if (!is_v4 && inet_pton(AF_INET6, address, room) != 1)
-        return false;
-    return !has_bits || str_to_u64(text, is_v4 ? 32 : 128, &bits);
-}
-
-/* Sandboxes have no network yet, so every denial is in force. The entries are checked all the same. */
-static bool take_deny_out(const json_t *network, struct err *err)
-{
-    const json_t *blocks, *block;
-    size_t i;
-
-    if (!json_take_array(network, "denyOut", JSON_OPTIONAL, &blocks, err))
-        return false;
-    json_array_foreach(blocks, i, block)
-    {
-        struct str text = json_is_string(block) ? json_str(block) : STR("");
-        if (!is_address_block(text))
-            return err_set(err, ERR_INVALID,
-                           "'network.denyOut' (deny_out in Python) takes addresses and CIDR blocks, not '%.*s'",
-                           (int)MIN(text.len, (size_t)40), text.at);
-    }
-    return true;
-}
-
 /* "name.example.com:${PORT}": only characters of a Host field, none that could end the header. */
 static bool mask_check(struct str mask, struct err *err)
 {
@@ -227,18 +179,20 @@ static bool mask_check(struct str mask, struct err *err)
            err_set(err, ERR_INVALID, "'network.maskRequestHost' must be a host: NAME, NAME:PORT or NAME:${PORT}");
 }
 
-static bool take_network(const json_t *body, struct sandbox_request *out, struct err *err)
+static bool take_network(const json_t *body, bool internet, struct arena *arena, struct sandbox_request *out,
+                         struct err *err)
 {
     const json_t *network;
     bool public_traffic = true;
 
-    if (!json_take_object(body, "network", JSON_OPTIONAL, &network, err))
+    if (!json_take_object(body, "network", JSON_OPTIONAL, &network, err) ||
+        !json_take_bool(body, "allow_internet_access", JSON_OPTIONAL, &internet, err))
         return false;
+    out->network.internet = internet;
     if (!network)
         return true;
-    if (!refuse_nonempty_array(network, ALLOW_OUT, err) || !take_deny_out(network, err) ||
-        !refuse_nonempty_array(network, DNS_SERVERS, err) || !refuse_nonempty_array(network, HTTPS_PORTS, err) ||
-        !refuse_nonempty_object(network, RULES, err) || !refuse_nonempty_object(network, EGRESS_PROXY, err) ||
+    if (!network_decode(network, "network.", internet, arena, &out->network, err) ||
+        !refuse_nonempty_array(network, HTTPS_PORTS, err) ||
         !json_take_bool(network, "allowPublicTraffic", JSON_OPTIONAL, &public_traffic, err) ||
         !json_take_str(network, "maskRequestHost", JSON_OPTIONAL, &out->mask_host, err))
         return false;
@@ -294,25 +248,23 @@ static bool refuse_unavailable(const json_t *body, struct str template_ref, stru
            refuse_mcp(body, template_ref, err);
 }
 
-bool create_decode(const json_t *body, enum create_version version, struct arena *arena, struct sandbox_request *out,
-                   struct err *err)
+bool create_decode(const json_t *body, enum create_version version, bool internet, struct arena *arena,
+                   struct sandbox_request *out, struct err *err)
 {
     static const struct pair_limits metadata = { "metadata", LIMIT_METADATA_PAIRS, LIMIT_METADATA_BYTES, false };
     static const struct pair_limits envs = { "envVars", LIMIT_ENV_PAIRS, LIMIT_ENV_BYTES, true };
     struct sandbox_request want = { 0 };
     int64_t timeout_s = version == CREATE_V1 ? CREATE_V1_TIMEOUT_S : CREATE_V2_TIMEOUT_S;
-    bool secure = false, internet = false;
+    bool secure = false;
 
     if (!json_take_str(body, "templateID", JSON_REQUIRED, &want.template_ref, err) ||
         !take_seconds(body, "timeout", JSON_OPTIONAL, 1, &timeout_s, err) ||
         !json_take_bool(body, "secure", JSON_OPTIONAL, &secure, err) ||
-        !json_take_bool(body, "allow_internet_access", JSON_OPTIONAL, &internet, err) ||
         !take_pairs(body, &metadata, arena, &want.metadata, &want.metadata_count, err) ||
-        !take_pairs(body, &envs, arena, &want.envs, &want.env_count, err) || !take_network(body, &want, err) ||
-        !refuse_unavailable(body, want.template_ref, err))
+        !take_pairs(body, &envs, arena, &want.envs, &want.env_count, err) ||
+        !take_network(body, internet, arena, &want, err) || !refuse_unavailable(body, want.template_ref, err))
         return false;
     want.timeout_s = (uint64_t)timeout_s;
-    want.internet = !json_has(body, "allow_internet_access") ? UNSET : internet ? YES : NO;
     /* Clients that do not ask for `secure` send no token with run_code. Files and commands always need the token. */
     want.open_code = version == CREATE_V1 && !secure;
     *out = want;
@@ -384,11 +336,18 @@ void sandbox_detail_encode(struct json_out *json, const struct request *rq, cons
     names_encode(json, info);
     facts_encode(json, info);
     access_encode(json, rq, info);
-    /* Sandboxes have no network yet, whatever was requested. Always sent: clients take absence for true. */
-    json_out_bool(json, "allowInternetAccess", false);
-    if (info->is_private || info->mask_host.len) {
+    /* What is in force, never null: clients take absence for true. */
+    json_out_bool(json, "allowInternetAccess", info->network.internet);
+    if (info->is_private || info->mask_host.len || info->https_port_count || network_is_given(&info->network)) {
         json_out_object(json, "network");
+        network_encode(json, rq->arena, &info->network);
         json_out_bool(json, "allowPublicTraffic", !info->is_private);
+        if (info->https_port_count) {
+            json_out_array(json, "httpsPorts");
+            for (uint32_t i = 0; i < info->https_port_count; i++)
+                json_out_int(json, NULL, info->https_ports[i]);
+            json_out_end(json);
+        }
         if (info->mask_host.len)
             json_out_str(json, "maskRequestHost", info->mask_host);
         json_out_end(json);

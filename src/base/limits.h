@@ -55,6 +55,9 @@
 #define LIMIT_LOG_PAUSE_MS 50       /* between two such messages: bounds the work that a guestd can cause */
 #define LIMIT_LOG_BYTES (64 * 1024) /* newest log lines kept of one sandbox… */
 #define LIMIT_LOGS_KEPT 200         /* …and of this many ended ones */
+#define LIMIT_REFUSED_LINES 30      /* of them, about refused connections, at once… */
+#define LIMIT_REFUSED_LINES_PER_S 1 /* …and for each second: a guest must not push all other lines out */
+#define LIMIT_HTTPS_PORTS 32        /* ports of a sandbox that the edge reaches by TLS */
 #define LIMIT_METERS 4096           /* keys whose rate is remembered; past it, idle ones are forgotten */
 #define LIMIT_LAYERS 32             /* overlay lowers of one template */
 

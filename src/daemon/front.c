@@ -350,6 +350,7 @@ static bool front_open(struct front *front, struct err *err)
         .context = front,
         .meters = meters_new(front->settings.key_requests),
         .code_always_has_token = front->settings.code_always_has_token,
+        .internet = front->settings.internet,
     };
     front->proxy = proxy_new(front->loop, front->sandboxes);
     proxy_limit_key(front->proxy, front->settings.key_streams);

@@ -14,7 +14,7 @@
 
 /* SETUP, which includes LISTEN. until_ms is on clock_mono_ms(), ERR_TIMEOUT past it; guestd's own errors are passed on. */
 bool guest_setup(int guestlink_fd, const struct guestlink_setup *setup, uint64_t until_ms, struct err *err) must_use;
-/* On a new link, which has room for it: does not wait. The answer is left there, for logs_begin(). */
-bool guest_listen(int guestlink_fd, struct err *err) must_use;
+/* LISTEN and NETWORK on a new link, which has room for both: does not wait. The answers are left for logs_begin(). */
+bool guest_listen(int guestlink_fd, bool has_network, struct err *err) must_use;
 
 #endif

@@ -13,6 +13,8 @@
 #include "base/lock.h"
 #include "base/map.h"
 #include "base/secret.h"
+#include "policy/net_policy.h"
+#include "policy/quota.h"
 #include "sandbox/logs.h"
 #include "sandbox/metrics.h"
 #include "sandbox/sandbox.h"
@@ -41,6 +43,14 @@ enum sandbox_connections {
     CONNECTIONS_CUTTING, /* cut_task is on its way to the loop */
 };
 
+/* What was refused lately, and how much of it is told (network.c). */
+struct refused {
+    struct quota lines; /* of the log */
+    uint32_t unwritten; /* refusals without a line */
+    uint64_t event_ms;  /* the next event may be written from then on */
+    uint32_t uncounted; /* refusals that no event has */
+};
+
 struct sandbox {
     struct sandboxes *all;
     atomic_uint references; /* the map has one until it is gone */
@@ -53,9 +63,10 @@ struct sandbox {
     uint32_t cpu_count, memory_mb, disk_mb;
     uint32_t metadata_count;
     struct pair *metadata;
-    enum tristate internet;
     char key_id[STORE_UUID_BYTES]; /* empty: an administrator made it */
     struct str mask_host;
+    uint32_t https_port_count;
+    uint16_t *https_ports;
     bool open_code;              /* run_code needs no access token */
     struct secret traffic_token; /* empty: not private */
     int64_t started_us;
@@ -63,16 +74,24 @@ struct sandbox {
     /* Under the manager's lock. */
     enum sandbox_state state;
     enum sandbox_connections connections;
-    int64_t deadline_us;       /* for people and for the store */
-    uint64_t deadline_ms;      /* the same moment on the monotonic clock: this one counts */
-    int64_t revision;          /* of the deadline: each change counts one up */
-    int64_t kept_us;           /* the deadline in the store; 0: the store has it as starting, so its end is no event */
-    int64_t kept_revision;     /* of kept_us */
-    int64_t failed_revision;   /* this change was not written. If it is the newest, the store's deadline counts. */
-    const char *exited;        /* the driver reported that nothing of it runs any more: why. NULL: not reported. */
-    const char *reason;        /* why it ends */
-    uint64_t retry_ms;         /* STOPPING, KILLED: when a worker takes it up; UINT64_MAX: one is on its way */
-    uint64_t sampled_ms;       /* when its use was last measured; 0: never */
+    int64_t deadline_us;     /* for people and for the store */
+    uint64_t deadline_ms;    /* the same moment on the monotonic clock: this one counts */
+    int64_t revision;        /* of the deadline: each change counts one up */
+    int64_t kept_us;         /* the deadline in the store; 0: the store has it as starting, so its end is no event */
+    int64_t kept_revision;   /* of kept_us */
+    int64_t failed_revision; /* this change was not written. If it is the newest, the store's deadline counts. */
+    const char *exited;      /* the driver reported that nothing of it runs any more: why. NULL: not reported. */
+    const char *reason;      /* why it ends */
+    uint64_t retry_ms;       /* STOPPING, KILLED: when a worker takes it up; UINT64_MAX: one is on its way */
+    uint64_t sampled_ms;     /* when its use was last measured; 0: never */
+    char *policy;            /* packed net_policy; NULL: it reaches nothing */
+    size_t policy_len;
+    bool network_changing; /* a worker is at sandbox_set_network() */
+
+    /* The loop's. */
+    struct refused refused;
+
+    /* Under the lock again. */
     struct loop_task cut_task; /* holds a reference while CONNECTIONS_CUTTING */
 };
 
@@ -90,6 +109,7 @@ struct sandboxes {
     bool sampler_stopped;
     struct timer sampler;  /* the loop's: the next measurement */
     struct round *round;   /* the loop's: the measurement that a worker is doing */
+    struct notes *notes;   /* the loop's: events about refusals that a worker writes (network.c); NULL: none */
     struct relink *relink; /* the job that opens guestlinks again after a start, until it is done */
     atomic_bool is_stopping;
 };
@@ -146,6 +166,19 @@ bool sandbox_end(struct sandbox *sb, struct err *err) must_use;
 /* Sets deadline_us, and deadline_ms from it. With the lock held, or before it is in the maps. */
 void sandbox_set_clock(struct sandbox *sb, int64_t deadline_us);
 
+/* ---- network.c ---- */
+
+/* Packs the policy. Before it is in the maps. */
+void sandbox_keep_policy(struct sandbox *sb, const struct net_policy *network);
+/* The policy as it was packed. With the lock held, or before it is in the maps; false: it reaches nothing. */
+bool sandbox_read_policy(const struct sandbox *sb, struct arena *arena, struct net_policy *out);
+/* Sends the policy to egress. Does not wait. */
+void sandbox_send_policy(struct sandbox *sb);
+/* Is there anything that it may reach? If not, guestd tells its programs. */
+bool sandbox_reaches_out(const struct net_policy *network);
+/* After the workers have ended. */
+void network_done(struct sandboxes *all);
+
 /* ---- record.c ---- */
 
 /* As a row, in the arena. */
@@ -155,6 +188,11 @@ bool record_adopt(struct sandbox *sb, const struct sandbox_row *row, struct err 
 
 struct event_row record_created(const struct sandbox *sb, struct arena *arena);
 struct event_row record_updated(const struct sandbox *sb, int64_t deadline_us, struct arena *arena);
+struct event_row record_network(const struct sandbox *sb, const struct net_policy *network, struct arena *arena);
+struct event_row record_refused(const struct sandbox *sb, const struct sandbox_refusal *list, uint32_t count,
+                                uint32_t total, struct arena *arena);
+/* Text for the column `network`. */
+struct str record_policy(struct arena *arena, struct str packed);
 struct event_row record_killed(const struct sandbox *sb, const char *reason, struct arena *arena);
 
 #endif

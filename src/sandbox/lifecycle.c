@@ -190,6 +190,10 @@ static bool want_check(const struct sandboxes *all, const struct sandbox_want *w
         return err_set(err, ERR_INTERNAL, "a template has between 1 and %d layers", LIMIT_LAYERS);
     if (want->metadata_count > LIMIT_METADATA_PAIRS || want->env_count > LIMIT_ENV_PAIRS)
         return err_set(err, ERR_INVALID, "too many metadata or environment entries");
+    if (want->https_port_count > LIMIT_HTTPS_PORTS)
+        return err_set(err, ERR_INVALID, "at most %d ports can expect TLS", LIMIT_HTTPS_PORTS);
+    if (!net_policy_check(&want->network, err))
+        return false;
     size_t env_bytes = 0;
     for (uint32_t i = 0; i < want->env_count; i++)
         env_bytes += want->envs[i].name.len + want->envs[i].value.len;
@@ -209,9 +213,13 @@ static void copy_want(struct sandbox *sb, const struct sandbox_want *want)
     sb->cpu_count = want->cpu_count;
     sb->memory_mb = want->memory_mb;
     sb->disk_mb = want->disk_mb;
-    sb->internet = want->internet;
     sandbox_set_key(sb, want->key_id);
     sb->mask_host = arena_copy(arena, want->mask_host);
+    sb->https_port_count = want->https_port_count;
+    sb->https_ports = ARENA_ARRAY(arena, uint16_t, want->https_port_count);
+    if (want->https_port_count)
+        memcpy(sb->https_ports, want->https_ports, want->https_port_count * sizeof *sb->https_ports);
+    sandbox_keep_policy(sb, &want->network);
     sb->open_code = want->open_code;
     if (want->is_private)
         sandbox_make_private(sb);
@@ -301,7 +309,7 @@ static bool set_guest_up(const struct sandbox *sb, const struct sandbox_want *wa
                               .access_token = str_from(token),
                               .open_code = !sandbox_wants_token(sb, ZYGOTE_CODE_PORT),
                               .default_user = STR("user"),
-                              .has_network = false, /* until there is egress */
+                              .has_network = sandbox_reaches_out(&want->network),
                               .env_count = want->env_count,
                               .envs = envs,
                           },
@@ -323,6 +331,7 @@ static bool start(struct sandbox *sb, const struct sandbox_want *want, struct ar
         return false;
     if (!driver_start(all->config.driver, &plan, &started, err))
         return false;
+    sandbox_send_policy(sb); /* before guestd answers: egress has it by the time of the first connection */
     auto_close int guestlink_fd = started.guestlink_fd;
     if (!set_guest_up(sb, want, guestlink_fd, clock_mono_ms() + LIMIT_START_MS, arena, err))
         return false;

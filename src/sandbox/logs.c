@@ -19,9 +19,12 @@
 /* What one LOG takes at most: each line has less than 64 bytes besides its text. */
 enum { INPUT_BYTES = GUESTLINK_HEADER_BYTES + 64 + LIMIT_LOG_BATCH * (LIMIT_LOG_TEXT_BYTES + 64) };
 
+/* Of a refusal: the sentence has a host name in it. */
+enum { REFUSED_TEXT_BYTES = 512, REFUSED_RULE_BYTES = 64, REFUSED_DESTINATION_BYTES = 300 };
+
 struct line {
     struct line *next;
-    struct sandbox_log log; /* its text stands behind it */
+    struct sandbox_log log; /* its texts stand behind it */
     char text[];
 };
 
@@ -59,7 +62,7 @@ struct logs {
 
 static size_t cost_of(const struct line *line)
 {
-    return sizeof *line + line->log.text.len;
+    return sizeof *line + line->log.text.len + line->log.rule.len + line->log.destination.len;
 }
 
 static void drop_oldest_line(struct book *book)
@@ -81,14 +84,24 @@ static void book_free(struct book *book)
     free(book);
 }
 
+/* Copies a text to *at, and moves both past it. */
+static void keep_text(struct str *text, char **at)
+{
+    if (text->len)
+        memcpy(*at, text->at, text->len);
+    text->at = *at;
+    *at += text->len;
+}
+
 static void book_add(struct book *book, const struct sandbox_log *log)
 {
-    struct line *line = mem_new(sizeof *line + log->text.len);
+    struct line *line = mem_new(sizeof *line + log->text.len + log->rule.len + log->destination.len);
+    char *at = line->text;
 
-    *line = (struct line){ .log = *log };
-    if (log->text.len)
-        memcpy(line->text, log->text.at, log->text.len);
-    line->log.text.at = line->text;
+    line->log = *log;
+    keep_text(&line->log.text, &at);
+    keep_text(&line->log.rule, &at);
+    keep_text(&line->log.destination, &at);
     *book->last = line;
     book->last = &line->next;
     book->bytes += cost_of(line);
@@ -124,6 +137,21 @@ void logs_end(struct logs *logs, struct str id, int64_t now_us)
     logs->last_ended = &book->next_ended;
     logs->ended_count++;
     forget_old(logs, now_us);
+}
+
+void logs_add(struct logs *logs, struct str id, const struct sandbox_log *log)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&logs->lock);
+    struct book *book = map_get(&logs->books, id);
+    struct sandbox_log cut = *log;
+
+    if (!book || book->ended_us)
+        return;
+    cut.text.len = MIN(cut.text.len, (size_t)REFUSED_TEXT_BYTES);
+    cut.rule.len = MIN(cut.rule.len, (size_t)REFUSED_RULE_BYTES);
+    cut.destination.len = MIN(cut.destination.len, (size_t)REFUSED_DESTINATION_BYTES);
+    cut.at_us = MAX(cut.at_us, book->begun_us);
+    book_add(book, &cut);
 }
 
 /* ---- readers ---- */
@@ -287,6 +315,18 @@ void logs_begin(struct logs *logs, struct str team_id, struct str id, int64_t be
     loop_post(logs->loop, &reader->begin);
 }
 
+bool logs_tell_network(struct logs *logs, struct str id, bool reaches_out)
+{
+    auto_buf struct buf out = buf_make(NULL, GUESTLINK_HEADER_BYTES + 2);
+
+    guestlink_write_network(&out, reaches_out);
+    auto_unlock pthread_mutex_t *held = lock_mutex(&logs->lock);
+    for (const struct reader *reader = logs->readers; reader; reader = reader->next)
+        if (str_eq(str_from(reader->id), id))
+            return send(reader->fd, out.data, out.len, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)out.len;
+    return false;
+}
+
 /* ---- all of them ---- */
 
 struct logs *logs_new(struct loop *loop)
@@ -331,8 +371,11 @@ void logs_get(struct logs *logs, struct str team_id, struct str id, int64_t from
     for (const struct line *line = is_theirs ? book->first : NULL; line; line = line->next) {
         if (line->log.at_us < from_us || (to_us && line->log.at_us > to_us))
             continue;
-        list[count] = line->log;
-        list[count++].text = arena_copy(arena, line->log.text);
+        struct sandbox_log *log = &list[count++];
+        *log = line->log;
+        log->text = arena_copy(arena, line->log.text);
+        log->rule = arena_copy(arena, line->log.rule);
+        log->destination = arena_copy(arena, line->log.destination);
     }
     *out = list;
     *out_count = count;

@@ -1,5 +1,5 @@
 /*
- * logs.h - the log of each sandbox: which commands began and ended, in bounded memory.
+ * logs.h - the log of each sandbox: which commands began and ended, and what was refused, in bounded memory.
  *
  * guestlink stays open after the start, and guestd sends lines on it, a few times a second at most. The newest
  * LIMIT_LOG_BYTES of each sandbox are kept, and outlive it for as long as its metrics do. A link on which guestd sends more
@@ -23,6 +23,11 @@ void logs_free(struct logs *logs); /* when the loop has ended, or on it */
 /* Takes the descriptor, on which guestd got SETUP or LISTEN. No line is dated before begun_us. */
 void logs_begin(struct logs *logs, struct str team_id, struct str id, int64_t begun_us, int guestlink_fd);
 void logs_end(struct logs *logs, struct str id, int64_t now_us);
+
+/* Adds a line; dropped unless the sandbox has a log. Long texts are cut. */
+void logs_add(struct logs *logs, struct str id, const struct sandbox_log *log);
+/* Tells guestd whether the sandbox can reach anything (GUESTLINK_NETWORK). Does not wait. False: there is no link. */
+bool logs_tell_network(struct logs *logs, struct str id, bool reaches_out);
 
 void logs_get(struct logs *logs, struct str team_id, struct str id, int64_t from_us, int64_t to_us, struct arena *arena,
               struct sandbox_log **out, size_t *out_count);

@@ -44,6 +44,9 @@ void sandbox_unref(struct sandbox *sb)
     arena_done(&sb->arena);
     explicit_bzero(sb->token, sizeof sb->token);
     secret_wipe(&sb->traffic_token);
+    if (sb->policy)
+        explicit_bzero(sb->policy, sb->policy_len); /* a proxy's password may be in it */
+    free(sb->policy);
     free(sb);
 }
 
@@ -116,6 +119,14 @@ bool sandbox_wants_token(const struct sandbox *sb, uint16_t port)
     return port != ZYGOTE_CODE_PORT || !sb->open_code;
 }
 
+bool sandbox_port_has_tls(const struct sandbox *sb, uint16_t port)
+{
+    for (uint32_t i = 0; i < sb->https_port_count; i++)
+        if (sb->https_ports[i] == port)
+            return true;
+    return false;
+}
+
 const char *sandbox_key_id(const struct sandbox *sb)
 {
     return sb->key_id;
@@ -161,7 +172,6 @@ void sandbox_describe(const struct sandbox *sb, struct arena *arena, struct sand
         .disk_mb = sb->disk_mb,
         .metadata_count = sb->metadata_count,
         .metadata = metadata,
-        .internet = sb->internet,
         .is_private = sb->traffic_token.len > 0,
         .mask_host = arena_copy(arena, sb->mask_host),
     };
@@ -190,6 +200,12 @@ bool sandbox_get(struct sandboxes *all, struct str team_id, struct str id, struc
         if (sb->state != SANDBOX_RUNNING) /* being ended, or paused, which no API shows yet */
             return err_set(err, ERR_NOT_FOUND, "Sandbox \"%s\" does not exist or is not accessible", sb->id);
         sandbox_describe(sb, arena, out);
+        (void)sandbox_read_policy(sb, arena, &out->network);
+        uint16_t *ports = ARENA_ARRAY(arena, uint16_t, sb->https_port_count);
+        if (sb->https_port_count)
+            memcpy(ports, sb->https_ports, sb->https_port_count * sizeof *ports);
+        out->https_port_count = sb->https_port_count;
+        out->https_ports = ports;
     }
     sandbox_describe_token(all, arena, out);
     return true;
@@ -397,11 +413,24 @@ struct relink {
     struct sandbox *sandboxes[]; /* referenced */
 };
 
+static bool can_reach_out(struct sandbox *sb)
+{
+    struct net_policy network;
+    struct arena arena;
+
+    arena_init(&arena);
+    auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+    bool does = sandbox_read_policy(sb, &arena, &network) && sandbox_reaches_out(&network);
+    arena_done(&arena);
+    return does;
+}
+
 static void listen_again(struct sandbox *sb)
 {
     struct err err;
     auto_close int guestlink_fd = -1;
-    bool ok = driver_link(sb->all->config.driver, sb->id, &guestlink_fd, &err) && guest_listen(guestlink_fd, &err);
+    bool ok = driver_link(sb->all->config.driver, sb->id, &guestlink_fd, &err) &&
+              guest_listen(guestlink_fd, can_reach_out(sb), &err);
     auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
 
     if (sb->state != SANDBOX_RUNNING)
@@ -472,6 +501,7 @@ void sandboxes_free(struct sandboxes *all)
     all->config.driver->exited = NULL;
     timer_clear(&all->timer);
     sampler_done(all);
+    network_done(all);
     relink_free(all->relink); /* the workers were freed before its done() */
     metrics_free(all->metrics);
     logs_free(all->logs);

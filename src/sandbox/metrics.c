@@ -23,6 +23,7 @@ struct history {
     uint32_t cpu_count;
     int64_t started_us, seen_us, ended_us;
     uint64_t seen_cpu_us;
+    struct sandbox_traffic traffic;
     struct sandbox_metric latest;
     struct sandbox_metric *recent; /* a ring of LIMIT_METRICS once it is full */
     size_t recent_count, recent_room, recent_first;
@@ -83,6 +84,7 @@ static void blend(struct sandbox_metric *into, unsigned weight, const struct san
     into->cpu_count = more->cpu_count;
     into->memory_total_bytes = more->memory_total_bytes;
     into->disk_total_bytes = more->disk_total_bytes;
+    into->traffic = more->traffic; /* totals: the newest counts */
 }
 
 static void series_halve(struct series *series)
@@ -177,6 +179,27 @@ void metrics_begin(struct metrics *metrics, struct str team_id, struct str id, u
     (void)before;
 }
 
+static uint32_t add_capped(uint32_t a, uint32_t b)
+{
+    return a > UINT32_MAX - b ? UINT32_MAX : a + b;
+}
+
+void metrics_add_traffic(struct metrics *metrics, struct str id, const struct sandbox_traffic *more)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&metrics->lock);
+    struct history *history = map_get(&metrics->by_id, id);
+
+    if (!history || history->ended_us)
+        return;
+    struct sandbox_traffic *traffic = &history->traffic;
+    traffic->bytes_in += more->bytes_in;
+    traffic->bytes_out += more->bytes_out;
+    traffic->connections = add_capped(traffic->connections, more->connections);
+    traffic->refusals = add_capped(traffic->refusals, more->refusals);
+    traffic->open = more->open;
+    history->latest.traffic = *traffic;
+}
+
 void metrics_add(struct metrics *metrics, const struct stats *stats, int64_t now_us)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&metrics->lock);
@@ -193,6 +216,7 @@ void metrics_add(struct metrics *metrics, const struct stats *stats, int64_t now
         .memory_total_bytes = stats->memory_limit_bytes,
         .disk_used_bytes = stats->disk_used_bytes,
         .disk_total_bytes = stats->disk_total_bytes,
+        .traffic = history->traffic,
     };
     history->seen_us = now_us;
     history->seen_cpu_us = stats->cpu_us;

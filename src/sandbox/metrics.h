@@ -1,5 +1,5 @@
 /*
- * metrics.h - the use of CPU, memory and disk over time, in bounded memory.
+ * metrics.h - the use of CPU, memory, disk and network over time, in bounded memory.
  *
  * Each sandbox has two series: the last hour as it was sampled, and its whole life. When the second is full, each two
  * neighbours are merged and from then on every sample spans twice the time, so that a day costs no more than an hour.
@@ -23,6 +23,8 @@ void metrics_free(struct metrics *metrics);
 void metrics_begin(struct metrics *metrics, struct str team_id, struct str id, uint32_t cpu_count, int64_t started_us);
 /* Adds a sample; dropped unless metrics_begin() was called for its sandbox. */
 void metrics_add(struct metrics *metrics, const struct stats *stats, int64_t now_us);
+/* Traffic since the last call. Counted from now on, and in every sample from the next one on. */
+void metrics_add_traffic(struct metrics *metrics, struct str id, const struct sandbox_traffic *more);
 /* It is gone. Its history stays for LIMIT_METRICS_KEPT_S, unless LIMIT_METRICS_KEPT later ones push it out. */
 void metrics_end(struct metrics *metrics, struct str id, int64_t now_us);
 

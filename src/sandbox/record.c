@@ -3,6 +3,8 @@
  * the shape that clients of the lifecycle API will read.
  */
 #include "base/clock.h"
+#include "base/encode.h"
+#include "base/log.h"
 #include "sandbox/inside.h"
 #include "wire/json.h"
 
@@ -14,6 +16,22 @@ static void metadata_write(struct json_out *out, const char *name, const struct 
     for (uint32_t i = 0; i < sb->metadata_count; i++)
         json_out_pair(out, sb->metadata[i].name, sb->metadata[i].value);
     json_out_end(out);
+}
+
+struct str record_policy(struct arena *arena, struct str packed)
+{
+    char *text = arena_alloc(arena, base64_size(packed.len) + 1);
+
+    return str_of(text, base64_encode(packed, text));
+}
+
+static struct str ports_text(const struct sandbox *sb, struct arena *arena)
+{
+    struct buf text = buf_make(arena, (size_t)LIMIT_HTTPS_PORTS * sizeof "65535,");
+
+    for (uint32_t i = 0; i < sb->https_port_count; i++)
+        buf_add(&text, arena_format(arena, "%s%u", i ? "," : "", sb->https_ports[i]));
+    return buf_str(&text);
 }
 
 bool record_row(const struct sandbox *sb, struct arena *arena, struct sandbox_row *out, struct err *err)
@@ -35,10 +53,11 @@ bool record_row(const struct sandbox *sb, struct arena *arena, struct sandbox_ro
         .cpu_count = sb->cpu_count,
         .memory_mb = sb->memory_mb,
         .disk_mb = sb->disk_mb,
-        .internet = (int)sb->internet,
+        .network = record_policy(arena, str_of(sb->policy, sb->policy_len)),
         .key_id = str_from(sb->key_id),
         .is_private = sb->traffic_token.len > 0,
         .mask_host = sb->mask_host,
+        .https_ports = ports_text(sb, arena),
         .open_code = sb->open_code,
         .started_us = sb->started_us,
         .deadline_us = sb->deadline_us,
@@ -65,6 +84,42 @@ static bool metadata_read(struct sandbox *sb, struct str text, struct err *err)
     return true;
 }
 
+/* A policy that cannot be read counts as none: the sandbox then reaches nothing. */
+static void policy_read(struct sandbox *sb, struct str text)
+{
+    struct net_policy network;
+    struct arena arena;
+    struct err err;
+    size_t len;
+
+    if (!text.len)
+        return;
+    arena_init(&arena);
+    unsigned char *bytes = arena_alloc(&arena, text.len / 4 * 3 + 3);
+    bool ok = base64_decode(text, bytes, &len) || err_set(&err, ERR_INVALID, "it is not base64");
+    if (ok) {
+        struct unpack in = unpack_from(str_of(bytes, len));
+        net_policy_unpack(&in, &arena, &network);
+        ok = unpack_done(&in, &err) && net_policy_check(&network, &err);
+    }
+    if (ok)
+        sandbox_keep_policy(sb, &network);
+    else
+        log_warn("sandbox %s: found without its network rules, so it reaches nothing: %s", sb->id, err_text(&err));
+    arena_done(&arena);
+}
+
+static void ports_read(struct sandbox *sb, struct str text)
+{
+    struct str word;
+    uint64_t port;
+
+    sb->https_ports = ARENA_ARRAY(&sb->arena, uint16_t, LIMIT_HTTPS_PORTS);
+    while (text.len && sb->https_port_count < LIMIT_HTTPS_PORTS && str_cut(&text, ',', &word))
+        if (str_to_u64(word, UINT16_MAX, &port))
+            sb->https_ports[sb->https_port_count++] = (uint16_t)port;
+}
+
 bool record_adopt(struct sandbox *sb, const struct sandbox_row *row, struct err *err)
 {
     sb->team_id = arena_copy(&sb->arena, row->team_id);
@@ -74,7 +129,9 @@ bool record_adopt(struct sandbox *sb, const struct sandbox_row *row, struct err 
     sb->cpu_count = row->cpu_count;
     sb->memory_mb = row->memory_mb;
     sb->disk_mb = row->disk_mb;
-    sb->internet = row->internet == YES ? YES : row->internet == NO ? NO : UNSET;
+    policy_read(sb, row->network);
+    if (row->https_ports.len)
+        ports_read(sb, row->https_ports);
     sandbox_set_key(sb, row->key_id);
     sb->mask_host = arena_copy(&sb->arena, row->mask_host);
     sb->open_code = row->open_code;
@@ -106,10 +163,6 @@ struct event_row record_created(const struct sandbox *sb, struct arena *arena)
 
     json_out_object(&json, NULL);
     metadata_write(&json, "sandbox_metadata", sb);
-    /* Older SDKs set it in every create, so it cannot be an error; the event has a notice instead. */
-    if (sb->internet == YES)
-        json_out_str(&json, "notice",
-                     STR("allow_internet_access is true, but this version of Cloister gives sandboxes no network"));
     json_out_end(&json);
     return event_of(sb, event_type_name[EVENT_CREATED], buf_str(&data));
 }
@@ -125,6 +178,47 @@ struct event_row record_updated(const struct sandbox *sb, int64_t deadline_us, s
     json_out_str(&json, "set_timeout", str_from(clock_text(deadline_us, time)));
     json_out_end(&json);
     return event_of(sb, event_type_name[EVENT_UPDATED], buf_str(&data));
+}
+
+struct event_row record_network(const struct sandbox *sb, const struct net_policy *network, struct arena *arena)
+{
+    struct buf data = buf_make(arena, SIZE_MAX / 2);
+    struct json_out json = json_out_to(&data);
+
+    json_out_object(&json, NULL);
+    metadata_write(&json, "sandbox_metadata", sb);
+    json_out_object(&json, "set_network");
+    json_out_bool(&json, "allow_internet_access", network->internet);
+    json_out_int(&json, "allow_out", (int64_t)network->allow_count + network->name_count);
+    json_out_int(&json, "deny_out", network->deny_count);
+    json_out_int(&json, "rules", network->transform_count);
+    json_out_bool(&json, "egress_proxy", network->proxy.host.len > 0);
+    json_out_end(&json);
+    json_out_end(&json);
+    return event_of(sb, event_type_name[EVENT_UPDATED], buf_str(&data));
+}
+
+struct event_row record_refused(const struct sandbox *sb, const struct sandbox_refusal *list, uint32_t count,
+                                uint32_t total, struct arena *arena)
+{
+    struct buf data = buf_make(arena, SIZE_MAX / 2);
+    struct json_out json = json_out_to(&data);
+
+    json_out_object(&json, NULL);
+    metadata_write(&json, "sandbox_metadata", sb);
+    json_out_int(&json, "refused_count", total);
+    json_out_array(&json, "refused");
+    for (uint32_t i = 0; i < count; i++) {
+        json_out_object(&json, NULL);
+        json_out_str(&json, "rule", list[i].rule);
+        json_out_str(&json, "destination", list[i].destination);
+        json_out_int(&json, "count", list[i].count);
+        json_out_str(&json, "message", list[i].text);
+        json_out_end(&json);
+    }
+    json_out_end(&json);
+    json_out_end(&json);
+    return event_of(sb, event_type_name[EVENT_REFUSED], buf_str(&data));
 }
 
 struct event_row record_killed(const struct sandbox *sb, const char *reason, struct arena *arena)

@@ -32,6 +32,7 @@
 #include "io/loop.h"
 #include "io/worker.h"
 #include "isolation/driver.h"
+#include "policy/net_policy.h"
 #include "wire/file_link.h"
 
 struct store;
@@ -45,6 +46,10 @@ struct sandboxes_config {
     struct store *store;
     /* No longer routable: reset its connections, so that no client takes half an answer for a whole one. On the loop. */
     void (*on_unroutable)(void *context, const char *id);
+    /* Sends a packed net_policy to egress and does not wait. Any thread. NULL: there is no egress. */
+    void (*send_policy)(void *context, const char *id, struct str policy);
+    /* The same from a worker, and waits until egress applies it. */
+    bool (*apply_policy)(void *context, const char *id, struct str policy, struct err *err);
     void *context;
     unsigned sandboxes_max; /* 0: LIMIT_SANDBOXES */
     unsigned per_key_max;   /* sandboxes that one key may have; 0: no such limit */
@@ -72,12 +77,6 @@ struct pair {
     struct str name, value;
 };
 
-enum tristate {
-    UNSET,
-    NO,
-    YES,
-};
-
 struct sandbox_want {
     struct str team_id;
     struct str template_id; /* resolved: the raw id */
@@ -93,11 +92,13 @@ struct sandbox_want {
     const struct pair *metadata;
     uint32_t env_count;
     const struct pair *envs;
-    enum tristate internet; /* allow_internet_access as given */
-    struct str key_id;      /* which of the team's keys makes it; empty: an administrator */
-    bool is_private;        /* its ports, except guestd's, need the traffic token */
-    struct str mask_host;   /* Host header that its services get, with ${PORT} replaced; empty: as the client sent it */
-    bool open_code;         /* run_code needs no access token */
+    struct net_policy network; /* what it may reach; checked by net_policy_check() */
+    struct str key_id;         /* which of the team's keys makes it; empty: an administrator */
+    bool is_private;           /* its ports, except guestd's, need the traffic token */
+    struct str mask_host; /* Host header that its services get, with ${PORT} replaced; empty: as the client sent it */
+    uint32_t https_port_count;
+    const uint16_t *https_ports; /* its ports that expect TLS; LIMIT_HTTPS_PORTS */
+    bool open_code;              /* run_code needs no access token */
 };
 
 /* The public data of a sandbox: a copy in the caller's arena. */
@@ -108,10 +109,12 @@ struct sandbox_info {
     uint32_t cpu_count, memory_mb, disk_mb;
     uint32_t metadata_count;
     const struct pair *metadata;
-    enum tristate internet;
+    struct net_policy network; /* empty in lists */
     bool is_private;
     struct str traffic_token; /* of a private one; empty in lists */
     struct str mask_host;
+    uint32_t https_port_count; /* 0 in lists */
+    const uint16_t *https_ports;
 };
 
 /*
@@ -150,6 +153,34 @@ bool sandbox_set_deadline(struct sandboxes *all, struct str team_id, struct str 
 bool sandbox_kill(struct sandboxes *all, struct str team_id, struct str id, const char *reason, struct err *err)
     must_use;
 
+/*
+ * Replaces what a running sandbox may reach; connections that are no longer allowed are cut. The store has the new policy
+ * before egress. ERR_UNAVAILABLE when egress is away: no connection is possible then, and when it is back it gets the new
+ * policy. ERR_CONFLICT unless the sandbox runs.
+ */
+bool sandbox_set_network(struct sandboxes *all, struct str team_id, struct str id, const struct net_policy *network,
+                         struct arena *arena, struct err *err) must_use;
+/* Egress is new: sends it the policies of all sandboxes. On the loop. */
+void sandboxes_send_policies(struct sandboxes *all);
+
+/* What egress reports of one sandbox since its last report. */
+struct sandbox_traffic {
+    uint64_t bytes_in, bytes_out;   /* in: towards the sandbox */
+    uint32_t connections, refusals; /* made, refused; refused questions for a name count too */
+    uint32_t open;                  /* connections now */
+};
+/* Any thread. */
+void sandbox_add_traffic(struct sandboxes *all, struct str id, const struct sandbox_traffic *more);
+/* One kind of refusal. The texts are the guest's to choose in part, and may be any bytes. */
+struct sandbox_refusal {
+    struct str rule;        /* its name, net_rules.h */
+    struct str destination; /* "192.0.2.1:443", or a name */
+    struct str text;        /* a sentence: what was refused, and why */
+    uint32_t count;
+};
+/* Into its log, and now and then an event: a guest that is refused all the time costs a line a second. On the loop. */
+void sandbox_add_refusals(struct sandboxes *all, struct str id, const struct sandbox_refusal *list, uint32_t count);
+
 /* The use of one sandbox at a moment; sampled every five seconds. */
 struct sandbox_metric {
     int64_t at_us;
@@ -157,6 +188,7 @@ struct sandbox_metric {
     uint32_t cpu_count;
     uint64_t memory_used_bytes, memory_cache_bytes, memory_total_bytes;
     uint64_t disk_used_bytes, disk_total_bytes;
+    struct sandbox_traffic traffic; /* since it started, or front did */
 };
 /*
  * Oldest first, from start_us (0: its beginning) to end_us (0: the last), in steps that widen with the span. Kept for an
@@ -167,15 +199,16 @@ void sandbox_metrics(struct sandboxes *all, struct str team_id, struct str id, i
 bool sandbox_metric_latest(struct sandboxes *all, struct str team_id, struct str id, struct sandbox_metric *out)
     must_use;
 
-/* An event of one process in a sandbox. */
+/* An event of one process in a sandbox, or what its network refused. */
 struct sandbox_log {
     int64_t at_us;
-    enum { SANDBOX_LOG_STARTED, SANDBOX_LOG_ENDED, SANDBOX_LOG_DROPPED } kind;
+    enum { SANDBOX_LOG_STARTED, SANDBOX_LOG_ENDED, SANDBOX_LOG_DROPPED, SANDBOX_LOG_REFUSED } kind;
     uint32_t pid;
-    int32_t exit_code;     /* ended: -1 for a signal */
-    uint64_t output_bytes; /* ended */
-    uint32_t count;        /* dropped: how many lines, because there were too many at once */
-    struct str text;       /* started: the command; ended: how, in words */
+    int32_t exit_code;            /* ended: -1 for a signal */
+    uint64_t output_bytes;        /* ended */
+    uint32_t count;               /* dropped: how many lines, because there were too many at once. refused: how often */
+    struct str text;              /* started: the command; ended: how, in words; refused: what, and why */
+    struct str rule, destination; /* refused; may be any bytes */
 };
 /*
  * Oldest first, from from_us to to_us (0: now). LIMIT_LOG_BYTES per sandbox are kept, until an hour after its end. None
@@ -215,6 +248,8 @@ bool sandbox_admits(const struct sandbox *sandbox, struct str traffic_token) mus
 bool sandbox_is_private(const struct sandbox *sandbox);
 /* Does guestd want the access token on this port (49983 or 49999)? Only for guestd's own ports. */
 bool sandbox_wants_token(const struct sandbox *sandbox, uint16_t port) must_use;
+/* Does the service on this port expect TLS? */
+bool sandbox_port_has_tls(const struct sandbox *sandbox, uint16_t port);
 const char *sandbox_key_id(const struct sandbox *sandbox);   /* the key that made it; empty: an administrator */
 struct str sandbox_mask_host(const struct sandbox *sandbox); /* empty: none; lives as long as the reference */
 

@@ -7,6 +7,7 @@ const struct str event_type_name[EVENT_TYPE_COUNT] = {
     [EVENT_RESUMED] = STR_INIT("sandbox.lifecycle.resumed"),
     [EVENT_CHECKPOINTED] = STR_INIT("sandbox.lifecycle.checkpointed"),
     [EVENT_KILLED] = STR_INIT("sandbox.lifecycle.killed"),
+    [EVENT_REFUSED] = STR_INIT("sandbox.network.refused"),
 };
 
 #define EVENT_COLUMNS "id, type, sandbox_id, team_id, template_id, at_us, data"
@@ -14,14 +15,14 @@ const struct str event_type_name[EVENT_TYPE_COUNT] = {
 /* A type that is not wanted is replaced by "", which no event has: so one query serves every choice. */
 #define FIND                                                   \
     "SELECT " EVENT_COLUMNS " FROM events WHERE team_id = $1 " \
-    "AND at_us >= $2 AND at_us <= $3 AND type IN ($4, $5, $6, $7, $8, $9) "
+    "AND at_us >= $2 AND at_us <= $3 AND type IN ($4, $5, $6, $7, $8, $9, $10) "
 #define ORDERED(order, limit, offset) "ORDER BY at_us" order " LIMIT " limit " OFFSET " offset
 
 /* [of one sandbox?][oldest first?] */
 static const char *const find_queries[2][2] = {
-    { FIND ORDERED(" DESC", "$10", "$11"), FIND ORDERED("", "$10", "$11") },
-    { FIND "AND sandbox_id = $10 " ORDERED(" DESC", "$11", "$12"),
-      FIND "AND sandbox_id = $10 " ORDERED("", "$11", "$12") },
+    { FIND ORDERED(" DESC", "$11", "$12"), FIND ORDERED("", "$11", "$12") },
+    { FIND "AND sandbox_id = $11 " ORDERED(" DESC", "$12", "$13"),
+      FIND "AND sandbox_id = $11 " ORDERED("", "$12", "$13") },
 };
 
 static struct sql_value type_or_none(const struct event_filter *filter, enum event_type type)
@@ -49,7 +50,7 @@ bool store_event_find(struct store *store, const struct event_filter *filter, st
     auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
     auto_rows struct sql_rows rows = { 0 };
     const bool of_sandbox = filter->sandbox_id.len > 0;
-    struct sql_value args[12] = {
+    struct sql_value args[13] = {
         sql_text(filter->team_id),
         sql_int(filter->from_us),
         sql_int(filter->to_us ? filter->to_us : INT64_MAX),
@@ -59,8 +60,9 @@ bool store_event_find(struct store *store, const struct event_filter *filter, st
         type_or_none(filter, EVENT_RESUMED),
         type_or_none(filter, EVENT_CHECKPOINTED),
         type_or_none(filter, EVENT_KILLED),
+        type_or_none(filter, EVENT_REFUSED),
     };
-    size_t arg_count = 9;
+    size_t arg_count = 10;
 
     if (of_sandbox)
         args[arg_count++] = sql_text(filter->sandbox_id);

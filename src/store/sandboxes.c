@@ -44,15 +44,15 @@ bool store_sandbox_add(struct store *store, const struct sandbox_row *row, struc
     return sql_exec(
                store->sql,
                "INSERT INTO sandboxes (id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count, "
-               "memory_mb, disk_mb, internet, started_us, deadline_us, key_id, is_private, mask_host, open_code, "
-               "node_id, revision) VALUES ($1, $2, $3, $4, $5, 'starting', $6, $7, $8, $9, $10, $11, $12, $13, $14, "
-               "$15, $16, $17, 0)",
+               "memory_mb, disk_mb, network, started_us, deadline_us, key_id, is_private, mask_host, https_ports, "
+               "open_code, node_id, revision) VALUES ($1, $2, $3, $4, $5, 'starting', $6, $7, $8, $9, $10, $11, $12, "
+               "$13, $14, $15, $16, $17, $18, 0)",
                SQL_ARGS(sql_text(row->id), sql_text(row->team_id), sql_text(row->template_id), sql_text(row->alias),
                         sql_text(row->guestd_version), sql_text(row->metadata), sql_int(row->cpu_count),
-                        sql_int(row->memory_mb), sql_int(row->disk_mb), sql_int(row->internet),
+                        sql_int(row->memory_mb), sql_int(row->disk_mb), sql_text(row->network),
                         sql_int(row->started_us), sql_int(row->deadline_us), sql_text(row->key_id),
-                        sql_int(row->is_private), sql_text(row->mask_host), sql_int(row->open_code),
-                        sql_text(str_from(store->node_id))),
+                        sql_int(row->is_private), sql_text(row->mask_host), sql_text(row->https_ports),
+                        sql_int(row->open_code), sql_text(str_from(store->node_id))),
                err) ||
            err_wrap(err, "add sandbox %.*s", STR_ARG(row->id));
 }
@@ -85,6 +85,28 @@ bool store_sandbox_deadline(struct store *store, struct str id, int64_t deadline
                  SQL_ARGS(sql_int(deadline_us), sql_int(revision), sql_text(id)), err) &&
         event_insert(store, event, err);
     return sql_end(store->sql, ok, err) || err_wrap(err, "deadline of sandbox %.*s", STR_ARG(id));
+}
+
+bool store_sandbox_network(struct store *store, struct str id, struct str network, const struct event_row *event,
+                           struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+
+    if (!sql_begin(store->sql, SQL_LAZY, err))
+        return err_wrap(err, "network of sandbox %.*s", STR_ARG(id));
+    bool ok = sql_exec(store->sql, "UPDATE sandboxes SET network = $1 WHERE id = $2",
+                       SQL_ARGS(sql_text(network), sql_text(id)), err);
+    if (ok && sql_changed(store->sql) != 1)
+        ok = err_set(err, ERR_NOT_FOUND, "Sandbox \"%.*s\" does not exist or is not accessible", STR_ARG(id));
+    ok = ok && event_insert(store, event, err);
+    return sql_end(store->sql, ok, err) || err_wrap(err, "network of sandbox %.*s", STR_ARG(id));
+}
+
+bool store_event_add(struct store *store, const struct event_row *event, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+
+    return event_insert(store, event, err) || err_wrap(err, "event of sandbox %.*s", STR_ARG(event->sandbox_id));
 }
 
 bool store_sandbox_remove(struct store *store, struct str id, const struct event_row *event, struct err *err)
@@ -121,7 +143,7 @@ static void sandbox_read(const struct sql_rows *rows, struct arena *arena, struc
         .cpu_count = (uint32_t)sql_row_int(rows, 7),
         .memory_mb = (uint32_t)sql_row_int(rows, 8),
         .disk_mb = (uint32_t)sql_row_int(rows, 9),
-        .internet = (int)sql_row_int(rows, 10),
+        .network = arena_copy(arena, sql_row_text(rows, 10)),
         .started_us = sql_row_int(rows, 11),
         .deadline_us = sql_row_int(rows, 12),
         .revision = sql_row_int(rows, 13),
@@ -129,6 +151,7 @@ static void sandbox_read(const struct sql_rows *rows, struct arena *arena, struc
         .is_private = sql_row_int(rows, 15) != 0,
         .mask_host = arena_copy(arena, sql_row_text(rows, 16)),
         .open_code = sql_row_int(rows, 17) != 0,
+        .https_ports = arena_copy(arena, sql_row_text(rows, 18)),
     };
 }
 
@@ -140,8 +163,8 @@ bool store_sandbox_list(struct store *store, struct arena *arena, struct sandbox
 
     return (sql_select(store->sql,
                        "SELECT id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count, memory_mb, "
-                       "disk_mb, internet, started_us, deadline_us, revision, key_id, is_private, mask_host, open_code "
-                       "FROM sandboxes WHERE node_id = $1 ORDER BY started_us, id",
+                       "disk_mb, network, started_us, deadline_us, revision, key_id, is_private, mask_host, open_code, "
+                       "https_ports FROM sandboxes WHERE node_id = $1 ORDER BY started_us, id",
                        SQL_ARGS(sql_text(str_from(store->node_id))), &rows, err) &&
             ROWS_READ(&rows, sandbox_read, arena, out, out_count, err)) ||
            err_wrap(err, "list sandboxes");

@@ -148,11 +148,12 @@ struct sandbox_row {
     enum sandbox_row_state state;
     struct str metadata; /* a JSON object */
     uint32_t cpu_count, memory_mb, disk_mb;
-    int internet;         /* a tristate */
-    struct str key_id;    /* the key that made it; empty: an administrator */
-    bool is_private;      /* its ports need the traffic token */
-    struct str mask_host; /* Host header that its services get; empty: as the client sent it */
-    bool open_code;       /* run_code needs no access token */
+    struct str network;     /* base64 of a packed net_policy; empty: it reaches nothing */
+    struct str key_id;      /* the key that made it; empty: an administrator */
+    bool is_private;        /* its ports need the traffic token */
+    struct str mask_host;   /* Host header that its services get; empty: as the client sent it */
+    struct str https_ports; /* that expect TLS, separated by commas */
+    bool open_code;         /* run_code needs no access token */
     int64_t started_us, deadline_us;
     int64_t revision; /* of the deadline: a write with an older revision changes nothing */
 };
@@ -173,6 +174,9 @@ bool store_sandbox_ready(struct store *store, struct str id, int64_t started_us,
 /* Unless a newer revision was written already. */
 bool store_sandbox_deadline(struct store *store, struct str id, int64_t deadline_us, int64_t revision,
                             const struct event_row *event, struct err *err) must_use;
+/* With its event, or neither. ERR_NOT_FOUND when the row is gone. */
+bool store_sandbox_network(struct store *store, struct str id, struct str network, const struct event_row *event,
+                           struct err *err) must_use;
 /* Gone, with its event (which may be NULL). */
 bool store_sandbox_remove(struct store *store, struct str id, const struct event_row *event, struct err *err) must_use;
 /* Those of this node. */
@@ -182,6 +186,9 @@ bool store_sandbox_list(struct store *store, struct arena *arena, struct sandbox
 bool store_event_list(struct store *store, struct str sandbox_id, struct arena *arena, struct event_row **out,
                       size_t *out_count, struct err *err) must_use;
 
+/* An event by itself. */
+bool store_event_add(struct store *store, const struct event_row *event, struct err *err) must_use;
+
 enum event_type {
     EVENT_CREATED,
     EVENT_UPDATED,
@@ -189,6 +196,7 @@ enum event_type {
     EVENT_RESUMED,
     EVENT_CHECKPOINTED,
     EVENT_KILLED,
+    EVENT_REFUSED, /* connections out of the sandbox */
     EVENT_TYPE_COUNT,
 };
 extern const struct str event_type_name[EVENT_TYPE_COUNT]; /* "sandbox.lifecycle.created" */

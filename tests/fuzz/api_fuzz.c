@@ -1,5 +1,5 @@
 /*
- * What the API reads out of a create, and out of the query of a list: filters that are encoded three times, and tokens
+ * What the API reads out of a create, a change of network rules, and the query of a list: filters that are encoded three times, and tokens
  * that say where the next page begins. The first byte says what the rest is.
  */
 #include "api/sandbox_list.c" /* its decoders are its own */
@@ -18,8 +18,32 @@ static void fuzz_create(struct str text, struct arena *arena)
     struct err err;
 
     auto_json json_t *body = json_parse_object(text, &err);
-    if (body && create_decode(body, CREATE_V1, arena, &want, &err))
+    if (body && create_decode(body, CREATE_V1, true, arena, &want, &err))
         check(want.env_count <= LIMIT_ENV_PAIRS && want.metadata_count <= LIMIT_METADATA_PAIRS);
+}
+
+/* Rules that were taken are well-formed, can be packed, and can be shown. */
+static void fuzz_network(struct str text, struct arena *arena)
+{
+    struct buf shown = buf_make(arena, 1 << 20);
+    struct json_out json = json_out_to(&shown);
+    struct net_policy policy;
+    struct err err;
+
+    auto_json json_t *body = json_parse_object(text, &err);
+    if (!body || !network_decode(body, "", true, arena, &policy, &err))
+        return;
+    check(net_policy_check(&policy, &err));
+    json_out_object(&json, NULL);
+    network_encode(&json, arena, &policy);
+    json_out_end(&json);
+    auto_json json_t *again = json_parse_object(buf_str(&shown), &err);
+    check(again != NULL);
+    /* A password is not shown, and a proxy without it is not the same; the rest is. */
+    struct net_policy second;
+    check(network_decode(again, "", true, arena, &second, &err));
+    check(second.allow_count == policy.allow_count && second.name_count == policy.name_count &&
+          second.deny_count == policy.deny_count && second.transform_count == policy.transform_count);
 }
 
 static void fuzz_list(struct str query_text, struct arena *arena)
@@ -47,6 +71,8 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
     arena_init(&arena);
     if (data[0] == 'c')
         fuzz_create(rest, &arena);
+    else if (data[0] == 'n')
+        fuzz_network(rest, &arena);
     else
         fuzz_list(rest, &arena);
     if (sandbox_id_decode(rest, &id, &err))

@@ -72,18 +72,6 @@ static void a_private_sandbox_comes_with_its_traffic_token(void **state)
     assert_null(json_object_get(s->last, "trafficAccessToken"));
 }
 
-static void internet_access_is_never_reported(void **state)
-{
-    static const char *const asked[] = { "", ",\"allow_internet_access\":true", ",\"allow_internet_access\":false" };
-    struct served *s = *state;
-
-    for (size_t i = 0; i < COUNT_OF(asked); i++) {
-        const char *id = served_create(s, target(s, "{\"templateID\":\"base\"%s}", asked[i]));
-        assert_int_equal(CALL(s, "GET", target(s, "/sandboxes/%s", id), NULL).status, 200);
-        assert_true(json_is_false(json_object_get(s->last, "allowInternetAccess")));
-    }
-}
-
 static void get_describes_a_sandbox_in_full(void **state)
 {
     struct served *s = *state;
@@ -608,29 +596,11 @@ static void a_bad_create_is_refused_and_makes_nothing(void **state)
         { "{\"templateID\":\"base\",\"autoResume\":{\"enabled\":true}}", 400,
           "lifecycle={\"auto_resume\": True} (JS lifecycle: { autoResume: true }, API 'autoResume.enabled') is not "
           "available in this version of Cloister; leave it out" },
-        { "{\"templateID\":\"base\",\"network\":{\"allowOut\":[\"1.1.1.1\"]}}", 400,
-          "network={\"allow_out\": …} (JS network: { allowOut: … }, API 'network.allowOut') is not available in this "
-          "version of Cloister; leave it out" },
-        { "{\"templateID\":\"base\",\"network\":{\"allowOut\":[\"1.1.1.1\"],\"denyOut\":[\"0.0.0.0/0\"]}}", 400,
-          "allow_out" },
-        { "{\"templateID\":\"base\",\"network\":{\"dnsServers\":[\"1.1.1.1\"]}}", 400, "dns_servers" },
         { "{\"templateID\":\"base\",\"network\":{\"httpsPorts\":[443]}}", 400, "https_ports" },
-        { "{\"templateID\":\"base\",\"network\":{\"rules\":{\"a.b\":[]}}}", 400, "'network.rules') is not" },
-        { "{\"templateID\":\"base\",\"network\":{\"egressProxy\":{\"address\":\"x\"}}}", 400,
-          "network={\"egress_proxy\": …} (JS network: { egressProxy: … }, API 'network.egressProxy') is not available "
-          "in "
-          "this version of Cloister; leave it out" },
         { "{\"templateID\":\"mcp-gateway\",\"mcp\":{\"browserbase\":{}}}", 400,
           "mcp={…} (JS mcp: {…}, API 'mcp') is not available" },
         { "{\"templateID\":\"mcp-gateway\",\"mcp\":{}}", 400, "mcp={…}" },
         { "{\"templateID\":\"mcp-gateway\"}", 404, "MCP servers (mcp={…}, JS mcp: {…}), which are not available" },
-        /* what would hold, if it were well-formed */
-        { "{\"templateID\":\"base\",\"network\":{\"denyOut\":\"0.0.0.0/0\"}}", 400, "'denyOut'" },
-        { "{\"templateID\":\"base\",\"network\":{\"denyOut\":[5]}}", 400, "'network.denyOut'" },
-        { "{\"templateID\":\"base\",\"network\":{\"denyOut\":[\"example.com\"]}}", 400, "not 'example.com'" },
-        { "{\"templateID\":\"base\",\"network\":{\"denyOut\":[\"1.1.1.1/33\"]}}", 400, "CIDR" },
-        { "{\"templateID\":\"base\",\"network\":{\"denyOut\":[\"1.1.1.1/\"]}}", 400, "CIDR" },
-        { "{\"templateID\":\"base\",\"network\":{\"denyOut\":[\"::/129\"]}}", 400, "CIDR" },
         { "{\"templateID\":\"base\",\"network\":{\"maskRequestHost\":\"a b\"}}", 400, "must be a host" },
         { "{\"templateID\":\"base\",\"network\":{\"maskRequestHost\":\"a\\r\\nX: y\"}}", 400, "must be a host" },
         { "{\"templateID\":\"base\",\"network\":{\"maskRequestHost\":\"a:${PORT\"}}", 400, "must be a host" },
@@ -669,18 +639,6 @@ static void mcp_servers_for_a_template_that_the_caller_names_are_the_sdks_busine
     served_create(s, "{\"templateID\":\"base\",\"mcp\":{\"browserbase\":{}}}");
     served_create(s, "{\"templateID\":\"base\",\"mcp\":{}}");
     assert_int_equal(rig_rows(&s->rig), 2);
-}
-
-/* There is no network, so whatever they deny is denied. */
-static void options_that_hold_already_are_taken(void **state)
-{
-    struct served *s = *state;
-
-    served_create(s, "{\"templateID\":\"base\",\"network\":{\"denyOut\":[\"0.0.0.0/0\",\"1.1.1.1\",\"10.0.0.0/8\","
-                     "\"::/0\",\"fc00::1\"]}}");
-    const char *id = served_create(s, "{\"templateID\":\"base\",\"allow_internet_access\":false}");
-    assert_int_equal(CALL(s, "GET", target(s, "/sandboxes/%s", id), NULL).status, 200);
-    assert_true(json_is_false(json_object_get(s->last, "allowInternetAccess")));
 }
 
 static void too_much_metadata_or_environment_is_refused(void **state)
@@ -1027,7 +985,6 @@ int main(void)
         SERVED(create_answers_what_clients_require_and_no_null),
         MADE(a_configured_domain_is_told),
         SERVED(a_private_sandbox_comes_with_its_traffic_token),
-        SERVED(internet_access_is_never_reported),
         SERVED(get_describes_a_sandbox_in_full),
         SERVED(both_versions_of_create_and_connect_work_with_their_own_defaults),
         SERVED(code_is_open_where_version_one_asks_for_no_security),
@@ -1050,7 +1007,6 @@ int main(void)
         SERVED(a_bad_create_is_refused_and_makes_nothing),
         SERVED(options_without_effect_are_accepted),
         SERVED(mcp_servers_for_a_template_that_the_caller_names_are_the_sdks_business),
-        SERVED(options_that_hold_already_are_taken),
         SERVED(too_much_metadata_or_environment_is_refused),
         SERVED(bad_ids_queries_and_bodies_are_refused),
         SERVED(a_chunked_body_is_as_good_as_one_with_a_length),

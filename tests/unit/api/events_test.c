@@ -49,26 +49,6 @@ static void a_life_is_told_as_events(void **state)
     assert_int_equal(json_array_size(s->last), 0);
 }
 
-static void a_create_that_asks_for_the_internet_is_told_that_there_is_none(void **state)
-{
-    struct served *s = *state;
-    static const struct {
-        const char *body, *message;
-    } creates[] = {
-        { "{\"templateID\":\"base\",\"allow_internet_access\":true}",
-          "sandbox started from template tbase; allow_internet_access is true, but this version of Cloister gives "
-          "sandboxes no network" },
-        { "{\"templateID\":\"base\",\"allow_internet_access\":false}", "sandbox started from template tbase" },
-        { "{\"templateID\":\"base\"}", "sandbox started from template tbase" },
-    };
-
-    for (size_t i = 0; i < COUNT_OF(creates); i++) {
-        const char *id = served_create(s, creates[i].body);
-        assert_int_equal(CALL(s, "GET", served_path(s, "/sandboxes/", id, "/logs"), NULL).status, 200);
-        assert_string_equal(text_at(json_object_get(s->last, "logEntries"), 0, "message"), creates[i].message);
-    }
-}
-
 static void logs_are_lines_that_the_command_line_can_parse(void **state)
 {
     struct served *s = *state;
@@ -197,12 +177,9 @@ static void malformed_queries_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        API_CASE(a_life_is_told_as_events),
-        API_CASE(logs_are_lines_that_the_command_line_can_parse),
-        API_CASE(logs_go_both_ways_and_are_searched),
-        API_CASE(commands_and_events_are_merged_by_time),
+        API_CASE(a_life_is_told_as_events),           API_CASE(logs_are_lines_that_the_command_line_can_parse),
+        API_CASE(logs_go_both_ways_and_are_searched), API_CASE(commands_and_events_are_merged_by_time),
         API_CASE(malformed_queries_are_refused),
-        API_CASE(a_create_that_asks_for_the_internet_is_told_that_there_is_none),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

@@ -15,8 +15,11 @@ static void wait_for_metrics(struct served *s, const char *id)
 
 static void a_sandbox_has_metrics_soon_after_its_start(void **state)
 {
-    static const char *const names[] = { "cpuCount", "cpuUsedPct", "memUsed",   "memTotal",
-                                         "memCache", "diskUsed",   "diskTotal", "timestampUnix" };
+    static const char *const names[] = { "cpuCount",        "cpuUsedPct",         "memUsed",
+                                         "memTotal",        "memCache",           "diskUsed",
+                                         "diskTotal",       "timestampUnix",      "networkBytesIn",
+                                         "networkBytesOut", "networkConnections", "networkOpen",
+                                         "networkRefused" };
     struct served *s = *state;
     const char *id = served_create(s, "{\"templateID\":\"base\"}");
 

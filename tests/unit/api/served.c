@@ -45,6 +45,7 @@ static void before_run(struct rig *rig)
     s->actions = (struct actions){ .store = rig->disk.store,
                                    .sandboxes = rig->all,
                                    .admin_hash = &s->admin_hash,
+                                   .internet = !s->internet_is_off,
                                    .meters = meters_new(s->requests_per_s) };
     s->api = api_new(&(struct api_config){
         .loop = rig->loop, .workers = rig->workers, .actions = &s->actions, .domain = s->domain });

@@ -18,6 +18,7 @@ struct served {
     struct http_server *server;
     const char *domain;
     uint32_t requests_per_s; /* of a key; 0: no limit */
+    bool internet_is_off;    /* the operator's default */
     char address[32];
     char key[STORE_KEY_CHARS + 1];
     struct json_t *last; /* the answer's JSON, ours */

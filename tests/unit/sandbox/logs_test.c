@@ -96,6 +96,7 @@ static void a_message_is_taken_whole_and_the_next_front_asks_for_the_rest(void *
     rig_stop(rig);
     rig_start(rig);
     assert_int_equal(rig_message_to(rig, box.id).type, GUESTLINK_LISTEN);
+    assert_int_equal(rig_message_to(rig, box.id).type, GUESTLINK_NETWORK);
     rig_say(rig, box.id, buf_str(&message));
     assert_int_equal(rig_message_to(rig, box.id).type, GUESTLINK_TAKEN);
     tell(rig, box.id, now_us, 1, STR("after"));

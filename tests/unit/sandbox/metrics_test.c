@@ -68,6 +68,29 @@ static void cpu_time_becomes_a_share_of_its_cpus(void **state)
     assert_int_equal(list[0].memory_total_bytes, 1 << 30);
 }
 
+static void traffic_adds_up_and_a_sample_has_the_total(void **state)
+{
+    struct sandbox_metric latest;
+    size_t count;
+
+    metrics_add_traffic(*state, ID, &(struct sandbox_traffic){ 10, 20, 1, UINT32_MAX, 1 });
+    add(*state, 1, 0);
+    metrics_add_traffic(*state, ID, &(struct sandbox_traffic){ 5, 5, 2, 7, 0 });
+    metrics_add_traffic(*state, STR("inone"), &(struct sandbox_traffic){ 5, 5, 2, 7, 0 }); /* nobody's */
+    assert_true(metrics_latest(*state, TEAM, ID, &latest));
+    assert_int_equal(latest.traffic.bytes_in, 15);
+    add(*state, 6, 0);
+    struct sandbox_metric *list = get(*state, -1, -1, &count);
+    assert_int_equal(count, 2);
+    assert_int_equal(list[0].traffic.bytes_in, 10);
+    assert_int_equal(list[0].traffic.open, 1);
+    assert_int_equal(list[1].traffic.bytes_in, 15);
+    assert_int_equal(list[1].traffic.bytes_out, 25);
+    assert_int_equal(list[1].traffic.connections, 3);
+    assert_int_equal(list[1].traffic.open, 0);
+    assert_int_equal(list[1].traffic.refusals, UINT32_MAX); /* it does not wrap */
+}
+
 static void a_span_has_its_own_samples_only(void **state)
 {
     size_t count;
@@ -164,6 +187,7 @@ int main(void)
     const struct CMUnitTest cases[] = {
         METRICS_CASE(cpu_time_becomes_a_share_of_its_cpus),
         METRICS_CASE(a_span_has_its_own_samples_only),
+        METRICS_CASE(traffic_adds_up_and_a_sample_has_the_total),
         METRICS_CASE(a_day_costs_no_more_than_an_hour),
         METRICS_CASE(others_learn_nothing),
         METRICS_CASE(one_that_is_gone_is_remembered_for_a_while),

@@ -15,6 +15,40 @@ static void on_unroutable(void *context, const char *id)
     pthread_mutex_unlock(&rig->fake.lock);
 }
 
+/* With the lock held. */
+static void take_policy(struct rig *rig, const char *id, struct str policy)
+{
+    struct unpack in = unpack_from(policy);
+
+    snprintf(rig->policy_id, sizeof rig->policy_id, "%s", id);
+    net_policy_unpack(&in, &rig->arena, &rig->policy);
+    MUST(unpack_done(&in, &err));
+}
+
+static void send_policy(void *context, const char *id, struct str policy)
+{
+    struct rig *rig = context;
+
+    pthread_mutex_lock(&rig->fake.lock);
+    take_policy(rig, id, policy);
+    rig->policies_sent++;
+    pthread_mutex_unlock(&rig->fake.lock);
+}
+
+static bool apply_policy(void *context, const char *id, struct str policy, struct err *err)
+{
+    struct rig *rig = context;
+
+    pthread_mutex_lock(&rig->fake.lock);
+    bool ok = !rig->egress_is_away;
+    if (ok) {
+        take_policy(rig, id, policy);
+        rig->policies_applied++;
+    }
+    pthread_mutex_unlock(&rig->fake.lock);
+    return ok || err_set(err, ERR_UNAVAILABLE, "egress is away");
+}
+
 void rig_make(struct rig *rig)
 {
     static const struct str layers[] = { STR_INIT("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef") };
@@ -35,6 +69,7 @@ void rig_make(struct rig *rig)
         .memory_mb = 1024,
         .disk_mb = 5120,
         .timeout_s = 3600,
+        .network = { .internet = true },
     };
 }
 
@@ -58,6 +93,8 @@ void rig_start(struct rig *rig)
     config.driver = &rig->fake.driver;
     config.store = rig->disk.store;
     config.on_unroutable = on_unroutable;
+    config.send_policy = send_policy;
+    config.apply_policy = apply_policy;
     config.context = rig;
     rig->all = sandboxes_new(&config);
     MUST(sandboxes_recover(rig->all, &err));

@@ -28,6 +28,12 @@ struct rig {
 
     struct fake fake;
 
+    /* Egress, as the manager sees it. Under fake.lock. */
+    bool egress_is_away;
+    unsigned policies_sent, policies_applied;
+    char policy_id[LIMIT_ID_BYTES]; /* the last one */
+    struct net_policy policy;       /* in the arena */
+
     /* Under fake.lock. */
     char cut_id[LIMIT_ID_BYTES]; /* the last one cut */
     bool cut_while_alive;

@@ -71,7 +71,7 @@ static void a_created_sandbox_is_known_everywhere(void **state)
     rig->want.metadata_count = 1;
     rig->want.envs = envs;
     rig->want.env_count = 2;
-    rig->want.internet = NO;
+    rig->want.network.internet = false;
     struct sandbox_info info = rig_create(rig);
     assert_int_equal(info.id.len, 21);
     assert_int_equal(info.id.at[0], 'i');
@@ -82,7 +82,7 @@ static void a_created_sandbox_is_known_everywhere(void **state)
     CHECK_STR(got.id, info.id);
     CHECK_STR(got.metadata[0].name, metadata[0].name);
     CHECK_STR(got.metadata[0].value, metadata[0].value);
-    assert_int_equal(got.internet, NO);
+    assert_false(got.network.internet);
     MUST(sandbox_list(rig->all, TEAM, &rig->arena, &list, &count, &err));
     assert_int_equal(count, 1);
     assert_true(rig_holds(rig, info.id));
@@ -656,7 +656,6 @@ static void a_running_sandbox_is_found_again_after_a_crash(void **state)
 
     rig->want.metadata = metadata;
     rig->want.metadata_count = 1;
-    rig->want.internet = YES;
     struct sandbox_info info = rig_create(rig);
     MUST(sandbox_set_deadline(rig->all, TEAM, info.id, 5000, DEADLINE_SET, &rig->arena, &info, &err));
     rig_stop(rig);
@@ -668,7 +667,7 @@ static void a_running_sandbox_is_found_again_after_a_crash(void **state)
     CHECK_STR(got.guestd_version, STR("0.6.13"));
     assert_int_equal(got.metadata_count, 1);
     CHECK_STR(got.metadata[0].value, STR("v"));
-    assert_int_equal(got.internet, YES);
+    assert_true(got.network.internet);
     struct sandbox *sb = sandbox_find(rig->all, info.id);
     assert_non_null(sb);
     sandbox_unref(sb);

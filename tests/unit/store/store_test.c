@@ -22,7 +22,8 @@ static struct sandbox_row sandbox_row(struct str id)
                                  .cpu_count = 2,
                                  .memory_mb = 1024,
                                  .disk_mb = 5120,
-                                 .internet = 2,
+                                 .network = STR("bmV0"),
+                                 .https_ports = STR("8443"),
                                  .open_code = true };
 }
 
@@ -73,6 +74,8 @@ static void a_store_of_an_older_schema_is_brought_up_to_date(void **state)
         t, "ALTER TABLE sandboxes DROP COLUMN node_id;"
            "ALTER TABLE templates DROP COLUMN node_id; ALTER TABLE repeats DROP COLUMN node_id; ALTER TABLE sandboxes "
            "DROP COLUMN open_code;"
+           "ALTER TABLE sandboxes DROP COLUMN network; ALTER TABLE sandboxes DROP COLUMN https_ports;"
+           "ALTER TABLE sandboxes ADD COLUMN internet SMALLINT NOT NULL DEFAULT 0;"
            "DELETE FROM schema_version WHERE version > 3;"
            "INSERT INTO repeats (team_id, repeat_key, request_hash, state, sandbox_id, template_id, alias,"
            " guestd_version, created_us) VALUES ('team', 'k', 'h', 'running', '', '', '', '', 1);"
@@ -85,7 +88,8 @@ static void a_store_of_an_older_schema_is_brought_up_to_date(void **state)
     CHECK_STR(rows[0].id, STR("iold"));
     CHECK_STR(rows[0].mask_host, STR("m"));
     assert_true(rows[0].is_private);
-    assert_false(rows[0].open_code); /* as it was before there was a choice */
+    assert_false(rows[0].open_code);     /* as it was before there was a choice */
+    CHECK_STR(rows[0].network, STR("")); /* it was made without a network */
     /* The server that brought it up to date has made the rows. */
     assert_int_equal(temp_store_ask(t, "SELECT COUNT(*) FROM sandboxes WHERE node_id = 'node1'"), 1);
     assert_int_equal(temp_store_ask(t, "SELECT COUNT(*) FROM repeats WHERE node_id = 'node1' AND state = 'lost'"), 1);
@@ -452,7 +456,8 @@ static void a_sandbox_goes_from_starting_to_running_to_gone(void **state)
     assert_int_equal(rows[0].started_us, 100);
     assert_int_equal(rows[0].deadline_us, 200);
     CHECK_STR(rows[0].metadata, row.metadata);
-    assert_int_equal(rows[0].internet, 2);
+    CHECK_STR(rows[0].network, STR("bmV0"));
+    CHECK_STR(rows[0].https_ports, STR("8443"));
     assert_true(rows[0].open_code);
     MUST(store_sandbox_remove(t->store, row.id, &killed, &err));
     MUST(store_sandbox_list(t->store, &t->arena, &rows, &count, &err));

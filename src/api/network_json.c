@@ -1,0 +1,395 @@
+/*
+ * What a sandbox may reach, in the foreign API's JSON: `network` of a create, and the body of PUT /sandboxes/{id}/network.
+ *
+ * An update replaces everything: a field that is absent is cleared, and allow_internet_access that is absent is what it
+ * would be in a create, the operator's default. So what a GET reports is always what is in force.
+ */
+#include "api/request.h"
+
+/* Where a field stands, for errors: "network." in a create, "" in an update. */
+struct place {
+    const char *prefix;
+    struct arena *arena;
+};
+
+static struct str short_of(struct str text)
+{
+    text.len = MIN(text.len, (size_t)40);
+    return text;
+}
+
+/* ---- reading ---- */
+
+/* An array of strings of at most `most` entries. NULL when absent. */
+static bool take_texts(const json_t *object, const struct place *place, const char *name, const char *python,
+                       uint32_t most, const json_t **out, struct err *err)
+{
+    const json_t *array, *entry;
+    size_t i;
+
+    if (!json_take_array(object, name, JSON_OPTIONAL, &array, err))
+        return false;
+    if (json_array_size(array) > most)
+        return err_set(err, ERR_INVALID, "'%s%s' (%s in Python) has more than %u entries", place->prefix, name, python,
+                       most);
+    json_array_foreach(array, i, entry) if (!json_is_string(entry)) return err_set(
+        err, ERR_INVALID, "'%s%s' (%s in Python) must be a list of strings", place->prefix, name, python);
+    *out = array;
+    return true;
+}
+
+static bool is_unspecified(const struct net_range *range)
+{
+    static const struct net_address v6 = { { 0 } }, v4 = { { [10] = 0xff, [11] = 0xff } };
+
+    return net_address_eq(&range->address, &v6) || net_address_eq(&range->address, &v4);
+}
+
+/* An address or a range. 0.0.0.0 and :: are no destinations; 0.0.0.0/0 is everything, and ::/0 every IPv6 address. */
+static bool range_decode(struct str text, struct net_range *out)
+{
+    return net_range_parse(text, out) &&
+           (!is_unspecified(out) || str_eq(text, STR("0.0.0.0/0")) || str_eq(text, STR("::/0")));
+}
+
+static bool take_allow_out(const json_t *object, const struct place *place, struct net_policy *out, struct err *err)
+{
+    const json_t *entries = NULL, *entry;
+    size_t i;
+
+    if (!take_texts(object, place, "allowOut", "allow_out", LIMIT_NET_RANGES, &entries, err))
+        return false;
+    out->allow = ARENA_ARRAY(place->arena, struct net_range, json_array_size(entries));
+    out->names = ARENA_ARRAY(place->arena, struct str, json_array_size(entries));
+    json_array_foreach(entries, i, entry)
+    {
+        struct str text = json_str(entry), shown = short_of(text);
+        if (range_decode(text, &out->allow[out->allow_count]))
+            out->allow_count++;
+        else if (net_name_parse(place->arena, text, &out->names[out->name_count]))
+            out->name_count++;
+        else
+            return err_set(err, ERR_INVALID,
+                           "'%sallowOut' (allow_out in Python) takes addresses, CIDR blocks and domains, not '%.*s'",
+                           place->prefix, STR_ARG(shown));
+    }
+    return true;
+}
+
+static bool take_deny_out(const json_t *object, const struct place *place, struct net_policy *out, struct err *err)
+{
+    const json_t *entries = NULL, *entry;
+    size_t i;
+
+    if (!take_texts(object, place, "denyOut", "deny_out", LIMIT_NET_RANGES, &entries, err))
+        return false;
+    out->deny = ARENA_ARRAY(place->arena, struct net_range, json_array_size(entries));
+    json_array_foreach(entries, i, entry)
+    {
+        struct str shown = short_of(json_str(entry));
+        if (!range_decode(json_str(entry), &out->deny[out->deny_count]))
+            return err_set(err, ERR_INVALID,
+                           "'%sdenyOut' (deny_out in Python) takes addresses and CIDR blocks, not '%.*s'",
+                           place->prefix, STR_ARG(shown));
+        out->deny_count++;
+    }
+    return true;
+}
+
+static bool denies_all(const struct net_policy *policy)
+{
+    static const struct net_address v4 = { { [10] = 0xff, [11] = 0xff, [12] = 1 } }, v6 = { { 0x20, 1 } };
+
+    for (uint32_t i = 0; i < policy->deny_count; i++)
+        if (net_range_has(&policy->deny[i], &v4) && net_range_has(&policy->deny[i], &v6))
+            return true;
+    return !policy->internet;
+}
+
+/* E2B's rule: else the list of names would suggest a limit that is not there. */
+static bool check_names(const struct net_policy *policy, const struct place *place, struct err *err)
+{
+    return !policy->name_count || denies_all(policy) ||
+           err_set(err, ERR_INVALID,
+                   "'%sallowOut' (allow_out in Python) has the domain %.*s, so '%sdenyOut' (deny_out) must have "
+                   "'0.0.0.0/0'",
+                   place->prefix, STR_ARG(short_of(policy->names[0])), place->prefix);
+}
+
+static bool take_dns_servers(const json_t *object, const struct place *place, struct net_policy *out, struct err *err)
+{
+    const json_t *entries = NULL, *entry;
+    size_t i;
+
+    if (!take_texts(object, place, "dnsServers", "dns_servers", LIMIT_NET_DNS, &entries, err))
+        return false;
+    out->has_dns = entries != NULL;
+    out->dns = ARENA_ARRAY(place->arena, struct net_address, json_array_size(entries));
+    json_array_foreach(entries, i, entry)
+    {
+        struct str text = json_str(entry), shown = short_of(text);
+        if (str_has_char(text, ':') || !net_address_parse(text, &out->dns[out->dns_count]))
+            return err_set(err, ERR_INVALID, "'%sdnsServers' (dns_servers in Python) takes IPv4 addresses, not '%.*s'",
+                           place->prefix, STR_ARG(shown));
+        out->dns_count++;
+    }
+    return true;
+}
+
+static bool take_headers(const json_t *rule, const struct place *place, struct net_transform *out, struct err *err)
+{
+    const json_t *transform, *headers = NULL;
+    const char *name;
+    json_t *value;
+
+    if (!json_take_object(rule, "transform", JSON_OPTIONAL, &transform, err) ||
+        (transform && !json_take_object(transform, "headers", JSON_OPTIONAL, &headers, err)))
+        return false;
+    if (json_object_size(headers) > LIMIT_NET_HEADERS)
+        return err_set(err, ERR_INVALID, "'%srules' sets more than %d headers for %.*s", place->prefix,
+                       LIMIT_NET_HEADERS, STR_ARG(short_of(out->host)));
+    out->headers = ARENA_ARRAY(place->arena, struct net_header, json_object_size(headers));
+    json_object_foreach((json_t *)headers, name, value)
+    {
+        struct str shown = short_of(str_from(name));
+        if (!json_is_string(value))
+            return err_set(err, ERR_INVALID, "'%srules': the value of header %.*s must be a string", place->prefix,
+                           STR_ARG(shown));
+        if (net_value_has_placeholder(json_str(value)))
+            return err_set(
+                err, ERR_INVALID,
+                "'%srules': header %.*s has a placeholder (Secret.fill); secrets and identity tokens are not "
+                "available in this version of Cloister",
+                place->prefix, STR_ARG(shown));
+        out->headers[out->header_count++] =
+            (struct net_header){ arena_copy(place->arena, str_from(name)), arena_copy(place->arena, json_str(value)) };
+    }
+    return true;
+}
+
+/* A map from host to a list with one rule at most. */
+static bool take_rules(const json_t *object, const struct place *place, struct net_policy *out, struct err *err)
+{
+    const json_t *rules;
+    const char *host;
+    json_t *list;
+
+    if (!json_take_object(object, "rules", JSON_OPTIONAL, &rules, err))
+        return false;
+    if (json_object_size(rules) > LIMIT_NET_TRANSFORMS)
+        return err_set(err, ERR_INVALID, "'%srules' has more than %d domains", place->prefix, LIMIT_NET_TRANSFORMS);
+    out->transforms = ARENA_ARRAY(place->arena, struct net_transform, json_object_size(rules));
+    json_object_foreach((json_t *)rules, host, list)
+    {
+        struct net_transform *transform = &out->transforms[out->transform_count];
+        struct str shown = short_of(str_from(host));
+        if (strlen(host) > LIMIT_NET_TRANSFORM_HOST_BYTES || str_eq(shown, STR("*")) ||
+            !net_name_parse(place->arena, str_from(host), &transform->host))
+            return err_set(err, ERR_INVALID,
+                           "'%srules' takes a domain or *.domain of at most %d characters, not '%.*s'", place->prefix,
+                           LIMIT_NET_TRANSFORM_HOST_BYTES, STR_ARG(shown));
+        if (!json_is_array(list) || json_array_size(list) > 1 ||
+            (json_array_size(list) && !json_is_object(json_array_get(list, 0))))
+            return err_set(err, ERR_INVALID, "'%srules' must have a list with one rule for %.*s", place->prefix,
+                           STR_ARG(shown));
+        if (json_array_size(list) && !take_headers(json_array_get(list, 0), place, transform, err))
+            return false;
+        out->transform_count++;
+    }
+    return true;
+}
+
+/* HOST:PORT or [ADDRESS]:PORT */
+static bool address_decode(struct arena *arena, struct str text, struct net_proxy *out)
+{
+    struct net_address address;
+    struct str host;
+    uint64_t port;
+    bool in_brackets = str_skip(&text, STR("["));
+    char end = in_brackets ? ']' : ':';
+
+    if (!str_has_char(text, end) || !str_cut(&text, end, &host) || (in_brackets && !str_skip(&text, STR(":"))) ||
+        !str_to_u64(text, UINT16_MAX, &port) || port == 0)
+        return false;
+    out->port = (uint16_t)port;
+    if (net_address_parse(host, &address))
+        out->host = arena_copy(arena, host);
+    else if (in_brackets || !net_name_is_valid(host) || !net_name_parse(arena, host, &out->host))
+        return false;
+    return true;
+}
+
+static bool take_proxy_tls(const json_t *proxy, const struct place *place, struct net_proxy *out, struct err *err)
+{
+    const json_t *tls;
+    struct str server_name = STR(""), ca_pem = STR("");
+
+    if (!json_take_object(proxy, "tls", JSON_OPTIONAL, &tls, err))
+        return false;
+    if (!tls)
+        return true;
+    if (!json_take_bool(tls, "enabled", JSON_OPTIONAL, &out->tls, err) ||
+        !json_take_str(tls, "serverName", JSON_OPTIONAL, &server_name, err) ||
+        !json_take_str(tls, "caCert", JSON_OPTIONAL, &ca_pem, err))
+        return false;
+    if (!out->tls && (server_name.len || ca_pem.len))
+        return err_set(err, ERR_INVALID, "'%segressProxy.tls' has serverName or caCert, but 'enabled' is not true",
+                       place->prefix);
+    if (ca_pem.len > LIMIT_NET_CA_BYTES)
+        return err_set(err, ERR_INVALID, "'%segressProxy.tls.caCert' has more than %d bytes", place->prefix,
+                       LIMIT_NET_CA_BYTES);
+    out->server_name = arena_copy(place->arena, server_name);
+    out->ca_pem = arena_copy(place->arena, ca_pem);
+    return true;
+}
+
+static bool take_proxy(const json_t *object, const struct place *place, struct net_proxy *out, struct err *err)
+{
+    struct str address = STR(""), username = STR(""), password = STR("");
+    const json_t *proxy;
+
+    if (!json_take_object(object, "egressProxy", JSON_OPTIONAL, &proxy, err))
+        return false;
+    if (!proxy)
+        return true;
+    if (!json_take_str(proxy, "address", JSON_REQUIRED, &address, err) ||
+        !json_take_str(proxy, "username", JSON_OPTIONAL, &username, err) ||
+        !json_take_str(proxy, "password", JSON_OPTIONAL, &password, err))
+        return err_wrap(err, "egressProxy");
+    if (!address_decode(place->arena, address, out))
+        return err_set(err, ERR_INVALID, "'%segressProxy.address' (egress_proxy in Python) must be host:port",
+                       place->prefix);
+    if (username.len > LIMIT_NET_PROXY_BYTES || password.len > LIMIT_NET_PROXY_BYTES)
+        return err_set(err, ERR_INVALID, "'%segressProxy' has a username or password of more than %d bytes",
+                       place->prefix, LIMIT_NET_PROXY_BYTES);
+    if (password.len && !username.len)
+        return err_set(err, ERR_INVALID, "'%segressProxy' has a password and no username", place->prefix);
+    out->username = arena_copy(place->arena, username);
+    out->password = arena_copy(place->arena, password);
+    return take_proxy_tls(proxy, place, out, err);
+}
+
+bool network_decode(const json_t *network, const char *prefix, bool internet, struct arena *arena,
+                    struct net_policy *out, struct err *err)
+{
+    const struct place place = { prefix, arena };
+    struct net_policy policy = { .internet = internet };
+
+    if (!take_allow_out(network, &place, &policy, err) || !take_deny_out(network, &place, &policy, err) ||
+        !check_names(&policy, &place, err) || !take_dns_servers(network, &place, &policy, err) ||
+        !take_rules(network, &place, &policy, err) || !take_proxy(network, &place, &policy.proxy, err) ||
+        !net_policy_check(&policy, err))
+        return false;
+    *out = policy;
+    return true;
+}
+
+/* ---- writing ---- */
+
+static void ranges_encode(struct json_out *json, const struct net_range *ranges, uint32_t count)
+{
+    char text[NET_RANGE_TEXT];
+
+    for (uint32_t i = 0; i < count; i++) {
+        net_range_text(&ranges[i], text);
+        json_out_str(json, NULL, str_from(text));
+    }
+}
+
+static void rules_encode(struct json_out *json, struct arena *arena, const struct net_policy *policy)
+{
+    json_out_object(json, "rules");
+    for (uint32_t i = 0; i < policy->transform_count; i++) {
+        const struct net_transform *transform = &policy->transforms[i];
+        json_out_array(json, arena_text(arena, transform->host));
+        json_out_object(json, NULL);
+        json_out_object(json, "transform");
+        json_out_object(json, "headers");
+        for (uint32_t k = 0; k < transform->header_count; k++)
+            json_out_pair(json, transform->headers[k].name, transform->headers[k].value);
+        json_out_end(json);
+        json_out_end(json);
+        json_out_end(json);
+        json_out_end(json);
+    }
+    json_out_end(json);
+}
+
+/* Never the password, nor the certificate. */
+static void proxy_encode(struct json_out *json, struct arena *arena, const struct net_proxy *proxy)
+{
+    bool in_brackets = str_has_char(proxy->host, ':');
+
+    json_out_object(json, "egressProxy");
+    json_out_str(json, "address",
+                 arena_format(arena, "%s%.*s%s:%u", in_brackets ? "[" : "", STR_ARG(proxy->host),
+                              in_brackets ? "]" : "", proxy->port));
+    if (proxy->username.len)
+        json_out_str(json, "username", proxy->username);
+    if (proxy->tls) {
+        json_out_object(json, "tls");
+        json_out_bool(json, "enabled", true);
+        if (proxy->server_name.len)
+            json_out_str(json, "serverName", proxy->server_name);
+        json_out_end(json);
+    }
+    json_out_end(json);
+}
+
+bool network_is_given(const struct net_policy *policy)
+{
+    return policy->allow_count || policy->name_count || policy->deny_count || policy->has_dns ||
+           policy->transform_count || policy->proxy.host.len;
+}
+
+void network_encode(struct json_out *json, struct arena *arena, const struct net_policy *policy)
+{
+    char text[NET_ADDRESS_TEXT];
+
+    if (policy->allow_count || policy->name_count) {
+        json_out_array(json, "allowOut");
+        ranges_encode(json, policy->allow, policy->allow_count);
+        for (uint32_t i = 0; i < policy->name_count; i++)
+            json_out_str(json, NULL, policy->names[i]);
+        json_out_end(json);
+    }
+    if (policy->deny_count) {
+        json_out_array(json, "denyOut");
+        ranges_encode(json, policy->deny, policy->deny_count);
+        json_out_end(json);
+    }
+    if (policy->has_dns) {
+        json_out_array(json, "dnsServers");
+        for (uint32_t i = 0; i < policy->dns_count; i++) {
+            net_address_text(&policy->dns[i], text);
+            json_out_str(json, NULL, str_from(text));
+        }
+        json_out_end(json);
+    }
+    if (policy->transform_count)
+        rules_encode(json, arena, policy);
+    if (policy->proxy.host.len)
+        proxy_encode(json, arena, &policy->proxy);
+}
+
+/* ---- the route ---- */
+
+void api_sandbox_network(struct request *rq)
+{
+    struct net_policy network;
+    struct str id;
+    struct err err;
+
+    if (!path_id(rq, &id))
+        return;
+    /* Not body_object(): an empty body is a mistake, and {} lifts every rule. */
+    auto_json json_t *body = json_parse_object(rq->body, &err);
+    bool internet = rq->actions->internet;
+    if (!body || !json_take_bool(body, "allow_internet_access", JSON_OPTIONAL, &internet, &err) ||
+        !network_decode(body, "", internet, rq->arena, &network, &err))
+        reply_invalid(rq, &err);
+    else if (!action_sandbox_set_network(rq->actions, &rq->caller, id, &network, rq->arena, &err))
+        reply_err(rq, &err);
+    else
+        reply_empty(rq, 204);
+}

@@ -1,0 +1,331 @@
+/*
+ * network.c - what a sandbox may reach, and what it was refused.
+ *
+ * A sandbox has its policy in three places: in the store, in memory (packed), and in egress, which judges by it. A change
+ * goes through them in this order. If front dies in between, the next front reads the store and sends every policy to
+ * egress again; it does so too when egress was restarted. Egress lets no connection out for a sandbox whose policy it
+ * does not have, so an old policy never outlives a restart.
+ *
+ * Egress reports refusals, which a guest can cause as fast as it likes. Each sandbox has a budget of log lines, and one
+ * event a minute; the rest is counted and the count is told.
+ */
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "sandbox/guest_client.h"
+#include "sandbox/inside.h"
+
+enum {
+    CHANGE_MS = 10000,      /* how long a change waits for the one before it; longer only if egress does not answer */
+    EVENT_PAUSE_MS = 60000, /* between two events about refusals of one sandbox */
+    EVENT_REFUSALS = 8,     /* kinds of refusals that one event lists */
+    NOTES_MOST = 256,       /* events that wait for a worker; past it they are dropped */
+};
+
+/* ---- the policy ---- */
+
+void sandbox_keep_policy(struct sandbox *sb, const struct net_policy *network)
+{
+    auto_buf struct buf packed = buf_make(NULL, LIMIT_NET_POLICY_BYTES);
+
+    net_policy_pack(&packed, network);
+    sb->policy_len = packed.len;
+    sb->policy = take_ptr(&packed.data);
+}
+
+bool sandbox_read_policy(const struct sandbox *sb, struct arena *arena, struct net_policy *out)
+{
+    struct unpack in = unpack_from(str_of(sb->policy, sb->policy_len));
+    struct err ignored; /* it was checked when it came */
+
+    *out = (struct net_policy){ 0 };
+    if (!sb->policy)
+        return false;
+    net_policy_unpack(&in, arena, out);
+    return unpack_done(&in, &ignored);
+}
+
+bool sandbox_reaches_out(const struct net_policy *network)
+{
+    static const struct net_address v4 = { { [10] = 0xff, [11] = 0xff, [12] = 1 } }, v6 = { { 0x20, 1 } };
+
+    if (network->allow_count || network->name_count)
+        return true;
+    for (uint32_t i = 0; i < network->deny_count; i++)
+        if (net_range_has(&network->deny[i], &v4) && net_range_has(&network->deny[i], &v6))
+            return false; /* only 0.0.0.0/0 has both, and it has everything */
+    return network->internet;
+}
+
+void sandbox_send_policy(struct sandbox *sb)
+{
+    const struct sandboxes_config *config = &sb->all->config;
+    auto_free char *copy = NULL;
+    size_t len;
+
+    if (!config->send_policy)
+        return;
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+        len = sb->policy_len;
+        copy = mem_new(len + 1);
+        if (len)
+            memcpy(copy, sb->policy, len);
+    }
+    if (len)
+        config->send_policy(config->context, sb->id, str_of(copy, len));
+    explicit_bzero(copy, len);
+}
+
+void sandboxes_send_policies(struct sandboxes *all)
+{
+    struct sandbox **list;
+    struct sandbox *sb;
+    size_t count = 0;
+
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+        list = mem_new((all->by_id.count + 1) * sizeof(struct sandbox *));
+        for (size_t i = 0; (sb = map_next(&all->by_id, &i));)
+            if (sb->state < SANDBOX_STOPPING)
+                list[count++] = sandbox_ref(sb);
+    }
+    for (size_t i = 0; i < count; i++) {
+        sandbox_send_policy(list[i]);
+        sandbox_unref(list[i]);
+    }
+    free(list);
+}
+
+/* ---- a change ---- */
+
+/* Takes the sandbox for one change at a time. */
+static struct sandbox *begin_change(struct sandboxes *all, struct str team_id, struct str id, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+    struct sandbox *sb = sandbox_of_team(all, team_id, id, err);
+    struct timespec until;
+
+    if (!sb)
+        return NULL;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += CHANGE_MS / 1000;
+    sandbox_ref(sb);
+    bool timed_out = false;
+    while (sb->state == SANDBOX_RUNNING && sb->network_changing && !timed_out)
+        timed_out = pthread_cond_timedwait(&all->changed, &all->lock, &until) != 0;
+    if (sb->state == SANDBOX_RUNNING && !sb->network_changing) {
+        sb->network_changing = true;
+        return sb;
+    }
+    if (sb->state == SANDBOX_RUNNING)
+        (void)err_set(err, ERR_CONFLICT, "the network of sandbox \"%s\" is being changed by another request", sb->id);
+    else
+        (void)err_set(err, ERR_CONFLICT, "Sandbox \"%s\" is %s", sb->id,
+                      sb->state >= SANDBOX_STOPPING ? "being killed" : sandbox_state_name(sb->state));
+    sandbox_unref(sb); /* not the last: the map has one, or had one under this lock */
+    return NULL;
+}
+
+static void end_change(struct sandbox *sb)
+{
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+        sb->network_changing = false;
+        pthread_cond_broadcast(&sb->all->changed);
+    }
+    sandbox_unref(sb);
+}
+
+static void take_policy(struct sandbox *sb, struct buf *packed)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+
+    if (sb->policy)
+        explicit_bzero(sb->policy, sb->policy_len);
+    free(sb->policy);
+    sb->policy_len = packed->len;
+    sb->policy = take_ptr(&packed->data);
+}
+
+static bool change(struct sandbox *sb, const struct net_policy *network, struct arena *arena, struct err *err)
+{
+    const struct sandboxes_config *config = &sb->all->config;
+    auto_buf struct buf packed = buf_make(NULL, LIMIT_NET_POLICY_BYTES);
+
+    net_policy_pack(&packed, network);
+    if (packed.overflowed)
+        return err_set(err, ERR_INVALID, "all network rules of a sandbox together have at most %d bytes",
+                       LIMIT_NET_POLICY_BYTES);
+    struct event_row event = record_network(sb, network, arena);
+    struct str bytes = arena_copy(arena, buf_str(&packed));
+    if (!store_sandbox_network(config->store, str_from(sb->id), record_policy(arena, bytes), &event, err))
+        return false;
+    take_policy(sb, &packed);
+    if (!logs_tell_network(sb->all->logs, str_from(sb->id), sandbox_reaches_out(network)))
+        log_warn("sandbox %s: guestd is not told that its network has changed: it has no link", sb->id);
+    return !config->apply_policy || config->apply_policy(config->context, sb->id, bytes, err);
+}
+
+bool sandbox_set_network(struct sandboxes *all, struct str team_id, struct str id, const struct net_policy *network,
+                         struct arena *arena, struct err *err)
+{
+    struct sandbox *sb = begin_change(all, team_id, id, err);
+
+    if (!sb)
+        return false;
+    bool ok = change(sb, network, arena, err);
+    end_change(sb);
+    return ok;
+}
+
+/* ---- what egress reports ---- */
+
+void sandbox_add_traffic(struct sandboxes *all, struct str id, const struct sandbox_traffic *more)
+{
+    metrics_add_traffic(all->metrics, id, more);
+}
+
+/* An event on its way to the store. */
+struct note {
+    struct note *next;
+    struct arena arena;
+    struct event_row event;
+};
+
+struct notes {
+    struct job job;
+    struct sandboxes *all;
+    struct note *writing; /* the worker's while the job runs */
+    struct note *waiting;
+    size_t waiting_count;
+};
+
+static void notes_free(struct note *note)
+{
+    for (struct note *next; note; note = next) {
+        next = note->next;
+        arena_done(&note->arena);
+        free(note);
+    }
+}
+
+static void notes_run(struct job *job)
+{
+    struct notes *notes = container_of(job, struct notes, job);
+    struct err err;
+
+    for (const struct note *note = notes->writing; note; note = note->next)
+        if (!store_event_add(notes->all->config.store, &note->event, &err))
+            log_warn("sandbox %.*s: refused connections are not in its events: %s", STR_ARG(note->event.sandbox_id),
+                     err_text(&err));
+}
+
+static void notes_step(struct notes *notes);
+
+static void notes_written(struct job *job)
+{
+    struct notes *notes = container_of(job, struct notes, job);
+
+    notes_free(take_ptr(&notes->writing));
+    notes_step(notes);
+}
+
+static void notes_step(struct notes *notes)
+{
+    struct sandboxes *all = notes->all;
+
+    if (notes->writing)
+        return;
+    if (!notes->waiting || atomic_load(&all->is_stopping)) {
+        all->notes = NULL;
+        notes_free(notes->waiting);
+        free(notes);
+        return;
+    }
+    notes->writing = take_ptr(&notes->waiting);
+    notes->waiting_count = 0;
+    notes->job = (struct job){ .run = notes_run, .done = notes_written };
+    workers_run(all->config.workers, &notes->job);
+}
+
+void network_done(struct sandboxes *all)
+{
+    if (!all->notes)
+        return;
+    notes_free(all->notes->writing);
+    notes_free(all->notes->waiting);
+    free(take_ptr(&all->notes));
+}
+
+static void add_event(struct sandbox *sb, const struct sandbox_refusal *list, uint32_t count, uint32_t total)
+{
+    struct sandboxes *all = sb->all;
+
+    if (!all->notes) {
+        all->notes = NEW(struct notes);
+        all->notes->all = all;
+    }
+    if (all->notes->waiting_count >= NOTES_MOST)
+        return; /* the log and the metrics have them */
+    struct note *note = NEW(struct note);
+    arena_init(&note->arena);
+    note->event = record_refused(sb, list, MIN(count, (uint32_t)EVENT_REFUSALS), total, &note->arena);
+    note->event.sandbox_id = arena_copy(&note->arena, note->event.sandbox_id);
+    note->event.team_id = arena_copy(&note->arena, note->event.team_id);
+    note->event.template_id = arena_copy(&note->arena, note->event.template_id);
+    note->next = all->notes->waiting;
+    all->notes->waiting = note;
+    all->notes->waiting_count++;
+    notes_step(all->notes);
+}
+
+static void add_lines(struct sandbox *sb, const struct sandbox_refusal *list, uint32_t count, uint64_t now_ms)
+{
+    static const struct quota_rule rule = { .per_s = LIMIT_REFUSED_LINES_PER_S, .burst = LIMIT_REFUSED_LINES };
+    struct refused *refused = &sb->refused;
+    int64_t now_us = clock_wall_us();
+    struct quota_left left;
+
+    for (uint32_t i = 0; i < count; i++) {
+        if (!quota_take(&rule, &refused->lines, now_ms, &left)) {
+            refused->unwritten += list[i].count;
+            continue;
+        }
+        if (refused->unwritten)
+            logs_add(sb->all->logs, str_from(sb->id),
+                     &(struct sandbox_log){ .at_us = now_us,
+                                            .kind = SANDBOX_LOG_REFUSED,
+                                            .count = refused->unwritten,
+                                            .text = STR("refused more connections than are listed here") });
+        refused->unwritten = 0;
+        logs_add(sb->all->logs, str_from(sb->id),
+                 &(struct sandbox_log){ .at_us = now_us,
+                                        .kind = SANDBOX_LOG_REFUSED,
+                                        .count = list[i].count,
+                                        .text = list[i].text,
+                                        .rule = list[i].rule,
+                                        .destination = list[i].destination });
+    }
+}
+
+void sandbox_add_refusals(struct sandboxes *all, struct str id, const struct sandbox_refusal *list, uint32_t count)
+{
+    struct sandbox *sb = sandbox_find(all, id);
+    uint64_t now_ms = clock_mono_ms();
+
+    if (!sb)
+        return;
+    add_lines(sb, list, count, now_ms);
+    for (uint32_t i = 0; i < count; i++)
+        sb->refused.uncounted += list[i].count;
+    if (sb->refused.uncounted && now_ms >= sb->refused.event_ms && !atomic_load(&all->is_stopping)) {
+        add_event(sb, list, count, sb->refused.uncounted);
+        sb->refused.uncounted = 0;
+        sb->refused.event_ms = now_ms + EVENT_PAUSE_MS;
+    }
+    sandbox_unref(sb);
+}

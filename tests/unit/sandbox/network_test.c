@@ -1,0 +1,243 @@
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "rig.h"
+
+#define TEAM STR("team")
+
+static int set_up(void **state)
+{
+    struct rig *rig = calloc(1, sizeof *rig);
+
+    rig_make(rig);
+    rig_start(rig);
+    *state = rig;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    rig_drop(*state);
+    free(*state);
+    return 0;
+}
+
+static bool range(struct rig *rig, const char *text, struct net_range **out)
+{
+    *out = ARENA_NEW(&rig->arena, struct net_range);
+    return net_range_parse(str_from(text), *out);
+}
+
+static void guestd_is_told_whether_there_is_anything_to_reach(void **state)
+{
+    struct rig *rig = *state;
+    struct str name = STR("example.com");
+    struct net_range *all, *one, *v6;
+    assert_true(range(rig, "0.0.0.0/0", &all) && range(rig, "192.0.2.1", &one) && range(rig, "::/0", &v6));
+    const struct {
+        struct net_policy network;
+        bool reaches;
+    } cases[] = {
+        { { .internet = true }, true },
+        { { .internet = false }, false },
+        { { .internet = false, .allow = one, .allow_count = 1 }, true },
+        { { .internet = false, .names = &name, .name_count = 1 }, true },
+        { { .internet = true, .deny = one, .deny_count = 1 }, true },
+        { { .internet = true, .deny = v6, .deny_count = 1 }, true },
+        { { .internet = true, .deny = all, .deny_count = 1 }, false },
+        { { .internet = true, .deny = all, .deny_count = 1, .names = &name, .name_count = 1 }, true },
+    };
+
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        rig->want.network = cases[i].network;
+        struct sandbox_info info = rig_create(rig);
+        assert_int_equal(rig_setup_of(rig, info.id).has_network, cases[i].reaches);
+        assert_string_equal(rig->policy_id, arena_text(&rig->arena, info.id));
+        assert_int_equal(rig->policies_sent, i + 1);
+    }
+}
+
+static void a_change_reaches_store_egress_and_guestd(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig), got;
+
+    (void)rig_setup_of(rig, info.id);
+    MUST(sandbox_set_network(rig->all, TEAM, info.id, &(struct net_policy){ 0 }, &rig->arena, &err));
+    assert_int_equal(rig->policies_applied, 1);
+    assert_false(rig->policy.internet);
+    struct guestlink_message message = rig_message_to(rig, info.id);
+    assert_int_equal(message.type, GUESTLINK_NETWORK);
+    assert_false(message.has_network);
+
+    /* After a crash it is in force again: egress gets it anew, and guestd hears it on its new link. */
+    rig_stop(rig);
+    rig_start(rig);
+    MUST(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &got, &err));
+    assert_false(got.network.internet);
+    assert_int_equal(rig_message_to(rig, info.id).type, GUESTLINK_LISTEN);
+    message = rig_message_to(rig, info.id);
+    assert_int_equal(message.type, GUESTLINK_NETWORK);
+    assert_false(message.has_network);
+    unsigned sent = rig->policies_sent;
+    rig->policy.internet = true;
+    sandboxes_send_policies(rig->all);
+    assert_int_equal(rig->policies_sent, sent + 1);
+    assert_false(rig->policy.internet);
+}
+
+static void a_change_that_egress_does_not_get_is_kept_for_it(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig);
+    struct err err;
+
+    rig->egress_is_away = true;
+    assert_false(sandbox_set_network(rig->all, TEAM, info.id, &(struct net_policy){ 0 }, &rig->arena, &err));
+    assert_int_equal(err.kind, ERR_UNAVAILABLE);
+    sandboxes_send_policies(rig->all);
+    assert_false(rig->policy.internet);
+}
+
+static void another_teams_sandbox_cannot_be_changed(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig);
+    struct err err;
+
+    assert_false(sandbox_set_network(rig->all, STR("other"), info.id, &(struct net_policy){ 0 }, &rig->arena, &err));
+    assert_int_equal(err.kind, ERR_NOT_FOUND);
+    assert_int_equal(rig->policies_applied, 0);
+}
+
+struct changer {
+    struct rig *rig;
+    struct str id;
+    bool internet;
+};
+
+static void *change_often(void *argument)
+{
+    struct changer *changer = argument;
+    struct arena arena;
+
+    arena_init(&arena);
+    for (int i = 0; i < 20; i++)
+        MUST(sandbox_set_network(changer->rig->all, TEAM, changer->id,
+                                 &(struct net_policy){ .internet = changer->internet }, &arena, &err));
+    arena_done(&arena);
+    return NULL;
+}
+
+static void of_changes_at_the_same_time_the_last_is_the_same_everywhere(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig), got;
+    struct changer on = { rig, info.id, true }, off = { rig, info.id, false };
+    pthread_t threads[2];
+
+    assert_int_equal(pthread_create(&threads[0], NULL, change_often, &on), 0);
+    assert_int_equal(pthread_create(&threads[1], NULL, change_often, &off), 0);
+    pthread_join(threads[0], NULL);
+    pthread_join(threads[1], NULL);
+    assert_int_equal(rig->policies_applied, 40);
+    MUST(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &got, &err));
+    assert_int_equal(got.network.internet, rig->policy.internet);
+    rig_stop(rig);
+    rig_start(rig);
+    MUST(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &got, &err));
+    assert_int_equal(got.network.internet, rig->policy.internet);
+}
+
+static void rules_that_cannot_be_read_back_count_as_none(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig), got;
+    static const char *const damaged[] = { "", "%%%", "AAAA" };
+
+    for (size_t i = 0; i < COUNT_OF(damaged); i++) {
+        MUST(store_sandbox_network(rig->disk.store, info.id, str_from(damaged[i]), NULL, &err));
+        rig_stop(rig);
+        rig_start(rig);
+        MUST(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &got, &err));
+        assert_false(got.network.internet);
+    }
+}
+
+/* ---- reports ---- */
+
+static size_t lines_of(struct rig *rig, struct str id, struct sandbox_log **out)
+{
+    size_t count;
+
+    sandbox_logs(rig->all, TEAM, id, 0, 0, &rig->arena, out, &count);
+    return count;
+}
+
+static void a_flood_of_refusals_is_counted_and_not_listed(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig);
+    struct sandbox_refusal refusal = { .rule = STR("r"), .destination = STR("d"), .text = STR("t"), .count = 2 };
+    struct sandbox_log *lines;
+
+    rig_stand();
+    for (int i = 0; i < LIMIT_REFUSED_LINES + 10; i++)
+        sandbox_add_refusals(rig->all, info.id, &refusal, 1);
+    assert_int_equal(lines_of(rig, info.id, &lines), LIMIT_REFUSED_LINES);
+    assert_int_equal(lines[0].kind, SANDBOX_LOG_REFUSED);
+    assert_int_equal(lines[0].count, 2);
+    CHECK_STR(lines[0].destination, STR("d"));
+    rig_turn(rig, 1000);
+    sandbox_add_refusals(rig->all, info.id, &refusal, 1);
+    assert_int_equal(lines_of(rig, info.id, &lines), LIMIT_REFUSED_LINES + 2);
+    assert_int_equal(lines[LIMIT_REFUSED_LINES].count, 20); /* of the ten that had no line */
+    CHECK_STR(lines[LIMIT_REFUSED_LINES + 1].text, STR("t"));
+}
+
+static size_t refused_events(struct rig *rig, struct str id)
+{
+    struct event_row *events;
+    size_t count, refused = 0;
+
+    while (workers_busy(rig->workers))
+        usleep(1000);
+    MUST(store_event_list(rig->disk.store, id, &rig->arena, &events, &count, &err));
+    for (size_t i = 0; i < count; i++)
+        refused += str_eq(events[i].type, event_type_name[EVENT_REFUSED]);
+    return refused;
+}
+
+static void a_minute_has_one_event(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig);
+    struct sandbox_refusal refusal = { .rule = STR("r"), .destination = STR("d"), .text = STR("t"), .count = 1 };
+
+    rig_stand();
+    for (int i = 0; i < 5; i++)
+        sandbox_add_refusals(rig->all, info.id, &refusal, 1);
+    assert_int_equal(refused_events(rig, info.id), 1);
+    rig_turn(rig, 60000);
+    sandbox_add_refusals(rig->all, info.id, &refusal, 1);
+    assert_int_equal(refused_events(rig, info.id), 2);
+    sandbox_add_refusals(rig->all, STR("inone"), &refusal, 1); /* of one that is gone: dropped */
+}
+
+#define CASE_OF(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        CASE_OF(guestd_is_told_whether_there_is_anything_to_reach),
+        CASE_OF(a_change_reaches_store_egress_and_guestd),
+        CASE_OF(a_change_that_egress_does_not_get_is_kept_for_it),
+        CASE_OF(another_teams_sandbox_cannot_be_changed),
+        CASE_OF(of_changes_at_the_same_time_the_last_is_the_same_everywhere),
+        CASE_OF(rules_that_cannot_be_read_back_count_as_none),
+        CASE_OF(a_flood_of_refusals_is_counted_and_not_listed),
+        CASE_OF(a_minute_has_one_event),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
