@@ -23,11 +23,11 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "daemon/front_egress.h"
 #include "daemon/front_tls.h"
 #include "daemon/roles.h"
 #include "daemon/settings.h"
 #include "daemon/supervisor.h"
-#include "egress/flows.h"
 #include "http/http.h"
 #include "image/templates.h"
 #include "io/loop.h"
@@ -58,6 +58,7 @@ struct front {
     struct workers *workers;
     struct channel *channel;
     struct channel *peers[ROLE_COUNT]; /* to other roles; NULL: none. Keeper connects them, see on_event() */
+    struct front_egress *egress;       /* its channel is peers[ROLE_EGRESS] */
     struct front_tls *tls;
     struct driver *driver;
     struct store *store;
@@ -77,13 +78,23 @@ struct front {
 
 /* ---- keeper ---- */
 
+static bool take_peer(struct front *front, struct str payload, struct message_fds *fds, struct err *err)
+{
+    if (!supervisor_take_peer(front->peers, ROLE_COUNT, payload, fds, err))
+        return false;
+    /* A new egress knows no policy. Before recovery there is none to send; boot_done() does it then. */
+    if (front->server && (uint8_t)payload.at[0] == ROLE_EGRESS)
+        sandboxes_send_policies(front->sandboxes);
+    return true;
+}
+
 static bool on_event(void *context, enum message_type type, struct str payload, struct message_fds *fds,
                      struct err *err)
 {
     struct front *front = context;
 
     if (type == MESSAGE_PEER)
-        return supervisor_take_peer(front->peers, ROLE_COUNT, payload, fds, err);
+        return take_peer(front, payload, fds, err);
     if (type == MESSAGE_CERTIFICATE)
         return front_tls_take(front->tls, payload, fds, err);
     return remote_driver_event(front->driver, type, payload, err);
@@ -189,26 +200,18 @@ static bool refresh_templates(void *context, struct err *err)
 
 /* ---- egress ---- */
 
-static void log_flows(void *context, const struct flows_record *record)
+static void send_policy(void *context, const char *id, struct str policy)
 {
-    (void)context;
-    for (uint32_t i = 0; i < record->refusal_count; i++)
-        log_debug("sandbox %s: %.*s", record->id, STR_ARG(record->refusals[i].text));
+    struct front *front = context;
+
+    front_egress_send(front->egress, id, policy);
 }
 
-static bool on_egress_event(void *context, enum message_type type, struct str payload, struct message_fds *fds,
-                            struct err *err)
+static bool apply_policy(void *context, const char *id, struct str policy, struct err *err)
 {
-    (void)fds;
-    if (type != MESSAGE_FLOWS)
-        return err_set(err, ERR_INVALID, "malformed message: %s from egress", message_type_name[type]);
-    return flows_unpack(payload, log_flows, context, err);
-}
+    struct front *front = context;
 
-static void on_egress_broken(void *context, const struct err *why)
-{
-    (void)context;
-    log_warn("egress is gone: %s; connections of sandboxes to the outside are cut until it is back", err_text(why));
+    return front_egress_apply(front->egress, id, policy, err);
 }
 
 /* ---- requests ---- */
@@ -260,6 +263,7 @@ static void boot_done(struct job *job)
         loop_stop_soon(front->loop);
         return;
     }
+    sandboxes_send_policies(front->sandboxes);
     front->server = http_server_new(front->loop, role_fd(front->self, GRANT_LISTENER),
                                     &(struct http_server_config){
                                         .on_request = on_request,
@@ -313,7 +317,6 @@ static bool open_store(struct front *front, struct err *err)
 static bool front_open(struct front *front, struct err *err)
 {
     static const struct channel_handlers handlers = { .event = on_event, .broken = on_broken };
-    static const struct channel_handlers egress_handlers = { .event = on_egress_event, .broken = on_egress_broken };
     auto_close int settings_fd = role_fd(front->self, GRANT_SETTINGS);
 
     if (!settings_read(settings_fd, &front->settings, err) || !open_store(front, err))
@@ -326,7 +329,8 @@ static bool front_open(struct front *front, struct err *err)
         return false;
     front->workers = workers_new(front->loop, LIMIT_WORKERS);
     front->channel = channel_new(front->loop, ROLE_CHANNEL_FD, &handlers, front);
-    front->peers[ROLE_EGRESS] = channel_new(front->loop, -1, &egress_handlers, front);
+    front->egress = front_egress_new(front->loop);
+    front->peers[ROLE_EGRESS] = front_egress_channel(front->egress);
     front->peers[ROLE_SIGNER] = channel_new(front->loop, -1, &(struct channel_handlers){ 0 }, NULL);
     front->tls = front_tls_new(front->loop, front->workers, front->peers[ROLE_SIGNER]);
     front->driver = remote_driver_new(front->channel);
@@ -336,12 +340,15 @@ static bool front_open(struct front *front, struct err *err)
         .driver = front->driver,
         .store = front->store,
         .on_unroutable = on_unroutable,
+        .send_policy = send_policy,
+        .apply_policy = apply_policy,
         .context = front,
         .sandboxes_max = front->settings.sandboxes_max,
         .per_key_max = front->settings.key_sandboxes,
         .timeout_max_s = front->settings.timeout_max_s,
         .pids = front->settings.pids,
     });
+    front_egress_report_to(front->egress, front->sandboxes);
     front->actions = (struct actions){
         .store = front->store,
         .sandboxes = front->sandboxes,
@@ -381,9 +388,9 @@ static void front_close(struct front *front)
     if (front->sandboxes)
         sandboxes_free(front->sandboxes);
     driver_free(front->driver);
-    for (int i = 0; i < ROLE_COUNT; i++)
-        if (front->peers[i])
-            channel_free(front->peers[i]);
+    front_egress_free(front->egress);
+    if (front->peers[ROLE_SIGNER])
+        channel_free(front->peers[ROLE_SIGNER]);
     if (front->channel)
         channel_free(front->channel);
     loop_free(front->loop);

@@ -60,44 +60,30 @@ bool sandbox_reaches_out(const struct net_policy *network)
     return network->internet;
 }
 
-void sandbox_send_policy(struct sandbox *sb)
+/* With the lock held: if a change came between reading and sending, egress would get the older one last. */
+static void send_policy(const struct sandbox *sb)
 {
     const struct sandboxes_config *config = &sb->all->config;
-    auto_free char *copy = NULL;
-    size_t len;
 
-    if (!config->send_policy)
-        return;
-    {
-        auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
-        len = sb->policy_len;
-        copy = mem_new(len + 1);
-        if (len)
-            memcpy(copy, sb->policy, len);
-    }
-    if (len)
-        config->send_policy(config->context, sb->id, str_of(copy, len));
-    explicit_bzero(copy, len);
+    if (config->send_policy && sb->policy)
+        config->send_policy(config->context, sb->id, str_of(sb->policy, sb->policy_len));
+}
+
+void sandbox_send_policy(struct sandbox *sb)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+
+    send_policy(sb);
 }
 
 void sandboxes_send_policies(struct sandboxes *all)
 {
-    struct sandbox **list;
-    struct sandbox *sb;
-    size_t count = 0;
+    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+    const struct sandbox *sb;
 
-    {
-        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
-        list = mem_new((all->by_id.count + 1) * sizeof(struct sandbox *));
-        for (size_t i = 0; (sb = map_next(&all->by_id, &i));)
-            if (sb->state < SANDBOX_STOPPING)
-                list[count++] = sandbox_ref(sb);
-    }
-    for (size_t i = 0; i < count; i++) {
-        sandbox_send_policy(list[i]);
-        sandbox_unref(list[i]);
-    }
-    free(list);
+    for (size_t i = 0; (sb = map_next(&all->by_id, &i));)
+        if (sb->state < SANDBOX_STOPPING)
+            send_policy(sb);
 }
 
 /* ---- a change ---- */

@@ -46,7 +46,7 @@ struct sandboxes_config {
     struct store *store;
     /* No longer routable: reset its connections, so that no client takes half an answer for a whole one. On the loop. */
     void (*on_unroutable)(void *context, const char *id);
-    /* Sends a packed net_policy to egress and does not wait. Any thread. NULL: there is no egress. */
+    /* Sends a packed net_policy to egress and does not wait. Any thread, with a lock held. NULL: there is no egress. */
     void (*send_policy)(void *context, const char *id, struct str policy);
     /* The same from a worker, and waits until egress applies it. */
     bool (*apply_policy)(void *context, const char *id, struct str policy, struct err *err);

@@ -29,23 +29,23 @@ static void send_policy(void *context, const char *id, struct str policy)
 {
     struct rig *rig = context;
 
-    pthread_mutex_lock(&rig->fake.lock);
+    pthread_mutex_lock(&rig->egress_lock);
     take_policy(rig, id, policy);
     rig->policies_sent++;
-    pthread_mutex_unlock(&rig->fake.lock);
+    pthread_mutex_unlock(&rig->egress_lock);
 }
 
 static bool apply_policy(void *context, const char *id, struct str policy, struct err *err)
 {
     struct rig *rig = context;
 
-    pthread_mutex_lock(&rig->fake.lock);
+    pthread_mutex_lock(&rig->egress_lock);
     bool ok = !rig->egress_is_away;
     if (ok) {
         take_policy(rig, id, policy);
         rig->policies_applied++;
     }
-    pthread_mutex_unlock(&rig->fake.lock);
+    pthread_mutex_unlock(&rig->egress_lock);
     return ok || err_set(err, ERR_UNAVAILABLE, "egress is away");
 }
 
@@ -55,6 +55,7 @@ void rig_make(struct rig *rig)
 
     hand_clock_start();
     *rig = (struct rig){ 0 };
+    pthread_mutex_init(&rig->egress_lock, NULL);
     fake_make(&rig->fake);
     temp_store_make(&rig->disk);
     arena_init(&rig->arena);

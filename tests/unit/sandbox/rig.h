@@ -28,7 +28,8 @@ struct rig {
 
     struct fake fake;
 
-    /* Egress, as the manager sees it. Under fake.lock. */
+    /* Egress, as the manager sees it. Under a lock of its own: send_policy() is called with the manager's held. */
+    pthread_mutex_t egress_lock;
     bool egress_is_away;
     unsigned policies_sent, policies_applied;
     char policy_id[LIMIT_ID_BYTES]; /* the last one */
