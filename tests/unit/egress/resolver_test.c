@@ -236,7 +236,7 @@ static void on_impatient(struct timer *timer)
 static void on_tick(struct timer *timer)
 {
     hand_clock_add(45);
-    timer_set(timer, container_of(timer, struct world, tick)->loop, 5, on_tick);
+    timer_set(timer, container_of(timer, struct world, tick)->loop, 50, on_tick); /* the loop has not seen the 45 yet */
 }
 
 static void run(struct world *world)
