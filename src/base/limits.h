@@ -173,12 +173,21 @@
 #define LIMIT_EGRESS_RESERVE 512        /* descriptors for DNS, pipes, channels, and connections on their way out */
 #define LIMIT_EGRESS_BUFFER (64 * 1024) /* bytes of one connection in our memory, each way; bulk data is spliced */
 #define LIMIT_EGRESS_DIAL_MS 30000      /* for the outside to accept; the guest has been accepted by then, and waits */
-#define LIMIT_EGRESS_IDLE_MS 21600000   /* without a byte either way: database pools and ssh are quiet for hours */
-#define LIMIT_EGRESS_HALF_MS 600000     /* the same after one side has ended; a server may compute for minutes */
-#define LIMIT_EGRESS_QUESTIONS 64       /* DNS questions of one sandbox at once… */
-#define LIMIT_EGRESS_QUESTIONS_S 100    /* …and per second, in bursts of twice as many: a tunnel of 10 KB a second */
-#define LIMIT_EGRESS_STRANGER_MS 60000  /* how long a policy is kept for a sandbox whose sockets have not come */
-#define LIMIT_RESOLV_CONF_BYTES 16384   /* of the host's /etc/resolv.conf; Debian's has 200 bytes */
+#define LIMIT_EGRESS_NAME_BYTES (32 * 1024) /* of the first request's head, to find its Host in */
+#define LIMIT_EGRESS_NAME_MS 10000          /* for the first bytes of a connection whose name matters… */
+#define LIMIT_EGRESS_QUIET_MS 300     /* …to a port where a server may speak first: then the looked-up name counts */
+#define LIMIT_EGRESS_RESOLVE_MS 15000 /* to look up that name again */
+#define LIMIT_EGRESS_TRIES 4          /* addresses of that name that are tried */
+#define LIMIT_EGRESS_PINS 512         /* addresses of names that one sandbox has looked up; 100 bytes each */
+#define LIMIT_EGRESS_PIN_MS 600000    /* how long one holds at least, after its last use */
+#define LIMIT_EGRESS_QUESTION_BYTES 4096 /* of one DNS question; 300 are usual at most */
+#define LIMIT_EGRESS_ASK_MS 30000        /* without a question on a DNS connection over TCP */
+#define LIMIT_EGRESS_IDLE_MS 21600000    /* without a byte either way: database pools and ssh are quiet for hours */
+#define LIMIT_EGRESS_HALF_MS 600000      /* the same after one side has ended; a server may compute for minutes */
+#define LIMIT_EGRESS_QUESTIONS 64        /* DNS questions of one sandbox at once… */
+#define LIMIT_EGRESS_QUESTIONS_S 100     /* …and per second, in bursts of twice as many: a tunnel of 10 KB a second */
+#define LIMIT_EGRESS_STRANGER_MS 60000   /* how long a policy is kept for a sandbox whose sockets have not come */
+#define LIMIT_RESOLV_CONF_BYTES 16384    /* of the host's /etc/resolv.conf; Debian's has 200 bytes */
 
 /* In the sandbox */
 #define LIMIT_PROCESSES 512           /* started through the API and not yet forgotten */

@@ -17,6 +17,7 @@
 #include "daemon/settings.h"
 #include "daemon/supervisor.h"
 #include "egress/egress.h"
+#include "egress/resolver.h"
 #include "io/loop.h"
 #include "privsep/channel.h"
 #include "privsep/role.h"
@@ -27,6 +28,7 @@ struct role_egress {
     struct loop *loop;
     struct channel *keeper;
     struct channel *peers[ROLE_COUNT]; /* front's is there, the others are NULL */
+    struct resolver *resolver;
     struct egress *egress;
     int exit_code;
 };
@@ -80,6 +82,8 @@ static bool on_keeper_event(void *context, enum message_type type, struct str pa
     case MESSAGE_EXITED:
         return take_exit(role, payload, err);
     case MESSAGE_RESOLVERS:
+        if (!role->settings.resolver_count) /* --dns wins */
+            resolver_use(role->resolver, payload);
         return true;
     default:
         return err_set(err, ERR_INVALID, "malformed message: %s is not for egress", message_type_name[type]);
@@ -142,6 +146,22 @@ static void on_signal(void *context, int number)
     loop_stop_soon(role->loop);
 }
 
+/* The servers of --dns, as lines of a resolv.conf. */
+static void use_named_servers(struct role_egress *role)
+{
+    auto_buf struct buf text = buf_make(NULL, LIMIT_RESOLV_CONF_BYTES);
+    char address[NET_ADDRESS_TEXT];
+
+    for (uint32_t i = 0; i < role->settings.resolver_count; i++) {
+        const struct egress_resolver *server = &role->settings.resolvers[i];
+        net_address_text(&server->address, address);
+        bool is_v4 = net_address_is_v4(&server->address);
+        buf_format(&text, is_v4 ? "nameserver %s:%u\n" : "nameserver [%s]:%u\n", address, server->port);
+    }
+    if (text.len)
+        resolver_use(role->resolver, buf_str(&text));
+}
+
 static bool role_open(struct role_egress *role, struct err *err)
 {
     static const struct channel_handlers keeper = { .event = on_keeper_event, .broken = on_keeper_broken };
@@ -156,8 +176,11 @@ static bool role_open(struct role_egress *role, struct err *err)
     (void)signal(SIGINT, SIG_IGN);
     if (!loop_on_signal(role->loop, SIGTERM, on_signal, role, err))
         return false;
+    role->resolver = resolver_new(role->loop);
+    use_named_servers(role);
     role->egress = egress_new(&(struct egress_config){
         .loop = role->loop,
+        .resolver = role->resolver,
         .house = { .allow_count = role->settings.allow_count, .allow = role->settings.allow },
         .bytes_per_s = role->settings.bytes_per_s,
         .flows_max = egress_flows_max(),
@@ -183,6 +206,7 @@ int egress_main(const struct role_row *self)
     }
     int code = role->exit_code;
     egress_free(role->egress);
+    resolver_free(role->resolver);
     channel_free(role->peers[ROLE_FRONT]);
     channel_free(role->keeper);
     loop_free(role->loop);

@@ -43,7 +43,7 @@ static struct str why_name(uint8_t why)
 {
     static const char *const names[FLOWS_WHY_COUNT - NET_RULE_COUNT] = {
         [FLOWS_TOO_MANY - NET_RULE_COUNT] = "too many connections",
-        [FLOWS_NOT_REDIRECTED - NET_RULE_COUNT] = "not redirected",
+        [FLOWS_NOT_DIVERTED - NET_RULE_COUNT] = "a socket of our own",
         [FLOWS_TOO_MANY_QUESTIONS - NET_RULE_COUNT] = "too many DNS questions",
         [FLOWS_NO_SERVICE - NET_RULE_COUNT] = "no service of that name",
     };

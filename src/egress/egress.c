@@ -47,6 +47,7 @@ static void close_sockets(struct outbound *outbound)
 {
     for (size_t i = 0; i < COUNT_OF(outbound->listeners); i++)
         listener_free(take_ptr(&outbound->listeners[i]));
+    questions_reset(outbound);
     for (int i = 0; i < DIVERT_KINDS; i++)
         fd_close(&outbound->sockets[i]);
 }
@@ -55,6 +56,7 @@ static void outbound_dispose(void *object)
 {
     struct outbound *outbound = object;
 
+    pins_done(&outbound->pins);
     arena_done(&outbound->arena);
     free(outbound);
 }
@@ -85,7 +87,10 @@ static void on_accepted(void *context, int fd)
     struct net_address to;
     uint16_t port;
     bool is_known = egress->config.original(fd, &to, &port);
-    report_refusal(outbound, FLOWS_TOO_MANY, is_known ? &to : NULL, is_known ? port : 0, STR(""));
+    if (is_known)
+        report_refusal(outbound, FLOWS_TOO_MANY, &to, port, STR(""));
+    else
+        report_refusal(outbound, FLOWS_NOT_DIVERTED, NULL, 0, STR(""));
     socket_reset(fd);
 }
 
@@ -94,6 +99,7 @@ static void listen_now(struct outbound *outbound)
 {
     if (!outbound->has_network || !outbound->has_policy)
         return;
+    questions_listen(outbound);
     for (int i = DIVERT_TCP4; i <= DIVERT_TCP6; i++)
         if (outbound->sockets[i] >= 0)
             outbound->listeners[i] =

@@ -19,6 +19,7 @@
 #include "base/err.h"
 #include "base/limits.h"
 #include "base/str.h"
+#include "egress/resolver.h"
 #include "io/divert.h"
 #include "io/loop.h"
 #include "policy/net_policy.h"
@@ -26,8 +27,17 @@
 
 struct egress;
 
+/* A name that stays inside: a service of ours is to answer at this address, in every sandbox. */
+struct egress_name {
+    const char *name; /* lower case */
+    struct net_address address;
+};
+
 struct egress_config {
     struct loop *loop;
+    struct resolver *resolver;
+    const struct egress_name *names; /* looked up here, and asked nowhere else */
+    uint32_t name_count;
     struct net_operator house;                       /* --egress-allow */
     uint64_t bytes_per_s;                            /* of one sandbox, each way; 0: no limit */
     uint32_t flows_max;                              /* of all sandboxes together; see egress_flows_max() */

@@ -8,11 +8,21 @@
  * does not accept, is reset: the guest's first read or write fails.
  *
  *   ACCEPTED   judged by address and port
+ *   NAMING     only if a name could change the judgement: waits for the guest's first bytes
+ *   RESOLVING  only if the name is what allows it: the name is looked up again
  *   DIALING    our own connection to the outside is under way
  *   RELAYING   bytes go both ways
  *   CLOSED     both ends are closed; freed when the turn ends
  *
- * While dialing, nothing is read from the guest: what it sends waits in the kernel.
+ * Names: the SNI of a TLS hello or the Host of a first HTTP request decides. Where there is neither, the names count that
+ * this sandbox has looked up for the address (pins.h). A connection that only a name allows goes to an address that we
+ * have resolved for that name, never to one that only the guest knows: else a guest could show an allowed name to any
+ * server. Later requests on the same connection are not looked at: they reach the server that was allowed.
+ *
+ * A server may speak first, so on ports other than 80 and 443 a guest that says nothing is not waited for if there is such
+ * a looked-up name.
+ *
+ * While resolving and dialing nothing is read from the guest: what it sends waits in the kernel.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -22,12 +32,18 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/network.h"
 #include "egress/inside.h"
+#include "egress/name.h"
+#include "egress/resolver.h"
 #include "io/relay.h"
 #include "io/stream.h"
+#include "wire/dns.h"
 
 enum flow_state {
     FLOW_ACCEPTED,
+    FLOW_NAMING,
+    FLOW_RESOLVING,
     FLOW_DIALING,
     FLOW_RELAYING,
     FLOW_CLOSED,
@@ -35,7 +51,9 @@ enum flow_state {
 };
 
 static const unsigned may_become[FLOW_STATE_COUNT] = {
-    [FLOW_ACCEPTED] = BIT(FLOW_DIALING) | BIT(FLOW_CLOSED),
+    [FLOW_ACCEPTED] = BIT(FLOW_NAMING) | BIT(FLOW_RESOLVING) | BIT(FLOW_DIALING) | BIT(FLOW_CLOSED),
+    [FLOW_NAMING] = BIT(FLOW_RESOLVING) | BIT(FLOW_DIALING) | BIT(FLOW_CLOSED),
+    [FLOW_RESOLVING] = BIT(FLOW_DIALING) | BIT(FLOW_CLOSED),
     [FLOW_DIALING] = BIT(FLOW_RELAYING) | BIT(FLOW_CLOSED),
     [FLOW_RELAYING] = BIT(FLOW_CLOSED),
 };
@@ -45,14 +63,19 @@ struct flow {
     struct queue_link link;   /* in outbound->flows */
     struct queue_link slowed; /* in outbound->slowed */
     enum flow_state state;
-    struct net_address to;
+    struct net_address original; /* where the guest wants to go */
+    struct net_address to;       /* where we dial: there, or another address of `name` */
     uint16_t port;
-    bool is_host;         /* `to` is an address of this machine */
+    char *name;                                    /* that leads there, in lower case; NULL: not known */
+    struct resolver_question *question;            /* while resolving */
+    struct net_address others[LIMIT_EGRESS_TRIES]; /* of the name, to be tried if `to` does not accept… */
+    uint32_t other_next, other_count;
+    bool has_spoken;      /* while naming: the guest */
     struct stream *guest; /* the relay's while relaying */
     int dial_fd;          /* while dialing */
     struct watch *dial;
     struct relay *relay;
-    struct timer timer; /* dialing: it has taken too long; relaying: it may be idle */
+    struct timer timer; /* relaying: it may be idle; before: the state has lasted too long */
 };
 
 static struct loop *loop_of(const struct flow *flow)
@@ -66,6 +89,11 @@ static void enter(struct flow *flow, enum flow_state next)
     flow->state = next;
 }
 
+static uint64_t now_ms(const struct flow *flow)
+{
+    return loop_now_ms(loop_of(flow));
+}
+
 static void stop_dialing(struct flow *flow)
 {
     watch_free(take_ptr(&flow->dial));
@@ -75,7 +103,10 @@ static void stop_dialing(struct flow *flow)
 
 static void flow_dispose(void *object)
 {
-    free(object);
+    struct flow *flow = object;
+
+    free(flow->name);
+    free(flow);
 }
 
 /* Closes what is open, in the way that it is closed: a guest that is to see a reset has been reset before. */
@@ -87,6 +118,8 @@ static void flow_close(struct flow *flow)
         return;
     enter(flow, FLOW_CLOSED);
     stop_dialing(flow);
+    resolver_cancel(take_ptr(&flow->question));
+    pins_use(&outbound->pins, &flow->original, now_ms(flow));
     queue_leave(&flow->link);
     queue_leave(&flow->slowed);
     outbound->open--;
@@ -110,18 +143,50 @@ static void flow_reset(struct flow *flow)
     flow_close(flow);
 }
 
-static void flow_refuse(struct flow *flow, unsigned why)
+static bool is_host(const struct egress *egress, const struct net_address *address)
 {
-    report_refusal(flow->outbound, why, &flow->to, flow->port, STR(""));
-    flow_reset(flow);
+    return egress->config.is_host ? egress->config.is_host(address) : host_probe_is_local(&egress->probe, address);
 }
 
-static enum net_rule judge(const struct flow *flow)
+static struct net_flow described(const struct flow *flow, const struct net_address *to, struct str name)
+{
+    return (
+        struct net_flow){ .to = *to, .port = flow->port, .is_host = is_host(flow->outbound->egress, to), .name = name };
+}
+
+static enum net_rule judge(const struct flow *flow, const struct net_address *to, struct str name)
+{
+    const struct net_flow is = described(flow, to, name);
+
+    return net_judge(&flow->outbound->policy, &flow->outbound->egress->config.house, &is);
+}
+
+/* Without a name in the flow: one that the sandbox has looked up and that allows it; else any; else "". */
+static struct str pinned_name(const struct flow *flow, const struct net_address *to)
 {
     const struct outbound *outbound = flow->outbound;
+    struct net_flow is = { 0 };
+    struct str name, any = STR("");
 
-    return net_judge(&outbound->policy, &outbound->egress->config.house,
-                     &(struct net_flow){ .to = flow->to, .port = flow->port, .is_host = flow->is_host });
+    for (uint32_t i = 0; pins_next(&outbound->pins, to, now_ms(flow), &i, &name);) {
+        if (!any.len)
+            is = described(flow, to, name);
+        is.name = any = name;
+        if (net_rule_allows(net_judge(&outbound->policy, &outbound->egress->config.house, &is)))
+            break;
+    }
+    return any;
+}
+
+static struct str name_of(const struct flow *flow, const struct net_address *to)
+{
+    return flow->name ? str_from(flow->name) : pinned_name(flow, to);
+}
+
+static void flow_refuse(struct flow *flow, unsigned why, const struct net_address *to)
+{
+    report_refusal(flow->outbound, why, to, flow->port, name_of(flow, to));
+    flow_reset(flow);
 }
 
 /* ---- relaying ---- */
@@ -142,10 +207,10 @@ static void slow_down(struct flow *flow, uint64_t wait_ms)
 static uint64_t rate_wait_ms(const struct outbound *outbound)
 {
     const struct egress *egress = outbound->egress;
-    uint64_t now_ms = loop_now_ms(egress->config.loop);
+    uint64_t now = loop_now_ms(egress->config.loop);
 
-    return MAX(quota_wait_ms(&egress->rate_rule, &outbound->rate_in, now_ms),
-               quota_wait_ms(&egress->rate_rule, &outbound->rate_out, now_ms));
+    return MAX(quota_wait_ms(&egress->rate_rule, &outbound->rate_in, now),
+               quota_wait_ms(&egress->rate_rule, &outbound->rate_out, now));
 }
 
 static bool on_moved(void *context, uint64_t from_guest, uint64_t from_outside)
@@ -153,15 +218,14 @@ static bool on_moved(void *context, uint64_t from_guest, uint64_t from_outside)
     struct flow *flow = context;
     struct outbound *outbound = flow->outbound;
     const struct quota_rule *rule = &outbound->egress->rate_rule;
-    uint64_t now_ms = loop_now_ms(loop_of(flow));
 
     outbound->bytes_out += from_guest;
     outbound->bytes_in += from_outside;
     report_soon(outbound);
     if (rule->per_s == 0)
         return true;
-    quota_spend(rule, &outbound->rate_out, from_guest * 1000 / 1024, now_ms);
-    quota_spend(rule, &outbound->rate_in, from_outside * 1000 / 1024, now_ms);
+    quota_spend(rule, &outbound->rate_out, from_guest * 1000 / 1024, now_ms(flow));
+    quota_spend(rule, &outbound->rate_in, from_outside * 1000 / 1024, now_ms(flow));
     uint64_t wait_ms = rate_wait_ms(outbound);
     if (wait_ms)
         slow_down(flow, wait_ms);
@@ -191,7 +255,7 @@ static void on_relay_done(void *context)
 static void on_idle(struct timer *timer)
 {
     struct flow *flow = container_of(timer, struct flow, timer);
-    uint64_t quiet_ms = loop_now_ms(loop_of(flow)) - relay_progress_ms(flow->relay);
+    uint64_t quiet_ms = now_ms(flow) - relay_progress_ms(flow->relay);
 
     if (quiet_ms >= LIMIT_EGRESS_IDLE_MS)
         flow_reset(flow);
@@ -223,6 +287,20 @@ static void begin_relaying(struct flow *flow)
 
 /* ---- dialing ---- */
 
+static void dial(struct flow *flow);
+
+/* The name's next address, if there is one. */
+static void dial_failed(struct flow *flow)
+{
+    stop_dialing(flow);
+    if (flow->other_next == flow->other_count) {
+        flow_reset(flow);
+        return;
+    }
+    flow->to = flow->others[flow->other_next++];
+    dial(flow);
+}
+
 static void on_dialed(void *context, unsigned ready)
 {
     struct flow *flow = context;
@@ -234,25 +312,25 @@ static void on_dialed(void *context, unsigned ready)
         number = errno;
     watch_free(take_ptr(&flow->dial));
     if (number)
-        flow_reset(flow);
+        dial_failed(flow);
     else
         begin_relaying(flow);
 }
 
 static void on_dial_late(struct timer *timer)
 {
-    flow_reset(container_of(timer, struct flow, timer));
+    dial_failed(container_of(timer, struct flow, timer));
 }
 
+/* In state DIALING. */
 static void dial(struct flow *flow)
 {
     struct err err;
 
-    enter(flow, FLOW_DIALING);
     flow->dial_fd = socket_dial(&flow->to, flow->port, &err);
     if (flow->dial_fd < 0) {
         log_debug("sandbox %s: %s", flow->outbound->id, err_text(&err));
-        flow_reset(flow);
+        dial_failed(flow);
         return;
     }
     timer_set(&flow->timer, loop_of(flow), LIMIT_EGRESS_DIAL_MS, on_dial_late);
@@ -260,17 +338,147 @@ static void dial(struct flow *flow)
     watch_want(flow->dial, WATCH_WRITE);
 }
 
-/* ---- the guest's side, until it is the relay's ---- */
+static void begin_dialing(struct flow *flow)
+{
+    enter(flow, FLOW_DIALING);
+    dial(flow);
+}
+
+/* ---- resolving ---- */
+
+static uint16_t wanted_type(const struct flow *flow)
+{
+    return net_address_is_v4(&flow->original) ? DNS_A : DNS_AAAA;
+}
+
+/*
+ * The name may lead to several addresses, and each is judged: one that is private is not dialed because a name leads to
+ * it. The guest's own choice is the first, if it is among them.
+ */
+static void on_resolved(void *context, const struct dns_answer *answer)
+{
+    struct flow *flow = context;
+    struct str name = str_from(flow->name);
+    struct net_address address, refused = flow->original;
+    enum net_rule rule = NET_RULE_OPEN;
+    bool has_original = false;
+
+    flow->question = NULL;
+    timer_clear(&flow->timer);
+    for (uint32_t i = 0; i < answer->count; i++) {
+        if (answer->records[i].type != wanted_type(flow) || !dns_record_address(&answer->records[i], &address))
+            continue;
+        enum net_rule its = judge(flow, &address, name);
+        if (!net_rule_allows(its)) {
+            rule = its;
+            refused = address;
+            continue;
+        }
+        pins_add(&flow->outbound->pins, name, &address, answer->records[i].ttl_s, now_ms(flow));
+        if (net_address_eq(&address, &flow->original))
+            has_original = true;
+        else if (flow->other_count < LIMIT_EGRESS_TRIES)
+            flow->others[flow->other_count++] = address;
+    }
+    if (!has_original && flow->other_count)
+        flow->to = flow->others[flow->other_next++];
+    if (has_original || flow->other_count)
+        begin_dialing(flow);
+    else if (rule == NET_RULE_OPEN)
+        flow_reset(flow); /* there is no such name, or no server to ask */
+    else
+        flow_refuse(flow, rule, &refused);
+}
+
+static void on_resolve_late(struct timer *timer)
+{
+    flow_reset(container_of(timer, struct flow, timer));
+}
+
+static void begin_resolving(struct flow *flow)
+{
+    enter(flow, FLOW_RESOLVING);
+    timer_set(&flow->timer, loop_of(flow), LIMIT_EGRESS_RESOLVE_MS, on_resolve_late);
+    flow->question = resolver_ask(flow->outbound->egress->config.resolver, str_from(flow->name), wanted_type(flow),
+                                  on_resolved, flow);
+}
+
+/* ---- naming ---- */
+
+/* All that can be known is known. */
+static void decide(struct flow *flow)
+{
+    struct str name = name_of(flow, &flow->original);
+    enum net_rule rule = judge(flow, &flow->original, name);
+
+    timer_clear(&flow->timer);
+    if (!net_rule_allows(rule)) {
+        flow_refuse(flow, rule, &flow->original);
+        return;
+    }
+    if (rule == NET_RULE_ALLOW_NAME && !flow->name)
+        flow->name = str_copy(name);
+    if (rule == NET_RULE_ALLOW_NAME &&
+        !pins_have(&flow->outbound->pins, str_from(flow->name), &flow->original, now_ms(flow)))
+        begin_resolving(flow);
+    else
+        begin_dialing(flow);
+}
+
+static void on_name_late(struct timer *timer)
+{
+    struct flow *flow = container_of(timer, struct flow, timer);
+
+    stream_read(flow->guest, false);
+    decide(flow);
+}
 
 static void on_guest_input(struct stream *stream)
 {
-    (void)stream; /* it is not read before the relay does */
+    struct flow *flow = stream->owner;
+    char name[LIMIT_NET_NAME_BYTES + 1];
+
+    switch (name_find(buf_str(&stream->in), name)) {
+    case NAME_MORE:
+        if (!flow->has_spoken) /* then it has the whole time */
+            timer_set(&flow->timer, loop_of(flow), LIMIT_EGRESS_NAME_MS, on_name_late);
+        flow->has_spoken = true;
+        return;
+    case NAME_FOUND:
+        flow->name = str_copy(str_from(name));
+        break;
+    case NAME_NONE:
+        break;
+    }
+    stream_read(stream, false);
+    decide(flow);
 }
+
+static bool server_may_speak_first(uint16_t port)
+{
+    return port != 80 && port != 443;
+}
+
+static void begin_naming(struct flow *flow)
+{
+    bool has_pin = pinned_name(flow, &flow->original).len;
+    uint64_t patience_ms = has_pin && server_may_speak_first(flow->port) ? LIMIT_EGRESS_QUIET_MS : LIMIT_EGRESS_NAME_MS;
+
+    enter(flow, FLOW_NAMING);
+    timer_set(&flow->timer, loop_of(flow), patience_ms, on_name_late);
+    stream_read(flow->guest, true);
+}
+
+/* ---- the guest's side, until it is the relay's ---- */
 
 static void on_guest_end(struct stream *stream, const struct err *err)
 {
-    (void)err;
-    flow_reset(stream->owner);
+    struct flow *flow = stream->owner;
+
+    if (err)
+        flow_reset(flow);
+    else if (flow->state == FLOW_NAMING)
+        decide(flow); /* it has said all, and not its name; the relay is told of the end, too */
 }
 
 /* An orderly end may be one side's only: the guest waits for an answer. After a reset nobody waits. */
@@ -286,37 +494,53 @@ static const struct stream_events guest_events = {
     .on_hangup = on_guest_hangup,
 };
 
-static bool is_host(const struct egress *egress, const struct net_address *address)
+static void begin(struct flow *flow)
 {
-    return egress->config.is_host ? egress->config.is_host(address) : host_probe_is_local(&egress->probe, address);
+    const struct egress *egress = flow->outbound->egress;
+    const struct net_flow is = described(flow, &flow->original, STR(""));
+
+    if (egress_name_at(egress, &flow->original)) {
+        flow_refuse(flow, FLOWS_NO_SERVICE, &flow->original);
+        return;
+    }
+    pins_use(&flow->outbound->pins, &flow->original, now_ms(flow));
+    if (net_name_matters(&flow->outbound->policy, &egress->config.house, &is)) {
+        begin_naming(flow);
+        return;
+    }
+    enum net_rule rule = net_judge(&flow->outbound->policy, &egress->config.house, &is);
+    if (net_rule_allows(rule))
+        begin_dialing(flow);
+    else
+        flow_refuse(flow, rule, &flow->original);
 }
 
 void flow_accept(struct outbound *outbound, int fd)
 {
     struct egress *egress = outbound->egress;
-    struct flow *flow = NEW(struct flow);
-    bool is_redirected = egress->config.original(fd, &flow->to, &flow->port);
+    struct net_address to = { { 0 } };
+    uint16_t port = 0;
+    bool is_diverted = egress->config.original(fd, &to, &port);
 
-    flow->outbound = outbound;
-    flow->dial_fd = -1;
+    if (is_diverted && port == NETWORK_DNS_PORT) {
+        questions_accept(outbound, fd, &to);
+        return;
+    }
+    struct flow *flow = NEW(struct flow);
+    *flow = (struct flow){ .outbound = outbound, .dial_fd = -1, .original = to, .to = to, .port = port };
     flow->guest = stream_new(egress->config.loop, fd, LIMIT_EGRESS_BUFFER, &guest_events, flow);
     queue_join(&outbound->flows, &flow->link);
     outbound->open++;
     egress->flows_open++;
-    if (!is_redirected) {
-        flow_refuse(flow, FLOWS_NOT_REDIRECTED);
-        return;
-    }
-    flow->is_host = is_host(egress, &flow->to);
-    enum net_rule rule = judge(flow);
-    if (net_rule_allows(rule))
-        dial(flow);
+    if (is_diverted)
+        begin(flow);
     else
-        flow_refuse(flow, rule);
+        flow_refuse(flow, FLOWS_NOT_DIVERTED, &flow->original);
 }
 
 /* ---- all of a sandbox ---- */
 
+/* Those that are still being named or resolved are judged by the new policy anyway. */
 void flows_judge_again(struct outbound *outbound)
 {
     struct queue_link *next;
@@ -324,9 +548,11 @@ void flows_judge_again(struct outbound *outbound)
     for (struct queue_link *link = outbound->flows.first; link; link = next) {
         struct flow *flow = container_of(link, struct flow, link);
         next = link->next;
-        enum net_rule rule = judge(flow);
+        if (flow->state != FLOW_DIALING && flow->state != FLOW_RELAYING)
+            continue;
+        enum net_rule rule = judge(flow, &flow->to, name_of(flow, &flow->to));
         if (!net_rule_allows(rule))
-            flow_refuse(flow, rule);
+            flow_refuse(flow, rule, &flow->to);
     }
 }
 

@@ -23,7 +23,7 @@
 /* Why a connection or a question was refused: a rule of net_rules.h (its number), or one of these. */
 enum flows_why {
     FLOWS_TOO_MANY = NET_RULE_COUNT, /* the sandbox has all the connections that it may have */
-    FLOWS_NOT_REDIRECTED,            /* a connection to our listening socket itself */
+    FLOWS_NOT_DIVERTED,              /* a connection to our listening socket itself */
     FLOWS_TOO_MANY_QUESTIONS,        /* DNS: more than it may ask at once or in a second */
     FLOWS_NO_SERVICE,                /* a name that stays inside, and nothing serves it */
     FLOWS_WHY_COUNT,

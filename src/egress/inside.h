@@ -3,6 +3,9 @@
  *
  *   egress.c   the sandboxes: their sockets, policies and ends
  *   flow.c     one connection, from accept to its end
+ *   name.c     which host a client wants, by its first bytes
+ *   pins.c     which names lead to an address
+ *   questions.c  DNS questions of sandboxes
  *   sockets.c  where a connection wants to go, and connections to there
  *   report.c   counts, refusals, and the messages about them
  */
@@ -14,6 +17,7 @@
 #include "base/queue.h"
 #include "egress/egress.h"
 #include "egress/flows.h"
+#include "egress/pins.h"
 #include "egress/sockets.h"
 #include "io/listen.h"
 #include "policy/quota.h"
@@ -45,7 +49,15 @@ struct outbound {
     struct queue_link stranger; /* in egress->strangers… */
     uint64_t since_ms;          /* …since then */
     struct queue flows;
-    uint32_t open; /* flows in it */
+    uint32_t open; /* flows, and connections for DNS */
+    struct pins pins;
+
+    /* questions.c */
+    struct watch *datagrams[2];
+    struct queue questions; /* without an answer yet */
+    uint32_t question_count;
+    struct queue dns_streams;
+    struct quota question_rate;
 
     /* since the last report */
     uint64_t bytes_in, bytes_out;
@@ -65,6 +77,19 @@ void flow_accept(struct outbound *outbound, int fd);
 /* The policy is new: cuts the connections that it does not allow. */
 void flows_judge_again(struct outbound *outbound);
 void flows_reset(struct outbound *outbound); /* all of them */
+
+/* ---- questions.c ---- */
+
+/* Answers what comes to the UDP sockets. */
+void questions_listen(struct outbound *outbound);
+/* A connection to port 53; takes the descriptor, and `open` counts it. */
+void questions_accept(struct outbound *outbound, int fd, const struct net_address *server);
+void questions_reset(struct outbound *outbound); /* everything of it is closed, UDP too */
+/* Of an A or AAAA record; false for others. */
+struct dns_record;
+bool dns_record_address(const struct dns_record *record, struct net_address *out);
+/* The name that stays inside at this address, or NULL. */
+const struct egress_name *egress_name_at(const struct egress *egress, const struct net_address *address);
 
 /* ---- report.c ---- */
 

@@ -39,6 +39,10 @@ static void say_where(const struct refusal *refusal, struct buf *out)
 {
     char address[NET_ADDRESS_TEXT];
 
+    if (refusal->why == FLOWS_NOT_DIVERTED) {
+        buf_add(out, STR("connection refused: "));
+        return;
+    }
     if (!refusal->has_address) {
         buf_format(out, "DNS question for %s refused: ", refusal->name[0] ? refusal->name : "a name");
         return;
@@ -83,7 +87,7 @@ static void say_why(const struct outbound *outbound, const struct refusal *refus
     case FLOWS_TOO_MANY:
         buf_format(out, "the sandbox has %u open connections already", outbound->open);
         return;
-    case FLOWS_NOT_REDIRECTED:
+    case FLOWS_NOT_DIVERTED:
         buf_add(out, STR("this is a socket of Cloister's own"));
         return;
     case FLOWS_TOO_MANY_QUESTIONS:

@@ -19,12 +19,12 @@ enum { PROBE_PORT = 9 }; /* no packet is sent to it */
 
 static const uint8_t v4_prefix[12] = { [10] = 0xff, [11] = 0xff };
 
-static struct net_address from_v4(const struct in_addr *address)
+struct net_address socket_address_v4(const void *four_bytes)
 {
     struct net_address out;
 
     memcpy(out.at, v4_prefix, sizeof v4_prefix);
-    memcpy(out.at + sizeof v4_prefix, address, sizeof *address);
+    memcpy(out.at + sizeof v4_prefix, four_bytes, sizeof out.at - sizeof v4_prefix);
     return out;
 }
 
@@ -32,7 +32,7 @@ bool socket_address(const struct sockaddr_storage *from, struct net_address *out
 {
     if (from->ss_family == AF_INET) {
         const struct sockaddr_in *v4 = (const void *)from;
-        *out = from_v4(&v4->sin_addr);
+        *out = socket_address_v4(&v4->sin_addr);
         *out_port = ntohs(v4->sin_port);
         return true;
     }

@@ -183,7 +183,7 @@ const struct stream_events relay_events = {
 
 void relay_join(struct relay *relay, struct stream *a, struct stream *b)
 {
-    relay->sides[0].stream = a;
-    relay->sides[1].stream = b;
+    relay->sides[0] = (struct side){ .stream = a, .ended = a->ended };
+    relay->sides[1] = (struct side){ .stream = b, .ended = b->ended };
     step(relay); /* either may have bytes that came with the heads */
 }

@@ -24,6 +24,7 @@ extern const struct stream_events relay_events;
 
 typedef void relay_done_fn(void *context); /* both sides have ended, or one failed; the last call */
 struct relay *relay_new(struct loop *loop, relay_done_fn *done, void *context) must_use;
+/* A stream's owner before may have read from it, and may have been told of its end. */
 void relay_join(struct relay *relay, struct stream *a, struct stream *b);
 
 /* Before relay_join(), for relays that are not as above. */

@@ -149,8 +149,8 @@ static void a_refused_connection_is_reset_at_once_and_reported_with_its_rule(voi
     check_refused(NET_RULE_DENY_RANGE, "denyOut has 203.0.113.0/24");
     rig_policy(&rig, "one", &(struct net_policy){ .internet = false });
     check_refused(NET_RULE_INTERNET_OFF, "no internet access");
-    rig.not_redirected = true;
-    check_refused(FLOWS_NOT_REDIRECTED, "Cloister's own");
+    rig.not_diverted = true;
+    check_refused(FLOWS_NOT_DIVERTED, "Cloister's own");
     assert_int_equal(rig.refused, 7);
     assert_int_equal(rig.made, 0);
     rig_end(&rig);

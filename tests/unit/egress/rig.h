@@ -14,6 +14,7 @@
 #include "base/pack.h"
 #include "egress/egress.h"
 #include "egress/flows.h"
+#include "fake_resolver.h"
 
 enum { RIG_REFUSALS = 64 };
 
@@ -25,7 +26,7 @@ struct rig {
     int outside_fd; /* listens */
     struct net_address to;
     uint16_t port; /* of the outside */
-    bool not_redirected, is_host;
+    bool not_diverted, is_host;
     uint16_t guest_port; /* of the sandbox's socket */
     /* what was reported */
     uint64_t bytes_in, bytes_out;
@@ -64,7 +65,7 @@ static inline bool rig_original_(int fd, struct net_address *out, uint16_t *out_
     (void)fd;
     *out = rig_current_->to;
     *out_port = rig_current_->port;
-    return !rig_current_->not_redirected;
+    return !rig_current_->not_diverted;
 }
 
 static inline bool rig_is_host_(const struct net_address *address)
@@ -110,6 +111,8 @@ static inline int rig_listen_(int type, uint16_t *out_port)
     int fd = socket(AF_INET, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
     assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+    if (type == SOCK_DGRAM) /* as divert_open() does */
+        assert_int_equal(setsockopt(fd, IPPROTO_IP, IP_PKTINFO, &(int){ 1 }, sizeof(int)), 0);
     if (type == SOCK_STREAM)
         assert_int_equal(listen(fd, 1024), 0);
     assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
@@ -128,6 +131,7 @@ static inline void rig_begin(struct rig *rig, const struct egress_config *more)
     rig->outside_fd = rig_listen_(SOCK_STREAM, &rig->port);
     if (more)
         rig->config = *more;
+    rig->config.resolver = fake_resolver;
     rig->config.loop = rig->loop;
     rig->config.house = (struct net_operator){ .allow_count = 1, .allow = &rig->house };
     if (!rig->config.flows_max)

@@ -1,0 +1,80 @@
+#include "egress/name.h"
+
+#include <string.h>
+
+#include "policy/net_policy.h"
+#include "wire/http1.h"
+#include "wire/tls_hello.h"
+
+enum { TLS_HANDSHAKE = 0x16 };
+
+static enum name_found take(struct str name, char out[LIMIT_NET_NAME_BYTES + 1])
+{
+    if (str_ends(name, STR(".")))
+        name.len--;
+    if (name.len > LIMIT_NET_NAME_BYTES || !net_name_is_valid(name))
+        return NAME_NONE;
+    for (size_t i = 0; i < name.len; i++)
+        out[i] = (char)(name.at[i] >= 'A' && name.at[i] <= 'Z' ? name.at[i] - 'A' + 'a' : name.at[i]);
+    out[name.len] = '\0';
+    return NAME_FOUND;
+}
+
+static enum name_found from_tls(struct str received, char out[LIMIT_NET_NAME_BYTES + 1])
+{
+    struct tls_hello hello;
+    struct err err;
+
+    switch (tls_hello_parse(received, &hello, &err)) {
+    case TLS_HELLO_MORE:
+        return NAME_MORE;
+    case TLS_HELLO_DONE:
+        return take(str_from(hello.name), out);
+    case TLS_HELLO_NONE:
+    case TLS_HELLO_BAD:
+        break;
+    }
+    return NAME_NONE;
+}
+
+/* Two of them could be read in two ways. */
+static bool has_one_host(const struct http_head *head)
+{
+    unsigned count = 0;
+
+    for (size_t i = 0; i < head->header_count; i++)
+        count += str_eq_nocase(head->headers[i].name, STR("host"));
+    return count == 1;
+}
+
+static enum name_found from_http(struct str received, char out[LIMIT_NET_NAME_BYTES + 1])
+{
+    struct http_head head;
+    struct str host, name;
+    struct err err;
+    size_t used;
+
+    switch (http_parse_request(received, &head, &used, &err)) {
+    case HTTP_MORE:
+        return received.len < LIMIT_EGRESS_NAME_BYTES ? NAME_MORE : NAME_NONE;
+    case HTTP_DONE:
+        if (!has_one_host(&head))
+            return NAME_NONE;
+        host = *http_header(&head, STR("host"));
+        return str_cut(&host, ':', &name) ? take(name, out) : NAME_NONE;
+    case HTTP_BAD:
+        break;
+    }
+    return NAME_NONE;
+}
+
+enum name_found name_find(struct str received, char out[LIMIT_NET_NAME_BYTES + 1])
+{
+    if (received.len == 0)
+        return NAME_MORE;
+    if (received.at[0] == TLS_HANDSHAKE)
+        return from_tls(received, out);
+    /* All methods begin with a letter. Binary protocols need not be waited for. */
+    bool may_be_http = (received.at[0] | 0x20) >= 'a' && (received.at[0] | 0x20) <= 'z';
+    return may_be_http ? from_http(received, out) : NAME_NONE;
+}

@@ -1,0 +1,412 @@
+/*
+ * DNS questions of sandboxes: every one is answered here, whichever server it was sent to.
+ *
+ * Theory of operation
+ *
+ * A question comes as a datagram, or over a connection to port 53 with its length in front. It is decoded (wire/dns),
+ * judged by its name, and asked again by the resolver in words of our own; the answer is written anew from the records.
+ * So a guest cannot send a byte of its choice to a DNS server except for names, and the addresses that it gets are pinned
+ * to the name (pins.h). Names are a way out as well: questions are limited per second and at once.
+ *
+ * A name that the policy does not allow is answered "no such name", at once: for "refused" some programs try the next
+ * server and others wait for seconds. The reason goes with it for those that print it (RFC 8914).
+ *
+ * Over a connection there is one question at a time; the next one is read when it is answered.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fd.h"
+#include "base/mem.h"
+#include "base/network.h"
+#include "egress/inside.h"
+#include "egress/resolver.h"
+#include "io/stream.h"
+#include "wire/dns.h"
+
+enum {
+    DATAGRAMS_A_TURN = 32,
+    LENGTH_BYTES = 2, /* in front of a message over TCP */
+    NAMES_TTL_S = 60,
+};
+
+static const struct quota_rule question_rule = { .per_s = LIMIT_EGRESS_QUESTIONS_S,
+                                                 .burst = 2 * LIMIT_EGRESS_QUESTIONS_S };
+
+/* A question without an answer yet. */
+struct asked {
+    struct outbound *outbound;
+    struct queue_link link; /* in outbound->questions */
+    struct dns_question question;
+    struct resolver_question *lookup;
+    struct net_address server;   /* that the guest has asked */
+    struct dns_stream *stream;   /* NULL: it came by datagram… */
+    enum divert_kind kind;       /* …here… */
+    struct divert_peer datagram; /* …from there */
+};
+
+/* A connection to port 53. */
+struct dns_stream {
+    struct outbound *outbound;
+    struct queue_link link; /* in outbound->dns_streams */
+    struct stream *stream;
+    struct net_address server;
+    struct asked *asked; /* being answered */
+    struct timer idle;
+    bool ended;      /* the guest sends no more */
+    bool is_running; /* in dns_stream_next() */
+};
+
+static struct loop *loop_of(const struct outbound *outbound)
+{
+    return outbound->egress->config.loop;
+}
+
+static void dns_stream_next(struct dns_stream *dns);
+static void dns_stream_close(struct dns_stream *dns);
+
+/* ---- answering ---- */
+
+static void asked_free(struct asked *asked)
+{
+    resolver_cancel(asked->lookup);
+    if (asked->link.in)
+        asked->outbound->question_count--;
+    queue_leave(&asked->link);
+    free(asked);
+}
+
+static void send_datagram(struct asked *asked, const struct dns_answer *answer)
+{
+    struct outbound *outbound = asked->outbound;
+    size_t room = MIN((size_t)asked->question.udp_room, (size_t)DNS_UDP_ROOM_MAX);
+    auto_buf struct buf out = buf_make(NULL, DNS_UDP_ROOM_MAX);
+
+    dns_write_answer(&out, &asked->question, answer, MAX(room, (size_t)DNS_UDP_BYTES));
+    outbound->bytes_in += out.len;
+    (void)!divert_answer(outbound->sockets[asked->kind], buf_str(&out), &asked->datagram); /* the guest asks again */
+}
+
+static void send_on_stream(struct asked *asked, const struct dns_answer *answer)
+{
+    struct dns_stream *dns = asked->stream;
+    auto_buf struct buf out = buf_make(NULL, DNS_MESSAGE_MAX);
+
+    dns_write_answer(&out, &asked->question, answer, DNS_MESSAGE_MAX);
+    const char length[LENGTH_BYTES] = { (char)(out.len >> 8), (char)out.len };
+    stream_write_two(dns->stream, str_of(length, sizeof length), buf_str(&out));
+    asked->outbound->bytes_in += sizeof length + out.len;
+    dns->asked = NULL;
+}
+
+/* Frees the question. */
+static void answer_with(struct asked *asked, const struct dns_answer *answer)
+{
+    struct dns_stream *dns = asked->stream;
+
+    report_soon(asked->outbound);
+    if (dns)
+        send_on_stream(asked, answer);
+    else
+        send_datagram(asked, answer);
+    asked_free(asked);
+    if (dns)
+        dns_stream_next(dns);
+}
+
+static void refuse(struct asked *asked, unsigned why, enum dns_code code, struct str reason)
+{
+    report_refusal(asked->outbound, why, NULL, 0, str_from(asked->question.name));
+    answer_with(asked, &(struct dns_answer){ .code = code, .ede = DNS_EDE_PROHIBITED, .reason = reason });
+}
+
+bool dns_record_address(const struct dns_record *record, struct net_address *out)
+{
+    if (record->type == DNS_A)
+        *out = socket_address_v4(record->address);
+    else if (record->type == DNS_AAAA)
+        memcpy(out->at, record->address, sizeof out->at);
+    else
+        return false;
+    return true;
+}
+
+static void on_answer(void *context, const struct dns_answer *answer)
+{
+    struct asked *asked = context;
+    struct outbound *outbound = asked->outbound;
+    struct net_address address;
+
+    asked->lookup = NULL;
+    for (uint32_t i = 0; i < answer->count; i++)
+        if (dns_record_address(&answer->records[i], &address))
+            pins_add(&outbound->pins, str_from(asked->question.name), &address, answer->records[i].ttl_s,
+                     loop_now_ms(loop_of(outbound)));
+    answer_with(asked, answer);
+}
+
+/* ---- names that stay inside ---- */
+
+const struct egress_name *egress_name_at(const struct egress *egress, const struct net_address *address)
+{
+    for (uint32_t i = 0; i < egress->config.name_count; i++)
+        if (net_address_eq(&egress->config.names[i].address, address))
+            return &egress->config.names[i];
+    return NULL;
+}
+
+static const struct egress_name *name_inside(const struct egress *egress, struct str name)
+{
+    for (uint32_t i = 0; i < egress->config.name_count; i++)
+        if (str_eq(str_from(egress->config.names[i].name), name))
+            return &egress->config.names[i];
+    return NULL;
+}
+
+static void answer_inside(struct asked *asked, const struct egress_name *name)
+{
+    bool is_v4 = net_address_is_v4(&name->address);
+    struct dns_record record = { .name = str_from(name->name), .type = is_v4 ? DNS_A : DNS_AAAA, .ttl_s = NAMES_TTL_S };
+
+    memcpy(record.address, name->address.at + (is_v4 ? 12 : 0), is_v4 ? 4 : 16);
+    answer_with(asked, &(struct dns_answer){
+                           .count = asked->question.type == record.type, .records = &record, .ede = DNS_EDE_NONE });
+}
+
+/* ---- asking ---- */
+
+/* Where ranges allow the server that was asked, the guest could look the name up there. */
+static bool may_ask_server(const struct asked *asked)
+{
+    const struct outbound *outbound = asked->outbound;
+    const struct net_flow flow = { .to = asked->server, .port = NETWORK_DNS_PORT };
+
+    return net_judge(&outbound->policy, &outbound->egress->config.house, &flow) == NET_RULE_ALLOW_RANGE;
+}
+
+/* Takes the question. */
+static void ask(struct asked *asked)
+{
+    struct outbound *outbound = asked->outbound;
+    const struct egress_name *inside = name_inside(outbound->egress, str_from(asked->question.name));
+    struct quota_left left;
+
+    if (outbound->question_count >= LIMIT_EGRESS_QUESTIONS ||
+        !quota_take(&question_rule, &outbound->question_rate, loop_now_ms(loop_of(outbound)), &left)) {
+        refuse(asked, FLOWS_TOO_MANY_QUESTIONS, DNS_REFUSED, STR("too many DNS questions"));
+        return;
+    }
+    if (inside) {
+        answer_inside(asked, inside);
+        return;
+    }
+    enum net_rule rule = net_judge_name(&outbound->policy, str_from(asked->question.name));
+    if (!net_rule_allows(rule) && !may_ask_server(asked)) {
+        refuse(asked, rule, DNS_NO_SUCH_NAME, STR("the sandbox's network policy does not allow this name"));
+        return;
+    }
+    queue_join(&outbound->questions, &asked->link);
+    outbound->question_count++;
+    asked->lookup = resolver_ask(outbound->egress->config.resolver, str_from(asked->question.name),
+                                 asked->question.type, on_answer, asked);
+}
+
+/* False: it is not to be answered. Takes the question otherwise. */
+static bool take_message(struct asked *asked, struct str message)
+{
+    asked->outbound->bytes_out += message.len;
+    report_soon(asked->outbound);
+    switch (dns_question_parse(message, &asked->question)) {
+    case DNS_PARSED:
+        ask(asked);
+        return true;
+    case DNS_WRONG:
+        answer_with(asked, &(struct dns_answer){ .code = asked->question.code, .ede = DNS_EDE_NONE });
+        return true;
+    case DNS_NOISE:
+        break;
+    }
+    return false;
+}
+
+/* ---- datagrams ---- */
+
+/* False: there is none, or the socket is closed. */
+static bool take_datagram(struct outbound *outbound, enum divert_kind kind)
+{
+    char room[LIMIT_EGRESS_QUESTION_BYTES];
+    struct divert_peer peer;
+    ssize_t n = divert_receive(outbound->sockets[kind], room, sizeof room, &peer);
+    uint16_t port;
+
+    if (n < 0)
+        return false;
+    struct asked *asked = NEW(struct asked);
+    *asked = (struct asked){ .outbound = outbound, .kind = kind, .datagram = peer };
+    if ((size_t)n > sizeof room || !socket_address(&peer.server, &asked->server, &port) ||
+        !take_message(asked, str_of(room, (size_t)n)))
+        free(asked);
+    return true;
+}
+
+static void take_datagrams(struct outbound *outbound, enum divert_kind kind)
+{
+    for (int i = 0; i < DATAGRAMS_A_TURN && outbound->sockets[kind] >= 0; i++)
+        if (!take_datagram(outbound, kind))
+            return;
+}
+
+static void on_datagrams4(void *context, unsigned ready)
+{
+    (void)ready;
+    take_datagrams(context, DIVERT_UDP4);
+}
+
+static void on_datagrams6(void *context, unsigned ready)
+{
+    (void)ready;
+    take_datagrams(context, DIVERT_UDP6);
+}
+
+void questions_listen(struct outbound *outbound)
+{
+    static watch_fn *const handlers[] = { on_datagrams4, on_datagrams6 };
+
+    for (int i = 0; i < 2; i++) {
+        if (outbound->sockets[DIVERT_UDP4 + i] < 0 || outbound->datagrams[i])
+            continue;
+        outbound->datagrams[i] =
+            watch_new(loop_of(outbound), outbound->sockets[DIVERT_UDP4 + i], handlers[i], outbound);
+        watch_want(outbound->datagrams[i], WATCH_READ);
+    }
+}
+
+/* ---- connections ---- */
+
+static void on_idle(struct timer *timer)
+{
+    dns_stream_close(container_of(timer, struct dns_stream, idle));
+}
+
+/* A message is there, whole. False: it is not to be answered. */
+static bool take_from_stream(struct dns_stream *dns, size_t length)
+{
+    struct asked *asked = NEW(struct asked);
+    struct buf *in = &dns->stream->in;
+    char message[LIMIT_EGRESS_QUESTION_BYTES];
+
+    memcpy(message, in->data + LENGTH_BYTES, length);
+    buf_drop(in, LENGTH_BYTES + length);
+    stream_read(dns->stream, false);
+    timer_clear(&dns->idle);
+    *asked = (struct asked){ .outbound = dns->outbound, .stream = dns, .server = dns->server };
+    dns->asked = asked;
+    if (take_message(asked, str_of(message, length)))
+        return true;
+    dns->asked = NULL;
+    free(asked);
+    return false;
+}
+
+/* False: there is nothing more to do now. */
+static bool dns_stream_step(struct dns_stream *dns)
+{
+    struct stream *stream = dns->stream;
+
+    if (!stream || dns->asked)
+        return false;
+    struct str in = buf_str(&stream->in);
+    size_t length = in.len < LENGTH_BYTES ? 0 : (size_t)(uint8_t)in.at[0] << 8 | (uint8_t)in.at[1];
+    bool is_whole = in.len >= LENGTH_BYTES + length;
+    if (length > LIMIT_EGRESS_QUESTION_BYTES || (is_whole && !take_from_stream(dns, length))) {
+        dns_stream_close(dns);
+        return false;
+    }
+    if (is_whole)
+        return true;
+    if (dns->ended && !stream_queued(stream)) {
+        dns_stream_close(dns);
+        return false;
+    }
+    timer_set(&dns->idle, loop_of(dns->outbound), LIMIT_EGRESS_ASK_MS, on_idle);
+    stream_read(stream, !dns->ended && !stream_is_full(stream));
+    return false;
+}
+
+/* What can be answered is answered. An answer may come at once, from inside: no recursion, there may be many questions. */
+static void dns_stream_next(struct dns_stream *dns)
+{
+    if (dns->is_running)
+        return;
+    dns->is_running = true;
+    while (dns_stream_step(dns))
+        ;
+    dns->is_running = false;
+}
+
+static void on_stream(struct stream *stream)
+{
+    dns_stream_next(stream->owner);
+}
+
+static void on_stream_end(struct stream *stream, const struct err *err)
+{
+    struct dns_stream *dns = stream->owner;
+
+    dns->ended = true;
+    if (err)
+        dns_stream_close(dns);
+    else
+        dns_stream_next(dns);
+}
+
+static const struct stream_events dns_events = { .on_input = on_stream,
+                                                 .on_drained = on_stream,
+                                                 .on_end = on_stream_end };
+
+static void dns_stream_dispose(void *object)
+{
+    free(object);
+}
+
+static void dns_stream_close(struct dns_stream *dns)
+{
+    struct outbound *outbound = dns->outbound;
+
+    if (!dns->stream)
+        return;
+    stream_free(take_ptr(&dns->stream));
+    if (dns->asked)
+        asked_free(take_ptr(&dns->asked));
+    timer_clear(&dns->idle);
+    queue_leave(&dns->link);
+    outbound->open--;
+    outbound->egress->flows_open--;
+    report_soon(outbound);
+    loop_retire(loop_of(outbound), dns, dns_stream_dispose);
+}
+
+void questions_accept(struct outbound *outbound, int fd, const struct net_address *server)
+{
+    struct dns_stream *dns = NEW(struct dns_stream);
+
+    dns->outbound = outbound;
+    dns->server = *server;
+    dns->stream = stream_new(loop_of(outbound), fd, LENGTH_BYTES + LIMIT_EGRESS_QUESTION_BYTES, &dns_events, dns);
+    queue_join(&outbound->dns_streams, &dns->link);
+    outbound->open++;
+    outbound->made++;
+    outbound->egress->flows_open++;
+    dns_stream_next(dns);
+}
+
+void questions_reset(struct outbound *outbound)
+{
+    for (size_t i = 0; i < COUNT_OF(outbound->datagrams); i++)
+        watch_free(take_ptr(&outbound->datagrams[i]));
+    while (outbound->dns_streams.first)
+        dns_stream_close(container_of(outbound->dns_streams.first, struct dns_stream, link));
+    while (outbound->questions.first)
+        asked_free(container_of(outbound->questions.first, struct asked, link));
+}

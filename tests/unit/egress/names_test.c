@@ -1,0 +1,558 @@
+/* Connections that a name allows, and DNS. 127.0.0.1 is the outside; 127.0.0.9 is where nothing listens. */
+#include "egress/egress.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/limits.h"
+#include "hello.h"
+#include "rig.h"
+
+static struct rig rig;
+static uint16_t udp_port;
+
+static const char here[1][4] = { { 127, 0, 0, 1 } };
+
+/* Only good.example and what is below other.example. */
+static void allow_names(void)
+{
+    struct str names[] = { STR("good.example"), STR("*.other.example") };
+    struct net_range all = rig_range("0.0.0.0/0");
+
+    rig_policy(
+        &rig, "one",
+        &(struct net_policy){ .internet = true, .name_count = 2, .names = names, .deny_count = 1, .deny = &all });
+}
+
+static void begin(void)
+{
+    rig_begin(&rig, NULL);
+    rig_network_dns(&rig, "one", &udp_port);
+    allow_names();
+    fake_asked = 0;
+}
+
+static void say_hello(struct peer *guest, const char *name)
+{
+    auto_buf struct buf hello = hello_make(name);
+
+    peer_say(guest, buf_str(&hello));
+}
+
+/* ---- DNS, as a guest sends it ---- */
+
+static struct buf question_bytes(const char *name, uint16_t type)
+{
+    struct buf out = buf_make(NULL, 1024);
+
+    dns_write_question(&out, 7, str_from(name), type);
+    return out;
+}
+
+static int ask_udp(const char *name, uint16_t type)
+{
+    struct sockaddr_in at = { .sin_family = AF_INET,
+                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                              .sin_port = htons(udp_port) };
+    auto_buf struct buf question = question_bytes(name, type);
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(send(fd, question.data, question.len, 0), (ssize_t)question.len);
+    return fd;
+}
+
+/* Returns the code of the answer, and how many records it has. Closes the socket. */
+static unsigned hear_udp(int fd, unsigned *out_records)
+{
+    uint8_t room[4096];
+    ssize_t n = -1;
+
+    PUMP_UNTIL(rig.loop, (n = recv(fd, room, sizeof room, 0)) >= 0);
+    assert_true(n >= 12 && room[1] == 7);
+    *out_records = room[7];
+    (void)close(fd);
+    return room[3] & 15;
+}
+
+static void look_up(const char *name, const char (*addresses)[4], uint32_t count)
+{
+    unsigned records;
+    int fd = ask_udp(name, DNS_A);
+
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    fake_answer(DNS_FINE, addresses, count);
+    assert_int_equal(hear_udp(fd, &records), DNS_FINE);
+    assert_int_equal(records, count);
+}
+
+/* ---- connections ---- */
+
+static void a_name_in_a_hello_allows_and_is_resolved_by_us(void **state)
+{
+    (void)state;
+    begin();
+    rig.to = rig_address("198.51.100.200"); /* the guest's own idea */
+    struct peer guest = rig_guest(&rig);
+    pump_some(rig.loop);
+    assert_int_equal(fake_asked, 0);
+    say_hello(&guest, "Good.Example");
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    assert_string_equal(fake_open->name, "good.example");
+    assert_int_equal(fake_open->type, DNS_A);
+    fake_answer(DNS_FINE, here, 1);
+    struct peer outside = rig_accept(&rig);
+    auto_buf struct buf hello = hello_make("Good.Example");
+    PUMP_UNTIL(rig.loop, peer_listen(&outside) && outside.heard.len == hello.len);
+    assert_memory_equal(outside.heard.data, hello.data, hello.len); /* unchanged */
+    peer_say(&outside, STR("welcome"));
+    PUMP_UNTIL(rig.loop, peer_heard(&guest, "welcome"));
+    peer_done(&guest);
+    peer_done(&outside);
+    rig_end(&rig);
+}
+
+static void a_hello_in_pieces_is_waited_for(void **state)
+{
+    auto_buf struct buf hello = hello_make("a.b.other.example");
+
+    (void)state;
+    begin();
+    struct peer guest = rig_guest(&rig);
+    for (size_t i = 0; i < hello.len; i++) {
+        assert_int_equal(fake_asked, 0);
+        peer_say(&guest, str_of(hello.data + i, 1));
+        pump_turn(rig.loop);
+        pump_turn(rig.loop);
+    }
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    fake_answer(DNS_FINE, here, 1);
+    struct peer outside = rig_accept(&rig);
+    PUMP_UNTIL(rig.loop, peer_listen(&outside) && outside.heard.len == hello.len);
+    peer_done(&guest);
+    peer_done(&outside);
+    rig_end(&rig);
+}
+
+static void check_refused(struct peer *guest, unsigned why, const char *text)
+{
+    unsigned before = rig.refusal_count;
+
+    PUMP_UNTIL(rig.loop, peer_is_closed(guest));
+    assert_true(guest->was_reset);
+    assert_false(rig_is_dialed(&rig));
+    PUMP_UNTIL(rig.loop, rig.refusal_count == before + 1);
+    assert_int_equal(rig.refusals[before].why, why);
+    if (!strstr(rig.refusals[before].text, text))
+        fail_msg("'%s' does not contain '%s'", rig.refusals[before].text, text);
+    peer_done(guest);
+}
+
+static void a_name_that_is_not_allowed_is_refused_at_once(void **state)
+{
+    (void)state;
+    begin();
+    struct peer guest = rig_guest(&rig);
+    say_hello(&guest, "evil.example");
+    check_refused(&guest, NET_RULE_DENY_RANGE, "connection to evil.example (127.0.0.1) port");
+    guest = rig_guest(&rig);
+    peer_say(&guest, STR("GET / HTTP/1.1\r\nHost: other.example\r\n\r\n"));
+    check_refused(&guest, NET_RULE_DENY_RANGE, "other.example");
+    assert_int_equal(fake_asked, 0);
+    rig_end(&rig);
+}
+
+static void a_name_that_leads_to_a_private_address_is_refused(void **state)
+{
+    static const char inside[2][4] = { { 10, 0, 0, 1 }, { (char)169, (char)254, (char)169, (char)254 } };
+
+    (void)state;
+    begin();
+    rig.to = rig_address("198.51.100.200");
+    struct peer guest = rig_guest(&rig);
+    say_hello(&guest, "good.example");
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    fake_answer(DNS_FINE, inside, 2);
+    check_refused(&guest, NET_RULE_NOT_PUBLIC, "good.example (169.254.169.254)");
+    rig_end(&rig);
+}
+
+static void a_name_that_does_not_exist_is_a_reset(void **state)
+{
+    (void)state;
+    begin();
+    struct peer guest = rig_guest(&rig);
+    say_hello(&guest, "good.example");
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    fake_answer(DNS_NO_SUCH_NAME, NULL, 0);
+    PUMP_UNTIL(rig.loop, peer_is_closed(&guest));
+    assert_true(guest.was_reset);
+    peer_done(&guest);
+    rig_end(&rig);
+}
+
+static void a_resolver_that_never_answers_is_given_up(void **state)
+{
+    (void)state;
+    begin();
+    struct peer guest = rig_guest(&rig);
+    say_hello(&guest, "good.example");
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    hand_clock_add(LIMIT_EGRESS_RESOLVE_MS);
+    PUMP_UNTIL(rig.loop, peer_is_closed(&guest));
+    assert_int_equal(fake_open_count, 0); /* cancelled */
+    peer_done(&guest);
+    rig_end(&rig);
+}
+
+static void the_next_address_of_a_name_is_tried(void **state)
+{
+    static const char two[2][4] = { { 127, 0, 0, 9 }, { 127, 0, 0, 1 } };
+
+    (void)state;
+    begin();
+    rig.to = rig_address("198.51.100.200");
+    struct peer guest = rig_guest(&rig);
+    say_hello(&guest, "good.example");
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    fake_answer(DNS_FINE, two, 2);
+    struct peer outside = rig_accept(&rig);
+    peer_done(&guest);
+    peer_done(&outside);
+    rig_end(&rig);
+}
+
+static void a_looked_up_name_needs_no_second_look_up(void **state)
+{
+    (void)state;
+    begin();
+    look_up("good.example", here, 1);
+    struct peer guest = rig_guest(&rig);
+    say_hello(&guest, "good.example");
+    struct peer outside = rig_accept(&rig);
+    assert_int_equal(fake_asked, 1);
+    peer_done(&guest);
+    peer_done(&outside);
+    rig_end(&rig);
+}
+
+static void a_server_that_speaks_first_is_reached_by_the_looked_up_name(void **state)
+{
+    (void)state;
+    begin();
+    look_up("good.example", here, 1);
+    struct peer guest = rig_guest(&rig); /* says nothing */
+    struct peer outside = rig_accept(&rig);
+    peer_say(&outside, STR("220 hello"));
+    PUMP_UNTIL(rig.loop, peer_heard(&guest, "220 hello"));
+    peer_done(&guest);
+    peer_done(&outside);
+    /* ssh speaks, and does not say whom to. */
+    guest = rig_guest(&rig);
+    peer_say(&guest, STR("SSH-2.0-test\r\n"));
+    outside = rig_accept(&rig);
+    PUMP_UNTIL(rig.loop, peer_heard(&outside, "SSH-2.0-test\r\n"));
+    peer_done(&guest);
+    peer_done(&outside);
+    rig_end(&rig);
+}
+
+static void the_name_that_a_guest_shows_wins_over_the_looked_up_one(void **state)
+{
+    (void)state;
+    begin();
+    look_up("good.example", here, 1);
+    struct peer guest = rig_guest(&rig);
+    say_hello(&guest, "evil.example");
+    check_refused(&guest, NET_RULE_DENY_RANGE, "evil.example");
+    /* Without a name in it, the looked-up one counts. */
+    guest = rig_guest(&rig);
+    say_hello(&guest, NULL);
+    struct peer outside = rig_accept(&rig);
+    peer_done(&guest);
+    peer_done(&outside);
+    rig_end(&rig);
+}
+
+static void a_guest_that_says_nothing_is_not_waited_for_for_ever(void **state)
+{
+    (void)state;
+    begin();
+    struct peer guest = rig_guest(&rig);
+    pump_some(rig.loop);
+    hand_clock_add(LIMIT_EGRESS_NAME_MS);
+    check_refused(&guest, NET_RULE_DENY_RANGE, "127.0.0.1");
+    rig_end(&rig);
+}
+
+static void a_pinned_name_of_another_sandbox_does_not_count(void **state)
+{
+    (void)state;
+    begin();
+    look_up("good.example", here, 1);
+    rig_network(&rig, "two");
+    struct net_range all = rig_range("0.0.0.0/0");
+    struct str names[] = { STR("good.example") };
+    rig_policy(
+        &rig, "two",
+        &(struct net_policy){ .internet = true, .name_count = 1, .names = names, .deny_count = 1, .deny = &all });
+    struct peer guest = rig_guest(&rig);
+    peer_say(&guest, STR("SSH-2.0-test\r\n"));
+    check_refused(&guest, NET_RULE_DENY_RANGE, "127.0.0.1");
+    rig_end(&rig);
+}
+
+static void a_new_policy_keeps_what_a_looked_up_name_allows(void **state)
+{
+    (void)state;
+    rig_begin(&rig, NULL);
+    rig_network_dns(&rig, "one", &udp_port);
+    rig_policy(&rig, "one", &rig_open);
+    look_up("good.example", here, 1);
+    struct peer guest = rig_guest(&rig);
+    struct peer outside = rig_accept(&rig);
+    pump_some(rig.loop);
+    allow_names();
+    pump_some(rig.loop);
+    assert_false(peer_is_closed(&guest));
+    peer_say(&guest, STR("still"));
+    PUMP_UNTIL(rig.loop, peer_heard(&outside, "still"));
+    peer_done(&guest);
+    peer_done(&outside);
+    rig_end(&rig);
+}
+
+static void a_half_closed_guest_whose_name_is_known_gets_its_answer(void **state)
+{
+    (void)state;
+    begin();
+    look_up("good.example", here, 1);
+    struct peer guest = rig_guest(&rig);
+    peer_say(&guest, STR("q\n"));
+    shutdown(guest.fd, SHUT_WR);
+    struct peer outside = rig_accept(&rig);
+    PUMP_UNTIL(rig.loop, peer_is_closed(&outside));
+    assert_true(outside.ended && peer_heard(&outside, "q\n"));
+    peer_say(&outside, STR("a"));
+    peer_close(&outside);
+    PUMP_UNTIL(rig.loop, peer_is_closed(&guest));
+    assert_true(guest.ended && peer_heard(&guest, "a"));
+    peer_done(&guest);
+    peer_done(&outside);
+    rig_end(&rig);
+}
+
+/* ---- questions ---- */
+
+static void a_name_that_is_not_allowed_is_answered_at_once_and_not_asked(void **state)
+{
+    unsigned records;
+
+    (void)state;
+    begin();
+    assert_int_equal(hear_udp(ask_udp("evil.example", DNS_A), &records), DNS_NO_SUCH_NAME);
+    assert_int_equal(fake_asked, 0);
+    PUMP_UNTIL(rig.loop, rig.refusal_count == 1);
+    assert_int_equal(rig.refusals[0].why, NET_RULE_NAME_NOT_ALLOWED);
+    assert_string_equal(rig.refusals[0].text,
+                        "DNS question for evil.example refused: allowOut does not have this name");
+    rig_end(&rig);
+}
+
+static void noise_is_not_answered_and_nonsense_is(void **state)
+{
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = 0 };
+    const uint8_t status_request[12] = { 0, 7, 0x10 };
+    unsigned records;
+
+    (void)state;
+    begin();
+    at.sin_port = htons(udp_port);
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(send(fd, "x", 1, 0), 1);
+    char large[LIMIT_EGRESS_QUESTION_BYTES + 1] = { 0 };
+    assert_int_equal(send(fd, large, sizeof large, 0), (ssize_t)sizeof large);
+    pump_some(rig.loop);
+    assert_int_equal(recv(fd, large, sizeof large, 0), -1);
+    assert_int_equal(send(fd, status_request, sizeof status_request, 0), 12);
+    assert_int_equal(hear_udp(fd, &records), DNS_NOT_IMPLEMENTED);
+    rig_end(&rig);
+}
+
+static void questions_are_limited_at_once_and_per_second(void **state)
+{
+    unsigned refused = 0, records;
+    int fds[LIMIT_EGRESS_QUESTIONS + 10];
+
+    (void)state;
+    begin();
+    for (size_t i = 0; i < COUNT_OF(fds); i++)
+        fds[i] = ask_udp("good.example", DNS_A);
+    PUMP_UNTIL(rig.loop, fake_open_count == LIMIT_EGRESS_QUESTIONS);
+    PUMP_UNTIL(rig.loop, rig.refused == 10);
+    while (fake_open_count)
+        fake_answer(DNS_FINE, here, 1);
+    for (size_t i = 0; i < COUNT_OF(fds); i++)
+        refused += hear_udp(fds[i], &records) == DNS_REFUSED;
+    assert_int_equal(refused, 10);
+    /* Now one after the other, faster than the rate. */
+    unsigned fine = 0;
+    for (int i = 0; i < 400; i++) {
+        int fd = ask_udp("evil.example", DNS_A);
+        fine += hear_udp(fd, &records) == DNS_NO_SUCH_NAME;
+    }
+    assert_in_range(fine, 100, 399);
+    rig_end(&rig);
+}
+
+static struct peer ask_tcp(void)
+{
+    rig.port = 53;
+    return rig_guest(&rig);
+}
+
+static void say_question(struct peer *guest, const char *name)
+{
+    auto_buf struct buf question = question_bytes(name, DNS_A);
+    char length[2] = { 0, (char)question.len };
+
+    peer_say(guest, str_of(length, 2));
+    peer_say(guest, buf_str(&question));
+}
+
+static void questions_over_tcp_are_answered_one_after_the_other(void **state)
+{
+    (void)state;
+    begin();
+    rig.to = rig_address("8.8.8.8");
+    struct peer guest = ask_tcp();
+    say_question(&guest, "good.example");
+    say_question(&guest, "a.other.example");
+    say_question(&guest, "evil.example");
+    shutdown(guest.fd, SHUT_WR);
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    assert_string_equal(fake_open->name, "good.example");
+    pump_some(rig.loop);
+    assert_int_equal(fake_asked, 1);
+    fake_answer(DNS_FINE, here, 1);
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    assert_string_equal(fake_open->name, "a.other.example");
+    fake_answer(DNS_FINE, here, 1);
+    PUMP_UNTIL(rig.loop, peer_is_closed(&guest));
+    assert_true(guest.ended);
+    const uint8_t *at = (const uint8_t *)guest.heard.data;
+    unsigned codes[4], count = 0;
+    for (size_t i = 0; i < guest.heard.len; i += 2 + (size_t)(at[i] << 8 | at[i + 1]))
+        codes[count++] = at[i + 5] & 15;
+    assert_int_equal(count, 3);
+    assert_true(codes[0] == DNS_FINE && codes[1] == DNS_FINE && codes[2] == DNS_NO_SUCH_NAME);
+    peer_done(&guest);
+    rig_end(&rig);
+}
+
+static void many_questions_in_one_packet_do_not_nest(void **state)
+{
+    auto_buf struct buf many = buf_make(NULL, 1 << 20);
+    auto_buf struct buf question = question_bytes("e.example", DNS_A);
+
+    (void)state;
+    begin();
+    for (int i = 0; i < 2000; i++) {
+        pack_u16(&many, (uint16_t)question.len);
+        buf_add(&many, buf_str(&question));
+    }
+    struct peer guest = ask_tcp();
+    peer_say(&guest, buf_str(&many));
+    shutdown(guest.fd, SHUT_WR);
+    PUMP_UNTIL(rig.loop, peer_is_closed(&guest));
+    PUMP_UNTIL(rig.loop, rig.refused == 2000);
+    peer_done(&guest);
+    rig_end(&rig);
+}
+
+static void a_connection_for_dns_that_is_too_long_or_too_slow_is_closed(void **state)
+{
+    (void)state;
+    begin();
+    struct peer guest = ask_tcp();
+    peer_say(&guest, STR("\xff\xff"));
+    PUMP_UNTIL(rig.loop, peer_is_closed(&guest));
+    peer_done(&guest);
+    guest = rig_guest(&rig);
+    peer_say(&guest, STR("\0"));
+    pump_some(rig.loop);
+    assert_false(peer_is_closed(&guest));
+    hand_clock_add(LIMIT_EGRESS_ASK_MS);
+    PUMP_UNTIL(rig.loop, peer_is_closed(&guest));
+    peer_done(&guest);
+    rig_end(&rig);
+}
+
+static void a_sandbox_that_ends_takes_its_questions_with_it(void **state)
+{
+    (void)state;
+    begin();
+    int fd = ask_udp("good.example", DNS_A);
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    struct peer guest = ask_tcp();
+    say_question(&guest, "good.example");
+    PUMP_UNTIL(rig.loop, fake_open_count == 2);
+    egress_exited(rig.egress, "one");
+    assert_int_equal(fake_open_count, 0);
+    PUMP_UNTIL(rig.loop, peer_is_closed(&guest));
+    peer_done(&guest);
+    (void)close(fd);
+    rig_end(&rig);
+}
+
+static void a_name_that_stays_inside_is_answered_here_and_reached_by_nobody_yet(void **state)
+{
+    static struct egress_name names[1] = { { .name = "mail.example.internal" } };
+    unsigned records;
+
+    (void)state;
+    names[0].address = rig_address("192.0.0.8");
+    rig_begin(&rig, &(struct egress_config){ .names = names, .name_count = 1 });
+    rig_network_dns(&rig, "one", &udp_port);
+    rig_policy(&rig, "one", &(struct net_policy){ .internet = false });
+    fake_asked = 0;
+    assert_int_equal(hear_udp(ask_udp("mail.example.internal", DNS_A), &records), DNS_FINE);
+    assert_int_equal(records, 1);
+    assert_int_equal(hear_udp(ask_udp("mail.example.internal", DNS_AAAA), &records), DNS_FINE);
+    assert_int_equal(records, 0);
+    assert_int_equal(fake_asked, 0);
+    rig.to = names[0].address;
+    struct peer guest = rig_guest(&rig);
+    check_refused(&guest, FLOWS_NO_SERVICE, "stays inside");
+    rig_end(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        CASE(a_name_in_a_hello_allows_and_is_resolved_by_us),
+        CASE(a_hello_in_pieces_is_waited_for),
+        CASE(a_name_that_is_not_allowed_is_refused_at_once),
+        CASE(a_name_that_leads_to_a_private_address_is_refused),
+        CASE(a_name_that_does_not_exist_is_a_reset),
+        CASE(a_resolver_that_never_answers_is_given_up),
+        CASE(the_next_address_of_a_name_is_tried),
+        CASE(a_looked_up_name_needs_no_second_look_up),
+        CASE(a_server_that_speaks_first_is_reached_by_the_looked_up_name),
+        CASE(the_name_that_a_guest_shows_wins_over_the_looked_up_one),
+        CASE(a_guest_that_says_nothing_is_not_waited_for_for_ever),
+        CASE(a_pinned_name_of_another_sandbox_does_not_count),
+        CASE(a_new_policy_keeps_what_a_looked_up_name_allows),
+        CASE(a_half_closed_guest_whose_name_is_known_gets_its_answer),
+        CASE(a_name_that_is_not_allowed_is_answered_at_once_and_not_asked),
+        CASE(noise_is_not_answered_and_nonsense_is),
+        CASE(questions_are_limited_at_once_and_per_second),
+        CASE(questions_over_tcp_are_answered_one_after_the_other),
+        CASE(many_questions_in_one_packet_do_not_nest),
+        CASE(a_connection_for_dns_that_is_too_long_or_too_slow_is_closed),
+        CASE(a_sandbox_that_ends_takes_its_questions_with_it),
+        CASE(a_name_that_stays_inside_is_answered_here_and_reached_by_nobody_yet),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
