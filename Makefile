@@ -41,7 +41,7 @@ all: build/build.ninja ## build/cloister and build/cloister-guestd
 # The template for run_code takes minutes more, and not everyone needs it. So it is built while the server runs, and the
 # server finds it when a client asks for it.
 up: all ## build, make the base template once, then serve in the foreground
-	@scripts/setup.sh user
+	@scripts/setup.sh user names
 	@$(SUDO) grep -rqsx 'name base' $(DATA)/templates || $(SUDO) build/cloister template build base --data $(DATA)
 	@[ '$(INTERPRETER)' = no ] || $(SUDO) grep -rqsx 'name code-interpreter-v1' $(DATA)/templates || $(SUDO) sh -c \
 	    'echo "building the template for run_code in the background: tail -f $(DATA)/code-interpreter.log"; \
@@ -100,7 +100,7 @@ help: ## this list
 
 # Packages are checked once per version of setup.sh, not each time.
 build/.deps build/.deps-test: scripts/setup.sh
-	@scripts/setup.sh build $(if $(filter %-test,$@),test)
+	@scripts/setup.sh build $(if $(filter %-test,$@),test names)
 	@mkdir -p build && touch $@
 
 # Warnings are errors only in the builds for tests, so that a newer compiler does not keep users from building.

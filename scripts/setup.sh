@@ -7,6 +7,7 @@
 #   bench   the programs that `make bench` measures beside us: runc, crun, bubblewrap, pasta, slirp4netns, nginx;
 #           Python venv for the SDK
 #   user    the system users that the unprivileged roles run as
+#   names   makes *.cloister.localhost lead to this machine, for programs that look names up
 #
 # Asks dpkg first and uses apt (and sudo) only when something is missing, so that a second run takes milliseconds.
 set -eu
@@ -138,7 +139,18 @@ add_users() {
     done
 }
 
-[ $# -gt 0 ] || die "no group named; there are build, test, clients, bench, user"
+# Browsers and curl know *.localhost by themselves; other programs ask the C library. systemd-resolved answers it, and so
+# does a small module. Not fatal: everything that needs no names works without.
+resolve_names() {
+    name=setup.cloister.localhost
+    getent hosts $name >/dev/null && return 0
+    [ "$1" = yes ] && install_packages libnss-myhostname
+    getent hosts $name >/dev/null && return 0
+    say "*.cloister.localhost does not lead to this machine: SDKs that need E2B_DOMAIN will not find it."
+    say "Install libnss-myhostname and put myhostname into the hosts line of /etc/nsswitch.conf, or use systemd-resolved."
+}
+
+[ $# -gt 0 ] || die "no group named; there are build, test, clients, bench, user, names"
 debian=yes
 command -v apt-get >/dev/null 2>&1 || debian=no
 for group in "$@"; do
@@ -159,6 +171,7 @@ for group in "$@"; do
     "no clients") ;; # run.py reports a client that cannot be installed
     "no bench") ;; # the benchmark leaves out what is not installed
     *" user") add_users ;;
-    *) die "there is no group '$group': build, test, clients, bench, user" ;;
+    *" names") resolve_names "$debian" ;;
+    *) die "there is no group '$group': build, test, clients, bench, user, names" ;;
     esac
 done

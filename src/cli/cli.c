@@ -35,7 +35,8 @@ static const struct command commands[] = {
       "  sudo cloister serve --listen 0.0.0.0:7070 --data /srv/cloister\n",
       0, 0, SIZE_MAX, 0, NULL },
     { "env", GROUP_SERVER, "[--data DIR] [--json]", "print the variables that point the SDKs at this server",
-      "Shell lines for eval. The key in them is the server's first API key.\n"
+      "Shell lines for eval. The key in them is the server's first API key. SDKs that know no URL for sandboxes use\n"
+      "E2B_DOMAIN by TLS; SSL_CERT_FILE names a file with the system's certificates and the local authority's.\n"
       "\n"
       "  eval \"$(sudo cloister env)\"\n",
       TAKES_DATA | TAKES_URL | TAKES_JSON, 0, 0, 0, env_run },

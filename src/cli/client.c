@@ -2,8 +2,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/encode.h"
 #include "base/fd.h"
@@ -95,6 +97,26 @@ bool client_server_address(const char *data, char out_address[CLIENT_ADDRESS_BYT
     int size = snprintf(out_address, CLIENT_ADDRESS_BYTES, "%.*s%.*s", STR_ARG(start), STR_ARG(address));
     if (size <= 0 || size >= CLIENT_ADDRESS_BYTES)
         return err_set(err, ERR_INTERNAL, "%.60s/server does not contain an address", data);
+    return true;
+}
+
+bool client_server_domain(const char *data, char *out_domain, size_t domain_size, char *out_tls, size_t tls_size)
+{
+    char path[PATH_MAX];
+    auto_free char *text = NULL;
+    size_t len;
+    struct err err;
+    auto_close int dir_fd = open(data, O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+    if (dir_fd < 0 || !fd_read_file(dir_fd, "server", 4096, &text, &len, &err) ||
+        faccessat(dir_fd, "tls/ca-bundle.pem", R_OK, 0) < 0 || !realpath(data, path))
+        return false;
+    struct str rest = str_of(text, len), address, domain;
+    if (!str_cut(&rest, '\n', &address) || !str_cut(&rest, '\n', &domain) || domain.len == 0 ||
+        domain.len >= domain_size || strlen(path) + sizeof "/tls" > tls_size)
+        return false;
+    (void)snprintf(out_domain, domain_size, "%.*s", STR_ARG(domain));
+    (void)snprintf(out_tls, tls_size, "%s/tls", path);
     return true;
 }
 

@@ -85,6 +85,11 @@ bool client_parse_url(struct str url, char out_address[CLIENT_ADDRESS_BYTES], st
 const char *client_url(const struct cli *cli, enum client_as as);
 /* The address that the server of that data directory listens on; 0.0.0.0 becomes 127.0.0.1, which can be dialled. */
 bool client_server_address(const char *data, char out_address[CLIENT_ADDRESS_BYTES], struct err *err) must_use;
+/*
+ * For `env`: the server's domain, and the absolute path of its certificates. False if the server is older than these.
+ */
+bool client_server_domain(const char *data, char *out_domain, size_t domain_size, char *out_tls, size_t tls_size)
+    must_use;
 /* A one-line file of the data directory ("api-key", "admin-token"). */
 bool client_read_secret(const char *data, const char *name, struct secret *out, struct err *err) must_use;
 

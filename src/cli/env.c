@@ -1,6 +1,9 @@
 /*
- * env.c - the three lines that point an unmodified SDK at this server.
+ * env.c - the lines that point an unmodified SDK at this server: three for SDKs that know a URL for sandboxes, and four
+ * for those that only know a domain, which they reach by TLS.
  */
+#include <limits.h>
+
 #include "cli/cli.h"
 #include "cli/client.h"
 #include "cli/command.h"
@@ -8,6 +11,8 @@
 #include "http/http.h"
 
 #define HEALTH_TIMEOUT_MS 3000
+
+enum { LINES_MAX = 7, DOMAIN_BYTES = 600 };
 
 /* Only a warning: the lines are right for a server that starts later, too. */
 static void warn_when_silent(struct cli *cli, const char *address)
@@ -38,24 +43,34 @@ bool env_run(struct cli *cli, struct err *err)
 
     /* One port serves both: the API, and every sandbox by the routing headers that the SDKs send anyway. */
     struct str url = arena_format(&cli->arena, "http://%s", address);
-    const struct {
+    struct line {
         const char *name;
         struct str value;
-    } lines[] = {
+    } lines[LINES_MAX] = {
         { "E2B_API_URL", url },
         { "E2B_SANDBOX_URL", url },
         { "E2B_API_KEY", secret_reveal(&key) },
     };
-    struct buf text = buf_make(&cli->arena, 4096);
+    size_t count = 3;
+    char domain[DOMAIN_BYTES], tls[PATH_MAX];
+    /* Another address than the directory's own may be of another machine, where this domain leads elsewhere. */
+    if (!cli->url && client_server_domain(cli_data(cli), domain, sizeof domain, tls, sizeof tls)) {
+        struct str bundle = arena_format(&cli->arena, "%s/ca-bundle.pem", tls);
+        lines[count++] = (struct line){ "E2B_DOMAIN", str_from(domain) };
+        lines[count++] = (struct line){ "SSL_CERT_FILE", bundle };
+        lines[count++] = (struct line){ "REQUESTS_CA_BUNDLE", bundle }; /* requests knows only this one */
+        lines[count++] = (struct line){ "NODE_EXTRA_CA_CERTS", arena_format(&cli->arena, "%s/ca.pem", tls) };
+    }
+    struct buf text = buf_make(&cli->arena, 8 * PATH_MAX);
     if (cli->json) {
         struct json_out out = json_out_to(&text);
         json_out_object(&out, NULL);
-        for (size_t i = 0; i < COUNT_OF(lines); i++)
+        for (size_t i = 0; i < count; i++)
             json_out_str(&out, lines[i].name, lines[i].value);
         json_out_end(&out);
         buf_add_char(&text, '\n');
     } else {
-        for (size_t i = 0; i < COUNT_OF(lines); i++) {
+        for (size_t i = 0; i < count; i++) {
             buf_format(&text, "export %s=", lines[i].name);
             text_shell_quote(&text, lines[i].value);
             buf_add_char(&text, '\n');

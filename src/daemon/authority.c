@@ -247,7 +247,7 @@ static bool read_made(int tls_fd, const char *name, struct made *out)
         X509_check_private_key(out->leaf, out->leaf_key) == 1)
         return true;
     ERR_clear_error();
-    log_warn("tls/authority.pem is damaged, so another authority is made: clients need the new lines of `env`");
+    log_warn("tls/authority.pem is damaged, so another authority is made: clients that run have to be started again");
     made_done(out);
     return false;
 }
@@ -359,7 +359,7 @@ bool authority_certificate(int data_fd, const char *name, struct key_pair *out, 
     if (tls_fd < 0)
         return false;
     if (read_made(tls_fd, name, &made) && !has_days(made.ca, CA_RENEW_DAYS)) {
-        log_info("the local authority is near its end: making another one; clients need the new lines of `env`");
+        log_info("the local authority is near its end: making another one; clients that run have to be started again");
         made_done(&made);
     }
     if (!made.ca) {

@@ -13,7 +13,7 @@
 #include "base/random.h"
 
 enum {
-    ADDRESS_FILE_BYTES = 600, /* more than CONFIG_TEXT_BYTES */
+    ADDRESS_FILE_BYTES = 1200, /* more than two of CONFIG_TEXT_BYTES */
     NODE_ID_CHARS = 20,
 };
 
@@ -161,10 +161,12 @@ bool data_dir_noted_address(int data_fd, char *room, size_t size, struct err *er
     return true;
 }
 
-bool data_dir_note_address(int data_fd, const char *address, struct err *err)
+bool data_dir_note_address(int data_fd, const char *address, const char *domain, struct err *err)
 {
-    char line[ADDRESS_FILE_BYTES];
-    int len = snprintf(line, sizeof line, "%s\n", address);
+    char lines[ADDRESS_FILE_BYTES];
+    int len = snprintf(lines, sizeof lines, "%s\n%s\n", address, domain);
 
-    return fd_update_file(data_fd, "server", str_of(line, (size_t)len), 0644, err);
+    if (len < 0 || (size_t)len >= sizeof lines)
+        return err_set(err, ERR_LIMIT, "the address and the domain are too long");
+    return fd_update_file(data_fd, "server", str_of(lines, (size_t)len), 0644, err);
 }

@@ -7,7 +7,8 @@
  *   api-key       the first API key, for `cloister env`; only root
  *   admin-token   for `cloister key …`; only root
  *   node-id       names this data directory in a store that several servers share; only root
- *   server        where the server listens, for the command line
+ *   server        two lines, where the server listens and its domain, for the command line
+ *   tls/          certificates; see authority.h
  *   *.new         spares of small files that are rewritten, also when the disk is full: see fd_update_file()
  */
 #ifndef DAEMON_DATA_DIR_H
@@ -29,8 +30,8 @@ bool data_dir_api_key(int data_fd, struct secret *out, struct err *err) must_use
 bool data_dir_admin_token(int data_fd, struct secret *out, struct err *err) must_use;
 /* Likewise: 20 characters of a-z and 0-9. */
 bool data_dir_node_id(int data_fd, char out[LIMIT_ID_BYTES], struct err *err) must_use;
-/* For the command line: where the server of this directory listens, or did last. */
-bool data_dir_note_address(int data_fd, const char *address, struct err *err) must_use;
+/* For the command line: where the server of this directory listens, or did last, and the domain that clients use. */
+bool data_dir_note_address(int data_fd, const char *address, const char *domain, struct err *err) must_use;
 bool data_dir_noted_address(int data_fd, char *room, size_t size, struct err *err) must_use;
 
 #endif

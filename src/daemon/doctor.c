@@ -4,13 +4,17 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/str.h"
 #include "cli/cli.h"
+#include "daemon/authority.h"
+#include "daemon/certificates.h"
 #include "daemon/config.h"
 #include "daemon/daemon.h"
 #include "daemon/data_dir.h"
@@ -19,9 +23,10 @@
 #include "image/recipe.h"
 #include "image/templates.h"
 #include "io/listen.h"
+#include "io/tls_key.h"
 #include "isolation/native/probe.h"
 
-enum { ROWS_MAX = PROBE_ROWS_MAX + 8, HEALTH_TIMEOUT_MS = 3000 };
+enum { ROWS_MAX = PROBE_ROWS_MAX + 10, HEALTH_TIMEOUT_MS = 3000 };
 
 struct findings {
     struct probe_row rows[ROWS_MAX];
@@ -94,6 +99,51 @@ static void look_at_port(struct findings *all, const struct config *config, bool
         row->verdict = PROBE_FAIL;
         (void)snprintf(row->found, sizeof row->found, "%s", err.message);
         (void)snprintf(row->fix, sizeof row->fix, "serve --listen with an address of this machine");
+    }
+}
+
+/* SDKs that know only a domain need it, and get_host() of all. */
+static void look_at_names(struct findings *all)
+{
+    struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM }, *found = NULL;
+    bool ok = getaddrinfo("doctor." AUTHORITY_NAME, NULL, &hints, &found) == 0;
+    struct probe_row *row = finding(all, "names", ok ? PROBE_OK : PROBE_WARN);
+
+    if (ok)
+        freeaddrinfo(found);
+    (void)snprintf(row->found, sizeof row->found, "*." AUTHORITY_NAME " %s",
+                   ok ? "leads to this machine (static programs, musl: may not)" : "is unknown to programs");
+    (void)snprintf(row->fix, sizeof row->fix,
+                   "apt-get install libnss-myhostname (or use systemd-resolved, or a domain of your own)");
+}
+
+/* The certificate that clients get to see. */
+static void look_at_certificate(struct findings *all, const struct config *config)
+{
+    auto_close int data_fd = open(config->data, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    auto_pair struct key_pair pair = { 0 };
+    struct tls_chain_facts facts;
+    char day[CLOCK_TEXT_BYTES];
+    struct err err;
+
+    if (config->tls_cert[0] && geteuid() != 0) {
+        (void)finding(all, "certificate", PROBE_SKIP);
+    } else if (config->tls_cert[0]) {
+        bool ok = certificates_read(config->tls_cert, config->tls_key, config->domain, &pair, &err) &&
+                  tls_chain_look(str_from(pair.chain), "", &facts, &err);
+        bool is_over = ok && facts.ends_us < clock_wall_us();
+        struct probe_row *row = finding(all, "certificate", ok && !is_over ? PROBE_OK : PROBE_FAIL);
+        if (ok)
+            (void)snprintf(row->found, sizeof row->found, "%.60s, until %.10s", config->tls_cert,
+                           clock_text(facts.ends_us, day));
+        else
+            (void)snprintf(row->found, sizeof row->found, "%.150s", err.message);
+        (void)snprintf(row->fix, sizeof row->fix, "%s", is_over ? "renew it" : "correct --tls-cert and --tls-key");
+    } else {
+        bool is_made = data_fd >= 0 && faccessat(data_fd, "tls/ca.pem", R_OK, 0) == 0;
+        struct probe_row *row = finding(all, "certificate", PROBE_OK);
+        (void)snprintf(row->found, sizeof row->found, "of the local authority%s",
+                       is_made ? "" : ", which the first start makes");
     }
 }
 
@@ -193,6 +243,8 @@ int doctor_main(int argc, char **argv)
     look_at_user(&all, "system user", config.user);
     look_at_user(&all, "user of egress", config.egress_user);
     look_at_port(&all, &config, listen_is_given);
+    look_at_names(&all);
+    look_at_certificate(&all, &config);
     look_at_template(&all, &config);
     look_at_recipes(&all, &config);
     look_at_kvm(&all);

@@ -90,6 +90,17 @@ static bool on_request(void *context, uint32_t role, struct channel *channel, en
     return reply_templates(keeper, channel, id, payload, err);
 }
 
+/* The domain for clients on this machine: without one of the operator's, names below localhost lead here. */
+static void local_domain(const struct keeper *keeper, char *room, size_t size)
+{
+    const char *colon = strrchr(keeper->config.listen, ':');
+
+    if (keeper->settings.domain[0])
+        (void)snprintf(room, size, "%s", keeper->settings.domain);
+    else
+        (void)snprintf(room, size, AUTHORITY_NAME "%s", colon ? colon : "");
+}
+
 /* Where clients on this machine reach the server: they cannot connect to "any address". */
 static void reachable_address(const char *listen, char *room, size_t size)
 {
@@ -104,11 +115,12 @@ static void reachable_address(const char *listen, char *room, size_t size)
 /* Before the server answers: a command line that finds it must not use the address of the last run. */
 static void note_address(struct keeper *keeper)
 {
-    char address[CONFIG_TEXT_BYTES + 16];
+    char address[CONFIG_TEXT_BYTES + 16], domain[CONFIG_TEXT_BYTES + 32];
     struct err err;
 
     reachable_address(keeper->config.listen, address, sizeof address);
-    if (!data_dir_note_address(keeper->data_fd, address, &err))
+    local_domain(keeper, domain, sizeof domain);
+    if (!data_dir_note_address(keeper->data_fd, address, domain, &err))
         log_warn("cannot write the server's address for the command line: %s", err_text(&err));
 }
 
@@ -124,9 +136,44 @@ static void tell_outdated(const struct keeper *keeper)
                    makes, cli_program_as_root(), name, keeper->config.data);
 }
 
+/* The same as `cloister env` prints (cli/env.c). */
+static void print_lines(const struct keeper *keeper, const char *address, const char *domain)
+{
+    char data[PATH_MAX];
+
+    if (!realpath(keeper->config.data, data))
+        (void)snprintf(data, sizeof data, "%s", keeper->config.data);
+    printf("\nCloister is up on http://%s and https://api.%s. Paste these lines into another terminal:\n\n"
+           "  export E2B_API_URL=http://%s\n"
+           "  export E2B_SANDBOX_URL=http://%s\n"
+           "  export E2B_API_KEY=%.*s\n"
+           "  export E2B_DOMAIN=%s\n"
+           "  export SSL_CERT_FILE=%s/tls/ca-bundle.pem\n"
+           "  export REQUESTS_CA_BUNDLE=%s/tls/ca-bundle.pem\n"
+           "  export NODE_EXTRA_CA_CERTS=%s/tls/ca.pem\n\n",
+           address, domain, address, address, STR_ARG(secret_reveal(&keeper->settings.api_key)), domain, data, data,
+           data);
+}
+
+static bool is_loopback(const char *listen)
+{
+    return strncmp(listen, "127.", 4) == 0 || strncmp(listen, "[::1]:", 6) == 0;
+}
+
+/* To everybody who looks: keys that cross a network in clear text belong to everybody on the way. */
+static void warn_if_open(const struct keeper *keeper)
+{
+    if (is_loopback(keeper->config.listen) || certificates_are_given(keeper->certificates))
+        return;
+    log_warn("LISTENING ON %s WITHOUT A CERTIFICATE: other machines do not trust the local authority, so clients there "
+             "would send API keys and data unencrypted. Name one with --domain, --tls-cert and --tls-key, put a TLS "
+             "proxy in front, or listen on 127.0.0.1",
+             keeper->config.listen);
+}
+
 static void announce(struct keeper *keeper)
 {
-    char address[CONFIG_TEXT_BYTES + 16];
+    char address[CONFIG_TEXT_BYTES + 16], domain[CONFIG_TEXT_BYTES + 32];
     struct err err;
     struct template base;
 
@@ -136,16 +183,14 @@ static void announce(struct keeper *keeper)
     }
     keeper->announced = true;
     reachable_address(keeper->config.listen, address, sizeof address);
+    local_domain(keeper, domain, sizeof domain);
     /* Print the key only to a terminal: a log may have other readers. */
     if (isatty(STDOUT_FILENO))
-        printf("\nCloister is up on http://%s. Paste these lines into another terminal:\n\n"
-               "  export E2B_API_URL=http://%s\n"
-               "  export E2B_SANDBOX_URL=http://%s\n"
-               "  export E2B_API_KEY=%.*s\n\n",
-               address, address, address, STR_ARG(secret_reveal(&keeper->settings.api_key)));
+        print_lines(keeper, address, domain);
     else
-        printf("Cloister is up on http://%s. For the lines to paste: %s env --data %s\n", address,
-               cli_program_as_root(), keeper->config.data);
+        printf("Cloister is up on http://%s and https://api.%s. For the lines to paste: %s env --data %s\n", address,
+               domain, cli_program_as_root(), keeper->config.data);
+    warn_if_open(keeper);
     if (!template_find(keeper->data_fd, "base", &base, &err))
         printf("There is no `base` template yet, so nothing can start: %s template build base --data %s\n\n",
                cli_program_as_root(), keeper->config.data);

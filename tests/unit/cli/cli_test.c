@@ -1,10 +1,13 @@
 #include "cli/cli.h"
 
+#include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "cli/client.h"
 #include "fake_server.h"
 #include "test.h"
@@ -199,6 +202,31 @@ static void env_prints_lines_for_eval(void **state)
                                      "export E2B_API_KEY=e2b_0123456789012345678901234567890123456789\n");
     RUN(&outcome, "env", "--data", data, "--json");
     CHECK_HAS(outcome.out, "{\"E2B_API_URL\":\"http://127.0.0.1:7071\"");
+    fake_data_dir_remove(data);
+}
+
+static void env_names_the_domain_and_its_certificates(void **state)
+{
+    const char *data = fake_data_dir("127.0.0.1:7071\ncloister.localhost:7071");
+    auto_close int dir_fd = open(data, O_RDONLY | O_DIRECTORY);
+    char want[PATH_MAX];
+    struct err err;
+
+    (void)state;
+    assert_int_equal(mkdirat(dir_fd, "tls", 0755), 0);
+    assert_true(fd_replace_file(dir_fd, "tls/ca-bundle.pem", STR("x"), 0644, &err));
+    RUN(&outcome, "env", "--data", data);
+    (void)snprintf(want, sizeof want,
+                   "export E2B_DOMAIN=cloister.localhost:7071\n"
+                   "export SSL_CERT_FILE=%s/tls/ca-bundle.pem\n"
+                   "export REQUESTS_CA_BUNDLE=%s/tls/ca-bundle.pem\n"
+                   "export NODE_EXTRA_CA_CERTS=%s/tls/ca.pem\n",
+                   data, data, data);
+    CHECK_HAS(outcome.out, want);
+    RUN(&outcome, "env", "--data", data, "--url", "http://192.0.2.1:7070");
+    assert_null(strstr(outcome.out, "E2B_DOMAIN")); /* a domain of this machine */
+    (void)unlinkat(dir_fd, "tls/ca-bundle.pem", 0);
+    (void)unlinkat(dir_fd, "tls", AT_REMOVEDIR);
     fake_data_dir_remove(data);
 }
 
@@ -600,6 +628,7 @@ int main(void)
         CASE(exit_codes_are_all_different),
         CASE(urls_become_addresses),
         CASE(env_prints_lines_for_eval),
+        CASE(env_names_the_domain_and_its_certificates),
         CASE(env_says_what_to_do_when_no_server_has_run),
         CASE(env_warns_when_no_server_answers),
         CASE(a_server_that_is_not_there_is_exit_code_8),

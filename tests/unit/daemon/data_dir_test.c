@@ -84,7 +84,7 @@ static void an_address_is_read_as_it_was_noted(void **state)
     assert_true(fd >= 0);
     assert_false(data_dir_noted_address(fd, address, sizeof address, &err));
     assert_int_equal(err.kind, ERR_NOT_FOUND);
-    assert_true(data_dir_note_address(fd, "127.0.0.1:7070", &err));
+    assert_true(data_dir_note_address(fd, "127.0.0.1:7070", "cloister.localhost:7070", &err));
     assert_true(data_dir_noted_address(fd, address, sizeof address, &err));
     assert_string_equal(address, "127.0.0.1:7070");
     assert_false(data_dir_noted_address(fd, address, strlen(address), &err));
