@@ -22,6 +22,9 @@
  * A server may speak first, so on ports other than 80 and 443 a guest that says nothing is not waited for if there is such
  * a looked-up name.
  *
+ * A socket of ours that is closed resets its connection, unless both sides have ended in order. So if egress is killed, a
+ * cut transfer does not look complete.
+ *
  * While resolving and dialing nothing is read from the guest: what it sends waits in the kernel.
  */
 #include <assert.h>
@@ -70,9 +73,10 @@ struct flow {
     struct resolver_question *question;            /* while resolving */
     struct net_address others[LIMIT_EGRESS_TRIES]; /* of the name, to be tried if `to` does not accept… */
     uint32_t other_next, other_count;
-    bool has_spoken;      /* while naming: the guest */
-    struct stream *guest; /* the relay's while relaying */
-    int dial_fd;          /* while dialing */
+    bool has_spoken;        /* while naming: the guest */
+    struct stream *guest;   /* the relay's while relaying */
+    struct stream *outside; /* while relaying, the relay's */
+    int dial_fd;            /* while dialing */
     struct watch *dial;
     struct relay *relay;
     struct timer timer; /* relaying: it may be idle; before: the state has lasted too long */
@@ -247,9 +251,14 @@ static void on_resume(struct timer *timer)
         timer_set(timer, outbound->egress->config.loop, MAX(wait_ms, (uint64_t)1), on_resume);
 }
 
+/* In order, or after an error: then both are reset already. */
 static void on_relay_done(void *context)
 {
-    flow_close(context);
+    struct flow *flow = context;
+
+    stream_reset_on_close(flow->guest, false);
+    stream_reset_on_close(flow->outside, false);
+    flow_close(flow);
 }
 
 static void on_idle(struct timer *timer)
@@ -265,8 +274,6 @@ static void on_idle(struct timer *timer)
 
 static void begin_relaying(struct flow *flow)
 {
-    struct stream *outside;
-
     enter(flow, FLOW_RELAYING);
     flow->relay = relay_new(loop_of(flow), on_relay_done, flow);
     relay_tune(flow->relay, &(struct relay_tuning){
@@ -275,14 +282,15 @@ static void begin_relaying(struct flow *flow)
                                 .queued_most = 0,
                                 .may_splice = true,
                             });
-    outside = stream_new(loop_of(flow), take_fd(&flow->dial_fd), LIMIT_EGRESS_BUFFER, &relay_events, flow->relay);
+    flow->outside = stream_new(loop_of(flow), take_fd(&flow->dial_fd), LIMIT_EGRESS_BUFFER, &relay_events, flow->relay);
+    stream_reset_on_close(flow->outside, true);
     stop_dialing(flow);
     flow->guest->events = &relay_events;
     flow->guest->owner = flow->relay;
     flow->outbound->made++;
     report_soon(flow->outbound);
     timer_set(&flow->timer, loop_of(flow), LIMIT_EGRESS_IDLE_MS, on_idle);
-    relay_join(flow->relay, flow->guest, outside);
+    relay_join(flow->relay, flow->guest, flow->outside);
 }
 
 /* ---- dialing ---- */
@@ -529,6 +537,7 @@ void flow_accept(struct outbound *outbound, int fd)
     struct flow *flow = NEW(struct flow);
     *flow = (struct flow){ .outbound = outbound, .dial_fd = -1, .original = to, .to = to, .port = port };
     flow->guest = stream_new(egress->config.loop, fd, LIMIT_EGRESS_BUFFER, &guest_events, flow);
+    stream_reset_on_close(flow->guest, true);
     queue_join(&outbound->flows, &flow->link);
     outbound->open++;
     egress->flows_open++;

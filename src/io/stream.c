@@ -640,6 +640,14 @@ void stream_finish(struct stream *s)
     stream_watch(s);
 }
 
+void stream_reset_on_close(struct stream *s, bool on)
+{
+    const struct linger linger = { .l_onoff = on, .l_linger = 0 };
+
+    if (!stream_is_dead(s) && s->is_socket)
+        (void)setsockopt(s->fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger);
+}
+
 /* ---- what the loop calls ---- */
 
 static void on_later(struct timer *timer)

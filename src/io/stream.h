@@ -108,6 +108,11 @@ bool stream_failed(const struct stream *stream);  /* a write failed: nothing mor
 const char *stream_protocol(const struct stream *stream);
 bool stream_is_tls(const struct stream *stream);
 
+/*
+ * Whether the peer is to see a reset when the socket is closed, by whatever means: so a process that is killed cannot
+ * make a cut transfer look complete. stream_abort() resets anyway.
+ */
+void stream_reset_on_close(struct stream *stream, bool on);
 /* No more writes from us once the queue is out. The peer sees an orderly end. */
 void stream_finish(struct stream *stream);
 /*

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 
 #include "base/limits.h"
 #include "base/network.h"
@@ -209,6 +210,46 @@ static void a_reset_passes_through_both_ways(void **state)
         peer_done(&outside);
         rig_end(&rig);
     }
+}
+
+/* An egress with one sandbox, in a process of its own that runs until it is killed. */
+static no_return void be_egress(int guest_fd, uint16_t outside_port)
+{
+    rig_begin(&rig, NULL);
+    (void)close(rig.outside_fd);
+    rig.port = outside_port;
+    egress_network(rig.egress, "one",
+                   (int[]){ [DIVERT_TCP4] = guest_fd, [DIVERT_TCP6] = -1, [DIVERT_UDP4] = -1, [DIVERT_UDP6] = -1 });
+    rig_policy(&rig, "one", &rig_open);
+    for (;;)
+        pump_turn(rig.loop);
+}
+
+static void a_killed_egress_does_not_make_a_cut_transfer_look_complete(void **state)
+{
+    struct rig plain = { 0 };
+    int guest_fd = rig_listen_(SOCK_STREAM, &plain.guest_port), status;
+
+    (void)state;
+    plain.outside_fd = rig_listen_(SOCK_STREAM, &plain.port);
+    pid_t child = fork();
+    if (child == 0)
+        be_egress(guest_fd, plain.port);
+    (void)close(guest_fd);
+    struct peer guest = rig_guest(&plain);
+    struct pollfd waiting = { .fd = plain.outside_fd, .events = POLLIN };
+    assert_int_equal(poll(&waiting, 1, 10000), 1);
+    struct peer outside = rig_accept(&plain);
+    peer_say(&outside, STR("half of"));
+    while (!peer_heard(&guest, "half of"))
+        (void)usleep(1000);
+    assert_int_equal(kill(child, SIGKILL), 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(peer_is_closed(&guest) && guest.was_reset);
+    assert_true(peer_is_closed(&outside) && outside.was_reset);
+    peer_done(&guest);
+    peer_done(&outside);
+    (void)close(plain.outside_fd);
 }
 
 static void a_guest_that_has_sent_all_still_gets_its_answer(void **state)
@@ -420,6 +461,7 @@ int main(void)
         CASE(refusals_that_are_alike_are_one_record_and_the_rest_is_counted),
         CASE(a_closed_port_outside_is_a_reset_inside),
         CASE(a_reset_passes_through_both_ways),
+        CASE(a_killed_egress_does_not_make_a_cut_transfer_look_complete),
         CASE(a_guest_that_has_sent_all_still_gets_its_answer),
         CASE(a_connection_that_is_quiet_for_hours_stays_and_one_without_end_does_not),
         CASE(a_new_policy_cuts_what_it_does_not_allow_and_nothing_else),
