@@ -160,6 +160,12 @@
 #define LIMIT_STATS 16 /* sandboxes measured in one request: a start behind it waits a millisecond or two at most */
 /* Connections that wait at a listening socket in a sandbox; the kernel holds memory for each. */
 #define LIMIT_BACKLOG 1024
+/*
+ * Send and receive buffer of a connection from a sandbox to egress, each; the kernel doubles it. They are egress's memory
+ * and not the guest's: left to itself the kernel lets a receive buffer grow to 6 MiB, which a guest keeps full by having
+ * the other side not read. Loopback is as fast with this.
+ */
+#define LIMIT_DIVERT_BUFFER (128 * 1024)
 #define LIMIT_GUESTLINK_BYTES (512 * 1024) /* one message; the environment is the largest part */
 #define LIMIT_START_MS 10000               /* for a new guestd to answer; on a very busy machine a second or two */
 #define LIMIT_STOP_MS 10000                /* longest wait for the end of a killed sandbox that a request may name */

@@ -7,11 +7,14 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/limits.h"
 #include "base/network.h"
 #include "io/divert.h"
 #include "isolation/native/network_rules.h"
@@ -379,6 +382,36 @@ static void egress_can_be_replaced_at_any_time(void **state)
     auto_close int next_accepted_fd = accept_on(DIVERT_TCP4);
 }
 
+/* A guest fills what egress does not read: this much and no more is egress's memory. */
+static void a_connections_buffers_do_not_grow(void **state)
+{
+    static char bytes[1 << 20];
+    struct timespec moment = { .tv_nsec = 1000000 };
+    int buffer, waiting = 0;
+    socklen_t len = sizeof buffer;
+
+    (void)state;
+    open_egress();
+    auto_close int guest_fd = dial(SOCK_STREAM, "198.51.100.7", 443);
+    auto_close int fd = accept_on(DIVERT_TCP4);
+    for (int i = 0; i < 300; i++) { /* fast for a while, which makes the kernel give a connection more */
+        assert_true(send(guest_fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0);
+        while (recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0)
+            continue;
+        assert_int_equal(nanosleep(&moment, NULL), 0);
+        while (recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0)
+            continue;
+    }
+    while (send(guest_fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0)
+        continue;
+    assert_int_equal(ioctl(fd, FIONREAD, &waiting), 0);
+    assert_in_range(waiting, 1, 2 * LIMIT_DIVERT_BUFFER);
+    assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &buffer, &len), 0);
+    assert_int_equal(buffer, 2 * LIMIT_DIVERT_BUFFER);
+    assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, &len), 0);
+    assert_int_equal(buffer, 2 * LIMIT_DIVERT_BUFFER);
+}
+
 static void flows_cost_no_connection_tracking(void **state)
 {
     (void)state;
@@ -425,6 +458,7 @@ int main(void)
         IN_NAMESPACE(a_guest_in_egresss_place_is_a_conflict_and_gets_nothing),
         IN_NAMESPACE(a_guest_that_connects_to_egress_itself_is_told_apart),
         IN_NAMESPACE(egress_can_be_replaced_at_any_time),
+        IN_NAMESPACE(a_connections_buffers_do_not_grow),
         IN_NAMESPACE(flows_cost_no_connection_tracking),
         cmocka_unit_test_setup_teardown(without_ipv6_ipv4_works_and_ipv6_fails_at_once, enter_ipv4_namespace,
                                         leave_namespace),
