@@ -103,15 +103,25 @@ uint64_t kernel_memory_udp(struct str text)
     return sum;
 }
 
-/* "sockets: used 17", and lines of what is hashed; a socket that is neither bound nor connected is in the first one only. */
+/*
+ * "sockets: used 17", and lines of what is hashed, the first "TCP: inuse 5 …"; a socket that is neither bound nor connected
+ * is in the first one only.
+ */
 uint64_t kernel_memory_sockets(struct str text)
 {
     struct str line = STR("");
+    uint64_t used, tcp = 0;
 
     (void)str_cut(&text, '\n', &line);
     if (!str_eq(next_word(&line), STR("sockets:")) || !str_eq(next_word(&line), STR("used")))
         return 0;
-    return number_of(next_word(&line));
+    used = number_of(next_word(&line));
+    line = STR("");
+    (void)str_cut(&text, '\n', &line);
+    if (str_eq(next_word(&line), STR("TCP:")) && str_eq(next_word(&line), STR("inuse")))
+        tcp = number_of(next_word(&line));
+    tcp = MIN(tcp, LIMIT_EGRESS_FLOWS);
+    return used > tcp ? used - tcp : 0;
 }
 
 uint64_t kernel_memory_sockets_max(uint64_t memory_bytes)

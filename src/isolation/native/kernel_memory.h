@@ -65,7 +65,10 @@ uint64_t kernel_memory_of(struct str meminfo);
 /* What waits in sockets, of the text of /proc/net/netlink, or of /proc/net/udp or udp6. */
 uint64_t kernel_memory_netlink(struct str text);
 uint64_t kernel_memory_udp(struct str text);
-/* How many sockets there are, of the text of /proc/net/sockstat. */
+/*
+ * How many sockets there are, of the text of /proc/net/sockstat, without as many TCP sockets as egress may hold of the
+ * sandbox's connections: those are in the sandbox's network too, and are not the guest's.
+ */
 uint64_t kernel_memory_sockets(struct str text);
 
 #endif

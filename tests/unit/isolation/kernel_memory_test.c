@@ -32,11 +32,16 @@ static void what_udp_sockets_have_yet_to_send_is_added_up(void **state)
     assert_int_equal(kernel_memory_udp(STR("")), 0);
 }
 
-static void all_sockets_of_a_sandbox_are_counted(void **state)
+static void all_sockets_of_a_sandbox_are_counted_but_those_of_egress(void **state)
 {
     (void)state;
-    assert_int_equal(kernel_memory_sockets(STR("sockets: used 8193\nTCP: inuse 1 orphan 0 tw 0 alloc 3 mem 0\n")),
+    assert_int_equal(kernel_memory_sockets(STR("sockets: used 8193\nTCP: inuse 0 orphan 0 tw 0 alloc 3 mem 0\n")),
                      8193);
+    assert_int_equal(kernel_memory_sockets(STR("sockets: used 8193\nTCP: inuse 100 orphan 0 tw 0 alloc 3 mem 0\n")),
+                     8093);
+    assert_int_equal(kernel_memory_sockets(STR("sockets: used 8193\nTCP: inuse 8000 orphan 0 tw 0 alloc 3 mem 0\n")),
+                     8193 - LIMIT_EGRESS_FLOWS);
+    assert_int_equal(kernel_memory_sockets(STR("sockets: used 8193\nUDP: inuse 8000 mem 0\n")), 8193);
     assert_int_equal(kernel_memory_sockets(STR("sockets: used 7")), 7);
     assert_int_equal(kernel_memory_sockets(STR("TCP: inuse 1\nsockets: used 7\n")), 0);
     assert_int_equal(kernel_memory_sockets(STR("")), 0);
@@ -68,8 +73,10 @@ static void a_smaller_sandbox_may_have_fewer_sockets(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        CASE(a_smaller_sandbox_may_have_fewer_sockets),      CASE(what_waits_in_netlink_sockets_is_added_up),
-        CASE(what_udp_sockets_have_yet_to_send_is_added_up), CASE(all_sockets_of_a_sandbox_are_counted),
+        CASE(a_smaller_sandbox_may_have_fewer_sockets),
+        CASE(what_waits_in_netlink_sockets_is_added_up),
+        CASE(what_udp_sockets_have_yet_to_send_is_added_up),
+        CASE(all_sockets_of_a_sandbox_are_counted_but_those_of_egress),
         CASE(the_kernels_part_is_what_nobody_else_has),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
