@@ -12,6 +12,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/network.h"
 
 #define DRAFT ".cloister-new"
 #define KEPT ".cloister-network" /* directory of the files that ours stand in for; there while ours are */
@@ -43,10 +44,11 @@ static const struct file {
 
 static const struct file nsswitch = { "nsswitch.conf", KEPT "/nsswitch.conf", NULL, false };
 
-/* Any address will do that is not the sandbox's own; E2B's sandboxes have this one. */
+/* As in our own templates (image/bootstrap.c). */
 #define RESOLV_CONF                                                                                     \
     "# Every question to port 53 is answered by Cloister's resolver, whichever server it is sent to.\n" \
-    "nameserver 8.8.8.8\n"
+    "nameserver " NETWORK_NAMESERVER "\n"                                                               \
+    "options timeout:3 attempts:2\n"
 
 void network_nsswitch_without_dns(struct str text, struct buf *out)
 {

@@ -10,6 +10,7 @@
 
 #include "base/fd.h"
 #include "base/mem.h"
+#include "base/network.h"
 #include "test.h"
 
 static char etc[64];
@@ -268,11 +269,11 @@ static void with_internet_access_a_name_server_outside_is_named(void **state)
 {
     (void)state;
     network_tell(etc, true);
-    check_has("resolv.conf", "\nnameserver 8.8.8.8\n");
+    check_has("resolv.conf", "\nnameserver " NETWORK_NAMESERVER "\n");
     assert_false(is_there("motd") || is_there("nsswitch.conf"));
     put("resolv.conf", "nameserver 127.0.0.1\noptions timeout:2 attempts:1\n");
     network_tell(etc, true);
-    check_has("resolv.conf", "\nnameserver 8.8.8.8\n");
+    check_has("resolv.conf", "\nnameserver " NETWORK_NAMESERVER "\n");
     put("resolv.conf", "search example.com\nnameserver 127.0.0.53\nnameserver\t192.0.2.1\n");
     network_tell(etc, true);
     check_is("resolv.conf", "search example.com\nnameserver 127.0.0.53\nnameserver\t192.0.2.1\n");
