@@ -219,6 +219,17 @@ class Server:
         others = [pid for pid in holders if pid != self.pid]
         return (others or holders or [None])[0]
 
+    def role_pid(self, role):
+        """The process of a role that keeper has started; None while there is none."""
+        for pid in pathlib.Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split():
+            try:
+                words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue  # it has just ended
+            if words[1:3] == [b"role", role.encode()]:
+                return int(pid)
+        return None
+
 
 def holds_socket(pid, inode):
     try:

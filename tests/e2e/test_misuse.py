@@ -331,12 +331,11 @@ def test_watchers_have_a_limit_that_is_said(server, box):
     "options,as_written,on_the_wire",
     [
         ({"lifecycle": {"on_timeout": "pause"}}, '"on_timeout": "pause"', "autoPause"),
-        ({"network": {"allow_out": ["1.1.1.1"]}}, "allow_out", "allowOut"),
         ({"mcp": {"browserbase": {}}}, "mcp={", "mcp"),
         ({"mcp": {}}, "mcp={", "mcp"),
         ({"volume_mounts": {"/data": "v"}}, "volume_mounts=", "volumeMounts"),
     ],
-    ids=["on_timeout", "allow_out", "mcp", "empty mcp", "volume_mounts"],
+    ids=["on_timeout", "mcp", "empty mcp", "volume_mounts"],
 )
 def test_an_option_that_we_do_not_have_is_named_as_its_user_wrote_it(server, options, as_written, on_the_wire):
     before = server.running()
@@ -353,14 +352,6 @@ def test_mcp_servers_with_a_template_of_the_callers_choice_fail_in_the_sdk(serve
     with pytest.raises(SandboxException, match="Failed to start MCP gateway"):
         Sandbox.create("base", mcp={"browserbase": {}})
     assert server.running() == before
-
-
-def test_options_that_hold_without_a_network_are_taken(server):
-    with Sandbox.create(network={"deny_out": lambda ctx: [ctx.all_traffic]}, allow_internet_access=False) as box:
-        assert box.commands.run("echo hi").stdout == "hi\n"
-    with Sandbox.create(allow_internet_access=True) as box:
-        lines = server.api("GET", f"/sandboxes/{box.sandbox_id}/logs").json["logEntries"]
-        assert "allow_internet_access is true, but this version of Cloister gives sandboxes no network" in lines[0]["message"]
 
 
 def test_a_timeout_past_the_longest_is_refused_by_create_and_cut_by_set_timeout(server):

@@ -1,22 +1,28 @@
-"""What programs in a sandbox without a network see: an error at once, not retries for a minute.
+"""Network rules as an SDK's user sets them, and what programs in a sandbox without internet access see.
 
-Before, npm took 71 seconds, pip 8, apt-get 7. The timeouts of these commands are what is tested.
+Without it they fail at once, and do not retry for a minute: before, npm took 71 seconds, pip 8, apt-get 7. The timeouts
+of these commands are what is tested. Nothing here needs the Internet; tests/network has one of its own.
 """
 
 import io
+import os
+import signal
+import time
 import zipfile
 
 import pytest
 
-from e2b import CommandExitException, PtySize, Sandbox
+from e2b import CommandExitException, NotFoundException, PtySize, Sandbox, SandboxException
+from server import wait_for
 
 TIMEOUT_S = 5  # of a command that takes half a second on an idle machine
-NO_NETWORK = "This sandbox has no network"
+OFF = "Internet access is off for this sandbox"
+CLOSED = "192.0.2.1"  # a documentation address: no packet to it leaves, because a rule refuses it
 
 
 @pytest.fixture(scope="module")
 def box(server):
-    with Sandbox.create("base", timeout=300) as sandbox:
+    with Sandbox.create("base", timeout=300, allow_internet_access=False) as sandbox:
         yield sandbox
 
 
@@ -59,9 +65,10 @@ def test_the_callers_variables_win(box):
     assert found.stdout == "0\n3\n"
 
 
-def test_the_files_that_one_looks_at_say_so(box):
+def test_the_files_that_one_looks_at_say_why_and_what_to_do(box):
     for path in ("/etc/motd", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/pip.conf", "/etc/npmrc"):
-        assert NO_NETWORK in box.files.read(path)
+        text = box.files.read(path)
+        assert OFF in text and "allow_internet_access=True" in text and "update_network()" in text
     rest = box.commands.run("getent passwd user").stdout
     assert rest.startswith("user:x:1000:"), rest
 
@@ -104,7 +111,7 @@ def test_a_terminal_says_so_first(box):
     terminal = box.pty.create(PtySize(rows=24, cols=80))
     box.pty.send_stdin(terminal.pid, b"exit\n")
     terminal.wait(on_pty=lambda data: said.append(bytes(data)))
-    assert NO_NETWORK in b"".join(said).decode(), said
+    assert OFF in b"".join(said).decode(), said
 
 
 def test_a_command_does_not(box):
@@ -112,3 +119,136 @@ def test_a_command_does_not(box):
     for command in ("true", "sh -lc true", "bash -lc true", "sudo su - user -c true"):
         result = box.commands.run(command)
         assert (result.stdout, result.stderr) == ("", ""), command
+
+
+# ---- rules ----
+
+
+def detail(server, box):
+    return server.api("GET", f"/sandboxes/{box.sandbox_id}").json
+
+
+def files_of(box):
+    return box.commands.run("cat /etc/motd /etc/resolv.conf /etc/nsswitch.conf; ls /etc/apt/apt.conf.d /etc").stdout
+
+
+def test_internet_access_is_on_unless_it_is_switched_off(server):
+    with Sandbox.create("base", timeout=60) as box:
+        assert detail(server, box)["allowInternetAccess"] is True
+        assert box.get_info().allow_internet_access is True
+        assert OFF not in files_of(box) and "90cloister-network" not in files_of(box)
+    with Sandbox.create("base", timeout=60, network={"deny_out": ["0.0.0.0/0"]}) as box:
+        assert OFF in files_of(box)  # the same in other words
+    with Sandbox.create("base", timeout=60, allow_internet_access=False, network={"allow_out": ["1.1.1.1"]}) as box:
+        assert OFF not in files_of(box)  # something is reachable
+
+
+def test_the_templates_own_files_come_back_with_internet_access(server):
+    with Sandbox.create("base", timeout=60) as box:
+        before = files_of(box)
+        box.update_network({"allow_internet_access": False})
+        assert detail(server, box)["allowInternetAccess"] is False
+        assert "Could not resolve" in fails(box, "curl -sS http://example.com")
+        assert OFF in files_of(box)
+        box.update_network({})
+        assert detail(server, box)["allowInternetAccess"] is True
+        assert files_of(box) == before
+
+
+def lines_of(server, box, wanted):
+    """The warnings in its log, once there are so many; egress reports about once a second."""
+
+    def enough():
+        lines = server.api("GET", f"/v2/sandboxes/{box.sandbox_id}/logs?level=warn&direction=forward").json["logs"]
+        return lines if len(lines) >= wanted else None
+
+    return wait_for(enough)
+
+
+def test_a_refused_connection_fails_at_once_and_is_in_log_events_and_metrics(server):
+    with Sandbox.create("base", timeout=60, network={"deny_out": [f"{CLOSED}/24"]}) as box:
+        began = time.monotonic()
+        fails(box, f"curl -sS http://{CLOSED}:81/")
+        assert time.monotonic() - began < 1
+        line = lines_of(server, box, 1)[0]
+        assert f"{CLOSED}" in line["message"] and "denyOut has 192.0.2.0/24" in line["message"], line
+        assert line["fields"]["event_type"] == "network_refused"
+        assert line["fields"]["destination"] == f"{CLOSED}:81"
+        events = server.api("GET", f"/events/sandboxes/{box.sandbox_id}?types=sandbox.network.refused").json
+        assert events[0]["eventData"]["refused"][0]["destination"] == f"{CLOSED}:81"
+        latest = wait_for(lambda: server.api("GET", f"/sandboxes/metrics?sandbox_ids={box.sandbox_id}").json["sandboxes"])
+        assert latest[box.sandbox_id]["networkRefused"] == 1
+        assert box.get_metrics()[0].cpu_count == 2  # the SDK takes the fields that it does not know
+
+
+def test_private_addresses_are_refused_and_the_log_says_why(server):
+    with Sandbox.create("base", timeout=60) as box:
+        for address in ("10.0.0.1", "169.254.169.254", "192.168.1.1", "[fd00::1]"):
+            fails(box, f"curl -sS http://{address}/")
+        messages = [line["message"] for line in lines_of(server, box, 4)]
+        assert all("--egress-allow" in message for message in messages), messages
+
+
+@pytest.mark.parametrize("role", ["front", "egress"])
+def test_rules_survive_the_death_of_a_role(own_server, monkeypatch, role):
+    for name, value in own_server.environment().items():
+        monkeypatch.setenv(name, value)
+    with Sandbox.create("base", timeout=120, network={"deny_out": [CLOSED]}) as box:
+        before = own_server.role_pid(role)
+        os.kill(before, signal.SIGKILL)
+        assert wait_for(lambda: own_server.role_pid(role) not in (None, before))
+        own_server.wait_until_up()
+
+        def is_refused_by_its_rule():
+            # Until egress has the rules again it refuses everything, for another reason.
+            fails(box, f"curl -sS http://{CLOSED}/")
+            lines = own_server.api("GET", f"/v2/sandboxes/{box.sandbox_id}/logs?level=warn").json["logs"]
+            return any(f"denyOut has {CLOSED}" in line["message"] for line in lines)
+
+        assert wait_for(is_refused_by_its_rule)
+        assert own_server.api("GET", f"/sandboxes/{box.sandbox_id}").json["network"]["denyOut"] == [CLOSED]
+
+
+def test_what_was_set_is_shown_but_for_secrets(server):
+    proxy = {"address": "proxy.example.com:1080", "username": "u", "password": "hunter2"}
+    network = {
+        "allow_out": ["1.1.1.1", "api.example.com"],
+        "deny_out": lambda ctx: [ctx.all_traffic],
+        "egress_proxy": proxy,
+        "rules": {"api.example.com": [{"transform": {"headers": {"X-Key": "v"}}}]},
+    }
+    with Sandbox.create("base", timeout=60, network=network) as box:
+        shown = detail(server, box)["network"]
+        assert shown["allowOut"] == ["1.1.1.1", "api.example.com"] and shown["denyOut"] == ["0.0.0.0/0"]
+        assert shown["egressProxy"] == {"address": "proxy.example.com:1080", "username": "u"}
+        assert shown["rules"] == {"api.example.com": [{"transform": {"headers": {"X-Key": "v"}}}]}
+        assert "hunter2" not in str(detail(server, box))
+        info = box.get_info()
+        assert info.network["allow_out"] == ["1.1.1.1", "api.example.com"], info.network
+
+
+@pytest.mark.parametrize(
+    "network, says",
+    [
+        ({"allow_out": ["example.com"]}, "deny_out"),
+        ({"deny_out": ["example.com"]}, "deny_out in Python"),
+        ({"allow_out": ["not a host"]}, "allow_out in Python"),
+        ({"dns_servers": ["dns.example.com"]}, "dns_servers in Python"),
+        ({"egress_proxy": {"address": "nowhere"}}, "egress_proxy in Python"),
+    ],
+)
+def test_a_mistake_is_named_as_its_user_wrote_it(server, network, says):
+    before = server.running()
+    with pytest.raises(SandboxException, match=says):
+        Sandbox.create("base", network=network)
+    assert server.running() == before
+    with Sandbox.create("base", timeout=60) as box:
+        with pytest.raises(SandboxException, match=says):
+            box.update_network(network)
+
+
+def test_an_update_of_a_killed_sandbox_is_not_found(server):
+    box = Sandbox.create("base", timeout=60)
+    box.kill()
+    with pytest.raises(NotFoundException):
+        box.update_network({"deny_out": [CLOSED]})
