@@ -292,11 +292,25 @@ static bool write_made(int tls_fd, const char *name, const struct made *made, st
 
 /* ---- for clients ---- */
 
+/* Debian and Ubuntu, Fedora, SUSE, Alpine. */
+static const char *const places[] = { "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
+                                      "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem" };
+
+int authority_open_roots(struct err *err)
+{
+    for (size_t i = 0; i < COUNT_OF(places); i++) {
+        int fd = open(places[i], O_RDONLY | O_CLOEXEC);
+        if (fd >= 0)
+            return fd;
+    }
+    int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        (void)err_sys(err, "open /dev/null");
+    return fd;
+}
+
 static bool write_bundle(int tls_fd, struct str ca, struct err *err)
 {
-    /* Debian and Ubuntu, Fedora, SUSE, Alpine. */
-    static const char *const places[] = { "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
-                                          "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem" };
     auto_buf struct buf bundle = buf_make(NULL, ROOTS_BYTES + FILE_BYTES);
     auto_free char *old = NULL;
     size_t old_len = 0;

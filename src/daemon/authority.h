@@ -38,6 +38,8 @@ bool authority_certificate(int data_fd, const char *name, struct key_pair *out, 
     must_use;
 /* Writes ca-bundle.pem again if the system's certificates have changed since. */
 bool authority_refresh_bundle(int data_fd, struct err *err) must_use;
+/* The certificates that the host trusts, to read; an empty file where it has none. */
+int authority_open_roots(struct err *err) must_use;
 /* The host name of a domain ("example.com:8443" → "example.com") if a certificate can be made for it; else empty. */
 void authority_host(const char *domain, char *room, size_t size);
 

@@ -30,6 +30,7 @@ struct role_egress {
     struct channel *peers[ROLE_COUNT]; /* front's is there, the others are NULL */
     struct resolver *resolver;
     struct egress *egress;
+    char *roots; /* certificates, in PEM */
     int exit_code;
 };
 
@@ -168,8 +169,11 @@ static bool role_open(struct role_egress *role, struct err *err)
     static const struct channel_handlers front = { .request = on_front_request, .broken = on_front_broken };
 
     auto_close int settings_fd = role_fd(role->self, GRANT_EGRESS);
+    auto_close int roots_fd = role_fd(role->self, GRANT_ROOTS);
+    size_t roots_len;
 
-    if (!egress_settings_read(settings_fd, &role->settings, err))
+    if (!egress_settings_read(settings_fd, &role->settings, err) ||
+        !fd_read_all(roots_fd, LIMIT_ROOTS_BYTES, &role->roots, &roots_len, err))
         return false;
     role->loop = loop_new();
     /* A terminal sends Ctrl-C to the whole group. Egress stops when keeper sends SIGTERM. */
@@ -182,6 +186,7 @@ static bool role_open(struct role_egress *role, struct err *err)
         .loop = role->loop,
         .resolver = role->resolver,
         .house = { .allow_count = role->settings.allow_count, .allow = role->settings.allow },
+        .roots = str_of(role->roots, roots_len),
         .bytes_per_s = role->settings.bytes_per_s,
         .flows_max = egress_flows_max(),
         .report = report,
@@ -210,6 +215,7 @@ int egress_main(const struct role_row *self)
     channel_free(role->peers[ROLE_FRONT]);
     channel_free(role->keeper);
     loop_free(role->loop);
+    free(role->roots);
     free(role);
     return code;
 }

@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "cli/cli.h"
+#include "daemon/authority.h"
 #include "daemon/catalog.h"
 #include "daemon/certificates.h"
 #include "daemon/config.h"
@@ -224,6 +225,8 @@ static int grant(void *context, enum role_grant grant, struct err *err)
         break;
     case GRANT_EGRESS:
         return egress_settings_write(&keeper->egress, err);
+    case GRANT_ROOTS:
+        return authority_open_roots(err);
     case GRANT_NONE:
     case GRANT_COUNT:
         errno = EINVAL;

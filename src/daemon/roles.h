@@ -29,6 +29,7 @@ enum role_grant {
     GRANT_LISTENER, /* the server's listening socket */
     GRANT_STORE,    /* the directory of the database */
     GRANT_EGRESS,   /* settings.h: the operator's network options, for egress */
+    GRANT_ROOTS,    /* the file of certificates that the host trusts; empty where there is none */
     GRANT_COUNT,
 };
 

@@ -57,6 +57,7 @@ static void outbound_dispose(void *object)
     struct outbound *outbound = object;
 
     pins_done(&outbound->pins);
+    tls_client_free(outbound->own_tls);
     arena_done(&outbound->arena);
     free(outbound);
 }
@@ -153,6 +154,27 @@ void egress_network(struct egress *egress, const char *id, int sockets[DIVERT_KI
     listen_now(outbound);
 }
 
+struct tls_client *egress_roots(struct egress *egress, struct err *err)
+{
+    if (egress->config.roots.len == 0)
+        (void)err_set(err, ERR_UNAVAILABLE, "this server has no certificates to trust: install ca-certificates");
+    else if (!egress->roots)
+        egress->roots = tls_client_new(egress->config.loop, &egress->config.roots, err);
+    return egress->roots;
+}
+
+/* The policy's own certificate, which is the caller's then; else the host's. */
+static struct tls_client *trust_for_proxy(struct egress *egress, const struct net_proxy *proxy,
+                                          struct tls_client **out_own, struct err *err)
+{
+    if (proxy->ca_pem.len == 0)
+        return egress_roots(egress, err);
+    *out_own = tls_client_new(egress->config.loop, &proxy->ca_pem, err);
+    if (!*out_own)
+        (void)err_set(err, ERR_INVALID, "the egress proxy's CA certificate cannot be read");
+    return *out_own;
+}
+
 bool egress_policy(struct egress *egress, const char *id, struct str packed, struct err *err)
 {
     struct unpack in = unpack_from(packed);
@@ -165,7 +187,18 @@ bool egress_policy(struct egress *egress, const char *id, struct str packed, str
         arena_done(&arena);
         return err_wrap(err, "policy of sandbox %s", id);
     }
+    struct tls_client *proxy_tls = NULL, *own_tls = NULL;
+    if (policy.proxy.tls && !(proxy_tls = trust_for_proxy(egress, &policy.proxy, &own_tls, err))) {
+        arena_done(&arena);
+        return err_wrap(err, "policy of sandbox %s", id);
+    }
     struct outbound *outbound = find_or_make(egress, id);
+    /* Connections must not go on around a new proxy, nor through one that is not wanted any more. */
+    if (outbound->has_policy && !net_proxy_eq(&outbound->policy.proxy, &policy.proxy))
+        flows_reset(outbound);
+    tls_client_free(outbound->own_tls);
+    outbound->own_tls = own_tls;
+    outbound->proxy_tls = proxy_tls;
     arena_done(&outbound->arena);
     outbound->arena = arena;
     outbound->policy = policy;
@@ -224,5 +257,6 @@ void egress_free(struct egress *egress)
     timer_clear(&egress->report);
     host_probe_close(&egress->probe);
     map_done(&egress->sandboxes);
+    tls_client_free(egress->roots);
     free(egress);
 }

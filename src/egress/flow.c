@@ -28,6 +28,7 @@
  * While resolving and dialing nothing is read from the guest: what it sends waits in the kernel.
  */
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -39,6 +40,7 @@
 #include "egress/inside.h"
 #include "egress/name.h"
 #include "egress/resolver.h"
+#include "egress/tunnel.h"
 #include "io/relay.h"
 #include "io/stream.h"
 #include "wire/dns.h"
@@ -78,6 +80,7 @@ struct flow {
     struct stream *outside; /* while relaying, the relay's */
     int dial_fd;            /* while dialing */
     struct watch *dial;
+    struct tunnel *tunnel; /* instead, if the policy has a proxy */
     struct relay *relay;
     struct timer timer; /* relaying: it may be idle; before: the state has lasted too long */
 };
@@ -102,6 +105,7 @@ static void stop_dialing(struct flow *flow)
 {
     watch_free(take_ptr(&flow->dial));
     fd_close(&flow->dial_fd);
+    tunnel_free(take_ptr(&flow->tunnel));
     timer_clear(&flow->timer);
 }
 
@@ -272,7 +276,8 @@ static void on_idle(struct timer *timer)
         timer_set(timer, loop_of(flow), LIMIT_EGRESS_IDLE_MS - quiet_ms, on_idle);
 }
 
-static void begin_relaying(struct flow *flow)
+/* Takes the stream. */
+static void begin_relaying(struct flow *flow, struct stream *outside)
 {
     enter(flow, FLOW_RELAYING);
     flow->relay = relay_new(loop_of(flow), on_relay_done, flow);
@@ -282,9 +287,11 @@ static void begin_relaying(struct flow *flow)
                                 .queued_most = 0,
                                 .may_splice = true,
                             });
-    flow->outside = stream_new(loop_of(flow), take_fd(&flow->dial_fd), LIMIT_EGRESS_BUFFER, &relay_events, flow->relay);
-    stream_reset_on_close(flow->outside, true);
     stop_dialing(flow);
+    flow->outside = outside;
+    outside->events = &relay_events;
+    outside->owner = flow->relay;
+    stream_reset_on_close(outside, true);
     flow->guest->events = &relay_events;
     flow->guest->owner = flow->relay;
     flow->outbound->made++;
@@ -322,7 +329,8 @@ static void on_dialed(void *context, unsigned ready)
     if (number)
         dial_failed(flow);
     else
-        begin_relaying(flow);
+        begin_relaying(flow,
+                       stream_new(loop_of(flow), take_fd(&flow->dial_fd), LIMIT_EGRESS_BUFFER, &relay_events, NULL));
 }
 
 static void on_dial_late(struct timer *timer)
@@ -346,10 +354,60 @@ static void dial(struct flow *flow)
     watch_want(flow->dial, WATCH_WRITE);
 }
 
+/* ---- dialing through a proxy ---- */
+
+static void on_tunnel(void *context, struct stream *stream, const struct err *err)
+{
+    struct flow *flow = context;
+
+    if (stream) {
+        begin_relaying(flow, stream);
+        return;
+    }
+    log_debug("sandbox %s: %s", flow->outbound->id, err_text(err));
+    (void)snprintf(flow->outbound->proxy_error, sizeof flow->outbound->proxy_error, "%s", err->message);
+    flow_refuse(flow, FLOWS_PROXY, &flow->to);
+}
+
+/* A sandbox must not reach by way of its proxy's address what it could not reach otherwise. */
+static bool may_dial_proxy(void *context, const struct net_address *address, uint16_t port)
+{
+    static const struct net_policy open = { .internet = true };
+    const struct flow *flow = context;
+    const struct egress *egress = flow->outbound->egress;
+    const struct net_flow is = { .to = *address, .port = port, .is_host = is_host(egress, address) };
+
+    return net_rule_allows(net_judge(&open, &egress->config.house, &is));
+}
+
+/*
+ * The proxy gets the name where we know it from our own answer, or where the name is what allows the connection: it may
+ * be nearer to another of the name's addresses. Else it gets the address, which is what was judged.
+ */
+static void dial_through_proxy(struct flow *flow)
+{
+    flow->tunnel = tunnel_new(&(struct tunnel_want){
+        .loop = loop_of(flow),
+        .resolver = flow->outbound->egress->config.resolver,
+        .proxy = &flow->outbound->policy.proxy,
+        .tls = flow->outbound->proxy_tls,
+        .may_dial = may_dial_proxy,
+        .name = name_of(flow, &flow->to),
+        .to = flow->to,
+        .port = flow->port,
+        .in_cap = LIMIT_EGRESS_BUFFER,
+        .done = on_tunnel,
+        .context = flow,
+    });
+}
+
 static void begin_dialing(struct flow *flow)
 {
     enter(flow, FLOW_DIALING);
-    dial(flow);
+    if (flow->outbound->policy.proxy.host.len)
+        dial_through_proxy(flow);
+    else
+        dial(flow);
 }
 
 /* ---- resolving ---- */

@@ -26,6 +26,7 @@ enum flows_why {
     FLOWS_NOT_DIVERTED,              /* a connection to our listening socket itself */
     FLOWS_TOO_MANY_QUESTIONS,        /* DNS: more than it may ask at once or in a second */
     FLOWS_NO_SERVICE,                /* a name that stays inside, and nothing serves it */
+    FLOWS_PROXY,                     /* the policy's proxy did not connect it */
     FLOWS_WHY_COUNT,
 };
 

@@ -6,6 +6,7 @@
  *   name.c     which host a client wants, by its first bytes
  *   pins.c     which names lead to an address
  *   questions.c  DNS questions of sandboxes
+ *   tunnel.c   a connection through the policy's proxy
  *   sockets.c  where a connection wants to go, and connections to there
  *   report.c   counts, refusals, and the messages about them
  */
@@ -20,6 +21,7 @@
 #include "egress/pins.h"
 #include "egress/sockets.h"
 #include "io/listen.h"
+#include "io/tls.h"
 #include "policy/quota.h"
 
 struct egress {
@@ -32,6 +34,7 @@ struct egress {
     uint32_t flows_open;         /* of all sandboxes */
     struct queue news;           /* those with something to report */
     struct timer report;         /* set while there are some */
+    struct tls_client *roots;    /* trusts config.roots; made when it is needed first */
     struct quota_rule rate_rule; /* of each sandbox, each way; a token is a KiB */
 };
 
@@ -46,8 +49,11 @@ struct outbound {
     bool has_network, has_policy;
     struct arena arena; /* of the policy */
     struct net_policy policy;
-    struct queue_link stranger; /* in egress->strangers… */
-    uint64_t since_ms;          /* …since then */
+    struct tls_client *proxy_tls; /* whom to trust as the policy's proxy; NULL: it has no TLS */
+    struct tls_client *own_tls;   /* the same if it is the policy's own */
+    char proxy_error[160];        /* why it did not connect last time */
+    struct queue_link stranger;   /* in egress->strangers… */
+    uint64_t since_ms;            /* …since then */
     struct queue flows;
     uint32_t open; /* flows, and connections for DNS */
     struct pins pins;
@@ -77,6 +83,11 @@ void flow_accept(struct outbound *outbound, int fd);
 /* The policy is new: cuts the connections that it does not allow. */
 void flows_judge_again(struct outbound *outbound);
 void flows_reset(struct outbound *outbound); /* all of them */
+
+/* ---- egress.c ---- */
+
+/* Whom the host trusts; NULL and the reason: nobody. */
+struct tls_client *egress_roots(struct egress *egress, struct err *err);
 
 /* ---- questions.c ---- */
 

@@ -94,6 +94,9 @@ static void say_why(const struct outbound *outbound, const struct refusal *refus
         buf_format(out, "more than %u questions per second, or %u at once", LIMIT_EGRESS_QUESTIONS_S,
                    LIMIT_EGRESS_QUESTIONS);
         return;
+    case FLOWS_PROXY:
+        buf_add(out, str_from(outbound->proxy_error));
+        return;
     case FLOWS_NO_SERVICE:
         buf_add(out, STR("this name stays inside, and no service of this server answers at it"));
         return;

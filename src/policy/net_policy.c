@@ -241,6 +241,13 @@ bool net_value_has_placeholder(struct str value)
     return value.len >= opening.len && memmem(value.at, value.len, opening.at, opening.len);
 }
 
+bool net_proxy_eq(const struct net_proxy *a, const struct net_proxy *b)
+{
+    return str_eq(a->host, b->host) && a->port == b->port && str_eq(a->username, b->username) &&
+           str_eq(a->password, b->password) && a->tls == b->tls && str_eq(a->server_name, b->server_name) &&
+           str_eq(a->ca_pem, b->ca_pem);
+}
+
 /* ---- check ---- */
 
 static bool check_ranges(const char *what, uint32_t count, const struct net_range *ranges, struct err *err)

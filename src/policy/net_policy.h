@@ -87,6 +87,8 @@ bool net_name_parse(struct arena *arena, struct str text, struct str *out) must_
 /* Does a header's value have a "${e2b.…}" in it, which stands for a secret or a token of the sandbox's identity? */
 bool net_value_has_placeholder(struct str value);
 
+bool net_proxy_eq(const struct net_proxy *a, const struct net_proxy *b);
+
 /* Every field is in range and well-formed, and the whole fits a message; err names the first that is not, as ERR_INVALID. */
 bool net_policy_check(const struct net_policy *policy, struct err *err) must_use;
 void net_policy_pack(struct buf *out, const struct net_policy *policy);

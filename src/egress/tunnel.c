@@ -1,0 +1,272 @@
+#include "egress/tunnel.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/limits.h"
+#include "base/mem.h"
+#include "egress/inside.h"
+#include "egress/sockets.h"
+#include "wire/dns.h"
+#include "wire/socks5.h"
+
+/*
+ *   RESOLVING  the proxy's name: first IPv4, then IPv6; skipped for an address
+ *   DIALING    one address after the other; a stream connects, TLS begins by itself, the greeting is queued
+ *   TALKING    the proxy has answered something
+ *   OVER       done() was called
+ *
+ * A proxy that has answered is not given up for another address.
+ */
+enum tunnel_state {
+    TUNNEL_RESOLVING,
+    TUNNEL_DIALING,
+    TUNNEL_TALKING,
+    TUNNEL_OVER,
+};
+
+struct tunnel {
+    struct tunnel_want want;
+    enum tunnel_state state;
+    char host[LIMIT_NET_PROXY_BYTES + 1], server_name[LIMIT_NET_PROXY_BYTES + 1];
+    uint16_t port;
+    bool has_tls;
+    char username[LIMIT_NET_PROXY_BYTES + 1], password[LIMIT_NET_PROXY_BYTES + 1];
+    char name[LIMIT_NET_NAME_BYTES + 1];
+    struct resolver_question *question;
+    uint16_t asked_type;
+    struct net_address addresses[LIMIT_EGRESS_TRIES];
+    unsigned count, next;
+    bool was_refused; /* an address of the proxy's may not be dialed */
+    struct stream *stream;
+    struct socks5_want socks_want;
+    struct socks5 socks;
+    struct timer timer;
+    struct err err; /* for done() */
+};
+
+static void text_copy(char *room, size_t size, struct str text)
+{
+    size_t len = MIN(text.len, size - 1); /* net_policy_check() has seen to it that it fits */
+
+    memcpy(room, text.at, len);
+    room[len] = '\0';
+}
+
+static void let_go(struct tunnel *tunnel)
+{
+    timer_clear(&tunnel->timer);
+    resolver_cancel(take_ptr(&tunnel->question));
+    stream_free(take_ptr(&tunnel->stream));
+}
+
+static void on_failed(struct timer *timer)
+{
+    struct tunnel *tunnel = container_of(timer, struct tunnel, timer);
+
+    tunnel->want.done(tunnel->want.context, NULL, &tunnel->err);
+}
+
+/* done() comes when the turn ends: we may be inside tunnel_new(). */
+static void fail(struct tunnel *tunnel)
+{
+    if (tunnel->state == TUNNEL_OVER)
+        return;
+    tunnel->state = TUNNEL_OVER;
+    let_go(tunnel);
+    timer_set(&tunnel->timer, tunnel->want.loop, 0, on_failed);
+}
+
+static void fail_as(struct tunnel *tunnel, enum err_kind kind, const char *text)
+{
+    (void)err_set(&tunnel->err, kind, "the egress proxy: %s", text);
+    fail(tunnel);
+}
+
+static void on_late(struct timer *timer)
+{
+    fail_as(container_of(timer, struct tunnel, timer), ERR_TIMEOUT, "it took too long");
+}
+
+/* ---- talking ---- */
+
+static void dial_next(struct tunnel *tunnel);
+
+static void on_input(struct stream *stream)
+{
+    struct tunnel *tunnel = stream->owner;
+    struct str in = buf_str(&stream->in);
+    size_t before = in.len;
+    auto_buf struct buf out = buf_make(NULL, 1024);
+
+    tunnel->state = TUNNEL_TALKING;
+    enum socks5_step step = socks5_next(&tunnel->socks, &in, &out, &tunnel->err);
+    buf_drop(&stream->in, before - in.len);
+    if (out.len) {
+        stream_write(stream, buf_str(&out));
+        explicit_bzero(out.data, out.len); /* the password */
+    }
+    if (step == SOCKS5_BAD) {
+        fail(tunnel);
+    } else if (step == SOCKS5_DONE) {
+        tunnel->state = TUNNEL_OVER;
+        timer_clear(&tunnel->timer);
+        stream_read(stream, false);
+        tunnel->stream = NULL;
+        tunnel->want.done(tunnel->want.context, stream, NULL);
+    }
+}
+
+static void on_end(struct stream *stream, const struct err *err)
+{
+    struct tunnel *tunnel = stream->owner;
+
+    if (tunnel->state == TUNNEL_DIALING && err) {
+        tunnel->err = *err;
+        stream_free(take_ptr(&tunnel->stream));
+        dial_next(tunnel);
+        return;
+    }
+    if (err)
+        (void)err_set(&tunnel->err, ERR_UNAVAILABLE, "the egress proxy: %.120s", err->message);
+    else
+        (void)err_set(&tunnel->err, ERR_UNAVAILABLE, "the egress proxy: it closed the connection");
+    fail(tunnel);
+}
+
+static const struct stream_events events = { .on_input = on_input, .on_end = on_end };
+
+/* ---- dialing ---- */
+
+static bool dial(struct tunnel *tunnel, const struct net_address *address)
+{
+    const struct tunnel_want *want = &tunnel->want;
+    auto_buf struct buf out = buf_make(NULL, 16);
+    int fd = socket_dial(address, tunnel->port, &tunnel->err);
+
+    if (fd < 0)
+        return false;
+    tunnel->stream = stream_new_connecting(want->loop, fd, want->in_cap, &events, tunnel);
+    if (tunnel->has_tls && !tls_connect(want->tls, tunnel->stream, tunnel->server_name, &tunnel->err)) {
+        stream_free(take_ptr(&tunnel->stream));
+        return false;
+    }
+    socks5_begin(&tunnel->socks, &tunnel->socks_want, &out);
+    stream_write(tunnel->stream, buf_str(&out));
+    stream_read(tunnel->stream, true);
+    return true;
+}
+
+static void dial_next(struct tunnel *tunnel)
+{
+    while (tunnel->next < tunnel->count)
+        if (dial(tunnel, &tunnel->addresses[tunnel->next++]))
+            return;
+    if (tunnel->count) {
+        struct err why = tunnel->err;
+        (void)err_set(&tunnel->err, ERR_UNAVAILABLE, "the egress proxy: %.120s", why.message);
+        fail(tunnel);
+    } else if (tunnel->was_refused) {
+        fail_as(tunnel, ERR_DENIED, "its address is not one that sandboxes may reach");
+    } else {
+        fail_as(tunnel, ERR_UNAVAILABLE, "its name leads nowhere");
+    }
+}
+
+static void add_address(struct tunnel *tunnel, const struct net_address *address)
+{
+    if (!tunnel->want.may_dial(tunnel->want.context, address, tunnel->port))
+        tunnel->was_refused = true;
+    else if (tunnel->count < LIMIT_EGRESS_TRIES)
+        tunnel->addresses[tunnel->count++] = *address;
+}
+
+/* ---- resolving ---- */
+
+static void resolve(struct tunnel *tunnel, uint16_t type);
+
+static void on_resolved(void *context, const struct dns_answer *answer)
+{
+    struct tunnel *tunnel = context;
+    struct net_address address;
+
+    tunnel->question = NULL;
+    for (uint32_t i = 0; i < answer->count; i++)
+        if (dns_record_address(&answer->records[i], &address))
+            add_address(tunnel, &address);
+    if (tunnel->count == 0 && tunnel->asked_type == DNS_A) {
+        resolve(tunnel, DNS_AAAA);
+        return;
+    }
+    tunnel->state = TUNNEL_DIALING;
+    dial_next(tunnel);
+}
+
+static void resolve(struct tunnel *tunnel, uint16_t type)
+{
+    tunnel->asked_type = type;
+    tunnel->question = resolver_ask(tunnel->want.resolver, str_from(tunnel->host), type, on_resolved, tunnel);
+}
+
+/* ---- life ---- */
+
+static void fill_in(struct tunnel *tunnel, const struct net_proxy *proxy)
+{
+    const struct tunnel_want *want = &tunnel->want;
+
+    text_copy(tunnel->host, sizeof tunnel->host, proxy->host);
+    text_copy(tunnel->server_name, sizeof tunnel->server_name,
+              proxy->server_name.len ? proxy->server_name : proxy->host);
+    text_copy(tunnel->name, sizeof tunnel->name, want->name);
+    text_copy(tunnel->username, sizeof tunnel->username, proxy->username);
+    text_copy(tunnel->password, sizeof tunnel->password, proxy->password);
+    tunnel->port = proxy->port;
+    tunnel->has_tls = proxy->tls;
+    tunnel->want.proxy = NULL; /* the policy may be replaced meanwhile */
+    tunnel->socks_want = (struct socks5_want){
+        .username = str_of(tunnel->username, proxy->username.len),
+        .password = str_of(tunnel->password, proxy->password.len),
+        .name = str_from(tunnel->name),
+        .is_v4 = net_address_is_v4(&want->to),
+        .port = want->port,
+    };
+    bool v4 = tunnel->socks_want.is_v4;
+    memcpy(tunnel->socks_want.address, want->to.at + (v4 ? 12 : 0), v4 ? 4 : 16);
+}
+
+struct tunnel *tunnel_new(const struct tunnel_want *want)
+{
+    struct tunnel *tunnel = NEW(struct tunnel);
+    struct net_address address;
+
+    tunnel->want = *want;
+    fill_in(tunnel, want->proxy);
+    timer_set(&tunnel->timer, want->loop, LIMIT_EGRESS_DIAL_MS, on_late);
+    if (tunnel->has_tls && !want->tls) {
+        fail_as(tunnel, ERR_UNAVAILABLE, "this server knows no certificates to trust");
+    } else if (net_address_parse(str_from(tunnel->host), &address)) {
+        tunnel->state = TUNNEL_DIALING;
+        add_address(tunnel, &address);
+        dial_next(tunnel);
+    } else {
+        resolve(tunnel, DNS_A);
+    }
+    return tunnel;
+}
+
+static void dispose(void *object)
+{
+    struct tunnel *tunnel = object;
+
+    explicit_bzero(tunnel, sizeof *tunnel);
+    free(tunnel);
+}
+
+void tunnel_free(struct tunnel *tunnel)
+{
+    if (!tunnel)
+        return;
+    let_go(tunnel);
+    tunnel->state = TUNNEL_OVER;
+    loop_retire(tunnel->want.loop, tunnel, dispose);
+}
