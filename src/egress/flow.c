@@ -151,15 +151,16 @@ static void flow_reset(struct flow *flow)
     flow_close(flow);
 }
 
-static bool is_host(const struct egress *egress, const struct net_address *address)
+bool egress_is_host(const struct egress *egress, const struct net_address *address)
 {
     return egress->config.is_host ? egress->config.is_host(address) : host_probe_is_local(&egress->probe, address);
 }
 
 static struct net_flow described(const struct flow *flow, const struct net_address *to, struct str name)
 {
-    return (
-        struct net_flow){ .to = *to, .port = flow->port, .is_host = is_host(flow->outbound->egress, to), .name = name };
+    return (struct net_flow){
+        .to = *to, .port = flow->port, .is_host = egress_is_host(flow->outbound->egress, to), .name = name
+    };
 }
 
 static enum net_rule judge(const struct flow *flow, const struct net_address *to, struct str name)
@@ -369,15 +370,20 @@ static void on_tunnel(void *context, struct stream *stream, const struct err *er
     flow_refuse(flow, FLOWS_PROXY, &flow->to);
 }
 
+enum net_rule egress_judge_for_all(const struct egress *egress, const struct net_address *to, uint16_t port)
+{
+    static const struct net_policy open = { .internet = true };
+    const struct net_flow is = { .to = *to, .port = port, .is_host = egress_is_host(egress, to) };
+
+    return net_judge(&open, &egress->config.house, &is);
+}
+
 /* A sandbox must not reach by way of its proxy's address what it could not reach otherwise. */
 static bool may_dial_proxy(void *context, const struct net_address *address, uint16_t port)
 {
-    static const struct net_policy open = { .internet = true };
     const struct flow *flow = context;
-    const struct egress *egress = flow->outbound->egress;
-    const struct net_flow is = { .to = *address, .port = port, .is_host = is_host(egress, address) };
 
-    return net_rule_allows(net_judge(&open, &egress->config.house, &is));
+    return net_rule_allows(egress_judge_for_all(flow->outbound->egress, address, port));
 }
 
 /*

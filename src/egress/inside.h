@@ -83,6 +83,9 @@ void flow_accept(struct outbound *outbound, int fd);
 /* The policy is new: cuts the connections that it does not allow. */
 void flows_judge_again(struct outbound *outbound);
 void flows_reset(struct outbound *outbound); /* all of them */
+bool egress_is_host(const struct egress *egress, const struct net_address *address);
+/* The rules that no sandbox's policy lifts. */
+enum net_rule egress_judge_for_all(const struct egress *egress, const struct net_address *to, uint16_t port);
 
 /* ---- egress.c ---- */
 

@@ -132,18 +132,44 @@ bool dns_record_address(const struct dns_record *record, struct net_address *out
     return true;
 }
 
+/*
+ * A name that leads to an address of the host, or to one that is not public, leads nowhere for a sandbox: the owner of a
+ * name must not make programs inside believe that such an address is theirs (DNS rebinding), and a connection there would
+ * be refused later and with fewer words.
+ */
 static void on_answer(void *context, const struct dns_answer *answer)
 {
     struct asked *asked = context;
     struct outbound *outbound = asked->outbound;
+    struct dns_record records[LIMIT_DNS_RECORDS + LIMIT_DNS_CHAIN];
+    struct dns_answer clean = *answer;
     struct net_address address;
+    enum net_rule why = NET_RULE_OPEN;
+    bool has_address = false;
 
     asked->lookup = NULL;
-    for (uint32_t i = 0; i < answer->count; i++)
-        if (dns_record_address(&answer->records[i], &address))
+    clean.count = 0;
+    clean.records = records;
+    for (uint32_t i = 0; i < answer->count && clean.count < COUNT_OF(records); i++) {
+        if (dns_record_address(&answer->records[i], &address)) {
+            enum net_rule rule = egress_judge_for_all(outbound->egress, &address, 0);
+            if (!net_rule_allows(rule)) {
+                why = rule;
+                continue;
+            }
+            has_address = true;
             pins_add(&outbound->pins, str_from(asked->question.name), &address, answer->records[i].ttl_s,
                      loop_now_ms(loop_of(outbound)));
-    answer_with(asked, answer);
+        }
+        records[clean.count++] = answer->records[i];
+    }
+    if (why != NET_RULE_OPEN && !has_address) {
+        clean.ede = DNS_EDE_BLOCKED;
+        clean.reason = why == NET_RULE_HOST ? STR("this name leads to an address of the host")
+                                            : STR("this name leads to an address that is not public");
+        report_refusal(outbound, why, NULL, 0, str_from(asked->question.name));
+    }
+    answer_with(asked, &clean);
 }
 
 /* ---- names that stay inside ---- */

@@ -359,6 +359,39 @@ static void a_name_that_is_not_allowed_is_answered_at_once_and_not_asked(void **
     rig_end(&rig);
 }
 
+static void addresses_that_are_not_public_are_left_out_of_answers(void **state)
+{
+    unsigned records;
+
+    (void)state;
+    begin();
+    rig_policy(&rig, "one", &rig_open);
+    int fd = ask_udp("rebind.example", DNS_A);
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    fake_answer(DNS_FINE, (const char[][4]){ { 10, 0, 0, 1 }, { (char)198, 51, 100, 7 }, { 127, 0, 0, 1 } }, 3);
+    assert_int_equal(hear_udp(fd, &records), DNS_FINE);
+    assert_int_equal(records, 2); /* the rig's operator allows the last one */
+
+    fd = ask_udp("metadata.example", DNS_A);
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    fake_answer(DNS_FINE, (const char[][4]){ { (char)169, (char)254, (char)169, (char)254 } }, 1);
+    assert_int_equal(hear_udp(fd, &records), DNS_FINE);
+    assert_int_equal(records, 0);
+    hand_clock_add(1100);
+    PUMP_UNTIL(rig.loop, rig.refusal_count == 1);
+    assert_int_equal(rig.refusals[0].why, NET_RULE_NOT_PUBLIC);
+    assert_non_null(strstr(rig.refusals[0].text, "metadata.example"));
+
+    rig.is_host = true;
+    rig.house = rig_range("192.168.0.0/16");
+    fd = ask_udp("host.example", DNS_A);
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    fake_answer(DNS_FINE, (const char[][4]){ { (char)198, 51, 100, 7 } }, 1);
+    assert_int_equal(hear_udp(fd, &records), DNS_FINE);
+    assert_int_equal(records, 0);
+    rig_end(&rig);
+}
+
 static void noise_is_not_answered_and_nonsense_is(void **state)
 {
     struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = 0 };
@@ -546,6 +579,7 @@ int main(void)
         CASE(a_new_policy_keeps_what_a_looked_up_name_allows),
         CASE(a_half_closed_guest_whose_name_is_known_gets_its_answer),
         CASE(a_name_that_is_not_allowed_is_answered_at_once_and_not_asked),
+        CASE(addresses_that_are_not_public_are_left_out_of_answers),
         CASE(noise_is_not_answered_and_nonsense_is),
         CASE(questions_are_limited_at_once_and_per_second),
         CASE(questions_over_tcp_are_answered_one_after_the_other),
