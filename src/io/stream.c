@@ -301,6 +301,8 @@ static void read_some(struct stream *s)
         if (n <= 0) {
             if (n < 0)
                 stream_break(s, errno, "read");
+            if (s->in.len == 0)
+                buf_done(&s->in); /* the stream may be kept for long, to write to */
             stream_tell_end(s);
             return;
         }
