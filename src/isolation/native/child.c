@@ -19,6 +19,7 @@
 #include "base/fd.h"
 #include "isolation/native/capabilities.h"
 #include "isolation/native/mounts.h"
+#include "isolation/native/network.h"
 #include "isolation/native/shed.h"
 #include "isolation/native/tree.h"
 #include "privsep/message.h"
@@ -36,7 +37,26 @@ static bool reach(const struct child *child, enum native_step step, struct err *
     return true;
 }
 
+static void tell_keeper(const struct child *child, char what, const struct err *err)
+{
+    auto_buf struct buf out = buf_make(NULL, LIMIT_MESSAGE_BYTES);
+
+    buf_add_char(&out, what);
+    if (err)
+        message_pack_err(&out, err);
+    (void)!send(child->control_fd, out.data, out.len, MSG_NOSIGNAL); /* if keeper is gone, we exit too */
+}
+
 /* ---- before anything is ours ---- */
+
+/* The network is ours from the start. Keeper maps ids and mounts meanwhile, which takes it longer than this takes us. */
+static bool make_network(const struct child *child, struct err *err)
+{
+    if (!network_set_up(child->setup->rules, err) || !reach(child, NATIVE_AT_NETWORK, err))
+        return false;
+    tell_keeper(child, CHILD_NETWORK, NULL);
+    return true;
+}
 
 static bool wait_for_go(struct child *child, struct err *err)
 {
@@ -254,16 +274,6 @@ static bool arrange_descriptors(struct child *child, int *guestd_fd, struct err 
     return true;
 }
 
-static void tell_keeper(const struct child *child, char what, const struct err *err)
-{
-    auto_buf struct buf out = buf_make(NULL, LIMIT_MESSAGE_BYTES);
-
-    buf_add_char(&out, what);
-    if (err)
-        message_pack_err(&out, err);
-    (void)!send(child->control_fd, out.data, out.len, MSG_NOSIGNAL); /* if keeper is gone, we exit too */
-}
-
 static bool exec_guestd(const struct child *child, int guestd_fd, struct err *err)
 {
     char numbers[CGROUP_CONTROL_COUNT][8];
@@ -317,10 +327,11 @@ static bool run(struct child *child, struct err *err)
 /*
  * native_child() - our first code inside a new sandbox, on its way to guestd.
  *   user ns   its own, ids mapped once keeper says go   mount ns  its own, still showing the host's tree
- *   pid ns    its own, we are pid 1                     network   its own, loopback up
+ *   pid ns    its own, we are pid 1                     network   its own, empty
  *   ipc, uts  its own                                   cgroup    keeper's until become_root()
  *   memory    a copy of keeper's, gone at exec
  *   must, in this order:
+ *     set the network up                       keeper makes guestlink over it before it says go
  *     pivot                                    guestd must not see the host's tree
  *     close all descriptors but guestd's       they lead out of the new root; the pivot needs one of them
  *     drop capabilities                        the steps before need them; takes effect at exec
@@ -331,9 +342,15 @@ no_return void native_child(const struct child_setup *setup)
 {
     struct child child = { .setup = setup, .control_fd = setup->control_fd };
     struct err err;
+    char byte;
 
     /* Our copy of keeper's end would keep the socket open, and we would wait for a dead keeper for ever. */
     (void)close(setup->keeper_fd);
+    if (!make_network(&child, &err)) {
+        tell_keeper(&child, CHILD_FAILED, &err);
+        (void)!read(child.control_fd, &byte, 1); /* until keeper has read why: it works on our namespaces meanwhile */
+        _exit(1);
+    }
     if (!run(&child, &err))
         tell_keeper(&child, CHILD_FAILED, &err);
     _exit(1);

@@ -11,15 +11,17 @@
 #include "base/attr.h"
 #include "isolation/native/cgroup.h"
 #include "isolation/native/native.h"
+#include "isolation/native/network_rules.h"
 
 /*
  * Over the control socket (SOCK_SEQPACKET):
  *   keeper -> child   CHILD_GO with two descriptors: root, devices (detached mounts)
+ *   child -> keeper   CHILD_NETWORK before CHILD_GO, when loopback is up and the rules hold
  *   child -> keeper   CHILD_READY when all is done and exec is next; CHILD_FAILED and a packed error otherwise
  * The child's end closes on exec: end-of-file after CHILD_READY means that guestd runs. If keeper's end closes before
  * CHILD_GO, keeper has died, and the child exits too.
  */
-enum { CHILD_GO = 'g', CHILD_READY = 'r', CHILD_FAILED = 'f' };
+enum { CHILD_NETWORK = 'n', CHILD_GO = 'g', CHILD_READY = 'r', CHILD_FAILED = 'f' };
 enum { CHILD_MOUNTS = 2 };
 
 /* The descriptors that guestd finds; see native.h's contract with it in guest/. */
@@ -35,6 +37,7 @@ struct child_setup {
     int handover_fd;
     int cgroup_fds[CGROUP_CONTROL_COUNT];
     size_t cgroup_count;
+    const struct network_rules *rules; /* NULL: it has no network */
     const char *hostname;
     uint64_t memory_bytes;
     const struct sock_fprog *filter;

@@ -29,11 +29,11 @@ enum native_step {
     NATIVE_AT_CGROUP,
     NATIVE_AT_SOCKETS,
     NATIVE_AT_CLONE,
-    NATIVE_AT_NETWORK,
-    NATIVE_AT_LINK,
     NATIVE_AT_MAPS,
     NATIVE_AT_OVERLAY,
     NATIVE_AT_DEVICES,
+    NATIVE_AT_NETWORK, /* in the child */
+    NATIVE_AT_LINK,
     NATIVE_AT_HOLD,
     NATIVE_AT_GO,
     NATIVE_AT_CHILD_ROOT, /* from here on inside the sandbox */

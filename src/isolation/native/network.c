@@ -92,13 +92,9 @@ static bool loopback_up(struct err *err)
     return true;
 }
 
-bool network_set_up(int home_fd, int pidfd, const struct network_rules *rules, struct err *err)
+bool network_set_up(const struct network_rules *rules, struct err *err)
 {
-    if (!enter(pidfd, err))
-        return false;
-    bool ok = rules ? network_rules_apply(rules, err) : loopback_up(err);
-    leave(home_fd);
-    return ok || err_wrap(err, "set up the network");
+    return (rules ? network_rules_apply(rules, err) : loopback_up(err)) || err_wrap(err, "set up the network");
 }
 
 static bool try_rules(int home_fd, struct network_rules *out, bool ipv6, struct err *err)

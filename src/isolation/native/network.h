@@ -29,8 +29,8 @@ enum network_kind {
  * NETWORK_BOTH, why says what the kernel refused.
  */
 enum network_kind network_try(int home_fd, struct network_rules *out, struct err *why) must_use;
-/* Once, before anything runs inside: brings loopback up, and applies the rules; NULL: there are none. */
-bool network_set_up(int home_fd, int pidfd, const struct network_rules *rules, struct err *err) must_use;
+/* In the namespace that we are in, which is new: brings loopback up, and applies the rules; NULL: there are none. */
+bool network_set_up(const struct network_rules *rules, struct err *err) must_use;
 
 /* As driver_divert(). */
 bool network_divert(int home_fd, int pidfd, enum network_kind kind, int out_fds[DIVERT_KINDS], struct err *err)

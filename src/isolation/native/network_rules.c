@@ -11,10 +11,10 @@
  *   ip route add local default dev lo src 192.0.0.2
  *   table ip cloister {
  *     chain output { type filter hook output priority filter; policy drop;
+ *       meta l4proto tcp accept                     stays inside, or goes to egress, below
  *       ip daddr 127.0.0.0/8 accept                 what stays inside
  *       udp sport 1 udp sport set 53                egress's answers come from the port that was asked
- *       ip daddr 192.0.0.2 accept                   what stays inside, and all that egress sends
- *       meta l4proto tcp accept                     to egress, below
+ *       ip daddr 192.0.0.2 accept                   the same, and egress's answers
  *       udp dport 53 accept                         to egress, below
  *     }
  *     chain input { type filter hook prerouting priority filter; policy drop;
@@ -28,6 +28,9 @@
  *
  * A program that sends anything else (UDP but DNS, multicast) gets EPERM from send(): what the output hook drops, the
  * sender hears of at once. TCP without egress is ECONNREFUSED.
+ *
+ * The price: while a guest is connected to port 443 of some address, egress's end has port 443 inside, and a guest's server
+ * that binds 0.0.0.0:443 needs SO_REUSEADDR, as most servers have.
  *
  * Nothing here keeps a guest in: that there is no other device does. A guest that got around these rules would talk to
  * itself.
@@ -367,6 +370,11 @@ static void add_output(struct netlink *batch, const struct family *family)
     struct rule rule;
 
     add_chain(batch, family, chain, NF_INET_LOCAL_OUT);
+    rule = begin_rule(batch, family, chain);
+    of_protocol(&rule, IPPROTO_TCP);
+    accept_it(&rule);
+    end_rule(&rule);
+
     accept_inside(batch, family, chain);
 
     rule = begin_rule(batch, family, chain);
@@ -376,11 +384,6 @@ static void add_output(struct netlink *batch, const struct family *family)
     end_rule(&rule);
 
     accept_own(batch, family, chain);
-
-    rule = begin_rule(batch, family, chain);
-    of_protocol(&rule, IPPROTO_TCP);
-    accept_it(&rule);
-    end_rule(&rule);
 
     rule = begin_rule(batch, family, chain);
     of_protocol(&rule, IPPROTO_UDP);

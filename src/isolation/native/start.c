@@ -2,11 +2,12 @@
  * A start, in keeper (child.c has the other half):
  *   record    sandboxes/<id>/ with a state that has a slot and no pid yet
  *   cgroup    both leaves, limits set, before there is anything to limit
- *   clone     user, mount, pid, net, ipc and uts namespaces, owned by the zygote's user (zygotes.h); the child waits
- *   network   loopback, addresses, a route, and the rules that send what leaves to egress (network_rules.c)
- *   link      guestlink, a connection over the new loopback, waits in the socket that guestd will listen on (handover.c)
+ *   clone     user, mount, pid, net, ipc and uts namespaces, owned by the zygote's user (zygotes.h); the child sets its
+ *             network up and then waits
  *   maps      ids 0..65535 inside are the slot's own range outside; nothing inside is the host's root
  *   mounts    root, devices, empty directory: detached, seen through those ids
+ *   network   the child has loopback, addresses, a route, and the rules that send what leaves to egress (network_rules.c)
+ *   link      guestlink, a connection over the new loopback, waits in the socket that guestd will listen on (handover.c)
  *   hold      the child is put into its guestd cgroup, its pid into the state
  *   go        the child gets the mounts, builds its tree, and becomes guestd
  */
@@ -184,6 +185,7 @@ static bool start_clone(struct start *start, struct err *err)
         .guestd_fd = native->guestd_fd,
         .handover_fd = start->handover_fd,
         .cgroup_count = start->cgroup_count,
+        .rules = native->network == NETWORK_NONE ? NULL : &native->rules,
         .hostname = start->plan->hostname,
         .memory_bytes = start->plan->memory_bytes,
         .filter = &native->filter,
@@ -203,16 +205,6 @@ static bool start_clone(struct start *start, struct err *err)
     fd_close(&start->control_fd[1]);
     fd_close(&start->handover_fd);
     return reach(native, NATIVE_AT_CLONE, err);
-}
-
-static bool start_network(struct start *start, struct err *err)
-{
-    struct native *native = start->native;
-
-    start->box->network = start->state.network = native->network;
-    return network_set_up(native->netns_fd, start->box->pidfd, native->network == NETWORK_NONE ? NULL : &native->rules,
-                          err) &&
-           reach(native, NATIVE_AT_NETWORK, err);
 }
 
 static bool start_link(struct start *start, struct err *err)
@@ -316,6 +308,21 @@ static bool child_failed(struct str said, struct err *err)
     return err_wrap(err, "inside");
 }
 
+/* The child has been at it while we did other things. */
+static bool start_network(struct start *start, struct err *err)
+{
+    char said[2048];
+    size_t len;
+
+    start->box->network = start->state.network = start->native->network;
+    if (!receive_from_child(start, clock_mono_ms() + CHILD_MS, said, sizeof said, &len, err))
+        return false;
+    if (said[0] == CHILD_FAILED)
+        return child_failed(str_of(said + 1, len - 1), err);
+    return (said[0] == CHILD_NETWORK && len == 1) ||
+           err_set(err, ERR_INTERNAL, "unexpected message from the sandbox's child");
+}
+
 static bool start_await(struct start *start, struct err *err)
 {
     uint64_t until_ms = clock_mono_ms() + CHILD_MS;
@@ -345,8 +352,8 @@ static bool start_await(struct start *start, struct err *err)
 static bool start_all(struct start *start, struct err *err)
 {
     return start_record(start, err) && start_cgroup(start, err) && start_sockets(start, err) &&
-           start_clone(start, err) && start_network(start, err) && start_link(start, err) && start_maps(start, err) &&
-           start_mounts(start, err) && start_hold(start, err) && start_go(start, err) && start_await(start, err);
+           start_clone(start, err) && start_maps(start, err) && start_mounts(start, err) && start_network(start, err) &&
+           start_link(start, err) && start_hold(start, err) && start_go(start, err) && start_await(start, err);
 }
 
 /* After a start that failed: kills the process, if there is one. From there the box ends like any other. */
