@@ -293,8 +293,8 @@ static bool write_plan(const struct sandbox *sb, const struct sandbox_want *want
     return plan_check(out, err);
 }
 
-static bool set_guest_up(const struct sandbox *sb, const struct sandbox_want *want, int guestlink_fd, uint64_t until_ms,
-                         struct arena *arena, struct err *err)
+static bool set_guest_up(const struct sandbox *sb, const struct sandbox_want *want, bool has_network, int guestlink_fd,
+                         uint64_t until_ms, struct arena *arena, struct err *err)
 {
     struct guestlink_env *envs = ARENA_ARRAY(arena, struct guestlink_env, want->env_count);
     char token[STORE_TOKEN_BYTES];
@@ -309,7 +309,7 @@ static bool set_guest_up(const struct sandbox *sb, const struct sandbox_want *wa
                               .access_token = str_from(token),
                               .open_code = !sandbox_wants_token(sb, ZYGOTE_CODE_PORT),
                               .default_user = STR("user"),
-                              .has_network = sandbox_reaches_out(&want->network),
+                              .has_network = has_network,
                               .env_count = want->env_count,
                               .envs = envs,
                           },
@@ -333,9 +333,19 @@ static bool start(struct sandbox *sb, const struct sandbox_want *want, struct ar
         return false;
     sandbox_send_policy(sb); /* before guestd answers: egress has it by the time of the first connection */
     auto_close int guestlink_fd = started.guestlink_fd;
-    if (!set_guest_up(sb, want, guestlink_fd, clock_mono_ms() + LIMIT_START_MS, arena, err))
+    bool may = sandbox_reaches_out(&want->network);
+    if (!set_guest_up(sb, want, may && started.has_network, guestlink_fd, clock_mono_ms() + LIMIT_START_MS, arena, err))
         return false;
     logs_begin(all->logs, sb->team_id, str_from(sb->id), clock_wall_us(), take_fd(&guestlink_fd));
+    if (may && !started.has_network)
+        logs_add(all->logs, str_from(sb->id),
+                 &(struct sandbox_log){ .at_us = clock_wall_us(),
+                                        .kind = SANDBOX_LOG_REFUSED,
+                                        .count = 1,
+                                        .text = STR("no network: this machine cannot give sandboxes one. The operator "
+                                                    "learns why from `cloister doctor`"),
+                                        .rule = STR("no-network"),
+                                        .destination = STR("") });
     return true;
 }
 

@@ -97,7 +97,7 @@ static bool fake_start(struct driver *driver, const struct plan *plan, struct st
         ok = err_set(err, ERR_INTERNAL, "keeper's answer has the wrong shape");
     } else {
         out->guestlink_fd = add_held(fake, plan->id);
-        out->has_network = true;
+        out->has_network = !fake->no_network;
         struct fake_held *held = fake_find(fake, str_from(plan->id));
         held->silent = fake->start == FAKE_GUEST_IS_SILENT;
         if (fake->start == FAKE_GUEST_DIES)

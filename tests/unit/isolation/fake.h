@@ -55,6 +55,7 @@ struct fake {
     struct plan last_plan;
     struct loop *dial_later;    /* a dial is answered in a later turn of this loop, as keeper does; NULL: at once */
     atomic_uint dials;          /* sockets made by dial */
+    bool no_network;            /* sandboxes start without one */
     enum err_kind divert_fails; /* ERR_NONE: divert gives sockets */
     unsigned diverts;
 };

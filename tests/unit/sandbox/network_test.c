@@ -58,6 +58,27 @@ static void guestd_is_told_whether_there_is_anything_to_reach(void **state)
     }
 }
 
+static void a_machine_that_has_no_network_to_give_says_so_in_the_log(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_log *lines;
+    size_t count;
+
+    rig->fake.no_network = true;
+    rig->want.network = (struct net_policy){ .internet = true };
+    struct sandbox_info info = rig_create(rig);
+    assert_false(rig_setup_of(rig, info.id).has_network);
+    sandbox_logs(rig->all, TEAM, info.id, 0, 0, &rig->arena, &lines, &count);
+    assert_int_equal(count, 1);
+    assert_true(str_starts(lines[0].text, STR("no network:")));
+
+    /* Not to those who do not want one. */
+    rig->want.network = (struct net_policy){ .internet = false };
+    info = rig_create(rig);
+    sandbox_logs(rig->all, TEAM, info.id, 0, 0, &rig->arena, &lines, &count);
+    assert_int_equal(count, 0);
+}
+
 static void a_change_reaches_store_egress_and_guestd(void **state)
 {
     struct rig *rig = *state;
@@ -231,6 +252,7 @@ int main(void)
 {
     const struct CMUnitTest cases[] = {
         CASE_OF(guestd_is_told_whether_there_is_anything_to_reach),
+        CASE_OF(a_machine_that_has_no_network_to_give_says_so_in_the_log),
         CASE_OF(a_change_reaches_store_egress_and_guestd),
         CASE_OF(a_change_that_egress_does_not_get_is_kept_for_it),
         CASE_OF(another_teams_sandbox_cannot_be_changed),
