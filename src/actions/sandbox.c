@@ -44,6 +44,8 @@ bool action_sandbox_create(const struct actions *actions, const struct caller *c
                                  .env_count = request->env_count,
                                  .envs = request->envs,
                                  .network = request->network,
+                                 .https_port_count = request->https_port_count,
+                                 .https_ports = request->https_ports,
                                  .key_id = str_from(caller->key_id),
                                  .is_private = request->is_private,
                                  .mask_host = request->mask_host,

@@ -4,6 +4,7 @@
  */
 #include "api/request.h"
 #include "base/clock.h"
+#include "base/ports.h"
 
 enum {
     CREATE_V1_TIMEOUT_S = 15, /* when the request names none; the two versions of the route differ */
@@ -114,7 +115,6 @@ enum option_id {
     VOLUME_MOUNTS,
     IAM_TOKENS,
     MCP,
-    HTTPS_PORTS,
 };
 
 /* An option as it is written in Python, in JavaScript and in the JSON. */
@@ -122,8 +122,6 @@ struct option {
     const char *name; /* of the JSON field, in its object */
     const char *python, *js, *wire;
 };
-
-#define NETWORK_OPTION(python, js) js, "network={\"" python "\": …}", "network: { " js ": … }", "network." js
 
 static const struct option options[] = {
     [AUTO_PAUSE] = { "autoPause", "lifecycle={\"on_timeout\": \"pause\"}", "lifecycle: { onTimeout: 'pause' }",
@@ -133,7 +131,6 @@ static const struct option options[] = {
     [VOLUME_MOUNTS] = { "volumeMounts", "volume_mounts={…}", "volumeMounts: {…}", "volumeMounts" },
     [IAM_TOKENS] = { "tokens", "iam={\"tokens\": …}", "iam: { tokens: … }", "iam.tokens" },
     [MCP] = { "mcp", "mcp={…}", "mcp: {…}", "mcp" },
-    [HTTPS_PORTS] = { NETWORK_OPTION("https_ports", "httpsPorts") },
 };
 
 static bool not_yet(enum option_id id, struct err *err)
@@ -179,6 +176,32 @@ static bool mask_check(struct str mask, struct err *err)
            err_set(err, ERR_INVALID, "'network.maskRequestHost' must be a host: NAME, NAME:PORT or NAME:${PORT}");
 }
 
+/* Ports that the edge reaches by TLS. guestd's own is not among them. */
+static bool take_https_ports(const json_t *network, struct arena *arena, struct sandbox_request *out, struct err *err)
+{
+    const json_t *array, *entry;
+    size_t i;
+
+    if (!json_take_array(network, "httpsPorts", JSON_OPTIONAL, &array, err))
+        return false;
+    if (json_array_size(array) > LIMIT_HTTPS_PORTS)
+        return err_set(err, ERR_INVALID, "'network.httpsPorts' (https_ports in Python) has more than %d ports",
+                       LIMIT_HTTPS_PORTS);
+    uint16_t *ports = ARENA_ARRAY(arena, uint16_t, json_array_size(array));
+    json_array_foreach(array, i, entry)
+    {
+        json_int_t port = json_is_integer(entry) ? json_integer_value(entry) : 0;
+        if (port < 1 || port > UINT16_MAX || port == GUESTD_PORT)
+            return err_set(err, ERR_INVALID,
+                           "'network.httpsPorts' (https_ports in Python) takes ports from 1 to 65535 other than %d",
+                           GUESTD_PORT);
+        ports[i] = (uint16_t)port;
+    }
+    out->https_ports = ports;
+    out->https_port_count = (uint32_t)json_array_size(array);
+    return true;
+}
+
 static bool take_network(const json_t *body, bool internet, struct arena *arena, struct sandbox_request *out,
                          struct err *err)
 {
@@ -192,7 +215,7 @@ static bool take_network(const json_t *body, bool internet, struct arena *arena,
     if (!network)
         return true;
     if (!network_decode(network, "network.", internet, arena, &out->network, err) ||
-        !refuse_nonempty_array(network, HTTPS_PORTS, err) ||
+        !take_https_ports(network, arena, out, err) ||
         !json_take_bool(network, "allowPublicTraffic", JSON_OPTIONAL, &public_traffic, err) ||
         !json_take_str(network, "maskRequestHost", JSON_OPTIONAL, &out->mask_host, err))
         return false;

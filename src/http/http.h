@@ -222,7 +222,10 @@ struct http_call_events {
  */
 struct http_call *http_call_new(struct loop *loop, int fd, bool connecting, struct str head, enum http_method method,
                                 enum http_framing framing, const struct http_call_events *events, void *owner) must_use;
-/* The same on a connection that http_call_take_idle() has given. */
+/*
+ * The same on a connection that http_call_take_idle() has given, or on a new stream that may have TLS beneath it and
+ * whose `in` holds LIMIT_HEAD_BYTES at least.
+ */
 struct http_call *http_call_again(struct loop *loop, struct stream *idle, struct str head, enum http_method method,
                                   enum http_framing framing, const struct http_call_events *events, void *owner)
     must_use;

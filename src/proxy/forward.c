@@ -278,14 +278,14 @@ static const struct http_events exchange_events = {
 
 /* ---- sending the request ---- */
 
-/* On a kept connection, or else on a new one. */
-static void ask(struct forward *f, struct stream *idle, int fd)
+/* On a connection that was kept or has TLS, or else on a new one. */
+static void ask(struct forward *f, struct stream *stream, int fd)
 {
     struct loop *loop = f->ex->loop;
     const struct http_head *head = &f->ex->head;
     enter(f, FORWARD_ASKING);
-    f->call = idle ? http_call_again(loop, idle, f->head, head->method, head->framing, &call_events, f)
-                   : http_call_new(loop, fd, false, f->head, head->method, head->framing, &call_events, f);
+    f->call = stream ? http_call_again(loop, stream, f->head, head->method, head->framing, &call_events, f)
+                     : http_call_new(loop, fd, false, f->head, head->method, head->framing, &call_events, f);
     if (!f->body_started) {
         f->body_started = true;
         if (f->admission == ADMIT_KNOWN)
@@ -301,6 +301,21 @@ static void ask(struct forward *f, struct stream *idle, int fd)
         http_body_pause(f->ex, false);
 }
 
+/* The caller has said that this port's service expects TLS (httpsPorts). */
+static void ask_by_tls(struct forward *f, int fd)
+{
+    static const struct stream_events none = { 0 }; /* ask() sets the call's before the loop goes on */
+    struct stream *stream = stream_new(f->ex->loop, fd, LIMIT_STREAM_BUFFER, &none, NULL);
+    struct err err;
+    if (peer_add_tls(f->peer, stream, &err)) {
+        ask(f, stream, -1);
+        return;
+    }
+    log_warn("edge: sandbox %s port %u: %s", f->target.id, f->target.port, err_text(&err));
+    stream_free(stream);
+    give_up(f, REFUSE_BROKEN);
+}
+
 static void on_reached(void *context, enum reach_outcome outcome, int fd)
 {
     static const enum refusal refusals[] = {
@@ -311,10 +326,12 @@ static void on_reached(void *context, enum reach_outcome outcome, int fd)
     struct forward *f = context;
     reach_free(f->reach);
     f->reach = NULL;
-    if (outcome == REACH_OPEN)
-        ask(f, NULL, fd);
-    else
+    if (outcome != REACH_OPEN)
         give_up(f, refusals[outcome]);
+    else if (sandbox_port_has_tls(f->sandbox, f->target.port))
+        ask_by_tls(f, fd);
+    else
+        ask(f, NULL, fd);
 }
 
 static void reach_inside(struct forward *f)

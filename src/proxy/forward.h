@@ -79,6 +79,8 @@ void forward_cut_all(struct peer *peer);
 struct stream *peer_take_idle(struct peer *peer);
 /* The call is over: keep its connection, if it can be used again and there are not too many. */
 void peer_keep_idle(struct peer *peer, struct http_call *call);
+/* Puts TLS beneath a new stream into the sandbox. The service's certificate is not verified: it is the user's own. */
+bool peer_add_tls(struct peer *peer, struct stream *stream, struct err *err) must_use;
 void peer_ref(struct peer *peer);
 void peer_unref(struct peer *peer); /* may free the peer */
 void peer_take_place(struct peer *peer, enum admission admission);

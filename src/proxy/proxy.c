@@ -5,6 +5,7 @@
 
 #include "base/map.h"
 #include "base/mem.h"
+#include "io/tls.h"
 #include "proxy/admit.h"
 #include "proxy/forward.h"
 #include "proxy/links.h"
@@ -29,6 +30,7 @@ struct proxy {
     unsigned owner_max; /* of one owner's peers together */
     struct timer sweep; /* set while there are idle connections */
     struct links *links;
+    struct tls_client *tls; /* for services that expect TLS; NULL: none was reached yet */
 };
 
 struct proxy *proxy_new(struct loop *loop, struct sandboxes *sandboxes)
@@ -152,6 +154,15 @@ void peer_give_place(struct peer *peer, enum admission admission)
     count_everywhere(peer, admission, -1);
 }
 
+bool peer_add_tls(struct peer *peer, struct stream *stream, struct err *err)
+{
+    struct proxy *proxy = peer->proxy;
+    if (!proxy->tls)
+        proxy->tls = tls_client_new(proxy->loop, NULL, err);
+    /* An address: no name is sent, as E2B's edge does. */
+    return proxy->tls && tls_connect(proxy->tls, stream, "127.0.0.1", err);
+}
+
 struct stream *peer_take_idle(struct peer *peer)
 {
     /* The newest is the least likely to have died. If it has, the request is sent again: see forward.c. */
@@ -241,6 +252,7 @@ void proxy_free(struct proxy *proxy)
     map_done(&proxy->peers);
     map_done(&proxy->owners);
     links_free(proxy->links);
+    tls_client_free(proxy->tls);
     free(proxy);
 }
 

@@ -596,7 +596,10 @@ static void a_bad_create_is_refused_and_makes_nothing(void **state)
         { "{\"templateID\":\"base\",\"autoResume\":{\"enabled\":true}}", 400,
           "lifecycle={\"auto_resume\": True} (JS lifecycle: { autoResume: true }, API 'autoResume.enabled') is not "
           "available in this version of Cloister; leave it out" },
-        { "{\"templateID\":\"base\",\"network\":{\"httpsPorts\":[443]}}", 400, "https_ports" },
+        { "{\"templateID\":\"base\",\"network\":{\"httpsPorts\":[49983]}}", 400, "other than 49983" },
+        { "{\"templateID\":\"base\",\"network\":{\"httpsPorts\":[0]}}", 400, "(https_ports in Python)" },
+        { "{\"templateID\":\"base\",\"network\":{\"httpsPorts\":[65536]}}", 400, "from 1 to 65535" },
+        { "{\"templateID\":\"base\",\"network\":{\"httpsPorts\":[\"443\"]}}", 400, "from 1 to 65535" },
         { "{\"templateID\":\"mcp-gateway\",\"mcp\":{\"browserbase\":{}}}", 400,
           "mcp={…} (JS mcp: {…}, API 'mcp') is not available" },
         { "{\"templateID\":\"mcp-gateway\",\"mcp\":{}}", 400, "mcp={…}" },

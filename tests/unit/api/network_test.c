@@ -217,6 +217,23 @@ static void a_domain_needs_no_denial_when_internet_access_is_off(void **state)
     assert_false(internet_is_on(s, id));
 }
 
+static void ports_that_expect_tls_are_kept(void **state)
+{
+    struct served *s = *state;
+    const char *id = create_with(s, "{\"httpsPorts\":[8443,443]}");
+
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal(shown(s, id), "{\"allowPublicTraffic\":true,\"httpsPorts\":[8443,443]}");
+        struct sandbox *sandbox = sandbox_find(s->rig.all, str_from(id));
+        assert_non_null(sandbox);
+        assert_true(sandbox_port_has_tls(sandbox, 443) && sandbox_port_has_tls(sandbox, 8443));
+        assert_false(sandbox_port_has_tls(sandbox, 80));
+        sandbox_unref(sandbox);
+        served_stop(s);
+        served_start(s);
+    }
+}
+
 static void an_update_replaces_everything(void **state)
 {
     struct served *s = *state;
@@ -332,6 +349,7 @@ int main(void)
         API_CASE(malformed_rules_are_refused_by_name),
         API_CASE(too_many_rules_are_refused),
         API_CASE(a_domain_needs_no_denial_when_internet_access_is_off),
+        API_CASE(ports_that_expect_tls_are_kept),
         API_CASE(an_update_replaces_everything),
         API_CASE(an_update_without_a_body_is_a_mistake),
         API_CASE(an_update_of_a_sandbox_that_is_not_there_is_a_404),

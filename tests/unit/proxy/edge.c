@@ -62,6 +62,7 @@ static struct {
     uint16_t port;
     struct fake fake;
     atomic_uint searches, handled;
+    atomic_uint tls_port; /* 0: none */
 } edge;
 
 enum {
@@ -141,6 +142,17 @@ bool sandbox_admits(const struct sandbox *sandbox, struct str traffic_token)
 {
     (void)sandbox;
     return !edge.options.traffic_token || str_eq(traffic_token, str_from(edge.options.traffic_token));
+}
+
+bool sandbox_port_has_tls(const struct sandbox *sandbox, uint16_t port)
+{
+    (void)sandbox;
+    return port == edge.tls_port;
+}
+
+void edge_expect_tls(uint16_t port)
+{
+    edge.tls_port = port;
 }
 
 const char *sandbox_key_id(const struct sandbox *sandbox)

@@ -34,6 +34,7 @@ struct edge_options {
 bool edge_use_private_network(void);
 void edge_start(const struct edge_options *options); /* NULL: all off */
 void edge_stop(void);                                /* checks that every reference was given back */
+void edge_expect_tls(uint16_t port);                 /* services on this port do; until edge_stop() */
 /* What the manager does: first nobody finds the sandbox any more, then its connections are cut. Returns afterwards. */
 void edge_kill(void);
 unsigned edge_dials(void); /* sockets that the driver has made */
