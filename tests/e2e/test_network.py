@@ -252,3 +252,34 @@ def test_an_update_of_a_killed_sandbox_is_not_found(server):
     box.kill()
     with pytest.raises(NotFoundException):
         box.update_network({"deny_out": [CLOSED]})
+
+
+# ---- ports that expect TLS ----
+
+SERVE_TLS = """
+import http.server, ssl
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain("/tmp/cert.pem", "/tmp/key.pem")
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 8443), http.server.SimpleHTTPRequestHandler)
+server.socket = context.wrap_socket(server.socket, server_side=True)
+server.serve_forever()
+"""
+
+
+def test_a_service_that_expects_tls_is_reached(server):
+    with Sandbox.create("base", timeout=60, network={"https_ports": [8443]}) as box:
+        box.commands.run(
+            "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=mine -days 2"
+            " -keyout /tmp/key.pem -out /tmp/cert.pem"
+        )
+        box.files.write("/tmp/site/index.html", "served by TLS")
+        box.files.write("/tmp/serve.py", SERVE_TLS)
+        box.commands.run("python3 /tmp/serve.py", background=True, cwd="/tmp/site")
+        answer = server.edge("GET", {"sandboxID": box.sandbox_id}, "/", port=8443)
+        assert (answer.status, answer.body) == (200, b"served by TLS"), answer
+        assert detail(server, box)["network"]["httpsPorts"] == [8443]
+
+
+def test_guestds_own_port_cannot_expect_tls(server):
+    with pytest.raises(SandboxException, match="https_ports in Python"):
+        Sandbox.create("base", network={"https_ports": [49983]})
