@@ -8,7 +8,8 @@
 enum option_kind {
     OPTION_FLAG,
     OPTION_TEXT,
-    OPTION_LIST, /* may come several times */
+    OPTION_LIST,  /* NAME=VALUE, may come several times */
+    OPTION_WORDS, /* may come several times */
 };
 
 struct option {
@@ -31,6 +32,14 @@ static const struct option options[] = {
       "every sandbox of the key's team; as root without a key, of all teams" },
     { TAKES_TEAM, "team", 0, "NAME", OPTION_TEXT, FIELD(team), "the team it is for [default]" },
     { TAKES_FORCE, "force", 0, NULL, OPTION_FLAG, FIELD(force), "revoke its keys and kill its sandboxes first" },
+    { TAKES_TIMEOUT, "timeout", 0, "SECONDS", OPTION_TEXT, FIELD(timeout), "how long it lives [300]" },
+    { TAKES_RULES, "no-internet", 0, NULL, OPTION_FLAG, FIELD(no_internet),
+      "reach nothing outside, except what --allow-out names" },
+    { TAKES_RULES, "allow-out", 0, "WHAT", OPTION_WORDS, FIELD(allow_out),
+      "an address, CIDR block or domain that it may reach; may be repeated" },
+    { TAKES_RULES, "deny-out", 0, "WHAT", OPTION_WORDS, FIELD(deny_out),
+      "an address or CIDR block that it must not reach; may be repeated" },
+    { TAKES_RESET, "reset", 0, NULL, OPTION_FLAG, FIELD(reset), "remove all rules" },
     { TAKES_JSON, "json", 0, NULL, OPTION_FLAG, FIELD(json), "for programs: JSON instead of a table" },
     { TAKES_DATA, "data", 0, "DIR", OPTION_TEXT, FIELD(data), "data directory of the server [" CLI_DATA_DEFAULT "]" },
     { TAKES_URL, "url", 0, "URL", OPTION_TEXT, FIELD(url),
@@ -107,6 +116,13 @@ static bool option_store(struct cli *cli, const struct option *option, const cha
             return err_set(err, ERR_INVALID, "--%s needs %s, not '%.60s'", option->name, option->value, value);
         cli->envs[cli->env_count++] = value;
         return true;
+    case OPTION_WORDS: {
+        struct cli_list *list = (struct cli_list *)(void *)field;
+        if (!value[0])
+            return err_set(err, ERR_INVALID, "--%s needs a %s that is not empty", option->name, option->value);
+        list->at[list->count++] = value;
+        return true;
+    }
     }
     return false;
 }
@@ -151,7 +167,9 @@ bool args_parse(int argc, char **argv, const struct command *command, struct cli
 {
     bool verbatim = false;
 
-    /* Neither can have more entries than argv has words. */
+    /* None can have more entries than argv has words. */
+    cli->allow_out.at = ARENA_ARRAY(&cli->arena, const char *, (size_t)argc + 1);
+    cli->deny_out.at = ARENA_ARRAY(&cli->arena, const char *, (size_t)argc + 1);
     cli->envs = ARENA_ARRAY(&cli->arena, const char *, (size_t)argc + 1);
     cli->words = ARENA_ARRAY(&cli->arena, char *, (size_t)argc + 1);
     for (int at = 0; at < argc;) {

@@ -53,6 +53,28 @@ static const struct command commands[] = {
       "  cloister sandbox list\n"
       "  cloister sandbox list --json | jq -r '.[].sandboxID'\n",
       TAKES_SERVER | TAKES_JSON, 0, 0, 0, sandbox_list_run },
+    { "sandbox create", GROUP_SANDBOX,
+      "[TEMPLATE] [--timeout SECONDS] [--no-internet] [--allow-out WHAT]… [--deny-out WHAT]…",
+      "start a sandbox and print its id",
+      "TEMPLATE is `base` unless it is named. It may reach the internet unless --no-internet is given, or the server\n"
+      "was started with --internet off. A domain in --allow-out needs --no-internet, or --deny-out 0.0.0.0/0.\n"
+      "\n"
+      "  cloister sandbox create\n"
+      "  cloister sandbox create --no-internet --allow-out pypi.org --allow-out '*.pythonhosted.org'\n",
+      TAKES_SERVER | TAKES_JSON | TAKES_RULES | TAKES_TIMEOUT, 0, 1, 0, sandbox_create_run },
+    { "sandbox info", GROUP_SANDBOX, "ID [--json]", "what is known of a sandbox, with its network rules",
+      "  cloister sandbox info ID\n", TAKES_SERVER | TAKES_JSON, 1, 1, 0, sandbox_info_run },
+    { "sandbox network", GROUP_SANDBOX, "ID [--no-internet] [--allow-out WHAT]… [--deny-out WHAT]… | --reset",
+      "show or replace what a sandbox may reach",
+      "Without options it shows the rules. With options these replace all rules that the sandbox had, its egress "
+      "proxy\n"
+      "and header rules too; connections that are no longer allowed are cut.\n"
+      "\n"
+      "  cloister sandbox network ID\n"
+      "  cloister sandbox network ID --deny-out 203.0.113.0/24\n"
+      "  cloister sandbox network ID --no-internet\n"
+      "  cloister sandbox network ID --reset\n",
+      TAKES_SERVER | TAKES_JSON | TAKES_RULES | TAKES_RESET, 1, 1, 0, sandbox_network_run },
     { "sandbox exec", GROUP_SANDBOX, "[-u USER] [-e NAME=VALUE]… [--cwd DIR] ID -- CMD…", "run a command in a sandbox",
       "Output is streamed. The exit code is the command's own (128 + N when signal N ended it; 125 when it could not "
       "be\n"
@@ -137,8 +159,8 @@ static const struct noun {
 } nouns[] = {
     { "sandbox",
       "A sandbox is a fresh Debian system in which an agent runs commands, until its deadline passes or it is killed.\n"
-      "The SDKs create sandboxes; these commands manage them. They use the server that E2B_API_URL and E2B_API_KEY\n"
-      "name. Without a key they use the server of the data directory, which needs root.\n",
+      "The SDKs create sandboxes; these commands do too, and manage them. They use the server that E2B_API_URL and\n"
+      "E2B_API_KEY name. Without a key they use the server of the data directory, which needs root.\n",
       "  eval \"$(sudo cloister env)\"\n"
       "  cloister sandbox list\n"
       "  cloister sandbox exec ID -- python3 -c 'print(6 * 7)'\n" },

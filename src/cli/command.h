@@ -27,12 +27,21 @@ enum {
     TAKES_ALL = 1 << 6,
     TAKES_TEAM = 1 << 7,
     TAKES_FORCE = 1 << 8,
-    TAKES_ADMIN_URL = 1 << 9,                   /* --url too, but E2B_API_URL is not used in its place */
+    TAKES_ADMIN_URL = 1 << 9, /* --url too, but E2B_API_URL is not used in its place */
+    TAKES_RULES = 1 << 10,    /* --no-internet, --allow-out, --deny-out */
+    TAKES_RESET = 1 << 11,
+    TAKES_TIMEOUT = 1 << 12,
     TAKES_SERVER = TAKES_DATA | TAKES_URL,      /* commands that call the server with an API key */
     TAKES_ADMIN = TAKES_DATA | TAKES_ADMIN_URL, /* commands that call it with the admin token */
 };
 
 struct cli_facts;
+
+/* Values of an option that may be repeated. */
+struct cli_list {
+    size_t count;
+    const char **at;
+};
 
 /* One run of one command. Strings borrow from argv. */
 struct cli {
@@ -51,8 +60,11 @@ struct cli {
     bool force;
     size_t env_count;
     const char **envs; /* "NAME=value" */
-    bool help;         /* --help was given: everything else is ignored */
-    size_t word_count; /* the words that are not options */
+    bool no_internet, reset;
+    struct cli_list allow_out, deny_out;
+    const char *timeout; /* NULL: not given */
+    bool help;           /* --help was given: everything else is ignored */
+    size_t word_count;   /* the words that are not options */
     char **words;
 
     const struct cli_facts *facts; /* NULL: none */
@@ -85,6 +97,9 @@ bool env_run(struct cli *cli, struct err *err);
 bool key_create_run(struct cli *cli, struct err *err);
 bool key_list_run(struct cli *cli, struct err *err);
 bool key_revoke_run(struct cli *cli, struct err *err);
+bool sandbox_create_run(struct cli *cli, struct err *err);
+bool sandbox_info_run(struct cli *cli, struct err *err);
+bool sandbox_network_run(struct cli *cli, struct err *err);
 bool sandbox_list_run(struct cli *cli, struct err *err);
 bool sandbox_exec_run(struct cli *cli, struct err *err);
 bool sandbox_kill_run(struct cli *cli, struct err *err);

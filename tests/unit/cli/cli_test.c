@@ -18,11 +18,11 @@ static struct outcome outcome;
 
 static void help_lists_every_command_and_teaches_each(void **state)
 {
-    static const char *const names[] = {
-        "serve",        "env",         "doctor",        "sandbox list",   "sandbox exec",
-        "sandbox kill", "team create", "team list",     "team delete",    "key create",
-        "key list",     "key revoke",  "template list", "template build", "version"
-    };
+    static const char *const names[] = { "serve",           "env",          "doctor",         "sandbox list",
+                                         "sandbox exec",    "sandbox kill", "sandbox create", "sandbox info",
+                                         "sandbox network", "team create",  "team list",      "team delete",
+                                         "key create",      "key list",     "key revoke",     "template list",
+                                         "template build",  "version" };
 
     (void)state;
     RUN(&outcome, "--help");
@@ -132,9 +132,9 @@ static void mistyped_commands_get_a_suggestion(void **state)
     assert_int_equal(outcome.exit_code, 2);
     CHECK_HAS(outcome.note, "there is no command 'sandbx list'; did you mean 'sandbox list'?");
     RUN(&outcome, "sandbox");
-    CHECK_HAS(outcome.note, "'sandbox' needs one more word: list, exec, kill");
+    CHECK_HAS(outcome.note, "'sandbox' needs one more word: list, create, info, network, exec, kill");
     RUN(&outcome, "sandbox", "fly");
-    CHECK_HAS(outcome.note, "there is no 'sandbox fly'; there are list, exec, kill");
+    CHECK_HAS(outcome.note, "there is no 'sandbox fly'; there are list, create, info, network, exec, kill");
     RUN(&outcome, "teleport");
     CHECK_HAS(outcome.note, "there is no command 'teleport'; `cloister help` lists them");
     RUN(&outcome, "sanbox", "--help");
@@ -285,6 +285,17 @@ static const struct fake_rule rules[] = {
              "[{\"sandboxID\":\"ibbb\",\"templateID\":\"t2\",\"clientID\":\"x\",\"state\":\"paused\","
              "\"startedAt\":\"2020-01-01T00:00:00Z\",\"endAt\":\"2020-01-01T00:05:00Z\",\"cpuCount\":1,"
              "\"memoryMB\":2048,\"diskSizeMB\":0,\"envdVersion\":\"0.6.4\"}]") },
+    { "POST /v2/sandboxes ", ANSWER("201 Created", JSON_TYPE, "{\"sandboxID\":\"inew\"}") },
+    { "GET /sandboxes/iaaa ",
+      ANSWER("200 OK", JSON_TYPE,
+             "{\"sandboxID\":\"iaaa\",\"templateID\":\"t1\",\"alias\":\"base\",\"state\":\"running\","
+             "\"startedAt\":\"2020-01-01T00:00:00Z\",\"endAt\":\"2020-01-01T00:05:00Z\",\"cpuCount\":2,"
+             "\"memoryMB\":512,\"allowInternetAccess\":false,\"network\":{\"allowOut\":[\"1.1.1.1\",\"a.example\"],"
+             "\"denyOut\":[\"0.0.0.0/0\"],\"dnsServers\":[],\"rules\":{\"a.example\":[]},"
+             "\"egressProxy\":{\"address\":\"p.example:1080\"},\"allowPublicTraffic\":false,"
+             "\"httpsPorts\":[443,8443]}}") },
+    { "GET /sandboxes/ibbb ", ANSWER("200 OK", JSON_TYPE, "{\"sandboxID\":\"ibbb\",\"allowInternetAccess\":true}") },
+    { "PUT /sandboxes/ibbb/network ", ANSWER("204 No Content", "", "") },
     { "DELETE /sandboxes/iaaa ", ANSWER("204 No Content", "", "") },
     { "DELETE /sandboxes/ibbb ", ANSWER("204 No Content", "", "") },
     { "GET /admin/api-keys ",
@@ -351,6 +362,73 @@ static void sandbox_list_follows_pages_into_one_table(void **state)
     RUN(&outcome, "sandbox", "list", "--data", data, "--json");
     CHECK_HAS(outcome.out, "\"sandboxID\": \"ibbb\"");
     assert_int_equal(outcome.out[0], '[');
+}
+
+static void sandbox_create_sends_its_rules_and_prints_the_id(void **state)
+{
+    (void)state;
+    RUN(&outcome, "sandbox", "create", "--data", data);
+    assert_int_equal(outcome.exit_code, 0);
+    assert_string_equal(outcome.out, "inew\n");
+    assert_true(fake_server_heard(&server, "{\"templateID\":\"base\",\"network\":{}}"));
+    RUN(&outcome, "sandbox", "create", "mine", "--data", data, "--timeout", "60", "--no-internet", "--allow-out",
+        "pypi.org", "--allow-out=1.1.1.1", "--deny-out", "10.0.0.0/8", "--json");
+    assert_int_equal(outcome.exit_code, 0);
+    CHECK_HAS(outcome.out, "\"sandboxID\": \"inew\"");
+    assert_true(fake_server_heard(&server, "{\"templateID\":\"mine\",\"timeout\":60,\"allow_internet_access\":false,"
+                                           "\"network\":{\"allowOut\":[\"pypi.org\",\"1.1.1.1\"],"
+                                           "\"denyOut\":[\"10.0.0.0/8\"]}}"));
+    RUN(&outcome, "sandbox", "create", "--data", data, "--timeout", "soon");
+    assert_int_equal(outcome.exit_code, 2);
+    CHECK_HAS(outcome.note, "--timeout needs a number from 1 to 86400, not 'soon'");
+    RUN(&outcome, "sandbox", "create", "--data", data, "--allow-out", "");
+    assert_int_equal(outcome.exit_code, 2);
+}
+
+static void sandbox_info_shows_the_network_rules(void **state)
+{
+    static const char *const lines[] = {
+        "sandbox          iaaa\n",
+        "internet access  off\n",
+        "allowed out      1.1.1.1, a.example\n",
+        "denied out       0.0.0.0/0\n",
+        "DNS servers      none\n",
+        "headers set for  a.example\n",
+        "egress proxy     p.example:1080\n",
+        "ports are        private: they need the traffic token\n",
+        "ports with TLS   443, 8443\n",
+        "memory           512 MiB\n",
+    };
+
+    (void)state;
+    RUN(&outcome, "sandbox", "info", "--data", data, "iaaa");
+    assert_int_equal(outcome.exit_code, 0);
+    for (size_t i = 0; i < COUNT_OF(lines); i++)
+        CHECK_HAS(outcome.out, lines[i]);
+    RUN(&outcome, "sandbox", "info", "--data", data, "iaaa", "--json");
+    CHECK_HAS(outcome.out, "\"allowInternetAccess\": false");
+    RUN(&outcome, "sandbox", "info", "--data", data, "inone");
+    assert_int_equal(outcome.exit_code, 4);
+}
+
+static void sandbox_network_shows_and_replaces(void **state)
+{
+    (void)state;
+    RUN(&outcome, "sandbox", "network", "--data", data, "ibbb");
+    assert_int_equal(outcome.exit_code, 0);
+    CHECK_HAS(outcome.out, "internet access  on\n");
+    CHECK_HAS(outcome.out, "allowed out      -\n");
+    assert_false(fake_server_heard(&server, "PUT /sandboxes/ibbb/network"));
+    RUN(&outcome, "sandbox", "network", "--data", data, "ibbb", "--reset");
+    assert_int_equal(outcome.exit_code, 0);
+    assert_true(fake_server_heard(&server, "PUT /sandboxes/ibbb/network"));
+    assert_true(fake_server_heard(&server, "\r\n\r\n{}"));
+    RUN(&outcome, "sandbox", "network", "--data", data, "ibbb", "--no-internet", "--deny-out", "192.0.2.1");
+    assert_int_equal(outcome.exit_code, 0);
+    assert_true(fake_server_heard(&server, "{\"allow_internet_access\":false,\"denyOut\":[\"192.0.2.1\"]}"));
+    RUN(&outcome, "sandbox", "network", "--data", data, "ibbb", "--no-internet", "--reset");
+    assert_int_equal(outcome.exit_code, 2);
+    CHECK_HAS(outcome.note, "--reset removes all rules");
 }
 
 static void sandbox_kill_prints_the_ids_it_ended(void **state)
@@ -635,6 +713,9 @@ int main(void)
     };
     const struct CMUnitTest with_server[] = {
         CASE(sandbox_list_follows_pages_into_one_table),
+        CASE(sandbox_create_sends_its_rules_and_prints_the_id),
+        CASE(sandbox_info_shows_the_network_rules),
+        CASE(sandbox_network_shows_and_replaces),
         CASE(sandbox_kill_prints_the_ids_it_ended),
         CASE(sandbox_kill_all_without_a_key_ends_those_of_all_teams),
         CASE(a_server_of_another_version_is_called_that),
