@@ -15,6 +15,7 @@
 #include <sys/resource.h>
 
 #include "base/fd.h"
+#include "base/hole.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/pack.h"
@@ -80,7 +81,8 @@ static void on_accepted(void *context, int fd)
     struct outbound *outbound = context;
     struct egress *egress = outbound->egress;
 
-    if (outbound->open < LIMIT_EGRESS_FLOWS && egress->flows_open < egress->config.flows_max &&
+    bool has_share = outbound->open < LIMIT_EGRESS_FLOWS || hole_is_open("connections of a sandbox");
+    if (has_share && egress->flows_open < egress->config.flows_max &&
         outbound->open < egress->config.flows_max - egress->flows_open) {
         flow_accept(outbound, fd);
         return;

@@ -34,6 +34,7 @@
 #include <sys/socket.h>
 
 #include "base/fd.h"
+#include "base/hole.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/network.h"
@@ -195,7 +196,8 @@ static struct str name_of(const struct flow *flow, const struct net_address *to)
 static void flow_refuse(struct flow *flow, unsigned why, const struct net_address *to)
 {
     report_refusal(flow->outbound, why, to, flow->port, name_of(flow, to));
-    flow_reset(flow);
+    if (!hole_is_open("a refusal resets"))
+        flow_reset(flow);
 }
 
 /* ---- relaying ---- */
@@ -490,7 +492,7 @@ static void decide(struct flow *flow)
     }
     if (rule == NET_RULE_ALLOW_NAME && !flow->name)
         flow->name = str_copy(name);
-    if (rule == NET_RULE_ALLOW_NAME &&
+    if (rule == NET_RULE_ALLOW_NAME && !hole_is_open("a name decides where") &&
         !pins_have(&flow->outbound->pins, str_from(flow->name), &flow->original, now_ms(flow)))
         begin_resolving(flow);
     else
@@ -605,7 +607,7 @@ void flow_accept(struct outbound *outbound, int fd)
     queue_join(&outbound->flows, &flow->link);
     outbound->open++;
     egress->flows_open++;
-    if (is_diverted)
+    if (is_diverted || hole_is_open("only what was diverted"))
         begin(flow);
     else
         flow_refuse(flow, FLOWS_NOT_DIVERTED, &flow->original);
@@ -618,6 +620,8 @@ void flows_judge_again(struct outbound *outbound)
 {
     struct queue_link *next;
 
+    if (hole_is_open("a new policy cuts"))
+        return;
     for (struct queue_link *link = outbound->flows.first; link; link = next) {
         struct flow *flow = container_of(link, struct flow, link);
         next = link->next;

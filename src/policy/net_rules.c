@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "base/hole.h"
+
 const char *const net_rule_name[NET_RULE_COUNT] = {
     [NET_RULE_OPEN] = "nothing refuses it",
     [NET_RULE_ALLOW_NAME] = "allowed name",
@@ -142,7 +144,8 @@ static bool is_dns_server(const struct net_policy *policy, const struct net_addr
     return false;
 }
 
-enum net_rule net_judge(const struct net_policy *policy, const struct net_operator *house, const struct net_flow *flow)
+static enum net_rule judge(const struct net_policy *policy, const struct net_operator *house,
+                           const struct net_flow *flow)
 {
     if (is_mail_port(flow->port))
         return NET_RULE_MAIL_PORT;
@@ -162,6 +165,13 @@ enum net_rule net_judge(const struct net_policy *policy, const struct net_operat
     if (any_has(policy->deny_count, policy->deny, &end) || any_has(policy->deny_count, policy->deny, &flow->to))
         return NET_RULE_DENY_RANGE;
     return NET_RULE_OPEN;
+}
+
+enum net_rule net_judge(const struct net_policy *policy, const struct net_operator *house, const struct net_flow *flow)
+{
+    enum net_rule rule = judge(policy, house, flow);
+
+    return hole_is_open(net_rule_name[rule]) ? NET_RULE_OPEN : rule;
 }
 
 bool net_name_matters(const struct net_policy *policy, const struct net_operator *house, const struct net_flow *flow)
@@ -185,7 +195,7 @@ static bool denies_everything(const struct net_policy *policy)
     return false;
 }
 
-enum net_rule net_judge_name(const struct net_policy *policy, struct str name)
+static enum net_rule judge_name(const struct net_policy *policy, struct str name)
 {
     if (policy->name_count && policy->has_dns && policy->dns_count == 0)
         return NET_RULE_DNS_OFF;
@@ -196,4 +206,11 @@ enum net_rule net_judge_name(const struct net_policy *policy, struct str name)
     if (policy->name_count)
         return NET_RULE_NAME_NOT_ALLOWED;
     return policy->internet ? NET_RULE_DENY_RANGE : NET_RULE_INTERNET_OFF;
+}
+
+enum net_rule net_judge_name(const struct net_policy *policy, struct str name)
+{
+    enum net_rule rule = judge_name(policy, name);
+
+    return hole_is_open(net_rule_name[rule]) ? NET_RULE_OPEN : rule;
 }

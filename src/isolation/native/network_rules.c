@@ -53,6 +53,7 @@
 #include <netinet/ip_icmp.h>
 #include <string.h>
 
+#include "base/hole.h"
 #include "base/network.h"
 
 enum { LO = 1 }; /* its number, in every network namespace */
@@ -194,7 +195,7 @@ static void add_chain(struct netlink *batch, const struct family *family, const 
     netlink_be32(batch, NFTA_HOOK_HOOKNUM, hook);
     netlink_be32(batch, NFTA_HOOK_PRIORITY, NF_IP_PRI_FILTER);
     netlink_nest_end(batch, nest);
-    netlink_be32(batch, NFTA_CHAIN_POLICY, NF_DROP);
+    netlink_be32(batch, NFTA_CHAIN_POLICY, hole_is_open("nothing but TCP and DNS") ? NF_ACCEPT : NF_DROP);
     netlink_text(batch, NFTA_CHAIN_TYPE, "filter");
 }
 
