@@ -124,7 +124,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=die_with_parent,
+                preexec_fn=self.before_start,
             )
         self.wait_until_up(seconds)
         lines = json.loads(cloister("env", "--json", data=self.data, stdout=subprocess.PIPE, text=True).stdout)
@@ -132,6 +132,10 @@ class Server:
         assert lines["E2B_API_URL"] == self.url, lines["E2B_API_URL"]
         self.key = lines["E2B_API_KEY"]
         return self
+
+    def before_start(self):
+        """In the new process, before it becomes the server."""
+        die_with_parent()
 
     def wait_until_up(self, seconds=30):
         end = time.monotonic() + seconds

@@ -73,6 +73,7 @@ def plain(hosts):
 
 # ---- a server in the world, and sandboxes ----
 
+PATIENCE_S = float(os.environ.get("CLOISTER_TEST_PATIENCE_S", "20"))
 REFUSED = ("ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError", "SSLEOFError", "SSLError")
 
 
@@ -132,7 +133,8 @@ class Box(Client):
         return Result(code, said["stdout"].decode(errors="replace"), said["stderr"].decode(errors="replace"))
 
     def call(self, function, *arguments):
-        result = self.run("/usr/bin/python3", "/tmp/guest.py", function, json.dumps(arguments))
+        env = {"PATIENCE_S": str(PATIENCE_S)}
+        result = self.run("/usr/bin/python3", "/tmp/guest.py", function, json.dumps(arguments), env=env)
         assert result.code == 0, result
         return json.loads(result.stdout)
 
@@ -152,7 +154,7 @@ class Box(Client):
         assert answer.status == 200, answer
         return [entry["message"] for entry in answer.json["logs"]]
 
-    def wait_log(self, *words, seconds=10):
+    def wait_log(self, *words, seconds=PATIENCE_S):
         """The lines that have all of these words, as soon as there is one."""
         return wait_for(lambda: [line for line in self.log() if all(word in line for word in words)], seconds)
 
@@ -167,10 +169,14 @@ class Box(Client):
 class World:
     """The server under test and the hosts around it."""
 
-    def __init__(self, hosts, *options, data=TEST_DATA):
+    def __init__(self, hosts, *options, data=TEST_DATA, before=None):
         share_template(data)
         self.hosts = hosts
         self.server = Server(data, ["--dns", f"{world.HOSTS['dns']}:53", *options])
+        (data / "test-server.log").unlink(missing_ok=True)
+        if before:
+            begin = self.server.before_start
+            self.server.before_start = lambda: (before(), begin())
         self.server.start()
         self.server.kill_all()
         self.shared = {}
@@ -184,6 +190,18 @@ class World:
         if key not in self.shared:
             self.shared[key] = self.box(**fields)
         return self.shared[key]
+
+    def role_pid(self, name):
+        """The process of a role: keeper starts it as `cloister role NAME …`."""
+        children = pathlib.Path(f"/proc/{self.server.pid}/task/{self.server.pid}/children").read_text().split()
+        for pid in children:
+            try:
+                words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue  # it has just ended
+            if words[1:3] == [b"role", name.encode()]:
+                return int(pid)
+        return None
 
     def stop(self):
         try:
