@@ -32,6 +32,7 @@ enum {
     POOL_PIPES = 16,        /* kept for bulk splices when empty */
     BULK_LEAST = 16 * 1024, /* a bulk splice that finds less than this… */
     SLOW_RUNS = 4,          /* …so many times in a row is off */
+    BULK_TURN_PIPES = 4,    /* the same of a bulk splice, of which there may be thousands */
     TURN_PIPES = 16,        /* pipes full in one turn. The sender chooses whether one holds 64 KiB or 16 single bytes */
 };
 
@@ -219,7 +220,8 @@ static void judge_pace(struct splice *splice, uint64_t taken)
 void splice_run(struct splice *splice)
 {
     struct stream *from = splice->from, *to = splice->to;
-    unsigned pipes_left = TURN_PIPES;
+    const unsigned pipes = splice->is_bulk ? BULK_TURN_PIPES : TURN_PIPES;
+    unsigned pipes_left = pipes;
     uint64_t before = from->bytes_in;
     bool more = true;
 
@@ -237,7 +239,7 @@ void splice_run(struct splice *splice)
             leave_off(splice);
             more = false;
         } else {
-            more = pipes_left > 0 && take(splice, pipes_left == TURN_PIPES);
+            more = pipes_left > 0 && take(splice, pipes_left == pipes);
             pipes_left--; /* none left: the others have their turn, then we are called again */
         }
     }
