@@ -137,6 +137,14 @@ static void report(void *context, struct str flows)
     channel_send_event(role->peers[ROLE_FRONT], MESSAGE_FLOWS, flows, NULL, 0);
 }
 
+/* A front that is slow or away gets the sums later. */
+static bool may_report(void *context)
+{
+    const struct role_egress *role = context;
+
+    return channel_is_idle(role->peers[ROLE_FRONT]);
+}
+
 /* ---- life ---- */
 
 static void on_signal(void *context, int number)
@@ -190,6 +198,7 @@ static bool role_open(struct role_egress *role, struct err *err)
         .bytes_per_s = role->settings.bytes_per_s,
         .flows_max = egress_flows_max(),
         .report = report,
+        .may_report = may_report,
         .context = role,
     });
     role->peers[ROLE_FRONT] = channel_new(role->loop, -1, &front, role);

@@ -43,6 +43,7 @@ struct egress_config {
     uint64_t bytes_per_s;                            /* of one sandbox, each way; 0: no limit */
     uint32_t flows_max;                              /* of all sandboxes together; see egress_flows_max() */
     void (*report)(void *context, struct str flows); /* a FLOWS message for front, flows.h */
+    bool (*may_report)(void *context);               /* false: later, please; NULL: always */
     void *context;
     /* For tests, which have no network namespaces; NULL: the kernel is asked (sockets.h). */
     bool (*original)(int fd, struct net_address *out, uint16_t *out_port);

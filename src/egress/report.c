@@ -157,6 +157,10 @@ static void on_report(struct timer *timer)
     auto_buf struct buf message = buf_make(NULL, LIMIT_MESSAGE_BYTES - MESSAGE_HEAD_BYTES);
     auto_buf struct buf record = buf_make(NULL, LIMIT_MESSAGE_BYTES);
 
+    if (egress->config.may_report && !egress->config.may_report(egress->config.context)) {
+        timer_set(timer, egress->config.loop, REPORT_MS, on_report); /* counters add up meanwhile */
+        return;
+    }
     while (egress->news.first) {
         struct outbound *outbound = container_of(egress->news.first, struct outbound, news);
         buf_clear(&record);

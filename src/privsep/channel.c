@@ -243,6 +243,11 @@ void channel_reply_error(struct channel *channel, enum message_type type, uint32
                   buf_str(&payload), NULL, 0);
 }
 
+bool channel_is_idle(const struct channel *channel)
+{
+    return !channel->broken && !channel->first;
+}
+
 void channel_send_event(struct channel *channel, enum message_type type, struct str payload, const int *fds,
                         uint32_t fd_count)
 {

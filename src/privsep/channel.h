@@ -88,6 +88,9 @@ void channel_reply_error(struct channel *channel, enum message_type type, uint32
 void channel_send_event(struct channel *channel, enum message_type type, struct str payload, const int *fds,
                         uint32_t fd_count);
 
+/* Connected, and nothing waits for the other side to read. For events that can be sent later as well. */
+bool channel_is_idle(const struct channel *channel);
+
 /*
  * The other side cannot attach descriptors to what it sends on this one: closing a descriptor can take as long as its
  * sender likes. Has no effect on kernels before 6.16.

@@ -177,6 +177,28 @@ static void refusals_that_are_alike_are_one_record_and_the_rest_is_counted(void 
     rig_end(&rig);
 }
 
+static void a_front_that_is_slow_gets_the_sums_later(void **state)
+{
+    (void)state;
+    rig_begin(&rig, NULL);
+    rig_sandbox(&rig, "one");
+    rig.front_is_slow = true;
+    rig.to = rig_address("10.0.0.1");
+    for (int i = 0; i < 3; i++) {
+        struct peer guest = rig_guest(&rig);
+        PUMP_UNTIL(rig.loop, peer_is_closed(&guest));
+        peer_done(&guest);
+        hand_clock_add(3000);
+        pump_some(rig.loop);
+    }
+    assert_int_equal(rig.messages, 0);
+    rig.front_is_slow = false;
+    PUMP_UNTIL(rig.loop, rig.messages == 1);
+    assert_int_equal(rig.refused, 3);
+    assert_int_equal(rig.refusals[0].count, 3);
+    rig_end(&rig);
+}
+
 static void a_closed_port_outside_is_a_reset_inside(void **state)
 {
     (void)state;
@@ -459,6 +481,7 @@ int main(void)
         CASE(a_policy_that_does_not_decode_changes_nothing),
         CASE(a_refused_connection_is_reset_at_once_and_reported_with_its_rule),
         CASE(refusals_that_are_alike_are_one_record_and_the_rest_is_counted),
+        CASE(a_front_that_is_slow_gets_the_sums_later),
         CASE(a_closed_port_outside_is_a_reset_inside),
         CASE(a_reset_passes_through_both_ways),
         CASE(a_killed_egress_does_not_make_a_cut_transfer_look_complete),

@@ -27,6 +27,7 @@ struct rig {
     struct net_address to;
     uint16_t port; /* of the outside */
     bool not_diverted, is_host;
+    bool front_is_slow;
     uint16_t guest_port; /* of the sandbox's socket */
     /* what was reported */
     uint64_t bytes_in, bytes_out;
@@ -95,6 +96,11 @@ static inline void rig_on_record_(void *context, const struct flows_record *reco
     }
 }
 
+static inline bool rig_may_report_(void *context)
+{
+    return !((struct rig *)context)->front_is_slow;
+}
+
 static inline void rig_on_report_(void *context, struct str flows)
 {
     struct rig *rig = context;
@@ -137,6 +143,7 @@ static inline void rig_begin(struct rig *rig, const struct egress_config *more)
     if (!rig->config.flows_max)
         rig->config.flows_max = 10000;
     rig->config.report = rig_on_report_;
+    rig->config.may_report = rig_may_report_;
     rig->config.context = rig;
     rig->config.original = rig_original_;
     rig->config.is_host = rig_is_host_;
