@@ -173,10 +173,13 @@
 #define LIMIT_KEEPER_MS 35000              /* without an answer from keeper: it is stuck */
 
 /* Egress: what leaves sandboxes */
-#define LIMIT_FLOWS_REFUSALS 16         /* different refusals of one sandbox told in one record; the rest is counted */
-#define LIMIT_FLOWS_TEXT_BYTES 512      /* of the sentence about one; it contains a name */
-#define LIMIT_EGRESS_FLOWS 1024         /* connections of one sandbox; a browser has 256, a crawler some hundreds… */
-#define LIMIT_EGRESS_FLOWS_LEAST 64     /* …and of all together, however few descriptors there are */
+#define LIMIT_FLOWS_REFUSALS 16    /* different refusals of one sandbox told in one record; the rest is counted */
+#define LIMIT_FLOWS_TEXT_BYTES 512 /* of the sentence about one; it contains a name */
+#define LIMIT_EGRESS_FLOWS 1024    /* connections of one sandbox; a browser has 256, a crawler some hundreds… */
+#define LIMIT_EGRESS_LARGE \
+    32 /* of them, with buffers that the kernel lets grow to some MiB; it holds them for egress… */
+#define LIMIT_EGRESS_SMALL_BUFFER (128 * 1024) /* …and those of the others, send and receive each; it doubles this */
+#define LIMIT_EGRESS_FLOWS_LEAST 64            /* …and of all together, however few descriptors there are */
 #define LIMIT_EGRESS_RESERVE 512        /* descriptors for DNS, pipes, channels, and connections on their way out */
 #define LIMIT_EGRESS_BUFFER (64 * 1024) /* bytes of one connection in our memory, each way; bulk data is spliced */
 #define LIMIT_EGRESS_DIAL_MS 30000      /* for the outside to accept; the guest has been accepted by then, and waits */

@@ -352,6 +352,9 @@ static void dial(struct flow *flow)
         dial_failed(flow);
         return;
     }
+    /* A guest that does not read could have the kernel hold megabytes for each of its connections. */
+    if (flow->outbound->open > LIMIT_EGRESS_LARGE)
+        socket_keep_small(flow->dial_fd);
     timer_set(&flow->timer, loop_of(flow), LIMIT_EGRESS_DIAL_MS, on_dial_late);
     flow->dial = watch_new(loop_of(flow), flow->dial_fd, on_dialed, flow);
     watch_want(flow->dial, WATCH_WRITE);

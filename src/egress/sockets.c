@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include "base/fd.h"
+#include "base/limits.h"
 #include "io/divert.h"
 
 /*
@@ -124,6 +125,14 @@ int socket_dial(const struct net_address *to, uint16_t port, struct err *err)
         return -1;
     }
     return take_fd(&fd);
+}
+
+void socket_keep_small(int fd)
+{
+    const int bytes = LIMIT_EGRESS_SMALL_BUFFER;
+
+    (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
+    (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
 }
 
 void socket_reset(int fd)

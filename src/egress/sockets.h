@@ -29,6 +29,8 @@ bool host_probe_is_local(const struct host_probe *probe, const struct net_addres
 
 /* A socket that connects. Never waits. */
 int socket_dial(const struct net_address *to, uint16_t port, struct err *err) must_use;
+/* The kernel holds at most LIMIT_EGRESS_SMALL_BUFFER for it, each way. */
+void socket_keep_small(int fd);
 /* Closes by a reset. */
 void socket_reset(int fd);
 

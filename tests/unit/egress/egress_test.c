@@ -410,6 +410,47 @@ static void one_sandbox_cannot_take_all_connections(void **state)
     rig_end(&rig);
 }
 
+/* What is on its way to a guest that does not read, with an outside that sends for ever. */
+static size_t fill(struct peer *outside)
+{
+    static char bytes[65536];
+    size_t sent = 0;
+    unsigned quiet = 0;
+
+    while (quiet < 50) {
+        ssize_t n = send(outside->fd, bytes, sizeof bytes, MSG_NOSIGNAL);
+        sent += n > 0 ? (size_t)n : 0;
+        quiet = n > 0 ? 0 : quiet + 1;
+        pump_turn(rig.loop);
+    }
+    return sent;
+}
+
+static void many_connections_have_small_buffers(void **state)
+{
+    enum { COUNT = LIMIT_EGRESS_LARGE + 1 };
+    struct peer guests[COUNT], outsides[COUNT];
+    const int least = 4096;
+
+    (void)state;
+    rig_begin(&rig, NULL);
+    rig_sandbox(&rig, "one");
+    for (int i = 0; i < COUNT; i++) {
+        guests[i] = rig_guest(&rig);
+        outsides[i] = rig_accept(&rig);
+        /* Not the test's own ends. */
+        assert_int_equal(setsockopt(guests[i].fd, SOL_SOCKET, SO_RCVBUF, &least, sizeof least), 0);
+        assert_int_equal(setsockopt(outsides[i].fd, SOL_SOCKET, SO_SNDBUF, &least, sizeof least), 0);
+    }
+    size_t last = fill(&outsides[COUNT - 1]), first = fill(&outsides[0]);
+    assert_true(last < first && last < 512 * 1024);
+    for (int i = 0; i < COUNT; i++) {
+        peer_done(&guests[i]);
+        peer_done(&outsides[i]);
+    }
+    rig_end(&rig);
+}
+
 static void bandwidth_is_limited_to_the_rate(void **state)
 {
     size_t size = 4 << 20, sent = 0;
@@ -490,6 +531,7 @@ int main(void)
         CASE(a_new_policy_cuts_what_it_does_not_allow_and_nothing_else),
         CASE(the_end_of_a_sandbox_closes_all_of_it_and_only_of_it),
         CASE(one_sandbox_cannot_take_all_connections),
+        CASE(many_connections_have_small_buffers),
         CASE(bandwidth_is_limited_to_the_rate),
         CASE(the_kernel_knows_addresses_of_this_machine),
         CASE(a_connection_leads_to_its_own_address_unless_that_is_our_socket),
