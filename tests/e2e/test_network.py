@@ -6,14 +6,16 @@ of these commands are what is tested. Nothing here needs the Internet; tests/net
 
 import io
 import os
+import re
 import signal
+import subprocess
 import time
 import zipfile
 
 import pytest
 
 from e2b import CommandExitException, NotFoundException, PtySize, Sandbox, SandboxException
-from server import wait_for
+from server import cloister, wait_for
 
 TIMEOUT_S = 5  # of a command that takes half a second on an idle machine
 OFF = "Internet access is off for this sandbox"
@@ -252,6 +254,31 @@ def test_an_update_of_a_killed_sandbox_is_not_found(server):
     box.kill()
     with pytest.raises(NotFoundException):
         box.update_network({"deny_out": [CLOSED]})
+
+
+def test_the_operators_default_counts_where_the_caller_says_nothing(own_server):
+    own_server.stop()
+    own_server.options = ["--internet", "off"]
+    own_server.start()
+    for asked, is_on in (({}, False), ({"allow_internet_access": True}, True), ({"network": {}}, False)):
+        box = own_server.create(**asked)
+        path = f"/sandboxes/{box['sandboxID']}"
+        assert own_server.api("GET", path).json["allowInternetAccess"] is is_on
+        assert own_server.api("PUT", f"{path}/network", {}).status == 204
+        assert own_server.api("GET", path).json["allowInternetAccess"] is False
+
+
+def test_the_command_line_makes_shows_and_changes_rules(server):
+    def run(*words):
+        return cloister(*words, data=server.data, stdout=subprocess.PIPE, text=True, env=os.environ).stdout
+
+    box = run("sandbox", "create", "--no-internet", "--allow-out", "example.com", "--timeout", "60").strip()
+    shown = run("sandbox", "info", box)
+    assert re.search(r"^internet access +off$", shown, re.M) and re.search(r"^allowed out +example.com$", shown, re.M), shown
+    shown = run("sandbox", "network", box, "--deny-out", CLOSED)
+    assert re.search(r"^internet access +on$", shown, re.M) and re.search(rf"^denied out +{CLOSED}$", shown, re.M), shown
+    assert re.search(r"^denied out +-$", run("sandbox", "network", box, "--reset"), re.M)
+    assert run("sandbox", "kill", box).strip() == box
 
 
 # ---- ports that expect TLS ----
