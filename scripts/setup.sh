@@ -18,6 +18,7 @@ die() { say "$*"; exit 1; }
 build_packages="build-essential meson ninja-build pkg-config libjansson-dev libsqlite3-dev libsodium-dev
     libseccomp-dev libssl-dev zlib1g-dev mmdebstrap debian-archive-keyring ca-certificates passwd python3"
 test_packages="clang clang-format clang-tidy libcmocka-dev python3-venv curl shellcheck iproute2 nftables openssl git dpkg-dev"
+browser_packages="chromium libnss3-tools" # of the network tests
 client_packages="python3 python3-venv"
 bench_packages="runc crun bubblewrap passt slirp4netns nftables iproute2 openssl python3 python3-venv"
 service_users="cloister cloister-egress" # of front, of egress
@@ -159,6 +160,8 @@ for group in "$@"; do
     "yes build") install_packages $build_packages ;;
     "yes test")
         install_packages $test_packages $(missing_node)
+        # Ubuntu's chromium is not a Debian package.
+        install_packages $browser_packages || say "no chromium here; the test with a browser is skipped"
         clang_runtime
         ;;
     "yes clients") install_packages $client_packages $(missing_node) ;;
