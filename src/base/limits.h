@@ -29,6 +29,30 @@
 #define LIMIT_SPLICE_PIPES 512 /* of bulk splices with slow takers; the kernel gives a user 1,000 whole pipes */
 #define LIMIT_STREAM_BUFFER (256 * 1024) /* unsent bytes of one stream before backpressure stops its source */
 
+/* HTTP/2: limits of things that HTTP/1.1 does not have. Heads, bodies, patience: as above. */
+#define LIMIT_HTTP2_STREAMS 128      /* requests at once on one connection; RFC 9113 advises at least 100 */
+#define LIMIT_HTTP2_EXCHANGES 4096   /* the same for all connections together; as many as LIMIT_CONNECTIONS */
+#define LIMIT_HTTP2_FIELDS 1024      /* in one head, before cookies are joined; past it the connection ends */
+#define LIMIT_HTTP2_CONTINUATIONS 8  /* frames of one head after its first; LIMIT_HEAD_BYTES fit into four of 16 KiB */
+#define LIMIT_HTTP2_RESETS 256       /* streams that end early, in a burst; a client may give up all its streams… */
+#define LIMIT_HTTP2_RESETS_PER_S 32  /* …and after the burst */
+#define LIMIT_HTTP2_RESETS_TRUST 8   /* times both, for a client that has shown a key or a token */
+#define LIMIT_HTTP2_FRAMES 4096      /* frames that bring nothing (PING, SETTINGS, empty DATA…), in a burst… */
+#define LIMIT_HTTP2_FRAMES_PER_S 256 /* …and after the burst */
+#define LIMIT_HTTP2_FRAMES_EACH 4    /* such frames more for each request, and for each DATA frame that we send */
+#define LIMIT_HTTP2_ACKS 1000        /* PING and SETTINGS of one step, each of which we have to answer */
+#define LIMIT_HTTP2_SESSION_BYTES \
+    (4 << 20)                          /* nghttp2's own memory for one connection: 60 KiB, heads of answers apart */
+#define LIMIT_HTTP2_WINDOW (64 * 1024) /* of a body, before it is wanted; as large as the protocol's default */
+#define LIMIT_HTTP2_WINDOW_STRANGER (256 * 1024) /* of all bodies of a connection; HTTP/1.1 reads as much at once */
+#define LIMIT_HTTP2_WINDOW_KNOWN (1 << 20)       /* both, after http_trust(): 20 MB/s over 50 ms */
+#define LIMIT_HTTP2_HELD_BYTES \
+    (4 << 20) /* of paused bodies of a connection, kept so that they do not stop the others… */
+#define LIMIT_HTTP2_HELD_ALL_BYTES \
+    (64 << 20)                             /* …of all connections; past either a paused body stops its connection's */
+#define LIMIT_HTTP2_UNSENT_BYTES (1 << 20) /* of all answers of a connection; past it each may have no more than… */
+#define LIMIT_HTTP2_UNSENT_EACH (16 * 1024) /* …this before backpressure stops its source: a frame */
+
 /* JSON and RPC */
 #define LIMIT_JSON_DEPTH 64               /* nothing of ours nests deeper than 8 */
 #define LIMIT_JSON_VALUES 20000           /* in one request, six megabytes parsed; a create has 1,100 at most */

@@ -33,10 +33,10 @@ static void want_body(struct exchange *e, enum body_state how)
     e->body = how;
     if (e->continue_owed && !e->collect_over) {
         e->continue_owed = false;
-        if (e->answer == ANSWER_NONE && e->connection->stream->in.len == 0)
-            stream_write(e->connection->stream, STR("HTTP/1.1 100 Continue\r\n\r\n"));
+        if (e->answer == ANSWER_NONE && e->input->len == 0)
+            e->connection->protocol->send_continue(e);
     }
-    conn_poke(e->connection);
+    exchange_poke(e);
 }
 
 void http_body_start(struct http_exchange *ex)
@@ -54,7 +54,7 @@ void http_body_pause(struct http_exchange *ex, bool pause)
     if (ex->gone || e->body_paused == pause || e->body == BODY_DISCARDING)
         return;
     e->body_paused = pause;
-    conn_poke(e->connection);
+    exchange_poke(e);
 }
 
 void http_body_patience(struct http_exchange *ex, uint64_t idle_ms)
@@ -81,7 +81,7 @@ void http_body_discard(struct http_exchange *ex)
     if (ex->gone)
         return;
     body_discard(exchange_of(ex));
-    conn_poke(exchange_of(ex)->connection);
+    exchange_poke(exchange_of(ex));
 }
 
 static void collect_failed(struct exchange *e)
@@ -111,7 +111,7 @@ static void starve_oldest(struct http_server *server)
     buf_done(&e->collect);
     server_take_back(e);
     e->starved = e->collect_over = true;
-    conn_poke(e->connection);
+    exchange_poke(e);
 }
 
 static void body_piece(struct exchange *e, struct str piece)
@@ -163,10 +163,10 @@ static void body_is_bad(struct connection *c, struct exchange *e, const struct e
 {
     switch (e->answer) {
     case ANSWER_NONE:
-        conn_refuse(c, 400, err->message);
+        conn_refuse(c, e, 400, err->message);
         break;
     case ANSWER_STARTED:
-        conn_close(c, true);
+        c->protocol->cut(c, e);
         break;
     case ANSWER_ENDED:
         e->body = BODY_DONE;
@@ -177,10 +177,10 @@ static void body_is_bad(struct connection *c, struct exchange *e, const struct e
 
 void body_step(struct connection *c, struct exchange *e)
 {
-    struct buf *in = &c->stream->in;
+    struct buf *in = e->input;
     struct err err;
 
-    while (c->ex == e && c->state == CONN_BUSY && c->stream && !e->body_paused) {
+    while (c->state == CONN_BUSY && c->stream && !e->body_paused) {
         if (e->body == BODY_WAITING || e->body == BODY_DONE || c->pieces_left == 0)
             return;
         if (e->body == BODY_COLLECTING && e->collect_over) {
@@ -198,11 +198,12 @@ void body_step(struct connection *c, struct exchange *e)
             body_is_bad(c, e, &err);
             return;
         }
-        bool is_end = got == HTTP_DONE;
         size_t used = in->len - rest.len;
+        bool is_end = got == HTTP_DONE || (e->input_ended && rest.len == 0);
         if (used == 0 && !is_end)
             return;
         c->pieces_left--;
+        e->body_bytes += used;
         body_piece(e, piece);
         if (c->state != CONN_BUSY || !c->stream)
             return;

@@ -1,5 +1,5 @@
 /*
- * http.h - HTTP/1.1 on a loop: a server, a router, a client.
+ * http.h - HTTP on a loop: a server (HTTP/1.1, HTTP/2), a router, a client (HTTP/1.1).
  *
  * A server hands every request to one function as soon as its head is there. From then on the two sides are
  * independent: the body arrives in pieces while an answer may already be on its way, and either may be made to wait.
@@ -22,6 +22,9 @@
  * Slow peers The head has LIMIT_HEAD_MS, a body LIMIT_BODY_IDLE_MS between reads (only while we want to read it), a
  *            client for which bytes are queued and that takes fewer than LIMIT_WRITE_LEAST_BYTES of them in
  *            LIMIT_WRITE_IDLE_MS is gone; idle keep-alive LIMIT_KEEPALIVE_MS.
+ * HTTP/2     Is spoken on connections that have agreed on it in their TLS handshake, if the server has `http2`. Handlers
+ *            see no difference: ex->head reads as if it had come by HTTP/1.1, where a body of unknown length is
+ *            HTTP_CHUNKED. http_abort() resets the exchange's own stream, http_upgrade() is NULL.
  * Crowds     At connections_max the connection that was idle for the longest is closed for a new one, connections
  *            without http_trust() first. When none is idle the new one gets a 503 that says to try again.
  */
@@ -69,6 +72,9 @@ struct http_exchange {
     unsigned references;
 };
 
+struct http_protocol;
+extern const struct http_protocol http2_protocol; /* in a library of its own, which brings nghttp2 */
+
 typedef void http_request_fn(struct http_exchange *ex, void *context);
 
 struct http_server_config {
@@ -80,8 +86,9 @@ struct http_server_config {
     unsigned connections_max; /* 0: LIMIT_CONNECTIONS */
     /* Patience, in milliseconds; 0: the limit of the same name in base/limits.h. Tests shorten it. */
     uint64_t head_ms, body_idle_ms, write_idle_ms, keepalive_ms;
-    uint64_t stranger_ms; /* keep-alive of connections without http_trust(); 0: keepalive_ms */
-    uint64_t linger_ms;   /* for a client to close after our last answer; 0: two seconds */
+    uint64_t stranger_ms;              /* keep-alive of connections without http_trust(); 0: keepalive_ms */
+    uint64_t linger_ms;                /* for a client to close after our last answer; 0: two seconds */
+    const struct http_protocol *http2; /* &http2_protocol, or NULL: HTTP/1.1 only */
 };
 
 /* Takes the listening descriptor; -1 for a server that only adopts. */
@@ -146,7 +153,7 @@ void http_send_file(struct http_exchange *ex, int file_fd, off_t offset, uint64_
 bool http_is_full(const struct http_exchange *ex); /* wait for on_drained() before writing more */
 /* Done. With a known length that was not reached, this is an abort. */
 void http_end(struct http_exchange *ex);
-/* A TCP reset: no end of chunks, no orderly close. on_gone() follows. */
+/* A reset, of the connection or of the HTTP/2 stream: no orderly end. on_gone() follows. */
 void http_abort(struct http_exchange *ex);
 /* The connection will not be used again after this answer. */
 void http_close_after(struct http_exchange *ex);
@@ -155,7 +162,7 @@ void http_close_after(struct http_exchange *ex);
  * After a 101 (status line, fields and "Connection: Upgrade" are sent by this call): the connection stops being HTTP
  * and becomes the caller's stream, reading, with whatever the client has already sent in stream->in. The exchange is
  * gone afterwards (no on_gone()); its arena lives until this callback returns, or as long as it is referenced. NULL if
- * the exchange is gone or answered, or if its request has a body that was not read to its end.
+ * the exchange is gone or answered, came by HTTP/2, or if its request has a body that was not read to its end.
  */
 struct stream *http_upgrade(struct http_exchange *ex, const struct http_field *fields, size_t field_count,
                             const struct stream_events *events, void *owner) must_use;

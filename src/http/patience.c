@@ -18,61 +18,103 @@ static uint64_t patience_end(struct patience *p, bool waiting, uint64_t counter,
 }
 
 struct deadlines {
-    uint64_t idle, head, body, write, linger;
+    uint64_t idle, head, write, linger;
 };
 
-static struct deadlines conn_deadlines(struct connection *c)
+static struct deadlines conn_deadlines(struct connection *c, uint64_t now)
 {
     const struct http_server_config *config = &c->server->config;
-    const struct exchange *e = c->ex;
-    uint64_t now = loop_now_ms(c->loop);
-    bool in_head = c->state == CONN_HEAD, is_busy = c->state == CONN_BUSY, has_input = c->stream->in.len > 0;
-    bool wants_body = is_busy && e->body != BODY_WAITING && e->body != BODY_DONE && !e->body_paused;
+    const struct exchange *e = conn_first(c);
+    bool is_waiting = c->state == CONN_HEAD, is_over = c->state == CONN_LINGER;
+    bool has_part = (c->in_head && !is_over) || (is_waiting && c->stream->in.len > 0);
     /* A new connection has to send a request soon. Only after one may it be idle. */
     uint64_t rest_ms = c->trusted ? config->keepalive_ms : config->stranger_ms;
     uint64_t idle_ms = c->requests ? rest_ms : config->head_ms;
 
     struct deadlines due = {
-        .idle = patience_end(&c->idle, in_head && !has_input, c->requests, 1, idle_ms, now),
-        .head = patience_end(&c->head, in_head && has_input, c->requests, 1, config->head_ms, now),
-        .body = patience_end(&c->body, wants_body, c->stream->bytes_in, 1, is_busy ? e->body_idle_ms : 0, now),
-        .write = patience_end(&c->write, is_busy && stream_queued(c->stream) > 0, c->stream->bytes_out,
+        .idle = patience_end(&c->idle, is_waiting && !has_part, c->requests, 1, idle_ms, now),
+        .head = patience_end(&c->head, has_part, c->requests, 1, config->head_ms, now),
+        .write = patience_end(&c->write, !is_over && stream_queued(c->stream) > 0, c->stream->bytes_out,
                               LIMIT_WRITE_LEAST_BYTES, config->write_idle_ms, now),
-        .linger = patience_end(&c->linger, c->state == CONN_LINGER, 0, 1, config->linger_ms, now),
+        .linger = patience_end(&c->linger, is_over, 0, 1, config->linger_ms, now),
     };
     /* No event says when the client stops taking what is spliced to it: look now and then. */
-    if (is_busy && e->is_spliced && config->write_idle_ms)
+    if (c->state == CONN_BUSY && e->is_spliced && config->write_idle_ms)
         due.write = MIN(due.write, now + config->write_idle_ms);
     return due;
+}
+
+static uint64_t body_deadline(struct exchange *e, uint64_t now)
+{
+    bool is_wanted = e->body != BODY_WAITING && e->body != BODY_DONE && !e->body_paused;
+
+    return patience_end(&e->body_wait, is_wanted, e->body_bytes, 1, e->body_idle_ms, now);
+}
+
+/* Of an HTTP/2 stream whose client gives it no window. With HTTP/1.1 the connection's deadline covers it. */
+static uint64_t write_deadline(const struct connection *c, struct exchange *e, uint64_t now)
+{
+    return patience_end(&e->write_wait, e->written > e->sent, e->sent, LIMIT_WRITE_LEAST_BYTES,
+                        c->server->config.write_idle_ms, now);
+}
+
+static void exchange_check(struct connection *c, struct exchange *e, uint64_t now)
+{
+    bool is_body_late = body_deadline(e, now) <= now;
+
+    if (write_deadline(c, e, now) <= now || (is_body_late && e->answer == ANSWER_STARTED)) {
+        c->protocol->cut(c, e);
+    } else if (is_body_late && e->answer == ANSWER_NONE) {
+        conn_refuse(c, e, 408, "the body of the request did not arrive in time");
+    } else if (is_body_late) {
+        e->body = BODY_DONE;
+        e->close_after = true;
+        conn_due(c, e);
+    } else {
+        exchange_watch(c, e);
+    }
 }
 
 static void on_watchdog(struct timer *timer)
 {
     struct connection *c = container_of(timer, struct connection, watchdog);
-    struct deadlines due = conn_deadlines(c);
     uint64_t now = loop_now_ms(c->loop);
+    struct deadlines due = conn_deadlines(c, now);
 
-    if (due.idle <= now || due.linger <= now)
+    if (due.idle <= now)
+        c->protocol->finish(c);
+    else if (due.linger <= now)
         conn_close(c, false);
     else if (due.head <= now)
-        conn_refuse(c, 408, "the head of the request did not arrive in time");
+        conn_refuse(c, NULL, 408, "the head of the request did not arrive in time");
     else if (due.write <= now)
         conn_close(c, true);
-    else if (due.body <= now && c->ex->answer == ANSWER_NONE)
-        conn_refuse(c, 408, "the body of the request did not arrive in time");
-    else if (due.body <= now)
-        conn_close(c, c->ex->answer != ANSWER_ENDED);
+    for (struct queue_link *link = c->exchanges.first; link && c->state == CONN_BUSY; link = link->next)
+        exchange_check(c, container_of(link, struct exchange, place), now);
     conn_step(c);
 }
 
 /* A watchdog that fires too early is left as it is: it computes the deadlines again. */
-void conn_watch(struct connection *c)
+static void watch_until(struct connection *c, uint64_t first, uint64_t now)
 {
-    struct deadlines due = conn_deadlines(c);
-    uint64_t now = loop_now_ms(c->loop);
-    uint64_t first = MIN(MIN(due.idle, due.head), MIN(MIN(due.body, due.write), due.linger));
-
     if (first == UINT64_MAX || (timer_is_set(&c->watchdog) && c->watchdog.due_ms <= first))
         return;
     timer_set(&c->watchdog, c->loop, first > now ? first - now : 0, on_watchdog);
+}
+
+void exchange_watch(struct connection *c, struct exchange *e)
+{
+    uint64_t now = loop_now_ms(c->loop);
+
+    watch_until(c, MIN(body_deadline(e, now), write_deadline(c, e, now)), now);
+}
+
+void conn_watch(struct connection *c)
+{
+    uint64_t now = loop_now_ms(c->loop);
+    struct deadlines due = conn_deadlines(c, now);
+
+    watch_until(c, MIN(MIN(due.idle, due.head), MIN(due.write, due.linger)), now);
+    if (c->state == CONN_BUSY)
+        exchange_watch(c, conn_first(c));
 }

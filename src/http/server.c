@@ -57,15 +57,25 @@ void server_take_back(struct exchange *e)
 
 /* ---- crowds ---- */
 
+/* An answer is being made for it, or, if it is trusted, is being sent to it. */
+static bool is_served(const struct connection *c)
+{
+    for (struct queue_link *link = c->exchanges.first; link; link = link->next) {
+        const struct exchange *e = container_of(link, struct exchange, place);
+        if (!e->outer.gone && (e->answer != ANSWER_ENDED || c->trusted))
+            return true;
+    }
+    return false;
+}
+
 /* The list it rests in, or NULL while it is busy. */
 static struct queue *resting_place(const struct connection *c)
 {
-    const struct exchange *e = c->ex;
     struct http_server *server = c->server;
 
     if (c->state == CONN_CLOSED || c->is_refused)
         return NULL;
-    if (c->state == CONN_BUSY && (e->answer != ANSWER_ENDED || (c->trusted && !e->told)))
+    if (c->state == CONN_BUSY && is_served(c))
         return NULL;
     return c->trusted ? &server->known : &server->strangers;
 }
@@ -82,6 +92,12 @@ void server_settle(struct connection *c)
     c->rested_after = c->requests;
 }
 
+static void evict(struct connection *c)
+{
+    conn_close(c, c->state == CONN_BUSY);
+    conn_step(c);
+}
+
 /* At the limit: close the connection that has rested the longest, or else give up the body that was started first. */
 static bool make_room(struct http_server *server)
 {
@@ -89,18 +105,51 @@ static bool make_room(struct http_server *server)
     struct queue_link *collecting = server->collecting.first;
     struct connection *c;
 
+    /* With HTTP/2 a connection may carry other exchanges, which are not given up with the body. */
+    while (collecting && container_of(collecting, struct exchange, collecting)->connection->exchanges.first->next)
+        collecting = collecting->next;
     if (resting)
         c = container_of(resting, struct connection, resting);
     else if (collecting)
         c = container_of(collecting, struct exchange, collecting)->connection;
     else
         return false;
-    conn_close(c, c->state == CONN_BUSY);
-    conn_step(c);
+    evict(c);
     return true;
 }
 
-void http_server_adopt(struct http_server *server, int fd)
+/* A resting connection whose exchanges are answered, and whose client is slow to take the answers. */
+static struct connection *slow_one(const struct queue *resting, const struct connection *except)
+{
+    for (struct queue_link *link = resting->first; link; link = link->next) {
+        struct connection *c = container_of(link, struct connection, resting);
+        if (c != except && c->http2 && c->exchanges.first)
+            return c;
+    }
+    return NULL;
+}
+
+bool server_has_room(struct http_server *server, const struct connection *c)
+{
+    while (server->stream_count >= LIMIT_HTTP2_EXCHANGES) {
+        struct connection *slow = slow_one(&server->strangers, c);
+        if (!slow)
+            slow = slow_one(&server->known, c);
+        if (!slow)
+            return false;
+        evict(slow);
+    }
+    return true;
+}
+
+struct exchange *server_spare(struct http_server *server)
+{
+    if (!server->spare)
+        server->spare = NEW(struct exchange);
+    return server->spare;
+}
+
+void server_adopt(struct http_server *server, int fd, const struct http_protocol *protocol)
 {
     bool is_refused = server->connection_count >= server->config.connections_max && !make_room(server);
 
@@ -112,19 +161,26 @@ void http_server_adopt(struct http_server *server, int fd)
     c->is_refused = is_refused;
     c->server = server;
     c->loop = server->loop;
+    c->protocol = protocol;
     c->stream = stream_new(server->loop, fd, EARLY_INPUT_BYTES, &conn_events, c);
     c->next = server->connections;
     if (c->next)
         c->next->previous = c;
     server->connections = c;
     *(is_refused ? &server->refused_count : &server->connection_count) += 1;
+    c->protocol->begin(c);
     if (is_refused)
-        conn_refuse(c, 503, "too many connections"); /* plain: a handshake for each is what we have no room for */
+        conn_refuse(c, NULL, 503, "too many connections"); /* plain: a handshake for each is what we have no room for */
     else if (server->config.on_connection)
         server->config.on_connection(c->stream, server->config.context);
     stream_read(c->stream, true);
     server_settle(c);
     conn_watch(c);
+}
+
+void http_server_adopt(struct http_server *server, int fd)
+{
+    server_adopt(server, fd, &http1_protocol);
 }
 
 static void on_accepted(void *context, int fd)
