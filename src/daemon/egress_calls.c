@@ -10,6 +10,7 @@
 const struct confine_rule egress_calls[] = {
     /* sockets: those of sandboxes come from keeper, those to the outside are made here */
     { "socket", "connections to the outside, questions to DNS servers" },
+    { "socketpair", "between a sandbox's connection and TLS that ends here; unix, so it leads nowhere" },
     { "connect", "the same; is this an address of this machine?" },
     { "bind", "the DNS library, for sockets of its own" },
     { "accept4", "connections from sandboxes" },

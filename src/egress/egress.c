@@ -59,6 +59,7 @@ static void outbound_dispose(void *object)
 
     pins_done(&outbound->pins);
     tls_client_free(outbound->own_tls);
+    issued_done(&outbound->issued);
     arena_done(&outbound->arena);
     free(outbound);
 }
@@ -177,6 +178,14 @@ static struct tls_client *trust_for_proxy(struct egress *egress, const struct ne
     return *out_own;
 }
 
+/* Header rules need an authority that the sandbox trusts, and certificates to verify the hosts by. */
+static bool check_rules(struct egress *egress, const struct net_policy *policy, struct err *err)
+{
+    if (!net_policy_has_seed(policy))
+        return err_set(err, ERR_INVALID, "header rules without a seed for the sandbox's authority");
+    return egress_roots(egress, err);
+}
+
 bool egress_policy(struct egress *egress, const char *id, struct str packed, struct err *err)
 {
     struct unpack in = unpack_from(packed);
@@ -191,6 +200,11 @@ bool egress_policy(struct egress *egress, const char *id, struct str packed, str
     }
     struct tls_client *proxy_tls = NULL, *own_tls = NULL;
     if (policy.proxy.tls && !(proxy_tls = trust_for_proxy(egress, &policy.proxy, &own_tls, err))) {
+        arena_done(&arena);
+        return err_wrap(err, "policy of sandbox %s", id);
+    }
+    if (policy.transform_count && !check_rules(egress, &policy, err)) {
+        tls_client_free(own_tls);
         arena_done(&arena);
         return err_wrap(err, "policy of sandbox %s", id);
     }

@@ -25,6 +25,9 @@
  * A socket of ours that is closed resets its connection, unless both sides have ended in order. So if egress is killed, a
  * cut transfer does not look complete.
  *
+ * Header rules: a TLS connection to port 443 that names a host with such rules is not relayed to the host but to an
+ * interceptor (intercept.h), which ends TLS and connects to the host itself. The host's address is ours then, too.
+ *
  * While resolving and dialing nothing is read from the guest: what it sends waits in the kernel.
  */
 #include <assert.h>
@@ -39,6 +42,7 @@
 #include "base/mem.h"
 #include "base/network.h"
 #include "egress/inside.h"
+#include "egress/intercept.h"
 #include "egress/name.h"
 #include "egress/resolver.h"
 #include "egress/tunnel.h"
@@ -81,7 +85,10 @@ struct flow {
     struct stream *outside; /* while relaying, the relay's */
     int dial_fd;            /* while dialing */
     struct watch *dial;
-    struct tunnel *tunnel; /* instead, if the policy has a proxy */
+    struct tunnel *tunnel;       /* instead, if the policy has a proxy */
+    bool has_rules;              /* header rules apply to it… */
+    struct intercept *intercept; /* …so this is its outside… */
+    struct issued *issued;       /* …with this certificate */
     struct relay *relay;
     struct timer timer; /* relaying: it may be idle; before: the state has lasted too long */
 };
@@ -136,6 +143,8 @@ static void flow_close(struct flow *flow)
     relay_free(flow->relay);
     if (!flow->relay)
         stream_free(flow->guest);
+    intercept_free(take_ptr(&flow->intercept));
+    issued_unref(take_ptr(&flow->issued));
     report_soon(outbound);
     loop_retire(loop_of(flow), flow, flow_dispose);
 }
@@ -288,7 +297,7 @@ static void begin_relaying(struct flow *flow, struct stream *outside)
                                 .moved = on_moved,
                                 .linger_ms = LIMIT_EGRESS_HALF_MS,
                                 .queued_most = 0,
-                                .may_splice = true,
+                                .may_splice = !flow->intercept,
                             });
     stop_dialing(flow);
     flow->outside = outside;
@@ -395,28 +404,108 @@ static bool may_dial_proxy(void *context, const struct net_address *address, uin
  * The proxy gets the name where we know it from our own answer, or where the name is what allows the connection: it may
  * be nearer to another of the name's addresses. Else it gets the address, which is what was judged.
  */
-static void dial_through_proxy(struct flow *flow)
+static struct str name_for_proxy(const struct flow *flow)
 {
-    flow->tunnel = tunnel_new(&(struct tunnel_want){
+    struct str name = name_of(flow, &flow->to);
+    bool is_ours = pins_have(&flow->outbound->pins, name, &flow->to, now_ms(flow));
+
+    return is_ours || judge(flow, &flow->to, name) == NET_RULE_ALLOW_NAME ? name : STR("");
+}
+
+static struct tunnel *open_tunnel(struct flow *flow, tunnel_done_fn *done, void *context)
+{
+    return tunnel_new(&(struct tunnel_want){
         .loop = loop_of(flow),
         .resolver = flow->outbound->egress->config.resolver,
         .proxy = &flow->outbound->policy.proxy,
         .tls = flow->outbound->proxy_tls,
         .may_dial = may_dial_proxy,
-        .name = name_of(flow, &flow->to),
+        .dial_context = flow,
+        .name = name_for_proxy(flow),
         .to = flow->to,
         .port = flow->port,
         .in_cap = LIMIT_EGRESS_BUFFER,
-        .done = on_tunnel,
-        .context = flow,
+        .done = done,
+        .context = context,
     });
+}
+
+/* ---- header rules ---- */
+
+static uint16_t port_of_rules(const struct flow *flow)
+{
+    uint16_t port = flow->outbound->egress->config.tls_port;
+
+    return port ? port : 443;
+}
+
+/* The guest's first bytes could show that header rules apply. */
+static bool may_have_rules(const struct flow *flow)
+{
+    return flow->outbound->policy.transform_count && flow->port == port_of_rules(flow);
+}
+
+static const struct net_transform *rule_of(void *context)
+{
+    const struct flow *flow = context;
+
+    return net_transform_for(&flow->outbound->policy, str_from(flow->name));
+}
+
+/* flow->name is what the guest has shown. */
+static bool shows_host_with_rules(struct flow *flow)
+{
+    const struct buf *in = &flow->guest->in;
+    enum { TLS_HANDSHAKE = 22 };
+
+    return may_have_rules(flow) && flow->name && in->len && in->data[0] == TLS_HANDSHAKE && rule_of(flow);
+}
+
+static struct tunnel *tunnel_of_request(void *context, tunnel_done_fn *done, void *done_context)
+{
+    return open_tunnel(context, done, done_context);
+}
+
+/* The host is dialed when there is a request. */
+static void relay_to_interceptor(struct flow *flow)
+{
+    struct outbound *outbound = flow->outbound;
+    struct err err;
+    int fd;
+    struct tls_client *trust = egress_roots(outbound->egress, &err);
+
+    if (trust)
+        flow->issued = issued_get(&outbound->issued, loop_of(flow), outbound->policy.seed, outbound->id,
+                                  str_from(flow->name), &err);
+    if (flow->issued)
+        flow->intercept = intercept_new(
+            &(struct intercept_want){
+                .loop = loop_of(flow),
+                .tls = flow->issued->tls,
+                .trust = trust,
+                .name = flow->name,
+                .to = flow->to,
+                .port = flow->port,
+                .rule = rule_of,
+                .tunnel = outbound->policy.proxy.host.len ? tunnel_of_request : NULL,
+                .context = flow,
+            },
+            &fd, &err);
+    if (!flow->intercept) {
+        log_warn("sandbox %s: connection to %s: %s", outbound->id, flow->name, err_text(&err));
+        flow_reset(flow);
+        return;
+    }
+    begin_relaying(flow, stream_new(loop_of(flow), fd, LIMIT_EGRESS_BUFFER, &relay_events, NULL));
 }
 
 static void begin_dialing(struct flow *flow)
 {
     enter(flow, FLOW_DIALING);
-    if (flow->outbound->policy.proxy.host.len)
-        dial_through_proxy(flow);
+    if (flow->has_rules)
+        relay_to_interceptor(flow);
+    else if (flow->outbound->policy.proxy.host.len)
+        flow->tunnel = open_tunnel(flow, on_tunnel, flow);
     else
         dial(flow);
 }
@@ -493,9 +582,10 @@ static void decide(struct flow *flow)
         flow_refuse(flow, rule, &flow->original);
         return;
     }
+    flow->has_rules = shows_host_with_rules(flow);
     if (rule == NET_RULE_ALLOW_NAME && !flow->name)
         flow->name = str_copy(name);
-    if (rule == NET_RULE_ALLOW_NAME && !hole_is_open("a name decides where") &&
+    if ((rule == NET_RULE_ALLOW_NAME || flow->has_rules) && !hole_is_open("a name decides where") &&
         !pins_have(&flow->outbound->pins, str_from(flow->name), &flow->original, now_ms(flow)))
         begin_resolving(flow);
     else
@@ -581,12 +671,11 @@ static void begin(struct flow *flow)
         return;
     }
     pins_use(&flow->outbound->pins, &flow->original, now_ms(flow));
-    if (net_name_matters(&flow->outbound->policy, &egress->config.house, &is)) {
-        begin_naming(flow);
-        return;
-    }
     enum net_rule rule = net_judge(&flow->outbound->policy, &egress->config.house, &is);
-    if (net_rule_allows(rule))
+    if (net_name_matters(&flow->outbound->policy, &egress->config.house, &is) ||
+        (net_rule_allows(rule) && may_have_rules(flow)))
+        begin_naming(flow);
+    else if (net_rule_allows(rule))
         begin_dialing(flow);
     else
         flow_refuse(flow, rule, &flow->original);

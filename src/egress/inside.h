@@ -6,6 +6,8 @@
  *   name.c     which host a client wants, by its first bytes
  *   pins.c     which names lead to an address
  *   questions.c  DNS questions of sandboxes
+ *   intercept.c  requests to hosts with header rules: TLS is ended here
+ *   issued.c   certificates for those hosts
  *   tunnel.c   a connection through the policy's proxy
  *   sockets.c  where a connection wants to go, and connections to there
  *   report.c   counts, refusals, and the messages about them
@@ -18,6 +20,7 @@
 #include "base/queue.h"
 #include "egress/egress.h"
 #include "egress/flows.h"
+#include "egress/issued.h"
 #include "egress/pins.h"
 #include "egress/sockets.h"
 #include "io/listen.h"
@@ -51,6 +54,7 @@ struct outbound {
     struct net_policy policy;
     struct tls_client *proxy_tls; /* whom to trust as the policy's proxy; NULL: it has no TLS */
     struct tls_client *own_tls;   /* the same if it is the policy's own */
+    struct issued_set issued;     /* for hosts with header rules */
     char proxy_error[160];        /* why it did not connect last time */
     struct queue_link stranger;   /* in egress->strangers… */
     uint64_t since_ms;            /* …since then */

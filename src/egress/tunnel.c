@@ -175,7 +175,7 @@ static void dial_next(struct tunnel *tunnel)
 
 static void add_address(struct tunnel *tunnel, const struct net_address *address)
 {
-    if (!tunnel->want.may_dial(tunnel->want.context, address, tunnel->port))
+    if (!tunnel->want.may_dial(tunnel->want.dial_context, address, tunnel->port))
         tunnel->was_refused = true;
     else if (tunnel->count < LIMIT_EGRESS_TRIES)
         tunnel->addresses[tunnel->count++] = *address;

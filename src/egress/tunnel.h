@@ -34,13 +34,14 @@ struct tunnel_want {
     struct resolver *resolver;
     const struct net_proxy *proxy; /* copied */
     struct tls_client *tls;        /* with proxy->tls: whom to trust. Must outlive the tunnel. */
-    bool (*may_dial)(void *context, const struct net_address *address, uint16_t port);
+    bool (*may_dial)(void *dial_context, const struct net_address *address, uint16_t port);
+    void *dial_context;
     struct str name;       /* of the destination, for the proxy to look up; empty: */
     struct net_address to; /* …its address */
     uint16_t port;
     size_t in_cap; /* of the stream */
     tunnel_done_fn *done;
-    void *context; /* of both functions */
+    void *context;
 };
 
 struct tunnel *tunnel_new(const struct tunnel_want *want) must_use;

@@ -241,6 +241,13 @@ bool net_value_has_placeholder(struct str value)
     return value.len >= opening.len && memmem(value.at, value.len, opening.at, opening.len);
 }
 
+bool net_policy_has_seed(const struct net_policy *policy)
+{
+    static const uint8_t none[NET_SEED_BYTES];
+
+    return memcmp(policy->seed, none, sizeof none) != 0;
+}
+
 bool net_proxy_eq(const struct net_proxy *a, const struct net_proxy *b)
 {
     return str_eq(a->host, b->host) && a->port == b->port && str_eq(a->username, b->username) &&
@@ -453,6 +460,7 @@ void net_policy_pack(struct buf *out, const struct net_policy *policy)
             pack_str(out, transform->headers[k].value);
         }
     }
+    buf_add(out, str_of(policy->seed, sizeof policy->seed));
     pack_proxy(out, &policy->proxy);
 }
 
@@ -485,5 +493,7 @@ void net_policy_unpack(struct unpack *in, struct arena *arena, struct net_policy
             transform->headers[k].value = unpack_copy(in, arena, LIMIT_NET_HEADER_VALUE_BYTES);
         }
     }
+    for (size_t i = 0; i < sizeof out->seed; i++)
+        out->seed[i] = unpack_u8(in);
     unpack_proxy(in, arena, &out->proxy);
 }

@@ -54,6 +54,8 @@ struct net_proxy {
     struct str ca_pem;      /* trusted instead of the system's roots; empty: those */
 };
 
+enum { NET_SEED_BYTES = 32 };
+
 struct net_policy {
     bool internet; /* false: as if all addresses were in `deny` */
     uint32_t allow_count, deny_count, name_count, dns_count, transform_count;
@@ -62,6 +64,8 @@ struct net_policy {
     bool has_dns;            /* the list below was given. Matters only if there are names: it is allowed too… */
     struct net_address *dns; /* …and if it is empty, no name can be looked up */
     struct net_transform *transforms;
+    /* What the sandbox's own authority is made from (io/tls_authority.h), for the hosts of the transforms. All zero: none. */
+    uint8_t seed[NET_SEED_BYTES];
     struct net_proxy proxy;
 };
 
@@ -87,6 +91,7 @@ bool net_name_parse(struct arena *arena, struct str text, struct str *out) must_
 /* Does a header's value have a "${e2b.…}" in it, which stands for a secret or a token of the sandbox's identity? */
 bool net_value_has_placeholder(struct str value);
 
+bool net_policy_has_seed(const struct net_policy *policy);
 bool net_proxy_eq(const struct net_proxy *a, const struct net_proxy *b);
 
 /* Every field is in range and well-formed, and the whole fits a message; err names the first that is not, as ERR_INVALID. */

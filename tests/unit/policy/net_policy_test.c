@@ -323,6 +323,7 @@ static struct net_policy full_policy(void)
         .dns = dns,
         .transform_count = 2,
         .transforms = transforms,
+        .seed = { 1, 2, 3, [31] = 32 },
         .proxy = { .host = STR("proxy.example.net"),
                    .port = 1080,
                    .username = STR("u"),
@@ -354,6 +355,8 @@ static void a_policy_survives_packing(void **state)
     CHECK_STR(buf_str(&again), buf_str(&bytes));
     assert_true(back.internet && back.has_dns && back.proxy.tls);
     assert_int_equal(back.proxy.port, 1080);
+    assert_true(net_policy_has_seed(&back));
+    assert_memory_equal(back.seed, policy.seed, sizeof back.seed);
     CHECK_STR(back.transforms[0].headers[0].value, STR("Bearer t"));
     CHECK_STR(back.names[1], STR("*.example.org"));
     /* Copied, not borrowed. */
@@ -635,6 +638,7 @@ static void an_empty_policy_is_well_formed(void **state)
     struct err err;
 
     assert_true(net_policy_check(&policy, &err));
+    assert_false(net_policy_has_seed(&policy));
 }
 
 int main(void)

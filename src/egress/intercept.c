@@ -1,0 +1,503 @@
+/*
+ * Theory of operation
+ *
+ * The guest's TLS connection arrives at one end of a socket pair, whose other end is a connection of an http_server that
+ * has TLS beneath. For each request there is:
+ *
+ *   CONNECTING  a connection to the host is made, directly or through a tunnel
+ *   ASKING      the request is being sent, no answer yet
+ *   ANSWERING   the answer's head is out: a failure now resets the guest's connection
+ *   UPGRADED    both sides have changed protocol; a relay has them
+ *   OVER        the host's side is closed; the guest may still be taking its answer
+ *
+ * A tunnel's stream may have TLS of its own beneath (to the proxy), and a stream has room for one. So a tunnel is joined
+ * to a second socket pair, and the TLS to the host runs over that.
+ */
+#include "egress/intercept.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/fd.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/queue.h"
+#include "egress/sockets.h"
+#include "http/http.h"
+#include "io/relay.h"
+
+enum request_state {
+    REQUEST_CONNECTING,
+    REQUEST_ASKING,
+    REQUEST_ANSWERING,
+    REQUEST_UPGRADED,
+    REQUEST_OVER,
+    REQUEST_STATE_COUNT,
+};
+
+static const unsigned may_become[REQUEST_STATE_COUNT] = {
+    [REQUEST_CONNECTING] = BIT(REQUEST_ASKING) | BIT(REQUEST_OVER),
+    [REQUEST_ASKING] = BIT(REQUEST_ANSWERING) | BIT(REQUEST_UPGRADED) | BIT(REQUEST_OVER),
+    [REQUEST_ANSWERING] = BIT(REQUEST_OVER),
+    [REQUEST_UPGRADED] = BIT(REQUEST_OVER),
+};
+
+struct intercept {
+    struct intercept_want want;
+    char name[LIMIT_NET_NAME_BYTES + 1];
+    struct http_server *server;
+    struct queue requests;
+};
+
+struct request {
+    struct intercept *intercept;
+    struct queue_link link;
+    enum request_state state;
+    struct http_exchange *ex; /* NULL once it is gone, or upgraded */
+    struct str head;          /* for the host; in the exchange's arena */
+    struct tunnel *tunnel;
+    struct relay *bridge; /* between tunnel and TLS */
+    struct http_call *call;
+    struct relay *relay; /* after an upgrade */
+    bool body_ended;
+};
+
+static struct loop *loop_of(const struct request *request)
+{
+    return request->intercept->want.loop;
+}
+
+static void enter(struct request *request, enum request_state next)
+{
+    assert(may_become[request->state] & BIT(next));
+    request->state = next;
+}
+
+/* ---- ends ---- */
+
+static void let_go(struct request *request)
+{
+    tunnel_free(take_ptr(&request->tunnel));
+    http_call_free(take_ptr(&request->call));
+    relay_free(take_ptr(&request->bridge));
+    relay_free(take_ptr(&request->relay));
+}
+
+/* The exchange is gone. */
+static void request_leave(struct request *request)
+{
+    let_go(request);
+    request->state = REQUEST_OVER;
+    queue_leave(&request->link);
+    loop_retire(loop_of(request), request, free);
+}
+
+static void reply(struct http_exchange *ex, unsigned status, struct str text)
+{
+    static const struct http_field fields[] = { { STR_INIT("Content-Type"), STR_INIT("text/plain") } };
+
+    http_reply(ex, status, fields, COUNT_OF(fields), text);
+}
+
+/* Nothing of an answer is out yet. */
+static void give_up(struct request *request, const struct err *err)
+{
+    struct http_exchange *ex = request->ex;
+
+    log_debug("egress: request to %s: %s", request->intercept->name, err_text(err));
+    let_go(request);
+    enter(request, REQUEST_OVER);
+    reply(ex, 502, arena_format(&ex->arena, "%s could not be reached: %s\n", request->intercept->name, err->message));
+}
+
+static void break_off(struct request *request)
+{
+    let_go(request);
+    enter(request, REQUEST_OVER);
+    http_abort(request->ex);
+}
+
+/* ---- heads ---- */
+
+/* Fields of one connection (RFC 9110 section 7.6.1), and those that are written anew. */
+static bool is_hop_field(const struct http_head *head, struct str name)
+{
+    static const struct str names[] = {
+        STR_INIT("Connection"),        STR_INIT("Keep-Alive"), STR_INIT("Proxy-Connection"),    STR_INIT("TE"),
+        STR_INIT("Trailer"),           STR_INIT("Upgrade"),    STR_INIT("Content-Length"),      STR_INIT("Expect"),
+        STR_INIT("Transfer-Encoding"), STR_INIT("Host"),       STR_INIT("Proxy-Authorization"),
+    };
+
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (str_eq_nocase(name, names[i]))
+            return true;
+    return http_has_token(head, STR("Connection"), name);
+}
+
+static bool rule_sets(const struct net_transform *rule, struct str name)
+{
+    for (uint32_t i = 0; rule && i < rule->header_count; i++)
+        if (str_eq_nocase(rule->headers[i].name, name))
+            return true;
+    return false;
+}
+
+static bool wants_upgrade(const struct http_head *head)
+{
+    return head->upgrade && head->framing == HTTP_NO_BODY;
+}
+
+/* What the guest has written, with the rule's headers in place of its own. False: it became too long. */
+static bool write_head(struct request *request)
+{
+    const struct http_head *head = &request->ex->head;
+    const struct intercept_want *want = &request->intercept->want;
+    const struct net_transform *rule = want->rule(want->context);
+    struct buf out = buf_make(&request->ex->arena, LIMIT_HEAD_BYTES + LIMIT_NET_POLICY_BYTES);
+
+    http_write_request_line(&out, head->method_text, head->target);
+    http_write_header(&out, STR("Host"), *http_header(head, STR("Host")));
+    for (size_t i = 0; i < head->header_count; i++) {
+        struct str name = head->headers[i].name;
+        if (!is_hop_field(head, name) && !rule_sets(rule, name))
+            http_write_header(&out, name, head->headers[i].value);
+    }
+    for (uint32_t i = 0; rule && i < rule->header_count; i++)
+        http_write_header(&out, rule->headers[i].name, rule->headers[i].value);
+    if (head->framing == HTTP_LENGTH)
+        http_write_header_number(&out, STR("Content-Length"), head->length);
+    else if (head->framing == HTTP_CHUNKED)
+        http_write_header(&out, STR("Transfer-Encoding"), STR("chunked"));
+    http_write_header(&out, STR("Connection"), wants_upgrade(head) ? STR("Upgrade") : STR("close"));
+    if (wants_upgrade(head))
+        http_write_header(&out, STR("Upgrade"), *http_header(head, STR("Upgrade")));
+    http_write_head_end(&out);
+    request->head = buf_str(&out);
+    return !out.overflowed;
+}
+
+static size_t answer_fields(const struct http_head *head, struct http_field out[LIMIT_HEADERS])
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < head->header_count; i++)
+        if (!is_hop_field(head, head->headers[i].name))
+            out[count++] = (struct http_field){ head->headers[i].name, head->headers[i].value };
+    return count;
+}
+
+/* The length that an answer announces. For HEAD it is that of GET's answer, and no body follows. */
+static uint64_t answer_length(const struct http_head *head)
+{
+    uint64_t bytes;
+
+    if (head->framing == HTTP_LENGTH)
+        return head->length;
+    if (head->framing != HTTP_NO_BODY)
+        return HTTP_LENGTH_UNKNOWN;
+    const struct str *length = http_header(head, STR("Content-Length"));
+    if (length && str_to_u64(*length, HTTP_LENGTH_UNKNOWN - 1, &bytes))
+        return bytes;
+    return http_header(head, STR("Transfer-Encoding")) ? HTTP_LENGTH_UNKNOWN : 0;
+}
+
+/* ---- the host's side ---- */
+
+static void on_upgrade_over(void *context)
+{
+    request_leave(context);
+}
+
+static void become_relay(struct request *request, const struct http_head *head)
+{
+    struct http_field fields[LIMIT_HEADERS + 1];
+    size_t count = answer_fields(head, fields);
+    const struct str *upgrade = http_header(head, STR("Upgrade"));
+
+    if (upgrade)
+        fields[count++] = (struct http_field){ STR("Upgrade"), *upgrade };
+    request->relay = relay_new(loop_of(request), on_upgrade_over, request);
+    struct stream *guest = http_upgrade(request->ex, fields, count, &relay_events, request->relay);
+    if (!guest) { /* it has just gone: on_guest_gone() follows */
+        let_go(request);
+        enter(request, REQUEST_OVER);
+        return;
+    }
+    enter(request, REQUEST_UPGRADED);
+    request->ex = NULL;
+    struct stream *host = http_call_take_stream(take_ptr(&request->call), &relay_events, request->relay);
+    relay_join(request->relay, guest, host);
+}
+
+static void on_answer_head(struct http_call *call, const struct http_head *head)
+{
+    struct request *request = http_call_owner(call);
+    struct http_field fields[LIMIT_HEADERS];
+
+    if (head->status == 101 && wants_upgrade(&request->ex->head)) {
+        become_relay(request, head);
+        return;
+    }
+    if (head->status == 101) { /* not asked for: the bytes that follow could be anything */
+        struct err err;
+        (void)err_set(&err, ERR_INVALID, "it changed the protocol without being asked");
+        give_up(request, &err);
+        return;
+    }
+    size_t count = answer_fields(head, fields);
+    enter(request, REQUEST_ANSWERING);
+    http_start(request->ex, head->status, fields, count, answer_length(head));
+}
+
+static void on_answer_body(struct http_call *call, struct str piece)
+{
+    struct request *request = http_call_owner(call);
+
+    http_write(request->ex, piece);
+    if (http_is_full(request->ex))
+        http_call_pause(call, true);
+}
+
+static void on_answer_end(struct http_call *call)
+{
+    struct request *request = http_call_owner(call);
+
+    let_go(request);
+    enter(request, REQUEST_OVER);
+    http_end(request->ex);
+}
+
+static void on_answer_error(struct http_call *call, const struct err *err)
+{
+    struct request *request = http_call_owner(call);
+
+    if (request->state == REQUEST_ANSWERING)
+        break_off(request);
+    else
+        give_up(request, err);
+}
+
+static void on_host_drained(struct http_call *call)
+{
+    struct request *request = http_call_owner(call);
+
+    if (!request->body_ended)
+        http_body_pause(request->ex, false);
+}
+
+static const struct http_call_events call_events = {
+    .on_head = on_answer_head,
+    .on_body = on_answer_body,
+    .on_end = on_answer_end,
+    .on_error = on_answer_error,
+    .on_drained = on_host_drained,
+};
+
+/* ---- connecting ---- */
+
+/* Never called: http_call_again() replaces it before the loop turns. */
+static const struct stream_events no_events = { 0 };
+
+/* Takes the descriptor. */
+static void ask(struct request *request, int fd, bool is_connecting)
+{
+    const struct intercept *intercept = request->intercept;
+    const struct http_head *head = &request->ex->head;
+    struct loop *loop = loop_of(request);
+    struct err err;
+    struct stream *stream = is_connecting ? stream_new_connecting(loop, fd, LIMIT_EGRESS_BUFFER, &no_events, NULL)
+                                          : stream_new(loop, fd, LIMIT_EGRESS_BUFFER, &no_events, NULL);
+
+    if (!tls_connect(intercept->want.trust, stream, intercept->name, &err)) {
+        stream_free(stream);
+        give_up(request, &err);
+        return;
+    }
+    enter(request, REQUEST_ASKING);
+    request->call = http_call_again(loop, stream, request->head, head->method, head->framing, &call_events, request);
+    http_body_patience(request->ex, LIMIT_KEEPALIVE_MS);
+    http_body_start(request->ex);
+}
+
+static bool make_pair(int out[2], struct err *err)
+{
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, out) < 0)
+        return err_sys(err, "make a socket pair");
+    return true;
+}
+
+static void on_bridge_over(void *context)
+{
+    (void)context; /* TLS on the other end sees it */
+}
+
+static void on_tunnel(void *context, struct stream *stream, const struct err *err)
+{
+    struct request *request = context;
+    struct err why;
+    int fds[2];
+
+    tunnel_free(take_ptr(&request->tunnel));
+    if (!stream) {
+        give_up(request, err);
+        return;
+    }
+    if (!make_pair(fds, &why)) {
+        stream_free(stream);
+        give_up(request, &why);
+        return;
+    }
+    request->bridge = relay_new(loop_of(request), on_bridge_over, request);
+    struct stream *end = stream_new(loop_of(request), fds[0], LIMIT_EGRESS_BUFFER, &relay_events, request->bridge);
+    stream->events = &relay_events;
+    stream->owner = request->bridge;
+    relay_join(request->bridge, stream, end);
+    ask(request, fds[1], false);
+}
+
+static void go_outside(struct request *request)
+{
+    const struct intercept_want *want = &request->intercept->want;
+    struct err err;
+
+    if (want->tunnel) {
+        request->tunnel = want->tunnel(want->context, on_tunnel, request);
+        return;
+    }
+    int fd = socket_dial(&want->to, want->port, &err);
+    if (fd < 0)
+        give_up(request, &err);
+    else
+        ask(request, fd, true);
+}
+
+/* ---- the guest's side ---- */
+
+static void on_request_body(struct http_exchange *ex, struct str piece)
+{
+    struct request *request = ex->owner;
+
+    if (!request->call)
+        return;
+    http_call_write(request->call, piece);
+    if (http_call_is_full(request->call))
+        http_body_pause(ex, true);
+}
+
+static void on_request_end(struct http_exchange *ex)
+{
+    struct request *request = ex->owner;
+
+    request->body_ended = true;
+    if (request->call)
+        http_call_finish(request->call);
+}
+
+static void on_guest_drained(struct http_exchange *ex)
+{
+    struct request *request = ex->owner;
+
+    if (request->call)
+        http_call_pause(request->call, false);
+}
+
+static void on_guest_gone(struct http_exchange *ex)
+{
+    struct request *request = ex->owner;
+
+    request->ex = NULL;
+    request_leave(request);
+}
+
+static const struct http_events exchange_events = {
+    .on_body = on_request_body,
+    .on_body_end = on_request_end,
+    .on_drained = on_guest_drained,
+    .on_gone = on_guest_gone,
+};
+
+/* "api.example.com" or "api.example.com:443". */
+static bool is_for_host(const struct intercept *intercept, const struct http_head *head)
+{
+    const struct str *host = http_header(head, STR("Host"));
+    struct str rest, name;
+    uint64_t port;
+
+    if (!host)
+        return false;
+    rest = *host;
+    if (!str_cut(&rest, ':', &name) || !str_eq_nocase(name, str_from(intercept->name)))
+        return false;
+    return !rest.at || (str_to_u64(rest, UINT16_MAX, &port) && port == intercept->want.port);
+}
+
+static void on_request(struct http_exchange *ex, void *context)
+{
+    struct intercept *intercept = context;
+    struct request *request = NEW(struct request);
+
+    *request = (struct request){ .intercept = intercept, .ex = ex };
+    queue_join(&intercept->requests, &request->link);
+    ex->events = &exchange_events;
+    ex->owner = request;
+    http_trust(ex);
+    if (!is_for_host(intercept, &ex->head)) {
+        enter(request, REQUEST_OVER);
+        reply(ex, 421,
+              arena_format(&ex->arena, "this connection is for %s, and the request is not\n", intercept->name));
+    } else if (str_eq_nocase(ex->head.method_text, STR("TRACE"))) {
+        enter(request, REQUEST_OVER);
+        reply(ex, 405, STR("TRACE is not possible to a host with header rules\n"));
+    } else if (!write_head(request)) {
+        enter(request, REQUEST_OVER);
+        reply(ex, 431, STR("with the headers of the sandbox's rules, the head of this request is too long\n"));
+    } else {
+        go_outside(request);
+    }
+}
+
+/* ---- life ---- */
+
+static void on_connection(struct stream *stream, void *context)
+{
+    const struct intercept *intercept = context;
+
+    tls_accept(intercept->want.tls, stream);
+}
+
+struct intercept *intercept_new(const struct intercept_want *want, int *out_fd, struct err *err)
+{
+    int fds[2];
+
+    if (!make_pair(fds, err))
+        return NULL;
+    struct intercept *intercept = NEW(struct intercept);
+    intercept->want = *want;
+    (void)snprintf(intercept->name, sizeof intercept->name, "%s", want->name);
+    intercept->want.name = NULL;
+    intercept->server = http_server_new(want->loop, -1,
+                                        &(struct http_server_config){
+                                            .on_request = on_request,
+                                            .on_connection = on_connection,
+                                            .context = intercept,
+                                            .connections_max = 1,
+                                        });
+    http_server_adopt(intercept->server, fds[1]);
+    *out_fd = fds[0];
+    return intercept;
+}
+
+void intercept_free(struct intercept *intercept)
+{
+    if (!intercept)
+        return;
+    struct loop *loop = intercept->want.loop;
+    http_server_free(intercept->server); /* requests leave, but for those that were upgraded */
+    while (intercept->requests.first)
+        request_leave(container_of(intercept->requests.first, struct request, link));
+    loop_retire(loop, intercept, free);
+}

@@ -1,0 +1,46 @@
+/*
+ * intercept.h - requests to hosts that a policy has header rules for: TLS is ended here, the headers are set, and the
+ * request goes on to the host over TLS of our own.
+ *
+ * The guest's side is a descriptor: bytes of the guest's TLS connection go in and out of it. The host is verified by its
+ * name against the certificates that this machine trusts, whatever address the guest has connected to, so that what the
+ * headers carry reaches that host alone. For the same reason a request for another host (Host is not the name that TLS
+ * was asked for) is refused, and so is TRACE, which would show the headers to the guest.
+ *
+ * HTTP/1.1 both ways, read strictly (http/, wire/http1): requests are decoded and written anew. Each request has a
+ * connection of its own to the host. WebSocket and other upgrades become a relay.
+ *
+ * Ownership  The caller owns the interceptor and the descriptor that it gets. What `want` points to must outlive it.
+ * Threads    The loop's.
+ */
+#ifndef EGRESS_INTERCEPT_H
+#define EGRESS_INTERCEPT_H
+
+#include "base/attr.h"
+#include "base/err.h"
+#include "egress/tunnel.h"
+#include "io/loop.h"
+#include "io/tls.h"
+#include "policy/net_policy.h"
+
+struct intercept;
+
+struct intercept_want {
+    struct loop *loop;
+    struct tls_server *tls;   /* towards the guest; has a certificate for `name` */
+    struct tls_client *trust; /* towards the host */
+    const char *name;         /* copied */
+    struct net_address to;    /* the host's address: ours, or one that was judged */
+    uint16_t port;
+    /* The rule that counts now, asked for each request; NULL: none any more. */
+    const struct net_transform *(*rule)(void *context);
+    /* Through a proxy: begins a tunnel to the host. NULL: connections are direct. */
+    struct tunnel *(*tunnel)(void *context, tunnel_done_fn *done, void *done_context);
+    void *context;
+};
+
+/* *out_fd is the guest's side, non-blocking. NULL: no descriptors are left. */
+struct intercept *intercept_new(const struct intercept_want *want, int *out_fd, struct err *err) must_use;
+void intercept_free(struct intercept *intercept); /* open requests are cut; NULL is fine */
+
+#endif

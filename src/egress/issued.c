@@ -1,0 +1,105 @@
+#include "egress/issued.h"
+
+#include <stdlib.h>
+
+#include "base/limits.h"
+#include "base/mem.h"
+
+static void dispose(void *object)
+{
+    struct issued *issued = object;
+
+    tls_server_free(issued->tls);
+    free(issued->name);
+    free(issued);
+}
+
+/* Nobody uses it, but streams that were freed in this turn may still need it until the turn ends. */
+static void forget(struct issued *issued)
+{
+    queue_leave(&issued->link);
+    issued->set->count--;
+    loop_retire(issued->set->loop, issued, dispose);
+}
+
+/* The one used longest ago that nobody uses now. False: all are in use. */
+static bool make_room(struct issued_set *set)
+{
+    for (struct queue_link *link = set->all.first; link; link = link->next) {
+        struct issued *issued = container_of(link, struct issued, link);
+        if (issued->users == 0) {
+            forget(issued);
+            return true;
+        }
+    }
+    return false;
+}
+
+static struct issued *find(struct issued_set *set, struct str name)
+{
+    for (struct queue_link *link = set->all.first; link; link = link->next) {
+        struct issued *issued = container_of(link, struct issued, link);
+        if (str_eq_nocase(str_from(issued->name), name))
+            return issued;
+    }
+    return NULL;
+}
+
+static struct tls_server *make_server(struct issued_set *set, const char *name, struct err *err)
+{
+    static const char *const protocols[] = { "http/1.1", NULL };
+    auto_free char *chain = tls_authority_issue(set->authority, name, err);
+
+    if (!chain)
+        return NULL;
+    struct tls_server *tls = tls_server_new(&(struct tls_server_config){
+        .loop = set->loop, .protocols = protocols, .sign = tls_authority_sign, .context = set->authority });
+    struct str text = str_from(chain);
+    if (tls_server_use(tls, &text, 1, err))
+        return tls;
+    tls_server_free(tls);
+    return NULL;
+}
+
+struct issued *issued_get(struct issued_set *set, struct loop *loop, const uint8_t seed[TLS_SEED_BYTES],
+                          const char *owner, struct str name, struct err *err)
+{
+    struct issued *issued = find(set, name);
+
+    set->loop = loop;
+    if (!issued) {
+        if (set->count >= LIMIT_EGRESS_ISSUED && !make_room(set)) {
+            (void)err_set(err, ERR_LIMIT, "connections to %d hosts with header rules are open already",
+                          LIMIT_EGRESS_ISSUED);
+            return NULL;
+        }
+        if (!set->authority && !(set->authority = tls_authority_new(seed, owner, err)))
+            return NULL;
+        auto_free char *text = str_copy(name);
+        struct tls_server *tls = make_server(set, text, err);
+        if (!tls)
+            return NULL;
+        issued = NEW(struct issued);
+        *issued = (struct issued){ .set = set, .tls = tls, .name = take_ptr(&text) };
+        set->count++;
+    }
+    queue_join(&set->all, &issued->link); /* used last */
+    issued->users++;
+    return issued;
+}
+
+void issued_unref(struct issued *issued)
+{
+    if (issued)
+        issued->users--;
+}
+
+void issued_done(struct issued_set *set)
+{
+    while (set->all.first) {
+        struct issued *issued = container_of(set->all.first, struct issued, link);
+        queue_leave(&issued->link);
+        dispose(issued);
+    }
+    tls_authority_free(take_ptr(&set->authority));
+}

@@ -1,0 +1,43 @@
+/*
+ * issued.h - what one sandbox's authority has issued: for each host with header rules, TLS with a certificate for it.
+ *
+ * Ownership  The caller holds a reference to each that it uses. Those that nobody uses are kept for the next connection,
+ *            up to LIMIT_EGRESS_ISSUED.
+ * Threads    The loop's.
+ */
+#ifndef EGRESS_ISSUED_H
+#define EGRESS_ISSUED_H
+
+#include <stdint.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+#include "base/queue.h"
+#include "base/str.h"
+#include "io/loop.h"
+#include "io/tls_authority.h"
+
+struct issued_set {
+    struct loop *loop;
+    struct tls_authority *authority; /* NULL: not made yet */
+    struct queue all;                /* used longest ago first */
+    uint32_t count;
+};
+
+struct issued {
+    struct tls_server *tls;
+    /* private */
+    struct issued_set *set;
+    struct queue_link link;
+    uint32_t users;
+    char *name;
+};
+
+/* For this host name, which must be a valid one; made if there is none yet. `seed` and `owner` count the first time. */
+struct issued *issued_get(struct issued_set *set, struct loop *loop, const uint8_t seed[TLS_SEED_BYTES],
+                          const char *owner, struct str name, struct err *err) must_use;
+void issued_unref(struct issued *issued); /* NULL is fine */
+/* When the turn ends, at the earliest, in which the last user's streams were freed. */
+void issued_done(struct issued_set *set);
+
+#endif

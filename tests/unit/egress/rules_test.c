@@ -1,0 +1,463 @@
+/*
+ * Header rules: the guest is a TLS client that trusts the sandbox's authority, and the rig's outside is the host, with TLS
+ * of its own. The policy is open, and the host's name is looked up by the fake resolver.
+ */
+#include "egress/intercept.h"
+
+#include <stdlib.h>
+
+#include "../io/test_certificate.h"
+#include "io/tls_authority.h"
+#include "io/tls_key.h"
+#include "rig.h"
+
+#define HOST "api.example.com"
+
+static struct rig rig;
+static struct test_certificate certificate;
+static struct tls_key *key;
+static struct tls_server *host_tls;
+static struct tls_client *guest_tls;
+static const uint8_t seed[TLS_SEED_BYTES] = { 7, 7, 7 };
+
+/* One end of a TLS connection. */
+struct side {
+    struct stream *stream;
+    struct buf got;
+    unsigned ends, failures;
+    struct err error;
+};
+
+static bool sign(void *context, const struct tls_to_sign *want, unsigned char out[TLS_SIGNATURE_BYTES], size_t *out_len,
+                 struct err *err)
+{
+    (void)context;
+    return tls_key_sign(key, want, out, out_len, err);
+}
+
+static void on_input(struct stream *stream)
+{
+    struct side *side = stream->owner;
+
+    buf_add(&side->got, buf_str(&stream->in));
+    buf_drop(&stream->in, stream->in.len);
+}
+
+static void on_end(struct stream *stream, const struct err *err)
+{
+    struct side *side = stream->owner;
+
+    if (err) {
+        side->failures++;
+        side->error = *err;
+    } else {
+        side->ends++;
+    }
+}
+
+static const struct stream_events events = { .on_input = on_input, .on_end = on_end };
+
+static struct net_header headers[] = { { STR_INIT("Authorization"), STR_INIT("Bearer s3cret") },
+                                       { STR_INIT("X-Team"), STR_INIT("blue") } };
+static struct net_transform transforms[] = { { STR_INIT(HOST), 2, headers } };
+
+static struct net_policy with_rules(void)
+{
+    struct net_policy policy = { .internet = true, .transform_count = 1, .transforms = transforms };
+
+    memcpy(policy.seed, seed, sizeof seed);
+    return policy;
+}
+
+static void begin_with(const char *names, const struct net_policy *policy)
+{
+    struct err err;
+    struct egress_config config = { 0 };
+
+    certificate = test_certificate_make("P-256", names);
+    key = tls_key_read(str_from(certificate.key), &err);
+    config.roots = str_from(certificate.chain);
+    rig_begin(&rig, &config);
+    /* Where rules apply is the rig's port, which is known only now. */
+    egress_free(rig.egress);
+    rig.config.tls_port = rig.port;
+    rig.egress = egress_new(&rig.config);
+    host_tls = tls_server_new(&(struct tls_server_config){ .loop = rig.loop, .sign = sign });
+    struct str chain = str_from(certificate.chain);
+    assert_true(tls_server_use(host_tls, &chain, 1, &err));
+
+    /* As front does it: from the seed, without asking egress. */
+    struct tls_authority *authority = tls_authority_new(seed, "one", &err);
+    struct str pem = tls_authority_pem(authority);
+    guest_tls = tls_client_new(rig.loop, &pem, &err);
+    assert_non_null(guest_tls);
+    tls_authority_free(authority);
+    rig_network(&rig, "one");
+    rig_policy(&rig, "one", policy);
+}
+
+static void begin(void)
+{
+    struct net_policy policy = with_rules();
+
+    begin_with("DNS:" HOST, &policy);
+}
+
+static void end(void)
+{
+    egress_free(rig.egress);
+    rig.egress = NULL;
+    pump_some(rig.loop);
+    tls_server_free(host_tls);
+    tls_client_free(guest_tls);
+    rig_end(&rig);
+    tls_key_free(key);
+    free(certificate.key);
+    free(certificate.chain);
+}
+
+static void side_done(struct side *side)
+{
+    stream_free(side->stream);
+    buf_done(&side->got);
+}
+
+/* A guest that opens TLS for this name. */
+static void connect_guest(struct side *guest, const char *name)
+{
+    struct peer plain = rig_guest(&rig);
+    struct err err;
+
+    *guest = (struct side){ .got = buf_make(NULL, 1 << 20) };
+    guest->stream = stream_new(rig.loop, plain.fd, 65536, &events, guest);
+    buf_done(&plain.heard);
+    assert_true(tls_connect(guest_tls, guest->stream, name, &err));
+    stream_read(guest->stream, true);
+}
+
+static void resolve_host(void)
+{
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    assert_string_equal(fake_open->name, HOST);
+    fake_answer(DNS_FINE, (const char[][4]){ { 127, 0, 0, 1 } }, 1);
+}
+
+static void accept_host(struct side *host)
+{
+    PUMP_UNTIL(rig.loop, rig_is_dialed(&rig));
+    int fd = accept4(rig.outside_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    *host = (struct side){ .got = buf_make(NULL, 1 << 20) };
+    host->stream = stream_new(rig.loop, fd, 65536, &events, host);
+    tls_accept(host_tls, host->stream);
+    stream_read(host->stream, true);
+}
+
+static bool got(const struct side *side, const char *text)
+{
+    return memmem(side->got.data ? side->got.data : "", side->got.len, text, strlen(text));
+}
+
+static void headers_are_set_and_the_rest_is_as_the_guest_wrote_it(void **state)
+{
+    (void)state;
+    struct side guest, host;
+    begin();
+    connect_guest(&guest, HOST);
+    stream_write(guest.stream, STR("POST /v1/a%2Fb?x=1 HTTP/1.1\r\nHost: " HOST "\r\nauthorization: Bearer guess\r\n"
+                                   "X-Other: kept\r\nConnection: keep-alive, X-Hop\r\nX-Hop: dropped\r\n"
+                                   "Content-Length: 5\r\n\r\nhello"));
+    resolve_host();
+    accept_host(&host);
+    PUMP_UNTIL(rig.loop, got(&host, "hello"));
+    assert_true(got(&host, "POST /v1/a%2Fb?x=1 HTTP/1.1\r\nHost: " HOST "\r\n"));
+    assert_true(got(&host, "\r\nAuthorization: Bearer s3cret\r\n"));
+    assert_true(got(&host, "\r\nX-Team: blue\r\n"));
+    assert_true(got(&host, "\r\nX-Other: kept\r\n"));
+    assert_true(got(&host, "\r\nContent-Length: 5\r\n"));
+    assert_false(got(&host, "guess"));
+    assert_false(got(&host, "X-Hop"));
+    stream_write(host.stream, STR("HTTP/1.1 200 OK\r\nContent-Length: 4\r\nX-Answer: yes\r\n\r\nfine"));
+    PUMP_UNTIL(rig.loop, got(&guest, "fine"));
+    assert_true(got(&guest, "HTTP/1.1 200 OK\r\n"));
+    assert_true(got(&guest, "\r\nX-Answer: yes\r\n"));
+    assert_false(got(&guest, "s3cret"));
+
+    /* The guest's connection lives on; the next request has a connection of its own to the host. */
+    buf_clear(&guest.got);
+    side_done(&host);
+    stream_write(guest.stream, STR("GET /2 HTTP/1.1\r\nHost: " HOST ":"));
+    char port[32];
+    (void)snprintf(port, sizeof port, "%u\r\n\r\n", rig.port);
+    stream_write(guest.stream, str_from(port));
+    accept_host(&host);
+    PUMP_UNTIL(rig.loop, got(&host, "GET /2 ") && got(&host, "Bearer s3cret"));
+    stream_write(host.stream, STR("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"));
+    PUMP_UNTIL(rig.loop, got(&guest, "abc"));
+    side_done(&host);
+    side_done(&guest);
+    PUMP_UNTIL(rig.loop, rig.made == 1);
+    end();
+}
+
+static void check_answer(const char *request, const char *status)
+{
+    struct side guest;
+
+    begin();
+    connect_guest(&guest, HOST);
+    stream_write(guest.stream, str_from(request));
+    resolve_host();
+    PUMP_UNTIL(rig.loop, got(&guest, status));
+    assert_false(rig_is_dialed(&rig));
+    assert_false(got(&guest, "s3cret"));
+    side_done(&guest);
+    end();
+}
+
+static void a_request_for_another_host_is_refused(void **state)
+{
+    (void)state;
+    check_answer("GET / HTTP/1.1\r\nHost: evil.example.net\r\n\r\n", "HTTP/1.1 421 ");
+    check_answer("GET / HTTP/1.1\r\nHost: " HOST ".evil.net\r\n\r\n", "HTTP/1.1 421 ");
+    check_answer("GET / HTTP/1.1\r\nHost: " HOST ":1\r\n\r\n", "HTTP/1.1 421 ");
+    check_answer("GET / HTTP/1.0\r\n\r\n", " 421 ");
+}
+
+static void requests_that_would_show_the_headers_or_smuggle_are_refused(void **state)
+{
+    (void)state;
+    check_answer("TRACE / HTTP/1.1\r\nHost: " HOST "\r\n\r\n", "HTTP/1.1 405 ");
+    check_answer("GET / HTTP/1.1\r\nHost: " HOST "\r\nHost: evil.net\r\n\r\n", "HTTP/1.1 400 ");
+    check_answer("POST / HTTP/1.1\r\nHost: " HOST
+                 "\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+                 "HTTP/1.1 400 ");
+    check_answer("GET http://evil.net/ HTTP/1.1\r\nHost: " HOST "\r\n\r\n", "HTTP/1.1 400 ");
+    check_answer("GET / HTTP/1.1\nHost: " HOST "\n\n", "HTTP/1.1 400 ");
+}
+
+static void a_host_with_another_certificate_gets_nothing(void **state)
+{
+    (void)state;
+    struct side guest, host;
+    struct net_policy policy = with_rules();
+    begin_with("DNS:other.example.com", &policy);
+    connect_guest(&guest, HOST);
+    stream_write(guest.stream, STR("GET / HTTP/1.1\r\nHost: " HOST "\r\n\r\n"));
+    resolve_host();
+    accept_host(&host);
+    PUMP_UNTIL(rig.loop, got(&guest, "HTTP/1.1 502 "));
+    assert_true(got(&guest, "hostname mismatch"));
+    assert_int_equal(host.got.len, 0);
+    side_done(&host);
+    side_done(&guest);
+    end();
+}
+
+static void a_host_that_does_not_accept_is_told(void **state)
+{
+    (void)state;
+    struct side guest;
+    begin();
+    (void)shutdown(rig.outside_fd, SHUT_RDWR);
+    connect_guest(&guest, HOST);
+    stream_write(guest.stream, STR("GET / HTTP/1.1\r\nHost: " HOST "\r\n\r\n"));
+    resolve_host();
+    PUMP_UNTIL(rig.loop, got(&guest, "HTTP/1.1 502 "));
+    assert_true(got(&guest, HOST " could not be reached: "));
+    side_done(&guest);
+    end();
+}
+
+static void other_hosts_are_relayed_as_they_are(void **state)
+{
+    (void)state;
+    struct side guest;
+    begin();
+    connect_guest(&guest, "www.example.com");
+    /* The hello goes out as the guest wrote it, to where the guest wanted to go. */
+    struct peer outside = rig_accept(&rig);
+    PUMP_UNTIL(rig.loop, peer_heard(&outside, "www.example.com"));
+    assert_int_equal(fake_open_count, 0);
+    peer_done(&outside);
+    side_done(&guest);
+    end();
+}
+
+static void the_rules_do_not_grant_access(void **state)
+{
+    (void)state;
+    struct net_range all = rig_range("0.0.0.0/0");
+    struct net_policy policy = with_rules();
+    struct side guest;
+    policy.deny = &all;
+    policy.deny_count = 1;
+    begin_with("DNS:" HOST, &policy);
+    connect_guest(&guest, HOST);
+    PUMP_UNTIL(rig.loop, guest.failures == 1);
+    assert_false(rig_is_dialed(&rig));
+    side_done(&guest);
+    end();
+}
+
+static void an_answer_that_breaks_off_does_not_look_complete(void **state)
+{
+    (void)state;
+    struct side guest, host;
+    begin();
+    connect_guest(&guest, HOST);
+    stream_write(guest.stream, STR("GET / HTTP/1.1\r\nHost: " HOST "\r\n\r\n"));
+    resolve_host();
+    accept_host(&host);
+    PUMP_UNTIL(rig.loop, got(&host, "\r\n\r\n"));
+    stream_write(host.stream, STR("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"));
+    PUMP_UNTIL(rig.loop, got(&guest, "abc"));
+    stream_abort(host.stream);
+    PUMP_UNTIL(rig.loop, guest.failures + guest.ends > 0);
+    assert_int_equal(guest.failures, 1); /* no close_notify, no last chunk */
+    assert_false(got(&guest, "0\r\n\r\n"));
+    side_done(&host);
+    side_done(&guest);
+    end();
+}
+
+static void an_upgrade_becomes_a_relay(void **state)
+{
+    (void)state;
+    struct side guest, host;
+    begin();
+    connect_guest(&guest, HOST);
+    stream_write(guest.stream, STR("GET /ws HTTP/1.1\r\nHost: " HOST
+                                   "\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: k\r\n\r\n"));
+    resolve_host();
+    accept_host(&host);
+    PUMP_UNTIL(rig.loop, got(&host, "Upgrade: websocket\r\n") && got(&host, "Bearer s3cret"));
+    stream_write(host.stream, STR("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+                                  "Sec-WebSocket-Accept: a\r\n\r\nfrom the host"));
+    PUMP_UNTIL(rig.loop, got(&guest, "from the host"));
+    assert_true(got(&guest, "Sec-WebSocket-Accept: a\r\n"));
+    stream_write(guest.stream, STR("from the guest"));
+    PUMP_UNTIL(rig.loop, got(&host, "from the guest"));
+    egress_exited(rig.egress, "one");
+    PUMP_UNTIL(rig.loop, host.failures + host.ends > 0 && guest.failures + guest.ends > 0);
+    side_done(&host);
+    side_done(&guest);
+    end();
+}
+
+static void a_sandbox_that_ends_takes_its_requests_with_it(void **state)
+{
+    (void)state;
+    struct side guest, host;
+    begin();
+    connect_guest(&guest, HOST);
+    stream_write(guest.stream, STR("GET / HTTP/1.1\r\nHost: " HOST "\r\n\r\n"));
+    resolve_host();
+    accept_host(&host);
+    PUMP_UNTIL(rig.loop, got(&host, "\r\n\r\n"));
+    egress_exited(rig.egress, "one");
+    PUMP_UNTIL(rig.loop, host.failures + host.ends > 0 && guest.failures + guest.ends > 0);
+    side_done(&host);
+    side_done(&guest);
+    end();
+}
+
+static void large_bodies_go_both_ways_with_backpressure(void **state)
+{
+    (void)state;
+    enum { SIZE = 3 << 20 };
+    struct side guest, host;
+    begin();
+    connect_guest(&guest, HOST);
+    buf_done(&guest.got);
+    guest.got = buf_make(NULL, SIZE + 4096);
+    char *bytes = mem_new(SIZE);
+    char head[128];
+    for (size_t i = 0; i < SIZE; i++)
+        bytes[i] = (char)(i * 7 + (i >> 12));
+    (void)snprintf(head, sizeof head, "PUT / HTTP/1.1\r\nHost: " HOST "\r\nContent-Length: %d\r\n\r\n", SIZE);
+    stream_write_two(guest.stream, str_from(head), str_of(bytes, SIZE));
+    resolve_host();
+    accept_host(&host);
+    buf_done(&host.got);
+    host.got = buf_make(NULL, SIZE + 4096);
+    PUMP_UNTIL(rig.loop, host.got.len > SIZE);
+    assert_memory_equal(host.got.data + host.got.len - SIZE, bytes, SIZE);
+    (void)snprintf(head, sizeof head, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n", SIZE);
+    stream_write_two(host.stream, str_from(head), str_of(bytes, SIZE));
+    PUMP_UNTIL(rig.loop, guest.got.len > SIZE);
+    assert_memory_equal(guest.got.data + guest.got.len - SIZE, bytes, SIZE);
+    free(bytes);
+    side_done(&host);
+    side_done(&guest);
+    end();
+}
+
+static void through_a_proxy_the_host_is_still_verified(void **state)
+{
+    (void)state;
+    struct side guest, host;
+    struct net_policy policy = with_rules();
+    begin_with("DNS:" HOST, &policy);
+    policy.proxy.host = STR("127.0.0.1");
+    policy.proxy.port = rig.port;
+    rig_policy(&rig, "one", &policy);
+    connect_guest(&guest, HOST);
+    stream_write(guest.stream, STR("GET / HTTP/1.1\r\nHost: " HOST "\r\n\r\n"));
+    resolve_host();
+    struct peer proxy = rig_accept(&rig);
+    PUMP_UNTIL(rig.loop, peer_heard(&proxy, "\5\1"));
+    peer_say(&proxy, STR("\5\0"));
+    PUMP_UNTIL(rig.loop, peer_heard(&proxy, HOST)); /* by name */
+    peer_say(&proxy, STR("\5\0\0\1\0\0\0\0\0\0"));
+    /* What comes now is the host's: TLS through the proxy. */
+    host = (struct side){ .got = buf_make(NULL, 1 << 20) };
+    host.stream = stream_new(rig.loop, dup(proxy.fd), 65536, &events, &host);
+    peer_done(&proxy);
+    tls_accept(host_tls, host.stream);
+    stream_read(host.stream, true);
+    PUMP_UNTIL(rig.loop, got(&host, "Bearer s3cret"));
+    stream_write(host.stream, STR("HTTP/1.1 204 No Content\r\n\r\n"));
+    PUMP_UNTIL(rig.loop, got(&guest, "HTTP/1.1 204 "));
+    side_done(&host);
+    side_done(&guest);
+    end();
+}
+
+static void rules_without_a_seed_are_refused(void **state)
+{
+    (void)state;
+    struct net_policy policy = with_rules();
+    struct err err;
+    auto_buf struct buf packed = buf_make(NULL, LIMIT_MESSAGE_BYTES);
+
+    rig_begin(&rig, NULL);
+    net_policy_pack(&packed, &policy);
+    assert_false(egress_policy(rig.egress, "one", buf_str(&packed), &err)); /* the rig has no roots */
+    assert_int_equal(err.kind, ERR_UNAVAILABLE);
+    memset(policy.seed, 0, sizeof policy.seed);
+    buf_clear(&packed);
+    net_policy_pack(&packed, &policy);
+    assert_false(egress_policy(rig.egress, "one", buf_str(&packed), &err));
+    assert_int_equal(err.kind, ERR_INVALID);
+    rig_end(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest cases[] = {
+        CASE(headers_are_set_and_the_rest_is_as_the_guest_wrote_it),
+        CASE(a_request_for_another_host_is_refused),
+        CASE(requests_that_would_show_the_headers_or_smuggle_are_refused),
+        CASE(a_host_with_another_certificate_gets_nothing),
+        CASE(a_host_that_does_not_accept_is_told),
+        CASE(other_hosts_are_relayed_as_they_are),
+        CASE(the_rules_do_not_grant_access),
+        CASE(an_answer_that_breaks_off_does_not_look_complete),
+        CASE(an_upgrade_becomes_a_relay),
+        CASE(a_sandbox_that_ends_takes_its_requests_with_it),
+        CASE(large_bodies_go_both_ways_with_backpressure),
+        CASE(through_a_proxy_the_host_is_still_verified),
+        CASE(rules_without_a_seed_are_refused),
+    };
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
