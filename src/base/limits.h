@@ -191,6 +191,8 @@
  * the other side not read. Loopback is as fast with this.
  */
 #define LIMIT_DIVERT_BUFFER (128 * 1024)
+#define LIMIT_BUNDLE_BYTES (4 << 20)       /* certificates that a sandbox trusts, in one file; Debian's has 220 KiB */
+#define LIMIT_AUTHORITY_BYTES 4096         /* a certificate of P-256, in PEM: 700 */
 #define LIMIT_GUESTLINK_BYTES (512 * 1024) /* one message; the environment is the largest part */
 #define LIMIT_START_MS 10000               /* for a new guestd to answer; on a very busy machine a second or two */
 #define LIMIT_STOP_MS 10000                /* longest wait for the end of a killed sandbox that a request may name */

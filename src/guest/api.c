@@ -12,6 +12,7 @@
 #include "guest/metrics.h"
 #include "guest/process_rpc.h"
 #include "guest/rpc.h"
+#include "guest/trust.h"
 #include "guest/watch.h"
 #include "wire/json.h"
 
@@ -205,8 +206,10 @@ void guest_set_up(struct guest *guest, const struct guestlink_setup *setup)
     guest->open_code = setup->open_code;
     guest->default_user = arena_copy(&guest->setup_arena, setup->default_user.len ? setup->default_user : STR("root"));
     guest->default_workdir = arena_copy(&guest->setup_arena, setup->default_workdir);
-    guest->envs = ARENA_ARRAY(&guest->setup_arena, struct guestlink_env, setup->env_count + 3);
+    guest->envs = ARENA_ARRAY(&guest->setup_arena, struct guestlink_env, setup->env_count + 3 + TRUST_ENVS);
     guest->env_count = 0;
+    for (size_t i = 0; setup->authority.pem.len && i < TRUST_ENVS; i++) /* the caller's variables override these */
+        add_env(guest, trust_envs[i].name, trust_envs[i].value);
     for (uint32_t i = 0; i < setup->env_count; i++)
         add_env(guest, setup->envs[i].name, setup->envs[i].value);
     /* Last, so that the caller's variables cannot override them. */

@@ -93,8 +93,7 @@ bool network_has_nameserver(struct str text)
 
 /* ---- one file ---- */
 
-/* A new file in place of the old one: a reader sees one of the two. */
-static bool replace(int dir_fd, const char *name, struct str text, struct err *err)
+bool network_replace(int dir_fd, const char *name, struct str text, struct err *err)
 {
     if (unlinkat(dir_fd, DRAFT, 0) < 0 && errno != ENOENT)
         return err_sys(err, "remove an old " DRAFT);
@@ -147,7 +146,7 @@ static bool write_file(int dir_fd, const struct file *file, struct err *err)
     if (file == &nsswitch && !nsswitch_text(dir_fd, &made, err))
         return false;
     return keep(dir_fd, file, err) &&
-           replace(dir_fd, file->name, file->text ? str_from(file->text) : buf_str(&made), err);
+           network_replace(dir_fd, file->name, file->text ? str_from(file->text) : buf_str(&made), err);
 }
 
 /* Is it still as we wrote it? */
@@ -199,7 +198,7 @@ static void see_to_nameserver(int dir_fd)
     if (fd_read_regular(dir_fd, "resolv.conf", LIMIT_NSS_BYTES, &text, &len, &err) &&
         network_has_nameserver(str_of(text, len)))
         return;
-    if (!replace(dir_fd, "resolv.conf", STR(RESOLV_CONF), &err))
+    if (!network_replace(dir_fd, "resolv.conf", STR(RESOLV_CONF), &err))
         log_warn("names cannot be resolved: %s", err_text(&err));
 }
 

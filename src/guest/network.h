@@ -26,6 +26,9 @@
  */
 void network_tell(const char *etc, bool has_network);
 
+/* A new file in place of the old one: a reader sees one of the two. Not if its directory does not exist. */
+bool network_replace(int dir_fd, const char *name, struct str text, struct err *err) must_use;
+
 /* nsswitch.conf with `hosts: files` in place of what it says on hosts; exposed for tests. */
 void network_nsswitch_without_dns(struct str text, struct buf *out);
 /* Does this resolv.conf name a server outside? Exposed for tests. */

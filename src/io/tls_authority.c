@@ -232,6 +232,11 @@ struct str tls_authority_pem(const struct tls_authority *authority)
     return str_from(authority->pem);
 }
 
+uint32_t tls_authority_hash(const struct tls_authority *authority)
+{
+    return (uint32_t)X509_subject_name_hash(authority->certificate);
+}
+
 char *tls_authority_issue(const struct tls_authority *authority, const char *name, struct err *err)
 {
     char names[8 + 256];

@@ -29,6 +29,8 @@ void tls_authority_free(struct tls_authority *authority); /* NULL is fine */
 
 /* The authority's own certificate, in PEM. */
 struct str tls_authority_pem(const struct tls_authority *authority);
+/* Of its subject: the name of its file in a directory of certificates is this in hex, and ".0". */
+uint32_t tls_authority_hash(const struct tls_authority *authority);
 /* A server's certificate for this host name, which must be a valid one; in PEM, on the heap. tls_authority_sign() signs for it. */
 char *tls_authority_issue(const struct tls_authority *authority, const char *name, struct err *err) must_use;
 /* A tls_sign_fn; its context is the authority. */

@@ -219,7 +219,9 @@ static void copy_want(struct sandbox *sb, const struct sandbox_want *want)
     sb->https_ports = ARENA_ARRAY(arena, uint16_t, want->https_port_count);
     if (want->https_port_count)
         memcpy(sb->https_ports, want->https_ports, want->https_port_count * sizeof *sb->https_ports);
-    sandbox_keep_policy(sb, &want->network);
+    struct net_policy network = want->network;
+    sandbox_make_seed(&network);
+    sandbox_keep_policy(sb, &network);
     sb->open_code = want->open_code;
     if (want->is_private)
         sandbox_make_private(sb);
@@ -297,11 +299,15 @@ static bool set_guest_up(const struct sandbox *sb, const struct sandbox_want *wa
                          uint64_t until_ms, struct arena *arena, struct err *err)
 {
     struct guestlink_env *envs = ARENA_ARRAY(arena, struct guestlink_env, want->env_count);
+    struct net_policy network;
+    struct guestlink_authority authority;
     char token[STORE_TOKEN_BYTES];
 
     for (uint32_t i = 0; i < want->env_count; i++)
         envs[i] = (struct guestlink_env){ want->envs[i].name, want->envs[i].value };
     store_access_token(sb->all->config.store, str_from(sb->id), token);
+    (void)!sandbox_read_policy(sb, arena, &network); /* our own bytes; empty if there is none */
+    sandbox_authority(sb->id, &network, arena, &authority);
     bool ok = guest_setup(guestlink_fd,
                           &(struct guestlink_setup){
                               .sandbox_id = str_from(sb->id),
@@ -310,6 +316,7 @@ static bool set_guest_up(const struct sandbox *sb, const struct sandbox_want *wa
                               .open_code = !sandbox_wants_token(sb, ZYGOTE_CODE_PORT),
                               .default_user = STR("user"),
                               .has_network = has_network,
+                              .authority = authority,
                               .env_count = want->env_count,
                               .envs = envs,
                           },

@@ -315,11 +315,11 @@ void logs_begin(struct logs *logs, struct str team_id, struct str id, int64_t be
     loop_post(logs->loop, &reader->begin);
 }
 
-bool logs_tell_network(struct logs *logs, struct str id, bool reaches_out)
+bool logs_tell_network(struct logs *logs, struct str id, bool reaches_out, const struct guestlink_authority *authority)
 {
-    auto_buf struct buf out = buf_make(NULL, GUESTLINK_HEADER_BYTES + 2);
+    auto_buf struct buf out = buf_make(NULL, LIMIT_AUTHORITY_BYTES + 64);
 
-    guestlink_write_network(&out, reaches_out);
+    guestlink_write_network(&out, reaches_out, authority);
     auto_unlock pthread_mutex_t *held = lock_mutex(&logs->lock);
     for (const struct reader *reader = logs->readers; reader; reader = reader->next)
         if (str_eq(str_from(reader->id), id))

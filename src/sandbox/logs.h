@@ -14,6 +14,7 @@
 
 #include "io/loop.h"
 #include "sandbox/sandbox.h"
+#include "wire/guestlink.h"
 
 struct logs;
 
@@ -27,7 +28,7 @@ void logs_end(struct logs *logs, struct str id, int64_t now_us);
 /* Adds a line; dropped unless the sandbox has a log. Long texts are cut. */
 void logs_add(struct logs *logs, struct str id, const struct sandbox_log *log);
 /* Tells guestd whether the sandbox can reach anything (GUESTLINK_NETWORK). Does not wait. False: there is no link. */
-bool logs_tell_network(struct logs *logs, struct str id, bool reaches_out);
+bool logs_tell_network(struct logs *logs, struct str id, bool reaches_out, const struct guestlink_authority *authority);
 
 void logs_get(struct logs *logs, struct str team_id, struct str id, int64_t from_us, int64_t to_us, struct arena *arena,
               struct sandbox_log **out, size_t *out_count);

@@ -413,24 +413,27 @@ struct relink {
     struct sandbox *sandboxes[]; /* referenced */
 };
 
-static bool can_reach_out(struct sandbox *sb)
+static bool tell_again(struct sandbox *sb, int guestlink_fd, struct err *err)
 {
     struct net_policy network;
     struct arena arena;
+    struct guestlink_authority authority;
 
     arena_init(&arena);
-    auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+    pthread_mutex_lock(&sb->all->lock);
     bool does = sandbox_read_policy(sb, &arena, &network) && sandbox_reaches_out(&network);
+    pthread_mutex_unlock(&sb->all->lock);
+    sandbox_authority(sb->id, &network, &arena, &authority);
+    bool ok = guest_listen(guestlink_fd, does, &authority, err);
     arena_done(&arena);
-    return does;
+    return ok;
 }
 
 static void listen_again(struct sandbox *sb)
 {
     struct err err;
     auto_close int guestlink_fd = -1;
-    bool ok = driver_link(sb->all->config.driver, sb->id, &guestlink_fd, &err) &&
-              guest_listen(guestlink_fd, can_reach_out(sb), &err);
+    bool ok = driver_link(sb->all->config.driver, sb->id, &guestlink_fd, &err) && tell_again(sb, guestlink_fd, &err);
     auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
 
     if (sb->state != SANDBOX_RUNNING)

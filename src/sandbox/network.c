@@ -9,12 +9,15 @@
  * Egress reports refusals, which a guest can cause as fast as it likes. Each sandbox has a budget of log lines, and one
  * event a minute; the rest is counted and the count is told.
  */
+#include <assert.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/random.h"
+#include "io/tls_authority.h"
 #include "sandbox/guest_client.h"
 #include "sandbox/inside.h"
 
@@ -24,6 +27,8 @@ enum {
     EVENT_REFUSALS = 8,     /* kinds of refusals that one event lists */
     NOTES_MOST = 256,       /* events that wait for a worker; past it they are dropped */
 };
+
+static_assert((int)NET_SEED_BYTES == (int)TLS_SEED_BYTES, "a policy has the seed of an authority");
 
 /* ---- the policy ---- */
 
@@ -58,6 +63,30 @@ bool sandbox_reaches_out(const struct net_policy *network)
         if (net_range_has(&network->deny[i], &v4) && net_range_has(&network->deny[i], &v6))
             return false; /* only 0.0.0.0/0 has both, and it has everything */
     return network->internet;
+}
+
+void sandbox_make_seed(struct net_policy *network)
+{
+    if (network->transform_count && !net_policy_has_seed(network))
+        random_bytes(network->seed, sizeof network->seed);
+}
+
+void sandbox_authority(const char *id, const struct net_policy *network, struct arena *arena,
+                       struct guestlink_authority *out)
+{
+    struct err err;
+
+    *out = (struct guestlink_authority){ 0 };
+    if (network->transform_count == 0 || !net_policy_has_seed(network))
+        return;
+    struct tls_authority *authority = tls_authority_new(network->seed, id, &err);
+    if (!authority) {
+        log_warn("sandbox %s: its header rules do not work for HTTPS: %s", id, err_text(&err));
+        return;
+    }
+    out->pem = arena_copy(arena, tls_authority_pem(authority));
+    out->hash = tls_authority_hash(authority);
+    tls_authority_free(authority);
 }
 
 /* With the lock held: if a change came between reading and sending, egress would get the older one last. */
@@ -142,6 +171,12 @@ static bool change(struct sandbox *sb, const struct net_policy *network, struct 
     const struct sandboxes_config *config = &sb->all->config;
     auto_buf struct buf packed = buf_make(NULL, LIMIT_NET_POLICY_BYTES);
 
+    struct net_policy with_seed = *network, old;
+    struct guestlink_authority authority;
+    if (sandbox_read_policy(sb, arena, &old))
+        memcpy(with_seed.seed, old.seed, sizeof old.seed);
+    sandbox_make_seed(&with_seed);
+    network = &with_seed;
     net_policy_pack(&packed, network);
     if (packed.overflowed)
         return err_set(err, ERR_INVALID, "all network rules of a sandbox together have at most %d bytes",
@@ -151,7 +186,8 @@ static bool change(struct sandbox *sb, const struct net_policy *network, struct 
     if (!store_sandbox_network(config->store, str_from(sb->id), record_policy(arena, bytes), &event, err))
         return false;
     take_policy(sb, &packed);
-    if (!logs_tell_network(sb->all->logs, str_from(sb->id), sandbox_reaches_out(network)))
+    sandbox_authority(sb->id, network, arena, &authority);
+    if (!logs_tell_network(sb->all->logs, str_from(sb->id), sandbox_reaches_out(network), &authority))
         log_warn("sandbox %s: guestd is not told that its network has changed: it has no link", sb->id);
     return !config->apply_policy || config->apply_policy(config->context, sb->id, bytes, err);
 }

@@ -27,6 +27,18 @@ static void end(struct buf *out, size_t at)
         out->data[at + i] = (char)(length >> (8 * (GUESTLINK_HEADER_BYTES - 1 - i)));
 }
 
+static void pack_authority(struct buf *out, const struct guestlink_authority *authority)
+{
+    pack_str(out, authority->pem);
+    pack_u32(out, authority->hash);
+}
+
+static void unpack_authority(struct unpack *in, struct guestlink_authority *out)
+{
+    out->pem = unpack_str(in, LIMIT_AUTHORITY_BYTES);
+    out->hash = unpack_u32(in);
+}
+
 void guestlink_write_setup(struct buf *out, const struct guestlink_setup *setup)
 {
     size_t at = begin(out, GUESTLINK_SETUP);
@@ -38,6 +50,7 @@ void guestlink_write_setup(struct buf *out, const struct guestlink_setup *setup)
     pack_str(out, setup->default_user);
     pack_str(out, setup->default_workdir);
     pack_bool(out, setup->has_network);
+    pack_authority(out, &setup->authority);
     pack_u32(out, setup->env_count);
     for (uint32_t i = 0; i < setup->env_count; i++) {
         pack_str(out, setup->envs[i].name);
@@ -51,11 +64,12 @@ void guestlink_write_simple(struct buf *out, enum guestlink_type type)
     end(out, begin(out, type));
 }
 
-void guestlink_write_network(struct buf *out, bool has_network)
+void guestlink_write_network(struct buf *out, bool has_network, const struct guestlink_authority *authority)
 {
     size_t at = begin(out, GUESTLINK_NETWORK);
 
     pack_bool(out, has_network);
+    pack_authority(out, authority);
     end(out, at);
 }
 
@@ -115,6 +129,7 @@ static bool read_setup(struct unpack *in, struct arena *arena, struct guestlink_
     setup->default_user = unpack_str(in, LIMIT_NAME_BYTES);
     setup->default_workdir = unpack_str(in, LIMIT_PATH_BYTES - 1);
     setup->has_network = unpack_bool(in);
+    unpack_authority(in, &setup->authority);
     setup->env_count = unpack_count(in, LIMIT_ENV_PAIRS);
     setup->envs = ARENA_ARRAY(arena, struct guestlink_env, setup->env_count);
     for (uint32_t i = 0; i < setup->env_count && !in->failed; i++) {
@@ -167,6 +182,7 @@ bool guestlink_read(struct str body, struct arena *arena, struct guestlink_messa
         break;
     case GUESTLINK_NETWORK:
         message.has_network = unpack_bool(&in);
+        unpack_authority(&in, &message.authority);
         break;
     case GUESTLINK_LOG:
         if (!read_log(&in, arena, &message.log, err))

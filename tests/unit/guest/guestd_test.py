@@ -36,7 +36,7 @@ def packed(text):
 
 def setup_message(token=TOKEN, user=b"root", workdir=b"", envs=(), open_code=0, network=True):
     body = b"\x01" + packed(b"sbx1") + packed(b"base") + packed(token.encode()) + bytes([open_code])
-    body += packed(user) + packed(workdir) + bytes([network])
+    body += packed(user) + packed(workdir) + bytes([network]) + packed(b"") + bytes(4)  # no authority
     body += struct.pack(">I", len(envs)) + b"".join(packed(k) + packed(v) for k, v in envs)
     return packed(body)
 

@@ -22,6 +22,7 @@ static const struct guestlink_setup some_setup = {
     .default_user = STR_INIT("user"),
     .default_workdir = STR_INIT("/code"),
     .has_network = true,
+    .authority = { STR_INIT("PEM"), 0x1234abcd },
     .env_count = COUNT_OF(some_envs),
     .envs = some_envs,
 };
@@ -45,6 +46,8 @@ static void a_setup_arrives_as_it_was_sent(void **state)
     CHECK_STR(got.setup.default_user, STR("user"));
     CHECK_STR(got.setup.default_workdir, STR("/code"));
     assert_true(got.setup.has_network);
+    CHECK_STR(got.setup.authority.pem, STR("PEM"));
+    assert_int_equal(got.setup.authority.hash, 0x1234abcd);
     assert_int_equal(got.setup.env_count, 2);
     CHECK_STR(got.setup.envs[0].value, STR("b=c"));
     CHECK_STR(got.setup.envs[1].name, STR("EMPTY"));
@@ -119,11 +122,13 @@ static void ok_ping_network_and_error_travel(void **state)
     assert_true(guestlink_read(body_of(&message), &arena, &got, &err));
     assert_int_equal(got.type, GUESTLINK_PING);
     buf_clear(&message);
-    guestlink_write_network(&message, true);
+    guestlink_write_network(&message, true, &(struct guestlink_authority){ STR("PEM"), 7 });
     assert_true(guestlink_read(body_of(&message), &arena, &got, &err));
     assert_int_equal(got.type, GUESTLINK_NETWORK);
     assert_true(got.has_network);
-    message.data[message.len - 1] = 2;
+    CHECK_STR(got.authority.pem, STR("PEM"));
+    assert_int_equal(got.authority.hash, 7);
+    message.data[GUESTLINK_HEADER_BYTES + 1] = 2; /* neither true nor false */
     assert_false(guestlink_read(body_of(&message), &arena, &got, &err));
     buf_clear(&message);
     struct err sent;
