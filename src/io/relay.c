@@ -99,10 +99,12 @@ static void on_linger(struct timer *timer)
 {
     struct relay *relay = container_of(timer, struct relay, later);
     uint64_t quiet_ms = loop_now_ms(relay->loop) - relay_progress_ms(relay);
-    if (quiet_ms >= relay->tuning.linger_ms)
+    if (quiet_ms >= relay->tuning.linger_ms) {
+        abort_streams(relay); /* what is cut must not look complete */
         finish(relay);
-    else
-        timer_set(&relay->later, relay->loop, relay->tuning.linger_ms - quiet_ms, on_linger);
+        return;
+    }
+    timer_set(&relay->later, relay->loop, relay->tuning.linger_ms - quiet_ms, on_linger);
 }
 
 static void begin_splice(struct side *from, struct side *to)

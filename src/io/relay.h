@@ -2,8 +2,8 @@
  * relay.h - copies between two streams, in both directions: tunnels.
  *
  * Stops reading one side while the other side's queue is full (backpressure). The orderly end of one side is passed on,
- * and the other side may go on sending; if it sends nothing for LIMIT_RELAY_LINGER_MS, the relay ends. A failure of one
- * side ends both, by a reset.
+ * and the other side may go on sending; if it sends nothing for LIMIT_RELAY_LINGER_MS, both end. That, and a failure of one
+ * side, is a reset.
  *
  *     relay = relay_new(loop, done, context)
  *     a = …a stream made with &relay_events and owner relay…, b likewise

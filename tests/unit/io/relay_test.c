@@ -249,6 +249,8 @@ static void after_one_end_a_quiet_relay_is_over(void **state)
     assert_int_equal(dones, 0);
     hand_clock_add(2000);
     PUMP_UNTIL(loop, dones == 1);
+    PUMP_UNTIL(loop, peer_is_closed(&peers[0]));
+    assert_true(peers[0].was_reset); /* it still waited for something */
     finish();
     hand_clock_end();
 }
