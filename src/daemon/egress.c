@@ -50,7 +50,8 @@ static bool take_network(struct role_egress *role, struct str payload, struct me
         in.failed = true;
     if (!unpack_done(&in, err))
         return err_wrap(err, "network");
-    /* One may be missing because we had no free number for it: the sandbox goes without. */
+    if (fds->count < (uint32_t)__builtin_popcount(there))
+        log_warn("sandbox %s has no way out: its sockets did not arrive; raise the server's limit of open files", id);
     for (int i = 0; i < DIVERT_KINDS; i++)
         sockets[i] = there & BIT(i) && taken < fds->count ? take_fd(&fds->at[taken++]) : -1;
     egress_network(role->egress, id, sockets);

@@ -244,8 +244,8 @@ static bool on_moved(void *context, uint64_t from_guest, uint64_t from_outside)
     report_soon(outbound);
     if (rule->per_s == 0)
         return true;
-    quota_spend(rule, &outbound->rate_out, from_guest * 1000 / 1024, now_ms(flow));
-    quota_spend(rule, &outbound->rate_in, from_outside * 1000 / 1024, now_ms(flow));
+    quota_spend(rule, &outbound->rate_out, (from_guest * 1000 + 1023) / 1024, now_ms(flow));
+    quota_spend(rule, &outbound->rate_in, (from_outside * 1000 + 1023) / 1024, now_ms(flow));
     uint64_t wait_ms = rate_wait_ms(outbound);
     if (wait_ms)
         slow_down(flow, wait_ms);
