@@ -435,6 +435,8 @@ void questions_reset(struct outbound *outbound)
         watch_free(take_ptr(&outbound->datagrams[i]));
     while (outbound->dns_streams.first)
         dns_stream_close(container_of(outbound->dns_streams.first, struct dns_stream, link));
-    while (outbound->questions.first)
-        asked_free(container_of(outbound->questions.first, struct asked, link));
+    for (struct queue_link *link = outbound->questions.first, *next; link; link = next) {
+        next = link->next;
+        asked_free(container_of(link, struct asked, link));
+    }
 }

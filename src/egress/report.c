@@ -161,8 +161,9 @@ static void on_report(struct timer *timer)
         timer_set(timer, egress->config.loop, REPORT_MS, on_report); /* counters add up meanwhile */
         return;
     }
-    while (egress->news.first) {
-        struct outbound *outbound = container_of(egress->news.first, struct outbound, news);
+    for (struct queue_link *link = egress->news.first, *next; link; link = next) {
+        struct outbound *outbound = container_of(link, struct outbound, news);
+        next = link->next;
         buf_clear(&record);
         pack(outbound, &record);
         start_over(outbound);
