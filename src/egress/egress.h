@@ -48,6 +48,7 @@ struct egress_config {
     /* For tests, which have no network namespaces; NULL: the kernel is asked (sockets.h). */
     bool (*original)(int fd, struct net_address *out, uint16_t *out_port);
     bool (*is_host)(const struct net_address *address);
+    bool (*has_route)(const struct net_address *address);
     uint16_t tls_port; /* where header rules apply; 0: 443 */
 };
 

@@ -133,10 +133,19 @@ bool dns_record_address(const struct dns_record *record, struct net_address *out
     return true;
 }
 
+static bool has_route(const struct egress *egress, const struct net_address *address)
+{
+    return egress->config.has_route ? egress->config.has_route(address) : host_probe_has_route(&egress->probe, address);
+}
+
 /*
  * A name that leads to an address of the host, or to one that is not public, leads nowhere for a sandbox: the owner of a
  * name must not make programs inside believe that such an address is theirs (DNS rebinding), and a connection there would
  * be refused later and with fewer words.
+ *
+ * Addresses that this machine has no route to are left out as well. A connection to one would be accepted inside and then
+ * reset, and programs that try IPv6 first would take that for the server's doing and not try IPv4. A proxy may have ways of
+ * its own.
  */
 static void on_answer(void *context, const struct dns_answer *answer)
 {
@@ -159,6 +168,8 @@ static void on_answer(void *context, const struct dns_answer *answer)
                 continue;
             }
             has_address = true;
+            if (!outbound->policy.proxy.host.len && !has_route(outbound->egress, &address))
+                continue;
             pins_add(&outbound->pins, str_from(asked->question.name), &address, answer->records[i].ttl_s,
                      loop_now_ms(loop_of(outbound)));
         }

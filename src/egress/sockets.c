@@ -84,23 +84,41 @@ void host_probe_close(struct host_probe *probe)
     fd_close(&probe->fd6);
 }
 
+/* Nothing is sent. */
+static bool aim(int fd, const struct net_address *address)
+{
+    struct sockaddr_storage to;
+    socklen_t len = to_sockaddr(address, PROBE_PORT, &to);
+
+    /* Or the address of the last probe stays. */
+    (void)connect(fd, &(struct sockaddr){ .sa_family = AF_UNSPEC }, sizeof(struct sockaddr));
+    return connect(fd, (struct sockaddr *)&to, len) == 0;
+}
+
+static int fd_for(const struct host_probe *probe, const struct net_address *address)
+{
+    return net_address_is_v4(address) ? probe->fd4 : probe->fd6;
+}
+
 /*
  * A datagram socket that is "connected" has the address that its packets would come from. For an address of this machine
  * the kernel chooses that address itself. An address without a route cannot be connected to, and is none of ours.
  */
 bool host_probe_is_local(const struct host_probe *probe, const struct net_address *address)
 {
-    int fd = net_address_is_v4(address) ? probe->fd4 : probe->fd6;
-    struct sockaddr_storage to, from = { 0 };
-    socklen_t to_len = to_sockaddr(address, PROBE_PORT, &to), from_len = sizeof from;
+    int fd = fd_for(probe, address);
+    struct sockaddr_storage from = { 0 };
+    socklen_t len = sizeof from;
     struct net_address source;
     uint16_t port;
 
-    /* Or the address of the last probe stays. */
-    (void)connect(fd, &(struct sockaddr){ .sa_family = AF_UNSPEC }, sizeof(struct sockaddr));
-    return connect(fd, (struct sockaddr *)&to, to_len) == 0 &&
-           getsockname(fd, (struct sockaddr *)&from, &from_len) == 0 && socket_address(&from, &source, &port) &&
-           net_address_eq(&source, address);
+    return aim(fd, address) && getsockname(fd, (struct sockaddr *)&from, &len) == 0 &&
+           socket_address(&from, &source, &port) && net_address_eq(&source, address);
+}
+
+bool host_probe_has_route(const struct host_probe *probe, const struct net_address *address)
+{
+    return aim(fd_for(probe, address), address);
 }
 
 int socket_dial(const struct net_address *to, uint16_t port, struct err *err)

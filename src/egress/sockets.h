@@ -26,6 +26,8 @@ struct host_probe {
 struct host_probe host_probe_open(void);
 void host_probe_close(struct host_probe *probe);
 bool host_probe_is_local(const struct host_probe *probe, const struct net_address *address);
+/* False: this machine has no way to that address, as to all IPv6 addresses where it has IPv4 only. */
+bool host_probe_has_route(const struct host_probe *probe, const struct net_address *address);
 
 /* A socket that connects. Never waits. */
 int socket_dial(const struct net_address *to, uint16_t port, struct err *err) must_use;

@@ -488,8 +488,10 @@ static void the_kernel_knows_addresses_of_this_machine(void **state)
     assert_false(host_probe_is_local(&probe, &address));
     address = rig_address("127.0.0.1");
     assert_true(host_probe_is_local(&probe, &address));
+    assert_true(host_probe_has_route(&probe, &address));
     host_probe_close(&probe);
     host_probe_close(&probe);
+    assert_false(host_probe_has_route(&probe, &address));
     assert_false(host_probe_is_local(&probe, &address)); /* the machine does not have that family */
 }
 

@@ -392,6 +392,23 @@ static void addresses_that_are_not_public_are_left_out_of_answers(void **state)
     rig_end(&rig);
 }
 
+static void addresses_without_a_route_are_left_out_of_answers(void **state)
+{
+    unsigned records;
+
+    (void)state;
+    begin();
+    rig.has_no_route = true;
+    int fd = ask_udp("good.example", DNS_A);
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    fake_answer(DNS_FINE, here, 1);
+    assert_int_equal(hear_udp(fd, &records), DNS_FINE);
+    assert_int_equal(records, 0);
+    pump_some(rig.loop);
+    assert_int_equal(rig.refused, 0);
+    rig_end(&rig);
+}
+
 static void noise_is_not_answered_and_nonsense_is(void **state)
 {
     struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = 0 };
@@ -580,6 +597,7 @@ int main(void)
         CASE(a_half_closed_guest_whose_name_is_known_gets_its_answer),
         CASE(a_name_that_is_not_allowed_is_answered_at_once_and_not_asked),
         CASE(addresses_that_are_not_public_are_left_out_of_answers),
+        CASE(addresses_without_a_route_are_left_out_of_answers),
         CASE(noise_is_not_answered_and_nonsense_is),
         CASE(questions_are_limited_at_once_and_per_second),
         CASE(questions_over_tcp_are_answered_one_after_the_other),

@@ -27,7 +27,7 @@ struct rig {
     struct net_address to;
     uint16_t port; /* of the outside */
     bool not_diverted, is_host;
-    bool front_is_slow;
+    bool front_is_slow, has_no_route;
     uint16_t guest_port; /* of the sandbox's socket */
     /* what was reported */
     uint64_t bytes_in, bytes_out;
@@ -73,6 +73,12 @@ static inline bool rig_is_host_(const struct net_address *address)
 {
     (void)address;
     return rig_current_->is_host;
+}
+
+static inline bool rig_has_route_(const struct net_address *address)
+{
+    (void)address;
+    return !rig_current_->has_no_route;
 }
 
 static inline void rig_on_record_(void *context, const struct flows_record *record)
@@ -147,6 +153,7 @@ static inline void rig_begin(struct rig *rig, const struct egress_config *more)
     rig->config.context = rig;
     rig->config.original = rig_original_;
     rig->config.is_host = rig_is_host_;
+    rig->config.has_route = rig_has_route_;
     rig->egress = egress_new(&rig->config);
 }
 
