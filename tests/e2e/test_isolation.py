@@ -139,12 +139,107 @@ def test_the_only_interface_is_loopback(shared_sandbox):
     )
     assert out(shared_sandbox, "ip -o link | wc -l") == "1"
     assert "127.0.0.1/8" in out(shared_sandbox, "ip -o addr show lo")
-    assert out(shared_sandbox, "ip route | wc -l") == "0"
+    # Every address is local, and what is sent there is given to egress.
+    assert out(shared_sandbox, "ip route").startswith("local default dev lo")
+    assert out(shared_sandbox, "ip route | wc -l") == "1"
 
 
-def test_nothing_outside_is_reached(shared_sandbox, server):
-    for address in ("1.1.1.1/53", f"127.0.0.1/{server.port}"):
-        assert run(shared_sandbox, f"timeout 3 bash -c '</dev/tcp/{address}'").exit_code != 0, address
+# The errno of connecting, sending and waiting for an answer, as a name, and how long it took. "ok" for an answer.
+REACH = """
+import errno, socket, sys, time
+for target in sys.argv[1:]:
+    kind, address, port = target.split("/")
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    began, outcome = time.monotonic(), "ok"
+    try:
+        with socket.socket(family, socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM) as s:
+            s.settimeout(5)
+            s.connect((address, int(port)))
+            s.send(b"hello")
+            if not s.recv(1):
+                outcome = "end"
+    except OSError as error:
+        outcome = "late" if isinstance(error, TimeoutError) else errno.errorcode[error.errno]
+    print(target, outcome, f"{time.monotonic() - began:.3f}")
+"""
+
+
+def reach(box, *targets, user="user"):
+    box.files.write("/tmp/reach.py", REACH)
+    lines = out(box, f"python3 /tmp/reach.py {' '.join(targets)}", user=user).splitlines()
+    return {target: (outcome, float(seconds)) for target, outcome, seconds in map(str.split, lines)}
+
+
+@pytest.mark.parametrize("user", ["user", "root"])
+def test_neither_the_host_nor_what_is_private_is_reached(shared_sandbox, server, user):
+    targets = [
+        f"tcp/127.0.0.1/{server.port}",
+        f"tcp/::1/{server.port}",
+        f"tcp/10.0.0.1/{server.port}",
+        "tcp/169.254.169.254/80",
+        "tcp/::ffff:169.254.169.254/80",
+        "tcp/192.168.0.1/443",
+        "tcp/fe80::1/80",
+        "tcp/fd00::1/80",
+        "tcp/127.77.0.1/1",  # egress's own socket
+        "tcp/fd63:6c6f:6973::1/1",
+        "tcp/192.0.0.1/80",
+        "tcp/0.0.0.0/80",
+        "tcp/224.0.0.1/80",
+        "tcp/255.255.255.255/80",
+    ]
+    for target, (outcome, seconds) in reach(shared_sandbox, *targets, user=user).items():
+        assert outcome in ("ECONNREFUSED", "ECONNRESET", "EINVAL", "ENETUNREACH"), (target, outcome)
+        assert seconds < 1, target
+
+
+def test_datagrams_that_are_no_dns_question_fail_at_once(shared_sandbox):
+    targets = ["udp/1.1.1.1/443", "udp/2606:4700::1111/443", "udp/224.0.0.251/5353", "udp/192.0.0.1/123"]
+    for target, (outcome, seconds) in reach(shared_sandbox, *targets, user="root").items():
+        assert outcome == "EPERM" and seconds < 1, (target, outcome)
+
+
+def test_root_inside_cannot_change_the_network(shared_sandbox):
+    before = out(shared_sandbox, "ip -o addr; ip -o link; ip route; ip -6 route")
+    for command in (
+        "ip addr add 203.0.113.9/32 dev lo",
+        "ip addr del 192.0.0.2/32 dev lo",
+        "ip route del local default",
+        "ip route add 203.0.113.0/24 dev lo",
+        "ip rule add from all lookup 100",
+        "ip link set lo down",
+        "ip link add dummy0 type dummy",
+        "ip link add veth0 type veth peer name veth1",
+        "ip link add link lo name macvlan0 type macvlan",
+        "ip tuntap add dev tap0 mode tap",
+        "ip netns add other",
+        "unshare --net true",
+        "nsenter --net=/proc/1/ns/net ip link set lo down",
+        "sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'",
+        "python3 -c 'import socket; socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)'",
+        "python3 -c 'import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)'",
+        "python3 -c 'import socket; socket.socket().setsockopt(0, 19, 1)'",
+        "python3 -c 'import socket; socket.socket().setsockopt(1, 36, 1)'",
+    ):
+        assert run(shared_sandbox, command, user="root").exit_code != 0, command
+    assert out(shared_sandbox, "ip -o addr; ip -o link; ip route; ip -6 route") == before
+
+
+def test_no_socket_of_the_host_or_of_another_sandbox_is_reached(shared_sandbox, sandbox):
+    import socket
+
+    sandbox.commands.run("python3 -m http.server 8123", background=True)
+    assert wait_for(lambda: run(sandbox, "curl -s http://127.0.0.1:8123/").exit_code == 0)
+    with socket.socket(socket.AF_UNIX) as named, socket.socket() as served:
+        named.bind("\0cloister-test-isolation")
+        named.listen()
+        served.bind(("127.0.0.1", 0))
+        served.listen()
+        connect = "import socket; socket.socket(socket.AF_UNIX).connect(chr(0) + 'cloister-test-isolation')"
+        assert run(shared_sandbox, f'python3 -c "{connect}"', user="root").exit_code != 0
+        targets = [f"tcp/127.0.0.1/{served.getsockname()[1]}", "tcp/127.0.0.1/8123", "tcp/192.0.0.2/8123"]
+        for target, (outcome, _) in reach(shared_sandbox, *targets, user="root").items():
+            assert outcome == "ECONNREFUSED", target
 
 
 def test_mounts_are_its_own_and_name_nothing_of_the_host(shared_sandbox, server):
