@@ -153,7 +153,9 @@ def test_nothing_outside_is_reachable_when_internet_is_off(server):
             "import socket\n"
             "def reach(host, port):\n"
             "    try:\n"
-            "        socket.create_connection((host, port), 2)\n"
+            "        with socket.create_connection((host, port), 2) as s:\n"
+            "            s.sendall(b'x')\n"  # egress accepts a connection before it refuses it
+            "            s.recv(1)\n"
             "        return 'reached'\n"
             "    except OSError as e:\n"
             "        return 'blocked'\n"
