@@ -202,14 +202,27 @@ static bool take_https_ports(const json_t *network, struct arena *arena, struct 
     return true;
 }
 
+/*
+ * Clients of the first version send `true` in every create, whether their user asked for it or not. So there it does not
+ * overrule an operator whose default is off; an update does.
+ */
+static bool take_internet(const json_t *body, enum create_version version, bool usual, bool *out, struct err *err)
+{
+    bool asked = usual;
+
+    if (!json_take_bool(body, "allow_internet_access", JSON_OPTIONAL, &asked, err))
+        return false;
+    *out = version == CREATE_V1 ? asked && usual : asked;
+    return true;
+}
+
 static bool take_network(const json_t *body, bool internet, struct arena *arena, struct sandbox_request *out,
                          struct err *err)
 {
     const json_t *network;
     bool public_traffic = true;
 
-    if (!json_take_object(body, "network", JSON_OPTIONAL, &network, err) ||
-        !json_take_bool(body, "allow_internet_access", JSON_OPTIONAL, &internet, err))
+    if (!json_take_object(body, "network", JSON_OPTIONAL, &network, err))
         return false;
     out->network.internet = internet;
     if (!network)
@@ -285,7 +298,8 @@ bool create_decode(const json_t *body, enum create_version version, bool interne
         !json_take_bool(body, "secure", JSON_OPTIONAL, &secure, err) ||
         !take_pairs(body, &metadata, arena, &want.metadata, &want.metadata_count, err) ||
         !take_pairs(body, &envs, arena, &want.envs, &want.env_count, err) ||
-        !take_network(body, internet, arena, &want, err) || !refuse_unavailable(body, want.template_ref, err))
+        !take_internet(body, version, internet, &internet, err) || !take_network(body, internet, arena, &want, err) ||
+        !refuse_unavailable(body, want.template_ref, err))
         return false;
     want.timeout_s = (uint64_t)timeout_s;
     /* Clients that do not ask for `secure` send no token with run_code. Files and commands always need the token. */

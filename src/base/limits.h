@@ -80,10 +80,11 @@
 #define LIMIT_LOG_BYTES (64 * 1024) /* newest log lines kept of one sandbox… */
 #define LIMIT_LOGS_KEPT 200         /* …and of this many ended ones */
 #define LIMIT_REFUSED_LINES 30      /* of them, about refused connections, at once… */
-#define LIMIT_REFUSED_LINES_PER_S 1 /* …and for each second: a guest must not push all other lines out */
-#define LIMIT_HTTPS_PORTS 32        /* ports of a sandbox that the edge reaches by TLS */
-#define LIMIT_METERS 4096           /* keys whose rate is remembered; past it, idle ones are forgotten */
-#define LIMIT_LAYERS 32             /* overlay lowers of one template */
+#define LIMIT_REFUSED_LINES_PER_S 1 /* …and for each second… */
+#define LIMIT_LOG_REFUSED_BYTES (LIMIT_LOG_BYTES / 4) /* …of which so much is kept: the rest is for other lines */
+#define LIMIT_HTTPS_PORTS 32                          /* ports of a sandbox that the edge reaches by TLS */
+#define LIMIT_METERS 4096 /* keys whose rate is remembered; past it, idle ones are forgotten */
+#define LIMIT_LAYERS 32   /* overlay lowers of one template */
 
 /*
  * Free room on the data directory's file system below which no sandbox is started: enough for the directories of all

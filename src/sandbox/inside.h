@@ -47,7 +47,8 @@ enum sandbox_connections {
 struct refused {
     struct quota lines; /* of the log */
     uint32_t unwritten; /* refusals without a line */
-    uint64_t event_ms;  /* the next event may be written from then on */
+    uint64_t event_ms;  /* the next event may be written from then on… */
+    uint64_t pause_ms;  /* …this long after the last one */
     uint32_t uncounted; /* refusals that no event has */
 };
 

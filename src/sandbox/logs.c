@@ -35,6 +35,7 @@ struct book {
     int64_t begun_us, ended_us;
     struct line *first, **last;
     size_t bytes, count;
+    size_t refused_bytes; /* of `bytes`, lines about refusals */
 };
 
 struct reader {
@@ -65,16 +66,33 @@ static size_t cost_of(const struct line *line)
     return sizeof *line + line->log.text.len + line->log.rule.len + line->log.destination.len;
 }
 
-static void drop_oldest_line(struct book *book)
+/* Takes out the line that this pointer leads to. */
+static void drop_line(struct book *book, struct line **at)
 {
-    struct line *line = book->first;
+    struct line *line = *at;
 
-    book->first = line->next;
-    if (!book->first)
-        book->last = &book->first;
+    *at = line->next;
+    if (!*at)
+        book->last = at;
     book->bytes -= cost_of(line);
+    if (line->log.kind == SANDBOX_LOG_REFUSED)
+        book->refused_bytes -= cost_of(line);
     book->count--;
     free(line);
+}
+
+static void drop_oldest_line(struct book *book)
+{
+    drop_line(book, &book->first);
+}
+
+static void drop_oldest_refusal(struct book *book)
+{
+    struct line **at = &book->first;
+
+    while ((*at)->log.kind != SANDBOX_LOG_REFUSED)
+        at = &(*at)->next;
+    drop_line(book, at);
 }
 
 static void book_free(struct book *book)
@@ -105,7 +123,11 @@ static void book_add(struct book *book, const struct sandbox_log *log)
     *book->last = line;
     book->last = &line->next;
     book->bytes += cost_of(line);
+    if (log->kind == SANDBOX_LOG_REFUSED)
+        book->refused_bytes += cost_of(line);
     book->count++;
+    while (book->refused_bytes > LIMIT_LOG_REFUSED_BYTES)
+        drop_oldest_refusal(book);
     while (book->bytes > LIMIT_LOG_BYTES)
         drop_oldest_line(book);
 }

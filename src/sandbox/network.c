@@ -6,8 +6,8 @@
  * egress again; it does so too when egress was restarted. Egress lets no connection out for a sandbox whose policy it
  * does not have, so an old policy never outlives a restart.
  *
- * Egress reports refusals, which a guest can cause as fast as it likes. Each sandbox has a budget of log lines, and one
- * event a minute; the rest is counted and the count is told.
+ * Egress reports refusals, which a guest can cause as fast as it likes. Each sandbox has a budget of log lines, and of
+ * events, which are on disk; the rest is counted and the count is told.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -23,9 +23,11 @@
 
 enum {
     CHANGE_MS = 10000,      /* how long a change waits for the one before it; longer only if egress does not answer */
-    EVENT_PAUSE_MS = 60000, /* between two events about refusals of one sandbox */
-    EVENT_REFUSALS = 8,     /* kinds of refusals that one event lists */
-    NOTES_MOST = 256,       /* events that wait for a worker; past it they are dropped */
+    EVENT_PAUSE_MS = 60000, /* between the first two events about refusals of one sandbox; twice as long each time… */
+    EVENT_PAUSE_MAX_MS = 3600000, /* …up to this, so that a guest cannot fill the store: 30 events a day */
+    EVENT_REFUSALS = 4,           /* kinds of refusals that one event lists… */
+    EVENT_TEXT_BYTES = 256,       /* …with so much of each text */
+    NOTES_MOST = 256,             /* events that wait for a worker; past it they are dropped */
 };
 
 static_assert((int)NET_SEED_BYTES == (int)TLS_SEED_BYTES, "a policy has the seed of an authority");
@@ -293,9 +295,16 @@ static void add_event(struct sandbox *sb, const struct sandbox_refusal *list, ui
     }
     if (all->notes->waiting_count >= NOTES_MOST)
         return; /* the log and the metrics have them */
+    struct sandbox_refusal cut[EVENT_REFUSALS];
+    count = MIN(count, (uint32_t)EVENT_REFUSALS);
+    for (uint32_t i = 0; i < count; i++) {
+        cut[i] = list[i];
+        cut[i].text.len = MIN(cut[i].text.len, (size_t)EVENT_TEXT_BYTES);
+        cut[i].destination.len = MIN(cut[i].destination.len, (size_t)EVENT_TEXT_BYTES);
+    }
     struct note *note = NEW(struct note);
     arena_init(&note->arena);
-    note->event = record_refused(sb, list, MIN(count, (uint32_t)EVENT_REFUSALS), total, &note->arena);
+    note->event = record_refused(sb, cut, count, total, &note->arena);
     note->event.sandbox_id = arena_copy(&note->arena, note->event.sandbox_id);
     note->event.team_id = arena_copy(&note->arena, note->event.team_id);
     note->event.template_id = arena_copy(&note->arena, note->event.template_id);
@@ -347,7 +356,9 @@ void sandbox_add_refusals(struct sandboxes *all, struct str id, const struct san
     if (sb->refused.uncounted && now_ms >= sb->refused.event_ms && !atomic_load(&all->is_stopping)) {
         add_event(sb, list, count, sb->refused.uncounted);
         sb->refused.uncounted = 0;
-        sb->refused.event_ms = now_ms + EVENT_PAUSE_MS;
+        sb->refused.pause_ms =
+            sb->refused.pause_ms ? MIN(2 * sb->refused.pause_ms, (uint64_t)EVENT_PAUSE_MAX_MS) : EVENT_PAUSE_MS;
+        sb->refused.event_ms = now_ms + sb->refused.pause_ms;
     }
     sandbox_unref(sb);
 }

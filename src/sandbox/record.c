@@ -204,8 +204,7 @@ struct event_row record_refused(const struct sandbox *sb, const struct sandbox_r
     struct buf data = buf_make(arena, SIZE_MAX / 2);
     struct json_out json = json_out_to(&data);
 
-    json_out_object(&json, NULL);
-    metadata_write(&json, "sandbox_metadata", sb);
+    json_out_object(&json, NULL); /* without the metadata: the guest decides how many of these there are */
     json_out_int(&json, "refused_count", total);
     json_out_array(&json, "refused");
     for (uint32_t i = 0; i < count; i++) {

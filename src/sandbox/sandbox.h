@@ -178,7 +178,7 @@ struct sandbox_refusal {
     struct str text;        /* a sentence: what was refused, and why */
     uint32_t count;
 };
-/* Into its log, and now and then an event: a guest that is refused all the time costs a line a second. On the loop. */
+/* Into its log, and now and then an event; a guest that is refused all the time gets a bounded part of both. On the loop. */
 void sandbox_add_refusals(struct sandboxes *all, struct str id, const struct sandbox_refusal *list, uint32_t count);
 
 /* The use of one sandbox at a moment; sampled every five seconds. */

@@ -56,6 +56,13 @@ static void internet_access_is_as_asked_or_as_the_operator_says(void **state)
         assert_false(internet_is_on(s, create(s, ",\"allow_internet_access\":false")));
         assert_false(s->rig.policy.internet);
         assert_int_equal(internet_is_on(s, create(s, ",\"allow_internet_access\":null")), !off);
+        /* Old clients send it in every create, so it says nothing there. */
+        assert_int_equal(
+            CALL(s, "POST", "/sandboxes", "{\"templateID\":\"base\",\"allow_internet_access\":true}").status, 201);
+        const char *old = arena_text(&s->rig.arena, str_from(got_text(s, "sandboxID")));
+        assert_int_equal(internet_is_on(s, old), !off);
+        assert_int_equal(CALL(s, "PUT", network_of(s, old), "{\"allow_internet_access\":true}").status, 204);
+        assert_true(internet_is_on(s, old));
         served_stop(s);
     }
 }

@@ -217,6 +217,34 @@ static void a_flood_of_refusals_is_counted_and_not_listed(void **state)
     CHECK_STR(lines[LIMIT_REFUSED_LINES + 1].text, STR("t"));
 }
 
+static void refusals_leave_room_for_other_lines(void **state)
+{
+    static char text[500];
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig);
+    auto_buf struct buf said = buf_make(NULL, LIMIT_GUESTLINK_BYTES);
+    struct guestlink_log_line command = { .kind = GUESTLINK_LOG_STARTED, .at_us = 1, .pid = 5, .text = STR("ls") };
+    struct sandbox_log *lines;
+    size_t count;
+
+    memset(text, 'x', sizeof text);
+    struct sandbox_refusal refusal = {
+        .rule = STR("r"), .destination = STR("d"), .text = str_of(text, sizeof text), .count = 1
+    };
+    guestlink_write_log(&said, &(struct guestlink_log){ .line_count = 1, .lines = &command });
+    rig_say(rig, info.id, buf_str(&said));
+    while (lines_of(rig, info.id, &lines) < 1)
+        usleep(1000);
+    rig_stand();
+    for (int i = 0; i < 300; i++) {
+        rig_turn(rig, 1000);
+        sandbox_add_refusals(rig->all, info.id, &refusal, 1);
+    }
+    count = lines_of(rig, info.id, &lines);
+    assert_int_equal(lines[0].kind, SANDBOX_LOG_STARTED);
+    assert_in_range(count, 20, LIMIT_LOG_REFUSED_BYTES / sizeof text + 1);
+}
+
 static size_t refused_events(struct rig *rig, struct str id)
 {
     struct event_row *events;
@@ -230,19 +258,24 @@ static size_t refused_events(struct rig *rig, struct str id)
     return refused;
 }
 
-static void a_minute_has_one_event(void **state)
+static void events_about_refusals_get_rarer(void **state)
 {
+    static const uint64_t pauses_ms[] = { 60000, 120000, 240000, 480000, 960000, 1920000, 3600000, 3600000 };
     struct rig *rig = *state;
+    rig->want.timeout_s = 86400;
     struct sandbox_info info = rig_create(rig);
     struct sandbox_refusal refusal = { .rule = STR("r"), .destination = STR("d"), .text = STR("t"), .count = 1 };
 
     rig_stand();
-    for (int i = 0; i < 5; i++)
+    for (size_t i = 0; i < COUNT_OF(pauses_ms); i++) {
+        for (int k = 0; k < 5; k++)
+            sandbox_add_refusals(rig->all, info.id, &refusal, 1);
+        assert_int_equal(refused_events(rig, info.id), i + 1);
+        rig_turn(rig, pauses_ms[i] - 1);
         sandbox_add_refusals(rig->all, info.id, &refusal, 1);
-    assert_int_equal(refused_events(rig, info.id), 1);
-    rig_turn(rig, 60000);
-    sandbox_add_refusals(rig->all, info.id, &refusal, 1);
-    assert_int_equal(refused_events(rig, info.id), 2);
+        assert_int_equal(refused_events(rig, info.id), i + 1);
+        rig_turn(rig, 1);
+    }
     sandbox_add_refusals(rig->all, STR("inone"), &refusal, 1); /* of one that is gone: dropped */
 }
 
@@ -259,7 +292,8 @@ int main(void)
         CASE_OF(of_changes_at_the_same_time_the_last_is_the_same_everywhere),
         CASE_OF(rules_that_cannot_be_read_back_count_as_none),
         CASE_OF(a_flood_of_refusals_is_counted_and_not_listed),
-        CASE_OF(a_minute_has_one_event),
+        CASE_OF(refusals_leave_room_for_other_lines),
+        CASE_OF(events_about_refusals_get_rarer),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
