@@ -392,6 +392,27 @@ describe('the life of a sandbox', options, () => {
     assert.deepEqual(await Sandbox.list({ query: { state: ['running'], metadata } }).nextItems(), [])
   })
 
+  test('network rules are set, replaced, and shown', async (t) => {
+    if (!Sandbox.prototype.updateNetwork) return t.skip('this release has no updateNetwork')
+    const network = { denyOut: ({ allTraffic }) => [allTraffic], allowOut: ['1.1.1.1', 'api.example.com'] }
+    await withSandbox({ timeoutMs: 60_000, network }, async (sandbox) => {
+      let info = await sandbox.getInfo()
+      assert.deepEqual(info.network.allowOut, ['1.1.1.1', 'api.example.com'])
+      assert.deepEqual(info.network.denyOut, ['0.0.0.0/0'])
+      await sandbox.updateNetwork({ denyOut: ['192.0.2.1'] })
+      const began = Date.now()
+      await assert.rejects(sandbox.commands.run('curl -sS http://192.0.2.1/'), CommandExitError)
+      assert.ok(Date.now() - began < 2000, 'a refusal comes at once')
+      info = await sandbox.getInfo()
+      assert.deepEqual([info.network.allowOut, info.network.denyOut], [undefined, ['192.0.2.1']])
+      await sandbox.updateNetwork({ allowInternetAccess: false })
+      await assert.rejects(sandbox.commands.run('curl -sS http://example.com/'), /Could not resolve host|exit status 6/)
+      await assert.rejects(sandbox.updateNetwork({ denyOut: ['example.com'] }), /denyOut/)
+      await sandbox.updateNetwork({})
+      assert.equal((await sandbox.getInfo()).network, undefined)
+    })
+  })
+
   test('ten sandboxes are made and used at once', async () => {
     const one = (i) => withSandbox({ timeoutMs: 60_000 }, async (sandbox) => {
       await sandbox.files.write('who', String(i))

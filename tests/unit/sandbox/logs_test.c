@@ -110,6 +110,23 @@ static void a_message_is_taken_whole_and_the_next_front_asks_for_the_rest(void *
     assert_int_equal(count, 2);
 }
 
+/* A sandbox that has outlived an upgrade has a guestd that does not know all that we say. */
+static void an_older_guestd_may_answer_with_an_error(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info box = rig_create(rig);
+    auto_buf struct buf message = buf_make(NULL, LIMIT_GUESTLINK_BYTES);
+    struct err unknown;
+    size_t count;
+
+    (void)err_set(&unknown, ERR_INVALID, "a guestlink message of unknown type 5");
+    guestlink_write_error(&message, &unknown);
+    rig_say(rig, box.id, buf_str(&message));
+    tell(rig, box.id, 1, 1, STR("still heard"));
+    (void)wait_for(rig, box.id, STR("still heard"), &count);
+    assert_int_equal(count, 1);
+}
+
 static void a_guestd_that_talks_nonsense_is_not_listened_to(void **state)
 {
     static const struct str nonsense[] = {
@@ -141,6 +158,7 @@ int main(void)
         RUNNING(what_guestd_tells_is_kept_for_its_team_and_outlives_the_sandbox),
         RUNNING(the_oldest_lines_go_when_there_are_too_many),
         RUNNING(a_message_is_taken_whole_and_the_next_front_asks_for_the_rest),
+        RUNNING(an_older_guestd_may_answer_with_an_error),
         RUNNING(a_guestd_that_talks_nonsense_is_not_listened_to),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);

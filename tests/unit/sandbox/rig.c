@@ -21,7 +21,7 @@ static void take_policy(struct rig *rig, const char *id, struct str policy)
     struct unpack in = unpack_from(policy);
 
     snprintf(rig->policy_id, sizeof rig->policy_id, "%s", id);
-    net_policy_unpack(&in, &rig->arena, &rig->policy);
+    net_policy_unpack(&in, &rig->egress_arena, &rig->policy);
     MUST(unpack_done(&in, &err));
 }
 
@@ -56,6 +56,7 @@ void rig_make(struct rig *rig)
     hand_clock_start();
     *rig = (struct rig){ 0 };
     pthread_mutex_init(&rig->egress_lock, NULL);
+    arena_init(&rig->egress_arena);
     fake_make(&rig->fake);
     temp_store_make(&rig->disk);
     arena_init(&rig->arena);
@@ -159,6 +160,7 @@ void rig_drop(struct rig *rig)
     rig_stop(rig);
     fake_drop(&rig->fake);
     arena_done(&rig->arena);
+    arena_done(&rig->egress_arena);
     temp_store_drop(&rig->disk);
 }
 

@@ -33,7 +33,8 @@ struct rig {
     bool egress_is_away;
     unsigned policies_sent, policies_applied;
     char policy_id[LIMIT_ID_BYTES]; /* the last one */
-    struct net_policy policy;       /* in the arena */
+    struct net_policy policy;       /* in egress_arena: workers call */
+    struct arena egress_arena;
 
     /* Under fake.lock. */
     char cut_id[LIMIT_ID_BYTES]; /* the last one cut */
