@@ -18,6 +18,7 @@
 #include "base/err.h"
 #include "base/secret.h"
 #include "base/str.h"
+#include "policy/net_rules.h"
 #include "policy/quota.h"
 #include "sandbox/sandbox.h"
 #include "store/store.h"
@@ -39,6 +40,7 @@ struct actions {
     struct meters *meters;      /* request rates of the keys; NULL: no limit */
     bool code_always_has_token; /* the operator forbids open_code */
     bool internet;              /* the operator's default for sandboxes */
+    struct net_operator house;  /* private addresses that the operator lets sandboxes reach */
 };
 
 /* ---- caller.c: authentication ---- */

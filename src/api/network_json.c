@@ -10,6 +10,7 @@
 struct place {
     const char *prefix;
     struct arena *arena;
+    const struct net_operator *house;
 };
 
 static struct str short_of(struct str text)
@@ -199,6 +200,19 @@ static bool take_rules(const json_t *object, const struct place *place, struct n
     return true;
 }
 
+/* Egress refuses a name that leads to such an address when it connects. */
+static bool proxy_is_reachable(struct str host, const struct net_operator *house)
+{
+    struct net_address address;
+
+    if (!net_address_parse(host, &address) || net_address_is_public(&address))
+        return true;
+    for (uint32_t i = 0; i < house->allow_count; i++)
+        if (net_range_has(&house->allow[i], &address))
+            return true;
+    return false;
+}
+
 /* HOST:PORT or [ADDRESS]:PORT */
 static bool address_decode(struct arena *arena, struct str text, struct net_proxy *out)
 {
@@ -259,6 +273,10 @@ static bool take_proxy(const json_t *object, const struct place *place, struct n
     if (!address_decode(place->arena, address, out))
         return err_set(err, ERR_INVALID, "'%segressProxy.address' (egress_proxy in Python) must be host:port",
                        place->prefix);
+    if (!proxy_is_reachable(out->host, place->house))
+        return err_set(err, ERR_INVALID,
+                       "'%segressProxy.address' is not a public address; an operator can allow it with --egress-allow",
+                       place->prefix);
     if (username.len > LIMIT_NET_PROXY_BYTES || password.len > LIMIT_NET_PROXY_BYTES)
         return err_set(err, ERR_INVALID, "'%segressProxy' has a username or password of more than %d bytes",
                        place->prefix, LIMIT_NET_PROXY_BYTES);
@@ -269,10 +287,10 @@ static bool take_proxy(const json_t *object, const struct place *place, struct n
     return take_proxy_tls(proxy, place, out, err);
 }
 
-bool network_decode(const json_t *network, const char *prefix, bool internet, struct arena *arena,
-                    struct net_policy *out, struct err *err)
+bool network_decode(const json_t *network, const char *prefix, bool internet, const struct actions *actions,
+                    struct arena *arena, struct net_policy *out, struct err *err)
 {
-    const struct place place = { prefix, arena };
+    const struct place place = { prefix, arena, &actions->house };
     struct net_policy policy = { .internet = internet };
 
     if (!take_allow_out(network, &place, &policy, err) || !take_deny_out(network, &place, &policy, err) ||
@@ -386,7 +404,7 @@ void api_sandbox_network(struct request *rq)
     auto_json json_t *body = json_parse_object(rq->body, &err);
     bool internet = rq->actions->internet;
     if (!body || !json_take_bool(body, "allow_internet_access", JSON_OPTIONAL, &internet, &err) ||
-        !network_decode(body, "", internet, rq->arena, &network, &err))
+        !network_decode(body, "", internet, rq->actions, rq->arena, &network, &err))
         reply_invalid(rq, &err);
     else if (!action_sandbox_set_network(rq->actions, &rq->caller, id, &network, rq->arena, &err))
         reply_err(rq, &err);

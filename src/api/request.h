@@ -107,12 +107,15 @@ enum create_version {
     CREATE_V1, /* `secure` may be absent or false, and the timeout is 15 s if none is given */
     CREATE_V2,
 };
-/* Decodes the body of a create; the result borrows from `body`. `internet`: the operator's default. */
-bool create_decode(const json_t *body, enum create_version version, bool internet, struct arena *arena,
+/* Decodes the body of a create; the result borrows from `body`. Of the actions it takes the operator's defaults. */
+bool create_decode(const json_t *body, enum create_version version, const struct actions *actions, struct arena *arena,
                    struct sandbox_request *out, struct err *err) must_use;
-/* What a sandbox may reach, from `network` of a create or the body of an update; in the arena. */
-bool network_decode(const json_t *network, const char *prefix, bool internet, struct arena *arena,
-                    struct net_policy *out, struct err *err) must_use;
+/*
+ * What a sandbox may reach, from `network` of a create (prefix "network.", for errors) or the body of an update (""); in
+ * the arena. `internet`: is internet access on?
+ */
+bool network_decode(const json_t *network, const char *prefix, bool internet, const struct actions *actions,
+                    struct arena *arena, struct net_policy *out, struct err *err) must_use;
 /* Are there rules to show? Then network_encode() writes them into an object. */
 bool network_is_given(const struct net_policy *policy);
 void network_encode(struct json_out *json, struct arena *arena, const struct net_policy *policy);

@@ -216,8 +216,8 @@ static bool take_internet(const json_t *body, enum create_version version, bool 
     return true;
 }
 
-static bool take_network(const json_t *body, bool internet, struct arena *arena, struct sandbox_request *out,
-                         struct err *err)
+static bool take_network(const json_t *body, bool internet, const struct actions *actions, struct arena *arena,
+                         struct sandbox_request *out, struct err *err)
 {
     const json_t *network;
     bool public_traffic = true;
@@ -227,7 +227,7 @@ static bool take_network(const json_t *body, bool internet, struct arena *arena,
     out->network.internet = internet;
     if (!network)
         return true;
-    if (!network_decode(network, "network.", internet, arena, &out->network, err) ||
+    if (!network_decode(network, "network.", internet, actions, arena, &out->network, err) ||
         !take_https_ports(network, arena, out, err) ||
         !json_take_bool(network, "allowPublicTraffic", JSON_OPTIONAL, &public_traffic, err) ||
         !json_take_str(network, "maskRequestHost", JSON_OPTIONAL, &out->mask_host, err))
@@ -284,22 +284,22 @@ static bool refuse_unavailable(const json_t *body, struct str template_ref, stru
            refuse_mcp(body, template_ref, err);
 }
 
-bool create_decode(const json_t *body, enum create_version version, bool internet, struct arena *arena,
+bool create_decode(const json_t *body, enum create_version version, const struct actions *actions, struct arena *arena,
                    struct sandbox_request *out, struct err *err)
 {
     static const struct pair_limits metadata = { "metadata", LIMIT_METADATA_PAIRS, LIMIT_METADATA_BYTES, false };
     static const struct pair_limits envs = { "envVars", LIMIT_ENV_PAIRS, LIMIT_ENV_BYTES, true };
     struct sandbox_request want = { 0 };
     int64_t timeout_s = version == CREATE_V1 ? CREATE_V1_TIMEOUT_S : CREATE_V2_TIMEOUT_S;
-    bool secure = false;
+    bool secure = false, internet;
 
     if (!json_take_str(body, "templateID", JSON_REQUIRED, &want.template_ref, err) ||
         !take_seconds(body, "timeout", JSON_OPTIONAL, 1, &timeout_s, err) ||
         !json_take_bool(body, "secure", JSON_OPTIONAL, &secure, err) ||
         !take_pairs(body, &metadata, arena, &want.metadata, &want.metadata_count, err) ||
         !take_pairs(body, &envs, arena, &want.envs, &want.env_count, err) ||
-        !take_internet(body, version, internet, &internet, err) || !take_network(body, internet, arena, &want, err) ||
-        !refuse_unavailable(body, want.template_ref, err))
+        !take_internet(body, version, actions->internet, &internet, err) ||
+        !take_network(body, internet, actions, arena, &want, err) || !refuse_unavailable(body, want.template_ref, err))
         return false;
     want.timeout_s = (uint64_t)timeout_s;
     /* Clients that do not ask for `secure` send no token with run_code. Files and commands always need the token. */

@@ -79,7 +79,7 @@ static void create(struct request *rq, struct str route, enum create_version ver
     struct err err;
     auto_json json_t *body = json_parse_object(rq->body, &err);
 
-    if (!body || !create_decode(body, version, rq->actions->internet, rq->arena, &want, &err)) {
+    if (!body || !create_decode(body, version, rq->actions, rq->arena, &want, &err)) {
         reply_invalid(rq, &err);
         return;
     }

@@ -358,6 +358,7 @@ static bool front_open(struct front *front, struct err *err)
         .meters = meters_new(front->settings.key_requests),
         .code_always_has_token = front->settings.code_always_has_token,
         .internet = front->settings.internet,
+        .house = { front->settings.egress_allow_count, front->settings.egress_allow },
     };
     front->proxy = proxy_new(front->loop, front->sandboxes);
     proxy_limit_key(front->proxy, front->settings.key_streams);

@@ -416,6 +416,8 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
         !settings_internet(config->internet, &keeper->settings.internet, err) ||
         !egress_settings_make(config, &keeper->egress, err))
         return false;
+    keeper->settings.egress_allow_count = keeper->egress.allow_count;
+    memcpy(keeper->settings.egress_allow, keeper->egress.allow, sizeof keeper->egress.allow);
     log_setup("keeper", log_least);
     choose_domain(config, keeper->settings.domain, sizeof keeper->settings.domain);
     keeper->settings.sandboxes_max = (uint32_t)config->sandboxes_max;

@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "base/pack.h"
 
-enum { SETTINGS_BYTES = 4096, DNS_PORT = 53 };
+enum { SETTINGS_BYTES = 8192, DNS_PORT = 53 };
 
 bool settings_log_level(const char *name, enum log_level *out, struct err *err)
 {
@@ -69,6 +69,41 @@ static int seal(struct str bytes, struct err *err)
     return take_fd(&fd);
 }
 
+static void address_pack(struct buf *out, const struct net_address *address)
+{
+    pack_str(out, str_of(address->at, sizeof address->at));
+}
+
+static void address_unpack(struct unpack *in, struct net_address *out)
+{
+    struct str bytes = unpack_str(in, sizeof out->at);
+
+    if (bytes.len == sizeof out->at)
+        memcpy(out->at, bytes.at, sizeof out->at);
+    else
+        in->failed = true;
+}
+
+static void ranges_pack(struct buf *out, const struct net_range *ranges, uint32_t count)
+{
+    pack_u32(out, count);
+    for (uint32_t i = 0; i < count; i++) {
+        address_pack(out, &ranges[i].address);
+        pack_u8(out, ranges[i].bits);
+    }
+}
+
+static uint32_t ranges_unpack(struct unpack *in, struct net_range out[LIMIT_EGRESS_ALLOW])
+{
+    uint32_t count = unpack_count(in, LIMIT_EGRESS_ALLOW);
+
+    for (uint32_t i = 0; i < count; i++) {
+        address_unpack(in, &out[i].address);
+        out[i].bits = unpack_u8(in);
+    }
+    return count;
+}
+
 int settings_write(const struct settings *settings, struct err *err)
 {
     auto_buf struct buf out = buf_make(NULL, SETTINGS_BYTES);
@@ -85,6 +120,7 @@ int settings_write(const struct settings *settings, struct err *err)
     pack_u32(&out, settings->pids);
     pack_u8(&out, settings->code_always_has_token);
     pack_bool(&out, settings->internet);
+    ranges_pack(&out, settings->egress_allow, settings->egress_allow_count);
     pack_str(&out, secret_reveal(&settings->api_key));
     pack_str(&out, secret_reveal(&settings->admin_hash));
 
@@ -115,6 +151,7 @@ bool settings_read(int fd, struct settings *out, struct err *err)
     got.pids = unpack_u32(&in);
     got.code_always_has_token = unpack_u8(&in) != 0;
     got.internet = unpack_bool(&in);
+    got.egress_allow_count = ranges_unpack(&in, got.egress_allow);
     struct str api_key = unpack_str(&in, SECRET_MAX_BYTES);
     struct str admin_hash = unpack_str(&in, SECRET_MAX_BYTES);
     bool ok = unpack_done(&in, err) && (got.node_id[0] || err_set(err, ERR_INVALID, "malformed settings"));
@@ -192,30 +229,11 @@ bool egress_settings_make(const struct config *config, struct egress_settings *o
     return true;
 }
 
-static void address_pack(struct buf *out, const struct net_address *address)
-{
-    pack_str(out, str_of(address->at, sizeof address->at));
-}
-
-static void address_unpack(struct unpack *in, struct net_address *out)
-{
-    struct str bytes = unpack_str(in, sizeof out->at);
-
-    if (bytes.len == sizeof out->at)
-        memcpy(out->at, bytes.at, sizeof out->at);
-    else
-        in->failed = true;
-}
-
 int egress_settings_write(const struct egress_settings *settings, struct err *err)
 {
     auto_buf struct buf out = buf_make(NULL, SETTINGS_BYTES);
 
-    pack_u32(&out, settings->allow_count);
-    for (uint32_t i = 0; i < settings->allow_count; i++) {
-        address_pack(&out, &settings->allow[i].address);
-        pack_u8(&out, settings->allow[i].bits);
-    }
+    ranges_pack(&out, settings->allow, settings->allow_count);
     pack_u32(&out, settings->resolver_count);
     for (uint32_t i = 0; i < settings->resolver_count; i++) {
         address_pack(&out, &settings->resolvers[i].address);
@@ -233,11 +251,8 @@ bool egress_settings_read(int fd, struct egress_settings *out, struct err *err)
     if (!fd_read_all(fd, SETTINGS_BYTES, &text, &len, err))
         return err_wrap(err, "settings");
     struct unpack in = unpack_from(str_of(text, len));
-    struct egress_settings got = { .allow_count = unpack_count(&in, LIMIT_EGRESS_ALLOW) };
-    for (uint32_t i = 0; i < got.allow_count; i++) {
-        address_unpack(&in, &got.allow[i].address);
-        got.allow[i].bits = unpack_u8(&in);
-    }
+    struct egress_settings got = { 0 };
+    got.allow_count = ranges_unpack(&in, got.allow);
     got.resolver_count = unpack_count(&in, LIMIT_RESOLVERS);
     for (uint32_t i = 0; i < got.resolver_count; i++) {
         address_unpack(&in, &got.resolvers[i].address);

@@ -25,8 +25,10 @@ struct settings {
     uint32_t memory_mb, cpus; /* of each sandbox; 0: what its template asks for */
     uint32_t pids;
     bool code_always_has_token;
-    bool internet;            /* for a create that does not say: --internet */
-    struct secret api_key;    /* the first key; `cloister env` prints it */
+    bool internet; /* for a create that does not say: --internet */
+    uint32_t egress_allow_count;
+    struct net_range egress_allow[LIMIT_EGRESS_ALLOW]; /* --egress-allow; egress has it too */
+    struct secret api_key;                             /* the first key; `cloister env` prints it */
     struct secret admin_hash; /* of the token that opens /api-keys; front never has the token itself */
 };
 

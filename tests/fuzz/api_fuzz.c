@@ -6,6 +6,8 @@
 
 int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size);
 
+static const struct actions defaults = { .internet = true };
+
 static void check(bool holds)
 {
     if (!holds)
@@ -18,7 +20,7 @@ static void fuzz_create(struct str text, struct arena *arena)
     struct err err;
 
     auto_json json_t *body = json_parse_object(text, &err);
-    if (body && create_decode(body, CREATE_V1, true, arena, &want, &err))
+    if (body && create_decode(body, CREATE_V1, &defaults, arena, &want, &err))
         check(want.env_count <= LIMIT_ENV_PAIRS && want.metadata_count <= LIMIT_METADATA_PAIRS);
 }
 
@@ -31,7 +33,7 @@ static void fuzz_network(struct str text, struct arena *arena)
     struct err err;
 
     auto_json json_t *body = json_parse_object(text, &err);
-    if (!body || !network_decode(body, "", true, arena, &policy, &err))
+    if (!body || !network_decode(body, "", true, &defaults, arena, &policy, &err))
         return;
     check(net_policy_check(&policy, &err));
     json_out_object(&json, NULL);
@@ -41,7 +43,7 @@ static void fuzz_network(struct str text, struct arena *arena)
     check(again != NULL);
     /* A password is not shown, and a proxy without it is not the same; the rest is. */
     struct net_policy second;
-    check(network_decode(again, "", true, arena, &second, &err));
+    check(network_decode(again, "", true, &defaults, arena, &second, &err));
     check(second.allow_count == policy.allow_count && second.name_count == policy.name_count &&
           second.deny_count == policy.deny_count && second.transform_count == policy.transform_count);
 }

@@ -95,6 +95,21 @@ static void rules_are_sent_to_egress_and_shown(void **state)
     assert_non_null(strstr(shown(s, id), "\"X-Key\":\"v 1\""));
 }
 
+static void a_proxy_at_a_private_address_is_the_operators_to_allow(void **state)
+{
+    struct served *s = *state;
+    struct net_range ranges[2];
+
+    assert_true(net_range_parse(STR("192.0.2.0/24"), &ranges[0]) && net_range_parse(STR("10.1.0.0/16"), &ranges[1]));
+    s->actions.house = (struct net_operator){ 2, ranges };
+    (void)create_with(s, "{\"egressProxy\":{\"address\":\"10.1.2.3:1080\"}}");
+    CHECK_STR(s->rig.policy.proxy.host, STR("10.1.2.3"));
+    struct http_answer answer = CALL(s, "POST", "/v2/sandboxes",
+                                     "{\"templateID\":\"base\",\"network\":{\"egressProxy\":{\"address\":"
+                                     "\"10.2.2.3:1080\"}}}");
+    check_error(s, &answer, 400, "not a public address");
+}
+
 static void a_proxys_password_and_certificate_are_never_shown(void **state)
 {
     struct served *s = *state;
@@ -161,6 +176,8 @@ static const struct {
     { "{\"egressProxy\":{\"address\":\"2001:db8::1:1080\"}}", "must be host:port" },
     { "{\"egressProxy\":{\"address\":\"*.example:1\"}}", "must be host:port" },
     { "{\"egressProxy\":{\"address\":\"p.example:1\",\"password\":\"x\"}}", "a password and no username" },
+    { "{\"egressProxy\":{\"address\":\"127.0.0.1:1080\"}}", "is not a public address; an operator can allow it" },
+    { "{\"egressProxy\":{\"address\":\"[fd00::1]:1080\"}}", "is not a public address" },
     { "{\"egressProxy\":{\"address\":\"p.example:1\",\"tls\":{\"caCert\":\"x\"}}}", "'enabled' is not true" },
     { "{\"egressProxy\":{\"address\":\"p.example:1\",\"tls\":{\"enabled\":true,\"caCert\":\"x\"}}}", "PEM" },
     { "{\"egressProxy\":{\"address\":\"p.example:1\",\"tls\":{\"enabled\":true,\"serverName\":\"a b\"}}}",
@@ -352,6 +369,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(internet_access_is_as_asked_or_as_the_operator_says, served_set_up_only,
                                         served_tear_down),
         API_CASE(rules_are_sent_to_egress_and_shown),
+        API_CASE(a_proxy_at_a_private_address_is_the_operators_to_allow),
         API_CASE(a_proxys_password_and_certificate_are_never_shown),
         API_CASE(malformed_rules_are_refused_by_name),
         API_CASE(too_many_rules_are_refused),

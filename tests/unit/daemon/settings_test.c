@@ -24,6 +24,8 @@ static void settings_survive_the_trip_to_front(void **state)
                              .internet = true },
                     got;
     struct err err;
+    sent.egress_allow_count = 1;
+    assert_true(net_range_parse(STR("10.0.0.0/8"), &sent.egress_allow[0]));
     assert_true(secret_set(&sent.api_key, STR("e2b_00")) && secret_set(&sent.admin_hash, STR("11ff")));
     auto_close int fd = settings_write(&sent, &err);
     assert_true(fd >= 0);
@@ -33,6 +35,8 @@ static void settings_survive_the_trip_to_front(void **state)
     assert_string_equal(got.domain, sent.domain);
     assert_int_equal(got.pids, 99);
     assert_true(got.code_always_has_token && got.internet);
+    assert_int_equal(got.egress_allow_count, 1);
+    assert_memory_equal(got.egress_allow, sent.egress_allow, sizeof sent.egress_allow[0]);
     assert_int_equal(got.key_sandboxes, 5);
     assert_int_equal(got.key_requests, 6);
     assert_int_equal(got.key_streams, 8);
