@@ -169,10 +169,10 @@ class Box(Client):
 class World:
     """The server under test and the hosts around it."""
 
-    def __init__(self, hosts, *options, data=TEST_DATA, before=None):
+    def __init__(self, hosts, *options, data=TEST_DATA, before=None, dns=world.HOSTS["dns"]):
         share_template(data)
         self.hosts = hosts
-        self.server = Server(data, ["--dns", f"{world.HOSTS['dns']}:53", *options])
+        self.server = Server(data, [*(["--dns", f"{dns}:53"] if dns else []), *options])
         (data / "test-server.log").unlink(missing_ok=True)
         if before:
             begin = self.server.before_start

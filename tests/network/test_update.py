@@ -53,8 +53,8 @@ def test_it_switches_internet_access_off_and_on(make_box, hosts):
 
 def test_it_cuts_what_is_no_longer_allowed_and_nothing_else(make_box, hosts):
     box = make_box()
-    cut = in_background(box, "keep_talking", DENIED, world.ECHO_PORT, 30, "/tmp/cut.on", name="cut")
-    kept = in_background(box, "keep_talking", ONE, world.ECHO_PORT, 8, "/tmp/kept.on", name="kept")
+    cut = in_background(box, "keep_talking", DENIED, world.ECHO_PORT, 12, "/tmp/cut.on", name="cut")
+    kept = in_background(box, "keep_talking", ONE, world.ECHO_PORT, 4, "/tmp/kept.on", name="kept")
     wait_file(box, "/tmp/cut.on")
     wait_file(box, "/tmp/kept.on")
     box.update(denyOut=["203.0.113.0/24"])
