@@ -268,6 +268,7 @@ static void boot_done(struct job *job)
                                     &(struct http_server_config){
                                         .on_request = on_request,
                                         .on_connection = on_connection,
+                                        .http2 = &http2_protocol,
                                         .context = front,
                                         .stranger_ms = LIMIT_STRANGER_MS,
                                     });

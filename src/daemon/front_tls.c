@@ -55,7 +55,7 @@ static bool sign(void *context, const struct tls_to_sign *want, unsigned char ou
 
 struct front_tls *front_tls_new(struct loop *loop, struct workers *workers, struct channel *signer)
 {
-    static const char *const protocols[] = { "http/1.1", NULL };
+    static const char *const protocols[] = { "h2", "http/1.1", NULL };
     struct front_tls *tls = NEW(struct front_tls);
 
     tls->signer = signer;

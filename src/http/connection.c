@@ -229,10 +229,25 @@ void conn_step(struct connection *c)
 
 /* ---- what streams call ---- */
 
+/* With the first byte it is known what the TLS handshake has agreed on. */
+static void choose_protocol(struct connection *c)
+{
+    const struct http_protocol *http2 = c->server->config.http2;
+
+    if (c->is_chosen)
+        return;
+    c->is_chosen = true;
+    if (http2 && c->state == CONN_HEAD && strcmp(stream_protocol(c->stream), "h2") == 0) {
+        c->protocol = http2;
+        c->protocol->begin(c);
+    }
+}
+
 static void on_input(struct stream *stream)
 {
     struct connection *c = stream->owner;
 
+    choose_protocol(c);
     /*
      * If a step follows anyway when the turn ends, wait for it: a client that floods us must not get two in each turn.
      */

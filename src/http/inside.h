@@ -97,6 +97,7 @@ struct connection {
     struct loop *loop;
     struct stream *stream;
     const struct http_protocol *protocol;
+    bool is_chosen; /* the protocol does not change any more */
     enum conn_state state;
     struct connection *next, *previous;
     struct queue exchanges;  /* HTTP/1.1: one at most */
@@ -177,7 +178,7 @@ static inline struct exchange *conn_first(const struct connection *c)
 
 /* ---- server.c ---- */
 
-/* A connection that speaks this protocol from its first byte. Takes the descriptor. */
+/* A connection that speaks this protocol; NULL: HTTP/1.1, or what its TLS handshake agrees on. Takes the descriptor. */
 void server_adopt(struct http_server *server, int fd, const struct http_protocol *protocol);
 /* May there be another exchange on a connection with HTTP/2? Closes a connection that rests, if that helps. */
 bool server_has_room(struct http_server *server, const struct connection *c);

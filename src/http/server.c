@@ -161,7 +161,8 @@ void server_adopt(struct http_server *server, int fd, const struct http_protocol
     c->is_refused = is_refused;
     c->server = server;
     c->loop = server->loop;
-    c->protocol = protocol;
+    c->protocol = protocol ? protocol : &http1_protocol;
+    c->is_chosen = protocol;
     c->stream = stream_new(server->loop, fd, EARLY_INPUT_BYTES, &conn_events, c);
     c->next = server->connections;
     if (c->next)
@@ -180,7 +181,7 @@ void server_adopt(struct http_server *server, int fd, const struct http_protocol
 
 void http_server_adopt(struct http_server *server, int fd)
 {
-    server_adopt(server, fd, &http1_protocol);
+    server_adopt(server, fd, NULL);
 }
 
 static void on_accepted(void *context, int fd)
