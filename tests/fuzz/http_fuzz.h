@@ -1,9 +1,12 @@
 /*
- * A real server on a real loop, fed through a socket: it may answer what it likes, but it must not crash, leak, hang or
- * tell an owner twice that an exchange is gone.
+ * http_fuzz.h - a real server on a real loop, fed through a socket: it may answer what it likes, but it must not crash,
+ * leak, hang or tell an owner twice that an exchange is gone.
  *
  * The first byte says how the input is cut into writes and how the client leaves; the handlers answer by path.
  */
+#ifndef TESTS_FUZZ_HTTP_FUZZ_H
+#define TESTS_FUZZ_HTTP_FUZZ_H
+
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,7 +16,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "http/http.h"
+#include "http/inside.h"
 
 int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size);
 int LLVMFuzzerInitialize(int *argc, char ***argv);
@@ -160,12 +163,14 @@ static bool listen_to(int fd)
     return n != 0;
 }
 
-int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
+/* `preface` is sent before the input. */
+static void fuzz_server(const struct http_protocol *protocol, struct str preface, const unsigned char *data,
+                        size_t size)
 {
     int ends[2];
 
     if (size < 1 || size > 1 << 17)
-        return 0;
+        return;
     unsigned how = data[0];
     size_t at = 1, step = how & 7 ? (size_t)1 << (2 * (how & 7)) : size;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) < 0)
@@ -173,7 +178,9 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
     loop = loop_new();
     struct http_server_config config = { .on_request = on_request };
     struct http_server *server = http_server_new(loop, -1, &config);
-    http_server_adopt(server, ends[1]);
+    server_adopt(server, ends[1], protocol);
+    if (write(ends[0], preface.at, preface.len) != (ssize_t)preface.len)
+        abort();
 
     bool is_open = true;
     for (unsigned turns = 0, idle = 0; is_open && idle < IDLE_TURNS; turns++) {
@@ -195,5 +202,6 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
     if (open_exchanges)
         abort();
     loop_free(loop);
-    return 0;
 }
+
+#endif
