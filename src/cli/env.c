@@ -59,7 +59,7 @@ bool env_run(struct cli *cli, struct err *err)
         lines[count++] = (struct line){ "E2B_DOMAIN", str_from(domain) };
         lines[count++] = (struct line){ "SSL_CERT_FILE", bundle };
         lines[count++] = (struct line){ "REQUESTS_CA_BUNDLE", bundle }; /* requests knows only this one */
-        lines[count++] = (struct line){ "NODE_EXTRA_CA_CERTS", arena_format(&cli->arena, "%s/ca.pem", tls) };
+        lines[count++] = (struct line){ "NODE_EXTRA_CA_CERTS", bundle };
     }
     struct buf text = buf_make(&cli->arena, 8 * PATH_MAX);
     if (cli->json) {

@@ -3,8 +3,8 @@
  *
  * Below tls/ in the data directory:
  *   authority.pem  the authority's key and certificate, the server's key and certificate; only root
- *   ca.pem         the authority's certificate, for clients that add one to what they trust (Node)
- *   ca-bundle.pem  the same after the system's own, for clients that trust one file (OpenSSL, Python, curl)
+ *   ca.pem         the authority's certificate, for browsers and other trust stores
+ *   ca-bundle.pem  the same after the system's own, for clients that trust one file: what `cloister env` names
  *
  * The authority can only sign for the names that it was made for, and for loopback addresses (name constraints), and only
  * servers (extended key usage). Other names make another authority. The server's certificate is renewed long before it

@@ -30,18 +30,26 @@ PYTHON_SDKS = {
     "2.45.1": "e2b==2.45.1",
     "2.20.3": "e2b==2.20.3",
     "2.10.0": "e2b==2.10.0",
+    "2.2.0": "e2b==2.2.0",
     "interpreter": "e2b-code-interpreter",
-    "interpreter-1.5.2": "e2b-code-interpreter==1.5.2 trustme",
+    "interpreter-2.6.2": "e2b-code-interpreter==2.6.2 e2b==2.20.3",
+    "interpreter-1.5.2": "e2b-code-interpreter==1.5.2",
 }
 NPM_PACKAGES = {
     "newest": ["e2b@latest", "@e2b/cli@latest", "@e2b/code-interpreter@latest"],
     "2.45.0": ["e2b@2.45.0"],
     "2.20.1": ["e2b@2.20.1"],
     "2.10.2": ["e2b@2.10.2"],
+    "2.2.1": ["e2b@2.2.1", "@e2b/code-interpreter@2.0.0"],
+    "1.5.1": ["e2b@1.13.2", "@e2b/code-interpreter@1.5.1"],
 }
 
 
-TABLE = []  # (client, version, Count) of each SDK suite that ran
+TABLE = {}  # (client, version) of each SDK that was tried: its counts by "url" and by "domain"
+
+
+def note(client, version, by_domain, count):
+    TABLE.setdefault((client, version), {})["domain" if by_domain else "url"] = count
 
 
 class Count:
@@ -101,8 +109,8 @@ def npm_version(home, package):
     return json.loads((home / "node_modules" / package / "package.json").read_text())["version"]
 
 
-def version_of(python):
-    code = "import importlib.metadata as m; print(m.version('e2b'))"
+def version_of(python, package="e2b"):
+    code = f"import importlib.metadata as m; print(m.version('{package}'))"
     return subprocess.run([str(python), "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
@@ -134,13 +142,31 @@ def run_pytest(python, name, files, options, env=None, cwd=HERE):
     return total
 
 
-def run_python_sdk(name):
+DOMAIN_MODE = {"CLOISTER_E2E_DOMAIN": "yes"}  # see server.py
+
+
+def run_python_sdk(name, by_domain=False):
     def run(options):
         python = make_venv(name)
         version = version_of(python)
         print(f"# Python SDK {version}", flush=True)
-        count = run_pytest(python, f"sdk-python-{name}", ["test_sdk_python.py"], options)
-        TABLE.append(("Python `e2b`", version, count))
+        suite = f"{'domain' if by_domain else 'sdk'}-python-{name}"
+        count = run_pytest(python, suite, ["test_sdk_python.py"], options, DOMAIN_MODE if by_domain else None)
+        note("Python `e2b`", version, by_domain, count)
+        return count
+
+    return run
+
+
+def run_python_code(name):
+    """The code interpreter in domain mode."""
+
+    def run(options):
+        python = make_venv(name)
+        env = {**DOMAIN_MODE, "CLOISTER_E2E_SDK": name}
+        count = run_pytest(python, f"domain-{name}", ["test_domain.py"], options, env)
+        version = f"{version_of(python, 'e2b-code-interpreter')} with `e2b` {version_of(python)}"
+        note("Python `e2b-code-interpreter`", version, True, count)
         return count
 
     return run
@@ -150,17 +176,28 @@ def run_js(file, name="newest"):
     return lambda options: run_js_file(file, make_npm(name))
 
 
-def run_js_sdk(name):
+def run_js_sdk(name, by_domain=False):
     def run(options):
         home = make_npm(name)
-        count = run_js_file("test_sdk_js.mjs", home)
-        TABLE.append(("JavaScript `e2b`", npm_version(home, "e2b"), count))
+        count = run_js_file("test_sdk_js.mjs", home, by_domain)
+        note("JavaScript `e2b`", npm_version(home, "e2b"), by_domain, count)
         return count
 
     return run
 
 
-def run_js_file(file, home):
+def run_js_code(name):
+    def run(options):
+        home = make_npm(name)
+        count = run_js_file("test_domain.mjs", home, by_domain=True)
+        version = f"{npm_version(home, '@e2b/code-interpreter')} with `e2b` {npm_version(home, 'e2b')}"
+        note("JavaScript `@e2b/code-interpreter`", version, True, count)
+        return count
+
+    return run
+
+
+def run_js_file(file, home, by_domain=False):
     from server import TEST_DATA, Server, share_template
 
     share_template(TEST_DATA)
@@ -174,7 +211,7 @@ def run_js_file(file, home):
             ["node", "--test", "--test-reporter=tap", str(test)],
             cwd=home,
             check=False,
-            env=server.environment(),
+            env=server.environment(by_domain),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -207,7 +244,7 @@ def run_cli(options):
         options,
         {"CLOISTER_E2B_CLI": str(home / "node_modules" / ".bin" / "e2b")},
     )
-    TABLE.append(("`@e2b/cli`", npm_version(home, "@e2b/cli"), count))
+    note("`@e2b/cli`", npm_version(home, "@e2b/cli"), False, count)
     return count
 
 
@@ -227,7 +264,20 @@ SUITES = {
     "js-2.45.0": run_js_sdk("2.45.0"),
     "js-2.20.1": run_js_sdk("2.20.1"),
     "js-2.10.2": run_js_sdk("2.10.2"),
+    "domain-python-newest": run_python_sdk("newest", by_domain=True),
+    "domain-python-2.20.3": run_python_sdk("2.20.3", by_domain=True),
+    "domain-python-2.2.0": run_python_sdk("2.2.0", by_domain=True),
+    "domain-js": run_js_sdk("newest", by_domain=True),
+    "domain-js-2.20.1": run_js_sdk("2.20.1", by_domain=True),
+    "domain-js-2.2.1": run_js_sdk("2.2.1", by_domain=True),
+    "domain-code-newest": run_python_code("interpreter"),
+    "domain-code-2.6.2": run_python_code("interpreter-2.6.2"),
+    "domain-code-1.5.2": run_python_code("interpreter-1.5.2"),
+    "domain-code-js": run_js_code("newest"),
+    "domain-code-js-2.0.0": run_js_code("2.2.1"),
+    "domain-code-js-1.5.1": run_js_code("1.5.1"),
     "cli": run_cli,
+    "tls": run_files("test_tls.py"),
     "http": run_files("test_http.py", "test_edge.py", "test_teams.py"),
     "isolation": run_files("test_isolation.py"),
     "command": run_files("test_command.py"),
@@ -237,7 +287,6 @@ SUITES = {
     "cuts": run_files("test_cuts.py"),
     "misuse": run_files("test_misuse.py"),
     "interpreter": run_files("test_interpreter.py", "test_tutorials.py", "test_packages.py", sdk="interpreter"),
-    "interpreter-1x": run_files("test_interpreter_1x.py", sdk="interpreter-1.5.2"),
     "zygotes": run_files("test_zygote.py", sdk="interpreter"),
     "interpreter-js": run_js("test_interpreter.mjs"),
 }
@@ -256,9 +305,10 @@ def make_base():
 
 
 def print_table():
-    print("| client | version | passed | failed | skipped |\n|---|---|---|---|---|")
-    for client, version, count in TABLE:
-        print(f"| {client} | {version} | {count.passed} | {count.failed} | {count.skipped} |")
+    print("| client | version | by URL | by domain, with TLS |\n|---|---|---|---|")
+    clients = [client for client, _ in TABLE]
+    for (client, version), counts in sorted(TABLE.items(), key=lambda row: clients.index(row[0][0])):
+        print(f"| {client} | {version} | {counts.get('url', '')} | {counts.get('domain', '')} |")
     print()
 
 
@@ -268,7 +318,7 @@ def main():
         options = arguments[arguments.index("--") + 1 :]
         arguments = arguments[: arguments.index("--")]
     if arguments == ["sdk"]:
-        arguments = [name for name in SUITES if name.split("-")[0] in ("python", "js", "cli")]
+        arguments = [name for name in SUITES if name.split("-")[0] in ("python", "js", "cli", "domain")]
     unknown = [name for name in arguments if name not in SUITES]
     if unknown:
         sys.exit(f"there is no suite {unknown[0]}: {', '.join(SUITES)}")

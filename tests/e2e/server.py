@@ -7,6 +7,7 @@ purpose: sandboxes outlive every role, so those of a run that was killed are fou
     CLOISTER_BUILD      where the programs are (default: build-asan, or else build)
     CLOISTER_DATA       whose base template to share; it is built there if it is missing (default: /var/lib/cloister)
     CLOISTER_TEST_DATA  the data directory of the tests (default: /var/lib/cloister-test)
+    CLOISTER_E2E_DOMAIN if set: SDKs get a domain and certificates, and no URLs, so they use TLS for everything
 """
 
 import ctypes
@@ -98,6 +99,8 @@ class Server:
         self.log_dir = self.data
         self.log_path = None
         self.key = None
+        self.lines = {}
+        self.wrapper = []  # a command in front of the program
 
     @property
     def url(self):
@@ -113,6 +116,7 @@ class Server:
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
                 [
+                    *self.wrapper,
                     str(build_dir() / "cloister"),
                     "serve",
                     "--data",
@@ -127,10 +131,10 @@ class Server:
                 preexec_fn=self.before_start,
             )
         self.wait_until_up(seconds)
-        lines = json.loads(cloister("env", "--json", data=self.data, stdout=subprocess.PIPE, text=True).stdout)
+        self.lines = json.loads(cloister("env", "--json", data=self.data, stdout=subprocess.PIPE, text=True).stdout)
         # Not where it was last time: a server that answers can be found.
-        assert lines["E2B_API_URL"] == self.url, lines["E2B_API_URL"]
-        self.key = lines["E2B_API_KEY"]
+        assert self.lines["E2B_API_URL"] == self.url, self.lines["E2B_API_URL"]
+        self.key = self.lines["E2B_API_KEY"]
         return self
 
     def before_start(self):
@@ -166,10 +170,13 @@ class Server:
                 self.process.wait()
         self.process = None
 
-    def environment(self):
-        """What an unmodified SDK needs, and nothing else of E2B's."""
+    def environment(self, by_domain=bool(os.environ.get("CLOISTER_E2E_DOMAIN"))):
+        """The lines that a user pastes, and nothing else of E2B's."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("E2B_")}
-        return {**clean, "E2B_API_URL": self.url, "E2B_SANDBOX_URL": self.url, "E2B_API_KEY": self.key}
+        lines = dict(self.lines)
+        if by_domain:
+            del lines["E2B_API_URL"], lines["E2B_SANDBOX_URL"]
+        return {**clean, **lines}
 
     # ---- the API, by hand ----
 

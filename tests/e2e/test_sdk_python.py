@@ -7,6 +7,7 @@ all share, and what a release does not have is skipped aloud.
 import asyncio
 import datetime
 import hashlib
+import importlib.metadata
 import inspect
 import io
 import threading
@@ -30,6 +31,9 @@ from server import wait_for
 
 NOT_THERE = "inotthere0000000000000"
 IS_OLD = not hasattr(e2b, "SandboxNotRunningException")
+# Their connect() sets the deadline, and they know no error of its own for a sandbox that is gone.
+IS_OLDEST = importlib.metadata.version("e2b").startswith(("2.0.", "2.1.", "2.2."))
+GONE = SandboxException if IS_OLDEST else NotFoundException
 # Old releases let a broken connection, and a timeout that they notice themselves, through as they are.
 TIMED_OUT = (TimeoutException, httpcore.TimeoutException) if IS_OLD else TimeoutException
 NOT_RUNNING = TimeoutException if IS_OLD else e2b.SandboxNotRunningException
@@ -762,6 +766,8 @@ def test_a_sandbox_can_be_connected_to_by_its_id(server):
 
 
 def test_connecting_never_shortens_a_life(server):
+    if IS_OLDEST:
+        pytest.skip("this release sets the deadline when it connects")
     box = Sandbox.create(timeout=300)
     try:
         before = box.get_info().end_at
@@ -791,7 +797,7 @@ def test_after_kill_everything_fails_as_documented(server):
         with pytest.raises(NOT_RUNNING):
             call()
     for call in (lambda: box.get_info(), lambda: box.set_timeout(10), lambda: Sandbox.connect(box.sandbox_id)):
-        with pytest.raises(NotFoundException):
+        with pytest.raises(GONE):
             call()
 
 
@@ -891,7 +897,7 @@ def test_what_needs_only_an_id_needs_no_object(server):
     assert abs((box.get_info().end_at - now()).total_seconds() - 300) < 3
     assert Sandbox.get_metrics(box.sandbox_id) is not None
     assert Sandbox.kill(box.sandbox_id) is True
-    with pytest.raises(NotFoundException):
+    with pytest.raises(GONE):
         Sandbox.get_info(box.sandbox_id)
 
 
@@ -1091,7 +1097,7 @@ def test_the_async_life_of_a_sandbox(server):
             assert await box.kill() is True
         assert await AsyncSandbox.kill(box.sandbox_id) is False
         for call in (box.get_info(), box.set_timeout(10), AsyncSandbox.connect(box.sandbox_id)):
-            with pytest.raises(NotFoundException):
+            with pytest.raises(GONE):
                 await call
         with pytest.raises(AuthenticationException):
             await AsyncSandbox.create(api_key="e2b_" + "0" * 40)

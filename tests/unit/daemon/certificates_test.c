@@ -192,6 +192,7 @@ static void the_certificate_is_renewed_in_time_and_the_authority_kept(void **sta
     hand_clock_add(UINT64_C(59) * 86400 * 1000);
     auto_pair struct key_pair same = make("", &is_new);
     assert_false(is_new);
+    assert_string_equal(first.chain, same.chain);
     hand_clock_add(UINT64_C(2) * 86400 * 1000);
     auto_pair struct key_pair next = make("", &is_new);
     auto_free char *same_ca = file_text("tls/ca.pem");
@@ -202,6 +203,7 @@ static void the_certificate_is_renewed_in_time_and_the_authority_kept(void **sta
     auto_pair struct key_pair last = make("", &is_new);
     auto_free char *last_ca = file_text("tls/ca.pem");
     assert_string_not_equal(ca, last_ca);
+    assert_int_equal(verify(last.chain, last_ca, "cloister.localhost"), X509_V_ERR_CERT_NOT_YET_VALID);
     finish();
 }
 
@@ -219,6 +221,7 @@ static void a_damaged_file_is_made_anew(void **state)
         auto_pair struct key_pair next = make("", &is_new);
         auto_free char *ca = file_text("tls/ca.pem");
         assert_true(is_new);
+        assert_string_not_equal(first.chain, next.chain);
         assert_int_equal(verify(next.chain, ca, "cloister.localhost"), X509_V_OK);
     }
     finish();
