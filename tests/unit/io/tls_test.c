@@ -231,6 +231,25 @@ static char *pattern(size_t size)
     return bytes;
 }
 
+/* A turn of the loop without waiting: the bytes that a split wire brings are there already. */
+static void quick_turn(void)
+{
+    struct timer timer = { 0 };
+
+    pump_loop_ = loop;
+    timer_set(&timer, loop, 0, pump_stop);
+    loop_run(loop);
+    timer_clear(&timer);
+}
+
+#define CARRY_UNTIL(condition)                           \
+    for (unsigned turn_ = 0; !(condition); turn_++) {    \
+        if (turn_ > 200000)                              \
+            fail_msg("never came true: %s", #condition); \
+        (void)carry();                                   \
+        quick_turn();                                    \
+    }
+
 /* ---- cases ---- */
 
 static void both_sides_talk_however_the_bytes_are_split(void **state)
@@ -247,11 +266,11 @@ static void both_sides_talk_however_the_bytes_are_split(void **state)
         open_far("x.a.test", 0);
         stream_write(far.stream, str_of(bytes, size));
         stream_finish(far.stream);
-        PUMP_UNTIL(loop, carry() && near.ends);
+        CARRY_UNTIL(near.ends);
         CHECK_STR(buf_str(&near.got), str_of(bytes, size));
         stream_write(near.stream, str_of(bytes, size)); /* TLS has a half-close too */
         stream_finish(near.stream);
-        PUMP_UNTIL(loop, carry() && far.ends);
+        CARRY_UNTIL(far.ends);
         CHECK_STR(buf_str(&far.got), str_of(bytes, size));
         assert_int_equal(near.failures + far.failures, 0);
         assert_string_equal(stream_protocol(near.stream), "");
