@@ -1,0 +1,52 @@
+/*
+ * A packed policy from anywhere: what unpacks and passes the check is packed to the same bytes again, and every question
+ * about it has an answer.
+ */
+#include <stdlib.h>
+
+#include "base/limits.h"
+#include "policy/net_rules.h"
+
+int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size);
+
+static void ask(const struct net_policy *policy)
+{
+    static const struct net_operator nobody = { 0 };
+    struct net_flow flow = { .to = { { [10] = 0xff, [11] = 0xff, [12] = 203, [14] = 113 } }, .port = 443 };
+
+    flow.name = policy->name_count ? policy->names[0] : STR("example.com");
+    enum net_rule rule = net_judge(policy, &nobody, &flow);
+    if (rule >= NET_RULE_COUNT)
+        abort();
+    bool matters = net_name_matters(policy, &nobody, &flow);
+    flow.name = STR("");
+    if (matters && net_rule_allows(net_judge(policy, &nobody, &flow)))
+        abort();
+    if (net_judge_name(policy, STR("www.example.com")) >= NET_RULE_COUNT)
+        abort();
+    for (uint32_t i = 0; i < policy->transform_count; i++) {
+        struct str host = policy->transforms[i].host;
+        if (!str_starts(host, STR("*.")) && net_transform_for(policy, host) != &policy->transforms[i])
+            abort();
+    }
+}
+
+int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
+{
+    struct unpack in = unpack_from(str_of(data, size));
+    struct net_policy policy;
+    struct arena arena;
+    struct err err;
+
+    arena_init(&arena);
+    net_policy_unpack(&in, &arena, &policy);
+    if (unpack_done(&in, &err) && net_policy_check(&policy, &err)) {
+        auto_buf struct buf again = buf_make(NULL, LIMIT_NET_POLICY_BYTES);
+        net_policy_pack(&again, &policy);
+        if (!str_eq(buf_str(&again), str_of(data, size)))
+            abort();
+        ask(&policy);
+    }
+    arena_done(&arena);
+    return 0;
+}
