@@ -162,7 +162,8 @@ struct tls_client *egress_roots(struct egress *egress, struct err *err)
     if (egress->config.roots.len == 0)
         (void)err_set(err, ERR_UNAVAILABLE, "this server has no certificates to trust: install ca-certificates");
     else if (!egress->roots)
-        egress->roots = tls_client_new(egress->config.loop, &egress->config.roots, err);
+        egress->roots =
+            tls_client_new(egress->config.loop, hole_is_open("hosts are verified") ? NULL : &egress->config.roots, err);
     return egress->roots;
 }
 

@@ -397,7 +397,8 @@ static bool may_dial_proxy(void *context, const struct net_address *address, uin
 {
     const struct flow *flow = context;
 
-    return net_rule_allows(egress_judge_for_all(flow->outbound->egress, address, port));
+    return net_rule_allows(egress_judge_for_all(flow->outbound->egress, address, port)) ||
+           hole_is_open("address of the proxy");
 }
 
 /*
@@ -504,7 +505,7 @@ static void begin_dialing(struct flow *flow)
     enter(flow, FLOW_DIALING);
     if (flow->has_rules)
         relay_to_interceptor(flow);
-    else if (flow->outbound->policy.proxy.host.len)
+    else if (flow->outbound->policy.proxy.host.len && !hole_is_open("the proxy is the only way"))
         flow->tunnel = open_tunnel(flow, on_tunnel, flow);
     else
         dial(flow);

@@ -22,6 +22,7 @@
 #include <sys/socket.h>
 
 #include "base/fd.h"
+#include "base/hole.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -445,7 +446,7 @@ static void on_request(struct http_exchange *ex, void *context)
     ex->events = &exchange_events;
     ex->owner = request;
     http_trust(ex);
-    if (!is_for_host(intercept, &ex->head)) {
+    if (!is_for_host(intercept, &ex->head) && !hole_is_open("a request is for its host")) {
         enter(request, REQUEST_OVER);
         reply(ex, 421,
               arena_format(&ex->arena, "this connection is for %s, and the request is not\n", intercept->name));

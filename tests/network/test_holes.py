@@ -63,6 +63,17 @@ HOLES = [
     ("only what was diverted", ["test_bypass.py::test_the_listening_sockets_themselves_lead_nowhere"]),
     ("connections of a sandbox", ["test_connections.py::test_ten_thousand_connections_of_one_sandbox_are_capped_and_others_go_on"]),
     ("questions of a sandbox", ["test_dns.py::test_a_tunnel_through_dns_is_limited"]),
+    ("answers are public", ["test_names.py::test_addresses_that_are_not_public_are_left_out_of_answers[private.test]"]),
+    (
+        "the proxy is the only way",
+        [
+            "test_proxy.py::test_a_connection_goes_through_the_proxy_by_address",
+            "test_proxy.py::test_a_wrong_password_fails_closed_and_the_log_says_why",
+        ],
+    ),
+    ("address of the proxy", ["test_proxy.py::test_a_proxy_at_a_private_address_is_not_dialed"]),
+    ("hosts are verified", ["test_headers.py::test_a_host_that_cannot_be_verified_does_not_get_the_header"]),
+    ("a request is for its host", ["test_headers.py::test_a_request_for_another_host_on_the_same_connection_is_refused"]),
     ("nothing but TCP and DNS", ["test_bypass.py::test_udp_fails_at_once[198.51.100.10-9999]"]),
 ]
 

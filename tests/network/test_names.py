@@ -170,3 +170,11 @@ def test_dns_pins_for_one_sandbox_are_not_anothers(make_box, hosts):
     hosts.forget()
     second.refused("tcp", ONE, 8080, "GET / HTTP/1.1\r\n\r\n")
     assert not hosts.seen("tcp", to=ONE)
+
+
+@pytest.mark.parametrize("name", ["private.test", "metadata.test", "mapped.test", "nat64.test"])
+def test_addresses_that_are_not_public_are_left_out_of_answers(cloister, name):
+    """The look-up fails already, so that no program takes such an address for the name's owner's."""
+    box = cloister.shared_box()
+    box.fails("resolve", name)
+    assert box.wait_log("DNS question", name)
