@@ -208,9 +208,9 @@ static void leave_off(struct splice *splice)
 }
 
 /* After a run that has taken all there was. */
-static void judge_pace(struct splice *splice, uint64_t taken)
+static void judge_pace(struct splice *splice, uint64_t moved)
 {
-    splice->slow_runs = taken < BULK_LEAST ? splice->slow_runs + 1 : 0;
+    splice->slow_runs = moved < BULK_LEAST ? splice->slow_runs + 1 : 0;
     if (splice->slow_runs < SLOW_RUNS)
         return;
     stream_is_slow(splice->from);
@@ -222,7 +222,7 @@ void splice_run(struct splice *splice)
     struct stream *from = splice->from, *to = splice->to;
     const unsigned pipes = splice->is_bulk ? BULK_TURN_PIPES : TURN_PIPES;
     unsigned pipes_left = pipes;
-    uint64_t before = from->bytes_in;
+    uint64_t before = to->bytes_out;
     bool more = true;
 
     if (splice->is_bulk && !borrow_pipe(splice)) {
@@ -247,7 +247,7 @@ void splice_run(struct splice *splice)
     if (splice && splice->is_bulk && splice->held == 0) {
         return_pipe(splice);
         if (!to->blocked)
-            judge_pace(splice, from->bytes_in - before);
+            judge_pace(splice, to->bytes_out - before);
     }
     stream_watch(from);
     stream_watch(to);
