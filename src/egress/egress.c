@@ -210,12 +210,15 @@ bool egress_policy(struct egress *egress, const char *id, struct str packed, str
         return err_wrap(err, "policy of sandbox %s", id);
     }
     struct outbound *outbound = find_or_make(egress, id);
-    /* Connections must not go on around a new proxy, nor through one that is not wanted any more. */
-    if (outbound->has_policy && !net_proxy_eq(&outbound->policy.proxy, &policy.proxy))
+    if (outbound->has_policy && net_proxy_eq(&outbound->policy.proxy, &policy.proxy)) {
+        tls_client_free(own_tls); /* tunnels under way use the old one */
+    } else {
+        /* Connections must not go on around a new proxy, nor through one that is not wanted any more. */
         flows_reset(outbound);
-    tls_client_free(outbound->own_tls);
-    outbound->own_tls = own_tls;
-    outbound->proxy_tls = proxy_tls;
+        tls_client_free(outbound->own_tls);
+        outbound->own_tls = own_tls;
+        outbound->proxy_tls = proxy_tls;
+    }
     arena_done(&outbound->arena);
     outbound->arena = arena;
     outbound->policy = policy;

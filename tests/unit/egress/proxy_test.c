@@ -343,6 +343,33 @@ static void a_proxy_with_tls_is_verified_and_used(void **state)
     end_tls();
 }
 
+/* A new front sends every policy again, while connections to the proxy are under way. */
+static void the_same_policy_again_disturbs_nothing(void **state)
+{
+    static const char here[1][4] = { { 127, 0, 0, 1 } };
+
+    (void)state;
+    struct net_policy policy;
+    rig_begin(&rig, NULL);
+    begin_tls(&policy, "proxy.example.net");
+    policy.proxy.host = STR("proxy.example.net");
+    rig_policy(&rig, "one", &policy);
+    struct peer guest = rig_guest(&rig);
+    PUMP_UNTIL(rig.loop, fake_open_count == 1); /* the proxy is looked up */
+    rig_policy(&rig, "one", &policy);
+    fake_answer(DNS_FINE, here, 1);
+    accept_tls();
+    rig_policy(&rig, "one", &policy);
+    PUMP_UNTIL(rig.loop, str_eq(buf_str(&proxy_got), STR("\5\1\0")));
+    rig_policy(&rig, "one", &policy);
+    stream_write(proxy_stream, STR("\5\0"));
+    PUMP_UNTIL(rig.loop, proxy_got.len == 3 + 10);
+    stream_write(proxy_stream, STR("\5\0\0\1\0\0\0\0\0\0hello"));
+    PUMP_UNTIL(rig.loop, peer_heard(&guest, "hello"));
+    peer_done(&guest);
+    end_tls();
+}
+
 static void a_proxy_with_another_name_is_not_used(void **state)
 {
     (void)state;
@@ -401,8 +428,9 @@ int main(void)
         CASE(the_proxys_own_name_is_looked_up),          CASE(a_proxy_at_a_private_address_is_refused),
         CASE(a_proxy_that_nobody_knows_is_a_failure),    CASE(a_silent_proxy_is_given_up),
         CASE(a_guest_that_goes_takes_its_tunnel_along),  CASE(another_proxy_cuts_what_goes_through_the_old_one),
-        CASE(a_proxy_with_tls_is_verified_and_used),     CASE(a_proxy_with_another_name_is_not_used),
-        CASE(a_proxy_that_speaks_plainly_is_not_used),   CASE(a_certificate_that_is_none_is_told),
+        CASE(a_proxy_with_tls_is_verified_and_used),     CASE(the_same_policy_again_disturbs_nothing),
+        CASE(a_proxy_with_another_name_is_not_used),     CASE(a_proxy_that_speaks_plainly_is_not_used),
+        CASE(a_certificate_that_is_none_is_told),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
