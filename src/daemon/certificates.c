@@ -98,7 +98,8 @@ bool certificates_read(const char *cert_path, const char *key_path, const char *
     struct tls_key *key = tls_key_read(str_of(pair.key, key_len), err);
     if (!key)
         return err_wrap(err, "key %s", key_path);
-    bool ok = tls_key_fits(key, str_of(pair.chain, chain_len), err);
+    bool ok = tls_key_fits(key, str_of(pair.chain, chain_len), err) &&
+              tls_chain_is_usable(str_of(pair.chain, chain_len), err);
     tls_key_free(key);
     if (!ok)
         return err_wrap(err, "certificate %s with key %s", cert_path, key_path);

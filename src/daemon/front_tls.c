@@ -1,12 +1,13 @@
 #include "daemon/front_tls.h"
 
-#include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/limits.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "daemon/certificates.h"
+#include "daemon/sign_message.h"
 #include "io/tls.h"
 
 enum { SIGN_RETRY_MS = 20 };
@@ -23,13 +24,7 @@ static bool ask_signer(struct front_tls *tls, struct str request, unsigned char 
 
     if (!channel_call(tls->signer, MESSAGE_SIGN, request, &answer, err))
         return err_wrap(err, "ask signer");
-    struct unpack in = unpack_from(str_of(answer.payload, answer.len));
-    struct str signature = unpack_str(&in, TLS_SIGNATURE_BYTES);
-    if (!unpack_done(&in, err))
-        return err_wrap(err, "signer's answer");
-    memcpy(out, signature.at, signature.len);
-    *out_len = signature.len;
-    return true;
+    return sign_reply_unpack(str_of(answer.payload, answer.len), out, out_len, err);
 }
 
 /*
@@ -39,12 +34,10 @@ static bool ask_signer(struct front_tls *tls, struct str request, unsigned char 
 static bool sign(void *context, const struct tls_to_sign *want, unsigned char out[TLS_SIGNATURE_BYTES], size_t *out_len,
                  struct err *err)
 {
-    auto_buf struct buf request = buf_make(NULL, TLS_KEY_ID_BYTES + TLS_BLOCK_BYTES + 16);
+    auto_buf struct buf request = buf_make(NULL, SIGN_MESSAGE_BYTES);
     uint64_t until_ms = clock_mono_ms() + LIMIT_TLS_SIGN_MS;
 
-    pack_str(&request, str_of(want->key_id, TLS_KEY_ID_BYTES));
-    pack_u8(&request, (uint8_t)want->algorithm);
-    pack_str(&request, want->bytes);
+    sign_request_pack(&request, want);
     while (!ask_signer(context, buf_str(&request), out, out_len, err)) {
         if ((err->kind != ERR_UNAVAILABLE && err->kind != ERR_NOT_FOUND) || clock_mono_ms() >= until_ms)
             return false;
@@ -73,7 +66,11 @@ bool front_tls_take(struct front_tls *tls, struct str payload, struct message_fd
         return false;
     for (uint32_t i = 0; i < texts.count; i++)
         chains[i] = str_of(texts.at[i], texts.len[i]);
-    return tls_server_use(tls->server, chains, texts.count, err) || err_wrap(err, "certificates from keeper");
+    /* Keeper has tried them. What is in force stays so. */
+    struct err why;
+    if (!tls_server_use(tls->server, chains, texts.count, &why))
+        log_error("certificates from keeper cannot be used: %s", err_text(&why));
+    return true;
 }
 
 void front_tls_accept(struct front_tls *tls, struct stream *stream)

@@ -20,6 +20,7 @@
 #include "base/mem.h"
 #include "daemon/certificates.h"
 #include "daemon/roles.h"
+#include "daemon/sign_message.h"
 #include "daemon/supervisor.h"
 #include "io/loop.h"
 #include "io/tls_key.h"
@@ -78,8 +79,7 @@ static bool on_front_request(void *context, struct channel *channel, enum messag
 {
     struct signer *signer = context;
     unsigned char signature[TLS_SIGNATURE_BYTES];
-    auto_buf struct buf reply = buf_make(NULL, TLS_SIGNATURE_BYTES + 8);
-    struct unpack in = unpack_from(payload);
+    auto_buf struct buf reply = buf_make(NULL, SIGN_MESSAGE_BYTES);
     struct tls_to_sign want;
     size_t len;
     struct err why;
@@ -87,14 +87,8 @@ static bool on_front_request(void *context, struct channel *channel, enum messag
     (void)fds;
     if (type != MESSAGE_SIGN)
         return err_set(err, ERR_INVALID, "front may not send %s to signer", message_type_name[type]);
-    struct str key_id = unpack_str(&in, TLS_KEY_ID_BYTES);
-    want.algorithm = unpack_u8(&in);
-    want.bytes = unpack_str(&in, TLS_BLOCK_BYTES);
-    if (!unpack_done(&in, err))
-        return err_wrap(err, "sign");
-    if (key_id.len != TLS_KEY_ID_BYTES || want.algorithm == 0 || want.algorithm >= TLS_ALGORITHM_END)
-        return err_set(err, ERR_INVALID, "malformed message: sign");
-    memcpy(want.key_id, key_id.at, TLS_KEY_ID_BYTES);
+    if (!sign_request_unpack(payload, &want, err))
+        return false;
     const struct tls_key *key = find_key(signer, want.key_id);
     if (!key) {
         (void)err_set(&why, ERR_NOT_FOUND, "signer does not have this key");
@@ -102,7 +96,7 @@ static bool on_front_request(void *context, struct channel *channel, enum messag
     } else if (!tls_key_sign(key, &want, signature, &len, &why)) {
         channel_reply_error(channel, type, id, &why);
     } else {
-        pack_str(&reply, str_of(signature, len));
+        sign_reply_pack(&reply, str_of(signature, len));
         channel_reply(channel, type, id, buf_str(&reply), NULL, 0);
     }
     return true;

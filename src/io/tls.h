@@ -66,6 +66,8 @@ struct tls_server *tls_server_new(const struct tls_server_config *config) must_u
  * with one that none has. If one of them cannot be used, nothing changes. Connections that are open are not affected.
  */
 bool tls_server_use(struct tls_server *server, const struct str *chains, size_t count, struct err *err) must_use;
+/* Would tls_server_use() take this chain? For those who hand it to another process. */
+bool tls_chain_is_usable(struct str chain, struct err *err) must_use;
 bool tls_server_is_ready(const struct tls_server *server); /* it has a certificate */
 /* After its streams, its workers and its loop's last turn. NULL is fine. */
 void tls_server_free(struct tls_server *server);

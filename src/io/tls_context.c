@@ -373,6 +373,15 @@ bool tls_server_use(struct tls_server *server, const struct str *chains, size_t 
     return ok;
 }
 
+bool tls_chain_is_usable(struct str chain, struct err *err)
+{
+    struct tls_server *server = tls_server_new(&(struct tls_server_config){ 0 });
+    bool ok = tls_server_use(server, &chain, 1, err);
+
+    tls_server_free(server);
+    return ok;
+}
+
 static void add_protocols(struct tls_server *server)
 {
     for (const char *const *at = server->config.protocols; at && *at; at++) {

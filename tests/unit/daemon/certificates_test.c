@@ -11,6 +11,7 @@
 #include "base/fd.h"
 #include "base/limits.h"
 #include "base/mem.h"
+#include "daemon/sign_message.h"
 #include "io/pump.h"
 #include "io/test_certificate.h"
 #include "io/tls_key.h"
@@ -420,6 +421,53 @@ static void bad_files_at_the_start_are_an_error(void **state)
     finish();
 }
 
+/* Front uses the same code to serve them: a certificate that it cannot serve must not reach it. */
+static void certificates_that_openssl_would_not_serve_are_refused(void **state)
+{
+    struct test_certificate weak = test_certificate_make("weak", "DNS:*.a.test");
+    struct err err;
+
+    (void)state;
+    begin();
+    put(cert_path, weak.chain);
+    put(key_path, weak.key);
+    assert_null(open_given(&err));
+    assert_non_null(strstr(err_text(&err), "the certificate cannot be used"));
+    test_certificate_done(&weak);
+    finish();
+}
+
+/* ---- what front asks of signer ---- */
+
+static void a_sign_request_is_whole_or_malformed(void **state)
+{
+    unsigned char signature[TLS_SIGNATURE_BYTES];
+    struct tls_to_sign want = { .algorithm = TLS_ECDSA, .bytes = STR("01234567890123456789012345678901") }, got;
+    auto_buf struct buf message = buf_make(NULL, SIGN_MESSAGE_BYTES), reply = buf_make(NULL, SIGN_MESSAGE_BYTES);
+    size_t len;
+    struct err err;
+
+    (void)state;
+    memset(want.key_id, 7, sizeof want.key_id);
+    sign_request_pack(&message, &want);
+    assert_true(sign_request_unpack(buf_str(&message), &got, &err));
+    assert_memory_equal(got.key_id, want.key_id, TLS_KEY_ID_BYTES);
+    assert_int_equal(got.algorithm, TLS_ECDSA);
+    CHECK_STR(got.bytes, want.bytes);
+    for (size_t cut = 0; cut < message.len; cut++)
+        assert_false(sign_request_unpack(str_of(message.data, cut), &got, &err));
+    message.data[4 + TLS_KEY_ID_BYTES] = TLS_ALGORITHM_END;
+    assert_false(sign_request_unpack(buf_str(&message), &got, &err));
+    message.data[4 + TLS_KEY_ID_BYTES] = 0;
+    assert_false(sign_request_unpack(buf_str(&message), &got, &err));
+
+    sign_reply_pack(&reply, STR("signature"));
+    assert_true(sign_reply_unpack(buf_str(&reply), signature, &len, &err));
+    CHECK_STR(str_of(signature, len), STR("signature"));
+    for (size_t cut = 0; cut < reply.len; cut++)
+        assert_false(sign_reply_unpack(str_of(reply.data, cut), signature, &len, &err));
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
@@ -432,6 +480,8 @@ int main(void)
         CASE(the_roles_get_their_halves),
         CASE(changed_files_are_loaded_and_bad_ones_are_not),
         CASE(bad_files_at_the_start_are_an_error),
+        CASE(certificates_that_openssl_would_not_serve_are_refused),
+        CASE(a_sign_request_is_whole_or_malformed),
     };
 
     return cmocka_run_group_tests(cases, NULL, NULL);

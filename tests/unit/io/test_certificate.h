@@ -28,10 +28,11 @@ static inline char *test_pem_(BIO *bio)
     return copy;
 }
 
-/* `names` as in openssl.cnf: "DNS:a.test,DNS:*.a.test". */
+/* RSA, ED25519, a curve, or "weak" for RSA with MD5. `names` as in openssl.cnf: "DNS:a.test,DNS:*.a.test". */
 static inline struct test_certificate test_certificate_make(const char *kind, const char *names)
 {
-    EVP_PKEY *key = strcmp(kind, "RSA") == 0       ? EVP_PKEY_Q_keygen(NULL, NULL, "RSA", (size_t)2048)
+    EVP_PKEY *key = strcmp(kind, "RSA") == 0 || strcmp(kind, "weak") == 0
+                        ? EVP_PKEY_Q_keygen(NULL, NULL, "RSA", (size_t)2048)
                     : strcmp(kind, "ED25519") == 0 ? EVP_PKEY_Q_keygen(NULL, NULL, "ED25519")
                                                    : EVP_PKEY_Q_keygen(NULL, NULL, "EC", kind);
     X509 *x509 = X509_new();
@@ -46,12 +47,18 @@ static inline struct test_certificate test_certificate_make(const char *kind, co
     X509_NAME_add_entry_by_txt(X509_get_subject_name(x509), "CN", MBSTRING_ASC, (const unsigned char *)"test", -1, -1,
                                0);
     X509_set_issuer_name(x509, X509_get_subject_name(x509));
+    if (strcmp(kind, "weak") == 0) /* nobody looks at the signature of one that has signed itself */
+        X509_NAME_add_entry_by_txt(X509_get_issuer_name(x509), "O", MBSTRING_ASC, (const unsigned char *)"x", -1, -1,
+                                   0);
     X509_set_pubkey(x509, key);
     X509_EXTENSION *alt = X509V3_EXT_conf_nid(NULL, NULL, NID_subject_alt_name, names);
     assert_non_null(alt);
     X509_add_ext(x509, alt, -1);
     X509_EXTENSION_free(alt);
-    assert_true(X509_sign(x509, key, strcmp(kind, "ED25519") == 0 ? NULL : EVP_sha256()) > 0);
+    assert_true(X509_sign(x509, key,
+                          strcmp(kind, "ED25519") == 0 ? NULL
+                          : strcmp(kind, "weak") == 0  ? EVP_md5()
+                                                       : EVP_sha256()) > 0);
     PEM_write_bio_X509(bio, x509);
     made.chain = test_pem_(bio);
     bio = BIO_new(BIO_s_mem());
