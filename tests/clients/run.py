@@ -69,10 +69,6 @@ CAPABILITIES = {
     "snapshots": Capability("pause, resume, snapshots", rf"(?i)snapshot.*{REFUSED}"),
     "templates": Capability("your own templates", rf"(?i)template.*{REFUSED}"),
     "MCP": Capability("MCP", rf"(?i)\bMCP\b.*({REFUSED}|not found)"),
-    # The name does not resolve, or the port answers without TLS.
-    "TLS domain": Capability(
-        "TLS", r"Name or service not known|name resolution|ENOTFOUND|EAI_AGAIN|SSL|WRONG_VERSION|refused|fetch failed"
-    ),
 }
 
 
@@ -130,7 +126,6 @@ CLIENTS = {
         {"crewai-tools[e2b]": "1.15.30"},
         "`E2BExecTool`, `E2BFileTool`, `E2BPythonTool`",
         {"e2b": "2.20.3", "e2b-code-interpreter": "2.6.2"},
-        {"run code": "TLS domain"},
     ),
     "adk": Client(
         "google-adk",
