@@ -1,7 +1,7 @@
 /*
  * How it works: a sandbox that egress has no sockets of yet is `due`, with a timer of its own. When the timer fires, its
- * sockets are made and sent, and it is due no more; or they could not be made, and the timer is set again. When egress
- * starts, all sandboxes become due, a few in each millisecond: making sockets takes keeper 50 us a sandbox.
+ * sockets are made and sent, and it is due no more; or they could not be made, and the timer is set again. A new sandbox
+ * does not wait for a timer. When egress starts, all sandboxes become due, a few in each millisecond: making sockets takes keeper 50 us a sandbox.
  */
 #include "isolation/networks.h"
 
@@ -90,7 +90,7 @@ static void on_due(struct timer *timer)
     timer_set(&due->timer, networks->loop, due->retry_ms, on_due);
 }
 
-static void make_due(struct networks *networks, const char *id, uint64_t after_ms)
+static struct due *make_due(struct networks *networks, const char *id)
 {
     struct due *due = map_get(&networks->due, str_from(id));
 
@@ -100,7 +100,7 @@ static void make_due(struct networks *networks, const char *id, uint64_t after_m
         (void)snprintf(due->id, sizeof due->id, "%s", id);
         (void)map_put(&networks->due, str_from(due->id), due);
     }
-    timer_set(&due->timer, networks->loop, after_ms, on_due);
+    return due;
 }
 
 static void forget_all(struct networks *networks)
@@ -143,7 +143,7 @@ void networks_tell(struct networks *networks, struct channel *egress)
     if (!driver_list(networks->driver, &held, &count, &err))
         log_error("sandboxes have no network until egress is restarted: %s", err_text(&err));
     for (uint32_t i = 0; i < count; i++)
-        make_due(networks, held[i].id, i / A_MILLISECOND);
+        timer_set(&make_due(networks, held[i].id)->timer, networks->loop, i / A_MILLISECOND, on_due);
 }
 
 struct channel *networks_told(const struct networks *networks)
@@ -153,8 +153,9 @@ struct channel *networks_told(const struct networks *networks)
 
 void networks_started(struct networks *networks, const char *id)
 {
+    /* At once, not in a later turn: other starts may come first, and its guest would be refused until then. */
     if (networks->egress)
-        make_due(networks, id, 0);
+        on_due(&make_due(networks, id)->timer);
 }
 
 void networks_exited(struct networks *networks, const char *id, struct str payload)

@@ -127,6 +127,7 @@ static void egress_gets_sockets_of_all_sandboxes_and_of_each_new_one(void **stat
 
     fake_hold(&world->fake, "another");
     networks_started(world->networks, "another");
+    assert_int_equal(world->fake.diverts, 41); /* at once */
     turn(world, 10);
     assert_int_equal(world->sockets, 41);
     assert_string_equal(world->last, "another");
