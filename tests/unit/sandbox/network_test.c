@@ -33,7 +33,7 @@ static void guestd_is_told_whether_there_is_anything_to_reach(void **state)
 {
     struct rig *rig = *state;
     struct str name = STR("example.com");
-    struct net_range *all, *one, *v6;
+    struct net_range *all = NULL, *one = NULL, *v6 = NULL;
     assert_true(range(rig, "0.0.0.0/0", &all) && range(rig, "192.0.2.1", &one) && range(rig, "::/0", &v6));
     const struct {
         struct net_policy network;
