@@ -169,12 +169,12 @@ void sandbox_set_clock(struct sandbox *sb, int64_t deadline_us);
 
 /* ---- network.c ---- */
 
-/* Packs the policy. Before it is in the maps. */
 /* A seed for its authority, if it has header rules and no seed yet. */
 void sandbox_make_seed(struct net_policy *network);
 /* What programs inside must trust for the header rules; empty without any. In the arena. */
 void sandbox_authority(const char *id, const struct net_policy *network, struct arena *arena,
                        struct guestlink_authority *out);
+/* Packs the policy. Before it is in the maps. */
 void sandbox_keep_policy(struct sandbox *sb, const struct net_policy *network);
 /* The policy as it was packed. With the lock held, or before it is in the maps; false: it reaches nothing. */
 bool sandbox_read_policy(const struct sandbox *sb, struct arena *arena, struct net_policy *out);
