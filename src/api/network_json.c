@@ -33,8 +33,12 @@ static bool take_texts(const json_t *object, const struct place *place, const ch
     if (json_array_size(array) > most)
         return err_set(err, ERR_INVALID, "'%s%s' (%s in Python) has more than %u entries", place->prefix, name, python,
                        most);
-    json_array_foreach(array, i, entry) if (!json_is_string(entry)) return err_set(
-        err, ERR_INVALID, "'%s%s' (%s in Python) must be a list of strings", place->prefix, name, python);
+    json_array_foreach(array, i, entry)
+    {
+        if (!json_is_string(entry))
+            return err_set(err, ERR_INVALID, "'%s%s' (%s in Python) must be a list of strings", place->prefix, name,
+                           python);
+    }
     *out = array;
     return true;
 }
@@ -99,10 +103,8 @@ static bool take_deny_out(const json_t *object, const struct place *place, struc
 
 static bool denies_all(const struct net_policy *policy)
 {
-    static const struct net_address v4 = { { [10] = 0xff, [11] = 0xff, [12] = 1 } }, v6 = { { 0x20, 1 } };
-
     for (uint32_t i = 0; i < policy->deny_count; i++)
-        if (net_range_has(&policy->deny[i], &v4) && net_range_has(&policy->deny[i], &v6))
+        if (net_range_is_everything(&policy->deny[i]))
             return true;
     return !policy->internet;
 }

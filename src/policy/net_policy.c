@@ -109,11 +109,16 @@ void net_range_text(const struct net_range *range, char out[NET_RANGE_TEXT])
     }
 }
 
+bool net_range_is_everything(const struct net_range *range)
+{
+    return range_is_v4(range) && range->bits == V4_BITS;
+}
+
 bool net_range_has(const struct net_range *range, const struct net_address *address)
 {
     unsigned whole = range->bits / 8, left = range->bits % 8;
 
-    if (range_is_v4(range) && range->bits == V4_BITS)
+    if (net_range_is_everything(range))
         return true;
     if (range_is_v4(range) != net_address_is_v4(address))
         return false;

@@ -77,6 +77,7 @@ enum { NET_ADDRESS_TEXT = 46, NET_RANGE_TEXT = NET_ADDRESS_TEXT + 4 };
 void net_address_text(const struct net_address *address, char out[NET_ADDRESS_TEXT]);
 void net_range_text(const struct net_range *range, char out[NET_RANGE_TEXT]);
 bool net_range_has(const struct net_range *range, const struct net_address *address);
+bool net_range_is_everything(const struct net_range *range); /* 0.0.0.0/0 */
 bool net_address_is_v4(const struct net_address *address);
 bool net_address_eq(const struct net_address *a, const struct net_address *b);
 

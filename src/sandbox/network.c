@@ -22,7 +22,7 @@
 #include "sandbox/inside.h"
 
 enum {
-    CHANGE_MS = 10000,      /* how long a change waits for the one before it; longer only if egress does not answer */
+    CHANGE_MS = 2000,       /* how long a change waits for the one before it; longer only if egress does not answer */
     EVENT_PAUSE_MS = 60000, /* between the first two events about refusals of one sandbox; twice as long each time… */
     EVENT_PAUSE_MAX_MS = 3600000, /* …up to this, so that a guest cannot fill the store: 30 events a day */
     EVENT_REFUSALS = 4,           /* kinds of refusals that one event lists… */
@@ -57,13 +57,11 @@ bool sandbox_read_policy(const struct sandbox *sb, struct arena *arena, struct n
 
 bool sandbox_reaches_out(const struct net_policy *network)
 {
-    static const struct net_address v4 = { { [10] = 0xff, [11] = 0xff, [12] = 1 } }, v6 = { { 0x20, 1 } };
-
     if (network->allow_count || network->name_count)
         return true;
     for (uint32_t i = 0; i < network->deny_count; i++)
-        if (net_range_has(&network->deny[i], &v4) && net_range_has(&network->deny[i], &v6))
-            return false; /* only 0.0.0.0/0 has both, and it has everything */
+        if (net_range_is_everything(&network->deny[i]))
+            return false;
     return network->internet;
 }
 
@@ -143,7 +141,7 @@ static struct sandbox *begin_change(struct sandboxes *all, struct str team_id, s
     else
         (void)err_set(err, ERR_CONFLICT, "Sandbox \"%s\" is %s", sb->id,
                       sb->state >= SANDBOX_STOPPING ? "being killed" : sandbox_state_name(sb->state));
-    sandbox_unref(sb); /* not the last: the map has one, or had one under this lock */
+    sandbox_unref(sb); /* perhaps the last one: it may be gone from the map by now */
     return NULL;
 }
 
