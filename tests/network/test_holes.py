@@ -73,6 +73,7 @@ HOLES = [
     ),
     ("address of the proxy", ["test_proxy.py::test_a_proxy_at_a_private_address_is_not_dialed"]),
     ("hosts are verified", ["test_headers.py::test_a_host_that_cannot_be_verified_does_not_get_the_header"]),
+    ("TLS servers are verified", ["test_proxy.py::test_a_proxy_that_cannot_be_verified_gets_nothing[{'enabled': True}]"]),
     ("a request is for its host", ["test_headers.py::test_a_request_for_another_host_on_the_same_connection_is_refused"]),
     ("nothing but TCP and DNS", ["test_bypass.py::test_udp_fails_at_once[198.51.100.10-9999]"]),
 ]
