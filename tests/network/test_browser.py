@@ -20,9 +20,9 @@ def env(cloister):
 
 
 @pytest.fixture(scope="module")
-def chromium(env):
+def chromium(cloister):
     try:
-        made = browser.Browser(env["NODE_EXTRA_CA_CERTS"])
+        made = browser.Browser(cloister.server.data / "tls" / "ca.pem")
     except browser.Missing as why:
         pytest.skip(str(why))
     yield made

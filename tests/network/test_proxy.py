@@ -62,6 +62,11 @@ def test_a_proxy_that_is_not_there_fails_closed(make_box, hosts):
     assert not hosts.seen("request")
 
 
+def test_a_proxy_at_a_private_address_is_refused_at_create(cloister):
+    answer = cloister.server.api("POST", "/v2/sandboxes", {"templateID": "base", **proxied(host=HOSTS["ten"])})
+    assert answer.status == 400 and "egressProxy" in answer.json["message"], answer
+
+
 def test_a_proxy_at_a_private_address_is_not_dialed(make_box, hosts):
     """A name that leads there; the address itself is refused by the API."""
     box = make_box(**proxied(host="private.test", port=8080))
