@@ -44,10 +44,10 @@
 #define LIMIT_HTTP2_SESSION_BYTES \
     (4 << 20)                          /* nghttp2's own memory for one connection: 60 KiB, heads of answers apart */
 #define LIMIT_HTTP2_WINDOW (64 * 1024) /* of a body, before it is wanted; as large as the protocol's default */
-#define LIMIT_HTTP2_WINDOW_STRANGER (256 * 1024) /* of all bodies of a connection; HTTP/1.1 reads as much at once */
-#define LIMIT_HTTP2_WINDOW_KNOWN (1 << 20)       /* both, after http_trust(): 20 MB/s over 50 ms */
-#define LIMIT_HTTP2_HELD_BYTES \
-    (4 << 20) /* of paused bodies of a connection, kept so that they do not stop the others… */
+#define LIMIT_HTTP2_WINDOW_STRANGER (512 * 1024) /* of a wanted body, and of all bodies of a connection */
+#define LIMIT_HTTP2_WINDOW_KNOWN (4 << 20)       /* both, after http_trust(): uploads as fast as with HTTP/1.1… */
+#define LIMIT_HTTP2_WIDE 256             /* …for so many connections at once; the others have the smaller ones */
+#define LIMIT_HTTP2_HELD_BYTES (8 << 20) /* of paused bodies of a connection, kept so that they do not stop others… */
 #define LIMIT_HTTP2_HELD_ALL_BYTES \
     (64 << 20)                             /* …of all connections; past either a paused body stops its connection's */
 #define LIMIT_HTTP2_UNSENT_BYTES (1 << 20) /* of all answers of a connection; past it each may have no more than… */

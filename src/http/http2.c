@@ -17,6 +17,9 @@
  * full, nghttp2 is not asked for more, and is given no more input. An answer counts as taken once its last frame is
  * made.
  *
+ * Crowds: of many requests in one piece of input, LIMIT_TURN_REQUESTS are taken (`waiting`), and handled, before nghttp2
+ * goes on with the rest.
+ *
  * An exchange leaves when nghttp2 has closed its stream: both sides have ended, or either has reset it. An answer that
  * is complete before the request's body is: the body is discarded as with HTTP/1.1, and where HTTP/1.1 closes the
  * connection, we reset the stream with NO_ERROR (RFC 9113, 8.1). All other resets of ours have an error code, because
@@ -46,13 +49,13 @@ struct http2_stream {
     struct exchange *exchange;
     int32_t id;
     struct buf in;
+    int32_t window;
     size_t owed; /* of `in`: the connection's window is opened when it is taken. The others are `held` */
     struct buf out;
     int file_fd; /* being sent after `out`, or -1 */
     off_t file_at;
     uint64_t file_left;
     bool has_begun;    /* the handler has it, or it was refused */
-    bool is_wide;      /* its window has been made larger */
     bool out_ended;    /* nothing follows `out` and the file */
     bool is_deferred;  /* nghttp2 asks again only after nghttp2_session_resume_data() */
     bool is_drained;   /* `out` is empty again */
@@ -66,10 +69,12 @@ struct http2 {
     size_t allocated; /* by nghttp2 */
     struct http2_head head;
     struct http2_flood flood;
-    size_t held;   /* bytes in streams' `in` that the connection's window does not count */
-    size_t unsent; /* bytes in all streams' `out` */
-    bool is_wide;
-    bool is_broken; /* nghttp2 has failed: it must not be used any more */
+    size_t looked_at; /* bytes of the connection's input that `flood` has seen */
+    unsigned waiting; /* requests that no handler has yet */
+    size_t held;      /* bytes in streams' `in` that the connection's window does not count */
+    size_t unsent;    /* bytes in all streams' `out` */
+    bool is_wide;     /* its window has been made larger */
+    bool is_broken;   /* nghttp2 has failed: it must not be used any more */
 };
 
 /* ---- nghttp2's memory ---- */
@@ -176,21 +181,23 @@ static void give_back(struct connection *c, struct http2_stream *s, size_t size)
         check(c, nghttp2_session_consume_connection(h->session, owed));
 }
 
-/* A client that is known may have more under way. The stream's window grows when its body is wanted. */
+/* A wanted body may have more under way than one that nobody has asked for, and that of a known client most. */
 static void widen(struct connection *c, struct http2_stream *s)
 {
     struct http2 *h = c->http2;
     const struct exchange *e = s->exchange;
 
-    if (!c->trusted || e->input_ended)
+    if (e->input_ended || (e->body != BODY_READING && e->body != BODY_COLLECTING))
         return;
-    if (!h->is_wide)
+    if (c->trusted && !h->is_wide && c->server->wide_count < LIMIT_HTTP2_WIDE) {
+        h->is_wide = true;
+        c->server->wide_count++;
         check(c, nghttp2_session_set_local_window_size(h->session, NGHTTP2_FLAG_NONE, 0, LIMIT_HTTP2_WINDOW_KNOWN));
-    h->is_wide = true;
-    if (s->is_wide || s->is_closed || (e->body != BODY_READING && e->body != BODY_COLLECTING))
-        return;
-    check(c, nghttp2_session_set_local_window_size(h->session, NGHTTP2_FLAG_NONE, s->id, LIMIT_HTTP2_WINDOW_KNOWN));
-    s->is_wide = true;
+    }
+    int32_t window = h->is_wide ? LIMIT_HTTP2_WINDOW_KNOWN : LIMIT_HTTP2_WINDOW_STRANGER;
+    if (s->window < window)
+        check(c, nghttp2_session_set_local_window_size(h->session, NGHTTP2_FLAG_NONE, s->id, window));
+    s->window = MAX(s->window, window);
 }
 
 /* ---- what nghttp2 calls: notes are taken ---- */
@@ -218,7 +225,8 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const
         http2_head_add(head, str_of(name, name_len), str_of(value, value_len));
     else if (head->fields++ == LIMIT_HTTP2_FIELDS)
         calm_down(c, "fields in one head");
-    return 0;
+    /* Another request, and those before it have not had their turn: the rest of the input waits. */
+    return head->fields == 1 && c->http2->waiting >= LIMIT_TURN_REQUESTS ? NGHTTP2_ERR_PAUSE : 0;
 }
 
 /* nghttp2 would leave the field out, and a request without it may mean something else. */
@@ -228,7 +236,8 @@ static int on_invalid_header(nghttp2_session *session, const nghttp2_frame *fram
     struct connection *c = user_data;
 
     http2_head_refuse(&c->http2->head, 400, "a header has a character that it must not have");
-    return on_header(session, frame, name, name_len, value, value_len, flags, user_data);
+    (void)on_header(session, frame, name, name_len, value, value_len, flags, user_data);
+    return 0;
 }
 
 static void request_came(struct connection *c, const nghttp2_frame *frame)
@@ -247,6 +256,7 @@ static void request_came(struct connection *c, const nghttp2_frame *frame)
     s->in = buf_make(NULL, IN_MOST);
     s->out = buf_make(NULL, OUT_MOST);
     s->file_fd = -1;
+    s->window = LIMIT_HTTP2_WINDOW;
     e->stream = s;
     bool is_good = http2_head_finish(&h->head, has_body, &e->outer.arena, &e->outer.head, &err);
     http2_head_done(&h->head);
@@ -257,6 +267,7 @@ static void request_came(struct connection *c, const nghttp2_frame *frame)
     conn_due(c, e);
     check(c, nghttp2_session_set_stream_user_data(h->session, s->id, s));
     s->has_begun = !is_good || !has_room;
+    h->waiting += !s->has_begun;
     if (!is_good)
         conn_refuse(c, e, e->outer.head.status, err.message);
     else if (!has_room)
@@ -415,6 +426,7 @@ static void release(struct connection *c, struct exchange *e)
 
     if (!s->is_closed)
         c->http2->is_broken = true; /* nghttp2 still has it: the connection ends */
+    c->http2->waiting -= !s->has_begun;
     s->is_closed = true;
     exchange_release(c, e);
     give_back(c, s, s->in.len);
@@ -450,6 +462,7 @@ static void run(struct connection *c, struct http2_stream *s)
 
     if (!s->has_begun && !s->is_closed) {
         s->has_begun = true;
+        c->http2->waiting--;
         http2_flood_useful(&c->http2->flood);
         exchange_begin(c, e);
     }
@@ -477,22 +490,32 @@ static void run(struct connection *c, struct http2_stream *s)
 
 /* ---- a step ---- */
 
+/* Not while the client does not read, or has requests that have not had their turn. */
+static bool may_feed(const struct connection *c)
+{
+    return c->stream->in.len > 0 && !stream_is_full(c->stream) && c->http2->waiting < LIMIT_TURN_REQUESTS;
+}
+
 /* False: the connection has to be closed. */
 static bool feed(struct connection *c)
 {
     struct http2 *h = c->http2;
     struct buf *in = &c->stream->in;
 
-    if (in->len == 0 || stream_is_full(c->stream))
+    if (!may_feed(c))
         return true;
-    const char *too_many = http2_flood_look(&h->flood, buf_str(in), loop_now_ms(c->loop));
+    struct str fresh = str_of(in->data + h->looked_at, in->len - h->looked_at);
+    const char *too_many = http2_flood_look(&h->flood, fresh, loop_now_ms(c->loop));
     if (too_many)
         calm_down(c, too_many);
     ssize_t n = nghttp2_session_mem_recv(h->session, (const uint8_t *)in->data, in->len);
-    if (n < 0)
+    if (n < 0) {
         h->is_broken = true;
+        return false;
+    }
+    buf_drop(in, (size_t)n);
+    h->looked_at = in->len;
     c->in_head = http2_flood_in_head(&h->flood);
-    buf_clear(in); /* nghttp2 takes all of it, or has failed */
     return !h->is_broken;
 }
 
@@ -557,7 +580,7 @@ static bool step(struct connection *c)
         conn_linger(c);
         return true;
     }
-    return c->pieces_left > 0 && (c->due.first || (c->stream->in.len && !stream_is_full(c->stream)));
+    return c->pieces_left > 0 && (c->due.first || may_feed(c));
 }
 
 static void want_input(struct connection *c)
@@ -645,8 +668,12 @@ static void finish(struct connection *c)
 
 static bool goodbye(struct connection *c)
 {
+    struct http2 *h = c->http2;
+
     farewell(c, NGHTTP2_NO_ERROR);
-    return !c->http2->is_broken && !stream_failed(c->stream) && stream_queued(c->stream) == 0;
+    c->server->wide_count -= h->is_wide;
+    h->is_wide = false;
+    return !h->is_broken && !stream_failed(c->stream) && stream_queued(c->stream) == 0;
 }
 
 /* ---- answers ---- */

@@ -160,6 +160,7 @@ struct http_server {
     size_t lent;                   /* collected bytes of all exchanges, also of those whose client has gone */
     size_t held;                   /* HTTP/2: bytes of bodies that wait for their owners, see http2.c */
     unsigned stream_count;         /* HTTP/2: exchanges of all connections together */
+    unsigned wide_count;           /* HTTP/2: connections with a larger window */
     unsigned references;           /* our own, and one for each exchange with lent bytes */
     struct exchange *spare;        /* the next head is parsed into it, so that it need not be copied */
     struct buf scratch;            /* heads of answers; their arenas may be with a worker */

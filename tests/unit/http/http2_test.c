@@ -570,6 +570,42 @@ static void a_paused_body_stops_its_own_sender_only(void **state)
     free(large);
 }
 
+/* How much of a body is under way when its owner takes nothing of it. */
+static size_t sent_while_paused(const char *large, size_t size)
+{
+    client->body = str_of(large, size);
+    pauses_body = true;
+    int32_t id = h2_ask(client, "POST", "/read", true);
+    WAIT_FOR(current);
+    size_t before = 1;
+    while (before != client->body_sent) {
+        before = client->body_sent;
+        let_go_on();
+    }
+    nghttp2_submit_rst_stream(client->session, NGHTTP2_FLAG_NONE, id, NGHTTP2_CANCEL);
+    WAIT_FOR(!current);
+    return before;
+}
+
+static void larger_windows_are_for_few_known_clients(void **state)
+{
+    enum { SIZE = 3 * LIMIT_HTTP2_WINDOW_KNOWN };
+    char *large = mem_new(SIZE);
+
+    (void)state;
+    assert_in_range(sent_while_paused(large, SIZE), LIMIT_HTTP2_WINDOW_STRANGER, 2 * LIMIT_HTTP2_WINDOW_STRANGER);
+    trusts = true;
+    server->wide_count = LIMIT_HTTP2_WIDE;
+    assert_in_range(sent_while_paused(large, SIZE), LIMIT_HTTP2_WINDOW_STRANGER, 2 * LIMIT_HTTP2_WINDOW_STRANGER);
+    server->wide_count = 0;
+    assert_in_range(sent_while_paused(large, SIZE), LIMIT_HTTP2_WINDOW_KNOWN, 2 * LIMIT_HTTP2_WINDOW_KNOWN);
+    assert_int_equal(server->wide_count, 1);
+    close(client->fd);
+    client->fd = -1;
+    PUMP_UNTIL(loop, server->wide_count == 0);
+    free(large);
+}
+
 static void a_body_that_nobody_wants_yet_is_bounded(void **state)
 {
     char *large = mem_new(1 << 20);
@@ -1164,6 +1200,18 @@ static void a_crowd_of_requests_does_not_hold_up_other_connections(void **state)
     h2_client_free(other);
 }
 
+static void a_crowd_of_requests_is_taken_a_few_at_a_time(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 100; i++)
+        h2_get(client, "/hello");
+    while (gones < 100) {
+        h2_turn(client);
+        pump_turn(loop);
+        assert_true(server->stream_count <= 2 * LIMIT_TURN_REQUESTS);
+    }
+}
+
 int main(void)
 {
     (void)signal(SIGPIPE, SIG_IGN);
@@ -1191,6 +1239,7 @@ int main(void)
         T(trailers_end_a_body),
         T(a_large_upload_arrives_whole),
         T(a_paused_body_stops_its_own_sender_only),
+        T(larger_windows_are_for_few_known_clients),
         T(a_body_that_nobody_wants_yet_is_bounded),
         T(held_bodies_are_bounded),
         T(an_early_answer_ends_a_long_upload_without_an_error),
@@ -1221,6 +1270,7 @@ int main(void)
         T(at_the_limit_an_idle_connection_makes_room),
         T(a_connection_too_many_is_told_so),
         T(a_crowd_of_requests_does_not_hold_up_other_connections),
+        T(a_crowd_of_requests_is_taken_a_few_at_a_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
