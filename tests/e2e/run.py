@@ -284,7 +284,7 @@ SUITES = {
     "domain-code-js-1.5.1": run_js_code("1.5.1"),
     "cli": run_cli,
     "tls": run_files("test_tls.py"),
-    "http": run_files("test_http.py", "test_edge.py", "test_teams.py"),
+    "http": run_files("test_http.py", "test_http2.py", "test_edge.py", "test_teams.py"),
     "isolation": run_files("test_isolation.py"),
     "command": run_files("test_command.py"),
     "network": run_files("test_network.py"),
