@@ -128,7 +128,7 @@ static bool on_front_request(void *context, struct channel *channel, enum messag
 static void on_front_broken(void *context, const struct err *why)
 {
     (void)context;
-    log_info("front is gone: %s", err_text(why));
+    log_debug("front is gone: %s", err_text(why)); /* keeper logs it */
 }
 
 static void report(void *context, struct str flows)
