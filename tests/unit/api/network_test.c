@@ -335,7 +335,7 @@ static void refusals_are_log_lines_and_events(void **state)
                                        .text = STR("refused 198.51.100.7:443: denyOut has 198.51.100.0/24 \xff"),
                                        .count = 3 };
 
-    sandbox_add_refusals(s->rig.all, str_from(id), &refusal, 1);
+    rig_refuse(&s->rig, str_from(id), &refusal, 1);
     assert_int_equal(CALL(s, "GET", served_path(s, "/v2/sandboxes/", id, "/logs?level=warn"), NULL).status, 200);
     const json_t *logs = json_object_get(s->last, "logs"), *entry = json_array_get(logs, 0);
     assert_int_equal(json_array_size(logs), 1);

@@ -205,13 +205,13 @@ static void a_flood_of_refusals_is_counted_and_not_listed(void **state)
 
     rig_stand();
     for (int i = 0; i < LIMIT_REFUSED_LINES + 10; i++)
-        sandbox_add_refusals(rig->all, info.id, &refusal, 1);
+        rig_refuse(rig, info.id, &refusal, 1);
     assert_int_equal(lines_of(rig, info.id, &lines), LIMIT_REFUSED_LINES);
     assert_int_equal(lines[0].kind, SANDBOX_LOG_REFUSED);
     assert_int_equal(lines[0].count, 2);
     CHECK_STR(lines[0].destination, STR("d"));
     rig_turn(rig, 1000);
-    sandbox_add_refusals(rig->all, info.id, &refusal, 1);
+    rig_refuse(rig, info.id, &refusal, 1);
     assert_int_equal(lines_of(rig, info.id, &lines), LIMIT_REFUSED_LINES + 2);
     assert_int_equal(lines[LIMIT_REFUSED_LINES].count, 20); /* of the ten that had no line */
     CHECK_STR(lines[LIMIT_REFUSED_LINES + 1].text, STR("t"));
@@ -238,7 +238,7 @@ static void refusals_leave_room_for_other_lines(void **state)
     rig_stand();
     for (int i = 0; i < 300; i++) {
         rig_turn(rig, 1000);
-        sandbox_add_refusals(rig->all, info.id, &refusal, 1);
+        rig_refuse(rig, info.id, &refusal, 1);
     }
     count = lines_of(rig, info.id, &lines);
     assert_int_equal(lines[0].kind, SANDBOX_LOG_STARTED);
@@ -269,14 +269,14 @@ static void events_about_refusals_get_rarer(void **state)
     rig_stand();
     for (size_t i = 0; i < COUNT_OF(pauses_ms); i++) {
         for (int k = 0; k < 5; k++)
-            sandbox_add_refusals(rig->all, info.id, &refusal, 1);
+            rig_refuse(rig, info.id, &refusal, 1);
         assert_int_equal(refused_events(rig, info.id), i + 1);
         rig_turn(rig, pauses_ms[i] - 1);
-        sandbox_add_refusals(rig->all, info.id, &refusal, 1);
+        rig_refuse(rig, info.id, &refusal, 1);
         assert_int_equal(refused_events(rig, info.id), i + 1);
         rig_turn(rig, 1);
     }
-    sandbox_add_refusals(rig->all, STR("inone"), &refusal, 1); /* of one that is gone: dropped */
+    rig_refuse(rig, STR("inone"), &refusal, 1); /* of one that is gone: dropped */
 }
 
 #define CASE_OF(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)

@@ -336,6 +336,32 @@ struct guestlink_setup rig_setup_of(struct rig *rig, struct str id)
     return message.setup;
 }
 
+struct refusing {
+    struct loop_task task;
+    struct rig *rig;
+    struct str id;
+    const struct sandbox_refusal *list;
+    uint32_t count;
+    atomic_bool done;
+};
+
+static void refuse_on_loop(struct loop_task *task)
+{
+    struct refusing *refusing = container_of(task, struct refusing, task);
+
+    sandbox_add_refusals(refusing->rig->all, refusing->id, refusing->list, refusing->count);
+    refusing->done = true;
+}
+
+void rig_refuse(struct rig *rig, struct str id, const struct sandbox_refusal *list, uint32_t count)
+{
+    struct refusing refusing = { .task.fn = refuse_on_loop, .rig = rig, .id = id, .list = list, .count = count };
+
+    loop_post(rig->loop, &refusing.task);
+    while (!refusing.done)
+        usleep(100);
+}
+
 struct sandbox_info rig_create(struct rig *rig)
 {
     struct sandbox_info info = { 0 };

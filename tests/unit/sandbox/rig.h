@@ -82,6 +82,9 @@ struct guestlink_message rig_message_to(struct rig *rig, struct str id);
 void rig_say(struct rig *rig, struct str id, struct str bytes);
 void rig_wait_deaf(struct rig *rig, struct str id); /* until nobody listens to it there any more */
 
+/* Egress reports this, on the loop. Returns afterwards. */
+void rig_refuse(struct rig *rig, struct str id, const struct sandbox_refusal *list, uint32_t count);
+
 /* With the rig's want. */
 struct sandbox_info rig_create(struct rig *rig);
 
