@@ -143,6 +143,8 @@ static void flow_close(struct flow *flow)
     relay_free(flow->relay);
     if (!flow->relay)
         stream_free(flow->guest);
+    if (flow->intercept)
+        outbound->intercepts--;
     intercept_free(take_ptr(&flow->intercept));
     issued_unref(take_ptr(&flow->issued));
     report_soon(outbound);
@@ -475,6 +477,10 @@ static void relay_to_interceptor(struct flow *flow)
     int fd;
     struct tls_client *trust = egress_roots(outbound->egress, &err);
 
+    if (outbound->intercepts >= LIMIT_EGRESS_INTERCEPTS) {
+        flow_refuse(flow, FLOWS_TOO_MANY, &flow->to);
+        return;
+    }
     if (trust)
         flow->issued = issued_get(&outbound->issued, loop_of(flow), outbound->policy.seed, outbound->id,
                                   str_from(flow->name), &err);
@@ -497,6 +503,7 @@ static void relay_to_interceptor(struct flow *flow)
         flow_reset(flow);
         return;
     }
+    outbound->intercepts++;
     begin_relaying(flow, stream_new(loop_of(flow), fd, LIMIT_EGRESS_BUFFER, &relay_events, NULL));
 }
 

@@ -55,6 +55,7 @@ struct outbound {
     struct tls_client *proxy_tls; /* whom to trust as the policy's proxy; NULL: it has no TLS */
     struct tls_client *own_tls;   /* the same if it is the policy's own */
     struct issued_set issued;     /* for hosts with header rules */
+    uint32_t intercepts;          /* connections to them */
     char proxy_error[160];        /* why it did not connect last time */
     struct queue_link stranger;   /* in egress->strangers… */
     uint64_t since_ms;            /* …since then */

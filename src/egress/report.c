@@ -85,7 +85,8 @@ static void say_why(const struct outbound *outbound, const struct refusal *refus
         buf_add(out, STR("dnsServers is an empty list"));
         return;
     case FLOWS_TOO_MANY:
-        buf_format(out, "the sandbox has %u open connections already", outbound->open);
+        buf_format(out, "the sandbox has %u open connections already, %u of them to hosts with header rules",
+                   outbound->open, outbound->intercepts);
         return;
     case FLOWS_NOT_DIVERTED:
         buf_add(out, STR("this is a socket of Cloister's own"));

@@ -361,6 +361,35 @@ static void a_sandbox_that_ends_takes_its_requests_with_it(void **state)
     end();
 }
 
+static void connections_to_hosts_with_rules_are_limited(void **state)
+{
+    (void)state;
+    static struct side guests[LIMIT_EGRESS_INTERCEPTS + 1];
+    begin();
+    for (int i = 0; i < LIMIT_EGRESS_INTERCEPTS; i++) {
+        connect_guest(&guests[i], HOST);
+        if (i == 0)
+            resolve_host(); /* then it is known */
+        stream_write(guests[i].stream, STR("TRACE / HTTP/1.1\r\nHost: " HOST "\r\n\r\n"));
+        PUMP_UNTIL(rig.loop, got(&guests[i], " 405 "));
+    }
+    struct side *last = &guests[LIMIT_EGRESS_INTERCEPTS];
+    connect_guest(last, HOST);
+    PUMP_UNTIL(rig.loop, last->failures == 1);
+    hand_clock_add(1100);
+    PUMP_UNTIL(rig.loop, rig.refusal_count == 1);
+    assert_non_null(strstr(rig.refusals[0].text, "128 of them to hosts with header rules"));
+    side_done(last);
+    side_done(&guests[0]);
+    PUMP_UNTIL(rig.loop, rig.open == LIMIT_EGRESS_INTERCEPTS - 1 || (hand_clock_add(1100), false));
+    connect_guest(&guests[0], HOST); /* there is room again */
+    stream_write(guests[0].stream, STR("TRACE / HTTP/1.1\r\nHost: " HOST "\r\n\r\n"));
+    PUMP_UNTIL(rig.loop, got(&guests[0], " 405 "));
+    for (int i = 0; i < LIMIT_EGRESS_INTERCEPTS; i++)
+        side_done(&guests[i]);
+    end();
+}
+
 static void large_bodies_go_both_ways_with_backpressure(void **state)
 {
     (void)state;
@@ -455,6 +484,7 @@ int main(void)
         CASE(an_answer_that_breaks_off_does_not_look_complete),
         CASE(an_upgrade_becomes_a_relay),
         CASE(a_sandbox_that_ends_takes_its_requests_with_it),
+        CASE(connections_to_hosts_with_rules_are_limited),
         CASE(large_bodies_go_both_ways_with_backpressure),
         CASE(through_a_proxy_the_host_is_still_verified),
         CASE(rules_without_a_seed_are_refused),
