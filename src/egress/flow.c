@@ -474,7 +474,7 @@ static void relay_to_interceptor(struct flow *flow)
 {
     struct outbound *outbound = flow->outbound;
     struct err err;
-    int fd;
+    int fd = -1;
     struct tls_client *trust = egress_roots(outbound->egress, &err);
 
     if (outbound->intercepts >= LIMIT_EGRESS_INTERCEPTS) {

@@ -110,15 +110,15 @@ static void leave_ready(struct lookup *lookup)
 
 static void lookup_free(struct lookup *lookup)
 {
-    struct queue_link *link;
+    struct queue_link *next;
 
     close_try(lookup);
     leave_ready(lookup);
     if (lookup->state == LOOKUP_ASKING)
         lookup->resolver->asking_count--;
     (void)map_remove(&lookup->resolver->lookups, lookup->key);
-    while ((link = lookup->questions.first)) {
-        queue_leave(link);
+    for (struct queue_link *link = lookup->questions.first; link; link = next) {
+        next = link->next;
         free(container_of(link, struct resolver_question, link));
     }
     arena_done(&lookup->arena);
@@ -131,16 +131,24 @@ static bool is_in_use(const struct lookup *lookup)
     return lookup->state == LOOKUP_ASKING || lookup->is_telling || lookup->questions.first;
 }
 
+static struct lookup *oldest_unused(const struct resolver *resolver)
+{
+    for (struct queue_link *link = resolver->ready.first; link; link = link->next) {
+        struct lookup *lookup = container_of(link, struct lookup, ready);
+        if (!is_in_use(lookup))
+            return lookup;
+    }
+    return NULL;
+}
+
 /* Ready lookups are kept within their caps: the one used longest ago goes first. */
 static void make_room(struct resolver *resolver)
 {
-    struct queue_link *link = resolver->ready.first;
-
-    while (link && (resolver->ready_count > LIMIT_DNS_CACHE || resolver->ready_bytes > LIMIT_DNS_CACHE_BYTES)) {
-        struct lookup *lookup = container_of(link, struct lookup, ready);
-        link = link->next;
-        if (!is_in_use(lookup))
-            lookup_free(lookup);
+    while (resolver->ready_count > LIMIT_DNS_CACHE || resolver->ready_bytes > LIMIT_DNS_CACHE_BYTES) {
+        struct lookup *lookup = oldest_unused(resolver);
+        if (!lookup)
+            return;
+        lookup_free(lookup);
     }
 }
 
@@ -474,6 +482,20 @@ static bool take_server(struct str text, struct server *out)
     return address_parse(text, &out->address, &out->len, &err);
 }
 
+static bool server_eq(const struct server *a, const struct server *b)
+{
+    const struct sockaddr_in *v4[] = { (const struct sockaddr_in *)&a->address,
+                                       (const struct sockaddr_in *)&b->address };
+    const struct sockaddr_in6 *v6[] = { (const struct sockaddr_in6 *)&a->address,
+                                        (const struct sockaddr_in6 *)&b->address };
+
+    if (a->address.ss_family != b->address.ss_family)
+        return false;
+    if (a->address.ss_family == AF_INET)
+        return v4[0]->sin_port == v4[1]->sin_port && v4[0]->sin_addr.s_addr == v4[1]->sin_addr.s_addr;
+    return v6[0]->sin6_port == v6[1]->sin6_port && IN6_ARE_ADDR_EQUAL(&v6[0]->sin6_addr, &v6[1]->sin6_addr);
+}
+
 static bool next_word(struct str *line, struct str *out)
 {
     while (line->len && (line->at[0] == ' ' || line->at[0] == '\t'))
@@ -502,7 +524,10 @@ void resolver_use(struct resolver *resolver, struct str resolv_conf)
         else
             log_warn("resolver: the name server %.*s is not an address that can be used", STR_ARG(word));
     }
-    if (count == resolver->server_count && memcmp(servers, resolver->servers, sizeof servers) == 0)
+    bool is_same = count == resolver->server_count;
+    for (unsigned i = 0; is_same && i < count; i++)
+        is_same = server_eq(&servers[i], &resolver->servers[i]);
+    if (is_same)
         return;
     memcpy(resolver->servers, servers, sizeof servers);
     resolver->server_count = count;
