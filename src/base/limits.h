@@ -175,8 +175,8 @@
 #define LIMIT_DNS_TRIES 3            /* for one name, at one server after the other… */
 #define LIMIT_DNS_TRY_MS \
     1500 /* …each so long: we answer before the 5 seconds have passed after which a libc gives up */
-#define LIMIT_DNS_ASKING 1024            /* names on their way at once, of all sandboxes; each has a socket */
-#define LIMIT_DNS_CACHE 4096             /* answers kept, of all sandboxes… */
+#define LIMIT_DNS_ASKING 384 /* names on their way at once, of all sandboxes; a socket each, of LIMIT_EGRESS_RESERVE */
+#define LIMIT_DNS_CACHE 4096 /* answers kept, of all sandboxes… */
 #define LIMIT_DNS_CACHE_BYTES (16 << 20) /* …and their size */
 
 /* Between our processes */

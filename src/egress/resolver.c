@@ -42,8 +42,9 @@ struct resolver {
     struct loop *loop;
     struct server servers[LIMIT_RESOLVERS];
     unsigned server_count;
-    struct map lookups; /* key → struct lookup */
-    struct queue ready; /* those with an answer, the one used longest ago first */
+    struct map lookups;  /* key → struct lookup */
+    struct queue asking; /* those on their way, the oldest first */
+    struct queue ready;  /* those with an answer, the one used longest ago first */
     uint32_t ready_count, asking_count;
     size_t ready_bytes;
 };
@@ -64,6 +65,7 @@ struct lookup {
     struct timer later;     /* asking: the end of this try; ready: tell those who wait */
 
     /* asking */
+    struct queue_link asking; /* in resolver->asking */
     unsigned tries, server;
     uint16_t id;
     int fd; /* UDP, or -1 */
@@ -114,6 +116,7 @@ static void lookup_free(struct lookup *lookup)
 
     close_try(lookup);
     leave_ready(lookup);
+    queue_leave(&lookup->asking);
     if (lookup->state == LOOKUP_ASKING)
         lookup->resolver->asking_count--;
     (void)map_remove(&lookup->resolver->lookups, lookup->key);
@@ -203,6 +206,7 @@ static void become_ready(struct lookup *lookup, const struct dns_answer *answer)
     struct resolver *resolver = lookup->resolver;
 
     close_try(lookup);
+    queue_leave(&lookup->asking);
     lookup->state = LOOKUP_READY;
     resolver->asking_count--;
     lookup->answer = *answer;
@@ -406,11 +410,25 @@ static struct lookup *lookup_new(struct resolver *resolver, struct str name, uin
     return lookup;
 }
 
+/*
+ * Where too many are on their way, the oldest is given up: names that a server never answers for must not keep those
+ * away that it would answer at once.
+ */
+static void ask_soon(struct lookup *lookup)
+{
+    struct resolver *resolver = lookup->resolver;
+
+    if (resolver->asking_count > LIMIT_DNS_ASKING)
+        give_up(container_of(resolver->asking.first, struct lookup, asking),
+                STR("too many DNS questions are open: ask again later"));
+    queue_join(&resolver->asking, &lookup->asking);
+    timer_set(&lookup->later, resolver->loop, 0, begin);
+}
+
 /* Sets out, from the next turn of the loop on. Some need no server. */
 static void lookup_begin(struct lookup *lookup, bool can_ask)
 {
     struct resolver *resolver = lookup->resolver;
-    bool is_crowded = resolver->asking_count >= LIMIT_DNS_ASKING;
 
     leave_ready(lookup);
     lookup->state = LOOKUP_ASKING;
@@ -421,10 +439,8 @@ static void lookup_begin(struct lookup *lookup, bool can_ask)
         become_ready(lookup, &(struct dns_answer){ .code = DNS_NO_SUCH_NAME, .ede = DNS_EDE_NONE });
     else if (!dns_type_is_known(lookup->type))
         become_ready(lookup, &(struct dns_answer){ .code = DNS_FINE, .ede = DNS_EDE_NONE });
-    else if (is_crowded)
-        give_up(lookup, STR("too many DNS questions are open: ask again later"));
     else
-        timer_set(&lookup->later, resolver->loop, 0, begin);
+        ask_soon(lookup);
 }
 
 struct resolver_question *resolver_ask(struct resolver *resolver, struct str name, uint16_t type,
