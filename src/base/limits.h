@@ -110,7 +110,7 @@
  */
 #define LIMIT_TLS_WORKERS 4                   /* of LIMIT_WORKERS, for handshakes… */
 #define LIMIT_TLS_WORKERS_EACH 3              /* …and of these, for one address */
-#define LIMIT_TLS_HANDSHAKES 1024             /* under way: 60 KB each; past it the oldest is given up */
+#define LIMIT_TLS_HANDSHAKES 1024             /* under way: 45 KB each; past it the oldest is given up */
 #define LIMIT_TLS_HANDSHAKE_MS 10000          /* from the first byte to the last: slow-loris */
 #define LIMIT_TLS_HANDSHAKE_BYTES (32 * 1024) /* from the client; a hello with post-quantum keys has 2 KB */
 #define LIMIT_TLS_IDLE_RECORDS 64             /* in a row without data: each key update costs us more than the peer */

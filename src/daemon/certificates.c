@@ -221,7 +221,7 @@ void certificates_send_chains(struct certificates *all, struct channel *front)
 bool message_texts_read(struct str payload, struct message_fds *fds, size_t cap, struct message_texts *out,
                         struct err *err)
 {
-    auto_texts struct message_texts texts = { 0 };
+    struct message_texts texts = { 0 };
     struct unpack in = unpack_from(payload);
     uint8_t count = unpack_u8(&in);
 
@@ -230,10 +230,11 @@ bool message_texts_read(struct str payload, struct message_fds *fds, size_t cap,
     if (count == 0 || count > LIMIT_TLS_CERTIFICATES || fds->count != count)
         return err_set(err, ERR_INVALID, "malformed message: %u certificates, %u descriptors", count, fds->count);
     for (; texts.count < count; texts.count++)
-        if (!fd_read_all(fds->at[texts.count], cap, &texts.at[texts.count], &texts.len[texts.count], err))
+        if (!fd_read_all(fds->at[texts.count], cap, &texts.at[texts.count], &texts.len[texts.count], err)) {
+            message_texts_done(&texts);
             return err_wrap(err, "certificates");
+        }
     *out = texts;
-    texts = (struct message_texts){ 0 };
     return true;
 }
 

@@ -451,10 +451,9 @@ void tls_server_free(struct tls_server *server)
 {
     if (!server)
         return;
-    while (server->orphans.first) {
-        struct tls *tls = container_of(server->orphans.first, struct tls, place);
-        queue_leave(&tls->place);
-        tls_dispose(tls);
+    for (struct queue_link *link = server->orphans.first, *next; link; link = next) {
+        next = link->next;
+        tls_dispose(container_of(link, struct tls, place));
     }
     for (size_t i = 0; i < server->count; i++)
         SSL_CTX_free(server->contexts[i]);
