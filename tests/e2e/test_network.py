@@ -211,6 +211,52 @@ def test_rules_survive_the_death_of_a_role(own_server, monkeypatch, role):
         assert own_server.api("GET", f"/sandboxes/{box.sandbox_id}").json["network"]["denyOut"] == [CLOSED]
 
 
+# Takes the address and port that egress's socket has, as soon as it can, and keeps them for a while.
+THIEF = """
+import socket
+open("/tmp/trying", "w").close()
+while True:
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        s.bind(("127.77.0.1", 1))
+        break
+    except OSError:
+        s.close()
+s.listen()
+print("taken", flush=True)
+s.settimeout(2)
+try:
+    s.accept()
+    print("got a connection", flush=True)
+except TimeoutError:
+    print("got nothing", flush=True)
+"""
+
+
+def test_a_guest_that_takes_egresss_port_is_without_network_until_it_lets_go(own_server, monkeypatch):
+    for name, value in own_server.environment().items():
+        monkeypatch.setenv(name, value)
+    network = {"deny_out": [CLOSED]}
+
+    def is_refused_by_its_rule(box):
+        fails(box, f"curl -sS http://{CLOSED}/")  # also while keeper cannot make egress's socket
+        lines = own_server.api("GET", f"/v2/sandboxes/{box.sandbox_id}/logs?level=warn").json["logs"]
+        return any(f"denyOut has {CLOSED}" in line["message"] for line in lines)
+
+    with (
+        Sandbox.create("base", timeout=120, network=network) as box,
+        Sandbox.create("base", timeout=120, network=network) as other,
+    ):
+        box.files.write("/tmp/thief.py", THIEF)
+        thief = box.commands.run("python3 /tmp/thief.py", background=True)
+        assert wait_for(lambda: box.files.exists("/tmp/trying"))
+        os.kill(own_server.role_pid("egress"), signal.SIGKILL)
+        assert thief.wait().stdout == "taken\ngot nothing\n"
+        assert wait_for(lambda: is_refused_by_its_rule(box))
+        assert wait_for(lambda: is_refused_by_its_rule(other))
+
+
 def test_what_was_set_is_shown_but_for_secrets(server):
     proxy = {"address": "proxy.example.com:1080", "username": "u", "password": "hunter2"}
     network = {
