@@ -288,6 +288,7 @@ static void guests_have_the_ports_that_they_want(void **state)
     auto_close int out_fd = dial(SOCK_STREAM, "198.51.100.7", 443);
     assert_true(out_fd >= 0);
     auto_close int accepted_fd = accept_on(DIVERT_TCP4);
+    assert_true(accepted_fd >= 0);
 
     /* A server of a guest's own gets what is meant for it, and none of what is meant for the same port elsewhere. */
     auto_close int https_fd = serve_at(SOCK_STREAM, "0.0.0.0", 443, true);
@@ -303,6 +304,7 @@ static void guests_have_the_ports_that_they_want(void **state)
     auto_close int again_fd = dial(SOCK_STREAM, "198.51.100.7", 443);
     assert_true(again_fd >= 0);
     auto_close int again_accepted_fd = accept_on(DIVERT_TCP4);
+    assert_true(again_accepted_fd >= 0);
 
     auto_close int dns_fd = serve_at(SOCK_DGRAM, "0.0.0.0", 53, false);
     assert_true(dns_fd >= 0);
@@ -380,6 +382,7 @@ static void egress_can_be_replaced_at_any_time(void **state)
     auto_close int next_fd = dial(SOCK_STREAM, "198.51.100.7", 443);
     assert_true(next_fd >= 0);
     auto_close int next_accepted_fd = accept_on(DIVERT_TCP4);
+    assert_true(next_accepted_fd >= 0);
 }
 
 /* A guest fills what egress does not read: this much and no more is egress's memory. */
@@ -437,6 +440,7 @@ static void without_ipv6_ipv4_works_and_ipv6_fails_at_once(void **state)
     auto_close int guest_fd = dial(SOCK_STREAM, "198.51.100.7", 443);
     assert_true(guest_fd >= 0);
     auto_close int fd = accept_on(DIVERT_TCP4);
+    assert_true(fd >= 0);
     assert_int_equal(try_it(SOCK_STREAM, "2001:db8::7", 443), ENETUNREACH);
     assert_int_equal(try_it(SOCK_DGRAM, "2001:db8::53", 53), ENETUNREACH);
 }
