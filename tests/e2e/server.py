@@ -214,8 +214,10 @@ class Server:
         return [row["sandboxID"] for row in answer.json]
 
     def kill_all(self):
-        for sandbox_id in self.running():
-            self.api("DELETE", f"/sandboxes/{sandbox_id}")
+        while ids := self.running():  # a page of them
+            for sandbox_id in ids:
+                answer = self.api("DELETE", f"/sandboxes/{sandbox_id}")
+                assert answer.status in (204, 404), answer
 
     # ---- its processes ----
 
