@@ -135,10 +135,12 @@
 #define LIMIT_EDGE_DIALS 5                  /* attempts at a port that is not open yet… */
 #define LIMIT_EDGE_DIAL_PAUSE_MS 100        /* …with pauses of 1, 2, 3 and 4 times this between them */
 #define LIMIT_EDGE_DIAL_MS 30000            /* for one connect, to a service that does not accept */
-#define LIMIT_LINKS_KNOWN 256               /* signed links whose sandbox is remembered */
-#define LIMIT_LINK_TRIES 100000             /* per second and address: a wrong signature is tried on every sandbox */
-#define LIMIT_LINK_COUNTERS 4096            /* of tries, shared by all addresses (proxy/sources.h): 16 KiB */
-#define LIMIT_RELAY_LINGER_MS 30000         /* without a byte, after one side of a relay has ended */
+#define LIMIT_EDGE_QUEUE_TRIES 8 /* connects that are given up early when a service's queue of connections is full… */
+#define LIMIT_EDGE_QUEUE_MS 5 /* …the first after this time, each other after twice as long; then LIMIT_EDGE_DIAL_MS */
+#define LIMIT_LINKS_KNOWN 256       /* signed links whose sandbox is remembered */
+#define LIMIT_LINK_TRIES 100000     /* per second and address: a wrong signature is tried on every sandbox */
+#define LIMIT_LINK_COUNTERS 4096    /* of tries, shared by all addresses (proxy/sources.h): 16 KiB */
+#define LIMIT_RELAY_LINGER_MS 30000 /* without a byte, after one side of a relay has ended */
 
 /*
  * What a sandbox may reach. Front keeps one policy per sandbox in the store and sends it to egress in one message, so all

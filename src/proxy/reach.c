@@ -15,6 +15,7 @@ struct reach {
     char id[LIMIT_ID_BYTES];
     uint16_t port;
     unsigned attempts, attempt; /* how many are allowed, and which one this is */
+    unsigned queue_tries;       /* connects that found the service's queue full */
     reach_done_fn *done;
     void *context;
     bool asking;    /* the driver will call back in any case */
@@ -25,6 +26,7 @@ struct reach {
 };
 
 static void begin(struct reach *r);
+static void on_socket(void *context, int fd, const struct err *err);
 
 struct reach *reach_new(struct loop *loop, struct driver *driver, const char *id, uint16_t port, unsigned attempts,
                         reach_done_fn *done, void *context)
@@ -80,12 +82,28 @@ static void connected(struct reach *r)
     r->done(r->context, REACH_OPEN, fd);
 }
 
+static void dial(struct reach *r)
+{
+    r->asking = true;
+    driver_dial(r->driver, r->id, r->port, on_socket, r);
+}
+
+/*
+ * Inside a sandbox a connect is over at once, unless the service's queue of connections is full: `python -m
+ * http.server` has room for five, and an HTTP/2 client sends a hundred requests at once. The kernel would try again
+ * after 1, 3, 7… seconds, all of them together. We begin with a few milliseconds.
+ */
+static void on_queue_full(struct timer *timer)
+{
+    struct reach *r = container_of(timer, struct reach, timer);
+    drop_socket(r);
+    r->queue_tries++;
+    dial(r);
+}
+
 static void on_connect_timeout(struct timer *timer)
 {
-    /*
-     * The backlog is full: the service listens and does not accept. Another attempt would only make the client wait
-     * longer.
-     */
+    /* The service listens and does not accept. Another attempt would only make the client wait longer. */
     struct reach *r = container_of(timer, struct reach, timer);
     r->attempt = r->attempts;
     try_later(r, REACH_CLOSED);
@@ -127,7 +145,9 @@ static void on_socket(void *context, int fd, const struct err *err)
         connected(r);
         return;
     }
-    timer_set(&r->timer, r->loop, LIMIT_EDGE_DIAL_MS, on_connect_timeout);
+    bool is_last = r->queue_tries == LIMIT_EDGE_QUEUE_TRIES;
+    timer_set(&r->timer, r->loop, is_last ? LIMIT_EDGE_DIAL_MS : (uint64_t)LIMIT_EDGE_QUEUE_MS << r->queue_tries,
+              is_last ? on_connect_timeout : on_queue_full);
     r->watch = watch_new(r->loop, fd, on_writable, r);
     watch_want(r->watch, WATCH_WRITE);
 }
@@ -135,8 +155,7 @@ static void on_socket(void *context, int fd, const struct err *err)
 static void begin(struct reach *r)
 {
     r->attempt++;
-    r->asking = true;
-    driver_dial(r->driver, r->id, r->port, on_socket, r);
+    dial(r);
 }
 
 void reach_go(struct reach *r)

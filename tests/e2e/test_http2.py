@@ -55,6 +55,12 @@ class Server(http.server.ThreadingHTTPServer):
 Server(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 
+SHORT_QUEUE = """
+import runpy, sys
+sys.argv[1:1] = ["--bind", "127.0.0.1"]
+runpy.run_module("http.server", run_name="__main__")
+"""
+
 
 class Names:
     """How the server is reached by name: its domain, and the certificate that clients trust."""
@@ -162,6 +168,14 @@ def test_many_requests_share_a_connection(server, names, box):
     lines = [line for line in done.stdout.decode().splitlines() if line.endswith(" 200")]
     assert len(lines) == 100, done
     assert sum(int(line.split()[0][-1]) for line in lines) <= 2
+
+
+def test_a_crowd_reaches_a_service_with_a_short_queue(server, names, box):
+    """Five connections wait at most for `python3 -m http.server`. Those that find no place must not wait for long."""
+    serve(server, box, 8001, SHORT_QUEUE)
+    urls = names.edge(box, 8001, "/?[1-100]")
+    done = names.curl("--http2", "--parallel", "--parallel-max", "100", "-o", os.devnull, "-w", "%{http_code}\n", urls)
+    assert done.stdout.decode().splitlines().count("200") == 100, done
 
 
 def test_large_bodies_arrive_whole_both_ways(server, names, box, tmp_path):
