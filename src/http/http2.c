@@ -515,7 +515,6 @@ static bool feed(struct connection *c)
     }
     buf_drop(in, (size_t)n);
     h->looked_at = in->len;
-    c->in_head = http2_flood_in_head(&h->flood);
     return !h->is_broken;
 }
 
@@ -572,6 +571,7 @@ static bool step(struct connection *c)
         return true;
     send_frames(c);
     settle(c);
+    c->in_head = c->stream->in.len == 0 && http2_flood_in_head(&h->flood); /* else it is we who are late */
     if (h->is_broken) {
         conn_close(c, true);
         return true;
