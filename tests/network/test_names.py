@@ -178,3 +178,21 @@ def test_addresses_that_are_not_public_are_left_out_of_answers(cloister, name):
     box = cloister.shared_box()
     box.fails("resolve", name)
     assert box.wait_log("DNS question", name)
+
+
+def test_dns_servers_of_a_policy_are_reached_where_names_are_allowed(cloister, hosts):
+    """On all ports, as with E2B; a server that is asked there may be asked for any name."""
+    box = cloister.shared_box(**names("one.test", dnsServers=[TWO]))
+    hosts.forget()
+    assert box.ok("http", TWO, "any.test")["to"] == TWO
+    assert [row[2] for row in box.ok("dns", "two.test", 1, TWO)["answers"]] == [TWO]
+    assert box.ok("dns", "two.test")["rcode"] == 3
+    box.refused("tcp", DENIED, 8080, "\0\1\2")
+
+
+def test_an_empty_list_of_dns_servers_means_no_lookups(cloister, hosts):
+    box = cloister.shared_box(**names("one.test", dnsServers=[]))
+    hosts.forget()
+    assert box.ok("dns", "one.test")["rcode"] == 3
+    assert not hosts.seen("dns", name="one.test")
+    assert box.wait_log("one.test", "dnsServers")
