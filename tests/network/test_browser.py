@@ -46,6 +46,8 @@ def test_a_browser_opens_a_page_of_a_sandbox_with_a_websocket(chromium, box, env
     assert chromium.wait(session, "document.title.startsWith('echo') && document.title") == "echo: hello from the page"
     assert chromium.evaluate(session, "document.getElementById('text').textContent") == "a page from a sandbox"
     assert chromium.evaluate(session, "location.protocol + window.isSecureContext") == "https:true"
+    # The page came by HTTP/2. For the WebSocket the browser has made a connection with HTTP/1.1 by itself.
+    assert chromium.evaluate(session, "performance.getEntriesByType('navigation')[0].nextHopProtocol") == "h2"
 
 
 def test_a_browser_is_not_shown_a_name_that_the_certificate_does_not_have(chromium, box, cloister):
