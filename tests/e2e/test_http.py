@@ -573,7 +573,7 @@ BROKEN = {
     "NUL in the path": b"GET /hea\0lth HTTP/1.1\r\nHost: x\r\n\r\n",
     "negative length": b"POST /sandboxes HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
     "unknown coding": b"POST /sandboxes HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
-    "not HTTP": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+    "not HTTP": b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
     "version 2": b"GET / HTTP/2.0\r\nHost: x\r\n\r\n",
     "a long line": b"GET /" + b"a" * 70000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
     "many headers": b"GET / HTTP/1.1\r\nHost: x\r\n" + b"".join(b"h%d: x\r\n" % i for i in range(1000)) + b"\r\n",
