@@ -12,7 +12,6 @@ const struct confine_rule egress_calls[] = {
     { "socket", "connections to the outside, questions to DNS servers" },
     { "socketpair", "between a sandbox's connection and TLS that ends here; unix, so it leads nowhere" },
     { "connect", "the same; is this an address of this machine?" },
-    { "bind", "the DNS library, for sockets of its own" },
     { "accept4", "connections from sandboxes" },
     { "recvfrom", "connections, DNS" },
     { "recvmsg", "keeper and front, with descriptors; DNS" },
