@@ -113,6 +113,16 @@ def test_the_operators_ranges_lift_the_rule_about_private_addresses_and_no_other
     assert {event["to"] for event in hosts.seen("tcp")} == {HOSTS["ten"], HOSTS["unique_local"]}
 
 
+def test_a_name_leads_to_a_private_address_only_where_the_operator_allows_it(lenient, hosts):
+    fields = {"allowOut": ["private.test", "metadata.test"], "denyOut": ["0.0.0.0/0"]}
+    box = lenient.box(allow_internet_access=True, network=fields)
+    hosts.forget()
+    assert box.ok("http", "private.test", "private.test")["to"] == HOSTS["ten"]
+    assert box.ok("http", DENIED, "private.test")["to"] == HOSTS["ten"]
+    assert box.fails("http", DENIED, "metadata.test")["error"] != "TimeoutError"
+    assert {event["to"] for event in hosts.seen("tcp")} == {HOSTS["ten"]}
+
+
 def test_the_operators_default_is_off_and_a_sandbox_may_ask_for_more(lenient, hosts):
     hosts.forget()
     lenient.shared_box().refused("http", ONE, "any.test")
