@@ -813,6 +813,7 @@ static void cut(struct connection *c, struct exchange *e)
         return;
     reset_stream(c, s, NGHTTP2_INTERNAL_ERROR);
     exchange_detach(e);
+    e->body = BODY_DONE; /* what has come of it is dropped: its owner is about to be told that it is gone */
     conn_due(c, e);
 }
 

@@ -32,6 +32,8 @@ static void on_body(struct http_exchange *ex, struct str piece)
     http_write(ex, piece);
     if (piece.at[0] == 'p')
         http_body_pause(ex, true);
+    if (piece.at[0] == 'q')
+        http_abort(ex);
 }
 
 static void on_body_end(struct http_exchange *ex)

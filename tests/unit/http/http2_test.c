@@ -420,6 +420,27 @@ static void an_abort_after_part_of_an_answer_is_a_reset(void **state)
     assert_false(got(id)->ended);
 }
 
+static void an_abort_drops_what_has_come_of_the_body(void **state)
+{
+    (void)state;
+    client->body = STR("abc");
+    client->body_waits = true;
+    for (int collects = 0; collects < 2; collects++) {
+        client->body_sent = 0;
+        int32_t id = h2_ask(client, "POST", "/wait", true);
+        WAIT_FOR(current);
+        let_go_on();
+        if (collects)
+            http_collect(current, 100, collected);
+        else
+            http_body_start(current);
+        http_abort(current);
+        expect_reset(id, NGHTTP2_INTERNAL_ERROR);
+        assert_int_equal(body.len, 0);
+        assert_int_equal(server->held, 0);
+    }
+}
+
 static void a_client_that_cancels_has_gone(void **state)
 {
     (void)state;
@@ -1230,6 +1251,7 @@ int main(void)
         T(an_abort_resets_its_own_stream_only),
         T(an_answer_with_the_wrong_length_is_reset),
         T(an_abort_after_part_of_an_answer_is_a_reset),
+        T(an_abort_drops_what_has_come_of_the_body),
         T(a_client_that_cancels_has_gone),
         T(a_request_that_is_reset_at_once_reaches_no_handler),
         T(a_client_that_closes_has_gone),
