@@ -39,6 +39,7 @@ static const struct option options[] = {
     { "tls-key", TEXT(tls_key), "", "its private key, a file in PEM; both are loaded again when they change" },
     { "user", TEXT(user), "cloister", "unprivileged user that everything facing the network runs as" },
     { "egress-user", TEXT(egress_user), "cloister-egress", "unprivileged user that connects sandboxes to the outside" },
+    { "signer-user", TEXT(signer_user), "cloister-signer", "unprivileged user that holds the private keys of TLS" },
     { "guestd", TEXT(guestd), "", "the daemon inside sandboxes (default: cloister-guestd beside this program)" },
     { "log", TEXT(log), "info", "lowest level that is logged: debug, info, warn or error" },
     { "sandboxes", NUMBER(sandboxes_max, 1, LIMIT_SANDBOXES), "1000", "running sandboxes, at most" },

@@ -29,6 +29,7 @@ struct config {
     char tls_cert[CONFIG_TEXT_BYTES], tls_key[CONFIG_TEXT_BYTES]; /* files in PEM; empty: the local authority's */
     char user[CONFIG_TEXT_BYTES];                                 /* that front runs as */
     char egress_user[CONFIG_TEXT_BYTES];                          /* that egress runs as; another one than front's */
+    char signer_user[CONFIG_TEXT_BYTES];                          /* that signer runs as; another one than both */
     char guestd[CONFIG_TEXT_BYTES];                               /* the static binary; empty: beside this one */
     char log[CONFIG_TEXT_BYTES];                                  /* debug, info, warn, error */
     uint64_t sandboxes_max;

@@ -242,6 +242,7 @@ int doctor_main(int argc, char **argv)
     all.count = native_probe(config.data, all.rows);
     look_at_user(&all, "system user", config.user);
     look_at_user(&all, "user of egress", config.egress_user);
+    look_at_user(&all, "user of signer", config.signer_user);
     look_at_port(&all, &config, listen_is_given);
     look_at_names(&all);
     look_at_certificate(&all, &config);
