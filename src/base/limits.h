@@ -219,7 +219,8 @@
 #define LIMIT_EGRESS_QUIET_MS 300     /* …to a port where a server may speak first: then the looked-up name counts */
 #define LIMIT_EGRESS_RESOLVE_MS 15000 /* to look up that name again */
 #define LIMIT_EGRESS_TRIES 4          /* addresses of that name that are tried */
-#define LIMIT_EGRESS_PINS 512         /* addresses of names that one sandbox has looked up; 100 bytes each */
+#define LIMIT_EGRESS_PINS 512         /* addresses of names that one sandbox has looked up; 100 bytes each… */
+#define LIMIT_EGRESS_PIN_NAMES 16     /* …and names of one address: each is compared with all names of the policy */
 #define LIMIT_EGRESS_PIN_MS 600000    /* how long one holds at least, after its last use */
 #define LIMIT_EGRESS_QUESTION_BYTES 4096 /* of one DNS question; 300 are usual at most */
 #define LIMIT_EGRESS_ASK_MS 30000        /* without a question on a DNS connection over TCP */

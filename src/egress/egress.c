@@ -222,6 +222,7 @@ bool egress_policy(struct egress *egress, const char *id, struct str packed, str
     arena_done(&outbound->arena);
     outbound->arena = arena;
     outbound->policy = policy;
+    outbound->policy_number++;
     outbound->has_policy = true;
     if (!outbound->has_network) {
         join_strangers(outbound);

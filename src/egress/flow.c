@@ -182,21 +182,18 @@ static enum net_rule judge(const struct flow *flow, const struct net_address *to
     return net_judge(&flow->outbound->policy, &flow->outbound->egress->config.house, &is);
 }
 
-/* Without a name in the flow: one that the sandbox has looked up and that allows it; else any; else "". */
+/*
+ * Without a name in the flow: one that the sandbox has looked up and that allows it; else any; else "". A refusal that no
+ * name lifts needs no search.
+ */
 static struct str pinned_name(const struct flow *flow, const struct net_address *to)
 {
-    const struct outbound *outbound = flow->outbound;
-    struct net_flow is = { 0 };
-    struct str name, any = STR("");
+    struct outbound *outbound = flow->outbound;
+    const struct net_flow is = described(flow, to, STR(""));
 
-    for (uint32_t i = 0; pins_next(&outbound->pins, to, now_ms(flow), &i, &name);) {
-        if (!any.len)
-            is = described(flow, to, name);
-        is.name = any = name;
-        if (net_rule_allows(net_judge(&outbound->policy, &outbound->egress->config.house, &is)))
-            break;
-    }
-    return any;
+    if (!net_name_matters(&outbound->policy, &outbound->egress->config.house, &is))
+        return pins_any_name(&outbound->pins, to, now_ms(flow));
+    return pins_best_name(&outbound->pins, to, now_ms(flow), &outbound->policy, outbound->policy_number);
 }
 
 static struct str name_of(const struct flow *flow, const struct net_address *to)
@@ -204,11 +201,18 @@ static struct str name_of(const struct flow *flow, const struct net_address *to)
     return flow->name ? str_from(flow->name) : pinned_name(flow, to);
 }
 
-static void flow_refuse(struct flow *flow, unsigned why, const struct net_address *to)
+static void refuse_named(struct flow *flow, unsigned why, const struct net_address *to, struct str name)
 {
-    report_refusal(flow->outbound, why, to, flow->port, name_of(flow, to));
+    report_refusal(flow->outbound, why, to, flow->port, name);
     if (!hole_is_open("a refusal resets"))
         flow_reset(flow);
+}
+
+/* For the reader of the log any looked-up name will do. */
+static void flow_refuse(struct flow *flow, unsigned why, const struct net_address *to)
+{
+    refuse_named(flow, why, to,
+                 flow->name ? str_from(flow->name) : pins_any_name(&flow->outbound->pins, to, now_ms(flow)));
 }
 
 /* ---- relaying ---- */
@@ -587,7 +591,7 @@ static void decide(struct flow *flow)
 
     timer_clear(&flow->timer);
     if (!net_rule_allows(rule)) {
-        flow_refuse(flow, rule, &flow->original);
+        refuse_named(flow, rule, &flow->original, name);
         return;
     }
     flow->has_rules = shows_host_with_rules(flow);
@@ -636,7 +640,7 @@ static bool server_may_speak_first(uint16_t port)
 
 static void begin_naming(struct flow *flow)
 {
-    bool has_pin = pinned_name(flow, &flow->original).len;
+    bool has_pin = pins_any_name(&flow->outbound->pins, &flow->original, now_ms(flow)).len;
     uint64_t patience_ms = has_pin && server_may_speak_first(flow->port) ? LIMIT_EGRESS_QUIET_MS : LIMIT_EGRESS_NAME_MS;
 
     enter(flow, FLOW_NAMING);
@@ -727,9 +731,10 @@ void flows_judge_again(struct outbound *outbound)
         next = link->next;
         if (flow->state != FLOW_DIALING && flow->state != FLOW_RELAYING)
             continue;
-        enum net_rule rule = judge(flow, &flow->to, name_of(flow, &flow->to));
+        struct str name = name_of(flow, &flow->to);
+        enum net_rule rule = judge(flow, &flow->to, name);
         if (!net_rule_allows(rule))
-            flow_refuse(flow, rule, &flow->to);
+            refuse_named(flow, rule, &flow->to, name);
     }
 }
 

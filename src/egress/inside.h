@@ -52,6 +52,7 @@ struct outbound {
     bool has_network, has_policy;
     struct arena arena; /* of the policy */
     struct net_policy policy;
+    uint64_t policy_number;       /* 1 for the first one, and one more for each after it */
     struct tls_client *proxy_tls; /* whom to trust as the policy's proxy; NULL: it has no TLS */
     struct tls_client *own_tls;   /* the same if it is the policy's own */
     struct issued_set issued;     /* for hosts with header rules */

@@ -23,13 +23,18 @@ struct pins {
 };
 
 void pins_done(struct pins *pins);
-/* Beyond LIMIT_EGRESS_PINS the one that ends first makes room. */
+/* Beyond LIMIT_EGRESS_PINS, or LIMIT_EGRESS_PIN_NAMES of this address, the one that ends first makes room. */
 void pins_add(struct pins *pins, struct str name, const struct net_address *address, uint32_t ttl_s, uint64_t now_ms);
 /* The address is in use: its pins hold longer. */
 void pins_use(struct pins *pins, const struct net_address *address, uint64_t now_ms);
 bool pins_have(const struct pins *pins, struct str name, const struct net_address *address, uint64_t now_ms);
-/* Walk: `for (uint32_t i = 0; pins_next(pins, address, now_ms, &i, &name);)`. The name lives until a pin is added. */
-bool pins_next(const struct pins *pins, const struct net_address *address, uint64_t now_ms, uint32_t *cursor,
-               struct str *out_name);
+/* Any name of the address, or "". It lives until a pin is added. */
+struct str pins_any_name(const struct pins *pins, const struct net_address *address, uint64_t now_ms);
+/*
+ * The same, but first of all one that the policy allows. `policy_number` is another for each policy and not 0: a pin is
+ * compared with a policy once, because there may be a thousand names in it and a thousand connections ask.
+ */
+struct str pins_best_name(struct pins *pins, const struct net_address *address, uint64_t now_ms,
+                          const struct net_policy *policy, uint64_t policy_number);
 
 #endif
