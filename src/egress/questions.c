@@ -9,7 +9,8 @@
  * to the name (pins.h). Names are a way out as well: questions are limited per second and at once.
  *
  * A name that the policy does not allow is answered "no such name", at once: for "refused" some programs try the next
- * server and others wait for seconds. The reason goes with it for those that print it (RFC 8914).
+ * server and others wait for seconds. The reason goes with it for those that print it (RFC 8914). It makes no difference
+ * that a range allows the server that was asked: the name would go to the host's servers, and nobody has allowed that.
  *
  * Over a connection there is one question at a time; the next one is read when it is answered.
  */
@@ -20,7 +21,6 @@
 #include "base/fd.h"
 #include "base/hole.h"
 #include "base/mem.h"
-#include "base/network.h"
 #include "egress/inside.h"
 #include "egress/resolver.h"
 #include "io/stream.h"
@@ -214,15 +214,6 @@ static void answer_inside(struct asked *asked, const struct egress_name *name)
 
 /* ---- asking ---- */
 
-/* Where ranges allow the server that was asked, the guest could look the name up there. */
-static bool may_ask_server(const struct asked *asked)
-{
-    const struct outbound *outbound = asked->outbound;
-    const struct net_flow flow = { .to = asked->server, .port = NETWORK_DNS_PORT };
-
-    return net_judge(&outbound->policy, &outbound->egress->config.house, &flow) == NET_RULE_ALLOW_RANGE;
-}
-
 /* Takes the question. */
 static void ask(struct asked *asked)
 {
@@ -241,7 +232,7 @@ static void ask(struct asked *asked)
         return;
     }
     enum net_rule rule = net_judge_name(&outbound->policy, str_from(asked->question.name));
-    if (!net_rule_allows(rule) && !may_ask_server(asked)) {
+    if (!net_rule_allows(rule) && !net_is_dns_server(&outbound->policy, &asked->server)) {
         refuse(asked, rule, DNS_NO_SUCH_NAME, STR("the sandbox's network policy does not allow this name"));
         return;
     }

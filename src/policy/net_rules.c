@@ -136,7 +136,7 @@ static bool is_mail_port(uint16_t port)
 }
 
 /* The policy's DNS servers count as allowed where names are allowed: without them, E2B's sandboxes look nothing up. */
-static bool is_dns_server(const struct net_policy *policy, const struct net_address *address)
+bool net_is_dns_server(const struct net_policy *policy, const struct net_address *address)
 {
     for (uint32_t i = 0; policy->name_count && i < policy->dns_count; i++)
         if (net_address_eq(&policy->dns[i], address))
@@ -158,7 +158,7 @@ static enum net_rule judge(const struct net_policy *policy, const struct net_ope
     if (net_name_is_allowed(policy, flow->name))
         return NET_RULE_ALLOW_NAME;
     const struct net_address end = reached(&flow->to);
-    if (any_has(policy->allow_count, policy->allow, &end) || is_dns_server(policy, &end))
+    if (any_has(policy->allow_count, policy->allow, &end) || net_is_dns_server(policy, &end))
         return NET_RULE_ALLOW_RANGE;
     if (!policy->internet)
         return NET_RULE_INTERNET_OFF;

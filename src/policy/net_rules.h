@@ -71,11 +71,12 @@ enum net_rule net_judge(const struct net_policy *policy, const struct net_operat
 bool net_name_matters(const struct net_policy *policy, const struct net_operator *house, const struct net_flow *flow)
     must_use;
 /*
- * May this name be looked up at all? NET_RULE_OPEN, NET_RULE_ALLOW_NAME, or a refusal. A caller that gets a refusal and
- * knows which server the guest asked lets the question through if net_judge() allows that server by a range: the guest
- * could ask there itself.
+ * May this name be looked up at all? NET_RULE_OPEN, NET_RULE_ALLOW_NAME, or a refusal. A caller that gets a refusal lets
+ * the question through all the same if the guest has sent it to one of the policy's DNS servers, as E2B does.
  */
 enum net_rule net_judge_name(const struct net_policy *policy, struct str name) must_use;
+/* One of the policy's DNS servers? They count only where names are allowed. */
+bool net_is_dns_server(const struct net_policy *policy, const struct net_address *address) must_use;
 /* Does one of the transforms apply to this host? The exact name first, then the longest "*." suffix. NULL: none. */
 const struct net_transform *net_transform_for(const struct net_policy *policy, struct str host) must_use;
 /* Is the name one of the policy's, or below one of its "*." names? */

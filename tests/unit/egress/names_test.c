@@ -86,6 +86,21 @@ static void look_up(const char *name, const char (*addresses)[4], uint32_t count
     assert_int_equal(records, count);
 }
 
+static struct peer ask_tcp(void)
+{
+    rig.port = 53;
+    return rig_guest(&rig);
+}
+
+static void say_question(struct peer *guest, const char *name)
+{
+    auto_buf struct buf question = question_bytes(name, DNS_A);
+    char length[2] = { 0, (char)question.len };
+
+    peer_say(guest, str_of(length, 2));
+    peer_say(guest, buf_str(&question));
+}
+
 /* ---- connections ---- */
 
 static void a_name_in_a_hello_allows_and_is_resolved_by_us(void **state)
@@ -359,6 +374,38 @@ static void a_name_that_is_not_allowed_is_answered_at_once_and_not_asked(void **
     rig_end(&rig);
 }
 
+static void an_allowed_server_does_not_make_a_name_allowed(void **state)
+{
+    struct net_range server = rig_range("127.0.0.1/32");
+    struct net_address dns = rig_address("127.0.0.1");
+    struct str names[] = { STR("good.example") };
+    unsigned records;
+
+    (void)state;
+    begin();
+    rig_policy(&rig, "one", &(struct net_policy){ .allow_count = 1, .allow = &server });
+    assert_int_equal(hear_udp(ask_udp("secret.evil.example", DNS_A), &records), DNS_NO_SUCH_NAME);
+    PUMP_UNTIL(rig.loop, rig.refusal_count == 1);
+    assert_int_equal(rig.refusals[0].why, NET_RULE_INTERNET_OFF);
+    struct peer guest = ask_tcp();
+    say_question(&guest, "secret.evil.example");
+    PUMP_UNTIL(rig.loop, peer_listen(&guest) && guest.heard.len > 2 + 3);
+    assert_int_equal(guest.heard.data[5] & 15, DNS_NO_SUCH_NAME);
+    peer_done(&guest);
+    assert_int_equal(fake_asked, 0);
+    /* The policy's own servers may be asked for any name, if names are allowed at all. */
+    rig_policy(&rig, "one", &(struct net_policy){ .has_dns = true, .dns_count = 1, .dns = &dns });
+    assert_int_equal(hear_udp(ask_udp("secret.evil.example", DNS_A), &records), DNS_NO_SUCH_NAME);
+    rig_policy(&rig, "one",
+               &(struct net_policy){ .name_count = 1, .names = names, .has_dns = true, .dns_count = 1, .dns = &dns });
+    assert_int_equal(fake_asked, 0);
+    int fd = ask_udp("any.example", DNS_A);
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    fake_answer(DNS_FINE, here, 1);
+    assert_int_equal(hear_udp(fd, &records), DNS_FINE);
+    rig_end(&rig);
+}
+
 static void addresses_that_are_not_public_are_left_out_of_answers(void **state)
 {
     unsigned records;
@@ -454,21 +501,6 @@ static void questions_are_limited_at_once_and_per_second(void **state)
     }
     assert_in_range(fine, 100, 399);
     rig_end(&rig);
-}
-
-static struct peer ask_tcp(void)
-{
-    rig.port = 53;
-    return rig_guest(&rig);
-}
-
-static void say_question(struct peer *guest, const char *name)
-{
-    auto_buf struct buf question = question_bytes(name, DNS_A);
-    char length[2] = { 0, (char)question.len };
-
-    peer_say(guest, str_of(length, 2));
-    peer_say(guest, buf_str(&question));
 }
 
 static void questions_over_tcp_are_answered_one_after_the_other(void **state)
@@ -596,6 +628,7 @@ int main(void)
         CASE(a_new_policy_keeps_what_a_looked_up_name_allows),
         CASE(a_half_closed_guest_whose_name_is_known_gets_its_answer),
         CASE(a_name_that_is_not_allowed_is_answered_at_once_and_not_asked),
+        CASE(an_allowed_server_does_not_make_a_name_allowed),
         CASE(addresses_that_are_not_public_are_left_out_of_answers),
         CASE(addresses_without_a_route_are_left_out_of_answers),
         CASE(noise_is_not_answered_and_nonsense_is),
