@@ -112,13 +112,18 @@
 #define LIMIT_TLS_WORKERS_EACH 3              /* …and of these, for one address */
 #define LIMIT_TLS_HANDSHAKES 1024             /* under way: 45 KB each; past it the oldest is given up */
 #define LIMIT_TLS_HANDSHAKE_MS 10000          /* from the first byte to the last: slow-loris */
-#define LIMIT_TLS_HANDSHAKE_BYTES (32 * 1024) /* from the client; a hello with post-quantum keys has 2 KB */
+#define LIMIT_TLS_HANDSHAKE_BYTES (32 * 1024) /* from the peer; a hello with post-quantum keys has 2 KB */
 #define LIMIT_TLS_IDLE_RECORDS 64             /* in a row without data: each key update costs us more than the peer */
 #define LIMIT_TLS_SIGN_MS 2000                /* for signer to answer: it may just be starting again */
 #define LIMIT_TLS_TICKET_S (6 * 3600)         /* a key for tickets is used for this long, and accepted for twice that */
 #define LIMIT_TLS_CHAIN_BYTES (48 * 1024)     /* a certificate with its chain, in PEM; usual ones have 6 KB */
 #define LIMIT_TLS_KEY_BYTES (16 * 1024)       /* a private key in PEM; RSA with 8192 bits has 6.4 KB */
 #define LIMIT_TLS_CERTIFICATES 2              /* the operator's and the local authority's */
+
+/* TLS out: the peer chooses what its certificates cost us to read and to verify. */
+#define LIMIT_TLS_CLIENT_WORKERS 2 /* of LIMIT_WORKERS, for services inside sandboxes, and one for each sandbox */
+#define LIMIT_TLS_PEER_CHAIN_BYTES (16 * 1024) /* certificates of a server; usual ones have 3 to 5 KB */
+#define LIMIT_TLS_PEER_CHAIN 8                 /* of them, up to one that is trusted; usual are 3 */
 
 /* Edge */
 #define LIMIT_EDGE_CONNECTIONS 512 /* requests and tunnels at once into one sandbox; an SDK opens up to 200 */

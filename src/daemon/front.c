@@ -41,7 +41,7 @@
 
 /* Workers mostly wait: for keeper, for guestd, for the disk. */
 static_assert(
-    LIMIT_STARTS + LIMIT_TLS_WORKERS < LIMIT_WORKERS && LIMIT_STARTS_PER_KEY < LIMIT_STARTS,
+    LIMIT_STARTS + LIMIT_TLS_WORKERS + LIMIT_TLS_CLIENT_WORKERS < LIMIT_WORKERS && LIMIT_STARTS_PER_KEY < LIMIT_STARTS,
     "creates and TLS handshakes must leave workers for other calls, and one key must leave some for other keys");
 
 enum {
@@ -362,6 +362,7 @@ static bool front_open(struct front *front, struct err *err)
         .house = { front->settings.egress_allow_count, front->settings.egress_allow },
     };
     front->proxy = proxy_new(front->loop, front->sandboxes);
+    proxy_use_workers(front->proxy, front->workers);
     proxy_limit_key(front->proxy, front->settings.key_streams);
     front->api = api_new(&(struct api_config){
         .loop = front->loop,

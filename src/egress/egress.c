@@ -58,7 +58,7 @@ static void outbound_dispose(void *object)
     struct outbound *outbound = object;
 
     pins_done(&outbound->pins);
-    tls_client_free(outbound->own_tls);
+    tls_client_unref(outbound->own_tls);
     issued_done(&outbound->issued);
     arena_done(&outbound->arena);
     free(outbound);
@@ -205,17 +205,17 @@ bool egress_policy(struct egress *egress, const char *id, struct str packed, str
         return err_wrap(err, "policy of sandbox %s", id);
     }
     if (policy.transform_count && !check_rules(egress, &policy, err)) {
-        tls_client_free(own_tls);
+        tls_client_unref(own_tls);
         arena_done(&arena);
         return err_wrap(err, "policy of sandbox %s", id);
     }
     struct outbound *outbound = find_or_make(egress, id);
     if (outbound->has_policy && net_proxy_eq(&outbound->policy.proxy, &policy.proxy)) {
-        tls_client_free(own_tls); /* tunnels under way use the old one */
+        tls_client_unref(own_tls); /* tunnels under way use the old one */
     } else {
         /* Connections must not go on around a new proxy, nor through one that is not wanted any more. */
         flows_reset(outbound);
-        tls_client_free(outbound->own_tls);
+        tls_client_unref(outbound->own_tls);
         outbound->own_tls = own_tls;
         outbound->proxy_tls = proxy_tls;
     }
@@ -278,6 +278,6 @@ void egress_free(struct egress *egress)
     timer_clear(&egress->report);
     host_probe_close(&egress->probe);
     map_done(&egress->sandboxes);
-    tls_client_free(egress->roots);
+    tls_client_unref(egress->roots);
     free(egress);
 }

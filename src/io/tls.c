@@ -45,16 +45,21 @@ enum step {
 
 struct tls {
     struct filter filter;
-    struct tls_server *server; /* NULL: we are the client */
+    struct tls_server *server; /* NULL: we are the client… */
+    struct tls_client *client; /* …of this kind; NULL again for an orphan */
+    struct lane *lane;         /* the server's or the client's; NULL: handshakes run on the loop */
     struct loop *loop;
     SSL *ssl;
     struct buf raw; /* from the peer, not yet decrypted */
     size_t ready;   /* of it, in whole records */
-    size_t fed;     /* bytes of the handshake */
+    size_t taken;   /* bytes of the handshake that OpenSSL has had */
+    bool is_too_large, has_begun;
     unsigned idle_records;
     const char *doom; /* why it fails when the worker is done; NULL: it does not */
     enum step step;   /* what the last one led to */
-    char owner[INET6_ADDRSTRLEN];
+    char owner[TLS_OWNER_BYTES];
+    void (*over)(void *context); /* NULL: nobody asks, or it was called */
+    void *over_context;
     struct job job;
     struct timer soon, deadline;
     struct queue_link place; /* among the server's handshakes or orphans */
@@ -70,12 +75,20 @@ static struct tls *tls_of(struct filter *filter)
 static BIO_METHOD *bio_method;
 static pthread_once_t bio_once = PTHREAD_ONCE_INIT;
 
+/*
+ * The cap is on what OpenSSL takes, not on what has come: data may follow the end of the handshake in the same read.
+ */
 static int bio_read(BIO *bio, char *room, int size)
 {
     struct tls *tls = BIO_get_data(bio);
     size_t n = MIN((size_t)MAX(size, 0), tls->ready);
 
     BIO_clear_retry_flags(bio);
+    if (!tls->filter.is_open && tls->taken + n > LIMIT_TLS_HANDSHAKE_BYTES) {
+        tls->is_too_large = true;
+        return -1;
+    }
+    tls->taken += n;
     if (n == 0) {
         BIO_set_retry_read(bio);
         return -1;
@@ -152,10 +165,14 @@ static void fail(struct tls *tls, const char *doing, const char *reason)
 
 static void leave_handshakes(struct tls *tls)
 {
+    void (*over)(void *context) = take_ptr(&tls->over);
+
     if (tls->server && tls->place.in == &tls->server->handshakes)
         tls->server->handshake_count--;
     queue_leave(&tls->place);
     timer_clear(&tls->deadline);
+    if (over)
+        over(tls->over_context);
 }
 
 /* On a worker, or on the loop. The only code that touches the SSL while the filter is busy. */
@@ -170,6 +187,10 @@ static void handshake_step(struct tls *tls)
     } else if (error == SSL_ERROR_WANT_READ) {
         tls->step = STEP_MORE;
         ERR_clear_error();
+    } else if (tls->is_too_large) {
+        tls->step = STEP_FAILED;
+        fail(tls, "the TLS handshake is too large", NULL);
+        ERR_clear_error();
     } else {
         tls->step = STEP_FAILED;
         long verdict = SSL_get_verify_result(tls->ssl);
@@ -183,6 +204,7 @@ static void tls_dispose(void *object)
     struct tls *tls = object;
 
     SSL_free(tls->ssl);
+    tls_client_unref(tls->client);
     buf_done(&tls->raw);
     buf_done(&tls->filter.out);
     free(tls);
@@ -240,14 +262,14 @@ static void begin_step(struct tls *tls)
 {
     tls->filter.is_busy = true;
     tls->job = (struct job){ .run = job_run, .done = job_done };
-    if (!tls->server || !tls->server->lane) {
+    if (!tls->lane) {
         timer_set(&tls->soon, tls->loop, 0, on_soon);
         return;
     }
-    if (lane_run(tls->server->lane, str_from(tls->owner), 0, &tls->job))
+    if (lane_run(tls->lane, str_from(tls->owner), 0, &tls->job))
         return;
     tls->filter.is_busy = false;
-    fail(tls, "too many TLS handshakes of this address", NULL);
+    fail(tls, "too many TLS handshakes of one party", NULL);
 }
 
 /* The filter of a stream that no longer deserves one. */
@@ -297,18 +319,35 @@ static bool tls_is_first(unsigned char byte)
     return byte == CONTENT_HANDSHAKE;
 }
 
-static void name_owner(struct tls *tls)
+void tls_owner_of(const struct sockaddr_storage *peer, char out[TLS_OWNER_BYTES])
+{
+    enum { PARTY_BYTES = 8 };
+    struct in6_addr v6 = ((const struct sockaddr_in6 *)peer)->sin6_addr;
+    const void *address = NULL;
+    int family = peer->ss_family;
+
+    if (family == AF_INET) {
+        address = &((const struct sockaddr_in *)peer)->sin_addr;
+    } else if (family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6)) {
+        family = AF_INET;
+        address = v6.s6_addr + 12;
+    } else if (family == AF_INET6) {
+        memset(v6.s6_addr + PARTY_BYTES, 0, sizeof v6.s6_addr - PARTY_BYTES);
+        address = &v6;
+    }
+    if (!address || !inet_ntop(family, address, out, TLS_OWNER_BYTES))
+        out[0] = '\0';
+}
+
+/* The first bytes of a client are there. */
+static void begin_serving(struct tls *tls)
 {
     struct sockaddr_storage peer = { 0 };
-    const void *address = NULL;
 
+    tls->has_begun = true;
     stream_peer(tls->filter.stream, &peer);
-    if (peer.ss_family == AF_INET)
-        address = &((struct sockaddr_in *)&peer)->sin_addr;
-    else if (peer.ss_family == AF_INET6)
-        address = &((struct sockaddr_in6 *)&peer)->sin6_addr;
-    if (!address || !inet_ntop(peer.ss_family, address, tls->owner, sizeof tls->owner))
-        tls->owner[0] = '\0';
+    tls_owner_of(&peer, tls->owner);
+    timer_set(&tls->deadline, tls->loop, tls->server->config.handshake_ms, on_deadline);
 }
 
 static void tls_feed(struct filter *filter, struct str bytes)
@@ -316,21 +355,17 @@ static void tls_feed(struct filter *filter, struct str bytes)
     struct tls *tls = tls_of(filter);
 
     assert(!filter->is_busy);
-    if (tls->server && tls->fed == 0) {
-        name_owner(tls);
-        timer_set(&tls->deadline, tls->loop, tls->server->config.handshake_ms, on_deadline);
-    }
+    if (tls->server && !tls->has_begun)
+        begin_serving(tls);
     buf_add(&tls->raw, bytes);
     count_records(tls);
     if (filter->is_open)
         return;
-    /* Not with these bytes: data may follow the end of the handshake in the same read. */
-    if (tls->raw.overflowed || tls->fed > LIMIT_TLS_HANDSHAKE_BYTES) {
+    if (tls->raw.overflowed) {
         leave_handshakes(tls);
         fail(tls, "the TLS handshake is too large", NULL);
         return;
     }
-    tls->fed += bytes.len;
     if (!tls->ready)
         return;
     if (tls->ssl)
@@ -403,8 +438,10 @@ static void tls_free(struct filter *filter)
 
     leave_handshakes(tls);
     timer_clear(&tls->soon);
-    if (filter->is_busy && tls->server && tls->server->lane && !lane_leave(tls->server->lane, &tls->job)) {
-        queue_join(&tls->server->orphans, &tls->place); /* end_step() frees it */
+    if (filter->is_busy && tls->lane && !lane_leave(tls->lane, &tls->job)) {
+        struct tls_client *client = take_ptr(&tls->client);
+        queue_join(client ? &client->orphans : &tls->server->orphans, &tls->place); /* end_step() frees it */
+        tls_client_unref(client); /* whoever gave it workers has another reference */
         return;
     }
     loop_retire(tls->loop, tls, tls_dispose);
@@ -427,6 +464,7 @@ static struct tls *tls_new(struct loop *loop, struct tls_server *server)
     tls->filter.ops = &tls_ops;
     tls->loop = loop;
     tls->server = server;
+    tls->lane = server ? server->lane : NULL;
     tls->raw = buf_make(NULL, RAW_MOST);
     return tls;
 }
@@ -447,14 +485,19 @@ void tls_accept(struct tls_server *server, struct stream *stream)
     stream_set_filter(stream, &tls->filter);
 }
 
+void tls_orphans_free(struct queue *orphans)
+{
+    for (struct queue_link *link = orphans->first, *next; link; link = next) {
+        next = link->next;
+        tls_dispose(container_of(link, struct tls, place));
+    }
+}
+
 void tls_server_free(struct tls_server *server)
 {
     if (!server)
         return;
-    for (struct queue_link *link = server->orphans.first, *next; link; link = next) {
-        next = link->next;
-        tls_dispose(container_of(link, struct tls, place));
-    }
+    tls_orphans_free(&server->orphans);
     for (size_t i = 0; i < server->count; i++)
         SSL_CTX_free(server->contexts[i]);
     tls_tickets_wipe(server);
@@ -466,10 +509,20 @@ void tls_server_free(struct tls_server *server)
 
 bool tls_connect(struct tls_client *client, struct stream *stream, const char *name, struct err *err)
 {
+    return tls_connect_for(client, stream, &(struct tls_connect_want){ .name = name }, err);
+}
+
+bool tls_connect_for(struct tls_client *client, struct stream *stream, const struct tls_connect_want *want,
+                     struct err *err)
+{
     struct tls *tls = tls_new(client->loop, NULL);
+    const char *name = want->name;
     unsigned char address[sizeof(struct in6_addr)];
     bool is_address = inet_pton(AF_INET, name, address) == 1 || inet_pton(AF_INET6, name, address) == 1;
 
+    tls->client = tls_client_ref(client);
+    tls->lane = client->lane;
+    (void)snprintf(tls->owner, sizeof tls->owner, "%s", want->owner ? want->owner : "");
     tls->ssl = SSL_new(client->context);
     bool ok = tls->ssl;
     if (ok && is_address && client->is_verified)
@@ -484,7 +537,11 @@ bool tls_connect(struct tls_client *client, struct stream *stream, const char *n
     give_bio(tls);
     SSL_set_connect_state(tls->ssl);
     stream_set_filter(stream, &tls->filter);
-    timer_set(&tls->deadline, tls->loop, LIMIT_TLS_HANDSHAKE_MS, on_deadline);
     begin_step(tls);
+    if (tls->filter.has_failed) /* the stream owns the filter: they go together */
+        return err_set(err, ERR_LIMIT, "%s", tls->filter.why);
+    tls->over = want->over;
+    tls->over_context = want->context;
+    timer_set(&tls->deadline, tls->loop, LIMIT_TLS_HANDSHAKE_MS, on_deadline);
     return true;
 }

@@ -5,12 +5,14 @@
  * because a signature takes long; from then on the loop decrypts and encrypts. The private key is elsewhere: a handshake
  * calls tls_sign_fn. Which certificate a client gets is decided by the name that it asks for (SNI), else the first.
  *
- * Client: tls_connect() before anything is written.
+ * Client: tls_connect() before anything is written. The handshake runs on the loop, or on workers where the client was
+ * given some: what a server sends decides what it costs.
  *
  * Not there on purpose: TLS 1.1 and older, key exchange without forward secrecy, renegotiation, compression, 0-RTT.
  * Sessions resume by tickets, whose keys live in memory and change every LIMIT_TLS_TICKET_S.
  *
- * Ownership  The stream owns its part of TLS. A tls_server must outlive its streams and their workers.
+ * Ownership  The stream owns its part of TLS. A tls_server must outlive its streams and their workers. A tls_client is
+ *            counted: a stream has a reference of its own.
  * Threads    The loop's; tls_sign_fn is called on workers.
  * Failure    A handshake that fails, takes longer than LIMIT_TLS_HANDSHAKE_MS or sends more than
  *            LIMIT_TLS_HANDSHAKE_BYTES fails the stream: on_end() with the reason.
@@ -78,8 +80,25 @@ void tls_accept(struct tls_server *server, struct stream *stream);
 struct tls_client;
 /* NULL roots: the peer's certificate is not verified. Else PEM of those to trust. */
 struct tls_client *tls_client_new(struct loop *loop, const struct str *roots, struct err *err) must_use;
-void tls_client_free(struct tls_client *client);
+struct tls_client *tls_client_ref(struct tls_client *client); /* NULL is fine, here and below */
+void tls_client_unref(struct tls_client *client);
+/*
+ * Handshakes run on these. Then the one who made the client drops its reference as that of a server: after the streams,
+ * the workers and the loop's last turn.
+ */
+void tls_client_use_workers(struct tls_client *client, struct workers *workers);
 /* For a stream that is connected or connecting. `name` is sent (SNI, unless it is an address) and verified. */
 bool tls_connect(struct tls_client *client, struct stream *stream, const char *name, struct err *err) must_use;
+
+/* The same for one of many who share the workers, or where the end of the handshake matters. */
+struct tls_connect_want {
+    const char *name;
+    const char *owner; /* who has the use of it, for a fair share of the workers; NULL: nobody in particular */
+    /* Called once, on the loop: the handshake has succeeded or failed, or the stream was freed. NULL: nobody asks. */
+    void (*over)(void *context);
+    void *context;
+};
+bool tls_connect_for(struct tls_client *client, struct stream *stream, const struct tls_connect_want *want,
+                     struct err *err) must_use;
 
 #endif

@@ -435,30 +435,58 @@ static bool add_roots(SSL_CTX *context, struct str pem, struct err *err)
     return added || err_set(err, ERR_INVALID, "there is no certificate in PEM to trust");
 }
 
+/* SSL_VERIFY_NONE alone builds and verifies the chain, and then ignores the result. */
+static int accept_any(X509_STORE_CTX *store, void *argument)
+{
+    (void)store;
+    (void)argument;
+    return 1;
+}
+
 struct tls_client *tls_client_new(struct loop *loop, const struct str *roots, struct err *err)
 {
     struct tls_client *client = NEW(struct tls_client);
 
     begin_openssl();
     *client = (struct tls_client){ .loop = loop,
+                                   .references = 1,
                                    .context = SSL_CTX_new(TLS_client_method()),
                                    .is_verified = roots && !hole_is_open("TLS servers are verified") };
     if (!client->context) {
         (void)err_set(err, ERR_INTERNAL, "OpenSSL has no context: %s", tls_reason());
     } else {
         set_common(client->context);
+        SSL_CTX_set_max_cert_list(client->context, LIMIT_TLS_PEER_CHAIN_BYTES);
+        SSL_CTX_set_verify_depth(client->context, LIMIT_TLS_PEER_CHAIN);
         SSL_CTX_set_verify(client->context, client->is_verified ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, NULL);
+        if (!client->is_verified)
+            SSL_CTX_set_cert_verify_callback(client->context, accept_any, NULL);
         if (!roots || add_roots(client->context, *roots, err))
             return client;
     }
-    tls_client_free(client);
+    tls_client_unref(client);
     return NULL;
 }
 
-void tls_client_free(struct tls_client *client)
+void tls_client_use_workers(struct tls_client *client, struct workers *workers)
 {
-    if (!client)
+    client->lane = lane_new(workers, &(struct lane_rule){ .most = LIMIT_TLS_CLIENT_WORKERS,
+                                                          .most_each = 1,
+                                                          .waiting_each = LIMIT_EDGE_CONNECTIONS });
+}
+
+struct tls_client *tls_client_ref(struct tls_client *client)
+{
+    if (client)
+        client->references++;
+    return client;
+}
+
+void tls_client_unref(struct tls_client *client)
+{
+    if (!client || --client->references)
         return;
+    tls_orphans_free(&client->orphans);
     SSL_CTX_free(client->context);
     free(client);
 }

@@ -38,7 +38,17 @@ struct tls_client {
     struct loop *loop;
     SSL_CTX *context;
     bool is_verified;
+    unsigned references;
+    struct lane *lane;    /* NULL: handshakes run on the loop */
+    struct queue orphans; /* a worker had them when their stream went */
 };
+
+/* ---- tls.c ---- */
+
+enum { TLS_OWNER_BYTES = 48 }; /* an address in text, or a sandbox's id */
+/* Who is at this address, for sharing workers. Of IPv6 a /64 is one party: whoever has one has all of it. */
+void tls_owner_of(const struct sockaddr_storage *peer, char out[TLS_OWNER_BYTES]);
+void tls_orphans_free(struct queue *orphans);
 
 /* ---- tls_context.c ---- */
 

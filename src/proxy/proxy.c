@@ -30,7 +30,8 @@ struct proxy {
     unsigned owner_max; /* of one owner's peers together */
     struct timer sweep; /* set while there are idle connections */
     struct links *links;
-    struct tls_client *tls; /* for services that expect TLS; NULL: none was reached yet */
+    struct workers *workers; /* for handshakes with services that expect TLS… */
+    struct tls_client *tls;  /* …and this is for them; NULL: none was reached yet */
 };
 
 struct proxy *proxy_new(struct loop *loop, struct sandboxes *sandboxes)
@@ -54,6 +55,11 @@ void proxy_limit(struct proxy *proxy, unsigned forwards_max)
 void proxy_limit_key(struct proxy *proxy, unsigned forwards_max)
 {
     proxy->owner_max = forwards_max;
+}
+
+void proxy_use_workers(struct proxy *proxy, struct workers *workers)
+{
+    proxy->workers = workers;
 }
 
 /* ---- peers ---- */
@@ -157,10 +163,14 @@ void peer_give_place(struct peer *peer, enum admission admission)
 bool peer_add_tls(struct peer *peer, struct stream *stream, struct err *err)
 {
     struct proxy *proxy = peer->proxy;
-    if (!proxy->tls)
+    if (!proxy->tls) {
         proxy->tls = tls_client_new(proxy->loop, NULL, err);
+        if (proxy->tls && proxy->workers)
+            tls_client_use_workers(proxy->tls, proxy->workers);
+    }
     /* An address: no name is sent, as E2B's edge does. */
-    return proxy->tls && tls_connect(proxy->tls, stream, "127.0.0.1", err);
+    const struct tls_connect_want want = { .name = "127.0.0.1", .owner = peer->id };
+    return proxy->tls && tls_connect_for(proxy->tls, stream, &want, err);
 }
 
 struct stream *peer_take_idle(struct peer *peer)
@@ -252,7 +262,7 @@ void proxy_free(struct proxy *proxy)
     map_done(&proxy->peers);
     map_done(&proxy->owners);
     links_free(proxy->links);
-    tls_client_free(proxy->tls);
+    tls_client_unref(proxy->tls);
     free(proxy);
 }
 

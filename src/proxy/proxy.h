@@ -16,6 +16,7 @@
 #include "base/attr.h"
 #include "http/http.h"
 #include "io/loop.h"
+#include "io/worker.h"
 #include "sandbox/sandbox.h"
 
 struct proxy;
@@ -25,7 +26,9 @@ struct proxy *proxy_new(struct loop *loop, struct sandboxes *sandboxes) must_use
 void proxy_limit(struct proxy *proxy, unsigned forwards_max);
 /* The same for the sandboxes that one key has made, instead of LIMIT_EDGE_KEY. */
 void proxy_limit_key(struct proxy *proxy, unsigned forwards_max);
-/* Cuts everything that is still open. */
+/* TLS handshakes with services inside sandboxes run on these. Without them they run on the loop (tests). */
+void proxy_use_workers(struct proxy *proxy, struct workers *workers);
+/* Cuts everything that is still open. With workers: after them. */
 void proxy_free(struct proxy *proxy);
 
 /* Is this request for a sandbox, by its head alone? All other requests are the API's. */

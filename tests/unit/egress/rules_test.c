@@ -109,7 +109,7 @@ static void end(void)
     rig.egress = NULL;
     pump_some(rig.loop);
     tls_server_free(host_tls);
-    tls_client_free(guest_tls);
+    tls_client_unref(guest_tls);
     rig_end(&rig);
     tls_key_free(key);
     free(certificate.key);

@@ -4,7 +4,9 @@
  */
 #include "io/tls.h"
 
+#include <arpa/inet.h>
 #include <openssl/ssl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -15,6 +17,7 @@
 #include "io/pump.h"
 #include "io/splice.h"
 #include "io/test_certificate.h"
+#include "io/tls_inside.h"
 #include "io/tls_key.h"
 
 enum { IN_CAP = 64 * 1024 };
@@ -165,7 +168,7 @@ static void finish(void)
     workers_free(workers);
     loop_free(loop);
     tls_server_free(server);
-    tls_client_free(client);
+    tls_client_unref(client);
     for (size_t i = 0; i < certificate_count; i++) {
         tls_key_free(keys[i]);
         test_certificate_done(&certificates[i]);
@@ -386,6 +389,220 @@ static void a_handshake_has_limits(void **state)
     assert_int_equal(near.failures, 1);
     assert_non_null(strstr(near.error.message, "too large"));
     finish();
+
+    /* The same in one go: what has just come counts. */
+    begin();
+    open_near();
+    char flood[40000];
+    memcpy(flood, "\x16\x03\x01\x00\x04\x01\x01\xff\xff", 9);
+    size_t len = 9;
+    for (; len + 5 + 0xff0 <= sizeof flood; len += 5 + 0xff0) {
+        memset(flood + len, 0, 5 + 0xff0);
+        memcpy(flood + len, "\x16\x03\x01\x0f\xf0", 5);
+    }
+    assert_int_equal(write(wire[0], flood, len), (ssize_t)len);
+    PUMP_UNTIL(loop, near.failures);
+    assert_non_null(strstr(near.error.message, "too large"));
+    finish();
+}
+
+/* ---- clients ---- */
+
+/* A chain of this many certificates, each the same. */
+static void pad_chain(unsigned count)
+{
+    auto_buf struct buf chain = buf_make(NULL, 1 << 20);
+    struct err err;
+
+    for (unsigned i = 0; i < count; i++)
+        buf_add(&chain, str_from(certificates[0].chain));
+    struct str pem = buf_str(&chain);
+    assert_true(tls_server_use(server, &pem, 1, &err));
+}
+
+static void a_server_with_endless_certificates_is_refused(void **state)
+{
+    (void)state;
+    begin();
+    pad_chain(60);
+    open_near();
+    open_far("x.a.test", 0);
+    PUMP_UNTIL(loop, carry() && (far.failures || is_open(far.stream)));
+    assert_int_equal(far.failures, 1);
+    assert_non_null(strstr(far.error.message, "excessive message size"));
+    finish();
+
+    begin();
+    pad_chain(10);
+    connect_both();
+    finish();
+}
+
+static bool was_not_looked_at(SSL *ssl)
+{
+    return SSL_get_verify_depth(ssl) == LIMIT_TLS_PEER_CHAIN && SSL_get_verify_result(ssl) == X509_V_OK;
+}
+
+static void what_is_not_verified_costs_nothing(void **state)
+{
+    int fds[2], result;
+    struct err err;
+
+    (void)state;
+    begin();
+    unix_pair(fds);
+    near.stream = stream_new(loop, fds[0], IN_CAP, &events, &near);
+    tls_accept(server, near.stream);
+    stream_read(near.stream, true);
+    client = tls_client_new(loop, NULL, &err);
+    SSL *ssl = SSL_new(client->context);
+    SSL_set_fd(ssl, fds[1]);
+    PUMP_UNTIL(loop, (result = SSL_connect(ssl)) == 1 || SSL_get_error(ssl, result) == SSL_ERROR_SSL);
+    assert_int_equal(result, 1);
+    assert_true(was_not_looked_at(ssl)); /* a chain that was built would have had an error: its root is unknown */
+    SSL_free(ssl);
+    close(fds[1]);
+    finish();
+}
+
+static pthread_t verified_on;
+
+static int note_thread(X509_STORE_CTX *store, void *argument)
+{
+    (void)store;
+    (void)argument;
+    verified_on = pthread_self();
+    return 1;
+}
+
+/* As open_far(), on workers. */
+static void open_far_for(const char *owner)
+{
+    int fds[2];
+    struct err err;
+
+    unix_pair(fds);
+    wire[1] = fds[1];
+    client = tls_client_new(loop, NULL, &err);
+    tls_client_use_workers(client, workers);
+    SSL_CTX_set_cert_verify_callback(client->context, note_thread, NULL);
+    far.stream = stream_new(loop, fds[0], IN_CAP, &events, &far);
+    const struct tls_connect_want want = { .name = "x.a.test", .owner = owner };
+    assert_true(tls_connect_for(client, far.stream, &want, &err));
+    stream_read(far.stream, true);
+}
+
+static void a_clients_handshake_runs_on_workers_if_it_has_some(void **state)
+{
+    (void)state;
+    begin_with(true, both, 0);
+    add_certificate("P-256", "DNS:*.a.test");
+    open_near();
+    verified_on = pthread_self();
+    open_far_for("one");
+    stream_write(far.stream, STR("hello"));
+    PUMP_UNTIL(loop, carry() && near.got.len == 5);
+    assert_false(pthread_equal(verified_on, pthread_self()));
+    finish();
+}
+
+static void a_clients_stream_that_is_freed_while_a_worker_has_it_leaves_nothing(void **state)
+{
+    (void)state;
+    for (int turns = 0; turns < 12; turns++) {
+        begin_with(true, both, 0);
+        add_certificate("P-256", "DNS:*.a.test");
+        open_near();
+        open_far_for("one");
+        for (int i = 0; i < turns; i++) {
+            (void)carry();
+            pump_turn(loop);
+        }
+        stream_free(take_ptr(&far.stream));
+        if (turns % 2)
+            pump_some(loop);
+        finish();
+    }
+}
+
+static void a_client_lives_as_long_as_its_streams(void **state)
+{
+    (void)state;
+    begin();
+    open_near();
+    open_far("x.a.test", 0);
+    tls_client_unref(take_ptr(&client)); /* its owner has another one now */
+    stream_write(far.stream, STR("hello"));
+    PUMP_UNTIL(loop, carry() && near.got.len == 5);
+    finish();
+}
+
+static void count_over(void *context)
+{
+    ++*(unsigned *)context;
+}
+
+static void the_end_of_a_handshake_is_told_once(void **state)
+{
+    enum { OPENED, FAILED, FREED };
+
+    (void)state;
+    for (int how = OPENED; how <= FREED; how++) {
+        unsigned overs = 0;
+        int fds[2];
+        struct err err;
+        begin();
+        open_near();
+        unix_pair(fds);
+        wire[1] = fds[1];
+        client = tls_client_new(loop, NULL, &err);
+        far.stream = stream_new(loop, fds[0], IN_CAP, &events, &far);
+        const struct tls_connect_want want = { .name = "x.a.test", .over = count_over, .context = &overs };
+        assert_true(tls_connect_for(client, far.stream, &want, &err));
+        stream_read(far.stream, true);
+        pump_some(loop);
+        assert_int_equal(overs, 0);
+        if (how == OPENED)
+            PUMP_UNTIL(loop, carry() && is_open(far.stream));
+        if (how == FAILED) {
+            assert_int_equal(write(wire[1], "HTTP/1.1 400 Bad Request\r\n\r\n", 28), 28);
+            PUMP_UNTIL(loop, far.failures);
+        }
+        if (how == FREED)
+            stream_free(take_ptr(&far.stream));
+        assert_int_equal(overs, 1);
+        stream_free(take_ptr(&far.stream));
+        pump_some(loop);
+        assert_int_equal(overs, 1);
+        finish();
+    }
+}
+
+static void an_ipv6_network_is_one_party(void **state)
+{
+    static const struct {
+        int family;
+        const char *address, *owner;
+    } samples[] = {
+        { AF_INET, "192.0.2.7", "192.0.2.7" },
+        { AF_INET6, "2001:db8:1:2:3:4:5:6", "2001:db8:1:2::" },
+        { AF_INET6, "2001:db8:1:2:ffff::1", "2001:db8:1:2::" },
+        { AF_INET6, "2001:db8:1:3::1", "2001:db8:1:3::" },
+        { AF_INET6, "::ffff:192.0.2.7", "192.0.2.7" },
+        { AF_UNIX, "", "" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(samples); i++) {
+        struct sockaddr_storage peer = { .ss_family = (sa_family_t)samples[i].family };
+        char owner[TLS_OWNER_BYTES];
+        if (samples[i].family == AF_INET)
+            assert_int_equal(inet_pton(AF_INET, samples[i].address, &((struct sockaddr_in *)&peer)->sin_addr), 1);
+        else if (samples[i].family == AF_INET6)
+            assert_int_equal(inet_pton(AF_INET6, samples[i].address, &((struct sockaddr_in6 *)&peer)->sin6_addr), 1);
+        tls_owner_of(&peer, owner);
+        assert_string_equal(owner, samples[i].owner);
+    }
 }
 
 static void the_oldest_handshake_makes_room(void **state)
@@ -790,6 +1007,13 @@ int main(void)
         CASE(a_stream_that_writes_first_is_plain),
         CASE(garbage_after_the_first_byte_fails_with_a_reason),
         CASE(a_handshake_has_limits),
+        CASE(a_server_with_endless_certificates_is_refused),
+        CASE(what_is_not_verified_costs_nothing),
+        CASE(a_clients_handshake_runs_on_workers_if_it_has_some),
+        CASE(a_clients_stream_that_is_freed_while_a_worker_has_it_leaves_nothing),
+        CASE(a_client_lives_as_long_as_its_streams),
+        CASE(the_end_of_a_handshake_is_told_once),
+        CASE(an_ipv6_network_is_one_party),
         CASE(the_oldest_handshake_makes_room),
         CASE(an_end_without_close_notify_is_a_failure),
         CASE(a_changed_record_is_a_failure),

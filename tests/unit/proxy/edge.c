@@ -63,6 +63,7 @@ static struct {
     struct fake fake;
     atomic_uint searches, handled;
     atomic_uint tls_port; /* 0: none */
+    struct workers *workers;
 } edge;
 
 enum {
@@ -215,7 +216,9 @@ void edge_start(const struct edge_options *options)
     }
     if (edge.options.dial_later)
         edge.fake.dial_later = edge.loop;
+    edge.workers = workers_new(edge.loop, 4);
     edge.proxy = proxy_new(edge.loop, NULL);
+    proxy_use_workers(edge.proxy, edge.workers);
     if (edge.options.forwards_max)
         proxy_limit(edge.proxy, edge.options.forwards_max);
     if (edge.options.key_forwards_max)
@@ -237,6 +240,7 @@ static void stop_here(struct loop_task *task)
 {
     (void)task;
     http_server_free(edge.server);
+    workers_free(edge.workers);
     proxy_free(edge.proxy);
     loop_stop_soon(edge.loop);
 }
