@@ -56,6 +56,12 @@ bool stream_is_dead(const struct stream *s)
     return s->freed || s->fd < 0;
 }
 
+/* A worker has the filter, and changes all of it. Whoever ends that calls stream_filter_changed(). */
+static bool is_held(const struct stream *s)
+{
+    return s->filter && s->filter->is_busy;
+}
+
 static void on_ready(void *context, unsigned ready);
 
 void stream_watch(struct stream *s)
@@ -68,14 +74,13 @@ void stream_watch(struct stream *s)
         want = WATCH_WRITE;
     } else {
         bool has_room = s->in_splice ? splice_takes(s->in_splice) : s->in.len < s->in.cap;
-        bool is_busy = s->filter && s->filter->is_busy;
-        if (s->reading && !s->ended && has_room && s->filter && !is_busy && s->filter->ops->holds(s->filter))
+        if (s->reading && !s->ended && has_room && s->filter && !is_held(s) && s->filter->ops->holds(s->filter))
             stream_tell_later(s); /* the kernel does not know of what the filter holds */
-        if (s->reading && !s->ended && has_room && !is_busy)
+        if (s->reading && !s->ended && has_room && !is_held(s))
             want |= WATCH_READ;
         else if (s->events->on_hangup && !s->ended && !s->hung_up)
             want |= WATCH_HANGUP;
-        if (s->blocked)
+        if (s->blocked && !is_held(s))
             want |= WATCH_WRITE;
     }
     if (!s->watch && want)
@@ -125,7 +130,7 @@ void stream_break(struct stream *s, int number, const char *doing)
     buf_done(&s->after);
     fd_close(&s->file_fd);
     s->file_left = 0;
-    if (s->filter && !s->filter->is_busy)
+    if (s->filter && !is_held(s))
         buf_done(&s->filter->out);
     splice_end(s->out_splice);
 }
@@ -429,6 +434,7 @@ void stream_flush(struct stream *s)
 {
     uint64_t stop_at = s->bytes_out + TURN_WRITE_BYTES;
 
+    assert(!is_held(s));
     s->blocked = true;
     while (s->bytes_out < stop_at) {
         if (s->filter && s->filter->out.len) {
@@ -595,7 +601,7 @@ size_t stream_queued(const struct stream *s)
 {
     uint64_t file = MIN(s->file_left, (uint64_t)SIZE_MAX / 2);
 
-    size_t filtered = s->filter && !s->filter->is_busy ? s->filter->out.len : 0;
+    size_t filtered = s->filter && !is_held(s) ? s->filter->out.len : 0;
 
     return s->out.len + s->after.len + (size_t)file + splice_held(s->out_splice) + filtered;
 }
@@ -705,7 +711,8 @@ static void on_ready(void *context, unsigned ready)
         if (s->events->on_hangup)
             s->events->on_hangup(s);
     }
-    if ((ready & WATCH_WRITE) && !stream_is_dead(s) && !s->failed) {
+    /* Reading may have given the filter to a worker just now. */
+    if ((ready & WATCH_WRITE) && !stream_is_dead(s) && !s->failed && !is_held(s)) {
         stream_flush(s);
         if (!stream_is_dead(s) && !s->blocked && !s->failed && s->out_splice)
             splice_run(s->out_splice);
@@ -762,11 +769,15 @@ void stream_filter_changed(struct stream *s)
 {
     if (stream_is_dead(s) || s->failed)
         return;
+    s->progress_ms = loop_now_ms(s->loop);
+    if (is_held(s)) { /* one step has ended and the next one has begun */
+        stream_watch(s);
+        return;
+    }
     if (s->filter->has_failed) {
         fail_filtered(s);
         return;
     }
-    s->progress_ms = loop_now_ms(s->loop);
     if (!s->connecting && !s->blocked)
         stream_flush(s);
     stream_watch(s);

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 
 #include "base/limits.h"
+#include "io/filter.h"
 #include "io/pump.h"
 
 enum {
@@ -808,6 +809,77 @@ static void a_reader_that_needs_more_is_woken_once(void **state)
     finish();
 }
 
+/* A filter whose set-up takes two messages of the peer: a long answer to the first, work elsewhere for the second. */
+enum { ANSWER_BYTES = 300000 };
+
+static unsigned fed;
+
+static bool slow_is_first(unsigned char byte)
+{
+    (void)byte;
+    return true;
+}
+
+static void slow_feed(struct filter *filter, struct str bytes)
+{
+    char *answer = pattern(ANSWER_BYTES);
+
+    (void)bytes;
+    assert_false(filter->is_busy);
+    if (fed++ == 0)
+        buf_add(&filter->out, str_of(answer, ANSWER_BYTES));
+    else
+        filter->is_busy = true;
+    free(answer);
+}
+
+static bool slow_holds(const struct filter *filter)
+{
+    (void)filter;
+    return false;
+}
+
+static void slow_free(struct filter *filter)
+{
+    buf_done(&filter->out);
+}
+
+static void a_filter_that_a_worker_has_is_left_alone(void **state)
+{
+    static const struct filter_ops ops = {
+        .is_first = slow_is_first, .feed = slow_feed, .holds = slow_holds, .free = slow_free
+    };
+    struct filter filter = { .ops = &ops };
+
+    (void)state;
+    fed = 0;
+    begin(unix_pair, 4096);
+    assert_int_equal(setsockopt(stream->fd, SOL_SOCKET, SO_SNDBUF, &(int){ 8192 }, sizeof(int)), 0);
+    stream_set_filter(stream, &filter);
+    stream_read(stream, true);
+    peer_say(&peer, STR("one"));
+    PUMP_UNTIL(loop, fed == 1 && filter.out.len < ANSWER_BYTES);
+    size_t unsent = filter.out.len;
+    assert_true(unsent > 0); /* it waits for a peer that does not read… */
+    peer_say(&peer, STR("two"));
+    peer_listen(&peer); /* …and both happen in one turn */
+    PUMP_UNTIL(loop, fed == 2);
+    for (int i = 0; i < 20; i++) {
+        peer_listen(&peer);
+        pump_turn(loop);
+        assert_int_equal(filter.out.len, unsent);
+    }
+    /* One step ends and the next begins. */
+    stream_filter_changed(stream);
+    pump_some(loop);
+    assert_int_equal(filter.out.len, unsent);
+    filter.is_busy = false;
+    stream_filter_changed(stream);
+    PUMP_UNTIL(loop, peer_listen(&peer) && peer.heard.len == ANSWER_BYTES);
+    assert_int_equal(failures + ends, 0);
+    finish();
+}
+
 int main(void)
 {
     (void)signal(SIGPIPE, SIG_IGN);
@@ -842,6 +914,7 @@ int main(void)
         CASE(a_byte_sent_as_urgent_does_not_stop_a_splice),
         CASE(without_pipes_there_is_no_splice),
         CASE(tiny_pipes_are_not_spliced_through),
+        CASE(a_filter_that_a_worker_has_is_left_alone),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
