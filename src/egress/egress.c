@@ -3,7 +3,8 @@
  *
  * The sandboxes that egress knows. Sockets come from keeper and policies from front, in any order: a policy may be here
  * before the sockets, and is kept for LIMIT_EGRESS_STRANGER_MS. The other way round nothing is forgotten: keeper reports
- * the end of every sandbox whose sockets it has sent.
+ * the end of every sandbox that it has told us of. It does so without sockets while it cannot make them, which may take
+ * as long as a guest likes.
  *
  * Fair shares: a sandbox may have LIMIT_EGRESS_FLOWS connections, and not more than are still free for all. So one greedy
  * sandbox gets half of them at most, two get a third each, and the next one still finds some.

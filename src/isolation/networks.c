@@ -1,7 +1,9 @@
 /*
  * How it works: a sandbox that egress has no sockets of yet is `due`, with a timer of its own. When the timer fires, its
- * sockets are made and sent, and it is due no more; or they could not be made, and the timer is set again. A new sandbox
- * does not wait for a timer. When egress starts, all sandboxes become due, a few in each millisecond: making sockets takes keeper 50 us a sandbox.
+ * sockets are made and sent, and it is due no more; or they could not be made, and the timer is set again. At the first
+ * failure egress is told that the sandbox exists, without sockets, so that it keeps the policy however long this takes.
+ * A new sandbox does not wait for a timer. When egress starts, all sandboxes become due, a few in each millisecond: making
+ * sockets takes keeper 50 us a sandbox.
  */
 #include "isolation/networks.h"
 
@@ -84,8 +86,10 @@ static void on_due(struct timer *timer)
         due_free(due);
         return;
     }
-    if (!due->retry_ms)
+    if (!due->retry_ms) {
+        send_sockets(networks, due->id, (int[DIVERT_KINDS]){ -1, -1, -1, -1 });
         log_warn("sandbox %s has no network for now: %s", due->id, err_text(&err));
+    }
     due->retry_ms = due->retry_ms ? MIN(due->retry_ms * 2, RETRY_MAX_MS) : RETRY_FIRST_MS;
     timer_set(&due->timer, networks->loop, due->retry_ms, on_due);
 }

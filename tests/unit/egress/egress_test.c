@@ -73,6 +73,26 @@ static void a_policy_without_sockets_is_forgotten_after_a_while(void **state)
     rig_end(&rig);
 }
 
+static void the_policy_of_a_sandbox_whose_sockets_come_late_is_kept(void **state)
+{
+    (void)state;
+    rig_begin(&rig, NULL);
+    rig_policy(&rig, "one", &rig_open);
+    rig_without_sockets(&rig, "one");
+    rig_without_sockets(&rig, "two"); /* before its policy */
+    rig_policy(&rig, "two", &rig_open);
+    hand_clock_add(2 * LIMIT_EGRESS_STRANGER_MS);
+    pump_some(rig.loop);
+    for (int i = 0; i < 2; i++) {
+        rig_network(&rig, i ? "two" : "one");
+        struct peer guest = rig_guest(&rig);
+        struct peer outside = rig_accept(&rig);
+        peer_done(&guest);
+        peer_done(&outside);
+    }
+    rig_end(&rig);
+}
+
 static void policies_without_sockets_are_bounded(void **state)
 {
     char id[LIMIT_ID_BYTES];
@@ -520,6 +540,7 @@ int main(void)
         CASE(a_guest_reaches_the_outside_and_both_ways_are_counted),
         CASE(nothing_is_accepted_before_both_sockets_and_policy_are_there),
         CASE(a_policy_without_sockets_is_forgotten_after_a_while),
+        CASE(the_policy_of_a_sandbox_whose_sockets_come_late_is_kept),
         CASE(policies_without_sockets_are_bounded),
         CASE(a_policy_that_does_not_decode_changes_nothing),
         CASE(a_refused_connection_is_reset_at_once_and_reported_with_its_rule),
