@@ -77,7 +77,7 @@ static void on_due(struct timer *timer)
         send_sockets(networks, due->id, fds);
         for (int i = 0; i < DIVERT_KINDS; i++)
             fd_close(&fds[i]);
-        if (due->retry_ms)
+        if (due->retry_ms > RETRY_FIRST_MS)
             log_info("sandbox %s has network again", due->id);
         due_free(due);
         return;
@@ -86,10 +86,11 @@ static void on_due(struct timer *timer)
         due_free(due);
         return;
     }
-    if (!due->retry_ms) {
+    if (!due->retry_ms)
         send_sockets(networks, due->id, (int[DIVERT_KINDS]){ -1, -1, -1, -1 });
+    /* Not the first time: after a restart the old egress may not have closed its sockets yet. */
+    if (due->retry_ms == RETRY_FIRST_MS)
         log_warn("sandbox %s has no network for now: %s", due->id, err_text(&err));
-    }
     due->retry_ms = due->retry_ms ? MIN(due->retry_ms * 2, RETRY_MAX_MS) : RETRY_FIRST_MS;
     timer_set(&due->timer, networks->loop, due->retry_ms, on_due);
 }

@@ -3,7 +3,7 @@
  *
  * Threads    Keeper's loop. Sockets for a thousand sandboxes are made a few at a time.
  * Failure    A sandbox whose sockets cannot be made because a guest has taken their port is tried again, with pauses, and
- *            is without network until then. It is logged once.
+ *            is without network until then. It is logged once, when the second try has failed too.
  */
 #ifndef ISOLATION_NETWORKS_H
 #define ISOLATION_NETWORKS_H

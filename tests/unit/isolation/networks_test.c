@@ -1,8 +1,11 @@
 /* Keeper's side of MESSAGE_NETWORK, with the fake driver, and egress's end of the channel in the test. */
 #include "isolation/networks.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -190,6 +193,48 @@ static void a_port_that_a_guest_has_taken_is_tried_again_until_it_is_free(void *
     assert_int_equal(world->fake.diverts, 3);
 }
 
+/* What is logged while this runs for some milliseconds. */
+static size_t logged(struct world *world, unsigned ms, char *text, size_t size)
+{
+    auto_close int log_fd = memfd_create("log", MFD_CLOEXEC);
+    auto_close int kept_fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+
+    assert_true(log_fd >= 0 && kept_fd >= 0);
+    assert_true(dup2(log_fd, STDERR_FILENO) >= 0);
+    turn(world, ms);
+    assert_true(dup2(kept_fd, STDERR_FILENO) >= 0);
+    ssize_t n = pread(log_fd, text, size - 1, 0);
+    assert_true(n >= 0);
+    text[n] = '\0';
+    return (size_t)n;
+}
+
+static void a_failure_is_logged_if_the_next_try_fails_too(void **state)
+{
+    struct world *world = *state;
+    char text[1024];
+
+    fake_hold(&world->fake, "sandbox1");
+    world->fake.divert_fails = ERR_CONFLICT;
+    start_egress(world);
+    assert_int_equal(logged(world, 100, text, sizeof text), 0);
+    assert_int_equal(world->fake.diverts, 1);
+    world->fake.divert_fails = ERR_NONE;
+    assert_int_equal(logged(world, 400, text, sizeof text), 0); /* the old egress has closed its sockets now */
+    assert_int_equal(world->sockets, 1);
+
+    world->fake.divert_fails = ERR_CONFLICT;
+    start_egress(world);
+    assert_true(logged(world, 500, text, sizeof text) > 0);
+    assert_int_equal(world->fake.diverts, 4);
+    char *first = strstr(text, "sandbox1 has no network for now");
+    assert_non_null(first);
+    assert_null(strstr(first + 1, "sandbox1"));
+    world->fake.divert_fails = ERR_NONE;
+    assert_true(logged(world, 700, text, sizeof text) > 0);
+    assert_non_null(strstr(text, "sandbox1 has network again"));
+}
+
 static void a_sandbox_that_ends_or_has_no_network_is_not_tried_again(void **state)
 {
     struct world *world = *state;
@@ -215,6 +260,7 @@ int main(void)
         NETWORKS_CASE(egress_gets_sockets_of_all_sandboxes_and_of_each_new_one),
         NETWORKS_CASE(egress_hears_of_exits),
         NETWORKS_CASE(a_port_that_a_guest_has_taken_is_tried_again_until_it_is_free),
+        NETWORKS_CASE(a_failure_is_logged_if_the_next_try_fails_too),
         NETWORKS_CASE(a_sandbox_that_ends_or_has_no_network_is_not_tried_again),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
