@@ -211,9 +211,11 @@ def test_rules_survive_the_death_of_a_role(own_server, monkeypatch, role):
         assert own_server.api("GET", f"/sandboxes/{box.sandbox_id}").json["network"]["denyOut"] == [CLOSED]
 
 
-# Takes the address and port that egress's socket has, as soon as it can, and keeps them for a while.
+# Takes the address and port that egress's socket has, as soon as it can, and keeps them until it is told to let go.
 THIEF = """
+import os
 import socket
+import time
 open("/tmp/trying", "w").close()
 while True:
     s = socket.socket()
@@ -224,12 +226,14 @@ while True:
     except OSError:
         s.close()
 s.listen()
-print("taken", flush=True)
-s.settimeout(2)
+open("/tmp/taken", "w").close()
+while not os.path.exists("/tmp/let-go"):
+    time.sleep(0.05)
+s.settimeout(0)
 try:
     s.accept()
     print("got a connection", flush=True)
-except TimeoutError:
+except BlockingIOError:
     print("got nothing", flush=True)
 """
 
@@ -252,7 +256,11 @@ def test_a_guest_that_takes_egresss_port_is_without_network_until_it_lets_go(own
         thief = box.commands.run("python3 /tmp/thief.py", background=True)
         assert wait_for(lambda: box.files.exists("/tmp/trying"))
         os.kill(own_server.role_pid("egress"), signal.SIGKILL)
-        assert thief.wait().stdout == "taken\ngot nothing\n"
+        assert wait_for(lambda: box.files.exists("/tmp/taken"))
+        for _ in range(3):
+            fails(box, f"curl -sS --max-time 5 http://{CLOSED}/")
+        box.files.write("/tmp/let-go", "")
+        assert thief.wait().stdout == "got nothing\n"
         assert wait_for(lambda: is_refused_by_its_rule(box))
         assert wait_for(lambda: is_refused_by_its_rule(other))
 
