@@ -2,7 +2,7 @@
  * resolvers.h - tells egress which DNS servers this host uses.
  *
  * Egress may open no file, so keeper sends it the text of /etc/resolv.conf, and sends it again when the file changes.
- * Keeper does not parse it.
+ * Keeper does not parse it. While it is missing, unreadable or too long, the text that was read last counts.
  *
  * Threads    Keeper's loop.
  */
