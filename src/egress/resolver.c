@@ -22,8 +22,8 @@
  * A lookup is one name and type: first on its way, then ready, and kept as long as the answer holds. Everyone who asks for
  * the same meanwhile gets the same lookup's answer.
  *
- * On its way, a lookup makes up to LIMIT_DNS_TRIES tries, at one server after the other, each with a new socket and a new
- * id: the kernel picks a random port for each socket, so a forged answer must guess both, and connect() leaves out what
+ * On its way, a lookup makes up to LIMIT_DNS_TRIES tries, at one server after the other and first at the one that has
+ * answered last, each with a new socket and a new id: the kernel picks a random port for each socket, so a forged answer must guess both, and connect() leaves out what
  * other addresses send. A datagram that is not a well-formed answer to our question is ignored. An answer that did not fit
  * a datagram is asked for again over TCP, at the same server. A try that fails at once (nothing listens there) is followed
  * by the next one at once.
@@ -42,6 +42,7 @@ struct resolver {
     struct loop *loop;
     struct server servers[LIMIT_RESOLVERS];
     unsigned server_count;
+    unsigned first;      /* the one that has answered last: a dead one must not cost time for every name */
     struct map lookups;  /* key → struct lookup */
     struct queue asking; /* those on their way, the oldest first */
     struct queue ready;  /* those with an answer, the one used longest ago first */
@@ -65,8 +66,8 @@ struct lookup {
     struct timer later;     /* asking: the end of this try; ready: tell those who wait */
 
     /* asking */
-    struct queue_link asking; /* in resolver->asking */
-    unsigned tries, server;
+    struct queue_link asking;      /* in resolver->asking */
+    unsigned tries, first, server; /* first: where the tries begin */
     uint16_t id;
     int fd; /* UDP, or -1 */
     struct watch *watch;
@@ -283,12 +284,14 @@ static bool take_answer(struct lookup *lookup, struct str message)
         return true;
     }
     bool is_failure = answer.is_truncated || answer.code == DNS_SERVER_FAILURE;
-    if (is_failure && lookup->tries < LIMIT_DNS_TRIES && lookup->resolver->server_count > 1)
+    if (is_failure && lookup->tries < LIMIT_DNS_TRIES && lookup->resolver->server_count > 1) {
         next_try(lookup); /* another server may know better */
-    else if (is_failure)
+    } else if (is_failure) {
         give_up(lookup, STR("the host's DNS server could not answer"));
-    else
+    } else {
+        lookup->resolver->first = lookup->server;
         become_ready(lookup, &answer);
+    }
     return true;
 }
 
@@ -355,7 +358,7 @@ static void next_try(struct lookup *lookup)
         return;
     }
     while (lookup->tries < LIMIT_DNS_TRIES) {
-        lookup->server = lookup->tries++ % resolver->server_count;
+        lookup->server = (lookup->first + lookup->tries++) % resolver->server_count;
         if (ask_over_udp(lookup))
             return;
     }
@@ -433,6 +436,7 @@ static void lookup_begin(struct lookup *lookup, bool can_ask)
     leave_ready(lookup);
     lookup->state = LOOKUP_ASKING;
     lookup->tries = 0;
+    lookup->first = resolver->first;
     lookup->is_stale = false;
     resolver->asking_count++;
     if (!can_ask)
@@ -547,6 +551,7 @@ void resolver_use(struct resolver *resolver, struct str resolv_conf)
         return;
     memcpy(resolver->servers, servers, sizeof servers);
     resolver->server_count = count;
+    resolver->first = 0;
     /* Another server may know other names: a host that has joined another network, for example. */
     for (size_t i = 0; (lookup = map_next(&resolver->lookups, &i));)
         if (lookup->state == LOOKUP_READY)

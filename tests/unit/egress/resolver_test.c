@@ -446,10 +446,34 @@ static void the_second_server_helps_out(void **state)
     ask_one(world, &a, "example.com", DNS_A);
     assert_int_equal(a.code, DNS_FINE);
     assert_int_equal(world->second.asked, 1);
+    use(world, world->server.port, 0);
+    use(world, world->server.port, world->second.port); /* from the first one on again */
     world->server.behaviour = SILENT;
     ask_one(world, &a, "www.example.com", DNS_A);
     assert_int_equal(a.code, DNS_FINE);
     assert_int_equal(world->second.asked, 2);
+}
+
+static void the_server_that_answered_last_is_asked_first(void **state)
+{
+    struct world *world = *state;
+    struct asked a;
+
+    use(world, world->server.port, world->second.port);
+    world->server.behaviour = SILENT;
+    ask_one(world, &a, "one.example.com", DNS_A);
+    assert_int_equal(world->server.asked, 1);
+    ask_one(world, &a, "two.example.com", DNS_A);
+    ask_one(world, &a, "three.example.com", DNS_A);
+    assert_int_equal(world->server.asked, 1); /* it cost time once */
+    assert_int_equal(world->second.asked, 3);
+    world->server.behaviour = ANSWER;
+    world->second.behaviour = SILENT;
+    ask_one(world, &a, "four.example.com", DNS_A);
+    assert_int_equal(a.code, DNS_FINE);
+    assert_int_equal(world->server.asked, 2);
+    ask_one(world, &a, "five.example.com", DNS_A);
+    assert_int_equal(world->second.asked, 4);
 }
 
 static void a_server_that_fails_is_believed_if_it_is_the_only_one(void **state)
@@ -664,6 +688,7 @@ int main(void)
         WORLD_CASE(tcp_that_closes_or_is_cut_is_a_failure),
         WORLD_CASE(a_silent_server_is_given_up_before_a_libc_gives_up),
         WORLD_CASE(the_second_server_helps_out),
+        WORLD_CASE(the_server_that_answered_last_is_asked_first),
         WORLD_CASE(a_server_that_fails_is_believed_if_it_is_the_only_one),
         WORLD_CASE(a_closed_port_is_noticed_at_once),
         WORLD_CASE(forged_answers_are_ignored),
