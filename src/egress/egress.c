@@ -4,7 +4,8 @@
  * The sandboxes that egress knows. Sockets come from keeper and policies from front, in any order: a policy may be here
  * before the sockets, and is kept for LIMIT_EGRESS_STRANGER_MS. The other way round nothing is forgotten: keeper reports
  * the end of every sandbox that it has told us of. It does so without sockets while it cannot make them, which may take
- * as long as a guest likes.
+ * as long as a guest likes. A policy that is late or was refused must not let programs hang: after LIMIT_EGRESS_POLICY_MS
+ * connections and questions are accepted and refused, until one comes.
  *
  * Fair shares: a sandbox may have LIMIT_EGRESS_FLOWS connections, and not more than are still free for all. So one greedy
  * sandbox gets half of them at most, two get a third each, and the next one still finds some.
@@ -49,6 +50,7 @@ static void close_sockets(struct outbound *outbound)
 {
     for (size_t i = 0; i < COUNT_OF(outbound->listeners); i++)
         listener_free(take_ptr(&outbound->listeners[i]));
+    timer_clear(&outbound->late);
     questions_reset(outbound);
     for (int i = 0; i < DIVERT_KINDS; i++)
         fd_close(&outbound->sockets[i]);
@@ -99,16 +101,23 @@ static void on_accepted(void *context, int fd)
     socket_reset(fd);
 }
 
-/* Both are there: begin. */
+/* Without a policy everything is refused: FLOWS_NO_POLICY. */
 static void listen_now(struct outbound *outbound)
 {
-    if (!outbound->has_network || !outbound->has_policy)
-        return;
+    timer_clear(&outbound->late);
     questions_listen(outbound);
     for (int i = DIVERT_TCP4; i <= DIVERT_TCP6; i++)
         if (outbound->sockets[i] >= 0)
             outbound->listeners[i] =
                 listener_new(outbound->egress->config.loop, take_fd(&outbound->sockets[i]), on_accepted, outbound);
+}
+
+static void on_policy_late(struct timer *timer)
+{
+    struct outbound *outbound = container_of(timer, struct outbound, late);
+
+    log_warn("sandbox %s has no network policy yet: its connections are refused", outbound->id);
+    listen_now(outbound);
 }
 
 /* ---- policies without sockets ---- */
@@ -155,7 +164,10 @@ void egress_network(struct egress *egress, const char *id, int sockets[DIVERT_KI
     for (int i = 0; i < DIVERT_KINDS; i++)
         outbound->sockets[i] = take_fd(&sockets[i]);
     outbound->has_network = true;
-    listen_now(outbound);
+    if (outbound->has_policy)
+        listen_now(outbound);
+    else
+        timer_set(&outbound->late, egress->config.loop, LIMIT_EGRESS_POLICY_MS, on_policy_late);
 }
 
 struct tls_client *egress_roots(struct egress *egress, struct err *err)

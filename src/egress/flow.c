@@ -678,6 +678,10 @@ static void begin(struct flow *flow)
     const struct egress *egress = flow->outbound->egress;
     const struct net_flow is = described(flow, &flow->original, STR(""));
 
+    if (!flow->outbound->has_policy) {
+        flow_refuse(flow, FLOWS_NO_POLICY, &flow->original);
+        return;
+    }
     if (egress_name_at(egress, &flow->original)) {
         flow_refuse(flow, FLOWS_NO_SERVICE, &flow->original);
         return;

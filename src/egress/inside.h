@@ -50,6 +50,7 @@ struct outbound {
     int sockets[DIVERT_KINDS]; /* -1: none, or taken by a listener */
     struct listener *listeners[2];
     bool has_network, has_policy;
+    struct timer late;  /* the policy, while there are sockets and it is not there */
     struct arena arena; /* of the policy */
     struct net_policy policy;
     uint64_t policy_number;       /* 1 for the first one, and one more for each after it */

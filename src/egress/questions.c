@@ -231,6 +231,10 @@ static void ask(struct asked *asked)
         answer_inside(asked, inside);
         return;
     }
+    if (!outbound->has_policy) {
+        refuse(asked, FLOWS_NO_POLICY, DNS_REFUSED, STR("the sandbox has no network policy yet"));
+        return;
+    }
     enum net_rule rule = net_judge_name(&outbound->policy, str_from(asked->question.name));
     if (!net_rule_allows(rule) && !net_is_dns_server(&outbound->policy, &asked->server)) {
         refuse(asked, rule, DNS_NO_SUCH_NAME, STR("the sandbox's network policy does not allow this name"));

@@ -98,6 +98,9 @@ static void say_why(const struct outbound *outbound, const struct refusal *refus
     case FLOWS_PROXY:
         buf_add(out, str_from(outbound->proxy_error));
         return;
+    case FLOWS_NO_POLICY:
+        buf_add(out, STR("this sandbox's network rules are not in force yet; if this stays, see the server's log"));
+        return;
     case FLOWS_NO_SERVICE:
         buf_add(out, STR("this name stays inside, and no service of this server answers at it"));
         return;

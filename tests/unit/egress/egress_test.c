@@ -58,6 +58,35 @@ static void nothing_is_accepted_before_both_sockets_and_policy_are_there(void **
     rig_end(&rig);
 }
 
+static void without_a_policy_everything_is_refused_after_a_while(void **state)
+{
+    uint16_t udp_port;
+    struct err err;
+
+    (void)state;
+    rig_begin(&rig, NULL);
+    rig_network_dns(&rig, "one", &udp_port);
+    assert_false(egress_policy(rig.egress, "one", STR("nonsense"), &err));
+    struct peer guest = rig_guest(&rig);
+    pump_some(rig.loop);
+    assert_false(peer_is_closed(&guest)); /* it may still come */
+    hand_clock_add(LIMIT_EGRESS_POLICY_MS);
+    PUMP_UNTIL(rig.loop, peer_is_closed(&guest));
+    assert_true(guest.was_reset);
+    assert_false(rig_is_dialed(&rig));
+    PUMP_UNTIL(rig.loop, rig.refusal_count == 1);
+    assert_int_equal(rig.refusals[0].why, FLOWS_NO_POLICY);
+    assert_non_null(strstr(rig.refusals[0].text, "network rules are not in force yet"));
+    peer_done(&guest);
+
+    rig_policy(&rig, "one", &rig_open);
+    guest = rig_guest(&rig);
+    struct peer outside = rig_accept(&rig);
+    peer_done(&outside);
+    peer_done(&guest);
+    rig_end(&rig);
+}
+
 static void a_policy_without_sockets_is_forgotten_after_a_while(void **state)
 {
     (void)state;
@@ -539,6 +568,7 @@ int main(void)
     const struct CMUnitTest cases[] = {
         CASE(a_guest_reaches_the_outside_and_both_ways_are_counted),
         CASE(nothing_is_accepted_before_both_sockets_and_policy_are_there),
+        CASE(without_a_policy_everything_is_refused_after_a_while),
         CASE(a_policy_without_sockets_is_forgotten_after_a_while),
         CASE(the_policy_of_a_sandbox_whose_sockets_come_late_is_kept),
         CASE(policies_without_sockets_are_bounded),
