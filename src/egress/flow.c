@@ -163,9 +163,17 @@ static void flow_reset(struct flow *flow)
     flow_close(flow);
 }
 
-bool egress_is_host(const struct egress *egress, const struct net_address *address)
+static bool is_host(const struct egress *egress, const struct net_address *address)
 {
     return egress->config.is_host ? egress->config.is_host(address) : host_probe_is_local(&egress->probe, address);
+}
+
+/* A gateway may lead back to us: 64:ff9b::192.0.2.1 is us where 192.0.2.1 is. */
+bool egress_is_host(const struct egress *egress, const struct net_address *address)
+{
+    const struct net_address end = net_address_reached(address);
+
+    return is_host(egress, address) || (!net_address_eq(&end, address) && is_host(egress, &end));
 }
 
 static struct net_flow described(const struct flow *flow, const struct net_address *to, struct str name)

@@ -59,8 +59,7 @@ static bool any_has(uint32_t count, const struct net_range *ranges, const struct
     return false;
 }
 
-/* The address that packets to this one end up at. */
-static struct net_address reached(const struct net_address *address)
+struct net_address net_address_reached(const struct net_address *address)
 {
     struct net_address v4 = { { [10] = 0xff, [11] = 0xff } };
 
@@ -72,7 +71,7 @@ static struct net_address reached(const struct net_address *address)
 
 bool net_address_is_public(const struct net_address *address)
 {
-    const struct net_address end = reached(address);
+    const struct net_address end = net_address_reached(address);
 
     if (net_address_is_v4(&end))
         return !any_has(COUNT_OF(reserved_v4), reserved_v4, &end);
@@ -157,7 +156,7 @@ static enum net_rule judge(const struct net_policy *policy, const struct net_ope
     }
     if (net_name_is_allowed(policy, flow->name))
         return NET_RULE_ALLOW_NAME;
-    const struct net_address end = reached(&flow->to);
+    const struct net_address end = net_address_reached(&flow->to);
     if (any_has(policy->allow_count, policy->allow, &end) || net_is_dns_server(policy, &end))
         return NET_RULE_ALLOW_RANGE;
     if (!policy->internet)

@@ -81,6 +81,8 @@ bool net_is_dns_server(const struct net_policy *policy, const struct net_address
 const struct net_transform *net_transform_for(const struct net_policy *policy, struct str host) must_use;
 /* Is the name one of the policy's, or below one of its "*." names? */
 bool net_name_is_allowed(const struct net_policy *policy, struct str name) must_use;
+/* The address that packets to this one end up at: of NAT64's the IPv4 address inside, of others they themselves. */
+struct net_address net_address_reached(const struct net_address *address) must_use;
 /* Not private, link-local, metadata, carrier, loopback, multicast, unspecified, nor one of these inside IPv6. */
 bool net_address_is_public(const struct net_address *address) must_use;
 

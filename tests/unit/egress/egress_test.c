@@ -206,6 +206,19 @@ static void a_refused_connection_is_reset_at_once_and_reported_with_its_rule(voi
     rig_end(&rig);
 }
 
+static void an_address_that_leads_back_to_this_machine_is_refused(void **state)
+{
+    (void)state;
+    rig_begin(&rig, NULL);
+    rig_sandbox(&rig, "one");
+    rig.host = rig_address("203.0.113.9");
+    rig.to = rig_address("203.0.113.9");
+    check_refused(NET_RULE_HOST, "an address of the machine that Cloister runs on");
+    rig.to = rig_address("64:ff9b::203.0.113.9");
+    check_refused(NET_RULE_HOST, "an address of the machine that Cloister runs on");
+    rig_end(&rig);
+}
+
 static void refusals_that_are_alike_are_one_record_and_the_rest_is_counted(void **state)
 {
     (void)state;
@@ -574,6 +587,7 @@ int main(void)
         CASE(policies_without_sockets_are_bounded),
         CASE(a_policy_that_does_not_decode_changes_nothing),
         CASE(a_refused_connection_is_reset_at_once_and_reported_with_its_rule),
+        CASE(an_address_that_leads_back_to_this_machine_is_refused),
         CASE(refusals_that_are_alike_are_one_record_and_the_rest_is_counted),
         CASE(a_front_that_is_slow_gets_the_sums_later),
         CASE(a_closed_port_outside_is_a_reset_inside),

@@ -27,6 +27,7 @@ struct rig {
     struct net_address to;
     uint16_t port; /* of the outside */
     bool not_diverted, is_host;
+    struct net_address host; /* one of the machine's addresses */
     bool front_is_slow, has_no_route;
     uint16_t guest_port; /* of the sandbox's socket */
     /* what was reported */
@@ -71,8 +72,7 @@ static inline bool rig_original_(int fd, struct net_address *out, uint16_t *out_
 
 static inline bool rig_is_host_(const struct net_address *address)
 {
-    (void)address;
-    return rig_current_->is_host;
+    return rig_current_->is_host || net_address_eq(address, &rig_current_->host);
 }
 
 static inline bool rig_has_route_(const struct net_address *address)
