@@ -73,6 +73,7 @@ static void outbound_free(struct outbound *outbound)
     leave_strangers(outbound);
     close_sockets(outbound);
     flows_reset(outbound);
+    resolver_asker_done(outbound->egress->config.resolver, &outbound->asker);
     timer_clear(&outbound->resume);
     report_last(outbound);
     loop_retire(outbound->egress->config.loop, outbound, outbound_dispose);

@@ -77,7 +77,7 @@ struct flow {
     struct net_address to;       /* where we dial: there, or another address of `name` */
     uint16_t port;
     char *name;                                    /* that leads there, in lower case; NULL: not known */
-    struct resolver_question *question;            /* while resolving */
+    struct question *question;                     /* while resolving */
     struct net_address others[LIMIT_EGRESS_TRIES]; /* of the name, to be tried if `to` does not accept… */
     uint32_t other_next, other_count;
     bool has_spoken;        /* while naming: the guest */
@@ -134,7 +134,7 @@ static void flow_close(struct flow *flow)
         return;
     enter(flow, FLOW_CLOSED);
     stop_dialing(flow);
-    resolver_cancel(take_ptr(&flow->question));
+    questions_cancel(take_ptr(&flow->question));
     pins_use(&outbound->pins, &flow->original, now_ms(flow));
     queue_leave(&flow->link);
     queue_leave(&flow->slowed);
@@ -395,7 +395,7 @@ static void on_tunnel(void *context, struct stream *stream, const struct err *er
     }
     log_debug("sandbox %s: %s", flow->outbound->id, err_text(err));
     (void)snprintf(flow->outbound->proxy_error, sizeof flow->outbound->proxy_error, "%s", err->message);
-    flow_refuse(flow, FLOWS_PROXY, &flow->to);
+    flow_refuse(flow, err->kind == ERR_LIMIT ? FLOWS_TOO_MANY_QUESTIONS : FLOWS_PROXY, &flow->to);
 }
 
 enum net_rule egress_judge_for_all(const struct egress *egress, const struct net_address *to, uint16_t port)
@@ -431,7 +431,7 @@ static struct tunnel *open_tunnel(struct flow *flow, tunnel_done_fn *done, void 
 {
     return tunnel_new(&(struct tunnel_want){
         .loop = loop_of(flow),
-        .resolver = flow->outbound->egress->config.resolver,
+        .outbound = flow->outbound,
         .proxy = &flow->outbound->policy.proxy,
         .tls = flow->outbound->proxy_tls,
         .may_dial = may_dial_proxy,
@@ -583,10 +583,13 @@ static void on_resolve_late(struct timer *timer)
 
 static void begin_resolving(struct flow *flow)
 {
+    if (!questions_take(flow->outbound)) {
+        flow_refuse(flow, FLOWS_TOO_MANY_QUESTIONS, &flow->original);
+        return;
+    }
     enter(flow, FLOW_RESOLVING);
     timer_set(&flow->timer, loop_of(flow), LIMIT_EGRESS_RESOLVE_MS, on_resolve_late);
-    flow->question = resolver_ask(flow->outbound->egress->config.resolver, str_from(flow->name), wanted_type(flow),
-                                  on_resolved, flow);
+    flow->question = questions_ask(flow->outbound, str_from(flow->name), wanted_type(flow), on_resolved, flow);
 }
 
 /* ---- naming ---- */

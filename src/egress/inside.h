@@ -67,8 +67,9 @@ struct outbound {
 
     /* questions.c */
     struct watch *datagrams[2];
-    struct queue questions; /* without an answer yet */
-    uint32_t question_count;
+    struct queue questions;  /* without an answer yet */
+    uint32_t question_count; /* to the resolver, without an answer yet; those of connections too */
+    struct resolver_asker asker;
     struct queue dns_streams;
     struct quota question_rate;
 
@@ -106,6 +107,16 @@ void questions_listen(struct outbound *outbound);
 /* A connection to port 53; takes the descriptor, and `open` counts it. */
 void questions_accept(struct outbound *outbound, int fd, const struct net_address *server);
 void questions_reset(struct outbound *outbound); /* everything of it is closed, UDP too */
+/*
+ * Everything that is looked up for a sandbox counts as its question: names of connections and of its proxy too. May it ask
+ * one more? If so, that is taken from its rate.
+ */
+bool questions_take(struct outbound *outbound) must_use;
+/* As resolver_ask(), after questions_take(). */
+struct question;
+struct question *questions_ask(struct outbound *outbound, struct str name, uint16_t type, resolver_done_fn *done,
+                               void *context) must_use;
+void questions_cancel(struct question *question); /* no done(); NULL is fine */
 /* Of an A or AAAA record; false for others. */
 struct dns_record;
 bool dns_record_address(const struct dns_record *record, struct net_address *out);

@@ -40,7 +40,7 @@ struct asked {
     struct outbound *outbound;
     struct queue_link link; /* in outbound->questions */
     struct dns_question question;
-    struct resolver_question *lookup;
+    struct question *lookup;
     struct net_address server;   /* that the guest has asked */
     struct dns_stream *stream;   /* NULL: it came by datagram… */
     enum divert_kind kind;       /* …here… */
@@ -67,13 +67,61 @@ static struct loop *loop_of(const struct outbound *outbound)
 static void dns_stream_next(struct dns_stream *dns);
 static void dns_stream_close(struct dns_stream *dns);
 
+/* ---- what is looked up for a sandbox ---- */
+
+struct question {
+    struct outbound *outbound;
+    struct resolver_question *inner;
+    resolver_done_fn *done;
+    void *context;
+};
+
+bool questions_take(struct outbound *outbound)
+{
+    const struct resolver *resolver = outbound->egress->config.resolver;
+    struct quota_left left;
+
+    if (hole_is_open("questions of a sandbox"))
+        return true;
+    return outbound->question_count < LIMIT_EGRESS_QUESTIONS && outbound->asker.count < LIMIT_EGRESS_QUESTIONS &&
+           resolver_has_share(resolver, &outbound->asker) &&
+           quota_take(&question_rule, &outbound->question_rate, loop_now_ms(loop_of(outbound)), &left);
+}
+
+static void on_told(void *context, const struct dns_answer *answer)
+{
+    struct question question = *(struct question *)context;
+
+    free(context);
+    question.outbound->question_count--;
+    question.done(question.context, answer);
+}
+
+struct question *questions_ask(struct outbound *outbound, struct str name, uint16_t type, resolver_done_fn *done,
+                               void *context)
+{
+    struct question *question = NEW(struct question);
+
+    *question = (struct question){ .outbound = outbound, .done = done, .context = context };
+    outbound->question_count++;
+    question->inner = resolver_ask(outbound->egress->config.resolver, &outbound->asker, name, type, on_told, question);
+    return question;
+}
+
+void questions_cancel(struct question *question)
+{
+    if (!question)
+        return;
+    resolver_cancel(question->inner);
+    question->outbound->question_count--;
+    free(question);
+}
+
 /* ---- answering ---- */
 
 static void asked_free(struct asked *asked)
 {
-    resolver_cancel(asked->lookup);
-    if (asked->link.in)
-        asked->outbound->question_count--;
+    questions_cancel(asked->lookup);
     queue_leave(&asked->link);
     free(asked);
 }
@@ -219,11 +267,8 @@ static void ask(struct asked *asked)
 {
     struct outbound *outbound = asked->outbound;
     const struct egress_name *inside = name_inside(outbound->egress, str_from(asked->question.name));
-    struct quota_left left;
 
-    if ((outbound->question_count >= LIMIT_EGRESS_QUESTIONS ||
-         !quota_take(&question_rule, &outbound->question_rate, loop_now_ms(loop_of(outbound)), &left)) &&
-        !hole_is_open("questions of a sandbox")) {
+    if (!questions_take(outbound)) {
         refuse(asked, FLOWS_TOO_MANY_QUESTIONS, DNS_REFUSED, STR("too many DNS questions"));
         return;
     }
@@ -241,9 +286,7 @@ static void ask(struct asked *asked)
         return;
     }
     queue_join(&outbound->questions, &asked->link);
-    outbound->question_count++;
-    asked->lookup = resolver_ask(outbound->egress->config.resolver, str_from(asked->question.name),
-                                 asked->question.type, on_answer, asked);
+    asked->lookup = questions_ask(outbound, str_from(asked->question.name), asked->question.type, on_answer, asked);
 }
 
 /* False: it is not to be answered. Takes the question otherwise. */

@@ -92,7 +92,7 @@ static void say_why(const struct outbound *outbound, const struct refusal *refus
         buf_add(out, STR("this is a socket of Cloister's own"));
         return;
     case FLOWS_TOO_MANY_QUESTIONS:
-        buf_format(out, "more than %u questions per second, or %u at once", LIMIT_EGRESS_QUESTIONS_S,
+        buf_format(out, "more than %u DNS questions per second, or %u at once", LIMIT_EGRESS_QUESTIONS_S,
                    LIMIT_EGRESS_QUESTIONS);
         return;
     case FLOWS_PROXY:

@@ -42,10 +42,11 @@ struct resolver {
     struct loop *loop;
     struct server servers[LIMIT_RESOLVERS];
     unsigned server_count;
-    unsigned first;      /* the one that has answered last: a dead one must not cost time for every name */
-    struct map lookups;  /* key → struct lookup */
-    struct queue asking; /* those on their way, the oldest first */
-    struct queue ready;  /* those with an answer, the one used longest ago first */
+    unsigned first;               /* the one that has answered last: a dead one must not cost time for every name */
+    struct map lookups;           /* key → struct lookup */
+    struct queue askers;          /* who has lookups on their way */
+    struct resolver_asker nobody; /* has those whose asker has gone */
+    struct queue ready;           /* those with an answer, the one used longest ago first */
     uint32_t ready_count, asking_count;
     size_t ready_bytes;
 };
@@ -66,7 +67,8 @@ struct lookup {
     struct timer later;     /* asking: the end of this try; ready: tell those who wait */
 
     /* asking */
-    struct queue_link asking;      /* in resolver->asking */
+    struct resolver_asker *asker;  /* who began it… */
+    struct queue_link asking;      /* …and has it in its list */
     unsigned tries, first, server; /* first: where the tries begin */
     uint16_t id;
     int fd; /* UDP, or -1 */
@@ -111,15 +113,32 @@ static void leave_ready(struct lookup *lookup)
     lookup->resolver->ready_bytes -= lookup->bytes;
 }
 
+static void join_asking(struct lookup *lookup, struct resolver_asker *asker)
+{
+    lookup->asker = asker;
+    queue_join(&asker->lookups, &lookup->asking);
+    if (asker->count++ == 0)
+        queue_join(&lookup->resolver->askers, &asker->link);
+    lookup->resolver->asking_count++;
+}
+
+static void leave_asking(struct lookup *lookup)
+{
+    if (!lookup->asking.in)
+        return;
+    queue_leave(&lookup->asking);
+    if (--lookup->asker->count == 0)
+        queue_leave(&lookup->asker->link);
+    lookup->resolver->asking_count--;
+}
+
 static void lookup_free(struct lookup *lookup)
 {
     struct queue_link *next;
 
     close_try(lookup);
     leave_ready(lookup);
-    queue_leave(&lookup->asking);
-    if (lookup->state == LOOKUP_ASKING)
-        lookup->resolver->asking_count--;
+    leave_asking(lookup);
     (void)map_remove(&lookup->resolver->lookups, lookup->key);
     for (struct queue_link *link = lookup->questions.first; link; link = next) {
         next = link->next;
@@ -207,9 +226,8 @@ static void become_ready(struct lookup *lookup, const struct dns_answer *answer)
     struct resolver *resolver = lookup->resolver;
 
     close_try(lookup);
-    queue_leave(&lookup->asking);
+    leave_asking(lookup);
     lookup->state = LOOKUP_READY;
-    resolver->asking_count--;
     lookup->answer = *answer;
     lookup->since_ms = loop_now_ms(resolver->loop);
     lookup->aged_s = 0;
@@ -414,41 +432,50 @@ static struct lookup *lookup_new(struct resolver *resolver, struct str name, uin
 }
 
 /*
- * Where too many are on their way, the oldest is given up: names that a server never answers for must not keep those
- * away that it would answer at once.
+ * Where too many are on their way, the oldest of whoever has most is given up: names that a server never answers for must
+ * not keep those away that it would answer at once, and nobody may push out the questions of those who ask little.
  */
-static void ask_soon(struct lookup *lookup)
+static void give_up_one(struct resolver *resolver)
+{
+    struct resolver_asker *most = container_of(resolver->askers.first, struct resolver_asker, link);
+
+    for (struct queue_link *link = resolver->askers.first; link; link = link->next) {
+        struct resolver_asker *asker = container_of(link, struct resolver_asker, link);
+        if (asker->count > most->count)
+            most = asker;
+    }
+    give_up(container_of(most->lookups.first, struct lookup, asking),
+            STR("too many DNS questions are open: ask again later"));
+}
+
+static void ask_soon(struct lookup *lookup, struct resolver_asker *asker)
 {
     struct resolver *resolver = lookup->resolver;
 
-    if (resolver->asking_count > LIMIT_DNS_ASKING)
-        give_up(container_of(resolver->asking.first, struct lookup, asking),
-                STR("too many DNS questions are open: ask again later"));
-    queue_join(&resolver->asking, &lookup->asking);
+    if (resolver->asking_count >= LIMIT_DNS_ASKING)
+        give_up_one(resolver);
+    join_asking(lookup, asker);
     timer_set(&lookup->later, resolver->loop, 0, begin);
 }
 
 /* Sets out, from the next turn of the loop on. Some need no server. */
-static void lookup_begin(struct lookup *lookup, bool can_ask)
+static void lookup_begin(struct lookup *lookup, struct resolver_asker *asker, bool can_ask)
 {
-    struct resolver *resolver = lookup->resolver;
-
     leave_ready(lookup);
     lookup->state = LOOKUP_ASKING;
     lookup->tries = 0;
     lookup->first = resolver->first;
     lookup->is_stale = false;
-    resolver->asking_count++;
     if (!can_ask)
         become_ready(lookup, &(struct dns_answer){ .code = DNS_NO_SUCH_NAME, .ede = DNS_EDE_NONE });
     else if (!dns_type_is_known(lookup->type))
         become_ready(lookup, &(struct dns_answer){ .code = DNS_FINE, .ede = DNS_EDE_NONE });
     else
-        ask_soon(lookup);
+        ask_soon(lookup, asker);
 }
 
-struct resolver_question *resolver_ask(struct resolver *resolver, struct str name, uint16_t type,
-                                       resolver_done_fn *done, void *context)
+struct resolver_question *resolver_ask(struct resolver *resolver, struct resolver_asker *asker, struct str name,
+                                       uint16_t type, resolver_done_fn *done, void *context)
 {
     char key[DNS_NAME_TEXT + 8];
     bool can_ask = can_be_asked(name);
@@ -468,7 +495,7 @@ struct resolver_question *resolver_ask(struct resolver *resolver, struct str nam
     queue_join(&lookup->questions, &question->link);
     if (is_new ||
         (lookup->state == LOOKUP_READY && !is_fresh(lookup) && !lookup->is_telling && !timer_is_set(&lookup->later))) {
-        lookup_begin(lookup, can_ask);
+        lookup_begin(lookup, asker, can_ask);
     } else if (lookup->state == LOOKUP_READY) {
         queue_leave(&lookup->ready);
         queue_join(&resolver->ready, &lookup->ready); /* used last */
@@ -483,6 +510,26 @@ void resolver_cancel(struct resolver_question *question)
         return;
     queue_leave(&question->link);
     free(question); /* the lookup goes on: its answer will be useful to the next who asks */
+}
+
+bool resolver_has_share(const struct resolver *resolver, const struct resolver_asker *asker)
+{
+    return asker->count == 0 || asker->count < LIMIT_DNS_ASKING - resolver->asking_count;
+}
+
+void resolver_asker_done(struct resolver *resolver, struct resolver_asker *asker)
+{
+    struct queue_link *link;
+
+    while ((link = asker->lookups.first)) {
+        struct lookup *lookup = container_of(link, struct lookup, asking);
+        if (lookup->questions.first) {
+            leave_asking(lookup);
+            join_asking(lookup, &resolver->nobody);
+        } else {
+            lookup_free(lookup);
+        }
+    }
 }
 
 /* ---- servers ---- */

@@ -33,7 +33,7 @@ struct tunnel {
     bool has_tls;
     char username[LIMIT_NET_PROXY_BYTES + 1], password[LIMIT_NET_PROXY_BYTES + 1];
     char name[LIMIT_NET_NAME_BYTES + 1];
-    struct resolver_question *question;
+    struct question *question;
     uint16_t asked_type;
     struct net_address addresses[LIMIT_EGRESS_TRIES];
     unsigned count, next;
@@ -56,7 +56,7 @@ static void text_copy(char *room, size_t size, struct str text)
 static void let_go(struct tunnel *tunnel)
 {
     timer_clear(&tunnel->timer);
-    resolver_cancel(take_ptr(&tunnel->question));
+    questions_cancel(take_ptr(&tunnel->question));
     stream_free(take_ptr(&tunnel->stream));
 }
 
@@ -205,7 +205,10 @@ static void on_resolved(void *context, const struct dns_answer *answer)
 static void resolve(struct tunnel *tunnel, uint16_t type)
 {
     tunnel->asked_type = type;
-    tunnel->question = resolver_ask(tunnel->want.resolver, str_from(tunnel->host), type, on_resolved, tunnel);
+    if (questions_take(tunnel->want.outbound))
+        tunnel->question = questions_ask(tunnel->want.outbound, str_from(tunnel->host), type, on_resolved, tunnel);
+    else
+        fail_as(tunnel, ERR_LIMIT, "too many DNS questions to look it up");
 }
 
 /* ---- life ---- */

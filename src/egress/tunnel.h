@@ -25,13 +25,17 @@
 #include "policy/net_policy.h"
 
 struct tunnel;
+struct outbound; /* inside.h */
 
-/* A stream that reads nothing yet and has no owner, or NULL and the reason. Once, never from inside tunnel_new(). */
+/*
+ * A stream that reads nothing yet and has no owner, or NULL and the reason; ERR_LIMIT: the sandbox has asked too many
+ * questions to look the proxy up. Once, never from inside tunnel_new().
+ */
 typedef void tunnel_done_fn(void *context, struct stream *stream, const struct err *err);
 
 struct tunnel_want {
     struct loop *loop;
-    struct resolver *resolver;
+    struct outbound *outbound;     /* whose questions the proxy's name is one of */
     const struct net_proxy *proxy; /* copied */
     struct tls_client *tls;        /* with proxy->tls: whom to trust. Must outlive the tunnel. */
     bool (*may_dial)(void *dial_context, const struct net_address *address, uint16_t port);

@@ -16,6 +16,7 @@
 struct resolver_question {
     resolver_done_fn *done;
     void *context;
+    struct resolver_asker *asker;
     uint16_t type;
     char name[DNS_NAME_TEXT];
     struct resolver_question *next;
@@ -24,6 +25,7 @@ struct resolver_question {
 static struct resolver *const fake_resolver = NULL;
 static struct resolver_question *fake_open; /* the newest first */
 static unsigned fake_open_count, fake_asked;
+static bool fake_has_no_share;
 
 struct resolver *resolver_new(struct loop *loop)
 {
@@ -42,13 +44,28 @@ void resolver_use(struct resolver *resolver, struct str resolv_conf)
     (void)resolv_conf;
 }
 
-struct resolver_question *resolver_ask(struct resolver *resolver, struct str name, uint16_t type,
-                                       resolver_done_fn *done, void *context)
+bool resolver_has_share(const struct resolver *resolver, const struct resolver_asker *asker)
+{
+    (void)resolver;
+    (void)asker;
+    return !fake_has_no_share;
+}
+
+void resolver_asker_done(struct resolver *resolver, struct resolver_asker *asker)
+{
+    (void)resolver;
+    asker->count = 0;
+}
+
+struct resolver_question *resolver_ask(struct resolver *resolver, struct resolver_asker *asker, struct str name,
+                                       uint16_t type, resolver_done_fn *done, void *context)
 {
     struct resolver_question *question = NEW(struct resolver_question);
 
     (void)resolver;
-    *question = (struct resolver_question){ .done = done, .context = context, .type = type, .next = fake_open };
+    *question =
+        (struct resolver_question){ .done = done, .context = context, .asker = asker, .type = type, .next = fake_open };
+    asker->count++;
     assert_true(name.len < sizeof question->name);
     memcpy(question->name, name.at, name.len);
     fake_open = question;
@@ -67,6 +84,7 @@ static inline void fake_take(struct resolver_question *question)
     fake_open_count--;
 }
 
+/* The asker's lookup goes on, as with the real one. */
 void resolver_cancel(struct resolver_question *question)
 {
     if (!question)
@@ -84,6 +102,7 @@ static inline void fake_answer(enum dns_code code, const char (*addresses)[4], u
     assert_non_null(question);
     assert_true(count <= 16);
     fake_take(question);
+    question->asker->count--;
     for (uint32_t i = 0; i < count; i++) {
         records[i] = (struct dns_record){ .name = str_from(question->name), .type = DNS_A, .ttl_s = 300 };
         memcpy(records[i].address, addresses[i], 4);

@@ -503,6 +503,71 @@ static void questions_are_limited_at_once_and_per_second(void **state)
     rig_end(&rig);
 }
 
+static void names_of_connections_are_questions_of_the_sandbox(void **state)
+{
+    struct peer guests[LIMIT_EGRESS_QUESTIONS];
+    unsigned records;
+    char name[32];
+
+    (void)state;
+    begin();
+    rig.to = rig_address("198.51.100.200");
+    for (unsigned i = 0; i < COUNT_OF(guests); i++) {
+        guests[i] = rig_guest(&rig);
+        (void)snprintf(name, sizeof name, "n%u.other.example", i);
+        say_hello(&guests[i], name);
+        PUMP_UNTIL(rig.loop, fake_asked == i + 1);
+    }
+    struct peer guest = rig_guest(&rig);
+    say_hello(&guest, "one.other.example");
+    check_refused(&guest, FLOWS_TOO_MANY_QUESTIONS, "one.other.example (198.51.100.200) port");
+    assert_int_equal(hear_udp(ask_udp("good.example", DNS_A), &records), DNS_REFUSED);
+    /* The names are still on their way to a server when the guest has gone. */
+    for (unsigned i = 0; i < COUNT_OF(guests); i++) {
+        const struct linger reset = { .l_onoff = 1 };
+        assert_int_equal(setsockopt(guests[i].fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset), 0);
+        peer_done(&guests[i]);
+    }
+    PUMP_UNTIL(rig.loop, fake_open_count == 0);
+    assert_int_equal(hear_udp(ask_udp("good.example", DNS_A), &records), DNS_REFUSED);
+    assert_int_equal(fake_asked, LIMIT_EGRESS_QUESTIONS);
+    rig_end(&rig);
+}
+
+static void names_of_connections_are_limited_per_second(void **state)
+{
+    unsigned asked;
+
+    (void)state;
+    begin();
+    rig.to = rig_address("198.51.100.200");
+    for (asked = 0; asked < 4 * LIMIT_EGRESS_QUESTIONS_S; asked++) {
+        struct peer guest = rig_guest(&rig);
+        say_hello(&guest, "good.example");
+        PUMP_UNTIL(rig.loop, fake_open_count == 1 || peer_is_closed(&guest));
+        if (fake_open_count == 1)
+            fake_answer(DNS_NO_SUCH_NAME, NULL, 0);
+        PUMP_UNTIL(rig.loop, peer_is_closed(&guest));
+        peer_done(&guest);
+    }
+    assert_in_range(fake_asked, LIMIT_EGRESS_QUESTIONS_S, asked - 1);
+    PUMP_UNTIL(rig.loop, rig.refused == asked - fake_asked);
+    rig_end(&rig);
+}
+
+static void a_sandbox_without_a_share_of_the_resolver_asks_nothing(void **state)
+{
+    unsigned records;
+
+    (void)state;
+    begin();
+    fake_has_no_share = true;
+    assert_int_equal(hear_udp(ask_udp("good.example", DNS_A), &records), DNS_REFUSED);
+    fake_has_no_share = false;
+    assert_int_equal(fake_asked, 0);
+    rig_end(&rig);
+}
+
 static void questions_over_tcp_are_answered_one_after_the_other(void **state)
 {
     (void)state;
@@ -633,6 +698,9 @@ int main(void)
         CASE(addresses_without_a_route_are_left_out_of_answers),
         CASE(noise_is_not_answered_and_nonsense_is),
         CASE(questions_are_limited_at_once_and_per_second),
+        CASE(names_of_connections_are_questions_of_the_sandbox),
+        CASE(names_of_connections_are_limited_per_second),
+        CASE(a_sandbox_without_a_share_of_the_resolver_asks_nothing),
         CASE(questions_over_tcp_are_answered_one_after_the_other),
         CASE(many_questions_in_one_packet_do_not_nest),
         CASE(a_connection_for_dns_that_is_too_long_or_too_slow_is_closed),

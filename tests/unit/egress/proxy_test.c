@@ -200,6 +200,26 @@ static void a_proxy_that_nobody_knows_is_a_failure(void **state)
     rig_end(&rig);
 }
 
+static void the_proxys_own_name_is_one_of_the_sandboxs_questions(void **state)
+{
+    (void)state;
+    rig_begin(&rig, NULL);
+    struct net_policy policy = proxied();
+    policy.proxy.host = STR("proxy.example.net");
+    begin(&policy);
+    fake_asked = 0;
+    fake_has_no_share = true;
+    struct peer guest = rig_guest(&rig);
+    PUMP_UNTIL(rig.loop, peer_is_closed(&guest));
+    fake_has_no_share = false;
+    hand_clock_add(1100);
+    PUMP_UNTIL(rig.loop, rig.refusal_count == 1);
+    assert_int_equal(rig.refusals[0].why, FLOWS_TOO_MANY_QUESTIONS);
+    assert_int_equal(fake_asked, 0);
+    peer_done(&guest);
+    rig_end(&rig);
+}
+
 static void a_silent_proxy_is_given_up(void **state)
 {
     (void)state;
@@ -423,13 +443,21 @@ static void a_certificate_that_is_none_is_told(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        CASE(a_connection_goes_through_the_proxy),       CASE(the_proxy_gets_the_password_and_the_sandbox_does_not),
-        CASE(a_name_that_allows_is_what_the_proxy_gets), CASE(what_the_rules_refuse_does_not_reach_the_proxy),
-        CASE(the_proxys_own_name_is_looked_up),          CASE(a_proxy_at_a_private_address_is_refused),
-        CASE(a_proxy_that_nobody_knows_is_a_failure),    CASE(a_silent_proxy_is_given_up),
-        CASE(a_guest_that_goes_takes_its_tunnel_along),  CASE(another_proxy_cuts_what_goes_through_the_old_one),
-        CASE(a_proxy_with_tls_is_verified_and_used),     CASE(the_same_policy_again_disturbs_nothing),
-        CASE(a_proxy_with_another_name_is_not_used),     CASE(a_proxy_that_speaks_plainly_is_not_used),
+        CASE(a_connection_goes_through_the_proxy),
+        CASE(the_proxy_gets_the_password_and_the_sandbox_does_not),
+        CASE(a_name_that_allows_is_what_the_proxy_gets),
+        CASE(what_the_rules_refuse_does_not_reach_the_proxy),
+        CASE(the_proxys_own_name_is_looked_up),
+        CASE(a_proxy_at_a_private_address_is_refused),
+        CASE(a_proxy_that_nobody_knows_is_a_failure),
+        CASE(the_proxys_own_name_is_one_of_the_sandboxs_questions),
+        CASE(a_silent_proxy_is_given_up),
+        CASE(a_guest_that_goes_takes_its_tunnel_along),
+        CASE(another_proxy_cuts_what_goes_through_the_old_one),
+        CASE(a_proxy_with_tls_is_verified_and_used),
+        CASE(the_same_policy_again_disturbs_nothing),
+        CASE(a_proxy_with_another_name_is_not_used),
+        CASE(a_proxy_that_speaks_plainly_is_not_used),
         CASE(a_certificate_that_is_none_is_told),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);

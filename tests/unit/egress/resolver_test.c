@@ -184,6 +184,7 @@ struct world {
     struct loop *loop;
     struct server server, second;
     struct resolver *resolver;
+    struct resolver_asker asker, other;
     struct timer patience, tick;
     unsigned waiting;
 };
@@ -222,7 +223,7 @@ static void ask(struct world *world, struct asked *asked, const char *name, uint
 {
     *asked = (struct asked){ .world = world };
     world->waiting++;
-    asked->question = resolver_ask(world->resolver, str_from(name), type, on_done, asked);
+    asked->question = resolver_ask(world->resolver, &world->asker, str_from(name), type, on_done, asked);
     assert_false(asked->done); /* never from inside */
 }
 
@@ -610,9 +611,10 @@ static void a_question_may_be_cancelled_while_others_are_told(void **state)
     struct pair pair = { .first = { .world = world }, .second = { .world = world } };
 
     struct resolver_question *first =
-        resolver_ask(world->resolver, STR("example.com"), DNS_A, on_done_cancel_the_other, &pair);
+        resolver_ask(world->resolver, &world->asker, STR("example.com"), DNS_A, on_done_cancel_the_other, &pair);
     assert_non_null(first);
-    pair.second.question = resolver_ask(world->resolver, STR("example.com"), DNS_A, on_done, &pair.second);
+    pair.second.question =
+        resolver_ask(world->resolver, &world->asker, STR("example.com"), DNS_A, on_done, &pair.second);
     run(world);
     assert_true(pair.first.done);
     assert_false(pair.second.done);
@@ -645,6 +647,80 @@ static void many_names_stay_within_their_caps(void **state)
     for (unsigned i = 0; i < COUNT_OF(all); i++)
         failed += all[i].done && all[i].code == DNS_SERVER_FAILURE && strstr(all[i].reason, "too many") && i < 100;
     assert_int_equal(failed, 100);
+}
+
+static void ask_for_another(struct world *world, struct asked *asked, const char *name)
+{
+    *asked = (struct asked){ .world = world };
+    world->waiting++;
+    asked->question = resolver_ask(world->resolver, &world->other, str_from(name), DNS_A, on_done, asked);
+}
+
+static void whoever_has_most_on_the_way_makes_room(void **state)
+{
+    struct world *world = *state;
+    static struct asked all[LIMIT_DNS_ASKING], others[2];
+    unsigned failed = 0;
+
+    world->server.behaviour = SILENT;
+    ask_for_another(world, &others[0], "oldest.example");
+    for (unsigned i = 0; i < COUNT_OF(all); i++) {
+        char name[32];
+        (void)snprintf(name, sizeof name, "n%u.example", i);
+        ask(world, &all[i], name, DNS_A);
+    }
+    ask_for_another(world, &others[1], "newest.example");
+    assert_int_equal(world->other.count, 2);
+    assert_int_equal(world->asker.count, LIMIT_DNS_ASKING - 2);
+    world->waiting = 2;
+    run(world);
+    for (unsigned i = 0; i < COUNT_OF(all); i++)
+        failed += all[i].done && i < 2;
+    assert_int_equal(failed, 2);
+    assert_false(others[0].done || others[1].done);
+}
+
+static void a_share_is_what_is_still_free(void **state)
+{
+    struct world *world = *state;
+    static struct asked all[LIMIT_DNS_ASKING / 2];
+
+    world->server.behaviour = SILENT;
+    for (unsigned i = 0; i < COUNT_OF(all); i++) {
+        char name[32];
+        assert_true(resolver_has_share(world->resolver, &world->asker));
+        (void)snprintf(name, sizeof name, "n%u.example", i);
+        ask(world, &all[i], name, DNS_A);
+    }
+    assert_false(resolver_has_share(world->resolver, &world->asker));
+    assert_true(resolver_has_share(world->resolver, &world->other));
+}
+
+static void a_lookup_counts_for_its_asker_until_it_is_answered(void **state)
+{
+    struct world *world = *state;
+    struct asked a, b, c;
+
+    world->server.behaviour = SILENT;
+    ask(world, &a, "one.example", DNS_A);
+    ask(world, &b, "two.example", DNS_A);
+    ask_for_another(world, &c, "two.example"); /* is on its way already */
+    assert_int_equal(world->asker.count, 2);
+    assert_int_equal(world->other.count, 0);
+    resolver_cancel(a.question);
+    resolver_cancel(b.question);
+    assert_int_equal(world->asker.count, 2);
+    /* What nobody waits for ends with its asker. */
+    resolver_asker_done(world->resolver, &world->asker);
+    assert_int_equal(world->asker.count, 0);
+    world->waiting = 1;
+    run(world);
+    assert_true(c.done);
+    assert_int_equal(c.code, DNS_SERVER_FAILURE);
+
+    world->server.behaviour = ANSWER;
+    ask_one(world, &a, "three.example", DNS_A);
+    assert_int_equal(world->asker.count, 0);
 }
 
 static void the_answer_used_longest_ago_is_forgotten_first(void **state)
@@ -700,6 +776,9 @@ int main(void)
         WORLD_CASE(a_question_may_be_cancelled_while_others_are_told),
         WORLD_CASE(open_questions_end_with_the_resolver),
         WORLD_CASE(many_names_stay_within_their_caps),
+        WORLD_CASE(whoever_has_most_on_the_way_makes_room),
+        WORLD_CASE(a_share_is_what_is_still_free),
+        WORLD_CASE(a_lookup_counts_for_its_asker_until_it_is_answered),
         WORLD_CASE(the_answer_used_longest_ago_is_forgotten_first),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
