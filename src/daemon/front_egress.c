@@ -2,7 +2,8 @@
  * How it works: a policy is a request to egress (POLICY), which judges by it from then on. At a sandbox's start it is sent
  * and not waited for: workers put it into a queue, and the loop sends the queue. A change by the API's caller waits for
  * the answer. Both are sent by the loop in the order in which they were asked for. While egress is away nothing is kept
- * here: front sends all policies again when it has a new connection.
+ * here: front sends all policies again when it has a new connection. It does so too, a little later, when egress has not
+ * read for so long that the channel took no more: a policy that was not sent would be missing for good.
  *
  * Reports (FLOWS) are checked by flows_unpack() and passed to sandbox/, which knows what to tell whom.
  */
@@ -18,7 +19,10 @@
 #include "base/mem.h"
 #include "egress/flows.h"
 
-enum { POLICY_MESSAGE_BYTES = LIMIT_NET_POLICY_BYTES + 2 * LIMIT_ID_BYTES };
+enum {
+    POLICY_MESSAGE_BYTES = LIMIT_NET_POLICY_BYTES + 2 * LIMIT_ID_BYTES,
+    SEND_AGAIN_MS = 1000, /* egress takes thousands of policies in that time, if it reads at all */
+};
 
 /* A policy on its way to the loop. */
 struct outgoing {
@@ -35,6 +39,7 @@ struct front_egress {
     struct outgoing *first, **last; /* under it */
     bool posted;                    /* under it */
     struct loop_task task;
+    struct timer again; /* set when the channel did not take one */
 };
 
 /* ---- reports ---- */
@@ -107,13 +112,31 @@ static void on_broken(void *context, const struct err *why)
 
 /* ---- policies ---- */
 
+/* All of them, as they are now: a copy of the one that was not sent could overtake a newer one. */
+static void on_again(struct timer *timer)
+{
+    struct front_egress *egress = container_of(timer, struct front_egress, again);
+
+    if (egress->sandboxes)
+        sandboxes_send_policies(egress->sandboxes);
+}
+
 static void on_answer(void *context, struct str payload, struct message_fds *fds, const struct err *err)
 {
-    (void)context;
+    struct front_egress *egress = context;
+
     (void)payload;
     (void)fds;
-    if (err && err->kind != ERR_UNAVAILABLE) /* one that is away gets all of them when it is back */
+    if (!err || err->kind == ERR_UNAVAILABLE) /* one that is away gets all of them when it is back */
+        return;
+    if (err->kind == ERR_LIMIT) {
+        if (timer_is_set(&egress->again))
+            return;
+        log_warn("egress does not take network rules now, which are sent again: %s", err_text(err));
+        timer_set(&egress->again, egress->loop, SEND_AGAIN_MS, on_again);
+    } else {
         log_warn("egress did not take the network rules of a sandbox, which reaches nothing: %s", err_text(err));
+    }
 }
 
 static struct outgoing *take_queue(struct front_egress *egress)
@@ -128,12 +151,12 @@ static struct outgoing *take_queue(struct front_egress *egress)
 }
 
 /* Sends what is in the list, if there is a channel, and frees it. */
-static void send_list(struct outgoing *list, struct channel *channel)
+static void send_list(struct front_egress *egress, struct outgoing *list, struct channel *channel)
 {
     for (struct outgoing *next; list; list = next) {
         next = list->next;
         if (channel)
-            channel_request(channel, MESSAGE_POLICY, str_of(list->payload, list->len), NULL, 0, on_answer, NULL);
+            channel_request(channel, MESSAGE_POLICY, str_of(list->payload, list->len), NULL, 0, on_answer, egress);
         explicit_bzero(list->payload, list->len); /* a proxy's password may be in it */
         free(list);
     }
@@ -143,7 +166,7 @@ static void on_task(struct loop_task *task)
 {
     struct front_egress *egress = container_of(task, struct front_egress, task);
 
-    send_list(take_queue(egress), egress->channel);
+    send_list(egress, take_queue(egress), egress->channel);
 }
 
 static void pack_policy(struct buf *out, const char *id, struct str policy)
@@ -186,6 +209,11 @@ bool front_egress_apply(struct front_egress *egress, const char *id, struct str 
         return err_set(
             err, ERR_UNAVAILABLE,
             "the network of sandboxes is being restarted; the new rules are stored and apply when it is back");
+    if (err->kind == ERR_LIMIT) {
+        front_egress_send(egress, id, policy); /* if it is not taken either, all are sent again */
+        return err_set(err, ERR_UNAVAILABLE,
+                       "the network of sandboxes is overloaded; the new rules are stored and apply in a moment");
+    }
     return err_wrap(err, "network rules of sandbox %s", id);
 }
 
@@ -207,8 +235,9 @@ void front_egress_free(struct front_egress *egress)
 {
     if (!egress)
         return;
-    send_list(take_queue(egress), NULL);
+    send_list(egress, take_queue(egress), NULL);
     channel_free(egress->channel);
+    timer_clear(&egress->again);
     pthread_mutex_destroy(&egress->lock);
     free(egress);
 }

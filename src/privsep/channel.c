@@ -1,7 +1,7 @@
 /*
  * How it works: everything happens on the loop. A message goes straight to the socket; when the socket is full, messages
  * queue (with their descriptors duplicated) until it is writable again. The queue has a cap. A request that finds it full
- * fails with ERR_UNAVAILABLE. A reply or an event that finds it full breaks the channel: the peer has stopped reading, and
+ * fails with ERR_LIMIT, and may be tried again. A reply or an event that finds it full breaks the channel: the peer has stopped reading, and
  * without that message it would wait for ever.
  *
  * A call from a worker is a request whose done-function fills in the waiting struct and wakes the worker. The struct is
@@ -13,6 +13,7 @@
  */
 #include "privsep/channel.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -28,10 +29,13 @@
 #include "io/pass.h"
 
 enum {
-    QUEUE_MAX = 1024,       /* messages; a burst of every sandbox's exit at once fits */
+    QUEUE_MAX = 3072,       /* messages; past it an event breaks the channel, so a burst about every sandbox must fit */
     READS_A_TURN = 32,      /* then let others on the loop have their turn */
     RECEIVED_FDS_MAX = 253, /* SCM_MAX_FD: room for all that a peer could send, so that none is lost unclosed */
 };
+
+/* What keeper tells a busy egress of each sandbox: that it exists, its sockets, its exit. And others start meanwhile. */
+static_assert(QUEUE_MAX >= 3 * LIMIT_SANDBOXES + LIMIT_STARTS, "every sandbox's end would restart egress");
 
 struct outgoing {
     struct outgoing *next;
@@ -149,7 +153,7 @@ static void want_events(struct channel *channel)
 static bool enqueue(struct channel *channel, struct str bytes, const int *fds, uint32_t fd_count, struct err *err)
 {
     if (channel->queued == QUEUE_MAX)
-        return err_set(err, ERR_UNAVAILABLE, "%d messages wait already: the other process does not read", QUEUE_MAX);
+        return err_set(err, ERR_LIMIT, "%d messages wait already: the other process does not read", QUEUE_MAX);
     struct outgoing *out = mem_new(sizeof *out + bytes.len);
     out->len = bytes.len;
     memcpy(out->bytes, bytes.at, bytes.len);
@@ -223,8 +227,10 @@ static void send_or_break(struct channel *channel, const struct message_head *he
 {
     struct err err;
 
-    if (!send_message(channel, head, payload, fds, fd_count, &err))
-        channel_break(channel, &err);
+    if (send_message(channel, head, payload, fds, fd_count, &err))
+        return;
+    err.kind = ERR_UNAVAILABLE; /* whatever it was, for those who ask it is gone */
+    channel_break(channel, &err);
 }
 
 void channel_reply(struct channel *channel, enum message_type type, uint32_t id, struct str payload, const int *fds,

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 
 #include "../sandbox/rig.h"
+#include "base/fd.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/pack.h"
 #include "egress/flows.h"
@@ -179,6 +181,65 @@ static void while_egress_is_away_a_change_says_so_and_works_again_later(void **s
     assert_true(front_egress_apply(p->egress, "ione", STR("y"), &err));
 }
 
+/* An egress that hangs: its end of the channel is open and nobody reads. */
+static int silent_fd = -1;
+
+static void hang(struct loop_task *task)
+{
+    struct cut *cut = container_of(task, struct cut, task);
+    int fds[2];
+
+    channel_free(take_ptr(&cut->p->peer));
+    MUST(channel_pair(fds, &err));
+    silent_fd = fds[0];
+    channel_renew(front_egress_channel(cut->p->egress), fds[1]);
+    cut->done = true;
+}
+
+static void wake_up(struct loop_task *task)
+{
+    struct cut *cut = container_of(task, struct cut, task);
+
+    cut->p->peer = channel_new(cut->p->rig.loop, take_fd(&silent_fd), &handlers, cut->p);
+    cut->done = true;
+}
+
+static unsigned policies_sent(struct rig *rig)
+{
+    pthread_mutex_lock(&rig->egress_lock);
+    unsigned sent = rig->policies_sent;
+    pthread_mutex_unlock(&rig->egress_lock);
+    return sent;
+}
+
+static void policies_that_a_slow_egress_did_not_take_are_sent_again(void **state)
+{
+    struct pair_of *p = *state;
+    struct err err;
+
+    log_setup("test", LOG_ERROR);
+    rig_stand();
+    (void)rig_create(&p->rig);
+    (void)rig_create(&p->rig);
+    unsigned before = policies_sent(&p->rig);
+    on_loop(p, hang);
+    for (int i = 0; i < 5000; i++) /* far more than the channel takes */
+        front_egress_send(p->egress, "ione", STR("x"));
+    assert_false(front_egress_apply(p->egress, "ione", STR("last"), &err));
+    assert_int_equal(err.kind, ERR_UNAVAILABLE);
+    assert_non_null(strstr(err.message, "the new rules are stored and apply in a moment"));
+    rig_turn(&p->rig, 900);
+    assert_int_equal(policies_sent(&p->rig), before);
+    rig_turn(&p->rig, 200);
+    while (policies_sent(&p->rig) < before + 2) /* those of both sandboxes */
+        usleep(1000);
+    on_loop(p, wake_up);
+    wait_taken(p, 1000);
+    rig_turn(&p->rig, 10000);
+    assert_int_equal(policies_sent(&p->rig), before + 2); /* once is enough */
+    log_setup("test", LOG_INFO);
+}
+
 struct telling {
     struct loop_task task;
     struct pair_of *p;
@@ -242,6 +303,7 @@ int main(void)
         CASE_OF(policies_arrive_in_the_order_in_which_they_were_asked_for),
         CASE_OF(a_policy_that_egress_refuses_is_an_error_for_the_caller_that_waits),
         CASE_OF(while_egress_is_away_a_change_says_so_and_works_again_later),
+        CASE_OF(policies_that_a_slow_egress_did_not_take_are_sent_again),
         CASE_OF(reports_reach_the_sandboxs_log_and_metrics),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);

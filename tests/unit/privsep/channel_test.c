@@ -398,7 +398,7 @@ static void a_peer_that_does_not_read_makes_requests_fail_not_wait(void **state)
     }
     turn(pair);
     assert_true(pair->answers > 0 && pair->answers < asked); /* the rest waits in the queue and in the socket */
-    assert_int_equal(pair->failure.kind, ERR_UNAVAILABLE);
+    assert_int_equal(pair->failure.kind, ERR_LIMIT);
     assert_int_equal(pair->near_broken, 0);
     fd_close(&pair->far_fd);
     turn(pair);
