@@ -219,6 +219,8 @@
 #define LIMIT_EGRESS_INTERCEPTS 128     /* connections of one sandbox whose TLS ends here; 100 KiB each, both sides */
 #define LIMIT_EGRESS_ISSUED 32          /* hosts with header rules that one sandbox is connected to; 50 KiB each */
 #define LIMIT_EGRESS_DIAL_MS 30000      /* for the outside to accept; the guest has been accepted by then, and waits */
+/* …for one of several addresses, so that there is time for all */
+#define LIMIT_EGRESS_DIAL_ONE_MS (LIMIT_EGRESS_DIAL_MS / LIMIT_EGRESS_TRIES)
 #define LIMIT_EGRESS_NAME_BYTES (32 * 1024) /* of the first request's head, to find its Host in */
 #define LIMIT_EGRESS_NAME_MS 10000          /* for the first bytes of a connection whose name matters… */
 #define LIMIT_EGRESS_QUIET_MS 300     /* …to a port where a server may speak first: then the looked-up name counts */

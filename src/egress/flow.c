@@ -84,6 +84,7 @@ struct flow {
     struct stream *guest;   /* the relay's while relaying */
     struct stream *outside; /* while relaying, the relay's */
     int dial_fd;            /* while dialing */
+    uint64_t dial_until_ms; /* all addresses together */
     struct watch *dial;
     struct tunnel *tunnel;       /* instead, if the policy has a proxy */
     bool has_rules;              /* header rules apply to it… */
@@ -334,7 +335,7 @@ static void dial(struct flow *flow);
 static void dial_failed(struct flow *flow)
 {
     stop_dialing(flow);
-    if (flow->other_next == flow->other_count) {
+    if (flow->other_next == flow->other_count || now_ms(flow) >= flow->dial_until_ms) {
         flow_reset(flow);
         return;
     }
@@ -359,6 +360,14 @@ static void on_dialed(void *context, unsigned ready)
                        stream_new(loop_of(flow), take_fd(&flow->dial_fd), LIMIT_EGRESS_BUFFER, &relay_events, NULL));
 }
 
+/* The last address has all the time that is left. */
+static uint64_t dial_time_ms(const struct flow *flow)
+{
+    uint64_t now = now_ms(flow), left_ms = flow->dial_until_ms > now ? flow->dial_until_ms - now : 0;
+
+    return flow->other_next < flow->other_count ? MIN(left_ms, (uint64_t)LIMIT_EGRESS_DIAL_ONE_MS) : left_ms;
+}
+
 static void on_dial_late(struct timer *timer)
 {
     dial_failed(container_of(timer, struct flow, timer));
@@ -378,7 +387,7 @@ static void dial(struct flow *flow)
     /* A guest that does not read could have the kernel hold megabytes for each of its connections. */
     if (flow->outbound->open > LIMIT_EGRESS_LARGE)
         socket_keep_small(flow->dial_fd);
-    timer_set(&flow->timer, loop_of(flow), LIMIT_EGRESS_DIAL_MS, on_dial_late);
+    timer_set(&flow->timer, loop_of(flow), dial_time_ms(flow), on_dial_late);
     flow->dial = watch_new(loop_of(flow), flow->dial_fd, on_dialed, flow);
     watch_want(flow->dial, WATCH_WRITE);
 }
@@ -522,6 +531,7 @@ static void relay_to_interceptor(struct flow *flow)
 static void begin_dialing(struct flow *flow)
 {
     enter(flow, FLOW_DIALING);
+    flow->dial_until_ms = now_ms(flow) + LIMIT_EGRESS_DIAL_MS;
     if (flow->has_rules)
         relay_to_interceptor(flow);
     else if (flow->outbound->policy.proxy.host.len && !hole_is_open("the proxy is the only way"))

@@ -41,8 +41,9 @@ struct tunnel {
     struct stream *stream;
     struct socks5_want socks_want;
     struct socks5 socks;
-    struct timer timer;
-    struct err err; /* for done() */
+    struct timer timer;      /* for all of it */
+    struct timer dial_timer; /* for this address, while there is another */
+    struct err err;          /* for done() */
 };
 
 static void text_copy(char *room, size_t size, struct str text)
@@ -56,6 +57,7 @@ static void text_copy(char *room, size_t size, struct str text)
 static void let_go(struct tunnel *tunnel)
 {
     timer_clear(&tunnel->timer);
+    timer_clear(&tunnel->dial_timer);
     questions_cancel(take_ptr(&tunnel->question));
     stream_free(take_ptr(&tunnel->stream));
 }
@@ -100,6 +102,7 @@ static void on_input(struct stream *stream)
     auto_buf struct buf out = buf_make(NULL, 1024);
 
     tunnel->state = TUNNEL_TALKING;
+    timer_clear(&tunnel->dial_timer);
     enum socks5_step step = socks5_next(&tunnel->socks, &in, &out, &tunnel->err);
     buf_drop(&stream->in, before - in.len);
     if (out.len) {
@@ -123,7 +126,6 @@ static void on_end(struct stream *stream, const struct err *err)
 
     if (tunnel->state == TUNNEL_DIALING && err) {
         tunnel->err = *err;
-        stream_free(take_ptr(&tunnel->stream));
         dial_next(tunnel);
         return;
     }
@@ -157,11 +159,24 @@ static bool dial(struct tunnel *tunnel, const struct net_address *address)
     return true;
 }
 
+static void on_dial_late(struct timer *timer)
+{
+    struct tunnel *tunnel = container_of(timer, struct tunnel, dial_timer);
+
+    (void)err_set(&tunnel->err, ERR_TIMEOUT, "it took too long");
+    dial_next(tunnel);
+}
+
 static void dial_next(struct tunnel *tunnel)
 {
+    stream_free(take_ptr(&tunnel->stream));
+    timer_clear(&tunnel->dial_timer);
     while (tunnel->next < tunnel->count)
-        if (dial(tunnel, &tunnel->addresses[tunnel->next++]))
+        if (dial(tunnel, &tunnel->addresses[tunnel->next++])) {
+            if (tunnel->next < tunnel->count)
+                timer_set(&tunnel->dial_timer, tunnel->want.loop, LIMIT_EGRESS_DIAL_ONE_MS, on_dial_late);
             return;
+        }
     if (tunnel->count) {
         struct err why = tunnel->err;
         (void)err_set(&tunnel->err, ERR_UNAVAILABLE, "the egress proxy: %.120s", why.message);

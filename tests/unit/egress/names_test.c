@@ -237,6 +237,54 @@ static void the_next_address_of_a_name_is_tried(void **state)
     rig_end(&rig);
 }
 
+static void an_address_that_is_silent_does_not_use_up_the_time_of_the_next(void **state)
+{
+    static const char two[2][4] = { { 127, 0, 0, 9 }, { 127, 0, 0, 1 } };
+
+    (void)state;
+    begin();
+    struct rig_silent silent = rig_silent(&rig, "127.0.0.9");
+    rig.to = rig_address("198.51.100.200");
+    struct peer guest = rig_guest(&rig);
+    say_hello(&guest, "good.example");
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    fake_answer(DNS_FINE, two, 2);
+    pump_some(rig.loop);
+    assert_false(rig_is_dialed(&rig));
+    hand_clock_add(LIMIT_EGRESS_DIAL_ONE_MS);
+    struct peer outside = rig_accept(&rig);
+    peer_done(&guest);
+    peer_done(&outside);
+    rig_silent_done(&silent);
+    rig_end(&rig);
+}
+
+static void silent_addresses_have_one_deadline_together(void **state)
+{
+    static const char two[2][4] = { { 127, 0, 0, 9 }, { 127, 0, 0, 10 } };
+
+    (void)state;
+    begin();
+    struct rig_silent first = rig_silent(&rig, "127.0.0.9"), second = rig_silent(&rig, "127.0.0.10");
+    rig.to = rig_address("198.51.100.200");
+    struct peer guest = rig_guest(&rig);
+    say_hello(&guest, "good.example");
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    fake_answer(DNS_FINE, two, 2);
+    hand_clock_add(LIMIT_EGRESS_DIAL_ONE_MS);
+    pump_some(rig.loop);
+    hand_clock_add(LIMIT_EGRESS_DIAL_MS - LIMIT_EGRESS_DIAL_ONE_MS - 1000);
+    pump_some(rig.loop);
+    assert_false(peer_is_closed(&guest)); /* the last one has what is left */
+    hand_clock_add(1000);
+    pump_some(rig.loop);
+    assert_true(peer_is_closed(&guest) && guest.was_reset);
+    peer_done(&guest);
+    rig_silent_done(&first);
+    rig_silent_done(&second);
+    rig_end(&rig);
+}
+
 static void a_looked_up_name_needs_no_second_look_up(void **state)
 {
     (void)state;
@@ -685,6 +733,8 @@ int main(void)
         CASE(a_name_that_does_not_exist_is_a_reset),
         CASE(a_resolver_that_never_answers_is_given_up),
         CASE(the_next_address_of_a_name_is_tried),
+        CASE(an_address_that_is_silent_does_not_use_up_the_time_of_the_next),
+        CASE(silent_addresses_have_one_deadline_together),
         CASE(a_looked_up_name_needs_no_second_look_up),
         CASE(a_server_that_speaks_first_is_reached_by_the_looked_up_name),
         CASE(the_name_that_a_guest_shows_wins_over_the_looked_up_one),

@@ -236,6 +236,32 @@ static void a_silent_proxy_is_given_up(void **state)
     rig_end(&rig);
 }
 
+static void the_next_address_of_a_silent_proxy_is_tried(void **state)
+{
+    (void)state;
+    rig_begin(&rig, NULL);
+    struct net_policy policy = proxied();
+    policy.proxy.host = STR("proxy.example.net");
+    begin(&policy);
+    struct rig_silent silent = rig_silent(&rig, "127.0.0.9");
+    struct peer guest = rig_guest(&rig);
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    fake_answer(DNS_FINE, (const char[][4]){ { 127, 0, 0, 9 }, { 127, 0, 0, 1 } }, 2);
+    pump_some(rig.loop);
+    assert_false(rig_is_dialed(&rig));
+    hand_clock_add(LIMIT_EGRESS_DIAL_ONE_MS);
+    struct peer proxy = rig_accept(&rig);
+    PUMP_UNTIL(rig.loop, heard(&proxy, STR("\5\1\0")));
+    /* One that has answered is not given up for another address; but it has only the time that is left. */
+    peer_say(&proxy, STR("\5"));
+    hand_clock_add(LIMIT_EGRESS_DIAL_MS - LIMIT_EGRESS_DIAL_ONE_MS);
+    check_refused(&guest, "took too long");
+    peer_done(&proxy);
+    peer_done(&guest);
+    rig_silent_done(&silent);
+    rig_end(&rig);
+}
+
 static void a_guest_that_goes_takes_its_tunnel_along(void **state)
 {
     (void)state;
@@ -459,6 +485,7 @@ int main(void)
         CASE(a_proxy_with_another_name_is_not_used),
         CASE(a_proxy_that_speaks_plainly_is_not_used),
         CASE(a_certificate_that_is_none_is_told),
+        CASE(the_next_address_of_a_silent_proxy_is_tried),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

@@ -236,4 +236,28 @@ static inline struct peer rig_accept(struct rig *rig)
     return peer_make(fd);
 }
 
+/* Listens at this address and the outside's port, and its queue is full: a connection is neither accepted nor refused. */
+struct rig_silent {
+    int fd, filler;
+};
+
+static inline struct rig_silent rig_silent(struct rig *rig, const char *address)
+{
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(rig->port) };
+    struct rig_silent silent = { .fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0),
+                                 .filler = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0) };
+
+    assert_int_equal(inet_pton(AF_INET, address, &at.sin_addr), 1);
+    assert_int_equal(bind(silent.fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(silent.fd, 0), 0);
+    assert_int_equal(connect(silent.filler, (struct sockaddr *)&at, sizeof at), 0);
+    return silent;
+}
+
+static inline void rig_silent_done(struct rig_silent *silent)
+{
+    (void)close(silent->fd);
+    (void)close(silent->filler);
+}
+
 #endif
