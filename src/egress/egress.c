@@ -86,8 +86,8 @@ static void on_accepted(void *context, int fd)
     struct outbound *outbound = context;
     struct egress *egress = outbound->egress;
 
-    bool has_share = outbound->open < LIMIT_EGRESS_FLOWS || hole_is_open("connections of a sandbox");
-    if (has_share && egress->flows_open < egress->config.flows_max &&
+    bool may_have_more = outbound->open < LIMIT_EGRESS_FLOWS || hole_is_open("connections of a sandbox");
+    if (may_have_more && egress->flows_open < egress->config.flows_max &&
         outbound->open < egress->config.flows_max - egress->flows_open) {
         flow_accept(outbound, fd);
         return;
@@ -96,7 +96,7 @@ static void on_accepted(void *context, int fd)
     uint16_t port;
     bool is_known = egress->config.original(fd, &to, &port);
     if (is_known)
-        report_refusal(outbound, FLOWS_TOO_MANY, &to, port, STR(""));
+        report_refusal(outbound, may_have_more ? FLOWS_TOO_MANY_OF_ALL : FLOWS_TOO_MANY, &to, port, STR(""));
     else
         report_refusal(outbound, FLOWS_NOT_DIVERTED, NULL, 0, STR(""));
     socket_reset(fd);

@@ -499,7 +499,7 @@ static void relay_to_interceptor(struct flow *flow)
     struct tls_client *trust = egress_roots(outbound->egress, &err);
 
     if (outbound->intercepts >= LIMIT_EGRESS_INTERCEPTS) {
-        flow_refuse(flow, FLOWS_TOO_MANY, &flow->to);
+        flow_refuse(flow, FLOWS_TOO_MANY_WITH_RULES, &flow->to);
         return;
     }
     if (trust)

@@ -85,8 +85,17 @@ static void say_why(const struct outbound *outbound, const struct refusal *refus
         buf_add(out, STR("dnsServers is an empty list"));
         return;
     case FLOWS_TOO_MANY:
-        buf_format(out, "the sandbox has %u open connections already, %u of them to hosts with header rules",
-                   outbound->open, outbound->intercepts);
+        buf_format(out, "a sandbox has %u open connections at most", LIMIT_EGRESS_FLOWS);
+        return;
+    case FLOWS_TOO_MANY_OF_ALL:
+        buf_format(out,
+                   "all sandboxes of this server together have %u open connections at most, and the share of this one "
+                   "is used up",
+                   outbound->egress->config.flows_max);
+        return;
+    case FLOWS_TOO_MANY_WITH_RULES:
+        buf_format(out, "a sandbox has %u open connections to hosts with header rules at most",
+                   LIMIT_EGRESS_INTERCEPTS);
         return;
     case FLOWS_NOT_DIVERTED:
         buf_add(out, STR("this is a socket of Cloister's own"));

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include "base/limits.h"
@@ -456,7 +457,8 @@ static void one_sandbox_cannot_take_all_connections(void **state)
         guests[i] = rig_guest(&rig);
     PUMP_UNTIL(rig.loop, count_open(guests, TRIES) == ALL / 2);
     PUMP_UNTIL(rig.loop, rig.refused == TRIES - ALL / 2);
-    assert_int_equal(rig.refusals[0].why, FLOWS_TOO_MANY);
+    assert_int_equal(rig.refusals[0].why, FLOWS_TOO_MANY_OF_ALL);
+    assert_non_null(strstr(rig.refusals[0].text, "together have 30 open connections at most"));
     rig_sandbox(&rig, "two");
     for (int i = 0; i < TRIES; i++)
         others[i] = rig_guest(&rig);
@@ -469,6 +471,35 @@ static void one_sandbox_cannot_take_all_connections(void **state)
     pump_some(rig.loop);
     for (int i = 0; i < TRIES; i++)
         peer_done(&others[i]);
+    rig_end(&rig);
+}
+
+static void the_cap_of_one_sandbox_is_told_even_when_it_has_fewer_by_then(void **state)
+{
+    static struct peer guests[LIMIT_EGRESS_FLOWS + 1];
+    struct rlimit descriptors;
+
+    (void)state;
+    /* Three for each connection: the guest's, and both of egress. */
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &descriptors), 0);
+    descriptors.rlim_cur = MIN(descriptors.rlim_max, (rlim_t)4096);
+    if (descriptors.rlim_cur < 4096 || setrlimit(RLIMIT_NOFILE, &descriptors) < 0)
+        skip();
+    rig_begin(&rig, NULL);
+    rig_sandbox(&rig, "one");
+    for (int i = 0; i <= LIMIT_EGRESS_FLOWS; i++) {
+        guests[i] = rig_guest(&rig);
+        pump_turn(rig.loop);
+    }
+    rig.front_is_slow = true;
+    PUMP_UNTIL(rig.loop, peer_is_closed(&guests[LIMIT_EGRESS_FLOWS]));
+    for (int i = 0; i <= LIMIT_EGRESS_FLOWS; i++)
+        peer_done(&guests[i]);
+    pump_some(rig.loop);
+    rig.front_is_slow = false;
+    PUMP_UNTIL(rig.loop, rig.refusal_count == 1);
+    assert_int_equal(rig.refusals[0].why, FLOWS_TOO_MANY);
+    assert_non_null(strstr(rig.refusals[0].text, "a sandbox has 1024 open connections at most"));
     rig_end(&rig);
 }
 
@@ -598,6 +629,7 @@ int main(void)
         CASE(a_new_policy_cuts_what_it_does_not_allow_and_nothing_else),
         CASE(the_end_of_a_sandbox_closes_all_of_it_and_only_of_it),
         CASE(one_sandbox_cannot_take_all_connections),
+        CASE(the_cap_of_one_sandbox_is_told_even_when_it_has_fewer_by_then),
         CASE(many_connections_have_small_buffers),
         CASE(bandwidth_is_limited_to_the_rate),
         CASE(the_kernel_knows_addresses_of_this_machine),

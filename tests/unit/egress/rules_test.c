@@ -378,7 +378,8 @@ static void connections_to_hosts_with_rules_are_limited(void **state)
     PUMP_UNTIL(rig.loop, last->failures == 1);
     hand_clock_add(1100);
     PUMP_UNTIL(rig.loop, rig.refusal_count == 1);
-    assert_non_null(strstr(rig.refusals[0].text, "128 of them to hosts with header rules"));
+    assert_non_null(strstr(rig.refusals[0].text, "128 open connections to hosts with header rules at most"));
+    assert_int_equal(rig.refusals[0].why, FLOWS_TOO_MANY_WITH_RULES);
     side_done(last);
     side_done(&guests[0]);
     PUMP_UNTIL(rig.loop, rig.open == LIMIT_EGRESS_INTERCEPTS - 1 || (hand_clock_add(1100), false));
