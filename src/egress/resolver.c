@@ -464,7 +464,7 @@ static void lookup_begin(struct lookup *lookup, struct resolver_asker *asker, bo
     leave_ready(lookup);
     lookup->state = LOOKUP_ASKING;
     lookup->tries = 0;
-    lookup->first = resolver->first;
+    lookup->first = lookup->resolver->first;
     lookup->is_stale = false;
     if (!can_ask)
         become_ready(lookup, &(struct dns_answer){ .code = DNS_NO_SUCH_NAME, .ede = DNS_EDE_NONE });
