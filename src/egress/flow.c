@@ -593,13 +593,20 @@ static void on_resolve_late(struct timer *timer)
 
 static void begin_resolving(struct flow *flow)
 {
-    if (!questions_take(flow->outbound)) {
+    struct outbound *outbound = flow->outbound;
+    enum net_rule rule = net_judge_private(&outbound->policy, &outbound->egress->config.house, str_from(flow->name));
+
+    if (!net_rule_allows(rule)) {
+        flow_refuse(flow, rule, &flow->original);
+        return;
+    }
+    if (!questions_take(outbound)) {
         flow_refuse(flow, FLOWS_TOO_MANY_QUESTIONS, &flow->original);
         return;
     }
     enter(flow, FLOW_RESOLVING);
     timer_set(&flow->timer, loop_of(flow), LIMIT_EGRESS_RESOLVE_MS, on_resolve_late);
-    flow->question = questions_ask(flow->outbound, str_from(flow->name), wanted_type(flow), on_resolved, flow);
+    flow->question = questions_ask(outbound, str_from(flow->name), wanted_type(flow), on_resolved, flow);
 }
 
 /* ---- naming ---- */

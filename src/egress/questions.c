@@ -227,6 +227,7 @@ static void on_answer(void *context, const struct dns_answer *answer)
         clean.ede = DNS_EDE_BLOCKED;
         clean.reason = why == NET_RULE_HOST ? STR("this name leads to an address of the host")
                                             : STR("this name leads to an address that is not public");
+        clean.count = 0; /* aliases can be names of the operator's network */
         report_refusal(outbound, why, NULL, 0, str_from(asked->question.name));
     }
     answer_with(asked, &clean);
@@ -283,6 +284,11 @@ static void ask(struct asked *asked)
     enum net_rule rule = net_judge_name(&outbound->policy, str_from(asked->question.name));
     if (!net_rule_allows(rule) && !net_is_dns_server(&outbound->policy, &asked->server)) {
         refuse(asked, rule, DNS_NO_SUCH_NAME, STR("the sandbox's network policy does not allow this name"));
+        return;
+    }
+    rule = net_judge_private(&outbound->policy, &outbound->egress->config.house, str_from(asked->question.name));
+    if (!net_rule_allows(rule)) {
+        refuse(asked, rule, DNS_NO_SUCH_NAME, STR("this name belongs to private networks"));
         return;
     }
     queue_join(&outbound->questions, &asked->link);

@@ -84,6 +84,9 @@ static void say_why(const struct outbound *outbound, const struct refusal *refus
     case NET_RULE_DNS_OFF:
         buf_add(out, STR("dnsServers is an empty list"));
         return;
+    case NET_RULE_PRIVATE_NAME:
+        buf_add(out, STR("this name belongs to private networks, and allowOut does not have it"));
+        return;
     case FLOWS_TOO_MANY:
         buf_format(out, "a sandbox has %u open connections at most", LIMIT_EGRESS_FLOWS);
         return;

@@ -15,6 +15,7 @@ const char *const net_rule_name[NET_RULE_COUNT] = {
     [NET_RULE_DENY_RANGE] = "denied range",
     [NET_RULE_NAME_NOT_ALLOWED] = "name that is not allowed",
     [NET_RULE_DNS_OFF] = "no DNS servers",
+    [NET_RULE_PRIVATE_NAME] = "name of a private network",
 };
 
 /* ---- which addresses are public ---- */
@@ -210,6 +211,141 @@ static enum net_rule judge_name(const struct net_policy *policy, struct str name
 enum net_rule net_judge_name(const struct net_policy *policy, struct str name)
 {
     enum net_rule rule = judge_name(policy, name);
+
+    return hole_is_open(net_rule_name[rule]) ? NET_RULE_OPEN : rule;
+}
+
+/* ---- names of private networks ---- */
+
+/* Is it this name, or below it? */
+static bool is_within(struct str name, struct str zone)
+{
+    if (name.len < zone.len || !str_eq_nocase(str_of(name.at + (name.len - zone.len), zone.len), zone))
+        return false;
+    return name.len == zone.len || name.at[name.len - zone.len - 1] == '.';
+}
+
+static bool is_private_name(struct str name)
+{
+    /* RFC 6762 has local and, with RFC 8375 and ICANN's list, what networks use in its place. */
+    static const char *const zones[] = { "local", "localhost", "internal", "home.arpa",
+                                         "lan",   "intranet",  "corp",     "private" };
+
+    if (name.len && !str_has_char(name, '.'))
+        return true;
+    for (size_t i = 0; i < COUNT_OF(zones); i++)
+        if (is_within(name, str_from(zones[i])))
+            return true;
+    return false;
+}
+
+/* The policy's author has written it, or a "*." name above it. */
+static bool is_named(const struct net_policy *policy, struct str name)
+{
+    struct str host = clean(name);
+
+    for (uint32_t i = 0; host.len && i < policy->name_count; i++)
+        if (fits(policy->names[i], host) > 1)
+            return true;
+    const struct net_transform *transform = net_transform_for(policy, name);
+    return transform && fits(transform->host, host) > 1;
+}
+
+/* Cuts the last label off. False: there is none. */
+static bool cut_last(struct str *name, struct str *out_label)
+{
+    size_t at = name->len;
+
+    if (name->len == 0)
+        return false;
+    while (at && name->at[at - 1] != '.')
+        at--;
+    *out_label = str_of(name->at + at, name->len - at);
+    name->len = at ? at - 1 : 0;
+    return true;
+}
+
+/* A label that is one byte in decimal, or one hexadecimal digit. */
+static bool label_number(struct str label, unsigned base, unsigned *out)
+{
+    static const char digits[] = "0123456789abcdef";
+    unsigned number = 0;
+
+    if (label.len == 0 || label.len > (base == 10 ? 3 : 1))
+        return false;
+    for (size_t i = 0; i < label.len; i++) {
+        char c = label.at[i];
+        if (c >= 'A' && c <= 'F')
+            c = (char)(c - 'A' + 'a');
+        const char *digit = memchr(digits, c, base);
+        if (!digit)
+            return false;
+        number = number * base + (unsigned)(digit - digits);
+    }
+    *out = number;
+    return number <= 255;
+}
+
+/*
+ * The range of addresses that a name in the reverse zones is about, by its first and last one: as many labels as are
+ * numbers, from the end. Names may be below it. False: it is no such name, or about all addresses.
+ */
+static bool reversed(struct str name, struct net_address *out_first, struct net_address *out_last)
+{
+    struct net_address first = { { 0 } }, last;
+    struct str zone = STR("ip6.arpa"), label;
+    unsigned base = 16, count = 0, number;
+
+    if (is_within(name, STR("in-addr.arpa"))) {
+        zone = STR("in-addr.arpa");
+        base = 10;
+        first.at[10] = first.at[11] = 0xff;
+    } else if (!is_within(name, zone)) {
+        return false;
+    }
+    last = first;
+    memset(last.at + (base == 10 ? 12 : 0), 0xff, base == 10 ? 4 : 16);
+    name.len -= MIN(name.len, zone.len + 1);
+    while (count < (base == 10 ? 4u : 32u) && cut_last(&name, &label) && label_number(label, base, &number)) {
+        if (base == 10) {
+            first.at[12 + count] = last.at[12 + count] = (uint8_t)number;
+        } else {
+            unsigned shift = count % 2 ? 0 : 4;
+            first.at[count / 2] = (uint8_t)(first.at[count / 2] | number << shift);
+            last.at[count / 2] = (uint8_t)((last.at[count / 2] & ~(15u << shift)) | number << shift);
+        }
+        count++;
+    }
+    *out_first = first;
+    *out_last = last;
+    return count > 0;
+}
+
+static bool house_has_both(const struct net_operator *house, const struct net_address *a, const struct net_address *b)
+{
+    for (uint32_t i = 0; i < house->allow_count; i++)
+        if (net_range_has(&house->allow[i], a) && net_range_has(&house->allow[i], b))
+            return true;
+    return false;
+}
+
+static enum net_rule judge_private(const struct net_policy *policy, const struct net_operator *house, struct str name)
+{
+    struct net_address first, last;
+
+    if (name.len && name.at[name.len - 1] == '.')
+        name.len--;
+    if (is_private_name(name))
+        return is_named(policy, name) ? NET_RULE_OPEN : NET_RULE_PRIVATE_NAME;
+    if (!reversed(name, &first, &last) || net_address_is_public(&first) || net_address_is_public(&last) ||
+        house_has_both(house, &first, &last))
+        return NET_RULE_OPEN;
+    return NET_RULE_NOT_PUBLIC;
+}
+
+enum net_rule net_judge_private(const struct net_policy *policy, const struct net_operator *house, struct str name)
+{
+    enum net_rule rule = judge_private(policy, house, name);
 
     return hole_is_open(net_rule_name[rule]) ? NET_RULE_OPEN : rule;
 }

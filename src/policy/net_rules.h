@@ -40,6 +40,7 @@ enum net_rule {
     NET_RULE_DENY_RANGE,
     NET_RULE_NAME_NOT_ALLOWED, /* a DNS question for a name that no rule allows, while names are all that is allowed */
     NET_RULE_DNS_OFF,          /* a DNS question, while the policy has an empty list of DNS servers */
+    NET_RULE_PRIVATE_NAME,     /* a name that belongs to private networks, and the policy does not have it */
     NET_RULE_COUNT,
 };
 /* For people: "denyOut has 203.0.113.0/24"-like sentences are made by egress from this and the flow. */
@@ -75,6 +76,15 @@ bool net_name_matters(const struct net_policy *policy, const struct net_operator
  * the question through all the same if the guest has sent it to one of the policy's DNS servers, as E2B does.
  */
 enum net_rule net_judge_name(const struct net_policy *policy, struct str name) must_use;
+/*
+ * May this name be sent to the host's DNS servers? They may know names of the operator's own network. NET_RULE_OPEN, or:
+ * NET_RULE_PRIVATE_NAME  a single label, or below local, localhost, internal, home.arpa, lan, intranet, corp or private;
+ *                        unless the policy names it, in its names or as a transform's host. "*" alone names nothing.
+ * NET_RULE_NOT_PUBLIC    the reverse name of an address that is not public, or of a range of them; unless the operator
+ *                        allows it.
+ */
+enum net_rule net_judge_private(const struct net_policy *policy, const struct net_operator *house, struct str name)
+    must_use;
 /* One of the policy's DNS servers? They count only where names are allowed. */
 bool net_is_dns_server(const struct net_policy *policy, const struct net_address *address) must_use;
 /* Does one of the transforms apply to this host? The exact name first, then the longest "*." suffix. NULL: none. */

@@ -93,23 +93,31 @@ void resolver_cancel(struct resolver_question *question)
     free(question);
 }
 
-/* Answers the newest question with these IPv4 addresses. */
-static inline void fake_answer(enum dns_code code, const char (*addresses)[4], uint32_t count)
+/* Answers the newest question. */
+static inline void fake_answer_records(enum dns_code code, struct dns_record *records, uint32_t count)
 {
     struct resolver_question *question = fake_open;
-    struct dns_record records[16] = { 0 };
 
     assert_non_null(question);
-    assert_true(count <= 16);
     fake_take(question);
     question->asker->count--;
-    for (uint32_t i = 0; i < count; i++) {
-        records[i] = (struct dns_record){ .name = str_from(question->name), .type = DNS_A, .ttl_s = 300 };
-        memcpy(records[i].address, addresses[i], 4);
-    }
     question->done(question->context,
                    &(struct dns_answer){ .code = code, .count = count, .records = records, .ede = DNS_EDE_NONE });
     free(question);
+}
+
+/* The same, with these IPv4 addresses. */
+static inline void fake_answer(enum dns_code code, const char (*addresses)[4], uint32_t count)
+{
+    struct dns_record records[16] = { 0 };
+
+    assert_non_null(fake_open);
+    assert_true(count <= 16);
+    for (uint32_t i = 0; i < count; i++) {
+        records[i] = (struct dns_record){ .name = str_from(fake_open->name), .type = DNS_A, .ttl_s = 300 };
+        memcpy(records[i].address, addresses[i], 4);
+    }
+    fake_answer_records(code, records, count);
 }
 
 #endif

@@ -487,6 +487,62 @@ static void addresses_that_are_not_public_are_left_out_of_answers(void **state)
     rig_end(&rig);
 }
 
+static void names_of_private_networks_are_answered_at_once_and_not_asked(void **state)
+{
+    static const char *const names[] = { "db", "db.corp", "metadata.google.internal", "1.1.168.192.in-addr.arpa" };
+    struct str all[] = { STR("*"), STR("*.corp") };
+    unsigned records;
+
+    (void)state;
+    begin();
+    rig_policy(&rig, "one", &rig_open);
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        assert_int_equal(hear_udp(ask_udp(names[i], i == 3 ? DNS_PTR : DNS_A), &records), DNS_NO_SUCH_NAME);
+    PUMP_UNTIL(rig.loop, rig.refusal_count == COUNT_OF(names));
+    assert_int_equal(rig.refusals[0].why, NET_RULE_PRIVATE_NAME);
+    assert_int_equal(rig.refusals[3].why, NET_RULE_NOT_PUBLIC);
+    /* Nor does a connection make us ask. */
+    rig_policy(&rig, "one", &(struct net_policy){ .name_count = 2, .names = all });
+    rig.to = rig_address("198.51.100.200");
+    struct peer guest = rig_guest(&rig);
+    say_hello(&guest, "metadata.google.internal");
+    check_refused(&guest, NET_RULE_PRIVATE_NAME, "metadata.google.internal");
+    assert_int_equal(fake_asked, 0);
+    /* What the policy names is asked for, and what the operator allows. */
+    int fd = ask_udp("db.corp", DNS_A);
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    fake_answer(DNS_FINE, here, 1);
+    assert_int_equal(hear_udp(fd, &records), DNS_FINE);
+    rig_policy(&rig, "one", &rig_open);
+    fd = ask_udp("1.0.0.127.in-addr.arpa", DNS_PTR);
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    fake_answer(DNS_NO_SUCH_NAME, NULL, 0);
+    assert_int_equal(hear_udp(fd, &records), DNS_NO_SUCH_NAME);
+    rig_end(&rig);
+}
+
+static void aliases_that_lead_to_no_public_address_are_left_out(void **state)
+{
+    struct dns_record chain[] = {
+        { .name = STR("www.example"), .type = DNS_CNAME, .ttl_s = 60, .target = STR("db7.corp") },
+        { .name = STR("db7.corp"), .type = DNS_A, .ttl_s = 60, .address = { 10, 0, 0, 1 } },
+    };
+    unsigned records;
+
+    (void)state;
+    begin();
+    rig_policy(&rig, "one", &rig_open);
+    for (int i = 0; i < 2; i++) {
+        int fd = ask_udp("www.example", DNS_A);
+        PUMP_UNTIL(rig.loop, fake_open_count == 1);
+        fake_answer_records(DNS_FINE, chain, 2);
+        assert_int_equal(hear_udp(fd, &records), DNS_FINE);
+        assert_int_equal(records, i == 0 ? 0 : 2);
+        chain[1].address[0] = 127; /* the rig's operator allows it */
+    }
+    rig_end(&rig);
+}
+
 static void addresses_without_a_route_are_left_out_of_answers(void **state)
 {
     unsigned records;
@@ -745,6 +801,8 @@ int main(void)
         CASE(a_name_that_is_not_allowed_is_answered_at_once_and_not_asked),
         CASE(an_allowed_server_does_not_make_a_name_allowed),
         CASE(addresses_that_are_not_public_are_left_out_of_answers),
+        CASE(names_of_private_networks_are_answered_at_once_and_not_asked),
+        CASE(aliases_that_lead_to_no_public_address_are_left_out),
         CASE(addresses_without_a_route_are_left_out_of_answers),
         CASE(noise_is_not_answered_and_nonsense_is),
         CASE(questions_are_limited_at_once_and_per_second),

@@ -450,6 +450,69 @@ static void a_question_is_judged_by_its_name(void **state)
     }
 }
 
+static void names_of_private_networks_are_not_asked_for(void **state)
+{
+    static const struct {
+        const char *name;
+        enum net_rule want;
+    } rows[] = {
+        { "example.com", NET_RULE_OPEN },
+        { "", NET_RULE_OPEN }, /* the root */
+        { "localhost", NET_RULE_PRIVATE_NAME },
+        { "db", NET_RULE_PRIVATE_NAME },
+        { "db.", NET_RULE_PRIVATE_NAME },
+        { "printer.local", NET_RULE_PRIVATE_NAME },
+        { "_ldap._tcp.dc.Corp.", NET_RULE_PRIVATE_NAME },
+        { "metadata.google.internal", NET_RULE_PRIVATE_NAME },
+        { "a.localhost", NET_RULE_PRIVATE_NAME },
+        { "router.home.arpa", NET_RULE_PRIVATE_NAME },
+        { "home.arpa", NET_RULE_PRIVATE_NAME },
+        { "a.lan", NET_RULE_PRIVATE_NAME },
+        { "a.intranet", NET_RULE_PRIVATE_NAME },
+        { "a.private", NET_RULE_PRIVATE_NAME },
+        { "internal.example.com", NET_RULE_OPEN },
+        { "notlocal.xlocal", NET_RULE_OPEN },
+        { "xhome.arpa", NET_RULE_OPEN },
+        { "1.1.168.192.in-addr.arpa", NET_RULE_NOT_PUBLIC },
+        { "168.192.IN-ADDR.arpa.", NET_RULE_NOT_PUBLIC },
+        { "lb._dns-sd._udp.0.1.168.192.in-addr.arpa", NET_RULE_NOT_PUBLIC },
+        { "0-127.1.168.192.in-addr.arpa", NET_RULE_NOT_PUBLIC },
+        { "1.0.0.127.in-addr.arpa", NET_RULE_NOT_PUBLIC },
+        { "10.in-addr.arpa", NET_RULE_NOT_PUBLIC },
+        { "9.0.1.10.in-addr.arpa", NET_RULE_OPEN }, /* the operator allows it */
+        { "0.1.10.in-addr.arpa", NET_RULE_OPEN },
+        { "1.10.in-addr.arpa", NET_RULE_NOT_PUBLIC },
+        { "7.113.0.203.in-addr.arpa", NET_RULE_OPEN },
+        { "192.in-addr.arpa", NET_RULE_OPEN }, /* some of it is public */
+        { "in-addr.arpa", NET_RULE_OPEN },
+        { "x.in-addr.arpa", NET_RULE_OPEN },
+        { "1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.d.F.ip6.arpa", NET_RULE_NOT_PUBLIC },
+        { "8.e.f.ip6.arpa", NET_RULE_NOT_PUBLIC },
+        { "1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa", NET_RULE_OPEN },
+        { "1.0.0.2.ip6.arpa", NET_RULE_OPEN },
+        { "ip6.arpa", NET_RULE_OPEN },
+    };
+    struct net_range allowed = range("10.1.0.0/24");
+    struct net_operator house = { .allow_count = 1, .allow = &allowed };
+    struct net_policy policy = { .internet = true };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        enum net_rule got = net_judge_private(&policy, &house, str_from(rows[i].name));
+        if (got != rows[i].want)
+            fail_msg("%s: got '%s', want '%s'", rows[i].name, net_rule_name[got], net_rule_name[rows[i].want]);
+    }
+    /* The policy can name them, but not by naming everything. */
+    struct str names[] = { STR("*"), STR("*.corp"), STR("db") };
+    struct net_transform transform = { STR("api.internal"), 0, NULL };
+    policy = (struct net_policy){ .name_count = 3, .names = names, .transform_count = 1, .transforms = &transform };
+    assert_int_equal(net_judge_private(&policy, &house, STR("a.corp")), NET_RULE_OPEN);
+    assert_int_equal(net_judge_private(&policy, &house, STR("DB.")), NET_RULE_OPEN);
+    assert_int_equal(net_judge_private(&policy, &house, STR("api.internal")), NET_RULE_OPEN);
+    assert_int_equal(net_judge_private(&policy, &house, STR("b.internal")), NET_RULE_PRIVATE_NAME);
+    assert_int_equal(net_judge_private(&policy, &house, STR("corp")), NET_RULE_PRIVATE_NAME);
+}
+
 static void the_exact_transform_wins_then_the_longest(void **state)
 {
     (void)state;
@@ -497,6 +560,7 @@ int main(void)
         CASE(dns_servers_are_allowed_where_names_are),
         CASE(names_match_whole_or_below_a_star),
         CASE(a_question_is_judged_by_its_name),
+        CASE(names_of_private_networks_are_not_asked_for),
         CASE(the_exact_transform_wins_then_the_longest),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
