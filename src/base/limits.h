@@ -217,8 +217,11 @@
 #define LIMIT_EGRESS_RESERVE 512        /* descriptors for DNS, pipes, channels, and connections on their way out */
 #define LIMIT_EGRESS_BUFFER (64 * 1024) /* bytes of one connection in our memory, each way; bulk data is spliced */
 #define LIMIT_EGRESS_INTERCEPTS 128     /* connections of one sandbox whose TLS ends here; 100 KiB each, both sides */
-#define LIMIT_EGRESS_ISSUED 32          /* hosts with header rules that one sandbox is connected to; 50 KiB each */
-#define LIMIT_EGRESS_DIAL_MS 30000      /* for the outside to accept; the guest has been accepted by then, and waits */
+/* TLS handshakes of one sandbox with hosts and proxies; on the loop, where a dear one takes some milliseconds. */
+#define LIMIT_EGRESS_HANDSHAKES 8    /* at once; the others wait… */
+#define LIMIT_EGRESS_HANDSHAKES_S 20 /* …and per second, and in one burst */
+#define LIMIT_EGRESS_ISSUED 32       /* hosts with header rules that one sandbox is connected to; 50 KiB each */
+#define LIMIT_EGRESS_DIAL_MS 30000   /* for the outside to accept; the guest has been accepted by then, and waits */
 /* …for one of several addresses, so that there is time for all */
 #define LIMIT_EGRESS_DIAL_ONE_MS (LIMIT_EGRESS_DIAL_MS / LIMIT_EGRESS_TRIES)
 #define LIMIT_EGRESS_NAME_BYTES (32 * 1024) /* of the first request's head, to find its Host in */

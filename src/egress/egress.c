@@ -35,6 +35,7 @@ static struct outbound *find_or_make(struct egress *egress, const char *id)
     for (int i = 0; i < DIVERT_KINDS; i++)
         outbound->sockets[i] = -1;
     arena_init(&outbound->arena);
+    handshakes_init(&outbound->handshakes, egress->config.loop);
     (void)map_put(&egress->sandboxes, str_from(outbound->id), outbound);
     return outbound;
 }
@@ -74,6 +75,7 @@ static void outbound_free(struct outbound *outbound)
     close_sockets(outbound);
     flows_reset(outbound);
     resolver_asker_done(outbound->egress->config.resolver, &outbound->asker);
+    handshakes_done(&outbound->handshakes);
     timer_clear(&outbound->resume);
     report_last(outbound);
     loop_retire(outbound->egress->config.loop, outbound, outbound_dispose);

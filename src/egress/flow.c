@@ -443,6 +443,7 @@ static struct tunnel *open_tunnel(struct flow *flow, tunnel_done_fn *done, void 
         .outbound = flow->outbound,
         .proxy = &flow->outbound->policy.proxy,
         .tls = flow->outbound->proxy_tls,
+        .handshakes = &flow->outbound->handshakes,
         .may_dial = may_dial_proxy,
         .dial_context = flow,
         .name = name_for_proxy(flow),
@@ -485,6 +486,17 @@ static bool shows_host_with_rules(struct flow *flow)
     return may_have_rules(flow) && flow->name && in->len && in->data[0] == TLS_HANDSHAKE && rule_of(flow);
 }
 
+/* An address may have become the host's since the connection was judged. */
+static bool may_dial_again(void *context)
+{
+    const struct flow *flow = context;
+    enum net_rule rule = judge(flow, &flow->to, str_from(flow->name));
+
+    if (!net_rule_allows(rule))
+        report_refusal(flow->outbound, rule, &flow->to, flow->port, str_from(flow->name));
+    return net_rule_allows(rule);
+}
+
 static struct tunnel *tunnel_of_request(void *context, tunnel_done_fn *done, void *done_context)
 {
     return open_tunnel(context, done, done_context);
@@ -511,10 +523,12 @@ static void relay_to_interceptor(struct flow *flow)
                 .loop = loop_of(flow),
                 .tls = flow->issued->tls,
                 .trust = trust,
+                .handshakes = &outbound->handshakes,
                 .name = flow->name,
                 .to = flow->to,
                 .port = flow->port,
                 .rule = rule_of,
+                .may_dial = may_dial_again,
                 .tunnel = outbound->policy.proxy.host.len ? tunnel_of_request : NULL,
                 .context = flow,
             },

@@ -8,6 +8,7 @@
  *   questions.c  DNS questions of sandboxes
  *   intercept.c  requests to hosts with header rules: TLS is ended here
  *   issued.c   certificates for those hosts
+ *   handshakes.c  TLS handshakes with hosts and proxies: how many at a time
  *   tunnel.c   a connection through the policy's proxy
  *   sockets.c  where a connection wants to go, and connections to there
  *   report.c   counts, refusals, and the messages about them
@@ -20,6 +21,7 @@
 #include "base/queue.h"
 #include "egress/egress.h"
 #include "egress/flows.h"
+#include "egress/handshakes.h"
 #include "egress/issued.h"
 #include "egress/pins.h"
 #include "egress/sockets.h"
@@ -58,6 +60,7 @@ struct outbound {
     struct tls_client *own_tls;   /* the same if it is the policy's own */
     struct issued_set issued;     /* for hosts with header rules */
     uint32_t intercepts;          /* connections to them */
+    struct handshakes handshakes; /* with them, and with the policy's proxy */
     char proxy_error[160];        /* why it did not connect last time */
     struct queue_link stranger;   /* in egress->strangers… */
     uint64_t since_ms;            /* …since then */

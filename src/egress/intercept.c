@@ -4,7 +4,8 @@
  * The guest's TLS connection arrives at one end of a socket pair, whose other end is a connection of an http_server that
  * has TLS beneath. For each request there is:
  *
- *   CONNECTING  a connection to the host is made, directly or through a tunnel
+ *   CONNECTING  a connection to the host is made, directly or through a tunnel; its TLS may have to wait for others
+ *               (handshakes.h)
  *   ASKING      the request is being sent, no answer yet
  *   ANSWERING   the answer's head is out: a failure now resets the guest's connection
  *   UPGRADED    both sides have changed protocol; a relay has them
@@ -61,7 +62,9 @@ struct request {
     struct http_exchange *ex; /* NULL once it is gone, or upgraded */
     struct str head;          /* for the host; in the exchange's arena */
     struct tunnel *tunnel;
-    struct relay *bridge; /* between tunnel and TLS */
+    struct relay *bridge; /* between tunnel and TLS… */
+    int bridge_fd;        /* …TLS's end, until it has begun; else -1 */
+    struct handshake handshake;
     struct http_call *call;
     struct relay *relay; /* after an upgrade */
     bool body_ended;
@@ -86,6 +89,8 @@ static void let_go(struct request *request)
     http_call_free(take_ptr(&request->call));
     relay_free(take_ptr(&request->bridge));
     relay_free(take_ptr(&request->relay));
+    fd_close(&request->bridge_fd);
+    handshake_end(&request->handshake);
 }
 
 /* The exchange is gone. */
@@ -303,6 +308,11 @@ static const struct http_call_events call_events = {
 /* Never called: http_call_again() replaces it before the loop turns. */
 static const struct stream_events no_events = { 0 };
 
+static void on_handshake_over(void *context)
+{
+    handshake_end(&((struct request *)context)->handshake);
+}
+
 /* Takes the descriptor. */
 static void ask(struct request *request, int fd, bool is_connecting)
 {
@@ -310,10 +320,11 @@ static void ask(struct request *request, int fd, bool is_connecting)
     const struct http_head *head = &request->ex->head;
     struct loop *loop = loop_of(request);
     struct err err;
+    const struct tls_connect_want tls = { .name = intercept->name, .over = on_handshake_over, .context = request };
     struct stream *stream = is_connecting ? stream_new_connecting(loop, fd, LIMIT_EGRESS_BUFFER, &no_events, NULL)
                                           : stream_new(loop, fd, LIMIT_EGRESS_BUFFER, &no_events, NULL);
 
-    if (!tls_connect(intercept->want.trust, stream, intercept->name, &err)) {
+    if (!tls_connect_for(intercept->want.trust, stream, &tls, &err)) {
         stream_free(stream);
         give_up(request, &err);
         return;
@@ -329,6 +340,33 @@ static bool make_pair(int out[2], struct err *err)
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, out) < 0)
         return err_sys(err, "make a socket pair");
     return true;
+}
+
+static void dial(struct request *request)
+{
+    const struct intercept_want *want = &request->intercept->want;
+    struct err err;
+    int fd = -1;
+
+    if (!want->may_dial(want->context))
+        (void)err_set(&err, ERR_DENIED, "the sandbox may not connect to its address");
+    else
+        fd = socket_dial(&want->to, want->port, &err);
+    if (fd < 0)
+        give_up(request, &err);
+    else
+        ask(request, fd, true);
+}
+
+/* A handshake with the host may begin. */
+static void on_turn(struct handshake *handshake)
+{
+    struct request *request = container_of(handshake, struct request, handshake);
+
+    if (request->bridge)
+        ask(request, take_fd(&request->bridge_fd), false);
+    else
+        dial(request);
 }
 
 static void on_bridge_over(void *context)
@@ -357,23 +395,18 @@ static void on_tunnel(void *context, struct stream *stream, const struct err *er
     stream->events = &relay_events;
     stream->owner = request->bridge;
     relay_join(request->bridge, stream, end);
-    ask(request, fds[1], false);
+    request->bridge_fd = fds[1];
+    handshake_begin(&request->handshake, request->intercept->want.handshakes, on_turn);
 }
 
 static void go_outside(struct request *request)
 {
     const struct intercept_want *want = &request->intercept->want;
-    struct err err;
 
-    if (want->tunnel) {
+    if (want->tunnel)
         request->tunnel = want->tunnel(want->context, on_tunnel, request);
-        return;
-    }
-    int fd = socket_dial(&want->to, want->port, &err);
-    if (fd < 0)
-        give_up(request, &err);
     else
-        ask(request, fd, true);
+        handshake_begin(&request->handshake, want->handshakes, on_turn);
 }
 
 /* ---- the guest's side ---- */
@@ -441,7 +474,7 @@ static void on_request(struct http_exchange *ex, void *context)
     struct intercept *intercept = context;
     struct request *request = NEW(struct request);
 
-    *request = (struct request){ .intercept = intercept, .ex = ex };
+    *request = (struct request){ .intercept = intercept, .ex = ex, .bridge_fd = -1 };
     queue_join(&intercept->requests, &request->link);
     ex->events = &exchange_events;
     ex->owner = request;
@@ -478,6 +511,7 @@ struct intercept *intercept_new(const struct intercept_want *want, int *out_fd, 
         return NULL;
     struct intercept *intercept = NEW(struct intercept);
     intercept->want = *want;
+    intercept->want.trust = tls_client_ref(want->trust);
     (void)snprintf(intercept->name, sizeof intercept->name, "%s", want->name);
     intercept->want.name = NULL;
     intercept->server = http_server_new(want->loop, -1,
@@ -492,6 +526,14 @@ struct intercept *intercept_new(const struct intercept_want *want, int *out_fd, 
     return intercept;
 }
 
+static void dispose(void *object)
+{
+    struct intercept *intercept = object;
+
+    tls_client_unref(intercept->want.trust);
+    free(intercept);
+}
+
 void intercept_free(struct intercept *intercept)
 {
     if (!intercept)
@@ -500,5 +542,5 @@ void intercept_free(struct intercept *intercept)
     http_server_free(intercept->server); /* requests leave, but for those that were upgraded */
     while (intercept->requests.first)
         request_leave(container_of(intercept->requests.first, struct request, link));
-    loop_retire(loop, intercept, free);
+    loop_retire(loop, intercept, dispose);
 }

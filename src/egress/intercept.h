@@ -18,6 +18,7 @@
 
 #include "base/attr.h"
 #include "base/err.h"
+#include "egress/handshakes.h"
 #include "egress/tunnel.h"
 #include "io/loop.h"
 #include "io/tls.h"
@@ -27,13 +28,16 @@ struct intercept;
 
 struct intercept_want {
     struct loop *loop;
-    struct tls_server *tls;   /* towards the guest; has a certificate for `name` */
-    struct tls_client *trust; /* towards the host */
-    const char *name;         /* copied */
-    struct net_address to;    /* the host's address: ours, or one that was judged */
+    struct tls_server *tls;        /* towards the guest; has a certificate for `name` */
+    struct tls_client *trust;      /* towards the host… */
+    struct handshakes *handshakes; /* …and what handshakes with it are counted with */
+    const char *name;              /* copied */
+    struct net_address to;         /* the host's address: ours, or one that was judged */
     uint16_t port;
     /* The rule that counts now, asked for each request; NULL: none any more. */
     const struct net_transform *(*rule)(void *context);
+    /* Asked before each dial: is the host's address still one that the sandbox may reach? */
+    bool (*may_dial)(void *context);
     /* Through a proxy: begins a tunnel to the host. NULL: connections are direct. */
     struct tunnel *(*tunnel)(void *context, tunnel_done_fn *done, void *done_context);
     void *context;

@@ -12,7 +12,8 @@
 
 /*
  *   RESOLVING  the proxy's name: first IPv4, then IPv6; skipped for an address
- *   DIALING    one address after the other; a stream connects, TLS begins by itself, the greeting is queued
+ *   DIALING    one address after the other; a stream connects, TLS begins by itself, the greeting is queued. With TLS,
+ *              first it waits for its turn (handshakes.h)
  *   TALKING    the proxy has answered something
  *   OVER       done() was called
  *
@@ -37,7 +38,8 @@ struct tunnel {
     uint16_t asked_type;
     struct net_address addresses[LIMIT_EGRESS_TRIES];
     unsigned count, next;
-    bool was_refused; /* an address of the proxy's may not be dialed */
+    bool was_refused;           /* an address of the proxy's may not be dialed */
+    struct handshake handshake; /* with has_tls, while dialing */
     struct stream *stream;
     struct socks5_want socks_want;
     struct socks5 socks;
@@ -60,6 +62,7 @@ static void let_go(struct tunnel *tunnel)
     timer_clear(&tunnel->dial_timer);
     questions_cancel(take_ptr(&tunnel->question));
     stream_free(take_ptr(&tunnel->stream));
+    handshake_end(&tunnel->handshake);
 }
 
 static void on_failed(struct timer *timer)
@@ -87,7 +90,12 @@ static void fail_as(struct tunnel *tunnel, enum err_kind kind, const char *text)
 
 static void on_late(struct timer *timer)
 {
-    fail_as(container_of(timer, struct tunnel, timer), ERR_TIMEOUT, "it took too long");
+    struct tunnel *tunnel = container_of(timer, struct tunnel, timer);
+
+    if (handshake_waits(&tunnel->handshake))
+        fail_as(tunnel, ERR_LIMIT, "too many TLS handshakes of this sandbox are before it");
+    else
+        fail_as(tunnel, ERR_TIMEOUT, "it took too long");
 }
 
 /* ---- talking ---- */
@@ -140,16 +148,22 @@ static const struct stream_events events = { .on_input = on_input, .on_end = on_
 
 /* ---- dialing ---- */
 
+static void on_handshake_over(void *context)
+{
+    handshake_end(&((struct tunnel *)context)->handshake);
+}
+
 static bool dial(struct tunnel *tunnel, const struct net_address *address)
 {
     const struct tunnel_want *want = &tunnel->want;
+    const struct tls_connect_want tls = { .name = tunnel->server_name, .over = on_handshake_over, .context = tunnel };
     auto_buf struct buf out = buf_make(NULL, 16);
     int fd = socket_dial(address, tunnel->port, &tunnel->err);
 
     if (fd < 0)
         return false;
     tunnel->stream = stream_new_connecting(want->loop, fd, want->in_cap, &events, tunnel);
-    if (tunnel->has_tls && !tls_connect(want->tls, tunnel->stream, tunnel->server_name, &tunnel->err)) {
+    if (tunnel->has_tls && !tls_connect_for(want->tls, tunnel->stream, &tls, &tunnel->err)) {
         stream_free(take_ptr(&tunnel->stream));
         return false;
     }
@@ -167,10 +181,19 @@ static void on_dial_late(struct timer *timer)
     dial_next(tunnel);
 }
 
+static void on_turn(struct handshake *handshake)
+{
+    dial_next(container_of(handshake, struct tunnel, handshake));
+}
+
 static void dial_next(struct tunnel *tunnel)
 {
     stream_free(take_ptr(&tunnel->stream));
     timer_clear(&tunnel->dial_timer);
+    if (tunnel->has_tls && tunnel->next < tunnel->count && !handshake_has_begun(&tunnel->handshake)) {
+        handshake_begin(&tunnel->handshake, tunnel->want.handshakes, on_turn);
+        return;
+    }
     while (tunnel->next < tunnel->count)
         if (dial(tunnel, &tunnel->addresses[tunnel->next++])) {
             if (tunnel->next < tunnel->count)
@@ -258,6 +281,7 @@ struct tunnel *tunnel_new(const struct tunnel_want *want)
     struct net_address address;
 
     tunnel->want = *want;
+    tunnel->want.tls = tls_client_ref(want->tls);
     fill_in(tunnel, want->proxy);
     timer_set(&tunnel->timer, want->loop, LIMIT_EGRESS_DIAL_MS, on_late);
     if (tunnel->has_tls && !want->tls) {
@@ -276,6 +300,7 @@ static void dispose(void *object)
 {
     struct tunnel *tunnel = object;
 
+    tls_client_unref(tunnel->want.tls);
     explicit_bzero(tunnel, sizeof *tunnel);
     free(tunnel);
 }

@@ -18,6 +18,7 @@
 #include "base/attr.h"
 #include "base/err.h"
 #include "base/str.h"
+#include "egress/handshakes.h"
 #include "egress/resolver.h"
 #include "io/loop.h"
 #include "io/stream.h"
@@ -37,7 +38,8 @@ struct tunnel_want {
     struct loop *loop;
     struct outbound *outbound;     /* whose questions the proxy's name is one of */
     const struct net_proxy *proxy; /* copied */
-    struct tls_client *tls;        /* with proxy->tls: whom to trust. Must outlive the tunnel. */
+    struct tls_client *tls;        /* with proxy->tls: whom to trust… */
+    struct handshakes *handshakes; /* …and whose handshakes it is counted with */
     bool (*may_dial)(void *dial_context, const struct net_address *address, uint16_t port);
     void *dial_context;
     struct str name;       /* of the destination, for the proxy to look up; empty: */

@@ -350,6 +350,7 @@ static void accept_tls(void)
 {
     PUMP_UNTIL(rig.loop, rig_is_dialed(&rig));
     int fd = accept4(rig.outside_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    rig_no_delay(fd);
     proxy_stream = stream_new(rig.loop, fd, 65536, &proxy_events, NULL);
     tls_accept(tls, proxy_stream);
     stream_read(proxy_stream, true);
@@ -447,6 +448,102 @@ static void a_proxy_that_speaks_plainly_is_not_used(void **state)
     end_tls();
 }
 
+/* Takes what has been dialed and hangs up: a handshake that fails. */
+static unsigned hang_up_on_all(void)
+{
+    unsigned count = 0;
+
+    for (int fd; (fd = accept4(rig.outside_fd, NULL, NULL, SOCK_CLOEXEC)) >= 0; count++)
+        close(fd);
+    return count;
+}
+
+static void handshakes_wait_for_their_turn(void **state)
+{
+    enum { GUESTS = LIMIT_EGRESS_HANDSHAKES_S + LIMIT_EGRESS_HANDSHAKES };
+    struct peer guests[GUESTS];
+    struct net_policy policy;
+    unsigned seen = 0;
+
+    (void)state;
+    rig_begin(&rig, NULL);
+    begin_tls(&policy, "proxy.example.net");
+    proxy_stream = NULL;
+    for (unsigned i = 0; i < GUESTS; i++)
+        guests[i] = rig_guest(&rig);
+    for (int i = 0; i < 2; i++)
+        pump_some(rig.loop);
+    seen = hang_up_on_all();
+    assert_int_equal(seen, LIMIT_EGRESS_HANDSHAKES); /* the others wait for these */
+    for (int i = 0; i < 4; i++) {                    /* 20 ms each */
+        pump_some(rig.loop);
+        seen += hang_up_on_all();
+    }
+    assert_in_range(seen, LIMIT_EGRESS_HANDSHAKES_S, LIMIT_EGRESS_HANDSHAKES_S + 4); /* and now for time to pass */
+    hand_clock_add(1000);
+    PUMP_UNTIL(rig.loop, (seen += hang_up_on_all()) == GUESTS);
+    for (unsigned i = 0; i < GUESTS; i++)
+        PUMP_UNTIL(rig.loop, peer_is_closed(&guests[i]));
+    for (unsigned i = 0; i < GUESTS; i++)
+        peer_done(&guests[i]);
+    end_tls();
+}
+
+static void a_handshake_that_waits_too_long_is_told(void **state)
+{
+    struct peer guests[LIMIT_EGRESS_HANDSHAKES + 1];
+    struct net_policy policy;
+
+    (void)state;
+    rig_begin(&rig, NULL);
+    begin_tls(&policy, "proxy.example.net");
+    proxy_stream = NULL;
+    for (size_t i = 0; i < COUNT_OF(guests); i++) {
+        guests[i] = rig_guest(&rig);
+        pump_some(rig.loop);
+    }
+    hand_clock_add(LIMIT_EGRESS_DIAL_MS);
+    PUMP_UNTIL(rig.loop, peer_is_closed(&guests[LIMIT_EGRESS_HANDSHAKES]));
+    hand_clock_add(1100);
+    bool is_told = false;
+    PUMP_UNTIL(rig.loop, rig.refusal_count > 0);
+    for (uint32_t i = 0; i < rig.refusal_count; i++)
+        is_told |= strstr(rig.refusals[i].text, "too many TLS handshakes") != NULL;
+    assert_true(is_told);
+    for (size_t i = 0; i < COUNT_OF(guests); i++)
+        peer_done(&guests[i]);
+    end_tls();
+}
+
+/* With another certificate for the proxy: whom to trust is made anew while handshakes are under way and others wait. */
+static void a_new_policy_cuts_handshakes_under_way(void **state)
+{
+    struct peer guests[LIMIT_EGRESS_HANDSHAKES + 2];
+    struct net_policy policy;
+
+    (void)state;
+    rig_begin(&rig, NULL);
+    begin_tls(&policy, "proxy.example.net");
+    proxy_stream = NULL;
+    for (size_t i = 0; i < COUNT_OF(guests); i++)
+        guests[i] = rig_guest(&rig);
+    PUMP_UNTIL(rig.loop, rig_is_dialed(&rig));
+    pump_some(rig.loop);
+    struct test_certificate other = test_certificate_make("P-256", "DNS:proxy.example.net");
+    policy.proxy.ca_pem = str_from(other.chain);
+    rig_policy(&rig, "one", &policy);
+    for (size_t i = 0; i < COUNT_OF(guests); i++) {
+        PUMP_UNTIL(rig.loop, peer_is_closed(&guests[i]));
+        peer_done(&guests[i]);
+    }
+    (void)hang_up_on_all();
+    struct peer guest = rig_guest(&rig); /* there is room again */
+    PUMP_UNTIL(rig.loop, rig_is_dialed(&rig));
+    peer_done(&guest);
+    test_certificate_done(&other);
+    end_tls();
+}
+
 static void a_certificate_that_is_none_is_told(void **state)
 {
     (void)state;
@@ -484,6 +581,9 @@ int main(void)
         CASE(the_same_policy_again_disturbs_nothing),
         CASE(a_proxy_with_another_name_is_not_used),
         CASE(a_proxy_that_speaks_plainly_is_not_used),
+        CASE(handshakes_wait_for_their_turn),
+        CASE(a_handshake_that_waits_too_long_is_told),
+        CASE(a_new_policy_cuts_handshakes_under_way),
         CASE(a_certificate_that_is_none_is_told),
         CASE(the_next_address_of_a_silent_proxy_is_tried),
     };

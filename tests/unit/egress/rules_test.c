@@ -146,6 +146,7 @@ static void accept_host(struct side *host)
 {
     PUMP_UNTIL(rig.loop, rig_is_dialed(&rig));
     int fd = accept4(rig.outside_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    rig_no_delay(fd);
     *host = (struct side){ .got = buf_make(NULL, 1 << 20) };
     host->stream = stream_new(rig.loop, fd, 65536, &events, host);
     tls_accept(host_tls, host->stream);
@@ -472,9 +473,35 @@ static void rules_without_a_seed_are_refused(void **state)
     rig_end(&rig);
 }
 
+/* It has become the host's, say. */
+static void an_address_is_judged_before_each_dial(void **state)
+{
+    (void)state;
+    struct side guest, host;
+    begin();
+    connect_guest(&guest, HOST);
+    stream_write(guest.stream, STR("GET /1 HTTP/1.1\r\nHost: " HOST "\r\n\r\n"));
+    resolve_host();
+    accept_host(&host);
+    PUMP_UNTIL(rig.loop, got(&host, "GET /1 "));
+    stream_write(host.stream, STR("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine"));
+    PUMP_UNTIL(rig.loop, got(&guest, "fine"));
+    side_done(&host);
+    rig.house = rig_range("10.0.0.0/8");
+    stream_write(guest.stream, STR("GET /2 HTTP/1.1\r\nHost: " HOST "\r\n\r\n"));
+    PUMP_UNTIL(rig.loop, got(&guest, "HTTP/1.1 502 ") || rig_is_dialed(&rig));
+    assert_false(rig_is_dialed(&rig));
+    hand_clock_add(1100);
+    PUMP_UNTIL(rig.loop, rig.refusal_count == 1);
+    assert_int_equal(rig.refusals[0].why, NET_RULE_NOT_PUBLIC);
+    side_done(&guest);
+    end();
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
+        CASE(an_address_is_judged_before_each_dial),
         CASE(headers_are_set_and_the_rest_is_as_the_guest_wrote_it),
         CASE(a_request_for_another_host_is_refused),
         CASE(requests_that_would_show_the_headers_or_smuggle_are_refused),
