@@ -9,9 +9,9 @@
 
 const struct confine_rule egress_calls[] = {
     /* sockets: those of sandboxes come from keeper, those to the outside are made here */
-    { "socket", "connections to the outside, questions to DNS servers" },
+    { "socket", "connections to the outside, questions to DNS servers; is this an address of this machine?" },
     { "socketpair", "between a sandbox's connection and TLS that ends here; unix, so it leads nowhere" },
-    { "connect", "the same; is this an address of this machine?" },
+    { "connect", "the same" },
     { "accept4", "connections from sandboxes" },
     { "recvfrom", "connections, DNS" },
     { "recvmsg", "keeper and front, with descriptors; DNS" },
@@ -22,7 +22,7 @@ const struct confine_rule egress_calls[] = {
     { "shutdown", "one side has ended" },
     { "setsockopt", "TCP_NODELAY, keep-alive, SO_LINGER for resets" },
     { "getsockopt", "the original destination; SO_ERROR after connect; SO_LINGER before a reset" },
-    { "getsockname", "which of our addresses a connection would come from" },
+    { "getsockname", "where a connection of a sandbox wants to go" },
     { "getpeername", "who is at the other end" },
 
     /* waiting */

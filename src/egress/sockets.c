@@ -1,8 +1,11 @@
 #include "egress/sockets.h"
 
 #include <errno.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -16,7 +19,7 @@
  */
 enum { PROBE_AFTER_S = 120, PROBE_EVERY_S = 30, PROBES = 6 };
 
-enum { PROBE_PORT = 9 }; /* no packet is sent to it */
+enum { ANSWER_BYTES = 1024 }; /* about a route: 100 are usual; what is longer is cut, and its end is not read */
 
 static const uint8_t v4_prefix[12] = { [10] = 0xff, [11] = 0xff };
 
@@ -74,51 +77,92 @@ bool socket_original(int fd, struct net_address *out, uint16_t *out_port)
 
 struct host_probe host_probe_open(void)
 {
-    return (struct host_probe){ .fd4 = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0),
-                                .fd6 = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0) };
+    return (struct host_probe){ .fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE) };
 }
 
 void host_probe_close(struct host_probe *probe)
 {
-    fd_close(&probe->fd4);
-    fd_close(&probe->fd6);
+    fd_close(&probe->fd);
 }
 
-/* Nothing is sent. */
-static bool aim(int fd, const struct net_address *address)
+/* What the kernel would do with a packet to an address. */
+enum route {
+    ROUTE_UNKNOWN, /* it could not be asked */
+    ROUTE_NONE,
+    ROUTE_OUT,
+    ROUTE_HERE, /* to this machine: its addresses, ranges of loopback, local routes, broadcast and multicast */
+};
+
+static enum route route_of_type(unsigned type)
 {
-    struct sockaddr_storage to;
-    socklen_t len = to_sockaddr(address, PROBE_PORT, &to);
-
-    /* Or the address of the last probe stays. */
-    (void)connect(fd, &(struct sockaddr){ .sa_family = AF_UNSPEC }, sizeof(struct sockaddr));
-    return connect(fd, (struct sockaddr *)&to, len) == 0;
+    switch (type) {
+    case RTN_UNICAST:
+        return ROUTE_OUT;
+    case RTN_BLACKHOLE:
+    case RTN_UNREACHABLE:
+    case RTN_PROHIBIT:
+    case RTN_THROW:
+        return ROUTE_NONE;
+    default:
+        return ROUTE_HERE;
+    }
 }
 
-static int fd_for(const struct host_probe *probe, const struct net_address *address)
+static ssize_t send_question(const struct host_probe *probe, const struct net_address *address, uint32_t number)
 {
-    return net_address_is_v4(address) ? probe->fd4 : probe->fd6;
+    struct {
+        struct nlmsghdr head;
+        struct rtmsg route;
+        struct rtattr to;
+        uint8_t bytes[sizeof address->at];
+    } question = { 0 };
+    size_t skipped = net_address_is_v4(address) ? sizeof v4_prefix : 0, size = sizeof address->at - skipped;
+
+    question.head = (struct nlmsghdr){ .nlmsg_len = (uint32_t)(offsetof(typeof(question), bytes) + size),
+                                       .nlmsg_type = RTM_GETROUTE,
+                                       .nlmsg_flags = NLM_F_REQUEST,
+                                       .nlmsg_seq = number };
+    question.route = (struct rtmsg){ .rtm_family = skipped ? AF_INET : AF_INET6, .rtm_dst_len = (uint8_t)(size * 8) };
+    question.to = (struct rtattr){ .rta_len = (uint16_t)RTA_LENGTH(size), .rta_type = RTA_DST };
+    memcpy(question.bytes, address->at + skipped, size);
+    return send(probe->fd, &question, question.head.nlmsg_len, MSG_DONTWAIT);
 }
 
-/*
- * A datagram socket that is "connected" has the address that its packets would come from. For an address of this machine
- * the kernel chooses that address itself. An address without a route cannot be connected to, and is none of ours.
- */
+/* The kernel answers before send() returns, so there is nothing to wait for. */
+static enum route find_route(const struct host_probe *probe, const struct net_address *address)
+{
+    static uint32_t number; /* of the question */
+    union {
+        struct nlmsghdr head;
+        char bytes[ANSWER_BYTES];
+    } answer;
+
+    if (send_question(probe, address, ++number) < 0)
+        return ROUTE_UNKNOWN;
+    for (ssize_t n; (n = recv(probe->fd, &answer, sizeof answer, MSG_DONTWAIT)) >= (ssize_t)sizeof answer.head;) {
+        if (answer.head.nlmsg_seq != number)
+            continue; /* to an earlier question */
+        if (answer.head.nlmsg_type == NLMSG_ERROR)
+            return ROUTE_NONE;
+        if (answer.head.nlmsg_type != RTM_NEWROUTE || n < (ssize_t)NLMSG_LENGTH(sizeof(struct rtmsg)))
+            return ROUTE_UNKNOWN;
+        return route_of_type(((const struct rtmsg *)NLMSG_DATA(&answer.head))->rtm_type);
+    }
+    return ROUTE_UNKNOWN;
+}
+
 bool host_probe_is_local(const struct host_probe *probe, const struct net_address *address)
 {
-    int fd = fd_for(probe, address);
-    struct sockaddr_storage from = { 0 };
-    socklen_t len = sizeof from;
-    struct net_address source;
-    uint16_t port;
+    enum route route = find_route(probe, address);
 
-    return aim(fd, address) && getsockname(fd, (struct sockaddr *)&from, &len) == 0 &&
-           socket_address(&from, &source, &port) && net_address_eq(&source, address);
+    return route == ROUTE_HERE || route == ROUTE_UNKNOWN;
 }
 
 bool host_probe_has_route(const struct host_probe *probe, const struct net_address *address)
 {
-    return aim(fd_for(probe, address), address);
+    enum route route = find_route(probe, address);
+
+    return route == ROUTE_OUT || route == ROUTE_HERE;
 }
 
 int socket_dial(const struct net_address *to, uint16_t port, struct err *err)
