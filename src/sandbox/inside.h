@@ -137,6 +137,8 @@ struct sandbox *sandbox_of_team(struct sandboxes *all, struct str team_id, struc
 /* All but the token, which takes longer than the lock should be held. */
 void sandbox_describe(const struct sandbox *sb, struct arena *arena, struct sandbox_info *out);
 void sandbox_describe_token(const struct sandboxes *all, struct arena *arena, struct sandbox_info *out);
+/* A new guestlink to a sandbox that has none: its guestd is told what it should know, and its log goes on. On a worker. */
+void sandbox_link_again(struct sandbox *sb);
 /* A deadline changed, or a sandbox must be ended: have the loop sweep. Any thread. */
 void sandboxes_look(struct sandboxes *all);
 

@@ -312,23 +312,30 @@ static void on_begin(struct loop_task *task)
     watch_want(reader->watch, WATCH_READ | WATCH_HANGUP);
 }
 
-void logs_begin(struct logs *logs, struct str team_id, struct str id, int64_t begun_us, int guestlink_fd)
+/* With the lock held. */
+static void open_book(struct logs *logs, struct str team_id, struct str id, int64_t begun_us)
 {
     struct book *book = NEW(struct book);
-    struct reader *reader = NEW(struct reader);
 
     memcpy(book->id, id.at, MIN(id.len, sizeof book->id - 1));
     memcpy(book->team_id, team_id.at, MIN(team_id.len, sizeof book->team_id - 1));
     book->begun_us = begun_us;
     book->last = &book->first;
-    memcpy(reader->id, book->id, sizeof reader->id);
+    (void)map_put(&logs->books, str_from(book->id), book);
+}
+
+void logs_begin(struct logs *logs, struct str team_id, struct str id, int64_t begun_us, int guestlink_fd)
+{
+    struct reader *reader = NEW(struct reader);
+
+    memcpy(reader->id, id.at, MIN(id.len, sizeof reader->id - 1));
     reader->logs = logs;
     reader->fd = guestlink_fd;
     reader->begin.fn = on_begin;
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&logs->lock);
-        struct book *old = map_put(&logs->books, str_from(book->id), book);
-        (void)old; /* ids are not given twice */
+        if (!map_get(&logs->books, id)) /* else it has a new link, and the book goes on: ids are not given twice */
+            open_book(logs, team_id, id, begun_us);
         reader->next = logs->readers;
         reader->at = &logs->readers;
         if (reader->next)
@@ -338,16 +345,22 @@ void logs_begin(struct logs *logs, struct str team_id, struct str id, int64_t be
     loop_post(logs->loop, &reader->begin);
 }
 
-bool logs_tell_network(struct logs *logs, struct str id, bool reaches_out, const struct guestlink_authority *authority)
+enum logs_told logs_tell_network(struct logs *logs, struct str id, bool reaches_out,
+                                 const struct guestlink_authority *authority)
 {
     auto_buf struct buf out = buf_make(NULL, LIMIT_AUTHORITY_BYTES + 64);
 
     guestlink_write_network(&out, reaches_out, authority);
     auto_unlock pthread_mutex_t *held = lock_mutex(&logs->lock);
-    for (const struct reader *reader = logs->readers; reader; reader = reader->next)
-        if (str_eq(str_from(reader->id), id))
-            return send(reader->fd, out.data, out.len, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)out.len;
-    return false;
+    const struct reader *reader = logs->readers;
+    while (reader && !str_eq(str_from(reader->id), id))
+        reader = reader->next;
+    if (!reader)
+        return LOGS_NO_LINK;
+    if (send(reader->fd, out.data, out.len, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)out.len)
+        return LOGS_TOLD;
+    (void)shutdown(reader->fd, SHUT_RDWR); /* after half a message no other would decode; the reader sees the end */
+    return LOGS_CUT;
 }
 
 /* ---- all of them ---- */

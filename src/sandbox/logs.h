@@ -21,14 +21,22 @@ struct logs;
 struct logs *logs_new(struct loop *loop) must_use;
 void logs_free(struct logs *logs); /* when the loop has ended, or on it */
 
-/* Takes the descriptor, on which guestd got SETUP or LISTEN. No line is dated before begun_us. */
+/* Takes the descriptor, on which guestd got SETUP or LISTEN. No line is dated before begun_us. Again with a new link. */
 void logs_begin(struct logs *logs, struct str team_id, struct str id, int64_t begun_us, int guestlink_fd);
 void logs_end(struct logs *logs, struct str id, int64_t now_us);
 
 /* Adds a line; dropped unless the sandbox has a log. Long texts are cut. */
 void logs_add(struct logs *logs, struct str id, const struct sandbox_log *log);
-/* Tells guestd whether the sandbox can reach anything (GUESTLINK_NETWORK). Does not wait. False: there is no link. */
-bool logs_tell_network(struct logs *logs, struct str id, bool reaches_out, const struct guestlink_authority *authority);
+
+enum logs_told {
+    LOGS_TOLD,
+    LOGS_NO_LINK,
+    LOGS_CUT, /* guestd does not read, so the link was cut: it needs a new one */
+};
+
+/* Tells guestd whether the sandbox can reach anything (GUESTLINK_NETWORK). Does not wait. */
+enum logs_told logs_tell_network(struct logs *logs, struct str id, bool reaches_out,
+                                 const struct guestlink_authority *authority);
 
 void logs_get(struct logs *logs, struct str team_id, struct str id, int64_t from_us, int64_t to_us, struct arena *arena,
               struct sandbox_log **out, size_t *out_count);

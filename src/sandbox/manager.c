@@ -429,7 +429,7 @@ static bool tell_again(struct sandbox *sb, int guestlink_fd, struct err *err)
     return ok;
 }
 
-static void listen_again(struct sandbox *sb)
+void sandbox_link_again(struct sandbox *sb)
 {
     struct err err;
     auto_close int guestlink_fd = -1;
@@ -449,7 +449,7 @@ static void relink_run(struct job *job)
     struct relink *relink = container_of(job, struct relink, job);
 
     for (size_t i = 0; i < relink->count && !atomic_load(&relink->all->is_stopping); i++)
-        listen_again(relink->sandboxes[i]);
+        sandbox_link_again(relink->sandboxes[i]);
 }
 
 static void relink_free(struct relink *relink)

@@ -187,7 +187,10 @@ static bool change(struct sandbox *sb, const struct net_policy *network, struct 
         return false;
     take_policy(sb, &packed);
     sandbox_authority(sb->id, network, arena, &authority);
-    if (!logs_tell_network(sb->all->logs, str_from(sb->id), sandbox_reaches_out(network), &authority))
+    enum logs_told told = logs_tell_network(sb->all->logs, str_from(sb->id), sandbox_reaches_out(network), &authority);
+    if (told == LOGS_CUT)
+        sandbox_link_again(sb); /* which tells it */
+    else if (told == LOGS_NO_LINK)
         log_warn("sandbox %s: guestd is not told that its network has changed: it has no link", sb->id);
     return !config->apply_policy || config->apply_policy(config->context, sb->id, bytes, err);
 }

@@ -170,6 +170,7 @@ static bool fake_link(struct driver *driver, const char *id, int *out_guestlink_
     if (held)
         close(held->peer_fd);
     int fd = held ? new_link(held) : -1;
+    fake->links += fd >= 0;
     pthread_mutex_unlock(&fake->lock);
     if (fd < 0)
         return err_set(err, ERR_NOT_FOUND, "no such link");

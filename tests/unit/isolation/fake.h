@@ -58,6 +58,7 @@ struct fake {
     bool no_network;            /* sandboxes start without one */
     enum err_kind divert_fails; /* ERR_NONE: divert gives sockets */
     unsigned diverts;
+    atomic_uint links; /* made for sandboxes that run already */
 };
 
 void fake_make(struct fake *fake);

@@ -150,6 +150,29 @@ static void a_guestd_that_talks_nonsense_is_not_listened_to(void **state)
     }
 }
 
+static void a_link_that_guestd_does_not_read_is_replaced_by_a_new_one(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info box = rig_create(rig);
+    size_t count;
+    int changes = 0;
+
+    tell(rig, box.id, 1, 1, STR("before"));
+    (void)wait_for(rig, box.id, STR("before"), &count);
+    while (rig->fake.links == 0) {
+        assert_true(changes++ < 2000);
+        MUST(sandbox_set_network(rig->all, rig->want.team_id, box.id, &(struct net_policy){ 0 }, &rig->arena, &err));
+    }
+    assert_int_equal(rig_message_to(rig, box.id).type, GUESTLINK_LISTEN);
+    struct guestlink_message message = rig_message_to(rig, box.id);
+    assert_int_equal(message.type, GUESTLINK_NETWORK);
+    assert_false(message.has_network);
+    tell(rig, box.id, 1, 1, STR("after"));
+    (void)wait_for(rig, box.id, STR("after"), &count);
+    assert_int_equal(count, 2); /* the log goes on */
+    assert_int_equal(rig->fake.links, 1);
+}
+
 #define RUNNING(function) cmocka_unit_test_setup_teardown(function, rig_set_up, rig_tear_down)
 
 int main(void)
@@ -160,6 +183,7 @@ int main(void)
         RUNNING(a_message_is_taken_whole_and_the_next_front_asks_for_the_rest),
         RUNNING(an_older_guestd_may_answer_with_an_error),
         RUNNING(a_guestd_that_talks_nonsense_is_not_listened_to),
+        RUNNING(a_link_that_guestd_does_not_read_is_replaced_by_a_new_one),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
