@@ -514,6 +514,10 @@ static void relay_to_interceptor(struct flow *flow)
         flow_refuse(flow, FLOWS_TOO_MANY_WITH_RULES, &flow->to);
         return;
     }
+    if (!name_offers_http1(buf_str(&flow->guest->in))) { /* its handshake would fail, and nothing would say why */
+        flow_refuse(flow, FLOWS_NO_HTTP1, &flow->to);
+        return;
+    }
     if (trust)
         flow->issued = issued_get(&outbound->issued, loop_of(flow), outbound->policy.seed, outbound->id,
                                   str_from(flow->name), &err);

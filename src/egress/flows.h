@@ -29,6 +29,7 @@ enum flows_why {
     FLOWS_TOO_MANY_QUESTIONS,        /* DNS: more than it may ask at once or in a second */
     FLOWS_NO_SERVICE,                /* a name that stays inside, and nothing serves it */
     FLOWS_PROXY,                     /* the policy's proxy did not connect it */
+    FLOWS_NO_HTTP1,                  /* the host has header rules, and the client speaks no HTTP/1.1 */
     FLOWS_NO_POLICY,                 /* the sandbox's policy is late, or could not be used */
     FLOWS_WHY_COUNT,
 };

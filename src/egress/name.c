@@ -37,6 +37,14 @@ static enum name_found from_tls(struct str received, char out[LIMIT_NET_NAME_BYT
     return NAME_NONE;
 }
 
+bool name_offers_http1(struct str received)
+{
+    struct tls_hello hello;
+    struct err err;
+
+    return tls_hello_parse(received, &hello, &err) != TLS_HELLO_DONE || hello.offers_http1;
+}
+
 /* Two of them could be read in two ways. */
 static bool has_one_host(const struct http_head *head)
 {

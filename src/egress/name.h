@@ -17,5 +17,7 @@ enum name_found {
 
 /* On NAME_FOUND the name is a valid one in lower case, without a trailing dot. */
 enum name_found name_find(struct str received, char out[LIMIT_NET_NAME_BYTES + 1]);
+/* Of TLS: does the client speak HTTP/1.1, as far as it says? True too of anything else. */
+bool name_offers_http1(struct str received);
 
 #endif

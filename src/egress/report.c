@@ -110,6 +110,9 @@ static void say_why(const struct outbound *outbound, const struct refusal *refus
     case FLOWS_PROXY:
         buf_add(out, str_from(outbound->proxy_error));
         return;
+    case FLOWS_NO_HTTP1:
+        buf_add(out, STR("this host has header rules, which need HTTP/1.1, and the program offers none"));
+        return;
     case FLOWS_NO_POLICY:
         buf_add(out, STR("this sandbox's network rules are not in force yet; if this stays, see the server's log"));
         return;

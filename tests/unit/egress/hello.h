@@ -14,7 +14,7 @@ static inline void hello_u24(struct buf *out, size_t value)
 }
 
 /* NULL: without the extension. */
-static inline struct buf hello_make(const char *name)
+static inline struct buf hello_make_for(const char *name, const char *protocol)
 {
     struct buf extensions = buf_make(NULL, 1024), body = buf_make(NULL, 2048), out = buf_make(NULL, 4096);
 
@@ -26,6 +26,14 @@ static inline struct buf hello_make(const char *name)
         pack_u8(&extensions, 0); /* host_name */
         pack_u16(&extensions, (uint16_t)server.len);
         buf_add(&extensions, server);
+    }
+    if (protocol) {
+        struct str offered = str_from(protocol);
+        pack_u16(&extensions, 16); /* ALPN */
+        pack_u16(&extensions, (uint16_t)(offered.len + 3));
+        pack_u16(&extensions, (uint16_t)(offered.len + 1));
+        pack_u8(&extensions, (uint8_t)offered.len);
+        buf_add(&extensions, offered);
     }
     pack_u16(&extensions, 43); /* supported_versions: 1.3 */
     pack_u16(&extensions, 3);
@@ -50,6 +58,11 @@ static inline struct buf hello_make(const char *name)
     buf_done(&extensions);
     buf_done(&body);
     return out;
+}
+
+static inline struct buf hello_make(const char *name)
+{
+    return hello_make_for(name, NULL);
 }
 
 #endif

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "../io/test_certificate.h"
+#include "hello.h"
 #include "io/tls_authority.h"
 #include "io/tls_key.h"
 #include "rig.h"
@@ -269,6 +270,25 @@ static void a_host_that_does_not_accept_is_told(void **state)
     end();
 }
 
+static void a_program_that_speaks_only_http2_is_refused_and_told_why(void **state)
+{
+    (void)state;
+    begin();
+    struct peer guest = rig_guest(&rig);
+    auto_buf struct buf hello = hello_make_for(HOST, "h2");
+    peer_say(&guest, buf_str(&hello));
+    resolve_host();
+    PUMP_UNTIL(rig.loop, peer_is_closed(&guest));
+    assert_true(guest.was_reset);
+    PUMP_UNTIL(rig.loop, rig.refusal_count == 1);
+    assert_int_equal(rig.refusals[0].why, FLOWS_NO_HTTP1);
+    assert_non_null(strstr(rig.refusals[0].text, HOST));
+    assert_non_null(strstr(rig.refusals[0].text, "which need HTTP/1.1"));
+    assert_int_equal(rig.made, 0);
+    peer_done(&guest);
+    end();
+}
+
 static void other_hosts_are_relayed_as_they_are(void **state)
 {
     (void)state;
@@ -507,6 +527,7 @@ int main(void)
         CASE(requests_that_would_show_the_headers_or_smuggle_are_refused),
         CASE(a_host_with_another_certificate_gets_nothing),
         CASE(a_host_that_does_not_accept_is_told),
+        CASE(a_program_that_speaks_only_http2_is_refused_and_told_why),
         CASE(other_hosts_are_relayed_as_they_are),
         CASE(the_rules_do_not_grant_access),
         CASE(an_answer_that_breaks_off_does_not_look_complete),
