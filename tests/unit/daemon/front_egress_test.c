@@ -97,16 +97,20 @@ static int tear_down(void **state)
     return 0;
 }
 
-static void wait_taken(struct pair_of *p, unsigned count)
-{
-    for (;;) {
-        pthread_mutex_lock(&p->lock);
-        unsigned taken = p->taken;
-        pthread_mutex_unlock(&p->lock);
-        if (taken >= count)
-            return;
-        usleep(1000);
+/* The bound only ends a test that hangs. */
+#define WAIT_UNTIL(condition)                                                \
+    for (unsigned wait_ = 0; !(condition); wait_++) {                        \
+        if (wait_ == 20000)                                                  \
+            fail_msg("did not come true within 20 seconds: %s", #condition); \
+        usleep(1000);                                                        \
     }
+
+static bool has_taken(struct pair_of *p, unsigned count)
+{
+    pthread_mutex_lock(&p->lock);
+    unsigned taken = p->taken;
+    pthread_mutex_unlock(&p->lock);
+    return taken >= count;
 }
 
 static void policies_arrive_in_the_order_in_which_they_were_asked_for(void **state)
@@ -122,7 +126,7 @@ static void policies_arrive_in_the_order_in_which_they_were_asked_for(void **sta
     assert_string_equal(p->ids[1], "itwo");
     assert_string_equal(p->policies[2], "third");
     front_egress_send(p->egress, "itwo", STR("fourth"));
-    wait_taken(p, 4);
+    WAIT_UNTIL(has_taken(p, 4));
 }
 
 static void a_policy_that_egress_refuses_is_an_error_for_the_caller_that_waits(void **state)
@@ -163,8 +167,7 @@ static void on_loop(struct pair_of *p, void (*fn)(struct loop_task *task))
     struct cut cut = { .task.fn = fn, .p = p };
 
     loop_post(p->rig.loop, &cut.task);
-    while (!cut.done)
-        usleep(1000);
+    WAIT_UNTIL(cut.done);
 }
 
 static void while_egress_is_away_a_change_says_so_and_works_again_later(void **state)
@@ -281,12 +284,8 @@ static void reports_reach_the_sandboxs_log_and_metrics(void **state)
     size_t count;
 
     loop_post(p->rig.loop, &telling.task);
-    do {
-        usleep(1000);
-        sandbox_logs(p->rig.all, TEAM, info.id, 0, 0, &p->rig.arena, &lines, &count);
-    } while (count < 4);
-    while (!telling.done)
-        usleep(1000);
+    WAIT_UNTIL((sandbox_logs(p->rig.all, TEAM, info.id, 0, 0, &p->rig.arena, &lines, &count), count >= 4));
+    WAIT_UNTIL(telling.done);
     CHECK_STR(lines[0].text, STR("refused it"));
     CHECK_STR(lines[0].rule, STR("denied range"));
     CHECK_STR(lines[0].destination, STR("198.51.100.7:443"));

@@ -326,10 +326,13 @@ static void a_killed_egress_does_not_make_a_cut_transfer_look_complete(void **st
     assert_int_equal(poll(&waiting, 1, 10000), 1);
     struct peer outside = rig_accept(&plain);
     peer_say(&outside, STR("half of"));
-    while (!peer_heard(&guest, "half of"))
+    unsigned waited_ms = 0; /* the bound only ends a test that hangs */
+    for (; waited_ms < 20000 && !peer_heard(&guest, "half of"); waited_ms++)
         (void)usleep(1000);
     assert_int_equal(kill(child, SIGKILL), 0);
     assert_int_equal(waitpid(child, &status, 0), child);
+    if (waited_ms == 20000)
+        fail_msg("what the outside said has not arrived within 20 seconds");
     assert_true(peer_is_closed(&guest) && guest.was_reset);
     assert_true(peer_is_closed(&outside) && outside.was_reset);
     peer_done(&guest);
