@@ -21,6 +21,38 @@ static struct str short_of(struct str text)
 
 /* ---- reading ---- */
 
+/*
+ * Restrictions under a name of another language or at another place. Unknown fields are ignored, and a restriction that
+ * is ignored leaves open what its author means to be shut. No SDK sends one of these.
+ */
+static const struct misspelt {
+    const char *name, *advice;
+    unsigned places;
+} misspelt[] = {
+    { "allowInternetAccess", "is spelt allow_internet_access in requests", NETWORK_BESIDE | NETWORK_UPDATE },
+    { "internet_access", "is spelt allow_internet_access in requests", NETWORK_BESIDE | NETWORK_UPDATE },
+    { "internetAccess", "is spelt allow_internet_access in requests", NETWORK_BESIDE | NETWORK_UPDATE },
+    { "allow_out", "is spelt allowOut in requests", NETWORK_CREATE | NETWORK_UPDATE },
+    { "deny_out", "is spelt denyOut in requests", NETWORK_CREATE | NETWORK_UPDATE },
+    { "dns_servers", "is spelt dnsServers in requests", NETWORK_CREATE | NETWORK_UPDATE },
+    { "egress_proxy", "is spelt egressProxy in requests", NETWORK_CREATE | NETWORK_UPDATE },
+    { "https_ports", "is spelt httpsPorts in requests", NETWORK_CREATE | NETWORK_UPDATE },
+    { "allow_public_traffic", "is spelt allowPublicTraffic in requests", NETWORK_CREATE | NETWORK_UPDATE },
+    { "mask_request_host", "is spelt maskRequestHost in requests", NETWORK_CREATE | NETWORK_UPDATE },
+    { "allowOut", "belongs inside 'network'", NETWORK_BESIDE },
+    { "denyOut", "belongs inside 'network'", NETWORK_BESIDE },
+    { "network", "is for creates: in an update its fields are the body itself", NETWORK_UPDATE },
+};
+
+bool network_refuse_misspelt(const json_t *object, enum network_place place, struct err *err)
+{
+    for (size_t i = 0; i < COUNT_OF(misspelt); i++)
+        if ((misspelt[i].places & place) && json_has(object, misspelt[i].name))
+            return err_set(err, ERR_INVALID, "'%s%s' %s", place == NETWORK_CREATE ? "network." : "", misspelt[i].name,
+                           misspelt[i].advice);
+    return true;
+}
+
 /* An array of strings of at most `most` entries. NULL when absent. */
 static bool take_texts(const json_t *object, const struct place *place, const char *name, const char *python,
                        uint32_t most, const json_t **out, struct err *err)
@@ -295,7 +327,8 @@ bool network_decode(const json_t *network, const char *prefix, bool internet, co
     const struct place place = { prefix, arena, &actions->house };
     struct net_policy policy = { .internet = internet };
 
-    if (!take_allow_out(network, &place, &policy, err) || !take_deny_out(network, &place, &policy, err) ||
+    if (!network_refuse_misspelt(network, prefix[0] ? NETWORK_CREATE : NETWORK_UPDATE, err) ||
+        !take_allow_out(network, &place, &policy, err) || !take_deny_out(network, &place, &policy, err) ||
         !check_names(&policy, &place, err) || !take_dns_servers(network, &place, &policy, err) ||
         !take_rules(network, &place, &policy, err) || !take_proxy(network, &place, &policy.proxy, err) ||
         !net_policy_check(&policy, err))

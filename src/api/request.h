@@ -110,6 +110,14 @@ enum create_version {
 /* Decodes the body of a create; the result borrows from `body`. Of the actions it takes the operator's defaults. */
 bool create_decode(const json_t *body, enum create_version version, const struct actions *actions, struct arena *arena,
                    struct sandbox_request *out, struct err *err) must_use;
+/* Where fields about the network stand. */
+enum network_place {
+    NETWORK_BESIDE = 1 << 0, /* the body of a create */
+    NETWORK_CREATE = 1 << 1, /* its `network` */
+    NETWORK_UPDATE = 1 << 2, /* the body of an update */
+};
+/* Fails if a restriction is spelt in a way that would be ignored; says how it is spelt. */
+bool network_refuse_misspelt(const json_t *object, enum network_place place, struct err *err) must_use;
 /*
  * What a sandbox may reach, from `network` of a create (prefix "network.", for errors) or the body of an update (""); in
  * the arena. `internet`: is internet access on?

@@ -298,6 +298,7 @@ bool create_decode(const json_t *body, enum create_version version, const struct
         !json_take_bool(body, "secure", JSON_OPTIONAL, &secure, err) ||
         !take_pairs(body, &metadata, arena, &want.metadata, &want.metadata_count, err) ||
         !take_pairs(body, &envs, arena, &want.envs, &want.env_count, err) ||
+        !network_refuse_misspelt(body, NETWORK_BESIDE, err) ||
         !take_internet(body, version, actions->internet, &internet, err) ||
         !take_network(body, internet, actions, arena, &want, err) || !refuse_unavailable(body, want.template_ref, err))
         return false;
