@@ -618,13 +618,11 @@ static void begin_resolving(struct flow *flow)
         flow_refuse(flow, rule, &flow->original);
         return;
     }
-    if (!questions_take(outbound)) {
-        flow_refuse(flow, FLOWS_TOO_MANY_QUESTIONS, &flow->original);
-        return;
-    }
     enter(flow, FLOW_RESOLVING);
     timer_set(&flow->timer, loop_of(flow), LIMIT_EGRESS_RESOLVE_MS, on_resolve_late);
     flow->question = questions_ask(outbound, str_from(flow->name), wanted_type(flow), on_resolved, flow);
+    if (!flow->question)
+        flow_refuse(flow, FLOWS_TOO_MANY_QUESTIONS, &flow->original);
 }
 
 /* ---- naming ---- */

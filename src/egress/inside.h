@@ -71,7 +71,7 @@ struct outbound {
     /* questions.c */
     struct watch *datagrams[2];
     struct queue questions;  /* without an answer yet */
-    uint32_t question_count; /* to the resolver, without an answer yet; those of connections too */
+    uint32_t question_count; /* at once; those of connections too */
     struct resolver_asker asker;
     struct queue dns_streams;
     struct quota question_rate;
@@ -111,11 +111,9 @@ void questions_listen(struct outbound *outbound);
 void questions_accept(struct outbound *outbound, int fd, const struct net_address *server);
 void questions_reset(struct outbound *outbound); /* everything of it is closed, UDP too */
 /*
- * Everything that is looked up for a sandbox counts as its question: names of connections and of its proxy too. May it ask
- * one more? If so, that is taken from its rate.
+ * As resolver_ask(), for the name of a connection or of the proxy. It counts as a question of the sandbox, in its rate and
+ * in those at once, unless the resolver knows the answer: many connections may need one name. NULL: too many questions.
  */
-bool questions_take(struct outbound *outbound) must_use;
-/* As resolver_ask(), after questions_take(). */
 struct question;
 struct question *questions_ask(struct outbound *outbound, struct str name, uint16_t type, resolver_done_fn *done,
                                void *context) must_use;

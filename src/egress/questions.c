@@ -71,12 +71,14 @@ static void dns_stream_close(struct dns_stream *dns);
 
 struct question {
     struct outbound *outbound;
+    uint32_t weight; /* 1: it is counted; 0: it is not */
     struct resolver_question *inner;
     resolver_done_fn *done;
     void *context;
 };
 
-bool questions_take(struct outbound *outbound)
+/* May the sandbox ask one more? If so, that is taken from its rate. */
+static bool take(struct outbound *outbound)
 {
     const struct resolver *resolver = outbound->egress->config.resolver;
     struct quota_left left;
@@ -93,19 +95,27 @@ static void on_told(void *context, const struct dns_answer *answer)
     struct question question = *(struct question *)context;
 
     free(context);
-    question.outbound->question_count--;
+    question.outbound->question_count -= question.weight;
     question.done(question.context, answer);
+}
+
+static struct question *look_up(struct outbound *outbound, uint32_t weight, struct str name, uint16_t type,
+                                resolver_done_fn *done, void *context)
+{
+    struct question *question = NEW(struct question);
+
+    *question = (struct question){ .outbound = outbound, .weight = weight, .done = done, .context = context };
+    outbound->question_count += weight;
+    question->inner = resolver_ask(outbound->egress->config.resolver, &outbound->asker, name, type, on_told, question);
+    return question;
 }
 
 struct question *questions_ask(struct outbound *outbound, struct str name, uint16_t type, resolver_done_fn *done,
                                void *context)
 {
-    struct question *question = NEW(struct question);
-
-    *question = (struct question){ .outbound = outbound, .done = done, .context = context };
-    outbound->question_count++;
-    question->inner = resolver_ask(outbound->egress->config.resolver, &outbound->asker, name, type, on_told, question);
-    return question;
+    if (resolver_knows(outbound->egress->config.resolver, name, type))
+        return look_up(outbound, 0, name, type, done, context);
+    return take(outbound) ? look_up(outbound, 1, name, type, done, context) : NULL;
 }
 
 void questions_cancel(struct question *question)
@@ -113,7 +123,7 @@ void questions_cancel(struct question *question)
     if (!question)
         return;
     resolver_cancel(question->inner);
-    question->outbound->question_count--;
+    question->outbound->question_count -= question->weight;
     free(question);
 }
 
@@ -269,7 +279,7 @@ static void ask(struct asked *asked)
     struct outbound *outbound = asked->outbound;
     const struct egress_name *inside = name_inside(outbound->egress, str_from(asked->question.name));
 
-    if (!questions_take(outbound)) {
+    if (!take(outbound)) {
         refuse(asked, FLOWS_TOO_MANY_QUESTIONS, DNS_REFUSED, STR("too many DNS questions"));
         return;
     }
@@ -292,7 +302,7 @@ static void ask(struct asked *asked)
         return;
     }
     queue_join(&outbound->questions, &asked->link);
-    asked->lookup = questions_ask(outbound, str_from(asked->question.name), asked->question.type, on_answer, asked);
+    asked->lookup = look_up(outbound, 1, str_from(asked->question.name), asked->question.type, on_answer, asked);
 }
 
 /* False: it is not to be answered. Takes the question otherwise. */

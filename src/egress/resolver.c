@@ -474,16 +474,34 @@ static void lookup_begin(struct lookup *lookup, struct resolver_asker *asker, bo
         ask_soon(lookup, asker);
 }
 
+enum { KEY_TEXT = DNS_NAME_TEXT + 8 };
+
+/* "" is the name of all that cannot be asked. */
+static struct str key_of(struct str name, bool can_ask, uint16_t type, char room[KEY_TEXT])
+{
+    int len = snprintf(room, KEY_TEXT, "%u %s%.*s", type, can_ask ? "" : "?", STR_ARG(name));
+
+    lower_case(room);
+    return str_of(room, (size_t)len);
+}
+
+bool resolver_knows(const struct resolver *resolver, struct str name, uint16_t type)
+{
+    char room[KEY_TEXT];
+
+    if (!can_be_asked(name))
+        return true;
+    const struct lookup *lookup = map_get(&resolver->lookups, key_of(name, true, type, room));
+    return lookup && (lookup->state == LOOKUP_ASKING || is_fresh(lookup));
+}
+
 struct resolver_question *resolver_ask(struct resolver *resolver, struct resolver_asker *asker, struct str name,
                                        uint16_t type, resolver_done_fn *done, void *context)
 {
-    char key[DNS_NAME_TEXT + 8];
+    char room[KEY_TEXT];
     bool can_ask = can_be_asked(name);
     struct str asked = can_ask ? name : STR("");
-    int len = snprintf(key, sizeof key, "%u %s%.*s", type, can_ask ? "" : "?", STR_ARG(asked));
-
-    lower_case(key);
-    struct str key_text = str_of(key, (size_t)len);
+    struct str key_text = key_of(asked, can_ask, type, room);
     struct lookup *lookup = map_get(&resolver->lookups, key_text);
     bool is_new = !lookup;
     if (is_new)

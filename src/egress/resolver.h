@@ -45,6 +45,8 @@ void resolver_use(struct resolver *resolver, struct str resolv_conf);
 
 /* Is there a fair share left: has the asker no lookup under way, or fewer than are still free for all? */
 bool resolver_has_share(const struct resolver *resolver, const struct resolver_asker *asker) must_use;
+/* Would resolver_ask() send nothing, because there is an answer that holds, or the same is on its way? */
+bool resolver_knows(const struct resolver *resolver, struct str name, uint16_t type) must_use;
 /* The asker is about to go: lookups that only it wanted end. */
 void resolver_asker_done(struct resolver *resolver, struct resolver_asker *asker);
 

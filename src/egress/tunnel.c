@@ -243,9 +243,8 @@ static void on_resolved(void *context, const struct dns_answer *answer)
 static void resolve(struct tunnel *tunnel, uint16_t type)
 {
     tunnel->asked_type = type;
-    if (questions_take(tunnel->want.outbound))
-        tunnel->question = questions_ask(tunnel->want.outbound, str_from(tunnel->host), type, on_resolved, tunnel);
-    else
+    tunnel->question = questions_ask(tunnel->want.outbound, str_from(tunnel->host), type, on_resolved, tunnel);
+    if (!tunnel->question)
         fail_as(tunnel, ERR_LIMIT, "too many DNS questions to look it up");
 }
 

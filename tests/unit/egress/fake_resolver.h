@@ -25,7 +25,7 @@ struct resolver_question {
 static struct resolver *const fake_resolver = NULL;
 static struct resolver_question *fake_open; /* the newest first */
 static unsigned fake_open_count, fake_asked;
-static bool fake_has_no_share;
+static bool fake_has_no_share, fake_knows;
 
 struct resolver *resolver_new(struct loop *loop)
 {
@@ -49,6 +49,14 @@ bool resolver_has_share(const struct resolver *resolver, const struct resolver_a
     (void)resolver;
     (void)asker;
     return !fake_has_no_share;
+}
+
+bool resolver_knows(const struct resolver *resolver, struct str name, uint16_t type)
+{
+    (void)resolver;
+    (void)name;
+    (void)type;
+    return fake_knows;
 }
 
 void resolver_asker_done(struct resolver *resolver, struct resolver_asker *asker)

@@ -719,8 +719,15 @@ static void a_lookup_counts_for_its_asker_until_it_is_answered(void **state)
     assert_int_equal(c.code, DNS_SERVER_FAILURE);
 
     world->server.behaviour = ANSWER;
-    ask_one(world, &a, "three.example", DNS_A);
+    assert_false(resolver_knows(world->resolver, STR("three.example"), DNS_A));
+    ask(world, &a, "three.example", DNS_A);
+    assert_true(resolver_knows(world->resolver, STR("Three.example"), DNS_A));
+    run(world);
     assert_int_equal(world->asker.count, 0);
+    assert_true(resolver_knows(world->resolver, STR("three.example"), DNS_A));
+    assert_false(resolver_knows(world->resolver, STR("three.example"), DNS_AAAA));
+    skip_s(world, 61);
+    assert_false(resolver_knows(world->resolver, STR("three.example"), DNS_A));
 }
 
 static void the_answer_used_longest_ago_is_forgotten_first(void **state)
