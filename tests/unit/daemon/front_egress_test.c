@@ -234,10 +234,9 @@ static void policies_that_a_slow_egress_did_not_take_are_sent_again(void **state
     rig_turn(&p->rig, 900);
     assert_int_equal(policies_sent(&p->rig), before);
     rig_turn(&p->rig, 200);
-    while (policies_sent(&p->rig) < before + 2) /* those of both sandboxes */
-        usleep(1000);
+    WAIT_UNTIL(policies_sent(&p->rig) == before + 2); /* those of both sandboxes */
     on_loop(p, wake_up);
-    wait_taken(p, 1000);
+    WAIT_UNTIL(has_taken(p, 1000));
     rig_turn(&p->rig, 10000);
     assert_int_equal(policies_sent(&p->rig), before + 2); /* once is enough */
     log_setup("test", LOG_INFO);
