@@ -1,15 +1,18 @@
 /*
  * Every system call that egress may make. Left out on purpose: opening and changing files, execve, ptrace, mount, setns,
- * unshare, kill, io_uring, keyctl. Sockets of any kind are possible: no capability is left, and what it connects to is
+ * unshare, kill, io_uring, keyctl. Sockets are those of IP and netlink: no capability is left, and what it connects to is
  * what net_judge() has allowed. clone and clone3 are not there: egress has one thread.
  */
 #include "daemon/roles.h"
 
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 
 const struct confine_rule egress_calls[] = {
     /* sockets: those of sandboxes come from keeper, those to the outside are made here */
-    { "socket", "connections to the outside, questions to DNS servers; is this an address of this machine?" },
+    { "socket", "connections to the outside, questions to DNS servers", .first = AF_INET },
+    { "socket", "the same", .first = AF_INET6 },
+    { "socket", "is this an address of this machine?", .first = AF_NETLINK },
     { "socketpair", "between a sandbox's connection and TLS that ends here; unix, so it leads nowhere" },
     { "connect", "the same" },
     { "accept4", "connections from sandboxes" },

@@ -71,9 +71,13 @@ static bool add_rules(scmp_filter_ctx filter, const struct confine_rule *rules, 
         int number = seccomp_syscall_resolve_name(rules[i].call);
         if (number < 0)
             continue;
-        int failed = rules[i].only
-                         ? seccomp_rule_add(filter, SCMP_ACT_ALLOW, number, 1, SCMP_A1(SCMP_CMP_EQ, rules[i].only))
-                         : seccomp_rule_add(filter, SCMP_ACT_ALLOW, number, 0);
+        struct scmp_arg_cmp wanted[2];
+        unsigned count = 0;
+        if (rules[i].first)
+            wanted[count++] = SCMP_A0(SCMP_CMP_EQ, rules[i].first);
+        if (rules[i].only)
+            wanted[count++] = SCMP_A1(SCMP_CMP_EQ, rules[i].only);
+        int failed = seccomp_rule_add_array(filter, SCMP_ACT_ALLOW, number, count, wanted);
         if (failed)
             return err_sys_num(err, -failed, "seccomp rule for %s", rules[i].call);
     }

@@ -23,9 +23,10 @@ bool confine_no_new_privileges(struct err *err) must_use;
 bool confine_hide_memory(struct err *err) must_use;
 
 struct confine_rule {
-    const char *call;   /* by name; one that this architecture does not have is skipped */
-    const char *reason; /* for readers */
-    unsigned long only; /* the second argument must be this, as with ioctl; 0: any */
+    const char *call;    /* by name; one that this architecture does not have is skipped */
+    const char *reason;  /* for readers */
+    unsigned long only;  /* the second argument must be this, as with ioctl; 0: any */
+    unsigned long first; /* the first argument must be this, as with socket; 0: any. A call may have several rules. */
 };
 /*
  * The list ends with an empty rule. What is not in the list fails with EPERM. Sets no_new_privs, without which the kernel

@@ -120,6 +120,32 @@ static void without_a_directory_all_files_are_shut(void **state)
     assert_int_equal(result, 0);
 }
 
+static int only_two_families(void)
+{
+    static const struct confine_rule rules[] = {
+        { "exit_group", "to end" },
+        { "socket", "one kind", .first = AF_INET },
+        { "socket", "another", .first = AF_NETLINK },
+        { NULL },
+    };
+    struct err err;
+
+    if (!confine_load_seccomp(rules, &err))
+        return 1;
+    int result = syscall(SYS_socket, AF_INET, SOCK_DGRAM, 0) < 0                     ? 2
+                 : syscall(SYS_socket, AF_NETLINK, SOCK_RAW, 0) < 0                  ? 3
+                 : syscall(SYS_socket, AF_UNIX, SOCK_DGRAM, 0) < 0 && errno == EPERM ? 0
+                                                                                     : 4;
+    syscall(SYS_exit_group, result);
+    return result;
+}
+
+static void a_rule_may_be_for_one_first_argument(void **state)
+{
+    (void)state;
+    assert_int_equal(in_child(only_two_families), 0);
+}
+
 static int only_one_ioctl(void)
 {
     static const struct confine_rule rules[] = {
@@ -189,13 +215,10 @@ static void open_files_are_raised_to_the_hard_limit(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        CASE(no_capability_is_left),
-        CASE(privileges_and_memory_are_shut),
-        CASE(calls_outside_the_list_are_refused),
-        CASE(files_outside_the_directory_are_shut),
-        CASE(without_a_directory_all_files_are_shut),
-        CASE(an_argument_can_be_held_to_one_value),
-        CASE(open_files_are_raised_to_the_hard_limit),
+        CASE(a_rule_may_be_for_one_first_argument), CASE(no_capability_is_left),
+        CASE(privileges_and_memory_are_shut),       CASE(calls_outside_the_list_are_refused),
+        CASE(files_outside_the_directory_are_shut), CASE(without_a_directory_all_files_are_shut),
+        CASE(an_argument_can_be_held_to_one_value), CASE(open_files_are_raised_to_the_hard_limit),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
