@@ -87,7 +87,8 @@ struct sandbox {
     uint64_t sampled_ms;     /* when its use was last measured; 0: never */
     char *policy;            /* packed net_policy; NULL: it reaches nothing */
     size_t policy_len;
-    bool network_changing; /* a worker is at sandbox_set_network() */
+    uint64_t policy_revision; /* each change counts one up */
+    bool network_changing;    /* a worker is at sandbox_set_network() */
 
     /* The loop's. */
     struct refused refused;

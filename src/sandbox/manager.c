@@ -413,35 +413,75 @@ struct relink {
     struct sandbox *sandboxes[]; /* referenced */
 };
 
-static bool tell_again(struct sandbox *sb, int guestlink_fd, struct err *err)
+/* What guestd should know now: of which revision of the policy, whether it reaches anything, and whom to trust. */
+static uint64_t what_to_tell(struct sandbox *sb, struct arena *arena, bool *out_reaches,
+                             struct guestlink_authority *out_authority)
 {
     struct net_policy network;
-    struct arena arena;
-    struct guestlink_authority authority;
+    uint64_t revision;
 
-    arena_init(&arena);
-    pthread_mutex_lock(&sb->all->lock);
-    bool does = sandbox_read_policy(sb, &arena, &network) && sandbox_reaches_out(&network);
-    pthread_mutex_unlock(&sb->all->lock);
-    sandbox_authority(sb->id, &network, &arena, &authority);
-    bool ok = guest_listen(guestlink_fd, does, &authority, err);
-    arena_done(&arena);
-    return ok;
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+        *out_reaches = sandbox_read_policy(sb, arena, &network) && sandbox_reaches_out(&network);
+        revision = sb->policy_revision;
+    }
+    sandbox_authority(sb->id, &network, arena, out_authority);
+    return revision;
+}
+
+/* Is it as guestd was told, or past caring? */
+static bool is_newest(struct sandbox *sb, uint64_t revision)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+
+    return sb->state != SANDBOX_RUNNING || sb->policy_revision == revision;
+}
+
+/* A change that came before logs had the new link has found no link to tell guestd by. */
+static void tell_changes(struct sandbox *sb, uint64_t revision)
+{
+    while (!is_newest(sb, revision)) {
+        struct guestlink_authority authority;
+        struct arena arena;
+        bool reaches;
+        arena_init(&arena);
+        revision = what_to_tell(sb, &arena, &reaches, &authority);
+        enum logs_told told = logs_tell_network(sb->all->logs, str_from(sb->id), reaches, &authority);
+        arena_done(&arena);
+        if (told != LOGS_TOLD) {
+            log_warn("sandbox %s: guestd is not told that its network has changed: it does not read", sb->id);
+            return;
+        }
+    }
+}
+
+static bool begin_log_again(struct sandbox *sb, int *guestlink_fd)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+
+    if (sb->state != SANDBOX_RUNNING)
+        return false; /* its log has ended, or will not begin */
+    logs_begin(sb->all->logs, sb->team_id, str_from(sb->id), sb->started_us, take_fd(guestlink_fd));
+    return true;
 }
 
 void sandbox_link_again(struct sandbox *sb)
 {
     struct err err;
     auto_close int guestlink_fd = -1;
-    bool ok = driver_link(sb->all->config.driver, sb->id, &guestlink_fd, &err) && tell_again(sb, guestlink_fd, &err);
-    auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+    struct guestlink_authority authority;
+    struct arena arena;
+    bool reaches;
 
-    if (sb->state != SANDBOX_RUNNING)
-        return; /* its log has ended, or will not begin */
-    if (ok)
-        logs_begin(sb->all->logs, sb->team_id, str_from(sb->id), sb->started_us, take_fd(&guestlink_fd));
-    else
+    arena_init(&arena);
+    uint64_t revision = what_to_tell(sb, &arena, &reaches, &authority);
+    bool ok = driver_link(sb->all->config.driver, sb->id, &guestlink_fd, &err) &&
+              guest_listen(guestlink_fd, reaches, &authority, &err);
+    arena_done(&arena);
+    if (!ok)
         log_warn("sandbox %s: its commands are not logged until the server starts again: %s", sb->id, err_text(&err));
+    else if (begin_log_again(sb, &guestlink_fd))
+        tell_changes(sb, revision);
 }
 
 static void relink_run(struct job *job)

@@ -164,6 +164,7 @@ static void take_policy(struct sandbox *sb, struct buf *packed)
     free(sb->policy);
     sb->policy_len = packed->len;
     sb->policy = take_ptr(&packed->data);
+    sb->policy_revision++;
 }
 
 static bool change(struct sandbox *sb, const struct net_policy *network, struct arena *arena, struct err *err)
@@ -191,7 +192,8 @@ static bool change(struct sandbox *sb, const struct net_policy *network, struct 
     if (told == LOGS_CUT)
         sandbox_link_again(sb); /* which tells it */
     else if (told == LOGS_NO_LINK)
-        log_warn("sandbox %s: guestd is not told that its network has changed: it has no link", sb->id);
+        log_warn("sandbox %s: guestd has no link now, and hears of the change of its network with the next one",
+                 sb->id);
     return !config->apply_policy || config->apply_policy(config->context, sb->id, bytes, err);
 }
 

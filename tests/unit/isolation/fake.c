@@ -165,6 +165,8 @@ static bool fake_link(struct driver *driver, const char *id, int *out_guestlink_
 {
     struct fake *fake = fake_of(driver);
 
+    if (fake->on_link)
+        fake->on_link(fake->link_context);
     pthread_mutex_lock(&fake->lock);
     struct fake_held *held = fake_find(fake, str_from(id));
     if (held)

@@ -58,6 +58,8 @@ struct fake {
     bool no_network;            /* sandboxes start without one */
     enum err_kind divert_fails; /* ERR_NONE: divert gives sockets */
     unsigned diverts;
+    void (*on_link)(void *context); /* called while a link is made; NULL: nothing */
+    void *link_context;
     atomic_uint links; /* made for sandboxes that run already */
 };
 

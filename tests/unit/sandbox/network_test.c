@@ -171,6 +171,42 @@ static void of_changes_at_the_same_time_the_last_is_the_same_everywhere(void **s
     assert_int_equal(got.network.internet, rig->policy.internet);
 }
 
+struct meanwhile {
+    struct rig *rig;
+    struct str id;
+    unsigned changes;
+};
+
+static void change_meanwhile(void *context)
+{
+    struct meanwhile *meanwhile = context;
+    struct rig *rig = meanwhile->rig;
+
+    if (meanwhile->changes++ == 0)
+        MUST(sandbox_set_network(rig->all, TEAM, meanwhile->id, &(struct net_policy){ 0 }, &rig->arena, &err));
+}
+
+static void a_change_while_the_link_is_made_again_reaches_guestd(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig);
+    struct meanwhile meanwhile = { .rig = rig, .id = info.id };
+
+    (void)rig_setup_of(rig, info.id);
+    rig_stop(rig);
+    rig->fake.link_context = &meanwhile;
+    rig->fake.on_link = change_meanwhile;
+    rig_start(rig);
+    assert_int_equal(meanwhile.changes, 1);
+    assert_int_equal(rig_message_to(rig, info.id).type, GUESTLINK_LISTEN);
+    struct guestlink_message message = rig_message_to(rig, info.id);
+    assert_int_equal(message.type, GUESTLINK_NETWORK);
+    assert_true(message.has_network);
+    message = rig_message_to(rig, info.id);
+    assert_int_equal(message.type, GUESTLINK_NETWORK);
+    assert_false(message.has_network);
+}
+
 static void rules_that_cannot_be_read_back_count_as_none(void **state)
 {
     struct rig *rig = *state;
@@ -290,6 +326,7 @@ int main(void)
         CASE_OF(a_change_that_egress_does_not_get_is_kept_for_it),
         CASE_OF(another_teams_sandbox_cannot_be_changed),
         CASE_OF(of_changes_at_the_same_time_the_last_is_the_same_everywhere),
+        CASE_OF(a_change_while_the_link_is_made_again_reaches_guestd),
         CASE_OF(rules_that_cannot_be_read_back_count_as_none),
         CASE_OF(a_flood_of_refusals_is_counted_and_not_listed),
         CASE_OF(refusals_leave_room_for_other_lines),
