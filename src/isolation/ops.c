@@ -275,8 +275,10 @@ void op_pack_answer(const struct op *op, struct buf *out, const struct op_answer
         pack_bool(out, answer->gone);
     if (op->answer & ANSWER_HELD) {
         pack_u32(out, answer->count);
-        for (uint32_t i = 0; i < answer->count; i++)
+        for (uint32_t i = 0; i < answer->count; i++) {
             message_pack_id(out, answer->held[i].id);
+            pack_bool(out, answer->held[i].has_network);
+        }
     }
     if (op->answer & ANSWER_STATS)
         stats_pack(out, answer->stats, answer->count);
@@ -291,8 +293,10 @@ void op_unpack_answer(const struct op *op, struct unpack *in, const struct op_as
     if (op->answer & ANSWER_HELD) {
         out->count = unpack_count(in, 2 * LIMIT_SANDBOXES);
         out->held = mem_new((out->count + 1) * sizeof *out->held);
-        for (uint32_t i = 0; i < out->count; i++)
+        for (uint32_t i = 0; i < out->count; i++) {
             message_unpack_id(in, out->held[i].id);
+            out->held[i].has_network = unpack_bool(in);
+        }
     }
     if (op->answer & ANSWER_STATS)
         stats_unpack(in, asked->which, asked->which_count, out->stats, &out->count);

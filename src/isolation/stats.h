@@ -4,15 +4,17 @@
 #ifndef ISOLATION_STATS_H
 #define ISOLATION_STATS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/buf.h"
 #include "base/limits.h"
 #include "base/pack.h"
 
-/* The id of a running sandbox. */
+/* A running sandbox. */
 struct held {
     char id[LIMIT_ID_BYTES];
+    bool has_network; /* as in struct started; a request for stats does not have it */
 };
 
 struct stats {

@@ -85,6 +85,7 @@ struct sandbox {
     const char *reason;      /* why it ends */
     uint64_t retry_ms;       /* STOPPING, KILLED: when a worker takes it up; UINT64_MAX: one is on its way */
     uint64_t sampled_ms;     /* when its use was last measured; 0: never */
+    bool has_network;        /* the driver gave it one, so its policy counts; set before it runs */
     char *policy;            /* packed net_policy; NULL: it reaches nothing */
     size_t policy_len;
     uint64_t policy_revision; /* each change counts one up */

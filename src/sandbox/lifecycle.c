@@ -338,6 +338,7 @@ static bool start(struct sandbox *sb, const struct sandbox_want *want, struct ar
         return false;
     if (!driver_start(all->config.driver, &plan, &started, err))
         return false;
+    sb->has_network = started.has_network; /* no other call sees it yet */
     sandbox_send_policy(sb); /* before guestd answers: egress has it by the time of the first connection */
     auto_close int guestlink_fd = started.guestlink_fd;
     bool may = sandbox_reaches_out(&want->network);

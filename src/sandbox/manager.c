@@ -422,7 +422,7 @@ static uint64_t what_to_tell(struct sandbox *sb, struct arena *arena, bool *out_
 
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
-        *out_reaches = sandbox_read_policy(sb, arena, &network) && sandbox_reaches_out(&network);
+        *out_reaches = sandbox_read_policy(sb, arena, &network) && sb->has_network && sandbox_reaches_out(&network);
         revision = sb->policy_revision;
     }
     sandbox_authority(sb->id, &network, arena, out_authority);
@@ -578,12 +578,13 @@ static struct sandbox *remember(struct sandboxes *all, struct str id, const stru
     return sb;
 }
 
-static struct sandbox *adopt(struct sandbox *sb)
+static struct sandbox *adopt(struct sandbox *sb, const struct held *there)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
 
     sandbox_set_clock(sb, sb->kept_us);
     sb->kept_revision = sb->revision;
+    sb->has_network = there->has_network;
     sb->connections = CONNECTIONS_OPEN;
     sandbox_enter(sb, SANDBOX_RUNNING);
     metrics_begin(sb->all->metrics, sb->team_id, str_from(sb->id), sb->cpu_count, sb->started_us);
@@ -616,12 +617,13 @@ static void discard(struct sandbox *sb, const char *why)
     sandbox_unref(sb);
 }
 
-static bool is_held(const struct held *held, uint32_t count, struct str id)
+/* NULL: the driver does not hold it. */
+static const struct held *find_held(const struct held *held, uint32_t count, struct str id)
 {
     for (uint32_t i = 0; i < count; i++)
         if (str_eq(str_from(held[i].id), id))
-            return true;
-    return false;
+            return &held[i];
+    return NULL;
 }
 
 static bool is_row(const struct sandbox_row *rows, size_t count, struct str id)
@@ -655,9 +657,10 @@ static bool recover(struct sandboxes *all, struct arena *arena, struct err *err)
     *relink = (struct relink){ .job = { .run = relink_run, .done = relink_done }, .all = all };
     all->relink = relink;
     for (size_t i = 0; i < row_count; i++) {
-        enum sandbox_state found = sandbox_state_found(rows[i].state, is_held(held, held_count, rows[i].id));
+        const struct held *there = find_held(held, held_count, rows[i].id);
+        enum sandbox_state found = sandbox_state_found(rows[i].state, there);
         if (found == SANDBOX_RUNNING)
-            relink->sandboxes[relink->count++] = adopt(known[i]);
+            relink->sandboxes[relink->count++] = adopt(known[i], there);
         else if (found == SANDBOX_PAUSED)
             adopt_paused(known[i]);
         else

@@ -188,7 +188,8 @@ static bool change(struct sandbox *sb, const struct net_policy *network, struct 
         return false;
     take_policy(sb, &packed);
     sandbox_authority(sb->id, network, arena, &authority);
-    enum logs_told told = logs_tell_network(sb->all->logs, str_from(sb->id), sandbox_reaches_out(network), &authority);
+    enum logs_told told =
+        logs_tell_network(sb->all->logs, str_from(sb->id), sb->has_network && sandbox_reaches_out(network), &authority);
     if (told == LOGS_CUT)
         sandbox_link_again(sb); /* which tells it */
     else if (told == LOGS_NO_LINK)

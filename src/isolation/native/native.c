@@ -65,9 +65,12 @@ static bool native_list(struct driver *driver, struct held **out_held, uint32_t 
     struct box *box;
 
     (void)err;
-    for (size_t i = 0; (box = map_next(&native->boxes, &i));)
-        if (box->state == BOX_RUNNING)
-            memcpy(held[count++].id, box->id, sizeof box->id);
+    for (size_t i = 0; (box = map_next(&native->boxes, &i));) {
+        if (box->state != BOX_RUNNING)
+            continue;
+        memcpy(held[count].id, box->id, sizeof box->id);
+        held[count++].has_network = box->network != NETWORK_NONE;
+    }
     *out_held = held;
     *out_count = count;
     return true;

@@ -153,8 +153,10 @@ static bool fake_list(struct driver *driver, struct held **out_held, uint32_t *o
     pthread_mutex_lock(&fake->lock);
     *out_count = 0;
     for (uint32_t i = 0; i < fake->held_count; i++)
-        if (!fake->held[i].dying)
-            memcpy((*out_held)[(*out_count)++].id, fake->held[i].id, sizeof fake->held[i].id);
+        if (!fake->held[i].dying) {
+            memcpy((*out_held)[*out_count].id, fake->held[i].id, sizeof fake->held[i].id);
+            (*out_held)[(*out_count)++].has_network = !fake->no_network;
+        }
     pthread_mutex_unlock(&fake->lock);
     if (fake->exits_after_list.len)
         fake_exit(fake, fake->exits_after_list);

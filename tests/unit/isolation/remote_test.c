@@ -187,6 +187,7 @@ static void start_talk_and_stop(struct world *world)
     assert_true(driver_list(world->remote, &held, &count, &err));
     assert_int_equal(count, 1);
     assert_string_equal(held[0].id, "sandbox1");
+    assert_true(held[0].has_network);
     free(held);
     bool gone = false;
     assert_true(driver_stop_wait(world->remote, "sandbox1", 1000, &gone, &err));

@@ -72,6 +72,16 @@ static void a_machine_that_has_no_network_to_give_says_so_in_the_log(void **stat
     assert_int_equal(count, 1);
     assert_true(str_starts(lines[0].text, STR("no network:")));
 
+    /* Nor is guestd told that it has one when the policy changes, or by the next front. */
+    MUST(sandbox_set_network(rig->all, TEAM, info.id, &rig->want.network, &rig->arena, &err));
+    assert_false(rig_message_to(rig, info.id).has_network);
+    rig_stop(rig);
+    rig_start(rig);
+    assert_int_equal(rig_message_to(rig, info.id).type, GUESTLINK_LISTEN);
+    assert_false(rig_message_to(rig, info.id).has_network);
+    MUST(sandbox_set_network(rig->all, TEAM, info.id, &rig->want.network, &rig->arena, &err));
+    assert_false(rig_message_to(rig, info.id).has_network);
+
     /* Not to those who do not want one. */
     rig->want.network = (struct net_policy){ .internet = false };
     info = rig_create(rig);
