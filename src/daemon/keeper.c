@@ -414,7 +414,7 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
     if (!find_accounts(keeper, err) || !settings_log_level(config->log, &log_least, err) ||
         !settings_token_for_code(config->token_for_code, &keeper->settings.code_always_has_token, err) ||
         !settings_internet(config->internet, &keeper->settings.internet, err) ||
-        !egress_settings_make(config, &keeper->egress, err))
+        !settings_domain(config->domain, err) || !egress_settings_make(config, &keeper->egress, err))
         return false;
     keeper->settings.egress_allow_count = keeper->egress.allow_count;
     memcpy(keeper->settings.egress_allow, keeper->egress.allow, sizeof keeper->egress.allow);

@@ -9,6 +9,7 @@
 #include "base/fd.h"
 #include "base/mem.h"
 #include "base/pack.h"
+#include "daemon/authority.h"
 
 enum { SETTINGS_BYTES = 8192, DNS_PORT = 53 };
 
@@ -48,6 +49,27 @@ bool settings_internet(const char *word, bool *out_on, struct err *err)
         return err_set(err, ERR_INVALID, "internet must be on or off, not '%.40s'", word);
     *out_on = on;
     return true;
+}
+
+/* NAME or NAME:PORT. An URL or a single word would make addresses of sandboxes that lead nowhere. */
+static bool domain_is_valid(struct str text)
+{
+    char host[CONFIG_TEXT_BYTES];
+    struct str name;
+    uint64_t port;
+    bool has_port = str_has_char(text, ':');
+
+    authority_host(text.at, host, sizeof host); /* empty: without a dot, too long, or a character of no host */
+    return str_cut(&text, ':', &name) && host[0] && net_name_is_valid(name) &&
+           (!has_port || (str_to_u64(text, UINT16_MAX, &port) && port));
+}
+
+bool settings_domain(const char *text, struct err *err)
+{
+    return !text[0] || domain_is_valid(str_from(text)) ||
+           err_set(err, ERR_INVALID,
+                   "--domain takes a name such as sandboxes.example.com or sandboxes.example.com:7070, not '%.40s'",
+                   text);
 }
 
 /* A descriptor of a memory file that has these bytes and never changes. */

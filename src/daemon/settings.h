@@ -57,6 +57,8 @@ bool egress_settings_make(const struct config *config, struct egress_settings *o
 int egress_settings_write(const struct egress_settings *settings, struct err *err) must_use;
 bool egress_settings_read(int fd, struct egress_settings *out, struct err *err) must_use;
 
+/* --domain: none, NAME or NAME:PORT; ERR_INVALID for anything else. */
+bool settings_domain(const char *text, struct err *err) must_use;
 /* "on" or "off"; ERR_INVALID for another word. */
 bool settings_internet(const char *word, bool *out_on, struct err *err) must_use;
 /* "as-asked" or "always"; ERR_INVALID for another word. */

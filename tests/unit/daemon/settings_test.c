@@ -84,6 +84,28 @@ static void resolver_is(const struct egress_resolver *resolver, const char *addr
     assert_int_equal(resolver->port, port);
 }
 
+static void a_domain_is_a_name_with_a_dot_and_perhaps_a_port(void **state)
+{
+    (void)state;
+    static const char *const fine[] = { "", "example.com", "a-b.Sandboxes.example.com:7070", "cloister.localhost:1" };
+    static const char *const wrong[] = {
+        "https://x.com", "localhost", "x.com/",    "x.com:",        "x.com:0",   "x.com:65536", "x.com:a",
+        ":7070",         "*.x.com",   "192.0.2.1", "a..com",        ".x.com",    "x.com.",      "-a.com",
+        "a-.com",        "a_b.com",   "a b.com",   "[2001:db8::1]", "x.com:1:2", "u@x.com",     " x.com",
+    };
+    struct err err;
+
+    for (size_t i = 0; i < COUNT_OF(fine); i++)
+        assert_true(settings_domain(fine[i], &err));
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        assert_false(settings_domain(wrong[i], &err));
+        assert_non_null(strstr(err.message, wrong[i]));
+    }
+    assert_false(settings_domain("https://x.com", &err));
+    assert_string_equal(err.message, "--domain takes a name such as sandboxes.example.com or "
+                                     "sandboxes.example.com:7070, not 'https://x.com'");
+}
+
 static void network_options_reach_egress(void **state)
 {
     (void)state;
@@ -155,6 +177,7 @@ int main(void)
         CASE(an_unknown_log_level_is_refused_by_name),
         CASE(an_unknown_token_for_code_is_refused_by_name),
         CASE(an_unknown_word_for_internet_is_refused),
+        CASE(a_domain_is_a_name_with_a_dot_and_perhaps_a_port),
         CASE(network_options_reach_egress),
         CASE(name_servers_are_addresses),
         CASE(a_bad_entry_of_egress_allow_is_named),
