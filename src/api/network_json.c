@@ -13,6 +13,8 @@ struct place {
     const struct net_operator *house;
 };
 
+enum { NAME_SHOWN = 22 }; /* bytes of a name in the longest error below, which just fits into struct err */
+
 static struct str short_of(struct str text)
 {
     text.len = MIN(text.len, (size_t)40);
@@ -141,14 +143,14 @@ static bool denies_all(const struct net_policy *policy)
     return !policy->internet;
 }
 
-/* E2B's rule: else the list of names would suggest a limit that is not there. */
+/* E2B's rule: else the list of names would suggest a limit that is not there. A long name is cut before the advice is. */
 static bool check_names(const struct net_policy *policy, const struct place *place, struct err *err)
 {
     return !policy->name_count || denies_all(policy) ||
            err_set(err, ERR_INVALID,
-                   "'%sallowOut' (allow_out in Python) has the domain %.*s, so '%sdenyOut' (deny_out) must have "
-                   "'0.0.0.0/0'",
-                   place->prefix, STR_ARG(short_of(policy->names[0])), place->prefix);
+                   "'%sallowOut' (allow_out in Python) has the domain %.*s: also set allow_internet_access to false "
+                   "(--no-internet) or denyOut to 0.0.0.0/0",
+                   place->prefix, (int)MIN(policy->names[0].len, (size_t)NAME_SHOWN), policy->names[0].at);
 }
 
 static bool take_dns_servers(const json_t *object, const struct place *place, struct net_policy *out, struct err *err)

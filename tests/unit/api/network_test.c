@@ -141,8 +141,11 @@ static const struct {
     { "{\"allowOut\":[\"10.0.0.0/33\"]}", "not '10.0.0.0/33'" },
     { "{\"allowOut\":[\"0.0.0.0\"]}", "not '0.0.0.0'" },
     { "{\"allowOut\":[\"https://example.com\"]}", "not 'https://example.com'" },
-    { "{\"allowOut\":[\"example.com\"]}", "allowOut' (allow_out in Python) has the domain example.com, so '" },
-    { "{\"allowOut\":[\"*\"],\"denyOut\":[\"::/0\"]}", "(deny_out) must have '0.0.0.0/0'" },
+    { "{\"allowOut\":[\"example.com\"]}",
+      "allowOut' (allow_out in Python) has the domain example.com: also set allow_internet_access to false "
+      "(--no-internet) or denyOut to 0.0.0.0/0" },
+    { "{\"allowOut\":[\"a-name-that-does-not-fit.example.com\"]}", "or denyOut to 0.0.0.0/0" },
+    { "{\"allowOut\":[\"*\"],\"denyOut\":[\"::/0\"]}", "has the domain *: also set allow_internet_access to false" },
     { "{\"denyOut\":\"0.0.0.0/0\"}", "'denyOut'" },
     { "{\"denyOut\":[5]}", "denyOut' (deny_out in Python) must be a list of strings" },
     { "{\"denyOut\":[\"example.com\"]}", "takes addresses and CIDR blocks, not 'example.com'" },
