@@ -210,10 +210,13 @@
 #define LIMIT_FLOWS_REFUSALS 16    /* different refusals of one sandbox told in one record; the rest is counted */
 #define LIMIT_FLOWS_TEXT_BYTES 512 /* of the sentence about one; it contains a name */
 #define LIMIT_EGRESS_FLOWS 1024    /* connections of one sandbox; a browser has 256, a crawler some hundreds… */
-#define LIMIT_EGRESS_LARGE \
-    32 /* of them, with buffers that the kernel lets grow to some MiB; it holds them for egress… */
-#define LIMIT_EGRESS_SMALL_BUFFER (128 * 1024) /* …and those of the others, send and receive each; it doubles this */
-#define LIMIT_EGRESS_FLOWS_LEAST 64            /* …and of all together, however few descriptors there are */
+/*
+ * What the kernel holds for them is egress's memory: a sandbox whose connections are all stuck has it full. So the more
+ * connections a sandbox has, the smaller are the buffers of the next one (socket_budget()): all but the first few have
+ * 90 MiB together.
+ */
+#define LIMIT_EGRESS_LARGE 8 /* connections whose buffers to the outside grow to some MiB, for fast and far transfers */
+#define LIMIT_EGRESS_FLOWS_LEAST 64     /* …and of all together, however few descriptors there are */
 #define LIMIT_EGRESS_RESERVE 512        /* descriptors for DNS, pipes, channels, and connections on their way out */
 #define LIMIT_EGRESS_BUFFER (64 * 1024) /* bytes of one connection in our memory, each way; bulk data is spliced */
 #define LIMIT_EGRESS_INTERCEPTS 128     /* connections of one sandbox whose TLS ends here; 100 KiB each, both sides */

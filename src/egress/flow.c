@@ -76,6 +76,7 @@ struct flow {
     struct net_address original; /* where the guest wants to go */
     struct net_address to;       /* where we dial: there, or another address of `name` */
     uint16_t port;
+    int buffer_bytes;                              /* of its sockets; 0: as the kernel likes */
     char *name;                                    /* that leads there, in lower case; NULL: not known */
     struct question *question;                     /* while resolving */
     struct net_address others[LIMIT_EGRESS_TRIES]; /* of the name, to be tried if `to` does not accept… */
@@ -378,15 +379,12 @@ static void dial(struct flow *flow)
 {
     struct err err;
 
-    flow->dial_fd = socket_dial(&flow->to, flow->port, &err);
+    flow->dial_fd = socket_dial(&flow->to, flow->port, flow->buffer_bytes, &err);
     if (flow->dial_fd < 0) {
         log_debug("sandbox %s: %s", flow->outbound->id, err_text(&err));
         dial_failed(flow);
         return;
     }
-    /* A guest that does not read could have the kernel hold megabytes for each of its connections. */
-    if (flow->outbound->open > LIMIT_EGRESS_LARGE)
-        socket_keep_small(flow->dial_fd);
     timer_set(&flow->timer, loop_of(flow), dial_time_ms(flow), on_dial_late);
     flow->dial = watch_new(loop_of(flow), flow->dial_fd, on_dialed, flow);
     watch_want(flow->dial, WATCH_WRITE);
@@ -450,6 +448,7 @@ static struct tunnel *open_tunnel(struct flow *flow, tunnel_done_fn *done, void 
         .to = flow->to,
         .port = flow->port,
         .in_cap = LIMIT_EGRESS_BUFFER,
+        .buffer_bytes = flow->buffer_bytes,
         .done = done,
         .context = context,
     });
@@ -531,6 +530,7 @@ static void relay_to_interceptor(struct flow *flow)
                 .name = flow->name,
                 .to = flow->to,
                 .port = flow->port,
+                .buffer_bytes = flow->buffer_bytes,
                 .rule = rule_of,
                 .may_dial = may_dial_again,
                 .tunnel = outbound->policy.proxy.host.len ? tunnel_of_request : NULL,
@@ -747,13 +747,18 @@ void flow_accept(struct outbound *outbound, int fd)
     struct net_address to = { { 0 } };
     uint16_t port = 0;
     bool is_diverted = egress->config.original(fd, &to, &port);
+    int buffer_bytes = socket_budget(outbound->open + 1);
 
+    /* A guest that does not read, or whose outside does not, could have the kernel hold megabytes for each of them. */
+    socket_limit(fd, buffer_bytes);
     if (is_diverted && port == NETWORK_DNS_PORT) {
         questions_accept(outbound, fd, &to);
         return;
     }
     struct flow *flow = NEW(struct flow);
-    *flow = (struct flow){ .outbound = outbound, .dial_fd = -1, .original = to, .to = to, .port = port };
+    *flow = (struct flow){
+        .outbound = outbound, .dial_fd = -1, .original = to, .to = to, .port = port, .buffer_bytes = buffer_bytes
+    };
     flow->guest = stream_new(egress->config.loop, fd, LIMIT_EGRESS_BUFFER, &guest_events, flow);
     stream_reset_on_close(flow->guest, true);
     queue_join(&outbound->flows, &flow->link);

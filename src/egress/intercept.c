@@ -351,7 +351,7 @@ static void dial(struct request *request)
     if (!want->may_dial(want->context))
         (void)err_set(&err, ERR_DENIED, "the sandbox may not connect to its address");
     else
-        fd = socket_dial(&want->to, want->port, &err);
+        fd = socket_dial(&want->to, want->port, want->buffer_bytes, &err);
     if (fd < 0)
         give_up(request, &err);
     else

@@ -34,6 +34,7 @@ struct intercept_want {
     const char *name;              /* copied */
     struct net_address to;         /* the host's address: ours, or one that was judged */
     uint16_t port;
+    int buffer_bytes; /* for socket_dial() */
     /* The rule that counts now, asked for each request; NULL: none any more. */
     const struct net_transform *(*rule)(void *context);
     /* Asked before each dial: is the host's address still one that the sandbox may reach? */

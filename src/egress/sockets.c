@@ -165,7 +165,7 @@ bool host_probe_has_route(const struct host_probe *probe, const struct net_addre
     return route == ROUTE_OUT || route == ROUTE_HERE;
 }
 
-int socket_dial(const struct net_address *to, uint16_t port, struct err *err)
+int socket_dial(const struct net_address *to, uint16_t port, int buffer_bytes, struct err *err)
 {
     const int on = 1, after_s = PROBE_AFTER_S, every_s = PROBE_EVERY_S, probes = PROBES;
     struct sockaddr_storage at;
@@ -177,6 +177,7 @@ int socket_dial(const struct net_address *to, uint16_t port, struct err *err)
         return -1;
     }
     /* None of these is needed for it to work. */
+    socket_limit(fd, buffer_bytes);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &after_s, sizeof after_s);
@@ -189,10 +190,24 @@ int socket_dial(const struct net_address *to, uint16_t port, struct err *err)
     return take_fd(&fd);
 }
 
-void socket_keep_small(int fd)
+int socket_budget(uint32_t nth)
 {
-    const int bytes = LIMIT_EGRESS_SMALL_BUFFER;
+    /* The kernel doubles these. A connection has four: send and receive, towards the guest and the outside. */
+    static const struct {
+        uint32_t past;
+        int bytes;
+    } steps[] = { { 512, 4 * 1024 }, { 128, 8 * 1024 }, { 32, 32 * 1024 }, { LIMIT_EGRESS_LARGE, 128 * 1024 } };
 
+    for (size_t i = 0; i < COUNT_OF(steps); i++)
+        if (nth > steps[i].past)
+            return steps[i].bytes;
+    return 0;
+}
+
+void socket_limit(int fd, int bytes)
+{
+    if (bytes == 0)
+        return;
     (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
     (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
 }

@@ -30,10 +30,11 @@ bool host_probe_is_local(const struct host_probe *probe, const struct net_addres
 /* False: this machine has no way to that address, as to all IPv6 addresses where it has IPv4 only. */
 bool host_probe_has_route(const struct host_probe *probe, const struct net_address *address);
 
-/* A socket that connects. Never waits. */
-int socket_dial(const struct net_address *to, uint16_t port, struct err *err) must_use;
-/* The kernel holds at most LIMIT_EGRESS_SMALL_BUFFER for it, each way. */
-void socket_keep_small(int fd);
+/* A socket that connects, with buffers of this size. Never waits. */
+int socket_dial(const struct net_address *to, uint16_t port, int buffer_bytes, struct err *err) must_use;
+/* Of each buffer that a sandbox's nth connection has with the kernel, half of what it holds; 0: as the kernel likes. */
+int socket_budget(uint32_t nth);
+void socket_limit(int fd, int bytes); /* 0: does nothing */
 /* Closes by a reset. */
 void socket_reset(int fd);
 

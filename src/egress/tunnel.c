@@ -158,7 +158,7 @@ static bool dial(struct tunnel *tunnel, const struct net_address *address)
     const struct tunnel_want *want = &tunnel->want;
     const struct tls_connect_want tls = { .name = tunnel->server_name, .over = on_handshake_over, .context = tunnel };
     auto_buf struct buf out = buf_make(NULL, 16);
-    int fd = socket_dial(address, tunnel->port, &tunnel->err);
+    int fd = socket_dial(address, tunnel->port, want->buffer_bytes, &tunnel->err);
 
     if (fd < 0)
         return false;

@@ -45,7 +45,8 @@ struct tunnel_want {
     struct str name;       /* of the destination, for the proxy to look up; empty: */
     struct net_address to; /* …its address */
     uint16_t port;
-    size_t in_cap; /* of the stream */
+    size_t in_cap;    /* of the stream */
+    int buffer_bytes; /* for socket_dial() */
     tunnel_done_fn *done;
     void *context;
 };

@@ -1,5 +1,6 @@
 #include "egress/egress.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -547,6 +548,52 @@ static void many_connections_have_small_buffers(void **state)
     rig_end(&rig);
 }
 
+static void all_connections_together_have_little_memory(void **state)
+{
+    enum { BUFFERS = 4, DOUBLED = 2 };
+    uint64_t bytes = 0;
+    int before = INT_MAX;
+
+    (void)state;
+    for (uint32_t i = 1; i <= LIMIT_EGRESS_FLOWS; i++) {
+        int each = socket_budget(i);
+        assert_true((each == 0) == (i <= LIMIT_EGRESS_LARGE));
+        assert_true(each == 0 || each <= before);
+        before = each ? each : before;
+        bytes += (uint64_t)each * BUFFERS * DOUBLED;
+    }
+    assert_in_range(bytes, 1 << 20, 90 << 20);
+}
+
+/* Either way, and both of egress's sockets. */
+static void the_next_of_many_connections_has_smaller_buffers(void **state)
+{
+    enum { COUNT = 129 };
+    struct peer guests[COUNT], outsides[COUNT];
+    const int least = 4096;
+
+    (void)state;
+    rig_begin(&rig, NULL);
+    rig_sandbox(&rig, "one");
+    for (int i = 0; i < COUNT; i++) {
+        guests[i] = rig_guest(&rig);
+        outsides[i] = rig_accept(&rig);
+        assert_int_equal(setsockopt(guests[i].fd, SOL_SOCKET, SO_RCVBUF, &least, sizeof least), 0);
+        assert_int_equal(setsockopt(guests[i].fd, SOL_SOCKET, SO_SNDBUF, &least, sizeof least), 0);
+        assert_int_equal(setsockopt(outsides[i].fd, SOL_SOCKET, SO_RCVBUF, &least, sizeof least), 0);
+        assert_int_equal(setsockopt(outsides[i].fd, SOL_SOCKET, SO_SNDBUF, &least, sizeof least), 0);
+    }
+    size_t in = fill(&outsides[COUNT - 1]), in_before = fill(&outsides[LIMIT_EGRESS_LARGE]);
+    size_t out = fill(&guests[COUNT - 1]), out_before = fill(&guests[LIMIT_EGRESS_LARGE]);
+    assert_true(in < in_before && in < 192 * 1024);
+    assert_true(out < out_before && out < 192 * 1024);
+    for (int i = 0; i < COUNT; i++) {
+        peer_done(&guests[i]);
+        peer_done(&outsides[i]);
+    }
+    rig_end(&rig);
+}
+
 static void bandwidth_is_limited_to_the_rate(void **state)
 {
     size_t size = 4 << 20, sent = 0;
@@ -633,6 +680,8 @@ int main(void)
         CASE(the_end_of_a_sandbox_closes_all_of_it_and_only_of_it),
         CASE(one_sandbox_cannot_take_all_connections),
         CASE(the_cap_of_one_sandbox_is_told_even_when_it_has_fewer_by_then),
+        CASE(all_connections_together_have_little_memory),
+        CASE(the_next_of_many_connections_has_smaller_buffers),
         CASE(many_connections_have_small_buffers),
         CASE(bandwidth_is_limited_to_the_rate),
         CASE(the_kernel_knows_addresses_of_this_machine),
