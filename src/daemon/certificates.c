@@ -13,6 +13,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "daemon/config.h"
 #include "io/tls_key.h"
 
 enum {
@@ -81,8 +82,26 @@ static void warn_about(const char *path, struct str chain, const char *domain)
                  clock_text(facts.begins_us, day));
     else if (facts.ends_us < soon)
         log_warn("the certificate in %s ends on %.10s: renew it", path, clock_text(facts.ends_us, day));
-    if (host[0] && !facts.has_name)
+    const char *name = facts.first_name + (strncmp(facts.first_name, "*.", 2) == 0 ? 2 : 0);
+    if (host[0] && !facts.has_name && name[0])
+        log_warn("the certificate in %s is for %s and not for *.%s: clients refuse it for sandboxes; if %s is this "
+                 "server's domain, set --domain %s",
+                 path, facts.first_name, host, name, name);
+    else if (host[0] && !facts.has_name)
         log_warn("the certificate in %s is not for *.%s: clients refuse it for sandboxes", path, host);
+}
+
+/*
+ * Puts the files into the message, because at the start of the server the trail is shown only after a failed system call.
+ * Long paths are cut, so that the reason is whole.
+ */
+static bool name_files(struct err *err, const char *files)
+{
+    struct err why = *err;
+    int room = (int)sizeof err->message - (int)strlen(why.message) - (int)sizeof ": ";
+
+    return why.sys ? err_wrap(err, "%s", files)
+                   : err_set(err, why.kind, "%.*s: %s", room > 0 ? room : 0, files, why.message);
 }
 
 bool certificates_read(const char *cert_path, const char *key_path, const char *domain, struct key_pair *out,
@@ -90,19 +109,21 @@ bool certificates_read(const char *cert_path, const char *key_path, const char *
 {
     auto_pair struct key_pair pair = { 0 };
     size_t chain_len, key_len;
+    char files[2 * CONFIG_TEXT_BYTES + 32];
 
+    (void)snprintf(files, sizeof files, "certificate %s with key %s", cert_path, key_path);
     if (!fd_read_file(AT_FDCWD, cert_path, LIMIT_TLS_CHAIN_BYTES, &pair.chain, &chain_len, err))
         return err_wrap(err, "certificate %s", cert_path);
     if (!fd_read_file(AT_FDCWD, key_path, LIMIT_TLS_KEY_BYTES, &pair.key, &key_len, err))
         return err_wrap(err, "key %s", key_path);
     struct tls_key *key = tls_key_read(str_of(pair.key, key_len), err);
     if (!key)
-        return err_wrap(err, "key %s", key_path);
+        return name_files(err, files);
     bool ok = tls_key_fits(key, str_of(pair.chain, chain_len), err) &&
               tls_chain_is_usable(str_of(pair.chain, chain_len), err);
     tls_key_free(key);
     if (!ok)
-        return err_wrap(err, "certificate %s with key %s", cert_path, key_path);
+        return name_files(err, files);
     warn_about(cert_path, str_of(pair.chain, chain_len), domain);
     *out = (struct key_pair){ .chain = take_ptr(&pair.chain), .key = take_ptr(&pair.key) };
     return true;

@@ -1,12 +1,14 @@
 #include "io/tls_key.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <openssl/core_names.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/rsa.h>
 #include <openssl/x509v3.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -74,9 +76,10 @@ struct tls_key *tls_key_read(struct str pem, struct err *err)
 
     BIO_free(bio);
     key->pkey = pkey;
-    if (!pkey)
-        (void)err_set(err, ERR_INVALID, "there is no private key in PEM without a passphrase: %s", tls_reason());
-    else if (!tls_public_id(pkey, key->id))
+    if (!pkey) {
+        ERR_clear_error(); /* "unsupported", or that we gave no passphrase: nothing that helps */
+        (void)err_set(err, ERR_INVALID, "there is no private key in PEM without a passphrase");
+    } else if (!tls_public_id(pkey, key->id))
         (void)err_set(err, ERR_INVALID, "the key has no public half: %s", tls_reason());
     else if (is_usable(pkey, &key->is_rsa, err))
         return key;
@@ -123,6 +126,26 @@ static bool time_of(const ASN1_TIME *time, int64_t *out_us)
     return true;
 }
 
+/* The first name of a host that a certificate is for; "" if it has none, or one that does not print well. */
+static void first_name(const X509 *leaf, char room[TLS_NAME_BYTES])
+{
+    GENERAL_NAMES *names = X509_get_ext_d2i(leaf, NID_subject_alt_name, NULL, NULL);
+
+    room[0] = '\0';
+    for (int i = 0; i < sk_GENERAL_NAME_num(names) && !room[0]; i++) {
+        const GENERAL_NAME *name = sk_GENERAL_NAME_value(names, i);
+        if (name->type != GEN_DNS)
+            continue;
+        size_t len = (size_t)ASN1_STRING_length(name->d.dNSName);
+        const char *text = (const char *)ASN1_STRING_get0_data(name->d.dNSName);
+        bool is_fine = len < TLS_NAME_BYTES;
+        for (size_t k = 0; k < len && is_fine; k++)
+            is_fine = isalnum((unsigned char)text[k]) || (text[k] && strchr("*.-_", text[k]));
+        (void)snprintf(room, TLS_NAME_BYTES, "%.*s", is_fine ? (int)len : 0, text);
+    }
+    GENERAL_NAMES_free(names);
+}
+
 bool tls_chain_look(struct str chain, const char *name, struct tls_chain_facts *out, struct err *err)
 {
     tls_begin();
@@ -134,6 +157,7 @@ bool tls_chain_look(struct str chain, const char *name, struct tls_chain_facts *
 
     if (ok) {
         facts.has_name = name[0] && X509_check_host(leaf, name, 0, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS, NULL) == 1;
+        first_name(leaf, facts.first_name);
         *out = facts;
     } else {
         (void)err_set(err, ERR_INVALID, "there is no certificate in PEM: %s", tls_reason());

@@ -23,9 +23,11 @@ const unsigned char *tls_key_id(const struct tls_key *key); /* TLS_KEY_ID_BYTES 
 /* Is the first certificate of this chain, in PEM, one for this key? ERR_INVALID says why it is not. */
 bool tls_key_fits(const struct tls_key *key, struct str chain, struct err *err) must_use;
 /* What a chain's first certificate says. */
+enum { TLS_NAME_BYTES = 254 }; /* DNS has no longer names */
 struct tls_chain_facts {
     int64_t begins_us, ends_us; /* wall time */
     bool has_name;
+    char first_name[TLS_NAME_BYTES]; /* of a host that it is for, such as *.example.com; may be "" */
 };
 /* Is `name` (a host name, may be "") one of the names of the first certificate, and when is it valid? */
 bool tls_chain_look(struct str chain, const char *name, struct tls_chain_facts *out, struct err *err) must_use;

@@ -394,6 +394,39 @@ static void changed_files_are_loaded_and_bad_ones_are_not(void **state)
     finish();
 }
 
+/* In the message: the start of the server shows no more. */
+static void assert_files_named(const struct err *err, const char *reason)
+{
+    char want[sizeof err->message];
+
+    (void)snprintf(want, sizeof want, "certificate %s with key %s: %s", cert_path, key_path, reason);
+    assert_string_equal(err->message, want);
+}
+
+static void a_reason_is_whole_after_long_paths(void **state)
+{
+    struct test_certificate first = test_certificate_make("P-256", "DNS:*.a.test");
+    struct test_certificate second = test_certificate_make("P-256", "DNS:*.a.test");
+    char path[256];
+    struct key_pair pair;
+    struct err err;
+
+    (void)state;
+    begin();
+    put(cert_path, first.chain);
+    put(key_path, second.key);
+    (void)snprintf(path, sizeof path,
+                   "////////////////////////////////////////////////////////////////////////////"
+                   "////////////////////////////////////////////////////////////////////////%s",
+                   key_path);
+    assert_false(certificates_read(cert_path, path, "", &pair, &err));
+    assert_non_null(strstr(err.message, cert_path));
+    assert_non_null(strstr(err.message, ": the first certificate is not for this key"));
+    test_certificate_done(&first);
+    test_certificate_done(&second);
+    finish();
+}
+
 static void bad_files_at_the_start_are_an_error(void **state)
 {
     struct test_certificate first = test_certificate_make("P-256", "DNS:*.a.test");
@@ -407,7 +440,10 @@ static void bad_files_at_the_start_are_an_error(void **state)
     put(cert_path, first.chain);
     put(key_path, second.key);
     assert_null(open_given(&err));
-    assert_non_null(strstr(err_text(&err), "not for this key"));
+    assert_files_named(&err, "the first certificate is not for this key");
+    put(key_path, "nothing");
+    assert_null(open_given(&err));
+    assert_files_named(&err, "there is no private key in PEM without a passphrase");
     assert_null(certificates_new(&(struct certificates_config){ .loop = loop,
                                                                 .data_fd = dir_fd,
                                                                 .domain = "",
@@ -480,6 +516,7 @@ int main(void)
         CASE(the_roles_get_their_halves),
         CASE(changed_files_are_loaded_and_bad_ones_are_not),
         CASE(bad_files_at_the_start_are_an_error),
+        CASE(a_reason_is_whole_after_long_paths),
         CASE(certificates_that_openssl_would_not_serve_are_refused),
         CASE(a_sign_request_is_whole_or_malformed),
     };

@@ -809,11 +809,34 @@ static void an_unusable_certificate_changes_nothing(void **state)
     assert_false(tls_server_use(server, &garbage, 1, &err));
     assert_null(tls_key_read(str_from(odd.key), &err));
     assert_null(tls_key_read(STR("nothing"), &err));
+    assert_string_equal(err.message, "there is no private key in PEM without a passphrase");
     assert_false(tls_key_fits(keys[0], chain, &err));
     assert_non_null(strstr(err.message, "not for this key"));
     connect_both();
     test_certificate_done(&odd);
     finish();
+}
+
+static void a_certificate_says_which_host_it_is_for(void **state)
+{
+    static const struct {
+        const char *names, *first;
+    } cases[] = {
+        { "DNS:*.a.test", "*.a.test" },
+        { "IP:192.0.2.1,DNS:b.test,DNS:a.test", "b.test" },
+        { "IP:192.0.2.1", "" },
+        { "DNS:a\x1b[31m.test", "" }, /* it goes into the log */
+    };
+    struct tls_chain_facts facts;
+    struct err err;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct test_certificate made = test_certificate_make("P-256", cases[i].names);
+        assert_true(tls_chain_look(str_from(made.chain), "", &facts, &err));
+        assert_string_equal(facts.first_name, cases[i].first);
+        test_certificate_done(&made);
+    }
 }
 
 static void a_key_signs_only_what_a_handshake_signs(void **state)
@@ -1025,6 +1048,7 @@ int main(void)
         CASE(the_name_picks_the_certificate),
         CASE(every_kind_of_key_signs),
         CASE(an_unusable_certificate_changes_nothing),
+        CASE(a_certificate_says_which_host_it_is_for),
         CASE(a_key_signs_only_what_a_handshake_signs),
         CASE(a_signer_that_is_gone_fails_the_handshake_alone),
         CASE(without_a_certificate_there_is_no_tls),
