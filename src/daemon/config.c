@@ -78,7 +78,7 @@ static bool list_add(struct loading *loading, const struct option *option, struc
     size_t len = *has_list ? strlen(field) : 0;
 
     if (str_has_char(value, '\0') || len + 1 + value.len >= CONFIG_LIST_BYTES)
-        return err_set(err, ERR_INVALID, "%s is too long", option->name);
+        return err_set(err, ERR_INVALID, "--%s is too long", option->name);
     if (len && value.len)
         field[len++] = ',';
     memcpy(field + len, value.at, value.len);
@@ -95,14 +95,14 @@ static bool option_store(const struct option *option, struct str value, struct l
         return list_add(loading, option, value, err);
     if (option->type == OPTION_TEXT) {
         if (value.len >= CONFIG_TEXT_BYTES || str_has_char(value, '\0'))
-            return err_set(err, ERR_INVALID, "%s is too long", option->name);
+            return err_set(err, ERR_INVALID, "--%s is too long", option->name);
         memcpy(field, value.at, value.len);
         field[value.len] = '\0';
         return true;
     }
     uint64_t number;
     if (!str_to_u64(value, option->most, &number) || number < option->least)
-        return err_set(err, ERR_INVALID, "%s must be a number from %llu to %llu, not '%.*s'", option->name,
+        return err_set(err, ERR_INVALID, "--%s must be a number from %llu to %llu, not '%.*s'", option->name,
                        (unsigned long long)option->least, (unsigned long long)option->most,
                        (int)MIN(value.len, (size_t)40), value.at);
     memcpy(field, &number, sizeof number);

@@ -28,7 +28,7 @@ bool settings_log_level(const char *name, enum log_level *out, struct err *err)
             return true;
         }
     }
-    return err_set(err, ERR_INVALID, "log must be debug, info, warn or error, not '%.40s'", name);
+    return err_set(err, ERR_INVALID, "--log must be debug, info, warn or error, not '%.40s'", name);
 }
 
 bool settings_token_for_code(const char *word, bool *out_always, struct err *err)
@@ -36,7 +36,7 @@ bool settings_token_for_code(const char *word, bool *out_always, struct err *err
     bool always = strcmp(word, "always") == 0;
 
     if (!always && strcmp(word, "as-asked") != 0)
-        return err_set(err, ERR_INVALID, "token-for-code must be as-asked or always, not '%.40s'", word);
+        return err_set(err, ERR_INVALID, "--token-for-code must be as-asked or always, not '%.40s'", word);
     *out_always = always;
     return true;
 }
@@ -46,7 +46,7 @@ bool settings_internet(const char *word, bool *out_on, struct err *err)
     bool on = strcmp(word, "on") == 0;
 
     if (!on && strcmp(word, "off") != 0)
-        return err_set(err, ERR_INVALID, "internet must be on or off, not '%.40s'", word);
+        return err_set(err, ERR_INVALID, "--internet must be on or off, not '%.40s'", word);
     *out_on = on;
     return true;
 }
@@ -216,9 +216,9 @@ static bool allow_make(struct str list, struct egress_settings *out, struct err 
     while (list.len && str_cut(&list, ',', &entry)) {
         entry = str_trim(entry);
         if (out->allow_count == LIMIT_EGRESS_ALLOW)
-            return err_set(err, ERR_INVALID, "egress-allow has more than %d entries", LIMIT_EGRESS_ALLOW);
+            return err_set(err, ERR_INVALID, "--egress-allow has more than %d entries", LIMIT_EGRESS_ALLOW);
         if (!net_range_parse(entry, &out->allow[out->allow_count]))
-            return err_set(err, ERR_INVALID, "egress-allow takes addresses and CIDR blocks, not '%.*s'",
+            return err_set(err, ERR_INVALID, "--egress-allow takes addresses and CIDR blocks, not '%.*s'",
                            (int)MIN(entry.len, (size_t)60), entry.at);
         out->allow_count++;
     }
@@ -232,9 +232,9 @@ static bool resolvers_make(struct str list, struct egress_settings *out, struct 
     while (list.len && str_cut(&list, ',', &entry)) {
         entry = str_trim(entry);
         if (out->resolver_count == LIMIT_RESOLVERS)
-            return err_set(err, ERR_INVALID, "dns has more than %d name servers", LIMIT_RESOLVERS);
+            return err_set(err, ERR_INVALID, "--dns has more than %d name servers", LIMIT_RESOLVERS);
         if (!resolver_parse(entry, &out->resolvers[out->resolver_count]))
-            return err_set(err, ERR_INVALID, "dns takes ADDR, ADDR:PORT or [ADDR]:PORT, not '%.*s'",
+            return err_set(err, ERR_INVALID, "--dns takes ADDR, ADDR:PORT or [ADDR]:PORT, not '%.*s'",
                            (int)MIN(entry.len, (size_t)60), entry.at);
         out->resolver_count++;
     }

@@ -68,7 +68,7 @@ static void mistakes_are_named(void **state)
     assert_false(load(&config, &err, "--memroy=1", NULL, NULL, NULL));
     assert_non_null(strstr(err.message, "no option --memroy;"));
     assert_false(load(&config, &err, "--memory", "lots", NULL, NULL));
-    assert_non_null(strstr(err.message, "from 128 to"));
+    assert_non_null(strstr(err.message, "--memory must be a number from 128 to"));
     assert_false(load(&config, &err, "--memory=127", NULL, NULL, NULL));
     assert_false(load(&config, &err, "--memory", NULL, NULL, NULL));
     assert_string_equal(err.message, "--memory needs a value");
