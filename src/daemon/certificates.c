@@ -275,16 +275,20 @@ bool certificates_are_given(const struct certificates *all)
     return all->config.cert_path[0];
 }
 
+bool certificates_check_paths(const char *cert_path, const char *key_path, struct err *err)
+{
+    return !cert_path[0] == !key_path[0] ||
+           err_set(err, ERR_INVALID, "--tls-cert and --tls-key belong together: name both files, or none");
+}
+
 struct certificates *certificates_new(const struct certificates_config *config, struct err *err)
 {
     struct certificates *all = NEW(struct certificates);
-    bool is_new, ok = true;
+    bool is_new, ok = certificates_check_paths(config->cert_path, config->key_path, err);
 
     all->config = *config;
     if (!all->config.look_ms)
         all->config.look_ms = LOOK_MS;
-    if (!config->cert_path[0] != !config->key_path[0])
-        ok = err_set(err, ERR_INVALID, "--tls-cert and --tls-key belong together: name both files, or none");
     if (!certificates_are_given(all))
         authority_host(config->domain, all->host, sizeof all->host);
     ok = ok && (!certificates_are_given(all) || load_given(all, err));

@@ -33,6 +33,8 @@ struct certificates_config {
 
 struct certificates;
 
+/* Two files or none: what can be said before anything is opened. */
+bool certificates_check_paths(const char *cert_path, const char *key_path, struct err *err) must_use;
 /* The strings must live as long as this does. NULL if the operator's files cannot be used: they were asked for. */
 struct certificates *certificates_new(const struct certificates_config *config, struct err *err) must_use;
 void certificates_free(struct certificates *all); /* NULL is fine */

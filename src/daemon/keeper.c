@@ -414,7 +414,8 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
     if (!find_accounts(keeper, err) || !settings_log_level(config->log, &log_least, err) ||
         !settings_token_for_code(config->token_for_code, &keeper->settings.code_always_has_token, err) ||
         !settings_internet(config->internet, &keeper->settings.internet, err) ||
-        !settings_domain(config->domain, err) || !egress_settings_make(config, &keeper->egress, err))
+        !settings_domain(config->domain, err) || !certificates_check_paths(config->tls_cert, config->tls_key, err) ||
+        !egress_settings_make(config, &keeper->egress, err))
         return false;
     keeper->settings.egress_allow_count = keeper->egress.allow_count;
     memcpy(keeper->settings.egress_allow, keeper->egress.allow, sizeof keeper->egress.allow);
@@ -441,7 +442,7 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
         return false;
     keeper->listen_fd = listen_patiently(config->listen, err);
     if (keeper->listen_fd < 0)
-        return err_wrap(err, "listen on %s", config->listen);
+        return false;
 
     auto_close int guestd_fd = guestd_open(config, err);
     if (guestd_fd < 0 || !confine_raise_files(&files, err))

@@ -452,6 +452,9 @@ static void bad_files_at_the_start_are_an_error(void **state)
                                                                 .changed = on_changed },
                                  &err));
     assert_non_null(strstr(err_text(&err), "belong together"));
+    assert_false(certificates_check_paths("", key_path, &err) || certificates_check_paths(cert_path, "", &err));
+    assert_non_null(strstr(err.message, "belong together"));
+    assert_true(certificates_check_paths("", "", &err) && certificates_check_paths("a", "b", &err));
     test_certificate_done(&first);
     test_certificate_done(&second);
     finish();
