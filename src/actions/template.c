@@ -112,22 +112,23 @@ static void explain_missing(const struct actions *actions, const struct caller *
 {
     struct buf names = buf_make(arena, 54); /* so that the message is whole, unless the reference is long */
     struct template_row *list;
-    size_t count;
+    size_t count, shown = 0;
     struct err ignored;
 
     if (explain_known(ref, err))
         return;
     if (!store_template_list(actions->store, str_from(caller->team_id), arena, &list, &count, &ignored))
         count = 0;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++, shown++) {
         struct str name = list[i].alias_count ? list[i].aliases[0] : list[i].id;
         if (names.len + name.len + 2 > names.cap)
             break;
         buf_format(&names, "%s%.*s", names.len ? ", " : "", STR_ARG(name));
     }
-    (void)err_set(
-        err, ERR_NOT_FOUND, "template '%.*s' not found; there is %.*s; on the server's machine: cloister template list",
-        (int)MIN(ref.len, (size_t)40), ref.at, names.len ? (int)names.len : 8, names.len ? names.data : "none yet");
+    (void)err_set(err, ERR_NOT_FOUND,
+                  "template '%.*s' not found; there %s %.*s; on the server's machine: cloister template list",
+                  (int)MIN(ref.len, (size_t)40), ref.at, shown > 1 ? "are" : "is", names.len ? (int)names.len : 8,
+                  names.len ? names.data : "none yet");
 }
 
 /* Puts newly built templates into the store. False: there is no way to, or it failed. */

@@ -233,6 +233,9 @@ static void a_missing_template_is_named_together_with_what_there_is(void **state
         assert_non_null(strstr(err.message, "there is base"));
         assert_non_null(strstr(err.message, "cloister template list"));
     }
+    put_template(f, "tother", STR(""), "other");
+    assert_false(action_template_resolve(&f->actions, &f->caller, STR("nope"), &f->rig.arena, &row, &err));
+    assert_non_null(strstr(err.message, "there are "));
 }
 
 static void a_missing_template_that_can_be_built_is_named_with_the_command(void **state)
