@@ -309,11 +309,21 @@ int authority_open_roots(struct err *err)
     return fd;
 }
 
+/* Not fd_update_file(): its spare would lie among the files that people copy. */
+static bool write_if_new(int tls_fd, const char *name, struct str bytes, struct err *err)
+{
+    auto_free char *old = NULL;
+    size_t old_len = 0;
+    struct err ignored;
+
+    if (fd_read_file(tls_fd, name, bytes.len, &old, &old_len, &ignored) && str_eq(str_of(old, old_len), bytes))
+        return true;
+    return fd_replace_file(tls_fd, name, bytes, 0644, err);
+}
+
 static bool write_bundle(int tls_fd, struct str ca, struct err *err)
 {
     auto_buf struct buf bundle = buf_make(NULL, ROOTS_BYTES + FILE_BYTES);
-    auto_free char *old = NULL;
-    size_t old_len = 0;
     struct err ignored;
 
     for (size_t i = 0; i < COUNT_OF(places) && bundle.len == 0; i++) {
@@ -326,15 +336,13 @@ static bool write_bundle(int tls_fd, struct str ca, struct err *err)
         }
     }
     buf_add(&bundle, ca);
-    if (fd_read_file(tls_fd, "ca-bundle.pem", bundle.cap, &old, &old_len, &ignored) &&
-        str_eq(str_of(old, old_len), buf_str(&bundle)))
-        return true;
-    return fd_replace_file(tls_fd, "ca-bundle.pem", buf_str(&bundle), 0644, err);
+    return write_if_new(tls_fd, "ca-bundle.pem", buf_str(&bundle), err);
 }
 
 static bool write_for_clients(int tls_fd, const char *ca, struct err *err)
 {
-    return fd_update_file(tls_fd, "ca.pem", str_from(ca), 0644, err) && write_bundle(tls_fd, str_from(ca), err);
+    (void)unlinkat(tls_fd, "ca.pem.new", 0); /* a spare that earlier versions left */
+    return write_if_new(tls_fd, "ca.pem", str_from(ca), err) && write_bundle(tls_fd, str_from(ca), err);
 }
 
 static int open_tls(int data_fd, struct err *err)
