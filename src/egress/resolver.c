@@ -621,7 +621,7 @@ void resolver_use(struct resolver *resolver, struct str resolv_conf)
     for (size_t i = 0; (lookup = map_next(&resolver->lookups, &i));)
         if (lookup->state == LOOKUP_READY)
             lookup->is_stale = true;
-    log_info("resolver: %u name server%s", count, count == 1 ? "" : "s");
+    log_debug("resolver: %u name server%s", count, count == 1 ? "" : "s");
 }
 
 struct resolver *resolver_new(struct loop *loop)
