@@ -226,7 +226,8 @@ def test_a_client_that_cancels_is_noticed(server, names, box):
         stdout=subprocess.PIPE,
     )
     assert client.stdout.read(5) == b"first"
-    assert len(os.listdir(inside)) >= before + 2  # the client's connection, and the one inside
+    # The client's connection and the one inside; one of an earlier test may have ended meanwhile.
+    assert len(os.listdir(inside)) > before
     client.kill()
     client.wait()
     assert wait_for(lambda: len(os.listdir(inside)) <= before)

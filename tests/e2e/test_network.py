@@ -286,7 +286,7 @@ def test_what_was_set_is_shown_but_for_secrets(server):
 @pytest.mark.parametrize(
     "network, says",
     [
-        ({"allow_out": ["example.com"]}, "deny_out"),
+        ({"allow_out": ["example.com"]}, "also set allow_internet_access to false"),
         ({"deny_out": ["example.com"]}, "deny_out in Python"),
         ({"allow_out": ["not a host"]}, "allow_out in Python"),
         ({"dns_servers": ["dns.example.com"]}, "dns_servers in Python"),
