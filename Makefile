@@ -101,7 +101,7 @@ help: ## this list
 
 # Packages are checked once per version of setup.sh, not each time.
 build/.deps build/.deps-test: scripts/setup.sh
-	@scripts/setup.sh build $(if $(filter %-test,$@),test names)
+	@scripts/setup.sh build $(if $(filter %-test,$@),test user names)
 	@mkdir -p build && touch $@
 
 # Warnings are errors only in the builds for tests, so that a newer compiler does not keep users from building.
