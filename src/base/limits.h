@@ -176,7 +176,7 @@
 /* DNS */
 #define LIMIT_DNS_RECORDS 128        /* of one answer that are used; 4096 bytes have room for 253 addresses at most */
 #define LIMIT_DNS_CHAIN 16           /* aliases from a name to its addresses; some servers follow 8, others 16 */
-#define LIMIT_DNS_TTL_S 86400        /* an answer is kept a day at most, whatever its zone says */
+#define LIMIT_DNS_TTL_S 86400        /* an answer is kept a day at most, even if its zone says longer */
 #define LIMIT_DNS_NEGATIVE_S 300     /* and "there is no such name" so long: people fix that and try again */
 #define LIMIT_DNS_QUESTION_BYTES 512 /* of ours: head, name, EDNS, and two bytes over TCP */
 #define LIMIT_DNS_TRIES 3            /* for one name, at one server after the other… */

@@ -4,8 +4,8 @@
  *   must not  open a file, make a socket, start a process or a thread, parse a byte from a client
  *
  * How it works: keeper sends the keys (MESSAGE_CERTIFICATE) when signer starts and when they change. Front sends digests
- * (MESSAGE_SIGN) while a handshake runs. Whoever takes over front can have digests signed as long as that lasts, and
- * does not get the keys.
+ * (MESSAGE_SIGN) while a handshake runs. An attacker who has taken over front can have digests signed while that lasts,
+ * but does not get the keys.
  *
  * After a change the keys from before are kept, too: handshakes with the old certificate may be under way.
  */
