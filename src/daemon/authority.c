@@ -6,8 +6,7 @@
  * anew. If only the server's certificate is near its end, the first two are kept.
  *
  * Keys are ECDSA with P-256, which every client knows. A certificate of the server's lives for 90 days and is renewed
- * after 60; that of the authority for ten years, and is renewed in its last one. Certificates begin a day before they are
- * made, for clients whose clock is behind.
+ * after 60; that of the authority for ten years, and is renewed in its last one. io/tls_make.c makes both.
  */
 #include "daemon/authority.h"
 
@@ -18,7 +17,6 @@
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
-#include <openssl/x509v3.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -32,14 +30,12 @@
 #include "base/mem.h"
 #include "base/random.h"
 #include "base/str.h"
+#include "io/tls_make.h"
 
 enum {
-    DAY_S = 86400,
-    CA_DAYS = 3650,
     CA_RENEW_DAYS = 365,
     LEAF_DAYS = 90, /* Apple refuses more than 825 */
     LEAF_RENEW_DAYS = 30,
-    SERIAL_BYTES = 16,
     NAMES_BYTES = 512,
     FILE_BYTES = 64 * 1024,
     ROOTS_BYTES = 8 << 20, /* Debian's have 220 KB */
@@ -70,15 +66,6 @@ void key_pair_done(struct key_pair *pair)
     free(take_ptr(&pair->chain));
 }
 
-/* The oldest error of OpenSSL's; err_set() style. */
-static bool crypto_error(struct err *err, const char *doing)
-{
-    const char *reason = ERR_reason_error_string(ERR_peek_error());
-
-    ERR_clear_error();
-    return err_set(err, ERR_INTERNAL, "%s: %s", doing, reason ? reason : "OpenSSL does not say why");
-}
-
 void authority_host(const char *domain, char *room, size_t size)
 {
     size_t len = strcspn(domain, ":");
@@ -98,57 +85,6 @@ void authority_host(const char *domain, char *room, size_t size)
 
 /* ---- making ---- */
 
-static bool add_extension(X509 *x509, X509 *issuer, int nid, const char *value)
-{
-    X509V3_CTX context;
-
-    X509V3_set_ctx(&context, issuer, x509, NULL, NULL, 0);
-    X509_EXTENSION *extension = X509V3_EXT_conf_nid(NULL, &context, nid, value);
-    bool ok = extension && X509_add_ext(x509, extension, -1) == 1;
-    X509_EXTENSION_free(extension);
-    return ok;
-}
-
-static bool set_serial(X509 *x509)
-{
-    unsigned char bytes[SERIAL_BYTES];
-
-    random_bytes(bytes, sizeof bytes);
-    bytes[0] = (unsigned char)((bytes[0] & 0x7f) | 0x40); /* positive, and always as long */
-    BIGNUM *number = BN_bin2bn(bytes, sizeof bytes, NULL);
-    bool ok = number && BN_to_ASN1_INTEGER(number, X509_get_serialNumber(x509));
-    BN_free(number);
-    return ok;
-}
-
-struct extension {
-    int nid;
-    const char *value;
-};
-
-/* Without an issuer it signs itself. */
-static X509 *make_certificate(EVP_PKEY *key, const char *subject, int days, X509 *issuer, EVP_PKEY *issuer_key,
-                              const struct extension *extensions, size_t count)
-{
-    X509 *x509 = X509_new();
-    X509_NAME *name = x509 ? X509_get_subject_name(x509) : NULL;
-    time_t now = (time_t)(clock_wall_us() / 1000000);
-    bool ok = x509 && X509_set_version(x509, X509_VERSION_3) && set_serial(x509) &&
-              ASN1_TIME_set(X509_getm_notBefore(x509), now - DAY_S) &&
-              ASN1_TIME_set(X509_getm_notAfter(x509), now + (time_t)days * DAY_S) &&
-              X509_NAME_add_entry_by_txt(name, "O", MBSTRING_UTF8, (const unsigned char *)"Cloister", -1, -1, 0) &&
-              X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_UTF8, (const unsigned char *)subject, -1, -1, 0) &&
-              X509_set_issuer_name(x509, issuer ? X509_get_subject_name(issuer) : name) && X509_set_pubkey(x509, key);
-
-    for (size_t i = 0; ok && i < count; i++)
-        ok = add_extension(x509, issuer ? issuer : x509, extensions[i].nid, extensions[i].value);
-    ok = ok && X509_sign(x509, issuer_key ? issuer_key : key, EVP_sha256()) > 0;
-    if (ok)
-        return x509;
-    X509_free(x509);
-    return NULL;
-}
-
 static bool make_authority(const char *name, struct made *out)
 {
     char constraints[NAMES_BYTES], subject[64];
@@ -163,17 +99,8 @@ static bool make_authority(const char *name, struct made *out)
                    "critical,permitted;DNS:" AUTHORITY_NAME "%s%s,permitted;IP:127.0.0.0/255.0.0.0,"
                    "permitted;IP:::1/ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
                    name[0] ? ",permitted;DNS:" : "", name);
-    const struct extension extensions[] = {
-        { NID_basic_constraints, "critical,CA:TRUE,pathlen:0" },
-        { NID_key_usage, "critical,keyCertSign,cRLSign" },
-        { NID_ext_key_usage, "serverAuth" },
-        { NID_subject_key_identifier, "hash" },
-        { NID_name_constraints, constraints },
-    };
     out->ca_key = EVP_PKEY_Q_keygen(NULL, NULL, "EC", "P-256");
-    out->ca = out->ca_key
-                  ? make_certificate(out->ca_key, subject, CA_DAYS, NULL, NULL, extensions, COUNT_OF(extensions))
-                  : NULL;
+    out->ca = out->ca_key ? tls_make_authority(out->ca_key, subject, constraints) : NULL;
     return out->ca;
 }
 
@@ -183,19 +110,11 @@ static bool make_leaf(const char *name, struct made *made)
 
     (void)snprintf(names, sizeof names, "DNS:" AUTHORITY_NAME ",DNS:*." AUTHORITY_NAME "%s%s%s%s,IP:127.0.0.1,IP:::1",
                    name[0] ? ",DNS:" : "", name, name[0] ? ",DNS:*." : "", name);
-    const struct extension extensions[] = {
-        { NID_basic_constraints, "critical,CA:FALSE" },
-        { NID_key_usage, "critical,digitalSignature" },
-        { NID_ext_key_usage, "serverAuth" },
-        { NID_subject_key_identifier, "hash" },
-        { NID_authority_key_identifier, "keyid:always" },
-        { NID_subject_alt_name, names },
-    };
     X509_free(made->leaf);
     EVP_PKEY_free(made->leaf_key);
     made->leaf_key = EVP_PKEY_Q_keygen(NULL, NULL, "EC", "P-256");
-    made->leaf = made->leaf_key ? make_certificate(made->leaf_key, AUTHORITY_NAME, LEAF_DAYS, made->ca, made->ca_key,
-                                                   extensions, COUNT_OF(extensions))
+    made->leaf = made->leaf_key ? tls_make_server(made->leaf_key, AUTHORITY_NAME, names, LEAF_DAYS,
+                                                  (struct tls_issuer){ made->ca, made->ca_key })
                                 : NULL;
     return made->leaf;
 }
@@ -204,7 +123,7 @@ static bool make_leaf(const char *name, struct made *made)
 
 static bool has_days(const X509 *x509, int days)
 {
-    time_t now = (time_t)(clock_wall_us() / 1000000), later = now + (time_t)days * DAY_S;
+    time_t now = (time_t)(clock_wall_us() / 1000000), later = now + (time_t)days * TLS_DAY_S;
 
     return X509_cmp_time(X509_get0_notBefore(x509), &now) < 0 && X509_cmp_time(X509_get0_notAfter(x509), &later) > 0;
 }
@@ -252,18 +171,6 @@ static bool read_made(int tls_fd, const char *name, struct made *out)
     return false;
 }
 
-/* What a memory BIO holds, as text on the heap. Frees the BIO. */
-static char *take_text(BIO *bio)
-{
-    char *at;
-    long len = BIO_get_mem_data(bio, &at);
-    char *text = mem_new((size_t)len + 1);
-
-    memcpy(text, at, (size_t)len);
-    BIO_free(bio);
-    return text;
-}
-
 static BIO *new_text(void)
 {
     BIO *bio = BIO_new(BIO_s_secmem()); /* wiped when it is freed */
@@ -283,8 +190,8 @@ static bool write_made(int tls_fd, const char *name, const struct made *made, st
               PEM_write_bio_PrivateKey(bio, made->ca_key, NULL, NULL, 0, NULL, NULL) &&
               PEM_write_bio_X509(bio, made->leaf) &&
               PEM_write_bio_PrivateKey(bio, made->leaf_key, NULL, NULL, 0, NULL, NULL);
-    char *text = take_text(bio);
-    ok = ok ? fd_replace_file(tls_fd, "authority.pem", str_from(text), 0600, err) : crypto_error(err, "write PEM");
+    char *text = tls_take_text(bio);
+    ok = ok ? fd_replace_file(tls_fd, "authority.pem", str_from(text), 0600, err) : tls_make_error(err, "write PEM");
     explicit_bzero(text, strlen(text));
     free(text);
     return ok;
@@ -387,11 +294,11 @@ bool authority_certificate(int data_fd, const char *name, struct key_pair *out, 
     if (!made.ca) {
         is_new = true;
         if (!make_authority(name, &made) || !make_leaf(name, &made))
-            return crypto_error(err, "make a local authority");
+            return tls_make_error(err, "make a local authority");
     } else if (!has_days(made.leaf, LEAF_RENEW_DAYS)) {
         is_new = true;
         if (!make_leaf(name, &made))
-            return crypto_error(err, "renew the server's certificate");
+            return tls_make_error(err, "renew the server's certificate");
     }
     if (is_new && !write_made(tls_fd, name, &made, err))
         return err_wrap(err, "keep the local authority");
@@ -399,10 +306,10 @@ bool authority_certificate(int data_fd, const char *name, struct key_pair *out, 
     BIO *ca = new_text(), *chain = new_text(), *key = new_text();
     bool ok = PEM_write_bio_X509(ca, made.ca) && PEM_write_bio_X509(chain, made.leaf) &&
               PEM_write_bio_PrivateKey(key, made.leaf_key, NULL, NULL, 0, NULL, NULL);
-    auto_free char *ca_text = take_text(ca);
-    auto_pair struct key_pair pair = { .chain = take_text(chain), .key = take_text(key) };
+    auto_free char *ca_text = tls_take_text(ca);
+    auto_pair struct key_pair pair = { .chain = tls_take_text(chain), .key = tls_take_text(key) };
     if (!ok)
-        return crypto_error(err, "write PEM");
+        return tls_make_error(err, "write PEM");
     if (!write_for_clients(tls_fd, ca_text, err))
         return err_wrap(err, "write the certificates for clients");
     *out = (struct key_pair){ .chain = take_ptr(&pair.chain), .key = take_ptr(&pair.key) };

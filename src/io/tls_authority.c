@@ -2,27 +2,21 @@
 
 #include <openssl/core_names.h>
 #include <openssl/ec.h>
-#include <openssl/err.h>
 #include <openssl/hmac.h>
 #include <openssl/param_build.h>
 #include <openssl/pem.h>
-#include <openssl/x509v3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
-#include "base/random.h"
 #include "io/tls_inside.h"
 #include "io/tls_key.h"
+#include "io/tls_make.h"
 
 enum {
-    DAY_S = 86400,
-    AUTHORITY_DAYS = 3650,
     SERVER_DAYS = 365, /* browsers refuse more than 398 */
-    SERIAL_BYTES = 16,
-    WIDE_BYTES = 64, /* reduced to a P-256 scalar: with twice its size, no value is likelier than another */
+    WIDE_BYTES = 64,   /* reduced to a P-256 scalar: with twice its size, no value is likelier than another */
 };
 
 struct tls_authority {
@@ -31,11 +25,6 @@ struct tls_authority {
     struct tls_key *signer; /* server_key again, as handshakes use it */
     char *pem;
 };
-
-static bool crypto_error(struct err *err, const char *doing)
-{
-    return err_set(err, ERR_INTERNAL, "%s: %s", doing, tls_reason());
-}
 
 /* ---- keys ---- */
 
@@ -98,68 +87,6 @@ static EVP_PKEY *derive_key(const uint8_t seed[TLS_SEED_BYTES], const char *labe
 
 /* ---- certificates ---- */
 
-struct extension {
-    int nid;
-    const char *value;
-};
-
-static bool add_extension(X509 *x509, X509 *issuer, const struct extension *one)
-{
-    X509V3_CTX context;
-
-    X509V3_set_ctx(&context, issuer, x509, NULL, NULL, 0);
-    X509_EXTENSION *extension = X509V3_EXT_conf_nid(NULL, &context, one->nid, one->value);
-    bool ok = extension && X509_add_ext(x509, extension, -1) == 1;
-    X509_EXTENSION_free(extension);
-    return ok;
-}
-
-static bool set_serial(X509 *x509)
-{
-    unsigned char bytes[SERIAL_BYTES];
-
-    random_bytes(bytes, sizeof bytes);
-    bytes[0] = (unsigned char)((bytes[0] & 0x7f) | 0x40); /* positive, and always as long */
-    BIGNUM *number = BN_bin2bn(bytes, sizeof bytes, NULL);
-    bool ok = number && BN_to_ASN1_INTEGER(number, X509_get_serialNumber(x509));
-    BN_free(number);
-    return ok;
-}
-
-/* Without an issuer it signs itself. */
-static X509 *make_certificate(EVP_PKEY *key, const char *subject, int days, X509 *issuer, EVP_PKEY *issuer_key,
-                              const struct extension *extensions, size_t count)
-{
-    X509 *x509 = X509_new();
-    X509_NAME *name = x509 ? X509_get_subject_name(x509) : NULL;
-    time_t now = (time_t)(clock_wall_us() / 1000000);
-    bool ok = x509 && X509_set_version(x509, X509_VERSION_3) && set_serial(x509) &&
-              ASN1_TIME_set(X509_getm_notBefore(x509), now - DAY_S) &&
-              ASN1_TIME_set(X509_getm_notAfter(x509), now + (time_t)days * DAY_S) &&
-              X509_NAME_add_entry_by_txt(name, "O", MBSTRING_UTF8, (const unsigned char *)"Cloister", -1, -1, 0) &&
-              X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_UTF8, (const unsigned char *)subject, -1, -1, 0) &&
-              X509_set_issuer_name(x509, issuer ? X509_get_subject_name(issuer) : name) && X509_set_pubkey(x509, key);
-
-    for (size_t i = 0; ok && i < count; i++)
-        ok = add_extension(x509, issuer ? issuer : x509, &extensions[i]);
-    ok = ok && X509_sign(x509, issuer_key ? issuer_key : key, EVP_sha256()) > 0;
-    if (ok)
-        return x509;
-    X509_free(x509);
-    return NULL;
-}
-
-/* Frees the BIO. */
-static char *take_text(BIO *bio)
-{
-    char *at;
-    long len = BIO_get_mem_data(bio, &at);
-    char *text = str_copy(str_of(at, (size_t)MAX(len, 0)));
-
-    BIO_free(bio);
-    return text;
-}
-
 static char *certificate_text(X509 *x509)
 {
     BIO *bio = BIO_new(BIO_s_mem());
@@ -168,7 +95,7 @@ static char *certificate_text(X509 *x509)
         BIO_free(bio);
         return NULL;
     }
-    return take_text(bio);
+    return tls_take_text(bio);
 }
 
 static struct tls_key *signer_of(EVP_PKEY *key, struct err *err)
@@ -177,10 +104,10 @@ static struct tls_key *signer_of(EVP_PKEY *key, struct err *err)
 
     if (!bio || !PEM_write_bio_PrivateKey(bio, key, NULL, NULL, 0, NULL, NULL)) {
         BIO_free(bio);
-        (void)crypto_error(err, "write a key");
+        (void)tls_make_error(err, "write a key");
         return NULL;
     }
-    char *text = take_text(bio);
+    char *text = tls_take_text(bio);
     struct tls_key *signer = tls_key_read(str_from(text), err);
     explicit_bzero(text, strlen(text));
     free(text);
@@ -189,12 +116,6 @@ static struct tls_key *signer_of(EVP_PKEY *key, struct err *err)
 
 struct tls_authority *tls_authority_new(const uint8_t seed[TLS_SEED_BYTES], const char *owner, struct err *err)
 {
-    static const struct extension extensions[] = {
-        { NID_basic_constraints, "critical,CA:TRUE,pathlen:0" },
-        { NID_key_usage, "critical,keyCertSign,cRLSign" },
-        { NID_ext_key_usage, "serverAuth" },
-        { NID_subject_key_identifier, "hash" },
-    };
     struct tls_authority *authority = NEW(struct tls_authority);
     char subject[64];
 
@@ -203,12 +124,11 @@ struct tls_authority *tls_authority_new(const uint8_t seed[TLS_SEED_BYTES], cons
     authority->key = derive_key(seed, "cloister sandbox authority");
     authority->server_key = derive_key(seed, "cloister sandbox server");
     if (authority->key && authority->server_key)
-        authority->certificate =
-            make_certificate(authority->key, subject, AUTHORITY_DAYS, NULL, NULL, extensions, COUNT_OF(extensions));
+        authority->certificate = tls_make_authority(authority->key, subject, NULL);
     if (authority->certificate)
         authority->pem = certificate_text(authority->certificate);
     if (!authority->pem)
-        (void)crypto_error(err, "make a sandbox's authority");
+        (void)tls_make_error(err, "make a sandbox's authority");
     else if ((authority->signer = signer_of(authority->server_key, err)))
         return authority;
     tls_authority_free(authority);
@@ -244,20 +164,12 @@ char *tls_authority_issue(const struct tls_authority *authority, const char *nam
     const char *subject = strlen(name) <= 64 ? name : "a host with a long name";
 
     (void)snprintf(names, sizeof names, "DNS:%.253s", name);
-    const struct extension extensions[] = {
-        { NID_basic_constraints, "critical,CA:FALSE" },
-        { NID_key_usage, "critical,digitalSignature" },
-        { NID_ext_key_usage, "serverAuth" },
-        { NID_subject_key_identifier, "hash" },
-        { NID_authority_key_identifier, "keyid:always" },
-        { NID_subject_alt_name, names },
-    };
-    X509 *x509 = make_certificate(authority->server_key, subject, SERVER_DAYS, authority->certificate, authority->key,
-                                  extensions, COUNT_OF(extensions));
+    X509 *x509 = tls_make_server(authority->server_key, subject, names, SERVER_DAYS,
+                                 (struct tls_issuer){ authority->certificate, authority->key });
     char *text = x509 ? certificate_text(x509) : NULL;
     X509_free(x509);
     if (!text)
-        (void)crypto_error(err, "make a certificate");
+        (void)tls_make_error(err, "make a certificate");
     return text;
 }
 
