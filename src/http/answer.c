@@ -8,12 +8,6 @@
 #include "base/log.h"
 #include "http/inside.h"
 
-bool answer_is_ours(struct str name)
-{
-    return str_eq_nocase(name, STR("Connection")) || str_eq_nocase(name, STR("Content-Length")) ||
-           str_eq_nocase(name, STR("Transfer-Encoding"));
-}
-
 bool answer_has_body(unsigned status)
 {
     return status >= 200 && status != 204 && status != 304;

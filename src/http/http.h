@@ -170,6 +170,16 @@ struct stream *http_upgrade(struct http_exchange *ex, const struct http_field *f
 void http_ref(struct http_exchange *ex);
 void http_unref(struct http_exchange *ex);
 
+/* ---- passing messages on ---- */
+
+/* Is the field of one connection, or written anew for the next one? Then it is not passed on. */
+bool http_is_hop_field(const struct http_head *head, struct str name);
+bool http_wants_upgrade(const struct http_head *request);
+/* The fields of an answer that are passed on. Returns how many. */
+size_t http_pass_fields(const struct http_head *answer, struct http_field out[LIMIT_HEADERS]);
+/* The length that an answer announces. For HEAD it is that of GET's answer, and no body follows. */
+uint64_t http_announced_length(const struct http_head *answer);
+
 /* ---- router ---- */
 
 /*

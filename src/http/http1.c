@@ -8,6 +8,7 @@
 #include <assert.h>
 
 #include "base/fd.h"
+#include "base/header_kind.h"
 #include "base/limits.h"
 #include "http/inside.h"
 #include "io/splice.h"
@@ -161,7 +162,7 @@ static struct buf *head_begin(struct http_server *server, unsigned status, const
     buf_clear(out);
     http_write_status_line(out, status);
     for (size_t i = 0; i < count; i++)
-        if (!answer_is_ours(fields[i].name))
+        if (!header_is(fields[i].name, HEADER_WRITTEN))
             http_write_header(out, fields[i].name, fields[i].value);
     return out;
 }

@@ -32,6 +32,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/header_kind.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "http/http2_flood.h"
@@ -678,13 +679,6 @@ static bool goodbye(struct connection *c)
 
 /* ---- answers ---- */
 
-static bool is_hop_field(struct str name)
-{
-    return answer_is_ours(name) || str_eq_nocase(name, STR("Keep-Alive")) ||
-           str_eq_nocase(name, STR("Proxy-Connection")) || str_eq_nocase(name, STR("Upgrade")) ||
-           str_eq_nocase(name, STR("TE"));
-}
-
 /* nghttp2 copies both, and makes the name lower case. */
 static nghttp2_nv pair(struct str name, struct str value)
 {
@@ -705,7 +699,7 @@ static bool submit(struct connection *c, struct http2_stream *s, unsigned status
     int len = snprintf(digits, sizeof digits, "%u", status);
     pairs[used++] = pair(STR(":status"), str_of(digits, (size_t)len));
     for (size_t i = 0; i < count; i++) {
-        if (is_hop_field(fields[i].name))
+        if (header_is(fields[i].name, HEADER_WRITTEN | HEADER_HTTP2_NO_ANSWER))
             continue;
         http_write_header(rules, fields[i].name, fields[i].value);
         if (used == LIMIT_HEADERS + 1)

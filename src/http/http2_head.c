@@ -1,5 +1,6 @@
 #include "http/http2_head.h"
 
+#include "base/header_kind.h"
 #include "base/limits.h"
 #include "base/mem.h"
 
@@ -71,20 +72,6 @@ static void add_pseudo(struct http2_head *head, struct str name, struct str valu
     }
 }
 
-/* Fields of one HTTP/1.1 connection (RFC 9113, 8.2.2). In the text that we write they would change its framing. */
-static bool is_of_connection(struct str name)
-{
-    static const struct str names[] = {
-        STR_INIT("connection"),        STR_INIT("keep-alive"), STR_INIT("proxy-connection"),
-        STR_INIT("transfer-encoding"), STR_INIT("upgrade"),
-    };
-
-    for (size_t i = 0; i < COUNT_OF(names); i++)
-        if (str_eq_nocase(name, names[i]))
-            return true;
-    return false;
-}
-
 void http2_head_add(struct http2_head *head, struct str name, struct str value)
 {
     head->fields++;
@@ -96,7 +83,8 @@ void http2_head_add(struct http2_head *head, struct str name, struct str value)
         add_pseudo(head, name, value);
     } else if (!is_clean(name, false) || str_has_char(name, ':') || !is_clean(value, true)) {
         http2_head_refuse(head, 400, "a header has a character that it must not have");
-    } else if (is_of_connection(name)) {
+    } else if (header_is(name, HEADER_HTTP2_REFUSED)) {
+        /* In the text that we write they would change its framing. */
         http2_head_refuse(head, 400, "a header that HTTP/2 does not have");
     } else if (str_eq_nocase(name, STR("host"))) {
         if (head->has_host)

@@ -232,8 +232,6 @@ bool body_is_unbounded(const struct exchange *e);
  * repeat a request that got 502 or 503, unless told otherwise. Only with 503 do we know that the request had no effect.
  */
 void conn_refuse(struct connection *c, struct exchange *e, unsigned status, const char *message);
-/* The server writes these itself. */
-bool answer_is_ours(struct str name);
 bool answer_has_body(unsigned status);
 /* The next *left bytes of the answer come from there by splice_start(). False: they have to be written. */
 bool answer_splice(struct http_exchange *ex, struct stream *from, uint64_t *left) must_use;

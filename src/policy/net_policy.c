@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/header_kind.h"
 #include "base/limits.h"
 
 /* The first byte of a packed policy. The store keeps packed policies, so a new layout gets a new number. */
@@ -224,19 +225,10 @@ static bool is_field_value(struct str value)
     return true;
 }
 
-/* These say where a message ends, how long its connection lives, or which host it is for. */
-static const struct str fixed_headers[] = {
-    STR_INIT("Connection"), STR_INIT("Content-Length"),    STR_INIT("Expect"), STR_INIT("Host"),
-    STR_INIT("Keep-Alive"), STR_INIT("Proxy-Connection"),  STR_INIT("TE"),     STR_INIT("Trailer"),
-    STR_INIT("Upgrade"),    STR_INIT("Transfer-Encoding"),
-};
-
+/* Says where a message ends, how long its connection lives, or which host it is for: no rule may set it. */
 static bool header_is_fixed(struct str name)
 {
-    for (size_t i = 0; i < COUNT_OF(fixed_headers); i++)
-        if (str_eq_nocase(name, fixed_headers[i]))
-            return true;
-    return false;
+    return header_is(name, HEADER_HOP | HEADER_WRITTEN | HEADER_OF_REQUEST);
 }
 
 bool net_value_has_placeholder(struct str value)

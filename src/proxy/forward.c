@@ -137,7 +137,7 @@ static void on_tunnel_over(void *context)
 static void become_tunnel(struct forward *f, const struct http_head *head)
 {
     struct http_field fields[LIMIT_HEADERS + 1];
-    size_t count = heads_answer_fields(head, fields);
+    size_t count = http_pass_fields(head, fields);
     const struct str *upgrade = http_header(head, STR("Upgrade"));
     if (upgrade)
         fields[count++] = (struct http_field){ STR("Upgrade"), *upgrade };
@@ -166,16 +166,16 @@ static void on_answer_head(struct http_call *call, const struct http_head *head)
     if (head->status != 401 && f->target.port != GUESTD_PORT)
         http_trust(f->ex);
     if (head->status == 101) {
-        if (heads_want_upgrade(&f->ex->head))
+        if (http_wants_upgrade(&f->ex->head))
             become_tunnel(f, head);
         else
             give_up(f, REFUSE_BROKEN); /* not asked for: the bytes that follow could be anything */
         return;
     }
     struct http_field fields[LIMIT_HEADERS];
-    size_t count = heads_answer_fields(head, fields);
+    size_t count = http_pass_fields(head, fields);
     enter(f, FORWARD_ANSWERING);
-    http_start(f->ex, head->status, fields, count, heads_answer_length(head));
+    http_start(f->ex, head->status, fields, count, http_announced_length(head));
     http_call_splice(call, f->ex);
 }
 
@@ -346,7 +346,7 @@ static void reach_inside(struct forward *f)
 static void go_inside(struct forward *f)
 {
     enter(f, FORWARD_REACHING);
-    bool may_keep = f->target.port == GUESTD_PORT && !heads_want_upgrade(&f->ex->head);
+    bool may_keep = f->target.port == GUESTD_PORT && !http_wants_upgrade(&f->ex->head);
     struct stream *idle = may_keep ? peer_take_idle(f->peer) : NULL;
     f->kept = idle;
     if (idle)

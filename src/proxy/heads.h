@@ -1,5 +1,5 @@
 /*
- * heads.h - which fields of a request's head the service inside sees, and which of its answer's the client sees.
+ * heads.h - which fields of a request's head the service inside sees.
  *
  * Left out: fields of one connection, our own credentials, and claims about where a request came from. Pure.
  */
@@ -18,10 +18,5 @@
  */
 bool heads_write_request(struct http_exchange *ex, const struct target *target, struct str mask_host,
                          struct str *out_head) must_use;
-bool heads_want_upgrade(const struct http_head *request);
-
-size_t heads_answer_fields(const struct http_head *answer, struct http_field out[LIMIT_HEADERS]); /* how many */
-/* The length that an answer announces. For HEAD it is that of GET's answer, and no body follows. */
-uint64_t heads_answer_length(const struct http_head *answer);
 
 #endif
