@@ -28,9 +28,7 @@ static bool ref_parse(struct str text, struct arena *arena, struct template_ref 
 {
     text = str_trim(text);
     char *lower = arena_text(arena, text);
-    for (size_t i = 0; i < text.len; i++)
-        if (lower[i] >= 'A' && lower[i] <= 'Z')
-            lower[i] = (char)(lower[i] - 'A' + 'a');
+    text_lower(lower, text.len);
 
     struct str rest = str_of(lower, text.len);
     struct template_ref ref = { 0 };

@@ -168,7 +168,7 @@ static bool mask_check(struct str mask, struct err *err)
         char c = rest.at[0];
         if (str_skip(&rest, STR("${PORT}")))
             continue;
-        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || strchr(".-_:[]", c)) || !c)
+        if (!(char_is_alnum(c) || strchr(".-_:[]", c)) || !c)
             break;
         rest = str_of(rest.at + 1, rest.len - 1);
     }

@@ -149,8 +149,7 @@ void percent_encode(struct buf *out, struct str text)
 {
     for (size_t i = 0; i < text.len; i++) {
         char c = text.at[i];
-        bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
-                     c == '.' || c == '_' || c == '~';
+        bool plain = char_is_alnum(c) || c == '-' || c == '.' || c == '_' || c == '~';
         if (plain)
             buf_add_char(out, c);
         else

@@ -2,9 +2,29 @@
 
 #include "base/mem.h"
 
-static char lower(char c)
+bool char_is_token(char c)
 {
-    return c >= 'A' && c <= 'Z' ? (char)(c + ('a' - 'A')) : c;
+    static const bool table[256] = {
+        ['!'] = 1, ['#'] = 1, ['$'] = 1, ['%'] = 1,         ['&'] = 1,         ['\''] = 1,
+        ['*'] = 1, ['+'] = 1, ['-'] = 1, ['.'] = 1,         ['^'] = 1,         ['_'] = 1,
+        ['`'] = 1, ['|'] = 1, ['~'] = 1, ['0' ... '9'] = 1, ['A' ... 'Z'] = 1, ['a' ... 'z'] = 1,
+    };
+
+    return table[(unsigned char)c];
+}
+
+bool str_is_token(struct str s)
+{
+    for (size_t i = 0; i < s.len; i++)
+        if (!char_is_token(s.at[i]))
+            return false;
+    return s.len > 0;
+}
+
+void text_lower(char *text, size_t len)
+{
+    for (size_t i = 0; i < len; i++)
+        text[i] = char_lower(text[i]);
 }
 
 bool str_eq(struct str a, struct str b)
@@ -17,7 +37,7 @@ bool str_eq_nocase(struct str a, struct str b)
     if (a.len != b.len)
         return false;
     for (size_t i = 0; i < a.len; i++)
-        if (lower(a.at[i]) != lower(b.at[i]))
+        if (char_lower(a.at[i]) != char_lower(b.at[i]))
             return false;
     return true;
 }

@@ -38,6 +38,31 @@ static inline struct str str_of(const void *at, size_t len)
     return (struct str){ at, len };
 }
 
+/* ASCII, in every locale. */
+static inline char char_lower(char c)
+{
+    return c >= 'A' && c <= 'Z' ? (char)(c + ('a' - 'A')) : c;
+}
+
+static inline bool char_is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+static inline bool char_is_letter(char c)
+{
+    return char_lower(c) >= 'a' && char_lower(c) <= 'z';
+}
+
+static inline bool char_is_alnum(char c)
+{
+    return char_is_letter(c) || char_is_digit(c);
+}
+
+bool char_is_token(char c);              /* RFC 9110 section 5.6.2 */
+bool str_is_token(struct str s);         /* one such character or more */
+void text_lower(char *text, size_t len); /* in place */
+
 bool str_eq(struct str a, struct str b);
 bool str_eq_nocase(struct str a, struct str b); /* ASCII letters only */
 bool str_starts(struct str s, struct str prefix);

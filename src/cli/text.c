@@ -144,8 +144,7 @@ struct str text_mib(struct arena *arena, int64_t mib)
 
 static bool is_plain(char c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           (c != '\0' && strchr("_./:@%+=,-", c) != NULL);
+    return char_is_alnum(c) || (c != '\0' && strchr("_./:@%+=,-", c) != NULL);
 }
 
 void text_shell_quote(struct buf *out, struct str word)

@@ -10,7 +10,6 @@
  */
 #include "daemon/authority.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <openssl/err.h>
@@ -72,15 +71,15 @@ void authority_host(const char *domain, char *room, size_t size)
     bool has_letter = false, is_fine = len > 0 && len < size && len < 200 && memchr(domain, '.', len);
 
     for (size_t i = 0; i < len && is_fine; i++) {
-        unsigned char c = (unsigned char)domain[i];
-        has_letter |= isalpha(c) != 0;
+        char c = domain[i];
+        has_letter |= char_is_letter(c);
         /* A label: letters, digits and inner hyphens. A number is an address, which has no names below it. */
-        is_fine = isalnum(c) || (c == '-' && i && domain[i - 1] != '.') || (c == '.' && i && domain[i - 1] != '.');
+        is_fine =
+            char_is_alnum(c) || (c == '-' && i && domain[i - 1] != '.') || (c == '.' && i && domain[i - 1] != '.');
     }
     is_fine = is_fine && has_letter && domain[len - 1] != '.' && domain[len - 1] != '-';
     (void)snprintf(room, size, "%.*s", is_fine ? (int)len : 0, domain);
-    for (char *at = room; *at; at++)
-        *at = (char)tolower((unsigned char)*at);
+    text_lower(room, strlen(room));
 }
 
 /* ---- making ---- */

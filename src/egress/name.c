@@ -15,7 +15,7 @@ static enum name_found take(struct str name, char out[LIMIT_NET_NAME_BYTES + 1])
     if (name.len > LIMIT_NET_NAME_BYTES || !net_name_is_valid(name))
         return NAME_NONE;
     for (size_t i = 0; i < name.len; i++)
-        out[i] = (char)(name.at[i] >= 'A' && name.at[i] <= 'Z' ? name.at[i] - 'A' + 'a' : name.at[i]);
+        out[i] = char_lower(name.at[i]);
     out[name.len] = '\0';
     return NAME_FOUND;
 }
@@ -83,6 +83,6 @@ enum name_found name_find(struct str received, char out[LIMIT_NET_NAME_BYTES + 1
     if (received.at[0] == TLS_HANDSHAKE)
         return from_tls(received, out);
     /* All methods begin with a letter. Binary protocols need not be waited for. */
-    bool may_be_http = (received.at[0] | 0x20) >= 'a' && (received.at[0] | 0x20) <= 'z';
+    bool may_be_http = char_is_letter(received.at[0]);
     return may_be_http ? from_http(received, out) : NAME_NONE;
 }

@@ -392,8 +392,7 @@ static void begin(struct timer *timer)
 
 static bool is_name_char(char c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
-           c == '.';
+    return char_is_alnum(c) || c == '-' || c == '_' || c == '.';
 }
 
 /* What wire/dns reads and writes: labels of 1 to 63 characters; "" is the root. */
@@ -410,13 +409,6 @@ static bool can_be_asked(struct str name)
         if (label.len == 0 || label.len > 63)
             return false;
     return true;
-}
-
-static void lower_case(char *text)
-{
-    for (; *text; text++)
-        if (*text >= 'A' && *text <= 'Z')
-            *text = (char)(*text + ('a' - 'A'));
 }
 
 static struct lookup *lookup_new(struct resolver *resolver, struct str name, uint16_t type, struct str key)
@@ -481,7 +473,7 @@ static struct str key_of(struct str name, bool can_ask, uint16_t type, char room
 {
     int len = snprintf(room, KEY_TEXT, "%u %s%.*s", type, can_ask ? "" : "?", STR_ARG(name));
 
-    lower_case(room);
+    text_lower(room, strlen(room));
     return str_of(room, (size_t)len);
 }
 
@@ -506,7 +498,7 @@ struct resolver_question *resolver_ask(struct resolver *resolver, struct resolve
     bool is_new = !lookup;
     if (is_new)
         lookup = lookup_new(resolver, asked, type, key_text);
-    lower_case(lookup->name);
+    text_lower(lookup->name, strlen(lookup->name));
 
     struct resolver_question *question = mem_new(sizeof *question);
     *question = (struct resolver_question){ .lookup = lookup, .done = done, .context = context };

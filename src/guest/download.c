@@ -3,7 +3,6 @@
  * without a size (in /proc) is read to its end. It is compressed only if the client accepts nothing else: compressing
  * costs more time than it saves.
  */
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -130,12 +129,11 @@ static struct str type_of(struct str name, struct str beginning)
 static struct str disposition(struct arena *arena, struct str name)
 {
     struct buf out = buf_make(arena, 3 * name.len + 64);
-    bool is_token = name.len > 0, is_ascii = true;
+    bool is_ascii = true, is_token = str_is_token(name);
 
     for (size_t i = 0; i < name.len; i++) {
         unsigned char c = (unsigned char)name.at[i];
         is_ascii &= c >= 0x20 && c < 0x7f;
-        is_token &= isalnum(c) || (c && strchr("!#$%&'*+-.^_`|~", c) != NULL);
     }
     if (!is_ascii) {
         buf_add(&out, STR("inline; filename*=utf-8''"));

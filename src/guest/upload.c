@@ -177,9 +177,7 @@ static bool take_metadata(struct upload *u)
         if (!str_skip_nocase(&key, STR("x-metadata-")))
             continue;
         char *lower = arena_text(&u->ex->arena, key);
-        for (char *c = lower; *c; c++)
-            if (*c >= 'A' && *c <= 'Z')
-                *c = (char)(*c + ('a' - 'A'));
+        text_lower(lower, key.len);
         key = str_from(lower);
         if (!key.len || key.len > METADATA_KEY_BYTES || !is_printable(key)) {
             FAIL(u, 400, "invalid metadata: a key must be 1 to %d printable ASCII characters", METADATA_KEY_BYTES);

@@ -1,7 +1,6 @@
 #include "io/tls_key.h"
 
 #include <assert.h>
-#include <ctype.h>
 #include <openssl/core_names.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
@@ -140,7 +139,7 @@ static void first_name(const X509 *leaf, char room[TLS_NAME_BYTES])
         const char *text = (const char *)ASN1_STRING_get0_data(name->d.dNSName);
         bool is_fine = len < TLS_NAME_BYTES;
         for (size_t k = 0; k < len && is_fine; k++)
-            is_fine = isalnum((unsigned char)text[k]) || (text[k] && strchr("*.-_", text[k]));
+            is_fine = char_is_alnum(text[k]) || (text[k] && strchr("*.-_", text[k]));
         (void)snprintf(room, TLS_NAME_BYTES, "%.*s", is_fine ? (int)len : 0, text);
     }
     GENERAL_NAMES_free(names);

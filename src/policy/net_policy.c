@@ -132,7 +132,7 @@ bool net_range_has(const struct net_range *range, const struct net_address *addr
 
 static bool is_label_char(char c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+    return char_is_alnum(c) || c == '-' || c == '_';
 }
 
 bool net_name_is_valid(struct str name)
@@ -153,13 +153,12 @@ bool net_name_is_valid(struct str name)
         }
         if (!is_label_char(c) || (c == '-' && label == 0) || ++label > 63)
             return false;
-        numeric = numeric && c >= '0' && c <= '9';
+        numeric = numeric && char_is_digit(c);
     }
     /* "192.0.2.1" and "0x7f.1" are addresses to some programs; no top-level domain begins with a digit. */
     if (label == 0 || name.at[name.len - 1] == '-' || numeric)
         return false;
-    char first = name.at[name.len - label];
-    return first < '0' || first > '9';
+    return !char_is_digit(name.at[name.len - label]);
 }
 
 bool net_name_parse(struct arena *arena, struct str text, struct str *out)
@@ -175,10 +174,7 @@ bool net_name_parse(struct arena *arena, struct str text, struct str *out)
             return false;
     }
     struct str copy = arena_copy(arena, name);
-    char *at = (char *)copy.at;
-    for (size_t i = 0; i < copy.len; i++)
-        if (at[i] >= 'A' && at[i] <= 'Z')
-            at[i] = (char)(at[i] + ('a' - 'A'));
+    text_lower((char *)copy.at, copy.len);
     *out = copy;
     return true;
 }
@@ -186,7 +182,7 @@ bool net_name_parse(struct arena *arena, struct str text, struct str *out)
 static bool is_lower(struct str name)
 {
     for (size_t i = 0; i < name.len; i++)
-        if (name.at[i] >= 'A' && name.at[i] <= 'Z')
+        if (name.at[i] != char_lower(name.at[i]))
             return false;
     return true;
 }
@@ -199,20 +195,6 @@ static bool pattern_is_valid(struct str pattern)
 }
 
 /* ---- headers ---- */
-
-static bool is_token_char(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           (c != '\0' && strchr("!#$%&'*+-.^_`|~", c));
-}
-
-static bool is_token(struct str name)
-{
-    for (size_t i = 0; i < name.len; i++)
-        if (!is_token_char(name.at[i]))
-            return false;
-    return name.len > 0;
-}
 
 /* RFC 9110 section 5.5, with bytes above 0x7f let through. */
 static bool is_field_value(struct str value)
@@ -279,7 +261,7 @@ static bool check_transform(const struct net_transform *transform, struct err *e
                        LIMIT_NET_HEADERS);
     for (uint32_t i = 0; i < transform->header_count; i++) {
         const struct net_header *header = &transform->headers[i];
-        if (header->name.len > LIMIT_NET_HEADER_NAME_BYTES || !is_token(header->name))
+        if (header->name.len > LIMIT_NET_HEADER_NAME_BYTES || !str_is_token(header->name))
             return err_set(err, ERR_INVALID, "a rule's header name must be a token of at most %d characters",
                            LIMIT_NET_HEADER_NAME_BYTES);
         if (header_is_fixed(header->name))

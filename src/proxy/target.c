@@ -15,25 +15,14 @@ const char *target_complaint(enum target_verdict verdict)
     return complaints[verdict];
 }
 
-static bool is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
-/* Host names do not distinguish upper and lower case. */
-static char lower(char c)
-{
-    return c >= 'A' && c <= 'Z' ? (char)(c + ('a' - 'A')) : c;
-}
-
 static bool read_id(struct str text, bool fold_case, char out_id[LIMIT_ID_BYTES])
 {
     if (text.len == 0 || text.len >= LIMIT_ID_BYTES)
         return false;
     char id[LIMIT_ID_BYTES];
     for (size_t i = 0; i < text.len; i++) {
-        id[i] = fold_case ? lower(text.at[i]) : text.at[i];
-        if (!is_digit(id[i]) && !(id[i] >= 'a' && id[i] <= 'z'))
+        id[i] = fold_case ? char_lower(text.at[i]) : text.at[i]; /* host names: any case */
+        if (!char_is_alnum(id[i]) || id[i] != char_lower(id[i]))
             return false;
     }
     id[text.len] = 0;
@@ -63,7 +52,7 @@ static bool split_host(struct str host, struct str *out_port, struct str *out_id
     if (!str_cut(&label, '-', &port) || port.len == 0 || !str_cut(&label, '-', &id))
         return false;
     for (size_t i = 0; i < port.len; i++) {
-        if (!is_digit(port.at[i]))
+        if (!char_is_digit(port.at[i]))
             return false;
     }
     *out_port = port;

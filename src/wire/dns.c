@@ -131,9 +131,8 @@ static uint32_t take_u32(struct reader *r)
 
 static bool label_char(uint8_t *c)
 {
-    if (*c >= 'A' && *c <= 'Z')
-        *c = (uint8_t)(*c + ('a' - 'A'));
-    return (*c >= 'a' && *c <= 'z') || (*c >= '0' && *c <= '9') || *c == '-' || *c == '_';
+    *c = (uint8_t)char_lower((char)*c);
+    return char_is_alnum((char)*c) || *c == '-' || *c == '_';
 }
 
 /*

@@ -22,31 +22,10 @@ const char *const http_method_name[HTTP_METHOD_COUNT] = {
 
 enum { METHOD_MOST = 32 }; /* the longest registered one has 17 letters */
 
-static bool is_token_char(unsigned char c)
-{
-    static const unsigned char table[256] = {
-        ['!'] = 1, ['#'] = 1, ['$'] = 1, ['%'] = 1,         ['&'] = 1,         ['\''] = 1,
-        ['*'] = 1, ['+'] = 1, ['-'] = 1, ['.'] = 1,         ['^'] = 1,         ['_'] = 1,
-        ['`'] = 1, ['|'] = 1, ['~'] = 1, ['0' ... '9'] = 1, ['A' ... 'Z'] = 1, ['a' ... 'z'] = 1,
-    };
-
-    return table[c];
-}
-
 /* For field values and reason phrases: no control character except the tab. */
 static bool is_text_char(unsigned char c)
 {
     return (c >= 0x20 && c != 0x7f) || c == '\t';
-}
-
-static bool is_token(struct str s)
-{
-    if (s.len == 0)
-        return false;
-    for (size_t i = 0; i < s.len; i++)
-        if (!is_token_char((unsigned char)s.at[i]))
-            return false;
-    return true;
 }
 
 static bool is_text(struct str s)
@@ -90,7 +69,7 @@ static bool read_header(struct http_head *head, struct str line, struct err *err
         return refuse(head, 400, err, "a header is folded over several lines");
     if (!str_has_char(line, ':') || !str_cut(&value, ':', &name))
         return refuse(head, 400, err, "a header has no colon");
-    if (!is_token(name))
+    if (!str_is_token(name))
         return refuse(head, 400, err, "a header name has a character that it must not have");
     value = str_trim(value);
     if (!is_text(value))
@@ -209,8 +188,7 @@ static void read_connection(struct http_head *head)
 static bool is_host(struct str s)
 {
     for (size_t i = 0; i < s.len; i++) {
-        unsigned char c = (unsigned char)s.at[i];
-        if (!(c >= '0' && c <= '9') && !(c >= 'A' && c <= 'Z') && !(c >= 'a' && c <= 'z') && !strchr("-._~:[]%", c))
+        if (!char_is_alnum(s.at[i]) && !strchr("-._~:[]%", s.at[i]))
             return false;
     }
     return true;
@@ -261,8 +239,8 @@ static bool read_version(struct http_head *head, struct str text, struct err *er
         head->minor = 1;
     else if (str_eq(text, STR("HTTP/1.0")))
         head->minor = 0;
-    else if (text.len == 8 && str_starts(text, STR("HTTP/")) && text.at[5] >= '0' && text.at[5] <= '9' &&
-             text.at[6] == '.' && text.at[7] >= '0' && text.at[7] <= '9')
+    else if (text.len == 8 && str_starts(text, STR("HTTP/")) && char_is_digit(text.at[5]) && text.at[6] == '.' &&
+             char_is_digit(text.at[7]))
         return refuse(head, 505, err, "only HTTP/1.0 and HTTP/1.1 are spoken here");
     else
         return refuse(head, 400, err, "the first line has no HTTP version");
@@ -303,7 +281,8 @@ static bool read_request_line(struct http_head *head, struct str line, struct er
 {
     struct str rest = line;
 
-    if (!str_cut(&rest, ' ', &head->method_text) || !is_token(head->method_text) || head->method_text.len > METHOD_MOST)
+    if (!str_cut(&rest, ' ', &head->method_text) || !str_is_token(head->method_text) ||
+        head->method_text.len > METHOD_MOST)
         return refuse(head, 400, err, "the first line does not begin with a method");
     head->method = method_from(head->method_text);
     struct str target;
@@ -320,7 +299,7 @@ static bool may_be_request_line(struct http_head *head, struct str part, struct 
     if (part.len == 0 || str_eq(part, STR("\r")))
         return true;
     (void)str_cut(&rest, ' ', &method);
-    if (!is_token(method) || method.len > METHOD_MOST)
+    if (!str_is_token(method) || method.len > METHOD_MOST)
         return refuse(head, 400, err, "the first line does not begin with a method");
     if (rest.at && !str_has_char(rest, ' ') && rest.len > LIMIT_TARGET_BYTES)
         return refuse(head, 414, err, "the path and query are too long");
@@ -491,13 +470,13 @@ static bool chunk_step(struct http_chunks *chunks, char c, struct err *err)
             return true;
         }
         chunks->state = CHUNK_NAME;
-        if (!is_token_char((unsigned char)c))
+        if (!char_is_token(c))
             return err_set(err, ERR_INVALID, "a trailer has no name");
         break;
     case CHUNK_NAME:
         if (c == ':')
             chunks->state = CHUNK_VALUE;
-        else if (!is_token_char((unsigned char)c))
+        else if (!char_is_token(c))
             return err_set(err, ERR_INVALID, "a trailer name has a character that it must not have");
         break;
     case CHUNK_VALUE:
@@ -650,7 +629,7 @@ static bool is_visible(struct str s)
 
 void http_write_request_line(struct buf *out, struct str method, struct str target)
 {
-    add_checked(out, method, is_token(method));
+    add_checked(out, method, str_is_token(method));
     buf_add(out, STR(" "));
     add_checked(out, target, is_visible(target));
     buf_add(out, STR(" HTTP/1.1\r\n"));
@@ -664,7 +643,7 @@ void http_write_status_line(struct buf *out, unsigned status)
 
 void http_write_header(struct buf *out, struct str name, struct str value)
 {
-    add_checked(out, name, is_token(name));
+    add_checked(out, name, str_is_token(name));
     buf_add(out, STR(": "));
     add_checked(out, value, is_text(value));
     buf_add(out, STR("\r\n"));

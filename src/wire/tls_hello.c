@@ -94,8 +94,7 @@ static void leave(struct reader *r, size_t behind)
 
 static bool is_name_char(uint8_t c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
-           c == '.';
+    return char_is_alnum((char)c) || c == '-' || c == '_' || c == '.';
 }
 
 /* RFC 6066: a list of names, of which only one of type 0 has ever been defined. */

@@ -4,7 +4,6 @@
  */
 #include "guest/interpreter/interpreter.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -115,7 +114,7 @@ static bool normalise_language(struct str given, char room[LANGUAGE_BYTES])
     if (given.len >= LANGUAGE_BYTES)
         return false;
     for (size_t i = 0; i < given.len; i++)
-        room[i] = (char)tolower((unsigned char)given.at[i]);
+        room[i] = char_lower(given.at[i]);
     room[given.len] = '\0';
     if (strcmp(room, "js") == 0)
         (void)snprintf(room, LANGUAGE_BYTES, "javascript");

@@ -1,6 +1,5 @@
 #include "guest/interpreter/kernelspec.h"
 
-#include <ctype.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -52,8 +51,7 @@ static struct kernelspec *parse_new(struct str text)
         return NULL;
     }
     (void)snprintf(spec->language, sizeof spec->language, "%.*s", (int)MIN(word.len, 63), word.at);
-    for (char *c = spec->language; *c; c++)
-        *c = (char)tolower((unsigned char)*c);
+    text_lower(spec->language, strlen(spec->language));
     word = STR("");
     (void)!json_take_str(json, "interrupt_mode", JSON_OPTIONAL, &word, &ignored);
     spec->interrupts_by_message = str_eq(word, STR("message"));

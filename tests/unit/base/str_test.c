@@ -51,6 +51,36 @@ static void skip_consumes_only_what_matches(void **state)
     CHECK_STR(str_trim(STR(" \ta b\t ")), STR("a b"));
 }
 
+static void letters_and_digits_are_those_of_ascii(void **state)
+{
+    (void)state;
+    char text[] = "AbZ@[`{\xc3\x84\xe4";
+    unsigned letters = 0, digits = 0, tokens = 0;
+
+    text_lower(text, sizeof text - 1);
+    assert_string_equal(text, "abz@[`{\xc3\x84\xe4");
+    for (int c = 0; c < 256; c++) {
+        letters += char_is_letter((char)c);
+        digits += char_is_digit((char)c);
+        tokens += char_is_token((char)c);
+        assert_int_equal(char_is_alnum((char)c), char_is_letter((char)c) || char_is_digit((char)c));
+    }
+    assert_int_equal(letters, 52);
+    assert_int_equal(digits, 10);
+    assert_int_equal(tokens, 62 + 15);
+}
+
+static void a_token_has_no_separators_and_is_not_empty(void **state)
+{
+    (void)state;
+    assert_true(str_is_token(STR("X-Api_Key.1~")));
+    assert_false(str_is_token(STR("")));
+    assert_false(str_is_token(STR("a b")));
+    assert_false(str_is_token(STR("a:")));
+    assert_false(str_is_token(STR("a\0")));
+    assert_false(str_is_token(STR("\xc3\xa4")));
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
@@ -58,6 +88,8 @@ int main(void)
         CASE(numbers_are_digits_only_and_bounded),
         CASE(a_path_refuses_a_zero_byte),
         CASE(skip_consumes_only_what_matches),
+        CASE(letters_and_digits_are_those_of_ascii),
+        CASE(a_token_has_no_separators_and_is_not_empty),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
