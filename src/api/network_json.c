@@ -79,7 +79,7 @@ static bool take_texts(const json_t *object, const struct place *place, const ch
 
 static bool is_unspecified(const struct net_range *range)
 {
-    static const struct net_address v6 = { { 0 } }, v4 = { { [10] = 0xff, [11] = 0xff } };
+    static const struct net_address v6 = { { 0 } }, v4 = NET_ADDRESS_V4(0, 0, 0, 0);
 
     return net_address_eq(&range->address, &v6) || net_address_eq(&range->address, &v4);
 }

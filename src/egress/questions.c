@@ -183,7 +183,7 @@ static void refuse(struct asked *asked, unsigned why, enum dns_code code, struct
 bool dns_record_address(const struct dns_record *record, struct net_address *out)
 {
     if (record->type == DNS_A)
-        *out = socket_address_v4(record->address);
+        *out = net_address_of_v4(record->address);
     else if (record->type == DNS_AAAA)
         memcpy(out->at, record->address, sizeof out->at);
     else
@@ -266,7 +266,7 @@ static void answer_inside(struct asked *asked, const struct egress_name *name)
     bool is_v4 = net_address_is_v4(&name->address);
     struct dns_record record = { .name = str_from(name->name), .type = is_v4 ? DNS_A : DNS_AAAA, .ttl_s = NAMES_TTL_S };
 
-    memcpy(record.address, name->address.at + (is_v4 ? 12 : 0), is_v4 ? 4 : 16);
+    memcpy(record.address, net_address_bytes(&name->address).at, is_v4 ? 4 : 16);
     answer_with(asked, &(struct dns_answer){
                            .count = asked->question.type == record.type, .records = &record, .ede = DNS_EDE_NONE });
 }

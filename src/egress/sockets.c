@@ -21,22 +21,11 @@ enum { PROBE_AFTER_S = 120, PROBE_EVERY_S = 30, PROBES = 6 };
 
 enum { ANSWER_BYTES = 1024 }; /* about a route: 100 are usual; what is longer is cut, and its end is not read */
 
-static const uint8_t v4_prefix[12] = { [10] = 0xff, [11] = 0xff };
-
-struct net_address socket_address_v4(const void *four_bytes)
-{
-    struct net_address out;
-
-    memcpy(out.at, v4_prefix, sizeof v4_prefix);
-    memcpy(out.at + sizeof v4_prefix, four_bytes, sizeof out.at - sizeof v4_prefix);
-    return out;
-}
-
 bool socket_address(const struct sockaddr_storage *from, struct net_address *out, uint16_t *out_port)
 {
     if (from->ss_family == AF_INET) {
         const struct sockaddr_in *v4 = (const void *)from;
-        *out = socket_address_v4(&v4->sin_addr);
+        *out = net_address_of_v4(&v4->sin_addr);
         *out_port = ntohs(v4->sin_port);
         return true;
     }
@@ -56,7 +45,7 @@ static socklen_t to_sockaddr(const struct net_address *from, uint16_t port, stru
         struct sockaddr_in *v4 = (void *)out;
         v4->sin_family = AF_INET;
         v4->sin_port = htons(port);
-        memcpy(&v4->sin_addr, from->at + sizeof v4_prefix, sizeof v4->sin_addr);
+        memcpy(&v4->sin_addr, net_address_bytes(from).at, sizeof v4->sin_addr);
         return sizeof *v4;
     }
     struct sockaddr_in6 *v6 = (void *)out;
@@ -116,15 +105,16 @@ static ssize_t send_question(const struct host_probe *probe, const struct net_ad
         struct rtattr to;
         uint8_t bytes[sizeof address->at];
     } question = { 0 };
-    size_t skipped = net_address_is_v4(address) ? sizeof v4_prefix : 0, size = sizeof address->at - skipped;
+    struct str bytes = net_address_bytes(address);
 
-    question.head = (struct nlmsghdr){ .nlmsg_len = (uint32_t)(offsetof(typeof(question), bytes) + size),
+    question.head = (struct nlmsghdr){ .nlmsg_len = (uint32_t)(offsetof(typeof(question), bytes) + bytes.len),
                                        .nlmsg_type = RTM_GETROUTE,
                                        .nlmsg_flags = NLM_F_REQUEST,
                                        .nlmsg_seq = number };
-    question.route = (struct rtmsg){ .rtm_family = skipped ? AF_INET : AF_INET6, .rtm_dst_len = (uint8_t)(size * 8) };
-    question.to = (struct rtattr){ .rta_len = (uint16_t)RTA_LENGTH(size), .rta_type = RTA_DST };
-    memcpy(question.bytes, address->at + skipped, size);
+    question.route = (struct rtmsg){ .rtm_family = net_address_is_v4(address) ? AF_INET : AF_INET6,
+                                     .rtm_dst_len = (uint8_t)(bytes.len * 8) };
+    question.to = (struct rtattr){ .rta_len = (uint16_t)RTA_LENGTH(bytes.len), .rta_type = RTA_DST };
+    memcpy(question.bytes, bytes.at, bytes.len);
     return send(probe->fd, &question, question.head.nlmsg_len, MSG_DONTWAIT);
 }
 

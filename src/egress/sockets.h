@@ -15,7 +15,6 @@
 /* The address that a guest has connected to. False: to our own socket, or it is gone already. */
 bool socket_original(int fd, struct net_address *out, uint16_t *out_port) must_use;
 
-struct net_address socket_address_v4(const void *four_bytes);
 /* False: it is of another family than IPv4 and IPv6. */
 bool socket_address(const struct sockaddr_storage *from, struct net_address *out, uint16_t *out_port) must_use;
 

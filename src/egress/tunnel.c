@@ -270,8 +270,7 @@ static void fill_in(struct tunnel *tunnel, const struct net_proxy *proxy)
         .is_v4 = net_address_is_v4(&want->to),
         .port = want->port,
     };
-    bool v4 = tunnel->socks_want.is_v4;
-    memcpy(tunnel->socks_want.address, want->to.at + (v4 ? 12 : 0), v4 ? 4 : 16);
+    memcpy(tunnel->socks_want.address, net_address_bytes(&want->to).at, net_address_bytes(&want->to).len);
 }
 
 struct tunnel *tunnel_new(const struct tunnel_want *want)

@@ -10,14 +10,28 @@
 /* The first byte of a packed policy. The store keeps packed policies, so a new layout gets a new number. */
 enum { PACKED_VERSION = 1 };
 
-enum { V4_BITS = 96 }; /* in front of an IPv4 address */
-static const uint8_t v4_prefix[12] = { [10] = 0xff, [11] = 0xff };
-
 /* ---- addresses ---- */
+
+struct net_address net_address_of_v4(const void *four_bytes)
+{
+    struct net_address out = NET_ADDRESS_V4(0, 0, 0, 0);
+
+    memcpy(out.at + NET_V4_OFFSET, four_bytes, sizeof out.at - NET_V4_OFFSET);
+    return out;
+}
 
 bool net_address_is_v4(const struct net_address *address)
 {
-    return memcmp(address->at, v4_prefix, sizeof v4_prefix) == 0;
+    static const struct net_address v4 = NET_ADDRESS_V4(0, 0, 0, 0);
+
+    return memcmp(address->at, v4.at, NET_V4_OFFSET) == 0;
+}
+
+struct str net_address_bytes(const struct net_address *address)
+{
+    size_t skipped = net_address_is_v4(address) ? NET_V4_OFFSET : 0;
+
+    return str_of(address->at + skipped, sizeof address->at - skipped);
 }
 
 bool net_address_eq(const struct net_address *a, const struct net_address *b)
@@ -29,7 +43,7 @@ bool net_address_eq(const struct net_address *a, const struct net_address *b)
 static bool parse_address(struct str text, struct net_address *out, bool *out_written_v4)
 {
     char room[INET6_ADDRSTRLEN];
-    struct net_address address = { { 0 } };
+    struct net_address address = NET_ADDRESS_V4(0, 0, 0, 0);
 
     if (text.len == 0 || text.len >= sizeof room || str_has_char(text, '\0'))
         return false;
@@ -40,8 +54,7 @@ static bool parse_address(struct str text, struct net_address *out, bool *out_wr
             return false;
         *out_written_v4 = false;
     } else {
-        memcpy(address.at, v4_prefix, sizeof v4_prefix);
-        if (inet_pton(AF_INET, room, address.at + sizeof v4_prefix) != 1)
+        if (inet_pton(AF_INET, room, address.at + NET_V4_OFFSET) != 1)
             return false;
         *out_written_v4 = true;
     }
@@ -78,7 +91,7 @@ bool net_range_parse(struct str text, struct net_range *out)
     } else {
         if (rest.len > 3 || (rest.len > 1 && rest.at[0] == '0') || !str_to_u64(rest, written_v4 ? 32 : 128, &bits))
             return false;
-        range.bits = (uint8_t)(bits + (written_v4 ? V4_BITS : 0));
+        range.bits = (uint8_t)(bits + (written_v4 ? NET_V4_BITS : 0));
     }
     clear_host_bits(&range);
     *out = range;
@@ -87,18 +100,16 @@ bool net_range_parse(struct str text, struct net_range *out)
 
 void net_address_text(const struct net_address *address, char out[NET_ADDRESS_TEXT])
 {
-    bool v4 = net_address_is_v4(address);
-    const char *text =
-        inet_ntop(v4 ? AF_INET : AF_INET6, address->at + (v4 ? sizeof v4_prefix : 0), out, NET_ADDRESS_TEXT);
+    struct str bytes = net_address_bytes(address);
 
-    if (!text)
+    if (!inet_ntop(net_address_is_v4(address) ? AF_INET : AF_INET6, bytes.at, out, NET_ADDRESS_TEXT))
         out[0] = '\0';
 }
 
 /* The range is inside ::ffff:0:0/96. */
 static bool range_is_v4(const struct net_range *range)
 {
-    return range->bits >= V4_BITS && net_address_is_v4(&range->address);
+    return range->bits >= NET_V4_BITS && net_address_is_v4(&range->address);
 }
 
 void net_range_text(const struct net_range *range, char out[NET_RANGE_TEXT])
@@ -106,13 +117,13 @@ void net_range_text(const struct net_range *range, char out[NET_RANGE_TEXT])
     net_address_text(&range->address, out);
     if (range->bits != 128) {
         size_t len = strlen(out);
-        (void)snprintf(out + len, NET_RANGE_TEXT - len, "/%d", range->bits - (range_is_v4(range) ? V4_BITS : 0));
+        (void)snprintf(out + len, NET_RANGE_TEXT - len, "/%d", range->bits - (range_is_v4(range) ? NET_V4_BITS : 0));
     }
 }
 
 bool net_range_is_everything(const struct net_range *range)
 {
-    return range_is_v4(range) && range->bits == V4_BITS;
+    return range_is_v4(range) && range->bits == NET_V4_BITS;
 }
 
 bool net_range_has(const struct net_range *range, const struct net_address *address)

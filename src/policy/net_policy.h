@@ -23,9 +23,13 @@
 struct net_address {
     uint8_t at[16];
 };
+enum { NET_V4_OFFSET = 12, NET_V4_BITS = 96 }; /* what stands in front of an IPv4 address */
+/* clang-format off */
+#define NET_ADDRESS_V4(a, b, c, d) { { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d } } /* an initialiser */
+/* clang-format on */
 
 /*
- * The first `bits` bits of the address count, the rest are zero. 10.0.0.0/8 has 96 + 8 bits. A range has addresses of one
+ * The first `bits` bits of the address count, the rest are zero. 10.0.0.0/8 has NET_V4_BITS + 8 bits. A range has addresses of one
  * family only, with one exception: 0.0.0.0/0 has every address, IPv6 too, because E2B's clients write it for "everything".
  */
 struct net_range {
@@ -78,7 +82,10 @@ void net_address_text(const struct net_address *address, char out[NET_ADDRESS_TE
 void net_range_text(const struct net_range *range, char out[NET_RANGE_TEXT]);
 bool net_range_has(const struct net_range *range, const struct net_address *address);
 bool net_range_is_everything(const struct net_range *range); /* 0.0.0.0/0 */
+struct net_address net_address_of_v4(const void *four_bytes);
 bool net_address_is_v4(const struct net_address *address);
+/* As sockets and DNS have it: four bytes of an IPv4 address, else all sixteen. */
+struct str net_address_bytes(const struct net_address *address);
 bool net_address_eq(const struct net_address *a, const struct net_address *b);
 
 /*

@@ -21,7 +21,7 @@ const char *const net_rule_name[NET_RULE_COUNT] = {
 /* ---- which addresses are public ---- */
 
 /* clang-format off */
-#define V4(a, b, c, d, bits) { { { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d } }, 96 + (bits) }
+#define V4(a, b, c, d, bits) { NET_ADDRESS_V4(a, b, c, d), NET_V4_BITS + (bits) }
 #define V6(a, b, c, d, e, f, bits) { { { a, b, c, d, e, f } }, bits }
 /* clang-format on */
 
@@ -62,12 +62,7 @@ static bool any_has(uint32_t count, const struct net_range *ranges, const struct
 
 struct net_address net_address_reached(const struct net_address *address)
 {
-    struct net_address v4 = { { [10] = 0xff, [11] = 0xff } };
-
-    if (!net_range_has(&nat64, address))
-        return *address;
-    memcpy(v4.at + 12, address->at + 12, 4);
-    return v4;
+    return net_range_has(&nat64, address) ? net_address_of_v4(address->at + NET_V4_OFFSET) : *address;
 }
 
 bool net_address_is_public(const struct net_address *address)
@@ -187,7 +182,7 @@ bool net_name_matters(const struct net_policy *policy, const struct net_operator
 static bool denies_everything(const struct net_policy *policy)
 {
     /* No range but 0.0.0.0/0 has addresses of both families. */
-    static const struct net_address v4 = { { [10] = 0xff, [11] = 0xff } }, v6 = { { 0x20 } };
+    static const struct net_address v4 = NET_ADDRESS_V4(0, 0, 0, 0), v6 = { { 0x20 } };
 
     for (uint32_t i = 0; i < policy->deny_count; i++)
         if (net_range_has(&policy->deny[i], &v4) && net_range_has(&policy->deny[i], &v6))
@@ -299,16 +294,16 @@ static bool reversed(struct str name, struct net_address *out_first, struct net_
     if (is_within(name, STR("in-addr.arpa"))) {
         zone = STR("in-addr.arpa");
         base = 10;
-        first.at[10] = first.at[11] = 0xff;
+        first = (struct net_address)NET_ADDRESS_V4(0, 0, 0, 0);
     } else if (!is_within(name, zone)) {
         return false;
     }
     last = first;
-    memset(last.at + (base == 10 ? 12 : 0), 0xff, base == 10 ? 4 : 16);
+    memset(last.at + (base == 10 ? NET_V4_OFFSET : 0), 0xff, base == 10 ? 4 : 16);
     name.len -= MIN(name.len, zone.len + 1);
     while (count < (base == 10 ? 4u : 32u) && cut_last(&name, &label) && label_number(label, base, &number)) {
         if (base == 10) {
-            first.at[12 + count] = last.at[12 + count] = (uint8_t)number;
+            first.at[NET_V4_OFFSET + count] = last.at[NET_V4_OFFSET + count] = (uint8_t)number;
         } else {
             unsigned shift = count % 2 ? 0 : 4;
             first.at[count / 2] = (uint8_t)(first.at[count / 2] | number << shift);
