@@ -16,10 +16,10 @@
 
 #include "base/arena.h"
 #include "base/err.h"
+#include "base/quota.h"
 #include "base/secret.h"
 #include "base/str.h"
 #include "policy/net_rules.h"
-#include "policy/quota.h"
 #include "sandbox/sandbox.h"
 #include "store/store.h"
 

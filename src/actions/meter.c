@@ -1,5 +1,5 @@
 /*
- * One token bucket (policy/quota.h) for each API key that has made a request lately.
+ * One token bucket (base/quota.h) for each API key that has made a request lately.
  */
 #include <stdlib.h>
 

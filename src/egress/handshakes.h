@@ -13,8 +13,8 @@
 #include <stdint.h>
 
 #include "base/queue.h"
+#include "base/quota.h"
 #include "io/loop.h"
-#include "policy/quota.h"
 
 struct handshakes {
     struct loop *loop;

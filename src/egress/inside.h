@@ -19,6 +19,7 @@
 #include "base/arena.h"
 #include "base/map.h"
 #include "base/queue.h"
+#include "base/quota.h"
 #include "egress/egress.h"
 #include "egress/flows.h"
 #include "egress/handshakes.h"
@@ -27,7 +28,6 @@
 #include "egress/sockets.h"
 #include "io/listen.h"
 #include "io/tls.h"
-#include "policy/quota.h"
 
 struct egress {
     struct egress_config config;

@@ -607,7 +607,7 @@ static void begin(struct connection *c)
 
     c->http2 = h;
     http2_head_begin(&h->head);
-    http2_flood_begin(&h->flood, loop_now_ms(c->loop));
+    http2_flood_begin(&h->flood);
     if (nghttp2_session_callbacks_new(&callbacks) || nghttp2_option_new(&option))
         log_die("http: out of memory");
     nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks, on_begin_headers);

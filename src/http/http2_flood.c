@@ -14,31 +14,11 @@ enum {
     PADDING_MOST = 256, /* with its length */
 };
 
-static void refill(struct bucket *bucket, uint64_t most, uint64_t per_second, uint64_t now_ms)
-{
-    uint64_t more = (now_ms - bucket->since_ms) * per_second / 1000;
+static const struct quota_rule frames_rule = { .per_s = LIMIT_HTTP2_FRAMES_PER_S, .burst = LIMIT_HTTP2_FRAMES };
 
-    if (more == 0)
-        return;
-    bucket->tokens = MIN(bucket->tokens + more, most);
-    bucket->since_ms = now_ms;
-}
-
-static bool take(struct bucket *bucket)
+void http2_flood_begin(struct http2_flood *flood)
 {
-    if (bucket->tokens == 0)
-        return false;
-    bucket->tokens--;
-    return true;
-}
-
-void http2_flood_begin(struct http2_flood *flood, uint64_t now_ms)
-{
-    *flood = (struct http2_flood){
-        .frames = { LIMIT_HTTP2_FRAMES, now_ms },
-        .resets = { LIMIT_HTTP2_RESETS, now_ms },
-        .skip = PREFACE_BYTES,
-    };
+    *flood = (struct http2_flood){ .skip = PREFACE_BYTES };
 }
 
 /* Does a frame like this one bring anything by itself? HEADERS do when they begin a request, see http2_flood_useful(). */
@@ -49,7 +29,7 @@ static bool is_useful(unsigned type, unsigned flags, uint32_t size)
     return type == TYPE_DATA && (!may_be_empty || (flags & FLAG_END_STREAM));
 }
 
-static const char *look_at_frame(struct http2_flood *flood)
+static const char *look_at_frame(struct http2_flood *flood, uint64_t now_ms)
 {
     const unsigned char *head = flood->head;
     uint32_t size = (uint32_t)head[0] << 16 | (uint32_t)head[1] << 8 | head[2];
@@ -63,14 +43,13 @@ static const char *look_at_frame(struct http2_flood *flood)
     flood->continuations = type == TYPE_CONTINUATION ? flood->continuations + 1 : 0;
     if (flood->continuations > LIMIT_HTTP2_CONTINUATIONS)
         return "CONTINUATION frames";
-    if (!is_useful(type, flags, size) && !take(&flood->frames))
+    if (!is_useful(type, flags, size) && !quota_take(&frames_rule, &flood->frames, now_ms, NULL))
         return "frames that bring nothing";
     return NULL;
 }
 
 const char *http2_flood_look(struct http2_flood *flood, struct str input, uint64_t now_ms)
 {
-    refill(&flood->frames, LIMIT_HTTP2_FRAMES, LIMIT_HTTP2_FRAMES_PER_S, now_ms);
     for (size_t at = 0; at < input.len;) {
         if (flood->skip) {
             size_t skipped = MIN((size_t)flood->skip, input.len - at);
@@ -79,7 +58,7 @@ const char *http2_flood_look(struct http2_flood *flood, struct str input, uint64
             continue;
         }
         flood->head[flood->head_len++] = (unsigned char)input.at[at++];
-        const char *why = flood->head_len == HEAD_BYTES ? look_at_frame(flood) : NULL;
+        const char *why = flood->head_len == HEAD_BYTES ? look_at_frame(flood, now_ms) : NULL;
         if (why)
             return why;
     }
@@ -89,14 +68,14 @@ const char *http2_flood_look(struct http2_flood *flood, struct str input, uint64
 const char *http2_flood_reset(struct http2_flood *flood, bool is_trusted, uint64_t now_ms)
 {
     unsigned times = is_trusted ? LIMIT_HTTP2_RESETS_TRUST : 1;
+    const struct quota_rule rule = { .per_s = LIMIT_HTTP2_RESETS_PER_S * times, .burst = LIMIT_HTTP2_RESETS * times };
 
-    refill(&flood->resets, LIMIT_HTTP2_RESETS * times, LIMIT_HTTP2_RESETS_PER_S * times, now_ms);
-    return take(&flood->resets) ? NULL : "streams that end early";
+    return quota_take(&rule, &flood->resets, now_ms, NULL) ? NULL : "streams that end early";
 }
 
 void http2_flood_useful(struct http2_flood *flood)
 {
-    flood->frames.tokens = MIN(flood->frames.tokens + LIMIT_HTTP2_FRAMES_EACH, (uint64_t)LIMIT_HTTP2_FRAMES);
+    quota_give(&flood->frames, LIMIT_HTTP2_FRAMES_EACH);
 }
 
 bool http2_flood_in_head(const struct http2_flood *flood)

@@ -16,14 +16,11 @@
 #include <stdint.h>
 
 #include "base/attr.h"
+#include "base/quota.h"
 #include "base/str.h"
 
-struct bucket {
-    uint64_t tokens, since_ms;
-};
-
 struct http2_flood {
-    struct bucket frames, resets;
+    struct quota frames, resets;
     uint32_t skip; /* of the preface, or of the present frame's payload */
     unsigned char head[9];
     unsigned head_len;      /* bytes of the next frame's head that are there */
@@ -32,7 +29,7 @@ struct http2_flood {
     unsigned continuations; /* of this block */
 };
 
-void http2_flood_begin(struct http2_flood *flood, uint64_t now_ms);
+void http2_flood_begin(struct http2_flood *flood);
 /* The input, before it is used. NULL, or what there was too much of. */
 const char *http2_flood_look(struct http2_flood *flood, struct str input, uint64_t now_ms) must_use;
 /* A stream ended early. NULL, or what there was too much of. */

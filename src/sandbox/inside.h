@@ -12,9 +12,9 @@
 
 #include "base/lock.h"
 #include "base/map.h"
+#include "base/quota.h"
 #include "base/secret.h"
 #include "policy/net_policy.h"
-#include "policy/quota.h"
 #include "sandbox/logs.h"
 #include "sandbox/metrics.h"
 #include "sandbox/sandbox.h"

@@ -323,10 +323,9 @@ static void add_lines(struct sandbox *sb, const struct sandbox_refusal *list, ui
     static const struct quota_rule rule = { .per_s = LIMIT_REFUSED_LINES_PER_S, .burst = LIMIT_REFUSED_LINES };
     struct refused *refused = &sb->refused;
     int64_t now_us = clock_wall_us();
-    struct quota_left left;
 
     for (uint32_t i = 0; i < count; i++) {
-        if (!quota_take(&rule, &refused->lines, now_ms, &left)) {
+        if (!quota_take(&rule, &refused->lines, now_ms, NULL)) {
             refused->unwritten += list[i].count;
             continue;
         }

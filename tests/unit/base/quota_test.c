@@ -1,4 +1,4 @@
-#include "policy/quota.h"
+#include "base/quota.h"
 
 #include "test.h"
 
@@ -52,6 +52,20 @@ static void a_bucket_in_debt_waits_until_it_has_paid(void **state)
     assert_int_equal(quota_wait_ms(&rule, &quota, 601), 0);
     quota_spend(&rule, &quota, UINT64_MAX, 601);
     assert_true(quota_wait_ms(&rule, &quota, 601) > 1000000000);
+}
+
+static void tokens_that_come_back_do_not_overfill_it(void **state)
+{
+    (void)state;
+    struct quota quota = { 0 };
+
+    assert_int_equal(take_all(&quota, 1000), 20);
+    quota_give(&quota, 4);
+    assert_int_equal(take_all(&quota, 1000), 4);
+    quota_give(&quota, UINT32_MAX);
+    assert_int_equal(take_all(&quota, 1000), 20);
+    assert_false(quota_take(&rule, &quota, 1000, NULL));
+    assert_true(quota_take(&rule, &quota, 1100, NULL));
 }
 
 static void spending_without_a_limit_costs_nothing(void **state)
@@ -113,6 +127,7 @@ int main(void)
         CASE(a_rested_bucket_gives_its_burst_and_then_its_rate),
         CASE(refusals_cost_nothing_and_halves_are_kept),
         CASE(a_bucket_in_debt_waits_until_it_has_paid),
+        CASE(tokens_that_come_back_do_not_overfill_it),
         CASE(spending_without_a_limit_costs_nothing),
         CASE(it_says_how_long_to_wait),
         CASE(no_rate_is_no_limit),

@@ -3,8 +3,8 @@
  *
  * Pure: the caller passes the time and keeps the bucket.
  */
-#ifndef POLICY_QUOTA_H
-#define POLICY_QUOTA_H
+#ifndef BASE_QUOTA_H
+#define BASE_QUOTA_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -29,9 +29,10 @@ struct quota_left {
     uint32_t next_in_s; /* rounded up; 0 if there is a token */
 };
 
-/* Takes one token if there is one. now_ms never decreases. */
+/* Takes one token if there is one. now_ms never decreases. out_left may be NULL. */
 bool quota_take(const struct quota_rule *rule, struct quota *quota, uint64_t now_ms, struct quota_left *out_left)
     must_use;
+void quota_give(struct quota *quota, uint32_t tokens); /* back into the bucket, until it is full */
 /*
  * For what is counted afterwards: takes so many thousandths of a token, also more than there are. A bucket in debt gives
  * nothing until it has filled up again: quota_wait_ms() says how long that takes, and 0 if it is not in debt. Not for a

@@ -1,4 +1,4 @@
-#include "policy/quota.h"
+#include "base/quota.h"
 
 enum { MILLI = 1000 };
 
@@ -23,13 +23,16 @@ static uint32_t seconds(const struct quota_rule *rule, uint64_t milli)
 bool quota_take(const struct quota_rule *rule, struct quota *quota, uint64_t now_ms, struct quota_left *out_left)
 {
     if (rule->per_s == 0) {
-        *out_left = (struct quota_left){ .limit = UINT32_MAX, .remaining = UINT32_MAX };
+        if (out_left)
+            *out_left = (struct quota_left){ .limit = UINT32_MAX, .remaining = UINT32_MAX };
         return true;
     }
     uint64_t room = (uint64_t)rule->burst * MILLI, used = missing(rule, quota, now_ms);
     bool there = used + MILLI <= room;
 
     *quota = (struct quota){ .used_milli = there ? used + MILLI : used, .at_ms = now_ms };
+    if (!out_left)
+        return there;
     *out_left = (struct quota_left){
         .limit = rule->burst,
         .remaining = (uint32_t)((room - quota->used_milli) / MILLI),
@@ -37,6 +40,11 @@ bool quota_take(const struct quota_rule *rule, struct quota *quota, uint64_t now
         .next_in_s = there ? 0 : seconds(rule, used + MILLI - room),
     };
     return there;
+}
+
+void quota_give(struct quota *quota, uint32_t tokens)
+{
+    quota->used_milli -= MIN(quota->used_milli, (uint64_t)tokens * MILLI);
 }
 
 bool quota_is_full(const struct quota_rule *rule, const struct quota *quota, uint64_t now_ms)
