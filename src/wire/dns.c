@@ -1,6 +1,5 @@
 #include "wire/dns.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/limits.h"
@@ -43,25 +42,22 @@ enum layout {
 
 static const struct type_row {
     uint16_t type;
-    const char *name;
     enum layout layout;
     uint8_t size; /* LAYOUT_ADDRESS: bytes; LAYOUT_NUMBERS_AND_NAME: numbers */
 } types[] = {
-    { DNS_A, "A", LAYOUT_ADDRESS, 4 },
-    { DNS_AAAA, "AAAA", LAYOUT_ADDRESS, 16 },
-    { DNS_CNAME, "CNAME", LAYOUT_NUMBERS_AND_NAME, 0 },
-    { DNS_NS, "NS", LAYOUT_NUMBERS_AND_NAME, 0 },
-    { DNS_PTR, "PTR", LAYOUT_NUMBERS_AND_NAME, 0 },
-    { DNS_MX, "MX", LAYOUT_NUMBERS_AND_NAME, 1 },
-    { DNS_SRV, "SRV", LAYOUT_NUMBERS_AND_NAME, 3 },
-    { DNS_SOA, "SOA", LAYOUT_SOA, 0 },
-    { DNS_TXT, "TXT", LAYOUT_TEXT, 0 },
-    { DNS_SSHFP, "SSHFP", LAYOUT_DATA, 0 },
-    { DNS_TLSA, "TLSA", LAYOUT_DATA, 0 },
-    { DNS_CAA, "CAA", LAYOUT_DATA, 0 },
-    { DNS_SVCB, "SVCB", LAYOUT_NONE, 0 },
-    { DNS_HTTPS, "HTTPS", LAYOUT_NONE, 0 },
-    { DNS_ANY, "ANY", LAYOUT_NONE, 0 },
+    /* SVCB, HTTPS and ANY are not here: we do not decode them */
+    { DNS_A, LAYOUT_ADDRESS, 4 },
+    { DNS_AAAA, LAYOUT_ADDRESS, 16 },
+    { DNS_CNAME, LAYOUT_NUMBERS_AND_NAME, 0 },
+    { DNS_NS, LAYOUT_NUMBERS_AND_NAME, 0 },
+    { DNS_PTR, LAYOUT_NUMBERS_AND_NAME, 0 },
+    { DNS_MX, LAYOUT_NUMBERS_AND_NAME, 1 },
+    { DNS_SRV, LAYOUT_NUMBERS_AND_NAME, 3 },
+    { DNS_SOA, LAYOUT_SOA, 0 },
+    { DNS_TXT, LAYOUT_TEXT, 0 },
+    { DNS_SSHFP, LAYOUT_DATA, 0 },
+    { DNS_TLSA, LAYOUT_DATA, 0 },
+    { DNS_CAA, LAYOUT_DATA, 0 },
 };
 
 static const struct type_row *type_find(uint16_t type)
@@ -74,19 +70,7 @@ static const struct type_row *type_find(uint16_t type)
 
 bool dns_type_is_known(uint16_t type)
 {
-    const struct type_row *row = type_find(type);
-
-    return row && row->layout != LAYOUT_NONE;
-}
-
-const char *dns_type_name(uint16_t type, char room[16])
-{
-    const struct type_row *row = type_find(type);
-
-    if (row)
-        return row->name;
-    (void)snprintf(room, 16, "TYPE%u", type);
-    return room;
+    return type_find(type);
 }
 
 /* ---- reading ---- */

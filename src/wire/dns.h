@@ -41,8 +41,6 @@ enum dns_type {
 };
 /* A type that dns_answer_parse() decodes. */
 bool dns_type_is_known(uint16_t type);
-/* "A", "HTTPS", "TYPE4711": points to a constant or into `room`. */
-const char *dns_type_name(uint16_t type, char room[16]);
 
 enum dns_code {
     DNS_FINE = 0,

@@ -19,7 +19,6 @@ enum {
     MESSAGE_CLIENT_HELLO = 1,
     EXTENSION_NAME = 0,
     EXTENSION_ALPN = 16,
-    EXTENSION_ECH = 0xfe0d,
 };
 
 struct reader {
@@ -154,10 +153,6 @@ static void take_extensions(struct reader *r, struct tls_hello *out)
             r->bad = r->bad || has_alpn;
             has_alpn = true;
             take_alpn(r, out);
-            break;
-        case EXTENSION_ECH:
-            out->has_ech = true;
-            skip(r, r->left);
             break;
         default:
             skip(r, r->left);

@@ -6,7 +6,7 @@
  * LIMIT_TLS_HELLO_BYTES is refused at once.
  *
  * The name is what the client shows to the network. With Encrypted Client Hello that is the name of the server that
- * decrypts (has_ech); browsers send the extension also without meaning it, so it says little.
+ * decrypts; browsers send the extension also without meaning it, so it is not looked at.
  *
  * Pure: no I/O, no clock.
  */
@@ -27,8 +27,7 @@ enum tls_hello_parse {
 };
 
 struct tls_hello {
-    char name[256]; /* "": the client names no server. Letters, digits, '-', '_' and '.', as they came. */
-    bool has_ech;
+    char name[256];    /* "": the client names no server. Letters, digits, '-', '_' and '.', as they came. */
     bool offers_http1; /* in ALPN; true too if there is no ALPN */
 };
 

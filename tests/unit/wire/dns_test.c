@@ -471,16 +471,6 @@ static void ttls_have_a_cap(void **state)
     assert_int_equal(a.ttl_s, 0);
 }
 
-static void types_have_names(void **state)
-{
-    (void)state;
-    char room[16];
-
-    assert_string_equal(dns_type_name(DNS_AAAA, room), "AAAA");
-    assert_string_equal(dns_type_name(DNS_HTTPS, room), "HTTPS");
-    assert_string_equal(dns_type_name(65535, room), "TYPE65535");
-}
-
 #define ARENA_CASE(function) cmocka_unit_test_setup_teardown(function, begin, end)
 
 int main(void)
@@ -506,7 +496,6 @@ int main(void)
         ARENA_CASE(a_compression_bomb_is_refused_fast),
         ARENA_CASE(of_many_records_the_first_are_used),
         ARENA_CASE(ttls_have_a_cap),
-        CASE(types_have_names),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

@@ -90,7 +90,6 @@ static void real_hellos_are_read(void **state)
         assert_int_equal(tls_hello_parse(whole, &hello, &err), TLS_HELLO_DONE);
         assert_string_equal(hello.name, rows[i].name);
         assert_int_equal(hello.offers_http1, rows[i].offers_http1);
-        assert_false(hello.has_ech);
         room[whole.len] = 'x';
         assert_int_equal(tls_hello_parse(str_of(room, whole.len + 1), &hello, &err), TLS_HELLO_DONE);
     }
@@ -232,13 +231,12 @@ static void long_names_have_a_limit(void **state)
     }
 }
 
-static void protocols_and_encrypted_hellos_are_noticed(void **state)
+static void protocols_are_noticed_and_an_encrypted_hello_has_its_outer_name(void **state)
 {
     (void)state;
     struct tls_hello hello;
 
     assert_int_equal(parse_with(STR("\xfe\x0d\0\3abc" NAME_A), &hello), TLS_HELLO_DONE);
-    assert_true(hello.has_ech);
     assert_string_equal(hello.name, "a");
     assert_int_equal(parse_with(STR("\0\x10\0\x0e\0\x0c\2h2\x08http/1.1"), &hello), TLS_HELLO_DONE);
     assert_true(hello.offers_http1);
@@ -324,7 +322,7 @@ int main(void)
         CASE(a_hello_split_over_records_is_read),
         CASE(extensions_are_read_strictly),
         CASE(long_names_have_a_limit),
-        CASE(protocols_and_encrypted_hellos_are_noticed),
+        CASE(protocols_are_noticed_and_an_encrypted_hello_has_its_outer_name),
         CASE(what_is_not_tls_is_told_apart_at_the_first_bytes),
         CASE(absurd_claims_are_refused_at_once),
         CASE(a_hello_that_never_ends_is_given_up),
