@@ -403,14 +403,14 @@ static void on_swept(void *context)
     native_empty_trash(((struct keeper *)context)->driver);
 }
 
-static bool keeper_open(struct keeper *keeper, struct err *err)
+/* ---- opening, step by step ---- */
+
+/* What roles are told, from the configuration. Opens nothing. */
+static bool make_settings(struct keeper *keeper, struct err *err)
 {
     const struct config *config = &keeper->config;
     enum log_level log_least;
-    unsigned long files;
 
-    if (geteuid() != 0)
-        return err_set(err, ERR_DENIED, "serving needs root, to make sandboxes: %s serve", cli_program_as_root());
     if (!find_accounts(keeper, err) || !settings_log_level(config->log, &log_least, err) ||
         !settings_token_for_code(config->token_for_code, &keeper->settings.code_always_has_token, err) ||
         !settings_internet(config->internet, &keeper->settings.internet, err) ||
@@ -429,6 +429,12 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
     keeper->settings.memory_mb = (uint32_t)config->memory_mb;
     keeper->settings.cpus = (uint32_t)config->cpus;
     keeper->settings.pids = (uint32_t)config->pids;
+    return true;
+}
+
+static bool open_descriptors(struct keeper *keeper, struct err *err)
+{
+    const struct config *config = &keeper->config;
 
     /* First: below a directory that was opened in the old namespace nothing can be mounted. */
     if (!native_enter_mount_namespace(err))
@@ -441,10 +447,14 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
     if (keeper->store_fd < 0)
         return false;
     keeper->listen_fd = listen_patiently(config->listen, err);
-    if (keeper->listen_fd < 0)
-        return false;
+    return keeper->listen_fd >= 0;
+}
 
-    auto_close int guestd_fd = guestd_open(config, err);
+static bool start_driver(struct keeper *keeper, struct err *err)
+{
+    unsigned long files;
+
+    auto_close int guestd_fd = guestd_open(&keeper->config, err);
     if (guestd_fd < 0 || !confine_raise_files(&files, err))
         return false;
     keeper->loop = loop_new();
@@ -455,11 +465,21 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
         keeper->loop, &(struct native_config){ .data_fd = keeper->data_fd, .guestd_fd = guestd_fd }, err);
     if (!keeper->driver)
         return err_wrap(err, "make sandboxes here (`%s doctor` may know why not)", cli_program_as_root());
-    /* The driver has locked the data directory: two servers that start at once must not both make these. */
-    if (!data_dir_node_id(keeper->data_fd, keeper->settings.node_id, err) ||
-        !data_dir_api_key(keeper->data_fd, &keeper->settings.api_key, err) ||
-        !hash_admin_token(keeper->data_fd, &keeper->settings.admin_hash, err))
-        return false;
+    return true;
+}
+
+/* Read from the data directory, or made at the first start. */
+static bool open_secrets(struct keeper *keeper, struct err *err)
+{
+    return data_dir_node_id(keeper->data_fd, keeper->settings.node_id, err) &&
+           data_dir_api_key(keeper->data_fd, &keeper->settings.api_key, err) &&
+           hash_admin_token(keeper->data_fd, &keeper->settings.admin_hash, err);
+}
+
+static bool open_certificates(struct keeper *keeper, struct err *err)
+{
+    const struct config *config = &keeper->config;
+
     keeper->certificates = certificates_new(&(struct certificates_config){ .loop = keeper->loop,
                                                                            .data_fd = keeper->data_fd,
                                                                            .domain = keeper->settings.domain,
@@ -468,24 +488,34 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
                                                                            .changed = on_certificates,
                                                                            .context = keeper },
                                             err);
-    if (!keeper->certificates)
-        return err_wrap(err, "TLS");
+    return keeper->certificates || err_wrap(err, "TLS");
+}
+
+/* What front asks keeper for. */
+static bool open_services(struct keeper *keeper, struct err *err)
+{
+    struct serve_limits limits;
+
     keeper->catalog = catalog_new(&(struct catalog_config){ .loop = keeper->loop,
                                                             .data_fd = keeper->data_fd,
                                                             .sweep_ms = CATALOG_SWEEP_MS,
                                                             .on_swept = on_swept,
                                                             .context = keeper });
     keeper->resolvers = resolvers_new(keeper->loop, "/etc/resolv.conf", RESOLVERS_LOOK_MS);
-    struct serve_limits limits;
-    if (!choose_limits(config, keeper->data_fd, &limits, err))
+    if (!choose_limits(&keeper->config, keeper->data_fd, &limits, err))
         return false;
     keeper->serve = serve_new(keeper->loop, keeper->driver, &limits);
+    return true;
+}
+
+static void make_supervisor(struct keeper *keeper)
+{
     keeper->supervisor = supervisor_new(&(struct supervisor_config){
         .loop = keeper->loop,
         .rows = roles,
         .count = ROLE_COUNT,
         .accounts = keeper->accounts,
-        .log_level = config->log,
+        .log_level = keeper->config.log,
         .grant = grant,
         .started = on_started,
         .ended = on_ended,
@@ -494,6 +524,17 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
         .stopped = on_stopped,
         .context = keeper,
     });
+}
+
+static bool keeper_open(struct keeper *keeper, struct err *err)
+{
+    if (geteuid() != 0)
+        return err_set(err, ERR_DENIED, "serving needs root, to make sandboxes: %s serve", cli_program_as_root());
+    /* Secrets after the driver, which locks the data directory: two servers that start at once must not both make them. */
+    if (!make_settings(keeper, err) || !open_descriptors(keeper, err) || !start_driver(keeper, err) ||
+        !open_secrets(keeper, err) || !open_certificates(keeper, err) || !open_services(keeper, err))
+        return false;
+    make_supervisor(keeper);
     return true;
 }
 
