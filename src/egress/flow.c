@@ -314,6 +314,7 @@ static void begin_relaying(struct flow *flow, struct stream *outside)
                                 .linger_ms = LIMIT_EGRESS_HALF_MS,
                                 .queued_most = 0,
                                 .may_splice = !flow->intercept,
+                                .splice_share = &flow->outbound->pipes,
                             });
     stop_dialing(flow);
     flow->outside = outside;

@@ -65,7 +65,8 @@ struct outbound {
     struct queue_link stranger;   /* in egress->strangers… */
     uint64_t since_ms;            /* …since then */
     struct queue flows;
-    uint32_t open; /* flows, and connections for DNS */
+    uint32_t open;  /* flows, and connections for DNS */
+    uint32_t pipes; /* that its flows have borrowed (io/splice.h) */
     struct pins pins;
 
     /* questions.c */

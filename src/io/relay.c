@@ -107,10 +107,11 @@ static void on_linger(struct timer *timer)
     timer_set(&relay->later, relay->loop, relay->tuning.linger_ms - quiet_ms, on_linger);
 }
 
-static void begin_splice(struct side *from, struct side *to)
+static void begin_splice(struct relay *relay, struct side *from, struct side *to)
 {
     from->splice_left = SPLICE_BYTES;
-    (void)!splice_bulk(from->stream, to->stream, &from->splice_left); /* else we go on copying */
+    /* else we go on copying */
+    (void)!splice_bulk(from->stream, to->stream, &from->splice_left, relay->tuning.splice_share);
 }
 
 /* Pass on what `from` has sent, as far as `to` takes it. */
@@ -135,7 +136,7 @@ static void carry(struct relay *relay, struct side *from, struct side *to)
         return;
     }
     if (relay->tuning.may_splice && stream_is_bulk(from->stream) && !from->stream->in.len && !is_full)
-        begin_splice(from, to);
+        begin_splice(relay, from, to);
     stream_read(from->stream, !is_full && !relay->paused);
 }
 

@@ -36,7 +36,9 @@ struct relay_tuning {
     bool (*moved)(void *context, uint64_t from_a, uint64_t from_b);
     uint64_t linger_ms; /* instead of LIMIT_RELAY_LINGER_MS */
     size_t queued_most; /* unsent bytes of one side before the other is not read any more */
-    bool may_splice;    /* while many bytes come at once */
+    bool may_splice;    /* while many bytes come at once… */
+    /* …and the relays of one owner have a fair share of the pipes for it: zero at first, outlives them; may be NULL. */
+    uint32_t *splice_share;
 };
 void relay_tune(struct relay *relay, const struct relay_tuning *tuning);
 void relay_resume(struct relay *relay);

@@ -9,7 +9,8 @@
  *               read, and its peer waits (backpressure)
  *
  * A bulk splice gives its pipe back whenever it is empty, to a small pool, and takes one again when bytes come. So the
- * pipes in use are those of the splices whose takers are slow.
+ * pipes in use are those of the splices whose takers are slow. A group of splices (those of one sandbox) may borrow as
+ * many as are still free for all: one greedy group gets half of them, two get a third each, and the next finds some.
  *
  * stream.c keeps the only watch of each socket, and calls splice_run() when either is ready.
  */
@@ -42,6 +43,7 @@ struct splice {
     int pipe_fds[2]; /* -1: a bulk splice that has none now */
     size_t held;     /* in the pipe */
     bool is_bulk;
+    uint32_t *share;    /* pipes that its group has borrowed; NULL: it has no group */
     unsigned slow_runs; /* in a row */
 };
 
@@ -85,6 +87,8 @@ static bool borrow_pipe(struct splice *splice)
 {
     if (splice->pipe_fds[0] >= 0)
         return true;
+    if (splice->share && *splice->share >= LIMIT_SPLICE_PIPES - pool.in_use)
+        return false;
     if (pool.idle_count) {
         pool.idle_count--;
         splice->pipe_fds[0] = pool.idle[pool.idle_count][0];
@@ -94,6 +98,8 @@ static bool borrow_pipe(struct splice *splice)
         return false;
     }
     pool.in_use++;
+    if (splice->share)
+        ++*splice->share;
     return true;
 }
 
@@ -102,6 +108,8 @@ static void return_pipe(struct splice *splice)
     if (splice->pipe_fds[0] < 0)
         return;
     pool.in_use--;
+    if (splice->share)
+        --*splice->share;
     if (splice->held == 0 && pool.idle_count < POOL_PIPES) {
         pool.idle[pool.idle_count][0] = take_fd(&splice->pipe_fds[0]);
         pool.idle[pool.idle_count++][1] = take_fd(&splice->pipe_fds[1]);
@@ -280,11 +288,13 @@ bool splice_start(struct stream *from, struct stream *to, uint64_t *left)
     return true;
 }
 
-bool splice_bulk(struct stream *from, struct stream *to, uint64_t *left)
+bool splice_bulk(struct stream *from, struct stream *to, uint64_t *left, uint32_t *share)
 {
     if (!is_possible(from, to, left))
         return false;
-    begin(from, to, left)->is_bulk = true;
+    struct splice *splice = begin(from, to, left);
+    splice->is_bulk = true;
+    splice->share = share;
     buf_done(&from->in);
     stream_watch(from);
     return true;

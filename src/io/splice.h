@@ -24,9 +24,10 @@ bool splice_start(struct stream *from, struct stream *to, uint64_t *left) must_u
 /*
  * The same for a connection whose end nobody knows. It has a pipe only while there are bytes in it, so that thousands of
  * connections share a few. It is also off, with on_spliced() and *left above 0, when little comes at a time, and when
- * there is no pipe: then the caller copies, until stream_is_bulk() again.
+ * there is no pipe: then the caller copies, until stream_is_bulk() again. *share counts the pipes of all splices that
+ * were begun with it, which get a fair share of them; it must live as long as they do, and may be NULL.
  */
-bool splice_bulk(struct stream *from, struct stream *to, uint64_t *left) must_use;
+bool splice_bulk(struct stream *from, struct stream *to, uint64_t *left, uint32_t *share) must_use;
 bool splice_is_on(const struct stream *from);
 
 #endif

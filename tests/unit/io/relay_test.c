@@ -174,25 +174,72 @@ static void the_end_of_a_spliced_side_is_passed_on(void **state)
     finish();
 }
 
-static void a_slow_side_makes_the_other_wait(void **state)
+/* Fills the way from the first side to the second, whose peer does not read. */
+static size_t fill(const char *bytes, size_t size)
 {
-    size_t size = 64 << 20, sent = 0;
+    size_t sent = 0;
 
-    (void)state;
-    char *bytes = pattern(size);
-    begin(&bulk);
     for (size_t before = 1; sent != before;) {
         before = sent;
         for (int i = 0; i < 200; i++)
             push(&peers[0], bytes, size, &sent);
         pump_some(loop);
     }
+    return sent;
+}
+
+static void a_slow_side_makes_the_other_wait(void **state)
+{
+    size_t size = 64 << 20;
+
+    (void)state;
+    char *bytes = pattern(size);
+    begin(&bulk);
+    size_t sent = fill(bytes, size);
     assert_true(sent < size);
     assert_true(stream_queued(sides[1]) <= 65536);
     PUMP_UNTIL(loop, (push(&peers[0], bytes, size, &sent), peer_listen(&peers[1]), peers[1].heard.len == size));
     assert_memory_equal(peers[1].heard.data, bytes, size);
     free(bytes);
     finish();
+}
+
+static void an_owner_gets_as_many_pipes_as_are_free_for_all(void **state)
+{
+    size_t size = 64 << 20, sent;
+    uint32_t share = LIMIT_SPLICE_PIPES - 1;
+    struct relay_tuning tuning = bulk;
+
+    (void)state;
+    char *bytes = pattern(size);
+    tuning.splice_share = &share;
+    begin(&tuning);
+    sent = fill(bytes, size);
+    assert_true(splice_is_on(sides[0]));
+    assert_int_equal(share, LIMIT_SPLICE_PIPES); /* it holds one while its taker is slow… */
+    PUMP_UNTIL(loop, (push(&peers[0], bytes, size, &sent), peer_listen(&peers[1]), peers[1].heard.len == size));
+    assert_memory_equal(peers[1].heard.data, bytes, size);
+    assert_int_equal(share, LIMIT_SPLICE_PIPES - 1); /* …and has given it back */
+    finish();
+
+    /* One more would be more than are free. */
+    share = LIMIT_SPLICE_PIPES;
+    begin(&tuning);
+    sent = fill(bytes, size);
+    assert_false(splice_is_on(sides[0]));
+    assert_int_equal(share, LIMIT_SPLICE_PIPES);
+    PUMP_UNTIL(loop, (push(&peers[0], bytes, size, &sent), peer_listen(&peers[1]), peers[1].heard.len == size));
+    assert_memory_equal(peers[1].heard.data, bytes, size);
+    finish();
+
+    /* A relay that is cut in the middle gives its pipe back, too. */
+    share = 0;
+    begin(&tuning);
+    (void)fill(bytes, size);
+    assert_int_equal(share, 1);
+    finish();
+    assert_int_equal(share, 0);
+    free(bytes);
 }
 
 static void without_pipes_bytes_are_copied(void **state)
@@ -265,6 +312,7 @@ int main(void)
         CASE(many_bytes_are_spliced_both_ways_and_arrive_whole),
         CASE(the_end_of_a_spliced_side_is_passed_on),
         CASE(a_slow_side_makes_the_other_wait),
+        CASE(an_owner_gets_as_many_pipes_as_are_free_for_all),
         CASE(a_relay_that_may_not_go_on_waits_for_resume),
         CASE(after_one_end_a_quiet_relay_is_over),
     };
