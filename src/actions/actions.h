@@ -40,7 +40,7 @@ struct actions {
     struct meters *meters;      /* request rates of the keys; NULL: no limit */
     bool code_always_has_token; /* the operator forbids open_code */
     bool internet;              /* the operator's default for sandboxes */
-    struct net_operator house;  /* private addresses that the operator lets sandboxes reach */
+    struct net_operator house;  /* addresses that the operator allows and denies to all sandboxes */
 };
 
 /* ---- caller.c: authentication ---- */

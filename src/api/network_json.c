@@ -236,6 +236,13 @@ static bool take_rules(const json_t *object, const struct place *place, struct n
     return true;
 }
 
+static bool proxy_is_denied(struct str host, const struct net_operator *house)
+{
+    struct net_address address;
+
+    return net_address_parse(host, &address) && net_operator_denies(house, &address);
+}
+
 /* Egress refuses a name that leads to such an address when it connects. */
 static bool proxy_is_reachable(struct str host, const struct net_operator *house)
 {
@@ -308,6 +315,10 @@ static bool take_proxy(const json_t *object, const struct place *place, struct n
         return err_wrap(err, "egressProxy");
     if (!address_decode(place->arena, address, out))
         return err_set(err, ERR_INVALID, "'%segressProxy.address' (egress_proxy in Python) must be host:port",
+                       place->prefix);
+    if (proxy_is_denied(out->host, place->house))
+        return err_set(err, ERR_INVALID,
+                       "'%segressProxy.address' is an address that the operator of this server lets no sandbox reach",
                        place->prefix);
     if (!proxy_is_reachable(out->host, place->house))
         return err_set(err, ERR_INVALID,

@@ -60,6 +60,8 @@ static const struct option options[] = {
       "may sandboxes reach the internet if their create does not set allow_internet_access: on or off" },
     { "egress-allow", LIST(egress_allow), "",
       "private addresses that sandboxes may reach all the same: CIDR,CIDR…; may be repeated" },
+    { "egress-deny", LIST(egress_deny), "",
+      "addresses that no sandbox reaches, whatever is allowed otherwise: CIDR,CIDR…; may be repeated" },
     { "dns", LIST(dns), "", "name servers for sandboxes: ADDR[:PORT],… (default: those in /etc/resolv.conf)" },
     { "egress-rate", NUMBER(egress_rate_mb, 0, 100000), "",
       "MiB per second that one sandbox may send, and receive, through the network (default: no limit)" },

@@ -18,7 +18,7 @@
 
 enum {
     CONFIG_TEXT_BYTES = 512,
-    CONFIG_LIST_BYTES = 8192, /* LIMIT_EGRESS_ALLOW ranges of IPv6, written out */
+    CONFIG_LIST_BYTES = 8192, /* LIMIT_EGRESS_RANGES ranges of IPv6, written out */
 };
 
 struct config {
@@ -41,6 +41,7 @@ struct config {
     char token_for_code[CONFIG_TEXT_BYTES]; /* as-asked, always */
     char internet[CONFIG_TEXT_BYTES];       /* on, off */
     char egress_allow[CONFIG_LIST_BYTES];   /* CIDR,CIDR… */
+    char egress_deny[CONFIG_LIST_BYTES];    /* CIDR,CIDR… */
     char dns[CONFIG_LIST_BYTES];            /* ADDR[:PORT],… */
     uint64_t egress_rate_mb;                /* MiB per second of each sandbox; 0: no limit */
 };

@@ -194,7 +194,10 @@ static bool role_open(struct role_egress *role, struct err *err)
     role->egress = egress_new(&(struct egress_config){
         .loop = role->loop,
         .resolver = role->resolver,
-        .house = { .allow_count = role->settings.allow_count, .allow = role->settings.allow },
+        .house = { .allow_count = role->settings.allow_count,
+                   .allow = role->settings.allow,
+                   .deny_count = role->settings.deny_count,
+                   .deny = role->settings.deny },
         .roots = str_of(role->roots, roots_len),
         .bytes_per_s = role->settings.bytes_per_s,
         .flows_max = egress_flows_max(),

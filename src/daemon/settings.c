@@ -115,9 +115,9 @@ static void ranges_pack(struct buf *out, const struct net_range *ranges, uint32_
     }
 }
 
-static uint32_t ranges_unpack(struct unpack *in, struct net_range out[LIMIT_EGRESS_ALLOW])
+static uint32_t ranges_unpack(struct unpack *in, struct net_range out[LIMIT_EGRESS_RANGES])
 {
-    uint32_t count = unpack_count(in, LIMIT_EGRESS_ALLOW);
+    uint32_t count = unpack_count(in, LIMIT_EGRESS_RANGES);
 
     for (uint32_t i = 0; i < count; i++) {
         address_unpack(in, &out[i].address);
@@ -143,6 +143,7 @@ int settings_write(const struct settings *settings, struct err *err)
     pack_u8(&out, settings->code_always_has_token);
     pack_bool(&out, settings->internet);
     ranges_pack(&out, settings->egress_allow, settings->egress_allow_count);
+    ranges_pack(&out, settings->egress_deny, settings->egress_deny_count);
     pack_str(&out, secret_reveal(&settings->api_key));
     pack_str(&out, secret_reveal(&settings->admin_hash));
 
@@ -174,6 +175,7 @@ bool settings_read(int fd, struct settings *out, struct err *err)
     got.code_always_has_token = unpack_u8(&in) != 0;
     got.internet = unpack_bool(&in);
     got.egress_allow_count = ranges_unpack(&in, got.egress_allow);
+    got.egress_deny_count = ranges_unpack(&in, got.egress_deny);
     struct str api_key = unpack_str(&in, SECRET_MAX_BYTES);
     struct str admin_hash = unpack_str(&in, SECRET_MAX_BYTES);
     bool ok = unpack_done(&in, err) && (got.node_id[0] || err_set(err, ERR_INVALID, "malformed settings"));
@@ -209,18 +211,19 @@ static bool resolver_parse(struct str text, struct egress_resolver *out)
     return net_address_parse(address, &out->address);
 }
 
-static bool allow_make(struct str list, struct egress_settings *out, struct err *err)
+static bool ranges_make(const char *option, struct str list, struct net_range out[LIMIT_EGRESS_RANGES],
+                        uint32_t *out_count, struct err *err)
 {
     struct str entry;
 
     while (list.len && str_cut(&list, ',', &entry)) {
         entry = str_trim(entry);
-        if (out->allow_count == LIMIT_EGRESS_ALLOW)
-            return err_set(err, ERR_INVALID, "--egress-allow has more than %d entries", LIMIT_EGRESS_ALLOW);
-        if (!net_range_parse(entry, &out->allow[out->allow_count]))
-            return err_set(err, ERR_INVALID, "--egress-allow takes addresses and CIDR blocks, not '%.*s'",
+        if (*out_count == LIMIT_EGRESS_RANGES)
+            return err_set(err, ERR_INVALID, "%s has more than %d entries", option, LIMIT_EGRESS_RANGES);
+        if (!net_range_parse(entry, &out[*out_count]))
+            return err_set(err, ERR_INVALID, "%s takes addresses and CIDR blocks, not '%.*s'", option,
                            (int)MIN(entry.len, (size_t)60), entry.at);
-        out->allow_count++;
+        ++*out_count;
     }
     return true;
 }
@@ -245,7 +248,9 @@ bool egress_settings_make(const struct config *config, struct egress_settings *o
 {
     struct egress_settings made = { .bytes_per_s = config->egress_rate_mb << 20 };
 
-    if (!allow_make(str_from(config->egress_allow), &made, err) || !resolvers_make(str_from(config->dns), &made, err))
+    if (!ranges_make("--egress-allow", str_from(config->egress_allow), made.allow, &made.allow_count, err) ||
+        !ranges_make("--egress-deny", str_from(config->egress_deny), made.deny, &made.deny_count, err) ||
+        !resolvers_make(str_from(config->dns), &made, err))
         return false;
     *out = made;
     return true;
@@ -256,6 +261,7 @@ int egress_settings_write(const struct egress_settings *settings, struct err *er
     auto_buf struct buf out = buf_make(NULL, SETTINGS_BYTES);
 
     ranges_pack(&out, settings->allow, settings->allow_count);
+    ranges_pack(&out, settings->deny, settings->deny_count);
     pack_u32(&out, settings->resolver_count);
     for (uint32_t i = 0; i < settings->resolver_count; i++) {
         address_pack(&out, &settings->resolvers[i].address);
@@ -275,6 +281,7 @@ bool egress_settings_read(int fd, struct egress_settings *out, struct err *err)
     struct unpack in = unpack_from(str_of(text, len));
     struct egress_settings got = { 0 };
     got.allow_count = ranges_unpack(&in, got.allow);
+    got.deny_count = ranges_unpack(&in, got.deny);
     got.resolver_count = unpack_count(&in, LIMIT_RESOLVERS);
     for (uint32_t i = 0; i < got.resolver_count; i++) {
         address_unpack(&in, &got.resolvers[i].address);

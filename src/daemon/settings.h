@@ -27,7 +27,9 @@ struct settings {
     bool code_always_has_token;
     bool internet; /* for a create that does not say: --internet */
     uint32_t egress_allow_count;
-    struct net_range egress_allow[LIMIT_EGRESS_ALLOW]; /* --egress-allow; egress has it too */
+    struct net_range egress_allow[LIMIT_EGRESS_RANGES]; /* --egress-allow; egress has it too */
+    uint32_t egress_deny_count;
+    struct net_range egress_deny[LIMIT_EGRESS_RANGES]; /* --egress-deny; the same */
     struct secret api_key;                             /* the first key; `cloister env` prints it */
     struct secret admin_hash; /* of the token that opens /api-keys; front never has the token itself */
 };
@@ -45,7 +47,9 @@ struct egress_resolver {
 /* Egress has no secrets and needs none of front's settings. */
 struct egress_settings {
     uint32_t allow_count;
-    struct net_range allow[LIMIT_EGRESS_ALLOW]; /* --egress-allow */
+    struct net_range allow[LIMIT_EGRESS_RANGES]; /* --egress-allow */
+    uint32_t deny_count;
+    struct net_range deny[LIMIT_EGRESS_RANGES]; /* --egress-deny */
     uint32_t resolver_count;                    /* 0: the host's own */
     struct egress_resolver resolvers[LIMIT_RESOLVERS];
     uint64_t bytes_per_s; /* of one sandbox, each way; 0: no limit */

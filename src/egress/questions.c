@@ -235,8 +235,9 @@ static void on_answer(void *context, const struct dns_answer *answer)
     }
     if (why != NET_RULE_OPEN && !has_address) {
         clean.ede = DNS_EDE_BLOCKED;
-        clean.reason = why == NET_RULE_HOST ? STR("this name leads to an address of the host")
-                                            : STR("this name leads to an address that is not public");
+        clean.reason = why == NET_RULE_HOST       ? STR("this name leads to an address of the host")
+                       : why == NET_RULE_OPERATOR ? STR("this name leads to an address that the operator denies")
+                                                  : STR("this name leads to an address that is not public");
         clean.count = 0; /* aliases can be names of the operator's network */
         report_refusal(outbound, why, NULL, 0, str_from(asked->question.name));
     }

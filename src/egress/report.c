@@ -63,6 +63,9 @@ static void say_why(const struct outbound *outbound, const struct refusal *refus
     case NET_RULE_MAIL_PORT:
         buf_add(out, STR("ports 25, 465 and 587 are for mail, which does not leave a sandbox"));
         return;
+    case NET_RULE_OPERATOR:
+        buf_add(out, STR("the operator of this server lets no sandbox reach this address"));
+        return;
     case NET_RULE_HOST:
         buf_add(out, STR("this is an address of the machine that Cloister runs on"));
         return;

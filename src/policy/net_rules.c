@@ -9,6 +9,7 @@ const char *const net_rule_name[NET_RULE_COUNT] = {
     [NET_RULE_ALLOW_NAME] = "allowed name",
     [NET_RULE_ALLOW_RANGE] = "allowed range",
     [NET_RULE_MAIL_PORT] = "mail port",
+    [NET_RULE_OPERATOR] = "range that the operator denies",
     [NET_RULE_HOST] = "address of the host",
     [NET_RULE_NOT_PUBLIC] = "address that is not public",
     [NET_RULE_INTERNET_OFF] = "internet access is off",
@@ -139,11 +140,20 @@ bool net_is_dns_server(const struct net_policy *policy, const struct net_address
     return false;
 }
 
+bool net_operator_denies(const struct net_operator *house, const struct net_address *address)
+{
+    const struct net_address end = net_address_reached(address);
+
+    return any_has(house->deny_count, house->deny, address) || any_has(house->deny_count, house->deny, &end);
+}
+
 static enum net_rule judge(const struct net_policy *policy, const struct net_operator *house,
                            const struct net_flow *flow)
 {
     if (is_mail_port(flow->port))
         return NET_RULE_MAIL_PORT;
+    if (net_operator_denies(house, &flow->to))
+        return NET_RULE_OPERATOR;
     if (!any_has(house->allow_count, house->allow, &flow->to)) {
         if (flow->is_host)
             return NET_RULE_HOST;
@@ -316,8 +326,11 @@ static bool reversed(struct str name, struct net_address *out_first, struct net_
     return count > 0;
 }
 
-static bool house_has_both(const struct net_operator *house, const struct net_address *a, const struct net_address *b)
+/* All of the range from a to b. */
+static bool house_allows(const struct net_operator *house, const struct net_address *a, const struct net_address *b)
 {
+    if (net_operator_denies(house, a) || net_operator_denies(house, b))
+        return false;
     for (uint32_t i = 0; i < house->allow_count; i++)
         if (net_range_has(&house->allow[i], a) && net_range_has(&house->allow[i], b))
             return true;
@@ -333,7 +346,7 @@ static enum net_rule judge_private(const struct net_policy *policy, const struct
     if (is_private_name(name))
         return is_named(policy, name) ? NET_RULE_OPEN : NET_RULE_PRIVATE_NAME;
     if (!reversed(name, &first, &last) || net_address_is_public(&first) || net_address_is_public(&last) ||
-        house_has_both(house, &first, &last))
+        house_allows(house, &first, &last))
         return NET_RULE_OPEN;
     return NET_RULE_NOT_PUBLIC;
 }

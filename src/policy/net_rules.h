@@ -3,13 +3,14 @@
  *
  * In this order, the first that applies decides:
  *   1. a mail port (25, 465, 587)                          refused, whatever the rest says
- *   2. an address of the host, or one that is not public   refused, unless the operator allows it (--egress-allow)
- *   3. a name that the sandbox may reach                   allowed
- *   4. a range that the sandbox may reach                  allowed
- *   5. no internet access, or a range that it must not     refused
- *   6. all else                                            allowed
+ *   2. a range that the operator denies (--egress-deny)    refused, whatever the rest says
+ *   3. an address of the host, or one that is not public   refused, unless the operator allows it (--egress-allow)
+ *   4. a name that the sandbox may reach                   allowed
+ *   5. a range that the sandbox may reach                  allowed
+ *   6. no internet access, or a range that it must not     refused
+ *   7. all else                                            allowed
  *
- * An operator's range lifts rule 2 only: rules 3 to 6 follow.
+ * A range that the operator allows lifts rule 3 only: rules 4 to 7 follow.
  *
  * Public is what RFC 6890's registries do not reserve. Documentation ranges are ordinary addresses: nobody has them, so
  * tests can. An address 64:ff9b::a.b.c.d (NAT64) leads to a.b.c.d and is judged as that; 6to4 and Teredo, which could hide
@@ -34,6 +35,7 @@ enum net_rule {
     NET_RULE_ALLOW_NAME,  /* allowed */
     NET_RULE_ALLOW_RANGE, /* allowed */
     NET_RULE_MAIL_PORT,   /* refused from here on */
+    NET_RULE_OPERATOR,    /* a range that the operator denies */
     NET_RULE_HOST,        /* an address of this machine */
     NET_RULE_NOT_PUBLIC,  /* private, link-local, metadata, carrier, loopback, multicast, unspecified… */
     NET_RULE_INTERNET_OFF,
@@ -50,7 +52,11 @@ extern const char *const net_rule_name[NET_RULE_COUNT];
 struct net_operator {
     uint32_t allow_count;
     const struct net_range *allow; /* --egress-allow */
+    uint32_t deny_count;
+    const struct net_range *deny; /* --egress-deny */
 };
+/* Of the address itself, or of the one that packets to it end up at. */
+bool net_operator_denies(const struct net_operator *house, const struct net_address *address) must_use;
 
 struct net_flow {
     struct net_address to;
@@ -81,7 +87,7 @@ enum net_rule net_judge_name(const struct net_policy *policy, struct str name) m
  * NET_RULE_PRIVATE_NAME  a single label, or below local, localhost, internal, home.arpa, lan, intranet, corp or private;
  *                        unless the policy names it, in its names or as a transform's host. "*" alone names nothing.
  * NET_RULE_NOT_PUBLIC    the reverse name of an address that is not public, or of a range of them; unless the operator
- *                        allows it.
+ *                        allows it and does not deny it.
  */
 enum net_rule net_judge_private(const struct net_policy *policy, const struct net_operator *house, struct str name)
     must_use;

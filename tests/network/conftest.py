@@ -221,9 +221,10 @@ def cloister(hosts):
 
 @pytest.fixture(scope="session")
 def lenient(hosts):
-    """Another server, whose operator has named addresses that are refused elsewhere, and whose default is off."""
+    """Another server, whose operator allows and denies addresses that elsewhere are not, and whose default is off."""
     made = World(hosts, "--internet", "off", "--egress-allow", f"{world.HOSTS['ten']}/32", "--egress-allow",
-                 "fd00:77::/32", data=TEST_DATA.with_name(f"{TEST_DATA.name}-lenient"))  # fmt: skip
+                 "fd00:77::/32,172.16.0.0/12", "--egress-deny", f"{world.HOSTS['two']},{world.HOSTS['two_six']}/128",
+                 "--egress-deny", f"{world.HOSTS['seventeen']}/32", data=TEST_DATA.with_name(f"{TEST_DATA.name}-lenient"))  # fmt: skip
     try:
         yield made
     finally:

@@ -20,6 +20,14 @@ SWITCH = "CLOISTER_TEST_HOLE"
 HOLES = [
     ("mail port", ["test_rules.py::test_refused[mail port 25 is refused]"]),
     (
+        "range that the operator denies",
+        [
+            "test_rules.py::test_what_the_operator_denies_is_refused_whatever_is_allowed[two]",
+            "test_rules.py::test_what_the_operator_denies_is_refused_whatever_is_allowed[two_six]",
+            "test_rules.py::test_a_name_does_not_lead_to_what_the_operator_denies",
+        ],
+    ),
+    (
         "address of the host",
         [
             "test_rules.py::test_refused[the machine's public address is refused]",

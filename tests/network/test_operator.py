@@ -69,6 +69,7 @@ def test_a_bad_option_is_refused_at_the_start_with_its_reason(hosts):
         ("--internet", "maybe", "internet"),
         ("--egress-allow", "10.0.0.0/33", "egress-allow"),
         ("--egress-allow", "example.com", "egress-allow"),
+        ("--egress-deny", "example.com", "egress-deny"),
         ("--dns", "example.com", "dns"),
         ("--egress-rate", "-1", "egress-rate"),
     ):

@@ -113,6 +113,27 @@ def test_the_operators_ranges_lift_the_rule_about_private_addresses_and_no_other
     assert {event["to"] for event in hosts.seen("tcp")} == {HOSTS["ten"], HOSTS["unique_local"]}
 
 
+@pytest.mark.parametrize("name", ["two", "two_six", "seventeen"])
+def test_what_the_operator_denies_is_refused_whatever_is_allowed(lenient, hosts, name):
+    box = lenient.shared_box(allow_internet_access=True, network={"allowOut": ["0.0.0.0/0", HOSTS[name]]})
+    hosts.forget()
+    box.refused("http", HOSTS[name], "any.test")
+    assert not hosts.seen("tcp", to=HOSTS[name])
+    lines = box.wait_log(HOSTS[name], "80")
+    assert any("lets no sandbox reach" in line for line in lines), lines
+    assert box.ok("http", ONE, "any.test")["to"] == ONE
+
+
+def test_a_name_does_not_lead_to_what_the_operator_denies(lenient, hosts):
+    box = lenient.shared_box(network={"allowOut": ["two.test", "one.test"], "denyOut": ["0.0.0.0/0"]})
+    hosts.forget()
+    assert box.fails("http", "two.test", "two.test")["error"] != "TimeoutError"
+    assert box.fails("http", ONE, "two.test")["error"] != "TimeoutError"
+    assert not hosts.seen("tcp", to=TWO) and not hosts.seen("tcp", to=TWO_SIX)
+    assert any("lets no sandbox reach" in line for line in box.wait_log("two.test"))
+    assert box.ok("http", "one.test", "one.test")["to"] in (ONE, ONE_SIX)
+
+
 def test_a_name_leads_to_a_private_address_only_where_the_operator_allows_it(lenient, hosts):
     fields = {"allowOut": ["private.test", "metadata.test"], "denyOut": ["0.0.0.0/0"]}
     box = lenient.box(allow_internet_access=True, network=fields)

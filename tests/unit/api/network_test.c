@@ -108,6 +108,11 @@ static void a_proxy_at_a_private_address_is_the_operators_to_allow(void **state)
                                      "{\"templateID\":\"base\",\"network\":{\"egressProxy\":{\"address\":"
                                      "\"10.2.2.3:1080\"}}}");
     check_error(s, &answer, 400, "not a public address");
+    s->actions.house.deny_count = 1;
+    s->actions.house.deny = &ranges[1];
+    answer = CALL(s, "POST", "/v2/sandboxes",
+                  "{\"templateID\":\"base\",\"network\":{\"egressProxy\":{\"address\":\"10.1.2.3:1080\"}}}");
+    check_error(s, &answer, 400, "the operator of this server lets no sandbox reach");
 }
 
 static void a_proxys_password_and_certificate_are_never_shown(void **state)

@@ -26,6 +26,8 @@ static void settings_survive_the_trip_to_front(void **state)
     struct err err;
     sent.egress_allow_count = 1;
     assert_true(net_range_parse(STR("10.0.0.0/8"), &sent.egress_allow[0]));
+    sent.egress_deny_count = 1;
+    assert_true(net_range_parse(STR("203.0.113.0/24"), &sent.egress_deny[0]));
     assert_true(secret_set(&sent.api_key, STR("e2b_00")) && secret_set(&sent.admin_hash, STR("11ff")));
     auto_close int fd = settings_write(&sent, &err);
     assert_true(fd >= 0);
@@ -37,6 +39,8 @@ static void settings_survive_the_trip_to_front(void **state)
     assert_true(got.code_always_has_token && got.internet);
     assert_int_equal(got.egress_allow_count, 1);
     assert_memory_equal(got.egress_allow, sent.egress_allow, sizeof sent.egress_allow[0]);
+    assert_int_equal(got.egress_deny_count, 1);
+    assert_memory_equal(got.egress_deny, sent.egress_deny, sizeof sent.egress_deny[0]);
     assert_int_equal(got.key_sandboxes, 5);
     assert_int_equal(got.key_requests, 6);
     assert_int_equal(got.key_streams, 8);
@@ -111,6 +115,7 @@ static void network_options_reach_egress(void **state)
     (void)state;
     struct config config = {
         .egress_allow = "10.1.0.0/16, 2001:db8::/32,192.0.2.7",
+        .egress_deny = "203.0.113.0/24,64:ff9b::/96",
         .dns = "192.0.2.53,[2001:db8::53]:5353,192.0.2.54:54",
         .egress_rate_mb = 3,
     };
@@ -127,6 +132,9 @@ static void network_options_reach_egress(void **state)
     assert_memory_equal(&got.allow[1], &range, sizeof range);
     assert_true(net_range_parse(STR("192.0.2.7"), &range));
     assert_memory_equal(&got.allow[2], &range, sizeof range);
+    assert_int_equal(got.deny_count, 2);
+    assert_true(net_range_parse(STR("64:ff9b::/96"), &range));
+    assert_memory_equal(&got.deny[1], &range, sizeof range);
     assert_int_equal(got.resolver_count, 3);
     resolver_is(&got.resolvers[0], "192.0.2.53", 53);
     resolver_is(&got.resolvers[1], "2001:db8::53", 5353);
@@ -155,7 +163,7 @@ static void name_servers_are_addresses(void **state)
     }
 }
 
-static void a_bad_entry_of_egress_allow_is_named(void **state)
+static void a_bad_entry_of_a_list_of_ranges_is_named(void **state)
 {
     (void)state;
     struct config config = { .egress_allow = "10.0.0.0/8,10.0.0.0/33" };
@@ -164,10 +172,13 @@ static void a_bad_entry_of_egress_allow_is_named(void **state)
     assert_false(egress_settings_make(&config, &made, &err));
     assert_string_equal(err.message, "--egress-allow takes addresses and CIDR blocks, not '10.0.0.0/33'");
     config = (struct config){ 0 };
-    for (int i = 0; i <= LIMIT_EGRESS_ALLOW; i++)
+    for (int i = 0; i <= LIMIT_EGRESS_RANGES; i++)
         strcat(config.egress_allow, i ? ",10.0.0.1" : "10.0.0.1");
     assert_false(egress_settings_make(&config, &made, &err));
     assert_non_null(strstr(err.message, "more than 128 entries"));
+    config = (struct config){ .egress_deny = "neighbour.example.com" };
+    assert_false(egress_settings_make(&config, &made, &err));
+    assert_string_equal(err.message, "--egress-deny takes addresses and CIDR blocks, not 'neighbour.example.com'");
 }
 
 int main(void)
@@ -180,7 +191,7 @@ int main(void)
         CASE(a_domain_is_a_name_with_a_dot_and_perhaps_a_port),
         CASE(network_options_reach_egress),
         CASE(name_servers_are_addresses),
-        CASE(a_bad_entry_of_egress_allow_is_named),
+        CASE(a_bad_entry_of_a_list_of_ranges_is_named),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

@@ -200,11 +200,13 @@ static void random_addresses_agree_with_the_table(void **state)
 /* ---- precedence ---- */
 
 /* What E2B documents, and the header, said once more as nested questions. */
-static enum net_rule expected(bool mail, bool lifted, bool host, bool is_public, bool name, bool allowed, bool internet,
-                              bool denied)
+static enum net_rule expected(bool mail, bool barred, bool lifted, bool host, bool is_public, bool name, bool allowed,
+                              bool internet, bool denied)
 {
     if (mail)
         return NET_RULE_MAIL_PORT;
+    if (barred)
+        return NET_RULE_OPERATOR;
     if (host && !lifted)
         return NET_RULE_HOST;
     if (!is_public && !lifted)
@@ -221,9 +223,9 @@ static void every_combination_follows_the_documented_order(void **state)
     (void)state;
     unsigned seen[NET_RULE_COUNT] = { 0 };
 
-    for (unsigned bits = 0; bits < 256; bits++) {
+    for (unsigned bits = 0; bits < 512; bits++) {
         bool mail = bits & 1, lifted = bits & 2, host = bits & 4, is_public = bits & 8, name = bits & 16,
-             allowed = bits & 32, internet = bits & 64, denied = bits & 128;
+             allowed = bits & 32, internet = bits & 64, denied = bits & 128, barred = bits & 256;
         const char *at = is_public ? "203.0.113.7" : "10.0.0.7", *net = is_public ? "203.0.113.0/24" : "10.0.0.0/8";
         struct net_range one = range(net), other = range("198.51.100.0/24");
         struct str names[] = { STR("other.example"), STR("*.example.com") };
@@ -236,17 +238,19 @@ static void every_combination_follows_the_documented_order(void **state)
             .name_count = 2,
             .names = names,
         };
-        struct net_operator house = { .allow_count = 1, .allow = lifted ? &one : &other };
+        struct net_operator house = {
+            .allow_count = 1, .allow = lifted ? &one : &other, .deny_count = 1, .deny = barred ? &one : &other
+        };
         struct net_flow flow = { .to = address(at), .port = mail ? 587 : 443, .is_host = host };
         flow.name = name ? STR("www.example.com") : STR("www.example.net");
-        enum net_rule want = expected(mail, lifted, host, is_public, name, allowed, internet, denied);
+        enum net_rule want = expected(mail, barred, lifted, host, is_public, name, allowed, internet, denied);
         enum net_rule got = net_judge(&policy, &house, &flow);
         if (got != want)
             fail_msg("combination %u: got '%s', want '%s'", bits, net_rule_name[got], net_rule_name[want]);
         seen[got]++;
         /* A name matters if and only if it turns a refusal into leave. */
-        enum net_rule with = expected(mail, lifted, host, is_public, true, allowed, internet, denied);
-        enum net_rule without = expected(mail, lifted, host, is_public, false, allowed, internet, denied);
+        enum net_rule with = expected(mail, barred, lifted, host, is_public, true, allowed, internet, denied);
+        enum net_rule without = expected(mail, barred, lifted, host, is_public, false, allowed, internet, denied);
         assert_int_equal(net_name_matters(&policy, &house, &flow), net_rule_allows(with) != net_rule_allows(without));
         policy.name_count = 0;
         assert_int_equal(net_judge(&policy, &house, &flow), without);
@@ -513,6 +517,42 @@ static void names_of_private_networks_are_not_asked_for(void **state)
     assert_int_equal(net_judge_private(&policy, &house, STR("corp")), NET_RULE_PRIVATE_NAME);
 }
 
+static void what_the_operator_denies_no_other_address_leads_to(void **state)
+{
+    static const struct {
+        const char *range, *to;
+        bool is_denied;
+    } rows[] = {
+        { "203.0.113.0/24", "203.0.113.7", true },
+        { "203.0.113.0/24", "::ffff:203.0.113.7", true },
+        { "203.0.113.0/24", "64:ff9b::203.0.113.7", true }, /* NAT64 leads there */
+        { "203.0.113.0/24", "203.0.114.7", false },
+        { "64:ff9b::/96", "64:ff9b::198.51.100.7", true }, /* NAT64 itself, and not what it leads to */
+        { "64:ff9b::/96", "198.51.100.7", false },
+        { "2001:db8:64::/96", "2001:db8:64::c633:6407", true }, /* a network's own prefix for it */
+        { "0.0.0.0/0", "2001:db8::1", true },
+    };
+    struct net_range everything = range("0.0.0.0/0"), six = range("::/0");
+    struct net_range all[] = { everything, six };
+    struct str names[] = { STR("*") };
+    struct net_policy policy = { .internet = true, .allow_count = 2, .allow = all, .name_count = 1, .names = names };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct net_range denied = range(rows[i].range);
+        struct net_operator house = { .allow_count = 2, .allow = all, .deny_count = 1, .deny = &denied };
+        struct net_flow flow = { .to = address(rows[i].to), .port = 443, .name = STR("www.example.com") };
+        enum net_rule want = rows[i].is_denied ? NET_RULE_OPERATOR : NET_RULE_ALLOW_NAME;
+        if (net_judge(&policy, &house, &flow) != want || net_name_matters(&policy, &house, &flow))
+            fail_msg("%s denied: %s", rows[i].range, rows[i].to);
+    }
+    /* Nor is what it allows and denies at once looked up by its reverse name. */
+    struct net_range ten = range("10.0.0.0/8"), part = range("10.1.0.0/16");
+    struct net_operator house = { .allow_count = 1, .allow = &ten, .deny_count = 1, .deny = &part };
+    assert_int_equal(net_judge_private(&policy, &house, STR("9.0.2.10.in-addr.arpa")), NET_RULE_OPEN);
+    assert_int_equal(net_judge_private(&policy, &house, STR("9.0.1.10.in-addr.arpa")), NET_RULE_NOT_PUBLIC);
+}
+
 static void the_exact_transform_wins_then_the_longest(void **state)
 {
     (void)state;
@@ -561,6 +601,7 @@ int main(void)
         CASE(names_match_whole_or_below_a_star),
         CASE(a_question_is_judged_by_its_name),
         CASE(names_of_private_networks_are_not_asked_for),
+        CASE(what_the_operator_denies_no_other_address_leads_to),
         CASE(the_exact_transform_wins_then_the_longest),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
