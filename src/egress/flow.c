@@ -78,6 +78,7 @@ struct flow {
     uint16_t port;
     int buffer_bytes;                              /* of its sockets; 0: as the kernel likes */
     char *name;                                    /* that leads there, in lower case; NULL: not known */
+    bool name_is_shown;                            /* by the guest; else it is one that it has looked up */
     struct question *question;                     /* while resolving */
     struct net_address others[LIMIT_EGRESS_TRIES]; /* of the name, to be tried if `to` does not accept… */
     uint32_t other_next, other_count;
@@ -218,11 +219,10 @@ static void refuse_named(struct flow *flow, unsigned why, const struct net_addre
         flow_reset(flow);
 }
 
-/* For the reader of the log any looked-up name will do. */
+/* A looked-up name may be another than the one that the program wants: several can lead to one address. */
 static void flow_refuse(struct flow *flow, unsigned why, const struct net_address *to)
 {
-    refuse_named(flow, why, to,
-                 flow->name ? str_from(flow->name) : pins_any_name(&flow->outbound->pins, to, now_ms(flow)));
+    refuse_named(flow, why, to, flow->name_is_shown ? str_from(flow->name) : STR(""));
 }
 
 /* ---- relaying ---- */
@@ -602,7 +602,7 @@ static void on_resolved(void *context, const struct dns_answer *answer)
     else if (rule == NET_RULE_OPEN)
         flow_reset(flow); /* there is no such name, or no server to ask */
     else
-        flow_refuse(flow, rule, &refused);
+        refuse_named(flow, rule, &refused, name); /* where this name leads */
 }
 
 static void on_resolve_late(struct timer *timer)
@@ -636,7 +636,7 @@ static void decide(struct flow *flow)
 
     timer_clear(&flow->timer);
     if (!net_rule_allows(rule)) {
-        refuse_named(flow, rule, &flow->original, name);
+        flow_refuse(flow, rule, &flow->original);
         return;
     }
     flow->has_rules = shows_host_with_rules(flow);
@@ -670,6 +670,7 @@ static void on_guest_input(struct stream *stream)
         return;
     case NAME_FOUND:
         flow->name = str_copy(str_from(name));
+        flow->name_is_shown = true;
         break;
     case NAME_NONE:
         break;
@@ -785,10 +786,9 @@ void flows_judge_again(struct outbound *outbound)
         next = link->next;
         if (flow->state != FLOW_DIALING && flow->state != FLOW_RELAYING)
             continue;
-        struct str name = name_of(flow, &flow->to);
-        enum net_rule rule = judge(flow, &flow->to, name);
+        enum net_rule rule = judge(flow, &flow->to, name_of(flow, &flow->to));
         if (!net_rule_allows(rule))
-            refuse_named(flow, rule, &flow->to, name);
+            flow_refuse(flow, rule, &flow->to);
     }
 }
 

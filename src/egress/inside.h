@@ -128,7 +128,10 @@ const struct egress_name *egress_name_at(const struct egress *egress, const stru
 /* ---- report.c ---- */
 
 void report_soon(struct outbound *outbound); /* something has changed */
-/* `to` may be NULL and `name` empty: not known. */
+/*
+ * `to` may be NULL: not known. `name` is one that the guest has shown, or "": then the names count that it has looked up
+ * for the address, if there is only one.
+ */
 void report_refusal(struct outbound *outbound, unsigned why, const struct net_address *to, uint16_t port,
                     struct str name);
 void report_last(struct outbound *outbound); /* the sandbox is gone: what there is to say is said now */

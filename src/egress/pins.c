@@ -97,6 +97,15 @@ static bool is_live(const struct pin *pin, const struct net_address *address, ui
     return pin->until_ms > now_ms && net_address_eq(&pin->address, address);
 }
 
+uint32_t pins_count(const struct pins *pins, const struct net_address *address, uint64_t now_ms)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < pins->count; i++)
+        count += is_live(&pins->list[i], address, now_ms);
+    return count;
+}
+
 struct str pins_any_name(const struct pins *pins, const struct net_address *address, uint64_t now_ms)
 {
     for (uint32_t i = 0; i < pins->count; i++)

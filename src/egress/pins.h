@@ -28,6 +28,8 @@ void pins_add(struct pins *pins, struct str name, const struct net_address *addr
 /* The address is in use: its pins hold longer. */
 void pins_use(struct pins *pins, const struct net_address *address, uint64_t now_ms);
 bool pins_have(const struct pins *pins, struct str name, const struct net_address *address, uint64_t now_ms);
+/* So many names lead to the address, as far as is known: up to LIMIT_EGRESS_PIN_NAMES. */
+uint32_t pins_count(const struct pins *pins, const struct net_address *address, uint64_t now_ms);
 /* Any name of the address, or "". It lives until a pin is added. */
 struct str pins_any_name(const struct pins *pins, const struct net_address *address, uint64_t now_ms);
 /*

@@ -17,6 +17,7 @@ struct refusal {
     struct net_address to;
     uint16_t port;
     uint32_t count;
+    uint32_t names; /* that it may be for, while `name` is not known */
     char name[LIMIT_NET_NAME_BYTES + 1];
 };
 
@@ -48,7 +49,10 @@ static void say_where(const struct refusal *refusal, struct buf *out)
         return;
     }
     net_address_text(&refusal->to, address);
-    if (refusal->name[0])
+    if (refusal->names)
+        buf_format(out, "connection to %s (one of %u names%s) port %u refused: ", address, refusal->names,
+                   refusal->names == LIMIT_EGRESS_PIN_NAMES ? " or more" : "", refusal->port);
+    else if (refusal->name[0])
         buf_format(out, "connection to %s (%s) port %u refused: ", refusal->name, address, refusal->port);
     else
         buf_format(out, "connection to %s port %u refused: ", address, refusal->port);
@@ -222,7 +226,7 @@ void report_soon(struct outbound *outbound)
 static bool is_alike(const struct refusal *a, const struct refusal *b)
 {
     return a->why == b->why && a->has_address == b->has_address && a->port == b->port &&
-           net_address_eq(&a->to, &b->to) && strcmp(a->name, b->name) == 0;
+           net_address_eq(&a->to, &b->to) && a->names == b->names && strcmp(a->name, b->name) == 0;
 }
 
 void report_refusal(struct outbound *outbound, unsigned why, const struct net_address *to, uint16_t port,
@@ -234,6 +238,14 @@ void report_refusal(struct outbound *outbound, unsigned why, const struct net_ad
     report_soon(outbound);
     if (to)
         refusal.to = *to;
+    if (to && !name.len) {
+        uint64_t now_ms = loop_now_ms(outbound->egress->config.loop);
+        uint32_t names = pins_count(&outbound->pins, to, now_ms);
+        if (names == 1)
+            name = pins_any_name(&outbound->pins, to, now_ms);
+        else
+            refusal.names = names;
+    }
     if (name.len && name.len < sizeof refusal.name)
         memcpy(refusal.name, name.at, name.len);
     if (!outbound->refusals)

@@ -285,6 +285,45 @@ static void silent_addresses_have_one_deadline_together(void **state)
     rig_end(&rig);
 }
 
+static void a_refusal_names_a_host_only_if_it_is_certain(void **state)
+{
+    (void)state;
+    begin();
+    struct net_policy open = { .internet = true }, closed = { 0 };
+    uint16_t port = rig.port;
+    rig_policy(&rig, "one", &open);
+    look_up("first.example", here, 1);
+    rig_policy(&rig, "one", &closed);
+    rig.port = 9001;
+    struct peer guest = rig_guest(&rig);
+    check_refused(&guest, NET_RULE_INTERNET_OFF, "connection to first.example (127.0.0.1) port 9001 refused");
+
+    /* Now the address has two names, and either may be meant. */
+    rig_policy(&rig, "one", &open);
+    look_up("second.example", here, 1);
+    rig_policy(&rig, "one", &closed);
+    guest = rig_guest(&rig);
+    check_refused(&guest, NET_RULE_INTERNET_OFF, "connection to 127.0.0.1 (one of 2 names) port 9001 refused");
+
+    /* Unless the program says which. */
+    allow_names();
+    guest = rig_guest(&rig);
+    say_hello(&guest, "second.example");
+    check_refused(&guest, NET_RULE_DENY_RANGE, "connection to second.example (127.0.0.1) port 9001 refused");
+
+    /* A connection that was judged by one of them, and is cut by a new policy. */
+    look_up("good.example", here, 1);
+    rig.port = port;
+    guest = rig_guest(&rig);
+    pump_some(rig.loop);
+    hand_clock_add(LIMIT_EGRESS_QUIET_MS + 1);
+    struct peer outside = rig_accept(&rig);
+    rig_policy(&rig, "one", &closed);
+    check_refused(&guest, NET_RULE_INTERNET_OFF, "connection to 127.0.0.1 (one of 3 names) port ");
+    peer_done(&outside);
+    rig_end(&rig);
+}
+
 static void a_looked_up_name_needs_no_second_look_up(void **state)
 {
     (void)state;
@@ -791,6 +830,7 @@ int main(void)
         CASE(the_next_address_of_a_name_is_tried),
         CASE(an_address_that_is_silent_does_not_use_up_the_time_of_the_next),
         CASE(silent_addresses_have_one_deadline_together),
+        CASE(a_refusal_names_a_host_only_if_it_is_certain),
         CASE(a_looked_up_name_needs_no_second_look_up),
         CASE(a_server_that_speaks_first_is_reached_by_the_looked_up_name),
         CASE(the_name_that_a_guest_shows_wins_over_the_looked_up_one),

@@ -24,6 +24,9 @@ static void a_pin_leads_from_an_address_to_its_names(void **state)
     pins_add(&pins, STR("a.example"), &one, 60, 2000); /* again */
     assert_int_equal(pins.count, 2);
     assert_true(pins_any_name(&pins, &one, 3000).len);
+    assert_int_equal(pins_count(&pins, &one, 3000), 2);
+    assert_int_equal(pins_count(&pins, &one, 3000 + LIMIT_EGRESS_PIN_MS), 0);
+    assert_int_equal(pins_count(&pins, &two, 3000), 0);
     assert_int_equal(pins_any_name(&pins, &two, 3000).len, 0);
     assert_true(pins_have(&pins, STR("b.example"), &one, 3000));
     assert_false(pins_have(&pins, STR("b.example"), &two, 3000));
