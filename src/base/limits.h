@@ -182,8 +182,8 @@
 #define LIMIT_DNS_TRIES 3            /* for one name, at one server after the other… */
 #define LIMIT_DNS_TRY_MS \
     1500 /* …each so long: we answer before the 5 seconds have passed after which a libc gives up */
-#define LIMIT_DNS_ASKING 384 /* names on their way at once, of all sandboxes; a socket each, of LIMIT_EGRESS_RESERVE */
-#define LIMIT_DNS_CACHE 4096 /* answers kept, of all sandboxes… */
+#define LIMIT_DNS_ASKING 384             /* names on their way at once, of all sandboxes; a socket each */
+#define LIMIT_DNS_CACHE 4096             /* answers kept, of all sandboxes… */
 #define LIMIT_DNS_CACHE_BYTES (16 << 20) /* …and their size */
 
 /* Between our processes */
@@ -217,9 +217,17 @@
  */
 #define LIMIT_EGRESS_LARGE 8 /* connections whose buffers to the outside grow to some MiB, for fast and far transfers */
 #define LIMIT_EGRESS_FLOWS_LEAST 64     /* …and of all together, however few descriptors there are */
-#define LIMIT_EGRESS_RESERVE 512        /* descriptors for DNS, pipes, channels, and connections on their way out */
 #define LIMIT_EGRESS_BUFFER (64 * 1024) /* bytes of one connection in our memory, each way; bulk data is spliced */
 #define LIMIT_EGRESS_INTERCEPTS 128     /* connections of one sandbox whose TLS ends here; 100 KiB each, both sides */
+#define LIMIT_EGRESS_SOCKETS 4 /* of one sandbox, to which its traffic is diverted: TCP and UDP, IPv4 and IPv6 */
+/*
+ * Of egress itself: standard streams (the log is one of them), channels to keeper and to an old and a new front, the loop's
+ * own three, routes, what the last message has brought, and a connection that is accepted to be refused: 20, and some over.
+ */
+#define LIMIT_EGRESS_OWN 64
+/* Descriptors of all this together; the rest of RLIMIT_NOFILE is for connections, two each (egress_flows_max()). */
+#define LIMIT_EGRESS_RESERVE \
+    (LIMIT_EGRESS_OWN + LIMIT_DNS_ASKING + 2 * LIMIT_SPLICE_PIPES + LIMIT_EGRESS_SOCKETS * LIMIT_SANDBOXES)
 /* TLS handshakes of one sandbox with hosts and proxies; on the loop, where a dear one takes some milliseconds. */
 #define LIMIT_EGRESS_HANDSHAKES 8    /* at once; the others wait… */
 #define LIMIT_EGRESS_HANDSHAKES_S 20 /* …and per second, and in one burst */

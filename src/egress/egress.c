@@ -7,11 +7,12 @@
  * as long as a guest likes. A policy that is late or was refused must not let programs hang: after LIMIT_EGRESS_POLICY_MS
  * connections and questions are accepted and refused, until one comes.
  *
- * Fair shares: a sandbox may have LIMIT_EGRESS_FLOWS connections, and not more than are still free for all. So one greedy
- * sandbox gets half of them at most, two get a third each, and the next one still finds some.
+ * Fair shares: a sandbox may have LIMIT_EGRESS_FLOWS connections, and not more places (inside.h) than are still free for all.
+ * So one greedy sandbox gets half of them at most, two get a third each, and the next one still finds some.
  */
 #include "egress/egress.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -83,14 +84,31 @@ static void outbound_free(struct outbound *outbound)
 
 /* ---- accepting ---- */
 
+bool egress_take_places(struct outbound *outbound, uint32_t count)
+{
+    struct egress *egress = outbound->egress;
+    uint32_t left = egress->config.flows_max - egress->places;
+
+    if (outbound->places + count > left)
+        return false;
+    outbound->places += count;
+    egress->places += count;
+    return true;
+}
+
+void egress_give_places(struct outbound *outbound, uint32_t count)
+{
+    outbound->places -= count;
+    outbound->egress->places -= count;
+}
+
 static void on_accepted(void *context, int fd)
 {
     struct outbound *outbound = context;
     struct egress *egress = outbound->egress;
 
     bool may_have_more = outbound->open < LIMIT_EGRESS_FLOWS || hole_is_open("connections of a sandbox");
-    if (may_have_more && egress->flows_open < egress->config.flows_max &&
-        outbound->open < egress->config.flows_max - egress->flows_open) {
+    if (may_have_more && egress_take_places(outbound, 1)) {
         flow_accept(outbound, fd);
         return;
     }
@@ -262,10 +280,10 @@ void egress_exited(struct egress *egress, const char *id)
 uint32_t egress_flows_max(void)
 {
     struct rlimit limit = { 0 };
-    const rlim_t others = LIMIT_EGRESS_RESERVE + (rlim_t)DIVERT_KINDS * LIMIT_SANDBOXES;
 
+    static_assert(LIMIT_EGRESS_SOCKETS == DIVERT_KINDS, "base/ cannot know io/divert.h");
     (void)getrlimit(RLIMIT_NOFILE, &limit);
-    rlim_t flows = limit.rlim_cur > others ? (limit.rlim_cur - others) / 2 : 0;
+    rlim_t flows = limit.rlim_cur > LIMIT_EGRESS_RESERVE ? (limit.rlim_cur - LIMIT_EGRESS_RESERVE) / 2 : 0;
     return (uint32_t)MIN(MAX(flows, (rlim_t)LIMIT_EGRESS_FLOWS_LEAST), (rlim_t)UINT32_MAX);
 }
 

@@ -52,7 +52,7 @@ struct egress_config {
     uint16_t tls_port; /* where header rules apply; 0: 443 */
 };
 
-/* As many connections as this process has descriptors for, beside the sockets of all sandboxes. */
+/* As many connections as this process has descriptors for, beside all else that it may have open: LIMIT_EGRESS_RESERVE. */
 uint32_t egress_flows_max(void);
 struct egress *egress_new(const struct egress_config *config) must_use;
 void egress_free(struct egress *egress); /* resets every connection; NULL is fine */

@@ -73,6 +73,7 @@ struct flow {
     struct queue_link link;   /* in outbound->flows */
     struct queue_link slowed; /* in outbound->slowed */
     enum flow_state state;
+    uint32_t places;             /* that it has taken */
     struct net_address original; /* where the guest wants to go */
     struct net_address to;       /* where we dial: there, or another address of `name` */
     uint16_t port;
@@ -142,7 +143,7 @@ static void flow_close(struct flow *flow)
     queue_leave(&flow->link);
     queue_leave(&flow->slowed);
     outbound->open--;
-    outbound->egress->flows_open--;
+    egress_give_places(outbound, flow->places);
     relay_free(flow->relay);
     if (!flow->relay)
         stream_free(flow->guest);
@@ -502,6 +503,17 @@ static struct tunnel *tunnel_of_request(void *context, tunnel_done_fn *done, voi
     return open_tunnel(context, done, done_context);
 }
 
+/* The guest's side, a socket pair and the host's side are two places. A proxy takes another socket pair. */
+static bool take_places_for_rules(struct flow *flow)
+{
+    uint32_t more = flow->outbound->policy.proxy.host.len ? 2 : 1;
+
+    if (!egress_take_places(flow->outbound, more))
+        return false;
+    flow->places += more;
+    return true;
+}
+
 /* The host is dialed when there is a request. */
 static void relay_to_interceptor(struct flow *flow)
 {
@@ -516,6 +528,10 @@ static void relay_to_interceptor(struct flow *flow)
     }
     if (!name_offers_http1(buf_str(&flow->guest->in))) { /* its handshake would fail, and nothing would say why */
         flow_refuse(flow, FLOWS_NO_HTTP1, &flow->to);
+        return;
+    }
+    if (!take_places_for_rules(flow)) {
+        flow_refuse(flow, FLOWS_TOO_MANY_OF_ALL, &flow->to);
         return;
     }
     if (trust)
@@ -759,13 +775,18 @@ void flow_accept(struct outbound *outbound, int fd)
     }
     struct flow *flow = NEW(struct flow);
     *flow = (struct flow){
-        .outbound = outbound, .dial_fd = -1, .original = to, .to = to, .port = port, .buffer_bytes = buffer_bytes
+        .outbound = outbound,
+        .places = 1,
+        .dial_fd = -1,
+        .original = to,
+        .to = to,
+        .port = port,
+        .buffer_bytes = buffer_bytes,
     };
     flow->guest = stream_new(egress->config.loop, fd, LIMIT_EGRESS_BUFFER, &guest_events, flow);
     stream_reset_on_close(flow->guest, true);
     queue_join(&outbound->flows, &flow->link);
     outbound->open++;
-    egress->flows_open++;
     if (is_diverted || hole_is_open("only what was diverted"))
         begin(flow);
     else

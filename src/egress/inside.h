@@ -36,7 +36,7 @@ struct egress {
     struct queue strangers; /* those with a policy and no sockets yet, the oldest first */
     uint32_t stranger_count;
     struct timer forget;         /* strangers that have waited too long */
-    uint32_t flows_open;         /* of all sandboxes */
+    uint32_t places;             /* in use, of config.flows_max: egress_take_places() */
     struct queue news;           /* those with something to report */
     struct timer report;         /* set while there are some */
     struct tls_client *roots;    /* trusts config.roots; made when it is needed first */
@@ -65,8 +65,9 @@ struct outbound {
     struct queue_link stranger;   /* in egress->strangers… */
     uint64_t since_ms;            /* …since then */
     struct queue flows;
-    uint32_t open;  /* flows, and connections for DNS */
-    uint32_t pipes; /* that its flows have borrowed (io/splice.h) */
+    uint32_t open;   /* flows, and connections for DNS */
+    uint32_t places; /* that these have taken */
+    uint32_t pipes;  /* that its flows have borrowed (io/splice.h) */
     struct pins pins;
 
     /* questions.c */
@@ -90,7 +91,7 @@ struct outbound {
 
 /* ---- flow.c ---- */
 
-/* A connection from the sandbox; takes the descriptor. */
+/* A connection from the sandbox; takes the descriptor, and has a place. */
 void flow_accept(struct outbound *outbound, int fd);
 /* The policy is new: cuts the connections that it does not allow. */
 void flows_judge_again(struct outbound *outbound);
@@ -101,6 +102,12 @@ enum net_rule egress_judge_for_all(const struct egress *egress, const struct net
 
 /* ---- egress.c ---- */
 
+/*
+ * A place is two descriptors: what a connection has, the guest's side and the outside's. One with header rules takes more.
+ * False: the sandbox's share of all places is used up.
+ */
+bool egress_take_places(struct outbound *outbound, uint32_t count) must_use;
+void egress_give_places(struct outbound *outbound, uint32_t count);
 /* Whom the host trusts; NULL and the reason: nobody. */
 struct tls_client *egress_roots(struct egress *egress, struct err *err);
 
@@ -108,7 +115,7 @@ struct tls_client *egress_roots(struct egress *egress, struct err *err);
 
 /* Answers what comes to the UDP sockets. */
 void questions_listen(struct outbound *outbound);
-/* A connection to port 53; takes the descriptor, and `open` counts it. */
+/* A connection to port 53; takes the descriptor, and has a place. */
 void questions_accept(struct outbound *outbound, int fd, const struct net_address *server);
 void questions_reset(struct outbound *outbound); /* everything of it is closed, UDP too */
 /*

@@ -476,7 +476,7 @@ static void dns_stream_close(struct dns_stream *dns)
     timer_clear(&dns->idle);
     queue_leave(&dns->link);
     outbound->open--;
-    outbound->egress->flows_open--;
+    egress_give_places(outbound, 1);
     report_soon(outbound);
     loop_retire(loop_of(outbound), dns, dns_stream_dispose);
 }
@@ -491,7 +491,6 @@ void questions_accept(struct outbound *outbound, int fd, const struct net_addres
     queue_join(&outbound->dns_streams, &dns->link);
     outbound->open++;
     outbound->made++;
-    outbound->egress->flows_open++;
     dns_stream_next(dns);
 }
 

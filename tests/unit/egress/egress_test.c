@@ -478,6 +478,28 @@ static void one_sandbox_cannot_take_all_connections(void **state)
     rig_end(&rig);
 }
 
+static void connections_leave_descriptors_for_all_else(void **state)
+{
+    struct rlimit before, few;
+    const rlim_t sockets = (rlim_t)DIVERT_KINDS * LIMIT_SANDBOXES, pipes = 2 * LIMIT_SPLICE_PIPES, own = 20;
+
+    (void)state;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = before;
+    for (rlim_t limit = 256; limit <= MIN(before.rlim_max, (rlim_t)65536); limit += 1000) {
+        few.rlim_cur = limit;
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+        rlim_t all = sockets + pipes + LIMIT_DNS_ASKING + own, flows = egress_flows_max();
+        if (all + 200 < limit) {
+            assert_true(all + 2 * flows <= limit);
+            assert_true(all + 2 * flows >= limit - 50); /* and leave none unused */
+        } else {
+            assert_in_range(flows, LIMIT_EGRESS_FLOWS_LEAST, 100);
+        }
+    }
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
 static void the_cap_of_one_sandbox_is_told_even_when_it_has_fewer_by_then(void **state)
 {
     static struct peer guests[LIMIT_EGRESS_FLOWS + 1];
@@ -679,6 +701,7 @@ int main(void)
         CASE(a_new_policy_cuts_what_it_does_not_allow_and_nothing_else),
         CASE(the_end_of_a_sandbox_closes_all_of_it_and_only_of_it),
         CASE(one_sandbox_cannot_take_all_connections),
+        CASE(connections_leave_descriptors_for_all_else),
         CASE(the_cap_of_one_sandbox_is_told_even_when_it_has_fewer_by_then),
         CASE(all_connections_together_have_little_memory),
         CASE(the_next_of_many_connections_has_smaller_buffers),

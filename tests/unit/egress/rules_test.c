@@ -4,6 +4,7 @@
  */
 #include "egress/intercept.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 
 #include "../io/test_certificate.h"
@@ -19,6 +20,7 @@ static struct test_certificate certificate;
 static struct tls_key *key;
 static struct tls_server *host_tls;
 static struct tls_client *guest_tls;
+static uint32_t flows_max; /* 0: the rig's own */
 static const uint8_t seed[TLS_SEED_BYTES] = { 7, 7, 7 };
 
 /* One end of a TLS connection. */
@@ -82,6 +84,8 @@ static void begin_with(const char *names, const struct net_policy *policy)
     /* Where rules apply is the rig's port, which is known only now. */
     egress_free(rig.egress);
     rig.config.tls_port = rig.port;
+    if (flows_max)
+        rig.config.flows_max = flows_max;
     rig.egress = egress_new(&rig.config);
     host_tls = tls_server_new(&(struct tls_server_config){ .loop = rig.loop, .sign = sign });
     struct str chain = str_from(certificate.chain);
@@ -150,6 +154,22 @@ static void accept_host(struct side *host)
     rig_no_delay(fd);
     *host = (struct side){ .got = buf_make(NULL, 1 << 20) };
     host->stream = stream_new(rig.loop, fd, 65536, &events, host);
+    tls_accept(host_tls, host->stream);
+    stream_read(host->stream, true);
+}
+
+/* The same by way of a proxy, which the rig's outside is first. */
+static void accept_by_proxy(struct side *host)
+{
+    struct peer proxy = rig_accept(&rig);
+    PUMP_UNTIL(rig.loop, peer_heard(&proxy, "\5\1"));
+    peer_say(&proxy, STR("\5\0"));
+    PUMP_UNTIL(rig.loop, peer_heard(&proxy, HOST)); /* by name */
+    peer_say(&proxy, STR("\5\0\0\1\0\0\0\0\0\0"));
+    /* What comes now is the host's: TLS through the proxy. */
+    *host = (struct side){ .got = buf_make(NULL, 1 << 20) };
+    host->stream = stream_new(rig.loop, dup(proxy.fd), 65536, &events, host);
+    peer_done(&proxy);
     tls_accept(host_tls, host->stream);
     stream_read(host->stream, true);
 }
@@ -455,23 +475,81 @@ static void through_a_proxy_the_host_is_still_verified(void **state)
     connect_guest(&guest, HOST);
     stream_write(guest.stream, STR("GET / HTTP/1.1\r\nHost: " HOST "\r\n\r\n"));
     resolve_host();
-    struct peer proxy = rig_accept(&rig);
-    PUMP_UNTIL(rig.loop, peer_heard(&proxy, "\5\1"));
-    peer_say(&proxy, STR("\5\0"));
-    PUMP_UNTIL(rig.loop, peer_heard(&proxy, HOST)); /* by name */
-    peer_say(&proxy, STR("\5\0\0\1\0\0\0\0\0\0"));
-    /* What comes now is the host's: TLS through the proxy. */
-    host = (struct side){ .got = buf_make(NULL, 1 << 20) };
-    host.stream = stream_new(rig.loop, dup(proxy.fd), 65536, &events, &host);
-    peer_done(&proxy);
-    tls_accept(host_tls, host.stream);
-    stream_read(host.stream, true);
+    accept_by_proxy(&host);
     PUMP_UNTIL(rig.loop, got(&host, "Bearer s3cret"));
     stream_write(host.stream, STR("HTTP/1.1 204 No Content\r\n\r\n"));
     PUMP_UNTIL(rig.loop, got(&guest, "HTTP/1.1 204 "));
     side_done(&host);
     side_done(&guest);
     end();
+}
+
+static unsigned open_descriptors(void)
+{
+    unsigned count = 0;
+
+    for (int fd = 0; fd < 1024; fd++)
+        count += fcntl(fd, F_GETFD) >= 0;
+    return count;
+}
+
+static void begin_perhaps_by_proxy(bool by_proxy)
+{
+    struct net_policy policy = with_rules();
+
+    begin_with("DNS:" HOST, &policy);
+    if (!by_proxy)
+        return;
+    policy.proxy.host = STR("127.0.0.1");
+    policy.proxy.port = rig.port;
+    rig_policy(&rig, "one", &policy);
+}
+
+/* With a request under way. Returns how many descriptors egress has for it. */
+static unsigned open_with_rules(struct side *guest, struct side *host, bool by_proxy)
+{
+    begin_perhaps_by_proxy(by_proxy);
+    unsigned before = open_descriptors();
+    connect_guest(guest, HOST);
+    stream_write(guest->stream, STR("GET / HTTP/1.1\r\nHost: " HOST "\r\n\r\n"));
+    resolve_host();
+    if (by_proxy)
+        accept_by_proxy(host);
+    else
+        accept_host(host);
+    PUMP_UNTIL(rig.loop, got(host, "Bearer s3cret"));
+    return open_descriptors() - before - 2; /* the guest's and the host's own */
+}
+
+static void a_connection_with_rules_counts_as_the_descriptors_that_it_has(void **state)
+{
+    (void)state;
+    for (int by_proxy = 0; by_proxy < 2; by_proxy++) {
+        struct side guest, host;
+        uint32_t places = by_proxy ? 3 : 2;
+        flows_max = places + 1; /* one place is free for others then: half of all, before the last was taken */
+        assert_int_equal(open_with_rules(&guest, &host, by_proxy), 2 * places);
+        side_done(&host);
+        side_done(&guest);
+        end();
+
+        flows_max = places;
+        begin_perhaps_by_proxy(by_proxy);
+        connect_guest(&guest, HOST);
+        resolve_host();
+        PUMP_UNTIL(rig.loop, guest.failures == 1);
+        PUMP_UNTIL(rig.loop, rig.refusal_count == 1 || (hand_clock_add(1100), false));
+        assert_int_equal(rig.refusals[0].why, FLOWS_TOO_MANY_OF_ALL);
+        side_done(&guest);
+        /* All of it was given back. */
+        struct side again;
+        connect_guest(&again, "www.example.com");
+        struct peer outside = rig_accept(&rig);
+        peer_done(&outside);
+        side_done(&again);
+        end();
+    }
+    flows_max = 0;
 }
 
 static void rules_without_a_seed_are_refused(void **state)
@@ -536,6 +614,7 @@ int main(void)
         CASE(connections_to_hosts_with_rules_are_limited),
         CASE(large_bodies_go_both_ways_with_backpressure),
         CASE(through_a_proxy_the_host_is_still_verified),
+        CASE(a_connection_with_rules_counts_as_the_descriptors_that_it_has),
         CASE(rules_without_a_seed_are_refused),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
