@@ -239,7 +239,7 @@
 #define LIMIT_EGRESS_NAME_MS 10000          /* for the first bytes of a connection whose name matters… */
 #define LIMIT_EGRESS_QUIET_MS 300     /* …to a port where a server may speak first: then the looked-up name counts */
 #define LIMIT_EGRESS_RESOLVE_MS 15000 /* to look up that name again */
-#define LIMIT_EGRESS_TRIES 4          /* addresses of that name that are tried */
+#define LIMIT_EGRESS_TRIES 4          /* addresses of one name that are tried */
 #define LIMIT_EGRESS_PINS 512         /* addresses of names that one sandbox has looked up; 100 bytes each… */
 #define LIMIT_EGRESS_PIN_NAMES 16     /* …and names of one address: each is compared with all names of the policy */
 #define LIMIT_EGRESS_PIN_MS 600000    /* how long one holds at least, after its last use */

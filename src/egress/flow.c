@@ -41,6 +41,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/network.h"
+#include "egress/dialer.h"
 #include "egress/inside.h"
 #include "egress/intercept.h"
 #include "egress/name.h"
@@ -77,19 +78,17 @@ struct flow {
     struct net_address original; /* where the guest wants to go */
     struct net_address to;       /* where we dial: there, or another address of `name` */
     uint16_t port;
-    int buffer_bytes;                              /* of its sockets; 0: as the kernel likes */
-    char *name;                                    /* that leads there, in lower case; NULL: not known */
-    bool name_is_shown;                            /* by the guest; else it is one that it has looked up */
-    struct question *question;                     /* while resolving */
-    struct net_address others[LIMIT_EGRESS_TRIES]; /* of the name, to be tried if `to` does not accept… */
-    uint32_t other_next, other_count;
-    bool has_spoken;        /* while naming: the guest */
-    struct stream *guest;   /* the relay's while relaying */
-    struct stream *outside; /* while relaying, the relay's */
-    int dial_fd;            /* while dialing */
-    uint64_t dial_until_ms; /* all addresses together */
-    struct watch *dial;
-    struct tunnel *tunnel;       /* instead, if the policy has a proxy */
+    int buffer_bytes;                                 /* of its sockets; 0: as the kernel likes */
+    char *name;                                       /* that leads there, in lower case; NULL: not known */
+    bool name_is_shown;                               /* by the guest; else it is one that it has looked up */
+    struct question *question;                        /* while resolving */
+    struct net_address addresses[LIMIT_EGRESS_TRIES]; /* to be dialed, one after the other */
+    uint32_t address_count;
+    bool has_spoken;             /* while naming: the guest */
+    struct stream *guest;        /* the relay's while relaying */
+    struct stream *outside;      /* while relaying, the relay's */
+    struct dialer dialer;        /* while dialing… */
+    struct tunnel *tunnel;       /* …instead, if the policy has a proxy */
     bool has_rules;              /* header rules apply to it… */
     struct intercept *intercept; /* …so this is its outside… */
     struct issued *issued;       /* …with this certificate */
@@ -115,8 +114,7 @@ static uint64_t now_ms(const struct flow *flow)
 
 static void stop_dialing(struct flow *flow)
 {
-    watch_free(take_ptr(&flow->dial));
-    fd_close(&flow->dial_fd);
+    dialer_stop(&flow->dialer);
     tunnel_free(take_ptr(&flow->tunnel));
     timer_clear(&flow->timer);
 }
@@ -332,64 +330,42 @@ static void begin_relaying(struct flow *flow, struct stream *outside)
 
 /* ---- dialing ---- */
 
-static void dial(struct flow *flow);
-
-/* The name's next address, if there is one. */
-static void dial_failed(struct flow *flow)
-{
-    stop_dialing(flow);
-    if (flow->other_next == flow->other_count || now_ms(flow) >= flow->dial_until_ms) {
-        flow_reset(flow);
-        return;
-    }
-    flow->to = flow->others[flow->other_next++];
-    dial(flow);
-}
-
-static void on_dialed(void *context, unsigned ready)
+/* The first was judged just now; the policy may be another when it is the turn of the next. */
+static bool may_dial(void *context, const struct net_address *to)
 {
     struct flow *flow = context;
-    int number = 0;
-    socklen_t len = sizeof number;
 
-    (void)ready;
-    if (getsockopt(flow->dial_fd, SOL_SOCKET, SO_ERROR, &number, &len) < 0)
-        number = errno;
-    watch_free(take_ptr(&flow->dial));
-    if (number)
-        dial_failed(flow);
-    else
-        begin_relaying(flow,
-                       stream_new(loop_of(flow), take_fd(&flow->dial_fd), LIMIT_EGRESS_BUFFER, &relay_events, NULL));
+    if (!net_address_eq(to, &flow->to) && !net_rule_allows(judge(flow, to, name_of(flow, to))))
+        return false;
+    flow->to = *to;
+    return true;
 }
 
-/* The last address has all the time that is left. */
-static uint64_t dial_time_ms(const struct flow *flow)
+static void on_dialed(void *context, int fd, const struct err *err)
 {
-    uint64_t now = now_ms(flow), left_ms = flow->dial_until_ms > now ? flow->dial_until_ms - now : 0;
+    struct flow *flow = context;
 
-    return flow->other_next < flow->other_count ? MIN(left_ms, (uint64_t)LIMIT_EGRESS_DIAL_ONE_MS) : left_ms;
-}
-
-static void on_dial_late(struct timer *timer)
-{
-    dial_failed(container_of(timer, struct flow, timer));
+    if (fd >= 0) {
+        begin_relaying(flow, stream_new(loop_of(flow), fd, LIMIT_EGRESS_BUFFER, &relay_events, NULL));
+        return;
+    }
+    log_debug("sandbox %s: %s", flow->outbound->id, err_text(err));
+    flow_reset(flow);
 }
 
 /* In state DIALING. */
 static void dial(struct flow *flow)
 {
-    struct err err;
-
-    flow->dial_fd = socket_dial(&flow->to, flow->port, flow->buffer_bytes, &err);
-    if (flow->dial_fd < 0) {
-        log_debug("sandbox %s: %s", flow->outbound->id, err_text(&err));
-        dial_failed(flow);
-        return;
-    }
-    timer_set(&flow->timer, loop_of(flow), dial_time_ms(flow), on_dial_late);
-    flow->dial = watch_new(loop_of(flow), flow->dial_fd, on_dialed, flow);
-    watch_want(flow->dial, WATCH_WRITE);
+    dialer_start(&flow->dialer, &(struct dialer_want){
+                                    .loop = loop_of(flow),
+                                    .addresses = flow->addresses,
+                                    .count = flow->address_count,
+                                    .port = flow->port,
+                                    .buffer_bytes = flow->buffer_bytes,
+                                    .may_dial = may_dial,
+                                    .done = on_dialed,
+                                    .context = flow,
+                                });
 }
 
 /* ---- dialing through a proxy ---- */
@@ -487,14 +463,19 @@ static bool shows_host_with_rules(struct flow *flow)
     return may_have_rules(flow) && flow->name && in->len && in->data[0] == TLS_HANDSHAKE && rule_of(flow);
 }
 
-/* An address may have become the host's since the connection was judged. */
-static bool may_dial_again(void *context)
+/*
+ * For each request. An address may have become the host's since the connection was judged. flow->to is the address of the
+ * present request, so that a new policy can cut it.
+ */
+static bool may_dial_again(void *context, const struct net_address *to)
 {
-    const struct flow *flow = context;
-    enum net_rule rule = judge(flow, &flow->to, str_from(flow->name));
+    struct flow *flow = context;
+    enum net_rule rule = judge(flow, to, str_from(flow->name));
 
-    if (!net_rule_allows(rule))
-        report_refusal(flow->outbound, rule, &flow->to, flow->port, str_from(flow->name));
+    if (net_rule_allows(rule))
+        flow->to = *to;
+    else
+        report_refusal(flow->outbound, rule, to, flow->port, str_from(flow->name));
     return net_rule_allows(rule);
 }
 
@@ -545,7 +526,8 @@ static void relay_to_interceptor(struct flow *flow)
                 .trust = trust,
                 .handshakes = &outbound->handshakes,
                 .name = flow->name,
-                .to = flow->to,
+                .addresses = flow->addresses,
+                .address_count = flow->address_count,
                 .port = flow->port,
                 .buffer_bytes = flow->buffer_bytes,
                 .rule = rule_of,
@@ -566,7 +548,6 @@ static void relay_to_interceptor(struct flow *flow)
 static void begin_dialing(struct flow *flow)
 {
     enter(flow, FLOW_DIALING);
-    flow->dial_until_ms = now_ms(flow) + LIMIT_EGRESS_DIAL_MS;
     if (flow->has_rules)
         relay_to_interceptor(flow);
     else if (flow->outbound->policy.proxy.host.len && !hole_is_open("the proxy is the only way"))
@@ -582,6 +563,20 @@ static uint16_t wanted_type(const struct flow *flow)
     return net_address_is_v4(&flow->original) ? DNS_A : DNS_AAAA;
 }
 
+static void add_address(struct flow *flow, const struct net_address *address)
+{
+    bool is_choice = net_address_eq(address, &flow->original);
+    uint32_t at = flow->address_count;
+
+    if (at == LIMIT_EGRESS_TRIES && !is_choice)
+        return;
+    at = MIN(at, LIMIT_EGRESS_TRIES - 1u);
+    flow->addresses[at] = is_choice ? flow->addresses[0] : *address;
+    if (is_choice)
+        flow->addresses[0] = *address;
+    flow->address_count = at + 1;
+}
+
 /*
  * The name may lead to several addresses, and each is judged: one that is private is not dialed because a name leads to
  * it. The guest's own choice is the first, if it is among them.
@@ -592,9 +587,9 @@ static void on_resolved(void *context, const struct dns_answer *answer)
     struct str name = str_from(flow->name);
     struct net_address address, refused = flow->original;
     enum net_rule rule = NET_RULE_OPEN;
-    bool has_original = false;
 
     flow->question = NULL;
+    flow->address_count = 0;
     timer_clear(&flow->timer);
     for (uint32_t i = 0; i < answer->count; i++) {
         if (answer->records[i].type != wanted_type(flow) || !dns_record_address(&answer->records[i], &address))
@@ -606,19 +601,16 @@ static void on_resolved(void *context, const struct dns_answer *answer)
             continue;
         }
         pins_add(&flow->outbound->pins, name, &address, answer->records[i].ttl_s, now_ms(flow));
-        if (net_address_eq(&address, &flow->original))
-            has_original = true;
-        else if (flow->other_count < LIMIT_EGRESS_TRIES)
-            flow->others[flow->other_count++] = address;
+        add_address(flow, &address);
     }
-    if (!has_original && flow->other_count)
-        flow->to = flow->others[flow->other_next++];
-    if (has_original || flow->other_count)
+    if (flow->address_count) {
+        flow->to = flow->addresses[0];
         begin_dialing(flow);
-    else if (rule == NET_RULE_OPEN)
+    } else if (rule == NET_RULE_OPEN) {
         flow_reset(flow); /* there is no such name, or no server to ask */
-    else
+    } else {
         refuse_named(flow, rule, &refused, name); /* where this name leads */
+    }
 }
 
 static void on_resolve_late(struct timer *timer)
@@ -777,9 +769,10 @@ void flow_accept(struct outbound *outbound, int fd)
     *flow = (struct flow){
         .outbound = outbound,
         .places = 1,
-        .dial_fd = -1,
         .original = to,
         .to = to,
+        .addresses = { to },
+        .address_count = 1,
         .port = port,
         .buffer_bytes = buffer_bytes,
     };

@@ -9,6 +9,7 @@
  *   intercept.c  requests to hosts with header rules: TLS is ended here
  *   issued.c   certificates for those hosts
  *   handshakes.c  TLS handshakes with hosts and proxies: how many at a time
+ *   dialer.c   connections to the first address that accepts
  *   tunnel.c   a connection through the policy's proxy
  *   sockets.c  where a connection wants to go, and connections to there
  *   report.c   counts, refusals, and the messages about them

@@ -4,8 +4,8 @@
  * The guest's TLS connection arrives at one end of a socket pair, whose other end is a connection of an http_server that
  * has TLS beneath. For each request there is:
  *
- *   CONNECTING  a connection to the host is made, directly or through a tunnel; its TLS may have to wait for others
- *               (handshakes.h)
+ *   CONNECTING  a connection to the host is made, directly (dialer.h) or through a tunnel. Then its TLS may have to wait
+ *               for others (handshakes.h)
  *   ASKING      the request is being sent, no answer yet
  *   ANSWERING   the answer's head is out: a failure now resets the guest's connection
  *   UPGRADED    both sides have changed protocol; a relay has them
@@ -28,7 +28,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/queue.h"
-#include "egress/sockets.h"
+#include "egress/dialer.h"
 #include "http/http.h"
 #include "io/relay.h"
 
@@ -51,6 +51,8 @@ static const unsigned may_become[REQUEST_STATE_COUNT] = {
 struct intercept {
     struct intercept_want want;
     char name[LIMIT_NET_NAME_BYTES + 1];
+    struct net_address addresses[LIMIT_EGRESS_TRIES]; /* the one that has accepted last comes first */
+    struct net_address dialed;                        /* the last */
     struct http_server *server;
     struct queue requests;
 };
@@ -61,9 +63,10 @@ struct request {
     enum request_state state;
     struct http_exchange *ex; /* NULL once it is gone, or upgraded */
     struct str head;          /* for the host; in the exchange's arena */
+    struct dialer dialer;
     struct tunnel *tunnel;
-    struct relay *bridge; /* between tunnel and TLS… */
-    int bridge_fd;        /* …TLS's end, until it has begun; else -1 */
+    struct relay *bridge; /* between tunnel and TLS */
+    int host_fd;          /* connected to the host, or to the bridge, until TLS has begun; else -1 */
     struct handshake handshake;
     struct http_call *call;
     struct relay *relay; /* after an upgrade */
@@ -85,11 +88,12 @@ static void enter(struct request *request, enum request_state next)
 
 static void let_go(struct request *request)
 {
+    dialer_stop(&request->dialer);
     tunnel_free(take_ptr(&request->tunnel));
     http_call_free(take_ptr(&request->call));
     relay_free(take_ptr(&request->bridge));
     relay_free(take_ptr(&request->relay));
-    fd_close(&request->bridge_fd);
+    fd_close(&request->host_fd);
     handshake_end(&request->handshake);
 }
 
@@ -313,16 +317,15 @@ static void on_handshake_over(void *context)
     handshake_end(&((struct request *)context)->handshake);
 }
 
-/* Takes the descriptor. */
-static void ask(struct request *request, int fd, bool is_connecting)
+/* A handshake with the host may begin. */
+static void ask(struct request *request)
 {
     const struct intercept *intercept = request->intercept;
     const struct http_head *head = &request->ex->head;
     struct loop *loop = loop_of(request);
     struct err err;
     const struct tls_connect_want tls = { .name = intercept->name, .over = on_handshake_over, .context = request };
-    struct stream *stream = is_connecting ? stream_new_connecting(loop, fd, LIMIT_EGRESS_BUFFER, &no_events, NULL)
-                                          : stream_new(loop, fd, LIMIT_EGRESS_BUFFER, &no_events, NULL);
+    struct stream *stream = stream_new(loop, take_fd(&request->host_fd), LIMIT_EGRESS_BUFFER, &no_events, NULL);
 
     if (!tls_connect_for(intercept->want.trust, stream, &tls, &err)) {
         stream_free(stream);
@@ -342,31 +345,46 @@ static bool make_pair(int out[2], struct err *err)
     return true;
 }
 
-static void dial(struct request *request)
-{
-    const struct intercept_want *want = &request->intercept->want;
-    struct err err;
-    int fd = -1;
-
-    if (!want->may_dial(want->context))
-        (void)err_set(&err, ERR_DENIED, "the sandbox may not connect to its address");
-    else
-        fd = socket_dial(&want->to, want->port, want->buffer_bytes, &err);
-    if (fd < 0)
-        give_up(request, &err);
-    else
-        ask(request, fd, true);
-}
-
-/* A handshake with the host may begin. */
 static void on_turn(struct handshake *handshake)
 {
-    struct request *request = container_of(handshake, struct request, handshake);
+    ask(container_of(handshake, struct request, handshake));
+}
 
-    if (request->bridge)
-        ask(request, take_fd(&request->bridge_fd), false);
-    else
-        dial(request);
+/* Takes the descriptor. */
+static void wait_for_turn(struct request *request, int fd)
+{
+    request->host_fd = fd;
+    handshake_begin(&request->handshake, request->intercept->want.handshakes, on_turn);
+}
+
+static bool may_dial(void *context, const struct net_address *to)
+{
+    struct intercept *intercept = ((struct request *)context)->intercept;
+
+    intercept->dialed = *to;
+    return intercept->want.may_dial(intercept->want.context, to);
+}
+
+/* The next request does not wait for those that did not accept. */
+static void prefer_dialed(struct intercept *intercept)
+{
+    for (uint32_t i = 1; i < intercept->want.address_count; i++)
+        if (net_address_eq(&intercept->addresses[i], &intercept->dialed)) {
+            intercept->addresses[i] = intercept->addresses[0];
+            intercept->addresses[0] = intercept->dialed;
+        }
+}
+
+static void on_dialed(void *context, int fd, const struct err *err)
+{
+    struct request *request = context;
+
+    if (fd < 0) {
+        give_up(request, err);
+        return;
+    }
+    prefer_dialed(request->intercept);
+    wait_for_turn(request, fd);
 }
 
 static void on_bridge_over(void *context)
@@ -395,8 +413,7 @@ static void on_tunnel(void *context, struct stream *stream, const struct err *er
     stream->events = &relay_events;
     stream->owner = request->bridge;
     relay_join(request->bridge, stream, end);
-    request->bridge_fd = fds[1];
-    handshake_begin(&request->handshake, request->intercept->want.handshakes, on_turn);
+    wait_for_turn(request, fds[1]);
 }
 
 static void go_outside(struct request *request)
@@ -406,7 +423,16 @@ static void go_outside(struct request *request)
     if (want->tunnel)
         request->tunnel = want->tunnel(want->context, on_tunnel, request);
     else
-        handshake_begin(&request->handshake, want->handshakes, on_turn);
+        dialer_start(&request->dialer, &(struct dialer_want){
+                                           .loop = want->loop,
+                                           .addresses = request->intercept->addresses,
+                                           .count = want->address_count,
+                                           .port = want->port,
+                                           .buffer_bytes = want->buffer_bytes,
+                                           .may_dial = may_dial,
+                                           .done = on_dialed,
+                                           .context = request,
+                                       });
 }
 
 /* ---- the guest's side ---- */
@@ -474,7 +500,7 @@ static void on_request(struct http_exchange *ex, void *context)
     struct intercept *intercept = context;
     struct request *request = NEW(struct request);
 
-    *request = (struct request){ .intercept = intercept, .ex = ex, .bridge_fd = -1 };
+    *request = (struct request){ .intercept = intercept, .ex = ex, .host_fd = -1 };
     queue_join(&intercept->requests, &request->link);
     ex->events = &exchange_events;
     ex->owner = request;
@@ -514,6 +540,8 @@ struct intercept *intercept_new(const struct intercept_want *want, int *out_fd, 
     intercept->want.trust = tls_client_ref(want->trust);
     (void)snprintf(intercept->name, sizeof intercept->name, "%s", want->name);
     intercept->want.name = NULL;
+    memcpy(intercept->addresses, want->addresses, want->address_count * sizeof *want->addresses);
+    intercept->want.addresses = NULL;
     intercept->server = http_server_new(want->loop, -1,
                                         &(struct http_server_config){
                                             .on_request = on_request,

@@ -8,7 +8,8 @@
  * was asked for) is refused, and so is TRACE, which would show the headers to the guest.
  *
  * HTTP/1.1 both ways, read strictly (http/, wire/http1): requests are decoded and written anew. Each request has a
- * connection of its own to the host. WebSocket and other upgrades become a relay.
+ * connection of its own to the host, at the first of its addresses that accepts. WebSocket and other upgrades become a
+ * relay.
  *
  * Ownership  The caller owns the interceptor and the descriptor that it gets. What `want` points to must outlive it.
  * Threads    The loop's.
@@ -28,17 +29,18 @@ struct intercept;
 
 struct intercept_want {
     struct loop *loop;
-    struct tls_server *tls;        /* towards the guest; has a certificate for `name` */
-    struct tls_client *trust;      /* towards the host… */
-    struct handshakes *handshakes; /* …and what handshakes with it are counted with */
-    const char *name;              /* copied */
-    struct net_address to;         /* the host's address: ours, or one that was judged */
+    struct tls_server *tls;              /* towards the guest; has a certificate for `name` */
+    struct tls_client *trust;            /* towards the host… */
+    struct handshakes *handshakes;       /* …and what handshakes with it are counted with */
+    const char *name;                    /* copied */
+    const struct net_address *addresses; /* of the host: ours, or judged; copied, LIMIT_EGRESS_TRIES at most */
+    uint32_t address_count;
     uint16_t port;
     int buffer_bytes; /* for socket_dial() */
     /* The rule that counts now, asked for each request; NULL: none any more. */
     const struct net_transform *(*rule)(void *context);
-    /* Asked before each dial: is the host's address still one that the sandbox may reach? */
-    bool (*may_dial)(void *context);
+    /* Asked before each dial: is this address still one that the sandbox may reach? */
+    bool (*may_dial)(void *context, const struct net_address *to);
     /* Through a proxy: begins a tunnel to the host. NULL: connections are direct. */
     struct tunnel *(*tunnel)(void *context, tunnel_done_fn *done, void *done_context);
     void *context;

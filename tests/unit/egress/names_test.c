@@ -259,6 +259,34 @@ static void an_address_that_is_silent_does_not_use_up_the_time_of_the_next(void 
     rig_end(&rig);
 }
 
+static void an_address_that_a_new_policy_denies_is_not_tried_next(void **state)
+{
+    static const char two[2][4] = { { 127, 0, 0, 9 }, { 127, 0, 0, 1 } };
+
+    (void)state;
+    begin();
+    struct rig_silent silent = rig_silent(&rig, "127.0.0.9");
+    rig.to = rig_address("198.51.100.200");
+    struct peer guest = rig_guest(&rig);
+    say_hello(&guest, "good.example");
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    fake_answer(DNS_FINE, two, 2);
+    pump_some(rig.loop);
+    /* What is being dialed stays allowed, by its address. */
+    struct net_range all = rig_range("0.0.0.0/0"), first = rig_range("127.0.0.9");
+    rig_policy(
+        &rig, "one",
+        &(struct net_policy){ .internet = true, .allow_count = 1, .allow = &first, .deny_count = 1, .deny = &all });
+    pump_some(rig.loop);
+    assert_false(peer_is_closed(&guest));
+    hand_clock_add(LIMIT_EGRESS_DIAL_ONE_MS);
+    PUMP_UNTIL(rig.loop, peer_is_closed(&guest) || rig_is_dialed(&rig));
+    assert_false(rig_is_dialed(&rig));
+    peer_done(&guest);
+    rig_silent_done(&silent);
+    rig_end(&rig);
+}
+
 static void silent_addresses_have_one_deadline_together(void **state)
 {
     static const char two[2][4] = { { 127, 0, 0, 9 }, { 127, 0, 0, 10 } };
@@ -829,6 +857,7 @@ int main(void)
         CASE(a_resolver_that_never_answers_is_given_up),
         CASE(the_next_address_of_a_name_is_tried),
         CASE(an_address_that_is_silent_does_not_use_up_the_time_of_the_next),
+        CASE(an_address_that_a_new_policy_denies_is_not_tried_next),
         CASE(silent_addresses_have_one_deadline_together),
         CASE(a_refusal_names_a_host_only_if_it_is_certain),
         CASE(a_looked_up_name_needs_no_second_look_up),

@@ -290,6 +290,45 @@ static void a_host_that_does_not_accept_is_told(void **state)
     end();
 }
 
+static void the_next_address_of_a_host_is_tried(void **state)
+{
+    (void)state;
+    static const char addresses[3][4] = { { 127, 0, 0, 8 }, { 127, 0, 0, 9 }, { 127, 0, 0, 1 } };
+    struct side guest, host;
+    begin();
+    struct rig_silent silent = rig_silent(&rig, "127.0.0.8"); /* and nothing listens at 127.0.0.9 */
+    rig.to = rig_address("198.51.100.200");                   /* the guest's own idea */
+    connect_guest(&guest, HOST);
+    stream_write(guest.stream, STR("GET /1 HTTP/1.1\r\nHost: " HOST "\r\n\r\n"));
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    fake_answer(DNS_FINE, addresses, 3);
+    pump_some(rig.loop);
+    assert_false(rig_is_dialed(&rig));
+    hand_clock_add(LIMIT_EGRESS_DIAL_ONE_MS);
+    accept_host(&host);
+    PUMP_UNTIL(rig.loop, got(&host, "GET /1 ") && got(&host, "Bearer s3cret"));
+    stream_write(host.stream, STR("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine"));
+    PUMP_UNTIL(rig.loop, got(&guest, "fine"));
+    side_done(&host);
+
+    /* The next request goes to the one that has accepted, and does not wait for the others. */
+    stream_write(guest.stream, STR("GET /2 HTTP/1.1\r\nHost: " HOST "\r\n\r\n"));
+    accept_host(&host);
+    PUMP_UNTIL(rig.loop, got(&host, "GET /2 "));
+
+    /* A new policy that denies the address that was reached cuts the request. */
+    struct net_range reached = rig_range("127.0.0.1");
+    struct net_policy policy = with_rules();
+    policy.deny = &reached;
+    policy.deny_count = 1;
+    rig_policy(&rig, "one", &policy);
+    PUMP_UNTIL(rig.loop, guest.failures + guest.ends > 0 && host.failures + host.ends > 0);
+    side_done(&host);
+    side_done(&guest);
+    rig_silent_done(&silent);
+    end();
+}
+
 static void a_program_that_speaks_only_http2_is_refused_and_told_why(void **state)
 {
     (void)state;
@@ -605,6 +644,7 @@ int main(void)
         CASE(requests_that_would_show_the_headers_or_smuggle_are_refused),
         CASE(a_host_with_another_certificate_gets_nothing),
         CASE(a_host_that_does_not_accept_is_told),
+        CASE(the_next_address_of_a_host_is_tried),
         CASE(a_program_that_speaks_only_http2_is_refused_and_told_why),
         CASE(other_hosts_are_relayed_as_they_are),
         CASE(the_rules_do_not_grant_access),
