@@ -261,7 +261,7 @@
 #define LIMIT_LIST_ENTRIES 100000     /* of one ListDir */
 #define LIMIT_LIST_DEPTH 64           /* of one ListDir; a descriptor is open for each level */
 #define LIMIT_USERS_BYTES (1 << 20)   /* /etc/passwd, /etc/group: the guest's own files */
-#define LIMIT_NSS_BYTES (1 << 16)     /* /etc/nsswitch.conf, the same; Debian's has 500 bytes */
+#define LIMIT_NSS_BYTES (1 << 16)     /* /etc/nsswitch.conf and gitconfig, the same; Debian's has 500 bytes */
 #define LIMIT_OUTPUT_BYTES (64 << 20) /* kept output of all processes together; past it each keeps little */
 #define LIMIT_RETAIN_MS 30000         /* how long the result of an ended process is kept, as upstream */
 #define LIMIT_ATTACH_MS 250           /* a reconnecting client may come this long before its old connection's end */

@@ -19,11 +19,19 @@
 #define OFF "Internet access is off for this sandbox"
 #define HOW "To allow it: allow_internet_access=True in create(), or update_network()"
 #define NSSWITCH_HOSTS "# " OFF ".\n# " HOW ".\nhosts: files\n"
+/*
+ * Programs show the host that they cannot reach, and not the comments of their configuration. So the reason is the host.
+ * No name below `invalid` exists (RFC 2606): also a program that asks a name server of its own gets no other answer.
+ */
+#define REASON "internet-access-is-off-for-this-sandbox"
+#define REASON_HOST REASON ".invalid"
+/* apt-get fetches nothing for a package that none of its lists has, and names no host then. It tells this hook. */
+#define APT_HOOK KEPT "/apt-hook"
 
 /* Files and not variables: `su -`, `env -i` and cron clear those. */
 static const struct file {
     const char *name, *kept, *text;
-    bool is_left; /* one that the template has stays as it is */
+    enum { REPLACED, LEFT, EXTENDED } there; /* what becomes of one that the template has */
 } files[] = {
     /* A nameserver all the same: programs with a resolver of their own are refused there at once, and ask no other. */
     { "resolv.conf", KEPT "/resolv.conf",
@@ -31,18 +39,49 @@ static const struct file {
       "# " HOW ".\n"
       "nameserver 127.0.0.1\n"
       "options timeout:1 attempts:1\n",
-      false },
+      REPLACED },
     { "motd", KEPT "/motd", OFF ": programs in it reach each other on 127.0.0.1, and nothing outside.\n" HOW ".\n",
-      false },
-    /* Without the second line `apt-get update` calls what it could not fetch a warning, and ends with 0. */
+      REPLACED },
+    /* Without Error-Mode `apt-get update` calls what it could not fetch a warning, and ends with 0. */
     { "apt/apt.conf.d/90cloister-network", KEPT "/90cloister-network",
-      "// " OFF ".\n// " HOW ".\nAcquire::Retries \"0\";\nAPT::Update::Error-Mode \"any\";\n", false },
-    /* Not 0: pip says why it found nothing only when it tries again. The first retry comes at once. */
-    { "pip.conf", KEPT "/pip.conf", "# " OFF ".\n# " HOW ".\n[global]\nretries = 1\n", true },
-    { "npmrc", KEPT "/npmrc", "# " OFF ".\n# " HOW ".\nfetch-retries=0\n", true },
+      "// " OFF ".\n"
+      "// " HOW ".\n"
+      "Acquire::Retries \"0\";\n"
+      "APT::Update::Error-Mode \"any\";\n"
+      "Acquire::http::Proxy \"http://" REASON_HOST "\";\n"
+      "Acquire::http::Proxy::localhost \"DIRECT\";\n"
+      "Acquire::http::Proxy::127.0.0.1 \"DIRECT\";\n"
+      "Acquire::https::Proxy \"http://" REASON_HOST "\";\n"
+      "Acquire::https::Proxy::localhost \"DIRECT\";\n"
+      "Acquire::https::Proxy::127.0.0.1 \"DIRECT\";\n"
+      "AptCli::Hooks::Install:: \"[ ! -x /usr/bin/perl ] || /usr/bin/perl /etc/" APT_HOOK " || true\";\n",
+      REPLACED },
+    /* Where apt is, there is Perl: dpkg needs it. The protocol is apt's json-hooks-protocol.md; 0.1 is known to all. */
+    { APT_HOOK, KEPT "/apt-hook.old",
+      "open(my $apt, '+<&=', $ENV{APT_HOOK_SOCKET}) or exit;\n"
+      "while (<$apt>) {\n"
+      "    syswrite($apt, '{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{\"version\":\"0.1\"}}' . \"\\n\\n\") if "
+      "/hooks\\.hello/;\n"
+      "    print STDERR \"" OFF ": neither packages nor lists of packages can be fetched.\\n" HOW ".\\n\" if "
+      "/install\\.fail/;\n"
+      "    exit if /hooks\\.bye/;\n"
+      "}\n",
+      REPLACED },
+    /* Not 0: pip says why it found nothing only when it tries again. The first retry comes at once, and shows the path. */
+    { "pip.conf", KEPT "/pip.conf",
+      "# " OFF ".\n# " HOW ".\n[global]\nretries = 1\nindex-url = https://" REASON_HOST "/" REASON "\n", LEFT },
+    { "npmrc", KEPT "/npmrc", "# " OFF ".\n# " HOW ".\nfetch-retries=0\nregistry=https://" REASON_HOST "/\n", LEFT },
+    /* The longest insteadOf counts, so the last two lines let services of the sandbox be. One line each: see ours_out(). */
+    { "gitconfig", KEPT "/gitconfig",
+      "# " OFF ".\n"
+      "# " HOW ".\n"
+      "[url \"https://" REASON_HOST "/\"] insteadOf = https://\n"
+      "[url \"https://localhost\"] insteadOf = https://localhost\n"
+      "[url \"https://127.0.0.1\"] insteadOf = https://127.0.0.1\n",
+      EXTENDED },
 };
 
-static const struct file nsswitch = { "nsswitch.conf", KEPT "/nsswitch.conf", NULL, false };
+static const struct file nsswitch = { "nsswitch.conf", KEPT "/nsswitch.conf", NULL, REPLACED };
 
 /* As in our own templates (image/bootstrap.c). */
 #define RESOLV_CONF                                                                                     \
@@ -125,15 +164,22 @@ static bool exists(int dir_fd, const char *name)
     return fstatat(dir_fd, name, &found, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-static bool nsswitch_text(int dir_fd, struct buf *out, struct err *err)
+/* What the file shall be, made of what it is. Without a file the C library and git have their defaults. */
+static bool new_text(int dir_fd, const struct file *file, struct buf *out, struct err *err)
 {
     auto_free char *text = NULL;
     size_t len = 0;
 
-    /* Without the file the C library has defaults for all that we do not name. */
-    if (!fd_read_regular(dir_fd, nsswitch.name, LIMIT_NSS_BYTES, &text, &len, err) && err->sys != ENOENT)
-        return err_wrap(err, "read nsswitch.conf");
-    network_nsswitch_without_dns(str_of(text, len), out);
+    if (!fd_read_regular(dir_fd, file->name, LIMIT_NSS_BYTES, &text, &len, err) && err->sys != ENOENT)
+        return err_wrap(err, "read %s", file->name);
+    if (file == &nsswitch) {
+        network_nsswitch_without_dns(str_of(text, len), out);
+        return true;
+    }
+    buf_add(out, str_of(text, len));
+    if (len && text[len - 1] != '\n')
+        buf_add_char(out, '\n');
+    buf_add(out, str_from(file->text));
     return true;
 }
 
@@ -141,33 +187,82 @@ static bool write_file(int dir_fd, const struct file *file, struct err *err)
 {
     auto_buf struct buf made = buf_make(NULL, (size_t)2 * LIMIT_NSS_BYTES);
 
-    if (file->is_left && exists(dir_fd, file->name))
+    if (file->there == LEFT && exists(dir_fd, file->name))
         return true;
-    if (file == &nsswitch && !nsswitch_text(dir_fd, &made, err))
+    if (file != &nsswitch && file->there == REPLACED)
+        buf_add(&made, str_from(file->text));
+    else if (!new_text(dir_fd, file, &made, err))
         return false;
-    return keep(dir_fd, file, err) &&
-           network_replace(dir_fd, file->name, file->text ? str_from(file->text) : buf_str(&made), err);
+    return keep(dir_fd, file, err) && network_replace(dir_fd, file->name, buf_str(&made), err);
 }
 
-/* Is it still as we wrote it? */
-static bool is_ours(int dir_fd, const struct file *file)
+/* Is it still as we wrote it? `text` is what it is now. */
+static bool is_ours(int dir_fd, const struct file *file, struct str text)
 {
-    auto_free char *text = NULL;
+    auto_free char *kept = NULL;
     struct err ignored; /* what cannot be read is not ours */
     size_t len;
 
-    if (!fd_read_regular(dir_fd, file->name, (size_t)2 * LIMIT_NSS_BYTES, &text, &len, &ignored))
+    if (file == &nsswitch)
+        return str_ends(text, STR(NSSWITCH_HOSTS));
+    if (file->there != EXTENDED || !exists(dir_fd, file->kept))
+        return str_eq(text, str_from(file->text));
+    if (!fd_read_regular(dir_fd, file->kept, LIMIT_NSS_BYTES, &kept, &len, &ignored))
         return false;
-    return file->text ? str_eq(str_of(text, len), str_from(file->text))
-                      : str_ends(str_of(text, len), STR(NSSWITCH_HOSTS));
+    if (!str_skip(&text, str_of(kept, len)))
+        return false;
+    (void)str_skip(&text, STR("\n")); /* new_text() may have ended the last line */
+    return str_eq(text, str_from(file->text));
+}
+
+static bool is_line_of(struct str line, struct str text)
+{
+    struct str each;
+
+    while (text.len && str_cut(&text, '\n', &each))
+        if (str_eq(each, line))
+            return true;
+    return false;
+}
+
+/* All but our lines. The head of a section stays: other lines may follow it. */
+static void ours_out(struct str text, struct str ours, struct buf *out)
+{
+    struct str line;
+
+    while (text.len && str_cut(&text, '\n', &line)) {
+        bool is_head = str_ends(line, STR("]"));
+        if ((!is_head && is_line_of(line, ours)) || memmem(line.at, line.len, REASON, sizeof REASON - 1))
+            continue;
+        buf_add(out, line);
+        buf_add_char(out, '\n');
+    }
+}
+
+/*
+ * The guest has changed it: `npm config set` and `git config --system` do. Its lines stay, and ours do not, or git would
+ * go on to say that internet access is off.
+ */
+static bool leave_to_guest(int dir_fd, const struct file *file, struct str text, struct err *err)
+{
+    auto_buf struct buf rest = buf_make(NULL, (size_t)2 * LIMIT_NSS_BYTES + 1);
+
+    (void)unlinkat(dir_fd, file->kept, 0);
+    if (!file->text)
+        return true;
+    ours_out(text, str_from(file->text), &rest);
+    return rest.len >= text.len || network_replace(dir_fd, file->name, buf_str(&rest), err);
 }
 
 static bool take_back(int dir_fd, const struct file *file, struct err *err)
 {
-    if (!is_ours(dir_fd, file)) {
-        (void)unlinkat(dir_fd, file->kept, 0); /* the guest has its own now */
-        return true;
-    }
+    auto_free char *text = NULL;
+    struct err ignored; /* what cannot be read is the guest's */
+    size_t len = 0;
+
+    if (!fd_read_regular(dir_fd, file->name, (size_t)2 * LIMIT_NSS_BYTES, &text, &len, &ignored) ||
+        !is_ours(dir_fd, file, str_of(text, len)))
+        return leave_to_guest(dir_fd, file, str_of(text, len), err);
     if (renameat(dir_fd, file->kept, dir_fd, file->name) == 0)
         return true;
     if (errno != ENOENT)

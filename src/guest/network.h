@@ -3,8 +3,10 @@
  *
  * A template is made for sandboxes with internet access. Without it, a name look-up fails as "try again", and programs
  * believe that: apt tries for 7 seconds, pip for 8, npm for 71. So guestd writes into /etc that names come from
- * /etc/hosts alone, that apt, pip and npm do not retry, and why. The files that were there are kept beside them, in
- * .cloister-network, and come back when the sandbox may reach something again; a file that was changed meanwhile stays.
+ * /etc/hosts alone, that apt, pip and npm do not retry, and why. apt, pip, npm and git get a host in place of the usual
+ * ones whose name is the reason, because the host is what their errors show. Services of the sandbox on 127.0.0.1 and
+ * localhost are reached as before. The files that were there are kept beside them, in .cloister-network, and come back
+ * when the sandbox may reach something again; a file that was changed meanwhile stays, without our lines.
  *
  * With internet access there is one thing to see to: resolv.conf must name a server that is not the sandbox itself.
  * Which one does not matter, because every question leads to the server's own resolver.
@@ -21,7 +23,7 @@
 /*
  * Makes the files in `etc`, normally "/etc", say what is the case. Saying the same again changes nothing.
  *   without  nsswitch.conf, resolv.conf, motd and a file of apt's are replaced, links too. pip.conf and npmrc (Debian's npm
- *            reads /etc/npmrc) are written unless they are there
+ *            reads /etc/npmrc) are written unless they are there. gitconfig gets more lines
  *   with     those are taken back, and resolv.conf is replaced if it names no server but this sandbox
  */
 void network_tell(const char *etc, bool has_network);

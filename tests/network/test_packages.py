@@ -47,13 +47,14 @@ def test_it_installs_where_only_its_names_are_allowed(cloister, hosts, program, 
     assert box.run(show).stdout.strip() == answer
 
 
+WHY = ("internet-access-is-off-for-this-sandbox.invalid",)
 # What each says is the program's own text about a name that is not resolved, or a connection that is refused.
 FAILS = [
-    ("pip", "pip install tiny", ("not known", "refused", "reset")),
-    ("pip as root", "sudo pip install tiny", ("not known", "refused", "reset")),
-    ("npm", "cd /tmp && npm install tiny", ("ENOTFOUND", "ECONNREFUSED", "ECONNRESET")),
-    ("git", "git clone https://github.com/tiny/tiny.git /tmp/clone", ("Could not resolve host", "refused", "reset")),
-    ("apt-get", APT.format(options="-q"), ("Could not resolve", "refused", "Cannot initiate")),
+    ("pip", "pip install tiny", WHY),
+    ("pip as root", "sudo pip install tiny", WHY),
+    ("npm", "cd /tmp && npm install tiny", WHY),
+    ("git", "git clone https://github.com/tiny/tiny.git /tmp/clone", WHY),
+    ("apt-get", APT.format(options="-q"), WHY),
     ("curl", "curl -sS https://one.test/", ("Could not resolve host", "refused", "reset")),
     ("curl by address", f"curl -sS http://{HOSTS['one']}/", ("Failed to connect", "refused", "reset", "Empty reply")),
     ("node", "node -e \"fetch('https://one.test').catch(e => { throw e.cause })\"", ("ENOTFOUND", "ECONNREFUSED")),

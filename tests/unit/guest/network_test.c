@@ -13,6 +13,8 @@
 #include "base/network.h"
 #include "test.h"
 
+#define REASON_HOST "internet-access-is-off-for-this-sandbox.invalid"
+
 static char etc[64];
 
 static int make_etc(void **state)
@@ -31,6 +33,7 @@ static int remove_etc(void **state)
                                          "elsewhere",
                                          "pip.conf",
                                          "npmrc",
+                                         "gitconfig",
                                          "apt/apt.conf.d/90cloister-network",
                                          "apt/apt.conf.d",
                                          "apt",
@@ -38,6 +41,8 @@ static int remove_etc(void **state)
                                          ".cloister-network/resolv.conf",
                                          ".cloister-network/motd",
                                          ".cloister-network/90cloister-network",
+                                         ".cloister-network/gitconfig",
+                                         ".cloister-network/apt-hook",
                                          ".cloister-network" };
     char path[128];
 
@@ -116,8 +121,14 @@ static void programs_are_told_in_etc(void **state)
     check_has("motd", "Internet access is off");
     check_has("apt/apt.conf.d/90cloister-network", "Acquire::Retries \"0\"");
     check_has("apt/apt.conf.d/90cloister-network", "APT::Update::Error-Mode \"any\"");
+    check_has("apt/apt.conf.d/90cloister-network", "Acquire::http::Proxy \"http://" REASON_HOST "\";\n");
+    check_has("apt/apt.conf.d/90cloister-network", "/etc/.cloister-network/apt-hook");
+    check_has(".cloister-network/apt-hook", "Internet access is off");
     check_has("pip.conf", "[global]\nretries = 1\n");
-    check_has("npmrc", "\nfetch-retries=0\n");
+    /* Some versions of pip show the host, and some the path. */
+    check_has("pip.conf", "\nindex-url = https://" REASON_HOST "/internet-access-is-off-for-this-sandbox\n");
+    check_has("npmrc", "\nfetch-retries=0\nregistry=https://" REASON_HOST "/\n");
+    check_has("gitconfig", "\n[url \"https://" REASON_HOST "/\"] insteadOf = https://\n");
 }
 
 static void what_a_template_says_to_pip_and_npm_stays(void **state)
@@ -245,6 +256,7 @@ static void the_templates_own_files_come_back(void **state)
     assert_int_equal(lstat(path, &found), 0);
     assert_true(S_ISLNK(found.st_mode));
     assert_false(is_there("motd") || is_there("npmrc") || is_there("apt/apt.conf.d/90cloister-network"));
+    assert_false(is_there("gitconfig"));
     assert_false(is_there(".cloister-network"));
     network_tell(etc, false); /* and once more */
     check_has("resolv.conf", "Internet access is off");
@@ -262,6 +274,41 @@ static void a_file_that_the_guest_has_changed_stays(void **state)
     network_tell(etc, true);
     check_is("resolv.conf", "nameserver 192.0.2.2\n");
     check_is("motd", "welcome\n");
+    assert_false(is_there(".cloister-network"));
+}
+
+static void what_a_template_says_to_git_stays_and_comes_back(void **state)
+{
+    (void)state;
+    static const char *const own[] = { "[user]\n\tname = a\n", "[user] name = a", "" };
+
+    for (size_t i = 0; i < COUNT_OF(own); i++) {
+        put("gitconfig", own[i]);
+        network_tell(etc, false);
+        check_has("gitconfig", own[i]);
+        check_has("gitconfig", "\n[url \"https://" REASON_HOST "/\"] insteadOf = https://\n");
+        network_tell(etc, true);
+        check_is("gitconfig", own[i]);
+        assert_false(is_there(".cloister-network"));
+    }
+}
+
+/* As `npm config set --location=global` and `pip config --global set` write it, without our comments. */
+static void of_a_file_that_a_program_has_changed_only_our_lines_go(void **state)
+{
+    (void)state;
+    put("gitconfig", "[user]\n\tname = a\n");
+    network_tell(etc, false);
+    put("npmrc", "fetch-retries=0\nregistry=https://" REASON_HOST "/\nfund=false\n");
+    put("pip.conf", "[global]\nretries = 1\nindex-url = https://" REASON_HOST "/a\ntimeout = 9\n");
+    put("gitconfig", "[user]\n\tname = b\n"
+                     "[url \"https://" REASON_HOST "/\"] insteadOf = https://\n"
+                     "[url \"https://localhost\"] insteadOf = https://localhost\n"
+                     "[safe]\n\tdirectory = *");
+    network_tell(etc, true);
+    check_is("npmrc", "fund=false\n");
+    check_is("pip.conf", "[global]\ntimeout = 9\n");
+    check_is("gitconfig", "[user]\n\tname = b\n[safe]\n\tdirectory = *\n");
     assert_false(is_there(".cloister-network"));
 }
 
@@ -312,6 +359,8 @@ int main(void)
                                         remove_etc),
         cmocka_unit_test_setup_teardown(the_templates_own_files_come_back, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(a_file_that_the_guest_has_changed_stays, make_etc, remove_etc),
+        cmocka_unit_test_setup_teardown(what_a_template_says_to_git_stays_and_comes_back, make_etc, remove_etc),
+        cmocka_unit_test_setup_teardown(of_a_file_that_a_program_has_changed_only_our_lines_go, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(with_internet_access_a_name_server_outside_is_named, make_etc, remove_etc),
         cmocka_unit_test(a_name_server_is_recognised),
         cmocka_unit_test_setup_teardown(a_write_that_fails_leaves_the_old_file_and_no_draft, make_etc, remove_etc),
