@@ -24,34 +24,63 @@ static struct str short_of(struct str text)
 /* ---- reading ---- */
 
 /*
- * Restrictions under a name of another language or at another place. Unknown fields are ignored, and a restriction that
- * is ignored leaves open what its author means to be shut. No SDK sends one of these.
+ * Fields about the network by every name that people write, as it is in requests and in other languages, and the places
+ * where it counts. Unknown fields are ignored, and a restriction that is ignored leaves open what its author means to be
+ * shut. No SDK sends one of these under a wrong name or at a wrong place.
  */
-static const struct misspelt {
-    const char *name, *advice;
+static const struct field {
+    const char *name, *right;
     unsigned places;
-} misspelt[] = {
-    { "allowInternetAccess", "is spelt allow_internet_access in requests", NETWORK_BESIDE | NETWORK_UPDATE },
-    { "internet_access", "is spelt allow_internet_access in requests", NETWORK_BESIDE | NETWORK_UPDATE },
-    { "internetAccess", "is spelt allow_internet_access in requests", NETWORK_BESIDE | NETWORK_UPDATE },
-    { "allow_out", "is spelt allowOut in requests", NETWORK_CREATE | NETWORK_UPDATE },
-    { "deny_out", "is spelt denyOut in requests", NETWORK_CREATE | NETWORK_UPDATE },
-    { "dns_servers", "is spelt dnsServers in requests", NETWORK_CREATE | NETWORK_UPDATE },
-    { "egress_proxy", "is spelt egressProxy in requests", NETWORK_CREATE | NETWORK_UPDATE },
-    { "https_ports", "is spelt httpsPorts in requests", NETWORK_CREATE | NETWORK_UPDATE },
-    { "allow_public_traffic", "is spelt allowPublicTraffic in requests", NETWORK_CREATE | NETWORK_UPDATE },
-    { "mask_request_host", "is spelt maskRequestHost in requests", NETWORK_CREATE | NETWORK_UPDATE },
-    { "allowOut", "belongs inside 'network'", NETWORK_BESIDE },
-    { "denyOut", "belongs inside 'network'", NETWORK_BESIDE },
-    { "network", "is for creates: in an update its fields are the body itself", NETWORK_UPDATE },
+} fields[] = {
+#define INTERNET "allow_internet_access", NETWORK_BESIDE | NETWORK_UPDATE
+#define RULE NETWORK_CREATE | NETWORK_UPDATE
+    { "allow_internet_access", INTERNET },
+    { "allowInternetAccess", INTERNET },
+    { "internet_access", INTERNET },
+    { "internetAccess", INTERNET },
+    { "allowOut", "allowOut", RULE },
+    { "allow_out", "allowOut", RULE },
+    { "denyOut", "denyOut", RULE },
+    { "deny_out", "denyOut", RULE },
+    { "dnsServers", "dnsServers", RULE },
+    { "dns_servers", "dnsServers", RULE },
+    { "egressProxy", "egressProxy", RULE },
+    { "egress_proxy", "egressProxy", RULE },
+    { "rules", "rules", RULE },
+    { "httpsPorts", "httpsPorts", NETWORK_CREATE },
+    { "https_ports", "httpsPorts", NETWORK_CREATE },
+    { "allowPublicTraffic", "allowPublicTraffic", NETWORK_CREATE },
+    { "allow_public_traffic", "allowPublicTraffic", NETWORK_CREATE },
+    { "maskRequestHost", "maskRequestHost", NETWORK_CREATE },
+    { "mask_request_host", "maskRequestHost", NETWORK_CREATE },
+#undef RULE
+#undef INTERNET
 };
+
+static bool refuse_field(const struct field *field, enum network_place place, struct err *err)
+{
+    bool is_right = strcmp(field->name, field->right) == 0;
+    const char *spelling = is_right ? "" : field->right;
+
+    if (field->places & place)
+        return is_right || err_set(err, ERR_INVALID, "'%s%s' is spelt %s in requests",
+                                   place == NETWORK_CREATE ? "network." : "", field->name, field->right);
+    if (place == NETWORK_BESIDE)
+        return err_set(err, ERR_INVALID, "'%s' belongs inside 'network'%s%s", field->name, is_right ? "" : ", as ",
+                       spelling);
+    if (place == NETWORK_CREATE)
+        return err_set(err, ERR_INVALID, "'network.%s' belongs beside 'network'%s%s", field->name,
+                       is_right ? "" : ", as ", spelling);
+    return err_set(err, ERR_INVALID, "'%s' is for creates: an update cannot change it", field->name);
+}
 
 bool network_refuse_misspelt(const json_t *object, enum network_place place, struct err *err)
 {
-    for (size_t i = 0; i < COUNT_OF(misspelt); i++)
-        if ((misspelt[i].places & place) && json_has(object, misspelt[i].name))
-            return err_set(err, ERR_INVALID, "'%s%s' %s", place == NETWORK_CREATE ? "network." : "", misspelt[i].name,
-                           misspelt[i].advice);
+    if (place == NETWORK_UPDATE && json_has(object, "network"))
+        return err_set(err, ERR_INVALID, "'network' is for creates: in an update its fields are the body itself");
+    for (size_t i = 0; i < COUNT_OF(fields); i++)
+        if (json_has(object, fields[i].name) && !refuse_field(&fields[i], place, err))
+            return false;
     return true;
 }
 

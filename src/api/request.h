@@ -116,7 +116,7 @@ enum network_place {
     NETWORK_CREATE = 1 << 1, /* its `network` */
     NETWORK_UPDATE = 1 << 2, /* the body of an update */
 };
-/* Fails if a restriction is spelt in a way that would be ignored; says how it is spelt. */
+/* Fails if a field is spelt in a way, or stands at a place, that would be ignored; says what is right. */
 bool network_refuse_misspelt(const json_t *object, enum network_place place, struct err *err) must_use;
 /*
  * What a sandbox may reach, from `network` of a create (prefix "network.", for errors) or the body of an update (""); in

@@ -219,21 +219,41 @@ static void misspelt_restrictions_are_refused_with_their_spelling(void **state)
     static const struct {
         const char *field, *beside, *inside, *update; /* the error by place; NULL: ignored there */
     } cases[] = {
-#define INTERNET "is spelt allow_internet_access in requests"
-        { "\"allowInternetAccess\":false", "'allowInternetAccess' " INTERNET, NULL, "'allowInternetAccess' " INTERNET },
-        { "\"internet_access\":false", "'internet_access' " INTERNET, NULL, "'internet_access' " INTERNET },
-        { "\"internetAccess\":false", "'internetAccess' " INTERNET, NULL, "'internetAccess' " INTERNET },
-#undef INTERNET
-        { "\"allow_out\":[]", NULL, "'network.allow_out' is spelt allowOut", "'allow_out' is spelt allowOut" },
-        { "\"deny_out\":[\"8.8.8.8\"]", NULL, "'network.deny_out' is spelt denyOut", "'deny_out' is spelt denyOut" },
-        { "\"dns_servers\":[]", NULL, "is spelt dnsServers", "is spelt dnsServers" },
-        { "\"egress_proxy\":{}", NULL, "is spelt egressProxy", "is spelt egressProxy" },
-        { "\"https_ports\":[]", NULL, "is spelt httpsPorts", "is spelt httpsPorts" },
-        { "\"allow_public_traffic\":false", NULL, "is spelt allowPublicTraffic", "is spelt allowPublicTraffic" },
-        { "\"mask_request_host\":\"a\"", NULL, "is spelt maskRequestHost", "is spelt maskRequestHost" },
+#define SPELT " is spelt allow_internet_access in requests"
+#define BESIDE " belongs beside 'network', as allow_internet_access"
+        { "\"allowInternetAccess\":false", "'allowInternetAccess'" SPELT, "'network.allowInternetAccess'" BESIDE,
+          "'allowInternetAccess'" SPELT },
+        { "\"internet_access\":false", "'internet_access'" SPELT, "'network.internet_access'" BESIDE,
+          "'internet_access'" SPELT },
+        { "\"internetAccess\":false", "'internetAccess'" SPELT, "'network.internetAccess'" BESIDE,
+          "'internetAccess'" SPELT },
+#undef BESIDE
+#undef SPELT
+        { "\"allow_internet_access\":false", NULL, "'network.allow_internet_access' belongs beside 'network'", NULL },
+        { "\"allow_out\":[]", "'allow_out' belongs inside 'network', as allowOut",
+          "'network.allow_out' is spelt allowOut", "'allow_out' is spelt allowOut" },
+        { "\"deny_out\":[\"8.8.8.8\"]", "'deny_out' belongs inside 'network', as denyOut",
+          "'network.deny_out' is spelt denyOut", "'deny_out' is spelt denyOut" },
+        { "\"dns_servers\":[]", "inside 'network', as dnsServers", "is spelt dnsServers", "is spelt dnsServers" },
+        { "\"egress_proxy\":{}", "inside 'network', as egressProxy", "is spelt egressProxy", "is spelt egressProxy" },
+#define UPDATE "is for creates: an update cannot change it"
+        { "\"https_ports\":[]", "inside 'network', as httpsPorts", "is spelt httpsPorts", UPDATE },
+        { "\"allow_public_traffic\":false", "inside 'network', as allowPublicTraffic", "is spelt allowPublicTraffic",
+          UPDATE },
+        { "\"mask_request_host\":\"a\"", "inside 'network', as maskRequestHost", "is spelt maskRequestHost", UPDATE },
+        { "\"httpsPorts\":[8443]", "'httpsPorts' belongs inside 'network'", NULL, "'httpsPorts' " UPDATE },
+        { "\"allowPublicTraffic\":true", "'allowPublicTraffic' belongs inside 'network'", NULL,
+          "'allowPublicTraffic' " UPDATE },
+        { "\"maskRequestHost\":\"a\"", "'maskRequestHost' belongs inside 'network'", NULL,
+          "'maskRequestHost' " UPDATE },
+#undef UPDATE
         { "\"network\":{}", NULL, NULL, "'network' is for creates: in an update its fields are the body itself" },
         { "\"denyOut\":[\"8.8.8.8\"]", "'denyOut' belongs inside 'network'", NULL, NULL },
         { "\"allowOut\":[\"8.8.8.8\"]", "'allowOut' belongs inside 'network'", NULL, NULL },
+        { "\"dnsServers\":[\"9.9.9.9\"]", "'dnsServers' belongs inside 'network'", NULL, NULL },
+        { "\"egressProxy\":{\"address\":\"p.example.com:1\"}", "'egressProxy' belongs inside 'network'", NULL, NULL },
+        { "\"rules\":{}", "'rules' belongs inside 'network'", NULL, NULL },
+        { "\"httpsPorts\":null", NULL, NULL, NULL },
         { "\"internetAccess\":null", NULL, NULL, NULL },
         { "\"somethingNew\":false", NULL, NULL, NULL },
     };
