@@ -1,6 +1,6 @@
 /*
- * env.c - the lines that point an unmodified SDK at this server: three for SDKs that know a URL for sandboxes, and four
- * for those that only know a domain, which they reach by TLS.
+ * env.c - the lines that point an unmodified SDK at this server: three for SDKs that know a URL for sandboxes, and five
+ * for those that only know a domain, which they reach by TLS, and for curl.
  */
 #include <limits.h>
 
@@ -12,7 +12,7 @@
 
 #define HEALTH_TIMEOUT_MS 3000
 
-enum { LINES_MAX = 7, DOMAIN_BYTES = 600 };
+enum { LINES_MAX = 8, DOMAIN_BYTES = 600 };
 
 /* Only a warning: the lines are right for a server that starts later, too. */
 static void warn_when_silent(struct cli *cli, const char *address)
@@ -59,6 +59,7 @@ bool env_run(struct cli *cli, struct err *err)
         lines[count++] = (struct line){ "E2B_DOMAIN", str_from(domain) };
         lines[count++] = (struct line){ "SSL_CERT_FILE", bundle };
         lines[count++] = (struct line){ "REQUESTS_CA_BUNDLE", bundle }; /* requests knows only this one */
+        lines[count++] = (struct line){ "CURL_CA_BUNDLE", bundle }; /* curl heeds SSL_CERT_DIR before SSL_CERT_FILE */
         lines[count++] = (struct line){ "NODE_EXTRA_CA_CERTS", bundle };
     }
     struct buf text = buf_make(&cli->arena, 8 * PATH_MAX);

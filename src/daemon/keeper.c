@@ -151,9 +151,10 @@ static void print_lines(const struct keeper *keeper, const char *address, const 
            "  export E2B_DOMAIN=%s\n"
            "  export SSL_CERT_FILE=%s/tls/ca-bundle.pem\n"
            "  export REQUESTS_CA_BUNDLE=%s/tls/ca-bundle.pem\n"
+           "  export CURL_CA_BUNDLE=%s/tls/ca-bundle.pem\n"
            "  export NODE_EXTRA_CA_CERTS=%s/tls/ca-bundle.pem\n\n",
            address, domain, address, address, STR_ARG(secret_reveal(&keeper->settings.api_key)), domain, data, data,
-           data);
+           data, data);
 }
 
 static bool is_loopback(const char *listen)

@@ -220,8 +220,9 @@ static void env_names_the_domain_and_its_certificates(void **state)
                    "export E2B_DOMAIN=cloister.localhost:7071\n"
                    "export SSL_CERT_FILE=%s/tls/ca-bundle.pem\n"
                    "export REQUESTS_CA_BUNDLE=%s/tls/ca-bundle.pem\n"
+                   "export CURL_CA_BUNDLE=%s/tls/ca-bundle.pem\n"
                    "export NODE_EXTRA_CA_CERTS=%s/tls/ca-bundle.pem\n",
-                   data, data, data);
+                   data, data, data, data);
     CHECK_HAS(outcome.out, want);
     RUN(&outcome, "env", "--data", data, "--url", "http://192.0.2.1:7070");
     assert_null(strstr(outcome.out, "E2B_DOMAIN")); /* a domain of this machine */
