@@ -68,7 +68,9 @@ with check("imports installed by pip"):
     try:
         executor("import cowsay")
     except Exception:
-        executor("import socket\nsocket.getaddrinfo('example.com', 443)")  # the reason; pip's own output is not passed on
+        # The reason: smolagents does not pass on what pip has printed.
+        again = "subprocess.run(['pip', 'install', 'cowsay'], capture_output=True, text=True)"
+        executor(f"import subprocess\nraise Exception({again}.stderr)")
         raise
     finally:
         executor.cleanup()

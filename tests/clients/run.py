@@ -64,7 +64,6 @@ class Capability:
 
 REFUSED = r"not (available|there|implemented|supported)"
 CAPABILITIES = {
-    "network": Capability("network from inside a sandbox", r"name resolution|no network|Network is unreachable|Name or service not known"),
     "pause": Capability("pause, resume, snapshots", rf"(?i)paus.*{REFUSED}"),
     "snapshots": Capability("pause, resume, snapshots", rf"(?i)snapshot.*{REFUSED}"),
     "templates": Capability("your own templates", rf"(?i)template.*{REFUSED}"),
@@ -88,7 +87,6 @@ CLIENTS = {
         {"smolagents[e2b]": "1.26.0"},
         "`E2BExecutor`; `CodeAgent` with a scripted model",
         {"e2b-code-interpreter": "2.11.5", **PYTHON_SDK},
-        {"imports installed by pip": "network"},
     ),
     "langchain": Client(
         "langchain-e2b",
