@@ -146,7 +146,8 @@ bool data_dir_node_id(int data_fd, char out[LIMIT_ID_BYTES], struct err *err)
     return true;
 }
 
-bool data_dir_noted_address(int data_fd, char *room, size_t size, struct err *err)
+/* Line 0 or 1 of `server`. */
+static bool noted_line(int data_fd, int number, const char *what, char *room, size_t size, struct err *err)
 {
     auto_free char *text = NULL;
     size_t len;
@@ -154,11 +155,22 @@ bool data_dir_noted_address(int data_fd, char *room, size_t size, struct err *er
     if (!fd_read_file(data_fd, "server", ADDRESS_FILE_BYTES, &text, &len, err))
         return false;
     struct str rest = str_of(text, len), line;
-    if (!str_cut(&rest, '\n', &line) || line.len == 0 || line.len >= size || str_has_char(line, '\0'))
-        return err_set(err, ERR_INTERNAL, "the file `server` does not contain an address");
+    bool ok = str_cut(&rest, '\n', &line) && (number == 0 || str_cut(&rest, '\n', &line));
+    if (!ok || line.len == 0 || line.len >= size || str_has_char(line, '\0'))
+        return err_set(err, ERR_INTERNAL, "the file `server` does not contain %s", what);
     memcpy(room, line.at, line.len);
     room[line.len] = '\0';
     return true;
+}
+
+bool data_dir_noted_address(int data_fd, char *room, size_t size, struct err *err)
+{
+    return noted_line(data_fd, 0, "an address", room, size, err);
+}
+
+bool data_dir_noted_domain(int data_fd, char *room, size_t size, struct err *err)
+{
+    return noted_line(data_fd, 1, "a domain", room, size, err);
 }
 
 bool data_dir_note_address(int data_fd, const char *address, const char *domain, struct err *err)

@@ -33,5 +33,6 @@ bool data_dir_node_id(int data_fd, char out[LIMIT_ID_BYTES], struct err *err) mu
 /* For the command line: where the server of this directory listens, or did last, and the domain that clients use. */
 bool data_dir_note_address(int data_fd, const char *address, const char *domain, struct err *err) must_use;
 bool data_dir_noted_address(int data_fd, char *room, size_t size, struct err *err) must_use;
+bool data_dir_noted_domain(int data_fd, char *room, size_t size, struct err *err) must_use;
 
 #endif

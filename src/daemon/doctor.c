@@ -7,10 +7,13 @@
 #include <netdb.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/limits.h"
+#include "base/mem.h"
 #include "base/str.h"
 #include "cli/cli.h"
 #include "daemon/authority.h"
@@ -24,9 +27,16 @@
 #include "image/templates.h"
 #include "io/listen.h"
 #include "io/tls_key.h"
+#include "io/tls_look.h"
 #include "isolation/native/probe.h"
 
-enum { ROWS_MAX = PROBE_ROWS_MAX + 10, HEALTH_TIMEOUT_MS = 3000 };
+enum {
+    ROWS_MAX = PROBE_ROWS_MAX + 10,
+    HEALTH_TIMEOUT_MS = 3000,
+    ENDS_SOON_DAYS = 14, /* ACME clients renew 30 days before the end: whoever has less has a problem there */
+};
+#define DAY_US (86400 * (int64_t)1000000)
+#define RENEW "renew it; a running server loads the new files by itself"
 
 struct findings {
     struct probe_row rows[ROWS_MAX];
@@ -102,22 +112,134 @@ static void look_at_port(struct findings *all, const struct config *config, bool
     }
 }
 
-/* SDKs that know only a domain need it, and get_host() of all. */
-static void look_at_names(struct findings *all)
-{
-    struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM }, *found = NULL;
-    bool ok = getaddrinfo("doctor." AUTHORITY_NAME, NULL, &hints, &found) == 0;
-    struct probe_row *row = finding(all, "names", ok ? PROBE_OK : PROBE_WARN);
+/* The server of the directory, if it answers. */
+struct running {
+    bool is_there;
+    char address[CONFIG_TEXT_BYTES], host[CONFIG_TEXT_BYTES]; /* host: its domain without the port; may be "" */
+};
 
-    if (ok)
-        freeaddrinfo(found);
-    (void)snprintf(row->found, sizeof row->found, "*." AUTHORITY_NAME " %s",
-                   ok ? "leads to this machine (static programs, musl: may not)" : "is unknown to programs");
-    (void)snprintf(row->fix, sizeof row->fix,
-                   "apt-get install libnss-myhostname (or use systemd-resolved, or a domain of your own)");
+static struct running find_running(const struct config *config)
+{
+    auto_close int data_fd = open(config->data, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    struct running found = { 0 };
+    char domain[CONFIG_TEXT_BYTES];
+    struct err ignored; /* then there is none */
+
+    found.is_there = data_fd >= 0 && data_dir_noted_address(data_fd, found.address, sizeof found.address, &ignored) &&
+                     is_ours(found.address);
+    if (found.is_there && data_dir_noted_domain(data_fd, domain, sizeof domain, &ignored))
+        authority_host(domain, found.host, sizeof found.host);
+    return found;
 }
 
-/* The certificate that clients get to see. */
+/* A socket can be bound to it, whatever interface has it. */
+static bool is_of_this_machine(const struct addrinfo *found)
+{
+    auto_close int fd = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+    return fd >= 0 && bind(fd, found->ai_addr, found->ai_addrlen) == 0;
+}
+
+/* SDKs that know only a domain need it, and get_host() of all. */
+static void look_at_names(struct findings *all, const struct config *config, const struct running *running)
+{
+    struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM }, *found = NULL;
+    struct probe_row *row = finding(all, "names", PROBE_WARN);
+    char host[CONFIG_TEXT_BYTES], name[CONFIG_TEXT_BYTES + 8], text[NI_MAXHOST] = "?";
+
+    (void)snprintf(host, sizeof host, "%s", running->host);
+    if (!host[0])
+        authority_host(config->domain, host, sizeof host);
+    if (!host[0])
+        (void)snprintf(host, sizeof host, AUTHORITY_NAME);
+    bool is_local = strcmp(host, AUTHORITY_NAME) == 0;
+    (void)snprintf(name, sizeof name, "doctor.%s", host);
+    if (getaddrinfo(name, NULL, &hints, &found) != 0) {
+        (void)snprintf(row->found, sizeof row->found, "*.%.80s is unknown to programs", host);
+        (void)snprintf(row->fix, sizeof row->fix,
+                       is_local ? "apt-get install libnss-myhostname (or use systemd-resolved, or a domain of your own)"
+                                : "add a DNS record for *.%.80s that leads to this server",
+                       host);
+        return;
+    }
+    const struct addrinfo *away = found;
+    while (away && is_of_this_machine(away))
+        away = away->ai_next;
+    if (away) {
+        (void)getnameinfo(away->ai_addr, away->ai_addrlen, text, sizeof text, NULL, 0, NI_NUMERICHOST);
+        (void)snprintf(row->found, sizeof row->found, "*.%.60s leads to %.46s, not an address of this machine", host,
+                       text);
+        (void)snprintf(row->fix, sizeof row->fix,
+                       "correct the DNS record, unless a router or proxy at that address leads to this server");
+    } else {
+        row->verdict = PROBE_OK;
+        (void)snprintf(row->found, sizeof row->found, "*.%.80s leads to this machine%s", host,
+                       is_local ? " (static programs, musl: may not)" : "");
+    }
+    freeaddrinfo(found);
+}
+
+/* What clients of the running server see. They can use plain HTTP whatever it is, so nothing here is a failure. */
+static void look_at_shown(struct probe_row *row, const char *host, const struct tls_seen *seen)
+{
+    int64_t days = (seen->facts.ends_us - clock_wall_us()) / DAY_US;
+    bool is_local = strcmp(host, AUTHORITY_NAME) == 0;
+    char day[CLOCK_TEXT_BYTES];
+
+    (void)clock_text(seen->facts.ends_us, day);
+    row->verdict = PROBE_WARN;
+    if (!seen->facts.has_name) {
+        (void)snprintf(row->found, sizeof row->found, "clients refuse it: it is for %.50s and not for *.%.50s",
+                       seen->facts.first_name[0] ? seen->facts.first_name : "no name", host);
+        (void)snprintf(row->fix, sizeof row->fix, "get one for *.%.60s, or name its domain with --domain", host);
+    } else if (seen->facts.ends_us < clock_wall_us()) {
+        (void)snprintf(row->found, sizeof row->found, "clients refuse it: it ended on %.10s", day);
+        (void)snprintf(row->fix, sizeof row->fix, "%s", RENEW);
+    } else if (seen->facts.begins_us > clock_wall_us()) {
+        (void)snprintf(row->found, sizeof row->found, "clients refuse it: it begins on %.10s",
+                       clock_text(seen->facts.begins_us, day));
+        (void)snprintf(row->fix, sizeof row->fix, "correct this machine's clock, or take another certificate");
+    } else if (!seen->is_trusted) {
+        (void)snprintf(row->found, sizeof row->found, "clients refuse it: %.96s", seen->why_not);
+        (void)snprintf(row->fix, sizeof row->fix,
+                       "name a file with its whole chain in --tls-cert (fullchain.pem), signed by an authority that "
+                       "clients trust");
+    } else if (days < ENDS_SOON_DAYS && !is_local) {
+        (void)snprintf(row->found, sizeof row->found, "for *.%.50s, ends on %.10s, in %d days", host, day, (int)days);
+        (void)snprintf(row->fix, sizeof row->fix, "%s", RENEW);
+    } else {
+        row->verdict = PROBE_OK;
+        (void)snprintf(row->found, sizeof row->found, "for *.%.50s, until %.10s, %d days%s", host, day, (int)days,
+                       is_local ? "; renewed by the server" : "");
+    }
+}
+
+/* The certificate that clients get to see. True if there was somebody to ask. */
+static bool look_at_running(struct findings *all, const struct config *config, const struct running *running)
+{
+    auto_close int data_fd = open(config->data, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    auto_free char *roots = NULL;
+    char name[CONFIG_TEXT_BYTES + 8];
+    struct tls_seen seen;
+    struct err err;
+    size_t len;
+
+    if (!running->host[0])
+        return false;
+    struct probe_row *row = finding(all, "certificate", PROBE_WARN);
+    (void)snprintf(name, sizeof name, "doctor.%s", running->host);
+    /* What clients trust with the lines of `cloister env`. */
+    if (data_fd >= 0 && fd_read_file(data_fd, "tls/ca-bundle.pem", LIMIT_BUNDLE_BYTES, &roots, &len, &err) &&
+        tls_look(str_from(running->address), name, str_of(roots, len), HEALTH_TIMEOUT_MS, &seen, &err)) {
+        look_at_shown(row, running->host, &seen);
+        return true;
+    }
+    (void)snprintf(row->found, sizeof row->found, "%.150s", err.message);
+    (void)snprintf(row->fix, sizeof row->fix, "see what the server has logged about certificates, and start it again");
+    return true;
+}
+
+/* Without a server that runs: what is configured. */
 static void look_at_certificate(struct findings *all, const struct config *config)
 {
     auto_close int data_fd = open(config->data, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -138,7 +260,7 @@ static void look_at_certificate(struct findings *all, const struct config *confi
                            clock_text(facts.ends_us, day));
         else
             (void)snprintf(row->found, sizeof row->found, "%.150s", err.message);
-        (void)snprintf(row->fix, sizeof row->fix, "%s", is_over ? "renew it" : "correct --tls-cert and --tls-key");
+        (void)snprintf(row->fix, sizeof row->fix, "%s", is_over ? RENEW : "correct --tls-cert and --tls-key");
     } else {
         bool is_made = data_fd >= 0 && faccessat(data_fd, "tls/ca.pem", R_OK, 0) == 0;
         struct probe_row *row = finding(all, "certificate", PROBE_OK);
@@ -244,8 +366,10 @@ int doctor_main(int argc, char **argv)
     look_at_user(&all, "user of egress", config.egress_user);
     look_at_user(&all, "user of signer", config.signer_user);
     look_at_port(&all, &config, listen_is_given);
-    look_at_names(&all);
-    look_at_certificate(&all, &config);
+    struct running running = find_running(&config);
+    look_at_names(&all, &config, &running);
+    if (!look_at_running(&all, &config, &running))
+        look_at_certificate(&all, &config);
     look_at_template(&all, &config);
     look_at_recipes(&all, &config);
     look_at_kvm(&all);

@@ -1,8 +1,10 @@
 """TLS on the server's port: what it accepts, what it refuses, and what happens when a part of it is missing."""
 
 import contextlib
+import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -12,7 +14,7 @@ import threading
 import time
 
 import pytest
-from server import ROOT, Server, share_template, wait_for
+from server import ROOT, Server, build_dir, share_template, wait_for
 
 NAME = "api.cloister.localhost"
 REQUEST = b"GET /health HTTP/1.1\r\nHost: api.cloister.localhost\r\nConnection: close\r\n\r\n"
@@ -384,6 +386,58 @@ def test_changed_files_are_loaded_and_bad_ones_are_not(domain_server):
     assert wait_for(lambda: up(domain_server), 30)
     assert offered(domain_server, "api.boxes.test") == second
     assert log().count("own.crt: No such file") == 1  # said once
+
+
+def doctor(server, *options):
+    """What it says about names and the certificate: {check: row}."""
+    run = subprocess.run(
+        [str(build_dir() / "cloister"), "doctor", "--json", "--data", str(server.data), *options], capture_output=True
+    )
+    return {row["check"]: row for row in json.loads(run.stdout)["checks"]}
+
+
+def test_doctor_looks_at_the_names_and_the_certificate_of_the_running_server(own_server):
+    rows = doctor(own_server)
+    assert rows["certificate"]["verdict"] == "ok"
+    assert re.match(r"for \*\.cloister\.localhost, until 20[0-9-]+, (89|90) days", rows["certificate"]["found"])
+    assert rows["names"]["found"].startswith("*.cloister.localhost leads to this machine")
+    # Without the role that signs there is no handshake, and so no certificate.
+    signer = role_pid(own_server, "signer")
+    os.kill(signer, signal.SIGSTOP)
+    try:
+        row = doctor(own_server)["certificate"]
+        assert row["verdict"] == "warn" and "no TLS at 127.0.0.1" in row["found"], row
+    finally:
+        os.kill(signer, signal.SIGCONT)
+
+
+@pytest.mark.parametrize(
+    "name, days, says",
+    [
+        ("boxes.test", 30, "clients refuse it: self-signed certificate"),
+        ("boxes.test", -1, "clients refuse it: it ended on 20"),
+        ("other.test", 30, "clients refuse it: it is for other.test and not for *.boxes.test"),
+    ],
+)
+def test_doctor_says_what_clients_refuse_of_an_operators_certificate(domain_server, name, days, says):
+    # req has no option for an end in the past, x509 has.
+    make_certificate(domain_server.home, name)
+    if days < 0:
+        end(domain_server.home, name, days)
+    domain_server.start()
+    rows = doctor(domain_server)
+    assert rows["certificate"]["verdict"] == "warn" and says in rows["certificate"]["found"], rows["certificate"]
+    assert rows["certificate"]["fix"]
+    assert rows["names"]["found"] == "*.boxes.test is unknown to programs"
+    assert "*.boxes.test" in rows["names"]["fix"]
+
+
+def end(home, name, days):
+    """The same certificate, but one that ended some days ago."""
+    text = f"subjectAltName=DNS:{name},DNS:*.{name}\n"
+    (home / "names").write_text(text)
+    command = ["openssl", "x509", "-in", home / "own.crt", "-signkey", home / "own.key", "-days", str(days)]
+    subprocess.run([*command, "-extfile", home / "names", "-out", home / "own.crt"], check=True, capture_output=True)
 
 
 def up(server):

@@ -88,8 +88,13 @@ static void an_address_is_read_as_it_was_noted(void **state)
     assert_true(data_dir_noted_address(fd, address, sizeof address, &err));
     assert_string_equal(address, "127.0.0.1:7070");
     assert_false(data_dir_noted_address(fd, address, strlen(address), &err));
+    assert_true(data_dir_noted_domain(fd, address, sizeof address, &err));
+    assert_string_equal(address, "cloister.localhost:7070");
     assert_true(fd_replace_file(fd, "server", STR("\n"), 0644, &err));
     assert_false(data_dir_noted_address(fd, address, sizeof address, &err));
+    assert_false(data_dir_noted_domain(fd, address, sizeof address, &err));
+    assert_true(fd_replace_file(fd, "server", STR("127.0.0.1:7070\n"), 0644, &err)); /* of an older version */
+    assert_false(data_dir_noted_domain(fd, address, sizeof address, &err));
 }
 
 int main(void)
