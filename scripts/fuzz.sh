@@ -23,7 +23,8 @@ fuzz_one() { # TARGET
         : >"$log.passed"
     else
         tail -n 40 "$log"
-        echo "fuzz: $name: FAILED, input in $build/crashes, log in $log"
+        why=$(sed -n '/ERROR: \|runtime error: /{s/^==[0-9]*== *//;p;q}' "$log")
+        echo "fuzz: $name: FAILED, ${why:-$(tail -n 1 "$log")}, input in $build/crashes, log in $log"
     fi
 }
 

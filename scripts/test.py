@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""test.py - every suite in turn, then how long each took, and one tally: 'N passed, N failed[, N skipped]'.
+"""test.py - every suite in turn, then how long each took, a line for each test that failed, and one tally: 'N passed,
+N failed[, N skipped]'.
 
 Says what it does before it does it. A suite that cannot run here says why and counts as skipped. One that breaks or
-takes too long counts as a failure and shows the end of its log; the whole logs are in build/test-logs. `test.py NAME…`
-runs only those.
+takes too long counts as a failure. What the failed tests printed is shown after their suite (failures.py finds it); the
+whole logs are in build/test-logs. `test.py NAME…` runs only those.
 """
 
 import json
@@ -17,11 +18,13 @@ import sys
 import threading
 import time
 
+import failures
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "test-logs"
 FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "20"))
 TALLY = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$", re.MULTILINE)
-CMOCKA = re.compile(r"^\[\s*(OK|FAILED|SKIPPED)\s*\] (\S+?)(?:: Test failed\.?)?$", re.MULTILINE)
+DETAIL_LINES = 120  # of all failures of a suite
 
 
 class Skip(Exception):
@@ -48,6 +51,7 @@ class Suite:
     def __init__(self, name):
         self.log_path = LOGS / f"{name}.log"
         self.log = open(self.log_path, "w", encoding="utf-8")
+        self.failures = []  # if something better than the log says them
 
     def run(self, *command, seconds, env=None, show=None):
         """True if it ended well and in time. What it left running is killed. Lines that begin with `show` are shown."""
@@ -107,13 +111,12 @@ def compile_all(suite, build):
     return suite.run("ninja", "--quiet", "-C", build, "-k", "0", seconds=900) and suite.run("scripts/link-programs.sh", build, seconds=10)
 
 
-def meson_count(build):
+def meson_count(testlog):
     """Cases, not programs: cmocka names each one in its output."""
     total = Count()
-    log = ROOT / build / "meson-logs" / "testlog.json"
-    for line in log.read_text(encoding="utf-8").splitlines():
+    for line in testlog.splitlines():
         test = json.loads(line)
-        cases = CMOCKA.findall(test.get("stdout", "") + "\n" + test.get("stderr", ""))
+        cases = failures.CASE.findall(test.get("stdout", "") + "\n" + test.get("stderr", ""))
         failed = {name for word, name in cases if word == "FAILED"}
         skipped = {name for word, name in cases if word == "SKIPPED"}
         passed = {name for word, name in cases if word == "OK"}
@@ -138,7 +141,9 @@ def meson_suite(suite, name, seconds, prefix=()):
         if "No suitable tests" in suite.text() or "No tests defined" in suite.text():
             raise Skip(f"there are no tests in suite {name}")
         return Count(failed=1)
-    count = meson_count("build-asan")
+    testlog = log.read_text(encoding="utf-8")
+    count = meson_count(testlog)
+    suite.failures = failures.of_meson(testlog)
     if not fine and not count.failed:
         count.failed = 1
     return count
@@ -208,14 +213,15 @@ def closing_tally(suite):
     return Count(*(int(number or 0) for number in tallies[-1]))
 
 
+# What to run, what it is for, and what reads the failures from its log.
 SUITES = {
-    "unit": (run_unit, "unit tests under ASan and UBSan, and the layering"),
-    "root": (run_root, "what needs root: isolation, images, roles"),
-    "clang": (run_clang, "the same source by clang, warnings are errors"),
-    "lint": (run_lint, "formatting, Python, shell"),
-    "fuzz": (run_fuzz, f"each decoder for {FUZZ_SECONDS} s"),
-    "e2e": (run_e2e, "a real server and the public SDKs"),
-    "network": (run_network, "sandboxes and an Internet in namespaces"),
+    "unit": (run_unit, "unit tests under ASan and UBSan, and the layering", failures.of_build),
+    "root": (run_root, "what needs root: isolation, images, roles", failures.of_build),
+    "clang": (run_clang, "the same source by clang, warnings are errors", failures.of_build),
+    "lint": (run_lint, "formatting, Python, shell", failures.of_lint),
+    "fuzz": (run_fuzz, f"each decoder for {FUZZ_SECONDS} s", failures.of_fuzz),
+    "e2e": (run_e2e, "a real server and the public SDKs", failures.of_parts),
+    "network": (run_network, "sandboxes and an Internet in namespaces", failures.of_parts),
 }
 
 
@@ -226,9 +232,9 @@ def main():
             sys.exit(f"there is no suite '{name}': {', '.join(SUITES)}")
     LOGS.mkdir(parents=True, exist_ok=True)
     (LOGS / "tally").unlink(missing_ok=True)
-    total, rows = Count(), []
+    total, rows, failed = Count(), [], []
     for nth, name in enumerate(names, 1):
-        function, about = SUITES[name]
+        function, about, failures_of = SUITES[name]
         print(f"{name:7} {about} … ({nth} of {len(names)})", flush=True)
         suite, began = Suite(name), time.monotonic()
         try:
@@ -237,7 +243,10 @@ def main():
             count = Count(skipped=1)
             say(f"skipped: {why}")
         if count.failed:
-            print("".join(f"       | {line}\n" for line in suite.text().splitlines()[-40:]), end="")
+            found = suite.failures or failures_of(suite.text())
+            failed += [(name, failure) for failure in found]
+            detail = [line for failure in found for line in (f"{failure.test}:" if failure.test else "", *failure.detail)]
+            print("".join(f"       | {line}\n" for line in detail[:DETAIL_LINES]), end="")
         rows.append((name, time.monotonic() - began, count))
         say(f"{count} ({rows[-1][1]:.0f} s, {suite.log_path.relative_to(ROOT)})")
         total.add(count)
@@ -245,6 +254,8 @@ def main():
     for name, seconds, count in rows:
         print(f"{name:7} {seconds:6.0f} s  {count}")
     print(f"{'all':7} {sum(row[1] for row in rows):6.0f} s")
+    for line in failures.report(failed):
+        print(line)
     print(total)
     return 1 if total.failed else 0
 

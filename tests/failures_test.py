@@ -1,0 +1,249 @@
+#!/usr/bin/env python3
+"""Checks that scripts/failures.py finds the failed tests in what the test programs print."""
+
+import contextlib
+import io
+import json
+import pathlib
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "scripts"))
+
+import failures  # noqa: E402
+import test as runner  # noqa: E402
+
+PYTEST = """## http
+============================= test session starts ==============================
+test_http.py .FF.E                                                       [100%]
+
+==================================== ERRORS ====================================
+______________________ ERROR at setup of test_needs_a_disk _____________________
+
+E   RuntimeError: no space left
+E   on this disk
+
+conftest.py:3: RuntimeError
+=================================== FAILURES ===================================
+____________________________ test_eq[a - b] ____________________________
+
+>       assert answer.status == 200, "a sentence"
+E       AssertionError: a sentence that the summary below cuts off at the width of the terminal
+E       assert 404 == 200
+
+test_http.py:6: AssertionError
+----------------------------- Captured stdout call -----------------------------
+FAILED test_http.py::test_this_line_is_printed_by_a_test - not by pytest
+________________________________ TestIt.test_in ________________________________
+
+E       KeyError: 'x'
+
+test_http.py:10: KeyError
+=========================== short test summary info ============================
+SKIPPED [1] test_http.py:9: no Docker here
+FAILED test_http.py::test_eq[a - b] - AssertionError: a sentence that the summ...
+FAILED test_http.py::TestIt::test_in - KeyError: 'x'
+ERROR test_http.py::test_needs_a_disk - RuntimeError: no space left
+============= 2 failed, 2 passed, 1 skipped, 1 error in 0.07s ==================
+## http: 2 passed, 3 failed, 1 skipped (9 s)
+
+## js
+TAP version 13
+# Subtest: outer
+    # Subtest: inner fails
+    not ok 1 - inner fails
+      ---
+      failureType: 'testCodeFailure'
+      error: '1 == 2'
+      ...
+    1..1
+not ok 1 - outer
+  ---
+  failureType: 'subtestsFailed'
+  error: '1 subtest failed'
+  ...
+ok 2 - fine
+  ---
+  duration_ms: 1
+  ...
+not ok 3 - throws
+  ---
+  failureType: 'testCodeFailure'
+  error: |-
+    first line
+    second line
+  ...
+not ok 4 - is not here yet # TODO later
+1..4
+# pass 1
+# fail 3
+## js: 1 passed, 3 failed, 0 skipped (2 s)
+
+## cuts
+test_cuts.py ..
++++++++++++++++++++++++++++++++++++ Timeout ++++++++++++++++++++++++++++++++++++
+~~~~~~~~~~~~~~~~~~~~~ Stack of MainThread (139) ~~~~~~~~~~~~~~~~~~~~~
+  File "/x/_pytest/python.py", line 166, in pytest_pyfunc_call
+  File "/x/tests/e2e/test_cuts.py", line 80, in test_a_cut_is_seen
++++++++++++++++++++++++++++++++++++ Timeout ++++++++++++++++++++++++++++++++++++
+## cuts: 0 passed, 1 failed, 0 skipped (130 s)
+
+## cli
+cli: could not install e2b from PyPI
+## cli: 0 passed, 1 failed, 0 skipped (1 s)
+
+## tls
+test_tls.py ....
+## tls: 4 passed, 0 failed, 0 skipped (1 s)
+
+## misuse
+test_misuse.py ..
+
+took longer than 1800 s
+"""
+PYTEST_FAILED = [
+    "e2e: http test_http.py::test_eq[a - b]: AssertionError: a sentence that the summary below cuts off at the width of the terminal",
+    "e2e: http test_http.py::TestIt::test_in: KeyError: 'x'",
+    "e2e: http test_http.py::test_needs_a_disk: RuntimeError: no space left",
+    "e2e: js inner fails: 1 == 2",
+    "e2e: js throws: first line",
+    "e2e: cuts test_cuts.py::test_a_cut_is_seen: it took too long, and the tests after it did not run",
+    "e2e: cli: cli: could not install e2b from PyPI",
+    "e2e: misuse: took longer than 1800 s",
+]
+
+CASES = """[==========] Running 4 test(s).
+[ RUN      ] fine
+[       OK ] fine
+[ RUN      ] one_is_two
+[  FAILED  ] one_is_two
+[ RUN      ] text_is_the_same
+[  FAILED  ] text_is_the_same
+[ RUN      ] has_a_setup
+[==========] 4 test(s) run.
+"""
+CASES_ERRORS = """[  ERROR   ] --- 0x1 != 0x2
+[   LINE   ] --- t.c:7: error: Failure!
+[  ERROR   ] --- "a" != "b"
+[   LINE   ] --- t.c:9: error: Failure!
+[  ERROR   ] has_a_setup
+[  PASSED  ] 1 test(s).
+[  FAILED  ] 2 test(s), listed below:
+[  FAILED  ] one_is_two
+[  FAILED  ] text_is_the_same
+"""
+MESON = "\n".join(
+    json.dumps({"name": f"cloister:unit / {name}", "result": result, "stdout": out, "stderr": errors})
+    for name, result, out, errors in (
+        ("base/str", "OK", CASES, ""),
+        ("wire/dns", "FAIL", CASES, CASES_ERRORS),
+        ("io/loop", "FAIL", "[ RUN      ] it_crashes\n", "==1==ERROR: AddressSanitizer: heap-use-after-free on address 0x1\n    #0 0x2\n"),
+        ("io/timer", "FAIL", "[ RUN      ] it_adds\n", "../src/io/timer.c:3:5: runtime error: signed integer overflow\n"),
+        ("io/dial", "TIMEOUT", "[ RUN      ] it_hangs\n", ""),
+        ("io/child", "FAIL", "[ RUN      ] it_exits\n[       OK ] it_exits\n", ""),
+        ("docs name what exists", "FAIL", "docs/a.md:1: there is no x.c\ndocs: 2 names, 1 of them wrong\n", ""),
+        ("layering", "FAIL", "", "Traceback (most recent call last):\n  File x\nKeyError: 'mail'\n"),
+    )
+)
+MESON_FAILED = [
+    "unit: wire/dns one_is_two: 0x1 != 0x2 (t.c:7)",
+    'unit: wire/dns text_is_the_same: "a" != "b" (t.c:9)',
+    "unit: wire/dns has_a_setup: its setup failed",
+    "unit: io/loop it_crashes: AddressSanitizer: heap-use-after-free on address 0x1",
+    "unit: io/timer it_adds: runtime error: signed integer overflow",
+    "unit: io/dial it_hangs: it took too long",
+    "unit: io/child: it ended before its last test (FAIL)",
+    "unit: docs name what exists: docs/a.md:1: there is no x.c",
+    "unit: layering: KeyError: 'mail'",
+]
+
+BUILD = """$ ninja --quiet -C build-clang -k 0
+FAILED: src/libbase.a.p/base_str.c.o
+../src/base/str.c:10:5: error: unused variable 'x' [-Werror,-Wunused-variable]
+    int x;
+1 error generated.
+ninja: build stopped: cannot make progress due to previous errors.
+"""
+LINT = """$ scripts/lint.sh quick
+src/a.c:3: not as .clang-format has it; make format
+src/b.c:1: not as .clang-format has it; make format
+lint: formatting: see above
+Traceback (most recent call last):
+  File "<string>", line 4, in <module>
+SyntaxError: invalid syntax (tests/x.py, line 3)
+lint: python: see above
+lint: shell: skipped, no shellcheck here
+"""
+FUZZ = """$ scripts/fuzz.sh build-fuzz 20
+fuzz: dns for 20 s
+fuzz: api: ok, 12 inputs
+fuzz: dns: FAILED, ERROR: libFuzzer: timeout after 11 seconds, input in build-fuzz/crashes, log in build-fuzz/fuzz-dns.log
+1 passed, 1 failed
+"""
+
+
+def lines(suite, found):
+    return failures.report([(suite, failure) for failure in found])
+
+
+def check(name, got, wanted):
+    assert got == wanted, f"{name}:\n" + "\n".join(got) + "\nwanted:\n" + "\n".join(wanted)
+
+
+def check_limits():
+    got = lines("unit", [failures.Failure(f"test_{nth}", "x" * 500) for nth in range(34)])
+    assert len(got) == 31 and max(map(len, got)) == 160, got
+    assert got[-1] == "and 4 more in build/test-logs", got[-1]
+
+
+def check_detail():
+    """What a failed test printed, not the end of the log; neither that of tests that passed."""
+    detail = failures.of_parts(PYTEST)[0].detail
+    assert any("assert 404 == 200" in line for line in detail) and not any("KeyError" in line for line in detail), detail
+
+
+def check_runner():
+    """The lines come after the table of times and before the tally, which is last."""
+    with tempfile.TemporaryDirectory() as scratch:
+        runner.ROOT = pathlib.Path(scratch)
+        runner.LOGS = runner.ROOT / "logs"
+
+        def run(suite):
+            suite.log.write(LINT)
+            return runner.Count(1, 2, 1)
+
+        runner.SUITES = {"lint": (run, "a log", failures.of_lint)}
+        said = io.StringIO()
+        sys.argv = ["test.py"]
+        with contextlib.redirect_stdout(said):
+            assert runner.main() == 1
+    got = said.getvalue().splitlines()[-4:]
+    assert got[0].startswith("all "), got
+    check("runner", got[1:], LINT_FAILED + ["1 passed, 2 failed, 1 skipped"])
+
+
+LINT_FAILED = [
+    "lint: formatting: src/a.c:3: not as .clang-format has it; make format",
+    "lint: python: SyntaxError: invalid syntax (tests/x.py, line 3)",
+]
+
+
+def main():
+    check("e2e", lines("e2e", failures.of_parts(PYTEST)), PYTEST_FAILED)
+    check("unit", lines("unit", failures.of_meson(MESON)), MESON_FAILED)
+    check("clang", lines("clang", failures.of_build(BUILD)),
+          ["clang: ../src/base/str.c:10:5: error: unused variable 'x' [-Werror,-Wunused-variable]"])  # fmt: skip
+    check("lint", lines("lint", failures.of_lint(LINT)), LINT_FAILED)
+    check("fuzz", lines("fuzz", failures.of_fuzz(FUZZ)),
+          ["fuzz: dns: ERROR: libFuzzer: timeout after 11 seconds, input in build-fuzz/crashes, log in build-fuzz/fuzz-dns.log"])  # fmt: skip
+    check("network", lines("network", failures.of_parts(PYTEST[PYTEST.index("====") : PYTEST.index("## http:")]))[1:2],
+          ["network: test_http.py::TestIt::test_in: KeyError: 'x'"])  # fmt: skip
+    check("nothing", lines("unit", failures.of_build("")), ["unit: it said nothing"])
+    check_limits()
+    check_detail()
+    check_runner()
+
+
+if __name__ == "__main__":
+    main()
