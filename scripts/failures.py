@@ -17,7 +17,7 @@ ASSERTION = re.compile(r"^\[\s*ERROR\s*\] --- (.*)\n\[\s*LINE\s*\] --- (\S+?): e
 PART = re.compile(r"^## (\S+)$")
 PART_END = re.compile(r"^## (\S+): \d+ passed, (\d+) failed")
 PYTEST_SUMMARY = re.compile(r"^(FAILED|ERROR) (\S+\.py(?:::[\w:]+(?:\[.*?\])?)?)(?: - (.*))?$")
-PYTEST_HEADING = re.compile(r"^_{3,} (?:ERROR (?:at \w+ of|collecting) )?(.+?) _{3,}$")
+PYTEST_HEADING = re.compile(r"^_+ (?:ERROR (?:at \w+ of|collecting) )?([A-Za-z].*?) _+$")  # a long name has one underscore
 TIMEOUT_FRAME = re.compile(r'File ".*?(test_\w+\.py)", line \d+, in (test_\w+)')
 NOT_OK = re.compile(r"^(\s*)not ok \d+ - (.*?)(?: # (SKIP|TODO)\b.*)?$")
 

@@ -40,13 +40,20 @@ ________________________________ TestIt.test_in ________________________________
 E       KeyError: 'x'
 
 test_http.py:10: KeyError
+_ test_with_a_name_that_is_longer_than_the_lines_that_pytest_prints_for_a_section[1] _
+
+    run("x")
+_ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _
+
+E       OSError: nowhere
 =========================== short test summary info ============================
 SKIPPED [1] test_http.py:9: no Docker here
 FAILED test_http.py::test_eq[a - b] - AssertionError: a sentence that the summ...
 FAILED test_http.py::TestIt::test_in - KeyError: 'x'
+FAILED test_http.py::test_with_a_name_that_is_longer_than_the_lines_that_pytest_prints_for_a_section[1]
 ERROR test_http.py::test_needs_a_disk - RuntimeError: no space left
 ============= 2 failed, 2 passed, 1 skipped, 1 error in 0.07s ==================
-## http: 2 passed, 3 failed, 1 skipped (9 s)
+## http: 2 passed, 4 failed, 1 skipped (9 s)
 
 ## js
 TAP version 13
@@ -105,6 +112,7 @@ took longer than 1800 s
 PYTEST_FAILED = [
     "e2e: http test_http.py::test_eq[a - b]: AssertionError: a sentence that the summary below cuts off at the width of the terminal",
     "e2e: http test_http.py::TestIt::test_in: KeyError: 'x'",
+    "e2e: http test_http.py::test_with_a_name_that_is_longer_than_the_lines_that_pytest_prints_for_a_section[1]: OSError: nowhere",
     "e2e: http test_http.py::test_needs_a_disk: RuntimeError: no space left",
     "e2e: js inner fails: 1 == 2",
     "e2e: js throws: first line",
