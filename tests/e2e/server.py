@@ -10,11 +10,13 @@ purpose: sandboxes outlive every role, so those of a run that was killed are fou
     CLOISTER_E2E_DOMAIN if set: SDKs get a domain and certificates, and no URLs, so they use TLS for everything
 """
 
+import contextlib
 import ctypes
 import http.client
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -67,9 +69,13 @@ def share_template(data):
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """Below the ports that the kernel gives to outgoing connections: one of those could take it before the server does."""
+    lowest = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(10000, lowest) if lowest > 11000 else 0
+        with socket.socket() as s, contextlib.suppress(OSError):  # in use
+            s.bind(("127.0.0.1", port))
+            return s.getsockname()[1]
 
 
 def die_with_parent():

@@ -378,9 +378,13 @@ def test_processes_inside_keep_running_while_the_server_is_down(own_server, reme
     time.sleep(1)
     own_server.start()
     found = use(own_server, remembered)
-    first = int(found.commands.run("wc -l < ticks").stdout)
-    time.sleep(0.5)
-    assert first > 5 and int(found.commands.run("wc -l < ticks").stdout) > first
+
+    def ticks():
+        return int(found.commands.run("wc -l < ticks").stdout)
+
+    first = ticks()
+    assert first > 1  # it has gone on for the second without a server
+    assert wait_for(lambda: ticks() > first)
 
 
 def test_a_deadline_that_passes_while_the_server_is_down_is_kept(own_server):
@@ -410,20 +414,23 @@ def test_a_kill_in_the_middle_of_creates_orphans_nothing(own_server, victim, del
         thread.join()
     time.sleep(0.2)
     come_back(own_server)
-    known = set(own_server.running())
     assert wait_for(lambda: set(rows(own_server)) == set(own_server.running())), (
         rows(own_server),
         own_server.running(),
     )
+    known = set(own_server.running())
     for sandbox_id in known:
         box = own_server.api("GET", f"/sandboxes/{sandbox_id}").json
         assert own_server.edge("GET", box, "/health").status < 300
     own_server.kill_all()
     assert wait_for(
-        lambda: not inventory(own_server)["directories"] and not inventory(own_server)["rows"], 10
+        lambda: not inventory(own_server)["directories"] and not inventory(own_server)["rows"]
     ), inventory(own_server)
-    groups = [group for group in inventory(own_server)["cgroups"] if any(sandbox_id in group for sandbox_id in known)]
-    assert groups == []
+
+    def groups():
+        return [group for group in inventory(own_server)["cgroups"] if any(sandbox_id in group for sandbox_id in known)]
+
+    assert wait_for(lambda: not groups()), groups()
 
 
 def test_a_kill_in_the_middle_of_kills_orphans_nothing(own_server):
@@ -510,6 +517,7 @@ def test_two_servers_on_copies_of_one_store_leave_each_others_rows_alone(server,
                 database.execute("delete from sandboxes where node_id <> ?", (node,))
 
 
+@pytest.mark.timeout(300)
 def test_a_layer_goes_when_no_template_and_no_sandbox_has_it(own_server):
     """The template is gone first, then the sandbox that was made from it; the bytes go with the trash."""
     layers, name = own_server.data / "layers", "f" * 64
@@ -534,11 +542,12 @@ def test_a_layer_goes_when_no_template_and_no_sandbox_has_it(own_server):
     read = own_server.edge("GET", box, "/files?path=/mark")
     assert (read.status, read.body) == (200, b"here")
     own_server.api("DELETE", f"/sandboxes/{box['sandboxID']}")
-    assert wait_for(lambda: not traces_of(own_server, box["sandboxID"]), 10)
+    assert wait_for(lambda: not traces_of(own_server, box["sandboxID"])), traces_of(own_server, box["sandboxID"])
     own_server.stop()
     own_server.start()
     assert not (layers / name).exists()
-    assert wait_for(lambda: not (own_server.data / "trash" / name).exists(), 20)
+    # All of the trash goes in turn, and slowly while there is other work: also layers of templates of earlier runs.
+    assert wait_for(lambda: not (own_server.data / "trash" / name).exists(), 200)
     assert any(path.name in base.read_text() for path in layers.iterdir()), "base has kept its own"
 
 

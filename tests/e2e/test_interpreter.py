@@ -14,6 +14,7 @@ import pytest
 e2b_code_interpreter = pytest.importorskip("e2b_code_interpreter")
 
 from e2b_code_interpreter import AsyncSandbox, NotFoundException, Sandbox, SandboxException  # noqa: E402
+from server import wait_for  # noqa: E402
 
 FULL = "code-interpreter-v1"
 
@@ -460,9 +461,10 @@ def test_two_cells_on_one_context_run_in_order(box, context):
     def run(name, code):
         results[name] = box.run_code(code, context=context).text
 
-    first = threading.Thread(target=run, args=("first", "import time; time.sleep(0.5); order = ['first']; 'done'"))
+    code = "import time; open('/tmp/first-runs', 'w').close(); time.sleep(0.5); order = ['first']; 'done'"
+    first = threading.Thread(target=run, args=("first", code))
     first.start()
-    time.sleep(0.2)
+    assert wait_for(lambda: box.files.exists("/tmp/first-runs"))
     run("second", "order + ['second']")
     first.join()
     assert results == {"first": "done", "second": "['first', 'second']"}
@@ -501,11 +503,12 @@ def test_a_cell_sent_in_the_instant_of_a_disconnect_is_answered(box, context):
 
 def test_removing_a_context_ends_its_cell(box, context):
     results = []
-    runs = threading.Thread(target=lambda: results.append(box.run_code("import time; time.sleep(60)", context=context)))
+    code = "import time; open('/tmp/cell-runs', 'w').close(); time.sleep(60)"
+    runs = threading.Thread(target=lambda: results.append(box.run_code(code, context=context)))
     runs.start()
-    time.sleep(0.5)
+    assert wait_for(lambda: box.files.exists("/tmp/cell-runs"))
     box.remove_code_context(context)
-    runs.join(5)
+    runs.join(30)
     assert results[0].error.name == "UnexpectedEndOfExecution"
 
 

@@ -446,7 +446,8 @@ def kernel_memory():
     )
 
 
-NOISE = 128 << 20  # what else this machine does, in the best of three tries
+NOISE = 128 << 20  # what else this machine does, in the best of so many tries
+TRIES = 6
 
 
 def hoard_once(box, kind, room):
@@ -474,7 +475,7 @@ def test_what_the_kernel_holds_for_a_guest_stays_within_its_memory(small_server,
     """
     limit = SMALL["--memory"] << 20
     bound = limit + NOISE
-    for _ in range(3):
+    for _ in range(TRIES):
         with small_box(small_server) as box:
             most, told = hoard_once(box, kind, 3 * limit)
             log = small_server.log_tail(10)
@@ -540,9 +541,9 @@ def test_a_guest_with_more_sockets_than_programs_need_is_ended(small_server, kin
         with small_box(small_server) as box:
             box.files.write("many.py", MANY)
             command = box.commands.run(f"python3 many.py {kind} {count} > told 2>&1", background=True, timeout=60)
-            assert wait_for(ended, seconds=30 if expected else 3) is expected, box.files.read("told")
             if not expected:
-                assert box.files.read("told") == "all\n"
+                assert wait_for(lambda: run(box, "cat told").stdout) == "all\n"
+            assert wait_for(ended, seconds=30 if expected else 3) is expected, box.files.read("told")
             command.disconnect()
 
 

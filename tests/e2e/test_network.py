@@ -10,15 +10,15 @@ import os
 import re
 import signal
 import subprocess
-import time
 import zipfile
 
 import pytest
 
-from e2b import CommandExitException, NotFoundException, PtySize, Sandbox, SandboxException
+from e2b import CommandExitException, NotFoundException, PtySize, Sandbox, SandboxException, TimeoutException
 from server import cloister, wait_for
 
-TIMEOUT_S = 30  # of a command that takes half a second on an idle machine; a busy one needs more, and retries far more
+TIMEOUT_S = 5  # of a command that takes half a second on an idle machine; what waits for a network takes at least 7
+TRIES = 3  # what waits for a network does it each time, a machine that is busy does not
 OFF = "Internet access is off for this sandbox"
 REASON_HOST = "internet-access-is-off-for-this-sandbox.invalid"  # what programs cannot resolve; see src/guest/network.c
 CLOSED = "192.0.2.1"  # a documentation address: no packet to it leaves, because a rule refuses it
@@ -31,10 +31,18 @@ def box(server):
 
 
 def fails(box, command, **options):
-    """All that it said. A timeout is another exception, and hence a failed test."""
-    with pytest.raises(CommandExitException) as caught:
-        box.commands.run(command, timeout=TIMEOUT_S, **options)
-    return caught.value.stdout + caught.value.stderr
+    """All that it said. A timeout in each try is a failed test."""
+    for nth in range(TRIES):
+        try:
+            box.commands.run(command, timeout=TIMEOUT_S, **options)
+        except CommandExitException as error:
+            return error.stdout + error.stderr
+        except TimeoutException:
+            if nth == TRIES - 1:
+                raise
+        else:
+            break
+    raise AssertionError(f"{command} has worked")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +131,8 @@ def test_what_was_uploaded_can_be_installed(box):
     assert box.files.read("/usr/share/tiny/answer") == "43\n"
     box.files.write("/tmp/npm/package.json", '{"name": "tiny", "version": "1.0.0"}')
     box.files.write("/tmp/npm/index.js", "module.exports = 44\n")
-    box.commands.run("cd /tmp && npm pack ./npm && mkdir app && cd app && npm install ../tiny-1.0.0.tgz")
+    # With retries it would take more than a minute.
+    box.commands.run("cd /tmp && npm pack ./npm && mkdir app && cd app && npm install ../tiny-1.0.0.tgz", timeout=30)
     assert box.commands.run("node -p 'require(\"tiny\")'", cwd="/tmp/app").stdout == "44\n"
 
 
@@ -241,9 +250,7 @@ def lines_of(server, box, wanted):
 
 def test_a_refused_connection_fails_at_once_and_is_in_log_events_and_metrics(server):
     with Sandbox.create("base", timeout=60, network={"deny_out": [f"{CLOSED}/24"]}) as box:
-        began = time.monotonic()
-        fails(box, f"curl -sS http://{CLOSED}:81/")
-        assert time.monotonic() - began < 1
+        assert float(fails(box, f"curl -s -w '%{{time_total}}' http://{CLOSED}:81/")) < 1
         line = lines_of(server, box, 1)[0]
         assert f"{CLOSED}" in line["message"] and "denyOut has 192.0.2.0/24" in line["message"], line
         assert line["fields"]["event_type"] == "network_refused"
@@ -327,8 +334,11 @@ def test_a_guest_that_takes_egresss_port_is_without_network_until_it_lets_go(own
         box.files.write("/tmp/thief.py", THIEF)
         thief = box.commands.run("python3 /tmp/thief.py", background=True)
         assert wait_for(lambda: box.files.exists("/tmp/trying"))
-        os.kill(own_server.role_pid("egress"), signal.SIGKILL)
-        assert wait_for(lambda: box.files.exists("/tmp/taken"))
+        for _ in range(5):  # the thief has the port if it is faster than keeper
+            os.kill(wait_for(lambda: own_server.role_pid("egress")), signal.SIGKILL)
+            if wait_for(lambda: box.files.exists("/tmp/taken"), 5):
+                break
+        assert box.files.exists("/tmp/taken")
         for _ in range(3):
             fails(box, f"curl -sS --max-time 5 http://{CLOSED}/")
         box.files.write("/tmp/let-go", "")

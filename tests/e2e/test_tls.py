@@ -243,7 +243,7 @@ def test_a_killed_signer_is_started_again_and_nothing_else_notices(own_server):
             old = role_pid(own_server, "signer")
             os.kill(old, signal.SIGKILL)
             assert is_fine(own_server)  # it waits for the new one
-            assert role_pid(own_server, "signer") not in (None, old)
+            assert wait_for(lambda: role_pid(own_server, "signer") not in (None, old))
         open_one.sendall(REQUEST)
         assert read_all(open_one).startswith(b"HTTP/1.1 204")
     assert own_server.call("GET", "/health").status == 204
