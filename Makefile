@@ -69,7 +69,7 @@ check: build-asan/build.ninja ## unit tests under ASan and UBSan; no root, about
 	@meson test -C build-asan --suite unit --no-rebuild --print-errorlogs --quiet
 
 test: all build/.deps-test ## check, root tests, clang, lint-quick, end to end, a little fuzzing
-	@FUZZ_SECONDS=$(if $(filter file,$(origin FUZZ_SECONDS)),20,$(FUZZ_SECONDS)) scripts/test.py
+	@FUZZ_SECONDS=$(if $(filter file,$(origin FUZZ_SECONDS)),10,$(FUZZ_SECONDS)) scripts/test.py
 
 # Not part of `make test`: it fetches gigabytes from PyPI and npm.
 clients: all ## agent frameworks as they are on PyPI and npm; VERSIONS=newest, CLIENTS="agno cli", SERVER=running

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""test.py - every suite in turn, then how long each took, a line for each test that failed, and one tally: 'N passed,
-N failed[, N skipped]'.
+"""test.py - every suite, then how long each took, a line for each test that failed, and one tally: 'N passed, N failed[,
+N skipped]'.
 
 Says what it does before it does it. A suite that cannot run here says why and counts as skipped. One that breaks or
 takes too long counts as a failure. What the failed tests printed is shown after their suite (failures.py finds it); the
 whole logs are in build/test-logs. `test.py NAME…` runs only those.
+
+The first suites use all processors and run in turn. The suites with real servers mostly wait, so they run at the same
+time, each with a data directory of its own. What those need is downloaded while the first suites run.
 """
 
 import json
@@ -17,12 +20,14 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 
 import failures
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "test-logs"
-FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "20"))
+FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "10"))
+TEST_DATA = os.environ.get("CLOISTER_TEST_DATA", "/var/lib/cloister-test")  # as in tests/e2e/server.py
 TALLY = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$", re.MULTILINE)
 DETAIL_LINES = 120  # of all failures of a suite
 
@@ -49,9 +54,11 @@ class Suite:
     """Runs commands with their output in one log."""
 
     def __init__(self, name):
+        self.name = name
         self.log_path = LOGS / f"{name}.log"
         self.log = open(self.log_path, "w", encoding="utf-8")
         self.failures = []  # if something better than the log says them
+        self.process = None
 
     def run(self, *command, seconds, env=None, show=None):
         """True if it ended well and in time. What it left running is killed. Lines that begin with `show` are shown."""
@@ -60,6 +67,7 @@ class Suite:
         with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
                               errors="replace", stderr=subprocess.STDOUT, start_new_session=True,
                               env={**os.environ, **(env or {})}) as process:
+            self.process = process
             copier = threading.Thread(target=self.copy, args=(process.stdout, show), daemon=True)
             copier.start()
             try:
@@ -68,26 +76,33 @@ class Suite:
                 self.log.write(f"\ntook longer than {seconds} s\n")
                 return False
             finally:
-                try:
-                    os.killpg(process.pid, signal.SIGKILL)
-                except (ProcessLookupError, PermissionError):
-                    pass  # the usual case: nothing was left; or it is root's, and sudo passes our end on
+                self.kill()
+                self.process = None  # its number may soon be that of another
                 copier.join(10)  # longer only if something that left the session holds the pipe
+
+    def kill(self):
+        try:
+            if self.process:
+                os.killpg(self.process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass  # the usual case: nothing was left; or it is root's, and sudo passes our end on
 
     def copy(self, lines, show):
         for line in lines:
             self.log.write(line)
             self.log.flush()
             if show and line.startswith(show):
-                say(line.rstrip())
+                say(f"{self.name}: {line.removeprefix('## ').rstrip()}" if show == "## " else line.rstrip())
 
     def text(self):
         self.log.flush()
         return self.log_path.read_text(encoding="utf-8", errors="replace")
 
 
-def say(text):
-    print(f"       {text}", flush=True)
+def say(text, indent="       "):
+    """In one piece: several suites can say something at the same time."""
+    sys.stdout.write(f"{indent}{text}\n")
+    sys.stdout.flush()
 
 
 def as_root(why):
@@ -184,26 +199,45 @@ def run_fuzz(suite):
     return closing_tally(suite)
 
 
-def run_e2e(suite):
-    program = ROOT / "tests" / "e2e" / "run.py"
-    if not program.exists():
-        raise Skip("tests/e2e/run.py is not there")
-    fine = suite.run(*as_root("it starts a real server"), sys.executable, str(program), seconds=1800,
-                     show="## ")
+def run_servers(suite, why, *command):
+    """A runner of tests/, which starts servers of its own with data of their own."""
+    env = {"CLOISTER_TEST_DATA": f"{TEST_DATA}-{suite.name}"}
+    fine = suite.run(*as_root(why), sys.executable, *command, seconds=1800, env=env, show="## ")
     count = closing_tally(suite)
     if not fine and not count.failed:
         count.failed = 1
     return count
+
+
+def run_sdk(suite):
+    return run_servers(suite, "it starts a real server", "tests/e2e/run.py", "sdk", "code")
+
+
+def run_e2e(suite):
+    return run_servers(suite, "it starts a real server", "tests/e2e/run.py", "server")
 
 
 def run_network(suite):
     """Namespaces of its own: nothing outside of this machine is needed or reached."""
-    fine = suite.run(*as_root("network namespaces and a real server"), sys.executable,
-                     str(ROOT / "tests" / "network" / "run.py"), seconds=1800)
-    count = closing_tally(suite)
-    if not fine and not count.failed:
-        count.failed = 1
-    return count
+    return run_servers(suite, "network namespaces and a real server", "tests/network/run.py")
+
+
+class Preparation:
+    """The downloads of the suites with servers, in the background; also the base template, if there is none yet."""
+
+    def __init__(self):
+        self.suite = Suite("prepare")
+        try:
+            command = [*as_root("it makes the base template"), "nice", sys.executable, "tests/e2e/run.py", "prepare"]
+        except Skip:
+            command = ["true"]  # the suites are skipped too, and say why
+        self.thread = threading.Thread(target=self.suite.run, args=command, kwargs={"seconds": 1200}, daemon=True)
+        self.thread.start()
+
+    def wait(self):
+        if self.thread.is_alive():
+            say("waiting for what they need: build/test-logs/prepare.log")
+        self.thread.join()
 
 
 def closing_tally(suite):
@@ -220,9 +254,65 @@ SUITES = {
     "clang": (run_clang, "the same source by clang, warnings are errors", failures.of_build),
     "lint": (run_lint, "formatting, Python, shell", failures.of_lint),
     "fuzz": (run_fuzz, f"each decoder for {FUZZ_SECONDS} s", failures.of_fuzz),
-    "e2e": (run_e2e, "a real server and the public SDKs", failures.of_parts),
+    "sdk": (run_sdk, "a real server: the public SDKs of all ages, run_code", failures.of_parts),
+    "e2e": (run_e2e, "a real server: faults, misuse, isolation, HTTP, TLS", failures.of_parts),
     "network": (run_network, "sandboxes and an Internet in namespaces", failures.of_parts),
 }
+
+
+AT_ONCE = ("sdk", "e2e", "network")
+
+
+class Run:
+    """What has been run so far."""
+
+    def __init__(self):
+        self.total, self.rows, self.failed, self.suites = Count(), [], [], []
+        self.lock = threading.Lock()
+
+    def one(self, name):
+        function, about, failures_of = SUITES[name]
+        say(f"{name:7} {about} …", indent="")
+        suite, began = Suite(name), time.monotonic()
+        self.suites.append(suite)
+        try:
+            count = function(suite)
+        except Skip as why:
+            count = Count(skipped=1)
+            say(f"{name}: skipped: {why}")
+        except Exception:  # of ours: the other suites go on, and this one counts as failed
+            suite.log.write(traceback.format_exc())
+            count = Count(failed=1)
+        with self.lock:
+            self.note(suite, count, time.monotonic() - began, failures_of)
+
+    def note(self, suite, count, seconds, failures_of):
+        if count.failed:
+            found = suite.failures or failures_of(suite.text())
+            self.failed += [(suite.name, failure) for failure in found]
+            detail = [line for failure in found for line in (f"{failure.test}:" if failure.test else "", *failure.detail)]
+            print("".join(f"       | {line}\n" for line in detail[:DETAIL_LINES]), end="")
+        self.rows.append((suite.name, seconds, count))
+        self.total.add(count)
+        say(f"{suite.name}: {count} ({seconds:.0f} s, {suite.log_path.relative_to(ROOT)})")
+
+    def all(self, names):
+        servers = [name for name in names if name in AT_ONCE]
+        preparation = Preparation() if servers else None
+        threads = [threading.Thread(target=self.one, args=(name,), daemon=True) for name in servers]
+        try:
+            for name in names:
+                if name not in AT_ONCE:
+                    self.one(name)
+            if preparation:
+                preparation.wait()
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:  # also by Ctrl-C, which those in sessions of their own do not get
+            for suite in [*self.suites, *([preparation.suite] if preparation else [])]:
+                suite.kill()
 
 
 def main():
@@ -232,32 +322,16 @@ def main():
             sys.exit(f"there is no suite '{name}': {', '.join(SUITES)}")
     LOGS.mkdir(parents=True, exist_ok=True)
     (LOGS / "tally").unlink(missing_ok=True)
-    total, rows, failed = Count(), [], []
-    for nth, name in enumerate(names, 1):
-        function, about, failures_of = SUITES[name]
-        print(f"{name:7} {about} … ({nth} of {len(names)})", flush=True)
-        suite, began = Suite(name), time.monotonic()
-        try:
-            count = function(suite)
-        except Skip as why:
-            count = Count(skipped=1)
-            say(f"skipped: {why}")
-        if count.failed:
-            found = suite.failures or failures_of(suite.text())
-            failed += [(name, failure) for failure in found]
-            detail = [line for failure in found for line in (f"{failure.test}:" if failure.test else "", *failure.detail)]
-            print("".join(f"       | {line}\n" for line in detail[:DETAIL_LINES]), end="")
-        rows.append((name, time.monotonic() - began, count))
-        say(f"{count} ({rows[-1][1]:.0f} s, {suite.log_path.relative_to(ROOT)})")
-        total.add(count)
-    (LOGS / "tally").write_text(f"{total}\n", encoding="utf-8")
-    for name, seconds, count in rows:
+    began, run = time.monotonic(), Run()
+    run.all(names)
+    (LOGS / "tally").write_text(f"{run.total}\n", encoding="utf-8")
+    for name, seconds, count in run.rows:
         print(f"{name:7} {seconds:6.0f} s  {count}")
-    print(f"{'all':7} {sum(row[1] for row in rows):6.0f} s")
-    for line in failures.report(failed):
+    print(f"{'all':7} {time.monotonic() - began:6.0f} s")
+    for line in failures.report(run.failed):
         print(line)
-    print(total)
-    return 1 if total.failed else 0
+    print(run.total)
+    return 1 if run.total.failed else 0
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import json
 import pathlib
 import sys
 import tempfile
+import threading
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "scripts"))
@@ -183,8 +184,8 @@ SyntaxError: invalid syntax (tests/x.py, line 3)
 lint: python: see above
 lint: shell: skipped, no shellcheck here
 """
-FUZZ = """$ scripts/fuzz.sh build-fuzz 20
-fuzz: dns for 20 s
+FUZZ = """$ scripts/fuzz.sh build-fuzz 10
+fuzz: dns for 10 s
 fuzz: api: ok, 12 inputs
 fuzz: dns: FAILED, ERROR: libFuzzer: timeout after 11 seconds, input in build-fuzz/crashes, log in build-fuzz/fuzz-dns.log
 1 passed, 1 failed
@@ -211,24 +212,54 @@ def check_detail():
     assert any("assert 404 == 200" in line for line in detail) and not any("KeyError" in line for line in detail), detail
 
 
-def check_runner():
-    """The lines come after the table of times and before the tally, which is last."""
+def said_by_runner(suites):
+    """The lines of a run of these functions."""
     with tempfile.TemporaryDirectory() as scratch:
         runner.ROOT = pathlib.Path(scratch)
         runner.LOGS = runner.ROOT / "logs"
-
-        def run(suite):
-            suite.log.write(LINT)
-            return runner.Count(1, 2, 1)
-
-        runner.SUITES = {"lint": (run, "a log", failures.of_lint)}
+        runner.SUITES = {name: (function, "a suite", failures.of_lint) for name, function in suites.items()}
+        runner.Preparation = NoPreparation
         said = io.StringIO()
         sys.argv = ["test.py"]
         with contextlib.redirect_stdout(said):
-            assert runner.main() == 1
-    got = said.getvalue().splitlines()[-4:]
+            runner.main()
+    return said.getvalue().splitlines()
+
+
+class NoPreparation:
+    def __init__(self):
+        self.suite = runner.Suite("prepare")
+
+    def wait(self):
+        pass
+
+
+def check_runner():
+    """The lines come after the table of times and before the tally, which is last."""
+
+    def run(suite):
+        suite.log.write(LINT)
+        return runner.Count(1, 2, 1)
+
+    got = said_by_runner({"lint": run})[-4:]
     assert got[0].startswith("all "), got
     check("runner", got[1:], LINT_FAILED + ["1 passed, 2 failed, 1 skipped"])
+
+
+def check_at_once():
+    """The suites with servers meet; one of them breaks, and the others are counted."""
+    meet = threading.Barrier(3)
+
+    def run(suite):
+        meet.wait(30)
+        return runner.Count(2)
+
+    def breaks(suite):
+        meet.wait(30)
+        raise KeyError("x")
+
+    got = said_by_runner({"sdk": run, "e2e": breaks, "network": run})[-2:]
+    check("at once", got, ["e2e: KeyError: 'x'", "4 passed, 1 failed"])
 
 
 LINT_FAILED = [
@@ -251,6 +282,7 @@ def main():
     check_limits()
     check_detail()
     check_runner()
+    check_at_once()
 
 
 if __name__ == "__main__":

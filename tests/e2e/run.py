@@ -5,9 +5,16 @@ Makes what it needs below build/e2e (virtual environments, npm packages), runs e
 clients it tried and one line, 'N passed, N failed, N skipped'. The table in README.md is what a run printed; after a
 change, `run.py sdk` prints it again. server.py says which server is tested and where its data is.
 
-    run.py [SUITE…|sdk] [-- PYTEST OPTION…]      for instance   run.py http -- -k traversal
+    run.py [SUITE…] [-- PYTEST OPTION…]      for instance   run.py http -- -k traversal
+    run.py prepare                           only makes what the suites need
+
+A group's name stands for its suites: `sdk` (every release of a client), `code` (run_code), `server` (all others). Runs
+at the same time need data directories of their own; `make test` has two.
 """
 
+import concurrent.futures
+import contextlib
+import fcntl
 import json
 import os
 import pathlib
@@ -45,6 +52,8 @@ NPM_PACKAGES = {
 }
 
 
+LOOKUP_SECONDS = 3600  # how long the newest release stays the newest: PyPI and npm are not asked for each suite
+
 TABLE = {}  # (client, version) of each SDK that was tried: its counts by "url" and by "domain"
 
 
@@ -65,12 +74,32 @@ class Count:
         return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
 
 
+@contextlib.contextmanager
+def alone(home):
+    """One process at a time makes or updates what is in `home`. Two runs can want the same at the same time."""
+    WORK.mkdir(parents=True, exist_ok=True)
+    with open(home.with_name(f"{home.name}.lock"), "a", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def is_made(done, name):
+    if not done.exists():
+        return False
+    return name != "newest" or time.time() - done.stat().st_mtime < LOOKUP_SECONDS
+
+
 def make_venv(name):
-    """A virtual environment with that SDK. `newest` is looked up each time; if that fails, the installed one is used."""
+    """A virtual environment with that SDK. If `newest` cannot be looked up, the installed one is used."""
     home = WORK / f"venv-{name}"
+    with alone(home):
+        return update_venv(name, home)
+
+
+def update_venv(name, home):
     python = home / "bin" / "python"
     done = home / ".done"
-    if done.exists() and name != "newest":
+    if is_made(done, name):
         return python
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
@@ -93,16 +122,32 @@ def make_venv(name):
 
 def make_npm(name):
     home = WORK / ("npm" if name == "newest" else f"npm-{name}")
-    there = (home / "node_modules" / "e2b" / "package.json").exists()
-    if there and name != "newest":
+    with alone(home):
+        return update_npm(name, home)
+
+
+def update_npm(name, home):
+    done = home / ".done"
+    if is_made(done, name):
         return home
     home.mkdir(parents=True, exist_ok=True)
     if not (home / "package.json").exists():
         (home / "package.json").write_text('{"private": true}\n')
     install = ["npm", "install", "--silent", "--no-fund", "--no-audit", "--no-progress", *NPM_PACKAGES[name]]
-    if subprocess.run(install, cwd=home, check=False).returncode and not there:
+    if subprocess.run(install, cwd=home, check=False).returncode and not done.exists():
         raise RuntimeError(f"could not install {', '.join(NPM_PACKAGES[name])} from npm")
+    done.touch()
     return home
+
+
+def prepare():
+    """Everything that the suites need. What fails is tried again, and said, by the suite that needs it."""
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:  # one of them waits for a network most of the time
+        jobs = [pool.submit(make_npm, name) for name in NPM_PACKAGES] + [pool.submit(make_venv, name) for name in PYTHON_SDKS]
+        make_base()
+    for job in jobs:
+        if job.exception():
+            print(f"{job.exception()}", flush=True)
 
 
 def npm_version(home, package):
@@ -297,6 +342,13 @@ SUITES = {
     "interpreter-js": run_js("test_interpreter.mjs"),
 }
 
+# By how the name of a suite begins.
+GROUPS = {"python": "sdk", "js": "sdk", "cli": "sdk", "domain": "sdk", "interpreter": "code", "zygotes": "code"}
+
+
+def group_of(name):
+    return GROUPS.get(name.split("-")[0], "server")
+
 
 def make_base():
     """The tests are for the base template of today. Done at once unless another version of Cloister has built it."""
@@ -323,8 +375,11 @@ def main():
     if "--" in arguments:
         options = arguments[arguments.index("--") + 1 :]
         arguments = arguments[: arguments.index("--")]
-    if arguments == ["sdk"]:
-        arguments = [name for name in SUITES if name.split("-")[0] in ("python", "js", "cli", "domain")]
+    if arguments == ["prepare"]:
+        prepare()
+        return 0
+    groups = set(arguments) & {*GROUPS.values(), "server"}
+    arguments = [name for name in arguments if name not in groups] + [name for name in SUITES if group_of(name) in groups]
     unknown = [name for name in arguments if name not in SUITES]
     if unknown:
         sys.exit(f"there is no suite {unknown[0]}: {', '.join(SUITES)}")
