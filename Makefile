@@ -41,9 +41,9 @@ all: build/build.ninja ## build/cloister and build/cloister-guestd
 # The template for run_code takes minutes more, and not everyone needs it. So it is built while the server runs, and the
 # server finds it when a client asks for it.
 up: all ## build, make the base template once, then serve in the foreground
+	@$(SUDO) scripts/can_serve.py '$(LISTEN)' '$(DATA)'
 	@scripts/setup.sh user names
-	@$(SUDO) grep -rqsx 'name base' $(DATA)/templates || \
-	    { scripts/port_is_free.py '$(LISTEN)' && $(SUDO) build/cloister template build base --data $(DATA); }
+	@$(SUDO) grep -rqsx 'name base' $(DATA)/templates || $(SUDO) build/cloister template build base --data $(DATA)
 	@[ '$(INTERPRETER)' = no ] || $(SUDO) grep -rqsx 'name code-interpreter-v1' $(DATA)/templates || $(SUDO) sh -c \
 	    'echo "building the template for run_code in the background: tail -f $(DATA)/code-interpreter.log"; \
 	     nice -n 10 build/cloister template build code-interpreter --data $(DATA) >>$(DATA)/code-interpreter.log 2>&1 &'

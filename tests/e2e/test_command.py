@@ -200,3 +200,18 @@ def test_advice_works_for_who_reads_it(programs):
     result = run(programs / "cloister", "serve", user=NOBODY, group=NOBODY, extra_groups=[])
     assert result.returncode == 3, result
     assert "serving needs root" in result.stderr and "cloister serve\n" in result.stderr, result
+
+
+def test_a_second_make_up_says_that_one_runs_already_before_it_builds_anything(server, tmp_path):
+    def check(port, data):
+        result = run(ROOT / "scripts" / "can_serve.py", f"127.0.0.1:{port}", data)
+        assert result.stdout == "" and result.stderr.count("\n") == (result.returncode != 0)
+        return result.stderr
+
+    assert f"runs already with the data directory {server.data}" in check(server.port, server.data)
+    assert f"runs already with the data directory {server.data}" in check(free_port(), server.data)
+    assert f"127.0.0.1:{server.port} is in use" in check(server.port, tmp_path)
+    assert check(free_port(), tmp_path) == ""
+    assert server.call("GET", "/health").status == 204
+    steps = run("make", "--dry-run", "up", cwd=ROOT).stdout
+    assert steps.index("can_serve.py") < steps.index("template build base") < steps.index("template build code-int")
