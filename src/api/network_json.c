@@ -32,8 +32,8 @@ static const struct field {
     const char *name, *right;
     unsigned places;
 } fields[] = {
-#define INTERNET "allow_internet_access", NETWORK_BESIDE | NETWORK_UPDATE
-#define RULE NETWORK_CREATE | NETWORK_UPDATE
+#define INTERNET "allow_internet_access", (NETWORK_BESIDE | NETWORK_UPDATE)
+#define RULE (NETWORK_CREATE | NETWORK_UPDATE)
     { "allow_internet_access", INTERNET },
     { "allowInternetAccess", INTERNET },
     { "internet_access", INTERNET },
