@@ -24,6 +24,7 @@
 #include "base/mem.h"
 #include "io/loop.h"
 #include "test.h"
+#include "turn.h"
 #include "wire/zygote.h"
 
 /* Set by main() from the command line: the static program that stands in for guestd. */
@@ -118,21 +119,6 @@ static int set_up(void **state)
     return 0;
 }
 
-static void stop_on_timer(struct timer *timer)
-{
-    loop_stop_soon(timer->loop);
-}
-
-/* Lets the loop turn for a while: retries, trash. */
-static void turn(struct world *world, unsigned ms)
-{
-    struct timer timer = { 0 };
-
-    timer_set(&timer, world->loop, ms, stop_on_timer);
-    loop_run(world->loop);
-    timer_clear(&timer);
-}
-
 static unsigned count_names(int dir_fd, const char *path)
 {
     unsigned count = 0;
@@ -197,7 +183,7 @@ static bool has_children(void)
 static void check_nothing_is_left(struct world *world)
 {
     for (int i = 0; i < 6000 && (count_names(world->data_fd, "trash") || count_cgroups(world) || has_children()); i++)
-        turn(world, 10);
+        turn_for(world->loop, 10);
     assert_int_equal(count_names(world->data_fd, "sandboxes"), 0);
     assert_int_equal(count_names(world->data_fd, "trash"), 0);
     assert_int_equal(count_cgroups(world), 0);
@@ -252,7 +238,7 @@ static int tear_down(void **state)
             (void)stop(world->loop, world->driver, held[i].id);
     free(held);
     for (int i = 0; i < 100 && (count_names(world->data_fd, "trash") || count_cgroups(world)); i++)
-        turn(world, 10);
+        turn_for(world->loop, 10);
     driver_free(world->driver);
     loop_free(world->loop);
     fd_close(&world->guestd_fd);
@@ -609,7 +595,7 @@ static void a_guest_that_fills_sockets_beyond_its_memory_is_ended(void **state)
 
     check_has(text, "hoarded: 3360");
     for (int i = 0; i < 1500 && !world->exits; i++) /* ten seconds at most, when little else is going on */
-        turn(world, 10);
+        turn_for(world->loop, 10);
     assert_int_equal(world->exits, 1);
     assert_string_equal(world->exited, "sandbox1");
     assert_int_equal(world->exit_cause, EXIT_KERNEL_MEMORY);
@@ -992,13 +978,13 @@ static void a_template_without_python_has_no_zygote_and_its_socket_closes(void *
     dial_code_port(world, "sandbox1");
     bool is_closed = false;
     for (int i = 0; i < 3000 && !is_closed; i++) {
-        turn(world, 10);
+        turn_for(world->loop, 10);
         auto_free char *after = ask(fd, "zygote");
         is_closed = strstr(after, "zygote: closed\n") != NULL;
     }
     assert_true(is_closed);
     for (int i = 0; i < 300 && native_zygote_of(world->driver, "sandbox1") >= 0; i++)
-        turn(world, 10);
+        turn_for(world->loop, 10);
     assert_int_equal(native_zygote_of(world->driver, "sandbox1"), -1);
     assert_true(stop(world->loop, world->driver, "sandbox1"));
     check_nothing_is_left(world);
@@ -1028,7 +1014,7 @@ static char *status_of_zygote(struct world *world, int pid, uid_t owner)
     assert_true(pid > 0);
     (void)snprintf(path, sizeof path, "/proc/%d/status", pid);
     for (int i = 0; i < 3000; i++) {
-        turn(world, 10);
+        turn_for(world->loop, 10);
         free(status);
         assert_true(fd_read_file(AT_FDCWD, path, 65536, &status, NULL, &err));
         if (strncmp(status, "Name:\tpython3\n", 14) == 0)
@@ -1069,7 +1055,7 @@ static void a_zygote_has_no_power_but_that_of_its_id(void **state)
         assert_string_not_equal(its, ours);
     }
     /* It keeps the socket that it was given, and a second dial does not make a second zygote. */
-    turn(world, 50);
+    turn_for(world->loop, 50);
     auto_free char *open = ask(fd, "zygote");
     check_has(open, "zygote: open");
     dial_code_port(world, "sandbox1");
@@ -1102,7 +1088,7 @@ static void a_zygote_that_stops_what_is_being_made_is_the_last_of_its_template(v
     assert_true(fd >= 0 && owner_of(world, "sandbox1") != 0);
     dial_code_port(world, "sandbox1");
     for (i = 2; i < 300; i++) { /* some may be through before it acts */
-        turn(world, 10);
+        turn_for(world->loop, 10);
         (void)snprintf(plan.id, sizeof plan.id, "sandbox%d", i);
         if (!driver_start(world->driver, &plan, &started, &err))
             break;
@@ -1111,7 +1097,7 @@ static void a_zygote_that_stops_what_is_being_made_is_the_last_of_its_template(v
     }
     assert_non_null(strstr(err_text(&err), "it was stopped by a signal"));
     for (i = 0; i < 3000 && native_zygote_of(world->driver, "sandbox1") >= 0; i++)
-        turn(world, 10);
+        turn_for(world->loop, 10);
     assert_int_equal(native_zygote_of(world->driver, "sandbox1"), -1);
     (void)snprintf(plan.id, sizeof plan.id, "after");
     auto_close int after_fd = start(world, &plan);
@@ -1195,7 +1181,7 @@ static void a_guestd_that_takes_nothing_holds_nobody_up(void **state)
             break;
         }
         assert_true(i < 299);
-        turn(world, 10);
+        turn_for(world->loop, 10);
     }
     assert_true(stop(world->loop, world->driver, "sandbox1"));
     check_nothing_is_left(world);
@@ -1205,7 +1191,7 @@ static bool wait_for_zygote(struct world *world, int fd)
 {
     for (int i = 0; i < 300; i++) {
         dial_code_port(world, "sandbox1");
-        turn(world, 10);
+        turn_for(world->loop, 10);
         auto_free char *said = ask(fd, "zygote");
         if (strstr(said, "zygote: open\n"))
             return true;
@@ -1236,7 +1222,7 @@ static void a_zygote_is_given_again_after_its_death_and_by_the_next_keeper(void 
     free(status_of_zygote(world, pid, owner)); /* with which it can enter */
     assert_int_equal(kill(pid, SIGKILL), 0);
     for (int i = 0; i < 1000 && native_zygote_of(world->driver, "sandbox1") == pid; i++)
-        turn(world, 10);
+        turn_for(world->loop, 10);
     assert_true(wait_for_zygote(world, fd)); /* after the pause that follows a failure */
     assert_true(stop(world->loop, world->driver, "sandbox1"));
     driver_free(world->driver);
@@ -1355,14 +1341,14 @@ static void of_a_crowd_only_some_die_at_a_time_and_slow_ones_hold_nobody_up(void
     }
     assert_int_equal(kill(pids[CROWD - 1], SIGKILL), 0); /* one ends before its turn */
     for (int i = 0; i < 500 && world->exits < 3; i++)
-        turn(world, 10);
+        turn_for(world->loop, 10);
     for (int i = 0; i < CROWD; i++)
         assert_true(stopping[i].answered && stopping[i].gone == (i >= NATIVE_DYING));
     assert_int_equal(world->exits, 3); /* the slow ones no longer count */
     for (int i = 0; i < NATIVE_DYING; i++)
         assert_int_equal(ptrace(PTRACE_DETACH, pids[i], NULL, NULL), 0);
     for (int i = 0; i < 500 && world->exits < CROWD; i++)
-        turn(world, 10);
+        turn_for(world->loop, 10);
     assert_int_equal(world->exits, CROWD);
     for (int i = 0; i < CROWD; i++)
         fd_close(&fds[i]);

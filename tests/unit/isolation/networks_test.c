@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "fake.h"
 #include "test.h"
+#include "turn.h"
 
 struct world {
     struct loop *loop;
@@ -89,20 +90,6 @@ static int set_up(void **state)
     return 0;
 }
 
-static void stop_on_timer(struct timer *timer)
-{
-    loop_stop_soon(timer->loop);
-}
-
-static void turn(struct world *world, unsigned ms)
-{
-    struct timer timer = { 0 };
-
-    timer_set(&timer, world->loop, ms, stop_on_timer);
-    loop_run(world->loop);
-    timer_clear(&timer);
-}
-
 static int tear_down(void **state)
 {
     struct world *world = *state;
@@ -110,7 +97,7 @@ static int tear_down(void **state)
     networks_free(world->networks);
     channel_free(world->keeper);
     channel_free(world->egress);
-    turn(world, 1);
+    turn_for(world->loop, 1);
     fake_drop(&world->fake);
     loop_free(world->loop);
     free(world);
@@ -127,27 +114,27 @@ static void egress_gets_sockets_of_all_sandboxes_and_of_each_new_one(void **stat
         fake_hold(&world->fake, id);
     }
     networks_started(world->networks, "sandbox0"); /* there is no egress yet */
-    turn(world, 5);
+    turn_for(world->loop, 5);
     assert_int_equal(world->fake.diverts, 0);
     start_egress(world);
-    turn(world, 50);
+    turn_for(world->loop, 50);
     assert_int_equal(world->sockets, 40);
     assert_int_equal(world->fake.diverts, 40);
 
     fake_hold(&world->fake, "another");
     networks_started(world->networks, "another");
     assert_int_equal(world->fake.diverts, 41); /* at once */
-    turn(world, 10);
+    turn_for(world->loop, 10);
     assert_int_equal(world->sockets, 41);
     assert_string_equal(world->last, "another");
 
     /* A new one has none of the old one's. */
     networks_tell(world->networks, NULL);
     networks_started(world->networks, "another");
-    turn(world, 10);
+    turn_for(world->loop, 10);
     assert_int_equal(world->sockets, 41);
     start_egress(world);
-    turn(world, 50);
+    turn_for(world->loop, 50);
     assert_int_equal(world->sockets, 41 + 41);
 }
 
@@ -167,7 +154,7 @@ static void egress_hears_of_exits(void **state)
     exit_message(world, "sandbox1"); /* there is no egress: nothing to send to */
     start_egress(world);
     exit_message(world, "sandbox2");
-    turn(world, 10);
+    turn_for(world->loop, 10);
     assert_int_equal(world->exits, 1);
     assert_string_equal(world->last, "sandbox2");
 }
@@ -179,17 +166,17 @@ static void a_port_that_a_guest_has_taken_is_tried_again_until_it_is_free(void *
     fake_hold(&world->fake, "sandbox1");
     world->fake.divert_fails = ERR_CONFLICT;
     start_egress(world);
-    turn(world, 100);
+    turn_for(world->loop, 100);
     assert_int_equal(world->sockets, 0);
     assert_int_equal(world->bare, 1);         /* or egress would forget its policy */
     assert_int_equal(world->fake.diverts, 1); /* with pauses */
-    turn(world, 400);
+    turn_for(world->loop, 400);
     assert_int_equal(world->fake.diverts, 2);
     world->fake.divert_fails = ERR_NONE;
-    turn(world, 800);
+    turn_for(world->loop, 800);
     assert_int_equal(world->sockets, 1);
     assert_int_equal(world->bare, 1); /* once is enough */
-    turn(world, 1200);
+    turn_for(world->loop, 1200);
     assert_int_equal(world->fake.diverts, 3);
 }
 
@@ -201,7 +188,7 @@ static size_t logged(struct world *world, unsigned ms, char *text, size_t size)
 
     assert_true(log_fd >= 0 && kept_fd >= 0);
     assert_true(dup2(log_fd, STDERR_FILENO) >= 0);
-    turn(world, ms);
+    turn_for(world->loop, ms);
     assert_true(dup2(kept_fd, STDERR_FILENO) >= 0);
     ssize_t n = pread(log_fd, text, size - 1, 0);
     assert_true(n >= 0);
@@ -243,11 +230,11 @@ static void a_sandbox_that_ends_or_has_no_network_is_not_tried_again(void **stat
     fake_hold(&world->fake, "sandbox2");
     world->fake.divert_fails = ERR_CONFLICT;
     start_egress(world);
-    turn(world, 20);
+    turn_for(world->loop, 20);
     assert_int_equal(world->fake.diverts, 2);
     exit_message(world, "sandbox1");
     world->fake.divert_fails = ERR_UNAVAILABLE;
-    turn(world, 1000);
+    turn_for(world->loop, 1000);
     assert_int_equal(world->fake.diverts, 3);
     assert_int_equal(world->sockets, 0);
 }

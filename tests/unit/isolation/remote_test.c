@@ -16,6 +16,9 @@
 #include "io/listen.h"
 #include "isolation/serve.h"
 #include "test.h"
+#include "turn.h"
+
+enum { TURN_MS = 30 };
 
 struct world {
     struct loop *loop;
@@ -96,20 +99,6 @@ static int set_up(void **state)
     return 0;
 }
 
-static void stop_on_timer(struct timer *timer)
-{
-    loop_stop_soon(timer->loop);
-}
-
-static void turn(struct world *world)
-{
-    struct timer timer = { 0 };
-
-    timer_set(&timer, world->loop, 30, stop_on_timer);
-    loop_run(world->loop);
-    timer_clear(&timer);
-}
-
 static int tear_down(void **state)
 {
     struct world *world = *state;
@@ -118,7 +107,7 @@ static int tear_down(void **state)
     serve_free(world->serve);
     channel_free(world->front);
     channel_free(world->keeper);
-    turn(world);
+    turn_for(world->loop, TURN_MS);
     fake_drop(&world->fake);
     loop_free(world->loop);
     fd_close(&world->dialed_fd);
@@ -201,7 +190,7 @@ static void calls_go_through_and_exits_come_back(void **state)
 
     run_on_worker(world, start_talk_and_stop);
     fake_exit(&world->fake, STR("sandbox1"));
-    turn(world);
+    turn_for(world->loop, TURN_MS);
     assert_int_equal(world->exits, 1);
     assert_string_equal(world->exited, "sandbox1");
     assert_int_equal(world->broken, 0);
@@ -377,7 +366,7 @@ static void an_answer_that_comes_after_front_has_gone_is_dropped(void **state)
     world->leave_at_once = true;
     world->dialed_fd = -2;
     driver_dial(world->remote, "sandbox2", 1, note_dialed, world);
-    turn(world);
+    turn_for(world->loop, TURN_MS);
     assert_int_equal(world->dialed_fd, -2);
     channel_free(take_ptr(&world->front)); /* what still waits is told that keeper is gone */
     assert_int_equal(world->dialed_fd, -1);
@@ -416,10 +405,10 @@ static void a_stop_is_answered_before_the_end_of_a_guest_that_takes_long(void **
     struct world *world = *state;
 
     run_on_worker(world, stop_one_that_sticks);
-    turn(world);
+    turn_for(world->loop, TURN_MS);
     assert_int_equal(world->exits, 0);
     fake_exit(&world->fake, STR("sandbox1"));
-    turn(world);
+    turn_for(world->loop, TURN_MS);
     assert_int_equal(world->exits, 1);
     assert_int_equal(world->broken, 0);
 }
@@ -432,7 +421,7 @@ static void more_patience_than_allowed_ends_front(void **state)
     message_pack_id(&payload, "sandbox1");
     pack_u32(&payload, LIMIT_STOP_MS + 1);
     channel_request(world->front, MESSAGE_STOP, buf_str(&payload), NULL, 0, ignore_answer, NULL);
-    turn(world);
+    turn_for(world->loop, TURN_MS);
     assert_int_equal(world->broken, 2);
 }
 
@@ -441,7 +430,7 @@ static void a_malformed_request_ends_front(void **state)
     struct world *world = *state;
 
     channel_request(world->front, MESSAGE_START, STR("not a plan"), NULL, 0, ignore_answer, NULL);
-    turn(world);
+    turn_for(world->loop, TURN_MS);
     assert_int_equal(world->broken, 2); /* keeper broke it, front saw it close */
     assert_int_equal(world->fake.starts, 0);
 }
@@ -479,7 +468,7 @@ static void a_front_that_is_gone_is_told_nothing(void **state)
     run_on_worker(world, start_one);
     serve_leave(world->serve, world->keeper);
     fake_exit(&world->fake, STR("sandbox1"));
-    turn(world);
+    turn_for(world->loop, TURN_MS);
     assert_int_equal(world->exits, 0);
 }
 

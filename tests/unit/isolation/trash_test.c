@@ -12,6 +12,7 @@
 #include "base/fd.h"
 #include "base/remove.h"
 #include "test.h"
+#include "turn.h"
 
 static char place[] = "/tmp/cloister-trash.XXXXXX";
 static int place_fd;
@@ -145,11 +146,6 @@ static void what_does_not_go_keeps_nothing_else(void **state)
     assert_true(is_empty(trash_fd));
 }
 
-static void stop_on_timer(struct timer *timer)
-{
-    loop_stop_soon(timer->loop);
-}
-
 static void what_is_thrown_away_goes_by_itself(void **state)
 {
     (void)state;
@@ -165,11 +161,8 @@ static void what_is_thrown_away_goes_by_itself(void **state)
         assert_true(trash_add(trash, place_fd, "sandbox", &err));
     }
     assert_true(trash_add(trash, place_fd, "sandbox", &err)); /* gone already is fine */
-    for (int i = 0; i < 500 && !(trash_idle(trash) && is_empty(trash_fd)); i++) {
-        struct timer timer = { 0 };
-        timer_set(&timer, loop, 10, stop_on_timer);
-        loop_run(loop);
-    }
+    for (int i = 0; i < 500 && !(trash_idle(trash) && is_empty(trash_fd)); i++)
+        turn_for(loop, 10);
     assert_true(is_empty(trash_fd));
     trash_free(trash);
     loop_free(loop);

@@ -8,6 +8,9 @@
 #include "base/fd.h"
 #include "base/mem.h"
 #include "test.h"
+#include "turn.h"
+
+enum { TURN_MS = 20 };
 
 /* Two ends on one loop: `near` asks, `far` answers. */
 struct pair {
@@ -28,20 +31,6 @@ struct pair {
     char got[64];
     int got_fd;
 };
-
-static void stop_on_timer(struct timer *timer)
-{
-    loop_stop_soon(timer->loop);
-}
-
-static void turn(struct pair *pair)
-{
-    struct timer timer = { 0 };
-
-    timer_set(&timer, pair->loop, 20, stop_on_timer);
-    loop_run(pair->loop);
-    timer_clear(&timer);
-}
 
 static void keep_text(char room[64], struct str text)
 {
@@ -141,7 +130,7 @@ static void pair_free(struct pair *pair)
 {
     channel_free(pair->near);
     channel_free(pair->far);
-    turn(pair);
+    turn_for(pair->loop, TURN_MS);
     loop_free(pair->loop);
     fd_close(&pair->seen_fd);
     fd_close(&pair->got_fd);
@@ -156,7 +145,7 @@ static void a_request_is_answered_once(void **state)
 
     channel_request(pair->near, MESSAGE_STOP, STR("please"), NULL, 0, answered, pair);
     assert_int_equal(pair->answers, 0); /* never from inside the asking */
-    turn(pair);
+    turn_for(pair->loop, TURN_MS);
     assert_string_equal(pair->seen, "please");
     assert_int_equal(pair->answers, 1);
     assert_string_equal(pair->got, "answer");
@@ -170,7 +159,7 @@ static void an_error_arrives_as_it_was(void **state)
     struct pair *pair = pair_new(false);
 
     channel_request(pair->near, MESSAGE_STOP, STR("fail"), NULL, 0, answered, pair);
-    turn(pair);
+    turn_for(pair->loop, TURN_MS);
     assert_int_equal(pair->failure.kind, ERR_CONFLICT);
     assert_string_equal(pair->failure.message, "not like that");
     pair_free(pair);
@@ -185,7 +174,7 @@ static void descriptors_travel_both_ways(void **state)
     assert_int_equal(pipe2(pipe_fds, O_CLOEXEC), 0);
     channel_request(pair->near, MESSAGE_DIAL, STR(""), &pipe_fds[1], 1, answered, pair);
     fd_close(&pipe_fds[1]); /* ours may go at once */
-    turn(pair);
+    turn_for(pair->loop, TURN_MS);
     assert_true(pair->got_fd >= 0);
     assert_int_equal(fcntl(pair->got_fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
     assert_int_equal(write(pair->got_fd, "x", 1), 1);
@@ -201,7 +190,7 @@ static void events_arrive_and_want_no_answer(void **state)
     struct pair *pair = pair_new(false);
 
     channel_send_event(pair->near, MESSAGE_EXITED, STR("sandbox1"), NULL, 0);
-    turn(pair);
+    turn_for(pair->loop, TURN_MS);
     assert_int_equal(pair->events, 1);
     assert_string_equal(pair->seen, "sandbox1");
     pair_free(pair);
@@ -216,7 +205,7 @@ static void events_carry_descriptors(void **state)
     assert_int_equal(pipe2(pipe_fds, O_CLOEXEC), 0);
     channel_send_event(pair->near, MESSAGE_EXITED, STR("sandbox1"), &pipe_fds[1], 1);
     fd_close(&pipe_fds[1]);
-    turn(pair);
+    turn_for(pair->loop, TURN_MS);
     assert_int_equal(write(pair->seen_fd, "x", 1), 1);
     fd_close(&pipe_fds[0]);
     pair_free(pair);
@@ -240,7 +229,7 @@ static void check_answered(struct pair *pair)
 
     pair->got[0] = '\0';
     channel_request(pair->near, MESSAGE_STOP, STR("please"), NULL, 0, answered, pair);
-    turn(pair);
+    turn_for(pair->loop, TURN_MS);
     assert_int_equal(pair->answers, before + 1);
     assert_string_equal(pair->got, "answer");
 }
@@ -251,10 +240,10 @@ static void a_channel_without_a_connection_fails_requests_until_it_is_renewed(vo
     struct pair *pair = pair_new(false);
 
     channel_free(pair->near);
-    turn(pair);
+    turn_for(pair->loop, TURN_MS);
     pair->near = channel_new(pair->loop, -1, &near_handlers, pair);
     channel_request(pair->near, MESSAGE_STOP, STR("please"), NULL, 0, answered, pair);
-    turn(pair);
+    turn_for(pair->loop, TURN_MS);
     assert_int_equal(pair->failure.kind, ERR_UNAVAILABLE);
     renew(pair);
     check_answered(pair);
@@ -269,7 +258,7 @@ static void renewing_fails_what_waits_and_serves_what_comes(void **state)
 
     pair->hold = true;
     channel_request(pair->near, MESSAGE_STOP, STR("please"), NULL, 0, answered, pair);
-    turn(pair);
+    turn_for(pair->loop, TURN_MS);
     assert_int_equal(pair->answers, 0);
     pair->hold = false;
     renew(pair); /* before near could notice that the old far side is gone */
@@ -278,7 +267,7 @@ static void renewing_fails_what_waits_and_serves_what_comes(void **state)
     check_answered(pair);
     assert_int_equal(pair->near_broken, 0);
     channel_free(take_ptr(&pair->far)); /* and the new connection breaks like any other */
-    turn(pair);
+    turn_for(pair->loop, TURN_MS);
     assert_int_equal(pair->near_broken, 1);
     renew(pair);
     check_answered(pair);
@@ -306,7 +295,7 @@ static void a_channel_that_is_shut_is_not_renewed(void **state)
     channel_shut(pair->near);
     renew(pair);
     channel_request(pair->near, MESSAGE_STOP, STR("please"), NULL, 0, answered, pair);
-    turn(pair);
+    turn_for(pair->loop, TURN_MS);
     assert_int_equal(pair->failure.kind, ERR_UNAVAILABLE);
     pair_free(pair);
 }
@@ -322,7 +311,7 @@ static void a_malformed_message_breaks_the_channel_once(void **state)
         struct pair *pair = pair_new(true);
         channel_request(pair->near, MESSAGE_LIST, STR(""), NULL, 0, answered, pair);
         assert_int_equal(send(pair->far_fd, bad[i].at, bad[i].len, 0), (ssize_t)bad[i].len);
-        turn(pair);
+        turn_for(pair->loop, TURN_MS);
         assert_int_equal(pair->near_broken, 1);
         assert_int_equal(pair->why.kind, ERR_INVALID);
         assert_int_equal(pair->answers, 1); /* who waits is told */
@@ -330,7 +319,7 @@ static void a_malformed_message_breaks_the_channel_once(void **state)
         /* Asking a broken channel is not a crash. */
         channel_request(pair->near, MESSAGE_LIST, STR(""), NULL, 0, answered, pair);
         channel_send_event(pair->near, MESSAGE_EXITED, STR("x"), NULL, 0);
-        turn(pair);
+        turn_for(pair->loop, TURN_MS);
         assert_int_equal(pair->answers, 2);
         assert_int_equal(pair->near_broken, 1);
         pair_free(pair);
@@ -344,7 +333,7 @@ static void a_handler_that_finds_nonsense_breaks_the_channel(void **state)
 
     pair->refuse = true;
     channel_request(pair->near, MESSAGE_STOP, STR("?"), NULL, 0, answered, pair);
-    turn(pair);
+    turn_for(pair->loop, TURN_MS);
     assert_int_equal(pair->far_broken, 1);
     assert_int_equal(pair->near_broken, 1); /* and the other side sees it close */
     assert_int_equal(pair->failure.kind, ERR_UNAVAILABLE);
@@ -376,7 +365,7 @@ static void too_many_descriptors_are_closed_and_break_the_channel(void **state)
     memcpy(CMSG_DATA(header), fds, sizeof fds);
     assert_true(sendmsg(pair->far_fd, &message, 0) > 0);
     fd_close(&pipe_fds[1]);
-    turn(pair);
+    turn_for(pair->loop, TURN_MS);
     assert_int_equal(pair->near_broken, 1);
     /* Not one of the twenty is still open: the reading end sees the end. */
     char byte;
@@ -396,12 +385,12 @@ static void a_peer_that_does_not_read_makes_requests_fail_not_wait(void **state)
         channel_request(pair->near, MESSAGE_START, str_of(large, 32768), NULL, 0, answered, pair);
         asked++;
     }
-    turn(pair);
+    turn_for(pair->loop, TURN_MS);
     assert_true(pair->answers > 0 && pair->answers < asked); /* the rest waits in the queue and in the socket */
     assert_int_equal(pair->failure.kind, ERR_LIMIT);
     assert_int_equal(pair->near_broken, 0);
     fd_close(&pair->far_fd);
-    turn(pair);
+    turn_for(pair->loop, TURN_MS);
     assert_int_equal(pair->answers, asked);
     free(large);
     pair_free(pair);
@@ -421,7 +410,7 @@ static void what_waited_in_the_queue_is_sent_later_in_order(void **state)
     for (uint32_t want = 0; want < 100;) {
         ssize_t n = recv(pair->far_fd, room, 65536, MSG_DONTWAIT);
         if (n < 0) {
-            turn(pair);
+            turn_for(pair->loop, TURN_MS);
             continue;
         }
         uint32_t got;
@@ -442,7 +431,7 @@ static void a_closed_peer_fails_what_waits(void **state)
 
     channel_request(pair->near, MESSAGE_LIST, STR(""), NULL, 0, answered, pair);
     fd_close(&pair->far_fd);
-    turn(pair);
+    turn_for(pair->loop, TURN_MS);
     assert_int_equal(pair->answers, 1);
     assert_int_equal(pair->failure.kind, ERR_UNAVAILABLE);
     assert_int_equal(pair->near_broken, 1);
