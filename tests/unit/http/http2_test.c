@@ -2,75 +2,12 @@
 
 #include "base/limits.h"
 #include "base/mem.h"
+#include "handlers.h"
 #include "http/inside.h"
 
-/*
- * The server under test answers by path; what its exchanges told their owner is noted below.
- */
-static struct loop *loop;
-static struct http_server *server;
 static struct h2_client *client;
-static struct http_server_config config;
-
-static struct http_exchange *current; /* the newest that is not gone */
-static unsigned requests, gones, body_ends, drains;
-static struct buf body, head;
-static bool pauses_body, trusts;
-static size_t pumped, pump_size;
-static struct err collect_error;
-
-static void on_body(struct http_exchange *ex, struct str piece)
-{
-    buf_add(&body, piece);
-    if (pauses_body)
-        http_body_pause(ex, true);
-    if (str_eq(ex->head.path, STR("/echo")))
-        http_write(ex, piece);
-}
-
-static void on_body_end(struct http_exchange *ex)
-{
-    body_ends++;
-    if (str_eq(ex->head.path, STR("/echo")))
-        http_end(ex);
-}
-
-static char pump_bytes[50000];
-
-static void pump(struct http_exchange *ex)
-{
-    while (pumped < pump_size && !http_is_full(ex)) {
-        size_t size = MIN(sizeof pump_bytes, pump_size - pumped);
-        http_write(ex, str_of(pump_bytes, size));
-        pumped += size;
-    }
-    if (pumped == pump_size)
-        http_end(ex);
-}
-
-static void on_drained(struct http_exchange *ex)
-{
-    drains++;
-    if (str_eq(ex->head.path, STR("/pump")))
-        pump(ex);
-}
-
-static void on_gone(struct http_exchange *ex)
-{
-    assert_true(ex->gone);
-    gones++;
-    if (current == ex)
-        current = NULL;
-    /* Whatever is called now does nothing. */
-    http_reply(ex, 200, NULL, 0, STR("late"));
-    http_write(ex, STR("late"));
-    http_end(ex);
-    http_abort(ex);
-    http_body_pause(ex, true);
-    assert_false(http_is_full(ex));
-}
-
-static const struct http_events events = { on_body, on_body_end, on_drained, on_gone };
+static struct buf head;
+static bool trusts;
 
 static void collected(struct http_exchange *ex, struct str whole, const struct err *err)
 {
@@ -79,87 +16,33 @@ static void collected(struct http_exchange *ex, struct str whole, const struct e
     http_reply(ex, err ? 413 : 200, NULL, 0, err ? STR("too large") : whole);
 }
 
-static int file_with(const char *text)
-{
-    char path[] = "/tmp/http2_test.XXXXXX";
-    int fd = mkstemp(path);
-
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
-    (void)unlink(path);
-    return fd;
-}
-
 static const struct stream_events no_stream_events;
 
 static void on_request(struct http_exchange *ex, void *context)
 {
-    struct str path = ex->head.path;
-
-    assert_ptr_equal(context, &requests);
-    requests++;
-    current = ex;
-    ex->events = &events;
+    take_request(ex, context);
     buf_clear(&head);
     buf_format(&head, "%.*s %.*s", STR_ARG(ex->head.method_text), STR_ARG(ex->head.target));
     for (size_t i = 0; i < ex->head.header_count; i++)
         buf_format(&head, "|%.*s: %.*s", STR_ARG(ex->head.headers[i].name), STR_ARG(ex->head.headers[i].value));
     if (trusts)
         http_trust(ex);
-    if (str_eq(path, STR("/hello"))) {
+    if (is_at(ex, "/hello")) {
         const struct http_field fields[] = { { STR_INIT("Content-Type"), STR_INIT("text/plain") },
                                              { STR_INIT("Connection"), STR_INIT("close") },
                                              { STR_INIT("Keep-Alive"), STR_INIT("timeout=5") },
                                              { STR_INIT("Content-Length"), STR_INIT("999") } };
         http_reply(ex, 200, fields, 4, STR("hello"));
         http_reply(ex, 500, NULL, 0, STR("only the first counts"));
-    } else if (str_eq(path, STR("/path"))) {
-        http_reply(ex, 200, NULL, 0, ex->head.query);
-    } else if (str_eq(path, STR("/empty"))) {
-        http_reply(ex, 204, NULL, 0, STR(""));
-    } else if (str_eq(path, STR("/collect"))) {
-        http_collect(ex, 100000, collected);
-    } else if (str_eq(path, STR("/read"))) {
-        http_body_start(ex);
-    } else if (str_eq(path, STR("/echo"))) {
-        http_body_start(ex);
+    } else if (is_at(ex, "/open")) {
         http_start(ex, 200, NULL, 0, HTTP_LENGTH_UNKNOWN);
-    } else if (str_eq(path, STR("/stream"))) {
-        http_start(ex, 200, NULL, 0, HTTP_LENGTH_UNKNOWN);
-        http_write(ex, STR("first "));
-        http_write(ex, STR(""));
-        http_write(ex, STR("second"));
-        http_end(ex);
-    } else if (str_eq(path, STR("/open"))) {
-        http_start(ex, 200, NULL, 0, HTTP_LENGTH_UNKNOWN);
-    } else if (str_eq(path, STR("/pump"))) {
-        http_start(ex, 200, NULL, 0, HTTP_LENGTH_UNKNOWN);
-        pump(ex);
-    } else if (str_eq(path, STR("/short"))) {
-        http_start(ex, 200, NULL, 0, 10);
-        http_write(ex, STR("123456789"));
-        http_end(ex);
-    } else if (str_eq(path, STR("/over"))) {
-        http_start(ex, 200, NULL, 0, 3);
-        http_write(ex, STR("1234"));
-    } else if (str_eq(path, STR("/file"))) {
-        http_start(ex, 200, NULL, 0, 7);
-        http_send_file(ex, file_with("0123456789"), 2, 7);
-        http_end(ex);
-    } else if (str_eq(path, STR("/cut-file"))) {
-        http_start(ex, 200, NULL, 0, 11);
-        http_send_file(ex, file_with("0123456789"), 0, 11);
-        http_end(ex);
-    } else if (str_eq(path, STR("/inject"))) {
-        const struct http_field fields[] = { { STR_INIT("X-Name"), STR_INIT("a\r\nSet-Cookie: b") } };
-        http_reply(ex, 200, fields, 1, STR("hello"));
-    } else if (str_eq(path, STR("/upgrade"))) {
+    } else if (is_at(ex, "/upgrade")) {
         assert_null(http_upgrade(ex, NULL, 0, &no_stream_events, NULL));
         http_reply(ex, 426, NULL, 0, STR(""));
-    } else if (str_eq(path, STR("/abort"))) {
+    } else if (is_at(ex, "/abort")) {
         http_abort(ex);
     } else {
-        assert_true(str_eq(path, STR("/wait"))); /* somebody answers later */
+        answer_by_path(ex, collected);
     }
 }
 
@@ -175,15 +58,9 @@ static struct h2_client *connect_client(void)
 static int setup(void **state)
 {
     (void)state;
-    loop = loop_new();
-    config = (struct http_server_config){ .on_request = on_request, .context = &requests, .http2 = &http2_protocol };
-    server = http_server_new(loop, -1, &config);
-    current = NULL;
-    requests = gones = body_ends = drains = 0;
-    pauses_body = trusts = false;
-    pumped = pump_size = 0;
-    collect_error.kind = ERR_NONE;
-    body = buf_make(NULL, SIZE_MAX / 4);
+    server_begin(
+        &(struct http_server_config){ .on_request = on_request, .context = &requests, .http2 = &http2_protocol });
+    trusts = false;
     head = buf_make(NULL, SIZE_MAX / 4);
     client = connect_client();
     return 0;
@@ -192,10 +69,7 @@ static int setup(void **state)
 /* The same with a server that is less patient, by a clock that the pump turns. */
 static void use_config(void)
 {
-    hand_clock_start();
-    hand_clock_stand();
-    http_server_free(server);
-    server = http_server_new(loop, -1, &config);
+    server_again();
     h2_client_free(client);
     client = connect_client();
 }
@@ -203,12 +77,8 @@ static void use_config(void)
 static int teardown(void **state)
 {
     (void)state;
-    http_server_free(server);
-    assert_int_equal(gones, requests); /* exactly once each */
-    loop_free(loop);
-    hand_clock_end();
+    server_done(requests);
     h2_client_free(client);
-    buf_done(&body);
     buf_done(&head);
     return 0;
 }

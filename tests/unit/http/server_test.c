@@ -1,84 +1,15 @@
+#include "handlers.h"
+
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/ioctl.h>
 
-#include "base/limits.h"
-#include "http/http.h"
-#include "io/pump.h"
-
-/*
- * The server under test answers by path; what its exchanges told their owner is noted below.
- */
-static struct loop *loop;
-static struct http_server *server;
 static struct peer client;
 static int served_fd; /* the other end, which is the server's */
-static struct http_server_config config;
 
-static struct http_exchange *current; /* the newest that is not gone */
-static unsigned requests, gones, body_ends, drains;
-static struct buf body;
-static bool pauses_body, echoes;
-static size_t pumped, pump_size;
 static struct stream *upgraded;
 static struct buf upgraded_got;
-static struct err collect_error;
 static bool keeps_collected;
 static struct http_exchange *kept; /* as a worker would */
-
-static void on_body(struct http_exchange *ex, struct str piece)
-{
-    assert_ptr_equal(ex, current);
-    buf_add(&body, piece);
-    if (pauses_body)
-        http_body_pause(ex, true);
-    if (echoes)
-        http_write(ex, piece);
-}
-
-static void on_body_end(struct http_exchange *ex)
-{
-    body_ends++;
-    if (echoes)
-        http_end(ex);
-}
-
-static char pump_bytes[50000];
-
-static void pump(struct http_exchange *ex)
-{
-    while (pumped < pump_size && !http_is_full(ex)) {
-        size_t size = MIN(sizeof pump_bytes, pump_size - pumped);
-        http_write(ex, str_of(pump_bytes, size));
-        pumped += size;
-    }
-    if (pumped == pump_size)
-        http_end(ex);
-}
-
-static void on_drained(struct http_exchange *ex)
-{
-    drains++;
-    if (pump_size)
-        pump(ex);
-}
-
-static void on_gone(struct http_exchange *ex)
-{
-    assert_true(ex->gone);
-    gones++;
-    if (current == ex)
-        current = NULL;
-    /* Whatever is called now does nothing. */
-    http_reply(ex, 200, NULL, 0, STR("late"));
-    http_write(ex, STR("late"));
-    http_end(ex);
-    http_abort(ex);
-    http_body_pause(ex, true);
-    assert_false(http_is_full(ex));
-}
-
-static const struct http_events events = { on_body, on_body_end, on_drained, on_gone };
 
 static void collected(struct http_exchange *ex, struct str whole, const struct err *err)
 {
@@ -109,80 +40,25 @@ static void on_upgraded_end(struct stream *stream, const struct err *err)
 
 static const struct stream_events upgraded_events = { .on_input = on_upgraded_input, .on_end = on_upgraded_end };
 
-static int file_with(const char *text)
-{
-    char path[] = "/tmp/server_test.XXXXXX";
-    int fd = mkstemp(path);
-
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
-    (void)unlink(path);
-    return fd;
-}
-
 static void on_request(struct http_exchange *ex, void *context)
 {
-    struct str path = ex->head.path;
-
-    assert_ptr_equal(context, &requests);
-    requests++;
-    current = ex;
-    ex->events = &events;
-    if (str_eq(path, STR("/hello"))) {
+    take_request(ex, context);
+    if (is_at(ex, "/hello")) {
         const struct http_field fields[] = { { STR_INIT("Content-Type"), STR_INIT("text/plain") },
                                              { STR_INIT("Content-Length"), STR_INIT("999") } };
         http_reply(ex, 200, fields, 2, STR("hello"));
         http_reply(ex, 500, NULL, 0, STR("only the first counts"));
-    } else if (str_eq(path, STR("/known"))) {
+    } else if (is_at(ex, "/known")) {
         http_trust(ex);
         http_reply(ex, 200, NULL, 0, STR("welcome"));
-    } else if (str_eq(path, STR("/path"))) {
-        http_reply(ex, 200, NULL, 0, ex->head.query);
-    } else if (str_eq(path, STR("/empty"))) {
-        http_reply(ex, 204, NULL, 0, STR(""));
-    } else if (str_eq(path, STR("/collect"))) {
-        http_collect(ex, 100000, collected);
-    } else if (str_eq(path, STR("/read"))) {
-        http_body_start(ex);
-    } else if (str_eq(path, STR("/echo"))) {
-        echoes = true;
-        http_body_start(ex);
-        http_start(ex, 200, NULL, 0, HTTP_LENGTH_UNKNOWN);
-    } else if (str_eq(path, STR("/stream"))) {
-        http_start(ex, 200, NULL, 0, HTTP_LENGTH_UNKNOWN);
-        http_write(ex, STR("first "));
-        http_write(ex, STR(""));
-        http_write(ex, STR("second"));
-        http_end(ex);
-    } else if (str_eq(path, STR("/pump"))) {
-        http_start(ex, 200, NULL, 0, HTTP_LENGTH_UNKNOWN);
-        pump(ex);
-    } else if (str_eq(path, STR("/short"))) {
-        http_start(ex, 200, NULL, 0, 10);
-        http_write(ex, STR("123456789"));
-        http_end(ex);
-    } else if (str_eq(path, STR("/over"))) {
-        http_start(ex, 200, NULL, 0, 3);
-        http_write(ex, STR("1234"));
-    } else if (str_eq(path, STR("/file"))) {
-        http_start(ex, 200, NULL, 0, 7);
-        http_send_file(ex, file_with("0123456789"), 2, 7);
-        http_end(ex);
-    } else if (str_eq(path, STR("/cut-file"))) {
-        http_start(ex, 200, NULL, 0, 11);
-        http_send_file(ex, file_with("0123456789"), 0, 11);
-        http_end(ex);
-    } else if (str_eq(path, STR("/inject"))) {
-        const struct http_field fields[] = { { STR_INIT("X-Name"), STR_INIT("a\r\nSet-Cookie: b") } };
-        http_reply(ex, 200, fields, 1, STR("hello"));
-    } else if (str_eq(path, STR("/upgrade"))) {
+    } else if (is_at(ex, "/upgrade")) {
         const struct http_field fields[] = { { STR_INIT("Upgrade"), STR_INIT("echo") } };
         upgraded = http_upgrade(ex, fields, 1, &upgraded_events, NULL);
         if (upgraded)
             on_upgraded_input(upgraded);
         current = NULL;
     } else {
-        assert_true(str_eq(path, STR("/wait"))); /* somebody answers later */
+        answer_by_path(ex, collected);
     }
 }
 
@@ -199,16 +75,11 @@ static void connect_client(void)
 static int setup(void **state)
 {
     (void)state;
-    loop = loop_new();
-    config = (struct http_server_config){ .on_request = on_request, .context = &requests };
-    server = http_server_new(loop, -1, &config);
-    current = NULL;
-    requests = gones = body_ends = drains = 0;
-    pauses_body = echoes = keeps_collected = false;
+    server_begin(&(struct http_server_config){ .on_request = on_request, .context = &requests });
+    one_at_a_time = true;
+    keeps_collected = false;
     kept = NULL;
-    pumped = pump_size = 0;
     upgraded = NULL;
-    body = buf_make(NULL, SIZE_MAX / 4);
     upgraded_got = buf_make(NULL, SIZE_MAX / 4);
     connect_client();
     return 0;
@@ -217,10 +88,7 @@ static int setup(void **state)
 /* The same with a server that is less patient, by a clock that the pump turns. */
 static void use_config(void)
 {
-    hand_clock_start();
-    hand_clock_stand();
-    http_server_free(server);
-    server = http_server_new(loop, -1, &config);
+    server_again();
     peer_done(&client);
     connect_client();
 }
@@ -229,12 +97,8 @@ static int teardown(void **state)
 {
     (void)state;
     stream_free(upgraded);
-    http_server_free(server);
-    assert_int_equal(gones, requests - (upgraded ? 1 : 0)); /* exactly once each */
-    loop_free(loop);
-    hand_clock_end();
+    server_done(requests - (upgraded ? 1 : 0));
     peer_done(&client);
-    buf_done(&body);
     buf_done(&upgraded_got);
     return 0;
 }
