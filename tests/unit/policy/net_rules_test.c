@@ -3,25 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "addresses.h"
 #include "test.h"
-
-static struct net_address address(const char *text)
-{
-    struct net_address out;
-
-    if (!net_address_parse(str_from(text), &out))
-        fail_msg("%s is an address", text);
-    return out;
-}
-
-static struct net_range range(const char *text)
-{
-    struct net_range out;
-
-    if (!net_range_parse(str_from(text), &out))
-        fail_msg("%s is a range", text);
-    return out;
-}
 
 /* ---- which addresses are public ---- */
 
