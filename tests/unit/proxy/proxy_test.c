@@ -15,45 +15,34 @@ enum { GUESTD = 49983, CODE = 49999 };
 
 static struct arena arena;
 
+static int begin(const struct edge_options *options)
+{
+    arena_init(&arena);
+    edge_start(options);
+    return 0;
+}
+
+/* Defines a function for cmocka that starts an edge with these options. */
+#define SET_UP(name, ...)                                    \
+    static int name(void **state)                            \
+    {                                                        \
+        (void)state;                                         \
+        return begin(&(struct edge_options){ __VA_ARGS__ }); \
+    }
+
 static int set_up(void **state)
 {
     (void)state;
-    arena_init(&arena);
-    edge_start(NULL);
-    return 0;
+    return begin(NULL);
 }
 
-static int set_up_with_slow_driver(void **state)
-{
-    (void)state;
-    arena_init(&arena);
-    edge_start(&(struct edge_options){ .dial_later = true });
-    return 0;
-}
+SET_UP(set_up_with_slow_driver, .dial_later = true)
 
-static int set_up_without_sandbox_inside(void **state)
-{
-    (void)state;
-    arena_init(&arena);
-    edge_start(&(struct edge_options){ .dial_gone = true });
-    return 0;
-}
+SET_UP(set_up_without_sandbox_inside, .dial_gone = true)
 
-static int set_up_with_room_for_eight(void **state)
-{
-    (void)state;
-    edge_start(&(struct edge_options){ .forwards_max = 8 });
-    arena_init(&arena);
-    return 0;
-}
+SET_UP(set_up_with_room_for_eight, .forwards_max = 8)
 
-static int set_up_with_room_for_two(void **state)
-{
-    (void)state;
-    arena_init(&arena);
-    edge_start(&(struct edge_options){ .forwards_max = 2 });
-    return 0;
-}
+SET_UP(set_up_with_room_for_two, .forwards_max = 2)
 
 static int tear_down(void **state)
 {
@@ -1498,21 +1487,9 @@ static void a_token_says_nothing_about_calls_of_the_api(void **state)
 
 /* ---- private sandboxes, masked names ---- */
 
-static int set_up_private(void **state)
-{
-    (void)state;
-    arena_init(&arena);
-    edge_start(&(struct edge_options){ .traffic_token = "open sesame" });
-    return 0;
-}
+SET_UP(set_up_private, .traffic_token = "open sesame")
 
-static int set_up_open_code(void **state)
-{
-    (void)state;
-    arena_init(&arena);
-    edge_start(&(struct edge_options){ .open_code = true });
-    return 0;
-}
+SET_UP(set_up_open_code, .open_code = true)
 
 static void a_sandbox_with_open_code_runs_code_without_a_token(void **state)
 {
@@ -1528,13 +1505,7 @@ static void a_sandbox_with_open_code_runs_code_without_a_token(void **state)
     service_stop(&code);
 }
 
-static int set_up_masked(void **state)
-{
-    (void)state;
-    arena_init(&arena);
-    edge_start(&(struct edge_options){ .mask_host = "inner.example.com:${PORT}" });
-    return 0;
-}
+SET_UP(set_up_masked, .mask_host = "inner.example.com:${PORT}")
 
 static void a_private_sandbox_wants_the_traffic_token(void **state)
 {
@@ -1581,21 +1552,9 @@ static void a_masked_service_sees_another_host(void **state)
 
 /* ---- shares ---- */
 
-static int set_up_with_few_for_a_key(void **state)
-{
-    (void)state;
-    arena_init(&arena);
-    edge_start(&(struct edge_options){ .key_id = "k1", .key_forwards_max = 2 });
-    return 0;
-}
+SET_UP(set_up_with_few_for_a_key, .key_id = "k1", .key_forwards_max = 2)
 
-static int set_up_with_few_for_a_key_but_no_key(void **state)
-{
-    (void)state;
-    arena_init(&arena);
-    edge_start(&(struct edge_options){ .key_forwards_max = 1 });
-    return 0;
-}
+SET_UP(set_up_with_few_for_a_key_but_no_key, .key_forwards_max = 1)
 
 /* Says nothing until the client has gone. */
 static void keep_waiting(struct service *service, int fd, unsigned nth)
