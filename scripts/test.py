@@ -310,7 +310,7 @@ class Run:
                 thread.start()
             for thread in threads:
                 thread.join()
-        finally:  # also by Ctrl-C, which those in sessions of their own do not get
+        finally:  # also by a signal, which those in sessions of their own do not get
             for suite in [*self.suites, *([preparation.suite] if preparation else [])]:
                 suite.kill()
 
@@ -322,6 +322,7 @@ def main():
             sys.exit(f"there is no suite '{name}': {', '.join(SUITES)}")
     LOGS.mkdir(parents=True, exist_ok=True)
     (LOGS / "tally").unlink(missing_ok=True)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(f"ended by signal {number}"))  # by way of `finally`
     began, run = time.monotonic(), Run()
     run.all(names)
     (LOGS / "tally").write_text(f"{run.total}\n", encoding="utf-8")

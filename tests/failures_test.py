@@ -4,10 +4,13 @@
 import contextlib
 import io
 import json
+import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "scripts"))
@@ -268,6 +271,40 @@ LINT_FAILED = [
 ]
 
 
+SLEEPS = """
+import os, sys
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+import failures_test, test
+test_run = lambda suite: suite.run("sh", "-c", "echo $$ >%(pids)s/$$; exec sleep 100", seconds=200)
+failures_test.said_by_runner({"sdk": test_run, "e2e": test_run})
+"""
+
+
+def check_signal():
+    """Of a run that is ended nothing goes on."""
+    with tempfile.TemporaryDirectory() as pids:
+        command = [sys.executable, "-B", "-c", SLEEPS % {"pids": pids}, __file__]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+            wait_for(lambda: len(os.listdir(pids)) == 2)
+            process.terminate()
+            assert process.wait(30) == 1
+        wait_for(lambda: not any(is_sleep(pid) for pid in os.listdir(pids)))
+
+
+def is_sleep(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\0" b"100\0"
+    except OSError:
+        return False
+
+
+def wait_for(what):
+    end = time.monotonic() + 30
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 def main():
     check("e2e", lines("e2e", failures.of_parts(PYTEST)), PYTEST_FAILED)
     check("unit", lines("unit", failures.of_meson(MESON)), MESON_FAILED)
@@ -283,6 +320,7 @@ def main():
     check_detail()
     check_runner()
     check_at_once()
+    check_signal()
 
 
 if __name__ == "__main__":
