@@ -23,6 +23,7 @@
 #include <sys/socket.h>
 
 #include "base/fd.h"
+#include "base/header_kind.h"
 #include "base/hole.h"
 #include "base/limits.h"
 #include "base/log.h"
@@ -133,32 +134,12 @@ static void break_off(struct request *request)
 
 /* ---- heads ---- */
 
-/* Fields of one connection (RFC 9110 section 7.6.1), and those that are written anew. */
-static bool is_hop_field(const struct http_head *head, struct str name)
-{
-    static const struct str names[] = {
-        STR_INIT("Connection"),        STR_INIT("Keep-Alive"), STR_INIT("Proxy-Connection"),    STR_INIT("TE"),
-        STR_INIT("Trailer"),           STR_INIT("Upgrade"),    STR_INIT("Content-Length"),      STR_INIT("Expect"),
-        STR_INIT("Transfer-Encoding"), STR_INIT("Host"),       STR_INIT("Proxy-Authorization"),
-    };
-
-    for (size_t i = 0; i < COUNT_OF(names); i++)
-        if (str_eq_nocase(name, names[i]))
-            return true;
-    return http_has_token(head, STR("Connection"), name);
-}
-
 static bool rule_sets(const struct net_transform *rule, struct str name)
 {
     for (uint32_t i = 0; rule && i < rule->header_count; i++)
         if (str_eq_nocase(rule->headers[i].name, name))
             return true;
     return false;
-}
-
-static bool wants_upgrade(const struct http_head *head)
-{
-    return head->upgrade && head->framing == HTTP_NO_BODY;
 }
 
 /* What the guest has written, with the rule's headers in place of its own. False: it became too long. */
@@ -173,7 +154,7 @@ static bool write_head(struct request *request)
     http_write_header(&out, STR("Host"), *http_header(head, STR("Host")));
     for (size_t i = 0; i < head->header_count; i++) {
         struct str name = head->headers[i].name;
-        if (!is_hop_field(head, name) && !rule_sets(rule, name))
+        if (!http_is_hop_field(head, name) && !header_is(name, HEADER_OF_REQUEST) && !rule_sets(rule, name))
             http_write_header(&out, name, head->headers[i].value);
     }
     for (uint32_t i = 0; rule && i < rule->header_count; i++)
@@ -182,37 +163,12 @@ static bool write_head(struct request *request)
         http_write_header_number(&out, STR("Content-Length"), head->length);
     else if (head->framing == HTTP_CHUNKED)
         http_write_header(&out, STR("Transfer-Encoding"), STR("chunked"));
-    http_write_header(&out, STR("Connection"), wants_upgrade(head) ? STR("Upgrade") : STR("close"));
-    if (wants_upgrade(head))
+    http_write_header(&out, STR("Connection"), http_wants_upgrade(head) ? STR("Upgrade") : STR("close"));
+    if (http_wants_upgrade(head))
         http_write_header(&out, STR("Upgrade"), *http_header(head, STR("Upgrade")));
     http_write_head_end(&out);
     request->head = buf_str(&out);
     return !out.overflowed;
-}
-
-static size_t answer_fields(const struct http_head *head, struct http_field out[LIMIT_HEADERS])
-{
-    size_t count = 0;
-
-    for (size_t i = 0; i < head->header_count; i++)
-        if (!is_hop_field(head, head->headers[i].name))
-            out[count++] = (struct http_field){ head->headers[i].name, head->headers[i].value };
-    return count;
-}
-
-/* The length that an answer announces. For HEAD it is that of GET's answer, and no body follows. */
-static uint64_t answer_length(const struct http_head *head)
-{
-    uint64_t bytes;
-
-    if (head->framing == HTTP_LENGTH)
-        return head->length;
-    if (head->framing != HTTP_NO_BODY)
-        return HTTP_LENGTH_UNKNOWN;
-    const struct str *length = http_header(head, STR("Content-Length"));
-    if (length && str_to_u64(*length, HTTP_LENGTH_UNKNOWN - 1, &bytes))
-        return bytes;
-    return http_header(head, STR("Transfer-Encoding")) ? HTTP_LENGTH_UNKNOWN : 0;
 }
 
 /* ---- the host's side ---- */
@@ -225,7 +181,7 @@ static void on_upgrade_over(void *context)
 static void become_relay(struct request *request, const struct http_head *head)
 {
     struct http_field fields[LIMIT_HEADERS + 1];
-    size_t count = answer_fields(head, fields);
+    size_t count = http_pass_fields(head, fields);
     const struct str *upgrade = http_header(head, STR("Upgrade"));
 
     if (upgrade)
@@ -248,7 +204,7 @@ static void on_answer_head(struct http_call *call, const struct http_head *head)
     struct request *request = http_call_owner(call);
     struct http_field fields[LIMIT_HEADERS];
 
-    if (head->status == 101 && wants_upgrade(&request->ex->head)) {
+    if (head->status == 101 && http_wants_upgrade(&request->ex->head)) {
         become_relay(request, head);
         return;
     }
@@ -258,9 +214,9 @@ static void on_answer_head(struct http_call *call, const struct http_head *head)
         give_up(request, &err);
         return;
     }
-    size_t count = answer_fields(head, fields);
+    size_t count = http_pass_fields(head, fields);
     enter(request, REQUEST_ANSWERING);
-    http_start(request->ex, head->status, fields, count, answer_length(head));
+    http_start(request->ex, head->status, fields, count, http_announced_length(head));
 }
 
 static void on_answer_body(struct http_call *call, struct str piece)
