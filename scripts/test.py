@@ -6,8 +6,8 @@ Says what it does before it does it. A suite that cannot run here says why and c
 takes too long counts as a failure. What the failed tests printed is shown after their suite (failures.py finds it); the
 whole logs are in build/test-logs. `test.py NAME…` runs only those.
 
-The first suites use all processors and run in turn. The suites with real servers mostly wait, so they run at the same
-time, each with a data directory of its own. What those need is downloaded while the first suites run.
+Suites that use all processors run in turn. Those with real servers mostly wait, so they run at the same time, each with
+a data directory of its own. What they need is downloaded while clang and the fuzz targets run.
 """
 
 import json
@@ -58,16 +58,20 @@ class Suite:
         self.log_path = LOGS / f"{name}.log"
         self.log = open(self.log_path, "w", encoding="utf-8")
         self.failures = []  # if something better than the log says them
-        self.process = None
+        self.process, self.ended = None, False
+        self.lock = threading.Lock()  # of these two
 
     def run(self, *command, seconds, env=None, show=None):
         """True if it ended well and in time. What it left running is killed. Lines that begin with `show` are shown."""
         self.log.write(f"$ {' '.join(command)}\n")
         self.log.flush()
-        with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
-                              errors="replace", stderr=subprocess.STDOUT, start_new_session=True,
-                              env={**os.environ, **(env or {})}) as process:
-            self.process = process
+        with self.lock:
+            if self.ended:
+                return False
+            self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+                                            errors="replace", stderr=subprocess.STDOUT, start_new_session=True,
+                                            env={**os.environ, **(env or {})})
+        with self.process as process:
             copier = threading.Thread(target=self.copy, args=(process.stdout, show), daemon=True)
             copier.start()
             try:
@@ -76,14 +80,21 @@ class Suite:
                 self.log.write(f"\ntook longer than {seconds} s\n")
                 return False
             finally:
-                self.kill()
-                self.process = None  # its number may soon be that of another
+                with self.lock:
+                    self.kill()
+                    self.process = None  # its number may soon be that of another
                 copier.join(10)  # longer only if something that left the session holds the pipe
+
+    def end(self):
+        """From another thread: what runs is killed, and nothing is started any more."""
+        with self.lock:
+            self.ended = True
+            if self.process:
+                self.kill()
 
     def kill(self):
         try:
-            if self.process:
-                os.killpg(self.process.pid, signal.SIGKILL)
+            os.killpg(self.process.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             pass  # the usual case: nothing was left; or it is root's, and sudo passes our end on
 
@@ -103,6 +114,12 @@ def say(text, indent="       "):
     """In one piece: several suites can say something at the same time."""
     sys.stdout.write(f"{indent}{text}\n")
     sys.stdout.flush()
+
+
+def wait_for_thread(thread):
+    """With pauses: Python would not notice a signal that comes just before an endless wait."""
+    while thread.is_alive():
+        thread.join(1)
 
 
 def as_root(why):
@@ -237,7 +254,7 @@ class Preparation:
     def wait(self):
         if self.thread.is_alive():
             say("waiting for what they need: build/test-logs/prepare.log")
-        self.thread.join()
+        wait_for_thread(self.thread)
 
 
 def closing_tally(suite):
@@ -260,6 +277,7 @@ SUITES = {
 }
 
 
+FIRST = ("unit", "root")  # with nothing beside them: some of their tests measure time
 AT_ONCE = ("sdk", "e2e", "network")
 
 
@@ -298,21 +316,23 @@ class Run:
 
     def all(self, names):
         servers = [name for name in names if name in AT_ONCE]
-        preparation = Preparation() if servers else None
+        preparation = None
         threads = [threading.Thread(target=self.one, args=(name,), daemon=True) for name in servers]
         try:
-            for name in names:
-                if name not in AT_ONCE:
-                    self.one(name)
+            for name in [name for name in names if name in FIRST]:
+                self.one(name)
+            preparation = Preparation() if servers else None
+            for name in [name for name in names if name not in FIRST and name not in AT_ONCE]:
+                self.one(name)
             if preparation:
                 preparation.wait()
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join()
+                wait_for_thread(thread)
         finally:  # also by a signal, which those in sessions of their own do not get
             for suite in [*self.suites, *([preparation.suite] if preparation else [])]:
-                suite.kill()
+                suite.end()
 
 
 def main():
