@@ -235,14 +235,16 @@
 #define LIMIT_EGRESS_DIAL_MS 30000   /* for the outside to accept; the guest has been accepted by then, and waits */
 /* …for one of several addresses, so that there is time for all */
 #define LIMIT_EGRESS_DIAL_ONE_MS (LIMIT_EGRESS_DIAL_MS / LIMIT_EGRESS_TRIES)
+#define LIMIT_EGRESS_ANSWER_MS \
+    600000 /* for a host with header rules to begin its answer; a model may think for minutes */
 #define LIMIT_EGRESS_NAME_BYTES (32 * 1024) /* of the first request's head, to find its Host in */
 #define LIMIT_EGRESS_NAME_MS 10000          /* for the first bytes of a connection whose name matters… */
-#define LIMIT_EGRESS_QUIET_MS 300     /* …to a port where a server may speak first: then the looked-up name counts */
-#define LIMIT_EGRESS_RESOLVE_MS 15000 /* to look up that name again */
-#define LIMIT_EGRESS_TRIES 4          /* addresses of one name that are tried */
-#define LIMIT_EGRESS_PINS 512         /* addresses of names that one sandbox has looked up; 100 bytes each… */
-#define LIMIT_EGRESS_PIN_NAMES 16     /* …and names of one address: each is compared with all names of the policy */
-#define LIMIT_EGRESS_PIN_MS 600000    /* how long one holds at least, after its last use */
+#define LIMIT_EGRESS_QUIET_MS 300    /* …to a port where a server may speak first: then the looked-up name counts */
+#define LIMIT_EGRESS_RESOLVE_MS 8000 /* to look up that name again; TLS clients may give up after 10 seconds */
+#define LIMIT_EGRESS_TRIES 4         /* addresses of one name that are tried */
+#define LIMIT_EGRESS_PINS 512        /* addresses of names that one sandbox has looked up; 100 bytes each… */
+#define LIMIT_EGRESS_PIN_NAMES 16    /* …and names of one address: each is compared with all names of the policy */
+#define LIMIT_EGRESS_PIN_MS 600000   /* how long one holds at least, after its last use */
 #define LIMIT_EGRESS_QUESTION_BYTES 4096 /* of one DNS question; 300 are usual at most */
 #define LIMIT_EGRESS_ASK_MS 30000        /* without a question on a DNS connection over TCP */
 #define LIMIT_EGRESS_IDLE_MS 21600000    /* without a byte either way: database pools and ssh are quiet for hours */

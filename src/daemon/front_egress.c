@@ -55,6 +55,7 @@ static struct str why_name(uint8_t why)
         [FLOWS_NO_SERVICE - NET_RULE_COUNT] = "no service of that name",
         [FLOWS_PROXY - NET_RULE_COUNT] = "egress proxy failed",
         [FLOWS_NO_HTTP1 - NET_RULE_COUNT] = "header rules need HTTP/1.1",
+        [FLOWS_NO_ANSWER - NET_RULE_COUNT] = "no answer from a host with header rules",
         [FLOWS_NO_POLICY - NET_RULE_COUNT] = "no network policy yet",
     };
 

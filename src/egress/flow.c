@@ -83,15 +83,16 @@ struct flow {
     bool name_is_shown;                               /* by the guest; else it is one that it has looked up */
     struct question *question;                        /* while resolving */
     struct net_address addresses[LIMIT_EGRESS_TRIES]; /* to be dialed, one after the other */
-    uint32_t address_count;
-    bool has_spoken;             /* while naming: the guest */
-    struct stream *guest;        /* the relay's while relaying */
-    struct stream *outside;      /* while relaying, the relay's */
-    struct dialer dialer;        /* while dialing… */
-    struct tunnel *tunnel;       /* …instead, if the policy has a proxy */
-    bool has_rules;              /* header rules apply to it… */
-    struct intercept *intercept; /* …so this is its outside… */
-    struct issued *issued;       /* …with this certificate */
+    uint32_t address_count;                           /* with has_rules 0 is possible: requests are answered with why */
+    bool is_late;                                     /* there is none because no name server answered in time */
+    bool has_spoken;                                  /* while naming: the guest */
+    struct stream *guest;                             /* the relay's while relaying */
+    struct stream *outside;                           /* while relaying, the relay's */
+    struct dialer dialer;                             /* while dialing… */
+    struct tunnel *tunnel;                            /* …instead, if the policy has a proxy */
+    bool has_rules;                                   /* header rules apply to it… */
+    struct intercept *intercept;                      /* …so this is its outside… */
+    struct issued *issued;                            /* …with this certificate */
     struct relay *relay;
     struct timer timer; /* relaying: it may be idle; before: the state has lasted too long */
 };
@@ -218,10 +219,15 @@ static void refuse_named(struct flow *flow, unsigned why, const struct net_addre
         flow_reset(flow);
 }
 
+static struct str shown_name(const struct flow *flow)
+{
+    return flow->name_is_shown ? str_from(flow->name) : STR("");
+}
+
 /* A looked-up name may be another than the one that the program wants: several can lead to one address. */
 static void flow_refuse(struct flow *flow, unsigned why, const struct net_address *to)
 {
-    refuse_named(flow, why, to, flow->name_is_shown ? str_from(flow->name) : STR(""));
+    refuse_named(flow, why, to, shown_name(flow));
 }
 
 /* ---- relaying ---- */
@@ -379,8 +385,12 @@ static void on_tunnel(void *context, struct stream *stream, const struct err *er
         return;
     }
     log_debug("sandbox %s: %s", flow->outbound->id, err_text(err));
-    (void)snprintf(flow->outbound->proxy_error, sizeof flow->outbound->proxy_error, "%s", err->message);
-    flow_refuse(flow, err->kind == ERR_LIMIT ? FLOWS_TOO_MANY_QUESTIONS : FLOWS_PROXY, &flow->to);
+    if (err->kind == ERR_LIMIT) {
+        flow_refuse(flow, FLOWS_TOO_MANY_QUESTIONS, &flow->to);
+        return;
+    }
+    report_failure(flow->outbound, FLOWS_PROXY, &flow->to, flow->port, shown_name(flow), err->message);
+    flow_reset(flow);
 }
 
 enum net_rule egress_judge_for_all(const struct egress *egress, const struct net_address *to, uint16_t port)
@@ -479,6 +489,15 @@ static bool may_dial_again(void *context, const struct net_address *to)
     return net_rule_allows(rule);
 }
 
+static void on_request_failed(void *context, const struct err *err)
+{
+    struct flow *flow = context;
+
+    if (err->kind == ERR_DENIED && !flow->outbound->policy.proxy.host.len)
+        return; /* may_dial_again() has told it */
+    report_failure(flow->outbound, FLOWS_NO_ANSWER, &flow->to, flow->port, str_from(flow->name), err->message);
+}
+
 static struct tunnel *tunnel_of_request(void *context, tunnel_done_fn *done, void *done_context)
 {
     return open_tunnel(context, done, done_context);
@@ -528,10 +547,12 @@ static void relay_to_interceptor(struct flow *flow)
                 .name = flow->name,
                 .addresses = flow->addresses,
                 .address_count = flow->address_count,
+                .is_late = flow->is_late,
                 .port = flow->port,
                 .buffer_bytes = flow->buffer_bytes,
                 .rule = rule_of,
                 .may_dial = may_dial_again,
+                .failed = on_request_failed,
                 .tunnel = outbound->policy.proxy.host.len ? tunnel_of_request : NULL,
                 .context = flow,
             },
@@ -561,6 +582,16 @@ static void begin_dialing(struct flow *flow)
 static uint16_t wanted_type(const struct flow *flow)
 {
     return net_address_is_v4(&flow->original) ? DNS_A : DNS_AAAA;
+}
+
+/* A program that speaks HTTP is told by an answer, which only the interceptor can give. */
+static void give_up_name(struct flow *flow)
+{
+    flow->address_count = 0;
+    if (flow->has_rules)
+        begin_dialing(flow);
+    else
+        flow_reset(flow);
 }
 
 static void add_address(struct flow *flow, const struct net_address *address)
@@ -607,7 +638,8 @@ static void on_resolved(void *context, const struct dns_answer *answer)
         flow->to = flow->addresses[0];
         begin_dialing(flow);
     } else if (rule == NET_RULE_OPEN) {
-        flow_reset(flow); /* there is no such name, or no server to ask */
+        flow->is_late = answer->code == DNS_SERVER_FAILURE;
+        give_up_name(flow); /* there is no such name, or no server to ask */
     } else {
         refuse_named(flow, rule, &refused, name); /* where this name leads */
     }
@@ -615,7 +647,11 @@ static void on_resolved(void *context, const struct dns_answer *answer)
 
 static void on_resolve_late(struct timer *timer)
 {
-    flow_reset(container_of(timer, struct flow, timer));
+    struct flow *flow = container_of(timer, struct flow, timer);
+
+    questions_cancel(take_ptr(&flow->question));
+    flow->is_late = true;
+    give_up_name(flow);
 }
 
 static void begin_resolving(struct flow *flow)

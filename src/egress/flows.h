@@ -30,6 +30,7 @@ enum flows_why {
     FLOWS_NO_SERVICE,                /* a name that stays inside, and nothing serves it */
     FLOWS_PROXY,                     /* the policy's proxy did not connect it */
     FLOWS_NO_HTTP1,                  /* the host has header rules, and the client speaks no HTTP/1.1 */
+    FLOWS_NO_ANSWER,                 /* the host has header rules, and could not be reached or did not answer */
     FLOWS_NO_POLICY,                 /* the sandbox's policy is late, or could not be used */
     FLOWS_WHY_COUNT,
 };

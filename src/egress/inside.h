@@ -62,7 +62,6 @@ struct outbound {
     struct issued_set issued;     /* for hosts with header rules */
     uint32_t intercepts;          /* connections to them */
     struct handshakes handshakes; /* with them, and with the policy's proxy */
-    char proxy_error[160];        /* why it did not connect last time */
     struct queue_link stranger;   /* in egress->strangers… */
     uint64_t since_ms;            /* …since then */
     struct queue flows;
@@ -142,6 +141,9 @@ void report_soon(struct outbound *outbound); /* something has changed */
  */
 void report_refusal(struct outbound *outbound, unsigned why, const struct net_address *to, uint16_t port,
                     struct str name);
+/* The same with a reason of its own: FLOWS_PROXY, FLOWS_NO_ANSWER. */
+void report_failure(struct outbound *outbound, unsigned why, const struct net_address *to, uint16_t port,
+                    struct str name, const char *reason);
 void report_last(struct outbound *outbound); /* the sandbox is gone: what there is to say is said now */
 
 #endif

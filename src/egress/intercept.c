@@ -72,6 +72,7 @@ struct request {
     struct http_call *call;
     struct relay *relay; /* after an upgrade */
     bool body_ended;
+    struct timer timer; /* the wait for its turn, or for an answer, takes too long */
 };
 
 static struct loop *loop_of(const struct request *request)
@@ -96,6 +97,7 @@ static void let_go(struct request *request)
     relay_free(take_ptr(&request->relay));
     fd_close(&request->host_fd);
     handshake_end(&request->handshake);
+    timer_clear(&request->timer);
 }
 
 /* The exchange is gone. */
@@ -118,11 +120,23 @@ static void reply(struct http_exchange *ex, unsigned status, struct str text)
 static void give_up(struct request *request, const struct err *err)
 {
     struct http_exchange *ex = request->ex;
+    const struct intercept *intercept = request->intercept;
+    bool is_late = err->kind == ERR_TIMEOUT;
+    struct str text = arena_format(&ex->arena, is_late ? "%s did not answer: %s\n" : "%s could not be reached: %s\n",
+                                   intercept->name, err->message); /* err may be part of what is let go */
 
-    log_debug("egress: request to %s: %s", request->intercept->name, err_text(err));
+    intercept->want.failed(intercept->want.context, err);
     let_go(request);
     enter(request, REQUEST_OVER);
-    reply(ex, 502, arena_format(&ex->arena, "%s could not be reached: %s\n", request->intercept->name, err->message));
+    reply(ex, is_late ? 504 : 502, text);
+}
+
+static void give_up_late(struct request *request, const char *why)
+{
+    struct err err;
+
+    (void)err_set(&err, ERR_TIMEOUT, "%s", why);
+    give_up(request, &err);
 }
 
 static void break_off(struct request *request)
@@ -173,6 +187,19 @@ static bool write_head(struct request *request)
 
 /* ---- the host's side ---- */
 
+static void on_answer_late(struct timer *timer)
+{
+    static_assert(LIMIT_EGRESS_ANSWER_MS == 600000, "the text below");
+    give_up_late(container_of(timer, struct request, timer), "it has sent nothing for 10 minutes");
+}
+
+/* From the end of the handshake, and again while the request is being sent. */
+static void wait_for_answer(struct request *request)
+{
+    if (request->state == REQUEST_ASKING && request->call && !handshake_has_begun(&request->handshake))
+        timer_set(&request->timer, loop_of(request), LIMIT_EGRESS_ANSWER_MS, on_answer_late);
+}
+
 static void on_upgrade_over(void *context)
 {
     request_leave(context);
@@ -193,6 +220,7 @@ static void become_relay(struct request *request, const struct http_head *head)
         enter(request, REQUEST_OVER);
         return;
     }
+    timer_clear(&request->timer);
     enter(request, REQUEST_UPGRADED);
     request->ex = NULL;
     struct stream *host = http_call_take_stream(take_ptr(&request->call), &relay_events, request->relay);
@@ -215,6 +243,7 @@ static void on_answer_head(struct http_call *call, const struct http_head *head)
         return;
     }
     size_t count = http_pass_fields(head, fields);
+    timer_clear(&request->timer);
     enter(request, REQUEST_ANSWERING);
     http_start(request->ex, head->status, fields, count, http_announced_length(head));
 }
@@ -251,6 +280,7 @@ static void on_host_drained(struct http_call *call)
 {
     struct request *request = http_call_owner(call);
 
+    wait_for_answer(request);
     if (!request->body_ended)
         http_body_pause(request->ex, false);
 }
@@ -270,7 +300,10 @@ static const struct stream_events no_events = { 0 };
 
 static void on_handshake_over(void *context)
 {
-    handshake_end(&((struct request *)context)->handshake);
+    struct request *request = context;
+
+    handshake_end(&request->handshake);
+    wait_for_answer(request); /* unless it failed, which is told by on_error() */
 }
 
 /* A handshake with the host may begin. */
@@ -289,6 +322,7 @@ static void ask(struct request *request)
         return;
     }
     enter(request, REQUEST_ASKING);
+    timer_clear(&request->timer); /* TLS has a limit of its own */
     request->call = http_call_again(loop, stream, request->head, head->method, head->framing, &call_events, request);
     http_body_patience(request->ex, LIMIT_KEEPALIVE_MS);
     http_body_start(request->ex);
@@ -306,10 +340,16 @@ static void on_turn(struct handshake *handshake)
     ask(container_of(handshake, struct request, handshake));
 }
 
+static void on_turn_late(struct timer *timer)
+{
+    give_up_late(container_of(timer, struct request, timer), "too many TLS handshakes of this sandbox are before it");
+}
+
 /* Takes the descriptor. */
 static void wait_for_turn(struct request *request, int fd)
 {
     request->host_fd = fd;
+    timer_set(&request->timer, loop_of(request), LIMIT_EGRESS_DIAL_MS, on_turn_late);
     handshake_begin(&request->handshake, request->intercept->want.handshakes, on_turn);
 }
 
@@ -375,8 +415,14 @@ static void on_tunnel(void *context, struct stream *stream, const struct err *er
 static void go_outside(struct request *request)
 {
     const struct intercept_want *want = &request->intercept->want;
+    struct err err;
 
-    if (want->tunnel)
+    if (want->address_count == 0 && want->is_late) {
+        give_up_late(request, "no name server has answered");
+    } else if (want->address_count == 0) {
+        (void)err_set(&err, ERR_UNAVAILABLE, "its name leads nowhere");
+        give_up(request, &err);
+    } else if (want->tunnel)
         request->tunnel = want->tunnel(want->context, on_tunnel, request);
     else
         dialer_start(&request->dialer, &(struct dialer_want){
@@ -400,6 +446,7 @@ static void on_request_body(struct http_exchange *ex, struct str piece)
     if (!request->call)
         return;
     http_call_write(request->call, piece);
+    wait_for_answer(request);
     if (http_call_is_full(request->call))
         http_body_pause(ex, true);
 }

@@ -11,6 +11,10 @@
  * connection of its own to the host, at the first of its addresses that accepts. WebSocket and other upgrades become a
  * relay.
  *
+ * A host that cannot be reached is answered for with 502 and the reason, one that takes too long with 504: so long for each
+ * of connecting, the wait for a handshake's turn, the handshake, and the answer. An answer that has begun may be as slow as
+ * any other connection.
+ *
  * Ownership  The caller owns the interceptor and the descriptor that it gets. What `want` points to must outlive it.
  * Threads    The loop's.
  */
@@ -34,13 +38,16 @@ struct intercept_want {
     struct handshakes *handshakes;       /* …and what handshakes with it are counted with */
     const char *name;                    /* copied */
     const struct net_address *addresses; /* of the host: ours, or judged; copied, LIMIT_EGRESS_TRIES at most */
-    uint32_t address_count;
+    uint32_t address_count;              /* 0: its name leads nowhere… */
+    bool is_late;                        /* …or no name server has answered */
     uint16_t port;
     int buffer_bytes; /* for socket_dial() */
     /* The rule that counts now, asked for each request; NULL: none any more. */
     const struct net_transform *(*rule)(void *context);
     /* Asked before each dial: is this address still one that the sandbox may reach? */
     bool (*may_dial)(void *context, const struct net_address *to);
+    /* A request was answered with 502 or 504, for this reason. */
+    void (*failed)(void *context, const struct err *err);
     /* Through a proxy: begins a tunnel to the host. NULL: connections are direct. */
     struct tunnel *(*tunnel)(void *context, tunnel_done_fn *done, void *done_context);
     void *context;

@@ -2,6 +2,7 @@
  * Counters and refusals are collected for REPORT_MS, then sent for all sandboxes that have some. A refusal that repeats is
  * one record with a count, so that a guest that retries for ever makes one line a second.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +20,7 @@ struct refusal {
     uint32_t count;
     uint32_t names; /* that it may be for, while `name` is not known */
     char name[LIMIT_NET_NAME_BYTES + 1];
+    char reason[160]; /* of a failure */
 };
 
 struct refusals {
@@ -46,6 +48,10 @@ static void say_where(const struct refusal *refusal, struct buf *out)
     }
     if (!refusal->has_address) {
         buf_format(out, "DNS question for %s refused: ", refusal->name[0] ? refusal->name : "a name");
+        return;
+    }
+    if (refusal->why == FLOWS_NO_ANSWER) {
+        buf_format(out, "request to %s failed: ", refusal->name);
         return;
     }
     net_address_text(&refusal->to, address);
@@ -115,7 +121,8 @@ static void say_why(const struct outbound *outbound, const struct refusal *refus
                    LIMIT_EGRESS_QUESTIONS);
         return;
     case FLOWS_PROXY:
-        buf_add(out, str_from(outbound->proxy_error));
+    case FLOWS_NO_ANSWER:
+        buf_add(out, str_from(refusal->reason));
         return;
     case FLOWS_NO_HTTP1:
         buf_add(out, STR("this host has header rules, which need HTTP/1.1, and the program offers none"));
@@ -226,14 +233,22 @@ void report_soon(struct outbound *outbound)
 static bool is_alike(const struct refusal *a, const struct refusal *b)
 {
     return a->why == b->why && a->has_address == b->has_address && a->port == b->port &&
-           net_address_eq(&a->to, &b->to) && a->names == b->names && strcmp(a->name, b->name) == 0;
+           net_address_eq(&a->to, &b->to) && a->names == b->names && strcmp(a->name, b->name) == 0 &&
+           strcmp(a->reason, b->reason) == 0;
 }
 
 void report_refusal(struct outbound *outbound, unsigned why, const struct net_address *to, uint16_t port,
                     struct str name)
 {
+    report_failure(outbound, why, to, port, name, "");
+}
+
+void report_failure(struct outbound *outbound, unsigned why, const struct net_address *to, uint16_t port,
+                    struct str name, const char *reason)
+{
     struct refusal refusal = { .why = why, .has_address = to, .port = port, .count = 1 };
 
+    (void)snprintf(refusal.reason, sizeof refusal.reason, "%s", reason);
     outbound->refused++;
     report_soon(outbound);
     if (to)

@@ -93,7 +93,7 @@ static void on_late(struct timer *timer)
     struct tunnel *tunnel = container_of(timer, struct tunnel, timer);
 
     if (handshake_waits(&tunnel->handshake))
-        fail_as(tunnel, ERR_LIMIT, "too many TLS handshakes of this sandbox are before it");
+        fail_as(tunnel, ERR_TIMEOUT, "too many TLS handshakes of this sandbox are before it");
     else
         fail_as(tunnel, ERR_TIMEOUT, "it took too long");
 }

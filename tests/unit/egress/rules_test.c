@@ -136,6 +136,7 @@ static void connect_guest(struct side *guest, const char *name)
     *guest = (struct side){ .got = buf_make(NULL, 1 << 20) };
     guest->stream = stream_new(rig.loop, plain.fd, 65536, &events, guest);
     buf_done(&plain.heard);
+    rig_no_delay(plain.fd);
     assert_true(tls_connect(guest_tls, guest->stream, name, &err));
     stream_read(guest->stream, true);
 }
@@ -275,17 +276,155 @@ static void a_host_with_another_certificate_gets_nothing(void **state)
     end();
 }
 
+static bool log_has(const char *line)
+{
+    for (uint32_t i = 0; i < rig.refusal_count; i++)
+        if (rig.refusals[i].why == FLOWS_NO_ANSWER && strstr(rig.refusals[i].text, line))
+            return true;
+    return false;
+}
+
+/* The guest has this answer, and the log has this line. */
+static void check_failed(struct side *guest, const char *status, const char *reason)
+{
+    char line[160];
+
+    (void)snprintf(line, sizeof line, "request to " HOST " failed: %s", reason);
+    PUMP_UNTIL(rig.loop, got(guest, status));
+    if (!got(guest, reason))
+        fail_msg("'%.*s' does not contain '%s'", STR_ARG(buf_str(&guest->got)), reason);
+    PUMP_UNTIL(rig.loop, log_has(line));
+}
+
+static void ask_host(struct side *guest)
+{
+    connect_guest(guest, HOST);
+    stream_write(guest->stream, STR("GET / HTTP/1.1\r\nHost: " HOST "\r\n\r\n"));
+}
+
 static void a_host_that_does_not_accept_is_told(void **state)
 {
     (void)state;
     struct side guest;
     begin();
     (void)shutdown(rig.outside_fd, SHUT_RDWR);
-    connect_guest(&guest, HOST);
-    stream_write(guest.stream, STR("GET / HTTP/1.1\r\nHost: " HOST "\r\n\r\n"));
+    ask_host(&guest);
     resolve_host();
-    PUMP_UNTIL(rig.loop, got(&guest, "HTTP/1.1 502 "));
+    check_failed(&guest, "HTTP/1.1 502 ", "connect: Connection refused");
     assert_true(got(&guest, HOST " could not be reached: "));
+    side_done(&guest);
+    end();
+}
+
+static void a_host_that_is_silent_is_given_up(void **state)
+{
+    (void)state;
+    static const char addresses[2][4] = { { 127, 0, 0, 8 }, { 127, 0, 0, 9 } };
+    struct side guest;
+    begin();
+    struct rig_silent first = rig_silent(&rig, "127.0.0.8"), second = rig_silent(&rig, "127.0.0.9");
+    rig.to = rig_address("198.51.100.200");
+    ask_host(&guest);
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    fake_answer(DNS_FINE, addresses, 2);
+    pump_some(rig.loop);
+    hand_clock_add(LIMIT_EGRESS_DIAL_ONE_MS);
+    pump_some(rig.loop);
+    hand_clock_add(LIMIT_EGRESS_DIAL_MS - LIMIT_EGRESS_DIAL_ONE_MS - 1000);
+    pump_some(rig.loop);
+    assert_int_equal(guest.got.len, 0);
+    hand_clock_add(1000);
+    check_failed(&guest, "HTTP/1.1 504 ", "it did not accept a connection in time");
+    side_done(&guest);
+    rig_silent_done(&first);
+    rig_silent_done(&second);
+    end();
+}
+
+static void a_name_that_cannot_be_looked_up_is_told(void **state)
+{
+    (void)state;
+    struct side guest;
+    begin();
+    ask_host(&guest);
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    fake_answer(DNS_NO_SUCH_NAME, NULL, 0);
+    check_failed(&guest, "HTTP/1.1 502 ", "its name leads nowhere");
+    side_done(&guest);
+    ask_host(&guest);
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    fake_answer(DNS_SERVER_FAILURE, NULL, 0);
+    check_failed(&guest, "HTTP/1.1 504 ", "no name server has answered");
+    side_done(&guest);
+    ask_host(&guest);
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    hand_clock_add(LIMIT_EGRESS_RESOLVE_MS);
+    check_failed(&guest, "HTTP/1.1 504 ", "no name server has answered");
+    assert_int_equal(fake_open_count, 0);
+    assert_false(rig_is_dialed(&rig));
+    side_done(&guest);
+    end();
+}
+
+static void a_host_that_does_not_finish_its_handshake_is_given_up(void **state)
+{
+    enum { GUESTS = 8 * LIMIT_EGRESS_HANDSHAKES, LATE = GUESTS / 2 }; /* that one's turn would come after 40 seconds */
+    static struct side guests[GUESTS];
+    static struct peer hosts[GUESTS];
+
+    (void)state;
+    begin();
+    for (int i = 0; i < GUESTS; i++) {
+        ask_host(&guests[i]);
+        if (i == 0)
+            resolve_host(); /* then it is known */
+        hosts[i] = rig_accept(&rig);
+    }
+    PUMP_UNTIL(rig.loop, guests[LATE].got.len || (hand_clock_add(100), false));
+    check_failed(&guests[LATE], "HTTP/1.1 504 ", "too many TLS handshakes of this sandbox are before it");
+    (void)peer_listen(&hosts[LATE]);
+    assert_int_equal(hosts[LATE].heard.len, 0); /* it was connected, and waited for its turn */
+    check_failed(&guests[0], "HTTP/1.1 502 ", "the TLS handshake took too long");
+    for (int i = 0; i < GUESTS; i++) {
+        side_done(&guests[i]);
+        peer_done(&hosts[i]);
+    }
+    end();
+}
+
+static void a_host_that_does_not_answer_is_given_up(void **state)
+{
+    (void)state;
+    struct side guest, host;
+    begin();
+    connect_guest(&guest, HOST);
+    stream_write(guest.stream, STR("PUT / HTTP/1.1\r\nHost: " HOST "\r\nContent-Length: 4\r\n\r\nab"));
+    resolve_host();
+    accept_host(&host);
+    PUMP_UNTIL(rig.loop, got(&host, "ab"));
+    hand_clock_add(LIMIT_EGRESS_ANSWER_MS - 1000);
+    pump_some(rig.loop);
+    stream_write(guest.stream, STR("cd")); /* while the request goes on the host is not waited for */
+    PUMP_UNTIL(rig.loop, got(&host, "abcd"));
+    hand_clock_add(LIMIT_EGRESS_ANSWER_MS - 1000);
+    pump_some(rig.loop);
+    assert_int_equal(guest.got.len, 0);
+    hand_clock_add(1000);
+    check_failed(&guest, "HTTP/1.1 504 ", "it has sent nothing for 10 minutes");
+    PUMP_UNTIL(rig.loop, host.failures + host.ends > 0);
+    side_done(&host);
+
+    /* An answer that has begun is not hurried. */
+    stream_write(guest.stream, STR("GET /2 HTTP/1.1\r\nHost: " HOST "\r\n\r\n"));
+    accept_host(&host);
+    PUMP_UNTIL(rig.loop, got(&host, "GET /2 "));
+    stream_write(host.stream, STR("HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nslow"));
+    PUMP_UNTIL(rig.loop, got(&guest, "slow"));
+    hand_clock_add(2 * LIMIT_EGRESS_ANSWER_MS);
+    pump_some(rig.loop);
+    stream_write(host.stream, STR("fine"));
+    PUMP_UNTIL(rig.loop, got(&guest, "slowfine"));
+    side_done(&host);
     side_done(&guest);
     end();
 }
@@ -644,6 +783,10 @@ int main(void)
         CASE(requests_that_would_show_the_headers_or_smuggle_are_refused),
         CASE(a_host_with_another_certificate_gets_nothing),
         CASE(a_host_that_does_not_accept_is_told),
+        CASE(a_host_that_is_silent_is_given_up),
+        CASE(a_name_that_cannot_be_looked_up_is_told),
+        CASE(a_host_that_does_not_finish_its_handshake_is_given_up),
+        CASE(a_host_that_does_not_answer_is_given_up),
         CASE(the_next_address_of_a_host_is_tried),
         CASE(a_program_that_speaks_only_http2_is_refused_and_told_why),
         CASE(other_hosts_are_relayed_as_they_are),
