@@ -228,6 +228,12 @@
 /* Descriptors of all this together; the rest of RLIMIT_NOFILE is for connections, two each (egress_flows_max()). */
 #define LIMIT_EGRESS_RESERVE \
     (LIMIT_EGRESS_OWN + LIMIT_DNS_ASKING + 2 * LIMIT_SPLICE_PIPES + LIMIT_EGRESS_SOCKETS * LIMIT_SANDBOXES)
+/*
+ * TLS towards the programs of one sandbox, for hosts with header rules, on the loop. Each connection costs about 1 ms, a
+ * certificate for a new host 3. Past these a connection is refused.
+ */
+#define LIMIT_EGRESS_ACCEPTS_S 40 /* handshakes per second, after LIMIT_EGRESS_INTERCEPTS at once */
+#define LIMIT_EGRESS_ISSUED_S 4   /* certificates per second, after LIMIT_EGRESS_ISSUED at once */
 /* TLS handshakes of one sandbox with hosts and proxies; on the loop, where a dear one takes some milliseconds. */
 #define LIMIT_EGRESS_HANDSHAKES 8    /* at once; the others wait… */
 #define LIMIT_EGRESS_HANDSHAKES_S 20 /* …and per second, and in one burst */

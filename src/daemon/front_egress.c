@@ -50,6 +50,7 @@ static struct str why_name(uint8_t why)
         [FLOWS_TOO_MANY - NET_RULE_COUNT] = "too many connections",
         [FLOWS_TOO_MANY_OF_ALL - NET_RULE_COUNT] = "too many connections of all sandboxes",
         [FLOWS_TOO_MANY_WITH_RULES - NET_RULE_COUNT] = "too many connections with header rules",
+        [FLOWS_TOO_FAST_WITH_RULES - NET_RULE_COUNT] = "too many new connections with header rules",
         [FLOWS_NOT_DIVERTED - NET_RULE_COUNT] = "a socket of our own",
         [FLOWS_TOO_MANY_QUESTIONS - NET_RULE_COUNT] = "too many DNS questions",
         [FLOWS_NO_SERVICE - NET_RULE_COUNT] = "no service of that name",

@@ -503,6 +503,21 @@ static struct tunnel *tunnel_of_request(void *context, tunnel_done_fn *done, voi
     return open_tunnel(context, done, done_context);
 }
 
+static bool may_accept(struct outbound *outbound)
+{
+    static const struct quota_rule rule = { .per_s = LIMIT_EGRESS_ACCEPTS_S, .burst = LIMIT_EGRESS_INTERCEPTS };
+    struct quota_left left;
+
+    return quota_take(&rule, &outbound->accepts, loop_now_ms(outbound->egress->config.loop), &left);
+}
+
+static void refuse_with_rules(struct flow *flow, const struct err *err)
+{
+    report_failure(flow->outbound, FLOWS_TOO_FAST_WITH_RULES, &flow->to, flow->port, str_from(flow->name),
+                   err->message);
+    flow_reset(flow);
+}
+
 /* The guest's side, a socket pair and the host's side are two places. A proxy takes another socket pair. */
 static bool take_places_for_rules(struct flow *flow)
 {
@@ -528,6 +543,12 @@ static void relay_to_interceptor(struct flow *flow)
     }
     if (!name_offers_http1(buf_str(&flow->guest->in))) { /* its handshake would fail, and nothing would say why */
         flow_refuse(flow, FLOWS_NO_HTTP1, &flow->to);
+        return;
+    }
+    if (!may_accept(outbound)) {
+        (void)err_set(&err, ERR_LIMIT, "a sandbox may open %d connections to hosts with header rules per second",
+                      LIMIT_EGRESS_ACCEPTS_S);
+        refuse_with_rules(flow, &err);
         return;
     }
     if (!take_places_for_rules(flow)) {
@@ -557,6 +578,10 @@ static void relay_to_interceptor(struct flow *flow)
                 .context = flow,
             },
             &fd, &err);
+    if (!flow->intercept && err.kind == ERR_LIMIT) {
+        refuse_with_rules(flow, &err);
+        return;
+    }
     if (!flow->intercept) {
         log_warn("sandbox %s: connection to %s: %s", outbound->id, flow->name, err_text(&err));
         flow_reset(flow);

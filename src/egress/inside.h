@@ -61,6 +61,7 @@ struct outbound {
     struct tls_client *own_tls;   /* the same if it is the policy's own */
     struct issued_set issued;     /* for hosts with header rules */
     uint32_t intercepts;          /* connections to them */
+    struct quota accepts;         /* of TLS with the sandbox's programs, for them */
     struct handshakes handshakes; /* with them, and with the policy's proxy */
     struct queue_link stranger;   /* in egress->strangers… */
     uint64_t since_ms;            /* …since then */
@@ -141,7 +142,7 @@ void report_soon(struct outbound *outbound); /* something has changed */
  */
 void report_refusal(struct outbound *outbound, unsigned why, const struct net_address *to, uint16_t port,
                     struct str name);
-/* The same with a reason of its own: FLOWS_PROXY, FLOWS_NO_ANSWER. */
+/* The same with a reason of its own: FLOWS_PROXY, FLOWS_NO_ANSWER, FLOWS_TOO_FAST_WITH_RULES. */
 void report_failure(struct outbound *outbound, unsigned why, const struct net_address *to, uint16_t port,
                     struct str name, const char *reason);
 void report_last(struct outbound *outbound); /* the sandbox is gone: what there is to say is said now */

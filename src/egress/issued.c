@@ -61,6 +61,20 @@ static struct tls_server *make_server(struct issued_set *set, const char *name, 
     return NULL;
 }
 
+static bool may_make(struct issued_set *set, struct err *err)
+{
+    static const struct quota_rule rule = { .per_s = LIMIT_EGRESS_ISSUED_S, .burst = LIMIT_EGRESS_ISSUED };
+    struct quota_left left;
+
+    if (!quota_take(&rule, &set->rate, loop_now_ms(set->loop), &left))
+        return err_set(err, ERR_LIMIT, "a sandbox may connect to %d new hosts with header rules per second",
+                       LIMIT_EGRESS_ISSUED_S);
+    if (set->count >= LIMIT_EGRESS_ISSUED && !make_room(set))
+        return err_set(err, ERR_LIMIT, "connections to %d hosts with header rules are open already",
+                       LIMIT_EGRESS_ISSUED);
+    return true;
+}
+
 struct issued *issued_get(struct issued_set *set, struct loop *loop, const uint8_t seed[TLS_SEED_BYTES],
                           const char *owner, struct str name, struct err *err)
 {
@@ -68,11 +82,8 @@ struct issued *issued_get(struct issued_set *set, struct loop *loop, const uint8
 
     set->loop = loop;
     if (!issued) {
-        if (set->count >= LIMIT_EGRESS_ISSUED && !make_room(set)) {
-            (void)err_set(err, ERR_LIMIT, "connections to %d hosts with header rules are open already",
-                          LIMIT_EGRESS_ISSUED);
+        if (!may_make(set, err))
             return NULL;
-        }
         if (!set->authority && !(set->authority = tls_authority_new(seed, owner, err)))
             return NULL;
         auto_free char *text = str_copy(name);

@@ -16,12 +16,14 @@
 #include "base/str.h"
 #include "io/loop.h"
 #include "io/tls_authority.h"
+#include "policy/quota.h"
 
 struct issued_set {
     struct loop *loop;
     struct tls_authority *authority; /* NULL: not made yet */
     struct queue all;                /* used longest ago first */
     uint32_t count;
+    struct quota rate; /* of new ones */
 };
 
 struct issued {
@@ -33,7 +35,10 @@ struct issued {
     char *name;
 };
 
-/* For this host name, which must be a valid one; made if there is none yet. `seed` and `owner` count the first time. */
+/*
+ * For this host name, which must be a valid one; made if there is none yet. `seed` and `owner` count the first time.
+ * ERR_LIMIT: too many are in use, or were made a moment ago.
+ */
 struct issued *issued_get(struct issued_set *set, struct loop *loop, const uint8_t seed[TLS_SEED_BYTES],
                           const char *owner, struct str name, struct err *err) must_use;
 void issued_unref(struct issued *issued); /* NULL is fine */

@@ -120,6 +120,7 @@ static void say_why(const struct outbound *outbound, const struct refusal *refus
         buf_format(out, "more than %u DNS questions per second, or %u at once", LIMIT_EGRESS_QUESTIONS_S,
                    LIMIT_EGRESS_QUESTIONS);
         return;
+    case FLOWS_TOO_FAST_WITH_RULES:
     case FLOWS_PROXY:
     case FLOWS_NO_ANSWER:
         buf_add(out, str_from(refusal->reason));

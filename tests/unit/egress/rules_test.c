@@ -610,6 +610,71 @@ static void connections_to_hosts_with_rules_are_limited(void **state)
     end();
 }
 
+/* Opens TLS for this name. True: and had an answer; false: was refused. Then it is closed. */
+static bool is_accepted(const char *name)
+{
+    struct side guest;
+    char request[128];
+
+    connect_guest(&guest, name);
+    (void)snprintf(request, sizeof request, "TRACE / HTTP/1.1\r\nHost: %s\r\n\r\n", name);
+    stream_write(guest.stream, str_from(request));
+    PUMP_UNTIL(rig.loop, ({
+                   if (fake_open_count)
+                       fake_answer(DNS_FINE, (const char[][4]){ { 127, 0, 0, 1 } }, 1);
+                   got(&guest, " 405 ") || guest.failures;
+               }));
+    bool is_accepted = got(&guest, " 405 ");
+    side_done(&guest);
+    return is_accepted;
+}
+
+static void check_too_fast(const char *text)
+{
+    PUMP_UNTIL(rig.loop, rig.refusal_count > 0);
+    assert_int_equal(rig.refusals[0].why, FLOWS_TOO_FAST_WITH_RULES);
+    assert_non_null(strstr(rig.refusals[0].text, text));
+}
+
+static void handshakes_with_one_sandbox_are_limited(void **state)
+{
+    enum { TRIES = 3 * LIMIT_EGRESS_INTERCEPTS }; /* the clock goes on meanwhile */
+    int accepted = 0;
+
+    (void)state;
+    begin();
+    while (accepted < TRIES && is_accepted(HOST))
+        accepted++;
+    assert_in_range(accepted, LIMIT_EGRESS_INTERCEPTS, TRIES - 1);
+    check_too_fast("refused: a sandbox may open 40 connections to hosts with header rules per second");
+    hand_clock_add(1000);
+    assert_true(is_accepted(HOST));
+    end();
+}
+
+static void certificates_for_one_sandbox_are_limited(void **state)
+{
+    enum { TRIES = 3 * LIMIT_EGRESS_ISSUED };
+    struct net_transform below = { STR_INIT("*.example.com"), 2, headers };
+    struct net_policy policy = with_rules();
+    char name[64] = HOST;
+    int accepted = 0;
+
+    (void)state;
+    policy.transforms = &below;
+    begin_with("DNS:" HOST, &policy);
+    while (accepted < TRIES && is_accepted(name)) {
+        accepted++;
+        (void)snprintf(name, sizeof name, "host-%d.example.com", accepted);
+    }
+    assert_in_range(accepted, LIMIT_EGRESS_ISSUED, TRIES - 1);
+    check_too_fast("refused: a sandbox may connect to 4 new hosts with header rules per second");
+    assert_true(is_accepted("host-30.example.com")); /* one that it has */
+    hand_clock_add(1000);
+    assert_true(is_accepted("one-more.example.com"));
+    end();
+}
+
 static void large_bodies_go_both_ways_with_backpressure(void **state)
 {
     (void)state;
@@ -795,6 +860,8 @@ int main(void)
         CASE(an_upgrade_becomes_a_relay),
         CASE(a_sandbox_that_ends_takes_its_requests_with_it),
         CASE(connections_to_hosts_with_rules_are_limited),
+        CASE(handshakes_with_one_sandbox_are_limited),
+        CASE(certificates_for_one_sandbox_are_limited),
         CASE(large_bodies_go_both_ways_with_backpressure),
         CASE(through_a_proxy_the_host_is_still_verified),
         CASE(a_connection_with_rules_counts_as_the_descriptors_that_it_has),
