@@ -13,10 +13,10 @@
 #include "base/attr.h"
 #include "base/err.h"
 #include "base/queue.h"
+#include "base/quota.h"
 #include "base/str.h"
 #include "io/loop.h"
 #include "io/tls_authority.h"
-#include "policy/quota.h"
 
 struct issued_set {
     struct loop *loop;
