@@ -2,7 +2,7 @@
  * Theory of operation
  *
  * The sandboxes that egress knows. Sockets come from keeper and policies from front, in any order: a policy may be here
- * before the sockets, and is kept for LIMIT_EGRESS_STRANGER_MS. The other way round nothing is forgotten: keeper reports
+ * before the sockets, and is kept for LIMIT_EGRESS_EARLY_MS. The other way round nothing is forgotten: keeper reports
  * the end of every sandbox that it has told us of. It does so without sockets while it cannot make them, which may take
  * as long as a guest likes. A policy that is late or was refused must not let programs hang: after LIMIT_EGRESS_POLICY_MS
  * connections and questions are accepted and refused, until one comes.
@@ -41,11 +41,11 @@ static struct outbound *find_or_make(struct egress *egress, const char *id)
     return outbound;
 }
 
-static void leave_strangers(struct outbound *outbound)
+static void leave_early(struct outbound *outbound)
 {
-    if (outbound->stranger.in)
-        outbound->egress->stranger_count--;
-    queue_leave(&outbound->stranger);
+    if (outbound->early.in)
+        outbound->egress->early_count--;
+    queue_leave(&outbound->early);
 }
 
 static void close_sockets(struct outbound *outbound)
@@ -72,7 +72,7 @@ static void outbound_dispose(void *object)
 static void outbound_free(struct outbound *outbound)
 {
     (void)map_remove(&outbound->egress->sandboxes, str_from(outbound->id));
-    leave_strangers(outbound);
+    leave_early(outbound);
     close_sockets(outbound);
     flows_reset(outbound);
     resolver_asker_done(outbound->egress->config.resolver, &outbound->asker);
@@ -143,9 +143,9 @@ static void on_policy_late(struct timer *timer)
 
 /* ---- policies without sockets ---- */
 
-static struct outbound *oldest_stranger(struct egress *egress)
+static struct outbound *oldest_early(struct egress *egress)
 {
-    return egress->strangers.first ? container_of(egress->strangers.first, struct outbound, stranger) : NULL;
+    return egress->early.first ? container_of(egress->early.first, struct outbound, early) : NULL;
 }
 
 static void on_forget(struct timer *timer)
@@ -154,24 +154,24 @@ static void on_forget(struct timer *timer)
     uint64_t now_ms = loop_now_ms(egress->config.loop);
     struct outbound *oldest;
 
-    while ((oldest = oldest_stranger(egress)) && now_ms - oldest->since_ms >= LIMIT_EGRESS_STRANGER_MS)
+    while ((oldest = oldest_early(egress)) && now_ms - oldest->since_ms >= LIMIT_EGRESS_EARLY_MS)
         outbound_free(oldest);
     if (oldest)
-        timer_set(timer, egress->config.loop, oldest->since_ms + LIMIT_EGRESS_STRANGER_MS - now_ms, on_forget);
+        timer_set(timer, egress->config.loop, oldest->since_ms + LIMIT_EGRESS_EARLY_MS - now_ms, on_forget);
 }
 
-static void join_strangers(struct outbound *outbound)
+static void join_early(struct outbound *outbound)
 {
     struct egress *egress = outbound->egress;
 
-    leave_strangers(outbound);
-    if (egress->stranger_count == LIMIT_SANDBOXES)
-        outbound_free(oldest_stranger(egress));
+    leave_early(outbound);
+    if (egress->early_count == LIMIT_SANDBOXES)
+        outbound_free(oldest_early(egress));
     outbound->since_ms = loop_now_ms(egress->config.loop);
-    queue_join(&egress->strangers, &outbound->stranger);
-    egress->stranger_count++;
+    queue_join(&egress->early, &outbound->early);
+    egress->early_count++;
     if (!timer_is_set(&egress->forget))
-        timer_set(&egress->forget, egress->config.loop, LIMIT_EGRESS_STRANGER_MS, on_forget);
+        timer_set(&egress->forget, egress->config.loop, LIMIT_EGRESS_EARLY_MS, on_forget);
 }
 
 /* ---- messages ---- */
@@ -180,7 +180,7 @@ void egress_network(struct egress *egress, const char *id, int sockets[DIVERT_KI
 {
     struct outbound *outbound = find_or_make(egress, id);
 
-    leave_strangers(outbound);
+    leave_early(outbound);
     close_sockets(outbound);
     for (int i = 0; i < DIVERT_KINDS; i++)
         outbound->sockets[i] = take_fd(&sockets[i]);
@@ -259,7 +259,7 @@ bool egress_policy(struct egress *egress, const char *id, struct str packed, str
     outbound->policy_number++;
     outbound->has_policy = true;
     if (!outbound->has_network) {
-        join_strangers(outbound);
+        join_early(outbound);
         return true;
     }
     flows_judge_again(outbound);

@@ -38,7 +38,7 @@ struct egress_config {
     struct resolver *resolver;
     const struct egress_name *names; /* looked up here, and asked nowhere else */
     uint32_t name_count;
-    struct net_operator house;                       /* --egress-allow, --egress-deny */
+    struct net_operator operator;                    /* --egress-allow, --egress-deny */
     struct str roots;                                /* certificates to trust, in PEM; may be empty */
     uint64_t bytes_per_s;                            /* of one sandbox, each way; 0: no limit */
     uint32_t flows_max;                              /* of all sandboxes together; see egress_flows_max() */

@@ -190,7 +190,7 @@ static enum net_rule judge(const struct flow *flow, const struct net_address *to
 {
     const struct net_flow is = described(flow, to, name);
 
-    return net_judge(&flow->outbound->policy, &flow->outbound->egress->config.house, &is);
+    return net_judge(&flow->outbound->policy, &flow->outbound->egress->config.operator, & is);
 }
 
 /*
@@ -202,7 +202,7 @@ static struct str pinned_name(const struct flow *flow, const struct net_address 
     struct outbound *outbound = flow->outbound;
     const struct net_flow is = described(flow, to, STR(""));
 
-    if (!net_name_matters(&outbound->policy, &outbound->egress->config.house, &is))
+    if (!net_name_matters(&outbound->policy, &outbound->egress->config.operator, & is))
         return pins_any_name(&outbound->pins, to, now_ms(flow));
     return pins_best_name(&outbound->pins, to, now_ms(flow), &outbound->policy, outbound->policy_number);
 }
@@ -398,7 +398,7 @@ enum net_rule egress_judge_for_all(const struct egress *egress, const struct net
     static const struct net_policy open = { .internet = true };
     const struct net_flow is = { .to = *to, .port = port, .is_host = egress_is_host(egress, to) };
 
-    return net_judge(&open, &egress->config.house, &is);
+    return net_judge(&open, &egress->config.operator, & is);
 }
 
 /* A sandbox must not reach by way of its proxy's address what it could not reach otherwise. */
@@ -682,7 +682,7 @@ static void on_resolve_late(struct timer *timer)
 static void begin_resolving(struct flow *flow)
 {
     struct outbound *outbound = flow->outbound;
-    enum net_rule rule = net_judge_private(&outbound->policy, &outbound->egress->config.house, str_from(flow->name));
+    enum net_rule rule = net_judge_private(&outbound->policy, &outbound->egress->config.operator, str_from(flow->name));
 
     if (!net_rule_allows(rule)) {
         flow_refuse(flow, rule, &flow->original);
@@ -802,8 +802,8 @@ static void begin(struct flow *flow)
         return;
     }
     pins_use(&flow->outbound->pins, &flow->original, now_ms(flow));
-    enum net_rule rule = net_judge(&flow->outbound->policy, &egress->config.house, &is);
-    if (net_name_matters(&flow->outbound->policy, &egress->config.house, &is) ||
+    enum net_rule rule = net_judge(&flow->outbound->policy, &egress->config.operator, & is);
+    if (net_name_matters(&flow->outbound->policy, &egress->config.operator, & is) ||
         (net_rule_allows(rule) && may_have_rules(flow)))
         begin_naming(flow);
     else if (net_rule_allows(rule))

@@ -33,10 +33,10 @@
 struct egress {
     struct egress_config config;
     struct host_probe probe;
-    struct map sandboxes;   /* id → struct outbound */
-    struct queue strangers; /* those with a policy and no sockets yet, the oldest first */
-    uint32_t stranger_count;
-    struct timer forget;         /* strangers that have waited too long */
+    struct map sandboxes; /* id → struct outbound */
+    struct queue early;   /* those with a policy and no sockets yet, the oldest first */
+    uint32_t early_count;
+    struct timer forget;         /* of those that have waited too long */
     uint32_t places;             /* in use, of config.flows_max: egress_take_places() */
     struct queue news;           /* those with something to report */
     struct timer report;         /* set while there are some */
@@ -63,7 +63,7 @@ struct outbound {
     uint32_t intercepts;          /* connections to them */
     struct quota accepts;         /* of TLS with the sandbox's programs, for them */
     struct handshakes handshakes; /* with them, and with the policy's proxy */
-    struct queue_link stranger;   /* in egress->strangers… */
+    struct queue_link early;      /* in egress->early… */
     uint64_t since_ms;            /* …since then */
     struct queue flows;
     uint32_t open;   /* flows, and connections for DNS */

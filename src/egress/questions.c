@@ -297,7 +297,7 @@ static void ask(struct asked *asked)
         refuse(asked, rule, DNS_NO_SUCH_NAME, STR("the sandbox's network policy does not allow this name"));
         return;
     }
-    rule = net_judge_private(&outbound->policy, &outbound->egress->config.house, str_from(asked->question.name));
+    rule = net_judge_private(&outbound->policy, &outbound->egress->config.operator, str_from(asked->question.name));
     if (!net_rule_allows(rule)) {
         refuse(asked, rule, DNS_NO_SUCH_NAME, STR("this name belongs to private networks"));
         return;

@@ -94,7 +94,7 @@ static void a_policy_without_sockets_is_forgotten_after_a_while(void **state)
     (void)state;
     rig_begin(&rig, NULL);
     rig_policy(&rig, "one", &rig_open);
-    hand_clock_add(LIMIT_EGRESS_STRANGER_MS);
+    hand_clock_add(LIMIT_EGRESS_EARLY_MS);
     pump_some(rig.loop);
     rig_network(&rig, "one");
     struct peer guest = rig_guest(&rig);
@@ -112,7 +112,7 @@ static void the_policy_of_a_sandbox_whose_sockets_come_late_is_kept(void **state
     rig_without_sockets(&rig, "one");
     rig_without_sockets(&rig, "two"); /* before its policy */
     rig_policy(&rig, "two", &rig_open);
-    hand_clock_add(2 * LIMIT_EGRESS_STRANGER_MS);
+    hand_clock_add(2 * LIMIT_EGRESS_EARLY_MS);
     pump_some(rig.loop);
     for (int i = 0; i < 2; i++) {
         rig_network(&rig, i ? "two" : "one");

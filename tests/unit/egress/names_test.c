@@ -545,7 +545,7 @@ static void addresses_that_are_not_public_are_left_out_of_answers(void **state)
     assert_non_null(strstr(rig.refusals[0].text, "metadata.example"));
 
     rig.is_host = true;
-    rig.house = rig_range("192.168.0.0/16");
+    rig.operator= rig_range("192.168.0.0/16");
     fd = ask_udp("host.example", DNS_A);
     PUMP_UNTIL(rig.loop, fake_open_count == 1);
     fake_answer(DNS_FINE, (const char[][4]){ { (char)198, 51, 100, 7 } }, 1);
