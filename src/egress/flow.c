@@ -697,6 +697,20 @@ static void begin_resolving(struct flow *flow)
 
 /* ---- naming ---- */
 
+/*
+ * With header rules the addresses that the sandbox was told for the name will do. A program cannot try the others itself: its
+ * connection is to the interceptor, and was accepted.
+ */
+static void dial_pinned(struct flow *flow)
+{
+    struct net_address address;
+
+    for (uint32_t at = 0; pins_next_address(&flow->outbound->pins, str_from(flow->name), now_ms(flow), &at, &address);)
+        if (!net_address_eq(&address, &flow->original))
+            add_address(flow, &address);
+    begin_dialing(flow);
+}
+
 /* All that can be known is known. */
 static void decide(struct flow *flow)
 {
@@ -714,6 +728,8 @@ static void decide(struct flow *flow)
     if ((rule == NET_RULE_ALLOW_NAME || flow->has_rules) && !hole_is_open("a name decides where") &&
         !pins_have(&flow->outbound->pins, str_from(flow->name), &flow->original, now_ms(flow)))
         begin_resolving(flow);
+    else if (flow->has_rules)
+        dial_pinned(flow);
     else
         begin_dialing(flow);
 }

@@ -92,6 +92,18 @@ bool pins_have(const struct pins *pins, struct str name, const struct net_addres
     return pin && pin->until_ms > now_ms;
 }
 
+bool pins_next_address(const struct pins *pins, struct str name, uint64_t now_ms, uint32_t *at, struct net_address *out)
+{
+    while (*at < pins->count) {
+        const struct pin *pin = &pins->list[(*at)++];
+        if (pin->until_ms > now_ms && str_eq(str_from(pin->name), name)) {
+            *out = pin->address;
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool is_live(const struct pin *pin, const struct net_address *address, uint64_t now_ms)
 {
     return pin->until_ms > now_ms && net_address_eq(&pin->address, address);

@@ -28,6 +28,9 @@ void pins_add(struct pins *pins, struct str name, const struct net_address *addr
 /* The address is in use: its pins hold longer. */
 void pins_use(struct pins *pins, const struct net_address *address, uint64_t now_ms);
 bool pins_have(const struct pins *pins, struct str name, const struct net_address *address, uint64_t now_ms);
+/* The next address that the name leads to; *at is 0 at first. False: there is no other. */
+bool pins_next_address(const struct pins *pins, struct str name, uint64_t now_ms, uint32_t *at,
+                       struct net_address *out);
 /* So many names lead to the address, as far as is known: up to LIMIT_EGRESS_PIN_NAMES. */
 uint32_t pins_count(const struct pins *pins, const struct net_address *address, uint64_t now_ms);
 /* Any name of the address, or "". It lives until a pin is added. */

@@ -70,6 +70,20 @@ def test_the_guests_own_header_is_replaced_and_the_others_stay(one):
     assert answer["target"] == "/a%2Fb?c=d"
 
 
+def test_the_next_address_of_a_host_is_tried(trusting):
+    """The program dials the first address, at which there is nobody."""
+    box = trusting.shared_box(**rules("spread.test"))
+    answer = box.ok("https", "spread.test", "spread.test", None)
+    assert (header(answer, "authorization"), answer["to"]) == ([SECRET], ONE)
+
+
+def test_a_host_that_cannot_be_reached_is_answered_for_and_logged(trusting):
+    box = trusting.shared_box(**rules("gone.test"))
+    found = box.run("curl -sS -i https://gone.test/")
+    assert found.code == 0 and " 502 " in found.stdout and "gone.test could not be reached" in found.stdout, found
+    assert box.wait_log("request to gone.test failed", "unreachable")
+
+
 def test_programs_trust_it_without_being_told(one):
     """curl reads the bundle, Python the directory or a variable, Node a variable, openssl the directory."""
     found = one.run("curl -sS --fail https://one.test/")

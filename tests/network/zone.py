@@ -7,7 +7,7 @@ import asyncio
 import socket
 import struct
 
-from world import HOSTS, MACHINE
+from world import HOSTS, MACHINE, NOBODY
 
 A, CNAME, TXT, AAAA, OPT = 1, 5, 16, 28, 41
 TYPES = {"A": A, "CNAME": CNAME, "TXT": TXT, "AAAA": AAAA, "MX": 15, "NULL": 10, "SRV": 33, "HTTPS": 65, "ANY": 255}
@@ -35,6 +35,7 @@ TLS_NAMES = (
     "denied.test",
     "socks.test",
     "many.test",
+    "spread.test",
     "moving.test",
     *PACKAGE_NAMES,
 )
@@ -44,6 +45,8 @@ RECORDS = {
     "two.test": {"A": [HOSTS["two"]], "AAAA": [HOSTS["two_six"]]},
     "four.test": {"A": [HOSTS["one"]]},
     "six.test": {"AAAA": [HOSTS["one_six"]]},
+    "spread.test": {"A": [NOBODY, HOSTS["one"]]},
+    "gone.test": {"A": [NOBODY]},
     "wild.test": {"A": [HOSTS["one"]]},
     "*.wild.test": {"A": [HOSTS["one"]]},
     "denied.test": {"A": [HOSTS["denied"]], "AAAA": [HOSTS["denied_six"]]},

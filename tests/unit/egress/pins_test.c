@@ -27,6 +27,13 @@ static void a_pin_leads_from_an_address_to_its_names(void **state)
     assert_int_equal(pins_count(&pins, &one, 3000), 2);
     assert_int_equal(pins_count(&pins, &one, 3000 + LIMIT_EGRESS_PIN_MS), 0);
     assert_int_equal(pins_count(&pins, &two, 3000), 0);
+    struct net_address next;
+    uint32_t at = 0;
+    assert_true(pins_next_address(&pins, STR("b.example"), 3000, &at, &next));
+    assert_true(net_address_eq(&next, &one));
+    assert_false(pins_next_address(&pins, STR("b.example"), 3000, &at, &next));
+    at = 0;
+    assert_false(pins_next_address(&pins, STR("b.example"), 3000 + LIMIT_EGRESS_PIN_MS, &at, &next));
     assert_int_equal(pins_any_name(&pins, &two, 3000).len, 0);
     assert_true(pins_have(&pins, STR("b.example"), &one, 3000));
     assert_false(pins_have(&pins, STR("b.example"), &two, 3000));

@@ -468,6 +468,28 @@ static void the_next_address_of_a_host_is_tried(void **state)
     end();
 }
 
+static void the_next_address_is_tried_though_the_guest_chose_one_that_it_was_told(void **state)
+{
+    (void)state;
+    static const char addresses[2][4] = { { 127, 0, 0, 9 }, { 127, 0, 0, 1 } }; /* nothing listens at the first */
+    struct side guest, host;
+    begin();
+    for (int i = 0; i < 2; i++) {
+        rig.to = rig_address(i ? "127.0.0.9" : "198.51.100.200");
+        ask_host(&guest);
+        if (i == 0) { /* then it is known, and not looked up again */
+            PUMP_UNTIL(rig.loop, fake_open_count == 1);
+            fake_answer(DNS_FINE, addresses, 2);
+        }
+        accept_host(&host);
+        PUMP_UNTIL(rig.loop, got(&host, "Bearer s3cret"));
+        assert_int_equal(fake_open_count, 0);
+        side_done(&host);
+        side_done(&guest);
+    }
+    end();
+}
+
 static void a_program_that_speaks_only_http2_is_refused_and_told_why(void **state)
 {
     (void)state;
@@ -853,6 +875,7 @@ int main(void)
         CASE(a_host_that_does_not_finish_its_handshake_is_given_up),
         CASE(a_host_that_does_not_answer_is_given_up),
         CASE(the_next_address_of_a_host_is_tried),
+        CASE(the_next_address_is_tried_though_the_guest_chose_one_that_it_was_told),
         CASE(a_program_that_speaks_only_http2_is_refused_and_told_why),
         CASE(other_hosts_are_relayed_as_they_are),
         CASE(the_rules_do_not_grant_access),
