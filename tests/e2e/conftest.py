@@ -17,7 +17,7 @@ def server():
         pytest.skip("needs root: a server makes namespaces, mounts and cgroups")
     share_template(TEST_DATA)
     running = Server()
-    running.start()
+    running.start_when_free()
     running.kill_all()  # what an earlier run was killed over
     for name in [name for name in os.environ if name.startswith("E2B_")]:
         del os.environ[name]

@@ -253,7 +253,7 @@ def run_js_file(file, home, by_domain=False):
 
     share_template(TEST_DATA)
     server = Server()
-    server.start()
+    server.start_when_free()
     try:
         server.kill_all()
         test = home / file  # where node looks for packages: beside node_modules

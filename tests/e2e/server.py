@@ -143,6 +143,17 @@ class Server:
         self.key = self.lines["E2B_API_KEY"]
         return self
 
+    def start_when_free(self, seconds=60):
+        """After a run that was killed: its server may not have ended yet."""
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                return self.start()
+            except RuntimeError as error:
+                if "another cloister uses this data directory" not in str(error) or time.monotonic() > end:
+                    raise
+            time.sleep(0.5)
+
     def before_start(self):
         """In the new process, before it becomes the server."""
         die_with_parent()
