@@ -19,6 +19,12 @@
 #define NETWORK_NAMESERVER "192.0.0.1"
 
 /*
+ * The addresses of names that stay inside (--inside), the first of LIMIT_INSIDE: 192.0.0.64/26. They are in the block of
+ * protocol assignments (RFC 6890), which is not public, and IANA has assigned none of them.
+ */
+#define NETWORK_INSIDE_IPV4 "192.0.0.64"
+
+/*
  * Where egress's sockets are bound. Port 1 is the one that guests cannot have anyway (guestlink, isolation/native/
  * network.c): a wildcard bind of a guest conflicts with any address of the same port.
  */

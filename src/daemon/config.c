@@ -63,6 +63,8 @@ static const struct option options[] = {
     { "egress-deny", LIST(egress_deny), "",
       "addresses that no sandbox reaches, whatever is allowed otherwise: CIDR,CIDR…; may be repeated" },
     { "dns", LIST(dns), "", "name servers for sandboxes: ADDR[:PORT],… (default: those in /etc/resolv.conf)" },
+    { "inside", LIST(inside), "",
+      "services for every sandbox, also without internet access: NAME:PORT=ADDR:PORT,…; may be repeated" },
     { "egress-rate", NUMBER(egress_rate_mb, 0, 100000), "",
       "MiB per second that one sandbox may send, and receive, through the network (default: no limit)" },
 };

@@ -13,12 +13,13 @@
 #include <stdio.h>
 
 #include "base/err.h"
+#include "base/limits.h"
 
 #define CONFIG_FILE "/etc/cloister/cloister.conf"
 
 enum {
     CONFIG_TEXT_BYTES = 512,
-    CONFIG_LIST_BYTES = 8192, /* LIMIT_EGRESS_RANGES ranges of IPv6, written out */
+    CONFIG_LIST_BYTES = LIMIT_INSIDE_BYTES, /* LIMIT_EGRESS_RANGES ranges of IPv6, written out */
 };
 
 struct config {
@@ -43,6 +44,7 @@ struct config {
     char egress_allow[CONFIG_LIST_BYTES];   /* CIDR,CIDR… */
     char egress_deny[CONFIG_LIST_BYTES];    /* CIDR,CIDR… */
     char dns[CONFIG_LIST_BYTES];            /* ADDR[:PORT],… */
+    char inside[CONFIG_LIST_BYTES];         /* NAME:PORT=ADDR:PORT,… */
     uint64_t egress_rate_mb;                /* MiB per second of each sandbox; 0: no limit */
 };
 

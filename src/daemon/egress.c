@@ -198,6 +198,8 @@ static bool role_open(struct role_egress *role, struct err *err)
                      .allow = role->settings.allow,
                      .deny_count = role->settings.deny_count,
                      .deny = role->settings.deny },
+        .services = role->settings.services,
+        .service_count = role->settings.service_count,
         .roots = str_of(role->roots, roots_len),
         .bytes_per_s = role->settings.bytes_per_s,
         .flows_max = egress_flows_max(),

@@ -348,6 +348,7 @@ static bool front_open(struct front *front, struct err *err)
         .per_key_max = front->settings.key_sandboxes,
         .timeout_max_s = front->settings.timeout_max_s,
         .pids = front->settings.pids,
+        .inside = front->settings.inside,
     });
     front_egress_report_to(front->egress, front->sandboxes);
     front->actions = (struct actions){

@@ -422,6 +422,7 @@ static bool make_settings(struct keeper *keeper, struct err *err)
     memcpy(keeper->settings.egress_allow, keeper->egress.allow, sizeof keeper->egress.allow);
     keeper->settings.egress_deny_count = keeper->egress.deny_count;
     memcpy(keeper->settings.egress_deny, keeper->egress.deny, sizeof keeper->egress.deny);
+    egress_settings_names(&keeper->egress, keeper->settings.inside);
     log_setup("keeper", log_least);
     choose_domain(config, keeper->settings.domain, sizeof keeper->settings.domain);
     keeper->settings.sandboxes_max = (uint32_t)config->sandboxes_max;

@@ -1,5 +1,6 @@
 #include "daemon/settings.h"
 
+#include <assert.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -8,10 +9,13 @@
 #include "base/buf.h"
 #include "base/fd.h"
 #include "base/mem.h"
+#include "base/network.h"
 #include "base/pack.h"
 #include "daemon/authority.h"
 
-enum { SETTINGS_BYTES = 8192, DNS_PORT = 53 };
+enum {
+    SETTINGS_BYTES = 32 * 1024, /* the lists of egress's are at most 8 KiB of text each: CONFIG_LIST_BYTES */
+};
 
 bool settings_log_level(const char *name, enum log_level *out, struct err *err)
 {
@@ -142,6 +146,7 @@ int settings_write(const struct settings *settings, struct err *err)
     pack_u32(&out, settings->pids);
     pack_u8(&out, settings->code_always_has_token);
     pack_bool(&out, settings->internet);
+    pack_str(&out, str_from(settings->inside));
     ranges_pack(&out, settings->egress_allow, settings->egress_allow_count);
     ranges_pack(&out, settings->egress_deny, settings->egress_deny_count);
     pack_str(&out, secret_reveal(&settings->api_key));
@@ -174,6 +179,7 @@ bool settings_read(int fd, struct settings *out, struct err *err)
     got.pids = unpack_u32(&in);
     got.code_always_has_token = unpack_u8(&in) != 0;
     got.internet = unpack_bool(&in);
+    unpack_text(&in, got.inside, sizeof got.inside);
     got.egress_allow_count = ranges_unpack(&in, got.egress_allow);
     got.egress_deny_count = ranges_unpack(&in, got.egress_deny);
     struct str api_key = unpack_str(&in, SECRET_MAX_BYTES);
@@ -190,14 +196,13 @@ bool settings_read(int fd, struct settings *out, struct err *err)
 
 /* ---- egress ---- */
 
-/* ADDR, ADDR:PORT, [ADDR], [ADDR]:PORT. */
-static bool resolver_parse(struct str text, struct egress_resolver *out)
+/* ADDR:PORT or [ADDR]:PORT. ADDR or [ADDR] alone has the port that is passed; 0: it needs one of its own. */
+static bool endpoint_parse(struct str text, uint64_t port, struct net_address *out_address, uint16_t *out_port)
 {
     struct str address;
-    uint64_t port = DNS_PORT;
 
-    if (net_address_parse(text, &out->address)) {
-        out->port = DNS_PORT;
+    if (port && net_address_parse(text, out_address)) {
+        *out_port = (uint16_t)port;
         return true;
     }
     bool in_brackets = str_skip(&text, STR("["));
@@ -205,10 +210,10 @@ static bool resolver_parse(struct str text, struct egress_resolver *out)
     if (!str_has_char(text, end) || !str_cut(&text, end, &address))
         return false;
     bool has_port = !in_brackets || str_skip(&text, STR(":"));
-    if (has_port ? !str_to_u64(text, UINT16_MAX, &port) || port == 0 : text.len > 0)
+    if (has_port ? !str_to_u64(text, UINT16_MAX, &port) || port == 0 : text.len > 0 || port == 0)
         return false;
-    out->port = (uint16_t)port;
-    return net_address_parse(address, &out->address);
+    *out_port = (uint16_t)port;
+    return net_address_parse(address, out_address);
 }
 
 static bool ranges_make(const char *option, struct str list, struct net_range out[LIMIT_EGRESS_RANGES],
@@ -236,10 +241,92 @@ static bool resolvers_make(struct str list, struct egress_settings *out, struct 
         entry = str_trim(entry);
         if (out->resolver_count == LIMIT_RESOLVERS)
             return err_set(err, ERR_INVALID, "--dns has more than %d name servers", LIMIT_RESOLVERS);
-        if (!resolver_parse(entry, &out->resolvers[out->resolver_count]))
+        struct egress_resolver *resolver = &out->resolvers[out->resolver_count];
+        if (!endpoint_parse(entry, NETWORK_DNS_PORT, &resolver->address, &resolver->port))
             return err_set(err, ERR_INVALID, "--dns takes ADDR, ADDR:PORT or [ADDR]:PORT, not '%.*s'",
                            (int)MIN(entry.len, (size_t)60), entry.at);
         out->resolver_count++;
+    }
+    return true;
+}
+
+/* ---- names that stay inside ---- */
+
+enum { SHOWN = 60 }; /* bytes of an entry in an error */
+
+static bool inside_name(struct str text, char out[LIMIT_NET_NAME_BYTES + 1], struct err *err)
+{
+    const struct str own = STR(".localhost");
+    const int shown = (int)MIN(text.len, (size_t)SHOWN);
+
+    if (!net_name_is_valid(text) || !str_has_char(text, '.'))
+        return err_set(err, ERR_INVALID, "--inside: '%.*s' is not a host name with a dot, such as mirror.internal",
+                       shown, text.at);
+    if (text.len > own.len && str_eq_nocase(str_of(text.at + (text.len - own.len), own.len), own))
+        return err_set(err, ERR_INVALID, "--inside: '%.*s' cannot be used: programs take it for their own machine",
+                       shown, text.at);
+    memcpy(out, text.at, text.len);
+    text_lower(out, text.len);
+    out[text.len] = '\0';
+    return true;
+}
+
+/* That of another service of the name, or the next one that is free. */
+static struct net_address inside_address(const struct egress_service *services, uint32_t count, const char *name)
+{
+    struct net_address address;
+    bool parsed = net_address_parse(STR(NETWORK_INSIDE_IPV4), &address);
+
+    assert(parsed);
+    (void)parsed;
+    for (uint32_t i = 0; i < count; i++) {
+        if (strcmp(services[i].name, name) == 0)
+            return services[i].address;
+        if (services[i].address.at[15] >= address.at[15])
+            address.at[15] = (uint8_t)(services[i].address.at[15] + 1);
+    }
+    return address;
+}
+
+/* NAME:PORT=ADDR:PORT, into services[count]. */
+static bool inside_parse(struct str entry, struct egress_service *services, uint32_t count, struct err *err)
+{
+    struct egress_service *out = &services[count];
+    struct str target = entry, from, name;
+    uint64_t port;
+
+    if (!str_has_char(entry, '=') || !str_cut(&target, '=', &from) || !str_has_char(from, ':') ||
+        !str_cut(&from, ':', &name))
+        return err_set(err, ERR_INVALID,
+                       "--inside takes NAME:PORT=ADDR:PORT, such as mirror.internal:80=127.0.0.1:8080, not '%.*s'",
+                       (int)MIN(entry.len, (size_t)SHOWN), entry.at);
+    if (!inside_name(name, out->name, err))
+        return false;
+    if (!str_to_u64(from, UINT16_MAX, &port) || port == 0 || port == NETWORK_DNS_PORT)
+        return err_set(err, ERR_INVALID, "--inside: the port of %.*s must be 1 to 65535 and not 53, which is DNS's",
+                       (int)MIN(name.len, (size_t)SHOWN), name.at);
+    out->port = (uint16_t)port;
+    if (!endpoint_parse(target, 0, &out->to, &out->to_port))
+        return err_set(
+            err, ERR_INVALID, "--inside: %.*s must lead to an address and a port, such as 127.0.0.1:8080, not '%.*s'",
+            (int)MIN(name.len, (size_t)SHOWN / 2), name.at, (int)MIN(target.len, (size_t)SHOWN / 2), target.at);
+    for (uint32_t i = 0; i < count; i++)
+        if (services[i].port == out->port && strcmp(services[i].name, out->name) == 0)
+            return err_set(err, ERR_INVALID, "--inside has port %u of %.*s twice", out->port, SHOWN, out->name);
+    out->address = inside_address(services, count, out->name);
+    return true;
+}
+
+static bool inside_make(struct str list, struct egress_settings *out, struct err *err)
+{
+    struct str entry;
+
+    while (list.len && str_cut(&list, ',', &entry)) {
+        if (out->service_count == LIMIT_INSIDE)
+            return err_set(err, ERR_INVALID, "--inside has more than %d entries", LIMIT_INSIDE);
+        if (!inside_parse(str_trim(entry), out->services, out->service_count, err))
+            return false;
+        out->service_count++;
     }
     return true;
 }
@@ -250,10 +337,27 @@ bool egress_settings_make(const struct config *config, struct egress_settings *o
 
     if (!ranges_make("--egress-allow", str_from(config->egress_allow), made.allow, &made.allow_count, err) ||
         !ranges_make("--egress-deny", str_from(config->egress_deny), made.deny, &made.deny_count, err) ||
-        !resolvers_make(str_from(config->dns), &made, err))
+        !resolvers_make(str_from(config->dns), &made, err) || !inside_make(str_from(config->inside), &made, err))
         return false;
     *out = made;
     return true;
+}
+
+void egress_settings_names(const struct egress_settings *settings, char out[LIMIT_INSIDE_BYTES])
+{
+    auto_buf struct buf names = buf_make(NULL, LIMIT_INSIDE_BYTES - 1);
+
+    for (uint32_t i = 0; i < settings->service_count; i++) {
+        uint32_t first = 0;
+        while (!net_address_eq(&settings->services[first].address, &settings->services[i].address))
+            first++;
+        if (first == i)
+            buf_format(&names, "%s\n", settings->services[i].name);
+    }
+    assert(!names.overflowed); /* they come from an option that is not longer */
+    if (names.len)
+        memcpy(out, names.data, names.len);
+    out[names.len] = '\0';
 }
 
 int egress_settings_write(const struct egress_settings *settings, struct err *err)
@@ -266,6 +370,15 @@ int egress_settings_write(const struct egress_settings *settings, struct err *er
     for (uint32_t i = 0; i < settings->resolver_count; i++) {
         address_pack(&out, &settings->resolvers[i].address);
         pack_u16(&out, settings->resolvers[i].port);
+    }
+    pack_u32(&out, settings->service_count);
+    for (uint32_t i = 0; i < settings->service_count; i++) {
+        const struct egress_service *service = &settings->services[i];
+        pack_str(&out, str_from(service->name));
+        address_pack(&out, &service->address);
+        pack_u16(&out, service->port);
+        address_pack(&out, &service->to);
+        pack_u16(&out, service->to_port);
     }
     pack_u64(&out, settings->bytes_per_s);
     return seal(buf_str(&out), err);
@@ -286,6 +399,15 @@ bool egress_settings_read(int fd, struct egress_settings *out, struct err *err)
     for (uint32_t i = 0; i < got.resolver_count; i++) {
         address_unpack(&in, &got.resolvers[i].address);
         got.resolvers[i].port = unpack_u16(&in);
+    }
+    got.service_count = unpack_count(&in, LIMIT_INSIDE);
+    for (uint32_t i = 0; i < got.service_count; i++) {
+        struct egress_service *service = &got.services[i];
+        unpack_text(&in, service->name, sizeof service->name);
+        address_unpack(&in, &service->address);
+        service->port = unpack_u16(&in);
+        address_unpack(&in, &service->to);
+        service->to_port = unpack_u16(&in);
     }
     got.bytes_per_s = unpack_u64(&in);
     if (!unpack_done(&in, err))

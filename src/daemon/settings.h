@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/secret.h"
 #include "daemon/config.h"
+#include "egress/egress.h"
 #include "policy/net_policy.h"
 
 struct settings {
@@ -25,7 +26,8 @@ struct settings {
     uint32_t memory_mb, cpus; /* of each sandbox; 0: what its template asks for */
     uint32_t pids;
     bool code_always_has_token;
-    bool internet; /* for a create that does not say: --internet */
+    bool internet;                   /* for a create that does not say: --internet */
+    char inside[LIMIT_INSIDE_BYTES]; /* the names of --inside, a line each */
     uint32_t egress_allow_count;
     struct net_range egress_allow[LIMIT_EGRESS_RANGES]; /* --egress-allow; egress has it too */
     uint32_t egress_deny_count;
@@ -52,11 +54,15 @@ struct egress_settings {
     struct net_range deny[LIMIT_EGRESS_RANGES]; /* --egress-deny */
     uint32_t resolver_count;                    /* 0: the host's own */
     struct egress_resolver resolvers[LIMIT_RESOLVERS];
-    uint64_t bytes_per_s; /* of one sandbox, each way; 0: no limit */
+    uint32_t service_count;
+    struct egress_service services[LIMIT_INSIDE]; /* --inside */
+    uint64_t bytes_per_s;                         /* of one sandbox, each way; 0: no limit */
 };
 
 /* ERR_INVALID names the option and the entry. */
 bool egress_settings_make(const struct config *config, struct egress_settings *out, struct err *err) must_use;
+/* The names of its services, each once and with a newline. */
+void egress_settings_names(const struct egress_settings *settings, char out[LIMIT_INSIDE_BYTES]);
 /* A descriptor that egress reads with egress_settings_read(). */
 int egress_settings_write(const struct egress_settings *settings, struct err *err) must_use;
 bool egress_settings_read(int fd, struct egress_settings *out, struct err *err) must_use;

@@ -248,7 +248,7 @@ bool egress_policy(struct egress *egress, const char *id, struct str packed, str
         tls_client_unref(own_tls); /* tunnels under way use the old one */
     } else {
         /* Connections must not go on around a new proxy, nor through one that is not wanted any more. */
-        flows_reset(outbound);
+        flows_reset_outside(outbound);
         tls_client_unref(outbound->own_tls);
         outbound->own_tls = own_tls;
         outbound->proxy_tls = proxy_tls;

@@ -27,17 +27,26 @@
 
 struct egress;
 
-/* A name that stays inside: a service of ours is to answer at this address, in every sandbox. */
-struct egress_name {
-    const char *name; /* lower case */
+/*
+ * A service at a name that stays inside: in every sandbox the name leads to `address`, and connections to `port` there are
+ * carried to `to`. The operator has named it, so no policy is asked. Services of one name have the same address.
+ *
+ * The service does not learn which sandbox connects. One that has to know it (mail) gets a field here that says so, and
+ * begin_relaying() in flow.c sends it the sandbox's id before the guest's first byte.
+ */
+struct egress_service {
+    char name[LIMIT_NET_NAME_BYTES + 1]; /* lower case */
     struct net_address address;
+    uint16_t port;
+    struct net_address to; /* as this machine sees it, loopback too */
+    uint16_t to_port;
 };
 
 struct egress_config {
     struct loop *loop;
     struct resolver *resolver;
-    const struct egress_name *names; /* looked up here, and asked nowhere else */
-    uint32_t name_count;
+    const struct egress_service *services; /* their names are looked up here, and asked nowhere else: --inside */
+    uint32_t service_count;
     struct net_operator operator;                    /* --egress-allow, --egress-deny */
     struct str roots;                                /* certificates to trust, in PEM; may be empty */
     uint64_t bytes_per_s;                            /* of one sandbox, each way; 0: no limit */

@@ -28,6 +28,9 @@
  * Header rules: a TLS connection to port 443 that names a host with such rules is not relayed to the host but to an
  * interceptor (intercept.h), which ends TLS and connects to the host itself. The host's address is ours then, too.
  *
+ * A connection to a name that stays inside (--inside) goes from ACCEPTED to DIALING: it is not judged, not intercepted and
+ * not sent through a proxy, and a new policy does not cut it.
+ *
  * While resolving and dialing nothing is read from the guest: what it sends waits in the kernel.
  */
 #include <assert.h>
@@ -78,6 +81,7 @@ struct flow {
     struct net_address original; /* where the guest wants to go */
     struct net_address to;       /* where we dial: there, or another address of `name` */
     uint16_t port;
+    const struct egress_service *service;             /* `to` is its, and no rule is asked; NULL: the outside */
     int buffer_bytes;                                 /* of its sockets; 0: as the kernel likes */
     char *name;                                       /* that leads there, in lower case; NULL: not known */
     bool name_is_shown;                               /* by the guest; else it is one that it has looked up */
@@ -366,7 +370,7 @@ static void dial(struct flow *flow)
                                     .loop = loop_of(flow),
                                     .addresses = flow->addresses,
                                     .count = flow->address_count,
-                                    .port = flow->port,
+                                    .port = flow->service ? flow->service->to_port : flow->port,
                                     .buffer_bytes = flow->buffer_bytes,
                                     .may_dial = may_dial,
                                     .done = on_dialed,
@@ -594,12 +598,29 @@ static void relay_to_interceptor(struct flow *flow)
 static void begin_dialing(struct flow *flow)
 {
     enter(flow, FLOW_DIALING);
-    if (flow->has_rules)
+    if (flow->service)
+        dial(flow);
+    else if (flow->has_rules)
         relay_to_interceptor(flow);
     else if (flow->outbound->policy.proxy.host.len && !hole_is_open("the proxy is the only way"))
         flow->tunnel = open_tunnel(flow, on_tunnel, flow);
     else
         dial(flow);
+}
+
+/* ---- names that stay inside ---- */
+
+/* `any` is a service of the name that the guest wants to reach. */
+static void begin_inside(struct flow *flow, const struct egress_service *any)
+{
+    flow->service = egress_service_on(flow->outbound->egress, any, flow->port);
+    if (!flow->service) {
+        refuse_named(flow, FLOWS_NO_SERVICE, &flow->original, str_from(any->name));
+        return;
+    }
+    flow->to = flow->addresses[0] = flow->service->to;
+    flow->address_count = 1;
+    begin_dialing(flow);
 }
 
 /* ---- resolving ---- */
@@ -682,6 +703,12 @@ static void on_resolve_late(struct timer *timer)
 static void begin_resolving(struct flow *flow)
 {
     struct outbound *outbound = flow->outbound;
+    const struct egress_service *inside = egress_service_named(outbound->egress, str_from(flow->name));
+
+    if (inside) { /* an allowed name decides where, and this one leads to a service */
+        begin_inside(flow, inside);
+        return;
+    }
     enum net_rule rule = net_judge_private(&outbound->policy, &outbound->egress->config.operator, str_from(flow->name));
 
     if (!net_rule_allows(rule)) {
@@ -813,8 +840,9 @@ static void begin(struct flow *flow)
         flow_refuse(flow, FLOWS_NO_POLICY, &flow->original);
         return;
     }
-    if (egress_name_at(egress, &flow->original)) {
-        flow_refuse(flow, FLOWS_NO_SERVICE, &flow->original);
+    const struct egress_service *inside = egress_service_at(egress, &flow->original);
+    if (inside) {
+        begin_inside(flow, inside);
         return;
     }
     pins_use(&flow->outbound->pins, &flow->original, now_ms(flow));
@@ -875,11 +903,23 @@ void flows_judge_again(struct outbound *outbound)
     for (struct queue_link *link = outbound->flows.first; link; link = next) {
         struct flow *flow = container_of(link, struct flow, link);
         next = link->next;
-        if (flow->state != FLOW_DIALING && flow->state != FLOW_RELAYING)
+        if (flow->service || (flow->state != FLOW_DIALING && flow->state != FLOW_RELAYING))
             continue;
         enum net_rule rule = judge(flow, &flow->to, name_of(flow, &flow->to));
         if (!net_rule_allows(rule))
             flow_refuse(flow, rule, &flow->to);
+    }
+}
+
+void flows_reset_outside(struct outbound *outbound)
+{
+    struct queue_link *next;
+
+    for (struct queue_link *link = outbound->flows.first; link; link = next) {
+        struct flow *flow = container_of(link, struct flow, link);
+        next = link->next;
+        if (!flow->service)
+            flow_reset(flow);
     }
 }
 

@@ -11,6 +11,7 @@
  *   handshakes.c  TLS handshakes with hosts and proxies: how many at a time
  *   dialer.c   connections to the first address that accepts
  *   tunnel.c   a connection through the policy's proxy
+ *   services.c  names that stay inside, and what answers there
  *   sockets.c  where a connection wants to go, and connections to there
  *   report.c   counts, refusals, and the messages about them
  */
@@ -96,7 +97,8 @@ struct outbound {
 void flow_accept(struct outbound *outbound, int fd);
 /* The policy is new: cuts the connections that it does not allow. */
 void flows_judge_again(struct outbound *outbound);
-void flows_reset(struct outbound *outbound); /* all of them */
+void flows_reset(struct outbound *outbound);         /* all of them */
+void flows_reset_outside(struct outbound *outbound); /* all but those to names that stay inside */
 bool egress_is_host(const struct egress *egress, const struct net_address *address);
 /* The rules that no sandbox's policy lifts. */
 enum net_rule egress_judge_for_all(const struct egress *egress, const struct net_address *to, uint16_t port);
@@ -130,8 +132,15 @@ void questions_cancel(struct question *question); /* no done(); NULL is fine */
 /* Of an A or AAAA record; false for others. */
 struct dns_record;
 bool dns_record_address(const struct dns_record *record, struct net_address *out);
-/* The name that stays inside at this address, or NULL. */
-const struct egress_name *egress_name_at(const struct egress *egress, const struct net_address *address);
+
+/* ---- services.c; each NULL: there is none ---- */
+
+/* Any service of this name, which may be in any case, or at this address inside. */
+const struct egress_service *egress_service_named(const struct egress *egress, struct str name);
+const struct egress_service *egress_service_at(const struct egress *egress, const struct net_address *address);
+/* The one of the same name on this port. */
+const struct egress_service *egress_service_on(const struct egress *egress, const struct egress_service *any,
+                                               uint16_t port);
 
 /* ---- report.c ---- */
 

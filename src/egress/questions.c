@@ -29,7 +29,7 @@
 enum {
     DATAGRAMS_A_TURN = 32,
     LENGTH_BYTES = 2, /* in front of a message over TCP */
-    NAMES_TTL_S = 60,
+    NAMES_TTL_S = 60, /* of names that stay inside: the next server may give them other addresses */
 };
 
 static const struct quota_rule question_rule = { .per_s = LIMIT_EGRESS_QUESTIONS_S,
@@ -246,28 +246,11 @@ static void on_answer(void *context, const struct dns_answer *answer)
 
 /* ---- names that stay inside ---- */
 
-const struct egress_name *egress_name_at(const struct egress *egress, const struct net_address *address)
+static void answer_inside(struct asked *asked, const struct egress_service *service)
 {
-    for (uint32_t i = 0; i < egress->config.name_count; i++)
-        if (net_address_eq(&egress->config.names[i].address, address))
-            return &egress->config.names[i];
-    return NULL;
-}
+    struct dns_record record = { .name = str_from(service->name), .type = DNS_A, .ttl_s = NAMES_TTL_S };
 
-static const struct egress_name *name_inside(const struct egress *egress, struct str name)
-{
-    for (uint32_t i = 0; i < egress->config.name_count; i++)
-        if (str_eq(str_from(egress->config.names[i].name), name))
-            return &egress->config.names[i];
-    return NULL;
-}
-
-static void answer_inside(struct asked *asked, const struct egress_name *name)
-{
-    bool is_v4 = net_address_is_v4(&name->address);
-    struct dns_record record = { .name = str_from(name->name), .type = is_v4 ? DNS_A : DNS_AAAA, .ttl_s = NAMES_TTL_S };
-
-    memcpy(record.address, net_address_bytes(&name->address).at, is_v4 ? 4 : 16);
+    memcpy(record.address, net_address_bytes(&service->address).at, 4); /* they are IPv4 */
     answer_with(asked, &(struct dns_answer){
                            .count = asked->question.type == record.type, .records = &record, .ede = DNS_EDE_NONE });
 }
@@ -278,14 +261,14 @@ static void answer_inside(struct asked *asked, const struct egress_name *name)
 static void ask(struct asked *asked)
 {
     struct outbound *outbound = asked->outbound;
-    const struct egress_name *inside = name_inside(outbound->egress, str_from(asked->question.name));
+    const struct egress_service *inside = egress_service_named(outbound->egress, str_from(asked->question.name));
 
-    if (!take(outbound)) {
-        refuse(asked, FLOWS_TOO_MANY_QUESTIONS, DNS_REFUSED, STR("too many DNS questions"));
+    if (inside) { /* before the limits: it asks nobody, and programs ask once for each connection */
+        answer_inside(asked, inside);
         return;
     }
-    if (inside) {
-        answer_inside(asked, inside);
+    if (!take(outbound)) {
+        refuse(asked, FLOWS_TOO_MANY_QUESTIONS, DNS_REFUSED, STR("too many DNS questions"));
         return;
     }
     if (!outbound->has_policy) {

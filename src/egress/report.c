@@ -132,7 +132,7 @@ static void say_why(const struct outbound *outbound, const struct refusal *refus
         buf_add(out, STR("this sandbox's network rules are not in force yet; if this stays, see the server's log"));
         return;
     case FLOWS_NO_SERVICE:
-        buf_add(out, STR("this name stays inside, and no service of this server answers at it"));
+        buf_add(out, STR("the operator has named no service for this port (--inside)"));
         return;
     default:
         buf_add(out, STR("no rule allows it"));

@@ -273,9 +273,25 @@ static void fill_in(struct tunnel *tunnel, const struct net_proxy *proxy)
     memcpy(tunnel->socks_want.address, net_address_bytes(&want->to).at, net_address_bytes(&want->to).len);
 }
 
+/* A proxy at a name that stays inside: every sandbox may reach it. */
+static void use_service(struct tunnel *tunnel, const struct egress_service *any)
+{
+    const struct egress_service *service = egress_service_on(tunnel->want.outbound->egress, any, tunnel->port);
+
+    if (!service) {
+        fail_as(tunnel, ERR_UNAVAILABLE, "its name stays inside, and --inside does not have this port");
+        return;
+    }
+    tunnel->state = TUNNEL_DIALING;
+    tunnel->port = service->to_port;
+    tunnel->addresses[tunnel->count++] = service->to;
+    dial_next(tunnel);
+}
+
 struct tunnel *tunnel_new(const struct tunnel_want *want)
 {
     struct tunnel *tunnel = NEW(struct tunnel);
+    const struct egress_service *inside = egress_service_named(want->outbound->egress, want->proxy->host);
     struct net_address address;
 
     tunnel->want = *want;
@@ -284,6 +300,8 @@ struct tunnel *tunnel_new(const struct tunnel_want *want)
     timer_set(&tunnel->timer, want->loop, LIMIT_EGRESS_DIAL_MS, on_late);
     if (tunnel->has_tls && !want->tls) {
         fail_as(tunnel, ERR_UNAVAILABLE, "this server knows no certificates to trust");
+    } else if (inside) {
+        use_service(tunnel, inside);
     } else if (net_address_parse(str_from(tunnel->host), &address)) {
         tunnel->state = TUNNEL_DIALING;
         add_address(tunnel, &address);

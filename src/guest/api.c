@@ -208,7 +208,8 @@ void guest_set_up(struct guest *guest, const struct guestlink_setup *setup)
     guest->default_workdir = arena_copy(&guest->setup_arena, setup->default_workdir);
     guest->envs = ARENA_ARRAY(&guest->setup_arena, struct guestlink_env, setup->env_count + 3 + TRUST_ENVS);
     guest->env_count = 0;
-    for (size_t i = 0; setup->authority.pem.len && i < TRUST_ENVS; i++) /* the caller's variables override these */
+    /* The caller's variables override these. */
+    for (size_t i = 0; setup->network.authority.pem.len && i < TRUST_ENVS; i++)
         add_env(guest, trust_envs[i].name, trust_envs[i].value);
     for (uint32_t i = 0; i < setup->env_count; i++)
         add_env(guest, setup->envs[i].name, setup->envs[i].value);

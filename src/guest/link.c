@@ -42,12 +42,12 @@ static void answer(struct link *link, const struct err *err)
 }
 
 /* Not outside a sandbox, where /etc is the machine's. */
-static void tell_network(bool has_network, const struct guestlink_authority *authority)
+static void tell_network(const struct guestlink_network *network)
 {
     if (getpid() != 1)
         return;
-    network_tell("/etc", has_network);
-    trust_tell("/etc", authority);
+    network_tell("/etc", network->reach, network->inside);
+    trust_tell("/etc", &network->authority);
 }
 
 static void set_up(struct link *link, const struct guestlink_setup *setup)
@@ -56,7 +56,7 @@ static void set_up(struct link *link, const struct guestlink_setup *setup)
     answer(link, NULL);
     journal_listen(link->guest->journal, link->stream);
     /* After the answer, so that no create waits for it; before anything is read that could start a process. */
-    tell_network(setup->has_network, &setup->authority);
+    tell_network(&setup->network);
 }
 
 static void handle(struct link *link, struct str body)
@@ -73,7 +73,7 @@ static void handle(struct link *link, struct str body)
     } else if (message.type == GUESTLINK_PING) {
         answer(link, NULL);
     } else if (message.type == GUESTLINK_NETWORK) {
-        tell_network(message.has_network, &message.authority);
+        tell_network(&message.network);
         answer(link, NULL);
     } else if (message.type == GUESTLINK_LISTEN) {
         answer(link, NULL);

@@ -15,7 +15,8 @@
 #include "base/network.h"
 
 #define DRAFT ".cloister-new"
-#define KEPT ".cloister-network" /* directory of the files that ours stand in for; there while ours are */
+#define KEPT ".cloister-network"   /* directory of the files that ours stand in for; there while ours are */
+#define KEPT_INSIDE KEPT "/inside" /* the names that stay inside, a line each, if ours are written for them */
 #define OFF "Internet access is off for this sandbox"
 #define HOW "To allow it: allow_internet_access=True in create(), or update_network()"
 #define NSSWITCH_HOSTS "# " OFF ".\n# " HOW ".\nhosts: files\n"
@@ -27,6 +28,9 @@
 #define REASON_HOST REASON ".invalid"
 /* apt-get fetches nothing for a package that none of its lists has, and names no host then. It tells this hook. */
 #define APT_HOOK KEPT "/apt-hook"
+#define APT_CONF "apt/apt.conf.d/90cloister-network"
+#define PIP_CONF "pip.conf"
+#define NPMRC "npmrc"
 
 /* Files and not variables: `su -`, `env -i` and cron clear those. */
 static const struct file {
@@ -43,7 +47,7 @@ static const struct file {
     { "motd", KEPT "/motd", OFF ": programs in it reach each other on 127.0.0.1, and nothing outside.\n" HOW ".\n",
       REPLACED },
     /* Without Error-Mode `apt-get update` calls what it could not fetch a warning, and ends with 0. */
-    { "apt/apt.conf.d/90cloister-network", KEPT "/90cloister-network",
+    { APT_CONF, KEPT "/90cloister-network",
       "// " OFF ".\n"
       "// " HOW ".\n"
       "Acquire::Retries \"0\";\n"
@@ -62,15 +66,15 @@ static const struct file {
       "while (<$apt>) {\n"
       "    syswrite($apt, '{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{\"version\":\"0.1\"}}' . \"\\n\\n\") if "
       "/hooks\\.hello/;\n"
-      "    print STDERR \"" OFF ": neither packages nor lists of packages can be fetched.\\n" HOW ".\\n\" if "
+      "    print STDERR \"" OFF ": packages and lists of packages cannot be fetched from outside.\\n" HOW ".\\n\" if "
       "/install\\.fail/;\n"
       "    exit if /hooks\\.bye/;\n"
       "}\n",
       REPLACED },
     /* Not 0: pip says why it found nothing only when it tries again. The first retry comes at once, and shows the path. */
-    { "pip.conf", KEPT "/pip.conf",
+    { PIP_CONF, KEPT "/pip.conf",
       "# " OFF ".\n# " HOW ".\n[global]\nretries = 1\nindex-url = https://" REASON_HOST "/" REASON "\n", LEFT },
-    { "npmrc", KEPT "/npmrc", "# " OFF ".\n# " HOW ".\nfetch-retries=0\nregistry=https://" REASON_HOST "/\n", LEFT },
+    { NPMRC, KEPT "/npmrc", "# " OFF ".\n# " HOW ".\nfetch-retries=0\nregistry=https://" REASON_HOST "/\n", LEFT },
     /* The longest insteadOf counts, so the last two lines let services of the sandbox be. One line each: see ours_out(). */
     { "gitconfig", KEPT "/gitconfig",
       "# " OFF ".\n"
@@ -82,6 +86,24 @@ static const struct file {
 };
 
 static const struct file nsswitch = { "nsswitch.conf", KEPT "/nsswitch.conf", NULL, REPLACED };
+
+/* Where names that stay inside are reached, these files say so, and nsswitch.conf is left alone. */
+static const struct file_inside {
+    const char *name, *text;
+} files_inside[] = {
+    { "resolv.conf",
+      "# " OFF ": no name can be resolved but those in /etc/hosts and of services that its operator provides.\n"
+      "# " HOW ".\n"
+      "nameserver " NETWORK_NAMESERVER "\n"
+      "options timeout:3 attempts:2\n" },
+    { "motd", OFF ": programs in it reach each other on 127.0.0.1 and services that its operator provides, and nothing "
+                  "else.\n" HOW ".\n" },
+};
+
+/* Where programs fetch from. If this name is inside, the file does not name the reason in its place. */
+static const struct usual_host {
+    const char *name, *host;
+} usual_hosts[] = { { PIP_CONF, "pypi.org" }, { NPMRC, "registry.npmjs.org" } };
 
 /* As in our own templates (image/bootstrap.c). */
 #define RESOLV_CONF                                                                                     \
@@ -164,8 +186,63 @@ static bool exists(int dir_fd, const char *name)
     return fstatat(dir_fd, name, &found, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
+static bool is_line_of(struct str line, struct str text)
+{
+    struct str each;
+
+    while (text.len && str_cut(&text, '\n', &each))
+        if (str_eq(each, line))
+            return true;
+    return false;
+}
+
+static bool usual_host_is_inside(const struct file *file, struct str inside)
+{
+    for (size_t i = 0; i < COUNT_OF(usual_hosts); i++)
+        if (strcmp(usual_hosts[i].name, file->name) == 0)
+            return is_line_of(str_from(usual_hosts[i].host), inside);
+    return false;
+}
+
+/* A name that stays inside is reached without a proxy and as itself, like localhost. */
+static void add_exceptions(const struct file *file, struct str inside, struct buf *out)
+{
+    struct str name;
+
+    while (inside.len && str_cut(&inside, '\n', &name)) {
+        if (strcmp(file->name, APT_CONF) == 0)
+            buf_format(out, "Acquire::http::Proxy::%.*s \"DIRECT\";\nAcquire::https::Proxy::%.*s \"DIRECT\";\n",
+                       STR_ARG(name), STR_ARG(name));
+        else if (file->there == EXTENDED)
+            buf_format(out, "[url \"https://%.*s\"] insteadOf = https://%.*s\n", STR_ARG(name), STR_ARG(name));
+    }
+}
+
+static bool names_reason(struct str line)
+{
+    return memmem(line.at, line.len, REASON, sizeof REASON - 1);
+}
+
+/* What we write into a file, or at its end. Not of nsswitch.conf, which depends on what is there. */
+static void add_ours(const struct file *file, struct str inside, struct buf *out)
+{
+    struct str text = str_from(file->text), line;
+    bool keeps_host = usual_host_is_inside(file, inside);
+
+    for (size_t i = 0; inside.len && i < COUNT_OF(files_inside); i++)
+        if (strcmp(files_inside[i].name, file->name) == 0)
+            text = str_from(files_inside[i].text);
+    while (text.len && str_cut(&text, '\n', &line)) {
+        if (keeps_host && names_reason(line))
+            continue;
+        buf_add(out, line);
+        buf_add_char(out, '\n');
+    }
+    add_exceptions(file, inside, out);
+}
+
 /* What the file shall be, made of what it is. Without a file the C library and git have their defaults. */
-static bool new_text(int dir_fd, const struct file *file, struct buf *out, struct err *err)
+static bool new_text(int dir_fd, const struct file *file, struct str inside, struct buf *out, struct err *err)
 {
     auto_free char *text = NULL;
     size_t len = 0;
@@ -179,25 +256,25 @@ static bool new_text(int dir_fd, const struct file *file, struct buf *out, struc
     buf_add(out, str_of(text, len));
     if (len && text[len - 1] != '\n')
         buf_add_char(out, '\n');
-    buf_add(out, str_from(file->text));
+    add_ours(file, inside, out);
     return true;
 }
 
-static bool write_file(int dir_fd, const struct file *file, struct err *err)
+static bool write_file(int dir_fd, const struct file *file, struct str inside, struct err *err)
 {
     auto_buf struct buf made = buf_make(NULL, (size_t)2 * LIMIT_NSS_BYTES);
 
     if (file->there == LEFT && exists(dir_fd, file->name))
         return true;
     if (file != &nsswitch && file->there == REPLACED)
-        buf_add(&made, str_from(file->text));
-    else if (!new_text(dir_fd, file, &made, err))
+        add_ours(file, inside, &made);
+    else if (!new_text(dir_fd, file, inside, &made, err))
         return false;
     return keep(dir_fd, file, err) && network_replace(dir_fd, file->name, buf_str(&made), err);
 }
 
-/* Is it still as we wrote it? `text` is what it is now. */
-static bool is_ours(int dir_fd, const struct file *file, struct str text)
+/* Is it still as we wrote it? `text` is what it is now, and `ours` what we wrote. */
+static bool is_ours(int dir_fd, const struct file *file, struct str text, struct str ours)
 {
     auto_free char *kept = NULL;
     struct err ignored; /* what cannot be read is not ours */
@@ -206,23 +283,13 @@ static bool is_ours(int dir_fd, const struct file *file, struct str text)
     if (file == &nsswitch)
         return str_ends(text, STR(NSSWITCH_HOSTS));
     if (file->there != EXTENDED || !exists(dir_fd, file->kept))
-        return str_eq(text, str_from(file->text));
+        return str_eq(text, ours);
     if (!fd_read_regular(dir_fd, file->kept, LIMIT_NSS_BYTES, &kept, &len, &ignored))
         return false;
     if (!str_skip(&text, str_of(kept, len)))
         return false;
     (void)str_skip(&text, STR("\n")); /* new_text() may have ended the last line */
-    return str_eq(text, str_from(file->text));
-}
-
-static bool is_line_of(struct str line, struct str text)
-{
-    struct str each;
-
-    while (text.len && str_cut(&text, '\n', &each))
-        if (str_eq(each, line))
-            return true;
-    return false;
+    return str_eq(text, ours);
 }
 
 /* All but our lines. The head of a section stays: other lines may follow it. */
@@ -232,7 +299,7 @@ static void ours_out(struct str text, struct str ours, struct buf *out)
 
     while (text.len && str_cut(&text, '\n', &line)) {
         bool is_head = str_ends(line, STR("]"));
-        if ((!is_head && is_line_of(line, ours)) || memmem(line.at, line.len, REASON, sizeof REASON - 1))
+        if ((!is_head && is_line_of(line, ours)) || names_reason(line))
             continue;
         buf_add(out, line);
         buf_add_char(out, '\n');
@@ -243,26 +310,29 @@ static void ours_out(struct str text, struct str ours, struct buf *out)
  * The guest has changed it: `npm config set` and `git config --system` do. Its lines stay, and ours do not, or git would
  * go on to say that internet access is off.
  */
-static bool leave_to_guest(int dir_fd, const struct file *file, struct str text, struct err *err)
+static bool leave_to_guest(int dir_fd, const struct file *file, struct str text, struct str ours, struct err *err)
 {
     auto_buf struct buf rest = buf_make(NULL, (size_t)2 * LIMIT_NSS_BYTES + 1);
 
     (void)unlinkat(dir_fd, file->kept, 0);
-    if (!file->text)
+    if (file == &nsswitch)
         return true;
-    ours_out(text, str_from(file->text), &rest);
+    ours_out(text, ours, &rest);
     return rest.len >= text.len || network_replace(dir_fd, file->name, buf_str(&rest), err);
 }
 
-static bool take_back(int dir_fd, const struct file *file, struct err *err)
+static bool take_back(int dir_fd, const struct file *file, struct str inside, struct err *err)
 {
+    auto_buf struct buf ours = buf_make(NULL, LIMIT_NSS_BYTES);
     auto_free char *text = NULL;
     struct err ignored; /* what cannot be read is the guest's */
     size_t len = 0;
 
+    if (file != &nsswitch)
+        add_ours(file, inside, &ours);
     if (!fd_read_regular(dir_fd, file->name, (size_t)2 * LIMIT_NSS_BYTES, &text, &len, &ignored) ||
-        !is_ours(dir_fd, file, str_of(text, len)))
-        return leave_to_guest(dir_fd, file, str_of(text, len), err);
+        !is_ours(dir_fd, file, str_of(text, len), buf_str(&ours)))
+        return leave_to_guest(dir_fd, file, str_of(text, len), buf_str(&ours), err);
     if (renameat(dir_fd, file->kept, dir_fd, file->name) == 0)
         return true;
     if (errno != ENOENT)
@@ -272,15 +342,17 @@ static bool take_back(int dir_fd, const struct file *file, struct err *err)
 
 /* ---- all of them ---- */
 
+typedef bool act_fn(int dir_fd, const struct file *file, struct str inside, struct err *err);
+
 /* Each for itself: one that cannot be written leaves the others as useful as before. */
-static void for_each_file(int dir_fd, bool (*act)(int dir_fd, const struct file *file, struct err *err))
+static void for_each_file(int dir_fd, struct str inside, act_fn *act)
 {
     struct err err;
 
-    if (!act(dir_fd, &nsswitch, &err))
+    if (inside.len == 0 && !act(dir_fd, &nsswitch, inside, &err))
         log_warn("programs are not told about the network: %s", err_text(&err));
     for (size_t i = 0; i < COUNT_OF(files); i++)
-        if (!act(dir_fd, &files[i], &err))
+        if (!act(dir_fd, &files[i], inside, &err))
             log_warn("programs are not told about the network: %s", err_text(&err));
 }
 
@@ -297,27 +369,52 @@ static void see_to_nameserver(int dir_fd)
         log_warn("names cannot be resolved: %s", err_text(&err));
 }
 
-void network_tell(const char *etc, bool has_network)
+static bool make_kept(int dir_fd, struct str inside, struct err *err)
+{
+    if (mkdirat(dir_fd, KEPT, 0755) < 0)
+        return err_sys(err, "make " KEPT);
+    return inside.len == 0 || network_replace(dir_fd, KEPT_INSIDE, inside, err);
+}
+
+static void tell_off(int dir_fd, struct str inside)
+{
+    struct err err;
+
+    if (make_kept(dir_fd, inside, &err))
+        for_each_file(dir_fd, inside, write_file);
+    else
+        log_warn("programs are not told about the network: %s", err_text(&err));
+}
+
+static void take_all_back(int dir_fd, struct str inside)
+{
+    for_each_file(dir_fd, inside, take_back);
+    (void)unlinkat(dir_fd, KEPT_INSIDE, 0);     /* there are no names */
+    (void)unlinkat(dir_fd, KEPT, AT_REMOVEDIR); /* not if the guest has put something there */
+}
+
+void network_tell(const char *etc, enum guestlink_reach reach, struct str inside)
 {
     auto_close int dir_fd = open(etc, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    struct err err;
+    auto_free char *old = NULL;
+    size_t old_len = 0;
+    struct err none; /* no names were told */
 
     if (dir_fd < 0) {
         log_warn("cannot open %s, so programs are not told about the network: %s", etc, strerror(errno));
         return;
     }
-    if (has_network) {
-        if (exists(dir_fd, KEPT)) {
-            for_each_file(dir_fd, take_back);
-            (void)unlinkat(dir_fd, KEPT, AT_REMOVEDIR); /* not if the guest has put something there */
-        }
+    if (reach != GUESTLINK_INSIDE)
+        inside = STR("");
+    bool is_told = exists(dir_fd, KEPT);
+    if (!is_told || !fd_read_regular(dir_fd, KEPT_INSIDE, LIMIT_INSIDE_BYTES, &old, &old_len, &none))
+        old_len = 0;
+    if (is_told && reach != GUESTLINK_OUTSIDE && str_eq(str_of(old, old_len), inside))
+        return; /* the files were written before, and what is there now is the guest's */
+    if (is_told)
+        take_all_back(dir_fd, str_of(old, old_len));
+    if (reach == GUESTLINK_OUTSIDE)
         see_to_nameserver(dir_fd);
-        return;
-    }
-    if (mkdirat(dir_fd, KEPT, 0755) == 0)
-        for_each_file(dir_fd, write_file);
-    else if (errno != EEXIST) { /* else they were written before, and what is there now is the guest's */
-        (void)err_sys(&err, "make " KEPT);
-        log_warn("programs are not told about the network: %s", err_text(&err));
-    }
+    else
+        tell_off(dir_fd, inside);
 }

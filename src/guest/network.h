@@ -19,14 +19,18 @@
 #include <stdbool.h>
 
 #include "base/buf.h"
+#include "wire/guestlink.h"
 
 /*
  * Makes the files in `etc`, normally "/etc", say what is the case. Saying the same again changes nothing.
  *   without  nsswitch.conf, resolv.conf, motd and a file of apt's are replaced, links too. pip.conf and npmrc (Debian's npm
  *            reads /etc/npmrc) are written unless they are there. gitconfig gets more lines
+ *   inside   the same for a sandbox that reaches names that stay inside: `inside` has them, a line each. nsswitch.conf stays
+ *            and resolv.conf names egress, which answers "no such name" to all others at once. These names are left as
+ *            they are for apt and git, and for pip and npm if one is where they fetch from
  *   with     those are taken back, and resolv.conf is replaced if it names no server but this sandbox
  */
-void network_tell(const char *etc, bool has_network);
+void network_tell(const char *etc, enum guestlink_reach reach, struct str inside);
 
 /* A new file in place of the old one: a reader sees one of the two. Not if its directory does not exist. */
 bool network_replace(int dir_fd, const char *name, struct str text, struct err *err) must_use;

@@ -87,11 +87,11 @@ bool guest_setup(int guestlink_fd, const struct guestlink_setup *setup, uint64_t
     return ok || err_wrap(err, "set guestd up");
 }
 
-bool guest_listen(int guestlink_fd, bool has_network, const struct guestlink_authority *authority, struct err *err)
+bool guest_listen(int guestlink_fd, const struct guestlink_network *network, struct err *err)
 {
-    auto_buf struct buf message = buf_make(NULL, LIMIT_AUTHORITY_BYTES + 64);
+    auto_buf struct buf message = buf_make(NULL, LIMIT_AUTHORITY_BYTES + LIMIT_INSIDE_BYTES + 64);
 
     guestlink_write_simple(&message, GUESTLINK_LISTEN);
-    guestlink_write_network(&message, has_network, authority); /* it may have changed while there was no link */
+    guestlink_write_network(&message, network); /* it may have changed while there was no link */
     return send_all(guestlink_fd, buf_str(&message), 0, err) || err_wrap(err, "listen to guestd");
 }

@@ -175,17 +175,17 @@ void sandbox_set_clock(struct sandbox *sb, int64_t deadline_us);
 
 /* A seed for its authority, if it has header rules and no seed yet. */
 void sandbox_make_seed(struct net_policy *network);
-/* What programs inside must trust for the header rules; empty without any. In the arena. */
-void sandbox_authority(const char *id, const struct net_policy *network, struct arena *arena,
-                       struct guestlink_authority *out);
 /* Packs the policy. Before it is in the maps. */
 void sandbox_keep_policy(struct sandbox *sb, const struct net_policy *network);
 /* The policy as it was packed. With the lock held, or before it is in the maps; false: it reaches nothing. */
 bool sandbox_read_policy(const struct sandbox *sb, struct arena *arena, struct net_policy *out);
 /* Sends the policy to egress. Does not wait. */
 void sandbox_send_policy(struct sandbox *sb);
-/* Is there anything that it may reach? If not, guestd tells its programs. */
+/* Is there anything outside that it may reach? */
 bool sandbox_reaches_out(const struct net_policy *network);
+/* What guestd tells its programs. Text is in the arena, or the manager's. */
+void sandbox_describe_network(const struct sandbox *sb, const struct net_policy *network, struct arena *arena,
+                              struct guestlink_network *out);
 /* After the workers have ended. */
 void network_done(struct sandboxes *all);
 

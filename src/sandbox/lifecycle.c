@@ -295,19 +295,19 @@ static bool write_plan(const struct sandbox *sb, const struct sandbox_want *want
     return plan_check(out, err);
 }
 
-static bool set_guest_up(const struct sandbox *sb, const struct sandbox_want *want, bool has_network, int guestlink_fd,
-                         uint64_t until_ms, struct arena *arena, struct err *err)
+static bool set_guest_up(const struct sandbox *sb, const struct sandbox_want *want, int guestlink_fd, uint64_t until_ms,
+                         struct arena *arena, struct err *err)
 {
     struct guestlink_env *envs = ARENA_ARRAY(arena, struct guestlink_env, want->env_count);
     struct net_policy network;
-    struct guestlink_authority authority;
+    struct guestlink_network described;
     char token[STORE_TOKEN_BYTES];
 
     for (uint32_t i = 0; i < want->env_count; i++)
         envs[i] = (struct guestlink_env){ want->envs[i].name, want->envs[i].value };
     store_access_token(sb->all->config.store, str_from(sb->id), token);
     (void)!sandbox_read_policy(sb, arena, &network); /* our own bytes; empty if there is none */
-    sandbox_authority(sb->id, &network, arena, &authority);
+    sandbox_describe_network(sb, &network, arena, &described);
     bool ok = guest_setup(guestlink_fd,
                           &(struct guestlink_setup){
                               .sandbox_id = str_from(sb->id),
@@ -315,8 +315,7 @@ static bool set_guest_up(const struct sandbox *sb, const struct sandbox_want *wa
                               .access_token = str_from(token),
                               .open_code = !sandbox_wants_token(sb, ZYGOTE_CODE_PORT),
                               .default_user = STR("user"),
-                              .has_network = has_network,
-                              .authority = authority,
+                              .network = described,
                               .env_count = want->env_count,
                               .envs = envs,
                           },
@@ -342,7 +341,7 @@ static bool start(struct sandbox *sb, const struct sandbox_want *want, struct ar
     sandbox_send_policy(sb); /* before guestd answers: egress has it by the time of the first connection */
     auto_close int guestlink_fd = started.guestlink_fd;
     bool may = sandbox_reaches_out(&want->network);
-    if (!set_guest_up(sb, want, may && started.has_network, guestlink_fd, clock_mono_ms() + LIMIT_START_MS, arena, err))
+    if (!set_guest_up(sb, want, guestlink_fd, clock_mono_ms() + LIMIT_START_MS, arena, err))
         return false;
     logs_begin(all->logs, sb->team_id, str_from(sb->id), clock_wall_us(), take_fd(&guestlink_fd));
     if (may && !started.has_network)

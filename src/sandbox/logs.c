@@ -345,12 +345,11 @@ void logs_begin(struct logs *logs, struct str team_id, struct str id, int64_t be
     loop_post(logs->loop, &reader->begin);
 }
 
-enum logs_told logs_tell_network(struct logs *logs, struct str id, bool reaches_out,
-                                 const struct guestlink_authority *authority)
+enum logs_told logs_tell_network(struct logs *logs, struct str id, const struct guestlink_network *network)
 {
-    auto_buf struct buf out = buf_make(NULL, LIMIT_AUTHORITY_BYTES + 64);
+    auto_buf struct buf out = buf_make(NULL, LIMIT_AUTHORITY_BYTES + LIMIT_INSIDE_BYTES + 64);
 
-    guestlink_write_network(&out, reaches_out, authority);
+    guestlink_write_network(&out, network);
     auto_unlock pthread_mutex_t *held = lock_mutex(&logs->lock);
     const struct reader *reader = logs->readers;
     while (reader && !str_eq(str_from(reader->id), id))

@@ -34,9 +34,8 @@ enum logs_told {
     LOGS_CUT, /* guestd does not read, so the link was cut: it needs a new one */
 };
 
-/* Tells guestd whether the sandbox can reach anything (GUESTLINK_NETWORK). Does not wait. */
-enum logs_told logs_tell_network(struct logs *logs, struct str id, bool reaches_out,
-                                 const struct guestlink_authority *authority);
+/* Tells guestd what the sandbox can reach (GUESTLINK_NETWORK). Does not wait. */
+enum logs_told logs_tell_network(struct logs *logs, struct str id, const struct guestlink_network *network);
 
 void logs_get(struct logs *logs, struct str team_id, struct str id, int64_t from_us, int64_t to_us, struct arena *arena,
               struct sandbox_log **out, size_t *out_count);

@@ -413,19 +413,18 @@ struct relink {
     struct sandbox *sandboxes[]; /* referenced */
 };
 
-/* What guestd should know now: of which revision of the policy, whether it reaches anything, and whom to trust. */
-static uint64_t what_to_tell(struct sandbox *sb, struct arena *arena, bool *out_reaches,
-                             struct guestlink_authority *out_authority)
+/* What guestd should know now, and of which revision of the policy that is. */
+static uint64_t what_to_tell(struct sandbox *sb, struct arena *arena, struct guestlink_network *out)
 {
     struct net_policy network;
     uint64_t revision;
 
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
-        *out_reaches = sandbox_read_policy(sb, arena, &network) && sb->has_network && sandbox_reaches_out(&network);
+        (void)!sandbox_read_policy(sb, arena, &network); /* our own bytes; empty if there is none */
         revision = sb->policy_revision;
     }
-    sandbox_authority(sb->id, &network, arena, out_authority);
+    sandbox_describe_network(sb, &network, arena, out);
     return revision;
 }
 
@@ -441,12 +440,11 @@ static bool is_newest(struct sandbox *sb, uint64_t revision)
 static void tell_changes(struct sandbox *sb, uint64_t revision)
 {
     while (!is_newest(sb, revision)) {
-        struct guestlink_authority authority;
+        struct guestlink_network network;
         struct arena arena;
-        bool reaches;
         arena_init(&arena);
-        revision = what_to_tell(sb, &arena, &reaches, &authority);
-        enum logs_told told = logs_tell_network(sb->all->logs, str_from(sb->id), reaches, &authority);
+        revision = what_to_tell(sb, &arena, &network);
+        enum logs_told told = logs_tell_network(sb->all->logs, str_from(sb->id), &network);
         arena_done(&arena);
         if (told != LOGS_TOLD) {
             log_warn("sandbox %s: guestd is not told that its network has changed: it does not read", sb->id);
@@ -469,14 +467,13 @@ void sandbox_link_again(struct sandbox *sb)
 {
     struct err err;
     auto_close int guestlink_fd = -1;
-    struct guestlink_authority authority;
+    struct guestlink_network network;
     struct arena arena;
-    bool reaches;
 
     arena_init(&arena);
-    uint64_t revision = what_to_tell(sb, &arena, &reaches, &authority);
-    bool ok = driver_link(sb->all->config.driver, sb->id, &guestlink_fd, &err) &&
-              guest_listen(guestlink_fd, reaches, &authority, &err);
+    uint64_t revision = what_to_tell(sb, &arena, &network);
+    bool ok =
+        driver_link(sb->all->config.driver, sb->id, &guestlink_fd, &err) && guest_listen(guestlink_fd, &network, &err);
     arena_done(&arena);
     if (!ok)
         log_warn("sandbox %s: its commands are not logged until the server starts again: %s", sb->id, err_text(&err));

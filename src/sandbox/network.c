@@ -71,12 +71,12 @@ void sandbox_make_seed(struct net_policy *network)
         random_bytes(network->seed, sizeof network->seed);
 }
 
-void sandbox_authority(const char *id, const struct net_policy *network, struct arena *arena,
-                       struct guestlink_authority *out)
+/* That of its header rules; empty without. */
+static void describe_authority(const char *id, const struct net_policy *network, struct arena *arena,
+                               struct guestlink_authority *out)
 {
     struct err err;
 
-    *out = (struct guestlink_authority){ 0 };
     if (network->transform_count == 0 || !net_policy_has_seed(network))
         return;
     struct tls_authority *authority = tls_authority_new(network->seed, id, &err);
@@ -87,6 +87,21 @@ void sandbox_authority(const char *id, const struct net_policy *network, struct 
     out->pem = arena_copy(arena, tls_authority_pem(authority));
     out->hash = tls_authority_hash(authority);
     tls_authority_free(authority);
+}
+
+void sandbox_describe_network(const struct sandbox *sb, const struct net_policy *network, struct arena *arena,
+                              struct guestlink_network *out)
+{
+    const char *inside = sb->all->config.inside;
+
+    *out = (struct guestlink_network){ .reach = GUESTLINK_NOTHING };
+    if (sb->has_network && sandbox_reaches_out(network)) {
+        out->reach = GUESTLINK_OUTSIDE;
+    } else if (sb->has_network && inside && inside[0]) {
+        out->reach = GUESTLINK_INSIDE;
+        out->inside = str_from(inside);
+    }
+    describe_authority(sb->id, network, arena, &out->authority);
 }
 
 /* With the lock held: if a change came between reading and sending, egress would get the older one last. */
@@ -173,7 +188,7 @@ static bool change(struct sandbox *sb, const struct net_policy *network, struct 
     auto_buf struct buf packed = buf_make(NULL, LIMIT_NET_POLICY_BYTES);
 
     struct net_policy with_seed = *network, old;
-    struct guestlink_authority authority;
+    struct guestlink_network described;
     if (sandbox_read_policy(sb, arena, &old))
         memcpy(with_seed.seed, old.seed, sizeof old.seed);
     sandbox_make_seed(&with_seed);
@@ -187,9 +202,8 @@ static bool change(struct sandbox *sb, const struct net_policy *network, struct 
     if (!store_sandbox_network(config->store, str_from(sb->id), record_policy(arena, bytes), &event, err))
         return false;
     take_policy(sb, &packed);
-    sandbox_authority(sb->id, network, arena, &authority);
-    enum logs_told told =
-        logs_tell_network(sb->all->logs, str_from(sb->id), sb->has_network && sandbox_reaches_out(network), &authority);
+    sandbox_describe_network(sb, network, arena, &described);
+    enum logs_told told = logs_tell_network(sb->all->logs, str_from(sb->id), &described);
     if (told == LOGS_CUT)
         sandbox_link_again(sb); /* which tells it */
     else if (told == LOGS_NO_LINK)

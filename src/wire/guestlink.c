@@ -39,6 +39,14 @@ static void unpack_authority(struct unpack *in, struct guestlink_authority *out)
     out->hash = unpack_u32(in);
 }
 
+static void pack_network(struct buf *out, const struct guestlink_network *network)
+{
+    pack_u8(out, network->reach);
+    if (network->reach == GUESTLINK_INSIDE)
+        pack_str(out, network->inside);
+    pack_authority(out, &network->authority);
+}
+
 void guestlink_write_setup(struct buf *out, const struct guestlink_setup *setup)
 {
     size_t at = begin(out, GUESTLINK_SETUP);
@@ -49,8 +57,7 @@ void guestlink_write_setup(struct buf *out, const struct guestlink_setup *setup)
     pack_bool(out, setup->open_code);
     pack_str(out, setup->default_user);
     pack_str(out, setup->default_workdir);
-    pack_bool(out, setup->has_network);
-    pack_authority(out, &setup->authority);
+    pack_network(out, &setup->network);
     pack_u32(out, setup->env_count);
     for (uint32_t i = 0; i < setup->env_count; i++) {
         pack_str(out, setup->envs[i].name);
@@ -64,12 +71,11 @@ void guestlink_write_simple(struct buf *out, enum guestlink_type type)
     end(out, begin(out, type));
 }
 
-void guestlink_write_network(struct buf *out, bool has_network, const struct guestlink_authority *authority)
+void guestlink_write_network(struct buf *out, const struct guestlink_network *network)
 {
     size_t at = begin(out, GUESTLINK_NETWORK);
 
-    pack_bool(out, has_network);
-    pack_authority(out, authority);
+    pack_network(out, network);
     end(out, at);
 }
 
@@ -118,6 +124,28 @@ static bool env_name_ok(struct str name)
     return name.len && !str_has_char(name, '=') && !str_has_char(name, '\0');
 }
 
+/* Host names with a newline each. They become lines of configuration files, where other characters could mean more. */
+static bool are_names(struct str text)
+{
+    for (size_t i = 0; i < text.len; i++) {
+        char c = text.at[i];
+        if (!char_is_alnum(c) && c != '.' && c != '-' && c != '_' && c != '\n')
+            return false;
+    }
+    return str_ends(text, STR("\n"));
+}
+
+static void unpack_network(struct unpack *in, struct guestlink_network *network)
+{
+    uint8_t reach = unpack_u8(in);
+
+    network->reach = reach;
+    network->inside = reach == GUESTLINK_INSIDE ? unpack_str(in, LIMIT_INSIDE_BYTES) : STR("");
+    unpack_authority(in, &network->authority);
+    if (reach >= GUESTLINK_REACH_COUNT || (reach == GUESTLINK_INSIDE && !are_names(network->inside)))
+        in->failed = true;
+}
+
 static bool read_setup(struct unpack *in, struct arena *arena, struct guestlink_setup *setup, struct err *err)
 {
     size_t bytes = 0;
@@ -128,8 +156,7 @@ static bool read_setup(struct unpack *in, struct arena *arena, struct guestlink_
     setup->open_code = unpack_bool(in);
     setup->default_user = unpack_str(in, LIMIT_NAME_BYTES);
     setup->default_workdir = unpack_str(in, LIMIT_PATH_BYTES - 1);
-    setup->has_network = unpack_bool(in);
-    unpack_authority(in, &setup->authority);
+    unpack_network(in, &setup->network);
     setup->env_count = unpack_count(in, LIMIT_ENV_PAIRS);
     setup->envs = ARENA_ARRAY(arena, struct guestlink_env, setup->env_count);
     for (uint32_t i = 0; i < setup->env_count && !in->failed; i++) {
@@ -181,8 +208,7 @@ bool guestlink_read(struct str body, struct arena *arena, struct guestlink_messa
     case GUESTLINK_OK:
         break;
     case GUESTLINK_NETWORK:
-        message.has_network = unpack_bool(&in);
-        unpack_authority(&in, &message.authority);
+        unpack_network(&in, &message.network);
         break;
     case GUESTLINK_LOG:
         if (!read_log(&in, arena, &message.log, err))

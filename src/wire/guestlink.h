@@ -8,7 +8,7 @@
  *   SETUP   which sandbox this is and how it behaves; includes LISTEN. Sent once at start, and again after every resume or
  *           clone: the last one counts
  *   PING    is guestd there?
- *   NETWORK  whether the sandbox can reach anything outside, and whom to trust there; it has changed since SETUP
+ *   NETWORK  what the sandbox can reach, and whom to trust there; it has changed since SETUP
  *   LISTEN  from now on guestd sends LOG by itself on this connection, beginning with the one that was not taken before
  *   TAKEN   the answer to a LOG; guestd sends the next one after it
  */
@@ -42,6 +42,20 @@ struct guestlink_authority {
     uint32_t hash;  /* of its subject, as OpenSSL names files in a directory of certificates */
 };
 
+/* What programs in the sandbox can reach. guest/network.h says what each makes of /etc. */
+enum guestlink_reach {
+    GUESTLINK_NOTHING,
+    GUESTLINK_OUTSIDE, /* something at least, perhaps everything */
+    GUESTLINK_INSIDE,  /* names that stay inside, and nothing else */
+    GUESTLINK_REACH_COUNT,
+};
+
+struct guestlink_network {
+    enum guestlink_reach reach;
+    struct str inside; /* with GUESTLINK_INSIDE: the names, each with a newline; LIMIT_INSIDE_BYTES */
+    struct guestlink_authority authority;
+};
+
 struct guestlink_env {
     struct str name, value;
 };
@@ -53,8 +67,7 @@ struct guestlink_setup {
     bool open_code;          /* run_code needs no token */
     struct str default_user;
     struct str default_workdir; /* empty: the user's home */
-    bool has_network;           /* it can reach something outside: see guest/network.h */
-    struct guestlink_authority authority;
+    struct guestlink_network network;
     uint32_t env_count;
     struct guestlink_env *envs; /* LIMIT_ENV_PAIRS, LIMIT_ENV_BYTES in all */
 };
@@ -86,17 +99,16 @@ enum { GUESTLINK_HEADER_BYTES = 4 };
 /* With the length in front, ready to be sent. Check out->overflowed. */
 void guestlink_write_setup(struct buf *out, const struct guestlink_setup *setup);
 void guestlink_write_simple(struct buf *out, enum guestlink_type type); /* PING, LISTEN, TAKEN, OK */
-void guestlink_write_network(struct buf *out, bool has_network, const struct guestlink_authority *authority);
+void guestlink_write_network(struct buf *out, const struct guestlink_network *network);
 void guestlink_write_log(struct buf *out, const struct guestlink_log *log);
 void guestlink_write_error(struct buf *out, const struct err *err);
 
 struct guestlink_message {
     enum guestlink_type type;
-    struct guestlink_setup setup;         /* with SETUP; strings borrow from the body, envs live in the arena */
-    struct guestlink_log log;             /* with LOG; the same */
-    struct err error;                     /* with ERROR */
-    bool has_network;                     /* with NETWORK */
-    struct guestlink_authority authority; /* the same; borrows from the body */
+    struct guestlink_setup setup;     /* with SETUP; strings borrow from the body, envs live in the arena */
+    struct guestlink_log log;         /* with LOG; the same */
+    struct err error;                 /* with ERROR */
+    struct guestlink_network network; /* with NETWORK; the same */
 };
 
 /* Length of the body from the first four bytes; more than LIMIT_GUESTLINK_BYTES or none is refused. */

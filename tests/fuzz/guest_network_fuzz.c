@@ -44,7 +44,12 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
         return 0; /* is not read */
     check_nsswitch(text);
     (void)network_has_nameserver(text);
-    for (size_t i = 0; i < COUNT_OF(files); i++)
+    for (size_t i = 0; i < COUNT_OF(files); i++) {
+        auto_buf struct buf made = buf_make(NULL, LIMIT_NSS_BYTES);
         check_ours_out(text, str_from(files[i].text));
+        if (size <= LIMIT_INSIDE_BYTES)
+            add_ours(&files[i], text, &made); /* as the list of names that was written before */
+        check(size > LIMIT_INSIDE_BYTES || made.len);
+    }
     return 0;
 }

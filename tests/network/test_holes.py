@@ -59,6 +59,12 @@ HOLES = [
         ],
     ),
     ("name that is not allowed", ["test_names.py::test_only_allowed_names_are_looked_up"]),
+    ("name of a private network", ["test_names.py::test_names_of_private_networks_are_not_asked_for"]),
+    (
+        "ports of names inside",
+        ["test_inside.py::test_its_other_ports_are_refused_and_the_log_says_so[443]"],
+    ),
+    ("names inside are not asked for", ["test_inside.py::test_the_name_servers_cannot_lead_it_elsewhere"]),
     (
         "a name decides where",
         [

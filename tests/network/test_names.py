@@ -164,6 +164,19 @@ def test_only_allowed_names_are_looked_up(one_only, hosts):
     assert one_only.wait_log("two.test")
 
 
+def test_names_of_private_networks_are_not_asked_for(cloister, hosts):
+    """The host's name servers may know them. A policy that has such a name lets it be asked for."""
+    box = cloister.shared_box()
+    hosts.forget()
+    for name in ("printer", "db.internal", "nas.local", "wiki.corp", "a.b.home.arpa"):
+        assert box.ok("dns", name)["rcode"] == 3, name
+    assert not hosts.seen("dns")
+    assert box.wait_log("db.internal", "belongs to private networks")
+    box = cloister.shared_box(**names("db.internal"))
+    assert box.ok("dns", "db.internal")["rcode"] == 3  # the name servers' own word
+    assert hosts.seen("dns", name="db.internal")
+
+
 def test_dns_pins_for_one_sandbox_are_not_anothers(make_box, hosts):
     first, second = make_box(**names("one.test")), make_box(**names("two.test"))
     assert first.ok("resolve", "one.test")

@@ -72,6 +72,10 @@ def test_a_bad_option_is_refused_at_the_start_with_its_reason(hosts):
         ("--egress-deny", "example.com", "egress-deny"),
         ("--dns", "example.com", "dns"),
         ("--egress-rate", "-1", "egress-rate"),
+        ("--inside", "mirror:80=127.0.0.1:80", "'mirror' is not a host name with a dot"),
+        ("--inside", "mirror.internal:0=127.0.0.1:80", "the port of mirror.internal"),
+        ("--inside", "mirror.internal:80=localhost:80", "an address and a port"),
+        ("--inside", "a.test:80=127.0.0.1:80,A.test:80=127.0.0.1:81", "twice"),
     ):
         with pytest.raises(RuntimeError) as caught:
             World(hosts, option, value, data=TEST_DATA.with_name(f"{TEST_DATA.name}-limited"), dns=None)

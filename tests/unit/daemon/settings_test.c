@@ -21,7 +21,8 @@ static void settings_survive_the_trip_to_front(void **state)
                              .key_streams = 8,
                              .pids = 99,
                              .code_always_has_token = true,
-                             .internet = true },
+                             .internet = true,
+                             .inside = "mirror.internal\n" },
                     got;
     struct err err;
     sent.egress_allow_count = 1;
@@ -37,6 +38,7 @@ static void settings_survive_the_trip_to_front(void **state)
     assert_string_equal(got.domain, sent.domain);
     assert_int_equal(got.pids, 99);
     assert_true(got.code_always_has_token && got.internet);
+    assert_string_equal(got.inside, sent.inside);
     assert_int_equal(got.egress_allow_count, 1);
     assert_memory_equal(got.egress_allow, sent.egress_allow, sizeof sent.egress_allow[0]);
     assert_int_equal(got.egress_deny_count, 1);
@@ -142,6 +144,101 @@ static void network_options_reach_egress(void **state)
     assert_int_equal(got.bytes_per_s, 3 << 20);
 }
 
+static void service_is(const struct egress_service *service, const char *name, const char *address, uint16_t port,
+                       const char *to, uint16_t to_port)
+{
+    struct net_address want;
+    assert_string_equal(service->name, name);
+    assert_true(net_address_parse(str_from(address), &want) && net_address_eq(&service->address, &want));
+    assert_int_equal(service->port, port);
+    assert_true(net_address_parse(str_from(to), &want) && net_address_eq(&service->to, &want));
+    assert_int_equal(service->to_port, to_port);
+}
+
+static void services_inside_reach_egress_with_an_address_for_each_name(void **state)
+{
+    (void)state;
+    struct config config = { .inside = "Mirror.Internal:80=127.0.0.1:8080, mail.internal:25=10.1.2.3:2525,"
+                                       "mirror.internal:443=[::1]:8443,pypi.org:443=192.0.2.7:443" };
+    struct egress_settings made, got;
+    struct err err;
+    assert_true(egress_settings_make(&config, &made, &err));
+    auto_close int fd = egress_settings_write(&made, &err);
+    assert_true(fd >= 0 && egress_settings_read(fd, &got, &err));
+    assert_int_equal(got.service_count, 4);
+    service_is(&got.services[0], "mirror.internal", "192.0.0.64", 80, "127.0.0.1", 8080);
+    service_is(&got.services[1], "mail.internal", "192.0.0.65", 25, "10.1.2.3", 2525);
+    service_is(&got.services[2], "mirror.internal", "192.0.0.64", 443, "::1", 8443);
+    service_is(&got.services[3], "pypi.org", "192.0.0.66", 443, "192.0.2.7", 443);
+    char names[LIMIT_INSIDE_BYTES];
+    egress_settings_names(&got, names);
+    assert_string_equal(names, "mirror.internal\nmail.internal\npypi.org\n");
+}
+
+static void a_wrong_service_inside_is_refused_with_what_is_wrong(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *list, *says;
+    } wrong[] = {
+        { "mirror.internal", "--inside takes NAME:PORT=ADDR:PORT" },
+        { "mirror.internal:80", "--inside takes NAME:PORT=ADDR:PORT" },
+        { "mirror.internal=127.0.0.1:80", "--inside takes NAME:PORT=ADDR:PORT" },
+        { "a.b:80=127.0.0.1:80,,c.d:80=127.0.0.1:80", "--inside takes NAME:PORT=ADDR:PORT" },
+        { "mirror:80=127.0.0.1:80", "'mirror' is not a host name with a dot" },
+        { "*.internal:80=127.0.0.1:80", "'*.internal' is not a host name" },
+        { "10.0.0.1:80=127.0.0.1:80", "'10.0.0.1' is not a host name" },
+        { "a.b.:80=127.0.0.1:80", "'a.b.' is not a host name" },
+        { ":80=127.0.0.1:80", "'' is not a host name" },
+        { "a.LocalHost:80=127.0.0.1:80", "'a.LocalHost' cannot be used" },
+        { "a.b:0=127.0.0.1:80", "the port of a.b must be" },
+        { "a.b:65536=127.0.0.1:80", "the port of a.b must be" },
+        { "a.b:x=127.0.0.1:80", "the port of a.b must be" },
+        { "a.b:53=127.0.0.1:80", "not 53" },
+        { "a.b:80=127.0.0.1", "a.b must lead to an address and a port" },
+        { "a.b:80=127.0.0.1:0", "not '127.0.0.1:0'" },
+        { "a.b:80=[::1]", "not '[::1]'" },
+        { "a.b:80=::1", "not '::1'" },
+        { "a.b:80=", "not ''" },
+        { "a.b:80=localhost:80", "not 'localhost:80'" },
+        { "a.b:80=unix:/run/x", "not 'unix:/run/x'" },
+        { "a.b:80=127.0.0.1:80,A.B:80=127.0.0.1:81", "--inside has port 80 of a.b twice" },
+    };
+    struct egress_settings made;
+    struct config config = { 0 };
+    struct err err;
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        (void)snprintf(config.inside, sizeof config.inside, "%s", wrong[i].list);
+        assert_false(egress_settings_make(&config, &made, &err));
+        assert_int_equal(err.kind, ERR_INVALID);
+        if (!strstr(err.message, wrong[i].says))
+            fail_msg("'%s' does not contain '%s'", err.message, wrong[i].says);
+    }
+}
+
+/* The most there can be, with the longest names that the option has room for. */
+static void as_many_services_inside_as_there_are_addresses(void **state)
+{
+    (void)state;
+    auto_buf struct buf list = buf_make(NULL, CONFIG_LIST_BYTES);
+    struct config config = { 0 };
+    struct egress_settings made, got;
+    struct err err;
+    char label[64];
+    memset(label, 'a', sizeof label);
+    for (int i = 0; i < LIMIT_INSIDE; i++)
+        buf_format(&list, "%sn%d.%.63s:80=127.0.0.1:80", i ? "," : "", i, label);
+    memcpy(config.inside, list.data, list.len);
+    assert_true(egress_settings_make(&config, &made, &err));
+    auto_close int fd = egress_settings_write(&made, &err);
+    assert_true(fd >= 0 && egress_settings_read(fd, &got, &err));
+    assert_int_equal(got.service_count, LIMIT_INSIDE);
+    assert_int_equal(got.services[LIMIT_INSIDE - 1].address.at[15], 127);
+    strcat(config.inside, ",one.more:80=127.0.0.1:80");
+    assert_false(egress_settings_make(&config, &made, &err));
+    assert_string_equal(err.message, "--inside has more than 64 entries");
+}
+
 static void name_servers_are_addresses(void **state)
 {
     (void)state;
@@ -190,6 +287,9 @@ int main(void)
         CASE(an_unknown_word_for_internet_is_refused),
         CASE(a_domain_is_a_name_with_a_dot_and_perhaps_a_port),
         CASE(network_options_reach_egress),
+        CASE(services_inside_reach_egress_with_an_address_for_each_name),
+        CASE(a_wrong_service_inside_is_refused_with_what_is_wrong),
+        CASE(as_many_services_inside_as_there_are_addresses),
         CASE(name_servers_are_addresses),
         CASE(a_bad_entry_of_a_list_of_ranges_is_named),
     };

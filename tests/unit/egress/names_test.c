@@ -824,25 +824,173 @@ static void a_sandbox_that_ends_takes_its_questions_with_it(void **state)
     rig_end(&rig);
 }
 
-static void a_name_that_stays_inside_is_answered_here_and_reached_by_nobody_yet(void **state)
+/* ---- names that stay inside ---- */
+
+/* Mail's ports too, if the operator says so. The service is the outside's socket. */
+static struct egress_service services[3] = {
+    { .name = "mirror.internal", .port = 80 },
+    { .name = "mirror.internal", .port = 25 },
+    { .name = "other.internal", .port = 443 },
+};
+
+static void begin_inside(const struct net_policy *policy)
 {
-    static struct egress_name names[1] = { { .name = "mail.example.internal" } };
+    rig_begin(&rig, &(struct egress_config){ .services = services, .service_count = 3 });
+    for (int i = 0; i < 3; i++) {
+        services[i].address = rig_address(i < 2 ? "192.0.0.64" : "192.0.0.65");
+        services[i].to = rig_address("127.0.0.1");
+        services[i].to_port = rig.port;
+    }
+    rig.operator= rig_range("192.0.2.0/24"); /* not loopback: only the table leads there */
+    rig_network_dns(&rig, "one", &udp_port);
+    rig_policy(&rig, "one", policy);
+    fake_asked = 0;
+}
+
+static struct peer connect_to(const char *address, uint16_t port)
+{
+    rig.to = rig_address(address);
+    rig.port = port;
+    return rig_guest(&rig);
+}
+
+static void a_name_that_stays_inside_is_answered_here(void **state)
+{
+    struct str names[] = { STR("good.example") };
+    struct net_range all = rig_range("0.0.0.0/0");
+    /* dnsServers that is an empty list stops all other questions. */
+    const struct net_policy policies[] = {
+        { .internet = true },
+        { .internet = false },
+        { .deny_count = 1, .deny = &all, .name_count = 1, .names = names, .has_dns = true },
+    };
     unsigned records;
 
     (void)state;
-    names[0].address = rig_address("192.0.0.8");
-    rig_begin(&rig, &(struct egress_config){ .names = names, .name_count = 1 });
-    rig_network_dns(&rig, "one", &udp_port);
+    for (size_t i = 0; i < COUNT_OF(policies); i++) {
+        begin_inside(&policies[i]);
+        assert_int_equal(hear_udp(ask_udp("Mirror.internal", DNS_A), &records), DNS_FINE);
+        assert_int_equal(records, 1);
+        assert_int_equal(hear_udp(ask_udp("mirror.internal", DNS_AAAA), &records), DNS_FINE);
+        assert_int_equal(records, 0);
+        assert_int_equal(hear_udp(ask_udp("mirror.internal", DNS_TXT), &records), DNS_FINE);
+        assert_int_equal(records, 0);
+        assert_int_equal(hear_udp(ask_udp("a.mirror.internal", DNS_A), &records), DNS_NO_SUCH_NAME);
+        assert_int_equal(fake_asked, 0);
+        rig_end(&rig);
+    }
+}
+
+static void questions_for_a_name_that_stays_inside_are_not_limited(void **state)
+{
+    unsigned records;
+
+    (void)state;
+    begin_inside(&rig_open);
+    for (int i = 0; i < 3 * LIMIT_EGRESS_QUESTIONS_S; i++)
+        assert_int_equal(hear_udp(ask_udp("mirror.internal", DNS_A), &records), DNS_FINE);
+    look_up("good.example", (const char[][4]){ { (char)192, 0, 2, 1 } }, 1); /* nor do they use the others' rate up */
+    assert_int_equal(rig.refused, 0);
+    rig_end(&rig);
+}
+
+static void every_policy_reaches_a_name_that_stays_inside(void **state)
+{
+    struct str names[] = { STR("good.example") };
+    struct net_range all = rig_range("0.0.0.0/0");
+    const struct net_policy policies[] = {
+        { .internet = true },
+        { .internet = false },
+        { .internet = true, .deny_count = 1, .deny = &all },
+        { .internet = false, .name_count = 1, .names = names },
+        { .internet = true, .proxy = { .host = STR("192.0.2.80"), .port = 1080 } },
+    };
+    static const uint16_t ports[] = { 80, 25 };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(policies) * COUNT_OF(ports); i++) {
+        begin_inside(&policies[i / COUNT_OF(ports)]);
+        struct peer guest = connect_to("192.0.0.64", ports[i % COUNT_OF(ports)]);
+        struct peer service = rig_accept(&rig); /* which may speak first */
+        peer_say(&service, STR("220 hello"));
+        PUMP_UNTIL(rig.loop, peer_heard(&guest, "220 hello"));
+        peer_say(&guest, STR("thanks"));
+        PUMP_UNTIL(rig.loop, peer_heard(&service, "thanks"));
+        PUMP_UNTIL(rig.loop, rig.made == 1 && rig.open == 1 && rig.bytes_in == 9 && rig.bytes_out == 6);
+        assert_int_equal(rig.refused, 0);
+        peer_done(&guest);
+        peer_done(&service);
+        rig_end(&rig);
+    }
+}
+
+static void other_ports_of_a_name_that_stays_inside_are_refused(void **state)
+{
+    static const uint16_t ports[] = { 443, 465, 587, 1 };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(ports); i++) {
+        begin_inside(&rig_open);
+        struct peer guest = connect_to("192.0.0.64", ports[i]);
+        check_refused(&guest, FLOWS_NO_SERVICE, "connection to mirror.internal (192.0.0.64) port ");
+        assert_non_null(strstr(rig.refusals[0].text, "--inside"));
+        /* Nor does the address after the last, or the same in NAT64. */
+        guest = connect_to("192.0.0.66", 80);
+        check_refused(&guest, NET_RULE_NOT_PUBLIC, "192.0.0.66");
+        guest = connect_to("64:ff9b::192.0.0.64", 80);
+        check_refused(&guest, NET_RULE_NOT_PUBLIC, "64:ff9b::");
+        rig_end(&rig);
+    }
+}
+
+static void a_new_policy_does_not_cut_a_name_that_stays_inside(void **state)
+{
+    (void)state;
+    begin_inside(&rig_open);
+    struct peer guest = connect_to("192.0.0.64", 80), service = rig_accept(&rig);
+    PUMP_UNTIL(rig.loop, rig.made == 1);
     rig_policy(&rig, "one", &(struct net_policy){ .internet = false });
-    fake_asked = 0;
-    assert_int_equal(hear_udp(ask_udp("mail.example.internal", DNS_A), &records), DNS_FINE);
-    assert_int_equal(records, 1);
-    assert_int_equal(hear_udp(ask_udp("mail.example.internal", DNS_AAAA), &records), DNS_FINE);
-    assert_int_equal(records, 0);
+    rig_policy(&rig, "one",
+               &(struct net_policy){ .internet = true, .proxy = { .host = STR("192.0.2.80"), .port = 1080 } });
+    pump_some(rig.loop);
+    peer_say(&guest, STR("still"));
+    PUMP_UNTIL(rig.loop, peer_heard(&service, "still"));
+    egress_exited(rig.egress, "one");
+    PUMP_UNTIL(rig.loop, peer_is_closed(&guest) && peer_is_closed(&service));
+    assert_true(guest.was_reset);
+    peer_done(&guest);
+    peer_done(&service);
+    rig_end(&rig);
+}
+
+/* Nobody else may say where such a name leads: neither its allowOut, nor the name servers, nor the guest's address. */
+static void an_allowed_name_that_stays_inside_leads_to_its_service(void **state)
+{
+    struct str names[] = { STR("other.internal") };
+
+    (void)state;
+    begin_inside(&(struct net_policy){ .internet = false, .name_count = 1, .names = names });
+    struct peer guest = connect_to("198.51.100.200", 443);
+    say_hello(&guest, "Other.internal");
+    struct peer service = rig_accept(&rig);
+    peer_done(&guest);
+    peer_done(&service);
+    guest = connect_to("198.51.100.200", 8443);
+    say_hello(&guest, "other.internal");
+    check_refused(&guest, FLOWS_NO_SERVICE, "other.internal (198.51.100.200) port 8443");
     assert_int_equal(fake_asked, 0);
-    rig.to = names[0].address;
-    struct peer guest = rig_guest(&rig);
-    check_refused(&guest, FLOWS_NO_SERVICE, "stays inside");
+    rig_end(&rig);
+}
+
+static void a_service_that_does_not_listen_is_a_reset(void **state)
+{
+    (void)state;
+    begin_inside(&rig_open);
+    services[0].to = rig_address("127.0.0.9");
+    struct peer guest = connect_to("192.0.0.64", 80);
+    PUMP_UNTIL(rig.loop, peer_is_closed(&guest));
+    assert_true(guest.was_reset);
+    peer_done(&guest);
     rig_end(&rig);
 }
 
@@ -882,7 +1030,13 @@ int main(void)
         CASE(many_questions_in_one_packet_do_not_nest),
         CASE(a_connection_for_dns_that_is_too_long_or_too_slow_is_closed),
         CASE(a_sandbox_that_ends_takes_its_questions_with_it),
-        CASE(a_name_that_stays_inside_is_answered_here_and_reached_by_nobody_yet),
+        CASE(a_name_that_stays_inside_is_answered_here),
+        CASE(questions_for_a_name_that_stays_inside_are_not_limited),
+        CASE(every_policy_reaches_a_name_that_stays_inside),
+        CASE(other_ports_of_a_name_that_stays_inside_are_refused),
+        CASE(a_new_policy_does_not_cut_a_name_that_stays_inside),
+        CASE(an_allowed_name_that_stays_inside_leads_to_its_service),
+        CASE(a_service_that_does_not_listen_is_a_reset),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

@@ -183,6 +183,38 @@ static void a_proxy_at_a_private_address_is_refused(void **state)
     rig_end(&rig);
 }
 
+static void a_proxy_at_a_name_that_stays_inside_is_its_service(void **state)
+{
+    (void)state;
+    static struct egress_service service = { .name = "socks.internal", .port = 1080 };
+    rig_begin(&rig, &(struct egress_config){ .services = &service, .service_count = 1 });
+    service.address = rig_address("192.0.0.64");
+    service.to = rig_address("127.0.0.1");
+    service.to_port = rig.port;
+    rig.operator= rig_range("192.0.2.0/24"); /* not loopback: only the table leads there */
+    fake_asked = 0;
+    struct net_policy policy = { .internet = true, .proxy = { .host = STR("socks.internal"), .port = 1080 } };
+    begin(&policy);
+    struct peer guest = rig_guest(&rig), proxy = rig_accept(&rig);
+    PUMP_UNTIL(rig.loop, heard(&proxy, STR("\5\1\0")));
+    peer_done(&proxy);
+    peer_done(&guest);
+    policy.proxy.port = 1081;
+    rig_policy(&rig, "one", &policy);
+    hand_clock_add(1100);
+    pump_some(rig.loop);
+    guest = rig_guest(&rig);
+    PUMP_UNTIL(rig.loop, peer_is_closed(&guest));
+    rig.refusal_count = 0;
+    hand_clock_add(1100);
+    PUMP_UNTIL(rig.loop, rig.refusal_count == 1);
+    assert_non_null(strstr(rig.refusals[0].text, "--inside does not have this port"));
+    assert_false(rig_is_dialed(&rig));
+    assert_int_equal(fake_asked, 0);
+    peer_done(&guest);
+    rig_end(&rig);
+}
+
 static void a_proxy_that_nobody_knows_is_a_failure(void **state)
 {
     (void)state;
@@ -580,6 +612,7 @@ int main(void)
         CASE(what_the_rules_refuse_does_not_reach_the_proxy),
         CASE(the_proxys_own_name_is_looked_up),
         CASE(a_proxy_at_a_private_address_is_refused),
+        CASE(a_proxy_at_a_name_that_stays_inside_is_its_service),
         CASE(a_proxy_that_nobody_knows_is_a_failure),
         CASE(the_proxys_own_name_is_one_of_the_sandboxs_questions),
         CASE(a_silent_proxy_is_given_up),

@@ -43,6 +43,7 @@ static int remove_etc(void **state)
                                          ".cloister-network/90cloister-network",
                                          ".cloister-network/gitconfig",
                                          ".cloister-network/apt-hook",
+                                         ".cloister-network/inside",
                                          ".cloister-network" };
     char path[128];
 
@@ -115,7 +116,7 @@ static void programs_are_told_in_etc(void **state)
     make_dir("apt/apt.conf.d");
     put("nsswitch.conf", "hosts: files dns\n");
     put("resolv.conf", "nameserver 192.0.2.1\n");
-    network_tell(etc, false);
+    network_tell(etc, GUESTLINK_NOTHING, STR(""));
     check_has("nsswitch.conf", "\nhosts: files\n");
     check_has("resolv.conf", "Internet access is off");
     check_has("motd", "Internet access is off");
@@ -139,7 +140,7 @@ static void what_a_template_says_to_pip_and_npm_stays(void **state)
     put("pip.conf", "[global]\nretries = 7\n");
     (void)snprintf(path, sizeof path, "%s/npmrc", etc);
     assert_int_equal(symlink("elsewhere", path), 0); /* leads nowhere, and stays all the same */
-    network_tell(etc, false);
+    network_tell(etc, GUESTLINK_NOTHING, STR(""));
     check_has("pip.conf", "[global]\nretries = 7\n");
     assert_int_equal(access(path, F_OK), -1);
     check_has("motd", "Internet access is off");
@@ -151,7 +152,7 @@ static void a_template_without_these_files_gets_them(void **state)
     struct stat found;
     char path[128];
 
-    network_tell(etc, false);
+    network_tell(etc, GUESTLINK_NOTHING, STR(""));
     check_has("nsswitch.conf", "hosts: files\n");
     (void)snprintf(path, sizeof path, "%s/resolv.conf", etc);
     assert_int_equal(stat(path, &found), 0);
@@ -166,7 +167,7 @@ static void a_link_is_replaced_and_not_followed(void **state)
     put("elsewhere", "kept");
     (void)snprintf(path, sizeof path, "%s/resolv.conf", etc);
     assert_int_equal(symlink("elsewhere", path), 0);
-    network_tell(etc, false);
+    network_tell(etc, GUESTLINK_NOTHING, STR(""));
     check_has("elsewhere", "kept");
     check_has("resolv.conf", "Internet access is off");
 }
@@ -178,8 +179,8 @@ static void what_is_no_file_holds_nobody_up(void **state)
 
     (void)snprintf(path, sizeof path, "%s/nsswitch.conf", etc);
     assert_int_equal(mkfifo(path, 0644), 0);
-    network_tell(etc, false); /* a FIFO would be waited for */
-    network_tell("/nonexistent", false);
+    network_tell(etc, GUESTLINK_NOTHING, STR("")); /* a FIFO would be waited for */
+    network_tell("/nonexistent", GUESTLINK_NOTHING, STR(""));
 }
 
 static void a_file_that_cannot_be_read_leaves_the_others_to_be_written(void **state)
@@ -188,7 +189,7 @@ static void a_file_that_cannot_be_read_leaves_the_others_to_be_written(void **st
     make_dir("nsswitch.conf");
     make_dir("apt");
     make_dir("apt/apt.conf.d");
-    network_tell(etc, false);
+    network_tell(etc, GUESTLINK_NOTHING, STR(""));
     check_has("resolv.conf", "Internet access is off");
     check_has("motd", "Internet access is off");
     check_has("apt/apt.conf.d/90cloister-network", "Internet access is off");
@@ -206,7 +207,7 @@ static void a_write_that_fails_leaves_the_old_file_and_no_draft(void **state)
     none = (struct rlimit){ 0, before.rlim_max };
     assert_true(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
-    network_tell(etc, false);
+    network_tell(etc, GUESTLINK_NOTHING, STR(""));
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     check_has("resolv.conf", "nameserver 192.0.2.1\n");
     (void)snprintf(path, sizeof path, "%s/.cloister-new", etc);
@@ -246,9 +247,9 @@ static void the_templates_own_files_come_back(void **state)
     put("pip.conf", "[global]\nretries = 7\n");
     (void)snprintf(path, sizeof path, "%s/resolv.conf", etc);
     assert_int_equal(symlink("elsewhere", path), 0);
-    network_tell(etc, false);
+    network_tell(etc, GUESTLINK_NOTHING, STR(""));
     check_has("resolv.conf", "Internet access is off");
-    network_tell(etc, true);
+    network_tell(etc, GUESTLINK_OUTSIDE, STR(""));
     check_is("nsswitch.conf", "hosts: files dns\n");
     check_is("resolv.conf", "nameserver 192.0.2.1\n");
     check_is("pip.conf", "[global]\nretries = 7\n");
@@ -258,7 +259,7 @@ static void the_templates_own_files_come_back(void **state)
     assert_false(is_there("motd") || is_there("npmrc") || is_there("apt/apt.conf.d/90cloister-network"));
     assert_false(is_there("gitconfig"));
     assert_false(is_there(".cloister-network"));
-    network_tell(etc, false); /* and once more */
+    network_tell(etc, GUESTLINK_NOTHING, STR("")); /* and once more */
     check_has("resolv.conf", "Internet access is off");
 }
 
@@ -267,11 +268,11 @@ static void a_file_that_the_guest_has_changed_stays(void **state)
     (void)state;
     put("resolv.conf", "nameserver 192.0.2.1\n");
     put("motd", "welcome\n");
-    network_tell(etc, false);
+    network_tell(etc, GUESTLINK_NOTHING, STR(""));
     put("resolv.conf", "nameserver 192.0.2.2\n");
-    network_tell(etc, false); /* the same again: nothing is written */
+    network_tell(etc, GUESTLINK_NOTHING, STR("")); /* the same again: nothing is written */
     check_is("resolv.conf", "nameserver 192.0.2.2\n");
-    network_tell(etc, true);
+    network_tell(etc, GUESTLINK_OUTSIDE, STR(""));
     check_is("resolv.conf", "nameserver 192.0.2.2\n");
     check_is("motd", "welcome\n");
     assert_false(is_there(".cloister-network"));
@@ -284,10 +285,10 @@ static void what_a_template_says_to_git_stays_and_comes_back(void **state)
 
     for (size_t i = 0; i < COUNT_OF(own); i++) {
         put("gitconfig", own[i]);
-        network_tell(etc, false);
+        network_tell(etc, GUESTLINK_NOTHING, STR(""));
         check_has("gitconfig", own[i]);
         check_has("gitconfig", "\n[url \"https://" REASON_HOST "/\"] insteadOf = https://\n");
-        network_tell(etc, true);
+        network_tell(etc, GUESTLINK_OUTSIDE, STR(""));
         check_is("gitconfig", own[i]);
         assert_false(is_there(".cloister-network"));
     }
@@ -298,31 +299,112 @@ static void of_a_file_that_a_program_has_changed_only_our_lines_go(void **state)
 {
     (void)state;
     put("gitconfig", "[user]\n\tname = a\n");
-    network_tell(etc, false);
+    network_tell(etc, GUESTLINK_NOTHING, STR(""));
     put("npmrc", "fetch-retries=0\nregistry=https://" REASON_HOST "/\nfund=false\n");
     put("pip.conf", "[global]\nretries = 1\nindex-url = https://" REASON_HOST "/a\ntimeout = 9\n");
     put("gitconfig", "[user]\n\tname = b\n"
                      "[url \"https://" REASON_HOST "/\"] insteadOf = https://\n"
                      "[url \"https://localhost\"] insteadOf = https://localhost\n"
                      "[safe]\n\tdirectory = *");
-    network_tell(etc, true);
+    network_tell(etc, GUESTLINK_OUTSIDE, STR(""));
     check_is("npmrc", "fund=false\n");
     check_is("pip.conf", "[global]\ntimeout = 9\n");
     check_is("gitconfig", "[user]\n\tname = b\n[safe]\n\tdirectory = *\n");
     assert_false(is_there(".cloister-network"));
 }
 
+#define NAMES STR("mirror.internal\ngit.internal\n")
+
+static void check_lacks(const char *name, const char *unwanted)
+{
+    char path[128];
+    auto_free char *text = NULL;
+    size_t len;
+    struct err err;
+
+    (void)snprintf(path, sizeof path, "%s/%s", etc, name);
+    assert_true(fd_read_file(AT_FDCWD, path, 4096, &text, &len, &err));
+    assert_null(strstr(text, unwanted));
+}
+
+static void names_that_stay_inside_are_looked_up(void **state)
+{
+    (void)state;
+    make_dir("apt");
+    make_dir("apt/apt.conf.d");
+    put("nsswitch.conf", "hosts: files dns\n");
+    put("resolv.conf", "nameserver 192.0.2.1\n");
+    put("gitconfig", "[user]\n\tname = a\n");
+    network_tell(etc, GUESTLINK_INSIDE, NAMES);
+    check_is("nsswitch.conf", "hosts: files dns\n");
+    check_has("resolv.conf", "Internet access is off");
+    check_has("resolv.conf", "\nnameserver " NETWORK_NAMESERVER "\n");
+    check_has("motd", "services that its operator provides");
+    check_has("apt/apt.conf.d/90cloister-network", "Acquire::Retries \"0\"");
+    check_has("apt/apt.conf.d/90cloister-network", "\nAcquire::http::Proxy \"http://" REASON_HOST "\";\n");
+    check_has("apt/apt.conf.d/90cloister-network", "\nAcquire::http::Proxy::mirror.internal \"DIRECT\";\n");
+    check_has("apt/apt.conf.d/90cloister-network", "\nAcquire::https::Proxy::git.internal \"DIRECT\";\n");
+    check_has("pip.conf", "\nindex-url = https://" REASON_HOST);
+    check_has("npmrc", "\nregistry=https://" REASON_HOST);
+    check_has("gitconfig", "\n[url \"https://" REASON_HOST "/\"] insteadOf = https://\n");
+    check_has("gitconfig", "\n[url \"https://git.internal\"] insteadOf = https://git.internal\n");
+    put("motd", "welcome\n");
+    network_tell(etc, GUESTLINK_INSIDE, NAMES); /* the same again: nothing is written */
+    check_is("motd", "welcome\n");
+    network_tell(etc, GUESTLINK_OUTSIDE, STR(""));
+    check_is("resolv.conf", "nameserver 192.0.2.1\n");
+    check_is("gitconfig", "[user]\n\tname = a\n");
+    check_is("motd", "welcome\n");
+    assert_false(is_there("pip.conf") || is_there("npmrc") || is_there("apt/apt.conf.d/90cloister-network"));
+    assert_false(is_there(".cloister-network"));
+}
+
+static void programs_whose_usual_host_is_inside_keep_it(void **state)
+{
+    (void)state;
+    network_tell(etc, GUESTLINK_INSIDE, STR("pypi.org\n"));
+    check_lacks("pip.conf", REASON_HOST);
+    check_has("pip.conf", "[global]\nretries = 1\n");
+    check_has("npmrc", "registry=https://" REASON_HOST);
+    network_tell(etc, GUESTLINK_INSIDE, STR("registry.npmjs.org\n"));
+    check_has("pip.conf", REASON_HOST);
+    check_lacks("npmrc", REASON_HOST);
+    network_tell(etc, GUESTLINK_OUTSIDE, STR(""));
+    assert_false(is_there("pip.conf") || is_there("npmrc") || is_there(".cloister-network"));
+}
+
+static void an_operator_who_adds_or_removes_such_names_is_followed(void **state)
+{
+    (void)state;
+    put("nsswitch.conf", "hosts: files dns\n");
+    put("resolv.conf", "nameserver 192.0.2.1\n");
+    network_tell(etc, GUESTLINK_NOTHING, STR(""));
+    network_tell(etc, GUESTLINK_INSIDE, STR("one.more\n"));
+    network_tell(etc, GUESTLINK_INSIDE, NAMES);
+    check_has("gitconfig", "https://git.internal");
+    check_lacks("gitconfig", "one.more");
+    check_is("nsswitch.conf", "hosts: files dns\n");
+    check_has("resolv.conf", "\nnameserver " NETWORK_NAMESERVER "\n");
+    network_tell(etc, GUESTLINK_NOTHING, STR(""));
+    check_has("nsswitch.conf", "\nhosts: files\n");
+    check_has("resolv.conf", "\nnameserver 127.0.0.1\n");
+    network_tell(etc, GUESTLINK_OUTSIDE, STR(""));
+    check_is("nsswitch.conf", "hosts: files dns\n");
+    check_is("resolv.conf", "nameserver 192.0.2.1\n");
+    assert_false(is_there("motd") || is_there("gitconfig") || is_there(".cloister-network"));
+}
+
 static void with_internet_access_a_name_server_outside_is_named(void **state)
 {
     (void)state;
-    network_tell(etc, true);
+    network_tell(etc, GUESTLINK_OUTSIDE, STR(""));
     check_has("resolv.conf", "\nnameserver " NETWORK_NAMESERVER "\n");
     assert_false(is_there("motd") || is_there("nsswitch.conf"));
     put("resolv.conf", "nameserver 127.0.0.1\noptions timeout:2 attempts:1\n");
-    network_tell(etc, true);
+    network_tell(etc, GUESTLINK_OUTSIDE, STR(""));
     check_has("resolv.conf", "\nnameserver " NETWORK_NAMESERVER "\n");
     put("resolv.conf", "search example.com\nnameserver 127.0.0.53\nnameserver\t192.0.2.1\n");
-    network_tell(etc, true);
+    network_tell(etc, GUESTLINK_OUTSIDE, STR(""));
     check_is("resolv.conf", "search example.com\nnameserver 127.0.0.53\nnameserver\t192.0.2.1\n");
 }
 
@@ -361,6 +443,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_file_that_the_guest_has_changed_stays, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(what_a_template_says_to_git_stays_and_comes_back, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(of_a_file_that_a_program_has_changed_only_our_lines_go, make_etc, remove_etc),
+        cmocka_unit_test_setup_teardown(names_that_stay_inside_are_looked_up, make_etc, remove_etc),
+        cmocka_unit_test_setup_teardown(programs_whose_usual_host_is_inside_keep_it, make_etc, remove_etc),
+        cmocka_unit_test_setup_teardown(an_operator_who_adds_or_removes_such_names_is_followed, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(with_internet_access_a_name_server_outside_is_named, make_etc, remove_etc),
         cmocka_unit_test(a_name_server_is_recognised),
         cmocka_unit_test_setup_teardown(a_write_that_fails_leaves_the_old_file_and_no_draft, make_etc, remove_etc),

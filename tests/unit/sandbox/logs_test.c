@@ -166,7 +166,7 @@ static void a_link_that_guestd_does_not_read_is_replaced_by_a_new_one(void **sta
     assert_int_equal(rig_message_to(rig, box.id).type, GUESTLINK_LISTEN);
     struct guestlink_message message = rig_message_to(rig, box.id);
     assert_int_equal(message.type, GUESTLINK_NETWORK);
-    assert_false(message.has_network);
+    assert_int_equal(message.network.reach, GUESTLINK_NOTHING);
     tell(rig, box.id, 1, 1, STR("after"));
     (void)wait_for(rig, box.id, STR("after"), &count);
     assert_int_equal(count, 2); /* the log goes on */

@@ -37,25 +37,56 @@ static void guestd_is_told_whether_there_is_anything_to_reach(void **state)
     assert_true(range(rig, "0.0.0.0/0", &all) && range(rig, "192.0.2.1", &one) && range(rig, "::/0", &v6));
     const struct {
         struct net_policy network;
-        bool reaches;
+        enum guestlink_reach reach;
     } cases[] = {
-        { { .internet = true }, true },
-        { { .internet = false }, false },
-        { { .internet = false, .allow = one, .allow_count = 1 }, true },
-        { { .internet = false, .names = &name, .name_count = 1 }, true },
-        { { .internet = true, .deny = one, .deny_count = 1 }, true },
-        { { .internet = true, .deny = v6, .deny_count = 1 }, true },
-        { { .internet = true, .deny = all, .deny_count = 1 }, false },
-        { { .internet = true, .deny = all, .deny_count = 1, .names = &name, .name_count = 1 }, true },
+        { { .internet = true }, GUESTLINK_OUTSIDE },
+        { { .internet = false }, GUESTLINK_NOTHING },
+        { { .internet = false, .allow = one, .allow_count = 1 }, GUESTLINK_OUTSIDE },
+        { { .internet = false, .names = &name, .name_count = 1 }, GUESTLINK_OUTSIDE },
+        { { .internet = true, .deny = one, .deny_count = 1 }, GUESTLINK_OUTSIDE },
+        { { .internet = true, .deny = v6, .deny_count = 1 }, GUESTLINK_OUTSIDE },
+        { { .internet = true, .deny = all, .deny_count = 1 }, GUESTLINK_NOTHING },
+        { { .internet = true, .deny = all, .deny_count = 1, .names = &name, .name_count = 1 }, GUESTLINK_OUTSIDE },
     };
 
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         rig->want.network = cases[i].network;
         struct sandbox_info info = rig_create(rig);
-        assert_int_equal(rig_setup_of(rig, info.id).has_network, cases[i].reaches);
+        assert_int_equal(rig_setup_of(rig, info.id).network.reach, cases[i].reach);
         assert_string_equal(rig->policy_id, arena_text(&rig->arena, info.id));
         assert_int_equal(rig->policies_sent, i + 1);
     }
+}
+
+static void guestd_is_told_of_names_that_stay_inside(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_stop(rig);
+    rig->config.inside = "mirror.internal\n";
+    rig_start(rig);
+    rig->want.network = (struct net_policy){ .internet = true };
+    struct sandbox_info info = rig_create(rig);
+    assert_int_equal(rig_setup_of(rig, info.id).network.reach, GUESTLINK_OUTSIDE);
+    MUST(sandbox_set_network(rig->all, TEAM, info.id, &(struct net_policy){ 0 }, &rig->arena, &err));
+    struct guestlink_message message = rig_message_to(rig, info.id);
+    assert_int_equal(message.network.reach, GUESTLINK_INSIDE);
+    CHECK_STR(message.network.inside, STR("mirror.internal\n"));
+
+    /* The operator has taken them away. */
+    rig_stop(rig);
+    rig->config.inside = "";
+    rig_start(rig);
+    assert_int_equal(rig_message_to(rig, info.id).type, GUESTLINK_LISTEN);
+    assert_int_equal(rig_message_to(rig, info.id).network.reach, GUESTLINK_NOTHING);
+
+    /* A sandbox without a network reaches none of them. */
+    rig_stop(rig);
+    rig->config.inside = "mirror.internal\n";
+    rig->fake.no_network = true;
+    rig_start(rig);
+    info = rig_create(rig);
+    assert_int_equal(rig_setup_of(rig, info.id).network.reach, GUESTLINK_NOTHING);
 }
 
 static void a_machine_that_has_no_network_to_give_says_so_in_the_log(void **state)
@@ -67,20 +98,20 @@ static void a_machine_that_has_no_network_to_give_says_so_in_the_log(void **stat
     rig->fake.no_network = true;
     rig->want.network = (struct net_policy){ .internet = true };
     struct sandbox_info info = rig_create(rig);
-    assert_false(rig_setup_of(rig, info.id).has_network);
+    assert_int_equal(rig_setup_of(rig, info.id).network.reach, GUESTLINK_NOTHING);
     sandbox_logs(rig->all, TEAM, info.id, 0, 0, &rig->arena, &lines, &count);
     assert_int_equal(count, 1);
     assert_true(str_starts(lines[0].text, STR("no network:")));
 
     /* Nor is guestd told that it has one when the policy changes, or by the next front. */
     MUST(sandbox_set_network(rig->all, TEAM, info.id, &rig->want.network, &rig->arena, &err));
-    assert_false(rig_message_to(rig, info.id).has_network);
+    assert_int_equal(rig_message_to(rig, info.id).network.reach, GUESTLINK_NOTHING);
     rig_stop(rig);
     rig_start(rig);
     assert_int_equal(rig_message_to(rig, info.id).type, GUESTLINK_LISTEN);
-    assert_false(rig_message_to(rig, info.id).has_network);
+    assert_int_equal(rig_message_to(rig, info.id).network.reach, GUESTLINK_NOTHING);
     MUST(sandbox_set_network(rig->all, TEAM, info.id, &rig->want.network, &rig->arena, &err));
-    assert_false(rig_message_to(rig, info.id).has_network);
+    assert_int_equal(rig_message_to(rig, info.id).network.reach, GUESTLINK_NOTHING);
 
     /* Not to those who do not want one. */
     rig->want.network = (struct net_policy){ .internet = false };
@@ -100,7 +131,7 @@ static void a_change_reaches_store_egress_and_guestd(void **state)
     assert_false(rig->policy.internet);
     struct guestlink_message message = rig_message_to(rig, info.id);
     assert_int_equal(message.type, GUESTLINK_NETWORK);
-    assert_false(message.has_network);
+    assert_int_equal(message.network.reach, GUESTLINK_NOTHING);
 
     /* After a crash it is in force again: egress gets it anew, and guestd hears it on its new link. */
     rig_stop(rig);
@@ -110,7 +141,7 @@ static void a_change_reaches_store_egress_and_guestd(void **state)
     assert_int_equal(rig_message_to(rig, info.id).type, GUESTLINK_LISTEN);
     message = rig_message_to(rig, info.id);
     assert_int_equal(message.type, GUESTLINK_NETWORK);
-    assert_false(message.has_network);
+    assert_int_equal(message.network.reach, GUESTLINK_NOTHING);
     unsigned sent = rig->policies_sent;
     rig->policy.internet = true;
     sandboxes_send_policies(rig->all);
@@ -211,10 +242,10 @@ static void a_change_while_the_link_is_made_again_reaches_guestd(void **state)
     assert_int_equal(rig_message_to(rig, info.id).type, GUESTLINK_LISTEN);
     struct guestlink_message message = rig_message_to(rig, info.id);
     assert_int_equal(message.type, GUESTLINK_NETWORK);
-    assert_true(message.has_network);
+    assert_int_equal(message.network.reach, GUESTLINK_OUTSIDE);
     message = rig_message_to(rig, info.id);
     assert_int_equal(message.type, GUESTLINK_NETWORK);
-    assert_false(message.has_network);
+    assert_int_equal(message.network.reach, GUESTLINK_NOTHING);
 }
 
 static void rules_that_cannot_be_read_back_count_as_none(void **state)
@@ -331,6 +362,7 @@ int main(void)
 {
     const struct CMUnitTest cases[] = {
         CASE_OF(guestd_is_told_whether_there_is_anything_to_reach),
+        CASE_OF(guestd_is_told_of_names_that_stay_inside),
         CASE_OF(a_machine_that_has_no_network_to_give_says_so_in_the_log),
         CASE_OF(a_change_reaches_store_egress_and_guestd),
         CASE_OF(a_change_that_egress_does_not_get_is_kept_for_it),

@@ -21,8 +21,9 @@ static const struct guestlink_setup some_setup = {
     .open_code = true,
     .default_user = STR_INIT("user"),
     .default_workdir = STR_INIT("/code"),
-    .has_network = true,
-    .authority = { STR_INIT("PEM"), 0x1234abcd },
+    .network = { .reach = GUESTLINK_INSIDE,
+                 .inside = STR_INIT("a.internal\nb-1_c.internal\n"),
+                 .authority = { STR_INIT("PEM"), 0x1234abcd } },
     .env_count = COUNT_OF(some_envs),
     .envs = some_envs,
 };
@@ -45,9 +46,10 @@ static void a_setup_arrives_as_it_was_sent(void **state)
     assert_true(got.setup.open_code);
     CHECK_STR(got.setup.default_user, STR("user"));
     CHECK_STR(got.setup.default_workdir, STR("/code"));
-    assert_true(got.setup.has_network);
-    CHECK_STR(got.setup.authority.pem, STR("PEM"));
-    assert_int_equal(got.setup.authority.hash, 0x1234abcd);
+    assert_int_equal(got.setup.network.reach, GUESTLINK_INSIDE);
+    CHECK_STR(got.setup.network.inside, STR("a.internal\nb-1_c.internal\n"));
+    CHECK_STR(got.setup.network.authority.pem, STR("PEM"));
+    assert_int_equal(got.setup.network.authority.hash, 0x1234abcd);
     assert_int_equal(got.setup.env_count, 2);
     CHECK_STR(got.setup.envs[0].value, STR("b=c"));
     CHECK_STR(got.setup.envs[1].name, STR("EMPTY"));
@@ -109,6 +111,24 @@ static void names_that_no_environment_can_hold_are_refused(void **state)
     arena_done(&arena);
 }
 
+static void names_that_could_mean_more_in_a_file_are_refused(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = { "", "a.b", "a b\n", "a\";\n", "a]\n", "a\\\n", "#a\n" };
+    struct err err;
+    struct arena arena;
+    struct guestlink_message got;
+
+    arena_init(&arena);
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        auto_buf struct buf message = buf_make(NULL, LIMIT_GUESTLINK_BYTES);
+        guestlink_write_network(&message,
+                                &(struct guestlink_network){ .reach = GUESTLINK_INSIDE, .inside = str_from(wrong[i]) });
+        assert_false(guestlink_read(body_of(&message), &arena, &got, &err));
+    }
+    arena_done(&arena);
+}
+
 static void ok_ping_network_and_error_travel(void **state)
 {
     (void)state;
@@ -122,13 +142,14 @@ static void ok_ping_network_and_error_travel(void **state)
     assert_true(guestlink_read(body_of(&message), &arena, &got, &err));
     assert_int_equal(got.type, GUESTLINK_PING);
     buf_clear(&message);
-    guestlink_write_network(&message, true, &(struct guestlink_authority){ STR("PEM"), 7 });
+    guestlink_write_network(&message,
+                            &(struct guestlink_network){ .reach = GUESTLINK_OUTSIDE, .authority = { STR("PEM"), 7 } });
     assert_true(guestlink_read(body_of(&message), &arena, &got, &err));
     assert_int_equal(got.type, GUESTLINK_NETWORK);
-    assert_true(got.has_network);
-    CHECK_STR(got.authority.pem, STR("PEM"));
-    assert_int_equal(got.authority.hash, 7);
-    message.data[GUESTLINK_HEADER_BYTES + 1] = 2; /* neither true nor false */
+    assert_int_equal(got.network.reach, GUESTLINK_OUTSIDE);
+    CHECK_STR(got.network.authority.pem, STR("PEM"));
+    assert_int_equal(got.network.authority.hash, 7);
+    message.data[GUESTLINK_HEADER_BYTES + 1] = GUESTLINK_REACH_COUNT;
     assert_false(guestlink_read(body_of(&message), &arena, &got, &err));
     buf_clear(&message);
     struct err sent;
@@ -208,6 +229,7 @@ int main(void)
         CASE(a_flag_that_is_neither_yes_nor_no_is_refused),
         CASE(names_that_no_environment_can_hold_are_refused),
         CASE(ok_ping_network_and_error_travel),
+        CASE(names_that_could_mean_more_in_a_file_are_refused),
         CASE(log_lines_travel_and_no_cut_or_malformed_one_does),
         CASE(lengths_of_zero_and_past_the_limit_are_refused),
     };
