@@ -24,151 +24,151 @@
 #include "base/pack.h"
 #include "egress/inside.h"
 
-static struct outbound *find_or_make(struct egress *egress, const char *id)
+static struct egress_sandbox *find_or_make(struct egress *egress, const char *id)
 {
-    struct outbound *outbound = map_get(&egress->sandboxes, str_from(id));
+    struct egress_sandbox *sandbox = map_get(&egress->sandboxes, str_from(id));
 
-    if (outbound)
-        return outbound;
-    outbound = NEW(struct outbound);
-    outbound->egress = egress;
-    memcpy(outbound->id, id, strlen(id) + 1);
+    if (sandbox)
+        return sandbox;
+    sandbox = NEW(struct egress_sandbox);
+    sandbox->egress = egress;
+    memcpy(sandbox->id, id, strlen(id) + 1);
     for (int i = 0; i < DIVERT_KINDS; i++)
-        outbound->sockets[i] = -1;
-    arena_init(&outbound->arena);
-    handshakes_init(&outbound->handshakes, egress->config.loop);
-    (void)map_put(&egress->sandboxes, str_from(outbound->id), outbound);
-    return outbound;
+        sandbox->sockets[i] = -1;
+    arena_init(&sandbox->arena);
+    handshakes_init(&sandbox->handshakes, egress->config.loop);
+    (void)map_put(&egress->sandboxes, str_from(sandbox->id), sandbox);
+    return sandbox;
 }
 
-static void leave_early(struct outbound *outbound)
+static void leave_early(struct egress_sandbox *sandbox)
 {
-    if (outbound->early.in)
-        outbound->egress->early_count--;
-    queue_leave(&outbound->early);
+    if (sandbox->early.in)
+        sandbox->egress->early_count--;
+    queue_leave(&sandbox->early);
 }
 
-static void close_sockets(struct outbound *outbound)
+static void close_sockets(struct egress_sandbox *sandbox)
 {
-    for (size_t i = 0; i < COUNT_OF(outbound->listeners); i++)
-        listener_free(take_ptr(&outbound->listeners[i]));
-    timer_clear(&outbound->late);
-    questions_reset(outbound);
+    for (size_t i = 0; i < COUNT_OF(sandbox->listeners); i++)
+        listener_free(take_ptr(&sandbox->listeners[i]));
+    timer_clear(&sandbox->late);
+    questions_reset(sandbox);
     for (int i = 0; i < DIVERT_KINDS; i++)
-        fd_close(&outbound->sockets[i]);
+        fd_close(&sandbox->sockets[i]);
 }
 
-static void outbound_dispose(void *object)
+static void egress_sandbox_dispose(void *object)
 {
-    struct outbound *outbound = object;
+    struct egress_sandbox *sandbox = object;
 
-    pins_done(&outbound->pins);
-    tls_client_unref(outbound->own_tls);
-    issued_done(&outbound->issued);
-    arena_done(&outbound->arena);
-    free(outbound);
+    pins_done(&sandbox->pins);
+    tls_client_unref(sandbox->own_tls);
+    issued_done(&sandbox->issued);
+    arena_done(&sandbox->arena);
+    free(sandbox);
 }
 
-static void outbound_free(struct outbound *outbound)
+static void egress_sandbox_free(struct egress_sandbox *sandbox)
 {
-    (void)map_remove(&outbound->egress->sandboxes, str_from(outbound->id));
-    leave_early(outbound);
-    close_sockets(outbound);
-    flows_reset(outbound);
-    resolver_asker_done(outbound->egress->config.resolver, &outbound->asker);
-    handshakes_done(&outbound->handshakes);
-    timer_clear(&outbound->resume);
-    report_last(outbound);
-    loop_retire(outbound->egress->config.loop, outbound, outbound_dispose);
+    (void)map_remove(&sandbox->egress->sandboxes, str_from(sandbox->id));
+    leave_early(sandbox);
+    close_sockets(sandbox);
+    flows_reset(sandbox);
+    resolver_asker_done(sandbox->egress->config.resolver, &sandbox->asker);
+    handshakes_done(&sandbox->handshakes);
+    timer_clear(&sandbox->resume);
+    report_last(sandbox);
+    loop_retire(sandbox->egress->config.loop, sandbox, egress_sandbox_dispose);
 }
 
 /* ---- accepting ---- */
 
-bool egress_take_places(struct outbound *outbound, uint32_t count)
+bool egress_take_places(struct egress_sandbox *sandbox, uint32_t count)
 {
-    struct egress *egress = outbound->egress;
+    struct egress *egress = sandbox->egress;
     uint32_t left = egress->config.flows_max - egress->places;
 
-    if (outbound->places + count > left)
+    if (sandbox->places + count > left)
         return false;
-    outbound->places += count;
+    sandbox->places += count;
     egress->places += count;
     return true;
 }
 
-void egress_give_places(struct outbound *outbound, uint32_t count)
+void egress_give_places(struct egress_sandbox *sandbox, uint32_t count)
 {
-    outbound->places -= count;
-    outbound->egress->places -= count;
+    sandbox->places -= count;
+    sandbox->egress->places -= count;
 }
 
 static void on_accepted(void *context, int fd)
 {
-    struct outbound *outbound = context;
-    struct egress *egress = outbound->egress;
+    struct egress_sandbox *sandbox = context;
+    struct egress *egress = sandbox->egress;
 
-    bool may_have_more = outbound->open < LIMIT_EGRESS_FLOWS || hole_is_open("connections of a sandbox");
-    if (may_have_more && egress_take_places(outbound, 1)) {
-        flow_accept(outbound, fd);
+    bool may_have_more = sandbox->open < LIMIT_EGRESS_FLOWS || hole_is_open("connections of a sandbox");
+    if (may_have_more && egress_take_places(sandbox, 1)) {
+        flow_accept(sandbox, fd);
         return;
     }
     struct net_address to;
     uint16_t port;
     bool is_known = egress->config.original(fd, &to, &port);
     if (is_known)
-        report_refusal(outbound, may_have_more ? FLOWS_TOO_MANY_OF_ALL : FLOWS_TOO_MANY, &to, port, STR(""));
+        report_refusal(sandbox, may_have_more ? FLOWS_TOO_MANY_OF_ALL : FLOWS_TOO_MANY, &to, port, STR(""));
     else
-        report_refusal(outbound, FLOWS_NOT_DIVERTED, NULL, 0, STR(""));
+        report_refusal(sandbox, FLOWS_NOT_DIVERTED, NULL, 0, STR(""));
     socket_reset(fd);
 }
 
 /* Without a policy everything is refused: FLOWS_NO_POLICY. */
-static void listen_now(struct outbound *outbound)
+static void listen_now(struct egress_sandbox *sandbox)
 {
-    timer_clear(&outbound->late);
-    questions_listen(outbound);
+    timer_clear(&sandbox->late);
+    questions_listen(sandbox);
     for (int i = DIVERT_TCP4; i <= DIVERT_TCP6; i++)
-        if (outbound->sockets[i] >= 0)
-            outbound->listeners[i] =
-                listener_new(outbound->egress->config.loop, take_fd(&outbound->sockets[i]), on_accepted, outbound);
+        if (sandbox->sockets[i] >= 0)
+            sandbox->listeners[i] =
+                listener_new(sandbox->egress->config.loop, take_fd(&sandbox->sockets[i]), on_accepted, sandbox);
 }
 
 static void on_policy_late(struct timer *timer)
 {
-    struct outbound *outbound = container_of(timer, struct outbound, late);
+    struct egress_sandbox *sandbox = container_of(timer, struct egress_sandbox, late);
 
-    log_warn("sandbox %s has no network policy yet: its connections are refused", outbound->id);
-    listen_now(outbound);
+    log_warn("sandbox %s has no network policy yet: its connections are refused", sandbox->id);
+    listen_now(sandbox);
 }
 
 /* ---- policies without sockets ---- */
 
-static struct outbound *oldest_early(struct egress *egress)
+static struct egress_sandbox *oldest_early(struct egress *egress)
 {
-    return egress->early.first ? container_of(egress->early.first, struct outbound, early) : NULL;
+    return egress->early.first ? container_of(egress->early.first, struct egress_sandbox, early) : NULL;
 }
 
 static void on_forget(struct timer *timer)
 {
     struct egress *egress = container_of(timer, struct egress, forget);
     uint64_t now_ms = loop_now_ms(egress->config.loop);
-    struct outbound *oldest;
+    struct egress_sandbox *oldest;
 
     while ((oldest = oldest_early(egress)) && now_ms - oldest->since_ms >= LIMIT_EGRESS_EARLY_MS)
-        outbound_free(oldest);
+        egress_sandbox_free(oldest);
     if (oldest)
         timer_set(timer, egress->config.loop, oldest->since_ms + LIMIT_EGRESS_EARLY_MS - now_ms, on_forget);
 }
 
-static void join_early(struct outbound *outbound)
+static void join_early(struct egress_sandbox *sandbox)
 {
-    struct egress *egress = outbound->egress;
+    struct egress *egress = sandbox->egress;
 
-    leave_early(outbound);
+    leave_early(sandbox);
     if (egress->early_count == LIMIT_SANDBOXES)
-        outbound_free(oldest_early(egress));
-    outbound->since_ms = loop_now_ms(egress->config.loop);
-    queue_join(&egress->early, &outbound->early);
+        egress_sandbox_free(oldest_early(egress));
+    sandbox->since_ms = loop_now_ms(egress->config.loop);
+    queue_join(&egress->early, &sandbox->early);
     egress->early_count++;
     if (!timer_is_set(&egress->forget))
         timer_set(&egress->forget, egress->config.loop, LIMIT_EGRESS_EARLY_MS, on_forget);
@@ -178,17 +178,17 @@ static void join_early(struct outbound *outbound)
 
 void egress_network(struct egress *egress, const char *id, int sockets[DIVERT_KINDS])
 {
-    struct outbound *outbound = find_or_make(egress, id);
+    struct egress_sandbox *sandbox = find_or_make(egress, id);
 
-    leave_early(outbound);
-    close_sockets(outbound);
+    leave_early(sandbox);
+    close_sockets(sandbox);
     for (int i = 0; i < DIVERT_KINDS; i++)
-        outbound->sockets[i] = take_fd(&sockets[i]);
-    outbound->has_network = true;
-    if (outbound->has_policy)
-        listen_now(outbound);
+        sandbox->sockets[i] = take_fd(&sockets[i]);
+    sandbox->has_network = true;
+    if (sandbox->has_policy)
+        listen_now(sandbox);
     else
-        timer_set(&outbound->late, egress->config.loop, LIMIT_EGRESS_POLICY_MS, on_policy_late);
+        timer_set(&sandbox->late, egress->config.loop, LIMIT_EGRESS_POLICY_MS, on_policy_late);
 }
 
 struct tls_client *egress_roots(struct egress *egress, struct err *err)
@@ -243,36 +243,36 @@ bool egress_policy(struct egress *egress, const char *id, struct str packed, str
         arena_done(&arena);
         return err_wrap(err, "policy of sandbox %s", id);
     }
-    struct outbound *outbound = find_or_make(egress, id);
-    if (outbound->has_policy && net_proxy_eq(&outbound->policy.proxy, &policy.proxy)) {
+    struct egress_sandbox *sandbox = find_or_make(egress, id);
+    if (sandbox->has_policy && net_proxy_eq(&sandbox->policy.proxy, &policy.proxy)) {
         tls_client_unref(own_tls); /* tunnels under way use the old one */
     } else {
         /* Connections must not go on around a new proxy, nor through one that is not wanted any more. */
-        flows_reset_outside(outbound);
-        tls_client_unref(outbound->own_tls);
-        outbound->own_tls = own_tls;
-        outbound->proxy_tls = proxy_tls;
+        flows_reset_outside(sandbox);
+        tls_client_unref(sandbox->own_tls);
+        sandbox->own_tls = own_tls;
+        sandbox->proxy_tls = proxy_tls;
     }
-    arena_done(&outbound->arena);
-    outbound->arena = arena;
-    outbound->policy = policy;
-    outbound->policy_number++;
-    outbound->has_policy = true;
-    if (!outbound->has_network) {
-        join_early(outbound);
+    arena_done(&sandbox->arena);
+    sandbox->arena = arena;
+    sandbox->policy = policy;
+    sandbox->policy_number++;
+    sandbox->has_policy = true;
+    if (!sandbox->has_network) {
+        join_early(sandbox);
         return true;
     }
-    flows_judge_again(outbound);
-    listen_now(outbound);
+    flows_judge_again(sandbox);
+    listen_now(sandbox);
     return true;
 }
 
 void egress_exited(struct egress *egress, const char *id)
 {
-    struct outbound *outbound = map_get(&egress->sandboxes, str_from(id));
+    struct egress_sandbox *sandbox = map_get(&egress->sandboxes, str_from(id));
 
-    if (outbound)
-        outbound_free(outbound);
+    if (sandbox)
+        egress_sandbox_free(sandbox);
 }
 
 /* ---- life ---- */
@@ -305,9 +305,9 @@ void egress_free(struct egress *egress)
 {
     if (!egress)
         return;
-    struct outbound *outbound;
-    for (size_t i = 0; (outbound = map_next(&egress->sandboxes, &i)); i = 0)
-        outbound_free(outbound);
+    struct egress_sandbox *sandbox;
+    for (size_t i = 0; (sandbox = map_next(&egress->sandboxes, &i)); i = 0)
+        egress_sandbox_free(sandbox);
     timer_clear(&egress->forget);
     timer_clear(&egress->report);
     host_probe_close(&egress->probe);

@@ -73,9 +73,9 @@ static const unsigned may_become[FLOW_STATE_COUNT] = {
 };
 
 struct flow {
-    struct outbound *outbound;
-    struct queue_link link;   /* in outbound->flows */
-    struct queue_link slowed; /* in outbound->slowed */
+    struct egress_sandbox *sandbox;
+    struct queue_link link;   /* in sandbox->flows */
+    struct queue_link slowed; /* in sandbox->slowed */
     enum flow_state state;
     uint32_t places;             /* that it has taken */
     struct net_address original; /* where the guest wants to go */
@@ -103,7 +103,7 @@ struct flow {
 
 static struct loop *loop_of(const struct flow *flow)
 {
-    return flow->outbound->egress->config.loop;
+    return flow->sandbox->egress->config.loop;
 }
 
 static void enter(struct flow *flow, enum flow_state next)
@@ -135,26 +135,26 @@ static void flow_dispose(void *object)
 /* Closes what is open, in the way that it is closed: a guest that is to see a reset has been reset before. */
 static void flow_close(struct flow *flow)
 {
-    struct outbound *outbound = flow->outbound;
+    struct egress_sandbox *sandbox = flow->sandbox;
 
     if (flow->state == FLOW_CLOSED)
         return;
     enter(flow, FLOW_CLOSED);
     stop_dialing(flow);
     questions_cancel(take_ptr(&flow->question));
-    pins_use(&outbound->pins, &flow->original, now_ms(flow));
+    pins_use(&sandbox->pins, &flow->original, now_ms(flow));
     queue_leave(&flow->link);
     queue_leave(&flow->slowed);
-    outbound->open--;
-    egress_give_places(outbound, flow->places);
+    sandbox->open--;
+    egress_give_places(sandbox, flow->places);
     relay_free(flow->relay);
     if (!flow->relay)
         stream_free(flow->guest);
     if (flow->intercept)
-        outbound->intercepts--;
+        sandbox->intercepts--;
     intercept_free(take_ptr(&flow->intercept));
     issued_unref(take_ptr(&flow->issued));
-    report_soon(outbound);
+    report_soon(sandbox);
     loop_retire(loop_of(flow), flow, flow_dispose);
 }
 
@@ -186,7 +186,7 @@ bool egress_is_host(const struct egress *egress, const struct net_address *addre
 static struct net_flow described(const struct flow *flow, const struct net_address *to, struct str name)
 {
     return (struct net_flow){
-        .to = *to, .port = flow->port, .is_host = egress_is_host(flow->outbound->egress, to), .name = name
+        .to = *to, .port = flow->port, .is_host = egress_is_host(flow->sandbox->egress, to), .name = name
     };
 }
 
@@ -194,7 +194,7 @@ static enum net_rule judge(const struct flow *flow, const struct net_address *to
 {
     const struct net_flow is = described(flow, to, name);
 
-    return net_judge(&flow->outbound->policy, &flow->outbound->egress->config.operator, & is);
+    return net_judge(&flow->sandbox->policy, &flow->sandbox->egress->config.operator, & is);
 }
 
 /*
@@ -203,12 +203,12 @@ static enum net_rule judge(const struct flow *flow, const struct net_address *to
  */
 static struct str pinned_name(const struct flow *flow, const struct net_address *to)
 {
-    struct outbound *outbound = flow->outbound;
+    struct egress_sandbox *sandbox = flow->sandbox;
     const struct net_flow is = described(flow, to, STR(""));
 
-    if (!net_name_matters(&outbound->policy, &outbound->egress->config.operator, & is))
-        return pins_any_name(&outbound->pins, to, now_ms(flow));
-    return pins_best_name(&outbound->pins, to, now_ms(flow), &outbound->policy, outbound->policy_number);
+    if (!net_name_matters(&sandbox->policy, &sandbox->egress->config.operator, & is))
+        return pins_any_name(&sandbox->pins, to, now_ms(flow));
+    return pins_best_name(&sandbox->pins, to, now_ms(flow), &sandbox->policy, sandbox->policy_number);
 }
 
 static struct str name_of(const struct flow *flow, const struct net_address *to)
@@ -218,7 +218,7 @@ static struct str name_of(const struct flow *flow, const struct net_address *to)
 
 static void refuse_named(struct flow *flow, unsigned why, const struct net_address *to, struct str name)
 {
-    report_refusal(flow->outbound, why, to, flow->port, name);
+    report_refusal(flow->sandbox, why, to, flow->port, name);
     if (!hole_is_open("a refusal resets"))
         flow_reset(flow);
 }
@@ -241,37 +241,37 @@ static void on_resume(struct timer *timer);
 /* Waits until the sandbox is within its rate again. */
 static void slow_down(struct flow *flow, uint64_t wait_ms)
 {
-    struct outbound *outbound = flow->outbound;
+    struct egress_sandbox *sandbox = flow->sandbox;
 
     if (!flow->slowed.in)
-        queue_join(&outbound->slowed, &flow->slowed);
-    if (!timer_is_set(&outbound->resume))
-        timer_set(&outbound->resume, loop_of(flow), wait_ms, on_resume);
+        queue_join(&sandbox->slowed, &flow->slowed);
+    if (!timer_is_set(&sandbox->resume))
+        timer_set(&sandbox->resume, loop_of(flow), wait_ms, on_resume);
 }
 
-static uint64_t rate_wait_ms(const struct outbound *outbound)
+static uint64_t rate_wait_ms(const struct egress_sandbox *sandbox)
 {
-    const struct egress *egress = outbound->egress;
+    const struct egress *egress = sandbox->egress;
     uint64_t now = loop_now_ms(egress->config.loop);
 
-    return MAX(quota_wait_ms(&egress->rate_rule, &outbound->rate_in, now),
-               quota_wait_ms(&egress->rate_rule, &outbound->rate_out, now));
+    return MAX(quota_wait_ms(&egress->rate_rule, &sandbox->rate_in, now),
+               quota_wait_ms(&egress->rate_rule, &sandbox->rate_out, now));
 }
 
 static bool on_moved(void *context, uint64_t from_guest, uint64_t from_outside)
 {
     struct flow *flow = context;
-    struct outbound *outbound = flow->outbound;
-    const struct quota_rule *rule = &outbound->egress->rate_rule;
+    struct egress_sandbox *sandbox = flow->sandbox;
+    const struct quota_rule *rule = &sandbox->egress->rate_rule;
 
-    outbound->bytes_out += from_guest;
-    outbound->bytes_in += from_outside;
-    report_soon(outbound);
+    sandbox->bytes_out += from_guest;
+    sandbox->bytes_in += from_outside;
+    report_soon(sandbox);
     if (rule->per_s == 0)
         return true;
-    quota_spend(rule, &outbound->rate_out, (from_guest * 1000 + 1023) / 1024, now_ms(flow));
-    quota_spend(rule, &outbound->rate_in, (from_outside * 1000 + 1023) / 1024, now_ms(flow));
-    uint64_t wait_ms = rate_wait_ms(outbound);
+    quota_spend(rule, &sandbox->rate_out, (from_guest * 1000 + 1023) / 1024, now_ms(flow));
+    quota_spend(rule, &sandbox->rate_in, (from_outside * 1000 + 1023) / 1024, now_ms(flow));
+    uint64_t wait_ms = rate_wait_ms(sandbox);
     if (wait_ms)
         slow_down(flow, wait_ms);
     return wait_ms == 0;
@@ -280,16 +280,16 @@ static bool on_moved(void *context, uint64_t from_guest, uint64_t from_outside)
 /* First come, first served, until the rate is used up again. */
 static void on_resume(struct timer *timer)
 {
-    struct outbound *outbound = container_of(timer, struct outbound, resume);
+    struct egress_sandbox *sandbox = container_of(timer, struct egress_sandbox, resume);
     uint64_t wait_ms = 0;
 
-    while (outbound->slowed.first && (wait_ms = rate_wait_ms(outbound)) == 0) {
-        struct flow *flow = container_of(outbound->slowed.first, struct flow, slowed);
+    while (sandbox->slowed.first && (wait_ms = rate_wait_ms(sandbox)) == 0) {
+        struct flow *flow = container_of(sandbox->slowed.first, struct flow, slowed);
         queue_leave(&flow->slowed);
         relay_resume(flow->relay);
     }
-    if (outbound->slowed.first && !timer_is_set(timer))
-        timer_set(timer, outbound->egress->config.loop, MAX(wait_ms, (uint64_t)1), on_resume);
+    if (sandbox->slowed.first && !timer_is_set(timer))
+        timer_set(timer, sandbox->egress->config.loop, MAX(wait_ms, (uint64_t)1), on_resume);
 }
 
 /* In order, or after an error: then both are reset already. */
@@ -323,7 +323,7 @@ static void begin_relaying(struct flow *flow, struct stream *outside)
                                 .linger_ms = LIMIT_EGRESS_HALF_MS,
                                 .queued_most = 0,
                                 .may_splice = !flow->intercept,
-                                .splice_share = &flow->outbound->pipes,
+                                .splice_share = &flow->sandbox->pipes,
                             });
     stop_dialing(flow);
     flow->outside = outside;
@@ -332,8 +332,8 @@ static void begin_relaying(struct flow *flow, struct stream *outside)
     stream_reset_on_close(outside, true);
     flow->guest->events = &relay_events;
     flow->guest->owner = flow->relay;
-    flow->outbound->made++;
-    report_soon(flow->outbound);
+    flow->sandbox->made++;
+    report_soon(flow->sandbox);
     timer_set(&flow->timer, loop_of(flow), LIMIT_EGRESS_IDLE_MS, on_idle);
     relay_join(flow->relay, flow->guest, flow->outside);
 }
@@ -359,7 +359,7 @@ static void on_dialed(void *context, int fd, const struct err *err)
         begin_relaying(flow, stream_new(loop_of(flow), fd, LIMIT_EGRESS_BUFFER, &relay_events, NULL));
         return;
     }
-    log_debug("sandbox %s: %s", flow->outbound->id, err_text(err));
+    log_debug("sandbox %s: %s", flow->sandbox->id, err_text(err));
     flow_reset(flow);
 }
 
@@ -388,12 +388,12 @@ static void on_tunnel(void *context, struct stream *stream, const struct err *er
         begin_relaying(flow, stream);
         return;
     }
-    log_debug("sandbox %s: %s", flow->outbound->id, err_text(err));
+    log_debug("sandbox %s: %s", flow->sandbox->id, err_text(err));
     if (err->kind == ERR_LIMIT) {
         flow_refuse(flow, FLOWS_TOO_MANY_QUESTIONS, &flow->to);
         return;
     }
-    report_failure(flow->outbound, FLOWS_PROXY, &flow->to, flow->port, shown_name(flow), err->message);
+    report_failure(flow->sandbox, FLOWS_PROXY, &flow->to, flow->port, shown_name(flow), err->message);
     flow_reset(flow);
 }
 
@@ -410,7 +410,7 @@ static bool may_dial_proxy(void *context, const struct net_address *address, uin
 {
     const struct flow *flow = context;
 
-    return net_rule_allows(egress_judge_for_all(flow->outbound->egress, address, port)) ||
+    return net_rule_allows(egress_judge_for_all(flow->sandbox->egress, address, port)) ||
            hole_is_open("address of the proxy");
 }
 
@@ -421,7 +421,7 @@ static bool may_dial_proxy(void *context, const struct net_address *address, uin
 static struct str name_for_proxy(const struct flow *flow)
 {
     struct str name = name_of(flow, &flow->to);
-    bool is_ours = pins_have(&flow->outbound->pins, name, &flow->to, now_ms(flow));
+    bool is_ours = pins_have(&flow->sandbox->pins, name, &flow->to, now_ms(flow));
 
     return is_ours || judge(flow, &flow->to, name) == NET_RULE_ALLOW_NAME ? name : STR("");
 }
@@ -430,10 +430,10 @@ static struct tunnel *open_tunnel(struct flow *flow, tunnel_done_fn *done, void 
 {
     return tunnel_new(&(struct tunnel_want){
         .loop = loop_of(flow),
-        .outbound = flow->outbound,
-        .proxy = &flow->outbound->policy.proxy,
-        .tls = flow->outbound->proxy_tls,
-        .handshakes = &flow->outbound->handshakes,
+        .sandbox = flow->sandbox,
+        .proxy = &flow->sandbox->policy.proxy,
+        .tls = flow->sandbox->proxy_tls,
+        .handshakes = &flow->sandbox->handshakes,
         .may_dial = may_dial_proxy,
         .dial_context = flow,
         .name = name_for_proxy(flow),
@@ -450,7 +450,7 @@ static struct tunnel *open_tunnel(struct flow *flow, tunnel_done_fn *done, void 
 
 static uint16_t port_of_rules(const struct flow *flow)
 {
-    uint16_t port = flow->outbound->egress->config.tls_port;
+    uint16_t port = flow->sandbox->egress->config.tls_port;
 
     return port ? port : 443;
 }
@@ -458,14 +458,14 @@ static uint16_t port_of_rules(const struct flow *flow)
 /* The guest's first bytes could show that header rules apply. */
 static bool may_have_rules(const struct flow *flow)
 {
-    return flow->outbound->policy.transform_count && flow->port == port_of_rules(flow);
+    return flow->sandbox->policy.transform_count && flow->port == port_of_rules(flow);
 }
 
 static const struct net_transform *rule_of(void *context)
 {
     const struct flow *flow = context;
 
-    return net_transform_for(&flow->outbound->policy, str_from(flow->name));
+    return net_transform_for(&flow->sandbox->policy, str_from(flow->name));
 }
 
 /* flow->name is what the guest has shown. */
@@ -489,7 +489,7 @@ static bool may_dial_again(void *context, const struct net_address *to)
     if (net_rule_allows(rule))
         flow->to = *to;
     else
-        report_refusal(flow->outbound, rule, to, flow->port, str_from(flow->name));
+        report_refusal(flow->sandbox, rule, to, flow->port, str_from(flow->name));
     return net_rule_allows(rule);
 }
 
@@ -497,9 +497,9 @@ static void on_request_failed(void *context, const struct err *err)
 {
     struct flow *flow = context;
 
-    if (err->kind == ERR_DENIED && !flow->outbound->policy.proxy.host.len)
+    if (err->kind == ERR_DENIED && !flow->sandbox->policy.proxy.host.len)
         return; /* may_dial_again() has told it */
-    report_failure(flow->outbound, FLOWS_NO_ANSWER, &flow->to, flow->port, str_from(flow->name), err->message);
+    report_failure(flow->sandbox, FLOWS_NO_ANSWER, &flow->to, flow->port, str_from(flow->name), err->message);
 }
 
 static struct tunnel *tunnel_of_request(void *context, tunnel_done_fn *done, void *done_context)
@@ -507,27 +507,26 @@ static struct tunnel *tunnel_of_request(void *context, tunnel_done_fn *done, voi
     return open_tunnel(context, done, done_context);
 }
 
-static bool may_accept(struct outbound *outbound)
+static bool may_accept(struct egress_sandbox *sandbox)
 {
     static const struct quota_rule rule = { .per_s = LIMIT_EGRESS_ACCEPTS_S, .burst = LIMIT_EGRESS_INTERCEPTS };
     struct quota_left left;
 
-    return quota_take(&rule, &outbound->accepts, loop_now_ms(outbound->egress->config.loop), &left);
+    return quota_take(&rule, &sandbox->accepts, loop_now_ms(sandbox->egress->config.loop), &left);
 }
 
 static void refuse_with_rules(struct flow *flow, const struct err *err)
 {
-    report_failure(flow->outbound, FLOWS_TOO_FAST_WITH_RULES, &flow->to, flow->port, str_from(flow->name),
-                   err->message);
+    report_failure(flow->sandbox, FLOWS_TOO_FAST_WITH_RULES, &flow->to, flow->port, str_from(flow->name), err->message);
     flow_reset(flow);
 }
 
 /* The guest's side, a socket pair and the host's side are two places. A proxy takes another socket pair. */
 static bool take_places_for_rules(struct flow *flow)
 {
-    uint32_t more = flow->outbound->policy.proxy.host.len ? 2 : 1;
+    uint32_t more = flow->sandbox->policy.proxy.host.len ? 2 : 1;
 
-    if (!egress_take_places(flow->outbound, more))
+    if (!egress_take_places(flow->sandbox, more))
         return false;
     flow->places += more;
     return true;
@@ -536,12 +535,12 @@ static bool take_places_for_rules(struct flow *flow)
 /* The host is dialed when there is a request. */
 static void relay_to_interceptor(struct flow *flow)
 {
-    struct outbound *outbound = flow->outbound;
+    struct egress_sandbox *sandbox = flow->sandbox;
     struct err err;
     int fd = -1;
-    struct tls_client *trust = egress_roots(outbound->egress, &err);
+    struct tls_client *trust = egress_roots(sandbox->egress, &err);
 
-    if (outbound->intercepts >= LIMIT_EGRESS_INTERCEPTS) {
+    if (sandbox->intercepts >= LIMIT_EGRESS_INTERCEPTS) {
         flow_refuse(flow, FLOWS_TOO_MANY_WITH_RULES, &flow->to);
         return;
     }
@@ -549,7 +548,7 @@ static void relay_to_interceptor(struct flow *flow)
         flow_refuse(flow, FLOWS_NO_HTTP1, &flow->to);
         return;
     }
-    if (!may_accept(outbound)) {
+    if (!may_accept(sandbox)) {
         (void)err_set(&err, ERR_LIMIT, "a sandbox may open %d connections to hosts with header rules per second",
                       LIMIT_EGRESS_ACCEPTS_S);
         refuse_with_rules(flow, &err);
@@ -560,15 +559,15 @@ static void relay_to_interceptor(struct flow *flow)
         return;
     }
     if (trust)
-        flow->issued = issued_get(&outbound->issued, loop_of(flow), outbound->policy.seed, outbound->id,
-                                  str_from(flow->name), &err);
+        flow->issued =
+            issued_get(&sandbox->issued, loop_of(flow), sandbox->policy.seed, sandbox->id, str_from(flow->name), &err);
     if (flow->issued)
         flow->intercept = intercept_new(
             &(struct intercept_want){
                 .loop = loop_of(flow),
                 .tls = flow->issued->tls,
                 .trust = trust,
-                .handshakes = &outbound->handshakes,
+                .handshakes = &sandbox->handshakes,
                 .name = flow->name,
                 .addresses = flow->addresses,
                 .address_count = flow->address_count,
@@ -578,7 +577,7 @@ static void relay_to_interceptor(struct flow *flow)
                 .rule = rule_of,
                 .may_dial = may_dial_again,
                 .failed = on_request_failed,
-                .tunnel = outbound->policy.proxy.host.len ? tunnel_of_request : NULL,
+                .tunnel = sandbox->policy.proxy.host.len ? tunnel_of_request : NULL,
                 .context = flow,
             },
             &fd, &err);
@@ -587,11 +586,11 @@ static void relay_to_interceptor(struct flow *flow)
         return;
     }
     if (!flow->intercept) {
-        log_warn("sandbox %s: connection to %s: %s", outbound->id, flow->name, err_text(&err));
+        log_warn("sandbox %s: connection to %s: %s", sandbox->id, flow->name, err_text(&err));
         flow_reset(flow);
         return;
     }
-    outbound->intercepts++;
+    sandbox->intercepts++;
     begin_relaying(flow, stream_new(loop_of(flow), fd, LIMIT_EGRESS_BUFFER, &relay_events, NULL));
 }
 
@@ -602,7 +601,7 @@ static void begin_dialing(struct flow *flow)
         dial(flow);
     else if (flow->has_rules)
         relay_to_interceptor(flow);
-    else if (flow->outbound->policy.proxy.host.len && !hole_is_open("the proxy is the only way"))
+    else if (flow->sandbox->policy.proxy.host.len && !hole_is_open("the proxy is the only way"))
         flow->tunnel = open_tunnel(flow, on_tunnel, flow);
     else
         dial(flow);
@@ -613,7 +612,7 @@ static void begin_dialing(struct flow *flow)
 /* `any` is a service of the name that the guest wants to reach. */
 static void begin_inside(struct flow *flow, const struct egress_service *any)
 {
-    flow->service = egress_service_on(flow->outbound->egress, any, flow->port);
+    flow->service = egress_service_on(flow->sandbox->egress, any, flow->port);
     if (!flow->service) {
         refuse_named(flow, FLOWS_NO_SERVICE, &flow->original, str_from(any->name));
         return;
@@ -677,7 +676,7 @@ static void on_resolved(void *context, const struct dns_answer *answer)
             refused = address;
             continue;
         }
-        pins_add(&flow->outbound->pins, name, &address, answer->records[i].ttl_s, now_ms(flow));
+        pins_add(&flow->sandbox->pins, name, &address, answer->records[i].ttl_s, now_ms(flow));
         add_address(flow, &address);
     }
     if (flow->address_count) {
@@ -702,14 +701,14 @@ static void on_resolve_late(struct timer *timer)
 
 static void begin_resolving(struct flow *flow)
 {
-    struct outbound *outbound = flow->outbound;
-    const struct egress_service *inside = egress_service_named(outbound->egress, str_from(flow->name));
+    struct egress_sandbox *sandbox = flow->sandbox;
+    const struct egress_service *inside = egress_service_named(sandbox->egress, str_from(flow->name));
 
     if (inside) { /* an allowed name decides where, and this one leads to a service */
         begin_inside(flow, inside);
         return;
     }
-    enum net_rule rule = net_judge_private(&outbound->policy, &outbound->egress->config.operator, str_from(flow->name));
+    enum net_rule rule = net_judge_private(&sandbox->policy, &sandbox->egress->config.operator, str_from(flow->name));
 
     if (!net_rule_allows(rule)) {
         flow_refuse(flow, rule, &flow->original);
@@ -717,7 +716,7 @@ static void begin_resolving(struct flow *flow)
     }
     enter(flow, FLOW_RESOLVING);
     timer_set(&flow->timer, loop_of(flow), LIMIT_EGRESS_RESOLVE_MS, on_resolve_late);
-    flow->question = questions_ask(outbound, str_from(flow->name), wanted_type(flow), on_resolved, flow);
+    flow->question = questions_ask(sandbox, str_from(flow->name), wanted_type(flow), on_resolved, flow);
     if (!flow->question)
         flow_refuse(flow, FLOWS_TOO_MANY_QUESTIONS, &flow->original);
 }
@@ -732,7 +731,7 @@ static void dial_pinned(struct flow *flow)
 {
     struct net_address address;
 
-    for (uint32_t at = 0; pins_next_address(&flow->outbound->pins, str_from(flow->name), now_ms(flow), &at, &address);)
+    for (uint32_t at = 0; pins_next_address(&flow->sandbox->pins, str_from(flow->name), now_ms(flow), &at, &address);)
         if (!net_address_eq(&address, &flow->original))
             add_address(flow, &address);
     begin_dialing(flow);
@@ -753,7 +752,7 @@ static void decide(struct flow *flow)
     if (rule == NET_RULE_ALLOW_NAME && !flow->name)
         flow->name = str_copy(name);
     if ((rule == NET_RULE_ALLOW_NAME || flow->has_rules) && !hole_is_open("a name decides where") &&
-        !pins_have(&flow->outbound->pins, str_from(flow->name), &flow->original, now_ms(flow)))
+        !pins_have(&flow->sandbox->pins, str_from(flow->name), &flow->original, now_ms(flow)))
         begin_resolving(flow);
     else if (flow->has_rules)
         dial_pinned(flow);
@@ -798,7 +797,7 @@ static bool server_may_speak_first(uint16_t port)
 
 static void begin_naming(struct flow *flow)
 {
-    bool has_pin = pins_any_name(&flow->outbound->pins, &flow->original, now_ms(flow)).len;
+    bool has_pin = pins_any_name(&flow->sandbox->pins, &flow->original, now_ms(flow)).len;
     uint64_t patience_ms = has_pin && server_may_speak_first(flow->port) ? LIMIT_EGRESS_QUIET_MS : LIMIT_EGRESS_NAME_MS;
 
     enter(flow, FLOW_NAMING);
@@ -833,10 +832,10 @@ static const struct stream_events guest_events = {
 
 static void begin(struct flow *flow)
 {
-    const struct egress *egress = flow->outbound->egress;
+    const struct egress *egress = flow->sandbox->egress;
     const struct net_flow is = described(flow, &flow->original, STR(""));
 
-    if (!flow->outbound->has_policy) {
+    if (!flow->sandbox->has_policy) {
         flow_refuse(flow, FLOWS_NO_POLICY, &flow->original);
         return;
     }
@@ -845,9 +844,9 @@ static void begin(struct flow *flow)
         begin_inside(flow, inside);
         return;
     }
-    pins_use(&flow->outbound->pins, &flow->original, now_ms(flow));
-    enum net_rule rule = net_judge(&flow->outbound->policy, &egress->config.operator, & is);
-    if (net_name_matters(&flow->outbound->policy, &egress->config.operator, & is) ||
+    pins_use(&flow->sandbox->pins, &flow->original, now_ms(flow));
+    enum net_rule rule = net_judge(&flow->sandbox->policy, &egress->config.operator, & is);
+    if (net_name_matters(&flow->sandbox->policy, &egress->config.operator, & is) ||
         (net_rule_allows(rule) && may_have_rules(flow)))
         begin_naming(flow);
     else if (net_rule_allows(rule))
@@ -856,23 +855,23 @@ static void begin(struct flow *flow)
         flow_refuse(flow, rule, &flow->original);
 }
 
-void flow_accept(struct outbound *outbound, int fd)
+void flow_accept(struct egress_sandbox *sandbox, int fd)
 {
-    struct egress *egress = outbound->egress;
+    struct egress *egress = sandbox->egress;
     struct net_address to = { { 0 } };
     uint16_t port = 0;
     bool is_diverted = egress->config.original(fd, &to, &port);
-    int buffer_bytes = socket_budget(outbound->open + 1);
+    int buffer_bytes = socket_budget(sandbox->open + 1);
 
     /* A guest that does not read, or whose outside does not, could have the kernel hold megabytes for each of them. */
     socket_limit(fd, buffer_bytes);
     if (is_diverted && port == NETWORK_DNS_PORT) {
-        questions_accept(outbound, fd, &to);
+        questions_accept(sandbox, fd, &to);
         return;
     }
     struct flow *flow = NEW(struct flow);
     *flow = (struct flow){
-        .outbound = outbound,
+        .sandbox = sandbox,
         .places = 1,
         .original = to,
         .to = to,
@@ -883,8 +882,8 @@ void flow_accept(struct outbound *outbound, int fd)
     };
     flow->guest = stream_new(egress->config.loop, fd, LIMIT_EGRESS_BUFFER, &guest_events, flow);
     stream_reset_on_close(flow->guest, true);
-    queue_join(&outbound->flows, &flow->link);
-    outbound->open++;
+    queue_join(&sandbox->flows, &flow->link);
+    sandbox->open++;
     if (is_diverted || hole_is_open("only what was diverted"))
         begin(flow);
     else
@@ -894,13 +893,13 @@ void flow_accept(struct outbound *outbound, int fd)
 /* ---- all of a sandbox ---- */
 
 /* Those that are still being named or resolved are judged by the new policy anyway. */
-void flows_judge_again(struct outbound *outbound)
+void flows_judge_again(struct egress_sandbox *sandbox)
 {
     struct queue_link *next;
 
     if (hole_is_open("a new policy cuts"))
         return;
-    for (struct queue_link *link = outbound->flows.first; link; link = next) {
+    for (struct queue_link *link = sandbox->flows.first; link; link = next) {
         struct flow *flow = container_of(link, struct flow, link);
         next = link->next;
         if (flow->service || (flow->state != FLOW_DIALING && flow->state != FLOW_RELAYING))
@@ -911,11 +910,11 @@ void flows_judge_again(struct outbound *outbound)
     }
 }
 
-void flows_reset_outside(struct outbound *outbound)
+void flows_reset_outside(struct egress_sandbox *sandbox)
 {
     struct queue_link *next;
 
-    for (struct queue_link *link = outbound->flows.first; link; link = next) {
+    for (struct queue_link *link = sandbox->flows.first; link; link = next) {
         struct flow *flow = container_of(link, struct flow, link);
         next = link->next;
         if (!flow->service)
@@ -923,8 +922,8 @@ void flows_reset_outside(struct outbound *outbound)
     }
 }
 
-void flows_reset(struct outbound *outbound)
+void flows_reset(struct egress_sandbox *sandbox)
 {
-    while (outbound->flows.first)
-        flow_reset(container_of(outbound->flows.first, struct flow, link));
+    while (sandbox->flows.first)
+        flow_reset(container_of(sandbox->flows.first, struct flow, link));
 }

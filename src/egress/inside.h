@@ -34,7 +34,7 @@
 struct egress {
     struct egress_config config;
     struct host_probe probe;
-    struct map sandboxes; /* id → struct outbound */
+    struct map sandboxes; /* id → struct egress_sandbox */
     struct queue early;   /* those with a policy and no sockets yet, the oldest first */
     uint32_t early_count;
     struct timer forget;         /* of those that have waited too long */
@@ -48,7 +48,7 @@ struct egress {
 struct refusals; /* report.c */
 
 /* What egress has of one sandbox. */
-struct outbound {
+struct egress_sandbox {
     struct egress *egress;
     char id[LIMIT_ID_BYTES];
     int sockets[DIVERT_KINDS]; /* -1: none, or taken by a listener */
@@ -94,11 +94,11 @@ struct outbound {
 /* ---- flow.c ---- */
 
 /* A connection from the sandbox; takes the descriptor, and has a place. */
-void flow_accept(struct outbound *outbound, int fd);
+void flow_accept(struct egress_sandbox *sandbox, int fd);
 /* The policy is new: cuts the connections that it does not allow. */
-void flows_judge_again(struct outbound *outbound);
-void flows_reset(struct outbound *outbound);         /* all of them */
-void flows_reset_outside(struct outbound *outbound); /* all but those to names that stay inside */
+void flows_judge_again(struct egress_sandbox *sandbox);
+void flows_reset(struct egress_sandbox *sandbox);         /* all of them */
+void flows_reset_outside(struct egress_sandbox *sandbox); /* all but those to names that stay inside */
 bool egress_is_host(const struct egress *egress, const struct net_address *address);
 /* The rules that no sandbox's policy lifts. */
 enum net_rule egress_judge_for_all(const struct egress *egress, const struct net_address *to, uint16_t port);
@@ -109,24 +109,24 @@ enum net_rule egress_judge_for_all(const struct egress *egress, const struct net
  * A place is two descriptors: what a connection has, the guest's side and the outside's. One with header rules takes more.
  * False: the sandbox's share of all places is used up.
  */
-bool egress_take_places(struct outbound *outbound, uint32_t count) must_use;
-void egress_give_places(struct outbound *outbound, uint32_t count);
+bool egress_take_places(struct egress_sandbox *sandbox, uint32_t count) must_use;
+void egress_give_places(struct egress_sandbox *sandbox, uint32_t count);
 /* Whom the host trusts; NULL and the reason: nobody. */
 struct tls_client *egress_roots(struct egress *egress, struct err *err);
 
 /* ---- questions.c ---- */
 
 /* Answers what comes to the UDP sockets. */
-void questions_listen(struct outbound *outbound);
+void questions_listen(struct egress_sandbox *sandbox);
 /* A connection to port 53; takes the descriptor, and has a place. */
-void questions_accept(struct outbound *outbound, int fd, const struct net_address *server);
-void questions_reset(struct outbound *outbound); /* everything of it is closed, UDP too */
+void questions_accept(struct egress_sandbox *sandbox, int fd, const struct net_address *server);
+void questions_reset(struct egress_sandbox *sandbox); /* everything of it is closed, UDP too */
 /*
  * As resolver_ask(), for the name of a connection or of the proxy. It counts as a question of the sandbox, in its rate and
  * in those at once, unless the resolver knows the answer: many connections may need one name. NULL: too many questions.
  */
 struct question;
-struct question *questions_ask(struct outbound *outbound, struct str name, uint16_t type, resolver_done_fn *done,
+struct question *questions_ask(struct egress_sandbox *sandbox, struct str name, uint16_t type, resolver_done_fn *done,
                                void *context) must_use;
 void questions_cancel(struct question *question); /* no done(); NULL is fine */
 /* Of an A or AAAA record; false for others. */
@@ -144,16 +144,16 @@ const struct egress_service *egress_service_on(const struct egress *egress, cons
 
 /* ---- report.c ---- */
 
-void report_soon(struct outbound *outbound); /* something has changed */
+void report_soon(struct egress_sandbox *sandbox); /* something has changed */
 /*
  * `to` may be NULL: not known. `name` is one that the guest has shown, or "": then the names count that it has looked up
  * for the address, if there is only one.
  */
-void report_refusal(struct outbound *outbound, unsigned why, const struct net_address *to, uint16_t port,
+void report_refusal(struct egress_sandbox *sandbox, unsigned why, const struct net_address *to, uint16_t port,
                     struct str name);
 /* The same with a reason of its own: FLOWS_PROXY, FLOWS_NO_ANSWER, FLOWS_TOO_FAST_WITH_RULES. */
-void report_failure(struct outbound *outbound, unsigned why, const struct net_address *to, uint16_t port,
+void report_failure(struct egress_sandbox *sandbox, unsigned why, const struct net_address *to, uint16_t port,
                     struct str name, const char *reason);
-void report_last(struct outbound *outbound); /* the sandbox is gone: what there is to say is said now */
+void report_last(struct egress_sandbox *sandbox); /* the sandbox is gone: what there is to say is said now */
 
 #endif

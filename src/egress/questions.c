@@ -37,8 +37,8 @@ static const struct quota_rule question_rule = { .per_s = LIMIT_EGRESS_QUESTIONS
 
 /* A question without an answer yet. */
 struct asked {
-    struct outbound *outbound;
-    struct queue_link link; /* in outbound->questions */
+    struct egress_sandbox *sandbox;
+    struct queue_link link; /* in sandbox->questions */
     struct dns_question question;
     struct question *lookup;
     struct net_address server;   /* that the guest has asked */
@@ -49,8 +49,8 @@ struct asked {
 
 /* A connection to port 53. */
 struct dns_stream {
-    struct outbound *outbound;
-    struct queue_link link; /* in outbound->dns_streams */
+    struct egress_sandbox *sandbox;
+    struct queue_link link; /* in sandbox->dns_streams */
     struct stream *stream;
     struct net_address server;
     struct asked *asked; /* being answered */
@@ -59,9 +59,9 @@ struct dns_stream {
     bool is_running; /* in dns_stream_next() */
 };
 
-static struct loop *loop_of(const struct outbound *outbound)
+static struct loop *loop_of(const struct egress_sandbox *sandbox)
 {
-    return outbound->egress->config.loop;
+    return sandbox->egress->config.loop;
 }
 
 static void dns_stream_next(struct dns_stream *dns);
@@ -70,7 +70,7 @@ static void dns_stream_close(struct dns_stream *dns);
 /* ---- what is looked up for a sandbox ---- */
 
 struct question {
-    struct outbound *outbound;
+    struct egress_sandbox *sandbox;
     uint32_t weight; /* 1: it is counted; 0: it is not */
     struct resolver_question *inner;
     resolver_done_fn *done;
@@ -78,16 +78,16 @@ struct question {
 };
 
 /* May the sandbox ask one more? If so, that is taken from its rate. */
-static bool take(struct outbound *outbound)
+static bool take(struct egress_sandbox *sandbox)
 {
-    const struct resolver *resolver = outbound->egress->config.resolver;
+    const struct resolver *resolver = sandbox->egress->config.resolver;
     struct quota_left left;
 
     if (hole_is_open("questions of a sandbox"))
         return true;
-    return outbound->question_count < LIMIT_EGRESS_QUESTIONS && outbound->asker.count < LIMIT_EGRESS_QUESTIONS &&
-           resolver_has_share(resolver, &outbound->asker) &&
-           quota_take(&question_rule, &outbound->question_rate, loop_now_ms(loop_of(outbound)), &left);
+    return sandbox->question_count < LIMIT_EGRESS_QUESTIONS && sandbox->asker.count < LIMIT_EGRESS_QUESTIONS &&
+           resolver_has_share(resolver, &sandbox->asker) &&
+           quota_take(&question_rule, &sandbox->question_rate, loop_now_ms(loop_of(sandbox)), &left);
 }
 
 static void on_told(void *context, const struct dns_answer *answer)
@@ -95,27 +95,27 @@ static void on_told(void *context, const struct dns_answer *answer)
     struct question question = *(struct question *)context;
 
     free(context);
-    question.outbound->question_count -= question.weight;
+    question.sandbox->question_count -= question.weight;
     question.done(question.context, answer);
 }
 
-static struct question *look_up(struct outbound *outbound, uint32_t weight, struct str name, uint16_t type,
+static struct question *look_up(struct egress_sandbox *sandbox, uint32_t weight, struct str name, uint16_t type,
                                 resolver_done_fn *done, void *context)
 {
     struct question *question = NEW(struct question);
 
-    *question = (struct question){ .outbound = outbound, .weight = weight, .done = done, .context = context };
-    outbound->question_count += weight;
-    question->inner = resolver_ask(outbound->egress->config.resolver, &outbound->asker, name, type, on_told, question);
+    *question = (struct question){ .sandbox = sandbox, .weight = weight, .done = done, .context = context };
+    sandbox->question_count += weight;
+    question->inner = resolver_ask(sandbox->egress->config.resolver, &sandbox->asker, name, type, on_told, question);
     return question;
 }
 
-struct question *questions_ask(struct outbound *outbound, struct str name, uint16_t type, resolver_done_fn *done,
+struct question *questions_ask(struct egress_sandbox *sandbox, struct str name, uint16_t type, resolver_done_fn *done,
                                void *context)
 {
-    if (resolver_knows(outbound->egress->config.resolver, name, type))
-        return look_up(outbound, 0, name, type, done, context);
-    return take(outbound) ? look_up(outbound, 1, name, type, done, context) : NULL;
+    if (resolver_knows(sandbox->egress->config.resolver, name, type))
+        return look_up(sandbox, 0, name, type, done, context);
+    return take(sandbox) ? look_up(sandbox, 1, name, type, done, context) : NULL;
 }
 
 void questions_cancel(struct question *question)
@@ -123,7 +123,7 @@ void questions_cancel(struct question *question)
     if (!question)
         return;
     resolver_cancel(question->inner);
-    question->outbound->question_count -= question->weight;
+    question->sandbox->question_count -= question->weight;
     free(question);
 }
 
@@ -138,13 +138,13 @@ static void asked_free(struct asked *asked)
 
 static void send_datagram(struct asked *asked, const struct dns_answer *answer)
 {
-    struct outbound *outbound = asked->outbound;
+    struct egress_sandbox *sandbox = asked->sandbox;
     size_t room = MIN((size_t)asked->question.udp_room, (size_t)DNS_UDP_ROOM_MAX);
     auto_buf struct buf out = buf_make(NULL, DNS_UDP_ROOM_MAX);
 
     dns_write_answer(&out, &asked->question, answer, MAX(room, (size_t)DNS_UDP_BYTES));
-    outbound->bytes_in += out.len;
-    (void)!divert_answer(outbound->sockets[asked->kind], buf_str(&out), &asked->datagram); /* the guest asks again */
+    sandbox->bytes_in += out.len;
+    (void)!divert_answer(sandbox->sockets[asked->kind], buf_str(&out), &asked->datagram); /* the guest asks again */
 }
 
 static void send_on_stream(struct asked *asked, const struct dns_answer *answer)
@@ -155,7 +155,7 @@ static void send_on_stream(struct asked *asked, const struct dns_answer *answer)
     dns_write_answer(&out, &asked->question, answer, DNS_MESSAGE_MAX);
     const char length[LENGTH_BYTES] = { (char)(out.len >> 8), (char)out.len };
     stream_write_two(dns->stream, str_of(length, sizeof length), buf_str(&out));
-    asked->outbound->bytes_in += sizeof length + out.len;
+    asked->sandbox->bytes_in += sizeof length + out.len;
     dns->asked = NULL;
 }
 
@@ -164,7 +164,7 @@ static void answer_with(struct asked *asked, const struct dns_answer *answer)
 {
     struct dns_stream *dns = asked->stream;
 
-    report_soon(asked->outbound);
+    report_soon(asked->sandbox);
     if (dns)
         send_on_stream(asked, answer);
     else
@@ -176,7 +176,7 @@ static void answer_with(struct asked *asked, const struct dns_answer *answer)
 
 static void refuse(struct asked *asked, unsigned why, enum dns_code code, struct str reason)
 {
-    report_refusal(asked->outbound, why, NULL, 0, str_from(asked->question.name));
+    report_refusal(asked->sandbox, why, NULL, 0, str_from(asked->question.name));
     answer_with(asked, &(struct dns_answer){ .code = code, .ede = DNS_EDE_PROHIBITED, .reason = reason });
 }
 
@@ -208,7 +208,7 @@ static bool has_route(const struct egress *egress, const struct net_address *add
 static void on_answer(void *context, const struct dns_answer *answer)
 {
     struct asked *asked = context;
-    struct outbound *outbound = asked->outbound;
+    struct egress_sandbox *sandbox = asked->sandbox;
     struct dns_record records[LIMIT_DNS_RECORDS + LIMIT_DNS_CHAIN];
     struct dns_answer clean = *answer;
     struct net_address address;
@@ -220,16 +220,16 @@ static void on_answer(void *context, const struct dns_answer *answer)
     clean.records = records;
     for (uint32_t i = 0; i < answer->count && clean.count < COUNT_OF(records); i++) {
         if (dns_record_address(&answer->records[i], &address)) {
-            enum net_rule rule = egress_judge_for_all(outbound->egress, &address, 0);
+            enum net_rule rule = egress_judge_for_all(sandbox->egress, &address, 0);
             if (!net_rule_allows(rule) && !hole_is_open("answers are public")) {
                 why = rule;
                 continue;
             }
             has_address = true;
-            if (!outbound->policy.proxy.host.len && !has_route(outbound->egress, &address))
+            if (!sandbox->policy.proxy.host.len && !has_route(sandbox->egress, &address))
                 continue;
-            pins_add(&outbound->pins, str_from(asked->question.name), &address, answer->records[i].ttl_s,
-                     loop_now_ms(loop_of(outbound)));
+            pins_add(&sandbox->pins, str_from(asked->question.name), &address, answer->records[i].ttl_s,
+                     loop_now_ms(loop_of(sandbox)));
         }
         records[clean.count++] = answer->records[i];
     }
@@ -239,7 +239,7 @@ static void on_answer(void *context, const struct dns_answer *answer)
                        : why == NET_RULE_OPERATOR ? STR("this name leads to an address that the operator denies")
                                                   : STR("this name leads to an address that is not public");
         clean.count = 0; /* aliases can be names of the operator's network */
-        report_refusal(outbound, why, NULL, 0, str_from(asked->question.name));
+        report_refusal(sandbox, why, NULL, 0, str_from(asked->question.name));
     }
     answer_with(asked, &clean);
 }
@@ -260,40 +260,40 @@ static void answer_inside(struct asked *asked, const struct egress_service *serv
 /* Takes the question. */
 static void ask(struct asked *asked)
 {
-    struct outbound *outbound = asked->outbound;
-    const struct egress_service *inside = egress_service_named(outbound->egress, str_from(asked->question.name));
+    struct egress_sandbox *sandbox = asked->sandbox;
+    const struct egress_service *inside = egress_service_named(sandbox->egress, str_from(asked->question.name));
 
     if (inside) { /* before the limits: it asks nobody, and programs ask once for each connection */
         answer_inside(asked, inside);
         return;
     }
-    if (!take(outbound)) {
+    if (!take(sandbox)) {
         refuse(asked, FLOWS_TOO_MANY_QUESTIONS, DNS_REFUSED, STR("too many DNS questions"));
         return;
     }
-    if (!outbound->has_policy) {
+    if (!sandbox->has_policy) {
         refuse(asked, FLOWS_NO_POLICY, DNS_REFUSED, STR("the sandbox has no network policy yet"));
         return;
     }
-    enum net_rule rule = net_judge_name(&outbound->policy, str_from(asked->question.name));
-    if (!net_rule_allows(rule) && !net_is_dns_server(&outbound->policy, &asked->server)) {
+    enum net_rule rule = net_judge_name(&sandbox->policy, str_from(asked->question.name));
+    if (!net_rule_allows(rule) && !net_is_dns_server(&sandbox->policy, &asked->server)) {
         refuse(asked, rule, DNS_NO_SUCH_NAME, STR("the sandbox's network policy does not allow this name"));
         return;
     }
-    rule = net_judge_private(&outbound->policy, &outbound->egress->config.operator, str_from(asked->question.name));
+    rule = net_judge_private(&sandbox->policy, &sandbox->egress->config.operator, str_from(asked->question.name));
     if (!net_rule_allows(rule)) {
         refuse(asked, rule, DNS_NO_SUCH_NAME, STR("this name belongs to private networks"));
         return;
     }
-    queue_join(&outbound->questions, &asked->link);
-    asked->lookup = look_up(outbound, 1, str_from(asked->question.name), asked->question.type, on_answer, asked);
+    queue_join(&sandbox->questions, &asked->link);
+    asked->lookup = look_up(sandbox, 1, str_from(asked->question.name), asked->question.type, on_answer, asked);
 }
 
 /* False: it is not to be answered. Takes the question otherwise. */
 static bool take_message(struct asked *asked, struct str message)
 {
-    asked->outbound->bytes_out += message.len;
-    report_soon(asked->outbound);
+    asked->sandbox->bytes_out += message.len;
+    report_soon(asked->sandbox);
     switch (dns_question_parse(message, &asked->question)) {
     case DNS_PARSED:
         ask(asked);
@@ -310,27 +310,27 @@ static bool take_message(struct asked *asked, struct str message)
 /* ---- datagrams ---- */
 
 /* False: there is none, or the socket is closed. */
-static bool take_datagram(struct outbound *outbound, enum divert_kind kind)
+static bool take_datagram(struct egress_sandbox *sandbox, enum divert_kind kind)
 {
     char room[LIMIT_EGRESS_QUESTION_BYTES];
     struct divert_peer peer;
-    ssize_t n = divert_receive(outbound->sockets[kind], room, sizeof room, &peer);
+    ssize_t n = divert_receive(sandbox->sockets[kind], room, sizeof room, &peer);
     uint16_t port;
 
     if (n < 0)
         return false;
     struct asked *asked = NEW(struct asked);
-    *asked = (struct asked){ .outbound = outbound, .kind = kind, .datagram = peer };
+    *asked = (struct asked){ .sandbox = sandbox, .kind = kind, .datagram = peer };
     if ((size_t)n > sizeof room || !socket_address(&peer.server, &asked->server, &port) ||
         !take_message(asked, str_of(room, (size_t)n)))
         free(asked);
     return true;
 }
 
-static void take_datagrams(struct outbound *outbound, enum divert_kind kind)
+static void take_datagrams(struct egress_sandbox *sandbox, enum divert_kind kind)
 {
-    for (int i = 0; i < DATAGRAMS_A_TURN && outbound->sockets[kind] >= 0; i++)
-        if (!take_datagram(outbound, kind))
+    for (int i = 0; i < DATAGRAMS_A_TURN && sandbox->sockets[kind] >= 0; i++)
+        if (!take_datagram(sandbox, kind))
             return;
 }
 
@@ -346,16 +346,15 @@ static void on_datagrams6(void *context, unsigned ready)
     take_datagrams(context, DIVERT_UDP6);
 }
 
-void questions_listen(struct outbound *outbound)
+void questions_listen(struct egress_sandbox *sandbox)
 {
     static watch_fn *const handlers[] = { on_datagrams4, on_datagrams6 };
 
     for (int i = 0; i < 2; i++) {
-        if (outbound->sockets[DIVERT_UDP4 + i] < 0 || outbound->datagrams[i])
+        if (sandbox->sockets[DIVERT_UDP4 + i] < 0 || sandbox->datagrams[i])
             continue;
-        outbound->datagrams[i] =
-            watch_new(loop_of(outbound), outbound->sockets[DIVERT_UDP4 + i], handlers[i], outbound);
-        watch_want(outbound->datagrams[i], WATCH_READ);
+        sandbox->datagrams[i] = watch_new(loop_of(sandbox), sandbox->sockets[DIVERT_UDP4 + i], handlers[i], sandbox);
+        watch_want(sandbox->datagrams[i], WATCH_READ);
     }
 }
 
@@ -377,7 +376,7 @@ static bool take_from_stream(struct dns_stream *dns, size_t length)
     buf_drop(in, LENGTH_BYTES + length);
     stream_read(dns->stream, false);
     timer_clear(&dns->idle);
-    *asked = (struct asked){ .outbound = dns->outbound, .stream = dns, .server = dns->server };
+    *asked = (struct asked){ .sandbox = dns->sandbox, .stream = dns, .server = dns->server };
     dns->asked = asked;
     if (take_message(asked, str_of(message, length)))
         return true;
@@ -406,7 +405,7 @@ static bool dns_stream_step(struct dns_stream *dns)
         dns_stream_close(dns);
         return false;
     }
-    timer_set(&dns->idle, loop_of(dns->outbound), LIMIT_EGRESS_ASK_MS, on_idle);
+    timer_set(&dns->idle, loop_of(dns->sandbox), LIMIT_EGRESS_ASK_MS, on_idle);
     stream_read(stream, !dns->ended && !stream_is_full(stream));
     return false;
 }
@@ -449,7 +448,7 @@ static void dns_stream_dispose(void *object)
 
 static void dns_stream_close(struct dns_stream *dns)
 {
-    struct outbound *outbound = dns->outbound;
+    struct egress_sandbox *sandbox = dns->sandbox;
 
     if (!dns->stream)
         return;
@@ -458,32 +457,32 @@ static void dns_stream_close(struct dns_stream *dns)
         asked_free(take_ptr(&dns->asked));
     timer_clear(&dns->idle);
     queue_leave(&dns->link);
-    outbound->open--;
-    egress_give_places(outbound, 1);
-    report_soon(outbound);
-    loop_retire(loop_of(outbound), dns, dns_stream_dispose);
+    sandbox->open--;
+    egress_give_places(sandbox, 1);
+    report_soon(sandbox);
+    loop_retire(loop_of(sandbox), dns, dns_stream_dispose);
 }
 
-void questions_accept(struct outbound *outbound, int fd, const struct net_address *server)
+void questions_accept(struct egress_sandbox *sandbox, int fd, const struct net_address *server)
 {
     struct dns_stream *dns = NEW(struct dns_stream);
 
-    dns->outbound = outbound;
+    dns->sandbox = sandbox;
     dns->server = *server;
-    dns->stream = stream_new(loop_of(outbound), fd, LENGTH_BYTES + LIMIT_EGRESS_QUESTION_BYTES, &dns_events, dns);
-    queue_join(&outbound->dns_streams, &dns->link);
-    outbound->open++;
-    outbound->made++;
+    dns->stream = stream_new(loop_of(sandbox), fd, LENGTH_BYTES + LIMIT_EGRESS_QUESTION_BYTES, &dns_events, dns);
+    queue_join(&sandbox->dns_streams, &dns->link);
+    sandbox->open++;
+    sandbox->made++;
     dns_stream_next(dns);
 }
 
-void questions_reset(struct outbound *outbound)
+void questions_reset(struct egress_sandbox *sandbox)
 {
-    for (size_t i = 0; i < COUNT_OF(outbound->datagrams); i++)
-        watch_free(take_ptr(&outbound->datagrams[i]));
-    while (outbound->dns_streams.first)
-        dns_stream_close(container_of(outbound->dns_streams.first, struct dns_stream, link));
-    for (struct queue_link *link = outbound->questions.first, *next; link; link = next) {
+    for (size_t i = 0; i < COUNT_OF(sandbox->datagrams); i++)
+        watch_free(take_ptr(&sandbox->datagrams[i]));
+    while (sandbox->dns_streams.first)
+        dns_stream_close(container_of(sandbox->dns_streams.first, struct dns_stream, link));
+    for (struct queue_link *link = sandbox->questions.first, *next; link; link = next) {
         next = link->next;
         asked_free(container_of(link, struct asked, link));
     }

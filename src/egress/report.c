@@ -64,7 +64,7 @@ static void say_where(const struct refusal *refusal, struct buf *out)
         buf_format(out, "connection to %s port %u refused: ", address, refusal->port);
 }
 
-static void say_why(const struct outbound *outbound, const struct refusal *refusal, struct buf *out)
+static void say_why(const struct egress_sandbox *sandbox, const struct refusal *refusal, struct buf *out)
 {
     const struct net_range *range;
     char text[NET_RANGE_TEXT];
@@ -86,7 +86,7 @@ static void say_why(const struct outbound *outbound, const struct refusal *refus
         buf_add(out, STR("the sandbox has no internet access"));
         return;
     case NET_RULE_DENY_RANGE:
-        range = range_with(outbound->policy.deny, outbound->policy.deny_count, &refusal->to);
+        range = range_with(sandbox->policy.deny, sandbox->policy.deny_count, &refusal->to);
         if (range)
             net_range_text(range, text);
         buf_format(out, "denyOut has %s", range ? text : "it");
@@ -107,7 +107,7 @@ static void say_why(const struct outbound *outbound, const struct refusal *refus
         buf_format(out,
                    "all sandboxes of this server together have %u open connections at most, and the share of this one "
                    "is used up",
-                   outbound->egress->config.flows_max);
+                   sandbox->egress->config.flows_max);
         return;
     case FLOWS_TOO_MANY_WITH_RULES:
         buf_format(out, "a sandbox has %u open connections to hosts with header rules at most",
@@ -141,22 +141,22 @@ static void say_why(const struct outbound *outbound, const struct refusal *refus
 
 /* ---- sending ---- */
 
-static void pack(struct outbound *outbound, struct buf *out)
+static void pack(struct egress_sandbox *sandbox, struct buf *out)
 {
-    struct flows_record record = { .bytes_in = outbound->bytes_in,
-                                   .bytes_out = outbound->bytes_out,
-                                   .made = outbound->made,
-                                   .refused = outbound->refused,
-                                   .open = outbound->open };
+    struct flows_record record = { .bytes_in = sandbox->bytes_in,
+                                   .bytes_out = sandbox->bytes_out,
+                                   .made = sandbox->made,
+                                   .refused = sandbox->refused,
+                                   .open = sandbox->open };
     struct arena arena;
 
     arena_init(&arena);
-    memcpy(record.id, outbound->id, sizeof record.id);
-    for (uint32_t i = 0; outbound->refusals && i < outbound->refusals->count; i++) {
-        const struct refusal *refusal = &outbound->refusals->list[i];
+    memcpy(record.id, sandbox->id, sizeof record.id);
+    for (uint32_t i = 0; sandbox->refusals && i < sandbox->refusals->count; i++) {
+        const struct refusal *refusal = &sandbox->refusals->list[i];
         struct buf text = buf_make(&arena, LIMIT_FLOWS_TEXT_BYTES);
         say_where(refusal, &text);
-        say_why(outbound, refusal, &text);
+        say_why(sandbox, refusal, &text);
         record.refusals[record.refusal_count++] = (struct flows_refusal){
             .why = (uint8_t)refusal->why,
             .to = refusal->to,
@@ -170,12 +170,12 @@ static void pack(struct outbound *outbound, struct buf *out)
     arena_done(&arena);
 }
 
-static void start_over(struct outbound *outbound)
+static void start_over(struct egress_sandbox *sandbox)
 {
-    queue_leave(&outbound->news);
-    outbound->bytes_in = outbound->bytes_out = 0;
-    outbound->made = outbound->refused = 0;
-    free(take_ptr(&outbound->refusals));
+    queue_leave(&sandbox->news);
+    sandbox->bytes_in = sandbox->bytes_out = 0;
+    sandbox->made = sandbox->refused = 0;
+    free(take_ptr(&sandbox->refusals));
 }
 
 static void send_out(struct egress *egress, struct buf *message)
@@ -196,11 +196,11 @@ static void on_report(struct timer *timer)
         return;
     }
     for (struct queue_link *link = egress->news.first, *next; link; link = next) {
-        struct outbound *outbound = container_of(link, struct outbound, news);
+        struct egress_sandbox *sandbox = container_of(link, struct egress_sandbox, news);
         next = link->next;
         buf_clear(&record);
-        pack(outbound, &record);
-        start_over(outbound);
+        pack(sandbox, &record);
+        start_over(sandbox);
         if (message.len + record.len > message.cap)
             send_out(egress, &message);
         buf_add(&message, buf_str(&record));
@@ -208,25 +208,25 @@ static void on_report(struct timer *timer)
     send_out(egress, &message);
 }
 
-void report_last(struct outbound *outbound)
+void report_last(struct egress_sandbox *sandbox)
 {
     auto_buf struct buf message = buf_make(NULL, LIMIT_MESSAGE_BYTES - MESSAGE_HEAD_BYTES);
 
-    if (outbound->news.in) {
-        pack(outbound, &message);
-        send_out(outbound->egress, &message);
+    if (sandbox->news.in) {
+        pack(sandbox, &message);
+        send_out(sandbox->egress, &message);
     }
-    start_over(outbound);
+    start_over(sandbox);
 }
 
 /* ---- collecting ---- */
 
-void report_soon(struct outbound *outbound)
+void report_soon(struct egress_sandbox *sandbox)
 {
-    struct egress *egress = outbound->egress;
+    struct egress *egress = sandbox->egress;
 
-    if (!outbound->news.in)
-        queue_join(&egress->news, &outbound->news);
+    if (!sandbox->news.in)
+        queue_join(&egress->news, &sandbox->news);
     if (!timer_is_set(&egress->report))
         timer_set(&egress->report, egress->config.loop, REPORT_MS, on_report);
 }
@@ -238,35 +238,35 @@ static bool is_alike(const struct refusal *a, const struct refusal *b)
            strcmp(a->reason, b->reason) == 0;
 }
 
-void report_refusal(struct outbound *outbound, unsigned why, const struct net_address *to, uint16_t port,
+void report_refusal(struct egress_sandbox *sandbox, unsigned why, const struct net_address *to, uint16_t port,
                     struct str name)
 {
-    report_failure(outbound, why, to, port, name, "");
+    report_failure(sandbox, why, to, port, name, "");
 }
 
-void report_failure(struct outbound *outbound, unsigned why, const struct net_address *to, uint16_t port,
+void report_failure(struct egress_sandbox *sandbox, unsigned why, const struct net_address *to, uint16_t port,
                     struct str name, const char *reason)
 {
     struct refusal refusal = { .why = why, .has_address = to, .port = port, .count = 1 };
 
     (void)snprintf(refusal.reason, sizeof refusal.reason, "%s", reason);
-    outbound->refused++;
-    report_soon(outbound);
+    sandbox->refused++;
+    report_soon(sandbox);
     if (to)
         refusal.to = *to;
     if (to && !name.len) {
-        uint64_t now_ms = loop_now_ms(outbound->egress->config.loop);
-        uint32_t names = pins_count(&outbound->pins, to, now_ms);
+        uint64_t now_ms = loop_now_ms(sandbox->egress->config.loop);
+        uint32_t names = pins_count(&sandbox->pins, to, now_ms);
         if (names == 1)
-            name = pins_any_name(&outbound->pins, to, now_ms);
+            name = pins_any_name(&sandbox->pins, to, now_ms);
         else
             refusal.names = names;
     }
     if (name.len && name.len < sizeof refusal.name)
         memcpy(refusal.name, name.at, name.len);
-    if (!outbound->refusals)
-        outbound->refusals = NEW(struct refusals);
-    struct refusals *refusals = outbound->refusals;
+    if (!sandbox->refusals)
+        sandbox->refusals = NEW(struct refusals);
+    struct refusals *refusals = sandbox->refusals;
     for (uint32_t i = 0; i < refusals->count; i++) {
         if (is_alike(&refusals->list[i], &refusal)) {
             refusals->list[i].count++;

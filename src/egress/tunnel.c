@@ -243,7 +243,7 @@ static void on_resolved(void *context, const struct dns_answer *answer)
 static void resolve(struct tunnel *tunnel, uint16_t type)
 {
     tunnel->asked_type = type;
-    tunnel->question = questions_ask(tunnel->want.outbound, str_from(tunnel->host), type, on_resolved, tunnel);
+    tunnel->question = questions_ask(tunnel->want.sandbox, str_from(tunnel->host), type, on_resolved, tunnel);
     if (!tunnel->question)
         fail_as(tunnel, ERR_LIMIT, "too many DNS questions to look it up");
 }
@@ -276,7 +276,7 @@ static void fill_in(struct tunnel *tunnel, const struct net_proxy *proxy)
 /* A proxy at a name that stays inside: every sandbox may reach it. */
 static void use_service(struct tunnel *tunnel, const struct egress_service *any)
 {
-    const struct egress_service *service = egress_service_on(tunnel->want.outbound->egress, any, tunnel->port);
+    const struct egress_service *service = egress_service_on(tunnel->want.sandbox->egress, any, tunnel->port);
 
     if (!service) {
         fail_as(tunnel, ERR_UNAVAILABLE, "its name stays inside, and --inside does not have this port");
@@ -291,7 +291,7 @@ static void use_service(struct tunnel *tunnel, const struct egress_service *any)
 struct tunnel *tunnel_new(const struct tunnel_want *want)
 {
     struct tunnel *tunnel = NEW(struct tunnel);
-    const struct egress_service *inside = egress_service_named(want->outbound->egress, want->proxy->host);
+    const struct egress_service *inside = egress_service_named(want->sandbox->egress, want->proxy->host);
     struct net_address address;
 
     tunnel->want = *want;

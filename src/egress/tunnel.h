@@ -26,7 +26,7 @@
 #include "policy/net_policy.h"
 
 struct tunnel;
-struct outbound; /* inside.h */
+struct egress_sandbox; /* inside.h */
 
 /*
  * A stream that reads nothing yet and has no owner, or NULL and the reason; ERR_LIMIT: the sandbox has asked too many
@@ -36,10 +36,10 @@ typedef void tunnel_done_fn(void *context, struct stream *stream, const struct e
 
 struct tunnel_want {
     struct loop *loop;
-    struct outbound *outbound;     /* whose questions the proxy's name is one of */
-    const struct net_proxy *proxy; /* copied */
-    struct tls_client *tls;        /* with proxy->tls: whom to trust… */
-    struct handshakes *handshakes; /* …and whose handshakes it is counted with */
+    struct egress_sandbox *sandbox; /* whose questions the proxy's name is one of */
+    const struct net_proxy *proxy;  /* copied */
+    struct tls_client *tls;         /* with proxy->tls: whom to trust… */
+    struct handshakes *handshakes;  /* …and whose handshakes it is counted with */
     bool (*may_dial)(void *dial_context, const struct net_address *address, uint16_t port);
     void *dial_context;
     struct str name;       /* of the destination, for the proxy to look up; empty: */
