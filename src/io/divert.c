@@ -61,14 +61,14 @@ static const struct option options_of[DIVERT_KINDS][4] = {
 
 static bool set_options(int fd, enum divert_kind kind, struct err *err)
 {
-    const int on = 1, buffer = LIMIT_DIVERT_BUFFER;
+    const int on = 1, send_bytes = LIMIT_DIVERT_SEND, receive_bytes = LIMIT_DIVERT_RECEIVE;
 
     for (const struct option *option = options_of[kind]; option->name; option++)
         if (setsockopt(fd, option->level, option->name, &on, sizeof on) < 0)
             return err_sys(err, "set option %d of a sandbox's socket", option->name);
     /* Accepted connections inherit these, also that the kernel leaves them as they are. */
-    if (is_tcp(kind) && (setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &buffer, sizeof buffer) < 0 ||
-                         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer) < 0))
+    if (is_tcp(kind) && (setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof receive_bytes) < 0 ||
+                         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send_bytes, sizeof send_bytes) < 0))
         return err_sys(err, "set the buffers of a sandbox's socket");
     return true;
 }

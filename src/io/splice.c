@@ -28,12 +28,12 @@
 #include "io/stream_inside.h"
 
 enum {
-    PIPE_BYTES = 64 * 1024, /* what a pipe holds; in larger steps both ends would wait for each other longer */
+    PIPE_BYTES = 64 * 1024, /* what a pipe holds unless it is told otherwise */
     COPY_BYTES = 4096,
     POOL_PIPES = 16,        /* kept for bulk splices when empty */
     BULK_LEAST = 16 * 1024, /* a bulk splice that finds less than this… */
     SLOW_RUNS = 4,          /* …so many times in a row is off */
-    BULK_TURN_PIPES = 4,    /* the same of a bulk splice, of which there may be thousands */
+    BULK_TURN_PIPES = 2,    /* the same of a bulk splice, of which there may be thousands */
     TURN_PIPES = 16,        /* pipes full in one turn. The sender chooses whether one holds 64 KiB or 16 single bytes */
 };
 
@@ -69,14 +69,14 @@ bool splice_is_on(const struct stream *from)
 }
 
 /*
- * The kernel allows each user so many pages of pipes (fs.pipe-user-pages-soft: a thousand pipes), and makes the pipes
- * after that with room for two fragments. Copying is far faster than that.
+ * The kernel allows each user so many pages of pipes (fs.pipe-user-pages-soft, 64 MiB), and makes the pipes after that
+ * with room for two fragments. Copying is far faster than that.
  */
-static bool open_pipe(int fds[2])
+static bool open_pipe(int fds[2], int bytes)
 {
     if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0)
         return false;
-    if (fcntl(fds[0], F_GETPIPE_SZ) >= PIPE_BYTES)
+    if (fcntl(fds[0], F_GETPIPE_SZ) >= bytes || fcntl(fds[0], F_SETPIPE_SZ, bytes) >= bytes)
         return true;
     fd_close(&fds[0]);
     fd_close(&fds[1]);
@@ -93,7 +93,7 @@ static bool borrow_pipe(struct splice *splice)
         pool.idle_count--;
         splice->pipe_fds[0] = pool.idle[pool.idle_count][0];
         splice->pipe_fds[1] = pool.idle[pool.idle_count][1];
-    } else if (pool.in_use >= LIMIT_SPLICE_PIPES || !open_pipe(splice->pipe_fds)) {
+    } else if (pool.in_use >= LIMIT_SPLICE_PIPES || !open_pipe(splice->pipe_fds, LIMIT_SPLICE_PIPE_BYTES)) {
         splice->pipe_fds[0] = splice->pipe_fds[1] = -1;
         return false;
     }
@@ -163,7 +163,7 @@ static ssize_t copy_bytes(int from_fd, int to_fd, size_t most)
 static bool take(struct splice *splice, bool is_first)
 {
     struct stream *from = splice->from;
-    size_t most = (size_t)MIN(*splice->left, (uint64_t)PIPE_BYTES);
+    size_t most = (size_t)MIN(*splice->left, (uint64_t)(splice->is_bulk ? LIMIT_SPLICE_PIPE_BYTES : PIPE_BYTES));
     ssize_t n = move_bytes(from->fd, splice->pipe_fds[1], most);
 
     /* We were woken for something. */
@@ -281,7 +281,7 @@ bool splice_start(struct stream *from, struct stream *to, uint64_t *left)
 {
     int fds[2];
 
-    if (!is_possible(from, to, left) || !open_pipe(fds))
+    if (!is_possible(from, to, left) || !open_pipe(fds, PIPE_BYTES))
         return false;
     memcpy(begin(from, to, left)->pipe_fds, fds, sizeof fds);
     stream_watch(from);

@@ -408,11 +408,11 @@ static void a_connections_buffers_do_not_grow(void **state)
     while (send(guest_fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0)
         continue;
     assert_int_equal(ioctl(fd, FIONREAD, &waiting), 0);
-    assert_in_range(waiting, 1, 2 * LIMIT_DIVERT_BUFFER);
+    assert_in_range(waiting, 1, 2 * LIMIT_DIVERT_RECEIVE);
     assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &buffer, &len), 0);
-    assert_int_equal(buffer, 2 * LIMIT_DIVERT_BUFFER);
+    assert_int_equal(buffer, 2 * LIMIT_DIVERT_RECEIVE);
     assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, &len), 0);
-    assert_int_equal(buffer, 2 * LIMIT_DIVERT_BUFFER);
+    assert_int_equal(buffer, 2 * LIMIT_DIVERT_SEND);
 }
 
 static void flows_cost_no_connection_tracking(void **state)
