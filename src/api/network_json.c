@@ -10,7 +10,7 @@
 struct place {
     const char *prefix;
     struct arena *arena;
-    const struct net_operator *operator;
+    const struct net_operator *ranges;
 };
 
 enum { NAME_SHOWN = 22 }; /* bytes of a name in the longest error below, which just fits into struct err */
@@ -265,22 +265,22 @@ static bool take_rules(const json_t *object, const struct place *place, struct n
     return true;
 }
 
-static bool proxy_is_denied(struct str host, const struct net_operator *operator)
+static bool proxy_is_denied(struct str host, const struct net_operator *ranges)
 {
     struct net_address address;
 
-    return net_address_parse(host, &address) && net_operator_denies(operator, & address);
+    return net_address_parse(host, &address) && net_operator_denies(ranges, &address);
 }
 
 /* Egress refuses a name that leads to such an address when it connects. */
-static bool proxy_is_reachable(struct str host, const struct net_operator *operator)
+static bool proxy_is_reachable(struct str host, const struct net_operator *ranges)
 {
     struct net_address address;
 
     if (!net_address_parse(host, &address) || net_address_is_public(&address))
         return true;
-    for (uint32_t i = 0; i < operator->allow_count; i++)
-        if (net_range_has(&operator->allow[i], &address))
+    for (uint32_t i = 0; i < ranges->allow_count; i++)
+        if (net_range_has(&ranges->allow[i], &address))
             return true;
     return false;
 }
@@ -345,11 +345,11 @@ static bool take_proxy(const json_t *object, const struct place *place, struct n
     if (!address_decode(place->arena, address, out))
         return err_set(err, ERR_INVALID, "'%segressProxy.address' (egress_proxy in Python) must be host:port",
                        place->prefix);
-    if (proxy_is_denied(out->host, place->operator))
+    if (proxy_is_denied(out->host, place->ranges))
         return err_set(err, ERR_INVALID,
                        "'%segressProxy.address' is an address that the operator of this server lets no sandbox reach",
                        place->prefix);
-    if (!proxy_is_reachable(out->host, place->operator))
+    if (!proxy_is_reachable(out->host, place->ranges))
         return err_set(err, ERR_INVALID,
                        "'%segressProxy.address' is not a public address; an operator can allow it with --egress-allow",
                        place->prefix);
@@ -366,7 +366,7 @@ static bool take_proxy(const json_t *object, const struct place *place, struct n
 bool network_decode(const json_t *network, const char *prefix, bool internet, const struct actions *actions,
                     struct arena *arena, struct net_policy *out, struct err *err)
 {
-    const struct place place = { prefix, arena, &actions->operator};
+    const struct place place = { prefix, arena, &actions->ranges };
     struct net_policy policy = { .internet = internet };
 
     if (!network_refuse_misspelt(network, prefix[0] ? NETWORK_CREATE : NETWORK_UPDATE, err) ||

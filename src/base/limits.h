@@ -230,9 +230,11 @@
  * own three, routes, what the last message has brought, and a connection that is accepted to be refused: 20, and some over.
  */
 #define LIMIT_EGRESS_OWN 64
-/* Descriptors of all this together; the rest of RLIMIT_NOFILE is for connections, two each (egress_flows_max()). */
-#define LIMIT_EGRESS_RESERVE \
-    (LIMIT_EGRESS_OWN + LIMIT_DNS_ASKING + 2 * LIMIT_SPLICE_PIPES + LIMIT_EGRESS_SOCKETS * LIMIT_SANDBOXES)
+/*
+ * Descriptors of all this together, and LIMIT_EGRESS_SOCKETS for each of --sandboxes; the rest of RLIMIT_NOFILE is for
+ * connections, two each (egress_flows_max()).
+ */
+#define LIMIT_EGRESS_RESERVE (LIMIT_EGRESS_OWN + LIMIT_DNS_ASKING + 2 * LIMIT_SPLICE_PIPES)
 /*
  * TLS towards the programs of one sandbox, for hosts with header rules, on the loop. Each connection costs about 1 ms, a
  * certificate for a new host 3. Past these a connection is refused.

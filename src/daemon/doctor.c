@@ -224,12 +224,12 @@ static bool look_at_running(struct findings *all, const struct config *config, c
     struct err err;
     size_t len;
 
-    if (!running->host[0])
+    if (!running->host[0] || data_fd < 0)
         return false;
     struct probe_row *row = finding(all, "certificate", PROBE_WARN);
     (void)snprintf(name, sizeof name, "doctor.%s", running->host);
     /* What clients trust with the lines of `cloister env`. */
-    if (data_fd >= 0 && fd_read_file(data_fd, "tls/ca-bundle.pem", LIMIT_BUNDLE_BYTES, &roots, &len, &err) &&
+    if (fd_read_file(data_fd, "tls/ca-bundle.pem", LIMIT_BUNDLE_BYTES, &roots, &len, &err) &&
         tls_look(str_from(running->address), name, str_of(roots, len), HEALTH_TIMEOUT_MS, &seen, &err)) {
         look_at_shown(row, running->host, &seen);
         return true;

@@ -194,19 +194,23 @@ static bool role_open(struct role_egress *role, struct err *err)
     role->egress = egress_new(&(struct egress_config){
         .loop = role->loop,
         .resolver = role->resolver,
-        .operator= { .allow_count = role->settings.allow_count,
-                     .allow = role->settings.allow,
-                     .deny_count = role->settings.deny_count,
-                     .deny = role->settings.deny },
+        .ranges = { .allow_count = role->settings.allow_count,
+                    .allow = role->settings.allow,
+                    .deny_count = role->settings.deny_count,
+                    .deny = role->settings.deny },
         .services = role->settings.services,
         .service_count = role->settings.service_count,
         .roots = str_of(role->roots, roots_len),
         .bytes_per_s = role->settings.bytes_per_s,
-        .flows_max = egress_flows_max(),
+        .flows_max = egress_flows_max(role->settings.sandboxes_max),
         .report = report,
         .may_report = may_report,
         .context = role,
     });
+    if (egress_flows_max(role->settings.sandboxes_max) <= LIMIT_EGRESS_FLOWS_LEAST)
+        log_warn("there are descriptors for %d connections of all sandboxes together: raise the limit of open files "
+                 "(LimitNOFILE, ulimit -n), or lower --sandboxes",
+                 LIMIT_EGRESS_FLOWS_LEAST);
     role->peers[ROLE_FRONT] = channel_new(role->loop, -1, &front, role);
     role->keeper = channel_new(role->loop, ROLE_CHANNEL_FD, &keeper, role);
     return true;

@@ -360,10 +360,10 @@ static bool front_open(struct front *front, struct err *err)
         .meters = meters_new(front->settings.key_requests),
         .code_always_has_token = front->settings.code_always_has_token,
         .internet = front->settings.internet,
-        .operator= { .allow_count = front->settings.egress_allow_count,
-                     .allow = front->settings.egress_allow,
-                     .deny_count = front->settings.egress_deny_count,
-                     .deny = front->settings.egress_deny },
+        .ranges = { .allow_count = front->settings.egress_allow_count,
+                    .allow = front->settings.egress_allow,
+                    .deny_count = front->settings.egress_deny_count,
+                    .deny = front->settings.egress_deny },
     };
     front->proxy = proxy_new(front->loop, front->sandboxes);
     proxy_use_workers(front->proxy, front->workers);

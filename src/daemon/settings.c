@@ -77,15 +77,18 @@ bool settings_domain(const char *text, struct err *err)
 }
 
 /* A descriptor of a memory file that has these bytes and never changes. */
-static int seal(struct str bytes, struct err *err)
+static int seal(const struct buf *bytes, struct err *err)
 {
+    if (bytes->overflowed) {
+        (void)err_set(err, ERR_INTERNAL, "the settings of a role are too long");
+        return -1;
+    }
     auto_close int fd = memfd_create("settings", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-
     if (fd < 0) {
         (void)err_sys(err, "memfd_create");
         return -1;
     }
-    if (!fd_write_all(fd, bytes, err))
+    if (!fd_write_all(fd, buf_str(bytes), err))
         return -1;
     if (lseek(fd, 0, SEEK_SET) < 0 ||
         fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) < 0) {
@@ -152,7 +155,7 @@ int settings_write(const struct settings *settings, struct err *err)
     pack_str(&out, secret_reveal(&settings->api_key));
     pack_str(&out, secret_reveal(&settings->admin_hash));
 
-    int fd = seal(buf_str(&out), err);
+    int fd = seal(&out, err);
     if (out.data)
         explicit_bzero(out.data, out.len);
     return fd;
@@ -333,7 +336,8 @@ static bool inside_make(struct str list, struct egress_settings *out, struct err
 
 bool egress_settings_make(const struct config *config, struct egress_settings *out, struct err *err)
 {
-    struct egress_settings made = { .bytes_per_s = config->egress_rate_mb << 20 };
+    struct egress_settings made = { .bytes_per_s = config->egress_rate_mb << 20,
+                                    .sandboxes_max = (uint32_t)config->sandboxes_max };
 
     if (!ranges_make("--egress-allow", str_from(config->egress_allow), made.allow, &made.allow_count, err) ||
         !ranges_make("--egress-deny", str_from(config->egress_deny), made.deny, &made.deny_count, err) ||
@@ -381,7 +385,8 @@ int egress_settings_write(const struct egress_settings *settings, struct err *er
         pack_u16(&out, service->to_port);
     }
     pack_u64(&out, settings->bytes_per_s);
-    return seal(buf_str(&out), err);
+    pack_u32(&out, settings->sandboxes_max);
+    return seal(&out, err);
 }
 
 bool egress_settings_read(int fd, struct egress_settings *out, struct err *err)
@@ -410,6 +415,7 @@ bool egress_settings_read(int fd, struct egress_settings *out, struct err *err)
         service->to_port = unpack_u16(&in);
     }
     got.bytes_per_s = unpack_u64(&in);
+    got.sandboxes_max = unpack_u32(&in);
     if (!unpack_done(&in, err))
         return err_wrap(err, "settings");
     *out = got;

@@ -57,6 +57,7 @@ struct egress_settings {
     uint32_t service_count;
     struct egress_service services[LIMIT_INSIDE]; /* --inside */
     uint64_t bytes_per_s;                         /* of one sandbox, each way; 0: no limit */
+    uint32_t sandboxes_max;
 };
 
 /* ERR_INVALID names the option and the entry. */

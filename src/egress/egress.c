@@ -277,13 +277,14 @@ void egress_exited(struct egress *egress, const char *id)
 
 /* ---- life ---- */
 
-uint32_t egress_flows_max(void)
+uint32_t egress_flows_max(uint32_t sandboxes_max)
 {
+    const rlim_t reserve = LIMIT_EGRESS_RESERVE + (rlim_t)LIMIT_EGRESS_SOCKETS * sandboxes_max;
     struct rlimit limit = { 0 };
 
     static_assert(LIMIT_EGRESS_SOCKETS == DIVERT_KINDS, "base/ cannot know io/divert.h");
     (void)getrlimit(RLIMIT_NOFILE, &limit);
-    rlim_t flows = limit.rlim_cur > LIMIT_EGRESS_RESERVE ? (limit.rlim_cur - LIMIT_EGRESS_RESERVE) / 2 : 0;
+    rlim_t flows = limit.rlim_cur > reserve ? (limit.rlim_cur - reserve) / 2 : 0;
     return (uint32_t)MIN(MAX(flows, (rlim_t)LIMIT_EGRESS_FLOWS_LEAST), (rlim_t)UINT32_MAX);
 }
 

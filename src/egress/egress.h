@@ -47,7 +47,7 @@ struct egress_config {
     struct resolver *resolver;
     const struct egress_service *services; /* their names are looked up here, and asked nowhere else: --inside */
     uint32_t service_count;
-    struct net_operator operator;                    /* --egress-allow, --egress-deny */
+    struct net_operator ranges;                      /* --egress-allow, --egress-deny */
     struct str roots;                                /* certificates to trust, in PEM; may be empty */
     uint64_t bytes_per_s;                            /* of one sandbox, each way; 0: no limit */
     uint32_t flows_max;                              /* of all sandboxes together; see egress_flows_max() */
@@ -62,7 +62,7 @@ struct egress_config {
 };
 
 /* As many connections as this process has descriptors for, beside all else that it may have open: LIMIT_EGRESS_RESERVE. */
-uint32_t egress_flows_max(void);
+uint32_t egress_flows_max(uint32_t sandboxes_max);
 struct egress *egress_new(const struct egress_config *config) must_use;
 void egress_free(struct egress *egress); /* resets every connection; NULL is fine */
 

@@ -194,7 +194,7 @@ static enum net_rule judge(const struct flow *flow, const struct net_address *to
 {
     const struct net_flow is = described(flow, to, name);
 
-    return net_judge(&flow->sandbox->policy, &flow->sandbox->egress->config.operator, & is);
+    return net_judge(&flow->sandbox->policy, &flow->sandbox->egress->config.ranges, &is);
 }
 
 /*
@@ -206,7 +206,7 @@ static struct str pinned_name(const struct flow *flow, const struct net_address 
     struct egress_sandbox *sandbox = flow->sandbox;
     const struct net_flow is = described(flow, to, STR(""));
 
-    if (!net_name_matters(&sandbox->policy, &sandbox->egress->config.operator, & is))
+    if (!net_name_matters(&sandbox->policy, &sandbox->egress->config.ranges, &is))
         return pins_any_name(&sandbox->pins, to, now_ms(flow));
     return pins_best_name(&sandbox->pins, to, now_ms(flow), &sandbox->policy, sandbox->policy_number);
 }
@@ -402,7 +402,7 @@ enum net_rule egress_judge_for_all(const struct egress *egress, const struct net
     static const struct net_policy open = { .internet = true };
     const struct net_flow is = { .to = *to, .port = port, .is_host = egress_is_host(egress, to) };
 
-    return net_judge(&open, &egress->config.operator, & is);
+    return net_judge(&open, &egress->config.ranges, &is);
 }
 
 /* A sandbox must not reach by way of its proxy's address what it could not reach otherwise. */
@@ -510,9 +510,8 @@ static struct tunnel *tunnel_of_request(void *context, tunnel_done_fn *done, voi
 static bool may_accept(struct egress_sandbox *sandbox)
 {
     static const struct quota_rule rule = { .per_s = LIMIT_EGRESS_ACCEPTS_S, .burst = LIMIT_EGRESS_INTERCEPTS };
-    struct quota_left left;
 
-    return quota_take(&rule, &sandbox->accepts, loop_now_ms(sandbox->egress->config.loop), &left);
+    return quota_take(&rule, &sandbox->accepts, loop_now_ms(sandbox->egress->config.loop), NULL);
 }
 
 static void refuse_with_rules(struct flow *flow, const struct err *err)
@@ -708,7 +707,7 @@ static void begin_resolving(struct flow *flow)
         begin_inside(flow, inside);
         return;
     }
-    enum net_rule rule = net_judge_private(&sandbox->policy, &sandbox->egress->config.operator, str_from(flow->name));
+    enum net_rule rule = net_judge_private(&sandbox->policy, &sandbox->egress->config.ranges, str_from(flow->name));
 
     if (!net_rule_allows(rule)) {
         flow_refuse(flow, rule, &flow->original);
@@ -845,8 +844,8 @@ static void begin(struct flow *flow)
         return;
     }
     pins_use(&flow->sandbox->pins, &flow->original, now_ms(flow));
-    enum net_rule rule = net_judge(&flow->sandbox->policy, &egress->config.operator, & is);
-    if (net_name_matters(&flow->sandbox->policy, &egress->config.operator, & is) ||
+    enum net_rule rule = net_judge(&flow->sandbox->policy, &egress->config.ranges, &is);
+    if (net_name_matters(&flow->sandbox->policy, &egress->config.ranges, &is) ||
         (net_rule_allows(rule) && may_have_rules(flow)))
         begin_naming(flow);
     else if (net_rule_allows(rule))

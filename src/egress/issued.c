@@ -64,9 +64,8 @@ static struct tls_server *make_server(struct issued_set *set, const char *name, 
 static bool may_make(struct issued_set *set, struct err *err)
 {
     static const struct quota_rule rule = { .per_s = LIMIT_EGRESS_ISSUED_S, .burst = LIMIT_EGRESS_ISSUED };
-    struct quota_left left;
 
-    if (!quota_take(&rule, &set->rate, loop_now_ms(set->loop), &left))
+    if (!quota_take(&rule, &set->rate, loop_now_ms(set->loop), NULL))
         return err_set(err, ERR_LIMIT, "a sandbox may connect to %d new hosts with header rules per second",
                        LIMIT_EGRESS_ISSUED_S);
     if (set->count >= LIMIT_EGRESS_ISSUED && !make_room(set))
@@ -107,10 +106,10 @@ void issued_unref(struct issued *issued)
 
 void issued_done(struct issued_set *set)
 {
-    while (set->all.first) {
-        struct issued *issued = container_of(set->all.first, struct issued, link);
-        queue_leave(&issued->link);
-        dispose(issued);
+    for (struct queue_link *link = set->all.first, *next; link; link = next) {
+        next = link->next;
+        dispose(container_of(link, struct issued, link));
     }
+    set->all = (struct queue){ 0 };
     tls_authority_free(take_ptr(&set->authority));
 }

@@ -81,13 +81,12 @@ struct question {
 static bool take(struct egress_sandbox *sandbox)
 {
     const struct resolver *resolver = sandbox->egress->config.resolver;
-    struct quota_left left;
 
     if (hole_is_open("questions of a sandbox"))
         return true;
     return sandbox->question_count < LIMIT_EGRESS_QUESTIONS && sandbox->asker.count < LIMIT_EGRESS_QUESTIONS &&
            resolver_has_share(resolver, &sandbox->asker) &&
-           quota_take(&question_rule, &sandbox->question_rate, loop_now_ms(loop_of(sandbox)), &left);
+           quota_take(&question_rule, &sandbox->question_rate, loop_now_ms(loop_of(sandbox)), NULL);
 }
 
 static void on_told(void *context, const struct dns_answer *answer)
@@ -280,7 +279,7 @@ static void ask(struct asked *asked)
         refuse(asked, rule, DNS_NO_SUCH_NAME, STR("the sandbox's network policy does not allow this name"));
         return;
     }
-    rule = net_judge_private(&sandbox->policy, &sandbox->egress->config.operator, str_from(asked->question.name));
+    rule = net_judge_private(&sandbox->policy, &sandbox->egress->config.ranges, str_from(asked->question.name));
     if (!net_rule_allows(rule)) {
         refuse(asked, rule, DNS_NO_SUCH_NAME, STR("this name belongs to private networks"));
         return;

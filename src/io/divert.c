@@ -59,6 +59,13 @@ static const struct option options_of[DIVERT_KINDS][4] = {
     [DIVERT_UDP6] = { { IPPROTO_IPV6, IPV6_TRANSPARENT }, { IPPROTO_IPV6, IPV6_RECVPKTINFO } },
 };
 
+/* The first is for root, and beyond what net.core has for all: 208 KiB on older kernels. */
+static bool set_buffer(int fd, int forced, int plain, int bytes)
+{
+    return setsockopt(fd, SOL_SOCKET, forced, &bytes, sizeof bytes) == 0 ||
+           setsockopt(fd, SOL_SOCKET, plain, &bytes, sizeof bytes) == 0;
+}
+
 static bool set_options(int fd, enum divert_kind kind, struct err *err)
 {
     const int on = 1, send_bytes = LIMIT_DIVERT_SEND, receive_bytes = LIMIT_DIVERT_RECEIVE;
@@ -67,8 +74,8 @@ static bool set_options(int fd, enum divert_kind kind, struct err *err)
         if (setsockopt(fd, option->level, option->name, &on, sizeof on) < 0)
             return err_sys(err, "set option %d of a sandbox's socket", option->name);
     /* Accepted connections inherit these, also that the kernel leaves them as they are. */
-    if (is_tcp(kind) && (setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof receive_bytes) < 0 ||
-                         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send_bytes, sizeof send_bytes) < 0))
+    if (is_tcp(kind) && (!set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF, receive_bytes) ||
+                         !set_buffer(fd, SO_SNDBUFFORCE, SO_SNDBUF, send_bytes)))
         return err_sys(err, "set the buffers of a sandbox's socket");
     return true;
 }

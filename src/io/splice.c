@@ -39,9 +39,10 @@ enum {
 
 struct splice {
     struct stream *from, *to;
-    uint64_t *left;  /* to be taken from `from` */
-    int pipe_fds[2]; /* -1: a bulk splice that has none now */
-    size_t held;     /* in the pipe */
+    uint64_t *left;    /* to be taken from `from` */
+    int pipe_fds[2];   /* -1: a bulk splice that has none now */
+    size_t pipe_bytes; /* that the pipe can hold */
+    size_t held;       /* in the pipe */
     bool is_bulk;
     uint32_t *share;    /* pipes that its group has borrowed; NULL: it has no group */
     unsigned slow_runs; /* in a row */
@@ -49,7 +50,10 @@ struct splice {
 
 /* Of this thread, because a loop is a thread's. */
 static _Thread_local struct {
-    int idle[POOL_PIPES][2];
+    struct {
+        int fds[2];
+        size_t bytes;
+    } idle[POOL_PIPES];
     unsigned idle_count, in_use;
 } pool;
 
@@ -69,15 +73,20 @@ bool splice_is_on(const struct stream *from)
 }
 
 /*
- * The kernel allows each user so many pages of pipes (fs.pipe-user-pages-soft, 64 MiB), and makes the pipes after that
- * with room for two fragments. Copying is far faster than that.
+ * The kernel allows each user so many pages of pipes (fs.pipe-user-pages-soft, 64 MiB). Past that it enlarges none, and
+ * makes new pipes with room for two fragments. Copying is far faster than those.
  */
-static bool open_pipe(int fds[2], int bytes)
+static bool open_pipe(int fds[2], size_t *bytes)
 {
     if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0)
         return false;
-    if (fcntl(fds[0], F_GETPIPE_SZ) >= bytes || fcntl(fds[0], F_SETPIPE_SZ, bytes) >= bytes)
+    int holds = fcntl(fds[0], F_GETPIPE_SZ), larger = -1;
+    if (holds >= PIPE_BYTES && *bytes > (size_t)holds)
+        larger = fcntl(fds[0], F_SETPIPE_SZ, (int)*bytes);
+    if (holds >= PIPE_BYTES) {
+        *bytes = MIN(*bytes, (size_t)MAX(holds, larger));
         return true;
+    }
     fd_close(&fds[0]);
     fd_close(&fds[1]);
     return false;
@@ -91,11 +100,14 @@ static bool borrow_pipe(struct splice *splice)
         return false;
     if (pool.idle_count) {
         pool.idle_count--;
-        splice->pipe_fds[0] = pool.idle[pool.idle_count][0];
-        splice->pipe_fds[1] = pool.idle[pool.idle_count][1];
-    } else if (pool.in_use >= LIMIT_SPLICE_PIPES || !open_pipe(splice->pipe_fds, LIMIT_SPLICE_PIPE_BYTES)) {
-        splice->pipe_fds[0] = splice->pipe_fds[1] = -1;
-        return false;
+        memcpy(splice->pipe_fds, pool.idle[pool.idle_count].fds, sizeof splice->pipe_fds);
+        splice->pipe_bytes = pool.idle[pool.idle_count].bytes;
+    } else {
+        splice->pipe_bytes = LIMIT_SPLICE_PIPE_BYTES;
+        if (pool.in_use >= LIMIT_SPLICE_PIPES || !open_pipe(splice->pipe_fds, &splice->pipe_bytes)) {
+            splice->pipe_fds[0] = splice->pipe_fds[1] = -1;
+            return false;
+        }
     }
     pool.in_use++;
     if (splice->share)
@@ -111,8 +123,9 @@ static void return_pipe(struct splice *splice)
     if (splice->share)
         --*splice->share;
     if (splice->held == 0 && pool.idle_count < POOL_PIPES) {
-        pool.idle[pool.idle_count][0] = take_fd(&splice->pipe_fds[0]);
-        pool.idle[pool.idle_count++][1] = take_fd(&splice->pipe_fds[1]);
+        memcpy(pool.idle[pool.idle_count].fds, splice->pipe_fds, sizeof splice->pipe_fds);
+        pool.idle[pool.idle_count++].bytes = splice->pipe_bytes;
+        splice->pipe_fds[0] = splice->pipe_fds[1] = -1;
     }
     fd_close(&splice->pipe_fds[0]);
     fd_close(&splice->pipe_fds[1]);
@@ -163,7 +176,7 @@ static ssize_t copy_bytes(int from_fd, int to_fd, size_t most)
 static bool take(struct splice *splice, bool is_first)
 {
     struct stream *from = splice->from;
-    size_t most = (size_t)MIN(*splice->left, (uint64_t)(splice->is_bulk ? LIMIT_SPLICE_PIPE_BYTES : PIPE_BYTES));
+    size_t most = (size_t)MIN(*splice->left, (uint64_t)splice->pipe_bytes);
     ssize_t n = move_bytes(from->fd, splice->pipe_fds[1], most);
 
     /* We were woken for something. */
@@ -279,11 +292,14 @@ static struct splice *begin(struct stream *from, struct stream *to, uint64_t *le
 
 bool splice_start(struct stream *from, struct stream *to, uint64_t *left)
 {
+    size_t bytes = PIPE_BYTES;
     int fds[2];
 
-    if (!is_possible(from, to, left) || !open_pipe(fds, PIPE_BYTES))
+    if (!is_possible(from, to, left) || !open_pipe(fds, &bytes))
         return false;
-    memcpy(begin(from, to, left)->pipe_fds, fds, sizeof fds);
+    struct splice *splice = begin(from, to, left);
+    memcpy(splice->pipe_fds, fds, sizeof fds);
+    splice->pipe_bytes = bytes;
     stream_watch(from);
     return true;
 }

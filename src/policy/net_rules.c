@@ -140,22 +140,21 @@ bool net_is_dns_server(const struct net_policy *policy, const struct net_address
     return false;
 }
 
-bool net_operator_denies(const struct net_operator *operator, const struct net_address * address)
+bool net_operator_denies(const struct net_operator *ranges, const struct net_address *address)
 {
     const struct net_address end = net_address_reached(address);
 
-    return any_has(operator->deny_count, operator->deny, address) ||
-           any_has(operator->deny_count, operator->deny, &end);
+    return any_has(ranges->deny_count, ranges->deny, address) || any_has(ranges->deny_count, ranges->deny, &end);
 }
 
-static enum net_rule judge(const struct net_policy *policy, const struct net_operator *operator,
-                           const struct net_flow * flow)
+static enum net_rule judge(const struct net_policy *policy, const struct net_operator *ranges,
+                           const struct net_flow *flow)
 {
     if (is_mail_port(flow->port))
         return NET_RULE_MAIL_PORT;
-    if (net_operator_denies(operator, & flow->to))
+    if (net_operator_denies(ranges, &flow->to))
         return NET_RULE_OPERATOR;
-    if (!any_has(operator->allow_count, operator->allow, &flow->to)) {
+    if (!any_has(ranges->allow_count, ranges->allow, &flow->to)) {
         if (flow->is_host)
             return NET_RULE_HOST;
         if (!net_address_is_public(&flow->to))
@@ -173,22 +172,20 @@ static enum net_rule judge(const struct net_policy *policy, const struct net_ope
     return NET_RULE_OPEN;
 }
 
-enum net_rule net_judge(const struct net_policy *policy, const struct net_operator *operator,
-                        const struct net_flow * flow)
+enum net_rule net_judge(const struct net_policy *policy, const struct net_operator *ranges, const struct net_flow *flow)
 {
-    enum net_rule rule = judge(policy, operator, flow);
+    enum net_rule rule = judge(policy, ranges, flow);
 
     return hole_is_open(net_rule_name[rule]) ? NET_RULE_OPEN : rule;
 }
 
-bool net_name_matters(const struct net_policy *policy, const struct net_operator *operator,
-                      const struct net_flow * flow)
+bool net_name_matters(const struct net_policy *policy, const struct net_operator *ranges, const struct net_flow *flow)
 {
     if (policy->name_count == 0)
         return false;
     struct net_flow nameless = *flow;
     nameless.name = STR("");
-    enum net_rule rule = net_judge(policy, operator, & nameless);
+    enum net_rule rule = net_judge(policy, ranges, &nameless);
     return rule == NET_RULE_INTERNET_OFF || rule == NET_RULE_DENY_RANGE;
 }
 
@@ -330,19 +327,18 @@ static bool reversed(struct str name, struct net_address *out_first, struct net_
 }
 
 /* All of the range from a to b. */
-static bool operator_allows(const struct net_operator *operator, const struct net_address * a,
-                            const struct net_address *b)
+static bool operator_allows_both(const struct net_operator *ranges, const struct net_address *a,
+                                 const struct net_address *b)
 {
-    if (net_operator_denies(operator, a) || net_operator_denies(operator, b))
+    if (net_operator_denies(ranges, a) || net_operator_denies(ranges, b))
         return false;
-    for (uint32_t i = 0; i < operator->allow_count; i++)
-        if (net_range_has(&operator->allow[i], a) && net_range_has(&operator->allow[i], b))
+    for (uint32_t i = 0; i < ranges->allow_count; i++)
+        if (net_range_has(&ranges->allow[i], a) && net_range_has(&ranges->allow[i], b))
             return true;
     return false;
 }
 
-static enum net_rule judge_private(const struct net_policy *policy, const struct net_operator *operator,
-                                   struct str name)
+static enum net_rule judge_private(const struct net_policy *policy, const struct net_operator *ranges, struct str name)
 {
     struct net_address first, last;
 
@@ -351,14 +347,14 @@ static enum net_rule judge_private(const struct net_policy *policy, const struct
     if (is_private_name(name))
         return is_named(policy, name) ? NET_RULE_OPEN : NET_RULE_PRIVATE_NAME;
     if (!reversed(name, &first, &last) || net_address_is_public(&first) || net_address_is_public(&last) ||
-        operator_allows(operator, & first, &last))
+        operator_allows_both(ranges, &first, &last))
         return NET_RULE_OPEN;
     return NET_RULE_NOT_PUBLIC;
 }
 
-enum net_rule net_judge_private(const struct net_policy *policy, const struct net_operator *operator, struct str name)
+enum net_rule net_judge_private(const struct net_policy *policy, const struct net_operator *ranges, struct str name)
 {
-    enum net_rule rule = judge_private(policy, operator, name);
+    enum net_rule rule = judge_private(policy, ranges, name);
 
     return hole_is_open(net_rule_name[rule]) ? NET_RULE_OPEN : rule;
 }

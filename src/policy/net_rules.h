@@ -56,7 +56,7 @@ struct net_operator {
     const struct net_range *deny; /* --egress-deny */
 };
 /* Of the address itself, or of the one that packets to it end up at. */
-bool net_operator_denies(const struct net_operator *operator, const struct net_address * address) must_use;
+bool net_operator_denies(const struct net_operator *ranges, const struct net_address *address) must_use;
 
 struct net_flow {
     struct net_address to;
@@ -72,11 +72,11 @@ static inline bool net_rule_allows(enum net_rule rule)
     return rule <= NET_RULE_ALLOW_RANGE;
 }
 
-enum net_rule net_judge(const struct net_policy *policy, const struct net_operator *operator,
-                        const struct net_flow * flow) must_use;
+enum net_rule net_judge(const struct net_policy *policy, const struct net_operator *ranges, const struct net_flow *flow)
+    must_use;
 /* Would a name change what net_judge() says of this flow? Then the caller finds it out first. */
-bool net_name_matters(const struct net_policy *policy, const struct net_operator *operator,
-                      const struct net_flow * flow) must_use;
+bool net_name_matters(const struct net_policy *policy, const struct net_operator *ranges, const struct net_flow *flow)
+    must_use;
 /*
  * May this name be looked up at all? NET_RULE_OPEN, NET_RULE_ALLOW_NAME, or a refusal. A caller that gets a refusal lets
  * the question through all the same if the guest has sent it to one of the policy's DNS servers, as E2B does.
@@ -89,7 +89,7 @@ enum net_rule net_judge_name(const struct net_policy *policy, struct str name) m
  * NET_RULE_NOT_PUBLIC    the reverse name of an address that is not public, or of a range of them; unless the operator
  *                        allows it and does not deny it.
  */
-enum net_rule net_judge_private(const struct net_policy *policy, const struct net_operator *operator, struct str name)
+enum net_rule net_judge_private(const struct net_policy *policy, const struct net_operator *ranges, struct str name)
     must_use;
 /* One of the policy's DNS servers? They count only where names are allowed. */
 bool net_is_dns_server(const struct net_policy *policy, const struct net_address *address) must_use;

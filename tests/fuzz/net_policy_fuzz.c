@@ -11,10 +11,9 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size);
 
 static const struct net_operator nobody = { 0 };
 
-static enum net_rule judge_private(const struct net_policy *policy, const struct net_operator *operator,
-                                   struct str name)
+static enum net_rule judge_private(const struct net_policy *policy, const struct net_operator *ranges, struct str name)
 {
-    enum net_rule rule = net_judge_private(policy, operator, name);
+    enum net_rule rule = net_judge_private(policy, ranges, name);
 
     if (rule != NET_RULE_OPEN && rule != NET_RULE_PRIVATE_NAME && rule != NET_RULE_NOT_PUBLIC)
         abort();

@@ -101,15 +101,15 @@ static void a_proxy_at_a_private_address_is_the_operators_to_allow(void **state)
     struct net_range ranges[2];
 
     assert_true(net_range_parse(STR("192.0.2.0/24"), &ranges[0]) && net_range_parse(STR("10.1.0.0/16"), &ranges[1]));
-    s->actions.operator=(struct net_operator){ 2, ranges };
+    s->actions.ranges = (struct net_operator){ 2, ranges };
     (void)create_with(s, "{\"egressProxy\":{\"address\":\"10.1.2.3:1080\"}}");
     CHECK_STR(s->rig.policy.proxy.host, STR("10.1.2.3"));
     struct http_answer answer = CALL(s, "POST", "/v2/sandboxes",
                                      "{\"templateID\":\"base\",\"network\":{\"egressProxy\":{\"address\":"
                                      "\"10.2.2.3:1080\"}}}");
     check_error(s, &answer, 400, "not a public address");
-    s->actions.operator.deny_count = 1;
-    s->actions.operator.deny = & ranges[1];
+    s->actions.ranges.deny_count = 1;
+    s->actions.ranges.deny = &ranges[1];
     answer = CALL(s, "POST", "/v2/sandboxes",
                   "{\"templateID\":\"base\",\"network\":{\"egressProxy\":{\"address\":\"10.1.2.3:1080\"}}}");
     check_error(s, &answer, 400, "the operator of this server lets no sandbox reach");

@@ -545,7 +545,7 @@ static void addresses_that_are_not_public_are_left_out_of_answers(void **state)
     assert_non_null(strstr(rig.refusals[0].text, "metadata.example"));
 
     rig.is_host = true;
-    rig.operator= rig_range("192.168.0.0/16");
+    rig.ranges = rig_range("192.168.0.0/16");
     fd = ask_udp("host.example", DNS_A);
     PUMP_UNTIL(rig.loop, fake_open_count == 1);
     fake_answer(DNS_FINE, (const char[][4]){ { (char)198, 51, 100, 7 } }, 1);
@@ -841,7 +841,7 @@ static void begin_inside(const struct net_policy *policy)
         services[i].to = rig_address("127.0.0.1");
         services[i].to_port = rig.port;
     }
-    rig.operator= rig_range("192.0.2.0/24"); /* not loopback: only the table leads there */
+    rig.ranges = rig_range("192.0.2.0/24"); /* not loopback: only the table leads there */
     rig_network_dns(&rig, "one", &udp_port);
     rig_policy(&rig, "one", policy);
     fake_asked = 0;

@@ -191,7 +191,7 @@ static void a_proxy_at_a_name_that_stays_inside_is_its_service(void **state)
     service.address = rig_address("192.0.0.64");
     service.to = rig_address("127.0.0.1");
     service.to_port = rig.port;
-    rig.operator= rig_range("192.0.2.0/24"); /* not loopback: only the table leads there */
+    rig.ranges = rig_range("192.0.2.0/24"); /* not loopback: only the table leads there */
     fake_asked = 0;
     struct net_policy policy = { .internet = true, .proxy = { .host = STR("socks.internal"), .port = 1080 } };
     begin(&policy);

@@ -23,7 +23,7 @@ struct rig {
     struct loop *loop;
     struct egress *egress;
     struct egress_config config;
-    struct net_range operator;
+    struct net_range ranges;
     int outside_fd; /* listens */
     struct net_address to;
     uint16_t port; /* of the outside */
@@ -135,7 +135,7 @@ static inline int rig_listen_(int type, uint16_t *out_port)
 
 static inline void rig_begin(struct rig *rig, const struct egress_config *more)
 {
-    *rig = (struct rig){ .operator= rig_range("127.0.0.0/8"), .to = rig_address("127.0.0.1") };
+    *rig = (struct rig){ .ranges = rig_range("127.0.0.0/8"), .to = rig_address("127.0.0.1") };
     rig_current_ = rig;
     (void)signal(SIGPIPE, SIG_IGN);
     hand_clock_start();
@@ -146,7 +146,7 @@ static inline void rig_begin(struct rig *rig, const struct egress_config *more)
         rig->config = *more;
     rig->config.resolver = fake_resolver;
     rig->config.loop = rig->loop;
-    rig->config.operator=(struct net_operator){ .allow_count = 1, .allow = &rig->operator};
+    rig->config.ranges = (struct net_operator){ .allow_count = 1, .allow = &rig->ranges };
     if (!rig->config.flows_max)
         rig->config.flows_max = 10000;
     rig->config.report = rig_on_report_;

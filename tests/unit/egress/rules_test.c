@@ -850,7 +850,7 @@ static void an_address_is_judged_before_each_dial(void **state)
     stream_write(host.stream, STR("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine"));
     PUMP_UNTIL(rig.loop, got(&guest, "fine"));
     side_done(&host);
-    rig.operator= rig_range("10.0.0.0/8");
+    rig.ranges = rig_range("10.0.0.0/8");
     stream_write(guest.stream, STR("GET /2 HTTP/1.1\r\nHost: " HOST "\r\n\r\n"));
     PUMP_UNTIL(rig.loop, got(&guest, "HTTP/1.1 502 ") || rig_is_dialed(&rig));
     assert_false(rig_is_dialed(&rig));

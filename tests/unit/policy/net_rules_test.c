@@ -221,24 +221,23 @@ static void every_combination_follows_the_documented_order(void **state)
             .name_count = 2,
             .names = names,
         };
-        struct net_operator operator= {
+        struct net_operator ranges = {
             .allow_count = 1, .allow = lifted ? &one : &other, .deny_count = 1, .deny = barred ? &one : &other
         };
         struct net_flow flow = { .to = address(at), .port = mail ? 587 : 443, .is_host = host };
         flow.name = name ? STR("www.example.com") : STR("www.example.net");
         enum net_rule want = expected(mail, barred, lifted, host, is_public, name, allowed, internet, denied);
-        enum net_rule got = net_judge(&policy, &operator, & flow);
+        enum net_rule got = net_judge(&policy, &ranges, &flow);
         if (got != want)
             fail_msg("combination %u: got '%s', want '%s'", bits, net_rule_name[got], net_rule_name[want]);
         seen[got]++;
         /* A name matters if and only if it turns a refusal into leave. */
         enum net_rule with = expected(mail, barred, lifted, host, is_public, true, allowed, internet, denied);
         enum net_rule without = expected(mail, barred, lifted, host, is_public, false, allowed, internet, denied);
-        assert_int_equal(net_name_matters(&policy, &operator, & flow),
-                         net_rule_allows(with) != net_rule_allows(without));
+        assert_int_equal(net_name_matters(&policy, &ranges, &flow), net_rule_allows(with) != net_rule_allows(without));
         policy.name_count = 0;
-        assert_int_equal(net_judge(&policy, &operator, & flow), without);
-        assert_false(net_name_matters(&policy, &operator, & flow));
+        assert_int_equal(net_judge(&policy, &ranges, &flow), without);
+        assert_false(net_name_matters(&policy, &ranges, &flow));
     }
     for (int rule = 0; rule <= NET_RULE_DENY_RANGE; rule++)
         if (!seen[rule])
@@ -261,12 +260,12 @@ static void mail_ports_never_leave(void **state)
     (void)state;
     struct net_range everything = range("0.0.0.0/0");
     struct net_policy policy = { .internet = true, .allow_count = 1, .allow = &everything };
-    struct net_operator operator= { .allow_count = 1, .allow = &everything };
+    struct net_operator ranges = { .allow_count = 1, .allow = &everything };
 
     for (unsigned port = 0; port <= 65535; port++) {
         struct net_flow flow = { .to = address("203.0.113.7"), .port = (uint16_t)port };
         bool is_mail = port == 25 || port == 465 || port == 587;
-        assert_int_equal(net_judge(&policy, &operator, & flow), is_mail ? NET_RULE_MAIL_PORT : NET_RULE_ALLOW_RANGE);
+        assert_int_equal(net_judge(&policy, &ranges, &flow), is_mail ? NET_RULE_MAIL_PORT : NET_RULE_ALLOW_RANGE);
     }
 }
 
@@ -274,21 +273,21 @@ static void an_operators_range_lifts_one_rule_and_no_other(void **state)
 {
     (void)state;
     struct net_range private = range("10.0.0.0/8");
-    struct net_operator operator= { .allow_count = 1, .allow = &private };
+    struct net_operator ranges = { .allow_count = 1, .allow = &private };
     struct net_policy off = { .internet = false }, on = { .internet = true };
     struct net_policy denied = { .internet = true, .deny_count = 1, .deny = &private };
     struct net_flow flow = { .to = address("10.1.2.3"), .port = 80 };
 
     assert_int_equal(net_judge(&on, &nobody, &flow), NET_RULE_NOT_PUBLIC);
-    assert_int_equal(net_judge(&on, &operator, & flow), NET_RULE_OPEN);
-    assert_int_equal(net_judge(&off, &operator, & flow), NET_RULE_INTERNET_OFF);
-    assert_int_equal(net_judge(&denied, &operator, & flow), NET_RULE_DENY_RANGE);
+    assert_int_equal(net_judge(&on, &ranges, &flow), NET_RULE_OPEN);
+    assert_int_equal(net_judge(&off, &ranges, &flow), NET_RULE_INTERNET_OFF);
+    assert_int_equal(net_judge(&denied, &ranges, &flow), NET_RULE_DENY_RANGE);
     flow.is_host = true;
     assert_int_equal(net_judge(&on, &nobody, &flow), NET_RULE_HOST);
-    assert_int_equal(net_judge(&on, &operator, & flow), NET_RULE_OPEN);
+    assert_int_equal(net_judge(&on, &ranges, &flow), NET_RULE_OPEN);
     flow.to = address("64:ff9b::10.1.2.3"); /* a gateway's 10.1.2.3 need not be ours */
     flow.is_host = false;
-    assert_int_equal(net_judge(&on, &operator, & flow), NET_RULE_NOT_PUBLIC);
+    assert_int_equal(net_judge(&on, &ranges, &flow), NET_RULE_NOT_PUBLIC);
 }
 
 static void translated_addresses_are_judged_as_what_they_lead_to(void **state)
@@ -481,12 +480,12 @@ static void names_of_private_networks_are_not_asked_for(void **state)
         { "ip6.arpa", NET_RULE_OPEN },
     };
     struct net_range allowed = range("10.1.0.0/24");
-    struct net_operator operator= { .allow_count = 1, .allow = &allowed };
+    struct net_operator ranges = { .allow_count = 1, .allow = &allowed };
     struct net_policy policy = { .internet = true };
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        enum net_rule got = net_judge_private(&policy, &operator, str_from(rows[i].name));
+        enum net_rule got = net_judge_private(&policy, &ranges, str_from(rows[i].name));
         if (got != rows[i].want)
             fail_msg("%s: got '%s', want '%s'", rows[i].name, net_rule_name[got], net_rule_name[rows[i].want]);
     }
@@ -494,11 +493,11 @@ static void names_of_private_networks_are_not_asked_for(void **state)
     struct str names[] = { STR("*"), STR("*.corp"), STR("db") };
     struct net_transform transform = { STR("api.internal"), 0, NULL };
     policy = (struct net_policy){ .name_count = 3, .names = names, .transform_count = 1, .transforms = &transform };
-    assert_int_equal(net_judge_private(&policy, &operator, STR("a.corp")), NET_RULE_OPEN);
-    assert_int_equal(net_judge_private(&policy, &operator, STR("DB.")), NET_RULE_OPEN);
-    assert_int_equal(net_judge_private(&policy, &operator, STR("api.internal")), NET_RULE_OPEN);
-    assert_int_equal(net_judge_private(&policy, &operator, STR("b.internal")), NET_RULE_PRIVATE_NAME);
-    assert_int_equal(net_judge_private(&policy, &operator, STR("corp")), NET_RULE_PRIVATE_NAME);
+    assert_int_equal(net_judge_private(&policy, &ranges, STR("a.corp")), NET_RULE_OPEN);
+    assert_int_equal(net_judge_private(&policy, &ranges, STR("DB.")), NET_RULE_OPEN);
+    assert_int_equal(net_judge_private(&policy, &ranges, STR("api.internal")), NET_RULE_OPEN);
+    assert_int_equal(net_judge_private(&policy, &ranges, STR("b.internal")), NET_RULE_PRIVATE_NAME);
+    assert_int_equal(net_judge_private(&policy, &ranges, STR("corp")), NET_RULE_PRIVATE_NAME);
 }
 
 static void what_the_operator_denies_no_other_address_leads_to(void **state)
@@ -524,17 +523,17 @@ static void what_the_operator_denies_no_other_address_leads_to(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct net_range denied = range(rows[i].range);
-        struct net_operator operator= { .allow_count = 2, .allow = all, .deny_count = 1, .deny = &denied };
+        struct net_operator ranges = { .allow_count = 2, .allow = all, .deny_count = 1, .deny = &denied };
         struct net_flow flow = { .to = address(rows[i].to), .port = 443, .name = STR("www.example.com") };
         enum net_rule want = rows[i].is_denied ? NET_RULE_OPERATOR : NET_RULE_ALLOW_NAME;
-        if (net_judge(&policy, &operator, & flow) != want || net_name_matters(&policy, &operator, & flow))
+        if (net_judge(&policy, &ranges, &flow) != want || net_name_matters(&policy, &ranges, &flow))
             fail_msg("%s denied: %s", rows[i].range, rows[i].to);
     }
     /* Nor is what it allows and denies at once looked up by its reverse name. */
     struct net_range ten = range("10.0.0.0/8"), part = range("10.1.0.0/16");
-    struct net_operator operator= { .allow_count = 1, .allow = &ten, .deny_count = 1, .deny = &part };
-    assert_int_equal(net_judge_private(&policy, &operator, STR("9.0.2.10.in-addr.arpa")), NET_RULE_OPEN);
-    assert_int_equal(net_judge_private(&policy, &operator, STR("9.0.1.10.in-addr.arpa")), NET_RULE_NOT_PUBLIC);
+    struct net_operator ranges = { .allow_count = 1, .allow = &ten, .deny_count = 1, .deny = &part };
+    assert_int_equal(net_judge_private(&policy, &ranges, STR("9.0.2.10.in-addr.arpa")), NET_RULE_OPEN);
+    assert_int_equal(net_judge_private(&policy, &ranges, STR("9.0.1.10.in-addr.arpa")), NET_RULE_NOT_PUBLIC);
 }
 
 static void the_exact_transform_wins_then_the_longest(void **state)
