@@ -68,7 +68,7 @@ check: build-asan/build.ninja ## unit tests under ASan and UBSan; no root, about
 	@scripts/link-programs.sh build-asan
 	@meson test -C build-asan --suite unit --no-rebuild --print-errorlogs --quiet
 
-test: all build/.deps-test ## check, root tests, clang, lint-quick, end to end, a little fuzzing
+test: all build/.deps-test ## check, root tests, clang, lint-quick, end to end, the network, a little fuzzing
 	@FUZZ_SECONDS=$(if $(filter file,$(origin FUZZ_SECONDS)),10,$(FUZZ_SECONDS)) scripts/test.py
 
 # Not part of `make test`: it fetches gigabytes from PyPI and npm.
