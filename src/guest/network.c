@@ -292,6 +292,12 @@ static bool is_ours(int dir_fd, const struct file *file, struct str text, struct
     return str_eq(text, ours);
 }
 
+/* A line like one of ours proves nothing: a template's own pip.conf may say `retries = 1`. */
+static bool has_ours(struct str text)
+{
+    return memmem(text.at, text.len, OFF, sizeof OFF - 1) || names_reason(text);
+}
+
 /* All but our lines. The head of a section stays: other lines may follow it. */
 static void ours_out(struct str text, struct str ours, struct buf *out)
 {
@@ -315,7 +321,7 @@ static bool leave_to_guest(int dir_fd, const struct file *file, struct str text,
     auto_buf struct buf rest = buf_make(NULL, (size_t)2 * LIMIT_NSS_BYTES + 1);
 
     (void)unlinkat(dir_fd, file->kept, 0);
-    if (file == &nsswitch)
+    if (file == &nsswitch || !has_ours(text))
         return true;
     ours_out(text, ours, &rest);
     return rest.len >= text.len || network_replace(dir_fd, file->name, buf_str(&rest), err);
@@ -330,8 +336,9 @@ static bool take_back(int dir_fd, const struct file *file, struct str inside, st
 
     if (file != &nsswitch)
         add_ours(file, inside, &ours);
-    if (!fd_read_regular(dir_fd, file->name, (size_t)2 * LIMIT_NSS_BYTES, &text, &len, &ignored) ||
-        !is_ours(dir_fd, file, str_of(text, len), buf_str(&ours)))
+    if (!fd_read_regular(dir_fd, file->name, (size_t)2 * LIMIT_NSS_BYTES, &text, &len, &ignored))
+        return leave_to_guest(dir_fd, file, STR(""), STR(""), err);
+    if (!is_ours(dir_fd, file, str_of(text, len), buf_str(&ours)))
         return leave_to_guest(dir_fd, file, str_of(text, len), buf_str(&ours), err);
     if (renameat(dir_fd, file->kept, dir_fd, file->name) == 0)
         return true;

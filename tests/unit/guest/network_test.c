@@ -132,20 +132,6 @@ static void programs_are_told_in_etc(void **state)
     check_has("gitconfig", "\n[url \"https://" REASON_HOST "/\"] insteadOf = https://\n");
 }
 
-static void what_a_template_says_to_pip_and_npm_stays(void **state)
-{
-    (void)state;
-    char path[128];
-
-    put("pip.conf", "[global]\nretries = 7\n");
-    (void)snprintf(path, sizeof path, "%s/npmrc", etc);
-    assert_int_equal(symlink("elsewhere", path), 0); /* leads nowhere, and stays all the same */
-    network_tell(etc, GUESTLINK_NOTHING, STR(""));
-    check_has("pip.conf", "[global]\nretries = 7\n");
-    assert_int_equal(access(path, F_OK), -1);
-    check_has("motd", "Internet access is off");
-}
-
 static void a_template_without_these_files_gets_them(void **state)
 {
     (void)state;
@@ -261,6 +247,39 @@ static void the_templates_own_files_come_back(void **state)
     assert_false(is_there(".cloister-network"));
     network_tell(etc, GUESTLINK_NOTHING, STR("")); /* and once more */
     check_has("resolv.conf", "Internet access is off");
+}
+
+#define PIP_OWN "[global]\nretries = 1\ntimeout = 9\n"
+#define NPM_OWN "fetch-retries=0\nfund=false"
+
+static void what_a_template_says_to_pip_and_npm_stays(void **state)
+{
+    (void)state;
+    put("pip.conf", PIP_OWN); /* one line each is like one of ours */
+    put("npmrc", NPM_OWN);
+    network_tell(etc, GUESTLINK_NOTHING, STR(""));
+    check_is("pip.conf", PIP_OWN);
+    check_is("npmrc", NPM_OWN);
+    check_has("motd", "Internet access is off");
+    network_tell(etc, GUESTLINK_INSIDE, STR("pypi.org\n"));
+    check_is("pip.conf", PIP_OWN);
+    check_is("npmrc", NPM_OWN);
+    network_tell(etc, GUESTLINK_OUTSIDE, STR(""));
+    check_is("pip.conf", PIP_OWN);
+    check_is("npmrc", NPM_OWN);
+}
+
+static void a_templates_link_for_npm_stays(void **state)
+{
+    (void)state;
+    char path[128];
+
+    (void)snprintf(path, sizeof path, "%s/npmrc", etc);
+    assert_int_equal(symlink("elsewhere", path), 0); /* leads nowhere, and stays all the same */
+    network_tell(etc, GUESTLINK_NOTHING, STR(""));
+    assert_int_equal(access(path, F_OK), -1);
+    network_tell(etc, GUESTLINK_OUTSIDE, STR(""));
+    assert_true(is_there("npmrc"));
 }
 
 static void a_file_that_the_guest_has_changed_stays(void **state)
@@ -434,6 +453,7 @@ int main(void)
         cmocka_unit_test(names_come_from_files_alone_and_the_rest_stays),
         cmocka_unit_test_setup_teardown(programs_are_told_in_etc, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(what_a_template_says_to_pip_and_npm_stays, make_etc, remove_etc),
+        cmocka_unit_test_setup_teardown(a_templates_link_for_npm_stays, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(a_template_without_these_files_gets_them, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(a_link_is_replaced_and_not_followed, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(what_is_no_file_holds_nobody_up, make_etc, remove_etc),
