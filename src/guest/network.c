@@ -154,14 +154,31 @@ bool network_has_nameserver(struct str text)
 
 /* ---- one file ---- */
 
+/* The draft may hold what the old file holds, a password for a registry say: nobody may read it who could not before. */
+static bool permit_like_old(int dir_fd, const char *name, int draft_fd, struct err *err)
+{
+    struct stat old, draft;
+    unsigned mode = 0644;
+
+    if (fstat(draft_fd, &draft) < 0)
+        return err_sys(err, "stat " DRAFT);
+    if (fstatat(dir_fd, name, &old, 0) == 0 && S_ISREG(old.st_mode)) {
+        mode = old.st_mode & 0777;
+        if ((old.st_uid != draft.st_uid || old.st_gid != draft.st_gid) && fchown(draft_fd, old.st_uid, old.st_gid) < 0)
+            return err_sys(err, "give the owner of %s to " DRAFT, name);
+    }
+    return fchmod(draft_fd, mode) == 0 || err_sys(err, "give the mode of %s to " DRAFT, name);
+}
+
 bool network_replace(int dir_fd, const char *name, struct str text, struct err *err)
 {
     if (unlinkat(dir_fd, DRAFT, 0) < 0 && errno != ENOENT)
         return err_sys(err, "remove an old " DRAFT);
-    auto_close int fd = openat(dir_fd, DRAFT, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    auto_close int fd = openat(dir_fd, DRAFT, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
         return err_sys(err, "create " DRAFT);
-    bool ok = fd_write_all(fd, text, err) || err_wrap(err, "write %s", name);
+    bool ok =
+        (fd_write_all(fd, text, err) || err_wrap(err, "write %s", name)) && permit_like_old(dir_fd, name, fd, err);
     if (ok && renameat(dir_fd, DRAFT, dir_fd, name) == 0)
         return true;
     if (ok) {

@@ -32,7 +32,10 @@
  */
 void network_tell(const char *etc, enum guestlink_reach reach, struct str inside);
 
-/* A new file in place of the old one: a reader sees one of the two. Not if its directory does not exist. */
+/*
+ * A new file in place of the old one, with its owner and mode (0644 if there was none): a reader sees one of the two. Not
+ * if its directory does not exist.
+ */
 bool network_replace(int dir_fd, const char *name, struct str text, struct err *err) must_use;
 
 /* nsswitch.conf with `hosts: files` in place of what it says on hosts; exposed for tests. */

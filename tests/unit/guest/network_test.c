@@ -332,6 +332,84 @@ static void of_a_file_that_a_program_has_changed_only_our_lines_go(void **state)
     assert_false(is_there(".cloister-network"));
 }
 
+static void own(const char *name, mode_t mode)
+{
+    char path[128];
+
+    (void)snprintf(path, sizeof path, "%s/%s", etc, name);
+    assert_int_equal(chmod(path, mode), 0);
+    if (geteuid() == 0)
+        assert_int_equal(chown(path, 1234, 2345), 0);
+}
+
+static void check_own(const char *name, mode_t mode)
+{
+    struct stat found;
+    char path[128];
+
+    (void)snprintf(path, sizeof path, "%s/%s", etc, name);
+    assert_int_equal(lstat(path, &found), 0);
+    assert_int_equal(found.st_mode & 07777, mode);
+    assert_int_equal(found.st_uid, geteuid() == 0 ? 1234 : geteuid());
+    if (geteuid() == 0)
+        assert_int_equal(found.st_gid, 2345);
+}
+
+static void a_file_keeps_its_mode_and_owner(void **state)
+{
+    (void)state;
+    put("gitconfig", "[http]\n\textraHeader = secret\n");
+    put("nsswitch.conf", "hosts: files dns\n");
+    put("resolv.conf", "nameserver 127.0.0.1\n");
+    own("gitconfig", 0600);
+    own("nsswitch.conf", 0640);
+    own("resolv.conf", 0664);
+    network_tell(etc, GUESTLINK_NOTHING, STR(""));
+    check_has("gitconfig", REASON_HOST);
+    check_own("gitconfig", 0600);
+    check_own("nsswitch.conf", 0640);
+    check_own("resolv.conf", 0664);
+    put("npmrc", "registry=https://" REASON_HOST "/\n_authToken=secret\n"); /* the guest's now */
+    own("npmrc", 0400);
+    network_tell(etc, GUESTLINK_OUTSIDE, STR(""));
+    check_is("npmrc", "_authToken=secret\n");
+    check_own("npmrc", 0400);
+    check_own("gitconfig", 0600);
+    check_own("nsswitch.conf", 0640);
+    check_has("resolv.conf", "\nnameserver " NETWORK_NAMESERVER "\n");
+    check_own("resolv.conf", 0664);
+}
+
+/* What is read through a link is not shown to more than the file that it leads to. */
+static void a_copy_of_what_a_link_leads_to_is_as_private_as_that(void **state)
+{
+    (void)state;
+    char path[128];
+
+    put("elsewhere", "[http]\n\textraHeader = secret\n");
+    own("elsewhere", 0600);
+    (void)snprintf(path, sizeof path, "%s/gitconfig", etc);
+    assert_int_equal(symlink("elsewhere", path), 0);
+    network_tell(etc, GUESTLINK_NOTHING, STR(""));
+    check_has("gitconfig", "secret");
+    check_has("gitconfig", REASON_HOST);
+    check_own("gitconfig", 0600);
+}
+
+static void a_new_file_can_be_read_by_all_whatever_the_umask(void **state)
+{
+    (void)state;
+    mode_t before = umask(077);
+    struct stat found;
+    char path[128];
+
+    network_tell(etc, GUESTLINK_NOTHING, STR(""));
+    umask(before);
+    (void)snprintf(path, sizeof path, "%s/motd", etc);
+    assert_int_equal(stat(path, &found), 0);
+    assert_int_equal(found.st_mode & 07777, 0644);
+}
+
 #define NAMES STR("mirror.internal\ngit.internal\n")
 
 static void check_lacks(const char *name, const char *unwanted)
@@ -463,6 +541,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_file_that_the_guest_has_changed_stays, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(what_a_template_says_to_git_stays_and_comes_back, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(of_a_file_that_a_program_has_changed_only_our_lines_go, make_etc, remove_etc),
+        cmocka_unit_test_setup_teardown(a_file_keeps_its_mode_and_owner, make_etc, remove_etc),
+        cmocka_unit_test_setup_teardown(a_copy_of_what_a_link_leads_to_is_as_private_as_that, make_etc, remove_etc),
+        cmocka_unit_test_setup_teardown(a_new_file_can_be_read_by_all_whatever_the_umask, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(names_that_stay_inside_are_looked_up, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(programs_whose_usual_host_is_inside_keep_it, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(an_operator_who_adds_or_removes_such_names_is_followed, make_etc, remove_etc),
