@@ -380,16 +380,20 @@ static void for_each_file(int dir_fd, struct str inside, act_fn *act)
             log_warn("programs are not told about the network: %s", err_text(&err));
 }
 
+/* Ours comes first: the C library asks three servers at most. `options` and `search` of the guest come later and win. */
 static void see_to_nameserver(int dir_fd)
 {
+    auto_buf struct buf made = buf_make(NULL, (size_t)2 * LIMIT_NSS_BYTES);
     auto_free char *text = NULL;
     size_t len = 0;
-    struct err err;
+    struct err err; /* what cannot be read is replaced */
 
     if (fd_read_regular(dir_fd, "resolv.conf", LIMIT_NSS_BYTES, &text, &len, &err) &&
         network_has_nameserver(str_of(text, len)))
         return;
-    if (!network_replace(dir_fd, "resolv.conf", STR(RESOLV_CONF), &err))
+    buf_add(&made, STR(RESOLV_CONF));
+    buf_add(&made, str_of(text, len));
+    if (!network_replace(dir_fd, "resolv.conf", buf_str(&made), &err))
         log_warn("names cannot be resolved: %s", err_text(&err));
 }
 

@@ -28,7 +28,7 @@
  *   inside   the same for a sandbox that reaches names that stay inside: `inside` has them, a line each. nsswitch.conf stays
  *            and resolv.conf names egress, which answers "no such name" to all others at once. These names are left as
  *            they are for apt and git, and for pip and npm if one is where they fetch from
- *   with     those are taken back, and resolv.conf is replaced if it names no server but this sandbox
+ *   with     those are taken back, and resolv.conf gets a server before its lines if it names none but this sandbox
  */
 void network_tell(const char *etc, enum guestlink_reach reach, struct str inside);
 

@@ -505,6 +505,53 @@ static void with_internet_access_a_name_server_outside_is_named(void **state)
     check_is("resolv.conf", "search example.com\nnameserver 127.0.0.53\nnameserver\t192.0.2.1\n");
 }
 
+static void append(const char *name, const char *text)
+{
+    char path[128];
+
+    (void)snprintf(path, sizeof path, "%s/%s", etc, name);
+    FILE *file = fopen(path, "a");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static void lines_of_the_guest_in_resolv_conf_stay(void **state)
+{
+    (void)state;
+    static const struct {
+        enum guestlink_reach reach;
+        const char *inside;
+    } offs[] = { { GUESTLINK_NOTHING, "" }, { GUESTLINK_INSIDE, "mirror.internal\n" } };
+
+    for (size_t i = 0; i < COUNT_OF(offs); i++) {
+        put("resolv.conf", "nameserver 192.0.2.1\n");
+        network_tell(etc, offs[i].reach, str_from(offs[i].inside));
+        append("resolv.conf", "search corp.example\nnameserver 127.0.0.53\n");
+        network_tell(etc, GUESTLINK_OUTSIDE, STR(""));
+        check_has("resolv.conf", "\nnameserver " NETWORK_NAMESERVER "\n");
+        check_has("resolv.conf", "\nsearch corp.example\nnameserver 127.0.0.53\n");
+        check_lacks("resolv.conf", "Internet access is off");
+        check_lacks("resolv.conf", "timeout:1 ");
+        assert_false(is_there(".cloister-network"));
+        network_tell(etc, GUESTLINK_OUTSIDE, STR("")); /* the same again: nothing is written */
+        network_tell(etc, offs[i].reach, str_from(offs[i].inside));
+        check_lacks("resolv.conf", "corp.example");
+        network_tell(etc, GUESTLINK_OUTSIDE, STR(""));
+        check_has("resolv.conf", "\noptions timeout:3 attempts:2\nsearch corp.example\nnameserver 127.0.0.53\n");
+    }
+}
+
+/* Before three others, which are as many as the C library asks. */
+static void the_server_that_is_added_comes_first(void **state)
+{
+    (void)state;
+    put("resolv.conf", "nameserver 127.0.0.1\nnameserver 127.0.0.2\nnameserver ::1");
+    network_tell(etc, GUESTLINK_OUTSIDE, STR(""));
+    check_has("resolv.conf", "\nnameserver " NETWORK_NAMESERVER "\noptions timeout:3 attempts:2\n"
+                             "nameserver 127.0.0.1\nnameserver 127.0.0.2\nnameserver ::1");
+}
+
 static void a_name_server_is_recognised(void **state)
 {
     (void)state;
@@ -548,6 +595,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(programs_whose_usual_host_is_inside_keep_it, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(an_operator_who_adds_or_removes_such_names_is_followed, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(with_internet_access_a_name_server_outside_is_named, make_etc, remove_etc),
+        cmocka_unit_test_setup_teardown(lines_of_the_guest_in_resolv_conf_stay, make_etc, remove_etc),
+        cmocka_unit_test_setup_teardown(the_server_that_is_added_comes_first, make_etc, remove_etc),
         cmocka_unit_test(a_name_server_is_recognised),
         cmocka_unit_test_setup_teardown(a_write_that_fails_leaves_the_old_file_and_no_draft, make_etc, remove_etc),
     };
