@@ -154,6 +154,24 @@ bool network_has_nameserver(struct str text)
 
 /* ---- one file ---- */
 
+/*
+ * Whoever is root in the sandbox may put anything there. A FIFO is not waited for, and a link out of /etc not followed: it
+ * may lead to /proc/self, which is the guest's own for a guest, and ours for us.
+ */
+static bool read_inside(int dir_fd, const char *name, size_t cap, char **out_text, size_t *out_len, struct err *err)
+{
+    auto_close int fd = fd_open_inside(dir_fd, name, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0, err);
+    struct stat found;
+
+    if (fd < 0)
+        return false;
+    if (fstat(fd, &found) < 0)
+        return err_sys(err, "stat %s", name);
+    if (!S_ISREG(found.st_mode))
+        return err_set(err, ERR_INVALID, "%s is not a regular file", name);
+    return fd_read_all(fd, cap, out_text, out_len, err) || err_wrap(err, "read %s", name);
+}
+
 /* The draft may hold what the old file holds, a password for a registry say: nobody may read it who could not before. */
 static bool permit_like_old(int dir_fd, const char *name, int draft_fd, struct err *err)
 {
@@ -264,8 +282,13 @@ static bool new_text(int dir_fd, const struct file *file, struct str inside, str
     auto_free char *text = NULL;
     size_t len = 0;
 
-    if (!fd_read_regular(dir_fd, file->name, LIMIT_NSS_BYTES, &text, &len, err) && err->sys != ENOENT)
-        return err_wrap(err, "read %s", file->name);
+    if (!read_inside(dir_fd, file->name, LIMIT_NSS_BYTES, &text, &len, err)) {
+        if (err->sys != ENOENT)
+            return err_wrap(err, "%s stays as it is", file->name);
+        if (exists(dir_fd, file->name))
+            return err_set(err, ERR_INVALID, "%s stays as it is: a link that leads out of /etc, or nowhere",
+                           file->name);
+    }
     if (file == &nsswitch) {
         network_nsswitch_without_dns(str_of(text, len), out);
         return true;
@@ -301,7 +324,7 @@ static bool is_ours(int dir_fd, const struct file *file, struct str text, struct
         return str_ends(text, STR(NSSWITCH_HOSTS));
     if (file->there != EXTENDED || !exists(dir_fd, file->kept))
         return str_eq(text, ours);
-    if (!fd_read_regular(dir_fd, file->kept, LIMIT_NSS_BYTES, &kept, &len, &ignored))
+    if (!read_inside(dir_fd, file->kept, LIMIT_NSS_BYTES, &kept, &len, &ignored))
         return false;
     if (!str_skip(&text, str_of(kept, len)))
         return false;
@@ -353,7 +376,7 @@ static bool take_back(int dir_fd, const struct file *file, struct str inside, st
 
     if (file != &nsswitch)
         add_ours(file, inside, &ours);
-    if (!fd_read_regular(dir_fd, file->name, (size_t)2 * LIMIT_NSS_BYTES, &text, &len, &ignored))
+    if (!read_inside(dir_fd, file->name, (size_t)2 * LIMIT_NSS_BYTES, &text, &len, &ignored))
         return leave_to_guest(dir_fd, file, STR(""), STR(""), err);
     if (!is_ours(dir_fd, file, str_of(text, len), buf_str(&ours)))
         return leave_to_guest(dir_fd, file, str_of(text, len), buf_str(&ours), err);
@@ -388,7 +411,7 @@ static void see_to_nameserver(int dir_fd)
     size_t len = 0;
     struct err err; /* what cannot be read is replaced */
 
-    if (fd_read_regular(dir_fd, "resolv.conf", LIMIT_NSS_BYTES, &text, &len, &err) &&
+    if (read_inside(dir_fd, "resolv.conf", LIMIT_NSS_BYTES, &text, &len, &err) &&
         network_has_nameserver(str_of(text, len)))
         return;
     buf_add(&made, STR(RESOLV_CONF));
@@ -435,7 +458,7 @@ void network_tell(const char *etc, enum guestlink_reach reach, struct str inside
     if (reach != GUESTLINK_INSIDE)
         inside = STR("");
     bool is_told = exists(dir_fd, KEPT);
-    if (!is_told || !fd_read_regular(dir_fd, KEPT_INSIDE, LIMIT_INSIDE_BYTES, &old, &old_len, &none))
+    if (!is_told || !read_inside(dir_fd, KEPT_INSIDE, LIMIT_INSIDE_BYTES, &old, &old_len, &none))
         old_len = 0;
     if (is_told && reach != GUESTLINK_OUTSIDE && str_eq(str_of(old, old_len), inside))
         return; /* the files were written before, and what is there now is the guest's */

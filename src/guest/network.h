@@ -29,6 +29,8 @@
  *            and resolv.conf names egress, which answers "no such name" to all others at once. These names are left as
  *            they are for apt and git, and for pip and npm if one is where they fetch from
  *   with     those are taken back, and resolv.conf gets a server before its lines if it names none but this sandbox
+ * What the files say is the guest's, and so are their names: nothing is waited for, files have a largest size, and no link
+ * is followed out of `etc`. A gitconfig or nsswitch.conf that is such a link is left alone.
  */
 void network_tell(const char *etc, enum guestlink_reach reach, struct str inside);
 

@@ -424,6 +424,92 @@ static void check_lacks(const char *name, const char *unwanted)
     assert_null(strstr(text, unwanted));
 }
 
+static void put_link(const char *name, const char *target)
+{
+    char path[128];
+
+    (void)snprintf(path, sizeof path, "%s/%s", etc, name);
+    assert_int_equal(symlink(target, path), 0);
+}
+
+static void check_link(const char *name, const char *target)
+{
+    char path[128], found[128] = "";
+
+    (void)snprintf(path, sizeof path, "%s/%s", etc, name);
+    assert_true(readlink(path, found, sizeof found - 1) > 0);
+    assert_string_equal(found, target);
+}
+
+/* A file beside `etc`, as a path that a link can have. */
+static void put_outside(const char *text, char path[64])
+{
+    (void)snprintf(path, 64, "/tmp/network_test_outside.XXXXXX");
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+    close(fd);
+}
+
+static void a_link_out_of_etc_is_not_followed(void **state)
+{
+    (void)state;
+    char git[64], hosts[64], names[64], above[80];
+
+    put_outside("[user]\n\tname = a\n", git);
+    put_outside("hosts: files dns\n", hosts);
+    put_outside("nameserver 192.0.2.1\n", names);
+    (void)snprintf(above, sizeof above, "..%s", hosts + strlen("/tmp"));
+    put_link("gitconfig", git);
+    put_link("nsswitch.conf", above);
+    put_link("resolv.conf", names);
+    network_tell(etc, GUESTLINK_NOTHING, STR(""));
+    check_link("gitconfig", git);
+    check_link("nsswitch.conf", above);
+    check_has("resolv.conf", "Internet access is off"); /* is replaced unread */
+    network_tell(etc, GUESTLINK_OUTSIDE, STR(""));
+    check_link("gitconfig", git);
+    check_link("nsswitch.conf", above);
+    check_has("resolv.conf", "\nnameserver " NETWORK_NAMESERVER "\n");
+    check_lacks("resolv.conf", "192.0.2.1");
+    assert_false(is_there(".cloister-network"));
+    unlink(git);
+    unlink(hosts);
+    unlink(names);
+}
+
+/* It is a regular file of ours, and another one for each process. */
+static void a_link_to_proc_shows_nothing_of_ours(void **state)
+{
+    (void)state;
+    put_link("gitconfig", "/proc/self/status");
+    network_tell(etc, GUESTLINK_NOTHING, STR(""));
+    check_link("gitconfig", "/proc/self/status");
+}
+
+static void a_file_that_is_too_long_is_not_read(void **state)
+{
+    (void)state;
+    static const char *const names[] = { "gitconfig", "nsswitch.conf", "resolv.conf", "npmrc" };
+    struct stat found;
+    char path[128];
+
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        put(names[i], "");
+        (void)snprintf(path, sizeof path, "%s/%s", etc, names[i]);
+        assert_int_equal(truncate(path, 1LL << 40), 0); /* has no blocks, so it costs nothing */
+    }
+    network_tell(etc, GUESTLINK_NOTHING, STR(""));
+    check_has("resolv.conf", "Internet access is off");
+    network_tell(etc, GUESTLINK_OUTSIDE, STR(""));
+    check_has("resolv.conf", "\nnameserver " NETWORK_NAMESERVER "\n");
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", etc, names[i]);
+        assert_int_equal(stat(path, &found), 0);
+        assert_true(i == 2 ? found.st_size < 4096 : found.st_size == 1LL << 40);
+    }
+}
+
 static void names_that_stay_inside_are_looked_up(void **state)
 {
     (void)state;
@@ -591,6 +677,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_file_keeps_its_mode_and_owner, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(a_copy_of_what_a_link_leads_to_is_as_private_as_that, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(a_new_file_can_be_read_by_all_whatever_the_umask, make_etc, remove_etc),
+        cmocka_unit_test_setup_teardown(a_link_out_of_etc_is_not_followed, make_etc, remove_etc),
+        cmocka_unit_test_setup_teardown(a_link_to_proc_shows_nothing_of_ours, make_etc, remove_etc),
+        cmocka_unit_test_setup_teardown(a_file_that_is_too_long_is_not_read, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(names_that_stay_inside_are_looked_up, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(programs_whose_usual_host_is_inside_keep_it, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(an_operator_who_adds_or_removes_such_names_is_followed, make_etc, remove_etc),
