@@ -28,7 +28,8 @@
 #define REASON_HOST REASON ".invalid"
 /* apt-get fetches nothing for a package that none of its lists has, and names no host then. It tells this hook. */
 #define APT_HOOK KEPT "/apt-hook"
-#define APT_CONF "apt/apt.conf.d/90cloister-network"
+#define APT_DIRECTORY "apt/apt.conf.d"
+#define APT_CONF APT_DIRECTORY "/90cloister-network"
 #define PIP_CONF "pip.conf"
 #define NPMRC "npmrc"
 
@@ -200,7 +201,7 @@ bool network_replace(int dir_fd, const char *name, struct str text, struct err *
     if (ok && renameat(dir_fd, DRAFT, dir_fd, name) == 0)
         return true;
     if (ok) {
-        ok = errno == ENOENT; /* no apt here */
+        ok = errno == ENOENT;
         (void)err_sys(err, "put %s in its place", name);
     }
     (void)unlinkat(dir_fd, DRAFT, 0); /* or else the next call does */
@@ -219,6 +220,13 @@ static bool exists(int dir_fd, const char *name)
     struct stat found;
 
     return fstatat(dir_fd, name, &found, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+static bool is_directory(int dir_fd, const char *name)
+{
+    struct stat found;
+
+    return fstatat(dir_fd, name, &found, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(found.st_mode);
 }
 
 static bool is_line_of(struct str line, struct str text)
@@ -394,12 +402,13 @@ typedef bool act_fn(int dir_fd, const struct file *file, struct str inside, stru
 /* Each for itself: one that cannot be written leaves the others as useful as before. */
 static void for_each_file(int dir_fd, struct str inside, act_fn *act)
 {
+    bool has_apt = is_directory(dir_fd, "apt") && is_directory(dir_fd, APT_DIRECTORY); /* and not a link to one */
     struct err err;
 
     if (inside.len == 0 && !act(dir_fd, &nsswitch, inside, &err))
         log_warn("programs are not told about the network: %s", err_text(&err));
     for (size_t i = 0; i < COUNT_OF(files); i++)
-        if (!act(dir_fd, &files[i], inside, &err))
+        if ((strcmp(files[i].name, APT_CONF) != 0 || has_apt) && !act(dir_fd, &files[i], inside, &err))
             log_warn("programs are not told about the network: %s", err_text(&err));
 }
 
@@ -457,7 +466,7 @@ void network_tell(const char *etc, enum guestlink_reach reach, struct str inside
     }
     if (reach != GUESTLINK_INSIDE)
         inside = STR("");
-    bool is_told = exists(dir_fd, KEPT);
+    bool is_told = is_directory(dir_fd, KEPT); /* a link is not ours, and leads anywhere */
     if (!is_told || !read_inside(dir_fd, KEPT_INSIDE, LIMIT_INSIDE_BYTES, &old, &old_len, &none))
         old_len = 0;
     if (is_told && reach != GUESTLINK_OUTSIDE && str_eq(str_of(old, old_len), inside))

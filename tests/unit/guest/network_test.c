@@ -478,6 +478,36 @@ static void a_link_out_of_etc_is_not_followed(void **state)
     unlink(names);
 }
 
+/* `apt` and `.cloister-network` lead to a directory beside `etc`, with what could be removed and where to write. */
+static void nothing_changes_where_a_link_in_place_of_a_directory_leads(void **state)
+{
+    (void)state;
+    char outside[64], motd[128], apt[128], conf[160], link[128];
+
+    (void)snprintf(outside, sizeof outside, "/tmp/network_test_outside.XXXXXX");
+    assert_non_null(mkdtemp(outside));
+    (void)snprintf(motd, sizeof motd, "%s/motd", outside);
+    (void)snprintf(apt, sizeof apt, "%s/apt.conf.d", outside);
+    (void)snprintf(conf, sizeof conf, "%s/90cloister-network", apt);
+    (void)snprintf(link, sizeof link, "%s/.cloister-network", etc);
+    assert_int_equal(mkdir(apt, 0755), 0);
+    assert_int_equal(symlink("nowhere", motd), 0);
+    put_link("apt", outside);
+    put_link(".cloister-network", outside);
+    put("motd", "welcome\n");
+    network_tell(etc, GUESTLINK_NOTHING, STR(""));
+    network_tell(etc, GUESTLINK_OUTSIDE, STR(""));
+    check_is("motd", "welcome\n");
+    assert_int_equal(unlink(link), 0);
+    network_tell(etc, GUESTLINK_NOTHING, STR(""));
+    check_has("motd", "Internet access is off");
+    int written = remove(conf), kept = remove(motd);
+    assert_int_equal(rmdir(apt), 0);
+    assert_int_equal(rmdir(outside), 0);
+    assert_int_equal(written, -1);
+    assert_int_equal(kept, 0);
+}
+
 /* It is a regular file of ours, and another one for each process. */
 static void a_link_to_proc_shows_nothing_of_ours(void **state)
 {
@@ -678,6 +708,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_copy_of_what_a_link_leads_to_is_as_private_as_that, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(a_new_file_can_be_read_by_all_whatever_the_umask, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(a_link_out_of_etc_is_not_followed, make_etc, remove_etc),
+        cmocka_unit_test_setup_teardown(nothing_changes_where_a_link_in_place_of_a_directory_leads, make_etc,
+                                        remove_etc),
         cmocka_unit_test_setup_teardown(a_link_to_proc_shows_nothing_of_ours, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(a_file_that_is_too_long_is_not_read, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(names_that_stay_inside_are_looked_up, make_etc, remove_etc),
