@@ -453,12 +453,31 @@ static void take_all_back(int dir_fd, struct str inside)
     (void)unlinkat(dir_fd, KEPT, AT_REMOVEDIR); /* not if the guest has put something there */
 }
 
+/*
+ * The names that the files were written for, if any. A list that the guest has made longer than any of ours is not used:
+ * each line of each file is compared with lines for all of them, and guestd does nothing else meanwhile.
+ */
+static void read_told(int dir_fd, char **out_text, size_t *out_len)
+{
+    auto_free char *text = NULL;
+    size_t len, count = 0;
+    struct err ignored; /* there are none */
+
+    if (!read_inside(dir_fd, KEPT_INSIDE, LIMIT_INSIDE_BYTES, &text, &len, &ignored))
+        return;
+    for (size_t i = 0; i < len; i++)
+        count += text[i] == '\n';
+    if (count > LIMIT_INSIDE)
+        return;
+    *out_text = take_ptr(&text);
+    *out_len = len;
+}
+
 void network_tell(const char *etc, enum guestlink_reach reach, struct str inside)
 {
     auto_close int dir_fd = open(etc, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     auto_free char *old = NULL;
     size_t old_len = 0;
-    struct err none; /* no names were told */
 
     if (dir_fd < 0) {
         log_warn("cannot open %s, so programs are not told about the network: %s", etc, strerror(errno));
@@ -467,8 +486,8 @@ void network_tell(const char *etc, enum guestlink_reach reach, struct str inside
     if (reach != GUESTLINK_INSIDE)
         inside = STR("");
     bool is_told = is_directory(dir_fd, KEPT); /* a link is not ours, and leads anywhere */
-    if (!is_told || !read_inside(dir_fd, KEPT_INSIDE, LIMIT_INSIDE_BYTES, &old, &old_len, &none))
-        old_len = 0;
+    if (is_told)
+        read_told(dir_fd, &old, &old_len);
     if (is_told && reach != GUESTLINK_OUTSIDE && str_eq(str_of(old, old_len), inside))
         return; /* the files were written before, and what is there now is the guest's */
     if (is_told)

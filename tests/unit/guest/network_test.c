@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/limits.h"
 #include "base/mem.h"
 #include "base/network.h"
 #include "test.h"
@@ -658,6 +659,34 @@ static void lines_of_the_guest_in_resolv_conf_stay(void **state)
     }
 }
 
+static void repeat(const char *line, size_t times, struct buf *out)
+{
+    while (times--)
+        buf_add(out, str_from(line));
+    buf_add_char(out, '\0');
+}
+
+/* Each line of the guest's would be compared with lines for each of these names. */
+static void a_list_of_more_names_than_there_can_be_is_not_used(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        auto_buf struct buf names = buf_make(NULL, LIMIT_INSIDE_BYTES);
+        repeat("git.internal\n", LIMIT_INSIDE + i, &names);
+        network_tell(etc, GUESTLINK_INSIDE, STR("git.internal\n"));
+        append("gitconfig", "[user] name = a\n");
+        put(".cloister-network/inside", names.data);
+        network_tell(etc, GUESTLINK_OUTSIDE, STR(""));
+        if (i == 0)
+            check_is("gitconfig", "[user] name = a\n");
+        else
+            check_has("gitconfig", "[url \"https://git.internal\"] insteadOf = https://git.internal\n");
+        check_has("gitconfig", "[user] name = a\n");
+        check_lacks("gitconfig", REASON_HOST);
+        assert_false(is_there(".cloister-network"));
+    }
+}
+
 /* Before three others, which are as many as the C library asks. */
 static void the_server_that_is_added_comes_first(void **state)
 {
@@ -717,6 +746,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(an_operator_who_adds_or_removes_such_names_is_followed, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(with_internet_access_a_name_server_outside_is_named, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(lines_of_the_guest_in_resolv_conf_stay, make_etc, remove_etc),
+        cmocka_unit_test_setup_teardown(a_list_of_more_names_than_there_can_be_is_not_used, make_etc, remove_etc),
         cmocka_unit_test_setup_teardown(the_server_that_is_added_comes_first, make_etc, remove_etc),
         cmocka_unit_test(a_name_server_is_recognised),
         cmocka_unit_test_setup_teardown(a_write_that_fails_leaves_the_old_file_and_no_draft, make_etc, remove_etc),
