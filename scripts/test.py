@@ -30,6 +30,8 @@ FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "10"))
 TEST_DATA = os.environ.get("CLOISTER_TEST_DATA", "/var/lib/cloister-test")  # as in tests/e2e/server.py
 TALLY = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$", re.MULTILINE)
 DETAIL_LINES = 120  # of all failures of a suite
+END_SECONDS = 10  # for what was killed to be gone
+END_SIGNALS = (signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal was closed
 
 
 class Skip(Exception):
@@ -71,19 +73,27 @@ class Suite:
             self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
                                             errors="replace", stderr=subprocess.STDOUT, start_new_session=True,
                                             env={**os.environ, **(env or {})})
-        with self.process as process:
-            copier = threading.Thread(target=self.copy, args=(process.stdout, show), daemon=True)
-            copier.start()
-            try:
-                return process.wait(seconds) == 0
-            except subprocess.TimeoutExpired:
-                self.log.write(f"\ntook longer than {seconds} s\n")
-                return False
-            finally:
-                with self.lock:
-                    self.kill()
-                    self.process = None  # its number may soon be that of another
-                copier.join(10)  # longer only if something that left the session holds the pipe
+            process = self.process
+        copier = threading.Thread(target=self.copy, args=(process.stdout, show), daemon=True)
+        copier.start()
+        try:
+            return process.wait(seconds) == 0
+        except subprocess.TimeoutExpired:
+            self.log.write(f"\ntook longer than {seconds} s\n")
+            return False
+        finally:
+            with self.lock:
+                self.kill()
+                self.process = None  # its number may soon be that of another
+            self.wait_for_end(process, copier)
+
+    def wait_for_end(self, process, copier):
+        """Not without a limit: what could not be killed, or has left the session with the pipe, must not stop the run."""
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.log.write(f"process {process.pid} could not be killed and still runs\n")
+        copier.join(END_SECONDS)
 
     def end(self):
         """From another thread: what runs is killed, and nothing is started any more."""
@@ -95,15 +105,25 @@ class Suite:
     def kill(self):
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass  # the usual case: nothing was left; or it is root's, and sudo passes our end on
+        except ProcessLookupError:
+            pass  # the usual case: nothing was left
+        except PermissionError:  # it is root's
+            self.kill_as_root()
+
+    def kill_as_root(self):
+        command = ["sudo", "-n", "kill", "-KILL", "--", f"-{self.process.pid}"]
+        try:
+            subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=END_SECONDS)
+        except (OSError, subprocess.SubprocessError) as error:
+            self.log.write(f"{error}: {getattr(error, 'stderr', None) or 'it said nothing'}\n")
 
     def copy(self, lines, show):
-        for line in lines:
-            self.log.write(line)
-            self.log.flush()
-            if show and line.startswith(show):
-                say(f"{self.name}: {line.removeprefix('## ').rstrip()}" if show == "## " else line.rstrip())
+        with lines:
+            for line in lines:
+                self.log.write(line)
+                self.log.flush()
+                if show and line.startswith(show):
+                    say(f"{self.name}: {line.removeprefix('## ').rstrip()}" if show == "## " else line.rstrip())
 
     def text(self):
         self.log.flush()
@@ -335,6 +355,13 @@ class Run:
                 suite.end()
 
 
+def end_by_signal(number, _frame):
+    """By way of `finally`, which a second signal must not cut off: a closed terminal sends two."""
+    for other in END_SIGNALS:
+        signal.signal(other, signal.SIG_IGN)
+    sys.exit(f"ended by signal {number}")
+
+
 def main():
     names = sys.argv[1:] or list(SUITES)
     for name in names:
@@ -342,7 +369,9 @@ def main():
             sys.exit(f"there is no suite '{name}': {', '.join(SUITES)}")
     LOGS.mkdir(parents=True, exist_ok=True)
     (LOGS / "tally").unlink(missing_ok=True)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(f"ended by signal {number}"))  # by way of `finally`
+    for number in END_SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, end_by_signal)
     began, run = time.monotonic(), Run()
     run.all(names)
     (LOGS / "tally").write_text(f"{run.total}\n", encoding="utf-8")

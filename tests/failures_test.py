@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Checks that scripts/failures.py finds the failed tests in what the test programs print."""
+"""Checks that scripts/failures.py finds the failed tests in what the test programs print, and that scripts/test.py ends what it runs."""
 
 import contextlib
 import io
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import unittest.mock
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "scripts"))
@@ -280,15 +282,93 @@ failures_test.said_by_runner({"sdk": test_run, "e2e": test_run})
 """
 
 
-def check_signal():
+def check_signal(number):
     """Of a run that is ended nothing goes on."""
     with tempfile.TemporaryDirectory() as pids:
         command = [sys.executable, "-B", "-c", SLEEPS % {"pids": pids}, __file__]
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
             wait_for(lambda: len(os.listdir(pids)) == 2)
-            process.terminate()
+            process.send_signal(number)
             assert process.wait(30) == 1
         wait_for(lambda: not any(is_sleep(pid) for pid in os.listdir(pids)))
+
+
+def check_nohup():
+    """A run that ignores SIGHUP from its start goes on."""
+    with tempfile.TemporaryDirectory() as pids:
+        command = ["nohup", sys.executable, "-B", "-c", SLEEPS % {"pids": pids}, __file__]
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+            wait_for(lambda: len(os.listdir(pids)) == 2)
+            process.send_signal(signal.SIGHUP)
+            process.terminate()
+            said = process.communicate(timeout=30)[1]
+        assert f"ended by signal {signal.SIGTERM:d}" in said, said
+
+
+SUDO = """#!/bin/sh
+[ "$1" = -n ] && shift && echo "$*" >%(said)s && exec "$@"
+"""
+
+
+@contextlib.contextmanager
+def processes_of_root(sudo):
+    """A suite whose processes only this script in place of sudo can kill; and the file with what it was told."""
+
+    def not_permitted(pid, number):
+        raise PermissionError
+
+    with tempfile.TemporaryDirectory() as scratch:
+        runner.ROOT = runner.LOGS = pathlib.Path(scratch)
+        said = runner.LOGS / "said"
+        (runner.LOGS / "sudo").write_text(sudo % {"said": said}, encoding="utf-8")
+        (runner.LOGS / "sudo").chmod(0o755)
+        with (
+            unittest.mock.patch.object(os, "killpg", not_permitted),
+            unittest.mock.patch.dict(os.environ, PATH=f"{scratch}:{os.environ['PATH']}"),
+        ):
+            yield runner.Suite("root"), said
+
+
+def check_root():
+    """The time limit is one for root's processes too."""
+    with processes_of_root(SUDO) as (suite, said):
+        began = time.monotonic()
+        assert not suite.run("sh", "-c", "echo $$; sleep 100", seconds=0.5)
+        assert time.monotonic() - began < 8
+        _, pid, *rest = suite.text().split("\n", 2)
+        check("sudo", said.read_text(encoding="utf-8").splitlines(), [f"kill -KILL -- -{pid}"])
+        check("log", [line for line in rest[0].splitlines() if line], ["took longer than 0.5 s"])
+
+
+def check_not_killed():
+    """What sudo does not kill is said and not waited for. The process here ends by itself."""
+    with processes_of_root("#!/bin/sh\necho no password >&2; exit 1\n") as (suite, _):
+        with unittest.mock.patch.object(runner, "END_SECONDS", 0.5):
+            began = time.monotonic()
+            assert not suite.run("sleep", "6", seconds=0.2)
+            assert time.monotonic() - began < 4
+        text = suite.text()
+        assert "no password\n" in text and "could not be killed and still runs\n" in text, text
+
+
+def check_pipe():
+    """A process that has left the session does not stop the run because it holds the pipe."""
+    with processes_of_root(SUDO) as (suite, _), unittest.mock.patch.object(runner, "END_SECONDS", 0.5):
+        began = time.monotonic()
+        assert suite.run(sys.executable, "-c", LEAVES, seconds=30)
+        assert time.monotonic() - began < 4
+
+
+LEAVES = """
+import os, time
+reader, writer = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    os.write(writer, b"x")
+    time.sleep(6)
+else:
+    os.read(reader, 1)
+"""
 
 
 def is_sleep(pid):
@@ -320,7 +400,12 @@ def main():
     check_detail()
     check_runner()
     check_at_once()
-    check_signal()
+    check_signal(signal.SIGTERM)
+    check_signal(signal.SIGHUP)
+    check_nohup()
+    check_root()
+    check_not_killed()
+    check_pipe()
 
 
 if __name__ == "__main__":
