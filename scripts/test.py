@@ -60,6 +60,7 @@ class Suite:
         self.log_path = LOGS / f"{name}.log"
         self.log = open(self.log_path, "w", encoding="utf-8")
         self.failures = []  # if something better than the log says them
+        self.fine = True  # until a command is not
         self.process, self.ended = None, False
         self.lock = threading.Lock()  # of these two
 
@@ -69,6 +70,7 @@ class Suite:
         self.log.flush()
         with self.lock:
             if self.ended:
+                self.fine = False
                 return False
             self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
                                             errors="replace", stderr=subprocess.STDOUT, start_new_session=True,
@@ -77,15 +79,19 @@ class Suite:
         copier = threading.Thread(target=self.copy, args=(process.stdout, show), daemon=True)
         copier.start()
         try:
-            return process.wait(seconds) == 0
+            code = process.wait(seconds)
+            wrong = f"ended by signal {-code}" if code < 0 else None
         except subprocess.TimeoutExpired:
-            self.log.write(f"\ntook longer than {seconds} s\n")
-            return False
+            code, wrong = None, f"took longer than {seconds} s"
         finally:
             with self.lock:
                 self.kill()
                 self.process = None  # its number may soon be that of another
             self.wait_for_end(process, copier)
+        if wrong:
+            self.log.write(f"\n{wrong}\n")
+        self.fine = self.fine and code == 0
+        return code == 0
 
     def wait_for_end(self, process, copier):
         """Not without a limit: what could not be killed, or has left the session with the pipe, must not stop the run."""
@@ -187,18 +193,15 @@ def meson_suite(suite, name, seconds, prefix=()):
     log = ROOT / "build-asan" / "meson-logs" / "testlog.json"
     log.unlink(missing_ok=True)
     say(f"running the {name} tests")
-    fine = suite.run(*prefix, "meson", "test", "-C", "build-asan", "--suite", name, "--no-rebuild", "--print-errorlogs",
-                     "--num-processes", "1" if name == "root" else str(os.cpu_count() or 2), seconds=seconds)
+    suite.run(*prefix, "meson", "test", "-C", "build-asan", "--suite", name, "--no-rebuild", "--print-errorlogs",
+              "--num-processes", "1" if name == "root" else str(os.cpu_count() or 2), seconds=seconds)
     if not log.exists():
         if "No suitable tests" in suite.text() or "No tests defined" in suite.text():
             raise Skip(f"there are no tests in suite {name}")
         return Count(failed=1)
     testlog = log.read_text(encoding="utf-8")
-    count = meson_count(testlog)
     suite.failures = failures.of_meson(testlog)
-    if not fine and not count.failed:
-        count.failed = 1
-    return count
+    return meson_count(testlog)
 
 
 def run_unit(suite):
@@ -239,11 +242,8 @@ def run_fuzz(suite):
 def run_servers(suite, why, *command):
     """A runner of tests/, which starts servers of its own with data of their own."""
     env = {"CLOISTER_TEST_DATA": f"{TEST_DATA}-{suite.name}"}
-    fine = suite.run(*as_root(why), sys.executable, *command, seconds=1800, env=env, show="## ")
-    count = closing_tally(suite)
-    if not fine and not count.failed:
-        count.failed = 1
-    return count
+    suite.run(*as_root(why), sys.executable, *command, seconds=1800, env=env, show="## ")
+    return closing_tally(suite)
 
 
 def run_sdk(suite):
@@ -315,6 +315,8 @@ class Run:
         self.suites.append(suite)
         try:
             count = function(suite)
+            if not suite.fine and not count.failed:  # it was cut off, or does not count all that fails
+                count.failed = 1
         except Skip as why:
             count = Count(skipped=1)
             say(f"{name}: skipped: {why}")

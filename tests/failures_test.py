@@ -231,6 +231,38 @@ def said_by_runner(suites):
     return said.getvalue().splitlines()
 
 
+def check_cut_off():
+    """A suite whose command failed has failed, whatever its log says; its last line says how."""
+    lint = runner.run_lint
+    said = {
+        "echo lint: formatting: ok; echo lint: python: ok; kill -9 $$": "lint: ended by signal 9",
+        "echo lint: formatting: ok; echo lint: python: ok; exit 3": "lint: lint: python: ok",
+    }
+    for script, wanted in said.items():
+        got = said_by_runner({"lint": with_command(lint, script)})[-2:]
+        check("cut off", got, [wanted, "2 passed, 1 failed"])
+    got = said_by_runner({"fuzz": with_command(runner.run_fuzz, "echo 3 passed, 0 failed; exit 1")})[-1:]
+    check("fuzz", got, ["3 passed, 1 failed"])
+    got = said_by_runner({"lint": with_command(lint, "echo lint: formatting: ok")})[-1:]
+    check("not cut off", got, ["1 passed, 0 failed"])
+
+
+def with_command(function, script):
+    """The function of a suite, with this script in place of its command."""
+
+    def run(suite):
+        run_command = suite.run
+        suite.run = lambda *command, seconds, **options: run_command("sh", "-c", script, seconds=seconds)
+        (runner.ROOT / "tests" / "fuzz").mkdir(parents=True)
+        (runner.ROOT / "tests" / "fuzz" / "meson.build").touch()
+        (runner.ROOT / "build-fuzz").mkdir()
+        (runner.ROOT / "build-fuzz" / "build.ninja").touch()
+        with unittest.mock.patch.object(runner.shutil, "which", lambda name: name):
+            return function(suite)
+
+    return run
+
+
 class NoPreparation:
     def __init__(self):
         self.suite = runner.Suite("prepare")
@@ -400,6 +432,7 @@ def main():
     check_detail()
     check_runner()
     check_at_once()
+    check_cut_off()
     check_signal(signal.SIGTERM)
     check_signal(signal.SIGHUP)
     check_nohup()
