@@ -18,6 +18,7 @@ PART = re.compile(r"^## (\S+)$")
 PART_END = re.compile(r"^## (\S+): \d+ passed, (\d+) failed")
 PYTEST_SUMMARY = re.compile(r"^(FAILED|ERROR) (\S+\.py(?:::[\w:]+(?:\[.*?\])?)?)(?: - (.*))?$")
 PYTEST_HEADING = re.compile(r"^_+ (?:ERROR (?:at \w+ of|collecting) )?([A-Za-z].*?) _+$")  # a long name has one underscore
+PYTEST_ENDED = re.compile(r"^pytest ended with code -?\d+: .*$")  # by tests/e2e/run.py
 TIMEOUT_FRAME = re.compile(r'File ".*?(test_\w+\.py)", line \d+, in (test_\w+)')
 NOT_OK = re.compile(r"^(\s*)not ok \d+ - (.*?)(?: # (SKIP|TODO)\b.*)?$")
 
@@ -160,9 +161,7 @@ def of_pytest(lines):
             # The summary is cut to the width of a terminal; the section has the whole line.
             wrong = body[wrongs[0]][1:] if wrongs else message or "see its log"
             found.append(Failure(test, wrong, body[: wrongs[-1] + 2] if wrongs else body))
-    if not found:
-        found = of_pytest_timeout(lines)
-    return found
+    return found or of_pytest_timeout(lines) or of_pytest_end(lines)
 
 
 def of_pytest_timeout(lines):
@@ -174,6 +173,10 @@ def of_pytest_timeout(lines):
     frame = next(filter(None, map(TIMEOUT_FRAME.search, stacks)), None)
     test = "::".join(frame.groups()) if frame else ""
     return [Failure(test, "it took too long, and the tests after it did not run", stacks)]
+
+
+def of_pytest_end(lines):
+    return [Failure("", line, lines[:nth]) for nth, line in enumerate(lines) if PYTEST_ENDED.match(line)]
 
 
 def of_tap(lines):

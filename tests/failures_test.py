@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that scripts/failures.py finds the failed tests in what the test programs print, and that scripts/test.py ends what it runs."""
+"""Checks of the runners: each failed test is counted and named, and what a runner started ends with it."""
 
 import contextlib
 import io
@@ -15,9 +15,11 @@ import time
 import unittest.mock
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "scripts"))
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "scripts"), str(HERE / "e2e")]
 
 import failures  # noqa: E402
+import run as e2e  # noqa: E402
 import test as runner  # noqa: E402
 
 PYTEST = """## http
@@ -102,6 +104,13 @@ test_cuts.py ..
 +++++++++++++++++++++++++++++++++++ Timeout ++++++++++++++++++++++++++++++++++++
 ## cuts: 0 passed, 1 failed, 0 skipped (130 s)
 
+## disk
+test_full_disk.py ..
+!!!!!!!!!!!!!!!!!! _pytest.outcomes.Exit: no space left !!!!!!!!!!!!!!!!!!!
+============================== 2 passed in 0.01s ===============================
+pytest ended with code 2: it was interrupted, and the tests after that did not run
+## disk: 2 passed, 1 failed, 0 skipped (1 s)
+
 ## cli
 cli: could not install e2b from PyPI
 ## cli: 0 passed, 1 failed, 0 skipped (1 s)
@@ -123,6 +132,7 @@ PYTEST_FAILED = [
     "e2e: js inner fails: 1 == 2",
     "e2e: js throws: first line",
     "e2e: cuts test_cuts.py::test_a_cut_is_seen: it took too long, and the tests after it did not run",
+    "e2e: disk: pytest ended with code 2: it was interrupted, and the tests after that did not run",
     "e2e: cli: cli: could not install e2b from PyPI",
     "e2e: misuse: took longer than 1800 s",
 ]
@@ -305,6 +315,40 @@ LINT_FAILED = [
 ]
 
 
+PYTHON = """#!/bin/sh
+for option; do case $option in --junitxml=*) report=${option#*=};; esac; done
+[ %(code)d = 139 ] ||
+    echo '<testsuites><testsuite tests="%(tests)d" failures="%(failures)d" errors="0" skipped="%(skipped)d"/></testsuites>' >"$report"
+exit %(code)d
+"""
+
+
+def check_pytest():
+    """pytest's exit code counts: it ends well, or at least one test has failed."""
+    for code, tests, failed, skipped, options, wanted in (
+        (0, 3, 0, 0, [], "3 passed, 0 failed, 0 skipped"),
+        (1, 3, 2, 0, [], "1 passed, 2 failed, 0 skipped"),
+        (1, 3, 0, 0, [], "3 passed, 1 failed, 0 skipped"),
+        (2, 1, 0, 0, [], "1 passed, 1 failed, 0 skipped"),
+        (2, 1, 0, 0, ["-k", "x"], "1 passed, 1 failed, 0 skipped"),
+        (2, 2, 1, 0, [], "1 passed, 1 failed, 0 skipped"),
+        (139, 0, 0, 0, [], "0 passed, 1 failed, 0 skipped"),
+        (5, 0, 0, 0, [], "0 passed, 1 failed, 0 skipped"),
+        (5, 0, 0, 0, ["-k", "x"], "0 passed, 0 failed, 0 skipped"),
+        (5, 1, 0, 1, [], "0 passed, 0 failed, 1 skipped"),
+    ):
+        with tempfile.TemporaryDirectory() as scratch, unittest.mock.patch.object(e2e, "WORK", pathlib.Path(scratch)):
+            python = e2e.WORK / "python"
+            python.write_text(PYTHON % {"code": code, "tests": tests, "failures": failed, "skipped": skipped}, encoding="utf-8")
+            python.chmod(0o755)
+            said = io.StringIO()
+            with contextlib.redirect_stdout(said):
+                count = e2e.run_pytest(python, "x", ["test_x.py"], options)
+        check(f"code {code}", [str(count)], [wanted])
+        named = lines("network", failures.of_parts(said.getvalue() + f"{count}\n"))
+        assert count.failed == failed or named[0].startswith(f"network: pytest ended with code {code}: "), named
+
+
 SLEEPS = """
 import os, sys
 sys.path.insert(0, os.path.dirname(sys.argv[1]))
@@ -433,6 +477,7 @@ def main():
     check_runner()
     check_at_once()
     check_cut_off()
+    check_pytest()
     check_signal(signal.SIGTERM)
     check_signal(signal.SIGHUP)
     check_nohup()
