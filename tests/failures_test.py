@@ -349,6 +349,39 @@ def check_pytest():
         assert count.failed == failed or named[0].startswith(f"network: pytest ended with code {code}: "), named
 
 
+def check_lookup():
+    """An hour later PyPI and npm are asked again for whatever has no fixed version, and for nothing else."""
+    asked = []
+
+    def install(command, **options):
+        asked.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    for age, python, npm in (
+        (e2e.LOOKUP_SECONDS - 60, [], []),
+        (e2e.LOOKUP_SECONDS + 60, ["newest", "interpreter"], ["newest"]),
+    ):
+        for names, make, wanted in ((e2e.PYTHON_SDKS, e2e.update_venv, python), (e2e.NPM_PACKAGES, e2e.update_npm, npm)):
+            with tempfile.TemporaryDirectory() as scratch, unittest.mock.patch.object(subprocess, "run", install):
+                done = pathlib.Path(scratch) / ".done"
+                found = []
+                for name in names:
+                    done.touch()
+                    os.utime(done, times=(time.time() - age,) * 2)
+                    asked.clear()
+                    make(name, done.parent)
+                    found += [name] if asked else []
+            check(f"asked after {age} s", found, wanted)
+
+
+def check_fixed():
+    for package, fixed in (
+        *(("e2b==2.2.0", True), ("e2b", False), ("e2b>=2.2.0", False), ("e2b==2.*", False)),
+        *(("e2b@2.2.1", True), ("@e2b/cli@1.0.0", True), ("@e2b/cli", False), ("e2b@latest", False), ("e2b@^2.2.1", False)),
+    ):
+        assert bool(e2e.FIXED.search(package)) == fixed, package
+
+
 SLEEPS = """
 import os, sys
 sys.path.insert(0, os.path.dirname(sys.argv[1]))
@@ -478,6 +511,8 @@ def main():
     check_at_once()
     check_cut_off()
     check_pytest()
+    check_lookup()
+    check_fixed()
     check_signal(signal.SIGTERM)
     check_signal(signal.SIGHUP)
     check_nohup()

@@ -38,7 +38,7 @@ PYTHON_SDKS = {
     "2.20.3": "e2b==2.20.3",
     "2.10.0": "e2b==2.10.0",
     "2.2.0": "e2b==2.2.0",
-    "interpreter": "e2b-code-interpreter",
+    "interpreter": "e2b-code-interpreter e2b",  # named, because pip brings only what is named up to date
     "interpreter-2.6.2": "e2b-code-interpreter==2.6.2 e2b==2.20.3",
     "interpreter-1.5.2": "e2b-code-interpreter==1.5.2",
 }
@@ -52,6 +52,7 @@ NPM_PACKAGES = {
 }
 
 
+FIXED = re.compile(r"\w(==|@)\d[\w.]*$")  # pip's name==1.2.3, npm's @scope/name@1.2.3
 LOOKUP_SECONDS = 3600  # how long the newest release stays the newest: PyPI and npm are not asked for each suite
 
 TABLE = {}  # (client, version) of each SDK that was tried: its counts by "url" and by "domain"
@@ -83,14 +84,15 @@ def alone(home):
         yield
 
 
-def is_made(done, name):
+def is_made(done, packages):
+    """Whether nothing is to be installed. Where a package has no fixed version, that is true only for a while."""
     if not done.exists():
         return False
-    return name != "newest" or time.time() - done.stat().st_mtime < LOOKUP_SECONDS
+    return all(map(FIXED.search, packages)) or time.time() - done.stat().st_mtime < LOOKUP_SECONDS
 
 
 def make_venv(name):
-    """A virtual environment with that SDK. If `newest` cannot be looked up, the installed one is used."""
+    """A virtual environment with that SDK. If the newest release cannot be looked up, the installed one is used."""
     home = WORK / f"venv-{name}"
     with alone(home):
         return update_venv(name, home)
@@ -99,7 +101,8 @@ def make_venv(name):
 def update_venv(name, home):
     python = home / "bin" / "python"
     done = home / ".done"
-    if is_made(done, name):
+    packages = PYTHON_SDKS[name].split()
+    if is_made(done, packages):
         return python
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
@@ -111,7 +114,7 @@ def update_venv(name, home):
         "--quiet",
         "--disable-pip-version-check",
         "--upgrade",
-        *PYTHON_SDKS[name].split(),
+        *packages,
         *PYTHON_TOOLS,
     ]
     if subprocess.run(install, check=False).returncode and not done.exists():
@@ -128,7 +131,7 @@ def make_npm(name):
 
 def update_npm(name, home):
     done = home / ".done"
-    if is_made(done, name):
+    if is_made(done, NPM_PACKAGES[name]):
         return home
     home.mkdir(parents=True, exist_ok=True)
     if not (home / "package.json").exists():
