@@ -365,7 +365,7 @@ def end_by_signal(number, _frame):
 
 
 def main():
-    names = sys.argv[1:] or list(SUITES)
+    names = list(dict.fromkeys(sys.argv[1:])) or list(SUITES)
     for name in names:
         if name not in SUITES:
             sys.exit(f"there is no suite '{name}': {', '.join(SUITES)}")

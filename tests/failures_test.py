@@ -227,7 +227,7 @@ def check_detail():
     assert any("assert 404 == 200" in line for line in detail) and not any("KeyError" in line for line in detail), detail
 
 
-def said_by_runner(suites):
+def said_by_runner(suites, *arguments):
     """The lines of a run of these functions."""
     with tempfile.TemporaryDirectory() as scratch:
         runner.ROOT = pathlib.Path(scratch)
@@ -235,7 +235,7 @@ def said_by_runner(suites):
         runner.SUITES = {name: (function, "a suite", failures.of_lint) for name, function in suites.items()}
         runner.Preparation = NoPreparation
         said = io.StringIO()
-        sys.argv = ["test.py"]
+        sys.argv = ["test.py", *arguments]
         with contextlib.redirect_stdout(said):
             runner.main()
     return said.getvalue().splitlines()
@@ -372,6 +372,38 @@ def check_lookup():
                     make(name, done.parent)
                     found += [name] if asked else []
             check(f"asked after {age} s", found, wanted)
+
+
+def check_once():
+    """A suite that is named twice, or by its name and its group's, runs once."""
+    server = [name for name in e2e.SUITES if e2e.group_of(name) == "server"]
+    got = e2e_runs("http", "server", "http")
+    check("server", got, ["http"] + [name for name in server if name != "http"])
+    check("code", e2e_runs("code"), [name for name in e2e.SUITES if e2e.group_of(name) == "code"])
+    check("all", e2e_runs(), list(e2e.SUITES))
+
+    ran = []
+
+    def run(suite):
+        ran.append(suite.name)
+        return runner.Count(1)
+
+    said_by_runner({"lint": run, "clang": run}, "lint", "lint")
+    check("make test", ran, ["lint"])
+
+
+def e2e_runs(*arguments):
+    """The suites that tests/e2e/run.py runs."""
+    ran = []
+    functions = {name: lambda options, name=name: ran.append(name) or e2e.Count(1) for name in e2e.SUITES}
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        unittest.mock.patch.multiple(e2e, WORK=pathlib.Path(scratch), SUITES=functions, make_base=lambda: None),
+        unittest.mock.patch.object(sys, "argv", ["run.py", *arguments]),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
+        assert e2e.main() == 0
+    return ran
 
 
 def check_fixed():
@@ -513,6 +545,7 @@ def main():
     check_pytest()
     check_lookup()
     check_fixed()
+    check_once()
     check_signal(signal.SIGTERM)
     check_signal(signal.SIGHUP)
     check_nohup()

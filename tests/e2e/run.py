@@ -384,6 +384,18 @@ def print_table():
     print()
 
 
+def suites_of(arguments):
+    """The suites to run, each once."""
+    if not arguments:
+        return list(SUITES)
+    groups = set(arguments) & {*GROUPS.values(), "server"}
+    named = [name for name in arguments if name not in groups]
+    unknown = [name for name in named if name not in SUITES]
+    if unknown:
+        sys.exit(f"there is no suite {unknown[0]}: {', '.join(SUITES)}")
+    return list(dict.fromkeys(named + [name for name in SUITES if group_of(name) in groups]))
+
+
 def main():
     arguments, options = sys.argv[1:], []
     if "--" in arguments:
@@ -392,15 +404,11 @@ def main():
     if arguments == ["prepare"]:
         prepare()
         return 0
-    groups = set(arguments) & {*GROUPS.values(), "server"}
-    arguments = [name for name in arguments if name not in groups] + [name for name in SUITES if group_of(name) in groups]
-    unknown = [name for name in arguments if name not in SUITES]
-    if unknown:
-        sys.exit(f"there is no suite {unknown[0]}: {', '.join(SUITES)}")
+    names = suites_of(arguments)
     WORK.mkdir(parents=True, exist_ok=True)
     make_base()
     total = Count()
-    for name in arguments or SUITES:
+    for name in names:
         print(f"## {name}", flush=True)
         began = time.monotonic()
         try:
