@@ -8,7 +8,7 @@ import json
 import re
 
 LINE_CHARACTERS = 160  # a line that a terminal and a CI page show whole, or nearly so
-LINES_MAX = 30
+LINES_MAX = 20  # with the tally and make's own line fewer than 24: a CI page may show no more of the end
 DETAIL_LINES = 40  # of one failure
 SANITIZER = re.compile(r"(?:ERROR: (?=\w+Sanitizer|libFuzzer)|(?<= )runtime error: ).*")
 CASE = re.compile(r"^\[\s*(RUN|OK|FAILED|SKIPPED)\s*\] (\S+?)(?:: Test failed\.?)?$", re.MULTILINE)

@@ -22,6 +22,8 @@ import failures  # noqa: E402
 import run as e2e  # noqa: E402
 import test as runner  # noqa: E402
 
+ALL_SUITES = list(runner.SUITES)
+
 PYTEST = """## http
 ============================= test session starts ==============================
 test_http.py .FF.E                                                       [100%]
@@ -217,8 +219,8 @@ def check(name, got, wanted):
 
 def check_limits():
     got = lines("unit", [failures.Failure(f"test_{nth}", "x" * 500) for nth in range(34)])
-    assert len(got) == 31 and max(map(len, got)) == 160, got
-    assert got[-1] == "and 4 more in build/test-logs", got[-1]
+    assert len(got) == 21 and max(map(len, got)) == 160, got
+    assert got[-1] == "and 14 more in build/test-logs", got[-1]
 
 
 def check_detail():
@@ -291,6 +293,26 @@ def check_runner():
     got = said_by_runner({"lint": run})[-4:]
     assert got[0].startswith("all "), got
     check("runner", got[1:], LINT_FAILED + ["1 passed, 2 failed, 1 skipped"])
+
+
+def check_end():
+    """A page that shows only the end has the failed tests, however many suites there are and whatever they print."""
+
+    def passes(suite):
+        return runner.Count(3)
+
+    def fails(tests):
+        def run(suite):
+            suite.failures = [failures.Failure(f"test_x.py::test_{nth}", "wrong", ["detail"] * 500) for nth in range(tests)]
+            return runner.Count(1, tests)
+
+        return run
+
+    suites = dict.fromkeys(ALL_SUITES, passes)
+    got = said_by_runner({**suites, "root": fails(1)})
+    check("end", got[-2:], ["root: test_x.py::test_0: wrong", "22 passed, 1 failed"])
+    got = said_by_runner({**suites, "root": fails(50), "network": fails(2)})[-23:]
+    check("end of many", [got[1], *got[-2:]], ["root: test_x.py::test_0: wrong", "and 32 more in build/test-logs", "20 passed, 52 failed"])
 
 
 def check_at_once():
@@ -539,6 +561,7 @@ def main():
     check("nothing", lines("unit", failures.of_build("")), ["unit: it said nothing"])
     check_limits()
     check_detail()
+    check_end()
     check_runner()
     check_at_once()
     check_cut_off()
