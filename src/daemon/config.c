@@ -14,7 +14,8 @@
 enum option_type {
     OPTION_TEXT,
     OPTION_NUMBER,
-    OPTION_LIST, /* separated by commas, and the option may be repeated */
+    OPTION_LIST, /* separated by commas, and the option may be repeated; a later source replaces it */
+    OPTION_SUM,  /* a list whose entries of all sources add up: a later source must not drop a restriction */
 };
 
 struct option {
@@ -29,6 +30,7 @@ struct option {
 #define TEXT(member) OPTION_TEXT, offsetof(struct config, member), 0, 0
 #define NUMBER(member, least, most) OPTION_NUMBER, offsetof(struct config, member), least, most
 #define LIST(member) OPTION_LIST, offsetof(struct config, member), 0, 0
+#define SUM(member) OPTION_SUM, offsetof(struct config, member), 0, 0
 
 static const struct option options[] = {
     { "data", TEXT(data), "/var/lib/cloister", "directory for everything that must survive a restart" },
@@ -60,8 +62,9 @@ static const struct option options[] = {
       "may sandboxes reach the internet if their create does not set allow_internet_access: on or off" },
     { "egress-allow", LIST(egress_allow), "",
       "private addresses that sandboxes may reach all the same: CIDR,CIDR…; may be repeated" },
-    { "egress-deny", LIST(egress_deny), "",
-      "addresses that no sandbox reaches, whatever is allowed otherwise: CIDR,CIDR…; may be repeated" },
+    { "egress-deny", SUM(egress_deny), "",
+      "addresses that no sandbox reaches, whatever is allowed otherwise: CIDR,CIDR…; may be repeated, and adds to the "
+      "file's" },
     { "dns", LIST(dns), "", "name servers for sandboxes: ADDR[:PORT],… (default: those in /etc/resolv.conf)" },
     { "inside", LIST(inside), "",
       "services for every sandbox, also without internet access: NAME:PORT=ADDR:PORT,…; may be repeated" },
@@ -69,20 +72,39 @@ static const struct option options[] = {
       "MiB per second that one sandbox may send, and receive, through the network (default: no limit)" },
 };
 
-/* The configuration while it is read. Later sources replace a list; the entries of one source add up. */
+/* The configuration while it is read. The entries of one source add up. */
 struct loading {
     struct config config;
     bool has_list[COUNT_OF(options)]; /* this source has begun a list */
 };
 
+static uint32_t entry_count(struct str list)
+{
+    struct str entry;
+    uint32_t count = 0;
+
+    while (list.len && str_cut(&list, ',', &entry))
+        count += str_trim(entry).len > 0;
+    return count;
+}
+
+static void note_replaced(struct config *config, const struct option *option, uint32_t entries)
+{
+    if (entries && config->replaced_count < CONFIG_LISTS)
+        config->replaced[config->replaced_count++] = (struct config_replaced){ option->name, entries };
+}
+
 static bool list_add(struct loading *loading, const struct option *option, struct str value, struct err *err)
 {
     char *field = (char *)&loading->config + option->field;
     bool *has_list = &loading->has_list[option - options];
-    size_t len = *has_list ? strlen(field) : 0;
+    bool adds = *has_list || option->type == OPTION_SUM;
+    size_t len = adds ? strlen(field) : 0;
 
     if (str_has_char(value, '\0') || len + 1 + value.len >= CONFIG_LIST_BYTES)
         return err_set(err, ERR_INVALID, "--%s is too long", option->name);
+    if (!adds)
+        note_replaced(&loading->config, option, entry_count(str_from(field)));
     if (len && value.len)
         field[len++] = ',';
     memcpy(field + len, value.at, value.len);
@@ -95,7 +117,7 @@ static bool option_store(const struct option *option, struct str value, struct l
 {
     char *field = (char *)&loading->config + option->field;
 
-    if (option->type == OPTION_LIST)
+    if (option->type == OPTION_LIST || option->type == OPTION_SUM)
         return list_add(loading, option, value, err);
     if (option->type == OPTION_TEXT) {
         if (value.len >= CONFIG_TEXT_BYTES || str_has_char(value, '\0'))
@@ -208,6 +230,7 @@ bool config_load(int argc, char **argv, struct config *out, struct err *err)
     }
     if (!config_read_file(path ? path : CONFIG_FILE, path != NULL, &loading, err))
         return false;
+    (void)snprintf(loading.config.file, sizeof loading.config.file, "%s", path ? path : CONFIG_FILE);
 
     memset(loading.has_list, 0, sizeof loading.has_list);
     for (int at = 0; at < argc;)
@@ -224,4 +247,7 @@ void config_help(FILE *out)
         fprintf(out, "  --%-14s %s%s%s%s\n", options[i].name, options[i].help, options[i].initial[0] ? " [" : "",
                 options[i].initial, options[i].initial[0] ? "]" : "");
     fprintf(out, "  --%-14s file of `name = value` lines with the same names [" CONFIG_FILE "]\n", "config");
+    fprintf(out,
+            "\nAn option on the command line replaces that of the file, a list as a whole; only --egress-deny adds to "
+            "it.\n");
 }

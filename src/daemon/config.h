@@ -3,7 +3,7 @@
  *
  * One table (config.c) has every option with its type, field, default and help, for parsing and for `cloister serve
  * --help`. Later sources win: defaults, then the configuration file, then the command line. The entries of a list add up
- * within one source.
+ * within one source. Those of --egress-deny add up across all: no source drops a restriction of another.
  */
 #ifndef DAEMON_CONFIG_H
 #define DAEMON_CONFIG_H
@@ -20,6 +20,13 @@
 enum {
     CONFIG_TEXT_BYTES = 512,
     CONFIG_LIST_BYTES = LIMIT_INSIDE_BYTES, /* LIMIT_EGRESS_RANGES ranges of IPv6, written out */
+    CONFIG_LISTS = 3,                       /* that a later source replaces */
+};
+
+/* A list of the file that the command line replaced. */
+struct config_replaced {
+    const char *option;
+    uint32_t entries; /* that the file had */
 };
 
 struct config {
@@ -46,6 +53,10 @@ struct config {
     char dns[CONFIG_LIST_BYTES];            /* ADDR[:PORT],… */
     char inside[CONFIG_LIST_BYTES];         /* NAME:PORT=ADDR:PORT,… */
     uint64_t egress_rate_mb;                /* MiB per second of each sandbox; 0: no limit */
+
+    char file[CONFIG_TEXT_BYTES]; /* the configuration file */
+    struct config_replaced replaced[CONFIG_LISTS];
+    uint32_t replaced_count;
 };
 
 /* Defaults, the file (it may be missing unless --config names it), then argv. An error names the option or line. */

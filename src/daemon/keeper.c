@@ -406,6 +406,14 @@ static void on_swept(void *context)
 
 /* ---- opening, step by step ---- */
 
+/* An operator who adds to a list of the file may not expect that the file's entries are gone. */
+static void tell_replaced(const struct config *config)
+{
+    for (uint32_t i = 0; i < config->replaced_count; i++)
+        log_info("the command line replaces the %u entr%s of '%s' in %s", config->replaced[i].entries,
+                 config->replaced[i].entries == 1 ? "y" : "ies", config->replaced[i].option, config->file);
+}
+
 /* What roles are told, from the configuration. Opens nothing. */
 static bool make_settings(struct keeper *keeper, struct err *err)
 {
@@ -424,6 +432,7 @@ static bool make_settings(struct keeper *keeper, struct err *err)
     memcpy(keeper->settings.egress_deny, keeper->egress.deny, sizeof keeper->egress.deny);
     egress_settings_names(&keeper->egress, keeper->settings.inside);
     log_setup("keeper", log_least);
+    tell_replaced(config);
     choose_domain(config, keeper->settings.domain, sizeof keeper->settings.domain);
     keeper->settings.sandboxes_max = (uint32_t)config->sandboxes_max;
     keeper->settings.key_sandboxes = (uint32_t)config->key_sandboxes;

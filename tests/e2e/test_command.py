@@ -215,3 +215,15 @@ def test_a_second_make_up_says_that_one_runs_already_before_it_builds_anything(s
     assert server.call("GET", "/health").status == 204
     steps = run("make", "--dry-run", "up", cwd=ROOT).stdout
     assert steps.index("can_serve.py") < steps.index("template build base") < steps.index("template build code-int")
+
+
+def test_a_list_of_the_file_that_the_command_line_replaces_is_told_at_the_start(own_server, tmp_path):
+    file = tmp_path / "cloister.conf"
+    file.write_text("dns = 192.0.2.1\ndns = 192.0.2.2\negress-deny = 192.0.2.9\n")
+    own_server.stop()
+    own_server.options = ["--config", str(file), "--dns", "192.0.2.3", "--egress-deny", "192.0.2.8"]
+    before = len(own_server.log_path.read_text())
+    own_server.start()
+    log = own_server.log_path.read_text()[before:]
+    assert f"the command line replaces the 2 entries of 'dns' in {file}" in log, log
+    assert "egress-deny" not in log, log  # it adds up

@@ -55,6 +55,50 @@ static void a_list_adds_up_and_the_command_line_replaces_that_of_the_file(void *
     unlink(path);
 }
 
+static void a_list_that_the_command_line_replaces_is_counted(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/cloister-config-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_true(dprintf(fd, "dns = 192.0.2.1, 192.0.2.2\ndns = 192.0.2.3\negress-deny = 192.0.2.9\n") > 0);
+    close(fd);
+    struct config config;
+    struct err err;
+    char option[64];
+    (void)snprintf(option, sizeof option, "--config=%s", path);
+    assert_true(load(&config, &err, option, NULL, NULL, NULL));
+    assert_int_equal(config.replaced_count, 0);
+    assert_true(load(&config, &err, option, "--dns=192.0.2.4", "--dns=192.0.2.5", "--egress-deny=192.0.2.8"));
+    assert_int_equal(config.replaced_count, 1);
+    assert_string_equal(config.replaced[0].option, "dns");
+    assert_int_equal(config.replaced[0].entries, 3);
+    assert_string_equal(config.file, path);
+    /* What the file does not have is not replaced. */
+    assert_true(load(&config, &err, option, "--inside=a.internal:80=127.0.0.1:80", NULL, NULL));
+    assert_int_equal(config.replaced_count, 0);
+    unlink(path);
+}
+
+static void the_command_line_adds_to_what_the_file_denies(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/cloister-config-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_true(dprintf(fd, "egress-deny = 203.0.113.0/24\negress-deny = 198.51.100.0/24\n") > 0);
+    close(fd);
+    struct config config;
+    struct err err;
+    char option[64];
+    (void)snprintf(option, sizeof option, "--config=%s", path);
+    assert_true(load(&config, &err, option, "--egress-deny=192.0.2.0/24", "--egress-deny", "192.0.2.1"));
+    assert_string_equal(config.egress_deny, "203.0.113.0/24,198.51.100.0/24,192.0.2.0/24,192.0.2.1");
+    assert_true(load(&config, &err, option, "--egress-deny=", NULL, NULL));
+    assert_string_equal(config.egress_deny, "203.0.113.0/24,198.51.100.0/24");
+    unlink(path);
+}
+
 static void mistakes_are_named(void **state)
 {
     (void)state;
@@ -83,6 +127,8 @@ int main(void)
     const struct CMUnitTest cases[] = {
         CASE(the_command_line_wins_over_the_file),
         CASE(a_list_adds_up_and_the_command_line_replaces_that_of_the_file),
+        CASE(a_list_that_the_command_line_replaces_is_counted),
+        CASE(the_command_line_adds_to_what_the_file_denies),
         CASE(mistakes_are_named),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
