@@ -220,6 +220,17 @@ int cli_fail(const struct err *err)
     return cli_exit_code(err->kind);
 }
 
+/* err has room for the beginning of a long message; that of the server's is printed whole, with the advice at its end. */
+static int fail(const struct cli *cli, const struct err *err)
+{
+    struct str rest = cli->refusal;
+
+    if (strlen(err->message) < sizeof err->message - 1 || !str_skip(&rest, str_from(err->message)))
+        return cli_fail(err);
+    fprintf(stderr, "cloister: %.*s\n", STR_ARG(cli->refusal));
+    return cli_exit_code(err->kind);
+}
+
 /* ---- help ---- */
 
 /* Common spellings of help and version. */
@@ -493,7 +504,7 @@ int cli_main(int argc, char **argv, const struct cli_facts *facts)
     cli_init(&cli, stdout, stderr);
     cli.facts = facts;
     bool fine = run(&cli, command, argc - 1 - used, argv + 1 + used, &err);
-    int code = fine ? cli.exit_code : cli_fail(&err);
+    int code = fine ? cli.exit_code : fail(&cli, &err);
     if (!fine && cli.exit_code)
         code = cli.exit_code; /* exec: one of our codes could be mistaken for the command's */
     /* Output that cannot be written, on a full disk for instance, must not look like success. */

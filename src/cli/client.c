@@ -232,7 +232,13 @@ enum err_kind client_kind_of(unsigned status)
     }
 }
 
-bool client_error(unsigned status, struct str body, struct err *err)
+bool client_refused(struct cli *cli, enum err_kind kind, struct str message, struct err *err)
+{
+    cli->refusal = arena_copy(&cli->arena, message);
+    return err_set(err, kind, "%.*s", (int)MIN(message.len, sizeof err->message), message.len ? message.at : "");
+}
+
+bool client_error(struct cli *cli, unsigned status, struct str body, struct err *err)
 {
     struct err ignored;
     struct str message = STR("");
@@ -241,7 +247,7 @@ bool client_error(unsigned status, struct str body, struct err *err)
     /* A proxy in between may answer in HTML. Then the status is all there is. */
     if (!json || !json_take_str(json, "message", JSON_OPTIONAL, &message, &ignored) || message.len == 0)
         return err_set(err, client_kind_of(status), "the server answered %u %s", status, http_reason(status));
-    return err_set(err, client_kind_of(status), "%.*s", (int)MIN(message.len, sizeof err->message), message.at);
+    return client_refused(cli, client_kind_of(status), message, err);
 }
 
 /* We call only routes of our own version, so the server is of another one. */
@@ -283,7 +289,7 @@ bool client_call(struct client *client, const char *method, struct str target, s
         return err_set(err, ERR_DENIED, "the server at %s refuses %.60s%s", client->address, client->credential_from,
                        client->is_by_url ? "" : "; --data DIR names another directory, with its server");
     if (answer.status < 200 || answer.status > 299) {
-        (void)client_error(answer.status, answer.body, err);
+        (void)client_error(client->cli, answer.status, answer.body, err);
         if (is_no_route(err))
             return err_set(err, ERR_UNAVAILABLE,
                            "the server runs another version of Cloister, without %s %.*s; restart it with this one",

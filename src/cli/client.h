@@ -71,8 +71,10 @@ bool client_print_list(struct cli *cli, const json_t *list, const char *const *h
 
 /* The kind that an HTTP status stands for; the inverse of the table in api/. */
 enum err_kind client_kind_of(unsigned status);
-/* An error answer as a struct err: the body's "message", or the status when there is none. */
-bool client_error(unsigned status, struct str body, struct err *err);
+/* An error with the server's message. err has room for its beginning only; cli->refusal keeps it whole. Always false. */
+bool client_refused(struct cli *cli, enum err_kind kind, struct str message, struct err *err);
+/* An error answer as a struct err: the body's "message", or the status when there is none. Always false. */
+bool client_error(struct cli *cli, unsigned status, struct str body, struct err *err);
 
 /* ---- the pieces, for `env` and for tests ---- */
 

@@ -13,6 +13,7 @@
 
 #include "base/arena.h"
 #include "base/err.h"
+#include "base/str.h"
 
 #define CLI_DATA_DEFAULT "/var/lib/cloister"
 
@@ -68,6 +69,7 @@ struct cli {
     char **words;
 
     const struct cli_facts *facts; /* NULL: none */
+    struct str refusal;            /* the last error message of the server's, whole */
     int exit_code;                 /* of exec, which returns the exit code of the command it ran */
 };
 

@@ -125,7 +125,7 @@ static bool take_event(struct exec *exec, struct str payload, struct err *err)
 }
 
 /* The last envelope: {} or {"error":{"code","message"}}. */
-static bool take_end_of_stream(struct str payload, struct err *err)
+static bool take_end_of_stream(struct exec *exec, struct str payload, struct err *err)
 {
     auto_json json_t *message = json_parse_object(payload, err);
     const json_t *error = NULL;
@@ -140,8 +140,7 @@ static bool take_end_of_stream(struct str payload, struct err *err)
         !json_take_str(error, "message", JSON_OPTIONAL, &text, err))
         return false;
     (void)!connect_code_parse(code, &number); /* one we do not know stays unknown */
-    return err_set(err, client_kind_of(connect_code_status(number)), "%.*s", (int)MIN(text.len, sizeof err->message),
-                   text.len ? text.at : "");
+    return client_refused(exec->cli, client_kind_of(connect_code_status(number)), text, err);
 }
 
 static void terminate(struct exec *exec);
@@ -179,7 +178,7 @@ static void on_body(struct http_call *call, struct str piece)
         if (read == CONNECT_MORE)
             return;
         if (read == CONNECT_ENVELOPE &&
-            (flags & CONNECT_END_STREAM ? take_end_of_stream(payload, &err) : take_event(exec, payload, &err)))
+            (flags & CONNECT_END_STREAM ? take_end_of_stream(exec, payload, &err) : take_event(exec, payload, &err)))
             continue;
         if (err.sys == EPIPE)
             lose_reader(exec);
@@ -195,7 +194,7 @@ static void on_end(struct http_call *call)
     struct err err;
 
     if (exec->status != 200) {
-        (void)client_error(exec->status, buf_str(&exec->refusal), &err);
+        (void)client_error(exec->cli, exec->status, buf_str(&exec->refusal), &err);
         fail(exec, &err);
     }
     finish(exec);

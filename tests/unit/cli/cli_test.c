@@ -272,6 +272,10 @@ static void a_server_that_is_not_there_is_exit_code_8(void **state)
 /* ---- with one ---- */
 
 #define ANSWER(status, headers, body) STR_INIT("HTTP/1.1 " status "\r\n" headers "Connection: close\r\n\r\n" body)
+/* Longer than a struct err has room for. */
+#define LONG_MESSAGE                                                                                \
+    "validation error: 'network.allowOut' (allow_out in Python) has the domain pypi.org: also set " \
+    "allow_internet_access to false (--no-internet) or denyOut to 0.0.0.0/0"
 #define JSON_TYPE "Content-Type: application/json\r\n"
 
 static const struct fake_rule rules[] = {
@@ -297,6 +301,8 @@ static const struct fake_rule rules[] = {
              "\"httpsPorts\":[443,8443]}}") },
     { "GET /sandboxes/ibbb ", ANSWER("200 OK", JSON_TYPE, "{\"sandboxID\":\"ibbb\",\"allowInternetAccess\":true}") },
     { "PUT /sandboxes/ibbb/network ", ANSWER("204 No Content", "", "") },
+    { "PUT /sandboxes/iaaa/network ",
+      ANSWER("400 Bad Request", JSON_TYPE, "{\"code\":400,\"message\":\"" LONG_MESSAGE "\"}") },
     { "DELETE /sandboxes/iaaa ", ANSWER("204 No Content", "", "") },
     { "DELETE /sandboxes/ibbb ", ANSWER("204 No Content", "", "") },
     { "GET /admin/api-keys ",
@@ -384,6 +390,14 @@ static void sandbox_create_sends_its_rules_and_prints_the_id(void **state)
     CHECK_HAS(outcome.note, "--timeout needs a number from 1 to 86400, not 'soon'");
     RUN(&outcome, "sandbox", "create", "--data", data, "--allow-out", "");
     assert_int_equal(outcome.exit_code, 2);
+}
+
+static void a_long_message_of_the_servers_is_printed_whole(void **state)
+{
+    (void)state;
+    RUN(&outcome, "sandbox", "network", "--data", data, "iaaa", "--allow-out", "pypi.org");
+    assert_int_equal(outcome.exit_code, 2);
+    assert_string_equal(outcome.note, "cloister: " LONG_MESSAGE "\n");
 }
 
 static void sandbox_info_shows_the_network_rules(void **state)
@@ -715,6 +729,7 @@ int main(void)
     const struct CMUnitTest with_server[] = {
         CASE(sandbox_list_follows_pages_into_one_table),
         CASE(sandbox_create_sends_its_rules_and_prints_the_id),
+        CASE(a_long_message_of_the_servers_is_printed_whole),
         CASE(sandbox_info_shows_the_network_rules),
         CASE(sandbox_network_shows_and_replaces),
         CASE(sandbox_kill_prints_the_ids_it_ended),
