@@ -21,6 +21,7 @@
 #include "daemon/config.h"
 #include "daemon/daemon.h"
 #include "daemon/data_dir.h"
+#include "daemon/settings.h"
 #include "daemon/users.h"
 #include "http/http.h"
 #include "image/recipe.h"
@@ -31,7 +32,7 @@
 #include "isolation/native/probe.h"
 
 enum {
-    ROWS_MAX = PROBE_ROWS_MAX + 10,
+    ROWS_MAX = PROBE_ROWS_MAX + 20,
     HEALTH_TIMEOUT_MS = 3000,
     ENDS_SOON_DAYS = 14, /* ACME clients renew 30 days before the end: whoever has less has a problem there */
 };
@@ -66,6 +67,44 @@ static void look_at_user(struct findings *all, const char *name, const char *use
     (void)snprintf(row->found, sizeof row->found, "no usable user %.32s", user);
     (void)snprintf(row->fix, sizeof row->fix, "useradd --system --no-create-home --shell /usr/sbin/nologin %.32s",
                    user);
+}
+
+static void refuse(struct findings *all, const struct config *config, const struct err *why)
+{
+    struct probe_row *row = finding(all, "configuration", PROBE_FAIL);
+
+    (void)snprintf(row->found, sizeof row->found, "%s", why->message);
+    if (access(config->file, F_OK) == 0)
+        (void)snprintf(row->fix, sizeof row->fix, "correct it in %.90s, or on the command line of serve", config->file);
+    else
+        (void)snprintf(row->fix, sizeof row->fix, "correct it on the command line of serve");
+}
+
+/* What serve checks before it opens anything: make_settings() in keeper.c. Every mistake has a row. */
+static void look_at_settings(struct findings *all, const struct config *config)
+{
+    auto_free struct egress_settings *egress = NEW(struct egress_settings);
+    size_t before = all->count;
+    enum log_level level;
+    bool is_on;
+    struct err err;
+
+    if (!settings_log_level(config->log, &level, &err))
+        refuse(all, config, &err);
+    if (!settings_token_for_code(config->token_for_code, &is_on, &err))
+        refuse(all, config, &err);
+    if (!settings_internet(config->internet, &is_on, &err))
+        refuse(all, config, &err);
+    if (!settings_domain(config->domain, &err))
+        refuse(all, config, &err);
+    if (!certificates_check_paths(config->tls_cert, config->tls_key, &err))
+        refuse(all, config, &err);
+    if (!egress_settings_make(config, egress, &err))
+        refuse(all, config, &err);
+    if (all->count > before)
+        return;
+    struct probe_row *row = finding(all, "configuration", PROBE_OK);
+    (void)snprintf(row->found, sizeof row->found, "every option has a value that serve accepts");
 }
 
 /* True if a Cloister server answers there. The request carries no credential. */
@@ -362,6 +401,7 @@ int doctor_main(int argc, char **argv)
 
     struct findings all = { 0 };
     all.count = native_probe(config.data, all.rows);
+    look_at_settings(&all, &config);
     look_at_user(&all, "system user", config.user);
     look_at_user(&all, "user of egress", config.egress_user);
     look_at_user(&all, "user of signer", config.signer_user);

@@ -167,6 +167,36 @@ def test_doctor_looks_at_the_server_and_the_templates_of_the_directory_it_is_ask
     assert was == f"127.0.0.1:{port} is free; the server of this directory used it last"
 
 
+@pytest.mark.parametrize(
+    "line, says",
+    [
+        ("inside = foo", "--inside takes NAME:PORT=ADDR:PORT"),
+        ("egress-deny = bar", "--egress-deny takes addresses and CIDR blocks, not 'bar'"),
+        ("internet = maybe", "--internet must be on or off, not 'maybe'"),
+        ("domain = https://example.com", "--domain takes a name"),
+        ("log = loud", "--log must be"),
+        ("token-for-code = perhaps", "--token-for-code must be"),
+        ("tls-key = /nowhere/key.pem", "--tls-cert and --tls-key belong together"),
+    ],
+)
+def test_doctor_fails_a_configuration_that_serve_refuses(tmp_path, line, says):
+    def rows():
+        result = run(build_dir() / "cloister", "doctor", "--json", "--config", file, "--data", tmp_path)
+        checks = json.loads(result.stdout)["checks"]
+        return result.returncode, [check for check in checks if check["check"] == "configuration"]
+
+    file = tmp_path / "cloister.conf"
+    file.write_text(f"{line}\n")
+    served = run(build_dir() / "cloister", "serve", "--config", file, "--data", tmp_path)
+    assert served.returncode == 2 and says in served.stderr, served
+    code, (row,) = rows()
+    assert code == 8 and row["verdict"] == "fail" and says in row["found"], row
+    assert str(file) in row["fix"], row
+    file.write_text("")
+    code, (row,) = rows()
+    assert row["verdict"] == "ok", row
+
+
 def test_a_template_of_another_version_is_served_and_told_about(server):
     data = server.data.parent / f"{server.data.name}-outdated"  # where the server's own user may go
     shutil.rmtree(data, ignore_errors=True)
