@@ -32,8 +32,7 @@ struct config_replaced {
 struct config {
     char data[CONFIG_TEXT_BYTES];   /* directory */
     char listen[CONFIG_TEXT_BYTES]; /* address:port */
-    char domain
-        [CONFIG_TEXT_BYTES]; /* <port>-<id>.<domain>; empty: cloister.localhost:PORT when listening on loopback, else none */
+    char domain[CONFIG_TEXT_BYTES]; /* <port>-<id>.<domain>; empty: see settings_choose_domain() */
     char tls_cert[CONFIG_TEXT_BYTES], tls_key[CONFIG_TEXT_BYTES]; /* files in PEM; empty: the local authority's */
     char user[CONFIG_TEXT_BYTES];                                 /* that front runs as */
     char egress_user[CONFIG_TEXT_BYTES];                          /* that egress runs as; another one than front's */

@@ -91,7 +91,10 @@ static bool on_request(void *context, uint32_t role, struct channel *channel, en
     return reply_templates(keeper, channel, id, payload, err);
 }
 
-/* The domain for clients on this machine: without one of the operator's, names below localhost lead here. */
+/*
+ * The domain for the lines that clients on this machine paste. They have one even if the server has none: without it old
+ * SDKs would connect to E2B's cloud and send it the key.
+ */
 static void local_domain(const struct keeper *keeper, char *room, size_t size)
 {
     const char *colon = strrchr(keeper->config.listen, ':');
@@ -144,7 +147,7 @@ static void print_lines(const struct keeper *keeper, const char *address, const 
 
     if (!realpath(keeper->config.data, data))
         (void)snprintf(data, sizeof data, "%s", keeper->config.data);
-    printf("\nCloister is up on http://%s and https://api.%s. Paste these lines into another terminal:\n\n"
+    printf("\nCloister is up on http://%s%s%s. Paste these lines into another terminal:\n\n"
            "  export E2B_API_URL=http://%s\n"
            "  export E2B_SANDBOX_URL=http://%s\n"
            "  export E2B_API_KEY=%.*s\n"
@@ -153,8 +156,8 @@ static void print_lines(const struct keeper *keeper, const char *address, const 
            "  export REQUESTS_CA_BUNDLE=%s/tls/ca-bundle.pem\n"
            "  export CURL_CA_BUNDLE=%s/tls/ca-bundle.pem\n"
            "  export NODE_EXTRA_CA_CERTS=%s/tls/ca-bundle.pem\n\n",
-           address, domain, address, address, STR_ARG(secret_reveal(&keeper->settings.api_key)), domain, data, data,
-           data, data);
+           address, keeper->settings.domain[0] ? " and https://api." : "", keeper->settings.domain, address, address,
+           STR_ARG(secret_reveal(&keeper->settings.api_key)), domain, data, data, data, data);
 }
 
 static bool is_loopback(const char *listen)
@@ -190,8 +193,9 @@ static void announce(struct keeper *keeper)
     if (isatty(STDOUT_FILENO))
         print_lines(keeper, address, domain);
     else
-        printf("Cloister is up on http://%s and https://api.%s. For the lines to paste: %s env --data %s\n", address,
-               domain, cli_program_as_root(), keeper->config.data);
+        printf("Cloister is up on http://%s%s%s. For the lines to paste: %s env --data %s\n", address,
+               keeper->settings.domain[0] ? " and https://api." : "", keeper->settings.domain, cli_program_as_root(),
+               keeper->config.data);
     warn_if_open(keeper);
     if (!template_find(keeper->data_fd, "base", &base, &err))
         printf("There is no `base` template yet, so nothing can start: %s template build base --data %s\n\n",
@@ -339,21 +343,6 @@ static int listen_patiently(const char *address, struct err *err)
     return fd;
 }
 
-/*
- * The domain that clients make host names from. A server that listens on loopback has *.cloister.localhost, with
- * certificates of the local authority's, without any set-up.
- * Without a domain SDKs would use that of the hosted service.
- */
-static void choose_domain(const struct config *config, char *room, size_t size)
-{
-    struct str rest = str_from(config->listen);
-
-    if (!config->domain[0] && (str_skip(&rest, STR("127.0.0.1:")) || str_skip(&rest, STR("[::1]:"))))
-        (void)snprintf(room, size, AUTHORITY_NAME ":%.*s", STR_ARG(rest));
-    else
-        (void)snprintf(room, size, "%s", config->domain);
-}
-
 static bool hash_admin_token(int data_fd, struct secret *out, struct err *err)
 {
     auto_wipe struct secret token = { 0 };
@@ -433,7 +422,7 @@ static bool make_settings(struct keeper *keeper, struct err *err)
     egress_settings_names(&keeper->egress, keeper->settings.inside);
     log_setup("keeper", log_least);
     tell_replaced(config);
-    choose_domain(config, keeper->settings.domain, sizeof keeper->settings.domain);
+    settings_choose_domain(config, keeper->settings.domain);
     keeper->settings.sandboxes_max = (uint32_t)config->sandboxes_max;
     keeper->settings.key_sandboxes = (uint32_t)config->key_sandboxes;
     keeper->settings.key_requests = (uint32_t)config->key_requests;

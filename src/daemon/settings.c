@@ -76,6 +76,21 @@ bool settings_domain(const char *text, struct err *err)
                    text);
 }
 
+void settings_choose_domain(const struct config *config, char out[CONFIG_TEXT_BYTES])
+{
+    static const struct str local[] = { STR_INIT("127.0.0.1:"), STR_INIT("[::1]:"), STR_INIT("0.0.0.0:"),
+                                        STR_INIT("[::]:") };
+    struct str port = str_from(config->listen);
+    bool is_local = false;
+
+    for (size_t i = 0; i < COUNT_OF(local) && !is_local; i++)
+        is_local = str_skip(&port, local[i]);
+    if (is_local && !config->domain[0])
+        (void)snprintf(out, CONFIG_TEXT_BYTES, AUTHORITY_NAME ":%.*s", STR_ARG(port));
+    else
+        (void)snprintf(out, CONFIG_TEXT_BYTES, "%s", config->domain);
+}
+
 /* A descriptor of a memory file that has these bytes and never changes. */
 static int seal(const struct buf *bytes, struct err *err)
 {

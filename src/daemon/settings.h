@@ -70,6 +70,12 @@ bool egress_settings_read(int fd, struct egress_settings *out, struct err *err) 
 
 /* --domain: none, NAME or NAME:PORT; ERR_INVALID for anything else. */
 bool settings_domain(const char *text, struct err *err) must_use;
+/*
+ * The domain that clients make host names from, as the answer to a create has it: the operator's, or
+ * cloister.localhost:PORT, which leads to 127.0.0.1 and ::1, if the server listens there. Otherwise empty: clients then
+ * use their own E2B_DOMAIN.
+ */
+void settings_choose_domain(const struct config *config, char out[CONFIG_TEXT_BYTES]);
 /* "on" or "off"; ERR_INVALID for another word. */
 bool settings_internet(const char *word, bool *out_on, struct err *err) must_use;
 /* "as-asked" or "always"; ERR_INVALID for another word. */

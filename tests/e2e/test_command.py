@@ -247,6 +247,18 @@ def test_a_second_make_up_says_that_one_runs_already_before_it_builds_anything(s
     assert steps.index("can_serve.py") < steps.index("template build base") < steps.index("template build code-int")
 
 
+def test_the_domain_of_env_of_a_create_and_of_the_start_line_is_one(own_server):
+    own_server.stop()
+    own_server.options = ["--listen", f"0.0.0.0:{own_server.port}"]
+    before = len(own_server.log_path.read_text())
+    own_server.start()
+    domain = f"cloister.localhost:{own_server.port}"
+    assert own_server.lines["E2B_DOMAIN"] == domain
+    assert own_server.create()["domain"] == domain
+    line = f"Cloister is up on {own_server.url} and https://api.{domain}."
+    assert wait_for(lambda: line in own_server.log_path.read_text()[before:]), own_server.log_tail()
+
+
 def test_a_list_of_the_file_that_the_command_line_replaces_is_told_at_the_start(own_server, tmp_path):
     file = tmp_path / "cloister.conf"
     file.write_text("dns = 192.0.2.1\ndns = 192.0.2.2\negress-deny = 192.0.2.9\n")

@@ -112,6 +112,29 @@ static void a_domain_is_a_name_with_a_dot_and_perhaps_a_port(void **state)
                                      "sandboxes.example.com:7070, not 'https://x.com'");
 }
 
+static void a_server_that_loopback_leads_to_has_a_domain(void **state)
+{
+    (void)state;
+    static const char *const listens[][2] = {
+        { "127.0.0.1:7070", "cloister.localhost:7070" },
+        { "[::1]:7070", "cloister.localhost:7070" },
+        { "0.0.0.0:7602", "cloister.localhost:7602" },
+        { "[::]:7602", "cloister.localhost:7602" },
+        { "127.0.0.2:7070", "" },
+        { "192.0.2.1:7070", "" },
+    };
+    char domain[CONFIG_TEXT_BYTES];
+    for (size_t i = 0; i < COUNT_OF(listens); i++) {
+        struct config config = { 0 };
+        (void)snprintf(config.listen, sizeof config.listen, "%s", listens[i][0]);
+        settings_choose_domain(&config, domain);
+        assert_string_equal(domain, listens[i][1]);
+        (void)snprintf(config.domain, sizeof config.domain, "sandboxes.example.com");
+        settings_choose_domain(&config, domain);
+        assert_string_equal(domain, "sandboxes.example.com");
+    }
+}
+
 static void network_options_reach_egress(void **state)
 {
     (void)state;
@@ -286,6 +309,7 @@ int main(void)
         CASE(an_unknown_token_for_code_is_refused_by_name),
         CASE(an_unknown_word_for_internet_is_refused),
         CASE(a_domain_is_a_name_with_a_dot_and_perhaps_a_port),
+        CASE(a_server_that_loopback_leads_to_has_a_domain),
         CASE(network_options_reach_egress),
         CASE(services_inside_reach_egress_with_an_address_for_each_name),
         CASE(a_wrong_service_inside_is_refused_with_what_is_wrong),
