@@ -202,6 +202,16 @@ static bool take_dns_servers(const json_t *object, const struct place *place, st
     return true;
 }
 
+/* Else nothing would say that they cannot be reached, nor asked. E2B accepts such a list and ignores it. */
+static bool check_dns_servers(const struct net_policy *policy, const struct place *place, struct err *err)
+{
+    return !policy->dns_count || policy->name_count || !denies_all(policy) ||
+           err_set(err, ERR_INVALID,
+                   "'%sdnsServers' (dns_servers in Python) counts only where allowOut has a domain: add one; addresses "
+                   "to be reached belong in allowOut",
+                   place->prefix);
+}
+
 static bool take_headers(const json_t *rule, const struct place *place, struct net_transform *out, struct err *err)
 {
     const json_t *transform, *headers = NULL;
@@ -372,8 +382,8 @@ bool network_decode(const json_t *network, const char *prefix, bool internet, co
     if (!network_refuse_misspelt(network, prefix[0] ? NETWORK_CREATE : NETWORK_UPDATE, err) ||
         !take_allow_out(network, &place, &policy, err) || !take_deny_out(network, &place, &policy, err) ||
         !check_names(&policy, &place, err) || !take_dns_servers(network, &place, &policy, err) ||
-        !take_rules(network, &place, &policy, err) || !take_proxy(network, &place, &policy.proxy, err) ||
-        !net_policy_check(&policy, err))
+        !check_dns_servers(&policy, &place, err) || !take_rules(network, &place, &policy, err) ||
+        !take_proxy(network, &place, &policy.proxy, err) || !net_policy_check(&policy, err))
         return false;
     *out = policy;
     return true;

@@ -65,8 +65,8 @@ struct net_policy {
     uint32_t allow_count, deny_count, name_count, dns_count, transform_count;
     struct net_range *allow, *deny; /* allow wins */
     struct str *names;              /* allowed too: "example.com", "*.example.com", "*"; lower case */
-    bool has_dns;            /* the list below was given. Matters only if there are names: it is allowed too… */
-    struct net_address *dns; /* …and if it is empty, no name can be looked up */
+    bool has_dns;                   /* the list below was given: if it is empty, programs can look no name up… */
+    struct net_address *dns;        /* …else these are allowed too, if there are names */
     struct net_transform *transforms;
     /* What the sandbox's own authority is made from (io/tls_authority.h), for the hosts of the transforms. All zero: none. */
     uint8_t seed[NET_SEED_BYTES];

@@ -202,7 +202,7 @@ static bool denies_everything(const struct net_policy *policy)
 
 static enum net_rule judge_name(const struct net_policy *policy, struct str name)
 {
-    if (policy->name_count && policy->has_dns && policy->dns_count == 0)
+    if (policy->has_dns && policy->dns_count == 0)
         return NET_RULE_DNS_OFF;
     if (net_name_is_allowed(policy, name))
         return NET_RULE_ALLOW_NAME;

@@ -209,3 +209,12 @@ def test_an_empty_list_of_dns_servers_means_no_lookups(cloister, hosts):
     assert box.ok("dns", "one.test")["rcode"] == 3
     assert not hosts.seen("dns", name="one.test")
     assert box.wait_log("one.test", "dnsServers")
+
+
+def test_an_empty_list_of_dns_servers_counts_also_where_addresses_are_open(cloister, hosts):
+    box = cloister.shared_box(network={"dnsServers": []})
+    hosts.forget()
+    assert box.ok("dns", "one.test")["rcode"] == 3
+    assert not hosts.seen("dns", name="one.test")
+    assert box.ok("http", ONE, "one.test")["to"] == ONE
+    assert box.wait_log("one.test", "dnsServers")

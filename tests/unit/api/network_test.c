@@ -165,6 +165,10 @@ static const struct {
     { "{\"dnsServers\":[\"1.1.1.1\",\"1.1.1.2\",\"1.1.1.3\",\"1.1.1.4\",\"1.1.1.5\",\"1.1.1.6\",\"1.1.1.7\","
       "\"1.1.1.8\",\"1.1.1.9\",\"1.1.1.10\",\"1.1.1.11\"]}",
       "more than 10 entries" },
+    { "{\"dnsServers\":[\"1.1.1.1\"],\"denyOut\":[\"0.0.0.0/0\"]}",
+      "dnsServers' (dns_servers in Python) counts only where allowOut has a domain: add one; addresses to be reached "
+      "belong in allowOut" },
+    { "{\"dnsServers\":[\"1.1.1.1\"],\"denyOut\":[\"0.0.0.0/0\"],\"allowOut\":[\"1.1.1.1\"]}", "counts only where" },
     { "{\"rules\":[]}", "'rules'" },
     { "{\"rules\":{\"*\":[]}}", "takes a domain or *.domain" },
     { "{\"rules\":{\"1.1.1.1\":[]}}", "takes a domain or *.domain" },

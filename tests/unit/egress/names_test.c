@@ -863,6 +863,7 @@ static void a_name_that_stays_inside_is_answered_here(void **state)
         { .internet = true },
         { .internet = false },
         { .deny_count = 1, .deny = &all, .name_count = 1, .names = names, .has_dns = true },
+        { .internet = true, .has_dns = true },
     };
     unsigned records;
 
@@ -876,6 +877,8 @@ static void a_name_that_stays_inside_is_answered_here(void **state)
         assert_int_equal(hear_udp(ask_udp("mirror.internal", DNS_TXT), &records), DNS_FINE);
         assert_int_equal(records, 0);
         assert_int_equal(hear_udp(ask_udp("a.mirror.internal", DNS_A), &records), DNS_NO_SUCH_NAME);
+        if (policies[i].has_dns)
+            assert_int_equal(hear_udp(ask_udp("good.example", DNS_A), &records), DNS_NO_SUCH_NAME);
         assert_int_equal(fake_asked, 0);
         rig_end(&rig);
     }

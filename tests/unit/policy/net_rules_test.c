@@ -428,7 +428,8 @@ static void a_question_is_judged_by_its_name(void **state)
         { { .internet = false, .name_count = 1, .names = &name, .has_dns = true, .dns_count = 1, .dns = &server },
           "a.example.com",
           NET_RULE_ALLOW_NAME },
-        { { .internet = true, .has_dns = true }, "any.example", NET_RULE_OPEN }, /* no names: no effect */
+        { { .internet = true, .has_dns = true }, "any.example", NET_RULE_DNS_OFF },
+        { { .internet = true, .has_dns = true, .dns_count = 1, .dns = &server }, "any.example", NET_RULE_OPEN },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         enum net_rule got = net_judge_name(&rows[i].policy, str_from(rows[i].name));
