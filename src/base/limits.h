@@ -264,6 +264,7 @@
 #define LIMIT_EGRESS_HALF_MS 600000      /* the same after one side has ended; a server may compute for minutes */
 #define LIMIT_EGRESS_QUESTIONS 64        /* DNS questions of one sandbox at once, and names on their way for it… */
 #define LIMIT_EGRESS_QUESTIONS_S 100     /* …and per second, in bursts of twice as many: a tunnel of 10 KB a second */
+#define LIMIT_EGRESS_DNS_STREAMS 64      /* connections of one sandbox for DNS; each has one question and one answer */
 #define LIMIT_EGRESS_EARLY_MS 60000      /* how long a policy is kept for a sandbox whose sockets have not come */
 #define LIMIT_EGRESS_POLICY_MS 1000      /* how long sockets wait for their policy; front sends it at the same time */
 #define LIMIT_RESOLV_CONF_BYTES 16384    /* of the host's /etc/resolv.conf; Debian's has 200 bytes */

@@ -78,6 +78,7 @@ struct egress_sandbox {
     uint32_t question_count; /* at once; those of connections too */
     struct resolver_asker asker;
     struct queue dns_streams;
+    uint32_t dns_stream_count;
     struct quota question_rate;
 
     /* since the last report */

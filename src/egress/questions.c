@@ -12,7 +12,8 @@
  * server and others wait for seconds. The reason goes with it for those that print it (RFC 8914). It makes no difference
  * that a range allows the server that was asked: the name would go to the host's servers, and nobody has allowed that.
  *
- * Over a connection there is one question at a time; the next one is read when it is answered.
+ * Over a connection there is one question at a time; the next one is taken when it is answered, and when the guest has
+ * taken all answers before it. What a guest does not read is one answer at most for each connection.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@
 #include "base/fd.h"
 #include "base/hole.h"
 #include "base/mem.h"
+#include "base/network.h"
 #include "egress/inside.h"
 #include "egress/resolver.h"
 #include "io/stream.h"
@@ -28,8 +30,9 @@
 
 enum {
     DATAGRAMS_A_TURN = 32,
-    LENGTH_BYTES = 2, /* in front of a message over TCP */
-    NAMES_TTL_S = 60, /* of names that stay inside: the next server may give them other addresses */
+    QUESTIONS_A_TURN = 2, /* of one connection; then all others have their turn */
+    LENGTH_BYTES = 2,     /* in front of a message over TCP */
+    NAMES_TTL_S = 60,     /* of names that stay inside: the next server may give them other addresses */
 };
 
 static const struct quota_rule question_rule = { .per_s = LIMIT_EGRESS_QUESTIONS_S,
@@ -55,8 +58,9 @@ struct dns_stream {
     struct net_address server;
     struct asked *asked; /* being answered */
     struct timer idle;
-    bool ended;      /* the guest sends no more */
-    bool is_running; /* in dns_stream_next() */
+    struct timer soon; /* set: it has had its turn */
+    bool ended;        /* the guest sends no more */
+    bool is_running;   /* in dns_stream_next() */
 };
 
 static struct loop *loop_of(const struct egress_sandbox *sandbox)
@@ -389,8 +393,13 @@ static bool dns_stream_step(struct dns_stream *dns)
 {
     struct stream *stream = dns->stream;
 
-    if (!stream || dns->asked)
+    if (!stream || dns->asked || timer_is_set(&dns->soon))
         return false;
+    if (stream_queued(stream)) { /* on_drained() follows */
+        timer_set(&dns->idle, loop_of(dns->sandbox), LIMIT_EGRESS_ASK_MS, on_idle);
+        stream_read(stream, false);
+        return false;
+    }
     struct str in = buf_str(&stream->in);
     size_t length = in.len < LENGTH_BYTES ? 0 : (size_t)(uint8_t)in.at[0] << 8 | (uint8_t)in.at[1];
     bool is_whole = in.len >= LENGTH_BYTES + length;
@@ -400,13 +409,18 @@ static bool dns_stream_step(struct dns_stream *dns)
     }
     if (is_whole)
         return true;
-    if (dns->ended && !stream_queued(stream)) {
+    if (dns->ended) {
         dns_stream_close(dns);
         return false;
     }
     timer_set(&dns->idle, loop_of(dns->sandbox), LIMIT_EGRESS_ASK_MS, on_idle);
-    stream_read(stream, !dns->ended && !stream_is_full(stream));
+    stream_read(stream, true);
     return false;
+}
+
+static void on_soon(struct timer *timer)
+{
+    dns_stream_next(container_of(timer, struct dns_stream, soon));
 }
 
 /* What can be answered is answered. An answer may come at once, from inside: no recursion, there may be many questions. */
@@ -415,8 +429,11 @@ static void dns_stream_next(struct dns_stream *dns)
     if (dns->is_running)
         return;
     dns->is_running = true;
-    while (dns_stream_step(dns))
-        ;
+    int left = QUESTIONS_A_TURN;
+    while (left && dns_stream_step(dns))
+        left--;
+    if (!left && dns->stream) /* reading is off */
+        timer_set(&dns->soon, loop_of(dns->sandbox), 0, on_soon);
     dns->is_running = false;
 }
 
@@ -455,7 +472,9 @@ static void dns_stream_close(struct dns_stream *dns)
     if (dns->asked)
         asked_free(take_ptr(&dns->asked));
     timer_clear(&dns->idle);
+    timer_clear(&dns->soon);
     queue_leave(&dns->link);
+    sandbox->dns_stream_count--;
     sandbox->open--;
     egress_give_places(sandbox, 1);
     report_soon(sandbox);
@@ -464,12 +483,19 @@ static void dns_stream_close(struct dns_stream *dns)
 
 void questions_accept(struct egress_sandbox *sandbox, int fd, const struct net_address *server)
 {
+    if (sandbox->dns_stream_count == LIMIT_EGRESS_DNS_STREAMS && !hole_is_open("questions of a sandbox")) {
+        report_refusal(sandbox, FLOWS_TOO_MANY_QUESTIONS, server, NETWORK_DNS_PORT, STR(""));
+        socket_reset(fd);
+        egress_give_places(sandbox, 1);
+        return;
+    }
     struct dns_stream *dns = NEW(struct dns_stream);
 
     dns->sandbox = sandbox;
     dns->server = *server;
     dns->stream = stream_new(loop_of(sandbox), fd, LENGTH_BYTES + LIMIT_EGRESS_QUESTION_BYTES, &dns_events, dns);
     queue_join(&sandbox->dns_streams, &dns->link);
+    sandbox->dns_stream_count++;
     sandbox->open++;
     sandbox->made++;
     dns_stream_next(dns);

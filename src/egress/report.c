@@ -117,8 +117,8 @@ static void say_why(const struct egress_sandbox *sandbox, const struct refusal *
         buf_add(out, STR("this is a socket of Cloister's own"));
         return;
     case FLOWS_TOO_MANY_QUESTIONS:
-        buf_format(out, "more than %u DNS questions per second, or %u at once", LIMIT_EGRESS_QUESTIONS_S,
-                   LIMIT_EGRESS_QUESTIONS);
+        buf_format(out, "more than %u DNS questions per second, or %u at once, or %u connections for them",
+                   LIMIT_EGRESS_QUESTIONS_S, LIMIT_EGRESS_QUESTIONS, LIMIT_EGRESS_DNS_STREAMS);
         return;
     case FLOWS_TOO_FAST_WITH_RULES:
     case FLOWS_PROXY:

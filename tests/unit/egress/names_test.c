@@ -101,6 +101,16 @@ static void say_question(struct peer *guest, const char *name)
     peer_say(guest, buf_str(&question));
 }
 
+static void add_questions(struct buf *out, const char *name, int count)
+{
+    auto_buf struct buf question = question_bytes(name, DNS_A);
+
+    for (int i = 0; i < count; i++) {
+        pack_u16(out, (uint16_t)question.len);
+        buf_add(out, buf_str(&question));
+    }
+}
+
 /* ---- connections ---- */
 
 static void a_name_in_a_hello_allows_and_is_resolved_by_us(void **state)
@@ -772,20 +782,143 @@ static void questions_over_tcp_are_answered_one_after_the_other(void **state)
 static void many_questions_in_one_packet_do_not_nest(void **state)
 {
     auto_buf struct buf many = buf_make(NULL, 1 << 20);
-    auto_buf struct buf question = question_bytes("e.example", DNS_A);
 
     (void)state;
     begin();
-    for (int i = 0; i < 2000; i++) {
-        pack_u16(&many, (uint16_t)question.len);
-        buf_add(&many, buf_str(&question));
-    }
+    add_questions(&many, "e.example", 2000);
     struct peer guest = ask_tcp();
     peer_say(&guest, buf_str(&many));
     shutdown(guest.fd, SHUT_WR);
     PUMP_UNTIL(rig.loop, peer_is_closed(&guest));
     PUMP_UNTIL(rig.loop, rig.refused == 2000);
     peer_done(&guest);
+    rig_end(&rig);
+}
+
+static unsigned answers_heard(struct peer *guest)
+{
+    unsigned count = 0;
+
+    peer_listen(guest);
+    const uint8_t *at = (const uint8_t *)guest->heard.data;
+    for (size_t i = 0; i + 2 <= guest->heard.len; count++)
+        i += 2 + (size_t)(at[i] << 8 | at[i + 1]);
+    return count;
+}
+
+/* Egress has one thread: while it answers one guest, it serves nobody. */
+static void many_questions_on_a_connection_have_many_turns(void **state)
+{
+    auto_buf struct buf many = buf_make(NULL, 1 << 20);
+
+    (void)state;
+    begin();
+    add_questions(&many, "e.example", 2000);
+    struct peer guest = ask_tcp();
+    peer_say(&guest, buf_str(&many));
+    for (int i = 0; i < 10; i++)
+        pump_turn(rig.loop);
+    assert_in_range(answers_heard(&guest), 1, 100);
+    PUMP_UNTIL(rig.loop, answers_heard(&guest) == 2000);
+    peer_done(&guest);
+    rig_end(&rig);
+}
+
+static struct peer ask_tcp_with_room(int bytes)
+{
+    struct sockaddr_in at = { .sin_family = AF_INET,
+                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                              .sin_port = htons(rig.guest_port) };
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    rig.port = 53;
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes), 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
+    set_nonblocking(fd);
+    return peer_make(fd);
+}
+
+/* Turns until nothing more is asked; each question has an answer of 2 KiB. */
+static void answer_all_at_length(void)
+{
+    struct dns_record records[LIMIT_DNS_RECORDS];
+
+    for (size_t i = 0; i < COUNT_OF(records); i++)
+        records[i] = (struct dns_record){
+            .name = STR("good.example"), .type = DNS_A, .ttl_s = 300, .address = { 127, 0, 0, 1 }
+        };
+    for (int quiet = 0; quiet < 50; quiet++) {
+        pump_turn(rig.loop);
+        if (fake_open_count == 0)
+            continue;
+        fake_answer_records(DNS_FINE, records, COUNT_OF(records));
+        quiet = 0;
+    }
+}
+
+static void answers_that_are_not_read_stop_the_next_question(void **state)
+{
+    struct peer others[40];
+    auto_buf struct buf many = buf_make(NULL, 1 << 20);
+
+    (void)state;
+    begin();
+    rig_policy(&rig, "one", &rig_open);
+    for (size_t i = 0; i < COUNT_OF(others); i++) /* past 32 the kernel's buffers are small */
+        others[i] = ask_tcp();
+    pump_some(rig.loop);
+    struct peer guest = ask_tcp_with_room(4096);
+    add_questions(&many, "good.example", 120);
+    peer_say(&guest, buf_str(&many));
+    answer_all_at_length();
+    assert_in_range(fake_asked, 1, 100);
+    for (int i = 0; i < 200 && fake_asked < 120; i++) {
+        peer_listen(&guest);
+        answer_all_at_length();
+    }
+    PUMP_UNTIL(rig.loop, answers_heard(&guest) == 120);
+
+    /* One that never reads is closed. */
+    struct peer idle = ask_tcp_with_room(4096);
+    many.len = 0;
+    add_questions(&many, "good.example", 120);
+    hand_clock_add(10000); /* the rate */
+    peer_say(&idle, buf_str(&many));
+    answer_all_at_length();
+    pump_some(rig.loop);
+    assert_in_range(fake_asked, 121, 220);
+    PUMP_UNTIL(rig.loop, rig.open == COUNT_OF(others) + 2);
+    for (size_t i = 0; i < COUNT_OF(others); i++)
+        peer_done(&others[i]);
+    peer_done(&guest);
+    PUMP_UNTIL(rig.loop, rig.open == 1);
+    hand_clock_add(LIMIT_EGRESS_ASK_MS);
+    PUMP_UNTIL(rig.loop, rig.open == 0);
+    peer_done(&idle);
+    rig_end(&rig);
+}
+
+static void connections_for_dns_are_limited(void **state)
+{
+    struct peer guests[LIMIT_EGRESS_DNS_STREAMS];
+
+    (void)state;
+    begin();
+    rig.to = rig_address("192.0.0.1");
+    for (size_t i = 0; i < COUNT_OF(guests); i++)
+        guests[i] = ask_tcp();
+    struct peer next = ask_tcp();
+    check_refused(&next, FLOWS_TOO_MANY_QUESTIONS, "64 connections for them");
+    assert_int_equal(rig.open, COUNT_OF(guests));
+    for (size_t i = 0; i < COUNT_OF(guests); i++)
+        assert_false(peer_is_closed(&guests[i]));
+    peer_done(&guests[0]);
+    PUMP_UNTIL(rig.loop, rig.open == COUNT_OF(guests) - 1);
+    guests[0] = ask_tcp();
+    say_question(&guests[0], "evil.example");
+    PUMP_UNTIL(rig.loop, answers_heard(&guests[0]) == 1);
+    for (size_t i = 0; i < COUNT_OF(guests); i++)
+        peer_done(&guests[i]);
     rig_end(&rig);
 }
 
@@ -1031,6 +1164,9 @@ int main(void)
         CASE(a_sandbox_without_a_share_of_the_resolver_asks_nothing),
         CASE(questions_over_tcp_are_answered_one_after_the_other),
         CASE(many_questions_in_one_packet_do_not_nest),
+        CASE(many_questions_on_a_connection_have_many_turns),
+        CASE(answers_that_are_not_read_stop_the_next_question),
+        CASE(connections_for_dns_are_limited),
         CASE(a_connection_for_dns_that_is_too_long_or_too_slow_is_closed),
         CASE(a_sandbox_that_ends_takes_its_questions_with_it),
         CASE(a_name_that_stays_inside_is_answered_here),
