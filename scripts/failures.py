@@ -103,8 +103,9 @@ def of_lint(log):
         name, said = report_line.groups()
         if said != "ok" and not said.startswith("skipped"):
             complaints = [text for text in above if text.strip() and not text.startswith("$ ")]
-            # Of a Python traceback the last line says what was wrong.
-            wrong = complaints[-1] if any("Traceback " in text for text in complaints) else "\n".join(complaints)
+            # Of a Python traceback the last line says what was wrong, and the last file where.
+            places = re.findall(r'^  File "(.*?)", (line \d+)', "\n".join(complaints), re.MULTILINE)
+            wrong = f"{complaints[-1]} ({', '.join(places[-1])})" if places else "\n".join(complaints)
             found.append(Failure(name, wrong or said, complaints))
         above = []
     return found or unnamed(log)

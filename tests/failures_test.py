@@ -197,7 +197,10 @@ src/b.c:1: not as .clang-format has it; make format
 lint: formatting: see above
 Traceback (most recent call last):
   File "<string>", line 4, in <module>
-SyntaxError: invalid syntax (tests/x.py, line 3)
+  File "tests/x.py", line 3
+    def x(:
+          ^
+SyntaxError: invalid syntax
 lint: python: see above
 lint: shell: skipped, no shellcheck here
 """
