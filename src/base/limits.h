@@ -221,7 +221,14 @@
  * 90 MiB together.
  */
 #define LIMIT_EGRESS_LARGE 8 /* connections whose buffers to the outside grow to some MiB, for fast and far transfers */
-#define LIMIT_EGRESS_FLOWS_LEAST 64     /* …and of all together, however few descriptors there are */
+#define LIMIT_EGRESS_FLOWS_LEAST 64 /* …and of all together, however few descriptors there are */
+/*
+ * New connections of one sandbox per second, after so many at once. One that has ended keeps its port of this machine for a
+ * minute, and there are 28,000 ports to one destination: with these, a sandbox has about 11,000 of them at most. Installers
+ * and crawlers open some hundreds at once.
+ */
+#define LIMIT_EGRESS_NEW_S 100
+#define LIMIT_EGRESS_NEW_BURST 4096
 #define LIMIT_EGRESS_BUFFER (64 * 1024) /* bytes of one connection in our memory, each way; bulk data is spliced */
 #define LIMIT_EGRESS_INTERCEPTS 128     /* connections of one sandbox whose TLS ends here; 100 KiB each, both sides */
 #define LIMIT_EGRESS_SOCKETS 4 /* of one sandbox, to which its traffic is diverted: TCP and UDP, IPv4 and IPv6 */

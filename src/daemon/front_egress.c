@@ -49,6 +49,7 @@ static struct str why_name(uint8_t why)
     static const char *const names[FLOWS_WHY_COUNT - NET_RULE_COUNT] = {
         [FLOWS_TOO_MANY - NET_RULE_COUNT] = "too many connections",
         [FLOWS_TOO_MANY_OF_ALL - NET_RULE_COUNT] = "too many connections of all sandboxes",
+        [FLOWS_TOO_FAST - NET_RULE_COUNT] = "too many new connections",
         [FLOWS_TOO_MANY_WITH_RULES - NET_RULE_COUNT] = "too many connections with header rules",
         [FLOWS_TOO_FAST_WITH_RULES - NET_RULE_COUNT] = "too many new connections with header rules",
         [FLOWS_NOT_DIVERTED - NET_RULE_COUNT] = "a socket of our own",

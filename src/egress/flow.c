@@ -593,10 +593,19 @@ static void relay_to_interceptor(struct flow *flow)
     begin_relaying(flow, stream_new(loop_of(flow), fd, LIMIT_EGRESS_BUFFER, &relay_events, NULL));
 }
 
+static bool may_dial_more(struct flow *flow)
+{
+    static const struct quota_rule rule = { .per_s = LIMIT_EGRESS_NEW_S, .burst = LIMIT_EGRESS_NEW_BURST };
+
+    return quota_take(&rule, &flow->sandbox->dials, now_ms(flow), NULL) || hole_is_open("connections of a sandbox");
+}
+
 static void begin_dialing(struct flow *flow)
 {
     enter(flow, FLOW_DIALING);
-    if (flow->service)
+    if (!may_dial_more(flow))
+        flow_refuse(flow, FLOWS_TOO_FAST, &flow->to);
+    else if (flow->service)
         dial(flow);
     else if (flow->has_rules)
         relay_to_interceptor(flow);

@@ -24,8 +24,9 @@
 enum flows_why {
     FLOWS_TOO_MANY = NET_RULE_COUNT, /* the sandbox has all the connections that it may have */
     FLOWS_TOO_MANY_OF_ALL,           /* its share of those that all sandboxes may have together */
+    FLOWS_TOO_FAST,                  /* more new ones than it may have in a second */
     FLOWS_TOO_MANY_WITH_RULES,       /* all that it may have to hosts with header rules */
-    FLOWS_TOO_FAST_WITH_RULES,       /* more new ones than it may have in a second */
+    FLOWS_TOO_FAST_WITH_RULES,       /* more new ones to them than it may have in a second */
     FLOWS_NOT_DIVERTED,              /* a connection to our listening socket itself */
     FLOWS_TOO_MANY_QUESTIONS,        /* DNS: more than it may ask at once or in a second, or more connections for it */
     FLOWS_NO_SERVICE,                /* a name that stays inside, and --inside does not have this port */

@@ -67,9 +67,10 @@ struct egress_sandbox {
     struct queue_link early;      /* in egress->early… */
     uint64_t since_ms;            /* …since then */
     struct queue flows;
-    uint32_t open;   /* flows, and connections for DNS */
-    uint32_t places; /* that these have taken */
-    uint32_t pipes;  /* that its flows have borrowed (io/splice.h) */
+    struct quota dials; /* to the outside and to names that stay inside */
+    uint32_t open;      /* flows, and connections for DNS */
+    uint32_t places;    /* that these have taken */
+    uint32_t pipes;     /* that its flows have borrowed (io/splice.h) */
     struct pins pins;
 
     /* questions.c */

@@ -109,6 +109,10 @@ static void say_why(const struct egress_sandbox *sandbox, const struct refusal *
                    "is used up",
                    sandbox->egress->config.flows_max);
         return;
+    case FLOWS_TOO_FAST:
+        buf_format(out, "a sandbox may open %u connections per second, after %u at once", LIMIT_EGRESS_NEW_S,
+                   LIMIT_EGRESS_NEW_BURST);
+        return;
     case FLOWS_TOO_MANY_WITH_RULES:
         buf_format(out, "a sandbox has %u open connections to hosts with header rules at most",
                    LIMIT_EGRESS_INTERCEPTS);

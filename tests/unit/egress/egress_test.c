@@ -531,6 +531,57 @@ static void the_cap_of_one_sandbox_is_told_even_when_it_has_fewer_by_then(void *
     rig_end(&rig);
 }
 
+/* One after the other, to where nothing listens. */
+static void open_and_lose(unsigned count)
+{
+    struct peer guests[64];
+
+    rig.to = rig_address("127.0.0.9");
+    for (; count; count -= COUNT_OF(guests)) {
+        for (size_t i = 0; i < COUNT_OF(guests); i++)
+            guests[i] = rig_guest(&rig);
+        for (size_t i = 0; i < COUNT_OF(guests); i++) {
+            PUMP_UNTIL(rig.loop, peer_is_closed(&guests[i]));
+            assert_true(guests[i].was_reset);
+            peer_done(&guests[i]);
+        }
+    }
+    rig.to = rig_address("127.0.0.1");
+}
+
+/* Each may keep a port of the machine for a minute. */
+static void a_sandbox_may_not_open_connections_without_end(void **state)
+{
+    enum { MORE = 1024 };
+
+    (void)state;
+    rig_begin(&rig, NULL);
+    rig_sandbox(&rig, "two");
+    uint16_t port_of_two = rig.guest_port;
+    rig_sandbox(&rig, "one");
+    uint64_t began_us = hand_clock_mono();
+    open_and_lose(LIMIT_EGRESS_NEW_BURST + MORE);
+    uint64_t refilled = (hand_clock_mono() - began_us) * LIMIT_EGRESS_NEW_S / 1000000;
+    assert_true(refilled + 1 < MORE);
+    PUMP_UNTIL(rig.loop, rig.refused >= MORE - refilled - 1);
+    assert_true(rig.refused <= MORE);
+    assert_int_equal(rig.refusals[0].why, FLOWS_TOO_FAST);
+    assert_non_null(strstr(rig.refusals[0].text, "100 connections per second, after 4096 at once"));
+
+    uint16_t port_of_one = rig.guest_port;
+    rig.guest_port = port_of_two; /* the others go on… */
+    struct peer guest = rig_guest(&rig), outside = rig_accept(&rig);
+    peer_done(&guest);
+    peer_done(&outside);
+    hand_clock_add(1000); /* …and so does this one, a second later */
+    rig.guest_port = port_of_one;
+    guest = rig_guest(&rig);
+    outside = rig_accept(&rig);
+    peer_done(&guest);
+    peer_done(&outside);
+    rig_end(&rig);
+}
+
 /* What is on its way to a guest that does not read, with an outside that sends for ever. */
 static size_t fill(struct peer *outside)
 {
@@ -707,6 +758,7 @@ int main(void)
         CASE(the_cap_of_one_sandbox_is_told_even_when_it_has_fewer_by_then),
         CASE(all_connections_together_have_little_memory),
         CASE(the_next_of_many_connections_has_smaller_buffers),
+        CASE(a_sandbox_may_not_open_connections_without_end),
         CASE(many_connections_have_small_buffers),
         CASE(bandwidth_is_limited_to_the_rate),
         CASE(the_kernel_knows_addresses_of_this_machine),
