@@ -212,13 +212,36 @@ static bool check_dns_servers(const struct net_policy *policy, const struct plac
                    place->prefix);
 }
 
+/* `name` is all that E2B's API has in such an object. A header that is misplaced would never be set. */
+static bool has_only(const json_t *object, const char *name, const char *whose, const struct place *place,
+                     const struct net_transform *rule, struct err *err)
+{
+    struct str host = short_of(rule->host);
+    const char *key;
+    json_t *value;
+
+    json_object_foreach((json_t *)object, key, value)
+    {
+        if (strcmp(key, name) == 0 || json_is_null(value))
+            continue;
+        if (strcmp(key, "headers") == 0)
+            return err_set(err, ERR_INVALID, "'%srules' for %.*s: 'headers' belongs inside 'transform'", place->prefix,
+                           STR_ARG(host));
+        return err_set(err, ERR_INVALID, "'%srules' for %.*s: %s has '%s', not '%.*s'", place->prefix, STR_ARG(host),
+                       whose, name, STR_ARG(short_of(str_from(key))));
+    }
+    return true;
+}
+
 static bool take_headers(const json_t *rule, const struct place *place, struct net_transform *out, struct err *err)
 {
     const json_t *transform, *headers = NULL;
     const char *name;
     json_t *value;
 
-    if (!json_take_object(rule, "transform", JSON_OPTIONAL, &transform, err) ||
+    if (!has_only(rule, "transform", "a rule", place, out, err) ||
+        !json_take_object(rule, "transform", JSON_OPTIONAL, &transform, err) ||
+        !has_only(transform, "headers", "'transform'", place, out, err) ||
         (transform && !json_take_object(transform, "headers", JSON_OPTIONAL, &headers, err)))
         return false;
     if (json_object_size(headers) > LIMIT_NET_HEADERS)
