@@ -231,6 +231,7 @@
 #define LIMIT_EGRESS_NEW_BURST 4096
 #define LIMIT_EGRESS_BUFFER (64 * 1024) /* bytes of one connection in our memory, each way; bulk data is spliced */
 #define LIMIT_EGRESS_INTERCEPTS 128     /* connections of one sandbox whose TLS ends here; 100 KiB each, both sides */
+#define LIMIT_EGRESS_INSIDE 64          /* of one sandbox to services of --inside; some take 100 of all sandboxes */
 #define LIMIT_EGRESS_SOCKETS 4 /* of one sandbox, to which its traffic is diverted: TCP and UDP, IPv4 and IPv6 */
 /*
  * Of egress itself: standard streams (the log is one of them), channels to keeper and to an old and a new front, the loop's

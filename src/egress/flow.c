@@ -146,6 +146,8 @@ static void flow_close(struct flow *flow)
     queue_leave(&flow->link);
     queue_leave(&flow->slowed);
     sandbox->open--;
+    if (flow->service)
+        sandbox->inside--;
     egress_give_places(sandbox, flow->places);
     relay_free(flow->relay);
     if (!flow->relay)
@@ -620,11 +622,19 @@ static void begin_dialing(struct flow *flow)
 /* `any` is a service of the name that the guest wants to reach. */
 static void begin_inside(struct flow *flow, const struct egress_service *any)
 {
-    flow->service = egress_service_on(flow->sandbox->egress, any, flow->port);
-    if (!flow->service) {
+    struct egress_sandbox *sandbox = flow->sandbox;
+    const struct egress_service *service = egress_service_on(sandbox->egress, any, flow->port);
+
+    if (!service) {
         refuse_named(flow, FLOWS_NO_SERVICE, &flow->original, str_from(any->name));
         return;
     }
+    if (sandbox->inside == LIMIT_EGRESS_INSIDE) {
+        refuse_named(flow, FLOWS_TOO_MANY_INSIDE, &flow->original, str_from(any->name));
+        return;
+    }
+    sandbox->inside++;
+    flow->service = service;
     flow->to = flow->addresses[0] = flow->service->to;
     flow->address_count = 1;
     begin_dialing(flow);

@@ -29,6 +29,7 @@ enum flows_why {
     FLOWS_TOO_FAST_WITH_RULES,       /* more new ones to them than it may have in a second */
     FLOWS_NOT_DIVERTED,              /* a connection to our listening socket itself */
     FLOWS_TOO_MANY_QUESTIONS,        /* DNS: more than it may ask at once or in a second, or more connections for it */
+    FLOWS_TOO_MANY_INSIDE,           /* all that it may have to names that stay inside */
     FLOWS_NO_SERVICE,                /* a name that stays inside, and --inside does not have this port */
     FLOWS_PROXY,                     /* the policy's proxy did not connect it */
     FLOWS_NO_HTTP1,                  /* the host has header rules, and the client speaks no HTTP/1.1 */

@@ -69,6 +69,7 @@ struct egress_sandbox {
     struct queue flows;
     struct quota dials; /* to the outside and to names that stay inside */
     uint32_t open;      /* flows, and connections for DNS */
+    uint32_t inside;    /* flows to names that stay inside */
     uint32_t places;    /* that these have taken */
     uint32_t pipes;     /* that its flows have borrowed (io/splice.h) */
     struct pins pins;

@@ -135,6 +135,9 @@ static void say_why(const struct egress_sandbox *sandbox, const struct refusal *
     case FLOWS_NO_POLICY:
         buf_add(out, STR("this sandbox's network rules are not in force yet; if this stays, see the server's log"));
         return;
+    case FLOWS_TOO_MANY_INSIDE:
+        buf_format(out, "a sandbox has %u open connections to the operator's services at most", LIMIT_EGRESS_INSIDE);
+        return;
     case FLOWS_NO_SERVICE:
         buf_add(out, STR("the operator has named no service for this port (--inside)"));
         return;

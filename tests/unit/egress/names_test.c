@@ -1118,6 +1118,38 @@ static void an_allowed_name_that_stays_inside_leads_to_its_service(void **state)
     rig_end(&rig);
 }
 
+/* A service may take a hundred connections, and all sandboxes share them. */
+static void connections_to_services_are_limited(void **state)
+{
+    struct peer guests[LIMIT_EGRESS_INSIDE], served[LIMIT_EGRESS_INSIDE];
+
+    (void)state;
+    begin_inside(&rig_open);
+    for (size_t i = 0; i < COUNT_OF(guests); i++) {
+        guests[i] = i % 2 ? connect_to("192.0.0.64", 80) : connect_to("192.0.0.65", 443);
+        served[i] = rig_accept(&rig);
+    }
+    struct peer next = connect_to("192.0.0.64", 80);
+    check_refused(&next, FLOWS_TOO_MANY_INSIDE,
+                  "connection to mirror.internal (192.0.0.64) port 80 refused: a sandbox has 64");
+    peer_say(&guests[1], STR("still"));
+    PUMP_UNTIL(rig.loop, peer_heard(&served[1], "still"));
+    for (size_t i = 0; i < COUNT_OF(guests); i++) {
+        peer_done(&guests[i]);
+        peer_done(&served[i]);
+    }
+    PUMP_UNTIL(rig.loop, rig.open == 0);
+    for (size_t i = 0; i < COUNT_OF(guests); i++) { /* each is given back */
+        guests[i] = connect_to("192.0.0.64", 80);
+        served[i] = rig_accept(&rig);
+    }
+    for (size_t i = 0; i < COUNT_OF(guests); i++) {
+        peer_done(&guests[i]);
+        peer_done(&served[i]);
+    }
+    rig_end(&rig);
+}
+
 static void a_service_that_does_not_listen_is_a_reset(void **state)
 {
     (void)state;
@@ -1175,6 +1207,7 @@ int main(void)
         CASE(other_ports_of_a_name_that_stays_inside_are_refused),
         CASE(a_new_policy_does_not_cut_a_name_that_stays_inside),
         CASE(an_allowed_name_that_stays_inside_leads_to_its_service),
+        CASE(connections_to_services_are_limited),
         CASE(a_service_that_does_not_listen_is_a_reset),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
