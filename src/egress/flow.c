@@ -606,7 +606,7 @@ static void begin_dialing(struct flow *flow)
 {
     enter(flow, FLOW_DIALING);
     if (!may_dial_more(flow))
-        flow_refuse(flow, FLOWS_TOO_FAST, &flow->to);
+        flow_refuse(flow, FLOWS_TOO_FAST, &flow->original); /* `to` of a service is not the guest's to know */
     else if (flow->service)
         dial(flow);
     else if (flow->has_rules)

@@ -1150,6 +1150,20 @@ static void connections_to_services_are_limited(void **state)
     rig_end(&rig);
 }
 
+static void the_log_does_not_tell_where_a_service_is(void **state)
+{
+    (void)state;
+    begin_inside(&rig_open);
+    services[0].to = rig_address("127.0.0.9");
+    rig.to = rig_address("192.0.0.64");
+    rig.port = 80;
+    rig_lose(&rig, LIMIT_EGRESS_NEW_BURST + 1024);
+    PUMP_UNTIL(rig.loop, rig.refusal_count);
+    assert_int_equal(rig.refusals[0].why, FLOWS_TOO_FAST);
+    assert_non_null(strstr(rig.refusals[0].text, "connection to 192.0.0.64 port 80 refused"));
+    rig_end(&rig);
+}
+
 static void a_service_that_does_not_listen_is_a_reset(void **state)
 {
     (void)state;
@@ -1208,6 +1222,7 @@ int main(void)
         CASE(a_new_policy_does_not_cut_a_name_that_stays_inside),
         CASE(an_allowed_name_that_stays_inside_leads_to_its_service),
         CASE(connections_to_services_are_limited),
+        CASE(the_log_does_not_tell_where_a_service_is),
         CASE(a_service_that_does_not_listen_is_a_reset),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);

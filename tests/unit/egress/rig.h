@@ -221,6 +221,22 @@ static inline struct peer rig_guest(struct rig *rig)
     return peer_make(fd);
 }
 
+/* So many connections of guests to where nothing listens; each is reset. */
+static inline void rig_lose(struct rig *rig, unsigned count)
+{
+    struct peer guests[LIMIT_EGRESS_INSIDE];
+
+    for (unsigned done = 0; done < count; done += COUNT_OF(guests)) {
+        for (size_t i = 0; i < COUNT_OF(guests); i++)
+            guests[i] = rig_guest(rig);
+        for (size_t i = 0; i < COUNT_OF(guests); i++) {
+            PUMP_UNTIL(rig->loop, peer_is_closed(&guests[i]));
+            assert_true(guests[i].was_reset);
+            peer_done(&guests[i]);
+        }
+    }
+}
+
 static inline bool rig_is_dialed(struct rig *rig)
 {
     struct pollfd waiting = { .fd = rig->outside_fd, .events = POLLIN };
