@@ -64,6 +64,14 @@ static const struct command commands[] = {
       TAKES_SERVER | TAKES_JSON | TAKES_RULES | TAKES_TIMEOUT, 0, 1, 0, sandbox_create_run },
     { "sandbox info", GROUP_SANDBOX, "ID [--json]", "what is known of a sandbox, with its network rules",
       "  cloister sandbox info ID\n", TAKES_SERVER | TAKES_JSON, 1, 1, 0, sandbox_info_run },
+    { "sandbox logs", GROUP_SANDBOX, "ID [--json]", "what has happened to a sandbox, and what its network refused",
+      "Oldest first: its start and end, changes of its deadline and rules, commands that were started and ended, and\n"
+      "connections that were refused, with the reason. Not the output of commands. The newest 1000 lines of the last\n"
+      "7 days, also when the sandbox has ended.\n"
+      "\n"
+      "  cloister sandbox logs ID\n"
+      "  cloister sandbox logs ID --json | jq -r '.[] | select(.level == \"warn\").message'\n",
+      TAKES_SERVER | TAKES_JSON, 1, 1, 0, sandbox_logs_run },
     { "sandbox network", GROUP_SANDBOX, "ID [--no-internet] [--allow-out WHAT]… [--deny-out WHAT]… | --reset",
       "show or replace what a sandbox may reach",
       "Without options it shows the rules. With options these replace all rules that the sandbox had, its egress "

@@ -101,6 +101,7 @@ bool key_list_run(struct cli *cli, struct err *err);
 bool key_revoke_run(struct cli *cli, struct err *err);
 bool sandbox_create_run(struct cli *cli, struct err *err);
 bool sandbox_info_run(struct cli *cli, struct err *err);
+bool sandbox_logs_run(struct cli *cli, struct err *err);
 bool sandbox_network_run(struct cli *cli, struct err *err);
 bool sandbox_list_run(struct cli *cli, struct err *err);
 bool sandbox_exec_run(struct cli *cli, struct err *err);

@@ -1,5 +1,5 @@
 /*
- * sandbox.c - list and kill. exec.c has the command that runs something.
+ * sandbox.c - list, logs and kill. exec.c has the command that runs something.
  */
 #include "base/clock.h"
 #include "base/encode.h"
@@ -84,6 +84,54 @@ bool sandbox_list_run(struct cli *cli, struct err *err)
     return client_print_list(cli, sandboxes, sandbox_heads, sandbox_row, "No sandbox is running.", err) ||
            err_wrap(err, "list sandboxes");
 }
+
+/* ---- logs ---- */
+
+/* A line about a process says which one only with its command. */
+static bool log_row(struct cli *cli, struct table *table, const json_t *line, struct err *err)
+{
+    const json_t *fields = NULL;
+    struct str time, level, message, command = STR("");
+
+    if (!json_take_str(line, "timestamp", JSON_REQUIRED, &time, err) ||
+        !json_take_str(line, "level", JSON_REQUIRED, &level, err) ||
+        !json_take_str(line, "message", JSON_REQUIRED, &message, err) ||
+        !json_take_object(line, "fields", JSON_OPTIONAL, &fields, err) ||
+        (fields && !json_take_str(fields, "command", JSON_OPTIONAL, &command, err)))
+        return false;
+    if (command.len)
+        message = arena_format(&cli->arena, "%.*s: %.*s", STR_ARG(message), STR_ARG(command));
+    table_row(table, (const struct str[]){ time, level, message });
+    return true;
+}
+
+bool sandbox_logs_run(struct cli *cli, struct err *err)
+{
+    static const char *const heads[] = { "TIME", "LEVEL", "TEXT", NULL };
+    json_t *answer = NULL;
+    struct str target;
+
+    /* The newest lines, which the server sends newest first. */
+    if (!client_target(cli, STR("/v2/sandboxes/"), str_from(cli->words[0]), STR("/logs"), &target, err) ||
+        !client_get(cli, CLIENT_AS_CALLER, target, &answer, err))
+        return err_wrap(err, "log of sandbox %.40s", cli->words[0]);
+    auto_json json_t *logs = answer;
+    const json_t *newest_first = json_object_get(logs, "logs");
+    size_t count = json_array_size(newest_first);
+    if (!json_is_array(newest_first))
+        return err_set(err, ERR_INTERNAL, "the server's log of a sandbox is not a list");
+    /* Every sandbox's log begins with its start. */
+    if (!count)
+        return err_set(err, ERR_NOT_FOUND,
+                       "no log of '%.40s': there was no such sandbox of this team in the last 7 days", cli->words[0]);
+    auto_json json_t *lines = json_array();
+    for (size_t i = count; i > 0; i--)
+        if (json_array_append(lines, json_array_get(newest_first, i - 1)) != 0)
+            return err_set(err, ERR_INTERNAL, "the server's answer cannot be copied");
+    return client_print_list(cli, lines, heads, log_row, "", err);
+}
+
+/* ---- kill ---- */
 
 static bool kill_one(struct client *client, struct str id, struct err *err)
 {

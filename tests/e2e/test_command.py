@@ -269,3 +269,26 @@ def test_a_list_of_the_file_that_the_command_line_replaces_is_told_at_the_start(
     log = own_server.log_path.read_text()[before:]
     assert f"the command line replaces the 2 entries of 'dns' in {file}" in log, log
     assert "egress-deny" not in log, log  # it adds up
+
+
+def test_the_log_of_a_sandbox_is_a_command(server, made):
+    def logs(*words):
+        return run(build_dir() / "cloister", "sandbox", "logs", *words, "--data", server.data)
+
+    box = server.create(network={"denyOut": ["192.0.2.0/24"]})["sandboxID"]
+    made.append(box)
+    command = [build_dir() / "cloister", "sandbox", "exec", "--data", server.data, box]
+    assert run(*command, "curl -s http://192.0.2.1:81/").returncode != 0
+    assert wait_for(lambda: "192.0.2.1" in logs(box).stdout.partition(" warn ")[2]), logs(box)
+    assert server.api("DELETE", f"/sandboxes/{box}").status == 204
+    head, *lines = logs(box).stdout.splitlines()
+    assert head.split() == ["TIME", "LEVEL", "TEXT"]
+    words = [line.split(maxsplit=2) for line in lines]
+    assert [time for time, _, _ in words] == sorted(time for time, _, _ in words), lines
+    assert words[0][1:] == ["info", words[0][2]] and "sandbox started from template" in words[0][2], lines
+    assert any("started: /bin/bash" in text and "192.0.2.1:81" in text for _, _, text in words), lines
+    assert any(level == "warn" and "denyOut has 192.0.2.0/24" in text for _, level, text in words), lines
+    assert words[-1][1:] == ["info", "sandbox ended: request"], lines
+    assert [line["message"] for line in json.loads(logs(box, "--json").stdout)][-1] == "sandbox ended: request"
+    missing = logs("inowhere")
+    assert missing.returncode == 4 and "no log of 'inowhere'" in missing.stderr, missing

@@ -18,11 +18,12 @@ static struct outcome outcome;
 
 static void help_lists_every_command_and_teaches_each(void **state)
 {
-    static const char *const names[] = { "serve",           "env",          "doctor",         "sandbox list",
-                                         "sandbox exec",    "sandbox kill", "sandbox create", "sandbox info",
-                                         "sandbox network", "team create",  "team list",      "team delete",
-                                         "key create",      "key list",     "key revoke",     "template list",
-                                         "template build",  "version" };
+    static const char *const names[] = {
+        "serve",          "env",          "doctor",          "sandbox list", "sandbox exec",  "sandbox kill",
+        "sandbox create", "sandbox info", "sandbox network", "sandbox logs", "team create",   "team list",
+        "team delete",    "key create",   "key list",        "key revoke",   "template list", "template build",
+        "version"
+    };
 
     (void)state;
     RUN(&outcome, "--help");
@@ -132,9 +133,9 @@ static void mistyped_commands_get_a_suggestion(void **state)
     assert_int_equal(outcome.exit_code, 2);
     CHECK_HAS(outcome.note, "there is no command 'sandbx list'; did you mean 'sandbox list'?");
     RUN(&outcome, "sandbox");
-    CHECK_HAS(outcome.note, "'sandbox' needs one more word: list, create, info, network, exec, kill");
+    CHECK_HAS(outcome.note, "'sandbox' needs one more word: list, create, info, logs, network, exec, kill");
     RUN(&outcome, "sandbox", "fly");
-    CHECK_HAS(outcome.note, "there is no 'sandbox fly'; there are list, create, info, network, exec, kill");
+    CHECK_HAS(outcome.note, "there is no 'sandbox fly'; there are list, create, info, logs, network, exec, kill");
     RUN(&outcome, "teleport");
     CHECK_HAS(outcome.note, "there is no command 'teleport'; `cloister help` lists them");
     RUN(&outcome, "sanbox", "--help");
@@ -299,6 +300,13 @@ static const struct fake_rule rules[] = {
              "\"denyOut\":[\"0.0.0.0/0\"],\"dnsServers\":[],\"rules\":{\"a.example\":[]},"
              "\"egressProxy\":{\"address\":\"p.example:1080\"},\"allowPublicTraffic\":false,"
              "\"httpsPorts\":[443,8443]}}") },
+    { "GET /v2/sandboxes/iaaa/logs ",
+      ANSWER("200 OK", JSON_TYPE,
+             "{\"logs\":[{\"timestamp\":\"2020-01-01T00:00:02Z\",\"level\":\"warn\",\"message\":\"re\\u001bfused\","
+             "\"fields\":{\"event_type\":\"network_refused\"}},"
+             "{\"timestamp\":\"2020-01-01T00:00:01Z\",\"level\":\"info\",\"message\":\"Process with pid 7 started\","
+             "\"fields\":{\"command\":\"/bin/true\"}}]}") },
+    { "GET /v2/sandboxes/inone/logs ", ANSWER("200 OK", JSON_TYPE, "{\"logs\":[]}") },
     { "GET /sandboxes/ibbb ", ANSWER("200 OK", JSON_TYPE, "{\"sandboxID\":\"ibbb\",\"allowInternetAccess\":true}") },
     { "PUT /sandboxes/ibbb/network ", ANSWER("204 No Content", "", "") },
     { "PUT /sandboxes/iaaa/network ",
@@ -390,6 +398,23 @@ static void sandbox_create_sends_its_rules_and_prints_the_id(void **state)
     CHECK_HAS(outcome.note, "--timeout needs a number from 1 to 86400, not 'soon'");
     RUN(&outcome, "sandbox", "create", "--data", data, "--allow-out", "");
     assert_int_equal(outcome.exit_code, 2);
+}
+
+static void sandbox_logs_prints_the_oldest_line_first(void **state)
+{
+    (void)state;
+    RUN(&outcome, "sandbox", "logs", "--data", data, "iaaa");
+    assert_int_equal(outcome.exit_code, 0);
+    CHECK_HAS(outcome.out, "\n2020-01-01T00:00:01Z  info   Process with pid 7 started: /bin/true\n"
+                           "2020-01-01T00:00:02Z  warn   re?fused\n");
+    RUN(&outcome, "sandbox", "logs", "--data", data, "iaaa", "--json");
+    assert_int_equal(outcome.exit_code, 0);
+    const char *first = strstr(outcome.out, "\"level\": \"info\"");
+    assert_true(first && strstr(first, "\"level\": \"warn\""));
+    assert_int_equal(outcome.out[0], '[');
+    RUN(&outcome, "sandbox", "logs", "--data", data, "inone");
+    assert_int_equal(outcome.exit_code, 4);
+    CHECK_HAS(outcome.note, "no log of 'inone'");
 }
 
 static void a_long_message_of_the_servers_is_printed_whole(void **state)
@@ -729,6 +754,7 @@ int main(void)
     const struct CMUnitTest with_server[] = {
         CASE(sandbox_list_follows_pages_into_one_table),
         CASE(sandbox_create_sends_its_rules_and_prints_the_id),
+        CASE(sandbox_logs_prints_the_oldest_line_first),
         CASE(a_long_message_of_the_servers_is_printed_whole),
         CASE(sandbox_info_shows_the_network_rules),
         CASE(sandbox_network_shows_and_replaces),
