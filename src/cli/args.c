@@ -33,6 +33,8 @@ static const struct option options[] = {
     { TAKES_TEAM, "team", 0, "NAME", OPTION_TEXT, FIELD(team), "the team it is for [default]" },
     { TAKES_FORCE, "force", 0, NULL, OPTION_FLAG, FIELD(force), "revoke its keys and kill its sandboxes first" },
     { TAKES_TIMEOUT, "timeout", 0, "SECONDS", OPTION_TEXT, FIELD(timeout), "how long it lives [300]" },
+    { TAKES_RULES, "internet", 0, NULL, OPTION_FLAG, FIELD(internet),
+      "reach the internet, also if the server was started with --internet off" },
     { TAKES_RULES, "no-internet", 0, NULL, OPTION_FLAG, FIELD(no_internet),
       "reach nothing outside, except what --allow-out names" },
     { TAKES_RULES, "allow-out", 0, "WHAT", OPTION_WORDS, FIELD(allow_out),

@@ -54,10 +54,11 @@ static const struct command commands[] = {
       "  cloister sandbox list --json | jq -r '.[].sandboxID'\n",
       TAKES_SERVER | TAKES_JSON, 0, 0, 0, sandbox_list_run },
     { "sandbox create", GROUP_SANDBOX,
-      "[TEMPLATE] [--timeout SECONDS] [--no-internet] [--allow-out WHAT]… [--deny-out WHAT]…",
+      "[TEMPLATE] [--timeout SECONDS] [--internet | --no-internet] [--allow-out WHAT]… [--deny-out WHAT]…",
       "start a sandbox and print its id",
-      "TEMPLATE is `base` unless it is named. It may reach the internet unless --no-internet is given, or the server\n"
-      "was started with --internet off. A domain in --allow-out needs --no-internet, or --deny-out 0.0.0.0/0.\n"
+      "TEMPLATE is `base` unless it is named. Without --internet and --no-internet the server's default counts:\n"
+      "on, unless it was started with --internet off. A domain in --allow-out needs --no-internet, or\n"
+      "--deny-out 0.0.0.0/0.\n"
       "\n"
       "  cloister sandbox create\n"
       "  cloister sandbox create --no-internet --allow-out pypi.org --allow-out '*.pythonhosted.org'\n",
@@ -72,7 +73,8 @@ static const struct command commands[] = {
       "  cloister sandbox logs ID\n"
       "  cloister sandbox logs ID --json | jq -r '.[] | select(.level == \"warn\").message'\n",
       TAKES_SERVER | TAKES_JSON, 1, 1, 0, sandbox_logs_run },
-    { "sandbox network", GROUP_SANDBOX, "ID [--no-internet] [--allow-out WHAT]… [--deny-out WHAT]… | --reset",
+    { "sandbox network", GROUP_SANDBOX,
+      "ID [--internet | --no-internet] [--allow-out WHAT]… [--deny-out WHAT]… | --reset",
       "show or replace what a sandbox may reach",
       "Without options it shows the rules. With options these replace all rules that the sandbox had, its egress "
       "proxy\n"

@@ -29,7 +29,7 @@ enum {
     TAKES_TEAM = 1 << 7,
     TAKES_FORCE = 1 << 8,
     TAKES_ADMIN_URL = 1 << 9, /* --url too, but E2B_API_URL is not used in its place */
-    TAKES_RULES = 1 << 10,    /* --no-internet, --allow-out, --deny-out */
+    TAKES_RULES = 1 << 10,    /* --internet, --no-internet, --allow-out, --deny-out */
     TAKES_RESET = 1 << 11,
     TAKES_TIMEOUT = 1 << 12,
     TAKES_SERVER = TAKES_DATA | TAKES_URL,      /* commands that call the server with an API key */
@@ -61,7 +61,7 @@ struct cli {
     bool force;
     size_t env_count;
     const char **envs; /* "NAME=value" */
-    bool no_internet, reset;
+    bool internet, no_internet, reset;
     struct cli_list allow_out, deny_out;
     const char *timeout; /* NULL: not given */
     bool help;           /* --help was given: everything else is ignored */

@@ -19,6 +19,19 @@ static void words_write(struct json_out *json, const char *name, const struct cl
     json_out_end(json);
 }
 
+static bool internet_check(const struct cli *cli, struct err *err)
+{
+    return !(cli->internet && cli->no_internet) ||
+           err_set(err, ERR_INVALID, "--internet and --no-internet contradict each other: give one of them, or none");
+}
+
+/* Neither: what the server was started with. */
+static void internet_write(struct json_out *json, const struct cli *cli)
+{
+    if (cli->internet || cli->no_internet)
+        json_out_bool(json, "allow_internet_access", cli->internet);
+}
+
 static void rules_write(struct json_out *json, const struct cli *cli)
 {
     words_write(json, "allowOut", &cli->allow_out);
@@ -42,14 +55,15 @@ bool sandbox_create_run(struct cli *cli, struct err *err)
     uint64_t timeout_s = 0;
     struct str id;
 
+    if (!internet_check(cli, err))
+        return false;
     if (cli->timeout && !number_of("timeout", cli->timeout, 1, LIMIT_TIMEOUT_S, &timeout_s, err))
         return false;
     json_out_object(&json, NULL);
     json_out_str(&json, "templateID", cli->word_count ? str_from(cli->words[0]) : STR("base"));
     if (timeout_s)
         json_out_int(&json, "timeout", (int64_t)timeout_s);
-    if (cli->no_internet)
-        json_out_bool(&json, "allow_internet_access", false);
+    internet_write(&json, cli);
     json_out_object(&json, "network");
     rules_write(&json, cli);
     json_out_end(&json);
@@ -194,8 +208,7 @@ static bool replace_rules(struct cli *cli, struct client *client, struct err *er
     struct str target;
 
     json_out_object(&json, NULL);
-    if (cli->no_internet)
-        json_out_bool(&json, "allow_internet_access", false);
+    internet_write(&json, cli);
     rules_write(&json, cli);
     json_out_end(&json);
     if (!client_target(cli, STR("/sandboxes/"), str_from(cli->words[0]), STR("/network"), &target, err) ||
@@ -208,8 +221,10 @@ static bool replace_rules(struct cli *cli, struct client *client, struct err *er
 bool sandbox_network_run(struct cli *cli, struct err *err)
 {
     auto_client struct client client = { 0 };
-    bool has_rules = cli->no_internet || cli->allow_out.count || cli->deny_out.count;
+    bool has_rules = cli->internet || cli->no_internet || cli->allow_out.count || cli->deny_out.count;
 
+    if (!internet_check(cli, err))
+        return false;
     if (cli->reset && has_rules)
         return err_set(err, ERR_INVALID, "--reset removes all rules: it cannot be combined with new ones");
     return client_open(&client, cli, CLIENT_AS_CALLER, err) &&

@@ -404,6 +404,21 @@ def test_the_operators_default_counts_where_the_caller_says_nothing(own_server):
         assert own_server.api("GET", path).json["allowInternetAccess"] is False
 
 
+def test_the_command_line_opens_one_sandbox_where_the_default_is_off(own_server):
+    def run(*words):
+        env = own_server.environment()
+        return cloister(*words, data=own_server.data, stdout=subprocess.PIPE, text=True, env=env).stdout
+
+    own_server.stop()
+    own_server.options = ["--internet", "off"]
+    own_server.start()
+    closed, opened = run("sandbox", "create").strip(), run("sandbox", "create", "--internet").strip()
+    assert re.search(r"^internet access +off$", run("sandbox", "info", closed), re.M)
+    assert re.search(r"^internet access +on$", run("sandbox", "info", opened), re.M)
+    assert re.search(r"^internet access +on$", run("sandbox", "network", closed, "--internet"), re.M)
+    assert re.search(r"^internet access +off$", run("sandbox", "network", closed, "--reset"), re.M)
+
+
 def test_the_command_line_makes_shows_and_changes_rules(server):
     def run(*words):
         return cloister(*words, data=server.data, stdout=subprocess.PIPE, text=True, env=os.environ).stdout

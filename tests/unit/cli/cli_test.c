@@ -393,6 +393,13 @@ static void sandbox_create_sends_its_rules_and_prints_the_id(void **state)
     assert_true(fake_server_heard(&server, "{\"templateID\":\"mine\",\"timeout\":60,\"allow_internet_access\":false,"
                                            "\"network\":{\"allowOut\":[\"pypi.org\",\"1.1.1.1\"],"
                                            "\"denyOut\":[\"10.0.0.0/8\"]}}"));
+    RUN(&outcome, "sandbox", "create", "--data", data, "--internet");
+    assert_int_equal(outcome.exit_code, 0);
+    assert_true(fake_server_heard(&server, "{\"templateID\":\"base\",\"allow_internet_access\":true,"
+                                           "\"network\":{}}"));
+    RUN(&outcome, "sandbox", "create", "--data", data, "--internet", "--no-internet");
+    assert_int_equal(outcome.exit_code, 2);
+    CHECK_HAS(outcome.note, "--internet and --no-internet contradict each other");
     RUN(&outcome, "sandbox", "create", "--data", data, "--timeout", "soon");
     assert_int_equal(outcome.exit_code, 2);
     CHECK_HAS(outcome.note, "--timeout needs a number from 1 to 86400, not 'soon'");
@@ -466,6 +473,13 @@ static void sandbox_network_shows_and_replaces(void **state)
     RUN(&outcome, "sandbox", "network", "--data", data, "ibbb", "--no-internet", "--deny-out", "192.0.2.1");
     assert_int_equal(outcome.exit_code, 0);
     assert_true(fake_server_heard(&server, "{\"allow_internet_access\":false,\"denyOut\":[\"192.0.2.1\"]}"));
+    RUN(&outcome, "sandbox", "network", "--data", data, "ibbb", "--internet");
+    assert_int_equal(outcome.exit_code, 0);
+    assert_true(fake_server_heard(&server, "\r\n\r\n{\"allow_internet_access\":true}"));
+    RUN(&outcome, "sandbox", "network", "--data", data, "ibbb", "--internet", "--no-internet");
+    assert_int_equal(outcome.exit_code, 2);
+    RUN(&outcome, "sandbox", "network", "--data", data, "ibbb", "--internet", "--reset");
+    assert_int_equal(outcome.exit_code, 2);
     RUN(&outcome, "sandbox", "network", "--data", data, "ibbb", "--no-internet", "--reset");
     assert_int_equal(outcome.exit_code, 2);
     CHECK_HAS(outcome.note, "--reset removes all rules");
