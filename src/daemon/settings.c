@@ -277,6 +277,11 @@ static bool inside_name(struct str text, char out[LIMIT_NET_NAME_BYTES + 1], str
     const struct str own = STR(".localhost");
     const int shown = (int)MIN(text.len, (size_t)SHOWN);
 
+    if (str_starts(text, STR("*")))
+        return err_set(err, ERR_INVALID, "--inside: '%.*s' is not one name: give an entry for each name, without *",
+                       shown, text.at);
+    if (str_ends(text, STR(".")))
+        return err_set(err, ERR_INVALID, "--inside: write '%.*s' without the dot at its end", shown, text.at);
     if (!net_name_is_valid(text) || !str_has_char(text, '.'))
         return err_set(err, ERR_INVALID, "--inside: '%.*s' is not a host name with a dot, such as mirror.internal",
                        shown, text.at);
@@ -306,6 +311,26 @@ static struct net_address inside_address(const struct egress_service *services, 
     return address;
 }
 
+/* Says what is wrong with the target of a service. Always false. */
+static bool inside_target_error(struct str name, struct str target, struct err *err)
+{
+    const char *colon = target.len ? memrchr(target.at, ':', target.len) : NULL;
+    struct str before = colon ? str_of(target.at, (size_t)(colon - target.at)) : STR("");
+    struct net_address address;
+    const int shown = (int)MIN(target.len, (size_t)SHOWN);
+
+    /* "::1:80" is an address by itself, but who writes it means port 80 of ::1. */
+    if (str_has_char(before, ':') && net_address_parse(before, &address))
+        return err_set(err, ERR_INVALID, "--inside: write an IPv6 address in brackets: [%.*s]:%.*s, not '%.*s'",
+                       STR_ARG(before), (int)(target.len - before.len - 1), colon + 1, shown, target.at);
+    if (str_has_char(target, ':') && net_address_parse(target, &address))
+        return err_set(err, ERR_INVALID, "--inside: write an IPv6 address in brackets: [%.*s]:PORT, not '%.*s'",
+                       STR_ARG(target), shown, target.at);
+    return err_set(err, ERR_INVALID,
+                   "--inside: %.*s must lead to an address and a port, such as 127.0.0.1:8080, not '%.*s'",
+                   (int)MIN(name.len, (size_t)SHOWN / 2), name.at, (int)MIN(target.len, (size_t)SHOWN / 2), target.at);
+}
+
 /* NAME:PORT=ADDR:PORT, into services[count]. */
 static bool inside_parse(struct str entry, struct egress_service *services, uint32_t count, struct err *err)
 {
@@ -313,6 +338,9 @@ static bool inside_parse(struct str entry, struct egress_service *services, uint
     struct str target = entry, from, name;
     uint64_t port;
 
+    if (memmem(entry.at, entry.len, "://", 3))
+        return err_set(err, ERR_INVALID, "--inside takes NAME:PORT=ADDR:PORT and no URL: write '%.*s' without http://",
+                       (int)MIN(entry.len, (size_t)SHOWN), entry.at);
     if (!str_has_char(entry, '=') || !str_cut(&target, '=', &from) || !str_has_char(from, ':') ||
         !str_cut(&from, ':', &name))
         return err_set(err, ERR_INVALID,
@@ -325,9 +353,7 @@ static bool inside_parse(struct str entry, struct egress_service *services, uint
                        (int)MIN(name.len, (size_t)SHOWN), name.at);
     out->port = (uint16_t)port;
     if (!endpoint_parse(target, 0, &out->to, &out->to_port))
-        return err_set(
-            err, ERR_INVALID, "--inside: %.*s must lead to an address and a port, such as 127.0.0.1:8080, not '%.*s'",
-            (int)MIN(name.len, (size_t)SHOWN / 2), name.at, (int)MIN(target.len, (size_t)SHOWN / 2), target.at);
+        return inside_target_error(name, target, err);
     for (uint32_t i = 0; i < count; i++)
         if (services[i].port == out->port && strcmp(services[i].name, out->name) == 0)
             return err_set(err, ERR_INVALID, "--inside has port %u of %.*s twice", out->port, SHOWN, out->name);
