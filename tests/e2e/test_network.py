@@ -238,6 +238,26 @@ def test_what_was_configured_meanwhile_stays_and_is_all_that_stays(server):
         assert found.stdout.split() == "[user] name = a fund=false [global] timeout = 9".split()
 
 
+def test_lines_and_modes_of_the_sandboxs_own_files_stay(server):
+    with Sandbox.create("base", timeout=60) as box:
+        box.commands.run(
+            "cd /etc && sudo sh -c 'printf \"fetch-retries=0\\n\" >npmrc; printf \"[user]\\n\\tname = a\\n\" >gitconfig' && "
+            "sudo chown user:user gitconfig && sudo chmod 600 gitconfig npmrc"
+        )
+        shown = "cd /etc; sudo cat npmrc; stat -c '%a %U %G' npmrc gitconfig"
+        before = box.commands.run(shown).stdout
+        assert before.split() == "fetch-retries=0 600 root root 600 user user".split()
+        box.update_network({"allow_internet_access": False})
+        assert "insteadOf" in box.commands.run("cat /etc/gitconfig").stdout
+        assert box.commands.run(shown).stdout == before
+        box.commands.run("echo search corp.example | sudo tee -a /etc/resolv.conf")
+        box.update_network({})
+        assert box.commands.run(shown).stdout == before
+        lines = box.commands.run("cat /etc/resolv.conf").stdout.splitlines()
+        assert "search corp.example" in lines and OFF not in "".join(lines)
+        assert [line for line in lines if line.startswith("nameserver")] not in ([], ["nameserver 127.0.0.1"])
+
+
 def lines_of(server, box, wanted):
     """The warnings in its log, once there are so many; egress reports about once a second."""
 

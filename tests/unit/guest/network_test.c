@@ -159,14 +159,35 @@ static void a_link_is_replaced_and_not_followed(void **state)
     check_has("resolv.conf", "Internet access is off");
 }
 
+/* A FIFO would be waited for, and a directory cannot be replaced. */
 static void what_is_no_file_holds_nobody_up(void **state)
 {
     (void)state;
+    static const char *const names[] = { "nsswitch.conf", "resolv.conf", "motd", "pip.conf", "npmrc", "gitconfig" };
     char path[128];
 
-    (void)snprintf(path, sizeof path, "%s/nsswitch.conf", etc);
-    assert_int_equal(mkfifo(path, 0644), 0);
-    network_tell(etc, GUESTLINK_NOTHING, STR("")); /* a FIFO would be waited for */
+    alarm(30); /* ends the test if it waits */
+    for (size_t is_fifo = 0; is_fifo < 2; is_fifo++) {
+        for (size_t i = 0; i < COUNT_OF(names); i++) {
+            (void)snprintf(path, sizeof path, "%s/%s", etc, names[i]);
+            assert_int_equal(is_fifo ? mkfifo(path, 0644) : mkdir(path, 0755), 0);
+        }
+        network_tell(etc, GUESTLINK_NOTHING, STR(""));
+        network_tell(etc, GUESTLINK_INSIDE, STR("mirror.internal\n"));
+        (void)snprintf(path, sizeof path, "%s/.cloister-network/inside", etc);
+        assert_int_equal(unlink(path), 0);
+        assert_int_equal(is_fifo ? mkfifo(path, 0644) : mkdir(path, 0755), 0);
+        network_tell(etc, GUESTLINK_OUTSIDE, STR(""));
+        for (size_t i = 0; i < COUNT_OF(names); i++) {
+            (void)snprintf(path, sizeof path, "%s/%s", etc, names[i]);
+            assert_int_equal(remove(path), 0);
+        }
+        (void)snprintf(path, sizeof path, "%s/.cloister-network/inside", etc);
+        (void)remove(path);
+        (void)snprintf(path, sizeof path, "%s/.cloister-network", etc);
+        (void)remove(path);
+    }
+    alarm(0);
     network_tell("/nonexistent", GUESTLINK_NOTHING, STR(""));
 }
 
