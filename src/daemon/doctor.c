@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -80,10 +81,25 @@ static void refuse(struct findings *all, const struct config *config, const stru
         (void)snprintf(row->fix, sizeof row->fix, "correct it on the command line of serve");
 }
 
+/* One list at a time: egress_settings_make() stops at the first mistake. */
+static void look_at_lists(struct findings *all, const struct config *config)
+{
+    static const size_t lists[] = { offsetof(struct config, egress_allow), offsetof(struct config, egress_deny),
+                                    offsetof(struct config, dns), offsetof(struct config, inside) };
+    auto_free struct egress_settings *made = NEW(struct egress_settings);
+    struct err err;
+
+    for (size_t i = 0; i < COUNT_OF(lists); i++) {
+        auto_free struct config *one = NEW(struct config);
+        memcpy((char *)one + lists[i], (const char *)config + lists[i], CONFIG_LIST_BYTES);
+        if (!egress_settings_make(one, made, &err))
+            refuse(all, config, &err);
+    }
+}
+
 /* What serve checks before it opens anything: make_settings() in keeper.c. Every mistake has a row. */
 static void look_at_settings(struct findings *all, const struct config *config)
 {
-    auto_free struct egress_settings *egress = NEW(struct egress_settings);
     size_t before = all->count;
     enum log_level level;
     bool is_on;
@@ -99,8 +115,7 @@ static void look_at_settings(struct findings *all, const struct config *config)
         refuse(all, config, &err);
     if (!certificates_check_paths(config->tls_cert, config->tls_key, &err))
         refuse(all, config, &err);
-    if (!egress_settings_make(config, egress, &err))
-        refuse(all, config, &err);
+    look_at_lists(all, config);
     if (all->count > before)
         return;
     struct probe_row *row = finding(all, "configuration", PROBE_OK);

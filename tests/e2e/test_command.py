@@ -197,6 +197,17 @@ def test_doctor_fails_a_configuration_that_serve_refuses(tmp_path, line, says):
     assert row["verdict"] == "ok", row
 
 
+def test_doctor_has_a_row_for_every_mistake_of_a_configuration(tmp_path):
+    file = tmp_path / "cloister.conf"
+    options = ("internet", "log", "egress-allow", "egress-deny", "dns", "inside")
+    file.write_text("".join(f"{option} = bad\n" for option in options))
+    result = run(build_dir() / "cloister", "doctor", "--json", "--config", file, "--data", tmp_path)
+    rows = [check for check in json.loads(result.stdout)["checks"] if check["check"] == "configuration"]
+    assert len(rows) == len(options), rows
+    for option in options:
+        assert [row for row in rows if row["verdict"] == "fail" and row["found"].startswith(f"--{option} ")], (option, rows)
+
+
 def test_a_template_of_another_version_is_served_and_told_about(server):
     data = server.data.parent / f"{server.data.name}-outdated"  # where the server's own user may go
     shutil.rmtree(data, ignore_errors=True)
