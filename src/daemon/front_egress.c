@@ -56,6 +56,7 @@ static struct str why_name(uint8_t why)
         [FLOWS_TOO_MANY_QUESTIONS - NET_RULE_COUNT] = "too many DNS questions",
         [FLOWS_TOO_MANY_INSIDE - NET_RULE_COUNT] = "too many connections to services",
         [FLOWS_NO_SERVICE - NET_RULE_COUNT] = "no service on that port",
+        [FLOWS_SERVICE_FAILED - NET_RULE_COUNT] = "service failed",
         [FLOWS_PROXY - NET_RULE_COUNT] = "egress proxy failed",
         [FLOWS_NO_HTTP1 - NET_RULE_COUNT] = "header rules need HTTP/1.1",
         [FLOWS_NO_ANSWER - NET_RULE_COUNT] = "no answer from a host with header rules",

@@ -362,6 +362,9 @@ static void on_dialed(void *context, int fd, const struct err *err)
         return;
     }
     log_debug("sandbox %s: %s", flow->sandbox->id, err_text(err));
+    if (flow->service) /* the address of its name inside: where it really is is the operator's business */
+        report_failure(flow->sandbox, FLOWS_SERVICE_FAILED, &flow->service->address, flow->port,
+                       str_from(flow->service->name), err->message);
     flow_reset(flow);
 }
 

@@ -31,6 +31,7 @@ enum flows_why {
     FLOWS_TOO_MANY_QUESTIONS,        /* DNS: more than it may ask at once or in a second, or more connections for it */
     FLOWS_TOO_MANY_INSIDE,           /* all that it may have to names that stay inside */
     FLOWS_NO_SERVICE,                /* a name that stays inside, and --inside does not have this port */
+    FLOWS_SERVICE_FAILED,            /* --inside has it, and it could not be connected to */
     FLOWS_PROXY,                     /* the policy's proxy did not connect it */
     FLOWS_NO_HTTP1,                  /* the host has header rules, and the client speaks no HTTP/1.1 */
     FLOWS_NO_ANSWER,                 /* the host has header rules, and could not be reached or did not answer */

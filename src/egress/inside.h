@@ -154,7 +154,8 @@ void report_soon(struct egress_sandbox *sandbox); /* something has changed */
  */
 void report_refusal(struct egress_sandbox *sandbox, unsigned why, const struct net_address *to, uint16_t port,
                     struct str name);
-/* The same with a reason of its own: FLOWS_PROXY, FLOWS_NO_ANSWER, FLOWS_TOO_FAST_WITH_RULES. */
+/* The same with a reason of its own: FLOWS_PROXY, FLOWS_SERVICE_FAILED, FLOWS_NO_ANSWER,
+ * FLOWS_TOO_FAST_WITH_RULES. */
 void report_failure(struct egress_sandbox *sandbox, unsigned why, const struct net_address *to, uint16_t port,
                     struct str name, const char *reason);
 void report_last(struct egress_sandbox *sandbox); /* the sandbox is gone: what there is to say is said now */

@@ -54,6 +54,10 @@ static void say_where(const struct refusal *refusal, struct buf *out)
         buf_format(out, "request to %s failed: ", refusal->name);
         return;
     }
+    if (refusal->why == FLOWS_SERVICE_FAILED) {
+        buf_format(out, "service %s:%u (--inside) failed: ", refusal->name, refusal->port);
+        return;
+    }
     net_address_text(&refusal->to, address);
     if (refusal->names)
         buf_format(out, "connection to %s (one of %u names%s) port %u refused: ", address, refusal->names,
@@ -125,6 +129,7 @@ static void say_why(const struct egress_sandbox *sandbox, const struct refusal *
                    LIMIT_EGRESS_QUESTIONS_S, LIMIT_EGRESS_QUESTIONS, LIMIT_EGRESS_DNS_STREAMS);
         return;
     case FLOWS_TOO_FAST_WITH_RULES:
+    case FLOWS_SERVICE_FAILED:
     case FLOWS_PROXY:
     case FLOWS_NO_ANSWER:
         buf_add(out, str_from(refusal->reason));

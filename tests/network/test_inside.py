@@ -71,6 +71,7 @@ def inside(hosts, services):
         hosts,
         "--inside", f"{MIRROR}:80=127.0.0.1:{web}", "--inside", f"mail.internal:25=127.0.0.1:{echo}",
         "--inside", f"{MIRROR}:7=127.0.0.1:{echo},two.test:80=127.0.0.1:{web}",
+        "--inside", f"{MIRROR}:9=127.0.0.1:1",  # where nothing listens
         "--inside", f"deb.debian.org:80={HOSTS['packages']}:80",
         "--inside", ",".join(f"{name}:443={HOSTS['packages']}:443" for name in MIRRORED),
         data=TEST_DATA.with_name(f"{TEST_DATA.name}-inside"),
@@ -150,6 +151,12 @@ def test_its_other_ports_are_refused_and_the_log_says_so(inside, hosts, port):
     box = inside.shared_box()
     box.refused("tcp", MIRROR, port, "x", True)
     assert box.wait_log(f"{MIRROR} ({MIRROR_ADDRESS}) port {port} refused", "--inside")
+
+
+def test_a_service_that_is_not_there_is_named_in_the_log(inside):
+    box = inside.shared_box(**OFF)
+    box.refused("tcp", MIRROR, 9, "x", True)
+    assert box.wait_log(f"service {MIRROR}:9 (--inside) failed: connect: Connection refused")
 
 
 def test_mail_ports_stay_refused_elsewhere(inside):

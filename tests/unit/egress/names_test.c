@@ -1164,14 +1164,29 @@ static void the_log_does_not_tell_where_a_service_is(void **state)
     rig_end(&rig);
 }
 
-static void a_service_that_does_not_listen_is_a_reset(void **state)
+/* The line does not name the operator's address. */
+static void a_service_that_does_not_listen_is_a_reset_and_a_line_in_the_log(void **state)
 {
     (void)state;
     begin_inside(&rig_open);
     services[0].to = rig_address("127.0.0.9");
     struct peer guest = connect_to("192.0.0.64", 80);
+    check_refused(&guest, FLOWS_SERVICE_FAILED, "");
+    assert_string_equal(rig.refusals[0].text,
+                        "service mirror.internal:80 (--inside) failed: connect: Connection refused");
+    rig_end(&rig);
+}
+
+static void an_outside_that_does_not_listen_makes_no_line(void **state)
+{
+    (void)state;
+    begin_inside(&rig_open);
+    rig.ranges = rig_range("127.0.0.0/8");
+    struct peer guest = connect_to("127.0.0.9", 80);
     PUMP_UNTIL(rig.loop, peer_is_closed(&guest));
     assert_true(guest.was_reset);
+    PUMP_UNTIL(rig.loop, rig.messages);
+    assert_int_equal(rig.refused, 0);
     peer_done(&guest);
     rig_end(&rig);
 }
@@ -1223,7 +1238,8 @@ int main(void)
         CASE(an_allowed_name_that_stays_inside_leads_to_its_service),
         CASE(connections_to_services_are_limited),
         CASE(the_log_does_not_tell_where_a_service_is),
-        CASE(a_service_that_does_not_listen_is_a_reset),
+        CASE(a_service_that_does_not_listen_is_a_reset_and_a_line_in_the_log),
+        CASE(an_outside_that_does_not_listen_makes_no_line),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
