@@ -146,6 +146,26 @@ static struct str data_text(const json_t *data, const char *name, struct arena *
     return json_is_string(value) ? arena_copy(arena, json_str(value)) : STR("");
 }
 
+/* Lists by their lengths; what is not set is left out, and so is what rows of older versions do not have. */
+static struct str network_text(const json_t *network, struct arena *arena)
+{
+    struct buf text = buf_make(arena, LINE_BYTES);
+    long long rules = (long long)json_integer_value(json_object_get(network, "rules"));
+    struct str proxy = data_text(network, "egress_proxy_host", arena);
+
+    buf_format(&text, "network rules changed: internet access %s, allowOut %lld, denyOut %lld",
+               json_is_true(json_object_get(network, "allow_internet_access")) ? "on" : "off",
+               (long long)json_integer_value(json_object_get(network, "allow_out")),
+               (long long)json_integer_value(json_object_get(network, "deny_out")));
+    if (json_has(network, "dns_servers"))
+        buf_format(&text, ", dnsServers %lld", (long long)json_integer_value(json_object_get(network, "dns_servers")));
+    if (rules)
+        buf_format(&text, ", hosts with header rules %lld", rules);
+    if (proxy.len)
+        buf_format(&text, ", egressProxy %.*s", STR_ARG(proxy));
+    return buf_str(&text);
+}
+
 static void line_of(const struct event_row *event, struct arena *arena, struct log_line *out)
 {
     struct err ignored; /* a damaged row still has its type */
@@ -156,11 +176,7 @@ static void line_of(const struct event_row *event, struct arena *arena, struct l
     if (str_eq(event->type, event_type_name[EVENT_CREATED])) {
         line.message = arena_format(arena, "sandbox started from template %.*s", STR_ARG(event->template_id));
     } else if (str_eq(event->type, event_type_name[EVENT_UPDATED]) && json_has(data, "set_network")) {
-        const json_t *network = json_object_get(data, "set_network");
-        line.message = arena_format(arena, "network rules changed: internet access %s, allowOut %lld, denyOut %lld",
-                                    json_is_true(json_object_get(network, "allow_internet_access")) ? "on" : "off",
-                                    (long long)json_integer_value(json_object_get(network, "allow_out")),
-                                    (long long)json_integer_value(json_object_get(network, "deny_out")));
+        line.message = network_text(json_object_get(data, "set_network"), arena);
     } else if (str_eq(event->type, event_type_name[EVENT_UPDATED])) {
         struct str deadline = data_text(data, "set_timeout", arena);
         line.message = arena_format(arena, "deadline set to %.*s", STR_ARG(deadline));

@@ -192,7 +192,11 @@ struct event_row record_network(const struct sandbox *sb, const struct net_polic
     json_out_int(&json, "allow_out", (int64_t)network->allow_count + network->name_count);
     json_out_int(&json, "deny_out", network->deny_count);
     json_out_int(&json, "rules", network->transform_count);
+    if (network->has_dns)
+        json_out_int(&json, "dns_servers", network->dns_count);
     json_out_bool(&json, "egress_proxy", network->proxy.host.len > 0);
+    if (network->proxy.host.len) /* no username: it can be a secret, too */
+        json_out_str(&json, "egress_proxy_host", network->proxy.host);
     json_out_end(&json);
     json_out_end(&json);
     return event_of(sb, event_type_name[EVENT_UPDATED], buf_str(&data));

@@ -377,6 +377,34 @@ static void an_update_replaces_everything(void **state)
                         "network rules changed: internet access on, allowOut 0, denyOut 1");
 }
 
+/* The proxy by its host alone: a username can be a secret, too. */
+static void a_change_of_every_kind_is_named_in_the_log(void **state)
+{
+    struct served *s = *state;
+    static const struct {
+        const char *body, *message;
+    } rows[] = {
+        { "{\"egressProxy\":{\"address\":\"proxy.example.com:1080\",\"username\":\"me\",\"password\":\"hunter2\"}}",
+          "network rules changed: internet access on, allowOut 0, denyOut 0, egressProxy proxy.example.com" },
+        { "{\"rules\":{\"a.example\":[],\"b.example\":[{\"transform\":{\"headers\":{\"X-Key\":\"hunter2\"}}}]}}",
+          "network rules changed: internet access on, allowOut 0, denyOut 0, hosts with header rules 2" },
+        { "{\"dnsServers\":[]}", "network rules changed: internet access on, allowOut 0, denyOut 0, dnsServers 0" },
+        { "{\"allow_internet_access\":false,\"allowOut\":[\"a.example\",\"1.1.1.1\"],\"dnsServers\":[\"9.9.9.9\"],"
+          "\"rules\":{\"a.example\":[]},\"egressProxy\":{\"address\":\"[2001:db8::1]:1080\"}}",
+          "network rules changed: internet access off, allowOut 2, denyOut 0, dnsServers 1, hosts with header rules 1, "
+          "egressProxy 2001:db8::1" },
+    };
+
+    const char *id = create(s, "");
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        assert_int_equal(CALL(s, "PUT", network_of(s, id), rows[i].body).status, 204);
+    assert_int_equal(CALL(s, "GET", served_path(s, "/sandboxes/", id, "/logs"), NULL).status, 200);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        const json_t *entry = json_array_get(json_object_get(s->last, "logEntries"), i + 1);
+        assert_string_equal(json_string_value(json_object_get(entry, "message")), rows[i].message);
+    }
+}
+
 static void an_update_without_a_body_is_a_mistake(void **state)
 {
     struct served *s = *state;
@@ -471,6 +499,7 @@ int main(void)
         API_CASE(a_domain_needs_no_denial_when_internet_access_is_off),
         API_CASE(ports_that_expect_tls_are_kept),
         API_CASE(an_update_replaces_everything),
+        API_CASE(a_change_of_every_kind_is_named_in_the_log),
         API_CASE(an_update_without_a_body_is_a_mistake),
         API_CASE(an_update_of_a_sandbox_that_is_not_there_is_a_404),
         API_CASE(an_update_while_egress_is_away_may_be_repeated),
