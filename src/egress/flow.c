@@ -89,7 +89,8 @@ struct flow {
     struct net_address addresses[LIMIT_EGRESS_TRIES]; /* to be dialed, one after the other */
     uint32_t address_count;                           /* with has_rules 0 is possible: requests are answered with why */
     bool is_late;                                     /* there is none because no name server answered in time */
-    bool has_spoken;                                  /* while naming: the guest */
+    bool has_spoken;                                  /* while naming: the guest… */
+    struct name_search search;                        /* …and what it has said */
     struct stream *guest;                             /* the relay's while relaying */
     struct stream *outside;                           /* while relaying, the relay's */
     struct dialer dialer;                             /* while dialing… */
@@ -794,7 +795,7 @@ static void on_guest_input(struct stream *stream)
     struct flow *flow = stream->owner;
     char name[LIMIT_NET_NAME_BYTES + 1];
 
-    switch (name_find(buf_str(&stream->in), name)) {
+    switch (name_find(&flow->search, buf_str(&stream->in), name)) {
     case NAME_MORE:
         if (!flow->has_spoken) /* then it has the whole time */
             timer_set(&flow->timer, loop_of(flow), LIMIT_EGRESS_NAME_MS, on_name_late);

@@ -20,13 +20,14 @@ static enum name_found take(struct str name, char out[LIMIT_NET_NAME_BYTES + 1])
     return NAME_FOUND;
 }
 
-static enum name_found from_tls(struct str received, char out[LIMIT_NET_NAME_BYTES + 1])
+static enum name_found from_tls(struct name_search *search, struct str received, char out[LIMIT_NET_NAME_BYTES + 1])
 {
     struct tls_hello hello;
     struct err err;
 
     switch (tls_hello_parse(received, &hello, &err)) {
     case TLS_HELLO_MORE:
+        search->parse_at = received.len + hello.more;
         return NAME_MORE;
     case TLS_HELLO_DONE:
         return take(str_from(hello.name), out);
@@ -55,7 +56,7 @@ static bool has_one_host(const struct http_head *head)
     return count == 1;
 }
 
-static enum name_found from_http(struct str received, char out[LIMIT_NET_NAME_BYTES + 1])
+static enum name_found from_http(struct name_search *search, struct str received, char out[LIMIT_NET_NAME_BYTES + 1])
 {
     struct http_head head;
     struct str host, name;
@@ -64,6 +65,7 @@ static enum name_found from_http(struct str received, char out[LIMIT_NET_NAME_BY
 
     switch (http_parse_request(received, &head, &used, &err)) {
     case HTTP_MORE:
+        search->parse_at = MIN(2 * received.len, (size_t)LIMIT_EGRESS_NAME_BYTES);
         return received.len < LIMIT_EGRESS_NAME_BYTES ? NAME_MORE : NAME_NONE;
     case HTTP_DONE:
         if (!has_one_host(&head))
@@ -76,13 +78,26 @@ static enum name_found from_http(struct str received, char out[LIMIT_NET_NAME_BY
     return NAME_NONE;
 }
 
-enum name_found name_find(struct str received, char out[LIMIT_NET_NAME_BYTES + 1])
+/* Another protocol shows in its first line, and a head is complete with an empty one. */
+static bool ends_line_that_matters(struct name_search *search, struct str received)
 {
-    if (received.len == 0)
+    static const char end[] = { '\n', '\r', '\n' };
+    size_t from = search->seen - MIN(search->seen, sizeof end - 1);
+    bool had_line = search->has_line;
+
+    search->has_line = had_line || memchr(received.at + search->seen, '\n', received.len - search->seen);
+    return search->has_line != had_line || memmem(received.at + from, received.len - from, end, sizeof end);
+}
+
+enum name_found name_find(struct name_search *search, struct str received, char out[LIMIT_NET_NAME_BYTES + 1])
+{
+    if (received.len == search->seen)
         return NAME_MORE;
-    if (received.at[0] == TLS_HANDSHAKE)
-        return from_tls(received, out);
     /* All methods begin with a letter. Binary protocols need not be waited for. */
-    bool may_be_http = char_is_letter(received.at[0]);
-    return may_be_http ? from_http(received, out) : NAME_NONE;
+    bool is_tls = received.at[0] == TLS_HANDSHAKE, may_be_http = char_is_letter(received.at[0]);
+    bool is_line = may_be_http && ends_line_that_matters(search, received);
+    search->seen = received.len;
+    if (received.len < search->parse_at && !is_line)
+        return NAME_MORE;
+    return is_tls ? from_tls(search, received, out) : may_be_http ? from_http(search, received, out) : NAME_NONE;
 }

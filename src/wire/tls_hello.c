@@ -163,13 +163,13 @@ static void take_extensions(struct reader *r, struct tls_hello *out)
 }
 
 /*
- * How much of the message is there: MORE, DONE with its size (head included), or BAD. Looks at record heads only, so a
- * hello that comes byte by byte costs little each time.
+ * How much of the message is there: DONE with its size (head included), MORE with how much is missing at least, or BAD.
+ * Looks at record heads only. There may be thousands of them, so a caller need not ask for each byte.
  */
 static enum tls_hello_parse measure(const uint8_t *at, size_t len, size_t *out_size, struct err *err)
 {
     uint8_t head[MESSAGE_HEAD];
-    size_t have = 0, next = 0;
+    size_t have = 0, next = 0, missing = 1;
 
     while (len - next >= RECORD_HEAD) {
         size_t size = record_size(at + next);
@@ -192,6 +192,7 @@ static enum tls_hello_parse measure(const uint8_t *at, size_t len, size_t *out_s
                 *out_size = total;
                 return TLS_HELLO_DONE;
             }
+            missing = total - have;
         }
         if (there < size)
             break;
@@ -201,6 +202,7 @@ static enum tls_hello_parse measure(const uint8_t *at, size_t len, size_t *out_s
         (void)err_set(err, ERR_INVALID, "the TLS ClientHello is not complete after %zu bytes", len);
         return TLS_HELLO_BAD;
     }
+    *out_size = MIN(missing, LIMIT_TLS_HELLO_RECORD_BYTES - len);
     return TLS_HELLO_MORE;
 }
 
@@ -209,12 +211,14 @@ enum tls_hello_parse tls_hello_parse(struct str received, struct tls_hello *out,
     const uint8_t *at = (const uint8_t *)received.at;
     size_t size = 0;
 
+    out->more = 1;
     if (received.len == 0)
         return TLS_HELLO_MORE;
     /* The second byte too: 3 for every version since SSL 3. */
     if (at[0] != RECORD_HANDSHAKE || (received.len > 1 && at[1] != 3))
         return TLS_HELLO_NONE;
     enum tls_hello_parse there = measure(at, received.len, &size, err);
+    out->more = size;
     if (there != TLS_HELLO_DONE)
         return there;
 

@@ -14,13 +14,14 @@
 #define WIRE_TLS_HELLO_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "base/attr.h"
 #include "base/err.h"
 #include "base/str.h"
 
 enum tls_hello_parse {
-    TLS_HELLO_MORE, /* not all there yet: ask again with everything received so far */
+    TLS_HELLO_MORE, /* not all there yet: ask again with everything received so far, when there are `more` bytes more */
     TLS_HELLO_DONE,
     TLS_HELLO_NONE, /* not TLS: another protocol, to be let through or not */
     TLS_HELLO_BAD,  /* err says why */
@@ -29,6 +30,7 @@ enum tls_hello_parse {
 struct tls_hello {
     char name[256];    /* "": the client names no server. Letters, digits, '-', '_' and '.', as they came. */
     bool offers_http1; /* in ALPN; true too if there is no ALPN */
+    size_t more;       /* of TLS_HELLO_MORE, which sets nothing else: with fewer it is not all there either */
 };
 
 enum tls_hello_parse tls_hello_parse(struct str received, struct tls_hello *out, struct err *err) must_use;

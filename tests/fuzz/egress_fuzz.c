@@ -14,20 +14,31 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* A name that was found stays the same when more bytes come, and so does "there is none". */
+static enum name_found find_at_once(struct str bytes, char out[LIMIT_NET_NAME_BYTES + 1])
+{
+    return name_find(&(struct name_search){ 0 }, bytes, out);
+}
+
+/*
+ * A name that was found stays the same when more bytes come, and so does "there is none". It is found as soon as it is
+ * there, also byte by byte.
+ */
 static void try_name(struct str bytes)
 {
     char first[LIMIT_NET_NAME_BYTES + 1], later[LIMIT_NET_NAME_BYTES + 1];
+    struct name_search search = { 0 };
     enum name_found found = NAME_MORE;
     size_t len = 0;
 
     while (found == NAME_MORE && len < bytes.len)
-        found = name_find(str_of(bytes.at, ++len), first);
+        found = name_find(&search, str_of(bytes.at, ++len), first);
     if (found == NAME_FOUND && !net_name_is_valid(str_from(first)))
+        abort();
+    if (find_at_once(str_of(bytes.at, len - (found != NAME_MORE)), later) == NAME_FOUND)
         abort();
     if (found == NAME_MORE)
         return;
-    if (name_find(bytes, later) != found || (found == NAME_FOUND && strcmp(first, later) != 0))
+    if (find_at_once(bytes, later) != found || (found == NAME_FOUND && strcmp(first, later) != 0))
         abort();
 }
 

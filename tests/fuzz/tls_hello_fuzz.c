@@ -1,6 +1,6 @@
 /*
  * A hello read whole, and the same one byte by byte: the results agree, and what was not refused early is not refused
- * later for less.
+ * later for less. What is said to be missing at least is not more than was.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,8 +22,11 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
         abort();
     enum tls_hello_parse got = TLS_HELLO_MORE;
     size_t step = size > 2048 ? size / 64 : 1;
-    for (size_t len = 0; len < size && got == TLS_HELLO_MORE; len += step)
+    for (size_t len = 0; len < size && got == TLS_HELLO_MORE; len += step) {
         got = tls_hello_parse(str_of(data, len), &part, &err);
+        if (got == TLS_HELLO_MORE && at_once == TLS_HELLO_DONE && (part.more == 0 || part.more > size - len))
+            abort();
+    }
     if (got == TLS_HELLO_MORE)
         return 0;
     if (got != at_once || (got == TLS_HELLO_DONE && strcmp(whole.name, part.name) != 0))

@@ -85,8 +85,10 @@ static void real_hellos_are_read(void **state)
         struct str whole = bytes_of(rows[i].hex, room, sizeof room);
         struct tls_hello hello;
         /* From the first byte on: more, more, …, done; what follows does not matter. */
-        for (size_t len = 0; len < whole.len; len++)
+        for (size_t len = 0; len < whole.len; len++) {
             assert_int_equal(tls_hello_parse(str_of(whole.at, len), &hello, &err), TLS_HELLO_MORE);
+            assert_in_range(hello.more, 1, whole.len - len);
+        }
         assert_int_equal(tls_hello_parse(whole, &hello, &err), TLS_HELLO_DONE);
         assert_string_equal(hello.name, rows[i].name);
         assert_int_equal(hello.offers_http1, rows[i].offers_http1);
