@@ -1150,6 +1150,15 @@ static void connections_to_services_are_limited(void **state)
     rig_end(&rig);
 }
 
+/* The text of a refusal of this kind, or NULL. */
+static const char *refusal_of(enum flows_why why)
+{
+    for (size_t i = 0; i < rig.refusal_count; i++)
+        if (rig.refusals[i].why == why)
+            return rig.refusals[i].text;
+    return NULL;
+}
+
 static void the_log_does_not_tell_where_a_service_is(void **state)
 {
     (void)state;
@@ -1158,9 +1167,8 @@ static void the_log_does_not_tell_where_a_service_is(void **state)
     rig.to = rig_address("192.0.0.64");
     rig.port = 80;
     rig_lose(&rig, LIMIT_EGRESS_NEW_BURST + 1024);
-    PUMP_UNTIL(rig.loop, rig.refusal_count);
-    assert_int_equal(rig.refusals[0].why, FLOWS_TOO_FAST);
-    assert_non_null(strstr(rig.refusals[0].text, "connection to 192.0.0.64 port 80 refused"));
+    PUMP_UNTIL(rig.loop, refusal_of(FLOWS_TOO_FAST)); /* beside those that nobody accepted */
+    assert_non_null(strstr(refusal_of(FLOWS_TOO_FAST), "connection to 192.0.0.64 port 80 refused"));
     rig_end(&rig);
 }
 
