@@ -55,6 +55,7 @@ static struct str why_name(uint8_t why)
         [FLOWS_NOT_DIVERTED - NET_RULE_COUNT] = "a socket of our own",
         [FLOWS_TOO_MANY_QUESTIONS - NET_RULE_COUNT] = "too many DNS questions",
         [FLOWS_TOO_MANY_INSIDE - NET_RULE_COUNT] = "too many connections to services",
+        [FLOWS_NO_LOOKUP - NET_RULE_COUNT] = "no answer from a name server",
         [FLOWS_NO_SERVICE - NET_RULE_COUNT] = "no service on that port",
         [FLOWS_SERVICE_FAILED - NET_RULE_COUNT] = "service failed",
         [FLOWS_PROXY - NET_RULE_COUNT] = "egress proxy failed",

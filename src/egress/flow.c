@@ -651,14 +651,21 @@ static uint16_t wanted_type(const struct flow *flow)
     return net_address_is_v4(&flow->original) ? DNS_A : DNS_AAAA;
 }
 
-/* A program that speaks HTTP is told by an answer, which only the interceptor can give. */
-static void give_up_name(struct flow *flow)
+/*
+ * A program that speaks HTTP is told by an answer, which only the interceptor can give. `reason` is why it could not be
+ * looked up, or empty: then there is no such name.
+ */
+static void give_up_name(struct flow *flow, struct str reason)
 {
     flow->address_count = 0;
-    if (flow->has_rules)
+    flow->is_late = reason.len;
+    if (flow->has_rules) {
         begin_dialing(flow);
-    else
-        flow_reset(flow);
+        return;
+    }
+    if (flow->is_late)
+        report_no_lookup(flow->sandbox, &flow->original, flow->port, str_from(flow->name), reason);
+    flow_reset(flow);
 }
 
 static void add_address(struct flow *flow, const struct net_address *address)
@@ -705,8 +712,7 @@ static void on_resolved(void *context, const struct dns_answer *answer)
         flow->to = flow->addresses[0];
         begin_dialing(flow);
     } else if (rule == NET_RULE_OPEN) {
-        flow->is_late = answer->code == DNS_SERVER_FAILURE;
-        give_up_name(flow); /* there is no such name, or no server to ask */
+        give_up_name(flow, answer->code == DNS_SERVER_FAILURE ? answer->reason : STR(""));
     } else {
         refuse_named(flow, rule, &refused, name); /* where this name leads */
     }
@@ -717,8 +723,7 @@ static void on_resolve_late(struct timer *timer)
     struct flow *flow = container_of(timer, struct flow, timer);
 
     questions_cancel(take_ptr(&flow->question));
-    flow->is_late = true;
-    give_up_name(flow);
+    give_up_name(flow, STR("there was no answer in time"));
 }
 
 static void begin_resolving(struct flow *flow)

@@ -30,6 +30,7 @@ enum flows_why {
     FLOWS_NOT_DIVERTED,              /* a connection to our listening socket itself */
     FLOWS_TOO_MANY_QUESTIONS,        /* DNS: more than it may ask at once or in a second, or more connections for it */
     FLOWS_TOO_MANY_INSIDE,           /* all that it may have to names that stay inside */
+    FLOWS_NO_LOOKUP,                 /* no name server has answered for the name, or with a failure only */
     FLOWS_NO_SERVICE,                /* a name that stays inside, and --inside does not have this port */
     FLOWS_SERVICE_FAILED,            /* --inside has it, and it could not be connected to */
     FLOWS_PROXY,                     /* the policy's proxy did not connect it */

@@ -154,10 +154,13 @@ void report_soon(struct egress_sandbox *sandbox); /* something has changed */
  */
 void report_refusal(struct egress_sandbox *sandbox, unsigned why, const struct net_address *to, uint16_t port,
                     struct str name);
-/* The same with a reason of its own: FLOWS_PROXY, FLOWS_SERVICE_FAILED, FLOWS_NO_ANSWER,
+/* The same with a reason of its own: FLOWS_NO_LOOKUP, FLOWS_SERVICE_FAILED, FLOWS_PROXY, FLOWS_NO_ANSWER,
  * FLOWS_TOO_FAST_WITH_RULES. */
 void report_failure(struct egress_sandbox *sandbox, unsigned why, const struct net_address *to, uint16_t port,
                     struct str name, const char *reason);
+/* FLOWS_NO_LOOKUP, of a question, or with an address of the connection that the name would have allowed. */
+void report_no_lookup(struct egress_sandbox *sandbox, const struct net_address *to, uint16_t port, struct str name,
+                      struct str reason);
 void report_last(struct egress_sandbox *sandbox); /* the sandbox is gone: what there is to say is said now */
 
 #endif

@@ -244,6 +244,8 @@ static void on_answer(void *context, const struct dns_answer *answer)
         clean.count = 0; /* aliases can be names of the operator's network */
         report_refusal(sandbox, why, NULL, 0, str_from(asked->question.name));
     }
+    if (answer->code == DNS_SERVER_FAILURE)
+        report_no_lookup(sandbox, NULL, 0, str_from(asked->question.name), answer->reason);
     answer_with(asked, &clean);
 }
 

@@ -10,7 +10,10 @@
 #include "egress/inside.h"
 #include "privsep/message.h"
 
-enum { REPORT_MS = 1000 };
+enum {
+    REPORT_MS = 1000,
+    REASON_BYTES = 160, /* as in struct err */
+};
 
 struct refusal {
     unsigned why;
@@ -20,7 +23,7 @@ struct refusal {
     uint32_t count;
     uint32_t names; /* that it may be for, while `name` is not known */
     char name[LIMIT_NET_NAME_BYTES + 1];
-    char reason[160]; /* of a failure */
+    char reason[REASON_BYTES]; /* of a failure */
 };
 
 struct refusals {
@@ -40,6 +43,7 @@ static const struct net_range *range_with(const struct net_range *list, uint32_t
 
 static void say_where(const struct refusal *refusal, struct buf *out)
 {
+    const char *what = refusal->why == FLOWS_NO_LOOKUP ? "failed" : "refused";
     char address[NET_ADDRESS_TEXT];
 
     if (refusal->why == FLOWS_NOT_DIVERTED) {
@@ -47,7 +51,7 @@ static void say_where(const struct refusal *refusal, struct buf *out)
         return;
     }
     if (!refusal->has_address) {
-        buf_format(out, "DNS question for %s refused: ", refusal->name[0] ? refusal->name : "a name");
+        buf_format(out, "DNS question for %s %s: ", refusal->name[0] ? refusal->name : "a name", what);
         return;
     }
     if (refusal->why == FLOWS_NO_ANSWER) {
@@ -63,7 +67,7 @@ static void say_where(const struct refusal *refusal, struct buf *out)
         buf_format(out, "connection to %s (one of %u names%s) port %u refused: ", address, refusal->names,
                    refusal->names == LIMIT_EGRESS_PIN_NAMES ? " or more" : "", refusal->port);
     else if (refusal->name[0])
-        buf_format(out, "connection to %s (%s) port %u refused: ", refusal->name, address, refusal->port);
+        buf_format(out, "connection to %s (%s) port %u %s: ", refusal->name, address, refusal->port, what);
     else
         buf_format(out, "connection to %s port %u refused: ", address, refusal->port);
 }
@@ -130,6 +134,7 @@ static void say_why(const struct egress_sandbox *sandbox, const struct refusal *
         return;
     case FLOWS_TOO_FAST_WITH_RULES:
     case FLOWS_SERVICE_FAILED:
+    case FLOWS_NO_LOOKUP:
     case FLOWS_PROXY:
     case FLOWS_NO_ANSWER:
         buf_add(out, str_from(refusal->reason));
@@ -287,4 +292,13 @@ void report_failure(struct egress_sandbox *sandbox, unsigned why, const struct n
     }
     if (refusals->count < LIMIT_FLOWS_REFUSALS)
         refusals->list[refusals->count++] = refusal;
+}
+
+void report_no_lookup(struct egress_sandbox *sandbox, const struct net_address *to, uint16_t port, struct str name,
+                      struct str reason)
+{
+    char text[REASON_BYTES];
+
+    (void)snprintf(text, sizeof text, "%s%.*s", to ? "its name cannot be looked up: " : "", STR_ARG(reason));
+    report_failure(sandbox, FLOWS_NO_LOOKUP, to, port, name, text);
 }

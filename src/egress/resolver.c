@@ -33,9 +33,15 @@
  * messages anyway, so what is left to do is this file.
  */
 
+enum {
+    WARN_EVERY_MS = 60 * 1000, /* while no server answers: sandboxes that go on asking must not fill the log */
+    SERVER_TEXT = 64,          /* an address in brackets with its scope and port */
+};
+
 struct server {
     struct sockaddr_storage address;
     socklen_t len;
+    char text[SERVER_TEXT]; /* as the configuration has it, for the log */
 };
 
 struct resolver {
@@ -49,6 +55,8 @@ struct resolver {
     struct queue ready;           /* those with an answer, the one used longest ago first */
     uint32_t ready_count, asking_count;
     size_t ready_bytes;
+    uint64_t answers;         /* that came, good or bad */
+    uint64_t warned_until_ms; /* the log says by then that none come; 0: it does not */
 };
 
 enum lookup_state {
@@ -70,6 +78,7 @@ struct lookup {
     struct resolver_asker *asker;  /* who began it… */
     struct queue_link asking;      /* …and has it in its list */
     unsigned tries, first, server; /* first: where the tries begin */
+    uint64_t answers;              /* the resolver's when it began */
     uint16_t id;
     int fd; /* UDP, or -1 */
     struct watch *watch;
@@ -248,6 +257,25 @@ static void give_up(struct lookup *lookup, struct str reason)
     become_ready(lookup, &(struct dns_answer){ .code = DNS_SERVER_FAILURE, .ede = DNS_EDE_NETWORK, .reason = reason });
 }
 
+/* One name that a server is silent about may be that name's fault: not if any answer has come since it was asked. */
+static void warn_of_servers(const struct lookup *lookup)
+{
+    struct resolver *resolver = lookup->resolver;
+    uint64_t now_ms = loop_now_ms(resolver->loop);
+    char list[LIMIT_RESOLVERS * (SERVER_TEXT + 2)] = "";
+
+    if (lookup->answers != resolver->answers || now_ms < resolver->warned_until_ms)
+        return;
+    resolver->warned_until_ms = now_ms + WARN_EVERY_MS;
+    for (unsigned i = 0; i < resolver->server_count; i++)
+        (void)snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "",
+                       resolver->servers[i].text);
+    if (list[0])
+        log_warn("no name server answers: %s; --dns names others", list);
+    else
+        log_warn("no name server is known: /etc/resolv.conf has none; --dns names some");
+}
+
 static void on_slow(struct timer *timer)
 {
     next_try(container_of(timer, struct lookup, later));
@@ -297,6 +325,7 @@ static bool take_answer(struct lookup *lookup, struct str message)
         arena_done(&lookup->arena);
         return false;
     }
+    lookup->resolver->answers++;
     if (answer.is_truncated && !lookup->stream) {
         ask_over_tcp(lookup);
         return true;
@@ -372,6 +401,7 @@ static void next_try(struct lookup *lookup)
 
     close_try(lookup);
     if (resolver->server_count == 0) {
+        warn_of_servers(lookup);
         give_up(lookup, STR("this server knows no DNS server: see /etc/resolv.conf, or --dns"));
         return;
     }
@@ -380,6 +410,7 @@ static void next_try(struct lookup *lookup)
         if (ask_over_udp(lookup))
             return;
     }
+    warn_of_servers(lookup);
     give_up(lookup, STR("no DNS server of the host answered"));
 }
 
@@ -457,6 +488,7 @@ static void lookup_begin(struct lookup *lookup, struct resolver_asker *asker, bo
     lookup->state = LOOKUP_ASKING;
     lookup->tries = 0;
     lookup->first = lookup->resolver->first;
+    lookup->answers = lookup->resolver->answers;
     lookup->is_stale = false;
     if (!can_ask)
         become_ready(lookup, &(struct dns_answer){ .code = DNS_NO_SUCH_NAME, .ede = DNS_EDE_NONE });
@@ -551,6 +583,7 @@ static bool take_server(struct str text, struct server *out)
     char room[NET_ADDRESS_TEXT + 8];
 
     *out = (struct server){ .len = 0 };
+    (void)snprintf(out->text, sizeof out->text, "%.*s", STR_ARG(text));
     if (net_address_parse(text, &address)) {
         bool v4 = !str_has_char(text, ':');
         (void)snprintf(room, sizeof room, v4 ? "%.*s:53" : "[%.*s]:53", STR_ARG(text));
@@ -609,6 +642,7 @@ void resolver_use(struct resolver *resolver, struct str resolv_conf)
     memcpy(resolver->servers, servers, sizeof servers);
     resolver->server_count = count;
     resolver->first = 0;
+    resolver->warned_until_ms = 0;
     /* Another server may know other names: a host that has joined another network, for example. */
     for (size_t i = 0; (lookup = map_next(&resolver->lookups, &i));)
         if (lookup->state == LOOKUP_READY)

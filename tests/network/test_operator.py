@@ -39,6 +39,20 @@ def test_the_name_servers_of_the_machine_are_asked(limited, hosts):
     assert hosts.seen("dns", name="two.test")
 
 
+def test_a_name_server_that_does_not_answer_is_named_in_both_logs(hosts):
+    deaf = World(hosts, data=TEST_DATA.with_name(f"{TEST_DATA.name}-deaf"), dns=HOSTS["silent_dns"])
+    try:
+        box = deaf.box()
+        for name in ("one.test", "two.test"):
+            box.fails("resolve", name)
+            assert box.wait_log(f"DNS question for {name} failed: no DNS server of the host answered")
+        lines = [line for line in deaf.server.log_tail(1000).splitlines() if "no name server" in line]
+        assert len(lines) == 1, lines
+        assert f"no name server answers: {HOSTS['silent_dns']}:53; --dns names others" in lines[0]
+    finally:
+        deaf.stop()
+
+
 def test_the_rate_is_for_one_sandbox_and_each_direction(limited):
     """8 MiB at 2 MiB a second take 2 seconds at least, whatever the machine: a burst of some MiB is free."""
     box = limited.shared_box()

@@ -101,6 +101,8 @@ void resolver_cancel(struct resolver_question *question)
     free(question);
 }
 
+#define FAKE_FAILURE "no DNS server of the host answered"
+
 /* Answers the newest question. */
 static inline void fake_answer_records(enum dns_code code, struct dns_record *records, uint32_t count)
 {
@@ -109,8 +111,12 @@ static inline void fake_answer_records(enum dns_code code, struct dns_record *re
     assert_non_null(question);
     fake_take(question);
     question->asker->count--;
-    question->done(question->context,
-                   &(struct dns_answer){ .code = code, .count = count, .records = records, .ede = DNS_EDE_NONE });
+    struct dns_answer answer = { .code = code, .count = count, .records = records, .ede = DNS_EDE_NONE };
+    if (code == DNS_SERVER_FAILURE) {
+        answer.ede = DNS_EDE_NETWORK;
+        answer.reason = STR(FAKE_FAILURE);
+    }
+    question->done(question->context, &answer);
     free(question);
 }
 

@@ -224,9 +224,40 @@ static void a_resolver_that_never_answers_is_given_up(void **state)
     say_hello(&guest, "good.example");
     PUMP_UNTIL(rig.loop, fake_open_count == 1);
     hand_clock_add(LIMIT_EGRESS_RESOLVE_MS);
-    PUMP_UNTIL(rig.loop, peer_is_closed(&guest));
+    check_refused(&guest, FLOWS_NO_LOOKUP, "its name cannot be looked up: there was no answer in time");
     assert_int_equal(fake_open_count, 0); /* cancelled */
-    peer_done(&guest);
+    rig_end(&rig);
+}
+
+static void name_servers_that_fail_are_named_in_the_log(void **state)
+{
+    unsigned records;
+    char text[256];
+    int fds[3];
+
+    (void)state;
+    begin();
+    uint16_t port = rig.port;
+    struct peer guest = rig_guest(&rig);
+    say_hello(&guest, "good.example");
+    PUMP_UNTIL(rig.loop, fake_open_count == 1);
+    fake_answer(DNS_SERVER_FAILURE, NULL, 0);
+    (void)snprintf(text, sizeof text,
+                   "connection to good.example (127.0.0.1) port %u failed: its name cannot be looked up: " FAKE_FAILURE,
+                   port);
+    check_refused(&guest, FLOWS_NO_LOOKUP, text);
+    /* A program that asks again and again makes one line a second. */
+    for (int i = 0; i < 3; i++) {
+        fds[i] = ask_udp("good.example", DNS_A);
+        PUMP_UNTIL(rig.loop, fake_open_count == 1);
+        fake_answer(DNS_SERVER_FAILURE, NULL, 0);
+    }
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(hear_udp(fds[i], &records), DNS_SERVER_FAILURE);
+    PUMP_UNTIL(rig.loop, rig.refusal_count == 2);
+    assert_int_equal(rig.refusals[1].why, FLOWS_NO_LOOKUP);
+    assert_int_equal(rig.refusals[1].count, 3);
+    assert_string_equal(rig.refusals[1].text, "DNS question for good.example failed: " FAKE_FAILURE);
     rig_end(&rig);
 }
 
@@ -1208,6 +1239,7 @@ int main(void)
         CASE(a_name_that_leads_to_a_private_address_is_refused),
         CASE(a_name_that_does_not_exist_is_a_reset),
         CASE(a_resolver_that_never_answers_is_given_up),
+        CASE(name_servers_that_fail_are_named_in_the_log),
         CASE(the_next_address_of_a_name_is_tried),
         CASE(an_address_that_is_silent_does_not_use_up_the_time_of_the_next),
         CASE(an_address_that_a_new_policy_denies_is_not_tried_next),

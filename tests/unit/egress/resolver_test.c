@@ -2,9 +2,11 @@
 #include "egress/resolver.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -22,6 +24,7 @@
 enum behaviour {
     ANSWER,
     SILENT,
+    SILENT_FOR_ONE, /* silent.example */
     NO_SUCH_NAME,
     FAILURE,
     TRUNCATED,     /* over UDP; whole over TCP */
@@ -80,7 +83,7 @@ static void on_udp(void *context, unsigned ready)
         server->ids[server->asked] = q.id;
     }
     server->asked++;
-    if (server->behaviour == SILENT)
+    if (server->behaviour == SILENT || (server->behaviour == SILENT_FOR_ONE && strcmp(q.name, "silent.example") == 0))
         return;
     auto_buf struct buf out = buf_make(NULL, 65536);
     if (server->behaviour == GARBAGE)
@@ -413,6 +416,64 @@ static void tcp_that_closes_or_is_cut_is_a_failure(void **state)
     world->server.behaviour = TRUNCATED_TCP;
     ask_one(world, &a, "example.com", DNS_A);
     assert_int_equal(a.code, DNS_SERVER_FAILURE);
+}
+
+/* How many lines with this text are logged while the question is answered with a failure. */
+static unsigned warnings(struct world *world, const char *name, const char *text)
+{
+    auto_close int log_fd = memfd_create("log", MFD_CLOEXEC);
+    auto_close int kept_fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+    char log[4096];
+    struct asked a;
+    unsigned count = 0;
+
+    assert_true(log_fd >= 0 && kept_fd >= 0);
+    assert_true(dup2(log_fd, STDERR_FILENO) >= 0);
+    ask_one(world, &a, name, DNS_A);
+    assert_true(dup2(kept_fd, STDERR_FILENO) >= 0);
+    assert_int_equal(a.code, DNS_SERVER_FAILURE);
+    ssize_t n = pread(log_fd, log, sizeof log - 1, 0);
+    assert_true(n >= 0);
+    log[n] = '\0';
+    for (const char *at = log; (at = strstr(at, text)); at++)
+        count++;
+    return count;
+}
+
+static void servers_that_do_not_answer_are_named_in_the_log_once_a_minute(void **state)
+{
+    struct world *world = *state;
+    char text[128];
+
+    (void)snprintf(text, sizeof text, "no name server answers: 127.0.0.1:%u, 127.0.0.1:%u; --dns names others\n",
+                   world->server.port, world->second.port);
+    use(world, world->server.port, world->second.port);
+    world->server.behaviour = world->second.behaviour = SILENT;
+    assert_int_equal(warnings(world, "a.example", text), 1);
+    assert_int_equal(warnings(world, "b.example", text), 0);
+    skip_s(world, 60);
+    assert_int_equal(warnings(world, "a.example", text), 1);
+    /* New servers are another matter, and so are none. */
+    use(world, world->second.port, 0);
+    assert_int_equal(warnings(world, "a.example", "no name server answers: 127.0.0.1:"), 1);
+    resolver_use(world->resolver, STR(""));
+    assert_int_equal(warnings(world, "a.example", "no name server is known: "), 1);
+}
+
+static void a_name_that_a_server_is_silent_about_is_not_the_servers_fault(void **state)
+{
+    struct world *world = *state;
+    struct asked other;
+
+    world->server.behaviour = SILENT_FOR_ONE;
+    ask(world, &other, "other.example", DNS_A);
+    assert_int_equal(warnings(world, "silent.example", "no name server"), 0);
+    assert_int_equal(other.code, DNS_FINE);
+    /* A failure is an answer, too. */
+    world->server.behaviour = FAILURE;
+    assert_int_equal(warnings(world, "fails.example", "no name server"), 0);
+    world->server.behaviour = SILENT;
+    assert_int_equal(warnings(world, "silent.example", "no name server"), 1);
 }
 
 static void a_silent_server_is_given_up_before_a_libc_gives_up(void **state)
@@ -769,6 +830,8 @@ int main(void)
         WORLD_CASE(a_missing_name_is_told),
         WORLD_CASE(a_long_answer_comes_over_tcp),
         WORLD_CASE(tcp_that_closes_or_is_cut_is_a_failure),
+        WORLD_CASE(servers_that_do_not_answer_are_named_in_the_log_once_a_minute),
+        WORLD_CASE(a_name_that_a_server_is_silent_about_is_not_the_servers_fault),
         WORLD_CASE(a_silent_server_is_given_up_before_a_libc_gives_up),
         WORLD_CASE(the_second_server_helps_out),
         WORLD_CASE(the_server_that_answered_last_is_asked_first),
