@@ -41,6 +41,22 @@ struct actions {
     bool code_always_has_token; /* the operator forbids open_code */
     bool internet;              /* the operator's default for sandboxes */
     struct net_operator ranges; /* addresses that the operator allows and denies to all sandboxes */
+    const struct mail_setup *mail; /* NULL: mail is off */
+};
+
+struct mail;
+struct mail_event;
+/* What mail works with; see mail.h. */
+struct mail_setup {
+    struct mail *mail;
+    const char *domain; /* of addresses: "mail.cloister.localhost" */
+    bool strict_inbox_keys;
+    uint32_t sends_per_minute, sends_per_day; /* of an inbox */
+    uint32_t inboxes_most, signups_per_hour;  /* of a principal */
+    unsigned char operator_public[32];        /* the approvers' keys of all tenants are sealed to it; see mail.h */
+    /* Tells long polls, WebSockets and webhooks. From any thread; never blocks. */
+    void (*heard)(void *context, const struct mail_event *event);
+    void *context;
 };
 
 /* ---- caller.c: authentication ---- */

@@ -1,0 +1,359 @@
+/*
+ * mail.h - everything that can be asked for about mail: check the permission, then do it.
+ *
+ * Two boundaries: the tenant (the people who approve) and inside it the inbox (one agent). A key of an inbox reaches that
+ * inbox only. An account's token (LobsterMail) reaches the inboxes that it has created, unless the operator has said
+ * strict_inbox_keys: then it can only create. An oversight key decides about held mail of its tenant and reads nothing
+ * else. The operator (admin token) decides for every tenant, and reads nothing that is not held.
+ *
+ * Both dialects, MCP, the approval page, the command line and sandboxes call these functions: nothing else reaches an
+ * inbox. Knows no HTTP and no names of a foreign API.
+ *
+ * Ownership  Results live in the arena that is passed in.
+ * Threads    Workers.
+ * Failure    An inbox or message that this caller may not have: ERR_NOT_FOUND with one and the same text, whether it exists
+ *            or not. A missing scope: ERR_DENIED that names it. ERR_LIMIT: try again after out_retry_s.
+ */
+#ifndef ACTIONS_MAIL_H
+#define ACTIONS_MAIL_H
+
+#include "actions/actions.h"
+#include "mail/mail.h"
+
+/* ---- mail_caller.c ---- */
+
+enum mail_caller_kind {
+    MAIL_CALLER_INBOX,     /* a key of one inbox */
+    MAIL_CALLER_ACCOUNT,   /* a token of a principal with several inboxes */
+    MAIL_CALLER_OVERSIGHT, /* a key of a tenant's approvers */
+    MAIL_CALLER_SANDBOX,   /* code in a sandbox; `credential` is empty if the server has none for this inbox */
+    MAIL_CALLER_OPERATOR,  /* the admin token; `credential` is that token */
+};
+
+struct mail_caller {
+    enum mail_caller_kind kind;
+    char tenant_id[MAIL_INBOX_ID_BYTES];
+    char account_id[MAIL_INBOX_ID_BYTES]; /* MAIL_CALLER_ACCOUNT; else empty */
+    char inbox_id[MAIL_INBOX_ID_BYTES];   /* MAIL_CALLER_INBOX, MAIL_CALLER_SANDBOX; else empty */
+    char key_id[MAIL_KEY_ID_BYTES];
+    char actor[64]; /* for the audit: "key:…", "sandbox:…", "operator" */
+    uint32_t scopes;
+    bool is_lobster; /* the key's prefix: which dialect it speaks */
+    struct secret credential;
+};
+void mail_caller_wipe(struct mail_caller *caller);
+
+/* mm_live_…, lm_sk_live_…, lm_sk_test_…. ERR_DENIED for all others, in the same time. */
+bool mail_caller_by_key(const struct actions *actions, struct str key, struct mail_caller *out, struct err *err)
+    must_use;
+/* The admin token. */
+bool mail_caller_by_admin(const struct actions *actions, struct str token, struct mail_caller *out, struct err *err)
+    must_use;
+/*
+ * A connection that came from inside a sandbox: its own inbox, made at first use, or the one that its metadata names. `key`
+ * is what the program inside has sent ("" or anything): if it is a valid key of the same inbox, the caller has this key's
+ * scopes and can read with it; a key of another inbox is ERR_DENIED; an unknown one is ignored.
+ */
+bool mail_caller_by_sandbox(const struct actions *actions, struct str sandbox_id, struct str key,
+                            struct mail_caller *out, struct err *err) must_use;
+
+/* ---- mail_inbox.c ---- */
+
+struct inbox_info {
+    char id[MAIL_INBOX_ID_BYTES], tenant_id[MAIL_INBOX_ID_BYTES], account_id[MAIL_INBOX_ID_BYTES];
+    struct str tenant, address, display_name, signature, auto_cc, auto_bcc;
+    enum mail_mode mode;
+    uint32_t undo_s;
+    bool schedule_first; /* default_gate_timing */
+    bool scheduling_enabled, forward_inbound, mcp_configured, auto_extract;
+    bool is_active;
+    int64_t created_us, deleted_us;
+    uint32_t message_count;
+    struct seal_key public_key;
+};
+
+struct inbox_want {
+    struct str local;        /* local part, or a whole address of our domain; empty: a random one */
+    struct str display_name;
+    struct str tenant;       /* name; only the operator may say it; empty: the default */
+    int mode;                /* -1: gated_send; a looser one is ignored */
+    struct str approval_code; /* MultiMail keys: the operator's code; empty: asks for one */
+};
+/*
+ * ERR_CONFLICT: the address is taken (dots do not count). ERR_LIMIT. With a MultiMail key and without a code *out_pending is
+ * true and nothing else has happened: the operator has a code to give. out_key is the inbox's own key, shown once.
+ */
+bool action_inbox_create(const struct actions *actions, const struct mail_caller *caller, const struct inbox_want *want,
+                         struct arena *arena, struct inbox_info *out, struct secret *out_key, bool *out_pending,
+                         struct err *err) must_use;
+/* The caller's own; of all tenants for the operator. */
+bool action_inbox_list(const struct actions *actions, const struct mail_caller *caller, struct arena *arena,
+                       struct inbox_info **out, size_t *out_count, struct err *err) must_use;
+/* `ref`: an id (also with the prefix ibx_) or an address; empty: the caller's only inbox. ERR_NOT_FOUND. */
+bool action_inbox_get(const struct actions *actions, const struct mail_caller *caller, struct str ref,
+                      struct arena *arena, struct inbox_info *out, struct err *err) must_use;
+
+struct inbox_change {
+    const struct str *display_name, *signature, *auto_cc, *auto_bcc; /* NULL: as it is */
+    int mode;        /* -1: as it is. Only down: ERR_DENIED says how to go up */
+    int undo_s, schedule_first, scheduling_enabled, forward_inbound, mcp_configured, auto_extract; /* -1: as it is */
+    struct str approval_code; /* for auto_cc and auto_bcc */
+};
+bool action_inbox_update(const struct actions *actions, const struct mail_caller *caller, struct str ref,
+                         const struct inbox_change *change, struct arena *arena, struct inbox_info *out,
+                         bool *out_pending, struct err *err) must_use;
+/* The address is not used again; the file is shredded after seven days, the audit stays. */
+bool action_inbox_delete(const struct actions *actions, const struct mail_caller *caller, struct str ref,
+                         struct arena *arena, struct err *err) must_use;
+/* Asks for a code for a higher mode: ERR_INVALID (not higher), ERR_LIMIT (3 an hour). The operator sees the code. */
+bool action_inbox_request_mode(const struct actions *actions, const struct mail_caller *caller, struct str ref,
+                               enum mail_mode mode, struct arena *arena, struct err *err) must_use;
+/* ERR_DENIED: wrong code. ERR_NOT_FOUND: none asked for. The operator needs no code: empty, with `mode`. */
+bool action_inbox_raise_mode(const struct actions *actions, const struct mail_caller *caller, struct str ref,
+                             struct str code, int mode, struct arena *arena, struct inbox_info *out, struct err *err)
+    must_use;
+
+bool action_allow_list(const struct actions *actions, const struct mail_caller *caller, struct str ref,
+                       struct arena *arena, struct mail_allow **out, size_t *out_count, struct err *err) must_use;
+bool action_allow_add(const struct actions *actions, const struct mail_caller *caller, struct str ref,
+                      struct str pattern, struct str approval_code, struct arena *arena, struct mail_allow *out,
+                      bool *out_pending, struct err *err) must_use;
+bool action_allow_remove(const struct actions *actions, const struct mail_caller *caller, struct str ref, struct str id,
+                         struct str approval_code, struct arena *arena, bool *out_pending, struct err *err) must_use;
+
+/* ---- mail_key.c ---- */
+
+struct mail_key_info {
+    char id[MAIL_KEY_ID_BYTES];
+    char inbox_id[MAIL_INBOX_ID_BYTES]; /* empty: of the tenant */
+    struct str name, prefix, tenant;
+    uint32_t scopes;
+    int64_t created_us, last_used_us;
+    bool is_active;
+};
+struct mail_key_want {
+    struct str name;
+    uint32_t scopes;
+    struct str tenant;    /* the operator's choice */
+    struct str inbox_ref; /* the operator cannot: only a credential of an inbox can give another one the right to read */
+    struct str approval_code;
+};
+/* ERR_INVALID: send with oversight. ERR_DENIED: oversight by somebody other than the operator. */
+bool action_mail_key_create(const struct actions *actions, const struct mail_caller *caller,
+                            const struct mail_key_want *want, struct arena *arena, struct mail_key_info *out,
+                            struct secret *out_key, bool *out_pending, struct err *err) must_use;
+bool action_mail_key_list(const struct actions *actions, const struct mail_caller *caller, struct arena *arena,
+                          struct mail_key_info **out, size_t *out_count, struct err *err) must_use;
+/* name NULL: as it is; scopes 0: as they are. */
+bool action_mail_key_update(const struct actions *actions, const struct mail_caller *caller, struct str id,
+                            const struct str *name, uint32_t scopes, struct str approval_code, struct arena *arena,
+                            bool *out_pending, struct err *err) must_use;
+bool action_mail_key_revoke(const struct actions *actions, const struct mail_caller *caller, struct str id,
+                            struct str approval_code, struct arena *arena, bool *out_pending, struct err *err) must_use;
+
+/* ---- mail_operator.c: codes and grants ---- */
+
+struct mail_code {
+    struct str code, what, inbox_id, tenant; /* what: a sentence */
+    int64_t created_us, expires_us;
+};
+bool action_mail_codes(const struct actions *actions, const struct mail_caller *operator_, struct arena *arena,
+                       struct mail_code **out, size_t *out_count, struct err *err) must_use;
+
+enum { MAIL_GRANT_LIST = 1, MAIL_GRANT_READ = 2 };
+struct mail_grant {
+    char id[MAIL_KEY_ID_BYTES];
+    char grantee_key_id[MAIL_KEY_ID_BYTES];
+    char inbox_id[MAIL_INBOX_ID_BYTES];
+    unsigned verbs;
+    int64_t created_us, expires_us, revoked_us;
+    bool is_effective; /* the inbox's own credential was used since: the grantee has the inbox's key */
+    struct str reason;
+};
+/* `to`: a key id, or an inbox whose own key is meant. */
+bool action_grant_create(const struct actions *actions, const struct mail_caller *operator_, struct str to,
+                         struct str inbox_ref, unsigned verbs, uint64_t expires_s, struct str reason,
+                         struct arena *arena, struct mail_grant *out, struct err *err) must_use;
+bool action_grant_list(const struct actions *actions, const struct mail_caller *caller, struct arena *arena,
+                       struct mail_grant **out, size_t *out_count, struct err *err) must_use;
+bool action_grant_revoke(const struct actions *actions, const struct mail_caller *operator_, struct str id,
+                         struct arena *arena, struct err *err) must_use;
+
+/* ---- mail_account.c ---- */
+
+struct mail_account {
+    char id[MAIL_INBOX_ID_BYTES], tenant_id[MAIL_INBOX_ID_BYTES];
+    struct str name, tenant;
+    uint32_t inbox_count, inbox_most;
+    uint32_t sends_per_day;
+    uint64_t received, sent, storage_bytes;
+    int64_t created_us, last_active_us;
+};
+/* LobsterMail's signup: public. ERR_LIMIT: 15 an hour for all from this place. */
+bool action_account_create(const struct actions *actions, struct str place, struct arena *arena,
+                           struct mail_account *out, struct secret *out_token, uint32_t *out_retry_s, struct err *err)
+    must_use;
+bool action_account_get(const struct actions *actions, const struct mail_caller *caller, struct arena *arena,
+                        struct mail_account *out, struct err *err) must_use;
+bool action_account_usage(const struct actions *actions, const struct mail_caller *caller, int64_t from_us,
+                          int64_t to_us, struct arena *arena, struct mail_usage *out, struct err *err) must_use;
+
+/* ---- mail_send.c ---- */
+
+struct send_want {
+    struct str inbox_ref; /* empty: the caller's only one */
+    struct str from;      /* what the caller says; must be the inbox's own address, or empty */
+    const struct str *to, *cc, *bcc;
+    uint32_t to_count, cc_count, bcc_count;
+    struct str reply_to, subject, markdown, text, html;
+    const struct mail_attachment *attachments;
+    uint32_t attachment_count;
+    struct str idempotency_key;
+    int64_t send_at_us;
+    int schedule_first;   /* -1: the inbox's default */
+    struct str answers;   /* id of the message that this replies to; recipients and subject follow from it if empty */
+    struct str thread_id;
+};
+struct sent_info {
+    struct mail_accepted accepted;
+    char inbox_id[MAIL_INBOX_ID_BYTES];
+    enum mail_mode mode;
+};
+bool action_send(const struct actions *actions, const struct mail_caller *caller, const struct send_want *want,
+                 struct arena *arena, struct sent_info *out, uint32_t *out_retry_s, struct err *err) must_use;
+bool action_send_cancel(const struct actions *actions, const struct mail_caller *caller, struct str inbox_ref,
+                        struct str message_id, struct arena *arena, struct mail_message *out, struct err *err) must_use;
+/* Fields of `want` that are empty stay as they are. */
+bool action_send_edit(const struct actions *actions, const struct mail_caller *caller, struct str inbox_ref,
+                      struct str message_id, const struct send_want *want, struct arena *arena,
+                      struct mail_message *out, struct err *err) must_use;
+
+/* ---- mail_decide.c ---- */
+
+struct held_message {
+    struct mail_message message;
+    struct inbox_info inbox;
+    struct mail_message answered; /* what it replies to, as far as the held message quotes it; has_content false: none */
+};
+/* All that this caller may decide about. */
+bool action_pending(const struct actions *actions, const struct mail_caller *caller, struct arena *arena,
+                    struct held_message **out, size_t *out_count, struct err *err) must_use;
+bool action_held_get(const struct actions *actions, const struct mail_caller *caller, struct str message_id,
+                     struct arena *arena, struct held_message *out, struct err *err) must_use;
+/* sha256: empty, or what the approver saw: ERR_CONFLICT if the message is another one. */
+bool action_decide(const struct actions *actions, const struct mail_caller *caller, struct str message_id, bool approve,
+                   struct str reason, struct str sha256, struct arena *arena, struct mail_message *out,
+                   struct err *err) must_use;
+/* A single-use link for one held message: the path "/approve/TOKEN". By an approver. */
+bool action_approval_link(const struct actions *actions, const struct mail_caller *caller, struct str message_id,
+                          struct arena *arena, struct secret *out_token, int64_t *out_expires_us, struct err *err)
+    must_use;
+/* By its link: shows, and decides. No caller: the token is the credential. */
+bool action_approval_show(const struct actions *actions, struct str token, struct arena *arena,
+                          struct held_message *out, struct err *err) must_use;
+bool action_approval_decide(const struct actions *actions, struct str token, bool approve, struct str reason,
+                            struct str sha256, struct arena *arena, struct mail_message *out, struct err *err) must_use;
+
+/* ---- mail_read.c: as the functions of mail/mail.h, for an inbox that the caller may have, or has a grant for ---- */
+
+bool action_mail_list(const struct actions *actions, const struct mail_caller *caller, struct str inbox_ref,
+                      const struct mail_filter *filter, struct arena *arena, struct mail_page *out, struct err *err)
+    must_use;
+/* Over all inboxes of the caller, newest first. */
+bool action_mail_search(const struct actions *actions, const struct mail_caller *caller,
+                        const struct mail_filter *filter, struct arena *arena, struct mail_page *out, struct err *err)
+    must_use;
+/* inbox_ref empty: by the message id alone. */
+bool action_mail_read(const struct actions *actions, const struct mail_caller *caller, struct str inbox_ref,
+                      struct str message_id, unsigned want, struct arena *arena, struct mail_message *out,
+                      struct err *err) must_use;
+/* name: file name, or its number if `by_number`. */
+bool action_attachment_read(const struct actions *actions, const struct mail_caller *caller, struct str inbox_ref,
+                            struct str message_id, struct str name, bool by_number, struct arena *arena,
+                            struct mail_attachment *out, struct err *err) must_use;
+/* A link that needs no key, for an hour: "/v1/files/TOKEN". */
+bool action_attachment_link(const struct actions *actions, const struct mail_caller *caller, struct str inbox_ref,
+                            struct str message_id, struct str name, bool by_number, struct arena *arena,
+                            struct mail_attachment *out, struct secret *out_token, struct err *err) must_use;
+bool action_attachment_open(const struct actions *actions, struct str token, struct arena *arena,
+                            struct mail_attachment *out, struct err *err) must_use;
+bool action_mail_label(const struct actions *actions, const struct mail_caller *caller, struct str message_id,
+                       bool is_spam, struct arena *arena, struct mail_message *out, struct err *err) must_use;
+bool action_thread_list(const struct actions *actions, const struct mail_caller *caller, struct str inbox_ref,
+                        struct str cursor, uint32_t limit, struct arena *arena, struct mail_thread **out,
+                        size_t *out_count, bool *out_more, struct err *err) must_use;
+bool action_thread_get(const struct actions *actions, const struct mail_caller *caller, struct str inbox_ref,
+                       struct str thread_id, struct arena *arena, struct mail_thread *out, struct err *err) must_use;
+bool action_tags_set(const struct actions *actions, const struct mail_caller *caller, struct str inbox_ref,
+                     struct str message_id, const struct mail_pair *tags, uint32_t count, struct arena *arena,
+                     struct mail_pair **out, uint32_t *out_count, struct err *err) must_use;
+bool action_contact_add(const struct actions *actions, const struct mail_caller *caller,
+                        const struct mail_contact *contact, struct arena *arena, struct mail_contact *out,
+                        struct err *err) must_use;
+bool action_contact_list(const struct actions *actions, const struct mail_caller *caller, struct str query,
+                         struct arena *arena, struct mail_contact **out, size_t *out_count, struct err *err) must_use;
+bool action_contact_remove(const struct actions *actions, const struct mail_caller *caller, struct str id,
+                           struct arena *arena, struct err *err) must_use;
+
+/* ---- mail_webhook.c ---- */
+
+struct webhook_want {
+    struct str url, inbox_ref, secret, approval_code;
+    const struct str *events;
+    uint32_t event_count;
+};
+bool action_webhook_add(const struct actions *actions, const struct mail_caller *caller,
+                        const struct webhook_want *want, struct arena *arena, struct mail_webhook *out,
+                        bool *out_pending, struct err *err) must_use;
+bool action_webhook_list(const struct actions *actions, const struct mail_caller *caller, struct arena *arena,
+                         struct mail_webhook **out, size_t *out_count, struct err *err) must_use;
+bool action_webhook_remove(const struct actions *actions, const struct mail_caller *caller, struct str id,
+                           struct arena *arena, struct err *err) must_use;
+bool action_webhook_enable(const struct actions *actions, const struct mail_caller *caller, struct str id,
+                           struct arena *arena, struct err *err) must_use;
+
+/* ---- mail_audit.c ---- */
+
+/* The operator: of any inbox. Others: of the caller's own, with admin. */
+bool action_audit_list(const struct actions *actions, const struct mail_caller *caller, struct str inbox_ref,
+                       uint64_t before, uint32_t limit, struct arena *arena, struct mail_audit **out,
+                       size_t *out_count, struct err *err) must_use;
+bool action_audit_verify(const struct actions *actions, const struct mail_caller *operator_, struct str inbox_ref,
+                         struct arena *arena, uint64_t *out_rows, struct err *err) must_use;
+
+/* ---- events: what long polls, WebSockets and webhooks wait for ---- */
+
+enum mail_event_kind {
+    MAIL_EVENT_RECEIVED,
+    MAIL_EVENT_SENT,
+    MAIL_EVENT_PENDING,
+    MAIL_EVENT_APPROVED,
+    MAIL_EVENT_REJECTED,
+    MAIL_EVENT_BOUNCED,
+    MAIL_EVENT_QUARANTINED,
+    MAIL_EVENT_INBOX_CREATED,
+    MAIL_EVENT_KIND_COUNT,
+};
+/* No content: the listener reads it with its own right. */
+struct mail_event {
+    enum mail_event_kind kind;
+    char inbox_id[MAIL_INBOX_ID_BYTES];
+    char message_id[MAIL_MESSAGE_ID_BYTES];
+    int64_t at_us;
+};
+
+/* ---- mail_dispatch.c ---- */
+
+/*
+ * Lets everything leave that may leave now, of this inbox, and sets its next time in the store. Called after a send or a
+ * decision, and by action_mail_tick().
+ */
+void mail_dispatch(const struct actions *actions, const char *inbox_id, struct arena *arena);
+/* Inboxes whose time has come, and those that were in use when the server stopped. Returns when to call again. */
+int64_t action_mail_tick(const struct actions *actions, int64_t now_us);
+
+/* The first inbox and account, for `cloister env`: made once, their keys written by the caller. */
+bool action_mail_first(const struct actions *actions, const struct secret *inbox_key, const struct secret *token,
+                       struct arena *arena, struct err *err) must_use;
+
+#endif

@@ -1,0 +1,83 @@
+/*
+ * mail_rules.h - what may happen to mail: decisions without effects.
+ *
+ * Pure: no clock, no store, no allocation. mail/gate.c asks these functions before each change of state, and CBMC checks
+ * both as compiled (tests/model/).
+ */
+#ifndef POLICY_MAIL_RULES_H
+#define POLICY_MAIL_RULES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/attr.h"
+#include "base/str.h"
+
+/* The ladder: each mode leaves the agent more freedom than the one before. */
+enum mail_mode {
+    MAIL_READ_ONLY,  /* no sending */
+    MAIL_GATED_ALL,  /* a person approves each message, in and out */
+    MAIL_GATED_SEND, /* a person approves each message that leaves, unless all recipients are on the allowlist */
+    MAIL_MONITORED,  /* messages leave at once, with a blind copy to the approvers */
+    MAIL_AUTONOMOUS, /* messages leave at once */
+    MAIL_MODE_COUNT,
+};
+extern const char *const mail_mode_name[MAIL_MODE_COUNT]; /* "gated_send" */
+bool mail_mode_parse(struct str name, enum mail_mode *out) must_use;
+
+/* The states of an outgoing message. gate.c has the table of what may follow. */
+enum mail_state {
+    MAIL_SCAN,      /* accepted, not judged yet */
+    MAIL_HELD,      /* waits for a person */
+    MAIL_APPROVED,  /* approved; the next step follows in the same transaction */
+    MAIL_SCHEDULED, /* waits for its time */
+    MAIL_UNDO,      /* approved; can still be cancelled for some seconds */
+    MAIL_QUEUED,    /* may leave */
+    MAIL_SENDING,   /* a release record is spent; it is leaving */
+    MAIL_DEFERRED,  /* some recipients have it, others wait for the outgoing queue */
+    MAIL_SENT,
+    MAIL_UNCERTAIN, /* we stopped in the middle of sending to the outside: a person decides */
+    MAIL_REJECTED,
+    MAIL_CANCELLED,
+    MAIL_FAILED,
+    MAIL_EXPIRED, /* held for too long */
+    MAIL_BOUNCED,
+    MAIL_STATE_COUNT,
+};
+extern const char *const mail_state_name[MAIL_STATE_COUNT];
+bool mail_state_is_final(enum mail_state state);
+
+/* What a key may do. */
+enum mail_scope {
+    MAIL_SCOPE_READ = 1,
+    MAIL_SCOPE_SEND = 2,
+    MAIL_SCOPE_ADMIN = 4, /* settings of the inbox, keys, webhooks; with a code of the operator */
+    MAIL_SCOPE_OVERSIGHT = 8,
+    MAIL_SCOPE_OVERSIGHT_READ = 16,
+    MAIL_SCOPE_ALL = 31,
+};
+/* send and oversight never together; no unknown bit; not empty. */
+bool mail_scopes_valid(uint32_t scopes);
+/* Admin stands for read and send, never for oversight. */
+bool mail_scope_allows(uint32_t scopes, enum mail_scope needed);
+/* May this key decide about this message? Needs oversight, and must not be the key that has composed it. */
+bool mail_may_decide(uint32_t scopes, bool is_composer);
+
+/* Does a person have to approve? */
+bool mail_is_gated(enum mail_mode mode, bool all_allowlisted);
+/* Down is free; up needs the operator's code. The same mode is no change: allowed. */
+bool mail_mode_may_change(enum mail_mode from, enum mail_mode to, bool has_code);
+
+/*
+ * Does one entry of an allowlist cover an address? "a@b.example" covers that address, "*@b.example" each address directly
+ * at that domain. Letter case does not matter. The caller demands that each recipient (to, cc, bcc) is covered.
+ */
+bool mail_allow_covers(struct str pattern, struct str address);
+/* Is it a valid entry? */
+bool mail_allow_valid(struct str pattern);
+
+/* Local part of a new address: [a-z0-9]([a-z0-9._-]*[a-z0-9])?, 3 to 64, not reserved. */
+bool mail_local_valid(struct str local);
+bool mail_local_reserved(struct str local);
+
+#endif
