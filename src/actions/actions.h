@@ -37,10 +37,10 @@ struct actions {
     /* Called when the store does not know a template: puts newly built ones there. May be NULL. */
     bool (*refresh_templates)(void *context, struct err *err);
     void *context;
-    struct meters *meters;      /* request rates of the keys; NULL: no limit */
-    bool code_always_has_token; /* the operator forbids open_code */
-    bool internet;              /* the operator's default for sandboxes */
-    struct net_operator ranges; /* addresses that the operator allows and denies to all sandboxes */
+    struct meters *meters;         /* request rates of the keys; NULL: no limit */
+    bool code_always_has_token;    /* the operator forbids open_code */
+    bool internet;                 /* the operator's default for sandboxes */
+    struct net_operator ranges;    /* addresses that the operator allows and denies to all sandboxes */
     const struct mail_setup *mail; /* NULL: mail is off */
 };
 

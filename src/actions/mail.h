@@ -73,10 +73,10 @@ struct inbox_info {
 };
 
 struct inbox_want {
-    struct str local;        /* local part, or a whole address of our domain; empty: a random one */
+    struct str local; /* local part, or a whole address of our domain; empty: a random one */
     struct str display_name;
-    struct str tenant;       /* name; only the operator may say it; empty: the default */
-    int mode;                /* -1: gated_send; a looser one is ignored */
+    struct str tenant;        /* name; only the operator may say it; empty: the default */
+    int mode;                 /* -1: gated_send; a looser one is ignored */
     struct str approval_code; /* MultiMail keys: the operator's code; empty: asks for one */
 };
 /*
@@ -95,7 +95,7 @@ bool action_inbox_get(const struct actions *actions, const struct mail_caller *c
 
 struct inbox_change {
     const struct str *display_name, *signature, *auto_cc, *auto_bcc; /* NULL: as it is */
-    int mode;        /* -1: as it is. Only down: ERR_DENIED says how to go up */
+    int mode; /* -1: as it is. Only down: ERR_DENIED says how to go up */
     int undo_s, schedule_first, scheduling_enabled, forward_inbound, mcp_configured, auto_extract; /* -1: as it is */
     struct str approval_code; /* for auto_cc and auto_bcc */
 };
@@ -134,8 +134,9 @@ struct mail_key_info {
 struct mail_key_want {
     struct str name;
     uint32_t scopes;
-    struct str tenant;    /* the operator's choice */
-    struct str inbox_ref; /* the operator cannot: only a credential of an inbox can give another one the right to read */
+    struct str tenant; /* the operator's choice */
+    struct str
+        inbox_ref; /* the operator cannot: only a credential of an inbox can give another one the right to read */
     struct str approval_code;
 };
 /* ERR_INVALID: send with oversight. ERR_DENIED: oversight by somebody other than the operator. */
@@ -210,8 +211,8 @@ struct send_want {
     uint32_t attachment_count;
     struct str idempotency_key;
     int64_t send_at_us;
-    int schedule_first;   /* -1: the inbox's default */
-    struct str answers;   /* id of the message that this replies to; recipients and subject follow from it if empty */
+    int schedule_first; /* -1: the inbox's default */
+    struct str answers; /* id of the message that this replies to; recipients and subject follow from it if empty */
     struct str thread_id;
 };
 struct sent_info {
@@ -233,7 +234,8 @@ bool action_send_edit(const struct actions *actions, const struct mail_caller *c
 struct held_message {
     struct mail_message message;
     struct inbox_info inbox;
-    struct mail_message answered; /* what it replies to, as far as the held message quotes it; has_content false: none */
+    struct mail_message
+        answered; /* what it replies to, as far as the held message quotes it; has_content false: none */
 };
 /* All that this caller may decide about. */
 bool action_pending(const struct actions *actions, const struct mail_caller *caller, struct arena *arena,
@@ -242,8 +244,8 @@ bool action_held_get(const struct actions *actions, const struct mail_caller *ca
                      struct arena *arena, struct held_message *out, struct err *err) must_use;
 /* sha256: empty, or what the approver saw: ERR_CONFLICT if the message is another one. */
 bool action_decide(const struct actions *actions, const struct mail_caller *caller, struct str message_id, bool approve,
-                   struct str reason, struct str sha256, struct arena *arena, struct mail_message *out,
-                   struct err *err) must_use;
+                   struct str reason, struct str sha256, struct arena *arena, struct mail_message *out, struct err *err)
+    must_use;
 /* A single-use link for one held message: the path "/approve/TOKEN". By an approver. */
 bool action_approval_link(const struct actions *actions, const struct mail_caller *caller, struct str message_id,
                           struct arena *arena, struct secret *out_token, int64_t *out_expires_us, struct err *err)
@@ -316,8 +318,8 @@ bool action_webhook_enable(const struct actions *actions, const struct mail_call
 
 /* The operator: of any inbox. Others: of the caller's own, with admin. */
 bool action_audit_list(const struct actions *actions, const struct mail_caller *caller, struct str inbox_ref,
-                       uint64_t before, uint32_t limit, struct arena *arena, struct mail_audit **out,
-                       size_t *out_count, struct err *err) must_use;
+                       uint64_t before, uint32_t limit, struct arena *arena, struct mail_audit **out, size_t *out_count,
+                       struct err *err) must_use;
 bool action_audit_verify(const struct actions *actions, const struct mail_caller *operator_, struct str inbox_ref,
                          struct arena *arena, uint64_t *out_rows, struct err *err) must_use;
 

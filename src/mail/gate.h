@@ -52,8 +52,8 @@ enum gate_event {
     GATE_DEFER,    /* some wait for the outgoing queue */
     GATE_FAIL,
     GATE_BOUNCE,
-    GATE_LOST,     /* found in MAIL_SENDING after a restart, and the outside may have it or not */
-    GATE_REPEAT,   /* found in MAIL_SENDING after a restart, and repeating is safe: each recipient counts it once */
+    GATE_LOST,   /* found in MAIL_SENDING after a restart, and the outside may have it or not */
+    GATE_REPEAT, /* found in MAIL_SENDING after a restart, and repeating is safe: each recipient counts it once */
     GATE_EVENT_COUNT,
 };
 extern const char *const gate_event_name[GATE_EVENT_COUNT];

@@ -34,9 +34,10 @@
 #include "policy/mail_rules.h"
 
 enum {
-    MAIL_INBOX_ID_BYTES = 26 + 1,        /* a ULID in Crockford's base32, upper case */
-    MAIL_HANDLE_BYTES = 10 + 1,          /* the last ten characters of an inbox id; unique on a server */
-    MAIL_MESSAGE_ID_BYTES = 26 + 10 + 1, /* a ULID, then the handle of its inbox: sorts by time, and leads to its inbox */
+    MAIL_INBOX_ID_BYTES = 26 + 1, /* a ULID in Crockford's base32, upper case */
+    MAIL_HANDLE_BYTES = 10 + 1,   /* the last ten characters of an inbox id; unique on a server */
+    MAIL_MESSAGE_ID_BYTES =
+        26 + 10 + 1, /* a ULID, then the handle of its inbox: sorts by time, and leads to its inbox */
     MAIL_KEY_ID_BYTES = 26 + 1,
     MAIL_HASH_TEXT_BYTES = 64 + 1,
 };
@@ -69,8 +70,8 @@ void mail_free(struct mail *mail);
 
 /* Who reads: a credential of the inbox, by which the worker unwraps the inbox's private key. */
 struct mail_reader {
-    const char *key_id;   /* whose wrap to use */
-    struct seal_key kek;  /* seal_derive(credential, "inbox") */
+    const char *key_id;  /* whose wrap to use */
+    struct seal_key kek; /* seal_derive(credential, "inbox") */
 };
 
 /* ---- composing (compose.c in the composer; compose_client.c here) ---- */
@@ -89,9 +90,9 @@ struct mail_draft {
     struct str subject;
     struct str markdown; /* either this, or text and/or html */
     struct str text, html;
-    struct str signature;              /* appended to the text; may be empty */
+    struct str signature;               /* appended to the text; may be empty */
     struct str in_reply_to, references; /* Message-IDs; may be empty */
-    struct str message_id;             /* "<…@domain>", ours */
+    struct str message_id;              /* "<…@domain>", ours */
     int64_t date_us;
     const struct mail_attachment *attachments;
     uint32_t attachment_count;
@@ -171,13 +172,13 @@ struct mail_accept {
     enum mail_mode mode;
     int64_t send_at_us;
     bool schedule_first;
-    int64_t hold_us;                   /* how long it may be held */
-    struct str idempotency_key;        /* may be empty */
-    struct str dedup;                  /* what is compared for 60 s; empty: do not compare */
+    int64_t hold_us;            /* how long it may be held */
+    struct str idempotency_key; /* may be empty */
+    struct str dedup;           /* what is compared for 60 s; empty: do not compare */
     const struct seal_key *inbox_public, *approver_public, *server_public;
     const struct mail_limits *limits;
-    const char *answers_id;            /* message that it replies to; NULL: none */
-    struct str thread_id;              /* to join; may be empty */
+    const char *answers_id; /* message that it replies to; NULL: none */
+    struct str thread_id;   /* to join; may be empty */
     int64_t now_us;
 };
 
@@ -198,7 +199,7 @@ bool mail_accept(struct mail *mail, const struct mail_accept *want, struct arena
 /* Who may see the content of held mail: the tenant's approver key. */
 struct mail_approver {
     struct seal_key public_key, private_key;
-    struct str id;   /* for the audit: key id, "operator", "link" */
+    struct str id; /* for the audit: key id, "operator", "link" */
     uint32_t scopes;
 };
 
@@ -212,9 +213,9 @@ struct mail_decision {
     const char *inbox_id, *message_id;
     bool approve;
     struct str reason;
-    struct str sha256;                     /* what the approver saw, in hex; empty: what is stored */
-    const struct mail_approver *approver;  /* unseals the content; it is sealed to the server if it has to wait */
-    enum mail_mode mode;                   /* of the inbox, now */
+    struct str sha256;                    /* what the approver saw, in hex; empty: what is stored */
+    const struct mail_approver *approver; /* unseals the content; it is sealed to the server if it has to wait */
+    enum mail_mode mode;                  /* of the inbox, now */
     uint32_t undo_s;
     int64_t now_us;
 };
@@ -227,8 +228,9 @@ bool mail_cancel(struct mail *mail, const char *inbox_id, const char *message_id
 bool mail_reschedule(struct mail *mail, const struct mail_accept *want, const char *message_id, struct arena *arena,
                      struct mail_message *out, struct err *err) must_use;
 /* The mode went down: what is not approved and has not left is held (or rejected, for read_only). */
-bool mail_pull_back(struct mail *mail, const char *inbox_id, enum mail_mode mode, const struct seal_key *approver_public,
-                    struct str actor, uint32_t *out_count, struct err *err) must_use;
+bool mail_pull_back(struct mail *mail, const char *inbox_id, enum mail_mode mode,
+                    const struct seal_key *approver_public, struct str actor, uint32_t *out_count, struct err *err)
+    must_use;
 
 /* ---- leaving (inbox_send.c; the dispatcher is in actions/mail_dispatch.c) ---- */
 
@@ -262,7 +264,7 @@ bool mail_settle(struct mail *mail, const struct mail_release *release, const st
 /* Timers: due schedules, ended undo windows, expired holds; and messages found in MAIL_SENDING by a new worker. */
 struct mail_tick {
     uint32_t pending, queued, uncertain; /* after the tick */
-    int64_t next_us;     /* when to tick again; 0: nothing waits */
+    int64_t next_us;                     /* when to tick again; 0: nothing waits */
 };
 bool mail_tick(struct mail *mail, const char *inbox_id, enum mail_mode mode, const struct seal_key *approver_public,
                int64_t now_us, struct mail_tick *out, struct err *err) must_use;
@@ -288,13 +290,13 @@ struct mail_pair {
 struct mail_message {
     char id[MAIL_MESSAGE_ID_BYTES], thread_id[MAIL_MESSAGE_ID_BYTES], inbox_id[MAIL_INBOX_ID_BYTES];
     enum mail_direction direction;
-    enum mail_state state;          /* outbound */
-    enum mail_in_status in_status;  /* inbound */
+    enum mail_state state;         /* outbound */
+    enum mail_in_status in_status; /* inbound */
     int64_t created_us, received_us, send_at_us, decided_us, delivered_us, hold_until_us;
     struct str decided_by, reason, composer;
     char sha256[MAIL_HASH_TEXT_BYTES];
-    struct str label; /* "spam", "not_spam" or empty */
-    bool has_content; /* false: held inbound, or no right to read: `content` is empty */
+    struct str label;            /* "spam", "not_spam" or empty */
+    bool has_content;            /* false: held inbound, or no right to read: `content` is empty */
     struct mail_content content; /* mime, html and attachments' content only where asked for */
     struct mail_pair *tags;
     uint32_t tag_count;
@@ -315,13 +317,13 @@ bool mail_deliver(struct mail *mail, const struct mail_arrival *arrival, struct 
 
 struct mail_filter {
     bool inbound, outbound;
-    int in_status;              /* -1: any visible; else enum mail_in_status */
-    int state;                  /* -1: any; else enum mail_state, of outbound */
+    int in_status;                                        /* -1: any visible; else enum mail_in_status */
+    int state;                                            /* -1: any; else enum mail_state, of outbound */
     struct str from_exact, from_part, subject_part, text; /* text: subject, from and preview, for search */
-    int64_t after_us, before_us; /* received, inclusive; 0: any */
-    int has_attachments;        /* -1: any, 0, 1 */
-    struct str since_id;        /* greater than */
-    struct str before_id;       /* cursor: less than */
+    int64_t after_us, before_us;                          /* received, inclusive; 0: any */
+    int has_attachments;                                  /* -1: any, 0, 1 */
+    struct str since_id;                                  /* greater than */
+    struct str before_id;                                 /* cursor: less than */
     uint32_t offset, limit;
     bool include_spam;
 };
@@ -428,7 +430,8 @@ bool mail_link_make(struct mail *mail, const char *inbox_id, const struct mail_l
                     struct secret *out_token, struct err *err) must_use;
 /* What it shows. ERR_NOT_FOUND: unknown, expired or spent. Changes nothing. */
 bool mail_link_open(struct mail *mail, struct str token, const char *inbox_id, unsigned want, int64_t now_us,
-                    struct arena *arena, struct mail_link *out_link, struct mail_message *out, struct err *err) must_use;
+                    struct arena *arena, struct mail_link *out_link, struct mail_message *out, struct err *err)
+    must_use;
 /* Decides by a link, and spends it: as mail_decide(). `approver` in the decision has no keys. */
 bool mail_link_decide(struct mail *mail, struct str token, const struct mail_decision *decision, struct arena *arena,
                       struct mail_message *out, struct err *err) must_use;

@@ -22,6 +22,11 @@
 struct sql;
 
 struct sql *sql_open(const char *path, struct err *err) must_use;
+/*
+ * A small database of one process: no reserve for a full disk, no file for the log's index, and what is deleted is
+ * overwritten.
+ */
+struct sql *sql_open_small(const char *path, struct err *err) must_use;
 void sql_close(struct sql *sql);
 
 /* ---- parameters ---- */
@@ -30,6 +35,7 @@ enum sql_type {
     SQL_NULL,
     SQL_INT,
     SQL_TEXT,
+    SQL_BLOB,
 };
 
 struct sql_value {
@@ -46,6 +52,12 @@ static inline struct sql_value sql_int(int64_t number)
 static inline struct sql_value sql_text(struct str text)
 {
     return (struct sql_value){ .type = SQL_TEXT, .text = text };
+}
+
+/* Bytes; read them with sql_row_text(). */
+static inline struct sql_value sql_blob(struct str bytes)
+{
+    return (struct sql_value){ .type = SQL_BLOB, .text = bytes };
 }
 
 /* NULL for an empty text: for columns that hold NULL for "none". */

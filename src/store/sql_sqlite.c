@@ -255,6 +255,18 @@ struct sql *sql_open(const char *path, struct err *err)
     return sql;
 }
 
+struct sql *sql_open_small(const char *path, struct err *err)
+{
+    if (!make_private_file(path, err))
+        return NULL;
+    struct sql *sql = open_database(path, true, err);
+    if (sql && !sql_script(sql, "PRAGMA secure_delete = ON; PRAGMA journal_size_limit = 0", err)) {
+        sql_close(sql);
+        return NULL;
+    }
+    return sql;
+}
+
 void sql_close(struct sql *sql)
 {
     struct kept *kept;
@@ -311,6 +323,10 @@ static bool bind_all(struct sql *sql, sqlite3_stmt *statement, const struct sql_
         case SQL_TEXT:
             code = sqlite3_bind_text64(statement, at, args[i].text.at ? args[i].text.at : "", args[i].text.len,
                                        SQLITE_STATIC, SQLITE_UTF8);
+            break;
+        case SQL_BLOB:
+            code = sqlite3_bind_blob64(statement, at, args[i].text.at ? args[i].text.at : "", args[i].text.len,
+                                       SQLITE_STATIC);
             break;
         }
         if (code != SQLITE_OK)
@@ -391,7 +407,9 @@ int64_t sql_row_int(const struct sql_rows *rows, int column)
 
 struct str sql_row_text(const struct sql_rows *rows, int column)
 {
-    const void *text = sqlite3_column_text(rows->statement, column);
+    bool is_blob = sqlite3_column_type(rows->statement, column) == SQLITE_BLOB;
+    const void *text = is_blob ? sqlite3_column_blob(rows->statement, column)
+                               : (const void *)sqlite3_column_text(rows->statement, column);
 
     return text ? str_of(text, (size_t)sqlite3_column_bytes(rows->statement, column)) : STR("");
 }

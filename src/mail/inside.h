@@ -1,0 +1,112 @@
+/*
+ * inside.h - mail/ as its own files see it.
+ *
+ *   office.c          front: connections to workers and to the composer, mail_call()
+ *   inbox.c           worker: opens the file, reads requests, finds the operation
+ *   inbox_*.c         both halves of each call: the function of mail.h that packs and asks (front), and the operation that
+ *                     unpacks, acts and packs the reply (worker). They are together so that one page shows one call.
+ *   content_pack.c    struct mail_content and struct mail_draft as bytes
+ *   compose.c, scan.c in the composer's child
+ *
+ * Private keys: a worker gets the reader's key (struct mail_reader) of its own inbox, and nothing else that opens anything.
+ * What an approver's key or the server's key opens is opened in front: the worker sends the sealed key and the cipher.
+ */
+#ifndef MAIL_INSIDE_H
+#define MAIL_INSIDE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/pack.h"
+#include "mail/mail.h"
+#include "store/sql.h"
+
+/* ---- front's half (office.c) ---- */
+
+/*
+ * Sends the operation and the packed request to the inbox's worker and waits. out_reply borrows from the arena. An error
+ * that the worker has packed becomes err.
+ */
+bool mail_call(struct mail *mail, const char *inbox_id, uint16_t op, const struct buf *request, struct arena *arena,
+               struct unpack *out_reply, struct err *err) must_use;
+/* The same, and the inbox is made: its directory must not exist. */
+bool mail_call_new(struct mail *mail, const char *inbox_id, uint16_t op, const struct buf *request, struct arena *arena,
+                   struct unpack *out_reply, struct err *err) must_use;
+/* One frame to a new child of the composer, and its answer. */
+bool mail_composer_call(struct mail *mail, struct str request, struct arena *arena, struct unpack *out_reply,
+                        struct err *err) must_use;
+const struct mail_config *mail_config_of(const struct mail *mail);
+/* A buf for a request, in the arena, with the cap of a frame. */
+struct buf mail_request(struct arena *arena);
+/* The inbox's own key from the server's secret: the same as `server_key` in the worker. */
+void mail_inbox_server_key(const struct mail *mail, const char *inbox_id, struct seal_key *out);
+
+/* ---- the worker's half (inbox.c) ---- */
+
+struct inbox {
+    struct sql *sql;
+    char id[MAIL_INBOX_ID_BYTES];
+    struct seal_key public_key;
+    struct seal_key index_key;  /* for *_hash columns; made with the inbox, kept in its file */
+    struct seal_key server_key; /* from the greeting: front can derive it, the file does not have it */
+    bool is_new;                /* the file has no tables yet: only the operation that makes the inbox may run */
+};
+
+/* An operation: unpacks all of `in` (unpack_done()), acts, packs its reply. Numbers are in inbox_op. */
+typedef bool inbox_run_fn(struct inbox *inbox, struct unpack *in, struct arena *arena, struct buf *out,
+                          struct err *err);
+struct inbox_operation {
+    uint16_t op;
+    inbox_run_fn *run;
+};
+/* Each inbox_*.c has a table, ended by an empty row; inbox.c lists the tables. */
+extern const struct inbox_operation inbox_life_operations[], inbox_send_operations[], inbox_link_operations[],
+    inbox_audit_operations[], inbox_read_operations[], inbox_thread_operations[], inbox_settings_operations[];
+
+enum inbox_op {
+    INBOX_MAKE = 1,
+    INBOX_READER_ADD,
+    INBOX_READER_REMOVE,
+    INBOX_SHRED,
+    INBOX_SEND_FIRST = 100, /* vault's numbers */
+    INBOX_LINK_FIRST = 200,
+    INBOX_AUDIT_FIRST = 300,
+    INBOX_READ_FIRST = 400, /* shelf's numbers */
+    INBOX_THREAD_FIRST = 500,
+    INBOX_SETTINGS_FIRST = 600,
+};
+
+/* Makes the tables, for INBOX_MAKE. */
+bool inbox_make_tables(struct inbox *inbox, struct err *err) must_use;
+bool inbox_meta_get(struct inbox *inbox, const char *name, struct seal_key *out, struct err *err) must_use;
+bool inbox_meta_put(struct inbox *inbox, const char *name, const struct seal_key *value, struct err *err) must_use;
+
+/* The inbox's private key, by a reader's wrap. ERR_DENIED: this credential may not read. */
+bool inbox_unlock(struct inbox *inbox, struct str key_id, const struct seal_key *kek, struct seal_key *out_private,
+                  struct err *err) must_use;
+void mail_reader_pack(struct buf *out, const struct mail_reader *reader);
+void seal_key_pack(struct buf *out, const struct seal_key *key);
+void seal_key_unpack(struct unpack *in, struct seal_key *out);
+
+/* One more row in the chain; inside a transaction. */
+bool audit_append(struct inbox *inbox, const char *action, struct str resource, struct str actor, struct str detail,
+                  int64_t now_us, struct err *err) must_use;
+/* Adds to today's counter (UTC); inside a transaction. */
+bool inbox_count(struct inbox *inbox, const char *name, int64_t by, int64_t now_us, struct err *err) must_use;
+
+/* ---- bytes (content_pack.c) ---- */
+
+void mail_draft_pack(struct buf *out, const struct mail_draft *draft);
+bool mail_draft_unpack(struct unpack *in, struct arena *arena, struct mail_draft *out);
+enum content_part {
+    CONTENT_HEAD, /* without mime, html and the content of attachments: for lists */
+    CONTENT_WHOLE,
+};
+void mail_content_pack(struct buf *out, const struct mail_content *content, enum content_part part);
+/* Borrows from `in`. False: malformed (also when counts are beyond the limits). */
+bool mail_content_unpack(struct unpack *in, struct arena *arena, struct mail_content *out);
+
+#endif
