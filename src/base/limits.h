@@ -312,19 +312,38 @@
 #define LIMIT_WATCH_QUEUE_BYTES (8 << 20)    /* records waiting in the kernel for slow watchers; the same */
 #define LIMIT_UPLOAD_MEMORY_BYTES (32 << 20) /* in use on a tmpfs with uploads: guestd's cgroup pays for them */
 
-/* Mail */
-#define LIMIT_MAIL_FRAME_BYTES (32 << 20)      /* between front and a worker: a message with its MIME and its parts */
-#define LIMIT_MAIL_BODY_BYTES (16 << 20)       /* a request that sends: ten megabytes of attachments in base64 */
-#define LIMIT_MAIL_ATTACHMENTS 10              /* of a message… */
-#define LIMIT_MAIL_ATTACHMENT_BYTES (10 << 20) /* …and their sizes together */
-#define LIMIT_MAIL_RECIPIENTS 50               /* to, cc and bcc together */
-#define LIMIT_MAIL_SUBJECT_BYTES 998           /* a line of RFC 5322 */
-#define LIMIT_MAIL_TEXT_BYTES (256 << 10)      /* Markdown, text or HTML of a message */
-#define LIMIT_MAIL_ADDRESS_BYTES 320           /* 64 for the local part, 255 for the domain, and the @ */
-#define LIMIT_INBOX_WORKERS 64                 /* at once, all inboxes together; each has about 3 MiB */
-#define LIMIT_INBOX_IDLE_MS 30000              /* then an idle worker ends */
-#define LIMIT_INBOX_CALL_MS 20000              /* for a worker's answer */
-#define LIMIT_COMPOSE_MS 10000                 /* for the composer's answer */
-#define LIMIT_MAIL_PAGE 100                    /* rows of a list */
+/* Mail: processes and requests */
+#define LIMIT_MAIL_FRAME_BYTES (64 << 20) /* between front and a worker: a packed message and what is said about it */
+#define LIMIT_MAIL_BODY_BYTES (16 << 20)  /* a request that sends: ten megabytes of attachments in base64 */
+#define LIMIT_INBOX_WORKERS 64            /* at once, all inboxes together; each has about 3 MiB */
+#define LIMIT_INBOX_IDLE_MS 30000         /* then an idle worker ends */
+#define LIMIT_INBOX_CALL_MS 20000         /* for a worker's answer */
+#define LIMIT_COMPOSE_MS 10000            /* for the composer's answer */
+#define LIMIT_MAIL_PAGE 100               /* rows of a list */
+
+/* Mail: the content of one message */
+#define LIMIT_MAIL_RECIPIENTS 100               /* of one message that leaves: to, cc and bcc together */
+#define LIMIT_MAIL_SHOWN 500                    /* addresses in one header of a message that arrives; others are cut */
+#define LIMIT_MAIL_ADDRESS_BYTES 1024           /* as shown, with a name; the bare address has 254 at most, RFC 5321 */
+#define LIMIT_MAIL_SUBJECT_BYTES 4096           /* 998 characters, as RFC 5322 has them in a line */
+#define LIMIT_MAIL_MESSAGE_ID_BYTES 998         /* a line */
+#define LIMIT_MAIL_REFERENCES_BYTES 8192        /* about a hundred messages of a thread */
+#define LIMIT_MAIL_SIGNATURE_BYTES 800          /* 200 characters */
+#define LIMIT_MAIL_DRAFT_BYTES (1 << 20)        /* of a draft, each of Markdown, text and HTML: 262,144 characters */
+#define LIMIT_MAIL_TEXT_BYTES (2 << 20)         /* of a message, made readable; longer ones are cut */
+#define LIMIT_MAIL_HTML_BYTES (2 << 20)         /* the same for sanitised HTML */
+#define LIMIT_MAIL_PREVIEW_BYTES 800            /* 200 characters */
+#define LIMIT_MAIL_ATTACHMENTS 10               /* of a draft */
+#define LIMIT_MAIL_ATTACHMENTS_BYTES (10 << 20) /* of a draft, together */
+#define LIMIT_MAIL_FILE_NAME_BYTES 255          /* as file systems have it */
+#define LIMIT_MAIL_TYPE_BYTES 127               /* a media type; RFC 6838 gives each half 127, none has 80 together */
+#define LIMIT_MAIL_MIME_BYTES (20 << 20)        /* a whole message: attachments in base64, and bodies */
+#define LIMIT_MAIL_HEADER_BYTES (256 * 1024)    /* of a message that arrives, all headers of one part together */
+#define LIMIT_MAIL_DEPTH 20                     /* parts within parts */
+#define LIMIT_MAIL_PARTS 1000                   /* of one message */
+#define LIMIT_MAIL_WARNINGS 64                  /* of the scan, about one message */
+#define LIMIT_MAIL_WARNING_BYTES 1024           /* one of them; it may quote an address */
+#define LIMIT_MAIL_FLAGS 16                     /* there are four */
+#define LIMIT_MAIL_CONTENT_BYTES (48 << 20)     /* a packed message: MIME, attachments apart, bodies */
 
 #endif

@@ -21,6 +21,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/pack.h"
+#include "mail/content_pack.h"
 #include "mail/mail.h"
 #include "store/sql.h"
 
@@ -96,17 +97,5 @@ bool audit_append(struct inbox *inbox, const char *action, struct str resource, 
                   int64_t now_us, struct err *err) must_use;
 /* Adds to today's counter (UTC); inside a transaction. */
 bool inbox_count(struct inbox *inbox, const char *name, int64_t by, int64_t now_us, struct err *err) must_use;
-
-/* ---- bytes (content_pack.c) ---- */
-
-void mail_draft_pack(struct buf *out, const struct mail_draft *draft);
-bool mail_draft_unpack(struct unpack *in, struct arena *arena, struct mail_draft *out);
-enum content_part {
-    CONTENT_HEAD, /* without mime, html and the content of attachments: for lists */
-    CONTENT_WHOLE,
-};
-void mail_content_pack(struct buf *out, const struct mail_content *content, enum content_part part);
-/* Borrows from `in`. False: malformed (also when counts are beyond the limits). */
-bool mail_content_unpack(struct unpack *in, struct arena *arena, struct mail_content *out);
 
 #endif
