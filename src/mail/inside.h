@@ -54,6 +54,7 @@ struct inbox {
     struct seal_key index_key;  /* for *_hash columns; made with the inbox, kept in its file */
     struct seal_key server_key; /* from the greeting: front can derive it, the file does not have it */
     bool is_new;                /* the file has no tables yet: only the operation that makes the inbox may run */
+    bool is_shredded;           /* only the audit is left */
 };
 
 /* An operation: unpacks all of `in` (unpack_done()), acts, packs its reply. Numbers are in inbox_op. */
@@ -64,8 +65,9 @@ struct inbox_operation {
     inbox_run_fn *run;
 };
 /* Each inbox_*.c has a table, ended by an empty row; inbox.c lists the tables. */
-extern const struct inbox_operation inbox_life_operations[], inbox_send_operations[], inbox_link_operations[],
-    inbox_audit_operations[], inbox_read_operations[], inbox_thread_operations[], inbox_settings_operations[];
+extern const struct inbox_operation inbox_life_operations[], inbox_send_operations[], inbox_leave_operations[],
+    inbox_link_operations[], inbox_audit_operations[], inbox_read_operations[], inbox_thread_operations[],
+    inbox_settings_operations[];
 
 enum inbox_op {
     INBOX_MAKE = 1,
@@ -73,6 +75,7 @@ enum inbox_op {
     INBOX_READER_REMOVE,
     INBOX_SHRED,
     INBOX_SEND_FIRST = 100, /* vault's numbers */
+    INBOX_LEAVE_FIRST = 150,
     INBOX_LINK_FIRST = 200,
     INBOX_AUDIT_FIRST = 300,
     INBOX_READ_FIRST = 400, /* shelf's numbers */
@@ -95,7 +98,37 @@ void seal_key_unpack(struct unpack *in, struct seal_key *out);
 /* One more row in the chain; inside a transaction. */
 bool audit_append(struct inbox *inbox, const char *action, struct str resource, struct str actor, struct str detail,
                   int64_t now_us, struct err *err) must_use;
-/* Adds to today's counter (UTC); inside a transaction. */
+/* Adds to today's counter (UTC); inside a transaction. Names: sent, received, held, approved, rejected. */
 bool inbox_count(struct inbox *inbox, const char *name, int64_t by, int64_t now_us, struct err *err) must_use;
+
+/* What the messages take, all together; the table's triggers keep it. */
+bool inbox_storage(struct inbox *inbox, uint64_t *out_bytes, struct err *err) must_use;
+
+/*
+ * allowlist.pattern_hash: of the entry in lower case, under the server's key, so that a stolen file alone does not tell
+ * which addresses are in it. A recipient is covered if its address or "*@" and its domain is there, as mail_allow_covers()
+ * has it.
+ */
+void inbox_allow_hash(const struct inbox *inbox, struct str pattern, char out[65]);
+
+/* ---- threads (threading.c) ---- */
+
+struct thread_hint {
+    struct str thread_id; /* to join: ERR_NOT_FOUND if it is not there; empty: find one */
+    struct str message_id, in_reply_to, references, subject;
+    int64_t now_us;
+};
+/* Finds or makes the thread of a new message, and notes the message in it; inside a transaction. */
+bool inbox_thread_join(struct inbox *inbox, const char *id, const struct thread_hint *hint,
+                       char out_thread_id[MAIL_MESSAGE_ID_BYTES], struct err *err) must_use;
+
+/* ---- ciphers of a message ---- */
+
+/*
+ * head_cipher: CONTENT_HEAD. body_cipher: CONTENT_ALL. Both and reason_cipher and tags_cipher are under the content key;
+ * what is authenticated with them (seal_encrypt()'s `about`) is "ID:head", "ID:body", "ID:reason", "ID:tags".
+ */
+enum { MAIL_ABOUT_BYTES = MAIL_MESSAGE_ID_BYTES + 16 };
+struct str mail_about(struct str message_id, const char *column, char room[MAIL_ABOUT_BYTES]);
 
 #endif

@@ -179,6 +179,7 @@ struct mail_accept {
     const struct mail_limits *limits;
     const char *answers_id; /* message that it replies to; NULL: none */
     struct str thread_id;   /* to join; may be empty */
+    bool want_link;         /* if it is held: also a link for its approver, good for as long as it is held */
     int64_t now_us;
 };
 
@@ -187,11 +188,13 @@ struct mail_accepted {
     enum mail_state state;
     bool is_repeat; /* the idempotency key was used: nothing was done */
     char sha256[MAIL_HASH_TEXT_BYTES];
+    int64_t hold_until_us; /* MAIL_HELD */
+    struct secret link;    /* wipe it; empty: none was asked for, or the message is not held */
 };
 
 /*
- * Stores a message and lets the gate judge it. ERR_LIMIT with out->retry_after_s (rate, pending depth, storage) before
- * anything is stored; ERR_CONFLICT: the same content was sent less than 60 s ago.
+ * Stores a message and lets the gate judge it. ERR_LIMIT with *out_retry_after_s (rate, pending depth, storage) before
+ * anything is stored; ERR_CONFLICT: the same content was sent less than 60 s ago. ERR_DENIED: the mode is read_only.
  */
 bool mail_accept(struct mail *mail, const struct mail_accept *want, struct arena *arena, struct mail_accepted *out,
                  uint32_t *out_retry_after_s, struct err *err) must_use;
@@ -205,9 +208,13 @@ struct mail_approver {
 
 struct mail_message; /* below */
 
-/* Held messages, oldest first, with content (approver) or without (NULL). */
+/* Held messages, in and out, oldest first, without bodies; with the rest of the content (approver) or without (NULL). */
 bool mail_pending(struct mail *mail, const char *inbox_id, const struct mail_approver *approver, struct arena *arena,
                   struct mail_message **out, size_t *out_count, struct err *err) must_use;
+
+/* One of them, whole. ERR_NOT_FOUND: there is none, or it is not held any more. */
+bool mail_held_get(struct mail *mail, const char *inbox_id, struct str message_id, const struct mail_approver *approver,
+                   struct arena *arena, struct mail_message *out, struct err *err) must_use;
 
 struct mail_decision {
     const char *inbox_id, *message_id;
@@ -222,8 +229,9 @@ struct mail_decision {
 /* ERR_CONFLICT: decided already, expired, or another hash. ERR_DENIED: composer or no oversight. Also for inbound. */
 bool mail_decide(struct mail *mail, const struct mail_decision *decision, struct arena *arena, struct mail_message *out,
                  struct err *err) must_use;
-bool mail_cancel(struct mail *mail, const char *inbox_id, const char *message_id, struct str actor, struct arena *arena,
-                 struct mail_message *out, struct err *err) must_use;
+/* `actor` as in mail_accept.composer, with its scopes. Cancelled already: no error, and nothing changes. */
+bool mail_cancel(struct mail *mail, const char *inbox_id, const char *message_id, struct str actor, uint32_t scopes,
+                 struct arena *arena, struct mail_message *out, struct err *err) must_use;
 /* PATCH …/schedule. `content` NULL: only the time changes. ERR_CONFLICT: not scheduled, or approved already. */
 bool mail_reschedule(struct mail *mail, const struct mail_accept *want, const char *message_id, struct arena *arena,
                      struct mail_message *out, struct err *err) must_use;
@@ -232,7 +240,7 @@ bool mail_pull_back(struct mail *mail, const char *inbox_id, enum mail_mode mode
                     const struct seal_key *approver_public, struct str actor, uint32_t *out_count, struct err *err)
     must_use;
 
-/* ---- leaving (inbox_send.c; the dispatcher is in actions/mail_dispatch.c) ---- */
+/* ---- leaving (inbox_leave.c; the dispatcher is in actions/mail_dispatch.c) ---- */
 
 /* The single-use permission to send. The dispatcher checks it against the bytes. */
 struct mail_release {
@@ -247,18 +255,26 @@ struct mail_release {
     bool is_repeat; /* found in MAIL_SENDING after a restart */
 };
 /*
- * Takes one message that may leave now: MAIL_QUEUED → MAIL_SENDING, with a new release. ERR_NOT_FOUND: none. The
- * server's key opens the content. *out_left: rows of the release that still have to be delivered.
+ * Takes one message that may leave now: MAIL_QUEUED → MAIL_SENDING, with a new release; or one that an earlier front has
+ * left in MAIL_SENDING, with the release that it has. ERR_NOT_FOUND: none. The server's key opens the content, and its hash
+ * is the release's. ERR_INTERNAL: the stored content is not what was accepted or cannot be opened; the message has failed,
+ * and the next call takes the next one.
  */
 bool mail_claim(struct mail *mail, const char *inbox_id, enum mail_mode mode, const struct seal_key *approver_public,
                 int64_t now_us, struct arena *arena, struct mail_release *out, struct mail_content *out_content,
                 struct err *err) must_use;
+/* Does the approval come from mail_decide() on this server, for these bytes? True also for a release without one. */
+bool mail_approval_valid(const struct mail *mail, const struct mail_release *release);
 enum mail_outcome { MAIL_DELIVERED, MAIL_WAITS, MAIL_REFUSED }; /* of one recipient; WAITS: in the outgoing queue */
 struct mail_settled {
     struct str recipient;
     enum mail_outcome outcome;
     struct str detail;
 };
+/*
+ * What became of recipients of a release. When all have an outcome the message is sent (some have it), deferred (some wait)
+ * or failed; until then it stays in MAIL_SENDING. May be repeated.
+ */
 bool mail_settle(struct mail *mail, const struct mail_release *release, const struct mail_settled *recipients,
                  uint32_t count, struct err *err) must_use;
 /* Timers: due schedules, ended undo windows, expired holds; and messages found in MAIL_SENDING by a new worker. */
@@ -424,7 +440,12 @@ struct mail_link {
     int64_t expires_us;
     bool is_spent;
 };
-/* By somebody who can open the content: an approver, a reader, or the composer in the call that made it (neither). */
+/*
+ * A token is 36 characters like a message id, which lead to its inbox, and a secret. Links of MAIL_LINK_APPROVE end when
+ * their message is decided or leaves MAIL_HELD in another way; those of MAIL_LINK_ATTACHMENT are good until they expire.
+ */
+bool mail_link_handle(struct str token, char out_handle[MAIL_HANDLE_BYTES]) must_use;
+/* By somebody who can open the content: an approver (MAIL_LINK_APPROVE) or a reader. See also mail_accept.want_link. */
 bool mail_link_make(struct mail *mail, const char *inbox_id, const struct mail_link *want,
                     const struct mail_approver *approver, const struct mail_reader *reader, int64_t now_us,
                     struct secret *out_token, struct err *err) must_use;
@@ -432,7 +453,7 @@ bool mail_link_make(struct mail *mail, const char *inbox_id, const struct mail_l
 bool mail_link_open(struct mail *mail, struct str token, const char *inbox_id, unsigned want, int64_t now_us,
                     struct arena *arena, struct mail_link *out_link, struct mail_message *out, struct err *err)
     must_use;
-/* Decides by a link, and spends it: as mail_decide(). `approver` in the decision has no keys. */
+/* Decides by a link, and spends it: as mail_decide(). `approver` in the decision has no keys, but id and scopes. */
 bool mail_link_decide(struct mail *mail, struct str token, const struct mail_decision *decision, struct arena *arena,
                       struct mail_message *out, struct err *err) must_use;
 

@@ -15,7 +15,7 @@ CREATE TABLE messages (
     schedule_first INTEGER NOT NULL DEFAULT 0,
     undo_until_us INTEGER NOT NULL DEFAULT 0,
     hold_until_us INTEGER NOT NULL DEFAULT 0,
-    all_allowlisted INTEGER NOT NULL DEFAULT 0,
+    hold_us INTEGER NOT NULL DEFAULT 0,     -- how long it may be held each time
     composer TEXT NOT NULL DEFAULT '',
     hash BLOB,                              -- SHA-256 of envelope and MIME
     approval_hash BLOB,                     -- NULL: no approval
@@ -32,7 +32,7 @@ CREATE TABLE messages (
     once_hash TEXT UNIQUE,                  -- inbound: release and recipient
     idempotency_hash TEXT,
     dedup_hash TEXT,
-    head_cipher BLOB NOT NULL,              -- packed content without MIME, HTML and attachments' content
+    head_cipher BLOB NOT NULL,              -- packed content without bodies, MIME and attachments' content
     body_cipher BLOB NOT NULL,              -- packed content, whole
     tags_cipher BLOB
 );
@@ -56,14 +56,18 @@ CREATE TABLE releases (
     is_approved INTEGER NOT NULL,
     approver TEXT NOT NULL,
     mac BLOB NOT NULL,
-    at_us INTEGER NOT NULL
+    at_us INTEGER NOT NULL,
+    front TEXT NOT NULL                     -- the process that delivers it: another one repeats
 );
--- What became of each recipient: its number in the content's list.
+-- Recipients by their number in the content's list: whether the allowlist has them, and what became of each.
 CREATE TABLE recipients (
     message_id TEXT NOT NULL REFERENCES messages (id) ON DELETE CASCADE,
     number INTEGER NOT NULL,
-    outcome INTEGER NOT NULL,
-    at_us INTEGER NOT NULL,
+    address_hash TEXT NOT NULL,             -- as in allowlist: of the address,
+    domain_hash TEXT NOT NULL,              -- and of "*@" and its domain
+    outcome INTEGER,                        -- enum mail_outcome; NULL: none yet
+    at_us INTEGER NOT NULL DEFAULT 0,
+    detail_cipher BLOB,                     -- under the server's key
     PRIMARY KEY (message_id, number)
 ) WITHOUT ROWID;
 CREATE TABLE threads (
@@ -104,5 +108,20 @@ CREATE TABLE audit (
     prev_hash TEXT NOT NULL,
     hash TEXT NOT NULL
 );
+-- One row for each message that was accepted, for a day: what the limits count. Messages may be deleted, these are not.
+CREATE TABLE sends (at_us INTEGER NOT NULL);
+CREATE INDEX sends_by_time ON sends (at_us);
+-- The sizes of all messages together.
+CREATE TABLE storage (bytes INTEGER NOT NULL);
+INSERT INTO storage (bytes) VALUES (0);
+CREATE TRIGGER message_comes AFTER INSERT ON messages BEGIN
+    UPDATE storage SET bytes = bytes + new.size;
+END;
+CREATE TRIGGER message_changes AFTER UPDATE OF size ON messages BEGIN
+    UPDATE storage SET bytes = bytes + new.size - old.size;
+END;
+CREATE TRIGGER message_goes AFTER DELETE ON messages BEGIN
+    UPDATE storage SET bytes = bytes - old.size;
+END;
 CREATE TABLE counters (day INTEGER NOT NULL, name TEXT NOT NULL, value INTEGER NOT NULL, PRIMARY KEY (day, name))
     WITHOUT ROWID;
