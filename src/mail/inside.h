@@ -5,6 +5,7 @@
  *   inbox.c           worker: opens the file, reads requests, finds the operation
  *   inbox_*.c         both halves of each call: the function of mail.h that packs and asks (front), and the operation that
  *                     unpacks, acts and packs the reply (worker). They are together so that one page shows one call.
+ *   inbox_message.c   a message's row, its sealed content, struct mail_message as bytes
  *   content_pack.c    struct mail_content and struct mail_draft as bytes
  *   compose.c, scan.c in the composer's child
  *
@@ -130,5 +131,70 @@ bool inbox_thread_join(struct inbox *inbox, const char *id, const struct thread_
  */
 enum { MAIL_ABOUT_BYTES = MAIL_MESSAGE_ID_BYTES + 16 };
 struct str mail_about(struct str message_id, const char *column, char room[MAIL_ABOUT_BYTES]);
+
+/* For *_hash columns. `label` keeps uses apart. One of file and server's secret alone cannot test a guess. */
+void inbox_hash(const struct inbox *inbox, const char *label, struct str text, char out[65]);
+
+/* ---- messages (inbox_message.c) ---- */
+
+/* One text for what is not there, for foreign ones, and for what the agent may not see. */
+#define MAIL_NO_MESSAGE "there is no such message in this inbox"
+
+/* Of `messages m`, in the order that inbox_message_row() reads them. Further columns follow from MESSAGE_COLUMN_COUNT on. */
+#define MESSAGE_COLUMNS                                                                                               \
+    "m.id, m.thread_id, m.direction, m.state, m.in_status, m.created_us, m.received_us, m.send_at_us, m.decided_us, " \
+    "m.delivered_us, m.hold_until_us, m.decided_by, m.composer, m.hash, m.label"
+enum { MESSAGE_COLUMN_COUNT = 15 };
+/* All but content, reason and tags. Copies into the arena. */
+void inbox_message_row(const struct inbox *inbox, const struct sql_rows *rows, struct arena *arena,
+                       struct mail_message *out);
+/* parts: enum content_part. inbox_id is not packed: front knows whom it has asked. */
+void mail_message_pack(struct buf *out, const struct mail_message *message, unsigned parts);
+/* Borrows. A value that a worker must not send makes `in` fail. */
+void mail_message_unpack(struct unpack *in, const char *inbox_id, struct arena *arena, struct mail_message *out);
+
+void mail_pairs_unpack(struct unpack *in, struct arena *arena, struct mail_pair **out, uint32_t *out_count);
+
+struct mail_ciphers {
+    struct str head, body;
+    uint64_t size; /* for messages.size */
+};
+/* ERR_LIMIT: the message is too large. */
+bool mail_content_seal(const struct seal_key *content_key, const char *message_id, const struct mail_content *content,
+                       struct arena *arena, struct mail_ciphers *out, struct err *err) must_use;
+/* column: "head" or "body". */
+bool mail_content_open(const struct seal_key *content_key, const char *message_id, const char *column,
+                       struct str cipher, struct arena *arena, struct mail_content *out, struct err *err) must_use;
+
+/* The content key for a holder, replacing the one that was there; inside a transaction. */
+bool inbox_key_put(struct inbox *inbox, const char *message_id, const char *holder, const struct seal_key *public_key,
+                   const struct seal_key *content_key, struct err *err) must_use;
+
+/*
+ * A reader at work: begins with the request's reader, opens content keys, and ends. Keys that were sealed boxes are
+ * stored as wraps at the end.
+ */
+struct inbox_reading {
+    struct inbox *inbox;
+    struct seal_key private_key;
+    struct seal_key quick_key; /* derived from it: opens wraps */
+    struct str grant;
+    struct arena *arena;
+    struct inbox_rewrap *rewraps;
+};
+void mail_reading_pack(struct buf *request, const struct mail_reader *reader); /* front */
+struct mail_reading_who {
+    struct str key_id, grant;
+    struct seal_key kek;
+};
+void mail_reading_unpack(struct unpack *in, struct mail_reading_who *out);
+/* After unpack_done(). With a grant: `action` and `resource` go to the audit, durably, before anything is read. */
+bool inbox_reading_begin(struct inbox *inbox, const struct mail_reading_who *who, const char *action,
+                         struct str resource, struct arena *arena, struct inbox_reading *out, struct err *err) must_use;
+/* `sealed`: content_keys.sealed of holder 'inbox'. */
+bool inbox_reading_key(struct inbox_reading *reading, const char *message_id, struct str sealed, struct seal_key *out,
+                       struct err *err) must_use;
+void inbox_reading_end(struct inbox_reading *reading);
+#define auto_reading __attribute__((cleanup(inbox_reading_end)))
 
 #endif

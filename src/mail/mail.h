@@ -72,6 +72,7 @@ void mail_free(struct mail *mail);
 struct mail_reader {
     const char *key_id;  /* whose wrap to use */
     struct seal_key kek; /* seal_derive(credential, "inbox") */
+    struct str grant;    /* the actor of a grant: each use is a row of the audit. Empty: the inbox's own credential */
 };
 
 /* ---- composing (compose.c in the composer; compose_client.c here) ---- */
@@ -347,15 +348,20 @@ struct mail_page {
     struct mail_message *rows;
     size_t count;
     bool more;
+    char cursor[MAIL_MESSAGE_ID_BYTES]; /* with `more`: before_id of the next page. Rows may be none: a filter looks at
+                                           LIMIT_MAIL_SCAN_ROWS messages in one call */
 };
 /* Newest first, without bodies. The reader's right to read is the wrap of its key: ERR_DENIED without one. */
 bool mail_list(struct mail *mail, const char *inbox_id, const struct mail_reader *reader,
                const struct mail_filter *filter, struct arena *arena, struct mail_page *out, struct err *err) must_use;
 enum mail_want { MAIL_WANT_TEXT = 1, MAIL_WANT_MIME = 2, MAIL_WANT_ATTACHMENTS = 4, MAIL_WANT_MARK_READ = 8 };
-/* ERR_NOT_FOUND. */
+/* ERR_NOT_FOUND: also what is rejected or deleted. MARK_READ does nothing for a grant. */
 bool mail_read(struct mail *mail, const char *inbox_id, const struct mail_reader *reader, struct str message_id,
-               unsigned want, struct str grant_actor, struct arena *arena, struct mail_message *out, struct err *err)
-    must_use;
+               unsigned want, struct arena *arena, struct mail_message *out, struct err *err) must_use;
+/*
+ * What the agent does with a message that it can see: read, unread, archived, flagged, quarantined, deleted (then its
+ * content is gone). ERR_CONFLICT: it is held. label: "spam", "not_spam", or empty: as it is.
+ */
 bool mail_set_status(struct mail *mail, const char *inbox_id, struct str message_id, enum mail_in_status status,
                      struct str label, struct str actor, struct err *err) must_use;
 
