@@ -318,6 +318,8 @@
 #define LIMIT_INBOX_WORKERS 64            /* at once, all inboxes together; each has about 3 MiB */
 #define LIMIT_INBOX_IDLE_MS 30000         /* then an idle worker ends */
 #define LIMIT_INBOX_CALL_MS 20000         /* for a worker's answer */
+#define LIMIT_INBOX_TURNS 8               /* calls for one inbox at once: a slow one leaves threads for others */
+#define LIMIT_COMPOSERS 8                 /* messages being composed at once; each may take LIMIT_COMPOSER_BYTES */
 #define LIMIT_COMPOSE_MS 10000            /* for the composer's answer */
 #define LIMIT_MAIL_PAGE 100               /* rows of a list */
 #define LIMIT_MAIL_PAGE_BYTES (16 << 20)  /* …after which a page ends, so that the next row fits into a frame too */

@@ -66,7 +66,10 @@ struct mail_config {
     struct seal_key server_secret; /* encrypts and hashes what the server must be able to read: addresses, webhooks */
 };
 struct mail *mail_new(const struct mail_config *config) must_use;
+/* No call may be under way. */
 void mail_free(struct mail *mail);
+/* Workers that have had nothing to do for LIMIT_INBOX_IDLE_MS end. Never waits; call it now and then. */
+void mail_close_idle(struct mail *mail);
 
 /* Who reads: a credential of the inbox, by which the worker unwraps the inbox's private key. */
 struct mail_reader {
