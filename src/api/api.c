@@ -52,7 +52,7 @@ void api_health(struct request *rq)
         STR_INIT("Access-Control-Allow-Origin"), STR_INIT("*") \
     }
 
-static void send_reply(struct request *rq)
+void request_send(struct request *rq)
 {
     struct reply *reply = &rq->reply;
     struct http_field fields[REPLY_FIELDS + 2] = {
@@ -76,7 +76,7 @@ static void send_reply(struct request *rq)
 static void send_problem(struct request *rq, unsigned status, const char *slug, struct str message)
 {
     reply_problem(rq, status, slug, RETRY_UNSAID, message);
-    send_reply(rq);
+    request_send(rq);
 }
 
 /* Browsers send a preflight first, without a key. A literal list, because "*" does not cover Authorization. */
@@ -126,7 +126,7 @@ static void handler_done(struct job *job)
     struct http_exchange *ex = rq->ex;
 
     rq->lane = NULL;
-    send_reply(rq);
+    request_send(rq);
     http_unref(ex);
 }
 
@@ -146,7 +146,7 @@ static void send_too_many_wait(struct request *rq)
 {
     reply_problem(rq, 429, NULL, RETRY_YES,
                   STR("too many sandboxes of this API key are waiting to be started: try again in a moment"));
-    send_reply(rq);
+    request_send(rq);
 }
 
 static void run_start(struct request *rq)
@@ -173,7 +173,7 @@ static void body_collected(struct http_exchange *ex, struct str body, const stru
     }
     if (err) {
         reply_err(rq, err);
-        send_reply(rq);
+        request_send(rq);
         return;
     }
     rq->body = body;
@@ -191,7 +191,7 @@ static void send_too_often(struct request *rq, const struct quota_left *left)
     reply_field(rq, STR("RateLimit-Limit"), arena_format(rq->arena, "%u", left->limit));
     reply_field(rq, STR("RateLimit-Remaining"), arena_format(rq->arena, "%u", left->remaining));
     reply_field(rq, STR("RateLimit-Reset"), arena_format(rq->arena, "%u", left->full_in_s));
-    send_reply(rq);
+    request_send(rq);
 }
 
 /* The caller is authenticated, or the route needs no key. */
@@ -214,7 +214,7 @@ static void admit(struct request *rq)
     }
     if (route->flags & ON_LOOP) {
         ((handler_fn *)route->handler)(rq);
-        send_reply(rq);
+        request_send(rq);
         return;
     }
     http_collect(rq->ex, LIMIT_CALL_BODY_BYTES, body_collected);
@@ -234,7 +234,7 @@ static void refuse(struct request *rq)
     /* A failure of the store must not look like a wrong key. */
     if (rq->refusal.kind != ERR_DENIED && rq->refusal.kind != ERR_NOT_FOUND) {
         reply_err(rq, &rq->refusal);
-        send_reply(rq);
+        request_send(rq);
         return;
     }
     bool is_wrong_token = rq->refusal.kind == ERR_DENIED && header(rq, STR("X-Admin-Token")).len;
@@ -308,7 +308,7 @@ static void no_route(struct request *rq)
                   arena_format(rq->arena, "%.*s is not possible on %.*s, only %s", STR_ARG(head->method_text), shown,
                                head->path.at, rq->match.allow));
     reply_field(rq, STR("Allow"), arena_copy(rq->arena, str_from(rq->match.allow)));
-    send_reply(rq);
+    request_send(rq);
 }
 
 void api_handle(struct api *api, struct http_exchange *ex)
@@ -331,7 +331,7 @@ void api_handle(struct api *api, struct http_exchange *ex)
     ex->owner = rq;
     if (!http_route(routes, count, &ex->head, rq->arena, &rq->match, &err)) {
         reply_err(rq, &err);
-        send_reply(rq);
+        request_send(rq);
     } else if (!rq->match.route) {
         no_route(rq);
     } else {

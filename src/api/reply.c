@@ -27,6 +27,11 @@ static const struct {
     [ERR_INTERNAL] = { 500, "internal_server_error", RETRY_UNSAID },
 };
 
+unsigned reply_status_of(enum err_kind kind)
+{
+    return of_kind[kind].status;
+}
+
 static void reset(struct request *rq, unsigned status)
 {
     rq->reply = (struct reply){ .status = status, .body = buf_make(rq->arena, REPLY_BYTES) };

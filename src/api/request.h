@@ -1,7 +1,7 @@
 /*
  * request.h - one request on its way through api/, and its answer.
  *
- * Lives in the exchange's arena. Handlers fill in the answer; only api.c sends it.
+ * Lives in the exchange's arena. Handlers fill in the answer; api.c and mail_dialect.c send it.
  */
 #ifndef API_REQUEST_H
 #define API_REQUEST_H
@@ -24,10 +24,12 @@ struct request {
     struct http_exchange *ex;
     struct arena *arena;
     struct http_match match;
-    struct caller caller;
+    struct caller caller; /* of the sandbox API; mail has a caller of its own */
     struct str body;
     struct reply reply;
-    /* api.c's own */
+    struct str sandbox_id;     /* the connection comes from inside this sandbox; empty: from outside */
+    struct mail_request *mail; /* mail_dialect.h; NULL: not about mail */
+    /* api.c's and mail_dialect.c's own */
     struct job job;
     struct lane *lane;  /* in which the job may be waiting; NULL once it is done, or if it is in none */
     struct err refusal; /* why the caller may not; ERR_NONE otherwise */
@@ -50,6 +52,9 @@ enum retry {
 };
 /* Replaces an answer that was begun. slug may be NULL. */
 void reply_problem(struct request *rq, unsigned status, const char *slug, enum retry retry, struct str message);
+unsigned reply_status_of(enum err_kind kind);
+/* Sends the answer. On the loop. */
+void request_send(struct request *rq);
 /* Status by the table of kinds. An internal error is logged, and the client gets a reference to the log line. */
 void reply_err(struct request *rq, const struct err *err);
 /* The same for a malformed body or query. */

@@ -7,11 +7,12 @@
 #define BASE_LIMITS_H
 
 /* HTTP, both directions */
-#define LIMIT_HEAD_BYTES (64 * 1024)     /* request or status line plus headers; signed links and cookies are long */
-#define LIMIT_HEADERS 128                /* SDKs send about 25 */
-#define LIMIT_TARGET_BYTES (16 * 1024)   /* path and query; metadata filters are encoded three times */
-#define LIMIT_CHUNK_LINE_BYTES 1024      /* chunk size line with extensions */
-#define LIMIT_API_BODY_BYTES (16 << 20)  /* a request with code for an interpreter */
+#define LIMIT_HEAD_BYTES (64 * 1024)        /* request or status line plus headers; signed links and cookies are long */
+#define LIMIT_HEADERS 128                   /* SDKs send about 25 */
+#define LIMIT_TARGET_BYTES (16 * 1024)      /* path and query; metadata filters are encoded three times */
+#define LIMIT_CHUNK_LINE_BYTES 1024         /* chunk size line with extensions */
+#define LIMIT_API_BODY_BYTES (16 << 20)     /* a request with code for an interpreter */
+#define LIMIT_PUBLIC_BODY_BYTES (64 * 1024) /* a request without a key: a decision about mail with its reason */
 #define LIMIT_CALL_BODY_BYTES (1 << 20)  /* a request to the server's own API: a create has 192 KiB, before escapes */
 #define LIMIT_COLLECT_BYTES (64 << 20)   /* request bodies in a server's memory, all connections together */
 #define LIMIT_DISCARD_BYTES (256 * 1024) /* of an unwanted body, read so that the connection can be used again */
@@ -100,11 +101,15 @@
  * share of the workers, and each key a share of that; the rest of a key's burst waits without a worker. Keeper makes
  * one sandbox after the other, so eight starts are enough to keep it busy.
  */
-#define LIMIT_WORKERS 32
-#define LIMIT_STARTS 24                       /* of LIMIT_WORKERS; the others are left for get, list and kill */
+#define LIMIT_WORKERS 48
+#define LIMIT_STARTS 24                       /* of LIMIT_WORKERS; with mail's, the others are left for get and kill */
 #define LIMIT_STARTS_PER_KEY 8                /* of LIMIT_STARTS */
 #define LIMIT_STARTS_WAITING 1024             /* waiting starts of one key; each holds one of LIMIT_CONNECTIONS… */
 #define LIMIT_STARTS_WAITING_BYTES (16 << 20) /* …and their bodies, of LIMIT_COLLECT_BYTES */
+#define LIMIT_MAIL_CALLS 16                   /* mail requests at work, of LIMIT_WORKERS; each may wait for a disk… */
+#define LIMIT_MAIL_CALLS_EACH 4               /* …of one inbox or key: calls for one inbox take turns anyway… */
+#define LIMIT_MAIL_CALLS_WAITING 256          /* …and waiting ones of an inbox or key; past it 429… */
+#define LIMIT_MAIL_CALLS_WAITING_BYTES (32 << 20) /* …and their bodies, of LIMIT_COLLECT_BYTES */
 
 /*
  * TLS in. A handshake costs a signature (0.1 ms, an RSA key 1 ms), so few run at once; the others wait, one address

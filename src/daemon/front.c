@@ -40,9 +40,9 @@
 #include "store/store.h"
 
 /* Workers mostly wait: for keeper, for guestd, for the disk. */
-static_assert(
-    LIMIT_STARTS + LIMIT_TLS_WORKERS + LIMIT_TLS_CLIENT_WORKERS < LIMIT_WORKERS && LIMIT_STARTS_PER_KEY < LIMIT_STARTS,
-    "creates and TLS handshakes must leave workers for other calls, and one key must leave some for other keys");
+static_assert(LIMIT_STARTS + LIMIT_MAIL_CALLS + LIMIT_TLS_WORKERS + LIMIT_TLS_CLIENT_WORKERS < LIMIT_WORKERS &&
+                  LIMIT_STARTS_PER_KEY < LIMIT_STARTS && LIMIT_MAIL_CALLS_EACH < LIMIT_MAIL_CALLS,
+              "creates, mail and TLS handshakes must leave workers for other calls, and one key some for other keys");
 
 enum {
     STOP_MS = 3000, /* for control calls under way; less than stop_ms in front's row */

@@ -1,0 +1,121 @@
+/*
+ * mail_dialect.h - mail over HTTP: MultiMail's API, LobsterMail's API and the operator's, on one set of actions.
+ *
+ * The two services share paths below /v1, so the key says which one is meant (mm_… or lm_sk_…). Without a key the path
+ * decides. Each dialect is a table of routes and a way to write errors. A row says which scope a key needs; a row without
+ * a scope says on purpose that it is public or the operator's, and a test walks the tables.
+ *
+ * A handler decodes the whole request, calls one action and encodes the answer. It runs on a worker, in a lane in which
+ * each inbox has a share of the workers (io/worker.h), because calls for one inbox take turns.
+ *
+ * Requests from inside a sandbox have rq->sandbox_id. They act as the sandbox's own inbox and reach the two dialects
+ * only, never the operator's routes.
+ */
+#ifndef API_MAIL_DIALECT_H
+#define API_MAIL_DIALECT_H
+
+#include "actions/mail.h"
+#include "api/request.h"
+
+/* Flags of a row. The low bits are scopes (enum mail_scope): a key that has one of them may call. */
+enum mail_route_flags {
+    MAIL_PUBLIC = 1 << 8,   /* needs no key, or a token in the path is the key */
+    MAIL_OPERATOR = 1 << 9, /* the admin token */
+    MAIL_ANY_KEY = 1 << 10, /* any valid key; the action decides */
+    MAIL_LARGE = 1 << 11,   /* takes attachments: LIMIT_MAIL_BODY_BYTES instead of LIMIT_CALL_BODY_BYTES */
+    MAIL_ABSENT = 1 << 12,  /* the service has it, a self-hosted server does not: 501 with the row's help */
+};
+
+#define MAIL_ROUTE(method, pattern, handler, flags, help)      \
+    {                                                          \
+        HTTP_##method, pattern, (void *)(handler), flags, help \
+    }
+/* `help` is the whole sentence that the client gets. */
+#define MAIL_NO_ROUTE(method, pattern, flags, help)               \
+    {                                                             \
+        HTTP_##method, pattern, NULL, (flags) | MAIL_ABSENT, help \
+    }
+
+struct mail_problem {
+    unsigned status;
+    enum err_kind kind;     /* ERR_NONE: made by the dispatcher (no route, wrong method, body too large…) */
+    struct str message;     /* one sentence */
+    uint32_t retry_after_s; /* 0: unknown; otherwise Retry-After is sent */
+};
+
+struct mail_dialect {
+    const char *name;
+    const struct http_route *routes;
+    size_t route_count;
+    /* Writes the answer's body. The caller adds Retry-After and WWW-Authenticate. */
+    void (*problem)(struct request *rq, const struct mail_problem *problem);
+};
+
+/* mail_multimail.c, mail_lobstermail.c, mail_operator.c */
+extern const struct mail_dialect mail_multimail, mail_lobstermail, mail_operator;
+
+/* One request's own part; rq->mail. */
+struct mail_request {
+    const struct mail_dialect *dialect;
+    struct mail_caller caller; /* all zero on a public route */
+    char place[64];            /* where it comes from, for limits of strangers: "192.0.2.1", "sandbox:ID" */
+    /* What a handler sets to answer later; see mail_later(). */
+    void (*later)(struct request *rq);
+    void (*gone)(struct request *rq);
+    void *context;
+    /* mail_dialect.c's own */
+    struct mail_api *api;
+    struct http_head head; /* with a repaired path; see route() */
+    bool is_with_worker;
+};
+
+static inline const struct mail_caller *mail_caller(const struct request *rq)
+{
+    return &rq->mail->caller;
+}
+
+/* ---- answering ---- */
+
+/* By the kind of error. Internal errors are logged, and the client gets a reference. */
+void mail_reply_err(struct request *rq, const struct err *err);
+/* The same after an action that says when to try again; 0: unknown. */
+void mail_reply_err_after(struct request *rq, const struct err *err, uint32_t retry_after_s);
+/* A malformed body or query: 400, also for what is too large. */
+void mail_reply_invalid(struct request *rq, const struct err *err);
+void mail_reply_problem(struct request *rq, unsigned status, const char *format, ...) printf_like(3, 4);
+/* A file: an attachment that the client saves and never shows as a page. */
+void mail_reply_file(struct request *rq, const struct mail_attachment *file);
+
+/*
+ * For long polls and WebSockets. A handler that has no answer yet calls mail_later(): `later` is then called on the loop,
+ * and owns the request until it calls mail_again() (the handler runs once more on a worker) or mail_finish() (the answer
+ * in rq->reply is sent). If the client goes away in between, `gone` is called on the loop, and the request is no longer
+ * theirs. If it goes away before `later`, neither is called: what `context` points to lives in the arena.
+ * For an upgrade, `later` calls http_upgrade() and then mail_release(), which wipes the caller: copy what is needed.
+ */
+void mail_later(struct request *rq, void (*later)(struct request *), void (*gone)(struct request *), void *context);
+void mail_again(struct request *rq);
+void mail_finish(struct request *rq);
+void mail_release(struct request *rq);
+
+/* ---- decoding ---- */
+
+/* The body as an object; an empty one counts as {}. False: answered. The caller releases *out (auto_json). */
+bool mail_body(struct request *rq, json_t **out) must_use;
+/* Takes the prefix off an id if it is there: "em_01J…" and "01J…" are the same. */
+struct str mail_id_plain(struct str id, struct str prefix);
+
+/* ---- the whole ---- */
+
+struct mail_api;
+struct mail_api *mail_api_new(const struct api_config *config) must_use;
+/* When the workers are freed. */
+void mail_api_free(struct mail_api *api);
+/* Is this path ours? */
+bool mail_api_takes(const struct http_head *head);
+/* Answers it, now or later. On the loop. sandbox_id: NULL, or the sandbox that the connection comes from. */
+void mail_api_handle(struct mail_api *api, struct http_exchange *ex, const char *sandbox_id);
+/* Which dialect a request speaks. */
+const struct mail_dialect *mail_dialect_of(const struct http_head *head, struct arena *arena);
+
+#endif
