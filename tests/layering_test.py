@@ -51,8 +51,9 @@ TOOLBOXES = {"base", "wire", "policy", "io"}
 
 # Folders with other doors than the header of their own name.
 DOORS = {
-    # mail/ keeps each inbox in a database of its own, by the same connection that the store uses.
-    "store": {"store.h", "sql.h"},
+    # mail/ keeps each inbox in a database of its own, by the same connection that the store uses. Mail's rows are a page of
+    # their own beside store.h.
+    "store": {"store.h", "sql.h", "mail_rows.h"},
     # A driver is a vtable and a plan is plain data; what implements them stays behind these two.
     "isolation": {"driver.h", "plan.h"},
     # Four tools that every role needs, and no module above them.

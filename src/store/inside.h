@@ -33,10 +33,18 @@ struct key_cache {
     uint64_t changes;          /* revocations so far: a lookup that overlapped one is not cached */
 };
 
+/* The same for keys of mail, which change rarely: any change empties it. */
+struct mail_key_cache {
+    pthread_mutex_t lock;
+    struct map by_hash;
+    uint64_t changes;
+};
+
 struct store {
     pthread_mutex_t lock; /* around sql */
     struct sql *sql;
     struct key_cache keys;
+    struct mail_key_cache mail_keys;
     unsigned char seed[SEED_BYTES];
     char node_id[LIMIT_ID_BYTES];
     char default_team[STORE_UUID_BYTES];
@@ -51,6 +59,8 @@ void hash_parts(const struct str *parts, size_t count, char room[STORE_HASH_BYTE
 bool teams_load(struct store *store, struct err *err) must_use;
 void keys_init(struct store *store);
 void keys_done(struct store *store);
+void mail_keys_init(struct store *store);
+void mail_keys_done(struct store *store);
 /* Reads the time of the last event. */
 bool events_load(struct store *store, struct err *err) must_use;
 /* Marks this node's running repeats as lost: their server has ended. */

@@ -157,6 +157,7 @@ struct store *store_open(const char *path, struct str node_id, struct err *err)
     memcpy(store->node_id, node_id.at, node_id.len);
     pthread_mutex_init(&store->lock, NULL);
     keys_init(store);
+    mail_keys_init(store);
     store->sql = sql_open(path, err);
     if (!store->sql || !load(store, err)) {
         (void)err_wrap(err, "store %s", path);
@@ -172,6 +173,7 @@ void store_close(struct store *store)
         return;
     sql_close(store->sql);
     keys_done(store);
+    mail_keys_done(store);
     pthread_mutex_destroy(&store->lock);
     sodium_memzero(store->seed, sizeof store->seed);
     free(store);
