@@ -347,6 +347,7 @@
 #define LIMIT_MAIL_TEXT_BYTES (2 << 20)         /* of a message, made readable; longer ones are cut */
 #define LIMIT_MAIL_HTML_BYTES (2 << 20)         /* the same for sanitised HTML */
 #define LIMIT_MAIL_PREVIEW_BYTES 800            /* 200 characters */
+#define LIMIT_MAIL_ANSWERED_BYTES 8192          /* of the answered message, kept with its answer for the approver */
 #define LIMIT_MAIL_ATTACHMENTS 10               /* of a draft */
 #define LIMIT_MAIL_ATTACHMENTS_BYTES (10 << 20) /* of a draft, together */
 #define LIMIT_MAIL_FILE_NAME_BYTES 255          /* as file systems have it */

@@ -142,6 +142,9 @@ void pack_content(struct buf *out, const struct mail_content *content, unsigned 
     if (parts & CONTENT_TEXT) {
         pack_str(out, content->text);
         pack_str(out, content->html);
+        pack_str(out, content->answered_from);
+        pack_str(out, content->answered_text);
+        pack_i64(out, content->answered_us);
     }
     if (parts & CONTENT_MIME)
         pack_str(out, content->mime);
@@ -163,12 +166,22 @@ unsigned unpack_content(struct unpack *in, struct arena *arena, struct mail_cont
     if (parts & ~(unsigned)CONTENT_ALL)
         in->failed = true;
     if (parts & CONTENT_HEAD) {
-        got = (struct mail_content){ .mime = out->mime, .text = out->text, .html = out->html };
+        got = (struct mail_content){
+            .mime = out->mime,
+            .text = out->text,
+            .html = out->html,
+            .answered_from = out->answered_from,
+            .answered_text = out->answered_text,
+            .answered_us = out->answered_us,
+        };
         unpack_head(in, arena, &got);
     }
     if (parts & CONTENT_TEXT) {
         got.text = unpack_str(in, LIMIT_MAIL_TEXT_BYTES);
         got.html = unpack_str(in, LIMIT_MAIL_HTML_BYTES);
+        got.answered_from = unpack_str(in, LIMIT_MAIL_ADDRESS_BYTES);
+        got.answered_text = unpack_str(in, LIMIT_MAIL_ANSWERED_BYTES);
+        got.answered_us = unpack_i64(in);
     }
     if (parts & CONTENT_MIME)
         got.mime = unpack_str(in, LIMIT_MAIL_MIME_BYTES);

@@ -16,7 +16,7 @@
 
 enum content_part {
     CONTENT_HEAD = 1,  /* everything but what the other parts hold */
-    CONTENT_TEXT = 2,  /* text and html */
+    CONTENT_TEXT = 2,  /* text and html, and the text that is answered */
     CONTENT_MIME = 4,  /* the bytes themselves */
     CONTENT_FILES = 8, /* contents of the attachments; name, type, size and hash are in the head */
     CONTENT_ALL = 15,

@@ -126,6 +126,12 @@ struct mail_content {
     uint32_t attachment_count;
     struct mail_warning *warnings;
     uint32_t warning_count;
+    /*
+     * Outbound only: the beginning of the message that this one answers. It is kept for the approver, who cannot read the
+     * inbox; it never leaves, and the hash does not cover it.
+     */
+    struct str answered_from, answered_text;
+    int64_t answered_us;
     /* Inbound only. */
     uint32_t injection_percent; /* 0..100 */
     struct str *flags;

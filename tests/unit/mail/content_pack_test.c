@@ -42,6 +42,9 @@ static struct mail_content sample(void)
         .date_us = -5,
         .text = STR("b"),
         .html = STR("<p>b</p>"),
+        .answered_from = STR("b@y.example"),
+        .answered_text = STR("a question"),
+        .answered_us = 7,
         .preview = STR("b"),
         .attachments = files,
         .attachment_count = 2,
@@ -87,6 +90,8 @@ static void content_survives_the_way_there_and_back(void **state)
     assert_true(got.warnings[0].blocks);
     assert_false(got.warnings[1].blocks);
     assert_int_equal(got.injection_percent, 70);
+    CHECK_STR(got.answered_text, content.answered_text);
+    assert_int_equal(got.answered_us, 7);
     check_same(&content, &got);
     arena_done(&arena);
 }
