@@ -334,6 +334,14 @@
 #define LIMIT_MAIL_REASON_BYTES 4096      /* of a decision: a paragraph */
 #define LIMIT_MAIL_TAGS 64                /* of a message… */
 #define LIMIT_MAIL_TAG_BYTES 1024         /* …key and value each */
+#define LIMIT_MAIL_AUDIT_BYTES 4096       /* one field of a row of the audit */
+#define LIMIT_MAIL_AUDIT_ROWS 500         /* of one list: two megabytes at most of what is usual */
+#define LIMIT_MAIL_READERS 1000           /* credentials that may read one inbox: keys and grants; 150 bytes each */
+#define LIMIT_MAIL_ONCE_BYTES 512         /* an idempotency key, or what is compared to find a message sent twice */
+#define LIMIT_MAIL_HELD 1000              /* messages in one list of what is held; pending_most is far below */
+#define LIMIT_MAIL_ROUND 100              /* messages that one tick changes at most; the next tick goes on */
+#define LIMIT_MAIL_APPROVAL_S 86400       /* an approved message has this long to leave, then it is held again */
+#define LIMIT_MAIL_RELEASE_S 600          /* for front to deliver one message, then it is repeated */
 
 /* Mail: the content of one message */
 #define LIMIT_MAIL_RECIPIENTS 100               /* of one message that leaves: to, cc and bcc together */

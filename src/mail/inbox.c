@@ -17,8 +17,11 @@
 
 #define INBOX_FILE "inbox.db"
 
-/* Grows as the files do. */
-static const struct inbox_operation *const tables[] = { NULL };
+static const struct inbox_operation *const tables[] = {
+    inbox_life_operations,
+    inbox_audit_operations,
+    NULL,
+};
 
 static const struct inbox_operation *find_operation(uint16_t op)
 {
@@ -118,8 +121,9 @@ static bool open_file(struct inbox *inbox, struct err *err)
     if (!inbox->sql || !has_tables(inbox, &has, err))
         return false;
     inbox->is_new = !has;
-    return inbox->is_new || (inbox_meta_get(inbox, "public_key", &inbox->public_key, err) &&
-                             inbox_meta_get(inbox, "index_key", &inbox->index_key, err));
+    return inbox->is_new ||
+           (inbox_meta_get(inbox, "public_key", &inbox->public_key, err) &&
+            inbox_meta_get(inbox, "index_key", &inbox->index_key, err) && inbox_look_shredded(inbox, err));
 }
 
 /* ---- requests ---- */
@@ -139,6 +143,8 @@ static bool run(struct inbox *inbox, struct str frame, struct arena *arena, stru
     if (inbox->is_new != (row->op == INBOX_MAKE))
         return err_set(err, inbox->is_new ? ERR_NOT_FOUND : ERR_CONFLICT,
                        inbox->is_new ? "this inbox has no file" : "this inbox exists already");
+    if (inbox->is_shredded && (row->op < INBOX_AUDIT_FIRST || row->op >= INBOX_READ_FIRST))
+        return err_set(err, ERR_NOT_FOUND, "this inbox was removed: only its audit is left");
     return row->run(inbox, &in, arena, out, err);
 }
 

@@ -89,6 +89,8 @@ bool inbox_make_tables(struct inbox *inbox, struct err *err) must_use;
 bool inbox_meta_get(struct inbox *inbox, const char *name, struct seal_key *out, struct err *err) must_use;
 bool inbox_meta_put(struct inbox *inbox, const char *name, const struct seal_key *value, struct err *err) must_use;
 
+/* Was it shredded? Sets is_shredded. */
+bool inbox_look_shredded(struct inbox *inbox, struct err *err) must_use;
 /* The inbox's private key, by a reader's wrap. ERR_DENIED: this credential may not read. */
 bool inbox_unlock(struct inbox *inbox, struct str key_id, const struct seal_key *kek, struct seal_key *out_private,
                   struct err *err) must_use;
@@ -106,9 +108,8 @@ bool inbox_count(struct inbox *inbox, const char *name, int64_t by, int64_t now_
 bool inbox_storage(struct inbox *inbox, uint64_t *out_bytes, struct err *err) must_use;
 
 /*
- * allowlist.pattern_hash: of the entry in lower case, under the server's key, so that a stolen file alone does not tell
- * which addresses are in it. A recipient is covered if its address or "*@" and its domain is there, as mail_allow_covers()
- * has it.
+ * allowlist.pattern_hash: inbox_hash() of the entry in lower case. A recipient is covered if its address or "*@" and its
+ * domain is there, as mail_allow_covers() has it.
  */
 void inbox_allow_hash(const struct inbox *inbox, struct str pattern, char out[65]);
 

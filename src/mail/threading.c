@@ -94,7 +94,7 @@ static bool by_message_id(struct inbox *inbox, struct str message_id, bool *out_
 /* The last <…> of a header, taken off its end. */
 static bool last_reference(struct str *header, struct str *out)
 {
-    const char *end = header->len ? memrchr(header->at, '>', header->len) : NULL;
+    const char *end = header->at ? memrchr(header->at, '>', header->len) : NULL;
     const char *begin = end ? memrchr(header->at, '<', (size_t)(end - header->at)) : NULL;
 
     if (!begin)
