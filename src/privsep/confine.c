@@ -12,6 +12,14 @@
 
 #include "base/fd.h"
 
+#if defined(__SANITIZE_ADDRESS__)
+#define HAS_SANITIZER true
+#elif defined(__has_feature)
+#define HAS_SANITIZER __has_feature(address_sanitizer)
+#else
+#define HAS_SANITIZER false
+#endif
+
 enum { CAPABILITIES_MAX = 64 }; /* more than any kernel has */
 
 static bool permitted_is_empty(void)
@@ -145,6 +153,26 @@ bool confine_files(int dir_fd, bool *out_done, struct err *err)
         return err_sys(err, "load the Landlock rules");
     *out_done = true;
     return true;
+}
+
+static bool limit_one(int resource, const char *name, uint64_t most, struct err *err)
+{
+    const struct rlimit limit = { .rlim_cur = most, .rlim_max = most };
+
+    if (setrlimit((__rlimit_resource_t)resource, &limit) < 0)
+        return err_sys(err, "limit %s", name);
+    return true;
+}
+
+bool confine_limit(const struct confine_limits *limits, struct err *err)
+{
+    const bool limits_memory = limits->memory_bytes != 0 && !HAS_SANITIZER;
+
+    return (!limits_memory || limit_one(RLIMIT_AS, "memory", limits->memory_bytes, err)) &&
+           (!limits->cpu_s || limit_one(RLIMIT_CPU, "CPU time", limits->cpu_s, err)) &&
+           (!limits->files || limit_one(RLIMIT_NOFILE, "open files", limits->files, err)) &&
+           (!limits->no_file_data || limit_one(RLIMIT_FSIZE, "the size of files", 0, err)) &&
+           limit_one(RLIMIT_CORE, "core dumps", 0, err);
 }
 
 bool confine_raise_files(unsigned long *out_files, struct err *err)

@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/attr.h"
 #include "base/err.h"
@@ -40,6 +41,15 @@ bool confine_load_seccomp(const struct confine_rule *rules, struct err *err) mus
  * decides what that means.
  */
 bool confine_files(int dir_fd, bool *out_done, struct err *err) must_use;
+
+/* For processes that work on foreign bytes. All are hard limits; 0 leaves one as it is. */
+struct confine_limits {
+    uint64_t memory_bytes; /* address space; not enforced in builds with a sanitizer, which reserves terabytes of it */
+    uint64_t cpu_s;        /* of the whole process; then it is killed */
+    uint64_t files;        /* descriptors with a number below this */
+    bool no_file_data;     /* nothing can be written to a file */
+};
+bool confine_limit(const struct confine_limits *limits, struct err *err) must_use;
 
 /* Raises the soft limit of open files to the hard limit: a connection is a file. */
 bool confine_raise_files(unsigned long *out_files, struct err *err) must_use;

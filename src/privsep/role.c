@@ -42,7 +42,7 @@ static const char *const kept_environment[] = {
 
 struct start {
     const struct role_want *want;
-    int channel_fd, report_fd;
+    int channel_fd, report_fd, program_fd;
     pid_t keeper;
 };
 
@@ -53,6 +53,8 @@ static bool arrange_descriptors(struct start *start, struct err *err)
 
     /* Move all of them up first: a number that one is to have may still be in use by another. */
     start->report_fd = fcntl(start->report_fd, F_DUPFD_CLOEXEC, ASIDE);
+    if (start->program_fd >= 0)
+        start->program_fd = fcntl(start->program_fd, F_DUPFD_CLOEXEC, ASIDE);
     for (uint32_t i = 0; i < start->want->fd_count; i++)
         fds[i] = fcntl(start->want->fds[i], F_DUPFD_CLOEXEC, ASIDE);
     int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -92,8 +94,9 @@ static bool die_with_keeper(const struct start *start, struct err *err)
     return true;
 }
 
-static bool exec_self(const struct role_want *want, struct err *err)
+static bool exec_role(const struct start *start, struct err *err)
 {
+    const struct role_want *want = start->want;
     const char *argv[ROLE_ARGS_MAX + 4] = { "cloister", "role", want->name };
     const char *environment[COUNT_OF(kept_environment) + 1] = { NULL };
     size_t count = 3, kept = 0;
@@ -113,8 +116,11 @@ static bool exec_self(const struct role_want *want, struct err *err)
         environment[kept++] = pair; /* exec frees it */
     }
     /* The casts are safe: exec writes to neither. */
-    (void)execve("/proc/self/exe", (char *const *)argv, (char *const *)environment);
-    return err_sys(err, "execute ourselves as %s", want->name);
+    if (start->program_fd >= 0)
+        (void)execveat(start->program_fd, "", (char *const *)argv, (char *const *)environment, AT_EMPTY_PATH);
+    else
+        (void)execve("/proc/self/exe", (char *const *)argv, (char *const *)environment);
+    return err_sys(err, "execute the program of %s", want->name);
 }
 
 /*
@@ -133,7 +139,7 @@ static no_return void role_child(struct start *start)
     (void)umask(077);
     (void)setsid(); /* fails only for a group leader, which a fresh child is not */
     if (arrange_descriptors(start, &err) && drop_privileges(start->want, &err) && die_with_keeper(start, &err))
-        (void)!exec_self(start->want, &err);
+        (void)!exec_role(start, &err);
     message_pack_err(&report, &err);
     (void)!write(start->report_fd, report.data, report.len); /* fails when keeper is gone, and then it is not needed */
     _exit(1);
@@ -158,11 +164,11 @@ static bool read_report(int fd, struct err *err)
 
 bool role_start(const struct role_want *want, struct role *out, struct err *err)
 {
-    int pair[2], report[2];
+    int pair[2] = { -1, -1 }, report[2];
 
     if (want->fd_count > ROLE_FDS_MAX)
         return err_set(err, ERR_INTERNAL, "too many descriptors for role %s", want->name);
-    if (!channel_pair(pair, err))
+    if (!want->connection && !channel_pair(pair, err))
         return false;
     auto_close int ours = pair[0];
     auto_close int theirs = pair[1];
@@ -171,7 +177,11 @@ bool role_start(const struct role_want *want, struct role *out, struct err *err)
     auto_close int report_in = report[0];
     auto_close int report_out = report[1];
     auto_close int pidfd = -1;
-    struct start start = { .want = want, .channel_fd = theirs, .report_fd = report_out, .keeper = getpid() };
+    struct start start = { .want = want,
+                           .channel_fd = want->connection ? *want->connection : theirs,
+                           .report_fd = report_out,
+                           .program_fd = want->program ? *want->program : -1,
+                           .keeper = getpid() };
     struct clone_args args = { .flags = CLONE_PIDFD, .pidfd = (uint64_t)(uintptr_t)&pidfd, .exit_signal = SIGCHLD };
     pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
     if (pid == 0)

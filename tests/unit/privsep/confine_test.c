@@ -2,15 +2,19 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "test.h"
 
 /* What is given up does not come back, so each case gives it up in a child. Returns the child's exit status. */
@@ -212,13 +216,46 @@ static void open_files_are_raised_to_the_hard_limit(void **state)
     assert_true(files >= 256);
 }
 
+static int few_of_everything(void)
+{
+    const struct confine_limits limits = { .memory_bytes = 256 << 20, .cpu_s = 5, .files = 3, .no_file_data = true };
+    struct rlimit limit;
+    struct err err;
+
+    auto_close int file = memfd_create("room", MFD_CLOEXEC);
+    if (file < 0 || !confine_limit(&limits, &err))
+        return 1;
+    (void)signal(SIGXFSZ, SIG_IGN);
+    if (dup(0) >= 0 || errno != EMFILE)
+        return 2;
+    if (write(file, "x", 1) >= 0 || errno != EFBIG)
+        return 3;
+    if (getrlimit(RLIMIT_CPU, &limit) < 0 || limit.rlim_max != 5)
+        return 4;
+    /* Builds with a sanitizer have no limit of address space; see confine.h. */
+    if (getrlimit(RLIMIT_AS, &limit) < 0 || (limit.rlim_max != RLIM_INFINITY && limit.rlim_max != 256 << 20))
+        return 5;
+    return 0;
+}
+
+static void a_process_can_be_limited(void **state)
+{
+    (void)state;
+    assert_int_equal(in_child(few_of_everything), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        CASE(a_rule_may_be_for_one_first_argument), CASE(no_capability_is_left),
-        CASE(privileges_and_memory_are_shut),       CASE(calls_outside_the_list_are_refused),
-        CASE(files_outside_the_directory_are_shut), CASE(without_a_directory_all_files_are_shut),
-        CASE(an_argument_can_be_held_to_one_value), CASE(open_files_are_raised_to_the_hard_limit),
+        CASE(a_rule_may_be_for_one_first_argument),
+        CASE(no_capability_is_left),
+        CASE(privileges_and_memory_are_shut),
+        CASE(calls_outside_the_list_are_refused),
+        CASE(files_outside_the_directory_are_shut),
+        CASE(without_a_directory_all_files_are_shut),
+        CASE(an_argument_can_be_held_to_one_value),
+        CASE(open_files_are_raised_to_the_hard_limit),
+        CASE(a_process_can_be_limited),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

@@ -171,12 +171,43 @@ static void a_role_that_cannot_start_says_why(void **state)
     assert_non_null(strstr(err_text(&err), "start role test: place descriptor 0"));
 }
 
+static void a_role_can_be_another_program_with_a_connection_of_its_own(void **state)
+{
+    (void)state;
+    auto_close int program = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    int pair[2];
+    struct role role;
+    struct err err;
+    char text[8192];
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    struct role_want want = {
+        .name = "test", .uid = geteuid(), .gid = getegid(), .program = &program, .connection = &pair[1]
+    };
+    if (!role_start(&want, &role, &err))
+        fail_msg("%s", err_text(&err));
+    assert_int_equal(role.channel_fd, -1);
+    fd_close(&pair[1]); /* stays the caller's: the role has a copy */
+    hear(pair[0], text, sizeof text);
+    check_has(text, "arg test");
+    check_has(text, "fd 3");
+    assert_null(strstr(text, "fd 4"));
+    fd_close(&pair[0]);
+    end(&role);
+
+    auto_close int no_program = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    want = (struct role_want){ .name = "test", .uid = geteuid(), .gid = getegid(), .program = &no_program };
+    assert_false(role_start(&want, &role, &err));
+    assert_non_null(strstr(err_text(&err), "execute the program of test"));
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
         CASE(a_role_starts_with_what_it_is_given_and_no_more),
         CASE(a_role_dies_with_keeper),
         CASE(a_role_that_cannot_start_says_why),
+        CASE(a_role_can_be_another_program_with_a_connection_of_its_own),
     };
 
     if (argc >= 3 && !strcmp(argv[1], "role"))
