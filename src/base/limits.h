@@ -381,8 +381,11 @@
 #define LIMIT_INBOX_IDLE_MS 30000              /* then an idle worker ends */
 #define LIMIT_INBOX_CALL_MS 20000              /* for a worker's answer */
 #define LIMIT_INBOX_TURNS 8                    /* calls for one inbox at once: a slow one leaves threads for others */
-#define LIMIT_COMPOSERS 8                      /* messages being composed at once; each may take LIMIT_COMPOSER_BYTES */
-#define LIMIT_COMPOSE_MS 10000                 /* for the composer's answer */
-#define LIMIT_MAIL_PAGE 100                    /* rows of a list */
+#define LIMIT_INBOX_PROCESSES (3 * LIMIT_INBOX_WORKERS) /* with those whose connection has just been closed */
+#define LIMIT_INBOX_BYTES (512 << 20)    /* address space of a worker: a frame, its parts and ciphers, several times */
+#define LIMIT_COMPOSER_BYTES (768 << 20) /* of a composer's child: the same, and MIME is decoded and encoded */
+#define LIMIT_COMPOSERS 8                /* messages being composed at once; each may take LIMIT_COMPOSER_BYTES */
+#define LIMIT_COMPOSE_MS 10000           /* for the composer's answer */
+#define LIMIT_MAIL_PAGE 100              /* rows of a list */
 
 #endif

@@ -70,6 +70,15 @@ static const struct option options[] = {
       "services for every sandbox, also without internet access: NAME:PORT=ADDR:PORT,…; may be repeated" },
     { "egress-rate", NUMBER(egress_rate_mb, 0, 100000), "",
       "MiB per second that one sandbox may send, and receive, through the network (default: no limit)" },
+    { "mail", TEXT(mail), "on", "inboxes for agents, with their API: on or off" },
+    { "mail-domain", TEXT(mail_domain), "mail.cloister.localhost", "what follows the @ in the addresses of inboxes" },
+    { "strict-inbox-keys", TEXT(strict_inbox_keys), "off",
+      "an account's token only makes inboxes, and each needs its own key: on or off" },
+    { "mail-sends-per-minute", NUMBER(mail_sends_per_minute, 1, 1000000), "20", "messages of one inbox" },
+    { "mail-sends-per-day", NUMBER(mail_sends_per_day, 1, 100000000), "100", "messages of one inbox" },
+    { "mail-inboxes", NUMBER(mail_inboxes, 1, 1000000), "100", "inboxes of one account" },
+    { "mail-signups-per-hour", NUMBER(mail_signups_per_hour, 0, 1000000), "15",
+      "new accounts from one address; 0: none" },
 };
 
 /* The configuration while it is read. The entries of one source add up. */

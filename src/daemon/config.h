@@ -45,13 +45,19 @@ struct config {
     uint64_t memory_mb; /* of each sandbox; 0: what its template asks for */
     uint64_t cpus;      /* the same */
     uint64_t pids;
-    char token_for_code[CONFIG_TEXT_BYTES]; /* as-asked, always */
-    char internet[CONFIG_TEXT_BYTES];       /* on, off */
-    char egress_allow[CONFIG_LIST_BYTES];   /* CIDR,CIDR… */
-    char egress_deny[CONFIG_LIST_BYTES];    /* CIDR,CIDR… */
-    char dns[CONFIG_LIST_BYTES];            /* ADDR[:PORT],… */
-    char inside[CONFIG_LIST_BYTES];         /* NAME:PORT=ADDR:PORT,… */
-    uint64_t egress_rate_mb;                /* MiB per second of each sandbox; 0: no limit */
+    char token_for_code[CONFIG_TEXT_BYTES];             /* as-asked, always */
+    char internet[CONFIG_TEXT_BYTES];                   /* on, off */
+    char egress_allow[CONFIG_LIST_BYTES];               /* CIDR,CIDR… */
+    char egress_deny[CONFIG_LIST_BYTES];                /* CIDR,CIDR… */
+    char dns[CONFIG_LIST_BYTES];                        /* ADDR[:PORT],… */
+    char inside[CONFIG_LIST_BYTES];                     /* NAME:PORT=ADDR:PORT,… */
+    uint64_t egress_rate_mb;                            /* MiB per second of each sandbox; 0: no limit */
+    char mail[CONFIG_TEXT_BYTES];                       /* on, off */
+    char mail_domain[CONFIG_TEXT_BYTES];                /* of addresses */
+    char strict_inbox_keys[CONFIG_TEXT_BYTES];          /* on, off */
+    uint64_t mail_sends_per_minute, mail_sends_per_day; /* of each inbox */
+    uint64_t mail_inboxes;                              /* of each principal */
+    uint64_t mail_signups_per_hour;                     /* from one place */
 
     char file[CONFIG_TEXT_BYTES]; /* the configuration file */
     struct config_replaced replaced[CONFIG_LISTS];

@@ -1,5 +1,6 @@
 #include "daemon/data_dir.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -7,7 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/encode.h"
 #include "base/fd.h"
 #include "base/mem.h"
 #include "base/random.h"
@@ -65,6 +65,9 @@ int data_dir_open(const char *path, struct err *err)
     for (size_t i = 0; i < COUNT_OF(ours); i++)
         if (!make_dir(fd, ours[i], 0700, err))
             return -1;
+    /* 0711: the user of an inbox can reach its directory, and only root can list them. */
+    if (!make_dir(fd, "mail", 0711, err))
+        return -1;
     return take_fd(&fd);
 }
 
@@ -80,47 +83,116 @@ int data_dir_store(int data_fd, uid_t uid, gid_t gid, struct err *err)
     return take_fd(&fd);
 }
 
-enum { KEY_RANDOM_BYTES = 20 };
+static const char hex_digits[] = "0123456789abcdef";
+static const char base62_digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/* One line, `prefix` and 40 hex digits, in a file that only root can read. */
-static bool secret_file(int data_fd, const char *name, struct str prefix, struct secret *out, struct err *err)
+enum { KEY_DIGITS = 40, MAIL_KEY_DIGITS = 43 };
+
+/* What a secret looks like. */
+struct secret_form {
+    struct str prefix;
+    const char *digits;
+    size_t count;
+    const char *fix; /* what to do if it is damaged */
+};
+
+#define FIX_BY_NEW "remove it and start again to have a new one made"
+#define FIX_BY_COPY "restore a copy of it: without it the server cannot read the addresses of inboxes"
+
+static void random_digits(const struct secret_form *form, char *out)
+{
+    size_t kinds = strlen(form->digits);
+
+    for (size_t i = 0; i < form->count;) {
+        unsigned char byte;
+        random_bytes(&byte, sizeof byte);
+        if (byte < 256 - 256 % kinds) /* else the first digits would be more likely */
+            out[i++] = form->digits[byte % kinds];
+    }
+}
+
+static bool has_form(struct str line, const struct secret_form *form)
+{
+    if (line.len != form->prefix.len + form->count || !str_skip(&line, form->prefix))
+        return false;
+    for (size_t i = 0; i < line.len; i++)
+        if (!line.at[i] || !strchr(form->digits, line.at[i]))
+            return false;
+    return true;
+}
+
+/* One line in a file that only root can read. */
+static bool secret_file(int dir_fd, const char *name, const struct secret_form *form, struct secret *out,
+                        struct err *err)
 {
     auto_free char *text = NULL;
     size_t len;
 
-    if (fd_read_file(data_fd, name, SECRET_MAX_BYTES, &text, &len, err)) {
+    if (fd_read_file(dir_fd, name, SECRET_MAX_BYTES, &text, &len, err)) {
         struct str line = str_of(text, len);
         while (line.len && line.at[line.len - 1] == '\n')
             line.len--;
-        bool ok = line.len == prefix.len + 2 * KEY_RANDOM_BYTES && str_starts(line, prefix) && secret_set(out, line);
+        bool ok = has_form(line, form) && secret_set(out, line);
         explicit_bzero(text, len);
-        return ok || err_set(err, ERR_INVALID, "%s is damaged; remove it and start again to have a new one made", name);
+        return ok || err_set(err, ERR_INVALID, "%s is damaged; %s", name, form->fix);
     }
     if (err->sys != ENOENT)
         return false;
 
-    unsigned char bytes[KEY_RANDOM_BYTES];
     char line[SECRET_MAX_BYTES];
-    random_bytes(bytes, sizeof bytes);
-    memcpy(line, prefix.at, prefix.len);
-    (void)hex_text(str_of(bytes, sizeof bytes), line + prefix.len);
-    size_t used = prefix.len + 2 * sizeof bytes;
+    memcpy(line, form->prefix.at, form->prefix.len);
+    random_digits(form, line + form->prefix.len);
+    size_t used = form->prefix.len + form->count;
     bool kept = secret_set(out, str_of(line, used));
     line[used++] = '\n';
-    bool ok = kept && fd_replace_file(data_fd, name, str_of(line, used), 0600, err);
+    bool ok = kept && fd_replace_file(dir_fd, name, str_of(line, used), 0600, err);
     explicit_bzero(line, sizeof line);
-    explicit_bzero(bytes, sizeof bytes);
     return ok || err_wrap(err, "make %s", name);
 }
 
 bool data_dir_api_key(int data_fd, struct secret *out, struct err *err)
 {
-    return secret_file(data_fd, "api-key", STR("e2b_"), out, err);
+    return secret_file(data_fd, "api-key", &(struct secret_form){ STR("e2b_"), hex_digits, KEY_DIGITS, FIX_BY_NEW },
+                       out, err);
 }
 
 bool data_dir_admin_token(int data_fd, struct secret *out, struct err *err)
 {
-    return secret_file(data_fd, "admin-token", STR("adm_"), out, err);
+    return secret_file(data_fd, "admin-token", &(struct secret_form){ STR("adm_"), hex_digits, KEY_DIGITS, FIX_BY_NEW },
+                       out, err);
+}
+
+static bool has_directory(int parent_fd)
+{
+    int fd = openat(parent_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    bool found = false;
+
+    if (!dir) {
+        fd_close(&fd);
+        return false;
+    }
+    for (struct dirent *entry; !found && (entry = readdir(dir));)
+        found = entry->d_type == DT_DIR && entry->d_name[0] != '.';
+    (void)closedir(dir);
+    return found;
+}
+
+bool data_dir_mail_keys(int data_fd, struct secret *out_server, struct secret *out_inbox_key, struct secret *out_token,
+                        struct err *err)
+{
+    const struct secret_form server = { STR("srv_"), base62_digits, MAIL_KEY_DIGITS, FIX_BY_COPY };
+    const struct secret_form inbox = { STR("mm_live_"), base62_digits, MAIL_KEY_DIGITS, FIX_BY_NEW };
+    const struct secret_form account = { STR("lm_sk_live_"), base62_digits, MAIL_KEY_DIGITS, FIX_BY_NEW };
+    auto_close int mail_fd = openat(data_fd, "mail", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+
+    if (mail_fd < 0)
+        return err_sys(err, "open mail");
+    if (faccessat(mail_fd, "server-key", F_OK, 0) < 0 && has_directory(mail_fd))
+        return err_set(err, ERR_INVALID, "mail/server-key is missing and there are inboxes: " FIX_BY_COPY);
+    return secret_file(mail_fd, "server-key", &server, out_server, err) &&
+           secret_file(data_fd, "multimail-key", &inbox, out_inbox_key, err) &&
+           secret_file(data_fd, "lobstermail-token", &account, out_token, err);
 }
 
 bool data_dir_node_id(int data_fd, char out[LIMIT_ID_BYTES], struct err *err)

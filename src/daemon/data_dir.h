@@ -4,6 +4,9 @@
  *   store/        front's database; only front's user
  *   layers/ templates/ sandboxes/ trash/ tmp/      only root: guests' files keep their ids on disk, so a set-user-id
  *                 root program of a guest would give real root to any user who can reach it
+ *   mail/         a directory for each inbox, only for the inbox's own user (inboxes.h)
+ *   mail/server-key   for what the server itself must read of mail: addresses, and what waits to leave; only root
+ *   multimail-key, lobstermail-token   of the first inbox, for `cloister env`; only root
  *   api-key       the first API key, for `cloister env`; only root
  *   admin-token   for `cloister key …`; only root
  *   node-id       names this data directory in a store that several servers share; only root
@@ -28,6 +31,8 @@ int data_dir_store(int data_fd, uid_t uid, gid_t gid, struct err *err) must_use;
 /* Reads the secret; on first use makes it from random bytes and writes it durably. */
 bool data_dir_api_key(int data_fd, struct secret *out, struct err *err) must_use;
 bool data_dir_admin_token(int data_fd, struct secret *out, struct err *err) must_use;
+bool data_dir_mail_keys(int data_fd, struct secret *out_server, struct secret *out_inbox_key, struct secret *out_token,
+                        struct err *err) must_use;
 /* Likewise: 20 characters of a-z and 0-9. */
 bool data_dir_node_id(int data_fd, char out[LIMIT_ID_BYTES], struct err *err) must_use;
 /* For the command line: where the server of this directory listens, or did last, and the domain that clients use. */

@@ -109,7 +109,7 @@ static void look_at_settings(struct findings *all, const struct config *config)
         refuse(all, config, &err);
     if (!settings_token_for_code(config->token_for_code, &is_on, &err))
         refuse(all, config, &err);
-    if (!settings_internet(config->internet, &is_on, &err))
+    if (!settings_switch("internet", config->internet, &is_on, &err))
         refuse(all, config, &err);
     if (!settings_domain(config->domain, &err))
         refuse(all, config, &err);

@@ -403,8 +403,7 @@ static void front_close(struct front *front)
     loop_free(front->loop);
     front_tls_free(front->tls);
     store_close(front->store);
-    secret_wipe(&front->settings.api_key);
-    secret_wipe(&front->settings.admin_hash);
+    settings_wipe(&front->settings);
 }
 
 int front_main(const struct role_row *self)

@@ -26,6 +26,7 @@
 #include "daemon/config.h"
 #include "daemon/daemon.h"
 #include "daemon/data_dir.h"
+#include "daemon/inboxes.h"
 #include "daemon/resolvers.h"
 #include "daemon/roles.h"
 #include "daemon/settings.h"
@@ -53,6 +54,7 @@ struct keeper {
     struct driver *driver;
     struct serve *serve;
     struct catalog *catalog;
+    struct inboxes *inboxes; /* NULL: --mail off */
     struct resolvers *resolvers;
     struct supervisor *supervisor;
     struct certificates *certificates;
@@ -86,9 +88,12 @@ static bool on_request(void *context, uint32_t role, struct channel *channel, en
     struct keeper *keeper = context;
 
     (void)role;
-    if (type != MESSAGE_TEMPLATES)
-        return serve_request(keeper->serve, channel, type, id, payload, err);
-    return reply_templates(keeper, channel, id, payload, err);
+    if (type == MESSAGE_TEMPLATES)
+        return reply_templates(keeper, channel, id, payload, err);
+    if (type == MESSAGE_INBOX)
+        return keeper->inboxes ? inboxes_request(keeper->inboxes, channel, id, payload, err)
+                               : err_set(err, ERR_INVALID, "front asks for an inbox with --mail off");
+    return serve_request(keeper->serve, channel, type, id, payload, err);
 }
 
 /*
@@ -232,6 +237,7 @@ static int grant(void *context, enum role_grant grant, struct err *err)
         return egress_settings_write(&keeper->egress, err);
     case GRANT_ROOTS:
         return authority_open_roots(err);
+    case GRANT_INBOX: /* inboxes.c gives it */
     case GRANT_NONE:
     case GRANT_COUNT:
         errno = EINVAL;
@@ -343,15 +349,19 @@ static int listen_patiently(const char *address, struct err *err)
     return fd;
 }
 
-static bool hash_admin_token(int data_fd, struct secret *out, struct err *err)
+/* What front may know of the token: its hash, and the public half of the key pair that it stands for. */
+static bool use_admin_token(struct keeper *keeper, struct err *err)
 {
     auto_wipe struct secret token = { 0 };
+    auto_seal_key struct seal_key private_key = { 0 };
     char hash[STORE_HASH_BYTES];
 
-    if (!data_dir_admin_token(data_fd, &token, err))
+    if (!seal_begin(err) || !data_dir_admin_token(keeper->data_fd, &token, err))
         return false;
     store_secret_hash(secret_reveal(&token), hash);
-    return secret_set(out, str_from(hash)) || err_set(err, ERR_INTERNAL, "a hash is longer than a secret");
+    seal_pair_of(secret_reveal(&token), "operator", &keeper->settings.mail.operator_public, &private_key);
+    return secret_set(&keeper->settings.admin_hash, str_from(hash)) ||
+           err_set(err, ERR_INTERNAL, "a hash is longer than a secret");
 }
 
 /*
@@ -382,8 +392,8 @@ static bool choose_limits(const struct config *config, int data_fd, struct serve
 static bool find_accounts(struct keeper *keeper, struct err *err)
 {
     for (int i = 0; i < ROLE_COUNT; i++)
-        if (!role_user((const char *)&keeper->config + roles[i].user, &keeper->accounts[i].uid,
-                       &keeper->accounts[i].gid, err))
+        if (!roles[i].on_demand && !role_user((const char *)&keeper->config + roles[i].user, &keeper->accounts[i].uid,
+                                              &keeper->accounts[i].gid, err))
             return false;
     return true;
 }
@@ -411,9 +421,9 @@ static bool make_settings(struct keeper *keeper, struct err *err)
 
     if (!find_accounts(keeper, err) || !settings_log_level(config->log, &log_least, err) ||
         !settings_token_for_code(config->token_for_code, &keeper->settings.code_always_has_token, err) ||
-        !settings_internet(config->internet, &keeper->settings.internet, err) ||
+        !settings_switch("internet", config->internet, &keeper->settings.internet, err) ||
         !settings_domain(config->domain, err) || !certificates_check_paths(config->tls_cert, config->tls_key, err) ||
-        !egress_settings_make(config, &keeper->egress, err))
+        !egress_settings_make(config, &keeper->egress, err) || !mail_settings_make(config, &keeper->settings.mail, err))
         return false;
     keeper->settings.egress_allow_count = keeper->egress.allow_count;
     memcpy(keeper->settings.egress_allow, keeper->egress.allow, sizeof keeper->egress.allow);
@@ -473,9 +483,12 @@ static bool start_driver(struct keeper *keeper, struct err *err)
 /* Read from the data directory, or made at the first start. */
 static bool open_secrets(struct keeper *keeper, struct err *err)
 {
+    struct mail_settings *mail = &keeper->settings.mail;
+
     return data_dir_node_id(keeper->data_fd, keeper->settings.node_id, err) &&
-           data_dir_api_key(keeper->data_fd, &keeper->settings.api_key, err) &&
-           hash_admin_token(keeper->data_fd, &keeper->settings.admin_hash, err);
+           data_dir_api_key(keeper->data_fd, &keeper->settings.api_key, err) && use_admin_token(keeper, err) &&
+           (!mail->is_on ||
+            data_dir_mail_keys(keeper->data_fd, &mail->server_key, &mail->inbox_key, &mail->token, err));
 }
 
 static bool open_certificates(struct keeper *keeper, struct err *err)
@@ -510,6 +523,18 @@ static bool open_services(struct keeper *keeper, struct err *err)
     return true;
 }
 
+static bool open_inboxes(struct keeper *keeper, struct err *err)
+{
+    if (!keeper->settings.mail.is_on)
+        return true;
+    keeper->inboxes = inboxes_new(&(struct inboxes_config){ .loop = keeper->loop,
+                                                            .data_fd = keeper->data_fd,
+                                                            .log_level = keeper->config.log,
+                                                            .workers_most = LIMIT_INBOX_PROCESSES },
+                                  err);
+    return keeper->inboxes || err_wrap(err, "mail");
+}
+
 static void make_supervisor(struct keeper *keeper)
 {
     keeper->supervisor = supervisor_new(&(struct supervisor_config){
@@ -534,7 +559,8 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
         return err_set(err, ERR_DENIED, "serving needs root, to make sandboxes: %s serve", cli_program_as_root());
     /* Secrets after the driver, which locks the data directory: two servers that start at once must not both make them. */
     if (!make_settings(keeper, err) || !open_descriptors(keeper, err) || !start_driver(keeper, err) ||
-        !open_secrets(keeper, err) || !open_certificates(keeper, err) || !open_services(keeper, err))
+        !open_secrets(keeper, err) || !open_certificates(keeper, err) || !open_services(keeper, err) ||
+        !open_inboxes(keeper, err))
         return false;
     make_supervisor(keeper);
     return true;
@@ -543,6 +569,7 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
 static void keeper_close(struct keeper *keeper)
 {
     supervisor_free(keeper->supervisor);
+    inboxes_free(keeper->inboxes);
     serve_free(keeper->serve);
     catalog_free(keeper->catalog);
     resolvers_free(keeper->resolvers);
@@ -552,8 +579,7 @@ static void keeper_close(struct keeper *keeper)
     fd_close(&keeper->listen_fd);
     fd_close(&keeper->store_fd);
     fd_close(&keeper->data_fd);
-    secret_wipe(&keeper->settings.api_key);
-    secret_wipe(&keeper->settings.admin_hash);
+    settings_wipe(&keeper->settings);
 }
 
 int keeper_main(int argc, char **argv)

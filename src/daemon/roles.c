@@ -2,10 +2,7 @@
 
 #include <string.h>
 
-#include "base/log.h"
 #include "daemon/config.h"
-#include "daemon/settings.h"
-#include "privsep/role.h"
 
 const struct role_row roles[ROLE_COUNT] = {
     [ROLE_FRONT] = {
@@ -16,7 +13,8 @@ const struct role_row roles[ROLE_COUNT] = {
         .directory = GRANT_STORE,
         .calls = front_calls,
         .may_send = BIT(MESSAGE_READY) | BIT(MESSAGE_START) | BIT(MESSAGE_STOP) | BIT(MESSAGE_LIST) |
-                    BIT(MESSAGE_LINK) | BIT(MESSAGE_DIAL) | BIT(MESSAGE_TEMPLATES) | BIT(MESSAGE_STATS),
+                    BIT(MESSAGE_LINK) | BIT(MESSAGE_DIAL) | BIT(MESSAGE_TEMPLATES) | BIT(MESSAGE_STATS) |
+                    BIT(MESSAGE_INBOX),
         .restart_first_ms = 100,
         .restart_max_ms = 5000,
         .stop_ms = 5000,
@@ -42,6 +40,14 @@ const struct role_row roles[ROLE_COUNT] = {
         .restart_max_ms = 5000,
         .stop_ms = 5000,
     },
+    [ROLE_INBOX] = {
+        .name = "inbox",
+        .main = inbox_main,
+        .grants = { GRANT_INBOX },
+        .directory = GRANT_INBOX,
+        .calls = inbox_calls,
+        .on_demand = true,
+    },
 };
 
 const struct role_row *role_find(const char *name)
@@ -50,41 +56,4 @@ const struct role_row *role_find(const char *name)
         if (strcmp(roles[i].name, name) == 0)
             return &roles[i];
     return NULL;
-}
-
-int role_fd(const struct role_row *row, enum role_grant grant)
-{
-    for (int i = 0; row->grants[i]; i++)
-        if (row->grants[i] == grant)
-            return ROLE_FIRST_FD + i;
-    return -1;
-}
-
-/* In this order: later steps take away what earlier ones need. */
-static bool drop_privileges(const struct role_row *row, struct err *err)
-{
-    unsigned long files;
-    bool landlocked;
-
-    if (!confine_raise_files(&files, err) || !confine_drop_all_capabilities(err) || !confine_no_new_privileges(err) ||
-        !confine_hide_memory(err) || !confine_files(role_fd(row, row->directory), &landlocked, err) ||
-        !confine_load_seccomp(row->calls, err))
-        return false;
-    if (!landlocked)
-        log_warn("this kernel has no Landlock: %s could open every file that all users may open", row->name);
-    return true;
-}
-
-int role_run(const struct role_row *row, const char *log_level)
-{
-    enum log_level least;
-    struct err err;
-
-    log_setup(row->name, LOG_INFO);
-    if (!settings_log_level(log_level, &least, &err) || !drop_privileges(row, &err)) {
-        log_error("cannot start: %s", err_text(&err));
-        return 1;
-    }
-    log_setup(row->name, least);
-    return row->main(row);
 }

@@ -2,12 +2,14 @@
  * roles.h - the processes of the server besides keeper, one row each.
  *
  * Keeper starts each row as `cloister role NAME LEVEL`, watches it and starts it again (supervisor.h). A role is a row in
- * roles.c, a number in enum role_id, and a file with its main function and its list of system calls.
+ * roles.c, a number in enum role_id, and a file with its main function and its list of system calls. One row is started on
+ * demand, once for each inbox in use (inboxes.h).
  */
 #ifndef DAEMON_ROLES_H
 #define DAEMON_ROLES_H
 
 #include <assert.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,6 +21,7 @@ enum role_id {
     ROLE_FRONT,
     ROLE_EGRESS,
     ROLE_SIGNER,
+    ROLE_INBOX,
     ROLE_COUNT,
 };
 
@@ -30,6 +33,7 @@ enum role_grant {
     GRANT_STORE,    /* the directory of the database */
     GRANT_EGRESS,   /* settings.h: the operator's network options, for egress */
     GRANT_ROOTS,    /* the file of certificates that the host trusts; empty where there is none */
+    GRANT_INBOX,    /* the directory of one inbox; see inboxes.h */
     GRANT_COUNT,
 };
 
@@ -40,6 +44,7 @@ struct role_row {
     enum role_grant grants[GRANT_COUNT];       /* ended by GRANT_NONE; see role_fd() */
     enum role_grant directory;                 /* where it may open files; GRANT_NONE: nowhere */
     const struct confine_rule *calls;          /* the system calls that it may make */
+    bool on_demand;                            /* the supervisor does not start it: inboxes.h does */
     uint32_t may_send;                         /* BIT(MESSAGE_…): what keeper accepts from it */
     uint32_t peers;                            /* BIT(ROLE_…): the roles that it has a channel to, besides keeper */
     uint32_t restart_first_ms, restart_max_ms; /* pause before a restart; doubled each time it dies soon after */
@@ -64,5 +69,7 @@ int egress_main(const struct role_row *self);
 extern const struct confine_rule egress_calls[];
 int signer_main(const struct role_row *self);
 extern const struct confine_rule signer_calls[];
+int inbox_main(const struct role_row *self);
+extern const struct confine_rule inbox_calls[];
 
 #endif

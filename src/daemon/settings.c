@@ -17,24 +17,6 @@ enum {
     SETTINGS_BYTES = 32 * 1024, /* the lists of egress's are at most 8 KiB of text each: CONFIG_LIST_BYTES */
 };
 
-bool settings_log_level(const char *name, enum log_level *out, struct err *err)
-{
-    static const char *const names[LOG_LEVEL_COUNT] = {
-        [LOG_DEBUG] = "debug",
-        [LOG_INFO] = "info",
-        [LOG_WARN] = "warn",
-        [LOG_ERROR] = "error",
-    };
-
-    for (int level = 0; level < LOG_LEVEL_COUNT; level++) {
-        if (strcmp(name, names[level]) == 0) {
-            *out = (enum log_level)level;
-            return true;
-        }
-    }
-    return err_set(err, ERR_INVALID, "--log must be debug, info, warn or error, not '%.40s'", name);
-}
-
 bool settings_token_for_code(const char *word, bool *out_always, struct err *err)
 {
     bool always = strcmp(word, "always") == 0;
@@ -45,12 +27,12 @@ bool settings_token_for_code(const char *word, bool *out_always, struct err *err
     return true;
 }
 
-bool settings_internet(const char *word, bool *out_on, struct err *err)
+bool settings_switch(const char *option, const char *word, bool *out_on, struct err *err)
 {
     bool on = strcmp(word, "on") == 0;
 
     if (!on && strcmp(word, "off") != 0)
-        return err_set(err, ERR_INVALID, "--internet must be on or off, not '%.40s'", word);
+        return err_set(err, ERR_INVALID, "--%s must be on or off, not '%.40s'", option, word);
     *out_on = on;
     return true;
 }
@@ -148,6 +130,86 @@ static uint32_t ranges_unpack(struct unpack *in, struct net_range out[LIMIT_EGRE
     return count;
 }
 
+static void secret_unpack(struct unpack *in, struct secret *out)
+{
+    struct str text = unpack_str(in, SECRET_MAX_BYTES);
+
+    if (!secret_set(out, text))
+        in->failed = true;
+}
+
+/* ---- mail ---- */
+
+static bool mail_domain(const char *text, char out[LIMIT_NET_NAME_BYTES + 1], struct err *err)
+{
+    struct str name = str_from(text);
+
+    if (!net_name_is_valid(name) || !str_has_char(name, '.') || str_ends(name, STR(".")) || str_starts(name, STR("*")))
+        return err_set(err, ERR_INVALID, "--mail-domain takes a name such as mail.example.com, not '%.40s'", text);
+    memcpy(out, name.at, name.len);
+    text_lower(out, name.len);
+    out[name.len] = '\0';
+    return true;
+}
+
+bool mail_settings_make(const struct config *config, struct mail_settings *out, struct err *err)
+{
+    if (!settings_switch("mail", config->mail, &out->is_on, err) ||
+        !settings_switch("strict-inbox-keys", config->strict_inbox_keys, &out->strict_inbox_keys, err) ||
+        !mail_domain(config->mail_domain, out->domain, err))
+        return false;
+    out->sends_per_minute = (uint32_t)config->mail_sends_per_minute;
+    out->sends_per_day = (uint32_t)config->mail_sends_per_day;
+    out->inboxes_most = (uint32_t)config->mail_inboxes;
+    out->signups_per_hour = (uint32_t)config->mail_signups_per_hour;
+    return true;
+}
+
+static void mail_pack(struct buf *out, const struct mail_settings *mail)
+{
+    pack_bool(out, mail->is_on);
+    pack_str(out, str_from(mail->domain));
+    pack_bool(out, mail->strict_inbox_keys);
+    pack_u32(out, mail->sends_per_minute);
+    pack_u32(out, mail->sends_per_day);
+    pack_u32(out, mail->inboxes_most);
+    pack_u32(out, mail->signups_per_hour);
+    pack_str(out, secret_reveal(&mail->server_key));
+    pack_str(out, str_of(mail->operator_public.bytes, sizeof mail->operator_public.bytes));
+    pack_str(out, secret_reveal(&mail->inbox_key));
+    pack_str(out, secret_reveal(&mail->token));
+}
+
+static void mail_unpack(struct unpack *in, struct mail_settings *out)
+{
+    out->is_on = unpack_bool(in);
+    unpack_text(in, out->domain, sizeof out->domain);
+    out->strict_inbox_keys = unpack_bool(in);
+    out->sends_per_minute = unpack_u32(in);
+    out->sends_per_day = unpack_u32(in);
+    out->inboxes_most = unpack_u32(in);
+    out->signups_per_hour = unpack_u32(in);
+    secret_unpack(in, &out->server_key);
+    struct str operator_public = unpack_str(in, sizeof out->operator_public.bytes);
+    if (operator_public.len == sizeof out->operator_public.bytes)
+        memcpy(out->operator_public.bytes, operator_public.at, operator_public.len);
+    else
+        in->failed = true;
+    secret_unpack(in, &out->inbox_key);
+    secret_unpack(in, &out->token);
+}
+
+/* ---- front ---- */
+
+void settings_wipe(struct settings *settings)
+{
+    secret_wipe(&settings->api_key);
+    secret_wipe(&settings->admin_hash);
+    secret_wipe(&settings->mail.server_key);
+    secret_wipe(&settings->mail.inbox_key);
+    secret_wipe(&settings->mail.token);
+}
+
 int settings_write(const struct settings *settings, struct err *err)
 {
     auto_buf struct buf out = buf_make(NULL, SETTINGS_BYTES);
@@ -167,6 +229,7 @@ int settings_write(const struct settings *settings, struct err *err)
     pack_str(&out, str_from(settings->inside));
     ranges_pack(&out, settings->egress_allow, settings->egress_allow_count);
     ranges_pack(&out, settings->egress_deny, settings->egress_deny_count);
+    mail_pack(&out, &settings->mail);
     pack_str(&out, secret_reveal(&settings->api_key));
     pack_str(&out, secret_reveal(&settings->admin_hash));
 
@@ -200,15 +263,14 @@ bool settings_read(int fd, struct settings *out, struct err *err)
     unpack_text(&in, got.inside, sizeof got.inside);
     got.egress_allow_count = ranges_unpack(&in, got.egress_allow);
     got.egress_deny_count = ranges_unpack(&in, got.egress_deny);
-    struct str api_key = unpack_str(&in, SECRET_MAX_BYTES);
-    struct str admin_hash = unpack_str(&in, SECRET_MAX_BYTES);
+    mail_unpack(&in, &got.mail);
+    secret_unpack(&in, &got.api_key);
+    secret_unpack(&in, &got.admin_hash);
     bool ok = unpack_done(&in, err) && (got.node_id[0] || err_set(err, ERR_INVALID, "malformed settings"));
-    ok = ok && secret_set(&got.api_key, api_key) && secret_set(&got.admin_hash, admin_hash);
     explicit_bzero(text, len);
     if (ok)
         *out = got;
-    secret_wipe(&got.api_key);
-    secret_wipe(&got.admin_hash);
+    settings_wipe(&got);
     return ok || err_wrap(err, "settings");
 }
 

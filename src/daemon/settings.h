@@ -1,5 +1,5 @@
 /*
- * settings.h - what front and egress get from keeper when they start: the operator's choices, and for front two secrets.
+ * settings.h - what front and egress get from keeper when they start: the operator's choices, and for front its secrets.
  *
  * Keeper writes them to a sealed memory file that the role inherits, so that arguments and environment do not show them.
  */
@@ -15,7 +15,19 @@
 #include "base/secret.h"
 #include "daemon/config.h"
 #include "egress/egress.h"
+#include "mail/seal.h"
 #include "policy/net_policy.h"
+
+/* What front needs for mail. */
+struct mail_settings {
+    bool is_on;
+    char domain[LIMIT_NET_NAME_BYTES + 1]; /* of addresses, in lower case */
+    bool strict_inbox_keys;
+    uint32_t sends_per_minute, sends_per_day, inboxes_most, signups_per_hour;
+    struct secret server_key;        /* mail/server-key: the server's keys are derived from it */
+    struct seal_key operator_public; /* of the admin token; front never has the token itself */
+    struct secret inbox_key, token;  /* of the first inbox and the first account; `cloister env` prints them */
+};
 
 struct settings {
     char node_id[LIMIT_ID_BYTES]; /* whose rows in the store are ours */
@@ -33,9 +45,13 @@ struct settings {
     uint32_t egress_deny_count;
     struct net_range egress_deny[LIMIT_EGRESS_RANGES]; /* --egress-deny; the same */
     struct secret api_key;                             /* the first key; `cloister env` prints it */
+    struct mail_settings mail;
     struct secret admin_hash; /* of the token that opens /api-keys; front never has the token itself */
 };
 
+/* From the options. ERR_INVALID names the option. Secrets are left alone. */
+bool mail_settings_make(const struct config *config, struct mail_settings *out, struct err *err) must_use;
+void settings_wipe(struct settings *settings); /* its secrets */
 /* A descriptor that front reads with settings_read(). */
 int settings_write(const struct settings *settings, struct err *err) must_use;
 bool settings_read(int fd, struct settings *out, struct err *err) must_use;
@@ -76,8 +92,8 @@ bool settings_domain(const char *text, struct err *err) must_use;
  * use their own E2B_DOMAIN.
  */
 void settings_choose_domain(const struct config *config, char out[CONFIG_TEXT_BYTES]);
-/* "on" or "off"; ERR_INVALID for another word. */
-bool settings_internet(const char *word, bool *out_on, struct err *err) must_use;
+/* "on" or "off"; ERR_INVALID names the option for another word. */
+bool settings_switch(const char *option, const char *word, bool *out_on, struct err *err) must_use;
 /* "as-asked" or "always"; ERR_INVALID for another word. */
 bool settings_token_for_code(const char *word, bool *out_always, struct err *err) must_use;
 /* ERR_INVALID for a name that is not a level. */

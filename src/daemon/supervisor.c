@@ -256,7 +256,8 @@ struct supervisor *supervisor_new(const struct supervisor_config *config)
 void supervisor_start(struct supervisor *supervisor)
 {
     for (uint32_t i = 0; i < supervisor->config.count; i++)
-        start_member(&supervisor->members[i]);
+        if (!supervisor->config.rows[i].on_demand)
+            start_member(&supervisor->members[i]);
 }
 
 static void on_stop_late(struct timer *timer)

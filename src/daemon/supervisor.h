@@ -1,5 +1,5 @@
 /*
- * supervisor.h - starts the roles of a table, watches them, starts them again and stops them.
+ * supervisor.h - starts the roles of a table, watches them, starts them again and stops them; not those on demand.
  *
  * A role that ends is started again after the pause in its row. One that sends keeper what its row does not allow, or
  * what does not decode, is killed first. Two roles that are peers get the two ends of a new connection each time one of

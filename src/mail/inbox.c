@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "base/mem.h"
@@ -185,7 +186,10 @@ static bool serve(struct inbox *inbox, int fd, struct err *err)
         size_t len;
         if (!frame_read(fd, LIMIT_MAIL_FRAME_BYTES, 0, &frame, &len, err))
             return err->kind == ERR_NOT_FOUND;
+        /* A worker that hangs is killed by SIGALRM. Front has given up waiting, and asks for another. */
+        (void)alarm(LIMIT_INBOX_CALL_MS / 1000 + 1);
         bool fine = greeted ? answer(inbox, fd, str_of(frame, len), err) : greet(inbox, str_of(frame, len), err);
+        (void)alarm(0);
         explicit_bzero(frame, len);
         if (!fine)
             return false;

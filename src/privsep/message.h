@@ -39,7 +39,7 @@
     X(SIGN, "sign")               /* request from front to signer: a key, an algorithm, a digest; reply: signature */  \
     X(CERTIFICATE, "certificate") /* event from keeper to signer and front: new keys, new certificates */              \
     X(INBOX, "inbox")             /* request to keeper: an inbox id, make it or not; reply: a socket to its worker */  \
-    X(COMPOSE, "compose")         /* event from front to composer: a socket for a new child, as descriptor */          \
+    X(COMPOSE, "compose")         /* request from front to composer, empty; reply: a socket to a new child of it */    \
     X(HOOK, "hook")               /* request from front to webhooks: an HTTP request to make; reply: its status */     \
     X(GUEST, "guest")             /* event from egress to front: a sandbox id; its connection to mail, as descriptor */
 

@@ -56,6 +56,34 @@ static void secrets_are_made_once_and_read_afterwards(void **state)
     assert_non_null(strstr(err.message, "api-key is damaged"));
 }
 
+static void keys_of_mail_are_made_once_and_the_servers_is_not_replaced(void **state)
+{
+    (void)state;
+    struct err err;
+    struct secret server = { 0 }, inbox = { 0 }, token = { 0 }, again = { 0 };
+    struct stat st;
+    char path[128];
+    snprintf(path, sizeof path, "%s/with-mail", root);
+    auto_close int fd = data_dir_open(path, &err);
+    assert_true(data_dir_mail_keys(fd, &server, &inbox, &token, &err));
+    assert_true(data_dir_mail_keys(fd, &again, &inbox, &token, &err));
+    assert_true(secret_eq(&again, secret_reveal(&server)));
+    assert_true(str_starts(secret_reveal(&inbox), STR("mm_live_")) && inbox.len == 8 + 43);
+    assert_true(str_starts(secret_reveal(&token), STR("lm_sk_live_")) && token.len == 11 + 43);
+    assert_int_equal(fstatat(fd, "mail/server-key", &st, 0), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    assert_int_equal(fstatat(fd, "mail", &st, 0), 0);
+    assert_int_equal(st.st_mode & 0777, 0711);
+    /* Without inboxes a new key does no harm. */
+    assert_int_equal(unlinkat(fd, "mail/server-key", 0), 0);
+    assert_true(data_dir_mail_keys(fd, &again, &inbox, &token, &err));
+    assert_int_equal(mkdirat(fd, "mail/01HZZZZZZZZZZZZZZZZZZZZZZ1", 0700), 0);
+    assert_int_equal(unlinkat(fd, "mail/server-key", 0), 0);
+    assert_false(data_dir_mail_keys(fd, &again, &inbox, &token, &err));
+    assert_non_null(strstr(err.message, "mail/server-key is missing"));
+    assert_int_equal(faccessat(fd, "mail/server-key", F_OK, 0), -1);
+}
+
 static void a_node_id_is_made_once_for_a_directory(void **state)
 {
     (void)state;
@@ -102,6 +130,7 @@ int main(void)
     const struct CMUnitTest cases[] = {
         CASE(missing_parents_are_made_and_guest_files_are_private),
         CASE(secrets_are_made_once_and_read_afterwards),
+        CASE(keys_of_mail_are_made_once_and_the_servers_is_not_replaced),
         CASE(a_node_id_is_made_once_for_a_directory),
         CASE(an_address_is_read_as_it_was_noted),
     };

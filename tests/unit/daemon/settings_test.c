@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/mem.h"
 #include "test.h"
 
 static void settings_survive_the_trip_to_front(void **state)
@@ -30,6 +31,16 @@ static void settings_survive_the_trip_to_front(void **state)
     sent.egress_deny_count = 1;
     assert_true(net_range_parse(STR("203.0.113.0/24"), &sent.egress_deny[0]));
     assert_true(secret_set(&sent.api_key, STR("e2b_00")) && secret_set(&sent.admin_hash, STR("11ff")));
+    sent.mail = (struct mail_settings){ .is_on = true,
+                                        .domain = "mail.example.com",
+                                        .strict_inbox_keys = true,
+                                        .sends_per_minute = 21,
+                                        .sends_per_day = 22,
+                                        .inboxes_most = 23,
+                                        .signups_per_hour = 24,
+                                        .operator_public = { "thirty-two bytes, as of a key..." } };
+    assert_true(secret_set(&sent.mail.server_key, STR("srv_1")) && secret_set(&sent.mail.inbox_key, STR("mm_2")) &&
+                secret_set(&sent.mail.token, STR("lm_3")));
     auto_close int fd = settings_write(&sent, &err);
     assert_true(fd >= 0);
     assert_int_equal(write(fd, "x", 1), -1); /* sealed */
@@ -48,6 +59,49 @@ static void settings_survive_the_trip_to_front(void **state)
     assert_int_equal(got.key_streams, 8);
     assert_true(secret_eq(&got.api_key, STR("e2b_00")));
     assert_true(secret_eq(&got.admin_hash, STR("11ff")));
+    assert_true(got.mail.is_on && got.mail.strict_inbox_keys);
+    assert_string_equal(got.mail.domain, "mail.example.com");
+    assert_int_equal(got.mail.sends_per_minute, 21);
+    assert_int_equal(got.mail.sends_per_day, 22);
+    assert_int_equal(got.mail.inboxes_most, 23);
+    assert_int_equal(got.mail.signups_per_hour, 24);
+    assert_memory_equal(&got.mail.operator_public, &sent.mail.operator_public, sizeof got.mail.operator_public);
+    assert_true(secret_eq(&got.mail.server_key, STR("srv_1")) && secret_eq(&got.mail.inbox_key, STR("mm_2")) &&
+                secret_eq(&got.mail.token, STR("lm_3")));
+    settings_wipe(&got);
+    assert_int_equal(got.api_key.len + got.admin_hash.len + got.mail.server_key.len + got.mail.inbox_key.len +
+                         got.mail.token.len,
+                     0);
+}
+
+static void options_of_mail_are_checked(void **state)
+{
+    (void)state;
+    auto_free struct config *config = NEW(struct config);
+    struct mail_settings got;
+    struct err err;
+    assert_true(config_load(0, NULL, config, &err));
+    assert_true(mail_settings_make(config, &got, &err));
+    assert_true(got.is_on && !got.strict_inbox_keys);
+    assert_string_equal(got.domain, "mail.cloister.localhost");
+    assert_int_equal(got.sends_per_minute, 20);
+    assert_int_equal(got.sends_per_day, 100);
+    assert_int_equal(got.inboxes_most, 100);
+    assert_int_equal(got.signups_per_hour, 15);
+    (void)snprintf(config->mail_domain, sizeof config->mail_domain, "Mail.Example.COM");
+    assert_true(mail_settings_make(config, &got, &err));
+    assert_string_equal(got.domain, "mail.example.com");
+    static const char *const bad[] = {
+        "", "mail", "*.example.com", "mail.example.com.", "a b.example.com", "@example.com"
+    };
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        (void)snprintf(config->mail_domain, sizeof config->mail_domain, "%s", bad[i]);
+        assert_false(mail_settings_make(config, &got, &err));
+        assert_non_null(strstr(err.message, "--mail-domain"));
+    }
+    (void)snprintf(config->mail, sizeof config->mail, "maybe");
+    assert_false(mail_settings_make(config, &got, &err));
+    assert_string_equal(err.message, "--mail must be on or off, not 'maybe'");
 }
 
 static void an_unknown_log_level_is_refused_by_name(void **state)
@@ -76,9 +130,9 @@ static void an_unknown_word_for_internet_is_refused(void **state)
     (void)state;
     bool on;
     struct err err;
-    assert_true(settings_internet("on", &on, &err) && on);
-    assert_true(settings_internet("off", &on, &err) && !on);
-    assert_false(settings_internet("no", &on, &err));
+    assert_true(settings_switch("internet", "on", &on, &err) && on);
+    assert_true(settings_switch("internet", "off", &on, &err) && !on);
+    assert_false(settings_switch("internet", "no", &on, &err));
     assert_string_equal(err.message, "--internet must be on or off, not 'no'");
 }
 
@@ -311,6 +365,7 @@ int main(void)
 {
     const struct CMUnitTest cases[] = {
         CASE(settings_survive_the_trip_to_front),
+        CASE(options_of_mail_are_checked),
         CASE(an_unknown_log_level_is_refused_by_name),
         CASE(an_unknown_token_for_code_is_refused_by_name),
         CASE(an_unknown_word_for_internet_is_refused),
