@@ -188,10 +188,14 @@ bool inbox_reading_begin(struct inbox *inbox, const struct mail_reading_who *who
 bool inbox_reading_key(struct inbox_reading *reading, const char *message_id, struct str sealed, struct seal_key *out,
                        struct err *err)
 {
-    if (sealed.len == SEAL_WRAPPED_KEY_BYTES)
-        return seal_unwrap(&reading->quick_key, sealed, out, err) || err_wrap(err, "message %s", message_id);
-    if (!seal_open(&reading->inbox->public_key, &reading->private_key, sealed, out, err))
-        return err_wrap(err, "message %s", message_id);
+    bool is_wrap = sealed.len == SEAL_WRAPPED_KEY_BYTES;
+    bool fine = is_wrap ? seal_unwrap(&reading->quick_key, sealed, out, err)
+                        : seal_open(&reading->inbox->public_key, &reading->private_key, sealed, out, err);
+    /* Not ERR_DENIED: the reader has the inbox's private key, and every message is sealed to it. */
+    if (!fine)
+        return err_set(err, ERR_INTERNAL, "the stored message %s is damaged", message_id);
+    if (is_wrap)
+        return true;
     struct inbox_rewrap *rewrap = ARENA_NEW(reading->arena, struct inbox_rewrap);
     memcpy(rewrap->message_id, message_id, strnlen(message_id, sizeof rewrap->message_id - 1));
     seal_wrap(&reading->quick_key, out, rewrap->wrapped);

@@ -154,6 +154,9 @@ void mail_message_pack(struct buf *out, const struct mail_message *message, unsi
 /* Borrows. A value that a worker must not send makes `in` fail. */
 void mail_message_unpack(struct unpack *in, const char *inbox_id, struct arena *arena, struct mail_message *out);
 
+/* tags_cipher, if there is one, into out->tags. */
+bool inbox_tags_open(const struct seal_key *content_key, const char *message_id, struct str cipher, struct arena *arena,
+                     struct mail_message *out, struct err *err) must_use;
 void mail_pairs_unpack(struct unpack *in, struct arena *arena, struct mail_pair **out, uint32_t *out_count);
 
 struct mail_ciphers {

@@ -350,7 +350,7 @@ struct mail_filter {
     int has_attachments;                                  /* -1: any, 0, 1 */
     struct str since_id;                                  /* greater than */
     struct str before_id;                                 /* cursor: less than */
-    uint32_t offset, limit;
+    uint32_t offset, limit;                               /* limit 0: LIMIT_MAIL_PAGE */
     bool include_spam;
 };
 struct mail_page {
