@@ -387,5 +387,8 @@
 #define LIMIT_COMPOSERS 8                /* messages being composed at once; each may take LIMIT_COMPOSER_BYTES */
 #define LIMIT_COMPOSE_MS 10000           /* for the composer's answer */
 #define LIMIT_MAIL_PAGE 100              /* rows of a list */
+#define LIMIT_COMPOSERS 8                      /* messages being composed at once; each may take LIMIT_COMPOSER_BYTES */
+#define LIMIT_COMPOSE_MS 10000                 /* for the composer's answer */
+#define LIMIT_MAIL_PAGE 100                    /* rows of a list */
 
 #endif
