@@ -368,27 +368,8 @@
 #define LIMIT_MAIL_WARNING_BYTES 1024           /* one of them; it may quote an address */
 #define LIMIT_MAIL_FLAGS 16                     /* there are four */
 #define LIMIT_MAIL_CONTENT_BYTES (48 << 20)     /* a packed message: MIME, attachments apart, bodies */
-/* Mail */
-#define LIMIT_MAIL_FRAME_BYTES (32 << 20)      /* between front and a worker: a message with its MIME and its parts */
-#define LIMIT_MAIL_BODY_BYTES (16 << 20)       /* a request that sends: ten megabytes of attachments in base64 */
-#define LIMIT_MAIL_ATTACHMENTS 10              /* of a message… */
-#define LIMIT_MAIL_ATTACHMENT_BYTES (10 << 20) /* …and their sizes together */
-#define LIMIT_MAIL_RECIPIENTS 50               /* to, cc and bcc together */
-#define LIMIT_MAIL_SUBJECT_BYTES 998           /* a line of RFC 5322 */
-#define LIMIT_MAIL_TEXT_BYTES (256 << 10)      /* Markdown, text or HTML of a message */
-#define LIMIT_MAIL_ADDRESS_BYTES 320           /* 64 for the local part, 255 for the domain, and the @ */
-#define LIMIT_INBOX_WORKERS 64                 /* at once, all inboxes together; each has about 3 MiB */
-#define LIMIT_INBOX_IDLE_MS 30000              /* then an idle worker ends */
-#define LIMIT_INBOX_CALL_MS 20000              /* for a worker's answer */
-#define LIMIT_INBOX_TURNS 8                    /* calls for one inbox at once: a slow one leaves threads for others */
 #define LIMIT_INBOX_PROCESSES (3 * LIMIT_INBOX_WORKERS) /* with those whose connection has just been closed */
 #define LIMIT_INBOX_BYTES (512 << 20)    /* address space of a worker: a frame, its parts and ciphers, several times */
 #define LIMIT_COMPOSER_BYTES (768 << 20) /* of a composer's child: the same, and MIME is decoded and encoded */
-#define LIMIT_COMPOSERS 8                /* messages being composed at once; each may take LIMIT_COMPOSER_BYTES */
-#define LIMIT_COMPOSE_MS 10000           /* for the composer's answer */
-#define LIMIT_MAIL_PAGE 100              /* rows of a list */
-#define LIMIT_COMPOSERS 8                      /* messages being composed at once; each may take LIMIT_COMPOSER_BYTES */
-#define LIMIT_COMPOSE_MS 10000                 /* for the composer's answer */
-#define LIMIT_MAIL_PAGE 100                    /* rows of a list */
 
 #endif
