@@ -348,7 +348,7 @@
 #define LIMIT_MAIL_SHOWN 500                    /* addresses in one header of a message that arrives; others are cut */
 #define LIMIT_MAIL_ADDRESS_BYTES 1024           /* as shown, with a name; the bare address has 254 at most, RFC 5321 */
 #define LIMIT_MAIL_SUBJECT_BYTES 4096           /* 998 characters, as RFC 5322 has them in a line */
-#define LIMIT_MAIL_MESSAGE_ID_BYTES 998         /* a line */
+#define LIMIT_MAIL_MESSAGE_ID_BYTES 900         /* fits into a line of 998 with the header's name */
 #define LIMIT_MAIL_REFERENCES_BYTES 8192        /* about a hundred messages of a thread */
 #define LIMIT_MAIL_SIGNATURE_BYTES 800          /* 200 characters */
 #define LIMIT_MAIL_DRAFT_BYTES (1 << 20)        /* of a draft, each of Markdown, text and HTML: 262,144 characters */
@@ -367,6 +367,8 @@
 #define LIMIT_MAIL_WARNINGS 64                  /* of the scan, about one message */
 #define LIMIT_MAIL_WARNING_BYTES 1024           /* one of them; it may quote an address */
 #define LIMIT_MAIL_FLAGS 16                     /* there are four */
+#define LIMIT_MAIL_TREE_BYTES (192 << 20)       /* for the tree of an HTML body: a tag of three bytes takes 150 */
+#define LIMIT_MAIL_TREE_MS 2000                 /* of a processor for it; newsletters take ten */
 #define LIMIT_MAIL_CONTENT_BYTES (48 << 20)     /* a packed message: MIME, attachments apart, bodies */
 #define LIMIT_INBOX_PROCESSES (3 * LIMIT_INBOX_WORKERS) /* with those whose connection has just been closed */
 #define LIMIT_INBOX_BYTES (512 << 20)    /* address space of a worker: a frame, its parts and ciphers, several times */
