@@ -21,6 +21,7 @@
 static const struct inbox_operation *const tables[] = {
     inbox_life_operations,
     inbox_audit_operations,
+    inbox_read_operations,
     NULL,
 };
 
