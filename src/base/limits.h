@@ -374,4 +374,20 @@
 #define LIMIT_INBOX_BYTES (512 << 20)    /* address space of a worker: a frame, its parts and ciphers, several times */
 #define LIMIT_COMPOSER_BYTES (768 << 20) /* of a composer's child: the same, and MIME is decoded and encoded */
 
+/* Mail: sending, holding and timers */
+#define LIMIT_MAIL_PENDING 200             /* held messages of an inbox: more than a person reads in a day */
+#define LIMIT_MAIL_STORAGE_BYTES (1 << 30) /* of an inbox, all its messages; fifty of the largest */
+#define LIMIT_MAIL_HOLD_S 604800           /* how long a message waits for a person: a week */
+#define LIMIT_MAIL_SCHEDULE_S 31622400     /* how far ahead a message may be scheduled: a year */
+#define LIMIT_MAIL_LINK_S 86400            /* an approval link */
+#define LIMIT_MAIL_FILE_LINK_S 3600        /* a link to an attachment */
+#define LIMIT_MAIL_KEY_BYTES 255           /* an idempotency key */
+#define LIMIT_MAIL_SUSPECTS 10             /* last messages whose bodies are searched for a new recipient's address */
+#define LIMIT_MAIL_DISPATCH 16             /* messages of one inbox that leave in one turn; others go on meanwhile */
+#define LIMIT_MAIL_DELIVER_TRIES 5         /* of a local delivery that fails; then the recipient counts as refused */
+#define LIMIT_MAIL_QUIET_MS 2000           /* without a change, before the row of an inbox gets its next time */
+#define LIMIT_MAIL_SWEEP 64                /* inboxes that one tick looks at */
+#define LIMIT_MAIL_RETRY_MS 300000         /* the longest pause after failures of one inbox */
+#define LIMIT_MAIL_ROWS 1000000            /* inboxes that were in use when the server stopped */
+
 #endif
