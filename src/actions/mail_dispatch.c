@@ -66,9 +66,9 @@ static bool all_allowed(const struct actions *actions, const char *inbox_id, con
 }
 
 /* *out_why: NULL if these bytes may leave, else what is wrong. False: could not be checked now. */
-static bool check_release(const struct actions *actions, const struct mail_box *box, enum mail_mode mode,
-                          const struct mail_release *release, const struct mail_content *content, struct arena *arena,
-                          const char **out_why, struct err *err)
+static bool check_release(const struct actions *actions, const struct mail_box *box, const struct mail_release *release,
+                          const struct mail_content *content, struct arena *arena, const char **out_why,
+                          struct err *err)
 {
     unsigned char hash[GATE_HASH_BYTES];
     bool allowed = false;
@@ -83,11 +83,11 @@ static bool check_release(const struct actions *actions, const struct mail_box *
         *out_why = "the approval was not made by this server for this content";
     if (*out_why)
         return true;
-    if (!release->is_approved && mode == MAIL_GATED_SEND &&
+    if (!release->is_approved && box->info.mode == MAIL_GATED_SEND &&
         !all_allowed(actions, box->info.id, content, arena, &allowed, err))
         return false;
     /* A repeat was checked when it was claimed first; the mode may have gone down since, and recipients may have it. */
-    if (!release->is_repeat && mail_judge(mode, allowed, release->is_approved) != MAIL_RELEASE)
+    if (!release->is_repeat && mail_judge(box->info.mode, allowed, release->is_approved) != MAIL_RELEASE)
         *out_why = "the mode of the inbox does not let it leave without approval";
     return true;
 }
@@ -210,7 +210,7 @@ static bool deliver_all(const struct delivery *d, const struct mail_content *con
     for (uint32_t i = 0; i < content->recipient_count; i++) {
         if (!deliver_one(d, content->recipients[i], &out[i], &one) && first.kind == ERR_NONE)
             first = one;
-        reached("mail-stop-delivered");
+        reached("mail-stop-halfway");
     }
     if (first.kind == ERR_NONE)
         return true;
@@ -258,20 +258,29 @@ static enum mail_state state_after(const struct mail_settled *settled, uint32_t 
     return any_delivered ? MAIL_SENT : MAIL_FAILED;
 }
 
-static bool leave(const struct actions *actions, const struct mail_box *box, enum mail_mode mode,
-                  const struct mail_release *release, const struct mail_content *content,
-                  struct dispatch_memory *memory, struct arena *arena, enum mail_state *out_state, struct err *err)
+/* One turn of one inbox. */
+struct turn {
+    const struct actions *actions;
+    const struct mail_box *box;
+    struct dispatch_memory *memory;
+    const char *message_id; /* somebody asks what becomes of this one; may be NULL */
+    enum mail_state *state;
+};
+
+static bool leave(const struct turn *turn, const struct mail_release *release, const struct mail_content *content,
+                  struct arena *arena, enum mail_state *out_state, struct err *err)
 {
+    const struct actions *actions = turn->actions;
     struct mail *mail = actions->mail->mail;
     struct mail_settled *settled = ARENA_ARRAY(arena, struct mail_settled, content->recipient_count);
     struct mail_content parsed;
     const char *why;
 
     reached("mail-stop-claimed");
-    if (!check_release(actions, box, mode, release, content, arena, &why, err))
+    if (!check_release(actions, turn->box, release, content, arena, &why, err))
         return false;
     if (!why && !mail_parse(mail, content->mime, arena, &parsed, err)) {
-        if (failed_again(memory, release->id) < LIMIT_MAIL_DELIVER_TRIES)
+        if (failed_again(turn->memory, release->id) < LIMIT_MAIL_DELIVER_TRIES)
             return false;
         why = err->message;
     }
@@ -281,14 +290,14 @@ static bool leave(const struct actions *actions, const struct mail_box *box, enu
     } else {
         struct delivery d = { actions, release, &parsed, arena, clock_wall_us() };
         parsed.sender = content->sender;
-        if (!deliver_all(&d, content, memory, settled, err))
+        if (!deliver_all(&d, content, turn->memory, settled, err))
             return false;
     }
-    reached("mail-stop-unsettled");
+    reached("mail-stop-delivered");
     if (!mail_settle(mail, release, settled, content->recipient_count, err))
         return false;
-    *memory = (struct dispatch_memory){ 0 };
-    watch_copy(actions, box, release, settled, content->recipient_count);
+    *turn->memory = (struct dispatch_memory){ 0 };
+    watch_copy(actions, turn->box, release, settled, content->recipient_count);
     *out_state = state_after(settled, content->recipient_count);
     return true;
 }
@@ -300,60 +309,65 @@ enum next {
     NEXT_LATER,  /* it has to be tried again */
 };
 
-static enum next next_leaves(const struct actions *actions, const struct mail_box *box, enum mail_mode mode,
-                             struct dispatch_memory *memory, const char *message_id, enum mail_state *state,
-                             struct arena *arena, struct err *err)
+static enum next next_leaves(const struct turn *turn, struct arena *arena, struct err *err)
 {
+    const struct inbox_info *inbox = &turn->box->info;
     struct mail_release release;
     struct mail_content content;
     enum mail_state now;
 
-    if (!mail_claim(actions->mail->mail, box->info.id, mode, &box->approver_public, clock_wall_us(), arena, &release,
-                    &content, err))
+    if (!mail_claim(turn->actions->mail->mail, inbox->id, inbox->mode, &turn->box->approver_public, clock_wall_us(),
+                    arena, &release, &content, err))
         return err->kind == ERR_NOT_FOUND ? NEXT_NONE : err->kind == ERR_INTERNAL ? NEXT_BROKEN : NEXT_LATER;
-    if (!leave(actions, box, mode, &release, &content, memory, arena, &now, err))
+    if (!leave(turn, &release, &content, arena, &now, err))
         return NEXT_LATER;
     log_info("mail: message %s: %s", release.message_id, mail_state_name[now]);
     if (now == MAIL_SENT)
-        mail_tell(actions, MAIL_EVENT_SENT, box->info.id, release.message_id);
-    if (state && message_id && strcmp(message_id, release.message_id) == 0)
-        *state = now;
+        mail_tell(turn->actions, MAIL_EVENT_SENT, inbox->id, release.message_id);
+    if (turn->state && turn->message_id && strcmp(turn->message_id, release.message_id) == 0)
+        *turn->state = now;
     return NEXT_LEFT;
 }
 
-static bool leave_some(const struct actions *actions, const struct mail_box *box, enum mail_mode mode, uint32_t most,
-                       struct dispatch_memory *memory, const char *message_id, enum mail_state *state, struct err *err)
+static bool leave_some(const struct turn *turn, uint32_t most, struct err *err)
 {
     enum next next = NEXT_LEFT;
 
     for (uint32_t i = 0; i < most && next != NEXT_NONE && next != NEXT_LATER; i++) {
         struct arena arena;
         arena_init(&arena);
-        next = next_leaves(actions, box, mode, memory, message_id, state, &arena, err);
+        next = next_leaves(turn, &arena, err);
         arena_done(&arena);
         if (next == NEXT_BROKEN)
-            log_error("mail: inbox %s: a message cannot leave: %s", box->info.id, err_text(err));
+            log_error("mail: inbox %s: a message cannot leave: %s", turn->box->info.id, err_text(err));
     }
     return next != NEXT_LATER;
+}
+
+static bool tick(const struct turn *turn, struct mail_tick *out, struct err *err)
+{
+    const struct inbox_info *inbox = &turn->box->info;
+
+    return mail_tick(turn->actions->mail->mail, inbox->id, inbox->mode, &turn->box->approver_public, clock_wall_us(),
+                     out, err);
 }
 
 bool dispatch_turn(const struct actions *actions, const char *inbox_id, struct dispatch_memory *memory,
                    const char *message_id, enum mail_state *state, struct mail_tick *out, struct err *err)
 {
-    struct mail *mail = actions->mail->mail;
     struct mail_box box;
+    struct turn turn = { actions, &box, memory, message_id, state };
     struct arena arena;
 
     arena_init(&arena);
     bool ok = mail_box_by_id(actions, str_from(inbox_id), &arena, &box, err);
-    if (ok) {
-        /* Nothing leaves a deleted inbox any more. */
-        enum mail_mode mode = box.info.is_active ? box.info.mode : MAIL_READ_ONLY;
-        ok = mail_tick(mail, inbox_id, mode, &box.approver_public, clock_wall_us(), out, err);
+    if (!ok && err->kind == ERR_NOT_FOUND) {
+        *out = (struct mail_tick){ 0 }; /* deleted: nothing leaves it any more */
+        ok = true;
+    } else if (ok) {
+        ok = tick(&turn, out, err);
         if (ok && out->queued)
-            ok = leave_some(actions, &box, mode, MIN(out->queued, (uint32_t)LIMIT_MAIL_DISPATCH), memory, message_id,
-                            state, err) &&
-                 mail_tick(mail, inbox_id, mode, &box.approver_public, clock_wall_us(), out, err);
+            ok = leave_some(&turn, MIN(out->queued, (uint32_t)LIMIT_MAIL_DISPATCH), err) && tick(&turn, out, err);
     }
     arena_done(&arena);
     return ok;

@@ -332,12 +332,6 @@ static struct mail_limits limits_of(const struct actions *actions)
     };
 }
 
-/* Who has composed it: an approver must be somebody else. */
-static struct str composer_of(const struct mail_caller *caller)
-{
-    return str_from(caller->key_id[0] ? caller->key_id : caller->actor);
-}
-
 static bool compose(const struct actions *actions, const struct mail_box *box, const struct send_want *want,
                     const struct envelope *envelope, const struct answer *answer, struct str subject, int64_t now_us,
                     struct arena *arena, struct mail_content *out, struct err *err)
@@ -443,7 +437,7 @@ bool action_send(const struct actions *actions, const struct mail_caller *caller
     struct mail_limits limits = limits_of(actions);
     struct mail_accept asked = {
         .inbox_id = box.info.id,
-        .composer = composer_of(caller),
+        .composer = str_from(caller->actor),
         .content = &content,
         .mode = box.info.mode,
         .send_at_us = want->send_at_us > now_us ? want->send_at_us : 0,
@@ -475,7 +469,7 @@ bool action_send_cancel(const struct actions *actions, const struct mail_caller 
     if (!mail_box_of_message(actions, caller, inbox_ref, message_id, MAIL_USE_SEND, arena, &box, err) ||
         !busy_begin(actions, box.info.id, &busy, err))
         return false;
-    bool ok = mail_cancel(actions->mail->mail, box.info.id, arena_text(arena, message_id), composer_of(caller),
+    bool ok = mail_cancel(actions->mail->mail, box.info.id, arena_text(arena, message_id), str_from(caller->actor),
                           caller->scopes, arena, out, err);
     busy_end(actions, busy, 0);
     return ok || (err->kind == ERR_NOT_FOUND ? mail_no_such(err) : false);
@@ -547,7 +541,7 @@ bool action_send_edit(const struct actions *actions, const struct mail_caller *c
     struct mail_limits limits = limits_of(actions);
     struct mail_accept asked = {
         .inbox_id = box.info.id,
-        .composer = composer_of(caller),
+        .composer = str_from(caller->actor),
         .mode = box.info.mode,
         .send_at_us = want->send_at_us,
         .schedule_first = want->schedule_first < 0 ? box.info.schedule_first : want->schedule_first > 0,

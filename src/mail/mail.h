@@ -182,7 +182,7 @@ struct mail_limits {
 
 struct mail_accept {
     const char *inbox_id;
-    struct str composer; /* key id or "sandbox:ID" */
+    struct str composer; /* as the approver's id: "key:ID", "sandbox:ID"; an approver must be somebody else */
     const struct mail_content *content;
     enum mail_mode mode;
     int64_t send_at_us;
