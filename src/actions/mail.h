@@ -26,15 +26,15 @@ enum mail_caller_kind {
     MAIL_CALLER_INBOX,     /* a key of one inbox */
     MAIL_CALLER_ACCOUNT,   /* a token of a principal with several inboxes */
     MAIL_CALLER_OVERSIGHT, /* a key of a tenant's approvers */
-    MAIL_CALLER_SANDBOX,   /* code in a sandbox; `credential` is empty if the server has none for this inbox */
-    MAIL_CALLER_OPERATOR,  /* the admin token; `credential` is that token */
+    MAIL_CALLER_SANDBOX, /* code in a sandbox, with a key or without; `credential` is empty if there is none to read with */
+    MAIL_CALLER_OPERATOR, /* the admin token; `credential` is that token */
 };
 
 struct mail_caller {
     enum mail_caller_kind kind;
     char tenant_id[MAIL_INBOX_ID_BYTES];
-    char account_id[MAIL_INBOX_ID_BYTES]; /* MAIL_CALLER_ACCOUNT; else empty */
-    char inbox_id[MAIL_INBOX_ID_BYTES];   /* MAIL_CALLER_INBOX, MAIL_CALLER_SANDBOX; else empty */
+    char account_id[MAIL_INBOX_ID_BYTES]; /* MAIL_CALLER_ACCOUNT; also a key of an inbox that has created others */
+    char inbox_id[MAIL_INBOX_ID_BYTES]; /* MAIL_CALLER_INBOX, MAIL_CALLER_SANDBOX (unless it has an account's token) */
     char key_id[MAIL_KEY_ID_BYTES];
     char actor[64]; /* for the audit: "key:…", "sandbox:…", "operator" */
     uint32_t scopes;
@@ -50,9 +50,14 @@ bool mail_caller_by_key(const struct actions *actions, struct str key, struct ma
 bool mail_caller_by_admin(const struct actions *actions, struct str token, struct mail_caller *out, struct err *err)
     must_use;
 /*
- * A connection that came from inside a sandbox: its own inbox, made at first use, or the one that its metadata names. `key`
- * is what the program inside has sent ("" or anything): if it is a valid key of the same inbox, the caller has this key's
- * scopes and can read with it; a key of another inbox is ERR_DENIED; an unknown one is ignored.
+ * A connection that came from inside a sandbox. `key` is what the program inside has sent ("" or anything).
+ *
+ *   metadata mail.inbox   names the inbox (id or address, of the team's tenant): only this one. It may send; with a key of
+ *                         this inbox it has the key's scopes and can read. A key of another inbox is ERR_DENIED.
+ *   otherwise, with a valid key of the team's tenant: what this key may.
+ *   otherwise             the sandbox's own inbox, made at first use, to read and send. An unknown key is ignored.
+ *
+ * Keys of other tenants and oversight keys are ERR_DENIED: mail is approved outside of sandboxes.
  */
 bool mail_caller_by_sandbox(const struct actions *actions, struct str sandbox_id, struct str key,
                             struct mail_caller *out, struct err *err) must_use;

@@ -1,7 +1,8 @@
 /*
  * mail_inside.h - actions on mail as their own files see them.
  *
- *   mail_caller.c, mail_inbox.c, mail_key.c, mail_operator.c, mail_account.c   callers, inboxes, their rows in the store
+ *   mail_caller.c, mail_inbox.c, mail_key.c, mail_operator.c, mail_account.c   callers, inboxes, keys, codes, grants
+ *   mail_rows.c                                                                rows of the store, and what they are for
  *   mail_send.c, mail_decide.c, mail_read.c, mail_dispatch.c                   what happens to messages
  *   mail_busy.c                                                                inboxes in use: locks, rates, timers
  *
@@ -12,8 +13,9 @@
 #define ACTIONS_MAIL_INSIDE_H
 
 #include "actions/mail.h"
+#include "store/mail_rows.h"
 
-/* ---- rows (mail_inbox.c) ---- */
+/* ---- rows (mail_rows.c) ---- */
 
 /* ERR_NOT_FOUND, with the one text for inboxes, messages, threads and links that a caller may not have. */
 bool mail_no_such(struct err *err);
@@ -65,7 +67,98 @@ bool mail_box_by_address(const struct actions *actions, struct str address, stru
 bool mail_approver_for(const struct actions *actions, const struct mail_caller *caller, const char *tenant_id,
                        bool decide, struct arena *arena, struct mail_approver *out, struct err *err) must_use;
 
-/* ---- timers and counts in the rows of inboxes (store) ---- */
+/* ---- rows, for desk's own files (mail_rows.c) ---- */
+
+/* ERR_UNAVAILABLE: mail is off. */
+bool mail_is_on(const struct actions *actions, struct err *err) must_use;
+/* ERR_DENIED that names the scope. */
+bool mail_need_scope(const struct mail_caller *caller, enum mail_scope scope, struct err *err) must_use;
+bool mail_need_operator(const struct mail_caller *caller, struct err *err) must_use;
+
+/* Under the server's secret. `about`: which row and column, so that ciphers cannot be exchanged. */
+struct str mail_encrypt(const struct actions *actions, struct str text, struct str about, struct arena *arena);
+bool mail_decrypt(const struct actions *actions, struct str cipher, struct str about, struct arena *arena,
+                  struct str *out, struct err *err) must_use;
+/* A keyed hash: of an address, of a client's address. `label` keeps uses apart. */
+void mail_keyed_hash(const struct actions *actions, const char *label, struct str text, char out[65]);
+/* The hash by which an address of our domain is found. False: it is not of our domain, or not an address. */
+bool mail_address_hash(const struct actions *actions, struct str address, char out[65]) must_use;
+
+/* The tenant of this name; made at its first use. Empty: "default". ERR_INVALID: not a name. */
+bool mail_tenant_ensure(const struct actions *actions, struct str name, struct arena *arena,
+                        struct mail_tenant_row *out, struct err *err) must_use;
+
+/* The part of an inbox's row that is encrypted. */
+struct mail_profile {
+    struct str local; /* of the address; the domain is the server's */
+    struct str display_name, signature, auto_cc, auto_bcc;
+    uint32_t undo_s;
+    bool schedule_first, scheduling_enabled, forward_inbound, mcp_configured, auto_extract;
+};
+struct str mail_profile_lock(const struct actions *actions, struct str inbox_id, const struct mail_profile *profile,
+                             struct arena *arena);
+bool mail_profile_open(const struct actions *actions, const struct mail_inbox_row *row, struct arena *arena,
+                       struct mail_profile *out, struct err *err) must_use;
+/* `tenant`: its name. */
+bool mail_info_of(const struct actions *actions, const struct mail_inbox_row *row, struct str tenant,
+                  struct arena *arena, struct inbox_info *out, struct err *err) must_use;
+/* The caller's row by a reference as in action_inbox_get(); of any tenant for the operator. By mail_no_such(). */
+bool mail_row_for(const struct actions *actions, const struct mail_caller *caller, struct str ref, struct arena *arena,
+                  struct mail_inbox_row *out, struct err *err) must_use;
+/* The rows that this caller may list: its own, its account's; of all tenants for the operator. */
+bool mail_rows_of(const struct actions *actions, const struct mail_caller *caller, struct arena *arena,
+                  struct mail_inbox_row **out, size_t *out_count, struct err *err) must_use;
+/* What the caller reads with. False: it has no credential. */
+bool mail_reader_of(const struct mail_caller *caller, struct arena *arena, struct mail_reader *out) must_use;
+
+/* One more message has arrived, for the counts in lists of inboxes. A failure is only logged. */
+void mail_row_received(const struct actions *actions, const char *inbox_id);
+
+/* The inbox of a sandbox, at its first use (mail_inbox.c). Two at the same time get the same one. */
+bool mail_sandbox_inbox(const struct actions *actions, struct str sandbox_id, const struct mail_tenant_row *tenant,
+                        struct arena *arena, struct mail_sandbox_row *out, struct err *err) must_use;
+
+/* ---- keys (mail_key.c) ---- */
+
+/* A new text: the prefix and 43 random characters of base62, which are 256 bits. */
+void mail_key_text(bool is_lobster, struct secret *out);
+/* The row of a key with this text: id, hash, prefix and the public half for grants. The rest is the caller's to fill in. */
+void mail_key_row_of(const struct actions *actions, const struct secret *text, struct str name, struct arena *arena,
+                     struct mail_key_row *out);
+
+/* ---- codes and grants (mail_operator.c) ---- */
+
+struct mail_asked {
+    const char *action; /* "key.create" */
+    struct str tenant_id, inbox_id;
+    const struct str *parts; /* the parameters: the code is for exactly these */
+    size_t part_count;
+    struct str what; /* a sentence for the operator */
+    int64_t target;
+    bool by_any_key; /* also another key of the inbox may come with the code; a new request replaces the one before */
+};
+/*
+ * The operator's consent to a request. Without a code: *out_pending is true, and the operator has a code to give. With the
+ * right one: *out_pending is false, the code is spent, go on. ERR_DENIED: wrong. ERR_NOT_FOUND: nobody asked for this.
+ * ERR_LIMIT. The operator consents by asking. *out_target may be NULL.
+ */
+bool mail_consent(const struct actions *actions, const struct mail_caller *caller, const struct mail_asked *asked,
+                  struct str code, struct arena *arena, bool *out_pending, int64_t *out_target, struct err *err)
+    must_use;
+
+/* Grants that wait for the inbox's credential: `reader` is one. A failure is only logged: the next use tries again. */
+void mail_grants_settle(const struct actions *actions, const struct mail_inbox_row *row,
+                        const struct mail_reader *reader);
+/* The caller's grant for this inbox. ERR_NOT_FOUND by mail_no_such(); ERR_CONFLICT: not effective yet. */
+bool mail_grant_reader(const struct actions *actions, const struct mail_caller *caller,
+                       const struct mail_inbox_row *row, unsigned verb, struct arena *arena, struct mail_reader *out,
+                       struct err *err) must_use;
+
+/* Into the audit of an inbox. A failure is only logged. `detail`: JSON. */
+void mail_note(const struct actions *actions, struct str inbox_id, const char *action, struct str resource,
+               const struct mail_caller *caller, struct str detail);
+
+/* ---- timers and counts in the rows of inboxes (mail_rows.c) ---- */
 
 /* Marks the row: a change is under way, its next time and its count of held messages cannot be trusted. Durable. */
 bool mail_row_dirty(const struct actions *actions, const char *inbox_id, struct err *err) must_use;

@@ -343,6 +343,14 @@
 #define LIMIT_MAIL_APPROVAL_S 86400       /* an approved message has this long to leave, then it is held again */
 #define LIMIT_MAIL_RELEASE_S 600          /* for front to deliver one message, then it is repeated */
 
+/* Mail: front's rows */
+#define LIMIT_MAIL_PROFILE_BYTES 16384   /* packed: address, names, signature and addresses for copies */
+#define LIMIT_MAIL_PENDING_ROWS 10000    /* inboxes with held mail that one list asks */
+#define LIMIT_MAIL_SANDBOX_INBOXES 10000 /* made for the sandboxes of one tenant; each file has about 150 KB */
+#define LIMIT_MAIL_KEYS_LISTED 10000     /* keys of one list; an inbox has a few */
+#define LIMIT_MAIL_CODES 100             /* of the operator, waiting for one tenant; a person reads them */
+#define LIMIT_MAIL_GRANTS 100            /* in force for one inbox; all are looked at when its credential is used */
+
 /* Mail: the content of one message */
 #define LIMIT_MAIL_RECIPIENTS 100               /* of one message that leaves: to, cc and bcc together */
 #define LIMIT_MAIL_SHOWN 500                    /* addresses in one header of a message that arrives; others are cut */

@@ -137,6 +137,19 @@ struct str sandbox_mask_host(const struct sandbox *sb)
     return sb->mask_host;
 }
 
+struct str sandbox_team_id(const struct sandbox *sb)
+{
+    return sb->team_id;
+}
+
+struct str sandbox_metadata(const struct sandbox *sb, struct str name)
+{
+    for (uint32_t i = 0; i < sb->metadata_count; i++)
+        if (str_eq(sb->metadata[i].name, name))
+            return sb->metadata[i].value;
+    return STR("");
+}
+
 /* ---- looking ---- */
 
 struct sandbox *sandbox_of_team(struct sandboxes *all, struct str team_id, struct str id, struct err *err)

@@ -253,5 +253,8 @@ bool sandbox_wants_token(const struct sandbox *sandbox, uint16_t port) must_use;
 bool sandbox_port_has_tls(const struct sandbox *sandbox, uint16_t port);
 const char *sandbox_key_id(const struct sandbox *sandbox);   /* the key that made it; empty: an administrator */
 struct str sandbox_mask_host(const struct sandbox *sandbox); /* empty: none; lives as long as the reference */
+struct str sandbox_team_id(const struct sandbox *sandbox);   /* the same */
+/* The value of its metadata with this name; empty: none. Lives as long as the reference. */
+struct str sandbox_metadata(const struct sandbox *sandbox, struct str name);
 
 #endif

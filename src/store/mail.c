@@ -68,6 +68,19 @@ struct args {
 };
 #define ARGS(...) ((struct args){ SQL_ARGS(__VA_ARGS__) })
 
+/* One number. The caller holds the lock. */
+static bool number_of(struct store *store, const char *query, const struct sql_value *args, size_t count, int64_t *out,
+                      struct err *err)
+{
+    auto_rows struct sql_rows rows = { 0 };
+    bool there;
+
+    if (!sql_select(store->sql, query, args, count, &rows, err) || !sql_next(&rows, &there, err))
+        return false;
+    *out = there ? sql_row_int(&rows, 0) : 0;
+    return true;
+}
+
 /* ---- tenants and accounts ---- */
 
 #define TENANT_SELECT                                                                                        \
@@ -169,9 +182,12 @@ bool store_mail_account_get(struct store *store, struct str id, struct arena *ar
 
 /* ---- inboxes ---- */
 
+#define COUNT_OF_ACCOUNT \
+    "SELECT COUNT(*) FROM mail_inboxes WHERE account_id = $1 AND account_id <> '' AND deleted_us = 0"
+
 #define INBOX_SELECT                                                                                           \
     "SELECT id, tenant_id, account_id, address_hash, profile, public_key, mode, pending, dirty, grants_wait, " \
-    "next_us, created_us, deleted_us, shredded_us, orphaned_us FROM mail_inboxes WHERE "
+    "next_us, created_us, deleted_us, shredded_us, orphaned_us, received FROM mail_inboxes WHERE "
 
 static void inbox_read(const struct sql_rows *rows, struct arena *arena, struct mail_inbox_row *out)
 {
@@ -191,6 +207,7 @@ static void inbox_read(const struct sql_rows *rows, struct arena *arena, struct 
         .deleted_us = sql_row_int(rows, 12),
         .shredded_us = sql_row_int(rows, 13),
         .orphaned_us = sql_row_int(rows, 14),
+        .received = (uint64_t)sql_row_int(rows, 15),
     };
 }
 
@@ -220,8 +237,19 @@ static bool sandbox_insert(struct store *store, const struct mail_sandbox_row *r
                     err);
 }
 
-bool store_mail_inbox_add(struct store *store, const struct mail_inbox_row *row, const struct mail_key_row *key,
-                          const struct mail_sandbox_row *sandbox, struct err *err)
+static bool account_has_room(struct store *store, struct str account_id, uint32_t most, struct err *err)
+{
+    int64_t count;
+
+    if (!most)
+        return true;
+    return number_of(store, COUNT_OF_ACCOUNT, SQL_ARGS(sql_text(account_id)), &count, err) &&
+           (count < most || err_set(err, ERR_LIMIT, "the account has %lld inboxes already, the most that it may have",
+                                    (long long)count));
+}
+
+bool store_mail_inbox_add(struct store *store, const struct mail_inbox_row *row, uint32_t most,
+                          const struct mail_key_row *key, const struct mail_sandbox_row *sandbox, struct err *err)
 {
     struct arena arena;
 
@@ -231,8 +259,8 @@ bool store_mail_inbox_add(struct store *store, const struct mail_inbox_row *row,
     if (!sql_begin(store->sql, SQL_DURABLE, err))
         return err_wrap(err, "add an inbox");
     arena_init(&arena);
-    bool ok = inbox_insert(store, row, &arena, err) && mail_key_insert(store, key, &arena, err) &&
-              (!sandbox || sandbox_insert(store, sandbox, &arena, err));
+    bool ok = account_has_room(store, row->account_id, most, err) && inbox_insert(store, row, &arena, err) &&
+              mail_key_insert(store, key, &arena, err) && (!sandbox || sandbox_insert(store, sandbox, &arena, err));
     arena_done(&arena);
     return sql_end(store->sql, ok, err) || err_wrap(err, "add an inbox");
 }
@@ -281,30 +309,27 @@ bool store_mail_inbox_list(struct store *store, const struct mail_inbox_filter *
            err_wrap(err, "list inboxes");
 }
 
-/* One number. The caller holds the lock. */
-static bool number_of(struct store *store, const char *query, const struct sql_value *args, size_t count, int64_t *out,
-                      struct err *err)
+static bool count_of(struct store *store, const char *query, struct str by, uint32_t *out_count, struct err *err)
 {
-    auto_rows struct sql_rows rows = { 0 };
-    bool there;
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+    int64_t count;
 
-    if (!sql_select(store->sql, query, args, count, &rows, err) || !sql_next(&rows, &there, err))
-        return false;
-    *out = there ? sql_row_int(&rows, 0) : 0;
+    if (!number_of(store, query, SQL_ARGS(sql_text(by)), &count, err))
+        return err_wrap(err, "count inboxes");
+    *out_count = (uint32_t)count;
     return true;
 }
 
 bool store_mail_inbox_count(struct store *store, struct str account_id, uint32_t *out_count, struct err *err)
 {
-    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
-    int64_t count;
+    return count_of(store, COUNT_OF_ACCOUNT, account_id, out_count, err);
+}
 
-    if (!number_of(store,
-                   "SELECT COUNT(*) FROM mail_inboxes WHERE account_id = $1 AND account_id <> '' AND deleted_us = 0",
-                   SQL_ARGS(sql_text(account_id)), &count, err))
-        return err_wrap(err, "count inboxes");
-    *out_count = (uint32_t)count;
-    return true;
+bool store_mail_inbox_loose(struct store *store, struct str tenant_id, uint32_t *out_count, struct err *err)
+{
+    return count_of(store,
+                    "SELECT COUNT(*) FROM mail_inboxes WHERE tenant_id = $1 AND account_id = '' AND deleted_us = 0",
+                    tenant_id, out_count, err);
 }
 
 #define NO_INBOX ERR_NOT_FOUND, "there is no such inbox"
@@ -401,12 +426,23 @@ bool store_mail_inbox_idle(struct store *store, struct str id, int64_t next_us, 
            err_wrap(err, "set an inbox's next time");
 }
 
+bool store_mail_inbox_received(struct store *store, struct str id, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+
+    return sql_exec(store->sql, "UPDATE mail_inboxes SET received = received + 1 WHERE id = $1", SQL_ARGS(sql_text(id)),
+                    err) ||
+           err_wrap(err, "count a message");
+}
+
 static const char *const due_query[] = {
-    [MAIL_DUE_TIMER] = INBOX_SELECT "next_us > 0 AND next_us <= $1 AND ($2 = '' OR tenant_id = $2) "
-                                    "ORDER BY next_us LIMIT $3",
-    [MAIL_DUE_DIRTY] = INBOX_SELECT "dirty = 1 AND $1 = $1 AND ($2 = '' OR tenant_id = $2) LIMIT $3",
-    [MAIL_DUE_PENDING] = INBOX_SELECT "(pending > 0 OR dirty = 1) AND $1 = $1 AND ($2 = '' OR tenant_id = $2) "
-                                      "ORDER BY created_us, id LIMIT $3",
+    [MAIL_DUE_TIMER] =
+        INBOX_SELECT "deleted_us = 0 AND dirty = 0 AND next_us > 0 AND next_us <= $1 AND ($2 = '' OR tenant_id = $2) "
+                     "ORDER BY next_us LIMIT $3",
+    [MAIL_DUE_DIRTY] = INBOX_SELECT "deleted_us = 0 AND dirty = 1 AND $1 = $1 AND ($2 = '' OR tenant_id = $2) LIMIT $3",
+    [MAIL_DUE_PENDING] =
+        INBOX_SELECT "deleted_us = 0 AND (pending > 0 OR dirty = 1) AND $1 = $1 AND ($2 = '' OR tenant_id = $2) "
+                     "ORDER BY created_us, id LIMIT $3",
 };
 
 bool store_mail_inbox_due(struct store *store, enum mail_due due, struct str tenant_id, int64_t now_us, uint32_t limit,
@@ -421,7 +457,10 @@ bool store_mail_inbox_due(struct store *store, enum mail_due due, struct str ten
         !ROWS_READ(&rows, inbox_read, arena, out, out_count, err))
         return err_wrap(err, "find inboxes whose time has come");
     return !out_next_us ||
-           number_of(store, "SELECT COALESCE(MIN(next_us), 0) FROM mail_inboxes WHERE next_us > $1 AND next_us > 0",
+           number_of(store,
+                     "SELECT COALESCE(MIN(next_us), 0) FROM mail_inboxes WHERE next_us > $1 AND next_us > 0 AND dirty "
+                     "= 0 AND "
+                     "deleted_us = 0",
                      SQL_ARGS(sql_int(now_us)), out_next_us, err) ||
            err_wrap(err, "find the next time of an inbox");
 }

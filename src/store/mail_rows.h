@@ -91,6 +91,7 @@ struct mail_inbox_row {
     struct str id, tenant_id, account_id;
     struct str address_hash, profile, public_key;
     uint32_t mode, pending;
+    uint64_t received; /* messages so far */
     bool is_dirty, grants_wait;
     int64_t next_us, created_us, deleted_us, shredded_us, orphaned_us;
 };
@@ -98,9 +99,13 @@ struct mail_sandbox_row {
     struct str sandbox_id, inbox_id, key_id, credential;
     int64_t created_us;
 };
-/* With its own key (whose account is made if need be), and the sandbox that it is for (may be NULL). ERR_CONFLICT: taken. */
-bool store_mail_inbox_add(struct store *store, const struct mail_inbox_row *row, const struct mail_key_row *key,
-                          const struct mail_sandbox_row *sandbox, struct err *err) must_use;
+/*
+ * With its own key, and the sandbox that it is for (may be NULL). ERR_CONFLICT: the address is taken. ERR_LIMIT: the account
+ * has `most` already; 0: no limit.
+ */
+bool store_mail_inbox_add(struct store *store, const struct mail_inbox_row *row, uint32_t most,
+                          const struct mail_key_row *key, const struct mail_sandbox_row *sandbox, struct err *err)
+    must_use;
 /* Also deleted ones. ERR_NOT_FOUND. */
 bool store_mail_inbox_get(struct store *store, struct str id, struct arena *arena, struct mail_inbox_row *out,
                           struct err *err) must_use;
@@ -114,7 +119,10 @@ struct mail_inbox_filter {
 };
 bool store_mail_inbox_list(struct store *store, const struct mail_inbox_filter *filter, struct arena *arena,
                            struct mail_inbox_row **out, size_t *out_count, struct err *err) must_use;
+/* Those of an account that are not deleted; 0 for no account. */
 bool store_mail_inbox_count(struct store *store, struct str account_id, uint32_t *out_count, struct err *err) must_use;
+/* Those of a tenant that belong to no account and are not deleted. */
+bool store_mail_inbox_loose(struct store *store, struct str tenant_id, uint32_t *out_count, struct err *err) must_use;
 bool store_mail_inbox_profile(struct store *store, struct str id, struct str profile, struct err *err) must_use;
 /* Only if the mode is still `from`: else ERR_CONFLICT. */
 bool store_mail_inbox_mode(struct store *store, struct str id, uint32_t from, uint32_t to, struct err *err) must_use;
@@ -130,12 +138,16 @@ bool store_mail_inbox_shredded(struct store *store, struct str id, struct err *e
 bool store_mail_inbox_dirty(struct store *store, struct str id, struct err *err) must_use;
 bool store_mail_inbox_idle(struct store *store, struct str id, int64_t next_us, uint32_t pending, struct err *err)
     must_use;
+/* One more message has arrived. Not waited for: a power cut may lose the count. */
+bool store_mail_inbox_received(struct store *store, struct str id, struct err *err) must_use;
 enum mail_due {
-    MAIL_DUE_TIMER,   /* next_us has come; earliest first */
+    MAIL_DUE_TIMER,   /* next_us has come, and the mark is not there; earliest first */
     MAIL_DUE_DIRTY,   /* the mark is there */
     MAIL_DUE_PENDING, /* holds messages, or the mark is there */
 };
-/* tenant_id empty: of all. For MAIL_DUE_TIMER *out_next_us is the first timer after now_us (0: none); may be NULL. */
+/*
+ * tenant_id empty: of all. *out_next_us is the first timer after now_us of a row without the mark (0: none); may be NULL.
+ */
 bool store_mail_inbox_due(struct store *store, enum mail_due due, struct str tenant_id, int64_t now_us, uint32_t limit,
                           struct arena *arena, struct mail_inbox_row **out, size_t *out_count, int64_t *out_next_us,
                           struct err *err) must_use;

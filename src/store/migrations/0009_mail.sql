@@ -33,6 +33,7 @@ CREATE TABLE mail_inboxes (
     next_us      BIGINT NOT NULL DEFAULT 0,
     dirty        SMALLINT NOT NULL DEFAULT 0,
     pending      BIGINT NOT NULL DEFAULT 0,
+    received     BIGINT NOT NULL DEFAULT 0,
     grants_wait  SMALLINT NOT NULL DEFAULT 0,
     created_us   BIGINT NOT NULL,
     deleted_us   BIGINT NOT NULL DEFAULT 0,

@@ -76,6 +76,8 @@ static void a_store_of_an_older_schema_is_brought_up_to_date(void **state)
            "DROP COLUMN open_code;"
            "ALTER TABLE sandboxes DROP COLUMN network; ALTER TABLE sandboxes DROP COLUMN https_ports;"
            "ALTER TABLE sandboxes ADD COLUMN internet SMALLINT NOT NULL DEFAULT 0;"
+           "DROP TABLE mail_grants; DROP TABLE mail_codes; DROP TABLE mail_keys; DROP TABLE mail_inboxes;"
+           "DROP TABLE mail_accounts; DROP TABLE mail_tenants; DROP TABLE mail_sandboxes; DROP TABLE mail_rates;"
            "DELETE FROM schema_version WHERE version > 3;"
            "INSERT INTO repeats (team_id, repeat_key, request_hash, state, sandbox_id, template_id, alias,"
            " guestd_version, created_us) VALUES ('team', 'k', 'h', 'running', '', '', '', '', 1);"
