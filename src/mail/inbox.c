@@ -20,6 +20,9 @@
 
 static const struct inbox_operation *const tables[] = {
     inbox_life_operations,
+    inbox_send_operations,
+    inbox_leave_operations,
+    inbox_link_operations,
     inbox_audit_operations,
     inbox_read_operations,
     NULL,

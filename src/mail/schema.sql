@@ -39,6 +39,7 @@ CREATE TABLE messages (
 CREATE INDEX messages_by_time ON messages (received_us);
 CREATE INDEX messages_by_thread ON messages (thread_id);
 CREATE INDEX messages_that_wait ON messages (state) WHERE direction = 1;
+CREATE INDEX messages_held_before_the_agent ON messages (id) WHERE direction = 0 AND in_status = 0;
 CREATE INDEX messages_by_idempotency ON messages (idempotency_hash) WHERE idempotency_hash IS NOT NULL;
 CREATE INDEX messages_by_dedup ON messages (dedup_hash) WHERE dedup_hash IS NOT NULL;
 -- A message's content key for each holder: 'inbox', 'approver', 'server'. Sealed to the holder's public key. The first
@@ -58,7 +59,8 @@ CREATE TABLE releases (
     approver TEXT NOT NULL,
     mac BLOB NOT NULL,
     at_us INTEGER NOT NULL,
-    front TEXT NOT NULL                     -- the process that delivers it: another one repeats
+    front TEXT NOT NULL,                    -- the process that delivers it: another one repeats
+    claimed_us INTEGER NOT NULL
 );
 -- Recipients by their number in the content's list: whether the allowlist has them, and what became of each.
 CREATE TABLE recipients (
@@ -94,12 +96,13 @@ CREATE TABLE webhooks (
 CREATE TABLE links (
     token_hash TEXT PRIMARY KEY,
     kind INTEGER NOT NULL,
-    message_id TEXT NOT NULL,
+    message_id TEXT NOT NULL REFERENCES messages (id) ON DELETE CASCADE,
     attachment INTEGER NOT NULL,
-    wrapped BLOB NOT NULL,
+    wrapped BLOB NOT NULL,                  -- the content key under the token; empty: spent
     expires_us INTEGER NOT NULL,
     is_spent INTEGER NOT NULL
 );
+CREATE INDEX links_by_message ON links (message_id);
 CREATE TABLE audit (
     number INTEGER PRIMARY KEY,
     action TEXT NOT NULL,
