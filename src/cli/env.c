@@ -1,6 +1,7 @@
 /*
- * env.c - the lines that point an unmodified SDK at this server: three for SDKs that know a URL for sandboxes, and five
- * for those that only know a domain, which they reach by TLS, and for curl.
+ * env.c - the lines that point an unmodified SDK at this server: three for SDKs that know a URL for sandboxes, five for those
+ * that only know a domain, which they reach by TLS, and for curl, and four for clients of mail, with the keys of the first
+ * inbox.
  */
 #include <limits.h>
 
@@ -12,7 +13,7 @@
 
 #define HEALTH_TIMEOUT_MS 3000
 
-enum { LINES_MAX = 8, DOMAIN_BYTES = 600 };
+enum { LINES_MAX = 12, DOMAIN_BYTES = 600 };
 
 /* Only a warning: the lines are right for a server that starts later, too. */
 static void warn_when_silent(struct cli *cli, const char *address)
@@ -33,7 +34,8 @@ static void warn_when_silent(struct cli *cli, const char *address)
 bool env_run(struct cli *cli, struct err *err)
 {
     char address[CLIENT_ADDRESS_BYTES];
-    auto_wipe struct secret key = { 0 };
+    auto_wipe struct secret key = { 0 }, inbox_key = { 0 }, token = { 0 };
+    struct err no_mail;
 
     if (cli->url ? !client_parse_url(str_from(cli->url), address, err)
                  : !client_server_address(cli_data(cli), address, err))
@@ -62,7 +64,15 @@ bool env_run(struct cli *cli, struct err *err)
         lines[count++] = (struct line){ "CURL_CA_BUNDLE", bundle }; /* curl heeds SSL_CERT_DIR before SSL_CERT_FILE */
         lines[count++] = (struct line){ "NODE_EXTRA_CA_CERTS", bundle };
     }
-    struct buf text = buf_make(&cli->arena, 8 * PATH_MAX);
+    /* A server with --mail off has made none. */
+    if (client_read_secret(cli_data(cli), "multimail-key", &inbox_key, &no_mail) &&
+        client_read_secret(cli_data(cli), "lobstermail-token", &token, &no_mail)) {
+        lines[count++] = (struct line){ "MULTIMAIL_API_URL", url };
+        lines[count++] = (struct line){ "MULTIMAIL_API_KEY", secret_reveal(&inbox_key) };
+        lines[count++] = (struct line){ "LOBSTERMAIL_API_URL", url };
+        lines[count++] = (struct line){ "LOBSTERMAIL_TOKEN", secret_reveal(&token) };
+    }
+    struct buf text = buf_make(&cli->arena, LINES_MAX * PATH_MAX);
     if (cli->json) {
         struct json_out out = json_out_to(&text);
         json_out_object(&out, NULL);

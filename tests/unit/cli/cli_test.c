@@ -232,6 +232,25 @@ static void env_names_the_domain_and_its_certificates(void **state)
     fake_data_dir_remove(data);
 }
 
+static void env_has_lines_for_mail_when_there_is_a_first_inbox(void **state)
+{
+    const char *data = fake_data_dir("0.0.0.0:7071");
+    auto_close int dir_fd = open(data, O_RDONLY | O_DIRECTORY);
+    struct err err;
+
+    (void)state;
+    assert_true(fd_replace_file(dir_fd, "multimail-key", STR("mm_live_1\n"), 0600, &err) &&
+                fd_replace_file(dir_fd, "lobstermail-token", STR("lm_sk_live_2\n"), 0600, &err));
+    RUN(&outcome, "env", "--data", data);
+    CHECK_HAS(outcome.out, "export MULTIMAIL_API_URL=http://127.0.0.1:7071\n"
+                           "export MULTIMAIL_API_KEY=mm_live_1\n"
+                           "export LOBSTERMAIL_API_URL=http://127.0.0.1:7071\n"
+                           "export LOBSTERMAIL_TOKEN=lm_sk_live_2\n");
+    (void)unlinkat(dir_fd, "multimail-key", 0);
+    (void)unlinkat(dir_fd, "lobstermail-token", 0);
+    fake_data_dir_remove(data);
+}
+
 static void env_says_what_to_do_when_no_server_has_run(void **state)
 {
     (void)state;
@@ -761,6 +780,7 @@ int main(void)
         CASE(urls_become_addresses),
         CASE(env_prints_lines_for_eval),
         CASE(env_names_the_domain_and_its_certificates),
+        CASE(env_has_lines_for_mail_when_there_is_a_first_inbox),
         CASE(env_says_what_to_do_when_no_server_has_run),
         CASE(env_warns_when_no_server_answers),
         CASE(a_server_that_is_not_there_is_exit_code_8),
