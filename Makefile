@@ -34,7 +34,7 @@ endef
 .PHONY: all up install uninstall check test clients bench fuzz lint format clean help
 .NOTPARALLEL:
 
-all: build/build.ninja ## build/cloister and build/cloister-guestd
+all: build/build.ninja ## build/cloister, build/cloister-guestd and build/cloister-mail
 	$(call compile,build)
 	@scripts/link-programs.sh build
 
@@ -49,19 +49,19 @@ up: all ## build, make the base template once, then serve in the foreground
 	     nice -n 10 build/cloister template build code-interpreter --data $(DATA) >>$(DATA)/code-interpreter.log 2>&1 &'
 	@exec $(SUDO) build/cloister serve --data $(DATA) --listen $(LISTEN)
 
-# Both programs in one directory, because cloister looks for guestd there. Only cloister is on the PATH.
+# All programs in one directory, because cloister looks for the others there. Only cloister is on the PATH.
 libexec = $(DESTDIR)$(PREFIX)/libexec/cloister
 install: all ## put cloister below PREFIX (/usr/local); DESTDIR is for packagers
 	@install -d $(libexec) $(DESTDIR)$(PREFIX)/bin
-	@install -m 755 build/cloister build/cloister-guestd $(libexec)
+	@install -m 755 build/cloister build/cloister-guestd build/cloister-mail $(libexec)
 	@ln -sfn ../libexec/cloister/cloister $(DESTDIR)$(PREFIX)/bin/cloister
 	@[ -n '$(DESTDIR)' ] || scripts/setup.sh user
 	@echo 'installed $(DESTDIR)$(PREFIX)/bin/cloister; next: `cloister help`'
 
 uninstall: ## remove what install has put there; the data directory stays
-	@rm -f $(DESTDIR)$(PREFIX)/bin/cloister $(libexec)/cloister $(libexec)/cloister-guestd
+	@rm -f $(DESTDIR)$(PREFIX)/bin/cloister $(libexec)/cloister $(libexec)/cloister-guestd $(libexec)/cloister-mail
 	@[ ! -d $(libexec) ] || rmdir $(libexec)
-	@echo 'removed $(DESTDIR)$(PREFIX)/bin/cloister; $(DATA) and the users cloister, cloister-egress and cloister-signer are still there'
+	@echo 'removed $(DESTDIR)$(PREFIX)/bin/cloister; $(DATA) and the users cloister, cloister-egress, cloister-signer and cloister-composer are still there'
 
 check: build-asan/build.ninja ## unit tests under ASan and UBSan; no root, about two minutes
 	$(call compile,build-asan)

@@ -21,7 +21,7 @@ test_packages="clang clang-format clang-tidy libcmocka-dev python3-venv curl she
 browser_packages="chromium libnss3-tools" # of the network tests
 client_packages="python3 python3-venv"
 bench_packages="runc crun bubblewrap passt slirp4netns nftables iproute2 openssl python3 python3-venv"
-service_users="cloister cloister-egress cloister-signer" # of front, of egress, of signer
+service_users="cloister cloister-egress cloister-signer cloister-composer" # of front, of egress, of signer, of composer
 
 as_root() {
     if [ "$(id -u)" = 0 ]; then

@@ -42,6 +42,7 @@ static const struct option options[] = {
     { "user", TEXT(user), "cloister", "unprivileged user that everything facing the network runs as" },
     { "egress-user", TEXT(egress_user), "cloister-egress", "unprivileged user that connects sandboxes to the outside" },
     { "signer-user", TEXT(signer_user), "cloister-signer", "unprivileged user that holds the private keys of TLS" },
+    { "composer-user", TEXT(composer_user), "cloister-composer", "unprivileged user that makes and reads mail" },
     { "guestd", TEXT(guestd), "", "the daemon inside sandboxes (default: cloister-guestd beside this program)" },
     { "log", TEXT(log), "info", "lowest level that is logged: debug, info, warn or error" },
     { "sandboxes", NUMBER(sandboxes_max, 1, LIMIT_SANDBOXES), "1000", "running sandboxes, at most" },

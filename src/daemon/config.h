@@ -37,8 +37,9 @@ struct config {
     char user[CONFIG_TEXT_BYTES];                                 /* that front runs as */
     char egress_user[CONFIG_TEXT_BYTES];                          /* that egress runs as; another one than front's */
     char signer_user[CONFIG_TEXT_BYTES];                          /* that signer runs as; another one than both */
-    char guestd[CONFIG_TEXT_BYTES];                               /* the static binary; empty: beside this one */
-    char log[CONFIG_TEXT_BYTES];                                  /* debug, info, warn, error */
+    char composer_user[CONFIG_TEXT_BYTES]; /* that composer runs as; another one than all of them */
+    char guestd[CONFIG_TEXT_BYTES];        /* the static binary; empty: beside this one */
+    char log[CONFIG_TEXT_BYTES];           /* debug, info, warn, error */
     uint64_t sandboxes_max;
     uint64_t key_sandboxes, key_requests, key_streams; /* of each API key */
     uint64_t timeout_max_s;

@@ -24,6 +24,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "daemon/front_egress.h"
+#include "daemon/front_mail.h"
 #include "daemon/front_tls.h"
 #include "daemon/roles.h"
 #include "daemon/settings.h"
@@ -60,6 +61,7 @@ struct front {
     struct channel *peers[ROLE_COUNT]; /* to other roles; NULL: none. Keeper connects them, see on_event() */
     struct front_egress *egress;       /* its channel is peers[ROLE_EGRESS] */
     struct front_tls *tls;
+    struct front_mail *mail; /* NULL: mail is off */
     struct driver *driver;
     struct store *store;
     struct sandboxes *sandboxes;
@@ -264,6 +266,8 @@ static void boot_done(struct job *job)
         return;
     }
     sandboxes_send_policies(front->sandboxes);
+    if (front->mail)
+        front_mail_begin(front->mail);
     front->server = http_server_new(front->loop, role_fd(front->self, GRANT_LISTENER),
                                     &(struct http_server_config){
                                         .on_request = on_request,
@@ -296,6 +300,8 @@ static void on_signal(void *context, int number)
     if (timer_is_set(&front->stopping))
         return;
     http_server_free(take_ptr(&front->server));
+    if (front->mail)
+        front_mail_stop(front->mail);
     channel_shut(front->channel);
     for (int i = 0; i < ROLE_COUNT; i++)
         if (front->peers[i])
@@ -313,6 +319,30 @@ static bool open_store(struct front *front, struct err *err)
     front->store = store_open("cloister.db", str_from(front->settings.node_id), err);
     return front->store && store_key_ensure(front->store, store_team_default(front->store), STR("default"),
                                             &front->settings.api_key, err);
+}
+
+/* On the loop, for each change that clients may wait for. */
+static void on_mail_event(void *context, const struct mail_event *event)
+{
+    (void)context;
+    (void)event; /* long polls and WebSockets begin here */
+}
+
+static bool open_mail(struct front *front, struct err *err)
+{
+    if (!front->settings.mail.is_on)
+        return true;
+    front->peers[ROLE_COMPOSER] = channel_new(front->loop, -1, &(struct channel_handlers){ 0 }, NULL);
+    front->mail = front_mail_new(&(struct front_mail_config){ .loop = front->loop,
+                                                              .workers = front->workers,
+                                                              .keeper = front->channel,
+                                                              .composer = front->peers[ROLE_COMPOSER],
+                                                              .settings = &front->settings.mail,
+                                                              .actions = &front->actions,
+                                                              .heard = on_mail_event,
+                                                              .context = front },
+                                 err);
+    return front->mail || err_wrap(err, "mail");
 }
 
 static bool front_open(struct front *front, struct err *err)
@@ -351,6 +381,8 @@ static bool front_open(struct front *front, struct err *err)
         .inside = front->settings.inside,
     });
     front_egress_report_to(front->egress, front->sandboxes);
+    if (!open_mail(front, err))
+        return false;
     front->actions = (struct actions){
         .store = front->store,
         .sandboxes = front->sandboxes,
@@ -360,6 +392,7 @@ static bool front_open(struct front *front, struct err *err)
         .meters = meters_new(front->settings.key_requests),
         .code_always_has_token = front->settings.code_always_has_token,
         .internet = front->settings.internet,
+        .mail = front->mail ? front_mail_setup(front->mail) : NULL,
         .ranges = { .allow_count = front->settings.egress_allow_count,
                     .allow = front->settings.egress_allow,
                     .deny_count = front->settings.egress_deny_count,
@@ -389,6 +422,7 @@ static void front_close(struct front *front)
         workers_free(front->workers);
     if (front->api)
         api_free(front->api);
+    front_mail_free(front->mail);
     meters_free(front->actions.meters);
     if (front->proxy)
         proxy_free(front->proxy);
@@ -396,6 +430,8 @@ static void front_close(struct front *front)
         sandboxes_free(front->sandboxes);
     driver_free(front->driver);
     front_egress_free(front->egress);
+    if (front->peers[ROLE_COMPOSER])
+        channel_free(front->peers[ROLE_COMPOSER]);
     if (front->peers[ROLE_SIGNER])
         channel_free(front->peers[ROLE_SIGNER]);
     if (front->channel)

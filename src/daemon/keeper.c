@@ -50,7 +50,7 @@ struct keeper {
     struct egress_settings egress;
     struct role_account accounts[ROLE_COUNT];
     struct loop *loop;
-    int data_fd, store_fd, listen_fd;
+    int data_fd, store_fd, listen_fd, mail_program_fd;
     struct driver *driver;
     struct serve *serve;
     struct catalog *catalog;
@@ -160,9 +160,17 @@ static void print_lines(const struct keeper *keeper, const char *address, const 
            "  export SSL_CERT_FILE=%s/tls/ca-bundle.pem\n"
            "  export REQUESTS_CA_BUNDLE=%s/tls/ca-bundle.pem\n"
            "  export CURL_CA_BUNDLE=%s/tls/ca-bundle.pem\n"
-           "  export NODE_EXTRA_CA_CERTS=%s/tls/ca-bundle.pem\n\n",
+           "  export NODE_EXTRA_CA_CERTS=%s/tls/ca-bundle.pem\n",
            address, keeper->settings.domain[0] ? " and https://api." : "", keeper->settings.domain, address, address,
            STR_ARG(secret_reveal(&keeper->settings.api_key)), domain, data, data, data, data);
+    if (keeper->settings.mail.is_on)
+        printf("  export MULTIMAIL_API_URL=http://%s\n"
+               "  export MULTIMAIL_API_KEY=%.*s\n"
+               "  export LOBSTERMAIL_API_URL=http://%s\n"
+               "  export LOBSTERMAIL_TOKEN=%.*s\n",
+               address, STR_ARG(secret_reveal(&keeper->settings.mail.inbox_key)), address,
+               STR_ARG(secret_reveal(&keeper->settings.mail.token)));
+    printf("\n");
 }
 
 static bool is_loopback(const char *listen)
@@ -314,22 +322,39 @@ static void print_what_runs_on(struct keeper *keeper)
 
 /* ---- start ---- */
 
+/* The path of another program of ours, which is in the directory of this one. */
+static bool beside(const char *name, char path[PATH_MAX], struct err *err)
+{
+    ssize_t len = readlink("/proc/self/exe", path, PATH_MAX - NAME_MAX);
+    char *slash = len < 0 ? NULL : memrchr(path, '/', (size_t)len);
+
+    if (!slash)
+        return err_sys(err, "readlink /proc/self/exe");
+    memcpy(slash + 1, name, strlen(name) + 1);
+    return true;
+}
+
+static int mail_program_open(struct err *err)
+{
+    char path[PATH_MAX];
+
+    if (!beside("cloister-mail", path, err))
+        return -1;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        (void)err_set(err, ERR_NOT_FOUND, "no cloister-mail at %.100s: run make, or serve with --mail off", path);
+    return fd;
+}
+
 /* Beside this program, unless the operator names another. */
 static int guestd_open(const struct config *config, struct err *err)
 {
     char path[PATH_MAX];
 
-    if (config->guestd[0]) {
+    if (config->guestd[0])
         (void)snprintf(path, sizeof path, "%s", config->guestd);
-    } else {
-        ssize_t len = readlink("/proc/self/exe", path, sizeof path - sizeof "cloister-guestd");
-        char *slash = len < 0 ? NULL : memrchr(path, '/', (size_t)len);
-        if (!slash) {
-            (void)err_sys(err, "readlink /proc/self/exe");
-            return -1;
-        }
-        memcpy(slash + 1, "cloister-guestd", sizeof "cloister-guestd");
-    }
+    else if (!beside("cloister-guestd", path, err))
+        return -1;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         (void)err_set(err, ERR_NOT_FOUND, "no guestd at %.100s: run make, or say where with --guestd", path);
@@ -389,11 +414,25 @@ static bool choose_limits(const struct config *config, int data_fd, struct serve
     return true;
 }
 
+/* BIT(role): does not run here. */
+static uint32_t roles_off(const struct keeper *keeper)
+{
+    uint32_t off = 0;
+
+    for (uint32_t i = 0; i < ROLE_COUNT; i++)
+        if (roles[i].is_of_mail && !keeper->settings.mail.is_on)
+            off |= BIT(i);
+    return off;
+}
+
 static bool find_accounts(struct keeper *keeper, struct err *err)
 {
-    for (int i = 0; i < ROLE_COUNT; i++)
-        if (!roles[i].on_demand && !role_user((const char *)&keeper->config + roles[i].user, &keeper->accounts[i].uid,
-                                              &keeper->accounts[i].gid, err))
+    const uint32_t off = roles_off(keeper);
+
+    for (uint32_t i = 0; i < ROLE_COUNT; i++)
+        if (!roles[i].on_demand && !(off & BIT(i)) &&
+            !role_user((const char *)&keeper->config + roles[i].user, &keeper->accounts[i].uid,
+                       &keeper->accounts[i].gid, err))
             return false;
     return true;
 }
@@ -419,7 +458,8 @@ static bool make_settings(struct keeper *keeper, struct err *err)
     const struct config *config = &keeper->config;
     enum log_level log_least;
 
-    if (!find_accounts(keeper, err) || !settings_log_level(config->log, &log_least, err) ||
+    if (!mail_settings_make(config, &keeper->settings.mail, err) || !find_accounts(keeper, err) ||
+        !settings_log_level(config->log, &log_least, err) ||
         !settings_token_for_code(config->token_for_code, &keeper->settings.code_always_has_token, err) ||
         !settings_switch("internet", config->internet, &keeper->settings.internet, err) ||
         !settings_domain(config->domain, err) || !certificates_check_paths(config->tls_cert, config->tls_key, err) ||
@@ -523,10 +563,13 @@ static bool open_services(struct keeper *keeper, struct err *err)
     return true;
 }
 
-static bool open_inboxes(struct keeper *keeper, struct err *err)
+static bool open_mail(struct keeper *keeper, struct err *err)
 {
     if (!keeper->settings.mail.is_on)
         return true;
+    keeper->mail_program_fd = mail_program_open(err);
+    if (keeper->mail_program_fd < 0)
+        return false;
     keeper->inboxes = inboxes_new(&(struct inboxes_config){ .loop = keeper->loop,
                                                             .data_fd = keeper->data_fd,
                                                             .log_level = keeper->config.log,
@@ -543,6 +586,8 @@ static void make_supervisor(struct keeper *keeper)
         .count = ROLE_COUNT,
         .accounts = keeper->accounts,
         .log_level = keeper->config.log,
+        .without = roles_off(keeper),
+        .mail_program = keeper->mail_program_fd,
         .grant = grant,
         .started = on_started,
         .ended = on_ended,
@@ -560,7 +605,7 @@ static bool keeper_open(struct keeper *keeper, struct err *err)
     /* Secrets after the driver, which locks the data directory: two servers that start at once must not both make them. */
     if (!make_settings(keeper, err) || !open_descriptors(keeper, err) || !start_driver(keeper, err) ||
         !open_secrets(keeper, err) || !open_certificates(keeper, err) || !open_services(keeper, err) ||
-        !open_inboxes(keeper, err))
+        !open_mail(keeper, err))
         return false;
     make_supervisor(keeper);
     return true;
@@ -576,6 +621,7 @@ static void keeper_close(struct keeper *keeper)
     certificates_free(keeper->certificates);
     driver_free(keeper->driver);
     loop_free(keeper->loop);
+    fd_close(&keeper->mail_program_fd);
     fd_close(&keeper->listen_fd);
     fd_close(&keeper->store_fd);
     fd_close(&keeper->data_fd);
@@ -588,7 +634,7 @@ int keeper_main(int argc, char **argv)
     struct err err;
     int code = 0;
 
-    keeper->data_fd = keeper->store_fd = keeper->listen_fd = -1;
+    keeper->data_fd = keeper->store_fd = keeper->listen_fd = keeper->mail_program_fd = -1;
     if (config_load(argc, argv, &keeper->config, &err) && keeper_open(keeper, &err)) {
         note_address(keeper);
         supervisor_start(keeper->supervisor);

@@ -34,6 +34,8 @@ int role_run(const struct role_row *row, const char *log_level)
     struct err err;
 
     log_setup(row->name, LOG_INFO);
+    if (row->prepare)
+        row->prepare();
     if (!settings_log_level(log_level, &least, &err) || !drop_privileges(row, &err)) {
         log_error("cannot start: %s", err_text(&err));
         return 1;

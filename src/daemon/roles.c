@@ -40,6 +40,15 @@ const struct role_row roles[ROLE_COUNT] = {
         .restart_max_ms = 5000,
         .stop_ms = 5000,
     },
+    [ROLE_COMPOSER] = {
+        .name = "composer",
+        .user = offsetof(struct config, composer_user),
+        .is_of_mail = true,
+        .peers = BIT(ROLE_FRONT),
+        .restart_first_ms = 100,
+        .restart_max_ms = 5000,
+        .stop_ms = 2000,
+    },
     [ROLE_INBOX] = {
         .name = "inbox",
         .main = inbox_main,
@@ -47,6 +56,7 @@ const struct role_row roles[ROLE_COUNT] = {
         .directory = GRANT_INBOX,
         .calls = inbox_calls,
         .on_demand = true,
+        .is_of_mail = true,
     },
 };
 

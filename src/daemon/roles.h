@@ -3,7 +3,8 @@
  *
  * Keeper starts each row as `cloister role NAME LEVEL`, watches it and starts it again (supervisor.h). A role is a row in
  * roles.c, a number in enum role_id, and a file with its main function and its list of system calls. One row is started on
- * demand, once for each inbox in use (inboxes.h).
+ * demand, once for each inbox in use (inboxes.h). The roles that make and read mail are in another program, cloister-mail, so
+ * that the libraries they need are not loaded into the others.
  */
 #ifndef DAEMON_ROLES_H
 #define DAEMON_ROLES_H
@@ -21,6 +22,7 @@ enum role_id {
     ROLE_FRONT,
     ROLE_EGRESS,
     ROLE_SIGNER,
+    ROLE_COMPOSER,
     ROLE_INBOX,
     ROLE_COUNT,
 };
@@ -37,14 +39,17 @@ enum role_grant {
     GRANT_COUNT,
 };
 
+/* Rows of cloister-mail have no functions and no calls in roles.c: these are in mail_main.c. */
 struct role_row {
     const char *name;
     int (*main)(const struct role_row *self);  /* returns the exit code; has no privileges any more */
+    void (*prepare)(void);                     /* before files and system calls are restricted; may be NULL */
     size_t user;                               /* offsetof(struct config, …): the option that names its system user */
     enum role_grant grants[GRANT_COUNT];       /* ended by GRANT_NONE; see role_fd() */
     enum role_grant directory;                 /* where it may open files; GRANT_NONE: nowhere */
     const struct confine_rule *calls;          /* the system calls that it may make */
     bool on_demand;                            /* the supervisor does not start it: inboxes.h does */
+    bool is_of_mail;                           /* does not run with --mail off */
     uint32_t may_send;                         /* BIT(MESSAGE_…): what keeper accepts from it */
     uint32_t peers;                            /* BIT(ROLE_…): the roles that it has a channel to, besides keeper */
     uint32_t restart_first_ms, restart_max_ms; /* pause before a restart; doubled each time it dies soon after */
@@ -69,6 +74,9 @@ int egress_main(const struct role_row *self);
 extern const struct confine_rule egress_calls[];
 int signer_main(const struct role_row *self);
 extern const struct confine_rule signer_calls[];
+/* In the program cloister-mail; see mail_main.c. */
+int composer_main(const struct role_row *self);
+extern const struct confine_rule composer_calls[];
 int inbox_main(const struct role_row *self);
 extern const struct confine_rule inbox_calls[];
 

@@ -205,6 +205,7 @@ static bool start_process(struct member *member, struct err *err)
                               .args = args,
                               .uid = config->accounts[member->number].uid,
                               .gid = config->accounts[member->number].gid,
+                              .program = member->row->main ? NULL : &config->mail_program,
                               .fds = fds };
     bool fine = open_grants(member, fds, &want.fd_count, err) && role_start(&want, &member->process, err);
 
@@ -256,7 +257,7 @@ struct supervisor *supervisor_new(const struct supervisor_config *config)
 void supervisor_start(struct supervisor *supervisor)
 {
     for (uint32_t i = 0; i < supervisor->config.count; i++)
-        if (!supervisor->config.rows[i].on_demand)
+        if (!supervisor->config.rows[i].on_demand && !(supervisor->config.without & BIT(i)))
             start_member(&supervisor->members[i]);
 }
 

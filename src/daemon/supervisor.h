@@ -32,6 +32,8 @@ struct supervisor_config {
     uint32_t count;
     const struct role_account *accounts; /* one for each row */
     const char *log_level;               /* for role_run() */
+    uint32_t without;                    /* BIT(row): is not started */
+    int mail_program;                    /* cloister-mail, for the rows without a main function */
     /* Opens a descriptor for a role, which the supervisor closes. Or -1. */
     int (*grant)(void *context, enum role_grant grant, struct err *err);
     void (*started)(void *context, uint32_t role, struct channel *channel);

@@ -403,8 +403,7 @@ static void every_role_of_the_product_has_a_complete_row(void **state)
     for (uint32_t i = 0; i < ROLE_COUNT; i++) {
         const struct role_row *row = &roles[i];
         assert_ptr_equal(role_find(row->name), row);
-        assert_non_null(row->main);
-        assert_non_null(row->calls);
+        assert_int_equal(row->main != NULL, row->calls != NULL); /* cloister-mail has the others */
         assert_int_equal(row->peers & BIT(i), 0);
         assert_int_equal(row->peers >> ROLE_COUNT, 0);
         assert_true(row->directory == GRANT_NONE || role_fd(row, row->directory) >= ROLE_FIRST_FD);

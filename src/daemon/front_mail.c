@@ -1,0 +1,169 @@
+/*
+ * How it works: mail/ asks keeper for a worker of an inbox and the composer for a child, each by a request that a worker of
+ * front waits for. About once a second a job closes connections to inboxes that are idle. What happens to messages is told
+ * from any thread: each event is posted to the loop.
+ */
+#include "daemon/front_mail.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "daemon/inboxes.h"
+#include "mail/seal.h"
+
+enum { TICK_MS = 1000 };
+
+struct front_mail {
+    struct front_mail_config config;
+    struct mail_setup setup;
+    struct timer timer;
+    struct job job;
+    bool is_running; /* the job */
+    bool is_stopping;
+};
+
+/* ---- connections; on a worker ---- */
+
+static bool take_connection(struct channel *channel, enum message_type type, struct str payload, int *out_fd,
+                            struct err *err)
+{
+    auto_answer struct channel_answer answer = { 0 };
+
+    if (!channel_call(channel, type, payload, &answer, err))
+        return false;
+    if (answer.len || answer.fds.count != 1)
+        return err_set(err, ERR_INTERNAL, "a reply to %s without a connection", message_type_name[type]);
+    *out_fd = take_fd(&answer.fds.at[0]);
+    return true;
+}
+
+static bool open_inbox(void *context, const char *inbox_id, bool make, int *out_fd, struct err *err)
+{
+    struct front_mail *mail = context;
+    auto_buf struct buf payload = buf_make(NULL, 2 * MAIL_INBOX_ID_BYTES);
+
+    inboxes_pack(&payload, inbox_id, make);
+    return take_connection(mail->config.keeper, MESSAGE_INBOX, buf_str(&payload), out_fd, err);
+}
+
+static bool open_composer(void *context, int *out_fd, struct err *err)
+{
+    struct front_mail *mail = context;
+
+    return take_connection(mail->config.composer, MESSAGE_COMPOSE, STR(""), out_fd, err);
+}
+
+/* ---- events ---- */
+
+struct told {
+    struct loop_task task;
+    struct front_mail *mail;
+    struct mail_event event;
+};
+
+static void tell(struct loop_task *task)
+{
+    auto_free struct told *told = container_of(task, struct told, task);
+    const struct front_mail_config *config = &told->mail->config;
+
+    if (!told->mail->is_stopping)
+        config->heard(config->context, &told->event);
+}
+
+static void on_heard(void *context, const struct mail_event *event)
+{
+    struct front_mail *mail = context;
+    struct told *told = NEW(struct told);
+
+    *told = (struct told){ .task.fn = tell, .mail = mail, .event = *event };
+    loop_post(mail->config.loop, &told->task);
+}
+
+/* ---- time ---- */
+
+static void on_timer(struct timer *timer);
+
+static void job_run(struct job *job)
+{
+    struct front_mail *mail = container_of(job, struct front_mail, job);
+
+    mail_close_idle(mail->setup.mail);
+}
+
+static void job_done(struct job *job)
+{
+    struct front_mail *mail = container_of(job, struct front_mail, job);
+
+    mail->is_running = false;
+    if (!mail->is_stopping)
+        timer_set(&mail->timer, mail->config.loop, TICK_MS, on_timer);
+}
+
+static void on_timer(struct timer *timer)
+{
+    struct front_mail *mail = container_of(timer, struct front_mail, timer);
+
+    mail->is_running = true;
+    mail->job = (struct job){ .run = job_run, .done = job_done };
+    workers_run(mail->config.workers, &mail->job);
+}
+
+void front_mail_begin(struct front_mail *mail)
+{
+    timer_set(&mail->timer, mail->config.loop, 0, on_timer);
+}
+
+void front_mail_stop(struct front_mail *mail)
+{
+    mail->is_stopping = true;
+    timer_clear(&mail->timer);
+}
+
+/* ---- life ---- */
+
+struct front_mail *front_mail_new(const struct front_mail_config *config, struct err *err)
+{
+    const struct mail_settings *settings = config->settings;
+
+    if (!seal_begin(err))
+        return NULL;
+    struct front_mail *mail = NEW(struct front_mail);
+    struct mail_config office = { .open_inbox = open_inbox, .open_composer = open_composer, .context = mail };
+    struct str server_key = secret_reveal(&settings->server_key);
+    mail->config = *config;
+    seal_pair_of(server_key, "server", &office.server_public, &office.server_private);
+    seal_derive(server_key, "server secret", &office.server_secret);
+    mail->setup = (struct mail_setup){
+        .mail = mail_new(&office),
+        .domain = settings->domain,
+        .strict_inbox_keys = settings->strict_inbox_keys,
+        .sends_per_minute = settings->sends_per_minute,
+        .sends_per_day = settings->sends_per_day,
+        .inboxes_most = settings->inboxes_most,
+        .signups_per_hour = settings->signups_per_hour,
+        .heard = on_heard,
+        .context = mail,
+    };
+    memcpy(mail->setup.operator_public, settings->operator_public.bytes, sizeof mail->setup.operator_public);
+    explicit_bzero(&office, sizeof office);
+    return mail;
+}
+
+void front_mail_free(struct front_mail *mail)
+{
+    if (!mail)
+        return;
+    timer_clear(&mail->timer);
+    mail_free(mail->setup.mail);
+    free(mail);
+}
+
+const struct mail_setup *front_mail_setup(const struct front_mail *mail)
+{
+    return &mail->setup;
+}
