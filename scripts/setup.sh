@@ -16,7 +16,8 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
 build_packages="build-essential meson ninja-build pkg-config libjansson-dev libsqlite3-dev libsodium-dev
-    libseccomp-dev libssl-dev libnghttp2-dev zlib1g-dev mmdebstrap debian-archive-keyring ca-certificates passwd python3"
+    libseccomp-dev libssl-dev libnghttp2-dev zlib1g-dev libgmime-3.0-dev libcmark-gfm-dev
+    libcmark-gfm-extensions-dev libgumbo-dev libidn2-dev mmdebstrap debian-archive-keyring ca-certificates passwd python3"
 test_packages="clang clang-format clang-tidy libcmocka-dev python3-venv curl shellcheck iproute2 nftables openssl git dpkg-dev"
 browser_packages="chromium libnss3-tools" # of the network tests
 client_packages="python3 python3-venv"

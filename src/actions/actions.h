@@ -45,11 +45,13 @@ struct actions {
 };
 
 struct mail;
+struct mail_busy;
 struct mail_event;
 /* What mail works with; see mail.h. */
 struct mail_setup {
     struct mail *mail;
-    const char *domain; /* of addresses: "mail.cloister.localhost" */
+    struct mail_busy *busy; /* mail_busy_new() */
+    const char *domain;     /* of addresses: "mail.cloister.localhost" */
     bool strict_inbox_keys;
     uint32_t sends_per_minute, sends_per_day; /* of an inbox */
     uint32_t inboxes_most, signups_per_hour;  /* of a principal */

@@ -349,14 +349,21 @@ struct mail_event {
     int64_t at_us;
 };
 
-/* ---- mail_dispatch.c ---- */
+/* ---- mail_busy.c, mail_dispatch.c ---- */
+
+/* Front's memory of inboxes in use: their rates, and which have timers or unfinished work. For mail_setup.busy. */
+struct mail_busy *mail_busy_new(void) must_use;
+void mail_busy_free(struct mail_busy *busy);
 
 /*
- * Lets everything leave that may leave now, of this inbox, and sets its next time in the store. Called after a send or a
- * decision, and by action_mail_tick().
+ * Lets everything leave that may leave now, of this inbox. Called after a send or a decision, and by action_mail_tick(). A
+ * failure is logged, and tried again later.
  */
-void mail_dispatch(const struct actions *actions, const char *inbox_id, struct arena *arena);
-/* Inboxes whose time has come, and those that were in use when the server stopped. Returns when to call again. */
+void mail_dispatch(const struct actions *actions, const char *inbox_id);
+/*
+ * Inboxes whose time has come, and at the first call those that were in use when the server stopped. Returns when to call
+ * again: a second later, or earlier. A call while another one runs does nothing.
+ */
 int64_t action_mail_tick(const struct actions *actions, int64_t now_us);
 
 /* The first inbox and account, for `cloister env`: made once, their keys written by the caller. */

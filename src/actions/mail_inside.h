@@ -172,13 +172,48 @@ struct mail_row_due {
     bool is_dirty;
 };
 /*
- * With a timer at or before now_us, earliest first; `dirty`: those with the mark instead. *out_next_us: the first timer
- * that is not among them; 0: none.
+ * Without the mark and with a timer at or before now_us, earliest first; `dirty`: those with the mark instead.
+ * *out_next_us: the first timer of a row without the mark that is not among them; 0: none.
  */
 bool mail_rows_due(const struct actions *actions, int64_t now_us, bool dirty, uint32_t limit, struct arena *arena,
                    struct mail_row_due **out, size_t *out_count, int64_t *out_next_us, struct err *err) must_use;
-/* That hold messages, or have the mark. tenant_id empty: of all tenants. */
+/* That hold messages, or have the mark: a message may have been held since the count was stored. tenant_id empty: of all tenants. */
 bool mail_rows_pending(const struct actions *actions, const char *tenant_id, struct arena *arena,
                        struct mail_row_due **out, size_t *out_count, struct err *err) must_use;
+
+/* ---- mail_busy.c ---- */
+
+/* One inbox in use. Valid from busy_begin() to busy_end(). */
+struct busy_inbox;
+/*
+ * A change of this inbox begins. Its row gets the mark before the change, unless it has it already, so that a server that
+ * starts after a crash looks at this inbox. The mark goes when the inbox is idle.
+ */
+bool busy_begin(const struct actions *actions, const char *inbox_id, struct busy_inbox **out, struct err *err) must_use;
+/* next_us: when the inbox needs a tick because of this change; 0: at no known time. */
+void busy_end(const struct actions *actions, struct busy_inbox *inbox, int64_t next_us);
+/*
+ * Between the two: lets leave what may leave. *state, if not NULL, becomes the state of this message if it has left. A
+ * failure is logged, and tried again later.
+ */
+void busy_dispatch(const struct actions *actions, struct busy_inbox *inbox, const char *message_id,
+                   enum mail_state *state);
+/* Counts one attempt to send. False: too many; *out_retry_s says when to try again. */
+bool busy_may_send(const struct actions *actions, const char *inbox_id, uint32_t *out_retry_s) must_use;
+
+/* ---- mail_dispatch.c ---- */
+
+/* What the dispatcher remembers of an inbox between two turns. */
+struct dispatch_memory {
+    char release_id[MAIL_MESSAGE_ID_BYTES]; /* failed the last time… */
+    uint32_t failures;                      /* …and so often in a row */
+};
+/*
+ * One turn: timers, then what may leave. One at a time for an inbox: the caller has the turn. *state as busy_dispatch().
+ * False: something is unfinished, and repeating the turn later is safe.
+ */
+bool dispatch_turn(const struct actions *actions, const char *inbox_id, struct dispatch_memory *memory,
+                   const char *message_id, enum mail_state *state, struct mail_tick *out, struct err *err) must_use;
+void mail_tell(const struct actions *actions, enum mail_event_kind kind, const char *inbox_id, const char *message_id);
 
 #endif

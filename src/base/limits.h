@@ -357,7 +357,7 @@
 #define LIMIT_MAIL_SHOWN 500                    /* addresses in one header of a message that arrives; others are cut */
 #define LIMIT_MAIL_ADDRESS_BYTES 1024           /* as shown, with a name; the bare address has 254 at most, RFC 5321 */
 #define LIMIT_MAIL_SUBJECT_BYTES 4096           /* 998 characters, as RFC 5322 has them in a line */
-#define LIMIT_MAIL_MESSAGE_ID_BYTES 998         /* a line */
+#define LIMIT_MAIL_MESSAGE_ID_BYTES 900         /* fits into a line of 998 with the header's name */
 #define LIMIT_MAIL_REFERENCES_BYTES 8192        /* about a hundred messages of a thread */
 #define LIMIT_MAIL_SIGNATURE_BYTES 800          /* 200 characters */
 #define LIMIT_MAIL_DRAFT_BYTES (1 << 20)        /* of a draft, each of Markdown, text and HTML: 262,144 characters */
@@ -376,9 +376,27 @@
 #define LIMIT_MAIL_WARNINGS 64                  /* of the scan, about one message */
 #define LIMIT_MAIL_WARNING_BYTES 1024           /* one of them; it may quote an address */
 #define LIMIT_MAIL_FLAGS 16                     /* there are four */
+#define LIMIT_MAIL_TREE_BYTES (192 << 20)       /* for the tree of an HTML body: a tag of three bytes takes 150 */
+#define LIMIT_MAIL_TREE_MS 2000                 /* of a processor for it; newsletters take ten */
 #define LIMIT_MAIL_CONTENT_BYTES (48 << 20)     /* a packed message: MIME, attachments apart, bodies */
 #define LIMIT_INBOX_PROCESSES (3 * LIMIT_INBOX_WORKERS) /* with those whose connection has just been closed */
 #define LIMIT_INBOX_BYTES (512 << 20)    /* address space of a worker: a frame, its parts and ciphers, several times */
 #define LIMIT_COMPOSER_BYTES (768 << 20) /* of a composer's child: the same, and MIME is decoded and encoded */
+
+/* Mail: sending, holding and timers */
+#define LIMIT_MAIL_PENDING 200             /* held messages of an inbox: more than a person reads in a day */
+#define LIMIT_MAIL_STORAGE_BYTES (1 << 30) /* of an inbox, all its messages; fifty of the largest */
+#define LIMIT_MAIL_HOLD_S 604800           /* how long a message waits for a person: a week */
+#define LIMIT_MAIL_SCHEDULE_S 31622400     /* how far ahead a message may be scheduled: a year */
+#define LIMIT_MAIL_LINK_S 86400            /* an approval link */
+#define LIMIT_MAIL_FILE_LINK_S 3600        /* a link to an attachment */
+#define LIMIT_MAIL_KEY_BYTES 255           /* an idempotency key */
+#define LIMIT_MAIL_SUSPECTS 10             /* last messages whose bodies are searched for a new recipient's address */
+#define LIMIT_MAIL_DISPATCH 16             /* messages of one inbox that leave in one turn; others go on meanwhile */
+#define LIMIT_MAIL_DELIVER_TRIES 5         /* of a local delivery that fails; then the recipient counts as refused */
+#define LIMIT_MAIL_QUIET_MS 2000           /* without a change, before the row of an inbox gets its next time */
+#define LIMIT_MAIL_SWEEP 64                /* inboxes that one tick looks at */
+#define LIMIT_MAIL_RETRY_MS 300000         /* the longest pause after failures of one inbox */
+#define LIMIT_MAIL_ROWS 1000000            /* inboxes that were in use when the server stopped */
 
 #endif

@@ -160,6 +160,15 @@ void mail_reading_pack(struct buf *request, const struct mail_reader *reader)
     pack_str(request, reader->grant);
 }
 
+bool mail_reading_call(struct mail *mail, const char *inbox_id, uint16_t op, struct buf *request, struct arena *arena,
+                       struct unpack *out_reply, struct err *err)
+{
+    bool fine = mail_call(mail, inbox_id, op, request, arena, out_reply, err);
+
+    explicit_bzero(request->data, request->len);
+    return fine;
+}
+
 void mail_reading_unpack(struct unpack *in, struct mail_reading_who *out)
 {
     out->key_id = unpack_str(in, MAIL_KEY_ID_BYTES - 1);
@@ -178,7 +187,7 @@ static bool note_use(struct inbox *inbox, const char *action, struct str resourc
 bool inbox_reading_begin(struct inbox *inbox, const struct mail_reading_who *who, const char *action,
                          struct str resource, struct arena *arena, struct inbox_reading *out, struct err *err)
 {
-    *out = (struct inbox_reading){ .inbox = inbox, .grant = who->grant, .arena = arena };
+    *out = (struct inbox_reading){ .inbox = inbox, .arena = arena };
     if (!inbox_unlock(inbox, who->key_id, &who->kek, &out->private_key, err))
         return false;
     seal_derive(str_of(out->private_key.bytes, sizeof out->private_key.bytes), "content keys", &out->quick_key);

@@ -323,7 +323,7 @@ bool mail_list(struct mail *mail, const char *inbox_id, const struct mail_reader
         return false;
     mail_reading_pack(&request, reader);
     filter_pack(&request, filter);
-    if (!mail_call(mail, inbox_id, READ_LIST, &request, arena, &reply, err))
+    if (!mail_reading_call(mail, inbox_id, READ_LIST, &request, arena, &reply, err))
         return false;
     page.more = unpack_bool(&reply);
     unpack_text(&reply, page.cursor, sizeof page.cursor);
@@ -503,7 +503,7 @@ bool mail_read(struct mail *mail, const char *inbox_id, const struct mail_reader
     mail_reading_pack(&request, reader);
     pack_str(&request, message_id);
     pack_u32(&request, want);
-    if (!mail_call(mail, inbox_id, READ_ONE, &request, arena, &reply, err))
+    if (!mail_reading_call(mail, inbox_id, READ_ONE, &request, arena, &reply, err))
         return false;
     mail_message_unpack(&reply, inbox_id, arena, out);
     return unpack_done(&reply, err);

@@ -182,11 +182,13 @@ struct inbox_reading {
     struct inbox *inbox;
     struct seal_key private_key;
     struct seal_key quick_key; /* derived from it: opens wraps */
-    struct str grant;
     struct arena *arena;
     struct inbox_rewrap *rewraps;
 };
-void mail_reading_pack(struct buf *request, const struct mail_reader *reader); /* front */
+/* Front: the reader goes first into a request. The call wipes the request, which has a key. */
+void mail_reading_pack(struct buf *request, const struct mail_reader *reader);
+bool mail_reading_call(struct mail *mail, const char *inbox_id, uint16_t op, struct buf *request, struct arena *arena,
+                       struct unpack *out_reply, struct err *err) must_use;
 struct mail_reading_who {
     struct str key_id, grant;
     struct seal_key kek;

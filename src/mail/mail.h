@@ -144,6 +144,11 @@ bool mail_compose(struct mail *mail, const struct mail_draft *draft, struct aren
 /* Reads MIME (also hostile), with the injection score. */
 bool mail_parse(struct mail *mail, struct str mime, struct arena *arena, struct mail_content *out, struct err *err)
     must_use;
+/*
+ * Adds the warning "new_recipient" for each recipient that the headers of `answered` do not have, but its body: mail that
+ * an agent sends there may be what the body told it to. For a reply or forward; call it before the message is accepted.
+ */
+void mail_scan_recipients(struct mail_content *content, const struct mail_content *answered, struct arena *arena);
 /* SHA-256 of envelope and MIME: what an approval binds. */
 void mail_content_hash(const struct mail_content *content, unsigned char out[GATE_HASH_BYTES]);
 
@@ -177,7 +182,7 @@ struct mail_limits {
 
 struct mail_accept {
     const char *inbox_id;
-    struct str composer; /* key id or "sandbox:ID" */
+    struct str composer; /* as the approver's id: "key:ID", "sandbox:ID"; an approver must be somebody else */
     const struct mail_content *content;
     enum mail_mode mode;
     int64_t send_at_us;

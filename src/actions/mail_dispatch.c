@@ -1,0 +1,374 @@
+/*
+ * The dispatcher: the one place from which mail leaves.
+ *
+ *   claim     the inbox's worker spends a message's release: MAIL_QUEUED → MAIL_SENDING (durable)
+ *   check     front checks the release against the bytes, the approval's MAC and the inbox's mode as front's row has it.
+ *             The worker is not believed: it parses what strangers send.
+ *   deliver   each recipient at our own domain gets it in the own file (durable); others wait for the outgoing queue
+ *   settle    what became of each recipient is stored in the sender's file (durable)
+ *
+ * A crash after the claim leaves the message in MAIL_SENDING. The next turn claims it again with the same release, and does
+ * everything once more: a recipient's file takes a release once. Nothing outside this server is reached from here, so a
+ * repeat never sends twice.
+ *
+ * Delivery that fails for a while (a worker that does not answer, a full disk) leaves the message in MAIL_SENDING too, and
+ * the turn fails: mail_busy.c tries again. After some tries the recipient counts as refused, so that one damaged inbox does
+ * not stop the sender's other mail for ever.
+ */
+#include "actions/mail_inside.h"
+#include "base/clock.h"
+#include "base/hole.h"
+#include "base/log.h"
+
+#ifdef CLOISTER_TEST_HOLES
+#include <unistd.h>
+#endif
+
+/* Where a test ends the process, to see that the next one finishes the work. */
+static void reached(const char *step)
+{
+    (void)step;
+#ifdef CLOISTER_TEST_HOLES
+    if (hole_is_open(step))
+        _exit(77);
+#endif
+}
+
+void mail_tell(const struct actions *actions, enum mail_event_kind kind, const char *inbox_id, const char *message_id)
+{
+    struct mail_event event = { .kind = kind, .at_us = clock_wall_us() };
+
+    if (!actions->mail->heard)
+        return;
+    memcpy(event.inbox_id, inbox_id, strnlen(inbox_id, sizeof event.inbox_id - 1));
+    memcpy(event.message_id, message_id, strnlen(message_id, sizeof event.message_id - 1));
+    actions->mail->heard(actions->mail->context, &event);
+}
+
+/* ---- the release ---- */
+
+static bool all_allowed(const struct actions *actions, const char *inbox_id, const struct mail_content *content,
+                        struct arena *arena, bool *out, struct err *err)
+{
+    struct mail_allow *entries;
+    size_t count;
+
+    if (!mail_allow_list(actions->mail->mail, inbox_id, arena, &entries, &count, err))
+        return false;
+    *out = content->recipient_count > 0;
+    for (uint32_t i = 0; i < content->recipient_count && *out; i++) {
+        bool covered = false;
+        for (size_t j = 0; j < count && !covered; j++)
+            covered = mail_allow_covers(entries[j].pattern, content->recipients[i]);
+        *out = covered;
+    }
+    return true;
+}
+
+/* *out_why: NULL if these bytes may leave, else what is wrong. False: could not be checked now. */
+static bool check_release(const struct actions *actions, const struct mail_box *box, const struct mail_release *release,
+                          const struct mail_content *content, struct arena *arena, const char **out_why,
+                          struct err *err)
+{
+    unsigned char hash[GATE_HASH_BYTES];
+    bool allowed = false;
+
+    mail_content_hash(content, hash);
+    *out_why = NULL;
+    if (memcmp(hash, release->hash, sizeof hash) != 0)
+        *out_why = "the content is not the one that was released";
+    else if (!str_eq_nocase(content->sender, box->info.address))
+        *out_why = "the sender is not this inbox";
+    else if (release->is_approved && !mail_approval_valid(actions->mail->mail, release))
+        *out_why = "the approval was not made by this server for this content";
+    if (*out_why)
+        return true;
+    if (!release->is_approved && box->info.mode == MAIL_GATED_SEND &&
+        !all_allowed(actions, box->info.id, content, arena, &allowed, err))
+        return false;
+    /* A repeat was checked when it was claimed first; the mode may have gone down since, and recipients may have it. */
+    if (!release->is_repeat && mail_judge(box->info.mode, allowed, release->is_approved) != MAIL_RELEASE)
+        *out_why = "the mode of the inbox does not let it leave without approval";
+    return true;
+}
+
+/* ---- delivering ---- */
+
+struct delivery {
+    const struct actions *actions;
+    const struct mail_release *release;
+    const struct mail_content *parsed;
+    struct arena *arena;
+    int64_t now_us;
+};
+
+static bool is_ours(const struct actions *actions, struct str address)
+{
+    struct str domain = str_from(actions->mail->domain);
+
+    return address.len > domain.len + 1 && address.at[address.len - domain.len - 1] == '@' &&
+           str_eq_nocase(str_of(address.at + address.len - domain.len, domain.len), domain);
+}
+
+static void tell_arrival(const struct actions *actions, const struct mail_message *arrived)
+{
+    enum mail_event_kind kind = MAIL_EVENT_RECEIVED;
+
+    if (arrived->in_status == MAIL_IN_HELD)
+        kind = MAIL_EVENT_PENDING;
+    else if (arrived->in_status == MAIL_IN_QUARANTINED)
+        kind = MAIL_EVENT_QUARANTINED;
+    mail_tell(actions, kind, arrived->inbox_id, arrived->id);
+}
+
+static bool deliver_to(const struct delivery *d, struct str recipient, const struct mail_box *box, struct err *err)
+{
+    struct mail_content content = *d->parsed;
+    struct mail_message arrived;
+    bool is_new;
+
+    /* The envelope of others is not for this recipient: there may be blind copies. */
+    content.recipients = &recipient;
+    content.recipient_count = 1;
+    struct mail_arrival arrival = {
+        .inbox_id = box->info.id,
+        .inbox_public = &box->info.public_key,
+        .approver_public = &box->approver_public,
+        .content = &content,
+        /* An inbox that stands twice among the recipients (dots, a +tag) gets one copy. */
+        .once = arena_format(d->arena, "%s/%s", d->release->id, box->info.id),
+        .mode = box->info.mode,
+        .storage_bytes = LIMIT_MAIL_STORAGE_BYTES,
+        .now_us = d->now_us,
+    };
+    if (!mail_deliver(d->actions->mail->mail, &arrival, d->arena, &arrived, &is_new, err))
+        return false;
+    if (is_new)
+        tell_arrival(d->actions, &arrived);
+    return true;
+}
+
+/* A message that is held on its way in is counted in the row of its inbox, for its approvers. */
+static bool deliver_marked(const struct delivery *d, struct str recipient, const struct mail_box *box, struct err *err)
+{
+    struct busy_inbox *busy;
+
+    if (box->info.mode != MAIL_GATED_ALL)
+        return deliver_to(d, recipient, box, err);
+    if (!busy_begin(d->actions, box->info.id, &busy, err))
+        return false;
+    bool ok = deliver_to(d, recipient, box, err);
+    busy_end(d->actions, busy, 0);
+    return ok;
+}
+
+/* MAIL_REFUSED with a reason for what can never be delivered. False: not now. */
+static bool deliver_one(const struct delivery *d, struct str recipient, struct mail_settled *out, struct err *err)
+{
+    struct mail_box box;
+
+    *out = (struct mail_settled){ .recipient = recipient, .outcome = MAIL_REFUSED };
+    if (!is_ours(d->actions, recipient)) {
+        out->outcome = MAIL_WAITS;
+        out->detail = STR("waits in the outgoing queue");
+        return true;
+    }
+    if (!mail_box_by_address(d->actions, recipient, d->arena, &box, err)) {
+        out->detail = STR("there is no such address here");
+        return err->kind == ERR_NOT_FOUND;
+    }
+    if (!deliver_marked(d, recipient, &box, err)) {
+        out->detail = STR("the recipient's inbox is full");
+        return err->kind == ERR_LIMIT;
+    }
+    out->outcome = MAIL_DELIVERED;
+    return true;
+}
+
+/* ---- one message ---- */
+
+static void all_refused(const struct mail_content *content, const char *why, struct mail_settled *out)
+{
+    for (uint32_t i = 0; i < content->recipient_count; i++)
+        out[i] = (struct mail_settled){ content->recipients[i], MAIL_REFUSED, str_from(why) };
+}
+
+static uint32_t failed_again(struct dispatch_memory *memory, const char *release_id)
+{
+    if (strcmp(memory->release_id, release_id) != 0)
+        *memory = (struct dispatch_memory){ 0 };
+    memcpy(memory->release_id, release_id, strnlen(release_id, sizeof memory->release_id - 1));
+    return ++memory->failures;
+}
+
+/* All recipients, also if some fail. False: some have to be tried again. */
+static bool deliver_all(const struct delivery *d, const struct mail_content *content, struct dispatch_memory *memory,
+                        struct mail_settled *out, struct err *err)
+{
+    struct err first = { .kind = ERR_NONE }, one;
+
+    for (uint32_t i = 0; i < content->recipient_count; i++) {
+        if (!deliver_one(d, content->recipients[i], &out[i], &one) && first.kind == ERR_NONE)
+            first = one;
+        reached("mail-stop-halfway");
+    }
+    if (first.kind == ERR_NONE)
+        return true;
+    if (failed_again(memory, d->release->id) < LIMIT_MAIL_DELIVER_TRIES) {
+        *err = first;
+        return false;
+    }
+    log_warn("mail: message %s: a recipient at this server did not get it after %d tries: %s", d->release->message_id,
+             LIMIT_MAIL_DELIVER_TRIES, err_text(&first));
+    for (uint32_t i = 0; i < content->recipient_count; i++)
+        if (out[i].outcome == MAIL_REFUSED && !out[i].detail.len)
+            out[i].detail = STR("the recipient's inbox cannot be opened");
+    return true;
+}
+
+/* GATE-11: the copy for the approvers of a monitored inbox is part of the bargain. */
+static void watch_copy(const struct actions *actions, const struct mail_box *box, const struct mail_release *release,
+                       const struct mail_settled *settled, uint32_t count)
+{
+    struct err err;
+
+    if (!box->oversight_address.len)
+        return;
+    for (uint32_t i = 0; i < count; i++) {
+        if (settled[i].outcome != MAIL_REFUSED || !str_eq_nocase(settled[i].recipient, box->oversight_address))
+            continue;
+        log_error("mail: message %s: the approvers' copy was refused: %.*s", release->message_id,
+                  STR_ARG(settled[i].detail));
+        if (!mail_audit_add(actions->mail->mail, box->info.id, STR("oversight_copy_failed"),
+                            str_from(release->message_id), STR("server"), STR("{}"), &err))
+            log_error("mail: message %s: that could not be written to the audit: %s", release->message_id,
+                      err_text(&err));
+    }
+}
+
+static enum mail_state state_after(const struct mail_settled *settled, uint32_t count)
+{
+    bool any_delivered = false;
+
+    for (uint32_t i = 0; i < count; i++) {
+        if (settled[i].outcome == MAIL_WAITS)
+            return MAIL_DEFERRED;
+        any_delivered |= settled[i].outcome == MAIL_DELIVERED;
+    }
+    return any_delivered ? MAIL_SENT : MAIL_FAILED;
+}
+
+/* One turn of one inbox. */
+struct turn {
+    const struct actions *actions;
+    const struct mail_box *box;
+    struct dispatch_memory *memory;
+    const char *message_id; /* somebody asks what becomes of this one; may be NULL */
+    enum mail_state *state;
+};
+
+static bool leave(const struct turn *turn, const struct mail_release *release, const struct mail_content *content,
+                  struct arena *arena, enum mail_state *out_state, struct err *err)
+{
+    const struct actions *actions = turn->actions;
+    struct mail *mail = actions->mail->mail;
+    struct mail_settled *settled = ARENA_ARRAY(arena, struct mail_settled, content->recipient_count);
+    struct mail_content parsed;
+    const char *why;
+
+    reached("mail-stop-claimed");
+    if (!check_release(actions, turn->box, release, content, arena, &why, err))
+        return false;
+    if (!why && !mail_parse(mail, content->mime, arena, &parsed, err)) {
+        if (failed_again(turn->memory, release->id) < LIMIT_MAIL_DELIVER_TRIES)
+            return false;
+        why = err->message;
+    }
+    if (why) {
+        log_error("mail: message %s does not leave: %s", release->message_id, why);
+        all_refused(content, why, settled);
+    } else {
+        struct delivery d = { actions, release, &parsed, arena, clock_wall_us() };
+        parsed.sender = content->sender;
+        if (!deliver_all(&d, content, turn->memory, settled, err))
+            return false;
+    }
+    reached("mail-stop-delivered");
+    if (!mail_settle(mail, release, settled, content->recipient_count, err))
+        return false;
+    *turn->memory = (struct dispatch_memory){ 0 };
+    watch_copy(actions, turn->box, release, settled, content->recipient_count);
+    *out_state = state_after(settled, content->recipient_count);
+    return true;
+}
+
+enum next {
+    NEXT_LEFT,
+    NEXT_NONE,
+    NEXT_BROKEN, /* the worker has given one up: its stored content is not what was accepted */
+    NEXT_LATER,  /* it has to be tried again */
+};
+
+static enum next next_leaves(const struct turn *turn, struct arena *arena, struct err *err)
+{
+    const struct inbox_info *inbox = &turn->box->info;
+    struct mail_release release;
+    struct mail_content content;
+    enum mail_state now;
+
+    if (!mail_claim(turn->actions->mail->mail, inbox->id, inbox->mode, &turn->box->approver_public, clock_wall_us(),
+                    arena, &release, &content, err))
+        return err->kind == ERR_NOT_FOUND ? NEXT_NONE : err->kind == ERR_INTERNAL ? NEXT_BROKEN : NEXT_LATER;
+    if (!leave(turn, &release, &content, arena, &now, err))
+        return NEXT_LATER;
+    log_info("mail: message %s: %s", release.message_id, mail_state_name[now]);
+    if (now == MAIL_SENT)
+        mail_tell(turn->actions, MAIL_EVENT_SENT, inbox->id, release.message_id);
+    if (turn->state && turn->message_id && strcmp(turn->message_id, release.message_id) == 0)
+        *turn->state = now;
+    return NEXT_LEFT;
+}
+
+static bool leave_some(const struct turn *turn, uint32_t most, struct err *err)
+{
+    enum next next = NEXT_LEFT;
+
+    for (uint32_t i = 0; i < most && next != NEXT_NONE && next != NEXT_LATER; i++) {
+        struct arena arena;
+        arena_init(&arena);
+        next = next_leaves(turn, &arena, err);
+        arena_done(&arena);
+        if (next == NEXT_BROKEN)
+            log_error("mail: inbox %s: a message cannot leave: %s", turn->box->info.id, err_text(err));
+    }
+    return next != NEXT_LATER;
+}
+
+static bool tick(const struct turn *turn, struct mail_tick *out, struct err *err)
+{
+    const struct inbox_info *inbox = &turn->box->info;
+
+    return mail_tick(turn->actions->mail->mail, inbox->id, inbox->mode, &turn->box->approver_public, clock_wall_us(),
+                     out, err);
+}
+
+bool dispatch_turn(const struct actions *actions, const char *inbox_id, struct dispatch_memory *memory,
+                   const char *message_id, enum mail_state *state, struct mail_tick *out, struct err *err)
+{
+    struct mail_box box;
+    struct turn turn = { actions, &box, memory, message_id, state };
+    struct arena arena;
+
+    arena_init(&arena);
+    bool ok = mail_box_by_id(actions, str_from(inbox_id), &arena, &box, err);
+    if (!ok && err->kind == ERR_NOT_FOUND) {
+        *out = (struct mail_tick){ 0 }; /* deleted: nothing leaves it any more */
+        ok = true;
+    } else if (ok) {
+        ok = tick(&turn, out, err);
+        if (ok && out->queued)
+            ok = leave_some(&turn, MIN(out->queued, (uint32_t)LIMIT_MAIL_DISPATCH), err) && tick(&turn, out, err);
+    }
+    arena_done(&arena);
+    return ok;
+}

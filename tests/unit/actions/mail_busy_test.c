@@ -1,0 +1,450 @@
+/*
+ * Marks, timers and rates of inboxes in use, over rows and a dispatcher that the test plays.
+ */
+#include "actions/mail_inside.h"
+
+#include <pthread.h>
+
+#include "../hand_clock.h"
+#include "../test.h"
+
+static const char id_a[] = "01ARZ3NDEKTSV4RRFFQ69G5FAV", id_b[] = "01ARZ3NDEKTSV4RRFFQ69G5FAW";
+
+struct fixture {
+    struct mail_setup setup;
+    struct actions actions;
+};
+
+/* ---- rows and dispatcher ---- */
+
+static struct row {
+    char id[MAIL_INBOX_ID_BYTES];
+    bool is_dirty;
+    int64_t next_us;
+    uint32_t pending;
+    unsigned marks; /* written so far */
+} rows[2];
+static bool rows_fail;
+
+static unsigned turns;
+static struct mail_tick tick;
+static enum err_kind turn_error;
+static void (*during_turn)(struct fixture *f); /* something that happens at the same time */
+static struct fixture *now;
+
+static struct row *row_of(const char *id)
+{
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        if (strcmp(rows[i].id, id) == 0)
+            return &rows[i];
+    fail_msg("no row %s", id);
+    return NULL;
+}
+
+bool mail_row_dirty(const struct actions *actions, const char *inbox_id, struct err *err)
+{
+    (void)actions;
+    if (rows_fail)
+        return err_set(err, ERR_FULL, "the disk is full");
+    row_of(inbox_id)->is_dirty = true;
+    row_of(inbox_id)->marks++;
+    return true;
+}
+
+bool mail_row_idle(const struct actions *actions, const char *inbox_id, int64_t next_us, uint32_t pending,
+                   struct err *err)
+{
+    struct row *row = row_of(inbox_id);
+
+    (void)actions;
+    if (rows_fail)
+        return err_set(err, ERR_FULL, "the disk is full");
+    row->is_dirty = false;
+    row->next_us = next_us;
+    row->pending = pending;
+    return true;
+}
+
+bool mail_rows_due(const struct actions *actions, int64_t now_us, bool dirty, uint32_t limit, struct arena *arena,
+                   struct mail_row_due **out, size_t *out_count, int64_t *out_next_us, struct err *err)
+{
+    (void)actions;
+    if (rows_fail)
+        return err_set(err, ERR_FULL, "the disk is full");
+    assert_true(limit >= COUNT_OF(rows));
+    *out = ARENA_ARRAY(arena, struct mail_row_due, COUNT_OF(rows));
+    *out_count = 0;
+    *out_next_us = 0;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        bool due = rows[i].next_us && rows[i].next_us <= now_us;
+        if (dirty ? rows[i].is_dirty : due && !rows[i].is_dirty)
+            memcpy((*out)[(*out_count)++].id, rows[i].id, sizeof rows[i].id);
+        else if (rows[i].next_us && (!*out_next_us || rows[i].next_us < *out_next_us))
+            *out_next_us = rows[i].next_us;
+    }
+    return true;
+}
+
+bool dispatch_turn(const struct actions *actions, const char *inbox_id, struct dispatch_memory *memory,
+                   const char *message_id, enum mail_state *state, struct mail_tick *out, struct err *err)
+{
+    struct mail_tick found = tick; /* what the worker said, before anything else happens */
+
+    (void)actions;
+    (void)memory;
+    assert_true(row_of(inbox_id)->is_dirty); /* nothing changes in an inbox whose row has no mark */
+    turns++;
+    if (during_turn)
+        during_turn(now);
+    if (turn_error)
+        return err_set(err, turn_error, "not now");
+    if (message_id && state)
+        *state = MAIL_SENT;
+    *out = found;
+    return true;
+}
+
+static int set_up(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+
+    hand_clock_start();
+    hand_clock_stand();
+    memset(rows, 0, sizeof rows);
+    strcpy(rows[0].id, id_a);
+    strcpy(rows[1].id, id_b);
+    rows_fail = false;
+    turns = 0;
+    tick = (struct mail_tick){ 0 };
+    turn_error = ERR_NONE;
+    during_turn = NULL;
+    f->setup.busy = mail_busy_new();
+    f->setup.sends_per_minute = 20;
+    f->actions.mail = &f->setup;
+    now = f;
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct fixture *f = *state;
+
+    mail_busy_free(f->setup.busy);
+    free(f);
+    hand_clock_end();
+    return 0;
+}
+
+static void change(struct fixture *f, const char *id, int64_t next_us)
+{
+    struct busy_inbox *inbox;
+    struct err err;
+
+    assert_true(busy_begin(&f->actions, id, &inbox, &err));
+    busy_end(&f->actions, inbox, next_us);
+}
+
+static void run_tick(struct fixture *f)
+{
+    (void)action_mail_tick(&f->actions, clock_wall_us());
+}
+
+/* ---- marks ---- */
+
+static void the_row_is_marked_once_and_cleared_when_the_inbox_is_quiet(void **state)
+{
+    struct fixture *f = *state;
+
+    run_tick(f); /* the first one looks at all that have the mark */
+    for (int i = 0; i < 5; i++)
+        change(f, id_a, 0);
+    assert_int_equal(rows[0].marks, 1);
+    run_tick(f);
+    assert_true(rows[0].is_dirty); /* too early */
+    tick = (struct mail_tick){ .pending = 5, .next_us = clock_wall_us() + 60000000 };
+    hand_clock_add(LIMIT_MAIL_QUIET_MS);
+    run_tick(f);
+    assert_false(rows[0].is_dirty);
+    assert_int_equal(rows[0].pending, 5);
+    assert_int_equal(rows[0].next_us, tick.next_us);
+    assert_int_equal(turns, 1);
+    change(f, id_a, 0);
+    assert_int_equal(rows[0].marks, 2);
+}
+
+static void a_change_that_cannot_be_marked_does_not_begin(void **state)
+{
+    struct fixture *f = *state;
+    struct busy_inbox *inbox;
+    struct err err;
+
+    rows_fail = true;
+    assert_false(busy_begin(&f->actions, id_a, &inbox, &err));
+    assert_int_equal(err.kind, ERR_FULL);
+    rows_fail = false;
+    change(f, id_a, 0);
+    assert_true(rows[0].is_dirty);
+}
+
+static void begin_and_end(struct fixture *f)
+{
+    during_turn = NULL;
+    change(f, id_a, 0);
+}
+
+static void a_change_during_the_tick_keeps_the_mark(void **state)
+{
+    struct fixture *f = *state;
+
+    change(f, id_a, 0);
+    hand_clock_add(LIMIT_MAIL_QUIET_MS);
+    during_turn = begin_and_end; /* begins after the worker has answered, and ends before the row is written */
+    run_tick(f);
+    assert_true(rows[0].is_dirty);
+    hand_clock_add(LIMIT_MAIL_QUIET_MS);
+    run_tick(f);
+    assert_false(rows[0].is_dirty);
+}
+
+static void an_inbox_in_use_keeps_the_mark(void **state)
+{
+    struct fixture *f = *state;
+    struct busy_inbox *inbox;
+    struct err err;
+
+    run_tick(f); /* the first one looks at all that have the mark */
+    assert_true(busy_begin(&f->actions, id_a, &inbox, &err));
+    hand_clock_add(10 * LIMIT_MAIL_QUIET_MS);
+    run_tick(f);
+    assert_int_equal(turns, 0);
+    assert_true(rows[0].is_dirty);
+    busy_end(&f->actions, inbox, 0);
+}
+
+/* ---- timers ---- */
+
+static void a_timer_runs_though_the_inbox_is_not_quiet(void **state)
+{
+    struct fixture *f = *state;
+
+    run_tick(f); /* the first one looks at all that have the mark */
+    change(f, id_a, clock_wall_us() + 500000);
+    run_tick(f);
+    assert_int_equal(turns, 0);
+    hand_clock_add(501);
+    run_tick(f);
+    assert_int_equal(turns, 1);
+}
+
+static void a_timer_in_a_row_runs_when_its_time_has_come(void **state)
+{
+    struct fixture *f = *state;
+
+    rows[1].next_us = clock_wall_us() + 5000000;
+    run_tick(f);
+    hand_clock_add(4999);
+    run_tick(f);
+    assert_int_equal(turns, 0);
+    hand_clock_add(1);
+    run_tick(f);
+    assert_int_equal(turns, 1);
+    assert_false(rows[1].is_dirty);
+    assert_int_equal(rows[1].next_us, 0);
+    hand_clock_add(60000);
+    run_tick(f);
+    assert_int_equal(turns, 1);
+}
+
+static void a_timer_that_a_tick_has_found_is_kept(void **state)
+{
+    struct fixture *f = *state;
+
+    run_tick(f);
+    tick.next_us = clock_wall_us() + 10000000;
+    change(f, id_a, 0);
+    hand_clock_add(LIMIT_MAIL_QUIET_MS);
+    run_tick(f);
+    assert_int_equal(rows[0].next_us, tick.next_us);
+    tick.next_us = 0;
+    hand_clock_add(8000);
+    run_tick(f);
+    assert_int_equal(turns, 2);
+    assert_int_equal(rows[0].next_us, 0);
+}
+
+static void inboxes_in_use_when_the_server_stopped_are_looked_at(void **state)
+{
+    struct fixture *f = *state;
+
+    rows[1].is_dirty = true;
+    run_tick(f);
+    assert_int_equal(turns, 1);
+    assert_false(rows[1].is_dirty);
+}
+
+static void rows_that_cannot_be_read_are_read_later(void **state)
+{
+    struct fixture *f = *state;
+
+    rows[1].is_dirty = true;
+    rows[0].next_us = clock_wall_us();
+    rows_fail = true;
+    run_tick(f);
+    assert_int_equal(turns, 0);
+    rows_fail = false;
+    run_tick(f);
+    assert_int_equal(turns, 2);
+}
+
+/* ---- failures ---- */
+
+static void a_turn_that_fails_is_repeated_with_growing_pauses(void **state)
+{
+    struct fixture *f = *state;
+
+    turn_error = ERR_UNAVAILABLE;
+    mail_dispatch(&f->actions, id_a);
+    assert_int_equal(turns, 1);
+    run_tick(f);
+    assert_int_equal(turns, 1);
+    hand_clock_add(1000);
+    run_tick(f);
+    assert_int_equal(turns, 2);
+    hand_clock_add(1000);
+    run_tick(f);
+    assert_int_equal(turns, 2); /* two seconds now */
+    hand_clock_add(1000);
+    run_tick(f);
+    assert_int_equal(turns, 3);
+    for (int i = 0; i < 20; i++) {
+        hand_clock_add(LIMIT_MAIL_RETRY_MS);
+        run_tick(f);
+    }
+    assert_int_equal(turns, 23);
+    assert_true(rows[0].is_dirty);
+    turn_error = ERR_NONE;
+    hand_clock_add(LIMIT_MAIL_RETRY_MS);
+    run_tick(f);
+    assert_false(rows[0].is_dirty);
+}
+
+static void one_inbox_that_fails_does_not_stop_another(void **state)
+{
+    struct fixture *f = *state;
+
+    turn_error = ERR_INTERNAL;
+    mail_dispatch(&f->actions, id_a);
+    turn_error = ERR_NONE;
+    change(f, id_b, clock_wall_us());
+    run_tick(f);
+    assert_false(rows[1].is_dirty);
+    assert_true(rows[0].is_dirty);
+}
+
+static void what_is_still_queued_goes_on_at_the_next_tick(void **state)
+{
+    struct fixture *f = *state;
+
+    tick.queued = 3;
+    mail_dispatch(&f->actions, id_a);
+    run_tick(f);
+    assert_int_equal(turns, 2);
+    assert_true(rows[0].is_dirty);
+    tick.queued = 0;
+    run_tick(f);
+    assert_int_equal(turns, 3);
+    assert_false(rows[0].is_dirty);
+}
+
+/* ---- rates ---- */
+
+static void a_loop_of_sends_meets_the_limit_and_waits_for_it(void **state)
+{
+    struct fixture *f = *state;
+    uint32_t retry_s = 0;
+
+    for (int i = 0; i < 20; i++)
+        assert_true(busy_may_send(&f->actions, id_a, &retry_s));
+    assert_false(busy_may_send(&f->actions, id_a, &retry_s));
+    assert_in_range(retry_s, 1, 60);
+    assert_true(busy_may_send(&f->actions, id_b, &retry_s)); /* one inbox does not spend another's */
+    assert_false(busy_may_send(&f->actions, id_a, &retry_s));
+    hand_clock_add((uint64_t)retry_s * 1000);
+    assert_true(busy_may_send(&f->actions, id_a, &retry_s));
+    assert_false(busy_may_send(&f->actions, id_a, &retry_s));
+}
+
+static void forgetting_an_idle_inbox_does_not_refill_its_rate(void **state)
+{
+    struct fixture *f = *state;
+    uint32_t retry_s;
+
+    for (int i = 0; i < 20; i++)
+        assert_true(busy_may_send(&f->actions, id_a, &retry_s));
+    run_tick(f);
+    assert_false(busy_may_send(&f->actions, id_a, &retry_s));
+    hand_clock_add(61000);
+    run_tick(f); /* forgets it: the bucket is full again */
+    for (int i = 0; i < 20; i++)
+        assert_true(busy_may_send(&f->actions, id_a, &retry_s));
+    assert_false(busy_may_send(&f->actions, id_a, &retry_s));
+}
+
+/* ---- many threads ---- */
+
+static void *change_often(void *context)
+{
+    struct fixture *f = context;
+
+    for (int i = 0; i < 500; i++) {
+        change(f, i % 2 ? id_a : id_b, 0);
+        if (i % 50 == 0)
+            run_tick(f);
+    }
+    return NULL;
+}
+
+static void threads_leave_no_mark_behind(void **state)
+{
+    struct fixture *f = *state;
+    pthread_t threads[4];
+
+    for (size_t i = 0; i < COUNT_OF(threads); i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, change_often, f), 0);
+    for (int i = 0; i < 20; i++) {
+        hand_clock_add(LIMIT_MAIL_QUIET_MS);
+        run_tick(f);
+    }
+    for (size_t i = 0; i < COUNT_OF(threads); i++)
+        pthread_join(threads[i], NULL);
+    hand_clock_add(LIMIT_MAIL_QUIET_MS);
+    run_tick(f);
+    assert_false(rows[0].is_dirty);
+    assert_false(rows[1].is_dirty);
+}
+
+#define RUN(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        RUN(the_row_is_marked_once_and_cleared_when_the_inbox_is_quiet),
+        RUN(a_change_that_cannot_be_marked_does_not_begin),
+        RUN(a_change_during_the_tick_keeps_the_mark),
+        RUN(an_inbox_in_use_keeps_the_mark),
+        RUN(a_timer_runs_though_the_inbox_is_not_quiet),
+        RUN(a_timer_in_a_row_runs_when_its_time_has_come),
+        RUN(a_timer_that_a_tick_has_found_is_kept),
+        RUN(inboxes_in_use_when_the_server_stopped_are_looked_at),
+        RUN(rows_that_cannot_be_read_are_read_later),
+        RUN(a_turn_that_fails_is_repeated_with_growing_pauses),
+        RUN(one_inbox_that_fails_does_not_stop_another),
+        RUN(what_is_still_queued_goes_on_at_the_next_tick),
+        RUN(a_loop_of_sends_meets_the_limit_and_waits_for_it),
+        RUN(forgetting_an_idle_inbox_does_not_refill_its_rate),
+        RUN(threads_leave_no_mark_behind),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
