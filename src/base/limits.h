@@ -333,7 +333,13 @@
 #define LIMIT_MAIL_ACTOR_BYTES 128        /* who did something: "key:ULID", "sandbox:ID" */
 #define LIMIT_MAIL_REASON_BYTES 4096      /* of a decision: a paragraph */
 #define LIMIT_MAIL_TAGS 64                /* of a message… */
-#define LIMIT_MAIL_TAG_BYTES 1024         /* …key and value each */
+#define LIMIT_MAIL_TAG_BYTES 256          /* …key and value each */
+#define LIMIT_MAIL_PARTICIPANTS 100       /* addresses that a thread names */
+#define LIMIT_MAIL_THREAD_PEEK 20         /* messages that a list opens for the participants of a thread */
+#define LIMIT_MAIL_THREAD_ROWS 500        /* messages of one thread in one answer: the newest ones */
+#define LIMIT_MAIL_NAME_BYTES 256         /* a contact's name, or one of its tags */
+#define LIMIT_MAIL_CONTACTS 1000          /* of an inbox: each list opens all of them */
+#define LIMIT_MAIL_CONTACT_TAGS 20        /* of one contact */
 #define LIMIT_MAIL_AUDIT_BYTES 4096       /* one field of a row of the audit */
 #define LIMIT_MAIL_AUDIT_ROWS 500         /* of one list: two megabytes at most of what is usual */
 #define LIMIT_MAIL_READERS 1000           /* credentials that may read one inbox: keys and grants; 150 bytes each */

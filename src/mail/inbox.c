@@ -18,6 +18,7 @@
 
 #define INBOX_FILE "inbox.db"
 
+/* clang-format off */
 static const struct inbox_operation *const tables[] = {
     inbox_life_operations,
     inbox_send_operations,
@@ -25,8 +26,11 @@ static const struct inbox_operation *const tables[] = {
     inbox_link_operations,
     inbox_audit_operations,
     inbox_read_operations,
+    inbox_thread_operations,
+    inbox_tag_operations,
     NULL,
 };
+/* clang-format on */
 
 static const struct inbox_operation *find_operation(uint16_t op)
 {

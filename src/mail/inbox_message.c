@@ -77,6 +77,28 @@ void inbox_hash(const struct inbox *inbox, const char *label, struct str text, c
     seal_hash(&key, text, out);
 }
 
+/* ---- texts ---- */
+
+bool mail_has_part(struct str text, struct str part)
+{
+    if (part.len > text.len)
+        return false;
+    for (size_t i = 0; i <= text.len - part.len; i++)
+        if (str_eq_nocase(str_of(text.at + i, part.len), part))
+            return true;
+    return false;
+}
+
+struct str mail_bare_address(struct str shown)
+{
+    const char *begin = shown.len ? memrchr(shown.at, '<', shown.len) : NULL;
+    struct str rest = begin ? str_of(begin + 1, shown.len - (size_t)(begin + 1 - shown.at)) : shown;
+
+    if (begin && str_ends(rest, STR(">")))
+        rest.len--;
+    return str_trim(rest);
+}
+
 /* ---- content ---- */
 
 struct str mail_about(struct str message_id, const char *column, char room[MAIL_ABOUT_BYTES])
@@ -236,6 +258,67 @@ void inbox_reading_end(struct inbox_reading *reading)
                  err_text(&err));
     seal_key_wipe(&reading->private_key);
     seal_key_wipe(&reading->quick_key);
+}
+
+/* ---- a row with its content ---- */
+
+enum { COLUMN_SEALED = MESSAGE_COLUMN_COUNT, COLUMN_REASON, COLUMN_TAGS, COLUMN_CIPHER }; /* of SELECT_HEADS */
+
+/* A held message as the agent may see it. */
+static void hide_content(struct mail_message *m)
+{
+    struct mail_message shown = { .direction = m->direction,
+                                  .in_status = m->in_status,
+                                  .created_us = m->created_us,
+                                  .received_us = m->received_us,
+                                  .hold_until_us = m->hold_until_us };
+
+    memcpy(shown.id, m->id, sizeof shown.id);
+    memcpy(shown.inbox_id, m->inbox_id, sizeof shown.inbox_id);
+    *m = shown;
+}
+
+static bool open_tags(const struct seal_key *content_key, const char *message_id, struct str cipher,
+                      struct arena *arena, struct mail_message *out, struct err *err)
+{
+    char room[MAIL_ABOUT_BYTES];
+    struct str packed;
+
+    if (!cipher.len)
+        return true;
+    if (!seal_decrypt(content_key, cipher, mail_about(str_from(message_id), "tags", room), arena, &packed, err))
+        return err_wrap(err, "message %s, tags", message_id);
+    struct unpack in = unpack_from(packed);
+    mail_pairs_unpack(&in, arena, &out->tags, &out->tag_count);
+    return unpack_done(&in, err);
+}
+
+static bool open_reason(const struct seal_key *content_key, struct str cipher, struct arena *arena,
+                        struct mail_message *m, struct err *err)
+{
+    char room[MAIL_ABOUT_BYTES];
+
+    return !cipher.len ||
+           seal_decrypt(content_key, cipher, mail_about(str_from(m->id), "reason", room), arena, &m->reason, err);
+}
+
+bool inbox_reading_row(struct inbox_reading *reading, const struct sql_rows *rows, const char *column,
+                       struct arena *arena, struct mail_message *out, struct err *err)
+{
+    auto_seal_key struct seal_key key;
+
+    inbox_message_row(reading->inbox, rows, arena, out);
+    if (out->direction == MAIL_INBOUND && out->in_status == MAIL_IN_HELD) {
+        hide_content(out);
+        return true;
+    }
+    if (!inbox_reading_key(reading, out->id, sql_row_text(rows, COLUMN_SEALED), &key, err) ||
+        !mail_content_open(&key, out->id, column, sql_row_text(rows, COLUMN_CIPHER), arena, &out->content, err) ||
+        !open_reason(&key, sql_row_text(rows, COLUMN_REASON), arena, out, err) ||
+        !open_tags(&key, out->id, sql_row_text(rows, COLUMN_TAGS), arena, out, err))
+        return false;
+    out->has_content = true;
+    return true;
 }
 
 /* ---- bytes ---- */

@@ -24,69 +24,6 @@ enum {
     READ_STATUS,
 };
 
-/* Of columns after MESSAGE_COLUMNS. */
-enum { COLUMN_SEALED = MESSAGE_COLUMN_COUNT, COLUMN_REASON, COLUMN_TAGS, COLUMN_CIPHER };
-
-/* ---- one row with its content ---- */
-
-/* A held message as the agent may see it. */
-static void hide_content(struct mail_message *m)
-{
-    struct mail_message shown = { .direction = m->direction,
-                                  .in_status = m->in_status,
-                                  .created_us = m->created_us,
-                                  .received_us = m->received_us,
-                                  .hold_until_us = m->hold_until_us };
-
-    memcpy(shown.id, m->id, sizeof shown.id);
-    memcpy(shown.inbox_id, m->inbox_id, sizeof shown.inbox_id);
-    *m = shown;
-}
-
-bool inbox_tags_open(const struct seal_key *content_key, const char *message_id, struct str cipher, struct arena *arena,
-                     struct mail_message *out, struct err *err)
-{
-    char room[MAIL_ABOUT_BYTES];
-    struct str packed;
-
-    if (!cipher.len)
-        return true;
-    if (!seal_decrypt(content_key, cipher, mail_about(str_from(message_id), "tags", room), arena, &packed, err))
-        return err_wrap(err, "message %s, tags", message_id);
-    struct unpack in = unpack_from(packed);
-    mail_pairs_unpack(&in, arena, &out->tags, &out->tag_count);
-    return unpack_done(&in, err);
-}
-
-static bool open_reason(const struct seal_key *content_key, struct str cipher, struct arena *arena,
-                        struct mail_message *m, struct err *err)
-{
-    char room[MAIL_ABOUT_BYTES];
-
-    return !cipher.len ||
-           seal_decrypt(content_key, cipher, mail_about(str_from(m->id), "reason", room), arena, &m->reason, err);
-}
-
-/* The row's columns are MESSAGE_COLUMNS, then COLUMN_SEALED and so on; `column` says which cipher the last one is. */
-static bool open_row(struct inbox_reading *reading, const struct sql_rows *rows, const char *column,
-                     struct arena *arena, struct mail_message *out, struct err *err)
-{
-    auto_seal_key struct seal_key key;
-
-    inbox_message_row(reading->inbox, rows, arena, out);
-    if (out->direction == MAIL_INBOUND && out->in_status == MAIL_IN_HELD) {
-        hide_content(out);
-        return true;
-    }
-    if (!inbox_reading_key(reading, out->id, sql_row_text(rows, COLUMN_SEALED), &key, err) ||
-        !mail_content_open(&key, out->id, column, sql_row_text(rows, COLUMN_CIPHER), arena, &out->content, err) ||
-        !open_reason(&key, sql_row_text(rows, COLUMN_REASON), arena, out, err) ||
-        !inbox_tags_open(&key, out->id, sql_row_text(rows, COLUMN_TAGS), arena, out, err))
-        return false;
-    out->has_content = true;
-    return true;
-}
-
 /* ---- deliver ---- */
 
 bool mail_deliver(struct mail *mail, const struct mail_arrival *arrival, struct arena *arena, struct mail_message *out,
@@ -337,35 +274,14 @@ bool mail_list(struct mail *mail, const char *inbox_id, const struct mail_reader
     return true;
 }
 
-/* ASCII letters in either case; other characters as they are. */
-static bool has_part(struct str text, struct str part)
-{
-    if (part.len > text.len)
-        return false;
-    for (size_t i = 0; i <= text.len - part.len; i++)
-        if (str_eq_nocase(str_of(text.at + i, part.len), part))
-            return true;
-    return false;
-}
-
-/* "Name <a@b.example>" is from a@b.example. */
-static struct str bare_address(struct str shown)
-{
-    const char *begin = shown.len ? memrchr(shown.at, '<', shown.len) : NULL;
-    struct str rest = begin ? str_of(begin + 1, shown.len - (size_t)(begin + 1 - shown.at)) : shown;
-
-    if (begin && str_ends(rest, STR(">")))
-        rest.len--;
-    return str_trim(rest);
-}
-
 /* Each word is in the subject, the sender or the preview. */
 static bool has_words(const struct mail_content *content, struct str words)
 {
     struct str word;
 
     while (str_cut(&words, ' ', &word))
-        if (!has_part(content->subject, word) && !has_part(content->from, word) && !has_part(content->preview, word))
+        if (!mail_has_part(content->subject, word) && !mail_has_part(content->from, word) &&
+            !mail_has_part(content->preview, word))
             return false;
     return true;
 }
@@ -379,8 +295,8 @@ static bool content_matches(const struct mail_filter *f, const struct mail_messa
 {
     const struct mail_content *c = &m->content;
 
-    return m->has_content && (!f->from_exact.len || str_eq_nocase(bare_address(c->from), f->from_exact)) &&
-           has_part(c->from, f->from_part) && has_part(c->subject, f->subject_part) && has_words(c, f->text);
+    return m->has_content && (!f->from_exact.len || str_eq_nocase(mail_bare_address(c->from), f->from_exact)) &&
+           mail_has_part(c->from, f->from_part) && mail_has_part(c->subject, f->subject_part) && has_words(c, f->text);
 }
 
 /*
@@ -392,19 +308,17 @@ static bool select_rows(struct inbox *inbox, const struct mail_filter *f, struct
     bool spam = f->include_spam || f->in_status == MAIL_IN_QUARANTINED;
     bool held = !looks_at_content(f) && f->has_attachments < 0;
 
-    return sql_select(inbox->sql,
-                      "SELECT " MESSAGE_COLUMNS ", k.sealed, m.reason_cipher, m.tags_cipher, m.head_cipher "
-                      "FROM messages m LEFT JOIN content_keys k ON k.message_id = m.id AND k.holder = 'inbox' "
-                      "WHERE m.id < $1 AND m.id > $2 AND +m.received_us BETWEEN $3 AND $4 AND "
-                      "((+m.direction = 0 AND $5 AND (m.in_status BETWEEN 1 AND 4 OR (m.in_status = 0 AND $6) OR "
-                      "  (m.in_status = 5 AND $7)) AND ($8 < 0 OR m.in_status = $8)) OR "
-                      " (+m.direction = 1 AND $9 AND ($10 < 0 OR +m.state = $10))) AND "
-                      "($11 < 0 OR m.has_attachments = $11) ORDER BY m.id DESC",
-                      SQL_ARGS(sql_text(f->before_id.len ? f->before_id : STR("~")), sql_text(f->since_id),
-                               sql_int(f->after_us), sql_int(f->before_us ? f->before_us : INT64_MAX),
-                               sql_int(f->inbound), sql_int(held), sql_int(spam), sql_int(f->in_status),
-                               sql_int(f->outbound), sql_int(f->state), sql_int(f->has_attachments)),
-                      rows, err);
+    return sql_select(
+        inbox->sql,
+        SELECT_HEADS "WHERE m.id < $1 AND m.id > $2 AND +m.received_us BETWEEN $3 AND $4 AND "
+                     "((+m.direction = 0 AND $5 AND (m.in_status BETWEEN 1 AND 4 OR (m.in_status = 0 AND $6) OR "
+                     "  (m.in_status = 5 AND $7)) AND ($8 < 0 OR m.in_status = $8)) OR "
+                     " (+m.direction = 1 AND $9 AND ($10 < 0 OR +m.state = $10))) AND "
+                     "($11 < 0 OR m.has_attachments = $11) ORDER BY m.id DESC",
+        SQL_ARGS(sql_text(f->before_id.len ? f->before_id : STR("~")), sql_text(f->since_id), sql_int(f->after_us),
+                 sql_int(f->before_us ? f->before_us : INT64_MAX), sql_int(f->inbound), sql_int(held), sql_int(spam),
+                 sql_int(f->in_status), sql_int(f->outbound), sql_int(f->state), sql_int(f->has_attachments)),
+        rows, err);
 }
 
 struct listing {
@@ -426,7 +340,7 @@ static bool list_row(struct listing *l, const struct sql_rows *rows, struct err 
         inbox_message_row(l->reading->inbox, rows, &l->scratch, &m);
     } else {
         l->looked_at++;
-        if (!open_row(l->reading, rows, "head", &l->scratch, &m, err))
+        if (!inbox_reading_row(l->reading, rows, "head", &l->scratch, &m, err))
             return false;
     }
     memcpy(l->last_id, m.id, sizeof l->last_id);
@@ -514,16 +428,13 @@ static bool is_visible(const struct mail_message *m)
     return m->direction == MAIL_OUTBOUND || (m->in_status != MAIL_IN_REJECTED && m->in_status != MAIL_IN_DELETED);
 }
 
-/* ERR_NOT_FOUND also for what the agent may not see. */
-static bool read_row(struct inbox_reading *reading, struct str message_id, bool whole, struct arena *arena,
-                     struct mail_message *out, struct err *err)
+bool inbox_reading_one(struct inbox_reading *reading, struct str message_id, bool whole, struct arena *arena,
+                       struct mail_message *out, struct err *err)
 {
     auto_rows struct sql_rows rows = { 0 };
     static const char *const queries[] = {
-        "SELECT " MESSAGE_COLUMNS ", k.sealed, m.reason_cipher, m.tags_cipher, m.head_cipher FROM messages m "
-        "LEFT JOIN content_keys k ON k.message_id = m.id AND k.holder = 'inbox' WHERE m.id = $1",
-        "SELECT " MESSAGE_COLUMNS ", k.sealed, m.reason_cipher, m.tags_cipher, m.body_cipher FROM messages m "
-        "LEFT JOIN content_keys k ON k.message_id = m.id AND k.holder = 'inbox' WHERE m.id = $1",
+        SELECT_HEADS "WHERE m.id = $1",
+        SELECT_BODIES "WHERE m.id = $1",
     };
     bool there;
 
@@ -534,7 +445,7 @@ static bool read_row(struct inbox_reading *reading, struct str message_id, bool 
         inbox_message_row(reading->inbox, &rows, arena, out);
     if (!there || !is_visible(out))
         return err_set(err, ERR_NOT_FOUND, MAIL_NO_MESSAGE);
-    return open_row(reading, &rows, whole ? "body" : "head", arena, out, err);
+    return inbox_reading_row(reading, &rows, whole ? "body" : "head", arena, out, err);
 }
 
 static bool mark_read(struct inbox *inbox, struct mail_message *m, struct err *err)
@@ -562,7 +473,7 @@ static bool run_read(struct inbox *inbox, struct unpack *in, struct arena *arena
     unsigned want = unpack_u32(in);
     bool whole = want & (MAIL_WANT_TEXT | MAIL_WANT_MIME | MAIL_WANT_ATTACHMENTS);
     if (!unpack_done(in, err) || !inbox_reading_begin(inbox, &who, "grant.read", message_id, arena, &reading, err) ||
-        !read_row(&reading, message_id, whole, arena, &m, err))
+        !inbox_reading_one(&reading, message_id, whole, arena, &m, err))
         return false;
     /* A grant reads and changes nothing. */
     if ((want & MAIL_WANT_MARK_READ) && !who.grant.len && !mark_read(inbox, &m, err))

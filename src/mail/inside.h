@@ -68,7 +68,7 @@ struct inbox_operation {
 /* Each inbox_*.c has a table, ended by an empty row; inbox.c lists the tables. */
 extern const struct inbox_operation inbox_life_operations[], inbox_send_operations[], inbox_leave_operations[],
     inbox_link_operations[], inbox_audit_operations[], inbox_read_operations[], inbox_thread_operations[],
-    inbox_settings_operations[];
+    inbox_tag_operations[], inbox_settings_operations[];
 
 enum inbox_op {
     INBOX_MAKE = 1,
@@ -81,6 +81,7 @@ enum inbox_op {
     INBOX_AUDIT_FIRST = 300,
     INBOX_READ_FIRST = 400, /* shelf's numbers */
     INBOX_THREAD_FIRST = 500,
+    INBOX_TAG_FIRST = 550,
     INBOX_SETTINGS_FIRST = 600,
 };
 
@@ -154,9 +155,10 @@ void mail_message_pack(struct buf *out, const struct mail_message *message, unsi
 /* Borrows. A value that a worker must not send makes `in` fail. */
 void mail_message_unpack(struct unpack *in, const char *inbox_id, struct arena *arena, struct mail_message *out);
 
-/* tags_cipher, if there is one, into out->tags. */
-bool inbox_tags_open(const struct seal_key *content_key, const char *message_id, struct str cipher, struct arena *arena,
-                     struct mail_message *out, struct err *err) must_use;
+/* "Name <a@b.example>": a@b.example. */
+struct str mail_bare_address(struct str shown);
+/* ASCII letters in either case. */
+bool mail_has_part(struct str text, struct str part);
 void mail_pairs_unpack(struct unpack *in, struct arena *arena, struct mail_pair **out, uint32_t *out_count);
 
 struct mail_ciphers {
@@ -200,6 +202,20 @@ bool inbox_reading_begin(struct inbox *inbox, const struct mail_reading_who *who
 /* `sealed`: content_keys.sealed of holder 'inbox'. */
 bool inbox_reading_key(struct inbox_reading *reading, const char *message_id, struct str sealed, struct seal_key *out,
                        struct err *err) must_use;
+/* For inbox_reading_row(). A WHERE on m follows. */
+#define SELECT_HEADS SELECT_WITH_("m.head_cipher ")
+#define SELECT_BODIES SELECT_WITH_("m.body_cipher ")
+#define SELECT_WITH_(cipher)                                                        \
+    "SELECT " MESSAGE_COLUMNS ", k.sealed, m.reason_cipher, m.tags_cipher, " cipher \
+    "FROM messages m LEFT JOIN content_keys k ON k.message_id = m.id AND k.holder = 'inbox' "
+/* Visible to the agent with its content, in threads: not held, no spam. */
+#define MESSAGE_IS_SHOWN "(m.direction = 1 OR m.in_status BETWEEN 1 AND 4)"
+/* A row with content, reason and tags; of held mail only id, status and times. column: "head" or "body". */
+bool inbox_reading_row(struct inbox_reading *reading, const struct sql_rows *rows, const char *column,
+                       struct arena *arena, struct mail_message *out, struct err *err) must_use;
+/* One message by its id (inbox_read.c). ERR_NOT_FOUND also for what the agent may not see. */
+bool inbox_reading_one(struct inbox_reading *reading, struct str message_id, bool whole, struct arena *arena,
+                       struct mail_message *out, struct err *err) must_use;
 void inbox_reading_end(struct inbox_reading *reading);
 #define auto_reading __attribute__((cleanup(inbox_reading_end)))
 

@@ -387,15 +387,17 @@ struct mail_thread {
     bool has_unanswered_inbound;
     struct str *participants;
     uint32_t participant_count;
-    struct mail_message *messages; /* oldest first; only mail_thread_get() */
+    struct mail_message *messages; /* oldest first, without bodies; only mail_thread_get() */
+    uint32_t shown_count;          /* of messages: the newest LIMIT_MAIL_THREAD_ROWS */
 };
+/* By latest activity. cursor: id of the last thread of the page before, or empty. */
 bool mail_thread_list(struct mail *mail, const char *inbox_id, const struct mail_reader *reader, struct str cursor,
                       uint32_t limit, struct arena *arena, struct mail_thread **out, size_t *out_count, bool *out_more,
                       struct err *err) must_use;
 bool mail_thread_get(struct mail *mail, const char *inbox_id, const struct mail_reader *reader, struct str thread_id,
                      struct arena *arena, struct mail_thread *out, struct err *err) must_use;
 
-/* Merges; a pair with an empty value removes. *out: all tags afterwards. Sealed like content. */
+/* Merges; a pair with an empty value removes; count 0: only reads. *out: all tags afterwards. Sealed like content. */
 bool mail_tags_set(struct mail *mail, const char *inbox_id, const struct mail_reader *reader, struct str message_id,
                    const struct mail_pair *tags, uint32_t count, struct arena *arena, struct mail_pair **out,
                    uint32_t *out_count, struct err *err) must_use;
@@ -407,9 +409,11 @@ struct mail_contact {
     uint32_t tag_count;
     int64_t created_us;
 };
+/* An address that is there already: name and tags are replaced, the id stays. */
 bool mail_contact_add(struct mail *mail, const char *inbox_id, const struct mail_reader *reader,
                       const struct mail_contact *contact, struct arena *arena, struct mail_contact *out,
                       struct err *err) must_use;
+/* query: part of name or address, or a tag; empty: all. */
 bool mail_contact_list(struct mail *mail, const char *inbox_id, const struct mail_reader *reader, struct str query,
                        struct arena *arena, struct mail_contact **out, size_t *out_count, struct err *err) must_use;
 bool mail_contact_remove(struct mail *mail, const char *inbox_id, struct str id, struct err *err) must_use;

@@ -28,7 +28,7 @@ CREATE TABLE messages (
     delivered_us INTEGER NOT NULL DEFAULT 0,
     label TEXT NOT NULL DEFAULT '',
     has_attachments INTEGER NOT NULL DEFAULT 0,
-    size INTEGER NOT NULL,                  -- bytes of head_cipher and body_cipher
+    size INTEGER NOT NULL,                  -- bytes of head_cipher, body_cipher and tags_cipher
     once_hash TEXT UNIQUE,                  -- inbound: release and recipient
     idempotency_hash TEXT,
     dedup_hash TEXT,
@@ -39,7 +39,7 @@ CREATE TABLE messages (
 CREATE INDEX messages_by_time ON messages (received_us);
 CREATE INDEX messages_by_thread ON messages (thread_id);
 CREATE INDEX messages_that_wait ON messages (state) WHERE direction = 1;
-CREATE INDEX messages_held_before_the_agent ON messages (id) WHERE direction = 0 AND in_status = 0;
+CREATE INDEX messages_that_arrived ON messages (in_status, id) WHERE direction = 0;
 CREATE INDEX messages_by_idempotency ON messages (idempotency_hash) WHERE idempotency_hash IS NOT NULL;
 CREATE INDEX messages_by_dedup ON messages (dedup_hash) WHERE dedup_hash IS NOT NULL;
 -- A message's content key for each holder: 'inbox', 'approver', 'server'. Sealed to the holder's public key. The first
@@ -79,6 +79,7 @@ CREATE TABLE threads (
     created_us INTEGER NOT NULL,
     last_us INTEGER NOT NULL
 );
+CREATE INDEX threads_by_time ON threads (last_us, id);
 CREATE INDEX threads_by_subject ON threads (subject_hash, last_us);
 -- Message-IDs of all messages, to find the thread of an answer.
 CREATE TABLE message_ids (hash TEXT PRIMARY KEY, message_id TEXT NOT NULL, thread_id TEXT NOT NULL);
