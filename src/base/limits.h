@@ -337,9 +337,14 @@
 #define LIMIT_MAIL_PARTICIPANTS 100       /* addresses that a thread names */
 #define LIMIT_MAIL_THREAD_PEEK 20         /* messages that a list opens for the participants of a thread */
 #define LIMIT_MAIL_THREAD_ROWS 500        /* messages of one thread in one answer: the newest ones */
-#define LIMIT_MAIL_NAME_BYTES 256         /* a contact's name, or one of its tags */
+#define LIMIT_MAIL_NAME_BYTES 256         /* a contact's name or tag, a webhook's secret or event */
 #define LIMIT_MAIL_CONTACTS 1000          /* of an inbox: each list opens all of them */
 #define LIMIT_MAIL_CONTACT_TAGS 20        /* of one contact */
+#define LIMIT_MAIL_ALLOW 500              /* entries of an allowlist */
+#define LIMIT_MAIL_WEBHOOKS 20            /* of an inbox: each event goes to all of them */
+#define LIMIT_MAIL_WEBHOOK_EVENTS 32      /* that one of them names; there are fewer */
+#define LIMIT_MAIL_WEBHOOK_FAILURES 10    /* in a row, then a webhook is disabled */
+#define LIMIT_MAIL_URL_BYTES 2048         /* of a webhook */
 #define LIMIT_MAIL_AUDIT_BYTES 4096       /* one field of a row of the audit */
 #define LIMIT_MAIL_AUDIT_ROWS 500         /* of one list: two megabytes at most of what is usual */
 #define LIMIT_MAIL_READERS 1000           /* credentials that may read one inbox: keys and grants; 150 bytes each */

@@ -28,6 +28,7 @@ static const struct inbox_operation *const tables[] = {
     inbox_read_operations,
     inbox_thread_operations,
     inbox_tag_operations,
+    inbox_settings_operations,
     NULL,
 };
 /* clang-format on */

@@ -426,6 +426,7 @@ struct mail_allow {
     struct str pattern;
     int64_t created_us;
 };
+/* An entry that is there already is answered, and nothing changes. */
 bool mail_allow_add(struct mail *mail, const char *inbox_id, struct str pattern, struct str actor, struct arena *arena,
                     struct mail_allow *out, struct err *err) must_use;
 bool mail_allow_remove(struct mail *mail, const char *inbox_id, struct str id, struct str actor, struct err *err)
@@ -450,7 +451,10 @@ bool mail_webhook_list(struct mail *mail, const char *inbox_id, struct arena *ar
                        size_t *out_count, struct err *err) must_use;
 bool mail_webhook_remove(struct mail *mail, const char *inbox_id, struct str id, struct str actor, struct err *err)
     must_use;
-/* enable: -1: as it is. failed: -1: as it is, 0: an answer of 2xx, 1: another. Disabled after ten failures in a row. */
+/*
+ * enable: -1: as it is. failed: -1: as it is, 0: an answer of 2xx, 1: another. Disabled after ten failures in a row;
+ * enabling forgets them.
+ */
 bool mail_webhook_note(struct mail *mail, const char *inbox_id, struct str id, int enable, int failed, struct err *err)
     must_use;
 
@@ -502,6 +506,7 @@ struct mail_usage {
     uint64_t sent, received, held, approved, rejected, storage_bytes;
     uint32_t pending, messages, sent_today;
 };
+/* sent to rejected: in whole days (UTC) from from_us to to_us. The rest: now. */
 bool mail_usage(struct mail *mail, const char *inbox_id, int64_t from_us, int64_t to_us, struct mail_usage *out,
                 struct err *err) must_use;
 
