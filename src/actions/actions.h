@@ -53,6 +53,7 @@ struct mail_setup {
     struct mail_busy *busy; /* mail_busy_new() */
     const char *domain;     /* of addresses: "mail.cloister.localhost" */
     bool strict_inbox_keys;
+    bool webhooks_http;                       /* webhooks may have http:// URLs too */
     uint32_t sends_per_minute, sends_per_day; /* of an inbox */
     uint32_t inboxes_most, signups_per_hour;  /* of a principal */
     unsigned char operator_public[32];        /* the approvers' keys of all tenants are sealed to it; see mail.h */

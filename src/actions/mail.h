@@ -366,6 +366,9 @@ void mail_dispatch(const struct actions *actions, const char *inbox_id);
  */
 int64_t action_mail_tick(const struct actions *actions, int64_t now_us);
 
+/* Once in an hour or so: shreds what was deleted a week ago, lets go of inboxes of sandboxes that have ended. */
+void action_mail_sweep(const struct actions *actions, int64_t now_us);
+
 /* The first inbox and account, for `cloister env`: made once, their keys written by the caller. */
 bool action_mail_first(const struct actions *actions, const struct secret *inbox_key, const struct secret *token,
                        struct arena *arena, struct err *err) must_use;

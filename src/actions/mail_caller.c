@@ -86,6 +86,15 @@ static bool sandbox_look(const struct actions *actions, struct str id, struct ar
     return true;
 }
 
+bool mail_sandbox_tenant(const struct actions *actions, struct str sandbox_id, struct arena *arena,
+                         struct mail_tenant_row *out, struct err *err)
+{
+    struct inside inside;
+
+    return sandbox_look(actions, sandbox_id, arena, &inside, err) &&
+           mail_tenant_ensure(actions, inside.team_slug, arena, out, err);
+}
+
 static struct mail_caller sandbox_caller(const struct inside *inside, const struct mail_tenant_row *tenant)
 {
     struct mail_caller caller = { .kind = MAIL_CALLER_SANDBOX };

@@ -21,6 +21,7 @@
 
 enum { RANDOM_LOCAL_CHARS = 8, UNDO_MOST_S = 3600, UPGRADES_PER_HOUR = 3 };
 static const int64_t HOUR_US = INT64_C(3600) * 1000000;
+static const int64_t KEPT_US = 7 * INT64_C(86400) * 1000000; /* a deleted inbox; also how long mail may be held */
 
 /* ---- checks ---- */
 
@@ -212,6 +213,29 @@ bool mail_sandbox_inbox(const struct actions *actions, struct str sandbox_id, co
     mail_key_text(false, &text);
     return local_of(actions, STR(""), arena, &making.local, err) &&
            make(actions, &making, &text, arena, &row, out, err);
+}
+
+bool mail_first_inbox(const struct actions *actions, const struct mail_tenant_row *tenant, struct str account_id,
+                      const struct secret *key, const struct mail_reader *account, struct arena *arena, struct err *err)
+{
+    struct making making = {
+        .tenant = tenant,
+        .account_id = account_id,
+        .local = STR("agent"),
+        .key_name = STR("first key"),
+        .actor = STR("server"),
+        .mode = MAIL_GATED_SEND,
+        .scopes = MAIL_SCOPE_READ | MAIL_SCOPE_SEND | MAIL_SCOPE_ADMIN,
+        .creator = account,
+    };
+    struct mail_sandbox_row no_sandbox;
+    struct mail_inbox_row row;
+
+    if (make(actions, &making, key, arena, &row, &no_sandbox, err))
+        return true;
+    /* The address is an earlier first inbox's, whose key was lost. */
+    return err->kind == ERR_CONFLICT && local_of(actions, STR(""), arena, &making.local, err) &&
+           make(actions, &making, key, arena, &row, &no_sandbox, err);
 }
 
 /* A MultiMail key becomes the principal of the inboxes that it creates. */
@@ -619,6 +643,48 @@ bool action_inbox_delete(const struct actions *actions, const struct mail_caller
         return err->kind == ERR_NOT_FOUND ? mail_no_such(err) : false;
     log_info("inbox %.*s: deleted by %s; its file is shredded in a week", STR_ARG(row.id), caller->actor);
     return true;
+}
+
+/* ---- what is over ---- */
+
+static void shred(const struct actions *actions, const struct mail_inbox_row *row, struct arena *arena)
+{
+    struct err err;
+
+    /* An inbox of a sandbox that has ended is deleted first: nothing waits in it, and no key is left that could read. */
+    if (!row->deleted_us && !store_mail_inbox_delete(actions->store, row->id, &err) && err.kind != ERR_NOT_FOUND) {
+        log_warn("inbox %.*s: cannot be deleted after its sandbox: %s", STR_ARG(row->id), err_text(&err));
+        return;
+    }
+    if ((!mail_inbox_shred(actions->mail->mail, arena_text(arena, row->id), STR("server"), &err) &&
+         err.kind != ERR_NOT_FOUND) ||
+        !store_mail_inbox_shredded(actions->store, row->id, &err)) {
+        log_warn("inbox %.*s: cannot be shredded, and is tried again: %s", STR_ARG(row->id), err_text(&err));
+        return;
+    }
+    log_info("inbox %.*s: shredded", STR_ARG(row->id));
+}
+
+void action_mail_sweep(const struct actions *actions, int64_t now_us)
+{
+    struct mail_inbox_row *rows;
+    struct arena arena;
+    struct err err;
+    uint32_t orphans;
+    size_t count;
+
+    if (!actions->mail)
+        return;
+    arena_init(&arena);
+    if (!store_mail_sandbox_sweep(actions->store, &orphans, &err))
+        log_warn("mail: %s", err_text(&err));
+    if (store_mail_inbox_stale(actions->store, now_us - KEPT_US, LIMIT_MAIL_SHRED, &arena, &rows, &count, &err))
+        for (size_t i = 0; i < count; i++)
+            shred(actions, &rows[i], &arena);
+    else
+        log_warn("mail: %s", err_text(&err));
+    arena_done(&arena);
+    mail_grants_expire(actions, now_us);
 }
 
 /* ---- allowlist ---- */

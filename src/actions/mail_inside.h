@@ -105,6 +105,9 @@ bool mail_info_of(const struct actions *actions, const struct mail_inbox_row *ro
 /* The caller's row by a reference as in action_inbox_get(); of any tenant for the operator. By mail_no_such(). */
 bool mail_row_for(const struct actions *actions, const struct mail_caller *caller, struct str ref, struct arena *arena,
                   struct mail_inbox_row *out, struct err *err) must_use;
+/* By an id or an address, of any owner; also deleted ones. By mail_no_such(). For the operator's audit. */
+bool mail_row_by_ref(const struct actions *actions, struct str ref, struct arena *arena, struct mail_inbox_row *out,
+                     struct err *err) must_use;
 /* The rows that this caller may list: its own, its account's; of all tenants for the operator. */
 bool mail_rows_of(const struct actions *actions, const struct mail_caller *caller, struct arena *arena,
                   struct mail_inbox_row **out, size_t *out_count, struct err *err) must_use;
@@ -117,6 +120,14 @@ void mail_row_received(const struct actions *actions, const char *inbox_id);
 /* The inbox of a sandbox, at its first use (mail_inbox.c). Two at the same time get the same one. */
 bool mail_sandbox_inbox(const struct actions *actions, struct str sandbox_id, const struct mail_tenant_row *tenant,
                         struct arena *arena, struct mail_sandbox_row *out, struct err *err) must_use;
+
+/* The first inbox of a server, with a key whose text is kept elsewhere (mail_inbox.c). */
+bool mail_first_inbox(const struct actions *actions, const struct mail_tenant_row *tenant, struct str account_id,
+                      const struct secret *key, const struct mail_reader *account, struct arena *arena, struct err *err)
+    must_use;
+/* The tenant of the sandbox's team (mail_caller.c). */
+bool mail_sandbox_tenant(const struct actions *actions, struct str sandbox_id, struct arena *arena,
+                         struct mail_tenant_row *out, struct err *err) must_use;
 
 /* ---- keys (mail_key.c) ---- */
 
@@ -149,6 +160,8 @@ bool mail_consent(const struct actions *actions, const struct mail_caller *calle
 /* Grants that wait for the inbox's credential: `reader` is one. A failure is only logged: the next use tries again. */
 void mail_grants_settle(const struct actions *actions, const struct mail_inbox_row *row,
                         const struct mail_reader *reader);
+/* Grants that have ended lose their wraps. */
+void mail_grants_expire(const struct actions *actions, int64_t now_us);
 /* The caller's grant for this inbox. ERR_NOT_FOUND by mail_no_such(); ERR_CONFLICT: not effective yet. */
 bool mail_grant_reader(const struct actions *actions, const struct mail_caller *caller,
                        const struct mail_inbox_row *row, unsigned verb, struct arena *arena, struct mail_reader *out,

@@ -371,18 +371,14 @@ bool action_grant_list(const struct actions *actions, const struct mail_caller *
     return true;
 }
 
-static struct str wrap_name(struct str grant_id, struct arena *arena)
-{
-    return arena_format(arena, "grant:%.*s", STR_ARG(grant_id));
-}
-
+/* The grant's id is the name of its wrap in the inbox's file. */
 static void wrap_remove(const struct actions *actions, const struct mail_grant_row *row, const char *actor,
                         struct arena *arena)
 {
     struct err err;
 
-    if (!mail_reader_remove(actions->mail->mail, arena_text(arena, row->inbox_id),
-                            arena_text(arena, wrap_name(row->id, arena)), str_from(actor), &err) &&
+    if (!mail_reader_remove(actions->mail->mail, arena_text(arena, row->inbox_id), arena_text(arena, row->id),
+                            str_from(actor), &err) &&
         err.kind != ERR_NOT_FOUND)
         log_warn("grant %.*s: its wrap stays in the inbox's file, but its key is gone: %s", STR_ARG(row->id),
                  err_text(&err));
@@ -407,7 +403,7 @@ static bool grant_settle(const struct actions *actions, const struct mail_grant_
                          const struct mail_reader *reader, struct arena *arena, struct err *err)
 {
     char *inbox_id = arena_text(arena, row->inbox_id);
-    struct mail_reader added = { .key_id = arena_text(arena, wrap_name(row->id, arena)) };
+    struct mail_reader added = { .key_id = arena_text(arena, row->id) };
     struct mail_caller server = { .actor = "server" };
     unsigned char sealed[SEAL_SEALED_KEY_BYTES];
     struct seal_key grantee_public;
@@ -456,6 +452,26 @@ void mail_grants_settle(const struct actions *actions, const struct mail_inbox_r
     arena_done(&arena);
 }
 
+void mail_grants_expire(const struct actions *actions, int64_t now_us)
+{
+    struct mail_grant_row *rows;
+    struct arena arena;
+    struct err err;
+    size_t count;
+
+    arena_init(&arena);
+    if (!store_mail_grant_ended(actions->store, now_us, LIMIT_MAIL_SHRED, &arena, &rows, &count, &err)) {
+        log_warn("mail: %s", err_text(&err));
+        count = 0;
+    }
+    for (size_t i = 0; i < count; i++) {
+        wrap_remove(actions, &rows[i], "server", &arena);
+        if (!store_mail_grant_revoke(actions->store, rows[i].id, &err) && err.kind != ERR_NOT_FOUND)
+            log_warn("grant %.*s: cannot be ended: %s", STR_ARG(rows[i].id), err_text(&err));
+    }
+    arena_done(&arena);
+}
+
 bool mail_grant_reader(const struct actions *actions, const struct mail_caller *caller,
                        const struct mail_inbox_row *row, unsigned verb, struct arena *arena, struct mail_reader *out,
                        struct err *err)
@@ -481,7 +497,7 @@ bool mail_grant_reader(const struct actions *actions, const struct mail_caller *
             waits = true;
             continue;
         }
-        struct mail_reader reader = { .key_id = arena_text(arena, wrap_name(rows[i].id, arena)) };
+        struct mail_reader reader = { .key_id = arena_text(arena, rows[i].id) };
         seal_pair_of(secret_reveal(&caller->credential), "grant", &public_key, &private_key);
         if (!seal_open(&public_key, &private_key, rows[i].sealed, &reader.kek, err))
             return err_wrap(err, "grant %.*s", STR_ARG(rows[i].id));

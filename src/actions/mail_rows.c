@@ -355,8 +355,7 @@ static bool is_by_account(const struct mail_caller *caller, const struct mail_in
     return !caller->inbox_id[0] || !str_eq(row->id, str_from(caller->inbox_id));
 }
 
-/* What the reference names, of any owner. */
-static bool find_row(const struct actions *actions, struct str ref, struct arena *arena, struct mail_inbox_row *out,
+bool mail_row_by_ref(const struct actions *actions, struct str ref, struct arena *arena, struct mail_inbox_row *out,
                      struct err *err)
 {
     char hash[65];
@@ -400,7 +399,7 @@ static bool only_row(const struct actions *actions, const struct mail_caller *ca
     size_t count;
 
     if (caller->inbox_id[0])
-        return find_row(actions, str_from(caller->inbox_id), arena, out, err);
+        return mail_row_by_ref(actions, str_from(caller->inbox_id), arena, out, err);
     if (caller->kind == MAIL_CALLER_OPERATOR || caller->kind == MAIL_CALLER_OVERSIGHT)
         return err_set(err, ERR_INVALID, "say which inbox is meant: its id or its address");
     if (!mail_rows_of(actions, caller, arena, &rows, &count, err))
@@ -419,7 +418,7 @@ bool mail_row_for(const struct actions *actions, const struct mail_caller *calle
     struct mail_inbox_row row;
 
     if (!mail_is_on(actions, err) ||
-        !(ref.len ? find_row(actions, ref, arena, &row, err) : only_row(actions, caller, arena, &row, err)))
+        !(ref.len ? mail_row_by_ref(actions, ref, arena, &row, err) : only_row(actions, caller, arena, &row, err)))
         return false;
     if (caller->kind == MAIL_CALLER_OPERATOR ? row.deleted_us != 0 : !is_own(caller, &row))
         return mail_no_such(err);
@@ -511,7 +510,7 @@ bool mail_box_for(const struct actions *actions, const struct mail_caller *calle
     struct mail_inbox_row row;
 
     return mail_is_on(actions, err) && use_allowed(caller, use, err) &&
-           (ref.len ? find_row(actions, ref, arena, &row, err) : only_row(actions, caller, arena, &row, err)) &&
+           (ref.len ? mail_row_by_ref(actions, ref, arena, &row, err) : only_row(actions, caller, arena, &row, err)) &&
            box_open(actions, caller, &row, use, arena, out, err);
 }
 
@@ -528,7 +527,7 @@ bool mail_box_of_message(const struct actions *actions, const struct mail_caller
         return mail_no_such(err);
     if (!store_mail_inbox_by_handle(actions->store, str_from(handle), arena, &row, err))
         return err->kind == ERR_NOT_FOUND ? mail_no_such(err) : false;
-    if (ref.len && (!find_row(actions, ref, arena, &named, err) || !str_eq(named.id, row.id)))
+    if (ref.len && (!mail_row_by_ref(actions, ref, arena, &named, err) || !str_eq(named.id, row.id)))
         return mail_no_such(err);
     return box_open(actions, caller, &row, use, arena, out, err);
 }

@@ -676,6 +676,18 @@ bool store_mail_grant_list(struct store *store, const struct mail_grant_filter *
            err_wrap(err, "list grants");
 }
 
+bool store_mail_grant_ended(struct store *store, int64_t now_us, uint32_t limit, struct arena *arena,
+                            struct mail_grant_row **out, size_t *out_count, struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+    auto_rows struct sql_rows rows = { 0 };
+
+    return (sql_select(store->sql, GRANT_SELECT "revoked_us = 0 AND expires_us <= $1 LIMIT $2",
+                       SQL_ARGS(sql_int(now_us), sql_int(limit)), &rows, err) &&
+            ROWS_READ(&rows, grant_read, arena, out, out_count, err)) ||
+           err_wrap(err, "find grants that have ended");
+}
+
 #define NO_GRANT ERR_NOT_FOUND, "there is no such grant"
 
 bool store_mail_grant_effective(struct store *store, struct str id, struct str sealed, struct err *err)

@@ -204,6 +204,9 @@ struct mail_grant_filter {
 /* Newest first. */
 bool store_mail_grant_list(struct store *store, const struct mail_grant_filter *filter, struct arena *arena,
                            struct mail_grant_row **out, size_t *out_count, struct err *err) must_use;
+/* Expired and not revoked. */
+bool store_mail_grant_ended(struct store *store, int64_t now_us, uint32_t limit, struct arena *arena,
+                            struct mail_grant_row **out, size_t *out_count, struct err *err) must_use;
 /* ERR_NOT_FOUND: revoked meanwhile. */
 bool store_mail_grant_effective(struct store *store, struct str id, struct str sealed, struct err *err) must_use;
 /* Takes the mark off the inbox's row, unless a grant still waits. */
