@@ -150,6 +150,7 @@ struct front_mail *front_mail_new(const struct front_mail_config *config, struct
         .context = mail,
     };
     memcpy(mail->setup.operator_public, settings->operator_public.bytes, sizeof mail->setup.operator_public);
+    memcpy(mail->setup.server_secret, office.server_secret.bytes, sizeof mail->setup.server_secret);
     explicit_bzero(&office, sizeof office);
     return mail;
 }
@@ -160,6 +161,7 @@ void front_mail_free(struct front_mail *mail)
         return;
     timer_clear(&mail->timer);
     mail_free(mail->setup.mail);
+    explicit_bzero(&mail->setup, sizeof mail->setup);
     free(mail);
 }
 
