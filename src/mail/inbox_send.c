@@ -42,7 +42,7 @@ struct arrival {
     struct str link_hash, link_wrapped;
 };
 
-/* Front: encrypts and seals. *out_key: the content key, for a link. */
+/* Front: encrypts and seals. *out_link: a token, if one is wanted; NULL: none can be. */
 static bool pack_arrival(struct mail *mail, const struct mail_accept *want, const char *id, struct arena *arena,
                          struct buf *out, char out_sha256[MAIL_HASH_TEXT_BYTES], struct secret *out_link,
                          struct err *err)
@@ -472,6 +472,13 @@ bool mail_message_held(const struct mail_message *m)
     return m->direction == MAIL_OUTBOUND ? m->state == MAIL_HELD : m->in_status == MAIL_IN_HELD;
 }
 
+bool mail_id_check(struct str message_id, struct err *err)
+{
+    char handle[MAIL_HANDLE_BYTES];
+
+    return mail_message_id_handle(message_id, handle) || err_set(err, ERR_NOT_FOUND, MAIL_NO_MESSAGE);
+}
+
 static bool run_pending(struct inbox *inbox, struct unpack *in, struct arena *arena, struct buf *out, struct err *err)
 {
     bool with_content = unpack_bool(in), there;
@@ -570,7 +577,7 @@ bool held_get(struct mail *mail, const char *inbox_id, struct str message_id, st
     struct unpack reply;
 
     pack_str(&request, message_id);
-    if (!mail_call(mail, inbox_id, SEND_HELD, &request, arena, &reply, err))
+    if (!mail_id_check(message_id, err) || !mail_call(mail, inbox_id, SEND_HELD, &request, arena, &reply, err))
         return false;
     held_unpack(&reply, inbox_id, arena, out);
     return unpack_done(&reply, err);
@@ -904,7 +911,8 @@ bool mail_cancel(struct mail *mail, const char *inbox_id, const char *message_id
     pack_str(&request, actor);
     pack_u32(&request, scopes);
     pack_i64(&request, clock_wall_us());
-    if (!mail_call(mail, inbox_id, SEND_CANCEL, &request, arena, &reply, err))
+    if (!mail_id_check(str_from(message_id), err) ||
+        !mail_call(mail, inbox_id, SEND_CANCEL, &request, arena, &reply, err))
         return false;
     mail_message_unpack(&reply, inbox_id, arena, &message);
     if (!unpack_done(&reply, err))
@@ -913,7 +921,181 @@ bool mail_cancel(struct mail *mail, const char *inbox_id, const char *message_id
     return true;
 }
 
+/* ---- changing what is scheduled ---- */
+
+/* Another time, the same bytes. *out_wanted: it would be held, and its key for the approvers is missing: nothing is changed. */
+static bool reschedule(struct inbox *inbox, struct str message_id, const struct outgoing_change *change,
+                       struct arena *arena, struct mail_message *out, bool *out_wanted, struct err *err)
+{
+    struct gate_message after;
+    struct outgoing m;
+    bool changed;
+
+    if (!outgoing_load(inbox, message_id, arena, &m, err) || !outgoing_try(inbox, &m, change, &after, err))
+        return false;
+    *out_wanted = after.state == MAIL_HELD && !change->for_approver.len;
+    return (*out_wanted || outgoing_step(inbox, &m, change, arena, &changed, err)) &&
+           inbox_message_load(inbox, message_id, arena, out, err);
+}
+
+static bool run_reschedule(struct inbox *inbox, struct unpack *in, struct arena *arena, struct buf *out,
+                           struct err *err)
+{
+    struct outgoing_change change = { .event = GATE_RESCHEDULE };
+    struct mail_message message;
+    struct str sealed = STR("");
+    bool wanted = false;
+
+    struct str message_id = unpack_str(in, MAIL_MESSAGE_ID_BYTES);
+    change.actor = unpack_str(in, LIMIT_MAIL_ACTOR_BYTES);
+    change.input.mode = unpack_mode(in);
+    change.input.send_at_us = unpack_i64(in);
+    change.input.now_us = unpack_i64(in);
+    change.for_approver = unpack_str(in, SEAL_SEALED_KEY_BYTES);
+    if (!unpack_done(in, err) || !sql_begin(inbox->sql, SQL_DURABLE, err))
+        return false;
+    bool fine = reschedule(inbox, message_id, &change, arena, &message, &wanted, err) &&
+                (!wanted || inbox_sealed_get(inbox, message_id, "server", arena, &sealed, err));
+    bool committed = sql_end(inbox->sql, fine && !wanted, err);
+    if (!fine || (!wanted && !committed))
+        return false;
+    pack_bool(out, wanted);
+    pack_str(out, sealed);
+    mail_message_pack(out, &message, 0);
+    return true;
+}
+
+static bool call_reschedule(struct mail *mail, const struct mail_accept *want, const char *message_id,
+                            struct str for_approver, struct arena *arena, struct mail_message *out, bool *out_wanted,
+                            struct str *out_sealed, struct err *err)
+{
+    struct buf request = mail_request(arena);
+    struct unpack reply;
+
+    pack_str(&request, str_from(message_id));
+    pack_str(&request, want->composer);
+    pack_u8(&request, (uint8_t)want->mode);
+    pack_i64(&request, want->send_at_us);
+    pack_i64(&request, want->now_us);
+    pack_str(&request, for_approver);
+    if (!mail_call(mail, want->inbox_id, SEND_RESCHEDULE, &request, arena, &reply, err))
+        return false;
+    *out_wanted = unpack_bool(&reply);
+    *out_sealed = unpack_str(&reply, SEAL_SEALED_KEY_BYTES);
+    mail_message_unpack(&reply, want->inbox_id, arena, out);
+    return unpack_done(&reply, err);
+}
+
+static bool reschedule_at(struct mail *mail, const struct mail_accept *want, const char *message_id,
+                          struct arena *arena, struct mail_message *out, struct err *err)
+{
+    const struct mail_config *config = mail_config_of(mail);
+    unsigned char resealed[SEAL_SEALED_KEY_BYTES];
+    auto_seal_key struct seal_key key = { 0 };
+    struct str sealed;
+    bool wanted;
+
+    if (!call_reschedule(mail, want, message_id, STR(""), arena, out, &wanted, &sealed, err))
+        return false;
+    if (!wanted)
+        return true;
+    if (!seal_open(&config->server_public, &config->server_private, sealed, &key, err))
+        return err_set(err, ERR_INTERNAL, "message %s cannot be opened any more: cancel it", message_id);
+    seal_to(want->approver_public, &key, resealed);
+    if (!call_reschedule(mail, want, message_id, str_of(resealed, sizeof resealed), arena, out, &wanted, &sealed, err))
+        return false;
+    return !wanted || err_set(err, ERR_INTERNAL, "message %s asks for its key again", message_id);
+}
+
+/* The old bytes go, with their keys, their recipients and an approval. */
+static bool replace_content(struct inbox *inbox, const struct arrival *a, struct err *err)
+{
+    return sql_exec(inbox->sql,
+                    "UPDATE messages SET composer = $1, schedule_first = $2, hold_us = $3, has_attachments = $4, "
+                    "size = $5, head_cipher = $6, body_cipher = $7, reason_cipher = NULL, tags_cipher = NULL, "
+                    "approval_mac = NULL, decided_us = 0, decided_by = '' WHERE id = $8",
+                    SQL_ARGS(sql_text(a->composer), sql_int(a->schedule_first), sql_int(a->hold_us),
+                             sql_int(a->has_attachments), sql_int((int64_t)(a->head.len + a->body.len)),
+                             sql_blob(a->head), sql_blob(a->body), sql_text(str_from(a->id))),
+                    err) &&
+           sql_exec(inbox->sql, "DELETE FROM recipients WHERE message_id = $1", SQL_ARGS(sql_text(str_from(a->id))),
+                    err) &&
+           store_recipients(inbox, a, err) && inbox_sealed_put(inbox, a->id, "inbox", a->for_inbox, err) &&
+           sql_exec(inbox->sql, "INSERT INTO sends (at_us) VALUES ($1)", SQL_ARGS(sql_int(a->now_us)), err);
+}
+
+static bool edit(struct inbox *inbox, struct arrival *a, struct arena *arena, struct mail_message *out,
+                 struct refusal *out_refusal, struct err *err)
+{
+    struct outgoing_change change = {
+        .event = GATE_EDIT,
+        .input = { .now_us = a->now_us, .mode = a->mode, .send_at_us = a->send_at_us },
+        .actor = a->composer,
+    };
+    char thread_id[MAIL_MESSAGE_ID_BYTES];
+    struct outgoing m;
+    bool changed;
+
+    memcpy(change.input.hash, a->hash.at, GATE_HASH_BYTES);
+    if (!outgoing_load(inbox, str_from(a->id), arena, &m, err) ||
+        !inbox_message_load(inbox, str_from(a->id), arena, out, err) ||
+        !check_limits(inbox, a, a->head.len + a->body.len, arena, out_refusal, err))
+        return false;
+    if (out_refusal->is_there)
+        return true;
+    a->thread.thread_id = str_from(out->thread_id);
+    /* To MAIL_SCAN, which takes the keys of the old content away; then the new content is judged. */
+    return outgoing_step(inbox, &m, &change, arena, &changed, err) && replace_content(inbox, a, err) &&
+           inbox_thread_join(inbox, a->id, &a->thread, thread_id, err) && judge(inbox, a, arena, err) &&
+           inbox_message_load(inbox, str_from(a->id), arena, out, err);
+}
+
+static bool run_edit(struct inbox *inbox, struct unpack *in, struct arena *arena, struct buf *out, struct err *err)
+{
+    struct arrival a;
+    struct mail_message message;
+    struct refusal refusal = { 0 };
+
+    if (!unpack_arrival(in, arena, &a, err) || !sql_begin(inbox->sql, SQL_DURABLE, err))
+        return false;
+    bool fine = edit(inbox, &a, arena, &message, &refusal, err);
+    if (fine && refusal.is_there)
+        fine = err_set(err, ERR_LIMIT, "%.*s", STR_ARG(refusal.why));
+    if (!sql_end(inbox->sql, fine, err))
+        return false;
+    mail_message_pack(out, &message, 0);
+    return true;
+}
+
+bool mail_reschedule(struct mail *mail, const struct mail_accept *want, const char *message_id, struct arena *arena,
+                     struct mail_message *out, struct err *err)
+{
+    struct buf request = mail_request(arena);
+    char sha256[MAIL_HASH_TEXT_BYTES];
+    struct mail_message message;
+    struct unpack reply;
+
+    if (!mail_id_check(str_from(message_id), err))
+        return false;
+    if (!want->content) {
+        if (!reschedule_at(mail, want, message_id, arena, &message, err))
+            return false;
+        *out = message;
+        return true;
+    }
+    if (!pack_arrival(mail, want, message_id, arena, &request, sha256, NULL, err) ||
+        !mail_call(mail, want->inbox_id, SEND_EDIT, &request, arena, &reply, err))
+        return false;
+    mail_message_unpack(&reply, want->inbox_id, arena, &message);
+    if (!unpack_done(&reply, err))
+        return false;
+    *out = message;
+    return true;
+}
+
 const struct inbox_operation inbox_send_operations[] = {
-    { SEND_ACCEPT, run_accept }, { SEND_PENDING, run_pending }, { SEND_HELD, run_held },
-    { SEND_DECIDE, run_decide }, { SEND_CANCEL, run_cancel },   { 0, NULL },
+    { SEND_ACCEPT, run_accept }, { SEND_PENDING, run_pending },
+    { SEND_HELD, run_held },     { SEND_DECIDE, run_decide },
+    { SEND_CANCEL, run_cancel }, { SEND_RESCHEDULE, run_reschedule },
+    { SEND_EDIT, run_edit },     { 0, NULL },
 };

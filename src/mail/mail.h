@@ -172,7 +172,7 @@ bool mail_reader_remove(struct mail *mail, const char *inbox_id, const char *key
 /* Overwrites and removes the file; the audit stays. */
 bool mail_inbox_shred(struct mail *mail, const char *inbox_id, struct str actor, struct err *err) must_use;
 
-/* Limits of one inbox. */
+/* Limits of one inbox; 0: none. pending_most: all that waits, held or scheduled. */
 struct mail_limits {
     uint32_t sends_per_minute, sends_per_day, pending_most;
     uint64_t storage_bytes;
@@ -247,7 +247,10 @@ bool mail_decide(struct mail *mail, const struct mail_decision *decision, struct
 /* `actor` as in mail_accept.composer, with its scopes. Cancelled already: no error, and nothing changes. */
 bool mail_cancel(struct mail *mail, const char *inbox_id, const char *message_id, struct str actor, uint32_t scopes,
                  struct arena *arena, struct mail_message *out, struct err *err) must_use;
-/* PATCH …/schedule. `content` NULL: only the time changes. ERR_CONFLICT: not scheduled, or approved already. */
+/*
+ * Of a scheduled message: `content` NULL: another time for the same bytes, so an approval stays. Else new content, judged as
+ * a new message: an approval is void. New content counts as a send for the limits. ERR_CONFLICT: it is not scheduled.
+ */
 bool mail_reschedule(struct mail *mail, const struct mail_accept *want, const char *message_id, struct arena *arena,
                      struct mail_message *out, struct err *err) must_use;
 /* The mode went down: what is not approved and has not left is held (or rejected, for read_only). */
