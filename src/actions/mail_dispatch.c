@@ -24,8 +24,7 @@
 #include <unistd.h>
 #endif
 
-/* Where a test ends the process, to see that the next one finishes the work. */
-static void reached(const char *step)
+void mail_reached(const char *step)
 {
     (void)step;
 #ifdef CLOISTER_TEST_HOLES
@@ -210,7 +209,7 @@ static bool deliver_all(const struct delivery *d, const struct mail_content *con
     for (uint32_t i = 0; i < content->recipient_count; i++) {
         if (!deliver_one(d, content->recipients[i], &out[i], &one) && first.kind == ERR_NONE)
             first = one;
-        reached("mail-stop-halfway");
+        mail_reached("mail-stop-halfway");
     }
     if (first.kind == ERR_NONE)
         return true;
@@ -276,7 +275,7 @@ static bool leave(const struct turn *turn, const struct mail_release *release, c
     struct mail_content parsed;
     const char *why;
 
-    reached("mail-stop-claimed");
+    mail_reached("mail-stop-claimed");
     if (!check_release(actions, turn->box, release, content, arena, &why, err))
         return false;
     if (!why && !mail_parse(mail, content->mime, arena, &parsed, err)) {
@@ -293,7 +292,7 @@ static bool leave(const struct turn *turn, const struct mail_release *release, c
         if (!deliver_all(&d, content, turn->memory, settled, err))
             return false;
     }
-    reached("mail-stop-delivered");
+    mail_reached("mail-stop-delivered");
     if (!mail_settle(mail, release, settled, content->recipient_count, err))
         return false;
     *turn->memory = (struct dispatch_memory){ 0 };

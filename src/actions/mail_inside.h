@@ -227,6 +227,8 @@ struct dispatch_memory {
  */
 bool dispatch_turn(const struct actions *actions, const char *inbox_id, struct dispatch_memory *memory,
                    const char *message_id, enum mail_state *state, struct mail_tick *out, struct err *err) must_use;
+/* Where a test ends the process (base/hole.h), to see that the next one finishes the work. */
+void mail_reached(const char *step);
 void mail_tell(const struct actions *actions, enum mail_event_kind kind, const char *inbox_id, const char *message_id);
 
 #endif

@@ -391,6 +391,7 @@ static bool hand_over(const struct actions *actions, const struct mail_box *box,
     if (!busy_begin(actions, box->info.id, &busy, err))
         return false;
     bool ok = mail_accept(actions->mail->mail, want, arena, out, out_retry_s, err);
+    mail_reached("mail-stop-accepted");
     if (ok && !out->is_repeat) {
         if (out->state == MAIL_HELD)
             mail_tell(actions, MAIL_EVENT_PENDING, box->info.id, out->id);
