@@ -65,6 +65,13 @@ void http_peer(const struct http_exchange *ex, struct sockaddr_storage *out)
         stream_peer(c->stream, out);
 }
 
+bool http_is_tls(const struct http_exchange *ex)
+{
+    const struct connection *c = exchange_of(ex)->connection;
+
+    return c && c->stream && stream_is_tls(c->stream);
+}
+
 void exchange_attach(struct connection *c, struct exchange *e, struct buf *input)
 {
     struct http_exchange *ex = &e->outer;

@@ -105,6 +105,8 @@ void http_trust(struct http_exchange *ex);
 
 /* The address at the other end. Untouched if there is none: the client has gone, or came by a unix socket. */
 void http_peer(const struct http_exchange *ex, struct sockaddr_storage *out);
+/* Did it come over TLS? False once the client has gone. */
+bool http_is_tls(const struct http_exchange *ex);
 
 /* ---- reading the body ---- */
 
