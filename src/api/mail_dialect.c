@@ -96,13 +96,14 @@ void mail_reply_invalid(struct request *rq, const struct err *err)
 /* A type that a browser would run or render never leaves as such, and a broken one never enters a header. */
 static struct str safe_type(struct arena *arena, struct str type)
 {
-    struct str rest = type, main;
-    bool is_plain = str_cut(&rest, '/', &main) && str_is_token(main) && str_is_token(rest);
+    char *text = arena_text(arena, type);
 
-    if (!is_plain || str_starts(type, STR("text/html")) || str_starts(type, STR("application/xhtml")) ||
-        str_ends(type, STR("+xml")) || str_ends(type, STR("/xml")))
+    text_lower(text, type.len);
+    struct str lower = str_of(text, type.len), rest = lower, main;
+    if (!str_cut(&rest, '/', &main) || !str_is_token(main) || !str_is_token(rest) || str_eq(lower, STR("text/html")) ||
+        str_starts(lower, STR("application/xhtml")) || str_ends(lower, STR("xml")))
         return STR("application/octet-stream");
-    return arena_copy(arena, type);
+    return lower;
 }
 
 void mail_reply_file(struct request *rq, const struct mail_attachment *file)
@@ -118,6 +119,14 @@ void mail_reply_file(struct request *rq, const struct mail_attachment *file)
     reply_field(rq, STR("X-Content-Type-Options"), STR("nosniff"));
     reply_field(rq, STR("Content-Security-Policy"), STR("sandbox; default-src 'none'"));
     reply_field(rq, STR("Cache-Control"), STR("no-store"));
+}
+
+struct str mail_url(const struct request *rq, struct str path)
+{
+    const struct str *host = http_header(&rq->ex->head, STR("Host"));
+
+    return arena_format(rq->arena, "%s://%.*s%.*s", rq->mail->is_tls ? "https" : "http",
+                        STR_ARG(host ? *host : STR("localhost")), STR_ARG(path));
 }
 
 /* ---- jobs ---- */
@@ -535,6 +544,11 @@ static void route(struct request *rq)
     }
 }
 
+static bool is_inside_name(const struct http_head *head)
+{
+    return str_starts(header(head, STR("Host")), STR("mail.cloister.internal"));
+}
+
 void mail_api_handle(struct mail_api *api, struct http_exchange *ex, const char *sandbox_id)
 {
     static const struct http_events events = { .on_gone = on_gone };
@@ -551,6 +565,8 @@ void mail_api_handle(struct mail_api *api, struct http_exchange *ex, const char 
     rq->mail->api = api;
     rq->mail->dialect = mail_dialect_of(&ex->head, rq->arena);
     note_place(rq);
+    /* Programs inside reach the service's public names over TLS that egress ends. */
+    rq->mail->is_tls = sandbox_id ? !is_inside_name(&ex->head) : http_is_tls(ex);
     if (sandbox_id && rq->mail->dialect == &mail_operator) {
         rq->mail->dialect = &mail_multimail;
         mail_reply_problem(rq, 404, "no such route from inside a sandbox");

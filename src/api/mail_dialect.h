@@ -59,6 +59,7 @@ struct mail_request {
     const struct mail_dialect *dialect;
     struct mail_caller caller; /* all zero on a public route */
     char place[64];            /* where it comes from, for limits of strangers: "192.0.2.1", "sandbox:ID" */
+    bool is_tls;               /* the client speaks https */
     /* What a handler sets to answer later; see mail_later(). */
     void (*later)(struct request *rq);
     void (*gone)(struct request *rq);
@@ -85,6 +86,9 @@ void mail_reply_invalid(struct request *rq, const struct err *err);
 void mail_reply_problem(struct request *rq, unsigned status, const char *format, ...) printf_like(3, 4);
 /* A file: an attachment that the client saves and never shows as a page. */
 void mail_reply_file(struct request *rq, const struct mail_attachment *file);
+
+/* A link to a path of ours, at the name by which the client has reached us. */
+struct str mail_url(const struct request *rq, struct str path);
 
 /*
  * For long polls and WebSockets. A handler that has no answer yet calls mail_later(): `later` is then called on the loop,

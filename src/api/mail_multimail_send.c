@@ -15,8 +15,7 @@ static void answer_sent(struct request *rq, const struct sent_info *sent)
         json_out_bool(&json, "idempotent", true);
     json_out_str(&json, "thread_id", str_from(accepted->thread_id));
     json_out_str(&json, "mailbox_id", str_from(sent->inbox_id));
-    if (accepted->sha256[0])
-        json_out_str(&json, "content_sha256", str_from(accepted->sha256));
+    mm_text(&json, "content_sha256", str_from(accepted->sha256));
     if (accepted->state == MAIL_HELD)
         json_out_str(&json, "message",
                      STR("A person has to approve this message before it is sent. Do not send it again."));
@@ -35,8 +34,13 @@ static void send_it(struct request *rq, const struct send_want *want)
         mail_reply_err_after(rq, &err, retry_s);
 }
 
-/* `need_to` is false for a reply, whose recipients follow from what it answers. */
-static bool decode(struct request *rq, json_t **out_body, bool need_to, struct send_want *out)
+enum kind {
+    NEW_MESSAGE, /* needs recipients, a subject and a body */
+    ANSWER,      /* recipients and subject follow from what it answers */
+    CHANGE,      /* needs nothing */
+};
+
+static bool decode(struct request *rq, enum kind kind, json_t **out_body, struct send_want *out)
 {
     struct err err;
 
@@ -46,19 +50,16 @@ static bool decode(struct request *rq, json_t **out_body, bool need_to, struct s
         mail_reply_invalid(rq, &err);
         return false;
     }
-    if (need_to && out->to_count + out->cc_count + out->bcc_count == 0) {
-        mail_reply_problem(rq, 400, "'to' is missing");
-        return false;
-    }
-    if (need_to && !json_has(*out_body, "subject")) {
-        mail_reply_problem(rq, 400, "'subject' is missing");
-        return false;
-    }
-    if (!out->markdown.len && !out->text.len && !out->html.len) {
-        mail_reply_problem(rq, 400, "'markdown' is missing");
-        return false;
-    }
-    return true;
+    const char *missing = NULL;
+    if (kind != CHANGE && !out->markdown.len && !out->text.len && !out->html.len)
+        missing = "markdown";
+    if (kind == NEW_MESSAGE && !json_has(*out_body, "subject"))
+        missing = "subject";
+    if (kind == NEW_MESSAGE && !out->to_count)
+        missing = "to";
+    if (missing)
+        mail_reply_problem(rq, 400, "'%s' is missing", missing);
+    return !missing;
 }
 
 void mm_send(struct request *rq)
@@ -66,7 +67,7 @@ void mm_send(struct request *rq)
     auto_json json_t *body = NULL;
     struct send_want want;
 
-    if (decode(rq, &body, true, &want))
+    if (decode(rq, NEW_MESSAGE, &body, &want))
         send_it(rq, &want);
 }
 
@@ -75,8 +76,71 @@ void mm_send_from(struct request *rq)
     auto_json json_t *body = NULL;
     struct send_want want;
 
-    if (!decode(rq, &body, true, &want))
+    if (!decode(rq, NEW_MESSAGE, &body, &want))
         return;
     want.inbox_ref = rq->match.params[0];
     send_it(rq, &want);
+}
+
+void mm_reply(struct request *rq)
+{
+    auto_json json_t *body = NULL;
+    struct send_want want;
+
+    if (!decode(rq, ANSWER, &body, &want))
+        return;
+    want.answers = mail_id_plain(rq->match.params[0], MM_EMAIL_PREFIX);
+    send_it(rq, &want);
+}
+
+void mm_reply_from(struct request *rq)
+{
+    auto_json json_t *body = NULL;
+    struct send_want want;
+
+    if (!decode(rq, ANSWER, &body, &want))
+        return;
+    want.inbox_ref = rq->match.params[0];
+    want.answers = mail_id_plain(rq->match.params[1], MM_EMAIL_PREFIX);
+    send_it(rq, &want);
+}
+
+void mm_cancel(struct request *rq)
+{
+    struct mail_message message;
+    struct err err;
+
+    if (!action_send_cancel(rq->actions, mail_caller(rq), rq->match.params[0],
+                            mail_id_plain(rq->match.params[1], MM_EMAIL_PREFIX), rq->arena, &message, &err)) {
+        mail_reply_err(rq, &err);
+        return;
+    }
+    struct json_out json = reply_json(rq, 200);
+    json_out_object(&json, NULL);
+    mm_email_id(&json, "id", message.id);
+    json_out_str(&json, "status", mm_status(&message));
+    json_out_end(&json);
+}
+
+void mm_schedule(struct request *rq)
+{
+    auto_json json_t *body = NULL;
+    struct mail_message message;
+    struct send_want want;
+    struct err err;
+
+    if (!decode(rq, CHANGE, &body, &want))
+        return;
+    if (!action_send_edit(rq->actions, mail_caller(rq), rq->match.params[0],
+                          mail_id_plain(rq->match.params[1], MM_EMAIL_PREFIX), &want, rq->arena, &message, &err)) {
+        mail_reply_err(rq, &err);
+        return;
+    }
+    struct json_out json = reply_json(rq, 200);
+    json_out_object(&json, NULL);
+    mm_email_id(&json, "id", message.id);
+    json_out_str(&json, "status", mm_status(&message));
+    mm_time(&json, "send_at", message.send_at_us);
+    mm_text(&json, "content_sha256", str_from(message.sha256));
+    json_out_end(&json);
 }
