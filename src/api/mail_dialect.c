@@ -471,8 +471,7 @@ const struct mail_dialect *mail_dialect_of(const struct http_head *head, struct 
     return &mail_multimail;
 }
 
-/* MultiMail's client puts file names into paths as they are: a "%" that begins no escape stands for itself. */
-static struct str repaired(struct str path, struct arena *arena)
+struct str mail_path_repair(struct str path, struct arena *arena)
 {
     struct buf out = buf_make(arena, 3 * LIMIT_TARGET_BYTES);
     unsigned char byte[1];
@@ -527,7 +526,7 @@ static void route(struct request *rq)
     struct err err;
 
     rq->mail->head = rq->ex->head;
-    rq->mail->head.path = repaired(rq->ex->head.path, rq->arena);
+    rq->mail->head.path = mail_path_repair(rq->ex->head.path, rq->arena);
     if (!http_route(dialect->routes, dialect->route_count, &rq->mail->head, rq->arena, &rq->match, &err)) {
         mail_reply_invalid(rq, &err);
         send_answer(rq);

@@ -109,6 +109,12 @@ bool mail_body(struct request *rq, json_t **out) must_use;
 /* Takes the prefix off an id if it is there: "em_01J…" and "01J…" are the same. */
 struct str mail_id_plain(struct str id, struct str prefix);
 
+/*
+ * MultiMail's client puts file names into paths as they are: a "%" that begins no escape stands for itself. The result has
+ * none of these left.
+ */
+struct str mail_path_repair(struct str path, struct arena *arena);
+
 /* ---- the whole ---- */
 
 struct mail_api;

@@ -6,18 +6,22 @@
  */
 #include "api/mail_multimail.h"
 
+enum { RATE_S = 60 }; /* a wait that is longer is for a quota */
+
 /*
- * Clients tell three kinds of 429 apart: a warm-up of a new address has fields of its own (we have none), a used-up quota
- * has the word "quota" in its text, and everything else is a rate.
+ * Clients tell three kinds of 429 apart: the warm-up of a new address has fields of its own (we have no warm-up), a used-up
+ * quota has the word "quota" in its text, and everything else is a rate. A limit that waiting does not help against, such
+ * as a subject that is too long, is a 400.
  */
 static void problem(struct request *rq, const struct mail_problem *what)
 {
-    struct json_out json = reply_json(rq, what->status);
+    bool is_hopeless = what->kind == ERR_LIMIT && !what->retry_after_s;
+    bool is_quota = what->status == 429 && what->retry_after_s > RATE_S;
+    struct json_out json = reply_json(rq, is_hopeless ? 400 : what->status);
 
     json_out_object(&json, NULL);
-    json_out_str(&json, "error", what->message);
-    if (what->status == 429 && what->retry_after_s)
-        json_out_int(&json, "retry_after", what->retry_after_s);
+    json_out_str(&json, "error",
+                 is_quota ? arena_format(rq->arena, "quota: %.*s", STR_ARG(what->message)) : what->message);
     json_out_end(&json);
 }
 

@@ -109,7 +109,10 @@ void mm_mailbox_create(struct request *rq)
         return;
     }
     if (!action_inbox_create(rq->actions, mail_caller(rq), &want, rq->arena, &inbox, &key, &is_pending, &err)) {
-        mail_reply_err(rq, &err);
+        if (err.kind == ERR_LIMIT) /* the plan's limit, for the service's clients */
+            mail_reply_problem(rq, 403, "%s", err.message);
+        else
+            mail_reply_err(rq, &err);
         return;
     }
     if (is_pending) {

@@ -361,7 +361,7 @@ static void errors_of_actions_have_the_status_of_their_kind(void **state)
         enum err_kind kind;
         unsigned status;
     } of[] = { { ERR_INVALID, 400 }, { ERR_DENIED, 403 }, { ERR_NOT_FOUND, 404 }, { ERR_CONFLICT, 409 },
-               { ERR_LIMIT, 429 },   { ERR_FULL, 507 },   { ERR_TIMEOUT, 504 },   { ERR_UNAVAILABLE, 503 } };
+               { ERR_LIMIT, 400 },   { ERR_FULL, 507 },   { ERR_TIMEOUT, 504 },   { ERR_UNAVAILABLE, 503 } };
     struct mail_served *s = *state;
 
     for (size_t i = 0; i < COUNT_OF(of); i++) {

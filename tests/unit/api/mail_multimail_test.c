@@ -177,10 +177,17 @@ static void too_many_sends_are_429_with_seconds(void **state)
                      429);
     assert_string_equal(mail_header(s, "Retry-After"), "42");
     assert_string_equal(mail_text(s, "error"), "too many messages in a minute");
-    fake.retry_s = 0;
+    /* Clients find the word in the text. */
+    fake.retry_s = 7200;
     assert_int_equal(mail_call(s, "POST", "/v1/send", KEY_SEND, "{\"to\":\"a@b.c\",\"subject\":\"s\",\"body\":\"b\"}"),
                      429);
-    assert_null(mail_header(s, "Retry-After"));
+    assert_string_equal(mail_header(s, "Retry-After"), "7200");
+    assert_non_null(strstr(mail_text(s, "error"), "quota"));
+    /* Waiting does not make a message smaller. */
+    fake.retry_s = 0;
+    assert_int_equal(mail_call(s, "POST", "/v1/send", KEY_SEND, "{\"to\":\"a@b.c\",\"subject\":\"s\",\"body\":\"b\"}"),
+                     400);
+    assert_int_equal(mail_call(s, "POST", "/v1/mailboxes", KEY_FULL, "{\"address\":\"bot\"}"), 403);
 }
 
 static void replies_need_only_a_body(void **state)
