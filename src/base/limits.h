@@ -344,7 +344,6 @@
 #define LIMIT_MAIL_CONTACT_TAGS 20        /* of one contact */
 #define LIMIT_MAIL_ALLOW 500              /* entries of an allowlist */
 #define LIMIT_MAIL_WEBHOOKS 20            /* of an inbox: each event goes to all of them */
-#define LIMIT_MAIL_WEBHOOK_EVENTS 32      /* that one of them names; there are fewer */
 #define LIMIT_MAIL_WEBHOOK_FAILURES 10    /* in a row, then a webhook is disabled */
 #define LIMIT_MAIL_URL_BYTES 2048         /* of a webhook */
 #define LIMIT_MAIL_AUDIT_BYTES 4096       /* one field of a row of the audit */
@@ -362,7 +361,6 @@
 #define LIMIT_MAIL_PENDING_ROWS 10000    /* inboxes with held mail that one list asks */
 #define LIMIT_MAIL_SANDBOX_INBOXES 10000 /* made for the sandboxes of one tenant; each file has about 150 KB */
 #define LIMIT_MAIL_SHRED 100             /* inboxes and grants that one sweep ends */
-#define LIMIT_MAIL_URL_BYTES 2048        /* of a webhook */
 #define LIMIT_MAIL_EVENTS 32             /* of a webhook; there are 18 names */
 #define LIMIT_MAIL_KEYS_LISTED 10000     /* keys of one list; an inbox has a few */
 #define LIMIT_MAIL_CODES 100             /* of the operator, waiting for one tenant; a person reads them */
