@@ -115,8 +115,8 @@ struct str file_name_clean(struct arena *arena, struct str name, const struct ma
         text_cut(str_of(name.at, name.len - extension.len), LIMIT_MAIL_FILE_NAME_BYTES - 8 - extension.len);
     name = arena_format(arena, "%.*s%.*s", STR_ARG(stem), STR_ARG(extension));
     /* Attachments are fetched by name. */
-    for (unsigned i = 2; is_taken(name, taken, count); i++)
-        name = arena_format(arena, "%.*s (%u)%.*s", STR_ARG(stem), i, STR_ARG(extension));
+    for (size_t i = count < 16 ? 2 : count + 1; is_taken(name, taken, count); i++)
+        name = arena_format(arena, "%.*s (%zu)%.*s", STR_ARG(stem), i, STR_ARG(extension));
     return name;
 }
 

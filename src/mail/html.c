@@ -30,6 +30,7 @@ enum {
     LINKS_MOST = 256,      /* that are told to the scan */
     HIDDEN_MOST = 1 << 16, /* bytes of hidden text that are told to the scan */
     ALLOC_CHECK = 64,      /* allocations between two looks at the clock */
+    QUOTES_MOST = 8,       /* marks of a quote at the start of a line */
     COLOR_NEAR = 48,       /* sum of the differences of two colours that nobody can tell apart */
 };
 
@@ -110,29 +111,29 @@ static const struct {
     GumboTag tag;
     enum element_kind kind;
 } elements[] = {
-    { GUMBO_TAG_P, KEPT },           { GUMBO_TAG_BR, KEPT_VOID },     { GUMBO_TAG_HR, KEPT_VOID },
-    { GUMBO_TAG_B, KEPT },           { GUMBO_TAG_STRONG, KEPT },      { GUMBO_TAG_I, KEPT },
-    { GUMBO_TAG_EM, KEPT },          { GUMBO_TAG_U, KEPT },           { GUMBO_TAG_S, KEPT },
-    { GUMBO_TAG_DEL, KEPT },         { GUMBO_TAG_INS, KEPT },         { GUMBO_TAG_SUB, KEPT },
-    { GUMBO_TAG_SUP, KEPT },         { GUMBO_TAG_SMALL, KEPT },       { GUMBO_TAG_CODE, KEPT },
-    { GUMBO_TAG_PRE, KEPT },         { GUMBO_TAG_KBD, KEPT },         { GUMBO_TAG_SAMP, KEPT },
-    { GUMBO_TAG_BLOCKQUOTE, KEPT },  { GUMBO_TAG_UL, KEPT },          { GUMBO_TAG_OL, KEPT },
-    { GUMBO_TAG_LI, KEPT },          { GUMBO_TAG_DL, KEPT },          { GUMBO_TAG_DT, KEPT },
-    { GUMBO_TAG_DD, KEPT },          { GUMBO_TAG_H1, KEPT },          { GUMBO_TAG_H2, KEPT },
-    { GUMBO_TAG_H3, KEPT },          { GUMBO_TAG_H4, KEPT },          { GUMBO_TAG_H5, KEPT },
-    { GUMBO_TAG_H6, KEPT },          { GUMBO_TAG_TABLE, KEPT },       { GUMBO_TAG_THEAD, KEPT },
-    { GUMBO_TAG_TBODY, KEPT },       { GUMBO_TAG_TFOOT, KEPT },       { GUMBO_TAG_TR, KEPT },
-    { GUMBO_TAG_TH, KEPT },          { GUMBO_TAG_TD, KEPT },          { GUMBO_TAG_CAPTION, KEPT },
-    { GUMBO_TAG_A, KEPT },           { GUMBO_TAG_DIV, KEPT },         { GUMBO_TAG_SPAN, KEPT },
-    { GUMBO_TAG_Q, KEPT },           { GUMBO_TAG_CITE, KEPT },        { GUMBO_TAG_MARK, KEPT },
-    { GUMBO_TAG_HEAD, DROPPED },     { GUMBO_TAG_TITLE, DROPPED },    { GUMBO_TAG_STYLE, DROPPED },
-    { GUMBO_TAG_TEMPLATE, DROPPED }, { GUMBO_TAG_NOSCRIPT, DROPPED }, { GUMBO_TAG_SELECT, DROPPED },
-    { GUMBO_TAG_TEXTAREA, DROPPED }, { GUMBO_TAG_INPUT, DROPPED },    { GUMBO_TAG_AUDIO, DROPPED },
-    { GUMBO_TAG_VIDEO, DROPPED },    { GUMBO_TAG_CANVAS, DROPPED },   { GUMBO_TAG_MAP, DROPPED },
-    { GUMBO_TAG_DATALIST, DROPPED }, { GUMBO_TAG_NOFRAMES, DROPPED }, { GUMBO_TAG_NOEMBED, DROPPED },
-    { GUMBO_TAG_SCRIPT, ACTIVE },    { GUMBO_TAG_IFRAME, ACTIVE },    { GUMBO_TAG_OBJECT, ACTIVE },
-    { GUMBO_TAG_EMBED, ACTIVE },     { GUMBO_TAG_APPLET, ACTIVE },    { GUMBO_TAG_FRAME, ACTIVE },
-    { GUMBO_TAG_FRAMESET, ACTIVE },  { GUMBO_TAG_SVG, DROPPED },      { GUMBO_TAG_MATH, DROPPED },
+    { GUMBO_TAG_P, KEPT },           { GUMBO_TAG_BR, KEPT_VOID },    { GUMBO_TAG_HR, KEPT_VOID },
+    { GUMBO_TAG_B, KEPT },           { GUMBO_TAG_STRONG, KEPT },     { GUMBO_TAG_I, KEPT },
+    { GUMBO_TAG_EM, KEPT },          { GUMBO_TAG_U, KEPT },          { GUMBO_TAG_S, KEPT },
+    { GUMBO_TAG_DEL, KEPT },         { GUMBO_TAG_INS, KEPT },        { GUMBO_TAG_SUB, KEPT },
+    { GUMBO_TAG_SUP, KEPT },         { GUMBO_TAG_SMALL, KEPT },      { GUMBO_TAG_CODE, KEPT },
+    { GUMBO_TAG_PRE, KEPT },         { GUMBO_TAG_KBD, KEPT },        { GUMBO_TAG_SAMP, KEPT },
+    { GUMBO_TAG_BLOCKQUOTE, KEPT },  { GUMBO_TAG_UL, KEPT },         { GUMBO_TAG_OL, KEPT },
+    { GUMBO_TAG_LI, KEPT },          { GUMBO_TAG_DL, KEPT },         { GUMBO_TAG_DT, KEPT },
+    { GUMBO_TAG_DD, KEPT },          { GUMBO_TAG_H1, KEPT },         { GUMBO_TAG_H2, KEPT },
+    { GUMBO_TAG_H3, KEPT },          { GUMBO_TAG_H4, KEPT },         { GUMBO_TAG_H5, KEPT },
+    { GUMBO_TAG_H6, KEPT },          { GUMBO_TAG_TABLE, KEPT },      { GUMBO_TAG_THEAD, KEPT },
+    { GUMBO_TAG_TBODY, KEPT },       { GUMBO_TAG_TFOOT, KEPT },      { GUMBO_TAG_TR, KEPT },
+    { GUMBO_TAG_TH, KEPT },          { GUMBO_TAG_TD, KEPT },         { GUMBO_TAG_CAPTION, KEPT },
+    { GUMBO_TAG_A, KEPT },           { GUMBO_TAG_DIV, KEPT },        { GUMBO_TAG_SPAN, KEPT },
+    { GUMBO_TAG_Q, KEPT },           { GUMBO_TAG_CITE, KEPT },       { GUMBO_TAG_MARK, KEPT },
+    { GUMBO_TAG_HEAD, DROPPED },     { GUMBO_TAG_TITLE, DROPPED },   { GUMBO_TAG_STYLE, DROPPED },
+    { GUMBO_TAG_TEMPLATE, DROPPED }, { GUMBO_TAG_SELECT, DROPPED },  { GUMBO_TAG_TEXTAREA, DROPPED },
+    { GUMBO_TAG_INPUT, DROPPED },    { GUMBO_TAG_AUDIO, DROPPED },   { GUMBO_TAG_VIDEO, DROPPED },
+    { GUMBO_TAG_CANVAS, DROPPED },   { GUMBO_TAG_MAP, DROPPED },     { GUMBO_TAG_DATALIST, DROPPED },
+    { GUMBO_TAG_NOFRAMES, DROPPED }, { GUMBO_TAG_NOEMBED, DROPPED }, { GUMBO_TAG_SCRIPT, ACTIVE },
+    { GUMBO_TAG_IFRAME, ACTIVE },    { GUMBO_TAG_OBJECT, ACTIVE },   { GUMBO_TAG_EMBED, ACTIVE },
+    { GUMBO_TAG_APPLET, ACTIVE },    { GUMBO_TAG_FRAME, ACTIVE },    { GUMBO_TAG_FRAMESET, ACTIVE },
+    { GUMBO_TAG_SVG, DROPPED },      { GUMBO_TAG_MATH, DROPPED },
 };
 
 static enum element_kind kind_of(const GumboElement *element)
@@ -251,7 +252,6 @@ static void look_at_style(struct str name, struct str value, struct look *look)
 static void look_at(const GumboElement *element, struct arena *arena, struct look *look)
 {
     struct str style = attribute(element, "style"), rule, name, color;
-    struct look before = *look;
 
     if (gumbo_get_attribute(&element->attributes, "hidden"))
         look->is_hidden = true;
@@ -282,9 +282,6 @@ static void look_at(const GumboElement *element, struct arena *arena, struct loo
             look_at_style(name, rule, look);
         }
     }
-    if ((look->color != before.color || look->background != before.background) &&
-        color_is_near(look->color, look->background) && look->color >= 0 && color.len + attribute(element, "style").len)
-        look->is_hidden = true;
 }
 
 /* ---- writers ---- */
@@ -319,7 +316,8 @@ struct writer {
     /* Of the text: */
     unsigned lines;  /* line ends that are due before the next word */
     bool space;      /* a space is due */
-    unsigned quotes; /* depth of blockquote */
+    unsigned quotes; /* depth of blockquote… */
+    unsigned quoted; /* …and at the last word */
     unsigned pre;    /* depth of pre */
 };
 
@@ -334,17 +332,20 @@ static void text_start(struct writer *w)
     if (w->lines && w->text.len) {
         for (unsigned i = 0; i < w->lines; i++) {
             buf_add_char(&w->text, '\n');
-            for (unsigned q = 0; q < MIN(w->quotes, 8u) && (i + 1 == w->lines || w->quotes); q++)
-                buf_add(&w->text, i + 1 == w->lines ? STR("> ") : STR(">"));
+            /* An empty line is quoted only within a quote, not before or after one. */
+            bool last = i + 1 == w->lines;
+            for (unsigned q = 0; q < MIN(last ? w->quotes : MIN(w->quotes, w->quoted), (unsigned)QUOTES_MOST); q++)
+                buf_add(&w->text, last ? STR("> ") : STR(">"));
         }
     } else if (w->lines || !w->text.len) {
-        for (unsigned q = 0; q < MIN(w->quotes, 8u); q++)
+        for (unsigned q = 0; q < MIN(w->quotes, (unsigned)QUOTES_MOST); q++)
             buf_add(&w->text, STR("> "));
     } else if (w->space) {
         buf_add_char(&w->text, ' ');
     }
     w->lines = 0;
     w->space = false;
+    w->quoted = w->quotes;
 }
 
 /* A mark such as ** or `: stays with the word that follows. */
@@ -635,7 +636,9 @@ static void words(struct writer *w, const struct frame *f, const GumboNode *node
     uint32_t removed;
     struct str text = text_clean(w->arena, str_from(node->v.text.text), TEXT_LINES, &removed);
 
-    if (node->type == GUMBO_NODE_COMMENT || f->look.is_hidden) {
+    bool is_seen =
+        node->type != GUMBO_NODE_COMMENT && !f->look.is_hidden && !color_is_near(f->look.color, f->look.background);
+    if (!is_seen) {
         if (w->hidden.len + text.len < HIDDEN_MOST) {
             buf_add(&w->hidden, text);
             buf_add_char(&w->hidden, '\n');

@@ -19,6 +19,9 @@ void content_warn(struct mail_content *content, struct arena *arena, const char 
 /* Adds warnings about a composed message. `html` is what its HTML part came from; may be empty. */
 void scan_outbound(struct mail_content *content, const struct html *html, struct arena *arena);
 
+/* The well-known or `own` domain that this one imitates; empty: none. Domains in their own letters (U-labels). */
+struct str scan_lookalike(struct arena *arena, struct str domain, struct str own);
+
 enum scan_flag {
     SCAN_PROMPT_INJECTION = 1,
     SCAN_PHISHING_URL = 2,

@@ -310,21 +310,44 @@ static bool looks_like(struct arena *arena, struct str shown, struct str like, s
     return other.len && !str_eq(shown, other) && str_eq(like, skeleton(arena, other));
 }
 
+struct str scan_lookalike(struct arena *arena, struct str domain, struct str own)
+{
+    struct str like = skeleton(arena, domain);
+
+    for (size_t i = 0; i < COUNT_OF(imitated); i++)
+        if (looks_like(arena, domain, like, imitated[i]))
+            return imitated[i];
+    return looks_like(arena, domain, like, own) ? own : STR("");
+}
+
+/* A name in other letters that all look like Latin ones: which name it would be in these. Empty: it is not such. */
+static struct str latin_reading(struct arena *arena, struct str domain)
+{
+    struct buf out = buf_make(arena, domain.len + 1);
+    bool foreign = false;
+
+    while (domain.len) {
+        uint32_t c = text_next(&domain);
+        enum text_script script = text_script(c);
+        char like = c == '.' || c == '-' ? (char)c : text_fold(c);
+        if (!like)
+            return STR("");
+        foreign |= script != SCRIPT_NONE && script != SCRIPT_LATIN;
+        buf_add_char(&out, like);
+    }
+    return foreign ? buf_str(&out) : STR("");
+}
+
 static void scan_recipient(struct mail_content *content, struct arena *arena, struct str address)
 {
     struct str domain = domain_of(address), shown = address_domain_shown(arena, domain), like = skeleton(arena, shown),
-               other = STR("");
+               other = scan_lookalike(arena, shown, address_domain_shown(arena, domain_of(content->sender)));
 
-    for (size_t i = 0; i < COUNT_OF(imitated) && !other.len; i++)
-        if (looks_like(arena, shown, like, imitated[i]))
-            other = imitated[i];
-    if (!other.len && looks_like(arena, shown, like, address_domain_shown(arena, domain_of(content->sender))))
-        other = domain_of(content->sender);
     for (uint32_t i = 0; i < content->recipient_count && !other.len; i++)
         if (looks_like(arena, shown, like, address_domain_shown(arena, domain_of(content->recipients[i]))))
             other = domain_of(content->recipients[i]);
-    if (!other.len && !is_ascii(shown) && is_ascii(like))
-        other = like;
+    if (!other.len)
+        other = latin_reading(arena, shown);
     if (other.len)
         content_warn(content, arena, "lookalike", false,
                      arena_format(arena, "%.*s goes to the domain %.*s, which looks like %.*s but is another one.",

@@ -2,7 +2,7 @@
 
 #include "base/encode.h"
 
-enum { REPLACEMENT = 0xFFFD, PREVIEW_CHARACTERS = 200 };
+enum { REPLACEMENT = 0xFFFD, PREVIEW_CHARACTERS = 200, TAGS_MOST = 4096 };
 
 uint32_t text_next(struct str *rest)
 {
@@ -129,6 +129,21 @@ struct str text_clean(struct arena *arena, struct str text, enum text_form form,
     }
     if (out_removed)
         *out_removed = removed;
+    return buf_str(&out);
+}
+
+struct str text_tags(struct arena *arena, struct str text)
+{
+    struct buf out = buf_make(arena, TAGS_MOST);
+    const char *first;
+
+    /* All of them begin with F3 A0. */
+    while (text.len && out.len < TAGS_MOST && (first = memchr(text.at, 0xF3, text.len))) {
+        text = str_of(first, text.len - (size_t)(first - text.at));
+        uint32_t c = text_next(&text);
+        if (c >= 0xE0020 && c <= 0xE007E)
+            buf_add_char(&out, (char)(c - 0xE0000));
+    }
     return buf_str(&out);
 }
 

@@ -30,6 +30,9 @@ enum text_form {
  */
 struct str text_clean(struct arena *arena, struct str text, enum text_form form, uint32_t *out_removed);
 
+/* Tag characters (U+E0020…) as the ASCII that they stand for: text that nobody sees and models read. At most 4 KiB. */
+struct str text_tags(struct arena *arena, struct str text);
+
 /* The first 200 characters on one line, without runs of spaces. */
 struct str text_preview(struct arena *arena, struct str text);
 /* At most `most` bytes, cut between two characters. */
