@@ -34,7 +34,7 @@ struct round {
     enum gate_event event;
     enum mail_mode mode;
     int64_t now_us;
-    struct str actor, after_id, front;
+    struct str actor, after_id, front, claim;
     struct sealed_for given[LIMIT_MAIL_ROUND], wanted[LIMIT_MAIL_ROUND];
     uint32_t given_count, wanted_count, changed;
     struct str last_id; /* of a full round; empty: there are no more */
@@ -69,6 +69,7 @@ static bool unpack_round(struct unpack *in, enum gate_event event, struct round 
     out->now_us = unpack_i64(in);
     out->actor = unpack_str(in, LIMIT_MAIL_ACTOR_BYTES);
     out->front = unpack_str(in, MAIL_INBOX_ID_BYTES);
+    out->claim = unpack_str(in, MAIL_INBOX_ID_BYTES);
     out->after_id = unpack_str(in, MAIL_MESSAGE_ID_BYTES);
     out->given_count = unpack_sealed(in, out->given);
     if (mode >= MAIL_MODE_COUNT)
@@ -201,9 +202,10 @@ static bool call_round(struct mail *mail, const char *inbox_id, uint16_t op, con
     pack_i64(&request, round->now_us);
     pack_str(&request, round->actor);
     pack_str(&request, str_from(front_id));
+    pack_str(&request, round->claim);
     pack_str(&request, round->after_id);
     pack_sealed(&request, round->given, round->given_count);
-    if (!mail_call(mail, inbox_id, op, &request, arena, out_reply, err))
+    if (!mail_call_again(mail, inbox_id, op, &request, arena, out_reply, err))
         return false;
     round->changed += unpack_u32(out_reply);
     struct str last_id = unpack_str(out_reply, MAIL_MESSAGE_ID_BYTES);
@@ -386,15 +388,19 @@ bool mail_tick(struct mail *mail, const char *inbox_id, enum mail_mode mode, con
 
 /* ---- claiming ---- */
 
-/* A message that an earlier front has left in MAIL_SENDING, or this one too long ago. */
+/*
+ * A message that an earlier front has left in MAIL_SENDING, or this one too long ago; or that this very call has claimed by
+ * a worker that died before it could answer.
+ */
 static bool find_left(struct inbox *inbox, const struct round *round, struct arena *arena,
                       struct str ids[LIMIT_MAIL_ROUND], uint32_t *out_count, struct err *err)
 {
     return list_ids(inbox,
                     "SELECT m.id FROM messages m JOIN releases r ON r.message_id = m.id WHERE m.direction = 1 AND "
-                    "m.state = $1 AND (r.front != $2 OR r.claimed_us <= $3) ORDER BY m.id LIMIT $4",
+                    "m.state = $1 AND (r.front != $2 OR r.claimed_us <= $3 OR r.claim = $4) "
+                    "ORDER BY r.claim = $4 DESC, m.id LIMIT $5",
                     SQL_ARGS(sql_int(MAIL_SENDING), sql_text(round->front), sql_int(round->now_us - RELEASE_US),
-                             sql_int(LIMIT_MAIL_ROUND)),
+                             sql_text(round->claim), sql_int(LIMIT_MAIL_ROUND)),
                     arena, ids, out_count, err);
 }
 
@@ -413,8 +419,10 @@ static bool claim_again(struct inbox *inbox, struct round *round, struct arena *
             return false;
     if (!*out_there)
         return true;
-    return sql_exec(inbox->sql, "UPDATE releases SET front = $1, claimed_us = $2 WHERE message_id = $3",
-                    SQL_ARGS(sql_text(round->front), sql_int(round->now_us), sql_text(str_from(out->id))), err);
+    return sql_exec(
+        inbox->sql, "UPDATE releases SET front = $1, claim = $2, claimed_us = $3 WHERE message_id = $4",
+        SQL_ARGS(sql_text(round->front), sql_text(round->claim), sql_int(round->now_us), sql_text(str_from(out->id))),
+        err);
 }
 
 static bool make_release(struct inbox *inbox, const struct round *round, const struct outgoing *m, struct err *err)
@@ -424,14 +432,15 @@ static bool make_release(struct inbox *inbox, const struct round *round, const s
 
     mail_message_id(inbox->id, id);
     /* One release for a message: the table says so too. */
-    return sql_exec(
-        inbox->sql,
-        "INSERT INTO releases (id, message_id, hash, mode, is_approved, approver, mac, at_us, front, "
-        "claimed_us) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $8)",
-        SQL_ARGS(sql_text(str_from(id)), sql_text(str_from(m->id)), sql_blob(str_of(m->gate.hash, GATE_HASH_BYTES)),
-                 sql_int(round->mode), sql_int(is_approved), sql_text(is_approved ? m->decided_by : STR("")),
-                 sql_blob(is_approved ? m->approval_mac : STR("")), sql_int(round->now_us), sql_text(round->front)),
-        err);
+    return sql_exec(inbox->sql,
+                    "INSERT INTO releases (id, message_id, hash, mode, is_approved, approver, mac, at_us, claimed_us, "
+                    "front, claim) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8, $9, $10)",
+                    SQL_ARGS(sql_text(str_from(id)), sql_text(str_from(m->id)),
+                             sql_blob(str_of(m->gate.hash, GATE_HASH_BYTES)), sql_int(round->mode),
+                             sql_int(is_approved), sql_text(is_approved ? m->decided_by : STR("")),
+                             sql_blob(is_approved ? m->approval_mac : STR("")), sql_int(round->now_us),
+                             sql_text(round->front), sql_text(round->claim)),
+                    err);
 }
 
 static bool claim_next(struct inbox *inbox, struct round *round, struct arena *arena, struct outgoing *out,
@@ -564,10 +573,13 @@ bool mail_claim(struct mail *mail, const char *inbox_id, enum mail_mode mode, co
     struct str sealed, cipher;
     struct unpack reply;
     bool there = false;
+    char claim[MAIL_INBOX_ID_BYTES];
 
+    mail_ulid(claim);
     round->mode = mode;
     round->now_us = now_us;
     round->actor = STR("dispatcher");
+    round->claim = str_from(claim);
     for (int calls = 0; calls < CALLS_MOST && !there; calls++) {
         if (!call_round(mail, inbox_id, LEAVE_CLAIM, approver_public, round, arena, &reply, err))
             return false;
@@ -725,7 +737,8 @@ static bool call_settle(struct mail *mail, const struct mail_release *release, c
         pack_u8(&request, (uint8_t)recipients[i].outcome);
         pack_str(&request, str_of(detail.at, MIN(detail.len, (size_t)LIMIT_MAIL_REASON_BYTES)));
     }
-    return mail_call(mail, release->inbox_id, LEAVE_SETTLE, &request, arena, &reply, err) && unpack_done(&reply, err);
+    return mail_call_again(mail, release->inbox_id, LEAVE_SETTLE, &request, arena, &reply, err) &&
+           unpack_done(&reply, err);
 }
 
 static bool give_up(struct mail *mail, const struct mail_release *release, struct arena *arena, struct err *err)

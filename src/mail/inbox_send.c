@@ -24,6 +24,13 @@ enum accept_result { ACCEPT_STORED, ACCEPT_REPEAT, ACCEPT_LIMITED };
 #define MINUTE_US (60 * SECOND_US)
 #define DAY_US (24 * 60 * MINUTE_US)
 
+bool mail_call_again(struct mail *mail, const char *inbox_id, uint16_t op, const struct buf *request,
+                     struct arena *arena, struct unpack *out_reply, struct err *err)
+{
+    return mail_call(mail, inbox_id, op, request, arena, out_reply, err) ||
+           (err->kind == ERR_UNAVAILABLE && mail_call(mail, inbox_id, op, request, arena, out_reply, err));
+}
+
 /* ---- a message on its way into the file ---- */
 
 /* What the worker gets of a new or changed message. */
@@ -248,6 +255,14 @@ static bool check_limits(struct inbox *inbox, const struct arrival *a, uint64_t 
            check_storage(inbox, a->limits.storage_bytes, more, arena, out, err);
 }
 
+/* This very message: an earlier worker stored it, and died before it could say so. */
+static bool find_same(struct inbox *inbox, const struct arrival *a, struct arena *arena, struct mail_message *out,
+                      bool *out_there, struct err *err)
+{
+    *out_there = inbox_message_load(inbox, str_from(a->id), arena, out, err);
+    return *out_there || err->kind == ERR_NOT_FOUND;
+}
+
 /* The message that was accepted with the same idempotency key in the last 24 hours. */
 static bool find_repeat(struct inbox *inbox, const struct arrival *a, struct arena *arena, const char *hash,
                         struct mail_message *out, bool *out_there, struct err *err)
@@ -380,6 +395,11 @@ static bool accept_new(struct inbox *inbox, struct arrival *a, struct arena *are
         inbox_hash(inbox, "idempotency", a->idempotency_key, once);
     if (a->dedup.len)
         inbox_hash(inbox, "dedup", a->dedup, dedup);
+    if (!find_same(inbox, a, arena, out, &there, err))
+        return false;
+    *out_result = ACCEPT_STORED;
+    if (there)
+        return true;
     if (!find_repeat(inbox, a, arena, once, out, &there, err))
         return false;
     *out_result = ACCEPT_REPEAT;
@@ -448,7 +468,7 @@ bool mail_accept(struct mail *mail, const struct mail_accept *want, struct arena
     *out_retry_after_s = 0;
     mail_message_id(want->inbox_id, id);
     bool fine = pack_arrival(mail, want, id, arena, &request, accepted.sha256, &accepted.link, err) &&
-                mail_call(mail, want->inbox_id, SEND_ACCEPT, &request, arena, &reply, err) &&
+                mail_call_again(mail, want->inbox_id, SEND_ACCEPT, &request, arena, &reply, err) &&
                 unpack_accepted(&reply, want->inbox_id, arena, &message, &result, out_retry_after_s, err);
     if (!fine || result == ACCEPT_REPEAT || message.state != MAIL_HELD)
         secret_wipe(&accepted.link);

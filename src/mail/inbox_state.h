@@ -72,6 +72,13 @@ bool links_spend(struct inbox *inbox, const char *message_id, struct err *err) m
 /* Ids come from clients. ERR_NOT_FOUND: it is no id, so there is no such message. */
 bool mail_id_check(struct str message_id, struct err *err) must_use;
 
+/*
+ * mail_call(), and once more if the worker died: for operations that find out that they have been done. It may have died
+ * after it had committed and before it answered.
+ */
+bool mail_call_again(struct mail *mail, const char *inbox_id, uint16_t op, const struct buf *request,
+                     struct arena *arena, struct unpack *out_reply, struct err *err) must_use;
+
 /* A new token for a link, what the file has of it, and the content key under it. */
 void mail_link_new(const struct mail *mail, const char *inbox_id, const struct seal_key *content_key,
                    struct secret *out_token, char out_hash[65], unsigned char out_wrapped[SEAL_WRAPPED_KEY_BYTES]);

@@ -60,6 +60,7 @@ CREATE TABLE releases (
     mac BLOB NOT NULL,
     at_us INTEGER NOT NULL,
     front TEXT NOT NULL,                    -- the process that delivers it: another one repeats
+    claim TEXT NOT NULL,                    -- the call that got it: the same call gets it again
     claimed_us INTEGER NOT NULL
 );
 -- Recipients by their number in the content's list: whether the allowlist has them, and what became of each.

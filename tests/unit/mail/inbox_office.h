@@ -47,13 +47,23 @@ struct office {
 
 /* ---- workers ---- */
 
-static long office_rows_left; /* changes that the next worker makes before it kills itself; 0: it does not */
+static long office_rows_left; /* changes that each new worker makes before it kills itself; 0: it does not */
 
 static void office_row_changed(void *context, int op, const char *database, const char *table, sqlite3_int64 row)
 {
     (void)context, (void)op, (void)database, (void)table, (void)row;
     if (office_rows_left > 0 && --office_rows_left == 0)
         (void)raise(SIGKILL);
+}
+
+static bool office_dies_after; /* the next worker dies after its first commit, before it answers */
+
+static int office_statement_ended(unsigned what, void *context, void *statement, void *time)
+{
+    (void)what, (void)context, (void)time;
+    if (office_dies_after && strcmp(sqlite3_sql(statement), "COMMIT") == 0)
+        (void)raise(SIGKILL);
+    return 0;
 }
 
 /* Before the commit is written. */
@@ -69,6 +79,7 @@ static int office_watch(sqlite3 *db, const char **message, const struct sqlite3_
     (void)message, (void)api;
     sqlite3_update_hook(db, office_row_changed, NULL);
     sqlite3_commit_hook(db, office_commits, NULL);
+    (void)sqlite3_trace_v2(db, SQLITE_TRACE_PROFILE, office_statement_ended, NULL);
     return SQLITE_OK;
 }
 
@@ -78,7 +89,7 @@ static void office_serve(const struct office *o, const char *inbox_id, int fd)
     struct err err;
 
     snprintf(path, sizeof path, "%s/%s", o->dir, inbox_id);
-    if (office_rows_left)
+    if (office_rows_left || office_dies_after)
         (void)sqlite3_auto_extension((void (*)(void))(uintptr_t)office_watch);
     bool fine = chdir(path) == 0 && inbox_serve(fd, &err);
     _exit(fine ? 0 : 1);
@@ -105,7 +116,7 @@ static bool office_open(void *context, const char *inbox_id, bool make, int *out
     close(pair[1]);
     assert_true(o->worker_count < (int)COUNT_OF(o->workers));
     o->workers[o->worker_count++] = pid;
-    office_rows_left = 0; /* for one worker only */
+    office_dies_after = false; /* for one worker only */
     *out_fd = pair[0];
     return true;
 }
@@ -124,11 +135,18 @@ static inline void office_kill(struct office *o)
     office_wait_all(o);
 }
 
-/* The next worker dies when it has made so many changes. */
+/* From here on each worker dies when it has made so many changes. 0: no more. */
 static inline void office_kill_at(struct office *o, long rows)
 {
     office_kill(o);
     office_rows_left = rows;
+}
+
+/* The next worker dies when it has committed, before it answers. */
+static inline void office_kill_after(struct office *o)
+{
+    office_kill(o);
+    office_dies_after = true;
 }
 
 /* ---- the office ---- */
