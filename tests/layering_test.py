@@ -68,8 +68,9 @@ DOORS = {
 WIRING = {
     # Keeper owns the native driver and serves it, front owns the remote end of it, doctor asks what the host can do.
     "isolation": {"native/native.h", "native/probe.h", "serve.h", "remote.h"},
-    # The roles for mail are loops around these two; keeper derives the operator's public key, and front its own keys.
-    "mail": {"inbox.h", "compose.h", "seal.h"},
+    # The roles for mail are loops around these: an inbox, a message, a webhook. Keeper derives the operator's public key,
+    # and front its own keys.
+    "mail": {"inbox.h", "compose.h", "seal.h", "frame.h", "hook.h"},
     # Front reads what egress reports, and the role makes the resolver.
     "egress": {"egress.h", "flows.h", "resolver.h"},
 }

@@ -396,6 +396,14 @@
 #define LIMIT_INBOX_PROCESSES (3 * LIMIT_INBOX_WORKERS) /* with those whose connection has just been closed */
 #define LIMIT_INBOX_BYTES (512 << 20)    /* address space of a worker: a frame, its parts and ciphers, several times */
 #define LIMIT_COMPOSER_BYTES (768 << 20) /* of a composer's child: the same, and MIME is decoded and encoded */
+#define LIMIT_HOOKS 4                    /* webhooks being called at once, of all inboxes */
+#define LIMIT_HOOK_MS 10000              /* for a webhook's server, with looking up its name */
+#define LIMIT_HOOK_URL_BYTES 2048        /* what servers and proxies take */
+#define LIMIT_HOOK_HEADERS 16            /* of one request; we send six */
+#define LIMIT_HOOK_BYTES (64 * 1024)     /* of one request; it tells that there is a message and has no content */
+#define LIMIT_HOOK_ANSWER_BYTES (64 * 1024) /* of its answer, read and dropped */
+#define LIMIT_HOOK_MEMORY_BYTES \
+    (256 << 20) /* address space of the process that calls it: libcurl, OpenSSL, certificates */
 
 /* Mail: sending, holding and timers */
 #define LIMIT_MAIL_PENDING 200             /* held messages of an inbox: more than a person reads in a day */

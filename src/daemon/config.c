@@ -43,6 +43,7 @@ static const struct option options[] = {
     { "egress-user", TEXT(egress_user), "cloister-egress", "unprivileged user that connects sandboxes to the outside" },
     { "signer-user", TEXT(signer_user), "cloister-signer", "unprivileged user that holds the private keys of TLS" },
     { "composer-user", TEXT(composer_user), "cloister-composer", "unprivileged user that makes and reads mail" },
+    { "webhooks-user", TEXT(webhooks_user), "cloister-webhooks", "unprivileged user that calls webhooks" },
     { "guestd", TEXT(guestd), "", "the daemon inside sandboxes (default: cloister-guestd beside this program)" },
     { "log", TEXT(log), "info", "lowest level that is logged: debug, info, warn or error" },
     { "sandboxes", NUMBER(sandboxes_max, 1, LIMIT_SANDBOXES), "1000", "running sandboxes, at most" },
@@ -80,6 +81,8 @@ static const struct option options[] = {
     { "mail-inboxes", NUMBER(mail_inboxes, 1, 1000000), "100", "inboxes of one account" },
     { "mail-signups-per-hour", NUMBER(mail_signups_per_hour, 0, 1000000), "15",
       "new accounts from one address; 0: none" },
+    { "webhook-allow", LIST(webhook_allow), "",
+      "private addresses that webhooks may call all the same, also by http: CIDR,CIDR…; may be repeated" },
 };
 
 /* The configuration while it is read. The entries of one source add up. */

@@ -20,7 +20,7 @@
 enum {
     CONFIG_TEXT_BYTES = 512,
     CONFIG_LIST_BYTES = LIMIT_INSIDE_BYTES, /* LIMIT_EGRESS_RANGES ranges of IPv6, written out */
-    CONFIG_LISTS = 3,                       /* that a later source replaces */
+    CONFIG_LISTS = 4,                       /* that a later source replaces */
 };
 
 /* A list of the file that the command line replaced. */
@@ -38,6 +38,7 @@ struct config {
     char egress_user[CONFIG_TEXT_BYTES];                          /* that egress runs as; another one than front's */
     char signer_user[CONFIG_TEXT_BYTES];                          /* that signer runs as; another one than both */
     char composer_user[CONFIG_TEXT_BYTES]; /* that composer runs as; another one than all of them */
+    char webhooks_user[CONFIG_TEXT_BYTES]; /* that webhooks runs as; another one again */
     char guestd[CONFIG_TEXT_BYTES];        /* the static binary; empty: beside this one */
     char log[CONFIG_TEXT_BYTES];           /* debug, info, warn, error */
     uint64_t sandboxes_max;
@@ -58,6 +59,7 @@ struct config {
     char strict_inbox_keys[CONFIG_TEXT_BYTES];          /* on, off */
     uint64_t mail_sends_per_minute, mail_sends_per_day; /* of each inbox */
     uint64_t mail_inboxes;                              /* of each principal */
+    char webhook_allow[CONFIG_LIST_BYTES];              /* CIDR,CIDR… */
     uint64_t mail_signups_per_hour;                     /* from one place */
 
     char file[CONFIG_TEXT_BYTES]; /* the configuration file */

@@ -420,8 +420,10 @@ int doctor_main(int argc, char **argv)
     look_at_user(&all, "system user", config.user);
     look_at_user(&all, "user of egress", config.egress_user);
     look_at_user(&all, "user of signer", config.signer_user);
-    if (strcmp(config.mail, "off") != 0)
+    if (strcmp(config.mail, "off") != 0) {
         look_at_user(&all, "user of composer", config.composer_user);
+        look_at_user(&all, "user of webhooks", config.webhooks_user);
+    }
     look_at_port(&all, &config, listen_is_given);
     struct running running = find_running(&config);
     look_at_names(&all, &config, &running);

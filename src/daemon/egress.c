@@ -156,18 +156,12 @@ static void on_signal(void *context, int number)
     loop_stop_soon(role->loop);
 }
 
-/* The servers of --dns, as lines of a resolv.conf. */
+/* Those of --dns. */
 static void use_named_servers(struct role_egress *role)
 {
     auto_buf struct buf text = buf_make(NULL, LIMIT_RESOLV_CONF_BYTES);
-    char address[NET_ADDRESS_TEXT];
 
-    for (uint32_t i = 0; i < role->settings.resolver_count; i++) {
-        const struct egress_resolver *server = &role->settings.resolvers[i];
-        net_address_text(&server->address, address);
-        bool is_v4 = net_address_is_v4(&server->address);
-        buf_format(&text, is_v4 ? "nameserver %s:%u\n" : "nameserver [%s]:%u\n", address, server->port);
-    }
+    egress_settings_resolvers(&role->settings, &text);
     if (text.len)
         resolver_use(role->resolver, buf_str(&text));
 }

@@ -333,10 +333,12 @@ static bool open_mail(struct front *front, struct err *err)
     if (!front->settings.mail.is_on)
         return true;
     front->peers[ROLE_COMPOSER] = channel_new(front->loop, -1, &(struct channel_handlers){ 0 }, NULL);
+    front->peers[ROLE_WEBHOOKS] = channel_new(front->loop, -1, &(struct channel_handlers){ 0 }, NULL);
     front->mail = front_mail_new(&(struct front_mail_config){ .loop = front->loop,
                                                               .workers = front->workers,
                                                               .keeper = front->channel,
                                                               .composer = front->peers[ROLE_COMPOSER],
+                                                              .webhooks = front->peers[ROLE_WEBHOOKS],
                                                               .settings = &front->settings.mail,
                                                               .actions = &front->actions,
                                                               .heard = on_mail_event,
@@ -432,6 +434,8 @@ static void front_close(struct front *front)
     front_egress_free(front->egress);
     if (front->peers[ROLE_COMPOSER])
         channel_free(front->peers[ROLE_COMPOSER]);
+    if (front->peers[ROLE_WEBHOOKS])
+        channel_free(front->peers[ROLE_WEBHOOKS]);
     if (front->peers[ROLE_SIGNER])
         channel_free(front->peers[ROLE_SIGNER]);
     if (front->channel)

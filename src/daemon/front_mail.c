@@ -1,5 +1,5 @@
 /*
- * How it works: mail/ asks keeper for a worker of an inbox and the composer for a child, each by a request that a worker of
+ * How it works: mail/ asks keeper for a worker of an inbox and the composer and webhooks for a child, each by a request that a worker of
  * front waits for. About once a second a job closes connections to inboxes that are idle. What happens to messages is told
  * from any thread: each event is posted to the loop.
  */
@@ -56,6 +56,13 @@ static bool open_composer(void *context, int *out_fd, struct err *err)
     struct front_mail *mail = context;
 
     return take_connection(mail->config.composer, MESSAGE_COMPOSE, STR(""), out_fd, err);
+}
+
+static bool open_hook(void *context, int *out_fd, struct err *err)
+{
+    struct front_mail *mail = context;
+
+    return take_connection(mail->config.webhooks, MESSAGE_HOOK, STR(""), out_fd, err);
 }
 
 /* ---- events ---- */
@@ -133,7 +140,9 @@ struct front_mail *front_mail_new(const struct front_mail_config *config, struct
     if (!seal_begin(err))
         return NULL;
     struct front_mail *mail = NEW(struct front_mail);
-    struct mail_config office = { .open_inbox = open_inbox, .open_composer = open_composer, .context = mail };
+    struct mail_config office = {
+        .open_inbox = open_inbox, .open_composer = open_composer, .open_hook = open_hook, .context = mail
+    };
     struct str server_key = secret_reveal(&settings->server_key);
     mail->config = *config;
     seal_pair_of(server_key, "server", &office.server_public, &office.server_private);

@@ -1,7 +1,7 @@
 /*
  * front_mail.h - front's wiring of mail: the server's keys, connections to workers and composer, time, and events.
  *
- * Threads    The loop's. open_inbox() and open_composer(), which mail/ calls, are workers'.
+ * Threads    The loop's. Functions that mail/ calls to open a connection are workers'.
  */
 #ifndef DAEMON_FRONT_MAIL_H
 #define DAEMON_FRONT_MAIL_H
@@ -19,7 +19,7 @@ struct front_mail;
 struct front_mail_config {
     struct loop *loop;
     struct workers *workers;
-    struct channel *keeper, *composer;
+    struct channel *keeper, *composer, *webhooks;
     const struct mail_settings *settings;
     const struct actions *actions; /* must outlive it; filled in before front_mail_begin() */
     /* On the loop. */

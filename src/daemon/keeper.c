@@ -54,8 +54,8 @@ struct keeper {
     struct driver *driver;
     struct serve *serve;
     struct catalog *catalog;
-    struct inboxes *inboxes; /* NULL: --mail off */
-    struct resolvers *resolvers;
+    struct inboxes *inboxes;                      /* NULL: --mail off */
+    struct resolvers *resolvers, *hook_resolvers; /* for egress, for webhooks */
     struct supervisor *supervisor;
     struct certificates *certificates;
     struct channel *channels[ROLE_COUNT]; /* of the roles that run */
@@ -268,6 +268,8 @@ static void on_started(void *context, uint32_t role, struct channel *channel)
         resolvers_tell(keeper->resolvers, channel);
         serve_tell_networks(keeper->serve, channel);
     }
+    if (role == ROLE_WEBHOOKS)
+        resolvers_tell(keeper->hook_resolvers, channel);
     if (role == ROLE_SIGNER)
         certificates_send_keys(keeper->certificates, channel);
 }
@@ -291,6 +293,8 @@ static void on_ended(void *context, uint32_t role, struct channel *channel)
     serve_leave(keeper->serve, channel);
     if (role == ROLE_EGRESS)
         resolvers_tell(keeper->resolvers, NULL);
+    if (role == ROLE_WEBHOOKS)
+        resolvers_tell(keeper->hook_resolvers, NULL);
 }
 
 static void on_stopped(void *context)
@@ -557,6 +561,7 @@ static bool open_services(struct keeper *keeper, struct err *err)
                                                             .on_swept = on_swept,
                                                             .context = keeper });
     keeper->resolvers = resolvers_new(keeper->loop, "/etc/resolv.conf", RESOLVERS_LOOK_MS);
+    keeper->hook_resolvers = resolvers_new(keeper->loop, "/etc/resolv.conf", RESOLVERS_LOOK_MS);
     if (!choose_limits(&keeper->config, keeper->data_fd, &limits, err))
         return false;
     keeper->serve = serve_new(keeper->loop, keeper->driver, &limits);
@@ -618,6 +623,7 @@ static void keeper_close(struct keeper *keeper)
     serve_free(keeper->serve);
     catalog_free(keeper->catalog);
     resolvers_free(keeper->resolvers);
+    resolvers_free(keeper->hook_resolvers);
     certificates_free(keeper->certificates);
     driver_free(keeper->driver);
     loop_free(keeper->loop);

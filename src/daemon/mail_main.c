@@ -1,5 +1,5 @@
 /*
- * The program cloister-mail: the roles that need large libraries to read and make mail. Keeper starts it as `cloister-mail
+ * The program cloister-mail: the roles that need large libraries, to read and make mail and to call webhooks. Keeper starts it as `cloister-mail
  * role NAME LEVEL`, like the roles of cloister; their rows in roles.c say who they run as and who their peers are.
  */
 #include <signal.h>
@@ -11,6 +11,11 @@
 #include "mail/compose.h"
 
 static const struct role_row rows[] = {
+    { .name = "webhooks",
+      .main = webhooks_main,
+      .prepare = webhooks_prepare,
+      .grants = { GRANT_EGRESS, GRANT_ROOTS },
+      .calls = webhooks_calls },
     { .name = "composer", .main = composer_main, .prepare = composer_prepare, .calls = composer_calls },
 };
 

@@ -49,6 +49,16 @@ const struct role_row roles[ROLE_COUNT] = {
         .restart_max_ms = 5000,
         .stop_ms = 2000,
     },
+    [ROLE_WEBHOOKS] = {
+        .name = "webhooks",
+        .user = offsetof(struct config, webhooks_user),
+        .grants = { GRANT_EGRESS, GRANT_ROOTS },
+        .is_of_mail = true,
+        .peers = BIT(ROLE_FRONT),
+        .restart_first_ms = 100,
+        .restart_max_ms = 5000,
+        .stop_ms = 2000,
+    },
     [ROLE_INBOX] = {
         .name = "inbox",
         .main = inbox_main,

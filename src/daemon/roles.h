@@ -23,6 +23,7 @@ enum role_id {
     ROLE_EGRESS,
     ROLE_SIGNER,
     ROLE_COMPOSER,
+    ROLE_WEBHOOKS,
     ROLE_INBOX,
     ROLE_COUNT,
 };
@@ -33,7 +34,7 @@ enum role_grant {
     GRANT_SETTINGS, /* settings.h; has the secrets of front */
     GRANT_LISTENER, /* the server's listening socket */
     GRANT_STORE,    /* the directory of the database */
-    GRANT_EGRESS,   /* settings.h: the operator's network options, for egress */
+    GRANT_EGRESS,   /* settings.h: the operator's network options, for egress and webhooks */
     GRANT_ROOTS,    /* the file of certificates that the host trusts; empty where there is none */
     GRANT_INBOX,    /* the directory of one inbox; see inboxes.h */
     GRANT_COUNT,
@@ -77,6 +78,9 @@ extern const struct confine_rule signer_calls[];
 /* In the program cloister-mail; see mail_main.c. */
 int composer_main(const struct role_row *self);
 extern const struct confine_rule composer_calls[];
+int webhooks_main(const struct role_row *self);
+void webhooks_prepare(void);
+extern const struct confine_rule webhooks_calls[];
 int inbox_main(const struct role_row *self);
 extern const struct confine_rule inbox_calls[];
 

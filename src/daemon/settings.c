@@ -444,6 +444,8 @@ bool egress_settings_make(const struct config *config, struct egress_settings *o
 
     if (!ranges_make("--egress-allow", str_from(config->egress_allow), made.allow, &made.allow_count, err) ||
         !ranges_make("--egress-deny", str_from(config->egress_deny), made.deny, &made.deny_count, err) ||
+        !ranges_make("--webhook-allow", str_from(config->webhook_allow), made.hook_allow, &made.hook_allow_count,
+                     err) ||
         !resolvers_make(str_from(config->dns), &made, err) || !inside_make(str_from(config->inside), &made, err))
         return false;
     *out = made;
@@ -467,12 +469,25 @@ void egress_settings_names(const struct egress_settings *settings, char out[LIMI
     out[names.len] = '\0';
 }
 
+void egress_settings_resolvers(const struct egress_settings *settings, struct buf *out)
+{
+    char address[NET_ADDRESS_TEXT];
+
+    for (uint32_t i = 0; i < settings->resolver_count; i++) {
+        const struct egress_resolver *server = &settings->resolvers[i];
+        net_address_text(&server->address, address);
+        bool is_v4 = net_address_is_v4(&server->address);
+        buf_format(out, is_v4 ? "nameserver %s:%u\n" : "nameserver [%s]:%u\n", address, server->port);
+    }
+}
+
 int egress_settings_write(const struct egress_settings *settings, struct err *err)
 {
     auto_buf struct buf out = buf_make(NULL, SETTINGS_BYTES);
 
     ranges_pack(&out, settings->allow, settings->allow_count);
     ranges_pack(&out, settings->deny, settings->deny_count);
+    ranges_pack(&out, settings->hook_allow, settings->hook_allow_count);
     pack_u32(&out, settings->resolver_count);
     for (uint32_t i = 0; i < settings->resolver_count; i++) {
         address_pack(&out, &settings->resolvers[i].address);
@@ -503,6 +518,7 @@ bool egress_settings_read(int fd, struct egress_settings *out, struct err *err)
     struct egress_settings got = { 0 };
     got.allow_count = ranges_unpack(&in, got.allow);
     got.deny_count = ranges_unpack(&in, got.deny);
+    got.hook_allow_count = ranges_unpack(&in, got.hook_allow);
     got.resolver_count = unpack_count(&in, LIMIT_RESOLVERS);
     for (uint32_t i = 0; i < got.resolver_count; i++) {
         address_unpack(&in, &got.resolvers[i].address);

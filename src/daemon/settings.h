@@ -1,5 +1,5 @@
 /*
- * settings.h - what front and egress get from keeper when they start: the operator's choices, and for front its secrets.
+ * settings.h - what front, egress and webhooks get from keeper when they start: the operator's choices, and for front its secrets.
  *
  * Keeper writes them to a sealed memory file that the role inherits, so that arguments and environment do not show them.
  */
@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/buf.h"
 #include "base/err.h"
 #include "base/limits.h"
 #include "base/log.h"
@@ -62,7 +63,7 @@ struct egress_resolver {
     uint16_t port;
 };
 
-/* Egress has no secrets and needs none of front's settings. */
+/* Egress and webhooks have no secrets and need none of front's settings. */
 struct egress_settings {
     uint32_t allow_count;
     struct net_range allow[LIMIT_EGRESS_RANGES]; /* --egress-allow */
@@ -70,6 +71,9 @@ struct egress_settings {
     struct net_range deny[LIMIT_EGRESS_RANGES]; /* --egress-deny */
     uint32_t resolver_count;                    /* 0: the host's own */
     struct egress_resolver resolvers[LIMIT_RESOLVERS];
+    uint32_t hook_allow_count;
+    struct net_range
+        hook_allow[LIMIT_EGRESS_RANGES]; /* --webhook-allow, for the role webhooks, which has the rest too */
     uint32_t service_count;
     struct egress_service services[LIMIT_INSIDE]; /* --inside */
     uint64_t bytes_per_s;                         /* of one sandbox, each way; 0: no limit */
@@ -80,6 +84,8 @@ struct egress_settings {
 bool egress_settings_make(const struct config *config, struct egress_settings *out, struct err *err) must_use;
 /* The names of its services, each once and with a newline. */
 void egress_settings_names(const struct egress_settings *settings, char out[LIMIT_INSIDE_BYTES]);
+/* The servers of --dns, as lines of a resolv.conf; nothing without them. */
+void egress_settings_resolvers(const struct egress_settings *settings, struct buf *out);
 /* A descriptor that egress reads with egress_settings_read(). */
 int egress_settings_write(const struct egress_settings *settings, struct err *err) must_use;
 bool egress_settings_read(int fd, struct egress_settings *out, struct err *err) must_use;

@@ -61,6 +61,8 @@ struct mail_config {
     bool (*open_inbox)(void *context, const char *inbox_id, bool make, int *out_fd, struct err *err);
     /* The same, to a new child of the composer. */
     bool (*open_composer)(void *context, int *out_fd, struct err *err);
+    /* The same, to a new child of webhooks; NULL: there are no webhooks. */
+    bool (*open_hook)(void *context, int *out_fd, struct err *err);
     void *context;
     struct seal_key server_public, server_private; /* for what waits to leave */
     struct seal_key server_secret; /* encrypts and hashes what the server must be able to read: addresses, webhooks */
@@ -460,6 +462,20 @@ bool mail_webhook_remove(struct mail *mail, const char *inbox_id, struct str id,
  */
 bool mail_webhook_note(struct mail *mail, const char *inbox_id, struct str id, int enable, int failed, struct err *err)
     must_use;
+
+/* One request to a webhook: POST of `body`. */
+struct mail_hook {
+    struct str url;
+    const struct mail_pair *headers; /* Content-Type, the signature… */
+    uint32_t header_count;
+    struct str body;
+    bool only_check; /* looks up the name and judges its addresses, and sends nothing: the status is 0 */
+};
+/*
+ * Waits at most LIMIT_HOOK_MS for the server's answer, whatever its status. ERR_INVALID: the URL, which must be https.
+ * ERR_DENIED: it leads to an address that is not public. ERR_TIMEOUT, ERR_UNAVAILABLE: no answer.
+ */
+bool mail_hook_call(struct mail *mail, const struct mail_hook *hook, uint32_t *out_status, struct err *err) must_use;
 
 /* ---- links: a token that opens one message without another credential (inbox_links.c) ---- */
 

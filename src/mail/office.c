@@ -1,5 +1,5 @@
 /*
- * Front's connections to the workers of inboxes, and to children of the composer.
+ * Front's connections to the workers of inboxes, and to children of the composer and of webhooks.
  *
  * A line is one inbox that is or was just in use. Calls for it take turns by its mutex; at most LIMIT_INBOX_TURNS wait, so
  * that a slow inbox cannot take all of front's threads. A line has a connection or none yet. Lines with a connection and
@@ -29,6 +29,7 @@
 #include "base/mem.h"
 #include "base/queue.h"
 #include "mail/frame.h"
+#include "mail/hook.h"
 #include "mail/inside.h"
 #include "privsep/message.h"
 
@@ -44,10 +45,10 @@ struct line {
 struct mail {
     struct mail_config config;
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* a line became idle, a connection was closed, a child of the composer has ended */
+    pthread_cond_t changed; /* a line became idle, a connection was closed, a child of another role has answered */
     struct map lines;
     struct queue idle; /* least recently used first */
-    unsigned connections, composing;
+    unsigned connections, composing, hooking;
 };
 
 struct mail *mail_new(const struct mail_config *config)
@@ -319,43 +320,91 @@ bool mail_call_new(struct mail *mail, const char *inbox_id, uint16_t op, const s
     return call(mail, inbox_id, true, op, request, arena, out_reply, err);
 }
 
-/* ---- composer ---- */
+/* ---- children of the composer and of webhooks ---- */
 
-static bool begin_composing(struct mail *mail, struct err *err)
+/* A role whose children answer one request each. */
+struct desk {
+    unsigned *busy; /* of struct mail */
+    unsigned most;
+    uint64_t timeout_ms;
+    bool (*open)(void *context, int *out_fd, struct err *err);
+    const char *name;
+};
+
+static bool desk_enter(struct mail *mail, const struct desk *desk, struct err *err)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&mail->lock);
-    uint64_t until_ms = clock_mono_ms() + LIMIT_COMPOSE_MS;
+    uint64_t until_ms = clock_mono_ms() + desk->timeout_ms;
 
-    while (mail->composing >= LIMIT_COMPOSERS)
+    while (*desk->busy >= desk->most)
         if (!wait_for_change(mail, until_ms))
-            return err_set(err, ERR_UNAVAILABLE, "too many messages are being composed; try again in a moment");
-    mail->composing++;
+            return err_set(err, ERR_UNAVAILABLE, "%s is busy; try again in a moment", desk->name);
+    ++*desk->busy;
     return true;
 }
 
-static void end_composing(struct mail *mail)
+static void desk_leave(struct mail *mail, const struct desk *desk)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&mail->lock);
 
-    mail->composing--;
+    --*desk->busy;
     (void)pthread_cond_broadcast(&mail->changed);
 }
 
-bool mail_composer_call(struct mail *mail, struct str request, struct arena *arena, struct unpack *out_reply,
-                        struct err *err)
+static bool desk_call(struct mail *mail, const struct desk *desk, struct str request, struct arena *arena,
+                      struct unpack *out_reply, struct err *err)
 {
     auto_close int fd = -1;
     bool broken = false;
     struct str reply;
 
+    if (!desk_enter(mail, desk, err))
+        return false;
+    bool fine =
+        (desk->open(mail->config.context, &fd, err) && ask(fd, request, desk->timeout_ms, arena, &reply, err)) ||
+        err_wrap(err, "ask %s", desk->name);
+    fd_close(&fd);
+    desk_leave(mail, desk);
+    return fine && take_reply(reply, out_reply, &broken, err);
+}
+
+bool mail_composer_call(struct mail *mail, struct str request, struct arena *arena, struct unpack *out_reply,
+                        struct err *err)
+{
+    const struct desk desk = { .busy = &mail->composing,
+                               .most = LIMIT_COMPOSERS,
+                               .timeout_ms = LIMIT_COMPOSE_MS,
+                               .open = mail->config.open_composer,
+                               .name = "the composer" };
+
     if (request.len > LIMIT_MAIL_FRAME_BYTES)
         return err_set(err, ERR_LIMIT, "the message is too large");
-    if (!begin_composing(mail, err))
+    return desk_call(mail, &desk, request, arena, out_reply, err);
+}
+
+bool mail_hook_call(struct mail *mail, const struct mail_hook *hook, uint32_t *out_status, struct err *err)
+{
+    const struct desk desk = { .busy = &mail->hooking,
+                               .most = LIMIT_HOOKS,
+                               .timeout_ms = LIMIT_HOOK_MS + LIMIT_HOOK_MS / 10, /* the child gives up before */
+                               .open = mail->config.open_hook,
+                               .name = "the process for webhooks" };
+    auto_buf struct buf request = buf_make(NULL, LIMIT_HOOK_BYTES);
+    struct unpack reply;
+    struct arena arena;
+
+    if (!desk.open)
+        return err_set(err, ERR_UNAVAILABLE, "this server calls no webhooks");
+    if (!mail_hook_pack(&request, hook, err))
         return false;
-    bool fine = (mail->config.open_composer(mail->config.context, &fd, err) &&
-                 ask(fd, request, LIMIT_COMPOSE_MS, arena, &reply, err)) ||
-                err_wrap(err, "ask the composer");
-    fd_close(&fd);
-    end_composing(mail);
-    return fine && take_reply(reply, out_reply, &broken, err);
+    arena_init(&arena);
+    bool fine = desk_call(mail, &desk, buf_str(&request), &arena, &reply, err);
+    if (fine) {
+        uint32_t status = unpack_u32(&reply);
+        fine = unpack_done(&reply, err);
+        if (fine)
+            *out_status = status;
+    }
+    arena_done(&arena);
+    return fine;
 }

@@ -40,7 +40,7 @@
     X(CERTIFICATE, "certificate") /* event from keeper to signer and front: new keys, new certificates */              \
     X(INBOX, "inbox")             /* request to keeper: an inbox id, make it or not; reply: a socket to its worker */  \
     X(COMPOSE, "compose")         /* request from front to composer, empty; reply: a socket to a new child of it */    \
-    X(HOOK, "hook")               /* request from front to webhooks: an HTTP request to make; reply: its status */     \
+    X(HOOK, "hook")               /* request from front to webhooks, empty; reply: a socket to a new child of it */    \
     X(GUEST, "guest")             /* event from egress to front: a sandbox id; its connection to mail, as descriptor */
 
 enum message_type {

@@ -1,6 +1,6 @@
 /*
  * The composer with another composer_serve(): its child tries what the test tells it to, and answers with 0 or an errno.
- * This program is keeper and front, and run as `… role composer info` it is the composer.
+ * This program is front, and run as `… role composer info` it is the composer.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -11,17 +11,15 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/mem.h"
+#include "daemon/forker_rig.h"
 #include "daemon/roles.h"
 #include "mail/compose.h"
 #include "mail/frame.h"
-#include "privsep/channel.h"
-#include "privsep/role.h"
 #include "test.h"
 
 enum attempt {
@@ -97,107 +95,24 @@ bool composer_serve(int fd, struct err *err)
     return frame_write(fd, str_of(&result, sizeof result), 0, err);
 }
 
-/* ---- keeper and front ---- */
-
-struct world {
-    struct loop *loop;
-    struct role process;
-    struct channel *keeper, *front;
-    bool is_broken;
-};
-
-struct answer {
-    bool came;
-    int fd;
-    struct err err;
-};
-
-static void on_broken(void *context, const struct err *why)
-{
-    struct world *world = context;
-
-    (void)why;
-    world->is_broken = true;
-}
+/* ---- front ---- */
 
 static int set_up(void **state)
 {
-    static const struct channel_handlers handlers = { .broken = on_broken };
-    static const char *const args[] = { "error", NULL };
-    struct world *world = NEW(struct world);
-    const struct role_want want = { .name = "composer", .args = args, .uid = geteuid(), .gid = getegid() };
-    auto_buf struct buf payload = buf_make(NULL, 1);
-    int pair[2];
-    struct err err;
-
-    if (!role_start(&want, &world->process, &err) || !channel_pair(pair, &err))
-        fail_msg("%s", err_text(&err));
-    world->loop = loop_new();
-    world->keeper = channel_new(world->loop, world->process.channel_fd, &handlers, world);
-    world->front = channel_new(world->loop, pair[0], &handlers, world);
-    pack_u8(&payload, ROLE_FRONT);
-    channel_send_event(world->keeper, MESSAGE_PEER, buf_str(&payload), &pair[1], 1);
-    fd_close(&pair[1]);
-    *state = world;
+    *state = rig_start("composer", MESSAGE_COMPOSE, NULL, 0);
     return 0;
 }
 
 static int tear_down(void **state)
 {
-    struct world *world = *state;
-    int status = 0;
-
-    assert_int_equal(kill(world->process.pid, SIGTERM), 0);
-    assert_int_equal(waitpid(world->process.pid, &status, 0), world->process.pid);
-    fd_close(&world->process.pidfd);
-    channel_free(world->front);
-    channel_free(world->keeper);
-    loop_free(world->loop);
-    free(world);
+    rig_stop(*state);
     return 0;
 }
 
-static void turn_stop(struct timer *timer)
-{
-    loop_stop_soon(timer->loop);
-}
-
-static void turn(struct world *world)
-{
-    struct timer timer = { 0 };
-
-    timer_set(&timer, world->loop, 1, turn_stop);
-    loop_run(world->loop);
-    timer_clear(&timer);
-}
-
-static void note_answer(void *context, struct str payload, struct message_fds *fds, const struct err *err)
-{
-    struct answer *answer = context;
-
-    (void)payload;
-    answer->came = true;
-    if (err)
-        answer->err = *err;
-    else
-        answer->fd = take_fd(&fds->at[0]);
-}
-
-static struct answer ask(struct world *world)
-{
-    struct answer answer = { .fd = -1 };
-
-    channel_request(world->front, MESSAGE_COMPOSE, STR(""), NULL, 0, note_answer, &answer);
-    for (int i = 0; i < 20000 && !answer.came; i++)
-        turn(world);
-    assert_true(answer.came);
-    return answer;
-}
-
 /* What the child answers; -1: it ended without an answer. */
-static int try_it(struct world *world, enum attempt what)
+static int try_it(struct rig *rig, enum attempt what)
 {
-    struct answer child = ask(world);
+    struct rig_child child = rig_child(rig);
     auto_close int fd = child.fd;
     auto_free char *frame = NULL;
     char order = (char)what;
@@ -219,10 +134,10 @@ static int try_it(struct world *world, enum attempt what)
 
 static void each_request_has_a_child_of_its_own(void **state)
 {
-    struct world *world = *state;
+    struct rig *rig = *state;
 
     for (int i = 0; i < 5 * LIMIT_COMPOSERS; i++)
-        assert_int_equal(try_it(world, TRY_NOTHING), 0);
+        assert_int_equal(try_it(rig, TRY_NOTHING), 0);
 }
 
 static void libraries_are_prepared_before_files_are_shut(void **state)
@@ -232,45 +147,45 @@ static void libraries_are_prepared_before_files_are_shut(void **state)
 
 static void a_child_has_memory_and_its_connection_only(void **state)
 {
-    struct world *world = *state;
+    struct rig *rig = *state;
 
-    assert_int_equal(try_it(world, TRY_OPEN), EPERM);
-    assert_int_equal(try_it(world, TRY_SOCKET), EPERM);
-    assert_int_equal(try_it(world, TRY_FORK), EPERM);
-    assert_int_equal(try_it(world, TRY_DUP), EPERM);
-    assert_int_equal(try_it(world, TRY_SIGNAL), EPERM);
+    assert_int_equal(try_it(rig, TRY_OPEN), EPERM);
+    assert_int_equal(try_it(rig, TRY_SOCKET), EPERM);
+    assert_int_equal(try_it(rig, TRY_FORK), EPERM);
+    assert_int_equal(try_it(rig, TRY_DUP), EPERM);
+    assert_int_equal(try_it(rig, TRY_SIGNAL), EPERM);
 #ifndef __SANITIZE_ADDRESS__ /* see confine.h */
-    assert_int_equal(try_it(world, TRY_MEMORY), ENOMEM);
+    assert_int_equal(try_it(rig, TRY_MEMORY), ENOMEM);
 #endif
 }
 
 static void a_child_that_crashes_hurts_nobody(void **state)
 {
-    struct world *world = *state;
+    struct rig *rig = *state;
 
     for (int i = 0; i < 5 * LIMIT_COMPOSERS; i++)
-        assert_int_equal(try_it(world, CRASH), -1);
-    assert_int_equal(try_it(world, TRY_NOTHING), 0);
-    assert_false(world->is_broken);
+        assert_int_equal(try_it(rig, CRASH), -1);
+    assert_int_equal(try_it(rig, TRY_NOTHING), 0);
+    assert_false(rig->is_broken);
 }
 
 static void a_child_that_does_not_end_is_killed(void **state)
 {
-    struct world *world = *state;
+    struct rig *rig = *state;
     uint64_t begun_ms = clock_mono_ms();
 
-    assert_int_equal(try_it(world, SPIN), -1);
+    assert_int_equal(try_it(rig, SPIN), -1);
     assert_true(clock_mono_ms() - begun_ms < LIMIT_COMPOSE_MS);
 }
 
 static void too_many_children_are_refused(void **state)
 {
-    struct world *world = *state;
+    struct rig *rig = *state;
     int fds[4 * LIMIT_COMPOSERS];
     int count = 0;
-    struct answer answer;
+    struct rig_child answer;
 
-    while ((answer = ask(world)).fd >= 0) {
+    while ((answer = rig_child(rig)).fd >= 0) {
         assert_true(count < (int)COUNT_OF(fds));
         fds[count++] = answer.fd;
     }
@@ -278,8 +193,8 @@ static void too_many_children_are_refused(void **state)
     assert_true(count >= LIMIT_COMPOSERS);
     while (count)
         fd_close(&fds[--count]);
-    for (int i = 0; i < 10000 && (answer = ask(world)).fd < 0; i++)
-        turn(world);
+    for (int i = 0; i < 10000 && (answer = rig_child(rig)).fd < 0; i++)
+        rig_turn(rig);
     assert_true(answer.fd >= 0);
     fd_close(&answer.fd);
 }
