@@ -72,7 +72,7 @@ static bool pack_arrival(struct mail *mail, const struct mail_accept *want, cons
     hex_text(str_of(hash, sizeof hash), out_sha256);
     seal_to(want->inbox_public, &key, sealed[0]);
     seal_to(want->approver_public, &key, sealed[1]);
-    seal_to(want->server_public, &key, sealed[2]);
+    seal_to(&mail_config_of(mail)->server_public, &key, sealed[2]);
     if (out_link && want->want_link)
         mail_link_new(mail, want->inbox_id, &key, out_link, link_hash, wrapped);
     for (uint32_t i = 0; i < content->warning_count; i++)

@@ -192,7 +192,7 @@ struct mail_accept {
     int64_t hold_us;            /* how long it may be held */
     struct str idempotency_key; /* may be empty */
     struct str dedup;           /* what is compared for 60 s; empty: do not compare */
-    const struct seal_key *inbox_public, *approver_public, *server_public;
+    const struct seal_key *inbox_public, *approver_public;
     const struct mail_limits *limits;
     const char *answers_id; /* message that it replies to; NULL: none */
     struct str thread_id;   /* to join; may be empty */

@@ -311,7 +311,6 @@ static inline struct mail_accept office_want(struct office *o, const struct mail
         .hold_us = 7 * 24 * OFFICE_HOUR_US,
         .inbox_public = &o->inbox_public,
         .approver_public = &o->approver.public_key,
-        .server_public = &mail_config_of(o->mail)->server_public,
         .limits = &o->limits,
         .now_us = o->now_us,
     };
