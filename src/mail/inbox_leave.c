@@ -295,12 +295,14 @@ static bool numbers(struct inbox *inbox, const char *query, const struct sql_val
 /* After the timers that were due: what waits, and until when. */
 static bool look_ahead(struct inbox *inbox, const struct round *round, struct mail_tick *out, struct err *err)
 {
-    int64_t found[3], next[1], releases[2];
+    int64_t found[3], held_in[1], next[1], releases[2];
 
     if (!numbers(inbox,
                  "SELECT SUM(state = $1), SUM(state = $2), SUM(state = $3) FROM messages "
                  "WHERE direction = 1 AND state IN ($1, $2, $3)",
                  SQL_ARGS(sql_int(MAIL_HELD), sql_int(MAIL_QUEUED), sql_int(MAIL_UNCERTAIN)), found, 3, err) ||
+        !numbers(inbox, "SELECT COUNT(*) FROM messages WHERE direction = 0 AND in_status = $1",
+                 SQL_ARGS(sql_int(MAIL_IN_HELD)), held_in, 1, err) ||
         !numbers(inbox,
                  "SELECT MIN(at) FROM (SELECT CASE state WHEN $1 THEN hold_until_us WHEN $2 THEN send_at_us "
                  "ELSE undo_until_us END AS at FROM messages WHERE direction = 1 AND state IN ($1, $2, $3)) "
@@ -314,7 +316,7 @@ static bool look_ahead(struct inbox *inbox, const struct round *round, struct ma
                  SQL_ARGS(sql_text(round->front), sql_int(round->now_us - RELEASE_US), sql_int(MAIL_SENDING)), releases,
                  2, err))
         return false;
-    out->pending = (uint32_t)found[0];
+    out->pending = (uint32_t)(found[0] + held_in[0]);
     out->queued = (uint32_t)(found[1] + releases[0]);
     out->uncertain = (uint32_t)found[2];
     out->next_us = next[0];
