@@ -510,6 +510,8 @@ static bool merge(const struct actions *actions, const struct mail_box *box, str
         out->subject = c->subject;
     if (!out->reply_to.len)
         out->reply_to = c->reply_to;
+    if (!out->send_at_us)
+        out->send_at_us = old.send_at_us;
     if (!out->attachment_count)
         out->attachments = c->attachments, out->attachment_count = c->attachment_count;
     if (!out->markdown.len && !out->text.len && !out->html.len) {
@@ -567,6 +569,9 @@ bool action_send_edit(const struct actions *actions, const struct mail_caller *c
         if (!compose(actions, &composing, &merged, &envelope, &answer, merged.subject, now_us, arena, &content, err))
             return false;
         asked.content = &content;
+        asked.send_at_us = merged.send_at_us;
+    } else if (!want->send_at_us) {
+        return err_set(err, ERR_INVALID, "nothing to change: give a new time, recipients, subject or text");
     }
     if (!busy_begin(actions, box.info.id, &busy, err))
         return false;
