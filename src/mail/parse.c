@@ -132,7 +132,8 @@ static struct str line_clean(struct reader *r, const char *text, size_t most)
 static bool mailbox_read(struct reader *r, InternetAddress *from, struct str *out_shown, struct str *out_bare)
 {
     struct address address = { 0 };
-    const char *bare = internet_address_mailbox_get_addr(INTERNET_ADDRESS_MAILBOX(from));
+    /* With A-labels: another script in a domain is shown as such. */
+    const char *bare = internet_address_mailbox_get_idn_addr(INTERNET_ADDRESS_MAILBOX(from));
 
     if (!bare || !*bare)
         return false;

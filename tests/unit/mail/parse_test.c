@@ -204,6 +204,17 @@ static void headers_cannot_bring_lines_or_markers_along(void **state)
     CHECK_STR(c.attachments[0].name, STR("x .pdf"));
 }
 
+static void domains_in_other_letters_are_shown_as_a_labels(void **state)
+{
+    struct mail_content c = parse(STR("From: a@xn--80ak6aa92e.com\r\nTo: b@b\xc3\xbc"
+                                      "cher.example\r\n\r\nx"));
+
+    (void)state;
+    CHECK_STR(c.from, STR("a@xn--80ak6aa92e.com"));
+    CHECK_STR(c.to[0], STR("b@xn--bcher-kva.example"));
+    assert_true(flagged(&c, "spoofed_sender"));
+}
+
 static void odd_bytes_are_read_as_far_as_possible(void **state)
 {
     static const struct str odd[] = {
@@ -436,6 +447,7 @@ int main(void)
         EACH(parts_are_sorted_into_body_and_attachments),
         EACH(character_sets_become_utf8),
         EACH(headers_cannot_bring_lines_or_markers_along),
+        EACH(domains_in_other_letters_are_shown_as_a_labels),
         EACH(odd_bytes_are_read_as_far_as_possible),
         EACH(too_deep_too_many_too_long_is_refused),
         EACH(many_attachments_of_one_name_get_different_names),
