@@ -328,7 +328,7 @@
 #define LIMIT_COMPOSE_MS 10000            /* for the composer's answer */
 #define LIMIT_MAIL_PAGE 100               /* rows of a list */
 #define LIMIT_MAIL_PAGE_BYTES (16 << 20)  /* …after which a page ends, so that the next row fits into a frame too */
-#define LIMIT_MAIL_SCAN_ROWS 10000        /* messages that one call opens for a filter: about 0.2 s */
+#define LIMIT_MAIL_SCAN_ROWS 10000        /* messages that one call opens for a filter: 0.05 s, the first time 0.6 s */
 #define LIMIT_MAIL_QUERY_BYTES 1000       /* each text of a filter */
 #define LIMIT_MAIL_ACTOR_BYTES 128        /* who did something: "key:ULID", "sandbox:ID" */
 #define LIMIT_MAIL_REASON_BYTES 4096      /* of a decision: a paragraph */
