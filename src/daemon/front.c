@@ -252,6 +252,8 @@ static void boot_run(struct job *job)
     front->booted = refresh_templates(front, &err) && sandboxes_recover(front->sandboxes, &err);
     if (!front->booted)
         log_error("cannot start: %s", err_text(&err));
+    else if (front->mail)
+        front_mail_first(front->mail);
 }
 
 static void boot_done(struct job *job)

@@ -1,7 +1,7 @@
 /*
- * How it works: mail/ asks keeper for a worker of an inbox and the composer and webhooks for a child, each by a request that a worker of
- * front waits for. About once a second a job closes connections to inboxes that are idle. What happens to messages is told
- * from any thread: each event is posted to the loop.
+ * How it works: mail/ asks keeper for a worker of an inbox, and the composer and webhooks for a child, each by a request that a
+ * worker of front waits for. About once a second a job lets messages leave whose time has come, and closes connections to
+ * idle inboxes. What happens to messages is told from any thread: each event is posted to the loop.
  */
 #include "daemon/front_mail.h"
 
@@ -17,13 +17,15 @@
 #include "mail/seal.h"
 
 enum { TICK_MS = 1000 };
+#define SWEEP_US (3600 * INT64_C(1000000))
 
 struct front_mail {
     struct front_mail_config config;
     struct mail_setup setup;
     struct timer timer;
     struct job job;
-    bool is_running; /* the job */
+    int64_t next_us;  /* when action_mail_tick() wants to be called again */
+    int64_t swept_us; /* when action_mail_sweep() was called last */
     bool is_stopping;
 };
 
@@ -95,10 +97,30 @@ static void on_heard(void *context, const struct mail_event *event)
 
 static void on_timer(struct timer *timer);
 
+void front_mail_first(struct front_mail *mail)
+{
+    const struct mail_settings *settings = mail->config.settings;
+    struct arena arena;
+    struct err err;
+
+    arena_init(&arena);
+    if (!action_mail_first(mail->config.actions, &settings->inbox_key, &settings->token, &arena, &err))
+        log_error("the first inbox cannot be made, so the keys for mail that `cloister env` prints do not work: %s",
+                  err_text(&err));
+    arena_done(&arena);
+}
+
 static void job_run(struct job *job)
 {
     struct front_mail *mail = container_of(job, struct front_mail, job);
 
+    int64_t now_us = clock_wall_us();
+
+    mail->next_us = action_mail_tick(mail->config.actions, now_us);
+    if (llabs(now_us - mail->swept_us) >= SWEEP_US) { /* the clock may go back */
+        action_mail_sweep(mail->config.actions, now_us);
+        mail->swept_us = now_us;
+    }
     mail_close_idle(mail->setup.mail);
 }
 
@@ -106,16 +128,16 @@ static void job_done(struct job *job)
 {
     struct front_mail *mail = container_of(job, struct front_mail, job);
 
-    mail->is_running = false;
+    /* Never later than in TICK_MS: until then a message may have come that is due sooner. */
+    int64_t wait_us = mail->next_us - clock_wall_us();
     if (!mail->is_stopping)
-        timer_set(&mail->timer, mail->config.loop, TICK_MS, on_timer);
+        timer_set(&mail->timer, mail->config.loop, (uint64_t)MIN(MAX(wait_us, 0) / 1000, TICK_MS), on_timer);
 }
 
 static void on_timer(struct timer *timer)
 {
     struct front_mail *mail = container_of(timer, struct front_mail, timer);
 
-    mail->is_running = true;
     mail->job = (struct job){ .run = job_run, .done = job_done };
     workers_run(mail->config.workers, &mail->job);
 }
@@ -149,8 +171,10 @@ struct front_mail *front_mail_new(const struct front_mail_config *config, struct
     seal_derive(server_key, "server secret", &office.server_secret);
     mail->setup = (struct mail_setup){
         .mail = mail_new(&office),
+        .busy = mail_busy_new(),
         .domain = settings->domain,
         .strict_inbox_keys = settings->strict_inbox_keys,
+        .webhooks_http = settings->webhooks_http,
         .sends_per_minute = settings->sends_per_minute,
         .sends_per_day = settings->sends_per_day,
         .inboxes_most = settings->inboxes_most,
@@ -169,6 +193,7 @@ void front_mail_free(struct front_mail *mail)
     if (!mail)
         return;
     timer_clear(&mail->timer);
+    mail_busy_free(mail->setup.busy);
     mail_free(mail->setup.mail);
     explicit_bzero(&mail->setup, sizeof mail->setup);
     free(mail);

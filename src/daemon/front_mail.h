@@ -32,7 +32,9 @@ struct front_mail *front_mail_new(const struct front_mail_config *config, struct
 void front_mail_free(struct front_mail *mail);
 /* For struct actions. */
 const struct mail_setup *front_mail_setup(const struct front_mail *mail);
-/* Its jobs run from now on. */
+/* On a worker, before requests are accepted: the first inbox, for `cloister env`. A failure is only told. */
+void front_mail_first(struct front_mail *mail);
+/* From now on messages leave when their time has come. */
 void front_mail_begin(struct front_mail *mail);
 /* No new work is begun any more. */
 void front_mail_stop(struct front_mail *mail);

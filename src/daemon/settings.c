@@ -158,6 +158,7 @@ bool mail_settings_make(const struct config *config, struct mail_settings *out, 
         !settings_switch("strict-inbox-keys", config->strict_inbox_keys, &out->strict_inbox_keys, err) ||
         !mail_domain(config->mail_domain, out->domain, err))
         return false;
+    out->webhooks_http = config->webhook_allow[0] != '\0';
     out->sends_per_minute = (uint32_t)config->mail_sends_per_minute;
     out->sends_per_day = (uint32_t)config->mail_sends_per_day;
     out->inboxes_most = (uint32_t)config->mail_inboxes;
@@ -170,6 +171,7 @@ static void mail_pack(struct buf *out, const struct mail_settings *mail)
     pack_bool(out, mail->is_on);
     pack_str(out, str_from(mail->domain));
     pack_bool(out, mail->strict_inbox_keys);
+    pack_bool(out, mail->webhooks_http);
     pack_u32(out, mail->sends_per_minute);
     pack_u32(out, mail->sends_per_day);
     pack_u32(out, mail->inboxes_most);
@@ -185,6 +187,7 @@ static void mail_unpack(struct unpack *in, struct mail_settings *out)
     out->is_on = unpack_bool(in);
     unpack_text(in, out->domain, sizeof out->domain);
     out->strict_inbox_keys = unpack_bool(in);
+    out->webhooks_http = unpack_bool(in);
     out->sends_per_minute = unpack_u32(in);
     out->sends_per_day = unpack_u32(in);
     out->inboxes_most = unpack_u32(in);

@@ -34,6 +34,7 @@ static void settings_survive_the_trip_to_front(void **state)
     sent.mail = (struct mail_settings){ .is_on = true,
                                         .domain = "mail.example.com",
                                         .strict_inbox_keys = true,
+                                        .webhooks_http = true,
                                         .sends_per_minute = 21,
                                         .sends_per_day = 22,
                                         .inboxes_most = 23,
@@ -59,7 +60,7 @@ static void settings_survive_the_trip_to_front(void **state)
     assert_int_equal(got.key_streams, 8);
     assert_true(secret_eq(&got.api_key, STR("e2b_00")));
     assert_true(secret_eq(&got.admin_hash, STR("11ff")));
-    assert_true(got.mail.is_on && got.mail.strict_inbox_keys);
+    assert_true(got.mail.is_on && got.mail.strict_inbox_keys && got.mail.webhooks_http);
     assert_string_equal(got.mail.domain, "mail.example.com");
     assert_int_equal(got.mail.sends_per_minute, 21);
     assert_int_equal(got.mail.sends_per_day, 22);
