@@ -354,7 +354,7 @@
 #define LIMIT_MAIL_HELD 1000              /* messages in one list of what is held; pending_most is far below */
 #define LIMIT_MAIL_ROUND 100              /* messages that one tick changes at most; the next tick goes on */
 #define LIMIT_MAIL_APPROVAL_S 86400       /* an approved message has this long to leave, then it is held again */
-#define LIMIT_MAIL_RELEASE_S 600          /* for front to deliver one message, then it is repeated */
+#define LIMIT_MAIL_RELEASE_S 1            /* before front repeats a delivery of its own that has failed */
 
 /* Mail: front's rows */
 #define LIMIT_MAIL_PROFILE_BYTES 16384   /* packed: address, names, signature and addresses for copies */

@@ -391,8 +391,9 @@ bool mail_tick(struct mail *mail, const char *inbox_id, enum mail_mode mode, con
 /* ---- claiming ---- */
 
 /*
- * A message that an earlier front has left in MAIL_SENDING, or this one too long ago; or that this very call has claimed by
- * a worker that died before it could answer.
+ * A message that an earlier front has left in MAIL_SENDING; or this one: its dispatchers take turns
+ * (actions/mail_busy.c), so no other works on it; or that this very call has claimed by a worker that died before it could
+ * answer.
  */
 static bool find_left(struct inbox *inbox, const struct round *round, struct arena *arena,
                       struct str ids[LIMIT_MAIL_ROUND], uint32_t *out_count, struct err *err)
