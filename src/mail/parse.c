@@ -8,6 +8,7 @@
  */
 #include "mail/compose.h"
 
+#include <errno.h>
 #include <gmime/gmime.h>
 #include <iconv.h>
 
@@ -74,7 +75,8 @@ static bool add_converted(struct buf *out, struct str name, struct str bytes)
 
     memcpy(charset, name.at, name.len);
     charset[name.len] = '\0';
-    iconv_t cd = iconv_open("UTF-8", charset);
+    /* Names that only mail programs use. */
+    iconv_t cd = iconv_open("UTF-8", g_mime_charset_iconv_name(charset));
     if (cd == (iconv_t)-1)
         return false;
     while (left && !out->overflowed) {
