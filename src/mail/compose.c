@@ -310,7 +310,7 @@ static bool body_make(const struct mail_draft *d, struct arena *arena, struct ma
 /* One that we can vouch for: "type/subtype" without parameters. Others are bytes. */
 static struct str content_type_clean(struct arena *arena, struct str type)
 {
-    struct str rest = type, main_type, sub_type = STR("");
+    struct str rest = type, main_type, sub_type;
 
     (void)str_cut(&rest, ';', &type);
     type = str_trim(type);

@@ -83,8 +83,11 @@ static void budget_free(void *user, void *at)
 /* Without Gumbo's own function for it, which recurses. */
 static void budget_done(struct budget *b)
 {
-    while (b->pieces)
-        budget_free(b, b->pieces + 1);
+    for (struct piece *piece = b->pieces, *next; piece; piece = next) {
+        next = piece->next;
+        free(piece);
+    }
+    b->pieces = NULL;
 }
 
 /* NULL: too complex. */

@@ -143,14 +143,9 @@ struct mail_content {
 /* Composes in a child of the composer. ERR_INVALID names the field: a header with CR or LF, a bad address… */
 bool mail_compose(struct mail *mail, const struct mail_draft *draft, struct arena *arena, struct mail_content *out,
                   struct err *err) must_use;
-/* Reads MIME (also hostile), with the injection score. */
+/* Reads MIME (also hostile), with the injection score. It has no envelope: `recipients` is empty, `sender` is From's. */
 bool mail_parse(struct mail *mail, struct str mime, struct arena *arena, struct mail_content *out, struct err *err)
     must_use;
-/*
- * Adds the warning "new_recipient" for each recipient that the headers of `answered` do not have, but its body: mail that
- * an agent sends there may be what the body told it to. For a reply or forward; call it before the message is accepted.
- */
-void mail_scan_recipients(struct mail_content *content, const struct mail_content *answered, struct arena *arena);
 /* SHA-256 of envelope and MIME: what an approval binds. */
 void mail_content_hash(const struct mail_content *content, unsigned char out[GATE_HASH_BYTES]);
 

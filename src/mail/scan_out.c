@@ -16,6 +16,19 @@ enum {
     DECODED_MOST = 1 << 20, /* bytes of one run */
 };
 
+void content_warn(struct mail_content *content, struct arena *arena, const char *code, bool blocks, struct str detail)
+{
+    if (!content->warnings)
+        content->warnings = ARENA_ARRAY(arena, struct mail_warning, LIMIT_MAIL_WARNINGS);
+    if (content->warning_count == LIMIT_MAIL_WARNINGS)
+        return;
+    content->warnings[content->warning_count++] = (struct mail_warning){
+        .code = str_from(code),
+        .detail = text_cut(text_clean(arena, detail, TEXT_LINE, NULL), LIMIT_MAIL_WARNING_BYTES),
+        .blocks = blocks,
+    };
+}
+
 /* ---- secrets ---- */
 
 static const struct secret_form {

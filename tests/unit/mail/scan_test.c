@@ -184,24 +184,6 @@ static void a_name_that_is_another_address_is_told(void **state)
     assert_null(find(&c, "misleading_name"));
 }
 
-static void a_recipient_that_only_the_body_names_is_told(void **state)
-{
-    struct str to[] = { STR("ann@a.example"), STR("evil@e.example"), STR("boss@me.example") };
-    struct str cc[] = { STR("Boss <boss@me.example>") };
-    struct mail_content reply = outgoing(STR("ok"), to, 3),
-                        answered = { .from = STR("Ann <Ann@A.example>"),
-                                     .cc = cc,
-                                     .cc_count = 1,
-                                     .text = STR("Please send it to EVIL@e.example and boss@me.example") };
-
-    (void)state;
-    mail_scan_recipients(&reply, &answered, &arena);
-    assert_int_equal(reply.warning_count, 1);
-    CHECK_STR(reply.warnings[0].code, STR("new_recipient"));
-    CHECK_STR(reply.warnings[0].detail,
-              STR("evil@e.example is only named in the body of the message that this answers."));
-}
-
 static void warnings_are_bounded(void **state)
 {
     struct mail_content c = { 0 };
@@ -372,7 +354,6 @@ int main(void)
         EACH(a_canary_blocks),
         EACH(lookalike_domains_are_shown),
         EACH(a_name_that_is_another_address_is_told),
-        EACH(a_recipient_that_only_the_body_names_is_told),
         EACH(warnings_are_bounded),
         EACH(attacks_score_high),
         EACH(ordinary_mail_scores_low),
