@@ -1,18 +1,31 @@
 /*
  * Callers, inboxes, keys, codes, grants and accounts of mail, with a real store and real workers of inboxes.
  */
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 
-#include "../mail/office_fake.h"
 #include "../sandbox/rig.h"
 #include "actions/mail_inside.h"
+#include "base/clock.h"
+#include "base/remove.h"
+#include "mail/inbox.h"
 
 #define ADMIN STR("the admin token")
 #define NO_SUCH "there is no such inbox or message, or this key does not reach it"
 
+/* Starts workers of inboxes for a process with threads, which cannot fork by itself: it is made before them. */
+struct starter {
+    int fd;
+    pid_t pid;
+    char dir[64];
+};
+
 struct fixture {
     struct rig rig;
-    struct office_fake *office;
+    struct starter starter;
     struct mail_setup setup;
     struct actions actions;
     struct secret admin_hash;
@@ -20,6 +33,96 @@ struct fixture {
     struct arena *arena;
     unsigned events;
 };
+
+static void starter_run(int fd)
+{
+    char path[128];
+
+    for (;;) {
+        char control[CMSG_SPACE(sizeof(int))];
+        struct iovec part = { path, sizeof path - 1 };
+        struct msghdr message = {
+            .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control
+        };
+        ssize_t got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+        if (got <= 0)
+            break;
+        path[got] = '\0';
+        int worker = -1;
+        memcpy(&worker, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof worker);
+        if (fork() == 0) {
+            struct err err;
+            close(fd);
+            _exit(chdir(path) == 0 && inbox_serve(worker, &err) ? 0 : 1);
+        }
+        close(worker);
+        while (waitpid(-1, NULL, WNOHANG) > 0)
+            ;
+    }
+    while (waitpid(-1, NULL, 0) > 0)
+        ;
+    _exit(0);
+}
+
+static void starter_make(struct starter *starter)
+{
+    int pair[2];
+
+    snprintf(starter->dir, sizeof starter->dir, "/tmp/cloister-desk.XXXXXX");
+    assert_non_null(mkdtemp(starter->dir));
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    starter->pid = fork();
+    assert_true(starter->pid >= 0);
+    if (starter->pid == 0) {
+        close(pair[0]);
+        starter_run(pair[1]);
+    }
+    close(pair[1]);
+    starter->fd = pair[0];
+}
+
+static bool open_inbox(void *context, const char *inbox_id, bool make, int *out_fd, struct err *err)
+{
+    struct starter *starter = context;
+    char path[128], control[CMSG_SPACE(sizeof(int))] = { 0 };
+    int pair[2];
+
+    snprintf(path, sizeof path, "%s/%s", starter->dir, inbox_id);
+    if (make && mkdir(path, 0700) < 0)
+        return err_sys(err, "make %s", path);
+    if (access(path, F_OK) < 0)
+        return err_set(err, ERR_NOT_FOUND, "there is no such inbox");
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    struct iovec part = { path, strlen(path) };
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control
+    };
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(head), &pair[1], sizeof(int));
+    assert_true(sendmsg(starter->fd, &message, 0) > 0);
+    close(pair[1]);
+    *out_fd = pair[0];
+    return true;
+}
+
+static bool open_composer(void *context, int *out_fd, struct err *err)
+{
+    (void)context;
+    (void)out_fd;
+    return err_set(err, ERR_UNAVAILABLE, "this test has no composer");
+}
+
+static struct mail *starter_mail(struct starter *starter)
+{
+    struct mail_config config = { .open_inbox = open_inbox, .open_composer = open_composer, .context = starter };
+
+    seal_pair_of(STR("the test's server"), "server", &config.server_public, &config.server_private);
+    seal_derive(STR("the test's server"), "secret", &config.server_secret);
+    return mail_new(&config);
+}
 
 static void on_event(void *context, const struct mail_event *event)
 {
@@ -34,11 +137,10 @@ static int set_up(void **state)
     struct fixture *f = calloc(1, sizeof *f);
     struct seal_key operator_public, operator_private;
     char hash[STORE_HASH_BYTES];
-    void *office;
+    struct err why;
 
-    if (office_fake_set_up(&office) != 0)
-        return -1;
-    f->office = office;
+    assert_true(seal_begin(&why));
+    starter_make(&f->starter);
     rig_make(&f->rig);
     rig_start(&f->rig);
     f->arena = &f->rig.arena;
@@ -46,7 +148,7 @@ static int set_up(void **state)
     if (!secret_set(&f->admin_hash, str_from(hash)))
         return -1;
     seal_pair_of(ADMIN, "operator", &operator_public, &operator_private);
-    f->setup = (struct mail_setup){ .mail = f->office->mail,
+    f->setup = (struct mail_setup){ .mail = starter_mail(&f->starter),
                                     .busy = mail_busy_new(),
                                     .domain = "mail.test",
                                     .sends_per_minute = 20,
@@ -68,11 +170,15 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     struct fixture *f = *state;
-    void *office = f->office;
+    struct err err;
 
     mail_busy_free(f->setup.busy);
+    mail_free(f->setup.mail);
     rig_drop(&f->rig);
-    (void)office_fake_tear_down(&office);
+    close(f->starter.fd);
+    (void)waitpid(f->starter.pid, NULL, 0);
+    if (!remove_tree(AT_FDCWD, f->starter.dir, &err))
+        print_error("%s\n", err_text(&err));
     free(f);
     return 0;
 }
