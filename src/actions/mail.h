@@ -194,6 +194,7 @@ struct mail_account {
     uint32_t sends_per_day;
     uint64_t received, sent, storage_bytes;
     int64_t created_us, last_active_us;
+    struct str oversight_address; /* of the tenant: gets copies of what monitored inboxes send; empty: none */
 };
 /* LobsterMail's signup: public. ERR_LIMIT: 15 an hour for all from this place. */
 bool action_account_create(const struct actions *actions, struct str place, struct arena *arena,
@@ -203,6 +204,14 @@ bool action_account_get(const struct actions *actions, const struct mail_caller 
                         struct mail_account *out, struct err *err) must_use;
 bool action_account_usage(const struct actions *actions, const struct mail_caller *caller, int64_t from_us,
                           int64_t to_us, struct arena *arena, struct mail_usage *out, struct err *err) must_use;
+
+/*
+ * Where copies of what monitored inboxes send go; empty: nowhere. The operator says for which tenant (empty: the default
+ * one); others, with admin, for their own, with the operator's code. Never an address of this server: an agent could read it.
+ */
+bool action_oversight_address(const struct actions *actions, const struct mail_caller *caller, struct str tenant,
+                              struct str address, struct str approval_code, struct arena *arena, bool *out_pending,
+                              struct err *err) must_use;
 
 /* ---- mail_send.c ---- */
 

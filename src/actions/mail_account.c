@@ -149,6 +149,9 @@ bool action_account_get(const struct actions *actions, const struct mail_caller 
         account.created_us = count ? inboxes[0].created_us : 0;
         account.last_active_us = clock_wall_us();
     }
+    if (tenant.oversight.len && !mail_decrypt(actions, tenant.oversight, mail_oversight_about(tenant.id, arena), arena,
+                                              &account.oversight_address, err))
+        return false;
     for (size_t i = 0; i < count; i++)
         account.received += inboxes[i].received;
     /* Asks a worker for each inbox. An account of LobsterMail may have a hundred, and its answer needs none of this. */
@@ -159,6 +162,57 @@ bool action_account_get(const struct actions *actions, const struct mail_caller 
         account.storage_bytes = usage.storage_bytes;
     }
     *out = account;
+    return true;
+}
+
+/* ---- where copies go ---- */
+
+static bool address_check(const struct actions *actions, struct str address, struct err *err)
+{
+    struct str local, domain = address;
+
+    if (address.len == 0)
+        return true;
+    if (!mail_allow_valid(address) || address.at[0] == '*' || !str_cut(&domain, '@', &local))
+        return err_set(err, ERR_INVALID, "the oversight address must be one address like name@example.com");
+    return !str_eq_nocase(domain, str_from(actions->mail->domain)) ||
+           err_set(err, ERR_INVALID, "the oversight address must not be on this server: an agent could read it");
+}
+
+bool action_oversight_address(const struct actions *actions, const struct mail_caller *caller, struct str tenant_name,
+                              struct str address, struct str approval_code, struct arena *arena, bool *out_pending,
+                              struct err *err)
+{
+    bool is_operator = caller->kind == MAIL_CALLER_OPERATOR;
+    struct mail_tenant_row tenant;
+
+    *out_pending = false;
+    if (!mail_is_on(actions, err) || !(is_operator || mail_need_scope(caller, MAIL_SCOPE_ADMIN, err)) ||
+        !address_check(actions, address, err))
+        return false;
+    if (tenant_name.len && !is_operator)
+        return err_set(err, ERR_DENIED, "only the operator chooses the tenant");
+    if (!(is_operator
+              ? mail_tenant_ensure(actions, tenant_name, arena, &tenant, err)
+              : store_mail_tenant_get(actions->store, str_from(caller->tenant_id), STR(""), arena, &tenant, err)))
+        return false;
+    struct mail_asked asked = {
+        .action = "oversight.address",
+        .tenant_id = tenant.id,
+        .inbox_id = str_from(caller->inbox_id),
+        .parts = &address,
+        .part_count = 1,
+        .what = arena_format(arena, "send copies of what monitored inboxes of tenant %.*s send to '%.*s'",
+                             STR_ARG(tenant.name), STR_ARG(address)),
+    };
+    if (!mail_consent(actions, caller, &asked, approval_code, arena, out_pending, NULL, err) || *out_pending)
+        return *out_pending;
+    struct str cipher =
+        address.len ? mail_encrypt(actions, address, mail_oversight_about(tenant.id, arena), arena) : STR("");
+    if (!store_mail_tenant_oversight(actions->store, tenant.id, cipher, err))
+        return false;
+    log_info("tenant %.*s: the oversight address is %s, by %s", STR_ARG(tenant.name), address.len ? "set" : "removed",
+             caller->actor);
     return true;
 }
 

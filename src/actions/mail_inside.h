@@ -88,6 +88,9 @@ bool mail_address_hash(const struct actions *actions, struct str address, char o
 bool mail_tenant_ensure(const struct actions *actions, struct str name, struct arena *arena,
                         struct mail_tenant_row *out, struct err *err) must_use;
 
+/* What the cipher of a tenant's oversight address is about. */
+struct str mail_oversight_about(struct str tenant_id, struct arena *arena);
+
 /* The part of an inbox's row that is encrypted. */
 struct mail_profile {
     struct str local; /* of the address; the domain is the server's */

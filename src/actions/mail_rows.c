@@ -159,6 +159,11 @@ bool mail_tenant_ensure(const struct actions *actions, struct str name, struct a
     return err->kind == ERR_NOT_FOUND && tenant_make(actions, name, arena, out, err);
 }
 
+struct str mail_oversight_about(struct str tenant_id, struct arena *arena)
+{
+    return arena_format(arena, "oversight:%.*s", STR_ARG(tenant_id));
+}
+
 static bool key_of(struct str bytes, struct seal_key *out, struct err *err)
 {
     if (bytes.len != sizeof out->bytes)
@@ -451,9 +456,8 @@ static bool box_fill(const struct actions *actions, const struct mail_inbox_row 
     *out = (struct mail_box){ 0 };
     return mail_info_of(actions, row, tenant.name, arena, &out->info, err) &&
            key_of(tenant.approver_public, &out->approver_public, err) &&
-           (tenant.oversight.len == 0 ||
-            mail_decrypt(actions, tenant.oversight, arena_format(arena, "oversight:%.*s", STR_ARG(tenant.id)), arena,
-                         &out->oversight_address, err));
+           (tenant.oversight.len == 0 || mail_decrypt(actions, tenant.oversight, mail_oversight_about(tenant.id, arena),
+                                                      arena, &out->oversight_address, err));
 }
 
 static bool use_allowed(const struct mail_caller *caller, enum mail_use use, struct err *err)

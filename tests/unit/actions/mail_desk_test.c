@@ -1123,6 +1123,40 @@ static void a_multimail_key_creates_a_mailbox_with_a_code_and_reaches_it(void **
     MUST(can_list(f, &first.caller, "", &err));
 }
 
+static void copies_go_to_an_address_outside_of_this_server(void **state)
+{
+    struct fixture *f = *state;
+    struct mail_account account;
+    struct mail_box box;
+    struct made alice;
+    bool pending;
+
+    make_inbox(f, "alice", "red", &alice);
+    struct str red = STR("red"), none = STR(""), good = STR("Boss@example.com");
+    MUST_FAIL(action_oversight_address(&f->actions, &f->operator_, red, STR("alice@MAIL.test"), none, f->arena,
+                                       &pending, &err),
+              ERR_INVALID);
+    MUST_FAIL(
+        action_oversight_address(&f->actions, &f->operator_, red, STR("*@example.com"), none, f->arena, &pending, &err),
+        ERR_INVALID);
+    MUST(action_oversight_address(&f->actions, &f->operator_, red, good, none, f->arena, &pending, &err));
+    MUST(mail_box_by_id(&f->actions, str_from(alice.info.id), f->arena, &box, &err));
+    CHECK_STR(box.oversight_address, good);
+    MUST(action_account_get(&f->actions, &alice.caller, f->arena, &account, &err));
+    CHECK_STR(account.oversight_address, good);
+    assert_false(store_has(f, "Boss"));
+    /* An agent that would turn it off needs the code. */
+    MUST_FAIL(action_oversight_address(&f->actions, &alice.caller, STR("blue"), none, none, f->arena, &pending, &err),
+              ERR_DENIED);
+    MUST(action_oversight_address(&f->actions, &alice.caller, none, none, none, f->arena, &pending, &err));
+    assert_true(pending);
+    MUST(mail_box_by_id(&f->actions, str_from(alice.info.id), f->arena, &box, &err));
+    CHECK_STR(box.oversight_address, good);
+    MUST(action_oversight_address(&f->actions, &alice.caller, none, none, the_code(f), f->arena, &pending, &err));
+    MUST(mail_box_by_id(&f->actions, str_from(alice.info.id), f->arena, &box, &err));
+    CHECK_STR(box.oversight_address, none);
+}
+
 static void the_first_inbox_is_made_once(void **state)
 {
     struct fixture *f = *state;
@@ -1448,6 +1482,7 @@ int main(void)
         DESK_CASE(with_strict_inbox_keys_an_account_only_provisions),
         DESK_CASE(sign_ups_are_limited_by_place),
         DESK_CASE(a_multimail_key_creates_a_mailbox_with_a_code_and_reaches_it),
+        DESK_CASE(copies_go_to_an_address_outside_of_this_server),
         DESK_CASE(the_first_inbox_is_made_once),
         DESK_CASE(a_sandbox_gets_its_own_inbox_at_first_use),
         DESK_CASE(two_first_uses_at_once_make_one_inbox),
