@@ -310,17 +310,18 @@ static bool look_ahead(struct inbox *inbox, const struct round *round, struct ma
                  SQL_ARGS(sql_int(MAIL_HELD), sql_int(MAIL_SCHEDULED), sql_int(MAIL_UNDO), sql_int(round->now_us)),
                  next, 1, err) ||
         !numbers(inbox,
-                 "SELECT SUM(r.front != $1 OR r.claimed_us <= $2), "
-                 "MIN(CASE WHEN r.front = $1 AND r.claimed_us > $2 THEN r.claimed_us END) "
-                 "FROM messages m JOIN releases r ON r.message_id = m.id WHERE m.direction = 1 AND m.state = $3",
-                 SQL_ARGS(sql_text(round->front), sql_int(round->now_us - RELEASE_US), sql_int(MAIL_SENDING)), releases,
-                 2, err))
+                 "SELECT SUM(r.front != $1 OR r.claimed_us NOT BETWEEN $2 AND $3), "
+                 "MIN(CASE WHEN r.front = $1 AND r.claimed_us BETWEEN $2 AND $3 THEN r.claimed_us END) "
+                 "FROM messages m JOIN releases r ON r.message_id = m.id WHERE m.direction = 1 AND m.state = $4",
+                 SQL_ARGS(sql_text(round->front), sql_int(round->now_us - RELEASE_US),
+                          sql_int(round->now_us + RELEASE_US), sql_int(MAIL_SENDING)),
+                 releases, 2, err))
         return false;
     out->pending = (uint32_t)(found[0] + held_in[0]);
     out->queued = (uint32_t)(found[1] + releases[0]);
     out->uncertain = (uint32_t)found[2];
     out->next_us = next[0];
-    int64_t repeat_us = releases[1] ? releases[1] + RELEASE_US : 0;
+    int64_t repeat_us = releases[1] ? releases[1] + RELEASE_US + 1 : 0;
     if (repeat_us && (!out->next_us || repeat_us < out->next_us))
         out->next_us = repeat_us;
     return true;
@@ -390,20 +391,34 @@ bool mail_tick(struct mail *mail, const char *inbox_id, enum mail_mode mode, con
 
 /* ---- claiming ---- */
 
+/* This very call has claimed it by a worker that died before it could answer. */
+static bool claim_same(struct inbox *inbox, const struct round *round, struct arena *arena, struct outgoing *out,
+                       bool *out_there, struct err *err)
+{
+    struct str ids[LIMIT_MAIL_ROUND];
+    uint32_t count;
+
+    if (!list_ids(inbox,
+                  "SELECT m.id FROM messages m JOIN releases r ON r.message_id = m.id WHERE m.direction = 1 AND "
+                  "m.state = $1 AND r.claim = $2",
+                  SQL_ARGS(sql_int(MAIL_SENDING), sql_text(round->claim)), arena, ids, &count, err))
+        return false;
+    *out_there = count > 0;
+    return !count || outgoing_load(inbox, ids[0], arena, out, err);
+}
+
 /*
  * A message that an earlier front has left in MAIL_SENDING; or this one: its dispatchers take turns
- * (actions/mail_busy.c), so no other works on it; or that this very call has claimed by a worker that died before it could
- * answer.
+ * (actions/mail_busy.c), so no other works on it. Not at once, so that a delivery that fails does not keep front busy.
  */
 static bool find_left(struct inbox *inbox, const struct round *round, struct arena *arena,
                       struct str ids[LIMIT_MAIL_ROUND], uint32_t *out_count, struct err *err)
 {
     return list_ids(inbox,
                     "SELECT m.id FROM messages m JOIN releases r ON r.message_id = m.id WHERE m.direction = 1 AND "
-                    "m.state = $1 AND (r.front != $2 OR r.claimed_us <= $3 OR r.claim = $4) "
-                    "ORDER BY r.claim = $4 DESC, m.id LIMIT $5",
+                    "m.state = $1 AND (r.front != $2 OR r.claimed_us NOT BETWEEN $3 AND $4) ORDER BY m.id LIMIT $5",
                     SQL_ARGS(sql_int(MAIL_SENDING), sql_text(round->front), sql_int(round->now_us - RELEASE_US),
-                             sql_text(round->claim), sql_int(LIMIT_MAIL_ROUND)),
+                             sql_int(round->now_us + RELEASE_US), sql_int(LIMIT_MAIL_ROUND)),
                     arena, ids, out_count, err);
 }
 
@@ -509,8 +524,9 @@ static bool run_claim(struct inbox *inbox, struct unpack *in, struct arena *aren
 
     if (!unpack_round(in, GATE_SEND, round, err) || !sql_begin(inbox->sql, SQL_DURABLE, err))
         return false;
-    bool fine = claim_again(inbox, round, arena, &message, &is_repeat, err) &&
-                (is_repeat || claim_next(inbox, round, arena, &message, &there, err));
+    bool fine = claim_same(inbox, round, arena, &message, &there, err) &&
+                (there || claim_again(inbox, round, arena, &message, &is_repeat, err)) &&
+                (there || is_repeat || claim_next(inbox, round, arena, &message, &there, err));
     bool committed = sql_end(inbox->sql, fine && round->changed, err);
     if (!fine || (round->changed && !committed))
         return false;

@@ -508,8 +508,8 @@ static bool run_pending(struct inbox *inbox, struct unpack *in, struct arena *ar
         !sql_select(inbox->sql,
                     "SELECT " MESSAGE_COLUMNS ", k.sealed, m.head_cipher FROM messages m "
                     "LEFT JOIN content_keys k ON k.message_id = m.id AND k.holder = 'approver' "
-                    "WHERE (m.direction = 1 AND m.state = $1) OR (m.direction = 0 AND m.in_status = $2) "
-                    "ORDER BY m.id LIMIT $3",
+                    "WHERE m.id IN (SELECT id FROM messages WHERE direction = 1 AND state = $1 "
+                    "UNION ALL SELECT id FROM messages WHERE direction = 0 AND in_status = $2) ORDER BY m.id LIMIT $3",
                     SQL_ARGS(sql_int(MAIL_HELD), sql_int(MAIL_IN_HELD), sql_int(LIMIT_MAIL_HELD)), &rows, err))
         return false;
     for (;;) {

@@ -10,6 +10,8 @@
 
 #include "mail/inside.h"
 
+_Static_assert(MAIL_INBOUND == 0 && MAIL_OUTBOUND == 1, "numbers in queries, and in indexes of the schema");
+
 struct outgoing {
     char id[MAIL_MESSAGE_ID_BYTES];
     struct gate_message gate;
