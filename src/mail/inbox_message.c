@@ -206,11 +206,13 @@ static bool note_use(struct inbox *inbox, const char *action, struct str resourc
     return sql_end(inbox->sql, fine, err);
 }
 
-bool inbox_reading_begin(struct inbox *inbox, const struct mail_reading_who *who, const char *action,
-                         struct str resource, struct arena *arena, struct inbox_reading *out, struct err *err)
+bool inbox_reading_begin(struct inbox *inbox, struct mail_reading_who *who, const char *action, struct str resource,
+                         struct arena *arena, struct inbox_reading *out, struct err *err)
 {
     *out = (struct inbox_reading){ .inbox = inbox, .arena = arena };
-    if (!inbox_unlock(inbox, who->key_id, &who->kek, &out->private_key, err))
+    bool is_open = inbox_unlock(inbox, who->key_id, &who->kek, &out->private_key, err);
+    seal_key_wipe(&who->kek);
+    if (!is_open)
         return false;
     seal_derive(str_of(out->private_key.bytes, sizeof out->private_key.bytes), "content keys", &out->quick_key);
     return !who->grant.len || note_use(inbox, action, resource, who->grant, err);

@@ -197,9 +197,12 @@ struct mail_reading_who {
     struct seal_key kek;
 };
 void mail_reading_unpack(struct unpack *in, struct mail_reading_who *out);
-/* After unpack_done(). With a grant: `action` and `resource` go to the audit, durably, before anything is read. */
-bool inbox_reading_begin(struct inbox *inbox, const struct mail_reading_who *who, const char *action,
-                         struct str resource, struct arena *arena, struct inbox_reading *out, struct err *err) must_use;
+/*
+ * After unpack_done(). With a grant: `action` and `resource` go to the audit, durably, before anything is read. The key in
+ * `who` is wiped.
+ */
+bool inbox_reading_begin(struct inbox *inbox, struct mail_reading_who *who, const char *action, struct str resource,
+                         struct arena *arena, struct inbox_reading *out, struct err *err) must_use;
 /* `sealed`: content_keys.sealed of holder 'inbox'. */
 bool inbox_reading_key(struct inbox_reading *reading, const char *message_id, struct str sealed, struct seal_key *out,
                        struct err *err) must_use;

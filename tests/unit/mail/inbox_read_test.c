@@ -218,6 +218,92 @@ static void held_mail_shows_its_id_and_status_only(void **state)
               ERR_CONFLICT);
 }
 
+static bool decide(struct office_fake *o, const struct fixture_inbox *box, const char *id, bool approve,
+                   struct err *err)
+{
+    struct mail_approver approver = { .public_key = box->approver_public,
+                                      .private_key = box->approver_private,
+                                      .id = STR("01HAPPROVER000000000000000"),
+                                      .scopes = MAIL_SCOPE_OVERSIGHT };
+    struct mail_decision decision = { .inbox_id = box->id,
+                                      .message_id = id,
+                                      .approve = approve,
+                                      .reason = STR("Because of reasons"),
+                                      .approver = &approver,
+                                      .mode = MAIL_GATED_ALL,
+                                      .now_us = clock_wall_us() };
+    struct mail_message out;
+
+    return mail_decide(o->mail, &decision, &o->arena, &out, err);
+}
+
+static void held_mail_is_read_after_approval_and_never_after_rejection(void **state)
+{
+    struct office_fake *o = *state;
+    struct fixture_inbox box;
+    struct mail_message out, got;
+
+    inbox_make(o, &box, "one");
+    struct mail_message yes = arrive(o, &box, &(struct note){ .subject = "Yes", .mode = MAIL_GATED_ALL });
+    struct mail_message no = arrive(o, &box, &(struct note){ .subject = "No", .mode = MAIL_GATED_ALL });
+    MUST(decide(o, &box, yes.id, true, &err));
+    MUST(decide(o, &box, no.id, false, &err));
+    MUST_FAIL(decide(o, &box, no.id, true, &err), ERR_CONFLICT);
+    got = read_one(o, &box, yes.id, MAIL_WANT_TEXT);
+    assert_int_equal(got.in_status, MAIL_IN_UNREAD);
+    assert_true(got.has_content);
+    CHECK_STR(got.content.subject, STR("Yes"));
+    CHECK_STR(got.reason, STR("Because of reasons"));
+    assert_string_equal(got.thread_id, yes.thread_id);
+    assert_int_equal(list(o, &box, &(struct mail_filter){ ALL, .include_spam = true }).count, 1);
+    assert_int_equal(list(o, &box, ALL_BUT(in_status, MAIL_IN_REJECTED)).count, 0);
+    MUST_FAIL(mail_read(o->mail, box.id, &box.reader, str_from(no.id), 0, &o->arena, &out, &err), ERR_NOT_FOUND);
+    MUST_FAIL(mail_set_status(o->mail, box.id, str_from(no.id), MAIL_IN_UNREAD, STR(""), STR("key:1"), &err),
+              ERR_NOT_FOUND);
+}
+
+static void mail_that_leaves_is_listed_with_its_state_and_blind_copies(void **state)
+{
+    struct office_fake *o = *state;
+    struct fixture_inbox box;
+    struct mail_arrival unused;
+    struct mail_content content;
+    struct mail_accepted accepted;
+    const struct mail_limits limits = {
+        .sends_per_minute = 10, .sends_per_day = 10, .pending_most = 10, .storage_bytes = 1 << 20
+    };
+    uint32_t retry_s;
+
+    inbox_make(o, &box, "one");
+    arrive(o, &box, &(struct note){ .subject = "In" });
+    note_arrival(o, &box, &(struct note){ .subject = "Out" }, &content, &unused);
+    content.bcc = content.to;
+    content.bcc_count = 1;
+    struct mail_accept want = { .inbox_id = box.id,
+                                .composer = STR("01HCOMPOSER000000000000000"),
+                                .content = &content,
+                                .mode = MAIL_GATED_SEND,
+                                .hold_us = 1000000,
+                                .inbox_public = &box.public_key,
+                                .approver_public = &box.approver_public,
+                                .limits = &limits,
+                                .now_us = clock_wall_us() };
+    MUST(mail_accept(o->mail, &want, &o->arena, &accepted, &retry_s, &err));
+    struct mail_page page = list(o, &box, ALL_BUT(inbound, false));
+    assert_int_equal(page.count, 1);
+    assert_int_equal(page.rows[0].direction, MAIL_OUTBOUND);
+    assert_int_equal(page.rows[0].state, MAIL_HELD);
+    assert_int_equal(page.rows[0].content.bcc_count, 1);
+    CHECK_STR(page.rows[0].content.subject, STR("Out"));
+    assert_int_equal(list(o, &box, ALL_BUT(outbound, false)).count, 1);
+    assert_int_equal(list(o, &box, ALL_BUT(state, MAIL_SENT)).count, 1); /* what arrived has no state */
+    assert_int_equal(list(o, &box, ALL_BUT(state, MAIL_HELD)).count, 2);
+    /* The statuses of arrived mail are not for it. */
+    MUST_FAIL(mail_set_status(o->mail, box.id, str_from(accepted.id), MAIL_IN_DELETED, STR(""), STR("key:1"), &err),
+              ERR_NOT_FOUND);
+    CHECK_STR(read_one(o, &box, accepted.id, MAIL_WANT_MIME | MAIL_WANT_MARK_READ).content.mime, content.mime);
+}
+
 static void statuses_change_and_deleted_mail_is_gone(void **state)
 {
     struct office_fake *o = *state;
@@ -332,6 +418,63 @@ static void pages_follow_the_cursor_and_show_each_message_once(void **state)
     for (int i = 0; i < 25; i++)
         assert_int_equal(seen[i], 1);
     assert_int_equal(list(o, &box, &(struct mail_filter){ ALL, .limit = 10000 }).count, 26);
+}
+
+/* ---- hostile bytes ---- */
+
+static uint32_t next_random(uint32_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 17;
+    *state ^= *state << 5;
+    return *state;
+}
+
+static void malformed_requests_and_replies_do_no_harm(void **state)
+{
+    static const uint16_t firsts[] = { INBOX_READ_FIRST, INBOX_THREAD_FIRST, INBOX_TAG_FIRST, INBOX_SETTINGS_FIRST };
+    struct office_fake *o = *state;
+    struct fixture_inbox box;
+    struct unpack reply;
+    struct err err;
+    uint32_t random = 12345;
+
+    inbox_make(o, &box, "one");
+    struct mail_message m = arrive(o, &box, &(struct note){ .subject = "Stays" });
+    for (int round = 0; round < 4000; round++) {
+        struct buf request = mail_request(&o->arena);
+        /* Some begin as a request does that is right. */
+        if (random & 1)
+            mail_reading_pack(&request, &box.reader);
+        if (random & 2)
+            pack_str(&request, str_from(m.id));
+        for (uint32_t left = next_random(&random) % 64; left > 0; left--)
+            pack_u8(&request, random & 4 ? 0 : (uint8_t)next_random(&random));
+        uint16_t op = (uint16_t)(firsts[round % 4] + next_random(&random) % 10);
+        if (mail_call(o->mail, box.id, op, &request, &o->arena, &reply, &err))
+            continue;
+        if (err.kind == ERR_UNAVAILABLE)
+            fail_msg("operation %u ended the worker", op);
+    }
+    assert_int_equal(o->worker_count, 1);
+    CHECK_STR(read_one(o, &box, m.id, 0).content.subject, STR("Stays"));
+
+    /* Front's side: each cut of a reply, and each byte of it replaced. */
+    auto_buf struct buf packed = buf_make(NULL, 10000);
+    struct mail_message got = read_one(o, &box, m.id, MAIL_WANT_TEXT | MAIL_WANT_MIME);
+    mail_message_pack(&packed, &got, CONTENT_HEAD | CONTENT_TEXT | CONTENT_MIME);
+    for (size_t i = 0; i < packed.len; i++) {
+        struct unpack in = unpack_from(str_of(packed.data, i));
+        mail_message_unpack(&in, box.id, &o->arena, &got);
+        assert_false(unpack_done(&in, &err));
+        char was = packed.data[i];
+        packed.data[i] = (char)0xff;
+        in = unpack_from(buf_str(&packed));
+        mail_message_unpack(&in, box.id, &o->arena, &got);
+        if (unpack_done(&in, &err))
+            assert_true(got.in_status <= MAIL_IN_DELETED && got.state < MAIL_STATE_COUNT);
+        packed.data[i] = was;
+    }
 }
 
 /* ---- many ---- */
@@ -477,7 +620,10 @@ int main(void)
         OFFICE_CASE(a_credential_that_is_added_reads_what_arrived_before),
         OFFICE_CASE(reading_by_a_grant_is_audited_and_changes_nothing),
         OFFICE_CASE(held_mail_shows_its_id_and_status_only),
+        OFFICE_CASE(held_mail_is_read_after_approval_and_never_after_rejection),
+        OFFICE_CASE(mail_that_leaves_is_listed_with_its_state_and_blind_copies),
         OFFICE_CASE(statuses_change_and_deleted_mail_is_gone),
+        OFFICE_CASE(malformed_requests_and_replies_do_no_harm),
         OFFICE_CASE(filters_find_by_sender_subject_words_time_and_attachments),
         OFFICE_CASE(pages_follow_the_cursor_and_show_each_message_once),
         OFFICE_CASE(five_thousand_messages_are_listed_and_searched),
