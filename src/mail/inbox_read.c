@@ -91,9 +91,14 @@ static bool find_earlier(struct inbox *inbox, const char *once_hash, struct aren
     return true;
 }
 
+/* Held comes first: in gated_all a person looks at each message, also at one that looks like an attack. */
 static enum mail_in_status first_status(const struct arrived *a)
 {
-    return a->mode == MAIL_GATED_ALL ? MAIL_IN_HELD : MAIL_IN_UNREAD;
+    if (a->mode == MAIL_GATED_ALL)
+        return MAIL_IN_HELD;
+    if (a->content.injection_percent >= MAIL_QUARANTINE_PERCENT)
+        return MAIL_IN_QUARANTINED;
+    return a->content.injection_percent >= MAIL_FLAG_PERCENT ? MAIL_IN_FLAGGED : MAIL_IN_UNREAD;
 }
 
 static bool insert(struct inbox *inbox, const struct arrived *a, const char *once_hash, struct arena *arena,
@@ -150,8 +155,11 @@ static bool store_arrival(struct inbox *inbox, const struct arrived *a, struct a
         return true;
     if (!insert(inbox, a, once_hash, arena, m, err))
         return false;
-    struct str detail = arena_format(arena, "{\"sha256\":\"%s\",\"held\":%s}", m->sha256,
-                                     m->in_status == MAIL_IN_HELD ? "true" : "false");
+    static const char *const statuses[] = { [MAIL_IN_HELD] = "held",
+                                            [MAIL_IN_UNREAD] = "unread",
+                                            [MAIL_IN_FLAGGED] = "flagged",
+                                            [MAIL_IN_QUARANTINED] = "quarantined" };
+    struct str detail = arena_format(arena, "{\"sha256\":\"%s\",\"status\":\"%s\"}", m->sha256, statuses[m->in_status]);
     return inbox_count(inbox, "received", 1, a->now_us, err) &&
            audit_append(inbox, "message.received", str_from(m->id), STR("server"), detail, a->now_us, err);
 }
@@ -301,7 +309,8 @@ static bool content_matches(const struct mail_filter *f, const struct mail_messa
 
 /*
  * What the columns can say. The ids bound the walk; the + keeps SQLite from taking another index. Visible are: unread,
- * read, archived and flagged (1…4), held (0) unless it is asked what is in it, quarantined (5) on demand.
+ * read, archived and flagged (1…4), held (0) unless it is asked what is in it, quarantined (5) on demand. A message
+ * that was held counts as received when it was approved, for callers that wait for mail since a time.
  */
 static bool select_rows(struct inbox *inbox, const struct mail_filter *f, struct sql_rows *rows, struct err *err)
 {
@@ -310,7 +319,9 @@ static bool select_rows(struct inbox *inbox, const struct mail_filter *f, struct
 
     return sql_select(
         inbox->sql,
-        SELECT_HEADS "WHERE m.id < $1 AND m.id > $2 AND +m.received_us BETWEEN $3 AND $4 AND "
+        SELECT_HEADS "WHERE m.id < $1 AND m.id > $2 AND "
+                     "MAX(m.received_us, CASE m.direction WHEN 0 THEN m.decided_us ELSE 0 END) >= $3 AND "
+                     "+m.received_us <= $4 AND "
                      "((+m.direction = 0 AND $5 AND (m.in_status BETWEEN 1 AND 4 OR (m.in_status = 0 AND $6) OR "
                      "  (m.in_status = 5 AND $7)) AND ($8 < 0 OR m.in_status = $8)) OR "
                      " (+m.direction = 1 AND $9 AND ($10 < 0 OR +m.state = $10))) AND "

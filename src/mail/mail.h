@@ -342,7 +342,9 @@ struct mail_arrival {
     uint64_t storage_bytes;
     int64_t now_us;
 };
-/* Delivers. ERR_LIMIT: the inbox is full. *out_new is false for a repeat. */
+/* The score of the scan from which on a message is flagged, and from which on lists do not show it. */
+enum { MAIL_FLAG_PERCENT = 70, MAIL_QUARANTINE_PERCENT = 90 };
+/* Delivers: held in gated_all, else by its score. ERR_LIMIT: the inbox is full. *out_new is false for a repeat. */
 bool mail_deliver(struct mail *mail, const struct mail_arrival *arrival, struct arena *arena, struct mail_message *out,
                   bool *out_new, struct err *err) must_use;
 
@@ -351,7 +353,7 @@ struct mail_filter {
     int in_status;                                        /* -1: any visible; else enum mail_in_status */
     int state;                                            /* -1: any; else enum mail_state, of outbound */
     struct str from_exact, from_part, subject_part, text; /* text: subject, from and preview, for search */
-    int64_t after_us, before_us;                          /* received, inclusive; 0: any */
+    int64_t after_us, before_us;                          /* received (held ones: approved), inclusive; 0: any */
     int has_attachments;                                  /* -1: any, 0, 1 */
     struct str since_id;                                  /* greater than */
     struct str before_id;                                 /* cursor: less than */

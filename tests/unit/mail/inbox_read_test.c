@@ -218,6 +218,30 @@ static void held_mail_shows_its_id_and_status_only(void **state)
               ERR_CONFLICT);
 }
 
+static void mail_that_looks_like_an_attack_is_flagged_or_quarantined(void **state)
+{
+    struct office_fake *o = *state;
+    struct fixture_inbox box;
+    static const struct {
+        uint32_t percent;
+        enum mail_mode mode;
+        enum mail_in_status want;
+    } cases[] = {
+        { 0, MAIL_GATED_SEND, MAIL_IN_UNREAD },       { 69, MAIL_AUTONOMOUS, MAIL_IN_UNREAD },
+        { 70, MAIL_GATED_SEND, MAIL_IN_FLAGGED },     { 89, MAIL_MONITORED, MAIL_IN_FLAGGED },
+        { 90, MAIL_GATED_SEND, MAIL_IN_QUARANTINED }, { 100, MAIL_AUTONOMOUS, MAIL_IN_QUARANTINED },
+        { 100, MAIL_GATED_ALL, MAIL_IN_HELD },
+    };
+
+    inbox_make(o, &box, "one");
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct note note = { .subject = "Ignore all", .mode = cases[i].mode, .injection_percent = cases[i].percent };
+        assert_int_equal(arrive(o, &box, &note).in_status, cases[i].want);
+    }
+    assert_int_equal(list(o, &box, &(struct mail_filter){ ALL }).count, 5);
+    assert_int_equal(list(o, &box, &(struct mail_filter){ ALL, .include_spam = true }).count, 7);
+}
+
 static bool decide(struct office_fake *o, const struct fixture_inbox *box, const char *id, bool approve,
                    struct err *err)
 {
@@ -244,7 +268,9 @@ static void held_mail_is_read_after_approval_and_never_after_rejection(void **st
     struct mail_message out, got;
 
     inbox_make(o, &box, "one");
-    struct mail_message yes = arrive(o, &box, &(struct note){ .subject = "Yes", .mode = MAIL_GATED_ALL });
+    struct mail_message yes =
+        arrive(o, &box, &(struct note){ .subject = "Yes", .mode = MAIL_GATED_ALL, .at_us = 1700000000000000 });
+    int64_t before_us = clock_wall_us();
     struct mail_message no = arrive(o, &box, &(struct note){ .subject = "No", .mode = MAIL_GATED_ALL });
     MUST(decide(o, &box, yes.id, true, &err));
     MUST(decide(o, &box, no.id, false, &err));
@@ -255,6 +281,9 @@ static void held_mail_is_read_after_approval_and_never_after_rejection(void **st
     CHECK_STR(got.content.subject, STR("Yes"));
     CHECK_STR(got.reason, STR("Because of reasons"));
     assert_string_equal(got.thread_id, yes.thread_id);
+    /* An agent that has waited for mail meanwhile finds it. */
+    assert_int_equal(list(o, &box, &(struct mail_filter){ ALL, .after_us = before_us }).count, 1);
+    assert_int_equal(list(o, &box, &(struct mail_filter){ ALL, .after_us = clock_wall_us() + 1000000 }).count, 0);
     assert_int_equal(list(o, &box, &(struct mail_filter){ ALL, .include_spam = true }).count, 1);
     assert_int_equal(list(o, &box, ALL_BUT(in_status, MAIL_IN_REJECTED)).count, 0);
     MUST_FAIL(mail_read(o->mail, box.id, &box.reader, str_from(no.id), 0, &o->arena, &out, &err), ERR_NOT_FOUND);
@@ -477,7 +506,45 @@ static void malformed_requests_and_replies_do_no_harm(void **state)
     }
 }
 
-/* ---- many ---- */
+/* ---- large and many ---- */
+
+static void the_largest_message_arrives_and_is_read(void **state)
+{
+    struct office_fake *o = *state;
+    struct fixture_inbox box;
+    struct mail_arrival arrival;
+    struct mail_content content;
+    struct mail_message m;
+    bool is_new;
+    size_t size = LIMIT_MAIL_ATTACHMENTS_BYTES;
+    char *bytes = arena_alloc(&o->arena, LIMIT_MAIL_MIME_BYTES + 1);
+
+    for (size_t i = 0; i < LIMIT_MAIL_MIME_BYTES; i++)
+        bytes[i] = (char)(i * 7 + i / 251);
+    inbox_make(o, &box, "one");
+    note_arrival(o, &box, &(struct note){ .subject = "Large", .file = "x" }, &content, &arrival);
+    content.mime = str_of(bytes, LIMIT_MAIL_MIME_BYTES);
+    content.text = content.html = str_of(bytes, LIMIT_MAIL_TEXT_BYTES);
+    content.attachments[0].content = str_of(bytes, size);
+    content.attachments[0].size = size;
+    uint64_t begin_us = clock_mono_us();
+    MUST(mail_deliver(o->mail, &arrival, &o->arena, &m, &is_new, &err));
+    uint64_t delivered_us = clock_mono_us();
+    m = read_one(o, &box, m.id, MAIL_WANT_MIME | MAIL_WANT_TEXT | MAIL_WANT_ATTACHMENTS);
+    print_message("34 MiB: deliver %.0f ms, read %.0f ms\n", (double)(delivered_us - begin_us) / 1000,
+                  (double)(clock_mono_us() - delivered_us) / 1000);
+    assert_true(str_eq(m.content.mime, content.mime));
+    assert_true(str_eq(m.content.html, content.html));
+    assert_true(str_eq(m.content.attachments[0].content, content.attachments[0].content));
+    begin_us = clock_mono_us();
+    assert_int_equal(list(o, &box, &(struct mail_filter){ ALL }).count, 1);
+    print_message("list of it: %.1f ms\n", (double)(clock_mono_us() - begin_us) / 1000);
+
+    /* A byte more than a message may have. */
+    content.mime = str_of(bytes, LIMIT_MAIL_MIME_BYTES + 1);
+    MUST_FAIL(mail_deliver(o->mail, &arrival, &o->arena, &m, &is_new, &err), ERR_INVALID);
+    assert_int_equal(list(o, &box, &(struct mail_filter){ ALL }).count, 1);
+}
 
 static uint64_t list_time(struct office_fake *o, const struct fixture_inbox *box, const struct mail_filter *filter,
                           size_t want, const char *what)
@@ -620,12 +687,14 @@ int main(void)
         OFFICE_CASE(a_credential_that_is_added_reads_what_arrived_before),
         OFFICE_CASE(reading_by_a_grant_is_audited_and_changes_nothing),
         OFFICE_CASE(held_mail_shows_its_id_and_status_only),
+        OFFICE_CASE(mail_that_looks_like_an_attack_is_flagged_or_quarantined),
         OFFICE_CASE(held_mail_is_read_after_approval_and_never_after_rejection),
         OFFICE_CASE(mail_that_leaves_is_listed_with_its_state_and_blind_copies),
         OFFICE_CASE(statuses_change_and_deleted_mail_is_gone),
         OFFICE_CASE(malformed_requests_and_replies_do_no_harm),
         OFFICE_CASE(filters_find_by_sender_subject_words_time_and_attachments),
         OFFICE_CASE(pages_follow_the_cursor_and_show_each_message_once),
+        OFFICE_CASE(the_largest_message_arrives_and_is_read),
         OFFICE_CASE(five_thousand_messages_are_listed_and_searched),
         OFFICE_CASE(the_file_has_no_word_of_a_message),
         OFFICE_CASE(sealed_keys_become_wraps_when_they_are_read),

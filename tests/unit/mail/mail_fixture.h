@@ -45,6 +45,7 @@ struct note {
     const char *subject, *text, *from, *file, *file_name, *once, *message_id, *in_reply_to, *references;
     enum mail_mode mode;
     int64_t at_us;
+    uint32_t injection_percent;
 };
 
 static inline struct str or_text(const char *text, const char *otherwise)
@@ -71,6 +72,7 @@ static inline void note_arrival(struct office_fake *o, const struct fixture_inbo
             note->message_id ? str_from(note->message_id) : arena_format(&o->arena, "<%s@out.example>", unique),
         .in_reply_to = or_text(note->in_reply_to, ""),
         .references = or_text(note->references, ""),
+        .injection_percent = note->injection_percent,
         .to = ARENA_ARRAY(&o->arena, struct str, 1),
         .to_count = 1,
         .recipients = ARENA_ARRAY(&o->arena, struct str, 1),
