@@ -40,7 +40,7 @@ int composer_main(const struct role_row *self)
     return forker_run(&(struct forker_config){
         .what = "message",
         .message = MESSAGE_COMPOSE,
-        .children_most = 2 * LIMIT_COMPOSERS,
+        .children_most = 4 * LIMIT_COMPOSERS,
         .seconds = COMPOSER_CPU_S + 1, /* front has given up by then */
         .limits = { .memory_bytes = LIMIT_COMPOSER_BYTES,
                     .cpu_s = COMPOSER_CPU_S,

@@ -519,7 +519,7 @@ int webhooks_main(const struct role_row *self)
         code = forker_run(&(struct forker_config){
             .what = "webhook",
             .message = MESSAGE_HOOK,
-            .children_most = 2 * LIMIT_HOOKS,
+            .children_most = 4 * LIMIT_HOOKS,
             .seconds = (LIMIT_HOOK_MS + READ_MS) / 1000,
             .limits = { .memory_bytes = LIMIT_HOOK_MEMORY_BYTES,
                         .cpu_s = LIMIT_HOOK_MS / 1000,

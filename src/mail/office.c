@@ -33,6 +33,8 @@
 #include "mail/inside.h"
 #include "privsep/message.h"
 
+enum { RETRY_MS = 5 };
+
 struct line {
     char inbox_id[MAIL_INBOX_ID_BYTES];
     pthread_mutex_t turn;
@@ -351,6 +353,19 @@ static void desk_leave(struct mail *mail, const struct desk *desk)
     (void)pthread_cond_broadcast(&mail->changed);
 }
 
+/* Children that have answered end a moment later, and until then they count. */
+static bool desk_open(struct mail *mail, const struct desk *desk, int *out_fd, struct err *err)
+{
+    uint64_t until_ms = clock_mono_ms() + desk->timeout_ms;
+
+    while (!desk->open(mail->config.context, out_fd, err)) {
+        if (err->kind != ERR_LIMIT || clock_mono_ms() >= until_ms)
+            return false;
+        (void)poll(NULL, 0, RETRY_MS);
+    }
+    return true;
+}
+
 static bool desk_call(struct mail *mail, const struct desk *desk, struct str request, struct arena *arena,
                       struct unpack *out_reply, struct err *err)
 {
@@ -360,9 +375,8 @@ static bool desk_call(struct mail *mail, const struct desk *desk, struct str req
 
     if (!desk_enter(mail, desk, err))
         return false;
-    bool fine =
-        (desk->open(mail->config.context, &fd, err) && ask(fd, request, desk->timeout_ms, arena, &reply, err)) ||
-        err_wrap(err, "ask %s", desk->name);
+    bool fine = (desk_open(mail, desk, &fd, err) && ask(fd, request, desk->timeout_ms, arena, &reply, err)) ||
+                err_wrap(err, "ask %s", desk->name);
     fd_close(&fd);
     desk_leave(mail, desk);
     return fine && take_reply(reply, out_reply, &broken, err);

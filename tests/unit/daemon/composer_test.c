@@ -181,7 +181,7 @@ static void a_child_that_does_not_end_is_killed(void **state)
 static void too_many_children_are_refused(void **state)
 {
     struct rig *rig = *state;
-    int fds[4 * LIMIT_COMPOSERS];
+    int fds[8 * LIMIT_COMPOSERS];
     int count = 0;
     struct rig_child answer;
 

@@ -33,6 +33,7 @@ struct world {
     struct arena arena;
     atomic_uint opened, made, living, most_living, composed;
     atomic_bool refuses;
+    atomic_int full; /* so many requests to the composer are refused first */
     pthread_mutex_t gate;
 };
 
@@ -144,6 +145,8 @@ static bool open_composer(void *context, int *out_fd, struct err *err)
     struct world *world = context;
 
     atomic_fetch_add(&world->composed, 1);
+    if (atomic_load(&world->full) && atomic_fetch_sub(&world->full, 1))
+        return err_set(err, ERR_LIMIT, "too many messages at once");
     return open_end(world, NULL, out_fd, err);
 }
 
@@ -388,6 +391,19 @@ static void a_request_that_is_too_large_is_refused_before_a_worker_starts(void *
     assert_int_equal(world->opened, 0);
 }
 
+static void a_composer_with_too_many_children_is_asked_again(void **state)
+{
+    struct world *world = *state;
+    auto_buf struct buf request = buf_make(NULL, 100);
+    struct unpack reply;
+    struct err err;
+
+    pack_u16(&request, ECHO);
+    atomic_store(&world->full, 3);
+    assert_true(mail_composer_call(world->mail, buf_str(&request), &world->arena, &reply, &err));
+    assert_int_equal(world->composed, 4);
+}
+
 static void each_message_has_a_composer_of_its_own(void **state)
 {
     struct world *world = *state;
@@ -429,6 +445,7 @@ int main(void)
         OFFICE(threads_that_share_inboxes_and_deaths_keep_the_count_right),
         OFFICE(a_request_that_is_too_large_is_refused_before_a_worker_starts),
         OFFICE(each_message_has_a_composer_of_its_own),
+        OFFICE(a_composer_with_too_many_children_is_asked_again),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
