@@ -351,6 +351,7 @@ SUITES = {
     "disk": run_files("test_full_disk.py"),
     "cuts": run_files("test_cuts.py"),
     "misuse": run_files("test_misuse.py"),
+    "mail-processes": run_files("test_mail_processes.py"),
     "interpreter": run_files("test_interpreter.py", "test_tutorials.py", "test_packages.py", sdk="interpreter"),
     "zygotes": run_files("test_zygote.py", sdk="interpreter"),
     "interpreter-js": run_js("test_interpreter.mjs"),
