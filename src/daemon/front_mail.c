@@ -93,6 +93,15 @@ static void on_heard(void *context, const struct mail_event *event)
     loop_post(mail->config.loop, &told->task);
 }
 
+static void on_held(void *context, const char *inbox_id, const char *message_id)
+{
+    struct mail_event event = { .kind = MAIL_EVENT_PENDING, .at_us = clock_wall_us() };
+
+    memcpy(event.inbox_id, inbox_id, strnlen(inbox_id, sizeof event.inbox_id - 1));
+    memcpy(event.message_id, message_id, strnlen(message_id, sizeof event.message_id - 1));
+    on_heard(context, &event);
+}
+
 /* ---- time ---- */
 
 static void on_timer(struct timer *timer);
@@ -163,7 +172,11 @@ struct front_mail *front_mail_new(const struct front_mail_config *config, struct
         return NULL;
     struct front_mail *mail = NEW(struct front_mail);
     struct mail_config office = {
-        .open_inbox = open_inbox, .open_composer = open_composer, .open_hook = open_hook, .context = mail
+        .open_inbox = open_inbox,
+        .open_composer = open_composer,
+        .open_hook = open_hook,
+        .held = on_held,
+        .context = mail,
     };
     struct str server_key = secret_reveal(&settings->server_key);
     mail->config = *config;

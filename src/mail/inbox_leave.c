@@ -195,6 +195,7 @@ static void reseal(const struct mail *mail, const char *inbox_id, const struct s
 static bool call_round(struct mail *mail, const char *inbox_id, uint16_t op, const struct seal_key *approver_public,
                        struct round *round, struct arena *arena, struct unpack *out_reply, struct err *err)
 {
+    const struct mail_config *config = mail_config_of(mail);
     struct buf request = mail_request(arena);
 
     (void)pthread_once(&front_id_once, make_front_id);
@@ -212,6 +213,8 @@ static bool call_round(struct mail *mail, const char *inbox_id, uint16_t op, con
     uint32_t wanted_count = unpack_sealed(out_reply, round->wanted);
     if (out_reply->failed)
         return err_set(err, ERR_INTERNAL, "malformed message");
+    for (uint32_t i = 0; i < round->given_count && config->held; i++)
+        config->held(config->context, inbox_id, arena_text(arena, round->given[i].message_id));
     for (uint32_t i = 0; i < wanted_count; i++)
         reseal(mail, inbox_id, approver_public, &round->wanted[i], arena, &round->given[i]);
     round->given_count = round->wanted_count = wanted_count;

@@ -63,6 +63,8 @@ struct mail_config {
     bool (*open_composer)(void *context, int *out_fd, struct err *err);
     /* The same, to a new child of webhooks; NULL: there are no webhooks. */
     bool (*open_hook)(void *context, int *out_fd, struct err *err);
+    /* A message that waited to leave is held: its time has come in a gated mode, or the mode went down. May be NULL. */
+    void (*held)(void *context, const char *inbox_id, const char *message_id);
     void *context;
     struct seal_key server_public, server_private; /* for what waits to leave */
     struct seal_key server_secret; /* encrypts and hashes what the server must be able to read: addresses, webhooks */

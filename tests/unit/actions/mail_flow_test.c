@@ -109,6 +109,8 @@ static void a_message_is_held_until_a_person_approves_it(void **state)
     assert_string_equal(held[0].message.id, sent.accepted.id);
     assert_string_equal(held[0].message.sha256, sent.accepted.sha256);
     CHECK_STR(held[0].message.content.subject, STR("about herons"));
+    assert_non_null(memmem(held[0].message.content.text.at, held[0].message.content.text.len, "heron stands", 12));
+    assert_int_equal(held[0].message.content.mime.len, 0);
     CHECK_STR(held[0].inbox.address, address(&alice));
     MUST(action_held_get(&s->actions, &approver, str_from(sent.accepted.id), &s->arena, &one, &err));
     assert_non_null(memmem(one.message.content.text.at, one.message.content.text.len, "heron stands", 12));
@@ -462,6 +464,27 @@ static void a_scheduled_message_is_held_if_the_mode_went_down_before_its_time(vo
     assert_int_equal(state_of(s, &alice, out.accepted.id), MAIL_HELD);
     assert_int_equal(list(s, &bob).count, 0);
     decide(s, &s->operator_, out.accepted.id, true);
+    assert_int_equal(list(s, &bob).count, 1);
+}
+
+static void a_message_that_asks_at_its_time_is_held_then_and_the_approver_told(void **state)
+{
+    struct stage *s = *state;
+    struct person alice = stage_person(s, "alice", MAIL_GATED_SEND), bob = stage_person(s, "bob", MAIL_AUTONOMOUS);
+    struct str to = address(&bob);
+    struct sent_info out;
+
+    MUST(try_send(s, &alice,
+                  (struct send_want){
+                      .to = &to, .to_count = 1, .send_at_us = clock_wall_us() + 60 * SECOND_US, .schedule_first = 1 },
+                  &out, &err));
+    assert_int_equal(out.accepted.state, MAIL_SCHEDULED);
+    assert_int_equal(stage_heard_count(s, MAIL_EVENT_PENDING, alice.inbox.id), 0);
+    hand_clock_add(61 * SECOND_MS);
+    run_tick(s);
+    assert_int_equal(state_of(s, &alice, out.accepted.id), MAIL_HELD);
+    assert_int_equal(stage_heard_count(s, MAIL_EVENT_PENDING, alice.inbox.id), 1);
+    assert_int_equal(decide(s, &s->operator_, out.accepted.id, true).state, MAIL_SENT);
     assert_int_equal(list(s, &bob).count, 1);
 }
 
@@ -900,6 +923,7 @@ int main(void)
         RUN(a_recipient_from_a_strangers_message_is_pointed_out),
         RUN(a_scheduled_message_leaves_when_its_time_has_come),
         RUN(a_scheduled_message_is_held_if_the_mode_went_down_before_its_time),
+        RUN(a_message_that_asks_at_its_time_is_held_then_and_the_approver_told),
         RUN(an_approved_message_can_be_cancelled_while_the_undo_window_is_open),
         RUN(a_held_message_expires),
         RUN(a_scheduled_message_can_be_changed),

@@ -75,12 +75,22 @@ static inline bool stage_composer(void *context, int *out_fd, struct err *err)
     return true;
 }
 
+static inline void stage_held(void *context, const char *inbox_id, const char *message_id)
+{
+    struct stage *stage = container_of(context, struct stage, office);
+    struct mail_event event = { .kind = MAIL_EVENT_PENDING };
+
+    memcpy(event.inbox_id, inbox_id, strlen(inbox_id));
+    memcpy(event.message_id, message_id, strlen(message_id));
+    stage_heard(stage, &event);
+}
+
 /* Front starts, on what is there. */
 static inline void stage_open(struct stage *stage)
 {
-    struct mail_config config = { .open_inbox = office_fake_open,
-                                  .open_composer = stage_composer,
-                                  .context = &stage->office };
+    struct mail_config config = {
+        .open_inbox = office_fake_open, .open_composer = stage_composer, .held = stage_held, .context = &stage->office
+    };
     struct seal_key operator_public;
     auto_seal_key struct seal_key operator_private;
     char hash[STORE_HASH_BYTES];
