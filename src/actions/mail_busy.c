@@ -305,7 +305,7 @@ static void load_rows(const struct actions *actions, int64_t now_us, bool dirty,
         busy->is_started = true;
     (void)pthread_mutex_lock(&busy->lock);
     if (!dirty)
-        busy->rows_next_us = next_us;
+        busy->rows_next_us = count < limit ? next_us : now_us; /* there may be more */
     (void)pthread_mutex_unlock(&busy->lock);
     for (size_t i = 0; i < count; i++) {
         struct busy_inbox *inbox;

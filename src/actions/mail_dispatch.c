@@ -142,8 +142,10 @@ static bool deliver_to(const struct delivery *d, struct str recipient, const str
     };
     if (!mail_deliver(d->actions->mail->mail, &arrival, d->arena, &arrived, &is_new, err))
         return false;
-    if (is_new)
+    if (is_new) {
+        mail_row_received(d->actions, box->info.id);
         tell_arrival(d->actions, &arrived);
+    }
     return true;
 }
 

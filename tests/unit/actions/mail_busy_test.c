@@ -4,6 +4,8 @@
 #include "actions/mail_inside.h"
 
 #include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "../hand_clock.h"
 #include "../test.h"
@@ -23,7 +25,7 @@ static struct row {
     int64_t next_us;
     uint32_t pending;
     unsigned marks; /* written so far */
-} rows[2];
+} rows[LIMIT_MAIL_SWEEP + 10];
 static bool rows_fail;
 
 static unsigned turns;
@@ -71,15 +73,14 @@ bool mail_rows_due(const struct actions *actions, int64_t now_us, bool dirty, ui
     (void)actions;
     if (rows_fail)
         return err_set(err, ERR_FULL, "the disk is full");
-    assert_true(limit >= COUNT_OF(rows));
     *out = ARENA_ARRAY(arena, struct mail_row_due, COUNT_OF(rows));
     *out_count = 0;
     *out_next_us = 0;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         bool due = rows[i].next_us && rows[i].next_us <= now_us;
-        if (dirty ? rows[i].is_dirty : due && !rows[i].is_dirty)
+        if ((dirty ? rows[i].is_dirty : due && !rows[i].is_dirty) && *out_count < limit)
             memcpy((*out)[(*out_count)++].id, rows[i].id, sizeof rows[i].id);
-        else if (rows[i].next_us && (!*out_next_us || rows[i].next_us < *out_next_us))
+        if (rows[i].next_us > now_us && (!*out_next_us || rows[i].next_us < *out_next_us))
             *out_next_us = rows[i].next_us;
     }
     return true;
@@ -113,6 +114,8 @@ static int set_up(void **state)
     memset(rows, 0, sizeof rows);
     strcpy(rows[0].id, id_a);
     strcpy(rows[1].id, id_b);
+    for (unsigned i = 2; i < COUNT_OF(rows); i++)
+        snprintf(rows[i].id, sizeof rows[i].id, "01ARZ3NDEKTSV4RRFF%08u", i);
     rows_fail = false;
     turns = 0;
     tick = (struct mail_tick){ 0 };
@@ -271,6 +274,18 @@ static void a_timer_that_a_tick_has_found_is_kept(void **state)
     run_tick(f);
     assert_int_equal(turns, 2);
     assert_int_equal(rows[0].next_us, 0);
+}
+
+static void more_timers_than_one_tick_takes_are_not_forgotten(void **state)
+{
+    struct fixture *f = *state;
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        rows[i].next_us = clock_wall_us();
+    run_tick(f);
+    assert_int_equal(turns, LIMIT_MAIL_SWEEP);
+    run_tick(f);
+    assert_int_equal(turns, COUNT_OF(rows));
 }
 
 static void inboxes_in_use_when_the_server_stopped_are_looked_at(void **state)
@@ -436,6 +451,7 @@ int main(void)
         RUN(a_timer_runs_though_the_inbox_is_not_quiet),
         RUN(a_timer_in_a_row_runs_when_its_time_has_come),
         RUN(a_timer_that_a_tick_has_found_is_kept),
+        RUN(more_timers_than_one_tick_takes_are_not_forgotten),
         RUN(inboxes_in_use_when_the_server_stopped_are_looked_at),
         RUN(rows_that_cannot_be_read_are_read_later),
         RUN(a_turn_that_fails_is_repeated_with_growing_pauses),
