@@ -1,6 +1,6 @@
 /*
- * The steps of a request: CORS → route → caller → body → (wait in its key's lane, if it starts a sandbox) → handler on
- * a worker → answer.
+ * The steps of a request: CORS → (mail goes its own way) → route → caller → body → (wait in its key's lane, if it starts
+ * a sandbox) → handler on a worker → answer.
  *
  * The caller's permission is checked before the body is read, so that strangers cannot make us hold bodies in memory. A
  * cached key is checked on the loop; any other is looked up on a worker first.
@@ -9,6 +9,7 @@
 
 #include <stdlib.h>
 
+#include "api/mail_dialect.h"
 #include "api/request.h"
 #include "api/routes.h"
 #include "base/log.h"
@@ -17,6 +18,7 @@
 struct api {
     struct api_config config;
     struct lane *starts;
+    struct mail_api *mail;
 };
 
 struct api *api_new(const struct api_config *config)
@@ -32,11 +34,13 @@ struct api *api_new(const struct api_config *config)
                                                 .waiting_each = LIMIT_STARTS_WAITING,
                                                 .weight_each = LIMIT_STARTS_WAITING_BYTES,
                                             });
+    api->mail = mail_api_new(&api->config);
     return api;
 }
 
 void api_free(struct api *api)
 {
+    mail_api_free(api->mail);
     free(api);
 }
 
@@ -323,6 +327,10 @@ void api_handle(struct api *api, struct http_exchange *ex)
         send_preflight(ex);
         return;
     }
+    if (mail_api_takes(&ex->head)) {
+        mail_api_handle(api->mail, ex, NULL);
+        return;
+    }
     struct request *rq = ARENA_NEW(&ex->arena, struct request);
     rq->config = &api->config;
     rq->actions = api->config.actions;
@@ -337,4 +345,9 @@ void api_handle(struct api *api, struct http_exchange *ex)
     } else {
         check_caller(rq);
     }
+}
+
+void api_handle_inside(struct api *api, struct http_exchange *ex, const char *sandbox_id)
+{
+    mail_api_handle(api->mail, ex, sandbox_id);
 }

@@ -6,6 +6,8 @@
  * starts a sandbox goes through a lane (io/worker.h) in which each key has a share, because a guest can make a start
  * slow.
  *
+ * Mail has paths of its own below the same host, and dialects of its own (mail_dialect.h).
+ *
  * Every error is {"code":<status>,"message":…}, because clients read the code from the body and parse every error as
  * JSON. Every 429, 502, 503 and 504 says in Should-Retry whether a repeat is safe, because clients repeat by
  * themselves.
@@ -36,6 +38,8 @@ void api_free(struct api *api);
 
 /* Answers it, now or later. On the loop. */
 void api_handle(struct api *api, struct http_exchange *ex);
+/* The same for a request that comes from inside this sandbox: only mail can be reached, as the sandbox's own inbox. */
+void api_handle_inside(struct api *api, struct http_exchange *ex, const char *sandbox_id);
 
 /* Every route there is, for docs and the command line. */
 const struct http_route *api_routes(size_t *out_count);
