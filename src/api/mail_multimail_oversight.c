@@ -14,8 +14,9 @@ void mm_held(struct json_out *json, const struct held_message *held)
     mm_strings(json, "bcc", content->bcc, content->bcc_count);
     mm_strings(json, "recipients", content->recipients, content->recipient_count);
     json_out_str(json, "reply_to", content->reply_to);
-    json_out_str(json, "body_markdown", content->text);
-    json_out_str(json, "markdown", content->text);
+    struct str text = content->text.len ? content->text : content->preview;
+    json_out_str(json, "body_markdown", text);
+    json_out_str(json, "markdown", text);
     mm_attachments(json, content);
     json_out_array(json, "warnings");
     for (uint32_t i = 0; i < content->warning_count; i++) {
@@ -27,6 +28,28 @@ void mm_held(struct json_out *json, const struct held_message *held)
     json_out_end(json);
     mm_text(json, "content_sha256", str_from(message->sha256));
     mm_time(json, "expires_at", message->hold_until_us);
+}
+
+/*
+ * A list has no bodies, and this service's clients show them. A message is opened whole, with its attachments, so each is
+ * opened in an arena of its own, and those beyond the limit keep their preview.
+ */
+static void add_body(struct request *rq, struct held_message *row)
+{
+    struct held_message held;
+    struct arena arena;
+    struct err err;
+
+    arena_init(&arena);
+    /* It may have been decided since. */
+    if (action_held_get(rq->actions, mail_caller(rq), str_from(row->message.id), &arena, &held, &err))
+        row->message.content.text = arena_copy(rq->arena, held.message.content.text);
+    arena_done(&arena);
+}
+
+static bool is_of(const struct held_message *row, struct str mailbox)
+{
+    return !mailbox.len || str_eq(mailbox, str_from(row->inbox.id)) || str_eq_nocase(mailbox, row->inbox.address);
 }
 
 void mm_pending(struct request *rq)
@@ -46,13 +69,17 @@ void mm_pending(struct request *rq)
         mail_reply_err(rq, &err);
         return;
     }
+    for (size_t i = 0, opened = 0; i < count && opened < LIMIT_MAIL_PENDING_BODIES; i++)
+        if (is_of(&rows[i], mailbox)) {
+            add_body(rq, &rows[i]);
+            opened++;
+        }
     struct json_out json = reply_json(rq, 200);
     json_out_object(&json, NULL);
     for (int twice = 0; twice < 2; twice++) { /* clients of different ages read different names */
         json_out_array(&json, twice ? "pending" : "emails");
         for (size_t i = 0; i < count; i++) {
-            if (mailbox.len && !str_eq(mailbox, str_from(rows[i].inbox.id)) &&
-                !str_eq_nocase(mailbox, rows[i].inbox.address))
+            if (!is_of(&rows[i], mailbox))
                 continue;
             json_out_object(&json, NULL);
             mm_held(&json, &rows[i]);

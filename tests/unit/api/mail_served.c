@@ -443,6 +443,7 @@ bool action_pending(ARGS, struct arena *arena, struct held_message **out, size_t
     UNUSED;
     *out = ARENA_NEW(arena, struct held_message);
     **out = a_held();
+    (*out)->message.content.text = STR(""); /* a list has no bodies */
     *out_count = 1;
     return SAY("pending");
 }
