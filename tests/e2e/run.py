@@ -41,6 +41,7 @@ PYTHON_SDKS = {
     "interpreter": "e2b-code-interpreter e2b",  # named, because pip brings only what is named up to date
     "interpreter-2.6.2": "e2b-code-interpreter==2.6.2 e2b==2.20.3",
     "interpreter-1.5.2": "e2b-code-interpreter==1.5.2",
+    "multimail": "multimail==0.1.1 requests",
 }
 NPM_PACKAGES = {
     "newest": ["e2b@latest", "@e2b/cli@latest", "@e2b/code-interpreter@latest"],
@@ -352,6 +353,7 @@ SUITES = {
     "cuts": run_files("test_cuts.py"),
     "misuse": run_files("test_misuse.py"),
     "mail-processes": run_files("test_mail_processes.py"),
+    "mail-multimail": run_files("test_mail_multimail.py", sdk="multimail"),
     "interpreter": run_files("test_interpreter.py", "test_tutorials.py", "test_packages.py", sdk="interpreter"),
     "zygotes": run_files("test_zygote.py", sdk="interpreter"),
     "interpreter-js": run_js("test_interpreter.mjs"),
