@@ -175,8 +175,10 @@
 #define LIMIT_ROOTS_BYTES (4 << 20) /* certificates that the host trusts; Debian's file has 220 KiB */
 #define LIMIT_EGRESS_RANGES 128     /* of --egress-allow, and of --egress-deny; each connection is compared with all */
 #define LIMIT_INSIDE 64             /* entries of --inside; as many as there are addresses for them, base/network.h */
-#define LIMIT_INSIDE_BYTES 8192     /* all names of --inside, a line each: as long as the option may be */
-#define LIMIT_RESOLVERS 3           /* name servers of --dns; as many as /etc/resolv.conf may have */
+#define LIMIT_MAIL_NAMES 9          /* mail.cloister.internal and the names of --mail-names; two ports each */
+#define LIMIT_SERVICES (LIMIT_INSIDE + 2 * LIMIT_MAIL_NAMES)
+#define LIMIT_INSIDE_BYTES 8192 /* all names of --inside, a line each: as long as the option may be */
+#define LIMIT_RESOLVERS 3       /* name servers of --dns; as many as /etc/resolv.conf may have */
 
 /* TLS that is only looked at; with keys for post-quantum exchange a hello has 2 KiB, and 8 with all that is defined. */
 #define LIMIT_TLS_HELLO_BYTES 16384

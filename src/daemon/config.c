@@ -74,6 +74,8 @@ static const struct option options[] = {
       "MiB per second that one sandbox may send, and receive, through the network (default: no limit)" },
     { "mail", TEXT(mail), "on", "inboxes for agents, with their API: on or off" },
     { "mail-domain", TEXT(mail_domain), "mail.cloister.localhost", "what follows the @ in the addresses of inboxes" },
+    { "mail-names", TEXT(mail_names), "api.multimail.dev,api.lobstermail.ai",
+      "host names that lead to mail inside sandboxes, besides mail.cloister.internal: NAME,…; or none" },
     { "strict-inbox-keys", TEXT(strict_inbox_keys), "off",
       "an account's token only makes inboxes, and each needs its own key: on or off" },
     { "mail-sends-per-minute", NUMBER(mail_sends_per_minute, 1, 1000000), "20", "messages of one inbox" },

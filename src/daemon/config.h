@@ -56,6 +56,7 @@ struct config {
     uint64_t egress_rate_mb;                            /* MiB per second of each sandbox; 0: no limit */
     char mail[CONFIG_TEXT_BYTES];                       /* on, off */
     char mail_domain[CONFIG_TEXT_BYTES];                /* of addresses */
+    char mail_names[CONFIG_TEXT_BYTES];                 /* host names, or none */
     char strict_inbox_keys[CONFIG_TEXT_BYTES];          /* on, off */
     uint64_t mail_sends_per_minute, mail_sends_per_day; /* of each inbox */
     uint64_t mail_inboxes;                              /* of each principal */

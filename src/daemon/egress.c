@@ -138,6 +138,18 @@ static void report(void *context, struct str flows)
     channel_send_event(role->peers[ROLE_FRONT], MESSAGE_FLOWS, flows, NULL, 0);
 }
 
+static bool guest(void *context, const char *id, int fd)
+{
+    struct role_egress *role = context;
+    auto_buf struct buf payload = buf_make(NULL, 2 * LIMIT_ID_BYTES);
+
+    if (!channel_is_idle(role->peers[ROLE_FRONT]))
+        return false;
+    message_pack_id(&payload, id);
+    channel_send_event(role->peers[ROLE_FRONT], MESSAGE_GUEST, buf_str(&payload), &fd, 1);
+    return true;
+}
+
 /* A front that is slow or away gets the sums later. */
 static bool may_report(void *context)
 {
@@ -199,6 +211,7 @@ static bool role_open(struct role_egress *role, struct err *err)
         .flows_max = egress_flows_max(role->settings.sandboxes_max),
         .report = report,
         .may_report = may_report,
+        .guest = guest,
         .context = role,
     });
     if (egress_flows_max(role->settings.sandboxes_max) <= LIMIT_EGRESS_FLOWS_LEAST)

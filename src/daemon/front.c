@@ -383,6 +383,7 @@ static bool front_open(struct front *front, struct err *err)
         .timeout_max_s = front->settings.timeout_max_s,
         .pids = front->settings.pids,
         .inside = front->settings.inside,
+        .has_mail = front->settings.mail.is_on,
     });
     front_egress_report_to(front->egress, front->sandboxes);
     if (!open_mail(front, err))

@@ -39,7 +39,9 @@ struct front_egress {
     struct outgoing *first, **last; /* under it */
     bool posted;                    /* under it */
     struct loop_task task;
-    struct timer again; /* set when the channel did not take one */
+    struct timer again;         /* set when the channel did not take one */
+    front_guest_fn *take_guest; /* NULL: no mail */
+    void *guest_context;
 };
 
 /* ---- reports ---- */
@@ -104,10 +106,34 @@ static void report(void *context, const struct flows_record *record)
         report_refusals(egress, record);
 }
 
+/* ---- connections to mail ---- */
+
+static bool take_guest(struct front_egress *egress, struct str payload, struct message_fds *fds, struct err *err)
+{
+    struct unpack in = unpack_from(payload);
+    char id[LIMIT_ID_BYTES];
+
+    message_unpack_id(&in, id);
+    if (!unpack_done(&in, err))
+        return err_wrap(err, "guest");
+    if (fds->count != 1)
+        return err_set(err, ERR_INVALID, "malformed message: guest without its connection");
+    if (egress->take_guest)
+        egress->take_guest(egress->guest_context, id, take_fd(&fds->at[0]));
+    return true;
+}
+
+void front_egress_guests_to(struct front_egress *egress, front_guest_fn *take, void *context)
+{
+    egress->take_guest = take;
+    egress->guest_context = context;
+}
+
 static bool on_event(void *context, enum message_type type, struct str payload, struct message_fds *fds,
                      struct err *err)
 {
-    (void)fds;
+    if (type == MESSAGE_GUEST)
+        return take_guest(context, payload, fds, err);
     if (type != MESSAGE_FLOWS)
         return err_set(err, ERR_INVALID, "malformed message: %s from egress", message_type_name[type]);
     return flows_unpack(payload, report, context, err);

@@ -20,6 +20,9 @@ struct front_egress *front_egress_new(struct loop *loop) must_use;
 void front_egress_free(struct front_egress *egress);
 /* The channel, for supervisor_take_peer(); it stays ours. */
 struct channel *front_egress_channel(struct front_egress *egress);
+/* A connection from inside a sandbox to mail; takes the descriptor. */
+typedef void front_guest_fn(void *context, const char *sandbox_id, int fd);
+void front_egress_guests_to(struct front_egress *egress, front_guest_fn *take, void *context);
 /* From now on reports are for these. */
 void front_egress_report_to(struct front_egress *egress, struct sandboxes *sandboxes);
 

@@ -337,21 +337,21 @@ static bool resolvers_make(struct str list, struct egress_settings *out, struct 
 
 enum { SHOWN = 60 }; /* bytes of an entry in an error */
 
-static bool inside_name(struct str text, char out[LIMIT_NET_NAME_BYTES + 1], struct err *err)
+static bool inside_name(const char *option, struct str text, char out[LIMIT_NET_NAME_BYTES + 1], struct err *err)
 {
     const struct str own = STR(".localhost");
     const int shown = (int)MIN(text.len, (size_t)SHOWN);
 
     if (str_starts(text, STR("*")))
-        return err_set(err, ERR_INVALID, "--inside: '%.*s' is not one name: give an entry for each name, without *",
+        return err_set(err, ERR_INVALID, "%s: '%.*s' is not one name: give an entry for each name, without *", option,
                        shown, text.at);
     if (str_ends(text, STR(".")))
-        return err_set(err, ERR_INVALID, "--inside: write '%.*s' without the dot at its end", shown, text.at);
+        return err_set(err, ERR_INVALID, "%s: write '%.*s' without the dot at its end", option, shown, text.at);
     if (!net_name_is_valid(text) || !str_has_char(text, '.'))
-        return err_set(err, ERR_INVALID, "--inside: '%.*s' is not a host name with a dot, such as mirror.internal",
+        return err_set(err, ERR_INVALID, "%s: '%.*s' is not a host name with a dot, such as mirror.internal", option,
                        shown, text.at);
     if (text.len > own.len && str_eq_nocase(str_of(text.at + (text.len - own.len), own.len), own))
-        return err_set(err, ERR_INVALID, "--inside: '%.*s' cannot be used: programs take it for their own machine",
+        return err_set(err, ERR_INVALID, "%s: '%.*s' cannot be used: programs take it for their own machine", option,
                        shown, text.at);
     memcpy(out, text.at, text.len);
     text_lower(out, text.len);
@@ -411,7 +411,7 @@ static bool inside_parse(struct str entry, struct egress_service *services, uint
         return err_set(err, ERR_INVALID,
                        "--inside takes NAME:PORT=ADDR:PORT, such as mirror.internal:80=127.0.0.1:8080, not '%.*s'",
                        (int)MIN(entry.len, (size_t)SHOWN), entry.at);
-    if (!inside_name(name, out->name, err))
+    if (!inside_name("--inside", name, out->name, err))
         return false;
     if (!str_to_u64(from, UINT16_MAX, &port) || port == 0 || port == NETWORK_DNS_PORT)
         return err_set(err, ERR_INVALID, "--inside: the port of %.*s must be 1 to 65535 and not 53, which is DNS's",
@@ -421,7 +421,10 @@ static bool inside_parse(struct str entry, struct egress_service *services, uint
         return inside_target_error(name, target, err);
     for (uint32_t i = 0; i < count; i++)
         if (services[i].port == out->port && strcmp(services[i].name, out->name) == 0)
-            return err_set(err, ERR_INVALID, "--inside has port %u of %.*s twice", out->port, SHOWN, out->name);
+            return services[i].kind == EGRESS_ADDRESS
+                       ? err_set(err, ERR_INVALID, "--inside has port %u of %.*s twice", out->port, SHOWN, out->name)
+                       : err_set(err, ERR_INVALID, "--inside: port %u of %.*s is mail's (--mail-names)", out->port,
+                                 SHOWN, out->name);
     out->address = inside_address(services, count, out->name);
     return true;
 }
@@ -430,13 +433,52 @@ static bool inside_make(struct str list, struct egress_settings *out, struct err
 {
     struct str entry;
 
-    while (list.len && str_cut(&list, ',', &entry)) {
-        if (out->service_count == LIMIT_INSIDE)
+    for (uint32_t count = 0; list.len && str_cut(&list, ',', &entry); count++) {
+        if (count == LIMIT_INSIDE)
             return err_set(err, ERR_INVALID, "--inside has more than %d entries", LIMIT_INSIDE);
         if (!inside_parse(str_trim(entry), out->services, out->service_count, err))
             return false;
         out->service_count++;
     }
+    return true;
+}
+
+/* ---- mail's names ---- */
+
+static bool mail_name_add(struct str name, struct egress_settings *out, struct err *err)
+{
+    enum { HTTP = 80, HTTPS = 443 };
+    struct egress_service service = { .kind = EGRESS_MAIL, .port = HTTP };
+
+    if (out->service_count == 2 * LIMIT_MAIL_NAMES)
+        return err_set(err, ERR_INVALID, "--mail-names has more than %d names", LIMIT_MAIL_NAMES - 1);
+    if (!inside_name("--mail-names", name, service.name, err))
+        return false;
+    for (uint32_t i = 0; i < out->service_count; i++)
+        if (strcmp(out->services[i].name, service.name) == 0)
+            return err_set(err, ERR_INVALID, "--mail-names has %.*s twice", SHOWN, service.name);
+    service.address = inside_address(out->services, out->service_count, service.name);
+    out->services[out->service_count++] = service;
+    service.kind = EGRESS_MAIL_TLS;
+    service.port = HTTPS;
+    out->services[out->service_count++] = service;
+    return true;
+}
+
+/* Before those of --inside, which must not take their ports. */
+static bool mail_names_make(const struct config *config, struct egress_settings *out, struct err *err)
+{
+    struct str list = str_from(config->mail_names), entry;
+
+    if (strcmp(config->mail, "off") == 0)
+        return true;
+    if (!mail_name_add(STR("mail.cloister.internal"), out, err))
+        return false;
+    if (str_eq(list, STR("none")))
+        return true;
+    while (list.len && str_cut(&list, ',', &entry))
+        if (!mail_name_add(str_trim(entry), out, err))
+            return false;
     return true;
 }
 
@@ -449,7 +491,8 @@ bool egress_settings_make(const struct config *config, struct egress_settings *o
         !ranges_make("--egress-deny", str_from(config->egress_deny), made.deny, &made.deny_count, err) ||
         !ranges_make("--webhook-allow", str_from(config->webhook_allow), made.hook_allow, &made.hook_allow_count,
                      err) ||
-        !resolvers_make(str_from(config->dns), &made, err) || !inside_make(str_from(config->inside), &made, err))
+        !resolvers_make(str_from(config->dns), &made, err) || !mail_names_make(config, &made, err) ||
+        !inside_make(str_from(config->inside), &made, err))
         return false;
     *out = made;
     return true;
@@ -466,7 +509,7 @@ void egress_settings_names(const struct egress_settings *settings, char out[LIMI
         if (first == i)
             buf_format(&names, "%s\n", settings->services[i].name);
     }
-    assert(!names.overflowed); /* they come from an option that is not longer */
+    assert(!names.overflowed); /* they come from options that are not longer together */
     if (names.len)
         memcpy(out, names.data, names.len);
     out[names.len] = '\0';
@@ -499,6 +542,7 @@ int egress_settings_write(const struct egress_settings *settings, struct err *er
     pack_u32(&out, settings->service_count);
     for (uint32_t i = 0; i < settings->service_count; i++) {
         const struct egress_service *service = &settings->services[i];
+        pack_u8(&out, (uint8_t)service->kind);
         pack_str(&out, str_from(service->name));
         address_pack(&out, &service->address);
         pack_u16(&out, service->port);
@@ -527,9 +571,11 @@ bool egress_settings_read(int fd, struct egress_settings *out, struct err *err)
         address_unpack(&in, &got.resolvers[i].address);
         got.resolvers[i].port = unpack_u16(&in);
     }
-    got.service_count = unpack_count(&in, LIMIT_INSIDE);
+    got.service_count = unpack_count(&in, LIMIT_SERVICES);
     for (uint32_t i = 0; i < got.service_count; i++) {
         struct egress_service *service = &got.services[i];
+        service->kind = unpack_u8(&in);
+        in.failed |= service->kind >= EGRESS_SERVICE_KINDS;
         unpack_text(&in, service->name, sizeof service->name);
         address_unpack(&in, &service->address);
         service->port = unpack_u16(&in);

@@ -76,8 +76,8 @@ struct egress_settings {
     struct net_range
         hook_allow[LIMIT_EGRESS_RANGES]; /* --webhook-allow, for the role webhooks, which has the rest too */
     uint32_t service_count;
-    struct egress_service services[LIMIT_INSIDE]; /* --inside */
-    uint64_t bytes_per_s;                         /* of one sandbox, each way; 0: no limit */
+    struct egress_service services[LIMIT_SERVICES]; /* mail, and --inside */
+    uint64_t bytes_per_s;                           /* of one sandbox, each way; 0: no limit */
     uint32_t sandboxes_max;
 };
 

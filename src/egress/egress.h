@@ -31,10 +31,17 @@ struct egress;
  * A service at a name that stays inside: in every sandbox the name leads to `address`, and connections to `port` there are
  * carried to `to`. The operator has named it, so no policy is asked. Services of one name have the same address.
  *
- * The service does not learn which sandbox connects. One that has to know it (mail) gets a field here that says so, and
- * begin_relaying() in flow.c sends it the sandbox's id before the guest's first byte.
+ * A service at an address does not learn which sandbox connects. Mail has to know it: such a connection is given to front
+ * with the sandbox's id (egress_config.guest), and `to` is not used.
  */
+enum egress_service_kind {
+    EGRESS_ADDRESS,
+    EGRESS_MAIL,     /* HTTP */
+    EGRESS_MAIL_TLS, /* HTTP over TLS, which egress ends with a certificate of the sandbox's own authority */
+    EGRESS_SERVICE_KINDS,
+};
 struct egress_service {
+    enum egress_service_kind kind;
     char name[LIMIT_NET_NAME_BYTES + 1]; /* lower case */
     struct net_address address;
     uint16_t port;
@@ -52,7 +59,9 @@ struct egress_config {
     uint64_t bytes_per_s;                            /* of one sandbox, each way; 0: no limit */
     uint32_t flows_max;                              /* of all sandboxes together; see egress_flows_max() */
     void (*report)(void *context, struct str flows); /* a FLOWS message for front, flows.h */
-    bool (*may_report)(void *context);               /* false: later, please; NULL: always */
+    /* Gives front a connection of this sandbox to mail; the descriptor stays ours. False: front is away or busy. */
+    bool (*guest)(void *context, const char *id, int fd);
+    bool (*may_report)(void *context); /* false: later, please; NULL: always */
     void *context;
     /* For tests, which have no network namespaces; NULL: the kernel is asked (sockets.h). */
     bool (*original)(int fd, struct net_address *out, uint16_t *out_port);

@@ -28,8 +28,9 @@
  * Header rules: a TLS connection to port 443 that names a host with such rules is not relayed to the host but to an
  * interceptor (intercept.h), which ends TLS and connects to the host itself. The host's address is ours then, too.
  *
- * A connection to a name that stays inside (--inside) goes from ACCEPTED to DIALING: it is not judged, not intercepted and
- * not sent through a proxy, and a new policy does not cut it.
+ * A connection to a name that stays inside (--inside, mail) goes from ACCEPTED to DIALING: it is not judged, not intercepted
+ * and not sent through a proxy, and a new policy does not cut it. One to mail is relayed to front over a socket pair; if
+ * the guest speaks TLS, it is ended here.
  *
  * While resolving and dialing nothing is read from the guest: what it sends waits in the kernel.
  */
@@ -321,13 +322,14 @@ static void begin_relaying(struct flow *flow, struct stream *outside)
 {
     enter(flow, FLOW_RELAYING);
     flow->relay = relay_new(loop_of(flow), on_relay_done, flow);
-    relay_tune(flow->relay, &(struct relay_tuning){
-                                .moved = on_moved,
-                                .linger_ms = LIMIT_EGRESS_HALF_MS,
-                                .queued_most = 0,
-                                .may_splice = !flow->intercept,
-                                .splice_share = &flow->sandbox->pipes,
-                            });
+    relay_tune(flow->relay,
+               &(struct relay_tuning){
+                   .moved = on_moved,
+                   .linger_ms = LIMIT_EGRESS_HALF_MS,
+                   .queued_most = 0,
+                   .may_splice = !flow->intercept && (!flow->service || flow->service->kind == EGRESS_ADDRESS),
+                   .splice_share = &flow->sandbox->pipes,
+               });
     stop_dialing(flow);
     flow->outside = outside;
     outside->events = &relay_events;
@@ -354,6 +356,14 @@ static bool may_dial(void *context, const struct net_address *to)
     return true;
 }
 
+/* `reason`: for the sandbox's log. */
+static void fail_service(struct flow *flow, const char *reason)
+{
+    report_failure(flow->sandbox, FLOWS_SERVICE_FAILED, &flow->service->address, flow->port,
+                   str_from(flow->service->name), reason);
+    flow_reset(flow);
+}
+
 static void on_dialed(void *context, int fd, const struct err *err)
 {
     struct flow *flow = context;
@@ -364,9 +374,9 @@ static void on_dialed(void *context, int fd, const struct err *err)
     }
     log_debug("sandbox %s: %s", flow->sandbox->id, err_text(err));
     if (flow->service) /* the address of its name inside: where it really is is the operator's business */
-        report_failure(flow->sandbox, FLOWS_SERVICE_FAILED, &flow->service->address, flow->port,
-                       str_from(flow->service->name), err->message);
-    flow_reset(flow);
+        fail_service(flow, err->message);
+    else
+        flow_reset(flow);
 }
 
 /* In state DIALING. */
@@ -606,11 +616,60 @@ static bool may_dial_more(struct flow *flow)
     return quota_take(&rule, &flow->sandbox->dials, now_ms(flow), NULL) || hole_is_open("connections of a sandbox");
 }
 
+/* ---- mail ---- */
+
+/* Nothing of the guest's has been read yet, so TLS can begin beneath its stream. */
+static bool end_tls(struct flow *flow, struct err *err)
+{
+    struct egress_sandbox *sandbox = flow->sandbox;
+
+    if (!net_policy_has_seed(&sandbox->policy))
+        return err_set(err, ERR_UNAVAILABLE, "this sandbox was made before the server had mail: make a new one");
+    if (flow->name_is_shown)
+        return err_set(err, ERR_INVALID, "connect to the address that this name has in this sandbox");
+    if (!may_accept(sandbox))
+        return err_set(err, ERR_LIMIT, "a sandbox may open %d TLS connections to mail per second",
+                       LIMIT_EGRESS_ACCEPTS_S);
+    flow->issued = issued_get(&sandbox->issued, loop_of(flow), sandbox->policy.seed, sandbox->id,
+                              str_from(flow->service->name), err);
+    if (!flow->issued)
+        return false;
+    tls_accept(flow->issued->tls, flow->guest);
+    return true;
+}
+
+/* In state DIALING. */
+static void give_to_front(struct flow *flow)
+{
+    const struct egress_config *config = &flow->sandbox->egress->config;
+    int pair[2];
+    struct err err;
+
+    if (flow->service->kind == EGRESS_MAIL_TLS && !end_tls(flow, &err)) {
+        fail_service(flow, err.message);
+        return;
+    }
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) < 0) {
+        fail_service(flow, "the server has too many connections: try again later");
+        return;
+    }
+    bool given = config->guest && config->guest(config->context, flow->sandbox->id, pair[1]);
+    fd_close(&pair[1]);
+    if (!given) {
+        fd_close(&pair[0]);
+        fail_service(flow, "mail is starting or busy: try again in a second");
+        return;
+    }
+    begin_relaying(flow, stream_new(loop_of(flow), pair[0], LIMIT_EGRESS_BUFFER, &relay_events, NULL));
+}
+
 static void begin_dialing(struct flow *flow)
 {
     enter(flow, FLOW_DIALING);
     if (!may_dial_more(flow))
         flow_refuse(flow, FLOWS_TOO_FAST, &flow->original); /* `to` of a service is not the guest's to know */
+    else if (flow->service && flow->service->kind != EGRESS_ADDRESS)
+        give_to_front(flow);
     else if (flow->service)
         dial(flow);
     else if (flow->has_rules)

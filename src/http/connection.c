@@ -72,6 +72,13 @@ bool http_is_tls(const struct http_exchange *ex)
     return c && c->stream && stream_is_tls(c->stream);
 }
 
+const char *http_label(const struct http_exchange *ex)
+{
+    const struct connection *c = exchange_of(ex)->connection;
+
+    return c ? c->label : "";
+}
+
 void exchange_attach(struct connection *c, struct exchange *e, struct buf *input)
 {
     struct http_exchange *ex = &e->outer;

@@ -97,6 +97,10 @@ struct http_server *http_server_new(struct loop *loop, int listen_fd, const stru
 void http_server_free(struct http_server *server);
 /* Serve one connection that is already there (tests, guestd's unix sockets). Takes the descriptor. */
 void http_server_adopt(struct http_server *server, int fd);
+/* The same for a connection whose other end is known: http_label() of each of its exchanges. Copied, HTTP_LABEL_BYTES. */
+enum { HTTP_LABEL_BYTES = 64 };
+void http_server_adopt_as(struct http_server *server, int fd, const char *label);
+const char *http_label(const struct http_exchange *ex); /* "" if there is none, or the exchange is gone */
 
 /*
  * Authenticated. Sticky for the connection: long keep-alive, evicted last.

@@ -108,8 +108,9 @@ struct connection {
     uint64_t requests;       /* ever */
     uint64_t requests_until; /* the step ends */
     bool stepping, drained;
-    unsigned pieces_left;      /* of a body, in this step */
-    bool trusted;              /* see http_trust() */
+    unsigned pieces_left; /* of a body, in this step */
+    bool trusted;         /* see http_trust() */
+    char label[HTTP_LABEL_BYTES];
     bool is_refused;           /* too many: it was only let in to be told so */
     struct queue_link resting; /* while it could make room for another */
     uint64_t rested_after;     /* requests */

@@ -6,6 +6,8 @@
  * first. So only requests under way can use up all places, and those are bounded elsewhere: by keys, and by the edge's
  * share.
  */
+#include <stdio.h>
+
 #include "base/fd.h"
 #include "base/limits.h"
 #include "http/inside.h"
@@ -149,7 +151,7 @@ struct exchange *server_spare(struct http_server *server)
     return server->spare;
 }
 
-void server_adopt(struct http_server *server, int fd, const struct http_protocol *protocol)
+static void adopt(struct http_server *server, int fd, const struct http_protocol *protocol, const char *label)
 {
     bool is_refused = server->connection_count >= server->config.connections_max && !make_room(server);
 
@@ -158,6 +160,7 @@ void server_adopt(struct http_server *server, int fd, const struct http_protocol
         return;
     }
     struct connection *c = NEW(struct connection);
+    (void)snprintf(c->label, sizeof c->label, "%s", label);
     c->is_refused = is_refused;
     c->server = server;
     c->loop = server->loop;
@@ -179,9 +182,19 @@ void server_adopt(struct http_server *server, int fd, const struct http_protocol
     conn_watch(c);
 }
 
+void server_adopt(struct http_server *server, int fd, const struct http_protocol *protocol)
+{
+    adopt(server, fd, protocol, "");
+}
+
 void http_server_adopt(struct http_server *server, int fd)
 {
-    server_adopt(server, fd, NULL);
+    adopt(server, fd, NULL, "");
+}
+
+void http_server_adopt_as(struct http_server *server, int fd, const char *label)
+{
+    adopt(server, fd, NULL, label);
 }
 
 static void on_accepted(void *context, int fd)

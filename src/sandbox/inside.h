@@ -173,8 +173,8 @@ void sandbox_set_clock(struct sandbox *sb, int64_t deadline_us);
 
 /* ---- network.c ---- */
 
-/* A seed for its authority, if it has header rules and no seed yet. */
-void sandbox_make_seed(struct net_policy *network);
+/* A seed for its authority, if it needs one (header rules, mail) and has none yet. */
+void sandbox_make_seed(const struct sandboxes *all, struct net_policy *network);
 /* Packs the policy. Before it is in the maps. */
 void sandbox_keep_policy(struct sandbox *sb, const struct net_policy *network);
 /* The policy as it was packed. With the lock held, or before it is in the maps; false: it reaches nothing. */

@@ -65,23 +65,23 @@ bool sandbox_reaches_out(const struct net_policy *network)
     return network->internet;
 }
 
-void sandbox_make_seed(struct net_policy *network)
+void sandbox_make_seed(const struct sandboxes *all, struct net_policy *network)
 {
-    if (network->transform_count && !net_policy_has_seed(network))
+    if ((network->transform_count || all->config.has_mail) && !net_policy_has_seed(network))
         random_bytes(network->seed, sizeof network->seed);
 }
 
-/* That of its header rules; empty without. */
-static void describe_authority(const char *id, const struct net_policy *network, struct arena *arena,
+/* For its header rules and for mail's names; empty without. */
+static void describe_authority(const struct sandbox *sb, const struct net_policy *network, struct arena *arena,
                                struct guestlink_authority *out)
 {
     struct err err;
 
-    if (network->transform_count == 0 || !net_policy_has_seed(network))
+    if ((network->transform_count == 0 && !sb->all->config.has_mail) || !net_policy_has_seed(network))
         return;
-    struct tls_authority *authority = tls_authority_new(network->seed, id, &err);
+    struct tls_authority *authority = tls_authority_new(network->seed, sb->id, &err);
     if (!authority) {
-        log_warn("sandbox %s: its header rules do not work for HTTPS: %s", id, err_text(&err));
+        log_warn("sandbox %s: header rules and mail do not work over HTTPS: %s", sb->id, err_text(&err));
         return;
     }
     out->pem = arena_copy(arena, tls_authority_pem(authority));
@@ -101,7 +101,7 @@ void sandbox_describe_network(const struct sandbox *sb, const struct net_policy 
         out->reach = GUESTLINK_INSIDE;
         out->inside = str_from(inside);
     }
-    describe_authority(sb->id, network, arena, &out->authority);
+    describe_authority(sb, network, arena, &out->authority);
 }
 
 /* With the lock held: if a change came between reading and sending, egress would get the older one last. */
@@ -191,7 +191,7 @@ static bool change(struct sandbox *sb, const struct net_policy *network, struct 
     struct guestlink_network described;
     if (sandbox_read_policy(sb, arena, &old))
         memcpy(with_seed.seed, old.seed, sizeof old.seed);
-    sandbox_make_seed(&with_seed);
+    sandbox_make_seed(sb->all, &with_seed);
     network = &with_seed;
     net_policy_pack(&packed, network);
     if (packed.overflowed)

@@ -55,6 +55,7 @@ struct sandboxes_config {
     unsigned per_key_max;   /* sandboxes that one key may have; 0: no such limit */
     uint64_t timeout_max_s; /* longest life of one run; 0: LIMIT_TIMEOUT_S */
     uint32_t pids;          /* processes and threads of one sandbox; 0: 1024 */
+    bool has_mail;          /* egress ends TLS for mail's names: every sandbox has an authority */
     const char *inside;     /* names that every sandbox reaches, whatever its policy, a line each; NULL or "": none */
 };
 
