@@ -556,7 +556,7 @@ bool action_send_edit(const struct actions *actions, const struct mail_caller *c
     };
     if (changes_content(want)) {
         struct mail_box composing = box;
-        struct send_want merged;
+        struct send_want merged = { 0 };
         struct answer answer;
         if (!merge(actions, &box, message_id, want, arena, &merged, &answer, &composing, err))
             return false;

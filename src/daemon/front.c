@@ -71,6 +71,7 @@ struct front {
     struct proxy *proxy;
     struct api *api;
     struct http_server *server;
+    struct http_server *guests; /* connections of sandboxes to mail; NULL: mail is off */
     struct job boot;
     struct timer stopping;
     uint64_t stop_ms;
@@ -228,6 +229,24 @@ static void on_request(struct http_exchange *ex, void *context)
         api_handle(front->api, ex);
 }
 
+/* From inside a sandbox: only mail is there, and it knows which sandbox asks. */
+static void on_guest_request(struct http_exchange *ex, void *context)
+{
+    struct front *front = context;
+
+    api_handle_inside(front->api, ex, http_label(ex));
+}
+
+static void on_guest(void *context, const char *sandbox_id, int fd)
+{
+    struct front *front = context;
+
+    if (front->guests)
+        http_server_adopt_as(front->guests, fd, sandbox_id);
+    else
+        fd_close(&fd);
+}
+
 static void on_connection(struct stream *stream, void *context)
 {
     struct front *front = context;
@@ -278,6 +297,14 @@ static void boot_done(struct job *job)
                                         .context = front,
                                         .stranger_ms = LIMIT_STRANGER_MS,
                                     });
+    if (front->settings.mail.is_on)
+        front->guests = http_server_new(front->loop, -1,
+                                        &(struct http_server_config){
+                                            .on_request = on_guest_request,
+                                            .context = front,
+                                            .collect_max = LIMIT_GUESTS_COLLECT_BYTES,
+                                            .connections_max = LIMIT_INSIDE_CONNECTIONS,
+                                        });
     channel_send_event(front->channel, MESSAGE_READY, STR(""), NULL, 0);
 }
 
@@ -302,6 +329,7 @@ static void on_signal(void *context, int number)
     if (timer_is_set(&front->stopping))
         return;
     http_server_free(take_ptr(&front->server));
+    http_server_free(take_ptr(&front->guests));
     if (front->mail)
         front_mail_stop(front->mail);
     channel_shut(front->channel);
@@ -386,6 +414,7 @@ static bool front_open(struct front *front, struct err *err)
         .has_mail = front->settings.mail.is_on,
     });
     front_egress_report_to(front->egress, front->sandboxes);
+    front_egress_guests_to(front->egress, on_guest, front);
     if (!open_mail(front, err))
         return false;
     front->actions = (struct actions){
@@ -421,6 +450,7 @@ static bool front_open(struct front *front, struct err *err)
 static void front_close(struct front *front)
 {
     http_server_free(front->server);
+    http_server_free(front->guests);
     if (front->sandboxes)
         sandboxes_stop_work(front->sandboxes);
     if (front->workers)

@@ -574,8 +574,7 @@ static void relay_to_interceptor(struct flow *flow)
         return;
     }
     if (trust)
-        flow->issued =
-            issued_get(&sandbox->issued, loop_of(flow), sandbox->policy.seed, sandbox->id, str_from(flow->name), &err);
+        flow->issued = issued_get(&sandbox->issued, loop_of(flow), sandbox->policy.seed, str_from(flow->name), &err);
     if (flow->issued)
         flow->intercept = intercept_new(
             &(struct intercept_want){
@@ -630,8 +629,8 @@ static bool end_tls(struct flow *flow, struct err *err)
     if (!may_accept(sandbox))
         return err_set(err, ERR_LIMIT, "a sandbox may open %d TLS connections to mail per second",
                        LIMIT_EGRESS_ACCEPTS_S);
-    flow->issued = issued_get(&sandbox->issued, loop_of(flow), sandbox->policy.seed, sandbox->id,
-                              str_from(flow->service->name), err);
+    flow->issued =
+        issued_get(&sandbox->issued, loop_of(flow), sandbox->policy.seed, str_from(flow->service->name), err);
     if (!flow->issued)
         return false;
     tls_accept(flow->issued->tls, flow->guest);

@@ -75,7 +75,7 @@ static bool may_make(struct issued_set *set, struct err *err)
 }
 
 struct issued *issued_get(struct issued_set *set, struct loop *loop, const uint8_t seed[TLS_SEED_BYTES],
-                          const char *owner, struct str name, struct err *err)
+                          struct str name, struct err *err)
 {
     struct issued *issued = find(set, name);
 
@@ -83,7 +83,7 @@ struct issued *issued_get(struct issued_set *set, struct loop *loop, const uint8
     if (!issued) {
         if (!may_make(set, err))
             return NULL;
-        if (!set->authority && !(set->authority = tls_authority_new(seed, owner, err)))
+        if (!set->authority && !(set->authority = tls_authority_new(seed, err)))
             return NULL;
         auto_free char *text = str_copy(name);
         struct tls_server *tls = make_server(set, text, err);

@@ -36,11 +36,11 @@ struct issued {
 };
 
 /*
- * For this host name, which must be a valid one; made if there is none yet. `seed` and `owner` count the first time.
+ * For this host name, which must be a valid one; made if there is none yet. `seed` counts the first time.
  * ERR_LIMIT: too many are in use, or were made a moment ago.
  */
 struct issued *issued_get(struct issued_set *set, struct loop *loop, const uint8_t seed[TLS_SEED_BYTES],
-                          const char *owner, struct str name, struct err *err) must_use;
+                          struct str name, struct err *err) must_use;
 void issued_unref(struct issued *issued); /* NULL is fine */
 /* When the turn ends, at the earliest, in which the last user's streams were freed. */
 void issued_done(struct issued_set *set);

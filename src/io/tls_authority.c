@@ -114,13 +114,24 @@ static struct tls_key *signer_of(EVP_PKEY *key, struct err *err)
     return signer;
 }
 
-struct tls_authority *tls_authority_new(const uint8_t seed[TLS_SEED_BYTES], const char *owner, struct err *err)
+/* It follows from the seed, so that all who make the authority from the same seed call it alike. */
+static void make_subject(const uint8_t seed[TLS_SEED_BYTES], char *room, size_t size)
+{
+    static const char label[] = "cloister sandbox name";
+    unsigned char name[EVP_MAX_MD_SIZE] = { 0 };
+    unsigned len = sizeof name;
+
+    (void)HMAC(EVP_sha256(), seed, TLS_SEED_BYTES, (const unsigned char *)label, strlen(label), name, &len);
+    (void)snprintf(room, size, "Cloister sandbox authority %02x%02x%02x%02x", name[0], name[1], name[2], name[3]);
+}
+
+struct tls_authority *tls_authority_new(const uint8_t seed[TLS_SEED_BYTES], struct err *err)
 {
     struct tls_authority *authority = NEW(struct tls_authority);
     char subject[64];
 
     tls_begin();
-    (void)snprintf(subject, sizeof subject, "Cloister sandbox %.32s", owner);
+    make_subject(seed, subject, sizeof subject);
     authority->key = derive_key(seed, "cloister sandbox authority");
     authority->server_key = derive_key(seed, "cloister sandbox server");
     if (authority->key && authority->server_key)

@@ -22,9 +22,7 @@ enum { TLS_SEED_BYTES = 32 };
 
 struct tls_authority;
 
-/* `owner` is in the authority's name, for people: a sandbox id. */
-struct tls_authority *tls_authority_new(const uint8_t seed[TLS_SEED_BYTES], const char *owner, struct err *err)
-    must_use;
+struct tls_authority *tls_authority_new(const uint8_t seed[TLS_SEED_BYTES], struct err *err) must_use;
 void tls_authority_free(struct tls_authority *authority); /* NULL is fine */
 
 /* The authority's own certificate, in PEM. */

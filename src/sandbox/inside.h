@@ -115,6 +115,7 @@ struct sandboxes {
     struct notes *notes;   /* the loop's: events about refusals that a worker writes (network.c); NULL: none */
     struct relink *relink; /* the job that opens guestlinks again after a start, until it is done */
     atomic_bool is_stopping;
+    struct common_authority *common; /* of sandboxes that need one for mail only (network.c); NULL: mail is off */
 };
 
 /* ---- state.c ---- */
@@ -173,6 +174,9 @@ void sandbox_set_clock(struct sandbox *sb, int64_t deadline_us);
 
 /* ---- network.c ---- */
 
+/* The authority for mail, made once: making one takes longer than anything else in a create. */
+struct common_authority *common_authority_new(void) must_use;
+void common_authority_free(struct common_authority *common); /* NULL is fine */
 /* A seed for its authority, if it needs one (header rules, mail) and has none yet. */
 void sandbox_make_seed(const struct sandboxes *all, struct net_policy *network);
 /* Packs the policy. Before it is in the maps. */

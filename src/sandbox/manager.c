@@ -540,6 +540,7 @@ struct sandboxes *sandboxes_new(const struct sandboxes_config *config)
     map_init(&all->by_token);
     all->metrics = metrics_new();
     all->logs = logs_new(all->config.loop);
+    all->common = config->has_mail ? common_authority_new() : NULL;
     config->driver->exited_context = all;
     config->driver->exited = on_exited;
     return all;
@@ -558,6 +559,7 @@ void sandboxes_free(struct sandboxes *all)
     relink_free(all->relink); /* the workers were freed before its done() */
     metrics_free(all->metrics);
     logs_free(all->logs);
+    common_authority_free(all->common);
     for (size_t i = 0; (sb = map_next(&all->by_id, &i));)
         sandbox_unref(sb);
     map_done(&all->by_id);

@@ -65,21 +65,68 @@ bool sandbox_reaches_out(const struct net_policy *network)
     return network->internet;
 }
 
+/*
+ * Sandboxes without header rules share an authority. Its private key is in egress alone, which uses it for mail's names in
+ * all of them. A sandbox with header rules has one of its own.
+ */
+struct common_authority {
+    uint8_t seed[NET_SEED_BYTES];
+    char *pem;
+    uint32_t hash;
+};
+
+struct common_authority *common_authority_new(void)
+{
+    struct common_authority *common = NEW(struct common_authority);
+    struct err err;
+
+    random_bytes(common->seed, sizeof common->seed);
+    struct tls_authority *authority = tls_authority_new(common->seed, &err);
+    if (!authority) {
+        log_warn("mail does not work over HTTPS inside sandboxes: %s", err_text(&err));
+        free(common);
+        return NULL;
+    }
+    common->pem = str_copy(tls_authority_pem(authority));
+    common->hash = tls_authority_hash(authority);
+    tls_authority_free(authority);
+    return common;
+}
+
+void common_authority_free(struct common_authority *common)
+{
+    if (!common)
+        return;
+    explicit_bzero(common->seed, sizeof common->seed);
+    free(common->pem);
+    free(common);
+}
+
 void sandbox_make_seed(const struct sandboxes *all, struct net_policy *network)
 {
-    if ((network->transform_count || all->config.has_mail) && !net_policy_has_seed(network))
+    if (net_policy_has_seed(network))
+        return;
+    if (network->transform_count)
         random_bytes(network->seed, sizeof network->seed);
+    else if (all->common)
+        memcpy(network->seed, all->common->seed, sizeof network->seed);
 }
 
 /* For its header rules and for mail's names; empty without. */
 static void describe_authority(const struct sandbox *sb, const struct net_policy *network, struct arena *arena,
                                struct guestlink_authority *out)
 {
+    const struct common_authority *common = sb->all->common;
     struct err err;
 
-    if ((network->transform_count == 0 && !sb->all->config.has_mail) || !net_policy_has_seed(network))
+    if ((network->transform_count == 0 && !common) || !net_policy_has_seed(network))
         return;
-    struct tls_authority *authority = tls_authority_new(network->seed, sb->id, &err);
+    if (common && memcmp(network->seed, common->seed, sizeof common->seed) == 0) {
+        out->pem = str_from(common->pem);
+        out->hash = common->hash;
+        return;
+    }
+    struct tls_authority *authority = tls_authority_new(network->seed, &err);
     if (!authority) {
         log_warn("sandbox %s: header rules and mail do not work over HTTPS: %s", sb->id, err_text(&err));
         return;

@@ -92,7 +92,7 @@ static void begin_with(const char *names, const struct net_policy *policy)
     assert_true(tls_server_use(host_tls, &chain, 1, &err));
 
     /* As front does it: from the seed, without asking egress. */
-    struct tls_authority *authority = tls_authority_new(seed, "one", &err);
+    struct tls_authority *authority = tls_authority_new(seed, &err);
     struct str pem = tls_authority_pem(authority);
     guest_tls = tls_client_new(rig.loop, &pem, &err);
     assert_non_null(guest_tls);

@@ -42,9 +42,9 @@ static void the_same_seed_makes_the_same_authority(void **state)
     (void)state;
     uint8_t seed[TLS_SEED_BYTES] = { 1, 2, 3 }, other_seed[TLS_SEED_BYTES] = { 1, 2, 4 };
     struct err err;
-    struct tls_authority *egress = tls_authority_new(seed, "abc", &err);
-    struct tls_authority *front = tls_authority_new(seed, "abc", &err);
-    struct tls_authority *other = tls_authority_new(other_seed, "abc", &err);
+    struct tls_authority *egress = tls_authority_new(seed, &err);
+    struct tls_authority *front = tls_authority_new(seed, &err);
+    struct tls_authority *other = tls_authority_new(other_seed, &err);
     char *chain = tls_authority_issue(egress, "api.example.com", &err);
 
     assert_non_null(chain);
@@ -70,7 +70,7 @@ static void the_longest_name_has_a_certificate(void **state)
     for (size_t i = 49; i < sizeof name; i += 50)
         name[i] = '.';
     name[253] = '\0';
-    struct tls_authority *authority = tls_authority_new(seed, "abc", &err);
+    struct tls_authority *authority = tls_authority_new(seed, &err);
     char *chain = tls_authority_issue(authority, name, &err);
     assert_non_null(chain);
     assert_true(is_accepted(tls_authority_pem(authority), chain, name));
@@ -86,7 +86,7 @@ static void every_seed_makes_a_key(void **state)
 
     for (unsigned i = 0; i < 64; i++) {
         memset(seed, (int)(i * 4 + (i == 63) * 3), sizeof seed);
-        struct tls_authority *authority = tls_authority_new(seed, "abc", &err);
+        struct tls_authority *authority = tls_authority_new(seed, &err);
         if (!authority)
             fail_msg("seed %u: %s", i, err.message);
         tls_authority_free(authority);
