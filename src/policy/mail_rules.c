@@ -227,9 +227,14 @@ bool mail_local_key(struct str local, char out[MAIL_LOCAL_MOST + 1])
 
     if (local.len > MAIL_LOCAL_MOST)
         return false;
-    for (size_t i = 0; i < local.len && local.at[i] != '+'; i++)
-        if (local.at[i] != '.')
-            out[len++] = char_lower(local.at[i]);
+    for (size_t i = 0; i < local.len && local.at[i] != '+'; i++) {
+        char c = char_lower(local.at[i]);
+        if (c == '.')
+            continue;
+        if (!is_local_char(c)) /* a zero byte, too: "admin" must not be found by "admin\0x" */
+            return false;
+        out[len++] = c;
+    }
     out[len] = '\0';
     return len > 0;
 }

@@ -106,7 +106,7 @@ bool mail_local_valid(struct str local);
 bool mail_local_reserved(struct str local);
 /*
  * What makes a local part the same as another: lower case, without dots, without what follows a plus. Compared and hashed
- * for lookups. False: too long for an address of ours, or nothing is left.
+ * for lookups. False: no address of ours has it (too long, other characters, nothing is left).
  */
 bool mail_local_key(struct str local, char out[MAIL_LOCAL_MOST + 1]) must_use;
 

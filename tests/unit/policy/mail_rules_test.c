@@ -315,6 +315,9 @@ static void dots_case_and_tags_do_not_make_another_address(void **state)
     assert_false(mail_local_key(STR(""), key));
     assert_false(mail_local_key(STR("..."), key));
     assert_false(mail_local_key(STR("+x"), key));
+    assert_false(mail_local_key(STR("sarah\0x"), key));
+    assert_false(mail_local_key(STR("s\xc3\xa4rah"), key));
+    assert_false(mail_local_key(STR("sarah shield"), key));
     memset(text, 'x', sizeof text);
     assert_true(mail_local_key(str_of(text, MAIL_LOCAL_MOST), key));
     assert_int_equal(strlen(key), MAIL_LOCAL_MOST);
