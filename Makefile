@@ -31,7 +31,7 @@ define configure
 	@$(2) meson setup $(1) $(3) >$(1)/setup.log 2>&1 || { cat $(1)/setup.log; exit 1; }
 endef
 
-.PHONY: all up install uninstall check test clients bench fuzz lint format clean help
+.PHONY: all up install uninstall check test model clients bench fuzz lint format clean help
 .NOTPARALLEL:
 
 all: build/build.ninja ## build/cloister, build/cloister-guestd and build/cloister-mail
@@ -68,8 +68,11 @@ check: build-asan/build.ninja ## unit tests under ASan and UBSan; no root, about
 	@scripts/link-programs.sh build-asan
 	@meson test -C build-asan --suite unit --no-rebuild --print-errorlogs --quiet
 
-test: all build/.deps-test ## check, root tests, clang, lint-quick, end to end, the network, a little fuzzing
+test: all build/.deps-test ## check, root tests, clang, lint-quick, the proof, end to end, the network, a little fuzzing
 	@FUZZ_SECONDS=$(if $(filter file,$(origin FUZZ_SECONDS)),10,$(FUZZ_SECONDS)) scripts/test.py
+
+model: ## prove the mail gate with CBMC (fetched if missing), and check that the proof notices planted mistakes
+	@tests/model/run.py
 
 # Not part of `make test`: it fetches gigabytes from PyPI and npm.
 clients: all ## agent frameworks as they are on PyPI and npm; VERSIONS=newest, CLIENTS="agno cli", SERVER=running

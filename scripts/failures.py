@@ -112,12 +112,21 @@ def of_lint(log):
 
 
 def of_fuzz(log):
+    return of_failed("fuzz", log) or of_build(log)
+
+
+def of_model(log):
+    return of_failed("model", log) or unnamed(log)
+
+
+def of_failed(program, log):
+    """Lines of a script of ours: 'PROGRAM: TEST: FAILED, WHY'."""
     found = []
     for line in log.splitlines():
-        failed = re.match(r"fuzz: (\S+): FAILED, (.*)", line)
+        failed = re.match(rf"{program}: (.*?): FAILED, (.*)", line)
         if failed:
             found.append(Failure(failed.group(1), failed.group(2), [line]))
-    return found or of_build(log)
+    return found
 
 
 def of_parts(log):

@@ -164,6 +164,8 @@ for group in "$@"; do
         install_packages $test_packages $(missing_node)
         # Ubuntu's chromium is not a Debian package.
         install_packages $browser_packages || say "no chromium here; the test with a browser is skipped"
+        # Debian 12 has no cbmc; scripts/cbmc.sh fetches one then.
+        ! apt-cache show cbmc >/dev/null 2>&1 || install_packages cbmc || say "no cbmc here; scripts/cbmc.sh fetches one"
         clang_runtime
         ;;
     "yes clients") install_packages $client_packages $(missing_node) ;;

@@ -239,6 +239,12 @@ def run_fuzz(suite):
     return closing_tally(suite)
 
 
+def run_model(suite):
+    """run.py looks for CBMC and says if there is none."""
+    suite.run(sys.executable, "tests/model/run.py", seconds=1500, show="model: skipped")
+    return closing_tally(suite)
+
+
 def run_servers(suite, why, *command):
     """A runner of tests/, which starts servers of its own with data of their own."""
     env = {"CLOISTER_TEST_DATA": f"{TEST_DATA}-{suite.name}"}
@@ -291,6 +297,7 @@ SUITES = {
     "clang": (run_clang, "the same source by clang, warnings are errors", failures.of_build),
     "lint": (run_lint, "formatting, Python, shell", failures.of_lint),
     "fuzz": (run_fuzz, f"each decoder for {FUZZ_SECONDS} s", failures.of_fuzz),
+    "model": (run_model, "a proof by CBMC that the mail gate keeps its promises", failures.of_model),
     "sdk": (run_sdk, "a real server: the public SDKs of all ages, run_code", failures.of_parts),
     "e2e": (run_e2e, "a real server: faults, misuse, isolation, HTTP, TLS", failures.of_parts),
     "network": (run_network, "sandboxes and an Internet in namespaces", failures.of_parts),

@@ -212,6 +212,16 @@ fuzz: dns: FAILED, ERROR: libFuzzer: timeout after 11 seconds, input in build-fu
 """
 
 
+MODEL = """$ tests/model/run.py
+model: CBMC 6.6.0
+model: step: FAILED, an edit voids an approval (6.1 s)
+message and record agree
+model: mutant sends-twice: FAILED, step does not notice it (6.0 s)
+model: rules: proved (0.2 s)
+1 passed, 2 failed
+"""
+
+
 def lines(suite, found):
     return failures.report([(suite, failure) for failure in found])
 
@@ -313,9 +323,9 @@ def check_end():
 
     suites = dict.fromkeys(ALL_SUITES, passes)
     got = said_by_runner({**suites, "root": fails(1)})
-    check("end", got[-2:], ["root: test_x.py::test_0: wrong", "22 passed, 1 failed"])
+    check("end", got[-2:], ["root: test_x.py::test_0: wrong", "25 passed, 1 failed"])
     got = said_by_runner({**suites, "root": fails(50), "network": fails(2)})[-23:]
-    check("end of many", [got[1], *got[-2:]], ["root: test_x.py::test_0: wrong", "and 32 more in build/test-logs", "20 passed, 52 failed"])
+    check("end of many", [got[1], *got[-2:]], ["root: test_x.py::test_0: wrong", "and 32 more in build/test-logs", "23 passed, 52 failed"])
 
 
 def check_at_once():
@@ -559,6 +569,9 @@ def main():
     check("lint", lines("lint", failures.of_lint(LINT)), LINT_FAILED)
     check("fuzz", lines("fuzz", failures.of_fuzz(FUZZ)),
           ["fuzz: dns: ERROR: libFuzzer: timeout after 11 seconds, input in build-fuzz/crashes, log in build-fuzz/fuzz-dns.log"])  # fmt: skip
+    check("model", lines("model", failures.of_model(MODEL)),
+          ["model: step: an edit voids an approval (6.1 s)", "model: mutant sends-twice: step does not notice it (6.0 s)"])  # fmt: skip
+    check("model", lines("model", failures.of_model("Traceback\nKeyError: 'x'\n")), ["model: KeyError: 'x'"])
     check("network", lines("network", failures.of_parts(PYTEST[PYTEST.index("====") : PYTEST.index("## http:")]))[1:2],
           ["network: test_http.py::TestIt::test_in: KeyError: 'x'"])  # fmt: skip
     check("nothing", lines("unit", failures.of_build("")), ["unit: it said nothing"])

@@ -149,12 +149,19 @@ static inline void oracle_step(struct oracle *o, const struct gate_message *befo
         o->yes_expires_us = after->approval.expires_us;
         ORACLE_CHECK(o->yes_expires_us > in->now_us || in->now_us == INT64_MAX, "an approval is good for some time");
     }
-    if (event == GATE_JUDGE)
+    if (event == GATE_JUDGE) {
         ORACLE_CHECK(in->mode != MAIL_READ_ONLY, "a read_only inbox accepts nothing");
+        ORACLE_CHECK(!in->scan_blocks || to == MAIL_REJECTED, "what the scan blocks is rejected");
+        ORACLE_CHECK(!oracle_needs_person(in->mode, in->all_allowlisted) || to == MAIL_HELD || to == MAIL_REJECTED ||
+                         (to == MAIL_SCHEDULED && before->schedule_first),
+                     "a new message in a gated mode is held");
+    }
     if (event == GATE_CANCEL)
         ORACLE_CHECK((in->scopes & (MAIL_SCOPE_SEND | MAIL_SCOPE_ADMIN)) ||
                          (from == MAIL_UNDO && oracle_is_approver(in->scopes, in->is_composer)),
                      "a message is cancelled by its sender, or by an approver in time");
+    if (from == MAIL_UNCERTAIN && to != from)
+        ORACLE_CHECK(oracle_is_approver(in->scopes, in->is_composer), "an approver says what became of uncertain mail");
     if (event == GATE_EDIT) {
         ORACLE_CHECK(from == MAIL_SCHEDULED && to == MAIL_SCAN, "an edit is judged anew");
         memcpy(o->bytes, in->hash, GATE_HASH_BYTES);
