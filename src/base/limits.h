@@ -395,8 +395,8 @@
 #define LIMIT_MAIL_WARNINGS 64                  /* of the scan, about one message */
 #define LIMIT_MAIL_WARNING_BYTES 1024           /* one of them; it may quote an address */
 #define LIMIT_MAIL_FLAGS 16                     /* there are four */
-#define LIMIT_MAIL_TREE_BYTES (192 << 20)       /* for the tree of an HTML body: a tag of three bytes takes 150 */
-#define LIMIT_MAIL_TREE_MS 2000                 /* of a processor for it; newsletters take ten */
+#define LIMIT_MAIL_TREE_BYTES (192 << 20)       /* for the tree of HTML or Markdown: a tag of three bytes takes 150 */
+#define LIMIT_MAIL_TREE_MS 1000                 /* of a processor for it; newsletters take ten */
 #define LIMIT_MAIL_CONTENT_BYTES (48 << 20)     /* a packed message: MIME, attachments apart, bodies */
 #define LIMIT_INBOX_PROCESSES (3 * LIMIT_INBOX_WORKERS) /* with those whose connection has just been closed */
 #define LIMIT_INBOX_BYTES (512 << 20)    /* address space of a worker: a frame, its parts and ciphers, several times */

@@ -26,6 +26,7 @@
 #include "base/limits.h"
 #include "base/mem.h"
 #include "mail/address.h"
+#include "mail/budget.h"
 #include "mail/content_pack.h"
 #include "mail/frame.h"
 #include "mail/html.h"
@@ -198,15 +199,29 @@ static bool people_parse(const struct mail_draft *d, struct arena *arena, struct
 
 /* ---- body ---- */
 
-static struct str markdown_to_html(struct arena *arena, struct str markdown)
+/* cmark's allocator has no argument. One message, one thread. */
+static struct budget markdown_budget;
+
+static void *markdown_alloc(size_t count, size_t size)
+{
+    if (size && count > LIMIT_MAIL_TREE_BYTES / size)
+        longjmp(markdown_budget.out, 1);
+    return memset(budget_alloc(&markdown_budget, count * size), 0, count * size);
+}
+
+static void *markdown_grow(void *old, size_t size)
+{
+    return budget_grow(&markdown_budget, old, size);
+}
+
+static cmark_mem markdown_memory = { markdown_alloc, markdown_grow, budget_free };
+
+static const char *markdown_render(struct str markdown)
 {
     static const char *const extensions[] = { "table", "strikethrough", "autolink", "tagfilter" };
     /* A line ends where the author ended it, as in the text part. Raw HTML is left out: CMARK_OPT_UNSAFE is not set. */
     int options = CMARK_OPT_DEFAULT | CMARK_OPT_VALIDATE_UTF8 | CMARK_OPT_HARDBREAKS;
-    cmark_parser *parser = cmark_parser_new(options);
-    cmark_node *document;
-    char *html;
-    struct str copy;
+    cmark_parser *parser = cmark_parser_new_with_mem(options, &markdown_memory);
 
     for (size_t i = 0; i < COUNT_OF(extensions); i++) {
         cmark_syntax_extension *extension = cmark_find_syntax_extension(extensions[i]);
@@ -214,13 +229,29 @@ static struct str markdown_to_html(struct arena *arena, struct str markdown)
             cmark_parser_attach_syntax_extension(parser, extension);
     }
     cmark_parser_feed(parser, markdown.at ? markdown.at : "", markdown.len);
-    document = cmark_parser_finish(parser);
-    html = cmark_render_html(document, options, cmark_parser_get_syntax_extensions(parser));
-    copy = arena_copy(arena, str_from(html));
-    cmark_get_default_mem_allocator()->free(html);
-    cmark_node_free(document);
-    cmark_parser_free(parser);
-    return copy;
+    return cmark_render_html_with_mem(cmark_parser_finish(parser), options, cmark_parser_get_syntax_extensions(parser),
+                                      &markdown_memory);
+}
+
+/* As HTML by cmark, or as it is when that takes too long: some tables and brackets do. */
+static void markdown_read(struct mail_content *c, struct arena *arena, struct str markdown, struct html *out)
+{
+    struct str html = STR("");
+
+    budget_init(&markdown_budget, LIMIT_MAIL_TREE_BYTES, LIMIT_MAIL_TREE_MS);
+    if (setjmp(markdown_budget.out) == 0) {
+        html = arena_copy(arena, str_from(markdown_render(markdown)));
+    } else {
+        struct buf plain = buf_make(arena, 6 * markdown.len + 16);
+        buf_add(&plain, STR("<pre>"));
+        html_escape(&plain, markdown);
+        buf_add(&plain, STR("</pre>"));
+        html = buf_str(&plain);
+        content_warn(c, arena, "markdown_too_complex", false,
+                     STR("The Markdown is too complex: it is sent as plain text."));
+    }
+    budget_done(&markdown_budget);
+    html_read(html, arena, out);
 }
 
 static bool body_check(struct str text, const char *field, struct err *err)
@@ -263,8 +294,10 @@ static bool body_make(const struct mail_draft *d, struct arena *arena, struct ma
         return err_set(err, ERR_INVALID, "give the body either as Markdown, or as text and HTML, not both");
     if (!d->markdown.len && !d->text.len && !d->html.len && !d->attachment_count)
         return err_set(err, ERR_INVALID, "the message has no body");
-    if (has_html)
-        html_read(d->markdown.len ? markdown_to_html(arena, d->markdown) : d->html, arena, html);
+    if (d->markdown.len)
+        markdown_read(c, arena, d->markdown, html);
+    else if (has_html)
+        html_read(d->html, arena, html);
     text = text_clean(arena, d->markdown.len ? d->markdown : d->text, TEXT_LINES, &removed);
     if (!text.len && d->html.len)
         text = html->text;

@@ -29,8 +29,8 @@ void composer_prepare(void);
 bool composer_serve(int fd, struct err *err) must_use;
 
 /*
- * The same draft gives the same bytes, always. ERR_INVALID names the field that is wrong; ERR_LIMIT: too much of
- * something.
+ * The same draft gives the same bytes, except where its budget of time (LIMIT_MAIL_TREE_MS) decides whether it is too
+ * complex. ERR_INVALID names the field that is wrong; ERR_LIMIT: too much of something.
  */
 bool compose_message(const struct mail_draft *draft, struct arena *arena, struct mail_content *out, struct err *err)
     must_use;

@@ -9,98 +9,52 @@
  * Two writers run along: one makes HTML, one makes Markdown. Text that is hidden (by attribute, by style, by having the
  * colour of its background) goes to neither, but to `hidden`, which the scan reads.
  *
- * Gumbo's time grows with the depth of the tree times the number of tags. So it allocates through us, and when its budget of
- * time or memory is used up we leave it by longjmp() and free all that it has.
+ * Gumbo's time grows with the depth of the tree times the number of tags, so it has a budget (budget.h).
  */
 #include "mail/html.h"
 
 #include <gumbo.h>
-#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/buf.h"
 #include "base/limits.h"
 #include "base/mem.h"
+#include "mail/budget.h"
 #include "mail/text.h"
 
 enum {
     DEPTH_KEPT = 100,      /* deeper elements are unwrapped */
     LINKS_MOST = 256,      /* that are told to the scan */
     HIDDEN_MOST = 1 << 16, /* bytes of hidden text that are told to the scan */
-    ALLOC_CHECK = 64,      /* allocations between two looks at the clock */
     QUOTES_MOST = 8,       /* marks of a quote at the start of a line */
     COLOR_NEAR = 48,       /* sum of the differences of two colours that nobody can tell apart */
 };
 
-/* ---- Gumbo within a budget ---- */
+/* ---- the tree ---- */
 
-struct piece {
-    struct piece *next, **at;
-};
-
-struct budget {
-    struct piece *pieces;
-    size_t used; /* bytes handed out in all */
-    unsigned calls;
-    clock_t end;
-    jmp_buf out;
-};
-
-static void *budget_alloc(void *user, size_t size)
+static void *tree_alloc(void *user, size_t size)
 {
-    struct budget *b = user;
-    struct piece *piece;
-
-    b->used += size;
-    if (b->used > LIMIT_MAIL_TREE_BYTES || (++b->calls % ALLOC_CHECK == 0 && clock() > b->end))
-        longjmp(b->out, 1);
-    piece = malloc(sizeof *piece + size);
-    if (!piece)
-        longjmp(b->out, 1);
-    *piece = (struct piece){ .next = b->pieces, .at = &b->pieces };
-    if (b->pieces)
-        b->pieces->at = &piece->next;
-    b->pieces = piece;
-    return piece + 1;
+    return budget_alloc(user, size);
 }
 
-static void budget_free(void *user, void *at)
+static void tree_free(void *user, void *at)
 {
-    struct piece *piece = at;
-
     (void)user;
-    if (!at)
-        return;
-    piece--;
-    *piece->at = piece->next;
-    if (piece->next)
-        piece->next->at = piece->at;
-    free(piece);
+    budget_free(at);
 }
 
-/* Without Gumbo's own function for it, which recurses. */
-static void budget_done(struct budget *b)
-{
-    for (struct piece *piece = b->pieces, *next; piece; piece = next) {
-        next = piece->next;
-        free(piece);
-    }
-    b->pieces = NULL;
-}
-
-/* NULL: too complex. */
-static GumboOutput *parse(struct str source, struct budget *b)
+/* NULL: too complex. The tree is the budget's: Gumbo's own function to free it recurses. */
+static GumboOutput *parse(struct str source, struct budget *budget)
 {
     GumboOptions options = kGumboDefaultOptions;
 
-    options.allocator = budget_alloc;
-    options.deallocator = budget_free;
-    options.userdata = b;
+    options.allocator = tree_alloc;
+    options.deallocator = tree_free;
+    options.userdata = budget;
     options.max_errors = 0;
-    b->end = clock() + (clock_t)LIMIT_MAIL_TREE_MS * CLOCKS_PER_SEC / 1000;
-    if (setjmp(b->out))
+    budget_init(budget, LIMIT_MAIL_TREE_BYTES, LIMIT_MAIL_TREE_MS);
+    if (setjmp(budget->out))
         return NULL;
     return gumbo_parse_with_options(&options, source.at, source.len);
 }

@@ -8,7 +8,7 @@
  *   inbox_message.c   a message's row, its sealed content, struct mail_message as bytes
  *   content_pack.c    struct mail_content and struct mail_draft as bytes
  *   compose_client.c  front: composing and reading by a child of the composer
- *   address.c, compose.c, html.c, parse.c, scan_*.c, text.c: in the composer's child
+ *   address.c, budget.c, compose.c, html.c, parse.c, scan_*.c, text.c: in the composer's child
  *
  * Private keys: a worker gets the reader's key (struct mail_reader) of its own inbox, and nothing else that opens anything.
  * What an approver's key or the server's key opens is opened in front: the worker sends the sealed key and the cipher.

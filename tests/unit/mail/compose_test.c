@@ -528,6 +528,22 @@ static void long_header_words_do_not_break_lines(void **state)
         assert_true(line.len <= 999);
 }
 
+/* cmark takes minutes for these. */
+static void complex_markdown_is_sent_as_text(void **state)
+{
+    char *text = malloc(LIMIT_MAIL_DRAFT_BYTES);
+    struct mail_draft d = draft();
+
+    (void)state;
+    for (size_t i = 0; i < LIMIT_MAIL_DRAFT_BYTES; i++)
+        text[i] = "![[]()"[i % 6];
+    d.markdown = str_of(text, LIMIT_MAIL_DRAFT_BYTES);
+    struct mail_content c = compose(&d);
+    assert_true(warned(&c, "markdown_too_complex"));
+    assert_true(str_starts(c.html, STR("<pre>![[]()![[]()")));
+    free(text);
+}
+
 /* ---- the child ---- */
 
 static void the_child_answers_one_frame(void **state)
@@ -612,6 +628,7 @@ int main(void)
         EACH(a_draft_needs_a_recipient_and_a_body),
         EACH(limits_hold),
         EACH(long_header_words_do_not_break_lines),
+        EACH(complex_markdown_is_sent_as_text),
         EACH(the_child_answers_one_frame),
         EACH(the_child_answers_nonsense_with_an_error),
     };
