@@ -236,7 +236,7 @@ static const char *markdown_render(struct str markdown)
 /* As HTML by cmark, or as it is when that takes too long: some tables and brackets do. */
 static void markdown_read(struct mail_content *c, struct arena *arena, struct str markdown, struct html *out)
 {
-    struct str html = STR("");
+    struct str html;
 
     budget_init(&markdown_budget, LIMIT_MAIL_TREE_BYTES, LIMIT_MAIL_TREE_MS);
     if (setjmp(markdown_budget.out) == 0) {
