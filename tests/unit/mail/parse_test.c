@@ -242,6 +242,112 @@ static void odd_bytes_are_read_as_far_as_possible(void **state)
     }
 }
 
+/* ---- as programs really write them ---- */
+
+static void a_reply_of_a_web_mailer_is_read(void **state)
+{
+    struct mail_content c = parse(STR(
+        "MIME-Version: 1.0\r\nReferences: <CAB+1@mail.example>\r\nIn-Reply-To: <CAB+1@mail.example>\r\n"
+        "From: =?UTF-8?Q?Zo=C3=AB_K=2E?= <zoe.k@mail.example>\r\nDate: Wed, 5 Jun 2024 09:12:44 -0700\r\n"
+        "Message-ID: <CAD=xyz+2@mail.example>\r\nSubject: =?UTF-8?Q?Re=3A_Caf=C3=A9?=\r\nTo: agent@mail.example\r\n"
+        "Content-Type: multipart/alternative; boundary=\"000000000000a1b2c3061a2b3c4d\"\r\n\r\n"
+        "--000000000000a1b2c3061a2b3c4d\r\nContent-Type: text/plain; charset=\"UTF-8\"\r\n"
+        "Content-Transfer-Encoding: quoted-printable\r\n\r\nYes, 10=E2=80=AFam works =F0=9F=91=8D=F0=9F=8F=BD\r\n\r\n"
+        "On Tue, Jun 4, 2024 at 3:00=E2=80=AFPM agent <agent@mail.example> wrote:\r\n\r\n> Caf=C3=A9 at "
+        "ten?\r\n>\r\n\r\n"
+        "--000000000000a1b2c3061a2b3c4d\r\nContent-Type: text/html; charset=\"UTF-8\"\r\n"
+        "Content-Transfer-Encoding: quoted-printable\r\n\r\n<div dir=3D\"ltr\">Yes</div><br><div "
+        "class=3D\"gmail_quote\">"
+        "<blockquote style=3D\"margin:0px 0px 0px 0.8ex\">Caf=C3=A9 at ten?<br></blockquote></div>\r\n\r\n"
+        "--000000000000a1b2c3061a2b3c4d--\r\n"));
+
+    (void)state;
+    CHECK_STR(c.from, STR("\"Zoë K.\" <zoe.k@mail.example>"));
+    CHECK_STR(c.subject, STR("Re: Café"));
+    CHECK_STR(c.message_id, STR("<CAD=xyz+2@mail.example>"));
+    CHECK_STR(c.text, STR("Yes, 10\u202fam works 👍🏽\n\nOn Tue, Jun 4, 2024 at 3:00\u202fPM agent "
+                          "<agent@mail.example> wrote:\n\n> Café at ten?\n>\n"));
+    CHECK_STR(c.html, STR("<div>Yes</div><br><div><blockquote>Café at ten?<br></blockquote></div>\n"));
+    assert_int_equal(c.warning_count + c.flag_count + c.attachment_count, 0);
+}
+
+static void a_newsletter_is_readable(void **state)
+{
+    struct mail_content c = parse(STR(
+        "From: Shop <news@shop.example>\r\nTo: a@b.example\r\nSubject: Sale\r\nMIME-Version: 1.0\r\n"
+        "Content-Type: text/html; charset=windows-1252\r\n\r\n"
+        "<!DOCTYPE html><html><head><meta charset=windows-1252><style>.x{color:red}</style><title>Sale</title></head>"
+        "<body style='background-color:#f4f4f4'><div style='display:none;max-height:0'>Preview text &zwnj;&nbsp;</div>"
+        "<table width=100% bgcolor='#123456'><tr><td><a href='https://shop.example/?u=1'><img "
+        "src='https://cdn.shop.example/l.png' alt='Shop'></a></td></tr><tr><td style='color:#ffffff'>"
+        "Only today \x96 50\x80 off</td></tr></table><p>See our <a href='https://shop.example/sale'>sale</a>.</p>"
+        "<img src='https://t.shop.example/o.gif' width=1 height=1></body></html>"));
+
+    (void)state;
+    CHECK_STR(c.text, STR("[[image: Shop]](https://shop.example/?u=1)\nOnly today – 50€ off\n\n"
+                          "See our [sale](https://shop.example/sale)."));
+    assert_int_equal(c.flag_count, 0);
+    assert_int_equal(c.injection_percent, 0);
+    assert_true(warned(&c, "remote_images"));
+    assert_true(warned(&c, "hidden_text"));
+}
+
+static void an_invitation_and_a_bounce_keep_their_parts(void **state)
+{
+    struct mail_content c = parse(STR(
+        "From: Cal <cal@c.example>\r\nSubject: Invitation\r\nMIME-Version: 1.0\r\n"
+        "Content-Type: multipart/mixed; boundary=m\r\n\r\n--m\r\nContent-Type: multipart/alternative; "
+        "boundary=a\r\n\r\n"
+        "--a\r\nContent-Type: text/plain; charset=utf-8; format=flowed\r\n\r\nYou are invited.\r\n"
+        "--a\r\nContent-Type: text/calendar; charset=utf-8; method=REQUEST\r\nContent-Transfer-Encoding: 7bit\r\n\r\n"
+        "BEGIN:VCALENDAR\r\nEND:VCALENDAR\r\n--a--\r\n--m\r\nContent-Type: application/ics; name=\"invite.ics\"\r\n"
+        "Content-Disposition: attachment; filename=\"invite.ics\"\r\nContent-Transfer-Encoding: base64\r\n\r\n"
+        "QkVHSU46VkNBTEVOREFS\r\n--m--\r\n"));
+
+    (void)state;
+    CHECK_STR(c.text, STR("You are invited."));
+    assert_int_equal(c.attachment_count, 2);
+    CHECK_STR(c.attachments[0].name, STR("invite.ics"));
+    CHECK_STR(c.attachments[0].content_type, STR("text/calendar"));
+    CHECK_STR(c.attachments[1].name, STR("invite (2).ics"));
+    CHECK_STR(c.attachments[1].content, STR("BEGIN:VCALENDAR"));
+
+    c = parse(STR(
+        "From: MAILER-DAEMON@mx.example (Mail Delivery System)\r\nSubject: Undelivered Mail\r\nMIME-Version: 1.0\r\n"
+        "Content-Type: multipart/report; report-type=delivery-status; boundary=\"r/1\"\r\n\r\n"
+        "--r/1\r\nContent-Description: Notification\r\nContent-Type: text/plain; charset=us-ascii\r\n\r\nNot "
+        "delivered.\r\n\r\n"
+        "--r/1\r\nContent-Type: message/delivery-status\r\n\r\nReporting-MTA: dns; mx.example\r\n\r\n"
+        "Final-Recipient: rfc822; x@y.example\r\nStatus: 5.1.1\r\n\r\n--r/1\r\nContent-Type: "
+        "text/rfc822-headers\r\n\r\n"
+        "Subject: original\r\n\r\n--r/1--\r\n"));
+    CHECK_STR(c.sender, STR("MAILER-DAEMON@mx.example"));
+    CHECK_STR(c.text, STR("Not delivered.\n"));
+    assert_int_equal(c.attachment_count, 2);
+    CHECK_STR(c.attachments[0].content_type, STR("message/delivery-status"));
+    assert_non_null(memmem(c.attachments[0].content.at, c.attachments[0].content.len, "Status: 5.1.1", 13));
+}
+
+static void inline_pictures_and_signatures_are_attachments(void **state)
+{
+    struct mail_content c = parse(STR(
+        "From: a@a.example\r\nMIME-Version: 1.0\r\nContent-Type: multipart/signed; "
+        "protocol=\"application/pgp-signature\"; "
+        "micalg=pgp-sha256; boundary=s\r\n\r\n--s\r\nContent-Type: multipart/related; type=\"text/html\"; "
+        "boundary=r\r\n\r\n"
+        "--r\r\nContent-Type: text/html; charset=utf-8\r\n\r\n<p>See <img src=\"cid:i1\" alt=\"chart\"></p>\r\n"
+        "--r\r\nContent-Type: image/png; name=chart.png\r\nContent-ID: <i1>\r\nContent-Disposition: inline\r\n"
+        "Content-Transfer-Encoding: base64\r\n\r\niVBORw0K\r\n--r--\r\n--s\r\nContent-Type: application/pgp-signature; "
+        "name=\"signature.asc\"\r\n\r\n-----BEGIN PGP SIGNATURE-----\r\n--s--\r\n"));
+
+    (void)state;
+    CHECK_STR(c.text, STR("See [image: chart]"));
+    assert_int_equal(c.attachment_count, 2);
+    CHECK_STR(c.attachments[0].name, STR("chart.png"));
+    CHECK_STR(c.attachments[1].name, STR("signature.asc"));
+    assert_false(warned(&c, "remote_images"));
+}
+
 /* ---- bounds ---- */
 
 static void too_deep_too_many_too_long_is_refused(void **state)
@@ -449,6 +555,10 @@ int main(void)
         EACH(headers_cannot_bring_lines_or_markers_along),
         EACH(domains_in_other_letters_are_shown_as_a_labels),
         EACH(odd_bytes_are_read_as_far_as_possible),
+        EACH(a_reply_of_a_web_mailer_is_read),
+        EACH(a_newsletter_is_readable),
+        EACH(an_invitation_and_a_bounce_keep_their_parts),
+        EACH(inline_pictures_and_signatures_are_attachments),
         EACH(too_deep_too_many_too_long_is_refused),
         EACH(many_attachments_of_one_name_get_different_names),
         EACH(many_recipients_are_cut),
