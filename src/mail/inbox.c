@@ -123,6 +123,19 @@ static bool has_tables(struct inbox *inbox, bool *out_has, struct err *err)
            sql_next(&rows, out_has, err);
 }
 
+/* New messages sort after those of earlier workers, also when the clock has gone back since. */
+static bool follow_ids(struct inbox *inbox, struct err *err)
+{
+    auto_rows struct sql_rows rows = { 0 };
+    bool there;
+
+    if (!sql_select(inbox->sql, "SELECT MAX(id) FROM messages", SQL_NO_ARGS, &rows, err) ||
+        !sql_next(&rows, &there, err))
+        return false;
+    mail_ulid_follow(sql_row_text(&rows, 0));
+    return true;
+}
+
 static bool open_file(struct inbox *inbox, struct err *err)
 {
     bool has;
@@ -131,9 +144,9 @@ static bool open_file(struct inbox *inbox, struct err *err)
     if (!inbox->sql || !has_tables(inbox, &has, err))
         return false;
     inbox->is_new = !has;
-    return inbox->is_new ||
-           (inbox_meta_get(inbox, "public_key", &inbox->public_key, err) &&
-            inbox_meta_get(inbox, "index_key", &inbox->index_key, err) && inbox_look_shredded(inbox, err));
+    return inbox->is_new || (inbox_meta_get(inbox, "public_key", &inbox->public_key, err) &&
+                             inbox_meta_get(inbox, "index_key", &inbox->index_key, err) &&
+                             inbox_look_shredded(inbox, err) && follow_ids(inbox, err));
 }
 
 /* ---- requests ---- */

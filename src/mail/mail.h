@@ -46,6 +46,8 @@ enum {
 
 /* A new ULID; each is greater than the one before in this process, also when the clock goes back. */
 void mail_ulid(char out[MAIL_INBOX_ID_BYTES]);
+/* The next ones are greater than this one too, which an earlier process has made; nothing for what is no ULID. */
+void mail_ulid_follow(struct str id);
 /* A new message, thread or link id of this inbox. */
 void mail_message_id(const char *inbox_id, char out[MAIL_MESSAGE_ID_BYTES]);
 bool mail_inbox_id_valid(struct str id);

@@ -61,6 +61,41 @@ void mail_ulid(char out[MAIL_INBOX_ID_BYTES])
     out[ULID_CHARS] = '\0';
 }
 
+/* The reverse of mail_ulid(); of characters that are none of the digits nothing follows. */
+static bool decode(struct str id, unsigned char bytes[16])
+{
+    memset(bytes, 0, 16);
+    if (id.len < ULID_CHARS)
+        return false;
+    for (int i = 0; i < ULID_CHARS; i++) {
+        const char *digit = id.at[i] ? strchr(digits, id.at[i]) : NULL;
+        if (!digit)
+            return false;
+        for (int bit = 0; bit < 5; bit++) {
+            int at = i * 5 + bit - 2;
+            if (at >= 0 && ((digit - digits) >> (4 - bit) & 1))
+                bytes[at / 8] |= (unsigned char)(0x80 >> at % 8);
+        }
+    }
+    return true;
+}
+
+void mail_ulid_follow(struct str id)
+{
+    unsigned char bytes[16];
+    uint64_t ms = 0;
+
+    if (!decode(id, bytes))
+        return;
+    for (int i = 0; i < 6; i++)
+        ms = ms << 8 | bytes[i];
+    auto_unlock pthread_mutex_t *held = lock_mutex(&lock);
+    if (ms < last_ms || (ms == last_ms && memcmp(bytes + 6, last_random, RANDOM_BYTES) <= 0))
+        return;
+    last_ms = ms;
+    memcpy(last_random, bytes + 6, RANDOM_BYTES);
+}
+
 void mail_message_id(const char *inbox_id, char out[MAIL_MESSAGE_ID_BYTES])
 {
     mail_ulid(out);

@@ -449,6 +449,33 @@ static void pages_follow_the_cursor_and_show_each_message_once(void **state)
     assert_int_equal(list(o, &box, &(struct mail_filter){ ALL, .limit = 10000 }).count, 26);
 }
 
+static uint64_t wrong_mono_us(void)
+{
+    return 1;
+}
+
+static int64_t wrong_wall_us(void)
+{
+    return 1600000000000000;
+}
+
+static void mail_is_newest_that_arrives_after_the_clock_went_back(void **state)
+{
+    static const struct clock_source wrong = { wrong_mono_us, wrong_wall_us };
+    struct office_fake *o = *state;
+    struct fixture_inbox box;
+
+    inbox_make(o, &box, "one");
+    struct mail_message first = arrive(o, &box, &(struct note){ .subject = "First" });
+    clock_use(&wrong); /* for the worker that comes next */
+    office_fake_restart(o);
+    struct mail_message second = arrive(o, &box, &(struct note){ .subject = "Second" });
+    clock_use(NULL);
+    assert_true(strcmp(second.id, first.id) > 0);
+    check_list(o, &box, &(struct mail_filter){ ALL }, "Second First");
+    check_list(o, &box, &(struct mail_filter){ ALL, .since_id = str_from(first.id) }, "Second");
+}
+
 /* ---- hostile bytes ---- */
 
 static uint32_t next_random(uint32_t *state)
@@ -693,6 +720,7 @@ int main(void)
         OFFICE_CASE(statuses_change_and_deleted_mail_is_gone),
         OFFICE_CASE(malformed_requests_and_replies_do_no_harm),
         OFFICE_CASE(filters_find_by_sender_subject_words_time_and_attachments),
+        OFFICE_CASE(mail_is_newest_that_arrives_after_the_clock_went_back),
         OFFICE_CASE(pages_follow_the_cursor_and_show_each_message_once),
         OFFICE_CASE(the_largest_message_arrives_and_is_read),
         OFFICE_CASE(five_thousand_messages_are_listed_and_searched),
