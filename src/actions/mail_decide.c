@@ -154,7 +154,9 @@ static bool add_pending(const struct actions *actions, const struct mail_caller 
     if (!mail_box_by_id(actions, str_from(inbox_id), arena, &box, err))
         return false;
     const struct mail_approver *approver = right_for(actions, caller, box.info.tenant_id, arena, rights, err);
-    if (!approver || !mail_pending(actions->mail->mail, inbox_id, approver, arena, &messages, &count, err))
+    /* ERR_CONFLICT: the operator's token has changed. The list says that something is held, without its content. */
+    if ((!approver && err->kind != ERR_CONFLICT) ||
+        !mail_pending(actions->mail->mail, inbox_id, approver, arena, &messages, &count, err))
         return false;
     for (size_t i = 0; i < count; i++) {
         add_text(actions, approver, list, &messages[i], arena);

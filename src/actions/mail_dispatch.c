@@ -227,7 +227,7 @@ static bool deliver_all(const struct delivery *d, const struct mail_content *con
     return true;
 }
 
-/* GATE-11: the copy for the approvers of a monitored inbox is part of the bargain. */
+/* A monitored inbox sends without approval because its approvers get a copy: one that fails must not go unnoticed. */
 static void watch_copy(const struct actions *actions, const struct mail_box *box, const struct mail_release *release,
                        const struct mail_settled *settled, uint32_t count)
 {

@@ -4,6 +4,7 @@
  */
 #include "actions/mail_inside.h"
 #include "base/clock.h"
+#include "base/log.h"
 
 enum { SECOND_US = 1000000 };
 
@@ -62,8 +63,12 @@ bool action_mail_search(const struct actions *actions, const struct mail_caller 
     rows = ARENA_ARRAY(arena, struct mail_message, inbox_count * each.limit + 1);
     for (size_t i = 0; i < inbox_count; i++) {
         struct mail_page page;
-        if (!action_mail_list(actions, caller, str_from(inboxes[i].id), &each, arena, &page, err))
-            return false;
+        if (!action_mail_list(actions, caller, str_from(inboxes[i].id), &each, arena, &page, err)) {
+            if (err->kind != ERR_INTERNAL || inbox_count == 1)
+                return false;
+            log_error("mail: inbox %s is left out of a search: %s", inboxes[i].id, err_text(err)); /* damaged */
+            continue;
+        }
         memcpy(rows + count, page.rows, page.count * sizeof *rows);
         count += page.count;
         if (page.more && strcmp(page.cursor, horizon) > 0)

@@ -116,7 +116,8 @@ static bool check_mode(const struct mail_box *box, struct err *err)
 struct answer {
     char id[MAIL_MESSAGE_ID_BYTES]; /* empty: of a message that this inbox does not have, or no answer */
     struct str in_reply_to, references, subject;
-    struct str to[1];
+    struct str *to;
+    uint32_t to_count;
     struct str from, text; /* of the answered message, for the approver */
     int64_t at_us;
 };
@@ -124,24 +125,16 @@ struct answer {
 /* Whole message ids from the end, as many as fit. */
 static struct str last_references(struct arena *arena, struct str references, struct str message_id)
 {
-    struct str all =
-        references.len ? arena_format(arena, "%.*s %.*s", STR_ARG(references), STR_ARG(message_id)) : message_id;
+    struct str all = references.len ? references : message_id;
 
+    if (references.len && message_id.len)
+        all = arena_format(arena, "%.*s %.*s", STR_ARG(references), STR_ARG(message_id));
     while (all.len > LIMIT_MAIL_REFERENCES_BYTES) {
         struct str first;
         if (!str_cut(&all, ' ', &first))
             break;
     }
     return all;
-}
-
-static struct str reply_subject(struct arena *arena, struct str subject)
-{
-    struct str rest = subject;
-
-    if (str_skip_nocase(&rest, STR("re:")))
-        return subject;
-    return arena_format(arena, "Re: %.*s", STR_ARG(str_of(subject.at, MIN(subject.len, LIMIT_MAIL_SUBJECT_BYTES - 4))));
 }
 
 /* At most so many bytes, and no broken character at the end. */
@@ -152,6 +145,15 @@ static struct str cut_text(struct str text, size_t most)
     while (most > 0 && ((unsigned char)text.at[most] & 0xc0) == 0x80)
         most--;
     return str_of(text.at, most);
+}
+
+static struct str reply_subject(struct arena *arena, struct str subject)
+{
+    struct str rest = subject;
+
+    if (str_skip_nocase(&rest, STR("re:")))
+        return subject;
+    return arena_format(arena, "Re: %.*s", STR_ARG(cut_text(subject, LIMIT_MAIL_SUBJECT_BYTES - 4)));
 }
 
 static bool read_answered(const struct actions *actions, const struct mail_box *box, struct str answers,
@@ -182,13 +184,17 @@ static bool read_answered(const struct actions *actions, const struct mail_box *
     out->in_reply_to = content->message_id;
     out->references = last_references(arena, content->references, content->message_id);
     out->subject = reply_subject(arena, content->subject);
-    if (message.direction == MAIL_OUTBOUND)
-        out->to[0] = content->to_count ? content->to[0] : STR("");
-    else
-        out->to[0] = content->reply_to.len ? content->reply_to : content->from;
+    /* Without names: a stranger has chosen them. */
+    bool is_own = message.direction == MAIL_OUTBOUND;
+    out->to_count = is_own ? content->to_count : 1;
+    out->to = ARENA_ARRAY(arena, struct str, out->to_count + 1);
+    for (uint32_t i = 0; is_own && i < out->to_count; i++)
+        out->to[i] = bare(content->to[i]);
+    if (!is_own)
+        out->to[0] = bare(content->reply_to.len ? content->reply_to : content->from);
     out->from = cut_text(content->from, LIMIT_MAIL_ADDRESS_BYTES);
     out->text = cut_text(content->text, LIMIT_MAIL_ANSWERED_BYTES);
-    out->at_us = message.direction == MAIL_OUTBOUND ? message.created_us : message.received_us;
+    out->at_us = is_own ? message.created_us : message.received_us;
     return true;
 }
 
@@ -382,6 +388,20 @@ static int64_t timer_of(const struct mail_accepted *accepted, int64_t send_at_us
     }
 }
 
+/* Whether the approvers of a monitored inbox get a copy is in its audit. */
+static void note_copy(const struct actions *actions, const struct mail_box *box, const char *message_id)
+{
+    struct str action = box->oversight_address.len ? STR("oversight_copy") : STR("oversight_copy_missing");
+    struct err err;
+
+    if (!box->oversight_address.len)
+        log_warn("mail: inbox %s is monitored, and its tenant has no address for copies", box->info.id);
+    if (!mail_audit_add(actions->mail->mail, box->info.id, action, str_from(message_id), STR("server"), STR("{}"),
+                        &err))
+        log_warn("mail: message %s: %.*s could not be written to the audit: %s", message_id, STR_ARG(action),
+                 err_text(&err));
+}
+
 /* To the inbox's worker, and on its way if it may leave. */
 static bool hand_over(const struct actions *actions, const struct mail_box *box, const struct mail_accept *want,
                       struct arena *arena, struct mail_accepted *out, uint32_t *out_retry_s, struct err *err)
@@ -398,9 +418,11 @@ static bool hand_over(const struct actions *actions, const struct mail_box *box,
         if (out->state == MAIL_QUEUED)
             busy_dispatch(actions, busy, out->id, &out->state);
         log_info("mail: message %s: %s", out->id, mail_state_name[out->state]);
+        if (want->mode == MAIL_MONITORED)
+            note_copy(actions, box, out->id);
     }
     busy_end(actions, busy, ok ? timer_of(out, want->send_at_us) : 0);
-    return ok;
+    return ok || (err->kind == ERR_NOT_FOUND ? mail_no_such(err) : false); /* no such thread */
 }
 
 bool action_send(const struct actions *actions, const struct mail_caller *caller, const struct send_want *want,
@@ -422,8 +444,8 @@ bool action_send(const struct actions *actions, const struct mail_caller *caller
         return false;
 
     struct envelope envelope = {
-        .to = want->to_count || !answer.to[0].len ? copy_list(arena, want->to, want->to_count)
-                                                  : copy_list(arena, answer.to, 1),
+        .to =
+            want->to_count ? copy_list(arena, want->to, want->to_count) : copy_list(arena, answer.to, answer.to_count),
         .cc = copy_list(arena, want->cc, want->cc_count),
         .bcc = copy_list(arena, want->bcc, want->bcc_count),
     };

@@ -3,6 +3,10 @@
  */
 #include "mail_stage.h"
 
+#include <pthread.h>
+
+#include "actions/mail_inside.h"
+
 enum { SECOND_MS = 1000 };
 #define SECOND_US INT64_C(1000000)
 
@@ -264,6 +268,123 @@ static void the_sender_is_the_inbox_of_the_key(void **state)
     assert_null(memmem(page.rows[0].content.from.at, page.rows[0].content.from.len, "Boss", 4));
 }
 
+struct rival {
+    struct stage *s;
+    struct mail_caller approver;
+    const char *id;
+    bool won;
+    struct err err;
+    pthread_t thread;
+};
+
+static void *approve_at_once(void *context)
+{
+    struct rival *r = context;
+    struct mail_message out;
+    struct arena arena;
+
+    arena_init(&arena);
+    r->won =
+        action_decide(&r->s->actions, &r->approver, str_from(r->id), true, STR(""), STR(""), &arena, &out, &r->err);
+    arena_done(&arena);
+    return NULL;
+}
+
+static void of_two_approvers_at_once_one_wins(void **state)
+{
+    struct stage *s = *state;
+    struct person alice = stage_person(s, "alice", MAIL_GATED_SEND), bob = stage_person(s, "bob", MAIL_GATED_SEND);
+    struct sent_info sent = send_to(s, &alice, address(&bob));
+    struct rival rivals[4];
+    int won = 0;
+
+    for (size_t i = 0; i < COUNT_OF(rivals); i++)
+        rivals[i] = (struct rival){ .s = s, .approver = stage_approver(s), .id = sent.accepted.id };
+    for (size_t i = 0; i < COUNT_OF(rivals); i++)
+        assert_int_equal(pthread_create(&rivals[i].thread, NULL, approve_at_once, &rivals[i]), 0);
+    for (size_t i = 0; i < COUNT_OF(rivals); i++) {
+        pthread_join(rivals[i].thread, NULL);
+        won += rivals[i].won;
+        if (!rivals[i].won)
+            assert_int_equal(rivals[i].err.kind, ERR_CONFLICT);
+    }
+    assert_int_equal(won, 1);
+    assert_int_equal(list(s, &bob).count, 1);
+    assert_int_equal(state_of(s, &alice, sent.accepted.id), MAIL_SENT);
+}
+
+static size_t audited(struct stage *s, const char *inbox_id, struct str action)
+{
+    struct mail_audit *rows;
+    size_t count, found = 0;
+
+    MUST(mail_audit_list(s->setup.mail, inbox_id, 0, 100, &s->arena, &rows, &count, &err));
+    for (size_t i = 0; i < count; i++)
+        found += str_eq(rows[i].action, action);
+    return found;
+}
+
+static void a_monitored_inbox_sends_a_blind_copy_to_its_approvers(void **state)
+{
+    struct stage *s = *state;
+    struct person alice = stage_person(s, "alice", MAIL_MONITORED), bob = stage_person(s, "bob", MAIL_GATED_SEND);
+    struct str about, boss = STR("boss@elsewhere.example"), gone = STR("gone@" STAGE_DOMAIN);
+    struct mail_tenant_row tenant;
+    struct sent_info sent;
+
+    assert_int_equal(send_to(s, &alice, address(&bob)).accepted.state, MAIL_SENT);
+    assert_int_equal(audited(s, alice.inbox.id, STR("oversight_copy_missing")), 1);
+
+    MUST(mail_tenant_ensure(&s->actions, STR(""), &s->arena, &tenant, &err));
+    about = arena_format(&s->arena, "oversight:%.*s", STR_ARG(tenant.id));
+    MUST(
+        store_mail_tenant_oversight(s->disk.store, tenant.id, mail_encrypt(&s->actions, boss, about, &s->arena), &err));
+    hand_clock_add(61 * SECOND_MS);
+    sent = send_to(s, &alice, address(&bob));
+    assert_int_equal(sent.accepted.state, MAIL_DEFERRED); /* the copy waits for the outgoing queue */
+    struct mail_message message = read_message(s, &alice, sent.accepted.id);
+    assert_int_equal(message.content.recipient_count, 2);
+    CHECK_STR(message.content.recipients[1], boss);
+    assert_int_equal(audited(s, alice.inbox.id, STR("oversight_copy")), 1);
+    struct mail_page page = list(s, &bob);
+    assert_int_equal(page.count, 2);
+    assert_int_equal(page.rows[0].content.bcc_count + page.rows[0].content.cc_count, 0);
+
+    MUST(
+        store_mail_tenant_oversight(s->disk.store, tenant.id, mail_encrypt(&s->actions, gone, about, &s->arena), &err));
+    hand_clock_add(61 * SECOND_MS);
+    assert_int_equal(send_to(s, &alice, address(&bob)).accepted.state, MAIL_SENT);
+    assert_int_equal(audited(s, alice.inbox.id, STR("oversight_copy_failed")), 1);
+}
+
+static void copies_that_the_settings_ask_for_count_for_the_allowlist_too(void **state)
+{
+    struct stage *s = *state;
+    struct person alice = stage_person(s, "alice", MAIL_GATED_SEND), bob = stage_person(s, "bob", MAIL_GATED_SEND),
+                  carol = stage_person(s, "carol", MAIL_GATED_SEND);
+    struct str copy = address(&carol);
+    struct inbox_change change = { .auto_bcc = &copy,
+                                   .mode = -1,
+                                   .undo_s = -1,
+                                   .schedule_first = -1,
+                                   .scheduling_enabled = -1,
+                                   .forward_inbound = -1,
+                                   .mcp_configured = -1,
+                                   .auto_extract = -1 };
+    struct mail_allow entry;
+    bool pending;
+
+    MUST(action_inbox_update(&s->actions, &s->operator_, str_from(alice.inbox.id), &change, &s->arena, &alice.inbox,
+                             &pending, &err));
+    MUST(action_allow_add(&s->actions, &s->operator_, str_from(alice.inbox.id), address(&bob), STR(""), &s->arena,
+                          &entry, &pending, &err));
+    struct sent_info sent = send_to(s, &alice, address(&bob));
+    assert_int_equal(sent.accepted.state, MAIL_HELD);
+    decide(s, &s->operator_, sent.accepted.id, true);
+    assert_int_equal(list(s, &bob).count, 1);
+    assert_int_equal(list(s, &carol).count, 1);
+}
+
 /* ---- recipients ---- */
 
 static void each_recipient_gets_one_copy_and_no_blind_one_shows(void **state)
@@ -383,6 +504,39 @@ static void an_answer_to_a_message_of_others_is_not_found(void **state)
     mail_message_id(bob.inbox.id, id);
     assert_false(try_send(s, &bob, (struct send_want){ .answers = str_from(id) }, &out, &unknown));
     assert_string_equal(foreign.message, unknown.message);
+}
+
+static void an_answer_to_an_own_message_goes_to_its_recipients(void **state)
+{
+    struct stage *s = *state;
+    struct person alice = stage_person(s, "alice", MAIL_AUTONOMOUS), bob = stage_person(s, "bob", MAIL_AUTONOMOUS),
+                  carol = stage_person(s, "carol", MAIL_AUTONOMOUS);
+    struct str to[] = { arena_format(&s->arena, "\"Bob, of course\" <%.*s>", STR_ARG(address(&bob))), address(&carol) };
+    struct sent_info first, second;
+
+    MUST(try_send(s, &alice, (struct send_want){ .to = to, .to_count = 2 }, &first, &err));
+    MUST(try_send(s, &alice,
+                  (struct send_want){ .answers = str_from(first.accepted.id), .markdown = STR("and another thing") },
+                  &second, &err));
+    assert_string_equal(first.accepted.thread_id, second.accepted.thread_id);
+    assert_int_equal(list(s, &bob).count, 2);
+    assert_int_equal(list(s, &carol).count, 2);
+}
+
+static void a_thread_of_others_is_not_found(void **state)
+{
+    struct stage *s = *state;
+    struct person alice = stage_person(s, "alice", MAIL_AUTONOMOUS), bob = stage_person(s, "bob", MAIL_AUTONOMOUS);
+    struct str to = address(&bob);
+    struct sent_info sent = send_to(s, &alice, to), out;
+    struct err foreign, other;
+
+    assert_false(try_send(
+        s, &bob, (struct send_want){ .to = &to, .to_count = 1, .thread_id = str_from(sent.accepted.thread_id) }, &out,
+        &foreign));
+    assert_int_equal(foreign.kind, ERR_NOT_FOUND);
+    assert_false(mail_no_such(&other));
+    assert_string_equal(foreign.message, other.message);
 }
 
 static void a_recipient_from_a_strangers_message_is_pointed_out(void **state)
@@ -914,12 +1068,17 @@ int main(void)
         RUN(an_autonomous_inbox_sends_at_once_and_a_read_only_one_never),
         RUN(all_recipients_on_the_allowlist_need_no_approval),
         RUN(the_sender_is_the_inbox_of_the_key),
+        RUN(of_two_approvers_at_once_one_wins),
+        RUN(a_monitored_inbox_sends_a_blind_copy_to_its_approvers),
+        RUN(copies_that_the_settings_ask_for_count_for_the_allowlist_too),
         RUN(each_recipient_gets_one_copy_and_no_blind_one_shows),
         RUN(unknown_addresses_are_refused_and_others_wait),
         RUN(an_inbox_may_write_to_itself),
         RUN(mail_to_a_gated_all_inbox_waits_for_its_approver),
         RUN(an_answer_knows_what_it_answers_and_so_does_the_approver),
         RUN(an_answer_to_a_message_of_others_is_not_found),
+        RUN(an_answer_to_an_own_message_goes_to_its_recipients),
+        RUN(a_thread_of_others_is_not_found),
         RUN(a_recipient_from_a_strangers_message_is_pointed_out),
         RUN(a_scheduled_message_leaves_when_its_time_has_come),
         RUN(a_scheduled_message_is_held_if_the_mode_went_down_before_its_time),
