@@ -507,9 +507,8 @@ static bool changes_content(const struct send_want *want)
 }
 
 /* Fields that the caller leaves out come from the stored message. */
-static bool merge(const struct actions *actions, const struct mail_box *box, struct str message_id,
-                  const struct send_want *want, struct arena *arena, struct send_want *out, struct answer *out_answer,
-                  struct mail_box *out_box, struct err *err)
+static bool merge(const struct actions *actions, const struct mail_box *box, struct str message_id, struct arena *arena,
+                  struct send_want *out, struct answer *out_answer, struct mail_box *out_box, struct err *err)
 {
     struct mail_message old;
 
@@ -521,7 +520,6 @@ static bool merge(const struct actions *actions, const struct mail_box *box, str
     if (old.direction != MAIL_OUTBOUND)
         return err_set(err, ERR_CONFLICT, "only a message that is scheduled can be changed");
     struct mail_content *c = &old.content;
-    *out = *want;
     if (!out->to_count)
         out->to = c->to, out->to_count = c->to_count;
     if (!out->cc_count)
@@ -578,9 +576,9 @@ bool action_send_edit(const struct actions *actions, const struct mail_caller *c
     };
     if (changes_content(want)) {
         struct mail_box composing = box;
-        struct send_want merged = { 0 };
-        struct answer answer;
-        if (!merge(actions, &box, message_id, want, arena, &merged, &answer, &composing, err))
+        struct send_want merged = *want;
+        struct answer answer = { 0 };
+        if (!merge(actions, &box, message_id, arena, &merged, &answer, &composing, err))
             return false;
         struct envelope envelope = {
             .to = copy_list(arena, merged.to, merged.to_count),
