@@ -1,7 +1,7 @@
 /*
  * The worker's loop: greeting, then request and reply, one at a time. A request is a u16 operation and its packed fields; a
- * reply is a bool and then the packed result, or the packed error. A request that does not decode ends the connection:
- * front is our own program, and a mistake there must not be papered over.
+ * reply is a bool and then the packed result, or the packed error. A request that does not decode changes nothing, and its
+ * reply says so.
  */
 #include "mail/inbox.h"
 

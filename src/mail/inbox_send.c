@@ -18,6 +18,7 @@
 #include "mail/inbox_state.h"
 
 enum { SEND_ACCEPT = INBOX_SEND_FIRST, SEND_PENDING, SEND_HELD, SEND_DECIDE, SEND_CANCEL, SEND_RESCHEDULE, SEND_EDIT };
+enum { PACKED_FIELDS_BYTES = 2048 }; /* of a message, besides its ciphers; more is seldom, and makes the buffer grow */
 enum accept_result { ACCEPT_STORED, ACCEPT_REPEAT, ACCEPT_LIMITED };
 
 #define SECOND_US INT64_C(1000000)
@@ -65,6 +66,8 @@ static bool pack_arrival(struct mail *mail, const struct mail_accept *want, cons
 
     if (!content->recipient_count || content->recipient_count > LIMIT_MAIL_RECIPIENTS)
         return err_set(err, ERR_INVALID, "a message needs 1 to %d recipients", LIMIT_MAIL_RECIPIENTS);
+    if (want->hold_us <= 0)
+        return err_set(err, ERR_INVALID, "a message must have some time to be held");
     seal_random_key(&key);
     if (!mail_content_seal(&key, id, content, arena, &ciphers, err))
         return false;
@@ -78,6 +81,7 @@ static bool pack_arrival(struct mail *mail, const struct mail_accept *want, cons
     for (uint32_t i = 0; i < content->warning_count; i++)
         blocks = blocks || content->warnings[i].blocks;
 
+    (void)!buf_reserve(out, ciphers.head.len + ciphers.body.len + PACKED_FIELDS_BYTES); /* at once: it may be large */
     pack_str(out, str_from(id));
     pack_str(out, want->composer);
     pack_str(out, str_of(hash, sizeof hash));

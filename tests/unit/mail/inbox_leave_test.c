@@ -267,6 +267,12 @@ static void a_damaged_message_fails_and_the_next_one_leaves(void **state)
     MUST(office_claim(o, &release, &content, &err));
     assert_string_equal(release.message_id, good.id);
     assert_int_equal(office_state(o, bad.id), MAIL_FAILED);
+    /* Sound in itself, and not what its row says. */
+    bad = office_send(o, MAIL_GATED_SEND);
+    MUST(office_decide(o, bad.id, true, &err));
+    office_by_hand(o, "UPDATE messages SET hash = zeroblob(32), approval_hash = zeroblob(32) WHERE state = 5");
+    MUST_FAIL(office_claim(o, &release, &content, &err), ERR_INTERNAL);
+    assert_int_equal(office_state(o, bad.id), MAIL_FAILED);
 }
 
 static void outcomes_of_recipients_decide_what_becomes_of_the_message(void **state)

@@ -121,6 +121,9 @@ static void an_approver_makes_a_link_and_others_do_not(void **state)
     memcpy(want.message_id, accepted.id, sizeof want.message_id);
     MUST_FAIL(mail_link_make(o->mail, OFFICE_INBOX, &want, NULL, &o->reader, o->now_us, &token, &err), ERR_DENIED);
     MUST_FAIL(mail_link_make(o->mail, OFFICE_INBOX, &want, NULL, NULL, o->now_us, &token, &err), ERR_DENIED);
+    want.kind = MAIL_LINK_ATTACHMENT;
+    MUST_FAIL(mail_link_make(o->mail, OFFICE_INBOX, &want, &o->approver, NULL, o->now_us, &token, &err), ERR_DENIED);
+    want.kind = MAIL_LINK_APPROVE;
     seal_make_pair(&stranger.public_key, &stranger.private_key);
     MUST_FAIL(mail_link_make(o->mail, OFFICE_INBOX, &want, &stranger, NULL, o->now_us, &token, &err), ERR_DENIED);
     MUST(mail_link_make(o->mail, OFFICE_INBOX, &want, &o->approver, NULL, o->now_us, &token, &err));

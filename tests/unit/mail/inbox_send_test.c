@@ -87,7 +87,7 @@ static void a_rejected_message_never_leaves(void **state)
     struct office *o = *state;
     struct mail_accepted accepted = office_send(o, MAIL_GATED_SEND);
     struct mail_decision decision = office_decision(o, accepted.id, false);
-    struct mail_message message;
+    struct mail_message message, read;
     struct mail_release release;
     struct mail_content content;
 
@@ -95,6 +95,9 @@ static void a_rejected_message_never_leaves(void **state)
     MUST(mail_decide(o->mail, &decision, &o->arena, &message, &err));
     assert_int_equal(message.state, MAIL_REJECTED);
     CHECK_STR(message.reason, STR("too many zebras"));
+    MUST(mail_read(o->mail, OFFICE_INBOX, &o->reader, str_from(accepted.id), 0, &o->arena, &read, &err));
+    CHECK_STR(read.reason, STR("too many zebras"));
+    CHECK_STR(read.decided_by, o->approver.id);
     MUST_FAIL(office_claim(o, &release, &content, &err), ERR_NOT_FOUND);
     MUST_FAIL(office_decide(o, accepted.id, true, &err), ERR_CONFLICT);
     assert_int_equal(keys_of(o, "approver"), 0);
@@ -238,6 +241,46 @@ static void a_row_with_another_hash_is_not_approved(void **state)
     MUST_FAIL(office_decide(o, accepted.id, true, &err), ERR_INTERNAL);
 }
 
+static void check_differs(const struct mail_content *a, const struct mail_content *b)
+{
+    unsigned char hash_a[GATE_HASH_BYTES], hash_b[GATE_HASH_BYTES];
+
+    mail_content_hash(a, hash_a);
+    mail_content_hash(b, hash_b);
+    assert_memory_not_equal(hash_a, hash_b, sizeof hash_a);
+}
+
+static void the_hash_is_of_sender_recipients_and_mime(void **state)
+{
+    struct str recipients[] = { STR("a@x.example"), STR("b@x.example") }, moved[] = { STR("a@x.exampleb@x.example") },
+               swapped[] = { STR("b@x.example"), STR("a@x.example") };
+    const struct mail_content content = {
+        .sender = STR("s@x.example"), .recipients = recipients, .recipient_count = 2, .mime = STR("MIME")
+    };
+    struct mail_content other = content;
+    unsigned char hash[GATE_HASH_BYTES], again[GATE_HASH_BYTES];
+
+    (void)state;
+    mail_content_hash(&content, hash);
+    other.subject = STR("what is shown is made from the MIME");
+    mail_content_hash(&other, again);
+    assert_memory_equal(hash, again, sizeof hash);
+    other = content;
+    other.recipient_count = 1;
+    check_differs(&content, &other);
+    other.recipients = moved;
+    check_differs(&content, &other);
+    other.recipients = swapped;
+    other.recipient_count = 2;
+    check_differs(&content, &other);
+    other = content;
+    other.mime = STR("MIMF");
+    check_differs(&content, &other);
+    other = content;
+    other.sender = STR("t@x.example");
+    check_differs(&content, &other);
+}
+
 /* ---- repeats ---- */
 
 static void an_idempotency_key_is_good_for_a_day(void **state)
@@ -326,6 +369,7 @@ static void a_clock_that_goes_back_neither_lifts_a_limit_nor_makes_it_longer(voi
     MUST_FAIL(try_accept(o, &want, &accepted, &err), ERR_LIMIT);
     o->limits.sends_per_minute = 2;
     MUST(try_accept(o, &want, &accepted, &err)); /* writes down that the first was sent now */
+    o->limits.sends_per_minute = 1;
     want.now_us += 61 * 1000000;
     MUST(try_accept(o, &want, &accepted, &err));
 }
@@ -442,6 +486,9 @@ static void one_recipient_who_is_not_on_the_allowlist_holds_the_message(void **s
     MUST(try_accept(o, &want, &accepted, &err));
     assert_int_equal(accepted.state, MAIL_HELD);
     content->recipient_count = 0;
+    MUST_FAIL(try_accept(o, &want, &accepted, &err), ERR_INVALID);
+    content->recipient_count = 1;
+    want.hold_us = 0;
     MUST_FAIL(try_accept(o, &want, &accepted, &err), ERR_INVALID);
 }
 
@@ -575,6 +622,7 @@ int main(void)
         OFFICE_CASE(an_approval_is_for_the_hash_that_was_shown),
         OFFICE_CASE(a_body_that_was_exchanged_in_the_file_is_not_approved),
         OFFICE_CASE(a_row_with_another_hash_is_not_approved),
+        CASE(the_hash_is_of_sender_recipients_and_mime),
         OFFICE_CASE(an_idempotency_key_is_good_for_a_day),
         OFFICE_CASE(the_same_content_within_a_minute_is_a_conflict),
         OFFICE_CASE(limits_are_checked_before_anything_is_stored),
