@@ -30,15 +30,14 @@ enum { MILLI = 1000, SECOND_US = 1000000, MINUTE_S = 60 };
 struct busy_inbox {
     char id[MAIL_INBOX_ID_BYTES];
     pthread_mutex_t turn, mark;
-    bool is_marked;                /* written with `mark` and `lock`, read with either */
-    unsigned users;                /* changes under way */
-    unsigned pins;                 /* ticks that look at it */
-    uint64_t changes;              /* begun so far */
-    uint64_t quiet_ms;             /* when the last one ended */
-    int64_t next_us;               /* when a tick is due; 0: only when it is quiet */
-    uint64_t retry_ms;             /* not before, after a failure */
-    uint32_t failures;             /* in a row */
-    struct dispatch_memory memory; /* with `turn` */
+    bool is_marked;    /* written with `mark` and `lock`, read with either */
+    unsigned users;    /* changes under way */
+    unsigned pins;     /* ticks that look at it */
+    uint64_t changes;  /* begun so far */
+    uint64_t quiet_ms; /* when the last one ended */
+    int64_t next_us;   /* when a tick is due; 0: only when it is quiet */
+    uint64_t retry_ms; /* not before, after a failure */
+    uint32_t failures; /* in a row */
     struct quota sends;
 };
 
@@ -206,7 +205,7 @@ static bool take_turn(const struct actions *actions, struct busy_inbox *inbox, c
 {
     struct err err;
 
-    if (!dispatch_turn(actions, inbox->id, &inbox->memory, message_id, state, out, &err)) {
+    if (!dispatch_turn(actions, inbox->id, message_id, state, out, &err)) {
         turn_failed(actions->mail->busy, inbox, &err);
         return false;
     }

@@ -11,9 +11,9 @@
  * everything once more: a recipient's file takes a release once. Nothing outside this server is reached from here, so a
  * repeat never sends twice.
  *
- * Delivery that fails for a while (a worker that does not answer, a full disk) leaves the message in MAIL_SENDING too, and
- * the turn fails: mail_busy.c tries again. After some tries the recipient counts as refused, so that one damaged inbox does
- * not stop the sender's other mail for ever.
+ * A delivery that fails (a worker that does not answer, a full disk) leaves the message in MAIL_SENDING too, and the turn
+ * fails: mail_busy.c tries again. Other messages go on meanwhile. In the end the recipient counts as refused: after a minute
+ * if the recipient's file is damaged, after hours if something was missing that may come back.
  */
 #include "actions/mail_inside.h"
 #include "base/clock.h"
@@ -23,6 +23,8 @@
 #ifdef CLOISTER_TEST_HOLES
 #include <unistd.h>
 #endif
+
+#define SECOND_US INT64_C(1000000)
 
 void mail_reached(const char *step)
 {
@@ -194,37 +196,38 @@ static void all_refused(const struct mail_content *content, const char *why, str
         out[i] = (struct mail_settled){ content->recipients[i], MAIL_REFUSED, str_from(why) };
 }
 
-static uint32_t failed_again(struct dispatch_memory *memory, const char *release_id)
+/* Has it been tried for long enough? By the clock, not by counting: that is in the file, and outlives this process. */
+static bool is_hopeless(const struct mail_release *release, const struct err *err)
 {
-    if (strcmp(memory->release_id, release_id) != 0)
-        *memory = (struct dispatch_memory){ 0 };
-    memcpy(memory->release_id, release_id, strnlen(release_id, sizeof memory->release_id - 1));
-    return ++memory->failures;
+    bool may_pass = err->kind == ERR_UNAVAILABLE || err->kind == ERR_TIMEOUT || err->kind == ERR_FULL;
+    int64_t most_s = may_pass ? LIMIT_MAIL_DELIVER_S : LIMIT_MAIL_BROKEN_S;
+
+    return clock_wall_us() - release->at_us > most_s * SECOND_US;
 }
 
 /* All recipients, also if some fail. False: some have to be tried again. */
-static bool deliver_all(const struct delivery *d, const struct mail_content *content, struct dispatch_memory *memory,
-                        struct mail_settled *out, struct err *err)
+static bool deliver_all(const struct delivery *d, const struct mail_content *content, struct mail_settled *out,
+                        struct err *err)
 {
-    struct err first = { .kind = ERR_NONE }, one;
+    bool done = true;
 
     for (uint32_t i = 0; i < content->recipient_count; i++) {
-        if (!deliver_one(d, content->recipients[i], &out[i], &one) && first.kind == ERR_NONE)
-            first = one;
+        struct err one;
+        if (!deliver_one(d, content->recipients[i], &out[i], &one)) {
+            if (is_hopeless(d->release, &one)) {
+                log_error("mail: message %s: a recipient here does not get it: %s", d->release->message_id,
+                          err_text(&one));
+                out[i].outcome = MAIL_REFUSED;
+                out[i].detail = STR("the recipient's inbox cannot be reached");
+            } else {
+                if (done)
+                    *err = one;
+                done = false;
+            }
+        }
         mail_reached("mail-stop-halfway");
     }
-    if (first.kind == ERR_NONE)
-        return true;
-    if (failed_again(memory, d->release->id) < LIMIT_MAIL_DELIVER_TRIES) {
-        *err = first;
-        return false;
-    }
-    log_warn("mail: message %s: a recipient at this server did not get it after %d tries: %s", d->release->message_id,
-             LIMIT_MAIL_DELIVER_TRIES, err_text(&first));
-    for (uint32_t i = 0; i < content->recipient_count; i++)
-        if (out[i].outcome == MAIL_REFUSED && !out[i].detail.len)
-            out[i].detail = STR("the recipient's inbox cannot be opened");
-    return true;
+    return done;
 }
 
 /* A monitored inbox sends without approval because its approvers get a copy: one that fails must not go unnoticed. */
@@ -263,7 +266,6 @@ static enum mail_state state_after(const struct mail_settled *settled, uint32_t 
 struct turn {
     const struct actions *actions;
     const struct mail_box *box;
-    struct dispatch_memory *memory;
     const char *message_id; /* somebody asks what becomes of this one; may be NULL */
     enum mail_state *state;
 };
@@ -281,7 +283,7 @@ static bool leave(const struct turn *turn, const struct mail_release *release, c
     if (!check_release(actions, turn->box, release, content, arena, &why, err))
         return false;
     if (!why && !mail_parse(mail, content->mime, arena, &parsed, err)) {
-        if (failed_again(turn->memory, release->id) < LIMIT_MAIL_DELIVER_TRIES)
+        if (!is_hopeless(release, err))
             return false;
         why = err->message;
     }
@@ -291,13 +293,12 @@ static bool leave(const struct turn *turn, const struct mail_release *release, c
     } else {
         struct delivery d = { actions, release, &parsed, arena, clock_wall_us() };
         parsed.sender = content->sender;
-        if (!deliver_all(&d, content, turn->memory, settled, err))
+        if (!deliver_all(&d, content, settled, err))
             return false;
     }
     mail_reached("mail-stop-delivered");
     if (!mail_settle(mail, release, settled, content->recipient_count, err))
         return false;
-    *turn->memory = (struct dispatch_memory){ 0 };
     watch_copy(actions, turn->box, release, settled, content->recipient_count);
     *out_state = state_after(settled, content->recipient_count);
     return true;
@@ -306,8 +307,9 @@ static bool leave(const struct turn *turn, const struct mail_release *release, c
 enum next {
     NEXT_LEFT,
     NEXT_NONE,
-    NEXT_BROKEN, /* the worker has given one up: its stored content is not what was accepted */
-    NEXT_LATER,  /* it has to be tried again */
+    NEXT_BROKEN,  /* the worker has given one up: its stored content is not what was accepted */
+    NEXT_LATER,   /* it has to be tried again, and the worker does not give it again in the next second */
+    NEXT_UNKNOWN, /* the worker cannot be asked */
 };
 
 static enum next next_leaves(const struct turn *turn, struct arena *arena, struct err *err)
@@ -319,7 +321,7 @@ static enum next next_leaves(const struct turn *turn, struct arena *arena, struc
 
     if (!mail_claim(turn->actions->mail->mail, inbox->id, inbox->mode, &turn->box->approver_public, clock_wall_us(),
                     arena, &release, &content, err))
-        return err->kind == ERR_NOT_FOUND ? NEXT_NONE : err->kind == ERR_INTERNAL ? NEXT_BROKEN : NEXT_LATER;
+        return err->kind == ERR_NOT_FOUND ? NEXT_NONE : err->kind == ERR_INTERNAL ? NEXT_BROKEN : NEXT_UNKNOWN;
     if (!leave(turn, &release, &content, arena, &now, err))
         return NEXT_LATER;
     log_info("mail: message %s: %s", release.message_id, mail_state_name[now]);
@@ -333,16 +335,22 @@ static enum next next_leaves(const struct turn *turn, struct arena *arena, struc
 static bool leave_some(const struct turn *turn, uint32_t most, struct err *err)
 {
     enum next next = NEXT_LEFT;
+    bool done = true;
 
-    for (uint32_t i = 0; i < most && next != NEXT_NONE && next != NEXT_LATER; i++) {
+    for (uint32_t i = 0; i < most && next != NEXT_NONE && next != NEXT_UNKNOWN; i++) {
         struct arena arena;
+        struct err one;
         arena_init(&arena);
-        next = next_leaves(turn, &arena, err);
+        next = next_leaves(turn, &arena, &one);
         arena_done(&arena);
         if (next == NEXT_BROKEN)
-            log_error("mail: inbox %s: a message cannot leave: %s", turn->box->info.id, err_text(err));
+            log_error("mail: inbox %s: a message cannot leave: %s", turn->box->info.id, err_text(&one));
+        if (done && (next == NEXT_LATER || next == NEXT_UNKNOWN)) {
+            *err = one;
+            done = false;
+        }
     }
-    return next != NEXT_LATER;
+    return done;
 }
 
 static bool tick(const struct turn *turn, struct mail_tick *out, struct err *err)
@@ -353,11 +361,11 @@ static bool tick(const struct turn *turn, struct mail_tick *out, struct err *err
                      out, err);
 }
 
-bool dispatch_turn(const struct actions *actions, const char *inbox_id, struct dispatch_memory *memory,
-                   const char *message_id, enum mail_state *state, struct mail_tick *out, struct err *err)
+bool dispatch_turn(const struct actions *actions, const char *inbox_id, const char *message_id, enum mail_state *state,
+                   struct mail_tick *out, struct err *err)
 {
     struct mail_box box;
-    struct turn turn = { actions, &box, memory, message_id, state };
+    struct turn turn = { actions, &box, message_id, state };
     struct arena arena;
 
     arena_init(&arena);

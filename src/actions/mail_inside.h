@@ -219,17 +219,12 @@ bool busy_may_send(const struct actions *actions, const char *inbox_id, uint32_t
 
 /* ---- mail_dispatch.c ---- */
 
-/* What the dispatcher remembers of an inbox between two turns. */
-struct dispatch_memory {
-    char release_id[MAIL_MESSAGE_ID_BYTES]; /* failed the last time… */
-    uint32_t failures;                      /* …and so often in a row */
-};
 /*
  * One turn: timers, then what may leave. One at a time for an inbox: the caller has the turn. *state as busy_dispatch().
  * False: something is unfinished, and repeating the turn later is safe.
  */
-bool dispatch_turn(const struct actions *actions, const char *inbox_id, struct dispatch_memory *memory,
-                   const char *message_id, enum mail_state *state, struct mail_tick *out, struct err *err) must_use;
+bool dispatch_turn(const struct actions *actions, const char *inbox_id, const char *message_id, enum mail_state *state,
+                   struct mail_tick *out, struct err *err) must_use;
 /* Where a test ends the process (base/hole.h), to see that the next one finishes the work. */
 void mail_reached(const char *step);
 void mail_tell(const struct actions *actions, enum mail_event_kind kind, const char *inbox_id, const char *message_id);

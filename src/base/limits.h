@@ -420,7 +420,8 @@
 #define LIMIT_MAIL_KEY_BYTES 255           /* an idempotency key */
 #define LIMIT_MAIL_SUSPECTS 10             /* last messages whose bodies are searched for a new recipient's address */
 #define LIMIT_MAIL_DISPATCH 16             /* messages of one inbox that leave in one turn; others go on meanwhile */
-#define LIMIT_MAIL_DELIVER_TRIES 5         /* of a local delivery that fails; then the recipient counts as refused */
+#define LIMIT_MAIL_DELIVER_S 14400         /* a local delivery is tried for so long while something is missing… */
+#define LIMIT_MAIL_BROKEN_S 60             /* …or damaged; then the recipient counts as refused */
 #define LIMIT_MAIL_QUIET_MS 2000           /* without a change, before the row of an inbox gets its next time */
 #define LIMIT_MAIL_SWEEP 64                /* inboxes that one tick looks at */
 #define LIMIT_MAIL_RETRY_MS 300000         /* the longest pause after failures of one inbox */

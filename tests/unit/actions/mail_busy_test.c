@@ -86,13 +86,12 @@ bool mail_rows_due(const struct actions *actions, int64_t now_us, bool dirty, ui
     return true;
 }
 
-bool dispatch_turn(const struct actions *actions, const char *inbox_id, struct dispatch_memory *memory,
-                   const char *message_id, enum mail_state *state, struct mail_tick *out, struct err *err)
+bool dispatch_turn(const struct actions *actions, const char *inbox_id, const char *message_id, enum mail_state *state,
+                   struct mail_tick *out, struct err *err)
 {
     struct mail_tick found = tick; /* what the worker said, before anything else happens */
 
     (void)actions;
-    (void)memory;
     assert_true(row_of(inbox_id)->is_dirty); /* nothing changes in an inbox whose row has no mark */
     turns++;
     if (during_turn)

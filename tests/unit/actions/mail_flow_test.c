@@ -992,14 +992,38 @@ static void a_damaged_inbox_does_not_stop_mail_to_others(void **state)
     stage_open(s);
     MUST(try_send(s, &alice, (struct send_want){ .to = to, .to_count = 2 }, &out, &err));
     assert_int_equal(list(s, &carol).count, 1);
-    for (int i = 0; i < 2 * LIMIT_MAIL_DELIVER_TRIES; i++) {
+    assert_int_equal(state_of(s, &alice, out.accepted.id), MAIL_SENDING);
+    /* Others do not wait for it. */
+    struct str other = address(&carol);
+    struct sent_info next;
+    MUST(try_send(s, &alice, (struct send_want){ .to = &other, .to_count = 1, .subject = STR("next") }, &next, &err));
+    assert_int_equal(next.accepted.state, MAIL_SENT);
+    for (int i = 0; i < 10; i++) {
+        hand_clock_add(LIMIT_MAIL_BROKEN_S * SECOND_MS / 5);
+        run_tick(s);
+    }
+    assert_int_equal(state_of(s, &alice, out.accepted.id), MAIL_SENT); /* carol has it, bob is refused */
+    assert_int_equal(list(s, &carol).count, 2);
+}
+
+static void a_composer_that_is_away_for_an_hour_costs_no_message(void **state)
+{
+    struct stage *s = *state;
+    struct person alice = stage_person(s, "alice", MAIL_GATED_SEND), bob = stage_person(s, "bob", MAIL_GATED_SEND);
+    struct sent_info sent = send_to(s, &alice, address(&bob));
+
+    stage_composer_works = false;
+    assert_int_equal(decide(s, &s->operator_, sent.accepted.id, true).state, MAIL_QUEUED);
+    for (int i = 0; i < 12; i++) {
         hand_clock_add(LIMIT_MAIL_RETRY_MS);
         run_tick(s);
     }
-    assert_int_equal(state_of(s, &alice, out.accepted.id), MAIL_SENT);
-    assert_int_equal(list(s, &carol).count, 1);
-    hand_clock_add(61 * SECOND_MS);
-    assert_int_equal(send_to(s, &alice, address(&carol)).accepted.state, MAIL_SENT);
+    assert_int_equal(state_of(s, &alice, sent.accepted.id), MAIL_SENDING);
+    stage_composer_works = true;
+    hand_clock_add(LIMIT_MAIL_RETRY_MS);
+    run_tick(s);
+    assert_int_equal(state_of(s, &alice, sent.accepted.id), MAIL_SENT);
+    assert_int_equal(list(s, &bob).count, 1);
 }
 
 /* ---- search ---- */
@@ -1094,6 +1118,7 @@ int main(void)
         RUN(a_crash_at_each_step_loses_nothing_and_sends_nothing_twice),
         RUN(a_worker_that_is_killed_costs_one_error_at_most),
         RUN(a_damaged_inbox_does_not_stop_mail_to_others),
+        RUN(a_composer_that_is_away_for_an_hour_costs_no_message),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
