@@ -270,6 +270,8 @@ bool mm_filter_decode(const struct request *rq, uint32_t limit, struct mail_filt
     if (query(rq, STR("status"), &text) && !mm_status_filter(text, out))
         return err_set(err, ERR_INVALID,
                        "'status' is not a status of a message, such as unread or pending_send_approval");
+    if (!out->inbound && !out->outbound)
+        return err_set(err, ERR_INVALID, "'status' is one of messages of the other direction");
     if (query(rq, STR("has_attachments"), &text)) {
         if (!str_eq(text, STR("true")) && !str_eq(text, STR("false")))
             return err_set(err, ERR_INVALID, "'has_attachments' must be true or false");
