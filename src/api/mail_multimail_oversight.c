@@ -30,23 +30,6 @@ void mm_held(struct json_out *json, const struct held_message *held)
     mm_time(json, "expires_at", message->hold_until_us);
 }
 
-/*
- * A list has no bodies, and this service's clients show them. A message is opened whole, with its attachments, so each is
- * opened in an arena of its own, and those beyond the limit keep their preview.
- */
-static void add_body(struct request *rq, struct held_message *row)
-{
-    struct held_message held;
-    struct arena arena;
-    struct err err;
-
-    arena_init(&arena);
-    /* It may have been decided since. */
-    if (action_held_get(rq->actions, mail_caller(rq), str_from(row->message.id), &arena, &held, &err))
-        row->message.content.text = arena_copy(rq->arena, held.message.content.text);
-    arena_done(&arena);
-}
-
 static bool is_of(const struct held_message *row, struct str mailbox)
 {
     return !mailbox.len || str_eq(mailbox, str_from(row->inbox.id)) || str_eq_nocase(mailbox, row->inbox.address);
@@ -69,11 +52,6 @@ void mm_pending(struct request *rq)
         mail_reply_err(rq, &err);
         return;
     }
-    for (size_t i = 0, opened = 0; i < count && opened < LIMIT_MAIL_PENDING_BODIES; i++)
-        if (is_of(&rows[i], mailbox)) {
-            add_body(rq, &rows[i]);
-            opened++;
-        }
     struct json_out json = reply_json(rq, 200);
     json_out_object(&json, NULL);
     for (int twice = 0; twice < 2; twice++) { /* clients of different ages read different names */

@@ -335,7 +335,6 @@
 #define LIMIT_MAIL_ACTOR_BYTES 128        /* who did something: "key:ULID", "sandbox:ID" */
 #define LIMIT_MAIL_REASON_BYTES 4096      /* of a decision: a paragraph */
 #define LIMIT_MAIL_UNDO_S 3600            /* how long an approved message may wait for a change of mind */
-#define LIMIT_MAIL_PENDING_BODIES 50   /* messages opened whole to list what waits; the others show their beginning */
 #define LIMIT_MAIL_WEBHOOK_EVENTS 32   /* of one subscription; the two services have nine each */
 #define LIMIT_MAIL_TAGS 64             /* of a message… */
 #define LIMIT_MAIL_TAG_BYTES 256       /* …key and value each */
