@@ -16,9 +16,8 @@
 /* ---- tables ---- */
 
 static const char *const group_titles[GROUP_COUNT] = {
-    [GROUP_SERVER] = "The server",
-    [GROUP_SANDBOX] = "Sandboxes",
-    [GROUP_ADMIN] = "Teams, keys and templates",
+    [GROUP_SERVER] = "The server", [GROUP_SANDBOX] = "Sandboxes",
+    [GROUP_MAIL] = "Mail",         [GROUP_ADMIN] = "Teams, keys and templates",
     [GROUP_OTHER] = "More",
 };
 
@@ -104,6 +103,95 @@ static const struct command commands[] = {
       "  sudo cloister sandbox kill --all\n",
       TAKES_SERVER | TAKES_ALL, 0, SIZE_MAX, 0, sandbox_kill_run },
 
+    { "mail inbox create", GROUP_MAIL, "NAME [--tenant NAME] [--json]", "make an inbox and print its key, once",
+      "NAME is the part of the address before the @. The key reads and sends; only with it can the inbox be read.\n"
+      "The inbox is in the mode gated_send: a person approves each message before it leaves.\n"
+      "\n"
+      "  sudo cloister mail inbox create sales-agent\n"
+      "  sudo cloister mail inbox create helper --tenant acme --json\n",
+      TAKES_ADMIN | TAKES_JSON | TAKES_TENANT, 1, 1, 0, mail_inbox_create_run },
+    { "mail inbox list", GROUP_MAIL, "[--json]", "the inboxes of all tenants", "  sudo cloister mail inbox list\n",
+      TAKES_ADMIN | TAKES_JSON, 0, 0, 0, mail_inbox_list_run },
+    { "mail inbox delete", GROUP_MAIL, "INBOX [--json]", "delete an inbox; its address is not used again",
+      "INBOX is an id or an address. Messages are overwritten after seven days; the audit stays.\n"
+      "\n"
+      "  sudo cloister mail inbox delete sales-agent@mail.cloister.localhost\n",
+      TAKES_ADMIN | TAKES_JSON, 1, 1, 0, mail_inbox_delete_run },
+    { "mail pending", GROUP_MAIL, "[--json]", "messages that wait for a person, of all tenants",
+      "  sudo cloister mail pending\n", TAKES_ADMIN | TAKES_JSON, 0, 0, 0, mail_pending_run },
+    { "mail show", GROUP_MAIL, "ID [--json]", "exactly what would leave, and a link to the page that decides",
+      "All recipients with copies, the text, attachments with their hashes, warnings, and what it answers. Works only\n"
+      "for messages that are held. The link works once; without JavaScript too.\n"
+      "\n"
+      "  sudo cloister mail show em_01…\n",
+      TAKES_ADMIN | TAKES_JSON, 1, 1, 0, mail_show_run },
+    { "mail approve", GROUP_MAIL, "ID [--reason TEXT] [--sha256 HEX] [--yes] [--json]", "let a held message leave",
+      "Shows the message first, and asks if this is a terminal. What is approved are the bytes with the hash that was\n"
+      "shown: if they have changed meanwhile, nothing leaves.\n"
+      "\n"
+      "  sudo cloister mail approve em_01…\n",
+      TAKES_ADMIN | TAKES_JSON | TAKES_REASON | TAKES_DECISION, 1, 1, 0, mail_approve_run },
+    { "mail reject", GROUP_MAIL, "ID [--reason TEXT] [--sha256 HEX] [--yes] [--json]", "refuse a held message",
+      "  sudo cloister mail reject em_01… --reason 'wrong price'\n",
+      TAKES_ADMIN | TAKES_JSON | TAKES_REASON | TAKES_DECISION, 1, 1, 0, mail_reject_run },
+    { "mail mode", GROUP_MAIL, "INBOX [MODE] [--json]", "show or set what an inbox may do without a person",
+      "From the least freedom to the most: read_only, gated_all, gated_send, monitored, autonomous. An agent can "
+      "lower\n"
+      "its own mode, and raise it only with a code of yours (`mail codes`).\n"
+      "\n"
+      "  sudo cloister mail mode sales-agent@mail.cloister.localhost gated_all\n",
+      TAKES_ADMIN | TAKES_JSON, 1, 2, 0, mail_mode_run },
+    { "mail allow list", GROUP_MAIL, "INBOX [--json]", "recipients that an inbox may write to without approval",
+      "  sudo cloister mail allow list INBOX\n", TAKES_ADMIN | TAKES_JSON, 1, 1, 0, mail_allow_list_run },
+    { "mail allow add", GROUP_MAIL, "INBOX PATTERN [--json]", "add an address, or *@domain",
+      "Counts in the mode gated_send only, and only if all recipients of a message are on the list.\n"
+      "\n"
+      "  sudo cloister mail allow add INBOX boss@example.com\n"
+      "  sudo cloister mail allow add INBOX '*@example.com'\n",
+      TAKES_ADMIN | TAKES_JSON, 2, 2, 0, mail_allow_add_run },
+    { "mail allow remove", GROUP_MAIL, "INBOX ID [--json]", "remove an entry",
+      "  sudo cloister mail allow remove INBOX ID\n", TAKES_ADMIN | TAKES_JSON, 2, 2, 0, mail_allow_remove_run },
+    { "mail key create", GROUP_MAIL, "NAME [--scopes LIST] [--tenant NAME] [--json]",
+      "make a key that approves, and print it, once",
+      "The key decides about held mail of its tenant and reads nothing else. Keys that read and send are made with\n"
+      "their inbox, or by a key of that inbox.\n"
+      "\n"
+      "  sudo cloister mail key create anna --scopes oversight\n",
+      TAKES_ADMIN | TAKES_JSON | TAKES_SCOPES | TAKES_TENANT, 1, 1, 0, mail_key_create_run },
+    { "mail key list", GROUP_MAIL, "[--json]", "mail's keys, without their secret part",
+      "  sudo cloister mail key list\n", TAKES_ADMIN | TAKES_JSON, 0, 0, 0, mail_key_list_run },
+    { "mail key revoke", GROUP_MAIL, "ID [--json]", "revoke one; it stops working at once",
+      "  sudo cloister mail key revoke ID\n", TAKES_ADMIN | TAKES_JSON, 1, 1, 0, mail_key_revoke_run },
+    { "mail codes", GROUP_MAIL, "[--json]", "one-time codes that agents have asked for",
+      "An agent that wants a higher mode, a key, a webhook or an entry in its allowlist asks for a code. Give it the\n"
+      "code if you agree; it is for exactly this request, for 24 hours.\n"
+      "\n"
+      "  sudo cloister mail codes\n",
+      TAKES_ADMIN | TAKES_JSON, 0, 0, 0, mail_codes_run },
+    { "mail grant create", GROUP_MAIL,
+      "--to KEY|INBOX --inbox INBOX --verbs list,read --expires SECONDS --reason TEXT [--json]",
+      "let a key read another inbox for some time",
+      "Reading only. It takes effect when the inbox's own key is next used, because only that can open the inbox. "
+      "Each\n"
+      "use is in the audit of the inbox that is read.\n"
+      "\n"
+      "  sudo cloister mail grant create --to KEY --inbox INBOX --verbs list,read --expires 3600 --reason 'handover'\n",
+      TAKES_ADMIN | TAKES_JSON | TAKES_GRANT | TAKES_REASON, 0, 0, 0, mail_grant_create_run },
+    { "mail grant list", GROUP_MAIL, "[--json]", "all grants", "  sudo cloister mail grant list\n",
+      TAKES_ADMIN | TAKES_JSON, 0, 0, 0, mail_grant_list_run },
+    { "mail grant revoke", GROUP_MAIL, "ID [--json]", "revoke one, at once", "  sudo cloister mail grant revoke ID\n",
+      TAKES_ADMIN | TAKES_JSON, 1, 1, 0, mail_grant_revoke_run },
+    { "mail audit", GROUP_MAIL, "INBOX [--json]", "what was done in an inbox, newest first",
+      "Hashes instead of contents. Each row has the hash of the row before.\n"
+      "\n"
+      "  sudo cloister mail audit INBOX\n",
+      TAKES_ADMIN | TAKES_JSON, 1, 1, 0, mail_audit_run },
+    { "mail audit verify", GROUP_MAIL, "[INBOX] [--json]", "check that no audit was changed",
+      "The exit code is 5 if one was.\n"
+      "\n"
+      "  sudo cloister mail audit verify\n",
+      TAKES_ADMIN | TAKES_JSON, 0, 1, 0, mail_audit_verify_run },
+
     { "team create", GROUP_ADMIN, "NAME [--json]", "make a team, whose sandboxes no other team reaches",
       "Prints its id. It has no keys yet: `key create NAME --team TEAM` makes one. A team's name must have\n"
       "1 to 63 characters of a-z, 0-9, - and _, and begin with a letter or a digit.\n"
@@ -157,7 +245,7 @@ static const struct command commands[] = {
       "\n"
       "  cloister help sandbox exec\n"
       "  cloister help exit-codes\n",
-      0, 0, 2, 0, help_run },
+      0, 0, 3, 0, help_run },
     { "version", GROUP_OTHER, "", "which Cloister this is", "  cloister version\n", 0, 0, 0, 0, version_run },
 };
 
@@ -174,6 +262,14 @@ static const struct noun {
       "  eval \"$(sudo cloister env)\"\n"
       "  cloister sandbox list\n"
       "  cloister sandbox exec ID -- python3 -c 'print(6 * 7)'\n" },
+    { "mail",
+      "An agent's inbox has an address, a key and a file of its own. Messages leave only after a person has approved "
+      "exactly\n"
+      "those bytes, unless the inbox's mode says otherwise. These commands send the data directory's admin token to "
+      "its\n"
+      "server: they decide for all tenants, and read nothing but what is held.\n",
+      "  sudo cloister mail pending\n"
+      "  sudo cloister mail approve ID\n" },
     { "team",
       "A team owns sandboxes. Every key of a team reaches all of them; for keys of other teams they do not exist. The\n"
       "team `default` always exists. All teams share the templates. Make a team for each party that must be kept "
@@ -325,7 +421,7 @@ static void print_overview(FILE *out)
         fprintf(out, "\n%s\n", group_titles[group]);
         for (size_t i = 0; i < COUNT_OF(commands); i++)
             if (commands[i].group == group)
-                fprintf(out, "  %-16s%s\n", commands[i].name, commands[i].help);
+                fprintf(out, "  %-19s%s\n", commands[i].name, commands[i].help);
     }
     cli_teach(out, "\n"
                    "To begin: start the server, point another shell and the SDKs at it, list what is running\n"
@@ -397,15 +493,16 @@ static bool unknown_command(const char *first, const char *second, struct err *e
     return err_set(err, ERR_INVALID, "there is no command '%.60s'; `%s help` lists them", first, cli_program());
 }
 
-/* One word or two; *out_used says how many. */
+/* One to three words; *out_used says how many. */
 static const struct command *command_choose(int argc, char **argv, int *out_used, struct err *err)
 {
     char pair[80];
 
-    for (int words = 2; words >= 1; words--) {
+    for (int words = 3; words >= 1; words--) {
         if (words > argc)
             continue;
-        (void)snprintf(pair, sizeof pair, "%s%s%s", argv[0], words == 2 ? " " : "", words == 2 ? argv[1] : "");
+        (void)snprintf(pair, sizeof pair, "%s%s%s%s%s", argv[0], words > 1 ? " " : "", words > 1 ? argv[1] : "",
+                       words > 2 ? " " : "", words > 2 ? argv[2] : "");
         const struct command *command = command_find(pair);
         if (command) {
             *out_used = words;

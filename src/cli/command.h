@@ -32,6 +32,11 @@ enum {
     TAKES_RULES = 1 << 10,    /* --internet, --no-internet, --allow-out, --deny-out */
     TAKES_RESET = 1 << 11,
     TAKES_TIMEOUT = 1 << 12,
+    TAKES_TENANT = 1 << 13,
+    TAKES_SCOPES = 1 << 14,
+    TAKES_REASON = 1 << 15,
+    TAKES_DECISION = 1 << 16,                   /* --sha256, --yes */
+    TAKES_GRANT = 1 << 17,                      /* --to, --inbox, --verbs, --expires */
     TAKES_SERVER = TAKES_DATA | TAKES_URL,      /* commands that call the server with an API key */
     TAKES_ADMIN = TAKES_DATA | TAKES_ADMIN_URL, /* commands that call it with the admin token */
 };
@@ -63,9 +68,11 @@ struct cli {
     const char **envs; /* "NAME=value" */
     bool internet, no_internet, reset;
     struct cli_list allow_out, deny_out;
-    const char *timeout; /* NULL: not given */
-    bool help;           /* --help was given: everything else is ignored */
-    size_t word_count;   /* the words that are not options */
+    const char *timeout;                                                          /* NULL: not given */
+    const char *tenant, *scopes, *reason, *sha256, *to, *inbox, *verbs, *expires; /* NULL: not given */
+    bool yes;
+    bool help;         /* --help was given: everything else is ignored */
+    size_t word_count; /* the words that are not options */
     char **words;
 
     const struct cli_facts *facts; /* NULL: none */
@@ -78,13 +85,14 @@ typedef bool command_fn(struct cli *cli, struct err *err);
 enum command_group {
     GROUP_SERVER,
     GROUP_SANDBOX,
+    GROUP_MAIL,
     GROUP_ADMIN,
     GROUP_OTHER,
     GROUP_COUNT,
 };
 
 struct command {
-    const char *name; /* one word or two: "sandbox exec" */
+    const char *name; /* one to three words: "sandbox exec", "mail key create" */
     enum command_group group;
     const char *synopsis; /* what follows the name */
     const char *help;     /* one line */
@@ -106,6 +114,26 @@ bool sandbox_network_run(struct cli *cli, struct err *err);
 bool sandbox_list_run(struct cli *cli, struct err *err);
 bool sandbox_exec_run(struct cli *cli, struct err *err);
 bool sandbox_kill_run(struct cli *cli, struct err *err);
+bool mail_inbox_create_run(struct cli *cli, struct err *err);
+bool mail_inbox_list_run(struct cli *cli, struct err *err);
+bool mail_inbox_delete_run(struct cli *cli, struct err *err);
+bool mail_key_create_run(struct cli *cli, struct err *err);
+bool mail_key_list_run(struct cli *cli, struct err *err);
+bool mail_key_revoke_run(struct cli *cli, struct err *err);
+bool mail_pending_run(struct cli *cli, struct err *err);
+bool mail_show_run(struct cli *cli, struct err *err);
+bool mail_approve_run(struct cli *cli, struct err *err);
+bool mail_reject_run(struct cli *cli, struct err *err);
+bool mail_mode_run(struct cli *cli, struct err *err);
+bool mail_allow_list_run(struct cli *cli, struct err *err);
+bool mail_allow_add_run(struct cli *cli, struct err *err);
+bool mail_allow_remove_run(struct cli *cli, struct err *err);
+bool mail_codes_run(struct cli *cli, struct err *err);
+bool mail_grant_create_run(struct cli *cli, struct err *err);
+bool mail_grant_list_run(struct cli *cli, struct err *err);
+bool mail_grant_revoke_run(struct cli *cli, struct err *err);
+bool mail_audit_run(struct cli *cli, struct err *err);
+bool mail_audit_verify_run(struct cli *cli, struct err *err);
 bool team_create_run(struct cli *cli, struct err *err);
 bool team_list_run(struct cli *cli, struct err *err);
 bool team_delete_run(struct cli *cli, struct err *err);
