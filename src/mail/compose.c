@@ -62,7 +62,7 @@ bool message_id_valid(struct str id)
 static bool is_reserved_name(struct str name)
 {
     static const struct str devices[] = { STR_INIT("CON"), STR_INIT("PRN"), STR_INIT("AUX"), STR_INIT("NUL") };
-    struct str base;
+    struct str base = STR("");
 
     (void)str_cut(&name, '.', &base);
     base = str_trim(base);
@@ -123,14 +123,18 @@ struct str file_name_clean(struct arena *arena, struct str name, const struct ma
 
 /* ---- recipients ---- */
 
+static bool name_check(struct str name, const char *field, struct err *err)
+{
+    return name.len <= NAME_MOST ? true
+                                 : err_set(err, ERR_INVALID, "%s has a name of more than %d bytes", field, NAME_MOST);
+}
+
 static bool list_parse(const struct str *list, uint32_t count, const char *field, struct arena *arena,
                        struct address *out, struct err *err)
 {
     for (uint32_t i = 0; i < count; i++) {
-        if (!address_parse(list[i], field, arena, &out[i], err))
+        if (!address_parse(list[i], field, arena, &out[i], err) || !name_check(out[i].name, field, err))
             return false;
-        if (out[i].name.len > NAME_MOST)
-            return err_set(err, ERR_INVALID, "%s has a name of more than %d bytes", field, NAME_MOST);
     }
     return true;
 }
@@ -157,10 +161,8 @@ static bool people_parse(const struct mail_draft *d, struct arena *arena, struct
 
     if (!address_parse(d->from_address, "from", arena, &out->from, err))
         return false;
-    if (!header_text_check(d->from_name, "the sender's name", err))
+    if (!header_text_check(d->from_name, "the sender's name", err) || !name_check(d->from_name, "from", err))
         return false;
-    if (d->from_name.len > NAME_MOST)
-        return err_set(err, ERR_INVALID, "the sender's name has more than %d bytes", NAME_MOST);
     out->from.name = str_trim(text_clean(arena, d->from_name, TEXT_LINE, NULL));
     if (count == 0)
         return err_set(err, ERR_INVALID, "the message has no recipient: give at least one in to, cc or bcc");
@@ -343,7 +345,7 @@ static bool body_make(const struct mail_draft *d, struct arena *arena, struct ma
 /* One that we can vouch for: "type/subtype" without parameters. Others are bytes. */
 static struct str content_type_clean(struct arena *arena, struct str type)
 {
-    struct str rest = type, main_type, sub_type;
+    struct str rest = type, main_type = STR(""), sub_type;
 
     (void)str_cut(&rest, ';', &type);
     type = str_trim(type);
@@ -511,16 +513,96 @@ static GMimeObject *attachment_part(struct arena *arena, const struct mail_attac
     return GMIME_OBJECT(part);
 }
 
-static void mailboxes(GMimeMessage *message, GMimeAddressType type, const struct address *list, uint32_t count,
-                      struct arena *arena)
+/*
+ * Headers with text that people wrote are encoded here. GMime leaves text alone that looks like an encoded word (RFC 2047),
+ * and does not escape = in a name: the recipient's program would decode that, and the recipient would read something else
+ * than the approver.
+ */
+static bool is_plain(struct str text, const char *also)
 {
-    for (uint32_t i = 0; i < count; i++) {
-        InternetAddress *mailbox = internet_address_mailbox_new(
-            list[i].name.len ? arena_text(arena, list[i].name) : NULL, arena_text(arena, list[i].bare));
-        internet_address_set_charset(mailbox, "utf-8");
-        internet_address_list_add(g_mime_message_get_addresses(message, type), mailbox);
-        g_object_unref(mailbox);
+    for (size_t i = 0; i < text.len; i++)
+        if (!char_is_alnum(text.at[i]) && !(text.at[i] && strchr(also, text.at[i])))
+            return false;
+    return true;
+}
+
+static void add_encoded_words(struct buf *out, struct str text)
+{
+    char room[64];
+
+    for (bool first = true; text.len; first = false) {
+        struct str piece = text_cut(text, 45);
+        text = str_of(text.at + piece.len, text.len - piece.len);
+        buf_add(out, first ? STR("=?utf-8?B?") : STR("\n =?utf-8?B?"));
+        buf_add(out, str_of(room, base64_encode(piece, room)));
+        buf_add(out, STR("?="));
     }
+}
+
+static void add_name(struct buf *out, struct str name)
+{
+    bool is_short = name.len <= 60 && !memmem(name.at, name.len, "=?", 2);
+
+    if (is_short && is_plain(name, " !#$%&'*+-/^_`{|}~")) {
+        buf_add(out, name);
+    } else if (is_short && is_plain(name, " !#$%&'*+-/^_`{|}~=?()<>[]:;@,.\"\\")) {
+        buf_add_char(out, '"');
+        for (size_t i = 0; i < name.len; i++) {
+            if (name.at[i] == '"' || name.at[i] == '\\')
+                buf_add_char(out, '\\');
+            buf_add_char(out, name.at[i]);
+        }
+        buf_add_char(out, '"');
+    } else {
+        add_encoded_words(out, name);
+    }
+}
+
+static void set_raw(GMimeMessage *message, const char *header, struct arena *arena, const struct buf *value)
+{
+    GMimeHeaderList *headers = g_mime_object_get_header_list(GMIME_OBJECT(message));
+
+    g_mime_header_list_set(headers, header, "x", "utf-8");
+    g_mime_header_set_raw_value(g_mime_header_list_get_header(headers, header),
+                                arena_format(arena, " %.*s\n", STR_ARG(buf_str(value))).at);
+}
+
+static void set_mailboxes(GMimeMessage *message, const char *header, const struct address *list, uint32_t count,
+                          struct arena *arena)
+{
+    struct buf value = buf_make(arena, LIMIT_MAIL_HEADER_BYTES);
+
+    for (uint32_t i = 0; i < count; i++) {
+        buf_add(&value, i ? STR(",\n ") : STR(""));
+        if (list[i].name.len) {
+            add_name(&value, list[i].name);
+            buf_add(&value, list[i].name.len + list[i].bare.len > 64 ? STR("\n <") : STR(" <"));
+            buf_add(&value, list[i].bare);
+            buf_add_char(&value, '>');
+        } else {
+            buf_add(&value, list[i].bare);
+        }
+    }
+    if (count)
+        set_raw(message, header, arena, &value);
+}
+
+static void set_subject(GMimeMessage *message, struct str subject, struct arena *arena)
+{
+    struct buf value = buf_make(arena, LIMIT_MAIL_HEADER_BYTES);
+    size_t word = 0, longest = 0;
+
+    for (size_t i = 0; i < subject.len; i++) {
+        word = subject.at[i] == ' ' ? 0 : word + 1;
+        longest = MAX(longest, word);
+    }
+    if (longest <= 64 && !memmem(subject.at, subject.len, "=?", 2) &&
+        is_plain(subject, " !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")) {
+        g_mime_message_set_subject(message, arena_text(arena, subject), "utf-8"); /* folds it */
+        return;
+    }
+    add_encoded_words(&value, subject);
+    set_raw(message, "Subject", arena, &value);
 }
 
 static GMimeMessage *message_make(const struct mail_draft *d, const struct people *people, struct arena *arena,
@@ -531,11 +613,11 @@ static GMimeMessage *message_make(const struct mail_draft *d, const struct peopl
     GDateTime *date = g_date_time_new_from_unix_utc(d->date_us / 1000000);
     struct str id = str_of(c->message_id.at + 1, c->message_id.len - 2);
 
-    mailboxes(message, GMIME_ADDRESS_TYPE_FROM, &people->from, 1, arena);
-    mailboxes(message, GMIME_ADDRESS_TYPE_REPLY_TO, &people->reply_to, d->reply_to.len ? 1 : 0, arena);
-    mailboxes(message, GMIME_ADDRESS_TYPE_TO, people->to, d->to_count, arena);
-    mailboxes(message, GMIME_ADDRESS_TYPE_CC, people->cc, d->cc_count, arena);
-    g_mime_message_set_subject(message, arena_text(arena, c->subject), "utf-8");
+    set_mailboxes(message, "From", &people->from, 1, arena);
+    set_mailboxes(message, "Reply-To", &people->reply_to, d->reply_to.len ? 1 : 0, arena);
+    set_mailboxes(message, "To", people->to, d->to_count, arena);
+    set_mailboxes(message, "Cc", people->cc, d->cc_count, arena);
+    set_subject(message, c->subject, arena);
     if (date)
         g_mime_message_set_date(message, date);
     g_mime_message_set_message_id(message, arena_text(arena, id));

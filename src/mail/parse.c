@@ -124,6 +124,72 @@ static void add_utf8(struct reader *r, struct buf *out, struct str charset, stru
     }
 }
 
+/* ---- encoded words (RFC 2047) ---- */
+
+struct encoded_word {
+    struct str charset, payload; /* base64 */
+    size_t len;                  /* of the whole word */
+};
+
+/* "=?charset?B?payload?=" at the start of the text. */
+static bool word_read(struct str text, struct encoded_word *out)
+{
+    struct str rest = text, payload;
+
+    if (!str_skip(&rest, STR("=?")) || !str_cut(&rest, '?', &out->charset) || !rest.at ||
+        !(str_skip(&rest, STR("B?")) || str_skip(&rest, STR("b?"))) || !str_cut(&rest, '?', &payload) || !rest.at ||
+        !str_skip(&rest, STR("=")) || !is_charset_name(out->charset))
+        return false;
+    out->payload = payload;
+    out->len = text.len - rest.len;
+    return true;
+}
+
+static bool payload_add(struct reader *r, struct buf *out, struct str payload)
+{
+    unsigned char *room = arena_alloc(r->arena, payload.len + 3);
+    size_t len;
+
+    if (!base64_decode(payload, room, &len))
+        return false;
+    buf_add(out, str_of(room, len));
+    return true;
+}
+
+/*
+ * GMime decodes adjacent words as one, and stops at the padding of the first. So adjacent words of one character set
+ * become one word here, which also joins characters that were cut in two.
+ */
+static const char *words_join(struct reader *r, const char *header)
+{
+    struct str rest = str_from(header);
+    struct buf out = buf_make(r->arena, 2 * rest.len + 16);
+    struct encoded_word word, next;
+
+    while (rest.len) {
+        struct buf bytes = buf_make(r->arena, rest.len);
+        if (rest.at[0] != '=' || !word_read(rest, &word) || !payload_add(r, &bytes, word.payload)) {
+            buf_add_char(&out, rest.at[0]);
+            rest = str_of(rest.at + 1, rest.len - 1);
+            continue;
+        }
+        rest = str_of(rest.at + word.len, rest.len - word.len);
+        for (;;) {
+            struct str after = rest;
+            while (after.len && strchr(" \t\r\n", after.at[0]))
+                after = str_of(after.at + 1, after.len - 1);
+            if (!word_read(after, &next) || !str_eq_nocase(next.charset, word.charset) ||
+                !payload_add(r, &bytes, next.payload))
+                break;
+            rest = str_of(after.at + next.len, after.len - next.len);
+        }
+        char *encoded = arena_alloc(r->arena, base64_size(bytes.len) + 1);
+        size_t len = base64_encode(buf_str(&bytes), encoded);
+        buf_format(&out, "=?%.*s?B?%.*s?=", STR_ARG(word.charset), (int)len, encoded);
+    }
+    return out.overflowed ? header : arena_text(r->arena, buf_str(&out));
+}
+
 /* ---- headers ---- */
 
 static struct str line_clean(struct reader *r, const char *text, size_t most)
@@ -131,7 +197,7 @@ static struct str line_clean(struct reader *r, const char *text, size_t most)
     return str_trim(text_cut(text_clean(r->arena, str_from(text), TEXT_LINE, NULL), most));
 }
 
-static bool mailbox_read(struct reader *r, InternetAddress *from, struct str *out_shown, struct str *out_bare)
+static bool mailbox_read(struct reader *r, InternetAddress *from, struct str *out_shown)
 {
     struct address address = { 0 };
     /* With A-labels: another script in a domain is shown as such. */
@@ -142,36 +208,73 @@ static bool mailbox_read(struct reader *r, InternetAddress *from, struct str *ou
     address.bare = line_clean(r, bare, LIMIT_MAIL_ADDRESS_BYTES / 4);
     address.name = line_clean(r, internet_address_get_name(from), NAME_MOST);
     *out_shown = address_shown(r->arena, &address);
-    *out_bare = address.bare;
     return true;
 }
 
 static void list_add(struct reader *r, InternetAddressList *list, struct str *out, uint32_t *count, int depth)
 {
     int length = list ? internet_address_list_length(list) : 0;
-    struct str bare;
 
     for (int i = 0; i < length && *count < LIMIT_MAIL_SHOWN; i++) {
         InternetAddress *one = internet_address_list_get_address(list, i);
         if (INTERNET_ADDRESS_IS_GROUP(one)) {
             if (depth < GROUP_DEPTH)
                 list_add(r, internet_address_group_get_members(INTERNET_ADDRESS_GROUP(one)), out, count, depth + 1);
-        } else if (mailbox_read(r, one, &out[*count], &bare)) {
+        } else if (mailbox_read(r, one, &out[*count])) {
             ++*count;
         }
     }
 }
 
-static void list_read(struct reader *r, InternetAddressList *list, struct str **out, uint32_t *out_count)
+/* All headers of this name together. */
+static void list_read(struct reader *r, GMimeMessage *message, const char *name, struct str **out, uint32_t *out_count)
 {
+    GMimeHeaderList *headers = g_mime_object_get_header_list(GMIME_OBJECT(message));
     struct str *room = ARENA_ARRAY(r->arena, struct str, LIMIT_MAIL_SHOWN);
 
-    list_add(r, list, room, out_count, 0);
+    for (int i = 0; i < g_mime_header_list_get_count(headers); i++) {
+        GMimeHeader *header = g_mime_header_list_get_header_at(headers, i);
+        const char *raw = g_mime_header_get_raw_value(header);
+        if (!raw || !str_eq_nocase(str_from(g_mime_header_get_name(header)), str_from(name)))
+            continue;
+        InternetAddressList *list = internet_address_list_parse(NULL, words_join(r, raw));
+        list_add(r, list, room, out_count, 0);
+        if (list)
+            g_object_unref(list);
+    }
     if (*out_count)
         *out = room;
     if (*out_count == LIMIT_MAIL_SHOWN)
         content_warn(r->content, r->arena, "many_recipients", false,
                      arena_format(r->arena, "Only the first %d addresses of a header are shown.", LIMIT_MAIL_SHOWN));
+}
+
+static struct str subject_read(struct reader *r, GMimeMessage *message)
+{
+    GMimeHeader *header =
+        g_mime_header_list_get_header(g_mime_object_get_header_list(GMIME_OBJECT(message)), "Subject");
+    const char *raw = header ? g_mime_header_get_raw_value(header) : NULL;
+
+    if (!raw)
+        return STR("");
+    char *unfolded = g_mime_utils_header_unfold(words_join(r, raw));
+    char *text = g_mime_utils_header_decode_text(NULL, unfolded);
+    struct str subject = line_clean(r, text, LIMIT_MAIL_SUBJECT_BYTES);
+    g_free(text);
+    g_free(unfolded);
+    return subject;
+}
+
+/* The bare address of one that address_shown() has made. */
+static struct str bare_of(struct str shown)
+{
+    size_t open = shown.len;
+
+    if (!str_ends(shown, STR(">")))
+        return shown;
+    while (open && shown.at[open - 1] != '<')
+        open--;
+    return str_of(shown.at + open, shown.len - open - 1);
 }
 
 /* The well-formed Message-IDs of a header, with a space between. When they are too many the last ones stay. */
@@ -217,29 +320,24 @@ static int count_headers(GMimeObject *object, const char *name)
 static void headers_read(struct reader *r, GMimeMessage *message)
 {
     struct mail_content *c = r->content;
-    struct str *senders = NULL, *answers = NULL, first;
+    struct str *senders = NULL, *answers = NULL;
     uint32_t sender_count = 0, answer_count = 0;
-    InternetAddressList *from = g_mime_message_get_from(message);
     GDateTime *date = g_mime_message_get_date(message);
     struct str id = arena_format(r->arena, "<%s>", g_mime_message_get_message_id(message) ?: "");
 
-    list_read(r, from, &senders, &sender_count);
+    list_read(r, message, "From", &senders, &sender_count);
     if (sender_count) {
         c->from = senders[0];
-        for (int i = 0; i < internet_address_list_length(from); i++) {
-            InternetAddress *one = internet_address_list_get_address(from, i);
-            if (INTERNET_ADDRESS_IS_MAILBOX(one) && mailbox_read(r, one, &first, &c->sender))
-                break;
-        }
+        c->sender = bare_of(senders[0]);
     }
     if (sender_count > 1 || count_headers(GMIME_OBJECT(message), "From") > 1)
         content_warn(c, r->arena, "several_senders", false, STR("The message names more than one sender."));
-    list_read(r, g_mime_message_get_reply_to(message), &answers, &answer_count);
+    list_read(r, message, "Reply-To", &answers, &answer_count);
     if (answer_count)
         c->reply_to = answers[0];
-    list_read(r, g_mime_message_get_to(message), &c->to, &c->to_count);
-    list_read(r, g_mime_message_get_cc(message), &c->cc, &c->cc_count);
-    c->subject = line_clean(r, g_mime_message_get_subject(message), LIMIT_MAIL_SUBJECT_BYTES);
+    list_read(r, message, "To", &c->to, &c->to_count);
+    list_read(r, message, "Cc", &c->cc, &c->cc_count);
+    c->subject = subject_read(r, message);
     c->message_id = message_id_valid(id) ? id : STR("");
     struct str ids = ids_read(r, g_mime_object_get_header(GMIME_OBJECT(message), "In-Reply-To"));
     if (ids.len)
@@ -282,7 +380,7 @@ static struct str name_by_type(struct str type)
     return STR("");
 }
 
-static void attachment_add(struct reader *r, struct str type, const char *name, struct str content)
+static void attachment_add(struct reader *r, struct str type, struct str name, struct str content)
 {
     struct mail_content *c = r->content;
 
@@ -295,8 +393,7 @@ static void attachment_add(struct reader *r, struct str type, const char *name, 
         r->attachment_room = room;
     }
     struct mail_attachment *a = &c->attachments[c->attachment_count];
-    a->name = file_name_clean(r->arena, name && *name ? str_from(name) : name_by_type(type), c->attachments,
-                              c->attachment_count);
+    a->name = file_name_clean(r->arena, name.len ? name : name_by_type(type), c->attachments, c->attachment_count);
     a->content_type = type;
     a->content = content;
     a->size = content.len;
@@ -331,12 +428,33 @@ static struct str object_content(struct reader *r, GMimeObject *object)
     return stream_take(r, stream);
 }
 
+/* By Content-Disposition, else by Content-Type. */
+static struct str file_name_of(struct reader *r, GMimeObject *object)
+{
+    static const struct {
+        const char *header, *param;
+    } places[] = { { "Content-Disposition", "filename" }, { "Content-Type", "name" } };
+    GMimeHeaderList *headers = g_mime_object_get_header_list(object);
+    struct str name = STR("");
+
+    for (size_t i = 0; i < COUNT_OF(places) && !name.len; i++) {
+        GMimeHeader *header = g_mime_header_list_get_header(headers, places[i].header);
+        const char *raw = header ? g_mime_header_get_raw_value(header) : NULL;
+        GMimeContentDisposition *found = raw ? g_mime_content_disposition_parse(NULL, words_join(r, raw)) : NULL;
+        const char *value = found ? g_mime_content_disposition_get_parameter(found, places[i].param) : NULL;
+        name = arena_copy(r->arena, str_from(value));
+        if (found)
+            g_object_unref(found);
+    }
+    return name;
+}
+
 static void part_read(struct reader *r, GMimePart *part)
 {
     struct str type = type_of(r, GMIME_OBJECT(part)), content = part_content(r, part);
-    const char *name = g_mime_part_get_filename(part);
+    struct str name = file_name_of(r, GMIME_OBJECT(part));
     const char *disposition = g_mime_object_get_disposition(GMIME_OBJECT(part));
-    bool is_attached = (disposition && str_eq_nocase(str_from(disposition), STR("attachment"))) || (name && *name);
+    bool is_attached = (disposition && str_eq_nocase(str_from(disposition), STR("attachment"))) || name.len;
     bool is_html = str_eq(type, STR("text/html"));
 
     if (is_attached || (!is_html && !str_eq(type, STR("text/plain")))) {
@@ -380,8 +498,8 @@ static bool object_read(struct reader *r, GMimeObject *object, int depth, struct
     }
     if (GMIME_IS_MESSAGE_PART(object)) {
         GMimeMessage *inner = g_mime_message_part_get_message(GMIME_MESSAGE_PART(object));
-        const char *name = g_mime_object_get_content_disposition_parameter(object, "filename");
-        attachment_add(r, STR("message/rfc822"), name, inner ? object_content(r, GMIME_OBJECT(inner)) : STR(""));
+        attachment_add(r, STR("message/rfc822"), file_name_of(r, object),
+                       inner ? object_content(r, GMIME_OBJECT(inner)) : STR(""));
     } else if (GMIME_IS_PART(object)) {
         part_read(r, GMIME_PART(object));
     }

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include "base/limits.h"
+#include "mail/address.h"
 #include "mail/compose.h"
 #include "mail/html.h"
 #include "test.h"
@@ -121,6 +122,61 @@ static void what_we_compose_reads_back(void **state)
     assert_string_equal(got.attachments[0].sha256, sent.attachments[0].sha256);
     assert_int_equal(got.attachments[0].size, file.content.len);
     assert_int_equal(got.injection_percent, 0);
+}
+
+/* What the approver saw is what the recipient's program shows. */
+static void text_that_looks_encoded_is_sent_as_it_is(void **state)
+{
+    static const char *const looks[] = { "=?utf-8?B?SW52b2ljZQ==?=",
+                                         "a =?utf-8?Q?x=0D=0ABcc:_e?= b",
+                                         "=?utf-8?Q?a?=\t=?utf-8?Q?b?=",
+                                         "x=?utf-8?Q?a?=",
+                                         "=3D=41 ä",
+                                         "a \"b\" c\\",
+                                         "x=41=\xc2\xa0y",
+                                         "你你你你你From ;你你你你你=3D 你你你你你你你你你你你你你你你",
+                                         "=?utf-8?Q?a?= =?utf-8?Q?b?=",
+                                         "=?",
+                                         "Grüße =?utf-8?Q?a?=" };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(looks); i++) {
+        struct address name = { .name = str_from(looks[i]), .bare = STR("bo@b.example") };
+        struct str to = address_shown(&arena, &name);
+        struct mail_attachment file = { .name = str_from(looks[i]), .content = STR("x") };
+        struct mail_draft d = { .from_address = STR("agent@mail.example"),
+                                .from_name = str_from(looks[i]),
+                                .to = &to,
+                                .to_count = 1,
+                                .subject = str_from(looks[i]),
+                                .text = STR("x"),
+                                .message_id = STR("<1@mail.example>"),
+                                .attachments = &file,
+                                .attachment_count = 1 };
+        struct mail_content sent = { 0 }, got;
+        struct err err;
+        if (!compose_message(&d, &arena, &sent, &err))
+            fail_msg("%s", err_text(&err));
+        got = parse(sent.mime);
+        CHECK_STR(got.subject, sent.subject);
+        CHECK_STR(got.from, sent.from);
+        CHECK_STR(got.to[0], sent.to[0]);
+        CHECK_STR(got.attachments[0].name, sent.attachments[0].name);
+    }
+}
+
+static void adjacent_encoded_words_are_joined(void **state)
+{
+    struct mail_content c =
+        parse(STR("Subject: =?UTF-8?B?5L2g5L2g5L2g5L2g5L2gRnJvbQ==?=\r\n =?utf-8?b?IDvkvaA=?= =?utf-8?Q?=3D?= x\r\n"
+                  "From: =?gb18030?B?xA==?= =?gb18030?B?47rD?= <a@a.example>\r\n"
+                  "Content-Type: application/pdf\r\nContent-Disposition: attachment; "
+                  "filename=\"=?UTF-8?B?w4Q=?=\r\n =?UTF-8?B?Yi5wZGY=?=\"\r\n\r\nx"));
+
+    (void)state;
+    CHECK_STR(c.subject, STR("你你你你你From ;你= x"));
+    CHECK_STR(c.from, STR("你好 <a@a.example>")); /* a character cut in two */
+    CHECK_STR(c.attachments[0].name, STR("Äb.pdf"));
 }
 
 #define MIXED "Content-Type: multipart/mixed; boundary=x\r\n\r\n"
@@ -550,6 +606,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         EACH(a_plain_message_is_read),
         EACH(what_we_compose_reads_back),
+        EACH(text_that_looks_encoded_is_sent_as_it_is),
+        EACH(adjacent_encoded_words_are_joined),
         EACH(parts_are_sorted_into_body_and_attachments),
         EACH(character_sets_become_utf8),
         EACH(headers_cannot_bring_lines_or_markers_along),
