@@ -202,6 +202,7 @@ bool action_account_create(const struct actions *actions, struct str place, stru
     must_use;
 bool action_account_get(const struct actions *actions, const struct mail_caller *caller, struct arena *arena,
                         struct mail_account *out, struct err *err) must_use;
+/* to_us 0: until now. */
 bool action_account_usage(const struct actions *actions, const struct mail_caller *caller, int64_t from_us,
                           int64_t to_us, struct arena *arena, struct mail_usage *out, struct err *err) must_use;
 

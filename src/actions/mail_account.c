@@ -57,7 +57,8 @@ bool action_account_create(const struct actions *actions, struct str place, stru
     if (!mail_is_on(actions, err))
         return false;
     mail_keyed_hash(actions, "place", place_of(place, arena), who);
-    if (!store_mail_rate(actions->store, "signup", str_from(who), actions->mail->signups_per_hour, HOUR_US, out_retry_s,
+    if (!store_mail_rate(actions->store, "signups", STR("all"), LIMIT_MAIL_SIGNUPS, HOUR_US, out_retry_s, err) ||
+        !store_mail_rate(actions->store, "signup", str_from(who), actions->mail->signups_per_hour, HOUR_US, out_retry_s,
                          err) ||
         !(str_skip(&sandbox_id, STR("sandbox:")) ? mail_sandbox_tenant(actions, sandbox_id, arena, &tenant, err)
                                                  : mail_tenant_ensure(actions, STR(""), arena, &tenant, err)))
@@ -93,6 +94,7 @@ static bool need_principal(const struct actions *actions, const struct mail_call
 bool action_account_usage(const struct actions *actions, const struct mail_caller *caller, int64_t from_us,
                           int64_t to_us, struct arena *arena, struct mail_usage *out, struct err *err)
 {
+    int64_t until_us = to_us ? to_us : clock_wall_us();
     struct mail_usage all = { 0 }, one;
     struct mail_inbox_row *rows;
     size_t count;
@@ -101,7 +103,7 @@ bool action_account_usage(const struct actions *actions, const struct mail_calle
         !mail_rows_of(actions, caller, arena, &rows, &count, err))
         return false;
     for (size_t i = 0; i < count; i++) {
-        if (!mail_usage(actions->mail->mail, arena_text(arena, rows[i].id), from_us, to_us, &one, err))
+        if (!mail_usage(actions->mail->mail, arena_text(arena, rows[i].id), from_us, until_us, &one, err))
             return err_wrap(err, "use of inbox %.*s", STR_ARG(rows[i].id));
         all.sent += one.sent;
         all.received += one.received;

@@ -165,7 +165,10 @@ void mail_grants_settle(const struct actions *actions, const struct mail_inbox_r
                         const struct mail_reader *reader);
 /* Grants that have ended lose their wraps. */
 void mail_grants_expire(const struct actions *actions, int64_t now_us);
-/* The caller's grant for this inbox. ERR_NOT_FOUND by mail_no_such(); ERR_CONFLICT: not effective yet. */
+/*
+ * The caller's grant for this inbox. ERR_NOT_FOUND by mail_no_such(); ERR_CONFLICT: not effective yet. Takes the same time
+ * for a row that does not exist: its fields are then empty.
+ */
 bool mail_grant_reader(const struct actions *actions, const struct mail_caller *caller,
                        const struct mail_inbox_row *row, unsigned verb, struct arena *arena, struct mail_reader *out,
                        struct err *err) must_use;

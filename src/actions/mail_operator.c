@@ -25,10 +25,9 @@
 enum {
     CODE_CHARS = 7, /* XXX-XXX */
     CODE_TRIES = 5,
-    CODES_PER_HOUR = 20, /* that one caller may ask for */
+    CODES_EACH = 50, /* of one key or sandbox, in the time that a code is good for */
     GRANT_MOST_S = 90 * 86400,
 };
-static const int64_t HOUR_US = INT64_C(3600) * 1000000;
 static const int64_t CODE_US = INT64_C(86400) * 1000000;
 
 void mail_note(const struct actions *actions, struct str inbox_id, const char *action, struct str resource,
@@ -113,7 +112,7 @@ static bool code_ask(const struct actions *actions, const struct mail_caller *ca
             return false;
         }
     }
-    if (!store_mail_rate(actions->store, "code", str_from(caller->actor), CODES_PER_HOUR, HOUR_US, &retry_s, err) ||
+    if (!store_mail_rate(actions->store, "code", str_from(caller->actor), CODES_EACH, CODE_US, &retry_s, err) ||
         !store_mail_code_list(actions->store, asked->tenant_id, now_us, arena, &waiting, &count, err))
         return false;
     if (count >= LIMIT_MAIL_CODES)
@@ -486,10 +485,12 @@ bool mail_grant_reader(const struct actions *actions, const struct mail_caller *
     bool waits = false;
     size_t count;
 
-    if (!caller->key_id[0] || !caller->credential.len || !str_eq(row->tenant_id, str_from(caller->tenant_id)))
+    if (!caller->key_id[0] || !caller->credential.len)
         return mail_no_such(err);
     if (!store_mail_grant_list(actions->store, &filter, arena, &rows, &count, err))
         return false;
+    if (!str_eq(row->tenant_id, str_from(caller->tenant_id)))
+        return mail_no_such(err);
     for (size_t i = 0; i < count; i++) {
         if (!(rows[i].verbs & verb))
             continue;

@@ -475,6 +475,17 @@ static bool use_allowed(const struct mail_caller *caller, enum mail_use use, str
     return mail_need_scope(caller, needed[use], err);
 }
 
+/* As for an inbox of others: the time that it takes must not tell whether there is one. Sets the error. */
+static bool box_of_nobody(const struct actions *actions, const struct mail_caller *caller, enum mail_use use,
+                          struct arena *arena, struct err *err)
+{
+    struct mail_inbox_row nobody = { .id = STR("-") };
+    struct mail_reader reader;
+
+    return err->kind == ERR_NOT_FOUND && (use == MAIL_USE_LIST || use == MAIL_USE_READ) &&
+           mail_grant_reader(actions, caller, &nobody, MAIL_GRANT_LIST, arena, &reader, err) && mail_no_such(err);
+}
+
 static bool box_open(const struct actions *actions, const struct mail_caller *caller, const struct mail_inbox_row *row,
                      enum mail_use use, struct arena *arena, struct mail_box *out, struct err *err)
 {
@@ -513,9 +524,13 @@ bool mail_box_for(const struct actions *actions, const struct mail_caller *calle
 {
     struct mail_inbox_row row;
 
-    return mail_is_on(actions, err) && use_allowed(caller, use, err) &&
-           (ref.len ? mail_row_by_ref(actions, ref, arena, &row, err) : only_row(actions, caller, arena, &row, err)) &&
-           box_open(actions, caller, &row, use, arena, out, err);
+    if (!mail_is_on(actions, err) || !use_allowed(caller, use, err))
+        return false;
+    if (ref.len == 0)
+        return only_row(actions, caller, arena, &row, err) && box_open(actions, caller, &row, use, arena, out, err);
+    if (!mail_row_by_ref(actions, ref, arena, &row, err))
+        return box_of_nobody(actions, caller, use, arena, err);
+    return box_open(actions, caller, &row, use, arena, out, err);
 }
 
 bool mail_box_of_message(const struct actions *actions, const struct mail_caller *caller, struct str ref,
@@ -529,8 +544,11 @@ bool mail_box_of_message(const struct actions *actions, const struct mail_caller
         return false;
     if (!mail_message_id_handle(message_id, handle))
         return mail_no_such(err);
-    if (!store_mail_inbox_by_handle(actions->store, str_from(handle), arena, &row, err))
-        return err->kind == ERR_NOT_FOUND ? mail_no_such(err) : false;
+    if (!store_mail_inbox_by_handle(actions->store, str_from(handle), arena, &row, err)) {
+        if (err->kind == ERR_NOT_FOUND)
+            (void)mail_no_such(err);
+        return box_of_nobody(actions, caller, use, arena, err);
+    }
     if (ref.len && (!mail_row_by_ref(actions, ref, arena, &named, err) || !str_eq(named.id, row.id)))
         return mail_no_such(err);
     return box_open(actions, caller, &row, use, arena, out, err);
