@@ -332,6 +332,19 @@ bool action_webhook_remove(const struct actions *actions, const struct mail_call
 bool action_webhook_enable(const struct actions *actions, const struct mail_caller *caller, struct str id,
                            struct arena *arena, struct err *err) must_use;
 
+/* ---- mail_hook.c: calling them; for the server itself ---- */
+
+/* Of one inbox, with their secrets. */
+bool action_hook_list(const struct actions *actions, const char *inbox_id, struct arena *arena,
+                      struct mail_webhook **out, size_t *out_count, struct err *err) must_use;
+/* Changes whenever an inbox gets or enables a webhook: what was known about inboxes without one may be wrong then. */
+unsigned action_hook_changes(void);
+/* HMAC-SHA256 in hex. */
+void action_hook_sign(struct str secret, struct str body, char out[MAIL_HASH_TEXT_BYTES]);
+/* Calls it, and notes how it went: after ten failures in a row it is disabled. True: answered with 2xx. */
+bool action_hook_call(const struct actions *actions, const char *inbox_id, const struct mail_webhook *webhook,
+                      const struct mail_hook *hook, bool *out_again);
+
 /* ---- mail_audit.c ---- */
 
 /* The operator: of any inbox. Others: of the caller's own, with admin. */

@@ -15,6 +15,9 @@
 #include "actions/mail.h"
 #include "store/mail_rows.h"
 
+/* A subscription was added or enabled (mail_hook.c). */
+void mail_hooks_changed(void);
+
 /* ---- rows (mail_rows.c) ---- */
 
 /* ERR_NOT_FOUND, with the one text for inboxes, messages, threads and links that a caller may not have. */

@@ -30,9 +30,21 @@ static bool url_check(const struct actions *actions, struct str url, struct err 
     return true;
 }
 
+/* Does it lead to a place that webhooks may call? One whose name cannot be looked up now is let pass: calls check again. */
+static bool target_check(const struct actions *actions, struct str url, struct err *err)
+{
+    uint32_t status;
+
+    if (mail_hook_call(actions->mail->mail, &(struct mail_hook){ .url = url, .only_check = true }, &status, err) ||
+        (err->kind != ERR_DENIED && err->kind != ERR_INVALID))
+        return true;
+    err->kind = ERR_INVALID;
+    return false;
+}
+
 static bool want_check(const struct actions *actions, const struct webhook_want *want, struct err *err)
 {
-    if (!url_check(actions, want->url, err))
+    if (!url_check(actions, want->url, err) || !target_check(actions, want->url, err))
         return false;
     if (want->event_count == 0 || want->event_count > LIMIT_MAIL_EVENTS)
         return err_set(err, ERR_INVALID, "a webhook has 1 to %d events", LIMIT_MAIL_EVENTS);
@@ -127,6 +139,7 @@ bool action_webhook_add(const struct actions *actions, const struct mail_caller 
         if (i == 0)
             first = added;
     }
+    mail_hooks_changed();
     *out = first;
     return true;
 }
@@ -221,6 +234,9 @@ bool action_webhook_remove(const struct actions *actions, const struct mail_call
 bool action_webhook_enable(const struct actions *actions, const struct mail_caller *caller, struct str id,
                            struct arena *arena, struct err *err)
 {
-    return mail_is_on(actions, err) && mail_need_scope(caller, MAIL_SCOPE_ADMIN, err) &&
-           each_row(actions, caller, id, 1, arena, err);
+    bool fine = mail_is_on(actions, err) && mail_need_scope(caller, MAIL_SCOPE_ADMIN, err) &&
+                each_row(actions, caller, id, 1, arena, err);
+
+    mail_hooks_changed();
+    return fine;
 }

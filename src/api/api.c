@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "api/mail_dialect.h"
+#include "api/mail_hooks.h"
 #include "api/request.h"
 #include "api/routes.h"
 #include "base/log.h"
@@ -19,6 +20,7 @@ struct api {
     struct api_config config;
     struct lane *starts;
     struct mail_api *mail;
+    struct mail_hooks *hooks; /* NULL: mail is off */
 };
 
 struct api *api_new(const struct api_config *config)
@@ -35,13 +37,22 @@ struct api *api_new(const struct api_config *config)
                                                 .weight_each = LIMIT_STARTS_WAITING_BYTES,
                                             });
     api->mail = mail_api_new(&api->config);
+    if (config->actions->mail)
+        api->hooks = mail_hooks_new(&api->config);
     return api;
 }
 
 void api_free(struct api *api)
 {
+    mail_hooks_free(api->hooks);
     mail_api_free(api->mail);
     free(api);
+}
+
+void api_mail_heard(struct api *api, const struct mail_event *event)
+{
+    if (api->hooks)
+        mail_hooks_heard(api->hooks, event);
 }
 
 void api_health(struct request *rq)

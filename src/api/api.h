@@ -41,6 +41,10 @@ void api_handle(struct api *api, struct http_exchange *ex);
 /* The same for a request that comes from inside this sandbox: only mail can be reached, as the sandbox's own inbox. */
 void api_handle_inside(struct api *api, struct http_exchange *ex, const char *sandbox_id);
 
+/* Something happened to a message or an inbox: tells those who wait for it. On the loop. */
+struct mail_event;
+void api_mail_heard(struct api *api, const struct mail_event *event);
+
 /* Every route there is, for docs and the command line. */
 const struct http_route *api_routes(size_t *out_count);
 

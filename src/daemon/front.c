@@ -354,8 +354,10 @@ static bool open_store(struct front *front, struct err *err)
 /* On the loop, for each change that clients may wait for. */
 static void on_mail_event(void *context, const struct mail_event *event)
 {
-    (void)context;
-    (void)event; /* long polls and WebSockets begin here */
+    struct front *front = context;
+
+    if (front->api)
+        api_mail_heard(front->api, event);
 }
 
 static bool open_mail(struct front *front, struct err *err)

@@ -353,6 +353,7 @@ SUITES = {
     "cuts": run_files("test_cuts.py"),
     "misuse": run_files("test_misuse.py"),
     "mail-processes": run_files("test_mail_processes.py"),
+    "mail-webhooks": run_files("test_mail_webhooks.py"),
     "mail-multimail": run_files("test_mail_multimail.py", sdk="multimail"),
     "interpreter": run_files("test_interpreter.py", "test_tutorials.py", "test_packages.py", sdk="interpreter"),
     "zygotes": run_files("test_zygote.py", sdk="interpreter"),

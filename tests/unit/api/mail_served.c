@@ -639,6 +639,42 @@ static struct mail_webhook a_webhook(void)
     return webhook;
 }
 
+/* Calls of webhooks are in mail_hooks_test.c; nothing happens here that one could be told about. */
+bool action_hook_list(const struct actions *actions, const char *inbox_id, struct arena *arena,
+                      struct mail_webhook **out, size_t *out_count, struct err *err)
+{
+    (void)actions;
+    (void)inbox_id;
+    (void)arena;
+    (void)err;
+    *out = NULL;
+    *out_count = 0;
+    return true;
+}
+
+unsigned action_hook_changes(void)
+{
+    return 0;
+}
+
+void action_hook_sign(struct str secret, struct str body, char out[MAIL_HASH_TEXT_BYTES])
+{
+    (void)secret;
+    (void)body;
+    out[0] = '\0';
+}
+
+bool action_hook_call(const struct actions *actions, const char *inbox_id, const struct mail_webhook *webhook,
+                      const struct mail_hook *hook, bool *out_again)
+{
+    (void)actions;
+    (void)inbox_id;
+    (void)webhook;
+    (void)hook;
+    *out_again = false;
+    return false;
+}
+
 bool action_webhook_add(ARGS, const struct webhook_want *want, struct arena *arena, struct mail_webhook *out,
                         bool *out_pending, struct err *err)
 {
