@@ -253,8 +253,8 @@ struct held_message {
         answered; /* what it replies to, as far as the held message quotes it; has_content false: none */
 };
 /*
- * All that this caller may decide about, oldest first, without bodies: action_held_get() has one whole. An inbox that cannot
- * be asked is left out, and logged.
+ * All that this caller may decide about, oldest first, with their texts, up to LIMIT_MAIL_PENDING_BYTES together: later ones
+ * have the preview only. An inbox that cannot be asked is left out, and logged.
  */
 bool action_pending(const struct actions *actions, const struct mail_caller *caller, struct arena *arena,
                     struct held_message **out, size_t *out_count, struct err *err) must_use;

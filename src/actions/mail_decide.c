@@ -101,6 +101,7 @@ static int oldest_first(const void *a, const void *b)
 struct held_list {
     struct held_message *at;
     size_t count, room;
+    size_t text_bytes; /* so far */
 };
 
 static void add_held(struct arena *arena, struct held_list *list, const struct mail_message *message,
@@ -118,6 +119,30 @@ static void add_held(struct arena *arena, struct held_list *list, const struct m
     fill_answered(&list->at[list->count++]);
 }
 
+/* The text of one message, and of what it answers; not its bytes and attachments. */
+static void add_text(const struct actions *actions, const struct mail_approver *approver, struct held_list *list,
+                     struct mail_message *message, struct arena *arena)
+{
+    struct mail_message whole;
+    struct arena scratch;
+    struct err err;
+
+    if (list->text_bytes >= LIMIT_MAIL_PENDING_BYTES || !message->has_content)
+        return;
+    arena_init(&scratch);
+    if (mail_held_get(actions->mail->mail, message->inbox_id, str_from(message->id), approver, &scratch, &whole,
+                      &err)) {
+        message->content.text = arena_copy(arena, whole.content.text);
+        message->content.answered_from = arena_copy(arena, whole.content.answered_from);
+        message->content.answered_text = arena_copy(arena, whole.content.answered_text);
+        message->content.answered_us = whole.content.answered_us;
+        list->text_bytes += whole.content.text.len + whole.content.answered_text.len;
+    } else if (err.kind != ERR_NOT_FOUND) { /* decided since the list was made */
+        log_warn("mail: message %s is listed without its text: %s", message->id, err_text(&err));
+    }
+    arena_done(&scratch);
+}
+
 /* One inbox. False: it cannot be asked now. */
 static bool add_pending(const struct actions *actions, const struct mail_caller *caller, const char *inbox_id,
                         struct arena *arena, struct tenant_right **rights, struct held_list *list, struct err *err)
@@ -133,8 +158,10 @@ static bool add_pending(const struct actions *actions, const struct mail_caller 
     if ((!approver && err->kind != ERR_CONFLICT) ||
         !mail_pending(actions->mail->mail, inbox_id, approver, arena, &messages, &count, err))
         return false;
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
+        add_text(actions, approver, list, &messages[i], arena);
         add_held(arena, list, &messages[i], &box);
+    }
     return true;
 }
 

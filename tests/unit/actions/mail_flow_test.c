@@ -113,6 +113,7 @@ static void a_message_is_held_until_a_person_approves_it(void **state)
     assert_string_equal(held[0].message.id, sent.accepted.id);
     assert_string_equal(held[0].message.sha256, sent.accepted.sha256);
     CHECK_STR(held[0].message.content.subject, STR("about herons"));
+    assert_non_null(memmem(held[0].message.content.text.at, held[0].message.content.text.len, "heron stands", 12));
     assert_int_equal(held[0].message.content.mime.len, 0);
     CHECK_STR(held[0].inbox.address, address(&alice));
     MUST(action_held_get(&s->actions, &approver, str_from(sent.accepted.id), &s->arena, &one, &err));
