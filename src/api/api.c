@@ -83,8 +83,7 @@ void request_send(struct request *rq)
         reply_err(rq, &err);
     }
     memcpy(fields + 2, reply->fields, reply->field_count * sizeof fields[0]);
-    log_debug("api: %.*s %.*s: %u", STR_ARG(rq->ex->head.method_text), (int)MIN(rq->ex->head.path.len, (size_t)200),
-              rq->ex->head.path.at, reply->status);
+    log_debug("api: %.*s %.*s: %u", STR_ARG(rq->ex->head.method_text), STR_ARG(request_shown(rq)), reply->status);
     http_reply(rq->ex, reply->status, fields, reply->field_count + 2, buf_str(&reply->body));
 }
 

@@ -16,9 +16,11 @@ static void answer_sent(struct request *rq, const struct sent_info *sent)
     json_out_str(&json, "thread_id", str_from(accepted->thread_id));
     json_out_str(&json, "mailbox_id", str_from(sent->inbox_id));
     mm_text(&json, "content_sha256", str_from(accepted->sha256));
-    if (accepted->state == MAIL_HELD)
-        json_out_str(&json, "message",
-                     STR("A person has to approve this message before it is sent. Do not send it again."));
+    json_out_str(&json, "message",
+                 accepted->is_repeat            ? STR("This message was accepted before.")
+                 : accepted->state == MAIL_HELD ? STR("A person has to approve this message before it is sent. "
+                                                      "Do not send it again.")
+                                                : STR("The message is accepted."));
     json_out_end(&json);
 }
 
@@ -50,6 +52,10 @@ static bool decode(struct request *rq, enum kind kind, json_t **out_body, struct
         mail_reply_invalid(rq, &err);
         return false;
     }
+    /* Scripts for other services send the key as a header. */
+    const struct str *key = http_header(&rq->ex->head, STR("Idempotency-Key"));
+    if (key && !out->idempotency_key.len)
+        out->idempotency_key = *key;
     const char *missing = NULL;
     if (kind != CHANGE && !out->markdown.len && !out->text.len && !out->html.len)
         missing = "markdown";

@@ -75,14 +75,24 @@ void reply_problem(struct request *rq, unsigned status, const char *slug, enum r
     }
 }
 
+struct str request_shown(const struct request *rq)
+{
+    const struct http_route *route = rq->match.route;
+    struct str path = rq->ex->head.path;
+
+    if (route && strstr(route->pattern, "{token}"))
+        return str_from(route->pattern);
+    return str_of(path.at, MIN(path.len, (size_t)200));
+}
+
 struct str reply_reference(struct request *rq, const char *what, const struct err *err)
 {
     const struct http_head *head = &rq->ex->head;
     char reference[REFERENCE_CHARS + 1];
 
     random_id(reference, REFERENCE_CHARS);
-    log_error("api: [%s] %.*s %.*s: %s", reference, STR_ARG(head->method_text), (int)MIN(head->path.len, (size_t)200),
-              head->path.at, err_text(err));
+    log_error("api: [%s] %.*s %.*s: %s", reference, STR_ARG(head->method_text), STR_ARG(request_shown(rq)),
+              err_text(err));
     return arena_format(rq->arena, "%s (reference %s in the server's log)", what, reference);
 }
 

@@ -59,6 +59,8 @@ void request_send(struct request *rq);
 void reply_err(struct request *rq, const struct err *err);
 /* The same for a malformed body or query. */
 void reply_invalid(struct request *rq, const struct err *err);
+/* The path for a log line: the beginning of it, or the route's pattern if the path has a token that opens something. */
+struct str request_shown(const struct request *rq);
 /* Logs an internal error and returns the sentence for the client: "what (reference x…)". */
 struct str reply_reference(struct request *rq, const char *what, const struct err *err);
 

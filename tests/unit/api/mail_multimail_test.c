@@ -1,6 +1,8 @@
 /*
  * MultiMail's dialect: each route decodes into one action, and answers in the shapes that its clients read.
  */
+#include <unistd.h>
+
 #include "mail_served.h"
 
 #define EM "em_" FAKE_MESSAGE
@@ -165,6 +167,10 @@ static void a_repeated_idempotency_key_is_answered_with_200(void **state)
                      200);
     assert_string_equal(mail_text(s, "status"), "already_sent");
     assert_true(json_is_true(json_object_get(s->last, "idempotent")));
+    struct http_field fields[] = { { STR("X-API-Key"), STR(KEY_SEND) }, { STR("Idempotency-Key"), STR("h") } };
+    assert_int_equal(
+        mail_call_with(s, "POST", "/v1/send", "{\"to\":\"a@b.c\",\"subject\":\"s\",\"body\":\"b\"}", fields, 2), 200);
+    assert_non_null(strstr(fake.said, " idem=h "));
 }
 
 static void too_many_sends_are_429_with_seconds(void **state)
@@ -383,6 +389,27 @@ static void an_attachment_never_leaves_as_a_page(void **state)
         SAID(s, "attachment_open tok");
         assert_string_equal(mail_header(s, "Content-Type"), "application/octet-stream");
     }
+}
+
+/* A link's token opens what it names, so it is as secret as a key. */
+static void a_token_in_a_path_is_not_logged(void **state)
+{
+    struct mail_served *s = *state;
+    char logged[4096] = "";
+    FILE *file = tmpfile();
+    int before = dup(STDERR_FILENO);
+
+    assert_true(file && before >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
+    err_note(&fake.fail, ERR_INTERNAL, "broken");
+    unsigned status = mail_call(s, "GET", "/v1/files/verysecret", NULL, NULL);
+    assert_true(dup2(before, STDERR_FILENO) >= 0);
+    close(before);
+    rewind(file);
+    (void)!fread(logged, 1, sizeof logged - 1, file);
+    fclose(file);
+    assert_int_equal(status, 500);
+    assert_non_null(strstr(logged, "/v1/files/{token}"));
+    assert_null(strstr(logged, "verysecret"));
 }
 
 static void a_link_to_an_attachment_is_a_whole_url(void **state)
@@ -771,6 +798,7 @@ int main(void)
         SERVED(statuses_are_those_of_the_service),
         SERVED(an_attachment_is_found_by_a_name_with_odd_characters),
         SERVED(an_attachment_never_leaves_as_a_page),
+        SERVED(a_token_in_a_path_is_not_logged),
         SERVED(a_link_to_an_attachment_is_a_whole_url),
         SERVED(threads_are_shown),
         SERVED(tags_are_set_shown_and_removed),
