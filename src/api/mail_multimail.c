@@ -5,6 +5,7 @@
  * of published scripts and of older clients; each is the same call as one of the long forms below.
  */
 #include "api/mail_multimail.h"
+#include "api/mail_page.h"
 
 enum { RATE_S = 60 }; /* a wait that is longer is for a quota */
 
@@ -40,7 +41,6 @@ enum {
 #define NO_DOMAINS "The operator of this server sets the domain of its addresses; others cannot be added"
 #define NO_SUPPRESSION "This version of Cloister does not send to the outside and has no suppression list"
 #define NO_SESSIONS "The operator of this server decides with cloister mail, not with sessions"
-#define NO_PAGE "The approval page is not available in this version of Cloister: use cloister mail approve"
 
 static const struct http_route routes[] = {
     /* short forms */
@@ -90,10 +90,10 @@ static const struct http_route routes[] = {
     MAIL_ROUTE(GET, "/v1/oversight/pending", mm_pending, OVERSIGHT | OVERSIGHT_READ,
                "List messages that wait for approval, with content and content_sha256"),
     MAIL_ROUTE(POST, "/v1/oversight/decide", mm_decide, OVERSIGHT, "Approve or reject a message"),
-    MAIL_NO_ROUTE(GET, "/v1/approve/{token}", PUBLIC, NO_PAGE),
-    MAIL_NO_ROUTE(POST, "/v1/approve/{token}", PUBLIC, NO_PAGE),
-    MAIL_NO_ROUTE(GET, "/approve/{token}", PUBLIC, NO_PAGE),
-    MAIL_NO_ROUTE(POST, "/approve/{token}", PUBLIC, NO_PAGE),
+    MAIL_ROUTE(GET, "/v1/approve/{token}", mail_page_show, PUBLIC, "The page that shows a held message, by its link"),
+    MAIL_ROUTE(POST, "/v1/approve/{token}", mail_page_decide, PUBLIC, "Its form: approves or rejects"),
+    MAIL_ROUTE(GET, "/approve/{token}", mail_page_show, PUBLIC, "The page that shows a held message, by its link"),
+    MAIL_ROUTE(POST, "/approve/{token}", mail_page_decide, PUBLIC, "Its form: approves or rejects"),
     MAIL_ROUTE(POST, "/v1/mailboxes/{id}/request-upgrade", mm_request_upgrade, SEND,
                "Ask the operator for a code for a freer mode"),
     MAIL_ROUTE(POST, "/v1/mailboxes/{id}/upgrade", mm_upgrade, SEND, "Use that code"),

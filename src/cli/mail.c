@@ -432,19 +432,23 @@ static bool decide(struct cli *cli, bool approve, struct err *err)
     struct json_out json = json_out_to(&body);
     struct str target, status = STR("");
 
-    if (!get_held(cli, &held, err))
+    bool is_held = get_held(cli, &held, err);
+    if (!is_held && err->kind != ERR_NOT_FOUND)
         return false;
-    if (!cli->json) {
+    if (is_held && !cli->json) {
         print_held(cli, held);
         fputc('\n', cli->out);
         fflush(cli->out);
     }
-    if (!confirm(cli, approve ? "Let exactly this leave?" : "Reject it?"))
+    if (is_held && !confirm(cli, approve ? "Let exactly this leave?" : "Reject it?"))
         return err_set(err, ERR_CONFLICT, "nothing was decided");
     json_out_object(&json, NULL);
     json_out_str(&json, "action", approve ? STR("approve") : STR("reject"));
+    /* If nothing was shown, nothing can be approved: the server says what became of the message. */
     json_out_str(&json, "content_sha256",
-                 cli->sha256 ? str_from(cli->sha256) : json_str(json_object_get(held, "content_sha256")));
+                 !is_held      ? STR("0000000000000000000000000000000000000000000000000000000000000000")
+                 : cli->sha256 ? str_from(cli->sha256)
+                               : json_str(json_object_get(held, "content_sha256")));
     if (cli->reason)
         json_out_str(&json, "reason", str_from(cli->reason));
     json_out_end(&json);
