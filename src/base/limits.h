@@ -358,30 +358,7 @@
 #define LIMIT_MAIL_APPROVAL_S 86400       /* an approved message has this long to leave, then it is held again */
 #define LIMIT_MAIL_RELEASE_S 1            /* before front repeats a delivery of its own that has failed */
 #define LIMIT_INSIDE_CONNECTIONS 1024     /* of all sandboxes to mail; one sandbox has LIMIT_EGRESS_INSIDE */
-#define LIMIT_MAIL_PENDING_BODIES 50   /* messages opened whole to list what waits; the others show their beginning */
-#define LIMIT_MAIL_WEBHOOK_EVENTS 32   /* of one subscription; the two services have nine each */
-#define LIMIT_MAIL_TAGS 64             /* of a message… */
-#define LIMIT_MAIL_TAG_BYTES 256       /* …key and value each */
-#define LIMIT_MAIL_PARTICIPANTS 100    /* addresses that a thread names */
-#define LIMIT_MAIL_THREAD_PEEK 20      /* messages that a list opens for the participants of a thread */
-#define LIMIT_MAIL_THREAD_ROWS 500     /* messages of one thread in one answer: the newest ones */
-#define LIMIT_MAIL_NAME_BYTES 256      /* a contact's name or tag, a webhook's secret or event */
-#define LIMIT_MAIL_CONTACTS 1000       /* of an inbox: each list opens all of them */
-#define LIMIT_MAIL_CONTACT_TAGS 20     /* of one contact */
-#define LIMIT_MAIL_ALLOW 500           /* entries of an allowlist */
-#define LIMIT_MAIL_WEBHOOKS 20         /* of an inbox: each event goes to all of them */
-#define LIMIT_MAIL_WEBHOOK_FAILURES 10 /* in a row, then a webhook is disabled */
-#define LIMIT_MAIL_URL_BYTES 2048      /* of a webhook */
-#define LIMIT_MAIL_AUDIT_BYTES 4096    /* one field of a row of the audit */
-#define LIMIT_MAIL_AUDIT_ROWS 500      /* of one list: two megabytes at most of what is usual */
-#define LIMIT_MAIL_READERS 1000        /* credentials that may read one inbox: keys and grants; 150 bytes each */
-#define LIMIT_MAIL_LINKS 1000          /* to messages and attachments of one inbox, that have not expired */
-#define LIMIT_MAIL_ONCE_BYTES 512      /* an idempotency key, or what is compared to find a message sent twice */
-#define LIMIT_MAIL_HELD 1000           /* messages in one list of what is held; pending_most is far below */
-#define LIMIT_MAIL_ROUND 100           /* messages that one tick changes at most; the next tick goes on */
-#define LIMIT_MAIL_APPROVAL_S 86400    /* an approved message has this long to leave, then it is held again */
-#define LIMIT_MAIL_RELEASE_S 1         /* before front repeats a delivery of its own that has failed */
-#define LIMIT_INSIDE_CONNECTIONS 1024  /* of all sandboxes to mail; one sandbox has LIMIT_EGRESS_INSIDE */
+#define LIMIT_MAIL_PENDING_BODIES 50 /* messages opened whole to list what waits; the others show their beginning */
 #define LIMIT_GUESTS_COLLECT_BYTES (64 << 20) /* request bodies of sandboxes in front's memory */
 
 /* Mail: front's rows */
