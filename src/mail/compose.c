@@ -526,6 +526,11 @@ static bool is_plain(struct str text, const char *also)
     return true;
 }
 
+static bool looks_encoded(struct str text)
+{
+    return text.len && memmem(text.at, text.len, "=?", 2);
+}
+
 static void add_encoded_words(struct buf *out, struct str text)
 {
     char room[64];
@@ -541,7 +546,7 @@ static void add_encoded_words(struct buf *out, struct str text)
 
 static void add_name(struct buf *out, struct str name)
 {
-    bool is_short = name.len <= 60 && !memmem(name.at, name.len, "=?", 2);
+    bool is_short = name.len <= 60 && !looks_encoded(name);
 
     if (is_short && is_plain(name, " !#$%&'*+-/^_`{|}~")) {
         buf_add(out, name);
@@ -596,8 +601,7 @@ static void set_subject(GMimeMessage *message, struct str subject, struct arena 
         word = subject.at[i] == ' ' ? 0 : word + 1;
         longest = MAX(longest, word);
     }
-    if (longest <= 64 && !memmem(subject.at, subject.len, "=?", 2) &&
-        is_plain(subject, " !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")) {
+    if (longest <= 64 && !looks_encoded(subject) && is_plain(subject, " !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")) {
         g_mime_message_set_subject(message, arena_text(arena, subject), "utf-8"); /* folds it */
         return;
     }

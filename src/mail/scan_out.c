@@ -13,6 +13,8 @@
 
 enum {
     BASE64_LEAST = 32,      /* characters; shorter runs are words */
+    PARTS_WORDS = 1 << 16,  /* a bit for each word of the text part, by its hash */
+    PARTS_LEAST = 5,        /* words that only the HTML part has, before it is told */
     DECODED_MOST = 1 << 20, /* bytes of one run */
 };
 
@@ -398,12 +400,49 @@ static void scan_name(struct mail_content *content, struct arena *arena, struct 
         }
 }
 
+/* ---- two parts that say different things ---- */
+
+static unsigned word_hash(struct str *rest)
+{
+    unsigned hash = 5381;
+
+    while (rest->len && !char_is_alnum(rest->at[0]) && (unsigned char)rest->at[0] < 0x80)
+        *rest = str_of(rest->at + 1, rest->len - 1);
+    while (rest->len && (char_is_alnum(rest->at[0]) || (unsigned char)rest->at[0] >= 0x80)) {
+        hash = hash * 33 + (unsigned char)char_lower(rest->at[0]);
+        *rest = str_of(rest->at + 1, rest->len - 1);
+    }
+    return hash % PARTS_WORDS;
+}
+
+/* Most programs show the HTML part. An approver who reads the text must hear of it when that says something else. */
+static void scan_parts(struct mail_content *content, const struct html *html, struct arena *arena)
+{
+    bool *known = ARENA_ARRAY(arena, bool, PARTS_WORDS);
+    size_t all = 0, unknown = 0;
+
+    for (struct str rest = content->text; rest.len;)
+        known[word_hash(&rest)] = true;
+    for (struct str rest = html->text; rest.len;) {
+        unsigned word = word_hash(&rest);
+        all++;
+        unknown += !known[word];
+    }
+    if (unknown >= PARTS_LEAST && unknown * 4 > all)
+        content_warn(content, arena, "parts_differ", false,
+                     arena_format(arena,
+                                  "The HTML part has %zu of %zu words that the text part does not have: read both.",
+                                  unknown, all));
+}
+
 void scan_outbound(struct mail_content *content, const struct html *html, struct arena *arena)
 {
     scan_secrets(content, arena, "The subject", content->subject);
     scan_secrets(content, arena, "The text", content->text);
-    if (html->text.len && !str_eq(html->text, content->text))
+    if (html->text.len && !str_eq(html->text, content->text)) {
         scan_secrets(content, arena, "The HTML part", html->text);
+        scan_parts(content, html, arena);
+    }
     for (uint32_t i = 0; i < html->link_count; i++)
         scan_secrets(content, arena, "A link", html->links[i].href);
     for (uint32_t i = 0; i < content->attachment_count; i++) {

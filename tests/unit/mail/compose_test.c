@@ -180,6 +180,25 @@ static void html_alone_gets_a_text_part_and_a_warning(void **state)
     check_has_not(c.mime, "secret order");
 }
 
+static void parts_that_say_different_things_are_told(void **state)
+{
+    struct mail_draft d = draft();
+
+    (void)state;
+    d.markdown = STR("");
+    d.text = STR("Dear Bo, lunch at noon? Ann");
+    d.html = STR("<p>Dear Bo, <b>lunch</b> at noon?</p><p>Ann</p>");
+    struct mail_content c = compose(&d);
+    assert_false(warned(&c, "parts_differ"));
+    d.html = STR("<p>Please transfer the money to this account today, thank you</p>");
+    c = compose(&d);
+    assert_true(warned(&c, "parts_differ"));
+    d = draft();
+    d.markdown = STR("# Title\n\nSee [this page](https://x.example/a/b/c) and **that**\n\n- a\n- b\n");
+    c = compose(&d);
+    assert_false(warned(&c, "parts_differ"));
+}
+
 static void raw_html_in_markdown_does_not_reach_the_html_part(void **state)
 {
     struct mail_draft d = draft();
@@ -615,6 +634,7 @@ int main(void)
         EACH(markdown_becomes_text_and_html),
         EACH(text_alone_is_one_part),
         EACH(html_alone_gets_a_text_part_and_a_warning),
+        EACH(parts_that_say_different_things_are_told),
         EACH(raw_html_in_markdown_does_not_reach_the_html_part),
         EACH(the_signature_is_in_both_parts),
         EACH(bcc_is_in_the_envelope_and_nowhere_in_the_message),
