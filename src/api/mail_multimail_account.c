@@ -369,17 +369,21 @@ void mm_usage(struct request *rq)
 
 /* ---- audit ---- */
 
-/* "message:01J…" → type and id; without a colon it is all id. */
-static void resource_fields(struct json_out *json, struct str resource)
+/* The action says what kind of thing it is about: "message.accept". Messages have their prefix, as everywhere. */
+static void resource_fields(struct json_out *json, const struct mail_audit *row)
 {
-    struct str rest = resource, type;
+    char handle[MAIL_HANDLE_BYTES];
+    struct str rest = row->action, type;
+    char id[MAIL_MESSAGE_ID_BYTES];
 
-    if (str_cut(&rest, ':', &type) && rest.at) {
-        json_out_str(json, "resource_type", type);
-        json_out_str(json, "resource_id", rest);
+    bool is_message =
+        str_cut(&rest, '.', &type) && str_eq(type, STR("message")) && mail_message_id_handle(row->resource, handle);
+    json_out_str(json, "resource_type", is_message ? STR("email") : type);
+    if (is_message) {
+        (void)snprintf(id, sizeof id, "%.*s", STR_ARG(row->resource));
+        mm_email_id(json, "resource_id", id);
     } else {
-        json_out_str(json, "resource_type", STR("mailbox"));
-        json_out_str(json, "resource_id", resource);
+        json_out_str(json, "resource_id", row->resource);
     }
 }
 
@@ -419,7 +423,7 @@ static void answer_audit(struct request *rq, struct str mailbox)
         json_out_object(&json, NULL);
         json_out_str(&json, "id", arena_format(rq->arena, "%llu", (unsigned long long)rows[i].number));
         json_out_str(&json, "action", rows[i].action);
-        resource_fields(&json, rows[i].resource);
+        resource_fields(&json, &rows[i]);
         json_out_str(&json, "actor_key_id", rows[i].actor);
         metadata(&json, rows[i].detail);
         mm_time(&json, "created_at", rows[i].at_us);

@@ -753,8 +753,8 @@ static void account_usage_and_audit_are_told(void **state)
     assert_int_equal(mail_call(s, "GET", "/v1/audit-log?limit=1", KEY_FULL, NULL), 200);
     SAID(s, "audit_list  before=0 limit=1");
     const json_t *entry = row(s, "entries");
-    assert_string_equal(text_in(entry, "resource_type"), "message");
-    assert_string_equal(text_in(entry, "resource_id"), FAKE_MESSAGE);
+    assert_string_equal(text_in(entry, "resource_type"), "email");
+    assert_string_equal(text_in(entry, "resource_id"), EM);
     assert_string_equal(text_in(json_object_get(entry, "metadata"), "sha256"), "x");
     assert_string_equal(text_in(entry, "hash"), FAKE_SHA);
     assert_string_equal(mail_text(s, "cursor"), "7");

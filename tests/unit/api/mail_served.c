@@ -713,7 +713,7 @@ bool action_audit_list(ARGS, struct str inbox_ref, uint64_t before, uint32_t lim
     *out = ARENA_NEW(arena, struct mail_audit);
     **out = (struct mail_audit){ .number = 7,
                                  .action = STR("message.held"),
-                                 .resource = STR("message:" FAKE_MESSAGE),
+                                 .resource = STR(FAKE_MESSAGE),
                                  .actor = STR("key:k"),
                                  .detail = STR("{\"sha256\":\"x\"}"),
                                  .at_us = 1700000000000000 };
