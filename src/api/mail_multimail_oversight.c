@@ -14,9 +14,8 @@ void mm_held(struct json_out *json, const struct held_message *held)
     mm_strings(json, "bcc", content->bcc, content->bcc_count);
     mm_strings(json, "recipients", content->recipients, content->recipient_count);
     json_out_str(json, "reply_to", content->reply_to);
-    struct str text = content->text.len ? content->text : content->preview;
-    json_out_str(json, "body_markdown", text);
-    json_out_str(json, "markdown", text);
+    /* A long list has texts up to a limit, then previews. */
+    json_out_str(json, "body_markdown", content->text.len ? content->text : content->preview);
     json_out_bool(json, "body_truncated", !content->text.len && content->preview.len);
     mm_attachments(json, content);
     json_out_array(json, "warnings");
@@ -29,23 +28,6 @@ void mm_held(struct json_out *json, const struct held_message *held)
     json_out_end(json);
     mm_text(json, "content_sha256", str_from(message->sha256));
     mm_time(json, "expires_at", message->hold_until_us);
-}
-
-/*
- * A list has no bodies, and this service's clients show them. A message is opened whole, with its attachments, so each is
- * opened in an arena of its own, and those beyond the limit keep their preview.
- */
-static void add_body(struct request *rq, struct held_message *row)
-{
-    struct held_message held;
-    struct arena arena;
-    struct err err;
-
-    arena_init(&arena);
-    /* It may have been decided since. */
-    if (action_held_get(rq->actions, mail_caller(rq), str_from(row->message.id), &arena, &held, &err))
-        row->message.content.text = arena_copy(rq->arena, held.message.content.text);
-    arena_done(&arena);
 }
 
 static bool is_of(const struct held_message *row, struct str mailbox)
@@ -70,11 +52,6 @@ void mm_pending(struct request *rq)
         mail_reply_err(rq, &err);
         return;
     }
-    for (size_t i = 0, opened = 0; i < count && opened < LIMIT_MAIL_PENDING_BODIES; i++)
-        if (is_of(&rows[i], mailbox)) {
-            add_body(rq, &rows[i]);
-            opened++;
-        }
     struct json_out json = reply_json(rq, 200);
     json_out_object(&json, NULL);
     for (int twice = 0; twice < 2; twice++) { /* clients of different ages read different names */

@@ -377,6 +377,7 @@ static void held_get(struct request *rq)
     json_out_object(&json, NULL);
     mm_held(&json, &held);
     json_out_str(&json, "tenant", held.inbox.tenant);
+    json_out_str(&json, "markdown", held.message.content.text);
     json_out_str(&json, "html", held.message.content.html);
     if (held.answered.has_content) {
         json_out_object(&json, "answers");

@@ -358,7 +358,6 @@
 #define LIMIT_MAIL_APPROVAL_S 86400       /* an approved message has this long to leave, then it is held again */
 #define LIMIT_MAIL_RELEASE_S 1            /* before front repeats a delivery of its own that has failed */
 #define LIMIT_INSIDE_CONNECTIONS 1024     /* of all sandboxes to mail; one sandbox has LIMIT_EGRESS_INSIDE */
-#define LIMIT_MAIL_PENDING_BODIES 50 /* messages opened whole to list what waits; the others show their beginning */
 #define LIMIT_GUESTS_COLLECT_BYTES (64 << 20) /* request bodies of sandboxes in front's memory */
 
 /* Mail: front's rows */

@@ -443,7 +443,8 @@ bool action_pending(ARGS, struct arena *arena, struct held_message **out, size_t
     UNUSED;
     *out = ARENA_NEW(arena, struct held_message);
     **out = a_held();
-    (*out)->message.content.text = STR(""); /* a list has no bodies */
+    if (fake.list_has_no_text) /* past a limit a list has none */
+        (*out)->message.content.text = STR("");
     *out_count = 1;
     return SAY("pending");
 }
