@@ -2,10 +2,13 @@
 killed. Needs no SDK."""
 
 import concurrent.futures
+import contextlib
+import http.client
 import os
 import pathlib
 import secrets
 import signal
+import threading
 import time
 
 import pytest
@@ -188,6 +191,54 @@ def test_front_that_is_killed_takes_the_workers_along_and_no_message(mail):
     assert wait_for(lambda: not old & set(workers(mail)))
     assert decide(mail, held).status == 200
     assert wait_for(lambda: other.subjects() == ["before"])
+
+
+def test_each_message_arrives_once_while_all_roles_are_killed(mail):
+    """Senders repeat a send that failed, with the same idempotency key; each message has three recipients."""
+    sender, others = make_inbox(mail), [make_inbox(mail) for _ in range(3)]
+    assert mail.call("PUT", f"/mail/inboxes/{sender.id}/mode", {"mode": "autonomous"}, admin(mail)).status == 200
+    subjects = [f"number {number}" for number in range(12)]
+    done = threading.Event()
+
+    def victims():
+        """Mostly workers: keeper waits longer each time before it starts a role again."""
+        if secrets.randbelow(12):
+            return list(workers(mail))
+        return [pid for pid in (mail.role_pid("composer"), mail.role_pid("front")) if pid]
+
+    def keep_killing():
+        kills = 0
+        while not done.wait(0.03 + secrets.randbelow(150) / 1000):
+            if pids := victims():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(secrets.choice(pids), signal.SIGKILL)
+                    kills += 1
+        return kills
+
+    def is_accepted(subject):
+        first, *more = [other.address for other in others]
+        try:
+            answer = sender.send(first, subject, cc=more, idempotency_key=subject)
+        except (OSError, http.client.HTTPException):
+            return False  # front was killed
+        assert answer.status in (200, 202, 429, 500, 503), answer
+        return answer.status in (200, 202)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        killer = pool.submit(keep_killing)
+        try:
+            for subject in subjects:
+                assert wait_for(lambda subject=subject: is_accepted(subject), 90, 0.3), subject
+                time.sleep(0.2)  # and some kills fall between two messages
+        finally:
+            done.set()
+        assert killer.result() >= 5
+    mail.wait_until_up()
+    for other in others:
+        assert wait_for(lambda other=other: len(other.subjects()) >= len(subjects), 60), other.subjects()
+    time.sleep(2)  # for what would come twice
+    for other in others:
+        assert sorted(other.subjects()) == sorted(subjects)
 
 
 def test_workers_end_with_the_server(mail):
