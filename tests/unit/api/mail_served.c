@@ -473,6 +473,23 @@ bool action_approval_link(ARGS, struct str message_id, struct arena *arena, stru
     return secret_set(out_token, STR("tok")) && SAY("approval_link %.*s", S(message_id));
 }
 
+bool action_approval_show(const struct actions *actions, struct str token, struct arena *arena,
+                          struct held_message *out, struct err *err)
+{
+    (void)actions, (void)arena;
+    *out = fake.page ? *fake.page : a_held();
+    return SAY("approval_show %.*s", S(token));
+}
+
+bool action_approval_decide(const struct actions *actions, struct str token, bool approve, struct str reason,
+                            struct str sha256, struct arena *arena, struct mail_message *out, struct err *err)
+{
+    (void)actions, (void)arena;
+    *out = a_message();
+    return SAY("approval_decide %.*s %s reason=%.*s sha=%.*s", S(token), approve ? "approve" : "reject", S(reason),
+               S(sha256));
+}
+
 bool action_mail_list(ARGS, struct str inbox_ref, const struct mail_filter *filter, struct arena *arena,
                       struct mail_page *out, struct err *err)
 {
