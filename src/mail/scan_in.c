@@ -27,6 +27,7 @@ enum {
     SPACED_LEAST = 6,  /* single letters in a row */
     HIDDEN_EXTRA = 35, /* for a finding in text that nobody sees */
     RISK_PERCENT = 50, /* from here on the flag is set */
+    HONEST = 1 << 30,  /* beside the bits of scripts: a letter that looks like no Latin one */
     DETECTORS = 6,
 };
 
@@ -56,7 +57,7 @@ static const struct pattern {
     { SCAN_OVERRIDE, 45,
       "new|updated|override|important|special|urgent 0 instruct*|directive* 3 ai|assistant|agent|model|llm|bot" },
     { SCAN_OVERRIDE, 55,
-      "do|dont|never|without 1 not|tell|telling|inform|informing|notify|notifying|alert|alerting|mention|mentioning 3 "
+      "not|dont|never|without 0 tell|telling|inform|informing|notify|notifying|alert|alerting|mention|mentioning 4 "
       "user|human|humans|operator|supervisor|approver|reviewer" },
     { SCAN_OVERRIDE, 50, "without 1 asking|waiting|requesting|needing 4 confirmation|permission|approval|user|human" },
     { SCAN_OVERRIDE, 75,
@@ -77,7 +78,7 @@ static const struct pattern {
       "administrator|admin|root|system|developer|unrestricted|dan|"
       "terminal|shell|assistant|agent|ai" },
     { SCAN_ROLE, 30, "pretend|imagine 1 you|to|that 1 are|be|you|have" },
-    { SCAN_ROLE, 40, "developer|god|dan|debug|sudo|jailbreak|admin|unrestricted 0 mode" },
+    { SCAN_ROLE, 40, "developer|god|dan|sudo|jailbreak|admin|unrestricted 0 mode" },
     { SCAN_ROLE, 50, "i 0 am 2 your|the 2 developer|creator|operator|owner|master|administrator|admin" },
     { SCAN_ROLE, 60, "if 0 you 0 are|re 2 ai|llm|language|chatbot|automated|bot|gpt|model|assistant" },
     { SCAN_ROLE, 50,
@@ -94,7 +95,7 @@ static const struct pattern {
       "secret 2 prompt*|instruct*|configuration|guidelines" },
     { SCAN_EXFILTRATION, 60,
       "send|forward|email|mail|share|transmit|post|upload|exfiltrate|leak|copy|reveal|paste|include|append|encode 6 "
-      "apikey*|credential*|passwords|secrets|token|tokens|cookies|env|keys 6 to|here|at|in|into|url|link" },
+      "apikey*|credential*|passwords|secrets|token|tokens|cookies 3 to|here|into|url|link" },
     { SCAN_EXFILTRATION, 55,
       "send|forward|share|reveal|give|provide|paste|include|print|leak|post 4 api|private|secret|access|ssh 0 "
       "key|keys|token*" },
@@ -108,7 +109,10 @@ static const struct pattern {
       "append|add|encode|include|embed 5 url|link|image|query|parameter 5 "
       "data|contents|conversation|secret*|history|base64" },
     /* Tools */
-    { SCAN_TOOL, 50, "call|invoke|use|trigger|execute|run 3 tool|tools|function|functions|plugin|mcp" },
+    { SCAN_TOOL, 50,
+      "call|invoke|use|trigger|execute 1 your|available 2 tool|tools|function|functions|plugin|plugins" },
+    { SCAN_TOOL, 45, "call|invoke|use|trigger 0 the 2 tool 1 to|and|with|now" },
+    { SCAN_TOOL, 45, "call|invoke|use|trigger 3 mcp 2 tool|tools|server" },
     { SCAN_TOOL, 35, "execute|run 3 following|this|these 2 command*|code|script|shell|python|bash|powershell" },
     { SCAN_TOOL, 50,
       "delete|remove|erase|wipe|purge|archive 2 all|every|entire 4 "
@@ -306,6 +310,11 @@ static void spaced_find(struct arena *arena, struct normal *n)
     n->joined = buf_str(&joined);
 }
 
+static bool is_mixed(unsigned scripts)
+{
+    return !(scripts & HONEST) && (scripts & (scripts - 1)) != 0;
+}
+
 static void normalise(struct arena *arena, struct str text, struct normal *out)
 {
     struct buf plain = buf_make(arena, text.len + 1);
@@ -319,10 +328,11 @@ static void normalise(struct arena *arena, struct str text, struct normal *out)
         if (text_is_invisible(c))
             continue;
         if (script == SCRIPT_NONE || script == SCRIPT_OTHER) {
-            out->mixed += (scripts & (scripts - 1)) != 0;
+            out->mixed += is_mixed(scripts);
             scripts = 0;
         } else {
-            scripts |= BIT(script);
+            /* "kΩ" deceives nobody: only letters that look like Latin ones count. */
+            scripts |= script == SCRIPT_LATIN || like ? BIT(script) : HONEST;
         }
         if (!like)
             like = c > ' ' && c < 0x7F ? (char)c : c == 0x2019 ? '\'' : c == '\n' ? '\n' : ' ';
@@ -334,7 +344,7 @@ static void normalise(struct arena *arena, struct str text, struct normal *out)
         }
         buf_add_char(&plain, like);
     }
-    out->mixed += (scripts & (scripts - 1)) != 0;
+    out->mixed += is_mixed(scripts);
     out->text = buf_str(&plain);
     words_make(arena, out->text, &out->words);
     spaced_find(arena, out);
@@ -489,7 +499,7 @@ static void read_text(struct scan *s, struct str text, unsigned extra)
     if (read_plain(s, &n, extra) && extra)
         note(s, SCAN_ENCODING, HIDDEN_EXTRA);
     if (n.mixed >= 2)
-        note(s, SCAN_ENCODING, MIN(30 + 5 * (unsigned)MIN(n.mixed, (size_t)6), 60u));
+        note(s, SCAN_ENCODING, n.mixed >= 5 ? 45 : 30); /* alone it is no attack */
     if (n.spaced) {
         note(s, SCAN_ENCODING, 15);
         for (size_t i = 0; i < COUNT_OF(telling); i++)
