@@ -732,6 +732,8 @@ bool compose_message(const struct mail_draft *draft, struct arena *arena, struct
     if (!fine)
         return false;
     scan_outbound(&c, &html, arena);
+    struct scan_result scan = scan_inbound(&c, &html, arena);
+    scan_warn(&c, &scan, arena); /* the reader may be an agent, too */
     *out = c;
     return true;
 }

@@ -43,7 +43,9 @@ struct scan_result {
 };
 /* A message that was read: subject, sender, text, names of attachments, and what the HTML hides. */
 struct scan_result scan_inbound(const struct mail_content *content, const struct html *html, struct arena *arena);
-/* Sets injection_percent and flags. */
+/* Warns if the text is likely an attack. */
+void scan_warn(struct mail_content *content, const struct scan_result *result, struct arena *arena);
+/* Sets injection_percent and flags, and warns. */
 void scan_note(struct mail_content *content, const struct scan_result *result, struct arena *arena);
 
 #endif

@@ -698,6 +698,14 @@ struct scan_result scan_inbound(const struct mail_content *c, const struct html 
     return result;
 }
 
+void scan_warn(struct mail_content *content, const struct scan_result *result, struct arena *arena)
+{
+    if (result->flags & SCAN_PROMPT_INJECTION)
+        content_warn(
+            content, arena, "injection", false,
+            arena_format(arena, "The text tries to instruct the program that reads it (%u of 100).", result->percent));
+}
+
 void scan_note(struct mail_content *content, const struct scan_result *result, struct arena *arena)
 {
     static const struct str names[] = { STR_INIT("prompt_injection"), STR_INIT("phishing_url"),
@@ -709,8 +717,5 @@ void scan_note(struct mail_content *content, const struct scan_result *result, s
     for (size_t i = 0; i < COUNT_OF(names); i++)
         if (result->flags & BIT(i))
             content->flags[content->flag_count++] = names[i];
-    if (result->flags & SCAN_PROMPT_INJECTION)
-        content_warn(
-            content, arena, "injection", false,
-            arena_format(arena, "The text tries to instruct the program that reads it (%u of 100).", result->percent));
+    scan_warn(content, result, arena);
 }
