@@ -347,10 +347,16 @@ bool action_hook_call(const struct actions *actions, const char *inbox_id, const
 
 /* ---- mail_audit.c ---- */
 
-/* The operator: of any inbox. Others: of the caller's own, with admin. */
+/*
+ * The operator: of any inbox, deleted ones too, and of a tenant ("tenant:NAME": approvers' keys, accounts, the oversight
+ * address). Others: of the caller's own inbox, with admin.
+ */
 bool action_audit_list(const struct actions *actions, const struct mail_caller *caller, struct str inbox_ref,
                        uint64_t before, uint32_t limit, struct arena *arena, struct mail_audit **out, size_t *out_count,
                        struct err *err) must_use;
+/* All that the operator can list and verify. */
+bool action_audit_refs(const struct actions *actions, const struct mail_caller *operator_, struct arena *arena,
+                       struct str **out, size_t *out_count, struct err *err) must_use;
 bool action_audit_verify(const struct actions *actions, const struct mail_caller *operator_, struct str inbox_ref,
                          struct arena *arena, uint64_t *out_rows, struct err *err) must_use;
 

@@ -76,6 +76,8 @@ bool action_account_create(const struct actions *actions, struct str place, stru
     (void)snprintf(out->id, sizeof out->id, "%.*s", STR_ARG(key.account_id));
     (void)snprintf(out->tenant_id, sizeof out->tenant_id, "%.*s", STR_ARG(tenant.id));
     *out_token = token;
+    struct mail_caller anyone = { .actor = "signup" };
+    mail_note(actions, tenant.id, "account.create", key.account_id, &anyone, STR("{}"));
     log_info("mail account %s: made in tenant %.*s", out->id, STR_ARG(tenant.name));
     return true;
 }
@@ -213,6 +215,8 @@ bool action_oversight_address(const struct actions *actions, const struct mail_c
         address.len ? mail_encrypt(actions, address, mail_oversight_about(tenant.id, arena), arena) : STR("");
     if (!store_mail_tenant_oversight(actions->store, tenant.id, cipher, err))
         return false;
+    mail_note(actions, tenant.id, "oversight.address", tenant.id, caller,
+              address.len ? STR("{\"set\":true}") : STR("{\"set\":false}"));
     log_info("tenant %.*s: the oversight address is %s, by %s", STR_ARG(tenant.name), address.len ? "set" : "removed",
              caller->actor);
     return true;

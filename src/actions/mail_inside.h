@@ -176,9 +176,12 @@ bool mail_grant_reader(const struct actions *actions, const struct mail_caller *
                        const struct mail_inbox_row *row, unsigned verb, struct arena *arena, struct mail_reader *out,
                        struct err *err) must_use;
 
-/* Into the audit of an inbox. A failure is only logged. `detail`: JSON. */
-void mail_note(const struct actions *actions, struct str inbox_id, const char *action, struct str resource,
+/* Into the audit of an inbox or a tenant (mail_audit.c). A failure is only logged. `detail`: JSON. */
+void mail_note(const struct actions *actions, struct str id, const char *action, struct str resource,
                const struct mail_caller *caller, struct str detail);
+/* Makes the file of a tenant's audit, unless it is there. */
+bool mail_tenant_audit_make(const struct actions *actions, struct str tenant_id, struct str actor, struct err *err)
+    must_use;
 
 /* ---- timers and counts in the rows of inboxes (mail_rows.c) ---- */
 

@@ -108,6 +108,11 @@ static bool info_of(const struct actions *actions, const struct mail_key_row *ro
     return true;
 }
 
+static struct str audit_of(const struct mail_key_row *row)
+{
+    return row->inbox_id.len ? row->inbox_id : row->tenant_id;
+}
+
 /* ---- making one ---- */
 
 static struct str scopes_text(uint32_t scopes, struct arena *arena)
@@ -233,9 +238,8 @@ bool action_mail_key_create(const struct actions *actions, const struct mail_cal
                       : create_by_key(actions, caller, &want, &inbox, &text, arena, &row, err)) ||
         !store_mail_key_get(actions->store, row.id, arena, &row, err) || !info_of(actions, &row, arena, out, err))
         return false;
-    if (row.inbox_id.len)
-        mail_note(actions, row.inbox_id, "key.create", row.id, caller,
-                  arena_format(arena, "{\"scopes\":\"%.*s\"}", STR_ARG(scopes_text(row.scopes, arena))));
+    mail_note(actions, audit_of(&row), "key.create", row.id, caller,
+              arena_format(arena, "{\"scopes\":\"%.*s\"}", STR_ARG(scopes_text(row.scopes, arena))));
     log_info("mail key %.*s: made by %s", STR_ARG(row.id), caller->actor);
     *out_key = text;
     return true;
@@ -390,9 +394,8 @@ bool action_mail_key_update(const struct actions *actions, const struct mail_cal
         return err->kind == ERR_NOT_FOUND ? mail_no_such(err) : false;
     if (mail_scope_allows(row.scopes, MAIL_SCOPE_READ) && !mail_scope_allows(now, MAIL_SCOPE_READ))
         wraps_remove(actions, caller, &row, arena);
-    if (row.inbox_id.len)
-        mail_note(actions, row.inbox_id, "key.update", row.id, caller,
-                  arena_format(arena, "{\"scopes\":\"%.*s\"}", STR_ARG(parts[2])));
+    mail_note(actions, audit_of(&row), "key.update", row.id, caller,
+              arena_format(arena, "{\"scopes\":\"%.*s\"}", STR_ARG(parts[2])));
     return true;
 }
 
@@ -410,8 +413,7 @@ bool action_mail_key_revoke(const struct actions *actions, const struct mail_cal
     if (!store_mail_key_revoke(actions->store, row.id, err))
         return err->kind == ERR_NOT_FOUND ? mail_no_such(err) : false;
     wraps_remove(actions, caller, &row, arena);
-    if (row.inbox_id.len)
-        mail_note(actions, row.inbox_id, "key.revoke", row.id, caller, STR("{}"));
+    mail_note(actions, audit_of(&row), "key.revoke", row.id, caller, STR("{}"));
     log_info("mail key %.*s: revoked by %s", STR_ARG(row.id), caller->actor);
     return true;
 }

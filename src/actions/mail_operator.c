@@ -30,17 +30,6 @@ enum {
 };
 static const int64_t CODE_US = INT64_C(86400) * 1000000;
 
-void mail_note(const struct actions *actions, struct str inbox_id, const char *action, struct str resource,
-               const struct mail_caller *caller, struct str detail)
-{
-    char id[MAIL_INBOX_ID_BYTES];
-    struct err err;
-
-    (void)snprintf(id, sizeof id, "%.*s", STR_ARG(inbox_id));
-    if (!mail_audit_add(actions->mail->mail, id, str_from(action), resource, str_from(caller->actor), detail, &err))
-        log_error("inbox %s: no audit row for %s by %s: %s", id, action, caller->actor, err_text(&err));
-}
-
 /* ---- codes ---- */
 
 static void code_make(char out[CODE_CHARS + 1])
@@ -175,9 +164,8 @@ static bool code_check(const struct actions *actions, const struct mail_caller *
     bool is_right = code_form(guess, formed) && secret_set(&right, code) && secret_eq(&right, str_from(formed));
     explicit_bzero(formed, sizeof formed);
     if (!is_right) {
-        if (row.inbox_id.len)
-            mail_note(actions, row.inbox_id, "code.wrong", STR(""), caller,
-                      arena_format(arena, "{\"action\":\"%s\"}", asked->action));
+        mail_note(actions, row.inbox_id.len ? row.inbox_id : row.tenant_id, "code.wrong", STR(""), caller,
+                  arena_format(arena, "{\"action\":\"%s\"}", asked->action));
         unsigned left = CODE_TRIES - MIN(row.tries + 1, (uint32_t)CODE_TRIES);
         return err_set(err, ERR_DENIED, "the code is wrong; %u of %d tries are left", left, CODE_TRIES);
     }

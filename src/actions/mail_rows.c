@@ -142,7 +142,9 @@ static bool tenant_make(const struct actions *actions, struct str name, struct a
         .approver_sealed = str_of(sealed, sizeof sealed),
         .sealed_to = str_of(operator_public.bytes, sizeof operator_public.bytes),
     };
-    return store_mail_tenant_ensure(actions->store, &row, arena, out, err);
+    /* The file of its audit first: a tenant without one would not be noticed. Of two at once one file stays unused. */
+    return mail_tenant_audit_make(actions, row.id, STR("server"), err) &&
+           store_mail_tenant_ensure(actions->store, &row, arena, out, err);
 }
 
 bool mail_tenant_ensure(const struct actions *actions, struct str name, struct arena *arena,

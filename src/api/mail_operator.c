@@ -510,44 +510,65 @@ static void grant_revoke(struct request *rq)
         mail_reply_err(rq, &err);
 }
 
+/* ---- tenants ---- */
+
+static void oversight_put(struct request *rq)
+{
+    auto_json json_t *body = NULL;
+    bool is_pending = false;
+    struct str address;
+    struct err err;
+
+    if (!mail_body(rq, &body))
+        return;
+    if (!json_take_str(body, "address", JSON_REQUIRED, &address, &err)) {
+        mail_reply_invalid(rq, &err);
+        return;
+    }
+    if (action_oversight_address(rq->actions, mail_caller(rq), rq->match.params[0], address, STR(""), rq->arena,
+                                 &is_pending, &err))
+        answer_done(rq, "updated");
+    else
+        mail_reply_err(rq, &err);
+}
+
 /* ---- audit ---- */
 
 /* One inbox: how many rows fit, or what does not. */
-static void verify_fields(struct request *rq, struct json_out *json, const char *inbox_id)
+static void verify_fields(struct json_out *json, struct str ref, bool ok, uint64_t rows, const struct err *err)
 {
-    uint64_t rows = 0;
-    struct err err;
-    bool ok = action_audit_verify(rq->actions, mail_caller(rq), str_from(inbox_id), rq->arena, &rows, &err);
-
-    json_out_str(json, "inbox", str_from(inbox_id));
+    json_out_str(json, "inbox", ref);
     json_out_bool(json, "ok", ok);
-    json_out_int(json, "rows", (int64_t)rows);
+    json_out_int(json, "rows", ok ? (int64_t)rows : 0);
     if (!ok)
-        json_out_str(json, "error", str_from(err.message));
+        json_out_str(json, "error", str_from(err->message));
 }
 
 static void audit_verify(struct request *rq)
 {
-    struct inbox_info inbox;
+    struct str ref = rq->match.params[0];
+    uint64_t rows = 0;
     struct err err;
+    bool ok = action_audit_verify(rq->actions, mail_caller(rq), ref, rq->arena, &rows, &err);
 
-    if (!action_inbox_get(rq->actions, mail_caller(rq), rq->match.params[0], rq->arena, &inbox, &err)) {
+    if (!ok && err.kind == ERR_NOT_FOUND) {
         mail_reply_err(rq, &err);
         return;
     }
     struct json_out json = reply_json(rq, 200);
     json_out_object(&json, NULL);
-    verify_fields(rq, &json, inbox.id);
+    verify_fields(&json, ref, ok, rows, &err);
     json_out_end(&json);
 }
 
 static void audit_verify_all(struct request *rq)
 {
-    struct inbox_info *rows;
+    uint64_t rows;
+    struct str *refs;
     size_t count;
     struct err err;
 
-    if (!action_inbox_list(rq->actions, mail_caller(rq), rq->arena, &rows, &count, &err)) {
+    if (!action_audit_refs(rq->actions, mail_caller(rq), rq->arena, &refs, &count, &err)) {
         mail_reply_err(rq, &err);
         return;
     }
@@ -555,8 +576,9 @@ static void audit_verify_all(struct request *rq)
     json_out_object(&json, NULL);
     json_out_array(&json, "inboxes");
     for (size_t i = 0; i < count; i++) {
+        bool ok = action_audit_verify(rq->actions, mail_caller(rq), refs[i], rq->arena, &rows, &err);
         json_out_object(&json, NULL);
-        verify_fields(rq, &json, rows[i].id);
+        verify_fields(&json, refs[i], ok, rows, &err);
         json_out_end(&json);
     }
     json_out_end(&json);
@@ -581,7 +603,7 @@ static const struct http_route routes[] = {
              "What was done, newest first: {entries:[…], cursor}; ?limit, ?cursor"),
     OPERATOR(GET, "/mail/inboxes/{inbox}/audit/verify", audit_verify,
              "Check the chain of hashes: {inbox, ok, rows, error?}"),
-    OPERATOR(GET, "/mail/audit/verify", audit_verify_all, "The same for all inboxes: {inboxes:[…]}"),
+    OPERATOR(GET, "/mail/audit/verify", audit_verify_all, "The same for all inboxes and tenants: {inboxes:[…]}"),
     OPERATOR(GET, "/mail/keys", key_list, "List the keys of all tenants: {keys:[…]}"),
     OPERATOR(POST, "/mail/keys", key_create,
              "Make a key: {name, scopes?, tenant?}; without scopes one that approves; shown once"),
@@ -593,6 +615,8 @@ static const struct http_route routes[] = {
              "Make a link to the page that approves it, for one use: {path, url, expires_at}"),
     OPERATOR(POST, "/mail/messages/{message}/decide", mm_decide_by_id,
              "Decide: {action: approve or reject, reason?, content_sha256?}"),
+    OPERATOR(PUT, "/mail/tenants/{tenant}/oversight", oversight_put,
+             "Where copies of what monitored inboxes send go: {address}; empty: nowhere"),
     OPERATOR(GET, "/mail/grants", grant_list, "List grants: {grants:[…]}"),
     OPERATOR(POST, "/mail/grants", grant_create,
              "Let a key read another inbox: {to, inbox, verbs:[list,read], expires_s, reason}"),

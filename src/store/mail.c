@@ -116,6 +116,17 @@ bool store_mail_tenant_get(struct store *store, struct str id, struct str name, 
     return tenant_get(store, id, name, arena, out, err);
 }
 
+bool store_mail_tenant_list(struct store *store, struct arena *arena, struct mail_tenant_row **out, size_t *out_count,
+                            struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+    auto_rows struct sql_rows rows = { 0 };
+
+    return (sql_select(store->sql, TENANT_SELECT "1 = 1 ORDER BY name", SQL_NO_ARGS, &rows, err) &&
+            ROWS_READ(&rows, tenant_read, arena, out, out_count, err)) ||
+           err_wrap(err, "list tenants");
+}
+
 bool store_mail_tenant_ensure(struct store *store, const struct mail_tenant_row *row, struct arena *arena,
                               struct mail_tenant_row *out, struct err *err)
 {
@@ -288,6 +299,22 @@ bool store_mail_inbox_by_address(struct store *store, struct str address_hash, s
 
     return ROW_READ(store, INBOX_SELECT "address_hash = $1", ARGS(sql_text(address_hash)), inbox_read, arena, out,
                     "inbox", err);
+}
+
+static void id_read(const struct sql_rows *rows, struct arena *arena, struct str *out)
+{
+    *out = arena_copy(arena, sql_row_text(rows, 0));
+}
+
+bool store_mail_inbox_ids(struct store *store, struct arena *arena, struct str **out, size_t *out_count,
+                          struct err *err)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+    auto_rows struct sql_rows rows = { 0 };
+
+    return (sql_select(store->sql, "SELECT id FROM mail_inboxes ORDER BY id", SQL_NO_ARGS, &rows, err) &&
+            ROWS_READ(&rows, id_read, arena, out, out_count, err)) ||
+           err_wrap(err, "list inboxes");
 }
 
 bool store_mail_inbox_list(struct store *store, const struct mail_inbox_filter *filter, struct arena *arena,

@@ -29,6 +29,9 @@ bool store_mail_tenant_ensure(struct store *store, const struct mail_tenant_row 
 /* By id, or if that is empty by name. ERR_NOT_FOUND. */
 bool store_mail_tenant_get(struct store *store, struct str id, struct str name, struct arena *arena,
                            struct mail_tenant_row *out, struct err *err) must_use;
+/* By name. */
+bool store_mail_tenant_list(struct store *store, struct arena *arena, struct mail_tenant_row **out, size_t *out_count,
+                            struct err *err) must_use;
 bool store_mail_tenant_reseal(struct store *store, struct str id, struct str approver_sealed, struct str sealed_to,
                               struct err *err) must_use;
 bool store_mail_tenant_oversight(struct store *store, struct str id, struct str cipher, struct err *err) must_use;
@@ -113,6 +116,9 @@ bool store_mail_inbox_by_handle(struct store *store, struct str handle, struct a
                                 struct err *err) must_use;
 bool store_mail_inbox_by_address(struct store *store, struct str address_hash, struct arena *arena,
                                  struct mail_inbox_row *out, struct err *err) must_use;
+/* The ids of all inboxes, deleted ones too; oldest first. */
+bool store_mail_inbox_ids(struct store *store, struct arena *arena, struct str **out, size_t *out_count,
+                          struct err *err) must_use;
 /* Those of a tenant, an account (or the one inbox) that are not deleted; empty: any. Oldest first. */
 struct mail_inbox_filter {
     struct str tenant_id, account_id, or_id;

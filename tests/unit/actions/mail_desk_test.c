@@ -1157,6 +1157,43 @@ static void copies_go_to_an_address_outside_of_this_server(void **state)
     CHECK_STR(box.oversight_address, none);
 }
 
+static void what_concerns_no_inbox_is_in_the_tenants_audit(void **state)
+{
+    struct fixture *f = *state;
+    struct mail_key_want want = { .name = STR("k"), .scopes = MAIL_SCOPE_OVERSIGHT, .tenant = STR("red") };
+    struct mail_key_info info;
+    struct mail_caller account;
+    struct mail_audit *audits;
+    struct secret text;
+    struct made alice;
+    struct str *refs;
+    uint64_t rows;
+    size_t count;
+    bool pending;
+
+    make_inbox(f, "alice", "red", &alice);
+    make_account(f, "192.0.2.1", &account);
+    MUST(action_mail_key_create(&f->actions, &f->operator_, &want, f->arena, &info, &text, &pending, &err));
+    MUST(action_mail_key_revoke(&f->actions, &f->operator_, str_from(info.id), STR(""), f->arena, &pending, &err));
+    MUST(action_oversight_address(&f->actions, &f->operator_, STR("red"), STR("a@example.com"), STR(""), f->arena,
+                                  &pending, &err));
+    assert_true(has_audit(f, "tenant:red", "key.create") && has_audit(f, "tenant:red", "key.revoke") &&
+                has_audit(f, "tenant:red", "oversight.address") && has_audit(f, "tenant:default", "account.create"));
+    assert_false(has_audit(f, "tenant:default", "key.create"));
+    MUST(action_inbox_delete(&f->actions, &alice.caller, STR(""), f->arena, &err));
+    MUST(action_audit_refs(&f->actions, &f->operator_, f->arena, &refs, &count, &err));
+    assert_int_equal(count, 3); /* two tenants and alice's, who is deleted */
+    for (size_t i = 0; i < count; i++)
+        MUST(action_audit_verify(&f->actions, &f->operator_, refs[i], f->arena, &rows, &err));
+    MUST_FAIL(action_audit_verify(&f->actions, &f->operator_, STR("tenant:blue"), f->arena, &rows, &err),
+              ERR_NOT_FOUND);
+    /* Nobody else's, and no inbox is to be had by a tenant's id. */
+    MUST_FAIL(action_audit_list(&f->actions, &account, STR("tenant:default"), 0, 0, f->arena, &audits, &count, &err),
+              ERR_NOT_FOUND);
+    MUST_FAIL(action_audit_refs(&f->actions, &account, f->arena, &refs, &count, &err), ERR_DENIED);
+    MUST_FAIL(can_list(f, &account, account.tenant_id, &err), ERR_NOT_FOUND);
+}
+
 static void the_first_inbox_is_made_once(void **state)
 {
     struct fixture *f = *state;
@@ -1483,6 +1520,7 @@ int main(void)
         DESK_CASE(sign_ups_are_limited_by_place),
         DESK_CASE(a_multimail_key_creates_a_mailbox_with_a_code_and_reaches_it),
         DESK_CASE(copies_go_to_an_address_outside_of_this_server),
+        DESK_CASE(what_concerns_no_inbox_is_in_the_tenants_audit),
         DESK_CASE(the_first_inbox_is_made_once),
         DESK_CASE(a_sandbox_gets_its_own_inbox_at_first_use),
         DESK_CASE(two_first_uses_at_once_make_one_inbox),

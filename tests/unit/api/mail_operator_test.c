@@ -165,11 +165,24 @@ static void the_audit_is_listed_and_checked(void **state)
     SAID(s, "audit_list " FAKE_INBOX " before=0 limit=5");
     assert_string_equal(text_of_row(s, "entries", "action"), "message.held");
     assert_int_equal(call(s, "GET", "/mail/inboxes/" FAKE_INBOX "/audit/verify", NULL), 200);
-    SAID(s, "inbox_get " FAKE_INBOX "\naudit_verify " FAKE_INBOX);
+    SAID(s, "audit_verify " FAKE_INBOX);
     assert_true(json_is_true(json_object_get(s->last, "ok")));
     assert_int_equal(call(s, "GET", "/mail/audit/verify", NULL), 200);
-    SAID(s, "inbox_list\naudit_verify " FAKE_INBOX);
-    assert_string_equal(text_of_row(s, "inboxes", "inbox"), FAKE_INBOX);
+    SAID(s, "audit_refs\naudit_verify " FAKE_INBOX "\naudit_verify tenant:default");
+    const json_t *rows = json_object_get(s->last, "inboxes");
+    assert_int_equal(json_array_size(rows), 2);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(rows, 1), "inbox")), "tenant:default");
+}
+
+static void copies_of_monitored_inboxes_go_where_the_operator_says(void **state)
+{
+    struct mail_served *s = *state;
+
+    assert_int_equal(call(s, "PUT", "/mail/tenants/red/oversight", "{\"address\":\"boss@example.com\"}"), 200);
+    SAID(s, "oversight_address red boss@example.com code=");
+    assert_int_equal(call(s, "PUT", "/mail/tenants/red/oversight", "{\"address\":\"\"}"), 200);
+    SAID(s, "oversight_address red  code=");
+    assert_int_equal(call(s, "PUT", "/mail/tenants/red/oversight", "{}"), 400);
 }
 
 #define SERVED(function) cmocka_unit_test_setup_teardown(function, mail_served_set_up, mail_served_tear_down)
@@ -184,6 +197,7 @@ int main(void)
         SERVED(held_mail_is_shown_and_decided),
         SERVED(grants_are_narrow),
         SERVED(the_audit_is_listed_and_checked),
+        SERVED(copies_of_monitored_inboxes_go_where_the_operator_says),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

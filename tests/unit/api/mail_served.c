@@ -740,6 +740,24 @@ bool action_audit_list(ARGS, struct str inbox_ref, uint64_t before, uint32_t lim
     return SAY("audit_list %.*s before=%llu limit=%u", S(inbox_ref), (unsigned long long)before, limit);
 }
 
+bool action_audit_refs(ARGS, struct arena *arena, struct str **out, size_t *out_count, struct err *err)
+{
+    UNUSED;
+    *out = ARENA_ARRAY(arena, struct str, 2);
+    (*out)[0] = STR(FAKE_INBOX);
+    (*out)[1] = STR("tenant:default");
+    *out_count = 2;
+    return SAY("audit_refs");
+}
+
+bool action_oversight_address(ARGS, struct str tenant, struct str address, struct str approval_code,
+                              struct arena *arena, bool *out_pending, struct err *err)
+{
+    UNUSED;
+    *out_pending = false;
+    return SAY("oversight_address %.*s %.*s code=%.*s", S(tenant), S(address), S(approval_code));
+}
+
 bool action_audit_verify(ARGS, struct str inbox_ref, struct arena *arena, uint64_t *out_rows, struct err *err)
 {
     UNUSED;
