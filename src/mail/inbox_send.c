@@ -19,7 +19,12 @@
 
 enum { SEND_ACCEPT = INBOX_SEND_FIRST, SEND_PENDING, SEND_HELD, SEND_DECIDE, SEND_CANCEL, SEND_RESCHEDULE, SEND_EDIT };
 enum { PACKED_FIELDS_BYTES = 2048 }; /* of a message, besides its ciphers; more is seldom, and makes the buffer grow */
-enum accept_result { ACCEPT_STORED, ACCEPT_REPEAT, ACCEPT_LIMITED };
+enum accept_result {
+    ACCEPT_STORED,
+    ACCEPT_REPEAT,
+    ACCEPT_LIMITED, /* and why */
+    ACCEPT_BEHIND,  /* the clock went back: there are messages with greater ids, and lists go by id */
+};
 
 #define SECOND_US INT64_C(1000000)
 #define MINUTE_US (60 * SECOND_US)
@@ -389,8 +394,24 @@ static bool judge(struct inbox *inbox, const struct arrival *a, struct arena *ar
                     err);
 }
 
+/* Front makes the ids of what it accepts, and does not know those that are here. */
+static bool check_id(struct inbox *inbox, const struct arrival *a, struct arena *arena, struct str *out_last,
+                     struct err *err)
+{
+    auto_rows struct sql_rows rows = { 0 };
+    bool there;
+
+    if (!sql_select(inbox->sql, "SELECT MAX(id) FROM messages", SQL_NO_ARGS, &rows, err) ||
+        !sql_next(&rows, &there, err))
+        return false;
+    struct str last = sql_row_text(&rows, 0);
+    *out_last = mail_message_id_behind(str_from(a->id), last) ? arena_copy(arena, last) : STR("");
+    return true;
+}
+
 static bool accept_new(struct inbox *inbox, struct arrival *a, struct arena *arena, struct mail_message *out,
-                       enum accept_result *out_result, struct refusal *out_refusal, struct err *err)
+                       enum accept_result *out_result, struct refusal *out_refusal, struct str *out_last,
+                       struct err *err)
 {
     char once[65] = "", dedup[65] = "";
     bool there;
@@ -415,6 +436,11 @@ static bool accept_new(struct inbox *inbox, struct arrival *a, struct arena *are
     *out_result = ACCEPT_LIMITED;
     if (out_refusal->is_there)
         return true;
+    *out_result = ACCEPT_BEHIND;
+    if (!check_id(inbox, a, arena, out_last, err))
+        return false;
+    if (out_last->len)
+        return true;
     *out_result = ACCEPT_STORED;
     return store_message(inbox, a, once, dedup, arena, err) && judge(inbox, a, arena, err) &&
            inbox_message_load(inbox, str_from(a->id), arena, out, err);
@@ -426,25 +452,27 @@ static bool run_accept(struct inbox *inbox, struct unpack *in, struct arena *are
     struct mail_message message;
     enum accept_result result = ACCEPT_LIMITED;
     struct refusal refusal = { 0 };
+    struct str last = STR("");
 
     if (!unpack_arrival(in, arena, &a, err) || !sql_begin(inbox->sql, SQL_DURABLE, err))
         return false;
-    bool fine = accept_new(inbox, &a, arena, &message, &result, &refusal, err);
+    bool fine = accept_new(inbox, &a, arena, &message, &result, &refusal, &last, err);
     /* A refusal has changed nothing that is worth writing. */
     bool committed = sql_end(inbox->sql, fine && result == ACCEPT_STORED, err);
     if (!fine || (result == ACCEPT_STORED && !committed))
         return false;
     pack_u8(out, (uint8_t)result);
     pack_u32(out, refusal.retry_after_s);
-    pack_str(out, refusal.why);
-    if (result != ACCEPT_LIMITED)
+    pack_str(out, result == ACCEPT_BEHIND ? last : refusal.why);
+    if (result < ACCEPT_LIMITED)
         mail_message_pack(out, &message, 0);
     return true;
 }
 
-/* A refusal becomes an error. */
+/* A refusal becomes an error. ACCEPT_BEHIND: *out_last is the id to be followed, and the rest is not set. */
 static bool unpack_accepted(struct unpack *in, const char *inbox_id, struct arena *arena, struct mail_message *out,
-                            enum accept_result *out_result, uint32_t *out_retry_after_s, struct err *err)
+                            enum accept_result *out_result, struct str *out_last, uint32_t *out_retry_after_s,
+                            struct err *err)
 {
     uint8_t result = unpack_u8(in);
     uint32_t retry_after_s = unpack_u32(in);
@@ -454,26 +482,45 @@ static bool unpack_accepted(struct unpack *in, const char *inbox_id, struct aren
         mail_message_unpack(in, inbox_id, arena, out);
     if (!unpack_done(in, err))
         return false;
+    if (result > ACCEPT_BEHIND)
+        return err_set(err, ERR_INTERNAL, "malformed message");
     *out_retry_after_s = retry_after_s;
     *out_result = (enum accept_result)result;
-    return result < ACCEPT_LIMITED || err_set(err, ERR_LIMIT, "%.*s", STR_ARG(why));
+    *out_last = why;
+    return result != ACCEPT_LIMITED || err_set(err, ERR_LIMIT, "%.*s", STR_ARG(why));
+}
+
+/* Once. The id is authenticated with the ciphers, so another id needs new ones. */
+static bool accept_as(struct mail *mail, const struct mail_accept *want, const char *id, struct arena *arena,
+                      struct mail_accepted *out, struct mail_message *out_message, enum accept_result *out_result,
+                      struct str *out_last, uint32_t *out_retry_after_s, struct err *err)
+{
+    struct buf request = mail_request(arena);
+    struct unpack reply;
+
+    return pack_arrival(mail, want, id, arena, &request, out->sha256, &out->link, err) &&
+           mail_call_again(mail, want->inbox_id, SEND_ACCEPT, &request, arena, &reply, err) &&
+           unpack_accepted(&reply, want->inbox_id, arena, out_message, out_result, out_last, out_retry_after_s, err);
 }
 
 bool mail_accept(struct mail *mail, const struct mail_accept *want, struct arena *arena, struct mail_accepted *out,
                  uint32_t *out_retry_after_s, struct err *err)
 {
-    struct buf request = mail_request(arena);
     struct mail_accepted accepted = { 0 };
     struct mail_message message;
     enum accept_result result;
-    struct unpack reply;
     char id[MAIL_MESSAGE_ID_BYTES];
+    struct str last;
 
     *out_retry_after_s = 0;
     mail_message_id(want->inbox_id, id);
-    bool fine = pack_arrival(mail, want, id, arena, &request, accepted.sha256, &accepted.link, err) &&
-                mail_call_again(mail, want->inbox_id, SEND_ACCEPT, &request, arena, &reply, err) &&
-                unpack_accepted(&reply, want->inbox_id, arena, &message, &result, out_retry_after_s, err);
+    bool fine = accept_as(mail, want, id, arena, &accepted, &message, &result, &last, out_retry_after_s, err);
+    if (fine && result == ACCEPT_BEHIND) {
+        mail_message_id_after(want->inbox_id, last, id);
+        fine = accept_as(mail, want, id, arena, &accepted, &message, &result, &last, out_retry_after_s, err) &&
+               (result != ACCEPT_BEHIND ||
+                err_set(err, ERR_INTERNAL, "inbox %s has no room for ids: its clock was far ahead", want->inbox_id));
+    }
     if (!fine || result == ACCEPT_REPEAT || message.state != MAIL_HELD)
         secret_wipe(&accepted.link);
     if (!fine)

@@ -50,6 +50,10 @@ void mail_ulid(char out[MAIL_INBOX_ID_BYTES]);
 void mail_ulid_follow(struct str id);
 /* A new message, thread or link id of this inbox. */
 void mail_message_id(const char *inbox_id, char out[MAIL_MESSAGE_ID_BYTES]);
+/* Is `last` later than `id` by so much that the clock has gone back? */
+bool mail_message_id_behind(struct str id, struct str last);
+/* A new one that is greater than `last`, of the same inbox. The ids that follow do not depend on it. */
+void mail_message_id_after(const char *inbox_id, struct str last, char out[MAIL_MESSAGE_ID_BYTES]);
 bool mail_inbox_id_valid(struct str id);
 /* The handle at the end of a message id. False: not such an id. */
 bool mail_message_id_handle(struct str id, char out_handle[MAIL_HANDLE_BYTES]) must_use;

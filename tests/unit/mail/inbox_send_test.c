@@ -329,6 +329,30 @@ static void the_same_content_within_a_minute_is_a_conflict(void **state)
     MUST(try_accept(o, &want, &again, &err));
 }
 
+static void what_is_sent_after_the_clock_went_back_is_still_the_newest(void **state)
+{
+    struct office *o = *state;
+    struct mail_accepted before = office_send(o, MAIL_GATED_SEND), after, later;
+    struct mail_message held;
+    char script[256], future[MAIL_MESSAGE_ID_BYTES];
+
+    /* As if an earlier front had stored it, with a clock that was an age ahead. */
+    memcpy(future, before.id, sizeof future);
+    future[2] = 'Z';
+    snprintf(script, sizeof script, "PRAGMA foreign_keys = OFF; UPDATE messages SET id = '%s' WHERE id = '%s'", future,
+             before.id);
+    office_by_hand(o, script);
+    after = office_send(o, MAIL_GATED_SEND);
+    later = office_send(o, MAIL_GATED_SEND);
+    assert_true(strcmp(after.id, future) > 0);
+    assert_true(strcmp(later.id, after.id) > 0);
+    assert_int_equal(strncmp(after.id, future, 10), 0);
+    MUST(mail_held_get(o->mail, OFFICE_INBOX, str_from(after.id), &o->approver, &o->arena, &held, &err));
+    /* Ids of other inboxes do not depend on it. */
+    mail_message_id(OFFICE_INBOX, future);
+    assert_true(strcmp(future, after.id) < 0);
+}
+
 /* ---- limits ---- */
 
 static void limits_are_checked_before_anything_is_stored(void **state)
@@ -625,6 +649,7 @@ int main(void)
         CASE(the_hash_is_of_sender_recipients_and_mime),
         OFFICE_CASE(an_idempotency_key_is_good_for_a_day),
         OFFICE_CASE(the_same_content_within_a_minute_is_a_conflict),
+        OFFICE_CASE(what_is_sent_after_the_clock_went_back_is_still_the_newest),
         OFFICE_CASE(limits_are_checked_before_anything_is_stored),
         OFFICE_CASE(a_clock_that_goes_back_neither_lifts_a_limit_nor_makes_it_longer),
         OFFICE_CASE(what_waits_and_what_is_stored_is_limited),
