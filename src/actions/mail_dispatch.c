@@ -250,6 +250,14 @@ static void watch_copy(const struct actions *actions, const struct mail_box *box
     }
 }
 
+static bool any_refused(const struct mail_settled *settled, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (settled[i].outcome == MAIL_REFUSED)
+            return true;
+    return false;
+}
+
 static enum mail_state state_after(const struct mail_settled *settled, uint32_t count)
 {
     bool any_delivered = false;
@@ -300,6 +308,8 @@ static bool leave(const struct turn *turn, const struct mail_release *release, c
     if (!mail_settle(mail, release, settled, content->recipient_count, err))
         return false;
     watch_copy(actions, turn->box, release, settled, content->recipient_count);
+    if (any_refused(settled, content->recipient_count))
+        mail_tell(actions, MAIL_EVENT_BOUNCED, turn->box->info.id, release->message_id);
     *out_state = state_after(settled, content->recipient_count);
     return true;
 }

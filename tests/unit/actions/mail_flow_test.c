@@ -418,6 +418,7 @@ static void unknown_addresses_are_refused_and_others_wait(void **state)
     struct sent_info out;
 
     assert_int_equal(send_to(s, &alice, STR("nobody@" STAGE_DOMAIN)).accepted.state, MAIL_FAILED);
+    assert_int_equal(stage_heard_count(s, MAIL_EVENT_BOUNCED, alice.inbox.id), 1);
     MUST(try_send(s, &alice, (struct send_want){ .to = mixed, .to_count = 2 }, &out, &err));
     assert_int_equal(out.accepted.state, MAIL_DEFERRED);
     assert_int_equal(state_of(s, &alice, out.accepted.id), MAIL_DEFERRED);
@@ -426,6 +427,7 @@ static void unknown_addresses_are_refused_and_others_wait(void **state)
     assert_int_equal(out.accepted.state, MAIL_SENT);
     assert_int_equal(state_of(s, &alice, out.accepted.id), MAIL_SENT);
     assert_int_equal(list(s, &bob).count, 2);
+    assert_int_equal(stage_heard_count(s, MAIL_EVENT_BOUNCED, alice.inbox.id), 2);
 }
 
 static void an_inbox_may_write_to_itself(void **state)
@@ -890,6 +892,43 @@ static void a_foreign_message_looks_like_one_that_does_not_exist(void **state)
               ERR_DENIED);
 }
 
+static void a_grant_reads_what_it_names_and_nothing_more(void **state)
+{
+    struct stage *s = *state;
+    struct person alice = stage_person(s, "alice", MAIL_AUTONOMOUS), bob = stage_person(s, "bob", MAIL_AUTONOMOUS);
+    struct str inbox = str_from(alice.inbox.id), to = address(&bob);
+    struct mail_filter filter = everything;
+    struct mail_message message;
+    struct mail_grant grant;
+    struct mail_page page;
+    struct sent_info out;
+
+    send_to(s, &bob, address(&alice));
+    MUST(action_grant_create(&s->actions, &s->operator_, str_from(bob.inbox.id), inbox, MAIL_GRANT_LIST, 3600,
+                             STR("holidays"), &s->arena, &grant, &err));
+    MUST_FAIL(action_mail_list(&s->actions, &bob.caller, inbox, &filter, &s->arena, &page, &err), ERR_CONFLICT);
+    list(s, &alice); /* only alice's own key can let bob in */
+    MUST(action_mail_list(&s->actions, &bob.caller, inbox, &filter, &s->arena, &page, &err));
+    assert_int_equal(page.count, 1);
+    struct str id = str_from(page.rows[0].id);
+    struct err denied;
+    assert_false(action_mail_read(&s->actions, &bob.caller, inbox, id, MAIL_WANT_TEXT, &s->arena, &message, &denied));
+    MUST_FAIL(try_send(s, &bob, (struct send_want){ .inbox_ref = inbox, .to = &to, .to_count = 1 }, &out, &err),
+              ERR_NOT_FOUND);
+    MUST_FAIL(action_mail_label(&s->actions, &bob.caller, id, true, &s->arena, &message, &err), ERR_NOT_FOUND);
+
+    MUST(action_grant_create(&s->actions, &s->operator_, str_from(bob.inbox.id), inbox,
+                             MAIL_GRANT_LIST | MAIL_GRANT_READ, 3600, STR("holidays"), &s->arena, &grant, &err));
+    list(s, &alice);
+    MUST(action_mail_read(&s->actions, &bob.caller, inbox, id, MAIL_WANT_TEXT | MAIL_WANT_MARK_READ, &s->arena,
+                          &message, &err));
+    assert_non_null(memmem(message.content.text.at, message.content.text.len, "heron stands", 12));
+    assert_int_equal(list(s, &alice).rows[0].in_status, MAIL_IN_UNREAD);
+    hand_clock_add(3601 * SECOND_MS);
+    MUST_FAIL(action_mail_read(&s->actions, &bob.caller, inbox, id, MAIL_WANT_TEXT, &s->arena, &message, &err),
+              ERR_NOT_FOUND);
+}
+
 /* ---- crashes ---- */
 
 /* Front, up to the hole, in a process of its own. */
@@ -1116,6 +1155,7 @@ int main(void)
         RUN(a_link_expires_and_a_guess_finds_nothing),
         RUN(an_attachment_is_read_by_name_by_number_and_by_link),
         RUN(a_foreign_message_looks_like_one_that_does_not_exist),
+        RUN(a_grant_reads_what_it_names_and_nothing_more),
         RUN(a_crash_at_each_step_loses_nothing_and_sends_nothing_twice),
         RUN(a_worker_that_is_killed_costs_one_error_at_most),
         RUN(a_damaged_inbox_does_not_stop_mail_to_others),

@@ -53,6 +53,24 @@ static inline void stage_leave_test(void)
 
 static bool stage_composer_works = true;
 
+void __lsan_disable(void) __attribute__((weak));
+void __lsan_enable(void) __attribute__((weak));
+
+/* Once, and not in each child: it takes a while. What the libraries keep is no leak of ours. */
+static inline void stage_prepare_composer(void)
+{
+    static bool is_done;
+
+    if (is_done)
+        return;
+    if (__lsan_disable)
+        __lsan_disable();
+    composer_prepare();
+    if (__lsan_enable)
+        __lsan_enable();
+    is_done = true;
+}
+
 static inline bool stage_composer(void *context, int *out_fd, struct err *err)
 {
     int pair[2];
@@ -69,7 +87,6 @@ static inline bool stage_composer(void *context, int *out_fd, struct err *err)
             _exit(0);
         struct err why;
         stage_leave_test();
-        composer_prepare();
         _exit(composer_serve(pair[1], &why) ? 0 : 1);
     }
     (void)waitpid(pid, NULL, 0);
@@ -144,6 +161,7 @@ static inline int stage_set_up(void **state)
 
     hand_clock_start();
     assert_true(seal_begin(&err));
+    stage_prepare_composer();
     snprintf(stage->office.dir, sizeof stage->office.dir, "/tmp/cloister-mail.XXXXXX");
     assert_non_null(mkdtemp(stage->office.dir));
     arena_init(&stage->office.arena);
