@@ -74,6 +74,7 @@ handler_fn mm_mailboxes, mm_mailbox_create, mm_mailbox, mm_mailbox_update, mm_ma
 handler_fn mm_pending, mm_decide, mm_decide_by_id;
 /* mail_multimail_account.c */
 handler_fn mm_keys, mm_key_create, mm_key_update, mm_key_revoke, mm_webhooks, mm_webhook, mm_webhook_add,
-    mm_webhook_remove, mm_account, mm_usage, mm_audit, mm_audit_of_inbox, mm_domains, mm_domain, mm_health, mm_openapi;
+    mm_webhook_remove, mm_account, mm_account_update, mm_usage, mm_audit, mm_audit_of_inbox, mm_domains, mm_domain,
+    mm_health, mm_openapi;
 
 #endif

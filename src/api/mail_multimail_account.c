@@ -266,7 +266,7 @@ void mm_account(struct request *rq)
     json_out_str(&json, "name", account.name);
     json_out_str(&json, "slug", account.tenant);
     json_out_str(&json, "plan", STR("self-hosted"));
-    json_out_null(&json, "oversight_email");
+    mm_text(&json, "oversight_email", account.oversight_address);
     json_out_null(&json, "physical_address");
     json_out_int(&json, "daily_email_quota", account.sends_per_day);
     json_out_int(&json, "monthly_email_quota", 30 * (int64_t)account.sends_per_day);
@@ -282,6 +282,33 @@ void mm_account(struct request *rq)
     json_out_str(&json, "name", account.name);
     json_out_end(&json);
     json_out_end(&json);
+}
+
+void mm_account_update(struct request *rq)
+{
+    auto_json json_t *body = NULL;
+    struct str address, code = STR("");
+    bool is_pending = false;
+    struct err err;
+
+    if (!mail_body(rq, &body))
+        return;
+    if (json_has(body, "name") || json_has(body, "physical_address")) {
+        mail_reply_problem(rq, 501,
+                           "Only 'oversight_email' can be changed: the operator of this server names accounts");
+        return;
+    }
+    if (!json_take_str(body, "oversight_email", JSON_REQUIRED, &address, &err) ||
+        !json_take_str(body, "approval_code", JSON_OPTIONAL, &code, &err)) {
+        mail_reply_invalid(rq, &err);
+        return;
+    }
+    if (!action_oversight_address(rq->actions, mail_caller(rq), STR(""), address, code, rq->arena, &is_pending, &err))
+        mail_reply_err(rq, &err);
+    else if (is_pending)
+        mm_answer_code_needed(rq);
+    else
+        mm_answer_status(rq, 200, STR("updated"));
 }
 
 static void day_row(struct json_out *json, int64_t at_us, const char *event, uint64_t count)

@@ -339,6 +339,25 @@ static void code_list(struct request *rq)
     reply_field(rq, STR("Cache-Control"), STR("no-store"));
 }
 
+static void oversight_set(struct request *rq)
+{
+    auto_json json_t *body = NULL;
+    struct str address, tenant = STR("");
+    bool is_pending = false;
+    struct err err;
+
+    if (!mail_body(rq, &body))
+        return;
+    if (!json_take_str(body, "address", JSON_REQUIRED, &address, &err) ||
+        !json_take_str(body, "tenant", JSON_OPTIONAL, &tenant, &err))
+        mail_reply_invalid(rq, &err);
+    else if (!action_oversight_address(rq->actions, mail_caller(rq), tenant, address, STR(""), rq->arena, &is_pending,
+                                       &err))
+        mail_reply_err(rq, &err);
+    else
+        answer_done(rq, "updated");
+}
+
 /* ---- held messages ---- */
 
 static void pending_list(struct request *rq)
@@ -608,6 +627,8 @@ static const struct http_route routes[] = {
     OPERATOR(POST, "/mail/keys", key_create,
              "Make a key: {name, scopes?, tenant?}; without scopes one that approves; shown once"),
     OPERATOR(DELETE, "/mail/keys/{key}", key_revoke, "Revoke a key"),
+    OPERATOR(PUT, "/mail/oversight", oversight_set,
+             "Where copies of what monitored inboxes send go: {address, tenant?}; an empty address: nowhere"),
     OPERATOR(GET, "/mail/codes", code_list, "Codes that agents have asked for: {codes:[{code,what,inbox,expires_at}]}"),
     OPERATOR(GET, "/mail/pending", pending_list, "Messages that wait for approval, with content_sha256: {pending:[…]}"),
     OPERATOR(GET, "/mail/messages/{message}", held_get, "One of them, with its text, warnings and what it answers"),

@@ -175,6 +175,16 @@ def test_account_and_usage(mail, box):
     assert [row["domain"] for row in mail.list_domains()] == [box["address"].split("@")[1]]
 
 
+def test_the_oversight_address_needs_a_code_and_is_not_of_this_server(mail, box, other, operator):
+    want = {"oversight_email": "eyes@oversight.example"}
+    assert mail.update_account(**want)["status"] == "pending_approval"
+    assert mail.update_account(**want, approval_code=operator.code())["status"] == "updated"
+    assert mail.get_account()["oversight_email"] == want["oversight_email"]
+    refused(400, mail.update_account, oversight_email=other["address"])
+    operator.call("PUT", "/mail/oversight", {"address": ""})
+    assert mail.get_account()["oversight_email"] is None
+
+
 def test_mailboxes(mail, box, connect, operator):
     (row,) = mail.list_mailboxes()
     assert row["id"] == box["id"]

@@ -44,7 +44,8 @@ static void every_route_needs_a_scope_or_is_public_on_purpose(void **state)
 /* Without a key each of these would be a way to change something. */
 static void public_routes_are_these(void **state)
 {
-    static const char *const allowed[] = { "/v1/files/{token}", "/v1/openapi.json", "/health", "/v1/signup" };
+    static const char *const allowed[] = { "/v1/files/{token}", "/v1/openapi.json",    "/health",
+                                           "/v1/signup",        "/v1/approve/{token}", "/approve/{token}" };
 
     (void)state;
     for (size_t d = 0; d < COUNT_OF(dialects); d++) {
@@ -141,11 +142,11 @@ static void a_request_without_a_valid_key_is_refused(void **state)
 {
     struct mail_served *s = *state;
 
-    assert_int_equal(mail_call(s, "GET", "/v1/mailboxes", NULL, NULL), 401);
+    assert_int_equal(mail_ask(s, "GET", "/v1/mailboxes", NULL, NULL), 401);
     assert_non_null(strstr(mail_text(s, "error"), "API key is missing"));
     assert_string_equal(mail_header(s, "WWW-Authenticate"), "Bearer realm=\"mail\"");
-    assert_int_equal(mail_call(s, "GET", "/v1/mailboxes", "mm_live_unknown", NULL), 401);
-    assert_int_equal(mail_call(s, "GET", "/v1/mailboxes", "e2b_0000", NULL), 401);
+    assert_int_equal(mail_ask(s, "GET", "/v1/mailboxes", "mm_live_unknown", NULL), 401);
+    assert_int_equal(mail_ask(s, "GET", "/v1/mailboxes", "e2b_0000", NULL), 401);
     SAID(s, "");
 }
 
@@ -153,7 +154,7 @@ static void a_failing_store_does_not_look_like_a_wrong_key(void **state)
 {
     struct mail_served *s = *state;
 
-    assert_int_equal(mail_call(s, "GET", "/v1/mailboxes", KEY_BROKEN, NULL), 503);
+    assert_int_equal(mail_ask(s, "GET", "/v1/mailboxes", KEY_BROKEN, NULL), 503);
     assert_string_equal(mail_header(s, "Retry-After"), "1");
 }
 
@@ -161,9 +162,9 @@ static void the_key_may_be_in_either_header(void **state)
 {
     struct mail_served *s = *state;
 
-    assert_int_equal(mail_call(s, "GET", "/v1/mailboxes", KEY_READ, NULL), 200);
+    assert_int_equal(mail_ask(s, "GET", "/v1/mailboxes", KEY_READ, NULL), 200);
     assert_int_equal(
-        mail_call_with(s, "GET", "/v1/mailboxes", NULL, &(struct http_field){ STR("X-API-Key"), STR(KEY_READ) }, 1),
+        mail_ask_with(s, "GET", "/v1/mailboxes", NULL, &(struct http_field){ STR("X-API-Key"), STR(KEY_READ) }, 1),
         200);
     SAID(s, "inbox_list\n");
 }
@@ -172,13 +173,13 @@ static void a_key_without_the_scope_is_told_which_one(void **state)
 {
     struct mail_served *s = *state;
 
-    assert_int_equal(mail_call(s, "POST", "/v1/send", KEY_READ, "{}"), 403);
+    assert_int_equal(mail_ask(s, "POST", "/v1/send", KEY_READ, "{}"), 403);
     assert_string_equal(mail_text(s, "error"), "Requires send scope");
-    assert_int_equal(mail_call(s, "GET", "/v1/oversight/pending", KEY_FULL, NULL), 403);
+    assert_int_equal(mail_ask(s, "GET", "/v1/oversight/pending", KEY_FULL, NULL), 403);
     assert_string_equal(mail_text(s, "error"), "Requires oversight or oversight_read scope");
     /* Admin stands for read and send, never for oversight. */
-    assert_int_equal(mail_call(s, "POST", "/v1/oversight/decide", KEY_FULL, "{}"), 403);
-    assert_int_equal(mail_call(s, "GET", "/v1/mailboxes/x/emails", KEY_EYES, NULL), 403);
+    assert_int_equal(mail_ask(s, "POST", "/v1/oversight/decide", KEY_FULL, "{}"), 403);
+    assert_int_equal(mail_ask(s, "GET", "/v1/mailboxes/x/emails", KEY_EYES, NULL), 403);
     SAID(s, "");
 }
 
@@ -187,36 +188,36 @@ static void the_operators_routes_need_the_admin_token(void **state)
     struct mail_served *s = *state;
     struct http_field token = { STR("X-Admin-Token"), STR(ADMIN) }, wrong = { STR("X-Admin-Token"), STR("x") };
 
-    assert_int_equal(mail_call(s, "GET", "/mail/inboxes", KEY_FULL, NULL), 401);
-    assert_int_equal(mail_call_with(s, "GET", "/mail/inboxes", NULL, &wrong, 1), 401);
+    assert_int_equal(mail_ask(s, "GET", "/mail/inboxes", KEY_FULL, NULL), 401);
+    assert_int_equal(mail_ask_with(s, "GET", "/mail/inboxes", NULL, &wrong, 1), 401);
     SAID(s, "");
-    assert_int_equal(mail_call_with(s, "GET", "/mail/inboxes", NULL, &token, 1), 200);
+    assert_int_equal(mail_ask_with(s, "GET", "/mail/inboxes", NULL, &token, 1), 200);
     SAID(s, "inbox_list\n");
     /* And the token opens nothing else. */
-    assert_int_equal(mail_call_with(s, "GET", "/v1/mailboxes", NULL, &token, 1), 401);
+    assert_int_equal(mail_ask_with(s, "GET", "/v1/mailboxes", NULL, &token, 1), 401);
 }
 
 static void paths_and_methods_that_do_not_exist_say_so(void **state)
 {
     struct mail_served *s = *state;
 
-    assert_int_equal(mail_call(s, "GET", "/v1/nothing", KEY_FULL, NULL), 404);
+    assert_int_equal(mail_ask(s, "GET", "/v1/nothing", KEY_FULL, NULL), 404);
     assert_non_null(strstr(mail_text(s, "error"), "/v1/nothing"));
-    assert_int_equal(mail_call(s, "PUT", "/v1/mailboxes", KEY_FULL, NULL), 405);
+    assert_int_equal(mail_ask(s, "PUT", "/v1/mailboxes", KEY_FULL, NULL), 405);
     assert_string_equal(mail_header(s, "Allow"), "GET, POST");
-    assert_int_equal(mail_call(s, "GET", "/mail/nothing", NULL, NULL), 404);
-    assert_int_equal(mail_call(s, "POST", "/v1/admin/recover-key", KEY_FULL, "{}"), 404);
+    assert_int_equal(mail_ask(s, "GET", "/mail/nothing", NULL, NULL), 404);
+    assert_int_equal(mail_ask(s, "POST", "/v1/admin/recover-key", KEY_FULL, "{}"), 404);
 }
 
 static void what_the_service_has_and_we_do_not_is_501_with_a_reason(void **state)
 {
     struct mail_served *s = *state;
 
-    assert_int_equal(mail_call(s, "POST", "/v1/account", NULL, "{}"), 501);
+    assert_int_equal(mail_ask(s, "POST", "/v1/account", NULL, "{}"), 501);
     assert_non_null(strstr(mail_text(s, "error"), "cloister mail inbox create"));
-    assert_int_equal(mail_call(s, "POST", "/v1/domains", KEY_FULL, "{}"), 501);
+    assert_int_equal(mail_ask(s, "POST", "/v1/domains", KEY_FULL, "{}"), 501);
     /* Whether it exists is told to those who may ask. */
-    assert_int_equal(mail_call(s, "POST", "/v1/domains", NULL, "{}"), 401);
+    assert_int_equal(mail_ask(s, "POST", "/v1/domains", NULL, "{}"), 401);
 }
 
 static void mail_that_is_off_says_so(void **state)
@@ -224,7 +225,7 @@ static void mail_that_is_off_says_so(void **state)
     struct mail_served *s = *state;
 
     s->actions.mail = NULL;
-    assert_int_equal(mail_call(s, "GET", "/v1/mailboxes", KEY_FULL, NULL), 501);
+    assert_int_equal(mail_ask(s, "GET", "/v1/mailboxes", KEY_FULL, NULL), 501);
     assert_string_equal(mail_text(s, "error"), "mail is off on this server");
 }
 
@@ -244,10 +245,10 @@ static void bodies_are_limited_by_what_the_route_takes(void **state)
 {
     struct mail_served *s = *state;
 
-    assert_int_equal(mail_call(s, "POST", "/v1/contacts", KEY_FULL, of_size(s, LIMIT_CALL_BODY_BYTES + 1)), 413);
-    assert_int_equal(mail_call(s, "POST", "/v1/contacts", KEY_FULL, of_size(s, LIMIT_CALL_BODY_BYTES)), 400);
-    assert_int_equal(mail_call(s, "POST", "/v1/send", KEY_FULL, of_size(s, LIMIT_CALL_BODY_BYTES + 1)), 400);
-    assert_int_equal(mail_call(s, "POST", "/v1/send", KEY_FULL, of_size(s, LIMIT_MAIL_BODY_BYTES + 1)), 413);
+    assert_int_equal(mail_ask(s, "POST", "/v1/contacts", KEY_FULL, of_size(s, LIMIT_CALL_BODY_BYTES + 1)), 413);
+    assert_int_equal(mail_ask(s, "POST", "/v1/contacts", KEY_FULL, of_size(s, LIMIT_CALL_BODY_BYTES)), 400);
+    assert_int_equal(mail_ask(s, "POST", "/v1/send", KEY_FULL, of_size(s, LIMIT_CALL_BODY_BYTES + 1)), 400);
+    assert_int_equal(mail_ask(s, "POST", "/v1/send", KEY_FULL, of_size(s, LIMIT_MAIL_BODY_BYTES + 1)), 413);
     SAID(s, "");
 }
 
@@ -257,12 +258,12 @@ static void a_key_that_asks_too_often_is_told_when_to_come_back(void **state)
     unsigned refused = 0;
 
     for (int i = 0; i < 10 && !refused; i++)
-        refused = mail_call(s, "GET", "/v1/mailboxes", KEY_READ, NULL) == 429;
+        refused = mail_ask(s, "GET", "/v1/mailboxes", KEY_READ, NULL) == 429;
     assert_true(refused);
     assert_string_equal(mail_header(s, "Retry-After"), "1");
     assert_non_null(mail_header(s, "RateLimit-Limit"));
     /* Another key is not affected. */
-    assert_int_equal(mail_call(s, "GET", "/v1/mailboxes", KEY_FULL, NULL), 200);
+    assert_int_equal(mail_ask(s, "GET", "/v1/mailboxes", KEY_FULL, NULL), 200);
 }
 
 static int set_up_with_a_rate(void **state)
@@ -304,7 +305,7 @@ static void an_inbox_with_slow_calls_leaves_workers_for_others(void **state)
     while (fake.lists_at_work < LIMIT_MAIL_CALLS_EACH)
         usleep(1000);
     /* A caller with another share is answered at once, and no more of the slow ones have a worker. */
-    assert_int_equal(mail_call(s, "GET", "/v1/oversight/pending", KEY_EYES, NULL), 200);
+    assert_int_equal(mail_ask(s, "GET", "/v1/oversight/pending", KEY_EYES, NULL), 200);
     usleep(20000);
     assert_int_equal(fake.lists_at_work, LIMIT_MAIL_CALLS_EACH);
     /* Clients that go away while they wait are forgotten. */
@@ -328,14 +329,13 @@ static void a_request_from_a_sandbox_acts_as_its_inbox(void **state)
 
     s->sandbox_id = "sbx1";
     fake.state = MAIL_HELD;
-    assert_int_equal(mail_call(s, "POST", "/v1/send", NULL, "{\"to\":\"a@b.c\",\"subject\":\"s\",\"body\":\"b\"}"),
-                     202);
+    assert_int_equal(mail_ask(s, "POST", "/v1/send", NULL, "{\"to\":\"a@b.c\",\"subject\":\"s\",\"body\":\"b\"}"), 202);
     assert_true(str_starts(str_from(fake.said), STR("by sandbox sbx1 key ''\nsend inbox= to=a@b.c ")));
     /* A key of another inbox is refused, an unknown one ignored: the action decides. */
-    assert_int_equal(mail_call(s, "GET", "/v1/mailboxes", KEY_FULL, NULL), 401);
-    assert_int_equal(mail_call(s, "GET", "/v1/mailboxes", "mm_live_old", NULL), 403);
+    assert_int_equal(mail_ask(s, "GET", "/v1/mailboxes", KEY_FULL, NULL), 401);
+    assert_int_equal(mail_ask(s, "GET", "/v1/mailboxes", "mm_live_old", NULL), 403);
     assert_string_equal(mail_text(s, "error"), "Requires read scope");
-    assert_int_equal(mail_call(s, "GET", "/health", NULL, NULL), 200);
+    assert_int_equal(mail_ask(s, "GET", "/health", NULL, NULL), 200);
     assert_string_equal(mail_text(s, "status"), "ok");
 }
 
@@ -347,9 +347,9 @@ static void a_sandbox_cannot_reach_the_operators_routes(void **state)
     s->sandbox_id = "sbx1";
     for (size_t i = 0; i < mail_operator.route_count; i++) {
         const struct http_route *route = &mail_operator.routes[i];
-        assert_int_equal(mail_call_with(s, http_method_name[route->method], route->pattern, NULL, &token, 1), 404);
+        assert_int_equal(mail_ask_with(s, http_method_name[route->method], route->pattern, NULL, &token, 1), 404);
     }
-    assert_int_equal(mail_call(s, "GET", "/sandboxes", NULL, NULL), 404);
+    assert_int_equal(mail_ask(s, "GET", "/sandboxes", NULL, NULL), 404);
     SAID(s, "");
 }
 
@@ -366,11 +366,11 @@ static void errors_of_actions_have_the_status_of_their_kind(void **state)
 
     for (size_t i = 0; i < COUNT_OF(of); i++) {
         err_note(&fake.fail, of[i].kind, "the reason");
-        assert_int_equal(mail_call(s, "GET", "/v1/mailboxes", KEY_FULL, NULL), of[i].status);
+        assert_int_equal(mail_ask(s, "GET", "/v1/mailboxes", KEY_FULL, NULL), of[i].status);
         assert_string_equal(mail_text(s, "error"), "the reason");
     }
     err_note(&fake.fail, ERR_INTERNAL, "secret detail");
-    assert_int_equal(mail_call(s, "GET", "/v1/mailboxes", KEY_FULL, NULL), 500);
+    assert_int_equal(mail_ask(s, "GET", "/v1/mailboxes", KEY_FULL, NULL), 500);
     assert_null(strstr(mail_text(s, "error"), "secret detail"));
     assert_non_null(strstr(mail_text(s, "error"), "reference"));
 }
@@ -379,11 +379,11 @@ static void the_other_dialects_write_errors_in_their_own_shape(void **state)
 {
     struct mail_served *s = *state;
 
-    assert_int_equal(mail_call(s, "GET", "/v1/nothing", KEY_LOBSTER, NULL), 404);
+    assert_int_equal(mail_ask(s, "GET", "/v1/nothing", KEY_LOBSTER, NULL), 404);
     assert_string_equal(mail_text(s, "error"), "not_found");
     assert_non_null(strstr(mail_text(s, "message"), "/v1/nothing"));
     assert_non_null(mail_text(s, "requestId"));
-    assert_int_equal(mail_call(s, "GET", "/mail/inboxes", NULL, NULL), 401);
+    assert_int_equal(mail_ask(s, "GET", "/mail/inboxes", NULL, NULL), 401);
     assert_int_equal(json_integer_value(json_object_get(s->last, "code")), 401);
     assert_non_null(strstr(mail_text(s, "message"), "X-Admin-Token"));
 }

@@ -15,7 +15,7 @@ static unsigned call(struct mail_served *s, const char *method, const char *targ
 {
     struct http_field token = { STR("X-Admin-Token"), STR(ADMIN) };
 
-    return mail_call_with(s, method, target, body, &token, 1);
+    return mail_ask_with(s, method, target, body, &token, 1);
 }
 
 static const char *text_of_row(struct mail_served *s, const char *list, const char *name)
@@ -100,6 +100,8 @@ static void keys_and_codes(void **state)
     assert_int_equal(call(s, "GET", "/mail/codes", NULL), 200);
     assert_string_equal(text_of_row(s, "codes", "code"), "A7X-29K");
     refused(s, "POST", "/mail/keys", "{\"name\":\"x\",\"scopes\":\"send\"}", "scopes");
+    assert_int_equal(call(s, "PUT", "/mail/oversight", "{\"address\":\"a@b.c\",\"tenant\":\"acme\"}"), 200);
+    SAID(s, "oversight_address a@b.c tenant=acme code=");
 }
 
 static void held_mail_is_shown_and_decided(void **state)

@@ -8,7 +8,7 @@
 
 static unsigned get(struct mail_served *s, const char *target)
 {
-    return mail_call_with(s, "GET", target, NULL, NULL, 0);
+    return mail_ask_with(s, "GET", target, NULL, NULL, 0);
 }
 
 static unsigned post(struct mail_served *s, const char *body, const char *origin, const char *site)
@@ -20,7 +20,7 @@ static unsigned post(struct mail_served *s, const char *body, const char *origin
         fields[count++] = (struct http_field){ STR("Origin"), str_from(origin) };
     if (site)
         fields[count++] = (struct http_field){ STR("Sec-Fetch-Site"), str_from(site) };
-    return mail_call_with(s, "POST", PAGE, body, fields, count);
+    return mail_ask_with(s, "POST", PAGE, body, fields, count);
 }
 
 static bool has(struct mail_served *s, const char *text)

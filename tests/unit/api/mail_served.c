@@ -364,8 +364,11 @@ bool action_account_create(const struct actions *actions, struct str place, stru
 bool action_account_get(ARGS, struct arena *arena, struct mail_account *out, struct err *err)
 {
     UNUSED;
-    *out =
-        (struct mail_account){ .name = STR("acme"), .tenant = STR("default"), .sends_per_day = 100, .inbox_most = 5 };
+    *out = (struct mail_account){ .name = STR("acme"),
+                                  .tenant = STR("default"),
+                                  .sends_per_day = 100,
+                                  .inbox_most = 5,
+                                  .oversight_address = STR("eyes@x.example") };
     strcpy(out->id, "01JMXK9F2A0000000000000008");
     return SAY("account_get");
 }
@@ -376,6 +379,14 @@ bool action_account_usage(ARGS, int64_t from_us, int64_t to_us, struct arena *ar
     UNUSED;
     *out = (struct mail_usage){ .sent = 3, .received = 4, .approved = 1, .rejected = 1 };
     return SAY("usage %lld..%lld", (long long)from_us, (long long)to_us);
+}
+
+bool action_oversight_address(ARGS, struct str tenant, struct str address, struct str code, struct arena *arena,
+                              bool *out_pending, struct err *err)
+{
+    UNUSED;
+    *out_pending = fake.asks_for_code && !code.len;
+    return SAY("oversight_address %.*s tenant=%.*s code=%.*s", S(address), S(tenant), S(code));
 }
 
 static void say_list(const char *name, const struct str *list, uint32_t count)
@@ -826,8 +837,8 @@ int mail_served_tear_down(void **state)
     return 0;
 }
 
-unsigned mail_call_with(struct mail_served *s, const char *method, const char *target, const char *body,
-                        const struct http_field *fields, size_t count)
+unsigned mail_ask_with(struct mail_served *s, const char *method, const char *target, const char *body,
+                       const struct http_field *fields, size_t count)
 {
     fake.said[0] = '\0';
     MUST(http_fetch(&s->rig.arena, str_from(s->address), str_from(method), str_from(target), fields, count,
@@ -837,11 +848,11 @@ unsigned mail_call_with(struct mail_served *s, const char *method, const char *t
     return s->answer.status;
 }
 
-unsigned mail_call(struct mail_served *s, const char *method, const char *target, const char *key, const char *body)
+unsigned mail_ask(struct mail_served *s, const char *method, const char *target, const char *key, const char *body)
 {
     struct http_field field = { STR("Authorization"), key ? arena_format(&s->rig.arena, "Bearer %s", key) : STR("") };
 
-    return mail_call_with(s, method, target, body, &field, key ? 1 : 0);
+    return mail_ask_with(s, method, target, body, &field, key ? 1 : 0);
 }
 
 const char *mail_text(struct mail_served *s, const char *name)

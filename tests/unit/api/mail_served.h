@@ -61,9 +61,9 @@ int mail_served_set_up(void **state);
 int mail_served_tear_down(void **state);
 
 /* One request; key may be NULL. Returns the status; `last` has the JSON. Clears what the fake has written down before. */
-unsigned mail_call(struct mail_served *s, const char *method, const char *target, const char *key, const char *body);
-unsigned mail_call_with(struct mail_served *s, const char *method, const char *target, const char *body,
-                        const struct http_field *fields, size_t count);
+unsigned mail_ask(struct mail_served *s, const char *method, const char *target, const char *key, const char *body);
+unsigned mail_ask_with(struct mail_served *s, const char *method, const char *target, const char *body,
+                       const struct http_field *fields, size_t count);
 /* A text of the last answer: "status", or "0.id" of the list `in`. Fails if it is none. */
 const char *mail_text(struct mail_served *s, const char *name);
 const char *mail_header(struct mail_served *s, const char *name); /* NULL if absent */
