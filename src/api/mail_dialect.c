@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "api/mcp.h"
 #include "base/encode.h"
 #include "base/mem.h"
 
@@ -445,7 +446,7 @@ static bool is_below(struct str path, struct str prefix)
 
 bool mail_api_takes(const struct http_head *head)
 {
-    static const struct str ours[] = { STR_INIT("/v1"), STR_INIT("/mail"), STR_INIT("/approve") };
+    static const struct str ours[] = { STR_INIT("/v1"), STR_INIT("/mail"), STR_INIT("/approve"), STR_INIT("/mcp") };
 
     for (size_t i = 0; i < COUNT_OF(ours); i++)
         if (is_below(head->path, ours[i]))
@@ -461,6 +462,8 @@ const struct mail_dialect *mail_dialect_of(const struct http_head *head, struct 
 
     if (is_below(head->path, STR("/mail")))
         return &mail_operator;
+    if (is_below(head->path, STR("/mcp")))
+        return &mail_mcp;
     if (str_starts(key, STR("lm_sk_")))
         return &mail_lobstermail;
     if (str_starts(key, STR("mm_")))
@@ -576,6 +579,75 @@ void mail_api_handle(struct mail_api *api, struct http_exchange *ex, const char 
     } else {
         route(rq);
     }
+}
+
+/* ---- routes for others ---- */
+
+static bool may_run(const struct mail_caller *caller, unsigned flags)
+{
+    return !(flags & (MAIL_PUBLIC | MAIL_OPERATOR | MAIL_ABSENT)) &&
+           ((flags & MAIL_ANY_KEY) || has_scope(caller, flags & MAIL_SCOPE_ALL));
+}
+
+/* A request like the outer one, with another head. What it answers is its own. */
+static struct request *make_inner(struct request *rq, const struct mail_dialect *dialect, enum http_method method,
+                                  struct str path, struct str query, struct str body)
+{
+    struct request *inner = ARENA_NEW(rq->arena, struct request);
+    struct http_exchange *ex = ARENA_NEW(rq->arena, struct http_exchange);
+
+    *inner = *rq;
+    *ex = *rq->ex;
+    ex->head.method = method;
+    ex->head.method_text = str_from(http_method_name[method]);
+    ex->head.path = ex->head.target = path;
+    ex->head.query = query;
+    inner->ex = ex;
+    inner->body = body;
+    inner->reply = (struct reply){ 0 };
+    inner->mail = ARENA_NEW(rq->arena, struct mail_request);
+    *inner->mail = *rq->mail;
+    inner->mail->dialect = dialect;
+    inner->mail->later = NULL;
+    inner->mail->context = NULL;
+    inner->mail->head = ex->head;
+    inner->mail->head.path = mail_path_repair(path, rq->arena);
+    return inner;
+}
+
+bool mail_may_run(const struct request *rq, const struct mail_dialect *dialect, enum http_method method,
+                  struct str path)
+{
+    struct http_head *head = ARENA_NEW(rq->arena, struct http_head);
+    struct http_match match;
+    struct err err;
+
+    head->method = method;
+    head->path = path;
+    return http_route(dialect->routes, dialect->route_count, head, rq->arena, &match, &err) && match.route &&
+           may_run(mail_caller(rq), match.route->flags);
+}
+
+void mail_run(struct request *rq, const struct mail_dialect *dialect, enum http_method method, struct str path,
+              struct str query, struct str body, struct reply *out)
+{
+    struct request *inner = make_inner(rq, dialect, method, path, query, body);
+    struct err err;
+
+    if (!http_route(dialect->routes, dialect->route_count, &inner->mail->head, inner->arena, &inner->match, &err))
+        mail_reply_invalid(inner, &err);
+    else if (!inner->match.route)
+        no_route(inner);
+    else if (inner->match.route->flags & MAIL_ABSENT)
+        mail_reply_problem(inner, 501, "%s", inner->match.route->help);
+    else if (!may_run(mail_caller(inner), inner->match.route->flags))
+        mail_reply_problem(inner, 403, "this key lacks the scope for it");
+    else
+        ((handler_fn *)inner->match.route->handler)(inner);
+    if (inner->mail->later) /* a route that answers later cannot be part of an answer */
+        mail_reply_problem(inner, 501, "this call is not available here");
+    mail_caller_wipe(&inner->mail->caller);
+    *out = inner->reply;
 }
 
 /* ---- decoding ---- */

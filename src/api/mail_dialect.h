@@ -115,6 +115,15 @@ struct str mail_id_plain(struct str id, struct str prefix);
  */
 struct str mail_path_repair(struct str path, struct arena *arena);
 
+/* ---- a route of another dialect, for the same caller (mcp.c) ---- */
+
+/* Is there such a route, and do the caller's scopes allow it? */
+bool mail_may_run(const struct request *rq, const struct mail_dialect *dialect, enum http_method method,
+                  struct str path);
+/* Runs its handler on this worker. The answer, also one of an error, is in *out. Routes without a key are not run. */
+void mail_run(struct request *rq, const struct mail_dialect *dialect, enum http_method method, struct str path,
+              struct str query, struct str body, struct reply *out);
+
 /* ---- the whole ---- */
 
 struct mail_api;

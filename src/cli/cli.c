@@ -192,6 +192,15 @@ static const struct command commands[] = {
       "  sudo cloister mail audit verify\n",
       TAKES_ADMIN | TAKES_JSON, 0, 1, 0, mail_audit_verify_run },
 
+    { "mcp", GROUP_MAIL, "[--url URL]", "mail's tools for an MCP client, on standard input and output",
+      "For clients that start a program. The key in MULTIMAIL_API_KEY or LOBSTERMAIL_TOKEN decides which tools there "
+      "are;\n"
+      "clients that speak HTTP use the server's /mcp with the same key.\n"
+      "\n"
+      "  eval \"$(sudo cloister env)\"\n"
+      "  cloister mcp\n",
+      TAKES_ADMIN_URL, 0, 0, 0, mcp_run },
+
     { "team create", GROUP_ADMIN, "NAME [--json]", "make a team, whose sandboxes no other team reaches",
       "Prints its id. It has no keys yet: `key create NAME --team TEAM` makes one. A team's name must have\n"
       "1 to 63 characters of a-z, 0-9, - and _, and begin with a letter or a digit.\n"

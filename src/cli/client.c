@@ -15,7 +15,7 @@
 #include "http/http.h"
 #include "io/address.h"
 
-#define CALL_TIMEOUT_MS 65000 /* a create may take 60 s; nothing we call takes longer */
+#define CALL_TIMEOUT_MS 130000 /* wait_for_email takes 120 s at most, a create 60 s */
 
 /* ---- where ---- */
 
