@@ -531,26 +531,6 @@ static void grant_revoke(struct request *rq)
 
 /* ---- tenants ---- */
 
-static void oversight_put(struct request *rq)
-{
-    auto_json json_t *body = NULL;
-    bool is_pending = false;
-    struct str address;
-    struct err err;
-
-    if (!mail_body(rq, &body))
-        return;
-    if (!json_take_str(body, "address", JSON_REQUIRED, &address, &err)) {
-        mail_reply_invalid(rq, &err);
-        return;
-    }
-    if (action_oversight_address(rq->actions, mail_caller(rq), rq->match.params[0], address, STR(""), rq->arena,
-                                 &is_pending, &err))
-        answer_done(rq, "updated");
-    else
-        mail_reply_err(rq, &err);
-}
-
 /* ---- audit ---- */
 
 /* One inbox: how many rows fit, or what does not. */
@@ -636,8 +616,6 @@ static const struct http_route routes[] = {
              "Make a link to the page that approves it, for one use: {path, url, expires_at}"),
     OPERATOR(POST, "/mail/messages/{message}/decide", mm_decide_by_id,
              "Decide: {action: approve or reject, reason?, content_sha256?}"),
-    OPERATOR(PUT, "/mail/tenants/{tenant}/oversight", oversight_put,
-             "Where copies of what monitored inboxes send go: {address}; empty: nowhere"),
     OPERATOR(GET, "/mail/grants", grant_list, "List grants: {grants:[…]}"),
     OPERATOR(POST, "/mail/grants", grant_create,
              "Let a key read another inbox: {to, inbox, verbs:[list,read], expires_s, reason}"),

@@ -168,6 +168,9 @@ static const struct command commands[] = {
       "\n"
       "  sudo cloister mail codes\n",
       TAKES_ADMIN | TAKES_JSON, 0, 0, 0, mail_codes_run },
+    { "mail oversight", GROUP_MAIL, "ADDRESS | none [--tenant NAME] [--json]",
+      "where blind copies of what monitored inboxes send go", "  sudo cloister mail oversight boss@example.com\n",
+      TAKES_ADMIN | TAKES_JSON | TAKES_TENANT, 1, 1, 0, mail_oversight_run },
     { "mail grant create", GROUP_MAIL,
       "--to KEY|INBOX --inbox INBOX --verbs list,read --expires SECONDS --reason TEXT [--json]",
       "let a key read another inbox for some time",

@@ -134,6 +134,7 @@ bool mail_grant_list_run(struct cli *cli, struct err *err);
 bool mail_grant_revoke_run(struct cli *cli, struct err *err);
 bool mail_audit_run(struct cli *cli, struct err *err);
 bool mail_audit_verify_run(struct cli *cli, struct err *err);
+bool mail_oversight_run(struct cli *cli, struct err *err);
 bool mcp_run(struct cli *cli, struct err *err);
 bool team_create_run(struct cli *cli, struct err *err);
 bool team_list_run(struct cli *cli, struct err *err);

@@ -473,6 +473,21 @@ bool mail_reject_run(struct cli *cli, struct err *err)
     return decide(cli, false, err);
 }
 
+bool mail_oversight_run(struct cli *cli, struct err *err)
+{
+    auto_json json_t *answer = NULL;
+    struct buf body = body_room(cli);
+    struct json_out json = json_out_to(&body);
+
+    json_out_object(&json, NULL);
+    json_out_str(&json, "address", strcmp(cli->words[0], "none") == 0 ? STR("") : str_from(cli->words[0]));
+    if (cli->tenant)
+        json_out_str(&json, "tenant", str_from(cli->tenant));
+    json_out_end(&json);
+    return call(cli, "PUT", STR("/mail/oversight"), buf_str(&body), &answer, err) &&
+           say_done(cli, answer, "Copies of what monitored inboxes send go there from now on.");
+}
+
 /* ---- grants ---- */
 
 bool mail_grant_create_run(struct cli *cli, struct err *err)

@@ -470,7 +470,7 @@ static bool mail_names_make(const struct config *config, struct egress_settings 
 {
     struct str list = str_from(config->mail_names), entry;
 
-    if (strcmp(config->mail, "off") == 0)
+    if (strcmp(config->mail, "on") != 0)
         return true;
     if (!mail_name_add(STR("mail.cloister.internal"), out, err))
         return false;

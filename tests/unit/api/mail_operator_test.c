@@ -176,17 +176,6 @@ static void the_audit_is_listed_and_checked(void **state)
     assert_string_equal(json_string_value(json_object_get(json_array_get(rows, 1), "inbox")), "tenant:default");
 }
 
-static void copies_of_monitored_inboxes_go_where_the_operator_says(void **state)
-{
-    struct mail_served *s = *state;
-
-    assert_int_equal(call(s, "PUT", "/mail/tenants/red/oversight", "{\"address\":\"boss@example.com\"}"), 200);
-    SAID(s, "oversight_address red boss@example.com code=");
-    assert_int_equal(call(s, "PUT", "/mail/tenants/red/oversight", "{\"address\":\"\"}"), 200);
-    SAID(s, "oversight_address red  code=");
-    assert_int_equal(call(s, "PUT", "/mail/tenants/red/oversight", "{}"), 400);
-}
-
 #define SERVED(function) cmocka_unit_test_setup_teardown(function, mail_served_set_up, mail_served_tear_down)
 
 int main(void)
@@ -199,7 +188,6 @@ int main(void)
         SERVED(held_mail_is_shown_and_decided),
         SERVED(grants_are_narrow),
         SERVED(the_audit_is_listed_and_checked),
-        SERVED(copies_of_monitored_inboxes_go_where_the_operator_says),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

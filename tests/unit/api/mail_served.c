@@ -761,14 +761,6 @@ bool action_audit_refs(ARGS, struct arena *arena, struct str **out, size_t *out_
     return SAY("audit_refs");
 }
 
-bool action_oversight_address(ARGS, struct str tenant, struct str address, struct str approval_code,
-                              struct arena *arena, bool *out_pending, struct err *err)
-{
-    UNUSED;
-    *out_pending = false;
-    return SAY("oversight_address %.*s %.*s code=%.*s", S(tenant), S(address), S(approval_code));
-}
-
 bool action_audit_verify(ARGS, struct str inbox_ref, struct arena *arena, uint64_t *out_rows, struct err *err)
 {
     UNUSED;
