@@ -529,8 +529,6 @@ static void grant_revoke(struct request *rq)
         mail_reply_err(rq, &err);
 }
 
-/* ---- tenants ---- */
-
 /* ---- audit ---- */
 
 /* One inbox: how many rows fit, or what does not. */
