@@ -21,7 +21,10 @@ void mail_hooks_changed(void);
 /* ---- rows (mail_rows.c) ---- */
 
 /* ERR_NOT_FOUND, with the one text for inboxes, messages, threads and links that a caller may not have. */
-bool mail_no_such(struct err *err);
+static inline bool mail_no_such(struct err *err)
+{
+    return err_set(err, ERR_NOT_FOUND, "there is no such inbox or message, or this key does not reach it");
+}
 
 /* What a call is about to do with an inbox. */
 enum mail_use {

@@ -17,11 +17,6 @@
 static_assert((int)STORE_MAIL_ID_BYTES == MAIL_INBOX_ID_BYTES && (int)MAIL_KEY_ID_BYTES == MAIL_INBOX_ID_BYTES,
               "the store has room for our ids");
 
-bool mail_no_such(struct err *err)
-{
-    return err_set(err, ERR_NOT_FOUND, "there is no such inbox or message, or this key does not reach it");
-}
-
 bool mail_is_on(const struct actions *actions, struct err *err)
 {
     return actions->mail || err_set(err, ERR_UNAVAILABLE, "mail is off on this server");
