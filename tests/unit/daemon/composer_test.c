@@ -99,7 +99,7 @@ bool composer_serve(int fd, struct err *err)
 
 static int set_up(void **state)
 {
-    *state = rig_start("composer", MESSAGE_COMPOSE, NULL, 0);
+    *state = rig_start("composer", NULL, MESSAGE_COMPOSE, NULL, 0);
     return 0;
 }
 

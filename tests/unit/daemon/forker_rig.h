@@ -36,14 +36,19 @@ static inline void rig_broken_(void *context, const struct err *why)
     ((struct rig *)context)->is_broken = true;
 }
 
-/* This program, as `role NAME error`. */
-static inline struct rig *rig_start(const char *name, enum message_type message, const int *fds, uint32_t fd_count)
+/* `role NAME error`, of an open program; NULL: this one. */
+static inline struct rig *rig_start(const char *name, const int *program, enum message_type message, const int *fds,
+                                    uint32_t fd_count)
 {
     static const struct channel_handlers handlers = { .broken = rig_broken_ };
     static const char *const args[] = { "error", NULL };
-    const struct role_want want = {
-        .name = name, .args = args, .uid = geteuid(), .gid = getegid(), .fds = fds, .fd_count = fd_count
-    };
+    const struct role_want want = { .name = name,
+                                    .args = args,
+                                    .uid = geteuid(),
+                                    .gid = getegid(),
+                                    .program = program,
+                                    .fds = fds,
+                                    .fd_count = fd_count };
     auto_buf struct buf payload = buf_make(NULL, 1);
     struct rig *rig = NEW(struct rig);
     int pair[2];

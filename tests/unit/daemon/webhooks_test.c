@@ -132,7 +132,7 @@ static struct rig *start(const char *allow)
     }
     int fds[2] = { egress_settings_write(settings, &err), memory_file(str_of(outside.roots, outside.roots_len)) };
     free(settings);
-    struct rig *rig = rig_start("webhooks", MESSAGE_HOOK, fds, COUNT_OF(fds));
+    struct rig *rig = rig_start("webhooks", NULL, MESSAGE_HOOK, fds, COUNT_OF(fds));
     channel_send_event(rig->keeper, MESSAGE_RESOLVERS, STR(RESOLV_CONF), NULL, 0);
     fd_close(&fds[0]);
     fd_close(&fds[1]);
