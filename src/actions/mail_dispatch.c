@@ -87,8 +87,8 @@ static bool check_release(const struct actions *actions, const struct mail_box *
     if (!release->is_approved && box->info.mode == MAIL_GATED_SEND &&
         !all_allowed(actions, box->info.id, content, arena, &allowed, err))
         return false;
-    /* A repeat was checked when it was claimed first; the mode may have gone down since, and recipients may have it. */
-    if (!release->is_repeat && mail_judge(box->info.mode, allowed, release->is_approved) != MAIL_RELEASE)
+    /* Also of a repeat: the mode may have gone down since it was claimed, and only the worker says that it was. */
+    if (mail_judge(box->info.mode, allowed, release->is_approved) != MAIL_RELEASE)
         *out_why = "the mode of the inbox does not let it leave without approval";
     return true;
 }

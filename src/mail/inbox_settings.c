@@ -4,10 +4,14 @@
  * Both lists have to be read while no credential of the inbox is in use: the gate matches recipients when a scheduled
  * message comes to leave, and events are told to webhooks. So they are under the inbox's own key that front derives from
  * the server's secret: the file alone does not show them, the running server does.
+ *
+ * An entry of the allowlist lets mail leave without a person, and the worker reads what strangers have written. So front
+ * proves each entry with a key that no worker has, and the dispatcher believes only what is proven.
  */
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "mail/inside.h"
 
 enum {
@@ -76,6 +80,7 @@ static void allow_pack(struct buf *out, const struct mail_allow *a)
 {
     pack_str(out, str_from(a->id));
     pack_str(out, a->pattern);
+    pack_str(out, a->proof);
     pack_i64(out, a->created_us);
 }
 
@@ -83,7 +88,19 @@ static void allow_unpack(struct unpack *in, struct mail_allow *out)
 {
     unpack_text(in, out->id, sizeof out->id);
     out->pattern = unpack_str(in, LIMIT_MAIL_ADDRESS_BYTES);
+    out->proof = unpack_str(in, MAIL_HASH_TEXT_BYTES - 1);
     out->created_us = unpack_i64(in);
+}
+
+static struct str allow_proof(const struct mail *mail, const char *inbox_id, struct str pattern, struct arena *arena)
+{
+    const struct seal_key *secret = &mail_config_of(mail)->server_secret;
+    auto_seal_key struct seal_key key;
+    char hash[65];
+
+    seal_derive(str_of(secret->bytes, sizeof secret->bytes), "allowlist", &key);
+    seal_hash(&key, arena_format(arena, "%s:%.*s", inbox_id, STR_ARG(pattern)), hash);
+    return arena_copy(arena, str_from(hash));
 }
 
 bool mail_allow_add(struct mail *mail, const char *inbox_id, struct str pattern, struct str actor, struct arena *arena,
@@ -95,13 +112,18 @@ bool mail_allow_add(struct mail *mail, const char *inbox_id, struct str pattern,
 
     if (pattern.len > LIMIT_MAIL_ADDRESS_BYTES || !mail_allow_valid(pattern))
         return err_set(err, ERR_INVALID, "an entry of the allowlist is an address, or *@ and a domain");
-    pack_str(&request, pattern);
+    char *lower = arena_text(arena, pattern);
+    text_lower(lower, pattern.len);
+    pack_str(&request, str_of(lower, pattern.len));
+    pack_str(&request, allow_proof(mail, inbox_id, str_of(lower, pattern.len), arena));
     pack_str(&request, actor);
     if (!mail_call(mail, inbox_id, ALLOW_ADD, &request, arena, &reply, err))
         return false;
     allow_unpack(&reply, &added);
     if (!unpack_done(&reply, err))
         return false;
+    if (!str_eq(added.proof, allow_proof(mail, inbox_id, added.pattern, arena)))
+        return err_set(err, ERR_INTERNAL, "the allowlist of this inbox is damaged: remove the entry, and add it again");
     *out = added;
     return true;
 }
@@ -121,12 +143,20 @@ bool mail_allow_list(struct mail *mail, const char *inbox_id, struct arena *aren
         return false;
     uint32_t count = unpack_count(&reply, LIMIT_MAIL_ALLOW);
     struct mail_allow *entries = ARENA_ARRAY(arena, struct mail_allow, count);
-    for (uint32_t i = 0; i < count; i++)
-        allow_unpack(&reply, &entries[i]);
+    size_t proven = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        struct mail_allow *a = &entries[proven];
+        allow_unpack(&reply, a);
+        if (str_eq(a->proof, allow_proof(mail, inbox_id, a->pattern, arena)))
+            proven++;
+        else
+            log_error("inbox %s: entry %s of its allowlist was not made by this server, and does not count", inbox_id,
+                      a->id);
+    }
     if (!unpack_done(&reply, err))
         return false;
     *out = entries;
-    *out_count = count;
+    *out_count = proven;
     return true;
 }
 
@@ -137,6 +167,7 @@ static bool allow_row(struct inbox *inbox, const struct sql_rows *rows, struct a
 
     row_id(rows, out->id);
     out->created_us = sql_row_int(rows, 2);
+    out->proof = arena_copy(arena, sql_row_text(rows, 3));
     return seal_decrypt(&inbox->server_key, sql_row_text(rows, 1), mail_about(str_from(out->id), "allow", room), arena,
                         &out->pattern, err) ||
            err_wrap(err, "allowlist %s", out->id);
@@ -147,7 +178,7 @@ static bool allow_find(struct inbox *inbox, const char *hash, struct arena *aren
 {
     auto_rows struct sql_rows rows = { 0 };
 
-    return sql_select(inbox->sql, "SELECT id, pattern_cipher, created_us FROM allowlist WHERE pattern_hash = $1",
+    return sql_select(inbox->sql, "SELECT id, pattern_cipher, created_us, proof FROM allowlist WHERE pattern_hash = $1",
                       SQL_ARGS(sql_text(str_from(hash))), &rows, err) &&
            sql_next(&rows, out_there, err) && (!*out_there || allow_row(inbox, &rows, arena, out, err));
 }
@@ -157,8 +188,8 @@ static struct str hash_detail(struct arena *arena, const char *hash)
     return arena_format(arena, "{\"entry_hash\":\"%s\"}", hash);
 }
 
-static bool allow_insert(struct inbox *inbox, struct str pattern, struct str actor, struct arena *arena,
-                         struct mail_allow *out, struct err *err)
+static bool allow_insert(struct inbox *inbox, struct str pattern, struct str proof, struct str actor,
+                         struct arena *arena, struct mail_allow *out, struct err *err)
 {
     char hash[65], room[MAIL_ABOUT_BYTES];
     uint32_t count;
@@ -176,12 +207,14 @@ static bool allow_insert(struct inbox *inbox, struct str pattern, struct str act
     text_lower(lower, pattern.len);
     mail_message_id(inbox->id, out->id);
     out->pattern = str_of(lower, pattern.len);
+    out->proof = proof;
     out->created_us = clock_wall_us();
     struct str cipher =
         seal_encrypt(&inbox->server_key, out->pattern, mail_about(str_from(out->id), "allow", room), arena);
     return sql_exec(inbox->sql,
-                    "INSERT INTO allowlist (id, pattern_hash, pattern_cipher, created_us) VALUES ($1, $2, $3, $4)",
-                    SQL_ARGS(sql_text(str_from(out->id)), sql_text(str_from(hash)), sql_blob(cipher),
+                    "INSERT INTO allowlist (id, pattern_hash, pattern_cipher, proof, created_us) "
+                    "VALUES ($1, $2, $3, $4, $5)",
+                    SQL_ARGS(sql_text(str_from(out->id)), sql_text(str_from(hash)), sql_blob(cipher), sql_text(proof),
                              sql_int(out->created_us)),
                     err) &&
            audit_append(inbox, "allow.add", str_from(out->id), actor, hash_detail(arena, hash), out->created_us, err);
@@ -190,6 +223,7 @@ static bool allow_insert(struct inbox *inbox, struct str pattern, struct str act
 static bool run_allow_add(struct inbox *inbox, struct unpack *in, struct arena *arena, struct buf *out, struct err *err)
 {
     struct str pattern = unpack_str(in, LIMIT_MAIL_ADDRESS_BYTES);
+    struct str proof = unpack_str(in, MAIL_HASH_TEXT_BYTES - 1);
     struct str actor = unpack_str(in, LIMIT_MAIL_ACTOR_BYTES);
     struct mail_allow added = { 0 };
 
@@ -199,7 +233,7 @@ static bool run_allow_add(struct inbox *inbox, struct unpack *in, struct arena *
         return err_set(err, ERR_INVALID, "an entry of the allowlist is an address, or *@ and a domain");
     if (!sql_begin(inbox->sql, SQL_DURABLE, err))
         return false;
-    bool fine = allow_insert(inbox, pattern, actor, arena, &added, err);
+    bool fine = allow_insert(inbox, pattern, proof, actor, arena, &added, err);
     if (!sql_end(inbox->sql, fine, err))
         return false;
     allow_pack(out, &added);
@@ -215,8 +249,8 @@ static bool run_allow_list(struct inbox *inbox, struct unpack *in, struct arena 
     bool there;
 
     if (!unpack_done(in, err) ||
-        !sql_select(inbox->sql, "SELECT id, pattern_cipher, created_us FROM allowlist ORDER BY id", SQL_NO_ARGS, &rows,
-                    err))
+        !sql_select(inbox->sql, "SELECT id, pattern_cipher, created_us, proof FROM allowlist ORDER BY id", SQL_NO_ARGS,
+                    &rows, err))
         return false;
     for (;; count++) {
         struct mail_allow a = { 0 };

@@ -434,6 +434,7 @@ bool mail_contact_remove(struct mail *mail, const char *inbox_id, struct str id,
 struct mail_allow {
     char id[MAIL_MESSAGE_ID_BYTES];
     struct str pattern;
+    struct str proof; /* that front has added it: mail/ checks it */
     int64_t created_us;
 };
 /* An entry that is there already is answered, and nothing changes. */

@@ -86,8 +86,9 @@ CREATE INDEX threads_by_subject ON threads (subject_hash, last_us);
 CREATE TABLE message_ids (hash TEXT PRIMARY KEY, message_id TEXT NOT NULL, thread_id TEXT NOT NULL);
 -- Under a key that is derived from the inbox's private key.
 CREATE TABLE contacts (id TEXT PRIMARY KEY, cipher BLOB NOT NULL, created_us INTEGER NOT NULL);
+-- proof: front's, with a key that the worker does not have.
 CREATE TABLE allowlist (id TEXT PRIMARY KEY, pattern_hash TEXT NOT NULL UNIQUE, pattern_cipher BLOB NOT NULL,
-                        created_us INTEGER NOT NULL);
+                        proof TEXT NOT NULL, created_us INTEGER NOT NULL);
 CREATE TABLE webhooks (
     id TEXT PRIMARY KEY,
     cipher BLOB NOT NULL,

@@ -929,6 +929,94 @@ static void a_grant_reads_what_it_names_and_nothing_more(void **state)
               ERR_NOT_FOUND);
 }
 
+/* ---- workers that lie ---- */
+
+/* As a worker that somebody has taken over: it can write what it likes into its own file. */
+static void by_hand(struct stage *s, const struct person *p, const char *script)
+{
+    char path[160];
+    sqlite3 *db;
+
+    stage_close(s);
+    snprintf(path, sizeof path, "%s/%s/inbox.db", s->office.dir, p->inbox.id);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    if (sqlite3_exec(db, script, NULL, NULL, NULL) != SQLITE_OK)
+        fail_msg("%s", sqlite3_errmsg(db));
+    assert_true(sqlite3_total_changes(db) > 0);
+    sqlite3_close(db);
+    stage_open(s);
+}
+
+static void an_entry_that_front_has_not_put_on_the_allowlist_lets_nothing_out(void **state)
+{
+    static const char *const forgeries[] = {
+        /* carol's entry matches bob, as far as the worker can see */
+        "UPDATE allowlist SET pattern_hash = (SELECT address_hash FROM recipients ORDER BY message_id LIMIT 1)",
+        "UPDATE allowlist SET proof = 'abc'",
+    };
+    struct stage *s = *state;
+    struct person alice = stage_person(s, "alice", MAIL_GATED_SEND), bob = stage_person(s, "bob", MAIL_GATED_SEND),
+                  carol = stage_person(s, "carol", MAIL_GATED_SEND);
+    struct mail_allow entry;
+    struct sent_info sent;
+    bool pending;
+
+    assert_int_equal(send_to(s, &alice, address(&bob)).accepted.state, MAIL_HELD);
+    MUST(action_allow_add(&s->actions, &s->operator_, str_from(alice.inbox.id), address(&carol), STR(""), &s->arena,
+                          &entry, &pending, &err));
+    by_hand(s, &alice, forgeries[0]);
+    hand_clock_add(61 * SECOND_MS);
+    sent = send_to(s, &alice, address(&bob));
+    assert_int_equal(sent.accepted.state, MAIL_FAILED);
+    assert_int_equal(list(s, &bob).count, 0);
+
+    MUST(action_allow_remove(&s->actions, &s->operator_, str_from(alice.inbox.id), str_from(entry.id), STR(""),
+                             &s->arena, &pending, &err));
+    MUST(action_allow_add(&s->actions, &s->operator_, str_from(alice.inbox.id), address(&bob), STR(""), &s->arena,
+                          &entry, &pending, &err));
+    by_hand(s, &alice, forgeries[1]);
+    hand_clock_add(61 * SECOND_MS);
+    assert_int_equal(send_to(s, &alice, address(&bob)).accepted.state, MAIL_FAILED);
+    assert_int_equal(list(s, &bob).count, 0);
+}
+
+static void a_release_that_no_approver_has_made_lets_nothing_out(void **state)
+{
+    /* The message waits for its time, so the server can open it; the file says that it was approved and is leaving. */
+    static const char sending[] = "UPDATE messages SET state = 6, approval_hash = %s, approval_spent = %d, "
+                                  "approval_expires_us = 9000000000000000, decided_by = 'key:x', decided_us = 1, "
+                                  "approval_mac = zeroblob(32) WHERE direction = 1 AND state = 3;"
+                                  "INSERT INTO releases SELECT id, id, hash, %d, %d, 'key:x', zeroblob(32), 1, "
+                                  "'01ARZ3NDEKTSV4RRFFQ69G5FAV', 'x', 1 FROM messages WHERE state = 6";
+    static const struct {
+        const char *approval_hash;
+        int is_approved;
+        enum mail_mode mode; /* that the release names */
+    } lies[] = { { "hash", 1, MAIL_GATED_SEND }, { "NULL", 0, MAIL_AUTONOMOUS } };
+    struct stage *s = *state;
+    struct person alice = stage_person(s, "alice", MAIL_GATED_SEND), bob = stage_person(s, "bob", MAIL_GATED_SEND);
+    struct str to = address(&bob);
+
+    for (size_t i = 0; i < COUNT_OF(lies); i++) {
+        struct sent_info out;
+        char script[1024];
+        hand_clock_add(61 * SECOND_MS);
+        MUST(try_send(
+            s, &alice,
+            (struct send_want){
+                .to = &to, .to_count = 1, .send_at_us = clock_wall_us() + 3600 * SECOND_US, .schedule_first = 1 },
+            &out, &err));
+        assert_int_equal(out.accepted.state, MAIL_SCHEDULED);
+        snprintf(script, sizeof script, sending, lies[i].approval_hash, lies[i].is_approved, (int)lies[i].mode,
+                 lies[i].is_approved);
+        by_hand(s, &alice, script);
+        mail_dispatch(&s->actions, alice.inbox.id);
+        run_tick(s);
+        assert_int_equal(state_of(s, &alice, out.accepted.id), MAIL_FAILED);
+        assert_int_equal(list(s, &bob).count, 0);
+    }
+}
+
 /* ---- crashes ---- */
 
 /* Front, up to the hole, in a process of its own. */
@@ -1156,6 +1244,8 @@ int main(void)
         RUN(an_attachment_is_read_by_name_by_number_and_by_link),
         RUN(a_foreign_message_looks_like_one_that_does_not_exist),
         RUN(a_grant_reads_what_it_names_and_nothing_more),
+        RUN(an_entry_that_front_has_not_put_on_the_allowlist_lets_nothing_out),
+        RUN(a_release_that_no_approver_has_made_lets_nothing_out),
         RUN(a_crash_at_each_step_loses_nothing_and_sends_nothing_twice),
         RUN(a_worker_that_is_killed_costs_one_error_at_most),
         RUN(a_damaged_inbox_does_not_stop_mail_to_others),
