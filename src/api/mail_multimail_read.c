@@ -223,7 +223,7 @@ static void answer_thread(struct request *rq, struct str inbox_ref, struct str i
     json_out_object(&json, NULL);
     thread_fields(&json, &thread);
     json_out_array(&json, "emails");
-    for (uint32_t i = 0; thread.messages && i < thread.message_count; i++) {
+    for (uint32_t i = 0; i < thread.shown_count; i++) {
         json_out_object(&json, NULL);
         mm_summary(&json, &thread.messages[i]);
         json_out_end(&json);

@@ -580,7 +580,7 @@ bool action_mail_label(ARGS, struct str message_id, bool is_spam, struct arena *
 static struct mail_thread a_thread(struct arena *arena)
 {
     struct mail_thread thread = {
-        .subject = STR("Hi"), .message_count = 1, .participants = to, .participant_count = 2
+        .subject = STR("Hi"), .message_count = 501, .shown_count = 1, .participants = to, .participant_count = 2
     };
 
     strcpy(thread.id, FAKE_THREAD);
