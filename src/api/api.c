@@ -51,6 +51,7 @@ void api_free(struct api *api)
 
 void api_mail_heard(struct api *api, const struct mail_event *event)
 {
+    mail_api_heard(api->mail, event);
     if (api->hooks)
         mail_hooks_heard(api->hooks, event);
 }

@@ -21,6 +21,7 @@
 struct mail_api {
     struct api_config config;
     struct lane *lane;
+    struct mail_events *events;
 };
 
 struct mail_api *mail_api_new(const struct api_config *config)
@@ -36,12 +37,24 @@ struct mail_api *mail_api_new(const struct api_config *config)
                                               .waiting_each = LIMIT_MAIL_CALLS_WAITING,
                                               .weight_each = LIMIT_MAIL_CALLS_WAITING_BYTES,
                                           });
+    api->events = mail_events_new();
     return api;
 }
 
 void mail_api_free(struct mail_api *api)
 {
+    mail_events_free(api->events);
     free(api);
+}
+
+struct mail_events *mail_events_of(const struct request *rq)
+{
+    return rq->mail->api->events;
+}
+
+void mail_api_heard(struct mail_api *api, const struct mail_event *event)
+{
+    mail_events_tell(api->events, event);
 }
 
 /* ---- answers ---- */
@@ -468,6 +481,9 @@ const struct mail_dialect *mail_dialect_of(const struct http_head *head, struct 
         return &mail_lobstermail;
     if (str_starts(key, STR("mm_")))
         return &mail_multimail;
+    /* The service's own name, from inside a sandbox, where programs need no key. */
+    if (str_starts(header(head, STR("Host")), STR("api.lobstermail.")))
+        return &mail_lobstermail;
     for (size_t i = 0; i < COUNT_OF(lobsters); i++)
         if (is_below(head->path, lobsters[i]))
             return &mail_lobstermail;

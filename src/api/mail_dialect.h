@@ -15,6 +15,7 @@
 #define API_MAIL_DIALECT_H
 
 #include "actions/mail.h"
+#include "api/mail_events.h"
 #include "api/request.h"
 
 /* Flags of a row. The low bits are scopes (enum mail_scope): a key that has one of them may call. */
@@ -101,6 +102,7 @@ void mail_later(struct request *rq, void (*later)(struct request *), void (*gone
 void mail_again(struct request *rq);
 void mail_finish(struct request *rq);
 void mail_release(struct request *rq);
+struct mail_events *mail_events_of(const struct request *rq);
 
 /* ---- decoding ---- */
 
@@ -130,6 +132,8 @@ struct mail_api;
 struct mail_api *mail_api_new(const struct api_config *config) must_use;
 /* When the workers are freed. */
 void mail_api_free(struct mail_api *api);
+/* Tells long polls and WebSockets. On the loop. */
+void mail_api_heard(struct mail_api *api, const struct mail_event *event);
 /* Is this path ours? */
 bool mail_api_takes(const struct http_head *head);
 /* Answers it, now or later. On the loop. sandbox_id: NULL, or the sandbox that the connection comes from. */

@@ -106,8 +106,7 @@ void mm_strings(struct json_out *json, const char *name, const struct str *texts
     json_out_end(json);
 }
 
-/* "Name <a@b.example>" → "a@b.example" */
-static struct str bare_address(struct str shown)
+struct str mm_bare_address(struct str shown)
 {
     struct str rest = shown, head, address;
 
@@ -152,7 +151,7 @@ void mm_summary(struct json_out *json, const struct mail_message *message)
     mm_time(json, "date", at_us);
     /* A held message shows its id and status only. */
     json_out_str(json, "from", content->from);
-    json_out_str(json, "from_address", bare_address(content->from));
+    json_out_str(json, "from_address", mm_bare_address(content->from));
     mm_strings(json, "to", content->to, content->to_count);
     mm_strings(json, "to_addresses", content->to, content->to_count);
     json_out_str(json, "subject", content->subject);

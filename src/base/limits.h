@@ -433,4 +433,11 @@
 #define LIMIT_MAIL_RETRY_MS 300000         /* the longest pause after failures of one inbox */
 #define LIMIT_MAIL_ROWS 1000000            /* inboxes that were in use when the server stopped */
 
+/* Mail: waiting for it */
+#define LIMIT_MAIL_POLL_S 25         /* a long poll; clients give up five seconds later */
+#define LIMIT_MAIL_POLL_LOOKS 32     /* lists of one long poll, each after an event; what they find stays in memory */
+#define LIMIT_MAIL_POLL_ROWS 20      /* messages of its answer */
+#define LIMIT_MAIL_LISTENERS 16384   /* long polls and subscriptions, all together; 100 bytes each */
+#define LIMIT_MAIL_LISTENERS_EACH 64 /* …to one inbox: each is told of each event */
+
 #endif

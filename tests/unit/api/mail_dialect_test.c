@@ -118,6 +118,8 @@ static void without_a_key_the_path_says_it(void **state)
     assert_ptr_equal(dialect_of("/mail/pending", "Authorization", "Bearer lm_sk_live_1", ""), &mail_operator);
     assert_ptr_equal(dialect_of("/v1/ws", NULL, NULL, "token=mm_live_1"), &mail_multimail);
     assert_ptr_equal(dialect_of("/v1/ws", NULL, NULL, "token=lm_sk_live_1"), &mail_lobstermail);
+    assert_ptr_equal(dialect_of("/v1/emails/send", "Host", "api.lobstermail.ai", ""), &mail_lobstermail);
+    assert_ptr_equal(dialect_of("/v1/emails/send", "Host", "api.multimail.dev", ""), &mail_multimail);
     /* A key in the URL counts for WebSockets only: URLs are logged. */
     assert_ptr_equal(dialect_of("/v1/account", NULL, NULL, "token=lm_sk_live_1"), &mail_multimail);
 }

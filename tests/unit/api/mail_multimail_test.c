@@ -272,7 +272,7 @@ static void lists_are_filtered_and_paged(void **state)
     assert_int_equal(mail_ask(s, "GET", BOX "/emails?status=pending_approval", KEY_READ, NULL), 200);
     assert_non_null(strstr(fake.said, "in=0 out=1 in_status=-1 state=1 "));
     assert_int_equal(mail_ask(s, "GET", "/v1/emails?status=spam_flagged", KEY_READ, NULL), 200);
-    SAID(s, "search in_status=4 spam=1");
+    SAID(s, "search in_status=4 spam=1 text= from= limit=20");
 }
 
 static void a_filter_that_makes_no_sense_is_refused(void **state)

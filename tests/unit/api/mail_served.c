@@ -508,8 +508,12 @@ bool action_mail_list(ARGS, struct str inbox_ref, const struct mail_filter *filt
     fake.lists_at_work++;
     pthread_mutex_lock(&fake.gate);
     pthread_mutex_unlock(&fake.gate);
-    *out = (struct mail_page){ .rows = ARENA_NEW(arena, struct mail_message), .count = 1, .more = fake.page_has_more };
+    *out = (struct mail_page){ .rows = ARENA_NEW(arena, struct mail_message),
+                               .count = fake.page_is_empty ? 0 : 1,
+                               .more = fake.page_has_more };
     out->rows[0] = a_message();
+    if (out->more)
+        memcpy(out->cursor, out->rows[0].id, sizeof out->cursor);
     return SAY("list %.*s in=%d out=%d in_status=%d state=%d from=%.*s subject=%.*s after=%lld before=%lld files=%d "
                "since=%.*s cursor=%.*s offset=%u limit=%u spam=%d",
                S(inbox_ref), filter->inbound, filter->outbound, filter->in_status, filter->state, S(filter->from_part),
@@ -522,9 +526,12 @@ bool action_mail_search(ARGS, const struct mail_filter *filter, struct arena *ar
                         struct err *err)
 {
     UNUSED;
-    *out = (struct mail_page){ .rows = ARENA_NEW(arena, struct mail_message), .count = 1 };
+    *out = (struct mail_page){ .rows = ARENA_NEW(arena, struct mail_message), .count = 1, .more = fake.page_has_more };
     out->rows[0] = a_message();
-    return SAY("search in_status=%d spam=%d", filter->in_status, filter->include_spam);
+    if (out->more)
+        memcpy(out->cursor, out->rows[0].id, sizeof out->cursor);
+    return SAY("search in_status=%d spam=%d text=%.*s from=%.*s limit=%u", filter->in_status, filter->include_spam,
+               S(filter->text), S(filter->from_part), filter->limit);
 }
 
 bool action_mail_read(ARGS, struct str inbox_ref, struct str message_id, unsigned want, struct arena *arena,
