@@ -470,7 +470,7 @@ static void allow(struct office *o, const char *pattern)
     sqlite3_close(db);
     mail_inbox_server_key(o->mail, OFFICE_INBOX, &inbox.server_key);
     inbox_allow_hash(&inbox, str_from(pattern), hash);
-    snprintf(script, sizeof script, "INSERT INTO allowlist VALUES ('%s', '%s', x'00', 0)", pattern, hash);
+    snprintf(script, sizeof script, "INSERT INTO allowlist VALUES ('%s', '%s', x'00', '', 0)", pattern, hash);
     office_by_hand(o, script);
 }
 
