@@ -39,30 +39,15 @@ struct str mm_status(const struct mail_message *message)
     return message->direction == MAIL_INBOUND ? status_of_inbound[message->in_status] : status_of_state[message->state];
 }
 
-/* Names that several states have: the one in which messages stay. */
-static const struct {
-    struct str name;
-    enum mail_state state;
-} states_by_name[] = {
-    { STR_INIT("pending_scan"), MAIL_SCAN },
-    { STR_INIT("pending_send_approval"), MAIL_HELD },
-    { STR_INIT("pending_approval"), MAIL_HELD }, /* as older clients say it */
-    { STR_INIT("scheduled"), MAIL_SCHEDULED },
-    { STR_INIT("queued"), MAIL_QUEUED },
-    { STR_INIT("sent"), MAIL_SENT },
-    { STR_INIT("uncertain"), MAIL_UNCERTAIN },
-    { STR_INIT("rejected"), MAIL_REJECTED },
-    { STR_INIT("cancelled"), MAIL_CANCELLED },
-    { STR_INIT("send_failed"), MAIL_FAILED },
-};
-
 bool mm_status_filter(struct str status, struct mail_filter *filter)
 {
-    for (size_t i = 0; i < COUNT_OF(states_by_name); i++) {
-        if (!str_eq(status, states_by_name[i].name))
-            continue;
+    if (str_eq(status, STR("pending_approval"))) /* as older clients say it */
+        status = status_of_state[MAIL_HELD];
+    for (int i = 0; i < MAIL_STATE_COUNT; i++) /* several states may have the same name */
+        if (str_eq(status, status_of_state[i]))
+            filter->states |= UINT32_C(1) << i;
+    if (filter->states) {
         filter->inbound = false;
-        filter->state = (int)states_by_name[i].state;
         return true;
     }
     for (int i = 0; i < (int)COUNT_OF(status_of_inbound); i++) {

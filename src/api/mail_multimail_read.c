@@ -31,7 +31,7 @@ static void answer_page(struct request *rq, const struct mail_page *page, const 
         }
         json_out_end(&json);
     }
-    mm_email_id(&json, "cursor", page->more && page->count ? page->rows[page->count - 1].id : "");
+    mm_email_id(&json, "cursor", page->more ? page->cursor : "");
     json_out_end(&json);
 }
 

@@ -212,6 +212,7 @@ static void filter_pack(struct buf *out, const struct mail_filter *f)
     pack_bool(out, f->outbound);
     pack_i64(out, f->in_status);
     pack_i64(out, f->state);
+    pack_u32(out, f->states);
     pack_str(out, f->from_exact);
     pack_str(out, f->from_part);
     pack_str(out, f->subject_part);
@@ -243,6 +244,7 @@ static void filter_unpack(struct unpack *in, struct mail_filter *f)
     f->outbound = unpack_bool(in);
     f->in_status = unpack_choice(in, MAIL_IN_DELETED + 1);
     f->state = unpack_choice(in, MAIL_STATE_COUNT);
+    f->states = unpack_u32(in);
     f->from_exact = unpack_str(in, LIMIT_MAIL_QUERY_BYTES);
     f->from_part = unpack_str(in, LIMIT_MAIL_QUERY_BYTES);
     f->subject_part = unpack_str(in, LIMIT_MAIL_QUERY_BYTES);
@@ -319,16 +321,18 @@ static bool select_rows(struct inbox *inbox, const struct mail_filter *f, struct
 
     return sql_select(
         inbox->sql,
-        SELECT_HEADS "WHERE m.id < $1 AND m.id > $2 AND "
-                     "MAX(m.received_us, CASE m.direction WHEN 0 THEN m.decided_us ELSE 0 END) >= $3 AND "
-                     "+m.received_us <= $4 AND "
-                     "((+m.direction = 0 AND $5 AND (m.in_status BETWEEN 1 AND 4 OR (m.in_status = 0 AND $6) OR "
-                     "  (m.in_status = 5 AND $7)) AND ($8 < 0 OR m.in_status = $8)) OR "
-                     " (+m.direction = 1 AND $9 AND ($10 < 0 OR +m.state = $10))) AND "
-                     "($11 < 0 OR m.has_attachments = $11) ORDER BY m.id DESC",
+        SELECT_HEADS
+        "WHERE m.id < $1 AND m.id > $2 AND "
+        "MAX(m.received_us, CASE m.direction WHEN 0 THEN m.decided_us ELSE 0 END) >= $3 AND "
+        "+m.received_us <= $4 AND "
+        "((+m.direction = 0 AND $5 AND (m.in_status BETWEEN 1 AND 4 OR (m.in_status = 0 AND $6) OR "
+        "  (m.in_status = 5 AND $7)) AND ($8 < 0 OR m.in_status = $8)) OR "
+        " (+m.direction = 1 AND $9 AND ($10 < 0 OR +m.state = $10) AND ($11 = 0 OR ($11 >> +m.state) & 1))) AND "
+        "($12 < 0 OR m.has_attachments = $12) ORDER BY m.id DESC",
         SQL_ARGS(sql_text(f->before_id.len ? f->before_id : STR("~")), sql_text(f->since_id), sql_int(f->after_us),
                  sql_int(f->before_us ? f->before_us : INT64_MAX), sql_int(f->inbound), sql_int(held), sql_int(spam),
-                 sql_int(f->in_status), sql_int(f->outbound), sql_int(f->state), sql_int(f->has_attachments)),
+                 sql_int(f->in_status), sql_int(f->outbound), sql_int(f->state), sql_int(f->states),
+                 sql_int(f->has_attachments)),
         rows, err);
 }
 

@@ -360,6 +360,7 @@ struct mail_filter {
     bool inbound, outbound;
     int in_status;                                        /* -1: any visible; else enum mail_in_status */
     int state;                                            /* -1: any; else enum mail_state, of outbound */
+    uint32_t states;                                      /* the same as bits, for several; 0: any */
     struct str from_exact, from_part, subject_part, text; /* text: subject, from and preview, for search */
     int64_t after_us, before_us;                          /* received (held ones: approved), inclusive; 0: any */
     int has_attachments;                                  /* -1: any, 0, 1 */

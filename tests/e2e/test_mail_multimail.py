@@ -508,6 +508,38 @@ def test_attachment_links_work_without_a_key_and_only_as_downloads(server, box, 
     assert requests.get(link["url"] + "x", timeout=30).status_code == 404
 
 
+def test_lists_are_filtered_by_status_and_paged(server, box, other, operator):
+    headers = {"Authorization": f"Bearer {box['key']}"}
+
+    def send(to, subject):
+        answer = requests.post(
+            f"{server.url}/v1/send", headers=headers, json={"to": to, "subject": subject, "body": "x"}, timeout=30
+        )
+        assert answer.status_code == 202, answer.text
+        return answer.json()["id"]
+
+    def ids(**params):
+        answer = requests.get(f"{server.url}/v1/mailboxes/{box['id']}/emails", headers=headers, params=params, timeout=30)
+        assert answer.status_code == 200, answer.text
+        rows = answer.json()
+        return [row["id"] for row in rows["emails"]], rows["cursor"]
+
+    inside, outside, held = send(other["address"], "In"), send("x@far.example", "Out"), send("y@far.example", "Held")
+    for message in (inside, outside):
+        operator.call("POST", f"/mail/messages/{message}/decide", {"action": "approve"})
+    # This version does not send to the outside: what is approved for it waits in the queue.
+    assert wait_for(lambda: ids(status="sent")[0] == [inside], 20)
+    assert wait_for(lambda: ids(status="queued")[0] == [outside], 20)
+    assert ids(status="pending_send_approval")[0] == [held]
+    assert ids(status="pending_approval")[0] == [held]
+    assert ids(subject_contains="OUT")[0] == [outside]
+    assert ids(since_id=inside)[0] == [held, outside]
+    seen, cursor = ids(limit=2)
+    assert seen == [held, outside]
+    assert ids(limit=2, cursor=cursor) == ([inside], None)
+    assert ids(limit=2, offset=2)[0] == [inside]
+
+
 # ---- modes ----
 
 

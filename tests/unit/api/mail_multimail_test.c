@@ -238,7 +238,7 @@ static void the_published_script_lists_its_inbox(void **state)
     fake.in_status = MAIL_IN_UNREAD;
     assert_int_equal(mail_ask(s, "GET", BOX "/inbox?limit=5", KEY_READ, NULL), 200);
     SAID(s,
-         "list " FAKE_INBOX " in=1 out=0 in_status=-1 state=-1 from= subject= after=0 before=0 files=-1 since= cursor= "
+         "list " FAKE_INBOX " in=1 out=0 in_status=-1 states=0 from= subject= after=0 before=0 files=-1 since= cursor= "
          "offset=0 limit=5 spam=0");
     const json_t *message = row(s, "messages");
     assert_string_equal(text_in(message, "from"), "Ann <ann@a.example>");
@@ -266,11 +266,14 @@ static void lists_are_filtered_and_paged(void **state)
                                   "&limit=100&offset=3&direction=inbound",
                               KEY_READ, NULL),
                      200);
-    SAID(s, "list " FAKE_INBOX " in=1 out=0 in_status=1 state=-1 from=ann subject=a b after=1767571200000000 "
+    SAID(s, "list " FAKE_INBOX " in=1 out=0 in_status=1 states=0 from=ann subject=a b after=1767571200000000 "
             "before=1767657600000000 files=1 since=" FAKE_MESSAGE " cursor=" FAKE_MESSAGE " offset=3 limit=100 spam=0");
-    assert_string_equal(mail_text(s, "cursor"), EM);
+    assert_string_equal(mail_text(s, "cursor"), "em_" FAKE_CURSOR);
     assert_int_equal(mail_ask(s, "GET", BOX "/emails?status=pending_approval", KEY_READ, NULL), 200);
-    assert_non_null(strstr(fake.said, "in=0 out=1 in_status=-1 state=1 "));
+    assert_non_null(strstr(fake.said, "in=0 out=1 in_status=-1 states=2 "));
+    /* All states that are shown under this name: queued, on its way, and waiting for others. */
+    assert_int_equal(mail_ask(s, "GET", BOX "/emails?status=queued", KEY_READ, NULL), 200);
+    assert_non_null(strstr(fake.said, "in=0 out=1 in_status=-1 states=e0 "));
     assert_int_equal(mail_ask(s, "GET", "/v1/emails?status=spam_flagged", KEY_READ, NULL), 200);
     SAID(s, "search in_status=4 spam=1 text= from= limit=20");
 }

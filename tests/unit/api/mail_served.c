@@ -511,12 +511,11 @@ bool action_mail_list(ARGS, struct str inbox_ref, const struct mail_filter *filt
     *out = (struct mail_page){ .rows = ARENA_NEW(arena, struct mail_message),
                                .count = fake.page_is_empty ? 0 : 1,
                                .more = fake.page_has_more };
+    strcpy(out->cursor, FAKE_CURSOR);
     out->rows[0] = a_message();
-    if (out->more)
-        memcpy(out->cursor, out->rows[0].id, sizeof out->cursor);
-    return SAY("list %.*s in=%d out=%d in_status=%d state=%d from=%.*s subject=%.*s after=%lld before=%lld files=%d "
+    return SAY("list %.*s in=%d out=%d in_status=%d states=%x from=%.*s subject=%.*s after=%lld before=%lld files=%d "
                "since=%.*s cursor=%.*s offset=%u limit=%u spam=%d",
-               S(inbox_ref), filter->inbound, filter->outbound, filter->in_status, filter->state, S(filter->from_part),
+               S(inbox_ref), filter->inbound, filter->outbound, filter->in_status, filter->states, S(filter->from_part),
                S(filter->subject_part), (long long)filter->after_us, (long long)filter->before_us,
                filter->has_attachments, S(filter->since_id), S(filter->before_id), filter->offset, filter->limit,
                filter->include_spam);

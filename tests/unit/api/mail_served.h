@@ -16,6 +16,7 @@
 #define FAKE_INBOX "01JMXK9F2A0000000000000001"
 #define FAKE_MESSAGE "01JMXK9F2B00000000000000020000000001"
 #define FAKE_THREAD "01JMXK9F2C00000000000000030000000001"
+#define FAKE_CURSOR "01JMXK9F2000000000000000010000000001" /* a page may end at a message that it does not show */
 #define FAKE_SHA "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 
 /* The keys that the fake knows. */
