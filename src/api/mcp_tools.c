@@ -58,7 +58,7 @@ const struct mcp_tool mcp_multimail_tools[] = {
       HTTP_PATCH, MAILBOX, MCP_JSON },
     { "configure_mailbox", "Change how a mailbox sends.",
       "oversight_mode=" MODES " default_gate_timing=gate_first|schedule_first scheduling_enabled? mcp_configured? "
-                              "display_name signature_block mailbox_id",
+      "display_name signature_block mailbox_id",
       HTTP_PATCH, MAILBOX "/configure", MCP_JSON },
     { "delete_mailbox", "Delete a mailbox. Its address is not used again.", "mailbox_id*", HTTP_DELETE, MAILBOX,
       MCP_JSON },

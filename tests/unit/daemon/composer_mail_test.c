@@ -18,7 +18,7 @@ static struct arena arena;
 static int set_up(void **state)
 {
     arena_init(&arena);
-    *state = rig_start("composer", MESSAGE_COMPOSE, NULL, 0);
+    *state = rig_start("composer", NULL, MESSAGE_COMPOSE, NULL, 0);
     return 0;
 }
 
