@@ -196,7 +196,7 @@ struct mail_account {
     int64_t created_us, last_active_us;
     struct str oversight_address; /* of the tenant: gets copies of what monitored inboxes send; empty: none */
 };
-/* LobsterMail's signup: public. ERR_LIMIT: 15 an hour for all from this place. */
+/* LobsterMail's signup: public. ERR_LIMIT: 15 an hour for all from this place. ERR_DENIED: the operator allows none. */
 bool action_account_create(const struct actions *actions, struct str place, struct arena *arena,
                            struct mail_account *out, struct secret *out_token, uint32_t *out_retry_s, struct err *err)
     must_use;

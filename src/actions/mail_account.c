@@ -56,6 +56,8 @@ bool action_account_create(const struct actions *actions, struct str place, stru
     *out_retry_s = 0;
     if (!mail_is_on(actions, err))
         return false;
+    if (!actions->mail->signups_per_hour)
+        return err_set(err, ERR_DENIED, "this server takes no sign-ups: ask its operator for a key");
     mail_keyed_hash(actions, "place", place_of(place, arena), who);
     if (!store_mail_rate(actions->store, "signups", STR("all"), LIMIT_MAIL_SIGNUPS, HOUR_US, out_retry_s, err) ||
         !store_mail_rate(actions->store, "signup", str_from(who), actions->mail->signups_per_hour, HOUR_US, out_retry_s,

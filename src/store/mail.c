@@ -769,6 +769,8 @@ static bool rate_count(struct store *store, const char *what, struct str who, ui
     if (!number_of(store, "SELECT MIN(at_us) FROM mail_rates WHERE what = $1 AND who = $2", SQL_ARGS(of, by),
                    &oldest_us, err))
         return false;
+    if (!count)
+        oldest_us = now_us; /* none is allowed at all */
     *out_retry_s = (uint32_t)((oldest_us + window_us - now_us) / 1000000 + 1);
     return err_set(err, ERR_LIMIT, "too many of these: at most %u in %u minutes; try again in %u seconds", most,
                    (unsigned)(window_us / 60000000), *out_retry_s);

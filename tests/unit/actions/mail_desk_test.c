@@ -1088,6 +1088,9 @@ static void sign_ups_are_limited_by_place(void **state)
     assert_false(store_has(f, "192.0.2.1"));
     rig_turn(&f->rig, UINT64_C(3601) * 1000);
     MUST(action_account_create(&f->actions, STR("192.0.2.1"), f->arena, &account, &token, &retry_s, &err));
+    f->setup.signups_per_hour = 0;
+    MUST_FAIL(action_account_create(&f->actions, STR("192.0.2.9"), f->arena, &account, &token, &retry_s, &err),
+              ERR_DENIED);
 }
 
 static void a_multimail_key_creates_a_mailbox_with_a_code_and_reaches_it(void **state)

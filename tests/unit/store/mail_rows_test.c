@@ -248,6 +248,8 @@ static void a_rate_is_kept_also_when_the_clock_goes_back(void **state)
     assert_in_range(retry_s, 3599, 3601);
     MUST(store_mail_rate(t->store, "x", STR("you"), 3, HOUR_US, &retry_s, &err));
     MUST(store_mail_rate(t->store, "y", STR("me"), 3, HOUR_US, &retry_s, &err));
+    MUST_FAIL(store_mail_rate(t->store, "z", STR("me"), 0, HOUR_US, &retry_s, &err), ERR_LIMIT);
+    assert_in_range(retry_s, 3599, 3601);
     ahead_us += 1800 * INT64_C(1000000);
     MUST_FAIL(store_mail_rate(t->store, "x", STR("me"), 3, HOUR_US, &retry_s, &err), ERR_LIMIT);
     assert_in_range(retry_s, 1799, 1801);
