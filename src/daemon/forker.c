@@ -27,6 +27,7 @@
 
 struct forker {
     const struct forker_config *config;
+    struct confine_filter filter; /* of children */
     struct loop *loop;
     struct channel *keeper;
     struct channel *peers[ROLE_COUNT];
@@ -41,8 +42,9 @@ struct forker {
  *   must      close all descriptors but its connection; limit memory and time; load its seccomp list; in this order
  *   must not  touch the parent's loop and channels: they are copies
  */
-static no_return void child_main(const struct forker_config *config, int connection)
+static no_return void child_main(const struct forker *forker, int connection)
 {
+    const struct forker_config *config = forker->config;
     struct err err;
 
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -53,7 +55,7 @@ static no_return void child_main(const struct forker_config *config, int connect
     if (dup2(STDIN_FILENO, STDERR_FILENO) < 0 || dup2(connection, ROLE_CHANNEL_FD) < 0 ||
         close_range(ROLE_FIRST_FD, ~0u, 0) < 0)
         _exit(2);
-    if (!confine_limit(&config->limits, &err) || !confine_load_seccomp(config->calls, &err))
+    if (!confine_limit(&config->limits, &err) || !confine_load_filter(&forker->filter, &err))
         _exit(3);
     _exit(config->serve(config->context, ROLE_CHANNEL_FD, &err) ? 0 : 1);
 }
@@ -72,7 +74,7 @@ static bool start_child(struct forker *forker, int *out_fd, struct err *err)
     auto_close int theirs = pair[1];
     pid_t pid = fork();
     if (pid == 0)
-        child_main(forker->config, theirs);
+        child_main(forker, theirs);
     if (pid < 0)
         return err_sys(err, "start a process for a %s", forker->config->what);
     forker->children++;
@@ -161,7 +163,8 @@ int forker_run(const struct forker_config *config)
     (void)signal(SIGINT, SIG_IGN); /* a terminal sends it to all; keeper sends SIGTERM */
     forker->keeper = channel_new(forker->loop, ROLE_CHANNEL_FD, &from_keeper, forker);
     forker->peers[ROLE_FRONT] = channel_new(forker->loop, -1, &from_front, forker);
-    if (loop_on_signal(forker->loop, SIGTERM, on_signal, forker, &err) &&
+    if (confine_compile_seccomp(config->calls, &forker->filter, &err) &&
+        loop_on_signal(forker->loop, SIGTERM, on_signal, forker, &err) &&
         loop_on_signal(forker->loop, SIGCHLD, on_child, forker, &err)) {
         loop_run(forker->loop);
     } else {
@@ -172,6 +175,7 @@ int forker_run(const struct forker_config *config)
     channel_free(forker->peers[ROLE_FRONT]);
     channel_free(forker->keeper);
     loop_free(forker->loop);
+    confine_filter_done(&forker->filter);
     free(forker);
     return code;
 }

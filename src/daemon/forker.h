@@ -49,6 +49,7 @@ int forker_run(const struct forker_config *config);
     }
 #define FORKER_PARENT_CALLS                                                                                           \
     { "recvmsg", "keeper, front" }, { "sendmsg", "front" }, { "read", "wake-ups of the loop" },                       \
+        { "memfd_create", "the children's list, compiled once" }, { "lseek", "the same" },                            \
         { "socketpair", "a connection for each child", .first = AF_UNIX }, { "clone", "a child for each request" },   \
         { "clone3", "the same, by another libc" }, { "wait4", "children that have ended" },                           \
         { "set_robust_list", "the child of a fork" }, { "rseq", "the same" }, { "epoll_create1", "the loop" },        \

@@ -2,9 +2,13 @@
 
 #include <errno.h>
 #include <linux/capability.h>
+#include <linux/filter.h>
 #include <linux/landlock.h>
+#include <linux/seccomp.h>
 #include <seccomp.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -89,6 +93,49 @@ static bool add_rules(scmp_filter_ctx filter, const struct confine_rule *rules, 
         if (failed)
             return err_sys_num(err, -failed, "seccomp rule for %s", rules[i].call);
     }
+    return true;
+}
+
+static bool export_filter(scmp_filter_ctx filter, struct confine_filter *out, struct err *err)
+{
+    auto_close int fd = memfd_create("seccomp", MFD_CLOEXEC);
+
+    if (fd < 0)
+        return err_sys(err, "memfd_create");
+    int failed = seccomp_export_bpf(filter, fd);
+    if (failed)
+        return err_sys_num(err, -failed, "compile the seccomp filter");
+    if (lseek(fd, 0, SEEK_SET) < 0)
+        return err_sys(err, "read the seccomp filter");
+    return fd_read_all(fd, BPF_MAXINSNS * sizeof(struct sock_filter), &out->program, &out->len, err);
+}
+
+bool confine_compile_seccomp(const struct confine_rule *rules, struct confine_filter *out, struct err *err)
+{
+    scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(EPERM));
+
+    if (!filter)
+        return err_set(err, ERR_INTERNAL, "libseccomp cannot make a filter");
+    bool fine = add_rules(filter, rules, err) && export_filter(filter, out, err);
+    seccomp_release(filter);
+    return fine;
+}
+
+void confine_filter_done(struct confine_filter *filter)
+{
+    free(filter->program);
+    *filter = (struct confine_filter){ 0 };
+}
+
+bool confine_load_filter(const struct confine_filter *filter, struct err *err)
+{
+    const struct sock_fprog program = { .len = (unsigned short)(filter->len / sizeof(struct sock_filter)),
+                                        .filter = (struct sock_filter *)filter->program };
+
+    if (!confine_no_new_privileges(err))
+        return false;
+    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) < 0)
+        return err_sys(err, "load the seccomp filter");
     return true;
 }
 

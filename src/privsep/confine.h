@@ -35,6 +35,16 @@ struct confine_rule {
  */
 bool confine_load_seccomp(const struct confine_rule *rules, struct err *err) must_use;
 
+/* The same in two steps, for a process whose many children have one list: compiling takes most of a millisecond. */
+struct confine_filter {
+    char *program; /* in the kernel's form */
+    size_t len;
+};
+bool confine_compile_seccomp(const struct confine_rule *rules, struct confine_filter *out, struct err *err) must_use;
+void confine_filter_done(struct confine_filter *filter);
+/* In a process with one thread. */
+bool confine_load_filter(const struct confine_filter *filter, struct err *err) must_use;
+
 /*
  * Of all files, only what is below this directory can be opened, made, changed or removed from here on (Landlock); with
  * -1 no file at all. What is open already stays so. *out_done is false where the kernel has no Landlock: the caller

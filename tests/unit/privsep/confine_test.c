@@ -206,6 +206,41 @@ static void calls_outside_the_list_are_refused(void **state)
     assert_int_equal(in_child(only_listed_calls), 0);
 }
 
+static int only_compiled_calls(void)
+{
+    static const struct confine_rule rules[] = {
+        { "exit_group", "to end" },
+        { "getpid", "to be asked below" },
+        { "ioctl", "only one", .only = FIONREAD },
+        { "mmap", "the sanitizers" },
+        { "munmap", "the sanitizers" },
+        { "futex", "the sanitizers" },
+        { NULL },
+    };
+    struct confine_filter filter;
+    struct err err;
+
+    if (!confine_compile_seccomp(rules, &filter, &err) || !confine_load_filter(&filter, &err))
+        return 1;
+    if (getpid() <= 0)
+        return 2;
+    int left, result = 0;
+    if (socket(AF_INET, SOCK_STREAM, 0) >= 0 || errno != EPERM)
+        result = 3;
+    else if (ioctl(0, FIONBIO, &left) == 0 || errno != EPERM)
+        result = 4;
+    else if (ioctl(-1, FIONREAD, &left) == 0 || errno != EBADF)
+        result = 5;
+    (void)syscall(SYS_exit_group, result);
+    return 6;
+}
+
+static void a_list_can_be_compiled_first(void **state)
+{
+    (void)state;
+    assert_int_equal(in_child(only_compiled_calls), 0);
+}
+
 static void open_files_are_raised_to_the_hard_limit(void **state)
 {
     (void)state;
@@ -256,6 +291,7 @@ int main(void)
         CASE(an_argument_can_be_held_to_one_value),
         CASE(open_files_are_raised_to_the_hard_limit),
         CASE(a_process_can_be_limited),
+        CASE(a_list_can_be_compiled_first),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
