@@ -84,12 +84,13 @@ void mail_busy_free(struct mail_busy *busy)
 /* With the lock. */
 static struct busy_inbox *inbox_get(struct mail_busy *busy, const char *inbox_id)
 {
-    struct busy_inbox *inbox = map_get(&busy->by_id, str_from(inbox_id));
+    struct str id = str_of(inbox_id, strnlen(inbox_id, MAIL_INBOX_ID_BYTES - 1));
+    struct busy_inbox *inbox = map_get(&busy->by_id, id);
 
     if (inbox)
         return inbox;
     inbox = NEW(struct busy_inbox);
-    memcpy(inbox->id, inbox_id, strnlen(inbox_id, sizeof inbox->id - 1));
+    memcpy(inbox->id, id.at, id.len);
     (void)pthread_mutex_init(&inbox->turn, NULL);
     (void)pthread_mutex_init(&inbox->mark, NULL);
     (void)map_put(&busy->by_id, str_from(inbox->id), inbox);

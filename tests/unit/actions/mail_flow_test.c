@@ -166,6 +166,39 @@ static void the_operator_decides_with_the_admin_token(void **state)
     assert_int_equal(list(s, &bob).count, 1);
 }
 
+static void an_operator_with_a_new_token_sees_that_mail_is_held_and_an_oversight_key_helps(void **state)
+{
+    struct stage *s = *state;
+    struct person alice = stage_person(s, "alice", MAIL_GATED_SEND), bob = stage_person(s, "bob", MAIL_GATED_SEND);
+    struct mail_caller approver = stage_approver(s), operator_;
+    struct sent_info sent = send_to(s, &alice, address(&bob));
+    struct str token = STR("another token, as long and as random");
+    struct seal_key public_key;
+    auto_seal_key struct seal_key private_key;
+    struct held_message *held;
+    struct mail_message out;
+    char hash[STORE_HASH_BYTES];
+    size_t count;
+
+    seal_pair_of(token, "operator", &public_key, &private_key);
+    memcpy(s->setup.operator_public, public_key.bytes, sizeof s->setup.operator_public);
+    store_secret_hash(token, hash);
+    assert_true(secret_set(&s->admin_hash, str_from(hash)));
+    MUST(mail_caller_by_admin(&s->actions, token, &operator_, &err));
+    MUST(action_pending(&s->actions, &operator_, &s->arena, &held, &count, &err));
+    assert_int_equal(count, 1);
+    assert_false(held[0].message.has_content);
+    MUST_FAIL(action_decide(&s->actions, &operator_, str_from(sent.accepted.id), true, STR(""), STR(""), &s->arena,
+                            &out, &err),
+              ERR_CONFLICT);
+
+    MUST(action_pending(&s->actions, &approver, &s->arena, &held, &count, &err));
+    assert_true(held[0].message.has_content);
+    MUST(action_pending(&s->actions, &operator_, &s->arena, &held, &count, &err));
+    assert_true(held[0].message.has_content);
+    assert_int_equal(decide(s, &operator_, sent.accepted.id, true).state, MAIL_SENT);
+}
+
 static void the_agent_can_neither_see_nor_decide_what_is_held(void **state)
 {
     struct stage *s = *state;
@@ -1214,6 +1247,7 @@ int main(void)
         RUN(a_message_is_held_until_a_person_approves_it),
         RUN(a_rejected_message_never_arrives),
         RUN(the_operator_decides_with_the_admin_token),
+        RUN(an_operator_with_a_new_token_sees_that_mail_is_held_and_an_oversight_key_helps),
         RUN(the_agent_can_neither_see_nor_decide_what_is_held),
         RUN(an_approval_is_for_what_was_seen),
         RUN(an_autonomous_inbox_sends_at_once_and_a_read_only_one_never),
