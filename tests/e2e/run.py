@@ -352,6 +352,7 @@ SUITES = {
     "disk": run_files("test_full_disk.py"),
     "cuts": run_files("test_cuts.py"),
     "misuse": run_files("test_misuse.py"),
+    "mail": run_files("test_mail.py", sdk="interpreter"),
     "mail-processes": run_files("test_mail_processes.py"),
     "mail-webhooks": run_files("test_mail_webhooks.py"),
     "mail-multimail": run_files("test_mail_multimail.py", sdk="multimail"),
