@@ -353,6 +353,7 @@ SUITES = {
     "cuts": run_files("test_cuts.py"),
     "misuse": run_files("test_misuse.py"),
     "mail": run_files("test_mail.py", sdk="interpreter"),
+    "mail-matrix": run_files("test_mail_matrix.py"),
     "mail-processes": run_files("test_mail_processes.py"),
     "mail-webhooks": run_files("test_mail_webhooks.py"),
     "mail-multimail": run_files("test_mail_multimail.py", sdk="multimail"),

@@ -1,0 +1,360 @@
+"""Isolation of inboxes: every route of both services and of the operator, and every MCP tool, with every foreign credential.
+
+The routes are read from the tables in src/api, and the tools are asked for, so that new ones are tried, too. Each call is
+made twice: with ids of the victim, and with ids of the same form that do not exist. The answers must not differ. Needs no
+SDK."""
+
+import base64
+import json
+import re
+import secrets
+import time
+
+import pytest
+from server import ROOT, wait_for
+
+ROUTE = re.compile(r'\b(?:MAIL_ROUTE|OPERATOR)\(\s*(GET|POST|PUT|PATCH|DELETE),\s*"([^"]+)"')
+OWN_BODY = re.compile(r"/(send|decide)$")  # the body names the inbox or the message
+WEBHOOK = "https://hooks.example/x"
+
+
+def routes(*files):
+    found = [row for file in files for row in ROUTE.findall((ROOT / "src" / "api" / file).read_text())]
+    assert found
+    return list(dict.fromkeys(found))
+
+
+MULTIMAIL = routes("mail_multimail.c")
+LOBSTERMAIL = routes("mail_lobstermail.c")
+OPERATOR = routes("mail_operator.c")
+
+
+def test_the_tables_are_found():
+    assert len(MULTIMAIL) > 50 and len(LOBSTERMAIL) > 15 and len(OPERATOR) > 20
+
+
+class World:
+    """A victim in each dialect, and everybody who must not get at them."""
+
+    def __init__(self, server):
+        self.server = server
+        self.token = (server.data / "admin-token").read_text().strip()
+        self.words = {name: f"{name}{secrets.token_hex(6)}" for name in ("subject", "body", "contact", "allowed")}
+        other_tenant = f"t{secrets.token_hex(4)}"
+        self.victim = self.inbox()
+        self.neighbour = self.inbox()
+        self.stranger = self.inbox(tenant=other_tenant)
+        self.account, self.lobster = self.signup()
+        self.other_account, self.other_lobster = self.signup()
+        self.fill_victim()
+        self.credentials = {
+            "an inbox of the same tenant": self.neighbour["key"],
+            "an inbox of another tenant": self.stranger["key"],
+            "an approver of another tenant": self.operator("POST", "/mail/keys", {"name": "eyes", "tenant": other_tenant})["key"],
+            "another account": self.other_account,
+            "an inbox of another account": self.other_lobster["token"],
+            "the key for sandboxes": server.key,
+            "the admin token": self.token,
+            "a key that does not exist": "mm_live_" + "a" * 43,
+            "a token that does not exist": "lm_sk_live_" + "a" * 43,
+            "half a key": self.victim["key"][:30],
+            "nothing": None,
+        }
+
+    # ---- making it ----
+
+    def operator(self, method, path, body=None):
+        answer = self.server.call(method, path, body, {"X-Admin-Token": self.token, "Content-Type": "application/json"})
+        assert answer.status < 300, answer
+        return answer.json
+
+    def inbox(self, **fields):
+        return self.operator("POST", "/mail/inboxes", {"name": f"m-{secrets.token_hex(6)}", **fields})
+
+    def call(self, key, method, path, body=None, ok=True):
+        headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+        for _ in range(20):
+            answer = self.server.call(method, path, body, headers)
+            if answer.status != 429 or int(answer.headers.get("retry-after", "99")) > 3:
+                break
+            time.sleep(1)
+        assert not ok or answer.status < 300, answer
+        return answer
+
+    def signup(self):
+        token = self.call(None, "POST", "/v1/signup", {}).json["token"]
+        inbox = self.call(token, "POST", "/v1/inboxes", {"localPart": f"l-{secrets.token_hex(6)}"}).json
+        return token, inbox
+
+    def with_code(self, method, path, body):
+        """The first call asks for a code, the second uses it."""
+        key = self.victim["key"]
+        answer = self.call(key, method, path, body)
+        if answer.status == 202:
+            codes = [row for row in self.operator("GET", "/mail/codes")["codes"] if row["inbox"] == self.victim["id"]]
+            code = max(codes, key=lambda row: row["created_at"])["code"]
+            answer = self.call(key, method, path, {**body, "approval_code": code})
+        return answer.json
+
+    def deliver(self, sender, to, subject, body):
+        file = {"name": "a.txt", "content_base64": base64.b64encode(body.encode()).decode(), "content_type": "text/plain"}
+        draft = {"to": to, "subject": subject, "body": body, "attachments": [file]}
+        sent = self.call(sender["key"], "POST", "/v1/send", draft).json
+        self.operator("POST", f"/mail/messages/{sent['id']}/decide", {"action": "approve"})
+
+    def fill_victim(self):
+        one, key, words = self.victim, self.victim["key"], self.words
+        for to in (one["address"], self.lobster["address"]):
+            self.deliver(one, to, words["subject"], words["body"])
+        (row,) = wait_for(lambda: self.call(key, "GET", f"/v1/mailboxes/{one['id']}/inbox").json["messages"], 20)
+        path = f"/v1/inboxes/{self.lobster['id']}/emails"
+        (lobster_row,) = wait_for(lambda: self.call(self.account, "GET", path).json["data"], 20)
+        held = self.call(
+            key, "POST", "/v1/send", {"to": "x@y.example", "subject": words["subject"], "body": words["body"]}
+        ).json
+        contact = self.call(key, "POST", "/v1/contacts", {"name": words["contact"], "email": f"{words['contact']}@y.example"}).json
+        allowed = self.operator("POST", f"/mail/inboxes/{one['id']}/allow", {"pattern": f"{words['allowed']}@y.example"})
+        webhook = self.with_code("POST", "/v1/webhooks", {"url": WEBHOOK, "events": ["message.received"]})
+        spare = self.with_code("POST", "/v1/api-keys", {"name": "spare", "scopes": ["read"]})
+        lobster_hook = self.call(self.account, "POST", "/v1/webhooks", {"url": WEBHOOK, "events": ["email.received"]}).json
+        self.multimail_ids = {
+            "id": one["id"], "email": row["id"], "held": held["id"], "thread": row["thread_id"], "name": "a.txt", "key": spare["id"],
+            "webhook": webhook["id"], "contact": contact["id"], "entry": allowed["id"], "address": one["address"],
+        }  # fmt: skip
+        self.lobstermail_ids = {
+            "id": self.lobster["id"], "email": lobster_row["id"], "held": held["id"], "thread": lobster_row["threadId"], "index": "0",
+            "webhook": lobster_hook["id"], "address": self.lobster["address"],
+        }  # fmt: skip
+
+    # ---- looking at it ----
+
+    def state(self):
+        """What the victims have, as they see it themselves."""
+        one = self.victim["id"]
+        seen = [
+            self.call(self.victim["key"], "GET", path).body
+            for path in (
+                f"/v1/mailboxes/{one}", f"/v1/mailboxes/{one}/emails", f"/v1/mailboxes/{one}/allowlist", "/v1/contacts",
+                "/v1/webhooks", "/v1/api-keys", f"/v1/mailboxes/{one}/emails/{self.multimail_ids['email']}/tags",
+            )
+        ]  # fmt: skip
+        lobster = f"/v1/inboxes/{self.lobster['id']}"
+        seen += [self.call(self.account, "GET", path).body for path in (lobster, f"{lobster}/emails", "/v1/webhooks")]
+        return [re.sub(rb'"(last_used_at|lastUsedAt)":[^,}]*', b"", body) for body in seen]
+
+    def secrets(self):
+        return [*self.words.values(), self.victim["address"], self.lobster["address"]]
+
+
+@pytest.fixture(scope="module")
+def world(server):
+    return World(server)
+
+
+@pytest.fixture(autouse=True)
+def nothing_has_changed(request):
+    if "world" not in request.fixturenames:
+        yield
+        return
+    world = request.getfixturevalue("world")
+    before = world.state()
+    yield
+    assert world.state() == before
+
+
+def unknown(text, seed):
+    """An id of the same form that nobody has: the same prefix, and other characters of the same alphabet."""
+    if "@" in text:
+        return "m-000000000000@" + text.partition("@")[2]
+    prefix, mark, rest = text.rpartition("_")
+    if len(rest) < 20:
+        return text  # "a.txt", "0"
+    return f"{prefix}{mark}01J" + "".join("0123456789ABCDEFGHJKMNPQRSTVWXYZ"[(seed + 7 * i) % 32] for i in range(len(rest) - 3))
+
+
+def body_for(ids):
+    """Every field that any route takes; each takes what it knows."""
+    return {
+        "mailbox_id": ids["id"], "inbox_id": ids["id"], "inboxId": ids["id"], "from": ids["address"], "email_id": ids["held"], "to": ["x@y.example"],
+        "subject": "foreign", "body": "foreign", "markdown": "foreign", "tags": {"foreign": "yes"}, "action": "approve",
+        "display_name": "foreign", "displayName": "foreign", "oversight_mode": "read_only", "mode": "autonomous",
+        "target_mode": "autonomous", "code": "AAA-AAA", "pattern": "*@y.example", "name": "foreign", "scopes": ["read"],
+        "url": WEBHOOK, "events": ["message.received"], "send_at": "2030-01-01T00:00:00Z", "enabled": True, "key": "foreign", "email": "x@y.example", "address_local": "foreign",
+    }  # fmt: skip
+
+
+def filled(pattern, ids):
+    """None if a part of the path is not an id of ours."""
+    names = re.findall(r"{(\w+)}", pattern)
+    if any(name not in ids for name in names):
+        return None, names
+    if "decide" in pattern or "cancel" in pattern or "schedule" in pattern:
+        ids = {**ids, "email": ids["held"]}
+    return re.sub(r"{(\w+)}", lambda match: ids[match[1]], pattern), names
+
+
+def plain(answer, ids):
+    """An answer without what is new in each."""
+    text = re.sub(r'"requestId":\s*"[^"]*"', "", answer.body.decode(errors="replace"))
+    for value in sorted(ids.values(), key=len, reverse=True):
+        if len(value) > 20:
+            text = text.replace(value, "ID")
+    return answer.status, text
+
+
+def try_route(world, credential, method, pattern, ids):
+    """What is wrong; nothing, if all is refused alike."""
+    key = world.credentials[credential]
+    nobody = {name: unknown(value, number) for number, (name, value) in enumerate(ids.items())}
+    path, names = filled(pattern, ids)
+    if path is None:
+        return []
+    wrong, results = [], []
+    for mine in (ids, nobody):
+        target = filled(pattern, mine)[0]
+        # A list may be asked for the inbox of somebody else, too.
+        more = f"?mailbox_id={mine['id']}&mailbox={mine['id']}&inboxId={mine['id']}&q=subject" if method == "GET" else ""
+        answer = world.call(key, method, target + more, None if method == "GET" else body_for(mine), ok=False)
+        results.append(plain(answer, mine))
+        text = answer.body.decode(errors="replace")
+        wrong += [f"{credential}: {method} {pattern}: shows {word}" for word in world.secrets() if word in text]
+    foreign, missing = results
+    must_fail = [name for name in names if name not in ("name", "index")] or (OWN_BODY.search(pattern) and method == "POST")
+    if must_fail and foreign[0] < 400:
+        wrong.append(f"{credential}: {method} {pattern}: {foreign}")
+    if (must_fail or foreign[0] >= 400) and foreign != missing and 429 not in (foreign[0], missing[0]):
+        wrong.append(f"{credential}: {method} {pattern}: {foreign} for what exists, {missing} for what does not")
+    if foreign[0] >= 500 and foreign[0] != 501:
+        wrong.append(f"{credential}: {method} {pattern}: {foreign}")
+    return wrong
+
+
+CREDENTIALS = [
+    "an inbox of the same tenant", "an inbox of another tenant", "an approver of another tenant", "another account",
+    "an inbox of another account", "the key for sandboxes", "the admin token", "a key that does not exist",
+    "a token that does not exist", "half a key", "nothing",
+]  # fmt: skip
+
+
+def test_all_credentials_are_tried(world):
+    assert list(world.credentials) == CREDENTIALS
+
+
+@pytest.mark.parametrize("credential", CREDENTIALS)
+def test_routes_of_the_services_refuse_foreign_credentials_alike(world, credential):
+    wrong = []
+    for table in (MULTIMAIL, LOBSTERMAIL):
+        for method, pattern in table:
+            for ids in (world.multimail_ids, world.lobstermail_ids):
+                if pattern == "/v1/signup":
+                    continue  # makes an account of one's own, for everybody
+                wrong += try_route(world, credential, method, pattern, ids)
+    assert not wrong, "\n".join(sorted(set(wrong)))
+
+
+@pytest.mark.parametrize("credential", [name for name in CREDENTIALS if name != "the admin token"])
+def test_routes_of_the_operator_are_the_operators(world, credential):
+    ids = {**world.multimail_ids, "inbox": world.victim["id"], "message": world.multimail_ids["held"], "tenant": "default"}
+    ids["grant"] = unknown(ids["id"], 3)
+    seen = set()
+    for key in (world.credentials[credential], world.victim["key"]):
+        for method, pattern in OPERATOR:
+            path, _ = filled(pattern, ids)
+            assert path, pattern
+            answer = world.call(key, method, path, None if method == "GET" else body_for(ids), ok=False)
+            assert answer.status in (401, 403), (credential, method, pattern, answer)
+            seen.add((answer.status, answer.body))
+    assert len(seen) == 1, seen
+
+
+def test_the_token_of_the_operator_reads_nothing_that_is_not_held(world):
+    """Each GET of the operator, with ids of the victim's received message."""
+    ids = {**world.multimail_ids, "inbox": world.victim["id"], "message": world.multimail_ids["email"], "tenant": "default"}
+    for method, pattern in OPERATOR:
+        path, _ = filled(pattern, ids)
+        if method == "GET" and path and pattern != "/mail/pending":
+            answer = world.server.call("GET", path, headers={"X-Admin-Token": world.token})
+            text = answer.body.decode()
+            assert not [word for name, word in world.words.items() if name != "allowed" and word in text], (pattern, answer)
+
+
+# ---- MCP ----
+
+
+def rpc(world, key, method, params):
+    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    headers = {
+        "Content-Type": "application/json",
+        "Accept": "application/json, text/event-stream",
+        **({"Authorization": f"Bearer {key}"} if key else {}),
+    }
+    return world.server.call("POST", "/mcp", message, headers)
+
+
+def tools(world, key):
+    return rpc(world, key, "tools/list", {}).json["result"]["tools"]
+
+
+def arguments_for(tool, ids):
+    values = {
+        **body_for(ids), "thread_id": ids["thread"], "contact_id": ids.get("contact", ids["id"]), "key_id": ids.get("key", ids["id"]),
+        "webhook_id": ids["webhook"], "entry_id": ids.get("entry", ids["id"]), "filename": "a.txt", "timeout_seconds": 1, "timeout": 1,
+        "q": "subject", "query": "", "body_text": "foreign", "address_local_part": "foreign",
+    }  # fmt: skip
+    if tool["name"] not in ("decide_email", "cancel_message", "edit_scheduled_email"):
+        values["email_id"] = ids["email"]
+    return {name: values[name] for name in tool["inputSchema"]["properties"] if name in values and name != "approval_code"}
+
+
+@pytest.mark.parametrize("credential", CREDENTIALS[:5])
+def test_tools_refuse_foreign_ids_alike(world, credential):
+    key, wrong = world.credentials[credential], []
+    offered = tools(world, key)
+    assert offered
+    for tool in offered:
+        for ids in (world.multimail_ids, world.lobstermail_ids):
+            nobody = {name: unknown(value, number) for number, (name, value) in enumerate(ids.items())}
+            results = []
+            for mine in (ids, nobody):
+                answer = rpc(world, key, "tools/call", {"name": tool["name"], "arguments": arguments_for(tool, mine)})
+                results.append(plain(answer, mine))
+                text = answer.body.decode(errors="replace")
+                wrong += [f"{tool['name']}: shows {word}" for word in world.secrets() if word in text]
+            foreign, missing = results
+            named = [name for name in tool["inputSchema"]["properties"] if name.endswith("_id") or name == "inboxId"]
+            if named and foreign != missing:
+                wrong.append(f"{tool['name']}: {foreign} for what exists, {missing} for what does not")
+            if named and '"isError":true' not in foreign[1].replace(" ", ""):
+                wrong.append(f"{tool['name']}: {foreign}")
+    assert not wrong, "\n".join(sorted(set(wrong)))
+
+
+@pytest.mark.parametrize("credential", CREDENTIALS[5:])
+def test_there_are_no_tools_without_a_key_of_mail(world, credential):
+    seen = {
+        (answer.status, answer.body)
+        for method, params in (("initialize", {}), ("tools/list", {}), ("tools/call", {"name": "list_mailboxes", "arguments": {}}))
+        for answer in [rpc(world, world.credentials[credential], method, params)]
+    }
+    ((status, _),) = seen
+    assert status == 401
+
+
+# ---- what differs by scope ----
+
+
+def test_a_key_that_sends_never_approves_and_one_that_approves_never_reads(world):
+    held, one = world.multimail_ids["held"], world.victim["id"]
+    for path, body in (
+        (f"/v1/emails/{held}/decide", {"action": "approve"}),
+        ("/v1/oversight/decide", {"email_id": held, "action": "approve"}),
+    ):
+        assert world.call(world.victim["key"], "POST", path, body, ok=False).status == 403
+    assert world.call(world.victim["key"], "GET", "/v1/oversight/pending", ok=False).status == 403
+    eyes = world.operator("POST", "/mail/keys", {"name": "eyes", "scopes": ["oversight"]})["key"]
+    assert held in world.call(eyes, "GET", "/v1/oversight/pending").body.decode()
+    email = world.multimail_ids["email"]
+    for path in (f"/v1/mailboxes/{one}/emails", f"/v1/mailboxes/{one}/emails/{email}", f"/v1/emails/{email}"):
+        answer = world.call(eyes, "GET", path, ok=False)
+        assert answer.status == 403, answer
+        assert not [word for word in world.words.values() if word in json.dumps(answer.json)]
