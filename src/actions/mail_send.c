@@ -200,11 +200,22 @@ static bool read_answered(const struct actions *actions, const struct mail_box *
 
 /* ---- recipients from a stranger's message ---- */
 
-static bool has_text(struct str text, struct str part)
+/* Looks at each @ only, and not at all of a long text: a stranger has chosen it. */
+static bool names_address(struct str text, struct str address)
 {
-    for (size_t i = 0; part.len && i + part.len <= text.len; i++)
-        if (str_eq_nocase(str_of(text.at + i, part.len), part))
+    const char *at = memchr(address.at, '@', address.len), *next = text.at;
+    size_t left = MIN(text.len, (size_t)LIMIT_MAIL_SUSPECT_BYTES);
+
+    if (!at)
+        return false;
+    size_t before = (size_t)(at - address.at), after = address.len - before;
+    const char *end = text.at + left;
+    while (next < end && (next = memchr(next, '@', (size_t)(end - next)))) {
+        if ((size_t)(next - text.at) >= before && (size_t)(end - next) >= after &&
+            str_eq_nocase(str_of(next - before, address.len), address))
             return true;
+        next++;
+    }
     return false;
 }
 
@@ -272,7 +283,8 @@ static bool warn_of_new_recipients(const struct actions *actions, const struct m
             return false;
         }
         for (uint32_t j = 0; j < suspect_count; j++) {
-            if (!has_text(message.content.text, suspects[j]) && !has_text(message.content.subject, suspects[j]))
+            if (!names_address(message.content.text, suspects[j]) &&
+                !names_address(message.content.subject, suspects[j]))
                 continue;
             struct str from = cut_text(message.content.from, 200);
             add_warning(arena, content,
@@ -575,8 +587,12 @@ bool action_send_edit(const struct actions *actions, const struct mail_caller *c
         .now_us = now_us,
     };
     if (changes_content(want)) {
-        struct mail_box composing = box;
+        auto_mail_box struct mail_box composing = box;
         struct send_want merged = *want;
+        uint32_t retry_s;
+        if (!busy_may_send(actions, box.info.id, &retry_s))
+            return err_set(err, ERR_LIMIT, "this inbox sends or changes at most %u messages a minute",
+                           actions->mail->sends_per_minute);
         struct answer answer = { 0 };
         if (!merge(actions, &box, message_id, arena, &merged, &answer, &composing, err))
             return false;

@@ -416,22 +416,23 @@
 #define LIMIT_HOOKS_NONE 10000   /* inboxes that are remembered to have no webhook; 60 bytes each */
 
 /* Mail: sending, holding and timers */
-#define LIMIT_MAIL_PENDING 200             /* held messages of an inbox: more than a person reads in a day */
-#define LIMIT_MAIL_STORAGE_BYTES (1 << 30) /* of an inbox, all its messages; fifty of the largest */
-#define LIMIT_MAIL_PENDING_BYTES (4 << 20) /* texts in one list of held messages */
-#define LIMIT_MAIL_HOLD_S 604800           /* how long a message waits for a person: a week */
-#define LIMIT_MAIL_SCHEDULE_S 31622400     /* how far ahead a message may be scheduled: a year */
-#define LIMIT_MAIL_LINK_S 86400            /* an approval link */
-#define LIMIT_MAIL_FILE_LINK_S 3600        /* a link to an attachment */
-#define LIMIT_MAIL_KEY_BYTES 255           /* an idempotency key */
-#define LIMIT_MAIL_SUSPECTS 10             /* last messages whose bodies are searched for a new recipient's address */
-#define LIMIT_MAIL_DISPATCH 16             /* messages of one inbox that leave in one turn; others go on meanwhile */
-#define LIMIT_MAIL_DELIVER_S 14400         /* a local delivery is tried for so long while something is missing… */
-#define LIMIT_MAIL_BROKEN_S 60             /* …or damaged; then the recipient counts as refused */
-#define LIMIT_MAIL_QUIET_MS 2000           /* without a change, before the row of an inbox gets its next time */
-#define LIMIT_MAIL_SWEEP 64                /* inboxes that one tick looks at */
-#define LIMIT_MAIL_RETRY_MS 300000         /* the longest pause after failures of one inbox */
-#define LIMIT_MAIL_ROWS 1000000            /* inboxes that were in use when the server stopped */
+#define LIMIT_MAIL_PENDING 200              /* held messages of an inbox: more than a person reads in a day */
+#define LIMIT_MAIL_STORAGE_BYTES (1 << 30)  /* of an inbox, all its messages; fifty of the largest */
+#define LIMIT_MAIL_PENDING_BYTES (4 << 20)  /* texts in one list of held messages */
+#define LIMIT_MAIL_HOLD_S 604800            /* how long a message waits for a person: a week */
+#define LIMIT_MAIL_SCHEDULE_S 31622400      /* how far ahead a message may be scheduled: a year */
+#define LIMIT_MAIL_LINK_S 86400             /* an approval link */
+#define LIMIT_MAIL_FILE_LINK_S 3600         /* a link to an attachment */
+#define LIMIT_MAIL_KEY_BYTES 255            /* an idempotency key */
+#define LIMIT_MAIL_SUSPECTS 10              /* last messages whose bodies are searched for a new recipient's address */
+#define LIMIT_MAIL_SUSPECT_BYTES (64 << 10) /* …and how much of each */
+#define LIMIT_MAIL_DISPATCH 16              /* messages of one inbox that leave in one turn; others go on meanwhile */
+#define LIMIT_MAIL_DELIVER_S 14400          /* a local delivery is tried for so long while something is missing… */
+#define LIMIT_MAIL_BROKEN_S 60              /* …or damaged; then the recipient counts as refused */
+#define LIMIT_MAIL_QUIET_MS 2000            /* without a change, before the row of an inbox gets its next time */
+#define LIMIT_MAIL_SWEEP 64                 /* inboxes that one tick looks at */
+#define LIMIT_MAIL_RETRY_MS 300000          /* the longest pause after failures of one inbox */
+#define LIMIT_MAIL_ROWS 1000000             /* inboxes that were in use when the server stopped */
 
 /* Mail: waiting for it */
 #define LIMIT_MAIL_POLL_S 25         /* a long poll; clients give up five seconds later */
