@@ -101,6 +101,7 @@ static void look_at_lists(struct findings *all, const struct config *config)
 static void look_at_settings(struct findings *all, const struct config *config)
 {
     size_t before = all->count;
+    struct mail_settings mail;
     enum log_level level;
     bool is_on;
     struct err err;
@@ -112,6 +113,8 @@ static void look_at_settings(struct findings *all, const struct config *config)
     if (!settings_switch("internet", config->internet, &is_on, &err))
         refuse(all, config, &err);
     if (!settings_domain(config->domain, &err))
+        refuse(all, config, &err);
+    if (!mail_settings_make(config, &mail, &err))
         refuse(all, config, &err);
     if (!certificates_check_paths(config->tls_cert, config->tls_key, &err))
         refuse(all, config, &err);

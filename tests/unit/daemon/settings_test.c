@@ -196,6 +196,7 @@ static void network_options_reach_egress(void **state)
     struct config config = {
         .egress_allow = "10.1.0.0/16, 2001:db8::/32,192.0.2.7",
         .egress_deny = "203.0.113.0/24,64:ff9b::/96",
+        .webhook_allow = "10.0.0.0/8",
         .dns = "192.0.2.53,[2001:db8::53]:5353,192.0.2.54:54",
         .egress_rate_mb = 3,
     };
@@ -215,11 +216,18 @@ static void network_options_reach_egress(void **state)
     assert_int_equal(got.deny_count, 2);
     assert_true(net_range_parse(STR("64:ff9b::/96"), &range));
     assert_memory_equal(&got.deny[1], &range, sizeof range);
+    assert_int_equal(got.hook_allow_count, 1);
+    assert_true(net_range_parse(STR("10.0.0.0/8"), &range));
+    assert_memory_equal(&got.hook_allow[0], &range, sizeof range);
     assert_int_equal(got.resolver_count, 3);
     resolver_is(&got.resolvers[0], "192.0.2.53", 53);
     resolver_is(&got.resolvers[1], "2001:db8::53", 5353);
     resolver_is(&got.resolvers[2], "192.0.2.54", 54);
     assert_int_equal(got.bytes_per_s, 3 << 20);
+    auto_buf struct buf text = buf_make(NULL, 1000);
+    egress_settings_resolvers(&got, &text);
+    CHECK_STR(buf_str(&text),
+              STR("nameserver 192.0.2.53:53\nnameserver [2001:db8::53]:5353\nnameserver 192.0.2.54:54\n"));
 }
 
 static void service_is(const struct egress_service *service, const char *name, const char *address, uint16_t port,

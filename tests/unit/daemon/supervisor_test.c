@@ -359,6 +359,34 @@ static void what_a_role_asked_of_a_peer_that_dies_fails(void **state)
     check_connected(world);
 }
 
+static void a_role_that_is_left_out_is_not_started(void **state)
+{
+    struct world *world = *state;
+    struct supervisor_config config = { .loop = world->loop,
+                                        .rows = rows,
+                                        .count = TEST_ROLES,
+                                        .accounts = (struct role_account[TEST_ROLES]){ { geteuid(), getegid() },
+                                                                                       { geteuid(), getegid() } },
+                                        .log_level = "error",
+                                        .without = BIT(RIGHT),
+                                        .grant = grant,
+                                        .started = on_started,
+                                        .ended = on_ended,
+                                        .event = on_event,
+                                        .stopped = on_stopped,
+                                        .context = world };
+
+    supervisor_free(world->supervisor);
+    world->supervisor = supervisor_new(&config);
+    supervisor_start(world->supervisor);
+    run_until(world, &world->ready[LEFT], 1);
+    assert_true(pid_of(world, LEFT) > 0);
+    assert_null(world->channels[RIGHT]);
+    assert_int_equal(ask(world, LEFT, MESSAGE_DIAL).err.kind, ERR_UNAVAILABLE);
+    supervisor_stop(world->supervisor); /* before the accounts go out of scope */
+    run_until(world, &world->stopped, 1);
+}
+
 static void a_role_that_sends_what_its_row_does_not_allow_is_killed_and_restarted(void **state)
 {
     struct world *world = *state;
@@ -423,6 +451,7 @@ int main(int argc, char **argv)
         SUPERVISOR_CASE(a_role_gets_the_grants_of_its_row_and_no_others),
         SUPERVISOR_CASE(peers_are_connected_and_get_a_new_connection_when_one_is_restarted),
         SUPERVISOR_CASE(what_a_role_asked_of_a_peer_that_dies_fails),
+        SUPERVISOR_CASE(a_role_that_is_left_out_is_not_started),
         SUPERVISOR_CASE(a_role_that_sends_what_its_row_does_not_allow_is_killed_and_restarted),
         SUPERVISOR_CASE(a_role_that_cannot_start_is_tried_again),
         SUPERVISOR_CASE(a_role_that_does_not_stop_is_killed),
