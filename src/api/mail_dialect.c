@@ -81,12 +81,22 @@ void mail_reply_problem(struct request *rq, unsigned status, const char *format,
     problem(rq, &(struct mail_problem){ .status = status, .message = buf_str(&text) });
 }
 
+/* As store/sql_sqlite.c says it of the one database that a call for an inbox uses. */
+static bool is_damaged(const struct err *err)
+{
+    return err->kind == ERR_INTERNAL && str_starts(str_from(err->message), STR("the store is damaged"));
+}
+
 void mail_reply_err_after(struct request *rq, const struct err *err, uint32_t retry_after_s)
 {
     struct str message = arena_copy(rq->arena, str_from(err->message));
 
-    if (err->kind == ERR_INTERNAL || err->kind == ERR_NONE)
+    if (is_damaged(err)) {
+        (void)reply_reference(rq, "", err); /* for the log */
+        message = STR("the file of this inbox is damaged: the operator of this server has to restore a copy of it");
+    } else if (err->kind == ERR_INTERNAL || err->kind == ERR_NONE) {
         message = reply_reference(rq, "something went wrong on the server", err);
+    }
     problem(rq, &(struct mail_problem){ .status = reply_status_of(err->kind),
                                         .kind = err->kind,
                                         .message = message,
