@@ -530,23 +530,34 @@ static void no_route(struct request *rq)
     reply_field(rq, STR("Allow"), arena_copy(rq->arena, str_from(rq->match.allow)));
 }
 
+void mail_place(const struct sockaddr_storage *peer, char room[MAIL_PLACE_BYTES])
+{
+    struct in6_addr six;
+
+    (void)snprintf(room, MAIL_PLACE_BYTES, "local");
+    if (peer->ss_family == AF_INET) {
+        (void)inet_ntop(AF_INET, &((const struct sockaddr_in *)peer)->sin_addr, room, MAIL_PLACE_BYTES);
+    } else if (peer->ss_family == AF_INET6) {
+        six = ((const struct sockaddr_in6 *)peer)->sin6_addr;
+        if (IN6_IS_ADDR_V4MAPPED(&six)) {
+            (void)inet_ntop(AF_INET, &six.s6_addr[12], room, MAIL_PLACE_BYTES);
+            return;
+        }
+        memset(&six.s6_addr[8], 0, 8);
+        (void)inet_ntop(AF_INET6, &six, room, MAIL_PLACE_BYTES);
+    }
+}
+
 static void note_place(struct request *rq)
 {
     struct sockaddr_storage peer = { 0 };
-    const void *at = NULL;
-    char *room = rq->mail->place;
 
     if (rq->sandbox_id.len) {
-        (void)snprintf(room, sizeof rq->mail->place, "sandbox:%.*s", STR_ARG(rq->sandbox_id));
+        (void)snprintf(rq->mail->place, sizeof rq->mail->place, "sandbox:%.*s", STR_ARG(rq->sandbox_id));
         return;
     }
     http_peer(rq->ex, &peer);
-    if (peer.ss_family == AF_INET)
-        at = &((struct sockaddr_in *)&peer)->sin_addr;
-    else if (peer.ss_family == AF_INET6)
-        at = &((struct sockaddr_in6 *)&peer)->sin6_addr;
-    if (!at || !inet_ntop(peer.ss_family, at, room, sizeof rq->mail->place))
-        (void)snprintf(room, sizeof rq->mail->place, "local");
+    mail_place(&peer, rq->mail->place);
 }
 
 static void route(struct request *rq)

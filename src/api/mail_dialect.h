@@ -55,12 +55,14 @@ struct mail_dialect {
 /* mail_multimail.c, mail_lobstermail.c, mail_operator.c */
 extern const struct mail_dialect mail_multimail, mail_lobstermail, mail_operator;
 
+enum { MAIL_PLACE_BYTES = 64 };
+
 /* One request's own part; rq->mail. */
 struct mail_request {
     const struct mail_dialect *dialect;
-    struct mail_caller caller; /* all zero on a public route */
-    char place[64];            /* where it comes from, for limits of strangers: "192.0.2.1", "sandbox:ID" */
-    bool is_tls;               /* the client speaks https */
+    struct mail_caller caller;    /* all zero on a public route */
+    char place[MAIL_PLACE_BYTES]; /* where it comes from, for limits of strangers: "192.0.2.1", "sandbox:ID" */
+    bool is_tls;                  /* the client speaks https */
     /* What a handler sets to answer later; see mail_later(). */
     void (*later)(struct request *rq);
     void (*gone)(struct request *rq);
@@ -138,6 +140,8 @@ void mail_api_heard(struct mail_api *api, const struct mail_event *event);
 bool mail_api_takes(const struct http_head *head);
 /* Answers it, now or later. On the loop. sandbox_id: NULL, or the sandbox that the connection comes from. */
 void mail_api_handle(struct mail_api *api, struct http_exchange *ex, const char *sandbox_id);
+/* Where a connection comes from, for limits: an IPv4 address, or the /64 network of an IPv6 one, which one host has. */
+void mail_place(const struct sockaddr_storage *peer, char room[MAIL_PLACE_BYTES]);
 /* Which dialect a request speaks. */
 const struct mail_dialect *mail_dialect_of(const struct http_head *head, struct arena *arena);
 

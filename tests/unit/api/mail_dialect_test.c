@@ -138,6 +138,29 @@ static void the_api_for_sandboxes_keeps_its_paths(void **state)
         assert_true(mail_api_takes(&(struct http_head){ .path = str_from(ours[i]) }));
 }
 
+static const char *place_of(int family, const char *text)
+{
+    static char room[MAIL_PLACE_BYTES];
+    struct sockaddr_storage peer = { .ss_family = (sa_family_t)family };
+
+    if (family == AF_INET)
+        assert_int_equal(inet_pton(AF_INET, text, &((struct sockaddr_in *)&peer)->sin_addr), 1);
+    if (family == AF_INET6)
+        assert_int_equal(inet_pton(AF_INET6, text, &((struct sockaddr_in6 *)&peer)->sin6_addr), 1);
+    mail_place(&peer, room);
+    return room;
+}
+
+static void a_host_is_one_place_whatever_address_it_takes(void **state)
+{
+    (void)state;
+    assert_string_equal(place_of(AF_INET, "192.0.2.1"), "192.0.2.1");
+    assert_string_equal(place_of(AF_INET6, "::ffff:192.0.2.1"), "192.0.2.1");
+    assert_string_equal(place_of(AF_INET6, "2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+    assert_string_equal(place_of(AF_INET6, "2001:db8:1:2:ffff::1"), "2001:db8:1:2::");
+    assert_string_equal(place_of(AF_UNIX, ""), "local");
+}
+
 /* ---- who may ---- */
 
 static void a_request_without_a_valid_key_is_refused(void **state)
@@ -401,6 +424,7 @@ int main(void)
         CASE(the_key_says_which_dialect_is_meant),
         CASE(without_a_key_the_path_says_it),
         CASE(the_api_for_sandboxes_keeps_its_paths),
+        CASE(a_host_is_one_place_whatever_address_it_takes),
         SERVED(a_request_without_a_valid_key_is_refused),
         SERVED(a_failing_store_does_not_look_like_a_wrong_key),
         SERVED(the_key_may_be_in_either_header),
