@@ -440,5 +440,14 @@
 #define LIMIT_MAIL_POLL_ROWS 20      /* messages of its answer */
 #define LIMIT_MAIL_LISTENERS 16384   /* long polls and subscriptions, all together; 100 bytes each */
 #define LIMIT_MAIL_LISTENERS_EACH 64 /* …to one inbox: each is told of each event */
+#define LIMIT_WEBSOCKET_BYTES (16 * 1024) /* of a message from a client: a request with 256 ids has 10 KiB */
+#define LIMIT_MAIL_SOCKETS 1024           /* WebSockets of all; some KiB each… */
+#define LIMIT_MAIL_SOCKETS_EACH 16        /* …and of one key, or of a sandbox's inbox */
+#define LIMIT_MAIL_SOCKET_INBOXES 256     /* that one subscribes to; an account has 100 */
+#define LIMIT_MAIL_SOCKET_TASKS 256       /* events and requests that wait for a worker; past it the socket is closed */
+#define LIMIT_MAIL_SOCKET_BYTES (4 << 20) /* not yet taken by the client; the same */
+#define LIMIT_MAIL_SOCKET_MESSAGES 50     /* of a client in a second */
+#define LIMIT_MAIL_SOCKET_PING_MS 30000   /* between two looks whether the client is there and its key is valid… */
+#define LIMIT_MAIL_SOCKET_QUIET_MS 90000  /* …and without a byte from it */
 
 #endif
