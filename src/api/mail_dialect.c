@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "api/mail_sockets.h"
 #include "api/mcp.h"
 #include "base/encode.h"
 #include "base/mem.h"
@@ -22,6 +23,7 @@ struct mail_api {
     struct api_config config;
     struct lane *lane;
     struct mail_events *events;
+    struct mail_sockets *sockets;
 };
 
 struct mail_api *mail_api_new(const struct api_config *config)
@@ -38,11 +40,14 @@ struct mail_api *mail_api_new(const struct api_config *config)
                                               .weight_each = LIMIT_MAIL_CALLS_WAITING_BYTES,
                                           });
     api->events = mail_events_new();
+    api->sockets = mail_sockets_new(
+        &(struct mail_sockets_config){ .api = &api->config, .lane = api->lane, .events = api->events });
     return api;
 }
 
 void mail_api_free(struct mail_api *api)
 {
+    mail_sockets_free(api->sockets);
     mail_events_free(api->events);
     free(api);
 }
@@ -50,6 +55,11 @@ void mail_api_free(struct mail_api *api)
 struct mail_events *mail_events_of(const struct request *rq)
 {
     return rq->mail->api->events;
+}
+
+struct mail_sockets *mail_sockets_of(const struct request *rq)
+{
+    return rq->mail->api->sockets;
 }
 
 void mail_api_heard(struct mail_api *api, const struct mail_event *event)
@@ -210,8 +220,7 @@ static void handler_done(struct job *job)
     leave(rq);
 }
 
-/* The owner of the share: an inbox, or the key if it has several, or where a stranger comes from. */
-static struct str lane_owner(const struct request *rq)
+struct str mail_lane_owner(const struct request *rq)
 {
     const struct mail_caller *caller = mail_caller(rq);
 
@@ -227,7 +236,7 @@ static bool enter_lane(struct request *rq)
 {
     rq->job = (struct job){ .run = run_handler, .done = handler_done };
     rq->mail->is_with_worker = true;
-    if (lane_run(rq->mail->api->lane, lane_owner(rq), rq->body.len, &rq->job)) {
+    if (lane_run(rq->mail->api->lane, mail_lane_owner(rq), rq->body.len, &rq->job)) {
         rq->lane = rq->mail->api->lane;
         return true;
     }
@@ -403,6 +412,11 @@ static struct str key_of(const struct http_head *head, struct arena *arena)
     if (str_eq(head->path, STR("/v1/ws")) && http_query(head, arena, STR("token"), &token))
         return token;
     return STR("");
+}
+
+struct str mail_key_of(const struct request *rq)
+{
+    return key_of(&rq->ex->head, rq->arena);
 }
 
 static bool identify(struct request *rq, struct err *err)

@@ -105,6 +105,11 @@ void mail_again(struct request *rq);
 void mail_finish(struct request *rq);
 void mail_release(struct request *rq);
 struct mail_events *mail_events_of(const struct request *rq);
+struct mail_sockets *mail_sockets_of(const struct request *rq);
+/* Whose share of the workers it uses: an inbox, or the key if it has several, or where a stranger comes from. */
+struct str mail_lane_owner(const struct request *rq);
+/* What the client has sent as its key, or "". */
+struct str mail_key_of(const struct request *rq);
 
 /* ---- decoding ---- */
 

@@ -95,6 +95,7 @@ static const struct http_route routes[] = {
     MAIL_ROUTE(GET, "/v1/inboxes/{id}/threads/{thread}", lm_thread, READ, "Show a thread"),
     MAIL_ROUTE(POST, "/v1/emails/send", lm_send, SEND | LARGE, "Send a message from one of the account's inboxes"),
     MAIL_ROUTE(GET, "/v1/emails/search", lm_search, READ, "Search the messages of all inboxes of the account"),
+    MAIL_ROUTE(GET, "/v1/ws", lm_socket, READ, "Events of inboxes by WebSocket; the key is ?token="),
     MAIL_ROUTE(GET, "/v1/files/{token}", lm_file, PUBLIC, "Fetch an attachment by its link"),
 
     MAIL_ROUTE(POST, "/v1/webhooks", lm_webhook_add, ADMIN, "Add a webhook; its secret is shown once"),

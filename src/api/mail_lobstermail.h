@@ -52,5 +52,7 @@ handler_fn lm_emails, lm_email_get, lm_search, lm_attachment, lm_threads, lm_thr
 handler_fn lm_poll;
 /* mail_lobstermail_send.c */
 handler_fn lm_send;
+/* mail_lobstermail_socket.c */
+handler_fn lm_socket;
 
 #endif

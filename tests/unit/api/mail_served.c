@@ -112,7 +112,7 @@ bool mail_caller_by_key(const struct actions *actions, struct str key, struct ma
     (void)actions;
     if (str_eq(key, STR(KEY_BROKEN)))
         return err_set(err, ERR_UNAVAILABLE, "the store is busy");
-    for (size_t i = 0; i < COUNT_OF(known); i++)
+    for (size_t i = 0; i < COUNT_OF(known) && !fake.no_key_is_valid; i++)
         if (str_eq(key, str_from(known[i].key))) {
             fill(out, known[i].kind, known[i].key, known[i].scopes);
             return true;

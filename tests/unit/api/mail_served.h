@@ -38,6 +38,7 @@ struct mail_fake {
     enum mail_in_status in_status;  /* of the message */
     bool is_repeat, has_no_content; /* of the message */
     struct str file_type;           /* of an attachment; empty: text/plain */
+    bool no_key_is_valid;           /* all were revoked */
     bool page_has_more, page_is_empty, list_has_no_text;
     const struct held_message *page; /* what an approval link shows; NULL: the message */
     pthread_mutex_t gate;            /* a handler of action_mail_list() waits for it: for slow calls */
