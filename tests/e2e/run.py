@@ -50,6 +50,7 @@ NPM_PACKAGES = {
     "2.10.2": ["e2b@2.10.2"],
     "2.2.1": ["e2b@2.2.1", "@e2b/code-interpreter@2.0.0"],
     "1.5.1": ["e2b@1.13.2", "@e2b/code-interpreter@1.5.1"],
+    "lobstermail": ["@lobsterkit/lobstermail@1.7.0", "ws@8"],
 }
 
 
@@ -257,17 +258,22 @@ def run_js_code(name):
     return run
 
 
+def run_lobstermail(options):
+    """Sign-ups of all runs in an hour come from one address."""
+    return run_js_file("test_mail_lobstermail.mjs", make_npm("lobstermail"), serve=["--mail-signups-per-hour", "1000"])
+
+
 def force_exit():
     """Old SDKs leave timers of a minute behind, for which node would wait. Releases of node before 20.14 do."""
     known = subprocess.run(["node", "--test-force-exit", "--version"], check=False, capture_output=True).returncode == 0
     return ["--test-force-exit"] if known else []
 
 
-def run_js_file(file, home, by_domain=False):
+def run_js_file(file, home, by_domain=False, serve=()):
     from server import TEST_DATA, Server, share_template
 
     share_template(TEST_DATA)
-    server = Server()
+    server = Server(options=serve)
     server.start_when_free()
     try:
         server.kill_all()
@@ -277,7 +283,7 @@ def run_js_file(file, home, by_domain=False):
             ["node", "--test", *force_exit(), "--test-reporter=tap", str(test)],
             cwd=home,
             check=False,
-            env=server.environment(by_domain),
+            env={**server.environment(by_domain), "CLOISTER_E2E_ADMIN_TOKEN": str(server.data / "admin-token")},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -357,6 +363,7 @@ SUITES = {
     "mail-processes": run_files("test_mail_processes.py"),
     "mail-webhooks": run_files("test_mail_webhooks.py"),
     "mail-multimail": run_files("test_mail_multimail.py", sdk="multimail"),
+    "mail-lobstermail": run_lobstermail,
     "interpreter": run_files("test_interpreter.py", "test_tutorials.py", "test_packages.py", sdk="interpreter"),
     "zygotes": run_files("test_zygote.py", sdk="interpreter"),
     "interpreter-js": run_js("test_interpreter.mjs"),
