@@ -259,6 +259,9 @@ static bool may_create(const struct mail_caller *caller, struct err *err)
         return true;
     if (caller->kind == MAIL_CALLER_SANDBOX && !caller->scopes)
         return err_set(err, ERR_DENIED, "a sandbox without a key has one inbox");
+    /* Nobody is asked for LobsterMail's inboxes, so the account's limit must hold for what its inboxes do, too. */
+    if (caller->is_lobster && caller->inbox_id[0])
+        return err_set(err, ERR_DENIED, "an inbox's own token makes no inboxes: use the account's token");
     return mail_need_scope(caller, MAIL_SCOPE_ADMIN, err);
 }
 

@@ -358,3 +358,10 @@ def test_a_key_that_sends_never_approves_and_one_that_approves_never_reads(world
         answer = world.call(eyes, "GET", path, ok=False)
         assert answer.status == 403, answer
         assert not [word for word in world.words.values() if word in json.dumps(answer.json)]
+
+
+def test_the_token_of_an_inbox_makes_no_inboxes(world):
+    """Otherwise each new one could make a hundred more."""
+    answer = world.call(world.lobster["token"], "POST", "/v1/inboxes", {}, ok=False)
+    assert answer.status == 403, answer
+    assert len(world.call(world.account, "GET", "/v1/inboxes").json["data"]) == 1
