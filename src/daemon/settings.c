@@ -421,10 +421,7 @@ static bool inside_parse(struct str entry, struct egress_service *services, uint
         return inside_target_error(name, target, err);
     for (uint32_t i = 0; i < count; i++)
         if (services[i].port == out->port && strcmp(services[i].name, out->name) == 0)
-            return services[i].kind == EGRESS_ADDRESS
-                       ? err_set(err, ERR_INVALID, "--inside has port %u of %.*s twice", out->port, SHOWN, out->name)
-                       : err_set(err, ERR_INVALID, "--inside: port %u of %.*s is mail's (--mail-names)", out->port,
-                                 SHOWN, out->name);
+            return err_set(err, ERR_INVALID, "--inside has port %u of %.*s twice", out->port, SHOWN, out->name);
     out->address = inside_address(services, count, out->name);
     return true;
 }
@@ -433,8 +430,8 @@ static bool inside_make(struct str list, struct egress_settings *out, struct err
 {
     struct str entry;
 
-    for (uint32_t count = 0; list.len && str_cut(&list, ',', &entry); count++) {
-        if (count == LIMIT_INSIDE)
+    while (list.len && str_cut(&list, ',', &entry)) {
+        if (out->service_count == LIMIT_INSIDE)
             return err_set(err, ERR_INVALID, "--inside has more than %d entries", LIMIT_INSIDE);
         if (!inside_parse(str_trim(entry), out->services, out->service_count, err))
             return false;
@@ -450,13 +447,16 @@ static bool mail_name_add(struct str name, struct egress_settings *out, struct e
     enum { HTTP = 80, HTTPS = 443 };
     struct egress_service service = { .kind = EGRESS_MAIL, .port = HTTP };
 
-    if (out->service_count == 2 * LIMIT_MAIL_NAMES)
+    if (out->service_count + 2 > LIMIT_SERVICES)
         return err_set(err, ERR_INVALID, "--mail-names has more than %d names", LIMIT_MAIL_NAMES - 1);
     if (!inside_name("--mail-names", name, service.name, err))
         return false;
     for (uint32_t i = 0; i < out->service_count; i++)
         if (strcmp(out->services[i].name, service.name) == 0)
-            return err_set(err, ERR_INVALID, "--mail-names has %.*s twice", SHOWN, service.name);
+            return err_set(err, ERR_INVALID,
+                           out->services[i].kind == EGRESS_ADDRESS ? "%.*s is mail's and cannot be in --inside too"
+                                                                   : "--mail-names has %.*s twice",
+                           SHOWN, service.name);
     service.address = inside_address(out->services, out->service_count, service.name);
     out->services[out->service_count++] = service;
     service.kind = EGRESS_MAIL_TLS;
@@ -465,7 +465,7 @@ static bool mail_name_add(struct str name, struct egress_settings *out, struct e
     return true;
 }
 
-/* Before those of --inside, which must not take their ports. */
+/* After those of --inside, whose addresses do not depend on mail. */
 static bool mail_names_make(const struct config *config, struct egress_settings *out, struct err *err)
 {
     struct str list = str_from(config->mail_names), entry;
@@ -491,8 +491,8 @@ bool egress_settings_make(const struct config *config, struct egress_settings *o
         !ranges_make("--egress-deny", str_from(config->egress_deny), made.deny, &made.deny_count, err) ||
         !ranges_make("--webhook-allow", str_from(config->webhook_allow), made.hook_allow, &made.hook_allow_count,
                      err) ||
-        !resolvers_make(str_from(config->dns), &made, err) || !mail_names_make(config, &made, err) ||
-        !inside_make(str_from(config->inside), &made, err))
+        !resolvers_make(str_from(config->dns), &made, err) || !inside_make(str_from(config->inside), &made, err) ||
+        !mail_names_make(config, &made, err))
         return false;
     *out = made;
     return true;
