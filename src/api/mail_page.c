@@ -10,6 +10,7 @@
  */
 #include "api/mail_page.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "api/mail_dialect.h"
@@ -187,10 +188,20 @@ static void reply_failure(struct request *rq, const struct err *err)
 
 /* ---- showing ---- */
 
+/* "Name <a@b>" → "a@b". */
+static struct str bare(struct str shown)
+{
+    const char *open = shown.len ? memrchr(shown.at, '<', shown.len) : NULL;
+
+    if (!open || !str_ends(shown, STR(">")))
+        return str_trim(shown);
+    return str_trim(str_of(open + 1, (size_t)(shown.at + shown.len - open) - 2));
+}
+
 static bool is_among(struct str address, const struct str *shown, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
-        if (shown[i].len >= address.len && memmem(shown[i].at, shown[i].len, address.at, address.len))
+        if (str_eq_nocase(bare(shown[i]), address))
             return true;
     return false;
 }
@@ -216,25 +227,42 @@ static struct str line_core(struct str line)
     return str_trim(line);
 }
 
-static bool has_line(struct str body, struct str wanted)
+static int compare_lines(const void *a, const void *b)
 {
+    const struct str *x = a, *y = b;
+    int order = memcmp(x->at, y->at, MIN(x->len, y->len));
+
+    return order ? order : (x->len > y->len) - (x->len < y->len);
+}
+
+/* The lines of a text, sorted: a message may have very many, and each is looked up here. */
+static struct str *sorted_lines(struct arena *arena, struct str body, size_t *out_count)
+{
+    size_t room = 1, count = 0;
     struct str line;
 
+    for (size_t i = 0; i < body.len; i++)
+        room += body.at[i] == '\n';
+    struct str *lines = ARENA_ARRAY(arena, struct str, room);
     while (body.len && str_cut(&body, '\n', &line))
-        if (str_eq(line_core(line), wanted))
-            return true;
-    return false;
+        if (line_core(line).len)
+            lines[count++] = line_core(line);
+    qsort(lines, count, sizeof *lines, compare_lines);
+    *out_count = count;
+    return lines;
 }
 
 /* Lines that the answered message has too are dim: the rest is what this message adds. */
 static void body_lines(struct request *rq, struct str body, struct str answered)
 {
+    size_t count;
+    const struct str *old = sorted_lines(rq->arena, answered, &count);
     struct str line;
 
     raw(rq, "<pre>");
     while (body.len && str_cut(&body, '\n', &line)) {
         struct str core = line_core(line);
-        bool is_old = answered.len && core.len && has_line(answered, core);
+        bool is_old = core.len && count && bsearch(&core, old, count, sizeof core, compare_lines);
         raw(rq, is_old ? "<span class=\"old\">" : "");
         text(rq, line);
         raw(rq, is_old ? "</span>\n" : "\n");
@@ -271,11 +299,18 @@ static void attachments(struct request *rq, const struct mail_content *content)
     raw(rq, "</ul>");
 }
 
-static void html_view(struct request *rq, struct str html)
+/* Open if the agent has written it itself: then it may say something else than the text. */
+static void html_view(struct request *rq, const struct mail_content *content)
 {
+    struct str html = content->html;
+    bool is_raw = false;
+
+    for (uint32_t i = 0; i < content->warning_count; i++)
+        is_raw = is_raw || str_eq(content->warnings[i].code, STR("raw_html"));
     if (!html.len)
         return;
-    raw(rq, "<details><summary>As HTML</summary><iframe sandbox title=\"The message as HTML\" srcdoc=\"");
+    raw(rq, is_raw ? "<details open>" : "<details>");
+    raw(rq, "<summary>As HTML</summary><iframe sandbox title=\"The message as HTML\" srcdoc=\"");
     escape_to(&rq->reply.body, rq->arena, html, false);
     raw(rq, "\"></iframe></details>");
 }
@@ -331,7 +366,7 @@ void mail_page_show(struct request *rq)
     time_field(rq, "Decide by", held.message.hold_until_us);
     raw(rq, "</dl><h2>Text</h2>");
     body_lines(rq, content->text, held.answered.has_content ? held.answered.content.text : STR(""));
-    html_view(rq, content->html);
+    html_view(rq, content);
     attachments(rq, content);
     answered_view(rq, &held);
     raw(rq,

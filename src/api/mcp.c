@@ -21,7 +21,7 @@ enum {
     RPC_REQUEST = -32600,
     RPC_METHOD = -32601,
     RPC_PARAMS = -32602,
-    BATCH_MOST = 20,     /* messages in one request */
+    BATCH_MOST = 4,      /* messages in one request */
     WAIT_LOOK_MS = 1000, /* between two looks */
     WAIT_MOST_S = 120,   /* as the services have it */
     NONCE_CHARS = 12,
@@ -410,12 +410,13 @@ static bool run(struct request *rq, const struct call *call, struct json_out *js
 
 static bool fill_send(struct request *rq, struct call *call, struct json_out *json, const json_t *id, struct err *err)
 {
-    const struct call lookup = {
-        .tool = &(struct mcp_tool){ .method = HTTP_GET },
-        .path = arena_format(rq->arena, "/v1/inboxes/%s",
-                             json_string_value(json_object_get(call->arguments, "inbox_id")) ?: "x"),
-    };
+    const json_t *inbox_id = json_object_get(call->arguments, "inbox_id");
+    struct buf path = buf_make(rq->arena, LIMIT_TARGET_BYTES);
     struct reply reply = { 0 };
+
+    buf_add(&path, STR("/v1/inboxes/"));
+    percent_encode(&path, json_is_string(inbox_id) ? json_str(inbox_id) : STR(""));
+    const struct call lookup = { .tool = &(struct mcp_tool){ .method = HTTP_GET }, .path = buf_str(&path) };
 
     *err = (struct err){ 0 };
     if (!run(rq, &lookup, json, id, &reply))
@@ -471,11 +472,11 @@ static uint64_t wait_ms(const struct call *call)
 {
     const json_t *seconds = json_object_get(call->arguments, "timeout_seconds");
     const json_t *ms = json_object_get(call->arguments, "timeout");
-    int64_t wanted = json_is_integer(seconds) ? json_integer_value(seconds) * 1000
-                     : json_is_integer(ms)    ? json_integer_value(ms)
+    int64_t wanted = json_is_integer(seconds) ? MIN((int64_t)json_integer_value(seconds), (int64_t)WAIT_MOST_S) * 1000
+                     : json_is_integer(ms)    ? MIN((int64_t)json_integer_value(ms), (int64_t)WAIT_MOST_S * 1000)
                                               : 30000;
 
-    return (uint64_t)MAX((int64_t)0, MIN(wanted, (int64_t)WAIT_MOST_S * 1000));
+    return (uint64_t)MAX((int64_t)0, wanted);
 }
 
 /* Inbound messages since the call began, with the call's filter. */
@@ -574,8 +575,11 @@ static bool call_tool(struct request *rq, struct json_out *json, const json_t *i
                             : STR("there is no such tool; tools/list names them"));
         return true;
     }
-    if (call.tool->shape == MCP_WAIT && !alone) {
-        tool_error(json, id, STR("wait_for_email must be the only message of its request"));
+    /* They hold much memory, or wait. */
+    if ((call.tool->shape == MCP_WAIT || call.tool->shape == MCP_FILE || call.tool->shape == MCP_SEND ||
+         call.tool->method != HTTP_GET) &&
+        !alone) {
+        tool_error(json, id, STR("this tool must be the only message of its request"));
         return true;
     }
     if (!check_required(&call, &err) || !fill_path(rq, &call, &err) ||
@@ -684,14 +688,14 @@ static void mcp_post(struct request *rq)
         return;
     }
     if (json_is_array(body) && (json_array_size(body) == 0 || json_array_size(body) > BATCH_MOST)) {
-        reply_failed(rq, 400, RPC_REQUEST, STR("a batch has 1 to 20 messages"));
+        reply_failed(rq, 400, RPC_REQUEST, STR("a batch has 1 to 4 messages"));
         return;
     }
     reply_begin(rq);
     struct json_out json = json_out_to(&rq->reply.body);
     if (json_is_array(body)) {
         json_out_array(&json, NULL);
-        for (size_t i = 0; i < json_array_size(body); i++)
+        for (size_t i = 0; i < json_array_size(body) && !rq->reply.body.overflowed; i++)
             (void)handle(rq, &json, json_array_get(body, i), false);
         json_out_end(&json);
         if (rq->reply.body.len == 2)

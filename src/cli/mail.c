@@ -351,6 +351,21 @@ static void print_warnings(struct cli *cli, const json_t *held)
                                               STR_ARG(shown(cli, item, "detail")), STR_ARG(shown(cli, item, "code")));
 }
 
+/* HTML that the agent has written may say something else than the text. HTML from Markdown says the same. */
+static bool has_own_html(const json_t *held)
+{
+    const json_t *list = json_object_get(held, "warnings"), *item;
+    size_t i;
+
+    json_array_foreach(list, i, item)
+    {
+        const char *code = json_string_value(json_object_get(item, "code"));
+        if (code && strcmp(code, "raw_html") == 0)
+            return json_is_string(json_object_get(held, "html"));
+    }
+    return false;
+}
+
 /* Exactly what leaves: every recipient of the envelope, copies too. */
 static void print_held(struct cli *cli, const json_t *held)
 {
@@ -374,6 +389,10 @@ static void print_held(struct cli *cli, const json_t *held)
     fputc('\n', cli->out);
     if (json_is_string(text))
         mail_text_print(cli->out, &cli->arena, json_str(text));
+    if (has_own_html(held)) {
+        fprintf(cli->out, "\nIts HTML part, which most programs show instead of the text:\n");
+        mail_text_print(cli->out, &cli->arena, json_str(json_object_get(held, "html")));
+    }
     if (!json_is_object(answers))
         return;
     const json_t *answered = json_object_get(answers, "markdown");

@@ -62,7 +62,7 @@ static void opening_the_page_shows_and_decides_nothing(void **state)
 static void nothing_that_a_stranger_writes_becomes_part_of_the_page(void **state)
 {
     struct mail_served *s = *state;
-    struct str to[] = { STR("\"x\" <b@b.example>\n<img src=x>") }, all[] = { STR("b@b.example"), STR("z@z.example") };
+    struct str to[] = { STR("\"x\n<img src=x>\" <b@b.example>") }, all[] = { STR("b@b.example"), STR("z@z.example") };
     struct mail_attachment file = { .name = STR("<script>a.pdf"), .content_type = STR("\"'><b>"), .size = 3 };
     struct mail_warning warning = { .code = STR("<i>"), .detail = STR("<u>") };
     struct held_message held = { .message = { .has_content = true, .direction = MAIL_OUTBOUND } };
