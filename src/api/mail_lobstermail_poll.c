@@ -103,19 +103,23 @@ static bool begin(struct request *rq, struct err *err)
 {
     struct poll *poll = ARENA_NEW(rq->arena, struct poll);
     uint64_t timeout_s = LIMIT_MAIL_POLL_S;
+    struct str ref = lm_param(rq, 0, LM_INBOX), since;
     struct inbox_info inbox;
-    struct str since;
 
     if (!lm_filter_decode(rq, LM_POLL, &poll->filter, err) ||
         !query_number(rq, "timeout", 0, UINT32_MAX, &timeout_s, err)) {
         mail_reply_invalid(rq, err);
         return false;
     }
-    if (!action_inbox_get(rq->actions, mail_caller(rq), lm_param(rq, 0, LM_INBOX), rq->arena, &inbox, err)) {
+    /* An id is taken as it is: listing says whether the caller may, by its own right or by a grant. */
+    if (mail_inbox_id_valid(ref)) {
+        memcpy(poll->inbox_id, ref.at, ref.len);
+    } else if (action_inbox_get(rq->actions, mail_caller(rq), ref, rq->arena, &inbox, err)) {
+        memcpy(poll->inbox_id, inbox.id, sizeof poll->inbox_id);
+    } else {
         mail_reply_err(rq, err);
         return false;
     }
-    memcpy(poll->inbox_id, inbox.id, sizeof poll->inbox_id);
     poll->rq = rq;
     poll->events = mail_events_of(rq);
     poll->end_ms = clock_mono_ms() + MIN(timeout_s, (uint64_t)LIMIT_MAIL_POLL_S) * 1000;

@@ -293,19 +293,33 @@ static void run_event(struct socket *socket, const struct mail_caller *caller)
     say_end(&json, &socket->out);
 }
 
+/* Its own, or one that it has a grant for: then it may list, and each use is in the inbox's audit. */
+static bool may_listen(struct socket *socket, const struct mail_caller *caller, const char *inbox_id, struct err *err)
+{
+    const struct actions *actions = socket->all->config.api->actions;
+    const struct mail_filter newest = {
+        .inbound = true, .in_status = -1, .state = -1, .has_attachments = -1, .limit = 1
+    };
+    struct inbox_info inbox;
+    struct mail_page page;
+
+    if (action_inbox_get(actions, caller, str_from(inbox_id), &socket->arena, &inbox, err))
+        return true;
+    return err->kind == ERR_NOT_FOUND &&
+           action_mail_list(actions, caller, str_from(inbox_id), &newest, &socket->arena, &page, err);
+}
+
 static void run_subscribe(struct socket *socket, const struct mail_caller *caller)
 {
     const struct task *task = socket->task;
-    struct inbox_info inbox;
     struct err err;
 
     socket->found = arena_alloc_array(&socket->arena, task->count + 1, sizeof *socket->found);
     for (size_t i = 0; i < task->count; i++) {
-        if (action_inbox_get(socket->all->config.api->actions, caller, str_from(task->ids[i]), &socket->arena, &inbox,
-                             &err))
-            memcpy(socket->found[socket->found_count++], inbox.id, sizeof inbox.id);
-        else if (err.kind == ERR_NOT_FOUND || err.kind == ERR_DENIED)
-            say_error(&socket->out, task->request_id, "not_found", err.message);
+        if (may_listen(socket, caller, task->ids[i], &err))
+            memcpy(socket->found[socket->found_count++], task->ids[i], sizeof task->ids[i]);
+        else if (err.kind == ERR_NOT_FOUND || err.kind == ERR_DENIED || err.kind == ERR_CONFLICT)
+            say_error(&socket->out, task->request_id, err.kind == ERR_CONFLICT ? "conflict" : "not_found", err.message);
         else
             say_error(&socket->out, task->request_id, "server_error", "an inbox could not be looked up: try again");
     }

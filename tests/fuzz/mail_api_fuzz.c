@@ -4,6 +4,7 @@
  */
 #include <stdlib.h>
 
+#include "api/mail_lobstermail.h"
 #include "api/mail_multimail.h"
 #include "base/encode.h"
 
@@ -37,6 +38,20 @@ static void fuzz_send(struct str text, struct arena *arena)
         check(mode >= -1 && mode < MAIL_MODE_COUNT);
 }
 
+static void fuzz_lobster_send(struct str text, struct arena *arena)
+{
+    struct send_want want;
+    struct err err;
+
+    auto_json json_t *body = json_parse_object(text, &err);
+    if (!body || !lm_send_decode(body, arena, &want, &err))
+        return;
+    check(want.to_count >= 1 && want.to_count <= LIMIT_MAIL_RECIPIENTS);
+    check(want.attachment_count <= LIMIT_MAIL_ATTACHMENTS);
+    check(want.text.len || want.html.len);
+    check(!want.markdown.len && !want.bcc_count);
+}
+
 static void fuzz_query(struct str text, struct arena *arena)
 {
     struct http_exchange ex = { .head = { .query = text } };
@@ -46,6 +61,13 @@ static void fuzz_query(struct str text, struct arena *arena)
 
     if (mm_filter_decode(&rq, 20, &filter, &err))
         check(filter.limit >= 1 && filter.limit <= LIMIT_MAIL_PAGE && (filter.inbound || filter.outbound));
+    for (int kind = LM_LIST; kind <= LM_SEARCH; kind++) {
+        if (!lm_filter_decode(&rq, (enum lm_list)kind, &filter, &err))
+            continue;
+        check(filter.limit >= 1 && filter.limit <= LIMIT_MAIL_PAGE && (filter.inbound || filter.outbound));
+        check(kind != LM_SEARCH || filter.text.len);
+        check(kind != LM_POLL || !filter.outbound);
+    }
 }
 
 /* A repaired path has no broken escape left, and a sound one is not changed. */
@@ -77,6 +99,8 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
     arena_init(&arena);
     if (data[0] == 's')
         fuzz_send(rest, &arena);
+    else if (data[0] == 'l')
+        fuzz_lobster_send(rest, &arena);
     else if (data[0] == 'q')
         fuzz_query(rest, &arena);
     else if (data[0] == 'k')
