@@ -426,6 +426,38 @@ describe('lobstermail', options, () => {
     await client.deleteInbox(made.json.id)
   })
 
+  test('a grant lets another inbox wait and listen, until it is revoked', async () => {
+    const stranger = await signUp()
+    const made = (await raw(stranger, 'POST', '/v1/inboxes', {})).json
+    const watcher = await LobsterMail.create({ baseUrl, token: made.token, persistToken: false })
+    const poll = (since) => raw(watcher, 'GET', `/v1/inboxes/${bob.id}/emails/poll?timeout=20&since=${since}`)
+    const since = new Date().toISOString()
+    assert.equal((await poll(since)).status, 404)
+    const grant = await operate('POST', '/mail/grants', {
+      to: made.address, inbox: bob.address, verbs: ['list', 'read'], expires_s: 600, reason: 'a test',
+    })
+    await bob.receive({ limit: 1 }) // its own credential makes the grant effective
+    const realtime = await watcher.connect({ autoReconnect: false })
+    const got = [], errors = []
+    realtime.subscribe(bob.id, (email) => got.push(email))
+    realtime.onError((error) => errors.push(error))
+    const waits = poll(since)
+    await sleep(500)
+    const subject = `Granted ${unique()}`
+    await ann.send({ to: bob.address, subject, body: { text: 'x' } })
+    assert.equal((await waits).json.data[0].subject, subject)
+    for (let i = 0; i < 200 && !got.length; i++) await sleep(50)
+    assert.equal(got[0].subject, subject)
+    await operate('DELETE', `/mail/grants/${grant.id}`)
+    assert.equal((await poll(since)).status, 404)
+    await ann.send({ to: bob.address, subject: `Ungranted ${unique()}`, body: { text: 'x' } })
+    await bob.waitForEmail({ filter: { subject: /^Ungranted/ }, timeout: 20_000 })
+    await sleep(500)
+    assert.equal(got.length, 1)
+    assert.deepEqual(errors, [])
+    realtime.close()
+  })
+
   // ---- what a self-hosted server has not ----
 
   test('what is not served has a typed error', async () => {
