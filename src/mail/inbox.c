@@ -163,9 +163,13 @@ static bool run(struct inbox *inbox, struct str frame, struct arena *arena, stru
         sql_close(take_ptr(&inbox->sql));
         return err_wrap(err, "inbox %s", inbox->id);
     }
-    if (inbox->is_new != (row->op == INBOX_MAKE))
-        return err_set(err, inbox->is_new ? ERR_NOT_FOUND : ERR_CONFLICT,
-                       inbox->is_new ? "this inbox has no file" : "this inbox exists already");
+    if (!inbox->is_new && row->op == INBOX_MAKE)
+        return err_set(err, ERR_CONFLICT, "this inbox exists already");
+    /* Front asks for inboxes that were made. Only taking something away is done if there is nothing. */
+    if (inbox->is_new && (row->op == INBOX_READER_REMOVE || row->op == INBOX_SHRED))
+        return err_set(err, ERR_NOT_FOUND, "this inbox has no file");
+    if (inbox->is_new && row->op != INBOX_MAKE)
+        return err_set(err, ERR_INTERNAL, "inbox %s: its file is damaged: it is missing or empty", inbox->id);
     if (inbox->is_shredded && (row->op < INBOX_AUDIT_FIRST || row->op >= INBOX_READ_FIRST))
         return err_set(err, ERR_NOT_FOUND, "this inbox was removed: only its audit is left");
     return row->run(inbox, &in, arena, out, err);
