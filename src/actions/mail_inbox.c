@@ -639,8 +639,12 @@ bool action_inbox_delete(const struct actions *actions, const struct mail_caller
     if (row.mode != MAIL_READ_ONLY && !store_mail_inbox_mode(actions->store, row.id, row.mode, MAIL_READ_ONLY, err))
         return false;
     if (!mail_pull_back(actions->mail->mail, arena_text(arena, row.id), MAIL_READ_ONLY, &approvers,
-                        str_from(caller->actor), &pulled, err))
-        return err_wrap(err, "delete inbox %.*s", STR_ARG(row.id));
+                        str_from(caller->actor), &pulled, err)) {
+        /* The operator gets rid of a damaged one, too: nothing is dispatched from an inbox that is deleted. */
+        if (caller->kind != MAIL_CALLER_OPERATOR || err->kind != ERR_INTERNAL)
+            return err_wrap(err, "delete inbox %.*s", STR_ARG(row.id));
+        log_warn("inbox %.*s: is deleted although its file does not work: %s", STR_ARG(row.id), err_text(err));
+    }
     mail_note(actions, row.id, "inbox.delete", row.id, caller, STR("{}"));
     if (!store_mail_inbox_delete(actions->store, row.id, err))
         return err->kind == ERR_NOT_FOUND ? mail_no_such(err) : false;
