@@ -361,6 +361,7 @@ SUITES = {
     "misuse": run_files("test_misuse.py"),
     "mail": run_files("test_mail.py", sdk="interpreter"),
     "mail-matrix": run_files("test_mail_matrix.py"),
+    "mail-faults": run_files("test_mail_faults.py"),
     "mail-processes": run_files("test_mail_processes.py"),
     "mail-webhooks": run_files("test_mail_webhooks.py"),
     "mail-multimail": run_files("test_mail_multimail.py", sdk="multimail"),
