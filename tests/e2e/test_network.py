@@ -96,7 +96,8 @@ def test_the_callers_variables_win(box):
 
 
 def test_the_files_that_one_looks_at_say_why_and_what_to_do(box):
-    names = ("motd", "resolv.conf", "nsswitch.conf", "pip.conf", "npmrc", "gitconfig")
+    """Not nsswitch.conf: mail's names resolve in every sandbox."""
+    names = ("motd", "resolv.conf", "pip.conf", "npmrc", "gitconfig")
     for path in [f"/etc/{name}" for name in names]:
         text = box.files.read(path)
         assert OFF in text and "allow_internet_access=True" in text and "update_network()" in text
