@@ -36,7 +36,7 @@ enum {
 enum task_kind { TASK_SUBSCRIBE, TASK_UNSUBSCRIBE, TASK_EVENT, TASK_CHECK };
 
 struct task {
-    struct queue_link link;
+    struct task *next;
     enum task_kind kind;
     struct mail_event event;
     char request_id[REQUEST_ID_BYTES];
@@ -64,7 +64,7 @@ struct socket {
     char owner[64]; /* whose share of the workers it uses */
     struct subscription *subscriptions;
     size_t subscription_count;
-    struct queue tasks;
+    struct task *first, *last; /* tasks that wait */
     size_t task_count;
     struct timer timer, retry;
     uint64_t heard_ms;  /* the last byte of the client */
@@ -113,9 +113,10 @@ static void forget_subscriptions(struct socket *socket)
 
 static void forget_tasks(struct socket *socket)
 {
-    while (socket->tasks.first) {
-        struct task *task = container_of(socket->tasks.first, struct task, link);
-        queue_leave(&task->link);
+    struct task *task;
+
+    while ((task = socket->first)) {
+        socket->first = task->next;
         free(task);
     }
     socket->task_count = 0;
@@ -183,15 +184,15 @@ void mail_sockets_free(struct mail_sockets *sockets)
 {
     if (!sockets)
         return;
-    while (sockets->list.first) {
-        struct socket *socket = container_of(sockets->list.first, struct socket, link);
+    for (struct queue_link *link = sockets->list.first, *next; link; link = next) {
+        struct socket *socket = container_of(link, struct socket, link);
+        next = link->next;
         let_go(socket);
         socket_free(socket); /* the workers are gone: none has it */
     }
-    while (sockets->leaving.first) {
-        struct socket *socket = container_of(sockets->leaving.first, struct socket, link);
-        queue_leave(&socket->link);
-        socket_free(socket);
+    for (struct queue_link *link = sockets->leaving.first, *next; link; link = next) {
+        next = link->next;
+        socket_free(container_of(link, struct socket, link));
     }
     free(sockets);
 }
@@ -365,7 +366,7 @@ static struct subscription **find(struct socket *socket, const char *inbox_id)
 {
     struct subscription **at = &socket->subscriptions;
 
-    while (*at && strcmp((*at)->inbox_id, inbox_id))
+    while (*at && strcmp((*at)->inbox_id, inbox_id) != 0)
         at = &(*at)->next;
     return at;
 }
@@ -387,7 +388,11 @@ static void add_task(struct socket *socket, struct task *task)
         close_socket(socket, WEBSOCKET_TRY_LATER, "too many events wait: connect again, and list");
         return;
     }
-    queue_join(&socket->tasks, &task->link);
+    if (socket->first)
+        socket->last->next = task;
+    else
+        socket->first = task;
+    socket->last = task;
     socket->task_count++;
     step(socket);
 }
@@ -483,9 +488,10 @@ static void on_retry(struct timer *timer)
 
 static void step(struct socket *socket)
 {
-    while (socket->state == SOCKET_OPEN && !socket->task && socket->tasks.first) {
-        struct task *task = container_of(socket->tasks.first, struct task, link);
-        if (task->kind != TASK_UNSUBSCRIBE) {
+    while (socket->state == SOCKET_OPEN && !socket->task && socket->first) {
+        struct task *task = socket->first, *next = task->next;
+        enum task_kind kind = task->kind;
+        if (kind != TASK_UNSUBSCRIBE) {
             arena_done(&socket->arena);
             socket->out = buf_make(&socket->arena, OUT_BYTES);
             socket->found_count = 0;
@@ -497,11 +503,11 @@ static void step(struct socket *socket)
                 return;
             }
         }
-        queue_leave(&task->link);
+        socket->first = next;
         socket->task_count--;
-        if (task->kind == TASK_CHECK)
+        if (kind == TASK_CHECK)
             socket->is_checking = false;
-        if (task->kind == TASK_UNSUBSCRIBE) {
+        if (kind == TASK_UNSUBSCRIBE) {
             unsubscribe(socket, task);
             free(task);
         }
