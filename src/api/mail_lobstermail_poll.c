@@ -7,8 +7,8 @@
  *   wait    on the loop, without a worker: for an event of the inbox (then look again), or for the end of the time.
  *
  * The service's client filters by regular expressions itself and asks again at once with the same question. Then a
- * message that does not fit would make it ask without a pause. So the same answer waits for half a second, while a new
- * event is still answered at once.
+ * message that does not fit would make it ask without a pause. So the same answer waits for half a second, unless the
+ * request has waited before; a new event is still answered at once.
  */
 #include "api/mail_lobstermail.h"
 #include "base/clock.h"
@@ -85,6 +85,8 @@ static void judge(struct request *rq)
         struct str question = arena_format(rq->arena, "%s %.*s", mail_caller(rq)->key_id,
                                            (int)MIN(rq->ex->head.target.len, (size_t)4096), rq->ex->head.target.at);
         pause_ms = mail_events_pause_ms(poll->events, question, poll->newest, now_ms);
+        if (poll->looks > 1) /* it has waited: this is news, also if another request has had it first */
+            pause_ms = 0;
     } else if (is_over) {
         reply_empty(rq, 204);
     } else if (mail_events_count(poll->events, poll->inbox_id) != poll->count) {
