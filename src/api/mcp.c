@@ -3,8 +3,8 @@
  * JSON body; notifications get no answer. A failure of a tool is a result with isError, as the protocol has it; only
  * malformed messages are errors of JSON-RPC.
  *
- * wait_for_email lists, and if nothing new is there the request waits on the loop (mail_later) and lists again. It must be
- * the only message of its request.
+ * wait_for_email lists, and if nothing new is there the request waits on the loop (mail_later) for an event of the inbox,
+ * and lists again. It must be the only message of its request.
  */
 #include "api/mcp.h"
 
@@ -22,7 +22,7 @@ enum {
     RPC_METHOD = -32601,
     RPC_PARAMS = -32602,
     BATCH_MOST = 4,      /* messages in one request */
-    WAIT_LOOK_MS = 1000, /* between two looks */
+    WAIT_LOOK_MS = 1000, /* between two looks, without events */
     WAIT_MOST_S = 120,   /* as the services have it */
     NONCE_CHARS = 12,
     ANSWER_BYTES = 64 << 20,
@@ -442,30 +442,68 @@ static bool fill_send(struct request *rq, struct call *call, struct json_out *js
 
 struct wait {
     struct timer timer;
+    struct mail_listener listener;
     struct request *rq;
     uint64_t until_ms;
+    uint64_t count; /* of the inbox's events, before the last look */
+    char inbox_id[MAIL_INBOX_ID_BYTES];
     char since[64];
-    bool is_due; /* the last look */
-    bool begun;
 };
+
+static void wait_stop(struct wait *wait)
+{
+    timer_clear(&wait->timer);
+    mail_events_leave(mail_events_of(wait->rq), &wait->listener);
+}
+
+static void look_again(struct wait *wait)
+{
+    wait_stop(wait);
+    mail_again(wait->rq);
+}
 
 static void on_look(struct timer *timer)
 {
-    mail_again(container_of(timer, struct wait, timer)->rq);
+    look_again(container_of(timer, struct wait, timer));
 }
 
+static void on_heard(struct mail_listener *listener, const struct mail_event *event)
+{
+    if (event->kind == MAIL_EVENT_RECEIVED)
+        look_again(container_of(listener, struct wait, listener));
+}
+
+/* Until an event, or for a second if there are too many listeners already. */
 static void wait_later(struct request *rq)
 {
     struct wait *wait = rq->mail->context;
+    struct mail_events *events = mail_events_of(rq);
+    uint64_t now_ms = clock_mono_ms(), for_ms = WAIT_LOOK_MS;
 
-    timer_set(&wait->timer, rq->config->loop, WAIT_LOOK_MS, on_look);
+    wait->listener = (struct mail_listener){ .heard = on_heard };
+    if (mail_events_count(events, wait->inbox_id) != wait->count)
+        for_ms = 0;
+    else if (mail_events_listen(events, wait->inbox_id, &wait->listener))
+        for_ms = wait->until_ms > now_ms ? wait->until_ms - now_ms : 0;
+    timer_set(&wait->timer, rq->config->loop, for_ms, on_look);
 }
 
 static void wait_gone(struct request *rq)
 {
-    struct wait *wait = rq->mail->context;
+    wait_stop(rq->mail->context);
+}
 
-    timer_clear(&wait->timer);
+/* The inbox that the call names, or the caller's own. Nothing if it cannot be reached: then the first look says so. */
+static void wait_where(struct request *rq, const struct call *call, struct wait *wait)
+{
+    bool lobster = mail_caller(rq)->is_lobster;
+    const json_t *named = json_object_get(call->arguments, lobster ? "inbox_id" : "mailbox_id");
+    struct str ref = json_is_string(named) ? json_str(named) : str_from(mail_caller(rq)->inbox_id);
+    struct inbox_info inbox;
+    struct err ignored;
+
+    if (action_inbox_get(rq->actions, mail_caller(rq), mail_id_plain(ref, STR("ibx_")), rq->arena, &inbox, &ignored))
+        memcpy(wait->inbox_id, inbox.id, sizeof wait->inbox_id);
 }
 
 static uint64_t wait_ms(const struct call *call)
@@ -527,7 +565,9 @@ static bool look(struct request *rq, struct call *call, struct json_out *json, c
         (void)snprintf(wait->since, sizeof wait->since, "%s", clock_text(clock_wall_us(), now));
         wait->rq = rq;
         wait->until_ms = clock_mono_ms() + wait_ms(call);
+        wait_where(rq, call, wait);
     }
+    wait->count = mail_events_count(mail_events_of(rq), wait->inbox_id);
     wait_query(rq, call, wait);
     if (!run(rq, call, json, id, &reply))
         return true;
