@@ -42,6 +42,8 @@ PYTHON_SDKS = {
     "interpreter-2.6.2": "e2b-code-interpreter==2.6.2 e2b==2.20.3",
     "interpreter-1.5.2": "e2b-code-interpreter==1.5.2",
     "multimail": "multimail==0.1.1 requests",
+    "mcp": "mcp",
+    "mcp-1.30.0": "mcp==1.30.0",
 }
 NPM_PACKAGES = {
     "newest": ["e2b@latest", "@e2b/cli@latest", "@e2b/code-interpreter@latest"],
@@ -360,6 +362,8 @@ SUITES = {
     "cuts": run_files("test_cuts.py"),
     "misuse": run_files("test_misuse.py"),
     "mail": run_files("test_mail.py", sdk="interpreter"),
+    "mail-mcp": run_files("test_mail_mcp.py", sdk="mcp"),
+    "mail-mcp-1.30.0": run_files("test_mail_mcp.py", sdk="mcp-1.30.0"),
     "mail-matrix": run_files("test_mail_matrix.py"),
     "mail-faults": run_files("test_mail_faults.py"),
     "mail-processes": run_files("test_mail_processes.py"),
