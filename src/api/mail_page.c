@@ -130,8 +130,10 @@ static void time_field(struct request *rq, const char *name, int64_t us)
 {
     char room[CLOCK_TEXT_BYTES];
 
-    if (us)
-        field(rq, name, str_from(clock_text(us, room)));
+    if (us) {
+        struct str text = arena_copy(rq->arena, str_from(clock_text(us, room))); /* 2026-11-16T09:44:45.093211Z */
+        field(rq, name, arena_format(rq->arena, "%.10s %.5s UTC", text.at, text.len > 16 ? text.at + 11 : ""));
+    }
 }
 
 static void page_begin(struct request *rq, unsigned status, const char *title)
@@ -174,10 +176,10 @@ static void short_page(struct request *rq, unsigned status, const char *title, s
 static void reply_failure(struct request *rq, const struct err *err)
 {
     if (err->kind == ERR_NOT_FOUND)
-        short_page(
-            rq, 404, "This link does not work",
-            STR("It was used already, has expired, or never existed. Nothing was decided now. Ask for a new link: "
-                "cloister mail show ID."));
+        short_page(rq, 404, "This link does not work",
+                   STR("It was used already, has expired, or never existed. Nothing was decided now. Ask the operator "
+                       "of this server for a new "
+                       "link."));
     else if (err->kind == ERR_CONFLICT)
         short_page(rq, 409, "Nothing was decided", str_from(err->message));
     else if (err->kind == ERR_INVALID || err->kind == ERR_LIMIT)
@@ -336,7 +338,7 @@ static void form(struct request *rq, const struct mail_message *message)
             "<div class=\"act\"><button class=\"go\" name=\"decision\" value=\"approve\">");
     raw(rq, inbound ? "Show it to the agent" : "Approve and send");
     raw(rq, "</button><button name=\"decision\" value=\"reject\">Reject</button></div></form>");
-    raw(rq, "<p class=\"note\">This link works once. Opening the page decides nothing.</p>");
+    raw(rq, "<p class=\"note\">This link works once, for a day. Opening the page decides nothing.</p>");
 }
 
 void mail_page_show(struct request *rq)
@@ -361,7 +363,8 @@ void mail_page_show(struct request *rq)
         copies(rq, content);
     field(rq, "Reply to", content->reply_to);
     field(rq, "Subject", content->subject.len ? content->subject : STR("(none)"));
-    field(rq, "Inbox", held.inbox.address);
+    if (!str_eq(held.inbox.address, bare(content->from)))
+        field(rq, "Inbox", held.inbox.address);
     time_field(rq, "Leaves at", held.message.send_at_us);
     time_field(rq, "Decide by", held.message.hold_until_us);
     raw(rq, "</dl><h2>Text</h2>");

@@ -53,12 +53,14 @@ static const struct option options[] = {
     { TAKES_REASON, "reason", 0, "TEXT", OPTION_TEXT, FIELD(reason), "why; it is in the audit or shown to the agent" },
     { TAKES_DECISION, "sha256", 0, "HEX", OPTION_TEXT, FIELD(sha256),
       "decide only if the message has this hash [that of the message shown]" },
-    { TAKES_DECISION, "yes", 'y', NULL, OPTION_FLAG, FIELD(yes), "do not ask" },
+    { TAKES_YES, "yes", 'y', NULL, OPTION_FLAG, FIELD(yes), "do not ask" },
     { TAKES_JSON, "json", 0, NULL, OPTION_FLAG, FIELD(json), "for programs: JSON instead of a table" },
     { TAKES_DATA, "data", 0, "DIR", OPTION_TEXT, FIELD(data), "data directory of the server [" CLI_DATA_DEFAULT "]" },
     { TAKES_URL, "url", 0, "URL", OPTION_TEXT, FIELD(url),
       "where the server is [E2B_API_URL with its key, else as DIR says]" },
     { TAKES_ADMIN_URL, "url", 0, "URL", OPTION_TEXT, FIELD(url), "where the server is [as DIR says; not E2B_API_URL]" },
+    { TAKES_MAIL_URL, "url", 0, "URL", OPTION_TEXT, FIELD(url),
+      "where the server is [MULTIMAIL_API_URL, else LOBSTERMAIL_API_URL]" },
     { ~0u, "help", 'h', NULL, OPTION_FLAG, FIELD(help), "this text" },
 };
 

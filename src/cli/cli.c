@@ -34,7 +34,8 @@ static const struct command commands[] = {
       "  sudo cloister serve --listen 0.0.0.0:7070 --data /srv/cloister\n",
       0, 0, SIZE_MAX, 0, NULL },
     { "env", GROUP_SERVER, "[--data DIR] [--json]", "print the variables that point the SDKs at this server",
-      "Shell lines for eval. The key in them is the server's first API key. SDKs that know no URL for sandboxes use\n"
+      "Shell lines for eval. The key in them is the server's first API key; those for mail are of the first inbox. "
+      "SDKs that know no URL for sandboxes use\n"
       "E2B_DOMAIN by TLS; SSL_CERT_FILE names a file with the system's certificates and the local authority's.\n"
       "\n"
       "  eval \"$(sudo cloister env)\"\n",
@@ -112,11 +113,11 @@ static const struct command commands[] = {
       TAKES_ADMIN | TAKES_JSON | TAKES_TENANT, 1, 1, 0, mail_inbox_create_run },
     { "mail inbox list", GROUP_MAIL, "[--json]", "the inboxes of all tenants", "  sudo cloister mail inbox list\n",
       TAKES_ADMIN | TAKES_JSON, 0, 0, 0, mail_inbox_list_run },
-    { "mail inbox delete", GROUP_MAIL, "INBOX [--json]", "delete an inbox; its address is not used again",
+    { "mail inbox delete", GROUP_MAIL, "INBOX [--yes] [--json]", "delete an inbox; its address is not used again",
       "INBOX is an id or an address. Messages are overwritten after seven days; the audit stays.\n"
       "\n"
       "  sudo cloister mail inbox delete sales-agent@mail.cloister.localhost\n",
-      TAKES_ADMIN | TAKES_JSON, 1, 1, 0, mail_inbox_delete_run },
+      TAKES_ADMIN | TAKES_JSON | TAKES_YES, 1, 1, 0, mail_inbox_delete_run },
     { "mail pending", GROUP_MAIL, "[--json]", "messages that wait for a person, of all tenants",
       "  sudo cloister mail pending\n", TAKES_ADMIN | TAKES_JSON, 0, 0, 0, mail_pending_run },
     { "mail show", GROUP_MAIL, "ID [--json]", "exactly what would leave, and a link to the page that decides",
@@ -126,14 +127,15 @@ static const struct command commands[] = {
       "  sudo cloister mail show em_01…\n",
       TAKES_ADMIN | TAKES_JSON, 1, 1, 0, mail_show_run },
     { "mail approve", GROUP_MAIL, "ID [--reason TEXT] [--sha256 HEX] [--yes] [--json]", "let a held message leave",
-      "Shows the message first, and asks if this is a terminal. What is approved are the bytes with the hash that was\n"
+      "Shows the message first, and asks if this is a terminal; elsewhere the command is the decision. What is "
+      "approved are the bytes with the hash that was\n"
       "shown: if they have changed meanwhile, nothing leaves.\n"
       "\n"
       "  sudo cloister mail approve em_01…\n",
-      TAKES_ADMIN | TAKES_JSON | TAKES_REASON | TAKES_DECISION, 1, 1, 0, mail_approve_run },
+      TAKES_ADMIN | TAKES_JSON | TAKES_REASON | TAKES_DECISION | TAKES_YES, 1, 1, 0, mail_approve_run },
     { "mail reject", GROUP_MAIL, "ID [--reason TEXT] [--sha256 HEX] [--yes] [--json]", "refuse a held message",
       "  sudo cloister mail reject em_01… --reason 'wrong price'\n",
-      TAKES_ADMIN | TAKES_JSON | TAKES_REASON | TAKES_DECISION, 1, 1, 0, mail_reject_run },
+      TAKES_ADMIN | TAKES_JSON | TAKES_REASON | TAKES_DECISION | TAKES_YES, 1, 1, 0, mail_reject_run },
     { "mail mode", GROUP_MAIL, "INBOX [MODE] [--json]", "show or set what an inbox may do without a person",
       "From the least freedom to the most: read_only, gated_all, gated_send, monitored, autonomous. An agent can "
       "lower\n"
@@ -202,7 +204,7 @@ static const struct command commands[] = {
       "\n"
       "  eval \"$(sudo cloister env)\"\n"
       "  cloister mcp\n",
-      TAKES_ADMIN_URL, 0, 0, 0, mcp_run },
+      TAKES_MAIL_URL, 0, 0, 0, mcp_run },
 
     { "team create", GROUP_ADMIN, "NAME [--json]", "make a team, whose sandboxes no other team reaches",
       "Prints its id. It has no keys yet: `key create NAME --team TEAM` makes one. A team's name must have\n"
@@ -464,8 +466,12 @@ static void list_choices(const char *noun, const char *verb, char *room, size_t 
         const char *choice = noun ? verb_of(&commands[i], noun) : commands[i].name;
         if (!choice || (verb && (!space || strcmp(space + 1, verb) != 0)))
             continue;
+        /* Of "inbox create" and "inbox list", which stand together, "inbox" once. */
+        int len = noun ? (int)strcspn(choice, " ") : (int)strlen(choice);
         size_t used = strlen(room);
-        (void)snprintf(room + used, size - used, "%s%s", used ? ", " : "", choice);
+        if (noun && used >= (size_t)len && strncmp(room + used - (size_t)len, choice, (size_t)len) == 0)
+            continue;
+        (void)snprintf(room + used, size - used, "%s%.*s", used ? ", " : "", len, choice);
     }
 }
 
@@ -485,7 +491,7 @@ static const char *nearest_command(const char *typed)
 static bool unknown_command(const char *first, const char *second, struct err *err)
 {
     const struct noun *noun = noun_find(first);
-    char typed[80], choices[80];
+    char typed[80], choices[120];
 
     (void)snprintf(typed, sizeof typed, "%s%s%s", first, second ? " " : "", second ? second : "");
     list_choices(noun ? first : NULL, noun ? NULL : first, choices, sizeof choices);
@@ -602,6 +608,19 @@ static bool is_help(const char *word)
     return command && command->run == help_run;
 }
 
+/* "mail inbox": the beginning of several commands. */
+static bool is_group(const char *noun, const char *word)
+{
+    size_t len = strlen(word);
+
+    for (size_t i = 0; i < COUNT_OF(commands); i++) {
+        const char *verb = verb_of(&commands[i], noun);
+        if (verb && strncmp(verb, word, len) == 0 && verb[len] == ' ')
+            return true;
+    }
+    return false;
+}
+
 int cli_main(int argc, char **argv, const struct cli_facts *facts)
 {
     struct err err;
@@ -613,7 +632,7 @@ int cli_main(int argc, char **argv, const struct cli_facts *facts)
         return cli_exit_code(ERR_INVALID);
     }
     const struct noun *noun = noun_find(argv[1]);
-    if (noun && argc > 2 && is_help(argv[2])) {
+    if (noun && ((argc > 2 && is_help(argv[2])) || (argc > 3 && is_help(argv[3]) && is_group(noun->name, argv[2])))) {
         noun_help(stdout, noun);
         return 0;
     }

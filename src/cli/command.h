@@ -35,7 +35,9 @@ enum {
     TAKES_TENANT = 1 << 13,
     TAKES_SCOPES = 1 << 14,
     TAKES_REASON = 1 << 15,
-    TAKES_DECISION = 1 << 16,                   /* --sha256, --yes */
+    TAKES_DECISION = 1 << 16, /* --sha256 */
+    TAKES_YES = 1 << 18,
+    TAKES_MAIL_URL = 1 << 19,
     TAKES_GRANT = 1 << 17,                      /* --to, --inbox, --verbs, --expires */
     TAKES_SERVER = TAKES_DATA | TAKES_URL,      /* commands that call the server with an API key */
     TAKES_ADMIN = TAKES_DATA | TAKES_ADMIN_URL, /* commands that call it with the admin token */

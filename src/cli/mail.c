@@ -3,6 +3,7 @@
  *
  * All commands use the admin token of the data directory. It opens what is held, and nothing else of an inbox.
  */
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -86,6 +87,29 @@ static bool say_done(struct cli *cli, const json_t *answer, const char *what)
     return true;
 }
 
+/* ---- asking ---- */
+
+static bool has_input(void)
+{
+    struct pollfd in = { .fd = STDIN_FILENO, .events = POLLIN };
+
+    return poll(&in, 1, 0) == 1 && (in.revents & POLLIN);
+}
+
+/* Without a terminal there is nobody to ask: the command itself is the decision, unless the input has another answer. */
+static bool confirm(struct cli *cli, const char *question)
+{
+    char line[16] = "";
+
+    if (cli->yes)
+        return true;
+    if (!isatty(STDIN_FILENO))
+        return !has_input() || !fgets(line, sizeof line, stdin) || (line[0] != 'n' && line[0] != 'N');
+    fprintf(cli->note, "%s [y/N] ", question);
+    fflush(cli->note);
+    return fgets(line, sizeof line, stdin) && (line[0] == 'y' || line[0] == 'Y');
+}
+
 /* ---- inboxes ---- */
 
 bool mail_inbox_create_run(struct cli *cli, struct err *err)
@@ -137,6 +161,8 @@ bool mail_inbox_delete_run(struct cli *cli, struct err *err)
     auto_json json_t *answer = NULL;
     struct str target;
 
+    if (!confirm(cli, "Delete the inbox with all its messages?"))
+        return err_set(err, ERR_CONFLICT, "nothing was deleted");
     return target_of(cli, "/mail/inboxes/", cli->words[0], "", &target, err) &&
            call(cli, "DELETE", target, STR(""), &answer, err) &&
            say_done(cli, answer, "The inbox is deleted. Its file is overwritten in seven days; its audit stays.");
@@ -234,6 +260,12 @@ bool mail_key_create_run(struct cli *cli, struct err *err)
     struct json_out json = json_out_to(&body);
     struct str id, text;
 
+    if (cli->scopes && strcmp(cli->scopes, "oversight") != 0 && strcmp(cli->scopes, "oversight_read") != 0 &&
+        strcmp(cli->scopes, "oversight,oversight_read") != 0)
+        return err_set(
+            err, ERR_INVALID,
+            "--scopes is oversight or oversight_read: keys that read or send are made with their inbox, or by "
+            "a key of it");
     json_out_object(&json, NULL);
     json_out_str(&json, "name", str_from(cli->words[0]));
     write_words(&json, "scopes", cli->scopes ? cli->scopes : "oversight");
@@ -406,8 +438,15 @@ static bool get_held(struct cli *cli, json_t **out, struct err *err)
 {
     struct str target;
 
-    return target_of(cli, "/mail/messages/", cli->words[0], "", &target, err) &&
-           call(cli, "GET", target, STR(""), out, err);
+    if (target_of(cli, "/mail/messages/", cli->words[0], "", &target, err) &&
+        call(cli, "GET", target, STR(""), out, err))
+        return true;
+    if (err->kind != ERR_NOT_FOUND)
+        return false;
+    return err_set(err, ERR_NOT_FOUND,
+                   "no held message has this id: it was decided, has expired, or never was; `%s mail pending%.40s` "
+                   "lists them",
+                   cli_program_as_root(), cli_same_server(cli));
 }
 
 bool mail_show_run(struct cli *cli, struct err *err)
@@ -431,16 +470,20 @@ bool mail_show_run(struct cli *cli, struct err *err)
     return true;
 }
 
-/* Without a terminal there is nobody to ask: the command itself is the decision. */
-static bool confirm(struct cli *cli, const char *question)
+static const char *what_became(struct cli *cli, bool approve, struct str status, struct str became)
 {
-    char line[16] = "";
-
-    if (cli->yes || cli->json || !isatty(STDIN_FILENO))
-        return true;
-    fprintf(cli->note, "%s [y/N] ", question);
-    fflush(cli->note);
-    return fgets(line, sizeof line, stdin) && (line[0] == 'y' || line[0] == 'Y');
+    if (!approve)
+        return "Rejected: it does not leave.";
+    if (str_eq(became, STR("sent")))
+        return "Approved and delivered.";
+    if (str_eq(became, STR("send_failed")))
+        return "Approved, but not delivered: this server has no such inbox, or it is full. See `mail audit`.";
+    if (str_eq(became, STR("scheduled")))
+        return "Approved: it leaves at its time.";
+    if (str_eq(became, STR("queued")))
+        return "Approved: it waits in the outgoing queue. This version delivers to inboxes of this server only.";
+    struct str text = mail_text_line(&cli->arena, became.len ? became : status);
+    return arena_text(&cli->arena, arena_format(&cli->arena, "Approved: %.*s.", STR_ARG(text)));
 }
 
 /* The hash of what was shown goes along, so that no other content is approved. */
@@ -449,7 +492,7 @@ static bool decide(struct cli *cli, bool approve, struct err *err)
     auto_json json_t *held = NULL, *answer = NULL;
     struct buf body = body_room(cli);
     struct json_out json = json_out_to(&body);
-    struct str target, status = STR("");
+    struct str target, status = STR(""), became = STR("");
 
     bool is_held = get_held(cli, &held, err);
     if (!is_held && err->kind != ERR_NOT_FOUND)
@@ -476,9 +519,10 @@ static bool decide(struct cli *cli, bool approve, struct err *err)
         return false;
     if (cli->json)
         return client_print(cli, answer);
-    if (!json_take_str(answer, "status", JSON_OPTIONAL, &status, err))
+    if (!json_take_str(answer, "status", JSON_OPTIONAL, &status, err) ||
+        !json_take_str(answer, "email_status", JSON_OPTIONAL, &became, err))
         return client_misread(err);
-    fprintf(cli->note, "Status: %.*s\n", STR_ARG(mail_text_line(&cli->arena, status)));
+    fprintf(cli->note, "%s\n", what_became(cli, approve, status, became));
     return true;
 }
 
@@ -504,7 +548,9 @@ bool mail_oversight_run(struct cli *cli, struct err *err)
         json_out_str(&json, "tenant", str_from(cli->tenant));
     json_out_end(&json);
     return call(cli, "PUT", STR("/mail/oversight"), buf_str(&body), &answer, err) &&
-           say_done(cli, answer, "Copies of what monitored inboxes send go there from now on.");
+           say_done(cli, answer,
+                    strcmp(cli->words[0], "none") == 0 ? "No copies are made from now on."
+                                                       : "Copies of what monitored inboxes send go there from now on.");
 }
 
 /* ---- grants ---- */

@@ -73,6 +73,12 @@ static void forward(struct client *client, struct str line)
     struct client_answer answer = { 0 };
     struct err err;
 
+    auto_json json_t *message = json_parse_large(line, LIMIT_JSON_VALUES, &err);
+    if (!message) {
+        (void)err_set(&err, ERR_INVALID, "this line is not JSON");
+        answer_failure(cli, line, &err);
+        return;
+    }
     if (!client_call(client, "POST", STR("/mcp"), line, &answer, &err)) {
         answer_failure(cli, line, &err);
         return;

@@ -72,7 +72,7 @@ def free_port():
     """Below the ports that the kernel gives to outgoing connections: one of those could take it before the server does."""
     lowest = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
-        port = random.randrange(10000, lowest) if lowest > 11000 else 0
+        port = random.randrange(10081, lowest) if lowest > 11000 else 0  # browsers refuse 10080
         with socket.socket() as s, contextlib.suppress(OSError):  # in use
             s.bind(("127.0.0.1", port))
             return s.getsockname()[1]
