@@ -12,6 +12,9 @@
  *
  * Locks: mail->lock is held for moments only, and never while another process is waited for. A line's turn is taken without
  * it.
+ *
+ * ERR_LIMIT is a worker's own word: its inbox is full, or what was asked for is too large, and both stay so. What is full
+ * here or in keeper (turns, processes, the channel) has room again in a moment: ERR_UNAVAILABLE.
  */
 #include <errno.h>
 #include <poll.h>
@@ -170,7 +173,7 @@ static struct line *line_enter(struct mail *mail, const char *inbox_id, struct e
         auto_unlock pthread_mutex_t *held = lock_mutex(&mail->lock);
         line = map_get(&mail->lines, str_from(inbox_id));
         if (line && line->calls >= LIMIT_INBOX_TURNS) {
-            (void)err_set(err, ERR_LIMIT, "too many requests for this inbox at once; try again in a moment");
+            (void)err_set(err, ERR_UNAVAILABLE, "too many requests for this inbox at once; try again in a moment");
             return NULL;
         }
         if (!line) {
@@ -230,6 +233,12 @@ static bool greet(struct mail *mail, struct line *line, struct err *err)
     return fine;
 }
 
+static void may_pass(struct err *err)
+{
+    if (err->kind == ERR_LIMIT)
+        err->kind = ERR_UNAVAILABLE;
+}
+
 static bool line_open(struct mail *mail, struct line *line, bool make, struct err *err)
 {
     if (line->fd >= 0 && has_ended(line->fd))
@@ -241,6 +250,7 @@ static bool line_open(struct mail *mail, struct line *line, bool make, struct er
     if (!mail->config.open_inbox(mail->config.context, line->inbox_id, make, &line->fd, err)) {
         line->fd = -1;
         give_place_back(mail);
+        may_pass(err);
         return err_wrap(err, "open inbox %s", line->inbox_id);
     }
     if (greet(mail, line, err))
@@ -359,8 +369,10 @@ static bool desk_open(struct mail *mail, const struct desk *desk, int *out_fd, s
     uint64_t until_ms = clock_mono_ms() + desk->timeout_ms;
 
     while (!desk->open(mail->config.context, out_fd, err)) {
-        if (err->kind != ERR_LIMIT || clock_mono_ms() >= until_ms)
+        if (err->kind != ERR_LIMIT || clock_mono_ms() >= until_ms) {
+            may_pass(err);
             return false;
+        }
         (void)poll(NULL, 0, RETRY_MS);
     }
     return true;

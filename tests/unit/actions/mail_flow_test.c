@@ -1167,6 +1167,28 @@ static void a_damaged_inbox_does_not_stop_mail_to_others(void **state)
     assert_int_equal(list(s, &carol).count, 2);
 }
 
+/* Front's and keeper's limits are not the recipient's: the message waits. */
+static void a_server_with_too_much_to_do_costs_no_message(void **state)
+{
+    struct stage *s = *state;
+    struct person alice = stage_person(s, "alice", MAIL_AUTONOMOUS), bob = stage_person(s, "bob", MAIL_GATED_SEND);
+
+    stage_close(s); /* so that bob's worker has to be started */
+    stage_open(s);
+    stage_away = bob.inbox.id;
+    stage_away_error = ERR_LIMIT;
+    struct sent_info sent = send_to(s, &alice, address(&bob));
+    assert_int_equal(state_of(s, &alice, sent.accepted.id), MAIL_SENDING);
+    hand_clock_add(LIMIT_MAIL_BROKEN_S * SECOND_MS);
+    run_tick(s);
+    assert_int_equal(state_of(s, &alice, sent.accepted.id), MAIL_SENDING);
+    stage_away = NULL;
+    hand_clock_add(LIMIT_MAIL_RETRY_MS);
+    run_tick(s);
+    assert_int_equal(state_of(s, &alice, sent.accepted.id), MAIL_SENT);
+    assert_int_equal(list(s, &bob).count, 1);
+}
+
 static void a_composer_that_is_away_for_an_hour_costs_no_message(void **state)
 {
     struct stage *s = *state;
@@ -1283,6 +1305,7 @@ int main(void)
         RUN(a_crash_at_each_step_loses_nothing_and_sends_nothing_twice),
         RUN(a_worker_that_is_killed_costs_one_error_at_most),
         RUN(a_damaged_inbox_does_not_stop_mail_to_others),
+        RUN(a_server_with_too_much_to_do_costs_no_message),
         RUN(a_composer_that_is_away_for_an_hour_costs_no_message),
     };
 

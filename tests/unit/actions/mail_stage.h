@@ -53,6 +53,17 @@ static inline void stage_leave_test(void)
 
 static bool stage_composer_works = true;
 
+/* This inbox has no worker now, with that error; NULL: all have. */
+static const char *stage_away;
+static enum err_kind stage_away_error = ERR_UNAVAILABLE;
+
+static inline bool stage_inbox(void *context, const char *inbox_id, bool make, int *out_fd, struct err *err)
+{
+    if (stage_away && strcmp(stage_away, inbox_id) == 0)
+        return err_set(err, stage_away_error, "no worker for this inbox now");
+    return office_fake_open(context, inbox_id, make, out_fd, err);
+}
+
 void __lsan_disable(void) __attribute__((weak));
 void __lsan_enable(void) __attribute__((weak));
 
@@ -109,7 +120,7 @@ static inline void stage_held(void *context, const char *inbox_id, const char *m
 static inline void stage_open(struct stage *stage)
 {
     struct mail_config config = {
-        .open_inbox = office_fake_open, .open_composer = stage_composer, .held = stage_held, .context = &stage->office
+        .open_inbox = stage_inbox, .open_composer = stage_composer, .held = stage_held, .context = &stage->office
     };
     struct seal_key operator_public;
     auto_seal_key struct seal_key operator_private;
@@ -161,6 +172,9 @@ static inline int stage_set_up(void **state)
 
     hand_clock_start();
     assert_true(seal_begin(&err));
+    stage_composer_works = true;
+    stage_away = NULL;
+    stage_away_error = ERR_UNAVAILABLE;
     stage_prepare_composer();
     snprintf(stage->office.dir, sizeof stage->office.dir, "/tmp/cloister-mail.XXXXXX");
     assert_non_null(mkdtemp(stage->office.dir));
