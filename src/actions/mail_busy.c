@@ -282,7 +282,8 @@ static void look_at(const struct actions *actions, struct busy_inbox *inbox)
     bool in_use;
     uint64_t changes = changes_of(actions->mail->busy, inbox, &in_use);
 
-    if (take_turn(actions, inbox, NULL, NULL, &tick) && !tick.queued)
+    /* A change that had begun by then may end before settle() looks, and the tick may have missed it. */
+    if (take_turn(actions, inbox, NULL, NULL, &tick) && !tick.queued && !in_use)
         settle(actions, inbox, changes, &tick);
 }
 

@@ -224,6 +224,33 @@ static void an_inbox_in_use_keeps_the_mark(void **state)
     busy_end(&f->actions, inbox, 0);
 }
 
+static struct busy_inbox *under_way;
+
+static void end_it(struct fixture *f)
+{
+    during_turn = NULL;
+    busy_end(&f->actions, under_way, 0); /* it has no timer to tell of: the worker has */
+}
+
+static void a_change_that_ends_during_the_tick_keeps_the_mark(void **state)
+{
+    struct fixture *f = *state;
+    struct err err;
+
+    run_tick(f);
+    change(f, id_a, clock_wall_us());
+    assert_true(busy_begin(&f->actions, id_a, &under_way, &err));
+    during_turn = end_it; /* began before the tick, is made after the worker has answered */
+    run_tick(f);
+    assert_int_equal(turns, 1);
+    assert_true(rows[0].is_dirty);
+    tick.next_us = clock_wall_us() + 60000000;
+    hand_clock_add(LIMIT_MAIL_QUIET_MS);
+    run_tick(f);
+    assert_false(rows[0].is_dirty);
+    assert_int_equal(rows[0].next_us, tick.next_us);
+}
+
 /* ---- timers ---- */
 
 static void a_timer_runs_though_the_inbox_is_not_quiet(void **state)
@@ -446,6 +473,7 @@ int main(void)
         RUN(the_row_is_marked_once_and_cleared_when_the_inbox_is_quiet),
         RUN(a_change_that_cannot_be_marked_does_not_begin),
         RUN(a_change_during_the_tick_keeps_the_mark),
+        RUN(a_change_that_ends_during_the_tick_keeps_the_mark),
         RUN(an_inbox_in_use_keeps_the_mark),
         RUN(a_timer_runs_though_the_inbox_is_not_quiet),
         RUN(a_timer_in_a_row_runs_when_its_time_has_come),
