@@ -5,7 +5,8 @@
  *   check     front checks the release against the bytes, the approval's MAC and the inbox's mode as front's row has it.
  *             The worker is not believed: it parses what strangers send.
  *   deliver   each recipient at our own domain gets it in the own file (durable); others wait for the outgoing queue
- *   settle    what became of each recipient is stored in the sender's file (durable)
+ *   settle    what became of each recipient is stored in the sender's file (durable), as soon as it has the message: if the
+ *             mode goes down before the others have it, they are refused, and the state still tells who has it
  *
  * A crash after the claim leaves the message in MAIL_SENDING. The next turn claims it again with the same release, and does
  * everything once more: a recipient's file takes a release once. Nothing outside this server is reached from here, so a
@@ -190,12 +191,6 @@ static bool deliver_one(const struct delivery *d, struct str recipient, struct m
 
 /* ---- one message ---- */
 
-static void all_refused(const struct mail_content *content, const char *why, struct mail_settled *out)
-{
-    for (uint32_t i = 0; i < content->recipient_count; i++)
-        out[i] = (struct mail_settled){ content->recipients[i], MAIL_REFUSED, str_from(why) };
-}
-
 /* Has it been tried for long enough? By the clock, not by counting: that is in the file, and outlives this process. */
 static bool is_hopeless(const struct mail_release *release, const struct err *err)
 {
@@ -205,7 +200,15 @@ static bool is_hopeless(const struct mail_release *release, const struct err *er
     return clock_wall_us() - release->at_us > most_s * SECOND_US;
 }
 
-/* All recipients, also if some fail. False: some have to be tried again. */
+static bool settle_one(const struct delivery *d, const struct mail_settled *one, struct err *err)
+{
+    return one->outcome != MAIL_DELIVERED || mail_settle(d->actions->mail->mail, d->release, one, 1, NULL, err);
+}
+
+/*
+ * All recipients, also if some fail. False: some have to be tried again, and those who have it are settled. If it is over
+ * then all are still to be settled together, the last one for the first time.
+ */
 static bool deliver_all(const struct delivery *d, const struct mail_content *content, struct mail_settled *out,
                         struct err *err)
 {
@@ -226,6 +229,10 @@ static bool deliver_all(const struct delivery *d, const struct mail_content *con
             }
         }
         mail_reached("mail-stop-halfway");
+        if ((i + 1 < content->recipient_count || !done) && !settle_one(d, &out[i], &one)) {
+            *err = one;
+            return false;
+        }
     }
     return done;
 }
@@ -278,6 +285,23 @@ struct turn {
     enum mail_state *state;
 };
 
+/* Nothing leaves now. Who got it in an earlier turn has it, and `settled` says so. */
+static bool refuse_all(const struct turn *turn, const struct mail_release *release, const struct mail_content *content,
+                       const char *why, struct arena *arena, struct mail_settled *settled, struct err *err)
+{
+    uint32_t count = content->recipient_count;
+    enum mail_outcome *stands = ARENA_ARRAY(arena, enum mail_outcome, count);
+
+    log_error("mail: message %s does not leave: %s", release->message_id, why);
+    for (uint32_t i = 0; i < count; i++)
+        settled[i] = (struct mail_settled){ content->recipients[i], MAIL_REFUSED, str_from(why) };
+    if (!mail_settle(turn->actions->mail->mail, release, settled, count, stands, err))
+        return false;
+    for (uint32_t i = 0; i < count; i++)
+        settled[i].outcome = stands[i];
+    return true;
+}
+
 static bool leave(const struct turn *turn, const struct mail_release *release, const struct mail_content *content,
                   struct arena *arena, enum mail_state *out_state, struct err *err)
 {
@@ -296,17 +320,17 @@ static bool leave(const struct turn *turn, const struct mail_release *release, c
         why = err->message;
     }
     if (why) {
-        log_error("mail: message %s does not leave: %s", release->message_id, why);
-        all_refused(content, why, settled);
+        if (!refuse_all(turn, release, content, why, arena, settled, err))
+            return false;
     } else {
         struct delivery d = { actions, release, &parsed, arena, clock_wall_us() };
         parsed.sender = content->sender;
         if (!deliver_all(&d, content, settled, err))
             return false;
+        mail_reached("mail-stop-delivered");
+        if (!mail_settle(mail, release, settled, content->recipient_count, NULL, err))
+            return false;
     }
-    mail_reached("mail-stop-delivered");
-    if (!mail_settle(mail, release, settled, content->recipient_count, err))
-        return false;
     watch_copy(actions, turn->box, release, settled, content->recipient_count);
     if (any_refused(settled, content->recipient_count))
         mail_tell(actions, MAIL_EVENT_BOUNCED, turn->box->info.id, release->message_id);

@@ -694,11 +694,26 @@ struct settlement {
     uint32_t count;
     struct {
         struct str recipient, detail;
-        uint8_t outcome;
+        uint8_t outcome; /* asked for; in the reply the one that stands */
     } rows[LIMIT_MAIL_RECIPIENTS];
 };
 
-static bool settle(struct inbox *inbox, const struct settlement *s, struct arena *arena, struct err *err)
+static bool standing(struct inbox *inbox, struct settlement *s, struct err *err)
+{
+    for (uint32_t i = 0; i < s->count; i++) {
+        char hash[65];
+        int64_t found[1];
+        inbox_allow_hash(inbox, s->rows[i].recipient, hash);
+        if (!numbers(inbox, "SELECT COALESCE(outcome, $1) FROM recipients WHERE message_id = $2 AND address_hash = $3",
+                     SQL_ARGS(sql_int(s->rows[i].outcome), sql_text(str_from(s->message_id)), sql_text(str_from(hash))),
+                     found, 1, err))
+            return false;
+        s->rows[i].outcome = (uint8_t)found[0];
+    }
+    return true;
+}
+
+static bool settle(struct inbox *inbox, struct settlement *s, struct arena *arena, struct err *err)
 {
     struct outgoing m;
     int64_t found[1];
@@ -711,17 +726,16 @@ static bool settle(struct inbox *inbox, const struct settlement *s, struct arena
         return err_set(err, ERR_NOT_FOUND, "message %s was not released as %.*s", s->message_id,
                        STR_ARG(s->release_id));
     if (m.gate.state != MAIL_SENDING && m.gate.state != MAIL_DEFERRED)
-        return true; /* settled already: it was repeated */
+        return standing(inbox, s, err); /* settled already: it was repeated */
     for (uint32_t i = 0; i < s->count; i++)
         if (!settle_recipient(inbox, s->message_id, s->rows[i].recipient, s->rows[i].outcome, s->rows[i].detail,
                               s->now_us, arena, err))
             return false;
-    return settle_message(inbox, &m, s->is_damaged, s->now_us, arena, err);
+    return settle_message(inbox, &m, s->is_damaged, s->now_us, arena, err) && standing(inbox, s, err);
 }
 
 static bool run_settle(struct inbox *inbox, struct unpack *in, struct arena *arena, struct buf *out, struct err *err)
 {
-    (void)out;
     struct settlement *s = ARENA_NEW(arena, struct settlement);
 
     unpack_text(in, s->message_id, sizeof s->message_id);
@@ -739,11 +753,16 @@ static bool run_settle(struct inbox *inbox, struct unpack *in, struct arena *are
     if (!unpack_done(in, err) || !sql_begin(inbox->sql, SQL_DURABLE, err))
         return false;
     bool fine = settle(inbox, s, arena, err);
-    return sql_end(inbox->sql, fine, err);
+    if (!sql_end(inbox->sql, fine, err))
+        return false;
+    for (uint32_t i = 0; i < s->count; i++)
+        pack_u8(out, s->rows[i].outcome);
+    return true;
 }
 
 static bool call_settle(struct mail *mail, const struct mail_release *release, const struct mail_settled *recipients,
-                        uint32_t count, bool is_damaged, struct arena *arena, struct err *err)
+                        uint32_t count, bool is_damaged, enum mail_outcome *out_stands, struct arena *arena,
+                        struct err *err)
 {
     struct buf request = mail_request(arena);
     struct unpack reply;
@@ -759,22 +778,30 @@ static bool call_settle(struct mail *mail, const struct mail_release *release, c
         pack_u8(&request, (uint8_t)recipients[i].outcome);
         pack_str(&request, str_of(detail.at, MIN(detail.len, (size_t)LIMIT_MAIL_REASON_BYTES)));
     }
-    return mail_call_again(mail, release->inbox_id, LEAVE_SETTLE, &request, arena, &reply, err) &&
-           unpack_done(&reply, err);
+    if (!mail_call_again(mail, release->inbox_id, LEAVE_SETTLE, &request, arena, &reply, err))
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        uint8_t outcome = unpack_u8(&reply);
+        if (outcome > MAIL_REFUSED)
+            reply.failed = true;
+        if (out_stands)
+            out_stands[i] = (enum mail_outcome)outcome;
+    }
+    return unpack_done(&reply, err);
 }
 
 static bool give_up(struct mail *mail, const struct mail_release *release, struct arena *arena, struct err *err)
 {
-    return call_settle(mail, release, NULL, 0, true, arena, err);
+    return call_settle(mail, release, NULL, 0, true, NULL, arena, err);
 }
 
 bool mail_settle(struct mail *mail, const struct mail_release *release, const struct mail_settled *recipients,
-                 uint32_t count, struct err *err)
+                 uint32_t count, enum mail_outcome *out_stands, struct err *err)
 {
     struct arena arena;
 
     arena_init(&arena);
-    bool fine = call_settle(mail, release, recipients, count, false, &arena, err);
+    bool fine = call_settle(mail, release, recipients, count, false, out_stands, &arena, err);
     arena_done(&arena);
     return fine;
 }

@@ -296,10 +296,11 @@ struct mail_settled {
 };
 /*
  * What became of recipients of a release. When all have an outcome the message is sent (some have it), deferred (some wait)
- * or failed; until then it stays in MAIL_SENDING. May be repeated.
+ * or failed; until then it stays in MAIL_SENDING. May be repeated; what was delivered or refused before stays so, and
+ * out_stands[count], which may be NULL, says what stands now.
  */
 bool mail_settle(struct mail *mail, const struct mail_release *release, const struct mail_settled *recipients,
-                 uint32_t count, struct err *err) must_use;
+                 uint32_t count, enum mail_outcome *out_stands, struct err *err) must_use;
 /* Timers: due schedules, ended undo windows, expired holds; and messages found in MAIL_SENDING by a new worker. */
 struct mail_tick {
     uint32_t pending, queued, uncertain; /* after the tick */

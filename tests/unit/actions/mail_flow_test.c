@@ -1189,6 +1189,41 @@ static void a_server_with_too_much_to_do_costs_no_message(void **state)
     assert_int_equal(list(s, &bob).count, 1);
 }
 
+static void a_mode_that_goes_down_halfway_refuses_only_those_who_have_nothing_yet(void **state)
+{
+    struct stage *s = *state;
+    struct person alice = stage_person(s, "alice", MAIL_AUTONOMOUS), bob = stage_person(s, "bob", MAIL_GATED_SEND),
+                  carol = stage_person(s, "carol", MAIL_GATED_SEND), dora = stage_person(s, "dora", MAIL_GATED_SEND);
+    struct str to[] = { address(&bob), address(&carol), address(&dora) };
+    struct inbox_info info;
+    struct sent_info sent;
+    bool pending;
+
+    stage_close(s);
+    stage_open(s);
+    stage_away = carol.inbox.id;
+    MUST(try_send(s, &alice, (struct send_want){ .to = to, .to_count = 3 }, &sent, &err));
+    assert_int_equal(state_of(s, &alice, sent.accepted.id), MAIL_SENDING);
+    MUST(action_inbox_update(&s->actions, &alice.caller, STR(""),
+                             &(struct inbox_change){ .mode = MAIL_GATED_SEND,
+                                                     .undo_s = -1,
+                                                     .schedule_first = -1,
+                                                     .scheduling_enabled = -1,
+                                                     .forward_inbound = -1,
+                                                     .mcp_configured = -1,
+                                                     .auto_extract = -1 },
+                             &s->arena, &info, &pending, &err));
+    stage_away = NULL;
+    hand_clock_add(LIMIT_MAIL_RETRY_MS);
+    run_tick(s);
+    assert_int_equal(state_of(s, &alice, sent.accepted.id), MAIL_SENT);
+    assert_int_equal(stage_heard_count(s, MAIL_EVENT_SENT, alice.inbox.id), 1);
+    assert_int_equal(stage_heard_count(s, MAIL_EVENT_BOUNCED, alice.inbox.id), 1);
+    assert_int_equal(list(s, &bob).count, 1);
+    assert_int_equal(list(s, &carol).count, 0);
+    assert_int_equal(list(s, &dora).count, 1);
+}
+
 static void a_composer_that_is_away_for_an_hour_costs_no_message(void **state)
 {
     struct stage *s = *state;
@@ -1306,6 +1341,7 @@ int main(void)
         RUN(a_worker_that_is_killed_costs_one_error_at_most),
         RUN(a_damaged_inbox_does_not_stop_mail_to_others),
         RUN(a_server_with_too_much_to_do_costs_no_message),
+        RUN(a_mode_that_goes_down_halfway_refuses_only_those_who_have_nothing_yet),
         RUN(a_composer_that_is_away_for_an_hour_costs_no_message),
     };
 

@@ -298,6 +298,7 @@ static void outcomes_of_recipients_decide_what_becomes_of_the_message(void **sta
         struct mail_accept want;
         struct mail_accepted accepted;
         struct mail_release release;
+        enum mail_outcome stands[2];
         uint32_t retry_s;
         both->recipients = recipients;
         both->recipient_count = 2;
@@ -305,10 +306,17 @@ static void outcomes_of_recipients_decide_what_becomes_of_the_message(void **sta
         MUST(mail_accept(o->mail, &want, &o->arena, &accepted, &retry_s, &err));
         MUST(office_decide(o, accepted.id, true, &err));
         MUST(office_claim(o, &release, &content, &err));
-        MUST_FAIL(mail_settle(o->mail, &release, &stranger, 1, &err), ERR_INVALID);
-        MUST(mail_settle(o->mail, &release, settled, 1, &err));
+        MUST_FAIL(mail_settle(o->mail, &release, &stranger, 1, NULL, &err), ERR_INVALID);
+        MUST(mail_settle(o->mail, &release, settled, 1, NULL, &err));
         assert_int_equal(office_state(o, accepted.id), MAIL_SENDING);
-        MUST(mail_settle(o->mail, &release, settled, 2, &err));
+        MUST(mail_settle(o->mail, &release, settled, 2, stands, &err));
+        assert_int_equal(stands[0], table[i].first);
+        assert_int_equal(stands[1], table[i].second);
+        assert_int_equal(office_state(o, accepted.id), table[i].state);
+        /* Late, and otherwise: what was delivered or refused stays so. */
+        settled[0].outcome = table[i].first == MAIL_DELIVERED ? MAIL_REFUSED : table[i].first;
+        MUST(mail_settle(o->mail, &release, settled, 2, stands, &err));
+        assert_int_equal(stands[0], table[i].first);
         assert_int_equal(office_state(o, accepted.id), table[i].state);
     }
     /* Those that wait still have the server's key, the others have not. */

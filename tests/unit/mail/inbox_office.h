@@ -362,7 +362,7 @@ static inline bool office_settle(struct office *o, const struct mail_release *re
                                           .outcome = outcome,
                                           .detail = STR("Lionsdetail") };
 
-    return mail_settle(o->mail, release, &settled, 1, err);
+    return mail_settle(o->mail, release, &settled, 1, NULL, err);
 }
 
 static inline struct mail_tick office_tick(struct office *o, enum mail_mode mode)
