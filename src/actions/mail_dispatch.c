@@ -342,9 +342,30 @@ enum next {
     NEXT_LEFT,
     NEXT_NONE,
     NEXT_BROKEN,  /* the worker has given one up: its stored content is not what was accepted */
-    NEXT_LATER,   /* it has to be tried again, and the worker does not give it again in the next second */
+    NEXT_LATER,   /* tried again after a pause; the worker does not give it again in the next second */
     NEXT_UNKNOWN, /* the worker cannot be asked */
 };
+
+static void is_asked_for(const struct turn *turn, const struct mail_release *release, enum mail_state now)
+{
+    if (turn->state && turn->message_id && strcmp(turn->message_id, release->message_id) == 0)
+        *turn->state = now;
+}
+
+/* No message was claimed. */
+static enum next nothing_leaves(const struct turn *turn, const struct mail_release *release, const struct err *err)
+{
+    if (err->kind == ERR_NOT_FOUND)
+        return NEXT_NONE;
+    if (err->kind != ERR_INTERNAL)
+        return NEXT_UNKNOWN;
+    if (!release->message_id[0])
+        return NEXT_LATER;
+    mail_tell(turn->actions, MAIL_EVENT_BOUNCED, turn->box->info.id, release->message_id);
+    if (!release->is_repeat)
+        is_asked_for(turn, release, MAIL_FAILED);
+    return NEXT_BROKEN;
+}
 
 static enum next next_leaves(const struct turn *turn, struct arena *arena, struct err *err)
 {
@@ -355,14 +376,13 @@ static enum next next_leaves(const struct turn *turn, struct arena *arena, struc
 
     if (!mail_claim(turn->actions->mail->mail, inbox->id, inbox->mode, &turn->box->approver_public, clock_wall_us(),
                     arena, &release, &content, err))
-        return err->kind == ERR_NOT_FOUND ? NEXT_NONE : err->kind == ERR_INTERNAL ? NEXT_BROKEN : NEXT_UNKNOWN;
+        return nothing_leaves(turn, &release, err);
     if (!leave(turn, &release, &content, arena, &now, err))
         return NEXT_LATER;
     log_info("mail: message %s: %s", release.message_id, mail_state_name[now]);
     if (now == MAIL_SENT)
         mail_tell(turn->actions, MAIL_EVENT_SENT, inbox->id, release.message_id);
-    if (turn->state && turn->message_id && strcmp(turn->message_id, release.message_id) == 0)
-        *turn->state = now;
+    is_asked_for(turn, &release, now);
     return NEXT_LEFT;
 }
 

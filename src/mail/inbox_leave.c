@@ -597,6 +597,7 @@ bool mail_claim(struct mail *mail, const char *inbox_id, enum mail_mode mode, co
     bool there = false;
     char claim[MAIL_INBOX_ID_BYTES];
 
+    *out = (struct mail_release){ 0 };
     mail_ulid(claim);
     round->mode = mode;
     round->now_us = now_us;
@@ -616,10 +617,12 @@ bool mail_claim(struct mail *mail, const char *inbox_id, enum mail_mode mode, co
     if (!there)
         return err_set(err, ERR_INTERNAL, "inbox %s has no end of messages to claim", inbox_id);
     if (!open_release(mail, &release, sealed, cipher, arena, &content, err)) {
-        struct err ignored;
+        struct err why;
         err->kind = ERR_INTERNAL;
-        if (!give_up(mail, &release, arena, &ignored))
-            log_warn("inbox %s: message %s stays in sending: %s", inbox_id, release.message_id, err_text(&ignored));
+        if (give_up(mail, &release, arena, &why))
+            *out = release;
+        else
+            log_warn("inbox %s: message %s stays in sending: %s", inbox_id, release.message_id, err_text(&why));
         return err_wrap(err, "claim");
     }
     *out = release;

@@ -280,8 +280,8 @@ struct mail_release {
 /*
  * Takes one message that may leave now: MAIL_QUEUED → MAIL_SENDING, with a new release; or one that an earlier front has
  * left in MAIL_SENDING, with the release that it has. ERR_NOT_FOUND: none. The server's key opens the content, and its hash
- * is the release's. ERR_INTERNAL: the stored content is not what was accepted or cannot be opened; the message has failed,
- * and the next call takes the next one.
+ * is the release's. ERR_INTERNAL with a message id in *out: the stored content is not what was accepted or cannot be opened;
+ * the message has failed, and the next call takes the next one. ERR_INTERNAL without: the inbox's file is damaged.
  */
 bool mail_claim(struct mail *mail, const char *inbox_id, enum mail_mode mode, const struct seal_key *approver_public,
                 int64_t now_us, struct arena *arena, struct mail_release *out, struct mail_content *out_content,

@@ -1224,6 +1224,49 @@ static void a_mode_that_goes_down_halfway_refuses_only_those_who_have_nothing_ye
     assert_int_equal(list(s, &dora).count, 1);
 }
 
+static void a_sender_hears_of_a_message_whose_stored_content_is_damaged(void **state)
+{
+    struct stage *s = *state;
+    struct person alice = stage_person(s, "alice", MAIL_AUTONOMOUS), bob = stage_person(s, "bob", MAIL_GATED_SEND);
+    struct str to = address(&bob);
+    struct sent_info sent;
+
+    MUST(try_send(s, &alice,
+                  (struct send_want){ .to = &to, .to_count = 1, .send_at_us = clock_wall_us() + 60 * SECOND_US }, &sent,
+                  &err));
+    by_hand(s, &alice, "UPDATE messages SET body_cipher = zeroblob(length(body_cipher)) WHERE direction = 1");
+    hand_clock_add(61 * SECOND_MS);
+    run_tick(s);
+    assert_int_equal(stage_heard_count(s, MAIL_EVENT_BOUNCED, alice.inbox.id), 1);
+    assert_int_equal(list(s, &bob).count, 0);
+}
+
+/* A claim that fails as a whole, not because of one message. */
+static void a_file_that_lets_nothing_be_claimed_is_tried_with_pauses(void **state)
+{
+    struct stage *s = *state;
+    struct person alice = stage_person(s, "alice", MAIL_AUTONOMOUS), bob = stage_person(s, "bob", MAIL_GATED_SEND);
+    struct str to = address(&bob);
+    struct sent_info sent;
+
+    MUST(try_send(s, &alice,
+                  (struct send_want){ .to = &to, .to_count = 1, .send_at_us = clock_wall_us() + 60 * SECOND_US }, &sent,
+                  &err));
+    by_hand(s, &alice,
+            "UPDATE messages SET state = state; CREATE TRIGGER t BEFORE INSERT ON releases BEGIN "
+            "INSERT INTO there_is_no_such_table VALUES (1); END");
+    hand_clock_add(61 * SECOND_MS);
+    run_tick(s);
+    office_fake_kill(&s->office);
+    run_tick(s);
+    assert_int_equal(s->office.worker_count, 0); /* nobody was asked */
+    hand_clock_add(SECOND_MS);
+    run_tick(s);
+    assert_int_equal(s->office.worker_count, 1);
+    assert_int_equal(stage_heard_count(s, MAIL_EVENT_BOUNCED, alice.inbox.id), 0);
+    assert_int_equal(list(s, &bob).count, 0);
+}
+
 static void a_composer_that_is_away_for_an_hour_costs_no_message(void **state)
 {
     struct stage *s = *state;
@@ -1342,6 +1385,8 @@ int main(void)
         RUN(a_damaged_inbox_does_not_stop_mail_to_others),
         RUN(a_server_with_too_much_to_do_costs_no_message),
         RUN(a_mode_that_goes_down_halfway_refuses_only_those_who_have_nothing_yet),
+        RUN(a_sender_hears_of_a_message_whose_stored_content_is_damaged),
+        RUN(a_file_that_lets_nothing_be_claimed_is_tried_with_pauses),
         RUN(a_composer_that_is_away_for_an_hour_costs_no_message),
     };
 

@@ -264,6 +264,7 @@ static void a_damaged_message_fails_and_the_next_one_leaves(void **state)
              bad.id);
     office_by_hand(o, script);
     MUST_FAIL(office_claim(o, &release, &content, &err), ERR_INTERNAL);
+    assert_string_equal(release.message_id, bad.id);
     MUST(office_claim(o, &release, &content, &err));
     assert_string_equal(release.message_id, good.id);
     assert_int_equal(office_state(o, bad.id), MAIL_FAILED);
