@@ -317,7 +317,7 @@ static bool leave(const struct turn *turn, const struct mail_release *release, c
     if (!why && !mail_parse(mail, content->mime, arena, &parsed, err)) {
         if (!is_hopeless(release, err))
             return false;
-        why = err->message;
+        why = arena_text(arena, str_from(err->message)); /* err has other uses before this one ends */
     }
     if (why) {
         if (!refuse_all(turn, release, content, why, arena, settled, err))
