@@ -1,7 +1,7 @@
 /*
  * One piece of memory: `dropped` consumed bytes, then `len` bytes of data, then free room. buf_reserve() makes room: it
  * moves the data over the dropped bytes when that is cheap, and doubles the memory otherwise. In an arena the old
- * memory stays behind until the arena is freed.
+ * memory stays behind until the arena is freed: that of a secret is wiped.
  */
 #include "base/buf.h"
 
@@ -18,11 +18,21 @@ struct buf buf_make(struct arena *arena, size_t cap)
     return (struct buf){ .arena = arena, .cap = cap };
 }
 
+static void leave(struct buf *buf)
+{
+    if (!buf->data)
+        return;
+    char *memory = buf->data - buf->dropped;
+    if (buf->is_secret)
+        explicit_bzero(memory, buf->dropped + buf->room);
+    if (!buf->arena)
+        free(memory);
+}
+
 void buf_done(struct buf *buf)
 {
-    if (!buf->arena && buf->data)
-        free(buf->data - buf->dropped);
-    *buf = (struct buf){ .cap = buf->cap, .arena = buf->arena };
+    leave(buf);
+    *buf = (struct buf){ .cap = buf->cap, .arena = buf->arena, .is_secret = buf->is_secret };
 }
 
 char *buf_reserve(struct buf *buf, size_t size)
@@ -51,8 +61,7 @@ char *buf_reserve(struct buf *buf, size_t size)
     char *bigger = buf->arena ? arena_alloc(buf->arena, room) : mem_new(room);
     if (buf->len)
         memcpy(bigger, buf->data, buf->len);
-    if (!buf->arena && buf->data)
-        free(buf->data - buf->dropped);
+    leave(buf);
     buf->data = bigger;
     buf->room = room;
     buf->dropped = 0;

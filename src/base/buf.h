@@ -19,6 +19,7 @@ struct buf {
     size_t len;
     size_t cap;      /* never grows past this */
     bool overflowed; /* something was left out: do not use the bytes */
+    bool is_secret;  /* set it after buf_make(): memory that it leaves behind, growing or done, is wiped */
     /* private */
     size_t room;
     size_t dropped; /* bytes in front of data that were consumed */

@@ -44,7 +44,10 @@ static const struct inbox_operation *find_operation(uint16_t op)
 
 struct buf mail_request(struct arena *arena)
 {
-    return buf_make(arena, LIMIT_MAIL_FRAME_BYTES);
+    struct buf request = buf_make(arena, LIMIT_MAIL_FRAME_BYTES);
+
+    request.is_secret = true;
+    return request;
 }
 
 /* ---- keys ---- */

@@ -124,7 +124,7 @@ bool mail_inbox_make(struct mail *mail, const struct mail_inbox_new *want, struc
         seal_key_unpack(&reply, &public_key);
         fine = unpack_done(&reply, err);
     }
-    explicit_bzero(request.data, request.len);
+    buf_done(&request);
     arena_done(&arena);
     if (fine)
         *out_public = public_key;
@@ -192,7 +192,7 @@ bool mail_reader_add(struct mail *mail, const char *inbox_id, const struct mail_
     pack_str(&request, actor);
     pack_i64(&request, clock_wall_us());
     bool fine = mail_call(mail, inbox_id, INBOX_READER_ADD, &request, &arena, &reply, err) && unpack_done(&reply, err);
-    explicit_bzero(request.data, request.len);
+    buf_done(&request);
     arena_done(&arena);
     return fine;
 }

@@ -234,7 +234,7 @@ static bool make_attachment(struct mail *mail, const char *inbox_id, const struc
     seal_key_pack(&request, &under);
     pack_i64(&request, now_us);
     bool fine = mail_call(mail, inbox_id, LINK_MAKE, &request, arena, &reply, err) && unpack_done(&reply, err);
-    explicit_bzero(request.data, request.len);
+    buf_done(&request);
     return fine;
 }
 

@@ -194,7 +194,7 @@ bool mail_reading_call(struct mail *mail, const char *inbox_id, uint16_t op, str
 {
     bool fine = mail_call(mail, inbox_id, op, request, arena, out_reply, err);
 
-    explicit_bzero(request->data, request->len);
+    buf_done(request);
     return fine;
 }
 

@@ -304,7 +304,9 @@ static bool call(struct mail *mail, const char *inbox_id, bool make, uint16_t op
     struct line *line = line_enter(mail, inbox_id, err);
     if (!line)
         return false;
-    struct buf frame = buf_make(arena, LIMIT_MAIL_FRAME_BYTES);
+    /* It may have a reader's key. Room for all of it at once, or it is copied each time that it grows. */
+    auto_buf struct buf frame = mail_request(arena);
+    (void)!buf_reserve(&frame, sizeof op + request->len);
     pack_u16(&frame, op);
     buf_add(&frame, buf_str(request));
     bool fine = line_open(mail, line, make, err);

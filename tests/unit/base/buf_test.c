@@ -52,12 +52,36 @@ static void arena_blocks_survive_big_requests(void **state)
     arena_done(&a);
 }
 
+static void a_secret_leaves_nothing_behind(void **state)
+{
+    (void)state;
+    struct arena a;
+    arena_init(&a);
+    struct buf b = buf_make(&a, 2000);
+    b.is_secret = true;
+    buf_add(&b, STR("the key"));
+    char *first = b.data;
+    while (b.data == first)
+        buf_add(&b, STR(" and more"));
+    for (size_t i = 0; i < 256; i++)
+        assert_int_equal(first[i], 0);
+    char *second = b.data;
+    assert_memory_equal(second, "the key and more", 16);
+    buf_drop(&b, 4);
+    buf_done(&b);
+    assert_true(b.is_secret);
+    for (size_t i = 0; i < 256; i++)
+        assert_int_equal(second[i], 0);
+    arena_done(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
         CASE(overflow_is_remembered_and_nothing_is_written_past_the_cap),
         CASE(a_queue_keeps_its_bytes_in_order),
         CASE(arena_blocks_survive_big_requests),
+        CASE(a_secret_leaves_nothing_behind),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

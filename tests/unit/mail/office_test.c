@@ -222,6 +222,36 @@ static void a_new_inbox_is_asked_for_as_new(void **state)
     assert_int_equal(world->made, 1);
 }
 
+static bool holds(const char *memory, size_t size, struct str text)
+{
+    for (size_t i = 0; i + text.len <= size; i++)
+        if (memcmp(memory + i, text.at, text.len) == 0)
+            return true;
+    return false;
+}
+
+/* A request may have a reader's key, and the arena is that of a whole HTTP request. */
+static void nothing_of_a_request_stays_in_the_arena(void **state)
+{
+    enum { BLOCK_BYTES = 4096 }; /* of an arena */
+    struct world *world = *state;
+    struct buf request = mail_request(&world->arena);
+    struct arena arena;
+    struct unpack reply;
+    struct err err;
+
+    for (int i = 0; i < 30; i++)
+        pack_str(&request, STR("the reader's key"));
+    arena_init(&arena);
+    const char *block = arena_alloc(&arena, 1);
+    assert_false(mail_call(world->mail, INBOX, REFUSE, &request, &arena, &reply, &err));
+    assert_true(arena.used > request.len); /* so it was there */
+    assert_false(holds(block, BLOCK_BYTES, STR("the reader's key")));
+    assert_false(mail_call(world->mail, INBOX, DIE, &request, &arena, &reply, &err));
+    assert_false(holds(block, BLOCK_BYTES, STR("the reader's key")));
+    arena_done(&arena);
+}
+
 static void an_error_of_the_worker_arrives_as_it_was(void **state)
 {
     struct world *world = *state;
@@ -448,6 +478,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         OFFICE(calls_of_one_inbox_share_a_worker),
         OFFICE(a_new_inbox_is_asked_for_as_new),
+        OFFICE(nothing_of_a_request_stays_in_the_arena),
         OFFICE(an_error_of_the_worker_arrives_as_it_was),
         OFFICE(a_worker_that_dies_during_a_call_is_unavailable_and_the_next_call_has_another),
         OFFICE(a_worker_that_died_while_idle_is_replaced_unnoticed),
