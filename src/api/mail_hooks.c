@@ -3,6 +3,9 @@
  * lane, where an inbox has one call at a time, so that a slow server delays the webhooks of its own inbox only. Before each
  * try the subscription is read again: it may have been removed or disabled.
  *
+ * An inbox has LIMIT_HOOKS_EACH calls, those that sleep between two tries included, so that one inbox whose server does not
+ * answer leaves room for the others. At this limit, the call that has slept longest gives way to a new one.
+ *
  * Most inboxes have no webhook. Those that a look has shown to have none are remembered until any inbox gets one.
  */
 #include "api/mail_hooks.h"
@@ -49,6 +52,7 @@ struct delivery {
     struct found to;
     char id[MAIL_INBOX_ID_BYTES]; /* the same in each try, for receivers that count */
     unsigned tries, pause_s;      /* pause_s: set by a try that failed; 0: no other try */
+    bool is_asleep;
     /* What a look has found; for the loop. */
     struct found *found;
     size_t found_count;
@@ -58,7 +62,7 @@ struct delivery {
 struct mail_hooks {
     struct api_config config;
     struct lane *lane;
-    struct delivery *first;
+    struct delivery *first; /* newest first */
     unsigned waiting;
     bool is_full; /* told once */
     struct map none;
@@ -232,8 +236,31 @@ static void begin(struct delivery *delivery)
     delivery_free(delivery);
 }
 
+/* For one more call. */
+static bool make_room(struct mail_hooks *hooks, const char *inbox_id)
+{
+    struct delivery *oldest_asleep = NULL;
+    unsigned count = 0;
+
+    for (struct delivery *delivery = hooks->first; delivery; delivery = delivery->next) {
+        if (!delivery->to.webhook_id[0] || strcmp(delivery->event.inbox_id, inbox_id) != 0)
+            continue;
+        count++;
+        if (delivery->is_asleep)
+            oldest_asleep = delivery;
+    }
+    if (count < LIMIT_HOOKS_EACH)
+        return true;
+    log_warn("mail: inbox %s: %d calls of webhooks wait; one is dropped", inbox_id, LIMIT_HOOKS_EACH);
+    if (oldest_asleep)
+        delivery_free(oldest_asleep);
+    return oldest_asleep;
+}
+
 static void add(struct mail_hooks *hooks, const struct mail_event *event, const struct found *to)
 {
+    if (to && !make_room(hooks, event->inbox_id))
+        return;
     if (hooks->waiting >= LIMIT_HOOKS_WAITING) {
         if (!hooks->is_full)
             log_warn("mail: %d calls of webhooks wait; further ones are dropped", LIMIT_HOOKS_WAITING);
@@ -258,7 +285,10 @@ static void add(struct mail_hooks *hooks, const struct mail_event *event, const 
 
 static void on_pause_over(struct timer *timer)
 {
-    begin(container_of(timer, struct delivery, timer));
+    struct delivery *delivery = container_of(timer, struct delivery, timer);
+
+    delivery->is_asleep = false;
+    begin(delivery);
 }
 
 static void forget_none(struct mail_hooks *hooks)
@@ -286,6 +316,7 @@ static void done(struct job *job)
 
     if (delivery->pause_s) {
         delivery->tries++;
+        delivery->is_asleep = true;
         timer_set(&delivery->timer, hooks->config.loop, (uint64_t)delivery->pause_s * 1000, on_pause_over);
         return;
     }
