@@ -167,13 +167,16 @@ static bool has_directory(int parent_fd)
     int fd = openat(parent_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
     bool found = false;
+    struct stat st;
 
     if (!dir) {
         fd_close(&fd);
         return false;
     }
+    /* Not d_type: some file systems do not know it. */
     for (struct dirent *entry; !found && (entry = readdir(dir));)
-        found = entry->d_type == DT_DIR && entry->d_name[0] != '.';
+        found = entry->d_name[0] != '.' &&
+                (fstatat(parent_fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0 || S_ISDIR(st.st_mode));
     (void)closedir(dir);
     return found;
 }

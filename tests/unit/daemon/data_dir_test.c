@@ -1,5 +1,6 @@
 #include "daemon/data_dir.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -74,8 +75,10 @@ static void keys_of_mail_are_made_once_and_the_servers_is_not_replaced(void **st
     assert_int_equal(st.st_mode & 0777, 0600);
     assert_int_equal(fstatat(fd, "mail", &st, 0), 0);
     assert_int_equal(st.st_mode & 0777, 0711);
-    /* Without inboxes a new key does no harm. */
+    /* Without inboxes a new key does no harm. A file is no inbox. */
     assert_int_equal(unlinkat(fd, "mail/server-key", 0), 0);
+    auto_close int file = openat(fd, "mail/notes", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(file >= 0);
     assert_true(data_dir_mail_keys(fd, &again, &inbox, &token, &err));
     assert_int_equal(mkdirat(fd, "mail/01HZZZZZZZZZZZZZZZZZZZZZZ1", 0700), 0);
     assert_int_equal(unlinkat(fd, "mail/server-key", 0), 0);
