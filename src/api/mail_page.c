@@ -59,39 +59,17 @@ static void raw(struct request *rq, const char *html)
     buf_add(&rq->reply.body, str_from(html));
 }
 
-/* Would not be seen, or would change how the text around it is seen. `c` is a code point. */
-static bool is_hidden(uint32_t c)
-{
-    return (c < 0x20 && c != '\n' && c != '\t') || (c >= 0x7f && c < 0xa0) || c == 0xad || c == 0x61c ||
-           (c >= 0x200b && c <= 0x200f) || (c >= 0x2028 && c <= 0x202e) || (c >= 0x2060 && c <= 0x206f) ||
-           c == 0xfeff || (c >= 0xe0000 && c <= 0xe0fff);
-}
-
-static size_t code_point(struct str text, uint32_t *out)
-{
-    unsigned char first = (unsigned char)text.at[0];
-    size_t size = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-
-    *out = size == 1 ? first : first & (0xffu >> (size + 1));
-    for (size_t i = 1; i < size; i++)
-        *out = *out << 6 | ((unsigned char)text.at[i] & 0x3f);
-    return size;
-}
-
 static void escape_to(struct buf *out, struct arena *arena, struct str text, bool shows_hidden)
 {
-    struct str rest = utf8_repair(arena, text);
-    uint32_t c;
-
-    while (rest.len) {
-        size_t size = code_point(rest, &c);
-        if (shows_hidden && is_hidden(c))
+    for (struct str rest = utf8_repair(arena, text); rest.len;) {
+        const char *at = rest.at;
+        uint32_t c = utf8_next(&rest);
+        if (shows_hidden && utf8_is_hidden(c) && c != '\n' && c != '\t')
             buf_format(out, "&lt;U+%04X&gt;", c);
         else if (c == '&' || c == '<' || c == '>' || c == '"' || c == '\'')
             buf_format(out, "&#%u;", c);
         else
-            buf_add(out, str_of(rest.at, size));
-        rest = str_of(rest.at + size, rest.len - size);
+            buf_add(out, str_of(at, (size_t)(rest.at - at)));
     }
 }
 

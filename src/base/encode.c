@@ -213,3 +213,27 @@ struct str utf8_repair(struct arena *arena, struct str text)
     }
     return buf_str(&out);
 }
+
+uint32_t utf8_next(struct str *rest)
+{
+    unsigned char first = (unsigned char)rest->at[0];
+    size_t size = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+    uint32_t c = size == 1 ? first : first & (0xffu >> (size + 1));
+
+    for (size_t i = 1; i < size; i++)
+        c = c << 6 | ((unsigned char)rest->at[i] & 0x3f);
+    *rest = str_of(rest->at + size, rest->len - size);
+    return c;
+}
+
+static bool is_between(uint32_t c, uint32_t first, uint32_t last)
+{
+    return c >= first && c <= last;
+}
+
+bool utf8_is_hidden(uint32_t c)
+{
+    return c < 0x20 || is_between(c, 0x7f, 0x9f) || c == 0xad || c == 0x61c || c == 0x180e ||
+           is_between(c, 0x200b, 0x200f) || is_between(c, 0x2028, 0x202e) || is_between(c, 0x2060, 0x206f) ||
+           c == 0xfeff || is_between(c, 0xfff9, 0xfffb) || is_between(c, 0xe0000, 0xe0fff);
+}

@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/arena.h"
 #include "base/buf.h"
@@ -40,5 +41,12 @@ void percent_encode(struct buf *out, struct str text);
 bool utf8_valid(struct str text);
 /* A copy with each broken byte replaced by U+FFFD; the input itself when it is already well-formed. */
 struct str utf8_repair(struct arena *arena, struct str text);
+/* Takes the first character off `rest`, which is well-formed and not empty. Its size is how much shorter `rest` is then. */
+uint32_t utf8_next(struct str *rest);
+/*
+ * Would not be seen, or would change how the text around it is seen: controls, also the end of a line and the tab, what has
+ * no width, what turns the direction. People who decide by what they see are shown it as <U+...>.
+ */
+bool utf8_is_hidden(uint32_t c);
 
 #endif

@@ -64,6 +64,25 @@ static void utf8_is_checked_as_unicode_says(void **state)
     arena_done(&a);
 }
 
+static void characters_that_nobody_sees_are_known(void **state)
+{
+    (void)state;
+    static const uint32_t hidden[] = { 0,      0x1f,   '\n',   0x7f,   0x9f,   0xad,   0x61c,  0x180e,  0x200b, 0x202e,
+                                       0x2028, 0x2060, 0x2066, 0x206f, 0xfeff, 0xfff9, 0xfffb, 0xe0041, 0xe0fff };
+    static const uint32_t seen[] = { ' ', 'a', 0xa0, 0xe9, 0x200a, 0x2010, 0x20ac, 0xfff8, 0xfffd, 0x1f600 };
+    for (size_t i = 0; i < COUNT_OF(hidden); i++)
+        assert_true(utf8_is_hidden(hidden[i]));
+    for (size_t i = 0; i < COUNT_OF(seen); i++)
+        assert_false(utf8_is_hidden(seen[i]));
+    struct str rest = STR("a\xC3\xA9\xE2\x80\xAE\xF0\x9F\x98\x80");
+    assert_int_equal(utf8_next(&rest), 'a');
+    assert_int_equal(utf8_next(&rest), 0xe9);
+    assert_int_equal(utf8_next(&rest), 0x202e);
+    assert_int_equal(rest.len, 4);
+    assert_int_equal(utf8_next(&rest), 0x1f600);
+    assert_int_equal(rest.len, 0);
+}
+
 static void hex_refuses_what_does_not_fit(void **state)
 {
     (void)state;
@@ -84,6 +103,7 @@ int main(void)
         CASE(base64_takes_both_alphabets_but_not_a_mix),
         CASE(percent_decoding_refuses_broken_escapes),
         CASE(utf8_is_checked_as_unicode_says),
+        CASE(characters_that_nobody_sees_are_known),
         CASE(hex_refuses_what_does_not_fit),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
