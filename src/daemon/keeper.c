@@ -467,7 +467,7 @@ static bool make_settings(struct keeper *keeper, struct err *err)
         !settings_token_for_code(config->token_for_code, &keeper->settings.code_always_has_token, err) ||
         !settings_switch("internet", config->internet, &keeper->settings.internet, err) ||
         !settings_domain(config->domain, err) || !certificates_check_paths(config->tls_cert, config->tls_key, err) ||
-        !egress_settings_make(config, &keeper->egress, err) || !mail_settings_make(config, &keeper->settings.mail, err))
+        !egress_settings_make(config, &keeper->egress, err))
         return false;
     keeper->settings.egress_allow_count = keeper->egress.allow_count;
     memcpy(keeper->settings.egress_allow, keeper->egress.allow, sizeof keeper->egress.allow);
