@@ -52,8 +52,10 @@ bool mail_caller_by_admin(const struct actions *actions, struct str token, struc
 /*
  * A connection that came from inside a sandbox. `key` is what the program inside has sent ("" or anything).
  *
- *   metadata mail.inbox   names the inbox (id or address, of the team's tenant): only this one. It may send; with a key of
- *                         this inbox it has the key's scopes and can read. A key of another inbox is ERR_DENIED.
+ *   metadata mail.inbox   names the inbox (id or address, of the team's tenant): only this one. With a key of this inbox it
+ *                         has the key's scopes and can read. Without one it may send, and a person approves each
+ *                         message, whatever the inbox's mode and allowlist say: whoever makes a sandbox chooses its
+ *                         metadata. A key of another inbox is ERR_DENIED.
  *   otherwise, with a valid key of the team's tenant: what this key may.
  *   otherwise             the sandbox's own inbox, made at first use, to read and send. An unknown key is ignored.
  *

@@ -466,7 +466,7 @@ bool action_inbox_request_mode(const struct actions *actions, const struct mail_
     uint32_t retry_s;
     bool pending;
 
-    if (!mail_is_on(actions, err) || !mail_need_scope(caller, MAIL_SCOPE_SEND, err) ||
+    if (!mail_is_on(actions, err) || !mail_need_key(caller, err) || !mail_need_scope(caller, MAIL_SCOPE_SEND, err) ||
         !mail_row_for(actions, caller, ref, arena, &row, err) || !info_of(actions, &row, arena, &info, err))
         return false;
     if ((unsigned)mode >= MAIL_MODE_COUNT || mode <= info.mode)
@@ -490,7 +490,8 @@ bool action_inbox_raise_mode(const struct actions *actions, const struct mail_ca
     int64_t target = mode;
     struct mail_inbox_row row;
 
-    if (!mail_is_on(actions, err) || !(is_operator || mail_need_scope(caller, MAIL_SCOPE_SEND, err)) ||
+    if (!mail_is_on(actions, err) || !mail_need_key(caller, err) ||
+        !(is_operator || mail_need_scope(caller, MAIL_SCOPE_SEND, err)) ||
         !mail_row_for(actions, caller, ref, arena, &row, err))
         return false;
     struct mail_asked asked = mode_asked(&row);
@@ -597,7 +598,7 @@ bool action_inbox_update(const struct actions *actions, const struct mail_caller
     struct mail_inbox_row row;
 
     /* An agent may always lower its own mode; the rest is an administrator's. */
-    if (!mail_is_on(actions, err) ||
+    if (!mail_is_on(actions, err) || !mail_need_key(caller, err) ||
         !(is_operator || mail_need_scope(caller, only_mode(change) ? MAIL_SCOPE_SEND : MAIL_SCOPE_ADMIN, err)) ||
         !mail_row_for(actions, caller, ref, arena, &row, err) ||
         !mail_profile_open(actions, &row, arena, &profile, err) || !change_check(caller, &row, &profile, change, err) ||

@@ -80,6 +80,10 @@ bool mail_is_on(const struct actions *actions, struct err *err) must_use;
 /* ERR_DENIED that names the scope. */
 bool mail_need_scope(const struct mail_caller *caller, enum mail_scope scope, struct err *err) must_use;
 bool mail_need_operator(const struct mail_caller *caller, struct err *err) must_use;
+/* Code in a sandbox that only its metadata leads to an inbox: it sends, for a person to approve, and does nothing else. */
+bool mail_is_keyless(const struct mail_caller *caller);
+/* ERR_DENIED for such a caller. */
+bool mail_need_key(const struct mail_caller *caller, struct err *err) must_use;
 
 /* Under the server's secret. `about`: which row and column, so that ciphers cannot be exchanged. */
 struct str mail_encrypt(const struct actions *actions, struct str text, struct str about, struct arena *arena);

@@ -49,6 +49,18 @@ bool mail_need_operator(const struct mail_caller *caller, struct err *err)
     return caller->kind == MAIL_CALLER_OPERATOR || err_set(err, ERR_DENIED, "this needs the admin token");
 }
 
+bool mail_is_keyless(const struct mail_caller *caller)
+{
+    return caller->kind == MAIL_CALLER_SANDBOX && caller->credential.len == 0;
+}
+
+bool mail_need_key(const struct mail_caller *caller, struct err *err)
+{
+    return !mail_is_keyless(caller) ||
+           err_set(err, ERR_DENIED,
+                   "without a key of the inbox this sandbox can only send: send the inbox's key along");
+}
+
 /* ---- under the server's secret ---- */
 
 static void secret_for(const struct actions *actions, const char *label, struct seal_key *out)

@@ -9,7 +9,8 @@
  *   6. the inbox's worker stores it and asks the gate: held, scheduled, queued or rejected, in one transaction
  *   7. what is queued leaves at once
  *
- * The caller chooses nothing that the gate looks at: the sender is the inbox's own, the mode comes from front's row.
+ * The caller chooses nothing that the gate looks at: the sender is the inbox's own, the mode comes from front's row. A
+ * caller that has shown no key of the inbox (mail_is_keyless()) is judged more strictly than that row says.
  */
 #include "actions/mail_inside.h"
 #include "base/clock.h"
@@ -437,6 +438,16 @@ static bool hand_over(const struct actions *actions, const struct mail_box *box,
     return ok || (err->kind == ERR_NOT_FOUND ? mail_no_such(err) : false); /* no such thread */
 }
 
+/*
+ * Without a key a person approves each message: gated_all knows no allowlist. It must be held before it waits for its
+ * time, because what is due is judged by the inbox's own mode.
+ */
+static void judge_strictly(struct mail_box *box)
+{
+    box->info.mode = MIN(box->info.mode, MAIL_GATED_ALL);
+    box->info.schedule_first = false;
+}
+
 bool action_send(const struct actions *actions, const struct mail_caller *caller, const struct send_want *want,
                  struct arena *arena, struct sent_info *out, uint32_t *out_retry_s, struct err *err)
 {
@@ -449,6 +460,9 @@ bool action_send(const struct actions *actions, const struct mail_caller *caller
     if (!mail_box_for(actions, caller, want->inbox_ref, MAIL_USE_SEND, arena, &box, err) || !check_mode(&box, err) ||
         !check_want(&box, want, now_us, err))
         return false;
+    bool is_keyless = mail_is_keyless(caller);
+    if (is_keyless)
+        judge_strictly(&box);
     if (!busy_may_send(actions, box.info.id, out_retry_s))
         return err_set(err, ERR_LIMIT, "this inbox sends at most %u messages a minute",
                        actions->mail->sends_per_minute);
@@ -476,7 +490,7 @@ bool action_send(const struct actions *actions, const struct mail_caller *caller
         .content = &content,
         .mode = box.info.mode,
         .send_at_us = want->send_at_us > now_us ? want->send_at_us : 0,
-        .schedule_first = want->schedule_first < 0 ? box.info.schedule_first : want->schedule_first > 0,
+        .schedule_first = is_keyless || want->schedule_first < 0 ? box.info.schedule_first : want->schedule_first > 0,
         .hold_us = (int64_t)LIMIT_MAIL_HOLD_S * SECOND_US,
         .idempotency_key = want->idempotency_key,
         .dedup = dedup,
@@ -504,8 +518,11 @@ bool action_send_cancel(const struct actions *actions, const struct mail_caller 
     if (!mail_box_of_message(actions, caller, inbox_ref, message_id, MAIL_USE_SEND, arena, &box, err) ||
         !busy_begin(actions, box.info.id, &busy, err))
         return false;
-    bool ok = mail_cancel(actions->mail->mail, box.info.id, arena_text(arena, message_id), str_from(caller->actor),
-                          caller->scopes, arena, out, err);
+    /* An agent has one inbox and may have several keys, so a key cancels what another one has sent. */
+    bool (*cancel)(struct mail *, const char *, const char *, struct str, uint32_t, struct arena *,
+                   struct mail_message *, struct err *) = mail_is_keyless(caller) ? mail_cancel_own : mail_cancel;
+    bool ok = cancel(actions->mail->mail, box.info.id, arena_text(arena, message_id), str_from(caller->actor),
+                     caller->scopes, arena, out, err);
     busy_end(actions, busy, 0);
     return ok || (err->kind == ERR_NOT_FOUND ? mail_no_such(err) : false);
 }
@@ -570,7 +587,8 @@ bool action_send_edit(const struct actions *actions, const struct mail_caller *c
     struct busy_inbox *busy;
     int64_t now_us = clock_wall_us();
 
-    if (!mail_box_of_message(actions, caller, inbox_ref, message_id, MAIL_USE_SEND, arena, &box, err) ||
+    if (!mail_need_key(caller, err) ||
+        !mail_box_of_message(actions, caller, inbox_ref, message_id, MAIL_USE_SEND, arena, &box, err) ||
         !check_mode(&box, err) || !check_want(&box, want, now_us, err))
         return false;
     struct mail_limits limits = limits_of(actions);

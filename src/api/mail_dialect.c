@@ -339,12 +339,15 @@ static void send_scope_missing(struct request *rq, unsigned wanted)
     send_now(rq);
 }
 
-/* Requests are counted for each key, in the same way as those with other API keys. */
+/* Requests are counted for each key, in the same way as those with other API keys; without a key for each sandbox. */
 static bool in_rate(struct request *rq, struct quota_left *left)
 {
     struct caller caller = { 0 };
 
-    (void)snprintf(caller.key_id, sizeof caller.key_id, "%s", mail_caller(rq)->key_id);
+    if (mail_caller(rq)->key_id[0])
+        (void)snprintf(caller.key_id, sizeof caller.key_id, "%s", mail_caller(rq)->key_id);
+    else
+        (void)snprintf(caller.key_id, sizeof caller.key_id, "%.*s", STR_ARG(rq->sandbox_id));
     return action_caller_in_rate(rq->actions, &caller, loop_now_ms(rq->config->loop), left);
 }
 

@@ -936,8 +936,8 @@ bool mail_decide(struct mail *mail, const struct mail_decision *decision, struct
 
 /* ---- taking back ---- */
 
-static bool cancel(struct inbox *inbox, struct str message_id, struct str actor, uint32_t scopes, int64_t now_us,
-                   struct arena *arena, struct mail_message *out, struct err *err)
+static bool cancel(struct inbox *inbox, struct str message_id, struct str actor, uint32_t scopes, bool own_only,
+                   int64_t now_us, struct arena *arena, struct mail_message *out, struct err *err)
 {
     struct outgoing m;
     bool changed;
@@ -949,6 +949,8 @@ static bool cancel(struct inbox *inbox, struct str message_id, struct str actor,
         .input = { .now_us = now_us, .scopes = scopes, .is_composer = mail_same_party(actor, m.composer) },
         .actor = actor,
     };
+    if (own_only && !change.input.is_composer)
+        return err_set(err, ERR_NOT_FOUND, MAIL_NO_MESSAGE);
     if (m.gate.state != MAIL_CANCELLED && !outgoing_step(inbox, &m, &change, arena, &changed, err))
         return false;
     return inbox_message_load(inbox, message_id, arena, out, err);
@@ -959,20 +961,21 @@ static bool run_cancel(struct inbox *inbox, struct unpack *in, struct arena *are
     struct str message_id = unpack_str(in, MAIL_MESSAGE_ID_BYTES);
     struct str actor = unpack_str(in, LIMIT_MAIL_ACTOR_BYTES);
     uint32_t scopes = unpack_u32(in);
+    bool own_only = unpack_bool(in);
     int64_t now_us = unpack_i64(in);
     struct mail_message message;
 
     if (!unpack_done(in, err) || !sql_begin(inbox->sql, SQL_DURABLE, err))
         return false;
-    bool fine = cancel(inbox, message_id, actor, scopes, now_us, arena, &message, err);
+    bool fine = cancel(inbox, message_id, actor, scopes, own_only, now_us, arena, &message, err);
     if (!sql_end(inbox->sql, fine, err))
         return false;
     mail_message_pack(out, &message, 0);
     return true;
 }
 
-bool mail_cancel(struct mail *mail, const char *inbox_id, const char *message_id, struct str actor, uint32_t scopes,
-                 struct arena *arena, struct mail_message *out, struct err *err)
+static bool call_cancel(struct mail *mail, const char *inbox_id, const char *message_id, struct str actor,
+                        uint32_t scopes, bool own_only, struct arena *arena, struct mail_message *out, struct err *err)
 {
     struct buf request = mail_request(arena);
     struct mail_message message;
@@ -981,6 +984,7 @@ bool mail_cancel(struct mail *mail, const char *inbox_id, const char *message_id
     pack_str(&request, str_from(message_id));
     pack_str(&request, actor);
     pack_u32(&request, scopes);
+    pack_bool(&request, own_only);
     pack_i64(&request, clock_wall_us());
     if (!mail_id_check(str_from(message_id), err) ||
         !mail_call(mail, inbox_id, SEND_CANCEL, &request, arena, &reply, err))
@@ -990,6 +994,18 @@ bool mail_cancel(struct mail *mail, const char *inbox_id, const char *message_id
         return false;
     *out = message;
     return true;
+}
+
+bool mail_cancel(struct mail *mail, const char *inbox_id, const char *message_id, struct str actor, uint32_t scopes,
+                 struct arena *arena, struct mail_message *out, struct err *err)
+{
+    return call_cancel(mail, inbox_id, message_id, actor, scopes, false, arena, out, err);
+}
+
+bool mail_cancel_own(struct mail *mail, const char *inbox_id, const char *message_id, struct str actor, uint32_t scopes,
+                     struct arena *arena, struct mail_message *out, struct err *err)
+{
+    return call_cancel(mail, inbox_id, message_id, actor, scopes, true, arena, out, err);
 }
 
 /* ---- changing what is scheduled ---- */

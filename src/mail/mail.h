@@ -252,6 +252,9 @@ bool mail_decide(struct mail *mail, const struct mail_decision *decision, struct
 /* `actor` as in mail_accept.composer, with its scopes. Cancelled already: no error, and nothing changes. */
 bool mail_cancel(struct mail *mail, const char *inbox_id, const char *message_id, struct str actor, uint32_t scopes,
                  struct arena *arena, struct mail_message *out, struct err *err) must_use;
+/* The same, but only what this actor has composed: all else is ERR_NOT_FOUND. */
+bool mail_cancel_own(struct mail *mail, const char *inbox_id, const char *message_id, struct str actor, uint32_t scopes,
+                     struct arena *arena, struct mail_message *out, struct err *err) must_use;
 /*
  * Of a scheduled message: `content` NULL: another time for the same bytes, so an approval stays. Else new content, judged as
  * a new message: an approval is void. New content counts as a send for the limits. ERR_CONFLICT: it is not scheduled.

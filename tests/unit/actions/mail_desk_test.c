@@ -1253,6 +1253,7 @@ static void a_sandbox_gets_its_own_inbox_at_first_use(void **state)
     MUST(mail_caller_by_sandbox(&f->actions, one.id, STR("mm_live_nonsense"), &again, &err));
     MUST(mail_caller_by_sandbox(&f->actions, two.id, STR(""), &other, &err));
     assert_int_equal(first.kind, MAIL_CALLER_SANDBOX);
+    assert_false(mail_is_keyless(&first));
     assert_string_equal(first.inbox_id, again.inbox_id);
     assert_string_not_equal(first.inbox_id, other.inbox_id);
     assert_int_equal(first.scopes, MAIL_SCOPE_READ | MAIL_SCOPE_SEND);
@@ -1336,12 +1337,14 @@ static void metadata_names_the_sandboxs_inbox(void **state)
     MUST(mail_caller_by_sandbox(&f->actions, by_address.id, STR(""), &caller, &err));
     assert_string_equal(caller.inbox_id, alice.info.id);
     assert_int_equal(caller.scopes, MAIL_SCOPE_SEND);
+    assert_true(mail_is_keyless(&caller));
     MUST(mail_box_for(&f->actions, &caller, STR(""), MAIL_USE_SEND, f->arena, &box, &err));
     assert_false(box.can_read);
     MUST_FAIL(can_list(f, &caller, "", &err), ERR_DENIED);
     caller.scopes |= MAIL_SCOPE_READ;
     MUST_FAIL(can_list(f, &caller, "", &err), ERR_DENIED);
     MUST(mail_caller_by_sandbox(&f->actions, by_id.id, secret_reveal(&alice.key), &caller, &err));
+    assert_false(mail_is_keyless(&caller));
     MUST(can_list(f, &caller, "", &err));
     MUST_FAIL(mail_caller_by_sandbox(&f->actions, by_id.id, secret_reveal(&bob.key), &caller, &err), ERR_DENIED);
     MUST_FAIL(mail_caller_by_sandbox(&f->actions, by_foreign.id, STR(""), &caller, &err), ERR_NOT_FOUND);

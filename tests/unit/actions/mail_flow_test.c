@@ -278,6 +278,108 @@ static void all_recipients_on_the_allowlist_need_no_approval(void **state)
     assert_int_equal(list(s, &carol).count, 0);
 }
 
+/* As mail_caller_by_sandbox() gives for metadata and no key. */
+static struct person keyless(const struct person *p)
+{
+    struct person out = {
+        .inbox = p->inbox, .caller = { .kind = MAIL_CALLER_SANDBOX, .scopes = MAIL_SCOPE_SEND, .actor = "sandbox:ione" }
+    };
+
+    memcpy(out.caller.tenant_id, p->caller.tenant_id, sizeof out.caller.tenant_id);
+    memcpy(out.caller.inbox_id, p->inbox.id, sizeof out.caller.inbox_id);
+    return out;
+}
+
+static void without_a_key_of_the_inbox_each_message_is_held(void **state)
+{
+    struct stage *s = *state;
+    struct person bob = stage_person(s, "bob", MAIL_GATED_SEND);
+    struct mail_caller approver = stage_approver(s);
+    struct str to = address(&bob);
+    struct sent_info out;
+
+    for (int mode = MAIL_READ_ONLY; mode < MAIL_MODE_COUNT; mode++) {
+        struct person owner = stage_person(s, mail_mode_name[mode], (enum mail_mode)mode), inside = keyless(&owner);
+        struct mail_allow entry;
+        bool pending;
+        MUST(action_allow_add(&s->actions, &s->operator_, str_from(owner.inbox.id), to, STR(""), &s->arena, &entry,
+                              &pending, &err));
+        if (mode == MAIL_READ_ONLY) {
+            MUST_FAIL(try_send(s, &inside, (struct send_want){ .to = &to, .to_count = 1 }, &out, &err), ERR_DENIED);
+            continue;
+        }
+        MUST(try_send(s, &inside, (struct send_want){ .to = &to, .to_count = 1 }, &out, &err));
+        assert_int_equal(out.accepted.state, MAIL_HELD);
+        /* Nor does one that waits for its time leave by itself. */
+        struct send_want later = {
+            .to = &to,
+            .to_count = 1,
+            .subject = STR("later"),
+            .markdown = STR("later"),
+            .send_at_us = clock_wall_us() + 60 * SECOND_US,
+            .schedule_first = 1,
+        };
+        uint32_t retry_s;
+        MUST(action_send(&s->actions, &inside.caller, &later, &s->arena, &out, &retry_s, &err));
+        assert_int_equal(out.accepted.state, MAIL_HELD);
+        hand_clock_add(61 * SECOND_MS);
+        run_tick(s);
+        assert_int_equal(list(s, &bob).count, 0);
+    }
+    /* The inbox's own key sends as before; and what was held leaves when it is approved. */
+    struct person owner = stage_person(s, "owner", MAIL_AUTONOMOUS), inside = keyless(&owner);
+    MUST(try_send(s, &inside, (struct send_want){ .to = &to, .to_count = 1 }, &out, &err));
+    assert_int_equal(decide(s, &approver, out.accepted.id, true).state, MAIL_SENT);
+    MUST(try_send(s, &owner, (struct send_want){ .to = &to, .to_count = 1, .subject = STR("own") }, &out, &err));
+    assert_int_equal(out.accepted.state, MAIL_SENT);
+    assert_int_equal(list(s, &bob).count, 2);
+}
+
+static void without_a_key_of_the_inbox_nothing_of_others_is_changed(void **state)
+{
+    struct stage *s = *state;
+    struct person alice = stage_person(s, "alice", MAIL_GATED_SEND), bob = stage_person(s, "bob", MAIL_GATED_SEND);
+    struct person inside = keyless(&alice);
+    struct str to = address(&bob), ref = str_from(alice.inbox.id);
+    struct inbox_change change = { .mode = MAIL_READ_ONLY,
+                                   .undo_s = -1,
+                                   .schedule_first = -1,
+                                   .scheduling_enabled = -1,
+                                   .forward_inbound = -1,
+                                   .mcp_configured = -1,
+                                   .auto_extract = -1 };
+    struct sent_info held, later, own;
+    struct mail_message out;
+    struct inbox_info info;
+    bool pending;
+
+    held = send_to(s, &alice, to);
+    MUST(try_send(s, &alice,
+                  (struct send_want){ .to = &to,
+                                      .to_count = 1,
+                                      .subject = STR("later"),
+                                      .send_at_us = clock_wall_us() + 600 * SECOND_US,
+                                      .schedule_first = 1 },
+                  &later, &err));
+    MUST(try_send(s, &inside, (struct send_want){ .to = &to, .to_count = 1, .subject = STR("own") }, &own, &err));
+    MUST_FAIL(
+        action_send_cancel(&s->actions, &inside.caller, STR(""), str_from(held.accepted.id), &s->arena, &out, &err),
+        ERR_NOT_FOUND);
+    MUST_FAIL(action_send_edit(&s->actions, &inside.caller, STR(""), str_from(later.accepted.id),
+                               &(struct send_want){ .send_at_us = clock_wall_us() + SECOND_US, .schedule_first = -1 },
+                               &s->arena, &out, &err),
+              ERR_DENIED);
+    MUST_FAIL(action_inbox_update(&s->actions, &inside.caller, ref, &change, &s->arena, &info, &pending, &err),
+              ERR_DENIED);
+    MUST_FAIL(action_inbox_request_mode(&s->actions, &inside.caller, ref, MAIL_AUTONOMOUS, &s->arena, &err),
+              ERR_DENIED);
+    MUST_FAIL(action_inbox_raise_mode(&s->actions, &inside.caller, ref, STR("123456"), -1, &s->arena, &info, &err),
+              ERR_DENIED);
+    assert_int_equal(state_of(s, &alice, held.accepted.id), MAIL_HELD);
+    MUST(action_send_cancel(&s->actions, &inside.caller, STR(""), str_from(own.accepted.id), &s->arena, &out, &err));
+    assert_int_equal(out.state, MAIL_CANCELLED);
+}
+
 static void the_sender_is_the_inbox_of_the_key(void **state)
 {
     struct stage *s = *state;
@@ -1352,6 +1454,8 @@ int main(void)
         RUN(an_approval_is_for_what_was_seen),
         RUN(an_autonomous_inbox_sends_at_once_and_a_read_only_one_never),
         RUN(all_recipients_on_the_allowlist_need_no_approval),
+        RUN(without_a_key_of_the_inbox_each_message_is_held),
+        RUN(without_a_key_of_the_inbox_nothing_of_others_is_changed),
         RUN(the_sender_is_the_inbox_of_the_key),
         RUN(of_two_approvers_at_once_one_wins),
         RUN(a_monitored_inbox_sends_a_blind_copy_to_its_approvers),

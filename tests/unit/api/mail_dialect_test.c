@@ -291,6 +291,20 @@ static void a_key_that_asks_too_often_is_told_when_to_come_back(void **state)
     assert_int_equal(mail_ask(s, "GET", "/v1/mailboxes", KEY_FULL, NULL), 200);
 }
 
+static void a_sandbox_that_asks_too_often_is_told_so_too(void **state)
+{
+    struct mail_served *s = *state;
+    int refused = 0;
+
+    s->sandbox_id = "sbx1";
+    for (int i = 0; i < 60; i++)
+        refused += mail_ask(s, "POST", "/v1/send", NULL, "{\"to\":\"a@b.c\",\"subject\":\"s\",\"text\":\"t\"}") == 429;
+    assert_in_range(refused, 1, 59);
+    /* Another one is not affected. */
+    s->sandbox_id = "sbx2";
+    assert_int_not_equal(mail_ask(s, "POST", "/v1/send", NULL, "{}"), 429);
+}
+
 static int set_up_with_a_rate(void **state)
 {
     struct mail_served *s;
@@ -435,6 +449,8 @@ int main(void)
         SERVED(mail_that_is_off_says_so),
         SERVED(bodies_are_limited_by_what_the_route_takes),
         cmocka_unit_test_setup_teardown(a_key_that_asks_too_often_is_told_when_to_come_back, set_up_with_a_rate,
+                                        mail_served_tear_down),
+        cmocka_unit_test_setup_teardown(a_sandbox_that_asks_too_often_is_told_so_too, set_up_with_a_rate,
                                         mail_served_tear_down),
         SERVED(an_inbox_with_slow_calls_leaves_workers_for_others),
         SERVED(a_request_from_a_sandbox_acts_as_its_inbox),
