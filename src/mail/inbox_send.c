@@ -1010,7 +1010,10 @@ bool mail_cancel_own(struct mail *mail, const char *inbox_id, const char *messag
 
 /* ---- changing what is scheduled ---- */
 
-/* Another time, the same bytes. *out_wanted: it would be held, and its key for the approvers is missing: nothing is changed. */
+/*
+ * Another time, the same bytes. An approver has seen the time too, so that it does not change after an approval.
+ * *out_wanted: it would be held, and its key for the approvers is missing: nothing is changed.
+ */
 static bool reschedule(struct inbox *inbox, struct str message_id, const struct outgoing_change *change,
                        struct arena *arena, struct mail_message *out, bool *out_wanted, struct err *err)
 {
@@ -1020,6 +1023,8 @@ static bool reschedule(struct inbox *inbox, struct str message_id, const struct 
 
     if (!outgoing_load(inbox, message_id, arena, &m, err) || !outgoing_try(inbox, &m, change, &after, err))
         return false;
+    if (m.gate.approval.is_there)
+        return err_set(err, ERR_CONFLICT, "the message is approved: cancel it and send it again");
     *out_wanted = after.state == MAIL_HELD && !change->for_approver.len;
     return (*out_wanted || outgoing_step(inbox, &m, change, arena, &changed, err)) &&
            inbox_message_load(inbox, message_id, arena, out, err);

@@ -256,8 +256,9 @@ bool mail_cancel(struct mail *mail, const char *inbox_id, const char *message_id
 bool mail_cancel_own(struct mail *mail, const char *inbox_id, const char *message_id, struct str actor, uint32_t scopes,
                      struct arena *arena, struct mail_message *out, struct err *err) must_use;
 /*
- * Of a scheduled message: `content` NULL: another time for the same bytes, so an approval stays. Else new content, judged as
- * a new message: an approval is void. New content counts as a send for the limits. ERR_CONFLICT: it is not scheduled.
+ * Of a scheduled message: `content` NULL: another time for the same bytes; ERR_CONFLICT if it is approved, because the
+ * approver saw its time. Else new content, judged as a new message: an approval is void. New content counts as a send for
+ * the limits. ERR_CONFLICT: it is not scheduled.
  */
 bool mail_reschedule(struct mail *mail, const struct mail_accept *want, const char *message_id, struct arena *arena,
                      struct mail_message *out, struct err *err) must_use;

@@ -558,12 +558,17 @@ static void approve_then_edit_needs_another_approval(void **state)
     assert_int_equal(accepted.state, MAIL_HELD);
     MUST(office_decide(o, accepted.id, true, &err));
     assert_int_equal(office_state(o, accepted.id), MAIL_SCHEDULED);
-    /* Another time keeps the approval. */
+    /* The approver has seen its time: neither later nor at once, which would also leave the undo window out. */
+    int64_t approved_us = want.send_at_us;
     want.content = NULL;
     want.send_at_us += OFFICE_HOUR_US;
-    MUST(mail_reschedule(o->mail, &want, accepted.id, &o->arena, &message, &err));
+    MUST_FAIL(mail_reschedule(o->mail, &want, accepted.id, &o->arena, &message, &err), ERR_CONFLICT);
+    want.send_at_us = 0;
+    MUST_FAIL(mail_reschedule(o->mail, &want, accepted.id, &o->arena, &message, &err), ERR_CONFLICT);
+    MUST(mail_read(o->mail, OFFICE_INBOX, &o->reader, str_from(accepted.id), 0, &o->arena, &message, &err));
     assert_int_equal(message.state, MAIL_SCHEDULED);
-    assert_true(message.send_at_us == want.send_at_us);
+    assert_true(message.send_at_us == approved_us);
+    want.send_at_us = approved_us + OFFICE_HOUR_US;
     assert_int_equal(office_ask(o, "SELECT COUNT(*) FROM messages WHERE approval_hash IS NOT NULL"), 1);
     /* Other bytes do not. */
     want.content = office_content(o, "someone@elsewhere.example");
