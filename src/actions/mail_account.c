@@ -59,11 +59,12 @@ bool action_account_create(const struct actions *actions, struct str place, stru
     if (!actions->mail->signups_per_hour)
         return err_set(err, ERR_DENIED, "this server takes no sign-ups: ask its operator for a key");
     mail_keyed_hash(actions, "place", place_of(place, arena), who);
-    if (!store_mail_rate(actions->store, "signups", STR("all"), LIMIT_MAIL_SIGNUPS, HOUR_US, out_retry_s, err) ||
-        !store_mail_rate(actions->store, "signup", str_from(who), actions->mail->signups_per_hour, HOUR_US, out_retry_s,
+    /* The place first: tries that are refused must not use up what is there for all. */
+    if (!store_mail_rate(actions->store, "signup", str_from(who), actions->mail->signups_per_hour, HOUR_US, out_retry_s,
                          err) ||
         !(str_skip(&sandbox_id, STR("sandbox:")) ? mail_sandbox_tenant(actions, sandbox_id, arena, &tenant, err)
-                                                 : mail_tenant_ensure(actions, STR(""), arena, &tenant, err)))
+                                                 : mail_tenant_ensure(actions, STR(""), arena, &tenant, err)) ||
+        !store_mail_rate(actions->store, "signups", STR("all"), LIMIT_MAIL_SIGNUPS, HOUR_US, out_retry_s, err))
         return false;
     mail_key_text(true, &token);
     if (!account_add(actions, &tenant, STR("account"), &token, arena, &key, err))

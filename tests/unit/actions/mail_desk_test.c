@@ -1093,6 +1093,23 @@ static void sign_ups_are_limited_by_place(void **state)
               ERR_DENIED);
 }
 
+static void refused_sign_ups_do_not_shut_out_others(void **state)
+{
+    struct fixture *f = *state;
+    struct mail_account account;
+    struct secret token;
+    uint32_t retry_s;
+    struct err err;
+    int made = 0;
+
+    rig_stand();
+    for (int i = 0; i < LIMIT_MAIL_SIGNUPS + 10; i++)
+        made += action_account_create(&f->actions, STR("192.0.2.1"), f->arena, &account, &token, &retry_s, &err);
+    assert_int_equal(made, 2);
+    if (!action_account_create(&f->actions, STR("192.0.2.2"), f->arena, &account, &token, &retry_s, &err))
+        fail_msg("%s", err_text(&err));
+}
+
 static void a_multimail_key_creates_a_mailbox_with_a_code_and_reaches_it(void **state)
 {
     struct fixture *f = *state;
@@ -1524,6 +1541,7 @@ int main(void)
         DESK_CASE(an_account_reaches_what_it_has_made),
         DESK_CASE(with_strict_inbox_keys_an_account_only_provisions),
         DESK_CASE(sign_ups_are_limited_by_place),
+        DESK_CASE(refused_sign_ups_do_not_shut_out_others),
         DESK_CASE(a_multimail_key_creates_a_mailbox_with_a_code_and_reaches_it),
         DESK_CASE(copies_go_to_an_address_outside_of_this_server),
         DESK_CASE(what_concerns_no_inbox_is_in_the_tenants_audit),
