@@ -120,6 +120,22 @@ bool client_server_domain(const char *data, char *out_domain, size_t domain_size
     return true;
 }
 
+bool client_server_has_mail(const char *data)
+{
+    auto_close int dir_fd = open(data, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    auto_free char *text = NULL;
+    size_t len;
+    struct err err;
+
+    if (dir_fd < 0 || !fd_read_file(dir_fd, "server", 4096, &text, &len, &err))
+        return true; /* none has said that it has not */
+    struct str rest = str_of(text, len), line;
+    for (int i = 0; i < 3; i++)
+        if (!str_cut(&rest, '\n', &line))
+            return true;
+    return !str_eq(line, STR("mail off"));
+}
+
 bool client_read_secret(const char *data, const char *name, struct secret *out, struct err *err)
 {
     char *line = read_line(data, name, err);

@@ -87,6 +87,8 @@ bool client_parse_url(struct str url, char out_address[CLIENT_ADDRESS_BYTES], st
 const char *client_url(const struct cli *cli, enum client_as as);
 /* The address that the server of that data directory listens on; 0.0.0.0 becomes 127.0.0.1, which can be dialled. */
 bool client_server_address(const char *data, char out_address[CLIENT_ADDRESS_BYTES], struct err *err) must_use;
+/* False if the server of this directory was started with --mail off. */
+bool client_server_has_mail(const char *data);
 /*
  * For `env`: the server's domain, and the absolute path of its certificates. False if the server is older than these.
  */

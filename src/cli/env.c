@@ -64,8 +64,9 @@ bool env_run(struct cli *cli, struct err *err)
         lines[count++] = (struct line){ "CURL_CA_BUNDLE", bundle }; /* curl heeds SSL_CERT_DIR before SSL_CERT_FILE */
         lines[count++] = (struct line){ "NODE_EXTRA_CA_CERTS", bundle };
     }
-    /* A server with --mail off has made none. */
-    if (client_read_secret(cli_data(cli), "multimail-key", &inbox_key, &no_mail) &&
+    /* A server with --mail off has made no keys; those of an earlier start do not work with it. */
+    if (client_server_has_mail(cli_data(cli)) &&
+        client_read_secret(cli_data(cli), "multimail-key", &inbox_key, &no_mail) &&
         client_read_secret(cli_data(cli), "lobstermail-token", &token, &no_mail)) {
         lines[count++] = (struct line){ "MULTIMAIL_API_URL", url };
         lines[count++] = (struct line){ "MULTIMAIL_API_KEY", secret_reveal(&inbox_key) };

@@ -248,10 +248,10 @@ bool data_dir_noted_domain(int data_fd, char *room, size_t size, struct err *err
     return noted_line(data_fd, 1, "a domain", room, size, err);
 }
 
-bool data_dir_note_address(int data_fd, const char *address, const char *domain, struct err *err)
+bool data_dir_note_address(int data_fd, const char *address, const char *domain, bool has_mail, struct err *err)
 {
     char lines[ADDRESS_FILE_BYTES];
-    int len = snprintf(lines, sizeof lines, "%s\n%s\n", address, domain);
+    int len = snprintf(lines, sizeof lines, "%s\n%s\n%s", address, domain, has_mail ? "" : "mail off\n");
 
     if (len < 0 || (size_t)len >= sizeof lines)
         return err_set(err, ERR_LIMIT, "the address and the domain are too long");

@@ -35,8 +35,12 @@ bool data_dir_mail_keys(int data_fd, struct secret *out_server, struct secret *o
                         struct err *err) must_use;
 /* Likewise: 20 characters of a-z and 0-9. */
 bool data_dir_node_id(int data_fd, char out[LIMIT_ID_BYTES], struct err *err) must_use;
-/* For the command line: where the server of this directory listens, or did last, and the domain that clients use. */
-bool data_dir_note_address(int data_fd, const char *address, const char *domain, struct err *err) must_use;
+/*
+ * For the command line: where the server of this directory listens, or did last, the domain that clients use, and a line
+ * `mail off` if it has no mail.
+ */
+bool data_dir_note_address(int data_fd, const char *address, const char *domain, bool has_mail, struct err *err)
+    must_use;
 bool data_dir_noted_address(int data_fd, char *room, size_t size, struct err *err) must_use;
 bool data_dir_noted_domain(int data_fd, char *room, size_t size, struct err *err) must_use;
 

@@ -129,7 +129,7 @@ static void note_address(struct keeper *keeper)
 
     reachable_address(keeper->config.listen, address, sizeof address);
     local_domain(keeper, domain, sizeof domain);
-    if (!data_dir_note_address(keeper->data_fd, address, domain, &err))
+    if (!data_dir_note_address(keeper->data_fd, address, domain, keeper->settings.mail.is_on, &err))
         log_warn("cannot write the server's address for the command line: %s", err_text(&err));
 }
 

@@ -246,6 +246,12 @@ static void env_has_lines_for_mail_when_there_is_a_first_inbox(void **state)
                            "export MULTIMAIL_API_KEY=mm_live_1\n"
                            "export LOBSTERMAIL_API_URL=http://127.0.0.1:7071\n"
                            "export LOBSTERMAIL_TOKEN=lm_sk_live_2\n");
+    /* The next start had --mail off. */
+    assert_true(
+        fd_replace_file(dir_fd, "server", STR("127.0.0.1:7071\ncloister.localhost:7071\nmail off\n"), 0644, &err));
+    RUN(&outcome, "env", "--data", data);
+    assert_int_equal(outcome.exit_code, 0);
+    assert_null(strstr(outcome.out, "MAIL"));
     (void)unlinkat(dir_fd, "multimail-key", 0);
     (void)unlinkat(dir_fd, "lobstermail-token", 0);
     fake_data_dir_remove(data);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/mem.h"
 #include "test.h"
 
 static char root[] = "/tmp/cloister-data-XXXXXX";
@@ -109,13 +110,18 @@ static void a_node_id_is_made_once_for_a_directory(void **state)
 static void an_address_is_read_as_it_was_noted(void **state)
 {
     (void)state;
+    auto_free char *text = NULL;
     char address[32];
+    size_t len;
     struct err err;
     auto_close int fd = data_dir_open(root, &err);
     assert_true(fd >= 0);
     assert_false(data_dir_noted_address(fd, address, sizeof address, &err));
     assert_int_equal(err.kind, ERR_NOT_FOUND);
-    assert_true(data_dir_note_address(fd, "127.0.0.1:7070", "cloister.localhost:7070", &err));
+    assert_true(data_dir_note_address(fd, "127.0.0.1:7070", "cloister.localhost:7070", false, &err));
+    assert_true(fd_read_file(fd, "server", 100, &text, &len, &err));
+    assert_string_equal(text, "127.0.0.1:7070\ncloister.localhost:7070\nmail off\n");
+    assert_true(data_dir_note_address(fd, "127.0.0.1:7070", "cloister.localhost:7070", true, &err));
     assert_true(data_dir_noted_address(fd, address, sizeof address, &err));
     assert_string_equal(address, "127.0.0.1:7070");
     assert_false(data_dir_noted_address(fd, address, strlen(address), &err));
