@@ -1,0 +1,122 @@
+"""Mail from inside a sandbox: its names lead to the gate under every policy, and to nothing else."""
+
+import json
+import secrets
+
+import pytest
+from test_inside import POLICIES
+
+NAMES = ("http://mail.cloister.internal", "https://api.multimail.dev")
+UNKNOWN = "01J" + "A" * 23
+
+
+def operator(server, method, path, body=None):
+    token = (server.data / "admin-token").read_text().strip()
+    answer = server.call(method, path, body, {"X-Admin-Token": token, "Content-Type": "application/json"})
+    assert answer.status < 300, answer
+    return answer.json
+
+
+def inbox(server, **fields):
+    return operator(server, "POST", "/mail/inboxes", {"name": f"n-{secrets.token_hex(6)}", **fields})
+
+
+def ask(box, url, *options):
+    """(status, body) of a request by curl, with the authorities that the sandbox trusts."""
+    result = box.run("curl", "--silent", "--show-error", "--max-time", "20", "--write-out", "\n%{http_code}", *options, url)
+    assert result.code == 0, result
+    body, _, status = result.stdout.rpartition("\n")
+    return int(status), body
+
+
+@pytest.fixture(scope="module", params=POLICIES)
+def guest(request, cloister):
+    made = cloister.box(**POLICIES[request.param])
+    yield made
+    made.kill()
+
+
+def test_names_of_mail_lead_to_the_gate_under_every_policy(guest):
+    ids = set()
+    for name in NAMES:
+        status, body = ask(guest, f"{name}/v1/mailboxes")
+        assert status == 200, (name, body)
+        (mailbox,) = json.loads(body)["mailboxes"]
+        ids.add(mailbox["id"])
+    assert len(ids) == 1  # the sandbox's own, by every name
+    draft = json.dumps({"to": "x@y.example", "subject": "s", "body": "t"})
+    status, body = ask(guest, f"{NAMES[1]}/v1/send", "--json", draft)
+    assert status == 202 and json.loads(body)["status"] == "pending_send_approval", body
+
+
+@pytest.fixture(scope="module")
+def box(cloister):
+    made = cloister.box(allow_internet_access=False)
+    yield made
+    made.kill()
+
+
+def test_two_sandboxes_have_two_inboxes(cloister, box):
+    other = cloister.box(allow_internet_access=False)
+    try:
+        mine, theirs = (json.loads(ask(one, f"{NAMES[0]}/v1/mailboxes")[1])["mailboxes"][0] for one in (box, other))
+        assert mine["id"] != theirs["id"] and mine["address"] != theirs["address"]
+        foreign, unknown = (ask(box, f"{NAMES[0]}/v1/mailboxes/{name}/inbox") for name in (theirs["id"], UNKNOWN))
+        assert foreign == unknown and foreign[0] == 404
+    finally:
+        other.kill()
+
+
+def test_keys_of_others_are_refused_inside(cloister, box):
+    """Those of another tenant, and those that approve: what approves is never in a sandbox."""
+    server = cloister.server
+    foreign = inbox(server, tenant=f"t{secrets.token_hex(4)}")
+    eyes = operator(server, "POST", "/mail/keys", {"name": "eyes", "scopes": ["oversight"]})["key"]
+    for key in (foreign["key"], eyes):
+        for name in NAMES:
+            status, body = ask(box, f"{name}/v1/mailboxes", "--header", f"Authorization: Bearer {key}")
+            assert status in (401, 403), (status, body)
+            assert foreign["address"] not in body
+    status, _ = ask(box, f"{NAMES[0]}/v1/oversight/pending", "--header", f"Authorization: Bearer {eyes}")
+    assert status in (401, 403)
+    assert server.call("GET", "/v1/oversight/pending", headers={"Authorization": f"Bearer {eyes}"}).status == 200
+
+
+def test_a_key_that_nobody_has_is_as_good_as_none(box):
+    """Scripts for the services have one in them, whatever it says."""
+    header = "Authorization: Bearer mm_live_" + "a" * 43
+    with_key, without = (ask(box, f"{NAMES[1]}/v1/mailboxes", *more) for more in (["--header", header], []))
+    assert with_key == without and with_key[0] == 200
+
+
+def test_a_sandbox_bound_to_an_inbox_takes_no_other_key(cloister):
+    server = cloister.server
+    own, other = inbox(server), inbox(server)
+    bound = cloister.box(allow_internet_access=False, metadata={"mail.inbox": own["id"]})
+    try:
+        draft = json.dumps({"to": "x@y.example", "subject": "s", "body": "t"})
+        status, body = ask(bound, f"{NAMES[0]}/v1/send", "--json", draft)
+        assert status == 202 and json.loads(body)["mailbox_id"] == own["id"], body
+        assert ask(bound, f"{NAMES[0]}/v1/mailboxes/{own['id']}/inbox")[0] == 403  # without its key it only sends
+        for key, good in ((own["key"], True), (other["key"], False)):
+            status, body = ask(bound, f"{NAMES[1]}/v1/mailboxes", "--header", f"Authorization: Bearer {key}")
+            assert (status == 200) is good, (status, body)
+            assert other["address"] not in body
+    finally:
+        bound.kill()
+
+
+@pytest.mark.parametrize("path", ["/mail/inboxes", "/mail/pending", "/v2/sandboxes", "/sandboxes", "/templates", "/teams"])
+def test_names_of_mail_lead_to_nothing_else(cloister, box, path):
+    """Not to the operator's routes and not to the API of sandboxes, also with good credentials and other names."""
+    token = (cloister.server.data / "admin-token").read_text().strip()
+    for name in NAMES:
+        for host in ([], ["--header", f"Host: 127.0.0.1:{cloister.server.port}"], ["--header", "Host: api.cloister.localhost"]):
+            for header in (f"X-Admin-Token: {token}", f"X-API-Key: {cloister.server.key}"):
+                status, body = ask(box, name + path, "--header", header, *host)
+                assert status >= 400, (name, path, header, status, body)
+
+
+def test_other_ports_of_these_names_are_closed(cloister, box):
+    for port in (22, 25, 465, 587, 8080, cloister.server.port):
+        box.fails("tcp", "mail.cloister.internal", port, "", True)
