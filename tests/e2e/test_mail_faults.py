@@ -2,6 +2,7 @@
 Also what a thief of the disk finds. Needs no SDK."""
 
 import base64
+import concurrent.futures
 import contextlib
 import http.client
 import os
@@ -122,6 +123,23 @@ def test_kills_between_send_and_delivered(mail):
     assert not [row for row in pending if row["mailbox_id"] in {sender.id for sender in senders}]
     for inbox in senders + others:
         assert mail.call("GET", f"/mail/inboxes/{inbox.id}/audit/verify", headers=admin(mail)).json["ok"]
+
+
+def test_many_approvers_at_once_decide_once(mail):
+    sender, other = make_inbox(mail), make_inbox(mail)
+    for number in range(5):
+        sent = sender.send(other.address, f"race {number}", f"text {number}")
+        decisions = ["approve", "reject"] * 4
+        with concurrent.futures.ThreadPoolExecutor(len(decisions)) as pool:
+            answers = list(pool.map(lambda word: decide(mail, sent, word), decisions))  # noqa: B023
+        won = [word for word, answer in zip(decisions, answers, strict=True) if answer.status == 200]
+        assert len(won) == 1 and {answer.status for answer in answers} == {200, 409}, answers
+        if won == ["approve"]:
+            assert wait_for(lambda: f"race {number}" in delivered(other), 20)  # noqa: B023
+        else:
+            time.sleep(0.3)
+            assert f"race {number}" not in delivered(other)
+    assert len(delivered(other)) == len(set(delivered(other)))
 
 
 def test_the_whole_server_is_killed_after_each_step(mail):
