@@ -252,14 +252,27 @@ struct held_message {
     struct mail_message message;
     struct inbox_info inbox;
     struct mail_message
-        answered; /* what it replies to, as far as the held message quotes it; has_content false: none */
+        answered;      /* what it replies to, as far as the held message quotes it; has_content false: none */
+    bool is_truncated; /* only in a list: there was no room for its content; action_held_get() has it */
+};
+struct pending_want {
+    struct str inbox;  /* only of this one, by id or address; empty: of all */
+    struct str cursor; /* of the page before; empty: the first */
+};
+struct pending_page {
+    struct held_message *rows;
+    size_t count;
+    struct str cursor; /* empty: the last page */
 };
 /*
- * All that this caller may decide about, oldest first, with their texts, up to LIMIT_MAIL_PENDING_BYTES together: later ones
- * have the preview only. An inbox that cannot be asked is left out, and logged.
+ * What this caller may decide about, LIMIT_MAIL_PENDING_LIST at a time: the oldest LIMIT_MAIL_PENDING_TURN of each inbox,
+ * oldest first, then the next ones of each. So an inbox that holds much does not come before all others. The inboxes of a
+ * page share LIMIT_MAIL_PENDING_BYTES: a message whose text does not fit has its preview, and one that does not fit at all
+ * is_truncated. Decisions move what is left forward: begin again without a cursor then. An inbox that cannot be asked is
+ * left out, and logged.
  */
-bool action_pending(const struct actions *actions, const struct mail_caller *caller, struct arena *arena,
-                    struct held_message **out, size_t *out_count, struct err *err) must_use;
+bool action_pending(const struct actions *actions, const struct mail_caller *caller, const struct pending_want *want,
+                    struct arena *arena, struct pending_page *out, struct err *err) must_use;
 bool action_held_get(const struct actions *actions, const struct mail_caller *caller, struct str message_id,
                      struct arena *arena, struct held_message *out, struct err *err) must_use;
 /* sha256: empty, or what the approver saw: ERR_CONFLICT if the message is another one. */

@@ -91,106 +91,293 @@ static void fill_answered(struct held_message *held)
     held->answered.content.message_id = content->in_reply_to;
 }
 
-static int oldest_first(const void *a, const void *b)
-{
-    const struct held_message *x = a, *y = b;
+/* ---- the list ---- */
 
-    return strcmp(x->message.id, y->message.id);
-}
-
-struct held_list {
-    struct held_message *at;
-    size_t count, room;
-    size_t text_bytes; /* so far */
+/* A message and its round: the first LIMIT_MAIL_PENDING_TURN messages of each inbox are in round 0, the next in 1… */
+struct place {
+    uint64_t round;
+    struct mail_message message;
 };
 
-static void add_held(struct arena *arena, struct held_list *list, const struct mail_message *message,
-                     const struct mail_box *box)
+/* The first messages after the cursor, sorted; one more than a page has. */
+struct held_list {
+    const struct pending_want *want;
+    uint64_t after_round;                 /* the cursor… */
+    char after_id[MAIL_MESSAGE_ID_BYTES]; /* …empty: none */
+    struct place *at[LIMIT_MAIL_PENDING_LIST + 1];
+    size_t count;
+};
+
+static bool cursor_decode(struct str cursor, struct held_list *list, struct err *err)
 {
-    if (list->count == list->room) {
-        size_t room = list->room ? list->room * 2 : 32;
-        struct held_message *grown = ARENA_ARRAY(arena, struct held_message, room);
-        if (list->count)
-            memcpy(grown, list->at, list->count * sizeof *grown);
-        list->at = grown;
-        list->room = room;
-    }
-    list->at[list->count] = (struct held_message){ .message = *message, .inbox = box->info };
-    fill_answered(&list->at[list->count++]);
+    char handle[MAIL_HANDLE_BYTES];
+    struct str rest = cursor, round;
+
+    if (!cursor.len)
+        return true;
+    if (!str_cut(&rest, '.', &round) || !str_to_u64(round, LIMIT_MAIL_HELD, &list->after_round) ||
+        !mail_message_id_handle(rest, handle))
+        return err_set(err, ERR_INVALID, "'cursor' must be one that this list has answered");
+    memcpy(list->after_id, rest.at, MIN(rest.len, sizeof list->after_id - 1));
+    return true;
 }
 
-/* The text of one message, and of what it answers; not its bytes and attachments. */
-static void add_text(const struct actions *actions, const struct mail_approver *approver, struct held_list *list,
-                     struct mail_message *message, struct arena *arena)
+static bool comes_before(uint64_t round, const char *id, uint64_t other_round, const char *other_id)
 {
-    struct mail_message whole;
-    struct arena scratch;
-    struct err err;
+    return round != other_round ? round < other_round : strcmp(id, other_id) < 0;
+}
 
-    if (list->text_bytes >= LIMIT_MAIL_PENDING_BYTES || !message->has_content)
+/* Keeps it if it belongs among the first. Texts stay behind: they are in memory that goes. */
+static void add_place(struct held_list *list, uint64_t round, const struct mail_message *message, struct arena *arena)
+{
+    struct place *place;
+    size_t i = list->count;
+
+    if (list->after_id[0] && !comes_before(list->after_round, list->after_id, round, message->id))
         return;
-    arena_init(&scratch);
-    if (mail_held_get(actions->mail->mail, message->inbox_id, str_from(message->id), approver, &scratch, &whole,
-                      &err)) {
-        message->content.text = arena_copy(arena, whole.content.text);
-        message->content.answered_from = arena_copy(arena, whole.content.answered_from);
-        message->content.answered_text = arena_copy(arena, whole.content.answered_text);
-        message->content.answered_us = whole.content.answered_us;
-        list->text_bytes += whole.content.text.len + whole.content.answered_text.len;
-    } else if (err.kind != ERR_NOT_FOUND) { /* decided since the list was made */
-        log_warn("mail: message %s is listed without its text: %s", message->id, err_text(&err));
-    }
-    arena_done(&scratch);
+    while (i > 0 && comes_before(round, message->id, list->at[i - 1]->round, list->at[i - 1]->message.id))
+        i--;
+    if (i == COUNT_OF(list->at))
+        return;
+    if (list->count == COUNT_OF(list->at))
+        place = list->at[--list->count];
+    else
+        place = ARENA_NEW(arena, struct place);
+    memmove(&list->at[i + 1], &list->at[i], (list->count - i) * sizeof list->at[0]);
+    list->at[i] = place;
+    list->count++;
+    *place = (struct place){ .round = round, .message = *message };
+    struct mail_message *kept = &place->message;
+    kept->decided_by = kept->reason = kept->composer = kept->label = STR("");
+    kept->has_content = false;
+    kept->content = (struct mail_content){ 0 };
+    kept->tags = NULL;
+    kept->tag_count = 0;
+}
+
+static bool is_wanted(const struct pending_want *want, const struct inbox_info *inbox)
+{
+    return !want->inbox.len || str_eq(want->inbox, str_from(inbox->id)) || str_eq_nocase(want->inbox, inbox->address);
 }
 
 /* One inbox. False: it cannot be asked now. */
 static bool add_pending(const struct actions *actions, const struct mail_caller *caller, const char *inbox_id,
-                        struct arena *arena, struct tenant_right **rights, struct held_list *list, struct err *err)
+                        struct arena *scratch, struct arena *arena, struct tenant_right **rights,
+                        struct held_list *list, struct err *err)
 {
     struct mail_message *messages;
     struct mail_box box;
     size_t count;
 
-    if (!mail_box_by_id(actions, str_from(inbox_id), arena, &box, err))
+    if (!mail_box_by_id(actions, str_from(inbox_id), scratch, &box, err))
         return false;
-    const struct mail_approver *approver = right_for(actions, caller, box.info.tenant_id, arena, rights, err);
+    if (!is_wanted(list->want, &box.info))
+        return true;
     /* ERR_CONFLICT: the operator's token has changed. The list says that something is held, without its content. */
-    if ((!approver && err->kind != ERR_CONFLICT) ||
-        !mail_pending(actions->mail->mail, inbox_id, approver, arena, &messages, &count, err))
+    if ((!right_for(actions, caller, box.info.tenant_id, arena, rights, err) && err->kind != ERR_CONFLICT) ||
+        !mail_pending(actions->mail->mail, inbox_id, NULL, scratch, &messages, &count, err))
         return false;
-    for (size_t i = 0; i < count; i++) {
-        add_text(actions, approver, list, &messages[i], arena);
-        add_held(arena, list, &messages[i], &box);
-    }
+    for (size_t i = 0; i < count; i++)
+        add_place(list, i / LIMIT_MAIL_PENDING_TURN, &messages[i], arena);
     return true;
 }
 
-bool action_pending(const struct actions *actions, const struct mail_caller *caller, struct arena *arena,
-                    struct held_message **out, size_t *out_count, struct err *err)
+/* ---- the contents of a page ---- */
+
+/* An inbox that has messages on the page, and how much of the page they have taken. */
+struct page_inbox {
+    struct inbox_info info;
+    const struct mail_approver *approver; /* NULL: the caller has no key for the contents */
+    bool is_there;
+    size_t bytes;
+};
+
+static size_t strs_bytes(const struct str *list, uint32_t count)
+{
+    size_t sum = 0;
+
+    for (uint32_t i = 0; i < count; i++)
+        sum += list[i].len + LIMIT_MAIL_PENDING_FIELD;
+    return sum;
+}
+
+/* What the content takes in an answer, without its text. */
+static size_t head_bytes(const struct mail_content *c)
+{
+    size_t sum = 2 * (c->from.len + c->preview.len + strs_bytes(c->to, c->to_count)) + c->reply_to.len +
+                 c->subject.len + strs_bytes(c->cc, c->cc_count) + strs_bytes(c->bcc, c->bcc_count) +
+                 strs_bytes(c->recipients, c->recipient_count) + strs_bytes(c->flags, c->flag_count);
+
+    for (uint32_t i = 0; i < c->attachment_count; i++)
+        sum += c->attachments[i].name.len + c->attachments[i].content_type.len + MAIL_HASH_TEXT_BYTES +
+               4 * LIMIT_MAIL_PENDING_FIELD;
+    for (uint32_t i = 0; i < c->warning_count; i++)
+        sum += c->warnings[i].code.len + c->warnings[i].detail.len + 2 * LIMIT_MAIL_PENDING_FIELD;
+    return sum;
+}
+
+static struct str *copy_strs(struct arena *arena, const struct str *list, uint32_t count)
+{
+    struct str *out = ARENA_ARRAY(arena, struct str, count + 1);
+
+    for (uint32_t i = 0; i < count; i++)
+        out[i] = arena_copy(arena, list[i]);
+    return out;
+}
+
+/* Not its bytes, HTML and attachments' contents. */
+static struct mail_content copy_content(struct arena *arena, const struct mail_content *c, bool with_text)
+{
+    struct mail_content out = {
+        .from = arena_copy(arena, c->from),
+        .reply_to = arena_copy(arena, c->reply_to),
+        .subject = arena_copy(arena, c->subject),
+        .message_id = arena_copy(arena, c->message_id),
+        .in_reply_to = arena_copy(arena, c->in_reply_to),
+        .to = copy_strs(arena, c->to, c->to_count),
+        .cc = copy_strs(arena, c->cc, c->cc_count),
+        .bcc = copy_strs(arena, c->bcc, c->bcc_count),
+        .to_count = c->to_count,
+        .cc_count = c->cc_count,
+        .bcc_count = c->bcc_count,
+        .recipients = copy_strs(arena, c->recipients, c->recipient_count),
+        .recipient_count = c->recipient_count,
+        .sender = arena_copy(arena, c->sender),
+        .date_us = c->date_us,
+        .preview = arena_copy(arena, c->preview),
+        .attachments = ARENA_ARRAY(arena, struct mail_attachment, c->attachment_count + 1),
+        .attachment_count = c->attachment_count,
+        .warnings = ARENA_ARRAY(arena, struct mail_warning, c->warning_count + 1),
+        .warning_count = c->warning_count,
+        .injection_percent = c->injection_percent,
+        .flags = copy_strs(arena, c->flags, c->flag_count),
+        .flag_count = c->flag_count,
+    };
+
+    for (uint32_t i = 0; i < c->attachment_count; i++) {
+        out.attachments[i] = c->attachments[i];
+        out.attachments[i].name = arena_copy(arena, c->attachments[i].name);
+        out.attachments[i].content_type = arena_copy(arena, c->attachments[i].content_type);
+        out.attachments[i].content = STR("");
+    }
+    for (uint32_t i = 0; i < c->warning_count; i++) {
+        out.warnings[i] = c->warnings[i];
+        out.warnings[i].code = arena_copy(arena, c->warnings[i].code);
+        out.warnings[i].detail = arena_copy(arena, c->warnings[i].detail);
+    }
+    if (with_text) {
+        out.text = arena_copy(arena, c->text);
+        out.answered_from = arena_copy(arena, c->answered_from);
+        out.answered_text = arena_copy(arena, c->answered_text);
+        out.answered_us = c->answered_us;
+    }
+    return out;
+}
+
+/* The content of one message, as far as the share of its inbox goes. */
+static void add_content(const struct actions *actions, struct page_inbox *inbox, size_t share,
+                        struct held_message *held, struct arena *arena)
+{
+    struct mail_message *message = &held->message, whole;
+    struct arena scratch;
+    struct err err;
+
+    held->is_truncated = inbox->approver != NULL;
+    if (!inbox->approver || inbox->bytes >= share)
+        return;
+    arena_init(&scratch);
+    if (mail_held_get(actions->mail->mail, message->inbox_id, str_from(message->id), inbox->approver, &scratch, &whole,
+                      &err)) {
+        size_t head = head_bytes(&whole.content);
+        size_t text = whole.content.text.len + whole.content.answered_from.len + whole.content.answered_text.len;
+        if (inbox->bytes + head <= share) {
+            bool with_text = inbox->bytes + head + text <= share;
+            message->content = copy_content(arena, &whole.content, with_text);
+            message->label = arena_copy(arena, whole.label);
+            message->has_content = true;
+            held->is_truncated = false;
+            inbox->bytes += head + (with_text ? text : 0);
+        }
+    } else if (err.kind != ERR_NOT_FOUND) { /* decided since the list was made */
+        log_warn("mail: message %s is listed without its content: %s", message->id, err_text(&err));
+    }
+    arena_done(&scratch);
+    fill_answered(held);
+}
+
+static struct page_inbox *page_inbox_of(const struct actions *actions, const struct mail_caller *caller,
+                                        const char *inbox_id, struct arena *arena, struct tenant_right **rights,
+                                        struct page_inbox *inboxes, size_t *count)
+{
+    struct page_inbox *inbox;
+    struct mail_box box;
+    struct err err;
+
+    for (size_t i = 0; i < *count; i++)
+        if (strcmp(inboxes[i].info.id, inbox_id) == 0)
+            return &inboxes[i];
+    inbox = &inboxes[(*count)++];
+    *inbox = (struct page_inbox){ .is_there = mail_box_by_id(actions, str_from(inbox_id), arena, &box, &err) };
+    if (inbox->is_there) {
+        inbox->info = box.info;
+        inbox->approver = right_for(actions, caller, box.info.tenant_id, arena, rights, &err);
+    }
+    (void)snprintf(inbox->info.id, sizeof inbox->info.id, "%s", inbox_id);
+    return inbox;
+}
+
+/* Each inbox gets the same share of the answer, so that the messages of one cannot keep those of others out. */
+static void fill_page(const struct actions *actions, const struct mail_caller *caller, const struct held_list *list,
+                      struct tenant_right **rights, struct arena *arena, struct pending_page *out)
+{
+    size_t count = MIN(list->count, (size_t)LIMIT_MAIL_PENDING_LIST), inbox_count = 0;
+    struct page_inbox *inboxes = ARENA_ARRAY(arena, struct page_inbox, count + 1);
+    struct page_inbox **of = ARENA_ARRAY(arena, struct page_inbox *, count + 1);
+
+    out->rows = ARENA_ARRAY(arena, struct held_message, count + 1);
+    out->count = 0;
+    out->cursor = STR("");
+    for (size_t i = 0; i < count; i++)
+        of[i] = page_inbox_of(actions, caller, list->at[i]->message.inbox_id, arena, rights, inboxes, &inbox_count);
+    for (size_t i = 0; i < count; i++) {
+        if (!of[i]->is_there) /* deleted since it was asked */
+            continue;
+        struct held_message *held = &out->rows[out->count++];
+        *held = (struct held_message){ .message = list->at[i]->message, .inbox = of[i]->info };
+        add_content(actions, of[i], LIMIT_MAIL_PENDING_BYTES / inbox_count, held, arena);
+    }
+    if (list->count > count)
+        out->cursor = arena_format(arena, "%llu.%s", (unsigned long long)list->at[count - 1]->round,
+                                   list->at[count - 1]->message.id);
+}
+
+bool action_pending(const struct actions *actions, const struct mail_caller *caller, const struct pending_want *want,
+                    struct arena *arena, struct pending_page *out, struct err *err)
 {
     auto_rights struct tenant_right *rights = NULL;
     bool is_operator = caller->kind == MAIL_CALLER_OPERATOR;
-    struct held_list list = { 0 };
+    struct held_list list = { .want = want };
     struct mail_row_due *rows;
     size_t row_count;
 
     if (!is_operator && !mail_scope_allows(caller->scopes, MAIL_SCOPE_OVERSIGHT_READ))
         return err_set(err, ERR_DENIED, "this needs a key with the scope oversight or oversight_read");
-    if (!mail_rows_pending(actions, is_operator ? "" : caller->tenant_id, arena, &rows, &row_count, err))
+    if (!cursor_decode(want->cursor, &list, err) ||
+        !mail_rows_pending(actions, is_operator ? "" : caller->tenant_id, arena, &rows, &row_count, err))
         return false;
     /* A caller without the right fails here, also when nothing is held. */
     if (!is_operator && !right_for(actions, caller, caller->tenant_id, arena, &rights, err))
         return false;
     for (size_t i = 0; i < row_count; i++) {
+        struct arena scratch;
         struct err one;
+        arena_init(&scratch);
         /* One damaged inbox must not hide the others. */
-        if (!add_pending(actions, caller, rows[i].id, arena, &rights, &list, &one))
+        if (!add_pending(actions, caller, rows[i].id, &scratch, arena, &rights, &list, &one))
             log_warn("mail: inbox %s: its held messages cannot be listed: %s", rows[i].id, err_text(&one));
+        arena_done(&scratch);
     }
-    if (list.count)
-        qsort(list.at, list.count, sizeof *list.at, oldest_first);
-    *out = list.at;
-    *out_count = list.count;
+    fill_page(actions, caller, &list, &rights, arena, out);
     return true;
 }
 

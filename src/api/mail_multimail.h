@@ -35,6 +35,8 @@ void mm_attachments(struct json_out *json, const struct mail_content *content);
 void mm_tags(struct json_out *json, const char *name, const struct mail_pair *tags, uint32_t count);
 /* A message that waits for approval, for those who may decide. */
 void mm_held(struct json_out *json, const struct held_message *held);
+/* The page that ?cursor names. False: the answer is an error, and is written. */
+bool mm_pending_page(struct request *rq, struct str inbox, struct pending_page *out) must_use;
 void mm_scopes(struct json_out *json, const char *name, uint32_t scopes);
 /* {"status":…} and nothing else. */
 void mm_answer_status(struct request *rq, unsigned status, struct str text);

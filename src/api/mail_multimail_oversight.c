@@ -26,20 +26,28 @@ void mm_held(struct json_out *json, const struct held_message *held)
         json_out_end(json);
     }
     json_out_end(json);
+    json_out_bool(json, "truncated", held->is_truncated);
     mm_text(json, "content_sha256", str_from(message->sha256));
     mm_time(json, "expires_at", message->hold_until_us);
 }
 
-static bool is_of(const struct held_message *row, struct str mailbox)
+bool mm_pending_page(struct request *rq, struct str inbox, struct pending_page *out)
 {
-    return !mailbox.len || str_eq(mailbox, str_from(row->inbox.id)) || str_eq_nocase(mailbox, row->inbox.address);
+    struct pending_want want = { .inbox = inbox, .cursor = STR("") };
+    struct err err;
+
+    if (!query(rq, STR("cursor"), &want.cursor))
+        want.cursor = STR("");
+    if (action_pending(rq->actions, mail_caller(rq), &want, rq->arena, out, &err))
+        return true;
+    mail_reply_err(rq, &err);
+    return false;
 }
 
 void mm_pending(struct request *rq)
 {
-    struct held_message *rows;
+    struct pending_page page;
     struct str mailbox = STR("");
-    size_t count;
     struct err err;
 
     if (!query_check(rq, &err)) {
@@ -48,24 +56,21 @@ void mm_pending(struct request *rq)
     }
     if (!query(rq, STR("mailbox"), &mailbox) && !query(rq, STR("mailbox_id"), &mailbox))
         mailbox = STR("");
-    if (!action_pending(rq->actions, mail_caller(rq), rq->arena, &rows, &count, &err)) {
-        mail_reply_err(rq, &err);
+    if (!mm_pending_page(rq, mailbox, &page))
         return;
-    }
     struct json_out json = reply_json(rq, 200);
     json_out_object(&json, NULL);
     for (int twice = 0; twice < 2; twice++) { /* clients of different ages read different names */
         json_out_array(&json, twice ? "pending" : "emails");
-        for (size_t i = 0; i < count; i++) {
-            if (!is_of(&rows[i], mailbox))
-                continue;
+        for (size_t i = 0; i < page.count; i++) {
             json_out_object(&json, NULL);
-            mm_held(&json, &rows[i]);
+            mm_held(&json, &page.rows[i]);
             json_out_end(&json);
         }
         json_out_end(&json);
     }
-    json_out_null(&json, "cursor");
+    json_out_bool(&json, "more", page.cursor.len > 0);
+    mm_text(&json, "cursor", page.cursor);
     json_out_end(&json);
 }
 

@@ -362,24 +362,30 @@ static void oversight_set(struct request *rq)
 
 static void pending_list(struct request *rq)
 {
-    struct held_message *rows;
-    size_t count;
+    struct pending_page page;
+    struct str inbox = STR("");
     struct err err;
 
-    if (!action_pending(rq->actions, mail_caller(rq), rq->arena, &rows, &count, &err)) {
-        mail_reply_err(rq, &err);
+    if (!query_check(rq, &err)) {
+        mail_reply_invalid(rq, &err);
         return;
     }
+    if (!query(rq, STR("inbox"), &inbox))
+        inbox = STR("");
+    if (!mm_pending_page(rq, inbox, &page))
+        return;
     struct json_out json = reply_json(rq, 200);
     json_out_object(&json, NULL);
     json_out_array(&json, "pending");
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < page.count; i++) {
         json_out_object(&json, NULL);
-        mm_held(&json, &rows[i]);
-        json_out_str(&json, "tenant", rows[i].inbox.tenant);
+        mm_held(&json, &page.rows[i]);
+        json_out_str(&json, "tenant", page.rows[i].inbox.tenant);
         json_out_end(&json);
     }
     json_out_end(&json);
+    json_out_bool(&json, "more", page.cursor.len > 0);
+    mm_text(&json, "cursor", page.cursor);
     json_out_end(&json);
 }
 
@@ -608,7 +614,8 @@ static const struct http_route routes[] = {
     OPERATOR(PUT, "/mail/oversight", oversight_set,
              "Where copies of what monitored inboxes send go: {address, tenant?}; an empty address: nowhere"),
     OPERATOR(GET, "/mail/codes", code_list, "Codes that agents have asked for: {codes:[{code,what,inbox,expires_at}]}"),
-    OPERATOR(GET, "/mail/pending", pending_list, "Messages that wait for approval, with content_sha256: {pending:[…]}"),
+    OPERATOR(GET, "/mail/pending", pending_list,
+             "Messages that wait for approval, with content_sha256: {pending:[…], more, cursor}; ?inbox, ?cursor"),
     OPERATOR(GET, "/mail/messages/{message}", held_get, "One of them, with its text, warnings and what it answers"),
     OPERATOR(POST, "/mail/messages/{message}/link", held_link,
              "Make a link to the page that approves it, for one use: {path, url, expires_at}"),

@@ -418,7 +418,11 @@
 /* Mail: sending, holding and timers */
 #define LIMIT_MAIL_PENDING 200              /* held messages of an inbox: more than a person reads in a day */
 #define LIMIT_MAIL_STORAGE_BYTES (1 << 30)  /* of an inbox, all its messages; fifty of the largest */
-#define LIMIT_MAIL_PENDING_BYTES (4 << 20)  /* texts in one list of held messages */
+#define LIMIT_MAIL_PENDING_LIST 100         /* held messages in one answer… */
+#define LIMIT_MAIL_PENDING_TURN 10          /* …and of one inbox before the next inbox has its turn */
+#define LIMIT_MAIL_PENDING_BYTES (4 << 20)  /* contents in one answer; as JSON, escaped and twice, below 64 MiB */
+#define LIMIT_MAIL_PENDING_FIELD 16         /* what counts for the JSON around one of their strings */
+#define LIMIT_MAIL_PENDING_PAGES 50         /* answers that `cloister mail pending` asks for */
 #define LIMIT_MAIL_HOLD_S 604800            /* how long a message waits for a person: a week */
 #define LIMIT_MAIL_SCHEDULE_S 31622400      /* how far ahead a message may be scheduled: a year */
 #define LIMIT_MAIL_LINK_S 86400             /* an approval link */

@@ -340,6 +340,14 @@ static bool pending_row(struct cli *cli, struct table *table, const json_t *held
     if (!json_take_str(held, "received_at", JSON_OPTIONAL, &since, err))
         return false;
     bool inbound = str_eq(shown(cli, held, "direction"), STR("inbound"));
+    if (json_is_true(json_object_get(held, "truncated"))) {
+        table_row(table, (const struct str[]){ shown(cli, held, "id"), inbound ? STR("in") : STR("out"),
+                                               inbound ? STR("") : shown(cli, held, "mailbox_address"),
+                                               inbound ? shown(cli, held, "mailbox_address") : STR(""),
+                                               STR("(too long for this list: see `mail show`)"),
+                                               text_ago(&cli->arena, since) });
+        return true;
+    }
     table_row(table,
               (const struct str[]){ shown(cli, held, "id"), inbound ? STR("in") : STR("out"), shown(cli, held, "from"),
                                     shown_list(cli, held, inbound ? "to" : "recipients"), shown(cli, held, "subject"),
@@ -350,8 +358,35 @@ static bool pending_row(struct cli *cli, struct table *table, const json_t *held
 bool mail_pending_run(struct cli *cli, struct err *err)
 {
     static const char *const heads[] = { "ID", "WAY", "FROM", "TO", "SUBJECT", "SINCE", NULL };
+    auto_json json_t *all = json_array();
+    struct str target = STR("/mail/pending"), cursor = STR("");
 
-    return print_rows(cli, "/mail/pending", "pending", heads, pending_row, "Nothing waits for a decision.", err);
+    for (int page = 0; page < LIMIT_MAIL_PENDING_PAGES && (page == 0 || cursor.len); page++) {
+        auto_json json_t *answer = NULL;
+        if ((page > 0 && !client_target(cli, STR("/mail/pending?cursor="), cursor, STR(""), &target, err)) ||
+            !call(cli, "GET", target, STR(""), &answer, err))
+            return false;
+        cursor = STR("");
+        if (!json_take_str(answer, "cursor", JSON_OPTIONAL, &cursor, err))
+            return client_misread(err);
+        if (json_array_extend(all, json_object_get(answer, "pending")) != 0) {
+            (void)err_set(err, ERR_INVALID, "'pending' must be an array");
+            return client_misread(err);
+        }
+        cursor = arena_copy(&cli->arena, cursor);
+    }
+    if (cli->json) {
+        auto_json json_t *whole = json_object();
+        (void)json_object_set(whole, "pending", all);
+        (void)json_object_set_new(whole, "more", json_boolean(cursor.len > 0));
+        (void)json_object_set_new(whole, "cursor", cursor.len ? json_stringn(cursor.at, cursor.len) : json_null());
+        return client_print(cli, whole);
+    }
+    if (!client_print_list(cli, all, heads, pending_row, "Nothing waits for a decision.", err))
+        return false;
+    if (cursor.len)
+        fprintf(cli->note, "More messages wait. Decide about some of these, then list again.\n");
+    return true;
 }
 
 static void print_field(struct cli *cli, const char *name, struct str value)

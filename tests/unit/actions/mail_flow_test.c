@@ -91,6 +91,25 @@ static void settle_down(struct stage *s)
     run_tick(s);
 }
 
+static struct pending_page held_page(struct stage *s, const struct mail_caller *who, struct str inbox,
+                                     struct str cursor)
+{
+    const struct pending_want want = { .inbox = inbox, .cursor = cursor };
+    struct pending_page page;
+
+    MUST(action_pending(&s->actions, who, &want, &s->arena, &page, &err));
+    return page;
+}
+
+static struct held_message *list_held(struct stage *s, const struct mail_caller *who, size_t *out_count)
+{
+    struct pending_page page = held_page(s, who, STR(""), STR(""));
+
+    assert_int_equal(page.cursor.len, 0);
+    *out_count = page.count;
+    return page.rows;
+}
+
 /* ---- the gate ---- */
 
 static void a_message_is_held_until_a_person_approves_it(void **state)
@@ -108,7 +127,7 @@ static void a_message_is_held_until_a_person_approves_it(void **state)
     settle_down(s);
     assert_int_equal(list(s, &bob).count, 0);
 
-    MUST(action_pending(&s->actions, &approver, &s->arena, &held, &count, &err));
+    held = list_held(s, &approver, &count);
     assert_int_equal(count, 1);
     assert_string_equal(held[0].message.id, sent.accepted.id);
     assert_string_equal(held[0].message.sha256, sent.accepted.sha256);
@@ -129,7 +148,7 @@ static void a_message_is_held_until_a_person_approves_it(void **state)
     assert_int_equal(stage_heard_count(s, MAIL_EVENT_APPROVED, alice.inbox.id), 1);
     assert_int_equal(stage_heard_count(s, MAIL_EVENT_SENT, alice.inbox.id), 1);
     assert_int_equal(stage_heard_count(s, MAIL_EVENT_RECEIVED, bob.inbox.id), 1);
-    MUST(action_pending(&s->actions, &approver, &s->arena, &held, &count, &err));
+    held = list_held(s, &approver, &count);
     assert_int_equal(count, 0);
 }
 
@@ -159,11 +178,101 @@ static void the_operator_decides_with_the_admin_token(void **state)
     struct held_message *held;
     size_t count;
 
-    MUST(action_pending(&s->actions, &s->operator_, &s->arena, &held, &count, &err));
+    held = list_held(s, &s->operator_, &count);
     assert_int_equal(count, 1);
     assert_true(held[0].message.has_content);
     assert_int_equal(decide(s, &s->operator_, sent.accepted.id, true).state, MAIL_SENT);
     assert_int_equal(list(s, &bob).count, 1);
+}
+
+static void one_inbox_cannot_keep_the_held_mail_of_others_out_of_the_list(void **state)
+{
+    enum { RECIPIENTS = 90, LONG = 24 };
+    struct stage *s = *state;
+    struct person alice = stage_person(s, "alice", MAIL_GATED_SEND), bob = stage_person(s, "bob", MAIL_GATED_SEND);
+    struct str many[RECIPIENTS];
+    struct sent_info sent = { 0 };
+    size_t truncated = 0, bytes = 0;
+    char name[250];
+
+    memset(name, 'n', sizeof name);
+    s->setup.sends_per_minute = 2 * LONG;
+    for (int i = 0; i < RECIPIENTS; i++)
+        many[i] = arena_format(&s->arena, "%.*s <r%d@%.*s.%.*s.%.*s.example>", (int)sizeof name, name, i, 60, name, 60,
+                               name, 60, name);
+    for (int i = 0; i < LONG; i++) {
+        struct send_want want = { .to = many, .to_count = RECIPIENTS };
+        want.subject = arena_format(&s->arena, "number %d", i);
+        MUST(try_send(s, &alice, want, &sent, &err));
+    }
+    struct sent_info last = send_to(s, &bob, address(&alice));
+
+    struct pending_page page = held_page(s, &s->operator_, STR(""), STR(""));
+    assert_int_equal(page.count, LONG + 1);
+    assert_int_equal(page.cursor.len, 0);
+    /* Ten of alice's come before bob's; her others are older than it too, and come after it. */
+    struct held_message *of_bob = &page.rows[LIMIT_MAIL_PENDING_TURN];
+    assert_string_equal(of_bob->message.id, last.accepted.id);
+    assert_true(of_bob->message.has_content);
+    assert_true(of_bob->message.content.text.len > 0);
+    assert_false(of_bob->is_truncated);
+    assert_string_equal(page.rows[LONG].message.id, sent.accepted.id);
+    for (size_t i = 0; i < page.count; i++) {
+        const struct held_message *held = &page.rows[i];
+        assert_int_equal(held->is_truncated, !held->message.has_content);
+        assert_int_equal(strlen(held->message.sha256), MAIL_HASH_TEXT_BYTES - 1);
+        assert_true(held->inbox.address.len > 0);
+        assert_true(held->message.created_us > 0);
+        truncated += held->is_truncated;
+        for (uint32_t j = 0; j < held->message.content.to_count; j++)
+            bytes += 2 * held->message.content.to[j].len;
+    }
+    assert_in_range(truncated, 1, LONG - 1);
+    assert_in_range(bytes, 1, LIMIT_MAIL_PENDING_BYTES / 2);
+    /* What is too long for the list is shown alone. */
+    struct held_message one;
+    assert_true(page.rows[LONG].is_truncated);
+    MUST(action_held_get(&s->actions, &s->operator_, str_from(sent.accepted.id), &s->arena, &one, &err));
+    assert_int_equal(one.message.content.to_count, RECIPIENTS);
+
+    page = held_page(s, &s->operator_, address(&bob), STR(""));
+    assert_int_equal(page.count, 1);
+    assert_string_equal(page.rows[0].message.id, last.accepted.id);
+    assert_int_equal(held_page(s, &s->operator_, str_from(alice.inbox.id), STR("")).count, LONG);
+    assert_int_equal(held_page(s, &s->operator_, STR("nobody@mail.example"), STR("")).count, 0);
+}
+
+static void a_long_list_of_held_mail_has_pages(void **state)
+{
+    enum { MESSAGES = LIMIT_MAIL_PENDING_LIST + 5 };
+    struct stage *s = *state;
+    struct person alice = stage_person(s, "alice", MAIL_GATED_SEND), bob = stage_person(s, "bob", MAIL_GATED_SEND);
+    static const char *const broken[] = { "x", "0", "0.", ".", "-1.x", "0.01HZ", "99999999999999999999.x" };
+    char ids[MESSAGES][MAIL_MESSAGE_ID_BYTES];
+    struct str to = address(&bob);
+    struct pending_page page;
+
+    s->setup.sends_per_minute = s->setup.sends_per_day = 2 * MESSAGES;
+    for (int i = 0; i < MESSAGES; i++) {
+        struct send_want want = { .to = &to, .to_count = 1 };
+        struct sent_info sent;
+        want.subject = arena_format(&s->arena, "number %d", i);
+        MUST(try_send(s, &alice, want, &sent, &err));
+        memcpy(ids[i], sent.accepted.id, sizeof ids[i]);
+    }
+    page = held_page(s, &s->operator_, STR(""), STR(""));
+    assert_int_equal(page.count, LIMIT_MAIL_PENDING_LIST);
+    for (size_t i = 0; i < page.count; i++)
+        assert_string_equal(page.rows[i].message.id, ids[i]);
+    page = held_page(s, &s->operator_, STR(""), page.cursor);
+    assert_int_equal(page.count, MESSAGES - LIMIT_MAIL_PENDING_LIST);
+    for (size_t i = 0; i < page.count; i++)
+        assert_string_equal(page.rows[i].message.id, ids[LIMIT_MAIL_PENDING_LIST + i]);
+    assert_int_equal(page.cursor.len, 0);
+    for (size_t i = 0; i < COUNT_OF(broken); i++) {
+        const struct pending_want want = { .cursor = str_from(broken[i]) };
+        MUST_FAIL(action_pending(&s->actions, &s->operator_, &want, &s->arena, &page, &err), ERR_INVALID);
+    }
 }
 
 static void an_operator_with_a_new_token_sees_that_mail_is_held_and_an_oversight_key_helps(void **state)
@@ -185,16 +294,16 @@ static void an_operator_with_a_new_token_sees_that_mail_is_held_and_an_oversight
     store_secret_hash(token, hash);
     assert_true(secret_set(&s->admin_hash, str_from(hash)));
     MUST(mail_caller_by_admin(&s->actions, token, &operator_, &err));
-    MUST(action_pending(&s->actions, &operator_, &s->arena, &held, &count, &err));
+    held = list_held(s, &operator_, &count);
     assert_int_equal(count, 1);
     assert_false(held[0].message.has_content);
     MUST_FAIL(action_decide(&s->actions, &operator_, str_from(sent.accepted.id), true, STR(""), STR(""), &s->arena,
                             &out, &err),
               ERR_CONFLICT);
 
-    MUST(action_pending(&s->actions, &approver, &s->arena, &held, &count, &err));
+    held = list_held(s, &approver, &count);
     assert_true(held[0].message.has_content);
-    MUST(action_pending(&s->actions, &operator_, &s->arena, &held, &count, &err));
+    held = list_held(s, &operator_, &count);
     assert_true(held[0].message.has_content);
     assert_int_equal(decide(s, &operator_, sent.accepted.id, true).state, MAIL_SENT);
 }
@@ -206,14 +315,15 @@ static void the_agent_can_neither_see_nor_decide_what_is_held(void **state)
     struct sent_info sent = send_to(s, &alice, address(&bob));
     struct str id = str_from(sent.accepted.id);
     const struct mail_caller *callers[] = { &alice.caller, &bob.caller };
-    struct held_message *held, one;
+    struct pending_page held;
+    struct held_message one;
     struct mail_message out;
     struct secret token;
     int64_t expires_us;
-    size_t count;
 
     for (size_t i = 0; i < COUNT_OF(callers); i++) {
-        MUST_FAIL(action_pending(&s->actions, callers[i], &s->arena, &held, &count, &err), ERR_DENIED);
+        MUST_FAIL(action_pending(&s->actions, callers[i], &(struct pending_want){ 0 }, &s->arena, &held, &err),
+                  ERR_DENIED);
         MUST_FAIL(action_held_get(&s->actions, callers[i], id, &s->arena, &one, &err), ERR_DENIED);
         MUST_FAIL(action_decide(&s->actions, callers[i], id, true, STR(""), STR(""), &s->arena, &out, &err),
                   ERR_DENIED);
@@ -586,7 +696,7 @@ static void mail_to_a_gated_all_inbox_waits_for_its_approver(void **state)
     assert_int_equal(stage_heard_count(s, MAIL_EVENT_PENDING, bob.inbox.id), 1);
     assert_int_equal(stage_heard_count(s, MAIL_EVENT_RECEIVED, bob.inbox.id), 0);
     settle_down(s);
-    MUST(action_pending(&s->actions, &approver, &s->arena, &held, &count, &err));
+    held = list_held(s, &approver, &count);
     assert_int_equal(count, 1);
     assert_int_equal(held[0].message.direction, MAIL_INBOUND);
     struct mail_page page = list(s, &bob);
@@ -1203,9 +1313,8 @@ static void a_crash_at_each_step_loses_nothing_and_sends_nothing_twice(void **st
         assert_int_equal(sent.count, i + 1);
         for (size_t j = 0; j < sent.count; j++)
             assert_int_equal(sent.rows[j].state, MAIL_SENT);
-        struct held_message *held;
         size_t count;
-        MUST(action_pending(&s->actions, &s->operator_, &s->arena, &held, &count, &err));
+        (void)list_held(s, &s->operator_, &count);
         assert_int_equal(count, i + 1); /* what carol's approver has to decide about is not forgotten */
     }
 }
@@ -1449,6 +1558,8 @@ int main(void)
         RUN(a_message_is_held_until_a_person_approves_it),
         RUN(a_rejected_message_never_arrives),
         RUN(the_operator_decides_with_the_admin_token),
+        RUN(one_inbox_cannot_keep_the_held_mail_of_others_out_of_the_list),
+        RUN(a_long_list_of_held_mail_has_pages),
         RUN(an_operator_with_a_new_token_sees_that_mail_is_held_and_an_oversight_key_helps),
         RUN(the_agent_can_neither_see_nor_decide_what_is_held),
         RUN(an_approval_is_for_what_was_seen),

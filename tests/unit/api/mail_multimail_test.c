@@ -632,8 +632,11 @@ static void what_waits_is_listed_under_both_names(void **state)
     struct mail_served *s = *state;
 
     assert_int_equal(mail_ask(s, "GET", "/v1/oversight/pending", KEY_EYES, NULL), 200);
-    SAID(s, "pending");
+    SAID(s, "pending inbox= cursor=");
+    assert_true(json_is_null(json_object_get(s->last, "cursor")));
+    assert_true(json_is_false(json_object_get(s->last, "more")));
     const json_t *message = row(s, "pending");
+    assert_true(json_is_false(json_object_get(message, "truncated")));
     assert_string_equal(text_in(message, "id"), EM);
     assert_string_equal(text_in(message, "body_markdown"), "the text");
     assert_string_equal(text_in(message, "content_sha256"), FAKE_SHA);
@@ -641,9 +644,24 @@ static void what_waits_is_listed_under_both_names(void **state)
     assert_string_equal(text_in(json_array_get(json_object_get(message, "warnings"), 0), "code"), "secret");
     (void)row(s, "emails");
     assert_int_equal(mail_ask(s, "GET", "/v1/emails/pending?mailbox=agent%40mail.example", KEY_EYES, NULL), 200);
+    SAID(s, "pending inbox=agent@mail.example cursor=");
     (void)row(s, "emails");
-    assert_int_equal(mail_ask(s, "GET", "/v1/emails/pending?mailbox=other", KEY_EYES, NULL), 200);
-    assert_int_equal(json_array_size(json_object_get(s->last, "emails")), 0);
+}
+
+static void a_long_list_of_what_waits_has_pages(void **state)
+{
+    struct mail_served *s = *state;
+
+    fake.page_has_more = true;
+    assert_int_equal(mail_ask(s, "GET", "/v1/oversight/pending?cursor=0.FIRST&mailbox_id=one", KEY_EYES, NULL), 200);
+    SAID(s, "pending inbox=one cursor=0.FIRST");
+    assert_string_equal(mail_text(s, "cursor"), "1.NEXT");
+    assert_true(json_is_true(json_object_get(s->last, "more")));
+    const json_t *message = row(s, "pending");
+    assert_true(json_is_true(json_object_get(message, "truncated")));
+    assert_string_equal(text_in(message, "id"), EM);
+    assert_string_equal(text_in(message, "mailbox_address"), "agent@mail.example");
+    assert_string_equal(text_in(message, "content_sha256"), FAKE_SHA);
 }
 
 static void a_decision_binds_what_the_approver_saw(void **state)
@@ -830,6 +848,7 @@ int main(void)
         SERVED(the_ladder_is_climbed_with_a_code),
         SERVED(a_mailbox_and_its_allowlist),
         SERVED(what_waits_is_listed_under_both_names),
+        SERVED(a_long_list_of_what_waits_has_pages),
         SERVED(a_decision_binds_what_the_approver_saw),
         SERVED(a_decision_that_is_neither_is_refused),
         SERVED(keys_are_made_in_two_steps_and_shown_once),

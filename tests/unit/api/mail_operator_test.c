@@ -112,6 +112,9 @@ static void held_mail_is_shown_and_decided(void **state)
     assert_int_equal(call(s, "GET", "/mail/pending", NULL), 200);
     assert_string_equal(text_of_row(s, "pending", "content_sha256"), FAKE_SHA);
     assert_string_equal(text_of_row(s, "pending", "tenant"), "default");
+    assert_int_equal(call(s, "GET", "/mail/pending?inbox=a%40b.c&cursor=0.X", NULL), 200);
+    SAID(s, "pending inbox=a@b.c cursor=0.X");
+    assert_true(json_is_null(json_object_get(s->last, "cursor")));
     fake.list_has_no_text = true;
     assert_int_equal(call(s, "GET", "/mail/pending", NULL), 200);
     assert_string_equal(text_of_row(s, "pending", "body_markdown"), "the"); /* its beginning */

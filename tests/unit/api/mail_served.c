@@ -449,15 +449,21 @@ static struct held_message a_held(void)
     return (struct held_message){ .message = a_message(), .inbox = an_inbox() };
 }
 
-bool action_pending(ARGS, struct arena *arena, struct held_message **out, size_t *out_count, struct err *err)
+bool action_pending(ARGS, const struct pending_want *want, struct arena *arena, struct pending_page *out,
+                    struct err *err)
 {
     UNUSED;
-    *out = ARENA_NEW(arena, struct held_message);
-    **out = a_held();
+    *out = (struct pending_page){ .rows = ARENA_NEW(arena, struct held_message), .count = 1, .cursor = STR("") };
+    out->rows[0] = a_held();
     if (fake.list_has_no_text) /* past a limit a list has none */
-        (*out)->message.content.text = STR("");
-    *out_count = 1;
-    return SAY("pending");
+        out->rows[0].message.content.text = STR("");
+    if (fake.page_has_more) {
+        out->cursor = STR("1.NEXT");
+        out->rows[0].message.content = (struct mail_content){ 0 };
+        out->rows[0].message.has_content = false;
+        out->rows[0].is_truncated = true;
+    }
+    return SAY("pending inbox=%.*s cursor=%.*s", S(want->inbox), S(want->cursor));
 }
 
 bool action_held_get(ARGS, struct str message_id, struct arena *arena, struct held_message *out, struct err *err)
