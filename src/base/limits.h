@@ -351,7 +351,7 @@
 #define LIMIT_MAIL_AUDIT_BYTES 4096       /* one field of a row of the audit */
 #define LIMIT_MAIL_AUDIT_ROWS 500         /* of one list: two megabytes at most of what is usual */
 #define LIMIT_MAIL_READERS 1000           /* credentials that may read one inbox: keys and grants; 150 bytes each */
-#define LIMIT_MAIL_LINKS 1000             /* to messages and attachments of one inbox, that have not expired */
+#define LIMIT_MAIL_LINKS 1000             /* to messages of one inbox, that have not expired; as many to attachments */
 #define LIMIT_MAIL_ONCE_BYTES 512         /* an idempotency key, or what is compared to find a message sent twice */
 #define LIMIT_MAIL_HELD 1000              /* messages in one list of what is held; pending_most is far below */
 #define LIMIT_MAIL_ROUND 100              /* messages that one tick changes at most; the next tick goes on */

@@ -487,20 +487,24 @@ static bool get_held(struct cli *cli, json_t **out, struct err *err)
 bool mail_show_run(struct cli *cli, struct err *err)
 {
     auto_json json_t *held = NULL, *link = NULL;
-    struct str target, url;
+    struct str target, url = STR("");
 
-    if (!get_held(cli, &held, err) || !target_of(cli, "/mail/messages/", cli->words[0], "/link", &target, err) ||
-        !call(cli, "POST", target, STR("{}"), &link, err))
+    if (!get_held(cli, &held, err) || !target_of(cli, "/mail/messages/", cli->words[0], "/link", &target, err))
         return false;
-    if (!json_take_str(link, "url", JSON_REQUIRED, &url, err))
+    /* The message is shown also when there is no link: it can be decided here. */
+    bool has_link = call(cli, "POST", target, STR("{}"), &link, err);
+    if (has_link && !json_take_str(link, "url", JSON_REQUIRED, &url, err))
         return client_misread(err);
+    if (!has_link)
+        fprintf(cli->note, "There is no link to a page that decides about it: %s\n", err_text(err));
     if (cli->json) {
-        (void)json_object_set(held, "approval", link);
+        (void)json_object_set(held, "approval", has_link ? link : json_null());
         return client_print(cli, held);
     }
     print_held(cli, held);
-    fprintf(cli->out, "\nTo decide on a page, with this link, which works once: %.*s\n",
-            STR_ARG(mail_text_line(&cli->arena, url)));
+    if (has_link)
+        fprintf(cli->out, "\nTo decide on a page, with this link, which works once: %.*s\n",
+                STR_ARG(mail_text_line(&cli->arena, url)));
     fprintf(cli->out, "Or here: %s mail approve %s%s\n", cli_program_as_root(), cli->words[0], cli_same_server(cli));
     return true;
 }

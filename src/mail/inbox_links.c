@@ -59,24 +59,26 @@ bool links_spend(struct inbox *inbox, const char *message_id, struct err *err)
                     SQL_ARGS(sql_text(str_from(message_id)), sql_int(MAIL_LINK_APPROVE)), err);
 }
 
-/* Room for one more: those that have expired are removed. */
-static bool make_room(struct inbox *inbox, int64_t now_us, struct err *err)
+/* Room for one more of this kind: those that have expired are removed. A reader's links must not keep out an approver's. */
+static bool make_room(struct inbox *inbox, enum mail_link_kind kind, int64_t now_us, struct err *err)
 {
     auto_rows struct sql_rows rows = { 0 };
     bool there;
 
     if (!sql_exec(inbox->sql, "DELETE FROM links WHERE expires_us <= $1", SQL_ARGS(sql_int(now_us)), err) ||
-        !sql_select(inbox->sql, "SELECT COUNT(*) FROM links", SQL_NO_ARGS, &rows, err) || !sql_next(&rows, &there, err))
+        !sql_select(inbox->sql, "SELECT COUNT(*) FROM links WHERE kind = $1", SQL_ARGS(sql_int(kind)), &rows, err) ||
+        !sql_next(&rows, &there, err))
         return false;
     return sql_row_int(&rows, 0) < LIMIT_MAIL_LINKS ||
-           err_set(err, ERR_LIMIT, "this inbox has %d links already: wait until some have expired", LIMIT_MAIL_LINKS);
+           err_set(err, ERR_LIMIT, "this inbox has %d such links already: wait until some have expired",
+                   LIMIT_MAIL_LINKS);
 }
 
 static bool put_new(struct inbox *inbox, const struct link_row *row, struct str actor, int64_t now_us, struct err *err)
 {
     if (!sql_begin(inbox->sql, SQL_DURABLE, err))
         return false;
-    bool fine = make_room(inbox, now_us, err) && link_put(inbox, row, err) &&
+    bool fine = make_room(inbox, row->kind, now_us, err) && link_put(inbox, row, err) &&
                 audit_append(inbox, row->kind == MAIL_LINK_APPROVE ? "link.approve" : "link.attachment",
                              row->message_id, actor, STR("{}"), now_us, err);
     return sql_end(inbox->sql, fine, err);

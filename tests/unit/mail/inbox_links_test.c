@@ -173,6 +173,24 @@ static void a_reader_makes_a_link_to_an_attachment(void **state)
     assert_int_equal(office_state(o, accepted.id), MAIL_HELD);
 }
 
+static void links_of_a_reader_do_not_keep_out_those_of_an_approver(void **state)
+{
+    struct office *o = *state;
+    struct mail_accepted accepted = send_with_link(o);
+    struct mail_link want = { .kind = MAIL_LINK_ATTACHMENT, .expires_us = o->now_us + OFFICE_HOUR_US };
+    struct secret token;
+
+    memcpy(want.message_id, accepted.id, sizeof want.message_id);
+    MUST(mail_link_make(o->mail, OFFICE_INBOX, &want, NULL, &o->reader, o->now_us, &token, &err));
+    office_by_hand(o, "WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 1000) "
+                      "INSERT INTO links (token_hash, kind, message_id, attachment, wrapped, expires_us, is_spent) "
+                      "SELECT 'hash ' || i, kind, message_id, attachment, wrapped, expires_us, 0 FROM links, n "
+                      "WHERE kind = 1");
+    MUST_FAIL(mail_link_make(o->mail, OFFICE_INBOX, &want, NULL, &o->reader, o->now_us, &token, &err), ERR_LIMIT);
+    want.kind = MAIL_LINK_APPROVE;
+    MUST(mail_link_make(o->mail, OFFICE_INBOX, &want, &o->approver, NULL, o->now_us, &token, &err));
+}
+
 /* ---- mail that comes in, in gated_all ---- */
 
 static struct mail_message deliver_held(struct office *o)
@@ -233,6 +251,7 @@ int main(void)
         OFFICE_CASE(a_link_is_for_its_own_message),
         OFFICE_CASE(an_approver_makes_a_link_and_others_do_not),
         OFFICE_CASE(a_reader_makes_a_link_to_an_attachment),
+        OFFICE_CASE(links_of_a_reader_do_not_keep_out_those_of_an_approver),
         OFFICE_CASE(mail_that_comes_in_is_decided_too),
     };
 
