@@ -223,6 +223,16 @@ void busy_dispatch(const struct actions *actions, struct busy_inbox *inbox, cons
     (void)take_turn(actions, inbox, message_id, state, &ignored); /* it has logged why, and a tick follows */
 }
 
+void busy_stop(struct busy_inbox *inbox)
+{
+    (void)pthread_mutex_lock(&inbox->turn);
+}
+
+void busy_go(struct busy_inbox *inbox)
+{
+    (void)pthread_mutex_unlock(&inbox->turn);
+}
+
 void mail_dispatch(const struct actions *actions, const char *inbox_id)
 {
     struct busy_inbox *inbox;

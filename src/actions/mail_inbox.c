@@ -624,33 +624,45 @@ bool action_inbox_update(const struct actions *actions, const struct mail_caller
     return info_of(actions, &row, arena, out, err);
 }
 
+/* While nothing leaves. What waits to leave goes nowhere; if that fails the inbox stays, in its mode. */
+static bool delete_stopped(const struct actions *actions, const struct mail_caller *caller,
+                           const struct mail_inbox_row *row, const struct seal_key *approvers, struct arena *arena,
+                           struct err *err)
+{
+    uint32_t pulled;
+
+    if (!mail_pull_back(actions->mail->mail, arena_text(arena, row->id), MAIL_READ_ONLY, approvers,
+                        str_from(caller->actor), &pulled, err)) {
+        /* The operator gets rid of a damaged one, too: nothing is dispatched from an inbox that is deleted. */
+        if (caller->kind != MAIL_CALLER_OPERATOR || err->kind != ERR_INTERNAL)
+            return err_wrap(err, "delete inbox %.*s", STR_ARG(row->id));
+        log_warn("inbox %.*s: is deleted although its file does not work: %s", STR_ARG(row->id), err_text(err));
+    }
+    mail_note(actions, row->id, "inbox.delete", row->id, caller, STR("{}"));
+    if (!store_mail_inbox_delete(actions->store, row->id, err))
+        return err->kind == ERR_NOT_FOUND ? mail_no_such(err) : false;
+    log_info("inbox %.*s: deleted by %s; its file is shredded in a week", STR_ARG(row->id), caller->actor);
+    return true;
+}
+
 bool action_inbox_delete(const struct actions *actions, const struct mail_caller *caller, struct str ref,
                          struct arena *arena, struct err *err)
 {
     struct mail_inbox_row row;
+    struct busy_inbox *busy;
     struct seal_key approvers;
-    uint32_t pulled;
 
     if (!mail_is_on(actions, err) ||
         !(caller->kind == MAIL_CALLER_OPERATOR || mail_need_scope(caller, MAIL_SCOPE_ADMIN, err)) ||
         !mail_row_for(actions, caller, ref, arena, &row, err) ||
-        !approver_public(actions, row.tenant_id, arena, &approvers, err))
+        !approver_public(actions, row.tenant_id, arena, &approvers, err) ||
+        !busy_begin(actions, arena_text(arena, row.id), &busy, err))
         return false;
-    /* What waits to leave goes nowhere. First the mode, so that nothing leaves while this goes on. */
-    if (row.mode != MAIL_READ_ONLY && !store_mail_inbox_mode(actions->store, row.id, row.mode, MAIL_READ_ONLY, err))
-        return false;
-    if (!mail_pull_back(actions->mail->mail, arena_text(arena, row.id), MAIL_READ_ONLY, &approvers,
-                        str_from(caller->actor), &pulled, err)) {
-        /* The operator gets rid of a damaged one, too: nothing is dispatched from an inbox that is deleted. */
-        if (caller->kind != MAIL_CALLER_OPERATOR || err->kind != ERR_INTERNAL)
-            return err_wrap(err, "delete inbox %.*s", STR_ARG(row.id));
-        log_warn("inbox %.*s: is deleted although its file does not work: %s", STR_ARG(row.id), err_text(err));
-    }
-    mail_note(actions, row.id, "inbox.delete", row.id, caller, STR("{}"));
-    if (!store_mail_inbox_delete(actions->store, row.id, err))
-        return err->kind == ERR_NOT_FOUND ? mail_no_such(err) : false;
-    log_info("inbox %.*s: deleted by %s; its file is shredded in a week", STR_ARG(row.id), caller->actor);
-    return true;
+    busy_stop(busy);
+    bool ok = delete_stopped(actions, caller, &row, &approvers, arena, err);
+    busy_go(busy);
+    busy_end(actions, busy, 0);
+    return ok;
 }
 
 /* ---- what is over ---- */

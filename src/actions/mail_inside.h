@@ -230,6 +230,9 @@ void busy_end(const struct actions *actions, struct busy_inbox *inbox, int64_t n
  */
 void busy_dispatch(const struct actions *actions, struct busy_inbox *inbox, const char *message_id,
                    enum mail_state *state);
+/* Between the two: nothing leaves from busy_stop() to busy_go(), and no timer runs. */
+void busy_stop(struct busy_inbox *inbox);
+void busy_go(struct busy_inbox *inbox);
 /* Counts one attempt to send. False: too many; *out_retry_s says when to try again. */
 bool busy_may_send(const struct actions *actions, const char *inbox_id, uint32_t *out_retry_s) must_use;
 

@@ -1478,6 +1478,34 @@ static void a_file_that_lets_nothing_be_claimed_is_tried_with_pauses(void **stat
     assert_int_equal(list(s, &bob).count, 0);
 }
 
+static void an_inbox_that_cannot_be_deleted_now_stays_as_it_is(void **state)
+{
+    struct stage *s = *state;
+    struct person alice = stage_person(s, "alice", MAIL_AUTONOMOUS), bob = stage_person(s, "bob", MAIL_GATED_SEND);
+    struct str to = address(&bob);
+    struct inbox_info info;
+    struct sent_info sent;
+
+    MUST(try_send(s, &alice,
+                  (struct send_want){ .to = &to, .to_count = 1, .send_at_us = clock_wall_us() + 60 * SECOND_US }, &sent,
+                  &err));
+    stage_close(s);
+    stage_open(s);
+    stage_away = alice.inbox.id;
+    MUST_FAIL(action_inbox_delete(&s->actions, &alice.caller, STR(""), &s->arena, &err), ERR_UNAVAILABLE);
+    stage_away = NULL;
+    MUST(action_inbox_get(&s->actions, &alice.caller, STR(""), &s->arena, &info, &err));
+    assert_int_equal(info.mode, MAIL_AUTONOMOUS);
+    assert_int_equal(state_of(s, &alice, sent.accepted.id), MAIL_SCHEDULED);
+    settle_down(s);
+    MUST(action_inbox_delete(&s->actions, &alice.caller, STR(""), &s->arena, &err));
+    hand_clock_add(61 * SECOND_MS);
+    run_tick(s);
+    assert_int_equal(list(s, &bob).count, 0);
+    MUST_FAIL(action_inbox_get(&s->actions, &s->operator_, str_from(alice.inbox.id), &s->arena, &info, &err),
+              ERR_NOT_FOUND);
+}
+
 static void a_composer_that_is_away_for_an_hour_costs_no_message(void **state)
 {
     struct stage *s = *state;
@@ -1602,6 +1630,7 @@ int main(void)
         RUN(a_mode_that_goes_down_halfway_refuses_only_those_who_have_nothing_yet),
         RUN(a_sender_hears_of_a_message_whose_stored_content_is_damaged),
         RUN(a_file_that_lets_nothing_be_claimed_is_tried_with_pauses),
+        RUN(an_inbox_that_cannot_be_deleted_now_stays_as_it_is),
         RUN(a_composer_that_is_away_for_an_hour_costs_no_message),
     };
 
