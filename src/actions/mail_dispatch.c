@@ -96,10 +96,34 @@ static bool check_release(const struct actions *actions, const struct mail_box *
 
 /* ---- delivering ---- */
 
+/*
+ * Recipients' inboxes that have not answered in this turn. They are not asked again before the next one: each time may take
+ * as long as a call may, and others wait for the turn to end.
+ */
+struct away {
+    char ids[LIMIT_MAIL_DISPATCH][MAIL_INBOX_ID_BYTES];
+    uint32_t count;
+};
+
+static bool is_away(const struct away *away, const char *inbox_id)
+{
+    for (uint32_t i = 0; i < away->count; i++)
+        if (strcmp(away->ids[i], inbox_id) == 0)
+            return true;
+    return false;
+}
+
+static void note_away(struct away *away, const char *inbox_id)
+{
+    if (away->count < COUNT_OF(away->ids))
+        memcpy(away->ids[away->count++], inbox_id, MAIL_INBOX_ID_BYTES);
+}
+
 struct delivery {
     const struct actions *actions;
     const struct mail_release *release;
     const struct mail_content *parsed;
+    struct away *away;
     struct arena *arena;
     int64_t now_us;
 };
@@ -181,7 +205,11 @@ static bool deliver_one(const struct delivery *d, struct str recipient, struct m
         out->detail = STR("there is no such address here");
         return err->kind == ERR_NOT_FOUND;
     }
+    if (is_away(d->away, box.info.id))
+        return err_set(err, ERR_UNAVAILABLE, "inbox %s has just not answered", box.info.id);
     if (!deliver_marked(d, recipient, &box, err)) {
+        if (err->kind == ERR_UNAVAILABLE)
+            note_away(d->away, box.info.id);
         out->detail = STR("the recipient's inbox is full");
         return err->kind == ERR_LIMIT;
     }
@@ -283,6 +311,7 @@ struct turn {
     const struct mail_box *box;
     const char *message_id; /* somebody asks what becomes of this one; may be NULL */
     enum mail_state *state;
+    struct away *away;
 };
 
 /* Nothing leaves now. Who got it in an earlier turn has it, and `settled` says so. */
@@ -323,7 +352,7 @@ static bool leave(const struct turn *turn, const struct mail_release *release, c
         if (!refuse_all(turn, release, content, why, arena, settled, err))
             return false;
     } else {
-        struct delivery d = { actions, release, &parsed, arena, clock_wall_us() };
+        struct delivery d = { actions, release, &parsed, turn->away, arena, clock_wall_us() };
         parsed.sender = content->sender;
         if (!deliver_all(&d, content, settled, err))
             return false;
@@ -419,7 +448,8 @@ bool dispatch_turn(const struct actions *actions, const char *inbox_id, const ch
                    struct mail_tick *out, struct err *err)
 {
     struct mail_box box;
-    struct turn turn = { actions, &box, message_id, state };
+    struct away away = { 0 };
+    struct turn turn = { actions, &box, message_id, state, &away };
     struct arena arena;
 
     arena_init(&arena);

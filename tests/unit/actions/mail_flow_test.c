@@ -1506,6 +1506,34 @@ static void an_inbox_that_cannot_be_deleted_now_stays_as_it_is(void **state)
               ERR_NOT_FOUND);
 }
 
+static void an_inbox_that_does_not_answer_is_asked_once_in_a_turn(void **state)
+{
+    struct stage *s = *state;
+    struct person alice = stage_person(s, "alice", MAIL_AUTONOMOUS), bob = stage_person(s, "bob", MAIL_GATED_SEND),
+                  carol = stage_person(s, "carol", MAIL_GATED_SEND);
+    struct str to[] = { address(&carol), address(&carol), address(&carol), address(&bob) };
+    int64_t at_us = clock_wall_us() + 60 * SECOND_US;
+    struct sent_info sent;
+
+    for (size_t i = 0; i < COUNT_OF(to); i++)
+        MUST(try_send(
+            s, &alice,
+            (struct send_want){
+                .to = &to[i], .to_count = 1, .subject = arena_format(&s->arena, "number %zu", i), .send_at_us = at_us },
+            &sent, &err));
+    stage_close(s);
+    stage_open(s);
+    stage_away = carol.inbox.id;
+    hand_clock_add(61 * SECOND_MS);
+    run_tick(s);
+    assert_int_equal(stage_away_asked, 1);
+    assert_int_equal(list(s, &bob).count, 1);
+    stage_away = NULL;
+    hand_clock_add(LIMIT_MAIL_RETRY_MS);
+    run_tick(s);
+    assert_int_equal(list(s, &carol).count, 3);
+}
+
 static void a_composer_that_is_away_for_an_hour_costs_no_message(void **state)
 {
     struct stage *s = *state;
@@ -1631,6 +1659,7 @@ int main(void)
         RUN(a_sender_hears_of_a_message_whose_stored_content_is_damaged),
         RUN(a_file_that_lets_nothing_be_claimed_is_tried_with_pauses),
         RUN(an_inbox_that_cannot_be_deleted_now_stays_as_it_is),
+        RUN(an_inbox_that_does_not_answer_is_asked_once_in_a_turn),
         RUN(a_composer_that_is_away_for_an_hour_costs_no_message),
     };
 

@@ -56,11 +56,14 @@ static bool stage_composer_works = true;
 /* This inbox has no worker now, with that error; NULL: all have. */
 static const char *stage_away;
 static enum err_kind stage_away_error = ERR_UNAVAILABLE;
+static unsigned stage_away_asked; /* so often */
 
 static inline bool stage_inbox(void *context, const char *inbox_id, bool make, int *out_fd, struct err *err)
 {
-    if (stage_away && strcmp(stage_away, inbox_id) == 0)
+    if (stage_away && strcmp(stage_away, inbox_id) == 0) {
+        stage_away_asked++;
         return err_set(err, stage_away_error, "no worker for this inbox now");
+    }
     return office_fake_open(context, inbox_id, make, out_fd, err);
 }
 
@@ -175,6 +178,7 @@ static inline int stage_set_up(void **state)
     stage_composer_works = true;
     stage_away = NULL;
     stage_away_error = ERR_UNAVAILABLE;
+    stage_away_asked = 0;
     stage_prepare_composer();
     snprintf(stage->office.dir, sizeof stage->office.dir, "/tmp/cloister-mail.XXXXXX");
     assert_non_null(mkdtemp(stage->office.dir));
