@@ -1,15 +1,45 @@
 #include "egress/issued.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/limits.h"
 #include "base/mem.h"
+
+struct issued_by {
+    struct tls_authority *authority;
+    uint8_t seed[TLS_SEED_BYTES];
+    uint32_t refs; /* the set's, and one of each that it has issued */
+};
+
+static struct issued_by *by_new(const uint8_t seed[TLS_SEED_BYTES], struct err *err)
+{
+    struct tls_authority *authority = tls_authority_new(seed, err);
+
+    if (!authority)
+        return NULL;
+    struct issued_by *by = NEW(struct issued_by);
+    by->authority = authority;
+    by->refs = 1;
+    memcpy(by->seed, seed, sizeof by->seed);
+    return by;
+}
+
+static void by_unref(struct issued_by *by)
+{
+    if (!by || --by->refs)
+        return;
+    tls_authority_free(by->authority);
+    explicit_bzero(by->seed, sizeof by->seed);
+    free(by);
+}
 
 static void dispose(void *object)
 {
     struct issued *issued = object;
 
     tls_server_free(issued->tls);
+    by_unref(issued->by);
     free(issued->name);
     free(issued);
 }
@@ -20,6 +50,21 @@ static void forget(struct issued *issued)
     queue_leave(&issued->link);
     issued->set->count--;
     loop_retire(issued->set->loop, issued, dispose);
+}
+
+static void begin_anew(struct issued_set *set)
+{
+    for (struct queue_link *link = set->all.first, *next; link; link = next) {
+        struct issued *issued = container_of(link, struct issued, link);
+        next = link->next;
+        if (issued->users == 0) {
+            forget(issued);
+            continue;
+        }
+        queue_leave(&issued->link);
+        issued->is_old = true;
+    }
+    by_unref(take_ptr(&set->by));
 }
 
 /* The one used longest ago that nobody uses now. False: all are in use. */
@@ -48,12 +93,12 @@ static struct issued *find(struct issued_set *set, struct str name)
 static struct tls_server *make_server(struct issued_set *set, const char *name, struct err *err)
 {
     static const char *const protocols[] = { "http/1.1", NULL };
-    auto_free char *chain = tls_authority_issue(set->authority, name, err);
+    auto_free char *chain = tls_authority_issue(set->by->authority, name, err);
 
     if (!chain)
         return NULL;
     struct tls_server *tls = tls_server_new(&(struct tls_server_config){
-        .loop = set->loop, .protocols = protocols, .sign = tls_authority_sign, .context = set->authority });
+        .loop = set->loop, .protocols = protocols, .sign = tls_authority_sign, .context = set->by->authority });
     struct str text = str_from(chain);
     if (tls_server_use(tls, &text, 1, err))
         return tls;
@@ -77,20 +122,22 @@ static bool may_make(struct issued_set *set, struct err *err)
 struct issued *issued_get(struct issued_set *set, struct loop *loop, const uint8_t seed[TLS_SEED_BYTES],
                           struct str name, struct err *err)
 {
-    struct issued *issued = find(set, name);
-
     set->loop = loop;
+    if (set->by && memcmp(set->by->seed, seed, sizeof set->by->seed) != 0)
+        begin_anew(set);
+    struct issued *issued = find(set, name);
     if (!issued) {
         if (!may_make(set, err))
             return NULL;
-        if (!set->authority && !(set->authority = tls_authority_new(seed, err)))
+        if (!set->by && !(set->by = by_new(seed, err)))
             return NULL;
         auto_free char *text = str_copy(name);
         struct tls_server *tls = make_server(set, text, err);
         if (!tls)
             return NULL;
         issued = NEW(struct issued);
-        *issued = (struct issued){ .set = set, .tls = tls, .name = take_ptr(&text) };
+        *issued = (struct issued){ .set = set, .by = set->by, .tls = tls, .name = take_ptr(&text) };
+        set->by->refs++;
         set->count++;
     }
     queue_join(&set->all, &issued->link); /* used last */
@@ -100,8 +147,8 @@ struct issued *issued_get(struct issued_set *set, struct loop *loop, const uint8
 
 void issued_unref(struct issued *issued)
 {
-    if (issued)
-        issued->users--;
+    if (issued && --issued->users == 0 && issued->is_old)
+        forget(issued);
 }
 
 void issued_done(struct issued_set *set)
@@ -111,5 +158,5 @@ void issued_done(struct issued_set *set)
         dispose(container_of(link, struct issued, link));
     }
     set->all = (struct queue){ 0 };
-    tls_authority_free(take_ptr(&set->authority));
+    by_unref(take_ptr(&set->by));
 }

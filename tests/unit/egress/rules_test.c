@@ -72,6 +72,19 @@ static struct net_policy with_rules(void)
     return policy;
 }
 
+/* As front does it: from the seed, without asking egress. */
+static void guest_trusts(const uint8_t authority_seed[TLS_SEED_BYTES])
+{
+    struct err err;
+    struct tls_authority *authority = tls_authority_new(authority_seed, &err);
+    struct str pem = tls_authority_pem(authority);
+
+    tls_client_unref(take_ptr(&guest_tls));
+    guest_tls = tls_client_new(rig.loop, &pem, &err);
+    assert_non_null(guest_tls);
+    tls_authority_free(authority);
+}
+
 static void begin_with(const char *names, const struct net_policy *policy)
 {
     struct err err;
@@ -91,12 +104,7 @@ static void begin_with(const char *names, const struct net_policy *policy)
     struct str chain = str_from(certificate.chain);
     assert_true(tls_server_use(host_tls, &chain, 1, &err));
 
-    /* As front does it: from the seed, without asking egress. */
-    struct tls_authority *authority = tls_authority_new(seed, &err);
-    struct str pem = tls_authority_pem(authority);
-    guest_tls = tls_client_new(rig.loop, &pem, &err);
-    assert_non_null(guest_tls);
-    tls_authority_free(authority);
+    guest_trusts(seed);
     rig_network(&rig, "one");
     rig_policy(&rig, "one", policy);
 }
@@ -114,7 +122,7 @@ static void end(void)
     rig.egress = NULL;
     pump_some(rig.loop);
     tls_server_free(host_tls);
-    tls_client_unref(guest_tls);
+    tls_client_unref(take_ptr(&guest_tls));
     rig_end(&rig);
     tls_key_free(key);
     free(certificate.key);
@@ -219,6 +227,50 @@ static void headers_are_set_and_the_rest_is_as_the_guest_wrote_it(void **state)
     side_done(&host);
     side_done(&guest);
     PUMP_UNTIL(rig.loop, rig.made == 1);
+    end();
+}
+
+static void answer_host(struct side *guest, struct side *host)
+{
+    accept_host(host);
+    PUMP_UNTIL(rig.loop, got(host, "Bearer s3cret"));
+    stream_write(host->stream, STR("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine"));
+    PUMP_UNTIL(rig.loop, got(guest, "fine"));
+    side_done(host);
+    buf_clear(&guest->got);
+}
+
+static void another_seed_is_for_new_connections(void **state)
+{
+    (void)state;
+    static const uint8_t other_seed[TLS_SEED_BYTES] = { 8, 8, 8 };
+    struct net_policy policy = with_rules();
+    struct side old, late, fresh, host;
+    begin();
+    connect_guest(&old, HOST);
+    stream_write(old.stream, STR("GET / HTTP/1.1\r\nHost: " HOST "\r\n\r\n"));
+    resolve_host();
+    answer_host(&old, &host);
+
+    memcpy(policy.seed, other_seed, sizeof other_seed);
+    rig_policy(&rig, "one", &policy);
+    connect_guest(&late, HOST); /* has not heard of it */
+    PUMP_UNTIL(rig.loop, late.failures);
+    assert_int_equal(late.got.len, 0);
+    guest_trusts(other_seed);
+    connect_guest(&fresh, HOST);
+    stream_write(fresh.stream, STR("GET / HTTP/1.1\r\nHost: " HOST "\r\n\r\n"));
+    answer_host(&fresh, &host);
+
+    /* The old connection goes on, and after it the old authority is gone. */
+    stream_write(old.stream, STR("GET / HTTP/1.1\r\nHost: " HOST "\r\n\r\n"));
+    answer_host(&old, &host);
+    side_done(&old);
+    pump_some(rig.loop);
+    stream_write(fresh.stream, STR("GET / HTTP/1.1\r\nHost: " HOST "\r\n\r\n"));
+    answer_host(&fresh, &host);
+    side_done(&fresh);
+    side_done(&late);
     end();
 }
 
@@ -866,6 +918,7 @@ int main(void)
     const struct CMUnitTest cases[] = {
         CASE(an_address_is_judged_before_each_dial),
         CASE(headers_are_set_and_the_rest_is_as_the_guest_wrote_it),
+        CASE(another_seed_is_for_new_connections),
         CASE(a_request_for_another_host_is_refused),
         CASE(requests_that_would_show_the_headers_or_smuggle_are_refused),
         CASE(a_host_with_another_certificate_gets_nothing),
