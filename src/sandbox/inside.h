@@ -177,7 +177,7 @@ void sandbox_set_clock(struct sandbox *sb, int64_t deadline_us);
 /* The authority for mail, made once: making one takes longer than anything else in a create. */
 struct common_authority *common_authority_new(void) must_use;
 void common_authority_free(struct common_authority *common); /* NULL is fine */
-/* A seed for its authority, if it needs one (header rules, mail) and has none yet. */
+/* A seed for its authority, if it needs one (header rules, mail) and has none yet, or the common one and header rules. */
 void sandbox_make_seed(const struct sandboxes *all, struct net_policy *network);
 /* Packs the policy. Before it is in the maps. */
 void sandbox_keep_policy(struct sandbox *sb, const struct net_policy *network);

@@ -66,8 +66,9 @@ bool sandbox_reaches_out(const struct net_policy *network)
 }
 
 /*
- * Sandboxes without header rules share an authority. Its private key is in egress alone, which uses it for mail's names in
- * all of them. A sandbox with header rules has one of its own.
+ * Sandboxes without header rules share an authority, which egress uses for mail's names in all of them; no sandbox has its
+ * private key. A sandbox with header rules has one of its own, and gets it with the first of them. One that has lived through
+ * a restart of front keeps the authority that was common before.
  */
 struct common_authority {
     uint8_t seed[NET_SEED_BYTES];
@@ -104,7 +105,9 @@ void common_authority_free(struct common_authority *common)
 
 void sandbox_make_seed(const struct sandboxes *all, struct net_policy *network)
 {
-    if (net_policy_has_seed(network))
+    bool is_common = all->common && memcmp(network->seed, all->common->seed, sizeof network->seed) == 0;
+
+    if (net_policy_has_seed(network) && !(is_common && network->transform_count))
         return;
     if (network->transform_count)
         random_bytes(network->seed, sizeof network->seed);

@@ -149,6 +149,37 @@ static void a_change_reaches_store_egress_and_guestd(void **state)
     assert_false(rig->policy.internet);
 }
 
+static void the_first_header_rules_bring_an_authority_of_its_own(void **state)
+{
+    struct rig *rig = *state;
+    static struct net_header header = { STR_INIT("X-Team"), STR_INIT("blue") };
+    static struct net_transform transform = { STR_INIT("api.example.com"), 1, &header };
+    const struct net_policy rules = { .internet = true, .transform_count = 1, .transforms = &transform };
+    uint8_t own[NET_SEED_BYTES];
+
+    rig_stop(rig);
+    rig->config.has_mail = true;
+    rig_start(rig);
+    struct sandbox_info one = rig_create(rig), other = rig_create(rig);
+    struct str common = arena_copy(&rig->arena, rig_setup_of(rig, one.id).network.authority.pem);
+    assert_true(common.len > 0);
+    CHECK_STR(rig_setup_of(rig, other.id).network.authority.pem, common);
+
+    MUST(sandbox_set_network(rig->all, TEAM, one.id, &(struct net_policy){ .internet = true }, &rig->arena, &err));
+    CHECK_STR(rig_message_to(rig, one.id).network.authority.pem, common);
+    memcpy(own, rig->policy.seed, sizeof own);
+    MUST(sandbox_set_network(rig->all, TEAM, one.id, &rules, &rig->arena, &err));
+    assert_false(str_eq(rig_message_to(rig, one.id).network.authority.pem, common));
+    assert_memory_not_equal(rig->policy.seed, own, sizeof own);
+
+    /* It keeps this one, also without rules. */
+    memcpy(own, rig->policy.seed, sizeof own);
+    MUST(sandbox_set_network(rig->all, TEAM, one.id, &rules, &rig->arena, &err));
+    assert_memory_equal(rig->policy.seed, own, sizeof own);
+    MUST(sandbox_set_network(rig->all, TEAM, one.id, &(struct net_policy){ .internet = true }, &rig->arena, &err));
+    assert_memory_equal(rig->policy.seed, own, sizeof own);
+}
+
 static void a_change_that_egress_does_not_get_is_kept_for_it(void **state)
 {
     struct rig *rig = *state;
@@ -365,6 +396,7 @@ int main(void)
         CASE_OF(guestd_is_told_of_names_that_stay_inside),
         CASE_OF(a_machine_that_has_no_network_to_give_says_so_in_the_log),
         CASE_OF(a_change_reaches_store_egress_and_guestd),
+        CASE_OF(the_first_header_rules_bring_an_authority_of_its_own),
         CASE_OF(a_change_that_egress_does_not_get_is_kept_for_it),
         CASE_OF(another_teams_sandbox_cannot_be_changed),
         CASE_OF(of_changes_at_the_same_time_the_last_is_the_same_everywhere),
