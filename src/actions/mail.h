@@ -275,6 +275,10 @@ bool action_pending(const struct actions *actions, const struct mail_caller *cal
                     struct arena *arena, struct pending_page *out, struct err *err) must_use;
 bool action_held_get(const struct actions *actions, const struct mail_caller *caller, struct str message_id,
                      struct arena *arena, struct held_message *out, struct err *err) must_use;
+/* An attachment of one of them, by its number from 0. */
+bool action_held_attachment(const struct actions *actions, const struct mail_caller *caller, struct str message_id,
+                            struct str number, struct arena *arena, struct mail_attachment *out, struct err *err)
+    must_use;
 /* sha256: empty, or what the approver saw: ERR_CONFLICT if the message is another one. */
 bool action_decide(const struct actions *actions, const struct mail_caller *caller, struct str message_id, bool approve,
                    struct str reason, struct str sha256, struct arena *arena, struct mail_message *out, struct err *err)
@@ -286,6 +290,8 @@ bool action_approval_link(const struct actions *actions, const struct mail_calle
 /* By its link: shows, and decides. No caller: the token is the credential. */
 bool action_approval_show(const struct actions *actions, struct str token, struct arena *arena,
                           struct held_message *out, struct err *err) must_use;
+bool action_approval_attachment(const struct actions *actions, struct str token, struct str number, struct arena *arena,
+                                struct mail_attachment *out, struct err *err) must_use;
 bool action_approval_decide(const struct actions *actions, struct str token, bool approve, struct str reason,
                             struct str sha256, struct arena *arena, struct mail_message *out, struct err *err) must_use;
 

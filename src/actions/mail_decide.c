@@ -398,6 +398,26 @@ bool action_held_get(const struct actions *actions, const struct mail_caller *ca
     return true;
 }
 
+static bool take_attachment(const struct mail_content *content, struct str number, struct mail_attachment *out,
+                            struct err *err)
+{
+    uint32_t i;
+
+    if (!mail_attachment_find(content, number, true, &i, err))
+        return false;
+    *out = content->attachments[i];
+    return true;
+}
+
+bool action_held_attachment(const struct actions *actions, const struct mail_caller *caller, struct str message_id,
+                            struct str number, struct arena *arena, struct mail_attachment *out, struct err *err)
+{
+    struct held_message held;
+
+    return action_held_get(actions, caller, message_id, arena, &held, err) &&
+           take_attachment(&held.message.content, number, out, err);
+}
+
 /* ---- deciding ---- */
 
 static bool check_reason(struct str reason, struct str sha256, struct err *err)
@@ -506,7 +526,8 @@ static bool box_of_link(const struct actions *actions, struct str token, struct 
     return box->info.is_active || mail_no_such(err);
 }
 
-bool action_approval_show(const struct actions *actions, struct str token, struct arena *arena,
+/* `want`: of enum mail_want. */
+static bool open_approval(const struct actions *actions, struct str token, unsigned want, struct arena *arena,
                           struct held_message *out, struct err *err)
 {
     struct held_message held = { 0 };
@@ -515,8 +536,8 @@ bool action_approval_show(const struct actions *actions, struct str token, struc
 
     if (!box_of_link(actions, token, arena, &box, err))
         return false;
-    if (!mail_link_open(actions->mail->mail, token, box.info.id, MAIL_WANT_TEXT, clock_wall_us(), arena, &link,
-                        &held.message, err))
+    if (!mail_link_open(actions->mail->mail, token, box.info.id, want, clock_wall_us(), arena, &link, &held.message,
+                        err))
         return err->kind == ERR_NOT_FOUND ? mail_no_such(err) : false;
     if (link.kind != MAIL_LINK_APPROVE)
         return mail_no_such(err);
@@ -524,6 +545,21 @@ bool action_approval_show(const struct actions *actions, struct str token, struc
     fill_answered(&held);
     *out = held;
     return true;
+}
+
+bool action_approval_show(const struct actions *actions, struct str token, struct arena *arena,
+                          struct held_message *out, struct err *err)
+{
+    return open_approval(actions, token, MAIL_WANT_TEXT, arena, out, err);
+}
+
+bool action_approval_attachment(const struct actions *actions, struct str token, struct str number, struct arena *arena,
+                                struct mail_attachment *out, struct err *err)
+{
+    struct held_message held;
+
+    return open_approval(actions, token, MAIL_WANT_ATTACHMENTS, arena, &held, err) &&
+           take_attachment(&held.message.content, number, out, err);
 }
 
 bool action_approval_decide(const struct actions *actions, struct str token, bool approve, struct str reason,

@@ -213,6 +213,12 @@ bool mail_rows_due(const struct actions *actions, int64_t now_us, bool dirty, ui
 bool mail_rows_pending(const struct actions *actions, const char *tenant_id, struct arena *arena,
                        struct mail_row_due **out, size_t *out_count, struct err *err) must_use;
 
+/* ---- mail_read.c ---- */
+
+/* Which attachment: its file name, or its number from 0 if `by_number`. ERR_NOT_FOUND. */
+bool mail_attachment_find(const struct mail_content *content, struct str name, bool by_number, uint32_t *out,
+                          struct err *err) must_use;
+
 /* ---- mail_busy.c ---- */
 
 /* One inbox in use. Valid from busy_begin() to busy_end(). */

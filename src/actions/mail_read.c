@@ -99,8 +99,8 @@ bool action_mail_read(const struct actions *actions, const struct mail_caller *c
            found(mail_read(actions->mail->mail, box.info.id, &box.reader, message_id, want, arena, out, err), err);
 }
 
-static bool find_attachment(const struct mail_content *content, struct str name, bool by_number, uint32_t *out,
-                            struct err *err)
+bool mail_attachment_find(const struct mail_content *content, struct str name, bool by_number, uint32_t *out,
+                          struct err *err)
 {
     uint64_t number;
 
@@ -127,7 +127,7 @@ bool action_attachment_read(const struct actions *actions, const struct mail_cal
     uint32_t number;
 
     if (!action_mail_read(actions, caller, inbox_ref, message_id, MAIL_WANT_ATTACHMENTS, arena, &message, err) ||
-        !find_attachment(&message.content, name, by_number, &number, err))
+        !mail_attachment_find(&message.content, name, by_number, &number, err))
         return false;
     *out = message.content.attachments[number];
     return true;
@@ -147,7 +147,7 @@ bool action_attachment_link(const struct actions *actions, const struct mail_cal
 
     if (!mail_box_of_message(actions, caller, inbox_ref, message_id, MAIL_USE_READ, arena, &box, err) ||
         !found(mail_read(actions->mail->mail, box.info.id, &box.reader, message_id, 0, arena, &message, err), err) ||
-        !find_attachment(&message.content, name, by_number, &link.attachment, err))
+        !mail_attachment_find(&message.content, name, by_number, &link.attachment, err))
         return false;
     memcpy(link.message_id, message.id, sizeof link.message_id);
     if (!found(mail_link_make(actions->mail->mail, box.info.id, &link, NULL, &box.reader, now_us, out_token, err), err))

@@ -75,7 +75,7 @@ handler_fn mm_emails, mm_inbox, mm_inbox_by_address, mm_spam, mm_read, mm_read_b
 handler_fn mm_mailboxes, mm_mailbox_create, mm_mailbox, mm_mailbox_update, mm_mailbox_delete, mm_request_upgrade,
     mm_upgrade, mm_allow_list, mm_allow_add, mm_allow_remove;
 /* mail_multimail_oversight.c */
-handler_fn mm_pending, mm_decide, mm_decide_by_id;
+handler_fn mm_pending, mm_pending_attachment, mm_decide, mm_decide_by_id;
 /* mail_multimail_account.c */
 handler_fn mm_keys, mm_key_create, mm_key_update, mm_key_revoke, mm_webhooks, mm_webhook, mm_webhook_add,
     mm_webhook_remove, mm_account, mm_account_update, mm_usage, mm_audit, mm_audit_of_inbox, mm_domains, mm_domain,

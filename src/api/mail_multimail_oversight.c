@@ -74,6 +74,18 @@ void mm_pending(struct request *rq)
     json_out_end(&json);
 }
 
+void mm_pending_attachment(struct request *rq)
+{
+    struct mail_attachment file;
+    struct err err;
+
+    if (action_held_attachment(rq->actions, mail_caller(rq), mail_id_plain(rq->match.params[0], MM_EMAIL_PREFIX),
+                               rq->match.params[1], rq->arena, &file, &err))
+        mail_reply_file(rq, &file);
+    else
+        mail_reply_err(rq, &err);
+}
+
 struct decision {
     struct str reason, sha256;
     bool approve;

@@ -416,6 +416,18 @@ static void held_get(struct request *rq)
     reply_field(rq, STR("Cache-Control"), STR("no-store"));
 }
 
+static void held_attachment(struct request *rq)
+{
+    struct mail_attachment file;
+    struct err err;
+
+    if (action_held_attachment(rq->actions, mail_caller(rq), message_param(rq), rq->match.params[1], rq->arena, &file,
+                               &err))
+        mail_reply_file(rq, &file);
+    else
+        mail_reply_err(rq, &err);
+}
+
 static void held_link(struct request *rq)
 {
     auto_wipe struct secret token = { 0 };
@@ -617,6 +629,8 @@ static const struct http_route routes[] = {
     OPERATOR(GET, "/mail/pending", pending_list,
              "Messages that wait for approval, with content_sha256: {pending:[…], more, cursor}; ?inbox, ?cursor"),
     OPERATOR(GET, "/mail/messages/{message}", held_get, "One of them, with its text, warnings and what it answers"),
+    OPERATOR(GET, "/mail/messages/{message}/attachments/{index}", held_attachment,
+             "An attachment of it, by its number from 0"),
     OPERATOR(POST, "/mail/messages/{message}/link", held_link,
              "Make a link to the page that approves it, for one use: {path, url, expires_at}"),
     OPERATOR(POST, "/mail/messages/{message}/decide", mm_decide_by_id,

@@ -268,9 +268,12 @@ static void attachments(struct request *rq, const struct mail_content *content)
     raw(rq, "<h2>Attachments</h2><ul>");
     for (uint32_t i = 0; i < content->attachment_count; i++) {
         const struct mail_attachment *file = &content->attachments[i];
-        raw(rq, "<li>");
-        text(rq, file->name);
-        raw(rq, ", ");
+        /* Below the page's own address, whichever of its two that is. */
+        raw(rq, "<li><a href=\"");
+        text(rq, rq->match.params[0]);
+        buf_format(&rq->reply.body, "/attachments/%u\">", i);
+        text(rq, file->name.len ? file->name : STR("(no name)"));
+        raw(rq, "</a>, ");
         text(rq, file->content_type);
         buf_format(&rq->reply.body, ", %llu bytes<br><code>sha256 ", (unsigned long long)file->size);
         text(rq, str_from(file->sha256));
@@ -356,6 +359,17 @@ void mail_page_show(struct request *rq)
     raw(rq, "</code></p>");
     form(rq, &held.message);
     page_end(rq);
+}
+
+void mail_page_attachment(struct request *rq)
+{
+    struct mail_attachment file;
+    struct err err;
+
+    if (action_approval_attachment(rq->actions, rq->match.params[0], rq->match.params[1], rq->arena, &file, &err))
+        mail_reply_file(rq, &file);
+    else
+        reply_failure(rq, &err);
 }
 
 /* ---- deciding ---- */

@@ -6,6 +6,6 @@
 
 #include "api/request.h"
 
-handler_fn mail_page_show, mail_page_decide;
+handler_fn mail_page_show, mail_page_attachment, mail_page_decide;
 
 #endif

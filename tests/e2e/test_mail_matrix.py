@@ -118,7 +118,7 @@ class World:
         spare = self.with_code("POST", "/v1/api-keys", {"name": "spare", "scopes": ["read"]})
         lobster_hook = self.call(self.account, "POST", "/v1/webhooks", {"url": WEBHOOK, "events": ["email.received"]}).json
         self.multimail_ids = {
-            "id": one["id"], "email": row["id"], "held": held["id"], "thread": row["thread_id"], "name": "a.txt", "key": spare["id"],
+            "id": one["id"], "email": row["id"], "held": held["id"], "thread": row["thread_id"], "name": "a.txt", "index": "0", "key": spare["id"],
             "webhook": webhook["id"], "contact": contact["id"], "entry": allowed["id"], "address": one["address"],
         }  # fmt: skip
         self.lobstermail_ids = {
@@ -188,7 +188,7 @@ def filled(pattern, ids):
     names = re.findall(r"{(\w+)}", pattern)
     if any(name not in ids for name in names):
         return None, names
-    if "decide" in pattern or "cancel" in pattern or "schedule" in pattern:
+    if "decide" in pattern or "cancel" in pattern or "schedule" in pattern or "pending/" in pattern:
         ids = {**ids, "email": ids["held"]}
     return re.sub(r"{(\w+)}", lambda match: ids[match[1]], pattern), names
 

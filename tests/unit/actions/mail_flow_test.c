@@ -1102,6 +1102,45 @@ static void an_attachment_is_read_by_name_by_number_and_by_link(void **state)
     MUST_FAIL(action_attachment_open(&s->actions, secret_reveal(&token), &s->arena, &got, &err), ERR_NOT_FOUND);
 }
 
+static void an_approver_opens_the_attachments_of_what_is_held(void **state)
+{
+    struct stage *s = *state;
+    struct person alice = stage_person(s, "alice", MAIL_GATED_SEND), bob = stage_person(s, "bob", MAIL_GATED_SEND);
+    struct mail_caller approver = stage_approver(s);
+    struct mail_attachment files[] = {
+        { .name = STR("heron.txt"), .content_type = STR("text/plain"), .content = STR("grey and patient") },
+        { .name = STR("stork.txt"), .content_type = STR("text/plain"), .content = STR("white and tall") },
+    };
+    const struct mail_caller *may[] = { &approver, &s->operator_ }, *may_not[] = { &alice.caller, &bob.caller };
+    struct str to = address(&bob);
+    struct mail_attachment got;
+    struct sent_info out;
+    struct secret token;
+    int64_t expires_us;
+
+    MUST(try_send(s, &alice,
+                  (struct send_want){ .to = &to, .to_count = 1, .attachments = files, .attachment_count = 2 }, &out,
+                  &err));
+    struct str id = str_from(out.accepted.id);
+    for (size_t i = 0; i < COUNT_OF(may); i++) {
+        MUST(action_held_attachment(&s->actions, may[i], id, STR("1"), &s->arena, &got, &err));
+        CHECK_STR(got.name, files[1].name);
+        CHECK_STR(got.content, files[1].content);
+        MUST_FAIL(action_held_attachment(&s->actions, may[i], id, STR("2"), &s->arena, &got, &err), ERR_NOT_FOUND);
+        MUST_FAIL(action_held_attachment(&s->actions, may_not[i], id, STR("1"), &s->arena, &got, &err), ERR_DENIED);
+    }
+    MUST(action_approval_link(&s->actions, &approver, id, &s->arena, &token, &expires_us, &err));
+    MUST(action_approval_attachment(&s->actions, secret_reveal(&token), STR("0"), &s->arena, &got, &err));
+    CHECK_STR(got.content, files[0].content);
+    MUST_FAIL(action_approval_attachment(&s->actions, secret_reveal(&token), STR("x"), &s->arena, &got, &err),
+              ERR_NOT_FOUND);
+    /* Nothing of what is not held any more. */
+    assert_int_equal(decide(s, &approver, out.accepted.id, false).state, MAIL_REJECTED);
+    MUST_FAIL(action_held_attachment(&s->actions, &approver, id, STR("1"), &s->arena, &got, &err), ERR_NOT_FOUND);
+    MUST_FAIL(action_approval_attachment(&s->actions, secret_reveal(&token), STR("0"), &s->arena, &got, &err),
+              ERR_NOT_FOUND);
+}
+
 /* ---- foreign ---- */
 
 static void a_foreign_message_looks_like_one_that_does_not_exist(void **state)
@@ -1647,6 +1686,7 @@ int main(void)
         RUN(a_link_shows_one_message_and_decides_once),
         RUN(a_link_expires_and_a_guess_finds_nothing),
         RUN(an_attachment_is_read_by_name_by_number_and_by_link),
+        RUN(an_approver_opens_the_attachments_of_what_is_held),
         RUN(a_foreign_message_looks_like_one_that_does_not_exist),
         RUN(a_grant_reads_what_it_names_and_nothing_more),
         RUN(an_entry_that_front_has_not_put_on_the_allowlist_lets_nothing_out),

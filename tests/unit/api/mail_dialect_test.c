@@ -44,8 +44,14 @@ static void every_route_needs_a_scope_or_is_public_on_purpose(void **state)
 /* Without a key each of these would be a way to change something. */
 static void public_routes_are_these(void **state)
 {
-    static const char *const allowed[] = { "/v1/files/{token}", "/v1/openapi.json",    "/health",
-                                           "/v1/signup",        "/v1/approve/{token}", "/approve/{token}" };
+    static const char *const allowed[] = { "/v1/files/{token}",
+                                           "/v1/openapi.json",
+                                           "/health",
+                                           "/v1/signup",
+                                           "/v1/approve/{token}",
+                                           "/approve/{token}",
+                                           "/v1/approve/{token}/attachments/{index}",
+                                           "/approve/{token}/attachments/{index}" };
 
     (void)state;
     for (size_t d = 0; d < COUNT_OF(dialects); d++) {

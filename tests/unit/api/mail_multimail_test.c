@@ -627,6 +627,17 @@ static void a_mailbox_and_its_allowlist(void **state)
 
 /* ---- oversight ---- */
 
+static void an_attachment_of_what_waits_is_for_approvers(void **state)
+{
+    struct mail_served *s = *state;
+
+    assert_int_equal(mail_ask(s, "GET", "/v1/oversight/pending/" EM "/attachments/0", KEY_EYES, NULL), 200);
+    SAID(s, "held_attachment " FAKE_MESSAGE " 0");
+    assert_non_null(strstr(mail_header(s, "Content-Disposition"), "attachment;"));
+    assert_int_equal(mail_ask(s, "GET", "/v1/oversight/pending/" EM "/attachments/0", KEY_FULL, NULL), 403);
+    assert_string_equal(fake.said, "");
+}
+
 static void what_waits_is_listed_under_both_names(void **state)
 {
     struct mail_served *s = *state;
@@ -849,6 +860,7 @@ int main(void)
         SERVED(a_mailbox_and_its_allowlist),
         SERVED(what_waits_is_listed_under_both_names),
         SERVED(a_long_list_of_what_waits_has_pages),
+        SERVED(an_attachment_of_what_waits_is_for_approvers),
         SERVED(a_decision_binds_what_the_approver_saw),
         SERVED(a_decision_that_is_neither_is_refused),
         SERVED(keys_are_made_in_two_steps_and_shown_once),

@@ -124,6 +124,8 @@ static void held_mail_is_shown_and_decided(void **state)
     SAID(s, "held_get " FAKE_MESSAGE);
     assert_string_equal(mail_text(s, "markdown"), "the text");
     assert_true(json_is_null(json_object_get(s->last, "answers")));
+    assert_int_equal(call(s, "GET", "/mail/messages/" EM "/attachments/0", NULL), 200);
+    SAID(s, "held_attachment " FAKE_MESSAGE " 0");
     assert_int_equal(call(s, "POST", "/mail/messages/" EM "/link", NULL), 201);
     SAID(s, "approval_link " FAKE_MESSAGE);
     assert_string_equal(mail_text(s, "path"), "/approve/tok");

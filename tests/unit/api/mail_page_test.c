@@ -59,6 +59,22 @@ static void opening_the_page_shows_and_decides_nothing(void **state)
     assert_string_equal(fake.said, "approval_show tok\n");
 }
 
+static void attachments_open_from_the_page(void **state)
+{
+    struct mail_served *s = *state;
+
+    assert_int_equal(get(s, PAGE), 200);
+    HAS(s, "<a href=\"tok/attachments/0\">");
+    assert_int_equal(get(s, PAGE "/attachments/0"), 200);
+    assert_string_equal(fake.said, "approval_attachment tok 0\n");
+    assert_non_null(strstr(mail_header(s, "Content-Disposition"), "attachment;"));
+    assert_string_equal(mail_header(s, "X-Content-Type-Options"), "nosniff");
+    assert_int_equal(get(s, "/v1" PAGE "/attachments/0"), 200);
+    (void)err_set(&fake.fail, ERR_NOT_FOUND, "the message has no attachment with this number");
+    assert_int_equal(get(s, PAGE "/attachments/7"), 404);
+    HAS(s, "This link does not work");
+}
+
 static void nothing_that_a_stranger_writes_becomes_part_of_the_page(void **state)
 {
     struct mail_served *s = *state;
@@ -164,6 +180,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         PAGE_TEST(opening_the_page_shows_and_decides_nothing),
+        PAGE_TEST(attachments_open_from_the_page),
         PAGE_TEST(nothing_that_a_stranger_writes_becomes_part_of_the_page),
         PAGE_TEST(the_form_decides_with_the_hash_that_was_shown),
         PAGE_TEST(a_form_that_is_not_complete_decides_nothing),

@@ -581,6 +581,22 @@ bool action_attachment_open(const struct actions *actions, struct str token, str
     return SAY("attachment_open %.*s", S(token));
 }
 
+bool action_held_attachment(ARGS, struct str message_id, struct str number, struct arena *arena,
+                            struct mail_attachment *out, struct err *err)
+{
+    UNUSED;
+    *out = a_file();
+    return SAY("held_attachment %.*s %.*s", S(message_id), S(number));
+}
+
+bool action_approval_attachment(const struct actions *actions, struct str token, struct str number, struct arena *arena,
+                                struct mail_attachment *out, struct err *err)
+{
+    (void)actions, (void)arena;
+    *out = a_file();
+    return SAY("approval_attachment %.*s %.*s", S(token), S(number));
+}
+
 bool action_mail_label(ARGS, struct str message_id, bool is_spam, struct arena *arena, struct mail_message *out,
                        struct err *err)
 {
