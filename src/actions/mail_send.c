@@ -546,7 +546,8 @@ static bool merge(const struct actions *actions, const struct mail_box *box, str
     if (!mail_read(actions->mail->mail, box->info.id, &box->reader, message_id, MAIL_WANT_TEXT | MAIL_WANT_ATTACHMENTS,
                    arena, &old, err))
         return err->kind == ERR_NOT_FOUND ? mail_no_such(err) : false;
-    if (old.direction != MAIL_OUTBOUND)
+    /* The gate decides it again later; here so that what it would refuse costs no composer. */
+    if (old.direction != MAIL_OUTBOUND || old.state != MAIL_SCHEDULED)
         return err_set(err, ERR_CONFLICT, "only a message that is scheduled can be changed");
     struct mail_content *c = &old.content;
     if (!out->to_count)

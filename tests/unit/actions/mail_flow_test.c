@@ -973,6 +973,24 @@ static void a_scheduled_message_can_be_changed(void **state)
               ERR_CONFLICT);
 }
 
+static void a_change_that_comes_too_late_costs_no_composer(void **state)
+{
+    struct stage *s = *state;
+    struct person alice = stage_person(s, "alice", MAIL_GATED_SEND), bob = stage_person(s, "bob", MAIL_GATED_SEND);
+    struct sent_info sent = send_to(s, &alice, address(&bob));
+    const struct send_want want = { .subject = STR("too late"), .schedule_first = -1 };
+    struct mail_message out;
+
+    assert_int_equal(sent.accepted.state, MAIL_HELD);
+    stage_composer_works = false; /* if it is asked, the error is another one */
+    struct err err;
+    bool changed =
+        action_send_edit(&s->actions, &alice.caller, STR(""), str_from(sent.accepted.id), &want, &s->arena, &out, &err);
+    stage_composer_works = true;
+    assert_false(changed);
+    assert_int_equal(err.kind, ERR_CONFLICT);
+}
+
 /* ---- limits ---- */
 
 static void a_loop_of_sends_meets_the_limit(void **state)
@@ -1681,6 +1699,7 @@ int main(void)
         RUN(an_approved_message_can_be_cancelled_while_the_undo_window_is_open),
         RUN(a_held_message_expires),
         RUN(a_scheduled_message_can_be_changed),
+        RUN(a_change_that_comes_too_late_costs_no_composer),
         RUN(a_loop_of_sends_meets_the_limit),
         RUN(the_same_message_twice_is_one),
         RUN(a_link_shows_one_message_and_decides_once),
