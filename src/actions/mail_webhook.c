@@ -51,6 +51,12 @@ static bool want_check(const struct actions *actions, const struct webhook_want 
     for (uint32_t i = 0; i < want->event_count; i++)
         if (want->events[i].len == 0 || want->events[i].len > EVENT_BYTES || !utf8_valid(want->events[i]))
             return err_set(err, ERR_INVALID, "an event of a webhook has a name of up to %d bytes", EVENT_BYTES);
+    /* Each name is a call of its own. */
+    for (uint32_t i = 1; i < want->event_count; i++)
+        for (uint32_t j = 0; j < i; j++)
+            if (str_eq(want->events[i], want->events[j]))
+                return err_set(err, ERR_INVALID, "the event %.*s of a webhook is named twice",
+                               STR_ARG(want->events[i]));
     if (want->secret.len && (want->secret.len < SECRET_LEAST || want->secret.len > SECRET_MAX_BYTES))
         return err_set(err, ERR_INVALID, "the secret of a webhook has %d to %d bytes", SECRET_LEAST, SECRET_MAX_BYTES);
     return utf8_valid(want->secret) || err_set(err, ERR_INVALID, "the secret of a webhook must be UTF-8");

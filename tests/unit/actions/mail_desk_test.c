@@ -1475,6 +1475,9 @@ static void webhooks_need_a_code_unless_an_account_asks_from_outside(void **stat
         MUST_FAIL(action_webhook_add(&f->actions, &alice.caller, &want, f->arena, &webhook, &pending, &err),
                   ERR_INVALID);
     }
+    const struct str twice[] = { STR("message.received"), STR("message.sent"), STR("message.received") };
+    want = (struct webhook_want){ .url = STR("https://example.com/hook"), .events = twice, .event_count = 3 };
+    MUST_FAIL(action_webhook_add(&f->actions, &alice.caller, &want, f->arena, &webhook, &pending, &err), ERR_INVALID);
 
     /* An account's: in all of its inboxes, listed and removed as one. */
     want = (struct webhook_want){ .url = STR("https://example.com/all"), .events = events, .event_count = 1 };
