@@ -169,7 +169,8 @@ static bool create_consent(const struct actions *actions, const struct mail_call
         .parts = parts,
         .part_count = COUNT_OF(parts),
         .what =
-            arena_format(arena, "create the key '%.*s' with the scopes %.*s", STR_ARG(want->name), STR_ARG(parts[1])),
+            /* The name is the caller's, so it comes last: it cannot look like scopes. */
+        arena_format(arena, "create a key with the scopes %.*s, named '%.*s'", STR_ARG(parts[1]), STR_ARG(want->name)),
     };
 
     return mail_consent(actions, caller, &asked, want->approval_code, arena, out_pending, NULL, err);
@@ -336,7 +337,7 @@ static bool key_consent(const struct actions *actions, const struct mail_caller 
         .inbox_id = row->inbox_id,
         .parts = parts,
         .part_count = part_count,
-        .what = arena_format(arena, "%s the key '%.*s' (%.*s…)", verb, STR_ARG(info.name), STR_ARG(info.prefix)),
+        .what = arena_format(arena, "%s the key %.*s…, named '%.*s'", verb, STR_ARG(info.prefix), STR_ARG(info.name)),
     };
     return mail_consent(actions, caller, &asked, code, arena, out_pending, NULL, err);
 }
@@ -384,8 +385,10 @@ bool action_mail_key_update(const struct actions *actions, const struct mail_cal
         !(now & OVERSIGHT))
         return err_set(err, ERR_INVALID, "this key was made without the right to read: create a new key");
     const struct str parts[] = { row.id, new_name, scopes_text(now, arena) };
-    if (now != row.scopes && !key_consent(actions, caller, "key.update", &row, parts, COUNT_OF(parts),
-                                          "change the scopes of", approval_code, arena, out_pending, err))
+    char verb[128];
+    (void)snprintf(verb, sizeof verb, "set the scopes %.*s of", STR_ARG(parts[2]));
+    if (now != row.scopes && !key_consent(actions, caller, "key.update", &row, parts, COUNT_OF(parts), verb,
+                                          approval_code, arena, out_pending, err))
         return false;
     if (*out_pending)
         return true;

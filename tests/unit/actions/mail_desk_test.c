@@ -590,6 +590,25 @@ static void the_operator_reads_and_sends_nothing(void **state)
 
 /* ---- keys ---- */
 
+static void the_name_of_a_key_does_not_look_like_its_scopes(void **state)
+{
+    struct fixture *f = *state;
+    struct mail_key_want want = { .name = STR("x' with the scopes read"), .scopes = MAIL_SCOPE_SEND };
+    struct mail_key_info info;
+    struct secret text = { 0 };
+    struct mail_code *codes;
+    struct made alice;
+    size_t count;
+    bool pending;
+
+    make_inbox(f, "alice", "", &alice);
+    MUST(action_mail_key_create(&f->actions, &alice.caller, &want, f->arena, &info, &text, &pending, &err));
+    assert_true(pending);
+    MUST(action_mail_codes(&f->actions, &f->operator_, f->arena, &codes, &count, &err));
+    assert_int_equal(count, 1);
+    CHECK_STR(codes[0].what, STR("create a key with the scopes send, named 'x' with the scopes read'"));
+}
+
 static void a_key_is_made_with_the_operators_code_and_revoked_at_once(void **state)
 {
     struct fixture *f = *state;
@@ -1532,6 +1551,7 @@ int main(void)
         DESK_CASE(settings_of_an_inbox_are_its_own_administrators),
         DESK_CASE(what_belongs_to_others_looks_like_what_does_not_exist),
         DESK_CASE(the_operator_reads_and_sends_nothing),
+        DESK_CASE(the_name_of_a_key_does_not_look_like_its_scopes),
         DESK_CASE(a_key_is_made_with_the_operators_code_and_revoked_at_once),
         DESK_CASE(a_key_never_sends_and_approves),
         DESK_CASE(approvers_open_their_own_tenants_key_only),
