@@ -166,7 +166,7 @@ def test_workers_that_are_killed_all_the_time_lose_nothing_that_was_accepted(mai
                 assert answer.status in (500, 503), answer
             time.sleep(0.3)
         killer.result()
-    pending = mail.call("GET", "/mail/pending", headers=admin(mail)).json["pending"]
+    pending = mail.call("GET", f"/mail/pending?inbox={inbox.id}", headers=admin(mail)).json["pending"]
     subjects = [row["subject"] for row in pending if row["mailbox_id"] == inbox.id]
     assert len(subjects) == len(set(subjects))
     assert accepted <= set(subjects)
