@@ -324,7 +324,9 @@ def test_tools_refuse_foreign_ids_alike(world, credential):
             named = [name for name in tool["inputSchema"]["properties"] if name.endswith("_id") or name == "inboxId"]
             if named and foreign != missing:
                 wrong.append(f"{tool['name']}: {foreign} for what exists, {missing} for what does not")
-            if named and '"isError":true' not in foreign[1].replace(" ", ""):
+            # A list of what waits is empty for inboxes that this approver does not have.
+            is_empty = tool["name"] == "list_pending" and '"text":"[]"' in foreign[1]
+            if named and not is_empty and '"isError":true' not in foreign[1].replace(" ", ""):
                 wrong.append(f"{tool['name']}: {foreign}")
     assert not wrong, "\n".join(sorted(set(wrong)))
 
@@ -352,7 +354,7 @@ def test_a_key_that_sends_never_approves_and_one_that_approves_never_reads(world
         assert world.call(world.victim["key"], "POST", path, body, ok=False).status == 403
     assert world.call(world.victim["key"], "GET", "/v1/oversight/pending", ok=False).status == 403
     eyes = world.operator("POST", "/mail/keys", {"name": "eyes", "scopes": ["oversight"]})["key"]
-    assert held in world.call(eyes, "GET", "/v1/oversight/pending").body.decode()
+    assert held in world.call(eyes, "GET", f"/v1/oversight/pending?mailbox_id={one}").body.decode()
     email = world.multimail_ids["email"]
     for path in (f"/v1/mailboxes/{one}/emails", f"/v1/mailboxes/{one}/emails/{email}", f"/v1/emails/{email}"):
         answer = world.call(eyes, "GET", path, ok=False)
