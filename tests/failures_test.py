@@ -394,7 +394,7 @@ def check_lookup():
 
     for age, python, npm in (
         (e2e.LOOKUP_SECONDS - 60, [], []),
-        (e2e.LOOKUP_SECONDS + 60, ["newest", "interpreter", "multimail"], ["newest"]),
+        (e2e.LOOKUP_SECONDS + 60, ["newest", "interpreter", "multimail", "mcp"], ["newest"]),
     ):
         for names, make, wanted in ((e2e.PYTHON_SDKS, e2e.update_venv, python), (e2e.NPM_PACKAGES, e2e.update_npm, npm)):
             with tempfile.TemporaryDirectory() as scratch, unittest.mock.patch.object(subprocess, "run", install):
