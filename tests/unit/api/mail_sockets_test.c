@@ -237,8 +237,8 @@ static void a_message_of_the_wrong_shape_is_an_error_and_no_end(void **state)
         "{\"type\":\"subscribe\",\"inbox_ids\":[7]}",
         "{\"type\":\"subscribe\",\"inbox_ids\":[\"ibx_1\"]}",
         "{\"type\":\"subscribe\",\"inbox_ids\":[\"\"]}",
-        "{\"type\":\"subscribe\",\"inbox_ids\":[],"
-        "\"id\":\"0123456789012345678901234567890123456789012345678901234567890123\"}",
+        ("{\"type\":\"subscribe\",\"inbox_ids\":[],"
+         "\"id\":\"0123456789012345678901234567890123456789012345678901234567890123\"}"),
     };
     struct mail_served *s = *state;
     struct client c;

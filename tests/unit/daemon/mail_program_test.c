@@ -40,7 +40,7 @@ static struct mail_content ask(struct rig *rig, struct str request, struct arena
     auto_close int fd = child.fd;
     struct mail_content content = { 0 };
     struct err err, failure;
-    size_t len;
+    size_t len = 0;
 
     if (fd < 0)
         fail_msg("%s", err_text(&child.err));

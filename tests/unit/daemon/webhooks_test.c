@@ -164,7 +164,7 @@ static bool call(struct rig *rig, const struct mail_hook *hook, uint32_t *out_st
     auto_free char *reply = NULL;
     struct rig_child child = rig_child(rig);
     auto_close int fd = child.fd;
-    size_t len;
+    size_t len = 0;
 
     if (fd < 0)
         fail_msg("%s", err_text(&child.err));
@@ -259,8 +259,8 @@ static void what_is_not_https_is_refused(void **state)
                                        "https://",
                                        "https://hook.example.com:0/",
                                        "https://hook.example.com:99999/",
-                                       "https://b\xc3\xbc"
-                                       "cher.example.com/",
+                                       ("https://b\xc3\xbc"
+                                        "cher.example.com/"),
                                        "hook.example.com/ok",
                                        "",
                                        "not a url" };

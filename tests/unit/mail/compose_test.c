@@ -371,8 +371,8 @@ static void a_line_break_is_refused_in_every_field(void **state)
                                           "x\rBcc: e",
                                           "x\r\n\r\nbody",
                                           "x\n",
-                                          "x\x0b"
-                                          "y" };
+                                          ("x\x0b"
+                                           "y") };
     static const size_t fields[] = {
         offsetof(struct mail_draft, from_address), offsetof(struct mail_draft, from_name),
         offsetof(struct mail_draft, reply_to),     offsetof(struct mail_draft, subject),

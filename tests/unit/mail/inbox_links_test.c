@@ -43,7 +43,7 @@ static void a_held_message_comes_with_a_link_that_shows_and_decides(void **state
     char handle[MAIL_HANDLE_BYTES];
 
     assert_true(mail_link_handle(secret_reveal(&accepted.link), handle));
-    assert_string_equal(handle, OFFICE_INBOX + 16);
+    assert_string_equal(handle, &OFFICE_INBOX[16]);
     for (int i = 0; i < 3; i++) { /* a mail program that looks at each link changes nothing */
         MUST(open_link(o, &accepted.link, &message, &err));
         CHECK_STR(message.content.text, STR("Giraffebody 1\n"));

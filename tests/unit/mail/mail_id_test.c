@@ -87,7 +87,7 @@ static void an_id_leads_to_its_inbox(void **state)
     mail_message_id(INBOX, id);
     assert_int_equal(strlen(id), MAIL_MESSAGE_ID_BYTES - 1);
     assert_true(mail_message_id_handle(str_from(id), handle));
-    assert_string_equal(handle, INBOX + 16);
+    assert_string_equal(handle, &INBOX[16]);
     assert_false(mail_message_id_handle(STR(""), handle));
     assert_false(mail_message_id_handle(STR(INBOX), handle));
     id[3] = 'i';

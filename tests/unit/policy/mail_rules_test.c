@@ -284,8 +284,8 @@ static void new_local_parts_are_of_the_form_that_clients_know(void **state)
                                          "no.reply",
                                          "cloister",
                                          "c.lois.ter",
-                                         "\xc3\xa4"
-                                         "bc",
+                                         ("\xc3\xa4"
+                                          "bc"),
                                          "undefined",
                                          "mailer-daemon" };
     char text[80];
