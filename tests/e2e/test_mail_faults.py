@@ -201,7 +201,7 @@ def test_an_inbox_that_is_damaged_stops_nobody_else(mail, damage):
 @pytest.fixture
 def small(server):
     """A server on a file system of 48 MiB. It needs no template: nobody starts a sandbox there."""
-    home = server.data.parent / f"{server.data.name}-small"
+    home = server.data.parent / f"{server.data.name}-full-mail"
     image = home.with_name(f"{home.name}.img")
     home.mkdir(mode=0o755, parents=True, exist_ok=True)
     with open(image, "wb") as file:
