@@ -93,11 +93,12 @@ void mm_strings(struct json_out *json, const char *name, const struct str *texts
 
 struct str mm_bare_address(struct str shown)
 {
-    struct str rest = shown, head, address;
+    /* The last one: a name in quotes may have another. */
+    const char *open = shown.len ? memrchr(shown.at, '<', shown.len) : NULL;
 
-    if (str_ends(shown, STR(">")) && str_cut(&rest, '<', &head) && rest.at && str_cut(&rest, '>', &address))
-        return address;
-    return shown;
+    if (!open || !str_ends(shown, STR(">")))
+        return str_trim(shown);
+    return str_trim(str_of(open + 1, (size_t)(shown.at + shown.len - open) - 2));
 }
 
 void mm_text(struct json_out *json, const char *name, struct str text)

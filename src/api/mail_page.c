@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/mail_dialect.h"
+#include "api/mail_multimail.h"
 #include "base/clock.h"
 #include "base/encode.h"
 
@@ -168,20 +168,10 @@ static void reply_failure(struct request *rq, const struct err *err)
 
 /* ---- showing ---- */
 
-/* "Name <a@b>" → "a@b". */
-static struct str bare(struct str shown)
-{
-    const char *open = shown.len ? memrchr(shown.at, '<', shown.len) : NULL;
-
-    if (!open || !str_ends(shown, STR(">")))
-        return str_trim(shown);
-    return str_trim(str_of(open + 1, (size_t)(shown.at + shown.len - open) - 2));
-}
-
 static bool is_among(struct str address, const struct str *shown, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
-        if (str_eq_nocase(bare(shown[i]), address))
+        if (str_eq_nocase(mm_bare_address(shown[i]), address))
             return true;
     return false;
 }
@@ -344,7 +334,7 @@ void mail_page_show(struct request *rq)
         copies(rq, content);
     field(rq, "Reply to", content->reply_to);
     field(rq, "Subject", content->subject.len ? content->subject : STR("(none)"));
-    if (!str_eq(held.inbox.address, bare(content->from)))
+    if (!str_eq(held.inbox.address, mm_bare_address(content->from)))
         field(rq, "Inbox", held.inbox.address);
     time_field(rq, "Leaves at", held.message.send_at_us);
     time_field(rq, "Decide by", held.message.hold_until_us);

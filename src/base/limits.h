@@ -322,7 +322,7 @@
 /* Mail: processes and requests */
 #define LIMIT_MAIL_FRAME_BYTES (64 << 20) /* between front and a worker: a packed message and what is said about it */
 #define LIMIT_MAIL_BODY_BYTES (16 << 20)  /* a request that sends: ten megabytes of attachments in base64 */
-#define LIMIT_INBOX_WORKERS 64            /* at once, all inboxes together; each has about 3 MiB */
+#define LIMIT_INBOX_WORKERS 64            /* at once, all inboxes together; each has about 6 MiB */
 #define LIMIT_INBOX_IDLE_MS 30000         /* then an idle worker ends */
 #define LIMIT_INBOX_CALL_MS 20000         /* for a worker's answer */
 #define LIMIT_INBOX_TURNS 8               /* calls for one inbox at once: a slow one leaves threads for others */
