@@ -107,6 +107,7 @@ struct sandbox_request {
     uint32_t https_port_count;
     const uint16_t *https_ports;
     bool open_code; /* run_code without the access token, if the operator allows that */
+    struct sandbox_lifecycle lifecycle;
 };
 
 bool action_sandbox_create(const struct actions *actions, const struct caller *caller,
@@ -126,6 +127,36 @@ bool action_sandbox_refresh(const struct actions *actions, const struct caller *
 bool action_sandbox_connect(const struct actions *actions, const struct caller *caller, struct str id,
                             uint64_t timeout_s, struct arena *arena, struct sandbox_info *out, struct err *err)
     must_use;
+
+/* ---- pause.c ---- */
+
+/* As sandbox_pause(). */
+bool action_sandbox_pause(const struct actions *actions, const struct caller *caller, struct str id,
+                          const struct pause_want *want, struct err *err) must_use;
+/* As sandbox_resume(); a timeout beyond the maximum is ERR_INVALID. */
+bool action_sandbox_resume(const struct actions *actions, const struct caller *caller, struct str id,
+                           const struct resume_want *want, struct arena *arena, struct sandbox_info *out,
+                           bool *out_resumed, struct err *err) must_use;
+/* As sandbox_fork(), of 1 to LIMIT_FORKS. */
+bool action_sandbox_fork(const struct actions *actions, const struct caller *caller, struct str id, uint32_t count,
+                         uint64_t timeout_s, struct arena *arena, struct fork_result *out, struct err *err) must_use;
+
+/* ---- snapshot.c ---- */
+
+struct snapshot_info {
+    struct str id;   /* "<template id>:default", or "<slug>/<name>:<tag>": a template reference */
+    struct str name; /* "<slug>/<name>"; empty: none */
+    struct snapshot_row row;
+};
+/* name: empty, or [slug/]name[:tag]. ERR_INVALID for a bad name or another team's slug. */
+bool action_snapshot_create(const struct actions *actions, const struct caller *caller, struct str sandbox_id,
+                            struct str name, bool memory, struct arena *arena, struct snapshot_info *out,
+                            struct err *err) must_use;
+bool action_snapshot_list(const struct actions *actions, const struct caller *caller, const struct snapshot_filter *of,
+                          struct arena *arena, struct snapshot_info **out, size_t *out_count, struct err *err) must_use;
+/* Of any reference form; the tag is ignored. ERR_NOT_FOUND; ERR_CONFLICT while sandboxes are based on it. */
+bool action_snapshot_delete(const struct actions *actions, const struct caller *caller, struct str ref,
+                            struct arena *arena, struct err *err) must_use;
 
 /* As sandbox_set_network(). */
 bool action_sandbox_set_network(const struct actions *actions, const struct caller *caller, struct str id,

@@ -88,6 +88,7 @@
 #define LIMIT_HTTPS_PORTS 32                          /* ports of a sandbox that the edge reaches by TLS */
 #define LIMIT_METERS 4096 /* keys whose rate is remembered; past it, idle ones are forgotten */
 #define LIMIT_LAYERS 32   /* overlay lowers of one template */
+#define LIMIT_FORKS 100   /* copies that one call asks for; E2B's limit */
 
 /*
  * Free room on the data directory's file system below which no sandbox is started: enough for the directories of all

@@ -4,9 +4,9 @@
  * Keeper owns a native driver. Front owns a remote one, which has the same calls and sends each of them to keeper. Code
  * above takes a struct driver and cannot tell the difference. ops.h says how to add a call.
  *
- * Threads    Keeper and the drivers it owns have one thread. Of the remote driver, start, stop_wait, list, link and
- *            stats wait for an answer and are for workers; stop, dial and listen never wait and are for the loop. How
- *            long the end of a sandbox takes is up to its guest, so no loop may wait for it.
+ * Threads    Keeper and the drivers it owns have one thread. Of the remote driver, start, stop_wait, list, link, stats,
+ *            and the calls of a pause wait for an answer and are for workers; stop, dial and listen never wait and are
+ *            for the loop. How long the end of a sandbox takes is up to its guest, so no loop may wait for it.
  * Failure    A start that fails leaves nothing behind: no mount, no cgroup, no process, no directory; or leaves a
  *            process that has been killed, and is cleared away by itself once that has died.
  * Lifetime   Sandboxes outlive a driver: what one process started, the next one finds again with list.
@@ -30,6 +30,16 @@ struct started {
     bool has_network; /* false: this machine cannot give it one, and doctor says why */
 };
 
+/*
+ * What a snapshot has become on disk: layers/<id>, the upper as a layer, and snapshots/<id>/ with a list of all its layers
+ * and the image of its processes.
+ */
+struct kept {
+    char id[LAYER_ID_BYTES];
+    bool has_image;
+    uint64_t layer_bytes, image_bytes;
+};
+
 /* Where to listen inside a sandbox. */
 struct listen_at {
     uint32_t address; /* IPv4, in host byte order; one of 127.0.0.0/8 */
@@ -47,6 +57,8 @@ typedef void driver_socket_fn(void *context, int fd, const struct err *err);
  * was killed.
  */
 typedef void driver_stopped_fn(void *context, bool gone, const struct err *err);
+/* The answer to a call of a pause. `kept` is of a snapshot only. With an err the sandbox is as it was before the call. */
+typedef void driver_kept_fn(void *context, const struct kept *kept, const struct err *err);
 enum exit_cause {
     EXIT_PLAIN,         /* it was stopped, or its pid 1 ended */
     EXIT_NO_MEMORY,     /* guestd used more than its own memory limit, and the kernel killed it */
@@ -55,6 +67,26 @@ enum exit_cause {
 };
 /* The sandbox is gone. Called once for each, on the driver's loop, also for those that driver_stop() ended. */
 typedef void driver_exited_fn(void *context, const char *id, enum exit_cause cause);
+
+/*
+ * The calls of a pause:
+ *   FREEZE      every process inside stands still, guestd too (the cgroup freezer); it is held in memory. Fine if it does
+ *               already. Its memory may be reclaimed afterwards.
+ *   THAW        and goes on. Fine if it runs.
+ *   PARK        everything inside is ended and only the disk has it: its upper, and with `memory` an image of its
+ *               processes. It may run or be frozen before; it is PARKED afterwards, needs no process, no memory and no
+ *               cgroup, and outlives a restart of the machine. driver_start() with plan.from brings it back, driver_stop()
+ *               discards it.
+ *   SNAPSHOT    a copy on disk of its upper and with `memory` of its processes; it stands still meanwhile and then goes on
+ *               as before.
+ *   DROP        removes a snapshot; `id` is its. Fine if there is none. Its layer goes when no sandbox and no other
+ *               snapshot is made of it.
+ *
+ * ERR_NOT_FOUND: the driver holds no such sandbox. ERR_INVALID: its processes cannot be written to disk; err says which
+ * and what else is possible; it goes on as before. ERR_UNAVAILABLE without sys: this machine cannot (no CRIU); err says
+ * why. ERR_FULL: the disk.
+ */
+enum pause_call { PAUSE_FREEZE, PAUSE_THAW, PAUSE_PARK, PAUSE_SNAPSHOT, PAUSE_DROP, PAUSE_CALL_COUNT };
 
 struct driver_ops {
     const char *name;
@@ -71,6 +103,17 @@ struct driver_ops {
     void (*dial)(struct driver *driver, const char *id, uint16_t port, driver_socket_fn *done, void *context);
     void (*listen)(struct driver *driver, const char *id, const struct listen_at *at, driver_socket_fn *done,
                    void *context);
+    /*
+     * The calls of a pause. Keeper's driver answers later; the remote driver has the …_wait() forms, for workers. NULL
+     * for a driver that cannot.
+     */
+    void (*freeze)(struct driver *driver, const char *id, driver_kept_fn *done, void *context);
+    void (*thaw)(struct driver *driver, const char *id, driver_kept_fn *done, void *context);
+    void (*park)(struct driver *driver, const char *id, bool memory, driver_kept_fn *done, void *context);
+    void (*snapshot)(struct driver *driver, const char *id, bool memory, driver_kept_fn *done, void *context);
+    void (*drop)(struct driver *driver, const char *snapshot, driver_kept_fn *done, void *context);
+    bool (*pause_wait)(struct driver *driver, enum pause_call call, const char *id, bool memory, struct kept *out,
+                       struct err *err);
     /* NULL for a remote driver: keeper gives these sockets to egress and to no other. */
     bool (*divert)(struct driver *driver, const char *id, int out_fds[DIVERT_KINDS], struct err *err);
     void (*free)(struct driver *driver); /* lets go; sandboxes keep running */
@@ -156,6 +199,15 @@ static inline must_use bool driver_divert(struct driver *driver, const char *id,
                                           struct err *err)
 {
     return driver->ops->divert(driver, id, out_fds, err);
+}
+
+/* On a worker: one of the calls of a pause, see enum pause_call. `out` is written by PAUSE_SNAPSHOT and may be NULL. */
+static inline must_use bool driver_pause_call(struct driver *driver, enum pause_call call, const char *id, bool memory,
+                                              struct kept *out, struct err *err)
+{
+    if (!driver->ops->pause_wait)
+        return err_set(err, ERR_UNAVAILABLE, "this driver cannot pause a sandbox");
+    return driver->ops->pause_wait(driver, call, id, memory, out, err);
 }
 
 static inline void driver_free(struct driver *driver)

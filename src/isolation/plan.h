@@ -17,7 +17,18 @@
 
 enum { LAYER_ID_BYTES = 65 }; /* 64 hex digits and a zero byte */
 
+/* What a sandbox begins with. */
+enum plan_from {
+    PLAN_NEW,          /* its layers and nothing else */
+    PLAN_PARKED,       /* its own upper, left by driver park; new processes */
+    PLAN_PARKED_IMAGE, /* its own upper and its processes, from the image that park has made */
+    PLAN_IMAGE,        /* the processes of a snapshot, on the snapshot's layers with a new upper */
+    PLAN_FROM_COUNT,
+};
+
 struct plan {
+    enum plan_from from;
+    char image[LAYER_ID_BYTES];                /* with PLAN_IMAGE: the snapshot's id; else empty */
     char id[LIMIT_ID_BYTES];                   /* [a-z0-9]+ */
     char hostname[LIMIT_ID_BYTES];             /* inside the sandbox */
     uint32_t layer_count;                      /* at least one */

@@ -11,10 +11,19 @@
 #include "base/limits.h"
 #include "base/pack.h"
 
-/* A running sandbox. */
+/* How the driver holds a sandbox. */
+enum held_state {
+    HELD_RUNNING,
+    HELD_FROZEN,       /* its processes stand still */
+    HELD_PARKED,       /* only its files are there */
+    HELD_PARKED_IMAGE, /* its files, and an image of its processes */
+    HELD_STATE_COUNT,
+};
+
 struct held {
     char id[LIMIT_ID_BYTES];
-    bool has_network; /* as in struct started; a request for stats does not have it */
+    enum held_state state; /* a request for stats does not have it */
+    bool has_network;      /* as in struct started; a request for stats does not have it */
 };
 
 struct stats {

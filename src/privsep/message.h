@@ -31,6 +31,7 @@
     X(LISTEN, "listen") /* request to keeper: the reply has a listening TCP socket inside a sandbox */                 \
     X(TEMPLATES, "templates")     /* request to keeper: the id to continue after, or ""; the reply is one page */      \
     X(STATS, "stats")             /* request to keeper: what sandboxes use; the reply is isolation/stats.h's list */   \
+    X(PAUSE, "pause")             /* request to keeper: one of driver.h's calls of a pause; reply: what was kept */    \
     X(EXITED, "exited")           /* event from keeper: a sandbox id and a cause; the sandbox is gone */               \
     X(NETWORK, "network")         /* event from keeper to egress: a sandbox id, and its listening sockets */           \
     X(RESOLVERS, "resolvers")     /* event from keeper to egress: the text of a resolv.conf with the servers to ask */ \

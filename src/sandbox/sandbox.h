@@ -5,8 +5,8 @@
  *
  *   starting   the row is written, the driver is at work; no other call sees it
  *   running    guestd answers; listed, routable, its deadline runs
- *   paused     no process of it runs, no deadline counts; neither listed nor routable (no API pauses one yet). On the
- *              way there and back it is pausing or resuming; while the driver copies a running one, snapshotting
+ *   paused     no process of it runs, no deadline counts; listed as paused, not routable. On the way there and back it
+ *              is pausing or resuming; while the driver copies a running one, snapshotting
  *   stopping   no longer listed or routable; its connections are cut, then the driver ends it, which a guest can make
  *              last: no call waits for more than a moment of that
  *   gone       no row, no process; only its events remain
@@ -79,6 +79,13 @@ struct pair {
     struct str name, value;
 };
 
+/* What happens at the deadline, and by traffic to a paused one. */
+struct sandbox_lifecycle {
+    bool auto_pause;  /* at the deadline: pause instead of kill… */
+    bool keep_memory; /* …with its processes; meaningful with auto_pause */
+    bool auto_resume; /* traffic wakes it, if its memory was kept */
+};
+
 struct sandbox_want {
     struct str team_id;
     struct str template_id; /* resolved: the raw id */
@@ -101,13 +108,20 @@ struct sandbox_want {
     uint32_t https_port_count;
     const uint16_t *https_ports; /* its ports that expect TLS; LIMIT_HTTPS_PORTS */
     bool open_code;              /* run_code needs no access token */
+    struct sandbox_lifecycle lifecycle;
+    struct str image; /* the snapshot whose processes it begins with, on the layers of it; empty: a fresh start */
 };
 
 /* The public data of a sandbox: a copy in the caller's arena. */
 struct sandbox_info {
     struct str id, team_id, template_id, alias, guestd_version;
     struct str access_token; /* empty in lists */
-    int64_t started_us, deadline_us;
+    bool is_paused;          /* paused or on the way there */
+    bool has_memory;         /* of a paused one: its processes are kept */
+    bool was_silent;    /* of a paused one: guestd did not answer when it was paused, so only a reboot brings it back */
+    int64_t started_us; /* of this run; a resume begins a new one */
+    int64_t deadline_us; /* of a paused one: when it was paused */
+    struct sandbox_lifecycle lifecycle;
     uint32_t cpu_count, memory_mb, disk_mb;
     uint32_t metadata_count;
     const struct pair *metadata;
@@ -130,7 +144,7 @@ bool sandbox_create(struct sandboxes *all, const struct sandbox_want *want, stru
 /* ERR_NOT_FOUND for another team's sandbox too: a caller must not learn that it exists. */
 bool sandbox_get(struct sandboxes *all, struct str team_id, struct str id, struct arena *arena,
                  struct sandbox_info *out, struct err *err) must_use;
-/* Running ones of a team, newest first (ties by id). */
+/* Running and paused ones of a team, newest first (ties by id). */
 bool sandbox_list(struct sandboxes *all, struct str team_id, struct arena *arena, struct sandbox_info **out,
                   size_t *out_count, struct err *err) must_use;
 
@@ -154,6 +168,57 @@ bool sandbox_set_deadline(struct sandboxes *all, struct str team_id, struct str 
  */
 bool sandbox_kill(struct sandboxes *all, struct str team_id, struct str id, const char *reason, struct err *err)
     must_use;
+
+/* ---- pause.c: paused and back ---- */
+
+struct pause_want {
+    bool memory;        /* keep its processes; false: files only */
+    bool must_answer;   /* ERR_UNAVAILABLE if guestd is silent; always so for files only */
+    const char *reason; /* "request", "timeout" */
+};
+/*
+ * Returns when it is paused: no longer routable, connections cut, everything inside stands still (memory) or has ended
+ * (files only). A pause that another caller has begun is joined. ERR_CONFLICT when it is paused already. On failure it
+ * runs on. What is frozen is written to disk behind it, if this machine can.
+ */
+bool sandbox_pause(struct sandboxes *all, struct str team_id, struct str id, const struct pause_want *want,
+                   struct err *err) must_use;
+
+enum resume_how {
+    RESUME_AS_KEPT, /* its processes go on if they were kept */
+    RESUME_REBOOT,  /* start anew from its files */
+};
+struct resume_want {
+    uint64_t timeout_s;
+    enum resume_how how;
+    bool only_paused; /* ERR_CONFLICT when it runs; else its deadline is extended as by DEADLINE_EXTEND */
+};
+/*
+ * Returns when guestd answers. Concurrent calls join one start. Waits for a pause or snapshot that is under way.
+ * *out_resumed: this call, or one that it joined, brought it back. ERR_CONFLICT when it is being killed, when a start is
+ * under way and a reboot is wanted, or when was_silent and not a reboot (err->text says so; sandbox_info tells it).
+ */
+bool sandbox_resume(struct sandboxes *all, struct str team_id, struct str id, const struct resume_want *want,
+                    struct arena *arena, struct sandbox_info *out, bool *out_resumed, struct err *err) must_use;
+
+/* ---- snapshot.c ---- */
+
+/* It stands still meanwhile, and then goes on with its processes, connections and deadline. ERR_CONFLICT unless it runs. */
+bool sandbox_snapshot(struct sandboxes *all, struct str team_id, struct str id, bool memory, struct arena *arena,
+                      struct kept *out, struct sandbox_info *out_info, uint32_t *out_layer_count,
+                      const struct str **out_layers, struct err *err) must_use;
+
+struct fork_result {
+    bool ok;
+    struct sandbox_info info; /* ok */
+    struct err err;           /* not ok */
+};
+/*
+ * `count` copies with new ids and tokens, made from one snapshot with memory, which goes when none of them needs it. Each
+ * may fail by itself; false: nothing was attempted. out has room for `count`.
+ */
+bool sandbox_fork(struct sandboxes *all, struct str team_id, struct str id, uint32_t count, uint64_t timeout_s,
+                  struct str key_id, struct arena *arena, struct fork_result *out, struct err *err) must_use;
 
 /*
  * Replaces what a running sandbox may reach; connections that are no longer allowed are cut. The store has the new policy
@@ -231,6 +296,14 @@ void sandboxes_stop_work(struct sandboxes *all);
 /* A running sandbox, or NULL. Any thread, never waits long. */
 struct sandbox *sandbox_find(struct sandboxes *all, struct str id) must_use;
 void sandbox_unref(struct sandbox *sandbox);
+/*
+ * A sandbox that traffic may wake: paused (or on the way there or back) with its memory, and auto_resume. NULL: there is
+ * none. The caller checks the tokens first; then sandbox_wake(), on a worker, returns when it is routable. Concurrent
+ * calls join one start. Any thread.
+ */
+struct sandbox *sandbox_find_sleeping(struct sandboxes *all, struct str id) must_use;
+/* Its new deadline is as the spec of auto-resume says: its create's timeout, at least 300 s. ERR_TIMEOUT, ERR_LIMIT. */
+bool sandbox_wake(struct sandbox *sandbox, struct err *err) must_use;
 
 /*
  * The running sandbox whose access token has signed this link, or NULL. *out_tried: on how many sandboxes it was

@@ -131,6 +131,49 @@ bool store_template_get(struct store *store, struct str id, struct arena *arena,
 bool store_template_by_alias(struct store *store, struct str team_id, struct str alias, struct arena *arena,
                              struct template_row *out, struct err *err) must_use;
 
+/* ---- snapshots ---- */
+
+/*
+ * A snapshot is a build of a template of its own. Builds of one name are one template with several tags; the newest build
+ * of a tag counts.
+ */
+struct snapshot_row {
+    struct str template_id;
+    struct str name; /* empty: none */
+    struct str tag;  /* "default" unless given */
+    struct str team_id, sandbox_id;
+    struct str source_template_id; /* of the sandbox */
+    uint32_t cpu_count, memory_mb, disk_mb;
+    struct str guestd_version;
+    int64_t created_us;
+    uint32_t layer_count;
+    const struct str *layers;
+    struct str kept_id; /* of struct kept; the last of `layers` too */
+    bool has_memory;
+    uint64_t layer_bytes, image_bytes;
+};
+struct snapshot_filter {
+    struct str team_id;
+    struct str sandbox_id; /* empty: any */
+    struct str name;       /* a name or a template id; empty: any */
+    struct str tag;        /* empty: any */
+    int64_t before_us;     /* the last row of the page before; 0: the newest */
+    struct str before_id;
+    uint32_t limit;
+};
+/* A name that the team has already becomes another build of the same template. out->template_id says which. Durable. */
+bool store_snapshot_add(struct store *store, const struct snapshot_row *row, struct arena *arena,
+                        struct snapshot_row *out, struct err *err) must_use;
+/* Newest first. */
+bool store_snapshot_list(struct store *store, const struct snapshot_filter *filter, struct arena *arena,
+                         struct snapshot_row **out, size_t *out_count, struct err *err) must_use;
+/* The newest build of a template id or name, with this tag. ERR_NOT_FOUND, also for another team's. */
+bool store_snapshot_get(struct store *store, struct str team_id, struct str id_or_name, struct str tag,
+                        struct arena *arena, struct snapshot_row *out, struct err *err) must_use;
+/* All builds; the caller has the driver drop what they kept. ERR_CONFLICT while a sandbox is based on it. */
+bool store_snapshot_remove(struct store *store, struct str team_id, struct str id_or_name, struct arena *arena,
+                           struct snapshot_row **out_removed, size_t *out_count, struct err *err) must_use;
+
 /* ---- sandboxes ---- */
 
 enum sandbox_row_state {
@@ -155,7 +198,13 @@ struct sandbox_row {
     struct str https_ports; /* that expect TLS, separated by commas */
     bool open_code;         /* run_code needs no access token */
     int64_t started_us, deadline_us;
-    int64_t revision; /* of the deadline: a write with an older revision changes nothing */
+    int64_t revision;                          /* of the deadline: a write with an older revision changes nothing */
+    uint64_t timeout_s;                        /* of the create: traffic that wakes it gives it this long again */
+    bool auto_pause, keep_memory, auto_resume; /* sandbox_lifecycle */
+    uint32_t layer_count;                      /* what it was started from, so that a paused one can start again */
+    const struct str *layers;
+    bool has_memory, was_silent; /* of a paused one */
+    struct str envs;             /* of a paused one: a JSON object, for a start without its memory */
 };
 
 struct event_row {
@@ -171,6 +220,16 @@ bool store_sandbox_add(struct store *store, const struct sandbox_row *row, struc
 /* Now RUNNING, with its event, or neither. */
 bool store_sandbox_ready(struct store *store, struct str id, int64_t started_us, int64_t deadline_us,
                          const struct event_row *event, struct err *err) must_use;
+/* What a change of state writes beside the state. */
+struct sandbox_change {
+    enum sandbox_row_state state;
+    int64_t started_us, deadline_us; /* 0: as they are */
+    bool has_memory, was_silent;     /* with PAUSED */
+    struct str envs;                 /* with PAUSED; on disk when the call returns. Other states remove it. */
+};
+/* With its event (which may be NULL), or neither. PAUSED is on disk when the call returns. ERR_NOT_FOUND. */
+bool store_sandbox_change(struct store *store, struct str id, const struct sandbox_change *change,
+                          const struct event_row *event, struct err *err) must_use;
 /* Unless a newer revision was written already. */
 bool store_sandbox_deadline(struct store *store, struct str id, int64_t deadline_us, int64_t revision,
                             const struct event_row *event, struct err *err) must_use;

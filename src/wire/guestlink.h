@@ -10,6 +10,10 @@
  *   PING    is guestd there?
  *   NETWORK  what the sandbox can reach, and whom to trust there; it has changed since SETUP
  *   LISTEN  from now on guestd sends LOG by itself on this connection, beginning with the one that was not taken before
+ *   PREPARE  it will be frozen, perhaps written to disk: guestd finishes what it has begun (interpreters that start),
+ *           drops what cannot be kept (watches, the zygote's socket) and answers READY with its environment
+ *   RESUMED  it goes on, or the pause was given up: guestd takes up again what PREPARE dropped. After a restore a SETUP
+ *           comes first, with a new id and token for a copy
  *   TAKEN   the answer to a LOG; guestd sends the next one after it
  */
 #ifndef WIRE_GUESTLINK_H
@@ -31,9 +35,12 @@ enum guestlink_type {
     GUESTLINK_LISTEN = 3,
     GUESTLINK_TAKEN = 4,
     GUESTLINK_NETWORK = 5,
+    GUESTLINK_PREPARE = 6,
+    GUESTLINK_RESUMED = 7,
     GUESTLINK_OK = 64,
     GUESTLINK_ERROR = 65,
     GUESTLINK_LOG = 66,
+    GUESTLINK_READY = 67, /* the answer to PREPARE: the environment that SETUP gave, as in guestlink_setup */
 };
 
 /* The certificate that programs in the sandbox must trust, because egress ends TLS with it for hosts with header rules. */
