@@ -217,6 +217,12 @@
 #define LIMIT_GUESTLINK_BYTES (512 * 1024) /* one message; the environment is the largest part */
 #define LIMIT_START_MS 10000               /* for a new guestd to answer; on a very busy machine a second or two */
 #define LIMIT_STOP_MS 10000                /* longest wait for the end of a killed sandbox that a request may name */
+#define LIMIT_HELD_PAGE 1000               /* sandboxes in one message of keeper's list: 37 KB at most */
+/*
+ * For keeper to write a sandbox to disk, or to bring it back: 64 GiB of memory on a disk that takes 150 MB a second. Keeper
+ * does other things meanwhile.
+ */
+#define LIMIT_PAUSE_MS 600000
 #define LIMIT_KEEPER_MS 35000              /* without an answer from keeper: it is stuck */
 
 /* Egress: what leaves sandboxes */

@@ -316,10 +316,14 @@ static void on_signal(void *context, int number)
 static void print_what_runs_on(struct keeper *keeper)
 {
     auto_free struct held *held = NULL;
-    uint32_t count;
+    uint32_t held_count, count = 0;
     struct err err;
 
-    if (driver_list(keeper->driver, &held, &count, &err) && count)
+    if (!driver_list(keeper->driver, &held, &held_count, &err))
+        return;
+    for (uint32_t i = 0; i < held_count; i++)
+        count += held[i].state == HELD_RUNNING;
+    if (count)
         printf("\n%u sandbox%s on; the next server here finds %s again.\n", count, count == 1 ? " runs" : "es run",
                count == 1 ? "it" : "them");
 }

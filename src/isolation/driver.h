@@ -52,6 +52,8 @@ struct listen_at {
  * ERR_NOT_FOUND for no such sandbox.
  */
 typedef void driver_socket_fn(void *context, int fd, const struct err *err);
+/* The answer to a start that comes later. */
+typedef void driver_started_fn(void *context, const struct started *started, const struct err *err);
 /*
  * Everything inside was killed. gone says whether it has ended; if not, exited() follows when it has. With an err nothing
  * was killed.
@@ -91,6 +93,8 @@ enum pause_call { PAUSE_FREEZE, PAUSE_THAW, PAUSE_PARK, PAUSE_SNAPSHOT, PAUSE_DR
 struct driver_ops {
     const char *name;
     bool (*start)(struct driver *driver, const struct plan *plan, struct started *out, struct err *err);
+    /* The same for keeper, which never waits; takes any plan. NULL: start() never takes long. */
+    void (*start_later)(struct driver *driver, const struct plan *plan, driver_started_fn *done, void *context);
     void (*stop)(struct driver *driver, const char *id, uint32_t patience_ms, driver_stopped_fn *done, void *context);
     /* NULL for a driver that has no worker threads. */
     bool (*stop_wait)(struct driver *driver, const char *id, uint32_t patience_ms, bool *out_gone, struct err *err);

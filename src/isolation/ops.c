@@ -42,15 +42,29 @@ static bool remote_start(struct driver *driver, const struct plan *plan, struct 
     return true;
 }
 
-static bool call_start(struct driver *driver, const struct op_ask *ask, struct op_answer *out, struct err *err)
+static void got_started(void *context, const struct started *started, const struct err *err)
+{
+    struct op_call *call = context;
+    struct op_answer answer = OP_ANSWER_NONE;
+
+    if (started) {
+        answer.fd = started->guestlink_fd;
+        answer.has_network = started->has_network;
+    }
+    call->done(call, &answer, err);
+}
+
+static void call_start(struct driver *driver, const struct op_ask *ask, struct op_call *call)
 {
     struct started started;
+    struct err err;
 
-    if (!driver_start(driver, &ask->plan, &started, err))
-        return false;
-    out->fd = started.guestlink_fd;
-    out->has_network = started.has_network;
-    return true;
+    if (driver->ops->start_later)
+        driver->ops->start_later(driver, &ask->plan, got_started, call);
+    else if (driver_start(driver, &ask->plan, &started, &err))
+        got_started(call, &started, NULL);
+    else
+        got_started(call, NULL, &err);
 }
 
 /* ---- stop ---- */
@@ -91,21 +105,53 @@ static void call_stop(struct driver *driver, const struct op_ask *ask, struct op
 
 /* ---- list ---- */
 
+/*
+ * Sandboxes on disk can be more than a message has room for, so a list comes in pages. Its order is that of the ids: a
+ * sandbox that begins or ends between two pages moves no other from one page to the next.
+ */
 static bool remote_list(struct driver *driver, struct held **out_held, uint32_t *out_count, struct err *err)
 {
-    struct op_answer answer;
+    auto_free struct held *all = NULL;
+    struct op_ask ask = { 0 };
+    uint32_t count = 0;
+    bool more = true;
 
-    if (!remote_call(driver, MESSAGE_LIST, &(struct op_ask){ 0 }, &answer, err))
-        return false;
-    *out_held = answer.held;
-    *out_count = answer.count;
+    while (more) {
+        auto_op_answer struct op_answer answer = OP_ANSWER_NONE;
+        if (!remote_call(driver, MESSAGE_LIST, &ask, &answer, err))
+            return false;
+        all = mem_grow(all, (count + answer.count + 1) * sizeof *all);
+        memcpy(all + count, answer.held, answer.count * sizeof *all);
+        count += answer.count;
+        more = answer.more && answer.count; /* each page is behind the one before (op_unpack_answer), so this ends */
+        if (more)
+            memcpy(ask.id, all[count - 1].id, sizeof ask.id);
+    }
+    *out_held = take_ptr(&all);
+    *out_count = count;
     return true;
+}
+
+static int compare_held(const void *a, const void *b)
+{
+    return strcmp(((const struct held *)a)->id, ((const struct held *)b)->id);
 }
 
 static bool call_list(struct driver *driver, const struct op_ask *ask, struct op_answer *out, struct err *err)
 {
-    (void)ask;
-    return driver_list(driver, &out->held, &out->count, err);
+    struct held *held;
+    uint32_t count, from = 0;
+
+    if (!driver_list(driver, &held, &count, err))
+        return false;
+    qsort(held, count, sizeof *held, compare_held);
+    while (from < count && strcmp(held[from].id, ask->id) <= 0)
+        from++;
+    memmove(held, held + from, (count - from) * sizeof *held);
+    out->held = held;
+    out->count = MIN(count - from, LIMIT_HELD_PAGE);
+    out->more = count - from > LIMIT_HELD_PAGE;
+    return true;
 }
 
 /* ---- link ---- */
@@ -195,16 +241,75 @@ static void call_listen(struct driver *driver, const struct op_ask *ask, struct 
         got_socket(call, -1, &err);
 }
 
+/* ---- pause ---- */
+
+static bool remote_pause(struct driver *driver, enum pause_call call, const char *id, bool memory, struct kept *out,
+                         struct err *err)
+{
+    struct op_ask ask = ask_about(id);
+    struct op_answer answer;
+
+    ask.pause.call = call;
+    ask.pause.memory = memory;
+    (void)snprintf(ask.pause.id, sizeof ask.pause.id, "%s", id);
+    if (!remote_call(driver, MESSAGE_PAUSE, &ask, &answer, err))
+        return false;
+    if (out)
+        *out = answer.kept;
+    return true;
+}
+
+static void got_kept(void *context, const struct kept *kept, const struct err *err)
+{
+    struct op_call *call = context;
+    struct op_answer answer = OP_ANSWER_NONE;
+
+    if (kept)
+        answer.kept = *kept;
+    call->done(call, &answer, err);
+}
+
+/* "this server cannot …" */
+static const char *const pause_call_does[PAUSE_CALL_COUNT] = {
+    [PAUSE_FREEZE] = "pause a sandbox in memory",     [PAUSE_THAW] = "resume a sandbox from memory",
+    [PAUSE_PARK] = "keep a paused sandbox on disk",   [PAUSE_SNAPSHOT] = "make snapshots",
+    [PAUSE_DROP] = "remove snapshots: it makes none",
+};
+
+static void call_pause(struct driver *driver, const struct op_ask *ask, struct op_call *call)
+{
+    const struct driver_ops *can = driver->ops;
+    const char *id = ask->pause.id;
+    bool memory = ask->pause.memory;
+    struct err err;
+
+    if (ask->pause.call == PAUSE_FREEZE && can->freeze)
+        can->freeze(driver, id, got_kept, call);
+    else if (ask->pause.call == PAUSE_THAW && can->thaw)
+        can->thaw(driver, id, got_kept, call);
+    else if (ask->pause.call == PAUSE_PARK && can->park)
+        can->park(driver, id, memory, got_kept, call);
+    else if (ask->pause.call == PAUSE_SNAPSHOT && can->snapshot)
+        can->snapshot(driver, id, memory, got_kept, call);
+    else if (ask->pause.call == PAUSE_DROP && can->drop)
+        can->drop(driver, id, got_kept, call);
+    else {
+        (void)err_set(&err, ERR_UNAVAILABLE, "this server cannot %s", pause_call_does[ask->pause.call]);
+        got_kept(call, NULL, &err);
+    }
+}
+
 /* ---- the table ---- */
 
 static const struct op ops[MESSAGE_TYPE_END] = {
-    [MESSAGE_START] = { ASK_PLAN, ANSWER_FD | ANSWER_NETWORK, .now = call_start },
+    [MESSAGE_START] = { ASK_PLAN, ANSWER_FD | ANSWER_NETWORK, .later = call_start },
     [MESSAGE_STOP] = { ASK_ID | ASK_PATIENCE, ANSWER_GONE, .later = call_stop },
-    [MESSAGE_LIST] = { 0, ANSWER_HELD, .now = call_list },
+    [MESSAGE_LIST] = { ASK_AFTER, ANSWER_HELD, .now = call_list },
     [MESSAGE_LINK] = { ASK_ID, ANSWER_FD, .now = call_link },
     [MESSAGE_STATS] = { ASK_WHICH, ANSWER_STATS, .now = call_stats },
     [MESSAGE_DIAL] = { ASK_ID | ASK_PORT, ANSWER_FD, .later = call_dial },
     [MESSAGE_LISTEN] = { ASK_ID | ASK_LISTEN, ANSWER_FD, .later = call_listen },
+    [MESSAGE_PAUSE] = { ASK_PAUSE, ANSWER_KEPT, .later = call_pause },
 };
 
 const struct driver_ops op_remote_calls = {
@@ -217,6 +322,7 @@ const struct driver_ops op_remote_calls = {
     .stats = remote_stats,
     .dial = remote_dial,
     .listen = remote_listen,
+    .pause_wait = remote_pause,
     .free = remote_free,
 };
 
@@ -225,7 +331,83 @@ const struct op *op_of(enum message_type type)
     return ops[type].now || ops[type].later ? &ops[type] : NULL;
 }
 
+uint32_t op_patience_ms(const struct op *op, const struct op_ask *ask)
+{
+    if (op->ask & ASK_PLAN && ask->plan.from != PLAN_NEW)
+        return LIMIT_PAUSE_MS;
+    if (op->ask & ASK_PAUSE && (ask->pause.call == PAUSE_PARK || ask->pause.call == PAUSE_SNAPSHOT))
+        return LIMIT_PAUSE_MS;
+    return LIMIT_KEEPER_MS;
+}
+
 /* ---- fields as bytes ---- */
+
+static void unpack_pause(struct unpack *in, struct op_ask *out)
+{
+    uint8_t call = unpack_u8(in);
+
+    unpack_text(in, out->pause.id, sizeof out->pause.id);
+    out->pause.memory = unpack_bool(in);
+    if (call >= PAUSE_CALL_COUNT) {
+        in->failed = true;
+        return;
+    }
+    out->pause.call = (enum pause_call)call;
+    if (out->pause.memory && call != PAUSE_PARK && call != PAUSE_SNAPSHOT)
+        in->failed = true;
+    if (call == PAUSE_DROP ? !plan_layer_id_valid(out->pause.id) : !message_sandbox_id_valid(out->pause.id))
+        in->failed = true;
+}
+
+static void pack_held(struct buf *out, const struct op_answer *answer)
+{
+    pack_u32(out, answer->count);
+    for (uint32_t i = 0; i < answer->count; i++) {
+        message_pack_id(out, answer->held[i].id);
+        pack_u8(out, (uint8_t)answer->held[i].state);
+        pack_bool(out, answer->held[i].has_network);
+    }
+    pack_bool(out, answer->more);
+}
+
+static void unpack_held(struct unpack *in, const char *after, struct op_answer *out)
+{
+    out->count = unpack_count(in, LIMIT_HELD_PAGE);
+    out->held = mem_new((out->count + 1) * sizeof *out->held);
+    for (uint32_t i = 0; i < out->count; i++) {
+        struct held *held = &out->held[i];
+        message_unpack_id(in, held->id);
+        if (strcmp(held->id, i ? held[-1].id : after) <= 0)
+            in->failed = true;
+        uint8_t state = unpack_u8(in);
+        if (state < HELD_STATE_COUNT)
+            held->state = (enum held_state)state;
+        else
+            in->failed = true;
+        held->has_network = unpack_bool(in);
+    }
+    out->more = unpack_bool(in);
+}
+
+static void pack_kept(struct buf *out, const struct kept *kept)
+{
+    pack_str(out, str_from(kept->id));
+    pack_bool(out, kept->has_image);
+    pack_u64(out, kept->layer_bytes);
+    pack_u64(out, kept->image_bytes);
+}
+
+/* A snapshot has an id; the other calls keep nothing. */
+static void unpack_kept(struct unpack *in, const struct op_ask *asked, struct kept *out)
+{
+    unpack_text(in, out->id, sizeof out->id);
+    out->has_image = unpack_bool(in);
+    out->layer_bytes = unpack_u64(in);
+    out->image_bytes = unpack_u64(in);
+    bool is_snapshot = asked->pause.call == PAUSE_SNAPSHOT;
+    if (is_snapshot ? !plan_layer_id_valid(out->id) : out->id[0] != '\0')
+        in->failed = true;
+}
 
 void op_pack_ask(const struct op *op, struct buf *out, const struct op_ask *ask)
 {
@@ -244,6 +426,13 @@ void op_pack_ask(const struct op *op, struct buf *out, const struct op_ask *ask)
     }
     if (op->ask & ASK_WHICH)
         stats_pack_ask(out, ask->which, ask->which_count);
+    if (op->ask & ASK_AFTER)
+        pack_str(out, str_from(ask->id));
+    if (op->ask & ASK_PAUSE) {
+        pack_u8(out, (uint8_t)ask->pause.call);
+        pack_str(out, str_from(ask->pause.id));
+        pack_bool(out, ask->pause.memory);
+    }
 }
 
 void op_unpack_ask(const struct op *op, struct unpack *in, struct op_ask *out)
@@ -267,41 +456,41 @@ void op_unpack_ask(const struct op *op, struct unpack *in, struct op_ask *out)
     }
     if (op->ask & ASK_WHICH)
         stats_unpack_ask(in, out->which, &out->which_count);
+    if (op->ask & ASK_AFTER) {
+        unpack_text(in, out->id, sizeof out->id);
+        if (out->id[0] && !message_sandbox_id_valid(out->id))
+            in->failed = true;
+    }
+    if (op->ask & ASK_PAUSE)
+        unpack_pause(in, out);
 }
 
 void op_pack_answer(const struct op *op, struct buf *out, const struct op_answer *answer)
 {
     if (op->answer & ANSWER_GONE)
         pack_bool(out, answer->gone);
-    if (op->answer & ANSWER_HELD) {
-        pack_u32(out, answer->count);
-        for (uint32_t i = 0; i < answer->count; i++) {
-            message_pack_id(out, answer->held[i].id);
-            pack_bool(out, answer->held[i].has_network);
-        }
-    }
+    if (op->answer & ANSWER_HELD)
+        pack_held(out, answer);
     if (op->answer & ANSWER_STATS)
         stats_pack(out, answer->stats, answer->count);
     if (op->answer & ANSWER_NETWORK)
         pack_bool(out, answer->has_network);
+    if (op->answer & ANSWER_KEPT)
+        pack_kept(out, &answer->kept);
 }
 
 void op_unpack_answer(const struct op *op, struct unpack *in, const struct op_ask *asked, struct op_answer *out)
 {
     if (op->answer & ANSWER_GONE)
         out->gone = unpack_bool(in);
-    if (op->answer & ANSWER_HELD) {
-        out->count = unpack_count(in, 2 * LIMIT_SANDBOXES);
-        out->held = mem_new((out->count + 1) * sizeof *out->held);
-        for (uint32_t i = 0; i < out->count; i++) {
-            message_unpack_id(in, out->held[i].id);
-            out->held[i].has_network = unpack_bool(in);
-        }
-    }
+    if (op->answer & ANSWER_HELD)
+        unpack_held(in, asked->id, out);
     if (op->answer & ANSWER_STATS)
         stats_unpack(in, asked->which, asked->which_count, out->stats, &out->count);
     if (op->answer & ANSWER_NETWORK)
         out->has_network = unpack_bool(in);
+    if (op->answer & ANSWER_KEPT)
+        unpack_kept(in, asked, &out->kept);
 }
 
 void op_answer_done(struct op_answer *answer)

@@ -26,15 +26,22 @@ enum {
     ASK_PORT = BIT(3),
     ASK_LISTEN = BIT(4),
     ASK_WHICH = BIT(5),
+    ASK_AFTER = BIT(6),
+    ASK_PAUSE = BIT(7),
 };
 struct op_ask {
     struct plan plan;
-    char id[LIMIT_ID_BYTES];
+    char id[LIMIT_ID_BYTES]; /* with ASK_AFTER: the list continues after this one; empty: from its start */
     uint32_t patience_ms;
     uint16_t port;
     struct listen_at listen;
     struct held which[LIMIT_STATS];
     uint32_t which_count;
+    struct {
+        enum pause_call call;
+        char id[LAYER_ID_BYTES]; /* a sandbox's; with PAUSE_DROP a snapshot's */
+        bool memory;             /* with PAUSE_PARK and PAUSE_SNAPSHOT alone */
+    } pause;
 };
 
 /* And a reply. */
@@ -44,11 +51,14 @@ enum {
     ANSWER_HELD = BIT(2),
     ANSWER_STATS = BIT(3),
     ANSWER_NETWORK = BIT(4),
+    ANSWER_KEPT = BIT(5),
 };
 struct op_answer {
     int fd; /* -1: none */
     bool gone, has_network;
-    struct held *held; /* on the heap */
+    struct held *held; /* on the heap; a page of LIMIT_HELD_PAGE of a list that is sorted by id */
+    bool more;         /* after that page */
+    struct kept kept;  /* of PAUSE_SNAPSHOT; else all zero */
     struct stats stats[LIMIT_STATS];
     uint32_t count; /* of held or stats */
 };
@@ -67,6 +77,8 @@ struct op {
     bool (*now)(struct driver *driver, const struct op_ask *ask, struct op_answer *out, struct err *err);
     void (*later)(struct driver *driver, const struct op_ask *ask, struct op_call *call);
 };
+/* How long front waits for the answer before keeper counts as stuck. */
+uint32_t op_patience_ms(const struct op *op, const struct op_ask *ask) must_use;
 /* NULL: the message asks for no operation of a driver. */
 const struct op *op_of(enum message_type type) must_use;
 
@@ -75,8 +87,8 @@ void op_pack_ask(const struct op *op, struct buf *out, const struct op_ask *ask)
 void op_unpack_ask(const struct op *op, struct unpack *in, struct op_ask *out);
 void op_pack_answer(const struct op *op, struct buf *out, const struct op_answer *answer);
 /*
- * A list of stats is checked against the request; `asked` may be NULL for other answers. Leaves fd alone: a descriptor
- * travels beside the payload.
+ * A list and what a pause has kept are checked against the request; `asked` may be NULL for other answers. Leaves fd
+ * alone: a descriptor travels beside the payload.
  */
 void op_unpack_answer(const struct op *op, struct unpack *in, const struct op_ask *asked, struct op_answer *out);
 

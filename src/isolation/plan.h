@@ -39,6 +39,7 @@ struct plan {
 };
 
 /* Every field is in range and well-formed; err names the first that is not. */
+bool plan_layer_id_valid(const char id[LAYER_ID_BYTES]); /* 64 hex digits; of a layer or a snapshot */
 bool plan_check(const struct plan *plan, struct err *err) must_use;
 
 void plan_pack(struct buf *out, const struct plan *plan);

@@ -6,6 +6,7 @@
 #include "isolation/serve.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/fd.h"
 #include "base/mem.h"
@@ -25,17 +26,25 @@ struct owed {
     struct op_call call;
     struct owed *next, **at; /* in serve->owed; at is NULL once serve is gone */
     struct channel *channel; /* NULL: nothing waits for the answer any more */
+    struct serve *serve;
     enum message_type type;
     uint32_t id;
+    enum pause_call pause_call;
+    char sandbox[LIMIT_ID_BYTES]; /* of a start or a pause; else empty */
 };
+
+static void pack_exit(struct buf *out, const char *id, enum exit_cause cause)
+{
+    message_pack_id(out, id);
+    pack_u8(out, (uint8_t)cause);
+}
 
 static void tell_exit(void *context, const char *id, enum exit_cause cause)
 {
     struct serve *serve = context;
     auto_buf struct buf payload = buf_make(NULL, LIMIT_MESSAGE_BYTES);
 
-    message_pack_id(&payload, id);
-    pack_u8(&payload, (uint8_t)cause);
+    pack_exit(&payload, id, cause);
     networks_exited(serve->networks, id, buf_str(&payload));
     if (!serve->exits)
         return; /* the next front asks for a list first */
@@ -93,7 +102,7 @@ static bool within_limits(struct serve *serve, const struct plan *plan, struct e
 {
     const struct serve_limits *limits = &serve->limits;
     auto_free struct held *held = NULL;
-    uint32_t count;
+    uint32_t count, alive = 0;
 
     if (plan->memory_bytes > limits->memory_bytes)
         return err_set(err, ERR_LIMIT, "a sandbox may have %llu MiB of memory here",
@@ -104,8 +113,10 @@ static bool within_limits(struct serve *serve, const struct plan *plan, struct e
         return err_set(err, ERR_LIMIT, "a sandbox may have %u processes here", limits->pids);
     if (!driver_list(serve->driver, &held, &count, err))
         return false;
-    if (count >= limits->sandboxes)
-        return err_set(err, ERR_LIMIT, "there are %u sandboxes already", count);
+    for (uint32_t i = 0; i < count; i++)
+        alive += held[i].state == HELD_RUNNING || held[i].state == HELD_FROZEN; /* others are on disk only */
+    if (alive >= limits->sandboxes)
+        return err_set(err, ERR_LIMIT, "there are %u sandboxes already", alive);
     return true;
 }
 
@@ -124,9 +135,24 @@ static void reply(struct channel *channel, enum message_type type, uint32_t id, 
     channel_reply(channel, type, id, buf_str(&payload), &answer->fd, op->answer & ANSWER_FD ? 1 : 0);
 }
 
+/* Egress has no other way to learn that a sandbox came back, or that its processes are on disk and its sockets are of no use. */
+static void tell_egress(const struct owed *owed)
+{
+    struct networks *networks = owed->serve->networks;
+    auto_buf struct buf payload = buf_make(NULL, LIMIT_MESSAGE_BYTES);
+
+    if (owed->type == MESSAGE_START)
+        networks_started(networks, owed->sandbox);
+    if (owed->type != MESSAGE_PAUSE || owed->pause_call != PAUSE_PARK)
+        return;
+    pack_exit(&payload, owed->sandbox, EXIT_PLAIN);
+    networks_exited(networks, owed->sandbox, buf_str(&payload));
+}
+
 static void owed_done(struct op_call *call, struct op_answer *answer, const struct err *err)
 {
     struct owed *owed = container_of(call, struct owed, call);
+    bool serve_lives = owed->at != NULL;
 
     if (owed->at) {
         *owed->at = owed->next;
@@ -136,16 +162,30 @@ static void owed_done(struct op_call *call, struct op_answer *answer, const stru
     if (owed->channel)
         reply(owed->channel, owed->type, owed->id, answer, err);
     fd_close(&answer->fd);
+    if (serve_lives && !err)
+        tell_egress(owed); /* after the reply, for which a client waits */
     free(owed);
 }
 
-static struct op_call *owe(struct serve *serve, struct channel *channel, enum message_type type, uint32_t id)
+static struct op_call *owe(struct serve *serve, struct channel *channel, enum message_type type, uint32_t id,
+                           const struct op_ask *ask)
 {
     struct owed *owed = NEW(struct owed);
 
     *owed = (struct owed){
-        .call.done = owed_done, .next = serve->owed, .at = &serve->owed, .channel = channel, .type = type, .id = id
+        .call.done = owed_done,
+        .next = serve->owed,
+        .at = &serve->owed,
+        .channel = channel,
+        .serve = serve,
+        .type = type,
+        .id = id,
+        .pause_call = ask->pause.call,
     };
+    if (type == MESSAGE_START)
+        memcpy(owed->sandbox, ask->plan.id, sizeof owed->sandbox);
+    else if (type == MESSAGE_PAUSE && ask->pause.call != PAUSE_DROP)
+        memcpy(owed->sandbox, ask->pause.id, sizeof owed->sandbox); /* it has the form of one: it was checked */
     if (owed->next)
         owed->next->at = &owed->next;
     serve->owed = owed;
@@ -169,12 +209,10 @@ bool serve_request(struct serve *serve, struct channel *channel, enum message_ty
         return err_wrap(err, "request %s", message_type_name[type]);
     fine = !(op->ask & ASK_PLAN) || (plan_check(&ask.plan, &why) && within_limits(serve, &ask.plan, &why));
     if (fine && op->later) {
-        op->later(serve->driver, &ask, owe(serve, channel, type, id));
+        op->later(serve->driver, &ask, owe(serve, channel, type, id, &ask));
         return true;
     }
     fine = fine && op->now(serve->driver, &ask, &answer, &why);
     reply(channel, type, id, &answer, fine ? NULL : &why);
-    if (fine && type == MESSAGE_START)
-        networks_started(serve->networks, ask.plan.id); /* after the reply, for which a client waits */
     return true;
 }

@@ -595,8 +595,14 @@ static struct timespec deadline_after(unsigned ms)
 bool channel_call(struct channel *channel, enum message_type type, struct str payload, struct channel_answer *out,
                   struct err *err)
 {
+    return channel_call_for(channel, type, payload, LIMIT_KEEPER_MS, out, err);
+}
+
+bool channel_call_for(struct channel *channel, enum message_type type, struct str payload, uint32_t patience_ms,
+                      struct channel_answer *out, struct err *err)
+{
     struct call *call = NEW(struct call);
-    struct timespec deadline = deadline_after(LIMIT_KEEPER_MS);
+    struct timespec deadline = deadline_after(patience_ms);
     pthread_condattr_t monotonic;
     int waited = 0;
 
@@ -623,8 +629,7 @@ bool channel_call(struct channel *channel, enum message_type type, struct str pa
     } else if (call->answered) {
         *err = call->err;
     } else {
-        (void)err_set(err, ERR_TIMEOUT, "no answer to %s in %d seconds", message_type_name[type],
-                      LIMIT_KEEPER_MS / 1000);
+        (void)err_set(err, ERR_TIMEOUT, "no answer to %s in %u seconds", message_type_name[type], patience_ms / 1000);
     }
     call_unref(call);
     return fine;

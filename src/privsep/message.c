@@ -59,10 +59,17 @@ void message_pack_id(struct buf *out, const char *id)
     pack_str(out, str_from(id));
 }
 
+bool message_sandbox_id_valid(const char *id)
+{
+    size_t len = strnlen(id, LIMIT_ID_BYTES);
+
+    return len && len < LIMIT_ID_BYTES && id[strspn(id, "abcdefghijklmnopqrstuvwxyz0123456789")] == '\0';
+}
+
 void message_unpack_id(struct unpack *in, char out_id[LIMIT_ID_BYTES])
 {
     unpack_text(in, out_id, LIMIT_ID_BYTES);
-    if (!out_id[0] || out_id[strspn(out_id, "abcdefghijklmnopqrstuvwxyz0123456789")]) {
+    if (!message_sandbox_id_valid(out_id)) {
         in->failed = true;
         out_id[0] = '\0';
     }

@@ -76,7 +76,8 @@ void message_unpack_head(struct unpack *in, struct message_head *out_head);
 void message_pack_err(struct buf *out, const struct err *err);
 void message_unpack_err(struct unpack *in, struct err *out_err);
 
-/* A sandbox id, [a-z0-9]+; anything else makes the message malformed. */
+bool message_sandbox_id_valid(const char *id); /* [a-z0-9]+, of fewer than LIMIT_ID_BYTES */
+/* A sandbox id; anything else makes the message malformed. */
 void message_pack_id(struct buf *out, const char *id);
 void message_unpack_id(struct unpack *in, char out_id[LIMIT_ID_BYTES]);
 

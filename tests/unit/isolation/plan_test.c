@@ -35,6 +35,30 @@ static void a_plan_comes_back_as_it_was(void **state)
     assert_memory_equal(&got, &sent, sizeof got);
 }
 
+static void what_a_sandbox_begins_with_comes_back(void **state)
+{
+    (void)state;
+    struct err err;
+
+    for (int from = PLAN_NEW; from < PLAN_FROM_COUNT; from++) {
+        auto_buf struct buf out = buf_make(NULL, LIMIT_MESSAGE_BYTES);
+        struct plan sent = a_plan(), got;
+        sent.from = (enum plan_from)from;
+        if (from == PLAN_IMAGE)
+            memset(sent.image, 'b', sizeof sent.image - 1);
+        plan_pack(&out, &sent);
+        struct unpack in = unpack_from(buf_str(&out));
+        plan_unpack(&in, &got);
+        assert_true(unpack_done(&in, &err));
+        assert_true(plan_check(&got, &err));
+        assert_memory_equal(&got, &sent, sizeof got);
+        out.data[0] = PLAN_FROM_COUNT;
+        in = unpack_from(buf_str(&out));
+        plan_unpack(&in, &got);
+        assert_false(unpack_done(&in, &err));
+    }
+}
+
 static void the_largest_plan_fits_a_message(void **state)
 {
     (void)state;
@@ -78,6 +102,11 @@ static void each_field_is_checked(void **state)
         assert_false(plan_check(&plan, &err));   \
         assert_int_equal(err.kind, ERR_INVALID); \
     } while (0)
+    REFUSES(plan.from = PLAN_FROM_COUNT);
+    REFUSES(plan.from = PLAN_IMAGE); /* of which snapshot? */
+    REFUSES((plan.from = PLAN_IMAGE, memset(plan.image, 'g', sizeof plan.image - 1)));
+    REFUSES((plan.from = PLAN_IMAGE, memset(plan.image, 'a', sizeof plan.image)));
+    REFUSES((plan.from = PLAN_PARKED, memset(plan.image, 'a', sizeof plan.image - 1)));
     REFUSES(plan.id[0] = '\0');
     REFUSES(plan.id[0] = '/');
     REFUSES(plan.id[0] = '.');
@@ -104,9 +133,8 @@ static void each_field_is_checked(void **state)
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        CASE(a_plan_comes_back_as_it_was),
-        CASE(the_largest_plan_fits_a_message),
-        CASE(every_cut_of_a_plan_is_refused),
+        CASE(a_plan_comes_back_as_it_was),     CASE(what_a_sandbox_begins_with_comes_back),
+        CASE(the_largest_plan_fits_a_message), CASE(every_cut_of_a_plan_is_refused),
         CASE(each_field_is_checked),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);

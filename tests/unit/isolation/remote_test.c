@@ -31,6 +31,13 @@ struct world {
     char exited[LIMIT_ID_BYTES];
     int dialed_fd;
     struct err dial_err;
+    struct driver_ops ops; /* the fake's, and those of a test */
+    enum pause_call paused[2 * PAUSE_CALL_COUNT];
+    unsigned pauses;
+    bool memory;
+    char paused_id[LAYER_ID_BYTES];
+    enum err_kind pause_fails;
+    unsigned listed;                   /* by list_many() */
     void (*work)(struct world *world); /* runs on a thread, as a worker would */
 };
 
@@ -472,6 +479,246 @@ static void a_front_that_is_gone_is_told_nothing(void **state)
     assert_int_equal(world->exits, 0);
 }
 
+/* ---- the calls of a pause ---- */
+
+static void note_pause(struct driver *driver, enum pause_call call, const char *id, bool memory, driver_kept_fn *done,
+                       void *context)
+{
+    struct world *world = container_of(driver, struct world, fake.driver);
+    struct kept kept = { .has_image = memory, .layer_bytes = 4096, .image_bytes = 1ull << 40 };
+    struct err err;
+
+    world->paused[world->pauses++] = call;
+    world->memory = memory;
+    (void)snprintf(world->paused_id, sizeof world->paused_id, "%s", id);
+    if (world->pause_fails) {
+        (void)err_set(&err, world->pause_fails, "a process is being debugged");
+        done(context, NULL, &err);
+        return;
+    }
+    memset(kept.id, 'c', sizeof kept.id - 1);
+    done(context, call == PAUSE_SNAPSHOT ? &kept : NULL, NULL);
+}
+
+static void note_freeze(struct driver *driver, const char *id, driver_kept_fn *done, void *context)
+{
+    note_pause(driver, PAUSE_FREEZE, id, false, done, context);
+}
+
+static void note_thaw(struct driver *driver, const char *id, driver_kept_fn *done, void *context)
+{
+    note_pause(driver, PAUSE_THAW, id, false, done, context);
+}
+
+static void note_park(struct driver *driver, const char *id, bool memory, driver_kept_fn *done, void *context)
+{
+    note_pause(driver, PAUSE_PARK, id, memory, done, context);
+}
+
+static void note_snapshot(struct driver *driver, const char *id, bool memory, driver_kept_fn *done, void *context)
+{
+    note_pause(driver, PAUSE_SNAPSHOT, id, memory, done, context);
+}
+
+static void note_drop(struct driver *driver, const char *snapshot, driver_kept_fn *done, void *context)
+{
+    note_pause(driver, PAUSE_DROP, snapshot, false, done, context);
+}
+
+static void can_pause(struct world *world)
+{
+    world->ops = *world->fake.driver.ops;
+    world->ops.freeze = note_freeze;
+    world->ops.thaw = note_thaw;
+    world->ops.park = note_park;
+    world->ops.snapshot = note_snapshot;
+    world->ops.drop = note_drop;
+    world->fake.driver.ops = &world->ops;
+}
+
+static const char a_snapshot[] = "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc";
+
+static void pause_in_every_way(struct world *world)
+{
+    struct kept kept;
+    struct err err;
+
+    for (int call = 0; call < PAUSE_CALL_COUNT; call++) {
+        bool memory = call == PAUSE_PARK || call == PAUSE_SNAPSHOT;
+        const char *id = call == PAUSE_DROP ? a_snapshot : "sandbox1";
+        assert_true(driver_pause_call(world->remote, (enum pause_call)call, id, memory, &kept, &err));
+        assert_int_equal(world->paused[call], call);
+        assert_string_equal(world->paused_id, id);
+        assert_int_equal(world->memory, memory);
+        assert_string_equal(kept.id, call == PAUSE_SNAPSHOT ? a_snapshot : "");
+    }
+    assert_true(driver_pause_call(world->remote, PAUSE_SNAPSHOT, "sandbox1", true, &kept, &err));
+    assert_true(kept.has_image);
+    assert_int_equal(kept.layer_bytes, 4096);
+    assert_int_equal(kept.image_bytes, 1ull << 40);
+    world->pause_fails = ERR_INVALID;
+    assert_false(driver_pause_call(world->remote, PAUSE_PARK, "sandbox1", true, NULL, &err));
+    assert_int_equal(err.kind, ERR_INVALID);
+    assert_string_equal(err.message, "a process is being debugged");
+}
+
+static void the_calls_of_a_pause_go_through(void **state)
+{
+    struct world *world = *state;
+
+    can_pause(world);
+    run_on_worker(world, pause_in_every_way);
+    assert_int_equal(world->broken, 0);
+}
+
+static void pause_in_vain(struct world *world)
+{
+    struct err err;
+
+    for (int call = 0; call < PAUSE_CALL_COUNT; call++) {
+        const char *id = call == PAUSE_DROP ? a_snapshot : "sandbox1";
+        assert_false(driver_pause_call(world->remote, (enum pause_call)call, id, false, NULL, &err));
+        assert_int_equal(err.kind, ERR_UNAVAILABLE);
+        assert_int_equal(err.sys, 0);
+        assert_non_null(strstr(err.message, "this server cannot "));
+    }
+}
+
+static void a_driver_that_cannot_pause_says_so(void **state)
+{
+    struct world *world = *state;
+
+    run_on_worker(world, pause_in_vain);
+    assert_int_equal(world->broken, 0);
+}
+
+static void send_pause(struct world *world, uint8_t call, const char *id, uint8_t memory)
+{
+    auto_buf struct buf payload = buf_make(NULL, 200);
+
+    pack_u8(&payload, call);
+    pack_str(&payload, str_from(id));
+    pack_u8(&payload, memory);
+    channel_request(world->front, MESSAGE_PAUSE, buf_str(&payload), NULL, 0, ignore_answer, NULL);
+    turn_for(world->loop, TURN_MS);
+}
+
+static void check_malformed(struct world *world)
+{
+    assert_int_equal(world->broken, 2);
+    assert_int_equal(world->pauses, 0);
+}
+
+static void an_unknown_call_of_a_pause_ends_front(void **state)
+{
+    can_pause(*state);
+    send_pause(*state, PAUSE_CALL_COUNT, "sandbox1", 0);
+    check_malformed(*state);
+}
+
+static void a_freeze_with_memory_ends_front(void **state)
+{
+    can_pause(*state);
+    send_pause(*state, PAUSE_FREEZE, "sandbox1", 1);
+    check_malformed(*state);
+}
+
+static void a_park_of_a_path_ends_front(void **state)
+{
+    can_pause(*state);
+    send_pause(*state, PAUSE_PARK, "../sandbox1", 0);
+    check_malformed(*state);
+}
+
+static void a_drop_of_something_that_is_no_snapshot_ends_front(void **state)
+{
+    can_pause(*state);
+    send_pause(*state, PAUSE_DROP, "sandbox1", 0);
+    check_malformed(*state);
+}
+
+static void a_park_of_a_snapshots_id_ends_front(void **state)
+{
+    can_pause(*state);
+    send_pause(*state, PAUSE_PARK, a_snapshot, 0);
+    check_malformed(*state);
+}
+
+/* ---- a long list ---- */
+
+enum { MANY = 2 * LIMIT_HELD_PAGE + 7 };
+
+static bool list_many(struct driver *driver, struct held **out_held, uint32_t *out_count, struct err *err)
+{
+    struct world *world = container_of(driver, struct world, fake.driver);
+    struct held *held = mem_new(MANY * sizeof *held);
+
+    (void)err;
+    world->listed++;
+    for (unsigned i = 0; i < MANY; i++) {
+        (void)snprintf(held[i].id, sizeof held[i].id, "i%030u", MANY - 1 - i); /* the longest, and in no order */
+        held[i].state = (enum held_state)(i % HELD_STATE_COUNT);
+        held[i].has_network = i % 3 == 0;
+    }
+    *out_held = held;
+    *out_count = MANY;
+    return true;
+}
+
+static void read_all_pages(struct world *world)
+{
+    auto_free struct held *held = NULL;
+    uint32_t count = 0;
+    struct err err;
+    char id[LIMIT_ID_BYTES];
+
+    assert_true(driver_list(world->remote, &held, &count, &err));
+    assert_int_equal(count, MANY);
+    assert_int_equal(world->listed, 3);
+    for (unsigned i = 0; i < MANY; i++) {
+        unsigned was = MANY - 1 - i;
+        (void)snprintf(id, sizeof id, "i%030u", i);
+        assert_string_equal(held[i].id, id);
+        assert_int_equal(held[i].state, was % HELD_STATE_COUNT);
+        assert_int_equal(held[i].has_network, was % 3 == 0);
+    }
+}
+
+static void a_list_longer_than_a_message_comes_whole(void **state)
+{
+    struct world *world = *state;
+
+    world->ops = *world->fake.driver.ops;
+    world->ops.list = list_many;
+    world->fake.driver.ops = &world->ops;
+    run_on_worker(world, read_all_pages);
+    assert_int_equal(world->broken, 0);
+}
+
+static bool list_parked(struct driver *driver, struct held **out_held, uint32_t *out_count, struct err *err)
+{
+    (void)driver;
+    (void)err;
+    *out_held = mem_new(4 * sizeof **out_held);
+    for (unsigned i = 0; i < 3; i++) {
+        (void)snprintf((*out_held)[i].id, sizeof(*out_held)[i].id, "parked%u", i);
+        (*out_held)[i].state = i == 2 ? HELD_FROZEN : HELD_PARKED;
+    }
+    *out_count = 3;
+    return true;
+}
+
+static void sandboxes_on_disk_are_not_counted_as_running(void **state)
+{
+    struct world *world = *state;
+
+    world->ops = *world->fake.driver.ops;
+    world->ops.list = list_parked; /* three, where two may run */
+    world->fake.driver.ops = &world->ops;
+    run_on_worker(world, start_one);
+    assert_int_equal(world->fake.starts, 1);
+}
+
 #define REMOTE_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 
 int main(void)
@@ -488,6 +735,15 @@ int main(void)
         REMOTE_CASE(more_patience_than_allowed_ends_front),
         REMOTE_CASE(a_malformed_request_ends_front),
         REMOTE_CASE(a_front_that_is_gone_is_told_nothing),
+        REMOTE_CASE(the_calls_of_a_pause_go_through),
+        REMOTE_CASE(a_driver_that_cannot_pause_says_so),
+        REMOTE_CASE(an_unknown_call_of_a_pause_ends_front),
+        REMOTE_CASE(a_freeze_with_memory_ends_front),
+        REMOTE_CASE(a_park_of_a_path_ends_front),
+        REMOTE_CASE(a_drop_of_something_that_is_no_snapshot_ends_front),
+        REMOTE_CASE(a_park_of_a_snapshots_id_ends_front),
+        REMOTE_CASE(a_list_longer_than_a_message_comes_whole),
+        REMOTE_CASE(sandboxes_on_disk_are_not_counted_as_running),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
