@@ -38,6 +38,12 @@ struct kept {
     char id[LAYER_ID_BYTES];
     bool has_image;
     uint64_t layer_bytes, image_bytes;
+    /*
+     * Lowest first, `id` last: the layers of a sandbox made from it. Not always the sandbox's own and one more: long
+     * chains are made shorter.
+     */
+    uint32_t layer_count;
+    char layers[LIMIT_LAYERS][LAYER_ID_BYTES];
 };
 
 /* Where to listen inside a sandbox. */
