@@ -12,9 +12,10 @@
 enum { STATE_BYTES = 256 + LIMIT_LAYERS * (LAYER_ID_BYTES + 8), STAT_BYTES = 4096 };
 
 enum {
-    FORMAT = 3,
+    FORMAT = 4,
     WITH_OWNER = 2,   /* the first with owner and layers */
     WITH_NETWORK = 3, /* the first with network */
+    WITH_HELD = 4,    /* the first with held */
 };
 
 void state_print(struct buf *out, const struct state *state)
@@ -22,8 +23,8 @@ void state_print(struct buf *out, const struct state *state)
     /* Of the same length whatever the numbers are, so that the second write covers the first. */
     buf_format(out, "cloister-sandbox %d\nboot %-36s\nslot %010" PRIu32 "\npid %010d\nstart %020" PRIu64 "\ndying %d\n",
                FORMAT, state->boot_id, state->slot, state->pid, state->start_time, state->dying);
-    buf_format(out, "network %d\nowner %010" PRIu32 "\nlayers %02" PRIu32 "\n", (int)state->network, state->owner,
-               state->layer_count);
+    buf_format(out, "held %d\nnetwork %d\nowner %010" PRIu32 "\nlayers %02" PRIu32 "\n", (int)state->held,
+               (int)state->network, state->owner, state->layer_count);
     for (uint32_t i = 0; i < state->layer_count; i++)
         buf_format(out, "layer %s\n", state->layers[i]);
 }
@@ -56,7 +57,7 @@ bool state_parse(struct str text, struct state *out, struct err *err)
 {
     struct state parsed = { 0 };
     struct str format, boot;
-    uint64_t slot, pid, dying, version, network = NETWORK_NONE;
+    uint64_t slot, pid, dying, version, held = HELD_RUNNING, network = NETWORK_NONE;
 
     if (!str_cut(&text, '\n', &format) || !str_skip(&format, STR("cloister-sandbox ")) ||
         !str_to_u64(format, UINT32_MAX, &version))
@@ -67,6 +68,7 @@ bool state_parse(struct str text, struct state *out, struct err *err)
         !number_line(&text, STR("slot "), UINT32_MAX, &slot) || !number_line(&text, STR("pid "), INT32_MAX, &pid) ||
         !number_line(&text, STR("start "), UINT64_MAX, &parsed.start_time) ||
         !number_line(&text, STR("dying "), 1, &dying) ||
+        (version >= WITH_HELD && !number_line(&text, STR("held "), HELD_STATE_COUNT - 1, &held)) ||
         (version >= WITH_NETWORK && !number_line(&text, STR("network "), NETWORK_KIND_COUNT - 1, &network)) ||
         (version >= WITH_OWNER && !parse_owner_and_layers(&text, &parsed)) || text.len)
         return err_set(err, ERR_INVALID, "the state of a sandbox does not parse");
@@ -75,18 +77,24 @@ bool state_parse(struct str text, struct state *out, struct err *err)
     parsed.slot = (uint32_t)slot;
     parsed.pid = (pid_t)pid;
     parsed.dying = dying;
+    parsed.held = (enum held_state)held;
     parsed.network = (enum network_kind)network;
     *out = parsed;
     return true;
+}
+
+static bool print_whole(struct buf *text, const struct state *state, struct err *err)
+{
+    state_print(text, state);
+    return !text->overflowed || err_set(err, ERR_INTERNAL, "the state of a sandbox is too long");
 }
 
 bool state_write(int fd, const struct state *state, struct err *err)
 {
     auto_buf struct buf text = buf_make(NULL, STATE_BYTES);
 
-    state_print(&text, state);
-    if (text.overflowed)
-        return err_set(err, ERR_INTERNAL, "the state of a sandbox is too long");
+    if (!print_whole(&text, state, err))
+        return false;
     ssize_t n = pwrite(fd, text.data, text.len, 0);
     if (n < 0)
         return err_sys(err, "write the state of a sandbox");
@@ -94,6 +102,13 @@ bool state_write(int fd, const struct state *state, struct err *err)
         return err_set(err, ERR_INTERNAL, "wrote %zd of %zu bytes of a sandbox's state: is the disk full?", n,
                        text.len);
     return true;
+}
+
+bool state_replace(int sandbox_fd, const struct state *state, struct err *err)
+{
+    auto_buf struct buf text = buf_make(NULL, STATE_BYTES);
+
+    return print_whole(&text, state, err) && fd_replace_file(sandbox_fd, "state", buf_str(&text), 0600, err);
 }
 
 bool state_read(int sandbox_fd, struct state *out, struct err *err)

@@ -3,8 +3,9 @@
  *
  * One small file, sandboxes/<id>/state. It is made before the process is and completed after: a record without a pid
  * means that a start was under way. Written in place with one write(2), which a kill cannot cut in two; a power cut
- * can, but no sandbox survives that, and what does not parse is swept like what does not run. A record that a newer
- * version wrote is ERR_UNAVAILABLE: its sandbox may run.
+ * can, but no running sandbox survives that, and what does not parse is swept like what does not run. The record of a
+ * parked sandbox, which survives, is written with state_replace(). A record that a newer version wrote is ERR_UNAVAILABLE:
+ * its sandbox may run.
  */
 #ifndef ISOLATION_NATIVE_STATE_H
 #define ISOLATION_NATIVE_STATE_H
@@ -19,15 +20,17 @@
 #include "base/str.h"
 #include "isolation/native/network.h"
 #include "isolation/plan.h"
+#include "isolation/stats.h"
 
 enum { BOOT_ID_BYTES = 40 };
 
 struct state {
     char boot_id[BOOT_ID_BYTES]; /* of the boot it was written in: pids start anew with each */
     uint32_t slot;
-    pid_t pid;                 /* 0: not yet */
-    uint64_t start_time;       /* field 22 of /proc/<pid>/stat */
-    bool dying;                /* it has been killed: a keeper that finds it running waits for its end */
+    pid_t pid;            /* 0: not yet */
+    uint64_t start_time;  /* field 22 of /proc/<pid>/stat */
+    bool dying;           /* it has been killed: a keeper that finds it running waits for its end */
+    enum held_state held; /* HELD_PARKED…: its files outlive its process, if there is one (park.c); else RUNNING */
     enum network_kind network; /* that it was started with; sandboxes of older versions have none */
     uint32_t owner;            /* of its user namespace, which its zygote runs as (zygotes.h); 0: it has none */
     uint32_t layer_count;
@@ -41,6 +44,8 @@ void state_print(struct buf *out, const struct state *state);
 bool state_parse(struct str text, struct state *out, struct err *err) must_use;
 
 bool state_write(int fd, const struct state *state, struct err *err) must_use;
+/* After a power cut either the old or the new record is there. Waits for the disk. */
+bool state_replace(int sandbox_fd, const struct state *state, struct err *err) must_use;
 bool state_read(int sandbox_fd, struct state *out, struct err *err) must_use;
 /* ERR_NOT_FOUND when there are none: an older version wrote the record. */
 bool state_read_layers(int sandbox_fd, state_layer_fn *use, void *context, struct err *err) must_use;

@@ -17,6 +17,7 @@ static void a_record_comes_back_as_it_was(void **state)
                           .pid = 4242,
                           .start_time = UINT64_MAX,
                           .dying = true,
+                          .held = HELD_PARKED,
                           .network = NETWORK_BOTH,
                           .owner = 2013267048,
                           .layer_count = 2 };
@@ -33,6 +34,7 @@ static void a_record_comes_back_as_it_was(void **state)
     assert_int_equal(got.pid, sent.pid);
     assert_int_equal(got.start_time, sent.start_time);
     assert_true(got.dying);
+    assert_int_equal(got.held, HELD_PARKED);
     assert_int_equal(got.network, NETWORK_BOTH);
     assert_int_equal(got.owner, sent.owner);
     assert_int_equal(got.layer_count, 2);
@@ -53,6 +55,13 @@ static void a_record_of_an_older_version_has_no_zygote_and_no_network(void **sta
                             &got, &err));
     assert_int_equal(got.owner, 7);
     assert_int_equal(got.network, NETWORK_NONE);
+    assert_true(state_parse(STR("cloister-sandbox 3\nboot x\nslot 17\npid 4242\nstart 5\ndying 0\nnetwork 1\n"
+                                "owner 7\nlayers 0\n"),
+                            &got, &err));
+    assert_int_equal(got.held, HELD_RUNNING);
+    assert_false(state_parse(STR("cloister-sandbox 4\nboot x\nslot 17\npid 4242\nstart 5\ndying 0\nheld 4\n"
+                                 "network 1\nowner 7\nlayers 0\n"),
+                             &got, &err));
     assert_false(state_parse(STR("cloister-sandbox 3\nboot x\nslot 17\npid 4242\nstart 5\ndying 0\nnetwork 3\n"
                                  "owner 7\nlayers 0\n"),
                              &got, &err));
@@ -97,6 +106,8 @@ static void the_layers_stay_when_the_record_is_completed(void **state)
     record.pid = 12;
     record.dying = true;
     assert_true(state_write(fd, &record, &err));
+    record.held = HELD_PARKED;
+    assert_true(state_replace(dir_fd, &record, &err));
     assert_true(state_read_layers(dir_fd, note_layer, noted, &err));
     snprintf(want, sizeof want, "%s %s ", record.layers[0], record.layers[1]);
     assert_string_equal(noted, want);
