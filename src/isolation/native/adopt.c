@@ -21,6 +21,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "isolation/native/manifest.h"
 
 /* Dead or half-made: kills what is in its cgroup and removes the rest. `slot` is its own, if it is known. */
 static void sweep(struct native *native, const char *id, uint32_t slot)
@@ -145,9 +146,13 @@ static bool use_layers(void *context, const char *id, struct err *err)
 bool native_used_layers(int data_fd, void (*use)(void *context, const char *layer), void *context, struct err *err)
 {
     auto_close int fd = openat(data_fd, "sandboxes", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    auto_close int snapshots_fd = openat(data_fd, "snapshots", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
     if (fd < 0)
         return err_sys(err, "open sandboxes");
+    if (snapshots_fd < 0 ? errno != ENOENT && !err_sys(err, "open snapshots")
+                         : !manifests_used_layers(snapshots_fd, use, context, err))
+        return false;
     return each_directory(fd, use_layers, &(struct layer_walk){ fd, use, context }, err);
 }
 

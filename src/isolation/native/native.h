@@ -75,8 +75,8 @@ bool native_enter_mount_namespace(struct err *err) must_use;
 struct driver *native_driver_new(struct loop *loop, const struct native_config *config, struct err *err) must_use;
 
 /*
- * Calls use() for each layer of each sandbox below the data directory, running or not yet cleared away; needs no driver.
- * Fails when the layers of one are not known: then any layer may be in use.
+ * Calls use() for each layer of each sandbox and each snapshot below the data directory: sandboxes that run, are parked
+ * or not yet cleared away; needs no driver. Fails when the layers of one are not known: then any layer may be in use.
  */
 bool native_used_layers(int data_fd, void (*use)(void *context, const char *layer), void *context, struct err *err)
     must_use;
