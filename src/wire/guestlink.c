@@ -47,6 +47,15 @@ static void pack_network(struct buf *out, const struct guestlink_network *networ
     pack_authority(out, &network->authority);
 }
 
+static void pack_envs(struct buf *out, const struct guestlink_env *envs, uint32_t count)
+{
+    pack_u32(out, count);
+    for (uint32_t i = 0; i < count; i++) {
+        pack_str(out, envs[i].name);
+        pack_str(out, envs[i].value);
+    }
+}
+
 void guestlink_write_setup(struct buf *out, const struct guestlink_setup *setup)
 {
     size_t at = begin(out, GUESTLINK_SETUP);
@@ -58,11 +67,15 @@ void guestlink_write_setup(struct buf *out, const struct guestlink_setup *setup)
     pack_str(out, setup->default_user);
     pack_str(out, setup->default_workdir);
     pack_network(out, &setup->network);
-    pack_u32(out, setup->env_count);
-    for (uint32_t i = 0; i < setup->env_count; i++) {
-        pack_str(out, setup->envs[i].name);
-        pack_str(out, setup->envs[i].value);
-    }
+    pack_envs(out, setup->envs, setup->env_count);
+    end(out, at);
+}
+
+void guestlink_write_ready(struct buf *out, const struct guestlink_ready *ready)
+{
+    size_t at = begin(out, GUESTLINK_READY);
+
+    pack_envs(out, ready->envs, ready->env_count);
     end(out, at);
 }
 
@@ -146,21 +159,15 @@ static void unpack_network(struct unpack *in, struct guestlink_network *network)
         in->failed = true;
 }
 
-static bool read_setup(struct unpack *in, struct arena *arena, struct guestlink_setup *setup, struct err *err)
+static bool read_envs(struct unpack *in, struct arena *arena, struct guestlink_env **out, uint32_t *out_count,
+                      struct err *err)
 {
+    uint32_t count = unpack_count(in, LIMIT_ENV_PAIRS);
+    struct guestlink_env *envs = ARENA_ARRAY(arena, struct guestlink_env, count);
     size_t bytes = 0;
 
-    setup->sandbox_id = unpack_str(in, LIMIT_ID_BYTES - 1);
-    setup->template_id = unpack_str(in, LIMIT_ID_BYTES - 1);
-    setup->access_token = unpack_str(in, SECRET_MAX_BYTES);
-    setup->open_code = unpack_bool(in);
-    setup->default_user = unpack_str(in, LIMIT_NAME_BYTES);
-    setup->default_workdir = unpack_str(in, LIMIT_PATH_BYTES - 1);
-    unpack_network(in, &setup->network);
-    setup->env_count = unpack_count(in, LIMIT_ENV_PAIRS);
-    setup->envs = ARENA_ARRAY(arena, struct guestlink_env, setup->env_count);
-    for (uint32_t i = 0; i < setup->env_count && !in->failed; i++) {
-        struct guestlink_env *env = &setup->envs[i];
+    for (uint32_t i = 0; i < count && !in->failed; i++) {
+        struct guestlink_env *env = &envs[i];
         env->name = unpack_str(in, LIMIT_ENV_BYTES);
         env->value = unpack_str(in, LIMIT_ENV_BYTES);
         bytes += env->name.len + env->value.len;
@@ -169,7 +176,21 @@ static bool read_setup(struct unpack *in, struct arena *arena, struct guestlink_
         if (bytes > LIMIT_ENV_BYTES)
             return err_set(err, ERR_LIMIT, "more than %d bytes of environment", LIMIT_ENV_BYTES);
     }
+    *out = envs;
+    *out_count = count;
     return true;
+}
+
+static bool read_setup(struct unpack *in, struct arena *arena, struct guestlink_setup *setup, struct err *err)
+{
+    setup->sandbox_id = unpack_str(in, LIMIT_ID_BYTES - 1);
+    setup->template_id = unpack_str(in, LIMIT_ID_BYTES - 1);
+    setup->access_token = unpack_str(in, SECRET_MAX_BYTES);
+    setup->open_code = unpack_bool(in);
+    setup->default_user = unpack_str(in, LIMIT_NAME_BYTES);
+    setup->default_workdir = unpack_str(in, LIMIT_PATH_BYTES - 1);
+    unpack_network(in, &setup->network);
+    return read_envs(in, arena, &setup->envs, &setup->env_count, err);
 }
 
 static bool read_log(struct unpack *in, struct arena *arena, struct guestlink_log *log, struct err *err)
@@ -205,10 +226,16 @@ bool guestlink_read(struct str body, struct arena *arena, struct guestlink_messa
     case GUESTLINK_PING:
     case GUESTLINK_LISTEN:
     case GUESTLINK_TAKEN:
+    case GUESTLINK_PREPARE:
+    case GUESTLINK_RESUMED:
     case GUESTLINK_OK:
         break;
     case GUESTLINK_NETWORK:
         unpack_network(&in, &message.network);
+        break;
+    case GUESTLINK_READY:
+        if (!read_envs(&in, arena, &message.ready.envs, &message.ready.env_count, err))
+            return false;
         break;
     case GUESTLINK_LOG:
         if (!read_log(&in, arena, &message.log, err))

@@ -3,7 +3,8 @@
  *
  * A TCP connection over the sandbox's loopback, of which keeper makes both ends (isolation/native/network.c). It can be
  * made again at any time; a new one replaces the old. Each message is a u32 length and a body; the body is a u8 type and
- * packed fields, and must be consumed whole. guestd answers each message but TAKEN with OK or ERROR.
+ * packed fields, and must be consumed whole. guestd answers PREPARE with READY or ERROR, each other message but TAKEN with
+ * OK or ERROR.
  *
  *   SETUP   which sandbox this is and how it behaves; includes LISTEN. Sent once at start, and again after every resume or
  *           clone: the last one counts
@@ -67,6 +68,11 @@ struct guestlink_env {
     struct str name, value;
 };
 
+struct guestlink_ready {
+    uint32_t env_count;
+    struct guestlink_env *envs; /* LIMIT_ENV_PAIRS, LIMIT_ENV_BYTES in all */
+};
+
 struct guestlink_setup {
     struct str sandbox_id;
     struct str template_id;
@@ -105,9 +111,10 @@ enum { GUESTLINK_HEADER_BYTES = 4 };
 
 /* With the length in front, ready to be sent. Check out->overflowed. */
 void guestlink_write_setup(struct buf *out, const struct guestlink_setup *setup);
-void guestlink_write_simple(struct buf *out, enum guestlink_type type); /* PING, LISTEN, TAKEN, OK */
+void guestlink_write_simple(struct buf *out, enum guestlink_type type); /* PING, LISTEN, TAKEN, PREPARE, RESUMED, OK */
 void guestlink_write_network(struct buf *out, const struct guestlink_network *network);
 void guestlink_write_log(struct buf *out, const struct guestlink_log *log);
+void guestlink_write_ready(struct buf *out, const struct guestlink_ready *ready);
 void guestlink_write_error(struct buf *out, const struct err *err);
 
 struct guestlink_message {
@@ -116,6 +123,7 @@ struct guestlink_message {
     struct guestlink_log log;         /* with LOG; the same */
     struct err error;                 /* with ERROR */
     struct guestlink_network network; /* with NETWORK; the same */
+    struct guestlink_ready ready;     /* with READY; the same */
 };
 
 /* Length of the body from the first four bytes; more than LIMIT_GUESTLINK_BYTES or none is refused. */

@@ -164,6 +164,44 @@ static void ok_ping_network_and_error_travel(void **state)
     arena_done(&arena);
 }
 
+static void prepare_resumed_and_the_environment_of_ready_travel(void **state)
+{
+    (void)state;
+    static const enum guestlink_type simple[] = { GUESTLINK_PREPARE, GUESTLINK_RESUMED };
+    static struct guestlink_env large = { STR_INIT("A"), { NULL, LIMIT_ENV_BYTES } };
+    static char value[LIMIT_ENV_BYTES];
+    struct err err;
+    struct arena arena;
+    struct guestlink_message got;
+    auto_buf struct buf message = buf_make(NULL, LIMIT_GUESTLINK_BYTES);
+
+    arena_init(&arena);
+    for (size_t i = 0; i < COUNT_OF(simple); i++) {
+        buf_clear(&message);
+        guestlink_write_simple(&message, simple[i]);
+        assert_true(guestlink_read(body_of(&message), &arena, &got, &err));
+        assert_int_equal(got.type, simple[i]);
+    }
+    buf_clear(&message);
+    guestlink_write_ready(&message, &(struct guestlink_ready){ .env_count = COUNT_OF(some_envs), .envs = some_envs });
+    struct str body = body_of(&message);
+    assert_true(guestlink_read(body, &arena, &got, &err));
+    assert_int_equal(got.type, GUESTLINK_READY);
+    assert_int_equal(got.ready.env_count, 2);
+    CHECK_STR(got.ready.envs[0].name, STR("A"));
+    CHECK_STR(got.ready.envs[0].value, STR("b=c"));
+    CHECK_STR(got.ready.envs[1].value, STR(""));
+    for (size_t len = 0; len < body.len; len++)
+        assert_false(guestlink_read(str_of(body.at, len), &arena, &got, &err));
+    memset(value, 'x', sizeof value);
+    large.value.at = value;
+    buf_clear(&message);
+    guestlink_write_ready(&message, &(struct guestlink_ready){ .env_count = 1, .envs = &large });
+    assert_false(guestlink_read(body_of(&message), &arena, &got, &err));
+    assert_int_equal(err.kind, ERR_LIMIT);
+    arena_done(&arena);
+}
+
 static struct guestlink_log_line some_lines[] = {
     { .kind = GUESTLINK_LOG_STARTED, .at_us = 5, .pid = 7, .text = STR_INIT("ls -l") },
     { .kind = GUESTLINK_LOG_ENDED,
@@ -229,6 +267,7 @@ int main(void)
         CASE(a_flag_that_is_neither_yes_nor_no_is_refused),
         CASE(names_that_no_environment_can_hold_are_refused),
         CASE(ok_ping_network_and_error_travel),
+        CASE(prepare_resumed_and_the_environment_of_ready_travel),
         CASE(names_that_could_mean_more_in_a_file_are_refused),
         CASE(log_lines_travel_and_no_cut_or_malformed_one_does),
         CASE(lengths_of_zero_and_past_the_limit_are_refused),
