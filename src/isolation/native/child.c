@@ -28,6 +28,7 @@ struct child {
     const struct child_setup *setup;
     int control_fd;
     int root_fd, devices_fd; /* detached mounts from keeper */
+    int boot_id_fd;          /* a file of devices, cloned */
 };
 
 static bool reach(const struct child *child, enum native_step step, struct err *err)
@@ -108,7 +109,7 @@ static bool become_root(struct err *err)
 
 enum { TAME = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV };
 
-static bool mount_devices(const struct child *child, struct err *err)
+static bool mount_devices(struct child *child, struct err *err)
 {
     char half[32];
     /* gid 5 is tty. Its members may write to a terminal: `write` works this way. */
@@ -119,8 +120,10 @@ static bool mount_devices(const struct child *child, struct err *err)
 
     /* Their pages count against the sandbox's memory; half of it in each is what a host of that size would give. */
     (void)snprintf(half, sizeof half, "%" PRIu64, child->setup->memory_bytes / 2);
-    if (!tree_attach(child->root_fd, child->devices_fd, "dev", err) ||
-        !tree_bind(child->root_fd, "dev/" MOUNTS_EMPTY, "sys", err) ||
+    if (!tree_attach(child->root_fd, child->devices_fd, "dev", err))
+        return false;
+    child->boot_id_fd = tree_clone(child->root_fd, "dev/" MOUNTS_BOOT_ID, 0, err);
+    if (child->boot_id_fd < 0 || !tree_bind(child->root_fd, "dev/" MOUNTS_EMPTY, "sys", err) ||
         !tree_mount(child->root_fd, "devpts", "dev/pts", MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, pts, COUNT_OF(pts),
                     err) ||
         !tree_mount(child->root_fd, "tmpfs", "dev/shm", TAME, shm, COUNT_OF(shm), err) ||
@@ -230,6 +233,21 @@ static bool freeze(const struct child *child, const char *path, struct err *err)
     return true;
 }
 
+/*
+ * The host's would be the same in every sandbox, and before and after a sandbox was parked. On top of the read-only
+ * /proc/sys.
+ */
+static bool show_boot_id(const struct child *child, struct err *err)
+{
+    auto_close int place_fd = tree_open(child->root_fd, "proc/sys/kernel/random/boot_id", err);
+
+    if (place_fd < 0)
+        return err->sys == ENOENT;
+    if (move_mount(child->boot_id_fd, "", place_fd, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) < 0)
+        return err_sys(err, "mount a boot id");
+    return true;
+}
+
 static bool mask_proc(const struct child *child, struct err *err)
 {
     for (size_t i = 0; i < COUNT_OF(hidden); i++)
@@ -238,7 +256,7 @@ static bool mask_proc(const struct child *child, struct err *err)
     for (size_t i = 0; i < COUNT_OF(frozen); i++)
         if (!freeze(child, frozen[i], err))
             return false;
-    return true;
+    return show_boot_id(child, err);
 }
 
 /* ---- guestd ---- */

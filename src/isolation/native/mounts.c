@@ -22,6 +22,7 @@
 
 #include "base/buf.h"
 #include "base/fd.h"
+#include "base/random.h"
 
 /* ---- our own tmpfs ---- */
 
@@ -110,6 +111,18 @@ static const struct {
     { "stderr", "/proc/self/fd/2" }, { "ptmx", "pts/ptmx" },
 };
 
+static bool make_boot_id(int dev_fd, struct err *err)
+{
+    auto_close int fd = openat(dev_fd, MOUNTS_BOOT_ID, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444);
+    char text[38];
+
+    random_uuid(text);
+    text[36] = '\n';
+    if (fd < 0 || fchmod(fd, 0444) < 0 || write(fd, text, 37) != 37)
+        return err_sys(err, "make a boot id");
+    return true;
+}
+
 static bool make_devices(int dev_fd, struct err *err)
 {
     if (mkdirat(dev_fd, "pts", 0755) < 0 || mkdirat(dev_fd, MOUNTS_EMPTY, 0755) < 0)
@@ -123,7 +136,7 @@ static bool make_devices(int dev_fd, struct err *err)
     for (size_t i = 0; i < COUNT_OF(device_links); i++)
         if (symlinkat(device_links[i].target, dev_fd, device_links[i].name) < 0)
             return err_sys(err, "make link %s", device_links[i].name);
-    return true;
+    return make_boot_id(dev_fd, err);
 }
 
 /*
@@ -138,7 +151,7 @@ bool mounts_devices(const struct mounts_ids *ids, int *out_fd, struct err *err)
 
     if (context < 0 || fsconfig(context, FSCONFIG_SET_STRING, "source", "dev", 0) < 0 ||
         fsconfig(context, FSCONFIG_SET_STRING, "mode", "0755", 0) < 0 ||
-        fsconfig(context, FSCONFIG_SET_STRING, "size", "64k", 0) < 0 || /* names only: nothing in it has a page */
+        fsconfig(context, FSCONFIG_SET_STRING, "size", "64k", 0) < 0 || /* names, and one page for the boot id */
         fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) < 0)
         return err_sys(err, "make a tmpfs for devices");
     auto_close int fd = fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);

@@ -115,6 +115,8 @@ static void facts(void)
     struct rlimit files = { 0 };
     getrlimit(RLIMIT_NOFILE, &files);
     say("open files: %llu\n", (unsigned long long)files.rlim_max);
+    say_file("boot_id", "/proc/sys/kernel/random/boot_id");
+    say_names("pts", "/dev/pts");
     say_file("max_user_namespaces", "/proc/sys/user/max_user_namespaces");
     struct if_nameindex *interfaces = if_nameindex();
     say("interfaces:");

@@ -354,6 +354,34 @@ static void a_sandbox_sees_itself_and_nothing_else(void **state)
     assert_null(strstr(text, "ext4"));
 }
 
+/* Its line in the facts, cut out. */
+static void copy_boot_id(const char *facts, char out[40])
+{
+    const char *line = strstr(facts, "\nboot_id: ");
+
+    assert_non_null(line);
+    assert_int_equal(strcspn(line + 10, "\n"), 36);
+    (void)snprintf(out, 40, "%.36s", line + 10);
+}
+
+static void each_start_shows_a_boot_id_of_its_own(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1"), other_plan = a_plan("sandbox2");
+    auto_close int fd = start(world, &plan);
+    auto_close int other_fd = start(world, &other_plan);
+    auto_free char *text = ask(fd, "facts"), *other = ask(other_fd, "facts"), *hosts = NULL;
+    char first[40], second[40];
+    struct err err;
+
+    copy_boot_id(text, first);
+    copy_boot_id(other, second);
+    assert_string_not_equal(first, second);
+    assert_true(fd_read_file(AT_FDCWD, "/proc/sys/kernel/random/boot_id", 64, &hosts, NULL, &err));
+    assert_null(strstr(hosts, first));
+    check_has(text, "pts: ptmx"); /* the file itself shows nowhere else */
+}
+
 static void guestd_gets_its_descriptors_and_no_others(void **state)
 {
     struct world *world = *state;
@@ -1549,6 +1577,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest cases[] = {
         NATIVE_CASE(a_sandbox_sees_itself_and_nothing_else),
+        NATIVE_CASE(each_start_shows_a_boot_id_of_its_own),
         NATIVE_CASE(guestd_gets_its_descriptors_and_no_others),
         NATIVE_CASE(guestlink_cannot_carry_descriptors_and_nothing_listens_for_it_inside),
         NATIVE_CASE(guests_may_have_the_ports_that_they_want),
