@@ -89,6 +89,9 @@
 #define LIMIT_METERS 4096 /* keys whose rate is remembered; past it, idle ones are forgotten */
 #define LIMIT_LAYERS 32   /* overlay lowers of one template */
 #define LIMIT_FORKS 100   /* copies that one call asks for; E2B's limit */
+#define LIMIT_SNAPSHOT_ENTRIES \
+    4000000 /* files of a sandbox that a snapshot copies: minutes; room on disk is the other limit */
+#define LIMIT_SNAPSHOT_DEPTH (1 << 20) /* directories below one another; the copy holds 64 bytes for each */
 
 /*
  * Free room on the data directory's file system below which no sandbox is started: enough for the directories of all
