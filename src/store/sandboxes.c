@@ -1,3 +1,4 @@
+#include "base/buf.h"
 #include "base/random.h"
 #include "store/inside.h"
 
@@ -6,6 +7,8 @@ static const struct str state_name[SANDBOX_ROW_STATE_COUNT] = {
     [SANDBOX_ROW_PAUSING] = STR_INIT("pausing"),   [SANDBOX_ROW_PAUSED] = STR_INIT("paused"),
     [SANDBOX_ROW_RESUMING] = STR_INIT("resuming"), [SANDBOX_ROW_SNAPSHOTTING] = STR_INIT("snapshotting"),
 };
+
+enum { LAYERS_BYTES = LIMIT_LAYERS * 65 }; /* 64 hex digits and a comma each */
 
 bool events_load(struct store *store, struct err *err)
 {
@@ -39,20 +42,31 @@ static bool event_insert(struct store *store, const struct event_row *event, str
 
 bool store_sandbox_add(struct store *store, const struct sandbox_row *row, struct err *err)
 {
-    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+    auto_buf struct buf layers = buf_make(NULL, LAYERS_BYTES);
 
+    for (uint32_t i = 0; i < row->layer_count; i++) {
+        if (i)
+            buf_add_char(&layers, ',');
+        buf_add(&layers, row->layers[i]);
+    }
+    if (layers.overflowed)
+        return err_set(err, ERR_INTERNAL, "sandbox %.*s has more than %d layers", STR_ARG(row->id), LIMIT_LAYERS);
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
     return sql_exec(
                store->sql,
                "INSERT INTO sandboxes (id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count, "
                "memory_mb, disk_mb, network, started_us, deadline_us, key_id, is_private, mask_host, https_ports, "
-               "open_code, node_id, revision) VALUES ($1, $2, $3, $4, $5, 'starting', $6, $7, $8, $9, $10, $11, $12, "
-               "$13, $14, $15, $16, $17, $18, 0)",
+               "open_code, node_id, timeout_s, auto_pause, keep_memory, auto_resume, layers, revision) VALUES ($1, $2, "
+               "$3, $4, $5, 'starting', $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, "
+               "$22, $23, 0)",
                SQL_ARGS(sql_text(row->id), sql_text(row->team_id), sql_text(row->template_id), sql_text(row->alias),
                         sql_text(row->guestd_version), sql_text(row->metadata), sql_int(row->cpu_count),
                         sql_int(row->memory_mb), sql_int(row->disk_mb), sql_text(row->network),
                         sql_int(row->started_us), sql_int(row->deadline_us), sql_text(row->key_id),
                         sql_int(row->is_private), sql_text(row->mask_host), sql_text(row->https_ports),
-                        sql_int(row->open_code), sql_text(str_from(store->node_id))),
+                        sql_int(row->open_code), sql_text(str_from(store->node_id)), sql_int((int64_t)row->timeout_s),
+                        sql_int(row->auto_pause), sql_int(row->keep_memory), sql_int(row->auto_resume),
+                        sql_text(buf_str(&layers))),
                err) ||
            err_wrap(err, "add sandbox %.*s", STR_ARG(row->id));
 }
@@ -71,6 +85,33 @@ bool store_sandbox_ready(struct store *store, struct str id, int64_t started_us,
         ok = err_set(err, ERR_INTERNAL, "the sandbox's row is missing");
     ok = ok && event_insert(store, event, err);
     return sql_end(store->sql, ok, err) || err_wrap(err, "sandbox %.*s is ready", STR_ARG(id));
+}
+
+bool store_sandbox_change(struct store *store, struct str id, const struct sandbox_change *change,
+                          const struct event_row *event, struct err *err)
+{
+    bool is_paused = change->state == SANDBOX_ROW_PAUSED || change->state == SANDBOX_ROW_PAUSING;
+    bool keep = change->state == SANDBOX_ROW_RESUMING;
+    auto_unlock pthread_mutex_t *held = lock_mutex(&store->lock);
+
+    if (!sql_begin(store->sql, change->state == SANDBOX_ROW_PAUSED ? SQL_DURABLE : SQL_LAZY, err))
+        return err_wrap(err, "state of sandbox %.*s", STR_ARG(id));
+    bool ok = sql_exec(store->sql,
+                       "UPDATE sandboxes SET state = $1, started_us = CASE WHEN $2 = 0 THEN started_us ELSE $2 END, "
+                       "deadline_us = CASE WHEN $3 = 0 THEN deadline_us ELSE $3 END, "
+                       "revision = CASE WHEN $3 = 0 THEN revision ELSE $4 END, "
+                       "has_memory = CASE WHEN $5 = 1 THEN has_memory ELSE $6 END, "
+                       "was_silent = CASE WHEN $5 = 1 THEN was_silent ELSE $7 END, "
+                       "envs = CASE WHEN $5 = 1 THEN envs ELSE $8 END WHERE id = $9",
+                       SQL_ARGS(sql_text(state_name[change->state]), sql_int(change->started_us),
+                                sql_int(change->deadline_us), sql_int(change->revision), sql_int(keep),
+                                sql_int(is_paused && change->has_memory), sql_int(is_paused && change->was_silent),
+                                sql_text(is_paused ? change->envs : STR("")), sql_text(id)),
+                       err);
+    if (ok && sql_changed(store->sql) != 1)
+        ok = err_set(err, ERR_NOT_FOUND, "Sandbox \"%.*s\" does not exist or is not accessible", STR_ARG(id));
+    ok = ok && event_insert(store, event, err);
+    return sql_end(store->sql, ok, err) || err_wrap(err, "state of sandbox %.*s", STR_ARG(id));
 }
 
 bool store_sandbox_deadline(struct store *store, struct str id, int64_t deadline_us, int64_t revision,
@@ -130,6 +171,16 @@ static enum sandbox_row_state state_read(struct str name)
     return (enum sandbox_row_state)state;
 }
 
+static void layers_read(struct str text, struct arena *arena, struct sandbox_row *out)
+{
+    struct str *layers = ARENA_ARRAY(arena, struct str, LIMIT_LAYERS);
+    struct str one;
+
+    out->layers = layers;
+    while (text.len && out->layer_count < LIMIT_LAYERS && str_cut(&text, ',', &one))
+        layers[out->layer_count++] = arena_copy(arena, one);
+}
+
 static void sandbox_read(const struct sql_rows *rows, struct arena *arena, struct sandbox_row *out)
 {
     *out = (struct sandbox_row){
@@ -152,7 +203,15 @@ static void sandbox_read(const struct sql_rows *rows, struct arena *arena, struc
         .mask_host = arena_copy(arena, sql_row_text(rows, 16)),
         .open_code = sql_row_int(rows, 17) != 0,
         .https_ports = arena_copy(arena, sql_row_text(rows, 18)),
+        .timeout_s = (uint64_t)sql_row_int(rows, 19),
+        .auto_pause = sql_row_int(rows, 20) != 0,
+        .keep_memory = sql_row_int(rows, 21) != 0,
+        .auto_resume = sql_row_int(rows, 22) != 0,
+        .has_memory = sql_row_int(rows, 23) != 0,
+        .was_silent = sql_row_int(rows, 24) != 0,
+        .envs = arena_copy(arena, sql_row_text(rows, 25)),
     };
+    layers_read(sql_row_text(rows, 26), arena, out);
 }
 
 bool store_sandbox_list(struct store *store, struct arena *arena, struct sandbox_row **out, size_t *out_count,
@@ -164,7 +223,8 @@ bool store_sandbox_list(struct store *store, struct arena *arena, struct sandbox
     return (sql_select(store->sql,
                        "SELECT id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count, memory_mb, "
                        "disk_mb, network, started_us, deadline_us, revision, key_id, is_private, mask_host, open_code, "
-                       "https_ports FROM sandboxes WHERE node_id = $1 ORDER BY started_us, id",
+                       "https_ports, timeout_s, auto_pause, keep_memory, auto_resume, has_memory, was_silent, envs, "
+                       "layers FROM sandboxes WHERE node_id = $1 ORDER BY started_us, id",
                        SQL_ARGS(sql_text(str_from(store->node_id))), &rows, err) &&
             ROWS_READ(&rows, sandbox_read, arena, out, out_count, err)) ||
            err_wrap(err, "list sandboxes");

@@ -127,7 +127,8 @@ static bool set_up(struct sql *sql, struct err *err)
         return err_set(err, ERR_INTERNAL, "the store's file system cannot hold a write-ahead log: use a local disk");
     return sql_script(sql,
                       "PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF; PRAGMA synchronous = NORMAL;"
-                      "PRAGMA journal_size_limit = -1; PRAGMA temp_store = MEMORY;",
+                      "PRAGMA journal_size_limit = -1; PRAGMA temp_store = MEMORY;"
+                      "PRAGMA secure_delete = FAST;" /* environments: overwritten in pages that are written anyway */,
                       err);
 }
 

@@ -5,7 +5,8 @@
  * that has made them, and no other node judges them; everything else is common.
  *
  * Rows are copied into the caller's arena. Keys are stored as hashes. Access tokens are not stored but derived from a
- * seed. Environments are never stored.
+ * seed. The environment of a sandbox is stored only while it is paused, because a start without its memory needs it. When the
+ * sandbox runs again or is gone, the row has it no more; the database's log can hold the bytes for a while longer.
  *
  * Durability Changes to teams, keys and templates are on disk when the call returns: a revoked key stays revoked after a
  *            power cut. Sandboxes, their events and repeats survive the end of our process, but perhaps not a power cut,
@@ -220,12 +221,16 @@ bool store_sandbox_add(struct store *store, const struct sandbox_row *row, struc
 /* Now RUNNING, with its event, or neither. */
 bool store_sandbox_ready(struct store *store, struct str id, int64_t started_us, int64_t deadline_us,
                          const struct event_row *event, struct err *err) must_use;
-/* What a change of state writes beside the state. */
+/*
+ * What a change of state writes beside the state. The last three belong to PAUSING and PAUSED. RESUMING leaves them as
+ * they are, so that a resume that fails has lost nothing; the other states clear them.
+ */
 struct sandbox_change {
     enum sandbox_row_state state;
     int64_t started_us, deadline_us; /* 0: as they are */
-    bool has_memory, was_silent;     /* with PAUSED */
-    struct str envs;                 /* with PAUSED; on disk when the call returns. Other states remove it. */
+    int64_t revision;                /* with deadline_us */
+    bool has_memory, was_silent;
+    struct str envs;
 };
 /* With its event (which may be NULL), or neither. PAUSED is on disk when the call returns. ERR_NOT_FOUND. */
 bool store_sandbox_change(struct store *store, struct str id, const struct sandbox_change *change,

@@ -72,6 +72,10 @@ static void a_store_of_an_older_schema_is_brought_up_to_date(void **state)
     t->store = NULL;
     temp_store_by_hand(
         t, "ALTER TABLE sandboxes DROP COLUMN node_id;"
+           "ALTER TABLE sandboxes DROP COLUMN timeout_s; ALTER TABLE sandboxes DROP COLUMN auto_pause;"
+           "ALTER TABLE sandboxes DROP COLUMN keep_memory; ALTER TABLE sandboxes DROP COLUMN auto_resume;"
+           "ALTER TABLE sandboxes DROP COLUMN layers; ALTER TABLE sandboxes DROP COLUMN has_memory;"
+           "ALTER TABLE sandboxes DROP COLUMN was_silent; ALTER TABLE sandboxes DROP COLUMN envs;"
            "ALTER TABLE templates DROP COLUMN node_id; ALTER TABLE repeats DROP COLUMN node_id; ALTER TABLE sandboxes "
            "DROP COLUMN open_code;"
            "ALTER TABLE sandboxes DROP COLUMN network; ALTER TABLE sandboxes DROP COLUMN https_ports;"
@@ -99,6 +103,38 @@ static void a_store_of_an_older_schema_is_brought_up_to_date(void **state)
     temp_store_reopen(t);
     MUST(store_sandbox_list(t->store, &t->arena, &rows, &count, &err));
     assert_int_equal(count, 0);
+}
+
+/* The release before sandboxes could be paused. */
+static void a_store_from_before_pauses_gets_their_columns(void **state)
+{
+    struct temp_store *t = *state;
+    struct sandbox_row *rows;
+    size_t count;
+
+    store_close(t->store);
+    t->store = NULL;
+    temp_store_by_hand(
+        t, "ALTER TABLE sandboxes DROP COLUMN timeout_s; ALTER TABLE sandboxes DROP COLUMN auto_pause;"
+           "ALTER TABLE sandboxes DROP COLUMN keep_memory; ALTER TABLE sandboxes DROP COLUMN auto_resume;"
+           "ALTER TABLE sandboxes DROP COLUMN layers; ALTER TABLE sandboxes DROP COLUMN has_memory;"
+           "ALTER TABLE sandboxes DROP COLUMN was_silent; ALTER TABLE sandboxes DROP COLUMN envs;"
+           "DELETE FROM schema_version WHERE version > 9;"
+           "INSERT INTO sandboxes (id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count,"
+           " memory_mb, disk_mb, started_us, deadline_us, revision, key_id, is_private, mask_host, open_code, node_id)"
+           " VALUES ('iold', 'team', 'tbase', '', '0.6.13', 'running', '{}', 2, 512, 512, 1, 2, 7, 'k', 0, '', 0,"
+           " 'node1')");
+    temp_store_reopen(t);
+    MUST(store_sandbox_list(t->store, &t->arena, &rows, &count, &err));
+    assert_int_equal(count, 1);
+    assert_int_equal(rows[0].revision, 7);
+    assert_int_equal(rows[0].timeout_s, 0);
+    assert_int_equal(rows[0].layer_count, 0);
+    assert_false(rows[0].auto_pause || rows[0].keep_memory || rows[0].auto_resume || rows[0].has_memory ||
+                 rows[0].was_silent);
+    CHECK_STR(rows[0].envs, STR(""));
+    MUST(store_sandbox_change(t->store, STR("iold"), &(struct sandbox_change){ .state = SANDBOX_ROW_PAUSED }, NULL,
+                              &err));
 }
 
 static void what_is_no_database_is_refused_and_left_alone(void **state)
@@ -486,6 +522,90 @@ static void the_later_decision_about_a_deadline_stays_whichever_is_written_last(
     assert_int_equal(rows[0].deadline_us, 2000);
 }
 
+static struct sandbox_row only_row(struct temp_store *t)
+{
+    struct sandbox_row *rows;
+    size_t count;
+
+    MUST(store_sandbox_list(t->store, &t->arena, &rows, &count, &err));
+    assert_int_equal(count, 1);
+    return rows[0];
+}
+
+static void change_to(struct temp_store *t, const struct sandbox_change *change)
+{
+    MUST(store_sandbox_change(t->store, STR("ia"), change, NULL, &err));
+}
+
+static void a_pause_and_a_resume_are_in_the_row(void **state)
+{
+    struct temp_store *t = *state;
+    static const struct str layers[] = { STR_INIT("aa"), STR_INIT("bb") };
+    struct sandbox_row row = sandbox_row(STR("ia"));
+    struct event_row paused = event_row(row.id, STR("paused")), *events;
+    size_t count;
+
+    row.layer_count = COUNT_OF(layers);
+    row.layers = layers;
+    row.timeout_s = 300;
+    row.auto_pause = row.auto_resume = true;
+    MUST(store_sandbox_add(t->store, &row, &err));
+    MUST(store_sandbox_deadline(t->store, row.id, 900, 5, NULL, &err));
+    MUST(store_sandbox_change(t->store, row.id,
+                              &(struct sandbox_change){ .state = SANDBOX_ROW_PAUSED,
+                                                        .deadline_us = 700,
+                                                        .revision = 6,
+                                                        .has_memory = true,
+                                                        .was_silent = true,
+                                                        .envs = STR("{\"A\":\"1\"}") },
+                              &paused, &err));
+    temp_store_reopen(t);
+    struct sandbox_row got = only_row(t);
+    assert_int_equal(got.state, SANDBOX_ROW_PAUSED);
+    assert_int_equal(got.deadline_us, 700); /* earlier than it was */
+    assert_int_equal(got.revision, 6);
+    assert_true(got.has_memory && got.was_silent && got.auto_pause && got.auto_resume && !got.keep_memory);
+    assert_int_equal(got.timeout_s, 300);
+    assert_int_equal(got.layer_count, 2);
+    CHECK_STR(got.layers[0], STR("aa"));
+    CHECK_STR(got.layers[1], STR("bb"));
+    CHECK_STR(got.envs, STR("{\"A\":\"1\"}"));
+    MUST(store_sandbox_deadline(t->store, row.id, 900, 5, NULL, &err)); /* it was on its way when the pause came */
+    assert_int_equal(only_row(t).deadline_us, 700);
+    change_to(t, &(struct sandbox_change){
+                     .state = SANDBOX_ROW_RUNNING, .started_us = 800, .deadline_us = 1100, .revision = 7 });
+    got = only_row(t);
+    assert_int_equal(got.started_us, 800);
+    assert_int_equal(got.deadline_us, 1100);
+    assert_int_equal(got.layer_count, 2);
+    MUST_FAIL(store_sandbox_change(t->store, STR("ib"), &(struct sandbox_change){ .state = SANDBOX_ROW_PAUSED },
+                                   &paused, &err),
+              ERR_NOT_FOUND);
+    MUST(store_event_list(t->store, row.id, &t->arena, &events, &count, &err));
+    assert_int_equal(count, 1); /* the event of what failed is not there */
+}
+
+static void only_a_pause_keeps_the_environment(void **state)
+{
+    struct temp_store *t = *state;
+    struct sandbox_row row = sandbox_row(STR("ia"));
+    static const enum sandbox_row_state pausing[] = { SANDBOX_ROW_PAUSING, SANDBOX_ROW_PAUSED };
+    static const enum sandbox_row_state others[] = { SANDBOX_ROW_RUNNING, SANDBOX_ROW_SNAPSHOTTING };
+
+    MUST(store_sandbox_add(t->store, &row, &err));
+    for (size_t i = 0; i < COUNT_OF(pausing); i++)
+        for (size_t j = 0; j < COUNT_OF(others); j++) {
+            change_to(t, &(struct sandbox_change){ .state = pausing[i], .has_memory = true, .envs = STR("{}") });
+            CHECK_STR(only_row(t).envs, STR("{}"));
+            change_to(t, &(struct sandbox_change){ .state = SANDBOX_ROW_RESUMING }); /* a crash must not lose it */
+            CHECK_STR(only_row(t).envs, STR("{}"));
+            assert_true(only_row(t).has_memory);
+            change_to(t, &(struct sandbox_change){ .state = others[j], .has_memory = true, .envs = STR("{}") });
+            CHECK_STR(only_row(t).envs, STR(""));
+            assert_false(only_row(t).has_memory);
+        }
+}
+
 /* ---- repeats ---- */
 
 static enum repeat_verdict ask(struct temp_store *t, const char *key, const char *body, struct repeat_outcome *out)
@@ -797,6 +917,9 @@ int main(void)
         STORE_CASE(the_store_holds_room_for_a_full_disk_and_keeps_it),
         STORE_CASE(a_store_from_the_future_is_refused_with_advice),
         STORE_CASE(a_store_of_an_older_schema_is_brought_up_to_date),
+        STORE_CASE(a_store_from_before_pauses_gets_their_columns),
+        STORE_CASE(a_pause_and_a_resume_are_in_the_row),
+        STORE_CASE(only_a_pause_keeps_the_environment),
         STORE_CASE(what_is_no_database_is_refused_and_left_alone),
         STORE_CASE(a_missing_directory_and_a_link_are_refused),
         STORE_CASE(tokens_differ_by_sandbox_and_survive_a_restart),
