@@ -52,6 +52,7 @@ static bool adopt(struct native *native, const char *id, uint32_t *out_slot, str
     struct state state;
     struct plan plan = { 0 };
     uint64_t start_time;
+    enum cgroup_ice ice = CGROUP_THAWED;
 
     *out_slot = BOX_SLOTS;
     if (sandbox_fd < 0)
@@ -89,6 +90,10 @@ static bool adopt(struct native *native, const char *id, uint32_t *out_slot, str
     native->slot_taken[state.slot] = true;
     (void)map_put(&native->boxes, str_from(box->id), box);
     box_watch(box, BOX_RUNNING);
+    if (!cgroup_read_ice(native->cgroups, id, &ice, err))
+        log_warn("native: sandbox %s counts as running: %s", id, err_text(err));
+    if (ice != CGROUP_THAWED)
+        box_found_frozen(box);
     if (state.dying && !box_kill(box, err)) /* again: the last keeper may have died between the mark and the kill */
         log_warn("native: %s", err_text(err));
     return true;

@@ -92,6 +92,7 @@ void box_free(void *object)
         next = wait->next;
         wait_over(wait, false, &err);
     }
+    box_forget_freeze(box, &err);
     timer_clear(&box->retry);
     timer_clear(&box->slow);
     watch_free(box->watch);
@@ -103,6 +104,21 @@ void box_free(void *object)
 struct box *box_find(struct native *native, const char *id)
 {
     return map_get(&native->boxes, str_from(id));
+}
+
+struct box *box_find_awake(struct native *native, const char *id, struct err *err)
+{
+    struct box *box = box_find(native, id);
+
+    if (!box || box->state != BOX_RUNNING) {
+        (void)err_set(err, ERR_NOT_FOUND, "there is no sandbox %s", id);
+        return NULL;
+    }
+    if (box->ice.is_frozen) {
+        (void)err_set(err, ERR_CONFLICT, "sandbox %s is paused", id);
+        return NULL;
+    }
+    return box;
 }
 
 /* ---- the end of a sandbox ---- */
@@ -158,6 +174,14 @@ static void box_reap(struct box *box)
 
 static bool strike(struct box *box, struct err *err);
 
+static void end_freeze(struct box *box)
+{
+    struct err err;
+
+    (void)err_set(&err, ERR_NOT_FOUND, "sandbox %s has ended", box->id);
+    box_forget_freeze(box, &err);
+}
+
 /* It is gone or takes long: the next in the queue is killed. */
 static void stop_counting(struct box *box)
 {
@@ -191,6 +215,9 @@ static bool strike(struct box *box, struct err *err)
     box->state = BOX_DYING;
     if (pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0) < 0 && errno != ESRCH)
         return err_sys(err, "kill sandbox %s", box->id);
+    if (box->ice.is_frozen || box->ice.waits)
+        cgroup_let_die(box->native->cgroups, box->id);
+    end_freeze(box);
     box->is_counted = true;
     box->native->dying++;
     timer_set(&box->slow, box->native->loop, SLOW_MS, on_slow);
@@ -235,6 +262,7 @@ static void box_gone(struct box *box)
     if (box->state == BOX_DOOMED)
         leave_queue(box);
     box->state = BOX_CLEARING;
+    end_freeze(box);
     stop_counting(box);
     while (box->waits)
         wait_over(box->waits, true, NULL);

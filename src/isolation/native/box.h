@@ -21,6 +21,7 @@
 #include "io/loop.h"
 #include "isolation/driver.h"
 #include "isolation/native/cgroup.h"
+#include "isolation/native/freeze.h"
 #include "isolation/native/kernel_memory.h"
 #include "isolation/native/mounts.h"
 #include "isolation/native/native.h"
@@ -33,7 +34,7 @@ enum { BOX_SLOTS = LIMIT_SANDBOXES + 64 }; /* some more than may live, for those
 
 /*
  * STARTING  not listed yet; a failure ends it
- * RUNNING   pid 1 runs
+ * RUNNING   pid 1 runs, or is frozen (freeze.h)
  * DOOMED    told to end, and waits until fewer others die (NATIVE_DYING); neither listed nor dialed any more
  * DYING     pid 1 has been killed and has not ended yet
  * CLEARING  pid 1 is gone; cgroups or directory are still to be removed, and the slot is not free
@@ -55,6 +56,7 @@ struct box {
     enum network_kind network;
     struct zygote *zygote; /* NULL: its interpreters start inside */
     uint64_t zygote_given; /* see zygote_connect() */
+    struct ice ice;
     struct timer retry;
     unsigned tries;
     struct box *next_doomed;
@@ -80,6 +82,7 @@ struct native {
     struct box *doomed, **doomed_end; /* in the order in which they were told to end */
     unsigned dying;
     struct kernel_memory kernel_memory;
+    struct reclaim reclaim;
     uint32_t uid_base;
     char boot_id[BOOT_ID_BYTES];
     enum native_step fail_at;
@@ -96,6 +99,9 @@ bool slot_take(struct native *native, uint32_t *out_slot, struct err *err) must_
 struct box *box_new(struct native *native, const char *id) must_use; /* in no state, and not in native->boxes */
 void box_free(void *object); /* answers requests that wait: keeper is stopping */
 struct box *box_find(struct native *native, const char *id) must_use;
+
+/* One that runs. NULL: there is none (ERR_NOT_FOUND), or it is frozen (ERR_CONFLICT). */
+struct box *box_find_awake(struct native *native, const char *id, struct err *err) must_use;
 
 /* RUNNING or DYING: either way its end comes by the pidfd. */
 void box_watch(struct box *box, enum box_state state);

@@ -58,7 +58,7 @@ const struct cgroup_limits cgroup_guestd_limits = {
  * Our own directory in each tree: those that new sandboxes get (on v2 just one), and behind them those of earlier
  * keepers that were started elsewhere and have left something there.
  */
-enum { TREES_MAX = CGROUP_CONTROL_COUNT + 32 };
+enum { TREES_MAX = CGROUP_TREE_COUNT + 32 };
 
 struct cgroups {
     struct cgroup_report report;
@@ -143,7 +143,7 @@ void cgroup_read_report(struct str mountinfo, struct str own_cgroup, struct str 
 {
     struct str v2_point = STR("");
     struct str line;
-    bool any_v1 = false;
+    bool any_v1 = false, any_freezer = false;
 
     memset(out, 0, sizeof *out);
     while (mountinfo.len && str_cut(&mountinfo, '\n', &line)) {
@@ -160,14 +160,24 @@ void cgroup_read_report(struct str mountinfo, struct str own_cgroup, struct str 
                 join_place(mount.root, mount.point, own_place(own_cgroup, control), out->base[i], sizeof out->base[i]))
                 any_v1 = true;
         }
+        if (list_has(mount.super_options, ',', STR("freezer")) &&
+            join_place(mount.root, mount.point, own_place(own_cgroup, STR("freezer")), out->base[CGROUP_FREEZER],
+                       sizeof out->base[CGROUP_FREEZER]))
+            any_freezer = true;
     }
     (void)snprintf(out->v2_mount, sizeof out->v2_mount, "%.*s", STR_ARG(v2_point));
     if (any_v1)
         out->layout = v2_point.len ? CGROUP_HYBRID : CGROUP_V1;
     else if (v2_point.len)
         out->layout = CGROUP_V2;
+    if (any_freezer)
+        out->freezer = CGROUP_FREEZER_V1;
+    if (out->layout == CGROUP_HYBRID)
+        out->freezer = CGROUP_FREEZER_BESIDE; /* cgroups_open() falls back to v1 where the kernel is too old */
     if (out->layout != CGROUP_V2)
         return;
+    out->freezer = CGROUP_FREEZER_V2;
+    out->base[CGROUP_FREEZER][0] = '\0';
     while (v2_controllers.len && v2_controllers.at[v2_controllers.len - 1] == '\n')
         v2_controllers.len--;
     for (int i = 0; i < CGROUP_CONTROL_COUNT; i++)
@@ -254,7 +264,9 @@ size_t cgroup_knobs(enum cgroup_layout layout, const struct cgroup_limits *limit
 
 static int trees(const struct cgroups *cgroups)
 {
-    return cgroups->report.layout == CGROUP_V2 ? 1 : CGROUP_CONTROL_COUNT;
+    if (cgroups->report.layout == CGROUP_V2)
+        return 1;
+    return cgroups->report.freezer == CGROUP_FREEZER_NONE ? CGROUP_CONTROL_COUNT : CGROUP_TREE_COUNT;
 }
 
 static int tree_of(const struct cgroups *cgroups, enum cgroup_control control)
@@ -338,7 +350,42 @@ static bool keep_record(struct cgroups *cgroups, int record_fd, struct err *err)
     return fd_update_file(record_fd, "cgroups", buf_str(&out), 0600, err);
 }
 
-struct cgroups *cgroups_open(const char *name, int record_fd, struct err *err)
+/* A directory there can be made, and has what we need. */
+static bool freezer_works(const char *base, const char *name, const char *file)
+{
+    char path[LIMIT_PATH_BYTES + 128], probe[LIMIT_PATH_BYTES + 64];
+
+    (void)snprintf(probe, sizeof probe, "%s/%s", base, name);
+    if (mkdir(probe, 0755) < 0 && errno != EEXIST)
+        return false;
+    (void)snprintf(path, sizeof path, "%s/%s", probe, file);
+    if (access(path, W_OK) == 0)
+        return true;
+    (void)rmdir(probe); /* unless an earlier keeper has left something there */
+    return false;
+}
+
+/*
+ * The v2 tree needs Linux 5.7, which also lets a process be born in a cgroup. There is no other sign of that than
+ * cgroup.kill (5.14) below the root; kernels in between have the v1 controller mounted, or pause nothing.
+ */
+static void choose_freezer(struct cgroup_report *report, const char *name, bool old_freezer)
+{
+    char *base = report->base[CGROUP_FREEZER];
+    char v1[LIMIT_PATH_BYTES];
+
+    if (report->freezer == CGROUP_FREEZER_V2)
+        return;
+    memcpy(v1, base, sizeof v1);
+    if (report->freezer == CGROUP_FREEZER_BESIDE && !old_freezer &&
+        freezer_works(report->v2_mount, name, "cgroup.kill")) {
+        memcpy(base, report->v2_mount, sizeof report->base[CGROUP_FREEZER]);
+        return;
+    }
+    report->freezer = v1[0] && freezer_works(v1, name, "freezer.state") ? CGROUP_FREEZER_V1 : CGROUP_FREEZER_NONE;
+}
+
+struct cgroups *cgroups_open(const char *name, int record_fd, bool old_freezer, struct err *err)
 {
     struct cgroups *cgroups = NEW(struct cgroups);
     char missing[64];
@@ -353,6 +400,7 @@ struct cgroups *cgroups_open(const char *name, int record_fd, struct err *err)
         (void)err_set(err, ERR_UNAVAILABLE, "the kernel offers no cgroup controller for: %s", missing);
         goto failed;
     }
+    choose_freezer(&cgroups->report, name, old_freezer);
     cgroups->count = trees(cgroups);
     if (record_fd >= 0 && !keep_record(cgroups, record_fd, err))
         goto failed;
@@ -399,12 +447,20 @@ const struct cgroup_report *cgroups_report(const struct cgroups *cgroups)
 
 static const char *const leaves[] = { "guestd", "user" };
 
+/* In the freezer's tree a sandbox is one directory. */
+static bool has_leaves(int tree)
+{
+    return tree != CGROUP_FREEZER;
+}
+
 static bool make_leaves(struct cgroups *cgroups, int tree, const char *id, struct err *err)
 {
     char path[LIMIT_ID_BYTES + 16];
 
     if (mkdirat(cgroups->fds[tree], id, 0755) < 0)
         return err_sys(err, "make cgroup %s", id);
+    if (!has_leaves(tree))
+        return true;
     if (cgroups->report.layout == CGROUP_V2) {
         (void)snprintf(path, sizeof path, "%s/cgroup.subtree_control", id);
         if (!fd_write_file(cgroups->fds[tree], path, ENABLE_ALL, err))
@@ -450,16 +506,35 @@ bool cgroup_make(struct cgroups *cgroups, const char *id, const struct cgroup_li
     return err_wrap(err, "limit sandbox %s", id);
 }
 
+static void procs_of(char *room, size_t room_size, int tree, const char *id, const char *leaf)
+{
+    if (has_leaves(tree))
+        (void)snprintf(room, room_size, "%s/%s/cgroup.procs", id, leaf);
+    else
+        (void)snprintf(room, room_size, "%s/cgroup.procs", id);
+}
+
+bool cgroup_open_birth(struct cgroups *cgroups, const char *id, int *out_fd, struct err *err)
+{
+    *out_fd = -1;
+    if (cgroups->report.freezer != CGROUP_FREEZER_BESIDE)
+        return true;
+    *out_fd = openat(cgroups->fds[CGROUP_FREEZER], id, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    return *out_fd >= 0 || err_sys(err, "open cgroup %s", id);
+}
+
 bool cgroup_hold(struct cgroups *cgroups, const char *id, pid_t pid, struct err *err)
 {
     char path[LIMIT_ID_BYTES + 32], number[16];
+    bool born = cgroups->report.freezer == CGROUP_FREEZER_BESIDE; /* cgroup_open_birth() */
 
-    (void)snprintf(path, sizeof path, "%s/guestd/cgroup.procs", id);
     (void)snprintf(number, sizeof number, "%d", pid);
     /* Write all trees without a pause: on v1 only the first write waits for an RCU grace period. */
-    for (int tree = 0; tree < trees(cgroups); tree++)
+    for (int tree = 0; tree < trees(cgroups) - born; tree++) {
+        procs_of(path, sizeof path, tree, id, "guestd");
         if (!fd_write_file(cgroups->fds[tree], path, str_from(number), err))
             return false;
+    }
     return true;
 }
 
@@ -513,14 +588,14 @@ bool cgroup_holds(struct cgroups *cgroups, const char *id, pid_t pid)
     return seek.found;
 }
 
-bool cgroup_open_user(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_CONTROL_COUNT], size_t *out_count,
+bool cgroup_open_user(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
                       struct err *err)
 {
     char path[LIMIT_ID_BYTES + 32];
     size_t count = 0;
 
-    (void)snprintf(path, sizeof path, "%s/user/cgroup.procs", id);
     for (int tree = 0; tree < trees(cgroups); tree++) {
+        procs_of(path, sizeof path, tree, id, "user");
         int fd = openat(cgroups->fds[tree], path, O_WRONLY | O_CLOEXEC);
         if (fd < 0) {
             (void)err_sys(err, "open %s", path);
@@ -534,13 +609,13 @@ bool cgroup_open_user(struct cgroups *cgroups, const char *id, int out_fds[CGROU
     return true;
 }
 
-static int open_file(const struct cgroups *cgroups, enum cgroup_control control, const char *path)
+static int open_file(const struct cgroups *cgroups, enum cgroup_control control, const char *path, int flags)
 {
-    int fd = openat(cgroups->fds[tree_of(cgroups, control)], path, O_RDONLY | O_CLOEXEC);
+    int fd = openat(cgroups->fds[tree_of(cgroups, control)], path, flags | O_CLOEXEC);
 
     /* Made by a keeper that was started elsewhere? No two controllers have a file of the same name. */
     for (int i = trees(cgroups); fd < 0 && errno == ENOENT && i < cgroups->count; i++)
-        fd = openat(cgroups->fds[i], path, O_RDONLY | O_CLOEXEC);
+        fd = openat(cgroups->fds[i], path, flags | O_CLOEXEC);
     return fd;
 }
 
@@ -552,7 +627,7 @@ bool cgroup_read(const struct cgroups *cgroups, const char *id, enum cgroup_cont
     ssize_t n;
 
     (void)snprintf(path, sizeof path, "%s/%s", id, file);
-    auto_close int fd = open_file(cgroups, control, path);
+    auto_close int fd = open_file(cgroups, control, path, O_RDONLY);
     if (fd < 0)
         return err_sys(err, "open %s", path);
     while ((n = read(fd, room + len, room_size - len)) > 0)
@@ -584,21 +659,146 @@ static bool kill_one(void *context, pid_t pid)
     return true;
 }
 
+/* ---- the freezer ---- */
+
+/* A file of the sandbox's own directory in the freezer's tree, wherever a keeper has made it. */
+static int open_freezer_file(const struct cgroups *cgroups, const char *id, const char *file, int flags)
+{
+    char path[LIMIT_ID_BYTES + 64];
+    int fd = -1;
+
+    (void)snprintf(path, sizeof path, "%s/%s", id, file);
+    errno = ENOENT;
+    for (int i = 0; fd < 0 && errno == ENOENT && i < cgroups->count; i++)
+        fd = openat(cgroups->fds[i], path, flags | O_CLOEXEC);
+    return fd;
+}
+
+/*
+ * v1 and v2 by the name of the file that is there, not by today's layout: a sandbox stays in the tree in which it was
+ * started. On hybrid the limits' trees have neither.
+ */
+static const struct {
+    const char *file, *freeze, *thaw;
+} freezers[] = { { "cgroup.freeze", "1", "0" }, { "freezer.state", "FROZEN", "THAWED" } };
+
+bool cgroup_freeze(struct cgroups *cgroups, const char *id, bool freeze, struct err *err)
+{
+    for (size_t i = 0; i < COUNT_OF(freezers); i++) {
+        const char *text = freeze ? freezers[i].freeze : freezers[i].thaw;
+        auto_close int fd = open_freezer_file(cgroups, id, freezers[i].file, O_WRONLY);
+        if (fd < 0 && errno == ENOENT)
+            continue;
+        if (fd < 0 || write(fd, text, strlen(text)) < 0)
+            return err_sys(err, "write %s to %s of sandbox %s", text, freezers[i].file, id);
+        return true;
+    }
+    if (cgroups->report.freezer == CGROUP_FREEZER_NONE)
+        return err_set(err, ERR_UNAVAILABLE, "this machine has no cgroup freezer that the server can use");
+    return err_set(err, ERR_UNAVAILABLE, "sandbox %s was started by a server that had no freezer", id);
+}
+
+void cgroup_let_die(struct cgroups *cgroups, const char *id)
+{
+    auto_close int fd = open_freezer_file(cgroups, id, "freezer.state", O_WRONLY);
+
+    if (fd >= 0)
+        (void)!write(fd, "THAWED", 6); /* what is not frozen is thawed already */
+}
+
+/* Whole, in one read; the kernel's files here are short. */
+static bool read_freezer_file(const struct cgroups *cgroups, const char *id, const char *file, char *room,
+                              size_t room_size, struct str *out_text)
+{
+    auto_close int fd = open_freezer_file(cgroups, id, file, O_RDONLY);
+    ssize_t n = fd < 0 ? -1 : read(fd, room, room_size);
+
+    if (n < 0)
+        return false;
+    *out_text = str_of(room, (size_t)n);
+    return true;
+}
+
+static bool has_line(struct str text, struct str want)
+{
+    struct str line;
+
+    while (text.len && str_cut(&text, '\n', &line))
+        if (str_eq(line, want))
+            return true;
+    return false;
+}
+
+bool cgroup_read_ice(const struct cgroups *cgroups, const char *id, enum cgroup_ice *out, struct err *err)
+{
+    char room[256], events_room[256];
+    struct str text, events;
+
+    /* In each: has this directory been told to, and is it done? A directory above may be frozen too, which is not ours. */
+    if (read_freezer_file(cgroups, id, "cgroup.freeze", room, sizeof room, &text)) {
+        *out = CGROUP_THAWED;
+        if (!has_line(text, STR("1")))
+            return true;
+        if (!read_freezer_file(cgroups, id, "cgroup.events", events_room, sizeof events_room, &events))
+            return err_sys(err, "read cgroup.events of sandbox %s", id);
+        *out = has_line(events, STR("frozen 1")) ? CGROUP_FROZEN : CGROUP_FREEZING;
+        return true;
+    }
+    if (errno == ENOENT && read_freezer_file(cgroups, id, "freezer.self_freezing", room, sizeof room, &text)) {
+        *out = CGROUP_THAWED;
+        if (!has_line(text, STR("1")))
+            return true;
+        if (!read_freezer_file(cgroups, id, "freezer.state", events_room, sizeof events_room, &events))
+            return err_sys(err, "read freezer.state of sandbox %s", id);
+        *out = has_line(events, STR("FROZEN")) ? CGROUP_FROZEN : CGROUP_FREEZING;
+        return true;
+    }
+    if (errno != ENOENT)
+        return err_sys(err, "read the freezer of sandbox %s", id);
+    *out = CGROUP_THAWED;
+    return true;
+}
+
+bool cgroup_open_reclaim(const struct cgroups *cgroups, const char *id, const char *leaf, int *out_fd,
+                         const char **out_text)
+{
+    /* More than there can be: the kernel takes what it finds, and then says that it was less. */
+    static const struct {
+        const char *file, *text;
+    } ways[] = { { "memory.reclaim", "1T" }, { "memory.force_empty", "0" } };
+    char path[LIMIT_ID_BYTES + 64];
+
+    for (size_t i = 0; i < COUNT_OF(ways); i++) {
+        (void)snprintf(path, sizeof path, "%s/%s/%s", id, leaf, ways[i].file);
+        *out_text = ways[i].text;
+        *out_fd = open_file(cgroups, CGROUP_MEMORY, path, O_WRONLY);
+        if (*out_fd >= 0)
+            return true;
+    }
+    return false;
+}
+
+/* ---- the end ---- */
+
+/* The directories of a sandbox, those inside others first. A child is in the freezer's before it is in a leaf. */
+static const char *const parts[] = { "/guestd", "/user", "" };
+
 unsigned cgroup_kill(struct cgroups *cgroups, const char *id)
 {
     unsigned count = 0;
 
     for (int tree = 0; tree < cgroups->count; tree++) {
-        for (size_t i = 0; i < COUNT_OF(leaves); i++) {
+        for (size_t i = 0; i < COUNT_OF(parts); i++) {
             char path[LIMIT_ID_BYTES + 32];
             struct err ignored; /* v1, or a kernel before 5.14: one by one, as below */
-            (void)snprintf(path, sizeof path, "%s/%s/cgroup.kill", id, leaves[i]);
+            (void)snprintf(path, sizeof path, "%s%s/cgroup.kill", id, parts[i]);
             if (faccessat(cgroups->fds[tree], path, F_OK, 0) == 0)
                 (void)!fd_write_file(cgroups->fds[tree], path, STR("1"), &ignored);
-            (void)snprintf(path, sizeof path, "%s/%s/cgroup.procs", id, leaves[i]);
+            (void)snprintf(path, sizeof path, "%s%s/cgroup.procs", id, parts[i]);
             count += each_process(cgroups->fds[tree], path, kill_one, NULL);
         }
     }
+    cgroup_let_die(cgroups, id);
     return count;
 }
 
@@ -620,7 +820,6 @@ uint64_t cgroup_guestd_oom_kills(const struct cgroups *cgroups, const char *id)
 
 bool cgroup_remove(struct cgroups *cgroups, const char *id, struct err *err)
 {
-    static const char *const parts[] = { "/guestd", "/user", "" };
     bool fine = true;
 
     for (int tree = 0; tree < cgroups->count; tree++) {

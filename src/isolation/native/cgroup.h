@@ -5,12 +5,17 @@
  *   v1      a tree per controller: <mount><our own cgroup>/cloister.<n>/<id>/{guestd,user}
  *   hybrid  v1 trees for the controllers, and a v2 tree that offers none of those we need
  *
+ * The freezer makes everything in a sandbox stand still. On v2 it is a file of <id>. Elsewhere the sandbox has a directory
+ * <id> in one more tree: in the v2 tree where there is one, since a process can be born there and a frozen one can be
+ * killed; else in the v1 tree of the freezer controller.
+ *
  * The `user` leaf carries the sandbox's limits. guestd is in `guestd`, so that a sandbox which has used up its memory,
  * its CPU time or its processes can still be spoken to. That leaf has limits of its own, cgroup_guestd_limits: what a
  * guest makes guestd use is not the host's either.
  *
  * Threads    One: keeper's.
- * Failure    A controller that the host does not have is an error that names it, never skipped.
+ * Failure    A controller that the host does not have is an error that names it, never skipped; but sandboxes do not need
+ *            the freezer to run.
  */
 #ifndef ISOLATION_NATIVE_CGROUP_H
 #define ISOLATION_NATIVE_CGROUP_H
@@ -30,6 +35,8 @@ enum cgroup_control {
     CGROUP_CPU,
     CGROUP_PIDS,
     CGROUP_CONTROL_COUNT,
+    CGROUP_FREEZER = CGROUP_CONTROL_COUNT, /* a tree, not a limit */
+    CGROUP_TREE_COUNT,
 };
 extern const char *const cgroup_control_name[CGROUP_CONTROL_COUNT];
 
@@ -42,12 +49,20 @@ enum cgroup_layout {
 };
 extern const char *const cgroup_layout_name[CGROUP_LAYOUT_COUNT];
 
+enum cgroup_freezer {
+    CGROUP_FREEZER_NONE,
+    CGROUP_FREEZER_V1,     /* the v1 controller. SIGKILL does not end what it has frozen before the thaw */
+    CGROUP_FREEZER_BESIDE, /* a directory in the v2 tree beside v1; processes are born into it */
+    CGROUP_FREEZER_V2,     /* the sandbox's own directory in the one tree */
+};
+
 /* Where things are, as read from /proc; pure, so that every layout is testable anywhere. */
 struct cgroup_report {
     enum cgroup_layout layout;
     char v2_mount[LIMIT_PATH_BYTES]; /* empty if there is none */
     /* The directory below which our own begins; empty where the controller is missing. v2: the same for all. */
-    char base[CGROUP_CONTROL_COUNT][LIMIT_PATH_BYTES];
+    char base[CGROUP_TREE_COUNT][LIMIT_PATH_BYTES];
+    enum cgroup_freezer freezer;
 };
 
 /*
@@ -85,9 +100,10 @@ struct cgroups; /* our own directory in each tree, held open */
 /*
  * `name` is that directory's. Fails naming the controllers that are missing. On v1 our place depends on where we were
  * started; the file `cgroups` in record_fd remembers earlier places, so that what was made there is found and removed
- * from here. -1: nothing is remembered.
+ * from here. -1: nothing is remembered. With old_freezer the v2 tree of a hybrid host is not used (for tests).
  */
-struct cgroups *cgroups_open(const char *name, int record_fd, struct err *err) must_use;
+struct cgroups *cgroups_open(const char *name, int record_fd, bool old_freezer, struct err *err) must_use;
+
 void cgroups_close(struct cgroups *cgroups); /* directories stay */
 /* Takes our own directories away as well, if no sandbox is left in them. */
 void cgroups_remove(struct cgroups *cgroups);
@@ -95,6 +111,11 @@ const struct cgroup_report *cgroups_report(const struct cgroups *cgroups);
 
 /* Both leaves of one sandbox, limits set. On failure nothing is left. */
 bool cgroup_make(struct cgroups *cgroups, const char *id, const struct cgroup_limits *limits, struct err *err) must_use;
+/*
+ * A directory for clone3's CLONE_INTO_CGROUP: its child is in the freezer's tree from its birth, which is cheaper than to be
+ * moved there. *out_fd is -1 where that tree cannot do this; cgroup_hold() moves it then.
+ */
+bool cgroup_open_birth(struct cgroups *cgroups, const char *id, int *out_fd, struct err *err) must_use;
 /* Put a process (guestd to be) into the `guestd` leaf. */
 bool cgroup_hold(struct cgroups *cgroups, const char *id, pid_t pid, struct err *err) must_use;
 /* Is it in the `guestd` leaf? Its place there proves whose it is, whatever its number was before. */
@@ -102,7 +123,7 @@ bool cgroup_holds(struct cgroups *cgroups, const char *id, pid_t pid);
 /* How often the kernel has killed something in the `guestd` leaf for want of memory; 0 also if it does not say. */
 uint64_t cgroup_guestd_oom_kills(const struct cgroups *cgroups, const char *id);
 /* Write-only cgroup.procs of the `user` leaf, one a tree: a process that writes "0" there is moved there. */
-bool cgroup_open_user(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_CONTROL_COUNT], size_t *out_count,
+bool cgroup_open_user(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
                       struct err *err) must_use;
 /* A small file of the sandbox, `file` being below its own directory; whole, or it is ERR_LIMIT. */
 bool cgroup_read(const struct cgroups *cgroups, const char *id, enum cgroup_control control, const char *file,
@@ -110,7 +131,24 @@ bool cgroup_read(const struct cgroups *cgroups, const char *id, enum cgroup_cont
 /* Calls fn for each process in the `user` leaf until it is false; how many there were. */
 unsigned cgroup_each_user(const struct cgroups *cgroups, const char *id, bool (*fn)(void *context, pid_t pid),
                           void *context);
-/* SIGKILL to everything in both leaves. Returns how many processes were seen. */
+/*
+ * Begins to freeze everything in both leaves, or thaws it. ERR_UNAVAILABLE without sys: there is no freezer here, or the
+ * sandbox was started without one.
+ */
+bool cgroup_freeze(struct cgroups *cgroups, const char *id, bool freeze, struct err *err) must_use;
+/* After a kill: on v1 a frozen process dies when it is thawed, and not before. Elsewhere nothing inside runs again. */
+void cgroup_let_die(struct cgroups *cgroups, const char *id);
+enum cgroup_ice { CGROUP_THAWED, CGROUP_FREEZING, CGROUP_FROZEN };
+/* What the kernel says. A sandbox without a freezer is thawed. */
+bool cgroup_read_ice(const struct cgroups *cgroups, const char *id, enum cgroup_ice *out, struct err *err) must_use;
+/*
+ * What the kernel offers for taking memory back from a sandbox: a file for writing, and the text to write, for one leaf.
+ * The write takes long. False: it offers nothing.
+ */
+bool cgroup_open_reclaim(const struct cgroups *cgroups, const char *id, const char *leaf, int *out_fd,
+                         const char **out_text) must_use;
+
+/* SIGKILL to everything in both leaves, frozen or not. Returns how many processes were seen. */
 unsigned cgroup_kill(struct cgroups *cgroups, const char *id);
 /* False (ERR_CONFLICT) while the dead are still being cleared away: try again. True when there was nothing. */
 bool cgroup_remove(struct cgroups *cgroups, const char *id, struct err *err) must_use;

@@ -270,7 +270,7 @@ static bool arrange_descriptors(struct child *child, int *guestd_fd, struct err 
 {
     const struct child_setup *setup = child->setup;
     int handover_fd = fcntl(setup->handover_fd, F_DUPFD_CLOEXEC, ASIDE);
-    int cgroup_fds[CGROUP_CONTROL_COUNT];
+    int cgroup_fds[CGROUP_TREE_COUNT];
     int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     int after = GUESTD_CGROUP_FD + (int)setup->cgroup_count;
 
@@ -294,8 +294,8 @@ static bool arrange_descriptors(struct child *child, int *guestd_fd, struct err 
 
 static bool exec_guestd(const struct child *child, int guestd_fd, struct err *err)
 {
-    char numbers[CGROUP_CONTROL_COUNT][8];
-    const char *argv[4 + 2 * CGROUP_CONTROL_COUNT] = { "guestd", "--handover-fd", "3" };
+    char numbers[CGROUP_TREE_COUNT][8];
+    const char *argv[4 + 2 * CGROUP_TREE_COUNT] = { "guestd", "--handover-fd", "3" };
     const char *environment[] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", NULL };
     size_t count = 3;
 

@@ -35,7 +35,7 @@ struct child_setup {
     int control_fd; /* ours */
     int guestd_fd;
     int handover_fd;
-    int cgroup_fds[CGROUP_CONTROL_COUNT];
+    int cgroup_fds[CGROUP_TREE_COUNT];
     size_t cgroup_count;
     const struct network_rules *rules; /* NULL: it has no network */
     const char *hostname;

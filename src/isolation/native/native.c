@@ -1,6 +1,7 @@
 /*
  * The driver itself: what it holds, and the calls that are one step each. start.c makes a sandbox (child.c is the half
- * inside), box.c ends it, adopt.c finds the sandboxes of an earlier keeper, and handover.c gives descriptors to guestd.
+ * inside), freeze.c makes it stand still, box.c ends it, adopt.c finds the sandboxes of an earlier keeper, and handover.c
+ * gives descriptors to guestd.
  */
 #include "isolation/native/native.h"
 
@@ -69,6 +70,7 @@ static bool native_list(struct driver *driver, struct held **out_held, uint32_t 
         if (box->state != BOX_RUNNING)
             continue;
         memcpy(held[count].id, box->id, sizeof box->id);
+        held[count].state = box->ice.is_frozen ? HELD_FROZEN : HELD_RUNNING;
         held[count++].has_network = box->network != NETWORK_NONE;
     }
     *out_held = held;
@@ -88,10 +90,10 @@ static int open_sandbox(const struct box *box, struct err *err)
 static bool native_link(struct driver *driver, const char *id, int *out_guestlink_fd, struct err *err)
 {
     struct native *native = native_of(driver);
-    struct box *box = box_find(native, id);
+    struct box *box = box_find_awake(native, id, err);
 
-    if (!box || box->state != BOX_RUNNING)
-        return err_set(err, ERR_NOT_FOUND, "there is no sandbox %s", id);
+    if (!box)
+        return false;
     auto_close int sandbox_fd = open_sandbox(box, err);
     return sandbox_fd >= 0 && handover_link(native->netns_fd, box->pidfd, sandbox_fd, out_guestlink_fd, err);
 }
@@ -148,13 +150,11 @@ static bool native_stats(struct driver *driver, const struct held *which, uint32
 static void native_dial(struct driver *driver, const char *id, uint16_t port, driver_socket_fn *done, void *context)
 {
     struct native *native = native_of(driver);
-    struct box *box = box_find(native, id);
     struct err err = { 0 };
+    struct box *box = box_find_awake(native, id, &err);
     int fd = -1;
 
-    if (!box || box->state != BOX_RUNNING) {
-        (void)err_set(&err, ERR_NOT_FOUND, "there is no sandbox %s", id);
-    } else {
+    if (box) {
         /* Before the connection: guestd looks for a zygote as soon as it has read a request. */
         if (port == ZYGOTE_CODE_PORT && box->zygote)
             give_zygote(box);
@@ -188,13 +188,11 @@ static void native_listen(struct driver *driver, const char *id, const struct li
                           void *context)
 {
     struct native *native = native_of(driver);
-    struct box *box = box_find(native, id);
     struct err err = { 0 };
+    struct box *box = box_find_awake(native, id, &err);
     int fd = -1;
 
-    if (!box || box->state != BOX_RUNNING)
-        (void)err_set(&err, ERR_NOT_FOUND, "there is no sandbox %s", id);
-    else
+    if (box)
         fd = network_socket(native->netns_fd, box->pidfd, &err);
     if (fd >= 0 && !listen_on(fd, at, &err))
         fd_close(&fd);
@@ -220,6 +218,7 @@ static void native_free(struct driver *driver)
         box_free(box);
     map_done(&native->boxes);
     kernel_memory_close(native);
+    reclaim_close(native);
     zygotes_free(native->zygotes);
     trash_free(native->trash);
     /* Our cgroup directories go with the last sandbox. */
@@ -246,6 +245,8 @@ static const struct driver_ops native_ops = {
     .stats = native_stats,
     .dial = native_dial,
     .listen = native_listen,
+    .freeze = native_freeze,
+    .thaw = native_thaw,
     .divert = native_divert,
     .free = native_free,
 };
@@ -356,7 +357,7 @@ static bool open_dirs(struct native *native, int data_fd, struct err *err)
 }
 
 /* Several servers share a machine's cgroup trees: each data directory has a name of its own in them. */
-static bool open_cgroups(struct native *native, struct err *err)
+static bool open_cgroups(struct native *native, bool old_freezer, struct err *err)
 {
     char name[64];
     struct stat st;
@@ -364,7 +365,9 @@ static bool open_cgroups(struct native *native, struct err *err)
     if (fstat(native->data_fd, &st) < 0)
         return err_sys(err, "look at the data directory");
     (void)snprintf(name, sizeof name, "cloister.%jx.%jx", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
-    native->cgroups = cgroups_open(name, native->data_fd, err);
+    native->cgroups = cgroups_open(name, native->data_fd, old_freezer, err);
+    if (native->cgroups && cgroups_report(native->cgroups)->freezer == CGROUP_FREEZER_NONE)
+        log_warn("native: sandboxes cannot be paused in memory: there is no cgroup freezer that we can use");
     return native->cgroups != NULL;
 }
 
@@ -446,7 +449,7 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
     native->fail_at = config->fail_at;
     native->data_fd = native->layers_fd = native->sandboxes_fd = native->trash_fd = -1;
     native->guestd_fd = native->netns_fd = native->mounts.scratch_fd = native->kernel_memory.meminfo_fd = -1;
-    native->kernel_memory.list_fd = -1;
+    native->kernel_memory.list_fd = native->reclaim.pidfd = -1;
     map_init(&native->boxes);
     native->doomed_end = &native->doomed;
     if (native->uid_base < NATIVE_UIDS || native->uid_base > INT32_MAX - BOX_SLOTS * NATIVE_UIDS) {
@@ -455,7 +458,7 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
     }
     if (!open_dirs(native, config->data_fd, err) || !state_boot_id(native->boot_id, err) ||
         !seccomp_guest_filter(&native->filter, err) || !seal_guestd(native, config->guestd_fd, err) ||
-        !open_cgroups(native, err) || !mounts_open(native->data_fd, &native->mounts, err) ||
+        !open_cgroups(native, config->old_freezer, err) || !mounts_open(native->data_fd, &native->mounts, err) ||
         !kernel_memory_open(native, err))
         goto failed;
     native->mounts.old_overlay = config->old_overlay;

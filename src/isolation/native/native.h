@@ -62,6 +62,7 @@ struct native_config {
     uint32_t uid_base;        /* 0: NATIVE_UID_BASE. Two servers on one machine should not share it. */
     enum native_step fail_at; /* for tests */
     bool old_overlay;         /* for tests: mount the way kernels before 6.15 need it */
+    bool old_freezer;         /* for tests: freeze by the v1 controller, as where there is no v2 tree */
     bool no_network;          /* for tests: as on a kernel that lacks what sandboxes need for a network */
 };
 

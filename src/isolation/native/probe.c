@@ -180,7 +180,7 @@ static void probe_cgroup_write(struct probe_row *row, const char *data_path)
     if (!need_root(row))
         return;
     (void)snprintf(name, sizeof name, "cloister.probe.%d", getpid());
-    struct cgroups *cgroups = cgroups_open(name, -1, &err);
+    struct cgroups *cgroups = cgroups_open(name, -1, false, &err);
     const struct cgroup_limits limits = { .memory_bytes = 64 << 20, .cpu_millis = 1000, .pids = 10 };
     bool fine = cgroups && cgroup_make(cgroups, "probe", &limits, &err);
     if (fine)

@@ -2,8 +2,8 @@
  * A start, in keeper (child.c has the other half):
  *   record    sandboxes/<id>/ with a state that has a slot and no pid yet
  *   cgroup    both leaves, limits set, before there is anything to limit
- *   clone     user, mount, pid, net, ipc and uts namespaces, owned by the zygote's user (zygotes.h); the child sets its
- *             network up and then waits
+ *   clone     user, mount, pid, net, ipc and uts namespaces, owned by the zygote's user (zygotes.h), into the freezer's
+ *             cgroup where that works; the child sets its network up and then waits
  *   maps      ids 0..65535 inside are the slot's own range outside; nothing inside is the host's root
  *   mounts    root, devices, empty directory: detached, seen through those ids
  *   network   the child has loopback, addresses, a route, and the rules that send what leaves to egress (network_rules.c)
@@ -71,8 +71,9 @@ struct start {
     int handover_fd;   /* what guestd listens on for us */
     int userns_fd;
     int mount_fds[CHILD_MOUNTS];
-    int cgroup_fds[CGROUP_CONTROL_COUNT];
+    int cgroup_fds[CGROUP_TREE_COUNT];
     size_t cgroup_count;
+    int birth_fd; /* the cgroup that the child is born in; -1: ours */
 };
 
 static void start_close(struct start *start)
@@ -88,6 +89,7 @@ static void start_close(struct start *start)
         fd_close(&start->mount_fds[i]);
     for (size_t i = 0; i < start->cgroup_count; i++)
         fd_close(&start->cgroup_fds[i]);
+    fd_close(&start->birth_fd);
 }
 
 static bool start_record(struct start *start, struct err *err)
@@ -126,6 +128,7 @@ static bool start_cgroup(struct start *start, struct err *err)
 
     return cgroup_make(start->native->cgroups, plan->id, &limits, err) &&
            cgroup_open_user(start->native->cgroups, plan->id, start->cgroup_fds, &start->cgroup_count, err) &&
+           cgroup_open_birth(start->native->cgroups, plan->id, &start->birth_fd, err) &&
            reach(start->native, NATIVE_AT_CGROUP, err);
 }
 
@@ -192,6 +195,10 @@ static bool start_clone(struct start *start, struct err *err)
         .fail_at = native->fail_at,
     };
     memcpy(setup.cgroup_fds, start->cgroup_fds, sizeof setup.cgroup_fds);
+    if (start->birth_fd >= 0) {
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = (uint64_t)start->birth_fd;
+    }
 
     pid_t pid = clone_as(zygote_owner(start->box->zygote), &args, err);
     if (pid == 0)
@@ -383,6 +390,7 @@ bool native_start(struct driver *driver, const struct plan *plan, struct started
                            .control_fd = { -1, -1 },
                            .handover_fd = -1,
                            .userns_fd = -1,
+                           .birth_fd = -1,
                            .mount_fds = { -1, -1 } };
     uint32_t slot;
 

@@ -43,7 +43,7 @@ struct zygote_setup {
     int control_fd, report_fd; /* the zygote's */
     int root_fd, devices_fd;   /* detached mounts */
     int enter_fd;
-    int cgroup_fds[CGROUP_CONTROL_COUNT];
+    int cgroup_fds[CGROUP_TREE_COUNT];
     size_t cgroup_count;
     uint32_t uid; /* and gid */
     const struct sock_fprog *filter;

@@ -462,7 +462,7 @@ static void on_report(void *context, unsigned ready)
 struct start {
     int control_fd[2], report_fd[2];
     int userns_fd, root_fd, devices_fd;
-    int cgroup_fds[CGROUP_CONTROL_COUNT];
+    int cgroup_fds[CGROUP_TREE_COUNT];
     size_t cgroup_count;
 };
 

@@ -608,6 +608,44 @@ static void burn(void)
     say("burnt\n");
 }
 
+static volatile unsigned long *counters; /* shared with those that count */
+
+/* Processes that never stop by themselves; each has a counter. */
+static void start_counting(unsigned count)
+{
+    if (!counters)
+        counters = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    for (unsigned i = 0; i < count; i++) {
+        if (fork() != 0)
+            continue;
+        join_user_cgroup();
+        for (;;)
+            counters[i]++;
+    }
+    for (unsigned i = 0; i < count; i++)
+        while (!counters[i])
+            usleep(1000);
+    say("counting\n");
+}
+
+/* As many processes as there may be, each of which does nothing but make another one and end. */
+static void start_bomb(void)
+{
+    counters = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    signal(SIGCHLD, SIG_IGN);
+    if (fork() == 0) {
+        join_user_cgroup();
+        for (;;) {
+            __sync_fetch_and_add(counters, 1);
+            if (fork() > 0 && *counters % 2)
+                _exit(0);
+        }
+    }
+    while (*counters < 1000)
+        usleep(1000);
+    say("exploding\n");
+}
+
 static void touch(unsigned mib)
 {
     for (unsigned i = 0; i < mib; i++) {
@@ -701,6 +739,12 @@ static void run(char *command)
         write_files();
     else if (!strcmp(command, "burn"))
         burn();
+    else if (!strncmp(command, "count ", 6))
+        start_counting((unsigned)atoi(command + 6));
+    else if (!strcmp(command, "counted"))
+        say("counted: %lu\n", *counters);
+    else if (!strcmp(command, "bomb"))
+        start_bomb();
     else if (!strcmp(command, "forks"))
         count_forks();
     else if (!strcmp(command, "gorge"))

@@ -43,6 +43,7 @@ struct world {
     char exited[LIMIT_ID_BYTES];
     unsigned exits;
     enum exit_cause exit_cause;
+    bool old_freezer;
 };
 
 static struct plan a_plan(const char *id)
@@ -70,7 +71,8 @@ static void new_driver(struct world *world, bool old_overlay)
     struct err err;
     struct native_config config = { .data_fd = world->data_fd,
                                     .guestd_fd = world->guestd_fd,
-                                    .old_overlay = old_overlay };
+                                    .old_overlay = old_overlay,
+                                    .old_freezer = world->old_freezer };
 
     world->driver = native_driver_new(world->loop, &config, &err);
     if (!world->driver)
@@ -135,8 +137,10 @@ static unsigned count_names(int dir_fd, const char *path)
 /* Anything left in a cgroup tree under this name? */
 static unsigned count_cgroups(const struct world *world)
 {
-    static const char *const trees[] = { "/sys/fs/cgroup", "/sys/fs/cgroup/pids", "/sys/fs/cgroup/cpu",
-                                         "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/memory" };
+    static const char *const trees[] = { "/sys/fs/cgroup",        "/sys/fs/cgroup/pids",
+                                         "/sys/fs/cgroup/cpu",    "/sys/fs/cgroup/cpu,cpuacct",
+                                         "/sys/fs/cgroup/memory", "/sys/fs/cgroup/freezer",
+                                         "/sys/fs/cgroup/unified" };
     struct stat st;
     char name[64];
     unsigned count = 0;
@@ -261,13 +265,14 @@ static int start(struct world *world, const struct plan *plan)
     return started.guestlink_fd;
 }
 
-/* Says a line to init and returns all it answers, until the line with a dot alone. */
+/* Says a line to init, if any, and returns all it answers, until the line with a dot alone. */
 static char *ask(int fd, const char *command)
 {
     char *text = mem_new(65536);
     size_t len = 0;
 
-    assert_true(write(fd, command, strlen(command)) > 0);
+    if (command[0])
+        assert_true(write(fd, command, strlen(command)) > 0);
     while (len < 65535) {
         struct pollfd waiting = { .fd = fd, .events = POLLIN };
         if (poll(&waiting, 1, 20000) <= 0)
@@ -396,7 +401,7 @@ static void guestd_gets_its_descriptors_and_no_others(void **state)
     unsigned highest = 0;
     for (char *word = strtok(line + strlen("\ndescriptors: "), " "); word; word = strtok(NULL, " "))
         highest = MAX(highest, (unsigned)atoi(word));
-    assert_true(highest <= 4 + 3 + 1);
+    assert_true(highest <= 4 + 4 + 1);
 }
 
 /*
@@ -1571,6 +1576,254 @@ static void one_data_directory_has_one_keeper(void **state)
     assert_int_equal(err.kind, ERR_CONFLICT);
 }
 
+/* ---- frozen sandboxes ---- */
+
+struct freezing {
+    struct loop *loop;
+    bool answered;
+    struct err err;
+};
+
+static void note_frozen(void *context, const struct kept *kept, const struct err *err)
+{
+    struct freezing *freezing = context;
+
+    assert_null(kept);
+    assert_false(freezing->answered);
+    freezing->answered = true;
+    if (err)
+        freezing->err = *err;
+    loop_stop_soon(freezing->loop);
+}
+
+static enum err_kind freeze(struct world *world, const char *id, bool frozen)
+{
+    struct freezing freezing = { .loop = world->loop };
+    const struct driver_ops *ops = world->driver->ops;
+
+    (frozen ? ops->freeze : ops->thaw)(world->driver, id, note_frozen, &freezing);
+    while (!freezing.answered)
+        loop_run(world->loop);
+    return freezing.err.kind;
+}
+
+static enum held_state held_state_of(struct world *world, const char *id)
+{
+    auto_free struct held *held = NULL;
+    uint32_t count = 0;
+    struct err err;
+
+    assert_true(driver_list(world->driver, &held, &count, &err));
+    for (uint32_t i = 0; i < count; i++)
+        if (!strcmp(held[i].id, id))
+            return held[i].state;
+    return HELD_STATE_COUNT;
+}
+
+static unsigned long cpu_of(struct world *world, const char *id)
+{
+    struct held which = { 0 };
+    struct stats stats = { 0 };
+    uint32_t count = 0;
+    struct err err;
+
+    (void)snprintf(which.id, sizeof which.id, "%s", id);
+    assert_true(driver_stats(world->driver, &which, 1, &stats, &count, &err));
+    assert_int_equal(count, 1);
+    return stats.cpu_us;
+}
+
+/* Both freezers of a hybrid host, one after the other. */
+static void with_each_freezer(struct world *world, void (*check)(struct world *world))
+{
+    for (int old = 0; old < 2; old++) {
+        driver_free(world->driver);
+        world->old_freezer = old;
+        world->exits = 0;
+        new_driver(world, false);
+        check(world);
+        check_nothing_is_left(world);
+    }
+}
+
+static void check_stands_still(struct world *world)
+{
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+    auto_free char *begun = ask(fd, "count 3");
+    struct dialed dialed = { .fd = -1 };
+    struct listen_at at = { .address = INADDR_LOOPBACK, .port = 99, .backlog = 1 };
+    int diverted[DIVERT_KINDS];
+    struct err err;
+    int link_fd;
+
+    check_has(begun, "counting");
+    assert_int_equal(freeze(world, "sandbox1", true), ERR_NONE);
+    assert_int_equal(held_state_of(world, "sandbox1"), HELD_FROZEN);
+    /* It uses no more time, and does not answer. */
+    unsigned long before = cpu_of(world, "sandbox1");
+    assert_int_equal(write(fd, "counted", 7), 7);
+    assert_int_equal(poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, 200), 0);
+    assert_int_equal(cpu_of(world, "sandbox1"), before);
+    assert_int_equal(freeze(world, "sandbox1", true), ERR_NONE); /* again is fine */
+    /* What would wait for it says so. */
+    driver_dial(world->driver, "sandbox1", 8080, take_dialed, &dialed);
+    assert_int_equal(dialed.fd, -1);
+    assert_int_equal(dialed.err.kind, ERR_CONFLICT);
+    driver_listen(world->driver, "sandbox1", &at, take_dialed, &dialed);
+    assert_int_equal(dialed.fd, -1);
+    assert_int_equal(dialed.err.kind, ERR_CONFLICT);
+    assert_false(driver_link(world->driver, "sandbox1", &link_fd, &err));
+    assert_int_equal(err.kind, ERR_CONFLICT);
+    /* Its sockets for egress can be had: it needs them at once when it goes on. */
+    assert_true(driver_divert(world->driver, "sandbox1", diverted, &err));
+    close_all(diverted);
+    assert_int_equal(freeze(world, "sandbox1", false), ERR_NONE);
+    assert_int_equal(held_state_of(world, "sandbox1"), HELD_RUNNING);
+    auto_free char *counted = ask(fd, ""); /* to what it was asked while it was frozen */
+    assert_non_null(strstr(counted, "counted: "));
+    assert_int_equal(freeze(world, "sandbox1", false), ERR_NONE);
+    for (int i = 0; i < 1000 && cpu_of(world, "sandbox1") == before; i++)
+        turn_for(world->loop, 10);
+    assert_true(cpu_of(world, "sandbox1") > before);
+    assert_int_equal(freeze(world, "sandbox2", true), ERR_NOT_FOUND);
+    assert_int_equal(freeze(world, "sandbox2", false), ERR_NOT_FOUND);
+    assert_true(stop(world->loop, world->driver, "sandbox1"));
+}
+
+static void a_frozen_sandbox_stands_still_and_goes_on(void **state)
+{
+    with_each_freezer(*state, check_stands_still);
+}
+
+static void check_dies(struct world *world)
+{
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+    auto_free char *begun = ask(fd, "count 2");
+    int pid = native_pid_of(world->driver, "sandbox1");
+
+    check_has(begun, "counting");
+    assert_int_equal(freeze(world, "sandbox1", true), ERR_NONE);
+    assert_true(stop(world->loop, world->driver, "sandbox1"));
+    assert_int_equal(kill(pid, 0), -1);
+    assert_int_equal(world->exits, 1);
+    assert_int_equal(held_state_of(world, "sandbox1"), HELD_STATE_COUNT);
+}
+
+static void a_kill_ends_a_frozen_sandbox(void **state)
+{
+    with_each_freezer(*state, check_dies);
+}
+
+static void check_found_again(struct world *world)
+{
+    struct plan plan = a_plan("sandbox1"), other = a_plan("sandbox2");
+    auto_close int fd = start(world, &plan);
+    auto_close int second = start(world, &other);
+    auto_free char *begun = ask(fd, "count 2");
+
+    check_has(begun, "counting");
+    assert_int_equal(freeze(world, "sandbox1", true), ERR_NONE);
+    for (int i = 0; i < 2; i++) {
+        driver_free(world->driver);
+        new_driver(world, false);
+        assert_int_equal(held_state_of(world, "sandbox1"), HELD_FROZEN);
+        assert_int_equal(held_state_of(world, "sandbox2"), HELD_RUNNING);
+    }
+    assert_int_equal(freeze(world, "sandbox1", false), ERR_NONE);
+    auto_free char *text = ask(fd, "ping");
+    check_has(text, "pong");
+    assert_int_equal(freeze(world, "sandbox1", true), ERR_NONE);
+    driver_free(world->driver);
+    new_driver(world, false);
+    assert_true(stop(world->loop, world->driver, "sandbox1")); /* by a keeper that did not freeze it */
+    assert_int_equal(freeze(world, "sandbox2", true), ERR_NONE);
+    assert_true(stop(world->loop, world->driver, "sandbox2"));
+}
+
+static void the_next_driver_finds_a_frozen_sandbox_frozen(void **state)
+{
+    with_each_freezer(*state, check_found_again);
+}
+
+/* Its record is damaged, so that it is swept: a process that is frozen must die of that too. */
+static void check_swept(struct world *world)
+{
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+    auto_free char *begun = ask(fd, "count 2");
+    int pid = native_pid_of(world->driver, "sandbox1"), status;
+    struct err err;
+
+    check_has(begun, "counting");
+    assert_int_equal(freeze(world, "sandbox1", true), ERR_NONE);
+    driver_free(world->driver);
+    world->driver = NULL;
+    assert_true(fd_write_file(world->data_fd, "sandboxes/sandbox1/state", STR("cloister-sandbox 1\ngarbage"), &err));
+    new_driver(world, false);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status));
+}
+
+static void the_next_driver_sweeps_a_frozen_sandbox(void **state)
+{
+    with_each_freezer(*state, check_swept);
+}
+
+static void check_bomb(struct world *world)
+{
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+    auto_free char *begun = ask(fd, "bomb");
+
+    check_has(begun, "exploding");
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(freeze(world, "sandbox1", true), ERR_NONE);
+        unsigned long before = cpu_of(world, "sandbox1");
+        turn_for(world->loop, 20);
+        assert_int_equal(cpu_of(world, "sandbox1"), before);
+        assert_int_equal(freeze(world, "sandbox1", false), ERR_NONE);
+        turn_for(world->loop, 5);
+    }
+    assert_int_equal(freeze(world, "sandbox1", true), ERR_NONE);
+    assert_true(stop(world->loop, world->driver, "sandbox1"));
+}
+
+static void a_fork_bomb_freezes_and_dies(void **state)
+{
+    with_each_freezer(*state, check_bomb);
+}
+
+/* Asked for in the same turn: the last request counts, and each is answered once. */
+static void check_both_at_once(struct world *world)
+{
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+    auto_free char *begun = ask(fd, "count 2");
+    const struct driver_ops *ops = world->driver->ops;
+    struct freezing first = { .loop = world->loop }, second = first, thaw = first, last = first;
+
+    check_has(begun, "counting");
+    ops->freeze(world->driver, "sandbox1", note_frozen, &first);
+    ops->freeze(world->driver, "sandbox1", note_frozen, &second);
+    ops->thaw(world->driver, "sandbox1", note_frozen, &thaw);
+    assert_true(thaw.answered && first.answered && second.answered);
+    assert_int_equal(thaw.err.kind, ERR_NONE);
+    assert_true(first.err.kind == ERR_CONFLICT || first.err.kind == ERR_NONE); /* it may have been quick */
+    auto_free char *text = ask(fd, "ping");
+    check_has(text, "pong");
+    ops->freeze(world->driver, "sandbox1", note_frozen, &last);
+    assert_true(stop(world->loop, world->driver, "sandbox1"));
+    assert_true(last.answered);
+    assert_true(last.err.kind == ERR_NOT_FOUND || last.err.kind == ERR_NONE);
+}
+
+static void a_thaw_or_a_kill_answers_a_freeze_that_is_under_way(void **state)
+{
+    with_each_freezer(*state, check_both_at_once);
+}
+
 #define NATIVE_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 
 int main(int argc, char **argv)
@@ -1612,6 +1865,12 @@ int main(int argc, char **argv)
         NATIVE_CASE(the_next_driver_sweeps_what_was_half_made),
         NATIVE_CASE(a_keeper_killed_at_any_moment_orphans_nothing),
         NATIVE_CASE(one_data_directory_has_one_keeper),
+        NATIVE_CASE(a_frozen_sandbox_stands_still_and_goes_on),
+        NATIVE_CASE(a_kill_ends_a_frozen_sandbox),
+        NATIVE_CASE(the_next_driver_finds_a_frozen_sandbox_frozen),
+        NATIVE_CASE(the_next_driver_sweeps_a_frozen_sandbox),
+        NATIVE_CASE(a_fork_bomb_freezes_and_dies),
+        NATIVE_CASE(a_thaw_or_a_kill_answers_a_freeze_that_is_under_way),
     };
     struct err err;
 
