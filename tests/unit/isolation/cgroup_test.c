@@ -76,6 +76,39 @@ static void hybrid_uses_the_trees_of_v1(void **state)
     assert_string_equal(found.base[CGROUP_PIDS], "/sys/fs/cgroup/pids/user.slice");
 }
 
+#define FREEZER_MOUNT "43 31 0:39 / /sys/fs/cgroup/freezer rw,nosuid - cgroup cgroup rw,freezer\n"
+
+static void the_freezer_is_that_of_v2_where_there_is_one(void **state)
+{
+    (void)state;
+    struct cgroup_report found;
+
+    report(&found, STR(V2_MOUNTS), STR(V2_OWN), STR("cpu memory pids\n"));
+    assert_int_equal(found.freezer, CGROUP_FREEZER_V2);
+    report(&found, STR(HYBRID_MOUNTS FREEZER_MOUNT), STR(V1_OWN "3:freezer:/jobs\n0::/\n"), STR(""));
+    assert_int_equal(found.freezer, CGROUP_FREEZER_BESIDE);
+    assert_string_equal(found.base[CGROUP_FREEZER],
+                        "/sys/fs/cgroup/freezer/jobs"); /* if v2's turns out to be too old */
+    report(&found, STR(HYBRID_MOUNTS), STR(V1_OWN "0::/\n"), STR(""));
+    assert_int_equal(found.freezer, CGROUP_FREEZER_BESIDE);
+    assert_string_equal(found.base[CGROUP_FREEZER], "");
+    report(&found, STR(V1_MOUNTS FREEZER_MOUNT), STR(V1_OWN "3:freezer:/\n"), STR(""));
+    assert_int_equal(found.freezer, CGROUP_FREEZER_V1);
+    assert_string_equal(found.base[CGROUP_FREEZER], "/sys/fs/cgroup/freezer");
+}
+
+static void sandboxes_do_not_need_a_freezer(void **state)
+{
+    (void)state;
+    struct cgroup_report found;
+    char missing[64];
+
+    report(&found, STR(V1_MOUNTS), STR(V1_OWN), STR(""));
+    assert_int_equal(found.freezer, CGROUP_FREEZER_NONE);
+    cgroup_missing(&found, missing, sizeof missing);
+    assert_string_equal(missing, "");
+}
+
 static void a_tree_mounted_from_below_counts_from_there(void **state)
 {
     (void)state;
@@ -137,6 +170,8 @@ int main(void)
         CASE(a_controller_that_v2_lacks_is_named),
         CASE(trees_of_v1_begin_where_we_are),
         CASE(hybrid_uses_the_trees_of_v1),
+        CASE(the_freezer_is_that_of_v2_where_there_is_one),
+        CASE(sandboxes_do_not_need_a_freezer),
         CASE(a_tree_mounted_from_below_counts_from_there),
         CASE(a_host_without_cgroups_lacks_everything),
         CASE(limits_become_knobs),

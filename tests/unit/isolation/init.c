@@ -646,6 +646,25 @@ static void start_bomb(void)
     say("exploding\n");
 }
 
+/* 16 MiB of a file, on disk and in the page cache. */
+static void fill_cache(void)
+{
+    static char page[4096];
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        join_user_cgroup();
+        int fd = open("/tmp/large", O_WRONLY | O_CREAT, 0600);
+        for (int i = 0; i < 4096; i++)
+            if (write(fd, page, sizeof page) != sizeof page)
+                _exit(1);
+        _exit(fsync(fd) != 0);
+    }
+    int status;
+    waitpid(pid, &status, 0);
+    say(status ? "not filled\n" : "filled\n");
+}
+
 static void touch(unsigned mib)
 {
     for (unsigned i = 0; i < mib; i++) {
@@ -743,6 +762,8 @@ static void run(char *command)
         start_counting((unsigned)atoi(command + 6));
     else if (!strcmp(command, "counted"))
         say("counted: %lu\n", *counters);
+    else if (!strcmp(command, "fill"))
+        fill_cache();
     else if (!strcmp(command, "bomb"))
         start_bomb();
     else if (!strcmp(command, "forks"))

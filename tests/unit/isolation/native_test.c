@@ -1507,7 +1507,17 @@ static void the_next_driver_sweeps_what_was_half_made(void **state)
     check_nothing_is_left(world);
 }
 
-/* Plays keeper until it is killed: starts sandboxes, stops every other one, and writes a byte before each start. */
+static void ignore_frozen(void *context, const struct kept *kept, const struct err *err)
+{
+    (void)context;
+    (void)kept;
+    (void)err;
+}
+
+/*
+ * Plays keeper until it is killed: starts sandboxes, stops every other one, has some freeze, and writes a byte before each
+ * start.
+ */
 static void be_keeper(const struct world *world, int progress_fd)
 {
     struct native_config config = { .data_fd = world->data_fd, .guestd_fd = world->guestd_fd };
@@ -1523,6 +1533,8 @@ static void be_keeper(const struct world *world, int progress_fd)
         if (write(progress_fd, "", 1) < 0 || !driver_start(driver, &plan, &started, &err) ||
             (i % 2 && !stop(loop, driver, id)))
             break;
+        if (i % 4 == 2)
+            driver->ops->freeze(driver, id, ignore_frozen, NULL);
     }
     (void)fprintf(stderr, "keeper: %s\n", err_text(&err));
     _exit(1);
@@ -1824,6 +1836,115 @@ static void a_thaw_or_a_kill_answers_a_freeze_that_is_under_way(void **state)
     with_each_freezer(*state, check_both_at_once);
 }
 
+static uint64_t cache_of(struct world *world, const char *id)
+{
+    struct held which = { 0 };
+    struct stats stats = { 0 };
+    uint32_t count;
+    struct err err;
+
+    (void)snprintf(which.id, sizeof which.id, "%s", id);
+    assert_true(driver_stats(world->driver, &which, 1, &stats, &count, &err));
+    return stats.memory_cache_bytes;
+}
+
+static void the_kernel_takes_memory_back_from_a_frozen_sandbox(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+    auto_free char *filled = ask(fd, "fill");
+
+    check_has(filled, "filled");
+    assert_true(cache_of(world, "sandbox1") > 12 << 20);
+    assert_int_equal(freeze(world, "sandbox1", true), ERR_NONE);
+    for (int i = 0; i < 3000 && cache_of(world, "sandbox1") > 4 << 20; i++)
+        turn_for(world->loop, 10);
+    assert_true(cache_of(world, "sandbox1") <= 4 << 20);
+    assert_int_equal(held_state_of(world, "sandbox1"), HELD_FROZEN);
+    assert_int_equal(freeze(world, "sandbox1", false), ERR_NONE);
+    auto_free char *text = ask(fd, "ping");
+    check_has(text, "pong");
+    assert_true(stop(world->loop, world->driver, "sandbox1"));
+    check_nothing_is_left(world);
+}
+
+/* A file where a sandbox takes in processes, on v2; false: this host has none. */
+static bool find_procs(const struct world *world, char *path, size_t path_size)
+{
+    static const char *const forms[] = { "/sys/fs/cgroup/unified/cloister.%jx.%jx/sandbox1/cgroup.procs",
+                                         "/sys/fs/cgroup/cloister.%jx.%jx/sandbox1/user/cgroup.procs" };
+    struct stat st;
+
+    assert_int_equal(fstat(world->data_fd, &st), 0);
+    for (size_t i = 0; i < COUNT_OF(forms); i++) {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+        (void)snprintf(path, path_size, forms[i], (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
+#pragma GCC diagnostic pop
+        if (access(path, W_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Waits in the kernel for a file system that never answers, as with a dead server of NFS. Only SIGKILL ends that. */
+static pid_t start_stuck(const char *mount_point)
+{
+    char options[64], file[128];
+    int fuse = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+
+    if (fuse < 0)
+        return -1;
+    (void)snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=0,group_id=0", fuse);
+    (void)snprintf(file, sizeof file, "%s/file", mount_point);
+    if (mount("none", mount_point, "fuse", MS_NOSUID | MS_NODEV, options) < 0) {
+        fd_close(&fuse);
+        return -1;
+    }
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct stat st;
+        _exit(stat(file, &st) == 0);
+    }
+    fd_close(&fuse); /* the child has it */
+    for (int i = 0; i < 1000 && state_of(pid) != 'D'; i++)
+        (void)usleep(1000);
+    return pid;
+}
+
+static void what_cannot_be_frozen_goes_on(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+    char procs[160], mount_point[80], number[16];
+    struct err err;
+
+    (void)snprintf(mount_point, sizeof mount_point, "%s/stuck", world->path);
+    assert_int_equal(mkdir(mount_point, 0700), 0);
+    pid_t pid = find_procs(world, procs, sizeof procs) ? start_stuck(mount_point) : -1;
+    if (pid < 0 || state_of(pid) != 'D') {
+        (void)fprintf(stderr, "SKIP: needs cgroup v2 and FUSE\n");
+        if (pid > 0)
+            (void)kill(pid, SIGKILL);
+        (void)umount2(mount_point, MNT_DETACH);
+        return;
+    }
+    (void)snprintf(number, sizeof number, "%d", pid);
+    assert_true(fd_write_file(AT_FDCWD, procs, str_from(number), &err));
+    assert_int_equal(freeze(world, "sandbox1", true), ERR_TIMEOUT);
+    assert_int_equal(held_state_of(world, "sandbox1"), HELD_RUNNING);
+    auto_free char *text = ask(fd, "ping");
+    check_has(text, "pong");
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    assert_int_equal(umount2(mount_point, MNT_DETACH), 0);
+    assert_int_equal(freeze(world, "sandbox1", true), ERR_NONE);
+    assert_true(stop(world->loop, world->driver, "sandbox1"));
+    check_nothing_is_left(world);
+}
+
 #define NATIVE_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 
 int main(int argc, char **argv)
@@ -1871,6 +1992,8 @@ int main(int argc, char **argv)
         NATIVE_CASE(the_next_driver_sweeps_a_frozen_sandbox),
         NATIVE_CASE(a_fork_bomb_freezes_and_dies),
         NATIVE_CASE(a_thaw_or_a_kill_answers_a_freeze_that_is_under_way),
+        NATIVE_CASE(the_kernel_takes_memory_back_from_a_frozen_sandbox),
+        NATIVE_CASE(what_cannot_be_frozen_goes_on),
     };
     struct err err;
 
