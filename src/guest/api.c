@@ -211,6 +211,8 @@ void guest_set_up(struct guest *guest, const struct guestlink_setup *setup)
     /* The caller's variables override these. */
     for (size_t i = 0; setup->network.authority.pem.len && i < TRUST_ENVS; i++)
         add_env(guest, trust_envs[i].name, trust_envs[i].value);
+    guest->caller_envs = guest->envs + guest->env_count;
+    guest->caller_env_count = setup->env_count;
     for (uint32_t i = 0; i < setup->env_count; i++)
         add_env(guest, setup->envs[i].name, setup->envs[i].value);
     /* Last, so that the caller's variables cannot override them. */

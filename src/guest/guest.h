@@ -30,6 +30,7 @@
 struct interpreter;
 struct journal;
 struct link;
+struct pause;
 struct processes;
 struct spawner;
 struct watchers;
@@ -57,6 +58,7 @@ struct guest {
     struct watch *handover_watch;
     struct timer handover_pause;
     struct link *link;    /* guestlink as it is now, or NULL */
+    struct pause *pause;  /* on the way to a pause, or in one; NULL: neither */
     const char *path_env; /* PATH of the processes */
 
     /* From the last SETUP, replaced as a whole by the next. */
@@ -67,6 +69,8 @@ struct guest {
     struct str default_user, default_workdir;
     struct guestlink_env *envs; /* global variables: the host's own, which cannot be overridden, then the caller's */
     size_t env_count;
+    struct guestlink_env *caller_envs; /* those of them that SETUP had */
+    size_t caller_env_count;
 };
 
 /* Take over what a SETUP says. */

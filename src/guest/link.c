@@ -14,12 +14,14 @@
 #include "base/mem.h"
 #include "guest/journal.h"
 #include "guest/network.h"
+#include "guest/pause.h"
 #include "guest/trust.h"
 #include "io/stream.h"
 
 struct link {
     struct guest *guest;
     struct stream *stream;
+    bool wants_ready; /* PREPARE is still to be answered */
 };
 
 static void hang_up(struct link *link)
@@ -50,9 +52,29 @@ static void tell_network(const struct guestlink_network *network)
     trust_tell("/etc", &network->authority);
 }
 
+/* The host may ask on one link and go on with the next; then the answer has nowhere to go. */
+static void on_ready(struct guest *guest)
+{
+    const struct guestlink_ready ready = { .env_count = (uint32_t)guest->caller_env_count, .envs = guest->caller_envs };
+    auto_buf struct buf out = buf_make(NULL, LIMIT_GUESTLINK_BYTES + GUESTLINK_HEADER_BYTES);
+
+    if (!guest->link || !guest->link->wants_ready)
+        return;
+    guest->link->wants_ready = false;
+    guestlink_write_ready(&out, &ready);
+    stream_write(guest->link->stream, buf_str(&out));
+}
+
+static void prepare(struct link *link)
+{
+    link->wants_ready = true;
+    pause_prepare(link->guest, on_ready);
+}
+
 static void set_up(struct link *link, const struct guestlink_setup *setup)
 {
     guest_set_up(link->guest, setup);
+    pause_resumed(link->guest);
     answer(link, NULL);
     journal_listen(link->guest->journal, link->stream);
     /* After the answer, so that no create waits for it; before anything is read that could start a process. */
@@ -76,12 +98,19 @@ static void handle(struct link *link, struct str body)
         tell_network(&message.network);
         answer(link, NULL);
     } else if (message.type == GUESTLINK_LISTEN) {
+        pause_resumed(link->guest); /* of a front that has died since */
         answer(link, NULL);
         journal_listen(link->guest->journal, link->stream);
+    } else if (message.type == GUESTLINK_PREPARE) {
+        prepare(link);
+    } else if (message.type == GUESTLINK_RESUMED) {
+        pause_resumed(link->guest);
+        answer(link, NULL);
     } else if (message.type == GUESTLINK_TAKEN) {
         journal_taken(link->guest->journal);
     } else {
-        (void)err_set(&err, ERR_INVALID, "guestd takes SETUP, PING, NETWORK, LISTEN and TAKEN, not %u",
+        (void)err_set(&err, ERR_INVALID,
+                      "guestd takes SETUP, PING, NETWORK, LISTEN, PREPARE, RESUMED and TAKEN, not %u",
                       (unsigned)message.type);
         answer(link, &err);
     }

@@ -61,6 +61,7 @@ struct dir_watch {
     const char *id; /* NULL: none */
     int fd;         /* the inotify instance, or -1 once the watch has stopped */
     bool is_paused, is_freed, has_failed;
+    bool is_suspended;    /* not in the kernel until watchers_resume() */
     bool is_unsettled;    /* another round has to follow */
     struct place *places; /* sorted by wd */
     size_t place_count, place_room;
@@ -236,8 +237,8 @@ static void give_back(struct dir_watch *w)
     w->all->spare_fds[w->all->spare_count++] = take_fd(&w->fd);
 }
 
-/* Nothing more is to be reported. */
-static void stop(struct dir_watch *w)
+/* Out of the kernel, without its directories. */
+static void leave_kernel(struct dir_watch *w)
 {
     if (w->fd >= 0)
         give_back(w);
@@ -245,6 +246,14 @@ static void stop(struct dir_watch *w)
         drop_place(w, &w->places[w->place_count - 1]);
     told_clear(w, &w->told);
     told_clear(w, &w->told_before);
+    w->is_unsettled = false;
+}
+
+/* Nothing more is to be reported. */
+static void stop(struct dir_watch *w)
+{
+    leave_kernel(w);
+    w->is_suspended = false;
 }
 
 /* ---- reporting ---- */
@@ -709,6 +718,8 @@ void dir_watch_pause(struct dir_watch *w, bool pause)
     if (is_over(w) || w->is_paused == pause)
         return;
     w->is_paused = pause;
+    if (w->is_suspended)
+        return;
     struct epoll_event want = { .events = pause ? 0 : EPOLLIN, .data.ptr = w };
     (void)epoll_ctl(w->all->epoll_fd, EPOLL_CTL_MOD, w->fd, &want); /* cannot fail */
 }
@@ -716,7 +727,7 @@ void dir_watch_pause(struct dir_watch *w, bool pause)
 static bool open_instance(struct dir_watch *w, struct err *err)
 {
     struct watchers *all = w->all;
-    struct epoll_event want = { .events = EPOLLIN, .data.ptr = w };
+    struct epoll_event want = { .events = w->is_paused ? 0 : EPOLLIN, .data.ptr = w };
 
     w->fd = all->spare_count ? all->spare_fds[--all->spare_count] : inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
     if (w->fd < 0 && errno == EMFILE)
@@ -751,4 +762,41 @@ struct dir_watch *dir_watch_new(struct watchers *watchers, const struct dir_watc
         return NULL;
     }
     return w;
+}
+
+/* ---- a pause of the sandbox ---- */
+
+void watchers_suspend(struct watchers *watchers)
+{
+    struct err lost;
+
+    (void)err_set(&lost, ERR_INTERNAL, WATCH_LOST);
+    watchers_look(watchers);
+    for (struct dir_watch *w = watchers->first, *next; w; w = next) {
+        next = w->next;
+        if (is_over(w) || w->is_suspended)
+            continue;
+        if (pending(w) > 0) {
+            fail(w, &lost);
+            continue;
+        }
+        leave_kernel(w);
+        free(take_ptr(&w->moved));
+        w->has_just_moved = false;
+        w->is_suspended = true;
+    }
+}
+
+void watchers_resume(struct watchers *watchers)
+{
+    struct err err;
+
+    for (struct dir_watch *w = watchers->first, *next; w; w = next) {
+        next = w->next;
+        if (!w->is_suspended)
+            continue;
+        w->is_suspended = false;
+        if (!open_instance(w, &err) || (!add_tree(w, "", false, &err) && !is_gone(&err)))
+            fail(w, &err);
+    }
 }

@@ -39,6 +39,13 @@ struct dir_watch_want {
 struct watchers *watchers_new(struct guest *guest) must_use;
 void watchers_free(struct watchers *watchers);
 void watchers_look(struct watchers *watchers);
+/*
+ * Before the sandbox is paused: reports what the kernel has queued and takes all watches out of the kernel, because they
+ * cannot be written to disk. Afterwards each directory is watched again. What changes in between is not reported; a slow
+ * client whose watch has more than that queued gets WATCH_LOST.
+ */
+void watchers_suspend(struct watchers *watchers);
+void watchers_resume(struct watchers *watchers);
 
 /* ERR_LIMIT when there are too many watches, directories or open files, or a path is longer than the kernel takes. */
 struct dir_watch *dir_watch_new(struct watchers *watchers, const struct dir_watch_want *want, struct err *err) must_use;

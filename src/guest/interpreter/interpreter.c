@@ -615,6 +615,29 @@ void interpreter_take_zygote(struct interpreter *all, int fd)
     python_take_zygote(all->python, fd);
 }
 
+void interpreter_prepare(struct interpreter *all)
+{
+    if (all)
+        python_prepare(all->python);
+}
+
+bool interpreter_is_prepared(const struct interpreter *all)
+{
+    return !all || python_is_prepared(all->python);
+}
+
+void interpreter_give_up_spawns(struct interpreter *all)
+{
+    if (all)
+        python_give_up_spawns(all->python);
+}
+
+void interpreter_resumed(struct interpreter *all)
+{
+    if (all)
+        python_resumed(all->python);
+}
+
 void interpreter_reaped(struct interpreter *all, pid_t pid, int status)
 {
     if (all)

@@ -31,6 +31,15 @@ struct interpreter *interpreter_new(struct guest *guest, int listen_fd) must_use
 void interpreter_free(struct interpreter *interpreter);
 /* Takes a socket to the template's zygote (wire/zygote.h). */
 void interpreter_take_zygote(struct interpreter *interpreter, int fd);
+/*
+ * The sandbox will be paused: from now on nothing is asked of the zygote outside, whose socket is closed, until
+ * interpreter_resumed(). Interpreters that it has forked and that are on their way come in, or are given up and started
+ * inside instead; it is prepared when none is on its way. NULL is fine for all four.
+ */
+void interpreter_prepare(struct interpreter *interpreter);
+bool interpreter_is_prepared(const struct interpreter *interpreter);
+void interpreter_give_up_spawns(struct interpreter *interpreter);
+void interpreter_resumed(struct interpreter *interpreter);
 /* guestd has reaped a child; status as in wait(2). NULL is fine. */
 void interpreter_reaped(struct interpreter *interpreter, pid_t pid, int status);
 

@@ -87,6 +87,7 @@ struct python {
     struct python_engine *spare; /* one of them, or NULL */
     struct timer spare_delay;
     unsigned from_zygote; /* interpreters that contexts have asked for, so far */
+    bool is_prepared;     /* for a pause: there is no zygote until it is over */
 };
 
 bool python_is_there(struct guest *guest)
@@ -588,7 +589,36 @@ struct python *python_new(struct guest *guest)
 
 void python_take_zygote(struct python *python, int fd)
 {
-    zygote_client_open(python->zygote, fd);
+    if (python->is_prepared)
+        fd_close(&fd);
+    else
+        zygote_client_open(python->zygote, fd);
+}
+
+void python_prepare(struct python *python)
+{
+    python->is_prepared = true;
+    zygote_client_close(python->zygote); /* the spare ends with it */
+}
+
+bool python_is_prepared(const struct python *python)
+{
+    for (const struct python_engine *e = python->engines; e; e = e->next)
+        if (e->is_from_zygote && e->state == STARTING)
+            return false;
+    return true;
+}
+
+void python_give_up_spawns(struct python *python)
+{
+    for (struct python_engine *e = python->engines; e; e = e->next)
+        if (e->is_from_zygote && e->state == STARTING)
+            on_spawn_limit(&e->spawn_limit);
+}
+
+void python_resumed(struct python *python)
+{
+    python->is_prepared = false;
 }
 
 struct engine *python_engine_new(struct python *python, const struct user *user, const struct engine_want *want,

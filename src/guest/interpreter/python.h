@@ -19,6 +19,11 @@ struct python *python_new(struct guest *guest) must_use;
 void python_free(struct python *python);
 /* Takes a socket to the zygote, and closes it if the one from before still works. */
 void python_take_zygote(struct python *python, int fd);
+/* See interpreter_prepare(). */
+void python_prepare(struct python *python);
+bool python_is_prepared(const struct python *python);
+void python_give_up_spawns(struct python *python);
+void python_resumed(struct python *python);
 
 /* Does the template have a python3? */
 bool python_is_there(struct guest *guest);

@@ -143,6 +143,8 @@ class Daemon:
 
 
 class Case(unittest.TestCase):
+    envs = [(b"GLOBAL", b"yes"), (b"E2B_SANDBOX", b"forged")]
+
     @classmethod
     def make_daemon(cls):
         return Daemon()
@@ -152,7 +154,7 @@ class Case(unittest.TestCase):
         cls.daemon = cls.make_daemon()
         cls.daemon.wait_for_port()
         cls.early = cls.bare("GET", "/files?path=/etc/passwd")[0], cls.bare("GET", "/health")[0]
-        cls.set_up_answer = cls.daemon.tell(setup_message(envs=[(b"GLOBAL", b"yes"), (b"E2B_SANDBOX", b"forged")]))
+        cls.set_up_answer = cls.daemon.tell(setup_message(envs=cls.envs))
         cls.dir = cls.daemon.dir + "/work"
         os.mkdir(cls.dir)
 
@@ -300,6 +302,21 @@ class Doors(Case):
     def test_guestlink_refuses_what_it_does_not_know_and_goes_on(self):
         self.assertEqual(self.daemon.tell(packed(b"\x63"))[0], 65)
         self.assertEqual(self.daemon.tell(packed(b"\x02")), b"\x40")
+
+    def test_prepare_answers_with_the_environment_of_the_setup_alone(self):
+        given = b"".join(packed(name) + packed(value) for name, value in self.envs)
+        self.assertEqual(self.daemon.tell(packed(b"\x06")), b"\x43" + struct.pack(">I", len(self.envs)) + given)
+        self.assertEqual(self.daemon.tell(packed(b"\x07")), b"\x40")
+
+    def test_a_second_setup_ends_the_first_one_s_token_at_once(self):
+        self.assertEqual(self.daemon.tell(packed(b"\x06"))[0], 67)
+        self.assertEqual(self.daemon.tell(setup_message(token="tok-2")), b"\x40")
+        try:
+            self.assertEqual(self.ask("GET", "/envs")[0], 401)
+            self.assertEqual(self.ask("GET", "/envs", X_Access_Token="tok-2")[0], 200)
+        finally:
+            self.assertEqual(self.daemon.tell(setup_message(envs=self.envs)), b"\x40")
+        self.assertEqual(self.ask("GET", "/envs")[0], 200)
 
     def take_logs(self, until):
         """Takes what guestd tells, from a new link on, until that text is in it."""
@@ -1239,6 +1256,21 @@ class Watching(Case):
         self.assertEqual(self.events(w), [("RENAME", "file"), ("CREATE", "moved"), ("REMOVE", "moved")])
         self.fine("filesystem.Filesystem/RemoveWatcher", {"watcher_id": w})
         self.assertEqual(self.unary("filesystem.Filesystem/GetWatcherEvents", {"watcherId": w})[1]["code"], "not_found")
+
+    def test_a_pause_drops_watches_and_the_end_of_it_takes_them_up(self):
+        d = self.dir + "/w-pause"
+        os.mkdir(d)
+        w = self.watcher(d)
+        ready = self.daemon.tell(packed(b"\x06"))
+        self.assertEqual(ready[0], 67, ready)
+        held = [line for fd in os.listdir(f"/proc/{self.daemon.process.pid}/fdinfo")
+                for line in pathlib.Path(f"/proc/{self.daemon.process.pid}/fdinfo/{fd}").read_text().splitlines()
+                if line.startswith("inotify wd")]
+        self.assertEqual(held, [])
+        self.assertEqual(self.daemon.tell(packed(b"\x07")), b"\x40")
+        self.put(d + "/file")
+        self.assertIn(("CREATE", "file"), self.events(w))
+        self.assertEqual(self.daemon.tell(packed(b"\x07")), b"\x40")  # no pause: fine too
 
     def test_a_new_directory_is_watched_by_the_time_it_is_written_to(self):
         d = self.dir + "/w2"

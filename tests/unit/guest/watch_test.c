@@ -622,6 +622,63 @@ static void what_the_kernel_refuses_is_a_limit(void **state)
     assert_string_equal(err.message, "the system's limit of watches is reached");
 }
 
+static void a_suspended_watch_is_not_in_the_kernel_and_comes_back(void **state)
+{
+    (void)state;
+    struct err err;
+    make_dir("sub");
+    struct dir_watch *w = watch_top(&err);
+    assert_non_null(w);
+    put("sub/before");
+    watchers_suspend(guest.watchers);
+    assert_int_equal(created, 1); /* what was queued is told first */
+    put("sub/between");
+    watchers_suspend(guest.watchers); /* twice is fine */
+    watchers_look(guest.watchers);
+    assert_int_equal(created, 1);
+    watchers_resume(guest.watchers);
+    watchers_look(guest.watchers);
+    assert_int_equal(created, 1);
+    put("sub/after");
+    watchers_look(guest.watchers);
+    assert_int_equal(created, 2);
+    assert_string_equal(last, "sub/after");
+    assert_int_equal(failed.kind, ERR_NONE);
+    dir_watch_free(w);
+}
+
+static void a_slow_watch_that_is_suspended_loses_count(void **state)
+{
+    (void)state;
+    struct err err;
+    struct dir_watch *w = watch_top(&err);
+    assert_non_null(w);
+    dir_watch_pause(w, true);
+    put("one");
+    watchers_suspend(guest.watchers);
+    assert_string_equal(failed.message, WATCH_LOST);
+    watchers_resume(guest.watchers);
+    dir_watch_free(w);
+}
+
+static void a_watch_may_be_freed_or_unpaused_while_it_is_suspended(void **state)
+{
+    (void)state;
+    struct err err;
+    struct dir_watch *w = watch_top(&err), *other_watch = watch_top(&err);
+    assert_non_null(w);
+    assert_non_null(other_watch);
+    dir_watch_pause(other_watch, true);
+    watchers_suspend(guest.watchers);
+    dir_watch_free(w);
+    dir_watch_pause(other_watch, false);
+    watchers_resume(guest.watchers);
+    put("one");
+    watchers_look(guest.watchers);
+    assert_int_equal(created, 1);
+    dir_watch_free(other_watch);
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -647,6 +704,9 @@ int main(void)
         T(when_too_much_waits_the_slow_ones_lose_it),
         T(an_instance_serves_the_next_watch_and_tells_it_nothing_old),
         T(what_the_kernel_refuses_is_a_limit),
+        T(a_suspended_watch_is_not_in_the_kernel_and_comes_back),
+        T(a_slow_watch_that_is_suspended_loses_count),
+        T(a_watch_may_be_freed_or_unpaused_while_it_is_suspended),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
