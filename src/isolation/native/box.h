@@ -68,7 +68,7 @@ struct native {
     struct driver driver;
     struct loop *loop;
     int data_fd, layers_fd, sandboxes_fd, trash_fd;
-    int guestd_fd;              /* sealed memory: see seal_guestd() in native.c */
+    int guestd_fd;              /* read-only: see open_guestd() in native.c */
     int netns_fd;               /* our own, to come back to */
     enum network_kind network;  /* what new sandboxes get… */
     struct network_rules rules; /* …by these, unless it is NETWORK_NONE */

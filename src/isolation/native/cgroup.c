@@ -506,9 +506,10 @@ bool cgroup_make(struct cgroups *cgroups, const char *id, const struct cgroup_li
     return err_wrap(err, "limit sandbox %s", id);
 }
 
+/* NULL: above the leaves. */
 static void procs_of(char *room, size_t room_size, int tree, const char *id, const char *leaf)
 {
-    if (has_leaves(tree))
+    if (has_leaves(tree) && leaf)
         (void)snprintf(room, room_size, "%s/%s/cgroup.procs", id, leaf);
     else
         (void)snprintf(room, room_size, "%s/cgroup.procs", id);
@@ -531,7 +532,7 @@ bool cgroup_hold(struct cgroups *cgroups, const char *id, pid_t pid, struct err 
     (void)snprintf(number, sizeof number, "%d", pid);
     /* Write all trees without a pause: on v1 only the first write waits for an RCU grace period. */
     for (int tree = 0; tree < trees(cgroups) - born; tree++) {
-        procs_of(path, sizeof path, tree, id, "guestd");
+        procs_of(path, sizeof path, tree, id, cgroups->report.layout == CGROUP_V2 ? "guestd" : NULL);
         if (!fd_write_file(cgroups->fds[tree], path, str_from(number), err))
             return false;
     }
@@ -588,14 +589,14 @@ bool cgroup_holds(struct cgroups *cgroups, const char *id, pid_t pid)
     return seek.found;
 }
 
-bool cgroup_open_user(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
-                      struct err *err)
+static bool open_leaf(struct cgroups *cgroups, const char *id, const char *leaf, int tree_count,
+                      int out_fds[CGROUP_TREE_COUNT], size_t *out_count, struct err *err)
 {
     char path[LIMIT_ID_BYTES + 32];
     size_t count = 0;
 
-    for (int tree = 0; tree < trees(cgroups); tree++) {
-        procs_of(path, sizeof path, tree, id, "user");
+    for (int tree = 0; tree < tree_count; tree++) {
+        procs_of(path, sizeof path, tree, id, leaf);
         int fd = openat(cgroups->fds[tree], path, O_WRONLY | O_CLOEXEC);
         if (fd < 0) {
             (void)err_sys(err, "open %s", path);
@@ -607,6 +608,20 @@ bool cgroup_open_user(struct cgroups *cgroups, const char *id, int out_fds[CGROU
     }
     *out_count = count;
     return true;
+}
+
+bool cgroup_open_user(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
+                      struct err *err)
+{
+    return open_leaf(cgroups, id, "user", trees(cgroups), out_fds, out_count, err);
+}
+
+bool cgroup_open_guestd(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
+                        struct err *err)
+{
+    int above_leaves = cgroups->report.layout == CGROUP_V2 ? 0 : CGROUP_CONTROL_COUNT;
+
+    return open_leaf(cgroups, id, "guestd", above_leaves, out_fds, out_count, err);
 }
 
 static int open_file(const struct cgroups *cgroups, enum cgroup_control control, const char *path, int flags)

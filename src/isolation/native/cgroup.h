@@ -116,8 +116,15 @@ bool cgroup_make(struct cgroups *cgroups, const char *id, const struct cgroup_li
  * moved there. *out_fd is -1 where that tree cannot do this; cgroup_hold() moves it then.
  */
 bool cgroup_open_birth(struct cgroups *cgroups, const char *id, int *out_fd, struct err *err) must_use;
-/* Put a process (guestd to be) into the `guestd` leaf. */
+/*
+ * Put a process (guestd to be) where its cgroup namespace is to begin: on v1 into <id>, above both leaves, because what is
+ * in `user` must not be outside of that namespace, or it cannot be written to disk. On v2 only leaves have processes, so it
+ * is the `guestd` leaf. From there it goes on by itself: cgroup_open_guestd().
+ */
 bool cgroup_hold(struct cgroups *cgroups, const char *id, pid_t pid, struct err *err) must_use;
+/* Write-only cgroup.procs of the `guestd` leaf, as cgroup_open_user(). None on v2. */
+bool cgroup_open_guestd(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
+                        struct err *err) must_use;
 /* Is it in the `guestd` leaf? Its place there proves whose it is, whatever its number was before. */
 bool cgroup_holds(struct cgroups *cgroups, const char *id, pid_t pid);
 /* How often the kernel has killed something in the `guestd` leaf for want of memory; 0 also if it does not say. */
@@ -148,7 +155,7 @@ bool cgroup_read_ice(const struct cgroups *cgroups, const char *id, enum cgroup_
 bool cgroup_open_reclaim(const struct cgroups *cgroups, const char *id, const char *leaf, int *out_fd,
                          const char **out_text) must_use;
 
-/* SIGKILL to everything in both leaves, frozen or not. Returns how many processes were seen. */
+/* SIGKILL to everything in both leaves and above them, frozen or not. Returns how many processes were seen. */
 unsigned cgroup_kill(struct cgroups *cgroups, const char *id);
 /* False (ERR_CONFLICT) while the dead are still being cleared away: try again. True when there was nothing. */
 bool cgroup_remove(struct cgroups *cgroups, const char *id, struct err *err) must_use;

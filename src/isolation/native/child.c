@@ -28,7 +28,8 @@ struct child {
     const struct child_setup *setup;
     int control_fd;
     int root_fd, devices_fd; /* detached mounts from keeper */
-    int boot_id_fd;          /* a file of devices, cloned */
+    int handover_fd;
+    int boot_id_fd; /* a file of devices, cloned */
 };
 
 static bool reach(const struct child *child, enum native_step step, struct err *err)
@@ -65,7 +66,7 @@ static bool wait_for_go(struct child *child, struct err *err)
     struct iovec piece = { .iov_base = &byte, .iov_len = 1 };
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(CHILD_MOUNTS * sizeof(int))];
+        char bytes[CMSG_SPACE(CHILD_FDS * sizeof(int))];
     } room = { 0 };
     struct msghdr message = {
         .msg_iov = &piece, .msg_iovlen = 1, .msg_control = room.bytes, .msg_controllen = sizeof room.bytes
@@ -81,16 +82,29 @@ static bool wait_for_go(struct child *child, struct err *err)
         return err_sys(err, "wait for keeper");
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     if (byte != CHILD_GO || !header || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS ||
-        header->cmsg_len != CMSG_LEN(CHILD_MOUNTS * sizeof(int)))
+        header->cmsg_len != CMSG_LEN(CHILD_FDS * sizeof(int)))
         return err_set(err, ERR_INTERNAL, "keeper's CHILD_GO lacks descriptors");
-    int fds[CHILD_MOUNTS];
+    int fds[CHILD_FDS];
     memcpy(fds, CMSG_DATA(header), sizeof fds);
-    child->root_fd = fds[0];
-    child->devices_fd = fds[1];
+    child->root_fd = fds[CHILD_ROOT];
+    child->devices_fd = fds[CHILD_DEVICES];
+    child->handover_fd = fds[CHILD_HANDOVER];
     return true;
 }
 
-static bool become_root(struct err *err)
+/*
+ * From <id>, where keeper has put us, into the leaf. The namespace begins above the leaf. Soon after keeper's move, while
+ * the kernel needs no further RCU grace period for it.
+ */
+static bool enter_leaf(const struct child_setup *setup, struct err *err)
+{
+    for (size_t i = 0; i < setup->guestd_cgroup_count; i++)
+        if (write(setup->guestd_cgroup_fds[i], "0", 1) != 1)
+            return err_sys(err, "enter guestd's cgroup");
+    return true;
+}
+
+static bool become_root(const struct child_setup *setup, struct err *err)
 {
     /* We came as a user that is not mapped here; the maps are in place now. */
     if (setresgid(0, 0, 0) < 0 || setgroups(0, NULL) < 0 || setresuid(0, 0, 0) < 0)
@@ -102,7 +116,7 @@ static bool become_root(struct err *err)
     /* Only now are we in our cgroup, and the new namespace takes the place we are in for its root. */
     if (unshare(CLONE_NEWCGROUP) < 0)
         return err_sys(err, "make a cgroup namespace");
-    return true;
+    return enter_leaf(setup, err);
 }
 
 /* ---- the tree ---- */
@@ -269,7 +283,7 @@ enum { ASIDE = 64 }; /* where descriptors stand while the low numbers are dealt 
 static bool arrange_descriptors(struct child *child, int *guestd_fd, struct err *err)
 {
     const struct child_setup *setup = child->setup;
-    int handover_fd = fcntl(setup->handover_fd, F_DUPFD_CLOEXEC, ASIDE);
+    int handover_fd = fcntl(child->handover_fd, F_DUPFD_CLOEXEC, ASIDE);
     int cgroup_fds[CGROUP_TREE_COUNT];
     int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     int after = GUESTD_CGROUP_FD + (int)setup->cgroup_count;
@@ -313,7 +327,7 @@ static bool run(struct child *child, struct err *err)
 {
     int guestd_fd;
 
-    if (!wait_for_go(child, err) || !become_root(err))
+    if (!wait_for_go(child, err) || !become_root(child->setup, err))
         return false;
     /* At any place: pivot_root only wants the new root attached somewhere in our mount namespace. */
     if (!reach(child, NATIVE_AT_CHILD_ROOT, err))

@@ -15,14 +15,14 @@
 
 /*
  * Over the control socket (SOCK_SEQPACKET):
- *   keeper -> child   CHILD_GO with two descriptors: root, devices (detached mounts)
+ *   keeper -> child   CHILD_GO with three descriptors: root, devices (detached mounts), the socket for handovers
  *   child -> keeper   CHILD_NETWORK before CHILD_GO, when loopback is up and the rules hold
  *   child -> keeper   CHILD_READY when all is done and exec is next; CHILD_FAILED and a packed error otherwise
  * The child's end closes on exec: end-of-file after CHILD_READY means that guestd runs. If keeper's end closes before
  * CHILD_GO, keeper has died, and the child exits too.
  */
 enum { CHILD_NETWORK = 'n', CHILD_GO = 'g', CHILD_READY = 'r', CHILD_FAILED = 'f' };
-enum { CHILD_MOUNTS = 2 };
+enum { CHILD_ROOT, CHILD_DEVICES, CHILD_HANDOVER, CHILD_FDS };
 
 /* The descriptors that guestd finds; see native.h's contract with it in guest/. */
 enum {
@@ -34,8 +34,9 @@ struct child_setup {
     int keeper_fd;  /* keeper's end of the control socket, to be closed */
     int control_fd; /* ours */
     int guestd_fd;
-    int handover_fd;
-    int cgroup_fds[CGROUP_TREE_COUNT];
+    int guestd_cgroup_fds[CGROUP_TREE_COUNT]; /* to enter the guestd leaf by */
+    size_t guestd_cgroup_count;
+    int cgroup_fds[CGROUP_TREE_COUNT]; /* guestd's */
     size_t cgroup_count;
     const struct network_rules *rules; /* NULL: it has no network */
     const char *hostname;

@@ -3,9 +3,10 @@
  *
  * The socket that guestd listens on has a name on the host, in the sandbox's directory, which is root's (0700). Unix
  * sockets are found by their inode whatever the network or mount namespace, so keeper can connect to it from outside at
- * any time, and a new keeper as well. A guest cannot: the file is in none of its mounts, the socket belongs to the host's
- * network namespace and shows in no list inside, and guestd is not dumpable, so /proc/1/fd is closed to the guest's root.
- * There is nothing inside to impersonate, to flood or to hold.
+ * any time, and a new keeper as well. A guest cannot: the file is in none of its mounts, and guestd is not dumpable, so
+ * /proc/1/fd is closed to the guest's root. There is nothing inside to impersonate, to flood or to hold. The socket is made
+ * in the sandbox's network namespace, where /proc/net/unix shows that it is there: a socket of another namespace could not
+ * be written into an image of guestd's memory.
  *
  * Turned down: an abstract name inside the sandbox, with guestd checking that its peer has no pid there (any guest can
  * fill the queue, and can hang guestd with descriptors that are slow to close); a secret over loopback TCP (carries no
@@ -23,6 +24,7 @@
 #include <stdio.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include "base/fd.h"
 #include "io/pass.h"
@@ -41,12 +43,18 @@ static struct sockaddr_un address_in(int sandbox_fd)
     return address;
 }
 
-int handover_listen(int sandbox_fd, struct err *err)
+int handover_listen(int home_fd, int pidfd, int sandbox_fd, struct err *err)
 {
     const struct sockaddr_un address = address_in(sandbox_fd);
-    auto_close int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    auto_close int fd = network_unix_socket(home_fd, pidfd, err);
 
-    if (fd < 0 || bind(fd, (const struct sockaddr *)&address, sizeof address) < 0 || listen(fd, WAITING_MAX) < 0) {
+    if (fd < 0)
+        return -1;
+    if (unlinkat(sandbox_fd, SOCKET_NAME, 0) < 0 && errno != ENOENT) {
+        (void)err_sys(err, "remove guestd's old socket");
+        return -1;
+    }
+    if (bind(fd, (const struct sockaddr *)&address, sizeof address) < 0 || listen(fd, WAITING_MAX) < 0) {
         (void)err_sys(err, "make guestd's socket");
         return -1;
     }

@@ -38,10 +38,6 @@
 #include "isolation/native/usage.h"
 #include "wire/zygote.h"
 
-#ifndef MFD_EXEC /* newer than some C libraries */
-#define MFD_EXEC 0x0010u
-#endif
-
 enum {
     LOCK_MS = 2000,
     LOCK_RETRY_MS = 20,
@@ -253,32 +249,10 @@ static const struct driver_ops native_ops = {
 
 /* ---- coming up ---- */
 
-/* EBUSY: the kernel still holds a page of the copy for something of its own, which passes. */
-static bool seal(int fd, struct err *err)
-{
-    for (int waited_ms = 0; fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0;
-         waited_ms += LOCK_RETRY_MS) {
-        if (errno != EBUSY || waited_ms >= LOCK_MS)
-            return err_sys(err, "F_ADD_SEALS");
-        (void)usleep(LOCK_RETRY_MS * 1000);
-    }
-    return true;
-}
-
-/*
- * guestd runs from sealed memory, not from its file: /proc/<pid>/exe inside leads to what a process was started from,
- * and a guest that opens that for writing would replace the host's program (CVE-2019-5736). Sealed memory cannot be written.
- */
-static bool seal_guestd(struct native *native, int from_fd, struct err *err)
+static bool copy_guestd(int from_fd, int fd, struct err *err)
 {
     struct stat st;
-    int fd = memfd_create("guestd", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_EXEC);
 
-    if (fd < 0 && errno == EINVAL)
-        fd = memfd_create("guestd", MFD_CLOEXEC | MFD_ALLOW_SEALING); /* before 6.3 every one is executable */
-    native->guestd_fd = fd;
-    if (fd < 0)
-        return err_sys(err, "memfd_create");
     if (fstat(from_fd, &st) < 0)
         return err_sys(err, "look at guestd");
     if (!S_ISREG(st.st_mode) || st.st_size == 0 || st.st_size > GUESTD_BYTES_MAX)
@@ -292,7 +266,41 @@ static bool seal_guestd(struct native *native, int from_fd, struct err *err)
     }
     if (fchmod(fd, 0555) < 0)
         return err_sys(err, "chmod guestd");
-    return seal(fd, err) || err_wrap(err, "seal guestd");
+    return true;
+}
+
+/*
+ * guestd runs from a copy, not from its file: /proc/<pid>/exe inside leads to what a process was started from, and a guest
+ * that opens that for writing would replace the host's program (CVE-2019-5736). The copy is in a file system of its own,
+ * which is read-only once it is there. It is in no mount table, so that no guest can make it writable again, and its owner is
+ * no user of any sandbox. Sealed memory would do as well, but a process that runs from it cannot be brought back from an
+ * image of its memory.
+ */
+static bool open_guestd(struct native *native, int from_fd, struct err *err)
+{
+    const struct mount_attr read_only = { .attr_set = MOUNT_ATTR_RDONLY };
+    auto_close int context = fsopen("tmpfs", FSOPEN_CLOEXEC);
+
+    if (context < 0 || fsconfig(context, FSCONFIG_SET_STRING, "source", "guestd", 0) < 0 ||
+        fsconfig(context, FSCONFIG_SET_STRING, "mode", "0755", 0) < 0 ||
+        fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) < 0)
+        return err_sys(err, "make a tmpfs for guestd");
+    auto_close int mount_fd = fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
+    auto_close int fd = mount_fd < 0 ? -1 : openat(mount_fd, "guestd", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0500);
+    if (fd < 0)
+        return err_sys(err, "make a file for guestd");
+    if (!copy_guestd(from_fd, fd, err))
+        return false;
+    fd_close(&fd); /* what is open for writing cannot be executed */
+    auto_close int super = fspick(mount_fd, "", FSPICK_EMPTY_PATH | FSPICK_CLOEXEC);
+    if (super < 0 || fsconfig(super, FSCONFIG_SET_FLAG, "ro", NULL, 0) < 0 ||
+        fsconfig(super, FSCONFIG_CMD_RECONFIGURE, NULL, NULL, 0) < 0 ||
+        mount_setattr(mount_fd, "", AT_EMPTY_PATH, (struct mount_attr *)&read_only, sizeof read_only) < 0)
+        return err_sys(err, "make guestd's file system read-only");
+    native->guestd_fd = openat(mount_fd, "guestd", O_RDONLY | O_CLOEXEC);
+    if (native->guestd_fd < 0)
+        return err_sys(err, "open guestd");
+    return true;
 }
 
 static int open_dir_made(int data_fd, const char *name, struct err *err)
@@ -457,7 +465,7 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
         goto failed;
     }
     if (!open_dirs(native, config->data_fd, err) || !state_boot_id(native->boot_id, err) ||
-        !seccomp_guest_filter(&native->filter, err) || !seal_guestd(native, config->guestd_fd, err) ||
+        !seccomp_guest_filter(&native->filter, err) || !open_guestd(native, config->guestd_fd, err) ||
         !open_cgroups(native, config->old_freezer, err) || !mounts_open(native->data_fd, &native->mounts, err) ||
         !kernel_memory_open(native, err))
         goto failed;

@@ -80,6 +80,17 @@ int network_socket(int home_fd, int pidfd, struct err *err)
     return fd;
 }
 
+int network_unix_socket(int home_fd, int pidfd, struct err *err)
+{
+    if (!enter(pidfd, err))
+        return -1;
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        (void)err_sys(err, "make a unix socket in the sandbox");
+    leave(home_fd);
+    return fd;
+}
+
 /* ---- set-up ---- */
 
 static bool loopback_up(struct err *err)

@@ -38,6 +38,8 @@ bool network_divert(int home_fd, int pidfd, enum network_kind kind, int out_fds[
 
 /* An unconnected TCP socket that does not block, or -1. */
 int network_socket(int home_fd, int pidfd, struct err *err) must_use;
+/* A unix socket of messages that does not block, without a name, or -1. */
+int network_unix_socket(int home_fd, int pidfd, struct err *err) must_use;
 
 /*
  * A new guestlink: two ends of one connection over the sandbox's loopback; the host's does not block.

@@ -8,7 +8,7 @@
  *   mounts    root, devices, empty directory: detached, seen through those ids
  *   network   the child has loopback, addresses, a route, and the rules that send what leaves to egress (network_rules.c)
  *   link      guestlink, a connection over the new loopback, waits in the socket that guestd will listen on (handover.c)
- *   hold      the child is put into its guestd cgroup, its pid into the state
+ *   hold      the child is put into its cgroup, its pid into the state
  *   go        the child gets the mounts, builds its tree, and becomes guestd
  */
 #include "isolation/native/start.h"
@@ -68,11 +68,12 @@ struct start {
     struct state state;
     int link_fd;       /* the host's end of guestlink, for our caller */
     int control_fd[2]; /* ours, the child's */
-    int handover_fd;   /* what guestd listens on for us */
     int userns_fd;
-    int mount_fds[CHILD_MOUNTS];
+    int child_fds[CHILD_FDS]; /* that the child gets with CHILD_GO */
     int cgroup_fds[CGROUP_TREE_COUNT];
     size_t cgroup_count;
+    int guestd_cgroup_fds[CGROUP_TREE_COUNT];
+    size_t guestd_cgroup_count;
     int birth_fd; /* the cgroup that the child is born in; -1: ours */
 };
 
@@ -83,10 +84,11 @@ static void start_close(struct start *start)
     fd_close(&start->link_fd);
     fd_close(&start->control_fd[0]);
     fd_close(&start->control_fd[1]);
-    fd_close(&start->handover_fd);
     fd_close(&start->userns_fd);
-    for (size_t i = 0; i < CHILD_MOUNTS; i++)
-        fd_close(&start->mount_fds[i]);
+    for (size_t i = 0; i < CHILD_FDS; i++)
+        fd_close(&start->child_fds[i]);
+    for (size_t i = 0; i < start->guestd_cgroup_count; i++)
+        fd_close(&start->guestd_cgroup_fds[i]);
     for (size_t i = 0; i < start->cgroup_count; i++)
         fd_close(&start->cgroup_fds[i]);
     fd_close(&start->birth_fd);
@@ -129,6 +131,8 @@ static bool start_cgroup(struct start *start, struct err *err)
     return cgroup_make(start->native->cgroups, plan->id, &limits, err) &&
            cgroup_open_user(start->native->cgroups, plan->id, start->cgroup_fds, &start->cgroup_count, err) &&
            cgroup_open_birth(start->native->cgroups, plan->id, &start->birth_fd, err) &&
+           cgroup_open_guestd(start->native->cgroups, plan->id, start->guestd_cgroup_fds, &start->guestd_cgroup_count,
+                              err) &&
            reach(start->native, NATIVE_AT_CGROUP, err);
 }
 
@@ -136,9 +140,6 @@ static bool start_sockets(struct start *start, struct err *err)
 {
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, start->control_fd) < 0)
         return err_sys(err, "socketpair");
-    start->handover_fd = handover_listen(start->sandbox_fd, err);
-    if (start->handover_fd < 0)
-        return false;
     return reach(start->native, NATIVE_AT_SOCKETS, err);
 }
 
@@ -186,7 +187,7 @@ static bool start_clone(struct start *start, struct err *err)
         .keeper_fd = start->control_fd[0],
         .control_fd = start->control_fd[1],
         .guestd_fd = native->guestd_fd,
-        .handover_fd = start->handover_fd,
+        .guestd_cgroup_count = start->guestd_cgroup_count,
         .cgroup_count = start->cgroup_count,
         .rules = native->network == NETWORK_NONE ? NULL : &native->rules,
         .hostname = start->plan->hostname,
@@ -199,6 +200,7 @@ static bool start_clone(struct start *start, struct err *err)
         args.flags |= CLONE_INTO_CGROUP;
         args.cgroup = (uint64_t)start->birth_fd;
     }
+    memcpy(setup.guestd_cgroup_fds, start->guestd_cgroup_fds, sizeof setup.guestd_cgroup_fds);
 
     pid_t pid = clone_as(zygote_owner(start->box->zygote), &args, err);
     if (pid == 0)
@@ -208,15 +210,17 @@ static bool start_clone(struct start *start, struct err *err)
         return false;
     }
     start->box->pid = pid;
-    /* Only the child may hold these: they must close when it ends. */
-    fd_close(&start->control_fd[1]);
-    fd_close(&start->handover_fd);
+    fd_close(&start->control_fd[1]); /* only the child may hold it: it must close when it ends */
     return reach(native, NATIVE_AT_CLONE, err);
 }
 
 static bool start_link(struct start *start, struct err *err)
 {
-    return handover_link(start->native->netns_fd, start->box->pidfd, start->sandbox_fd, &start->link_fd, err) &&
+    int home_fd = start->native->netns_fd, pidfd = start->box->pidfd;
+
+    start->child_fds[CHILD_HANDOVER] = handover_listen(home_fd, pidfd, start->sandbox_fd, err);
+    return start->child_fds[CHILD_HANDOVER] >= 0 &&
+           handover_link(home_fd, pidfd, start->sandbox_fd, &start->link_fd, err) &&
            reach(start->native, NATIVE_AT_LINK, err);
 }
 
@@ -249,8 +253,8 @@ static bool start_mounts(struct start *start, struct err *err)
     const struct mounts_ids ids = { .userns_fd = start->userns_fd, .uid_base = first_uid(start) };
 
     return mounts_overlay(&native->mounts, native->layers_fd, start->sandbox_fd, start->plan, &ids,
-                          &start->mount_fds[0], err) &&
-           reach(native, NATIVE_AT_OVERLAY, err) && mounts_devices(&ids, &start->mount_fds[1], err) &&
+                          &start->child_fds[CHILD_ROOT], err) &&
+           reach(native, NATIVE_AT_OVERLAY, err) && mounts_devices(&ids, &start->child_fds[CHILD_DEVICES], err) &&
            reach(native, NATIVE_AT_DEVICES, err);
 }
 
@@ -266,11 +270,11 @@ static bool start_hold(struct start *start, struct err *err)
 
 static bool start_go(struct start *start, struct err *err)
 {
-    if (!pass_fds(start->control_fd[0], str_of((const char[]){ CHILD_GO }, 1), start->mount_fds, CHILD_MOUNTS, err))
+    if (!pass_fds(start->control_fd[0], str_of((const char[]){ CHILD_GO }, 1), start->child_fds, CHILD_FDS, err))
         return err_wrap(err, "say go");
     /* The child holds them now; ours would keep the overlay mounted after its end. */
-    for (size_t i = 0; i < CHILD_MOUNTS; i++)
-        fd_close(&start->mount_fds[i]);
+    for (size_t i = 0; i < CHILD_FDS; i++)
+        fd_close(&start->child_fds[i]);
     return reach(start->native, NATIVE_AT_GO, err);
 }
 
@@ -388,10 +392,9 @@ bool native_start(struct driver *driver, const struct plan *plan, struct started
                            .state_fd = -1,
                            .link_fd = -1,
                            .control_fd = { -1, -1 },
-                           .handover_fd = -1,
                            .userns_fd = -1,
                            .birth_fd = -1,
-                           .mount_fds = { -1, -1 } };
+                           .child_fds = { -1, -1, -1 } };
     uint32_t slot;
 
     if (!plan_check(plan, err))
