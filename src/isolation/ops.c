@@ -395,17 +395,28 @@ static void pack_kept(struct buf *out, const struct kept *kept)
     pack_bool(out, kept->has_image);
     pack_u64(out, kept->layer_bytes);
     pack_u64(out, kept->image_bytes);
+    pack_u32(out, kept->layer_count);
+    for (uint32_t i = 0; i < kept->layer_count; i++)
+        pack_str(out, str_from(kept->layers[i]));
 }
 
-/* A snapshot has an id; the other calls keep nothing. */
+/* A snapshot has an id, which is also its last layer's; the other calls keep nothing. */
 static void unpack_kept(struct unpack *in, const struct op_ask *asked, struct kept *out)
 {
     unpack_text(in, out->id, sizeof out->id);
     out->has_image = unpack_bool(in);
     out->layer_bytes = unpack_u64(in);
     out->image_bytes = unpack_u64(in);
+    out->layer_count = unpack_count(in, LIMIT_LAYERS);
+    for (uint32_t i = 0; i < out->layer_count; i++) {
+        unpack_text(in, out->layers[i], sizeof out->layers[i]);
+        if (!plan_layer_id_valid(out->layers[i]))
+            in->failed = true;
+    }
     bool is_snapshot = asked->pause.call == PAUSE_SNAPSHOT;
-    if (is_snapshot ? !plan_layer_id_valid(out->id) : out->id[0] != '\0')
+    if (is_snapshot ? !plan_layer_id_valid(out->id) || !out->layer_count ||
+                          strcmp(out->layers[out->layer_count - 1], out->id) != 0
+                    : out->id[0] != '\0' || out->layer_count)
         in->failed = true;
 }
 

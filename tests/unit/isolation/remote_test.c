@@ -497,6 +497,9 @@ static void note_pause(struct driver *driver, enum pause_call call, const char *
         return;
     }
     memset(kept.id, 'c', sizeof kept.id - 1);
+    kept.layer_count = 2;
+    memset(kept.layers[0], 'a', sizeof kept.layers[0] - 1);
+    memcpy(kept.layers[1], kept.id, sizeof kept.id);
     done(context, call == PAUSE_SNAPSHOT ? &kept : NULL, NULL);
 }
 
@@ -556,6 +559,9 @@ static void pause_in_every_way(struct world *world)
     assert_true(kept.has_image);
     assert_int_equal(kept.layer_bytes, 4096);
     assert_int_equal(kept.image_bytes, 1ull << 40);
+    assert_int_equal(kept.layer_count, 2);
+    assert_int_equal(kept.layers[0][0], 'a');
+    assert_string_equal(kept.layers[1], a_snapshot);
     world->pause_fails = ERR_INVALID;
     assert_false(driver_pause_call(world->remote, PAUSE_PARK, "sandbox1", true, NULL, &err));
     assert_int_equal(err.kind, ERR_INVALID);
