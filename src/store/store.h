@@ -112,6 +112,7 @@ struct template_row {
     const struct str *layers; /* lowest first */
     uint32_t alias_count;
     const struct str *aliases; /* in alphabetical order when read */
+    struct str image;          /* of a snapshot with memory: its kept_id; the store leaves it empty */
 };
 
 /*
@@ -135,8 +136,8 @@ bool store_template_by_alias(struct store *store, struct str team_id, struct str
 /* ---- snapshots ---- */
 
 /*
- * A snapshot is a build of a template of its own. Builds of one name are one template with several tags; the newest build
- * of a tag counts.
+ * A snapshot is a build of a template of its own. Builds of one name are one template with several tags; a new build of a
+ * tag replaces the one before.
  */
 struct snapshot_row {
     struct str template_id;
@@ -159,21 +160,38 @@ struct snapshot_filter {
     struct str name;       /* a name or a template id; empty: any */
     struct str tag;        /* empty: any */
     int64_t before_us;     /* the last row of the page before; 0: the newest */
-    struct str before_id;
+    struct str before_id;  /* its kept_id */
     uint32_t limit;
 };
-/* A name that the team has already becomes another build of the same template. out->template_id says which. Durable. */
-bool store_snapshot_add(struct store *store, const struct snapshot_row *row, struct arena *arena,
-                        struct snapshot_row *out, struct err *err) must_use;
-/* Newest first. */
+/* How much may be kept. What is removed counts until the driver has dropped it. */
+struct snapshot_caps {
+    uint64_t of_team, of_all; /* snapshots */
+    uint64_t bytes;           /* of all */
+};
+/* ERR_LIMIT if there is no room for another one: the message says what to delete. */
+bool store_snapshot_room(struct store *store, struct str team_id, const struct snapshot_caps *caps, struct err *err)
+    must_use;
+/*
+ * A name that the team has already becomes another build of the same template, and replaces the build with the same tag.
+ * out->template_id says which. Durable. ERR_LIMIT as above.
+ */
+bool store_snapshot_add(struct store *store, const struct snapshot_row *row, const struct snapshot_caps *caps,
+                        struct arena *arena, struct snapshot_row *out, struct err *err) must_use;
+/* Newest first, ties by kept_id. */
 bool store_snapshot_list(struct store *store, const struct snapshot_filter *filter, struct arena *arena,
                          struct snapshot_row **out, size_t *out_count, struct err *err) must_use;
-/* The newest build of a template id or name, with this tag. ERR_NOT_FOUND, also for another team's. */
+/* The build of a template id or name with this tag (empty: default). ERR_NOT_FOUND, also for another team's. */
 bool store_snapshot_get(struct store *store, struct str team_id, struct str id_or_name, struct str tag,
                         struct arena *arena, struct snapshot_row *out, struct err *err) must_use;
-/* All builds; the caller has the driver drop what they kept. ERR_CONFLICT while a sandbox is based on it. */
-bool store_snapshot_remove(struct store *store, struct str team_id, struct str id_or_name, struct arena *arena,
-                           struct snapshot_row **out_removed, size_t *out_count, struct err *err) must_use;
+/*
+ * All builds of a template id or name. ERR_NOT_FOUND; ERR_CONFLICT while a sandbox is based on it. Durable. The driver has
+ * to drop what they kept: see below.
+ */
+bool store_snapshot_remove(struct store *store, struct str team_id, struct str id_or_name, struct err *err) must_use;
+/* What this node's removed and replaced builds have kept on disk: the driver drops each, then _forget() it. */
+bool store_snapshot_removed(struct store *store, struct arena *arena, struct str **out_kept_ids, size_t *out_count,
+                            struct err *err) must_use;
+bool store_snapshot_forget(struct store *store, struct str kept_id, struct err *err) must_use;
 
 /* ---- sandboxes ---- */
 

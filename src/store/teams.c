@@ -101,6 +101,7 @@ static const struct {
     { "SELECT COUNT(*) FROM sandboxes WHERE team_id = $1",
       "sandbox(es) that start, run or end: try again in a moment" },
     { "SELECT COUNT(*) FROM templates WHERE team_id = $1", "template(s): delete them first" },
+    { "SELECT COUNT(*) FROM snapshots WHERE team_id = $1 AND removed = 0", "snapshot(s): delete them first" },
 };
 
 static bool team_is_empty(struct store *store, struct str id, struct err *err)
