@@ -7,7 +7,6 @@ import contextlib
 import http.client
 import os
 import secrets
-import signal
 import subprocess
 import threading
 import time
@@ -71,7 +70,7 @@ class Killer:
         pids = list(workers(self.server)) if role == "inbox" else [self.server.role_pid(role)]
         with contextlib.suppress(ProcessLookupError):
             if pids and (pid := secrets.choice(pids)):
-                os.kill(pid, signal.SIGKILL)
+                kill_and_wait(pid)  # one that is killed and still there could take a call that comes after this round
                 self.kills[role] = self.kills.get(role, 0) + 1
 
     @contextlib.contextmanager
@@ -119,9 +118,10 @@ def test_kills_between_send_and_delivered(mail):
         for sender, message, subject in rows:
             answer = sender.call("GET", f"/v1/mailboxes/{sender.id}/emails/{message}")
             assert answer.status == 200 and answer.json["status"] in states, (subject, answer)
-    pending = mail.call("GET", "/mail/pending", headers=admin(mail)).json["pending"]
-    assert not [row for row in pending if row["mailbox_id"] in {sender.id for sender in senders}]
     for inbox in senders + others:
+        # By inbox: a list of all would ask each inbox that an earlier run has left with held mail, and show the first page.
+        answer = mail.call("GET", f"/mail/pending?inbox={inbox.id}", headers=admin(mail))
+        assert answer.status == 200 and answer.json["pending"] == [], answer
         assert mail.call("GET", f"/mail/inboxes/{inbox.id}/audit/verify", headers=admin(mail)).json["ok"]
 
 
