@@ -77,6 +77,7 @@ struct inbox_info {
     int64_t created_us, deleted_us;
     uint32_t message_count;
     struct seal_key public_key;
+    bool made_tenant; /* only of action_inbox_create(): its tenant is new, too */
 };
 
 struct inbox_want {

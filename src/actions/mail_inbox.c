@@ -298,6 +298,18 @@ static bool below_limit(const struct actions *actions, const struct mail_caller 
                     count));
 }
 
+/* Of two at once that make the same tenant, both may say so. */
+static bool tenant_for(const struct actions *actions, struct str name, struct arena *arena, struct mail_tenant_row *out,
+                       bool *out_made, struct err *err)
+{
+    bool was_there = store_mail_tenant_get(actions->store, STR(""), name, arena, out, err);
+
+    if (!was_there && (err->kind != ERR_NOT_FOUND || !mail_tenant_ensure(actions, name, arena, out, err)))
+        return false;
+    *out_made = !was_there && name.len > 0;
+    return true;
+}
+
 bool action_inbox_create(const struct actions *actions, const struct mail_caller *caller, const struct inbox_want *want,
                          struct arena *arena, struct inbox_info *out, struct secret *out_key, bool *out_pending,
                          struct err *err)
@@ -309,6 +321,8 @@ bool action_inbox_create(const struct actions *actions, const struct mail_caller
     struct mail_tenant_row tenant;
     struct mail_reader creator = { 0 };
     struct mail_inbox_row row;
+    bool made_tenant = false;
+    struct str local;
     char hash[65];
 
     if (!mail_is_on(actions, err) || !may_create(caller, err) ||
@@ -316,11 +330,14 @@ bool action_inbox_create(const struct actions *actions, const struct mail_caller
         return false;
     if (want->tenant.len && !is_operator)
         return err_set(err, ERR_DENIED, "only the operator chooses the tenant");
-    if (!(is_operator
-              ? mail_tenant_ensure(actions, want->tenant, arena, &tenant, err)
+    /* Before the tenant: an address that is refused must not leave a new one behind. */
+    if (!local_of(actions, want->local, arena, &local, err) || !is_free(actions, local, arena, hash, err) ||
+        !(is_operator
+              ? tenant_for(actions, want->tenant, arena, &tenant, &made_tenant, err)
               : store_mail_tenant_get(actions->store, str_from(caller->tenant_id), STR(""), arena, &tenant, err)))
         return false;
     struct making making = {
+        .local = local,
         .tenant = &tenant,
         .display_name = want->display_name,
         .key_name = STR("own key"),
@@ -330,8 +347,7 @@ bool action_inbox_create(const struct actions *actions, const struct mail_caller
         .is_lobster = caller->is_lobster,
         .most = is_operator ? 0 : actions->mail->inboxes_most,
     };
-    if (!local_of(actions, want->local, arena, &making.local, err) ||
-        !is_free(actions, making.local, arena, hash, err) || !below_limit(actions, caller, err) ||
+    if (!below_limit(actions, caller, err) ||
         !create_consent(actions, caller, tenant.id, want, &making, arena, out_pending, err))
         return false;
     if (*out_pending)
@@ -344,8 +360,10 @@ bool action_inbox_create(const struct actions *actions, const struct mail_caller
     bool ok = make(actions, &making, &text, arena, &row, &no_sandbox, err) &&
               mail_info_of(actions, &row, tenant.name, arena, out, err);
     seal_key_wipe(&creator.kek);
-    if (ok)
+    if (ok) {
         *out_key = text;
+        out->made_tenant = made_tenant;
+    }
     return ok;
 }
 

@@ -97,6 +97,12 @@ bool mail_address_hash(const struct actions *actions, struct str address, char o
 /* The tenant of this name; made at its first use. Empty: "default". ERR_INVALID: not a name. */
 bool mail_tenant_ensure(const struct actions *actions, struct str name, struct arena *arena,
                         struct mail_tenant_row *out, struct err *err) must_use;
+/*
+ * The same for commands that are about a tenant that is there: a name that was mistyped must not become a new one.
+ * "default" and names of teams count as there. ERR_NOT_FOUND.
+ */
+bool mail_tenant_find(const struct actions *actions, struct str name, struct arena *arena, struct mail_tenant_row *out,
+                      struct err *err) must_use;
 
 /* What the cipher of a tenant's oversight address is about. */
 struct str mail_oversight_about(struct str tenant_id, struct arena *arena);

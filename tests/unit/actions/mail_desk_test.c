@@ -702,6 +702,73 @@ static void a_key_never_sends_and_approves(void **state)
     MUST_FAIL(mail_caller_by_key(&f->actions, secret_reveal(&text), &approver, &err), ERR_DENIED);
 }
 
+static void count_tenants(struct fixture *f, size_t expected)
+{
+    struct mail_tenant_row *rows;
+    size_t count;
+
+    MUST(store_mail_tenant_list(f->rig.disk.store, f->arena, &rows, &count, &err));
+    assert_int_equal(count, expected);
+}
+
+static void a_mistyped_tenant_is_not_made_by_a_key(void **state)
+{
+    struct fixture *f = *state;
+    struct mail_key_want want = { .name = STR("k"), .scopes = MAIL_SCOPE_OVERSIGHT, .tenant = STR("rde") };
+    struct mail_key_info info;
+    struct secret text;
+    struct made alice;
+    struct team_row team;
+    struct err refusal;
+    bool pending;
+
+    make_inbox(f, "alice", "red", &alice);
+    MUST(action_mail_key_create(&f->actions, &f->operator_, &(struct mail_key_want){ .name = STR("k"), .scopes = 8 },
+                                f->arena, &info, &text, &pending, &err)); /* makes "default" */
+    count_tenants(f, 2);
+    assert_false(action_mail_key_create(&f->actions, &f->operator_, &want, f->arena, &info, &text, &pending, &refusal));
+    assert_int_equal(refusal.kind, ERR_NOT_FOUND);
+    assert_non_null(strstr(refusal.message, "'rde'"));
+    assert_non_null(strstr(refusal.message, "mail inbox list"));
+    want.tenant = STR("a-name-that-is-as-long-as-a-name-of-a-tenant-can-be-63-letters-");
+    assert_false(action_mail_key_create(&f->actions, &f->operator_, &want, f->arena, &info, &text, &pending, &refusal));
+    assert_int_equal(refusal.kind, ERR_NOT_FOUND);
+    assert_non_null(strstr(refusal.message, "makes a new one")); /* nothing is cut off */
+    want.tenant = STR("Not A Name");
+    MUST_FAIL(action_mail_key_create(&f->actions, &f->operator_, &want, f->arena, &info, &text, &pending, &err),
+              ERR_INVALID);
+    MUST_FAIL(action_oversight_address(&f->actions, &f->operator_, STR("rde"), STR("x@y.example"), STR(""), f->arena,
+                                       &pending, &err),
+              ERR_NOT_FOUND);
+    count_tenants(f, 2);
+    /* A team has one as soon as it is needed. */
+    MUST(store_team_add(f->rig.disk.store, STR("rde"), f->arena, &team, &err));
+    want.tenant = STR("rde");
+    MUST(action_mail_key_create(&f->actions, &f->operator_, &want, f->arena, &info, &text, &pending, &err));
+    count_tenants(f, 3);
+}
+
+static void an_inbox_says_that_its_tenant_is_new(void **state)
+{
+    struct fixture *f = *state;
+    struct inbox_want bad = { .local = STR("not a name"), .tenant = STR("green"), .mode = -1 };
+    struct made first, second;
+    bool pending;
+
+    make_inbox(f, "alice", "red", &first);
+    assert_true(first.info.made_tenant);
+    make_inbox(f, "bobby", "red", &second);
+    assert_false(second.info.made_tenant);
+    MUST_FAIL(
+        action_inbox_create(&f->actions, &f->operator_, &bad, f->arena, &second.info, &second.key, &pending, &err),
+        ERR_INVALID);
+    bad.local = STR("alice");
+    MUST_FAIL(
+        action_inbox_create(&f->actions, &f->operator_, &bad, f->arena, &second.info, &second.key, &pending, &err),
+        ERR_CONFLICT);
+    count_tenants(f, 1); /* an inbox that was refused has made none */
+}
+
 static void approvers_open_their_own_tenants_key_only(void **state)
 {
     struct fixture *f = *state;
@@ -1554,6 +1621,8 @@ int main(void)
         DESK_CASE(the_name_of_a_key_does_not_look_like_its_scopes),
         DESK_CASE(a_key_is_made_with_the_operators_code_and_revoked_at_once),
         DESK_CASE(a_key_never_sends_and_approves),
+        DESK_CASE(a_mistyped_tenant_is_not_made_by_a_key),
+        DESK_CASE(an_inbox_says_that_its_tenant_is_new),
         DESK_CASE(approvers_open_their_own_tenants_key_only),
         DESK_CASE(a_new_admin_token_gets_the_approvers_key_from_an_oversight_key),
         DESK_CASE(a_mode_goes_down_freely_and_up_with_a_code),
