@@ -423,6 +423,18 @@ int64_t action_mail_tick(const struct actions *actions, int64_t now_us);
 /* Once in an hour or so: shreds what was deleted a week ago, lets go of inboxes of sandboxes that have ended. */
 void action_mail_sweep(const struct actions *actions, int64_t now_us);
 
+/*
+ * Directories that were in mail/ when the server started, before anybody could ask for an inbox: one that no row knows, in
+ * any state, was left by a crash before the row was written. It is removed if it was never used; one that was used (the
+ * store is an older copy, say) stays, and is told. A part of the list at a time; `unmade` is kept by the caller.
+ */
+struct mail_unmade {
+    const char (*ids)[MAIL_INBOX_ID_BYTES];
+    size_t count, next; /* done when they are the same */
+    uint32_t removed, kept;
+};
+void action_mail_unmade(const struct actions *actions, struct mail_unmade *unmade);
+
 /* The first inbox and account, for `cloister env`: made once, their keys written by the caller. */
 bool action_mail_first(const struct actions *actions, const struct secret *inbox_key, const struct secret *token,
                        struct arena *arena, struct err *err) must_use;

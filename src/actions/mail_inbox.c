@@ -725,6 +725,56 @@ void action_mail_sweep(const struct actions *actions, int64_t now_us)
     mail_grants_expire(actions, now_us);
 }
 
+/* A row in any state counts, and so does a tenant, whose audit has a directory of this kind. */
+static bool has_row(const struct actions *actions, struct str id, bool *out, struct err *err)
+{
+    struct mail_tenant_row tenant;
+    struct mail_inbox_row inbox;
+    struct arena arena;
+
+    arena_init(&arena);
+    bool found =
+        store_mail_inbox_get(actions->store, id, &arena, &inbox, err) ||
+        (err->kind == ERR_NOT_FOUND && store_mail_tenant_get(actions->store, id, STR(""), &arena, &tenant, err));
+    arena_done(&arena);
+    *out = found;
+    return found || err->kind == ERR_NOT_FOUND;
+}
+
+/* What cannot be looked up or removed now is found again at the next start. */
+static void unmake(const struct actions *actions, const char *id, struct mail_unmade *unmade)
+{
+    bool is_known;
+    struct err err;
+
+    if (!has_row(actions, str_from(id), &is_known, &err)) {
+        log_warn("mail/%s: cannot be looked up: %s", id, err_text(&err));
+    } else if (is_known) {
+        return;
+    } else if (mail_inbox_unmake(actions->mail->mail, id, &err)) {
+        unmade->removed++;
+        log_info("mail/%s: an inbox that was not finished, removed", id);
+    } else {
+        unmade->kept++;
+        log_info("mail/%s: the store does not know it, and it stays: %s", id, err_text(&err));
+    }
+}
+
+void action_mail_unmade(const struct actions *actions, struct mail_unmade *unmade)
+{
+    size_t end = MIN(unmade->count, unmade->next + LIMIT_MAIL_SWEEP);
+
+    for (; unmade->next < end && unmade->removed + unmade->kept < LIMIT_MAIL_UNMADE; unmade->next++)
+        unmake(actions, unmade->ids[unmade->next], unmade);
+    if (unmade->removed + unmade->kept >= LIMIT_MAIL_UNMADE)
+        unmade->next = unmade->count; /* the rest at the next start */
+    if (unmade->next == unmade->count && unmade->kept)
+        log_warn(
+            "mail: %u directories in mail/ belong to no inbox of the store, and stay: if the store is an older copy, "
+            "restore a newer one; otherwise move them away",
+            unmade->kept);
+}
+
 /* ---- allowlist ---- */
 
 bool action_allow_list(const struct actions *actions, const struct mail_caller *caller, struct str ref,

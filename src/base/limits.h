@@ -323,6 +323,8 @@
 #define LIMIT_MAIL_FRAME_BYTES (64 << 20) /* between front and a worker: a packed message and what is said about it */
 #define LIMIT_MAIL_BODY_BYTES (16 << 20)  /* a request that sends: ten megabytes of attachments in base64 */
 #define LIMIT_INBOX_WORKERS 64            /* at once, all inboxes together; each has about 6 MiB */
+#define LIMIT_INBOXES_PAGE 1000           /* ids of directories in one message: 32 KB of LIMIT_MESSAGE_BYTES */
+#define LIMIT_INBOXES_LISTED 1000000      /* directories that a start looks at for unused ones: 27 MB for a moment */
 #define LIMIT_INBOX_IDLE_MS 30000         /* then an idle worker ends */
 #define LIMIT_INBOX_CALL_MS 20000         /* for a worker's answer */
 #define LIMIT_INBOX_TURNS 8               /* calls for one inbox at once: a slow one leaves threads for others */
@@ -365,6 +367,7 @@
 #define LIMIT_MAIL_PENDING_ROWS 10000    /* inboxes with held mail that one list asks */
 #define LIMIT_MAIL_SANDBOX_INBOXES 10000 /* made for the sandboxes of one tenant; each file has about 150 KB */
 #define LIMIT_MAIL_SIGNUPS 1000      /* in an hour, from all places: a network may have as many addresses as it likes */
+#define LIMIT_MAIL_UNMADE 256        /* unused directories that one start removes: each may need a worker for it */
 #define LIMIT_MAIL_SHRED 100         /* inboxes and grants that one sweep ends */
 #define LIMIT_MAIL_EVENTS 32         /* of a webhook; there are 18 names */
 #define LIMIT_MAIL_KEYS_LISTED 10000 /* keys of one list; an inbox has a few */

@@ -2,6 +2,9 @@
  * How it works: mail/ asks keeper for a worker of an inbox, and the composer and webhooks for a child, each by a request that a
  * worker of front waits for. About once a second a job lets messages leave whose time has come, and closes connections to
  * idle inboxes. What happens to messages is told from any thread: each event is posted to the loop.
+ *
+ * An inbox is made before its row is written, so a crash in between leaves a directory that nobody knows. Those that are there
+ * at the start, before the first request, are looked up a few at a time by the same job.
  */
 #include "daemon/front_mail.h"
 
@@ -26,6 +29,8 @@ struct front_mail {
     struct job job;
     int64_t next_us;  /* when action_mail_tick() wants to be called again */
     int64_t swept_us; /* when action_mail_sweep() was called last */
+    char (*listed)[MAIL_INBOX_ID_BYTES];
+    struct mail_unmade unmade;
     bool is_stopping;
 };
 
@@ -51,6 +56,16 @@ static bool open_inbox(void *context, const char *inbox_id, bool make, int *out_
 
     inboxes_pack(&payload, inbox_id, make);
     return take_connection(mail->config.keeper, MESSAGE_INBOX, buf_str(&payload), out_fd, err);
+}
+
+static bool remove_inbox(void *context, const char *inbox_id, struct err *err)
+{
+    struct front_mail *mail = context;
+    auto_buf struct buf payload = buf_make(NULL, 2 * MAIL_INBOX_ID_BYTES);
+    auto_answer struct channel_answer answer = { 0 };
+
+    pack_str(&payload, str_from(inbox_id));
+    return channel_call(mail->config.keeper, MESSAGE_UNMAKE, buf_str(&payload), &answer, err);
 }
 
 static bool open_composer(void *context, int *out_fd, struct err *err)
@@ -106,12 +121,39 @@ static void on_held(void *context, const char *inbox_id, const char *message_id)
 
 static void on_timer(struct timer *timer);
 
+static bool list_directories(struct front_mail *mail, struct err *err)
+{
+    char page[LIMIT_INBOXES_PAGE][MAIL_INBOX_ID_BYTES];
+    char after[MAIL_INBOX_ID_BYTES] = "";
+    uint32_t count;
+
+    do {
+        auto_buf struct buf payload = buf_make(NULL, 2 * MAIL_INBOX_ID_BYTES);
+        auto_answer struct channel_answer answer = { 0 };
+        pack_str(&payload, str_from(after));
+        if (!channel_call(mail->config.keeper, MESSAGE_INBOXES, buf_str(&payload), &answer, err) ||
+            !inboxes_page_unpack(str_of(answer.payload, answer.len), page, &count, err))
+            return false;
+        if (!count)
+            break;
+        mail->listed = mem_grow(mail->listed, (mail->unmade.count + count) * sizeof *mail->listed);
+        memcpy(mail->listed + mail->unmade.count, page, count * sizeof *page);
+        mail->unmade.count += count;
+        memcpy(after, page[count - 1], sizeof after);
+    } while (mail->unmade.count < LIMIT_INBOXES_LISTED);
+    return true;
+}
+
 void front_mail_first(struct front_mail *mail)
 {
     const struct mail_settings *settings = mail->config.settings;
     struct arena arena;
     struct err err;
 
+    /* Before the first inbox is made, here or by a request: what is there now and has no row never gets one. */
+    if (!list_directories(mail, &err))
+        log_warn("mail: unused directories are not looked for: %s", err_text(&err));
+    mail->unmade.ids = (const char(*)[MAIL_INBOX_ID_BYTES])mail->listed;
     arena_init(&arena);
     if (!action_mail_first(mail->config.actions, &settings->inbox_key, &settings->token, &arena, &err))
         log_error("the first inbox cannot be made, so the keys for mail that `cloister env` prints do not work: %s",
@@ -130,6 +172,10 @@ static void job_run(struct job *job)
         action_mail_sweep(mail->config.actions, now_us);
         mail->swept_us = now_us;
     }
+    if (mail->unmade.next < mail->unmade.count)
+        action_mail_unmade(mail->config.actions, &mail->unmade);
+    else
+        free(take_ptr(&mail->listed));
     mail_close_idle(mail->setup.mail);
 }
 
@@ -173,6 +219,7 @@ struct front_mail *front_mail_new(const struct front_mail_config *config, struct
     struct front_mail *mail = NEW(struct front_mail);
     struct mail_config office = {
         .open_inbox = open_inbox,
+        .remove_inbox = remove_inbox,
         .open_composer = open_composer,
         .open_hook = open_hook,
         .held = on_held,
@@ -209,6 +256,7 @@ void front_mail_free(struct front_mail *mail)
     mail_busy_free(mail->setup.busy);
     mail_free(mail->setup.mail);
     explicit_bzero(&mail->setup, sizeof mail->setup);
+    free(mail->listed);
     free(mail);
 }
 

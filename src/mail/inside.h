@@ -76,6 +76,7 @@ enum inbox_op {
     INBOX_READER_ADD,
     INBOX_READER_REMOVE,
     INBOX_SHRED,
+    INBOX_UNMAKE,
     INBOX_SEND_FIRST = 100, /* vault's numbers */
     INBOX_LEAVE_FIRST = 150,
     INBOX_LINK_FIRST = 200,
@@ -91,6 +92,8 @@ bool inbox_make_tables(struct inbox *inbox, struct err *err) must_use;
 bool inbox_meta_get(struct inbox *inbox, const char *name, struct seal_key *out, struct err *err) must_use;
 bool inbox_meta_put(struct inbox *inbox, const char *name, const struct seal_key *value, struct err *err) must_use;
 
+/* Removes the file, for INBOX_UNMAKE. A call after it would begin a new one. */
+bool inbox_remove_file(struct inbox *inbox, struct err *err) must_use;
 /* Was it shredded? Sets is_shredded. */
 bool inbox_look_shredded(struct inbox *inbox, struct err *err) must_use;
 /* The inbox's private key, by a reader's wrap. ERR_DENIED: this credential may not read. */

@@ -69,6 +69,8 @@ struct mail_config {
     bool (*open_composer)(void *context, int *out_fd, struct err *err);
     /* The same, to a new child of webhooks; NULL: there are no webhooks. */
     bool (*open_hook)(void *context, int *out_fd, struct err *err);
+    /* Removes the inbox's directory. ERR_CONFLICT: it is not empty. Waits for keeper. */
+    bool (*remove_inbox)(void *context, const char *inbox_id, struct err *err);
     /* A message that waited to leave is held: its time has come in a gated mode, or the mode went down. May be NULL. */
     void (*held)(void *context, const char *inbox_id, const char *message_id);
     void *context;
@@ -176,6 +178,11 @@ bool mail_reader_remove(struct mail *mail, const char *inbox_id, const char *key
     must_use;
 /* Overwrites and removes the file; the audit stays. */
 bool mail_inbox_shred(struct mail *mail, const char *inbox_id, struct str actor, struct err *err) must_use;
+/*
+ * Removes file and directory of an inbox that was made and never used; after a failure in between it can be called again.
+ * ERR_CONFLICT: it was used. Whether anybody knows it is the caller's business.
+ */
+bool mail_inbox_unmake(struct mail *mail, const char *inbox_id, struct err *err) must_use;
 
 /* Limits of one inbox; 0: none. pending_most: all that waits, held or scheduled. */
 struct mail_limits {

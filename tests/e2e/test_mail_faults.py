@@ -6,8 +6,10 @@ import concurrent.futures
 import contextlib
 import http.client
 import os
+import re
 import secrets
 import shutil
+import sqlite3
 import subprocess
 import threading
 import time
@@ -161,6 +163,77 @@ def test_the_whole_server_is_killed_after_each_step(mail):
     assert decide(mail, sent).status == 409
     time.sleep(1)
     assert delivered(other) == ["Survives"]
+
+
+def known(server):
+    """Ids of everything that has a directory, in any state."""
+    with contextlib.closing(sqlite3.connect(f"file:{server.data}/store/cloister.db?mode=ro", uri=True, timeout=10)) as store:
+        return {row[0] for row in store.execute("SELECT id FROM mail_inboxes UNION SELECT id FROM mail_tenants")}
+
+
+def directories(server):
+    return {path.name for path in (server.data / "mail").iterdir() if re.fullmatch("[0-9A-Z]{26}", path.name)}
+
+
+def test_a_kill_while_inboxes_are_made_leaves_no_directory(mail):
+    stop, made = threading.Event(), []
+
+    def make():
+        while not stop.is_set():
+            with contextlib.suppress(OSError, http.client.HTTPException, AssertionError, ValueError):
+                made.append(make_inbox(mail))
+
+    front = mail.front_pid()
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(make) for _ in range(4)]
+        try:
+            for round_ in range(6):
+                before = len(made)
+                assert wait_for(lambda: len(made) >= before + 2)
+                time.sleep(0.013 * round_)
+                front = wait_for(mail.front_pid)
+                kill_and_wait(front)
+        finally:
+            stop.set()
+        for job in jobs:
+            job.result()
+    kill_and_wait(wait_for(mail.front_pid))  # the list is that of a start
+    again(lambda: mail.call("GET", "/mail/inboxes", headers=admin(mail)))
+    assert wait_for(lambda: directories(mail) == known(mail)), directories(mail) ^ known(mail)
+    for inbox in made:
+        assert again(lambda inbox=inbox: inbox.call("GET", f"/v1/mailboxes/{inbox.id}/inbox")).status == 200
+
+
+def test_directories_without_a_row_are_removed_if_they_were_never_used(mail):
+    """Those with a row stay in every state, and so does a used one that the store has forgotten."""
+    used, unused, deleted = (make_inbox(mail) for _ in range(3))
+    assert used.send("x@y.example").json["status"] == HELD
+    assert mail.call("DELETE", f"/mail/inboxes/{deleted.id}", headers=admin(mail)).status == 200
+    mail.stop()
+    home = mail.data / "mail"
+    empty, half, copy, forgotten = (f"01J{secrets.token_hex(12)[:23].upper()}" for _ in range(4))
+    (home / empty).mkdir(mode=0o700)
+    (home / half).mkdir(mode=0o700)
+    for source, name in ((unused, copy), (used, forgotten)):
+        subprocess.run(["cp", "--archive", str(home / source.id), str(home / name)], check=True)
+    owner = (home / unused.id).stat()
+    os.chown(home / half, owner.st_uid, owner.st_gid)
+    (home / half / "inbox.db").touch(mode=0o600)
+    os.chown(home / half / "inbox.db", owner.st_uid, owner.st_gid)
+    (home / "lost+found").mkdir(exist_ok=True)
+    try:
+        mail.start()
+        assert wait_for(lambda: not {empty, half, copy} & directories(mail)), directories(mail)
+        assert wait_for(lambda: "belong to no inbox of the store, and stay" in mail.log_path.read_text())
+        assert directories(mail) == known(mail) | {forgotten}
+        assert (home / "lost+found").is_dir() and list((home / deleted.id).iterdir())
+        assert unused.call("GET", f"/v1/mailboxes/{unused.id}/inbox").status == 200
+        assert [row["subject"] for row in used.call("GET", f"/v1/mailboxes/{used.id}/emails").json["emails"]] == ["hello"]
+    finally:
+        mail.stop()
+        shutil.rmtree(home / forgotten)
+        (home / "lost+found").rmdir()
+        mail.start()
 
 
 def overwrite(path):

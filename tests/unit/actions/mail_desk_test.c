@@ -115,9 +115,22 @@ static bool open_composer(void *context, int *out_fd, struct err *err)
     return err_set(err, ERR_UNAVAILABLE, "this test has no composer");
 }
 
+static bool remove_inbox(void *context, const char *inbox_id, struct err *err)
+{
+    struct starter *starter = context;
+    char path[128];
+
+    snprintf(path, sizeof path, "%s/%s", starter->dir, inbox_id);
+    if (rmdir(path) == 0)
+        return true;
+    return errno == ENOTEMPTY ? err_set(err, ERR_CONFLICT, "%s is not empty", path) : err_sys(err, "remove %s", path);
+}
+
 static struct mail *starter_mail(struct starter *starter)
 {
-    struct mail_config config = { .open_inbox = open_inbox, .open_composer = open_composer, .context = starter };
+    struct mail_config config = {
+        .open_inbox = open_inbox, .remove_inbox = remove_inbox, .open_composer = open_composer, .context = starter
+    };
 
     seal_pair_of(STR("the test's server"), "server", &config.server_public, &config.server_private);
     seal_derive(STR("the test's server"), "secret", &config.server_secret);
@@ -767,6 +780,58 @@ static void an_inbox_says_that_its_tenant_is_new(void **state)
         action_inbox_create(&f->actions, &f->operator_, &bad, f->arena, &second.info, &second.key, &pending, &err),
         ERR_CONFLICT);
     count_tenants(f, 1); /* an inbox that was refused has made none */
+}
+
+static bool has_directory(struct fixture *f, const char *inbox_id)
+{
+    char path[128];
+
+    snprintf(path, sizeof path, "%s/%s", f->starter.dir, inbox_id);
+    return access(path, F_OK) == 0;
+}
+
+/* As a crash leaves it: the file is there, and the row is not. */
+static void make_unmade(struct fixture *f, char out[MAIL_INBOX_ID_BYTES])
+{
+    struct mail_reader reader = { .key_id = "01HADDED000000000000000000" };
+    struct mail_inbox_new want = { .inbox_id = out, .readers = &reader, .reader_count = 1, .actor = STR("operator") };
+    struct seal_key public_key;
+
+    mail_ulid(out);
+    MUST(mail_inbox_make(f->setup.mail, &want, &public_key, &err));
+}
+
+static void what_a_crash_left_of_an_inbox_is_removed_and_nothing_that_has_a_row(void **state)
+{
+    enum { NEVER_FINISHED = LIMIT_MAIL_SWEEP + 3, USED = NEVER_FINISHED, WITH_ROW, DELETED, SHREDDED, TENANT, COUNT };
+    struct fixture *f = *state;
+    char(*ids)[MAIL_INBOX_ID_BYTES] = calloc(COUNT, sizeof *ids);
+    struct made made[3];
+
+    for (int i = 0; i < NEVER_FINISHED; i++)
+        make_unmade(f, ids[i]);
+    make_unmade(f, ids[USED]);
+    MUST(mail_audit_add(f->setup.mail, ids[USED], STR("something"), STR("x"), STR("x"), STR("{}"), &err));
+    for (int i = 0; i < 3; i++) {
+        static const char *const names[] = { "alice", "bobby", "carol" };
+        make_inbox(f, names[i], "red", &made[i]);
+        memcpy(ids[WITH_ROW + i], made[i].info.id, sizeof *ids);
+    }
+    memcpy(ids[TENANT], made[0].info.tenant_id, sizeof *ids);
+    MUST(store_mail_inbox_delete(f->rig.disk.store, str_from(ids[DELETED]), &err));
+    MUST(store_mail_inbox_delete(f->rig.disk.store, str_from(ids[SHREDDED]), &err));
+    MUST(store_mail_inbox_shredded(f->rig.disk.store, str_from(ids[SHREDDED]), &err));
+    struct mail_unmade unmade = { .ids = (const char(*)[MAIL_INBOX_ID_BYTES])ids, .count = COUNT };
+    action_mail_unmade(&f->actions, &unmade);
+    assert_int_equal(unmade.next, LIMIT_MAIL_SWEEP); /* a part at a time */
+    while (unmade.next < unmade.count)
+        action_mail_unmade(&f->actions, &unmade);
+    assert_int_equal(unmade.removed, NEVER_FINISHED);
+    assert_int_equal(unmade.kept, 1);
+    for (int i = 0; i < COUNT; i++)
+        assert_int_equal(has_directory(f, ids[i]), i >= NEVER_FINISHED);
+    assert_true(can_list(f, &made[0].caller, made[0].info.id, &(struct err){ 0 }));
+    free(ids);
 }
 
 static void approvers_open_their_own_tenants_key_only(void **state)
@@ -1621,6 +1686,7 @@ int main(void)
         DESK_CASE(the_name_of_a_key_does_not_look_like_its_scopes),
         DESK_CASE(a_key_is_made_with_the_operators_code_and_revoked_at_once),
         DESK_CASE(a_key_never_sends_and_approves),
+        DESK_CASE(what_a_crash_left_of_an_inbox_is_removed_and_nothing_that_has_a_row),
         DESK_CASE(a_mistyped_tenant_is_not_made_by_a_key),
         DESK_CASE(an_inbox_says_that_its_tenant_is_new),
         DESK_CASE(approvers_open_their_own_tenants_key_only),
