@@ -685,6 +685,22 @@ bool action_inbox_delete(const struct actions *actions, const struct mail_caller
 
 /* ---- what is over ---- */
 
+/* The file does not work, and will hardly do so by itself. It must not take the place of others in each sweep for ever. */
+static void shred_failed(const struct actions *actions, const struct mail_inbox_row *row, const struct err *why)
+{
+    struct err err;
+
+    if (!store_mail_inbox_shred_failed(actions->store, row->id, &err))
+        log_warn("inbox %.*s: %s", STR_ARG(row->id), err_text(&err));
+    else if (row->shred_tries + 1 < LIMIT_MAIL_SHRED_TRIES)
+        log_info("inbox %.*s: cannot be shredded, and is tried again: %s", STR_ARG(row->id), err_text(why));
+    else
+        log_error(
+            "inbox %.*s: deleted, but its file is damaged and could not be shredded in %d tries; no more are made. "
+            "Overwrite it yourself, in the data directory: shred -u mail/%.*s/inbox.db* (%s)",
+            STR_ARG(row->id), LIMIT_MAIL_SHRED_TRIES, STR_ARG(row->id), err_text(why));
+}
+
 static void shred(const struct actions *actions, const struct mail_inbox_row *row, struct arena *arena)
 {
     struct err err;
@@ -694,9 +710,13 @@ static void shred(const struct actions *actions, const struct mail_inbox_row *ro
         log_warn("inbox %.*s: cannot be deleted after its sandbox: %s", STR_ARG(row->id), err_text(&err));
         return;
     }
-    if ((!mail_inbox_shred(actions->mail->mail, arena_text(arena, row->id), STR("server"), &err) &&
-         err.kind != ERR_NOT_FOUND) ||
-        !store_mail_inbox_shredded(actions->store, row->id, &err)) {
+    bool shredded = mail_inbox_shred(actions->mail->mail, arena_text(arena, row->id), STR("server"), &err) ||
+                    err.kind == ERR_NOT_FOUND;
+    if (!shredded && err.kind == ERR_INTERNAL) {
+        shred_failed(actions, row, &err);
+        return;
+    }
+    if (!shredded || !store_mail_inbox_shredded(actions->store, row->id, &err)) {
         log_warn("inbox %.*s: cannot be shredded, and is tried again: %s", STR_ARG(row->id), err_text(&err));
         return;
     }

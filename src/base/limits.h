@@ -369,6 +369,7 @@
 #define LIMIT_MAIL_SIGNUPS 1000      /* in an hour, from all places: a network may have as many addresses as it likes */
 #define LIMIT_MAIL_UNMADE 256        /* unused directories that one start removes: each may need a worker for it */
 #define LIMIT_MAIL_SHRED 100         /* inboxes and grants that one sweep ends */
+#define LIMIT_MAIL_SHRED_TRIES 24    /* of a damaged file, one in each sweep: a day */
 #define LIMIT_MAIL_EVENTS 32         /* of a webhook; there are 18 names */
 #define LIMIT_MAIL_KEYS_LISTED 10000 /* keys of one list; an inbox has a few */
 #define LIMIT_MAIL_CODES 2000        /* of the operator, waiting for one tenant; a key has 50 at most */

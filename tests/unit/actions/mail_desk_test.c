@@ -1597,6 +1597,48 @@ static void a_deleted_inbox_is_shut_at_once_and_shredded_in_a_week(void **state)
     assert_int_equal(temp_store_ask(&f->rig.disk, "SELECT COUNT(*) FROM mail_inboxes WHERE profile <> ''"), 0);
 }
 
+static void overwrite_file(struct fixture *f, const char *inbox_id)
+{
+    char path[128], noise[8192];
+
+    memset(noise, 'x', sizeof noise);
+    mail_free(f->setup.mail);
+    f->setup.mail = starter_mail(&f->starter);
+    /* Its worker ends now, and removes the journal last. */
+    snprintf(path, sizeof path, "%s/%s/inbox.db-wal", f->starter.dir, inbox_id);
+    for (int i = 0; i < 10000 && access(path, F_OK) == 0; i++)
+        usleep(1000);
+    assert_int_equal(access(path, F_OK), -1);
+    snprintf(path, sizeof path, "%s/%s/inbox.db", f->starter.dir, inbox_id);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    assert_int_equal(pwrite(fd, noise, sizeof noise, 0), sizeof noise);
+    close(fd);
+}
+
+static void a_damaged_file_is_tried_to_be_shredded_for_a_day_and_no_longer(void **state)
+{
+    struct fixture *f = *state;
+    struct mail_inbox_row row;
+    struct made alice, bob;
+
+    rig_stand();
+    make_inbox(f, "alice", "", &alice);
+    make_inbox(f, "bobby", "", &bob);
+    for (const struct made *made = &alice; made; made = made == &alice ? &bob : NULL)
+        MUST(action_inbox_delete(&f->actions, &f->operator_, str_from(made->info.id), f->arena, &err));
+    overwrite_file(f, alice.info.id);
+    rig_turn(&f->rig, UINT64_C(8) * 86400 * 1000);
+    for (uint32_t i = 1; i <= LIMIT_MAIL_SHRED_TRIES + 2; i++) {
+        action_mail_sweep(&f->actions, clock_wall_us());
+        MUST(store_mail_inbox_get(f->rig.disk.store, str_from(alice.info.id), f->arena, &row, &err));
+        assert_int_equal(row.shred_tries, MIN(i, (uint32_t)LIMIT_MAIL_SHRED_TRIES));
+        assert_int_equal(row.shredded_us, 0);
+    }
+    MUST(store_mail_inbox_get(f->rig.disk.store, str_from(bob.info.id), f->arena, &row, &err));
+    assert_true(row.shredded_us > 0 && row.shred_tries == 0);
+    assert_true(has_directory(f, alice.info.id));
+}
+
 /* ---- webhooks ---- */
 
 static void webhooks_need_a_code_unless_an_account_asks_from_outside(void **state)
@@ -1709,6 +1751,7 @@ int main(void)
         DESK_CASE(metadata_names_the_sandboxs_inbox),
         DESK_CASE(the_inbox_of_a_sandbox_ends_after_it),
         DESK_CASE(a_deleted_inbox_is_shut_at_once_and_shredded_in_a_week),
+        DESK_CASE(a_damaged_file_is_tried_to_be_shredded_for_a_day_and_no_longer),
         DESK_CASE(webhooks_need_a_code_unless_an_account_asks_from_outside),
         DESK_CASE(without_mail_everything_says_so),
     };
