@@ -343,7 +343,7 @@ static bool leave(const struct turn *turn, const struct mail_release *release, c
     mail_reached("mail-stop-claimed");
     if (!check_release(actions, turn->box, release, content, arena, &why, err))
         return false;
-    if (!why && !mail_parse(mail, content->mime, arena, &parsed, err)) {
+    if (!why && !mail_parse(mail, turn->box->info.id, content->mime, arena, &parsed, err)) {
         if (!is_hopeless(release, err))
             return false;
         why = arena_text(arena, str_from(err->message)); /* err has other uses before this one ends */

@@ -353,7 +353,7 @@ static struct mail_limits limits_of(const struct actions *actions)
 
 static bool compose(const struct actions *actions, const struct mail_box *box, const struct send_want *want,
                     const struct envelope *envelope, const struct answer *answer, struct str subject, int64_t now_us,
-                    struct arena *arena, struct mail_content *out, struct err *err)
+                    struct arena *arena, struct mail_content *out, uint32_t *out_retry_s, struct err *err)
 {
     struct mail_draft draft = {
         .from_address = box->info.address,
@@ -379,7 +379,7 @@ static bool compose(const struct actions *actions, const struct mail_box *box, c
         .identity = STR("true"),
     };
 
-    if (!mail_compose(actions->mail->mail, &draft, arena, out, err))
+    if (!mail_compose(actions->mail->mail, box->info.id, &draft, arena, out, out_retry_s, err))
         return false;
     out->answered_from = answer->from;
     out->answered_text = answer->text;
@@ -480,7 +480,7 @@ bool action_send(const struct actions *actions, const struct mail_caller *caller
         return err_set(err, ERR_INVALID, "to is missing: a message needs at least one recipient");
     struct str dedup = dedup_of(&envelope, want, box.info.id, subject, arena);
     add_copies(&box, &envelope);
-    if (!compose(actions, &box, want, &envelope, &answer, subject, now_us, arena, &content, err))
+    if (!compose(actions, &box, want, &envelope, &answer, subject, now_us, arena, &content, out_retry_s, err))
         return false;
 
     struct mail_limits limits = limits_of(actions);
@@ -621,7 +621,8 @@ bool action_send_edit(const struct actions *actions, const struct mail_caller *c
             .bcc = copy_list(arena, merged.bcc, merged.bcc_count),
         };
         add_copies(&box, &envelope);
-        if (!compose(actions, &composing, &merged, &envelope, &answer, merged.subject, now_us, arena, &content, err))
+        if (!compose(actions, &composing, &merged, &envelope, &answer, merged.subject, now_us, arena, &content,
+                     &retry_s, err))
             return false;
         asked.content = &content;
         asked.send_at_us = merged.send_at_us;

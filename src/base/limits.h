@@ -101,7 +101,7 @@
  * share of the workers, and each key a share of that; the rest of a key's burst waits without a worker. Keeper makes
  * one sandbox after the other, so eight starts are enough to keep it busy.
  */
-#define LIMIT_WORKERS 48
+#define LIMIT_WORKERS 72
 #define LIMIT_STARTS 24                       /* of LIMIT_WORKERS; with mail's, the others are left for get and kill */
 #define LIMIT_STARTS_PER_KEY 8                /* of LIMIT_STARTS */
 #define LIMIT_STARTS_WAITING 1024             /* waiting starts of one key; each holds one of LIMIT_CONNECTIONS… */
@@ -329,6 +329,9 @@
 #define LIMIT_INBOX_CALL_MS 20000         /* for a worker's answer */
 #define LIMIT_INBOX_TURNS 8               /* calls for one inbox at once: a slow one leaves threads for others */
 #define LIMIT_COMPOSERS 8                 /* messages being composed at once; each may take LIMIT_COMPOSER_BYTES */
+#define LIMIT_COMPOSERS_EACH 2            /* …of one inbox: one with slow drafts leaves most of them to others… */
+#define LIMIT_COMPOSERS_WAITING 4         /* …and waiting ones of an inbox, each with one of LIMIT_MAIL_CALLS */
+#define LIMIT_COMPOSER_YIELD_MS 50        /* of a processor; then a child gives way to others. A usual one has 5 */
 #define LIMIT_COMPOSE_MS 10000            /* for the composer's answer */
 #define LIMIT_MAIL_PAGE 100               /* rows of a list */
 #define LIMIT_MAIL_PAGE_BYTES (16 << 20)  /* …after which a page ends, so that the next row fits into a frame too */
@@ -405,7 +408,13 @@
 #define LIMIT_INBOX_PROCESSES (3 * LIMIT_INBOX_WORKERS) /* with those whose connection has just been closed */
 #define LIMIT_INBOX_BYTES (512 << 20)    /* address space of a worker: a frame, its parts and ciphers, several times */
 #define LIMIT_COMPOSER_BYTES (768 << 20) /* of a composer's child: the same, and MIME is decoded and encoded */
-#define LIMIT_HOOKS 4                    /* webhooks being called at once, of all inboxes */
+#define LIMIT_HOOKS 16                   /* webhooks being called at once, of LIMIT_WORKERS; one for each inbox… */
+#define LIMIT_HOOKS_SLOW 8               /* …and of these, for inboxes whose last call took… */
+#define LIMIT_HOOK_SLOW_MS 1000          /* …so long: servers that hang leave the others' places free */
+#define LIMIT_HOOK_LOOKS 2               /* inboxes being asked for their webhooks at once, of LIMIT_WORKERS */
+#define LIMIT_HOOK_CHECKS 4              /* addresses of new webhooks being checked at once, one for each inbox… */
+#define LIMIT_HOOK_CHECKS_WAITING 2      /* …and waiting ones of an inbox, each with one of LIMIT_MAIL_CALLS… */
+#define LIMIT_HOOK_CHECK_MS 3000         /* …for its name servers: somebody waits, and each call checks again */
 #define LIMIT_HOOK_MS 10000              /* for a webhook's server, with looking up its name */
 #define LIMIT_HOOK_URL_BYTES 2048        /* what servers and proxies take */
 #define LIMIT_HOOK_HEADERS 16            /* of one request; we send six */
@@ -415,9 +424,10 @@
     (256 << 20) /* address space of the process that calls it: libcurl, OpenSSL, certificates */
 
 /* Mail: calls of webhooks that wait, also for another try */
-#define LIMIT_HOOKS_WAITING 1000 /* of all inboxes; further ones are dropped */
+#define LIMIT_HOOKS_WAITING 1000 /* of all inboxes; then the inbox with most of them loses one */
 #define LIMIT_HOOKS_EACH 100     /* of one inbox */
 #define LIMIT_HOOKS_NONE 10000   /* inboxes that are remembered to have no webhook; 60 bytes each */
+#define LIMIT_HOOKS_KNOWN 10000  /* inboxes with calls that wait, or with slow servers; 100 bytes each */
 
 /* Mail: sending, holding and timers */
 #define LIMIT_MAIL_PENDING 200              /* held messages of an inbox: more than a person reads in a day */

@@ -38,9 +38,12 @@ bool mail_call(struct mail *mail, const char *inbox_id, uint16_t op, const struc
 /* The same, and the inbox is made: its directory must not exist. */
 bool mail_call_new(struct mail *mail, const char *inbox_id, uint16_t op, const struct buf *request, struct arena *arena,
                    struct unpack *out_reply, struct err *err) must_use;
-/* One frame to a new child of the composer, and its answer. */
-bool mail_composer_call(struct mail *mail, struct str request, struct arena *arena, struct unpack *out_reply,
-                        struct err *err) must_use;
+/*
+ * One frame to a new child of the composer, and its answer. The inbox has a part of the composer's places; when too many of
+ * its requests wait for one: ERR_LIMIT with *out_retry_s, which is 0 otherwise.
+ */
+bool mail_composer_call(struct mail *mail, const char *inbox_id, struct str request, struct arena *arena,
+                        struct unpack *out_reply, uint32_t *out_retry_s, struct err *err) must_use;
 const struct mail_config *mail_config_of(const struct mail *mail);
 /* A buf for a request, in the arena, with the cap of a frame. */
 struct buf mail_request(struct arena *arena);

@@ -14,7 +14,9 @@ import time
 import pytest
 from server import Server, wait_for
 
-LIMIT_INBOX_WORKERS = 64  # base/limits.h
+# base/limits.h
+LIMIT_INBOX_WORKERS = 64
+LIMIT_COMPOSERS, LIMIT_COMPOSERS_EACH = 8, 2
 INBOX_UIDS = range(0x75000000, 0x78000000)  # daemon/inboxes.h
 HELD = "pending_send_approval"
 
@@ -70,6 +72,10 @@ def worker_of(server, inbox):
 def kill_and_wait(pid):
     os.kill(pid, signal.SIGKILL)
     assert wait_for(lambda: not pathlib.Path(f"/proc/{pid}").exists())
+
+
+def children_of(pid):
+    return {int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
 
 
 def status_of(pid):
@@ -179,6 +185,41 @@ def test_a_killed_role_is_started_again_and_mail_goes_on(mail, role):
     kill_and_wait(old)
     assert wait_for(lambda: mail.role_pid(role) not in (None, old))
     assert wait_for(lambda: inbox.send(inbox.address).status in (200, 201, 202))
+
+
+def test_inboxes_with_slow_messages_hold_up_no_other(mail):
+    """Their composers are stopped, so what they send takes for ever: another inbox sends meanwhile."""
+    slow, other = [make_inbox(mail) for _ in range(3)], make_inbox(mail)
+    composer, stopped = mail.role_pid("composer"), set()
+    text = "[a](b) *c* `d` " * 8000  # takes long enough to be caught
+
+    def stop_composers():
+        for pid in children_of(composer) - stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+                stopped.add(pid)
+        stopped.intersection_update(children_of(composer))
+        return len(stopped)
+
+    with concurrent.futures.ThreadPoolExecutor(30) as pool:
+        floods = [pool.submit(slow[i % 3].send, other.address, f"slow {i}", text) for i in range(15)]
+        try:
+            assert wait_for(lambda: stop_composers() >= 3 * LIMIT_COMPOSERS_EACH, pause=0.002)
+            for _ in range(1000):  # no more of them come, although each inbox has more to send
+                assert stop_composers() <= 3 * LIMIT_COMPOSERS_EACH < LIMIT_COMPOSERS
+                time.sleep(0.001)
+            waiting = [flood for flood in floods if not flood.done()]
+            assert len(waiting) > len(stopped)
+            assert other.send(slow[0].address, "quick").json["status"] == HELD
+            assert not any(flood.done() for flood in waiting)
+        finally:
+            for pid in stopped & children_of(composer):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+        for flood in floods:
+            assert flood.result().status in (200, 201, 202, 503), flood.result()
+    assert wait_for(lambda: not children_of(composer))
+    assert slow[0].send(other.address, "once more").json["status"] == HELD
 
 
 def test_front_that_is_killed_takes_the_workers_along_and_no_message(mail):
