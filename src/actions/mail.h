@@ -416,7 +416,7 @@ void mail_busy_free(struct mail_busy *busy);
 void mail_dispatch(const struct actions *actions, const char *inbox_id);
 /*
  * Inboxes whose time has come, and at the first call those that were in use when the server stopped. Returns when to call
- * again: a second later, or earlier. A call while another one runs does nothing.
+ * again: a second later, or earlier. Several at once share the work: each takes the next inbox that no other one looks at.
  */
 int64_t action_mail_tick(const struct actions *actions, int64_t now_us);
 

@@ -245,6 +245,12 @@ void busy_dispatch(const struct actions *actions, struct busy_inbox *inbox, cons
 /* Between the two: nothing leaves from busy_stop() to busy_go(), and no timer runs. */
 void busy_stop(struct busy_inbox *inbox);
 void busy_go(struct busy_inbox *inbox);
+/*
+ * A delivery to this inbox, around the call of its worker. False, and no end: it has just not answered anybody, or, unless
+ * is_patient, another delivery has been waiting for it. Each would wait as long as a call may, and others with it.
+ */
+bool busy_arrival_begins(const struct actions *actions, const char *inbox_id, bool is_patient) must_use;
+void busy_arrival_ends(const struct actions *actions, const char *inbox_id, bool has_answered);
 /* Counts one attempt to send. False: too many; *out_retry_s says when to try again. */
 bool busy_may_send(const struct actions *actions, const char *inbox_id, uint32_t *out_retry_s) must_use;
 

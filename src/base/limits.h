@@ -448,7 +448,11 @@
 #define LIMIT_MAIL_DELIVER_S 14400          /* a local delivery is tried for so long while something is missing… */
 #define LIMIT_MAIL_BROKEN_S 60              /* …or damaged; then the recipient counts as refused */
 #define LIMIT_MAIL_QUIET_MS 2000            /* without a change, before the row of an inbox gets its next time */
-#define LIMIT_MAIL_SWEEP 64                 /* inboxes that one tick looks at */
+#define LIMIT_MAIL_SWEEP 64                 /* inboxes that one tick looks at… */
+#define LIMIT_MAIL_SWEEPERS 4               /* …and ticks at once, of LIMIT_WORKERS: one may wait for a stuck inbox */
+#define LIMIT_MAIL_TURN_MS 5000             /* of one inbox, after which no other of its messages begins to leave */
+#define LIMIT_MAIL_AWAY_MS 5000             /* a recipient that has not answered is not asked again for so long… */
+#define LIMIT_MAIL_SLOW_MS 500              /* …nor by a tick one that another delivery has waited for so long */
 #define LIMIT_MAIL_RETRY_MS 300000          /* the longest pause after failures of one inbox */
 #define LIMIT_MAIL_ROWS 1000000             /* inboxes that were in use when the server stopped */
 

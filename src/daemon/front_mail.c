@@ -1,7 +1,8 @@
 /*
  * How it works: mail/ asks keeper for a worker of an inbox, and the composer and webhooks for a child, each by a request that a
  * worker of front waits for. About once a second a job lets messages leave whose time has come, and closes connections to
- * idle inboxes. What happens to messages is told from any thread: each event is posted to the loop.
+ * idle inboxes. While it waits for an inbox that is stuck, the next second begins another job, which goes on with the others.
+ * What happens to messages is told from any thread: each event is posted to the loop.
  *
  * An inbox is made before its row is written, so a crash in between leaves a directory that nobody knows. Those that are there
  * at the start, before the first request, are looked up a few at a time by the same job.
@@ -22,12 +23,19 @@
 enum { TICK_MS = 1000 };
 #define SWEEP_US (3600 * INT64_C(1000000))
 
+struct ticker {
+    struct job job;
+    struct front_mail *mail;
+    bool is_running;
+    bool sweeps;     /* calls action_mail_sweep() too */
+    int64_t next_us; /* when action_mail_tick() wants to be called again */
+};
+
 struct front_mail {
     struct front_mail_config config;
     struct mail_setup setup;
     struct timer timer;
-    struct job job;
-    int64_t next_us;  /* when action_mail_tick() wants to be called again */
+    struct ticker tickers[LIMIT_MAIL_SWEEPERS];
     int64_t swept_us; /* when action_mail_sweep() was called last */
     char (*listed)[MAIL_INBOX_ID_BYTES];
     struct mail_unmade unmade;
@@ -161,40 +169,66 @@ void front_mail_first(struct front_mail *mail)
     arena_done(&arena);
 }
 
-static void job_run(struct job *job)
+/* A few at a time. */
+static void look_up_unmade(struct front_mail *mail)
 {
-    struct front_mail *mail = container_of(job, struct front_mail, job);
-
-    int64_t now_us = clock_wall_us();
-
-    mail->next_us = action_mail_tick(mail->config.actions, now_us);
-    if (llabs(now_us - mail->swept_us) >= SWEEP_US) { /* the clock may go back */
-        action_mail_sweep(mail->config.actions, now_us);
-        mail->swept_us = now_us;
-    }
     if (mail->unmade.next < mail->unmade.count)
         action_mail_unmade(mail->config.actions, &mail->unmade);
     else
         free(take_ptr(&mail->listed));
+}
+
+static void job_run(struct job *job)
+{
+    struct ticker *ticker = container_of(job, struct ticker, job);
+    struct front_mail *mail = ticker->mail;
+    int64_t now_us = clock_wall_us();
+
+    ticker->next_us = action_mail_tick(mail->config.actions, now_us);
+    if (ticker->sweeps)
+        action_mail_sweep(mail->config.actions, now_us);
+    if (ticker == &mail->tickers[0])
+        look_up_unmade(mail);
     mail_close_idle(mail->setup.mail);
 }
 
 static void job_done(struct job *job)
 {
-    struct front_mail *mail = container_of(job, struct front_mail, job);
+    struct ticker *ticker = container_of(job, struct ticker, job);
+    struct front_mail *mail = ticker->mail;
+    int64_t wait_us = ticker->next_us - clock_wall_us();
 
-    /* Never later than in TICK_MS: until then a message may have come that is due sooner. */
-    int64_t wait_us = mail->next_us - clock_wall_us();
+    ticker->is_running = false;
     if (!mail->is_stopping)
         timer_set(&mail->timer, mail->config.loop, (uint64_t)MIN(MAX(wait_us, 0) / 1000, TICK_MS), on_timer);
+}
+
+static struct ticker *free_ticker(struct front_mail *mail)
+{
+    for (size_t i = 0; i < COUNT_OF(mail->tickers); i++)
+        if (!mail->tickers[i].is_running)
+            return &mail->tickers[i];
+    return NULL;
 }
 
 static void on_timer(struct timer *timer)
 {
     struct front_mail *mail = container_of(timer, struct front_mail, timer);
 
-    mail->job = (struct job){ .run = job_run, .done = job_done };
-    workers_run(mail->config.workers, &mail->job);
+    struct ticker *ticker = free_ticker(mail);
+    int64_t now_us = clock_wall_us();
+
+    if (ticker) {
+        *ticker = (struct ticker){ .job = { .run = job_run, .done = job_done },
+                                   .mail = mail,
+                                   .is_running = true,
+                                   .sweeps = llabs(now_us - mail->swept_us) >= SWEEP_US }; /* the clock may go back */
+        if (ticker->sweeps)
+            mail->swept_us = now_us;
+        workers_run(mail->config.workers, &ticker->job);
+    }
+    /* Never later than in TICK_MS: until then a message may have come that is due. */
+    timer_set(timer, mail->config.loop, TICK_MS, on_timer);
 }
 
 void front_mail_begin(struct front_mail *mail)

@@ -222,6 +222,28 @@ def test_inboxes_with_slow_messages_hold_up_no_other(mail):
     assert slow[0].send(other.address, "once more").json["status"] == HELD
 
 
+def test_a_recipient_that_is_stuck_holds_up_no_other_message(mail):
+    """Six senders have mail for an inbox whose worker is stopped, and one for another inbox, all due at the same time."""
+    senders, stuck, other = [make_inbox(mail) for _ in range(7)], make_inbox(mail), make_inbox(mail)
+    for sender in senders:
+        assert mail.call("PUT", f"/mail/inboxes/{sender.id}/mode", {"mode": "autonomous"}, admin(mail)).status == 200
+    assert stuck.subjects() == []
+    due = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 4))
+    worker = worker_of(mail, stuck)
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        for sender in senders[1:]:
+            assert sender.send(stuck.address, f"from {sender.id}", send_at=due).json["status"] == "scheduled"
+        assert senders[0].send(other.address, "to the other", send_at=due).json["status"] == "scheduled"
+        assert wait_for(lambda: other.subjects() == ["to the other"])
+        assert worker_of(mail, stuck) == worker  # no call for it has been given up yet
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGCONT)
+    assert wait_for(lambda: len(stuck.subjects()) == 6, seconds=100)  # pauses grow while it does not answer
+    assert sorted(stuck.subjects()) == sorted(f"from {sender.id}" for sender in senders[1:])
+
+
 def test_front_that_is_killed_takes_the_workers_along_and_no_message(mail):
     inbox, other = make_inbox(mail), make_inbox(mail)
     held = inbox.send(other.address, "before")
