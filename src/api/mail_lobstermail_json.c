@@ -149,7 +149,7 @@ void lm_email(struct json_out *json, const char *name, const struct mail_message
     lm_id(json, "inboxId", LM_INBOX, message->inbox_id);
     json_out_str(json, "direction", is_in ? STR("inbound") : STR("outbound"));
     /* The address alone: the client compares it with a filter. A held message shows its id and status only. */
-    json_out_str(json, "from", mm_bare_address(content->from));
+    json_out_str(json, "from", mail_bare_address(content->from));
     addresses(json, "to", content->to, content->to_count);
     if (content->cc_count)
         addresses(json, "cc", content->cc, content->cc_count);
@@ -338,7 +338,7 @@ bool lm_send_decode(const json_t *body, struct arena *arena, struct send_want *o
     if (!out->to_count)
         return err_set(err, ERR_INVALID, "'to' is missing: 1 to %d addresses", TO_MOST);
     out->inbox_ref =
-        mm_bare_address(out->from); /* one of the account's inboxes; the action sends from no other address */
+        mail_bare_address(out->from); /* one of the account's inboxes; the action sends from no other address */
     out->answers = mail_id_plain(out->answers, LM_EMAIL);
     out->thread_id = mail_id_plain(out->thread_id, LM_THREAD);
     return true;

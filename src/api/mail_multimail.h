@@ -23,8 +23,6 @@ bool mm_status_filter(struct str status, struct mail_filter *filter) must_use;
 void mm_time(struct json_out *json, const char *name, int64_t us);
 /* A text, or null for "". */
 void mm_text(struct json_out *json, const char *name, struct str text);
-/* "Name <a@b.example>" → "a@b.example" */
-struct str mm_bare_address(struct str shown);
 /* With its prefix; null for "". */
 void mm_email_id(struct json_out *json, const char *name, const char *id);
 void mm_strings(struct json_out *json, const char *name, const struct str *texts, uint32_t count);

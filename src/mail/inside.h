@@ -162,8 +162,6 @@ void mail_message_pack(struct buf *out, const struct mail_message *message, unsi
 /* Borrows. A value that a worker must not send makes `in` fail. */
 void mail_message_unpack(struct unpack *in, const char *inbox_id, struct arena *arena, struct mail_message *out);
 
-/* "Name <a@b.example>": a@b.example. */
-struct str mail_bare_address(struct str shown);
 /* ASCII letters in either case. */
 bool mail_has_part(struct str text, struct str part);
 void mail_pairs_unpack(struct unpack *in, struct arena *arena, struct mail_pair **out, uint32_t *out_count);
