@@ -717,6 +717,15 @@ bool mail_body(struct request *rq, json_t **out)
     return false;
 }
 
+bool mail_take_any(const json_t *object, const char *const names[4], enum json_need need, struct str *out,
+                   struct err *err)
+{
+    for (int i = 0; i < 4 && names[i]; i++)
+        if (json_has(object, names[i]))
+            return json_take_str(object, names[i], JSON_REQUIRED, out, err);
+    return need == JSON_OPTIONAL || err_set(err, ERR_INVALID, "'%s' is missing", names[0]);
+}
+
 struct str mail_id_plain(struct str id, struct str prefix)
 {
     (void)str_skip(&id, prefix);

@@ -115,6 +115,9 @@ struct str mail_key_of(const struct request *rq);
 
 /* The body as an object; an empty one counts as {}. False: answered. The caller releases *out (auto_json). */
 bool mail_body(struct request *rq, json_t **out) must_use;
+/* The first of these names (up to four, the rest NULL) that is there. */
+bool mail_take_any(const json_t *object, const char *const names[4], enum json_need need, struct str *out,
+                   struct err *err) must_use;
 /* Takes the prefix off an id if it is there: "em_01J…" and "01J…" are the same. */
 struct str mail_id_plain(struct str id, struct str prefix);
 

@@ -43,9 +43,6 @@ void mm_answer_code_needed(struct request *rq);
 
 /* ---- fields of a request (mail_multimail_fields.c) ---- */
 
-/* The first of these names (up to four, the rest NULL) that is there. */
-bool mm_take_any(const json_t *object, const char *const names[4], enum json_need need, struct str *out,
-                 struct err *err) must_use;
 /* One text or an array of texts. A text with commas is a list. Absent: outputs untouched. */
 bool mm_take_list(const json_t *object, const char *name, uint32_t most, struct arena *arena, const struct str **out,
                   uint32_t *out_count, struct err *err) must_use;
