@@ -114,6 +114,7 @@ def test_each_worker_has_a_user_of_its_own_and_its_directory_only(mail):
 def test_composer_and_webhooks_have_users_of_their_own(mail):
     seen = set()
     for role in ("front", "composer", "webhooks"):
+        assert wait_for(lambda role=role: status_of(mail.role_pid(role))["Seccomp"] == ["2"])  # the last thing it loads
         status = status_of(mail.role_pid(role))
         assert status["CapEff"] == ["0000000000000000"] and status["Seccomp"] == ["2"] and status["NoNewPrivs"] == ["1"]
         seen.add(status["Uid"][0])
