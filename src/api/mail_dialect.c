@@ -37,7 +37,8 @@ struct mail_api *mail_api_new(const struct api_config *config)
                                               .most = LIMIT_MAIL_CALLS,
                                               .most_each = LIMIT_MAIL_CALLS_EACH,
                                               .waiting_each = LIMIT_MAIL_CALLS_WAITING,
-                                              .weight_each = LIMIT_MAIL_CALLS_WAITING_BYTES,
+                                              .weight_each = LIMIT_MAIL_CALLS_BYTES,
+                                              .total_each = LIMIT_MAIL_CALLS_BYTES,
                                           });
     api->events = mail_events_new();
     api->sockets = mail_sockets_new(

@@ -109,7 +109,7 @@
 #define LIMIT_MAIL_CALLS 16                   /* mail requests at work, of LIMIT_WORKERS; each may wait for a disk… */
 #define LIMIT_MAIL_CALLS_EACH 4               /* …of one inbox or key: calls for one inbox take turns anyway… */
 #define LIMIT_MAIL_CALLS_WAITING 256          /* …and waiting ones of an inbox or key; past it 429… */
-#define LIMIT_MAIL_CALLS_WAITING_BYTES (32 << 20) /* …and their bodies, of LIMIT_COLLECT_BYTES */
+#define LIMIT_MAIL_CALLS_BYTES (20 << 20) /* …and the bodies of both; three of them fit into LIMIT_COLLECT_BYTES */
 
 /*
  * TLS in. A handshake costs a signature (0.1 ms, an RSA key 1 ms), so few run at once; the others wait, one address
