@@ -30,6 +30,7 @@
 #include "base/mem.h"
 
 enum { MILLI = 1000, SECOND_US = 1000000, MINUTE_S = 60 };
+enum { AWAY_LEAST_MS = 1000 }; /* the first pause of turn_failed(): the next try is not in vain */
 
 struct busy_inbox {
     char id[MAIL_INBOX_ID_BYTES];
@@ -210,9 +211,12 @@ void busy_arrival_ends(const struct actions *actions, const char *inbox_id, bool
     auto_unlock pthread_mutex_t *held = lock_mutex(&busy->lock);
     struct busy_inbox *inbox = inbox_get(busy, inbox_id); /* the one of the beginning: it is not forgotten meanwhile */
 
+    uint64_t now_ms = clock_mono_ms(), took_ms = now_ms - inbox->arriving_ms;
+
     inbox->arriving--;
-    inbox->arriving_ms = clock_mono_ms();
-    inbox->away_ms = has_answered ? 0 : clock_mono_ms() + LIMIT_MAIL_AWAY_MS;
+    inbox->arriving_ms = now_ms;
+    /* As long as it has kept this one waiting: a worker that has died is replaced at once. */
+    inbox->away_ms = has_answered ? 0 : now_ms + MIN(MAX(took_ms, AWAY_LEAST_MS), LIMIT_MAIL_AWAY_MS);
 }
 
 /* ---- dispatching ---- */

@@ -697,8 +697,8 @@ static void shred_failed(const struct actions *actions, const struct mail_inbox_
     else
         log_error(
             "inbox %.*s: deleted, but its file is damaged and could not be shredded in %d tries; no more are made. "
-            "Overwrite it yourself, in the data directory: shred -u mail/%.*s/inbox.db* (%s)",
-            STR_ARG(row->id), LIMIT_MAIL_SHRED_TRIES, STR_ARG(row->id), err_text(why));
+            "Overwrite it yourself, in the data directory: shred -u mail/%.*s/inbox.db*",
+            STR_ARG(row->id), LIMIT_MAIL_SHRED_TRIES, STR_ARG(row->id));
 }
 
 static void shred(const struct actions *actions, const struct mail_inbox_row *row, struct arena *arena)

@@ -451,7 +451,7 @@
 #define LIMIT_MAIL_SWEEP 64                 /* inboxes that one tick looks at… */
 #define LIMIT_MAIL_SWEEPERS 4               /* …and ticks at once, of LIMIT_WORKERS: one may wait for a stuck inbox */
 #define LIMIT_MAIL_TURN_MS 5000             /* of one inbox, after which no other of its messages begins to leave */
-#define LIMIT_MAIL_AWAY_MS 5000             /* a recipient that has not answered is not asked again for so long… */
+#define LIMIT_MAIL_AWAY_MS 5000             /* a recipient that did not answer is not asked for so long at most… */
 #define LIMIT_MAIL_SLOW_MS 500              /* …nor by a tick one that another delivery has waited for so long */
 #define LIMIT_MAIL_RETRY_MS 300000          /* the longest pause after failures of one inbox */
 #define LIMIT_MAIL_ROWS 1000000             /* inboxes that were in use when the server stopped */

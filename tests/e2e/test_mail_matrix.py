@@ -80,6 +80,7 @@ class World:
 
     def __init__(self, server):
         self.server = server
+        self.inboxes = []
         self.token = (server.data / "admin-token").read_text().strip()
         self.words = {name: f"{name}{secrets.token_hex(6)}" for name in ("subject", "body", "contact", "allowed")}
         other_tenant = f"t{secrets.token_hex(4)}"
@@ -111,7 +112,14 @@ class World:
         return answer.json
 
     def inbox(self, **fields):
-        return self.operator("POST", "/mail/inboxes", {"name": f"m-{secrets.token_hex(6)}", **fields})
+        self.inboxes.append(self.operator("POST", "/mail/inboxes", {"name": f"m-{secrets.token_hex(6)}", **fields}))
+        return self.inboxes[-1]
+
+    def end(self):
+        """The data directory stays between runs, and what is held would fill the lists of other tests."""
+        for inbox in self.inboxes:
+            answer = self.server.call("DELETE", f"/mail/inboxes/{inbox['id']}", headers={"X-Admin-Token": self.token})
+            assert answer.status in (200, 404), answer  # 404: a test has done it
 
     def call(self, key, method, path, body=None, ok=True):
         headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
@@ -192,7 +200,9 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(server):
-    return World(server)
+    made = World(server)
+    yield made
+    made.end()
 
 
 @pytest.fixture(autouse=True)

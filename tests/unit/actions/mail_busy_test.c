@@ -407,6 +407,10 @@ static void a_recipient_that_does_not_answer_is_waited_for_by_one(void **state)
     assert_true(busy_arrival_begins(&f->actions, id_a, true)); /* somebody who waits for this one may wait */
     busy_arrival_ends(&f->actions, id_a, false);
     assert_false(busy_arrival_begins(&f->actions, id_a, true)); /* …but not when it has not answered */
+    hand_clock_add(LIMIT_INBOX_CALL_MS);
+    busy_arrival_ends(&f->actions, id_a, true);
+    assert_true(busy_arrival_begins(&f->actions, id_a, false));
+    hand_clock_add(LIMIT_INBOX_CALL_MS);
     busy_arrival_ends(&f->actions, id_a, false);
     run_tick(f); /* it is remembered */
     hand_clock_add(LIMIT_MAIL_AWAY_MS - 1);
@@ -414,6 +418,9 @@ static void a_recipient_that_does_not_answer_is_waited_for_by_one(void **state)
     hand_clock_add(1);
     assert_true(busy_arrival_begins(&f->actions, id_a, false));
     busy_arrival_ends(&f->actions, id_a, true);
+    assert_true(busy_arrival_begins(&f->actions, id_a, false));
+    busy_arrival_ends(&f->actions, id_a, false); /* its worker has died at once */
+    hand_clock_add(1000);
     assert_true(busy_arrival_begins(&f->actions, id_a, false));
     busy_arrival_ends(&f->actions, id_a, true);
     busy_arrival_ends(&f->actions, id_b, true);
