@@ -19,7 +19,10 @@ PART_END = re.compile(r"^## (\S+): \d+ passed, (\d+) failed")
 PYTEST_SUMMARY = re.compile(r"^(FAILED|ERROR) (\S+\.py(?:::[\w:]+(?:\[.*?\])?)?)(?: - (.*))?$")
 PYTEST_HEADING = re.compile(r"^_+ (?:ERROR (?:at \w+ of|collecting) )?([A-Za-z].*?) _+$")  # a long name has one underscore
 PYTEST_ENDED = re.compile(r"^pytest ended with code -?\d+: .*$")  # by tests/e2e/run.py
-TIMEOUT_FRAME = re.compile(r'File ".*?(test_\w+\.py)", line \d+, in (test_\w+)')
+# What pytest-timeout prints before the stacks, right behind what pytest has printed so far of this line.
+TIMEOUT = re.compile(r"^(.*?)\s*\+{5,} Timeout \+{5,}$")
+TIMEOUT_TEST = re.compile(r"^(\S+\.py::.+?)(?:\s+[A-Z]{4,}(?:\s.*)?)?$")  # its outcome is there if what follows it took too long
+TIMEOUT_FRAME = re.compile(r'^  File "(.*?)", line (\d+), in (.+)$')
 NOT_OK = re.compile(r"^(\s*)not ok \d+ - (.*?)(?: # (SKIP|TODO)\b.*)?$")
 
 
@@ -175,14 +178,36 @@ def of_pytest(lines):
 
 
 def of_pytest_timeout(lines):
-    """pytest-timeout ends the whole process, which then names no test: the stacks do."""
-    marks = [nth for nth, line in enumerate(lines) if re.match(r"^\++ Timeout \++$", line)]
-    if not marks:
+    """pytest-timeout ends the whole process, which then has no summary: the line before the stacks names the test."""
+    begin = next((nth for nth, line in enumerate(lines) if TIMEOUT.match(line)), None)
+    if begin is None:
         return []
-    stacks = lines[marks[0] :]
-    frame = next(filter(None, map(TIMEOUT_FRAME.search, stacks)), None)
-    test = "::".join(frame.groups()) if frame else ""
-    return [Failure(test, "it took too long, and the tests after it did not run", stacks)]
+    stacks = our_frames(lines[begin:])
+    main = next((nth for nth, line in enumerate(stacks) if " Stack of MainThread " in line), 0)
+    frames = [frame.groups() for frame in map(TIMEOUT_FRAME.match, stacks[main:]) if frame and "/tests/" in frame.group(1)]
+    named = TIMEOUT_TEST.match(TIMEOUT.match(lines[begin]).group(1))
+    test = named.group(1) if named else next((f"{name_of(path)}::{function}" for path, _, function in frames), "")
+    # The place before the function: a line that is too long loses its end.
+    where = "".join(f" at {name_of(path)}:{number} in {function}" for path, number, function in frames[-1:])
+    return [Failure(test, f"it took too long{where}, and the tests after it did not run", stacks)]
+
+
+def name_of(path):
+    return path.rsplit("/", 1)[-1]
+
+
+def our_frames(lines):
+    """Stacks without the frames of pytest itself, which are most of them."""
+    kept, skip = [], False
+    for line in lines:
+        frame = TIMEOUT_FRAME.match(line)
+        if frame:
+            skip = "/site-packages/" in frame.group(1) or frame.group(1).startswith("<frozen ")
+        elif not line.startswith("    "):  # the source of a frame is below it
+            skip = False
+        if not skip:
+            kept.append(line)
+    return kept
 
 
 def of_pytest_end(lines):

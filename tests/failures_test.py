@@ -101,10 +101,44 @@ not ok 4 - is not here yet # TODO later
 test_cuts.py ..
 +++++++++++++++++++++++++++++++++++ Timeout ++++++++++++++++++++++++++++++++++++
 ~~~~~~~~~~~~~~~~~~~~~ Stack of MainThread (139) ~~~~~~~~~~~~~~~~~~~~~
-  File "/x/_pytest/python.py", line 166, in pytest_pyfunc_call
+  File "/x/site-packages/_pytest/python.py", line 166, in pytest_pyfunc_call
   File "/x/tests/e2e/test_cuts.py", line 80, in test_a_cut_is_seen
 +++++++++++++++++++++++++++++++++++ Timeout ++++++++++++++++++++++++++++++++++++
 ## cuts: 0 passed, 1 failed, 0 skipped (130 s)
+
+## faults
+test_faults.py::test_one PASSED                                          [ 33%]
+test_faults.py::test_two[a b] +++++++++++++++++++++++++++++++++++ Timeout ++++++++++++++++++++++++++++++++++++
+~~~~~~~~~~~~~~ Stack of ThreadPoolExecutor-0_0 (140) ~~~~~~~~~~~~~~~
+  File "/x/tests/e2e/server.py", line 7, in call
+    connection.request(method, path)
+~~~~~~~~~~~~~~~~~~~~~ Stack of MainThread (139) ~~~~~~~~~~~~~~~~~~~~~
+  File "<frozen runpy>", line 198, in _run_module_as_main
+  File "/x/site-packages/_pytest/python.py", line 166, in pytest_pyfunc_call
+    result = testfunction(**testargs)
+  File "/x/tests/e2e/test_faults.py", line 80, in test_two
+    assert again(lambda: 1)
+  File "/x/tests/e2e/test_faults.py", line 12, in again
+    pool.shutdown()
+  File "/usr/lib/python3.11/threading.py", line 1112, in join
+    lock.acquire()
++++++++++++++++++++++++++++++++++++ Timeout ++++++++++++++++++++++++++++++++++++
+pytest ended with code 1: it ended before its last test
+## faults: 0 passed, 1 failed, 0 skipped (130 s)
+
+## mail
+test_mail.py::test_one PASSED                                            [ 50%]+++++++++++++++++++++++++++++++++++ Timeout ++++++++++++++++++++++++++++++++++++
+~~~~~~~~~~~~~~~~~~~~~ Stack of MainThread (139) ~~~~~~~~~~~~~~~~~~~~~
+  File "/x/tests/e2e/conftest.py", line 45, in own_server
+    mine.stop()
++++++++++++++++++++++++++++++++++++ Timeout ++++++++++++++++++++++++++++++++++++
+pytest ended with code 1: it ended before its last test
+## mail: 0 passed, 1 failed, 0 skipped (130 s)
+
+## http2
+test_http2.py ..+++++++++++++++++++++++++++++++++++ Timeout ++++++++++++++++++++++++++++++++++++
++++++++++++++++++++++++++++++++++++ Timeout ++++++++++++++++++++++++++++++++++++
+## http2: 0 passed, 1 failed, 0 skipped (130 s)
 
 ## disk
 test_full_disk.py ..
@@ -133,11 +167,28 @@ PYTEST_FAILED = [
     "e2e: http test_http.py::test_needs_a_disk: RuntimeError: no space left",
     "e2e: js inner fails: 1 == 2",
     "e2e: js throws: first line",
-    "e2e: cuts test_cuts.py::test_a_cut_is_seen: it took too long, and the tests after it did not run",
+    "e2e: cuts test_cuts.py::test_a_cut_is_seen: it took too long at test_cuts.py:80 in test_a_cut_is_seen, and the tests after it did not run",
+    "e2e: faults test_faults.py::test_two[a b]: it took too long at test_faults.py:12 in again, and the tests after it did not run",
+    "e2e: mail test_mail.py::test_one: it took too long at conftest.py:45 in own_server, and the tests after it did not run",
+    "e2e: http2: it took too long, and the tests after it did not run",
     "e2e: disk: pytest ended with code 2: it was interrupted, and the tests after that did not run",
     "e2e: cli: cli: could not install e2b from PyPI",
     "e2e: misuse: took longer than 1800 s",
 ]
+# The frames of pytest are left out, so that those of the test are among the few lines that are shown.
+TIMEOUT_DETAIL = """test_faults.py::test_two[a b] +++++++++++++++++++++++++++++++++++ Timeout ++++++++++++++++++++++++++++++++++++
+~~~~~~~~~~~~~~ Stack of ThreadPoolExecutor-0_0 (140) ~~~~~~~~~~~~~~~
+  File "/x/tests/e2e/server.py", line 7, in call
+    connection.request(method, path)
+~~~~~~~~~~~~~~~~~~~~~ Stack of MainThread (139) ~~~~~~~~~~~~~~~~~~~~~
+  File "/x/tests/e2e/test_faults.py", line 80, in test_two
+    assert again(lambda: 1)
+  File "/x/tests/e2e/test_faults.py", line 12, in again
+    pool.shutdown()
+  File "/usr/lib/python3.11/threading.py", line 1112, in join
+    lock.acquire()
++++++++++++++++++++++++++++++++++++ Timeout ++++++++++++++++++++++++++++++++++++
+pytest ended with code 1: it ended before its last test""".splitlines()
 
 CASES = """[==========] Running 4 test(s).
 [ RUN      ] fine
@@ -563,6 +614,8 @@ def wait_for(what):
 
 def main():
     check("e2e", lines("e2e", failures.of_parts(PYTEST)), PYTEST_FAILED)
+    hung = next(failure for failure in failures.of_parts(PYTEST) if failure.test.startswith("faults "))
+    check("stacks", hung.detail, TIMEOUT_DETAIL)
     check("unit", lines("unit", failures.of_meson(MESON)), MESON_FAILED)
     check("clang", lines("clang", failures.of_build(BUILD)),
           ["clang: ../src/base/str.c:10:5: error: unused variable 'x' [-Werror,-Wunused-variable]"])  # fmt: skip

@@ -77,6 +77,7 @@ struct inbox_info {
     int64_t created_us, deleted_us;
     uint32_t message_count;
     struct seal_key public_key;
+    bool made_tenant; /* only of action_inbox_create(): its tenant is new, too */
 };
 
 struct inbox_want {
@@ -415,12 +416,24 @@ void mail_busy_free(struct mail_busy *busy);
 void mail_dispatch(const struct actions *actions, const char *inbox_id);
 /*
  * Inboxes whose time has come, and at the first call those that were in use when the server stopped. Returns when to call
- * again: a second later, or earlier. A call while another one runs does nothing.
+ * again: a second later, or earlier. Several at once share the work: each takes the next inbox that no other one looks at.
  */
 int64_t action_mail_tick(const struct actions *actions, int64_t now_us);
 
 /* Once in an hour or so: shreds what was deleted a week ago, lets go of inboxes of sandboxes that have ended. */
 void action_mail_sweep(const struct actions *actions, int64_t now_us);
+
+/*
+ * Directories that were in mail/ when the server started, before anybody could ask for an inbox: one that no row knows, in
+ * any state, was left by a crash before the row was written. It is removed if it was never used; one that was used (the
+ * store is an older copy, say) stays, and is told. A part of the list at a time; `unmade` is kept by the caller.
+ */
+struct mail_unmade {
+    const char (*ids)[MAIL_INBOX_ID_BYTES];
+    size_t count, next; /* done when they are the same */
+    uint32_t removed, kept;
+};
+void action_mail_unmade(const struct actions *actions, struct mail_unmade *unmade);
 
 /* The first inbox and account, for `cloister env`: made once, their keys written by the caller. */
 bool action_mail_first(const struct actions *actions, const struct secret *inbox_key, const struct secret *token,

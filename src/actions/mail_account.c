@@ -200,7 +200,7 @@ bool action_oversight_address(const struct actions *actions, const struct mail_c
     if (tenant_name.len && !is_operator)
         return err_set(err, ERR_DENIED, "only the operator chooses the tenant");
     if (!(is_operator
-              ? mail_tenant_ensure(actions, tenant_name, arena, &tenant, err)
+              ? mail_tenant_find(actions, tenant_name, arena, &tenant, err)
               : store_mail_tenant_get(actions->store, str_from(caller->tenant_id), STR(""), arena, &tenant, err)))
         return false;
     struct mail_asked asked = {

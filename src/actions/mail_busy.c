@@ -13,6 +13,10 @@
  *
  * While a row has the mark its inbox has an entry here, with the time of the next tick that is known.
  *
+ * Ticks. One inbox can take a tick as long as a call may wait, because its worker is stuck or that of a recipient is. So
+ * several ticks may run at once: they take inboxes from one list, which the one that finds it empty fills again. A recipient
+ * that does not answer is waited for by one tick: the entry of the recipient says so to the others.
+ *
  * Locks, in this order: `turn` of an entry (a dispatcher works), `mark` of an entry (its row is written), `lock` (the map
  * and all other fields). A thread has the turn of one inbox at most.
  */
@@ -26,18 +30,22 @@
 #include "base/mem.h"
 
 enum { MILLI = 1000, SECOND_US = 1000000, MINUTE_S = 60 };
+enum { AWAY_LEAST_MS = 1000 }; /* the first pause of turn_failed(): the next try is not in vain */
 
 struct busy_inbox {
     char id[MAIL_INBOX_ID_BYTES];
     pthread_mutex_t turn, mark;
-    bool is_marked;    /* written with `mark` and `lock`, read with either */
-    unsigned users;    /* changes under way */
-    unsigned pins;     /* ticks that look at it */
-    uint64_t changes;  /* begun so far */
-    uint64_t quiet_ms; /* when the last one ended */
-    int64_t next_us;   /* when a tick is due; 0: only when it is quiet */
-    uint64_t retry_ms; /* not before, after a failure */
-    uint32_t failures; /* in a row */
+    bool is_marked;       /* written with `mark` and `lock`, read with either */
+    unsigned users;       /* changes under way */
+    bool is_picked;       /* a tick looks at it, or will */
+    unsigned arriving;    /* deliveries that wait for its worker… */
+    uint64_t arriving_ms; /* …since, the first of them */
+    uint64_t away_ms;     /* it has not answered one: until then no other waits */
+    uint64_t changes;     /* begun so far */
+    uint64_t quiet_ms;    /* when the last one ended */
+    int64_t next_us;      /* when a tick is due; 0: only when it is quiet */
+    uint64_t retry_ms;    /* not before, after a failure */
+    uint32_t failures;    /* in a row */
     struct quota sends;
 };
 
@@ -48,6 +56,10 @@ struct mail_busy {
     bool is_started;
     /* With `lock`: the first timer of a row without the mark; 0: none. */
     int64_t rows_next_us;
+    /* With `lock`: inboxes that were picked for ticks, and where in the map to go on. */
+    struct busy_inbox *due[LIMIT_MAIL_SWEEP];
+    size_t due_count;
+    size_t cursor;
 };
 
 struct mail_busy *mail_busy_new(void)
@@ -176,6 +188,37 @@ bool busy_may_send(const struct actions *actions, const char *inbox_id, uint32_t
     return false;
 }
 
+/* ---- arrivals ---- */
+
+bool busy_arrival_begins(const struct actions *actions, const char *inbox_id, bool is_patient)
+{
+    struct mail_busy *busy = actions->mail->busy;
+    auto_unlock pthread_mutex_t *held = lock_mutex(&busy->lock);
+    struct busy_inbox *inbox = inbox_get(busy, inbox_id);
+    uint64_t now_ms = clock_mono_ms();
+
+    if (now_ms < inbox->away_ms ||
+        (!is_patient && inbox->arriving && now_ms - inbox->arriving_ms >= LIMIT_MAIL_SLOW_MS))
+        return false;
+    if (!inbox->arriving++)
+        inbox->arriving_ms = now_ms;
+    return true;
+}
+
+void busy_arrival_ends(const struct actions *actions, const char *inbox_id, bool has_answered)
+{
+    struct mail_busy *busy = actions->mail->busy;
+    auto_unlock pthread_mutex_t *held = lock_mutex(&busy->lock);
+    struct busy_inbox *inbox = inbox_get(busy, inbox_id); /* the one of the beginning: it is not forgotten meanwhile */
+
+    uint64_t now_ms = clock_mono_ms(), took_ms = now_ms - inbox->arriving_ms;
+
+    inbox->arriving--;
+    inbox->arriving_ms = now_ms;
+    /* As long as it has kept this one waiting: a worker that has died is replaced at once. */
+    inbox->away_ms = has_answered ? 0 : now_ms + MIN(MAX(took_ms, AWAY_LEAST_MS), LIMIT_MAIL_AWAY_MS);
+}
+
 /* ---- dispatching ---- */
 
 static void turn_worked(struct mail_busy *busy, struct busy_inbox *inbox, const struct mail_tick *tick)
@@ -287,9 +330,12 @@ static void settle(const struct actions *actions, struct busy_inbox *inbox, uint
 
 static void look_at(const struct actions *actions, struct busy_inbox *inbox)
 {
-    auto_unlock pthread_mutex_t *held = lock_mutex(&inbox->turn);
     struct mail_tick tick;
     bool in_use;
+
+    if (pthread_mutex_trylock(&inbox->turn) != 0)
+        return; /* somebody lets messages leave, perhaps to an inbox that is stuck; it is due again in the next tick */
+    auto_unlock pthread_mutex_t *held = &inbox->turn;
     uint64_t changes = changes_of(actions->mail->busy, inbox, &in_use);
 
     /* A change that had begun by then may end before settle() looks, and the tick may have missed it. */
@@ -337,23 +383,33 @@ static bool is_due(const struct busy_inbox *inbox, int64_t now_us, uint64_t now_
            (!inbox->users && now_ms >= inbox->quiet_ms + LIMIT_MAIL_QUIET_MS);
 }
 
-/* Also forgets entries that say nothing any more. */
-static size_t pick(const struct actions *actions, int64_t now_us, struct busy_inbox *out[LIMIT_MAIL_SWEEP])
+static bool is_idle(const struct busy_inbox *inbox, const struct quota_rule *rule, uint64_t now_ms)
+{
+    return !inbox->is_marked && !inbox->users && !inbox->is_picked && !inbox->arriving && now_ms >= inbox->away_ms &&
+           quota_is_full(rule, &inbox->sends, now_ms / MINUTE_S);
+}
+
+/* From where the last walk has ended, so that all have their turn. Also forgets entries that say nothing any more. */
+static void pick(const struct actions *actions, int64_t now_us)
 {
     struct mail_busy *busy = actions->mail->busy;
     uint32_t per_minute = actions->mail->sends_per_minute;
     struct quota_rule rule = { .per_s = per_minute, .burst = MAX(per_minute, 1u) };
     auto_unlock pthread_mutex_t *held = lock_mutex(&busy->lock);
-    struct busy_inbox *inbox, *idle[LIMIT_MAIL_SWEEP];
-    size_t count = 0, idle_count = 0;
+    struct busy_inbox *idle[LIMIT_MAIL_SWEEP];
+    size_t idle_count = 0, left = busy->by_id.count;
     uint64_t now_ms = clock_mono_ms();
 
-    for (size_t i = 0; (inbox = map_next(&busy->by_id, &i));) {
-        if (count < LIMIT_MAIL_SWEEP && is_due(inbox, now_us, now_ms)) {
-            inbox->pins++;
-            out[count++] = inbox;
-        } else if (idle_count < LIMIT_MAIL_SWEEP && !inbox->is_marked && !inbox->users && !inbox->pins &&
-                   quota_is_full(&rule, &inbox->sends, now_ms / MINUTE_S)) {
+    for (; left && busy->due_count < LIMIT_MAIL_SWEEP; left--) {
+        struct busy_inbox *inbox = map_next(&busy->by_id, &busy->cursor);
+        if (!inbox) {
+            busy->cursor = 0;
+            inbox = map_next(&busy->by_id, &busy->cursor);
+        }
+        if (!inbox->is_picked && is_due(inbox, now_us, now_ms)) {
+            inbox->is_picked = true;
+            busy->due[busy->due_count++] = inbox;
+        } else if (idle_count < LIMIT_MAIL_SWEEP && is_idle(inbox, &rule, now_ms)) {
             idle[idle_count++] = inbox;
         }
     }
@@ -361,14 +417,28 @@ static size_t pick(const struct actions *actions, int64_t now_us, struct busy_in
         (void)map_remove(&busy->by_id, str_from(idle[i]->id));
         inbox_free(idle[i]);
     }
-    return count;
 }
 
-static void unpin(struct mail_busy *busy, struct busy_inbox *inbox)
+/* The next one for a tick, which unpicks it. NULL: there is none. */
+static struct busy_inbox *take_due(struct mail_busy *busy)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&busy->lock);
 
-    inbox->pins--;
+    return busy->due_count ? busy->due[--busy->due_count] : NULL;
+}
+
+static void unpick(struct mail_busy *busy, struct busy_inbox *inbox)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&busy->lock);
+
+    inbox->is_picked = false;
+}
+
+static size_t count_due(struct mail_busy *busy)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&busy->lock);
+
+    return busy->due_count;
 }
 
 static bool rows_are_due(struct mail_busy *busy, int64_t now_us)
@@ -378,14 +448,14 @@ static bool rows_are_due(struct mail_busy *busy, int64_t now_us)
     return busy->rows_next_us && busy->rows_next_us <= now_us;
 }
 
-int64_t action_mail_tick(const struct actions *actions, int64_t now_us)
+/* Fills the list if it is empty. Returns how many are in it. */
+static size_t find_due(const struct actions *actions, int64_t now_us)
 {
     struct mail_busy *busy = actions->mail->busy;
-    struct busy_inbox *due[LIMIT_MAIL_SWEEP];
     struct arena arena;
 
-    if (pthread_mutex_trylock(&busy->tick) != 0)
-        return now_us + SECOND_US;
+    if (count_due(busy) || pthread_mutex_trylock(&busy->tick) != 0)
+        return count_due(busy);
     arena_init(&arena);
     if (!busy->is_started) {
         load_rows(actions, now_us, true, &arena);
@@ -393,12 +463,21 @@ int64_t action_mail_tick(const struct actions *actions, int64_t now_us)
     } else if (rows_are_due(busy, now_us)) {
         load_rows(actions, now_us, false, &arena);
     }
-    size_t count = pick(actions, now_us, due);
-    for (size_t i = 0; i < count; i++) {
-        look_at(actions, due[i]);
-        unpin(busy, due[i]);
-    }
+    pick(actions, now_us);
+    size_t count = count_due(busy);
     arena_done(&arena);
     (void)pthread_mutex_unlock(&busy->tick);
-    return count == LIMIT_MAIL_SWEEP ? now_us : now_us + SECOND_US;
+    return count;
+}
+
+int64_t action_mail_tick(const struct actions *actions, int64_t now_us)
+{
+    struct mail_busy *busy = actions->mail->busy;
+    bool is_full = find_due(actions, now_us) == LIMIT_MAIL_SWEEP;
+
+    for (struct busy_inbox *inbox; (inbox = take_due(busy));) {
+        look_at(actions, inbox);
+        unpick(busy, inbox);
+    }
+    return is_full ? now_us : now_us + SECOND_US;
 }

@@ -96,34 +96,11 @@ static bool check_release(const struct actions *actions, const struct mail_box *
 
 /* ---- delivering ---- */
 
-/*
- * Recipients' inboxes that have not answered in this turn. They are not asked again before the next one: each time may take
- * as long as a call may, and others wait for the turn to end.
- */
-struct away {
-    char ids[LIMIT_MAIL_DISPATCH][MAIL_INBOX_ID_BYTES];
-    uint32_t count;
-};
-
-static bool is_away(const struct away *away, const char *inbox_id)
-{
-    for (uint32_t i = 0; i < away->count; i++)
-        if (strcmp(away->ids[i], inbox_id) == 0)
-            return true;
-    return false;
-}
-
-static void note_away(struct away *away, const char *inbox_id)
-{
-    if (away->count < COUNT_OF(away->ids))
-        memcpy(away->ids[away->count++], inbox_id, MAIL_INBOX_ID_BYTES);
-}
-
 struct delivery {
     const struct actions *actions;
     const struct mail_release *release;
     const struct mail_content *parsed;
-    struct away *away;
+    bool is_patient; /* somebody waits for an answer to a send; a tick has other inboxes to look at */
     struct arena *arena;
     int64_t now_us;
 };
@@ -205,11 +182,11 @@ static bool deliver_one(const struct delivery *d, struct str recipient, struct m
         out->detail = STR("there is no such address here");
         return err->kind == ERR_NOT_FOUND;
     }
-    if (is_away(d->away, box.info.id))
-        return err_set(err, ERR_UNAVAILABLE, "inbox %s has just not answered", box.info.id);
-    if (!deliver_marked(d, recipient, &box, err)) {
-        if (err->kind == ERR_UNAVAILABLE)
-            note_away(d->away, box.info.id);
+    if (!busy_arrival_begins(d->actions, box.info.id, d->is_patient))
+        return err_set(err, ERR_UNAVAILABLE, "inbox %s does not answer at the moment", box.info.id);
+    bool ok = deliver_marked(d, recipient, &box, err);
+    busy_arrival_ends(d->actions, box.info.id, ok || err->kind != ERR_UNAVAILABLE);
+    if (!ok) {
         out->detail = STR("the recipient's inbox is full");
         return err->kind == ERR_LIMIT;
     }
@@ -311,7 +288,6 @@ struct turn {
     const struct mail_box *box;
     const char *message_id; /* somebody asks what becomes of this one; may be NULL */
     enum mail_state *state;
-    struct away *away;
 };
 
 /* Nothing leaves now. Who got it in an earlier turn has it, and `settled` says so. */
@@ -343,7 +319,7 @@ static bool leave(const struct turn *turn, const struct mail_release *release, c
     mail_reached("mail-stop-claimed");
     if (!check_release(actions, turn->box, release, content, arena, &why, err))
         return false;
-    if (!why && !mail_parse(mail, content->mime, arena, &parsed, err)) {
+    if (!why && !mail_parse(mail, turn->box->info.id, content->mime, arena, &parsed, err)) {
         if (!is_hopeless(release, err))
             return false;
         why = arena_text(arena, str_from(err->message)); /* err has other uses before this one ends */
@@ -352,7 +328,7 @@ static bool leave(const struct turn *turn, const struct mail_release *release, c
         if (!refuse_all(turn, release, content, why, arena, settled, err))
             return false;
     } else {
-        struct delivery d = { actions, release, &parsed, turn->away, arena, clock_wall_us() };
+        struct delivery d = { actions, release, &parsed, turn->message_id, arena, clock_wall_us() };
         parsed.sender = content->sender;
         if (!deliver_all(&d, content, settled, err))
             return false;
@@ -418,9 +394,10 @@ static enum next next_leaves(const struct turn *turn, struct arena *arena, struc
 static bool leave_some(const struct turn *turn, uint32_t most, struct err *err)
 {
     enum next next = NEXT_LEFT;
+    uint64_t until_ms = clock_mono_ms() + LIMIT_MAIL_TURN_MS;
     bool done = true;
 
-    for (uint32_t i = 0; i < most && next != NEXT_NONE && next != NEXT_UNKNOWN; i++) {
+    for (uint32_t i = 0; i < most && next != NEXT_NONE && next != NEXT_UNKNOWN && clock_mono_ms() < until_ms; i++) {
         struct arena arena;
         struct err one;
         arena_init(&arena);
@@ -448,8 +425,7 @@ bool dispatch_turn(const struct actions *actions, const char *inbox_id, const ch
                    struct mail_tick *out, struct err *err)
 {
     struct mail_box box;
-    struct away away = { 0 };
-    struct turn turn = { actions, &box, message_id, state, &away };
+    struct turn turn = { actions, &box, message_id, state };
     struct arena arena;
 
     arena_init(&arena);

@@ -46,7 +46,7 @@ bool action_hook_call(const struct actions *actions, const char *inbox_id, const
 {
     uint32_t status = 0;
     struct err err;
-    bool answered = mail_hook_call(actions->mail->mail, hook, &status, &err);
+    bool answered = mail_hook_call(actions->mail->mail, str_from(inbox_id), hook, &status, &err);
     bool fine = answered && status >= 200 && status < 300;
     struct err ignored; /* it was removed meanwhile, or the inbox was deleted */
 

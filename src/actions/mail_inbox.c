@@ -298,6 +298,18 @@ static bool below_limit(const struct actions *actions, const struct mail_caller 
                     count));
 }
 
+/* Of two at once that make the same tenant, both may say so. */
+static bool tenant_for(const struct actions *actions, struct str name, struct arena *arena, struct mail_tenant_row *out,
+                       bool *out_made, struct err *err)
+{
+    bool was_there = store_mail_tenant_get(actions->store, STR(""), name, arena, out, err);
+
+    if (!was_there && (err->kind != ERR_NOT_FOUND || !mail_tenant_ensure(actions, name, arena, out, err)))
+        return false;
+    *out_made = !was_there && name.len > 0;
+    return true;
+}
+
 bool action_inbox_create(const struct actions *actions, const struct mail_caller *caller, const struct inbox_want *want,
                          struct arena *arena, struct inbox_info *out, struct secret *out_key, bool *out_pending,
                          struct err *err)
@@ -309,6 +321,8 @@ bool action_inbox_create(const struct actions *actions, const struct mail_caller
     struct mail_tenant_row tenant;
     struct mail_reader creator = { 0 };
     struct mail_inbox_row row;
+    bool made_tenant = false;
+    struct str local;
     char hash[65];
 
     if (!mail_is_on(actions, err) || !may_create(caller, err) ||
@@ -316,11 +330,14 @@ bool action_inbox_create(const struct actions *actions, const struct mail_caller
         return false;
     if (want->tenant.len && !is_operator)
         return err_set(err, ERR_DENIED, "only the operator chooses the tenant");
-    if (!(is_operator
-              ? mail_tenant_ensure(actions, want->tenant, arena, &tenant, err)
+    /* Before the tenant: an address that is refused must not leave a new one behind. */
+    if (!local_of(actions, want->local, arena, &local, err) || !is_free(actions, local, arena, hash, err) ||
+        !(is_operator
+              ? tenant_for(actions, want->tenant, arena, &tenant, &made_tenant, err)
               : store_mail_tenant_get(actions->store, str_from(caller->tenant_id), STR(""), arena, &tenant, err)))
         return false;
     struct making making = {
+        .local = local,
         .tenant = &tenant,
         .display_name = want->display_name,
         .key_name = STR("own key"),
@@ -330,8 +347,7 @@ bool action_inbox_create(const struct actions *actions, const struct mail_caller
         .is_lobster = caller->is_lobster,
         .most = is_operator ? 0 : actions->mail->inboxes_most,
     };
-    if (!local_of(actions, want->local, arena, &making.local, err) ||
-        !is_free(actions, making.local, arena, hash, err) || !below_limit(actions, caller, err) ||
+    if (!below_limit(actions, caller, err) ||
         !create_consent(actions, caller, tenant.id, want, &making, arena, out_pending, err))
         return false;
     if (*out_pending)
@@ -344,8 +360,10 @@ bool action_inbox_create(const struct actions *actions, const struct mail_caller
     bool ok = make(actions, &making, &text, arena, &row, &no_sandbox, err) &&
               mail_info_of(actions, &row, tenant.name, arena, out, err);
     seal_key_wipe(&creator.kek);
-    if (ok)
+    if (ok) {
         *out_key = text;
+        out->made_tenant = made_tenant;
+    }
     return ok;
 }
 
@@ -667,6 +685,22 @@ bool action_inbox_delete(const struct actions *actions, const struct mail_caller
 
 /* ---- what is over ---- */
 
+/* The file does not work, and will hardly do so by itself. It must not take the place of others in each sweep for ever. */
+static void shred_failed(const struct actions *actions, const struct mail_inbox_row *row, const struct err *why)
+{
+    struct err err;
+
+    if (!store_mail_inbox_shred_failed(actions->store, row->id, &err))
+        log_warn("inbox %.*s: %s", STR_ARG(row->id), err_text(&err));
+    else if (row->shred_tries + 1 < LIMIT_MAIL_SHRED_TRIES)
+        log_info("inbox %.*s: cannot be shredded, and is tried again: %s", STR_ARG(row->id), err_text(why));
+    else
+        log_error(
+            "inbox %.*s: deleted, but its file is damaged and could not be shredded in %d tries; no more are made. "
+            "Overwrite it yourself, in the data directory: shred -u mail/%.*s/inbox.db*",
+            STR_ARG(row->id), LIMIT_MAIL_SHRED_TRIES, STR_ARG(row->id));
+}
+
 static void shred(const struct actions *actions, const struct mail_inbox_row *row, struct arena *arena)
 {
     struct err err;
@@ -676,9 +710,13 @@ static void shred(const struct actions *actions, const struct mail_inbox_row *ro
         log_warn("inbox %.*s: cannot be deleted after its sandbox: %s", STR_ARG(row->id), err_text(&err));
         return;
     }
-    if ((!mail_inbox_shred(actions->mail->mail, arena_text(arena, row->id), STR("server"), &err) &&
-         err.kind != ERR_NOT_FOUND) ||
-        !store_mail_inbox_shredded(actions->store, row->id, &err)) {
+    bool shredded = mail_inbox_shred(actions->mail->mail, arena_text(arena, row->id), STR("server"), &err) ||
+                    err.kind == ERR_NOT_FOUND;
+    if (!shredded && err.kind == ERR_INTERNAL) {
+        shred_failed(actions, row, &err);
+        return;
+    }
+    if (!shredded || !store_mail_inbox_shredded(actions->store, row->id, &err)) {
         log_warn("inbox %.*s: cannot be shredded, and is tried again: %s", STR_ARG(row->id), err_text(&err));
         return;
     }
@@ -705,6 +743,56 @@ void action_mail_sweep(const struct actions *actions, int64_t now_us)
         log_warn("mail: %s", err_text(&err));
     arena_done(&arena);
     mail_grants_expire(actions, now_us);
+}
+
+/* A row in any state counts, and so does a tenant, whose audit has a directory of this kind. */
+static bool has_row(const struct actions *actions, struct str id, bool *out, struct err *err)
+{
+    struct mail_tenant_row tenant;
+    struct mail_inbox_row inbox;
+    struct arena arena;
+
+    arena_init(&arena);
+    bool found =
+        store_mail_inbox_get(actions->store, id, &arena, &inbox, err) ||
+        (err->kind == ERR_NOT_FOUND && store_mail_tenant_get(actions->store, id, STR(""), &arena, &tenant, err));
+    arena_done(&arena);
+    *out = found;
+    return found || err->kind == ERR_NOT_FOUND;
+}
+
+/* What cannot be looked up or removed now is found again at the next start. */
+static void unmake(const struct actions *actions, const char *id, struct mail_unmade *unmade)
+{
+    bool is_known;
+    struct err err;
+
+    if (!has_row(actions, str_from(id), &is_known, &err)) {
+        log_warn("mail/%s: cannot be looked up: %s", id, err_text(&err));
+    } else if (is_known) {
+        return;
+    } else if (mail_inbox_unmake(actions->mail->mail, id, &err)) {
+        unmade->removed++;
+        log_info("mail/%s: an inbox that was not finished, removed", id);
+    } else {
+        unmade->kept++;
+        log_info("mail/%s: the store does not know it, and it stays: %s", id, err_text(&err));
+    }
+}
+
+void action_mail_unmade(const struct actions *actions, struct mail_unmade *unmade)
+{
+    size_t end = MIN(unmade->count, unmade->next + LIMIT_MAIL_SWEEP);
+
+    for (; unmade->next < end && unmade->removed + unmade->kept < LIMIT_MAIL_UNMADE; unmade->next++)
+        unmake(actions, unmade->ids[unmade->next], unmade);
+    if (unmade->removed + unmade->kept >= LIMIT_MAIL_UNMADE)
+        unmade->next = unmade->count; /* the rest at the next start */
+    if (unmade->next == unmade->count && unmade->kept)
+        log_warn(
+            "mail: %u directories in mail/ belong to no inbox of the store, and stay: if the store is an older copy, "
+            "restore a newer one; otherwise move them away",
+            unmade->kept);
 }
 
 /* ---- allowlist ---- */

@@ -97,6 +97,12 @@ bool mail_address_hash(const struct actions *actions, struct str address, char o
 /* The tenant of this name; made at its first use. Empty: "default". ERR_INVALID: not a name. */
 bool mail_tenant_ensure(const struct actions *actions, struct str name, struct arena *arena,
                         struct mail_tenant_row *out, struct err *err) must_use;
+/*
+ * The same for commands that are about a tenant that is there: a name that was mistyped must not become a new one.
+ * "default" and names of teams count as there. ERR_NOT_FOUND.
+ */
+bool mail_tenant_find(const struct actions *actions, struct str name, struct arena *arena, struct mail_tenant_row *out,
+                      struct err *err) must_use;
 
 /* What the cipher of a tenant's oversight address is about. */
 struct str mail_oversight_about(struct str tenant_id, struct arena *arena);
@@ -239,6 +245,12 @@ void busy_dispatch(const struct actions *actions, struct busy_inbox *inbox, cons
 /* Between the two: nothing leaves from busy_stop() to busy_go(), and no timer runs. */
 void busy_stop(struct busy_inbox *inbox);
 void busy_go(struct busy_inbox *inbox);
+/*
+ * A delivery to this inbox, around the call of its worker. False, and no end: it has just not answered anybody, or, unless
+ * is_patient, another delivery has been waiting for it. Each would wait as long as a call may, and others with it.
+ */
+bool busy_arrival_begins(const struct actions *actions, const char *inbox_id, bool is_patient) must_use;
+void busy_arrival_ends(const struct actions *actions, const char *inbox_id, bool has_answered);
 /* Counts one attempt to send. False: too many; *out_retry_s says when to try again. */
 bool busy_may_send(const struct actions *actions, const char *inbox_id, uint32_t *out_retry_s) must_use;
 

@@ -136,7 +136,7 @@ static bool create_by_operator(const struct actions *actions, const struct mail_
     if (want->inbox_ref.len)
         return err_set(err, ERR_DENIED,
                        "only a key of the inbox can make another one: the operator has no right to read to give");
-    if (!mail_tenant_ensure(actions, want->tenant, arena, &tenant, err))
+    if (!mail_tenant_find(actions, want->tenant, arena, &tenant, err))
         return false;
     row->tenant_id = tenant.id;
     if (want->scopes & OVERSIGHT) {

@@ -168,6 +168,39 @@ bool mail_tenant_ensure(const struct actions *actions, struct str name, struct a
     return err->kind == ERR_NOT_FOUND && tenant_make(actions, name, arena, out, err);
 }
 
+/* Its tenant is made when a sandbox of the team first uses mail; an approver may come earlier. */
+static bool is_team(const struct actions *actions, struct str name, struct arena *arena, bool *out, struct err *err)
+{
+    struct team_row *teams;
+    size_t count;
+
+    if (!store_team_list(actions->store, arena, &teams, &count, err))
+        return false;
+    *out = false;
+    for (size_t i = 0; i < count; i++)
+        *out = *out || str_eq(teams[i].slug, name);
+    return true;
+}
+
+bool mail_tenant_find(const struct actions *actions, struct str name, struct arena *arena, struct mail_tenant_row *out,
+                      struct err *err)
+{
+    bool is_there = name.len == 0 || str_eq(name, DEFAULT_TENANT);
+
+    if (!is_there && tenant_name_valid(name)) {
+        if (store_mail_tenant_get(actions->store, STR(""), name, arena, out, err))
+            return true;
+        if (err->kind != ERR_NOT_FOUND || !is_team(actions, name, arena, &is_there, err))
+            return false;
+        if (!is_there)
+            return err_set(err, ERR_NOT_FOUND,
+                           "there is no tenant '%.*s': `cloister mail inbox list` shows those that there are, and the "
+                           "first inbox makes a new one",
+                           (int)MIN(name.len, (size_t)40), name.at);
+    }
+    return mail_tenant_ensure(actions, name, arena, out, err);
+}
+
 struct str mail_oversight_about(struct str tenant_id, struct arena *arena)
 {
     return arena_format(arena, "oversight:%.*s", STR_ARG(tenant_id));

@@ -20,21 +20,10 @@ enum { SECOND_US = 1000000 };
 
 /* ---- addresses ---- */
 
-/* "a@b" of "Name <a@b>" or "a@b". The composer is strict about the rest. */
-static struct str bare(struct str address)
-{
-    address = str_trim(address);
-    if (address.len && address.at[address.len - 1] == '>')
-        for (size_t i = address.len - 1; i > 0; i--)
-            if (address.at[i - 1] == '<')
-                return str_trim(str_of(address.at + i, address.len - i - 1));
-    return address;
-}
-
 static bool among(struct str address, const struct str *list, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
-        if (str_eq_nocase(bare(list[i]), bare(address)))
+        if (str_eq_nocase(mail_bare_address(list[i]), mail_bare_address(address)))
             return true;
     return false;
 }
@@ -79,7 +68,7 @@ static bool check_want(const struct mail_box *box, const struct send_want *want,
 {
     uint64_t attached = 0;
 
-    if (want->from.len && !str_eq_nocase(bare(want->from), box->info.address))
+    if (want->from.len && !str_eq_nocase(mail_bare_address(want->from), box->info.address))
         return err_set(err, ERR_DENIED, "this key sends as %.*s only", STR_ARG(box->info.address));
     if ((uint64_t)want->to_count + want->cc_count + want->bcc_count > LIMIT_MAIL_RECIPIENTS)
         return err_set(err, ERR_LIMIT, "a message has at most %d recipients", LIMIT_MAIL_RECIPIENTS);
@@ -190,9 +179,9 @@ static bool read_answered(const struct actions *actions, const struct mail_box *
     out->to_count = is_own ? content->to_count : 1;
     out->to = ARENA_ARRAY(arena, struct str, out->to_count + 1);
     for (uint32_t i = 0; is_own && i < out->to_count; i++)
-        out->to[i] = bare(content->to[i]);
+        out->to[i] = mail_bare_address(content->to[i]);
     if (!is_own)
-        out->to[0] = bare(content->reply_to.len ? content->reply_to : content->from);
+        out->to[0] = mail_bare_address(content->reply_to.len ? content->reply_to : content->from);
     out->from = cut_text(content->from, LIMIT_MAIL_ADDRESS_BYTES);
     out->text = cut_text(content->text, LIMIT_MAIL_ANSWERED_BYTES);
     out->at_us = is_own ? message.created_us : message.received_us;
@@ -237,7 +226,7 @@ static bool is_correspondent(const struct mail_page *page, struct str address)
 {
     for (size_t i = 0; i < page->count; i++) {
         const struct mail_content *c = &page->rows[i].content;
-        if (page->rows[i].direction == MAIL_INBOUND && str_eq_nocase(bare(c->from), address))
+        if (page->rows[i].direction == MAIL_INBOUND && str_eq_nocase(mail_bare_address(c->from), address))
             return true;
         if (page->rows[i].direction == MAIL_OUTBOUND && page->rows[i].state == MAIL_SENT &&
             among(address, c->recipients, c->recipient_count))
@@ -353,7 +342,7 @@ static struct mail_limits limits_of(const struct actions *actions)
 
 static bool compose(const struct actions *actions, const struct mail_box *box, const struct send_want *want,
                     const struct envelope *envelope, const struct answer *answer, struct str subject, int64_t now_us,
-                    struct arena *arena, struct mail_content *out, struct err *err)
+                    struct arena *arena, struct mail_content *out, uint32_t *out_retry_s, struct err *err)
 {
     struct mail_draft draft = {
         .from_address = box->info.address,
@@ -379,7 +368,7 @@ static bool compose(const struct actions *actions, const struct mail_box *box, c
         .identity = STR("true"),
     };
 
-    if (!mail_compose(actions->mail->mail, &draft, arena, out, err))
+    if (!mail_compose(actions->mail->mail, box->info.id, &draft, arena, out, out_retry_s, err))
         return false;
     out->answered_from = answer->from;
     out->answered_text = answer->text;
@@ -480,7 +469,7 @@ bool action_send(const struct actions *actions, const struct mail_caller *caller
         return err_set(err, ERR_INVALID, "to is missing: a message needs at least one recipient");
     struct str dedup = dedup_of(&envelope, want, box.info.id, subject, arena);
     add_copies(&box, &envelope);
-    if (!compose(actions, &box, want, &envelope, &answer, subject, now_us, arena, &content, err))
+    if (!compose(actions, &box, want, &envelope, &answer, subject, now_us, arena, &content, out_retry_s, err))
         return false;
 
     struct mail_limits limits = limits_of(actions);
@@ -621,7 +610,8 @@ bool action_send_edit(const struct actions *actions, const struct mail_caller *c
             .bcc = copy_list(arena, merged.bcc, merged.bcc_count),
         };
         add_copies(&box, &envelope);
-        if (!compose(actions, &composing, &merged, &envelope, &answer, merged.subject, now_us, arena, &content, err))
+        if (!compose(actions, &composing, &merged, &envelope, &answer, merged.subject, now_us, arena, &content,
+                     &retry_s, err))
             return false;
         asked.content = &content;
         asked.send_at_us = merged.send_at_us;

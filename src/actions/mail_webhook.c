@@ -31,20 +31,25 @@ static bool url_check(const struct actions *actions, struct str url, struct err 
 }
 
 /* Does it lead to a place that webhooks may call? One whose name cannot be looked up now is let pass: calls check again. */
-static bool target_check(const struct actions *actions, struct str url, struct err *err)
+static bool target_check(const struct actions *actions, const struct mail_caller *caller, struct str url,
+                         struct err *err)
 {
+    struct str owner = str_from(caller->inbox_id[0] ? caller->inbox_id : caller->tenant_id);
     uint32_t status;
 
-    if (mail_hook_call(actions->mail->mail, &(struct mail_hook){ .url = url, .only_check = true }, &status, err) ||
-        (err->kind != ERR_DENIED && err->kind != ERR_INVALID))
+    if (mail_hook_call(actions->mail->mail, owner, &(struct mail_hook){ .url = url, .only_check = true }, &status,
+                       err) ||
+        (err->kind != ERR_DENIED && err->kind != ERR_INVALID && err->kind != ERR_LIMIT))
         return true;
-    err->kind = ERR_INVALID;
+    if (err->kind == ERR_DENIED)
+        err->kind = ERR_INVALID;
     return false;
 }
 
-static bool want_check(const struct actions *actions, const struct webhook_want *want, struct err *err)
+static bool want_check(const struct actions *actions, const struct mail_caller *caller, const struct webhook_want *want,
+                       struct err *err)
 {
-    if (!url_check(actions, want->url, err) || !target_check(actions, want->url, err))
+    if (!url_check(actions, want->url, err) || !target_check(actions, caller, want->url, err))
         return false;
     if (want->event_count == 0 || want->event_count > LIMIT_MAIL_EVENTS)
         return err_set(err, ERR_INVALID, "a webhook has 1 to %d events", LIMIT_MAIL_EVENTS);
@@ -123,7 +128,8 @@ bool action_webhook_add(const struct actions *actions, const struct mail_caller 
 
     if (!mail_is_on(actions, err) ||
         !(caller->kind == MAIL_CALLER_OPERATOR || mail_need_scope(caller, MAIL_SCOPE_ADMIN, err)) ||
-        !want_check(actions, want, err) || !rows_for(actions, caller, want->inbox_ref, arena, &rows, &count, err) ||
+        !want_check(actions, caller, want, err) ||
+        !rows_for(actions, caller, want->inbox_ref, arena, &rows, &count, err) ||
         !add_consent(actions, caller, want, &rows[0], arena, out_pending, err))
         return false;
     if (*out_pending)

@@ -37,7 +37,8 @@ struct mail_api *mail_api_new(const struct api_config *config)
                                               .most = LIMIT_MAIL_CALLS,
                                               .most_each = LIMIT_MAIL_CALLS_EACH,
                                               .waiting_each = LIMIT_MAIL_CALLS_WAITING,
-                                              .weight_each = LIMIT_MAIL_CALLS_WAITING_BYTES,
+                                              .weight_each = LIMIT_MAIL_CALLS_BYTES,
+                                              .total_each = LIMIT_MAIL_CALLS_BYTES,
                                           });
     api->events = mail_events_new();
     api->sockets = mail_sockets_new(
@@ -715,6 +716,60 @@ bool mail_body(struct request *rq, json_t **out)
         return true;
     mail_reply_invalid(rq, &err);
     return false;
+}
+
+bool mail_take_any(const json_t *object, const char *const names[4], enum json_need need, struct str *out,
+                   struct err *err)
+{
+    for (int i = 0; i < 4 && names[i]; i++)
+        if (json_has(object, names[i]))
+            return json_take_str(object, names[i], JSON_REQUIRED, out, err);
+    return need == JSON_OPTIONAL || err_set(err, ERR_INVALID, "'%s' is missing", names[0]);
+}
+
+static bool take_attachment(const json_t *item, const struct mail_file_names *names, struct arena *arena,
+                            struct mail_attachment *out, struct err *err)
+{
+    struct str text = STR("");
+    size_t len;
+
+    if (!json_is_object(item))
+        return err_set(err, ERR_INVALID, "'attachments' must be an array of objects");
+    out->content_type = STR("application/octet-stream");
+    if (!mail_take_any(item, names->name, JSON_REQUIRED, &out->name, err) ||
+        !mail_take_any(item, names->content, JSON_REQUIRED, &text, err) ||
+        !mail_take_any(item, names->type, JSON_OPTIONAL, &out->content_type, err))
+        return err_wrap(err, "attachments");
+    unsigned char *bytes = arena_alloc(arena, text.len / 4 * 3 + 3);
+    if (!base64_decode(text, bytes, &len))
+        return err_set(err, ERR_INVALID, "'%s' of attachment '%.*s' is not base64", names->content[0],
+                       (int)MIN(out->name.len, (size_t)60), out->name.at);
+    out->content = str_of(bytes, len);
+    out->size = len;
+    return true;
+}
+
+bool mail_take_attachments(const json_t *body, const struct mail_file_names *names, struct arena *arena,
+                           struct send_want *out, struct err *err)
+{
+    const json_t *list = NULL, *item;
+    size_t i;
+
+    if (!json_take_array(body, "attachments", JSON_OPTIONAL, &list, err))
+        return false;
+    if (!list)
+        return true;
+    if (json_array_size(list) > LIMIT_MAIL_ATTACHMENTS)
+        return err_set(err, ERR_INVALID, "'attachments' has more than %d entries", LIMIT_MAIL_ATTACHMENTS);
+    struct mail_attachment *files = ARENA_ARRAY(arena, struct mail_attachment, json_array_size(list));
+    json_array_foreach(list, i, item)
+    {
+        if (!take_attachment(item, names, arena, &files[i], err))
+            return false;
+    }
+    out->attachments = files;
+    out->attachment_count = (uint32_t)json_array_size(list);
+    return true;
 }
 
 struct str mail_id_plain(struct str id, struct str prefix)

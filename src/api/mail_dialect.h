@@ -115,6 +115,16 @@ struct str mail_key_of(const struct request *rq);
 
 /* The body as an object; an empty one counts as {}. False: answered. The caller releases *out (auto_json). */
 bool mail_body(struct request *rq, json_t **out) must_use;
+/* The first of these names (up to four, the rest NULL) that is there. */
+bool mail_take_any(const json_t *object, const char *const names[4], enum json_need need, struct str *out,
+                   struct err *err) must_use;
+/* What a dialect calls the fields of an attachment, for mail_take_any(). */
+struct mail_file_names {
+    const char *name[4], *content[4], *type[4];
+};
+/* The array "attachments", with contents in base64. Absent: *out is untouched. */
+bool mail_take_attachments(const json_t *body, const struct mail_file_names *names, struct arena *arena,
+                           struct send_want *out, struct err *err) must_use;
 /* Takes the prefix off an id if it is there: "em_01J…" and "01J…" are the same. */
 struct str mail_id_plain(struct str id, struct str prefix);
 

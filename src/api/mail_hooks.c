@@ -1,10 +1,15 @@
 /*
- * An event first is a look at the inbox's webhooks, on a worker. Each subscription that wants it becomes a call: a job in a
- * lane, where an inbox has one call at a time, so that a slow server delays the webhooks of its own inbox only. Before each
+ * An event first is a look at the inbox's webhooks, on a worker. Each subscription that wants it becomes a call. Before each
  * try the subscription is read again: it may have been removed or disabled.
  *
- * An inbox has LIMIT_HOOKS_EACH calls, those that sleep between two tries included, so that one inbox whose server does not
- * answer leaves room for the others. At this limit, the call that has slept longest gives way to a new one.
+ * Both are jobs in lanes, where each inbox has one job at a time and they take turns. There are three lanes: for looks, which
+ * ask only this machine; for calls; and for calls of inboxes that are slow, because their last call took LIMIT_HOOK_SLOW_MS.
+ * An inbox leaves the slow ones with a call that is quick. So servers that hang, also the one server of many inboxes, delay
+ * others at their first call at most, and then only each other.
+ *
+ * An inbox has LIMIT_HOOKS_EACH calls, those that sleep between two tries included. At this limit, the call that has slept
+ * longest gives way to a new one. All inboxes have LIMIT_HOOKS_WAITING: when there are more, the inbox that has most loses
+ * one, so that inboxes whose servers do not answer for hours leave room for the others.
  *
  * Most inboxes have no webhook. Those that a look has shown to have none are remembered until any inbox gets one.
  */
@@ -53,18 +58,29 @@ struct delivery {
     char id[MAIL_INBOX_ID_BYTES]; /* the same in each try, for receivers that count */
     unsigned tries, pause_s;      /* pause_s: set by a try that failed; 0: no other try */
     bool is_asleep;
+    struct known *inbox;
+    struct lane *lane;         /* that it is in; NULL: in none */
+    bool was_called, was_slow; /* by the last try */
     /* What a look has found; for the loop. */
     struct found *found;
     size_t found_count;
     bool has_none;
 };
 
+/* An inbox with deliveries, or one that is slow. */
+struct known {
+    char id[MAIL_INBOX_ID_BYTES];
+    unsigned calls, deliveries; /* deliveries: with looks */
+    bool is_slow;
+};
+
 struct mail_hooks {
     struct api_config config;
-    struct lane *lane;
+    struct lane *looks, *calls, *slow_calls;
     struct delivery *first; /* newest first */
     unsigned waiting;
     bool is_full; /* told once */
+    struct map known;
     struct map none;
     unsigned none_as_of;
 };
@@ -188,9 +204,18 @@ static void call(struct delivery *delivery, struct arena *arena)
     const struct mail_hook hook = {
         .url = webhook->url, .headers = headers, .header_count = COUNT_OF(headers), .body = body
     };
-    if (action_hook_call(actions, delivery->event.inbox_id, webhook, &hook, &again) || !again)
+    uint64_t begun_ms = clock_mono_ms();
+    bool fine = action_hook_call(actions, delivery->event.inbox_id, webhook, &hook, &again);
+    delivery->was_called = true;
+    delivery->was_slow = clock_mono_ms() - begun_ms >= LIMIT_HOOK_SLOW_MS;
+    if (fine || !again)
         return;
     delivery->pause_s = (webhook->is_lobster ? lobstermail_pauses : multimail_pauses)[delivery->tries];
+}
+
+static bool is_call(const struct delivery *delivery)
+{
+    return delivery->to.webhook_id[0];
 }
 
 static void run(struct job *job)
@@ -200,11 +225,53 @@ static void run(struct job *job)
 
     arena_init(&arena);
     delivery->pause_s = 0;
-    if (delivery->to.webhook_id[0])
+    delivery->was_called = false;
+    if (is_call(delivery))
         call(delivery, &arena);
     else
         look(delivery, &arena);
     arena_done(&arena);
+}
+
+/* ---- inboxes; on the loop ---- */
+
+static void forget_if_unused(struct mail_hooks *hooks, struct known *inbox)
+{
+    if (inbox->deliveries || inbox->is_slow)
+        return;
+    (void)map_remove(&hooks->known, str_from(inbox->id));
+    free(inbox);
+}
+
+/* Those that are slow and have nothing to call; they are noticed again. */
+static void forget_slow(struct mail_hooks *hooks)
+{
+    struct known *inbox, *unused;
+
+    do {
+        unused = NULL;
+        for (size_t i = 0; !unused && (inbox = map_next(&hooks->known, &i));)
+            if (!inbox->deliveries)
+                unused = inbox;
+        if (unused) {
+            unused->is_slow = false;
+            forget_if_unused(hooks, unused);
+        }
+    } while (unused && hooks->known.count > LIMIT_HOOKS_KNOWN / 2);
+}
+
+static struct known *known_of(struct mail_hooks *hooks, const char *inbox_id)
+{
+    struct known *inbox = map_get(&hooks->known, str_from(inbox_id));
+
+    if (inbox)
+        return inbox;
+    if (hooks->known.count >= LIMIT_HOOKS_KNOWN)
+        forget_slow(hooks);
+    inbox = NEW(struct known);
+    memcpy(inbox->id, inbox_id, strnlen(inbox_id, sizeof inbox->id - 1));
+    (void)map_put(&hooks->known, str_from(inbox->id), inbox);
+    return inbox;
 }
 
 /* ---- on the loop ---- */
@@ -221,6 +288,9 @@ static void delivery_free(struct delivery *delivery)
     if (delivery->next)
         delivery->next->previous = delivery->previous;
     hooks->waiting--;
+    delivery->inbox->deliveries--;
+    delivery->inbox->calls -= is_call(delivery);
+    forget_if_unused(hooks, delivery->inbox);
     free(delivery->found);
     free(delivery);
 }
@@ -229,47 +299,81 @@ static void done(struct job *job);
 
 static void begin(struct delivery *delivery)
 {
+    struct mail_hooks *hooks = delivery->hooks;
+
     delivery->job = (struct job){ .run = run, .done = done };
-    if (lane_run(delivery->hooks->lane, str_from(delivery->event.inbox_id), 0, &delivery->job))
+    delivery->lane = !is_call(delivery) ? hooks->looks : delivery->inbox->is_slow ? hooks->slow_calls : hooks->calls;
+    if (lane_run(delivery->lane, str_from(delivery->event.inbox_id), 0, &delivery->job))
         return;
     log_warn("mail: inbox %s: too many calls of webhooks wait; one is dropped", delivery->event.inbox_id);
     delivery_free(delivery);
 }
 
-/* For one more call. */
-static bool make_room(struct mail_hooks *hooks, const char *inbox_id)
+/* The one that has slept longest. */
+static bool drop_asleep(struct mail_hooks *hooks, const struct known *inbox)
 {
-    struct delivery *oldest_asleep = NULL;
-    unsigned count = 0;
+    struct delivery *oldest = NULL;
 
+    for (struct delivery *delivery = hooks->first; delivery; delivery = delivery->next)
+        if (delivery->inbox == inbox && delivery->is_asleep)
+            oldest = delivery;
+    if (oldest)
+        delivery_free(oldest);
+    return oldest;
+}
+
+/* The newest one that has no worker yet. */
+static bool drop_waiting(struct mail_hooks *hooks, const struct known *inbox)
+{
     for (struct delivery *delivery = hooks->first; delivery; delivery = delivery->next) {
-        if (!delivery->to.webhook_id[0] || strcmp(delivery->event.inbox_id, inbox_id) != 0)
-            continue;
-        count++;
-        if (delivery->is_asleep)
-            oldest_asleep = delivery;
+        if (delivery->inbox == inbox && delivery->lane && lane_leave(delivery->lane, &delivery->job)) {
+            delivery_free(delivery);
+            return true;
+        }
     }
-    if (count < LIMIT_HOOKS_EACH)
+    return false;
+}
+
+static struct known *fullest(const struct mail_hooks *hooks)
+{
+    struct known *inbox, *most = NULL;
+
+    for (size_t i = 0; (inbox = map_next(&hooks->known, &i));)
+        if (!most || inbox->deliveries > most->deliveries)
+            most = inbox;
+    return most;
+}
+
+/* For one more of this inbox. */
+static bool make_room(struct mail_hooks *hooks, const struct known *inbox, bool for_call)
+{
+    if (for_call && inbox->calls >= LIMIT_HOOKS_EACH) {
+        log_warn("mail: inbox %s: %d calls of webhooks wait; one is dropped", inbox->id, LIMIT_HOOKS_EACH);
+        return drop_asleep(hooks, inbox);
+    }
+    if (hooks->waiting < LIMIT_HOOKS_WAITING) {
+        hooks->is_full = false;
         return true;
-    log_warn("mail: inbox %s: %d calls of webhooks wait; one is dropped", inbox_id, LIMIT_HOOKS_EACH);
-    if (oldest_asleep)
-        delivery_free(oldest_asleep);
-    return oldest_asleep;
+    }
+    const struct known *loser = fullest(hooks);
+    if (!hooks->is_full)
+        log_warn("mail: %d calls of webhooks wait; inbox %s has most of them and loses some", LIMIT_HOOKS_WAITING,
+                 loser->id);
+    hooks->is_full = true;
+    return loser->deliveries > inbox->deliveries && (drop_asleep(hooks, loser) || drop_waiting(hooks, loser));
 }
 
 static void add(struct mail_hooks *hooks, const struct mail_event *event, const struct found *to)
 {
-    if (to && !make_room(hooks, event->inbox_id))
-        return;
-    if (hooks->waiting >= LIMIT_HOOKS_WAITING) {
-        if (!hooks->is_full)
-            log_warn("mail: %d calls of webhooks wait; further ones are dropped", LIMIT_HOOKS_WAITING);
-        hooks->is_full = true;
+    struct known *inbox = known_of(hooks, event->inbox_id);
+
+    if (!make_room(hooks, inbox, to)) {
+        forget_if_unused(hooks, inbox);
         return;
     }
-    hooks->is_full = false;
     struct delivery *delivery = NEW(struct delivery);
     delivery->hooks = hooks;
+    delivery->inbox = inbox;
     delivery->event = *event;
     if (to) {
         delivery->to = *to;
@@ -280,6 +384,8 @@ static void add(struct mail_hooks *hooks, const struct mail_event *event, const 
         hooks->first->previous = delivery;
     hooks->first = delivery;
     hooks->waiting++;
+    inbox->deliveries++;
+    inbox->calls += is_call(delivery);
     begin(delivery);
 }
 
@@ -314,6 +420,9 @@ static void done(struct job *job)
     struct delivery *delivery = container_of(job, struct delivery, job);
     struct mail_hooks *hooks = delivery->hooks;
 
+    delivery->lane = NULL;
+    if (delivery->was_called)
+        delivery->inbox->is_slow = delivery->was_slow;
     if (delivery->pause_s) {
         delivery->tries++;
         delivery->is_asleep = true;
@@ -338,14 +447,22 @@ void mail_hooks_heard(struct mail_hooks *hooks, const struct mail_event *event)
         add(hooks, event, NULL);
 }
 
+static struct lane *new_lane(const struct api_config *config, unsigned most)
+{
+    return lane_new(
+        config->workers,
+        &(struct lane_rule){ .most = most, .most_each = 1, .waiting_each = LIMIT_HOOKS_EACH, .weight_each = 1 });
+}
+
 struct mail_hooks *mail_hooks_new(const struct api_config *config)
 {
     struct mail_hooks *hooks = NEW(struct mail_hooks);
 
     hooks->config = *config;
-    hooks->lane = lane_new(
-        config->workers,
-        &(struct lane_rule){ .most = LIMIT_HOOKS, .most_each = 1, .waiting_each = LIMIT_HOOKS_EACH, .weight_each = 1 });
+    hooks->looks = new_lane(config, LIMIT_HOOK_LOOKS);
+    hooks->calls = new_lane(config, LIMIT_HOOKS - LIMIT_HOOKS_SLOW);
+    hooks->slow_calls = new_lane(config, LIMIT_HOOKS_SLOW);
+    map_init(&hooks->known);
     map_init(&hooks->none);
     return hooks;
 }
@@ -354,8 +471,12 @@ void mail_hooks_free(struct mail_hooks *hooks)
 {
     if (!hooks)
         return;
+    struct known *inbox;
     while (hooks->first)
         delivery_free(hooks->first);
+    for (size_t i = 0; (inbox = map_next(&hooks->known, &i));)
+        free(inbox);
+    map_done(&hooks->known);
     forget_none(hooks);
     map_done(&hooks->none);
     free(hooks);

@@ -5,7 +5,6 @@
 
 #include "api/mail_lobstermail.h"
 #include "api/mail_multimail.h" /* addresses and times are read alike */
-#include "base/encode.h"
 
 enum {
     DEFAULT_LIMIT = 20,
@@ -149,7 +148,7 @@ void lm_email(struct json_out *json, const char *name, const struct mail_message
     lm_id(json, "inboxId", LM_INBOX, message->inbox_id);
     json_out_str(json, "direction", is_in ? STR("inbound") : STR("outbound"));
     /* The address alone: the client compares it with a filter. A held message shows its id and status only. */
-    json_out_str(json, "from", mm_bare_address(content->from));
+    json_out_str(json, "from", mail_bare_address(content->from));
     addresses(json, "to", content->to, content->to_count);
     if (content->cc_count)
         addresses(json, "cc", content->cc, content->cc_count);
@@ -264,49 +263,6 @@ bool lm_filter_decode(const struct request *rq, enum lm_list kind, struct mail_f
     return true;
 }
 
-static bool take_attachment(const json_t *item, struct arena *arena, struct mail_attachment *out, struct err *err)
-{
-    struct str text = STR("");
-    size_t len;
-
-    if (!json_is_object(item))
-        return err_set(err, ERR_INVALID, "'attachments' must be an array of objects");
-    out->content_type = STR("application/octet-stream");
-    if (!json_take_str(item, "filename", JSON_REQUIRED, &out->name, err) ||
-        !json_take_str(item, "content", JSON_REQUIRED, &text, err) ||
-        !json_take_str(item, "contentType", JSON_OPTIONAL, &out->content_type, err))
-        return err_wrap(err, "attachments");
-    unsigned char *bytes = arena_alloc(arena, text.len / 4 * 3 + 3);
-    if (!base64_decode(text, bytes, &len))
-        return err_set(err, ERR_INVALID, "'content' of attachment '%.*s' is not base64",
-                       (int)MIN(out->name.len, (size_t)60), out->name.at);
-    out->content = str_of(bytes, len);
-    out->size = len;
-    return true;
-}
-
-static bool take_attachments(const json_t *body, struct arena *arena, struct send_want *out, struct err *err)
-{
-    const json_t *list = NULL, *item;
-    size_t i;
-
-    if (!json_take_array(body, "attachments", JSON_OPTIONAL, &list, err))
-        return false;
-    if (!list)
-        return true;
-    if (json_array_size(list) > LIMIT_MAIL_ATTACHMENTS)
-        return err_set(err, ERR_INVALID, "'attachments' has more than %d entries", LIMIT_MAIL_ATTACHMENTS);
-    struct mail_attachment *files = ARENA_ARRAY(arena, struct mail_attachment, json_array_size(list));
-    json_array_foreach(list, i, item)
-    {
-        if (!take_attachment(item, arena, &files[i], err))
-            return false;
-    }
-    out->attachments = files;
-    out->attachment_count = (uint32_t)json_array_size(list);
-    return true;
-}
-
 /* {"text":…,"html":…}, or a text alone. */
 static bool take_body(const json_t *body, struct send_want *out, struct err *err)
 {
@@ -325,6 +281,8 @@ static bool take_body(const json_t *body, struct send_want *out, struct err *err
 
 bool lm_send_decode(const json_t *body, struct arena *arena, struct send_want *out, struct err *err)
 {
+    static const struct mail_file_names file_names = { { "filename" }, { "content" }, { "contentType" } };
+
     *out = (struct send_want){ .schedule_first = -1 };
     if (!json_take_str(body, "from", JSON_OPTIONAL, &out->from, err) ||
         !mm_take_list(body, "to", TO_MOST, arena, &out->to, &out->to_count, err) ||
@@ -333,12 +291,12 @@ bool lm_send_decode(const json_t *body, struct arena *arena, struct send_want *o
         !json_take_str(body, "replyTo", JSON_OPTIONAL, &out->reply_to, err) ||
         !json_take_str(body, "inReplyTo", JSON_OPTIONAL, &out->answers, err) ||
         !json_take_str(body, "threadId", JSON_OPTIONAL, &out->thread_id, err) ||
-        !take_attachments(body, arena, out, err))
+        !mail_take_attachments(body, &file_names, arena, out, err))
         return false;
     if (!out->to_count)
         return err_set(err, ERR_INVALID, "'to' is missing: 1 to %d addresses", TO_MOST);
     out->inbox_ref =
-        mm_bare_address(out->from); /* one of the account's inboxes; the action sends from no other address */
+        mail_bare_address(out->from); /* one of the account's inboxes; the action sends from no other address */
     out->answers = mail_id_plain(out->answers, LM_EMAIL);
     out->thread_id = mail_id_plain(out->thread_id, LM_THREAD);
     return true;

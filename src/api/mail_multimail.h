@@ -23,8 +23,6 @@ bool mm_status_filter(struct str status, struct mail_filter *filter) must_use;
 void mm_time(struct json_out *json, const char *name, int64_t us);
 /* A text, or null for "". */
 void mm_text(struct json_out *json, const char *name, struct str text);
-/* "Name <a@b.example>" → "a@b.example" */
-struct str mm_bare_address(struct str shown);
 /* With its prefix; null for "". */
 void mm_email_id(struct json_out *json, const char *name, const char *id);
 void mm_strings(struct json_out *json, const char *name, const struct str *texts, uint32_t count);
@@ -45,9 +43,6 @@ void mm_answer_code_needed(struct request *rq);
 
 /* ---- fields of a request (mail_multimail_fields.c) ---- */
 
-/* The first of these names (up to four, the rest NULL) that is there. */
-bool mm_take_any(const json_t *object, const char *const names[4], enum json_need need, struct str *out,
-                 struct err *err) must_use;
 /* One text or an array of texts. A text with commas is a list. Absent: outputs untouched. */
 bool mm_take_list(const json_t *object, const char *name, uint32_t most, struct arena *arena, const struct str **out,
                   uint32_t *out_count, struct err *err) must_use;

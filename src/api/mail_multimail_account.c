@@ -73,7 +73,7 @@ void mm_key_create(struct request *rq)
     if (!mail_body(rq, &body))
         return;
     if (!json_take_str(body, "name", JSON_REQUIRED, &want.name, &err) || !mm_take_scopes(body, &want.scopes, &err) ||
-        !mm_take_any(body, boxes, JSON_OPTIONAL, &want.inbox_ref, &err) ||
+        !mail_take_any(body, boxes, JSON_OPTIONAL, &want.inbox_ref, &err) ||
         !json_take_str(body, "approval_code", JSON_OPTIONAL, &want.approval_code, &err)) {
         mail_reply_invalid(rq, &err);
         return;
@@ -166,7 +166,7 @@ void mm_webhook_add(struct request *rq)
         return;
     if (!json_take_str(body, "url", JSON_REQUIRED, &want.url, &err) ||
         !mm_take_list(body, "events", LIMIT_MAIL_WEBHOOK_EVENTS, rq->arena, &want.events, &want.event_count, &err) ||
-        !mm_take_any(body, boxes, JSON_OPTIONAL, &want.inbox_ref, &err) ||
+        !mail_take_any(body, boxes, JSON_OPTIONAL, &want.inbox_ref, &err) ||
         !json_take_str(body, "secret", JSON_OPTIONAL, &want.secret, &err) ||
         !json_take_str(body, "approval_code", JSON_OPTIONAL, &want.approval_code, &err)) {
         mail_reply_invalid(rq, &err);

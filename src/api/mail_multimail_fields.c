@@ -5,16 +5,6 @@
 
 #include "api/mail_multimail.h"
 #include "base/clock.h"
-#include "base/encode.h"
-
-bool mm_take_any(const json_t *object, const char *const names[4], enum json_need need, struct str *out,
-                 struct err *err)
-{
-    for (int i = 0; i < 4 && names[i]; i++)
-        if (json_has(object, names[i]))
-            return json_take_str(object, names[i], JSON_REQUIRED, out, err);
-    return need == JSON_OPTIONAL || err_set(err, ERR_INVALID, "'%s' is missing", names[0]);
-}
 
 static bool add_text(const json_t *value, const char *name, uint32_t most, struct str *list, uint32_t *count,
                      struct err *err)
@@ -136,58 +126,12 @@ static bool time_decode(struct str text, int64_t *out_us)
     return clock_parse(text, out_us);
 }
 
-static bool take_attachment(const json_t *item, struct arena *arena, struct mail_attachment *out, struct err *err)
-{
-    static const char *const names[4] = { "name", "filename" };
-    static const char *const contents[4] = { "content_base64", "content" };
-    static const char *const types[4] = { "content_type", "contentType" };
-    struct str text = STR("");
-
-    if (!json_is_object(item))
-        return err_set(err, ERR_INVALID, "'attachments' must be an array of objects");
-    out->content_type = STR("application/octet-stream");
-    if (!mm_take_any(item, names, JSON_REQUIRED, &out->name, err) ||
-        !mm_take_any(item, contents, JSON_REQUIRED, &text, err) ||
-        !mm_take_any(item, types, JSON_OPTIONAL, &out->content_type, err))
-        return err_wrap(err, "attachments");
-    unsigned char *bytes = arena_alloc(arena, text.len / 4 * 3 + 3);
-    size_t len;
-    if (!base64_decode(text, bytes, &len))
-        return err_set(err, ERR_INVALID, "'content_base64' of attachment '%.*s' is not base64",
-                       (int)MIN(out->name.len, (size_t)60), out->name.at);
-    out->content = str_of(bytes, len);
-    out->size = len;
-    return true;
-}
-
-static bool take_attachments(const json_t *body, struct arena *arena, struct send_want *out, struct err *err)
-{
-    const json_t *list = NULL, *item;
-    size_t i;
-
-    if (!json_take_array(body, "attachments", JSON_OPTIONAL, &list, err))
-        return false;
-    if (!list)
-        return true;
-    if (json_array_size(list) > LIMIT_MAIL_ATTACHMENTS)
-        return err_set(err, ERR_INVALID, "'attachments' has more than %d entries", LIMIT_MAIL_ATTACHMENTS);
-    struct mail_attachment *files = ARENA_ARRAY(arena, struct mail_attachment, json_array_size(list));
-    json_array_foreach(list, i, item)
-    {
-        if (!take_attachment(item, arena, &files[i], err))
-            return false;
-    }
-    out->attachments = files;
-    out->attachment_count = (uint32_t)json_array_size(list);
-    return true;
-}
-
 static bool take_timing(const json_t *body, struct send_want *out, struct err *err)
 {
     static const char *const times[4] = { "send_at", "scheduled_at" };
     struct str at = STR(""), timing = STR("");
 
-    if (!mm_take_any(body, times, JSON_OPTIONAL, &at, err) ||
+    if (!mail_take_any(body, times, JSON_OPTIONAL, &at, err) ||
         !json_take_str(body, "gate_timing", JSON_OPTIONAL, &timing, err))
         return false;
     /* An offset would be valid RFC 3339. The service refuses it, so that no one is an hour off. */
@@ -205,21 +149,24 @@ bool mm_send_decode(const json_t *body, struct arena *arena, struct send_want *o
     static const char *const bodies[4] = { "markdown", "body", "text", "text_body" };
     static const char *const htmls[4] = { "html", "html_body" };
     static const char *const replies[4] = { "in_reply_to", "reply_to_email_id" };
+    static const struct mail_file_names file_names = { .name = { "name", "filename" },
+                                                       .content = { "content_base64", "content" },
+                                                       .type = { "content_type", "contentType" } };
 
     *out = (struct send_want){ .schedule_first = -1 };
-    if (!mm_take_any(body, boxes, JSON_OPTIONAL, &out->inbox_ref, err) ||
+    if (!mail_take_any(body, boxes, JSON_OPTIONAL, &out->inbox_ref, err) ||
         !json_take_str(body, "from", JSON_OPTIONAL, &out->from, err) ||
         !mm_take_list(body, "to", LIMIT_MAIL_RECIPIENTS, arena, &out->to, &out->to_count, err) ||
         !mm_take_list(body, "cc", LIMIT_MAIL_RECIPIENTS, arena, &out->cc, &out->cc_count, err) ||
         !mm_take_list(body, "bcc", LIMIT_MAIL_RECIPIENTS, arena, &out->bcc, &out->bcc_count, err) ||
         !json_take_str(body, "reply_to", JSON_OPTIONAL, &out->reply_to, err) ||
         !json_take_str(body, "subject", JSON_OPTIONAL, &out->subject, err) ||
-        !mm_take_any(body, bodies, JSON_OPTIONAL, &out->markdown, err) ||
-        !mm_take_any(body, htmls, JSON_OPTIONAL, &out->html, err) ||
-        !mm_take_any(body, replies, JSON_OPTIONAL, &out->answers, err) ||
+        !mail_take_any(body, bodies, JSON_OPTIONAL, &out->markdown, err) ||
+        !mail_take_any(body, htmls, JSON_OPTIONAL, &out->html, err) ||
+        !mail_take_any(body, replies, JSON_OPTIONAL, &out->answers, err) ||
         !json_take_str(body, "thread_id", JSON_OPTIONAL, &out->thread_id, err) ||
         !json_take_str(body, "idempotency_key", JSON_OPTIONAL, &out->idempotency_key, err) ||
-        !take_attachments(body, arena, out, err) || !take_timing(body, out, err))
+        !mail_take_attachments(body, &file_names, arena, out, err) || !take_timing(body, out, err))
         return false;
     out->answers = mail_id_plain(out->answers, MM_EMAIL_PREFIX);
     /* Markdown and HTML exclude each other: with HTML the other body is its plain text. */

@@ -91,16 +91,6 @@ void mm_strings(struct json_out *json, const char *name, const struct str *texts
     json_out_end(json);
 }
 
-struct str mm_bare_address(struct str shown)
-{
-    /* The last one: a name in quotes may have another. */
-    const char *open = shown.len ? memrchr(shown.at, '<', shown.len) : NULL;
-
-    if (!open || !str_ends(shown, STR(">")))
-        return str_trim(shown);
-    return str_trim(str_of(open + 1, (size_t)(shown.at + shown.len - open) - 2));
-}
-
 void mm_text(struct json_out *json, const char *name, struct str text)
 {
     if (text.len)
@@ -137,7 +127,7 @@ void mm_summary(struct json_out *json, const struct mail_message *message)
     mm_time(json, "date", at_us);
     /* A held message shows its id and status only. */
     json_out_str(json, "from", content->from);
-    json_out_str(json, "from_address", mm_bare_address(content->from));
+    json_out_str(json, "from_address", mail_bare_address(content->from));
     mm_strings(json, "to", content->to, content->to_count);
     mm_strings(json, "to_addresses", content->to, content->to_count);
     json_out_str(json, "subject", content->subject);

@@ -87,7 +87,7 @@ static bool mailbox_decode(const json_t *body, struct inbox_want *out, struct er
     static const char *const locals[4] = { "address_local", "address", "address_local_part" };
 
     *out = (struct inbox_want){ .mode = -1 };
-    return mm_take_any(body, locals, JSON_REQUIRED, &out->local, err) &&
+    return mail_take_any(body, locals, JSON_REQUIRED, &out->local, err) &&
            json_take_str(body, "display_name", JSON_OPTIONAL, &out->display_name, err) &&
            mm_take_mode(body, "oversight_mode", &out->mode, err) &&
            json_take_str(body, "approval_code", JSON_OPTIONAL, &out->approval_code, err) && check_disclosure(body, err);

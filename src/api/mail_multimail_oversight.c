@@ -98,9 +98,9 @@ static bool decision_decode(const json_t *body, struct decision *out, struct err
     struct str action;
 
     *out = (struct decision){ .reason = STR("") };
-    if (!mm_take_any(body, actions, JSON_REQUIRED, &action, err) ||
+    if (!mail_take_any(body, actions, JSON_REQUIRED, &action, err) ||
         !json_take_str(body, "reason", JSON_OPTIONAL, &out->reason, err) ||
-        !mm_take_any(body, hashes, JSON_OPTIONAL, &out->sha256, err))
+        !mail_take_any(body, hashes, JSON_OPTIONAL, &out->sha256, err))
         return false;
     out->approve = str_eq(action, STR("approve")) || str_eq(action, STR("approved"));
     if (!out->approve && !str_eq(action, STR("reject")) && !str_eq(action, STR("rejected")))
@@ -142,7 +142,7 @@ void mm_decide(struct request *rq)
 
     if (!mail_body(rq, &body))
         return;
-    if (mm_take_any(body, ids, JSON_REQUIRED, &email, &err) && decision_decode(body, &decision, &err))
+    if (mail_take_any(body, ids, JSON_REQUIRED, &email, &err) && decision_decode(body, &decision, &err))
         decide(rq, email, &decision);
     else
         mail_reply_invalid(rq, &err);

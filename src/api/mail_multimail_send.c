@@ -3,6 +3,17 @@
  */
 #include "api/mail_multimail.h"
 
+static struct str message_of(const struct mail_accepted *accepted)
+{
+    if (accepted->state == MAIL_HELD)
+        return accepted->is_repeat
+                   ? STR("This message was accepted before, and still waits for a person to approve it. "
+                         "Do not send it again.")
+                   : STR("A person has to approve this message before it is sent. Do not send it again.");
+    return accepted->is_repeat ? STR("This message was accepted before.") : STR("The message is accepted.");
+}
+
+/* The service answers every repeat with already_sent, also of a message that waits; email_status is how it stands now. */
 static void answer_sent(struct request *rq, const struct sent_info *sent)
 {
     const struct mail_accepted *accepted = &sent->accepted;
@@ -11,16 +22,14 @@ static void answer_sent(struct request *rq, const struct sent_info *sent)
     json_out_object(&json, NULL);
     mm_email_id(&json, "id", accepted->id);
     json_out_str(&json, "status", accepted->is_repeat ? STR("already_sent") : mm_state_status(accepted->state));
-    if (accepted->is_repeat)
+    if (accepted->is_repeat) {
         json_out_bool(&json, "idempotent", true);
+        json_out_str(&json, "email_status", mm_state_status(accepted->state));
+    }
     json_out_str(&json, "thread_id", str_from(accepted->thread_id));
     json_out_str(&json, "mailbox_id", str_from(sent->inbox_id));
     mm_text(&json, "content_sha256", str_from(accepted->sha256));
-    json_out_str(&json, "message",
-                 accepted->is_repeat            ? STR("This message was accepted before.")
-                 : accepted->state == MAIL_HELD ? STR("A person has to approve this message before it is sent. "
-                                                      "Do not send it again.")
-                                                : STR("The message is accepted."));
+    json_out_str(&json, "message", message_of(accepted));
     json_out_end(&json);
 }
 

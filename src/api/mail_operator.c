@@ -111,6 +111,7 @@ static void inbox_create(struct request *rq)
     struct json_out json = reply_json(rq, 201);
     json_out_object(&json, NULL);
     inbox_fields(&json, &inbox);
+    json_out_bool(&json, "made_tenant", inbox.made_tenant);
     json_out_str(&json, "key", secret_reveal(&key)); /* shown only here; the store has the hash */
     json_out_end(&json);
     reply_field(rq, STR("Cache-Control"), STR("no-store"));
@@ -606,8 +607,10 @@ static void audit_verify_all(struct request *rq)
 
 static const struct http_route routes[] = {
     OPERATOR(GET, "/mail/inboxes", inbox_list, "List the inboxes of all tenants: {inboxes:[…]}"),
-    OPERATOR(POST, "/mail/inboxes", inbox_create,
-             "Make an inbox: {name, tenant?, display_name?, mode?}; answers its fields and its key, shown once"),
+    OPERATOR(
+        POST, "/mail/inboxes", inbox_create,
+        "Make an inbox: {name, tenant?, display_name?, mode?}; answers its fields, made_tenant (its tenant is new) "
+        "and its key, shown once"),
     OPERATOR(GET, "/mail/inboxes/{inbox}", inbox_get, "Describe an inbox, by id or address"),
     OPERATOR(DELETE, "/mail/inboxes/{inbox}", inbox_delete, "Delete an inbox"),
     OPERATOR(PUT, "/mail/inboxes/{inbox}/mode", inbox_mode, "Set the mode: {mode}"),
@@ -621,7 +624,8 @@ static const struct http_route routes[] = {
     OPERATOR(GET, "/mail/audit/verify", audit_verify_all, "The same for all inboxes and tenants: {inboxes:[…]}"),
     OPERATOR(GET, "/mail/keys", key_list, "List the keys of all tenants: {keys:[…]}"),
     OPERATOR(POST, "/mail/keys", key_create,
-             "Make a key: {name, scopes?, tenant?}; without scopes one that approves; shown once"),
+             "Make a key: {name, scopes?, tenant?}; without scopes one that approves; 404 for an unknown tenant; shown "
+             "once"),
     OPERATOR(DELETE, "/mail/keys/{key}", key_revoke, "Revoke a key"),
     OPERATOR(PUT, "/mail/oversight", oversight_set,
              "Where copies of what monitored inboxes send go: {address, tenant?}; an empty address: nowhere"),

@@ -171,7 +171,7 @@ static void reply_failure(struct request *rq, const struct err *err)
 static bool is_among(struct str address, const struct str *shown, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
-        if (str_eq_nocase(mm_bare_address(shown[i]), address))
+        if (str_eq_nocase(mail_bare_address(shown[i]), address))
             return true;
     return false;
 }
@@ -334,7 +334,7 @@ void mail_page_show(struct request *rq)
         copies(rq, content);
     field(rq, "Reply to", content->reply_to);
     field(rq, "Subject", content->subject.len ? content->subject : STR("(none)"));
-    if (!str_eq(held.inbox.address, mm_bare_address(content->from)))
+    if (!str_eq(held.inbox.address, mail_bare_address(content->from)))
         field(rq, "Inbox", held.inbox.address);
     time_field(rq, "Leaves at", held.message.send_at_us);
     time_field(rq, "Decide by", held.message.hold_until_us);

@@ -105,7 +105,7 @@
  * share of the workers, and each key a share of that; the rest of a key's burst waits without a worker. Keeper makes
  * one sandbox after the other, so eight starts are enough to keep it busy.
  */
-#define LIMIT_WORKERS 48
+#define LIMIT_WORKERS 72
 #define LIMIT_STARTS 24                       /* of LIMIT_WORKERS; with mail's, the others are left for get and kill */
 #define LIMIT_STARTS_PER_KEY 8                /* of LIMIT_STARTS */
 #define LIMIT_STARTS_WAITING 1024             /* waiting starts of one key; each holds one of LIMIT_CONNECTIONS… */
@@ -113,7 +113,7 @@
 #define LIMIT_MAIL_CALLS 16                   /* mail requests at work, of LIMIT_WORKERS; each may wait for a disk… */
 #define LIMIT_MAIL_CALLS_EACH 4               /* …of one inbox or key: calls for one inbox take turns anyway… */
 #define LIMIT_MAIL_CALLS_WAITING 256          /* …and waiting ones of an inbox or key; past it 429… */
-#define LIMIT_MAIL_CALLS_WAITING_BYTES (32 << 20) /* …and their bodies, of LIMIT_COLLECT_BYTES */
+#define LIMIT_MAIL_CALLS_BYTES (20 << 20) /* …and the bodies of both; three of them fit into LIMIT_COLLECT_BYTES */
 
 /*
  * TLS in. A handshake costs a signature (0.1 ms, an RSA key 1 ms), so few run at once; the others wait, one address
@@ -333,10 +333,15 @@
 #define LIMIT_MAIL_FRAME_BYTES (64 << 20) /* between front and a worker: a packed message and what is said about it */
 #define LIMIT_MAIL_BODY_BYTES (16 << 20)  /* a request that sends: ten megabytes of attachments in base64 */
 #define LIMIT_INBOX_WORKERS 64            /* at once, all inboxes together; each has about 6 MiB */
+#define LIMIT_INBOXES_PAGE 1000           /* ids of directories in one message: 32 KB of LIMIT_MESSAGE_BYTES */
+#define LIMIT_INBOXES_LISTED 1000000      /* directories that a start looks at for unused ones: 27 MB for a moment */
 #define LIMIT_INBOX_IDLE_MS 30000         /* then an idle worker ends */
 #define LIMIT_INBOX_CALL_MS 20000         /* for a worker's answer */
 #define LIMIT_INBOX_TURNS 8               /* calls for one inbox at once: a slow one leaves threads for others */
 #define LIMIT_COMPOSERS 8                 /* messages being composed at once; each may take LIMIT_COMPOSER_BYTES */
+#define LIMIT_COMPOSERS_EACH 2            /* …of one inbox: one with slow drafts leaves most of them to others… */
+#define LIMIT_COMPOSERS_WAITING 4         /* …and waiting ones of an inbox, each with one of LIMIT_MAIL_CALLS */
+#define LIMIT_COMPOSER_YIELD_MS 50        /* of a processor; then a child gives way to others. A usual one has 5 */
 #define LIMIT_COMPOSE_MS 10000            /* for the composer's answer */
 #define LIMIT_MAIL_PAGE 100               /* rows of a list */
 #define LIMIT_MAIL_PAGE_BYTES (16 << 20)  /* …after which a page ends, so that the next row fits into a frame too */
@@ -375,7 +380,9 @@
 #define LIMIT_MAIL_PENDING_ROWS 10000    /* inboxes with held mail that one list asks */
 #define LIMIT_MAIL_SANDBOX_INBOXES 10000 /* made for the sandboxes of one tenant; each file has about 150 KB */
 #define LIMIT_MAIL_SIGNUPS 1000      /* in an hour, from all places: a network may have as many addresses as it likes */
+#define LIMIT_MAIL_UNMADE 256        /* unused directories that one start removes: each may need a worker for it */
 #define LIMIT_MAIL_SHRED 100         /* inboxes and grants that one sweep ends */
+#define LIMIT_MAIL_SHRED_TRIES 24    /* of a damaged file, one in each sweep: a day */
 #define LIMIT_MAIL_EVENTS 32         /* of a webhook; there are 18 names */
 #define LIMIT_MAIL_KEYS_LISTED 10000 /* keys of one list; an inbox has a few */
 #define LIMIT_MAIL_CODES 2000        /* of the operator, waiting for one tenant; a key has 50 at most */
@@ -411,7 +418,13 @@
 #define LIMIT_INBOX_PROCESSES (3 * LIMIT_INBOX_WORKERS) /* with those whose connection has just been closed */
 #define LIMIT_INBOX_BYTES (512 << 20)    /* address space of a worker: a frame, its parts and ciphers, several times */
 #define LIMIT_COMPOSER_BYTES (768 << 20) /* of a composer's child: the same, and MIME is decoded and encoded */
-#define LIMIT_HOOKS 4                    /* webhooks being called at once, of all inboxes */
+#define LIMIT_HOOKS 16                   /* webhooks being called at once, of LIMIT_WORKERS; one for each inbox… */
+#define LIMIT_HOOKS_SLOW 8               /* …and of these, for inboxes whose last call took… */
+#define LIMIT_HOOK_SLOW_MS 1000          /* …so long: servers that hang leave the others' places free */
+#define LIMIT_HOOK_LOOKS 2               /* inboxes being asked for their webhooks at once, of LIMIT_WORKERS */
+#define LIMIT_HOOK_CHECKS 4              /* addresses of new webhooks being checked at once, one for each inbox… */
+#define LIMIT_HOOK_CHECKS_WAITING 2      /* …and waiting ones of an inbox, each with one of LIMIT_MAIL_CALLS… */
+#define LIMIT_HOOK_CHECK_MS 3000         /* …for its name servers: somebody waits, and each call checks again */
 #define LIMIT_HOOK_MS 10000              /* for a webhook's server, with looking up its name */
 #define LIMIT_HOOK_URL_BYTES 2048        /* what servers and proxies take */
 #define LIMIT_HOOK_HEADERS 16            /* of one request; we send six */
@@ -421,9 +434,10 @@
     (256 << 20) /* address space of the process that calls it: libcurl, OpenSSL, certificates */
 
 /* Mail: calls of webhooks that wait, also for another try */
-#define LIMIT_HOOKS_WAITING 1000 /* of all inboxes; further ones are dropped */
+#define LIMIT_HOOKS_WAITING 1000 /* of all inboxes; then the inbox with most of them loses one */
 #define LIMIT_HOOKS_EACH 100     /* of one inbox */
 #define LIMIT_HOOKS_NONE 10000   /* inboxes that are remembered to have no webhook; 60 bytes each */
+#define LIMIT_HOOKS_KNOWN 10000  /* inboxes with calls that wait, or with slow servers; 100 bytes each */
 
 /* Mail: sending, holding and timers */
 #define LIMIT_MAIL_PENDING 200              /* held messages of an inbox: more than a person reads in a day */
@@ -444,7 +458,11 @@
 #define LIMIT_MAIL_DELIVER_S 14400          /* a local delivery is tried for so long while something is missing… */
 #define LIMIT_MAIL_BROKEN_S 60              /* …or damaged; then the recipient counts as refused */
 #define LIMIT_MAIL_QUIET_MS 2000            /* without a change, before the row of an inbox gets its next time */
-#define LIMIT_MAIL_SWEEP 64                 /* inboxes that one tick looks at */
+#define LIMIT_MAIL_SWEEP 64                 /* inboxes that one tick looks at… */
+#define LIMIT_MAIL_SWEEPERS 4               /* …and ticks at once, of LIMIT_WORKERS: one may wait for a stuck inbox */
+#define LIMIT_MAIL_TURN_MS 5000             /* of one inbox, after which no other of its messages begins to leave */
+#define LIMIT_MAIL_AWAY_MS 5000             /* a recipient that did not answer is not asked for so long at most… */
+#define LIMIT_MAIL_SLOW_MS 500              /* …nor by a tick one that another delivery has waited for so long */
 #define LIMIT_MAIL_RETRY_MS 300000          /* the longest pause after failures of one inbox */
 #define LIMIT_MAIL_ROWS 1000000             /* inboxes that were in use when the server stopped */
 

@@ -106,7 +106,9 @@ static const struct command commands[] = {
 
     { "mail inbox create", GROUP_MAIL, "NAME [--tenant NAME] [--json]", "make an inbox and print its key, once",
       "NAME is the part of the address before the @. The key reads and sends; only with it can the inbox be read.\n"
-      "The inbox is in the mode gated_send: a person approves each message before it leaves.\n"
+      "The inbox is in the mode gated_send: a person approves each message before it leaves. A tenant that is not "
+      "there\n"
+      "yet is made, and the command says so; with --json the field made_tenant does.\n"
       "\n"
       "  sudo cloister mail inbox create sales-agent\n"
       "  sudo cloister mail inbox create helper --tenant acme --json\n",
@@ -156,7 +158,7 @@ static const struct command commands[] = {
     { "mail key create", GROUP_MAIL, "NAME [--scopes LIST] [--tenant NAME] [--json]",
       "make a key that approves, and print it, once",
       "The key decides about held mail of its tenant and reads nothing else. Keys that read and send are made with\n"
-      "their inbox, or by a key of that inbox.\n"
+      "their inbox, or by a key of that inbox. The tenant must be there already: `mail inbox list` shows them.\n"
       "\n"
       "  sudo cloister mail key create anna --scopes oversight\n",
       TAKES_ADMIN | TAKES_JSON | TAKES_SCOPES | TAKES_TENANT, 1, 1, 0, mail_key_create_run },

@@ -133,6 +133,8 @@ bool mail_inbox_create_run(struct cli *cli, struct err *err)
         !json_take_str(inbox, "key", JSON_REQUIRED, &key, err))
         return client_misread(err);
     fprintf(cli->out, "id       %.*s\naddress  %.*s\nkey      %.*s\n", STR_ARG(id), STR_ARG(address), STR_ARG(key));
+    if (json_is_true(json_object_get(inbox, "made_tenant")))
+        fprintf(cli->note, "Made tenant %s, which was not there before: its approvers are its own.\n", cli->tenant);
     fprintf(cli->note, "Store the key now: it is not shown again, and without it nobody can read this inbox.\n");
     return true;
 }

@@ -42,6 +42,7 @@ int composer_main(const struct role_row *self)
         .message = MESSAGE_COMPOSE,
         .children_most = 4 * LIMIT_COMPOSERS,
         .seconds = COMPOSER_CPU_S + 1, /* front has given up by then */
+        .yield_ms = LIMIT_COMPOSER_YIELD_MS,
         .limits = { .memory_bytes = LIMIT_COMPOSER_BYTES,
                     .cpu_s = COMPOSER_CPU_S,
                     .files = ROLE_FIRST_FD,

@@ -2,6 +2,9 @@
  * How it works: front sends the role's message. The parent makes a socket pair, forks a child with one end of it and
  * replies with the other. The child gives up everything but memory, this socket and what its list of system calls allows,
  * answers one request and ends.
+ *
+ * A child that has computed for long gets less of the processors while others want them (nice), so that requests that are slow
+ * on purpose slow down each other, and not those that have just begun.
  */
 #include "daemon/forker.h"
 
@@ -10,8 +13,10 @@
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -25,13 +30,24 @@
 #include "privsep/confine.h"
 #include "privsep/role.h"
 
+enum { YIELD_NICE = 10 }; /* a tenth of a processor that others want */
+
+struct child {
+    struct forker *forker;
+    pid_t pid;
+    struct timer timer; /* until the next look at the time that it has computed */
+    struct child *next;
+};
+
 struct forker {
     const struct forker_config *config;
     struct confine_filter filter; /* of children */
     struct loop *loop;
     struct channel *keeper;
     struct channel *peers[ROLE_COUNT];
-    unsigned children;
+    struct child *children;
+    unsigned child_count;
+    int nice; /* that children begin with */
     int exit_code;
 };
 
@@ -62,11 +78,65 @@ static no_return void child_main(const struct forker *forker, int connection)
 
 /* ---- the parent ---- */
 
+/* Of a child that was not waited for yet: its pid is nobody else's. */
+static uint64_t computed_ms(pid_t pid)
+{
+    struct timespec used;
+    clockid_t clock;
+
+    if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &used) < 0)
+        return 0;
+    return (uint64_t)used.tv_sec * 1000 + (uint64_t)used.tv_nsec / 1000000;
+}
+
+static void on_look(struct timer *timer)
+{
+    struct child *child = container_of(timer, struct child, timer);
+    struct forker *forker = child->forker;
+    unsigned yield_ms = forker->config->yield_ms;
+
+    if (computed_ms(child->pid) < yield_ms)
+        timer_set(timer, forker->loop, yield_ms, on_look);
+    else if (setpriority(PRIO_PROCESS, (id_t)child->pid, MIN(forker->nice + YIELD_NICE, PRIO_MAX - 1)) < 0)
+        log_warn("the process of a %s cannot be made to give way: %m", forker->config->what);
+}
+
+static void child_add(struct forker *forker, pid_t pid)
+{
+    struct child *child = NEW(struct child);
+
+    *child = (struct child){ .forker = forker, .pid = pid, .next = forker->children };
+    forker->children = child;
+    forker->child_count++;
+    if (forker->config->yield_ms)
+        timer_set(&child->timer, forker->loop, forker->config->yield_ms, on_look);
+}
+
+static void child_remove(struct forker *forker, struct child **at)
+{
+    struct child *child = *at;
+
+    *at = child->next;
+    timer_clear(&child->timer);
+    free(child);
+    forker->child_count--;
+}
+
+static void child_ended(struct forker *forker, pid_t pid)
+{
+    struct child **at = &forker->children;
+
+    while (*at && (*at)->pid != pid)
+        at = &(*at)->next;
+    if (*at)
+        child_remove(forker, at);
+}
+
 static bool start_child(struct forker *forker, int *out_fd, struct err *err)
 {
     int pair[2];
 
-    if (forker->children >= forker->config->children_most)
+    if (forker->child_count >= forker->config->children_most)
         return err_set(err, ERR_LIMIT, "too many %ss at once; try again in a moment", forker->config->what);
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
         return err_sys(err, "make a connection for a %s", forker->config->what);
@@ -77,7 +147,7 @@ static bool start_child(struct forker *forker, int *out_fd, struct err *err)
         child_main(forker, theirs);
     if (pid < 0)
         return err_sys(err, "start a process for a %s", forker->config->what);
-    forker->children++;
+    child_add(forker, pid);
     *out_fd = take_fd(&ours);
     return true;
 }
@@ -88,8 +158,8 @@ static void on_child(void *context, int number)
     int status;
 
     (void)number;
-    while (waitpid(-1, &status, WNOHANG) > 0) {
-        forker->children--;
+    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+        child_ended(forker, pid);
         if (WIFSIGNALED(status))
             log_warn("the process of a %s was killed by signal %d%s", forker->config->what, WTERMSIG(status),
                      WTERMSIG(status) == SIGALRM || WTERMSIG(status) == SIGXCPU ? ": it took too long" : "");
@@ -160,6 +230,7 @@ int forker_run(const struct forker_config *config)
 
     forker->config = config;
     forker->loop = loop_new();
+    forker->nice = getpriority(PRIO_PROCESS, 0);
     (void)signal(SIGINT, SIG_IGN); /* a terminal sends it to all; keeper sends SIGTERM */
     forker->keeper = channel_new(forker->loop, ROLE_CHANNEL_FD, &from_keeper, forker);
     forker->peers[ROLE_FRONT] = channel_new(forker->loop, -1, &from_front, forker);
@@ -172,6 +243,8 @@ int forker_run(const struct forker_config *config)
         forker->exit_code = 1;
     }
     int code = forker->exit_code;
+    while (forker->children)
+        child_remove(forker, &forker->children);
     channel_free(forker->peers[ROLE_FRONT]);
     channel_free(forker->keeper);
     loop_free(forker->loop);

@@ -20,6 +20,7 @@ struct forker_config {
     enum message_type message;        /* by which front asks for a child */
     uint32_t children_most;           /* at once, with those that have answered and not ended yet */
     unsigned seconds;                 /* then a child is killed */
+    unsigned yield_ms;                /* of a processor, then a child gives way to others; 0: never */
     struct confine_limits limits;     /* of a child */
     const struct confine_rule *calls; /* of a child; the parent's are in its row, and must have these too */
     /* In the child: reads a request, answers it. */
@@ -59,7 +60,9 @@ int forker_run(const struct forker_config *config);
         { "getsockopt", "channels" }, { "dup", "descriptors on their way to front" },                                 \
         { "dup2", "the child's connection" }, { "dup3", "the same" }, { "close_range", "the child closes the rest" }, \
         { "alarm", "the child's time" }, { "setitimer", "the same, by another libc" },                                \
-        { "setrlimit", "the child's limits" }, { "prlimit64", "the same; libc" },                                     \
+        { "getpriority", "children that compute for long" }, { "setpriority", "the same" },                           \
+        { "clock_getres", "the same: is it a clock?" }, { "setrlimit", "the child's limits" },                        \
+        { "prlimit64", "the same; libc" },                                                                            \
         { "prctl", "the child dies with its parent; no_new_privs, before its list" },                                 \
     {                                                                                                                 \
         "seccomp", "the child's list"                                                                                 \

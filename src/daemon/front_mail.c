@@ -1,7 +1,11 @@
 /*
  * How it works: mail/ asks keeper for a worker of an inbox, and the composer and webhooks for a child, each by a request that a
  * worker of front waits for. About once a second a job lets messages leave whose time has come, and closes connections to
- * idle inboxes. What happens to messages is told from any thread: each event is posted to the loop.
+ * idle inboxes. While it waits for an inbox that is stuck, the next second begins another job, which goes on with the others.
+ * What happens to messages is told from any thread: each event is posted to the loop.
+ *
+ * An inbox is made before its row is written, so a crash in between leaves a directory that nobody knows. Those that are there
+ * at the start, before the first request, are looked up a few at a time by the same job.
  */
 #include "daemon/front_mail.h"
 
@@ -19,13 +23,22 @@
 enum { TICK_MS = 1000 };
 #define SWEEP_US (3600 * INT64_C(1000000))
 
+struct ticker {
+    struct job job;
+    struct front_mail *mail;
+    bool is_running;
+    bool sweeps;     /* calls action_mail_sweep() too */
+    int64_t next_us; /* when action_mail_tick() wants to be called again */
+};
+
 struct front_mail {
     struct front_mail_config config;
     struct mail_setup setup;
     struct timer timer;
-    struct job job;
-    int64_t next_us;  /* when action_mail_tick() wants to be called again */
+    struct ticker tickers[LIMIT_MAIL_SWEEPERS];
     int64_t swept_us; /* when action_mail_sweep() was called last */
+    char (*listed)[MAIL_INBOX_ID_BYTES];
+    struct mail_unmade unmade;
     bool is_stopping;
 };
 
@@ -51,6 +64,16 @@ static bool open_inbox(void *context, const char *inbox_id, bool make, int *out_
 
     inboxes_pack(&payload, inbox_id, make);
     return take_connection(mail->config.keeper, MESSAGE_INBOX, buf_str(&payload), out_fd, err);
+}
+
+static bool remove_inbox(void *context, const char *inbox_id, struct err *err)
+{
+    struct front_mail *mail = context;
+    auto_buf struct buf payload = buf_make(NULL, 2 * MAIL_INBOX_ID_BYTES);
+    auto_answer struct channel_answer answer = { 0 };
+
+    pack_str(&payload, str_from(inbox_id));
+    return channel_call(mail->config.keeper, MESSAGE_UNMAKE, buf_str(&payload), &answer, err);
 }
 
 static bool open_composer(void *context, int *out_fd, struct err *err)
@@ -106,12 +129,39 @@ static void on_held(void *context, const char *inbox_id, const char *message_id)
 
 static void on_timer(struct timer *timer);
 
+static bool list_directories(struct front_mail *mail, struct err *err)
+{
+    char page[LIMIT_INBOXES_PAGE][MAIL_INBOX_ID_BYTES];
+    char after[MAIL_INBOX_ID_BYTES] = "";
+    uint32_t count;
+
+    do {
+        auto_buf struct buf payload = buf_make(NULL, 2 * MAIL_INBOX_ID_BYTES);
+        auto_answer struct channel_answer answer = { 0 };
+        pack_str(&payload, str_from(after));
+        if (!channel_call(mail->config.keeper, MESSAGE_INBOXES, buf_str(&payload), &answer, err) ||
+            !inboxes_page_unpack(str_of(answer.payload, answer.len), page, &count, err))
+            return false;
+        if (!count)
+            break;
+        mail->listed = mem_grow(mail->listed, (mail->unmade.count + count) * sizeof *mail->listed);
+        memcpy(mail->listed + mail->unmade.count, page, count * sizeof *page);
+        mail->unmade.count += count;
+        memcpy(after, page[count - 1], sizeof after);
+    } while (mail->unmade.count < LIMIT_INBOXES_LISTED);
+    return true;
+}
+
 void front_mail_first(struct front_mail *mail)
 {
     const struct mail_settings *settings = mail->config.settings;
     struct arena arena;
     struct err err;
 
+    /* Before the first inbox is made, here or by a request: what is there now and has no row never gets one. */
+    if (!list_directories(mail, &err))
+        log_warn("mail: unused directories are not looked for: %s", err_text(&err));
+    mail->unmade.ids = (const char(*)[MAIL_INBOX_ID_BYTES])mail->listed;
     arena_init(&arena);
     if (!action_mail_first(mail->config.actions, &settings->inbox_key, &settings->token, &arena, &err))
         log_error("the first inbox cannot be made, so the keys for mail that `cloister env` prints do not work: %s",
@@ -119,36 +169,66 @@ void front_mail_first(struct front_mail *mail)
     arena_done(&arena);
 }
 
+/* A few at a time. */
+static void look_up_unmade(struct front_mail *mail)
+{
+    if (mail->unmade.next < mail->unmade.count)
+        action_mail_unmade(mail->config.actions, &mail->unmade);
+    else
+        free(take_ptr(&mail->listed));
+}
+
 static void job_run(struct job *job)
 {
-    struct front_mail *mail = container_of(job, struct front_mail, job);
-
+    struct ticker *ticker = container_of(job, struct ticker, job);
+    struct front_mail *mail = ticker->mail;
     int64_t now_us = clock_wall_us();
 
-    mail->next_us = action_mail_tick(mail->config.actions, now_us);
-    if (llabs(now_us - mail->swept_us) >= SWEEP_US) { /* the clock may go back */
+    ticker->next_us = action_mail_tick(mail->config.actions, now_us);
+    if (ticker->sweeps)
         action_mail_sweep(mail->config.actions, now_us);
-        mail->swept_us = now_us;
-    }
+    if (ticker == &mail->tickers[0])
+        look_up_unmade(mail);
     mail_close_idle(mail->setup.mail);
 }
 
 static void job_done(struct job *job)
 {
-    struct front_mail *mail = container_of(job, struct front_mail, job);
+    struct ticker *ticker = container_of(job, struct ticker, job);
+    struct front_mail *mail = ticker->mail;
+    int64_t wait_us = ticker->next_us - clock_wall_us();
 
-    /* Never later than in TICK_MS: until then a message may have come that is due sooner. */
-    int64_t wait_us = mail->next_us - clock_wall_us();
+    ticker->is_running = false;
     if (!mail->is_stopping)
         timer_set(&mail->timer, mail->config.loop, (uint64_t)MIN(MAX(wait_us, 0) / 1000, TICK_MS), on_timer);
+}
+
+static struct ticker *free_ticker(struct front_mail *mail)
+{
+    for (size_t i = 0; i < COUNT_OF(mail->tickers); i++)
+        if (!mail->tickers[i].is_running)
+            return &mail->tickers[i];
+    return NULL;
 }
 
 static void on_timer(struct timer *timer)
 {
     struct front_mail *mail = container_of(timer, struct front_mail, timer);
 
-    mail->job = (struct job){ .run = job_run, .done = job_done };
-    workers_run(mail->config.workers, &mail->job);
+    struct ticker *ticker = free_ticker(mail);
+    int64_t now_us = clock_wall_us();
+
+    if (ticker) {
+        *ticker = (struct ticker){ .job = { .run = job_run, .done = job_done },
+                                   .mail = mail,
+                                   .is_running = true,
+                                   .sweeps = llabs(now_us - mail->swept_us) >= SWEEP_US }; /* the clock may go back */
+        if (ticker->sweeps)
+            mail->swept_us = now_us;
+        workers_run(mail->config.workers, &ticker->job);
+    }
+    /* Never later than in TICK_MS: until then a message may have come that is due. */
+    timer_set(timer, mail->config.loop, TICK_MS, on_timer);
 }
 
 void front_mail_begin(struct front_mail *mail)
@@ -173,6 +253,7 @@ struct front_mail *front_mail_new(const struct front_mail_config *config, struct
     struct front_mail *mail = NEW(struct front_mail);
     struct mail_config office = {
         .open_inbox = open_inbox,
+        .remove_inbox = remove_inbox,
         .open_composer = open_composer,
         .open_hook = open_hook,
         .held = on_held,
@@ -209,6 +290,7 @@ void front_mail_free(struct front_mail *mail)
     mail_busy_free(mail->setup.busy);
     mail_free(mail->setup.mail);
     explicit_bzero(&mail->setup, sizeof mail->setup);
+    free(mail->listed);
     free(mail);
 }
 

@@ -108,17 +108,25 @@ static uint32_t uid_choose(const struct inboxes *inboxes, const char *inbox_id)
     return 0;
 }
 
-static bool read_uids(struct inboxes *inboxes, struct err *err)
+static DIR *open_mail(const struct inboxes *inboxes, struct err *err)
 {
     int fd = openat(inboxes->mail_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-    struct stat st;
 
     if (!dir) {
         (void)err_sys(err, "list mail");
         fd_close(&fd);
-        return false;
     }
+    return dir;
+}
+
+static bool read_uids(struct inboxes *inboxes, struct err *err)
+{
+    DIR *dir = open_mail(inboxes, err);
+    struct stat st;
+
+    if (!dir)
+        return false;
     for (struct dirent *entry; (entry = readdir(dir));)
         if (mail_inbox_id_valid(str_from(entry->d_name)) &&
             fstatat(inboxes->mail_fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && uid_is_ours(st.st_uid))
@@ -263,6 +271,55 @@ static bool start_worker(struct inboxes *inboxes, const char *inbox_id, bool mak
     return true;
 }
 
+/* ---- directories that nobody needs ---- */
+
+static int compare_ids(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+/* A directory has no order: the page begins with the smallest ids after `after`, of all that there are. */
+static bool list_page(const struct inboxes *inboxes, const char *after, struct buf *out, struct err *err)
+{
+    auto_free char(*ids)[MAIL_INBOX_ID_BYTES] = NULL;
+    DIR *dir = open_mail(inboxes, err);
+    size_t count = 0, room = 0;
+
+    if (!dir)
+        return false;
+    for (struct dirent *entry; count < LIMIT_INBOXES_LISTED && (entry = readdir(dir));) {
+        if (!mail_inbox_id_valid(str_from(entry->d_name)) || strcmp(entry->d_name, after) <= 0)
+            continue;
+        if (count == room) {
+            room = MAX(room * 2, (size_t)256);
+            ids = mem_grow(ids, room * sizeof *ids);
+        }
+        memcpy(ids[count++], entry->d_name, sizeof *ids);
+    }
+    (void)closedir(dir);
+    if (count)
+        qsort(ids, count, sizeof *ids, compare_ids);
+    count = MIN(count, (size_t)LIMIT_INBOXES_PAGE);
+    pack_u32(out, (uint32_t)count);
+    for (size_t i = 0; i < count; i++)
+        pack_str(out, str_from(ids[i]));
+    return true;
+}
+
+/*
+ * rmdir(2) removes what is empty and nothing else, so front cannot make keeper remove a file. The user id counts as taken
+ * until the next start.
+ */
+static bool remove_empty(struct inboxes *inboxes, const char *inbox_id, struct err *err)
+{
+    kill_old(inboxes, inbox_id);
+    if (unlinkat(inboxes->mail_fd, inbox_id, AT_REMOVEDIR) == 0 || errno == ENOENT)
+        return true;
+    if (errno == ENOTEMPTY || errno == EEXIST)
+        return err_set(err, ERR_CONFLICT, "the directory mail/%s is not empty", inbox_id);
+    return err_sys(err, "remove mail/%s", inbox_id);
+}
+
 /* ---- requests ---- */
 
 void inboxes_pack(struct buf *out, const char *inbox_id, bool make)
@@ -271,7 +328,15 @@ void inboxes_pack(struct buf *out, const char *inbox_id, bool make)
     pack_bool(out, make);
 }
 
-bool inboxes_request(struct inboxes *inboxes, struct channel *channel, uint32_t id, struct str payload, struct err *err)
+/* It becomes the name of a directory: 26 letters and digits, and nothing else. */
+static bool check_id(const char *inbox_id, struct err *err)
+{
+    return mail_inbox_id_valid(str_from(inbox_id)) ||
+           err_set(err, ERR_INVALID, "malformed message: not the id of an inbox");
+}
+
+static bool reply_worker(struct inboxes *inboxes, struct channel *channel, uint32_t id, struct str payload,
+                         struct err *err)
 {
     struct unpack in = unpack_from(payload);
     char inbox_id[MAIL_INBOX_ID_BYTES];
@@ -279,17 +344,71 @@ bool inboxes_request(struct inboxes *inboxes, struct channel *channel, uint32_t 
 
     unpack_text(&in, inbox_id, sizeof inbox_id);
     bool make = unpack_bool(&in);
-    if (!unpack_done(&in, err))
+    if (!unpack_done(&in, err) || !check_id(inbox_id, err))
         return err_wrap(err, "inbox");
-    /* It becomes the name of a directory: 26 letters and digits, and nothing else. */
-    if (!mail_inbox_id_valid(str_from(inbox_id)))
-        return err_set(err, ERR_INVALID, "malformed message: not the id of an inbox");
     auto_close int fd = -1;
     if (start_worker(inboxes, inbox_id, make, &fd, &why))
         channel_reply(channel, MESSAGE_INBOX, id, STR(""), &fd, 1);
     else
         channel_reply_error(channel, MESSAGE_INBOX, id, &why);
     return true;
+}
+
+static bool reply_page(struct inboxes *inboxes, struct channel *channel, uint32_t id, struct str payload,
+                       struct err *err)
+{
+    auto_buf struct buf page = buf_make(NULL, LIMIT_MESSAGE_BYTES);
+    struct unpack in = unpack_from(payload);
+    char after[MAIL_INBOX_ID_BYTES];
+    struct err why;
+
+    unpack_text(&in, after, sizeof after);
+    if (!unpack_done(&in, err) || (after[0] && !check_id(after, err)))
+        return err_wrap(err, "inboxes");
+    if (list_page(inboxes, after, &page, &why))
+        channel_reply(channel, MESSAGE_INBOXES, id, buf_str(&page), NULL, 0);
+    else
+        channel_reply_error(channel, MESSAGE_INBOXES, id, &why);
+    return true;
+}
+
+static bool reply_unmake(struct inboxes *inboxes, struct channel *channel, uint32_t id, struct str payload,
+                         struct err *err)
+{
+    struct unpack in = unpack_from(payload);
+    char inbox_id[MAIL_INBOX_ID_BYTES];
+    struct err why;
+
+    unpack_text(&in, inbox_id, sizeof inbox_id);
+    if (!unpack_done(&in, err) || !check_id(inbox_id, err))
+        return err_wrap(err, "unmake");
+    if (remove_empty(inboxes, inbox_id, &why))
+        channel_reply(channel, MESSAGE_UNMAKE, id, STR(""), NULL, 0);
+    else
+        channel_reply_error(channel, MESSAGE_UNMAKE, id, &why);
+    return true;
+}
+
+bool inboxes_request(struct inboxes *inboxes, struct channel *channel, enum message_type type, uint32_t id,
+                     struct str payload, struct err *err)
+{
+    return type == MESSAGE_INBOXES  ? reply_page(inboxes, channel, id, payload, err)
+           : type == MESSAGE_UNMAKE ? reply_unmake(inboxes, channel, id, payload, err)
+                                    : reply_worker(inboxes, channel, id, payload, err);
+}
+
+bool inboxes_page_unpack(struct str payload, char (*out)[MAIL_INBOX_ID_BYTES], uint32_t *out_count, struct err *err)
+{
+    struct unpack in = unpack_from(payload);
+    uint32_t count = unpack_count(&in, LIMIT_INBOXES_PAGE);
+
+    for (uint32_t i = 0; i < count; i++) {
+        unpack_text(&in, out[i], MAIL_INBOX_ID_BYTES);
+        if (!in.failed && !check_id(out[i], err))
+            return false;
+    }
+    *out_count = count;
+    return unpack_done(&in, err);
 }
 
 uint32_t inboxes_running(const struct inboxes *inboxes)

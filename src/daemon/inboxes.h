@@ -4,7 +4,7 @@
  * An inbox has the directory mail/<id>/ (mode 0700) and a user id of its own, which the directory's owner records. The
  * worker (`cloister role inbox`, inbox.c) runs as that user, gets the directory and one end of a socket pair, and front gets
  * the other end. The worker ends when front closes its end. Keeper makes directories and processes; it opens no file of an
- * inbox.
+ * inbox, and removes none: of an inbox that was not finished the worker removes its file, and keeper the empty directory.
  *
  * Threads    Keeper's loop.
  * Failure    A request that does not decode is malformed and ends its sender (inboxes_request() is false). One that decodes
@@ -19,6 +19,7 @@
 #include "base/attr.h"
 #include "base/err.h"
 #include "io/loop.h"
+#include "mail/mail.h"
 #include "privsep/channel.h"
 
 /*
@@ -42,12 +43,15 @@ struct inboxes *inboxes_new(const struct inboxes_config *config, struct err *err
 /* Kills the workers: a transaction under way is rolled back by the next one. NULL is fine. */
 void inboxes_free(struct inboxes *inboxes);
 
-/* For MESSAGE_INBOX. */
-bool inboxes_request(struct inboxes *inboxes, struct channel *channel, uint32_t id, struct str payload, struct err *err)
-    must_use;
+/* For MESSAGE_INBOX, MESSAGE_INBOXES and MESSAGE_UNMAKE; the last is ERR_CONFLICT for a directory with something in it. */
+bool inboxes_request(struct inboxes *inboxes, struct channel *channel, enum message_type type, uint32_t id,
+                     struct str payload, struct err *err) must_use;
 
-/* The payload of MESSAGE_INBOX: front's side. */
+/* The payload of MESSAGE_INBOX: front's side. That of the others is an id, as text. */
 void inboxes_pack(struct buf *out, const char *inbox_id, bool make);
+/* Of the reply to MESSAGE_INBOXES, in ascending order; none: that was the last page. `out` has LIMIT_INBOXES_PAGE. */
+bool inboxes_page_unpack(struct str payload, char (*out)[MAIL_INBOX_ID_BYTES], uint32_t *out_count, struct err *err)
+    must_use;
 
 /* How many workers run; for tests. */
 uint32_t inboxes_running(const struct inboxes *inboxes);

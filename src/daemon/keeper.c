@@ -90,8 +90,8 @@ static bool on_request(void *context, uint32_t role, struct channel *channel, en
     (void)role;
     if (type == MESSAGE_TEMPLATES)
         return reply_templates(keeper, channel, id, payload, err);
-    if (type == MESSAGE_INBOX)
-        return keeper->inboxes ? inboxes_request(keeper->inboxes, channel, id, payload, err)
+    if (type == MESSAGE_INBOX || type == MESSAGE_INBOXES || type == MESSAGE_UNMAKE)
+        return keeper->inboxes ? inboxes_request(keeper->inboxes, channel, type, id, payload, err)
                                : err_set(err, ERR_INVALID, "front asks for an inbox with --mail off");
     return serve_request(keeper->serve, channel, type, id, payload, err);
 }

@@ -159,17 +159,26 @@ static void on_answer(void *context, const struct dns_answer *answer)
         loop_stop_soon(lookup->loop);
 }
 
+static void on_late(struct timer *timer)
+{
+    loop_stop_soon(timer->loop);
+}
+
 static bool look_up(struct call *call, struct err *err)
 {
     static const uint16_t types[] = { DNS_A, DNS_AAAA };
     struct lookup lookup = { .loop = loop_new(), .call = call, .waiting = COUNT_OF(types) };
     struct resolver *resolver = resolver_new(lookup.loop);
     struct resolver_asker asker = { 0 };
+    struct timer late = { 0 };
+    uint64_t now_ms = clock_mono_ms();
 
     resolver_use(resolver, buf_str(&call->webhooks->resolv_conf));
     for (size_t i = 0; i < COUNT_OF(types); i++)
         (void)!resolver_ask(resolver, &asker, str_from(call->host), types[i], on_answer, &lookup);
+    timer_set(&late, lookup.loop, call->until_ms > now_ms ? call->until_ms - now_ms : 0, on_late);
     loop_run(lookup.loop);
+    timer_clear(&late);
     resolver_asker_done(resolver, &asker);
     resolver_free(resolver);
     loop_free(lookup.loop);
@@ -385,16 +394,16 @@ static bool run(struct call *call, uint32_t *out_status, struct err *err)
 static void answer(const struct webhooks *webhooks, struct str request, struct arena *arena, struct buf *out)
 {
     struct mail_hook hook;
-    struct call call = { .webhooks = webhooks,
-                         .arena = arena,
-                         .hook = &hook,
-                         .until_ms = clock_mono_ms() + WEBHOOKS_MS,
-                         .url = curl_url() };
+    struct call call = { .webhooks = webhooks, .arena = arena, .hook = &hook, .url = curl_url() };
     uint32_t status;
     struct err why;
 
-    bool fine = call.url ? mail_hook_unpack(request, arena, &hook, &why) && run(&call, &status, &why)
-                         : err_set(&why, ERR_INTERNAL, "libcurl has no memory");
+    bool fine =
+        call.url ? mail_hook_unpack(request, arena, &hook, &why) : err_set(&why, ERR_INTERNAL, "libcurl has no memory");
+    if (fine) {
+        call.until_ms = clock_mono_ms() + (hook.only_check ? MIN(WEBHOOKS_MS, LIMIT_HOOK_CHECK_MS) : WEBHOOKS_MS);
+        fine = run(&call, &status, &why);
+    }
     pack_bool(out, fine);
     if (fine)
         pack_u32(out, status);
@@ -519,7 +528,7 @@ int webhooks_main(const struct role_row *self)
         code = forker_run(&(struct forker_config){
             .what = "webhook",
             .message = MESSAGE_HOOK,
-            .children_most = 4 * LIMIT_HOOKS,
+            .children_most = 2 * (LIMIT_HOOKS + LIMIT_HOOK_CHECKS),
             .seconds = (LIMIT_HOOK_MS + READ_MS) / 1000,
             .limits = { .memory_bytes = LIMIT_HOOK_MEMORY_BYTES,
                         .cpu_s = LIMIT_HOOK_MS / 1000,

@@ -16,6 +16,7 @@ struct lane_owner {
     struct str id; /* a copy that it owns */
     unsigned running, waiting;
     size_t weight; /* of those that wait */
+    size_t total;  /* of all */
     struct queue jobs;
     struct queue_link turn; /* in the lane's queue while some wait */
 };
@@ -130,11 +131,12 @@ static void lane_go_on(struct lane *lane)
     }
 }
 
-static void owner_job_ended(struct lane_owner *owner)
+static void owner_job_ended(struct lane_owner *owner, size_t weight)
 {
     struct lane *lane = owner->lane;
 
     owner->running--;
+    owner->total -= weight;
     lane->running--;
     lane_go_on(lane);
     owner_drop_if_unused(owner);
@@ -170,13 +172,14 @@ static void *work(void *argument)
         workers->running++;
         (void)pthread_mutex_unlock(&workers->lock);
         struct lane_owner *owner = job->owner;
+        size_t weight = job->weight;
         job->run(job);
         job->task.fn = job_is_done;
         loop_post(job->loop, &job->task);
         (void)pthread_mutex_lock(&workers->lock);
         workers->running--;
         if (owner)
-            owner_job_ended(owner);
+            owner_job_ended(owner, weight);
     }
     (void)pthread_mutex_unlock(&workers->lock);
     return NULL;
@@ -250,6 +253,13 @@ struct lane *lane_new(struct workers *workers, const struct lane_rule *rule)
     return lane;
 }
 
+static bool is_too_heavy(const struct lane_owner *owner, size_t weight)
+{
+    size_t most = owner->lane->rule.total_each;
+
+    return most && owner->total && weight > most - MIN(owner->total, most);
+}
+
 bool lane_run(struct lane *lane, struct str owner_id, size_t weight, struct job *job)
 {
     const struct lane_rule *rule = &lane->rule;
@@ -257,13 +267,15 @@ bool lane_run(struct lane *lane, struct str owner_id, size_t weight, struct job 
     struct lane_owner *owner = owner_of(lane, owner_id);
     bool may_go = lane->running < rule->most && owner->running < rule->most_each && !owner->waiting;
 
-    if (!may_go && (owner->waiting >= rule->waiting_each || weight > rule->weight_each - owner->weight)) {
+    if ((!may_go && (owner->waiting >= rule->waiting_each || weight > rule->weight_each - owner->weight)) ||
+        is_too_heavy(owner, weight)) {
         owner_drop_if_unused(owner);
         return false;
     }
     job->loop = lane->workers->loop;
     job->owner = owner;
     job->weight = weight;
+    owner->total += weight;
     job->place = (struct queue_link){ 0 };
     if (may_go)
         job_go(owner, job);
@@ -280,6 +292,7 @@ bool lane_leave(struct lane *lane, struct job *job)
     if (!job->place.in || job->place.in == &lane->workers->jobs)
         return false; /* it runs, or is next to */
     job_stop_waiting(owner, job);
+    owner->total -= job->weight;
     owner_drop_if_unused(owner);
     return true;
 }

@@ -45,11 +45,12 @@ struct lane_rule {
     unsigned most_each;    /* the same for one owner */
     unsigned waiting_each; /* jobs of one owner that wait */
     size_t weight_each;    /* their total weight */
+    size_t total_each;     /* the same with those that have a worker; one alone may weigh more. 0: any */
 };
 
 struct lane; /* lives as long as its workers */
 struct lane *lane_new(struct workers *workers, const struct lane_rule *rule) must_use;
-/* `weight`: memory that the job holds while it waits. False: this owner has too many waiting, and nothing was done. */
+/* `weight`: memory that the job holds. False: this owner has too many waiting, and nothing was done. */
 bool lane_run(struct lane *lane, struct str owner, size_t weight, struct job *job) must_use;
 /* True: it was waiting and will not run; its memory is the caller's again and done() is not called. */
 bool lane_leave(struct lane *lane, struct job *job) must_use;

@@ -74,15 +74,15 @@ static struct str references_trim(struct arena *arena, struct str references)
     return arena_format(arena, "%.*s%.*s", STR_ARG(first), (int)(rest.len - from), rest.at + from);
 }
 
-static bool ask(struct mail *mail, const struct buf *request, struct arena *arena, struct mail_content *out,
-                struct err *err)
+static bool ask(struct mail *mail, const char *inbox_id, const struct buf *request, struct arena *arena,
+                struct mail_content *out, uint32_t *out_retry_s, struct err *err)
 {
     struct mail_content content = { 0 };
     struct unpack reply;
 
     if (request->overflowed)
         return err_set(err, ERR_LIMIT, "the message is too large");
-    if (!mail_composer_call(mail, buf_str(request), arena, &reply, err))
+    if (!mail_composer_call(mail, inbox_id, buf_str(request), arena, &reply, out_retry_s, err))
         return false;
     (void)unpack_content(&reply, arena, &content);
     if (!unpack_done(&reply, err)) {
@@ -93,28 +93,35 @@ static bool ask(struct mail *mail, const struct buf *request, struct arena *aren
     return true;
 }
 
-bool mail_compose(struct mail *mail, const struct mail_draft *draft, struct arena *arena, struct mail_content *out,
-                  struct err *err)
+bool mail_compose(struct mail *mail, const char *inbox_id, const struct mail_draft *draft, struct arena *arena,
+                  struct mail_content *out, uint32_t *out_retry_s, struct err *err)
 {
     struct buf request = mail_request(arena);
     struct mail_draft d = *draft;
 
+    *out_retry_s = 0;
     if (!draft_check(draft, err))
         return false;
     d.references = references_trim(arena, d.references);
     pack_u8(&request, COMPOSER_COMPOSE);
     pack_draft(&request, &d);
-    return ask(mail, &request, arena, out, err) || err_wrap(err, "compose a message");
+    return ask(mail, inbox_id, &request, arena, out, out_retry_s, err) || err_wrap(err, "compose a message");
 }
 
-bool mail_parse(struct mail *mail, struct str mime, struct arena *arena, struct mail_content *out, struct err *err)
+bool mail_parse(struct mail *mail, const char *inbox_id, struct str mime, struct arena *arena, struct mail_content *out,
+                struct err *err)
 {
     struct buf request = mail_request(arena);
+    uint32_t retry_s = 0;
 
     if (mime.len > LIMIT_MAIL_MIME_BYTES)
         return err_set(err, ERR_LIMIT, "the message has %zu bytes: at most %d are allowed", mime.len,
                        LIMIT_MAIL_MIME_BYTES);
     pack_u8(&request, COMPOSER_PARSE);
     pack_str(&request, mime);
-    return ask(mail, &request, arena, out, err) || err_wrap(err, "read a message");
+    if (ask(mail, inbox_id, &request, arena, out, &retry_s, err))
+        return true;
+    if (retry_s)
+        err->kind = ERR_UNAVAILABLE;
+    return err_wrap(err, "read a message");
 }

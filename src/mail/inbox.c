@@ -5,6 +5,7 @@
  */
 #include "mail/inbox.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -152,6 +153,19 @@ static bool open_file(struct inbox *inbox, struct err *err)
                              inbox_look_shredded(inbox, err) && follow_ids(inbox, err));
 }
 
+bool inbox_remove_file(struct inbox *inbox, struct err *err)
+{
+    /* Closing ends the journals; what a crash has left of them goes before the file that they would be replayed into. */
+    static const char *const names[] = { INBOX_FILE "-wal", INBOX_FILE "-shm", INBOX_FILE "-journal", INBOX_FILE };
+
+    sql_close(take_ptr(&inbox->sql));
+    inbox->is_new = inbox->is_shredded = false;
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (unlink(names[i]) < 0 && errno != ENOENT)
+            return err_sys(err, "remove %s", names[i]);
+    return true;
+}
+
 /* ---- requests ---- */
 
 static bool run(struct inbox *inbox, struct str frame, struct arena *arena, struct buf *out, struct err *err)
@@ -171,9 +185,9 @@ static bool run(struct inbox *inbox, struct str frame, struct arena *arena, stru
     /* Front asks for inboxes that were made. Only taking something away is done if there is nothing. */
     if (inbox->is_new && (row->op == INBOX_READER_REMOVE || row->op == INBOX_SHRED))
         return err_set(err, ERR_NOT_FOUND, "this inbox has no file");
-    if (inbox->is_new && row->op != INBOX_MAKE)
+    if (inbox->is_new && row->op != INBOX_MAKE && row->op != INBOX_UNMAKE)
         return err_set(err, ERR_INTERNAL, "inbox %s: its file is damaged: it is missing or empty", inbox->id);
-    if (inbox->is_shredded && (row->op < INBOX_AUDIT_FIRST || row->op >= INBOX_READ_FIRST))
+    if (inbox->is_shredded && row->op != INBOX_UNMAKE && (row->op < INBOX_AUDIT_FIRST || row->op >= INBOX_READ_FIRST))
         return err_set(err, ERR_NOT_FOUND, "this inbox was removed: only its audit is left");
     return row->run(inbox, &in, arena, out, err);
 }

@@ -276,10 +276,61 @@ bool mail_inbox_shred(struct mail *mail, const char *inbox_id, struct str actor,
     return call_plain(mail, inbox_id, INBOX_SHRED, NULL, actor, err);
 }
 
+/* ---- an inbox that was not finished ---- */
+
+/* The worker looks for itself: nobody can have it remove an inbox that was ever used, with its audit. */
+static bool was_used(struct inbox *inbox, bool *out, struct err *err)
+{
+    auto_rows struct sql_rows rows = { 0 };
+    bool there;
+
+    if (!sql_select(inbox->sql,
+                    "SELECT (SELECT COUNT(*) FROM messages) + (SELECT COUNT(*) FROM counters) + "
+                    "(SELECT COUNT(*) FROM audit WHERE action NOT IN ('inbox.create', 'inbox.shred'))",
+                    SQL_NO_ARGS, &rows, err) ||
+        !sql_next(&rows, &there, err))
+        return false;
+    *out = sql_row_int(&rows, 0) > 0;
+    return true;
+}
+
+static bool run_unmake(struct inbox *inbox, struct unpack *in, struct arena *arena, struct buf *out, struct err *err)
+{
+    (void)arena, (void)out;
+    bool used = false;
+
+    if (!unpack_done(in, err) || (!inbox->is_new && !was_used(inbox, &used, err)))
+        return false;
+    if (used)
+        return err_set(err, ERR_CONFLICT, "this inbox was used");
+    return inbox_remove_file(inbox, err);
+}
+
+static bool remove_directory(struct mail *mail, const char *inbox_id, struct err *err)
+{
+    const struct mail_config *config = mail_config_of(mail);
+
+    return config->remove_inbox(config->context, inbox_id, err);
+}
+
+bool mail_inbox_unmake(struct mail *mail, const char *inbox_id, struct err *err)
+{
+    struct arena arena;
+    struct unpack reply;
+
+    /* Without a file there is nothing to ask a worker for, and no owner yet that it could run as. */
+    if (remove_directory(mail, inbox_id, err))
+        return true;
+    if (err->kind != ERR_CONFLICT)
+        return false;
+    arena_init(&arena);
+    struct buf request = mail_request(&arena);
+    bool fine = mail_call(mail, inbox_id, INBOX_UNMAKE, &request, &arena, &reply, err) && unpack_done(&reply, err);
+    arena_done(&arena);
+    return fine && remove_directory(mail, inbox_id, err);
+}
+
 const struct inbox_operation inbox_life_operations[] = {
-    { INBOX_MAKE, run_make },
-    { INBOX_READER_ADD, run_reader_add },
-    { INBOX_READER_REMOVE, run_reader_remove },
-    { INBOX_SHRED, run_shred },
-    { 0, NULL },
+    { INBOX_MAKE, run_make },   { INBOX_READER_ADD, run_reader_add }, { INBOX_READER_REMOVE, run_reader_remove },
+    { INBOX_SHRED, run_shred }, { INBOX_UNMAKE, run_unmake },         { 0, NULL },
 };

@@ -79,8 +79,8 @@ static bool put_new(struct inbox *inbox, const struct link_row *row, struct str 
     if (!sql_begin(inbox->sql, SQL_DURABLE, err))
         return false;
     bool fine = make_room(inbox, row->kind, now_us, err) && link_put(inbox, row, err) &&
-                audit_append(inbox, row->kind == MAIL_LINK_APPROVE ? "link.approve" : "link.attachment",
-                             row->message_id, actor, STR("{}"), now_us, err);
+                audit_append(inbox, row->kind == MAIL_LINK_APPROVE ? "link.create" : "link.attachment", row->message_id,
+                             actor, STR("{}"), now_us, err);
     return sql_end(inbox->sql, fine, err);
 }
 

@@ -96,16 +96,6 @@ bool mail_has_part(struct str text, struct str part)
     return memmem(lower_text, len, lower_part, part.len);
 }
 
-struct str mail_bare_address(struct str shown)
-{
-    const char *begin = shown.len ? memrchr(shown.at, '<', shown.len) : NULL;
-    struct str rest = begin ? str_of(begin + 1, shown.len - (size_t)(begin + 1 - shown.at)) : shown;
-
-    if (begin && str_ends(rest, STR(">")))
-        rest.len--;
-    return str_trim(rest);
-}
-
 /* ---- content ---- */
 
 struct str mail_about(struct str message_id, const char *column, char room[MAIL_ABOUT_BYTES])

@@ -38,9 +38,12 @@ bool mail_call(struct mail *mail, const char *inbox_id, uint16_t op, const struc
 /* The same, and the inbox is made: its directory must not exist. */
 bool mail_call_new(struct mail *mail, const char *inbox_id, uint16_t op, const struct buf *request, struct arena *arena,
                    struct unpack *out_reply, struct err *err) must_use;
-/* One frame to a new child of the composer, and its answer. */
-bool mail_composer_call(struct mail *mail, struct str request, struct arena *arena, struct unpack *out_reply,
-                        struct err *err) must_use;
+/*
+ * One frame to a new child of the composer, and its answer. The inbox has a part of the composer's places; when too many of
+ * its requests wait for one: ERR_LIMIT with *out_retry_s, which is 0 otherwise.
+ */
+bool mail_composer_call(struct mail *mail, const char *inbox_id, struct str request, struct arena *arena,
+                        struct unpack *out_reply, uint32_t *out_retry_s, struct err *err) must_use;
 const struct mail_config *mail_config_of(const struct mail *mail);
 /* A buf for a request, in the arena, with the cap of a frame. */
 struct buf mail_request(struct arena *arena);
@@ -76,6 +79,7 @@ enum inbox_op {
     INBOX_READER_ADD,
     INBOX_READER_REMOVE,
     INBOX_SHRED,
+    INBOX_UNMAKE,
     INBOX_SEND_FIRST = 100, /* vault's numbers */
     INBOX_LEAVE_FIRST = 150,
     INBOX_LINK_FIRST = 200,
@@ -91,6 +95,8 @@ bool inbox_make_tables(struct inbox *inbox, struct err *err) must_use;
 bool inbox_meta_get(struct inbox *inbox, const char *name, struct seal_key *out, struct err *err) must_use;
 bool inbox_meta_put(struct inbox *inbox, const char *name, const struct seal_key *value, struct err *err) must_use;
 
+/* Removes the file, for INBOX_UNMAKE. A call after it would begin a new one. */
+bool inbox_remove_file(struct inbox *inbox, struct err *err) must_use;
 /* Was it shredded? Sets is_shredded. */
 bool inbox_look_shredded(struct inbox *inbox, struct err *err) must_use;
 /* The inbox's private key, by a reader's wrap. ERR_DENIED: this credential may not read. */
@@ -156,8 +162,6 @@ void mail_message_pack(struct buf *out, const struct mail_message *message, unsi
 /* Borrows. A value that a worker must not send makes `in` fail. */
 void mail_message_unpack(struct unpack *in, const char *inbox_id, struct arena *arena, struct mail_message *out);
 
-/* "Name <a@b.example>": a@b.example. */
-struct str mail_bare_address(struct str shown);
 /* ASCII letters in either case. */
 bool mail_has_part(struct str text, struct str part);
 void mail_pairs_unpack(struct unpack *in, struct arena *arena, struct mail_pair **out, uint32_t *out_count);

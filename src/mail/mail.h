@@ -69,6 +69,8 @@ struct mail_config {
     bool (*open_composer)(void *context, int *out_fd, struct err *err);
     /* The same, to a new child of webhooks; NULL: there are no webhooks. */
     bool (*open_hook)(void *context, int *out_fd, struct err *err);
+    /* Removes the inbox's directory. ERR_CONFLICT: it is not empty. Waits for keeper. */
+    bool (*remove_inbox)(void *context, const char *inbox_id, struct err *err);
     /* A message that waited to leave is held: its time has come in a gated mode, or the mode went down. May be NULL. */
     void (*held)(void *context, const char *inbox_id, const char *message_id);
     void *context;
@@ -148,12 +150,18 @@ struct mail_content {
     uint32_t flag_count;
 };
 
-/* Composes in a child of the composer. ERR_INVALID names the field: a header with CR or LF, a bad address… */
-bool mail_compose(struct mail *mail, const struct mail_draft *draft, struct arena *arena, struct mail_content *out,
-                  struct err *err) must_use;
-/* Reads MIME (also hostile), with the injection score. It has no envelope: `recipients` is empty, `sender` is From's. */
-bool mail_parse(struct mail *mail, struct str mime, struct arena *arena, struct mail_content *out, struct err *err)
-    must_use;
+/*
+ * Composes in a child of the composer, in a place of this inbox's. ERR_INVALID names the field: a header with CR or LF, a bad
+ * address… ERR_LIMIT with *out_retry_s: too many messages of this inbox wait to be composed.
+ */
+bool mail_compose(struct mail *mail, const char *inbox_id, const struct mail_draft *draft, struct arena *arena,
+                  struct mail_content *out, uint32_t *out_retry_s, struct err *err) must_use;
+/*
+ * Reads MIME (also hostile), with the injection score. It has no envelope: `recipients` is empty, `sender` is From's. In a
+ * place of this inbox's, which is the one that the message comes from.
+ */
+bool mail_parse(struct mail *mail, const char *inbox_id, struct str mime, struct arena *arena, struct mail_content *out,
+                struct err *err) must_use;
 /* SHA-256 of envelope and MIME: what an approval binds. */
 void mail_content_hash(const struct mail_content *content, unsigned char out[GATE_HASH_BYTES]);
 
@@ -176,6 +184,11 @@ bool mail_reader_remove(struct mail *mail, const char *inbox_id, const char *key
     must_use;
 /* Overwrites and removes the file; the audit stays. */
 bool mail_inbox_shred(struct mail *mail, const char *inbox_id, struct str actor, struct err *err) must_use;
+/*
+ * Removes file and directory of an inbox that was made and never used; after a failure in between it can be called again.
+ * ERR_CONFLICT: it was used. Whether anybody knows it is the caller's business.
+ */
+bool mail_inbox_unmake(struct mail *mail, const char *inbox_id, struct err *err) must_use;
 
 /* Limits of one inbox; 0: none. pending_most: all that waits, held or scheduled. */
 struct mail_limits {
@@ -484,10 +497,12 @@ struct mail_hook {
     bool only_check; /* looks up the name and judges its addresses, and sends nothing: the status is 0 */
 };
 /*
- * Waits at most LIMIT_HOOK_MS for the server's answer, whatever its status. ERR_INVALID: the URL, which must be https.
- * ERR_DENIED: it leads to an address that is not public. ERR_TIMEOUT, ERR_UNAVAILABLE: no answer.
+ * Waits at most LIMIT_HOOK_MS for the server's answer, whatever its status; to check, LIMIT_HOOK_CHECK_MS. owner: for whom;
+ * one has one call and one check at a time. ERR_INVALID: the URL, which must be https. ERR_DENIED: it leads to an address
+ * that is not public. ERR_TIMEOUT, ERR_UNAVAILABLE: no answer. ERR_LIMIT: too many calls of this owner wait.
  */
-bool mail_hook_call(struct mail *mail, const struct mail_hook *hook, uint32_t *out_status, struct err *err) must_use;
+bool mail_hook_call(struct mail *mail, struct str owner, const struct mail_hook *hook, uint32_t *out_status,
+                    struct err *err) must_use;
 
 /* ---- links: a token that opens one message without another credential (inbox_links.c) ---- */
 

@@ -13,8 +13,12 @@
  * Locks: mail->lock is held for moments only, and never while another process is waited for. A line's turn is taken without
  * it.
  *
+ * The composer and webhooks have places (base/places.h), of which an inbox has a part. Addresses of new webhooks are checked
+ * in places of their own: a check answers a request, and does not wait until servers that hang are given up.
+ *
  * ERR_LIMIT is a worker's own word: its inbox is full, or what was asked for is too large, and both stay so. What is full
- * here or in keeper (turns, processes, the channel) has room again in a moment: ERR_UNAVAILABLE.
+ * here or in keeper (turns, processes, the channel) has room again in a moment: ERR_UNAVAILABLE, or ERR_LIMIT with the time
+ * after which to try again if it is full of requests of the same inbox.
  */
 #include <errno.h>
 #include <poll.h>
@@ -30,6 +34,7 @@
 #include "base/lock.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "base/places.h"
 #include "base/queue.h"
 #include "mail/frame.h"
 #include "mail/hook.h"
@@ -50,10 +55,11 @@ struct line {
 struct mail {
     struct mail_config config;
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* a line became idle, a connection was closed, a child of another role has answered */
+    pthread_cond_t changed; /* a line became idle, a connection was closed */
     struct map lines;
     struct queue idle; /* least recently used first */
-    unsigned connections, composing, hooking;
+    unsigned connections;
+    struct places *composers, *hooks, *checks;
 };
 
 struct mail *mail_new(const struct mail_config *config)
@@ -68,6 +74,12 @@ struct mail *mail_new(const struct mail_config *config)
     (void)pthread_cond_init(&mail->changed, &attributes);
     (void)pthread_condattr_destroy(&attributes);
     map_init(&mail->lines);
+    mail->composers = places_new(&(struct places_rule){
+        .most = LIMIT_COMPOSERS, .most_each = LIMIT_COMPOSERS_EACH, .waiting_each = LIMIT_COMPOSERS_WAITING });
+    /* Calls wait in lanes (api/mail_hooks.c), where an inbox has one that is slow and one that is not. */
+    mail->hooks = places_new(&(struct places_rule){ .most = LIMIT_HOOKS, .most_each = 2, .waiting_each = 0 });
+    mail->checks = places_new(
+        &(struct places_rule){ .most = LIMIT_HOOK_CHECKS, .most_each = 1, .waiting_each = LIMIT_HOOK_CHECKS_WAITING });
     return mail;
 }
 
@@ -86,6 +98,9 @@ void mail_free(struct mail *mail)
     for (size_t i = 0; (line = map_next(&mail->lines, &i));)
         line_free(line);
     map_done(&mail->lines);
+    places_free(mail->composers);
+    places_free(mail->hooks);
+    places_free(mail->checks);
     (void)pthread_cond_destroy(&mail->changed);
     (void)pthread_mutex_destroy(&mail->lock);
     explicit_bzero(&mail->config, sizeof mail->config);
@@ -338,32 +353,11 @@ bool mail_call_new(struct mail *mail, const char *inbox_id, uint16_t op, const s
 
 /* A role whose children answer one request each. */
 struct desk {
-    unsigned *busy; /* of struct mail */
-    unsigned most;
+    struct places *places; /* of struct mail */
     uint64_t timeout_ms;
     bool (*open)(void *context, int *out_fd, struct err *err);
     const char *name;
 };
-
-static bool desk_enter(struct mail *mail, const struct desk *desk, struct err *err)
-{
-    auto_unlock pthread_mutex_t *held = lock_mutex(&mail->lock);
-    uint64_t until_ms = clock_mono_ms() + desk->timeout_ms;
-
-    while (*desk->busy >= desk->most)
-        if (!wait_for_change(mail, until_ms))
-            return err_set(err, ERR_UNAVAILABLE, "%s is busy; try again in a moment", desk->name);
-    ++*desk->busy;
-    return true;
-}
-
-static void desk_leave(struct mail *mail, const struct desk *desk)
-{
-    auto_unlock pthread_mutex_t *held = lock_mutex(&mail->lock);
-
-    --*desk->busy;
-    (void)pthread_cond_broadcast(&mail->changed);
-}
 
 /* Children that have answered end a moment later, and until then they count. */
 static bool desk_open(struct mail *mail, const struct desk *desk, int *out_fd, struct err *err)
@@ -380,53 +374,61 @@ static bool desk_open(struct mail *mail, const struct desk *desk, int *out_fd, s
     return true;
 }
 
-static bool desk_call(struct mail *mail, const struct desk *desk, struct str request, struct arena *arena,
-                      struct unpack *out_reply, struct err *err)
+/* owner: whose part of the places it takes. ERR_LIMIT with *out_retry_s: too many of the owner's requests wait. */
+static bool desk_call(struct mail *mail, const struct desk *desk, struct str owner, struct str request,
+                      struct arena *arena, struct unpack *out_reply, uint32_t *out_retry_s, struct err *err)
 {
     auto_close int fd = -1;
     bool broken = false;
     struct str reply;
 
-    if (!desk_enter(mail, desk, err))
-        return false;
+    if (!places_take(desk->places, owner, clock_mono_ms() + desk->timeout_ms, err)) {
+        *out_retry_s = 1;
+        return err->kind == ERR_LIMIT
+                   ? err_set(err, ERR_LIMIT, "too many requests of this inbox wait for %s; try again in a moment",
+                             desk->name)
+                   : err_set(err, ERR_UNAVAILABLE, "%s is busy; try again in a moment", desk->name);
+    }
     bool fine = (desk_open(mail, desk, &fd, err) && ask(fd, request, desk->timeout_ms, arena, &reply, err)) ||
                 err_wrap(err, "ask %s", desk->name);
     fd_close(&fd);
-    desk_leave(mail, desk);
+    places_give_back(desk->places, owner);
     return fine && take_reply(reply, out_reply, &broken, err);
 }
 
-bool mail_composer_call(struct mail *mail, struct str request, struct arena *arena, struct unpack *out_reply,
-                        struct err *err)
+bool mail_composer_call(struct mail *mail, const char *inbox_id, struct str request, struct arena *arena,
+                        struct unpack *out_reply, uint32_t *out_retry_s, struct err *err)
 {
-    const struct desk desk = { .busy = &mail->composing,
-                               .most = LIMIT_COMPOSERS,
+    const struct desk desk = { .places = mail->composers,
                                .timeout_ms = LIMIT_COMPOSE_MS,
                                .open = mail->config.open_composer,
                                .name = "the composer" };
 
+    *out_retry_s = 0;
     if (request.len > LIMIT_MAIL_FRAME_BYTES)
         return err_set(err, ERR_LIMIT, "the message is too large");
-    return desk_call(mail, &desk, request, arena, out_reply, err);
+    return desk_call(mail, &desk, str_from(inbox_id), request, arena, out_reply, out_retry_s, err);
 }
 
-bool mail_hook_call(struct mail *mail, const struct mail_hook *hook, uint32_t *out_status, struct err *err)
+bool mail_hook_call(struct mail *mail, struct str owner, const struct mail_hook *hook, uint32_t *out_status,
+                    struct err *err)
 {
-    const struct desk desk = { .busy = &mail->hooking,
-                               .most = LIMIT_HOOKS,
-                               .timeout_ms = LIMIT_HOOK_MS + LIMIT_HOOK_MS / 10, /* the child gives up before */
+    const uint64_t most_ms = hook->only_check ? LIMIT_HOOK_CHECK_MS : LIMIT_HOOK_MS;
+    const struct desk desk = { .places = hook->only_check ? mail->checks : mail->hooks,
+                               .timeout_ms = most_ms + most_ms / 10, /* the child gives up before */
                                .open = mail->config.open_hook,
                                .name = "the process for webhooks" };
     auto_buf struct buf request = buf_make(NULL, LIMIT_HOOK_BYTES);
     struct unpack reply;
     struct arena arena;
+    uint32_t ignored;
 
     if (!desk.open)
         return err_set(err, ERR_UNAVAILABLE, "this server calls no webhooks");
     if (!mail_hook_pack(&request, hook, err))
         return false;
     arena_init(&arena);
-    bool fine = desk_call(mail, &desk, buf_str(&request), &arena, &reply, err);
+    bool fine = desk_call(mail, &desk, owner, buf_str(&request), &arena, &reply, &ignored, err);
     if (fine) {
         uint32_t status = unpack_u32(&reply);
         fine = unpack_done(&reply, err);

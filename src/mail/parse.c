@@ -265,18 +265,6 @@ static struct str subject_read(struct reader *r, GMimeMessage *message)
     return subject;
 }
 
-/* The bare address of one that address_shown() has made. */
-static struct str bare_of(struct str shown)
-{
-    size_t open = shown.len;
-
-    if (!str_ends(shown, STR(">")))
-        return shown;
-    while (open && shown.at[open - 1] != '<')
-        open--;
-    return str_of(shown.at + open, shown.len - open - 1);
-}
-
 /* The well-formed Message-IDs of a header, with a space between. When they are too many the last ones stay. */
 static struct str ids_read(struct reader *r, const char *header)
 {
@@ -328,7 +316,7 @@ static void headers_read(struct reader *r, GMimeMessage *message)
     list_read(r, message, "From", &senders, &sender_count);
     if (sender_count) {
         c->from = senders[0];
-        c->sender = bare_of(senders[0]);
+        c->sender = mail_bare_address(senders[0]);
     }
     if (sender_count > 1 || count_headers(GMIME_OBJECT(message), "From") > 1)
         content_warn(c, r->arena, "several_senders", false, STR("The message names more than one sender."));

@@ -258,3 +258,14 @@ bool mail_local_valid(struct str local)
         return false;
     return char_is_alnum(local.at[0]) && char_is_alnum(local.at[local.len - 1]) && !mail_local_reserved(local);
 }
+
+struct str mail_bare_address(struct str shown)
+{
+    shown = str_trim(shown);
+    if (!str_ends(shown, STR(">")))
+        return shown;
+    for (size_t i = shown.len - 1; i > 0; i--)
+        if (shown.at[i - 1] == '<')
+            return str_trim(str_of(shown.at + i, shown.len - i - 1));
+    return shown;
+}

@@ -97,6 +97,12 @@ bool mail_allow_covers(struct str pattern, struct str address);
 /* Is it a valid entry? local@domain or *@domain: an RFC 5321 dot-string and a host name, ASCII (xn-- for others). */
 bool mail_allow_valid(struct str pattern);
 
+/*
+ * "a@b.example" of "Name <a@b.example>"; a text without <> at its end as it is. A name may have <> too: the last < counts.
+ * Not checked further.
+ */
+struct str mail_bare_address(struct str shown);
+
 /* ---- local parts of our own addresses ---- */
 
 enum { MAIL_LOCAL_LEAST = 3, MAIL_LOCAL_MOST = 64 };

@@ -40,6 +40,8 @@
     X(SIGN, "sign")               /* request from front to signer: a key, an algorithm, a digest; reply: signature */  \
     X(CERTIFICATE, "certificate") /* event from keeper to signer and front: new keys, new certificates */              \
     X(INBOX, "inbox")             /* request to keeper: an inbox id, make it or not; reply: a socket to its worker */  \
+    X(INBOXES, "inboxes")         /* request to keeper: an inbox id to continue after, or ""; reply: ids */            \
+    X(UNMAKE, "unmake")           /* request to keeper: an inbox id, whose empty directory is removed; reply: empty */ \
     X(COMPOSE, "compose")         /* request from front to composer, empty; reply: a socket to a new child of it */    \
     X(HOOK, "hook")               /* request from front to webhooks, empty; reply: a socket to a new child of it */    \
     X(GUEST, "guest")             /* event from egress to front: a sandbox id; its connection to mail, as descriptor */

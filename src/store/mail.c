@@ -198,7 +198,7 @@ bool store_mail_account_get(struct store *store, struct str id, struct arena *ar
 
 #define INBOX_SELECT                                                                                           \
     "SELECT id, tenant_id, account_id, address_hash, profile, public_key, mode, pending, dirty, grants_wait, " \
-    "next_us, created_us, deleted_us, shredded_us, orphaned_us, received FROM mail_inboxes WHERE "
+    "next_us, created_us, deleted_us, shredded_us, orphaned_us, received, shred_tries FROM mail_inboxes WHERE "
 
 static void inbox_read(const struct sql_rows *rows, struct arena *arena, struct mail_inbox_row *out)
 {
@@ -219,6 +219,7 @@ static void inbox_read(const struct sql_rows *rows, struct arena *arena, struct 
         .shredded_us = sql_row_int(rows, 13),
         .orphaned_us = sql_row_int(rows, 14),
         .received = (uint64_t)sql_row_int(rows, 15),
+        .shred_tries = (uint32_t)sql_row_int(rows, 16),
     };
 }
 
@@ -413,10 +414,10 @@ bool store_mail_inbox_stale(struct store *store, int64_t before_us, uint32_t lim
 
     return (sql_select(store->sql,
                        INBOX_SELECT
-                       "(deleted_us > 0 AND shredded_us = 0 AND deleted_us < $1) OR (orphaned_us > 0 AND "
-                       "deleted_us = 0 AND orphaned_us < $1 AND pending = 0 AND next_us = 0 AND dirty = 0) "
-                       "LIMIT $2",
-                       SQL_ARGS(sql_int(before_us), sql_int(limit)), &rows, err) &&
+                       "(deleted_us > 0 AND shredded_us = 0 AND deleted_us < $1 AND shred_tries < $2) OR "
+                       "(orphaned_us > 0 AND deleted_us = 0 AND orphaned_us < $1 AND pending = 0 AND next_us = 0 AND "
+                       "dirty = 0) LIMIT $3",
+                       SQL_ARGS(sql_int(before_us), sql_int(LIMIT_MAIL_SHRED_TRIES), sql_int(limit)), &rows, err) &&
             ROWS_READ(&rows, inbox_read, arena, out, out_count, err)) ||
            err_wrap(err, "find deleted inboxes");
 }
@@ -427,6 +428,12 @@ bool store_mail_inbox_shredded(struct store *store, struct str id, struct err *e
                       "UPDATE mail_inboxes SET shredded_us = $1, profile = '', dirty = 0, next_us = 0, pending = 0 "
                       "WHERE id = $2 AND deleted_us > 0",
                       SQL_ARGS(sql_int(clock_wall_us()), sql_text(id)), NO_INBOX, err);
+}
+
+bool store_mail_inbox_shred_failed(struct store *store, struct str id, struct err *err)
+{
+    return change_one(store, "UPDATE mail_inboxes SET shred_tries = shred_tries + 1 WHERE id = $1 AND deleted_us > 0",
+                      SQL_ARGS(sql_text(id)), NO_INBOX, err);
 }
 
 /* ---- timers ---- */

@@ -94,7 +94,8 @@ struct mail_inbox_row {
     struct str id, tenant_id, account_id;
     struct str address_hash, profile, public_key;
     uint32_t mode, pending;
-    uint64_t received; /* messages so far */
+    uint32_t shred_tries; /* that have failed */
+    uint64_t received;    /* messages so far */
     bool is_dirty, grants_wait;
     int64_t next_us, created_us, deleted_us, shredded_us, orphaned_us;
 };
@@ -134,11 +135,15 @@ bool store_mail_inbox_profile(struct store *store, struct str id, struct str pro
 bool store_mail_inbox_mode(struct store *store, struct str id, uint32_t from, uint32_t to, struct err *err) must_use;
 /* With its keys and grants revoked. ERR_NOT_FOUND: deleted already. */
 bool store_mail_inbox_delete(struct store *store, struct str id, struct err *err) must_use;
-/* Deleted before this time and not shredded; and orphaned before it, with nothing held or timed, and not deleted. */
+/*
+ * Deleted before this time and not shredded, unless it was tried LIMIT_MAIL_SHRED_TRIES times; and orphaned before it, with
+ * nothing held or timed, and not deleted.
+ */
 bool store_mail_inbox_stale(struct store *store, int64_t before_us, uint32_t limit, struct arena *arena,
                             struct mail_inbox_row **out, size_t *out_count, struct err *err) must_use;
 /* The file is gone: the profile goes too, the address stays taken. */
 bool store_mail_inbox_shredded(struct store *store, struct str id, struct err *err) must_use;
+bool store_mail_inbox_shred_failed(struct store *store, struct str id, struct err *err) must_use;
 
 /* A change is under way. No write if the mark is there already. */
 bool store_mail_inbox_dirty(struct store *store, struct str id, struct err *err) must_use;

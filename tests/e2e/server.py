@@ -49,7 +49,11 @@ def cloister(*arguments, data=None, **options):
 
 
 def share_template(data):
-    """The base template in `data`, linked from the shared directory, where it is made first if need be."""
+    """The base template in `data`, linked from the shared directory, where it is made first if need be.
+
+    Only layers that a template there refers to. Older ones stay behind whenever a template is built anew, and a server
+    removes at its start what nothing refers to: each start would make and delete them again, gigabytes of files.
+    """
     templates = SHARED_DATA / "templates"
     if not any("name base\n" in path.read_text() for path in templates.glob("*")):
         cloister("template", "build", "base", data=SHARED_DATA)
@@ -57,15 +61,21 @@ def share_template(data):
         (data / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     # A link is only good within one file system.
     link = ["--link"] if os.stat(SHARED_DATA / "layers").st_dev == os.stat(data / "layers").st_dev else []
-    for layer in (SHARED_DATA / "layers").iterdir():
-        if not (data / "layers" / layer.name).exists():
+    for layer in dict.fromkeys(layer for path in templates.iterdir() for layer in layers_of(path)):
+        if not (data / "layers" / layer).exists():
             # Under another name first: a run that is killed half-way must not leave half a layer.
-            half = data / "layers" / f"{layer.name}.half"
+            half = data / "layers" / f"{layer}.half"
             shutil.rmtree(half, ignore_errors=True)
-            subprocess.run(["cp", "--archive", *link, str(layer), str(half)], check=True)
-            half.rename(data / "layers" / layer.name)
+            subprocess.run(["cp", "--archive", *link, str(SHARED_DATA / "layers" / layer), str(half)], check=True)
+            half.rename(data / "layers" / layer)
     for template in templates.iterdir():
         shutil.copy(template, data / "templates" / template.name)
+
+
+def layers_of(template):
+    """The names in its lines 'layer NAME'."""
+    lines = [line.split() for line in template.read_text().splitlines()]
+    return [words[1] for words in lines if len(words) == 2 and words[0] == "layer"]
 
 
 def free_port():

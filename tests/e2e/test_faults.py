@@ -551,6 +551,19 @@ def test_a_layer_goes_when_no_template_and_no_sandbox_has_it(own_server):
     assert any(path.name in base.read_text() for path in layers.iterdir()), "base has kept its own"
 
 
+def test_a_layer_that_no_template_has_is_not_shared(tmp_path, monkeypatch):
+    """A server of the tests would remove it at each start, and the next test would make it again."""
+    shared, data = tmp_path / "shared", tmp_path / "data"
+    for layer in ("used", "old"):
+        (shared / "layers" / layer).mkdir(parents=True)
+    (shared / "templates").mkdir()
+    (shared / "templates" / "t").write_text("cloister-template 1\nid t\nname base\nlayer used\ncpu_millis 1\n")
+    monkeypatch.setattr("server.SHARED_DATA", shared)
+    share_template(data)
+    assert [path.name for path in (data / "layers").iterdir()] == ["used"]
+    assert [path.name for path in (data / "templates").iterdir()] == ["t"]
+
+
 def test_a_second_server_on_the_same_data_is_refused(server):
     second = Server(server.data)
     with pytest.raises(RuntimeError) as caught:

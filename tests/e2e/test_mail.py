@@ -141,6 +141,23 @@ def subjects(box, inbox):
     return [subject for _, subject, _ in listed(box, inbox)]
 
 
+def test_a_tenant_is_made_by_an_inbox_aloud_and_by_a_key_never(command):
+    tenant, typo = (f"t{secrets.token_hex(4)}" for _ in range(2))
+    refused = command.run("key", "create", "eyes", "--tenant", tenant, code=4)  # not found
+    assert f"there is no tenant '{tenant}'" in refused.stderr and "mail inbox list" in refused.stderr
+    assert command.inbox(tenant=tenant)["made_tenant"] is True
+    assert command.inbox(tenant=tenant)["made_tenant"] is False
+    assert command.inbox()["made_tenant"] is False
+    name = f"t-{secrets.token_hex(6)}"
+    assert f"Made tenant {typo}," in command.run("inbox", "create", name, "--tenant", typo).stderr
+    assert "Made tenant" not in command.run("inbox", "create", f"{name}2", "--tenant", typo).stderr
+    assert command.json("key", "create", "eyes", "--tenant", tenant)["tenant"] == tenant
+    unknown = f"u{secrets.token_hex(4)}"
+    command.run("key", "create", "eyes", "--tenant", unknown, code=4)
+    command.run("oversight", "x@y.example", "--tenant", unknown, code=4)
+    assert not [row for row in command.json("key", "list")["keys"] if row["tenant"] == unknown]
+
+
 def test_the_published_scripts_and_a_person_at_the_command_line(box, command):
     sender, other = command.inbox(), command.inbox()
     assert sender["key"].startswith("mm_live_")

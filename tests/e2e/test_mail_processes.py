@@ -14,7 +14,9 @@ import time
 import pytest
 from server import Server, wait_for
 
-LIMIT_INBOX_WORKERS = 64  # base/limits.h
+# base/limits.h
+LIMIT_INBOX_WORKERS = 64
+LIMIT_COMPOSERS, LIMIT_COMPOSERS_EACH = 8, 2
 INBOX_UIDS = range(0x75000000, 0x78000000)  # daemon/inboxes.h
 HELD = "pending_send_approval"
 
@@ -72,6 +74,10 @@ def kill_and_wait(pid):
     assert wait_for(lambda: not pathlib.Path(f"/proc/{pid}").exists())
 
 
+def children_of(pid):
+    return {int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+
+
 def status_of(pid):
     lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
     return {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
@@ -108,6 +114,7 @@ def test_each_worker_has_a_user_of_its_own_and_its_directory_only(mail):
 def test_composer_and_webhooks_have_users_of_their_own(mail):
     seen = set()
     for role in ("front", "composer", "webhooks"):
+        assert wait_for(lambda role=role: status_of(mail.role_pid(role))["Seccomp"] == ["2"])  # the last thing it loads
         status = status_of(mail.role_pid(role))
         assert status["CapEff"] == ["0000000000000000"] and status["Seccomp"] == ["2"] and status["NoNewPrivs"] == ["1"]
         seen.add(status["Uid"][0])
@@ -179,6 +186,63 @@ def test_a_killed_role_is_started_again_and_mail_goes_on(mail, role):
     kill_and_wait(old)
     assert wait_for(lambda: mail.role_pid(role) not in (None, old))
     assert wait_for(lambda: inbox.send(inbox.address).status in (200, 201, 202))
+
+
+def test_inboxes_with_slow_messages_hold_up_no_other(mail):
+    """Their composers are stopped, so what they send takes for ever: another inbox sends meanwhile."""
+    slow, other = [make_inbox(mail) for _ in range(3)], make_inbox(mail)
+    composer, stopped = mail.role_pid("composer"), set()
+    text = "[a](b) *c* `d` " * 8000  # takes long enough to be caught
+
+    def stop_composers():
+        for pid in children_of(composer) - stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+                stopped.add(pid)
+        stopped.intersection_update(children_of(composer))
+        return len(stopped)
+
+    with concurrent.futures.ThreadPoolExecutor(30) as pool:
+        floods = [pool.submit(slow[i % 3].send, other.address, f"slow {i}", text) for i in range(15)]
+        try:
+            assert wait_for(lambda: stop_composers() >= 3 * LIMIT_COMPOSERS_EACH, pause=0.002)
+            for _ in range(1000):  # no more of them come, although each inbox has more to send
+                assert stop_composers() <= 3 * LIMIT_COMPOSERS_EACH < LIMIT_COMPOSERS
+                time.sleep(0.001)
+            waiting = [flood for flood in floods if not flood.done()]
+            assert len(waiting) > len(stopped)
+            assert other.send(slow[0].address, "quick").json["status"] == HELD
+            assert not any(flood.done() for flood in waiting)
+        finally:
+            for pid in stopped & children_of(composer):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+        for flood in floods:
+            assert flood.result().status in (200, 201, 202, 503), flood.result()
+    assert wait_for(lambda: not children_of(composer))
+    assert slow[0].send(other.address, "once more").json["status"] == HELD
+
+
+def test_a_recipient_that_is_stuck_holds_up_no_other_message(mail):
+    """Six senders have mail for an inbox whose worker is stopped, and one for another inbox, all due at the same time."""
+    senders, stuck, other = [make_inbox(mail) for _ in range(7)], make_inbox(mail), make_inbox(mail)
+    for sender in senders:
+        assert mail.call("PUT", f"/mail/inboxes/{sender.id}/mode", {"mode": "autonomous"}, admin(mail)).status == 200
+    assert stuck.subjects() == []
+    due = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 4))
+    worker = worker_of(mail, stuck)
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        for sender in senders[1:]:
+            assert sender.send(stuck.address, f"from {sender.id}", send_at=due).json["status"] == "scheduled"
+        assert senders[0].send(other.address, "to the other", send_at=due).json["status"] == "scheduled"
+        assert wait_for(lambda: other.subjects() == ["to the other"])
+        assert worker_of(mail, stuck) == worker  # no call for it has been given up yet
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGCONT)
+    assert wait_for(lambda: len(stuck.subjects()) == 6, seconds=100)  # pauses grow while it does not answer
+    assert sorted(stuck.subjects()) == sorted(f"from {sender.id}" for sender in senders[1:])
 
 
 def test_front_that_is_killed_takes_the_workers_along_and_no_message(mail):

@@ -15,7 +15,8 @@ from test_mail_processes import admin, decide, make_inbox
 class Receiver:
     """An HTTP server on this machine that writes down what it gets, and answers with `statuses`, the last one for ever."""
 
-    def __init__(self, statuses=(200,)):
+    def __init__(self, statuses=(200,), answers=None):
+        """answers: an event, before which nothing is answered."""
         self.got, self.statuses = [], list(statuses)
         receiver = self
 
@@ -23,6 +24,8 @@ class Receiver:
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 receiver.got.append((dict(self.headers), body))
+                if answers:
+                    answers.wait()
                 self.send_response(receiver.statuses.pop(0) if len(receiver.statuses) > 1 else receiver.statuses[0])
                 self.send_header("Content-Length", "0")
                 self.end_headers()
@@ -36,6 +39,9 @@ class Receiver:
 
     def events(self):
         return [json.loads(body)["event"] for _, body in self.got]
+
+    def mailboxes(self):
+        return [json.loads(body)["data"]["mailbox_id"] for _, body in self.got]
 
     def close(self):
         self.server.shutdown()
@@ -110,6 +116,30 @@ def test_a_removed_webhook_is_not_called(mail, receiver):
     inbox.send("somebody@example.com")
     assert wait_for(lambda: receiver.got)
     assert len(receiver.got) == 1
+
+
+def test_a_server_that_hangs_holds_up_no_other_inbox(mail, receiver):
+    """Six inboxes call it, and have more to tell: another inbox adds a webhook, and is told about its message."""
+    answers = threading.Event()
+    hanging = Receiver(answers=answers)
+    try:
+        stuck, other = [make_inbox(mail) for _ in range(6)], make_inbox(mail)
+        for inbox in stuck:
+            assert add_webhook(inbox, f"{hanging.url}/{inbox.id}", ["oversight.pending"]).status == 201
+        for number in range(3):
+            for inbox in stuck:
+                inbox.send("somebody@example.com", f"number {number}")
+        assert wait_for(lambda: len(hanging.got) == len(stuck))
+        assert add_webhook(other, receiver.url, ["oversight.pending"]).status == 201
+        other.send("somebody@example.com")
+        assert wait_for(lambda: receiver.mailboxes() == [other.id])
+        # Theirs were not given up meanwhile: each inbox still has its first call.
+        assert sorted(hanging.mailboxes()) == sorted(inbox.id for inbox in stuck)
+        answers.set()
+        assert wait_for(lambda: len(hanging.got) == 3 * len(stuck))
+    finally:
+        answers.set()
+        hanging.close()
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """Mail from inside a sandbox: its names lead to the gate under every policy, and to nothing else."""
 
 import json
+import pathlib
 import secrets
 
 import pytest
 from test_inside import POLICIES
 
+E2E = pathlib.Path(__file__).resolve().parents[1] / "e2e"
 NAMES = ("http://mail.cloister.internal", "https://api.multimail.dev")
 UNKNOWN = "01J" + "A" * 23
 
@@ -120,3 +122,92 @@ def test_names_of_mail_lead_to_nothing_else(cloister, box, path):
 def test_other_ports_of_these_names_are_closed(cloister, box):
     for port in (22, 25, 465, 587, 8080, cloister.server.port):
         box.fails("tcp", "mail.cloister.internal", port, "", True)
+
+
+# ---- WebSocket ----
+
+# Subscribes to what it is told to, sends a message to itself, and prints all that it hears, or the refusal.
+LISTEN = """
+import json, ssl, sys, urllib.request
+from websocket import Closed, Refused, WebSocket
+
+url, key, ids, address = sys.argv[1], sys.argv[2], sys.argv[3].split(), sys.argv[4]
+scheme, _, host = url.partition("://")
+tls = ssl.create_default_context() if scheme == "wss" else None
+headers = {"Authorization": "Bearer " + key} if key else {}
+try:
+    socket = WebSocket(host, 443 if tls else 80, "/v1/ws", headers, tls)
+    said = [socket.receive()]
+    socket.send(type="subscribe", id="one", inbox_ids=ids)
+    said += socket.until("subscribed")
+    if address:
+        draft = json.dumps({"to": address, "subject": "live " + url, "body": "text"}).encode()
+        urllib.request.urlopen(urllib.request.Request(sys.argv[5] + "/v1/send", draft, {"Content-Type": "application/json"}))
+        said += socket.until("event")
+    socket.send(type="ping")
+    said += socket.until("pong")
+except Refused as answer:
+    said = [{"type": "refused", "status": answer.status, "body": json.loads(answer.body)}]
+except Closed as end:
+    said.append({"type": "closed", "status": end.status})
+print(json.dumps(said))
+"""
+FEEDS = ("ws://mail.cloister.internal", "wss://api.lobstermail.ai")
+
+
+def listen(box, url, ids, address="", key=""):
+    box.write("/tmp/websocket.py", (E2E / "websocket.py").read_bytes())
+    box.write("/tmp/listen.py", LISTEN.encode())
+    result = box.run("python3", "/tmp/listen.py", url, key, " ".join(ids), address, NAMES[0])
+    assert result.code == 0, result
+    return json.loads(result.stdout)
+
+
+def lobster_inbox(box):
+    (row,) = json.loads(ask(box, f"{NAMES[0]}/v1/inboxes")[1])["data"]
+    return row
+
+
+@pytest.mark.parametrize("url", FEEDS)
+def test_a_websocket_from_inside_hears_the_sandboxs_own_inbox(cloister, box, url):
+    """In clear to the name inside, and by TLS that egress ends; without a key, as with the rest of the API."""
+    own = lobster_inbox(box)
+    other = cloister.box(allow_internet_access=False)
+    try:
+        theirs = lobster_inbox(other)
+    finally:
+        other.kill()
+    said = listen(box, url, [own["id"], theirs["id"], f"ibx_{UNKNOWN}"], own["address"])
+    assert [row["type"] for row in said] == ["authenticated", "error", "error", "subscribed", "event", "pong"], said
+    assert said[1] == said[2] and said[1]["code"] == "not_found"
+    assert said[3]["inbox_ids"] == [own["id"]]
+    assert said[4]["event_type"] == "oversight.pending" and said[4]["inbox_id"] == own["id"]
+
+
+def account_of(server):
+    return server.call("POST", "/v1/signup", {}, {"Content-Type": "application/json"}).json["token"]
+
+
+def test_a_websocket_from_inside_hears_what_its_key_reaches(cloister, box):
+    """With a key it is the key's inboxes, and the sandbox's own is one of others; a key that nobody has is none."""
+    own = lobster_inbox(box)["id"]
+    for url in FEEDS:
+        said = listen(box, url, [own], key=account_of(cloister.server))
+        assert [row["type"] for row in said] == ["authenticated", "error", "subscribed", "pong"], said
+        assert said[1]["code"] == "not_found" and said[2]["inbox_ids"] == []
+        said = listen(box, url, [own], key="lm_sk_live_" + "a" * 43)
+        assert [row["type"] for row in said] == ["authenticated", "subscribed", "pong"], said
+
+
+def test_a_websocket_of_a_bound_sandbox_needs_the_key_to_read(cloister):
+    """Without it such a sandbox only sends, and another key is refused: an answer with a code, and no silence."""
+    own = inbox(cloister.server)
+    bound = cloister.box(allow_internet_access=False, metadata={"mail.inbox": own["id"]})
+    try:
+        for url in FEEDS:
+            (said,) = listen(bound, url, [f"ibx_{own['id']}"])
+            assert (said["type"], said["status"], said["body"]["error"]) == ("refused", 403, "insufficient_tier"), said
+            (said,) = listen(bound, url, [f"ibx_{own['id']}"], key=account_of(cloister.server))
+            assert (said["type"], said["status"], said["body"]["error"]) == ("refused", 401, "authentication_error"), said
+    finally:
+        bound.kill()

@@ -4,6 +4,8 @@
 #include "actions/mail_inside.h"
 
 #include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -25,10 +27,13 @@ static struct row {
     int64_t next_us;
     uint32_t pending;
     unsigned marks; /* written so far */
+    atomic_uint turns;
 } rows[LIMIT_MAIL_SWEEP + 10];
 static bool rows_fail;
 
-static unsigned turns;
+static atomic_uint turns;
+static const char *stuck_id;    /* a turn of this inbox lasts until this is posted… */
+static sem_t is_free, is_stuck; /* …and has begun when this is */
 static struct mail_tick tick;
 static enum err_kind turn_error;
 static void (*during_turn)(struct fixture *f); /* something that happens at the same time */
@@ -94,6 +99,11 @@ bool dispatch_turn(const struct actions *actions, const char *inbox_id, const ch
     (void)actions;
     assert_true(row_of(inbox_id)->is_dirty); /* nothing changes in an inbox whose row has no mark */
     turns++;
+    row_of(inbox_id)->turns++;
+    if (stuck_id && strcmp(inbox_id, stuck_id) == 0) {
+        (void)sem_post(&is_stuck);
+        (void)sem_wait(&is_free);
+    }
     if (during_turn)
         during_turn(now);
     if (turn_error)
@@ -120,6 +130,9 @@ static int set_up(void **state)
     tick = (struct mail_tick){ 0 };
     turn_error = ERR_NONE;
     during_turn = NULL;
+    stuck_id = NULL;
+    (void)sem_init(&is_free, 0, 0);
+    (void)sem_init(&is_stuck, 0, 0);
     f->setup.busy = mail_busy_new();
     f->setup.sends_per_minute = 20;
     f->actions.mail = &f->setup;
@@ -314,6 +327,105 @@ static void more_timers_than_one_tick_takes_are_not_forgotten(void **state)
     assert_int_equal(turns, COUNT_OF(rows));
 }
 
+static void inboxes_that_are_always_due_leave_turns_to_others(void **state)
+{
+    struct fixture *f = *state;
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        rows[i].next_us = clock_wall_us();
+    tick.queued = 1; /* each has more than leaves in one turn */
+    run_tick(f);
+    run_tick(f);
+    run_tick(f);
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        assert_in_range(rows[i].turns, 1, 3);
+}
+
+static void *tick_in_thread(void *context)
+{
+    run_tick(context);
+    return NULL;
+}
+
+static void a_tick_that_waits_for_a_stuck_inbox_leaves_the_others_to_the_next_one(void **state)
+{
+    struct fixture *f = *state;
+    pthread_t thread;
+
+    for (size_t i = 0; i < 10; i++)
+        rows[i].next_us = clock_wall_us();
+    stuck_id = id_a;
+    assert_int_equal(pthread_create(&thread, NULL, tick_in_thread, f), 0);
+    (void)sem_wait(&is_stuck);
+    run_tick(f);
+    for (size_t i = 0; i < 10; i++)
+        assert_int_equal(rows[i].turns, 1); /* also the stuck one: nobody else waits for it */
+    hand_clock_add(60000);
+    change(f, id_b, clock_wall_us());
+    run_tick(f); /* nor later */
+    assert_int_equal(rows[0].turns, 1);
+    assert_int_equal(rows[1].turns, 2);
+    assert_true(rows[0].is_dirty);
+    stuck_id = NULL;
+    (void)sem_post(&is_free);
+    (void)pthread_join(thread, NULL);
+    hand_clock_add(LIMIT_MAIL_QUIET_MS);
+    run_tick(f);
+    assert_false(rows[0].is_dirty);
+}
+
+static void an_inbox_from_which_somebody_sends_holds_up_no_tick(void **state)
+{
+    struct fixture *f = *state;
+    struct busy_inbox *inbox;
+    struct err err;
+
+    run_tick(f);
+    assert_true(busy_begin(&f->actions, id_a, &inbox, &err));
+    busy_stop(inbox);
+    change(f, id_a, clock_wall_us());
+    change(f, id_b, clock_wall_us());
+    run_tick(f);
+    assert_int_equal(rows[0].turns, 0);
+    assert_int_equal(rows[1].turns, 1);
+    busy_go(inbox);
+    busy_end(&f->actions, inbox, 0);
+    run_tick(f);
+    assert_int_equal(rows[0].turns, 1);
+}
+
+static void a_recipient_that_does_not_answer_is_waited_for_by_one(void **state)
+{
+    struct fixture *f = *state;
+
+    assert_true(busy_arrival_begins(&f->actions, id_a, false));
+    assert_true(busy_arrival_begins(&f->actions, id_a, false)); /* it has only begun */
+    busy_arrival_ends(&f->actions, id_a, true);
+    hand_clock_add(LIMIT_MAIL_SLOW_MS);
+    assert_false(busy_arrival_begins(&f->actions, id_a, false));
+    assert_true(busy_arrival_begins(&f->actions, id_b, false));
+    assert_true(busy_arrival_begins(&f->actions, id_a, true)); /* somebody who waits for this one may wait */
+    busy_arrival_ends(&f->actions, id_a, false);
+    assert_false(busy_arrival_begins(&f->actions, id_a, true)); /* …but not when it has not answered */
+    hand_clock_add(LIMIT_INBOX_CALL_MS);
+    busy_arrival_ends(&f->actions, id_a, true);
+    assert_true(busy_arrival_begins(&f->actions, id_a, false));
+    hand_clock_add(LIMIT_INBOX_CALL_MS);
+    busy_arrival_ends(&f->actions, id_a, false);
+    run_tick(f); /* it is remembered */
+    hand_clock_add(LIMIT_MAIL_AWAY_MS - 1);
+    assert_false(busy_arrival_begins(&f->actions, id_a, true));
+    hand_clock_add(1);
+    assert_true(busy_arrival_begins(&f->actions, id_a, false));
+    busy_arrival_ends(&f->actions, id_a, true);
+    assert_true(busy_arrival_begins(&f->actions, id_a, false));
+    busy_arrival_ends(&f->actions, id_a, false); /* its worker has died at once */
+    hand_clock_add(1000);
+    assert_true(busy_arrival_begins(&f->actions, id_a, false));
+    busy_arrival_ends(&f->actions, id_a, true);
+    busy_arrival_ends(&f->actions, id_b, true);
+}
+
 static void inboxes_in_use_when_the_server_stopped_are_looked_at(void **state)
 {
     struct fixture *f = *state;
@@ -479,6 +591,10 @@ int main(void)
         RUN(a_timer_in_a_row_runs_when_its_time_has_come),
         RUN(a_timer_that_a_tick_has_found_is_kept),
         RUN(more_timers_than_one_tick_takes_are_not_forgotten),
+        RUN(inboxes_that_are_always_due_leave_turns_to_others),
+        RUN(a_tick_that_waits_for_a_stuck_inbox_leaves_the_others_to_the_next_one),
+        RUN(an_inbox_from_which_somebody_sends_holds_up_no_tick),
+        RUN(a_recipient_that_does_not_answer_is_waited_for_by_one),
         RUN(inboxes_in_use_when_the_server_stopped_are_looked_at),
         RUN(rows_that_cannot_be_read_are_read_later),
         RUN(a_turn_that_fails_is_repeated_with_growing_pauses),

@@ -115,9 +115,22 @@ static bool open_composer(void *context, int *out_fd, struct err *err)
     return err_set(err, ERR_UNAVAILABLE, "this test has no composer");
 }
 
+static bool remove_inbox(void *context, const char *inbox_id, struct err *err)
+{
+    struct starter *starter = context;
+    char path[128];
+
+    snprintf(path, sizeof path, "%s/%s", starter->dir, inbox_id);
+    if (rmdir(path) == 0)
+        return true;
+    return errno == ENOTEMPTY ? err_set(err, ERR_CONFLICT, "%s is not empty", path) : err_sys(err, "remove %s", path);
+}
+
 static struct mail *starter_mail(struct starter *starter)
 {
-    struct mail_config config = { .open_inbox = open_inbox, .open_composer = open_composer, .context = starter };
+    struct mail_config config = {
+        .open_inbox = open_inbox, .remove_inbox = remove_inbox, .open_composer = open_composer, .context = starter
+    };
 
     seal_pair_of(STR("the test's server"), "server", &config.server_public, &config.server_private);
     seal_derive(STR("the test's server"), "secret", &config.server_secret);
@@ -700,6 +713,125 @@ static void a_key_never_sends_and_approves(void **state)
     temp_store_by_hand(&f->rig.disk, query);
     rig_turn(&f->rig, 31 * 1000); /* the cache */
     MUST_FAIL(mail_caller_by_key(&f->actions, secret_reveal(&text), &approver, &err), ERR_DENIED);
+}
+
+static void count_tenants(struct fixture *f, size_t expected)
+{
+    struct mail_tenant_row *rows;
+    size_t count;
+
+    MUST(store_mail_tenant_list(f->rig.disk.store, f->arena, &rows, &count, &err));
+    assert_int_equal(count, expected);
+}
+
+static void a_mistyped_tenant_is_not_made_by_a_key(void **state)
+{
+    struct fixture *f = *state;
+    struct mail_key_want want = { .name = STR("k"), .scopes = MAIL_SCOPE_OVERSIGHT, .tenant = STR("rde") };
+    struct mail_key_info info;
+    struct secret text;
+    struct made alice;
+    struct team_row team;
+    struct err refusal;
+    bool pending;
+
+    make_inbox(f, "alice", "red", &alice);
+    MUST(action_mail_key_create(&f->actions, &f->operator_, &(struct mail_key_want){ .name = STR("k"), .scopes = 8 },
+                                f->arena, &info, &text, &pending, &err)); /* makes "default" */
+    count_tenants(f, 2);
+    assert_false(action_mail_key_create(&f->actions, &f->operator_, &want, f->arena, &info, &text, &pending, &refusal));
+    assert_int_equal(refusal.kind, ERR_NOT_FOUND);
+    assert_non_null(strstr(refusal.message, "'rde'"));
+    assert_non_null(strstr(refusal.message, "mail inbox list"));
+    want.tenant = STR("a-name-that-is-as-long-as-a-name-of-a-tenant-can-be-63-letters-");
+    assert_false(action_mail_key_create(&f->actions, &f->operator_, &want, f->arena, &info, &text, &pending, &refusal));
+    assert_int_equal(refusal.kind, ERR_NOT_FOUND);
+    assert_non_null(strstr(refusal.message, "makes a new one")); /* nothing is cut off */
+    want.tenant = STR("Not A Name");
+    MUST_FAIL(action_mail_key_create(&f->actions, &f->operator_, &want, f->arena, &info, &text, &pending, &err),
+              ERR_INVALID);
+    MUST_FAIL(action_oversight_address(&f->actions, &f->operator_, STR("rde"), STR("x@y.example"), STR(""), f->arena,
+                                       &pending, &err),
+              ERR_NOT_FOUND);
+    count_tenants(f, 2);
+    /* A team has one as soon as it is needed. */
+    MUST(store_team_add(f->rig.disk.store, STR("rde"), f->arena, &team, &err));
+    want.tenant = STR("rde");
+    MUST(action_mail_key_create(&f->actions, &f->operator_, &want, f->arena, &info, &text, &pending, &err));
+    count_tenants(f, 3);
+}
+
+static void an_inbox_says_that_its_tenant_is_new(void **state)
+{
+    struct fixture *f = *state;
+    struct inbox_want bad = { .local = STR("not a name"), .tenant = STR("green"), .mode = -1 };
+    struct made first, second;
+    bool pending;
+
+    make_inbox(f, "alice", "red", &first);
+    assert_true(first.info.made_tenant);
+    make_inbox(f, "bobby", "red", &second);
+    assert_false(second.info.made_tenant);
+    MUST_FAIL(
+        action_inbox_create(&f->actions, &f->operator_, &bad, f->arena, &second.info, &second.key, &pending, &err),
+        ERR_INVALID);
+    bad.local = STR("alice");
+    MUST_FAIL(
+        action_inbox_create(&f->actions, &f->operator_, &bad, f->arena, &second.info, &second.key, &pending, &err),
+        ERR_CONFLICT);
+    count_tenants(f, 1); /* an inbox that was refused has made none */
+}
+
+static bool has_directory(struct fixture *f, const char *inbox_id)
+{
+    char path[128];
+
+    snprintf(path, sizeof path, "%s/%s", f->starter.dir, inbox_id);
+    return access(path, F_OK) == 0;
+}
+
+/* As a crash leaves it: the file is there, and the row is not. */
+static void make_unmade(struct fixture *f, char out[MAIL_INBOX_ID_BYTES])
+{
+    struct mail_reader reader = { .key_id = "01HADDED000000000000000000" };
+    struct mail_inbox_new want = { .inbox_id = out, .readers = &reader, .reader_count = 1, .actor = STR("operator") };
+    struct seal_key public_key;
+
+    mail_ulid(out);
+    MUST(mail_inbox_make(f->setup.mail, &want, &public_key, &err));
+}
+
+static void what_a_crash_left_of_an_inbox_is_removed_and_nothing_that_has_a_row(void **state)
+{
+    enum { NEVER_FINISHED = LIMIT_MAIL_SWEEP + 3, USED = NEVER_FINISHED, WITH_ROW, DELETED, SHREDDED, TENANT, COUNT };
+    struct fixture *f = *state;
+    char(*ids)[MAIL_INBOX_ID_BYTES] = calloc(COUNT, sizeof *ids);
+    struct made made[3];
+
+    for (int i = 0; i < NEVER_FINISHED; i++)
+        make_unmade(f, ids[i]);
+    make_unmade(f, ids[USED]);
+    MUST(mail_audit_add(f->setup.mail, ids[USED], STR("something"), STR("x"), STR("x"), STR("{}"), &err));
+    for (int i = 0; i < 3; i++) {
+        static const char *const names[] = { "alice", "bobby", "carol" };
+        make_inbox(f, names[i], "red", &made[i]);
+        memcpy(ids[WITH_ROW + i], made[i].info.id, sizeof *ids);
+    }
+    memcpy(ids[TENANT], made[0].info.tenant_id, sizeof *ids);
+    MUST(store_mail_inbox_delete(f->rig.disk.store, str_from(ids[DELETED]), &err));
+    MUST(store_mail_inbox_delete(f->rig.disk.store, str_from(ids[SHREDDED]), &err));
+    MUST(store_mail_inbox_shredded(f->rig.disk.store, str_from(ids[SHREDDED]), &err));
+    struct mail_unmade unmade = { .ids = (const char(*)[MAIL_INBOX_ID_BYTES])ids, .count = COUNT };
+    action_mail_unmade(&f->actions, &unmade);
+    assert_int_equal(unmade.next, LIMIT_MAIL_SWEEP); /* a part at a time */
+    while (unmade.next < unmade.count)
+        action_mail_unmade(&f->actions, &unmade);
+    assert_int_equal(unmade.removed, NEVER_FINISHED);
+    assert_int_equal(unmade.kept, 1);
+    for (int i = 0; i < COUNT; i++)
+        assert_int_equal(has_directory(f, ids[i]), i >= NEVER_FINISHED);
+    assert_true(can_list(f, &made[0].caller, made[0].info.id, &(struct err){ 0 }));
+    free(ids);
 }
 
 static void approvers_open_their_own_tenants_key_only(void **state)
@@ -1465,6 +1597,48 @@ static void a_deleted_inbox_is_shut_at_once_and_shredded_in_a_week(void **state)
     assert_int_equal(temp_store_ask(&f->rig.disk, "SELECT COUNT(*) FROM mail_inboxes WHERE profile <> ''"), 0);
 }
 
+static void overwrite_file(struct fixture *f, const char *inbox_id)
+{
+    char path[128], noise[8192];
+
+    memset(noise, 'x', sizeof noise);
+    mail_free(f->setup.mail);
+    f->setup.mail = starter_mail(&f->starter);
+    /* Its worker ends now, and removes the journal last. */
+    snprintf(path, sizeof path, "%s/%s/inbox.db-wal", f->starter.dir, inbox_id);
+    for (int i = 0; i < 10000 && access(path, F_OK) == 0; i++)
+        usleep(1000);
+    assert_int_equal(access(path, F_OK), -1);
+    snprintf(path, sizeof path, "%s/%s/inbox.db", f->starter.dir, inbox_id);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    assert_int_equal(pwrite(fd, noise, sizeof noise, 0), sizeof noise);
+    close(fd);
+}
+
+static void a_damaged_file_is_tried_to_be_shredded_for_a_day_and_no_longer(void **state)
+{
+    struct fixture *f = *state;
+    struct mail_inbox_row row;
+    struct made alice, bob;
+
+    rig_stand();
+    make_inbox(f, "alice", "", &alice);
+    make_inbox(f, "bobby", "", &bob);
+    for (const struct made *made = &alice; made; made = made == &alice ? &bob : NULL)
+        MUST(action_inbox_delete(&f->actions, &f->operator_, str_from(made->info.id), f->arena, &err));
+    overwrite_file(f, alice.info.id);
+    rig_turn(&f->rig, UINT64_C(8) * 86400 * 1000);
+    for (uint32_t i = 1; i <= LIMIT_MAIL_SHRED_TRIES + 2; i++) {
+        action_mail_sweep(&f->actions, clock_wall_us());
+        MUST(store_mail_inbox_get(f->rig.disk.store, str_from(alice.info.id), f->arena, &row, &err));
+        assert_int_equal(row.shred_tries, MIN(i, (uint32_t)LIMIT_MAIL_SHRED_TRIES));
+        assert_int_equal(row.shredded_us, 0);
+    }
+    MUST(store_mail_inbox_get(f->rig.disk.store, str_from(bob.info.id), f->arena, &row, &err));
+    assert_true(row.shredded_us > 0 && row.shred_tries == 0);
+    assert_true(has_directory(f, alice.info.id));
+}
+
 /* ---- webhooks ---- */
 
 static void webhooks_need_a_code_unless_an_account_asks_from_outside(void **state)
@@ -1554,6 +1728,9 @@ int main(void)
         DESK_CASE(the_name_of_a_key_does_not_look_like_its_scopes),
         DESK_CASE(a_key_is_made_with_the_operators_code_and_revoked_at_once),
         DESK_CASE(a_key_never_sends_and_approves),
+        DESK_CASE(what_a_crash_left_of_an_inbox_is_removed_and_nothing_that_has_a_row),
+        DESK_CASE(a_mistyped_tenant_is_not_made_by_a_key),
+        DESK_CASE(an_inbox_says_that_its_tenant_is_new),
         DESK_CASE(approvers_open_their_own_tenants_key_only),
         DESK_CASE(a_new_admin_token_gets_the_approvers_key_from_an_oversight_key),
         DESK_CASE(a_mode_goes_down_freely_and_up_with_a_code),
@@ -1574,6 +1751,7 @@ int main(void)
         DESK_CASE(metadata_names_the_sandboxs_inbox),
         DESK_CASE(the_inbox_of_a_sandbox_ends_after_it),
         DESK_CASE(a_deleted_inbox_is_shut_at_once_and_shredded_in_a_week),
+        DESK_CASE(a_damaged_file_is_tried_to_be_shredded_for_a_day_and_no_longer),
         DESK_CASE(webhooks_need_a_code_unless_an_account_asks_from_outside),
         DESK_CASE(without_mail_everything_says_so),
     };

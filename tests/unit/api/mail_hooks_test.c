@@ -25,9 +25,13 @@ static struct {
     struct mail_webhook list[2];
     struct str events[2][3];
     unsigned list_count, looks, calls, fail, changes;
-    bool never; /* failures are for good */
+    bool never;        /* failures are for good */
+    const char *hangs; /* the server of inboxes whose id begins so answers after LIMIT_HOOK_SLOW_MS… */
+    bool is_let_go;    /* …and not before this is true */
+    unsigned hanging;
+    pthread_cond_t let_go;
     char last_body[512], last_headers[512], last_url[100], ids[8][MAIL_INBOX_ID_BYTES];
-} fake = { .lock = PTHREAD_MUTEX_INITIALIZER };
+} fake = { .lock = PTHREAD_MUTEX_INITIALIZER, .let_go = PTHREAD_COND_INITIALIZER };
 
 bool action_hook_list(const struct actions *actions, const char *inbox_id, struct arena *arena,
                       struct mail_webhook **out, size_t *out_count, struct err *err)
@@ -74,6 +78,13 @@ bool action_hook_call(const struct actions *actions, const char *inbox_id, const
     (void)snprintf(fake.ids[fake.calls % 8], sizeof fake.ids[0], "%.*s",
                    STR_ARG(hook->headers[hook->header_count - 1].value));
     fake.calls++;
+    if (fake.hangs && strncmp(inbox_id, fake.hangs, strlen(fake.hangs)) == 0) {
+        fake.hanging++;
+        while (!fake.is_let_go)
+            (void)pthread_cond_wait(&fake.let_go, &fake.lock);
+        hand_clock_add(LIMIT_HOOK_SLOW_MS);
+        fake.hanging--;
+    }
     bool fine = !fake.fail;
     fake.fail -= fake.fail > 0;
     *out_again = !fine && !fake.never;
@@ -96,11 +107,12 @@ static int set_up(void **state)
     log_setup("test", LOG_ERROR + 1);
     hand_clock_start();
     world->loop = loop_new();
-    world->workers = workers_new(world->loop, 4);
+    world->workers = workers_new(world->loop, LIMIT_HOOKS + LIMIT_HOOK_LOOKS);
     world->hooks =
         mail_hooks_new(&(struct api_config){ .loop = world->loop, .workers = world->workers, .actions = &actions });
     fake.looks = fake.calls = fake.fail = fake.changes = 0;
-    fake.never = false;
+    fake.never = fake.is_let_go = false;
+    fake.hangs = NULL;
     fake.last_body[0] = fake.last_headers[0] = '\0';
     fake.events[0][0] = STR("email.received");
     fake.events[0][1] = STR("oversight.pending");
@@ -305,6 +317,110 @@ static void an_inbox_whose_calls_fail_leaves_room_for_others(void **state)
     assert_int_equal(fake.calls, EVENTS + 1 + LIMIT_HOOKS_EACH);
 }
 
+static unsigned hanging(void)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&fake.lock);
+
+    return fake.hanging;
+}
+
+static unsigned calls(void)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&fake.lock);
+
+    return fake.calls;
+}
+
+static void turn(struct world *world)
+{
+    struct timer timer = { 0 };
+
+    timer_set(&timer, world->loop, 1, stop);
+    loop_run(world->loop);
+    timer_clear(&timer);
+}
+
+/* An event of each of these inboxes; returns when so many of their servers hang. */
+static void hear_all(struct world *world, unsigned inboxes, unsigned hang)
+{
+    for (unsigned i = 0; i < inboxes; i++) {
+        struct mail_event event = { .kind = MAIL_EVENT_RECEIVED, .message_id = MESSAGE };
+        (void)snprintf(event.inbox_id, sizeof event.inbox_id, "01HZZZZZZZZZZZZZZZZZSL%04u", i);
+        mail_hooks_heard(world->hooks, &event);
+    }
+    while (hanging() < hang)
+        turn(world);
+}
+
+static void let_go(struct world *world)
+{
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&fake.lock);
+        fake.is_let_go = true;
+        (void)pthread_cond_broadcast(&fake.let_go);
+    }
+    settle(world);
+    fake.is_let_go = false;
+}
+
+static void servers_that_hang_delay_no_other_inbox(void **state)
+{
+    enum { QUICK = LIMIT_HOOKS - LIMIT_HOOKS_SLOW, MANY = 3 * LIMIT_HOOKS };
+    struct world *world = *state;
+    struct mail_event event = { .kind = MAIL_EVENT_RECEIVED, .inbox_id = OTHER, .message_id = MESSAGE };
+
+    fake.hangs = "01HZZZZZZZZZZZZZZZZZSL";
+    hear_all(world, MANY, QUICK); /* the first time nobody knows that they hang */
+    let_go(world);
+    assert_int_equal(calls(), MANY);
+    hear_all(world, MANY, LIMIT_HOOKS_SLOW);
+    mail_hooks_heard(world->hooks, &event);
+    while (calls() < MANY + LIMIT_HOOKS_SLOW + 1)
+        turn(world);
+    assert_int_equal(hanging(), LIMIT_HOOKS_SLOW); /* while the other inbox was called, they did not go on */
+    let_go(world);
+    assert_int_equal(calls(), 2 * MANY + 1);
+    fake.hangs = NULL; /* one quick call each, and they are like others */
+    hear_all(world, MANY, 0);
+    settle(world);
+    fake.hangs = "01HZZZZZZZZZZZZZZZZZSL";
+    hear_all(world, MANY, QUICK);
+    assert_int_equal(hanging(), QUICK);
+    let_go(world);
+}
+
+static void an_inbox_has_one_call_at_a_time(void **state)
+{
+    struct world *world = *state;
+    struct mail_event event = { .kind = MAIL_EVENT_RECEIVED, .inbox_id = OTHER, .message_id = MESSAGE };
+
+    fake.hangs = "01HZZZZZZZZZZZZZZZZZSL";
+    for (int i = 0; i < 20; i++)
+        hear_all(world, 1, 1);
+    mail_hooks_heard(world->hooks, &event);
+    while (calls() < 2)
+        turn(world);
+    assert_int_equal(hanging(), 1);
+    let_go(world);
+    assert_int_equal(calls(), 21);
+}
+
+static void inboxes_whose_servers_are_gone_for_hours_leave_room_for_others(void **state)
+{
+    enum { GONE = 2 * LIMIT_HOOKS_WAITING / LIMIT_HOOKS_EACH };
+    struct world *world = *state;
+
+    fake.fail = GONE * LIMIT_HOOKS_EACH;
+    for (int i = 0; i < LIMIT_HOOKS_EACH; i++) {
+        hear_all(world, GONE, 0);
+        settle(world);
+    }
+    fake.fail = 0;
+    unsigned before = calls();
+    hear(world, MAIL_EVENT_RECEIVED, OTHER);
+    assert_int_equal(calls(), before + 1);
+}
+
 #define HOOKS(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -319,6 +435,9 @@ int main(void)
         HOOKS(a_webhook_that_was_removed_meanwhile_is_not_called),
         HOOKS(an_inbox_without_webhooks_is_looked_at_once),
         HOOKS(an_inbox_whose_calls_fail_leaves_room_for_others),
+        HOOKS(an_inbox_has_one_call_at_a_time),
+        HOOKS(servers_that_hang_delay_no_other_inbox),
+        HOOKS(inboxes_whose_servers_are_gone_for_hours_leave_room_for_others),
     };
 
     return cmocka_run_group_tests(cases, NULL, NULL);

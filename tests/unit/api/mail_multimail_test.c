@@ -167,6 +167,14 @@ static void a_repeated_idempotency_key_is_answered_with_200(void **state)
                      200);
     assert_string_equal(mail_text(s, "status"), "already_sent");
     assert_true(json_is_true(json_object_get(s->last, "idempotent")));
+    assert_string_equal(mail_text(s, "email_status"), "pending_send_approval");
+    assert_non_null(strstr(mail_text(s, "message"), "still waits"));
+    fake.state = MAIL_SENT;
+    assert_int_equal(mail_ask(s, "POST", BOX "/send", KEY_SEND,
+                              "{\"to\":\"a@b.c\",\"subject\":\"s\",\"body\":\"b\",\"idempotency_key\":\"k\"}"),
+                     200);
+    assert_string_equal(mail_text(s, "email_status"), "sent");
+    assert_string_equal(mail_text(s, "message"), "This message was accepted before.");
     struct http_field fields[] = { { STR("X-API-Key"), STR(KEY_SEND) }, { STR("Idempotency-Key"), STR("h") } };
     assert_int_equal(
         mail_ask_with(s, "POST", "/v1/send", "{\"to\":\"a@b.c\",\"subject\":\"s\",\"body\":\"b\"}", fields, 2), 200);

@@ -48,6 +48,7 @@ static void inboxes_are_made_with_a_key_that_is_shown_once(void **state)
     assert_string_equal(mail_text(s, "id"), FAKE_INBOX);
     assert_string_equal(mail_text(s, "address"), "agent@mail.example");
     assert_string_equal(mail_text(s, "key"), "mm_live_new");
+    assert_true(json_is_true(json_object_get(s->last, "made_tenant")));
     assert_string_equal(mail_text(s, "mode"), "gated_send");
     assert_string_equal(mail_header(s, "Cache-Control"), "no-store");
     assert_int_equal(call(s, "GET", "/mail/inboxes", NULL), 200);

@@ -115,16 +115,6 @@ static void nothing_that_a_stranger_writes_becomes_part_of_the_page(void **state
     HAS(s, "&#60;script&#62;a.pdf");
 }
 
-static void the_address_is_the_last_one_in_brackets(void **state)
-{
-    (void)state;
-    CHECK_STR(mm_bare_address(STR("\"x <boss@b.example>\" <evil@c.example>")), STR("evil@c.example"));
-    CHECK_STR(mm_bare_address(STR("a@b.example")), STR("a@b.example"));
-    CHECK_STR(mm_bare_address(STR("x <a@b.example")), STR("x <a@b.example"));
-    CHECK_STR(mm_bare_address(STR("<>")), STR(""));
-    CHECK_STR(mm_bare_address(STR("")), STR(""));
-}
-
 static void the_form_decides_with_the_hash_that_was_shown(void **state)
 {
     struct mail_served *s = *state;
@@ -193,7 +183,6 @@ int main(void)
         PAGE_TEST(opening_the_page_shows_and_decides_nothing),
         PAGE_TEST(attachments_open_from_the_page),
         PAGE_TEST(nothing_that_a_stranger_writes_becomes_part_of_the_page),
-        PAGE_TEST(the_address_is_the_last_one_in_brackets),
         PAGE_TEST(the_form_decides_with_the_hash_that_was_shown),
         PAGE_TEST(a_form_that_is_not_complete_decides_nothing),
         PAGE_TEST(a_form_from_another_site_decides_nothing),

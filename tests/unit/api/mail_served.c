@@ -148,6 +148,7 @@ bool action_inbox_create(ARGS, const struct inbox_want *want, struct arena *aren
 {
     UNUSED;
     *out = an_inbox();
+    out->made_tenant = str_eq(want->tenant, STR("acme"));
     *out_pending = fake.asks_for_code && !want->approval_code.len;
     return secret_set(out_key, STR("mm_live_new")) &&
            SAY("inbox_create local=%.*s name=%.*s tenant=%.*s mode=%d code=%.*s", S(want->local), S(want->display_name),

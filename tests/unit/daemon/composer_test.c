@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -199,6 +200,48 @@ static void too_many_children_are_refused(void **state)
     fd_close(&answer.fd);
 }
 
+/* The nice values of the role's children. */
+static int nice_of_children(const struct rig *rig, int out[4])
+{
+    char path[64];
+    int pid, count = 0;
+
+    (void)snprintf(path, sizeof path, "/proc/%d/task/%d/children", rig->process.pid, rig->process.pid);
+    FILE *file = fopen(path, "re");
+    assert_non_null(file);
+    while (count < 4 && fscanf(file, "%d", &pid) == 1)
+        out[count++] = getpriority(PRIO_PROCESS, (id_t)pid);
+    fclose(file);
+    return count;
+}
+
+static void a_child_that_computes_for_long_gives_way_and_one_that_waits_does_not(void **state)
+{
+    struct rig *rig = *state;
+    int begins_with = getpriority(PRIO_PROCESS, (id_t)rig->process.pid);
+    int gives_way = MIN(begins_with + 10, 19);
+    struct rig_child waits = rig_child(rig), spins = rig_child(rig);
+    int found[4], low = 0;
+    char order = SPIN;
+    struct err err;
+
+    if (begins_with == gives_way)
+        skip(); /* there is nothing below */
+    assert_true(waits.fd >= 0 && spins.fd >= 0);
+    assert_true(frame_write(spins.fd, str_of(&order, 1), 10000, &err));
+    while (!low) {
+        int count = nice_of_children(rig, found);
+        assert_int_equal(count, 2); /* else it was killed before it gave way */
+        for (int i = 0; i < count; i++)
+            low += found[i] == gives_way;
+        rig_turn(rig);
+    }
+    assert_int_equal(low, 1);
+    assert_int_equal(getpriority(PRIO_PROCESS, (id_t)rig->process.pid), begins_with);
+    fd_close(&waits.fd);
+    fd_close(&spins.fd);
+}
+
 #define COMPOSER_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 
 int main(int argc, char **argv)
@@ -213,6 +256,7 @@ int main(int argc, char **argv)
         COMPOSER_CASE(a_child_that_crashes_hurts_nobody),
         COMPOSER_CASE(a_child_that_does_not_end_is_killed),
         COMPOSER_CASE(too_many_children_are_refused),
+        COMPOSER_CASE(a_child_that_computes_for_long_gives_way_and_one_that_waits_does_not),
     };
 
     if (argc == 4 && !strcmp(argv[1], "role"))

@@ -115,6 +115,9 @@ struct answer {
     bool came;
     int fd; /* -1: none */
     struct err err;
+    bool fine; /* without a descriptor */
+    char (*page)[MAIL_INBOX_ID_BYTES];
+    uint32_t count;
 };
 
 static bool on_request(void *context, struct channel *channel, enum message_type type, uint32_t id, struct str payload,
@@ -123,8 +126,7 @@ static bool on_request(void *context, struct channel *channel, enum message_type
     struct world *world = context;
 
     (void)fds;
-    assert_int_equal(type, MESSAGE_INBOX);
-    world->malformed = !inboxes_request(world->inboxes, channel, id, payload, err);
+    world->malformed = !inboxes_request(world->inboxes, channel, type, id, payload, err);
     return !world->malformed;
 }
 
@@ -211,23 +213,44 @@ static void note_answer(void *context, struct str payload, struct message_fds *f
 {
     struct answer *answer = context;
 
-    (void)payload;
+    struct err why;
+
     answer->came = true;
     if (err)
         answer->err = *err;
-    else
+    else if (answer->page)
+        answer->fine = inboxes_page_unpack(payload, answer->page, &answer->count, &why);
+    else if (fds->count)
         answer->fd = take_fd(&fds->at[0]);
+    else
+        answer->fine = true;
 }
 
-static struct answer ask(struct world *world, struct str payload)
+static struct answer ask_type(struct world *world, enum message_type type, struct str payload,
+                              char (*page)[MAIL_INBOX_ID_BYTES])
 {
-    struct answer answer = { .fd = -1 };
+    struct answer answer = { .fd = -1, .page = page };
 
-    channel_request(world->front, MESSAGE_INBOX, payload, NULL, 0, note_answer, &answer);
+    channel_request(world->front, type, payload, NULL, 0, note_answer, &answer);
     for (int i = 0; i < 10000 && !answer.came; i++)
         turn(world);
     assert_true(answer.came);
     return answer;
+}
+
+static struct answer ask(struct world *world, struct str payload)
+{
+    return ask_type(world, MESSAGE_INBOX, payload, NULL);
+}
+
+/* For the requests that are an id. */
+static struct answer ask_about(struct world *world, enum message_type type, const char *inbox_id,
+                               char (*page)[MAIL_INBOX_ID_BYTES])
+{
+    auto_buf struct buf payload = buf_make(NULL, 100);
+
+    pack_str(&payload, str_from(inbox_id));
+    return ask_type(world, type, buf_str(&payload), page);
 }
 
 static struct answer ask_for(struct world *world, const char *inbox_id, bool make)
@@ -458,6 +481,65 @@ static void a_directory_that_is_not_an_inboxs_is_refused(void **state)
 
 #define INBOXES_CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 
+static void make_directory(struct world *world, const char *name)
+{
+    char path[96];
+
+    (void)snprintf(path, sizeof path, "mail/%s", name);
+    assert_int_equal(mkdirat(world->data_fd, path, 0700), 0);
+}
+
+static void directories_are_listed_in_pages_by_their_ids(void **state)
+{
+    enum { MANY = LIMIT_INBOXES_PAGE + 7 };
+    struct world *world = *state;
+    char(*page)[MAIL_INBOX_ID_BYTES] = calloc(LIMIT_INBOXES_PAGE, sizeof *page);
+    char last[MAIL_INBOX_ID_BYTES] = "", id[MAIL_INBOX_ID_BYTES];
+    uint32_t seen = 0;
+
+    assert_int_equal(ask_about(world, MESSAGE_INBOXES, "", page).count, 0);
+    make_directory(world, "lost+found");
+    make_directory(world, "01hzzzzzzzzzzzzzzzzzzzzzz1");
+    for (int i = MANY; i > 0; i--) {
+        (void)snprintf(id, sizeof id, "01HZZZZZZZZZZZZZZZZZZZ%04d", i);
+        make_directory(world, id);
+    }
+    for (int pages = 0; pages < 3; pages++) {
+        struct answer answer = ask_about(world, MESSAGE_INBOXES, last, page);
+        assert_true(answer.fine);
+        assert_int_equal(answer.count, pages == 0 ? LIMIT_INBOXES_PAGE : pages == 1 ? MANY - LIMIT_INBOXES_PAGE : 0);
+        for (uint32_t i = 0; i < answer.count; i++) {
+            assert_true(strcmp(last, page[i]) < 0);
+            memcpy(last, page[i], sizeof last);
+            seen++;
+        }
+    }
+    assert_int_equal(seen, MANY);
+    assert_int_equal(ask_about(world, MESSAGE_INBOXES, "..", page).count, 0);
+    assert_true(world->malformed);
+    free(page);
+}
+
+static void an_empty_directory_is_removed_and_no_other(void **state)
+{
+    struct world *world = *state;
+    struct err err;
+
+    make_directory(world, FIRST);
+    make_directory(world, SECOND);
+    assert_true(fd_replace_file(world->data_fd, "mail/" SECOND "/inbox.db", STR("x"), 0600, &err));
+    for (int i = 0; i < 2; i++) /* what is gone is no failure */
+        assert_true(ask_about(world, MESSAGE_UNMAKE, FIRST, NULL).fine);
+    assert_int_equal(faccessat(world->data_fd, "mail/" FIRST, F_OK, 0), -1);
+    struct answer refused = ask_about(world, MESSAGE_UNMAKE, SECOND, NULL);
+    assert_false(refused.fine);
+    assert_int_equal(refused.err.kind, ERR_CONFLICT);
+    assert_int_equal(faccessat(world->data_fd, "mail/" SECOND "/inbox.db", F_OK, 0), 0);
+    /* Not even an empty one that is no inbox's. */
+    assert_false(ask_about(world, MESSAGE_UNMAKE, "../sandboxes", NULL).fine);
+    assert_true(world->malformed);
+}
+
 int main(int argc, char **argv)
 {
     static const struct role_row probe = {
@@ -475,6 +557,8 @@ int main(int argc, char **argv)
         INBOXES_CASE(a_bad_id_breaks_the_channel),
         INBOXES_CASE(users_of_inboxes_are_remembered_by_the_next_keeper),
         INBOXES_CASE(a_directory_that_is_not_an_inboxs_is_refused),
+        INBOXES_CASE(directories_are_listed_in_pages_by_their_ids),
+        INBOXES_CASE(an_empty_directory_is_removed_and_no_other),
     };
 
     if (argc == 4 && !strcmp(argv[1], "role"))

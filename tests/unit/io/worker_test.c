@@ -234,6 +234,34 @@ static void what_an_owner_has_waiting_is_bounded_by_number_and_by_weight(void **
     lane_tear_down(workers);
 }
 
+static void what_an_owner_has_at_work_counts_where_the_lane_says_so(void **state)
+{
+    const struct lane_rule heavy = {
+        .most = 3, .most_each = 2, .waiting_each = 4, .weight_each = 100, .total_each = 100
+    };
+    struct lane *lane;
+    struct workers *workers = lane_set_up(&lane);
+
+    (void)state;
+    lane = lane_new(workers, &heavy);
+    assert_true(put(lane, "a", 0, 1000)); /* alone it may weigh as much as it likes */
+    assert_false(put(lane, "a", 1, 1));
+    assert_true(put(lane, "a", 1, 0));
+    assert_true(put(lane, "b", 2, 60));
+    assert_false(put(lane, "b", 3, 41));
+    assert_true(put(lane, "b", 3, 40)); /* waits: the lane has three */
+    assert_false(put(lane, "b", 4, 1));
+    assert_true(lane_leave(lane, &jobs[3].job));
+    assert_true(put(lane, "b", 3, 40));
+    open_gate(4);
+    PUMP_UNTIL(loop, done_count == 4);
+    PUMP_UNTIL(loop, workers_busy(workers) == 0);
+    assert_true(put(lane, "a", 0, 1000)); /* as if nothing had been */
+    open_gate(1);
+    PUMP_UNTIL(loop, done_count == 5);
+    lane_tear_down(workers);
+}
+
 static void workers_end_while_jobs_wait_in_a_lane(void **state)
 {
     struct lane *lane;
@@ -258,6 +286,7 @@ int main(void)
         CASE(what_waits_in_a_lane_goes_on_in_the_order_it_came),
         CASE(a_job_leaves_a_lane_only_while_it_waits),
         CASE(what_an_owner_has_waiting_is_bounded_by_number_and_by_weight),
+        CASE(what_an_owner_has_at_work_counts_where_the_lane_says_so),
         CASE(workers_end_while_jobs_wait_in_a_lane),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);

@@ -12,7 +12,10 @@
 #include "mail/mail.h"
 #include "test.h"
 
+#define INBOX "01HZZZZZZZZZZZZZZZZZZZZZZZ"
+
 static struct arena arena;
+static uint32_t retry_s;
 static bool child_dies;
 
 static bool open_composer(void *context, int *out_fd, struct err *err)
@@ -67,7 +70,8 @@ static void a_message_is_composed_and_read_by_children(void **state)
     struct mail_content sent, got;
     struct err err;
 
-    if (!mail_compose(*state, &d, &arena, &sent, &err) || !mail_parse(*state, sent.mime, &arena, &got, &err))
+    if (!mail_compose(*state, INBOX, &d, &arena, &sent, &retry_s, &err) ||
+        !mail_parse(*state, INBOX, sent.mime, &arena, &got, &err))
         fail_msg("%s", err_text(&err));
     CHECK_STR(got.text, STR("Hi\n"));
     CHECK_STR(sent.recipients[0], STR("bo@b.example"));
@@ -81,7 +85,7 @@ static void the_composers_refusal_reaches_the_caller(void **state)
     struct err err;
 
     d.subject = STR("a\r\nBcc: x@y.example");
-    assert_false(mail_compose(*state, &d, &arena, &got, &err));
+    assert_false(mail_compose(*state, INBOX, &d, &arena, &got, &retry_s, &err));
     assert_int_equal(err.kind, ERR_INVALID);
     assert_string_equal(err.message, "subject has a line break: write it on one line");
 }
@@ -112,24 +116,25 @@ static void what_is_too_long_is_refused_by_its_name(void **state)
     for (size_t i = 0; i < COUNT_OF(fields); i++) {
         struct mail_draft d = draft();
         *(struct str *)(void *)((char *)&d + fields[i].field) = long_text;
-        assert_false(mail_compose(*state, &d, &arena, &got, &err));
+        assert_false(mail_compose(*state, INBOX, &d, &arena, &got, &retry_s, &err));
         assert_int_equal(err.kind, ERR_LIMIT);
+        assert_int_equal(retry_s, 0); /* it does not help to wait */
         assert_true(str_starts(str_from(err.message), str_from(fields[i].name)));
     }
     struct mail_draft d = draft();
     file.content = long_text;
     d.attachments = &file;
     d.attachment_count = 1;
-    assert_false(mail_compose(*state, &d, &arena, &got, &err));
+    assert_false(mail_compose(*state, INBOX, &d, &arena, &got, &retry_s, &err));
     assert_int_equal(err.kind, ERR_LIMIT);
     d = draft();
     for (size_t i = 0; i < COUNT_OF(many); i++)
         many[i] = STR("a@b.example");
     d.cc = many;
     d.cc_count = COUNT_OF(many);
-    assert_false(mail_compose(*state, &d, &arena, &got, &err));
+    assert_false(mail_compose(*state, INBOX, &d, &arena, &got, &retry_s, &err));
     assert_int_equal(err.kind, ERR_LIMIT);
-    assert_false(mail_parse(*state, long_text, &arena, &got, &err));
+    assert_false(mail_parse(*state, INBOX, long_text, &arena, &got, &err));
     assert_int_equal(err.kind, ERR_LIMIT);
     free(text);
 }
@@ -144,7 +149,7 @@ static void a_long_thread_keeps_its_first_and_last_references(void **state)
     for (int i = 0; i < 1000; i++)
         buf_format(&references, "%s<%d@x.example>", i ? " " : "", i);
     d.references = buf_str(&references);
-    if (!mail_compose(*state, &d, &arena, &got, &err))
+    if (!mail_compose(*state, INBOX, &d, &arena, &got, &retry_s, &err))
         fail_msg("%s", err_text(&err));
     assert_true(got.references.len <= LIMIT_MAIL_REFERENCES_BYTES);
     assert_true(str_starts(got.references, STR("<0@x.example> <")));
@@ -158,10 +163,10 @@ static void a_child_that_dies_is_an_error_of_this_message(void **state)
     struct err err;
 
     child_dies = true;
-    assert_false(mail_compose(*state, &d, &arena, &got, &err));
+    assert_false(mail_compose(*state, INBOX, &d, &arena, &got, &retry_s, &err));
     assert_int_equal(err.kind, ERR_UNAVAILABLE);
     child_dies = false;
-    assert_true(mail_compose(*state, &d, &arena, &got, &err));
+    assert_true(mail_compose(*state, INBOX, &d, &arena, &got, &retry_s, &err));
 }
 
 int main(void)

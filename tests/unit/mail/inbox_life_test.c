@@ -60,6 +60,58 @@ static void a_credential_reads_while_it_has_a_wrap(void **state)
     assert_int_equal(office_ask(o, "SELECT COUNT(*) FROM audit"), 3);
 }
 
+static bool is_there(struct office *o, const char *inbox_id)
+{
+    char path[128];
+
+    snprintf(path, sizeof path, "%s/%s", o->dir, inbox_id);
+    return access(path, F_OK) == 0;
+}
+
+/* As a crash leaves it between the file and the row: made, or shredded because the row could not be written. */
+static void an_inbox_that_was_never_used_can_be_unmade(void **state)
+{
+    struct office *o = *state;
+    enum err_kind kind;
+    char path[128];
+
+    for (int shredded = 0; shredded < 2; shredded++) {
+        office_make_inbox(o, SECOND_INBOX);
+        if (shredded)
+            MUST(mail_inbox_shred(o->mail, SECOND_INBOX, STR("operator"), &err));
+        MUST(mail_inbox_unmake(o->mail, SECOND_INBOX, &err));
+        assert_false(is_there(o, SECOND_INBOX));
+    }
+    /* Earlier: an empty directory, or a file without tables. */
+    snprintf(path, sizeof path, "%s/" SECOND_INBOX, o->dir);
+    assert_int_equal(mkdir(path, 0700), 0);
+    MUST(mail_inbox_unmake(o->mail, SECOND_INBOX, &err));
+    assert_int_equal(mkdir(path, 0700), 0);
+    strcat(path, "/inbox.db");
+    assert_int_equal(close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600)), 0);
+    MUST(mail_inbox_unmake(o->mail, SECOND_INBOX, &err));
+    assert_false(is_there(o, SECOND_INBOX));
+    assert_true(reads(o, &o->reader, &kind)); /* the others are as they were */
+}
+
+static void an_inbox_that_was_used_cannot_be_unmade(void **state)
+{
+    struct office *o = *state;
+    struct mail_reader added = { .key_id = "01HADDED000000000000000000", .kek = office_key("added") };
+    enum err_kind kind;
+
+    (void)office_send(o, MAIL_GATED_SEND);
+    MUST_FAIL(mail_inbox_unmake(o->mail, OFFICE_INBOX, &err), ERR_CONFLICT);
+    assert_true(reads(o, &o->reader, &kind));
+    MUST(mail_inbox_shred(o->mail, OFFICE_INBOX, STR("operator"), &err)); /* its audit stays */
+    MUST_FAIL(mail_inbox_unmake(o->mail, OFFICE_INBOX, &err), ERR_CONFLICT);
+    assert_true(office_ask(o, "SELECT COUNT(*) FROM audit") > 2);
+    office_make_inbox(o, SECOND_INBOX);
+    MUST(mail_reader_add(o->mail, SECOND_INBOX, &o->reader, &added, STR("key:one"), &err));
+    MUST_FAIL(mail_inbox_unmake(o->mail, SECOND_INBOX, &err), ERR_CONFLICT);
+    assert_true(is_there(o, SECOND_INBOX));
+}
+
 static void of_a_shredded_inbox_the_audit_is_left(void **state)
 {
     struct office *o = *state;
@@ -344,6 +396,8 @@ int main(void)
     const struct CMUnitTest cases[] = {
         OFFICE_CASE(an_inbox_is_made_once_and_with_a_reader),
         OFFICE_CASE(a_credential_reads_while_it_has_a_wrap),
+        OFFICE_CASE(an_inbox_that_was_never_used_can_be_unmade),
+        OFFICE_CASE(an_inbox_that_was_used_cannot_be_unmade),
         OFFICE_CASE(of_a_shredded_inbox_the_audit_is_left),
         OFFICE_CASE(the_audit_is_a_chain_that_shows_changes),
         OFFICE_CASE(the_file_has_no_word_of_what_was_written),

@@ -127,6 +127,9 @@ static void an_approver_makes_a_link_and_others_do_not(void **state)
     seal_make_pair(&stranger.public_key, &stranger.private_key);
     MUST_FAIL(mail_link_make(o->mail, OFFICE_INBOX, &want, &stranger, NULL, o->now_us, &token, &err), ERR_DENIED);
     MUST(mail_link_make(o->mail, OFFICE_INBOX, &want, &o->approver, NULL, o->now_us, &token, &err));
+    /* Nothing is approved by making one, and the audit must not look so. */
+    assert_int_equal(office_ask(o, "SELECT COUNT(*) FROM audit WHERE action = 'link.create'"), 1);
+    assert_int_equal(office_ask(o, "SELECT COUNT(*) FROM audit WHERE action LIKE '%approve%'"), 0);
     MUST(open_link(o, &token, &message, &err));
     o->now_us += OFFICE_HOUR_US;
     MUST_FAIL(open_link(o, &token, &message, &err), ERR_NOT_FOUND);

@@ -159,9 +159,21 @@ static inline struct seal_key office_key(const char *secret)
     return key;
 }
 
+static inline bool office_remove(void *context, const char *inbox_id, struct err *err)
+{
+    struct office *o = context;
+    char path[128];
+
+    office_kill(o); /* as keeper does */
+    snprintf(path, sizeof path, "%s/%s", o->dir, inbox_id);
+    if (rmdir(path) == 0)
+        return true;
+    return errno == ENOTEMPTY ? err_set(err, ERR_CONFLICT, "%s is not empty", path) : err_sys(err, "remove %s", path);
+}
+
 static inline void office_front(struct office *o)
 {
-    struct mail_config config = { .open_inbox = office_open, .context = o };
+    struct mail_config config = { .open_inbox = office_open, .remove_inbox = office_remove, .context = o };
 
     mail_free(o->mail);
     seal_pair_of(STR("server"), "server", &config.server_public, &config.server_private);

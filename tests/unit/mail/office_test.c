@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "hand_clock.h"
 #include "mail/frame.h"
+#include "mail/hook.h"
 #include "mail/inside.h"
 #include "privsep/message.h"
 #include "test.h"
@@ -31,7 +32,7 @@ enum {
 struct world {
     struct mail *mail;
     struct arena arena;
-    atomic_uint opened, made, living, most_living, composed;
+    atomic_uint opened, made, living, most_living, composed, hooked;
     atomic_bool refuses;
     atomic_int full; /* so many requests for a process are refused first */
     pthread_mutex_t gate;
@@ -40,7 +41,8 @@ struct world {
 struct end {
     struct world *world;
     int fd;
-    bool is_composer;
+    bool is_composer; /* or a child of webhooks */
+    bool is_hook;
     char expects[MAIL_INBOX_ID_BYTES];
 };
 
@@ -85,6 +87,27 @@ static bool answer(const struct end *end, struct str frame)
     return frame_write(end->fd, buf_str(&out), 0, &err) && op != DIE_NEXT;
 }
 
+/* A server that is called hangs until the gate is opened; an address that is checked is fine. */
+static bool answer_hook(const struct end *end, struct str frame)
+{
+    auto_buf struct buf out = buf_make(NULL, 100);
+    struct mail_hook hook;
+    struct arena arena;
+    struct err err;
+
+    arena_init(&arena);
+    assert_true(mail_hook_unpack(frame, &arena, &hook, &err));
+    if (!hook.only_check) {
+        atomic_fetch_add(&end->world->hooked, 1);
+        (void)pthread_mutex_lock(&end->world->gate);
+        (void)pthread_mutex_unlock(&end->world->gate);
+    }
+    pack_bool(&out, true);
+    pack_u32(&out, hook.only_check ? 0 : 200);
+    arena_done(&arena);
+    return frame_write(end->fd, buf_str(&out), 0, &err);
+}
+
 static void *serve(void *context)
 {
     struct end *end = context;
@@ -97,7 +120,7 @@ static void *serve(void *context)
             break;
         if (!greeted && !greeting_is_right(end, str_of(frame, len)))
             break;
-        if (greeted && !answer(end, str_of(frame, len)))
+        if (greeted && !(end->is_hook ? answer_hook : answer)(end, str_of(frame, len)))
             break;
     }
     atomic_fetch_sub(&end->world->living, 1);
@@ -106,7 +129,7 @@ static void *serve(void *context)
     return NULL;
 }
 
-static bool open_end(struct world *world, const char *inbox_id, int *out_fd, struct err *err)
+static bool open_end(struct world *world, const char *inbox_id, bool is_hook, int *out_fd, struct err *err)
 {
     struct end *end = NEW(struct end);
     pthread_t thread;
@@ -119,7 +142,7 @@ static bool open_end(struct world *world, const char *inbox_id, int *out_fd, str
         free(end);
         return err_set(err, ERR_NOT_FOUND, "there is no such inbox");
     }
-    *end = (struct end){ .world = world, .fd = pair[1], .is_composer = !inbox_id };
+    *end = (struct end){ .world = world, .fd = pair[1], .is_composer = !inbox_id, .is_hook = is_hook };
     if (inbox_id)
         (void)snprintf(end->expects, sizeof end->expects, "%s", inbox_id);
     unsigned living = atomic_fetch_add(&world->living, 1) + 1;
@@ -139,7 +162,7 @@ static bool open_inbox(void *context, const char *inbox_id, bool make, int *out_
     atomic_fetch_add(&world->made, make);
     if (atomic_load(&world->full) && atomic_fetch_sub(&world->full, 1))
         return err_set(err, ERR_LIMIT, "too many inboxes are in use at once");
-    return open_end(world, inbox_id, out_fd, err);
+    return open_end(world, inbox_id, false, out_fd, err);
 }
 
 static bool open_composer(void *context, int *out_fd, struct err *err)
@@ -149,7 +172,12 @@ static bool open_composer(void *context, int *out_fd, struct err *err)
     atomic_fetch_add(&world->composed, 1);
     if (atomic_load(&world->full) && atomic_fetch_sub(&world->full, 1))
         return err_set(err, ERR_LIMIT, "too many messages at once");
-    return open_end(world, NULL, out_fd, err);
+    return open_end(world, NULL, false, out_fd, err);
+}
+
+static bool open_hook(void *context, int *out_fd, struct err *err)
+{
+    return open_end(context, NULL, true, out_fd, err);
 }
 
 /* ---- tests ---- */
@@ -157,7 +185,9 @@ static bool open_composer(void *context, int *out_fd, struct err *err)
 static int set_up(void **state)
 {
     struct world *world = NEW(struct world);
-    struct mail_config config = { .open_inbox = open_inbox, .open_composer = open_composer, .context = world };
+    struct mail_config config = {
+        .open_inbox = open_inbox, .open_composer = open_composer, .open_hook = open_hook, .context = world
+    };
 
     seal_random_key(&config.server_secret);
     world->mail = mail_new(&config);
@@ -438,19 +468,21 @@ static void a_server_without_room_for_a_worker_is_no_full_inbox(void **state)
 static void a_composer_with_too_many_children_is_asked_again(void **state)
 {
     struct world *world = *state;
+    uint32_t retry_s;
     auto_buf struct buf request = buf_make(NULL, 100);
     struct unpack reply;
     struct err err;
 
     pack_u16(&request, ECHO);
     atomic_store(&world->full, 3);
-    assert_true(mail_composer_call(world->mail, buf_str(&request), &world->arena, &reply, &err));
+    assert_true(mail_composer_call(world->mail, INBOX, buf_str(&request), &world->arena, &reply, &retry_s, &err));
     assert_int_equal(world->composed, 4);
 }
 
 static void each_message_has_a_composer_of_its_own(void **state)
 {
     struct world *world = *state;
+    uint32_t retry_s;
     auto_buf struct buf request = buf_make(NULL, 100);
     struct unpack reply;
     struct err err;
@@ -458,7 +490,7 @@ static void each_message_has_a_composer_of_its_own(void **state)
     pack_u16(&request, ECHO);
     buf_add(&request, STR("draft"));
     for (int i = 0; i < 3; i++) {
-        assert_true(mail_composer_call(world->mail, buf_str(&request), &world->arena, &reply, &err));
+        assert_true(mail_composer_call(world->mail, INBOX, buf_str(&request), &world->arena, &reply, &retry_s, &err));
         CHECK_STR(reply.rest, STR("draft"));
     }
     assert_int_equal(world->composed, 3);
@@ -466,8 +498,115 @@ static void each_message_has_a_composer_of_its_own(void **state)
     buf_clear(&request);
     pack_u16(&request, DIE);
     for (int i = 0; i < 2 * LIMIT_COMPOSERS; i++) { /* each gives its place back */
-        assert_false(mail_composer_call(world->mail, buf_str(&request), &world->arena, &reply, &err));
+        assert_false(mail_composer_call(world->mail, INBOX, buf_str(&request), &world->arena, &reply, &retry_s, &err));
         assert_int_equal(err.kind, ERR_UNAVAILABLE);
+    }
+}
+
+/* ---- an inbox's part of what all share ---- */
+
+struct composing {
+    struct world *world;
+    const char *inbox_id;
+    pthread_t thread;
+    uint16_t op;
+    bool fine;
+    uint32_t retry_s;
+    struct err err;
+    atomic_uint *refused;
+};
+
+static void *compose(void *context)
+{
+    struct composing *c = context;
+    auto_buf struct buf request = buf_make(NULL, 100);
+    struct unpack reply;
+    struct arena arena;
+
+    arena_init(&arena);
+    pack_u16(&request, c->op);
+    c->fine = mail_composer_call(c->world->mail, c->inbox_id, buf_str(&request), &arena, &reply, &c->retry_s, &c->err);
+    if (!c->fine)
+        atomic_fetch_add(c->refused, 1);
+    arena_done(&arena);
+    return NULL;
+}
+
+#define AWAIT(condition) \
+    while (!(condition)) \
+    (void)usleep(1000)
+
+static void inboxes_with_slow_messages_leave_composers_to_others(void **state)
+{
+    enum { EACH = LIMIT_COMPOSERS_EACH + LIMIT_COMPOSERS_WAITING + 1 };
+    static const char *const slow[] = { "01HZZZZZZZZZZZZZZZZZZZ0001", "01HZZZZZZZZZZZZZZZZZZZ0002",
+                                        "01HZZZZZZZZZZZZZZZZZZZ0003" };
+    struct world *world = *state;
+    struct composing flood[COUNT_OF(slow) * EACH];
+    atomic_uint refused = 0;
+    struct composing quick = { .world = world, .inbox_id = INBOX, .op = ECHO, .refused = &refused };
+
+    (void)pthread_mutex_lock(&world->gate);
+    for (size_t i = 0; i < COUNT_OF(flood); i++) {
+        flood[i] =
+            (struct composing){ .world = world, .inbox_id = slow[i % COUNT_OF(slow)], .op = SLOW, .refused = &refused };
+        assert_int_equal(pthread_create(&flood[i].thread, NULL, compose, &flood[i]), 0);
+    }
+    /* One of each inbox finds the queue full: the others compose or wait. */
+    AWAIT(atomic_load(&refused) == COUNT_OF(slow));
+    AWAIT(atomic_load(&world->composed) == COUNT_OF(slow) * LIMIT_COMPOSERS_EACH);
+    (void)compose(&quick);
+    assert_true(quick.fine);
+    assert_int_equal(atomic_load(&world->composed), COUNT_OF(slow) * LIMIT_COMPOSERS_EACH + 1);
+    assert_int_equal(atomic_load(&refused), COUNT_OF(slow));
+    (void)pthread_mutex_unlock(&world->gate);
+    for (size_t i = 0; i < COUNT_OF(flood); i++) {
+        (void)pthread_join(flood[i].thread, NULL);
+        assert_true(flood[i].fine || (flood[i].err.kind == ERR_LIMIT && flood[i].retry_s == 1));
+    }
+    assert_int_equal(atomic_load(&refused), COUNT_OF(slow));
+}
+
+struct hooking {
+    struct world *world;
+    char owner[MAIL_INBOX_ID_BYTES];
+    pthread_t thread;
+    bool fine;
+};
+
+static void *call_hook(void *context)
+{
+    struct hooking *h = context;
+    struct mail_hook hook = { .url = STR("https://hook.example/") };
+    uint32_t status;
+    struct err err;
+
+    h->fine = mail_hook_call(h->world->mail, str_from(h->owner), &hook, &status, &err) && status == 200;
+    return NULL;
+}
+
+static void the_check_of_an_address_does_not_wait_for_servers_that_hang(void **state)
+{
+    struct world *world = *state;
+    struct hooking calls[LIMIT_HOOKS];
+    struct mail_hook check = { .url = STR("https://hook.example/"), .only_check = true };
+    uint32_t status = 1;
+    struct err err;
+
+    (void)pthread_mutex_lock(&world->gate);
+    for (size_t i = 0; i < COUNT_OF(calls); i++) {
+        calls[i] = (struct hooking){ .world = world };
+        (void)snprintf(calls[i].owner, sizeof calls[i].owner, "01HZZZZZZZZZZZZZZZZZZZ%04zu", i);
+        assert_int_equal(pthread_create(&calls[i].thread, NULL, call_hook, &calls[i]), 0);
+    }
+    AWAIT(atomic_load(&world->hooked) == COUNT_OF(calls)); /* all places for calls are taken */
+    assert_true(mail_hook_call(world->mail, STR(INBOX), &check, &status, &err));
+    assert_int_equal(status, 0);
+    assert_true(mail_hook_call(world->mail, str_from(calls[0].owner), &check, &status, &err));
+    (void)pthread_mutex_unlock(&world->gate);
+    for (size_t i = 0; i < COUNT_OF(calls); i++) {
+        (void)pthread_join(calls[i].thread, NULL);
+        assert_true(calls[i].fine);
     }
 }
 
@@ -492,6 +631,8 @@ int main(void)
         OFFICE(each_message_has_a_composer_of_its_own),
         OFFICE(a_server_without_room_for_a_worker_is_no_full_inbox),
         OFFICE(a_composer_with_too_many_children_is_asked_again),
+        OFFICE(inboxes_with_slow_messages_leave_composers_to_others),
+        OFFICE(the_check_of_an_address_does_not_wait_for_servers_that_hang),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

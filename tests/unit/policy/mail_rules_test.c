@@ -334,6 +334,28 @@ static void reserved_names_are_found_however_they_are_spelt(void **state)
     assert_false(mail_local_reserved(STR("")));
 }
 
+static void the_bare_address_is_the_one_that_mail_goes_to(void **state)
+{
+    static const struct {
+        const char *shown, *bare;
+    } table[] = {
+        { "a@b.example", "a@b.example" },
+        { " a@b.example ", "a@b.example" },
+        { "Name <a@b.example>", "a@b.example" },
+        { "\"boss <boss@b.example>\" <a@b.example>", "a@b.example" },
+        { "Name < a@b.example > ", "a@b.example" },
+        { "Name <a@b.example", "Name <a@b.example" }, /* not one: nothing is taken out of it */
+        { "a@b.example>", "a@b.example>" },
+        { "<>", "" },
+        { ">", ">" },
+        { "", "" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(table); i++)
+        CHECK_STR(mail_bare_address(str_from(table[i].shown)), str_from(table[i].bare));
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
@@ -351,6 +373,7 @@ int main(void)
         CASE(new_local_parts_are_of_the_form_that_clients_know),
         CASE(dots_case_and_tags_do_not_make_another_address),
         CASE(reserved_names_are_found_however_they_are_spelt),
+        CASE(the_bare_address_is_the_one_that_mail_goes_to),
     };
 
     return cmocka_run_group_tests(cases, NULL, NULL);

@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/limits.h"
 #include "temp_store.h"
 
 #define TENANT STR("01TENANT000000000000000000")
@@ -142,8 +143,9 @@ static void a_key_is_found_without_a_query_until_it_changes(void **state)
 static void an_address_stays_taken_and_deleting_revokes(void **state)
 {
     struct temp_store *t = *state;
-    struct mail_inbox_row row;
+    struct mail_inbox_row row, *stale;
     struct mail_key_owner owner;
+    size_t count;
 
     add_inbox(t, "01INBOX0000000000000000000", "hash");
     MUST(store_mail_key_find(t->store, STR("01INBOX0000000000000000000"), &owner, &err));
@@ -164,6 +166,13 @@ static void an_address_stays_taken_and_deleting_revokes(void **state)
     MUST(store_mail_inbox_by_address(t->store, STR("hash"), &t->arena, &row, &err));
     assert_true(row.deleted_us > 0);
     MUST_FAIL(store_mail_inbox_mode(t->store, row.id, 0, 2, &err), ERR_CONFLICT);
+    for (uint32_t i = 0; i < LIMIT_MAIL_SHRED_TRIES; i++) {
+        MUST(store_mail_inbox_stale(t->store, INT64_MAX, 10, &t->arena, &stale, &count, &err));
+        assert_true(count == 1 && stale[0].shred_tries == i);
+        MUST(store_mail_inbox_shred_failed(t->store, row.id, &err));
+    }
+    MUST(store_mail_inbox_stale(t->store, INT64_MAX, 10, &t->arena, &stale, &count, &err));
+    assert_int_equal(count, 0); /* given up */
     MUST(store_mail_inbox_shredded(t->store, row.id, &err));
     MUST(store_mail_inbox_get(t->store, row.id, &t->arena, &row, &err));
     CHECK_STR(row.profile, STR(""));
