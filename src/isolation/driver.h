@@ -90,9 +90,12 @@ typedef void driver_exited_fn(void *context, const char *id, enum exit_cause cau
  *   DROP        removes a snapshot; `id` is its. Fine if there is none. Its layer goes when no sandbox and no other
  *               snapshot is made of it.
  *
- * ERR_NOT_FOUND: the driver holds no such sandbox. ERR_INVALID: its processes cannot be written to disk; err says which
- * and what else is possible; it goes on as before. ERR_UNAVAILABLE without sys: this machine cannot (no CRIU); err says
- * why. ERR_FULL: the disk.
+ * A frozen sandbox cannot be dialed, listened in or linked to (ERR_CONFLICT); it can be measured and stopped.
+ *
+ * ERR_NOT_FOUND: the driver holds no such sandbox. ERR_TIMEOUT: one of its processes waits inside the kernel and cannot be
+ * frozen now; it goes on as before. ERR_CONFLICT: it was thawed before it stood still. ERR_INVALID: its processes cannot be
+ * written to disk; err says which and what else is possible; it goes on as before. ERR_UNAVAILABLE without sys: this machine
+ * cannot (no freezer, no CRIU); err says why. ERR_FULL: the disk.
  */
 enum pause_call { PAUSE_FREEZE, PAUSE_THAW, PAUSE_PARK, PAUSE_SNAPSHOT, PAUSE_DROP, PAUSE_CALL_COUNT };
 

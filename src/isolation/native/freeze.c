@@ -83,8 +83,18 @@ static void reclaim_ended(void *context, unsigned ready)
 /* In a fork of keeper, with all its power: it writes to these files, and nothing else. */
 static no_return void reclaim_all(const int *fds, const char *const *texts, int count)
 {
+    int from = 3;
+
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)setpriority(PRIO_PROCESS, 0, 19);
+    /* Nothing else of keeper's stays open: not its lock, not its sockets to other roles. Their numbers ascend. */
+    for (int i = 0; i < count; i++) {
+        if (fds[i] < from || (fds[i] > from && close_range((unsigned)from, (unsigned)fds[i] - 1, 0) < 0))
+            _exit(1);
+        from = fds[i] + 1;
+    }
+    if (close_range((unsigned)from, ~0u, 0) < 0)
+        _exit(1);
     for (int i = 0; i < count; i++)
         (void)!write(fds[i], texts[i], strlen(texts[i])); /* EAGAIN: there was less than we asked for, as always */
     _exit(0);

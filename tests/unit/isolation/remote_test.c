@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "fake.h"
 #include "io/listen.h"
+#include "isolation/ops.h"
 #include "isolation/serve.h"
 #include "test.h"
 #include "turn.h"
@@ -590,6 +591,22 @@ static void pause_in_vain(struct world *world)
     }
 }
 
+static void writing_to_disk_may_take_longer_than_other_calls(void **state)
+{
+    (void)state;
+    const struct op *pause = op_of(MESSAGE_PAUSE), *start = op_of(MESSAGE_START);
+    struct op_ask ask = { 0 };
+
+    for (int call = 0; call < PAUSE_CALL_COUNT; call++) {
+        ask.pause.call = (enum pause_call)call;
+        assert_int_equal(op_patience_ms(pause, &ask),
+                         call == PAUSE_PARK || call == PAUSE_SNAPSHOT ? LIMIT_PAUSE_MS : LIMIT_KEEPER_MS);
+    }
+    assert_int_equal(op_patience_ms(start, &ask), LIMIT_KEEPER_MS);
+    ask.plan.from = PLAN_PARKED_IMAGE;
+    assert_int_equal(op_patience_ms(start, &ask), LIMIT_PAUSE_MS);
+}
+
 static void a_driver_that_cannot_pause_says_so(void **state)
 {
     struct world *world = *state;
@@ -743,6 +760,7 @@ int main(void)
         REMOTE_CASE(a_front_that_is_gone_is_told_nothing),
         REMOTE_CASE(the_calls_of_a_pause_go_through),
         REMOTE_CASE(a_driver_that_cannot_pause_says_so),
+        REMOTE_CASE(writing_to_disk_may_take_longer_than_other_calls),
         REMOTE_CASE(an_unknown_call_of_a_pause_ends_front),
         REMOTE_CASE(a_freeze_with_memory_ends_front),
         REMOTE_CASE(a_park_of_a_path_ends_front),

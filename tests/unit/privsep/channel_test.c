@@ -471,6 +471,32 @@ static void a_worker_waits_for_its_answer(void **state)
     pair_free(pair);
 }
 
+static void *call_for_a_moment(void *context)
+{
+    struct caller *caller = context;
+
+    caller->fine =
+        channel_call_for(caller->pair->near, MESSAGE_LIST, STR("silence"), 20, &caller->answer, &caller->err);
+    loop_stop_soon(caller->pair->loop);
+    return NULL;
+}
+
+static void a_worker_waits_no_longer_than_it_wants(void **state)
+{
+    (void)state;
+    struct pair *pair = pair_new(false);
+    struct caller caller = { .pair = pair };
+    pthread_t thread;
+
+    pair->hold = true;
+    assert_int_equal(pthread_create(&thread, NULL, call_for_a_moment, &caller), 0);
+    loop_run(pair->loop);
+    (void)pthread_join(thread, NULL);
+    assert_false(caller.fine);
+    assert_int_equal(caller.err.kind, ERR_TIMEOUT);
+    pair_free(pair);
+}
+
 static void close_far(struct timer *timer);
 
 struct closing {
@@ -523,6 +549,7 @@ int main(void)
         CASE(what_waited_in_the_queue_is_sent_later_in_order),
         CASE(a_closed_peer_fails_what_waits),
         CASE(a_worker_waits_for_its_answer),
+        CASE(a_worker_waits_no_longer_than_it_wants),
         CASE(a_worker_is_told_when_the_peer_goes),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
