@@ -226,7 +226,7 @@
  * does other things meanwhile.
  */
 #define LIMIT_PAUSE_MS 600000
-#define LIMIT_KEEPER_MS 35000              /* without an answer from keeper: it is stuck */
+#define LIMIT_KEEPER_MS 35000 /* without an answer from keeper: it is stuck */
 
 /* Egress: what leaves sandboxes */
 #define LIMIT_FLOWS_REFUSALS 16    /* different refusals of one sandbox told in one record; the rest is counted */

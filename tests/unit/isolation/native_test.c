@@ -1736,6 +1736,7 @@ static void check_found_again(struct world *world)
     auto_free char *begun = ask(fd, "count 2");
 
     check_has(begun, "counting");
+    assert_true(second >= 0);
     assert_int_equal(freeze(world, "sandbox1", true), ERR_NONE);
     for (int i = 0; i < 2; i++) {
         driver_free(world->driver);
