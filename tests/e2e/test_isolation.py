@@ -2,13 +2,14 @@
 
 import contextlib
 import pathlib
+import random
 import re
 import subprocess
 import time
 
 import hoard
 import pytest
-from e2b import CommandExitException, Sandbox, SandboxException
+from e2b import CommandExitException, PtySize, Sandbox, SandboxException
 from server import Server, share_template, wait_for
 
 
@@ -50,6 +51,63 @@ def test_no_id_inside_is_the_hosts_root(shared_sandbox):
         assert lines, name
         for _, outside, count in lines:
             assert int(outside) > 0 and int(outside) + int(count) < 2**32
+
+
+def host_pids_of(words):
+    """The processes on the host with this command line, of any sandbox."""
+    pids = []
+    for entry in pathlib.Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and (entry / "cmdline").read_bytes() == b"".join(w.encode() + b"\0" for w in words):
+                pids.append(int(entry.name))
+    return pids
+
+
+def freezer_of(pid):
+    """Where the process is in the tree by which sandboxes are frozen; None: this machine has no such tree."""
+    rows = [line.split(":", 2) for line in pathlib.Path(f"/proc/{pid}/cgroup").read_text().splitlines()]
+    for number, controllers, path in rows:
+        if "/cloister." in path and (number == "0" or controllers == "freezer"):
+            return path
+    return None
+
+
+def test_nothing_inside_is_outside_of_what_is_frozen(sandbox):
+    """A pause freezes one cgroup: what is not in it would run on."""
+    n = random.randrange(10**6, 10**8)  # no other sandbox on this host sleeps for as long
+    sandbox.commands.run(f"sleep {n}", background=True)
+    sandbox.commands.run(f"sudo sleep {n + 1}", background=True)
+    sandbox.commands.run(f"setsid -f sh -c 'sleep {n + 2} & sleep {n + 3}' >/dev/null 2>&1 </dev/null")
+    terminal = sandbox.pty.create(size=PtySize(rows=24, cols=80))
+    sandbox.pty.send_stdin(terminal.pid, f"sleep {n + 4}\n".encode())
+    for seconds in range(n, n + 5):
+        wait_for(lambda words=["sleep", str(seconds)]: host_pids_of(words))
+    namespace = pathlib.Path(f"/proc/{host_pids_of(['sleep', str(n)])[0]}/ns/pid").readlink()
+    found = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            if entry.name.isdigit() and (entry / "ns/pid").readlink() == namespace:
+                found[entry.name] = freezer_of(entry.name)
+    assert len(found) >= 8, found  # guestd, its spawner, five sleeps, shells, sudo
+    if set(found.values()) == {None}:
+        pytest.skip("this machine has no freezer")
+    places = {re.sub(r"/(guestd|user)$", "", place or "outside") for place in found.values()}  # on v2 these are below it
+    assert len(places) == 1 and sandbox.sandbox_id in next(iter(places)), found
+
+
+def test_root_inside_cannot_leave_its_cgroups(shared_sandbox):
+    for command in (
+        "mkdir -p /tmp/cg && mount -t cgroup2 none /tmp/cg",
+        "mkdir -p /tmp/cg && mount -t cgroup -o freezer none /tmp/cg",
+        # guestd has the files by which processes enter.
+        "for n in /proc/1/fd/*; do (echo 0 >$n) 2>/dev/null && exit 0; done; exit 1",
+        "nsenter --target 1 --cgroup true",
+    ):
+        result = run(shared_sandbox, f"sudo sh -c '{command}'")
+        assert result.exit_code != 0, command
+    assert out(shared_sandbox, "grep -- '- cgroup' /proc/self/mountinfo; ls /sys; true") == ""
+    for line in out(shared_sandbox, "cat /proc/self/cgroup").splitlines():
+        assert "cloister." not in line
 
 
 def test_two_sandboxes_share_no_id(shared_sandbox, sandbox):

@@ -194,6 +194,34 @@ static void probe_cgroup_write(struct probe_row *row, const char *data_path)
     fix(row, "in a container, give it writable cgroups; under systemd, Delegate=yes");
 }
 
+static void probe_freezer(struct probe_row *row, const char *data_path)
+{
+    static const char *const by[] = {
+        [CGROUP_FREEZER_V1] = "v1's freezer",
+        [CGROUP_FREEZER_BESIDE] = "the v2 tree beside v1",
+        [CGROUP_FREEZER_V2] = "v2",
+    };
+    const struct cgroup_limits limits = { .memory_bytes = 64 << 20, .cpu_millis = 1000, .pids = 10 };
+    char name[64];
+    struct err err, ignored;
+
+    (void)data_path;
+    if (!need_root(row))
+        return;
+    (void)snprintf(name, sizeof name, "cloister.freeze.%d", getpid());
+    struct cgroups *cgroups = cgroups_open(name, -1, false, &err);
+    bool fine = cgroups && cgroup_make(cgroups, "probe", &limits, &err);
+    if (fine && cgroup_freeze(cgroups, "probe", true, &err) && cgroup_freeze(cgroups, "probe", false, &err)) {
+        found(row, PROBE_OK, "sandboxes can be paused in memory, by %s", by[cgroups_report(cgroups)->freezer]);
+    } else {
+        found(row, PROBE_WARN, "sandboxes cannot be paused in memory: %s", err.message);
+        fix(row, "mount cgroup2 (Linux 5.14 or later), or v1's freezer controller, and give the server write access");
+    }
+    if (fine)
+        (void)!cgroup_remove(cgroups, "probe", &ignored); /* nothing was ever in it */
+    cgroups_remove(cgroups);
+}
+
 /* A directory for trying things, below the data directory or the nearest parent that exists. */
 static bool make_place(const char *data_path, char *room, size_t room_size)
 {
@@ -514,17 +542,12 @@ static const struct {
     const char *name;
     void (*probe)(struct probe_row *row, const char *data_path);
 } probes[] = {
-    { "kernel", probe_kernel },
-    { "namespaces", probe_user_namespaces },
-    { "system calls", probe_calls },
-    { "seccomp", probe_seccomp },
-    { "cgroups", probe_cgroups },
-    { "cgroup limits", probe_cgroup_write },
-    { "idmapped overlay", probe_overlay },
-    { "network", probe_network },
-    { "disk", probe_disk },
-    { "core dumps", probe_core },
-    { "open files", probe_files },
+    { "kernel", probe_kernel },      { "namespaces", probe_user_namespaces },
+    { "system calls", probe_calls }, { "seccomp", probe_seccomp },
+    { "cgroups", probe_cgroups },    { "cgroup limits", probe_cgroup_write },
+    { "freezer", probe_freezer },    { "idmapped overlay", probe_overlay },
+    { "network", probe_network },    { "disk", probe_disk },
+    { "core dumps", probe_core },    { "open files", probe_files },
     { "inotify", probe_inotify },
 };
 

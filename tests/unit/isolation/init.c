@@ -28,6 +28,7 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -628,6 +629,44 @@ static void start_counting(unsigned count)
     say("counting\n");
 }
 
+/* Processes that wait in ways of their own: stopped, traced, and for a child that was made with vfork. */
+static void start_odd_ones(void)
+{
+    int go[2];
+    char byte;
+
+    (void)!pipe(go);
+    if (fork() == 0) {
+        join_user_cgroup();
+        raise(SIGSTOP);
+        pause();
+    }
+    if (fork() == 0) {
+        join_user_cgroup();
+        pid_t traced = fork();
+        if (traced == 0) {
+            ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+            raise(SIGSTOP);
+            pause();
+        }
+        waitpid(traced, NULL, WUNTRACED);
+        (void)!write(go[1], "", 1);
+        pause();
+    }
+    (void)!read(go[0], &byte, 1);
+    if (fork() == 0) {
+        join_user_cgroup();
+        if (syscall(SYS_clone, CLONE_VFORK | SIGCHLD, NULL, NULL, NULL, NULL) == 0) {
+            (void)!write(go[1], "", 1);
+            pause();
+        }
+    }
+    (void)!read(go[0], &byte, 1);
+    close(go[0]);
+    close(go[1]);
+    say("waiting\n");
+}
+
 /* As many processes as there may be, each of which does nothing but make another one and end. */
 static void start_bomb(void)
 {
@@ -764,6 +803,8 @@ static void run(char *command)
         say("counted: %lu\n", *counters);
     else if (!strcmp(command, "fill"))
         fill_cache();
+    else if (!strcmp(command, "odd"))
+        start_odd_ones();
     else if (!strcmp(command, "bomb"))
         start_bomb();
     else if (!strcmp(command, "forks"))

@@ -1808,6 +1808,26 @@ static void a_fork_bomb_freezes_and_dies(void **state)
     with_each_freezer(*state, check_bomb);
 }
 
+static void check_odd(struct world *world)
+{
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+    auto_free char *begun = ask(fd, "odd");
+
+    check_has(begun, "waiting");
+    assert_int_equal(freeze(world, "sandbox1", true), ERR_NONE);
+    assert_int_equal(freeze(world, "sandbox1", false), ERR_NONE);
+    auto_free char *text = ask(fd, "ping");
+    check_has(text, "pong");
+    assert_int_equal(freeze(world, "sandbox1", true), ERR_NONE);
+    assert_true(stop(world->loop, world->driver, "sandbox1"));
+}
+
+static void stopped_and_traced_processes_and_those_in_vfork_freeze(void **state)
+{
+    with_each_freezer(*state, check_odd);
+}
+
 /* Asked for in the same turn: the last request counts, and each is answered once. */
 static void check_both_at_once(struct world *world)
 {
@@ -1992,6 +2012,7 @@ int main(int argc, char **argv)
         NATIVE_CASE(the_next_driver_finds_a_frozen_sandbox_frozen),
         NATIVE_CASE(the_next_driver_sweeps_a_frozen_sandbox),
         NATIVE_CASE(a_fork_bomb_freezes_and_dies),
+        NATIVE_CASE(stopped_and_traced_processes_and_those_in_vfork_freeze),
         NATIVE_CASE(a_thaw_or_a_kill_answers_a_freeze_that_is_under_way),
         NATIVE_CASE(the_kernel_takes_memory_back_from_a_frozen_sandbox),
         NATIVE_CASE(what_cannot_be_frozen_goes_on),
