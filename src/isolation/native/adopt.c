@@ -4,7 +4,8 @@
  * The record is made before anything else and removed after everything else. Before `go` the child waits on a socket to
  * keeper, and exits when that closes. From `hold` on it is in a cgroup named after the sandbox, and the state has its pid.
  * A cgroup without a record is left over from a sandbox whose directory was already removed. So a record whose process runs
- * in its own cgroup is a sandbox and is adopted; everything else is killed by cgroup and swept.
+ * in its own cgroup is a sandbox and is adopted; one that says parked is a sandbox whatever runs of it (park.c); everything
+ * else is killed by cgroup and swept.
  *
  * Sandboxes outlive keeper on purpose: there is no PDEATHSIG, and keeper reaches each one by names alone: its cgroup, its
  * state, and the socket that its guestd listens on (handover.c).
@@ -22,6 +23,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "isolation/native/manifest.h"
+#include "isolation/native/park.h"
 
 /* Dead or half-made: kills what is in its cgroup and removes the rest. `slot` is its own, if it is known. */
 static void sweep(struct native *native, const char *id, uint32_t slot)
@@ -59,6 +61,10 @@ static bool adopt(struct native *native, const char *id, uint32_t *out_slot, str
         return err_sys(err, "open sandboxes/%s", id);
     if (!state_read(sandbox_fd, &state, err))
         return false;
+    if (state.held != HELD_RUNNING && !state.dying) {
+        park_found(box_new(native, id), &state);
+        return true;
+    }
     if (strcmp(state.boot_id, native->boot_id) != 0)
         return err_set(err, ERR_NOT_FOUND, "it is from before a reboot");
     *out_slot = state.slot;

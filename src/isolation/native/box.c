@@ -27,6 +27,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "isolation/native/park.h"
 
 enum {
     WAITS_MAX = 64, /* requests that wait for the end of one sandbox; further ones are answered at once: not gone */
@@ -92,6 +93,7 @@ void box_free(void *object)
         next = wait->next;
         wait_over(wait, false, &err);
     }
+    park_lost(box, &err);
     box_forget_freeze(box, &err);
     timer_clear(&box->retry);
     timer_clear(&box->slow);
@@ -121,11 +123,24 @@ struct box *box_find_awake(struct native *native, const char *id, struct err *er
     return box;
 }
 
+bool box_is_busy(const struct box *box, struct err *err)
+{
+    if (!box->park)
+        return false;
+    (void)err_set(err, ERR_CONFLICT, "sandbox %s is being written to disk", box->id);
+    return true;
+}
+
 /* ---- the end of a sandbox ---- */
 
-/* Removes cgroups and directory. False: something is still in use, try again. */
-static bool clear_remains(struct native *native, const char *id, struct err *err)
+/* Removes cgroups and, unless it is kept, the directory. False: something is still in use, try again. */
+static bool clear_remains(struct box *box, struct err *err)
 {
+    struct native *native = box->native;
+    const char *id = box->id;
+
+    if (box->keep != HELD_RUNNING)
+        return park_clear(box, err);
     /* The directory first: a crash between the two leaves a cgroup without a record, which the next start sweeps. */
     if (!trash_add(native->trash, native->sandboxes_fd, id, err))
         return false;
@@ -145,18 +160,24 @@ void box_clear(struct box *box)
     struct native *native = box->native;
     struct err err;
 
-    if (!clear_remains(native, box->id, &err)) {
+    if (!clear_remains(box, &err)) {
         if (++box->tries < CLEAR_TRIES) {
             timer_set(&box->retry, native->loop, CLEAR_RETRY_MS, clear_again);
             return;
         }
         log_error("native: sandbox %s: cannot remove its files or cgroup; next attempt at server restart: %s", box->id,
                   err_text(&err));
-    } else {
+    } else if (box->slot < BOX_SLOTS) {
         native->slot_taken[box->slot] = false; /* only now can nothing with these ids run any more */
     }
-    (void)map_remove(&native->boxes, str_from(box->id));
     zygote_unref(take_ptr(&box->zygote)); /* now: the box may be freed after native->zygotes */
+    if (box->keep != HELD_RUNNING) {
+        box->slot = BOX_SLOTS;
+        box->tries = 0;
+        park_cleared(box);
+        return;
+    }
+    (void)map_remove(&native->boxes, str_from(box->id));
     loop_retire(native->loop, box, box_free);
 }
 
@@ -254,7 +275,8 @@ static void box_gone(struct box *box)
     char id[LIMIT_ID_BYTES];
 
     memcpy(id, box->id, sizeof id);
-    bool ran = box->ran;
+    bool ran = box->ran && box->keep == HELD_RUNNING; /* who had it parked knows */
+    struct err ended, ignored;
     /* If we ended it, that is the cause, even if it was short of memory before. */
     enum exit_cause cause =
         box->state == BOX_RUNNING && cgroup_guestd_oom_kills(native->cgroups, id) ? EXIT_NO_MEMORY : box->cause;
@@ -266,6 +288,10 @@ static void box_gone(struct box *box)
     stop_counting(box);
     while (box->waits)
         wait_over(box->waits, true, NULL);
+    (void)err_set(&ended, ERR_NOT_FOUND, "sandbox %s has ended", id);
+    if (box->keep == HELD_RUNNING)
+        park_lost(box, &ended);
+    (void)!native_reach(native, NATIVE_AT_PARK_GONE, &ignored);
     box_clear(box);
     if (ran && native->driver.exited)
         native->driver.exited(native->driver.exited_context, id, cause);
@@ -309,11 +335,23 @@ static bool mark_dying(const struct box *box, struct err *err)
     return state_write(fd, &state, err);
 }
 
+static void try_mark_dying(const struct box *box)
+{
+    struct err err;
+
+    if (!mark_dying(box, &err))
+        log_warn("native: sandbox %s: not marked as dying: %s", box->id, err_text(&err));
+}
+
 bool box_kill(struct box *box, struct err *err)
 {
     /* In this order: if keeper dies in between, the next one kills it again instead of listing it as running. */
-    if (!mark_dying(box, err))
-        log_warn("native: sandbox %s: not marked as dying: %s", box->id, err_text(err));
+    try_mark_dying(box);
+    return box_end(box, err);
+}
+
+bool box_end(struct box *box, struct err *err)
+{
     if (box->native->dying < NATIVE_DYING)
         return strike(box, err) || (box->state = BOX_RUNNING, false);
     wait_for_turn(box);
@@ -331,6 +369,15 @@ void native_stop(struct driver *driver, const char *id, uint32_t patience_ms, dr
     struct box *box = box_find(native, id);
     struct err err;
 
+    if (box && box->state == BOX_PARKED) {
+        bool gone = park_discard(box, &err);
+        done(context, gone, gone ? NULL : &err);
+        return;
+    }
+    if (box && box->keep != HELD_RUNNING) { /* it is on its way there */
+        box->keep = HELD_RUNNING;
+        try_mark_dying(box);
+    }
     if (!box || box->state == BOX_CLEARING) {
         done(context, true, NULL); /* no process of it is left */
     } else if (box->state == BOX_RUNNING && !box_kill(box, &err)) {

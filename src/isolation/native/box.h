@@ -22,6 +22,7 @@
 #include "isolation/driver.h"
 #include "isolation/native/cgroup.h"
 #include "isolation/native/freeze.h"
+#include "isolation/native/helper.h"
 #include "isolation/native/kernel_memory.h"
 #include "isolation/native/mounts.h"
 #include "isolation/native/native.h"
@@ -38,14 +39,17 @@ enum { BOX_SLOTS = LIMIT_SANDBOXES + 64 }; /* some more than may live, for those
  * DOOMED    told to end, and waits until fewer others die (NATIVE_DYING); neither listed nor dialed any more
  * DYING     pid 1 has been killed and has not ended yet
  * CLEARING  pid 1 is gone; cgroups or directory are still to be removed, and the slot is not free
+ * PARKED    only its directory is there (park.h), and it has no slot
  */
-enum box_state { BOX_STARTING, BOX_RUNNING, BOX_DOOMED, BOX_DYING, BOX_CLEARING };
+enum box_state { BOX_STARTING, BOX_RUNNING, BOX_DOOMED, BOX_DYING, BOX_CLEARING, BOX_PARKED };
 
 struct box {
     struct native *native;
     char id[LIMIT_ID_BYTES];
     enum box_state state;
-    uint32_t slot;
+    enum held_state keep; /* HELD_PARKED…: when it ends, its directory stays and it is PARKED. Else HELD_RUNNING */
+    struct park *park;    /* under way, or NULL */
+    uint32_t slot;        /* BOX_SLOTS: none */
     pid_t pid;
     int pidfd;
     struct watch *watch;
@@ -76,6 +80,7 @@ struct native {
     struct cgroups *cgroups;
     struct sock_fprog filter;
     struct trash *trash;
+    struct helpers *helpers;
     struct zygotes *zygotes; /* may be NULL */
     struct map boxes;        /* by id */
     bool slot_taken[BOX_SLOTS];
@@ -85,13 +90,16 @@ struct native {
     struct reclaim reclaim;
     uint32_t uid_base;
     char boot_id[BOOT_ID_BYTES];
-    enum native_step fail_at;
+    enum native_step fail_at, die_at;
 };
 
 static inline struct native *native_of(struct driver *driver)
 {
     return container_of(driver, struct native, driver);
 }
+
+/* For tests: false, or the end of this process, at the step that they have named. */
+bool native_reach(const struct native *native, enum native_step step, struct err *err) must_use;
 
 /* For ids of its own, 65536 of them; box_clear() gives it back. */
 bool slot_take(struct native *native, uint32_t *out_slot, struct err *err) must_use;
@@ -107,6 +115,10 @@ struct box *box_find_awake(struct native *native, const char *id, struct err *er
 void box_watch(struct box *box, enum box_state state);
 /* RUNNING becomes DYING, or DOOMED when enough others are dying. */
 bool box_kill(struct box *box, struct err *err) must_use;
+/* The same without a mark that it is dying: for one whose files are kept. */
+bool box_end(struct box *box, struct err *err) must_use;
+/* Something that takes a while is under way with it: err says what (ERR_CONFLICT). */
+bool box_is_busy(const struct box *box, struct err *err) must_use;
 /* One that is CLEARING and has no process: tries until all is gone, and then frees the slot and the box. */
 void box_clear(struct box *box);
 /* For a child of ours and for an adopted one alike. */

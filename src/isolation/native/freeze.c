@@ -288,6 +288,12 @@ bool box_thaw(struct box *box, struct err *err)
     return true;
 }
 
+void box_forget_ice(struct box *box)
+{
+    box->ice.is_frozen = false;
+    reclaim_leave(box);
+}
+
 void box_found_frozen(struct box *box)
 {
     box->ice.is_frozen = true;
@@ -299,11 +305,12 @@ void native_freeze(struct driver *driver, const char *id, driver_kept_fn *done, 
     struct box *box = box_find(native_of(driver), id);
     struct err err;
 
-    if (box && box->state == BOX_RUNNING) {
+    if (box && box->state == BOX_RUNNING && !box_is_busy(box, &err)) {
         box_freeze(box, done, context);
         return;
     }
-    (void)err_set(&err, ERR_NOT_FOUND, "there is no sandbox %s", id);
+    if (!box || box->state != BOX_RUNNING)
+        (void)err_set(&err, ERR_NOT_FOUND, "there is no sandbox %s", id);
     done(context, NULL, &err);
 }
 
@@ -311,7 +318,7 @@ void native_thaw(struct driver *driver, const char *id, driver_kept_fn *done, vo
 {
     struct box *box = box_find(native_of(driver), id);
     struct err err;
-    bool fine = box && box->state == BOX_RUNNING ? box_thaw(box, &err)
+    bool fine = box && box->state == BOX_RUNNING ? !box_is_busy(box, &err) && box_thaw(box, &err)
                                                  : err_set(&err, ERR_NOT_FOUND, "there is no sandbox %s", id);
 
     done(context, NULL, fine ? NULL : &err);

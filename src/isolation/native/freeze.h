@@ -51,6 +51,9 @@ void box_found_frozen(struct box *box);
 /* It is being ended, or keeper is: requests to freeze it get this error. */
 void box_forget_freeze(struct box *box, const struct err *why);
 
+/* Nothing of it is left that could be frozen. */
+void box_forget_ice(struct box *box);
+
 void reclaim_close(struct native *native);
 
 /* driver_ops.freeze and .thaw */

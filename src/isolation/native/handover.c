@@ -61,6 +61,11 @@ int handover_listen(int home_fd, int pidfd, int sandbox_fd, struct err *err)
     return take_fd(&fd);
 }
 
+bool handover_forget(int sandbox_fd, struct err *err)
+{
+    return unlinkat(sandbox_fd, SOCKET_NAME, 0) == 0 || errno == ENOENT || err_sys(err, "remove " SOCKET_NAME);
+}
+
 bool handover_send(int sandbox_fd, enum handover_kind kind, int fd, struct err *err)
 {
     const struct sockaddr_un address = address_in(sandbox_fd);

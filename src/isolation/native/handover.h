@@ -13,6 +13,9 @@
 /* The listening socket for guestd, in its network and named in the sandbox's directory; or -1. One from before is replaced. */
 int handover_listen(int home_fd, int pidfd, int sandbox_fd, struct err *err) must_use;
 
+/* No guestd listens any more: its name goes. */
+bool handover_forget(int sandbox_fd, struct err *err) must_use;
+
 /* `fd` stays the caller's. */
 bool handover_send(int sandbox_fd, enum handover_kind kind, int fd, struct err *err) must_use;
 

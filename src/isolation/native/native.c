@@ -1,6 +1,6 @@
 /*
  * The driver itself: what it holds, and the calls that are one step each. start.c makes a sandbox (child.c is the half
- * inside), freeze.c makes it stand still, box.c ends it, adopt.c finds the sandboxes of an earlier keeper, and handover.c
+ * inside), freeze.c makes it stand still, park.c leaves it to the disk, box.c ends it, adopt.c finds the sandboxes of an earlier keeper, and handover.c
  * gives descriptors to guestd.
  */
 #include "isolation/native/native.h"
@@ -11,6 +11,7 @@
 #include <linux/fs.h>
 #include <netinet/in.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,7 @@
 #include "isolation/native/box.h"
 #include "isolation/native/handover.h"
 #include "isolation/native/network.h"
+#include "isolation/native/park.h"
 #include "isolation/native/seccomp.h"
 #include "isolation/native/start.h"
 #include "isolation/native/usage.h"
@@ -63,11 +65,13 @@ static bool native_list(struct driver *driver, struct held **out_held, uint32_t 
 
     (void)err;
     for (size_t i = 0; (box = map_next(&native->boxes, &i));) {
-        if (box->state != BOX_RUNNING)
+        if (box->state != BOX_RUNNING && box->keep == HELD_RUNNING)
             continue;
         memcpy(held[count].id, box->id, sizeof box->id);
-        held[count].state = box->ice.is_frozen ? HELD_FROZEN : HELD_RUNNING;
-        held[count++].has_network = box->network != NETWORK_NONE;
+        held[count].state = box->keep;
+        if (box->keep == HELD_RUNNING && box->ice.is_frozen)
+            held[count].state = HELD_FROZEN;
+        held[count++].has_network = box->keep == HELD_RUNNING && box->network != NETWORK_NONE;
     }
     *out_held = held;
     *out_count = count;
@@ -215,6 +219,7 @@ static void native_free(struct driver *driver)
     map_done(&native->boxes);
     kernel_memory_close(native);
     reclaim_close(native);
+    helpers_free(native->helpers);
     zygotes_free(native->zygotes);
     trash_free(native->trash);
     /* Our cgroup directories go with the last sandbox. */
@@ -243,6 +248,7 @@ static const struct driver_ops native_ops = {
     .listen = native_listen,
     .freeze = native_freeze,
     .thaw = native_thaw,
+    .park = native_park,
     .divert = native_divert,
     .free = native_free,
 };
@@ -483,6 +489,9 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
     raise_host_limit("/proc/sys/kernel/pid_max", HOST_PIDS);
     raise_host_limit("/proc/sys/fs/file-max", HOST_FILES);
     native->trash = trash_new(loop, native->trash_fd);
+    native->helpers = helpers_new(loop, err);
+    if (!native->helpers)
+        goto failed;
     open_zygote(native);
     if (native_find_again(native, err))
         return &native->driver;
@@ -495,6 +504,20 @@ failed:
 void native_empty_trash(struct driver *driver)
 {
     trash_empty(native_of(driver)->trash);
+}
+
+bool native_reach(const struct native *native, enum native_step step, struct err *err)
+{
+    if (native->die_at == step && step)
+        (void)kill(getpid(), SIGKILL);
+    if (native->fail_at == step)
+        return err_set(err, ERR_INTERNAL, "failed on purpose at step %d", step);
+    return true;
+}
+
+void native_die_at(struct driver *driver, enum native_step step)
+{
+    native_of(driver)->die_at = step;
 }
 
 void native_fail_at(struct driver *driver, enum native_step step)

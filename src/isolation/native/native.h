@@ -3,7 +3,8 @@
  *
  * Below the data directory, all of it 0700 and root's:
  *   layers/<64 hex>/        what sandboxes are made of (image/ puts it there)
- *   sandboxes/<id>/         upper/, work/ and state of one sandbox
+ *   sandboxes/<id>/         upper/, work/ and state of one sandbox; image/ if its processes were written to disk
+ *   snapshots/<id>/         the manifest of a snapshot (manifest.h)
  *   trash/                  what is being deleted
  *   mnt/                    mount point of a small tmpfs that only keeper's mount namespace shows
  *
@@ -43,7 +44,12 @@ enum native_step {
     NATIVE_AT_CHILD_CAPABILITIES,
     NATIVE_AT_CHILD_SECCOMP,
     NATIVE_AT_CHILD_EXEC,
-    NATIVE_STEP_COUNT,
+    NATIVE_STEP_COUNT,                         /* of a start */
+    NATIVE_AT_PARK_FREEZE = NATIVE_STEP_COUNT, /* of a park, see park.c */
+    NATIVE_AT_PARK_MARK,
+    NATIVE_AT_PARK_KILL,
+    NATIVE_AT_PARK_GONE,
+    NATIVE_AT_PARK_CLEAR,
 };
 
 /* Sandboxes that are killed and not yet gone, at a time; box.c says why there is a limit. */
@@ -85,8 +91,10 @@ bool native_used_layers(int data_fd, void (*use)(void *context, const char *laye
 /* Deletes what image/ has put into trash/, in the background. */
 void native_empty_trash(struct driver *driver);
 
-/* For tests: the step at which the next starts fail. */
+/* For tests: the step at which the next starts, parks and snapshots fail. */
 void native_fail_at(struct driver *driver, enum native_step step);
+/* For tests: the step at which this process is killed, in keeper's part of a start and in all of the others. */
+void native_die_at(struct driver *driver, enum native_step step);
 /* The host's process id of a sandbox's guestd, or -1; for tests and doctor. */
 int native_pid_of(struct driver *driver, const char *id);
 /* The host's process id of the zygote outside that its interpreters are forked from, or -1; for tests. */

@@ -1,6 +1,7 @@
 /*
  * A start, in keeper (child.c has the other half):
- *   record    sandboxes/<id>/ with a state that has a slot and no pid yet
+ *   record    sandboxes/<id>/ with a state that has a slot and no pid yet. For a sandbox that is parked it is there, and
+ *             keeps saying so until guestd runs: a start that fails or is cut short leaves it parked
  *   cgroup    both leaves, limits set, before there is anything to limit
  *   clone     user, mount, pid, net, ipc and uts namespaces, owned by the zygote's user (zygotes.h), into the freezer's
  *             cgroup where that works; the child sets its network up and then waits
@@ -39,6 +40,7 @@
 #include "isolation/native/box.h"
 #include "isolation/native/child.h"
 #include "isolation/native/handover.h"
+#include "isolation/native/park.h"
 #include "isolation/native/room.h"
 #include "privsep/message.h"
 
@@ -51,13 +53,6 @@ enum {
     CHILD_MS = 5000,
     CHILD_LOOK_MS = 20, /* between checks whether it was stopped */
 };
-
-static bool reach(const struct native *native, enum native_step step, struct err *err)
-{
-    if (native->fail_at == step)
-        return err_set(err, ERR_INTERNAL, "failed on purpose at step %d", step);
-    return true;
-}
 
 /* What one start holds; start_close() closes what is still here at its end. */
 struct start {
@@ -94,16 +89,13 @@ static void start_close(struct start *start)
     fd_close(&start->birth_fd);
 }
 
-static bool start_record(struct start *start, struct err *err)
+static bool make_record(struct start *start, struct err *err)
 {
     struct native *native = start->native;
     const char *id = start->box->id;
     struct state *state = &start->state;
 
-    *state = (struct state){ .slot = start->box->slot,
-                             .owner = zygote_owner(start->box->zygote),
-                             .layer_count = start->plan->layer_count };
-    memcpy(state->boot_id, native->boot_id, sizeof state->boot_id);
+    state->layer_count = start->plan->layer_count;
     memcpy(state->layers, start->plan->layers, sizeof state->layers);
     if (mkdirat(native->sandboxes_fd, id, 0700) < 0)
         return err_sys(err, "make the directory of sandbox %s", id);
@@ -113,12 +105,59 @@ static bool start_record(struct start *start, struct err *err)
     start->state_fd = openat(start->sandbox_fd, "state", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (start->state_fd < 0)
         return err_sys(err, "create state");
+    /* upper is what "/" looks like inside. */
+    return mkdirat(start->sandbox_fd, "upper", 0755) == 0 || err_sys(err, "make upper");
+}
+
+static bool same_layers(const struct state *state, const struct plan *plan)
+{
+    if (state->layer_count != plan->layer_count)
+        return false;
+    for (uint32_t i = 0; i < plan->layer_count; i++)
+        if (strcmp(state->layers[i], plan->layers[i]) != 0)
+            return false;
+    return true;
+}
+
+/*
+ * Written in place, like any record: all that changes in it is in its first 512 bytes, which a disk writes whole. So it
+ * says parked after a power cut too.
+ */
+static bool open_record(struct start *start, struct err *err)
+{
+    struct native *native = start->native;
+
+    start->sandbox_fd = openat(native->sandboxes_fd, start->box->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (start->sandbox_fd < 0)
+        return err_sys(err, "open the directory of sandbox %s", start->box->id);
+    start->state_fd = openat(start->sandbox_fd, "state", O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    if (start->state_fd < 0)
+        return err_sys(err, "open state");
+    if (!state_read(start->sandbox_fd, &start->state, err))
+        return false;
+    if (!same_layers(&start->state, start->plan))
+        return err_set(err, ERR_INVALID, "the plan has other layers than the parked sandbox %s", start->box->id);
+    /* An earlier start may have been cut short. */
+    return trash_add(native->trash, start->sandbox_fd, "work", err) && handover_forget(start->sandbox_fd, err);
+}
+
+static bool start_record(struct start *start, struct err *err)
+{
+    struct native *native = start->native;
+    struct state *state = &start->state;
+
+    if (start->plan->from == PLAN_NEW ? !make_record(start, err) : !open_record(start, err))
+        return false;
+    state->slot = start->box->slot;
+    state->pid = 0;
+    state->start_time = 0;
+    state->owner = zygote_owner(start->box->zygote);
+    memcpy(state->boot_id, native->boot_id, sizeof state->boot_id);
     if (!state_write(start->state_fd, state, err))
         return false;
-    /* upper is what "/" looks like inside. */
-    if (mkdirat(start->sandbox_fd, "upper", 0755) < 0 || mkdirat(start->sandbox_fd, "work", 0700) < 0)
-        return err_sys(err, "make upper and work");
-    return reach(native, NATIVE_AT_RECORD, err);
+    if (mkdirat(start->sandbox_fd, "work", 0700) < 0)
+        return err_sys(err, "make work");
+    return native_reach(native, NATIVE_AT_RECORD, err);
 }
 
 static bool start_cgroup(struct start *start, struct err *err)
@@ -133,14 +172,14 @@ static bool start_cgroup(struct start *start, struct err *err)
            cgroup_open_birth(start->native->cgroups, plan->id, &start->birth_fd, err) &&
            cgroup_open_guestd(start->native->cgroups, plan->id, start->guestd_cgroup_fds, &start->guestd_cgroup_count,
                               err) &&
-           reach(start->native, NATIVE_AT_CGROUP, err);
+           native_reach(start->native, NATIVE_AT_CGROUP, err);
 }
 
 static bool start_sockets(struct start *start, struct err *err)
 {
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, start->control_fd) < 0)
         return err_sys(err, "socketpair");
-    return reach(start->native, NATIVE_AT_SOCKETS, err);
+    return native_reach(start->native, NATIVE_AT_SOCKETS, err);
 }
 
 /*
@@ -211,7 +250,7 @@ static bool start_clone(struct start *start, struct err *err)
     }
     start->box->pid = pid;
     fd_close(&start->control_fd[1]); /* only the child may hold it: it must close when it ends */
-    return reach(native, NATIVE_AT_CLONE, err);
+    return native_reach(native, NATIVE_AT_CLONE, err);
 }
 
 static bool start_link(struct start *start, struct err *err)
@@ -221,7 +260,7 @@ static bool start_link(struct start *start, struct err *err)
     start->child_fds[CHILD_HANDOVER] = handover_listen(home_fd, pidfd, start->sandbox_fd, err);
     return start->child_fds[CHILD_HANDOVER] >= 0 &&
            handover_link(home_fd, pidfd, start->sandbox_fd, &start->link_fd, err) &&
-           reach(start->native, NATIVE_AT_LINK, err);
+           native_reach(start->native, NATIVE_AT_LINK, err);
 }
 
 static uint32_t first_uid(const struct start *start)
@@ -244,7 +283,7 @@ static bool start_maps(struct start *start, struct err *err)
     start->userns_fd = openat(proc_fd, "ns/user", O_RDONLY | O_CLOEXEC);
     if (start->userns_fd < 0)
         return err_sys(err, "open the user namespace");
-    return reach(start->native, NATIVE_AT_MAPS, err);
+    return native_reach(start->native, NATIVE_AT_MAPS, err);
 }
 
 static bool start_mounts(struct start *start, struct err *err)
@@ -254,8 +293,8 @@ static bool start_mounts(struct start *start, struct err *err)
 
     return mounts_overlay(&native->mounts, native->layers_fd, start->sandbox_fd, start->plan, &ids,
                           &start->child_fds[CHILD_ROOT], err) &&
-           reach(native, NATIVE_AT_OVERLAY, err) && mounts_devices(&ids, &start->child_fds[CHILD_DEVICES], err) &&
-           reach(native, NATIVE_AT_DEVICES, err);
+           native_reach(native, NATIVE_AT_OVERLAY, err) &&
+           mounts_devices(&ids, &start->child_fds[CHILD_DEVICES], err) && native_reach(native, NATIVE_AT_DEVICES, err);
 }
 
 static bool start_hold(struct start *start, struct err *err)
@@ -265,7 +304,7 @@ static bool start_hold(struct start *start, struct err *err)
     start->state.pid = box->pid;
     return cgroup_hold(start->native->cgroups, box->id, box->pid, err) &&
            state_process_start_time(box->pid, &start->state.start_time, err) &&
-           state_write(start->state_fd, &start->state, err) && reach(start->native, NATIVE_AT_HOLD, err);
+           state_write(start->state_fd, &start->state, err) && native_reach(start->native, NATIVE_AT_HOLD, err);
 }
 
 static bool start_go(struct start *start, struct err *err)
@@ -275,7 +314,7 @@ static bool start_go(struct start *start, struct err *err)
     /* The child holds them now; ours would keep the overlay mounted after its end. */
     for (size_t i = 0; i < CHILD_FDS; i++)
         fd_close(&start->child_fds[i]);
-    return reach(start->native, NATIVE_AT_GO, err);
+    return native_reach(start->native, NATIVE_AT_GO, err);
 }
 
 /* By a signal that nothing of ours sends. A zygote has the power to. */
@@ -360,11 +399,22 @@ static bool start_await(struct start *start, struct err *err)
     return true;
 }
 
+/* From here on it is one that runs, and what the last keeper or a power cut leaves of it is swept. */
+static bool start_settle(struct start *start, struct err *err)
+{
+    start->state.held = HELD_RUNNING;
+    if (start->plan->from != PLAN_NEW && !state_write(start->state_fd, &start->state, err))
+        return false;
+    start->box->keep = HELD_RUNNING;
+    return true;
+}
+
 static bool start_all(struct start *start, struct err *err)
 {
     return start_record(start, err) && start_cgroup(start, err) && start_sockets(start, err) &&
            start_clone(start, err) && start_maps(start, err) && start_mounts(start, err) && start_network(start, err) &&
-           start_link(start, err) && start_hold(start, err) && start_go(start, err) && start_await(start, err);
+           start_link(start, err) && start_hold(start, err) && start_go(start, err) && start_await(start, err) &&
+           start_settle(start, err);
 }
 
 /* After a start that failed: kills the process, if there is one. From there the box ends like any other. */
@@ -380,6 +430,28 @@ static void start_undo(struct start *start)
     }
     box->state = BOX_CLEARING;
     box_clear(box);
+}
+
+/* *out_box is the parked one, or NULL where there must be none. */
+static bool may_start(struct native *native, const struct plan *plan, struct box **out_box, struct err *err)
+{
+    struct box *box = box_find(native, plan->id);
+
+    if (plan->from == PLAN_PARKED_IMAGE || plan->from == PLAN_IMAGE)
+        return err_set(err, ERR_UNAVAILABLE, "this server cannot bring processes back from disk");
+    if (plan->from == PLAN_PARKED) {
+        if (!box)
+            return err_set(err, ERR_NOT_FOUND, "there is no parked sandbox %s", plan->id);
+        if (box->keep == HELD_RUNNING)
+            return err_set(err, ERR_CONFLICT, "sandbox %s is not parked", plan->id);
+        park_hurry(box);
+        if (box->state != BOX_PARKED || box_is_busy(box, err))
+            return err_set(err, ERR_CONFLICT, "sandbox %s is still being parked; try again in a moment", plan->id);
+    } else if (box) {
+        return err_set(err, ERR_CONFLICT, "there is a sandbox %s already", plan->id);
+    }
+    *out_box = box;
+    return true;
 }
 
 bool native_start(struct driver *driver, const struct plan *plan, struct started *out, struct err *err)
@@ -399,14 +471,17 @@ bool native_start(struct driver *driver, const struct plan *plan, struct started
 
     if (!plan_check(plan, err))
         return err_wrap(err, "plan");
-    if (box_find(native, plan->id))
-        return err_set(err, ERR_CONFLICT, "there is a sandbox %s already", plan->id);
+    if (!may_start(native, plan, &start.box, err))
+        return false;
     if (!room_check(native->sandboxes_fd, err) || !slot_take(native, &slot, err))
         return false;
-    start.box = box_new(native, plan->id);
+    if (!start.box) {
+        start.box = box_new(native, plan->id);
+        (void)map_put(&native->boxes, str_from(start.box->id), start.box);
+    }
+    start.box->state = BOX_STARTING;
     start.box->slot = slot;
     start.box->zygote = zygote_ref(native->zygotes, plan, 0);
-    (void)map_put(&native->boxes, str_from(start.box->id), start.box);
     if (!start_all(&start, err)) {
         /* The same error comes when namespaces run out: it is the disk only if that is full now. */
         if (err->kind == ERR_FULL && !room_check(native->sandboxes_fd, &full))

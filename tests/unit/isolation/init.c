@@ -247,6 +247,17 @@ static void attempts(void)
     say_result("swapon", syscall(SYS_swapon, "/x", 0));
 }
 
+/* "put PATH TEXT" */
+static void put(char *path)
+{
+    char *text = strchr(path, ' ');
+
+    *text++ = '\0';
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0640);
+    say_result("put", write(fd, text, strlen(text)));
+    close(fd);
+}
+
 static void write_files(void)
 {
     int fd = open("/made", O_WRONLY | O_CREAT | O_TRUNC, 0644);
@@ -795,6 +806,14 @@ static void run(char *command)
         attempts();
     else if (!strcmp(command, "write"))
         write_files();
+    else if (!strncmp(command, "put ", 4))
+        put(command + 4);
+    else if (!strncmp(command, "get ", 4))
+        say_file("get", command + 4);
+    else if (!strncmp(command, "remove ", 7))
+        say_result("remove", remove(command + 7));
+    else if (!strncmp(command, "mkdir ", 6))
+        say_result("mkdir", mkdir(command + 6, 0711));
     else if (!strcmp(command, "burn"))
         burn();
     else if (!strncmp(command, "count ", 6))

@@ -1,0 +1,336 @@
+/*
+ * How a sandbox is parked, and why nothing is lost if keeper or the machine dies in between:
+ *
+ *   freeze   everything inside stands still, so that what is synced next is all there is
+ *   mark     a helper syncs the file system and then replaces the record: `held` says that the files outlive the process.
+ *            Overlay is mounted volatile, which syncs nothing by itself. Until the record has its name the sandbox runs
+ *            (frozen; who asked thaws it), from then on it is parked
+ *   kill     as any other sandbox is, but without a mark that it is dying
+ *   clear    the end of pid 1 is reported: cgroups, socket and work directory go, the directory stays, the slot is free
+ *
+ * Where the machine has no freezer, the guest may write between mark and kill. A second sync at the end is for that; a power
+ * cut in between leaves what a power cut leaves of any disk.
+ *
+ * A start from a parked sandbox leaves `held` in the record until guestd runs (start.c): a record that says parked and has a
+ * process is one of a park or a start that was cut short. A new keeper ends that process, syncs, and has it parked.
+ */
+#include "isolation/native/park.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "isolation/native/box.h"
+#include "isolation/native/handover.h"
+#include "isolation/native/helper.h"
+
+enum { SYNC_MS = 300000 }; /* of gigabytes that other sandboxes have written, on a slow disk */
+
+struct park {
+    struct box *box;
+    enum held_state as;
+    driver_kept_fn *done; /* NULL: nobody waits */
+    void *context;
+    struct helper *helper;
+    struct state record;
+    int sandbox_fd;
+    bool was_frozen; /* before we asked */
+    bool needs_sync; /* at the end */
+    bool is_marked;  /* the record says parked: it does not go back */
+    bool only_syncs; /* for the helper: leave the record alone */
+};
+
+static void park_free(struct park *park)
+{
+    helper_cancel(park->helper);
+    fd_close(&park->sandbox_fd);
+    park->box->park = NULL;
+    free(park);
+}
+
+/* After the box is in its new state: done() may ask for the next. */
+static void answer(struct park *park, const struct err *err)
+{
+    driver_kept_fn *done = park->done;
+    void *context = park->context;
+
+    park_free(park);
+    if (done)
+        done(context, NULL, err);
+}
+
+/* It goes on as before. */
+static void give_up(struct park *park, const struct err *why)
+{
+    struct box *box = park->box;
+    struct err err;
+
+    if (!park->was_frozen && !box_thaw(box, &err))
+        log_error("native: sandbox %s stays frozen: %s", box->id, err_text(&err));
+    answer(park, why);
+}
+
+/* ---- the helper ---- */
+
+static bool sync_and_mark(struct helper_voice *voice, void *context, struct err *err)
+{
+    const struct park *park = context;
+
+    (void)voice;
+    if (syncfs(park->sandbox_fd) < 0)
+        return err_sys(err, "sync the files of sandbox %s", park->box->id);
+    return park->only_syncs || state_replace(park->sandbox_fd, &park->record, err);
+}
+
+static bool start_helper(struct park *park, bool only_syncs,
+                         void (*ended)(void *context, const uint64_t figures[HELPER_FIGURES], const struct err *err),
+                         struct err *err)
+{
+    const struct helper_job job = { .work = sync_and_mark,
+                                    .ended = ended,
+                                    .context = park,
+                                    .dirs = { { park->sandbox_fd, true } },
+                                    .dir_count = 1,
+                                    .patience_ms = SYNC_MS };
+
+    park->only_syncs = only_syncs;
+    park->helper = helper_start(park->box->native->helpers, &job, err);
+    return park->helper != NULL;
+}
+
+/* ---- the steps ---- */
+
+static void marked(void *context, const uint64_t figures[HELPER_FIGURES], const struct err *err)
+{
+    struct park *park = context;
+    struct box *box = park->box;
+    struct err why;
+
+    (void)figures;
+    park->helper = NULL;
+    if (err) {
+        give_up(park, err);
+        return;
+    }
+    park->is_marked = true;
+    box->keep = park->as;
+    if (native_reach(box->native, NATIVE_AT_PARK_MARK, &why) && box_end(box, &why)) {
+        (void)!native_reach(box->native, NATIVE_AT_PARK_KILL, &why);
+        return; /* box_gone() goes on */
+    }
+    /* It cannot be killed, so it is not parked: the record must not say so. */
+    box->keep = HELD_RUNNING;
+    park->record.held = HELD_RUNNING;
+    auto_close int fd = openat(park->sandbox_fd, "state", O_WRONLY | O_CLOEXEC);
+    struct err wrong;
+    if (fd < 0 ? !err_sys(&wrong, "open state") : !state_write(fd, &park->record, &wrong))
+        log_error("native: sandbox %s runs, and its record says that it is parked: %s", box->id, err_text(&wrong));
+    give_up(park, &why);
+}
+
+static void frozen(void *context, const struct kept *kept, const struct err *err)
+{
+    struct park *park = context;
+    struct err why;
+
+    (void)kept;
+    if (err && err->kind != ERR_UNAVAILABLE) {
+        answer(park, err);
+        return;
+    }
+    park->needs_sync = err != NULL; /* there is no freezer */
+    if (!native_reach(park->box->native, NATIVE_AT_PARK_FREEZE, &why) || !start_helper(park, false, marked, &why))
+        give_up(park, &why);
+}
+
+static struct park *park_new(struct box *box, enum held_state as)
+{
+    struct park *park = NEW(struct park);
+
+    *park = (struct park){ .box = box, .as = as, .sandbox_fd = -1 };
+    box->park = park;
+    return park;
+}
+
+static bool open_record(struct park *park, struct err *err)
+{
+    park->sandbox_fd =
+        openat(park->box->native->sandboxes_fd, park->box->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (park->sandbox_fd < 0)
+        return err_sys(err, "open sandboxes/%s", park->box->id);
+    if (!state_read(park->sandbox_fd, &park->record, err))
+        return false;
+    if (!park->record.layer_count)
+        return err_set(err, ERR_INVALID, "an older server started this sandbox: it cannot be kept on disk");
+    park->record.held = park->as;
+    return true;
+}
+
+void box_park(struct box *box, enum held_state as, driver_kept_fn *done, void *context)
+{
+    struct park *park = park_new(box, as);
+    struct err err;
+
+    park->done = done;
+    park->context = context;
+    park->was_frozen = box->ice.is_frozen;
+    if (open_record(park, &err))
+        box_freeze(box, frozen, park);
+    else
+        answer(park, &err);
+}
+
+/* ---- the end ---- */
+
+/*
+ * The record has no process and no slot any more. Before the slot is free: a new keeper must not take it for this sandbox
+ * when another one has it.
+ */
+static bool forget_process(int sandbox_fd, struct err *err)
+{
+    auto_close int fd = openat(sandbox_fd, "state", O_WRONLY | O_CLOEXEC);
+    struct state state;
+
+    if (fd < 0)
+        return err_sys(err, "open state");
+    if (!state_read(sandbox_fd, &state, err))
+        return false;
+    state.pid = 0;
+    state.slot = BOX_SLOTS;
+    return state_write(fd, &state, err);
+}
+
+bool park_clear(struct box *box, struct err *err)
+{
+    struct native *native = box->native;
+    auto_close int fd = openat(native->sandboxes_fd, box->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+    if (fd < 0)
+        return err_sys(err, "open sandboxes/%s", box->id);
+    /* A volatile overlay does not take its work directory a second time. */
+    if (!trash_add(native->trash, fd, "work", err) || !handover_forget(fd, err))
+        return false;
+    if (cgroup_remove(native->cgroups, box->id, err))
+        return forget_process(fd, err);
+    (void)cgroup_kill(native->cgroups, box->id);
+    return false;
+}
+
+static void rest(struct box *box)
+{
+    struct err ignored;
+
+    (void)!native_reach(box->native, NATIVE_AT_PARK_CLEAR, &ignored);
+    box->state = BOX_PARKED;
+    box->ran = false;
+    box->cause = EXIT_PLAIN;
+    box->zygote_given = 0;
+    box_forget_ice(box);
+    if (box->park)
+        answer(box->park, NULL);
+}
+
+static void synced(void *context, const uint64_t figures[HELPER_FIGURES], const struct err *err)
+{
+    struct park *park = context;
+
+    (void)figures;
+    park->helper = NULL;
+    if (err) /* the kernel writes it later, as it does with what any program writes */
+        log_warn("native: sandbox %s is parked, but a power cut now would damage it: %s", park->box->id, err_text(err));
+    rest(park->box);
+}
+
+void park_cleared(struct box *box)
+{
+    struct park *park = box->park;
+    struct err err;
+
+    if (!park || !park->needs_sync)
+        rest(box);
+    else if (!start_helper(park, true, synced, &err))
+        synced(park, NULL, &err);
+}
+
+void park_hurry(struct box *box)
+{
+    struct park *park = box->park;
+
+    if (box->state == BOX_CLEARING && park && park->helper && park->only_syncs && !park->done)
+        rest(box);
+}
+
+void park_lost(struct box *box, const struct err *why)
+{
+    if (box->park)
+        answer(box->park, why);
+}
+
+bool park_discard(struct box *box, struct err *err)
+{
+    struct native *native = box->native;
+
+    if (!trash_add(native->trash, native->sandboxes_fd, box->id, err))
+        return false;
+    (void)map_remove(&native->boxes, str_from(box->id));
+    loop_retire(native->loop, box, box_free);
+    return true;
+}
+
+void park_found(struct box *box, const struct state *state)
+{
+    struct native *native = box->native;
+    bool is_cut_short = state->slot != BOX_SLOTS && !strcmp(state->boot_id, native->boot_id);
+    struct err err;
+
+    box->keep = state->held;
+    box->slot = BOX_SLOTS;
+    (void)map_put(&native->boxes, str_from(box->id), box);
+    if (!is_cut_short) {
+        box->state = BOX_PARKED;
+        return;
+    }
+    log_info("native: sandbox %s was being parked or resumed when keeper ended: it is parked", box->id);
+    struct park *park = park_new(box, state->held);
+    park->needs_sync = state->pid != 0;
+    park->is_marked = true;
+    if (!open_record(park, &err)) {
+        log_warn("native: %s", err_text(&err));
+        park_free(park);
+    }
+    /* Its ids stay taken while it dies. */
+    if (state->slot < BOX_SLOTS && !native->slot_taken[state->slot]) {
+        native->slot_taken[state->slot] = true;
+        box->slot = state->slot;
+    }
+    (void)cgroup_kill(native->cgroups, box->id);
+    box->state = BOX_CLEARING;
+    box_clear(box);
+}
+
+void native_park(struct driver *driver, const char *id, bool memory, driver_kept_fn *done, void *context)
+{
+    struct box *box = box_find(native_of(driver), id);
+    struct err err;
+
+    if (box && box->state == BOX_PARKED) {
+        done(context, NULL, NULL);
+        return;
+    }
+    if (!box || box->state != BOX_RUNNING)
+        (void)err_set(&err, ERR_NOT_FOUND, "there is no sandbox %s", id);
+    else if (box_is_busy(box, &err))
+        ;
+    else if (memory)
+        (void)err_set(&err, ERR_UNAVAILABLE, "this server cannot write the memory of a sandbox to disk");
+    else {
+        box_park(box, HELD_PARKED, done, context);
+        return;
+    }
+    done(context, NULL, &err);
+}

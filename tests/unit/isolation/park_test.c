@@ -1,0 +1,350 @@
+#include "isolation/native/park.h"
+
+#include "isolation/native/state.h"
+#include "native_world.h"
+
+static struct plan parked_plan(const char *id)
+{
+    struct plan plan = a_plan(id);
+
+    plan.from = PLAN_PARKED;
+    return plan;
+}
+
+/* A sandbox that has written, changed, made and removed something. */
+static int start_and_write(struct world *world, const char *id)
+{
+    struct plan plan = a_plan(id);
+    int fd = start(world, &plan);
+
+    check_says(fd, "put /note hello", "put: ok");
+    check_says(fd, "mkdir /made", "mkdir: ok");
+    check_says(fd, "put /made/inside deep", "put: ok");
+    check_says(fd, "remove /etc/template-file", "remove: ok");
+    return fd;
+}
+
+static void check_has_its_files(int fd)
+{
+    check_says(fd, "get /note", "get: hello");
+    check_says(fd, "get /made/inside", "get: deep");
+    check_says(fd, "get /etc/template-file", "get: No such file or directory");
+}
+
+static void resume_and_check(struct world *world, const char *id)
+{
+    struct plan plan = parked_plan(id);
+    auto_close int fd = start(world, &plan);
+
+    assert_int_equal(state_of(world, id), HELD_RUNNING);
+    check_has_its_files(fd);
+}
+
+/* Only its record and its files. */
+static void check_parked(struct world *world, const char *id)
+{
+    char path[64];
+
+    assert_int_equal(state_of(world, id), HELD_PARKED);
+    check_at_rest(world);
+    (void)snprintf(path, sizeof path, "sandboxes/%s", id);
+    assert_int_equal(count_names(world->data_fd, path), 2);
+    assert_int_equal(state_of(world, id), HELD_PARKED);
+}
+
+static void a_parked_sandbox_is_its_files_and_nothing_else(void **state)
+{
+    struct world *world = *state;
+    auto_close int fd = start_and_write(world, "sandbox1");
+    struct plan plan = a_plan("sandbox1");
+    struct err err;
+    int other;
+
+    assert_int_equal(park(world, "sandbox1"), ERR_NONE);
+    check_parked(world, "sandbox1");
+    assert_int_equal(world->exits, 0);
+    assert_int_equal(native_pid_of(world->driver, "sandbox1"), -1);
+    assert_int_equal(park(world, "sandbox1"), ERR_NONE); /* it is already */
+    assert_int_equal(freeze(world, "sandbox1"), ERR_NOT_FOUND);
+    assert_false(try_start(world, &plan, &other, &err));
+    assert_int_equal(err.kind, ERR_CONFLICT);
+    for (int round = 0; round < 3; round++) {
+        resume_and_check(world, "sandbox1");
+        assert_int_equal(park(world, "sandbox1"), ERR_NONE);
+        check_parked(world, "sandbox1");
+    }
+    assert_true(stop(world, "sandbox1"));
+    assert_int_equal(state_of(world, "sandbox1"), HELD_STATE_COUNT);
+    assert_int_equal(count_names(world->data_fd, "sandboxes"), 0);
+    assert_int_equal(world->exits, 0);
+    check_at_rest(world);
+}
+
+static void a_frozen_sandbox_can_be_parked(void **state)
+{
+    struct world *world = *state;
+    auto_close int fd = start_and_write(world, "sandbox1");
+
+    assert_int_equal(freeze(world, "sandbox1"), ERR_NONE);
+    assert_int_equal(park(world, "sandbox1"), ERR_NONE);
+    check_parked(world, "sandbox1");
+    resume_and_check(world, "sandbox1"); /* and is not frozen */
+    assert_int_equal(freeze(world, "sandbox1"), ERR_NONE);
+    assert_int_equal(state_of(world, "sandbox1"), HELD_FROZEN);
+    assert_int_equal(thaw(world, "sandbox1"), ERR_NONE);
+    assert_true(stop(world, "sandbox1"));
+    assert_int_equal(world->exits, 1);
+}
+
+static void a_parked_sandbox_leaves_its_slot_to_others(void **state)
+{
+    struct world *world = *state;
+    auto_close int fd = start_and_write(world, "sandbox1");
+    struct plan plan = a_plan("sandbox2");
+
+    assert_int_equal(park(world, "sandbox1"), ERR_NONE);
+    auto_close int second = start(world, &plan);
+    auto_free char *facts = ask(second, "facts");
+    assert_non_null(strstr(facts, "uid_map:          0 1879048192      65536"));
+    /* A new keeper does not mistake one for the other, and the first has another range now. */
+    next_driver(world);
+    assert_int_equal(state_of(world, "sandbox1"), HELD_PARKED);
+    assert_int_equal(state_of(world, "sandbox2"), HELD_RUNNING);
+    resume_and_check(world, "sandbox1");
+}
+
+static void a_plan_with_other_layers_is_refused(void **state)
+{
+    struct world *world = *state;
+    auto_close int fd = start_and_write(world, "sandbox1");
+    struct plan plan = parked_plan("sandbox1"), nobodys = parked_plan("sandbox2");
+    struct err err;
+    int other;
+
+    assert_false(try_start(world, &plan, &other, &err)); /* it runs */
+    assert_int_equal(err.kind, ERR_CONFLICT);
+    assert_false(try_start(world, &nobodys, &other, &err));
+    assert_int_equal(err.kind, ERR_NOT_FOUND);
+    assert_int_equal(park(world, "sandbox1"), ERR_NONE);
+    plan.layers[0][0] = '1';
+    assert_false(try_start(world, &plan, &other, &err));
+    assert_int_equal(err.kind, ERR_INVALID);
+    check_parked(world, "sandbox1");
+    resume_and_check(world, "sandbox1");
+}
+
+static void a_start_that_fails_leaves_it_parked(void **state)
+{
+    struct world *world = *state;
+    auto_close int fd = start_and_write(world, "sandbox1");
+    struct plan plan = parked_plan("sandbox1");
+    struct err err;
+    int other;
+
+    assert_int_equal(park(world, "sandbox1"), ERR_NONE);
+    for (enum native_step step = NATIVE_NOWHERE + 1; step < NATIVE_STEP_COUNT; step++) {
+        native_fail_at(world->driver, step);
+        assert_false(try_start(world, &plan, &other, &err));
+        native_fail_at(world->driver, NATIVE_NOWHERE);
+        check_parked(world, "sandbox1");
+    }
+    assert_int_equal(world->exits, 0);
+    resume_and_check(world, "sandbox1");
+}
+
+static void a_park_that_fails_leaves_it_running(void **state)
+{
+    struct world *world = *state;
+    auto_close int fd = start_and_write(world, "sandbox1");
+
+    for (int frozen = 0; frozen < 2; frozen++) {
+        for (enum native_step step = NATIVE_AT_PARK_FREEZE; step <= NATIVE_AT_PARK_MARK; step++) {
+            native_fail_at(world->driver, step);
+            assert_int_equal(park(world, "sandbox1"), ERR_INTERNAL);
+            native_fail_at(world->driver, NATIVE_NOWHERE);
+            assert_int_equal(state_of(world, "sandbox1"), frozen ? HELD_FROZEN : HELD_RUNNING);
+            next_driver(world); /* which takes it for what it is */
+            assert_int_equal(state_of(world, "sandbox1"), frozen ? HELD_FROZEN : HELD_RUNNING);
+        }
+        if (!frozen) {
+            check_has_its_files(fd);
+            assert_int_equal(freeze(world, "sandbox1"), ERR_NONE);
+        }
+    }
+    assert_int_equal(thaw(world, "sandbox1"), ERR_NONE);
+    check_has_its_files(fd);
+}
+
+static void parked_sandboxes_outlive_the_machine(void **state)
+{
+    struct world *world = *state;
+    auto_close int fd = start_and_write(world, "sandbox1");
+    struct state record;
+    struct err err;
+
+    assert_int_equal(park(world, "sandbox1"), ERR_NONE);
+    driver_free(world->driver);
+    world->driver = NULL;
+    /* As after a restart. And whatever was in the record about processes is of the other life. */
+    auto_close int dir_fd = open_at(world, "sandboxes/sandbox1");
+    assert_true(state_read(dir_fd, &record, &err));
+    assert_int_equal(record.held, HELD_PARKED);
+    (void)snprintf(record.boot_id, sizeof record.boot_id, "7b0a4d2c-9f1e-4c3b-8a67-000000000000");
+    record.pid = getpid();
+    record.slot = 0;
+    assert_true(state_replace(dir_fd, &record, &err));
+    fd_close(&dir_fd);
+    new_driver(world);
+    check_parked(world, "sandbox1");
+    resume_and_check(world, "sandbox1");
+}
+
+/* ---- kill -9 ---- */
+
+static void act_park(struct world *world)
+{
+    (void)park(world, "sandbox1");
+}
+
+static void act_resume(struct world *world)
+{
+    struct plan plan = parked_plan("sandbox1");
+    struct err err;
+    int fd;
+
+    (void)!try_start(world, &plan, &fd, &err);
+}
+
+static void a_keeper_killed_while_it_parks_loses_nothing(void **state)
+{
+    struct world *world = *state;
+
+    for (enum native_step step = NATIVE_AT_PARK_FREEZE; step <= NATIVE_AT_PARK_CLEAR; step++) {
+        auto_close int fd = start_and_write(world, "sandbox1");
+        killed_at(world, step, act_park);
+        if (step == NATIVE_AT_PARK_FREEZE) { /* the record was not written: it still runs, and front thaws it */
+            assert_int_equal(state_of(world, "sandbox1"), HELD_FROZEN);
+            assert_int_equal(thaw(world, "sandbox1"), ERR_NONE);
+            check_has_its_files(fd);
+            assert_int_equal(park(world, "sandbox1"), ERR_NONE);
+        }
+        check_parked(world, "sandbox1");
+        next_driver(world);
+        check_parked(world, "sandbox1");
+        resume_and_check(world, "sandbox1");
+        assert_true(stop(world, "sandbox1"));
+        check_at_rest(world);
+    }
+}
+
+static void a_keeper_killed_while_it_resumes_loses_nothing(void **state)
+{
+    struct world *world = *state;
+    auto_close int fd = start_and_write(world, "sandbox1");
+
+    assert_int_equal(park(world, "sandbox1"), ERR_NONE);
+    for (enum native_step step = NATIVE_AT_RECORD; step <= NATIVE_AT_GO; step++) {
+        if (step == NATIVE_AT_NETWORK)
+            continue; /* in the child */
+        killed_at(world, step, act_resume);
+        check_parked(world, "sandbox1");
+        resume_and_check(world, "sandbox1");
+        assert_int_equal(park(world, "sandbox1"), ERR_NONE);
+    }
+}
+
+/* ---- two things at once ---- */
+
+static void note_park(struct world *world, const char *id, struct answer *answer)
+{
+    *answer = (struct answer){ .loop = world->loop };
+    world->driver->ops->park(world->driver, id, false, note_kept, answer);
+}
+
+static void a_kill_ends_a_sandbox_that_is_being_parked(void **state)
+{
+    struct world *world = *state;
+
+    for (unsigned round = 0; round < 20; round++) {
+        struct plan plan = a_plan("sandbox1");
+        struct answer answer;
+        auto_close int fd = start(world, &plan);
+        note_park(world, "sandbox1", &answer);
+        turn_for(world->loop, round); /* a different moment each time */
+        assert_true(stop(world, "sandbox1"));
+        assert_int_equal(state_of(world, "sandbox1"), HELD_STATE_COUNT);
+        (void)wait_for(world, &answer); /* parked before, or has ended; but it is answered */
+        check_at_rest(world);
+        assert_int_equal(count_names(world->data_fd, "sandboxes"), 0);
+    }
+}
+
+static void while_it_is_being_parked_nothing_else_is_done_with_it(void **state)
+{
+    struct world *world = *state;
+    auto_close int fd = start_and_write(world, "sandbox1");
+    struct answer answer;
+
+    note_park(world, "sandbox1", &answer);
+    assert_int_equal(park(world, "sandbox1"), ERR_CONFLICT);
+    assert_int_equal(thaw(world, "sandbox1"), ERR_CONFLICT);
+    assert_int_equal(wait_for(world, &answer), ERR_NONE);
+    check_parked(world, "sandbox1");
+}
+
+static void one_that_ends_by_itself_meanwhile_is_not_parked(void **state)
+{
+    struct world *world = *state;
+    auto_close int fd = start_and_write(world, "sandbox1");
+    struct answer answer;
+
+    assert_int_equal(kill(native_pid_of(world->driver, "sandbox1"), SIGKILL), 0);
+    note_park(world, "sandbox1", &answer);
+    assert_int_not_equal(wait_for(world, &answer), ERR_NONE);
+    check_at_rest(world);
+    assert_int_equal(world->exits, 1);
+    assert_int_equal(count_names(world->data_fd, "sandboxes"), 0);
+}
+
+static void many_are_parked_at_once(void **state)
+{
+    struct world *world = *state;
+    struct answer answers[20];
+
+    for (int i = 0; i < 20; i++) {
+        char id[16];
+        (void)snprintf(id, sizeof id, "sandbox%d", i);
+        auto_close int fd = start_and_write(world, id);
+    }
+    for (int i = 0; i < 20; i++) {
+        char id[16];
+        (void)snprintf(id, sizeof id, "sandbox%d", i);
+        note_park(world, id, &answers[i]);
+    }
+    for (int i = 0; i < 20; i++)
+        assert_int_equal(wait_for(world, &answers[i]), ERR_NONE);
+    check_at_rest(world);
+    next_driver(world);
+    resume_and_check(world, "sandbox7");
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {
+        NATIVE_CASE(a_parked_sandbox_is_its_files_and_nothing_else),
+        NATIVE_CASE(a_frozen_sandbox_can_be_parked),
+        NATIVE_CASE(a_parked_sandbox_leaves_its_slot_to_others),
+        NATIVE_CASE(a_plan_with_other_layers_is_refused),
+        NATIVE_CASE(a_start_that_fails_leaves_it_parked),
+        NATIVE_CASE(a_park_that_fails_leaves_it_running),
+        NATIVE_CASE(parked_sandboxes_outlive_the_machine),
+        NATIVE_CASE(a_keeper_killed_while_it_parks_loses_nothing),
+        NATIVE_CASE(a_keeper_killed_while_it_resumes_loses_nothing),
+        NATIVE_CASE(a_kill_ends_a_sandbox_that_is_being_parked),
+        NATIVE_CASE(while_it_is_being_parked_nothing_else_is_done_with_it),
+        NATIVE_CASE(one_that_ends_by_itself_meanwhile_is_not_parked),
+        NATIVE_CASE(many_are_parked_at_once),
+    };
+
+    return run_cases(cases, COUNT_OF(cases), argc, argv);
+}
