@@ -40,7 +40,7 @@ static void use_templates(struct used *used, const struct templates *templates)
             use_layer(used, templates->list[i].layers[k]);
 }
 
-/* *out_in_sandboxes: sandboxes hold layers that no template has. */
+/* *out_in_sandboxes: sandboxes or snapshots hold layers that no template has. */
 static bool collect_used(const struct catalog *catalog, struct used *used, bool *out_in_sandboxes, struct err *err)
 {
     auto_templates struct templates now = { 0 };
@@ -93,6 +93,12 @@ static void on_sweep(struct timer *timer)
         log_info("layers: unused ones are kept for now: %s", err_text(&err));
     if (again || !ok)
         timer_set(timer, catalog->config.loop, catalog->config.sweep_ms, on_sweep);
+}
+
+void catalog_sweep_soon(struct catalog *catalog)
+{
+    timer_set(&catalog->sweep, catalog->config.loop, MIN(catalog->config.sweep_ms, (uint64_t)CATALOG_SWEEP_SOON_MS),
+              on_sweep);
 }
 
 /* ---- the list ---- */

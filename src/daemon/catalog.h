@@ -5,10 +5,10 @@
  * their ids (image/templates.h). A page that is not full is the last. Pages are of the list as it was when the first one
  * was asked for.
  *
- * A layer is removed when no template file, no sandbox and no list that front was told refers to it: at the start of the
- * server, and CATALOG_SWEEP_MS after front was told a list that differs from the one before; then again in the same
- * interval for as long as only sandboxes refer to one. Nothing is removed while a template is being built, or while one
- * file or one sandbox cannot say which layers it needs.
+ * A layer is removed when no template file, no sandbox, no snapshot and no list that front was told refers to it: at the
+ * start of the server, and CATALOG_SWEEP_MS after front was told a list that differs from the one before; then again in
+ * the same interval for as long as only sandboxes and snapshots refer to one. Nothing is removed while a template is being
+ * built, or while one file, sandbox or snapshot cannot say which layers it needs.
  */
 #ifndef DAEMON_CATALOG_H
 #define DAEMON_CATALOG_H
@@ -23,6 +23,8 @@ struct catalog;
 
 /* Creates that front began with an older list are over by then: each has LIMIT_START_MS. */
 enum { CATALOG_SWEEP_MS = 10 * 60 * 1000 };
+/* The same for creates from a snapshot that is removed meanwhile. */
+enum { CATALOG_SWEEP_SOON_MS = 15 * 1000 };
 
 struct catalog_config {
     struct loop *loop;
@@ -35,6 +37,9 @@ struct catalog_config {
 /* Sweeps at once: call it when no other server can have this data directory, and before front runs. */
 struct catalog *catalog_new(const struct catalog_config *config) must_use;
 void catalog_free(struct catalog *catalog); /* NULL is fine */
+
+/* A snapshot was removed: look for unused layers soon. */
+void catalog_sweep_soon(struct catalog *catalog);
 
 /* The templates whose ids come after `after`; "" is the first page, and reads the files anew. */
 bool catalog_page(struct catalog *catalog, const char *after, struct buf *out, struct err *err) must_use;

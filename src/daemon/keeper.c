@@ -450,6 +450,14 @@ static void on_swept(void *context)
     native_empty_trash(((struct keeper *)context)->driver);
 }
 
+static void on_unused(void *context)
+{
+    struct keeper *keeper = context;
+
+    if (keeper->catalog)
+        catalog_sweep_soon(keeper->catalog);
+}
+
 /* ---- opening, step by step ---- */
 
 /* An operator who adds to a list of the file may not expect that the file's entries are gone. */
@@ -522,7 +530,10 @@ static bool start_driver(struct keeper *keeper, struct err *err)
         !loop_on_signal(keeper->loop, SIGINT, on_signal, keeper, err))
         return false;
     keeper->driver = native_driver_new(
-        keeper->loop, &(struct native_config){ .data_fd = keeper->data_fd, .guestd_fd = guestd_fd }, err);
+        keeper->loop,
+        &(struct native_config){
+            .data_fd = keeper->data_fd, .guestd_fd = guestd_fd, .on_unused = on_unused, .on_unused_context = keeper },
+        err);
     if (!keeper->driver)
         return err_wrap(err, "make sandboxes here (`%s doctor` may know why not)", cli_program_as_root());
     return true;

@@ -28,6 +28,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "isolation/native/park.h"
+#include "isolation/native/snapshot.h"
 
 enum {
     WAITS_MAX = 64, /* requests that wait for the end of one sandbox; further ones are answered at once: not gone */
@@ -93,8 +94,9 @@ void box_free(void *object)
         next = wait->next;
         wait_over(wait, false, &err);
     }
-    park_lost(box, &err);
     box_forget_freeze(box, &err);
+    park_lost(box, &err);
+    snapshot_lost(box, &err);
     timer_clear(&box->retry);
     timer_clear(&box->slow);
     watch_free(box->watch);
@@ -125,10 +127,11 @@ struct box *box_find_awake(struct native *native, const char *id, struct err *er
 
 bool box_is_busy(const struct box *box, struct err *err)
 {
-    if (!box->park)
-        return false;
-    (void)err_set(err, ERR_CONFLICT, "sandbox %s is being written to disk", box->id);
-    return true;
+    if (box->park)
+        (void)err_set(err, ERR_CONFLICT, "sandbox %s is being written to disk", box->id);
+    else if (box->snapshot)
+        (void)err_set(err, ERR_CONFLICT, "a snapshot of sandbox %s is being made", box->id);
+    return box->park || box->snapshot;
 }
 
 /* ---- the end of a sandbox ---- */
@@ -291,6 +294,7 @@ static void box_gone(struct box *box)
     (void)err_set(&ended, ERR_NOT_FOUND, "sandbox %s has ended", id);
     if (box->keep == HELD_RUNNING)
         park_lost(box, &ended);
+    snapshot_lost(box, &ended);
     (void)!native_reach(native, NATIVE_AT_PARK_GONE, &ignored);
     box_clear(box);
     if (ran && native->driver.exited)

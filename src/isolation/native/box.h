@@ -49,7 +49,8 @@ struct box {
     enum box_state state;
     enum held_state keep; /* HELD_PARKED…: when it ends, its directory stays and it is PARKED. Else HELD_RUNNING */
     struct park *park;    /* under way, or NULL */
-    uint32_t slot;        /* BOX_SLOTS: none */
+    struct snapshot *snapshot; /* the same, until its files are copied */
+    uint32_t slot;             /* BOX_SLOTS: none */
     pid_t pid;
     int pidfd;
     struct watch *watch;
@@ -71,7 +72,7 @@ struct box {
 struct native {
     struct driver driver;
     struct loop *loop;
-    int data_fd, layers_fd, sandboxes_fd, trash_fd;
+    int data_fd, layers_fd, sandboxes_fd, snapshots_fd, trash_fd;
     int guestd_fd;              /* read-only: see open_guestd() in native.c */
     int netns_fd;               /* our own, to come back to */
     enum network_kind network;  /* what new sandboxes get… */
@@ -81,6 +82,9 @@ struct native {
     struct sock_fprog filter;
     struct trash *trash;
     struct helpers *helpers;
+    struct snapshot *snapshots; /* being made */
+    void (*on_unused)(void *context);
+    void *on_unused_context;
     struct zygotes *zygotes; /* may be NULL */
     struct map boxes;        /* by id */
     bool slot_taken[BOX_SLOTS];

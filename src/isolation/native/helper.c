@@ -132,8 +132,10 @@ static bool confine_dirs(const struct helper_job *job, struct err *err)
         return true; /* the descriptors and the list of calls have to do */
     auto_close int rules = (int)syscall(SYS_landlock_create_ruleset, &all, sizeof all, 0);
     for (size_t i = 0; rules >= 0 && i < job->dir_count; i++) {
+        if (job->dirs[i].may == HELPER_HOLD)
+            continue;
         const struct landlock_path_beneath_attr below = {
-            .allowed_access = job->dirs[i].may_change ? read_rights | write_rights : read_rights,
+            .allowed_access = job->dirs[i].may == HELPER_CHANGE ? read_rights | write_rights : read_rights,
             .parent_fd = job->dirs[i].fd,
         };
         if (syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &below, 0) < 0)

@@ -32,8 +32,12 @@ struct helper_job {
     void *context; /* of all three */
     struct helper_dir {
         int fd; /* borrowed; has the same number in the child */
-        bool may_change;
-    } dirs[HELPER_FDS]; /* and what is below them */
+        enum helper_may {
+            HELPER_HOLD, /* sync it; nothing in it can be opened */
+            HELPER_READ, /* what is below it */
+            HELPER_CHANGE,
+        } may;
+    } dirs[HELPER_FDS];
     size_t dir_count;
     uint64_t patience_ms; /* then it is killed, and err is ERR_TIMEOUT */
 };

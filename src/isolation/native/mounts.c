@@ -235,6 +235,23 @@ static void layers_done(struct layers *layers)
 }
 #define auto_layers __attribute__((cleanup(layers_done)))
 
+/*
+ * An upper may become a layer among others, or one with them (copy.h), so what it has must not depend on how this kernel
+ * was built: no directories and files that are kept in part in a layer below, and no handles of files below.
+ */
+static const struct {
+    const char *key, *value;
+} behaviour[] = { { "redirect_dir", "off" }, { "metacopy", "off" }, { "index", "off" } };
+#define BEHAVIOUR "redirect_dir=off,metacopy=off,index=off"
+
+static bool set_behaviour(int context, struct err *err)
+{
+    for (size_t i = 0; i < COUNT_OF(behaviour); i++)
+        if (fsconfig(context, FSCONFIG_SET_STRING, behaviour[i].key, behaviour[i].value, 0) < 0)
+            return mount_err(err, context, behaviour[i].key);
+    return true;
+}
+
 static bool overlay_detached(struct layers *layers, const struct mounts_ids *ids, int *out_fd, struct err *err)
 {
     auto_close int context = fsopen("overlay", FSOPEN_CLOEXEC);
@@ -254,6 +271,8 @@ static bool overlay_detached(struct layers *layers, const struct mounts_ids *ids
         return mount_err(err, context, "overlay upperdir");
     if (fsconfig(context, FSCONFIG_SET_STRING, "source", "overlay", 0) < 0)
         return mount_err(err, context, "overlay source");
+    if (!set_behaviour(context, err))
+        return false;
     /* Without it the end of every sandbox waits for a sync of the whole disk below. */
     if (fsconfig(context, FSCONFIG_SET_FLAG, "volatile", NULL, 0) < 0)
         return mount_err(err, context, "overlay volatile");
@@ -291,7 +310,7 @@ static bool overlay_attached(struct mounts *mounts, struct layers *layers, const
     int scratch = mounts->scratch_fd;
     char target[64], place[8];
 
-    buf_add(&options, STR("volatile,lowerdir="));
+    buf_add(&options, STR("volatile," BEHAVIOUR ",lowerdir="));
     for (uint32_t i = layers->count; i-- > 0;) {
         if (!attach_at(mounts, layers->lower[i], (int)i, err))
             return false;

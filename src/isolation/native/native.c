@@ -36,6 +36,7 @@
 #include "isolation/native/network.h"
 #include "isolation/native/park.h"
 #include "isolation/native/seccomp.h"
+#include "isolation/native/snapshot.h"
 #include "isolation/native/start.h"
 #include "isolation/native/usage.h"
 #include "wire/zygote.h"
@@ -219,6 +220,7 @@ static void native_free(struct driver *driver)
     map_done(&native->boxes);
     kernel_memory_close(native);
     reclaim_close(native);
+    snapshots_close(native);
     helpers_free(native->helpers);
     zygotes_free(native->zygotes);
     trash_free(native->trash);
@@ -232,6 +234,7 @@ static void native_free(struct driver *driver)
     fd_close(&native->netns_fd);
     fd_close(&native->layers_fd);
     fd_close(&native->sandboxes_fd);
+    fd_close(&native->snapshots_fd);
     fd_close(&native->trash_fd);
     fd_close(&native->data_fd);
     free(native);
@@ -249,6 +252,8 @@ static const struct driver_ops native_ops = {
     .freeze = native_freeze,
     .thaw = native_thaw,
     .park = native_park,
+    .snapshot = native_snapshot,
+    .drop = native_drop,
     .divert = native_divert,
     .free = native_free,
 };
@@ -363,7 +368,8 @@ static bool open_dirs(struct native *native, int data_fd, struct err *err)
         return err_sys(err, "keep the data directory");
     native->layers_fd = open_dir_made(data_fd, "layers", err);
     native->sandboxes_fd = native->layers_fd < 0 ? -1 : open_dir_made(data_fd, "sandboxes", err);
-    native->trash_fd = native->sandboxes_fd < 0 ? -1 : open_dir_made(data_fd, "trash", err);
+    native->snapshots_fd = native->sandboxes_fd < 0 ? -1 : open_dir_made(data_fd, "snapshots", err);
+    native->trash_fd = native->snapshots_fd < 0 ? -1 : open_dir_made(data_fd, "trash", err);
     if (native->trash_fd < 0)
         return false;
     spread_entries(native->sandboxes_fd);
@@ -461,7 +467,9 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
     native->loop = loop;
     native->uid_base = config->uid_base ? config->uid_base : NATIVE_UID_BASE;
     native->fail_at = config->fail_at;
-    native->data_fd = native->layers_fd = native->sandboxes_fd = native->trash_fd = -1;
+    native->data_fd = native->layers_fd = native->sandboxes_fd = native->snapshots_fd = native->trash_fd = -1;
+    native->on_unused = config->on_unused;
+    native->on_unused_context = config->on_unused_context;
     native->guestd_fd = native->netns_fd = native->mounts.scratch_fd = native->kernel_memory.meminfo_fd = -1;
     native->kernel_memory.list_fd = native->reclaim.pidfd = -1;
     map_init(&native->boxes);
@@ -490,7 +498,7 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
     raise_host_limit("/proc/sys/fs/file-max", HOST_FILES);
     native->trash = trash_new(loop, native->trash_fd);
     native->helpers = helpers_new(loop, err);
-    if (!native->helpers)
+    if (!native->helpers || !snapshots_open(native, err))
         goto failed;
     open_zygote(native);
     if (native_find_again(native, err))

@@ -50,6 +50,13 @@ enum native_step {
     NATIVE_AT_PARK_KILL,
     NATIVE_AT_PARK_GONE,
     NATIVE_AT_PARK_CLEAR,
+    NATIVE_AT_SNAPSHOT_DRAFT, /* of a snapshot, see snapshot.c */
+    NATIVE_AT_SNAPSHOT_FREEZE,
+    NATIVE_AT_SNAPSHOT_COPY,
+    NATIVE_AT_SNAPSHOT_WRITE,
+    NATIVE_AT_SNAPSHOT_LAYER,
+    NATIVE_AT_SNAPSHOT_NAME,
+    NATIVE_AT_SNAPSHOT_END,
 };
 
 /* Sandboxes that are killed and not yet gone, at a time; box.c says why there is a limit. */
@@ -63,9 +70,11 @@ enum { NATIVE_DYING = 64 };
 enum { NATIVE_UIDS = 65536 };
 
 struct native_config {
-    int data_fd;              /* the data directory, opened after native_enter_mount_namespace(); borrowed */
-    int guestd_fd;            /* the guestd program, static, open for reading; read whole by native_driver_new() */
-    uint32_t uid_base;        /* 0: NATIVE_UID_BASE. Two servers on one machine should not share it. */
+    int data_fd;       /* the data directory, opened after native_enter_mount_namespace(); borrowed */
+    int guestd_fd;     /* the guestd program, static, open for reading; read whole by native_driver_new() */
+    uint32_t uid_base; /* 0: NATIVE_UID_BASE. Two servers on one machine should not share it. */
+    void (*on_unused)(void *context); /* a snapshot was removed, and its layer may be in use no more; may be NULL */
+    void *on_unused_context;
     enum native_step fail_at; /* for tests */
     bool old_overlay;         /* for tests: mount the way kernels before 6.15 need it */
     bool old_freezer;         /* for tests: freeze by the v1 controller, as where there is no v2 tree */

@@ -94,7 +94,7 @@ static bool start_helper(struct park *park, bool only_syncs,
     const struct helper_job job = { .work = sync_and_mark,
                                     .ended = ended,
                                     .context = park,
-                                    .dirs = { { park->sandbox_fd, true } },
+                                    .dirs = { { park->sandbox_fd, HELPER_CHANGE } },
                                     .dir_count = 1,
                                     .patience_ms = SYNC_MS };
 

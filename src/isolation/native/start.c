@@ -445,7 +445,9 @@ static bool may_start(struct native *native, const struct plan *plan, struct box
         if (box->keep == HELD_RUNNING)
             return err_set(err, ERR_CONFLICT, "sandbox %s is not parked", plan->id);
         park_hurry(box);
-        if (box->state != BOX_PARKED || box_is_busy(box, err))
+        if (box->state == BOX_PARKED && box_is_busy(box, err))
+            return false;
+        if (box->state != BOX_PARKED)
             return err_set(err, ERR_CONFLICT, "sandbox %s is still being parked; try again in a moment", plan->id);
     } else if (box) {
         return err_set(err, ERR_CONFLICT, "there is a sandbox %s already", plan->id);

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "daemon/data_dir.h"
 #include "image/templates.h"
+#include "isolation/native/manifest.h"
 #include "isolation/native/state.h"
 #include "test.h"
 
@@ -260,6 +261,29 @@ static void a_layer_that_only_a_sandbox_uses_goes_after_it(void **state)
     catalog_free(catalog);
 }
 
+static void a_layer_that_only_a_snapshot_uses_goes_after_it(void **state)
+{
+    struct rig *rig = *state;
+    struct manifest manifest = { .layer_count = 1 };
+    struct err err;
+
+    make_layers(rig, "ab");
+    save(rig, 1, "b", 1);
+    memset(manifest.layers[0], 'a', LAYER_HEX_BYTES - 1);
+    assert_int_equal(mkdirat(rig->data_fd, "snapshots", 0700), 0);
+    assert_int_equal(mkdirat(rig->data_fd, "snapshots/one", 0700), 0);
+    auto_close int fd = openat(rig->data_fd, "snapshots/one", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(manifest_write(fd, &manifest, &err));
+    struct catalog *catalog = new_catalog(rig);
+    run_past_a_sweep(rig);
+    check_layers(rig, "ab");
+    assert_int_equal(renameat(rig->data_fd, "snapshots/one", rig->data_fd, "trash/x"), 0);
+    catalog_sweep_soon(catalog);
+    run_past_a_sweep(rig);
+    check_layers(rig, "b");
+    catalog_free(catalog);
+}
+
 /* Its newest layer has no template yet. */
 static void nothing_is_removed_while_a_template_is_built(void **state)
 {
@@ -289,6 +313,7 @@ int main(void)
         RIG_CASE(a_sandbox_whose_layers_are_not_known_keeps_all_of_them),
         RIG_CASE(a_replaced_layer_goes_once_front_was_told_and_creates_are_over),
         RIG_CASE(a_layer_that_only_a_sandbox_uses_goes_after_it),
+        RIG_CASE(a_layer_that_only_a_snapshot_uses_goes_after_it),
         RIG_CASE(nothing_is_removed_while_a_template_is_built),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);

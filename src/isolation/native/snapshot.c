@@ -1,0 +1,480 @@
+/*
+ * How a snapshot is made. Keeper makes snapshots/<id>.new, and a helper does the rest, step by step with keeper:
+ *
+ *   merge    only if the sandbox has LIMIT_LAYERS layers: those that came from snapshots become one with the new. The
+ *            template's own stay: they are large, and other sandboxes share them
+ *   freeze   keeper freezes the sandbox
+ *   copy     its upper is copied into <id>.new/layer
+ *   thaw     keeper thaws it, if it ran before; from here on it has nothing to do with the snapshot
+ *   write    syncfs, then the manifest
+ *   name     keeper renames <id>.new/layer to layers/<id> and <id>.new to <id>. Keeper, and both in one turn of its loop,
+ *            because the sweep of layers runs there too: it must see the manifest when it sees the layer
+ *   sync     of the two directories, and the snapshot is there
+ *
+ * Whatever fails or dies before the end: the sandbox is thawed, and what was made goes to the trash. If keeper dies, the
+ * next one finds <id>.new, or a layer that nothing names, and removes either; front thaws the sandbox.
+ *
+ * A layer that is a snapshot's has an attribute that says so, for `merge`: its manifest may have been removed.
+ */
+#include "isolation/native/snapshot.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include "base/encode.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/random.h"
+#include "base/remove.h"
+#include "isolation/native/box.h"
+#include "isolation/native/copy.h"
+#include "isolation/native/helper.h"
+#include "isolation/native/manifest.h"
+#include "isolation/native/room.h"
+
+#define SNAPSHOT_MARK "trusted.cloister.snapshot"
+
+enum {
+    AT_ONCE = 4,        /* copies under way; others wait for their turn, and their sandboxes run meanwhile */
+    FROZEN_MS = 120000, /* a sandbox does not stand still for longer: 20 GB on a disk of 170 MB a second */
+    HELPER_MS = 600000, /* all of it, with the sync of what was copied */
+    DRAFT_BYTES = LAYER_ID_BYTES + 8,
+};
+
+enum step { STEP_FREEZE, STEP_COPIED, STEP_NAME };
+
+struct snapshot {
+    struct native *native;
+    struct snapshot *next;
+    struct box *box; /* NULL once its files are copied */
+    struct helper *helper;
+    char id[LAYER_ID_BYTES], draft[DRAFT_BYTES]; /* <id>.new */
+    struct manifest manifest;
+    uint32_t merged; /* of the sandbox's layers, the uppermost */
+    int draft_fd, upper_fd, layer_fds[LIMIT_LAYERS];
+    bool was_frozen, we_froze, is_named;
+    bool is_freezing; /* box_freeze() has not answered yet */
+    bool is_over;     /* …and its answer does not matter any more */
+    struct timer patience;
+    driver_kept_fn *done;
+    void *context;
+};
+
+/* ---- the helper ---- */
+
+static int make_inside(int dir_fd, const char *name, struct err *err)
+{
+    int fd = mkdirat(dir_fd, name, 0700) < 0 ? -1 : openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (fd < 0)
+        (void)err_sys(err, "make %s", name);
+    return fd;
+}
+
+static bool write_down(struct snapshot *snapshot, const struct copy *copy, struct err *err)
+{
+    if (!remove_tree(snapshot->draft_fd, "links", err))
+        return false;
+    /* Contents first, then names: after a power cut no name may lead to half a layer. */
+    if (syncfs(snapshot->draft_fd) < 0)
+        return err_sys(err, "sync a snapshot");
+    snapshot->manifest.layer_bytes = copy->bytes;
+    return manifest_write(snapshot->draft_fd, &snapshot->manifest, err);
+}
+
+static bool make_snapshot(struct helper_voice *voice, void *context, struct err *err)
+{
+    struct snapshot *snapshot = context;
+    auto_close int layer_fd = make_inside(snapshot->draft_fd, "layer", err);
+    auto_close int links_fd = layer_fd < 0 ? -1 : make_inside(snapshot->draft_fd, "links", err);
+    struct copy copy = { .to_fd = layer_fd, .links_fd = links_fd, .is_merge = snapshot->merged > 0 };
+
+    if (links_fd < 0)
+        return false;
+    for (uint32_t i = 0; i < snapshot->merged; i++)
+        if (!copy_tree(&copy, snapshot->layer_fds[i], err))
+            return false;
+    if (!helper_ask(voice, STEP_FREEZE, err) || !copy_tree(&copy, snapshot->upper_fd, err))
+        return false;
+    if (fsetxattr(layer_fd, SNAPSHOT_MARK, "y", 1, 0) < 0)
+        return err_sys(err, "mark a layer");
+    if (!helper_ask(voice, STEP_COPIED, err))
+        return false;
+    helper_slow_down();
+    helper_figure(voice, 0, copy.bytes);
+    if (!write_down(snapshot, &copy, err) || !helper_ask(voice, STEP_NAME, err))
+        return false;
+    return (fsync(snapshot->native->layers_fd) == 0 && fsync(snapshot->native->snapshots_fd) == 0) ||
+           err_sys(err, "sync the name of a snapshot");
+}
+
+/* ---- the end ---- */
+
+static void start_waiting(struct native *native);
+
+static void close_all(struct snapshot *snapshot)
+{
+    fd_close(&snapshot->draft_fd);
+    fd_close(&snapshot->upper_fd);
+    for (uint32_t i = 0; i < snapshot->merged; i++)
+        fd_close(&snapshot->layer_fds[i]);
+}
+
+/* The sandbox goes on, and is no longer ours. */
+static void let_go(struct snapshot *snapshot)
+{
+    struct box *box = snapshot->box;
+    struct err err;
+
+    timer_clear(&snapshot->patience);
+    if (!box)
+        return;
+    snapshot->box = NULL;
+    box->snapshot = NULL;
+    if (snapshot->we_froze && box->state == BOX_RUNNING && !box_thaw(box, &err))
+        log_error("native: sandbox %s stays frozen after a snapshot: %s", box->id, err_text(&err));
+}
+
+static void finish(struct snapshot *snapshot, const struct kept *kept, const struct err *err)
+{
+    struct native *native = snapshot->native;
+    struct snapshot **at = &native->snapshots;
+    driver_kept_fn *done = snapshot->done;
+    void *context = snapshot->context;
+
+    while (*at != snapshot)
+        at = &(*at)->next;
+    *at = snapshot->next;
+    let_go(snapshot);
+    helper_cancel(snapshot->helper);
+    close_all(snapshot);
+    free(snapshot);
+    start_waiting(native);
+    done(context, kept, err);
+}
+
+static void throw_away(struct native *native, int dir_fd, const char *name)
+{
+    struct err err;
+
+    if (!trash_add(native->trash, dir_fd, name, &err))
+        log_warn("native: what is left of a snapshot is removed at the next start of the server: %s", err_text(&err));
+}
+
+static void fail(struct snapshot *snapshot, const struct err *why)
+{
+    struct native *native = snapshot->native;
+    struct err err;
+
+    snapshot->is_over = true;
+    if (snapshot->is_freezing && !box_thaw(snapshot->box, &err)) /* which answers: it was thawed before */
+        log_error("native: sandbox %s is partly frozen: %s", snapshot->box->id, err_text(&err));
+    helper_cancel(take_ptr(&snapshot->helper)); /* before its directory goes */
+    if (snapshot->is_named)
+        throw_away(native, native->layers_fd, snapshot->id);
+    throw_away(native, native->snapshots_fd, snapshot->is_named ? snapshot->id : snapshot->draft);
+    finish(snapshot, NULL, why);
+}
+
+static void ended(void *context, const uint64_t figures[HELPER_FIGURES], const struct err *err)
+{
+    struct snapshot *snapshot = context;
+    struct kept kept = { .layer_count = snapshot->manifest.layer_count };
+    struct err why;
+
+    snapshot->helper = NULL;
+    if (err || !native_reach(snapshot->native, NATIVE_AT_SNAPSHOT_END, &why) ||
+        (!snapshot->is_named && !err_set(&why, ERR_INTERNAL, "a snapshot was not finished"))) {
+        fail(snapshot, err ? err : &why);
+        return;
+    }
+    memcpy(kept.id, snapshot->id, sizeof kept.id);
+    memcpy(kept.layers, snapshot->manifest.layers, sizeof kept.layers);
+    kept.layer_bytes = figures[0];
+    finish(snapshot, &kept, NULL);
+}
+
+void snapshot_lost(struct box *box, const struct err *why)
+{
+    if (box->snapshot)
+        fail(box->snapshot, why);
+}
+
+/* ---- the steps ---- */
+
+static void impatient(struct timer *timer)
+{
+    struct snapshot *snapshot = container_of(timer, struct snapshot, patience);
+    struct err err;
+
+    (void)err_set(&err, ERR_LIMIT,
+                  "copying the files of sandbox %s takes longer than %d seconds: remove some, or pause it instead",
+                  snapshot->box->id, FROZEN_MS / 1000);
+    fail(snapshot, &err);
+}
+
+static void frozen(void *context, const struct kept *kept, const struct err *err)
+{
+    struct snapshot *snapshot = context;
+    struct err why;
+
+    (void)kept;
+    snapshot->is_freezing = false;
+    if (snapshot->is_over)
+        return;
+    snapshot->we_froze = !err && !snapshot->was_frozen;
+    if (err || !native_reach(snapshot->native, NATIVE_AT_SNAPSHOT_FREEZE, &why)) {
+        fail(snapshot, err ? err : &why);
+        return;
+    }
+    timer_set(&snapshot->patience, snapshot->native->loop, FROZEN_MS, impatient);
+    helper_go(snapshot->helper);
+}
+
+static bool name_it(struct snapshot *snapshot, struct err *err)
+{
+    struct native *native = snapshot->native;
+
+    if (renameat2(snapshot->draft_fd, "layer", native->layers_fd, snapshot->id, RENAME_NOREPLACE) < 0)
+        return err_sys(err, "name the layer of a snapshot");
+    if (!native_reach(native, NATIVE_AT_SNAPSHOT_LAYER, err) ||
+        (renameat2(native->snapshots_fd, snapshot->draft, native->snapshots_fd, snapshot->id, RENAME_NOREPLACE) < 0 &&
+         !err_sys(err, "name a snapshot"))) {
+        throw_away(native, native->layers_fd, snapshot->id);
+        return false;
+    }
+    snapshot->is_named = true;
+    return native_reach(native, NATIVE_AT_SNAPSHOT_NAME, err);
+}
+
+static void asked(void *context, uint8_t step)
+{
+    struct snapshot *snapshot = context;
+    struct native *native = snapshot->native;
+    struct err err;
+    bool fine = true;
+
+    if (step == STEP_FREEZE && snapshot->box && !snapshot->is_freezing && !timer_is_set(&snapshot->patience)) {
+        snapshot->was_frozen = snapshot->box->ice.is_frozen;
+        snapshot->is_freezing = true;
+        if (snapshot->box->state == BOX_PARKED)
+            frozen(snapshot, NULL, NULL);
+        else
+            box_freeze(snapshot->box, frozen, snapshot);
+        return;
+    }
+    if (step == STEP_COPIED && snapshot->box) {
+        fine = native_reach(native, NATIVE_AT_SNAPSHOT_COPY, &err);
+        if (fine)
+            let_go(snapshot);
+    } else if (step == STEP_NAME && !snapshot->box && !snapshot->is_named) {
+        fine = native_reach(native, NATIVE_AT_SNAPSHOT_WRITE, &err) && name_it(snapshot, &err);
+    } else {
+        fine = err_set(&err, ERR_INTERNAL, "the process that makes a snapshot does not keep to its steps");
+    }
+    if (fine)
+        helper_go(snapshot->helper);
+    else
+        fail(snapshot, &err);
+}
+
+/* ---- the beginning ---- */
+
+static bool is_snapshots_layer(int layers_fd, const char *layer)
+{
+    auto_close int fd = openat(layers_fd, layer, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    char value;
+
+    return fd >= 0 && fgetxattr(fd, SNAPSHOT_MARK, &value, 1) == 1;
+}
+
+/* How many of these layers stay as they are. */
+static uint32_t layers_below(const struct native *native, const struct state *record)
+{
+    uint32_t stay = 1;
+
+    if (record->layer_count < LIMIT_LAYERS)
+        return record->layer_count;
+    while (stay < LIMIT_LAYERS - 1 && !is_snapshots_layer(native->layers_fd, record->layers[stay]))
+        stay++;
+    return stay;
+}
+
+static bool plan_layers(struct snapshot *snapshot, const struct state *record, struct err *err)
+{
+    struct manifest *manifest = &snapshot->manifest;
+    uint32_t stay = layers_below(snapshot->native, record);
+    struct utsname machine;
+
+    for (uint32_t i = stay; i < record->layer_count; i++) {
+        int fd =
+            openat(snapshot->native->layers_fd, record->layers[i], O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (fd < 0)
+            return err_sys(err, "open layer %s", record->layers[i]);
+        snapshot->layer_fds[snapshot->merged++] = fd;
+    }
+    memcpy(manifest->layers, record->layers, stay * sizeof *record->layers);
+    memcpy(manifest->layers[stay], snapshot->id, sizeof snapshot->id);
+    manifest->layer_count = stay + 1;
+    if (uname(&machine) == 0)
+        (void)snprintf(manifest->kernel, sizeof manifest->kernel, "%.100s", machine.release);
+    return true;
+}
+
+static bool open_sandbox(struct snapshot *snapshot, struct state *out_record, struct err *err)
+{
+    const struct box *box = snapshot->box;
+    auto_close int fd = openat(box->native->sandboxes_fd, box->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+    if (fd < 0)
+        return err_sys(err, "open sandboxes/%s", box->id);
+    if (!state_read(fd, out_record, err))
+        return false;
+    if (!out_record->layer_count)
+        return err_set(err, ERR_INVALID, "an older server started this sandbox: it can have no snapshot");
+    snapshot->upper_fd = openat(fd, "upper", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return snapshot->upper_fd >= 0 || err_sys(err, "open the files of sandbox %s", box->id);
+}
+
+static bool make_draft(struct snapshot *snapshot, struct err *err)
+{
+    int snapshots_fd = snapshot->native->snapshots_fd;
+
+    if (mkdirat(snapshots_fd, snapshot->draft, 0700) < 0)
+        return err_sys(err, "make the directory of a snapshot");
+    snapshot->draft_fd = openat(snapshots_fd, snapshot->draft, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return snapshot->draft_fd >= 0 || err_sys(err, "open the directory of a snapshot");
+}
+
+static bool start_helper(struct snapshot *snapshot, struct err *err)
+{
+    struct native *native = snapshot->native;
+    struct helper_job job = { .work = make_snapshot,
+                              .asked = asked,
+                              .ended = ended,
+                              .context = snapshot,
+                              .dirs = { { snapshot->draft_fd, HELPER_CHANGE },
+                                        { snapshot->upper_fd, HELPER_READ },
+                                        { native->layers_fd, HELPER_HOLD },
+                                        { native->snapshots_fd, HELPER_HOLD } },
+                              .dir_count = 4,
+                              .patience_ms = HELPER_MS };
+
+    for (uint32_t i = 0; i < snapshot->merged; i++)
+        job.dirs[job.dir_count++] = (struct helper_dir){ snapshot->layer_fds[i], HELPER_READ };
+    snapshot->helper = helper_start(native->helpers, &job, err);
+    return snapshot->helper != NULL;
+}
+
+static bool begin(struct snapshot *snapshot, struct err *err)
+{
+    struct state record;
+
+    return room_check(snapshot->native->snapshots_fd, err) && open_sandbox(snapshot, &record, err) &&
+           plan_layers(snapshot, &record, err) && make_draft(snapshot, err) &&
+           native_reach(snapshot->native, NATIVE_AT_SNAPSHOT_DRAFT, err) && start_helper(snapshot, err);
+}
+
+static void start_waiting(struct native *native)
+{
+    struct snapshot *next = NULL;
+    unsigned running = 0;
+    struct err err;
+
+    for (struct snapshot *at = native->snapshots; at; at = at->next) {
+        running += at->helper != NULL;
+        next = at->helper || at->draft_fd >= 0 ? next : at; /* the newest is the first in the list */
+    }
+    if (next && running < AT_ONCE && !begin(next, &err))
+        fail(next, &err);
+}
+
+void native_snapshot(struct driver *driver, const char *id, bool memory, driver_kept_fn *done, void *context)
+{
+    struct native *native = native_of(driver);
+    struct box *box = box_find(native, id);
+    unsigned char random[32];
+    struct err err;
+
+    if (!box || (box->state != BOX_RUNNING && box->state != BOX_PARKED)) {
+        (void)err_set(&err, ERR_NOT_FOUND, "there is no sandbox %s", id);
+    } else if (memory) {
+        (void)err_set(&err, ERR_UNAVAILABLE, "this server cannot write the memory of a sandbox to disk");
+    } else if (!box_is_busy(box, &err)) {
+        struct snapshot *snapshot = NEW(struct snapshot);
+        *snapshot = (struct snapshot){ .native = native,
+                                       .next = native->snapshots,
+                                       .box = box,
+                                       .draft_fd = -1,
+                                       .upper_fd = -1,
+                                       .done = done,
+                                       .context = context };
+        random_bytes(random, sizeof random);
+        (void)hex_text(str_of(random, sizeof random), snapshot->id);
+        (void)snprintf(snapshot->draft, sizeof snapshot->draft, "%s.new", snapshot->id);
+        box->snapshot = native->snapshots = snapshot;
+        start_waiting(native);
+        return;
+    }
+    done(context, NULL, &err);
+}
+
+void native_drop(struct driver *driver, const char *id, driver_kept_fn *done, void *context)
+{
+    struct native *native = native_of(driver);
+    struct err err;
+    bool fine = plan_layer_id_valid(id) ? trash_add(native->trash, native->snapshots_fd, id, &err)
+                                        : err_set(&err, ERR_INVALID, "a snapshot's id is 64 hex digits");
+
+    if (fine && native->on_unused)
+        native->on_unused(native->on_unused_context);
+    done(context, NULL, fine ? NULL : &err);
+}
+
+/* ---- a new keeper ---- */
+
+static bool is_whole(const struct native *native, const char *name)
+{
+    struct stat st;
+
+    return fstatat(native->layers_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
+}
+
+bool snapshots_open(struct native *native, struct err *err)
+{
+    int fd = openat(native->snapshots_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    bool ok = true;
+
+    if (!dir) {
+        (void)err_sys(err, "read snapshots");
+        fd_close(&fd);
+        return false;
+    }
+    for (struct dirent *entry; ok && (entry = readdir(dir));) {
+        if (entry->d_name[0] == '.' || (plan_layer_id_valid(entry->d_name) && is_whole(native, entry->d_name)))
+            continue;
+        log_info("native: removing snapshot %.16s, which was never finished", entry->d_name);
+        ok = trash_add(native->trash, native->snapshots_fd, entry->d_name, err);
+    }
+    (void)closedir(dir);
+    return ok;
+}
+
+void snapshots_close(struct native *native)
+{
+    struct err err;
+
+    (void)err_set(&err, ERR_UNAVAILABLE, "keeper is stopping");
+    while (native->snapshots)
+        fail(native->snapshots, &err);
+}

@@ -1,0 +1,32 @@
+/*
+ * snapshot.h - PAUSE_SNAPSHOT and PAUSE_DROP: a copy of a sandbox's files becomes a layer that others are made of.
+ *
+ * manifest.h says what is on disk. A snapshot without the memory of processes is its layer and its manifest.
+ *
+ * Threads    Keeper's one. Nothing here waits.
+ * Failure    Nothing is left of a snapshot that fails, and its sandbox goes on.
+ */
+#ifndef ISOLATION_NATIVE_SNAPSHOT_H
+#define ISOLATION_NATIVE_SNAPSHOT_H
+
+#include <stdbool.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+#include "isolation/driver.h"
+
+struct box;
+struct native;
+
+/* Before anything else: moves to the trash what a keeper before us has left half-made. */
+bool snapshots_open(struct native *native, struct err *err) must_use;
+void snapshots_close(struct native *native); /* those under way fail */
+
+/* Its box ends: if its files are not copied yet, they never will be. */
+void snapshot_lost(struct box *box, const struct err *why);
+
+/* driver_ops.snapshot and .drop */
+void native_snapshot(struct driver *driver, const char *id, bool memory, driver_kept_fn *done, void *context);
+void native_drop(struct driver *driver, const char *snapshot, driver_kept_fn *done, void *context);
+
+#endif
