@@ -37,11 +37,12 @@ struct actions {
     /* Called when the store does not know a template: puts newly built ones there. May be NULL. */
     bool (*refresh_templates)(void *context, struct err *err);
     void *context;
-    struct meters *meters;         /* request rates of the keys; NULL: no limit */
-    bool code_always_has_token;    /* the operator forbids open_code */
-    bool internet;                 /* the operator's default for sandboxes */
-    struct net_operator ranges;    /* addresses that the operator allows and denies to all sandboxes */
-    const struct mail_setup *mail; /* NULL: mail is off */
+    struct meters *meters;          /* request rates of the keys; NULL: no limit */
+    bool code_always_has_token;     /* the operator forbids open_code */
+    bool internet;                  /* the operator's default for sandboxes */
+    struct net_operator ranges;     /* addresses that the operator allows and denies to all sandboxes */
+    const struct mail_setup *mail;  /* NULL: mail is off */
+    struct snapshot_caps snapshots; /* what is 0 is as in base/limits.h */
 };
 
 struct mail;
@@ -123,10 +124,6 @@ bool action_sandbox_set_timeout(const struct actions *actions, const struct call
 /* Extends the deadline to at least now + timeout; clamped. */
 bool action_sandbox_refresh(const struct actions *actions, const struct caller *caller, struct str id,
                             uint64_t timeout_s, struct arena *arena, struct err *err) must_use;
-/* The same, but a timeout beyond the maximum is ERR_INVALID; *out describes the sandbox. */
-bool action_sandbox_connect(const struct actions *actions, const struct caller *caller, struct str id,
-                            uint64_t timeout_s, struct arena *arena, struct sandbox_info *out, struct err *err)
-    must_use;
 
 /* ---- pause.c ---- */
 
@@ -152,11 +149,18 @@ struct snapshot_info {
 bool action_snapshot_create(const struct actions *actions, const struct caller *caller, struct str sandbox_id,
                             struct str name, bool memory, struct arena *arena, struct snapshot_info *out,
                             struct err *err) must_use;
+/* Of the caller's team. `of->name` is any reference, with or without a tag. ERR_INVALID for a bad one. */
 bool action_snapshot_list(const struct actions *actions, const struct caller *caller, const struct snapshot_filter *of,
                           struct arena *arena, struct snapshot_info **out, size_t *out_count, struct err *err) must_use;
-/* Of any reference form; the tag is ignored. ERR_NOT_FOUND; ERR_CONFLICT while sandboxes are based on it. */
+/*
+ * Of any reference form; the tag is ignored. ERR_NOT_FOUND; ERR_CONFLICT while sandboxes are based on it; ERR_DENIED for
+ * another namespace, and for a template that is not a snapshot.
+ */
 bool action_snapshot_delete(const struct actions *actions, const struct caller *caller, struct str ref,
                             struct arena *arena, struct err *err) must_use;
+/* For the other files of actions/: all of a team that has no sandboxes. */
+bool snapshots_delete_all(const struct actions *actions, struct str team_id, struct arena *arena, size_t *out_count,
+                          struct err *err) must_use;
 
 /* As sandbox_set_network(). */
 bool action_sandbox_set_network(const struct actions *actions, const struct caller *caller, struct str id,
@@ -228,10 +232,20 @@ bool action_template_list(const struct actions *actions, const struct caller *ca
                           struct template_row **out, size_t *out_count, struct err *err) must_use;
 /*
  * Finds [namespace/]alias[:tag] or an id; letter case does not matter. With a namespace it looks only there. Without
- * one it tries the team's own aliases, then public ones, then ids. ERR_INVALID for bad syntax, ERR_NOT_FOUND.
+ * one it tries the team's own aliases and snapshots, then public aliases, then ids. ERR_INVALID for bad syntax,
+ * ERR_NOT_FOUND.
  */
 bool action_template_resolve(const struct actions *actions, const struct caller *caller, struct str ref,
                              struct arena *arena, struct template_row *out, struct err *err) must_use;
+
+/* For the other files of actions/. */
+struct template_ref {
+    struct str space; /* namespace; empty: none given */
+    struct str alias; /* or an id */
+    struct str tag;   /* empty: none given */
+};
+/* In lower case, in the arena. ERR_INVALID. */
+bool template_ref_parse(struct str text, struct arena *arena, struct template_ref *out, struct err *err) must_use;
 
 /* ---- team.c ---- */
 
@@ -256,7 +270,7 @@ bool action_caller_in_team(const struct actions *actions, const struct caller *c
 bool action_team_create(const struct actions *actions, const struct caller *caller, struct str name,
                         struct arena *arena, struct team_row *out, struct err *err) must_use;
 struct team_end {
-    size_t revoked, killed;
+    size_t revoked, killed, snapshots; /* keys, sandboxes, snapshots */
 };
 /*
  * ERR_CONFLICT for the default team, and for a team with keys or running sandboxes. `force` revokes the keys and kills

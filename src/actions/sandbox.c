@@ -19,6 +19,18 @@ static bool team_is_there(const struct actions *actions, const struct caller *ca
     return err->kind == ERR_NOT_FOUND ? err_set(err, ERR_DENIED, "the team of this API key was deleted") : false;
 }
 
+/* Was the snapshot deleted or replaced after it was found? Then the driver could not find its layers or its image. */
+static bool is_outdated(const struct actions *actions, const struct caller *caller, struct str ref,
+                        const struct template_row *template, struct arena *arena)
+{
+    struct template_row now;
+    struct err ignored;
+
+    if (!template->layer_count || !action_template_resolve(actions, caller, ref, arena, &now, &ignored))
+        return true;
+    return !now.layer_count || !str_eq(now.layers[now.layer_count - 1], template->layers[template->layer_count - 1]);
+}
+
 bool action_sandbox_create(const struct actions *actions, const struct caller *caller,
                            const struct sandbox_request *request, struct arena *arena, struct sandbox_info *out,
                            struct err *err)
@@ -50,8 +62,14 @@ bool action_sandbox_create(const struct actions *actions, const struct caller *c
                                  .is_private = request->is_private,
                                  .mask_host = request->mask_host,
                                  .open_code = request->open_code && !actions->code_always_has_token,
+                                 .lifecycle = request->lifecycle,
+                                 .image = template.image,
                              },
                              arena, out, err);
+    if (!ok && (err->kind == ERR_INTERNAL || err->kind == ERR_NOT_FOUND) &&
+        is_outdated(actions, caller, request->template_ref, &template, arena))
+        return err_set(err, ERR_NOT_FOUND, "template '%.*s' was deleted or replaced meanwhile: try again",
+                       (int)MIN(request->template_ref.len, (size_t)60), request->template_ref.at);
     return ok && team_is_there(actions, caller, out->id, arena, err);
 }
 
@@ -84,17 +102,6 @@ bool action_sandbox_refresh(const struct actions *actions, const struct caller *
                                 &ignored, err);
 }
 
-bool action_sandbox_connect(const struct actions *actions, const struct caller *caller, struct str id,
-                            uint64_t timeout_s, struct arena *arena, struct sandbox_info *out, struct err *err)
-{
-    uint64_t most = sandboxes_timeout_max_s(actions->sandboxes);
-
-    if (timeout_s > most)
-        return err_set(err, ERR_INVALID, "the timeout must be at most %llu seconds", (unsigned long long)most);
-    return sandbox_set_deadline(actions->sandboxes, str_from(caller->team_id), id, timeout_s, DEADLINE_EXTEND, arena,
-                                out, err);
-}
-
 bool action_sandbox_set_network(const struct actions *actions, const struct caller *caller, struct str id,
                                 const struct net_policy *network, struct arena *arena, struct err *err)
 {
@@ -121,6 +128,8 @@ static bool has_pair(const struct sandbox_info *info, const struct pair *wanted)
 
 static bool matches(const struct sandbox_filter *filter, struct str template_id, const struct sandbox_info *info)
 {
+    if (!(info->is_paused ? filter->paused : filter->running))
+        return false;
     if (template_id.len && !str_eq(info->template_id, template_id))
         return false;
     if (filter->started_after_us && info->started_us < filter->started_after_us)
@@ -161,8 +170,6 @@ bool action_sandbox_list(const struct actions *actions, const struct caller *cal
     if (filter->template_ref.len &&
         !action_template_resolve(actions, caller, filter->template_ref, arena, &template, err))
         return err->kind == ERR_NOT_FOUND; /* no template, no rows */
-    if (!filter->running)
-        return true; /* none can be paused yet */
     if (!sandbox_list(actions->sandboxes, str_from(caller->team_id), arena, &rows, &count, err))
         return false;
     if (filter->oldest_first)
@@ -170,7 +177,7 @@ bool action_sandbox_list(const struct actions *actions, const struct caller *cal
     for (size_t i = 0; i < count; i++) {
         if (!matches(filter, template.id, &rows[i]))
             continue;
-        total++;
+        total += !rows[i].is_paused;
         if (is_past(filter, &rows[i]))
             rows[kept++] = rows[i];
     }

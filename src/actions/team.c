@@ -138,7 +138,8 @@ bool action_team_delete(const struct actions *actions, const struct caller *call
                        team.key_count == 1 ? "" : "s", running, running == 1 ? "" : "es");
     /* Keys first, so that no new sandbox is started after the kill. */
     if (force && (!revoke_keys(actions, team_id, arena, &end.revoked, err) ||
-                  !action_team_kill(actions, &there, arena, &end.killed, &failed, err)))
+                  !action_team_kill(actions, &there, arena, &end.killed, &failed, err) ||
+                  !snapshots_delete_all(actions, team_id, arena, &end.snapshots, err)))
         return false;
     if (!store_team_remove(actions->store, team_id, err))
         return false;

@@ -6,12 +6,6 @@
 #include "actions/actions.h"
 #include "base/log.h"
 
-struct template_ref {
-    struct str space; /* namespace; empty: none given */
-    struct str alias; /* or an id */
-    struct str tag;   /* empty: none given */
-};
-
 static bool is_word(struct str s, const char *extra)
 {
     if (s.len == 0 || s.len >= LIMIT_NAME_BYTES)
@@ -24,7 +18,7 @@ static bool is_word(struct str s, const char *extra)
     return true;
 }
 
-static bool ref_parse(struct str text, struct arena *arena, struct template_ref *out, struct err *err)
+bool template_ref_parse(struct str text, struct arena *arena, struct template_ref *out, struct err *err)
 {
     text = str_trim(text);
     char *lower = arena_text(arena, text);
@@ -50,6 +44,44 @@ static bool is_missing(const struct err *err)
     return err->kind == ERR_NOT_FOUND;
 }
 
+/* A snapshot is a template of its team: one layer more than what it was made from, and perhaps its processes. */
+static bool by_snapshot(const struct actions *actions, const struct caller *caller, const struct template_ref *ref,
+                        struct arena *arena, struct template_row *out, struct err *err)
+{
+    struct snapshot_row row;
+
+    if (!store_snapshot_get(actions->store, str_from(caller->team_id), ref->alias, ref->tag, arena, &row, err))
+        return false;
+    struct str *alias = ARENA_NEW(arena, struct str);
+    *alias = row.name;
+    *out = (struct template_row){
+        .id = row.template_id,
+        .team_id = row.team_id,
+        .cpu_count = row.cpu_count,
+        .memory_mb = row.memory_mb,
+        .disk_mb = row.disk_mb,
+        .guestd_version = row.guestd_version,
+        .created_us = row.created_us,
+        .layer_count = row.layer_count,
+        .layers = row.layers,
+        .alias_count = row.name.len ? 1 : 0,
+        .aliases = alias,
+        .image = row.has_memory ? row.kept_id : STR(""),
+    };
+    return true;
+}
+
+/* The team's own: a template of this name, or a snapshot. */
+static bool by_team(const struct actions *actions, const struct caller *caller, const struct template_ref *ref,
+                    struct arena *arena, struct template_row *out, struct err *err)
+{
+    bool is_default = !ref->tag.len || str_eq(ref->tag, STR("default")); /* other templates have one build so far */
+
+    return (is_default &&
+            store_template_by_alias(actions->store, str_from(caller->team_id), ref->alias, arena, out, err)) ||
+           ((!is_default || is_missing(err)) && by_snapshot(actions, caller, ref, arena, out, err));
+}
+
 /* A namespace is a team's slug. So far a caller can only use its own. */
 static bool in_namespace(const struct actions *actions, const struct caller *caller, const struct template_ref *ref,
                          struct arena *arena, struct template_row *out, struct err *err)
@@ -60,18 +92,19 @@ static bool in_namespace(const struct actions *actions, const struct caller *cal
         return false;
     if (!str_eq(team.slug, ref->space))
         return err_set(err, ERR_NOT_FOUND, "no such namespace");
-    return store_template_by_alias(actions->store, team.id, ref->alias, arena, out, err);
+    return by_team(actions, caller, ref, arena, out, err);
 }
 
 static bool look_up(const struct actions *actions, const struct caller *caller, const struct template_ref *ref,
                     struct arena *arena, struct template_row *out, struct err *err)
 {
-    if (ref->tag.len && !str_eq(ref->tag, STR("default")))
-        return err_set(err, ERR_NOT_FOUND, "no such tag"); /* a template has one build so far */
     if (ref->space.len)
         return in_namespace(actions, caller, ref, arena, out, err);
-    return store_template_by_alias(actions->store, str_from(caller->team_id), ref->alias, arena, out, err) ||
-           (is_missing(err) && store_template_by_alias(actions->store, STR(""), ref->alias, arena, out, err)) ||
+    if (by_team(actions, caller, ref, arena, out, err))
+        return true;
+    if (ref->tag.len && !str_eq(ref->tag, STR("default")))
+        return false; /* by_team() has looked for the tag */
+    return (is_missing(err) && store_template_by_alias(actions->store, STR(""), ref->alias, arena, out, err)) ||
            (is_missing(err) && store_template_get(actions->store, ref->alias, arena, out, err));
 }
 
@@ -148,7 +181,7 @@ static bool find_any(const struct actions *actions, const struct caller *caller,
 {
     struct template_ref ref;
 
-    if (!ref_parse(text, arena, &ref, err))
+    if (!template_ref_parse(text, arena, &ref, err))
         return false;
     if (look_up(actions, caller, &ref, arena, out, err))
         return true;

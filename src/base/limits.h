@@ -93,6 +93,11 @@
     4000000 /* files of a sandbox that a snapshot copies: minutes; room on disk is the other limit */
 #define LIMIT_SNAPSHOT_DEPTH (1 << 20) /* directories below one another; the copy holds 64 bytes for each */
 
+/* Snapshots that are kept. Each has up to LIMIT_LAYERS and takes what its sandbox has written, and its memory. */
+#define LIMIT_SNAPSHOTS 1000                       /* all teams together; as many as sandboxes… */
+#define LIMIT_SNAPSHOTS_TEAM 200                   /* …and of one team… */
+#define LIMIT_SNAPSHOT_BYTES (UINT64_C(100) << 30) /* …and on disk, all together */
+
 /*
  * Free room on the data directory's file system below which no sandbox is started: enough for the directories of all
  * the starts under way, for what guestd and a first command write, and for the server to refill its own reserve.
@@ -106,10 +111,17 @@
  * one sandbox after the other, so eight starts are enough to keep it busy.
  */
 #define LIMIT_WORKERS 72
+#define LIMIT_WORKERS 64
 #define LIMIT_STARTS 24                       /* of LIMIT_WORKERS; with mail's, the others are left for get and kill */
 #define LIMIT_STARTS_PER_KEY 8                /* of LIMIT_STARTS */
 #define LIMIT_STARTS_WAITING 1024             /* waiting starts of one key; each holds one of LIMIT_CONNECTIONS… */
 #define LIMIT_STARTS_WAITING_BYTES (16 << 20) /* …and their bodies, of LIMIT_COLLECT_BYTES */
+#define LIMIT_PAUSES 12                       /* calls that pause, resume or copy sandboxes, of LIMIT_WORKERS… */
+#define LIMIT_PAUSES_PER_KEY 8                /* …of one key… */
+#define LIMIT_PAUSES_WAITING 1024             /* …and waiting ones of one key */
+#define LIMIT_WAKES 4                         /* sandboxes that traffic wakes at once, of LIMIT_WORKERS… */
+#define LIMIT_WAKES_PER_KEY 3                 /* …of those of one key… */
+#define LIMIT_WAKES_WAITING 256               /* …and those of one key that wait for their turn */
 #define LIMIT_MAIL_CALLS 16                   /* mail requests at work, of LIMIT_WORKERS; each may wait for a disk… */
 #define LIMIT_MAIL_CALLS_EACH 4               /* …of one inbox or key: calls for one inbox take turns anyway… */
 #define LIMIT_MAIL_CALLS_WAITING 256          /* …and waiting ones of an inbox or key; past it 429… */
@@ -148,9 +160,12 @@
 #define LIMIT_EDGE_IDLE_MS 60000    /* how long they are kept; far below guestd's own idle limit */
 #define LIMIT_EDGE_GATHER_BYTES (8 * 1024)  /* request bodies sent to guestd in one piece; of LIMIT_COLLECT_BYTES */
 #define LIMIT_EDGE_REPLAY_BYTES (16 * 1024) /* of a request body, to send again if a kept connection was dead */
-#define LIMIT_EDGE_DIALS 5                  /* attempts at a port that is not open yet… */
-#define LIMIT_EDGE_DIAL_PAUSE_MS 100        /* …with pauses of 1, 2, 3 and 4 times this between them */
-#define LIMIT_EDGE_DIAL_MS 30000            /* for one connect, to a service that does not accept */
+#define LIMIT_EDGE_WAKE_MS 60000            /* for a request to wait until its sandbox has resumed */
+#define LIMIT_EDGE_WAKE_WAITING 128         /* requests that wait for one sandbox to resume… */
+#define LIMIT_EDGE_WAKE_ALL 512      /* …and for all; each holds one of LIMIT_CONNECTIONS outside LIMIT_EDGE_SHARE */
+#define LIMIT_EDGE_DIALS 5           /* attempts at a port that is not open yet… */
+#define LIMIT_EDGE_DIAL_PAUSE_MS 100 /* …with pauses of 1, 2, 3 and 4 times this between them */
+#define LIMIT_EDGE_DIAL_MS 30000     /* for one connect, to a service that does not accept */
 #define LIMIT_EDGE_QUEUE_TRIES 8 /* connects that are given up early when a service's queue of connections is full… */
 #define LIMIT_EDGE_QUEUE_MS 5 /* …the first after this time, each other after twice as long; then LIMIT_EDGE_DIAL_MS */
 #define LIMIT_LINKS_KNOWN 256       /* signed links whose sandbox is remembered */

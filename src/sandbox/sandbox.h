@@ -117,6 +117,7 @@ struct sandbox_info {
     struct str id, team_id, template_id, alias, guestd_version;
     struct str access_token; /* empty in lists */
     bool is_paused;          /* paused or on the way there */
+    bool is_pausing;         /* on the way there: what it has kept is not known yet */
     bool has_memory;         /* of a paused one: its processes are kept */
     bool was_silent;    /* of a paused one: guestd did not answer when it was paused, so only a reboot brings it back */
     int64_t started_us; /* of this run; a resume begins a new one */
@@ -207,6 +208,9 @@ bool sandbox_resume(struct sandboxes *all, struct str team_id, struct str id, co
 bool sandbox_snapshot(struct sandboxes *all, struct str team_id, struct str id, bool memory, struct arena *arena,
                       struct kept *out, struct sandbox_info *out_info, uint32_t *out_layer_count,
                       const struct str **out_layers, struct err *err) must_use;
+
+/* Removes what a snapshot has kept. Fine if there is none. On a worker. */
+bool sandbox_drop_snapshot(struct sandboxes *all, struct str kept_id, struct err *err) must_use;
 
 struct fork_result {
     bool ok;

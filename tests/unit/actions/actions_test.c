@@ -311,10 +311,15 @@ static void connect_refuses_more_than_the_longest_life_and_never_shortens(void *
 {
     struct fixture *f = *state;
     struct sandbox_info info = create(f, NULL, 0), got;
+    bool resumed = true;
 
-    MUST(action_sandbox_connect(&f->actions, &f->caller, info.id, 5, &f->rig.arena, &got, &err));
+    MUST(action_sandbox_resume(&f->actions, &f->caller, info.id, &(struct resume_want){ .timeout_s = 5 }, &f->rig.arena,
+                               &got, &resumed, &err));
+    assert_false(resumed);
     assert_int_equal(got.deadline_us, info.deadline_us);
-    MUST_FAIL(action_sandbox_connect(&f->actions, &f->caller, info.id, LIMIT_TIMEOUT_S + 1, &f->rig.arena, &got, &err),
+    MUST_FAIL(action_sandbox_resume(&f->actions, &f->caller, info.id,
+                                    &(struct resume_want){ .timeout_s = LIMIT_TIMEOUT_S + 1 }, &f->rig.arena, &got,
+                                    &resumed, &err),
               ERR_INVALID);
     MUST(action_sandbox_refresh(&f->actions, &f->caller, info.id, 15, &f->rig.arena, &err));
     MUST(action_sandbox_set_timeout(&f->actions, &f->caller, info.id, LIMIT_TIMEOUT_S + 1, &f->rig.arena, &err));
