@@ -1,6 +1,6 @@
 /*
  * The steps of a request: CORS → (mail goes its own way) → route → caller → body → (wait in its key's lane, if it starts
- * a sandbox) → handler on a worker → answer.
+ * or pauses a sandbox) → handler on a worker → answer.
  *
  * The caller's permission is checked before the body is read, so that strangers cannot make us hold bodies in memory. A
  * cached key is checked on the loop; any other is looked up on a worker first.
@@ -18,7 +18,7 @@
 
 struct api {
     struct api_config config;
-    struct lane *starts;
+    struct lane *starts, *pauses;
     struct mail_api *mail;
     struct mail_hooks *hooks; /* NULL: mail is off */
 };
@@ -34,6 +34,12 @@ struct api *api_new(const struct api_config *config)
                                                 .most = LIMIT_STARTS,
                                                 .most_each = LIMIT_STARTS_PER_KEY,
                                                 .waiting_each = LIMIT_STARTS_WAITING,
+                                                .weight_each = LIMIT_STARTS_WAITING_BYTES,
+                                            });
+    api->pauses = lane_new(config->workers, &(struct lane_rule){
+                                                .most = LIMIT_PAUSES,
+                                                .most_each = LIMIT_PAUSES_PER_KEY,
+                                                .waiting_each = LIMIT_PAUSES_WAITING,
                                                 .weight_each = LIMIT_STARTS_WAITING_BYTES,
                                             });
     api->mail = mail_api_new(&api->config);
@@ -160,13 +166,17 @@ static void on_gone(struct http_exchange *ex)
 static void send_too_many_wait(struct request *rq)
 {
     reply_problem(rq, 429, NULL, RETRY_YES,
-                  STR("too many sandboxes of this API key are waiting to be started: try again in a moment"));
+                  arena_format(rq->arena, "too many %s: try again in a moment",
+                               rq->match.route->flags & STARTS
+                                   ? "sandboxes of this API key are waiting to be started"
+                                   : "requests of this API key are waiting for sandboxes to pause or resume"));
     request_send(rq);
 }
 
-static void run_start(struct request *rq)
+static void run_in_lane(struct request *rq)
 {
-    struct lane *lane = container_of(rq->config, struct api, config)->starts;
+    struct api *api = container_of(rq->config, struct api, config);
+    struct lane *lane = rq->match.route->flags & STARTS ? api->starts : api->pauses;
 
     rq->job = (struct job){ .run = run_handler, .done = handler_done };
     http_ref(rq->ex);
@@ -192,8 +202,8 @@ static void body_collected(struct http_exchange *ex, struct str body, const stru
         return;
     }
     rq->body = body;
-    if (rq->match.route->flags & STARTS)
-        run_start(rq);
+    if (rq->match.route->flags & (STARTS | PAUSES))
+        run_in_lane(rq);
     else
         run_job(rq, run_handler, handler_done);
 }

@@ -60,7 +60,7 @@ static void event_encode(struct json_out *json, const struct event_row *event)
     json_out_str(json, "type", event->type);
     json_out_raw(json, "eventData", event->data);
     json_out_str(json, "sandboxId", event->sandbox_id);
-    json_out_str(json, "sandboxExecutionId", event->sandbox_id); /* a sandbox runs once */
+    json_out_str(json, "sandboxExecutionId", event->sandbox_id); /* one for all its runs */
     json_out_str(json, "sandboxTemplateId", event->template_id);
     json_out_str(json, "sandboxBuildId", event->template_id); /* a template has one build */
     json_out_str(json, "sandboxTeamId", event->team_id);
@@ -181,6 +181,12 @@ static void line_of(const struct event_row *event, struct arena *arena, struct l
         struct str deadline = data_text(data, "set_timeout", arena);
         line.message = arena_format(arena, "deadline set to %.*s", STR_ARG(deadline));
         add_field(&line, STR("deadline"), deadline);
+    } else if (str_eq(event->type, event_type_name[EVENT_PAUSED])) {
+        line.message = STR("sandbox paused");
+    } else if (str_eq(event->type, event_type_name[EVENT_RESUMED])) {
+        line.message = STR("sandbox resumed");
+    } else if (str_eq(event->type, event_type_name[EVENT_CHECKPOINTED])) {
+        line.message = STR("snapshot of the sandbox taken");
     } else if (str_eq(event->type, event_type_name[EVENT_KILLED])) {
         struct str reason = data_text(data, "kill_reason", arena);
         line.message = arena_format(arena, "sandbox ended: %.*s", STR_ARG(reason));

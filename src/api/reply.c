@@ -105,6 +105,14 @@ void reply_err(struct request *rq, const struct err *err)
     reply_problem(rq, of_kind[err->kind].status, of_kind[err->kind].slug, of_kind[err->kind].retry, message);
 }
 
+void reply_copy_err(struct request *rq, const struct err *err)
+{
+    if (err->kind == ERR_UNAVAILABLE)
+        reply_problem(rq, 503, NULL, RETRY_NO, str_from(err->message));
+    else
+        reply_err(rq, err);
+}
+
 void reply_invalid(struct request *rq, const struct err *err)
 {
     if (err->kind != ERR_INVALID && err->kind != ERR_LIMIT) {

@@ -57,6 +57,11 @@ unsigned reply_status_of(enum err_kind kind);
 void request_send(struct request *rq);
 /* Status by the table of kinds. An internal error is logged, and the client gets a reference to the log line. */
 void reply_err(struct request *rq, const struct err *err);
+/*
+ * The same for a call that copies a sandbox. A 503 is not repeated: the reason is that this machine cannot, or that the
+ * guest does not answer, and each try makes the sandbox stand still.
+ */
+void reply_copy_err(struct request *rq, const struct err *err);
 /* The same for a malformed body or query. */
 void reply_invalid(struct request *rq, const struct err *err);
 /* The path for a log line: the beginning of it, or the route's pattern if the path has a token that opens something. */
@@ -73,6 +78,15 @@ bool query_check(const struct request *rq, struct err *err) must_use;
 /* *out is untouched when the parameter is absent. */
 bool query_number(const struct request *rq, const char *name, uint64_t least, uint64_t most, uint64_t *out,
                   struct err *err) must_use;
+/* limit, of a list in pages: at most 100, which is also what it is when absent. */
+bool query_limit(const struct request *rq, uint32_t *out, struct err *err) must_use;
+/*
+ * nextToken: the last row of the page before. It is base64url of "<time>__<id>" of that row, with "__asc" when the order
+ * is ascending, so that a token cannot be used with the other order. *out_there: was one given?
+ */
+bool query_token(const struct request *rq, bool is_ascending, struct sandbox_mark *out, bool *out_there,
+                 struct err *err) must_use;
+struct str token_encode(struct arena *arena, int64_t us, struct str id, bool is_ascending);
 /* start and end, as microseconds; 0 when absent (metrics.c). */
 bool span_decode(const struct request *rq, int64_t *out_start_us, int64_t *out_end_us, struct err *err) must_use;
 
@@ -83,7 +97,10 @@ handler_fn api_health;
 /* sandboxes.c */
 handler_fn api_sandbox_create_v1, api_sandbox_create_v2;
 handler_fn api_sandbox_get, api_sandbox_kill, api_sandbox_timeout, api_sandbox_refresh;
-handler_fn api_sandbox_connect_v1, api_sandbox_connect_v2;
+/* pause.c */
+handler_fn api_sandbox_pause, api_sandbox_resume, api_sandbox_connect_v1, api_sandbox_connect_v2, api_sandbox_fork;
+/* snapshots.c */
+handler_fn api_snapshot_create, api_snapshot_list, api_template_delete;
 /* network_json.c */
 handler_fn api_sandbox_network;
 /* sandbox_list.c */
@@ -139,8 +156,8 @@ bool sandbox_id_decode(struct str segment, struct str *out_id, struct err *err) 
 /* The same for the path's first parameter. False, and answered, if it is not valid. */
 bool path_id(struct request *rq, struct str *out_id) must_use;
 
-/* The answer of create and connect; the answer of get; a row of a list. */
-void sandbox_encode(struct json_out *json, const struct request *rq, const struct sandbox_info *info);
+/* The answer of create and connect (with a name: as a member); the answer of get; a row of a list. */
+void sandbox_encode(struct json_out *json, const char *name, const struct request *rq, const struct sandbox_info *info);
 void sandbox_detail_encode(struct json_out *json, const struct request *rq, const struct sandbox_info *info);
 void sandbox_row_encode(struct json_out *json, const struct sandbox_info *info);
 void time_encode(struct json_out *json, const char *name, int64_t wall_us);

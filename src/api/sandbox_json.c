@@ -110,8 +110,6 @@ static bool take_pairs(const json_t *object, const struct pair_limits *limits, s
 /* ---- options of upstream's that are not implemented yet: refused, not ignored ---- */
 
 enum option_id {
-    AUTO_PAUSE,
-    AUTO_RESUME,
     VOLUME_MOUNTS,
     IAM_TOKENS,
     MCP,
@@ -124,10 +122,6 @@ struct option {
 };
 
 static const struct option options[] = {
-    [AUTO_PAUSE] = { "autoPause", "lifecycle={\"on_timeout\": \"pause\"}", "lifecycle: { onTimeout: 'pause' }",
-                     "autoPause" },
-    [AUTO_RESUME] = { "autoResume", "lifecycle={\"auto_resume\": True}", "lifecycle: { autoResume: true }",
-                      "autoResume.enabled" },
     [VOLUME_MOUNTS] = { "volumeMounts", "volume_mounts={…}", "volumeMounts: {…}", "volumeMounts" },
     [IAM_TOKENS] = { "tokens", "iam={\"tokens\": …}", "iam: { tokens: … }", "iam.tokens" },
     [MCP] = { "mcp", "mcp={…}", "mcp: {…}", "mcp" },
@@ -137,8 +131,8 @@ static bool not_yet(enum option_id id, struct err *err)
 {
     const struct option *option = &options[id];
 
-    return err_set(err, ERR_INVALID, "%s (JS %s, API '%s') is not available in this version of Cloister; %s",
-                   option->python, option->js, option->wire, id == AUTO_PAUSE ? "use kill" : "leave it out");
+    return err_set(err, ERR_INVALID, "%s (JS %s, API '%s') is not available in this version of Cloister; leave it out",
+                   option->python, option->js, option->wire);
 }
 
 static bool refuse_nonempty_array(const json_t *object, enum option_id id, struct err *err)
@@ -236,23 +230,27 @@ static bool take_network(const json_t *body, bool internet, const struct actions
     return mask_check(out->mask_host, err);
 }
 
-static bool refuse_lifecycle(const json_t *body, struct err *err)
+/* What happens at the deadline, and whether traffic wakes it. */
+static bool take_lifecycle(const json_t *body, struct sandbox_lifecycle *out, struct err *err)
 {
-    bool pause = false, pause_memory = true, resume = false;
+    struct sandbox_lifecycle lifecycle = { .keep_memory = true };
     const json_t *auto_resume;
 
-    if (!json_take_bool(body, "autoPause", JSON_OPTIONAL, &pause, err) ||
-        !json_take_bool(body, "autoPauseMemory", JSON_OPTIONAL, &pause_memory, err) ||
+    if (!json_take_bool(body, "autoPause", JSON_OPTIONAL, &lifecycle.auto_pause, err) ||
+        !json_take_bool(body, "autoPauseMemory", JSON_OPTIONAL, &lifecycle.keep_memory, err) ||
         !json_take_object(body, "autoResume", JSON_OPTIONAL, &auto_resume, err) ||
-        (auto_resume && !json_take_bool(auto_resume, "enabled", JSON_OPTIONAL, &resume, err)))
+        (auto_resume && !json_take_bool(auto_resume, "enabled", JSON_OPTIONAL, &lifecycle.auto_resume, err)))
         return false;
-    if (!pause_memory && !pause)
+    if (!lifecycle.keep_memory && !lifecycle.auto_pause)
         return err_set(
             err, ERR_INVALID,
             "'autoPauseMemory' (keep_memory in Python, keepMemory in JS) is false, but 'autoPause' is not set");
-    if (pause)
-        return not_yet(AUTO_PAUSE, err);
-    return !resume || not_yet(AUTO_RESUME, err);
+    if (!lifecycle.keep_memory && lifecycle.auto_resume)
+        return err_set(err, ERR_INVALID,
+                       "'autoResume.enabled' needs the memory: traffic wakes no sandbox whose 'autoPauseMemory' "
+                       "(keep_memory in Python, keepMemory in JS) is false");
+    *out = lifecycle;
+    return true;
 }
 
 static bool refuse_iam(const json_t *body, struct err *err)
@@ -280,7 +278,7 @@ static bool refuse_mcp(const json_t *body, struct str template_ref, struct err *
 
 static bool refuse_unavailable(const json_t *body, struct str template_ref, struct err *err)
 {
-    return refuse_lifecycle(body, err) && refuse_nonempty_array(body, VOLUME_MOUNTS, err) && refuse_iam(body, err) &&
+    return refuse_nonempty_array(body, VOLUME_MOUNTS, err) && refuse_iam(body, err) &&
            refuse_mcp(body, template_ref, err);
 }
 
@@ -300,7 +298,8 @@ bool create_decode(const json_t *body, enum create_version version, const struct
         !take_pairs(body, &envs, arena, &want.envs, &want.env_count, err) ||
         !network_refuse_misspelt(body, NETWORK_BESIDE, err) ||
         !take_internet(body, version, actions->internet, &internet, err) ||
-        !take_network(body, internet, actions, arena, &want, err) || !refuse_unavailable(body, want.template_ref, err))
+        !take_network(body, internet, actions, arena, &want, err) || !take_lifecycle(body, &want.lifecycle, err) ||
+        !refuse_unavailable(body, want.template_ref, err))
         return false;
     want.timeout_s = (uint64_t)timeout_s;
     /* Clients that do not ask for `secure` send no token with run_code. Files and commands always need the token. */
@@ -334,7 +333,9 @@ static void facts_encode(struct json_out *json, const struct sandbox_info *info)
     json_out_int(json, "cpuCount", info->cpu_count);
     json_out_int(json, "memoryMB", info->memory_mb);
     json_out_int(json, "diskSizeMB", info->disk_mb);
-    json_out_str(json, "state", STR("running"));
+    json_out_str(json, "state", info->is_paused ? STR("paused") : STR("running"));
+    if (info->is_paused && info->was_silent)
+        json_out_bool(json, "envdUnresponsiveAtPause", true);
     json_out_object(json, "metadata");
     for (uint32_t i = 0; i < info->metadata_count; i++)
         json_out_pair(json, info->metadata[i].name, info->metadata[i].value);
@@ -352,9 +353,9 @@ static void access_encode(struct json_out *json, const struct request *rq, const
         json_out_str(json, "domain", str_from(rq->config->domain));
 }
 
-void sandbox_encode(struct json_out *json, const struct request *rq, const struct sandbox_info *info)
+void sandbox_encode(struct json_out *json, const char *name, const struct request *rq, const struct sandbox_info *info)
 {
-    json_out_object(json, NULL);
+    json_out_object(json, name);
     names_encode(json, info);
     access_encode(json, rq, info);
     json_out_end(json);
@@ -390,9 +391,11 @@ void sandbox_detail_encode(struct json_out *json, const struct request *rq, cons
             json_out_str(json, "maskRequestHost", info->mask_host);
         json_out_end(json);
     }
+    if (info->is_paused && !info->is_pausing)
+        json_out_str(json, "pauseMode", info->has_memory ? STR("full") : STR("filesystem"));
     json_out_object(json, "lifecycle");
-    json_out_bool(json, "autoResume", false);
-    json_out_str(json, "onTimeout", STR("kill"));
+    json_out_bool(json, "autoResume", info->lifecycle.auto_resume);
+    json_out_str(json, "onTimeout", info->lifecycle.auto_pause ? STR("pause") : STR("kill"));
     json_out_end(json);
     json_out_end(json);
 }

@@ -1,15 +1,10 @@
 /*
  * Listing. Filters are in the query. A metadata filter has an encoding of its own: k=v&k=v with each part
  * percent-encoded, the whole percent-encoded again, and once more because it is a query parameter.
- *
- * The token for the next page is base64url of "<start time>__<id>" of the last row, with "__asc" when the order is
- * ascending, so that a token cannot be used with the other order.
  */
 #include "api/request.h"
 #include "base/clock.h"
 #include "base/encode.h"
-
-enum { PAGE_MOST = 100 };
 
 static bool states_decode(const struct request *rq, struct sandbox_filter *filter, struct err *err)
 {
@@ -81,67 +76,14 @@ static bool template_decode(const struct request *rq, struct sandbox_filter *fil
     return !str_has_char(filter->template_ref, ':') || err_set(err, ERR_INVALID, "'template' must not have a tag");
 }
 
-static bool limit_decode(const struct request *rq, struct sandbox_filter *filter, struct err *err)
-{
-    uint64_t limit = PAGE_MOST;
-    struct str text;
-
-    if (query(rq, STR("limit"), &text) && (!str_to_u64(text, PAGE_MOST, &limit) || limit == 0))
-        return err_set(err, ERR_INVALID, "'limit' must be between 1 and %d", PAGE_MOST);
-    filter->limit = (uint32_t)limit;
-    return true;
-}
-
-/* ---- tokens ---- */
-
-static struct str token_encode(struct arena *arena, const struct sandbox_info *last, bool oldest_first)
-{
-    char time[CLOCK_TEXT_BYTES];
-    struct str plain = arena_format(arena, "%s__%.*s%s", clock_text(last->started_us, time), STR_ARG(last->id),
-                                    oldest_first ? "__asc" : "");
-    char *text = arena_alloc(arena, base64_size(plain.len));
-    size_t len = base64_encode(plain, text);
-
-    for (size_t i = 0; i < len; i++)
-        text[i] = text[i] == '+' ? '-' : text[i] == '/' ? '_' : text[i];
-    while (len && text[len - 1] == '=')
-        len--;
-    return str_of(text, len);
-}
-
-static bool take_part(struct str *rest, struct str *out)
-{
-    for (size_t i = 0; i + 1 < rest->len; i++) {
-        if (rest->at[i] != '_' || rest->at[i + 1] != '_')
-            continue;
-        *out = str_of(rest->at, i);
-        *rest = str_of(rest->at + i + 2, rest->len - i - 2);
-        return true;
-    }
-    *out = *rest;
-    *rest = STR("");
-    return out->len > 0;
-}
-
 static bool token_decode(const struct request *rq, struct sandbox_filter *filter, struct err *err)
 {
     struct sandbox_mark *mark = ARENA_NEW(rq->arena, struct sandbox_mark);
-    struct str token, time, id, order;
-    size_t len;
+    bool there;
 
-    if (!query(rq, STR("nextToken"), &token))
-        return true;
-    unsigned char *plain = arena_alloc(rq->arena, token.len / 4 * 3 + 3);
-    if (!base64_decode(token, plain, &len))
-        return err_set(err, ERR_INVALID, "invalid next token");
-    struct str rest = str_of(plain, len);
-    if (!take_part(&rest, &time) || !clock_parse(time, &mark->started_us) || !take_part(&rest, &id))
-        return err_set(err, ERR_INVALID, "invalid next token");
-    bool ascending = take_part(&rest, &order) && str_eq(order, STR("asc"));
-    if (rest.len || (!ascending && order.len) || ascending != filter->oldest_first)
-        return err_set(err, ERR_INVALID, "invalid next token");
-    mark->id = id;
-    filter->after = mark;
+    if (!query_token(rq, filter->oldest_first, mark, &there, err))
+        return false;
+    filter->after = there ? mark : NULL;
     return true;
 }
 
@@ -159,7 +101,7 @@ static bool filter_decode(const struct request *rq, struct sandbox_filter *filte
 {
     return query_check(rq, err) && states_decode(rq, filter, err) && metadata_decode(rq, filter, err) &&
            order_decode(rq, filter, err) && template_decode(rq, filter, err) && started_after_decode(rq, filter, err) &&
-           limit_decode(rq, filter, err) && token_decode(rq, filter, err);
+           query_limit(rq, &filter->limit, err) && token_decode(rq, filter, err);
 }
 
 /* ---- handlers ---- */
@@ -206,6 +148,8 @@ void api_sandbox_list_v2(struct request *rq)
     if (filter.running)
         reply_field(rq, STR("X-Total-Running"), arena_format(rq->arena, "%zu", page.running_total));
     /* Only if there is more: clients stop when it is absent. */
-    if (page.more)
-        reply_field(rq, STR("X-Next-Token"), token_encode(rq->arena, &page.rows[page.count - 1], filter.oldest_first));
+    if (page.more) {
+        const struct sandbox_info *last = &page.rows[page.count - 1];
+        reply_field(rq, STR("X-Next-Token"), token_encode(rq->arena, last->started_us, last->id, filter.oldest_first));
+    }
 }

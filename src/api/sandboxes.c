@@ -6,7 +6,6 @@
 #include "api/request.h"
 
 enum {
-    CONNECT_TIMEOUT_S = 300,
     REFRESH_LEAST_S = 15,
     REFRESH_MOST_S = 3600,
 };
@@ -34,7 +33,7 @@ static void created(struct request *rq, const struct sandbox_info *info)
 {
     struct json_out json = reply_json(rq, 201);
 
-    sandbox_encode(&json, rq, info);
+    sandbox_encode(&json, NULL, rq, info);
 }
 
 /* Checks the idempotency key. True: this is the first request, go ahead. False: it has been answered here. */
@@ -175,38 +174,4 @@ void api_sandbox_refresh(struct request *rq)
         reply_empty(rq, 204);
     else
         reply_err(rq, &err);
-}
-
-static void connect_to(struct request *rq, enum json_need need)
-{
-    int64_t timeout_s = CONNECT_TIMEOUT_S;
-    struct sandbox_info info;
-    bool memory; /* says how to resume; the sandbox already runs */
-    struct str id;
-    struct err err;
-
-    if (!path_id(rq, &id))
-        return;
-    auto_json json_t *body = body_object(rq, &err);
-    if (!body || !take_seconds(body, "timeout", need, 0, &timeout_s, &err) ||
-        !json_take_bool(body, "memory", JSON_OPTIONAL, &memory, &err)) {
-        reply_invalid(rq, &err);
-        return;
-    }
-    if (!action_sandbox_connect(rq->actions, &rq->caller, id, (uint64_t)timeout_s, rq->arena, &info, &err)) {
-        reply_err(rq, &err);
-        return;
-    }
-    struct json_out json = reply_json(rq, 200);
-    sandbox_encode(&json, rq, &info);
-}
-
-void api_sandbox_connect_v1(struct request *rq)
-{
-    connect_to(rq, JSON_REQUIRED);
-}
-
-void api_sandbox_connect_v2(struct request *rq)
-{
-    connect_to(rq, JSON_OPTIONAL);
 }

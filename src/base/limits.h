@@ -110,8 +110,7 @@
  * share of the workers, and each key a share of that; the rest of a key's burst waits without a worker. Keeper makes
  * one sandbox after the other, so eight starts are enough to keep it busy.
  */
-#define LIMIT_WORKERS 72
-#define LIMIT_WORKERS 64
+#define LIMIT_WORKERS 92
 #define LIMIT_STARTS 24                       /* of LIMIT_WORKERS; with mail's, the others are left for get and kill */
 #define LIMIT_STARTS_PER_KEY 8                /* of LIMIT_STARTS */
 #define LIMIT_STARTS_WAITING 1024             /* waiting starts of one key; each holds one of LIMIT_CONNECTIONS… */

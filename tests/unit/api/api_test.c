@@ -588,14 +588,13 @@ static void a_bad_create_is_refused_and_makes_nothing(void **state)
         { "{\"templateID\":\"base\",\"network\":[]}", 400, "'network'" },
         { "{\"templateID\":\"base\",\"network\":{\"allowOut\":\"x\"}}", 400, "'allowOut'" },
         { "{\"templateID\":\"base\",\"autoPauseMemory\":false}", 400, "autoPauseMemory" },
+        { "{\"templateID\":\"base\",\"autoPauseMemory\":0}", 400, "'autoPauseMemory'" },
+        { "{\"templateID\":\"base\",\"autoPause\":\"yes\"}", 400, "'autoPause'" },
+        { "{\"templateID\":\"base\",\"autoResume\":true}", 400, "'autoResume'" },
+        { "{\"templateID\":\"base\",\"autoResume\":{\"enabled\":1}}", 400, "'enabled'" },
+        { "{\"templateID\":\"base\",\"autoPause\":true,\"autoPauseMemory\":false,\"autoResume\":{\"enabled\":true}}",
+          400, "'autoResume.enabled' needs the memory" },
         /* known and not available yet */
-        { "{\"templateID\":\"base\",\"autoPause\":true}", 400,
-          "lifecycle={\"on_timeout\": \"pause\"} (JS lifecycle: { onTimeout: 'pause' }, API 'autoPause') is not "
-          "available in "
-          "this version of Cloister; use kill" },
-        { "{\"templateID\":\"base\",\"autoResume\":{\"enabled\":true}}", 400,
-          "lifecycle={\"auto_resume\": True} (JS lifecycle: { autoResume: true }, API 'autoResume.enabled') is not "
-          "available in this version of Cloister; leave it out" },
         { "{\"templateID\":\"base\",\"network\":{\"httpsPorts\":[49983]}}", 400, "other than 49983" },
         { "{\"templateID\":\"base\",\"network\":{\"httpsPorts\":[0]}}", 400, "(https_ports in Python)" },
         { "{\"templateID\":\"base\",\"network\":{\"httpsPorts\":[65536]}}", 400, "from 1 to 65535" },

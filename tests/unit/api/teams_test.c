@@ -161,7 +161,9 @@ static void another_teams_sandbox_answers_like_one_that_does_not_exist(void **st
         { "GET", "/v2/sandboxes/@/logs", NULL },
         { "GET", "/events/sandboxes/@", NULL },
         { "POST", "/sandboxes/@/pause", "{}" },
+        { "POST", "/sandboxes/@/resume", "{}" },
         { "POST", "/sandboxes/@/fork", "{}" },
+        { "POST", "/sandboxes/@/snapshots", "{}" },
         { "PUT", "/sandboxes/@/network", "{}" },
     };
     struct served *s = *state;
@@ -176,7 +178,7 @@ static void another_teams_sandbox_answers_like_one_that_does_not_exist(void **st
             served_call_bare(s, calls[i].method, put_id(s, calls[i].target, none), calls[i].body, &theirs, 1);
         check_alike(s, &of_none, &of_other, id, none);
     }
-    static const char *const lists[] = { "/sandboxes", "/v2/sandboxes", "/events/sandboxes" };
+    static const char *const lists[] = { "/sandboxes", "/v2/sandboxes", "/events/sandboxes", "/snapshots" };
     for (size_t i = 0; i < COUNT_OF(lists); i++) {
         struct http_answer answer = served_call_bare(s, "GET", lists[i], NULL, &theirs, 1);
         assert_int_equal(answer.status, 200);
