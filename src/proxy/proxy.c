@@ -11,6 +11,7 @@
 #include "proxy/links.h"
 #include "proxy/refuse.h"
 #include "proxy/target.h"
+#include "proxy/wake.h"
 
 /* An API key with open peers. */
 struct owner {
@@ -30,9 +31,12 @@ struct proxy {
     unsigned owner_max; /* of one owner's peers together */
     struct timer sweep; /* set while there are idle connections */
     struct links *links;
+    struct wakes *wakes;
     struct workers *workers; /* for handshakes with services that expect TLS… */
     struct tls_client *tls;  /* …and this is for them; NULL: none was reached yet */
 };
+
+static wake_go_fn handle_awake;
 
 struct proxy *proxy_new(struct loop *loop, struct sandboxes *sandboxes)
 {
@@ -43,6 +47,7 @@ struct proxy *proxy_new(struct loop *loop, struct sandboxes *sandboxes)
     proxy->owner_max = LIMIT_EDGE_KEY;
     map_init(&proxy->owners);
     proxy->links = links_new(sandboxes);
+    proxy->wakes = wakes_new(loop, handle_awake, proxy);
     map_init(&proxy->peers);
     return proxy;
 }
@@ -60,6 +65,7 @@ void proxy_limit_key(struct proxy *proxy, unsigned forwards_max)
 void proxy_use_workers(struct proxy *proxy, struct workers *workers)
 {
     proxy->workers = workers;
+    wakes_use_workers(proxy->wakes, workers);
 }
 
 /* ---- peers ---- */
@@ -261,6 +267,7 @@ void proxy_free(struct proxy *proxy)
     timer_clear(&proxy->sweep);
     map_done(&proxy->peers);
     map_done(&proxy->owners);
+    wakes_free(proxy->wakes);
     links_free(proxy->links);
     tls_client_unref(proxy->tls);
     free(proxy);
@@ -434,6 +441,46 @@ static void handle_token(struct proxy *proxy, struct http_exchange *ex, struct s
     pass_on(proxy, ex, &target, sandbox);
 }
 
+/*
+ * May this request wake the sandbox? A caller of guestd needs the token, or a link that was signed with it, whatever the
+ * route: strangers could keep the sandbox awake with requests for /health. Other ports are open unless it is private.
+ */
+static bool may_wake(const struct sandbox *sandbox, const struct target *target, struct http_exchange *ex,
+                     enum refusal *out_why)
+{
+    *out_why = REFUSE_PRIVATE;
+    if (!may_enter(sandbox, target, &ex->head))
+        return false;
+    *out_why = REFUSE_ASLEEP;
+    enum admission admission = admit(sandbox, target, &ex->head, &ex->arena);
+    return admission != ADMIT_REFUSED && (admission != ADMIT_STRANGER || target->port != GUESTD_PORT);
+}
+
+/* It does not run. If it is paused and traffic may wake it, the request waits for that. */
+static void handle_absent(struct proxy *proxy, struct http_exchange *ex, const struct target *target)
+{
+    bool is_preflight = target->port == GUESTD_PORT && target_is_preflight(&ex->head); /* refuse() grants it */
+    struct sandbox *sandbox = is_preflight ? NULL : sandbox_find_sleeping(proxy->sandboxes, str_from(target->id));
+    enum refusal why = REFUSE_NOT_FOUND;
+    if (sandbox && may_wake(sandbox, target, ex, &why)) {
+        wakes_add(proxy->wakes, sandbox, ex, target);
+        return;
+    }
+    if (sandbox)
+        sandbox_unref(sandbox);
+    refuse(ex, target, why);
+}
+
+static void handle_awake(void *context, struct http_exchange *ex, const struct target *target)
+{
+    struct proxy *proxy = context;
+    struct sandbox *sandbox = sandbox_find(proxy->sandboxes, str_from(target->id));
+    if (sandbox)
+        pass_on(proxy, ex, target, sandbox);
+    else
+        refuse(ex, target, REFUSE_NOT_FOUND);
+}
+
 void proxy_handle(struct proxy *proxy, struct http_exchange *ex)
 {
     struct target target;
@@ -462,9 +509,8 @@ void proxy_handle(struct proxy *proxy, struct http_exchange *ex)
         return;
     }
     struct sandbox *sandbox = sandbox_find(proxy->sandboxes, str_from(target.id));
-    if (!sandbox) {
-        refuse(ex, &target, REFUSE_NOT_FOUND);
-        return;
-    }
-    pass_on(proxy, ex, &target, sandbox);
+    if (sandbox)
+        pass_on(proxy, ex, &target, sandbox);
+    else
+        handle_absent(proxy, ex, &target);
 }

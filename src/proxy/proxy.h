@@ -2,8 +2,9 @@
  * proxy.h - the edge: requests to any port of any sandbox.
  *
  * Finds the sandbox that a request is for, has the driver make a socket inside, and passes request and answer on as
- * they come: bodies of any length, answers before the request has ended, server-sent events, WebSockets. A request that
- * cannot be passed on gets an answer that SDKs know (refuse.h).
+ * they come: bodies of any length, answers before the request has ended, server-sent events, WebSockets. A request for a
+ * paused sandbox that traffic may wake waits until it runs (wake.h). A request that cannot be passed on gets an answer that
+ * SDKs know (refuse.h).
  *
  * Ownership  The exchange stays http's. The proxy must outlive the server that feeds it.
  * Threads    The loop's.
@@ -26,7 +27,10 @@ struct proxy *proxy_new(struct loop *loop, struct sandboxes *sandboxes) must_use
 void proxy_limit(struct proxy *proxy, unsigned forwards_max);
 /* The same for the sandboxes that one key has made, instead of LIMIT_EDGE_KEY. */
 void proxy_limit_key(struct proxy *proxy, unsigned forwards_max);
-/* TLS handshakes with services inside sandboxes run on these. Without them they run on the loop (tests). */
+/*
+ * TLS handshakes with services inside sandboxes run on these, and paused sandboxes are woken on them. Without them
+ * handshakes run on the loop, and traffic wakes nothing (tests). Once.
+ */
 void proxy_use_workers(struct proxy *proxy, struct workers *workers);
 /* Cuts everything that is still open. With workers: after them. */
 void proxy_free(struct proxy *proxy);

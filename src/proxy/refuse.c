@@ -33,6 +33,13 @@ static const struct {
                            "The sandbox has too many concurrent incoming connections without an access token" },
     [REFUSE_GREEDY] = { 429, RETRY_NO, "The sandboxes of this API key have too many concurrent incoming connections" },
     [REFUSE_FULL] = { 503, RETRY_YES, "The server has too many concurrent connections to sandboxes" },
+    [REFUSE_ASLEEP] = { 403, RETRY_UNSAID,
+                        "The sandbox is paused, and only a request with its access token (X-Access-Token) wakes it" },
+    [REFUSE_RESUMING] = { 409, RETRY_UNSAID, "The sandbox is still being resumed" },
+    [REFUSE_RESUMING_GUESTD] = { 503, RETRY_YES, "The sandbox is still being resumed" },
+    [REFUSE_CROWDED_ASLEEP] = { 503, RETRY_YES, "Too many requests wait for sandboxes to be resumed" },
+    [REFUSE_NO_ROOM] = { 429, RETRY_NO,
+                         "The sandbox is paused and cannot be resumed now: as many sandboxes run as are allowed" },
 };
 
 enum { RETRY_FIELDS = 2 };

@@ -22,6 +22,12 @@ enum refusal {
     REFUSE_STRANGERS,   /* too many are open without a token, or callers with a token need the places */
     REFUSE_GREEDY,      /* LIMIT_EDGE_KEY are open, into the sandboxes of one key */
     REFUSE_FULL,        /* LIMIT_EDGE_SHARE are open, into all sandboxes together */
+    /* of a paused sandbox that traffic may wake */
+    REFUSE_ASLEEP,          /* this request may not: it has no token */
+    REFUSE_RESUMING,        /* LIMIT_EDGE_WAKE_MS were not enough */
+    REFUSE_RESUMING_GUESTD, /* the same, on guestd's port */
+    REFUSE_CROWDED_ASLEEP,  /* LIMIT_EDGE_WAKE_WAITING or LIMIT_EDGE_WAKE_ALL wait already */
+    REFUSE_NO_ROOM,         /* as many sandboxes run as may */
     REFUSAL_COUNT,
 };
 

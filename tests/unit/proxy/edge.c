@@ -63,6 +63,9 @@ static struct {
     struct fake fake;
     atomic_uint searches, handled;
     atomic_uint tls_port; /* 0: none */
+    atomic_bool asleep, wake_held;
+    atomic_uint wake_kind; /* why a wake fails; ERR_NONE: it does not */
+    atomic_uint wakes;
     struct workers *workers;
 } edge;
 
@@ -79,6 +82,27 @@ struct sandbox *sandbox_find(struct sandboxes *all, struct str id)
         return NULL;
     found->references++;
     return found;
+}
+
+struct sandbox *sandbox_find_sleeping(struct sandboxes *all, struct str id)
+{
+    (void)all;
+    if (!edge.asleep || !str_eq(id, STR("ilive")))
+        return NULL;
+    edge.sandbox.references++;
+    return &edge.sandbox;
+}
+
+bool sandbox_wake(struct sandbox *sandbox, struct err *err)
+{
+    edge.wakes++;
+    while (edge.wake_held)
+        usleep(POLL_US);
+    if (edge.wake_kind)
+        return err_set(err, (enum err_kind)(unsigned)edge.wake_kind, "it does not wake");
+    sandbox->routable = true;
+    edge.asleep = false;
+    return true;
 }
 
 struct sandbox *sandbox_find_by_link(struct sandboxes *all, const struct file_link *link, uint32_t *out_tried)
@@ -218,7 +242,8 @@ void edge_start(const struct edge_options *options)
         edge.fake.dial_later = edge.loop;
     edge.workers = workers_new(edge.loop, 4);
     edge.proxy = proxy_new(edge.loop, NULL);
-    proxy_use_workers(edge.proxy, edge.workers);
+    if (!edge.options.no_workers)
+        proxy_use_workers(edge.proxy, edge.workers);
     if (edge.options.forwards_max)
         proxy_limit(edge.proxy, edge.options.forwards_max);
     if (edge.options.key_forwards_max)
@@ -236,13 +261,21 @@ bool edge_use_private_network(void)
     return ioctl(fd, SIOCSIFFLAGS, &loopback) == 0;
 }
 
+static void stop_loop(struct loop_task *task)
+{
+    (void)task;
+    loop_stop_soon(edge.loop);
+}
+
 static void stop_here(struct loop_task *task)
 {
+    static struct loop_task after;
     (void)task;
     http_server_free(edge.server);
     workers_free(edge.workers);
     proxy_free(edge.proxy);
-    loop_stop_soon(edge.loop);
+    after.fn = stop_loop; /* behind the ends of the workers' last jobs */
+    loop_post(edge.loop, &after);
 }
 
 void edge_stop(void)
@@ -273,6 +306,36 @@ void edge_kill(void)
     loop_post(edge.loop, &task);
     while (!cut)
         usleep(1000);
+}
+
+void edge_sleep(void)
+{
+    edge_kill();
+    edge.asleep = true;
+}
+
+void edge_hold_wake(bool held)
+{
+    edge.wake_held = held;
+}
+
+void edge_fail_wake(enum err_kind kind)
+{
+    edge.wake_kind = kind;
+}
+
+unsigned edge_wakes(void)
+{
+    return edge.wakes;
+}
+
+void edge_wait_wakes(unsigned total)
+{
+    for (unsigned i = 0; edge.wakes < total; i++) {
+        if (i > HANG_S * 1000000 / POLL_US)
+            fail_msg("%u wakes, want %u", edge.wakes, total);
+        usleep(POLL_US);
+    }
 }
 
 unsigned edge_dials(void)

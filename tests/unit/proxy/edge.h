@@ -28,6 +28,7 @@ struct edge_options {
     const char *mask_host;
     const char *key_id;        /* who has made it; NULL: an administrator */
     unsigned key_forwards_max; /* 0: as many as usual */
+    bool no_workers;           /* the proxy has none */
 };
 
 /* Before anything else: a loopback of our own, so that guestd's well-known port is free whatever else runs here. */
@@ -37,6 +38,12 @@ void edge_stop(void);                                /* checks that every refere
 void edge_expect_tls(uint16_t port);                 /* services on this port do; until edge_stop() */
 /* What the manager does: first nobody finds the sandbox any more, then its connections are cut. Returns afterwards. */
 void edge_kill(void);
+/* It is paused, and traffic may wake it. Returns when its connections are cut. */
+void edge_sleep(void);
+void edge_hold_wake(bool held);          /* sandbox_wake() does not return while it is held */
+void edge_fail_wake(enum err_kind kind); /* why it fails; ERR_NONE: it does not */
+unsigned edge_wakes(void);               /* calls of sandbox_wake() */
+void edge_wait_wakes(unsigned total);
 unsigned edge_dials(void); /* sockets that the driver has made */
 /* Requests that have reached the edge since edge_start(), the refused ones too. Fails the test if they never come. */
 unsigned edge_handled(void);
