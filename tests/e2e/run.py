@@ -357,6 +357,7 @@ SUITES = {
     "isolation": run_files("test_isolation.py"),
     "command": run_files("test_command.py"),
     "network": run_files("test_network.py"),
+    "pause": run_files("test_pause.py"),
     "faults": run_files("test_faults.py"),
     "disk": run_files("test_full_disk.py"),
     "cuts": run_files("test_cuts.py"),

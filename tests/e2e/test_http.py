@@ -184,13 +184,11 @@ def test_an_oversized_body_is_refused_and_makes_nothing(server):
 @pytest.mark.parametrize(
     "option",
     [
-        {"autoPause": True},
-        {"autoResume": {"enabled": True}, "autoPause": True},
         {"volumeMounts": [{"name": "v", "path": "/v"}]},
         {"iam": {"tokens": {"a": {"audience": "b", "tokenType": "JWT-SVID"}}}},
         {"mcp": {"x": {}}, "templateID": "mcp-gateway"},
     ],
-    ids=["autoPause", "autoResume", "volumeMounts", "iam", "mcp"],
+    ids=["volumeMounts", "iam", "mcp"],
 )
 def test_an_option_that_we_do_not_have_is_refused_by_name(server, made, option):
     answer = server.api("POST", "/v2/sandboxes", {**BASE, **option})

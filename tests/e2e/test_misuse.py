@@ -331,12 +331,11 @@ def test_watchers_have_a_limit_that_is_said(server, box):
 @pytest.mark.parametrize(
     "options,as_written,on_the_wire",
     [
-        ({"lifecycle": {"on_timeout": "pause"}}, '"on_timeout": "pause"', "autoPause"),
         ({"mcp": {"browserbase": {}}}, "mcp={", "mcp"),
         ({"mcp": {}}, "mcp={", "mcp"),
         ({"volume_mounts": {"/data": "v"}}, "volume_mounts=", "volumeMounts"),
     ],
-    ids=["on_timeout", "mcp", "empty mcp", "volume_mounts"],
+    ids=["mcp", "empty mcp", "volume_mounts"],
 )
 def test_an_option_that_we_do_not_have_is_named_as_its_user_wrote_it(server, options, as_written, on_the_wire):
     before = server.running()
