@@ -436,6 +436,9 @@ static bool front_open(struct front *front, struct err *err)
                     .allow = front->settings.egress_allow,
                     .deny_count = front->settings.egress_deny_count,
                     .deny = front->settings.egress_deny },
+        .snapshots = { .of_team = front->settings.team_snapshots,
+                       .of_all = front->settings.snapshots_max,
+                       .bytes = (uint64_t)front->settings.snapshot_disk_gb << 30 },
     };
     front->proxy = proxy_new(front->loop, front->sandboxes);
     proxy_use_workers(front->proxy, front->workers);

@@ -494,6 +494,9 @@ static bool make_settings(struct keeper *keeper, struct err *err)
     keeper->settings.key_requests = (uint32_t)config->key_requests;
     keeper->settings.key_streams = (uint32_t)config->key_streams;
     keeper->settings.timeout_max_s = config->timeout_max_s;
+    keeper->settings.snapshots_max = (uint32_t)config->snapshots_max;
+    keeper->settings.team_snapshots = (uint32_t)config->team_snapshots;
+    keeper->settings.snapshot_disk_gb = (uint32_t)config->snapshot_disk_gb;
     keeper->settings.memory_mb = (uint32_t)config->memory_mb;
     keeper->settings.cpus = (uint32_t)config->cpus;
     keeper->settings.pids = (uint32_t)config->pids;

@@ -224,6 +224,9 @@ int settings_write(const struct settings *settings, struct err *err)
     pack_u32(&out, settings->key_requests);
     pack_u32(&out, settings->key_streams);
     pack_u64(&out, settings->timeout_max_s);
+    pack_u32(&out, settings->snapshots_max);
+    pack_u32(&out, settings->team_snapshots);
+    pack_u32(&out, settings->snapshot_disk_gb);
     pack_u32(&out, settings->memory_mb);
     pack_u32(&out, settings->cpus);
     pack_u32(&out, settings->pids);
@@ -258,6 +261,9 @@ bool settings_read(int fd, struct settings *out, struct err *err)
     got.key_requests = unpack_u32(&in);
     got.key_streams = unpack_u32(&in);
     got.timeout_max_s = unpack_u64(&in);
+    got.snapshots_max = unpack_u32(&in);
+    got.team_snapshots = unpack_u32(&in);
+    got.snapshot_disk_gb = unpack_u32(&in);
     got.memory_mb = unpack_u32(&in);
     got.cpus = unpack_u32(&in);
     got.pids = unpack_u32(&in);

@@ -37,6 +37,7 @@ struct settings {
     uint32_t sandboxes_max;
     uint32_t key_sandboxes, key_requests, key_streams;
     uint64_t timeout_max_s;
+    uint32_t snapshots_max, team_snapshots, snapshot_disk_gb;
     uint32_t memory_mb, cpus; /* of each sandbox; 0: what its template asks for */
     uint32_t pids;
     bool code_always_has_token;

@@ -18,6 +18,9 @@ static void settings_survive_the_trip_to_front(void **state)
                              .memory_mb = 512,
                              .cpus = 3,
                              .key_sandboxes = 5,
+                             .snapshots_max = 31,
+                             .team_snapshots = 32,
+                             .snapshot_disk_gb = 33,
                              .key_requests = 6,
                              .key_streams = 8,
                              .pids = 99,
@@ -56,6 +59,9 @@ static void settings_survive_the_trip_to_front(void **state)
     assert_int_equal(got.egress_deny_count, 1);
     assert_memory_equal(got.egress_deny, sent.egress_deny, sizeof sent.egress_deny[0]);
     assert_int_equal(got.key_sandboxes, 5);
+    assert_int_equal(got.snapshots_max, 31);
+    assert_int_equal(got.team_snapshots, 32);
+    assert_int_equal(got.snapshot_disk_gb, 33);
     assert_int_equal(got.key_requests, 6);
     assert_int_equal(got.key_streams, 8);
     assert_true(secret_eq(&got.api_key, STR("e2b_00")));
