@@ -1,4 +1,8 @@
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include "base/clock.h"
+#include "base/fd.h"
 #include "served.h"
 
 #define BASE "{\"templateID\":\"base\"}"
@@ -201,6 +205,63 @@ static void a_pause_that_the_machine_refuses_says_why(void **state)
         if (cases[i].status == 503)
             assert_string_equal(answer_header(s, &answer, "Retry-After"), "1");
         check_state(s, id, "running");
+    }
+}
+
+static void shut_gates(struct served *s, unsigned calls)
+{
+    pthread_mutex_lock(&s->rig.fake.lock);
+    s->rig.fake.pause_gates = calls;
+    pthread_cond_broadcast(&s->rig.fake.changed);
+    pthread_mutex_unlock(&s->rig.fake.lock);
+}
+
+static void wait_at_gate(struct served *s, unsigned count)
+{
+    pthread_mutex_lock(&s->rig.fake.lock);
+    while (s->rig.fake.at_pause_gate < count)
+        pthread_cond_wait(&s->rig.fake.changed, &s->rig.fake.lock);
+    pthread_mutex_unlock(&s->rig.fake.lock);
+}
+
+static void slow_pauses_of_a_key_leave_workers_for_other_calls(void **state)
+{
+    enum { MANY = LIMIT_PAUSES + 4 };
+    struct served *s = *state;
+    const char *ids[MANY];
+    int fds[MANY];
+    char room[512];
+
+    for (int i = 0; i < MANY; i++)
+        ids[i] = served_create(s, BASE);
+    shut_gates(s, BIT(PAUSE_FREEZE));
+    for (int i = 0; i < MANY; i++) {
+        fds[i] = served_connect(s);
+        MUST(fd_write_all(fds[i],
+                          arena_format(&s->rig.arena,
+                                       "POST /sandboxes/%s/pause HTTP/1.1\r\nHost: x\r\nX-API-Key: %s\r\n"
+                                       "Connection: close\r\nContent-Length: 0\r\n\r\n",
+                                       ids[i], s->key),
+                          &err));
+    }
+    wait_at_gate(s, LIMIT_PAUSES_PER_KEY);
+    /* On its way it is paused, and nobody can tell yet what was kept. */
+    size_t paused = 0;
+    for (int i = 0; i < MANY; i++) {
+        get(s, ids[i]);
+        paused += strcmp(got_text(s, "state"), "paused") == 0;
+        assert_null(json_object_get(s->last, "pauseMode"));
+    }
+    assert_int_equal(paused, LIMIT_PAUSES_PER_KEY);
+    const char *other = served_create(s, BASE);
+    assert_int_equal(CALL(s, "DELETE", served_path(s, "/sandboxes/", other, ""), NULL).status, 204);
+    shut_gates(s, 0);
+    for (int i = 0; i < MANY; i++) {
+        ssize_t n = recv(fds[i], room, sizeof room, MSG_WAITALL);
+        assert_true(n > 13);
+        assert_memory_equal(room, "HTTP/1.1 204 ", 13);
+        close(fds[i]);
+        check_state(s, ids[i], "paused");
     }
 }
 
@@ -408,6 +469,7 @@ int main(void)
         SERVED(a_silent_guest_is_paused_and_marked_and_comes_back_by_a_reboot),
         SERVED(a_pause_that_needs_an_answer_is_a_503_that_is_not_repeated),
         SERVED(a_pause_that_the_machine_refuses_says_why),
+        SERVED(slow_pauses_of_a_key_leave_workers_for_other_calls),
         SERVED(a_connect_says_whether_it_has_resumed),
         SERVED(a_resume_is_for_paused_ones),
         SERVED(what_a_paused_one_cannot_do),

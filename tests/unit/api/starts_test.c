@@ -9,7 +9,7 @@
 #include "base/fd.h"
 #include "served.h"
 
-enum { BURST = 60 }; /* more than there are workers */
+enum { BURST = 60 }; /* more than may start at once, and what the fake has room for */
 
 static char greedy_key[STORE_KEY_CHARS + 1];
 
