@@ -457,13 +457,13 @@ static bool may_wake(const struct sandbox *sandbox, const struct target *target,
 }
 
 /* It does not run. If it is paused and traffic may wake it, the request waits for that. */
-static void handle_absent(struct proxy *proxy, struct http_exchange *ex, const struct target *target)
+static void handle_absent(struct proxy *proxy, struct http_exchange *ex, const struct target *target, uint64_t until_ms)
 {
     bool is_preflight = target->port == GUESTD_PORT && target_is_preflight(&ex->head); /* refuse() grants it */
     struct sandbox *sandbox = is_preflight ? NULL : sandbox_find_sleeping(proxy->sandboxes, str_from(target->id));
     enum refusal why = REFUSE_NOT_FOUND;
     if (sandbox && may_wake(sandbox, target, ex, &why)) {
-        wakes_add(proxy->wakes, sandbox, ex, target);
+        wakes_add(proxy->wakes, sandbox, ex, target, until_ms);
         return;
     }
     if (sandbox)
@@ -471,14 +471,14 @@ static void handle_absent(struct proxy *proxy, struct http_exchange *ex, const s
     refuse(ex, target, why);
 }
 
-static void handle_awake(void *context, struct http_exchange *ex, const struct target *target)
+static void handle_awake(void *context, struct http_exchange *ex, const struct target *target, uint64_t until_ms)
 {
     struct proxy *proxy = context;
     struct sandbox *sandbox = sandbox_find(proxy->sandboxes, str_from(target->id));
     if (sandbox)
         pass_on(proxy, ex, target, sandbox);
     else
-        refuse(ex, target, REFUSE_NOT_FOUND);
+        handle_absent(proxy, ex, target, until_ms);
 }
 
 void proxy_handle(struct proxy *proxy, struct http_exchange *ex)
@@ -512,5 +512,5 @@ void proxy_handle(struct proxy *proxy, struct http_exchange *ex)
     if (sandbox)
         pass_on(proxy, ex, &target, sandbox);
     else
-        handle_absent(proxy, ex, &target);
+        handle_absent(proxy, ex, &target, 0);
 }

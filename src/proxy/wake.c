@@ -38,6 +38,7 @@ struct waiter {
     struct wake *wake;
     struct http_exchange *ex;
     struct target target;
+    uint64_t until_ms;
     struct timer timer;
 };
 
@@ -65,12 +66,12 @@ void wakes_use_workers(struct wakes *wakes, struct workers *workers)
 static const struct http_events no_events = { 0 };
 
 /* It waits no longer. The exchange is without an owner afterwards. */
-static void waiter_leave(struct waiter *waiter)
+static void waiter_leave(struct waiter *waiter, struct wakes *wakes)
 {
     timer_clear(&waiter->timer);
     queue_leave(&waiter->place);
     waiter->wake->waiting--;
-    waiter->wake->wakes->waiting--;
+    wakes->waiting--;
     waiter->ex->events = &no_events;
     waiter->ex->owner = NULL;
 }
@@ -96,7 +97,7 @@ static void on_gone(struct http_exchange *ex)
     struct waiter *waiter = ex->owner;
     struct wake *wake = waiter->wake;
 
-    waiter_leave(waiter);
+    waiter_leave(waiter, wake->wakes);
     if (wake->waiting == 0 && lane_leave(wake->wakes->lane, &wake->job)) {
         wake_drop(wake);
         wake_free(wake);
@@ -116,21 +117,23 @@ static void on_late(struct timer *timer)
 {
     struct waiter *waiter = container_of(timer, struct waiter, timer);
 
-    waiter_leave(waiter);
+    waiter_leave(waiter, waiter->wake->wakes);
     refuse(waiter->ex, &waiter->target, still_resuming(&waiter->target));
 }
 
-static void wait_for(struct wake *wake, struct http_exchange *ex, const struct target *target)
+static void wait_for(struct wake *wake, struct http_exchange *ex, const struct target *target, uint64_t until_ms)
 {
     struct waiter *waiter = ARENA_NEW(&ex->arena, struct waiter);
+    uint64_t now_ms = loop_now_ms(wake->wakes->loop);
 
     *waiter = (struct waiter){ .wake = wake, .ex = ex, .target = *target };
+    waiter->until_ms = until_ms ? until_ms : now_ms + LIMIT_EDGE_WAKE_MS;
     queue_join(&wake->waiters, &waiter->place);
     wake->waiting++;
     wake->wakes->waiting++;
     ex->events = &waiting_events;
     ex->owner = waiter;
-    timer_set(&waiter->timer, wake->wakes->loop, LIMIT_EDGE_WAKE_MS, on_late);
+    timer_set(&waiter->timer, wake->wakes->loop, waiter->until_ms > now_ms ? waiter->until_ms - now_ms : 0, on_late);
 }
 
 /* ---- the job ---- */
@@ -158,6 +161,21 @@ static enum refusal reason(const struct err *err, const struct target *target)
     }
 }
 
+/* It is out of the map by now: a request whose sandbox was paused again begins another wake. */
+static void answer_all(struct wake *wake, struct wakes *wakes)
+{
+    struct queue_link *link;
+
+    while ((link = wake->waiters.first)) {
+        struct waiter *waiter = container_of(link, struct waiter, place);
+        waiter_leave(waiter, wakes);
+        if (wake->ok)
+            wakes->go(wakes->context, waiter->ex, &waiter->target, waiter->until_ms);
+        else
+            refuse(waiter->ex, &waiter->target, reason(&wake->err, &waiter->target));
+    }
+}
+
 static void wake_done(struct job *job)
 {
     struct wake *wake = container_of(job, struct wake, job);
@@ -166,16 +184,8 @@ static void wake_done(struct job *job)
     if (wakes) {
         if (!wake->ok)
             log_warn("edge: sandbox %s: traffic could not wake it: %s", wake->id, err_text(&wake->err));
-        struct queue_link *link;
-        while ((link = wake->waiters.first)) {
-            struct waiter *waiter = container_of(link, struct waiter, place);
-            waiter_leave(waiter);
-            if (wake->ok)
-                wakes->go(wakes->context, waiter->ex, &waiter->target);
-            else
-                refuse(waiter->ex, &waiter->target, reason(&wake->err, &waiter->target));
-        }
         wake_drop(wake);
+        answer_all(wake, wakes);
     }
     wake_free(wake);
 }
@@ -199,7 +209,8 @@ static struct wake *wake_begin(struct wakes *wakes, struct sandbox *sandbox)
     return wake;
 }
 
-void wakes_add(struct wakes *wakes, struct sandbox *sandbox, struct http_exchange *ex, const struct target *target)
+void wakes_add(struct wakes *wakes, struct sandbox *sandbox, struct http_exchange *ex, const struct target *target,
+               uint64_t until_ms)
 {
     struct wake *wake = map_get(&wakes->by_id, str_from(target->id));
 
@@ -208,9 +219,9 @@ void wakes_add(struct wakes *wakes, struct sandbox *sandbox, struct http_exchang
     } else if (wakes->waiting >= LIMIT_EDGE_WAKE_ALL || (wake && wake->waiting >= LIMIT_EDGE_WAKE_WAITING)) {
         refuse(ex, target, REFUSE_CROWDED_ASLEEP);
     } else if (wake) {
-        wait_for(wake, ex, target);
+        wait_for(wake, ex, target, until_ms);
     } else if ((wake = wake_begin(wakes, sandbox))) {
-        wait_for(wake, ex, target);
+        wait_for(wake, ex, target, until_ms);
         return; /* it has the reference */
     } else {
         refuse(ex, target, REFUSE_CROWDED_ASLEEP);
@@ -225,7 +236,7 @@ void wakes_free(struct wakes *wakes)
     for (struct wake *wake = wakes->first, *next; wake; wake = next) {
         next = wake->next;
         for (struct queue_link *link; (link = wake->waiters.first);)
-            waiter_leave(container_of(link, struct waiter, place));
+            waiter_leave(container_of(link, struct waiter, place), wakes);
         wake_drop(wake); /* the end of its job frees it, if the loop still runs */
     }
     map_done(&wakes->by_id);

@@ -66,6 +66,7 @@ static struct {
     atomic_bool asleep, wake_held;
     atomic_uint wake_kind; /* why a wake fails; ERR_NONE: it does not */
     atomic_uint wakes;
+    atomic_uint pauses_again; /* after so many wakes */
     struct workers *workers;
 } edge;
 
@@ -100,6 +101,10 @@ bool sandbox_wake(struct sandbox *sandbox, struct err *err)
         usleep(POLL_US);
     if (edge.wake_kind)
         return err_set(err, (enum err_kind)(unsigned)edge.wake_kind, "it does not wake");
+    if (edge.pauses_again) {
+        edge.pauses_again--;
+        return true;
+    }
     sandbox->routable = true;
     edge.asleep = false;
     return true;
@@ -322,6 +327,11 @@ void edge_hold_wake(bool held)
 void edge_fail_wake(enum err_kind kind)
 {
     edge.wake_kind = kind;
+}
+
+void edge_pause_again(unsigned times)
+{
+    edge.pauses_again = times;
 }
 
 unsigned edge_wakes(void)

@@ -42,6 +42,7 @@ void edge_kill(void);
 void edge_sleep(void);
 void edge_hold_wake(bool held);          /* sandbox_wake() does not return while it is held */
 void edge_fail_wake(enum err_kind kind); /* why it fails; ERR_NONE: it does not */
+void edge_pause_again(unsigned times);   /* so many wakes work, and it is paused again before anybody can use it */
 unsigned edge_wakes(void);               /* calls of sandbox_wake() */
 void edge_wait_wakes(unsigned total);
 unsigned edge_dials(void); /* sockets that the driver has made */

@@ -197,6 +197,16 @@ static void a_request_waits_for_a_minute_and_no_longer(void **state)
     assert_int_equal(edge_wakes(), 1);
 }
 
+static void a_request_whose_sandbox_is_paused_again_waits_once_more(void **state)
+{
+    (void)state;
+    edge_pause_again(2);
+    auto_close int fd = client_new();
+    say(fd, STRANGER("ilive", "POST", "/x") "Content-Length: 5\r\n\r\nhello", service.port);
+    check_answer(fd, &arena, 200, "hello");
+    assert_int_equal(edge_wakes(), 3);
+}
+
 static void a_client_that_leaves_is_forgotten(void **state)
 {
     (void)state;
@@ -279,6 +289,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_private_one_is_woken_with_the_traffic_token_only, set_up_private, tear_down),
         WAKE_CASE(a_wake_that_fails_says_why),
         WAKE_CASE(a_request_waits_for_a_minute_and_no_longer),
+        WAKE_CASE(a_request_whose_sandbox_is_paused_again_waits_once_more),
         WAKE_CASE(a_client_that_leaves_is_forgotten),
         WAKE_CASE(so_many_wait_for_one_sandbox_and_no_more),
         cmocka_unit_test_setup_teardown(without_workers_nothing_is_woken, set_up_without_workers, tear_down),
