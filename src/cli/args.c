@@ -33,6 +33,13 @@ static const struct option options[] = {
     { TAKES_TEAM, "team", 0, "NAME", OPTION_TEXT, FIELD(team), "the team it is for [default]" },
     { TAKES_FORCE, "force", 0, NULL, OPTION_FLAG, FIELD(force), "revoke its keys and kill its sandboxes first" },
     { TAKES_TIMEOUT, "timeout", 0, "SECONDS", OPTION_TEXT, FIELD(timeout), "how long it lives [300]" },
+    { TAKES_COUNT, "count", 0, "N", OPTION_TEXT, FIELD(count), "how many copies [1]" },
+    { TAKES_FILES_ONLY, "files-only", 0, NULL, OPTION_FLAG, FIELD(files_only),
+      "keep the files and not the processes: works on every machine" },
+    { TAKES_REBOOT, "reboot", 0, NULL, OPTION_FLAG, FIELD(reboot),
+      "start afresh from the files; what was in memory is lost" },
+    { TAKES_NAME, "name", 0, "NAME[:TAG]", OPTION_TEXT, FIELD(name), "a name for it [none: it has only an id]" },
+    { TAKES_SANDBOX, "sandbox", 0, "ID", OPTION_TEXT, FIELD(sandbox), "only those that were made of this sandbox" },
     { TAKES_RULES, "internet", 0, NULL, OPTION_FLAG, FIELD(internet),
       "reach the internet, also if the server was started with --internet off" },
     { TAKES_RULES, "no-internet", 0, NULL, OPTION_FLAG, FIELD(no_internet),
@@ -208,4 +215,11 @@ bool args_parse(int argc, char **argv, const struct command *command, struct cli
                        cli->word_count < command->words_least ? "too few arguments" : "too many arguments",
                        cli_program(), command->name, command->synopsis);
     return true;
+}
+
+bool args_number(const char *option, const char *text, uint64_t least, uint64_t most, uint64_t *out, struct err *err)
+{
+    return (str_to_u64(str_from(text), most, out) && *out >= least) ||
+           err_set(err, ERR_INVALID, "--%s needs a number from %llu to %llu, not '%.40s'", option,
+                   (unsigned long long)least, (unsigned long long)most, text);
 }

@@ -47,8 +47,9 @@ static const struct command commands[] = {
       "  sudo cloister doctor\n",
       TAKES_DATA | TAKES_JSON, 0, 0, 0, NULL },
 
-    { "sandbox list", GROUP_SANDBOX, "[--json]", "what is running, newest first",
-      "The sandboxes of the API key's team. STATE is running or paused; ENDS IN is the time left until the deadline.\n"
+    { "sandbox list", GROUP_SANDBOX, "[--json]", "what is running or paused, newest first",
+      "The sandboxes of the API key's team. STATE is running or paused; ENDS IN is the time left until the deadline,\n"
+      "which a paused sandbox does not have.\n"
       "\n"
       "  cloister sandbox list\n"
       "  cloister sandbox list --json | jq -r '.[].sandboxID'\n",
@@ -95,6 +96,31 @@ static const struct command commands[] = {
       "  cloister sandbox exec ID 'ls | wc -l'\n"
       "  cloister sandbox exec -u root -e DEBUG=1 ID -- python3 -c 'import os; print(os.environ[\"DEBUG\"])'\n",
       TAKES_SERVER | TAKES_USER | TAKES_ENV | TAKES_CWD, 2, SIZE_MAX, 1, sandbox_exec_run },
+    { "sandbox pause", GROUP_SANDBOX, "ID [--files-only] [--json]", "put a sandbox to sleep; it keeps its files",
+      "Everything in it stands still: no processor time, no deadline, and its connections are cut. `sandbox resume`\n"
+      "goes on where it was, with its processes. With --files-only the processes end, and a resume is a fresh start\n"
+      "on the same files, with the same id. docs/persistence.md says what is kept.\n"
+      "\n"
+      "  cloister sandbox pause ID\n"
+      "  cloister sandbox pause ID --files-only\n",
+      TAKES_SERVER | TAKES_JSON | TAKES_FILES_ONLY, 1, 1, 0, sandbox_pause_run },
+    { "sandbox resume", GROUP_SANDBOX, "ID [--timeout SECONDS] [--reboot] [--json]", "bring a paused sandbox back",
+      "It lives for SECONDS from then on. One that runs already goes on running, and lives for SECONDS at least.\n"
+      "--reboot leaves its processes behind and starts it afresh from its files: for one whose memory cannot be\n"
+      "restored, for instance after an update of the kernel.\n"
+      "\n"
+      "  cloister sandbox resume ID\n"
+      "  cloister sandbox resume ID --timeout 3600\n"
+      "  cloister sandbox resume ID --reboot\n",
+      TAKES_SERVER | TAKES_JSON | TAKES_TIMEOUT | TAKES_REBOOT, 1, 1, 0, sandbox_resume_run },
+    { "sandbox fork", GROUP_SANDBOX, "ID [--count N] [--timeout SECONDS] [--json]",
+      "copy a running sandbox, with its processes",
+      "Prints the ids of the copies. The sandbox itself stands still for a moment and goes on. Each copy has an id\n"
+      "and a token of its own, and lives for SECONDS. Needs a machine that can keep memory on disk; `doctor` tells.\n"
+      "\n"
+      "  cloister sandbox fork ID\n"
+      "  cloister sandbox fork ID --count 5 --timeout 600\n",
+      TAKES_SERVER | TAKES_JSON | TAKES_TIMEOUT | TAKES_COUNT, 1, 1, 0, sandbox_fork_run },
     { "sandbox kill", GROUP_SANDBOX, "ID… | --all", "end sandboxes and everything in them",
       "Prints the id of each sandbox it ended. --all ends all sandboxes of the API key's team. As root and without a\n"
       "key, --all ends the sandboxes of all teams and prints only their number.\n"
@@ -103,6 +129,29 @@ static const struct command commands[] = {
       "  cloister sandbox kill --all\n"
       "  sudo cloister sandbox kill --all\n",
       TAKES_SERVER | TAKES_ALL, 0, SIZE_MAX, 0, sandbox_kill_run },
+
+    { "snapshot create", GROUP_SANDBOX, "ID [--name NAME[:TAG]] [--files-only] [--json]",
+      "keep a copy of a running sandbox and print its id",
+      "The sandbox stands still for a moment and goes on. New sandboxes can be made from the snapshot as from a\n"
+      "template: with the processes of the moment, or, with --files-only, with its files alone. A name that is\n"
+      "used again gets a new build; the tag is `default` unless it is given.\n"
+      "\n"
+      "  cloister snapshot create ID --files-only\n"
+      "  cloister snapshot create ID --name my-setup\n"
+      "  cloister sandbox create my-setup\n",
+      TAKES_SERVER | TAKES_JSON | TAKES_NAME | TAKES_FILES_ONLY, 1, 1, 0, snapshot_create_run },
+    { "snapshot list", GROUP_SANDBOX, "[--sandbox ID] [--json]", "the team's snapshots, newest first, with their sizes",
+      "FILES and MEMORY are what a snapshot takes on disk. A `-` below MEMORY: it has no processes.\n"
+      "\n"
+      "  cloister snapshot list\n"
+      "  cloister snapshot list --sandbox ID\n"
+      "  cloister snapshot list --json | jq -r '.[].snapshotID'\n",
+      TAKES_SERVER | TAKES_JSON | TAKES_SANDBOX, 0, 0, 0, snapshot_list_run },
+    { "snapshot delete", GROUP_SANDBOX, "SNAPSHOT [--json]", "delete a snapshot, with all builds of its name",
+      "SNAPSHOT is an id or a name. Refused while a sandbox that was made from it runs or is paused.\n"
+      "\n"
+      "  cloister snapshot delete my-setup\n",
+      TAKES_SERVER | TAKES_JSON, 1, 1, 0, snapshot_delete_run },
 
     { "mail inbox create", GROUP_MAIL, "NAME [--tenant NAME] [--json]", "make an inbox and print its key, once",
       "NAME is the part of the address before the @. The key reads and sends; only with it can the inbox be read.\n"
@@ -278,6 +327,12 @@ static const struct noun {
       "  eval \"$(sudo cloister env)\"\n"
       "  cloister sandbox list\n"
       "  cloister sandbox exec ID -- python3 -c 'print(6 * 7)'\n" },
+    { "snapshot",
+      "A snapshot is a copy of a sandbox at one moment. New sandboxes can be made from it, any number of times, as\n"
+      "from a template. It belongs to the API key's team and stays until it is deleted.\n",
+      "  cloister snapshot create ID --name my-setup\n"
+      "  cloister sandbox create my-setup\n"
+      "  cloister snapshot list\n" },
     { "mail",
       "An agent's inbox has an address, a key and a file of its own. Messages leave only after a person has approved "
       "exactly\n"

@@ -332,6 +332,34 @@ bool client_get(struct cli *cli, enum client_as as, struct str target, json_t **
     return true;
 }
 
+json_t *client_get_pages(struct client *client, struct str first, struct err *err)
+{
+    auto_json json_t *all = json_array();
+    struct str token = STR("");
+
+    do {
+        struct buf target = buf_make(&client->cli->arena, LIMIT_TARGET_BYTES);
+        struct client_answer answer = { 0 };
+        buf_add(&target, first);
+        if (token.len) {
+            buf_add(&target, STR("&nextToken="));
+            percent_encode(&target, token);
+        }
+        if (!client_call(client, "GET", buf_str(&target), STR(""), &answer, err))
+            return NULL;
+        auto_json json_t *page = answer.json;
+        if (json_array_extend(all, page) != 0) {
+            (void)err_set(err, ERR_INTERNAL, "the server's list is not a list");
+            return NULL;
+        }
+        /* A server that repeats a token would make this loop endless. */
+        if (str_eq(token, answer.next_token))
+            break;
+        token = answer.next_token;
+    } while (token.len && json_array_size(all) < 10 * LIMIT_SANDBOXES);
+    return take_ptr(&all);
+}
+
 bool client_target(struct cli *cli, struct str before, struct str id, struct str after, struct str *out,
                    struct err *err)
 {

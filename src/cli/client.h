@@ -55,6 +55,8 @@ bool client_call(struct client *client, const char *method, struct str target, s
 
 /* One GET on a connection of its own. *out_json is the caller's to release; NULL when the body was empty. */
 bool client_get(struct cli *cli, enum client_as as, struct str target, json_t **out_json, struct err *err) must_use;
+/* All pages of a list as one array, which is the caller's to release. `first` has a query. */
+json_t *client_get_pages(struct client *client, struct str first, struct err *err) must_use;
 /* The target `before` + id + `after`, with the id percent-encoded. */
 bool client_target(struct cli *cli, struct str before, struct str id, struct str after, struct str *out,
                    struct err *err) must_use;

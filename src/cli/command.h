@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
 #include "base/arena.h"
@@ -38,6 +39,11 @@ enum {
     TAKES_DECISION = 1 << 16, /* --sha256 */
     TAKES_YES = 1 << 18,
     TAKES_MAIL_URL = 1 << 19,
+    TAKES_FILES_ONLY = 1 << 20,
+    TAKES_REBOOT = 1 << 21,
+    TAKES_COUNT = 1 << 22,
+    TAKES_NAME = 1 << 23,
+    TAKES_SANDBOX = 1 << 24,
     TAKES_GRANT = 1 << 17,                      /* --to, --inbox, --verbs, --expires */
     TAKES_SERVER = TAKES_DATA | TAKES_URL,      /* commands that call the server with an API key */
     TAKES_ADMIN = TAKES_DATA | TAKES_ADMIN_URL, /* commands that call it with the admin token */
@@ -70,7 +76,8 @@ struct cli {
     const char **envs; /* "NAME=value" */
     bool internet, no_internet, reset;
     struct cli_list allow_out, deny_out;
-    const char *timeout;                                                          /* NULL: not given */
+    bool files_only, reboot;
+    const char *timeout, *count, *name, *sandbox;                                 /* NULL: not given */
     const char *tenant, *scopes, *reason, *sha256, *to, *inbox, *verbs, *expires; /* NULL: not given */
     bool yes;
     bool help;         /* --help was given: everything else is ignored */
@@ -116,6 +123,12 @@ bool sandbox_network_run(struct cli *cli, struct err *err);
 bool sandbox_list_run(struct cli *cli, struct err *err);
 bool sandbox_exec_run(struct cli *cli, struct err *err);
 bool sandbox_kill_run(struct cli *cli, struct err *err);
+bool sandbox_pause_run(struct cli *cli, struct err *err);
+bool sandbox_resume_run(struct cli *cli, struct err *err);
+bool sandbox_fork_run(struct cli *cli, struct err *err);
+bool snapshot_create_run(struct cli *cli, struct err *err);
+bool snapshot_list_run(struct cli *cli, struct err *err);
+bool snapshot_delete_run(struct cli *cli, struct err *err);
 bool mail_inbox_create_run(struct cli *cli, struct err *err);
 bool mail_inbox_list_run(struct cli *cli, struct err *err);
 bool mail_inbox_delete_run(struct cli *cli, struct err *err);
@@ -155,6 +168,9 @@ const char *cli_same_server(struct cli *cli);
 
 /* Fills cli from argv, which begins after the command's name. */
 bool args_parse(int argc, char **argv, const struct command *command, struct cli *cli, struct err *err) must_use;
+/* The value of an option that is a number. */
+bool args_number(const char *option, const char *text, uint64_t least, uint64_t most, uint64_t *out, struct err *err)
+    must_use;
 /* Prints the options of a command, one per line. */
 void args_help(FILE *out, unsigned takes);
 

@@ -1,9 +1,7 @@
 /*
- * sandbox.c - list, logs and kill. exec.c has the command that runs something.
+ * sandbox.c - list, logs and kill. exec.c has the command that runs something, pause.c what puts one to sleep.
  */
 #include "base/clock.h"
-#include "base/encode.h"
-#include "base/limits.h"
 #include "base/mem.h"
 #include "cli/client.h"
 #include "cli/command.h"
@@ -12,33 +10,9 @@
 static const char *const sandbox_heads[] = { "SANDBOX",  "TEMPLATE", "STATE",   ">AGE",
                                              ">ENDS IN", ">CPUS",    ">MEMORY", NULL };
 
-/* All pages as one array; the caller's to release. */
 static json_t *fetch_sandboxes(struct client *client, struct err *err)
 {
-    auto_json json_t *all = json_array();
-    struct str token = STR("");
-
-    do {
-        struct buf target = buf_make(&client->cli->arena, LIMIT_TARGET_BYTES);
-        struct client_answer answer = { 0 };
-        buf_add(&target, STR("/v2/sandboxes?limit=100"));
-        if (token.len) {
-            buf_add(&target, STR("&nextToken="));
-            percent_encode(&target, token);
-        }
-        if (!client_call(client, "GET", buf_str(&target), STR(""), &answer, err))
-            return NULL;
-        auto_json json_t *page = answer.json;
-        if (json_array_extend(all, page) != 0) {
-            (void)err_set(err, ERR_INTERNAL, "the server's list of sandboxes is not a list");
-            return NULL;
-        }
-        /* A server that repeats a token would make this loop endless. */
-        if (str_eq(token, answer.next_token))
-            break;
-        token = answer.next_token;
-    } while (token.len && json_array_size(all) < 10 * LIMIT_SANDBOXES);
-    return take_ptr(&all);
+    return client_get_pages(client, STR("/v2/sandboxes?limit=100"), err);
 }
 
 static struct str span_between(struct cli *cli, struct str from, struct str to)
@@ -81,7 +55,7 @@ bool sandbox_list_run(struct cli *cli, struct err *err)
     auto_json json_t *sandboxes = fetch_sandboxes(&client, err);
     if (!sandboxes)
         return err_wrap(err, "list sandboxes");
-    return client_print_list(cli, sandboxes, sandbox_heads, sandbox_row, "No sandbox is running.", err) ||
+    return client_print_list(cli, sandboxes, sandbox_heads, sandbox_row, "No sandbox is running or paused.", err) ||
            err_wrap(err, "list sandboxes");
 }
 

@@ -38,14 +38,6 @@ static void rules_write(struct json_out *json, const struct cli *cli)
     words_write(json, "denyOut", &cli->deny_out);
 }
 
-static bool number_of(const char *option, const char *text, uint64_t least, uint64_t most, uint64_t *out,
-                      struct err *err)
-{
-    return (str_to_u64(str_from(text), most, out) && *out >= least) ||
-           err_set(err, ERR_INVALID, "--%s needs a number from %llu to %llu, not '%.40s'", option,
-                   (unsigned long long)least, (unsigned long long)most, text);
-}
-
 bool sandbox_create_run(struct cli *cli, struct err *err)
 {
     auto_client struct client client = { 0 };
@@ -57,7 +49,7 @@ bool sandbox_create_run(struct cli *cli, struct err *err)
 
     if (!internet_check(cli, err))
         return false;
-    if (cli->timeout && !number_of("timeout", cli->timeout, 1, LIMIT_TIMEOUT_S, &timeout_s, err))
+    if (cli->timeout && !args_number("timeout", cli->timeout, 1, LIMIT_TIMEOUT_S, &timeout_s, err))
         return false;
     json_out_object(&json, NULL);
     json_out_str(&json, "templateID", cli->word_count ? str_from(cli->words[0]) : STR("base"));
@@ -158,6 +150,9 @@ static void sandbox_facts(struct cli *cli, struct table *table, const json_t *sa
     fact(table, "sandbox", text_of(sandbox, "sandboxID"));
     fact(table, "template", text_of(sandbox, "alias"));
     fact(table, "state", text_of(sandbox, "state"));
+    if (json_has(sandbox, "pauseMode"))
+        fact(table, "kept",
+             str_eq(text_of(sandbox, "pauseMode"), STR("full")) ? STR("files and processes") : STR("files"));
     fact(table, "started", text_ago(&cli->arena, text_of(sandbox, "startedAt")));
     fact(table, "ends at", text_of(sandbox, "endAt"));
     fact(table, "CPUs", arena_format(&cli->arena, "%lld", cpus));

@@ -140,6 +140,15 @@ struct str text_mib(struct arena *arena, int64_t mib)
     return arena_format(arena, "%" PRId64 ".%" PRId64 " GiB", tenths / 10, tenths % 10);
 }
 
+struct str text_bytes(struct arena *arena, uint64_t bytes)
+{
+    uint64_t kib = bytes / 1024 + (bytes % 1024 != 0);
+
+    if (kib < 1024)
+        return arena_format(arena, "%" PRIu64 " KiB", kib);
+    return text_mib(arena, (int64_t)(kib / 1024 + (kib % 1024 != 0)));
+}
+
 /* ---- quoting ---- */
 
 static bool is_plain(char c)

@@ -40,6 +40,8 @@ struct str text_span(struct arena *arena, int64_t us);
 struct str text_ago(struct arena *arena, struct str when);
 /* "512 MiB", "1.5 GiB". */
 struct str text_mib(struct arena *arena, int64_t mib);
+/* "12 KiB", rounded up; from 1 MiB on as text_mib(). */
+struct str text_bytes(struct arena *arena, uint64_t bytes);
 
 /* Quotes any text as one word for a POSIX shell. */
 void text_shell_quote(struct buf *out, struct str word);

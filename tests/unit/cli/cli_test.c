@@ -18,12 +18,19 @@ static struct outcome outcome;
 
 static void help_lists_every_command_and_teaches_each(void **state)
 {
-    static const char *const names[] = {
-        "serve",          "env",          "doctor",          "sandbox list", "sandbox exec",  "sandbox kill",
-        "sandbox create", "sandbox info", "sandbox network", "sandbox logs", "team create",   "team list",
-        "team delete",    "key create",   "key list",        "key revoke",   "template list", "template build",
-        "version"
-    };
+    static const char *const names[] = { "serve",           "env",
+                                         "doctor",          "sandbox list",
+                                         "sandbox exec",    "sandbox kill",
+                                         "sandbox create",  "sandbox info",
+                                         "sandbox network", "sandbox logs",
+                                         "team create",     "team list",
+                                         "team delete",     "key create",
+                                         "key list",        "key revoke",
+                                         "template list",   "template build",
+                                         "sandbox pause",   "sandbox resume",
+                                         "sandbox fork",    "snapshot create",
+                                         "snapshot list",   "snapshot delete",
+                                         "version" };
 
     (void)state;
     RUN(&outcome, "--help");
@@ -133,9 +140,12 @@ static void mistyped_commands_get_a_suggestion(void **state)
     assert_int_equal(outcome.exit_code, 2);
     CHECK_HAS(outcome.note, "there is no command 'sandbx list'; did you mean 'sandbox list'?");
     RUN(&outcome, "sandbox");
-    CHECK_HAS(outcome.note, "'sandbox' needs one more word: list, create, info, logs, network, exec, kill");
+    CHECK_HAS(outcome.note,
+              "'sandbox' needs one more word: list, create, info, logs, network, exec, pause, resume, fork, kill");
     RUN(&outcome, "sandbox", "fly");
-    CHECK_HAS(outcome.note, "there is no 'sandbox fly'; there are list, create, info, logs, network, exec, kill");
+    CHECK_HAS(
+        outcome.note,
+        "there is no 'sandbox fly'; there are list, create, info, logs, network, exec, pause, resume, fork, kill");
     RUN(&outcome, "teleport");
     CHECK_HAS(outcome.note, "there is no command 'teleport'; `cloister help` lists them");
     RUN(&outcome, "sanbox", "--help");
@@ -143,7 +153,7 @@ static void mistyped_commands_get_a_suggestion(void **state)
     RUN(&outcome, "exec", "ID");
     CHECK_HAS(outcome.note, "there is no command 'exec'; did you mean sandbox exec?");
     RUN(&outcome, "list");
-    CHECK_HAS(outcome.note, "did you mean one of: sandbox list, team list, key list, template list?");
+    CHECK_HAS(outcome.note, "did you mean one of: sandbox list, snapshot list, team list, key list, template list?");
     RUN(&outcome, "help", "srve");
     CHECK_HAS(outcome.note, "did you mean 'serve'?");
 }

@@ -121,6 +121,12 @@ static void mebibytes_become_gibibytes(void **state)
     CHECK_STR(text_mib(&arena, 512), STR("512 MiB"));
     CHECK_STR(text_mib(&arena, 1024), STR("1 GiB"));
     CHECK_STR(text_mib(&arena, 1536), STR("1.5 GiB"));
+    CHECK_STR(text_bytes(&arena, 0), STR("0 KiB"));
+    CHECK_STR(text_bytes(&arena, 1), STR("1 KiB"));
+    CHECK_STR(text_bytes(&arena, 1023 * 1024), STR("1023 KiB"));
+    CHECK_STR(text_bytes(&arena, 1024 * 1024), STR("1 MiB"));
+    CHECK_STR(text_bytes(&arena, 1024 * 1024 + 1), STR("2 MiB"));
+    CHECK_STR(text_bytes(&arena, (uint64_t)3 << 30), STR("3 GiB"));
 }
 
 static void shell_quoting_survives_any_word(void **state)

@@ -1,0 +1,130 @@
+/*
+ * snapshot.c - copies of sandboxes that are kept: create, list, delete.
+ */
+#include "base/encode.h"
+#include "base/limits.h"
+#include "base/mem.h"
+#include "cli/cli.h"
+#include "cli/client.h"
+#include "cli/command.h"
+#include "cli/text.h"
+
+static const char *const snapshot_heads[] = { "SNAPSHOT", "SANDBOX", "MADE", ">FILES", ">MEMORY", NULL };
+
+/* ---- create ---- */
+
+bool snapshot_create_run(struct cli *cli, struct err *err)
+{
+    auto_client struct client client = { 0 };
+    struct client_answer answer = { 0 };
+    struct buf body = buf_make(&cli->arena, LIMIT_CALL_BODY_BYTES);
+    struct json_out json = json_out_to(&body);
+    struct str id, target;
+
+    json_out_object(&json, NULL);
+    if (cli->name)
+        json_out_str(&json, "name", str_from(cli->name));
+    json_out_bool(&json, "memory", !cli->files_only);
+    json_out_end(&json);
+    if (!client_open(&client, cli, CLIENT_AS_CALLER, err) ||
+        !client_target(cli, STR("/sandboxes/"), str_from(cli->words[0]), STR("/snapshots"), &target, err) ||
+        !client_call(&client, "POST", target, buf_str(&body), &answer, err))
+        return err_wrap(err, "snapshot of %.40s", cli->words[0]);
+    auto_json json_t *made = answer.json;
+    if (cli->json)
+        return client_print(cli, made);
+    if (!json_take_str(made, "snapshotID", JSON_REQUIRED, &id, err))
+        return client_misread(err);
+    fprintf(cli->out, "%.*s\n", STR_ARG(id));
+    fprintf(cli->note, "To make a sandbox from it: %s sandbox create %.*s%s\n", cli_program(), STR_ARG(id),
+            cli_same_server(cli));
+    return true;
+}
+
+/* ---- list ---- */
+
+/* The API's rows have more than SDKs know: where a snapshot comes from, and what it takes. */
+struct sizes {
+    int64_t files, memory;
+};
+
+static bool sizes_take(const json_t *snapshot, struct sizes *out, struct err *err)
+{
+    *out = (struct sizes){ 0, 0 };
+    return json_take_int(snapshot, "diskBytes", JSON_OPTIONAL, 0, INT64_MAX / 2, &out->files, err) &&
+           json_take_int(snapshot, "memoryBytes", JSON_OPTIONAL, 0, INT64_MAX / 2, &out->memory, err);
+}
+
+static bool snapshot_row(struct cli *cli, struct table *table, const json_t *snapshot, struct err *err)
+{
+    struct str id, sandbox = STR("-"), made = STR("");
+    struct sizes sizes;
+
+    if (!json_take_str(snapshot, "snapshotID", JSON_REQUIRED, &id, err) ||
+        !json_take_str(snapshot, "sandboxID", JSON_OPTIONAL, &sandbox, err) ||
+        !json_take_str(snapshot, "createdAt", JSON_OPTIONAL, &made, err) || !sizes_take(snapshot, &sizes, err))
+        return false;
+    table_row(table, (const struct str[]){ id, sandbox, text_ago(&cli->arena, made),
+                                           text_bytes(&cli->arena, (uint64_t)sizes.files),
+                                           sizes.memory ? text_bytes(&cli->arena, (uint64_t)sizes.memory) : STR("-") });
+    return true;
+}
+
+static bool note_total(struct cli *cli, const json_t *list, struct err *err)
+{
+    uint64_t bytes = 0;
+    const json_t *snapshot;
+    struct sizes sizes;
+    size_t i;
+
+    json_array_foreach(list, i, snapshot)
+    {
+        if (!sizes_take(snapshot, &sizes, err))
+            return client_misread(err);
+        bytes += (uint64_t)sizes.files + (uint64_t)sizes.memory;
+    }
+    if (json_array_size(list))
+        fprintf(cli->note, "Together %.*s on disk.\n", STR_ARG(text_bytes(&cli->arena, bytes)));
+    return true;
+}
+
+bool snapshot_list_run(struct cli *cli, struct err *err)
+{
+    auto_client struct client client = { 0 };
+    struct buf target = buf_make(&cli->arena, LIMIT_TARGET_BYTES);
+
+    buf_add(&target, STR("/snapshots?limit=100"));
+    if (cli->sandbox) {
+        buf_add(&target, STR("&sandboxID="));
+        percent_encode(&target, str_from(cli->sandbox));
+    }
+    if (target.overflowed)
+        return err_set(err, ERR_LIMIT, "the id %.40s… is too long", cli->sandbox);
+    if (!client_open(&client, cli, CLIENT_AS_CALLER, err))
+        return false;
+    auto_json json_t *list = client_get_pages(&client, buf_str(&target), err);
+    if (!list || !client_print_list(cli, list, snapshot_heads, snapshot_row, "There are no snapshots.", err))
+        return err_wrap(err, "list snapshots");
+    return cli->json || note_total(cli, list, err);
+}
+
+/* ---- delete ---- */
+
+bool snapshot_delete_run(struct cli *cli, struct err *err)
+{
+    auto_client struct client client = { 0 };
+    struct client_answer answer = { 0 };
+    struct str target;
+
+    if (!client_open(&client, cli, CLIENT_AS_CALLER, err) ||
+        !client_target(cli, STR("/templates/"), str_from(cli->words[0]), STR(""), &target, err) ||
+        !client_call(&client, "DELETE", target, STR(""), &answer, err))
+        return err_wrap(err, "delete snapshot %.40s", cli->words[0]);
+    json_decref(answer.json);
+    if (cli->json) {
+        auto_json json_t *done = json_pack("{s:s}", "deleted", cli->words[0]);
+        return client_print(cli, done);
+    }
+    fprintf(cli->out, "%s\n", cli->words[0]);
+    return true;
+}
