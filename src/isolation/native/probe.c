@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/pidfd.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -22,6 +23,7 @@
 #include <sys/utsname.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/attr.h"
@@ -194,32 +196,105 @@ static void probe_cgroup_write(struct probe_row *row, const char *data_path)
     fix(row, "in a container, give it writable cgroups; under systemd, Delegate=yes");
 }
 
+/* ---- pauses ---- */
+
+static const char *const freezer_name[] = {
+    [CGROUP_FREEZER_NONE] = "none",
+    [CGROUP_FREEZER_V1] = "v1",
+    [CGROUP_FREEZER_BESIDE] = "v2, beside the v1 controllers",
+    [CGROUP_FREEZER_V2] = "v2",
+};
+
+/* A child inside the sandbox's cgroups, which sleeps. 0: there is none, and err says why. */
+static pid_t start_sleeper(struct cgroups *cgroups, const char *id, struct err *err)
+{
+    auto_close int birth_fd = -1;
+
+    if (!cgroup_open_birth(cgroups, id, &birth_fd, err))
+        return 0;
+    struct clone_args args = { .flags = birth_fd < 0 ? 0 : CLONE_INTO_CGROUP,
+                               .cgroup = birth_fd < 0 ? 0 : (uint64_t)birth_fd,
+                               .exit_signal = SIGCHLD };
+    pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (;;)
+            pause();
+    }
+    if (pid < 0) {
+        (void)err_sys(err, "make a process");
+        return 0;
+    }
+    if (cgroup_hold(cgroups, id, pid, err))
+        return pid;
+    (void)kill(pid, SIGKILL);
+    (void)waitpid(pid, NULL, 0);
+    return 0;
+}
+
+static bool wait_frozen(struct cgroups *cgroups, const char *id, struct err *err)
+{
+    enum cgroup_ice ice = CGROUP_THAWED;
+    const struct timespec moment = { .tv_nsec = 5000000 };
+
+    for (int i = 0; i < 200; i++) {
+        if (!cgroup_read_ice(cgroups, id, &ice, err))
+            return false;
+        if (ice == CGROUP_FROZEN)
+            return true;
+        (void)nanosleep(&moment, NULL);
+    }
+    return err_set(err, ERR_TIMEOUT, "a process that sleeps was not frozen within a second");
+}
+
+/* A process is frozen, thawed and killed, as a pause and a kill would. */
+static bool try_freezer(struct cgroups *cgroups, struct err *err)
+{
+    const struct cgroup_limits limits = { .memory_bytes = 64 << 20, .cpu_millis = 1000, .pids = 10 };
+    const struct timespec moment = { .tv_nsec = 5000000 };
+    struct err ignored;
+
+    if (!cgroup_make(cgroups, "probe", &limits, err))
+        return false;
+    pid_t pid = start_sleeper(cgroups, "probe", err);
+    bool fine = pid > 0 && cgroup_freeze(cgroups, "probe", true, err) && wait_frozen(cgroups, "probe", err);
+    if (pid > 0) {
+        fine = cgroup_freeze(cgroups, "probe", false, fine ? err : &ignored) && fine;
+        (void)kill(pid, SIGKILL);
+        (void)waitpid(pid, NULL, 0);
+    }
+    for (int i = 0; i < 100 && !cgroup_remove(cgroups, "probe", &ignored); i++)
+        (void)nanosleep(&moment, NULL);
+    return fine;
+}
+
 static void probe_freezer(struct probe_row *row, const char *data_path)
 {
-    static const char *const by[] = {
-        [CGROUP_FREEZER_V1] = "v1's freezer",
-        [CGROUP_FREEZER_BESIDE] = "the v2 tree beside v1",
-        [CGROUP_FREEZER_V2] = "v2",
-    };
-    const struct cgroup_limits limits = { .memory_bytes = 64 << 20, .cpu_millis = 1000, .pids = 10 };
     char name[64];
-    struct err err, ignored;
+    struct err err;
 
     (void)data_path;
     if (!need_root(row))
         return;
-    (void)snprintf(name, sizeof name, "cloister.freeze.%d", getpid());
+    (void)snprintf(name, sizeof name, "cloister.pause.%d", getpid());
     struct cgroups *cgroups = cgroups_open(name, -1, false, &err);
-    bool fine = cgroups && cgroup_make(cgroups, "probe", &limits, &err);
-    if (fine && cgroup_freeze(cgroups, "probe", true, &err) && cgroup_freeze(cgroups, "probe", false, &err)) {
-        found(row, PROBE_OK, "sandboxes can be paused in memory, by %s", by[cgroups_report(cgroups)->freezer]);
-    } else {
-        found(row, PROBE_WARN, "sandboxes cannot be paused in memory: %s", err.message);
-        fix(row, "mount cgroup2 (Linux 5.14 or later), or v1's freezer controller, and give the server write access");
-    }
-    if (fine)
-        (void)!cgroup_remove(cgroups, "probe", &ignored); /* nothing was ever in it */
+    bool fine = cgroups && try_freezer(cgroups, &err);
+    enum cgroup_freezer freezer = cgroups ? cgroups_report(cgroups)->freezer : CGROUP_FREEZER_NONE;
     cgroups_remove(cgroups);
+    if (fine) {
+        found(row, PROBE_OK, "works, by the cgroup freezer (%s)", freezer_name[freezer]);
+        return;
+    }
+    found(row, PROBE_WARN, "does not work: %.140s", err_text(&err));
+    fix(row, freezer == CGROUP_FREEZER_NONE
+                 ? "mount the v1 freezer controller, or boot with cgroup v2; meanwhile pause with files only"
+                 : "pause with files only (mode='filesystem', --files-only), which works everywhere");
+}
+
+static void probe_files_only(struct probe_row *row, const char *data_path)
+{
+    (void)data_path;
+    found(row, PROBE_OK, "works: it needs nothing that running sandboxes do not need");
 }
 
 /* A directory for trying things, below the data directory or the nearest parent that exists. */
@@ -542,12 +617,19 @@ static const struct {
     const char *name;
     void (*probe)(struct probe_row *row, const char *data_path);
 } probes[] = {
-    { "kernel", probe_kernel },      { "namespaces", probe_user_namespaces },
-    { "system calls", probe_calls }, { "seccomp", probe_seccomp },
-    { "cgroups", probe_cgroups },    { "cgroup limits", probe_cgroup_write },
-    { "freezer", probe_freezer },    { "idmapped overlay", probe_overlay },
-    { "network", probe_network },    { "disk", probe_disk },
-    { "core dumps", probe_core },    { "open files", probe_files },
+    { "kernel", probe_kernel },
+    { "namespaces", probe_user_namespaces },
+    { "system calls", probe_calls },
+    { "seccomp", probe_seccomp },
+    { "cgroups", probe_cgroups },
+    { "cgroup limits", probe_cgroup_write },
+    { "pause in memory", probe_freezer },
+    { "pause, files only", probe_files_only },
+    { "idmapped overlay", probe_overlay },
+    { "network", probe_network },
+    { "disk", probe_disk },
+    { "core dumps", probe_core },
+    { "open files", probe_files },
     { "inotify", probe_inotify },
 };
 

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/attr.h"
@@ -18,6 +19,14 @@ static unsigned count_names(const char *path)
     if (dir)
         (void)closedir(dir);
     return count;
+}
+
+static bool has_row(const struct probe_row *rows, size_t count, const char *name)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(rows[i].name, name) == 0)
+            return true;
+    return false;
 }
 
 static void every_row_says_something_and_every_miss_has_a_fix(void **state)
@@ -36,6 +45,7 @@ static void every_row_says_something_and_every_miss_has_a_fix(void **state)
         assert_true(rows[i].name && rows[i].found[0]);
         assert_int_equal(rows[i].verdict == PROBE_OK, rows[i].fix[0] == '\0');
     }
+    assert_true(has_row(rows, count, "pause in memory") && has_row(rows, count, "pause, files only"));
     assert_int_equal(count_names(place), 0); /* it tried, and left nothing */
     assert_int_equal(rmdir(place), 0);
 }
