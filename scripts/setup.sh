@@ -5,7 +5,7 @@
 #   test    what `make test`, `make lint` and `make fuzz` need on top: clang and its tools, cmocka, Python venv, node
 #   clients Python venv and node for `make clients`, which fetches the rest from PyPI and npm
 #   bench   the programs that `make bench` measures beside us: runc, crun, bubblewrap, pasta, slirp4netns, nginx;
-#           Python venv for the SDK
+#           Python venv for the SDK; CRIU, in a directory of its own
 #   user    the system users that the unprivileged roles run as
 #   names   makes *.cloister.localhost lead to this machine, for programs that look names up
 #
@@ -172,6 +172,7 @@ for group in "$@"; do
     "yes bench")
         install_packages $bench_packages
         unpack_nginx
+        as_root scripts/criu.sh >/dev/null || say "no CRIU here; the benchmark leaves it out"
         ;;
     "no build") check_by_hand ;;
     "no test") check_by_hand cmocka ;;
