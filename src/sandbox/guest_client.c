@@ -50,47 +50,94 @@ static bool receive_all(int fd, void *room, size_t size, uint64_t until_ms, stru
     return true;
 }
 
-static bool receive_answer(int fd, struct arena *arena, uint64_t until_ms, struct err *err)
+static bool receive_message(int fd, struct arena *arena, uint64_t until_ms, struct guestlink_message *out,
+                            struct err *err)
 {
     unsigned char header[GUESTLINK_HEADER_BYTES];
-    struct guestlink_message answer;
     uint32_t length;
 
     if (!receive_all(fd, header, sizeof header, until_ms, err) || !guestlink_body_length(header, &length, err))
         return false;
     char *body = arena_alloc(arena, length);
-    if (!receive_all(fd, body, length, until_ms, err) || !guestlink_read(str_of(body, length), arena, &answer, err))
-        return false;
-    switch (answer.type) {
-    case GUESTLINK_OK:
-        return true;
-    case GUESTLINK_ERROR:
-        *err = answer.error;
-        return false;
-    default:
-        return err_set(err, ERR_INTERNAL, "guestd answered with a message of type %d", (int)answer.type);
-    }
+    return receive_all(fd, body, length, until_ms, err) && guestlink_read(str_of(body, length), arena, out, err);
 }
 
-bool guest_setup(int guestlink_fd, const struct guestlink_setup *setup, uint64_t until_ms, struct err *err)
+/* `want` is the type of the answer that says yes. */
+static enum guest_answer receive_answer(int fd, enum guestlink_type want, struct arena *arena, uint64_t until_ms,
+                                        struct guestlink_message *out, struct err *err)
+{
+    if (!receive_message(fd, arena, until_ms, out, err))
+        return GUEST_SILENT;
+    if (out->type == want)
+        return GUEST_YES;
+    if (out->type == GUESTLINK_ERROR)
+        *err = out->error;
+    else
+        (void)err_set(err, ERR_INTERNAL, "guestd answered with a message of type %d", (int)out->type);
+    return GUEST_NO;
+}
+
+bool guest_setup(int guestlink_fd, const struct guestlink_setup *setup, bool resumed, uint64_t until_ms,
+                 struct err *err)
 {
     auto_buf struct buf message = buf_make(NULL, LIMIT_GUESTLINK_BYTES + GUESTLINK_HEADER_BYTES);
+    struct guestlink_message answer;
     struct arena arena;
 
     guestlink_write_setup(&message, setup);
+    if (resumed) /* in the same bytes: guestd reads both before anything that could reach it by another way */
+        guestlink_write_simple(&message, GUESTLINK_RESUMED);
     if (message.overflowed)
         return err_set(err, ERR_LIMIT, "the sandbox's environment is too large");
     arena_init(&arena);
-    bool ok =
-        send_all(guestlink_fd, buf_str(&message), until_ms, err) && receive_answer(guestlink_fd, &arena, until_ms, err);
+    bool ok = send_all(guestlink_fd, buf_str(&message), until_ms, err) &&
+              receive_answer(guestlink_fd, GUESTLINK_OK, &arena, until_ms, &answer, err) == GUEST_YES;
     arena_done(&arena);
     return ok || err_wrap(err, "set guestd up");
 }
 
-bool guest_listen(int guestlink_fd, const struct guestlink_network *network, struct err *err)
+static enum guest_answer ask(int fd, enum guestlink_type type, enum guestlink_type want, uint64_t until_ms,
+                             struct arena *arena, struct guestlink_message *out, struct err *err)
+{
+    auto_buf struct buf message = buf_make(NULL, GUESTLINK_HEADER_BYTES + 1);
+
+    guestlink_write_simple(&message, type);
+    return send_all(fd, buf_str(&message), until_ms, err) ? receive_answer(fd, want, arena, until_ms, out, err)
+                                                          : GUEST_SILENT;
+}
+
+enum guest_answer guest_prepare(int guestlink_fd, uint64_t until_ms, struct arena *arena, struct guestlink_ready *out,
+                                struct err *err)
+{
+    struct guestlink_message message;
+    enum guest_answer answer = ask(guestlink_fd, GUESTLINK_PREPARE, GUESTLINK_READY, until_ms, arena, &message, err);
+
+    if (answer == GUEST_YES)
+        *out = message.ready;
+    else
+        (void)err_wrap(err, "prepare guestd");
+    return answer;
+}
+
+enum guest_answer guest_resumed(int guestlink_fd, uint64_t until_ms, struct err *err)
+{
+    struct guestlink_message message;
+    struct arena arena;
+
+    arena_init(&arena);
+    enum guest_answer answer = ask(guestlink_fd, GUESTLINK_RESUMED, GUESTLINK_OK, until_ms, &arena, &message, err);
+    arena_done(&arena);
+    if (answer != GUEST_YES)
+        (void)err_wrap(err, "tell guestd that it goes on");
+    return answer;
+}
+
+bool guest_listen(int guestlink_fd, const struct guestlink_network *network, bool resumed, struct err *err)
 {
     auto_buf struct buf message = buf_make(NULL, LIMIT_AUTHORITY_BYTES + LIMIT_INSIDE_BYTES + 64);
 
+    if (resumed)
+        guestlink_write_simple(&message, GUESTLINK_RESUMED);
     guestlink_write_simple(&message, GUESTLINK_LISTEN);
     guestlink_write_network(&message, network); /* it may have changed while there was no link */
     return send_all(guestlink_fd, buf_str(&message), 0, err) || err_wrap(err, "listen to guestd");

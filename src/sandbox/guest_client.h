@@ -12,9 +12,27 @@
 #include "base/err.h"
 #include "wire/guestlink.h"
 
-/* SETUP, which includes LISTEN. until_ms is on clock_mono_ms(), ERR_TIMEOUT past it; guestd's own errors are passed on. */
-bool guest_setup(int guestlink_fd, const struct guestlink_setup *setup, uint64_t until_ms, struct err *err) must_use;
-/* LISTEN and NETWORK on a new link, which has room for both: does not wait. The answers are left for logs_begin(). */
-bool guest_listen(int guestlink_fd, const struct guestlink_network *network, struct err *err) must_use;
+/*
+ * SETUP, which includes LISTEN, and with `resumed` RESUMED behind it, whose answer is left for logs_begin(). until_ms is on
+ * clock_mono_ms(), ERR_TIMEOUT past it; guestd's own errors are passed on.
+ */
+bool guest_setup(int guestlink_fd, const struct guestlink_setup *setup, bool resumed, uint64_t until_ms,
+                 struct err *err) must_use;
+
+enum guest_answer {
+    GUEST_YES,
+    GUEST_NO,     /* it answers, but with something else: an error, perhaps because it is older than the message */
+    GUEST_SILENT, /* no answer in time, or the connection is broken */
+};
+/* PREPARE on a new link, without LISTEN. The environment is in the arena. */
+enum guest_answer guest_prepare(int guestlink_fd, uint64_t until_ms, struct arena *arena, struct guestlink_ready *out,
+                                struct err *err) must_use;
+/* RESUMED on such a link. */
+enum guest_answer guest_resumed(int guestlink_fd, uint64_t until_ms, struct err *err) must_use;
+/*
+ * LISTEN and NETWORK on a new link, which has room for both, and with `resumed` RESUMED before them: does not wait. The
+ * answers are left for logs_begin().
+ */
+bool guest_listen(int guestlink_fd, const struct guestlink_network *network, bool resumed, struct err *err) must_use;
 
 #endif

@@ -15,6 +15,7 @@
 #include "base/quota.h"
 #include "base/secret.h"
 #include "policy/net_policy.h"
+#include "sandbox/guest_client.h"
 #include "sandbox/logs.h"
 #include "sandbox/metrics.h"
 #include "sandbox/sandbox.h"
@@ -25,9 +26,9 @@ enum sandbox_state {
     SANDBOX_STARTING,     /* the row is written, the driver is at work; no other call sees it */
     SANDBOX_RUNNING,      /* guestd answers; listed, routable, its deadline runs */
     SANDBOX_PAUSING,      /* the driver freezes it or writes it to disk; not routable */
-    SANDBOX_PAUSED,       /* no process of it runs and no deadline; the driver may hold it frozen, or not at all */
+    SANDBOX_PAUSED,       /* no process of it runs and no deadline; the driver holds it frozen or parked */
     SANDBOX_RESUMING,     /* the driver thaws it or reads it back from disk; not routable */
-    SANDBOX_SNAPSHOTTING, /* stands still while the driver copies it, then runs on */
+    SANDBOX_SNAPSHOTTING, /* stands still while the driver copies it, then runs on; routable meanwhile */
     SANDBOX_STOPPING,     /* no longer listed or routable; waits for a worker to end it, from retry_ms on */
     SANDBOX_ENDING,       /* a worker ends it */
     SANDBOX_KILLED,       /* everything inside is dead and the kernel still frees it; a worker asks again at retry_ms */
@@ -52,6 +53,12 @@ struct refused {
     uint32_t uncounted; /* refusals that no event has */
 };
 
+/* A change of state that several callers can want at once: the first one makes it, the others join. */
+struct turns {
+    uint64_t begun, ended; /* how many */
+    struct err err;        /* of the last one that ended; ERR_NONE: it went well */
+};
+
 struct sandbox {
     struct sandboxes *all;
     atomic_uint references; /* the map has one until it is gone */
@@ -70,10 +77,14 @@ struct sandbox {
     uint16_t *https_ports;
     bool open_code;              /* run_code needs no access token */
     struct secret traffic_token; /* empty: not private */
-    int64_t started_us;
+    uint64_t timeout_s;          /* of the create */
+    struct sandbox_lifecycle lifecycle;
+    uint32_t layer_count; /* 0: one from before layers were kept; it cannot start again */
+    struct str *layers;
 
     /* Under the manager's lock. */
     enum sandbox_state state;
+    int64_t started_us; /* of this run */
     enum sandbox_connections connections;
     int64_t deadline_us;     /* for people and for the store */
     uint64_t deadline_ms;    /* the same moment on the monotonic clock: this one counts */
@@ -90,6 +101,18 @@ struct sandbox {
     size_t policy_len;
     uint64_t policy_revision; /* each change counts one up */
     bool network_changing;    /* a worker is at sandbox_set_network() */
+    unsigned linking;         /* workers that open a guestlink beside a pause */
+
+    /* Of a pause; under the lock too. */
+    struct turns pauses, resumes;
+    unsigned at_work;     /* workers that have the driver change it: a kill lets them finish, if they are quick */
+    enum held_state held; /* how the driver holds it, as far as we know */
+    bool has_memory;      /* from PAUSING to RESUMING: its processes are kept, or will be */
+    bool was_silent;      /* guestd did not answer */
+    bool is_writing;      /* a worker has the driver write the frozen one to disk */
+    bool stays_frozen;    /* it is not written to disk: that failed, or guestd could not prepare for it */
+    uint64_t write_ms;    /* it is written from then on */
+    char *envs;           /* its environment as a JSON object, from PAUSING until it runs; NULL: not known. Wiped. */
 
     /* The loop's. */
     struct refused refused;
@@ -110,10 +133,11 @@ struct sandboxes {
     struct metrics *metrics; /* has a lock of its own */
     struct logs *logs;       /* too */
     bool sampler_stopped;
-    struct timer sampler;  /* the loop's: the next measurement */
-    struct round *round;   /* the loop's: the measurement that a worker is doing */
-    struct notes *notes;   /* the loop's: events about refusals that a worker writes (network.c); NULL: none */
-    struct relink *relink; /* the job that opens guestlinks again after a start, until it is done */
+    struct timer sampler;    /* the loop's: the next measurement */
+    struct round *round;     /* the loop's: the measurement that a worker is doing */
+    struct notes *notes;     /* the loop's: events about refusals that a worker writes (network.c); NULL: none */
+    struct writing *writing; /* the frozen sandbox that a worker has written to disk (pause.c); under the lock */
+    struct relink *relink;   /* the job that opens guestlinks again after a start, until it is done */
     atomic_bool is_stopping;
     struct common_authority *common; /* of sandboxes that need one for mail only (network.c); NULL: mail is off */
 };
@@ -124,8 +148,15 @@ bool sandbox_may_enter(enum sandbox_state from, enum sandbox_state next);
 /* With the lock held. The transition must be in the table. */
 void sandbox_enter(struct sandbox *sb, enum sandbox_state next);
 const char *sandbox_state_name(enum sandbox_state state);
-/* The state that a row leads to when a new front finds it; ENDING: end it and forget it. */
-enum sandbox_state sandbox_state_found(enum sandbox_row_state row, bool held);
+/* Is it listed, get and killed by its id? Then is it listed as running or as paused? */
+bool sandbox_state_is_seen(enum sandbox_state state);
+bool sandbox_state_is_running(enum sandbox_state state);
+/*
+ * The state that a row leads to when a new front finds it; ENDING: end it and forget it. held: how the driver has it, or
+ * HELD_NOT. One that is found RUNNING and is held frozen is to be thawed.
+ */
+enum { HELD_NOT = HELD_STATE_COUNT };
+enum sandbox_state sandbox_state_found(enum sandbox_row_state row, unsigned held);
 
 /* ---- manager.c ---- */
 
@@ -137,9 +168,14 @@ void sandbox_enlist(struct sandbox *sb);
 void sandbox_strike_off(struct sandbox *sb);
 /* The team's, neither STARTING nor KILLED or later; with the lock held. ERR_NOT_FOUND. */
 struct sandbox *sandbox_of_team(struct sandboxes *all, struct str team_id, struct str id, struct err *err) must_use;
+/* "is pausing": ERR_CONFLICT, or ERR_NOT_FOUND for a paused one. Always false. */
+bool sandbox_not_running(const struct sandbox *sb, struct err *err);
 /* All but the token, which takes longer than the lock should be held. */
 void sandbox_describe(const struct sandbox *sb, struct arena *arena, struct sandbox_info *out);
 void sandbox_describe_token(const struct sandboxes *all, struct arena *arena, struct sandbox_info *out);
+/* A pause makes a guestlink of its own, and waits until nobody else does. False: it does not run. */
+bool sandbox_begin_link(struct sandbox *sb) must_use;
+void sandbox_end_link(struct sandbox *sb);
 /* A new guestlink to a sandbox that has none: its guestd is told what it should know, and its log goes on. On a worker. */
 void sandbox_link_again(struct sandbox *sb);
 /* A deadline changed, or a sandbox must be ended: have the loop sweep. Any thread. */
@@ -149,6 +185,9 @@ void sandboxes_look(struct sandboxes *all);
 void sandbox_set_key(struct sandbox *sb, struct str key_id);
 /* Its ports then need the traffic token. */
 void sandbox_make_private(struct sandbox *sb);
+
+/* A monotonic moment to wait for with `changed`. */
+struct timespec mono_after(unsigned ms);
 
 /* ---- sampler.c ---- */
 
@@ -161,6 +200,18 @@ void sampler_done(struct sandboxes *all);
 
 /* On the loop: has the proxy cut its connections, if there are any. */
 void sandbox_cut(struct sandbox *sb);
+/* From a worker; returns when the loop has cut them: if processes died first, clients would see an orderly close. */
+void sandbox_cut_and_wait(struct sandbox *sb);
+/* Is there a place among the running ones for this one, which takes none yet? With the lock held. ERR_LIMIT. */
+bool sandbox_has_place(const struct sandbox *sb, struct err *err) must_use;
+/* image: the snapshot's id, with PLAN_IMAGE. */
+bool sandbox_plan(const struct sandbox *sb, enum plan_from from, struct str image, struct plan *out, struct err *err)
+    must_use;
+/* SETUP to its guestd, and with `resumed` RESUMED behind it. */
+bool sandbox_set_guest_up(const struct sandbox *sb, struct guestlink_env *envs, uint32_t env_count, bool resumed,
+                          int guestlink_fd, struct arena *arena, struct err *err) must_use;
+/* Its log has a line about this, if its policy lets it reach something that the machine cannot give it. */
+void sandbox_note_no_network(struct sandbox *sb);
 
 /*
  * The second half of ending: cuts connections, has the driver end it, removes the row. The caller has moved it to ENDING
@@ -171,6 +222,42 @@ void sandbox_cut(struct sandbox *sb);
 bool sandbox_end(struct sandbox *sb, struct err *err) must_use;
 /* Sets deadline_us, and deadline_ms from it. With the lock held, or before it is in the maps. */
 void sandbox_set_clock(struct sandbox *sb, int64_t deadline_us);
+
+/* ---- pause.c ---- */
+
+/* At its deadline, in PAUSING since the sweep, at_work counted: pauses it as its lifecycle says, or ends it. On a worker. */
+void sandbox_pause_due(struct sandbox *sb);
+/* With the lock held: enters PAUSING, with this kind of pause. */
+void sandbox_pause_enter(struct sandbox *sb, bool memory);
+/* Is there room for one more paused one? With the lock held. ERR_LIMIT. */
+bool sandbox_may_pause(const struct sandbox *sb, struct err *err) must_use;
+/* With the lock held: the next frozen one that is to be written to disk now, with a reference. *next_ms: when to look again. */
+struct writing *writing_take(struct sandboxes *all, uint64_t now_ms, uint64_t *next_ms) must_use;
+void writing_begin(struct writing *writing); /* without the lock */
+void writing_done(struct sandboxes *all);    /* after the workers have ended */
+/* It has left PAUSED behind: forgets its environment. With the lock held. */
+void sandbox_forget_pause(struct sandbox *sb);
+/* How long it lives when traffic wakes it. */
+uint64_t sandbox_woken_s(const struct sandbox *sb);
+/* After a restart: SETUP to one whose resume had begun. On a worker. */
+void sandbox_resume_again(struct sandbox *sb);
+enum {
+    SANDBOX_TURN_MS = 60000,       /* how long a caller waits for what another has begun */
+    SANDBOX_WRITE_AFTER_MS = 2000, /* a frozen one is written to disk after this: who pauses for a moment gets a thaw */
+};
+/* Waits for any change. With the lock held; ERR_TIMEOUT when `until` has passed. */
+bool sandbox_await_change(struct sandbox *sb, const struct timespec *until, struct err *err) must_use;
+/* Is it in the state that we have put it in? ERR_NOT_FOUND: somebody has ended it meanwhile. */
+bool sandbox_is_still(struct sandbox *sb, enum sandbox_state state, struct err *err) must_use;
+
+/* PREPARE over a new guestlink, which is the caller's (-1: none). With GUEST_YES the environment is in the arena. */
+enum guest_answer sandbox_prepare(struct sandbox *sb, struct arena *arena, int *out_fd, struct guestlink_ready *out,
+                                  struct err *err) must_use;
+/* Tells guestd over the same link (-1: there is none) that it goes on; the link is its log's then. Does not wait. */
+void sandbox_take_back(struct sandbox *sb, int guestlink_fd);
+/* With the lock held: a worker begins and ends what others may join. `err` NULL: it went well. */
+void turn_begin(struct sandbox *sb, struct turns *turns);
+void turn_end(struct sandbox *sb, struct turns *turns, const struct err *err);
 
 /* ---- network.c ---- */
 
@@ -208,5 +295,12 @@ struct event_row record_refused(const struct sandbox *sb, const struct sandbox_r
 /* Text for the column `network`. */
 struct str record_policy(struct arena *arena, struct str packed);
 struct event_row record_killed(const struct sandbox *sb, const char *reason, struct arena *arena);
+struct event_row record_paused(const struct sandbox *sb, const char *reason, bool memory, struct arena *arena);
+struct event_row record_resumed(const struct sandbox *sb, bool memory, struct arena *arena);
+struct event_row record_checkpointed(const struct sandbox *sb, const struct kept *kept, struct arena *arena);
+/* An environment as text for the column `envs`, and back. */
+struct str record_envs(const struct guestlink_env *envs, uint32_t count, struct arena *arena);
+bool record_read_envs(struct str text, struct arena *arena, struct guestlink_env **out, uint32_t *out_count,
+                      struct err *err) must_use;
 
 #endif

@@ -21,6 +21,7 @@ enum {
     CUT_MS = 5000,   /* for the loop to cut connections; it takes one turn unless the loop has ended */
     GONE_MS = 500,   /* how long a kill waits for the end: workers are too few to wait longer for a guest's exit */
     ASK_MS = 10000,  /* poll interval for a KILLED sandbox, if the driver's report was lost */
+    WORK_MS = 1000,  /* how long a kill waits for a worker that pauses it, or brings it back */
     KILL_MS = 2000,  /* how long a second kill waits for the first; longer only if keeper does not answer */
 };
 
@@ -58,7 +59,7 @@ static void on_cut_task(struct loop_task *task)
     sandbox_unref(sb);
 }
 
-static struct timespec mono_after(unsigned ms)
+struct timespec mono_after(unsigned ms)
 {
     struct timespec at;
 
@@ -67,8 +68,7 @@ static struct timespec mono_after(unsigned ms)
     return at;
 }
 
-/* Returns when the loop has cut them: if processes died first, clients would see an orderly close. */
-static void cut_connections(struct sandbox *sb)
+void sandbox_cut_and_wait(struct sandbox *sb)
 {
     struct sandboxes *all = sb->all;
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
@@ -83,6 +83,22 @@ static void cut_connections(struct sandbox *sb)
     while (sb->connections != CONNECTIONS_NONE)
         if (pthread_cond_timedwait(&all->changed, &all->lock, &until) != 0)
             break; /* the loop has ended, and its connections with it */
+}
+
+/*
+ * A worker that pauses, resumes or copies it sees that it was killed when the driver has answered. Waits for that: the
+ * driver has then nothing else to do with it. If the driver takes long, it is told to stop it nevertheless; the worker
+ * stops what it may still have started afterwards.
+ */
+static void await_workers(struct sandbox *sb)
+{
+    struct sandboxes *all = sb->all;
+    auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+    struct timespec until = mono_after(WORK_MS);
+
+    while (sb->at_work)
+        if (pthread_cond_timedwait(&all->changed, &all->lock, &until) != 0)
+            break;
 }
 
 /* The sweep does the rest later. `killed`: everything inside is dead. */
@@ -110,7 +126,8 @@ bool sandbox_end(struct sandbox *sb, struct err *err)
     struct err store_err;
     bool gone = true;
 
-    cut_connections(sb);
+    sandbox_cut_and_wait(sb);
+    await_workers(sb);
     /* The driver may not hold this sandbox; it then answers that the sandbox is gone. */
     uint32_t patience_ms = sb->state == SANDBOX_REAPING ? 0 : GONE_MS;
     if (!driver_stop_wait(all->config.driver, sb->id, patience_ms, &gone, err)) {
@@ -225,6 +242,12 @@ static void copy_want(struct sandbox *sb, const struct sandbox_want *want)
     sb->open_code = want->open_code;
     if (want->is_private)
         sandbox_make_private(sb);
+    sb->timeout_s = want->timeout_s;
+    sb->lifecycle = want->lifecycle;
+    sb->layer_count = want->layer_count;
+    sb->layers = ARENA_ARRAY(arena, struct str, want->layer_count);
+    for (uint32_t i = 0; i < want->layer_count; i++)
+        sb->layers[i] = arena_copy(arena, want->layers[i]);
     sb->metadata_count = want->metadata_count;
     sb->metadata = ARENA_ARRAY(arena, struct pair, want->metadata_count);
     for (uint32_t i = 0; i < want->metadata_count; i++) {
@@ -233,22 +256,23 @@ static void copy_want(struct sandbox *sb, const struct sandbox_want *want)
     }
 }
 
-/* The number of sandboxes this key has, including those that start or end. With the lock held. */
+/* The number of sandboxes this key (NULL: any) has, including those that start or end, without the paused ones. */
 static unsigned count_of_key(const struct sandboxes *all, const char *key_id)
 {
     const struct sandbox *sb;
     unsigned count = 0;
 
     for (size_t i = 0; (sb = map_next(&all->by_id, &i));)
-        count += strcmp(sb->key_id, key_id) == 0;
+        count += sb->state != SANDBOX_PAUSED && (!key_id || strcmp(sb->key_id, key_id) == 0);
     return count;
 }
 
-static bool has_place(const struct sandboxes *all, const struct sandbox *sb, struct err *err)
+bool sandbox_has_place(const struct sandbox *sb, struct err *err)
 {
+    const struct sandboxes *all = sb->all;
     const struct sandboxes_config *config = &all->config;
 
-    if (all->by_id.count >= config->sandboxes_max)
+    if (count_of_key(all, NULL) >= config->sandboxes_max)
         return err_set(err, ERR_LIMIT,
                        "%u sandboxes are running, which is as many as this server holds: kill one first",
                        config->sandboxes_max);
@@ -270,7 +294,7 @@ static struct sandbox *take_place(struct sandboxes *all, const struct sandbox_wa
     sb->deadline_us = sb->started_us;
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
-        if (has_place(all, sb, err)) {
+        if (sandbox_has_place(sb, err)) {
             sandbox_enlist(sb);
             return sb;
         }
@@ -279,32 +303,32 @@ static struct sandbox *take_place(struct sandboxes *all, const struct sandbox_wa
     return NULL;
 }
 
-static bool write_plan(const struct sandbox *sb, const struct sandbox_want *want, struct plan *out, struct err *err)
+bool sandbox_plan(const struct sandbox *sb, enum plan_from from, struct str image, struct plan *out, struct err *err)
 {
     *out = (struct plan){
-        .layer_count = want->layer_count,
+        .from = from,
+        .layer_count = sb->layer_count,
         .memory_bytes = (uint64_t)sb->memory_mb << 20,
         .cpu_millis = sb->cpu_count * 1000,
         .pids = sb->all->config.pids,
     };
     memcpy(out->id, sb->id, sizeof out->id);
     memcpy(out->hostname, BOOTSTRAP_HOSTNAME, sizeof BOOTSTRAP_HOSTNAME); /* the one that the template resolves */
-    for (uint32_t i = 0; i < want->layer_count; i++)
-        if (!str_to_path(want->layers[i], out->layers[i], sizeof out->layers[i], err))
-            return err_wrap(err, "layer %u of the template", i);
+    for (uint32_t i = 0; i < sb->layer_count; i++)
+        if (!str_to_path(sb->layers[i], out->layers[i], sizeof out->layers[i], err))
+            return err_wrap(err, "layer %u of the sandbox", i);
+    if (image.len && !str_to_path(image, out->image, sizeof out->image, err))
+        return err_wrap(err, "the snapshot");
     return plan_check(out, err);
 }
 
-static bool set_guest_up(const struct sandbox *sb, const struct sandbox_want *want, int guestlink_fd, uint64_t until_ms,
-                         struct arena *arena, struct err *err)
+bool sandbox_set_guest_up(const struct sandbox *sb, struct guestlink_env *envs, uint32_t env_count, bool resumed,
+                          int guestlink_fd, struct arena *arena, struct err *err)
 {
-    struct guestlink_env *envs = ARENA_ARRAY(arena, struct guestlink_env, want->env_count);
     struct net_policy network;
     struct guestlink_network described;
     char token[STORE_TOKEN_BYTES];
 
-    for (uint32_t i = 0; i < want->env_count; i++)
-        envs[i] = (struct guestlink_env){ want->envs[i].name, want->envs[i].value };
     store_access_token(sb->all->config.store, str_from(sb->id), token);
     (void)!sandbox_read_policy(sb, arena, &network); /* our own bytes; empty if there is none */
     sandbox_describe_network(sb, &network, arena, &described);
@@ -316,12 +340,34 @@ static bool set_guest_up(const struct sandbox *sb, const struct sandbox_want *wa
                               .open_code = !sandbox_wants_token(sb, ZYGOTE_CODE_PORT),
                               .default_user = STR("user"),
                               .network = described,
-                              .env_count = want->env_count,
+                              .env_count = env_count,
                               .envs = envs,
                           },
-                          until_ms, err);
+                          resumed, clock_mono_ms() + LIMIT_START_MS, err);
     explicit_bzero(token, sizeof token);
     return ok;
+}
+
+void sandbox_note_no_network(struct sandbox *sb)
+{
+    struct net_policy network;
+    struct arena arena;
+
+    if (sb->has_network)
+        return;
+    arena_init(&arena);
+    (void)!sandbox_read_policy(sb, &arena, &network); /* our own bytes; empty if there is none */
+    bool may = sandbox_reaches_out(&network);
+    arena_done(&arena);
+    if (may)
+        logs_add(sb->all->logs, str_from(sb->id),
+                 &(struct sandbox_log){ .at_us = clock_wall_us(),
+                                        .kind = SANDBOX_LOG_REFUSED,
+                                        .count = 1,
+                                        .text = STR("no network: this machine cannot give sandboxes one. The operator "
+                                                    "learns why from `cloister doctor`"),
+                                        .rule = STR("no-network"),
+                                        .destination = STR("") });
 }
 
 /* From a row to a guestd that answers. */
@@ -331,8 +377,13 @@ static bool start(struct sandbox *sb, const struct sandbox_want *want, struct ar
     struct sandbox_row row;
     struct plan plan;
     struct started started;
+    struct guestlink_env *envs = ARENA_ARRAY(arena, struct guestlink_env, want->env_count);
+    bool is_copy = want->image.len > 0;
 
-    if (!record_row(sb, arena, &row, err) || !write_plan(sb, want, &plan, err) ||
+    for (uint32_t i = 0; i < want->env_count; i++)
+        envs[i] = (struct guestlink_env){ want->envs[i].name, want->envs[i].value };
+    if (!record_row(sb, arena, &row, err) ||
+        !sandbox_plan(sb, is_copy ? PLAN_IMAGE : PLAN_NEW, want->image, &plan, err) ||
         !store_sandbox_add(all->config.store, &row, err))
         return false;
     if (!driver_start(all->config.driver, &plan, &started, err))
@@ -340,19 +391,10 @@ static bool start(struct sandbox *sb, const struct sandbox_want *want, struct ar
     sb->has_network = started.has_network; /* no other call sees it yet */
     sandbox_send_policy(sb); /* before guestd answers: egress has it by the time of the first connection */
     auto_close int guestlink_fd = started.guestlink_fd;
-    bool may = sandbox_reaches_out(&want->network);
-    if (!set_guest_up(sb, want, guestlink_fd, clock_mono_ms() + LIMIT_START_MS, arena, err))
+    if (!sandbox_set_guest_up(sb, envs, want->env_count, is_copy, guestlink_fd, arena, err))
         return false;
     logs_begin(all->logs, sb->team_id, str_from(sb->id), clock_wall_us(), take_fd(&guestlink_fd));
-    if (may && !started.has_network)
-        logs_add(all->logs, str_from(sb->id),
-                 &(struct sandbox_log){ .at_us = clock_wall_us(),
-                                        .kind = SANDBOX_LOG_REFUSED,
-                                        .count = 1,
-                                        .text = STR("no network: this machine cannot give sandboxes one. The operator "
-                                                    "learns why from `cloister doctor`"),
-                                        .rule = STR("no-network"),
-                                        .destination = STR("") });
+    sandbox_note_no_network(sb);
     return true;
 }
 
@@ -407,12 +449,12 @@ static void undo(struct sandbox *sb, bool later)
 
 /*
  * The kinds that the caller can act upon pass. ENOENT or ENOSPC in the driver is not the caller's 404 or limit, and a
- * plan that keeper refuses is our mistake.
+ * plan that keeper refuses is our mistake; but an image may not fit this machine.
  */
-static enum err_kind kind_for_asker(const struct err *err)
+static enum err_kind kind_for_asker(const struct err *err, bool has_image)
 {
-    if (err->kind == ERR_TIMEOUT ||
-        (!err->sys && (err->kind == ERR_LIMIT || err->kind == ERR_UNAVAILABLE || err->kind == ERR_FULL)))
+    if (err->kind == ERR_TIMEOUT || (!err->sys && (err->kind == ERR_LIMIT || err->kind == ERR_UNAVAILABLE ||
+                                                   err->kind == ERR_FULL || (has_image && err->kind == ERR_INVALID))))
         return err->kind;
     return ERR_INTERNAL;
 }
@@ -427,7 +469,7 @@ bool sandbox_create(struct sandboxes *all, const struct sandbox_want *want, stru
         return false;
     if (!start(sb, want, arena, err) || !begin_to_run(sb, want->timeout_s, arena, out, err)) {
         (void)err_wrap(err, "start sandbox %s", sb->id);
-        err->kind = kind_for_asker(err);
+        err->kind = kind_for_asker(err, want->image.len > 0);
         undo(sb, err->kind == ERR_TIMEOUT);
         return false;
     }
@@ -443,7 +485,7 @@ bool sandbox_create(struct sandboxes *all, const struct sandbox_want *want, stru
 struct deadline_change {
     struct sandbox *sandbox; /* referenced */
     int64_t deadline_us, revision;
-    bool changed, end_now;
+    bool changed, end_now, pause_now;
 };
 
 /* The store has this deadline. With the lock held. */
@@ -467,22 +509,28 @@ static bool change_deadline(struct sandboxes *all, struct str team_id, struct st
     if (!sb)
         return false;
     if (sb->state != SANDBOX_RUNNING)
-        return err_set(err, ERR_CONFLICT, "Sandbox \"%s\" is %s", sb->id,
-                       sb->state >= SANDBOX_STOPPING ? "being killed" : sandbox_state_name(sb->state));
+        return sandbox_not_running(sb, err);
     uint64_t most_s = all->config.timeout_max_s;
     int64_t wanted_us = clock_wall_us() + (int64_t)MIN(timeout_s, most_s) * 1000000;
     wanted_us = MIN(wanted_us, sb->started_us + (int64_t)most_s * 1000000);
-    bool end_now = rule == DEADLINE_SET && timeout_s == 0;
-    bool changed = !end_now && (rule == DEADLINE_SET || wanted_us > sb->deadline_us);
+    bool is_due = rule == DEADLINE_SET && timeout_s == 0;
+    struct err full;
+    bool pause_now = is_due && sb->lifecycle.auto_pause && sandbox_may_pause(sb, &full);
+    bool end_now = is_due && !pause_now;
+    bool changed = !is_due && (rule == DEADLINE_SET || wanted_us > sb->deadline_us);
     if (changed) {
         sandbox_set_clock(sb, wanted_us);
         sb->revision++;
+    } else if (pause_now) {
+        sandbox_pause_enter(sb, sb->lifecycle.keep_memory);
     } else if (end_now) {
         sandbox_enter(sb, SANDBOX_ENDING);
         sb->reason = "timeout";
     }
     sandbox_describe(sb, arena, out);
-    *out_change = (struct deadline_change){ sandbox_ref(sb), sb->deadline_us, sb->revision, changed, end_now };
+    *out_change = (struct deadline_change){
+        sandbox_ref(sb), sb->deadline_us, sb->revision, changed, end_now, pause_now,
+    };
     return true;
 }
 
@@ -516,7 +564,9 @@ bool sandbox_set_deadline(struct sandboxes *all, struct str team_id, struct str 
     if (!change_deadline(all, team_id, id, timeout_s, rule, arena, out, &change, err))
         return false;
     sandbox_describe_token(all, arena, out);
-    if (change.end_now) {
+    if (change.pause_now) {
+        sandbox_pause_due(change.sandbox);
+    } else if (change.end_now) {
         ok = sandbox_end(change.sandbox, err);
     } else if (change.changed) {
         ok = keep_deadline(&change, arena, err);

@@ -28,7 +28,7 @@ struct sandbox *sandbox_find_by_link(struct sandboxes *all, const struct file_li
         return NULL;
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
     for (size_t i = 0; (sb = map_next(&all->by_id, &i));) {
-        if (sb->state != SANDBOX_RUNNING)
+        if (!sandbox_state_is_running(sb->state))
             continue;
         ++*out_tried;
         if (file_link_is_signed_with(&check, str_from(sb->token)))
@@ -43,5 +43,5 @@ struct sandbox *sandbox_find_by_token(struct sandboxes *all, struct str token)
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
     struct sandbox *sb = map_get(&all->by_token, token);
 
-    return sb && sb->state == SANDBOX_RUNNING ? sandbox_ref(sb) : NULL;
+    return sb && sandbox_state_is_running(sb->state) ? sandbox_ref(sb) : NULL;
 }

@@ -256,8 +256,13 @@ static bool take_body(struct reader *reader, struct str body)
     if (is_log)
         write_down(reader, &message.log);
     arena_done(&arena);
-    /* An error answers a message of ours that is newer than this guestd, whose sandbox has outlived an upgrade. */
-    return is_log ? say_taken(reader) : fine && (message.type == GUESTLINK_OK || message.type == GUESTLINK_ERROR);
+    /*
+     * An error answers a message of ours that is newer than this guestd, whose sandbox has outlived an upgrade. READY
+     * comes late, when nobody waits for it any more.
+     */
+    return is_log ? say_taken(reader)
+                  : fine && (message.type == GUESTLINK_OK || message.type == GUESTLINK_ERROR ||
+                             message.type == GUESTLINK_READY);
 }
 
 static void on_pause_over(struct timer *timer)

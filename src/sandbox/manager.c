@@ -47,6 +47,7 @@ void sandbox_unref(struct sandbox *sb)
     if (sb->policy)
         explicit_bzero(sb->policy, sb->policy_len); /* a proxy's password may be in it */
     free(sb->policy);
+    sandbox_forget_pause(sb);
     free(sb);
 }
 
@@ -67,7 +68,7 @@ struct sandbox *sandbox_find(struct sandboxes *all, struct str id)
     auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
     struct sandbox *sb = map_get(&all->by_id, id);
 
-    return sb && sb->state == SANDBOX_RUNNING ? sandbox_ref(sb) : NULL;
+    return sb && sandbox_state_is_running(sb->state) ? sandbox_ref(sb) : NULL;
 }
 
 const char *sandbox_id(const struct sandbox *sb)
@@ -79,7 +80,7 @@ bool sandbox_is_routable(const struct sandbox *sb)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
 
-    return sb->state == SANDBOX_RUNNING;
+    return sandbox_state_is_running(sb->state);
 }
 
 struct driver *sandbox_driver(const struct sandbox *sb)
@@ -165,6 +166,12 @@ struct sandbox *sandbox_of_team(struct sandboxes *all, struct str team_id, struc
     return NULL;
 }
 
+bool sandbox_not_running(const struct sandbox *sb, struct err *err)
+{
+    return err_set(err, sb->state == SANDBOX_PAUSED ? ERR_NOT_FOUND : ERR_CONFLICT, "Sandbox \"%s\" is %s", sb->id,
+                   sb->state >= SANDBOX_STOPPING ? "being killed" : sandbox_state_name(sb->state));
+}
+
 void sandbox_describe(const struct sandbox *sb, struct arena *arena, struct sandbox_info *out)
 {
     struct pair *metadata = ARENA_ARRAY(arena, struct pair, sb->metadata_count);
@@ -178,8 +185,12 @@ void sandbox_describe(const struct sandbox *sb, struct arena *arena, struct sand
         .template_id = arena_copy(arena, sb->template_id),
         .alias = arena_copy(arena, sb->alias),
         .guestd_version = arena_copy(arena, sb->guestd_version),
+        .is_paused = !sandbox_state_is_running(sb->state),
+        .has_memory = sb->state == SANDBOX_PAUSED && sb->has_memory,
+        .was_silent = sb->state == SANDBOX_PAUSED && sb->was_silent,
         .started_us = sb->started_us,
         .deadline_us = sb->deadline_us,
+        .lifecycle = sb->lifecycle,
         .cpu_count = sb->cpu_count,
         .memory_mb = sb->memory_mb,
         .disk_mb = sb->disk_mb,
@@ -210,7 +221,7 @@ bool sandbox_get(struct sandboxes *all, struct str team_id, struct str id, struc
         const struct sandbox *sb = sandbox_of_team(all, team_id, id, err);
         if (!sb)
             return false;
-        if (sb->state != SANDBOX_RUNNING) /* being ended, or paused, which no API shows yet */
+        if (!sandbox_state_is_seen(sb->state)) /* being ended */
             return err_set(err, ERR_NOT_FOUND, "Sandbox \"%s\" does not exist or is not accessible", sb->id);
         sandbox_describe(sb, arena, out);
         (void)sandbox_read_policy(sb, arena, &out->network);
@@ -245,7 +256,7 @@ bool sandbox_list(struct sandboxes *all, struct str team_id, struct arena *arena
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
         list = ARENA_ARRAY(arena, struct sandbox_info, all->by_id.count);
         for (size_t i = 0; (sb = map_next(&all->by_id, &i));)
-            if (sb->state == SANDBOX_RUNNING && str_eq(sb->team_id, team_id))
+            if (sandbox_state_is_seen(sb->state) && str_eq(sb->team_id, team_id))
                 sandbox_describe(sb, arena, &list[count++]);
     }
     qsort(list, count, sizeof *list, newest_first);
@@ -261,24 +272,30 @@ size_t sandboxes_count(struct sandboxes *all, struct str team_id)
     size_t count = 0;
 
     for (size_t i = 0; (sb = map_next(&all->by_id, &i));)
-        count += sb->state == SANDBOX_RUNNING && str_eq(sb->team_id, team_id);
+        count += sandbox_state_is_running(sb->state) && str_eq(sb->team_id, team_id);
     return count;
 }
 
 /* ---- deadlines ---- */
 
-/* A worker's part of an end that the sweep has begun. */
+/* A worker's part of an end that the sweep has begun, or of a pause at a deadline. */
 struct ending {
     struct job job;
     struct sandbox *sandbox; /* referenced */
+    bool pauses;
     struct ending *next;
 };
 
 static void ending_run(struct job *job)
 {
-    struct sandbox *sb = container_of(job, struct ending, job)->sandbox;
+    const struct ending *ending = container_of(job, struct ending, job);
+    struct sandbox *sb = ending->sandbox;
     struct err err;
 
+    if (ending->pauses) {
+        sandbox_pause_due(sb);
+        return;
+    }
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
         if (sb->state == SANDBOX_STOPPING)
@@ -313,13 +330,30 @@ static uint64_t due_ms(const struct sandbox *sb, const char **out_reason)
     *out_reason = sb->reason;
     if (sb->state == SANDBOX_STOPPING || sb->state == SANDBOX_KILLED)
         return sb->retry_ms;
+    if (sb->state == SANDBOX_PAUSED && sb->exited && !sb->is_writing && sb->held <= HELD_FROZEN) {
+        *out_reason = sb->exited; /* it was frozen, and something outside has killed it */
+        return 0;
+    }
     if (sb->state != SANDBOX_RUNNING)
         return UINT64_MAX; /* a worker is at it, or it is paused and has no deadline */
     *out_reason = sb->exited ? sb->exited : "timeout";
     return sb->exited ? 0 : sb->deadline_ms;
 }
 
-/* Takes those that are due into STOPPING; says when the next one will be (UINT64_MAX: none). With the lock held. */
+/* Is it paused at its deadline, and not ended? With the lock held. */
+static bool pauses_when_due(const struct sandbox *sb)
+{
+    struct err err;
+
+    if (sb->state != SANDBOX_RUNNING || sb->exited || !sb->lifecycle.auto_pause)
+        return false;
+    if (sandbox_may_pause(sb, &err))
+        return true;
+    log_warn("sandbox %s: ended at its deadline instead of paused: %s", sb->id, err_text(&err));
+    return false;
+}
+
+/* Takes those that are due into STOPPING or PAUSING; says when the next one will be (UINT64_MAX: none). With the lock held. */
 static struct ending *take_due(struct sandboxes *all, uint64_t now_ms, uint64_t *out_next_ms)
 {
     struct ending *taken = NULL;
@@ -333,14 +367,18 @@ static struct ending *take_due(struct sandboxes *all, uint64_t now_ms, uint64_t 
             next_ms = MIN(next_ms, at_ms);
             continue;
         }
+        bool pauses = pauses_when_due(sb);
         /* Not ENDING yet: callers wait for one that is, and together they could hold every worker. */
-        if (sb->state == SANDBOX_RUNNING)
+        if (pauses)
+            sandbox_pause_enter(sb, sb->lifecycle.keep_memory);
+        else if (sb->state == SANDBOX_RUNNING || sb->state == SANDBOX_PAUSED)
             sandbox_enter(sb, SANDBOX_STOPPING);
         sb->retry_ms = UINT64_MAX;
         sb->reason = reason;
         struct ending *ending = NEW(struct ending);
         *ending = (struct ending){ .job = { .run = ending_run, .done = ending_done },
                                    .sandbox = sandbox_ref(sb),
+                                   .pauses = pauses,
                                    .next = taken };
         taken = ending;
     }
@@ -354,16 +392,22 @@ static void sweep(struct sandboxes *all)
 {
     uint64_t now_ms = clock_mono_ms(), next_ms;
     struct ending *ending, *next;
+    struct writing *writing;
 
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
         all->sweep_posted = false;
         ending = take_due(all, now_ms, &next_ms);
+        writing = writing_take(all, now_ms, &next_ms);
     }
+    if (writing)
+        writing_begin(writing);
     for (; ending; ending = next) {
         next = ending->next;
-        log_info("sandbox %s: ending: %s", ending->sandbox->id, ending->sandbox->reason);
-        sandbox_cut(ending->sandbox); /* here and not in the worker: all workers may be busy for a while */
+        log_info("sandbox %s: %s: %s", ending->sandbox->id, ending->pauses ? "pausing" : "ending",
+                 ending->sandbox->reason);
+        if (!ending->pauses)              /* guestd prepares for a pause first */
+            sandbox_cut(ending->sandbox); /* here and not in the worker: all workers may be busy for a while */
         workers_run(all->config.workers, &ending->job);
     }
     sampler_wake(all);
@@ -423,7 +467,10 @@ struct relink {
     struct job job;
     struct sandboxes *all;
     size_t count;
-    struct sandbox *sandboxes[]; /* referenced */
+    struct {
+        struct sandbox *sandbox; /* referenced */
+        bool resumes;            /* its resume had begun: guestd may not have been set up */
+    } found[];
 };
 
 /* What guestd should know now, and of which revision of the policy that is. */
@@ -476,6 +523,24 @@ static bool begin_log_again(struct sandbox *sb, int *guestlink_fd)
     return true;
 }
 
+bool sandbox_begin_link(struct sandbox *sb)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+
+    if (sb->state != SANDBOX_RUNNING)
+        return false;
+    sb->linking++;
+    return true;
+}
+
+void sandbox_end_link(struct sandbox *sb)
+{
+    auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
+
+    sb->linking--;
+    pthread_cond_broadcast(&sb->all->changed);
+}
+
 void sandbox_link_again(struct sandbox *sb)
 {
     struct err err;
@@ -483,15 +548,18 @@ void sandbox_link_again(struct sandbox *sb)
     struct guestlink_network network;
     struct arena arena;
 
+    if (!sandbox_begin_link(sb))
+        return;
     arena_init(&arena);
     uint64_t revision = what_to_tell(sb, &arena, &network);
-    bool ok =
-        driver_link(sb->all->config.driver, sb->id, &guestlink_fd, &err) && guest_listen(guestlink_fd, &network, &err);
+    bool ok = driver_link(sb->all->config.driver, sb->id, &guestlink_fd, &err) &&
+              guest_listen(guestlink_fd, &network, false, &err);
     arena_done(&arena);
     if (!ok)
         log_warn("sandbox %s: its commands are not logged until the server starts again: %s", sb->id, err_text(&err));
     else if (begin_log_again(sb, &guestlink_fd))
         tell_changes(sb, revision);
+    sandbox_end_link(sb);
 }
 
 static void relink_run(struct job *job)
@@ -499,13 +567,16 @@ static void relink_run(struct job *job)
     struct relink *relink = container_of(job, struct relink, job);
 
     for (size_t i = 0; i < relink->count && !atomic_load(&relink->all->is_stopping); i++)
-        sandbox_link_again(relink->sandboxes[i]);
+        if (relink->found[i].resumes)
+            sandbox_resume_again(relink->found[i].sandbox);
+        else
+            sandbox_link_again(relink->found[i].sandbox);
 }
 
 static void relink_free(struct relink *relink)
 {
     for (size_t i = 0; relink && i < relink->count; i++)
-        sandbox_unref(relink->sandboxes[i]);
+        sandbox_unref(relink->found[i].sandbox);
     free(relink);
 }
 
@@ -556,6 +627,7 @@ void sandboxes_free(struct sandboxes *all)
     timer_clear(&all->timer);
     sampler_done(all);
     network_done(all);
+    writing_done(all);
     relink_free(all->relink); /* the workers were freed before its done() */
     metrics_free(all->metrics);
     logs_free(all->logs);
@@ -590,11 +662,28 @@ static struct sandbox *remember(struct sandboxes *all, struct str id, const stru
     return sb;
 }
 
-static struct sandbox *adopt(struct sandbox *sb, const struct held *there)
+/* The row says what was found, so that the next front finds the same. */
+static void keep_found(struct sandbox *sb, const struct sandbox_change *change)
 {
+    struct err err;
+
+    if (!store_sandbox_change(sb->all->config.store, str_from(sb->id), change, NULL, &err))
+        log_warn("sandbox %s: its row is not up to date: %s", sb->id, err_text(&err));
+}
+
+static struct sandbox *adopt(struct sandbox *sb, const struct held *there, enum sandbox_row_state row)
+{
+    if (row == SANDBOX_ROW_RESUMING) { /* its row has the times of before its pause */
+        sb->started_us = clock_wall_us();
+        sb->kept_us = sb->started_us + (int64_t)sandbox_woken_s(sb) * 1000000;
+    } else if (row != SANDBOX_ROW_RUNNING)
+        keep_found(sb, &(struct sandbox_change){ .state = SANDBOX_ROW_RUNNING });
     auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
 
     sandbox_set_clock(sb, sb->kept_us);
+    sb->held = HELD_RUNNING;
+    if (row != SANDBOX_ROW_RESUMING)
+        sandbox_forget_pause(sb);
     sb->kept_revision = sb->revision;
     sb->has_network = there->has_network;
     sb->connections = CONNECTIONS_OPEN;
@@ -604,12 +693,29 @@ static struct sandbox *adopt(struct sandbox *sb, const struct held *there)
     return sandbox_ref(sb);
 }
 
-static void adopt_paused(struct sandbox *sb)
+static void adopt_paused(struct sandbox *sb, const struct held *there, enum sandbox_row_state row)
 {
+    /* By the row: of one that has run since, an image that is there would be older than its files. */
+    bool has_memory = sb->has_memory && (!there || there->state != HELD_PARKED);
+    bool is_changed = row != SANDBOX_ROW_PAUSED || has_memory != sb->has_memory;
+
+    sb->has_memory = has_memory;
+    if (row != SANDBOX_ROW_PAUSED && row != SANDBOX_ROW_RESUMING)
+        sb->kept_us = clock_wall_us(); /* that of its pause */
+    if (is_changed)
+        keep_found(sb, &(struct sandbox_change){ .state = SANDBOX_ROW_PAUSED,
+                                                 .deadline_us = sb->kept_us,
+                                                 .revision = ++sb->revision,
+                                                 .has_memory = sb->has_memory,
+                                                 .was_silent = sb->was_silent,
+                                                 .envs = sb->envs ? str_from(sb->envs) : STR("") });
     auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
 
+    sb->held = there ? there->state : HELD_PARKED; /* not held: a resume tells */
+    sb->has_network = there && there->has_network;
     sb->deadline_us = sb->kept_us;
     sb->kept_revision = sb->revision;
+    sb->write_ms = clock_mono_ms() + SANDBOX_WRITE_AFTER_MS;
     sandbox_enter(sb, SANDBOX_PAUSED);
     log_info("sandbox %s: found again, paused", sb->id);
 }
@@ -630,7 +736,7 @@ static void discard(struct sandbox *sb, const char *why)
 }
 
 /* NULL: the driver does not hold it. */
-static const struct held *find_held(const struct held *held, uint32_t count, struct str id)
+static struct held *find_held(struct held *held, uint32_t count, struct str id)
 {
     for (uint32_t i = 0; i < count; i++)
         if (str_eq(str_from(held[i].id), id))
@@ -644,6 +750,32 @@ static bool is_row(const struct sandbox_row *rows, size_t count, struct str id)
         if (str_eq(rows[i].id, id))
             return true;
     return false;
+}
+
+/* The state that it is in from now on. What is frozen and should run is thawed, and the other way round. */
+static enum sandbox_state find_again(struct sandbox *sb, const struct sandbox_row *row, struct held *there)
+{
+    enum sandbox_state found = sandbox_state_found(row->state, there ? there->state : HELD_NOT);
+    struct driver *driver = sb->all->config.driver;
+    struct err err;
+
+    if (!there || there->state == HELD_PARKED || there->state == HELD_PARKED_IMAGE)
+        return found;
+    if (found == SANDBOX_RUNNING && there->state == HELD_FROZEN) {
+        if (driver_pause_call(driver, PAUSE_THAW, sb->id, false, NULL, &err)) {
+            there->state = HELD_RUNNING;
+        } else {
+            log_warn("sandbox %s: found frozen and not thawed, so it is paused: %s", sb->id, err_text(&err));
+            sb->has_memory = true;
+            return SANDBOX_PAUSED;
+        }
+    } else if (found == SANDBOX_PAUSED && there->state == HELD_RUNNING) {
+        if (driver_pause_call(driver, PAUSE_FREEZE, sb->id, false, NULL, &err))
+            there->state = HELD_FROZEN;
+        else
+            log_warn("sandbox %s: paused, but it runs: %s", sb->id, err_text(&err));
+    }
+    return found;
 }
 
 static bool recover(struct sandboxes *all, struct arena *arena, struct err *err)
@@ -665,16 +797,17 @@ static bool recover(struct sandboxes *all, struct arena *arena, struct err *err)
     /* After remember(): on_exited() must find one that dies after it was listed. */
     if (!driver_list(all->config.driver, &held, &held_count, err))
         return err_wrap(err, "find the sandboxes again");
-    struct relink *relink = mem_new(sizeof *relink + row_count * sizeof(struct sandbox *));
+    struct relink *relink = mem_new(sizeof *relink + row_count * sizeof relink->found[0]);
     *relink = (struct relink){ .job = { .run = relink_run, .done = relink_done }, .all = all };
     all->relink = relink;
     for (size_t i = 0; i < row_count; i++) {
-        const struct held *there = find_held(held, held_count, rows[i].id);
-        enum sandbox_state found = sandbox_state_found(rows[i].state, there);
-        if (found == SANDBOX_RUNNING)
-            relink->sandboxes[relink->count++] = adopt(known[i], there);
-        else if (found == SANDBOX_PAUSED)
-            adopt_paused(known[i]);
+        struct held *there = find_held(held, held_count, rows[i].id);
+        enum sandbox_state found = find_again(known[i], &rows[i], there);
+        if (found == SANDBOX_RUNNING) {
+            relink->found[relink->count].resumes = rows[i].state == SANDBOX_ROW_RESUMING;
+            relink->found[relink->count++].sandbox = adopt(known[i], there, rows[i].state);
+        } else if (found == SANDBOX_PAUSED)
+            adopt_paused(known[i], there, rows[i].state);
         else
             discard(known[i], rows[i].state == SANDBOX_ROW_STARTING ? "was still starting" : "no longer there");
     }

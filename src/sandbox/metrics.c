@@ -165,8 +165,14 @@ static void forget_oldest(struct metrics *metrics)
 void metrics_begin(struct metrics *metrics, struct str team_id, struct str id, uint32_t cpu_count, int64_t started_us)
 {
     auto_unlock pthread_mutex_t *held = lock_mutex(&metrics->lock);
-    struct history *history = NEW(struct history);
+    struct history *history = map_get(&metrics->by_id, id);
 
+    if (history) { /* it was paused; its cgroup may be a new one, so that the first sample tells nothing about its CPUs */
+        history->seen_us = started_us;
+        history->seen_cpu_us = UINT64_MAX;
+        return;
+    }
+    history = NEW(struct history);
     assert(id.len < sizeof history->id);
     memcpy(history->id, id.at, id.len);
     /* Team ids are UUIDs; a longer one would be cut and match none. */
@@ -174,9 +180,7 @@ void metrics_begin(struct metrics *metrics, struct str team_id, struct str id, u
     history->cpu_count = MAX(cpu_count, 1u);
     history->started_us = history->seen_us = started_us;
     history->life.span = 1;
-    struct history *before = map_put(&metrics->by_id, str_from(history->id), history);
-    assert(!before); /* ids are not used twice */
-    (void)before;
+    (void)map_put(&metrics->by_id, str_from(history->id), history);
 }
 
 static uint32_t add_capped(uint32_t a, uint32_t b)

@@ -19,7 +19,7 @@ struct metrics;
 struct metrics *metrics_new(void) must_use;
 void metrics_free(struct metrics *metrics);
 
-/* A sandbox runs. Its first sample counts from started_us. */
+/* A sandbox runs, perhaps again: its history then goes on. Its next sample counts from started_us. */
 void metrics_begin(struct metrics *metrics, struct str team_id, struct str id, uint32_t cpu_count, int64_t started_us);
 /* Adds a sample; dropped unless metrics_begin() was called for its sandbox. */
 void metrics_add(struct metrics *metrics, const struct stats *stats, int64_t now_us);

@@ -204,8 +204,7 @@ static struct sandbox *begin_change(struct sandboxes *all, struct str team_id, s
     if (sb->state == SANDBOX_RUNNING)
         (void)err_set(err, ERR_CONFLICT, "the network of sandbox \"%s\" is being changed by another request", sb->id);
     else
-        (void)err_set(err, ERR_CONFLICT, "Sandbox \"%s\" is %s", sb->id,
-                      sb->state >= SANDBOX_STOPPING ? "being killed" : sandbox_state_name(sb->state));
+        (void)sandbox_not_running(sb, err);
     sandbox_unref(sb); /* perhaps the last one: it may be gone from the map by now */
     return NULL;
 }

@@ -61,6 +61,12 @@ bool record_row(const struct sandbox *sb, struct arena *arena, struct sandbox_ro
         .open_code = sb->open_code,
         .started_us = sb->started_us,
         .deadline_us = sb->deadline_us,
+        .timeout_s = sb->timeout_s,
+        .auto_pause = sb->lifecycle.auto_pause,
+        .keep_memory = sb->lifecycle.keep_memory,
+        .auto_resume = sb->lifecycle.auto_resume,
+        .layer_count = sb->layer_count,
+        .layers = sb->layers,
     };
     return true;
 }
@@ -139,7 +145,48 @@ bool record_adopt(struct sandbox *sb, const struct sandbox_row *row, struct err 
         sandbox_make_private(sb);
     sb->started_us = row->started_us;
     sb->revision = row->revision;
+    sb->timeout_s = row->timeout_s;
+    sb->lifecycle = (struct sandbox_lifecycle){ row->auto_pause, row->keep_memory, row->auto_resume };
+    sb->layer_count = row->layer_count;
+    sb->layers = ARENA_ARRAY(&sb->arena, struct str, row->layer_count);
+    for (uint32_t i = 0; i < row->layer_count; i++)
+        sb->layers[i] = arena_copy(&sb->arena, row->layers[i]);
+    sb->has_memory = row->has_memory;
+    sb->was_silent = row->was_silent;
+    sb->envs = row->envs.len ? str_copy(row->envs) : NULL;
     return metadata_read(sb, row->metadata, err);
+}
+
+struct str record_envs(const struct guestlink_env *envs, uint32_t count, struct arena *arena)
+{
+    struct buf text = buf_make(arena, (size_t)ESCAPED * LIMIT_ENV_BYTES + (size_t)ESCAPED * LIMIT_ENV_PAIRS);
+    struct json_out json = json_out_to(&text);
+
+    json_out_object(&json, NULL);
+    for (uint32_t i = 0; i < count; i++)
+        json_out_pair(&json, envs[i].name, envs[i].value);
+    json_out_end(&json);
+    return buf_str(&text);
+}
+
+bool record_read_envs(struct str text, struct arena *arena, struct guestlink_env **out, uint32_t *out_count,
+                      struct err *err)
+{
+    auto_json json_t *object = json_parse_object(text, err);
+    uint32_t count = 0;
+    const char *name;
+    json_t *value;
+
+    if (!object)
+        return err_wrap(err, "read the environment");
+    struct guestlink_env *envs = ARENA_ARRAY(arena, struct guestlink_env, json_object_size(object));
+    json_object_foreach(object, name, value)
+    {
+        envs[count++] = (struct guestlink_env){ arena_copy(arena, str_from(name)), arena_copy(arena, json_str(value)) };
+    }
+    *out = envs;
+    *out_count = count;
+    return true;
 }
 
 /* ---- events ---- */
@@ -224,21 +271,71 @@ struct event_row record_refused(const struct sandbox *sb, const struct sandbox_r
     return event_of(sb, event_type_name[EVENT_REFUSED], buf_str(&data));
 }
 
+static void execution_write(struct json_out *json, const struct sandbox *sb)
+{
+    char time[CLOCK_TEXT_BYTES];
+
+    json_out_object(json, "execution");
+    json_out_str(json, "started_at", str_from(clock_text(sb->started_us, time)));
+    json_out_int(json, "vcpu_count", sb->cpu_count);
+    json_out_int(json, "memory_mb", sb->memory_mb);
+    json_out_int(json, "execution_time", (clock_wall_us() - sb->started_us) / 1000);
+    json_out_end(json);
+}
+
 struct event_row record_killed(const struct sandbox *sb, const char *reason, struct arena *arena)
 {
     struct buf data = buf_make(arena, SIZE_MAX / 2);
     struct json_out json = json_out_to(&data);
-    char time[CLOCK_TEXT_BYTES];
 
     json_out_object(&json, NULL);
     metadata_write(&json, "sandbox_metadata", sb);
-    json_out_object(&json, "execution");
-    json_out_str(&json, "started_at", str_from(clock_text(sb->started_us, time)));
-    json_out_int(&json, "vcpu_count", sb->cpu_count);
-    json_out_int(&json, "memory_mb", sb->memory_mb);
-    json_out_int(&json, "execution_time", (clock_wall_us() - sb->started_us) / 1000);
-    json_out_end(&json);
+    execution_write(&json, sb);
     json_out_str(&json, "kill_reason", str_from(reason));
     json_out_end(&json);
     return event_of(sb, event_type_name[EVENT_KILLED], buf_str(&data));
+}
+
+static struct str pause_mode(bool memory)
+{
+    return memory ? STR("full") : STR("filesystem");
+}
+
+struct event_row record_paused(const struct sandbox *sb, const char *reason, bool memory, struct arena *arena)
+{
+    struct buf data = buf_make(arena, SIZE_MAX / 2);
+    struct json_out json = json_out_to(&data);
+
+    json_out_object(&json, NULL);
+    metadata_write(&json, "sandbox_metadata", sb);
+    execution_write(&json, sb);
+    json_out_str(&json, "pause_reason", str_from(reason));
+    json_out_str(&json, "pause_mode", pause_mode(memory));
+    json_out_end(&json);
+    return event_of(sb, event_type_name[EVENT_PAUSED], buf_str(&data));
+}
+
+struct event_row record_resumed(const struct sandbox *sb, bool memory, struct arena *arena)
+{
+    struct buf data = buf_make(arena, SIZE_MAX / 2);
+    struct json_out json = json_out_to(&data);
+
+    json_out_object(&json, NULL);
+    metadata_write(&json, "sandbox_metadata", sb);
+    json_out_str(&json, "resume_mode", pause_mode(memory));
+    json_out_end(&json);
+    return event_of(sb, event_type_name[EVENT_RESUMED], buf_str(&data));
+}
+
+struct event_row record_checkpointed(const struct sandbox *sb, const struct kept *kept, struct arena *arena)
+{
+    struct buf data = buf_make(arena, SIZE_MAX / 2);
+    struct json_out json = json_out_to(&data);
+
+    json_out_object(&json, NULL);
+    metadata_write(&json, "sandbox_metadata", sb);
+    json_out_str(&json, "snapshot_mode", pause_mode(kept->has_image));
+    json_out_int(&json, "snapshot_bytes", (int64_t)(kept->layer_bytes + kept->image_bytes));
+    json_out_end(&json);
+    return event_of(sb, event_type_name[EVENT_CHECKPOINTED], buf_str(&data));
 }

@@ -66,12 +66,13 @@ void sandboxes_free(struct sandboxes *all);
 uint64_t sandboxes_timeout_max_s(const struct sandboxes *all);
 
 /*
- * Once, before the first request: compares the rows in the store with what the driver holds.
- *   running, snapshotting   held: adopted, its deadline runs on. Not held: ended and forgotten.
- *   paused                  kept, held or not: its memory may be on disk only.
- *   pausing, resuming       held: running. Not held: paused; resuming it will tell whether it is whole.
- *   starting                ended and forgotten.
- * What the driver holds and the store does not know is ended.
+ * Once, before the first request: compares the rows in the store with what the driver holds (sandbox_state_found() has the
+ * whole table).
+ *   running, snapshotting, pausing   runs on, with its deadline; if it is frozen it is thawed. Parked: paused.
+ *   paused, resuming                 paused, as it was left; if a resume had got as far as a start, it runs.
+ *   starting                         ended and forgotten.
+ * A running one that the driver does not hold is ended and forgotten; a paused one is kept, and a resume tells that it is
+ * lost. What the driver holds and the store does not know is ended.
  */
 bool sandboxes_recover(struct sandboxes *all, struct err *err) must_use;
 

@@ -10,7 +10,8 @@
  *
  * A pause that fails goes back to RUNNING, a resume that fails back to PAUSED. From each state in which it lives a sandbox
  * can be ended: a caller's worker enters ENDING at once, the sweep enters STOPPING and leaves the rest to a worker.
- * No API enters PAUSING, RESUMING or SNAPSHOTTING yet; a row in such a state is understood by recovery.
+ * Of a pause, a resume or a snapshot one worker has the sandbox; when the driver has answered it looks whether the sandbox
+ * was killed meanwhile, and then leaves it to the worker that ends it.
  */
 #include <assert.h>
 
@@ -55,21 +56,33 @@ const char *sandbox_state_name(enum sandbox_state state)
     return states[state].name;
 }
 
-/*
- * A PAUSED sandbox may exist only on disk: keep it. PAUSING/RESUMING: RUNNING if the driver has it, else PAUSED;
- * resuming then shows whether the image is complete.
- */
-enum sandbox_state sandbox_state_found(enum sandbox_row_state row, bool held)
+bool sandbox_state_is_seen(enum sandbox_state state)
 {
-    static const enum sandbox_state found[SANDBOX_ROW_STATE_COUNT][2] = {
-        /* not held, held */
-        [SANDBOX_ROW_STARTING] = { SANDBOX_ENDING, SANDBOX_ENDING },
-        [SANDBOX_ROW_RUNNING] = { SANDBOX_ENDING, SANDBOX_RUNNING },
-        [SANDBOX_ROW_PAUSING] = { SANDBOX_PAUSED, SANDBOX_RUNNING },
-        [SANDBOX_ROW_PAUSED] = { SANDBOX_PAUSED, SANDBOX_PAUSED },
-        [SANDBOX_ROW_RESUMING] = { SANDBOX_PAUSED, SANDBOX_RUNNING },
-        [SANDBOX_ROW_SNAPSHOTTING] = { SANDBOX_ENDING, SANDBOX_RUNNING },
+    return state >= SANDBOX_RUNNING && state <= SANDBOX_SNAPSHOTTING;
+}
+
+bool sandbox_state_is_running(enum sandbox_state state)
+{
+    return state == SANDBOX_RUNNING || state == SANDBOX_SNAPSHOTTING;
+}
+
+/*
+ * What is parked is paused: all of it is on disk, and nothing that the API has called paused is lost. What is frozen runs on,
+ * unless the API has called it paused. A paused one that the driver does not hold is kept: resuming it tells that it is lost,
+ * and nothing is ended because of a list that may be wrong.
+ */
+enum sandbox_state sandbox_state_found(enum sandbox_row_state row, unsigned held)
+{
+    enum { END_IT = SANDBOX_ENDING, RUN = SANDBOX_RUNNING, PAUSE = SANDBOX_PAUSED };
+    static const unsigned char found[SANDBOX_ROW_STATE_COUNT][HELD_NOT + 1] = {
+        /* running, frozen, parked, parked with an image, not held */
+        [SANDBOX_ROW_STARTING] = { END_IT, END_IT, END_IT, END_IT, END_IT },
+        [SANDBOX_ROW_RUNNING] = { RUN, RUN, PAUSE, PAUSE, END_IT },
+        [SANDBOX_ROW_PAUSING] = { RUN, RUN, PAUSE, PAUSE, PAUSE },
+        [SANDBOX_ROW_PAUSED] = { PAUSE, PAUSE, PAUSE, PAUSE, PAUSE },
+        [SANDBOX_ROW_RESUMING] = { RUN, PAUSE, PAUSE, PAUSE, PAUSE },
+        [SANDBOX_ROW_SNAPSHOTTING] = { RUN, RUN, PAUSE, PAUSE, END_IT },
     };
 
-    return found[row][held];
+    return (enum sandbox_state)found[row][held];
 }

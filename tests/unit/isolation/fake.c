@@ -38,19 +38,27 @@ static int new_link(struct fake_held *held)
     return fds[0];
 }
 
-/* The same for a new sandbox. */
-static int add_held(struct fake *fake, const char *id)
+/* The same for a new sandbox, or one that was parked. */
+static int add_held(struct fake *fake, const char *id, const struct plan *plan)
 {
-    struct fake_held *held = &fake->held[fake->held_count++];
+    struct fake_held *held = fake_find(fake, str_from(id));
 
+    if (!held) {
+        held = &fake->held[fake->held_count++];
+        held->peer_fd = -1;
+    }
+    fd_close(&held->peer_fd);
     snprintf(held->id, sizeof held->id, "%s", id);
-    held->dying = held->silent = false;
+    held->dying = held->silent = held->thawed = false;
+    held->state = HELD_RUNNING;
+    if (plan)
+        held->plan = *plan;
     return new_link(held);
 }
 
 void fake_remove(struct fake *fake, struct fake_held *held)
 {
-    close(held->peer_fd);
+    fd_close(&held->peer_fd);
     *held = fake->held[--fake->held_count];
     pthread_cond_broadcast(&fake->changed);
 }
@@ -83,20 +91,25 @@ static bool fake_start(struct driver *driver, const struct plan *plan, struct st
     while (fake->gate_shut)
         pthread_cond_wait(&fake->changed, &fake->lock);
     fake->at_gate--;
-    if (fake->start == FAKE_START_FAILS) {
+    struct fake_held *parked = fake_find(fake, str_from(plan->id));
+    bool is_parked = parked && parked->state >= HELD_PARKED;
+    bool has_image = parked && parked->state == HELD_PARKED_IMAGE;
+    if ((plan->from == PLAN_PARKED && !is_parked) || (plan->from == PLAN_PARKED_IMAGE && !has_image)) {
+        ok = err_set(err, ERR_NOT_FOUND, "there is no parked sandbox %s", plan->id);
+    } else if (fake->start == FAKE_START_FAILS) {
         ok = err_sys_num(err, ENOENT, "mount layer");
     } else if (fake->start == FAKE_START_IS_FULL) {
         ok = err_set(err, ERR_FULL, "a sandbox needs 32 MiB of disk");
     } else if (fake->start == FAKE_NO_NAMESPACES) {
         ok = err_sys_num(err, ENOSPC, "make the namespaces of a sandbox");
     } else if (fake->start == FAKE_START_TIMES_OUT) {
-        close(add_held(fake, plan->id));
+        close(add_held(fake, plan->id, plan));
         ok = err_set(err, ERR_TIMEOUT, "keeper did not answer");
     } else if (fake->start == FAKE_START_ANSWERS_WRONGLY) {
-        close(add_held(fake, plan->id));
+        close(add_held(fake, plan->id, plan));
         ok = err_set(err, ERR_INTERNAL, "keeper's answer has the wrong shape");
     } else {
-        out->guestlink_fd = add_held(fake, plan->id);
+        out->guestlink_fd = add_held(fake, plan->id, plan);
         out->has_network = !fake->no_network;
         struct fake_held *held = fake_find(fake, str_from(plan->id));
         held->silent = fake->start == FAKE_GUEST_IS_SILENT;
@@ -155,12 +168,30 @@ static bool fake_list(struct driver *driver, struct held **out_held, uint32_t *o
     for (uint32_t i = 0; i < fake->held_count; i++)
         if (!fake->held[i].dying) {
             memcpy((*out_held)[*out_count].id, fake->held[i].id, sizeof fake->held[i].id);
+            (*out_held)[*out_count].state = fake->held[i].state;
             (*out_held)[(*out_count)++].has_network = !fake->no_network;
         }
     pthread_mutex_unlock(&fake->lock);
     if (fake->exits_after_list.len)
         fake_exit(fake, fake->exits_after_list);
     return true;
+}
+
+/* What guestd says on a new link. */
+static void answer_link(struct fake *fake, struct fake_held *held)
+{
+    auto_buf struct buf answer = buf_make(NULL, LIMIT_GUESTLINK_BYTES);
+
+    if (fake->guest == FAKE_GUEST_HANGS_UP) {
+        shutdown(held->peer_fd, SHUT_RDWR);
+    } else if (held->thawed || fake->guest == FAKE_GUEST_IS_OLD) {
+        fake_answer(held, fake->guest == FAKE_GUEST_IS_OLD);
+    } else {
+        guestlink_write_ready(&answer, &fake->ready);
+        if (send(held->peer_fd, answer.data, answer.len, MSG_NOSIGNAL) != (ssize_t)answer.len)
+            abort();
+    }
+    held->thawed = false;
 }
 
 static bool fake_link(struct driver *driver, const char *id, int *out_guestlink_fd, struct err *err)
@@ -172,9 +203,11 @@ static bool fake_link(struct driver *driver, const char *id, int *out_guestlink_
     pthread_mutex_lock(&fake->lock);
     struct fake_held *held = fake_find(fake, str_from(id));
     if (held)
-        close(held->peer_fd);
+        fd_close(&held->peer_fd);
     int fd = held ? new_link(held) : -1;
     fake->links += fd >= 0;
+    if (held)
+        answer_link(fake, held);
     pthread_mutex_unlock(&fake->lock);
     if (fd < 0)
         return err_set(err, ERR_NOT_FOUND, "no such link");
@@ -209,6 +242,62 @@ static bool fake_stats(struct driver *driver, const struct held *which, uint32_t
     pthread_mutex_unlock(&fake->lock);
     *out_count = found;
     return true;
+}
+
+/* ---- pauses ---- */
+
+/* With the lock held. */
+static void park(struct fake_held *held, bool memory)
+{
+    fd_close(&held->peer_fd);
+    held->state = memory ? HELD_PARKED_IMAGE : HELD_PARKED;
+}
+
+static void snapshot(struct fake *fake, const struct fake_held *held, bool memory, struct kept *out)
+{
+    *out = (struct kept){ .has_image = memory, .layer_bytes = 1000, .image_bytes = memory ? 2000 : 0 };
+    snprintf(out->id, sizeof out->id, "%064x", fake->pause_calls[PAUSE_SNAPSHOT]);
+    out->layer_count = held->plan.layer_count + 1;
+    memcpy(out->layers, held->plan.layers, held->plan.layer_count * sizeof out->layers[0]);
+    memcpy(out->layers[held->plan.layer_count], out->id, sizeof out->id);
+}
+
+static bool fake_pause_wait(struct driver *driver, enum pause_call call, const char *id, bool memory, struct kept *out,
+                            struct err *err)
+{
+    struct fake *fake = fake_of(driver);
+    bool ok = true;
+
+    pthread_mutex_lock(&fake->lock);
+    fake->pause_calls[call]++;
+    fake->at_pause_gate++;
+    pthread_cond_broadcast(&fake->changed);
+    while (fake->pause_gates & BIT(call))
+        pthread_cond_wait(&fake->changed, &fake->lock);
+    fake->at_pause_gate--;
+    struct fake_held *held = fake_find(fake, str_from(id));
+    if (fake->pause_errs[call][memory].kind) {
+        *err = fake->pause_errs[call][memory];
+        ok = false;
+    } else if (call == PAUSE_DROP) {
+        snprintf(fake->dropped, sizeof fake->dropped, "%s", id);
+    } else if (!held || (call != PAUSE_PARK && held->state >= HELD_PARKED)) {
+        ok = err_set(err, ERR_NOT_FOUND, "there is no sandbox %s", id);
+    } else if (call == PAUSE_FREEZE) {
+        held->state = HELD_FROZEN;
+    } else if (call == PAUSE_THAW) {
+        held->thawed = held->state == HELD_FROZEN;
+        held->state = HELD_RUNNING;
+    } else if (call == PAUSE_PARK) {
+        park(held, memory);
+    } else {
+        snapshot(fake, held, memory, out);
+    }
+    pthread_cond_broadcast(&fake->changed);
+    pthread_mutex_unlock(&fake->lock);
+    if (ok && fake->on_pause)
+        fake->on_pause(fake->pause_context, call);
+    return ok;
 }
 
 /* ---- sockets ---- */
@@ -306,6 +395,7 @@ static const struct driver_ops fake_ops = {
     .list = fake_list,
     .link = fake_link,
     .stats = fake_stats,
+    .pause_wait = fake_pause_wait,
     .dial = fake_dial,
     .listen = fake_listen,
     .divert = fake_divert,
@@ -331,7 +421,16 @@ void fake_drop(struct fake *fake)
 void fake_hold(struct fake *fake, const char *id)
 {
     pthread_mutex_lock(&fake->lock);
-    close(add_held(fake, id));
+    close(add_held(fake, id, NULL));
+    pthread_mutex_unlock(&fake->lock);
+}
+
+void fake_hold_as(struct fake *fake, struct str id, enum held_state state)
+{
+    pthread_mutex_lock(&fake->lock);
+    struct fake_held *held = fake_find(fake, id);
+    held->state = state;
+    held->thawed = state == HELD_RUNNING; /* the next link is for the one after us, who does not pause it at once */
     pthread_mutex_unlock(&fake->lock);
 }
 

@@ -2,7 +2,7 @@
  * fake.h - a driver that holds sandboxes in memory and fails on demand, for all tests above isolation/native.
  *
  * A sandbox is a socket pair: guestlink's host end, and guestd's end, which the fake answers before it is asked, so that
- * it needs no thread of its own. dial() and listen() use this machine's own loopback, so that a test that listens on
+ * it needs no thread of its own: a new sandbox with OK, a new link with OK after a thaw and else with READY. dial() and listen() use this machine's own loopback, so that a test that listens on
  * 127.0.0.1 stands in for a server inside.
  *
  * Threads    Calls from any thread. Tests set the fields under the lock, or while no other thread uses the driver.
@@ -17,6 +17,7 @@
 #include "base/str.h"
 #include "io/loop.h"
 #include "isolation/driver.h"
+#include "wire/guestlink.h"
 
 enum fake_start {
     FAKE_STARTS,
@@ -32,9 +33,18 @@ enum fake_start {
 
 struct fake_held {
     char id[LIMIT_ID_BYTES];
-    int peer_fd; /* guestd's side of guestlink */
+    enum held_state state;
+    bool thawed; /* and no link was made since */
+    struct plan plan;
+    int peer_fd; /* guestd's side of guestlink; -1: parked */
     bool dying;  /* stopped while stop_sticks */
     bool silent; /* owes an answer */
+};
+
+enum fake_guest {
+    FAKE_GUEST_ANSWERS,
+    FAKE_GUEST_HANGS_UP, /* closes a new link */
+    FAKE_GUEST_IS_OLD,   /* answers with an error */
 };
 
 struct fake {
@@ -61,6 +71,18 @@ struct fake {
     void (*on_link)(void *context); /* called while a link is made; NULL: nothing */
     void *link_context;
     atomic_uint links; /* made for sandboxes that run already */
+
+    /* Pauses. */
+    enum fake_guest guest;
+    struct guestlink_ready ready;               /* what guestd answers to PREPARE */
+    unsigned pause_calls[PAUSE_CALL_COUNT];     /* how many there were */
+    struct err pause_errs[PAUSE_CALL_COUNT][2]; /* [with memory?]; ERR_NONE: it works */
+    unsigned pause_gates;                       /* BIT() of calls that wait */
+    unsigned at_pause_gate;
+    void (*on_pause)(void *context,
+                     enum pause_call call); /* called when one has worked, without the lock; may be NULL */
+    void *pause_context;
+    char dropped[LAYER_ID_BYTES]; /* the last one */
 };
 
 void fake_make(struct fake *fake);
@@ -70,7 +92,8 @@ void fake_drop(struct fake *fake);
 struct fake_held *fake_find(struct fake *fake, struct str id);
 void fake_remove(struct fake *fake, struct fake_held *held);
 
-void fake_hold(struct fake *fake, const char *id);     /* as if an earlier process had started it */
+void fake_hold(struct fake *fake, const char *id); /* as if an earlier process had started it */
+void fake_hold_as(struct fake *fake, struct str id, enum held_state state); /* one that is held */
 void fake_exit(struct fake *fake, struct str id);      /* it dies by itself; exited() is called in this thread */
 void fake_answer(struct fake_held *held, bool refuse); /* what guestd says to a set-up */
 

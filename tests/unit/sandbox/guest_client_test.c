@@ -44,7 +44,7 @@ static void a_silent_guest_is_a_timeout(void **state)
     (void)state;
     struct pair_of_ends ends = connect_ends();
 
-    MUST_FAIL(guest_setup(ends.ours, &small, soon(), &err), ERR_TIMEOUT);
+    MUST_FAIL(guest_setup(ends.ours, &small, false, soon(), &err), ERR_TIMEOUT);
     close_ends(&ends);
 }
 
@@ -54,7 +54,7 @@ static void half_an_answer_is_a_timeout(void **state)
     struct pair_of_ends ends = connect_ends();
 
     assert_int_equal(send(ends.theirs, "\0\0\0\1", 4, 0), 4);
-    MUST_FAIL(guest_setup(ends.ours, &small, soon(), &err), ERR_TIMEOUT);
+    MUST_FAIL(guest_setup(ends.ours, &small, false, soon(), &err), ERR_TIMEOUT);
     close_ends(&ends);
 }
 
@@ -65,7 +65,7 @@ static void a_guest_that_closes_is_unavailable(void **state)
 
     close(ends.theirs);
     ends.theirs = -1;
-    MUST_FAIL(guest_setup(ends.ours, &small, late(), &err), ERR_UNAVAILABLE);
+    MUST_FAIL(guest_setup(ends.ours, &small, false, late(), &err), ERR_UNAVAILABLE);
     close_ends(&ends);
 }
 
@@ -79,7 +79,7 @@ static void what_the_guest_objects_to_comes_back(void **state)
     (void)err_set(&objection, ERR_CONFLICT, "there is no user");
     guestlink_write_error(&answer, &objection);
     assert_int_equal(send(ends.theirs, answer.data, answer.len, 0), answer.len);
-    assert_false(guest_setup(ends.ours, &small, late(), &err));
+    assert_false(guest_setup(ends.ours, &small, false, late(), &err));
     assert_int_equal(err.kind, ERR_CONFLICT);
     assert_string_equal(err.message, "there is no user");
     close_ends(&ends);
@@ -100,7 +100,7 @@ static void a_nonsense_answer_is_refused(void **state)
         struct pair_of_ends ends = connect_ends();
         struct err err;
         assert_int_equal(send(ends.theirs, answers[i].at, answers[i].len, 0), answers[i].len);
-        if (guest_setup(ends.ours, &small, late(), &err))
+        if (guest_setup(ends.ours, &small, false, late(), &err))
             fail_msg("answer %zu was taken", i);
         assert_int_not_equal(err.kind, ERR_TIMEOUT);
         close_ends(&ends);
@@ -143,7 +143,7 @@ static void a_large_environment_gets_through_a_small_buffer(void **state)
     setup.envs = &env;
     setsockopt(ends.ours, SOL_SOCKET, SO_SNDBUF, &little, sizeof little);
     assert_int_equal(pthread_create(&thread, NULL, read_slowly, &ends.theirs), 0);
-    MUST(guest_setup(ends.ours, &setup, late(), &err));
+    MUST(guest_setup(ends.ours, &setup, false, late(), &err));
     shutdown(ends.ours, SHUT_RDWR);
     pthread_join(thread, NULL);
     close_ends(&ends);

@@ -221,6 +221,14 @@ uint32_t rig_held_count(struct rig *rig)
     return count;
 }
 
+enum held_state rig_held_state(struct rig *rig, struct str id)
+{
+    pthread_mutex_lock(&rig->fake.lock);
+    enum held_state state = fake_find(&rig->fake, id)->state;
+    pthread_mutex_unlock(&rig->fake.lock);
+    return state;
+}
+
 void rig_lose(struct rig *rig, struct str id)
 {
     pthread_mutex_lock(&rig->fake.lock);

@@ -62,6 +62,7 @@ void rig_turn(struct rig *rig, uint64_t ms); /* turn the clock ahead, and let th
 void rig_hold(struct rig *rig, const char *id); /* as if a process before us had started it */
 bool rig_holds(struct rig *rig, struct str id);
 uint32_t rig_held_count(struct rig *rig);
+enum held_state rig_held_state(struct rig *rig, struct str id);
 void rig_exit(struct rig *rig, struct str id); /* it dies by itself */
 void rig_lose(struct rig *rig,
               struct str id); /* it is no longer held, as after a reboot, and the manager is not told */

@@ -73,8 +73,8 @@ static enum sandbox_state state_of(struct rig *rig, struct str id)
     return sb ? sb->state : SANDBOX_GONE;
 }
 
-/* As if front had died while the row said this, and the driver did (not) hold the sandbox afterwards. */
-static enum sandbox_state found_as(struct rig *rig, enum sandbox_row_state row, bool held)
+/* As if front had died while the row said this, and the driver held the sandbox in this way afterwards. */
+static enum sandbox_state found_as(struct rig *rig, enum sandbox_row_state row, unsigned held)
 {
     static const char *const name[SANDBOX_ROW_STATE_COUNT] = {
         [SANDBOX_ROW_STARTING] = "starting", [SANDBOX_ROW_RUNNING] = "running",
@@ -87,48 +87,62 @@ static enum sandbox_state found_as(struct rig *rig, enum sandbox_row_state row, 
     rig_stop(rig);
     snprintf(sql, sizeof sql, "UPDATE sandboxes SET state = '%s'", name[row]);
     temp_store_by_hand(&rig->disk, sql);
-    if (!held)
+    if (held == HELD_NOT)
         rig_lose(rig, info.id);
+    else
+        fake_hold_as(&rig->fake, info.id, (enum held_state)held);
     rig_start(rig);
     enum sandbox_state found = state_of(rig, info.id);
     assert_int_equal(rig_rows(rig), found == SANDBOX_GONE ? 0 : 1);
-    assert_int_equal(rig_holds(rig, info.id), held && found != SANDBOX_GONE);
-    if (found != SANDBOX_GONE)
+    assert_int_equal(rig_holds(rig, info.id), held != HELD_NOT && found != SANDBOX_GONE);
+    if (found != SANDBOX_GONE) {
+        enum held_state now = held == HELD_NOT ? HELD_PARKED : rig_held_state(rig, info.id);
+        assert_true(found == SANDBOX_RUNNING ? now == HELD_RUNNING : now != HELD_RUNNING);
+        snprintf(sql, sizeof sql, "SELECT COUNT(*) FROM sandboxes WHERE state = '%s'",
+                 found == SANDBOX_RUNNING ? "running" : "paused");
+        assert_int_equal(temp_store_ask(&rig->disk, sql), 1); /* the next front would find the same */
         MUST(sandbox_kill(rig->all, TEAM, info.id, "request", &err));
+    }
     assert_int_equal(rig_rows(rig), 0);
+    assert_int_equal(rig_held_count(rig), 0);
     return found;
 }
 
-static void a_paused_sandbox_is_kept_whether_or_not_the_driver_holds_it(void **state)
+/* Nothing that the API has called paused is lost, nothing is there twice, and nothing that the driver holds is forgotten. */
+static void what_is_found_again_goes_by_its_row_and_by_how_it_is_held(void **state)
 {
+    enum { E = SANDBOX_GONE, R = SANDBOX_RUNNING, P = SANDBOX_PAUSED };
+    static const int want[SANDBOX_ROW_STATE_COUNT][HELD_NOT + 1] = {
+        /* running, frozen, parked, parked with an image, not held */
+        [SANDBOX_ROW_STARTING] = { E, E, E, E, E }, [SANDBOX_ROW_RUNNING] = { R, R, P, P, E },
+        [SANDBOX_ROW_PAUSING] = { R, R, P, P, P },  [SANDBOX_ROW_PAUSED] = { P, P, P, P, P },
+        [SANDBOX_ROW_RESUMING] = { R, P, P, P, P }, [SANDBOX_ROW_SNAPSHOTTING] = { R, R, P, P, E },
+    };
     struct rig *rig = *state;
 
-    assert_int_equal(found_as(rig, SANDBOX_ROW_PAUSED, false), SANDBOX_PAUSED);
-    assert_int_equal(found_as(rig, SANDBOX_ROW_PAUSED, true), SANDBOX_PAUSED);
+    for (int row = 0; row < SANDBOX_ROW_STATE_COUNT; row++)
+        for (unsigned held = 0; held <= HELD_NOT; held++) {
+            enum sandbox_state found = found_as(rig, (enum sandbox_row_state)row, held);
+            if ((int)found != want[row][held])
+                fail_msg("row %d, held %u: %s", row, held, sandbox_state_name(found));
+        }
 }
 
-static void one_half_way_into_or_out_of_a_pause_runs_if_held_and_is_paused_if_not(void **state)
+static void one_that_is_frozen_and_should_run_is_paused_if_it_does_not_thaw(void **state)
 {
     struct rig *rig = *state;
+    struct sandbox_info info = rig_create(rig), got;
 
-    assert_int_equal(found_as(rig, SANDBOX_ROW_PAUSING, true), SANDBOX_RUNNING);
-    assert_int_equal(found_as(rig, SANDBOX_ROW_PAUSING, false), SANDBOX_PAUSED);
-    assert_int_equal(found_as(rig, SANDBOX_ROW_RESUMING, true), SANDBOX_RUNNING);
-    assert_int_equal(found_as(rig, SANDBOX_ROW_RESUMING, false), SANDBOX_PAUSED);
+    rig_stop(rig);
+    fake_hold_as(&rig->fake, info.id, HELD_FROZEN);
+    (void)err_set(&rig->fake.pause_errs[PAUSE_THAW][0], ERR_UNAVAILABLE, "failed on purpose");
+    rig_start(rig);
+    MUST(sandbox_get(rig->all, TEAM, info.id, &rig->arena, &got, &err));
+    assert_true(got.is_paused && got.has_memory);
+    assert_int_equal(rig_held_state(rig, info.id), HELD_FROZEN);
 }
 
-static void one_that_was_being_copied_runs_on_or_is_gone(void **state)
-{
-    struct rig *rig = *state;
-
-    assert_int_equal(found_as(rig, SANDBOX_ROW_SNAPSHOTTING, true), SANDBOX_RUNNING);
-    assert_int_equal(found_as(rig, SANDBOX_ROW_SNAPSHOTTING, false), SANDBOX_GONE);
-    assert_int_equal(found_as(rig, SANDBOX_ROW_STARTING, true), SANDBOX_GONE);
-    assert_int_equal(found_as(rig, SANDBOX_ROW_RUNNING, true), SANDBOX_RUNNING);
-    assert_int_equal(found_as(rig, SANDBOX_ROW_RUNNING, false), SANDBOX_GONE);
-}
-
-/* No deadline, no route, no place in a list; and it does not end because its processes have. */
+/* No deadline and no route; and it does not end because its processes have. */
 static void a_paused_sandbox_outlives_its_deadline_and_its_processes(void **state)
 {
     struct rig *rig = *state;
@@ -137,6 +151,7 @@ static void a_paused_sandbox_outlives_its_deadline_and_its_processes(void **stat
 
     rig_stop(rig);
     temp_store_by_hand(&rig->disk, "UPDATE sandboxes SET state = 'paused', deadline_us = 1");
+    fake_hold_as(&rig->fake, info.id, HELD_PARKED);
     rig_start(rig);
     rig_exit(rig, info.id);
     struct sandbox_info other = rig_create(rig); /* its own sweep goes by the paused one */
@@ -144,10 +159,12 @@ static void a_paused_sandbox_outlives_its_deadline_and_its_processes(void **stat
     assert_int_equal(state_of(rig, info.id), SANDBOX_PAUSED);
     assert_null(sandbox_find(rig->all, info.id));
     MUST(sandbox_list(rig->all, TEAM, &rig->arena, &list, &count, &err));
-    assert_int_equal(count, 0);
+    assert_int_equal(count, 1);
+    assert_true(list[0].is_paused);
+    assert_int_equal(list[0].deadline_us, 1);
     struct err err;
     assert_false(sandbox_set_deadline(rig->all, TEAM, info.id, 60, DEADLINE_SET, &rig->arena, &got, &err));
-    assert_int_equal(err.kind, ERR_CONFLICT);
+    assert_int_equal(err.kind, ERR_NOT_FOUND);
     assert_non_null(strstr(err.message, "is paused"));
     assert_int_equal(rig_rows(rig), 1);
 }
@@ -221,9 +238,8 @@ int main(void)
     const struct CMUnitTest cases[] = {
         RUNNING(each_state_may_become_what_the_table_says_and_nothing_else),
         CASE(every_state_leads_to_gone),
-        RUNNING(a_paused_sandbox_is_kept_whether_or_not_the_driver_holds_it),
-        RUNNING(one_half_way_into_or_out_of_a_pause_runs_if_held_and_is_paused_if_not),
-        RUNNING(one_that_was_being_copied_runs_on_or_is_gone),
+        RUNNING(what_is_found_again_goes_by_its_row_and_by_how_it_is_held),
+        RUNNING(one_that_is_frozen_and_should_run_is_paused_if_it_does_not_thaw),
         RUNNING(two_servers_on_copies_of_a_store_leave_each_others_rows_alone),
         RUNNING(a_paused_sandbox_outlives_its_deadline_and_its_processes),
     };
