@@ -149,12 +149,92 @@ static void a_large_environment_gets_through_a_small_buffer(void **state)
     close_ends(&ends);
 }
 
+static void answer(int fd, enum guestlink_type type)
+{
+    auto_buf struct buf out = buf_make(NULL, 4096);
+    struct guestlink_env env = { STR("A"), STR("1") };
+    struct err err;
+
+    (void)err_set(&err, ERR_INVALID, "no such message");
+    if (type == GUESTLINK_READY)
+        guestlink_write_ready(&out, &(struct guestlink_ready){ .env_count = 1, .envs = &env });
+    else if (type == GUESTLINK_ERROR)
+        guestlink_write_error(&out, &err);
+    else
+        guestlink_write_simple(&out, type);
+    assert_int_equal(send(fd, out.data, out.len, 0), out.len);
+}
+
+static void a_guest_that_prepares_tells_its_environment(void **state)
+{
+    (void)state;
+    struct pair_of_ends ends = connect_ends();
+    struct guestlink_ready ready;
+    struct arena arena;
+    struct err err;
+    char said[5];
+
+    arena_init(&arena);
+    answer(ends.theirs, GUESTLINK_READY);
+    assert_int_equal(guest_prepare(ends.ours, late(), &arena, &ready, &err), GUEST_YES);
+    assert_int_equal(ready.env_count, 1);
+    CHECK_STR(ready.envs[0].value, STR("1"));
+    assert_int_equal(recv(ends.theirs, said, sizeof said, 0), 5);
+    assert_memory_equal(said, "\0\0\0\1\6", 5);
+    answer(ends.theirs, GUESTLINK_OK); /* is no READY */
+    assert_int_equal(guest_prepare(ends.ours, late(), &arena, &ready, &err), GUEST_NO);
+    answer(ends.theirs, GUESTLINK_ERROR);
+    assert_int_equal(guest_prepare(ends.ours, late(), &arena, &ready, &err), GUEST_NO);
+    assert_string_equal(err.message, "no such message");
+    assert_int_equal(guest_prepare(ends.ours, soon(), &arena, &ready, &err), GUEST_SILENT);
+    assert_int_equal(err.kind, ERR_TIMEOUT);
+    arena_done(&arena);
+    close_ends(&ends);
+}
+
+static void a_guest_that_goes_on_says_so(void **state)
+{
+    (void)state;
+    struct pair_of_ends ends = connect_ends();
+    struct err err;
+
+    answer(ends.theirs, GUESTLINK_OK);
+    assert_int_equal(guest_resumed(ends.ours, late(), &err), GUEST_YES);
+    answer(ends.theirs, GUESTLINK_ERROR);
+    assert_int_equal(guest_resumed(ends.ours, late(), &err), GUEST_NO);
+    assert_int_equal(guest_resumed(ends.ours, soon(), &err), GUEST_SILENT);
+    close(ends.theirs);
+    ends.theirs = -1;
+    assert_int_equal(guest_resumed(ends.ours, late(), &err), GUEST_SILENT);
+    close_ends(&ends);
+}
+
+static void a_setup_after_a_restore_has_resumed_behind_it(void **state)
+{
+    (void)state;
+    struct pair_of_ends ends = connect_ends();
+    char said[4096];
+
+    answer(ends.theirs, GUESTLINK_OK);
+    MUST(guest_setup(ends.ours, &small, true, late(), &err));
+    ssize_t len = recv(ends.theirs, said, sizeof said, 0);
+    assert_true(len > 5);
+    assert_memory_equal(said + len - 5, "\0\0\0\1\7", 5);
+    close_ends(&ends);
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
-        CASE(a_silent_guest_is_a_timeout),        CASE(half_an_answer_is_a_timeout),
-        CASE(a_guest_that_closes_is_unavailable), CASE(what_the_guest_objects_to_comes_back),
-        CASE(a_nonsense_answer_is_refused),       CASE(a_large_environment_gets_through_a_small_buffer),
+        CASE(a_silent_guest_is_a_timeout),
+        CASE(half_an_answer_is_a_timeout),
+        CASE(a_guest_that_closes_is_unavailable),
+        CASE(what_the_guest_objects_to_comes_back),
+        CASE(a_nonsense_answer_is_refused),
+        CASE(a_large_environment_gets_through_a_small_buffer),
+        CASE(a_guest_that_prepares_tells_its_environment),
+        CASE(a_guest_that_goes_on_says_so),
+        CASE(a_setup_after_a_restore_has_resumed_behind_it),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
