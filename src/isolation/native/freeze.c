@@ -137,6 +137,7 @@ static void reclaim_start(struct native *native, struct box *box)
 static void reclaim_next(struct native *native)
 {
     uint64_t now_ms = clock_mono_ms(), next_ms = UINT64_MAX;
+    struct err ignored;
     struct box *box;
 
     if (native->reclaim.pid)
@@ -145,6 +146,8 @@ static void reclaim_next(struct native *native)
     for (size_t i = 0; (box = map_next(&native->boxes, &i)) && !native->reclaim.pid;) {
         if (!box->ice.is_frozen || !box->ice.reclaim_ms)
             continue;
+        if (box->ice.reclaim_ms <= now_ms && box_is_busy(box, &ignored))
+            box->ice.reclaim_ms = now_ms + RECLAIM_AFTER_MS; /* what is being written to disk is read from there */
         if (box->ice.reclaim_ms > now_ms) {
             next_ms = MIN(next_ms, box->ice.reclaim_ms);
             continue;
