@@ -55,7 +55,7 @@ static void check_parked(struct world *world, const char *id)
 static void a_parked_sandbox_is_its_files_and_nothing_else(void **state)
 {
     struct world *world = *state;
-    auto_close int fd = start_and_write(world, "sandbox1");
+    (void)close(start_and_write(world, "sandbox1")); /* guestd does without */
     struct plan plan = a_plan("sandbox1");
     struct err err;
     int other;
@@ -83,7 +83,7 @@ static void a_parked_sandbox_is_its_files_and_nothing_else(void **state)
 static void a_frozen_sandbox_can_be_parked(void **state)
 {
     struct world *world = *state;
-    auto_close int fd = start_and_write(world, "sandbox1");
+    (void)close(start_and_write(world, "sandbox1"));
 
     assert_int_equal(freeze(world, "sandbox1"), ERR_NONE);
     assert_int_equal(park(world, "sandbox1"), ERR_NONE);
@@ -99,7 +99,7 @@ static void a_frozen_sandbox_can_be_parked(void **state)
 static void a_parked_sandbox_leaves_its_slot_to_others(void **state)
 {
     struct world *world = *state;
-    auto_close int fd = start_and_write(world, "sandbox1");
+    (void)close(start_and_write(world, "sandbox1"));
     struct plan plan = a_plan("sandbox2");
 
     assert_int_equal(park(world, "sandbox1"), ERR_NONE);
@@ -116,7 +116,7 @@ static void a_parked_sandbox_leaves_its_slot_to_others(void **state)
 static void a_plan_with_other_layers_is_refused(void **state)
 {
     struct world *world = *state;
-    auto_close int fd = start_and_write(world, "sandbox1");
+    (void)close(start_and_write(world, "sandbox1"));
     struct plan plan = parked_plan("sandbox1"), nobodys = parked_plan("sandbox2");
     struct err err;
     int other;
@@ -136,7 +136,7 @@ static void a_plan_with_other_layers_is_refused(void **state)
 static void a_start_that_fails_leaves_it_parked(void **state)
 {
     struct world *world = *state;
-    auto_close int fd = start_and_write(world, "sandbox1");
+    (void)close(start_and_write(world, "sandbox1"));
     struct plan plan = parked_plan("sandbox1");
     struct err err;
     int other;
@@ -178,7 +178,7 @@ static void a_park_that_fails_leaves_it_running(void **state)
 static void parked_sandboxes_outlive_the_machine(void **state)
 {
     struct world *world = *state;
-    auto_close int fd = start_and_write(world, "sandbox1");
+    (void)close(start_and_write(world, "sandbox1"));
     struct state record;
     struct err err;
 
@@ -240,7 +240,7 @@ static void a_keeper_killed_while_it_parks_loses_nothing(void **state)
 static void a_keeper_killed_while_it_resumes_loses_nothing(void **state)
 {
     struct world *world = *state;
-    auto_close int fd = start_and_write(world, "sandbox1");
+    (void)close(start_and_write(world, "sandbox1"));
 
     assert_int_equal(park(world, "sandbox1"), ERR_NONE);
     for (enum native_step step = NATIVE_AT_RECORD; step <= NATIVE_AT_GO; step++) {
@@ -268,7 +268,7 @@ static void a_kill_ends_a_sandbox_that_is_being_parked(void **state)
     for (unsigned round = 0; round < 20; round++) {
         struct plan plan = a_plan("sandbox1");
         struct answer answer;
-        auto_close int fd = start(world, &plan);
+        (void)close(start(world, &plan));
         note_park(world, "sandbox1", &answer);
         turn_for(world->loop, round); /* a different moment each time */
         assert_true(stop(world, "sandbox1"));
@@ -282,7 +282,7 @@ static void a_kill_ends_a_sandbox_that_is_being_parked(void **state)
 static void while_it_is_being_parked_nothing_else_is_done_with_it(void **state)
 {
     struct world *world = *state;
-    auto_close int fd = start_and_write(world, "sandbox1");
+    (void)close(start_and_write(world, "sandbox1"));
     struct answer answer;
 
     note_park(world, "sandbox1", &answer);
@@ -295,7 +295,7 @@ static void while_it_is_being_parked_nothing_else_is_done_with_it(void **state)
 static void one_that_ends_by_itself_meanwhile_is_not_parked(void **state)
 {
     struct world *world = *state;
-    auto_close int fd = start_and_write(world, "sandbox1");
+    (void)close(start_and_write(world, "sandbox1"));
     struct answer answer;
 
     assert_int_equal(kill(native_pid_of(world->driver, "sandbox1"), SIGKILL), 0);
@@ -314,7 +314,7 @@ static void many_are_parked_at_once(void **state)
     for (int i = 0; i < 20; i++) {
         char id[16];
         (void)snprintf(id, sizeof id, "sandbox%d", i);
-        auto_close int fd = start_and_write(world, id);
+        (void)close(start_and_write(world, id));
     }
     for (int i = 0; i < 20; i++) {
         char id[16];
