@@ -186,6 +186,7 @@ void sandbox_describe(const struct sandbox *sb, struct arena *arena, struct sand
         .alias = arena_copy(arena, sb->alias),
         .guestd_version = arena_copy(arena, sb->guestd_version),
         .is_paused = !sandbox_state_is_running(sb->state),
+        .is_pausing = !sandbox_state_is_running(sb->state) && sb->state != SANDBOX_PAUSED,
         .has_memory = sb->state == SANDBOX_PAUSED && sb->has_memory,
         .was_silent = sb->state == SANDBOX_PAUSED && sb->was_silent,
         .started_us = sb->started_us,
