@@ -3,15 +3,23 @@
  * template.
  */
 #include "api/request.h"
+#include "base/clock.h"
 
+/* Clients know the first two fields. The others say where it is from and what it takes on disk. */
 static void snapshot_encode(struct json_out *json, const struct snapshot_info *info)
 {
+    char time[CLOCK_TEXT_BYTES];
+
     json_out_object(json, NULL);
     json_out_str(json, "snapshotID", info->id);
     json_out_array(json, "names");
     if (info->name.len)
         json_out_str(json, NULL, info->name);
     json_out_end(json);
+    json_out_str(json, "sandboxID", info->row.sandbox_id);
+    json_out_str(json, "createdAt", str_from(clock_text(info->row.created_us, time)));
+    json_out_int(json, "diskBytes", (int64_t)info->row.layer_bytes);
+    json_out_int(json, "memoryBytes", (int64_t)info->row.image_bytes);
     json_out_end(json);
 }
 

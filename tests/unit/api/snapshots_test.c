@@ -1,3 +1,4 @@
+#include "base/clock.h"
 #include "base/encode.h"
 #include "served.h"
 
@@ -75,6 +76,26 @@ static void an_unnamed_one_has_the_id_of_its_template(void **state)
     create_from(s, bare);
     CALL(s, "GET", served_path(s, "/templates/aliases/", bare, ""), NULL);
     assert_memory_equal(got_text(s, "templateID"), id, 20);
+}
+
+static void a_row_says_where_it_is_from_and_what_it_takes(void **state)
+{
+    struct served *s = *state;
+    const char *source = served_create(s, BASE);
+
+    take(s, source, "{\"memory\":false}");
+    assert_string_equal(got_text(s, "sandboxID"), source);
+    assert_int_equal(got_int(s, "diskBytes"), 1000);
+    assert_int_equal(got_int(s, "memoryBytes"), 0);
+    take(s, source, "{}");
+    assert_int_equal(listed(s, ""), 2);
+    const json_t *newest = json_array_get(s->last, 0);
+    assert_string_equal(json_string_value(json_object_get(newest, "sandboxID")), source);
+    assert_int_equal(json_integer_value(json_object_get(newest, "diskBytes")), 1000);
+    assert_int_equal(json_integer_value(json_object_get(newest, "memoryBytes")), 2000);
+    int64_t made_us;
+    assert_true(clock_parse(json_str(json_object_get(newest, "createdAt")), &made_us));
+    assert_true(made_us <= clock_wall_us() && made_us > clock_wall_us() - 60 * INT64_C(1000000));
 }
 
 static void one_of_files_only_starts_anew(void **state)
@@ -336,6 +357,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         SERVED(an_unnamed_one_has_the_id_of_its_template),
+        SERVED(a_row_says_where_it_is_from_and_what_it_takes),
         SERVED(one_of_files_only_starts_anew),
         SERVED(names_have_a_namespace_and_tags),
         SERVED(bad_names_are_refused_and_nothing_is_taken),
