@@ -303,3 +303,57 @@ def test_the_log_of_a_sandbox_is_a_command(server, made):
     assert [line["message"] for line in json.loads(logs(box, "--json").stdout)][-1] == "sandbox ended: request"
     missing = logs("inowhere")
     assert missing.returncode == 4 and "no log of 'inowhere'" in missing.stderr, missing
+
+
+def cli(server, noun, verb, *words):
+    return run(build_dir() / "cloister", noun, verb, "--data", server.data, *words)
+
+
+def test_a_sandbox_is_put_to_sleep_and_woken_on_the_command_line(server, made):
+    box = server.create()
+    sandbox_id = box["sandboxID"]
+    made.append(sandbox_id)
+    assert cli(server, "sandbox", "exec", sandbox_id, "echo kept >/home/user/note").returncode == 0
+    for more, kept in ([], "files and processes"), (["--files-only"], "files"):
+        paused = cli(server, "sandbox", "pause", sandbox_id, *more)
+        assert paused.returncode == 0 and paused.stdout == f"{sandbox_id}\n", paused
+        listed = [line.split() for line in cli(server, "sandbox", "list").stdout.splitlines()]
+        assert next(line for line in listed if line[0] == sandbox_id)[2] == "paused", listed
+        info = cli(server, "sandbox", "info", sandbox_id).stdout.splitlines()
+        assert any(line.split(None, 1) == ["kept", kept] for line in info), info
+        again = cli(server, "sandbox", "pause", sandbox_id)
+        assert again.returncode == 5 and "already paused" in again.stderr, again
+        woken = cli(server, "sandbox", "resume", sandbox_id, "--timeout", "60")
+        assert woken.returncode == 0 and woken.stderr == "", woken
+        assert cli(server, "sandbox", "exec", sandbox_id, "cat /home/user/note").stdout == "kept\n"
+    running = cli(server, "sandbox", "resume", sandbox_id)
+    assert running.returncode == 0 and "running already" in running.stderr, running
+    assert cli(server, "sandbox", "pause", "inothere0000000000000").returncode == 4
+
+
+def test_a_snapshot_is_made_listed_used_and_deleted_on_the_command_line(server, made):
+    box = server.create()
+    made.append(box["sandboxID"])
+    assert cli(server, "sandbox", "exec", box["sandboxID"], "head -c 100000 /dev/zero >/home/user/data").returncode == 0
+    snapshot = cli(server, "snapshot", "create", box["sandboxID"], "--name", "by-command", "--files-only")
+    assert snapshot.returncode == 0, snapshot
+    name = snapshot.stdout.strip()
+    try:
+        rows = json.loads(cli(server, "snapshot", "list", "--sandbox", box["sandboxID"], "--json").stdout)
+        assert [row["snapshotID"] for row in rows] == [name]
+        assert 100_000 <= rows[0]["diskBytes"] < 10_000_000 and rows[0]["memoryBytes"] == 0, rows
+        assert rows[0]["sandboxID"] == box["sandboxID"] and rows[0]["createdAt"]
+        listed = cli(server, "snapshot", "list")
+        assert name in listed.stdout and "on disk" in listed.stderr, listed
+        copy = cli(server, "sandbox", "create", name).stdout.strip()
+        made.append(copy)
+        assert cli(server, "sandbox", "exec", copy, "wc -c </home/user/data").stdout == "100000\n"
+        refused = cli(server, "snapshot", "delete", name)
+        assert refused.returncode == 2 and "made from it" in refused.stderr, refused
+        assert cli(server, "sandbox", "kill", copy).returncode == 0
+    finally:
+        for sandbox_id in made[1:]:
+            cli(server, "sandbox", "kill", sandbox_id)
+        deleted = cli(server, "snapshot", "delete", name)
+    assert deleted.returncode == 0, deleted
+    assert cli(server, "snapshot", "delete", name).returncode == 4
