@@ -72,6 +72,7 @@ for unused in usr/share usr/include usr/games var etc home media mnt opt srv roo
 done
 # What keeper mounts there.
 mkdir -p "$work/root/proc" "$work/root/dev" "$work/root/run" "$work/root/sys" "$work/root/etc" "$work/root/tmp" "$work/root/image" "$work/root/box"
+echo "$version" >"$work/root/etc/criu-version" # keeper reads it there
 chmod 755 "$work/root"
 # Two at a time: the first one wins, both are the same.
 mv -T "$work/root" "$root" 2>/dev/null || [ -x "$root/usr/sbin/criu" ] || die "cannot move it to $root"

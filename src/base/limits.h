@@ -92,7 +92,11 @@
 #define LIMIT_LAYERS 32   /* overlay lowers of one template */
 #define LIMIT_FORKS 100   /* copies that one call asks for; E2B's limit */
 #define LIMIT_SNAPSHOT_ENTRIES \
-    4000000 /* files of a sandbox that a snapshot copies: minutes; room on disk is the other limit */
+    4000000                    /* files of a sandbox that a snapshot copies: minutes; room on disk is the other limit */
+#define LIMIT_IMAGE_FILES 8192 /* files from outside in one image of memory: 116 for an interpreter of the zygote */
+#define LIMIT_IMAGE_TEXT_BYTES (LIMIT_IMAGE_FILES * 512) /* their list; most paths are below 100 bytes */
+#define LIMIT_GHOST_BYTES (200 << 20)  /* a file that is deleted and still open, which goes into the image */
+#define LIMIT_DUMP_MS 240000           /* to write a sandbox's memory to disk or read it: gigabytes on a slow disk */
 #define LIMIT_SNAPSHOT_DEPTH (1 << 20) /* directories below one another; the copy holds 64 bytes for each */
 
 /* Snapshots that are kept. Each has up to LIMIT_LAYERS and takes what its sandbox has written, and its memory. */

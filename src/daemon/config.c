@@ -45,6 +45,8 @@ static const struct option options[] = {
     { "composer-user", TEXT(composer_user), "cloister-composer", "unprivileged user that makes and reads mail" },
     { "webhooks-user", TEXT(webhooks_user), "cloister-webhooks", "unprivileged user that calls webhooks" },
     { "guestd", TEXT(guestd), "", "the daemon inside sandboxes (default: cloister-guestd beside this program)" },
+    { "criu", TEXT(criu), "/var/cache/cloister/criu",
+      "where scripts/criu.sh has put CRIU, which writes the memory of paused sandboxes to disk; or off" },
     { "log", TEXT(log), "info", "lowest level that is logged: debug, info, warn or error" },
     { "sandboxes", NUMBER(sandboxes_max, 1, LIMIT_SANDBOXES), "1000", "running sandboxes, at most" },
     { "key-sandboxes", NUMBER(key_sandboxes, 1, LIMIT_SANDBOXES), "1000", "running sandboxes of one API key, at most" },

@@ -40,6 +40,7 @@ struct config {
     char composer_user[CONFIG_TEXT_BYTES]; /* that composer runs as; another one than all of them */
     char webhooks_user[CONFIG_TEXT_BYTES]; /* that webhooks runs as; another one again */
     char guestd[CONFIG_TEXT_BYTES];        /* the static binary; empty: beside this one */
+    char criu[CONFIG_TEXT_BYTES];          /* directory; off: none */
     char log[CONFIG_TEXT_BYTES];           /* debug, info, warn, error */
     uint64_t sandboxes_max;
     uint64_t key_sandboxes, key_requests, key_streams; /* of each API key */

@@ -532,11 +532,13 @@ static bool start_driver(struct keeper *keeper, struct err *err)
     if (!loop_on_signal(keeper->loop, SIGTERM, on_signal, keeper, err) ||
         !loop_on_signal(keeper->loop, SIGINT, on_signal, keeper, err))
         return false;
-    keeper->driver = native_driver_new(
-        keeper->loop,
-        &(struct native_config){
-            .data_fd = keeper->data_fd, .guestd_fd = guestd_fd, .on_unused = on_unused, .on_unused_context = keeper },
-        err);
+    const char *criu = keeper->config.criu;
+    const struct native_config config = { .data_fd = keeper->data_fd,
+                                          .guestd_fd = guestd_fd,
+                                          .criu = strcmp(criu, "off") == 0 ? NULL : criu,
+                                          .on_unused = on_unused,
+                                          .on_unused_context = keeper };
+    keeper->driver = native_driver_new(keeper->loop, &config, err);
     if (!keeper->driver)
         return err_wrap(err, "make sandboxes here (`%s doctor` may know why not)", cli_program_as_root());
     return true;

@@ -5,8 +5,11 @@
 #include "guest/handover.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/fd.h"
 #include "base/log.h"
@@ -24,12 +27,25 @@ struct handing {
     struct watch *watch;
 };
 
+/* Under the same number: keeper knows it by that (isolation/native/checkpoint.c). */
+static void listen_on(struct guest *guest, int fd)
+{
+    watch_free(guest->handover_watch);
+    timer_clear(&guest->handover_pause);
+    if (dup3(fd, guest->handover_fd, O_CLOEXEC) < 0)
+        log_die("cannot take a new socket for handovers: %s", strerror(errno)); /* the kernel does not fail here */
+    fd_close(&fd);
+    handover_serve(guest, guest->handover_fd);
+}
+
 static void take(struct guest *guest, const struct handover *message, int fd)
 {
     if (message->kind == HANDOVER_LINK) {
         link_serve(guest, fd);
     } else if (message->kind == HANDOVER_ZYGOTE && guest->interpreter) {
         interpreter_take_zygote(guest->interpreter, fd);
+    } else if (message->kind == HANDOVER_LISTENER) {
+        listen_on(guest, fd);
     } else {
         log_warn("keeper hands over something unknown: kind %u", message->kind);
         fd_close(&fd);

@@ -27,7 +27,9 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "isolation/native/checkpoint.h"
 #include "isolation/native/park.h"
+#include "isolation/native/restore.h"
 #include "isolation/native/snapshot.h"
 
 enum {
@@ -94,6 +96,9 @@ void box_free(void *object)
         next = wait->next;
         wait_over(wait, false, &err);
     }
+    restore_forget(box, &err);
+    checkpoint_forget(box, &err);
+    park_lost(box, &err);
     box_forget_freeze(box, &err);
     park_lost(box, &err);
     snapshot_lost(box, &err);
@@ -127,11 +132,15 @@ struct box *box_find_awake(struct native *native, const char *id, struct err *er
 
 bool box_is_busy(const struct box *box, struct err *err)
 {
-    if (box->park)
-        (void)err_set(err, ERR_CONFLICT, "sandbox %s is being written to disk", box->id);
-    else if (box->snapshot)
+    bool is_written = box->park || box->memory_park || box->checkpoint;
+
+    if (box->snapshot)
         (void)err_set(err, ERR_CONFLICT, "a snapshot of sandbox %s is being made", box->id);
-    return box->park || box->snapshot;
+    else if (box->restore)
+        (void)err_set(err, ERR_CONFLICT, "sandbox %s is coming back", box->id);
+    else if (is_written)
+        (void)err_set(err, ERR_CONFLICT, "sandbox %s is being written to disk", box->id);
+    return is_written || box->snapshot || box->restore;
 }
 
 /* ---- the end of a sandbox ---- */
@@ -292,6 +301,7 @@ static void box_gone(struct box *box)
     while (box->waits)
         wait_over(box->waits, true, NULL);
     (void)err_set(&ended, ERR_NOT_FOUND, "sandbox %s has ended", id);
+    checkpoint_forget(box, &ended);
     if (box->keep == HELD_RUNNING)
         park_lost(box, &ended);
     snapshot_lost(box, &ended);
@@ -373,6 +383,11 @@ void native_stop(struct driver *driver, const char *id, uint32_t patience_ms, dr
     struct box *box = box_find(native, id);
     struct err err;
 
+    if (box && box->restore) { /* its start fails, and it is cleared away, or is parked again */
+        (void)err_set(&err, ERR_CONFLICT, "sandbox %s was ended while it came back", id);
+        restore_forget(box, &err);
+        box = box_find(native, id);
+    }
     if (box && box->state == BOX_PARKED) {
         bool gone = park_discard(box, &err);
         done(context, gone, gone ? NULL : &err);

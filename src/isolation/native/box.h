@@ -24,6 +24,7 @@
 #include "isolation/native/freeze.h"
 #include "isolation/native/helper.h"
 #include "isolation/native/kernel_memory.h"
+#include "isolation/native/memory.h"
 #include "isolation/native/mounts.h"
 #include "isolation/native/native.h"
 #include "isolation/native/network.h"
@@ -62,6 +63,9 @@ struct box {
     struct zygote *zygote; /* NULL: its interpreters start inside */
     uint64_t zygote_given; /* see zygote_connect() */
     struct ice ice;
+    struct checkpoint *checkpoint;   /* under way, or NULL */
+    struct restore *restore;         /* the same */
+    struct memory_park *memory_park; /* the same */
     struct timer retry;
     unsigned tries;
     struct box *next_doomed;
@@ -70,6 +74,8 @@ struct box {
 };
 
 struct native {
+    struct memory memory;
+    bool is_stopping;
     struct driver driver;
     struct loop *loop;
     int data_fd, layers_fd, sandboxes_fd, snapshots_fd, trash_fd;

@@ -624,6 +624,23 @@ bool cgroup_open_guestd(struct cgroups *cgroups, const char *id, int out_fds[CGR
     return open_leaf(cgroups, id, "guestd", above_leaves, out_fds, out_count, err);
 }
 
+bool cgroup_open_above(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
+                       struct err *err)
+{
+    return open_leaf(cgroups, id, NULL, cgroups->report.layout == CGROUP_V2 ? 0 : trees(cgroups), out_fds, out_count,
+                     err);
+}
+
+bool cgroup_open_freezer(struct cgroups *cgroups, const char *id, int *out_fd, struct err *err)
+{
+    bool is_v2 = cgroups->report.freezer == CGROUP_FREEZER_V2;
+
+    if (cgroups->report.freezer == CGROUP_FREEZER_NONE)
+        return err_set(err, ERR_UNAVAILABLE, "this machine has no cgroup freezer");
+    *out_fd = openat(cgroups->fds[is_v2 ? 0 : CGROUP_FREEZER], id, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return *out_fd >= 0 || err_sys(err, "open the freezer of sandbox %s", id);
+}
+
 static int open_file(const struct cgroups *cgroups, enum cgroup_control control, const char *path, int flags)
 {
     int fd = openat(cgroups->fds[tree_of(cgroups, control)], path, flags | O_CLOEXEC);

@@ -125,6 +125,11 @@ bool cgroup_hold(struct cgroups *cgroups, const char *id, pid_t pid, struct err 
 /* Write-only cgroup.procs of the `guestd` leaf, as cgroup_open_user(). None on v2. */
 bool cgroup_open_guestd(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
                         struct err *err) must_use;
+/* Of <id> itself, above the leaves, and of the freezer's. None on v2. */
+bool cgroup_open_above(struct cgroups *cgroups, const char *id, int out_fds[CGROUP_TREE_COUNT], size_t *out_count,
+                       struct err *err) must_use;
+/* The sandbox's directory in the freezer's tree. */
+bool cgroup_open_freezer(struct cgroups *cgroups, const char *id, int *out_fd, struct err *err) must_use;
 /* Is it in the `guestd` leaf? Its place there proves whose it is, whatever its number was before. */
 bool cgroup_holds(struct cgroups *cgroups, const char *id, pid_t pid);
 /* How often the kernel has killed something in the `guestd` leaf for want of memory; 0 also if it does not say. */

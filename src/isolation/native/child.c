@@ -178,10 +178,10 @@ static const struct knob knobs[] = {
       "memory of a socket's options is charged to no cgroup either; this was the default for decades", true },
 };
 
-static bool write_knobs(const struct child *child, struct err *err)
+bool child_write_knobs(int root_fd, struct err *err)
 {
     for (size_t i = 0; i < COUNT_OF(knobs); i++) {
-        if (!fd_write_file(child->root_fd, knobs[i].path, str_from(knobs[i].value), err) &&
+        if (!fd_write_file(root_fd, knobs[i].path, str_from(knobs[i].value), err) &&
             !(knobs[i].may_be_missing && (err->sys == ENOENT || err->sys == EACCES)))
             return false;
     }
@@ -337,7 +337,7 @@ static bool run(struct child *child, struct err *err)
     /* While the host's proc is still in sight: the kernel lets a user namespace mount proc only if it sees one whole. */
     if (!reach(child, NATIVE_AT_CHILD_PROC, err) ||
         !tree_mount(child->root_fd, "proc", "proc", TAME | MOUNT_ATTR_NOEXEC, NULL, 0, err) ||
-        !mount_devices(child, err) || !write_knobs(child, err))
+        !mount_devices(child, err) || !child_write_knobs(child->root_fd, err))
         return false;
     if (!reach(child, NATIVE_AT_CHILD_MASK, err) || !mask_proc(child, err))
         return false;

@@ -47,4 +47,7 @@ struct child_setup {
 
 no_return void native_child(const struct child_setup *setup);
 
+/* The limits of the namespaces that we are in; /proc is below root_fd. */
+bool child_write_knobs(int root_fd, struct err *err) must_use;
+
 #endif

@@ -43,17 +43,16 @@ static struct sockaddr_un address_in(int sandbox_fd)
     return address;
 }
 
-int handover_listen(int home_fd, int pidfd, int sandbox_fd, struct err *err)
+/* Takes the socket. */
+static int listen_in(int sandbox_fd, int socket_fd, struct err *err)
 {
     const struct sockaddr_un address = address_in(sandbox_fd);
-    auto_close int fd = network_unix_socket(home_fd, pidfd, err);
+    auto_close int fd = socket_fd;
 
     if (fd < 0)
         return -1;
-    if (unlinkat(sandbox_fd, SOCKET_NAME, 0) < 0 && errno != ENOENT) {
-        (void)err_sys(err, "remove guestd's old socket");
+    if (!handover_forget(sandbox_fd, err))
         return -1;
-    }
     if (bind(fd, (const struct sockaddr *)&address, sizeof address) < 0 || listen(fd, WAITING_MAX) < 0) {
         (void)err_sys(err, "make guestd's socket");
         return -1;
@@ -61,25 +60,65 @@ int handover_listen(int home_fd, int pidfd, int sandbox_fd, struct err *err)
     return take_fd(&fd);
 }
 
+int handover_listen(int home_fd, int pidfd, int sandbox_fd, struct err *err)
+{
+    return listen_in(sandbox_fd, network_unix_socket(home_fd, pidfd, err), err);
+}
+
+int handover_listen_here(int sandbox_fd, struct err *err)
+{
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+    if (fd < 0)
+        (void)err_sys(err, "make a socket for guestd");
+    return listen_in(sandbox_fd, fd, err);
+}
+
 bool handover_forget(int sandbox_fd, struct err *err)
 {
     return unlinkat(sandbox_fd, SOCKET_NAME, 0) == 0 || errno == ENOENT || err_sys(err, "remove " SOCKET_NAME);
 }
 
-bool handover_send(int sandbox_fd, enum handover_kind kind, int fd, struct err *err)
+/* A connection to what guestd listens on. */
+static int connect_in(int sandbox_fd, struct err *err)
 {
     const struct sockaddr_un address = address_in(sandbox_fd);
-    const struct handover message = { .kind = kind };
-    auto_close int socket_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    auto_close int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
-    if (socket_fd < 0 || shutdown(socket_fd, SHUT_RD) < 0)
-        return err_sys(err, "make a socket to guestd");
-    if (connect(socket_fd, (const struct sockaddr *)&address, sizeof address) < 0) {
-        if (errno == EAGAIN)
-            return err_set(err, ERR_UNAVAILABLE, "guestd does not accept");
-        return err_sys(err, "connect to guestd");
+    if (fd < 0 || shutdown(fd, SHUT_RD) < 0) {
+        (void)err_sys(err, "make a socket to guestd");
+        return -1;
     }
+    if (connect(fd, (const struct sockaddr *)&address, sizeof address) == 0)
+        return take_fd(&fd);
+    if (errno == EAGAIN)
+        (void)err_set(err, ERR_UNAVAILABLE, "guestd does not accept");
+    else
+        (void)err_sys(err, "connect to guestd");
+    return -1;
+}
+
+static bool send_on(int socket_fd, enum handover_kind kind, int fd, struct err *err)
+{
+    const struct handover message = { .kind = kind };
+
     return pass_fds(socket_fd, str_of(&message, sizeof message), &fd, 1, err) || err_wrap(err, "hand over to guestd");
+}
+
+bool handover_replace(int home_fd, int pidfd, int sandbox_fd, struct err *err)
+{
+    auto_close int socket_fd = connect_in(sandbox_fd, err); /* first: the name will lead to the new one */
+    if (socket_fd < 0)
+        return false;
+    auto_close int listen_fd = handover_listen(home_fd, pidfd, sandbox_fd, err);
+    return listen_fd >= 0 && send_on(socket_fd, HANDOVER_LISTENER, listen_fd, err);
+}
+
+bool handover_send(int sandbox_fd, enum handover_kind kind, int fd, struct err *err)
+{
+    auto_close int socket_fd = connect_in(sandbox_fd, err);
+
+    return socket_fd >= 0 && send_on(socket_fd, kind, fd, err);
 }
 
 bool handover_link(int home_fd, int pidfd, int sandbox_fd, int *out_host_fd, struct err *err)

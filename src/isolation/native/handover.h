@@ -13,6 +13,11 @@
 /* The listening socket for guestd, in its network and named in the sandbox's directory; or -1. One from before is replaced. */
 int handover_listen(int home_fd, int pidfd, int sandbox_fd, struct err *err) must_use;
 
+/* The same in our own network, for a guestd that is about to be restored. It cannot be written to disk again with it… */
+int handover_listen_here(int sandbox_fd, struct err *err) must_use;
+/* …so when it runs it gets one in its own, in place of that. */
+bool handover_replace(int home_fd, int pidfd, int sandbox_fd, struct err *err) must_use;
+
 /* No guestd listens any more: its name goes. */
 bool handover_forget(int sandbox_fd, struct err *err) must_use;
 

@@ -175,6 +175,8 @@ static bool close_others(const struct helper_job *job, int voice_fd, struct err 
 static bool run(struct helper_voice *voice, const struct helper_job *job, const struct confine_filter *filter,
                 struct err *err)
 {
+    if (job->runs_criu)
+        return close_others(job, voice->fd, err) && confine_hide_memory(err) && job->work(voice, job->context, err);
     return close_others(job, voice->fd, err) && confine_hide_memory(err) && confine_no_new_privileges(err) &&
            confine_dirs(job, err) && keep_capabilities(err) && confine_load_filter(filter, err) &&
            job->work(voice, job->context, err);

@@ -29,7 +29,8 @@ struct helper_job {
     void (*asked)(void *context, uint8_t step);
     /* In keeper, once, last: it has done all of it and says these figures, or err. It is freed when this returns. */
     void (*ended)(void *context, const uint64_t figures[HELPER_FIGURES], const struct err *err);
-    void *context; /* of all three */
+    void *context;  /* of all three */
+    bool runs_criu; /* work() confines itself (criu.h); dirs are just descriptors that it has */
     struct helper_dir {
         int fd; /* borrowed; has the same number in the child */
         enum helper_may {

@@ -215,6 +215,7 @@ static void native_free(struct driver *driver)
     struct native *native = native_of(driver);
     struct box *box;
 
+    native->is_stopping = true;
     for (size_t i = 0; (box = map_next(&native->boxes, &i));)
         box_free(box);
     map_done(&native->boxes);
@@ -222,6 +223,7 @@ static void native_free(struct driver *driver)
     reclaim_close(native);
     snapshots_close(native);
     helpers_free(native->helpers);
+    memory_close(native);
     zygotes_free(native->zygotes);
     trash_free(native->trash);
     /* Our cgroup directories go with the last sandbox. */
@@ -243,6 +245,7 @@ static void native_free(struct driver *driver)
 static const struct driver_ops native_ops = {
     .name = "native",
     .start = native_start,
+    .start_later = native_start_later,
     .stop = native_stop, /* and no stop_wait: there is no thread that could */
     .list = native_list,
     .link = native_link,
@@ -472,6 +475,7 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
     native->on_unused_context = config->on_unused_context;
     native->guestd_fd = native->netns_fd = native->mounts.scratch_fd = native->kernel_memory.meminfo_fd = -1;
     native->kernel_memory.list_fd = native->reclaim.pidfd = -1;
+    native->memory.tools_fd = -1;
     map_init(&native->boxes);
     native->doomed_end = &native->doomed;
     if (native->uid_base < NATIVE_UIDS || native->uid_base > INT32_MAX - BOX_SLOTS * NATIVE_UIDS) {
@@ -500,6 +504,7 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
     native->helpers = helpers_new(loop, err);
     if (!native->helpers || !snapshots_open(native, err))
         goto failed;
+    memory_open(native, config->criu);
     open_zygote(native);
     if (native_find_again(native, err))
         return &native->driver;

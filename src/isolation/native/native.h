@@ -72,6 +72,7 @@ enum { NATIVE_UIDS = 65536 };
 struct native_config {
     int data_fd;       /* the data directory, opened after native_enter_mount_namespace(); borrowed */
     int guestd_fd;     /* the guestd program, static, open for reading; read whole by native_driver_new() */
+    const char *criu;  /* where CRIU is (criu.h), borrowed; NULL: the memory of sandboxes is not written to disk */
     uint32_t uid_base; /* 0: NATIVE_UID_BASE. Two servers on one machine should not share it. */
     void (*on_unused)(void *context); /* a snapshot was removed, and its layer may be in use no more; may be NULL */
     void *on_unused_context;

@@ -326,10 +326,11 @@ void native_park(struct driver *driver, const char *id, bool memory, driver_kept
         (void)err_set(&err, ERR_NOT_FOUND, "there is no sandbox %s", id);
     else if (box_is_busy(box, &err))
         ;
-    else if (memory)
-        (void)err_set(&err, ERR_UNAVAILABLE, "this server cannot write the memory of a sandbox to disk");
     else {
-        box_park(box, HELD_PARKED, done, context);
+        if (memory)
+            memory_park(box, done, context);
+        else
+            box_park(box, HELD_PARKED, done, context);
         return;
     }
     done(context, NULL, &err);

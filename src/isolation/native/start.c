@@ -36,11 +36,13 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "io/pass.h"
 #include "isolation/native/box.h"
 #include "isolation/native/child.h"
 #include "isolation/native/handover.h"
 #include "isolation/native/park.h"
+#include "isolation/native/restore.h"
 #include "isolation/native/room.h"
 #include "privsep/message.h"
 
@@ -146,7 +148,8 @@ static bool start_record(struct start *start, struct err *err)
     struct native *native = start->native;
     struct state *state = &start->state;
 
-    if (start->plan->from == PLAN_NEW ? !make_record(start, err) : !open_record(start, err))
+    if (start->plan->from == PLAN_NEW || start->plan->from == PLAN_IMAGE ? !make_record(start, err)
+                                                                         : !open_record(start, err))
         return false;
     state->slot = start->box->slot;
     state->pid = 0;
@@ -432,18 +435,25 @@ static void start_undo(struct start *start)
     box_clear(box);
 }
 
+static bool is_from_image(const struct plan *plan)
+{
+    return plan->from == PLAN_PARKED_IMAGE || plan->from == PLAN_IMAGE;
+}
+
 /* *out_box is the parked one, or NULL where there must be none. */
 static bool may_start(struct native *native, const struct plan *plan, struct box **out_box, struct err *err)
 {
     struct box *box = box_find(native, plan->id);
 
-    if (plan->from == PLAN_PARKED_IMAGE || plan->from == PLAN_IMAGE)
-        return err_set(err, ERR_UNAVAILABLE, "this server cannot bring processes back from disk");
-    if (plan->from == PLAN_PARKED) {
+    if (is_from_image(plan) && !memory_works(native, err))
+        return false;
+    if (plan->from == PLAN_PARKED || plan->from == PLAN_PARKED_IMAGE) {
         if (!box)
             return err_set(err, ERR_NOT_FOUND, "there is no parked sandbox %s", plan->id);
         if (box->keep == HELD_RUNNING)
             return err_set(err, ERR_CONFLICT, "sandbox %s is not parked", plan->id);
+        if (plan->from == PLAN_PARKED_IMAGE && box->keep != HELD_PARKED_IMAGE)
+            return err_set(err, ERR_CONFLICT, "sandbox %s was kept without its memory", plan->id);
         park_hurry(box);
         if (box->state == BOX_PARKED && box_is_busy(box, err))
             return false;
@@ -456,33 +466,55 @@ static bool may_start(struct native *native, const struct plan *plan, struct box
     return true;
 }
 
+/* Of a plan that may be carried out: it has a box, STARTING, with a slot. */
+static bool start_begin(struct start *start, struct native *native, const struct plan *plan, struct err *err)
+{
+    uint32_t slot;
+
+    *start = (struct start){ .native = native,
+                             .plan = plan,
+                             .sandbox_fd = -1,
+                             .state_fd = -1,
+                             .link_fd = -1,
+                             .control_fd = { -1, -1 },
+                             .userns_fd = -1,
+                             .birth_fd = -1,
+                             .child_fds = { -1, -1, -1 } };
+    if (!plan_check(plan, err))
+        return err_wrap(err, "plan");
+    if (!may_start(native, plan, &start->box, err))
+        return false;
+    if (!room_check(native->sandboxes_fd, err) || !slot_take(native, &slot, err))
+        return false;
+    if (!start->box) {
+        start->box = box_new(native, plan->id);
+        (void)map_put(&native->boxes, str_from(start->box->id), start->box);
+    }
+    start->box->state = BOX_STARTING;
+    start->box->slot = slot;
+    return true;
+}
+
+/* The image of one that runs again is of no use: its files go on without it. */
+static void drop_image(struct native *native, const char *id)
+{
+    auto_close int fd = openat(native->sandboxes_fd, id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct err err;
+
+    if (fd >= 0 && !trash_add(native->trash, fd, "image", &err))
+        log_warn("native: sandbox %s keeps an image that is of no use: %s", id, err_text(&err));
+}
+
 bool native_start(struct driver *driver, const struct plan *plan, struct started *out, struct err *err)
 {
     struct native *native = native_of(driver);
     struct err full;
-    struct start start = { .native = native,
-                           .plan = plan,
-                           .sandbox_fd = -1,
-                           .state_fd = -1,
-                           .link_fd = -1,
-                           .control_fd = { -1, -1 },
-                           .userns_fd = -1,
-                           .birth_fd = -1,
-                           .child_fds = { -1, -1, -1 } };
-    uint32_t slot;
+    struct start start;
 
-    if (!plan_check(plan, err))
-        return err_wrap(err, "plan");
-    if (!may_start(native, plan, &start.box, err))
+    if (is_from_image(plan))
+        return err_set(err, ERR_INTERNAL, "such a start takes long: start_later() is for it");
+    if (!start_begin(&start, native, plan, err))
         return false;
-    if (!room_check(native->sandboxes_fd, err) || !slot_take(native, &slot, err))
-        return false;
-    if (!start.box) {
-        start.box = box_new(native, plan->id);
-        (void)map_put(&native->boxes, str_from(start.box->id), start.box);
-    }
-    start.box->state = BOX_STARTING;
-    start.box->slot = slot;
     start.box->zygote = zygote_ref(native->zygotes, plan, 0);
     if (!start_all(&start, err)) {
         /* The same error comes when namespaces run out: it is the disk only if that is full now. */
@@ -496,5 +528,113 @@ bool native_start(struct driver *driver, const struct plan *plan, struct started
     start_close(&start);
     start.box->ran = true;
     box_watch(start.box, BOX_RUNNING);
+    if (plan->from == PLAN_PARKED)
+        drop_image(native, plan->id);
     return true;
+}
+
+/* ---- from an image ---- */
+
+/* A start that is answered later. */
+struct later {
+    driver_started_fn *done;
+    void *context;
+    bool was_parked;
+};
+
+static void later_fail(struct box *box, const struct err *err)
+{
+    if (box->native->is_stopping)
+        return; /* the next keeper finds what is left */
+    if (box->pid) {
+        (void)pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0); /* it may be dead already */
+        box_watch(box, BOX_DYING);
+    } else {
+        log_info("native: sandbox %s did not come back: %s", box->id, err_text(err));
+        (void)cgroup_kill(box->native->cgroups, box->id); /* what CRIU has made before it failed */
+        box->state = BOX_CLEARING;
+        box_clear(box);
+    }
+}
+
+static void restored(void *context, struct box *box, int link_fd, const struct err *err)
+{
+    struct later *later = context;
+    driver_started_fn *done = later->done;
+    void *done_context = later->context;
+    bool was_parked = later->was_parked;
+    struct started started = { .guestlink_fd = link_fd };
+
+    free(later);
+    if (err) {
+        struct err why = *err;
+        later_fail(box, &why);
+        done(done_context, NULL, &why);
+        return;
+    }
+    started.has_network = box->network != NETWORK_NONE;
+    box->keep = HELD_RUNNING;
+    box->ran = true;
+    box_watch(box, BOX_RUNNING);
+    if (was_parked)
+        drop_image(box->native, box->id);
+    done(done_context, &started, NULL);
+}
+
+static int open_image(const struct start *start, struct err *err)
+{
+    char path[LAYER_ID_BYTES + 32];
+    int fd;
+
+    if (start->plan->from == PLAN_PARKED_IMAGE) {
+        fd = openat(start->sandbox_fd, "image", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    } else {
+        (void)snprintf(path, sizeof path, "snapshots/%s/image", start->plan->image);
+        fd = openat(start->native->data_fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    }
+    if (fd < 0 && errno == ENOENT)
+        (void)err_set(err, ERR_NOT_FOUND, "there is no image of the memory of %s", start->plan->id);
+    else if (fd < 0)
+        (void)err_sys(err, "open the image");
+    return fd;
+}
+
+static bool start_restore(struct start *start, driver_started_fn *done, void *context, struct err *err)
+{
+    if (!start_record(start, err))
+        return false;
+    auto_close int image_fd = open_image(start, err);
+    if (image_fd < 0)
+        return false;
+    struct later *later = NEW(struct later);
+    *later = (struct later){ .done = done, .context = context, .was_parked = start->plan->from == PLAN_PARKED_IMAGE };
+    const struct restore_from from = { .plan = start->plan, .sandbox_fd = start->sandbox_fd, .image_fd = image_fd };
+    if (box_restore(start->box, &from, restored, later, err))
+        return true;
+    free(later);
+    return false;
+}
+
+void native_start_later(struct driver *driver, const struct plan *plan, driver_started_fn *done, void *context)
+{
+    struct native *native = native_of(driver);
+    struct started started;
+    struct start start;
+    struct err err;
+
+    if (!is_from_image(plan)) {
+        if (native_start(driver, plan, &started, &err))
+            done(context, &started, NULL);
+        else
+            done(context, NULL, &err);
+        return;
+    }
+    if (!start_begin(&start, native, plan, &err)) {
+        done(context, NULL, &err);
+    } else if (!start_restore(&start, done, context, &err)) {
+        start_undo(&start);
+        done(context, NULL, &err);
+    } else {
+        start_close(&start);
+    }
 }

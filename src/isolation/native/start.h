@@ -12,5 +12,7 @@
 
 /* driver_ops.start: one that fails leaves nothing behind. */
 bool native_start(struct driver *driver, const struct plan *plan, struct started *out, struct err *err) must_use;
+/* driver_ops.start_later: also for plans that bring processes back. */
+void native_start_later(struct driver *driver, const struct plan *plan, driver_started_fn *done, void *context);
 
 #endif

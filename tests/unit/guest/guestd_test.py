@@ -41,7 +41,7 @@ def setup_message(token=TOKEN, user=b"root", workdir=b"", envs=(), open_code=0, 
     return packed(body)
 
 
-LINK, ZYGOTE = 1, 2  # wire/handover.h
+LINK, ZYGOTE, LISTENER = 1, 2, 3  # wire/handover.h
 
 
 class Keeper:
@@ -302,6 +302,20 @@ class Doors(Case):
     def test_guestlink_refuses_what_it_does_not_know_and_goes_on(self):
         self.assertEqual(self.daemon.tell(packed(b"\x63"))[0], 65)
         self.assertEqual(self.daemon.tell(packed(b"\x02")), b"\x40")
+
+    def test_a_new_socket_for_handovers_takes_the_place_of_the_old_one(self):
+        keeper = self.daemon.keeper
+        path = keeper.path + ".new"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as listener:
+            listener.bind(path)
+            listener.listen(8)
+            keeper.give(LISTENER, listener.fileno())
+        old, keeper.path = keeper.path, path
+        self.daemon.link.close()
+        self.daemon.link = keeper.link()
+        self.assertEqual(self.daemon.tell(packed(b"\x02")), b"\x40")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as giver:
+            self.assertRaises(ConnectionRefusedError, giver.connect, old)
 
     def test_prepare_answers_with_the_environment_of_the_setup_alone(self):
         given = b"".join(packed(name) + packed(value) for name, value in self.envs)

@@ -29,6 +29,7 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -40,7 +41,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { HANDOVER_FD = 3, HANDOVER_LINK = 1, HANDOVER_ZYGOTE = 2 };
+enum { HANDOVER_FD = 3, HANDOVER_LINK = 1, HANDOVER_ZYGOTE = 2, HANDOVER_LISTENER = 3 };
 
 static int out_fd = -1, zygote_fd = -1;
 static char **arguments;
@@ -494,6 +495,60 @@ static void count_taken_ports(void)
 }
 
 /* What keeper hands over, if there is anything: a new link in place of the one before, or the zygote's socket. */
+/* What an image of memory has to bring back: a variable, a deleted file, a child with a pipe, a socket that listens. */
+static char remembered[64];
+static int deleted_fd = -1, pipe_fd = -1;
+
+static void remember(const char *text)
+{
+    int ends[2];
+    struct sockaddr_in at = { .sin_family = AF_INET,
+                              .sin_port = htons(8080),
+                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    int server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    snprintf(remembered, sizeof remembered, "%s", text);
+    deleted_fd = open("/tmp/deleted", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    say_result("deleted", write(deleted_fd, text, strlen(text)) < 0 || unlink("/tmp/deleted") < 0 ? -1 : 0);
+    say_result("listen", bind(server, (struct sockaddr *)&at, sizeof at) < 0 ? -1 : listen(server, 8));
+    prctl(PR_SET_DUMPABLE, 0); /* as guestd is not */
+    if (pipe2(ends, O_CLOEXEC) == 0 && fork() == 0) {
+        close_range(3, ends[1] - 1, 0); /* guestd's children have none of its descriptors */
+        for (;;) {                      /* a background command with its output */
+            dprintf(ends[1], "tick\n");
+            usleep(10000);
+        }
+    }
+    pipe_fd = ends[0];
+    close(ends[1]);
+}
+
+static void trace_a_child(void)
+{
+    pid_t traced = fork();
+
+    if (traced == 0)
+        for (;;)
+            pause();
+    say_result("trace", ptrace(PTRACE_SEIZE, traced, 0, 0));
+}
+
+static void recall(void)
+{
+    char text[64] = "";
+    struct stat st;
+
+    say("remembered: %s\n", remembered);
+    ssize_t n = pread(deleted_fd, text, sizeof text - 1, 0);
+    say("deleted: %s\n", n < 0 ? strerror(errno) : text);
+    n = read(pipe_fd, text, 5);
+    say("child: %.4s\n", n == 5 ? text : "gone");
+    say("id: %u\n", stat("/", &st) == 0 ? st.st_uid : 65534);
+    char random[8];
+    say("random: %016llx\n", getrandom(random, sizeof random, 0) == 8 ? *(unsigned long long *)(void *)random : 0);
+    say_file("hostname", "/proc/sys/kernel/hostname");
+}
+
 static void take_handover(void)
 {
     uint32_t kind = 0;
@@ -515,6 +570,11 @@ static void take_handover(void)
         kind = 0;
     close(from_fd);
     memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+    if (kind == HANDOVER_LISTENER) {
+        dup3(fd, HANDOVER_FD, O_CLOEXEC);
+        close(fd);
+        return;
+    }
     int *place = kind == HANDOVER_LINK ? &out_fd : kind == HANDOVER_ZYGOTE ? &zygote_fd : NULL;
     if (!place)
         _exit(1);
@@ -800,7 +860,13 @@ static void hoard(void)
 static void run(char *command)
 {
     command[strcspn(command, "\n")] = '\0';
-    if (!strcmp(command, "facts"))
+    if (!strncmp(command, "remember ", 9))
+        remember(command + 9);
+    else if (!strcmp(command, "trace"))
+        trace_a_child();
+    else if (!strcmp(command, "recall"))
+        recall();
+    else if (!strcmp(command, "facts"))
         facts();
     else if (!strcmp(command, "attempts"))
         attempts();

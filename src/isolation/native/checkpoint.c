@@ -1,0 +1,471 @@
+/*
+ * How an image is made, in the helper: everything inside stands still. The helper looks at what the processes have open and
+ * mapped that is not of the sandbox's own mounts, because CRIU must be told of each such file: guestd's program and its
+ * cgroup files, which are keeper's; and the programs and libraries of interpreters that came from a zygote outside. Then it
+ * runs CRIU, which leaves the sandbox frozen, and writes down what it has found (image.h).
+ *
+ * No network is dumped: it is set up anew at a restore. TCP connections inside are kept; those to the outside end when a
+ * restored process uses them.
+ */
+#include "isolation/native/checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/limits.h"
+#include "base/mem.h"
+#include "isolation/native/box.h"
+#include "isolation/native/child.h"
+#include "isolation/native/criu.h"
+#include "isolation/native/helper.h"
+#include "isolation/native/image.h"
+
+enum {
+    MOUNTINFO_BYTES = 1 << 20,
+    MOUNTS_MAX = 1024, /* a sandbox has about thirty, and cannot make more */
+    LINK_BYTES = LIMIT_PATH_BYTES,
+};
+
+/* Under way; keeper's. */
+struct checkpoint {
+    struct box *box;
+    struct helper *helper;
+    int dir_fd, freezer_fd, image_fd;
+    uint32_t owner;
+    checkpoint_fn *done;
+    void *context;
+};
+
+/* ---- in the helper: what is from outside ---- */
+
+struct look {
+    pid_t pid; /* of guestd */
+    struct image *image;
+    uint64_t mounts[MOUNTS_MAX];
+    size_t mount_count;
+    dev_t guestd_device; /* of its program */
+    ino_t guestd_inode;
+    struct err *err;
+};
+
+static bool is_inside(const struct look *look, uint64_t mount_id)
+{
+    for (size_t i = 0; i < look->mount_count; i++)
+        if (look->mounts[i] == mount_id)
+            return true;
+    return false;
+}
+
+/*
+ * A line is "91 95 0:44 / /dev ro,nosuid - tmpfs dev rw". Ours are the mounts of the tmpfs with the devices: /dev itself, and
+ * the covers of what /proc must not show.
+ */
+static bool take_mount(struct look *look, struct str line)
+{
+    struct str id, word, root, point, type, source;
+    char where[LINK_BYTES], path[LINK_BYTES];
+    uint64_t number;
+
+    if (!str_cut(&line, ' ', &id) || !str_to_u64(id, UINT64_MAX, &number) || !str_cut(&line, ' ', &word) ||
+        !str_cut(&line, ' ', &word) || !str_cut(&line, ' ', &root) || !str_cut(&line, ' ', &point))
+        return err_set(look->err, ERR_INTERNAL, "the sandbox's list of mounts cannot be read");
+    do {
+        if (!line.len || !str_cut(&line, ' ', &word))
+            return err_set(look->err, ERR_INTERNAL, "the sandbox's list of mounts cannot be read");
+    } while (!str_eq(word, STR("-")));
+    if (!str_cut(&line, ' ', &type) || !str_cut(&line, ' ', &source) || look->mount_count == MOUNTS_MAX)
+        return err_set(look->err, ERR_INTERNAL, "the sandbox's list of mounts cannot be read");
+    look->mounts[look->mount_count++] = number;
+    if (!str_eq(type, STR("tmpfs")) || !str_eq(source, STR("dev")))
+        return true;
+    if (!str_to_path(point, where, sizeof where, look->err) || !str_to_path(root, path, sizeof path, look->err))
+        return false;
+    return image_add(look->image, &(struct image_part){ .from = IMAGE_MOUNT, .where = where, .path = path }, look->err);
+}
+
+static bool look_at_mounts(struct look *look)
+{
+    char path[64];
+    auto_free char *text = NULL;
+    size_t len;
+    struct str line;
+
+    (void)snprintf(path, sizeof path, "/proc/%d/mountinfo", look->pid);
+    if (!fd_read_file(AT_FDCWD, path, MOUNTINFO_BYTES, &text, &len, look->err))
+        return false;
+    for (struct str rest = str_of(text, len); rest.len && str_cut(&rest, '\n', &line);)
+        if (!take_mount(look, line))
+            return false;
+    return true;
+}
+
+/* From "mnt_id:\t91" in a file of fdinfo. */
+static bool read_mount_id(const char *path, uint64_t *out, struct err *err)
+{
+    auto_free char *text = NULL;
+    size_t len;
+    struct str line, rest;
+
+    if (!fd_read_file(AT_FDCWD, path, 64 * 1024, &text, &len, err))
+        return false;
+    for (rest = str_of(text, len); rest.len && str_cut(&rest, '\n', &line);)
+        if (str_skip(&line, STR("mnt_id:")) && str_to_u64(str_trim(line), UINT64_MAX, out))
+            return true;
+    return err_set(err, ERR_INTERNAL, "%s has no mount", path);
+}
+
+/* An open file, or a mapped one. `number` is that of a descriptor of guestd's, else -1. */
+static bool take_file(struct look *look, int fd, const char *path, uint64_t mount_id, int number)
+{
+    struct image_part part = { .from = IMAGE_FROM_COUNT, .mount_id = mount_id };
+    char link[LINK_BYTES];
+    struct statfs fs;
+    struct stat st;
+
+    if (is_inside(look, mount_id))
+        return true;
+    if (fstat(fd, &st) < 0 || fstatfs(fd, &fs) < 0)
+        return err_sys(look->err, "look at a file that the sandbox has open");
+    if (!S_ISREG(st.st_mode) || image_has_file(look->image, mount_id, st.st_ino))
+        return true;
+    part.inode = st.st_ino;
+    if (st.st_dev == look->guestd_device && st.st_ino == look->guestd_inode) {
+        part.from = IMAGE_GUESTD;
+    } else if ((fs.f_type == CGROUP_SUPER_MAGIC || fs.f_type == CGROUP2_SUPER_MAGIC) && number >= GUESTD_CGROUP_FD) {
+        part.from = IMAGE_CGROUP;
+        part.number = (uint64_t)(number - GUESTD_CGROUP_FD);
+    } else if (fs.f_type == OVERLAYFS_SUPER_MAGIC) {
+        ssize_t len = readlink(path, link, sizeof link - 1);
+        if (len <= 0)
+            return err_sys(look->err, "look at a program's file");
+        link[len] = '\0';
+        part.from = IMAGE_FILE;
+        part.path = link;
+    }
+    /* Anything else is memory that has no file (memfd, /dev/shm of the kernel's), or CRIU says what it cannot keep. */
+    return part.from == IMAGE_FROM_COUNT || image_add(look->image, &part, look->err);
+}
+
+/* By a path of /proc that leads to the file itself. What has gone meanwhile cannot: everything stands still. */
+static bool look_at_path(struct look *look, const char *path)
+{
+    char info[64];
+    uint64_t mount_id;
+    auto_close int fd = open(path, O_PATH | O_CLOEXEC);
+
+    if (fd < 0)
+        return errno == ENOENT ||
+               err_sys(look->err, "open a file that the sandbox has open"); /* a kernel thread, a zombie */
+    (void)snprintf(info, sizeof info, "/proc/self/fdinfo/%d", fd);
+    return read_mount_id(info, &mount_id, look->err) && take_file(look, fd, path, mount_id, -1);
+}
+
+static bool each_name(struct look *look, const char *dir_path,
+                      bool (*fn)(struct look *look, const char *dir, const char *name))
+{
+    DIR *dir = opendir(dir_path);
+    bool fine = true;
+
+    if (!dir)
+        return errno == ENOENT || errno == ESRCH || err_sys(look->err, "look through %s", dir_path);
+    for (struct dirent *entry; fine && (entry = readdir(dir));)
+        fine = entry->d_name[0] == '.' || fn(look, dir_path, entry->d_name);
+    (void)closedir(dir);
+    return fine;
+}
+
+static bool look_at_mapping(struct look *look, const char *dir, const char *name)
+{
+    char path[96];
+
+    (void)snprintf(path, sizeof path, "%s/%s", dir, name);
+    return look_at_path(look, path);
+}
+
+static bool look_at_descriptor(struct look *look, const char *dir, const char *name)
+{
+    char path[96], own[64];
+    struct stat st;
+
+    (void)snprintf(path, sizeof path, "%s/%s", dir, name);
+    (void)snprintf(own, sizeof own, "/proc/%d/fd", look->pid);
+    /* First without opening it: most are sockets and pipes. */
+    if (fstatat(AT_FDCWD, path, &st, 0) < 0)
+        return errno == ENOENT || err_sys(look->err, "look at a file that the sandbox has open");
+    if (!S_ISREG(st.st_mode))
+        return true;
+    auto_close int fd = open(path, O_PATH | O_CLOEXEC);
+    if (fd < 0)
+        return err_sys(look->err, "open a file that the sandbox has open");
+    char info[64];
+    uint64_t mount_id;
+    (void)snprintf(info, sizeof info, "/proc/self/fdinfo/%d", fd);
+    return read_mount_id(info, &mount_id, look->err) &&
+           take_file(look, fd, path, mount_id, strcmp(dir, own) == 0 ? atoi(name) : -1);
+}
+
+static bool look_at_process(struct look *look, pid_t pid)
+{
+    char path[64];
+
+    (void)snprintf(path, sizeof path, "/proc/%d/exe", pid);
+    if (!look_at_path(look, path))
+        return false;
+    (void)snprintf(path, sizeof path, "/proc/%d/fd", pid);
+    if (!each_name(look, path, look_at_descriptor))
+        return false;
+    (void)snprintf(path, sizeof path, "/proc/%d/map_files", pid);
+    return each_name(look, path, look_at_mapping);
+}
+
+/* guestd first: its descriptors have numbers that mean something. */
+static bool look_at_processes(struct look *look)
+{
+    FILE *list = fopen(CRIU_FREEZER "/cgroup.procs", "re");
+    char line[32];
+    bool fine = list ? look_at_process(look, look->pid) : err_sys(look->err, "list the sandbox's processes");
+
+    while (fine && fgets(line, sizeof line, list)) {
+        int pid = atoi(line);
+        fine = pid <= 0 || pid == look->pid || look_at_process(look, pid);
+    }
+    if (list)
+        (void)fclose(list);
+    return fine;
+}
+
+static bool look_at_guestd(struct look *look)
+{
+    char path[64];
+    struct stat st;
+
+    (void)snprintf(path, sizeof path, "/proc/%d/exe", look->pid);
+    if (stat(path, &st) < 0)
+        return err_sys(look->err, "look at guestd");
+    look->guestd_device = st.st_dev;
+    look->guestd_inode = st.st_ino;
+    (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", look->pid, GUESTD_HANDOVER_FD);
+    if (stat(path, &st) < 0 || !S_ISSOCK(st.st_mode))
+        return err_sys(look->err, "look at guestd's socket");
+    return image_add(look->image, &(struct image_part){ .from = IMAGE_SOCKET, .number = st.st_ino }, look->err);
+}
+
+/* ---- in the helper: the dump ---- */
+
+static void add_externals(struct criu_args *args, const struct image *image)
+{
+    for (size_t i = 0; i < image->count; i++) {
+        const struct image_part *part = &image->parts[i];
+        if (part->from == IMAGE_SOCKET)
+            continue;
+        criu_arg(args, "--external");
+        if (part->from == IMAGE_MOUNT)
+            criu_arg(args, "mnt[%s]:%s", part->where, part->where);
+        else
+            criu_arg(args, "file[%" PRIx64 ":%" PRIx64 "]", part->mount_id, part->inode);
+    }
+}
+
+static bool dump(const struct checkpoint *checkpoint, const struct image *image, struct err *err)
+{
+    struct criu_args args;
+
+    criu_args_init(&args);
+    static const char *const options[] = {
+        "criu",
+        "dump",
+        "--images-dir",
+        CRIU_IMAGE,
+        "--work-dir",
+        "/run",
+        "--log-file",
+        CRIU_LOG,
+        "-v2",
+        /* It stands still before, and afterwards as well. */
+        "--freeze-cgroup",
+        CRIU_FREEZER,
+        "--leave-running",
+        /* Its network is made anew, its place in the cgroups is keeper's business. */
+        "--network-lock",
+        "skip",
+        "--empty-ns",
+        "net",
+        "--tcp-established",
+        "--manage-cgroups=ignore",
+        "--file-locks",
+        "--force-irmap",
+        "--irmap-scan-path",
+        "/home",
+        "--irmap-scan-path",
+        "/tmp",
+    };
+    for (size_t i = 0; i < COUNT_OF(options); i++)
+        criu_arg(&args, "%s", options[i]);
+    criu_arg(&args, "--ghost-limit");
+    criu_arg(&args, "%d", LIMIT_GHOST_BYTES);
+    criu_arg(&args, "--tree");
+    criu_arg(&args, "%d", checkpoint->box->pid);
+    add_externals(&args, image);
+    bool fine =
+        criu_run(&(struct criu_run){ .args = &args, .dumps = checkpoint->box->pid, .owner = checkpoint->owner }, err);
+    criu_args_done(&args);
+    return fine;
+}
+
+static uint64_t count_bytes(void)
+{
+    DIR *dir = opendir(CRIU_IMAGE);
+    uint64_t bytes = 0;
+    struct stat st;
+
+    for (struct dirent *entry; dir && (entry = readdir(dir));)
+        if (fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode))
+            bytes += (uint64_t)st.st_blocks * 512;
+    if (dir)
+        (void)closedir(dir);
+    return bytes;
+}
+
+static bool write_image(const struct image *image, struct err *err)
+{
+    auto_buf struct buf text = buf_make(NULL, LIMIT_IMAGE_TEXT_BYTES);
+    auto_close int fd = open(CRIU_IMAGE "/cloister", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+
+    image_print(&text, image);
+    if (text.overflowed)
+        return err_set(err, ERR_LIMIT, "too many program files are in use");
+    if (fd < 0 || write(fd, text.data, text.len) != (ssize_t)text.len)
+        return err_sys(err, "write the image's own file");
+    return true;
+}
+
+static bool work(struct helper_voice *voice, void *context, struct err *err)
+{
+    struct checkpoint *checkpoint = context;
+    auto_image struct image image = { .origin = checkpoint->box->native->memory.origin };
+    const struct criu_room room = { .tools_fd = checkpoint->box->native->memory.tools_fd,
+                                    .image_fd = checkpoint->image_fd,
+                                    .freezer_fd = checkpoint->freezer_fd,
+                                    .root_fd = -1,
+                                    .devices_fd = -1 };
+    struct look *look = NEW(struct look);
+    *look = (struct look){ .pid = checkpoint->box->pid, .image = &image, .err = err };
+
+    bool fine = criu_enter(&room, err) && look_at_guestd(look) && look_at_mounts(look) && look_at_processes(look) &&
+                dump(checkpoint, &image, err) && write_image(&image, err);
+    free(look);
+    if (!fine)
+        return false;
+    helper_figure(voice, 0, count_bytes());
+    return true;
+}
+
+/* ---- in keeper ---- */
+
+static void end(struct checkpoint *checkpoint, uint64_t bytes, const struct err *err)
+{
+    checkpoint_fn *done = checkpoint->done;
+    void *context = checkpoint->context;
+
+    checkpoint->box->checkpoint = NULL;
+    fd_close(&checkpoint->dir_fd);
+    fd_close(&checkpoint->freezer_fd);
+    fd_close(&checkpoint->image_fd);
+    free(checkpoint);
+    done(context, bytes, err);
+}
+
+static void ended(void *context, const uint64_t figures[HELPER_FIGURES], const struct err *err)
+{
+    struct checkpoint *checkpoint = context;
+    struct err why;
+
+    checkpoint->helper = NULL;
+    if (!err && renameat(checkpoint->dir_fd, "image.new", checkpoint->dir_fd, "image") < 0) {
+        (void)err_sys(&why, "name the image");
+        err = &why;
+    }
+    end(checkpoint, err ? 0 : figures[0], err);
+}
+
+void checkpoint_forget(struct box *box, const struct err *why)
+{
+    struct checkpoint *checkpoint = box->checkpoint;
+
+    if (!checkpoint)
+        return;
+    helper_cancel(take_ptr(&checkpoint->helper));
+    end(checkpoint, 0, why);
+}
+
+static bool open_all(struct checkpoint *checkpoint, int dir_fd, struct err *err)
+{
+    struct native *native = checkpoint->box->native;
+
+    checkpoint->dir_fd = fcntl(dir_fd, F_DUPFD_CLOEXEC, 3);
+    if (checkpoint->dir_fd < 0)
+        return err_sys(err, "keep the image's directory");
+    /* Of an earlier attempt. */
+    if (!trash_add(native->trash, dir_fd, "image.new", err) || !trash_add(native->trash, dir_fd, "image", err))
+        return false;
+    if (mkdirat(dir_fd, "image.new", 0700) < 0)
+        return err_sys(err, "make the image's directory");
+    checkpoint->image_fd = openat(dir_fd, "image.new", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    /* Processes that are being restored read it as the sandbox's root. On the host the directories above are root's. */
+    if (checkpoint->image_fd < 0 || fchmod(checkpoint->image_fd, 0755) < 0)
+        return err_sys(err, "open the image's directory");
+    return cgroup_open_freezer(native->cgroups, checkpoint->box->id, &checkpoint->freezer_fd, err);
+}
+
+static bool read_owner(struct checkpoint *checkpoint, struct err *err)
+{
+    struct state *state = NEW(struct state);
+    auto_close int fd =
+        openat(checkpoint->box->native->sandboxes_fd, checkpoint->box->id, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool fine = fd < 0 ? err_sys(err, "open the sandbox's directory") : state_read(fd, state, err);
+
+    checkpoint->owner = state->owner;
+    free(state);
+    return fine;
+}
+
+bool box_checkpoint(struct box *box, int dir_fd, checkpoint_fn *done, void *context, struct err *err)
+{
+    struct native *native = box->native;
+    struct checkpoint *checkpoint = NEW(struct checkpoint);
+
+    *checkpoint = (struct checkpoint){
+        .box = box, .dir_fd = -1, .freezer_fd = -1, .image_fd = -1, .done = done, .context = context
+    };
+    if (open_all(checkpoint, dir_fd, err) && read_owner(checkpoint, err)) {
+        const struct helper_job job = { .work = work,
+                                        .runs_criu = true,
+                                        .ended = ended,
+                                        .context = checkpoint,
+                                        .dirs = { { native->memory.tools_fd, HELPER_READ },
+                                                  { checkpoint->image_fd, HELPER_CHANGE },
+                                                  { checkpoint->freezer_fd, HELPER_CHANGE } },
+                                        .dir_count = 3,
+                                        .patience_ms = LIMIT_DUMP_MS };
+        checkpoint->helper = helper_start(native->helpers, &job, err);
+    }
+    if (checkpoint->helper) {
+        box->checkpoint = checkpoint;
+        return true;
+    }
+    fd_close(&checkpoint->dir_fd);
+    fd_close(&checkpoint->freezer_fd);
+    fd_close(&checkpoint->image_fd);
+    free(checkpoint);
+    return false;
+}

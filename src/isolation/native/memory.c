@@ -1,0 +1,228 @@
+#include "isolation/native/memory.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "isolation/native/box.h"
+#include "isolation/native/checkpoint.h"
+#include "isolation/native/criu.h"
+#include "isolation/native/park.h"
+
+enum { CPUINFO_BYTES = 4 << 20, VERSION_BYTES = 64, CHUNK_BYTES = 64 * 1024 };
+
+/* ---- where images can be restored ---- */
+
+#define FNV_START 0xcbf29ce484222325u
+
+/* FNV-1a: tells builds and processors apart; nobody gains by making two alike. */
+static uint64_t hash_more(uint64_t hash, const char *bytes, size_t len)
+{
+    for (size_t i = 0; i < len; i++)
+        hash = (hash ^ (unsigned char)bytes[i]) * 0x100000001b3u;
+    return hash;
+}
+
+/* Printable ASCII, and cut. */
+static void put(char room[IMAGE_TEXT_BYTES], const char *text)
+{
+    size_t len = 0;
+
+    for (; *text && len < IMAGE_TEXT_BYTES - 1; text++)
+        room[len++] = *text >= ' ' && *text <= '~' ? *text : '?';
+    room[len] = '\0';
+}
+
+static bool name_kernel(char room[IMAGE_TEXT_BYTES], struct err *err)
+{
+    struct utsname name;
+    char text[sizeof name.release + sizeof name.version + sizeof name.machine];
+
+    if (uname(&name) < 0)
+        return err_sys(err, "uname");
+    (void)snprintf(text, sizeof text, "%s %s %s", name.release, name.machine, name.version);
+    put(room, text);
+    return true;
+}
+
+/* What the first processor is called, and what it can do. */
+static bool name_processor(char room[IMAGE_TEXT_BYTES], struct err *err)
+{
+    auto_free char *text = NULL;
+    size_t len;
+    struct str line, rest, name = STR("unknown");
+    uint64_t features = FNV_START;
+    char said[IMAGE_TEXT_BYTES];
+
+    if (!fd_read_file(AT_FDCWD, "/proc/cpuinfo", CPUINFO_BYTES, &text, &len, err))
+        return false;
+    for (rest = str_of(text, len); rest.len && str_cut(&rest, '\n', &line) && line.len;) {
+        struct str key = STR("");
+        (void)str_cut(&line, ':', &key);
+        key = str_trim(key);
+        if (str_eq(key, STR("model name")) || str_eq(key, STR("CPU part")))
+            name = str_trim(line);
+        if (str_eq(key, STR("flags")) || str_eq(key, STR("Features")))
+            features = hash_more(features, line.at, line.len);
+    }
+    (void)snprintf(said, sizeof said, "%016" PRIx64 " %.*s", features, (int)MIN(name.len, 100), name.at);
+    put(room, said);
+    return true;
+}
+
+static bool name_guestd(int fd, char room[IMAGE_TEXT_BYTES], struct err *err)
+{
+    auto_free char *chunk = mem_new(CHUNK_BYTES);
+    uint64_t hash = FNV_START;
+    off_t at = 0;
+    ssize_t n;
+
+    while ((n = pread(fd, chunk, CHUNK_BYTES, at)) > 0) {
+        hash = hash_more(hash, chunk, (size_t)n);
+        at += n;
+    }
+    if (n < 0)
+        return err_sys(err, "read guestd");
+    (void)snprintf(room, IMAGE_TEXT_BYTES, "%016" PRIx64 " %jd", hash, (intmax_t)at);
+    return true;
+}
+
+static bool name_criu(int tools_fd, char room[IMAGE_TEXT_BYTES], struct err *err)
+{
+    auto_free char *text = NULL;
+    size_t len;
+
+    if (!fd_read_file(tools_fd, "etc/criu-version", VERSION_BYTES, &text, &len, err))
+        return false;
+    text[strcspn(text, "\n")] = '\0';
+    put(room, text);
+    return true;
+}
+
+static bool open_all(struct native *native, const char *tools, struct err *err)
+{
+    struct memory *memory = &native->memory;
+
+    if (!tools)
+        return err_set(err, ERR_UNAVAILABLE, "this server does not write the memory of sandboxes to disk");
+    if (cgroups_report(native->cgroups)->layout == CGROUP_V2)
+        return err_set(err, ERR_UNAVAILABLE, "memory is not written to disk on machines with cgroup v2 alone");
+    if (cgroups_report(native->cgroups)->freezer == CGROUP_FREEZER_NONE)
+        return err_set(err, ERR_UNAVAILABLE, "this machine has no cgroup freezer");
+    auto_close int fd = criu_open_tools(tools, err);
+    if (fd < 0 || !name_kernel(memory->origin.kernel, err) || !name_processor(memory->origin.cpu, err) ||
+        !name_guestd(native->guestd_fd, memory->origin.guestd, err) || !name_criu(fd, memory->origin.criu, err))
+        return false;
+    memory->tools_fd = take_fd(&fd);
+    return true;
+}
+
+void memory_open(struct native *native, const char *tools)
+{
+    struct err err;
+
+    native->memory.tools_fd = -1;
+    if (open_all(native, tools, &err))
+        return;
+    (void)err_set(&native->memory.why, ERR_UNAVAILABLE, "%s", err.message);
+    if (tools)
+        log_info("native: paused sandboxes stay in memory or are kept without it: %s", err_text(&err));
+}
+
+void memory_close(struct native *native)
+{
+    fd_close(&native->memory.tools_fd);
+}
+
+bool memory_works(const struct native *native, struct err *err)
+{
+    if (native->memory.tools_fd >= 0)
+        return true;
+    *err = native->memory.why;
+    return false;
+}
+
+/* ---- park ---- */
+
+struct memory_park {
+    struct box *box;
+    int sandbox_fd;
+    bool was_frozen;
+    driver_kept_fn *done;
+    void *context;
+};
+
+static void end(struct memory_park *park, const struct err *err)
+{
+    struct box *box = park->box;
+    driver_kept_fn *done = park->done;
+    void *context = park->context;
+    struct err why;
+
+    if (err && !park->was_frozen && box->state == BOX_RUNNING && !box->native->is_stopping && !box_thaw(box, &why))
+        log_error("native: sandbox %s stays frozen: %s", box->id, err_text(&why));
+    box->memory_park = NULL;
+    fd_close(&park->sandbox_fd);
+    free(park);
+    done(context, NULL, err);
+}
+
+static void parked(void *context, const struct kept *kept, const struct err *err)
+{
+    (void)kept;
+    end(context, err);
+}
+
+static void dumped(void *context, uint64_t image_bytes, const struct err *err)
+{
+    struct memory_park *park = context;
+
+    (void)image_bytes;
+    if (err) {
+        log_info("native: the memory of sandbox %s was not written to disk: %s", park->box->id, err_text(err));
+        end(park, err);
+        return;
+    }
+    box_park(park->box, HELD_PARKED_IMAGE, parked, park);
+}
+
+static void frozen(void *context, const struct kept *kept, const struct err *err)
+{
+    struct memory_park *park = context;
+    struct err why;
+
+    (void)kept;
+    if (err)
+        end(park, err);
+    else if (!box_checkpoint(park->box, park->sandbox_fd, dumped, park, &why))
+        end(park, &why);
+}
+
+void memory_park(struct box *box, driver_kept_fn *done, void *context)
+{
+    struct memory_park *park;
+    struct err err;
+
+    if (!memory_works(box->native, &err)) {
+        done(context, NULL, &err);
+        return;
+    }
+    park = NEW(struct memory_park);
+    *park = (struct memory_park){ .box = box, .was_frozen = box->ice.is_frozen, .done = done, .context = context };
+    park->sandbox_fd = openat(box->native->sandboxes_fd, box->id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    box->memory_park = park;
+    if (park->sandbox_fd >= 0) {
+        box_freeze(box, frozen, park);
+    } else {
+        (void)err_sys(&err, "open sandboxes/%s", box->id);
+        end(park, &err);
+    }
+}

@@ -1,0 +1,35 @@
+/*
+ * memory.h - can this machine write the memory of sandboxes to disk? And PAUSE_PARK with memory.
+ *
+ * It can where CRIU is there (criu.h), where cgroups are not v2 alone, and where a test at keeper's start has worked.
+ *
+ * Threads    Keeper's one. Nothing here waits.
+ */
+#ifndef ISOLATION_NATIVE_MEMORY_H
+#define ISOLATION_NATIVE_MEMORY_H
+
+#include <stdbool.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+#include "isolation/driver.h"
+#include "isolation/native/image.h"
+
+struct box;
+struct native;
+
+struct memory {
+    int tools_fd;   /* CRIU's root; -1: it cannot… */
+    struct err why; /* …because of this: ERR_UNAVAILABLE, without sys */
+    struct image_origin origin;
+};
+
+/* `tools` is the path of CRIU's root; NULL: memory is not to be written. Never fails: then it is off, and the log says why. */
+void memory_open(struct native *native, const char *tools);
+void memory_close(struct native *native);
+bool memory_works(const struct native *native, struct err *err) must_use;
+
+/* A box that is RUNNING, frozen or not: its image is made, then it is parked. As box_park() otherwise. */
+void memory_park(struct box *box, driver_kept_fn *done, void *context);
+
+#endif

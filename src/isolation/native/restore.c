@@ -1,0 +1,595 @@
+/*
+ * How a sandbox comes back:
+ *   keeper   makes the cgroup, the root and the devices as for any start, seen through ids of its slot, and a socket for
+ *            handovers
+ *   helper   enters the sandbox's cgroup and makes a cgroup namespace there, so that all that CRIU makes is in it and under
+ *            its limits; writes down the slot's ids in place of those of the image; runs CRIU
+ *   CRIU     makes the other namespaces and the processes. Before they have any memory it stops: the helper sets up the
+ *            network and the limits of the namespaces from inside them, and the host name
+ *   helper   moves pid 1 into the `guestd` leaf and says its number
+ *   keeper   looks whether that is in the sandbox's cgroup, writes the record, and gives guestd its sockets
+ *
+ * Kernel randomness differs in each copy: programs that have drawn some in advance (the C library's getrandom) notice a new
+ * generation of the kernel's generator, which keeper begins before each restore.
+ */
+#include "isolation/native/restore.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/openat2.h>
+#include <linux/random.h>
+#include <linux/sched.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/pidfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "isolation/native/box.h"
+#include "isolation/native/child.h"
+#include "isolation/native/criu.h"
+#include "isolation/native/handover.h"
+#include "isolation/native/helper.h"
+#include "isolation/native/image.h"
+
+enum { CRIU_MAGIC_BYTES = 8, USERNS_NAME_BYTES = 64 };
+
+/* Under way; keeper's. */
+struct restore {
+    struct box *box;
+    struct plan plan;
+    struct helper *helper;
+    int sandbox_fd, image_fd, root_fd, devices_fd, files_fd, handover_fd, userns_fd;
+    int above_fds[CGROUP_TREE_COUNT], user_fds[CGROUP_TREE_COUNT], guestd_fds[CGROUP_TREE_COUNT];
+    size_t above_count, user_count, guestd_count;
+    uint32_t uid_base;
+    restore_fn *done;
+    void *context;
+};
+
+/* ---- in the helper: before CRIU ---- */
+
+static bool enter_cgroups(const int *fds, size_t count, struct err *err)
+{
+    for (size_t i = 0; i < count; i++)
+        if (write(fds[i], "0", 1) != 1)
+            return err_sys(err, "enter the sandbox's cgroup");
+    return true;
+}
+
+static bool enter_sandbox_cgroup(const struct restore *restore, struct err *err)
+{
+    if (!enter_cgroups(restore->above_fds, restore->above_count, err))
+        return false;
+    if (unshare(CLONE_NEWCGROUP) < 0)
+        return err_sys(err, "make a cgroup namespace");
+    return enter_cgroups(restore->user_fds, restore->user_count, err);
+}
+
+static bool find_userns(char room[USERNS_NAME_BYTES], struct err *err)
+{
+    DIR *dir = opendir(CRIU_IMAGE);
+    bool found = false;
+
+    for (struct dirent *entry; dir && !found && (entry = readdir(dir));) {
+        found = strncmp(entry->d_name, "userns-", 7) == 0 && strlen(entry->d_name) < 32;
+        if (found)
+            (void)snprintf(room, USERNS_NAME_BYTES, CRIU_IMAGE "/%s", entry->d_name);
+    }
+    if (dir)
+        (void)closedir(dir);
+    return found || err_set(err, ERR_INVALID, "the image is damaged: it has no user namespace");
+}
+
+static void add_varint(struct buf *out, uint32_t number)
+{
+    for (; number >= 0x80; number >>= 7)
+        buf_add_char(out, (char)(number | 0x80));
+    buf_add_char(out, (char)number);
+}
+
+/* protobuf: field 1 is the first id inside, 2 the first one outside, 3 how many. */
+static void add_extent(struct buf *out, uint32_t field, uint32_t uid_base)
+{
+    auto_buf struct buf extent = buf_make(NULL, 64);
+
+    buf_add_char(&extent, 1 << 3);
+    add_varint(&extent, 0);
+    buf_add_char(&extent, 2 << 3);
+    add_varint(&extent, uid_base);
+    buf_add_char(&extent, 3 << 3);
+    add_varint(&extent, NATIVE_UIDS);
+    buf_add_char(out, (char)(field << 3 | 2));
+    add_varint(out, (uint32_t)extent.len);
+    buf_add(out, buf_str(&extent));
+}
+
+/*
+ * The image has the ids of the slot it was made in. Several restores may read it at once, so the file is covered by another,
+ * in this mount namespace: CRIU's two magic numbers as they are, a length, and the two maps.
+ */
+static bool cover_ids(const struct restore *restore, struct err *err)
+{
+    auto_buf struct buf maps = buf_make(NULL, 256), file = buf_make(NULL, 512);
+    char path[USERNS_NAME_BYTES], magic[CRIU_MAGIC_BYTES];
+
+    if (!find_userns(path, err))
+        return false;
+    auto_close int old_fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (old_fd < 0 || read(old_fd, magic, sizeof magic) != sizeof magic)
+        return err_set(err, ERR_INVALID, "the image is damaged: its user namespace cannot be read");
+    add_extent(&maps, 1, restore->uid_base);
+    add_extent(&maps, 2, restore->uid_base);
+    buf_add(&file, str_of(magic, sizeof magic));
+    for (size_t i = 0; i < 4; i++)
+        buf_add_char(&file, (char)(maps.len >> 8 * i));
+    buf_add(&file, buf_str(&maps));
+    auto_close int fd = open("/tmp/userns.img", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0 || write(fd, file.data, file.len) != (ssize_t)file.len)
+        return err_sys(err, "write the ids of the sandbox");
+    if (mount("/tmp/userns.img", path, NULL, MS_BIND, NULL) < 0)
+        return err_sys(err, "cover the ids of the image");
+    return true;
+}
+
+static bool read_image(const struct restore *restore, struct image *out, struct err *err)
+{
+    auto_free char *text = NULL;
+    size_t len;
+
+    if (!fd_read_file(AT_FDCWD, CRIU_IMAGE "/cloister", LIMIT_IMAGE_TEXT_BYTES, &text, &len, err))
+        return err_wrap(err, "the image's own file");
+    return image_parse(str_of(text, len), out, err) &&
+           image_fits(&out->origin, &restore->box->native->memory.origin, err);
+}
+
+/* ---- in the helper: arguments ---- */
+
+static bool inherit(struct criu_args *args, int fd, const char *name, struct err *err)
+{
+    if (!fd_set_cloexec(fd, false, err))
+        return false;
+    criu_arg(args, "--inherit-fd");
+    criu_arg(args, "fd[%d]:%s", fd, name);
+    return true;
+}
+
+/* From the layers alone: the sandbox's own upper may have another file of this name. */
+static int open_file(const struct restore *restore, const char *path, struct err *err)
+{
+    const struct open_how how = { .flags = O_RDONLY,
+                                  .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS };
+    int fd = (int)syscall(SYS_openat2, restore->files_fd, path + 1, &how, sizeof how);
+
+    if (fd < 0)
+        (void)err_sys(err, "open %s of the template", path);
+    return fd;
+}
+
+static bool add_part(const struct restore *restore, struct criu_args *args, const struct image_part *part,
+                     struct err *err)
+{
+    char name[64];
+    int fd;
+
+    if (part->from == IMAGE_MOUNT) {
+        criu_arg(args, "--external");
+        criu_arg(args, "mnt[%s]:" CRIU_DEVICES "%s", part->where, part->path);
+        return true;
+    }
+    if (part->from == IMAGE_SOCKET) {
+        (void)snprintf(name, sizeof name, "socket:[%" PRIu64 "]", part->number);
+        return inherit(args, restore->handover_fd, name, err);
+    }
+    /*
+     * The dump has it as file[mount:inode]. With that name CRIU would open our descriptor once more through /proc, as the
+     * sandbox's root, who may not. It looks for a file's path first, and takes the name without its first letter for that:
+     * then it uses the descriptor as it is. (open_path() of CRIU 4.2; the self-test notices if another one does not.)
+     */
+    (void)snprintf(name, sizeof name, "ile[%" PRIx64 ":%" PRIx64 "]", part->mount_id, part->inode);
+    if (part->from == IMAGE_GUESTD)
+        return inherit(args, restore->box->native->guestd_fd, name, err);
+    if (part->from == IMAGE_CGROUP) {
+        if (part->number >= restore->user_count)
+            return err_set(err, ERR_CONFLICT,
+                           "its memory was saved under other cgroups; it can be started from its "
+                           "files (on_resume='reboot')");
+        return inherit(args, restore->user_fds[part->number], name, err);
+    }
+    fd = open_file(restore, part->path, err);
+    return fd >= 0 && inherit(args, fd, name, err);
+}
+
+static bool add_args(const struct restore *restore, struct criu_args *args, const struct image *image, struct err *err)
+{
+    static const char *const options[] = {
+        "criu",
+        "restore",
+        "--images-dir",
+        CRIU_IMAGE,
+        "--work-dir",
+        "/run",
+        "--log-file",
+        CRIU_LOG,
+        "-v2",
+        "--root",
+        CRIU_BOX,
+        "--restore-detached",
+        "--pidfile",
+        "/run/pid",
+        "--empty-ns",
+        "net",
+        "--tcp-established",
+        "--manage-cgroups=ignore",
+        "--file-locks",
+    };
+
+    for (size_t i = 0; i < COUNT_OF(options); i++)
+        criu_arg(args, "%s", options[i]);
+    criu_arg(args, "--ghost-limit");
+    criu_arg(args, "%d", LIMIT_GHOST_BYTES);
+    for (size_t i = 0; i < image->count; i++)
+        if (!add_part(restore, args, &image->parts[i], err))
+            return false;
+    return true;
+}
+
+/* ---- in the helper: steps of CRIU ---- */
+
+static bool enter_namespace(int pid, const char *name, int kind, struct err *err)
+{
+    char path[64];
+
+    (void)snprintf(path, sizeof path, "/proc/%d/ns/%s", pid, name);
+    auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || setns(fd, kind) < 0)
+        return err_sys(err, "enter a namespace of the sandbox");
+    return true;
+}
+
+/* The host name by our own power; the rest as the sandbox's root, as native_child() does it. */
+static bool set_up(const struct restore *restore, int pid, struct err *err)
+{
+    const struct native *native = restore->box->native;
+    const char *name = restore->plan.hostname;
+    auto_close int root_fd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+    if (root_fd < 0)
+        return err_sys(err, "open /");
+    if (!enter_namespace(pid, "user", CLONE_NEWUSER, err) || !enter_namespace(pid, "net", CLONE_NEWNET, err) ||
+        !enter_namespace(pid, "uts", CLONE_NEWUTS, err))
+        return false;
+    return network_set_up(native->network == NETWORK_NONE ? NULL : &native->rules, err) &&
+           child_write_knobs(root_fd, err) &&
+           (sethostname(name, strlen(name)) == 0 || err_sys(err, "set the host name"));
+}
+
+static bool set_host_name(const struct restore *restore, int pid, struct err *err)
+{
+    const char *name = restore->plan.hostname;
+
+    return enter_namespace(pid, "uts", CLONE_NEWUTS, err) &&
+           (sethostname(name, strlen(name)) == 0 || err_sys(err, "set the host name"));
+}
+
+/* In a process of its own: there is no way back from a user namespace. */
+static bool in_child(bool (*fn)(const struct restore *restore, int pid, struct err *err), const struct restore *restore,
+                     int pid, struct err *err)
+{
+    int pipe_fds[2], status;
+
+    if (pipe2(pipe_fds, O_CLOEXEC) < 0)
+        return err_sys(err, "make a pipe");
+    auto_close int read_fd = pipe_fds[0], write_fd = pipe_fds[1];
+    pid_t child = fork();
+    if (child < 0)
+        return err_sys(err, "fork");
+    if (child == 0) {
+        struct err why = { 0 };
+        bool fine = fn(restore, pid, &why);
+        if (!fine)
+            (void)!write(write_fd, &why, sizeof why);
+        _exit(!fine);
+    }
+    fd_close(&write_fd);
+    struct err why;
+    ssize_t n = read(read_fd, &why, sizeof why);
+    if (waitpid(child, &status, 0) < 0)
+        return err_sys(err, "wait for a child");
+    if (n == sizeof why) {
+        *err = why;
+        return err_wrap(err, "inside");
+    }
+    return (WIFEXITED(status) && WEXITSTATUS(status) == 0) ||
+           err_set(err, ERR_INTERNAL, "a step of the restore failed");
+}
+
+static bool act(void *context, const char *step, int pid, struct err *err)
+{
+    const struct restore *restore = context;
+
+    if (strcmp(step, "setup-namespaces") == 0)
+        return in_child(set_up, restore, pid, err);
+    if (strcmp(step, "post-restore") == 0)
+        return in_child(set_host_name, restore, pid, err); /* again: CRIU has set the one of the image meanwhile */
+    return true;
+}
+
+/* ---- in the helper ---- */
+
+static bool read_pid(uint64_t *out, struct err *err)
+{
+    auto_free char *text = NULL;
+    size_t len;
+
+    if (!fd_read_file(AT_FDCWD, "/run/pid", 64, &text, &len, err))
+        return false;
+    return (str_to_u64(str_trim(str_of(text, len)), INT32_MAX, out) && *out > 1) ||
+           err_set(err, ERR_INTERNAL, "CRIU says no process id");
+}
+
+static bool move_guestd(const struct restore *restore, uint64_t pid, struct err *err)
+{
+    char text[24];
+    int len = snprintf(text, sizeof text, "%" PRIu64, pid);
+
+    for (size_t i = 0; i < restore->guestd_count; i++)
+        if (write(restore->guestd_fds[i], text, (size_t)len) != len)
+            return err_sys(err, "move guestd to its cgroup");
+    return true;
+}
+
+static bool run(const struct restore *restore, struct criu_args *args, uint64_t *out_pid, struct err *err)
+{
+    auto_image struct image image = { 0 };
+
+    if (!read_image(restore, &image, err) || !cover_ids(restore, err) || !add_args(restore, args, &image, err))
+        return false;
+    if (!criu_run(&(struct criu_run){ .args = args, .act = act, .context = (void *)restore }, err)) {
+        const struct err why = *err; /* what the log means for a dump is not what it means here */
+        (void)err_set(err, ERR_INTERNAL,
+                      "its memory could not be brought back; it can be started from its files (on_resume='reboot')");
+        return err_wrap(err, "%s", err_text(&why));
+    }
+    return read_pid(out_pid, err) && move_guestd(restore, *out_pid, err);
+}
+
+static bool work(struct helper_voice *voice, void *context, struct err *err)
+{
+    const struct restore *restore = context;
+    const struct criu_room room = { .tools_fd = restore->box->native->memory.tools_fd,
+                                    .image_fd = restore->image_fd,
+                                    .freezer_fd = -1,
+                                    .root_fd = restore->root_fd,
+                                    .devices_fd = restore->devices_fd };
+    struct criu_args args;
+    uint64_t pid = 0;
+
+    if (!enter_sandbox_cgroup(restore, err) || !criu_enter(&room, err))
+        return false;
+    criu_args_init(&args);
+    bool fine = run(restore, &args, &pid, err);
+    criu_args_done(&args);
+    helper_figure(voice, 0, pid);
+    return fine;
+}
+
+/* ---- in keeper ---- */
+
+static void close_all(int *fds, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        fd_close(&fds[i]);
+}
+
+static void restore_free(struct restore *restore)
+{
+    helper_cancel(restore->helper);
+    fd_close(&restore->sandbox_fd);
+    fd_close(&restore->image_fd);
+    fd_close(&restore->root_fd);
+    fd_close(&restore->devices_fd);
+    fd_close(&restore->files_fd);
+    fd_close(&restore->handover_fd);
+    fd_close(&restore->userns_fd);
+    close_all(restore->above_fds, restore->above_count);
+    close_all(restore->user_fds, restore->user_count);
+    close_all(restore->guestd_fds, restore->guestd_count);
+    restore->box->restore = NULL;
+    free(restore);
+}
+
+void restore_forget(struct box *box, const struct err *why)
+{
+    struct restore *restore = box->restore;
+
+    if (!restore)
+        return;
+    restore_fn *done = restore->done;
+    void *context = restore->context;
+    restore_free(restore);
+    done(context, box, -1, why);
+}
+
+/* The helper says which process it is; where it is tells us that it is ours. */
+static bool take_process(struct restore *restore, uint64_t pid, struct err *err)
+{
+    struct box *box = restore->box;
+    struct native *native = box->native;
+    auto_close int pidfd = pidfd_open((pid_t)pid, 0);
+    auto_close int state_fd = openat(restore->sandbox_fd, "state", O_RDWR | O_CLOEXEC);
+    auto_free struct state *state = NEW(struct state);
+
+    if (pidfd < 0 || state_fd < 0)
+        return err_sys(err, "hold the restored sandbox");
+    if (!cgroup_holds(native->cgroups, box->id, (pid_t)pid) || process_ended(pidfd))
+        return err_set(err, ERR_INTERNAL, "it ended as it came back");
+    if (!state_read(restore->sandbox_fd, state, err))
+        return false;
+    state->pid = (pid_t)pid;
+    state->owner = 0; /* CRIU makes the user namespace as root */
+    state->held = HELD_RUNNING;
+    state->network = box->network = native->network;
+    if (!state_process_start_time((pid_t)pid, &state->start_time, err) || !state_write(state_fd, state, err))
+        return false;
+    box->pid = (pid_t)pid;
+    box->pidfd = take_fd(&pidfd);
+    return true;
+}
+
+static void ended(void *context, const uint64_t figures[HELPER_FIGURES], const struct err *err)
+{
+    struct restore *restore = context;
+    struct box *box = restore->box;
+    struct native *native = box->native;
+    restore_fn *done = restore->done;
+    void *done_context = restore->context;
+    int link_fd = -1;
+    struct err why;
+
+    restore->helper = NULL;
+    if (err)
+        why = *err;
+    else if (!take_process(restore, figures[0], &why) ||
+             !handover_replace(native->netns_fd, box->pidfd, restore->sandbox_fd, &why) ||
+             !handover_link(native->netns_fd, box->pidfd, restore->sandbox_fd, &link_fd, &why))
+        err = &why;
+    restore_free(restore);
+    done(done_context, box, link_fd, err ? &why : NULL);
+}
+
+/* A user namespace with the slot's ids, for mounts: CRIU makes another one with the same ids later. */
+static bool make_userns(struct restore *restore, struct err *err)
+{
+    int pidfd = -1;
+    struct clone_args args = { .flags = CLONE_NEWUSER | CLONE_PIDFD,
+                               .pidfd = (uint64_t)(uintptr_t)&pidfd,
+                               .exit_signal = SIGCHLD };
+    char path[64], map[64];
+    pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+
+    if (pid == 0)
+        for (;;)
+            (void)pause();
+    if (pid < 0)
+        return err_sys(err, "make a user namespace");
+    (void)snprintf(path, sizeof path, "/proc/%d", pid);
+    auto_close int proc_fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    (void)snprintf(map, sizeof map, "0 %" PRIu32 " %d", restore->uid_base, NATIVE_UIDS);
+    bool fine = proc_fd < 0 ? err_sys(err, "open %s", path)
+                            : fd_write_file(proc_fd, "uid_map", str_from(map), err) &&
+                                  fd_write_file(proc_fd, "gid_map", str_from(map), err);
+    if (fine) {
+        restore->userns_fd = openat(proc_fd, "ns/user", O_RDONLY | O_CLOEXEC);
+        fine = restore->userns_fd >= 0 || err_sys(err, "open a user namespace");
+    }
+    (void)pidfd_send_signal(pidfd, SIGKILL, NULL, 0);
+    (void)waitid((idtype_t)P_PIDFD, (id_t)pidfd, NULL, WEXITED);
+    fd_close(&pidfd);
+    return fine;
+}
+
+/* So that no copy draws the random numbers that another one has: see above. */
+static void begin_generation(void)
+{
+    auto_close int fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0 || ioctl(fd, RNDRESEEDCRNG) < 0)
+        log_warn("native: random numbers that a restored program has drawn before may repeat: %s", strerror(errno));
+}
+
+static bool make_ground(struct restore *restore, struct err *err)
+{
+    struct native *native = restore->box->native;
+    const struct plan *plan = &restore->plan;
+    const struct cgroup_limits limits = { .memory_bytes = plan->memory_bytes,
+                                          .cpu_millis = plan->cpu_millis,
+                                          .pids = plan->pids };
+
+    if (!cgroup_make(native->cgroups, plan->id, &limits, err) ||
+        !cgroup_open_above(native->cgroups, plan->id, restore->above_fds, &restore->above_count, err) ||
+        !cgroup_open_user(native->cgroups, plan->id, restore->user_fds, &restore->user_count, err) ||
+        !cgroup_open_guestd(native->cgroups, plan->id, restore->guestd_fds, &restore->guestd_count, err) ||
+        !make_userns(restore, err))
+        return false;
+    const struct mounts_ids ids = { .userns_fd = restore->userns_fd, .uid_base = restore->uid_base };
+    if (!mounts_overlay(&native->mounts, native->layers_fd, restore->sandbox_fd, plan, &ids, &restore->root_fd, err) ||
+        !mounts_zygote(&native->mounts, native->layers_fd, plan, &ids, &restore->files_fd, err) ||
+        !mounts_devices(&ids, &restore->devices_fd, err))
+        return false;
+    restore->handover_fd = handover_listen_here(restore->sandbox_fd, err);
+    return restore->handover_fd >= 0;
+}
+
+static void give(struct helper_job *job, int fd)
+{
+    if (fd >= 0)
+        job->dirs[job->dir_count++] = (struct helper_dir){ fd, HELPER_HOLD };
+}
+
+static bool start_helper(struct restore *restore, struct err *err)
+{
+    struct native *native = restore->box->native;
+    struct helper_job job = {
+        .work = work, .runs_criu = true, .ended = ended, .context = restore, .patience_ms = LIMIT_DUMP_MS
+    };
+
+    give(&job, native->memory.tools_fd);
+    give(&job, native->guestd_fd);
+    give(&job, restore->image_fd);
+    give(&job, restore->root_fd);
+    give(&job, restore->devices_fd);
+    give(&job, restore->files_fd);
+    give(&job, restore->handover_fd);
+    for (size_t i = 0; i < restore->above_count; i++)
+        give(&job, restore->above_fds[i]);
+    for (size_t i = 0; i < restore->user_count; i++)
+        give(&job, restore->user_fds[i]);
+    for (size_t i = 0; i < restore->guestd_count; i++)
+        give(&job, restore->guestd_fds[i]);
+    restore->helper = helper_start(native->helpers, &job, err);
+    /* The helper has them now; ours would keep the overlay mounted after the sandbox's end. */
+    fd_close(&restore->root_fd);
+    fd_close(&restore->devices_fd);
+    fd_close(&restore->files_fd);
+    return restore->helper != NULL;
+}
+
+bool box_restore(struct box *box, const struct restore_from *from, restore_fn *done, void *context, struct err *err)
+{
+    struct restore *restore = NEW(struct restore);
+
+    *restore = (struct restore){ .box = box,
+                                 .plan = *from->plan,
+                                 .sandbox_fd = fcntl(from->sandbox_fd, F_DUPFD_CLOEXEC, 3),
+                                 .image_fd = fcntl(from->image_fd, F_DUPFD_CLOEXEC, 3),
+                                 .root_fd = -1,
+                                 .devices_fd = -1,
+                                 .files_fd = -1,
+                                 .handover_fd = -1,
+                                 .userns_fd = -1,
+                                 .uid_base = box->native->uid_base + box->slot * NATIVE_UIDS,
+                                 .done = done,
+                                 .context = context };
+    box->restore = restore;
+    begin_generation();
+    if (restore->sandbox_fd >= 0 && restore->image_fd >= 0 ? make_ground(restore, err) && start_helper(restore, err)
+                                                           : err_sys(err, "keep the image"))
+        return true;
+    restore_free(restore);
+    return false;
+}

@@ -1,0 +1,536 @@
+/*
+ * Sandboxes whose memory goes to disk and comes back, by CRIU. Skipped aloud where there is none: scripts/criu.sh fetches it.
+ */
+#include "isolation/native/native.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/mem.h"
+#include "io/loop.h"
+#include "test.h"
+#include "turn.h"
+
+static const char *init_path, *criu_path;
+
+static const char layer_id[] = "00000000000000000000000000000000000000000000000000000000000000aa";
+
+struct world {
+    char path[64];
+    int data_fd, guestd_fd;
+    struct loop *loop;
+    struct driver *driver;
+    unsigned exits;
+};
+
+static struct plan a_plan(const char *id)
+{
+    struct plan plan = { .layer_count = 1, .memory_bytes = 256 << 20, .cpu_millis = 1000, .pids = 40 };
+
+    (void)snprintf(plan.id, sizeof plan.id, "%s", id);
+    (void)snprintf(plan.hostname, sizeof plan.hostname, "%s", id);
+    memcpy(plan.layers[0], layer_id, sizeof layer_id);
+    return plan;
+}
+
+static void note_exit(void *context, const char *id, enum exit_cause cause)
+{
+    struct world *world = context;
+
+    (void)id;
+    (void)cause;
+    world->exits++;
+}
+
+static void new_driver(struct world *world)
+{
+    struct err err;
+    struct native_config config = { .data_fd = world->data_fd, .guestd_fd = world->guestd_fd, .criu = criu_path };
+
+    world->driver = native_driver_new(world->loop, &config, &err);
+    if (!world->driver)
+        fail_msg("%s", err_text(&err));
+    world->driver->exited = note_exit;
+    world->driver->exited_context = world;
+}
+
+static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
+{
+    (void)st;
+    (void)flag;
+    (void)ftw;
+    return remove(path);
+}
+
+static int set_up(void **state)
+{
+    struct world *world = NEW(struct world);
+
+    (void)snprintf(world->path, sizeof world->path, "/var/tmp/cloister-test.XXXXXX");
+    assert_non_null(mkdtemp(world->path));
+    world->data_fd = open(world->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    world->guestd_fd = open(init_path, O_RDONLY | O_CLOEXEC);
+    assert_true(world->data_fd >= 0 && world->guestd_fd >= 0);
+    assert_int_equal(mkdirat(world->data_fd, "layers", 0700), 0);
+    char path[128];
+    static const char *const dirs[] = { "", "/etc", "/tmp", "/proc" };
+    for (size_t i = 0; i < COUNT_OF(dirs); i++) {
+        (void)snprintf(path, sizeof path, "layers/%s%s", layer_id, dirs[i]);
+        assert_int_equal(mkdirat(world->data_fd, path, 0755), 0);
+    }
+    world->loop = loop_new();
+    new_driver(world);
+    *state = world;
+    return 0;
+}
+
+static void turn_until(struct world *world, const bool *done, unsigned seconds)
+{
+    uint64_t until_ms = clock_mono_ms() + seconds * 1000;
+
+    while (!*done && clock_mono_ms() < until_ms)
+        turn_for(world->loop, 5);
+    assert_true(*done);
+}
+
+struct answer {
+    bool done, fine;
+    int fd;
+    struct err err;
+};
+
+static void take_kept(void *context, const struct kept *kept, const struct err *err)
+{
+    struct answer *answer = context;
+
+    (void)kept;
+    answer->done = true;
+    answer->fine = !err;
+    if (err)
+        answer->err = *err;
+}
+
+static void take_started(void *context, const struct started *started, const struct err *err)
+{
+    struct answer *answer = context;
+
+    answer->done = true;
+    answer->fine = !err;
+    answer->fd = started ? started->guestlink_fd : -1;
+    if (err)
+        answer->err = *err;
+}
+
+static void take_stopped(void *context, bool gone, const struct err *err)
+{
+    struct answer *answer = context;
+
+    answer->done = true;
+    answer->fine = gone && !err;
+}
+
+/* Of one that has answered: what keeper has handed over must have been taken. */
+static struct answer park(struct world *world, const char *id)
+{
+    struct answer answer = { 0 };
+
+    world->driver->ops->park(world->driver, id, true, take_kept, &answer);
+    turn_until(world, &answer.done, 60);
+    return answer;
+}
+
+static struct answer start_from(struct world *world, const struct plan *plan)
+{
+    struct answer answer = { .fd = -1 };
+
+    world->driver->ops->start_later(world->driver, plan, take_started, &answer);
+    turn_until(world, &answer.done, 60);
+    return answer;
+}
+
+static void stop(struct world *world, const char *id)
+{
+    struct answer answer = { 0 };
+
+    driver_stop(world->driver, id, 10000, take_stopped, &answer);
+    turn_until(world, &answer.done, 20);
+    assert_true(answer.fine);
+}
+
+static int tear_down(void **state)
+{
+    struct world *world = *state;
+    struct held *held;
+    uint32_t count;
+    struct err err;
+
+    assert_true(driver_list(world->driver, &held, &count, &err));
+    for (uint32_t i = 0; i < count; i++)
+        stop(world, held[i].id);
+    free(held);
+    turn_for(world->loop, 100);
+    driver_free(world->driver);
+    loop_free(world->loop);
+    close(world->data_fd);
+    close(world->guestd_fd);
+    (void)nftw(world->path, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+    free(world);
+    return 0;
+}
+
+static int start(struct world *world, const struct plan *plan)
+{
+    struct started started;
+    struct err err;
+
+    if (!driver_start(world->driver, plan, &started, &err))
+        fail_msg("%s", err_text(&err));
+    return started.guestlink_fd;
+}
+
+/* Says a line to init, if any, and returns all it answers, until the line with a dot alone. */
+static char *ask(int fd, const char *command)
+{
+    char *text = mem_new(65536);
+    size_t len = 0;
+
+    if (command[0])
+        assert_true(write(fd, command, strlen(command)) > 0);
+    while (len < 65535) {
+        struct pollfd waiting = { .fd = fd, .events = POLLIN };
+        if (poll(&waiting, 1, 20000) <= 0)
+            fail_msg("no answer to %s", command);
+        ssize_t n = read(fd, text + len, 65535 - len);
+        if (n <= 0)
+            break;
+        len += (size_t)n;
+        text[len] = '\0';
+        if (len >= 2 && !strcmp(text + len - 2, ".\n") && (len == 2 || text[len - 3] == '\n'))
+            break;
+    }
+    return text;
+}
+
+static void check_has(const char *text, const char *line)
+{
+    char whole[512];
+
+    (void)snprintf(whole, sizeof whole, "%s\n", line);
+    const char *at = strstr(text, whole);
+    if (!at || (at != text && at[-1] != '\n'))
+        fail_msg("no line '%s' in:\n%s", line, text);
+}
+
+static enum held_state state_of(struct world *world, const char *id)
+{
+    struct held *held;
+    uint32_t count;
+    struct err err;
+    enum held_state state = HELD_STATE_COUNT;
+
+    assert_true(driver_list(world->driver, &held, &count, &err));
+    for (uint32_t i = 0; i < count; i++)
+        if (!strcmp(held[i].id, id))
+            state = held[i].state;
+    free(held);
+    return state;
+}
+
+static void come_back(struct world *world, struct plan *plan, int *link_fd)
+{
+    struct answer answer = park(world, plan->id);
+    if (!answer.fine)
+        fail_msg("park: %s", err_text(&answer.err));
+    close(*link_fd);
+    assert_int_equal(state_of(world, plan->id), HELD_PARKED_IMAGE);
+    assert_int_equal(world->exits, 0);
+    plan->from = PLAN_PARKED_IMAGE;
+    answer = start_from(world, plan);
+    if (!answer.fine)
+        fail_msg("start: %s", err_text(&answer.err));
+    *link_fd = answer.fd;
+    assert_int_equal(state_of(world, plan->id), HELD_RUNNING);
+}
+
+static void a_parked_sandbox_comes_back_with_its_memory(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("one");
+    int link_fd = start(world, &plan);
+
+    free(ask(link_fd, "remember blue"));
+    come_back(world, &plan, &link_fd);
+    auto_free char *text = ask(link_fd, "recall");
+    check_has(text, "remembered: blue");
+    check_has(text, "deleted: blue");
+    check_has(text, "child: tick");
+    check_has(text, "hostname: one");
+    close(link_fd);
+}
+
+static void a_restored_sandbox_can_be_parked_again(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("two");
+    int link_fd = start(world, &plan);
+
+    free(ask(link_fd, "remember green"));
+    for (int i = 0; i < 3; i++) {
+        come_back(world, &plan, &link_fd);
+        free(ask(link_fd, "ping")); /* it has its new socket */
+    }
+    auto_free char *text = ask(link_fd, "recall");
+    check_has(text, "remembered: green");
+    check_has(text, "child: tick");
+    close(link_fd);
+}
+
+/* By hand what a snapshot is: an image, and the upper as a layer. */
+static void make_snapshot(struct world *world, const char *id)
+{
+    static const char snapshot_id[] = "00000000000000000000000000000000000000000000000000000000000000ee";
+    char from[160], to[160];
+
+    assert_true(mkdirat(world->data_fd, "snapshots", 0700) == 0 || errno == EEXIST);
+    (void)snprintf(to, sizeof to, "snapshots/%s", snapshot_id);
+    assert_int_equal(mkdirat(world->data_fd, to, 0700), 0);
+    (void)snprintf(from, sizeof from, "sandboxes/%s/image", id);
+    (void)snprintf(to, sizeof to, "snapshots/%s/image", snapshot_id);
+    assert_int_equal(renameat(world->data_fd, from, world->data_fd, to), 0);
+    (void)snprintf(from, sizeof from, "sandboxes/%s/upper", id);
+    (void)snprintf(to, sizeof to, "layers/%s", snapshot_id);
+    assert_int_equal(renameat(world->data_fd, from, world->data_fd, to), 0);
+}
+
+static struct plan a_copy(const char *id)
+{
+    struct plan plan = a_plan(id);
+
+    plan.from = PLAN_IMAGE;
+    (void)snprintf(plan.image, sizeof plan.image, "%064x", 0xee);
+    plan.layer_count = 2;
+    (void)snprintf(plan.layers[1], sizeof plan.layers[1], "%064x", 0xee);
+    return plan;
+}
+
+static char *line_of(const char *text, const char *label)
+{
+    const char *at = strstr(text, label);
+
+    assert_non_null(at);
+    return strndup(at, strcspn(at, "\n"));
+}
+
+static void copies_of_an_image_have_ids_names_and_random_numbers_of_their_own(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("origin"), first = a_copy("first"), second = a_copy("second");
+    int link_fd = start(world, &plan);
+
+    free(ask(link_fd, "remember red"));
+    struct answer answer = park(world, "origin");
+    assert_true(answer.fine);
+    close(link_fd);
+    make_snapshot(world, "origin");
+    struct answer one = start_from(world, &first), two = start_from(world, &second);
+    if (!one.fine || !two.fine)
+        fail_msg("%s %s", err_text(&one.err), err_text(&two.err));
+    auto_free char *text = ask(one.fd, "recall"), *other = ask(two.fd, "recall");
+    check_has(text, "remembered: red");
+    check_has(other, "remembered: red");
+    check_has(text, "deleted: red");
+    check_has(other, "child: tick");
+    check_has(text, "hostname: first");
+    check_has(other, "hostname: second");
+    check_has(text, "id: 0"); /* through a range of its own */
+    check_has(other, "id: 0");
+    auto_free char *random = line_of(text, "random: "), *other_random = line_of(other, "random: ");
+    assert_string_not_equal(random, other_random);
+    char path[64];
+    struct stat a, b;
+    (void)snprintf(path, sizeof path, "/proc/%d", native_pid_of(world->driver, "first"));
+    assert_int_equal(stat(path, &a), 0);
+    (void)snprintf(path, sizeof path, "/proc/%d", native_pid_of(world->driver, "second"));
+    assert_int_equal(stat(path, &b), 0);
+    free(ask(one.fd, "put /tmp/mine"));
+    auto_free char *missing = ask(two.fd, "get /tmp/mine");
+    assert_non_null(strstr(missing, "No such file"));
+    close(one.fd);
+    close(two.fd);
+}
+
+static void what_is_debugged_is_not_parked_and_goes_on(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("debugged");
+    int link_fd = start(world, &plan);
+
+    auto_free char *traced = ask(link_fd, "trace");
+    free(ask(link_fd, "remember grey"));
+    check_has(traced, "trace: ok");
+    struct answer answer = park(world, "debugged");
+    assert_false(answer.fine);
+    assert_int_equal(answer.err.kind, ERR_INVALID);
+    assert_non_null(strstr(answer.err.message, "a process is being debugged"));
+    assert_int_equal(state_of(world, "debugged"), HELD_RUNNING);
+    auto_free char *text = ask(link_fd, "recall");
+    check_has(text, "remembered: grey");
+    close(link_fd);
+}
+
+static void a_damaged_image_does_not_come_back_and_stays_parked(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("damaged");
+    int link_fd = start(world, &plan);
+
+    free(ask(link_fd, "ping"));
+    struct answer answer = park(world, "damaged");
+    assert_true(answer.fine);
+    close(link_fd);
+    auto_close int fd = openat(world->data_fd, "sandboxes/damaged/image/core-1.img", O_WRONLY | O_TRUNC | O_CLOEXEC);
+    assert_true(fd >= 0);
+    plan.from = PLAN_PARKED_IMAGE;
+    answer = start_from(world, &plan);
+    assert_false(answer.fine);
+    for (int i = 0; i < 100 && state_of(world, "damaged") != HELD_PARKED_IMAGE; i++)
+        turn_for(world->loop, 20);
+    assert_int_equal(state_of(world, "damaged"), HELD_PARKED_IMAGE);
+    turn_for(world->loop, 100);
+    plan.from = PLAN_PARKED; /* a reboot is still possible */
+    auto_close int again = start(world, &plan);
+    free(ask(again, "ping"));
+    assert_int_equal(faccessat(world->data_fd, "sandboxes/damaged/image", F_OK, 0), -1);
+}
+
+static void an_image_of_another_machine_is_refused(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("foreign");
+    int link_fd = start(world, &plan);
+    auto_free char *text = NULL;
+    size_t len;
+    struct err err;
+
+    free(ask(link_fd, "ping"));
+    struct answer answer = park(world, "foreign");
+    assert_true(answer.fine);
+    close(link_fd);
+    assert_true(fd_read_file(world->data_fd, "sandboxes/foreign/image/cloister", 1 << 20, &text, &len, &err));
+    char *kernel = strstr(text, "kernel ");
+    assert_non_null(kernel);
+    kernel[7] = 'X';
+    auto_close int fd = openat(world->data_fd, "sandboxes/foreign/image/cloister", O_WRONLY | O_TRUNC | O_CLOEXEC);
+    assert_int_equal(write(fd, text, len), len);
+    plan.from = PLAN_PARKED_IMAGE;
+    answer = start_from(world, &plan);
+    assert_false(answer.fine);
+    assert_int_equal(answer.err.kind, ERR_CONFLICT);
+    assert_non_null(strstr(answer.err.message, "another kernel"));
+    assert_non_null(strstr(answer.err.message, "reboot"));
+}
+
+static void a_new_keeper_finds_what_is_parked_with_its_memory(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("kept");
+    int link_fd = start(world, &plan);
+
+    free(ask(link_fd, "remember gold"));
+    struct answer answer = park(world, "kept");
+    assert_true(answer.fine);
+    close(link_fd);
+    driver_free(world->driver);
+    new_driver(world);
+    assert_int_equal(state_of(world, "kept"), HELD_PARKED_IMAGE);
+    plan.from = PLAN_PARKED_IMAGE;
+    answer = start_from(world, &plan);
+    assert_true(answer.fine);
+    auto_free char *text = ask(answer.fd, "recall");
+    check_has(text, "remembered: gold");
+    close(answer.fd);
+    /* And it is one that runs for the next. */
+    driver_free(world->driver);
+    new_driver(world);
+    assert_int_equal(state_of(world, "kept"), HELD_RUNNING);
+}
+
+static void a_kill_in_the_middle_is_a_kill(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("short");
+    int link_fd = start(world, &plan);
+    struct answer parked = { 0 }, started = { .fd = -1 };
+
+    world->driver->ops->park(world->driver, "short", true, take_kept, &parked);
+    turn_for(world->loop, 15);
+    stop(world, "short");
+    turn_until(world, &parked.done, 20);
+    assert_false(parked.fine);
+    close(link_fd);
+    turn_for(world->loop, 200);
+    link_fd = start(world, &plan);
+    free(ask(link_fd, "ping"));
+    parked = park(world, "short");
+    assert_true(parked.fine);
+    close(link_fd);
+    plan.from = PLAN_PARKED_IMAGE;
+    world->driver->ops->start_later(world->driver, &plan, take_started, &started);
+    turn_for(world->loop, 15);
+    stop(world, "short");
+    turn_until(world, &started.done, 20);
+    assert_false(started.fine);
+    turn_for(world->loop, 300);
+    assert_int_equal(state_of(world, "short"), HELD_STATE_COUNT);
+}
+
+int main(int argc, char **argv)
+{
+#define T(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+    const struct CMUnitTest cases[] = {
+        T(a_parked_sandbox_comes_back_with_its_memory),
+        T(a_restored_sandbox_can_be_parked_again),
+        T(copies_of_an_image_have_ids_names_and_random_numbers_of_their_own),
+        T(what_is_debugged_is_not_parked_and_goes_on),
+        T(a_damaged_image_does_not_come_back_and_stays_parked),
+        T(an_image_of_another_machine_is_refused),
+        T(a_new_keeper_finds_what_is_parked_with_its_memory),
+        T(a_kill_in_the_middle_is_a_kill),
+    };
+    struct err err;
+
+    if (geteuid() != 0) {
+        (void)fprintf(stderr, "SKIP: the native driver needs root\n");
+        return 77;
+    }
+    if (argc != 2) {
+        (void)fprintf(stderr, "usage: memory_test INIT\n");
+        return 2;
+    }
+    init_path = argv[1];
+    criu_path = getenv("CLOISTER_CRIU") ? getenv("CLOISTER_CRIU") : "/var/cache/cloister/criu";
+    if (access(criu_path, X_OK) < 0) {
+        (void)fprintf(stderr, "SKIP: there is no CRIU in %s: scripts/criu.sh puts it there\n", criu_path);
+        return 77;
+    }
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
+        return 1;
+    if (!native_enter_mount_namespace(&err)) {
+        (void)fprintf(stderr, "%s\n", err_text(&err));
+        return 1;
+    }
+    return cmocka_run_group_tests(cases, NULL, NULL);
+}
