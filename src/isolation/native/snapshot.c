@@ -4,6 +4,7 @@
  *   merge    only if the sandbox has LIMIT_LAYERS layers: those that came from snapshots become one with the new. The
  *            template's own stay: they are large, and other sandboxes share them
  *   freeze   keeper freezes the sandbox
+ *   dump     with memory: CRIU writes its processes into <id>.new/image (checkpoint.h)
  *   copy     its upper is copied into <id>.new/layer
  *   thaw     keeper thaws it, if it ran before; from here on it has nothing to do with the snapshot
  *   write    syncfs, then the manifest
@@ -36,6 +37,7 @@
 #include "base/random.h"
 #include "base/remove.h"
 #include "isolation/native/box.h"
+#include "isolation/native/checkpoint.h"
 #include "isolation/native/copy.h"
 #include "isolation/native/helper.h"
 #include "isolation/native/manifest.h"
@@ -80,7 +82,25 @@ static int make_inside(int dir_fd, const char *name, struct err *err)
     return fd;
 }
 
-static bool write_down(struct snapshot *snapshot, const struct copy *copy, struct err *err)
+/* What CRIU has written, on disk. */
+static uint64_t count_image(int draft_fd)
+{
+    int fd = openat(draft_fd, "image", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    uint64_t bytes = 0;
+    struct stat st;
+
+    for (struct dirent *entry; dir && (entry = readdir(dir));)
+        if (fstatat(fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode))
+            bytes += (uint64_t)st.st_blocks * 512;
+    if (dir)
+        (void)closedir(dir);
+    else
+        fd_close(&fd);
+    return bytes;
+}
+
+static bool write_down(struct snapshot *snapshot, const struct copy *copy, uint64_t *image_bytes, struct err *err)
 {
     if (!remove_tree(snapshot->draft_fd, "links", err))
         return false;
@@ -88,6 +108,7 @@ static bool write_down(struct snapshot *snapshot, const struct copy *copy, struc
     if (syncfs(snapshot->draft_fd) < 0)
         return err_sys(err, "sync a snapshot");
     snapshot->manifest.layer_bytes = copy->bytes;
+    snapshot->manifest.image_bytes = *image_bytes = snapshot->manifest.has_image ? count_image(snapshot->draft_fd) : 0;
     return manifest_write(snapshot->draft_fd, &snapshot->manifest, err);
 }
 
@@ -110,8 +131,12 @@ static bool make_snapshot(struct helper_voice *voice, void *context, struct err 
     if (!helper_ask(voice, STEP_COPIED, err))
         return false;
     helper_slow_down();
+    uint64_t image_bytes = 0;
     helper_figure(voice, 0, copy.bytes);
-    if (!write_down(snapshot, &copy, err) || !helper_ask(voice, STEP_NAME, err))
+    if (!write_down(snapshot, &copy, &image_bytes, err))
+        return false;
+    helper_figure(voice, 1, image_bytes);
+    if (!helper_ask(voice, STEP_NAME, err))
         return false;
     return (fsync(snapshot->native->layers_fd) == 0 && fsync(snapshot->native->snapshots_fd) == 0) ||
            err_sys(err, "sync the name of a snapshot");
@@ -176,6 +201,8 @@ static void fail(struct snapshot *snapshot, const struct err *why)
     struct err err;
 
     snapshot->is_over = true;
+    if (snapshot->box)
+        checkpoint_forget(snapshot->box, why);
     if (snapshot->is_freezing && !box_thaw(snapshot->box, &err)) /* which answers: it was thawed before */
         log_error("native: sandbox %s is partly frozen: %s", snapshot->box->id, err_text(&err));
     helper_cancel(take_ptr(&snapshot->helper)); /* before its directory goes */
@@ -200,6 +227,8 @@ static void ended(void *context, const uint64_t figures[HELPER_FIGURES], const s
     memcpy(kept.id, snapshot->id, sizeof kept.id);
     memcpy(kept.layers, snapshot->manifest.layers, sizeof kept.layers);
     kept.layer_bytes = figures[0];
+    kept.has_image = snapshot->manifest.has_image;
+    kept.image_bytes = figures[1];
     finish(snapshot, &kept, NULL);
 }
 
@@ -222,6 +251,19 @@ static void impatient(struct timer *timer)
     fail(snapshot, &err);
 }
 
+static void dumped(void *context, uint64_t image_bytes, const struct err *err)
+{
+    struct snapshot *snapshot = context;
+
+    (void)image_bytes; /* the helper counts */
+    if (snapshot->is_over)
+        return;
+    if (err)
+        fail(snapshot, err);
+    else
+        helper_go(snapshot->helper);
+}
+
 static void frozen(void *context, const struct kept *kept, const struct err *err)
 {
     struct snapshot *snapshot = context;
@@ -237,7 +279,10 @@ static void frozen(void *context, const struct kept *kept, const struct err *err
         return;
     }
     timer_set(&snapshot->patience, snapshot->native->loop, FROZEN_MS, impatient);
-    helper_go(snapshot->helper);
+    if (!snapshot->manifest.has_image)
+        helper_go(snapshot->helper);
+    else if (!box_checkpoint(snapshot->box, snapshot->draft_fd, dumped, snapshot, &why))
+        fail(snapshot, &why);
 }
 
 static bool name_it(struct snapshot *snapshot, struct err *err)
@@ -325,8 +370,15 @@ static bool plan_layers(struct snapshot *snapshot, const struct state *record, s
     memcpy(manifest->layers, record->layers, stay * sizeof *record->layers);
     memcpy(manifest->layers[stay], snapshot->id, sizeof snapshot->id);
     manifest->layer_count = stay + 1;
-    if (uname(&machine) == 0)
+    if (manifest->has_image) {
+        const struct image_origin *here = &snapshot->native->memory.origin;
+        memcpy(manifest->kernel, here->kernel, sizeof manifest->kernel);
+        memcpy(manifest->cpu, here->cpu, sizeof manifest->cpu);
+        memcpy(manifest->guestd, here->guestd, sizeof manifest->guestd);
+        memcpy(manifest->criu, here->criu, sizeof manifest->criu);
+    } else if (uname(&machine) == 0) {
         (void)snprintf(manifest->kernel, sizeof manifest->kernel, "%.100s", machine.release);
+    }
     return true;
 }
 
@@ -407,13 +459,14 @@ void native_snapshot(struct driver *driver, const char *id, bool memory, driver_
 
     if (!box || (box->state != BOX_RUNNING && box->state != BOX_PARKED)) {
         (void)err_set(&err, ERR_NOT_FOUND, "there is no sandbox %s", id);
-    } else if (memory) {
-        (void)err_set(&err, ERR_UNAVAILABLE, "this server cannot write the memory of a sandbox to disk");
-    } else if (!box_is_busy(box, &err)) {
+    } else if (memory && box->state == BOX_PARKED) {
+        (void)err_set(&err, ERR_CONFLICT, "sandbox %s is paused: resume it for a snapshot with its memory", id);
+    } else if ((!memory || memory_works(native, &err)) && !box_is_busy(box, &err)) {
         struct snapshot *snapshot = NEW(struct snapshot);
         *snapshot = (struct snapshot){ .native = native,
                                        .next = native->snapshots,
                                        .box = box,
+                                       .manifest.has_image = memory,
                                        .draft_fd = -1,
                                        .upper_fd = -1,
                                        .done = done,

@@ -109,6 +109,7 @@ static void turn_until(struct world *world, const bool *done, unsigned seconds)
 struct answer {
     bool done, fine;
     int fd;
+    struct kept kept;
     struct err err;
 };
 
@@ -116,9 +117,10 @@ static void take_kept(void *context, const struct kept *kept, const struct err *
 {
     struct answer *answer = context;
 
-    (void)kept;
     answer->done = true;
     answer->fine = !err;
+    if (kept)
+        answer->kept = *kept;
     if (err)
         answer->err = *err;
 }
@@ -298,32 +300,24 @@ static void a_restored_sandbox_can_be_parked_again(void **state)
     close(link_fd);
 }
 
-/* By hand what a snapshot is: an image, and the upper as a layer. */
-static void make_snapshot(struct world *world, const char *id)
-{
-    static const char snapshot_id[] = "00000000000000000000000000000000000000000000000000000000000000ee";
-    char from[160], to[160];
-
-    assert_true(mkdirat(world->data_fd, "snapshots", 0700) == 0 || errno == EEXIST);
-    (void)snprintf(to, sizeof to, "snapshots/%s", snapshot_id);
-    assert_int_equal(mkdirat(world->data_fd, to, 0700), 0);
-    (void)snprintf(from, sizeof from, "sandboxes/%s/image", id);
-    (void)snprintf(to, sizeof to, "snapshots/%s/image", snapshot_id);
-    assert_int_equal(renameat(world->data_fd, from, world->data_fd, to), 0);
-    (void)snprintf(from, sizeof from, "sandboxes/%s/upper", id);
-    (void)snprintf(to, sizeof to, "layers/%s", snapshot_id);
-    assert_int_equal(renameat(world->data_fd, from, world->data_fd, to), 0);
-}
-
-static struct plan a_copy(const char *id)
+static struct plan a_copy(const char *id, const struct kept *kept)
 {
     struct plan plan = a_plan(id);
 
     plan.from = PLAN_IMAGE;
-    (void)snprintf(plan.image, sizeof plan.image, "%064x", 0xee);
-    plan.layer_count = 2;
-    (void)snprintf(plan.layers[1], sizeof plan.layers[1], "%064x", 0xee);
+    memcpy(plan.image, kept->id, sizeof plan.image);
+    plan.layer_count = kept->layer_count;
+    memcpy(plan.layers, kept->layers, sizeof plan.layers);
     return plan;
+}
+
+static struct answer snapshot(struct world *world, const char *id)
+{
+    struct answer answer = { 0 };
+
+    world->driver->ops->snapshot(world->driver, id, true, take_kept, &answer);
+    turn_until(world, &answer.done, 60);
+    return answer;
 }
 
 static char *line_of(const char *text, const char *label)
@@ -337,14 +331,20 @@ static char *line_of(const char *text, const char *label)
 static void copies_of_an_image_have_ids_names_and_random_numbers_of_their_own(void **state)
 {
     struct world *world = *state;
-    struct plan plan = a_plan("origin"), first = a_copy("first"), second = a_copy("second");
+    struct plan plan = a_plan("origin");
     int link_fd = start(world, &plan);
 
     free(ask(link_fd, "remember red"));
-    struct answer answer = park(world, "origin");
-    assert_true(answer.fine);
-    close(link_fd);
-    make_snapshot(world, "origin");
+    free(ask(link_fd, "put /tmp/ours yes"));
+    struct answer made = snapshot(world, "origin");
+    if (!made.fine)
+        fail_msg("%s", err_text(&made.err));
+    assert_true(made.kept.has_image && made.kept.image_bytes > 0);
+    assert_int_equal(state_of(world, "origin"), HELD_RUNNING);
+    auto_free char *original = ask(link_fd, "recall"); /* it goes on, with its link */
+    check_has(original, "remembered: red");
+    check_has(original, "child: tick");
+    struct plan first = a_copy("first", &made.kept), second = a_copy("second", &made.kept);
     struct answer one = start_from(world, &first), two = start_from(world, &second);
     if (!one.fine || !two.fine)
         fail_msg("%s %s", err_text(&one.err), err_text(&two.err));
@@ -365,11 +365,15 @@ static void copies_of_an_image_have_ids_names_and_random_numbers_of_their_own(vo
     assert_int_equal(stat(path, &a), 0);
     (void)snprintf(path, sizeof path, "/proc/%d", native_pid_of(world->driver, "second"));
     assert_int_equal(stat(path, &b), 0);
-    free(ask(one.fd, "put /tmp/mine"));
+    assert_int_not_equal(a.st_uid, b.st_uid);
+    auto_free char *ours = ask(two.fd, "get /tmp/ours");
+    assert_null(strstr(ours, "No such file"));
+    free(ask(one.fd, "put /tmp/mine yes"));
     auto_free char *missing = ask(two.fd, "get /tmp/mine");
     assert_non_null(strstr(missing, "No such file"));
     close(one.fd);
     close(two.fd);
+    close(link_fd);
 }
 
 static void what_is_debugged_is_not_parked_and_goes_on(void **state)
