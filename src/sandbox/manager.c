@@ -175,6 +175,7 @@ bool sandbox_not_running(const struct sandbox *sb, struct err *err)
 void sandbox_describe(const struct sandbox *sb, struct arena *arena, struct sandbox_info *out)
 {
     struct pair *metadata = ARENA_ARRAY(arena, struct pair, sb->metadata_count);
+    bool is_kept = sb->state == SANDBOX_PAUSED || sb->state == SANDBOX_RESUMING;
 
     for (uint32_t i = 0; i < sb->metadata_count; i++)
         metadata[i] =
@@ -186,9 +187,9 @@ void sandbox_describe(const struct sandbox *sb, struct arena *arena, struct sand
         .alias = arena_copy(arena, sb->alias),
         .guestd_version = arena_copy(arena, sb->guestd_version),
         .is_paused = !sandbox_state_is_running(sb->state),
-        .is_pausing = !sandbox_state_is_running(sb->state) && sb->state != SANDBOX_PAUSED,
-        .has_memory = sb->state == SANDBOX_PAUSED && sb->has_memory,
-        .was_silent = sb->state == SANDBOX_PAUSED && sb->was_silent,
+        .is_pausing = sb->state == SANDBOX_PAUSING,
+        .has_memory = is_kept && sb->has_memory,
+        .was_silent = is_kept && sb->was_silent,
         .started_us = sb->started_us,
         .deadline_us = sb->deadline_us,
         .lifecycle = sb->lifecycle,
