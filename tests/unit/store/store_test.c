@@ -121,6 +121,7 @@ static void a_store_from_before_pauses_gets_their_columns(void **state)
            "ALTER TABLE sandboxes DROP COLUMN layers; ALTER TABLE sandboxes DROP COLUMN has_memory;"
            "ALTER TABLE sandboxes DROP COLUMN was_silent; ALTER TABLE sandboxes DROP COLUMN envs;"
            "DROP TABLE snapshots; DROP INDEX sandboxes_of_template;"
+           "ALTER TABLE mail_inboxes DROP COLUMN shred_tries;"
            "DELETE FROM schema_version WHERE version > 9;"
            "INSERT INTO sandboxes (id, team_id, template_id, alias, guestd_version, state, metadata, cpu_count,"
            " memory_mb, disk_mb, started_us, deadline_us, revision, key_id, is_private, mask_host, open_code, node_id)"
