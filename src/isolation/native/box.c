@@ -98,8 +98,7 @@ void box_free(void *object)
     }
     restore_forget(box, &err);
     checkpoint_forget(box, &err);
-    park_lost(box, &err);
-    box_forget_freeze(box, &err);
+    box_forget_freeze(box, &err); /* before the next two, which may wait for it */
     park_lost(box, &err);
     snapshot_lost(box, &err);
     timer_clear(&box->retry);

@@ -306,6 +306,31 @@ static void one_that_ends_by_itself_meanwhile_is_not_parked(void **state)
     assert_int_equal(count_names(world->data_fd, "sandboxes"), 0);
 }
 
+static void a_keeper_that_stops_while_it_parks_answers_and_loses_nothing(void **state)
+{
+    struct world *world = *state;
+
+    for (unsigned round = 0; round < 12; round++) {
+        struct answer answer;
+        (void)close(start_and_write(world, "sandbox1"));
+        note_park(world, "sandbox1", &answer);
+        if (round)
+            turn_for(world->loop, round * 2); /* a different moment each time; the first while it is being frozen */
+        driver_free(world->driver);
+        world->driver = NULL;
+        assert_true(answer.is_there);
+        new_driver(world);
+        enum held_state held = state_of(world, "sandbox1");
+        if (held == HELD_FROZEN)
+            assert_int_equal(thaw(world, "sandbox1"), ERR_NONE);
+        if (held == HELD_FROZEN || held == HELD_RUNNING)
+            assert_int_equal(park(world, "sandbox1"), ERR_NONE);
+        check_parked(world, "sandbox1");
+        resume_and_check(world, "sandbox1");
+        assert_true(stop(world, "sandbox1"));
+    }
+}
+
 static void many_are_parked_at_once(void **state)
 {
     struct world *world = *state;
@@ -343,6 +368,7 @@ int main(int argc, char **argv)
         NATIVE_CASE(a_kill_ends_a_sandbox_that_is_being_parked),
         NATIVE_CASE(while_it_is_being_parked_nothing_else_is_done_with_it),
         NATIVE_CASE(one_that_ends_by_itself_meanwhile_is_not_parked),
+        NATIVE_CASE(a_keeper_that_stops_while_it_parks_answers_and_loses_nothing),
         NATIVE_CASE(many_are_parked_at_once),
     };
 

@@ -360,6 +360,30 @@ static void a_kill_ends_a_sandbox_of_which_one_is_being_made(void **state)
     }
 }
 
+static void a_keeper_that_stops_meanwhile_answers_and_leaves_all_or_nothing(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("sandbox1");
+    auto_close int fd = start(world, &plan);
+
+    fill(world, "sandboxes/sandbox1/upper", 300, 100);
+    for (unsigned round = 0; round < 12; round++) {
+        struct answer answer;
+        begin_snapshot(world, "sandbox1", &answer);
+        if (round)
+            turn_for(world->loop, round * 3);
+        driver_free(world->driver);
+        world->driver = NULL;
+        assert_true(answer.is_there);
+        new_driver(world);
+        assert_int_equal(thaw(world, "sandbox1"), ERR_NONE);
+        check_says(fd, "ping", "pong");
+        assert_int_equal(count_names(world->data_fd, "snapshots"), answer.err.kind == ERR_NONE);
+        if (answer.err.kind == ERR_NONE)
+            assert_int_equal(drop(world, answer.kept.id), ERR_NONE);
+    }
+}
+
 static void one_thing_at_a_time_is_done_with_a_sandbox(void **state)
 {
     struct world *world = *state;
@@ -462,6 +486,7 @@ int main(int argc, char **argv)
         NATIVE_CASE(a_keeper_killed_while_it_makes_one_leaves_all_or_nothing),
         NATIVE_CASE(the_death_of_the_helper_is_no_harm),
         NATIVE_CASE(a_kill_ends_a_sandbox_of_which_one_is_being_made),
+        NATIVE_CASE(a_keeper_that_stops_meanwhile_answers_and_leaves_all_or_nothing),
         NATIVE_CASE(one_thing_at_a_time_is_done_with_a_sandbox),
         NATIVE_CASE(many_are_made_at_once_of_many_sandboxes),
         cmocka_unit_test_setup_teardown(without_room_there_is_no_snapshot_and_the_sandbox_runs, set_up_small,
