@@ -73,13 +73,15 @@ struct box {
     struct timer slow; /* …until it is gone or this is over */
 };
 
+#define NATIVE_ENTER "enter" /* the name of enter.so beside guestd */
+
 struct native {
     struct memory memory;
     bool is_stopping;
     struct driver driver;
     struct loop *loop;
     int data_fd, layers_fd, sandboxes_fd, snapshots_fd, trash_fd;
-    int guestd_fd;              /* read-only: see open_guestd() in native.c */
+    int guestd_fd, enter_fd;    /* read-only: see open_guestd() in native.c */
     int netns_fd;               /* our own, to come back to */
     enum network_kind network;  /* what new sandboxes get… */
     struct network_rules rules; /* …by these, unless it is NETWORK_NONE */

@@ -144,13 +144,17 @@ static bool take_file(struct look *look, int fd, const char *path, uint64_t moun
     } else if ((fs.f_type == CGROUP_SUPER_MAGIC || fs.f_type == CGROUP2_SUPER_MAGIC) && number >= GUESTD_CGROUP_FD) {
         part.from = IMAGE_CGROUP;
         part.number = (uint64_t)(number - GUESTD_CGROUP_FD);
-    } else if (fs.f_type == OVERLAYFS_SUPER_MAGIC) {
+    } else if (fs.f_type == OVERLAYFS_SUPER_MAGIC || (fs.f_type == TMPFS_MAGIC && st.st_uid == 0)) {
         ssize_t len = readlink(path, link, sizeof link - 1);
         if (len <= 0)
             return err_sys(look->err, "look at a program's file");
         link[len] = '\0';
-        part.from = IMAGE_FILE;
-        part.path = link;
+        if (fs.f_type == OVERLAYFS_SUPER_MAGIC) {
+            part.from = IMAGE_FILE;
+            part.path = link;
+        } else if (strcmp(link, "/" NATIVE_ENTER) == 0) {
+            part.from = IMAGE_ENTER; /* perhaps of an earlier keeper, in another file system of that kind */
+        }
     }
     /* Anything else is memory that has no file (memfd, /dev/shm of the kernel's), or CRIU says what it cannot keep. */
     return part.from == IMAGE_FROM_COUNT || image_add(look->image, &part, look->err);

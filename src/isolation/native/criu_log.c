@@ -69,7 +69,7 @@ static bool is_noise(struct str line)
 void criu_log_explain(struct str log, struct err *out)
 {
     struct str line;
-    char last[200] = "";
+    char first[200] = "";
     const char *reason = NULL;
     bool is_full = false;
 
@@ -81,7 +81,8 @@ void criu_log_explain(struct str log, struct err *out)
             continue;
         if (is_noise(line))
             continue;
-        quote(line, last, sizeof last);
+        if (!*first)
+            quote(line, first, sizeof first);
         is_full |= contains(line, "No space left on device") || contains(line, "Disk quota exceeded");
         for (size_t i = 0; i < COUNT_OF(reasons) && !reason; i++)
             if (contains(line, reasons[i].text))
@@ -95,5 +96,5 @@ void criu_log_explain(struct str log, struct err *out)
     else
         (void)err_set(out, ERR_INTERNAL,
                       "its memory could not be written to disk; without memory (mode='filesystem') it works");
-    (void)err_wrap(out, "CRIU: %s", *last ? last : "no error in its log");
+    (void)err_wrap(out, "CRIU: %s", *first ? first : "no error in its log");
 }

@@ -10,7 +10,7 @@
 
 /*
  * For a log that ends without success. ERR_INVALID where something inside cannot be kept, with what it is and what works
- * instead; ERR_FULL when the disk is; else ERR_INTERNAL. err->trail has the last error line, for our own log.
+ * instead; ERR_FULL when the disk is; else ERR_INTERNAL. err->trail has the first error line, for our own log.
  */
 void criu_log_explain(struct str log, struct err *out);
 

@@ -9,7 +9,7 @@
 
 #define FIRST_LINE "cloister-image 1"
 
-static const char *const from_name[IMAGE_FROM_COUNT] = { "mount", "guestd", "cgroup", "file", "socket" };
+static const char *const from_name[IMAGE_FROM_COUNT] = { "mount", "guestd", "cgroup", "file", "enter", "socket" };
 
 void image_done(struct image *image)
 {

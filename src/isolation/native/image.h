@@ -30,6 +30,7 @@ enum image_from {
     IMAGE_GUESTD, /* the program of guestd */
     IMAGE_CGROUP, /* number: which of guestd's cgroup.procs */
     IMAGE_FILE,   /* path: a file of the layers, that came in with an interpreter from the zygote */
+    IMAGE_ENTER,  /* enter.so, by which such an interpreter came in */
     IMAGE_SOCKET, /* number: the inode of the socket that guestd listens on for keeper */
     IMAGE_FROM_COUNT,
 };

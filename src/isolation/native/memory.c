@@ -78,20 +78,27 @@ static bool name_processor(char room[IMAGE_TEXT_BYTES], struct err *err)
     return true;
 }
 
-static bool name_guestd(int fd, char room[IMAGE_TEXT_BYTES], struct err *err)
+static bool hash_file(int fd, uint64_t *hash, struct err *err)
 {
     auto_free char *chunk = mem_new(CHUNK_BYTES);
-    uint64_t hash = FNV_START;
     off_t at = 0;
     ssize_t n;
 
     while ((n = pread(fd, chunk, CHUNK_BYTES, at)) > 0) {
-        hash = hash_more(hash, chunk, (size_t)n);
+        *hash = hash_more(*hash, chunk, (size_t)n);
         at += n;
     }
-    if (n < 0)
-        return err_sys(err, "read guestd");
-    (void)snprintf(room, IMAGE_TEXT_BYTES, "%016" PRIx64 " %jd", hash, (intmax_t)at);
+    return n == 0 || err_sys(err, "read guestd");
+}
+
+/* All of ours that is mapped inside. */
+static bool name_programs(const struct native *native, char room[IMAGE_TEXT_BYTES], struct err *err)
+{
+    uint64_t hash = FNV_START;
+
+    if (!hash_file(native->guestd_fd, &hash, err) || !hash_file(native->enter_fd, &hash, err))
+        return false;
+    (void)snprintf(room, IMAGE_TEXT_BYTES, "%016" PRIx64, hash);
     return true;
 }
 
@@ -119,7 +126,7 @@ static bool open_all(struct native *native, const char *tools, struct err *err)
         return err_set(err, ERR_UNAVAILABLE, "this machine has no cgroup freezer");
     auto_close int fd = criu_open_tools(tools, err);
     if (fd < 0 || !name_kernel(memory->origin.kernel, err) || !name_processor(memory->origin.cpu, err) ||
-        !name_guestd(native->guestd_fd, memory->origin.guestd, err) || !name_criu(fd, memory->origin.criu, err))
+        !name_programs(native, memory->origin.guestd, err) || !name_criu(fd, memory->origin.criu, err))
         return false;
     memory->tools_fd = take_fd(&fd);
     return true;

@@ -233,6 +233,7 @@ static void native_free(struct driver *driver)
     if (native->network != NETWORK_NONE)
         network_rules_done(&native->rules);
     fd_close(&native->guestd_fd);
+    fd_close(&native->enter_fd);
     fd_close(&native->netns_fd);
     fd_close(&native->layers_fd);
     fd_close(&native->sandboxes_fd);
@@ -283,12 +284,23 @@ static bool copy_guestd(int from_fd, int fd, struct err *err)
     return true;
 }
 
+static bool write_enter(int mount_fd, struct err *err)
+{
+    auto_close int fd = openat(mount_fd, NATIVE_ENTER, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0500);
+
+    if (fd < 0)
+        return err_sys(err, "make a file for " NATIVE_ENTER);
+    if (!fd_write_all(fd, str_of(zygotes_enter_so, zygotes_enter_so_size), err))
+        return false;
+    return fchmod(fd, 0555) == 0 || err_sys(err, "chmod " NATIVE_ENTER);
+}
+
 /*
  * guestd runs from a copy, not from its file: /proc/<pid>/exe inside leads to what a process was started from, and a guest
  * that opens that for writing would replace the host's program (CVE-2019-5736). The copy is in a file system of its own,
  * which is read-only once it is there. It is in no mount table, so that no guest can make it writable again, and its owner is
  * no user of any sandbox. Sealed memory would do as well, but a process that runs from it cannot be brought back from an
- * image of its memory.
+ * image of its memory. The same is true of enter.so, which interpreters from a zygote have mapped.
  */
 static bool open_guestd(struct native *native, int from_fd, struct err *err)
 {
@@ -303,7 +315,7 @@ static bool open_guestd(struct native *native, int from_fd, struct err *err)
     auto_close int fd = mount_fd < 0 ? -1 : openat(mount_fd, "guestd", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0500);
     if (fd < 0)
         return err_sys(err, "make a file for guestd");
-    if (!copy_guestd(from_fd, fd, err))
+    if (!copy_guestd(from_fd, fd, err) || !write_enter(mount_fd, err))
         return false;
     fd_close(&fd); /* what is open for writing cannot be executed */
     auto_close int super = fspick(mount_fd, "", FSPICK_EMPTY_PATH | FSPICK_CLOEXEC);
@@ -312,7 +324,8 @@ static bool open_guestd(struct native *native, int from_fd, struct err *err)
         mount_setattr(mount_fd, "", AT_EMPTY_PATH, (struct mount_attr *)&read_only, sizeof read_only) < 0)
         return err_sys(err, "make guestd's file system read-only");
     native->guestd_fd = openat(mount_fd, "guestd", O_RDONLY | O_CLOEXEC);
-    if (native->guestd_fd < 0)
+    native->enter_fd = openat(mount_fd, NATIVE_ENTER, O_RDONLY | O_CLOEXEC);
+    if (native->guestd_fd < 0 || native->enter_fd < 0)
         return err_sys(err, "open guestd");
     return true;
 }
@@ -402,6 +415,7 @@ static void open_zygote(struct native *native)
                                      .mounts = &native->mounts,
                                      .cgroups = native->cgroups,
                                      .layers_fd = native->layers_fd,
+                                     .enter_fd = native->enter_fd,
                                      .uids_from = native->uid_base,
                                      .uids_to = native->uid_base + BOX_SLOTS * NATIVE_UIDS };
 
@@ -475,7 +489,7 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
     native->on_unused_context = config->on_unused_context;
     native->guestd_fd = native->netns_fd = native->mounts.scratch_fd = native->kernel_memory.meminfo_fd = -1;
     native->kernel_memory.list_fd = native->reclaim.pidfd = -1;
-    native->memory.tools_fd = -1;
+    native->memory.tools_fd = native->enter_fd = -1;
     map_init(&native->boxes);
     native->doomed_end = &native->doomed;
     if (native->uid_base < NATIVE_UIDS || native->uid_base > INT32_MAX - BOX_SLOTS * NATIVE_UIDS) {

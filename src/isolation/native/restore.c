@@ -203,6 +203,8 @@ static bool add_part(const struct restore *restore, struct criu_args *args, cons
     (void)snprintf(name, sizeof name, "ile[%" PRIx64 ":%" PRIx64 "]", part->mount_id, part->inode);
     if (part->from == IMAGE_GUESTD)
         return inherit(args, restore->box->native->guestd_fd, name, err);
+    if (part->from == IMAGE_ENTER)
+        return inherit(args, restore->box->native->enter_fd, name, err);
     if (part->from == IMAGE_CGROUP) {
         if (part->number >= restore->user_count)
             return err_set(err, ERR_CONFLICT,
@@ -225,7 +227,7 @@ static bool add_args(const struct restore *restore, struct criu_args *args, cons
         "/run",
         "--log-file",
         CRIU_LOG,
-        "-v2",
+        "-v4",
         "--root",
         CRIU_BOX,
         "--restore-detached",
@@ -550,6 +552,7 @@ static bool start_helper(struct restore *restore, struct err *err)
 
     give(&job, native->memory.tools_fd);
     give(&job, native->guestd_fd);
+    give(&job, native->enter_fd);
     give(&job, restore->image_fd);
     give(&job, restore->root_fd);
     give(&job, restore->devices_fd);

@@ -14,7 +14,7 @@
 /* The descriptors that the zygote finds; 1 and 2 are /dev/null. */
 enum {
     ZYGOTE_CONTROL_FD = 0, /* SOCK_SEQPACKET from keeper */
-    ZYGOTE_ENTER_FD = 3,   /* enter.so, sealed */
+    ZYGOTE_ENTER_FD = 3,   /* enter.so, read-only */
     ZYGOTE_REPORT_FD = 4,  /* a pipe to keeper */
 };
 

@@ -94,25 +94,12 @@ struct zygote {
 struct zygotes {
     struct zygotes_config config;
     struct sock_fprog filter; /* the zygotes' */
-    int enter_fd;
-    int requests_fd; /* what guestd may send to a zygote: a BPF program for all sockets */
+    int requests_fd;          /* what guestd may send to a zygote: a BPF program for all sockets */
     struct zygote *all;
     unsigned count, running_count;
 };
 
 /* ---- coming up ---- */
-
-static int sealed_file(const char *name, const void *bytes, size_t size, struct err *err)
-{
-    auto_close int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-
-    if (fd < 0 || !fd_write_all(fd, str_of(bytes, size), err) || fchmod(fd, 0555) < 0 ||
-        fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
-        (void)err_sys(err, "keep %s in memory", name);
-        return -1;
-    }
-    return take_fd(&fd);
-}
 
 /*
  * A process between clone and exec is a copy of keeper in a user namespace that a zygote owns. The zygote cannot read or
@@ -168,8 +155,7 @@ struct zygotes *zygotes_new(const struct zygotes_config *config, struct err *err
     struct zygotes *zygotes = NEW(struct zygotes);
 
     zygotes->config = *config;
-    zygotes->enter_fd = sealed_file("enter", zygotes_enter_so, zygotes_enter_so_size, err);
-    zygotes->requests_fd = zygotes->enter_fd < 0 ? -1 : load_request_filter(err);
+    zygotes->requests_fd = load_request_filter(err);
     if (zygotes->requests_fd >= 0 && seccomp_zygote_filter(&zygotes->filter, err))
         return zygotes;
     zygotes_free(zygotes);
@@ -548,7 +534,7 @@ static bool start_clone(struct zygote *zygote, struct start *start, struct err *
                                   .report_fd = start->report_fd[1],
                                   .root_fd = start->root_fd,
                                   .devices_fd = start->devices_fd,
-                                  .enter_fd = zygotes->enter_fd,
+                                  .enter_fd = zygotes->config.enter_fd,
                                   .cgroup_count = start->cgroup_count,
                                   .uid = zygote_owner(zygote),
                                   .filter = &zygotes->filter };
@@ -693,7 +679,6 @@ void zygotes_free(struct zygotes *zygotes)
         }
         free(zygote);
     }
-    fd_close(&zygotes->enter_fd);
     fd_close(&zygotes->requests_fd);
     free(zygotes->filter.filter);
     free(zygotes);
