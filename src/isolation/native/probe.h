@@ -30,5 +30,7 @@ enum { PROBE_ROWS_MAX = 16 };
 
 /* data_path is where sandboxes would live; it need not exist yet. Returns how many rows were filled. */
 size_t native_probe(const char *data_path, struct probe_row rows[PROBE_ROWS_MAX]);
+/* Can the memory of sandboxes be written to disk? `tools` is where CRIU is; NULL: the operator does not want it. */
+void native_probe_memory(const char *tools, struct probe_row *row);
 
 #endif

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/attr.h"
@@ -50,8 +51,91 @@ static void every_row_says_something_and_every_miss_has_a_fix(void **state)
     assert_int_equal(rmdir(place), 0);
 }
 
+static void print_row(const struct probe_row *row)
+{
+    print_message("%-18s %-5s %s%s%s\n", row->name, probe_verdict_name[row->verdict], row->found,
+                  row->fix[0] ? "; fix: " : "", row->fix);
+    assert_true(row->found[0]);
+    assert_int_equal(row->verdict == PROBE_OK, row->fix[0] == '\0');
+}
+
+static void a_machine_without_criu_has_no_fault(void **state)
+{
+    struct probe_row row;
+
+    (void)state;
+    native_probe_memory(NULL, &row);
+    print_row(&row);
+    assert_int_equal(row.verdict, PROBE_OK);
+    assert_non_null(strstr(row.found, "--criu"));
+    native_probe_memory("/nowhere/at/all", &row);
+    print_row(&row);
+    assert_int_equal(row.verdict, geteuid() == 0 ? PROBE_OK : PROBE_SKIP);
+}
+
+static void a_criu_that_does_not_run_is_told(void **state)
+{
+    char place[] = "/tmp/cloister-probe-test.XXXXXX", path[64];
+    struct probe_row row;
+
+    (void)state;
+    if (geteuid() != 0)
+        skip();
+    assert_non_null(mkdtemp(place));
+    native_probe_memory(place, &row); /* an empty directory */
+    print_row(&row);
+    assert_true(row.verdict == PROBE_WARN || strstr(row.found, "cgroup v2 alone"));
+    (void)snprintf(path, sizeof path, "%s/usr", place);
+    assert_int_equal(mkdir(path, 0755), 0);
+    (void)snprintf(path, sizeof path, "%s/usr/sbin", place);
+    assert_int_equal(mkdir(path, 0755), 0);
+    (void)snprintf(path, sizeof path, "%s/usr/sbin/criu", place);
+    FILE *program = fopen(path, "w");
+    assert_non_null(program);
+    (void)fputs("#!/bin/false\n", program);
+    (void)fchmod(fileno(program), 0755);
+    (void)fclose(program);
+    native_probe_memory(place, &row);
+    print_row(&row);
+    assert_true(row.verdict == PROBE_WARN || strstr(row.found, "cgroup v2 alone"));
+    assert_int_equal(unlink(path), 0);
+    (void)snprintf(path, sizeof path, "%s/usr/sbin", place);
+    assert_int_equal(rmdir(path), 0);
+    (void)snprintf(path, sizeof path, "%s/usr", place);
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(rmdir(place), 0);
+}
+
+/* Where scripts/criu.sh has put one, it works: if not, sandboxes could not be written to disk either. */
+static void a_criu_that_is_there_works(void **state)
+{
+    const char *tools = getenv("CLOISTER_CRIU") ? getenv("CLOISTER_CRIU") : "/var/cache/cloister/criu";
+    struct probe_row row;
+
+    (void)state;
+    if (geteuid() != 0 || access(tools, F_OK) < 0) {
+        print_message("skipped: there is no CRIU in %s, or no root\n", tools);
+        skip();
+    }
+    native_probe_memory(tools, &row);
+    print_row(&row);
+    assert_int_equal(row.verdict, PROBE_OK);
+    char mine[32];
+    (void)snprintf(mine, sizeof mine, "cloister-probe.%d.", getpid());
+    DIR *dir = opendir("/tmp");
+    assert_non_null(dir);
+    for (struct dirent *entry; (entry = readdir(dir));)
+        assert_int_not_equal(strncmp(entry->d_name, mine, strlen(mine)), 0);
+    (void)closedir(dir);
+}
+
 int main(void)
 {
-    const struct CMUnitTest cases[] = { CASE(every_row_says_something_and_every_miss_has_a_fix) };
+    const struct CMUnitTest cases[] = {
+        CASE(every_row_says_something_and_every_miss_has_a_fix),
+        CASE(a_machine_without_criu_has_no_fault),
+        CASE(a_criu_that_does_not_run_is_told),
+        CASE(a_criu_that_is_there_works),
+    };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }
