@@ -237,6 +237,13 @@ void writing_begin(struct writing *writing); /* without the lock */
 void writing_done(struct sandboxes *all);    /* after the workers have ended */
 /* It has left PAUSED behind: forgets its environment. With the lock held. */
 void sandbox_forget_pause(struct sandbox *sb);
+/* How the driver holds it now: an enum held_state, or HELD_NOT. False: the driver does not say. */
+bool sandbox_ask_held(struct sandbox *sb, unsigned *out) must_use;
+/*
+ * THAW. A front that died may have left the driver at work on it: waits until that is done. ERR_NOT_FOUND: it is parked, or
+ * not there.
+ */
+bool sandbox_thaw(struct sandbox *sb, struct err *err) must_use;
 /* How long it lives when traffic wakes it. */
 uint64_t sandbox_woken_s(const struct sandbox *sb);
 /* After a restart: SETUP to one whose resume had begun. On a worker. */

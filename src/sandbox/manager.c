@@ -760,12 +760,19 @@ static enum sandbox_state find_again(struct sandbox *sb, const struct sandbox_ro
     enum sandbox_state found = sandbox_state_found(row->state, there ? there->state : HELD_NOT);
     struct driver *driver = sb->all->config.driver;
     struct err err;
+    unsigned now;
 
     if (!there || there->state == HELD_PARKED || there->state == HELD_PARKED_IMAGE)
         return found;
-    if (found == SANDBOX_RUNNING && there->state == HELD_FROZEN) {
-        if (driver_pause_call(driver, PAUSE_THAW, sb->id, false, NULL, &err)) {
+    /* Of one that was on its way, the driver may still be at work: a thaw, which is fine if it runs, waits for that. */
+    if (found == SANDBOX_RUNNING &&
+        (there->state == HELD_FROZEN || row->state == SANDBOX_ROW_PAUSING || row->state == SANDBOX_ROW_SNAPSHOTTING)) {
+        if (sandbox_thaw(sb, &err)) {
             there->state = HELD_RUNNING;
+        } else if (err.kind == ERR_NOT_FOUND && sandbox_ask_held(sb, &now) && now > HELD_FROZEN) {
+            if (now != HELD_NOT)
+                there->state = (enum held_state)now;
+            found = sandbox_state_found(row->state, now);
         } else {
             log_warn("sandbox %s: found frozen and not thawed, so it is paused: %s", sb->id, err_text(&err));
             sb->has_memory = true;

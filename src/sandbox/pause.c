@@ -17,6 +17,7 @@
  * it in; if not, it leaves the rest to the worker that ends it.
  */
 #include <stdlib.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
@@ -25,9 +26,11 @@
 #include "sandbox/inside.h"
 
 enum {
-    PREPARE_MS = 2000, /* for guestd to prepare; births of interpreters take about a second */
-    LINK_MS = 2000,    /* for other workers that talk to guestd to be done */
-    WOKEN_S = 300,     /* the least that traffic gives a sandbox that it wakes */
+    BUSY_MS = 20,         /* between questions whether the driver is done with what a front before us has begun… */
+    BUSY_MOST_MS = 10000, /* …for so long: some GiB on a slow disk */
+    PREPARE_MS = 2000,    /* for guestd to prepare; births of interpreters take about a second */
+    LINK_MS = 2000,       /* for other workers that talk to guestd to be done */
+    WOKEN_S = 300,        /* the least that traffic gives a sandbox that it wakes */
 };
 
 /* ---- turns ---- */
@@ -100,6 +103,35 @@ static void kind_for_asker(struct err *err)
 {
     if (err->kind != ERR_TIMEOUT && (err->sys || err->kind == ERR_DENIED))
         err->kind = ERR_INTERNAL;
+}
+
+bool sandbox_ask_held(struct sandbox *sb, unsigned *out)
+{
+    auto_free struct held *list = NULL;
+    uint32_t count;
+    struct err err;
+
+    if (!driver_list(sb->all->config.driver, &list, &count, &err)) {
+        log_warn("sandbox %s: not known how it is held: %s", sb->id, err_text(&err));
+        return false;
+    }
+    *out = HELD_NOT;
+    for (uint32_t i = 0; i < count; i++)
+        if (!strcmp(list[i].id, sb->id))
+            *out = list[i].state;
+    return true;
+}
+
+bool sandbox_thaw(struct sandbox *sb, struct err *err)
+{
+    const struct timespec pause = { .tv_nsec = BUSY_MS * 1000000L };
+
+    for (unsigned ms = 0; !call(sb, PAUSE_THAW, false, err); ms += BUSY_MS) {
+        if (err->kind != ERR_CONFLICT || err->sys || ms >= BUSY_MOST_MS || atomic_load(&sb->all->is_stopping))
+            return false;
+        (void)nanosleep(&pause, NULL);
+    }
+    return true;
 }
 
 void sandbox_forget_pause(struct sandbox *sb)
@@ -685,7 +717,7 @@ static bool start_again(struct resuming *r, struct err *err)
     struct started started;
     struct plan plan;
 
-    if (before == HELD_FROZEN || before == HELD_RUNNING) { /* a reboot: its memory goes */
+    if (before <= HELD_FROZEN) { /* a reboot: its memory goes */
         if (!call(sb, PAUSE_PARK, false, err))
             return false;
         set_held(sb, HELD_PARKED);
@@ -712,7 +744,7 @@ static bool thaw(struct resuming *r, struct err *err)
 {
     struct sandbox *sb = r->sb;
 
-    if (!call(sb, PAUSE_THAW, false, err))
+    if (!sandbox_thaw(sb, err))
         return false;
     set_held(sb, HELD_RUNNING);
     sandbox_send_policy(sb); /* egress may have forgotten it */
@@ -767,16 +799,9 @@ static void leave(struct sandbox *sb, const struct err *why)
 /* Does the driver really not hold it? If in doubt it does: what ends a sandbox that is paused removes its files. */
 static bool is_lost(struct sandbox *sb, const struct err *why)
 {
-    auto_free struct held *list = NULL;
-    uint32_t count;
-    struct err err;
+    unsigned now;
 
-    if (why->kind != ERR_NOT_FOUND || why->sys || !driver_list(sb->all->config.driver, &list, &count, &err))
-        return false;
-    for (uint32_t i = 0; i < count; i++)
-        if (!strcmp(list[i].id, sb->id))
-            return false;
-    return true;
+    return why->kind == ERR_NOT_FOUND && !why->sys && sandbox_ask_held(sb, &now) && now == HELD_NOT;
 }
 
 static void end_lost(struct sandbox *sb, struct err *err)
@@ -818,24 +843,44 @@ static void undo_resume(struct resuming *r, struct err *err)
     sandboxes_look(sb->all); /* it is to be written to disk as before */
 }
 
+/*
+ * A front before us may have died while the driver wrote it to disk: we have found it frozen, and it is parked by now. Is it
+ * held in another way than we know, and is what is wanted there?
+ */
+static bool is_held_otherwise(const struct resuming *r, const struct err *why)
+{
+    unsigned now;
+
+    if (why->kind != ERR_NOT_FOUND || why->sys || !sandbox_ask_held(r->sb, &now) || now == HELD_NOT ||
+        now == held_now(r->sb))
+        return false;
+    set_held(r->sb, (enum held_state)now);
+    if (now == HELD_PARKED)
+        set_memory(r->sb, false);
+    return !(r->memory && now == HELD_PARKED);
+}
+
+static bool bring_back(struct resuming *r, struct err *err)
+{
+    return r->memory && held_now(r->sb) <= HELD_FROZEN ? thaw(r, err) : start_again(r, err);
+}
+
 /* In RESUMING: brings it back, or it is paused as before. */
 static bool resume(struct sandbox *sb, enum resume_how how, uint64_t timeout_s, struct err *err)
 {
     struct resuming r = { .sb = sb, .timeout_s = timeout_s };
-    bool is_frozen;
 
     arena_init(&r.arena);
     {
         auto_unlock pthread_mutex_t *held = lock_mutex(&sb->all->lock);
         r.memory = sb->has_memory && how == RESUME_AS_KEPT;
-        is_frozen = sb->held == HELD_FROZEN || sb->held == HELD_RUNNING;
-        if (!r.memory || !is_frozen)
+        if (!r.memory || sb->held > HELD_FROZEN)
             sb->exited = NULL; /* what has exited are processes of before */
     }
     bool ok = store_sandbox_change(sb->all->config.store, str_from(sb->id),
                                    &(struct sandbox_change){ .state = SANDBOX_ROW_RESUMING }, NULL, err) &&
               sandbox_is_still(sb, SANDBOX_RESUMING, err) &&
-              (r.memory && is_frozen ? thaw(&r, err) : start_again(&r, err)) && run_again(&r, err);
+              (bring_back(&r, err) || (is_held_otherwise(&r, err) && bring_back(&r, err))) && run_again(&r, err);
     if (!ok)
         undo_resume(&r, err);
     arena_done(&r.arena);

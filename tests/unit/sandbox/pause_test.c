@@ -1180,6 +1180,41 @@ static void one_whose_resume_had_begun_is_set_up_by_the_next_front(void **state)
     CHECK_STR(row_of(rig, info.id).envs, STR(""));
 }
 
+/* A front before us has died while the driver wrote it to disk, and the driver has finished after we have asked. */
+static void one_that_is_on_disk_by_now_is_resumed_from_there(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = make(rig), got;
+
+    pause_it(rig, info.id, &with_memory);
+    fake_hold_as(&rig->fake, info.id, HELD_PARKED_IMAGE);
+    assert_true(resume_it(rig, info.id, RESUME_AS_KEPT, &got));
+    assert_int_equal(rig->fake.last_plan.from, PLAN_PARKED_IMAGE);
+    pause_it(rig, info.id, &with_memory);
+    fake_hold_as(&rig->fake, info.id, HELD_PARKED); /* only its files: nobody gets a new start for its processes */
+    resume_fails(rig, info.id, RESUME_AS_KEPT, ERR_INTERNAL);
+    assert_false(get(rig, info.id).has_memory);
+    assert_true(resume_it(rig, info.id, RESUME_AS_KEPT, &got));
+}
+
+static void a_thaw_waits_while_the_driver_is_at_work_for_a_front_that_died(void **state)
+{
+    struct rig *rig = *state;
+    struct sandbox_info info = make(rig), got;
+    struct caller resumer = { .resume.timeout_s = 100 };
+
+    pause_it(rig, info.id, &with_memory);
+    fail_call(rig, PAUSE_THAW, false, ERR_CONFLICT);
+    begin(&resumer, rig, info.id, run_resume);
+    while (calls_of(rig, PAUSE_THAW) < 4)
+        usleep(1000);
+    fail_call(rig, PAUSE_THAW, false, ERR_NONE);
+    end(&resumer);
+    assert_true(resumer.ok);
+    got = get(rig, info.id);
+    assert_false(got.is_paused);
+}
+
 /* An image that was left from before it ran must not be taken for its memory. */
 static void an_image_that_is_older_than_its_files_is_not_used(void **state)
 {
@@ -1245,6 +1280,8 @@ int main(void)
         RUNNING(a_pause_outlives_a_restart_with_all_that_it_needs),
         RUNNING(what_is_found_frozen_is_still_written_to_disk),
         RUNNING(one_whose_resume_had_begun_is_set_up_by_the_next_front),
+        RUNNING(one_that_is_on_disk_by_now_is_resumed_from_there),
+        RUNNING(a_thaw_waits_while_the_driver_is_at_work_for_a_front_that_died),
         RUNNING(an_image_that_is_older_than_its_files_is_not_used),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
