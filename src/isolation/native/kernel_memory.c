@@ -282,7 +282,18 @@ static void scan_some(struct native *native)
     memory->spent_us += now_us - began_us;
 }
 
-static void look(struct native *native)
+/* Those that the kernel may hold anything for: not the parked ones. */
+static uint64_t count_living(const struct native *native)
+{
+    const struct box *box;
+    uint64_t count = 0;
+
+    for (size_t i = 0; (box = map_next(&native->boxes, &i));)
+        count += box->state != BOX_PARKED;
+    return count;
+}
+
+static void look(struct native *native, uint64_t living)
 {
     struct kernel_memory *memory = &native->kernel_memory;
     uint64_t now_ms = clock_mono_ms();
@@ -292,7 +303,7 @@ static void look(struct native *native)
     if (n <= 0)
         return;
     uint64_t used = kernel_memory_of(str_of(text, (size_t)n));
-    uint64_t due = native->boxes.count * OF_A_SANDBOX;
+    uint64_t due = living * OF_A_SANDBOX;
     used = used > due ? used - due : 0;
     if (used < memory->reference)
         memory->reference = used;
@@ -309,15 +320,15 @@ static void on_timer(struct timer *timer)
 {
     struct native *native = container_of(timer, struct native, kernel_memory.timer);
     struct kernel_memory *memory = &native->kernel_memory;
-    uint64_t pause_ms = LOOK_MS;
+    uint64_t pause_ms = LOOK_MS, living = count_living(native);
 
-    if (!native->boxes.count) {
+    if (!living) {
         memory->scanning = false;
         begin_box(memory, "");
         return; /* the next one to run sets it again */
     }
     if (!memory->scanning)
-        look(native);
+        look(native, living);
     if (memory->scanning) {
         scan_some(native);
         if (memory->scanning)
