@@ -19,58 +19,72 @@ static bool team_is_there(const struct actions *actions, const struct caller *ca
     return err->kind == ERR_NOT_FOUND ? err_set(err, ERR_DENIED, "the team of this API key was deleted") : false;
 }
 
-/* Was the snapshot deleted or replaced after it was found? Then the driver could not find its layers or its image. */
-static bool is_outdated(const struct actions *actions, const struct caller *caller, struct str ref,
-                        const struct template_row *template, struct arena *arena)
-{
-    struct template_row now;
-    struct err ignored;
+enum { CREATE_ROUNDS = 3 };
 
-    if (!template->layer_count || !action_template_resolve(actions, caller, ref, arena, &now, &ignored))
-        return true;
-    return !now.layer_count || !str_eq(now.layers[now.layer_count - 1], template->layers[template->layer_count - 1]);
+static bool create_from(const struct actions *actions, const struct caller *caller,
+                        const struct sandbox_request *request, const struct template_row *template, struct arena *arena,
+                        struct sandbox_info *out, struct err *err)
+{
+    return sandbox_create(actions->sandboxes,
+                          &(struct sandbox_want){
+                              .team_id = str_from(caller->team_id),
+                              .template_id = template->id,
+                              .alias = template->alias_count ? template->aliases[0] : STR(""),
+                              .guestd_version = template->guestd_version,
+                              .layer_count = template->layer_count,
+                              .layers = template->layers,
+                              .cpu_count = template->cpu_count,
+                              .memory_mb = template->memory_mb,
+                              .disk_mb = template->disk_mb,
+                              .timeout_s = request->timeout_s,
+                              .metadata_count = request->metadata_count,
+                              .metadata = request->metadata,
+                              .env_count = request->env_count,
+                              .envs = request->envs,
+                              .network = request->network,
+                              .https_port_count = request->https_port_count,
+                              .https_ports = request->https_ports,
+                              .key_id = str_from(caller->key_id),
+                              .is_private = request->is_private,
+                              .mask_host = request->mask_host,
+                              .open_code = request->open_code && !actions->code_always_has_token,
+                              .lifecycle = request->lifecycle,
+                              .image = template->image,
+                          },
+                          arena, out, err);
 }
 
+static bool same_build(const struct template_row *a, const struct template_row *b)
+{
+    return a->layer_count == b->layer_count && str_eq(a->image, b->image) &&
+           (a->layer_count == 0 || str_eq(a->layers[a->layer_count - 1], b->layers[b->layer_count - 1]));
+}
+
+/*
+ * A snapshot can be deleted, or replaced by a newer build of its tag, between the search and the start. Then its layers or
+ * its image are not there any more and the start fails: the newer build is taken.
+ */
 bool action_sandbox_create(const struct actions *actions, const struct caller *caller,
                            const struct sandbox_request *request, struct arena *arena, struct sandbox_info *out,
                            struct err *err)
 {
-    struct template_row template;
+    struct template_row template, now;
+    struct err find_err;
 
     if (!action_template_resolve(actions, caller, request->template_ref, arena, &template, err))
         return false;
-    bool ok = sandbox_create(actions->sandboxes,
-                             &(struct sandbox_want){
-                                 .team_id = str_from(caller->team_id),
-                                 .template_id = template.id,
-                                 .alias = template.alias_count ? template.aliases[0] : STR(""),
-                                 .guestd_version = template.guestd_version,
-                                 .layer_count = template.layer_count,
-                                 .layers = template.layers,
-                                 .cpu_count = template.cpu_count,
-                                 .memory_mb = template.memory_mb,
-                                 .disk_mb = template.disk_mb,
-                                 .timeout_s = request->timeout_s,
-                                 .metadata_count = request->metadata_count,
-                                 .metadata = request->metadata,
-                                 .env_count = request->env_count,
-                                 .envs = request->envs,
-                                 .network = request->network,
-                                 .https_port_count = request->https_port_count,
-                                 .https_ports = request->https_ports,
-                                 .key_id = str_from(caller->key_id),
-                                 .is_private = request->is_private,
-                                 .mask_host = request->mask_host,
-                                 .open_code = request->open_code && !actions->code_always_has_token,
-                                 .lifecycle = request->lifecycle,
-                                 .image = template.image,
-                             },
-                             arena, out, err);
-    if (!ok && (err->kind == ERR_INTERNAL || err->kind == ERR_NOT_FOUND) &&
-        is_outdated(actions, caller, request->template_ref, &template, arena))
-        return err_set(err, ERR_NOT_FOUND, "template '%.*s' was deleted or replaced meanwhile: try again",
-                       (int)MIN(request->template_ref.len, (size_t)60), request->template_ref.at);
-    return ok && team_is_there(actions, caller, out->id, arena, err);
+    for (int round = 1; !create_from(actions, caller, request, &template, arena, out, err); round++) {
+        if ((err->kind != ERR_INTERNAL && err->kind != ERR_NOT_FOUND) || round == CREATE_ROUNDS)
+            return false;
+        if (!action_template_resolve(actions, caller, request->template_ref, arena, &now, &find_err)) {
+            *err = find_err;
+            return false;
+        }
+        if (same_build(&template, &now))
+            return false;
+        template = now;
+    }
+    return team_is_there(actions, caller, out->id, arena, err);
 }
 
 bool action_sandbox_get(const struct actions *actions, const struct caller *caller, struct str id, struct arena *arena,

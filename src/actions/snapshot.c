@@ -178,14 +178,14 @@ bool action_snapshot_list(const struct actions *actions, const struct caller *ca
 
 /* ---- delete ---- */
 
-/* There is no such snapshot. If it is a template that the operator has built, say so. */
+/* There was no such snapshot. If it is a template that the operator has built, which has no team, say so. */
 static bool explain_template(const struct actions *actions, const struct caller *caller, struct str ref,
                              struct arena *arena, struct err *err)
 {
     struct template_row template;
     struct err ignored;
 
-    if (!action_template_resolve(actions, caller, ref, arena, &template, &ignored))
+    if (!action_template_resolve(actions, caller, ref, arena, &template, &ignored) || template.team_id.len)
         return err_set(err, ERR_NOT_FOUND, "there is no snapshot '%.*s'", (int)MIN(ref.len, (size_t)60), ref.at);
     return err_set(err, ERR_DENIED,
                    "'%.*s' is a template that the operator has built: deleting those is not possible over the API yet",
