@@ -176,6 +176,23 @@ def test_its_time_zone_and_directory_are_the_sandboxs(box):
 # ---- when the zygote cannot be used ----
 
 
+def test_a_layer_that_a_guest_has_written_has_no_zygote(server, box):
+    """A zygote runs outside every sandbox: on a snapshot's layer it would run what the guest has put there."""
+    before = zygotes(server)
+    box.commands.run("sudo touch /etc/written-by-a-guest")
+    snapshot = server.api("POST", f"/sandboxes/{box.sandbox_id}/snapshots", {"memory": False}).json["snapshotID"]
+    child = Sandbox.create(template=snapshot, timeout=120)
+    try:
+        for _ in range(3):
+            context = child.create_code_context()
+            assert text(child, "import os; os.path.exists('/etc/written-by-a-guest')", context=context) == "True"
+            assert not is_fork(child, context=context)
+        assert zygotes(server) <= before
+    finally:
+        child.kill()
+        assert server.api("DELETE", f"/templates/{snapshot}").status == 204
+
+
 @pytest.mark.parametrize("name, value", [("PYTHONHASHSEED", "1"), ("OMP_NUM_THREADS", "1"), ("CLOISTER_INTERPRETER", "cold")])
 def test_a_variable_that_changes_the_start_of_python_is_respected(box, name, value):
     own = Sandbox.create("base", timeout=120, envs={name: value})

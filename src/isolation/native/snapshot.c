@@ -334,12 +334,12 @@ static void asked(void *context, uint8_t step)
 
 /* ---- the beginning ---- */
 
-static bool is_snapshots_layer(int layers_fd, const char *layer)
+bool snapshot_made_layer(int layers_fd, const char *layer)
 {
     auto_close int fd = openat(layers_fd, layer, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     char value;
 
-    return fd >= 0 && fgetxattr(fd, SNAPSHOT_MARK, &value, 1) == 1;
+    return fd < 0 || fgetxattr(fd, SNAPSHOT_MARK, &value, 1) >= 0 || (errno != ENODATA && errno != ENOTSUP);
 }
 
 /* How many of these layers stay as they are. */
@@ -349,7 +349,7 @@ static uint32_t layers_below(const struct native *native, const struct state *re
 
     if (record->layer_count < LIMIT_LAYERS)
         return record->layer_count;
-    while (stay < LIMIT_LAYERS - 1 && !is_snapshots_layer(native->layers_fd, record->layers[stay]))
+    while (stay < LIMIT_LAYERS - 1 && !snapshot_made_layer(native->layers_fd, record->layers[stay]))
         stay++;
     return stay;
 }

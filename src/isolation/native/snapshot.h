@@ -25,6 +25,9 @@ void snapshots_close(struct native *native); /* those under way fail */
 /* Its box ends: if its files are not copied yet, they never will be. */
 void snapshot_lost(struct box *box, const struct err *why);
 
+/* Has a guest written this layer? Also true if that cannot be told. */
+bool snapshot_made_layer(int layers_fd, const char *layer) must_use;
+
 /* driver_ops.snapshot and .drop */
 void native_snapshot(struct driver *driver, const char *id, bool memory, driver_kept_fn *done, void *context);
 void native_drop(struct driver *driver, const char *snapshot, driver_kept_fn *done, void *context);

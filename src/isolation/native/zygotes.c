@@ -44,6 +44,7 @@
 #include "io/pass.h"
 #include "isolation/native/enter.h"
 #include "isolation/native/seccomp.h"
+#include "isolation/native/snapshot.h"
 #include "isolation/native/zygote_child.h"
 #include "wire/zygote.h"
 
@@ -201,6 +202,15 @@ uint32_t zygote_owner(const struct zygote *zygote)
     return zygote ? zygote->uid_base + ZYGOTE_UID : 0;
 }
 
+/* A zygote runs outside the limits of any sandbox: only on layers that the operator has made. */
+static bool is_trusted(const struct zygotes *zygotes, const struct plan *plan)
+{
+    for (uint32_t i = 0; i < plan->layer_count; i++)
+        if (snapshot_made_layer(zygotes->config.layers_fd, plan->layers[i]))
+            return false;
+    return true;
+}
+
 struct zygote *zygote_ref(struct zygotes *zygotes, const struct plan *plan, uint32_t owner)
 {
     struct zygote *zygote;
@@ -211,7 +221,7 @@ struct zygote *zygote_ref(struct zygotes *zygotes, const struct plan *plan, uint
         zygote = zygote->next;
     if (zygote && (zygote->is_barred || (owner && zygote_owner(zygote) != owner)))
         return NULL;
-    if (!zygote && zygotes->count < ZYGOTES_MAX) {
+    if (!zygote && zygotes->count < ZYGOTES_MAX && is_trusted(zygotes, plan)) {
         zygote = NEW(struct zygote);
         zygote->zygotes = zygotes;
         zygote->plan = *plan;

@@ -45,7 +45,8 @@ struct zygotes *zygotes_new(const struct zygotes_config *config, struct err *err
 void zygotes_free(struct zygotes *zygotes); /* kills their processes and waits until they are gone */
 
 /*
- * That of sandboxes with these layers, referenced; NULL when there are too many, or `zygotes` is NULL. `owner` is 0 for a
+ * That of sandboxes with these layers, referenced; NULL when there are too many, when a guest has written one of the layers
+ * (a snapshot's), or `zygotes` is NULL. `owner` is 0 for a
  * new sandbox. For one that an earlier keeper made it is what zygote_owner() was then, and NULL is the answer too when
  * sandboxes of these layers belong to another owner by now.
  */
