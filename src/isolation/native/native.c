@@ -416,6 +416,7 @@ static void open_zygote(struct native *native)
                                      .cgroups = native->cgroups,
                                      .layers_fd = native->layers_fd,
                                      .enter_fd = native->enter_fd,
+                                     .no_landlock = native->memory.tools_fd >= 0,
                                      .uids_from = native->uid_base,
                                      .uids_to = native->uid_base + BOX_SLOTS * NATIVE_UIDS };
 
@@ -497,9 +498,8 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
         goto failed;
     }
     if (!open_dirs(native, config->data_fd, err) || !state_boot_id(native->boot_id, err) ||
-        !seccomp_guest_filter(&native->filter, err) || !open_guestd(native, config->guestd_fd, err) ||
-        !open_cgroups(native, config->old_freezer, err) || !mounts_open(native->data_fd, &native->mounts, err) ||
-        !kernel_memory_open(native, err))
+        !open_guestd(native, config->guestd_fd, err) || !open_cgroups(native, config->old_freezer, err) ||
+        !mounts_open(native->data_fd, &native->mounts, err) || !kernel_memory_open(native, err))
         goto failed;
     native->mounts.old_overlay = config->old_overlay;
     native->netns_fd = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
@@ -519,6 +519,8 @@ struct driver *native_driver_new(struct loop *loop, const struct native_config *
     if (!native->helpers || !snapshots_open(native, err))
         goto failed;
     memory_open(native, config->criu);
+    if (!seccomp_guest_filter(native->memory.tools_fd >= 0, &native->filter, err))
+        goto failed;
     open_zygote(native);
     if (native_find_again(native, err))
         return &native->driver;

@@ -143,7 +143,7 @@ static void probe_seccomp(struct probe_row *row, const char *data_path)
         fix(row, "use a kernel with CONFIG_SECCOMP_FILTER");
         return;
     }
-    if (!seccomp_guest_filter(&filter, &err)) {
+    if (!seccomp_guest_filter(false, &filter, &err)) {
         found(row, PROBE_FAIL, "%s", err.message);
         fix(row, "update libseccomp");
         return;

@@ -121,11 +121,18 @@ static const struct call_group allowed[] = {
     { "System V and POSIX queues, in an IPC namespace of its own",
       "mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv msgsnd semctl "
       "semget semop semtimedop shmat shmctl shmdt shmget" },
-    { "giving up power: programs confine themselves further; `refused` below says how they cannot",
-      "landlock_add_rule landlock_create_ruleset landlock_restrict_self seccomp" },
+    { "giving up power: programs confine themselves further; `refused` below says how they cannot", "seccomp" },
     { "devices it can open: terminals, null, random; `refused` below says what they cannot do", "ioctl" },
     { "what the machine is called, how it is, and its randomness", "getrandom sysinfo uname" },
     { "chroot: CAP_SYS_CHROOT is in the bounding set, and the mount namespace is the border", "chroot" },
+};
+
+/*
+ * Allowed as well, unless the memory of sandboxes is written to disk: a process comes back from there without its Landlock
+ * rules, and nothing says that it had any. Programs that use it do without where the kernel has none.
+ */
+static const struct call_group landlock[] = {
+    { "giving up power over files", "landlock_add_rule landlock_create_ruleset landlock_restrict_self" },
 };
 
 /* ENOSYS, so that libraries fall back to other calls; EPERM would look as if only these arguments were refused. */
@@ -393,7 +400,7 @@ static bool export(scmp_filter_ctx filter, struct sock_fprog *out, struct err *e
     return true;
 }
 
-static bool compile(bool for_zygote, struct sock_fprog *out, struct err *err)
+static bool compile(bool for_zygote, bool no_landlock, struct sock_fprog *out, struct err *err)
 {
     scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(EPERM));
     struct str but = for_zygote ? STR("clone3") : STR("");
@@ -406,6 +413,8 @@ static bool compile(bool for_zygote, struct sock_fprog *out, struct err *err)
     (void)seccomp_attr_set(filter, SCMP_FLTATR_CTL_OPTIMIZE, 2);
     bool fine = add_names(filter, SCMP_ACT_ALLOW, allowed, COUNT_OF(allowed), but, err) &&
                 add_names(filter, SCMP_ACT_ERRNO(ENOSYS), absent, COUNT_OF(absent), STR(""), err) &&
+                add_names(filter, no_landlock ? SCMP_ACT_ERRNO(ENOSYS) : SCMP_ACT_ALLOW, landlock, COUNT_OF(landlock),
+                          STR(""), err) &&
                 add_checked(filter, checked, COUNT_OF(checked), err) && add_missing_protocols(filter, err);
     if (fine && for_zygote)
         fine = add_checked(filter, zygotes, COUNT_OF(zygotes), err) &&
@@ -415,12 +424,12 @@ static bool compile(bool for_zygote, struct sock_fprog *out, struct err *err)
     return fine;
 }
 
-bool seccomp_guest_filter(struct sock_fprog *out, struct err *err)
+bool seccomp_guest_filter(bool no_landlock, struct sock_fprog *out, struct err *err)
 {
-    return compile(false, out, err) || err_wrap(err, "compile the guests' seccomp filter");
+    return compile(false, no_landlock, out, err) || err_wrap(err, "compile the guests' seccomp filter");
 }
 
-bool seccomp_zygote_filter(struct sock_fprog *out, struct err *err)
+bool seccomp_zygote_filter(bool no_landlock, struct sock_fprog *out, struct err *err)
 {
-    return compile(true, out, err) || err_wrap(err, "compile the zygotes' seccomp filter");
+    return compile(true, no_landlock, out, err) || err_wrap(err, "compile the zygotes' seccomp filter");
 }

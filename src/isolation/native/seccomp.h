@@ -12,9 +12,9 @@
 #include "base/attr.h"
 #include "base/err.h"
 
-/* The filter as BPF; out->filter is on the heap, the caller's. */
-bool seccomp_guest_filter(struct sock_fprog *out, struct err *err) must_use;
+/* The filter as BPF; out->filter is on the heap, the caller's. no_landlock: guests find a kernel without Landlock. */
+bool seccomp_guest_filter(bool no_landlock, struct sock_fprog *out, struct err *err) must_use;
 /* The same for a zygote outside (zygotes.h), which may also enter a sandbox. */
-bool seccomp_zygote_filter(struct sock_fprog *out, struct err *err) must_use;
+bool seccomp_zygote_filter(bool no_landlock, struct sock_fprog *out, struct err *err) must_use;
 
 #endif

@@ -157,7 +157,7 @@ struct zygotes *zygotes_new(const struct zygotes_config *config, struct err *err
 
     zygotes->config = *config;
     zygotes->requests_fd = load_request_filter(err);
-    if (zygotes->requests_fd >= 0 && seccomp_zygote_filter(&zygotes->filter, err))
+    if (zygotes->requests_fd >= 0 && seccomp_zygote_filter(zygotes->config.no_landlock, &zygotes->filter, err))
         return zygotes;
     zygotes_free(zygotes);
     (void)err_wrap(err, "zygotes");

@@ -37,6 +37,7 @@ struct zygotes_config {
     struct mounts *mounts;
     struct cgroups *cgroups;
     int layers_fd, enter_fd;     /* all of these are borrowed; enter_fd is enter.so, a file that cannot be written */
+    bool no_landlock;            /* as guests have it (seccomp.h) */
     uint32_t uids_from, uids_to; /* the sandboxes' own ids: no owner is among them */
 };
 
