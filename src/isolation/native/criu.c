@@ -97,9 +97,9 @@ bool criu_enter(const struct criu_room *room, struct err *err)
         tree_clone(room->tools_fd, "", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, err);
     if (tools < 0)
         return false;
-    auto_close int image =
-        tree_clone(room->image_fd, "", MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC, err);
-    if (image < 0)
+    uint64_t tame = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
+    auto_close int image = room->image_fd < 0 ? -1 : tree_clone(room->image_fd, "", tame, err);
+    if (room->image_fd >= 0 && image < 0)
         return false;
     auto_close int freezer = room->freezer_fd < 0 ? -1 : tree_clone(room->freezer_fd, "", 0, err);
     if (room->freezer_fd >= 0 && freezer < 0)
@@ -108,7 +108,9 @@ bool criu_enter(const struct criu_room *room, struct err *err)
         move_mount(tools, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH) < 0)
         return err_sys(err, "make namespaces for CRIU");
     /* It tries what the kernel can, with a connection to itself. */
-    if (!network_set_up(NULL, err) || !make_own(tools, err) || !tree_attach(tools, image, "image", err))
+    if (!network_set_up(NULL, err) || !make_own(tools, err) ||
+        (image < 0 ? !tree_mount(tools, "tmpfs", "image", tame, NULL, 0, err)
+                   : !tree_attach(tools, image, "image", err)))
         return false;
     if (!attach_if(tools, freezer, "run/freezer", err) || !attach_if(tools, room->root_fd, "box", err) ||
         !attach_if(tools, room->devices_fd, "run/dev", err) || !tree_pivot(tools, err))
@@ -172,9 +174,9 @@ static const unsigned char capabilities[] = {
     CAP_IPC_OWNER,          /* SysV IPC */
 };
 
-static bool drop_capabilities(struct err *err)
+static bool drop_capabilities(bool is_test, struct err *err)
 {
-    uint64_t keep = 0;
+    uint64_t keep = is_test ? 1ull << CAP_SYS_TIME : 0;
 
     for (size_t i = 0; i < sizeof capabilities; i++)
         keep |= 1ull << capabilities[i];
@@ -221,7 +223,8 @@ static no_return void become_criu(const struct criu_run *run, char **argv)
         if (prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP) < 0)
             _exit(1);
     }
-    if (null_fd < 0 || dup2(null_fd, 0) < 0 || dup2(null_fd, 1) < 0 || dup2(null_fd, 2) < 0 || !drop_capabilities(&err))
+    if (null_fd < 0 || dup2(null_fd, 0) < 0 || dup2(null_fd, 1) < 0 || dup2(null_fd, 2) < 0 ||
+        !drop_capabilities(run->is_test, &err))
         _exit(1);
     (void)execve("/usr/sbin/criu", argv, environment);
     _exit(1);

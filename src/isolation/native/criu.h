@@ -31,7 +31,7 @@ struct native;
 /* What CRIU sees, as descriptors of keeper's. -1: not needed. */
 struct criu_room {
     int tools_fd;
-    int image_fd;   /* a directory, at /image */
+    int image_fd;   /* a directory, at /image; -1: a tmpfs */
     int freezer_fd; /* the sandbox's directory in the freezer's tree, at /run/freezer */
     int root_fd;    /* of a restore: the sandbox's root, a detached mount, at /box… */
     int devices_fd; /* …and its devices, at /run/dev */
@@ -63,6 +63,7 @@ struct criu_run {
     struct criu_args *args;
     int dumps;      /* for a dump: pid 1 of the sandbox; else 0 */
     uint32_t owner; /* of its user namespace */
+    bool is_test;   /* of processes without a user namespace: it may set the clock of their time namespace */
     bool (*act)(void *context, const char *step, int pid, struct err *err);
     void *context;
 };

@@ -15,9 +15,10 @@
 #include "isolation/native/box.h"
 #include "isolation/native/checkpoint.h"
 #include "isolation/native/criu.h"
+#include "isolation/native/criu_test.h"
 #include "isolation/native/park.h"
 
-enum { CPUINFO_BYTES = 4 << 20, VERSION_BYTES = 64, CHUNK_BYTES = 64 * 1024 };
+enum { CPUINFO_BYTES = 4 << 20, VERSION_BYTES = 64, CHUNK_BYTES = 64 * 1024, TEST_MS = 30000 };
 
 /* ---- where images can be restored ---- */
 
@@ -118,8 +119,6 @@ static bool open_all(struct native *native, const char *tools, struct err *err)
 {
     struct memory *memory = &native->memory;
 
-    if (!tools)
-        return err_set(err, ERR_UNAVAILABLE, "this server does not write the memory of sandboxes to disk");
     if (cgroups_report(native->cgroups)->layout == CGROUP_V2)
         return err_set(err, ERR_UNAVAILABLE, "memory is not written to disk on machines with cgroup v2 alone");
     if (cgroups_report(native->cgroups)->freezer == CGROUP_FREEZER_NONE)
@@ -132,16 +131,63 @@ static bool open_all(struct native *native, const char *tools, struct err *err)
     return true;
 }
 
+static void turn_off(struct native *native, const struct err *why)
+{
+    fd_close(&native->memory.tools_fd);
+    (void)err_set(&native->memory.why, ERR_UNAVAILABLE, "the memory of sandboxes is not written to disk here: %s",
+                  why->message);
+    log_info("native: paused sandboxes stay in memory, or are kept without it: %s", err_text(why));
+}
+
+/* ---- the test ---- */
+
+static bool test_work(struct helper_voice *voice, void *context, struct err *err)
+{
+    const struct native *native = context;
+
+    (void)voice;
+    return criu_test(native->memory.tools_fd, native->enter_fd, err);
+}
+
+static void test_ended(void *context, const uint64_t figures[HELPER_FIGURES], const struct err *err)
+{
+    struct native *native = context;
+    struct err why;
+
+    (void)figures;
+    native->memory.test = NULL;
+    if (!err)
+        return;
+    (void)err_set(&why, ERR_UNAVAILABLE, "CRIU does not work on this machine");
+    (void)err_wrap(&why, "%s", err_text(err));
+    turn_off(native, &why);
+}
+
+static bool start_test(struct native *native, struct err *err)
+{
+    struct memory *memory = &native->memory;
+    const struct helper_job job = { .work = test_work,
+                                    .runs_criu = true,
+                                    .ended = test_ended,
+                                    .context = native,
+                                    .dirs = { { memory->tools_fd, HELPER_HOLD }, { native->enter_fd, HELPER_HOLD } },
+                                    .dir_count = 2,
+                                    .patience_ms = TEST_MS };
+
+    memory->test = helper_start(native->helpers, &job, err);
+    return memory->test != NULL;
+}
+
 void memory_open(struct native *native, const char *tools)
 {
     struct err err;
 
     native->memory.tools_fd = -1;
-    if (open_all(native, tools, &err))
-        return;
-    (void)err_set(&native->memory.why, ERR_UNAVAILABLE, "%s", err.message);
-    if (tools)
-        log_info("native: paused sandboxes stay in memory or are kept without it: %s", err_text(&err));
+    if (!tools)
+        (void)err_set(&native->memory.why, ERR_UNAVAILABLE,
+                      "this server does not write the memory of sandboxes to disk");
+    else if (!open_all(native, tools, &err) || !start_test(native, &err))
+        turn_off(native, &err);
 }
 
 void memory_close(struct native *native)

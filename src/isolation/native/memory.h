@@ -22,9 +22,13 @@ struct memory {
     int tools_fd;   /* CRIU's root; -1: it cannot… */
     struct err why; /* …because of this: ERR_UNAVAILABLE, without sys */
     struct image_origin origin;
+    struct helper *test; /* under way, or NULL */
 };
 
-/* `tools` is the path of CRIU's root; NULL: memory is not to be written. Never fails: then it is off, and the log says why. */
+/*
+ * `tools` is the path of CRIU's root; NULL: memory is not to be written. Never fails: then it is off, and the log says why.
+ * The test goes on behind it. Until it ends memory counts as working: a call that fails leaves its sandbox as it was.
+ */
 void memory_open(struct native *native, const char *tools);
 void memory_close(struct native *native);
 bool memory_works(const struct native *native, struct err *err) must_use;

@@ -227,7 +227,7 @@ static bool add_args(const struct restore *restore, struct criu_args *args, cons
         "/run",
         "--log-file",
         CRIU_LOG,
-        "-v4",
+        "-v2",
         "--root",
         CRIU_BOX,
         "--restore-detached",

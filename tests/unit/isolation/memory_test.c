@@ -501,6 +501,70 @@ static void a_kill_in_the_middle_is_a_kill(void **state)
     assert_int_equal(state_of(world, "short"), HELD_STATE_COUNT);
 }
 
+/* A root like CRIU's, in which CRIU fails. */
+static void make_broken_tools(struct world *world, char *room, size_t room_size)
+{
+    static const char *const dirs[] = { "",       "/proc", "/tmp", "/run", "/dev",
+                                        "/image", "/box",  "/etc", "/usr", "/usr/sbin" };
+
+    for (size_t i = 0; i < COUNT_OF(dirs); i++) {
+        (void)snprintf(room, room_size, "%s/tools%s", world->path, dirs[i]);
+        assert_int_equal(mkdir(room, 0755), 0);
+    }
+    (void)snprintf(room, room_size, "%s/tools/usr/sbin/criu", world->path);
+    auto_close int program = open(room, O_WRONLY | O_CREAT | O_CLOEXEC, 0755);
+    (void)snprintf(room, room_size, "%s/tools/etc/criu-version", world->path);
+    auto_close int version = open(room, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    assert_true(program >= 0 && write(version, "4.2\n", 4) == 4);
+    (void)snprintf(room, room_size, "%s/tools", world->path);
+}
+
+static void where_criu_does_not_work_memory_is_off_and_all_else_works(void **state)
+{
+    struct world *world = *state;
+    const char *before = criu_path;
+    char path[128];
+    struct plan plan = a_plan("plain");
+
+    make_broken_tools(world, path, sizeof path);
+    driver_free(world->driver);
+    criu_path = path;
+    new_driver(world);
+    criu_path = before;
+    int link_fd = start(world, &plan);
+    free(ask(link_fd, "remember white"));
+    struct answer answer = { 0 };
+    for (int i = 0; i < 20 && answer.err.kind != ERR_UNAVAILABLE; i++) {
+        answer = park(world, "plain"); /* until the test has ended, the attempt itself fails */
+        assert_false(answer.fine);
+        turn_for(world->loop, 500);
+    }
+    assert_int_equal(answer.err.kind, ERR_UNAVAILABLE);
+    assert_int_equal(answer.err.sys, 0);
+    assert_non_null(strstr(answer.err.message, "CRIU does not work"));
+    auto_free char *text = ask(link_fd, "recall");
+    check_has(text, "remembered: white");
+    answer = (struct answer){ 0 };
+    world->driver->ops->park(world->driver, "plain", false, take_kept, &answer);
+    turn_until(world, &answer.done, 20);
+    assert_true(answer.fine);
+    close(link_fd);
+}
+
+static void the_test_at_the_start_succeeds(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("late");
+
+    turn_for(world->loop, 3000); /* it takes a tenth of that */
+    int link_fd = start(world, &plan);
+    free(ask(link_fd, "ping"));
+    struct answer answer = park(world, "late");
+    if (!answer.fine)
+        fail_msg("%s", err_text(&answer.err));
+    close(link_fd);
+}
+
 int main(int argc, char **argv)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -513,6 +577,8 @@ int main(int argc, char **argv)
         T(an_image_of_another_machine_is_refused),
         T(a_new_keeper_finds_what_is_parked_with_its_memory),
         T(a_kill_in_the_middle_is_a_kill),
+        T(where_criu_does_not_work_memory_is_off_and_all_else_works),
+        T(the_test_at_the_start_succeeds),
     };
     struct err err;
 

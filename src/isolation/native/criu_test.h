@@ -1,0 +1,16 @@
+/*
+ * criu_test.h - does CRIU work on this machine? Two processes of ours are written to disk and brought back.
+ */
+#ifndef ISOLATION_NATIVE_CRIU_TEST_H
+#define ISOLATION_NATIVE_CRIU_TEST_H
+
+#include "base/attr.h"
+#include "base/err.h"
+
+/*
+ * In a helper: takes about 100 ms. outside_fd is a file of keeper's that no mount table has:
+ * the processes have it open, and must have it open again.
+ */
+bool criu_test(int tools_fd, int outside_fd, struct err *err) must_use;
+
+#endif
