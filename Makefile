@@ -12,6 +12,9 @@ INTERPRETER  ?= yes
 FUZZ_SECONDS ?= 600
 SUDO         ?= $(if $(filter 0,$(shell id -u)),,sudo)
 
+# Optional: it says why it is not there.
+CRIU = $(SUDO) scripts/criu.sh >/dev/null || echo 'paused sandboxes stay in memory, or are kept without it'
+
 # A sanitizer's finding fails the test.
 export ASAN_OPTIONS  ?= abort_on_error=1:detect_leaks=1:strict_string_checks=1
 export UBSAN_OPTIONS ?= halt_on_error=1:abort_on_error=1:print_stacktrace=1
@@ -43,6 +46,7 @@ all: build/build.ninja ## build/cloister, build/cloister-guestd and build/cloist
 up: all ## build, make the base template once, then serve in the foreground
 	@$(SUDO) scripts/can_serve.py '$(LISTEN)' '$(DATA)'
 	@scripts/setup.sh user names
+	@$(CRIU)
 	@$(SUDO) grep -rqsx 'name base' $(DATA)/templates || $(SUDO) build/cloister template build base --data $(DATA)
 	@[ '$(INTERPRETER)' = no ] || $(SUDO) grep -rqsx 'name code-interpreter-v1' $(DATA)/templates || $(SUDO) sh -c \
 	    'echo "building the template for run_code in the background: tail -f $(DATA)/code-interpreter.log"; \
@@ -69,6 +73,7 @@ check: build-asan/build.ninja ## unit tests under ASan and UBSan; no root, about
 	@meson test -C build-asan --suite unit --no-rebuild --print-errorlogs --quiet
 
 test: all build/.deps-test ## check, root tests, clang, lint-quick, the proof, end to end, the network, a little fuzzing
+	@$(CRIU)
 	@FUZZ_SECONDS=$(if $(filter file,$(origin FUZZ_SECONDS)),10,$(FUZZ_SECONDS)) scripts/test.py
 
 model: ## prove the mail gate with CBMC (fetched if missing), and check that the proof notices planted mistakes

@@ -1,7 +1,7 @@
 #!/bin/sh
 # criu.sh - print the directory of a CRIU that Cloister can use, the program that writes processes to disk.
 #
-# CRIU 4.2 or newer, from Debian's newest suite, with the libraries and the tar that it needs, in a root of its own: 15 MB
+# CRIU 4.2 or newer, from Debian's newest suite, with the libraries and the tar that it needs, in a root of its own: 12 MB
 # are fetched once, as packages that apt has verified. Nothing is installed. Needs root, because keeper runs it as root and
 # takes it only from a directory that nobody else can write to. CLOISTER_CRIU names another directory,
 # CLOISTER_DEBIAN_MIRROR another mirror. Without a CRIU, the last line on stderr says why, and the exit code is 1: sandboxes

@@ -82,7 +82,8 @@ static bool cut_text(struct str *text, struct str name, char room[IMAGE_TEXT_BYT
 
     if (!text->len || !str_cut(text, '\n', &line) || !str_skip(&line, name) || line.len >= IMAGE_TEXT_BYTES)
         return false;
-    memcpy(room, line.at, line.len);
+    if (line.len)
+        memcpy(room, line.at, line.len);
     room[line.len] = '\0';
     return strlen(room) == line.len;
 }
@@ -96,7 +97,7 @@ static bool cut_number(struct str *line, uint64_t *out)
 
 static bool cut_path(struct str word, char room[LIMIT_PATH_BYTES], char **out)
 {
-    if (word.len >= LIMIT_PATH_BYTES)
+    if (!word.len || word.len >= LIMIT_PATH_BYTES)
         return false;
     memcpy(room, word.at, word.len);
     room[word.len] = '\0';
