@@ -196,7 +196,7 @@ bool client_open(struct client *client, struct cli *cli, enum client_as as, stru
 {
     const char *key = own_key(cli, as), *url = client_url(cli, as);
 
-    *client = (struct client){ .cli = cli, .is_by_url = url != NULL };
+    *client = (struct client){ .cli = cli, .is_by_url = url != NULL, .timeout_ms = CALL_TIMEOUT_MS };
     if (url ? !client_parse_url(str_from(url), client->address, err)
             : !client_server_address(cli_data(cli), client->address, err))
         return false;
@@ -293,7 +293,7 @@ bool client_call(struct client *client, const char *method, struct str target, s
     };
 
     if (!http_fetch(arena, str_from(client->address), str_from(method), target, fields,
-                    body.len ? COUNT_OF(fields) : COUNT_OF(fields) - 1, body, CALL_TIMEOUT_MS, &answer, err)) {
+                    body.len ? COUNT_OF(fields) : COUNT_OF(fields) - 1, body, client->timeout_ms, &answer, err)) {
         if (err->sys == ECONNREFUSED && client->is_by_url)
             return err_set(err, ERR_UNAVAILABLE, "no server answers at %s", client->address);
         if (err->sys == ECONNREFUSED)

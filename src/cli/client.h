@@ -15,13 +15,18 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/limits.h"
 #include "base/secret.h"
 #include "base/str.h"
 #include "cli/command.h"
 #include "cli/text.h"
 #include "wire/json.h"
 
-enum { CLIENT_ADDRESS_BYTES = 64 };
+enum {
+    CLIENT_ADDRESS_BYTES = 64,
+    CLIENT_PAUSE_MS =
+        LIMIT_PAUSE_MS + 60000, /* what the server gives a pause or a snapshot, which may copy gigabytes */
+};
 
 struct client {
     struct cli *cli;
@@ -29,6 +34,7 @@ struct client {
     bool is_by_url;                     /* the address comes from a URL, not from the data directory */
     struct str credential_name;         /* the header that carries it */
     struct secret credential;
+    uint64_t timeout_ms;         /* of a call; client_open() sets what most need */
     const char *credential_from; /* for messages: "the admin token of /var/lib/cloister" */
 };
 

@@ -14,8 +14,10 @@ static bool post(struct cli *cli, const char *before, const char *after, const s
     auto_client struct client client = { 0 };
     struct str target;
 
-    return client_open(&client, cli, CLIENT_AS_CALLER, err) &&
-           client_target(cli, str_from(before), str_from(cli->words[0]), str_from(after), &target, err) &&
+    if (!client_open(&client, cli, CLIENT_AS_CALLER, err))
+        return false;
+    client.timeout_ms = CLIENT_PAUSE_MS;
+    return client_target(cli, str_from(before), str_from(cli->words[0]), str_from(after), &target, err) &&
            client_call(&client, "POST", target, buf_str(body), out, err);
 }
 

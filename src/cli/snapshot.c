@@ -26,8 +26,10 @@ bool snapshot_create_run(struct cli *cli, struct err *err)
         json_out_str(&json, "name", str_from(cli->name));
     json_out_bool(&json, "memory", !cli->files_only);
     json_out_end(&json);
-    if (!client_open(&client, cli, CLIENT_AS_CALLER, err) ||
-        !client_target(cli, STR("/sandboxes/"), str_from(cli->words[0]), STR("/snapshots"), &target, err) ||
+    if (!client_open(&client, cli, CLIENT_AS_CALLER, err))
+        return false;
+    client.timeout_ms = CLIENT_PAUSE_MS;
+    if (!client_target(cli, STR("/sandboxes/"), str_from(cli->words[0]), STR("/snapshots"), &target, err) ||
         !client_call(&client, "POST", target, buf_str(&body), &answer, err))
         return err_wrap(err, "snapshot of %.40s", cli->words[0]);
     auto_json json_t *made = answer.json;
