@@ -136,6 +136,7 @@ struct sandboxes {
     struct timer sampler;    /* the loop's: the next measurement */
     struct round *round;     /* the loop's: the measurement that a worker is doing */
     struct notes *notes;     /* the loop's: events about refusals that a worker writes (network.c); NULL: none */
+    struct helper *helpers;  /* workers that were asked to help with forks (snapshot.c); under the lock */
     struct writing *writing; /* the frozen sandbox that a worker has written to disk (pause.c); under the lock */
     struct relink *relink;   /* the job that opens guestlinks again after a start, until it is done */
     atomic_bool is_stopping;
@@ -265,6 +266,10 @@ void sandbox_take_back(struct sandbox *sb, int guestlink_fd);
 /* With the lock held: a worker begins and ends what others may join. `err` NULL: it went well. */
 void turn_begin(struct sandbox *sb, struct turns *turns);
 void turn_end(struct sandbox *sb, struct turns *turns, const struct err *err);
+
+/* ---- snapshot.c ---- */
+
+void forks_done(struct sandboxes *all); /* after the workers have ended */
 
 /* ---- network.c ---- */
 

@@ -630,6 +630,7 @@ void sandboxes_free(struct sandboxes *all)
     sampler_done(all);
     network_done(all);
     writing_done(all);
+    forks_done(all);
     relink_free(all->relink); /* the workers were freed before its done() */
     metrics_free(all->metrics);
     logs_free(all->logs);

@@ -187,6 +187,7 @@ struct forks {
 struct helper {
     struct job job;
     struct forks *forks;
+    struct helper *next, **at; /* among all->helpers: the workers may end before it has its turn */
 };
 
 static void forks_unref(struct forks *forks)
@@ -251,12 +252,48 @@ static void helper_run(struct job *job)
     make_forks(container_of(job, struct helper, job)->forks);
 }
 
+static void helper_free(struct helper *helper)
+{
+    forks_unref(helper->forks);
+    free(helper);
+}
+
 static void helper_done(struct job *job)
 {
     struct helper *helper = container_of(job, struct helper, job);
 
-    forks_unref(helper->forks);
-    free(helper);
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&helper->forks->all->lock);
+        *helper->at = helper->next;
+        if (helper->next)
+            helper->next->at = helper->at;
+    }
+    helper_free(helper);
+}
+
+static void ask_for_help(struct sandboxes *all, struct forks *forks)
+{
+    struct helper *helper = NEW(struct helper);
+
+    *helper = (struct helper){ .job = { .run = helper_run, .done = helper_done }, .forks = forks };
+    atomic_fetch_add(&forks->references, 1);
+    {
+        auto_unlock pthread_mutex_t *held = lock_mutex(&all->lock);
+        helper->next = all->helpers;
+        helper->at = &all->helpers;
+        if (helper->next)
+            helper->next->at = &helper->next;
+        all->helpers = helper;
+    }
+    workers_run(all->config.workers, &helper->job);
+}
+
+void forks_done(struct sandboxes *all)
+{
+    for (struct helper *helper = take_ptr(&all->helpers), *next; helper; helper = next) {
+        next = helper->next;
+        helper_free(helper);
+    }
 }
 
 static void fork_all(struct sandboxes *all, const struct sandbox_want *want, uint32_t count, struct arena *arena,
@@ -268,12 +305,8 @@ static void fork_all(struct sandboxes *all, const struct sandbox_want *want, uin
     atomic_init(&forks->references, 1);
     pthread_mutex_init(&forks->lock, NULL);
     pthread_cond_init(&forks->changed, NULL);
-    for (uint32_t i = 1; i < MIN(count, (uint32_t)FORKS_AT_ONCE); i++) {
-        struct helper *helper = NEW(struct helper);
-        *helper = (struct helper){ .job = { .run = helper_run, .done = helper_done }, .forks = forks };
-        atomic_fetch_add(&forks->references, 1);
-        workers_run(all->config.workers, &helper->job);
-    }
+    for (uint32_t i = 1; i < MIN(count, (uint32_t)FORKS_AT_ONCE); i++)
+        ask_for_help(all, forks);
     make_forks(forks);
     pthread_mutex_lock(&forks->lock);
     while (forks->busy)
