@@ -10,12 +10,12 @@ static struct image an_image(void)
     assert_true(image_add(&image, &(struct image_part){ .from = IMAGE_SOCKET, .number = 7 }, &err));
     assert_true(image_add(
         &image, &(struct image_part){ .from = IMAGE_MOUNT, .where = (char *)"/dev", .path = (char *)"/" }, &err));
-    assert_true(image_add(&image,
-                          &(struct image_part){
-                              .from = IMAGE_FILE, .mount_id = 76, .inode = 42, .path = (char *)"/usr/bin/python3" },
-                          &err));
-    assert_true(image_add(&image, &(struct image_part){ .from = IMAGE_CGROUP, .mount_id = 5, .inode = 6, .number = 2 },
-                          &err));
+    assert_true(image_add(
+        &image,
+        &(struct image_part){ .from = IMAGE_FILE, .mount_id = 76, .inode = 42, .path = (char *)"/usr/bin/python3" },
+        &err));
+    assert_true(
+        image_add(&image, &(struct image_part){ .from = IMAGE_CGROUP, .mount_id = 5, .inode = 6, .number = 2 }, &err));
     return image;
 }
 
