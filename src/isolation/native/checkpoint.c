@@ -353,6 +353,21 @@ static bool write_image(const struct image *image, struct err *err)
     return true;
 }
 
+static bool copy_boot_id(pid_t pid, struct err *err)
+{
+    char path[64];
+    auto_free char *text = NULL;
+    size_t len;
+    auto_close int fd = open(CRIU_IMAGE "/" IMAGE_BOOT_ID, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+
+    (void)snprintf(path, sizeof path, "/proc/%d/root/proc/sys/kernel/random/boot_id", pid);
+    if (!fd_read_file(AT_FDCWD, path, IMAGE_BOOT_ID_BYTES, &text, &len, err))
+        return err_wrap(err, "the boot id inside");
+    if (fd < 0 || write(fd, text, len) != (ssize_t)len)
+        return err_sys(err, "write the boot id");
+    return true;
+}
+
 static bool work(struct helper_voice *voice, void *context, struct err *err)
 {
     struct checkpoint *checkpoint = context;
@@ -366,7 +381,7 @@ static bool work(struct helper_voice *voice, void *context, struct err *err)
     *look = (struct look){ .pid = checkpoint->box->pid, .image = &image, .err = err };
 
     bool fine = criu_enter(&room, err) && look_at_guestd(look) && look_at_mounts(look) && look_at_processes(look) &&
-                dump(checkpoint, &image, err) && write_image(&image, err);
+                dump(checkpoint, &image, err) && write_image(&image, err) && copy_boot_id(look->pid, err);
     free(look);
     if (!fine)
         return false;

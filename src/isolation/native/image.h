@@ -19,7 +19,9 @@
 #include "base/limits.h"
 #include "base/str.h"
 
-enum { IMAGE_TEXT_BYTES = 160 };
+/* Beside that file: what /proc/sys/kernel/random/boot_id shows inside. */
+#define IMAGE_BOOT_ID "boot_id"
+enum { IMAGE_TEXT_BYTES = 160, IMAGE_BOOT_ID_BYTES = 37 };
 
 struct image_origin {
     char kernel[IMAGE_TEXT_BYTES], cpu[IMAGE_TEXT_BYTES], guestd[IMAGE_TEXT_BYTES], criu[IMAGE_TEXT_BYTES];

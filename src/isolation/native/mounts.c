@@ -111,19 +111,22 @@ static const struct {
     { "stderr", "/proc/self/fd/2" }, { "ptmx", "pts/ptmx" },
 };
 
-static bool make_boot_id(int dev_fd, struct err *err)
+static bool make_boot_id(int dev_fd, const char *boot_id, struct err *err)
 {
     auto_close int fd = openat(dev_fd, MOUNTS_BOOT_ID, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444);
     char text[38];
 
-    random_uuid(text);
+    if (boot_id)
+        memcpy(text, boot_id, 36);
+    else
+        random_uuid(text);
     text[36] = '\n';
     if (fd < 0 || fchmod(fd, 0444) < 0 || write(fd, text, 37) != 37)
         return err_sys(err, "make a boot id");
     return true;
 }
 
-static bool make_devices(int dev_fd, struct err *err)
+static bool make_devices(int dev_fd, const char *boot_id, struct err *err)
 {
     if (mkdirat(dev_fd, "pts", 0755) < 0 || mkdirat(dev_fd, MOUNTS_EMPTY, 0755) < 0)
         return err_sys(err, "make directories for devices");
@@ -136,14 +139,14 @@ static bool make_devices(int dev_fd, struct err *err)
     for (size_t i = 0; i < COUNT_OF(device_links); i++)
         if (symlinkat(device_links[i].target, dev_fd, device_links[i].name) < 0)
             return err_sys(err, "make link %s", device_links[i].name);
-    return make_boot_id(dev_fd, err);
+    return make_boot_id(dev_fd, boot_id, err);
 }
 
 /*
  * A tmpfs for each sandbox: locks and watches are on files, not on mounts, so with one for all a guest would see and
  * block what its neighbours do with theirs. By us and not from inside, where no device can be made.
  */
-bool mounts_devices(const struct mounts_ids *ids, int *out_fd, struct err *err)
+bool mounts_devices(const struct mounts_ids *ids, const char *boot_id, int *out_fd, struct err *err)
 {
     struct mount_attr want = { .attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_IDMAP,
                                .userns_fd = (uint64_t)ids->userns_fd };
@@ -157,7 +160,7 @@ bool mounts_devices(const struct mounts_ids *ids, int *out_fd, struct err *err)
     auto_close int fd = fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
     if (fd < 0)
         return err_sys(err, "mount a tmpfs for devices");
-    if (!make_devices(fd, err))
+    if (!make_devices(fd, boot_id, err))
         return false;
     if (mount_setattr(fd, "", AT_EMPTY_PATH, &want, sizeof want) < 0) {
         /* Before 6.3 a tmpfs cannot be idmapped. Its files then belong to user nobody, which works too. */

@@ -45,11 +45,11 @@ bool mounts_zygote(struct mounts *mounts, int layers_fd, const struct plan *plan
 /*
  * A read-only /dev with the six devices that programs expect, a file system of its own. MOUNTS_EMPTY in it is a
  * directory with nothing in it, to be cloned as a cover for others before something is mounted there. MOUNTS_BOOT_ID is
- * what /proc/sys/kernel/random/boot_id shows: a new one with each call, as programs expect of a machine that has started
- * again. To be cloned before devpts is mounted there, which then hides it.
+ * what /proc/sys/kernel/random/boot_id shows: `boot_id`, or if that is NULL a new one, as programs expect of a machine that
+ * has started again. To be cloned before devpts is mounted there, which then hides it.
  */
 #define MOUNTS_EMPTY "shm"
 #define MOUNTS_BOOT_ID "pts/boot_id"
-bool mounts_devices(const struct mounts_ids *ids, int *out_fd, struct err *err) must_use;
+bool mounts_devices(const struct mounts_ids *ids, const char *boot_id, int *out_fd, struct err *err) must_use;
 
 #endif

@@ -514,6 +514,22 @@ static void begin_generation(void)
         log_warn("native: random numbers that a restored program has drawn before may repeat: %s", strerror(errno));
 }
 
+/* What its programs have seen so far: for them nothing has started again. NULL: the image is older than this file. */
+static const char *read_boot_id(const struct restore *restore, char room[IMAGE_BOOT_ID_BYTES])
+{
+    auto_free char *text = NULL;
+    size_t len;
+    struct err err;
+
+    if (!fd_read_file(restore->image_fd, IMAGE_BOOT_ID, IMAGE_BOOT_ID_BYTES, &text, &len, &err))
+        return NULL;
+    if (len != IMAGE_BOOT_ID_BYTES || strspn(text, "0123456789abcdef-") != len - 1)
+        return NULL; /* it ends with its line */
+    memcpy(room, text, len);
+    room[len - 1] = '\0';
+    return room;
+}
+
 static bool make_ground(struct restore *restore, struct err *err)
 {
     struct native *native = restore->box->native;
@@ -521,6 +537,7 @@ static bool make_ground(struct restore *restore, struct err *err)
     const struct cgroup_limits limits = { .memory_bytes = plan->memory_bytes,
                                           .cpu_millis = plan->cpu_millis,
                                           .pids = plan->pids };
+    char boot_id[IMAGE_BOOT_ID_BYTES];
 
     if (!cgroup_make(native->cgroups, plan->id, &limits, err) ||
         !cgroup_open_above(native->cgroups, plan->id, restore->above_fds, &restore->above_count, err) ||
@@ -531,7 +548,7 @@ static bool make_ground(struct restore *restore, struct err *err)
     const struct mounts_ids ids = { .userns_fd = restore->userns_fd, .uid_base = restore->uid_base };
     if (!mounts_overlay(&native->mounts, native->layers_fd, restore->sandbox_fd, plan, &ids, &restore->root_fd, err) ||
         !mounts_zygote(&native->mounts, native->layers_fd, plan, &ids, &restore->files_fd, err) ||
-        !mounts_devices(&ids, &restore->devices_fd, err))
+        !mounts_devices(&ids, read_boot_id(restore, boot_id), &restore->devices_fd, err))
         return false;
     restore->handover_fd = handover_listen_here(restore->sandbox_fd, err);
     return restore->handover_fd >= 0;

@@ -297,7 +297,8 @@ static bool start_mounts(struct start *start, struct err *err)
     return mounts_overlay(&native->mounts, native->layers_fd, start->sandbox_fd, start->plan, &ids,
                           &start->child_fds[CHILD_ROOT], err) &&
            native_reach(native, NATIVE_AT_OVERLAY, err) &&
-           mounts_devices(&ids, &start->child_fds[CHILD_DEVICES], err) && native_reach(native, NATIVE_AT_DEVICES, err);
+           mounts_devices(&ids, NULL, &start->child_fds[CHILD_DEVICES], err) &&
+           native_reach(native, NATIVE_AT_DEVICES, err);
 }
 
 static bool start_hold(struct start *start, struct err *err)

@@ -520,7 +520,7 @@ static bool start_prepare(struct zygote *zygote, struct start *start, struct err
         return false;
     const struct mounts_ids ids = { .userns_fd = start->userns_fd, .uid_base = zygote->uid_base };
     if (!mounts_zygote(config->mounts, config->layers_fd, &zygote->plan, &ids, &start->root_fd, err) ||
-        !mounts_devices(&ids, &start->devices_fd, err))
+        !mounts_devices(&ids, NULL, &start->devices_fd, err))
         return false;
     if (pipe2(start->report_fd, O_CLOEXEC | O_NONBLOCK) < 0 ||
         socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, start->control_fd) < 0 ||
