@@ -188,6 +188,8 @@ void box_clear(struct box *box)
         park_cleared(box);
         return;
     }
+    (void)err_set(&err, ERR_NOT_FOUND, "sandbox %s has ended", box->id);
+    park_lost(box, &err); /* it was stopped on its way there */
     (void)map_remove(&native->boxes, str_from(box->id));
     loop_retire(native->loop, box, box_free);
 }

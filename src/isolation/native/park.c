@@ -185,6 +185,14 @@ void box_park(struct box *box, enum held_state as, driver_kept_fn *done, void *c
         answer(park, &err);
 }
 
+void park_await(struct box *box, driver_kept_fn *done, void *context)
+{
+    struct park *park = park_new(box, box->keep);
+
+    park->done = done;
+    park->context = context;
+}
+
 /* ---- the end ---- */
 
 /*

@@ -25,6 +25,12 @@ struct box;
  */
 void box_park(struct box *box, enum held_state as, driver_kept_fn *done, void *context);
 
+/*
+ * Of one that came from there and whose start has failed: done() comes when it is PARKED again, so that whoever hears of
+ * the failure can start it at once in another way. With an err: it has ended for good meanwhile.
+ */
+void park_await(struct box *box, driver_kept_fn *done, void *context);
+
 /* What box.c calls. */
 bool park_clear(struct box *box, struct err *err) must_use; /* all but the directory; false: try again */
 void park_cleared(struct box *box);                         /* and it becomes PARKED, now or later */

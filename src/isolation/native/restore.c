@@ -355,18 +355,25 @@ static bool move_guestd(const struct restore *restore, uint64_t pid, struct err 
     return true;
 }
 
+/* Whatever it was, of a damaged image or by CRIU: the asker learns what still works, and the log the reason. */
+static bool refuse(struct err *err)
+{
+    const struct err why = *err;
+
+    if (why.kind == ERR_CONFLICT)
+        return false; /* says so already */
+    (void)err_set(err, ERR_CONFLICT,
+                  "its memory could not be brought back; it can be started from its files (on_resume='reboot')");
+    return err_wrap(err, "%s", err_text(&why));
+}
+
 static bool run(const struct restore *restore, struct criu_args *args, uint64_t *out_pid, struct err *err)
 {
     auto_image struct image image = { 0 };
 
-    if (!read_image(restore, &image, err) || !cover_ids(restore, err) || !add_args(restore, args, &image, err))
-        return false;
-    if (!criu_run(&(struct criu_run){ .args = args, .act = act, .context = (void *)restore }, err)) {
-        const struct err why = *err; /* what the log means for a dump is not what it means here */
-        (void)err_set(err, ERR_INTERNAL,
-                      "its memory could not be brought back; it can be started from its files (on_resume='reboot')");
-        return err_wrap(err, "%s", err_text(&why));
-    }
+    if (!read_image(restore, &image, err) || !cover_ids(restore, err) || !add_args(restore, args, &image, err) ||
+        !criu_run(&(struct criu_run){ .args = args, .act = act, .context = (void *)restore }, err))
+        return refuse(err);
     return read_pid(out_pid, err) && move_guestd(restore, *out_pid, err);
 }
 

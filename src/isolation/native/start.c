@@ -558,6 +558,23 @@ static void later_fail(struct box *box, const struct err *err)
     }
 }
 
+/* A start that has failed, of which nobody has heard yet. */
+struct refusal {
+    driver_started_fn *done;
+    void *context;
+    struct err why;
+};
+
+static void parked_again(void *context, const struct kept *kept, const struct err *err)
+{
+    struct refusal *refusal = context;
+
+    (void)kept;
+    (void)err; /* it has ended meanwhile: the start has failed all the same */
+    refusal->done(refusal->context, NULL, &refusal->why);
+    free(refusal);
+}
+
 static void restored(void *context, struct box *box, int link_fd, const struct err *err)
 {
     struct later *later = context;
@@ -568,9 +585,15 @@ static void restored(void *context, struct box *box, int link_fd, const struct e
 
     free(later);
     if (err) {
-        struct err why = *err;
-        later_fail(box, &why);
-        done(done_context, NULL, &why);
+        struct refusal *refusal = NEW(struct refusal);
+        *refusal = (struct refusal){ .done = done, .context = done_context, .why = *err };
+        if (was_parked && !box->native->is_stopping) {
+            park_await(box, parked_again, refusal);
+            later_fail(box, &refusal->why);
+        } else {
+            later_fail(box, &refusal->why);
+            parked_again(refusal, NULL, NULL);
+        }
         return;
     }
     started.has_network = box->network != NETWORK_NONE;
