@@ -117,6 +117,8 @@ static void marked(void *context, const uint64_t figures[HELPER_FIGURES], const 
         give_up(park, err);
         return;
     }
+    if (box->state != BOX_RUNNING)
+        return; /* it was told to end meanwhile, and is not kept: box_gone() answers */
     park->is_marked = true;
     box->keep = park->as;
     if (native_reach(box->native, NATIVE_AT_PARK_MARK, &why) && box_end(box, &why)) {
