@@ -29,6 +29,7 @@
 #include "isolation/native/criu.h"
 #include "isolation/native/helper.h"
 #include "isolation/native/image.h"
+#include "isolation/native/room.h"
 
 enum {
     MOUNTINFO_BYTES = 1 << 20,
@@ -434,6 +435,8 @@ static bool open_all(struct checkpoint *checkpoint, int dir_fd, struct err *err)
     checkpoint->dir_fd = fcntl(dir_fd, F_DUPFD_CLOEXEC, 3);
     if (checkpoint->dir_fd < 0)
         return err_sys(err, "keep the image's directory");
+    if (!room_check(dir_fd, err))
+        return false;
     /* Of an earlier attempt. */
     if (!trash_add(native->trash, dir_fd, "image.new", err) || !trash_add(native->trash, dir_fd, "image", err))
         return false;

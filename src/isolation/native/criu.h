@@ -7,7 +7,7 @@
  *   mounts    a root of its own with CRIU and its libraries, read-only, from a directory that only root can write; /proc; the
  *             directory of the image; for a restore the sandbox's own file systems. Nothing of the host's tree
  *   network   none
- *   limits    a restore runs inside the sandbox's cgroup; a dump writes no file above LIMIT_IMAGE_BYTES
+ *   limits    a restore runs inside the sandbox's cgroup, with its limits; both have LIMIT_DUMP_MS
  *   power     without the capabilities that it does not need (criu.c has the list)
  *
  * A seccomp filter is not possible: restored processes inherit it.
@@ -24,9 +24,6 @@
 #include "base/attr.h"
 #include "base/buf.h"
 #include "base/err.h"
-#include "isolation/native/manifest.h"
-
-struct native;
 
 /* What CRIU sees, as descriptors of keeper's. -1: not needed. */
 struct criu_room {
@@ -68,11 +65,6 @@ struct criu_run {
     void *context;
 };
 bool criu_run(const struct criu_run *run, struct err *err) must_use;
-
-/* What an image depends on, as the manifest has it. The version of CRIU is that of tools_fd. */
-void criu_fill_manifest(const struct native *native, struct manifest *out);
-/* ERR_CONFLICT if the image was made where one of these was another: says which, and that a reboot works. */
-bool criu_fits(const struct native *native, const struct manifest *image, struct err *err) must_use;
 
 /* For keeper: the tools, or -1 and why memory cannot be written on this machine. */
 int criu_open_tools(const char *path, struct err *err) must_use;
