@@ -6,6 +6,7 @@ languages only in the latter.
 
 import asyncio
 import base64
+import pathlib
 import threading
 import time
 
@@ -706,3 +707,39 @@ def test_other_languages(full, language, code, out):
 def test_a_variable_for_one_cell_in_another_language(full, language, code):
     assert "".join(full.run_code(code, language=language, envs={"FOO": "it's"}, timeout=60).logs.stdout) == "it's\n"
     assert "it's" not in "".join(full.run_code(code, language=language).logs.stdout)
+
+
+# ---- on disk ----
+
+
+def test_variables_and_services_live_through_a_pause_to_disk(server):
+    if not has_template(server, FULL):
+        pytest.skip(f"there is no template {FULL}: cloister template build code-interpreter")
+    if not pathlib.Path("/var/cache/cloister/criu").exists():
+        pytest.skip("there is no CRIU: scripts/criu.sh fetches it")
+    box = Sandbox.create(FULL, timeout=300)
+    try:
+        record = server.data / "sandboxes" / box.sandbox_id / "state"
+        text(box, "import pandas as pd; frame = pd.DataFrame({'a': [1, 2, 3]}); x = 40")
+        text(box, "let y = 5; y", language="javascript")
+        box.run_code("z=7", language="bash")
+        box.commands.run("python3 -m http.server 8000 >/dev/null 2>&1 &")
+        ticks = box.commands.run("while true; do echo tick; sleep 0.1; done", background=True)
+        for turn in range(2):
+            box.pause()
+            assert wait_for(lambda: "\nheld 3\n" in record.read_text(), 60), record.read_text()
+            box = Sandbox.connect(box.sandbox_id, timeout=300)
+            assert text(box, "x += 1; (x, int(frame.a.sum()))") == f"({41 + turn}, 6)"
+        assert text(box, "y + 1", language="javascript") == "6"
+        assert box.run_code("echo $((z + 1))", language="bash").logs.stdout == ["8\n"]
+        assert box.commands.run("curl -s -o /dev/null -w '%{http_code}' localhost:8000/").stdout == "200"
+        assert any(stdout == "tick\n" for stdout, _, _ in take(box.commands.connect(ticks.pid), 3))
+    finally:
+        box.kill()
+
+
+def take(events, count):
+    """The first events of a stream, which is then let go."""
+    found = [event for event, _ in zip(events, range(count))]
+    events.disconnect()
+    return found
