@@ -200,7 +200,10 @@ static void add_env(struct guest *guest, struct str name, struct str value)
 
 void guest_set_up(struct guest *guest, const struct guestlink_setup *setup)
 {
+    bool is_copy = guest->is_set_up && !str_eq(guest->sandbox_id, setup->sandbox_id);
+
     arena_done(&guest->setup_arena);
+    guest->sandbox_id = arena_copy(&guest->setup_arena, setup->sandbox_id);
     secret_wipe(&guest->token);
     (void)!secret_set(&guest->token, setup->access_token); /* the decoder has checked that it fits */
     guest->open_code = setup->open_code;
@@ -222,4 +225,6 @@ void guest_set_up(struct guest *guest, const struct guestlink_setup *setup)
     if (setup->template_id.len)
         add_env(guest, STR("E2B_TEMPLATE_ID"), setup->template_id);
     guest->is_set_up = true;
+    if (is_copy)
+        interpreter_copied(guest->interpreter);
 }

@@ -63,6 +63,7 @@ struct guest {
 
     /* From the last SETUP, replaced as a whole by the next. */
     bool is_set_up;
+    struct str sandbox_id;    /* of the last SETUP */
     struct arena setup_arena; /* holds what follows */
     struct secret token;      /* empty: everything is open */
     bool open_code;           /* run_code needs no token */

@@ -638,6 +638,12 @@ void interpreter_resumed(struct interpreter *all)
         python_resumed(all->python);
 }
 
+void interpreter_copied(struct interpreter *all)
+{
+    if (all)
+        python_copied(all->python);
+}
+
 void interpreter_reaped(struct interpreter *all, pid_t pid, int status)
 {
     if (all)

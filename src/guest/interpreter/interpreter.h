@@ -40,6 +40,8 @@ void interpreter_prepare(struct interpreter *interpreter);
 bool interpreter_is_prepared(const struct interpreter *interpreter);
 void interpreter_give_up_spawns(struct interpreter *interpreter);
 void interpreter_resumed(struct interpreter *interpreter);
+/* guestd and all interpreters are copies of those in another sandbox: they must not draw the same random numbers. */
+void interpreter_copied(struct interpreter *interpreter);
 /* guestd has reaped a child; status as in wait(2). NULL is fine. */
 void interpreter_reaped(struct interpreter *interpreter, pid_t pid, int status);
 

@@ -71,6 +71,7 @@ struct python_engine {
     uint64_t cell;       /* number of the last cell sent; an end that names another is forged or late */
     uint64_t cell_began; /* tree_now() */
     bool was_interrupted;
+    bool is_copy; /* of one in another sandbox, with all its random numbers to come; the next cell tells it */
     struct timer sweep;
     bool died_early; /* before it was ready */
     bool has_status;
@@ -328,6 +329,8 @@ static void run(struct engine *engine, const struct engine_code *code)
     json_out_str(&out, "op", STR("run"));
     json_out_int(&out, "cell", (int64_t)++e->cell);
     json_out_str(&out, "code", code->code);
+    json_out_bool(&out, "reseed", e->is_copy);
+    e->is_copy = false;
     json_out_object(&out, "env");
     for (size_t i = 0; i < code->env_count; i++)
         json_out_pair(&out, code->envs[i].name, code->envs[i].value);
@@ -619,6 +622,12 @@ void python_give_up_spawns(struct python *python)
 void python_resumed(struct python *python)
 {
     python->is_prepared = false;
+}
+
+void python_copied(struct python *python)
+{
+    for (struct python_engine *e = python->engines; e; e = e->next)
+        e->is_copy = true;
 }
 
 struct engine *python_engine_new(struct python *python, const struct user *user, const struct engine_want *want,

@@ -24,6 +24,7 @@ void python_prepare(struct python *python);
 bool python_is_prepared(const struct python *python);
 void python_give_up_spawns(struct python *python);
 void python_resumed(struct python *python);
+void python_copied(struct python *python);
 
 /* Does the template have a python3? */
 bool python_is_there(struct guest *guest);

@@ -164,6 +164,11 @@ def set_environment(wanted):
 
 def run_cell(message):
     signal.signal(signal.SIGINT, here.link.on_interrupt)  # an earlier cell may have set another handler
+    if message.get("reseed"):  # the sandbox is a copy: the original goes on with the same numbers
+        try:
+            fresh_entropy()
+        except Exception:  # user code may have put anything in the place of these modules
+            print_stray_error()
     try:
         with Environment(message.get("env")):
             try:
