@@ -197,6 +197,10 @@ static void take_hello(struct python_engine *e)
         send_start_message(e);
         return;
     }
+    if (e->python->is_prepared) {
+        engine_end(&e->engine); /* the spare, see on_zygote_closed() */
+        return;
+    }
     e->state = UNCLAIMED;
     send_message(e, STR("{\"op\":\"rehearse\"}"));
 }
@@ -572,11 +576,15 @@ static void on_spare_delay(struct timer *timer)
 static void on_zygote_closed(void *owner)
 {
     struct python *python = owner;
-    struct python_engine *spare = take_ptr(&python->spare);
+    struct python_engine *spare = python->spare;
 
     timer_clear(&python->spare_delay);
-    if (spare)
-        engine_end(&spare->engine); /* it may be as old as the zygote */
+    /*
+     * It may be as old as the zygote. On the way to a pause one that is being spawned ends when it has come in: before, it
+     * is in the session of the zygote, and no image can hold what is left of such a process.
+     */
+    if (spare && !(python->is_prepared && spare->state == STARTING))
+        engine_end(&spare->engine);
 }
 
 /* ---- python ---- */
