@@ -57,6 +57,9 @@ enum native_step {
     NATIVE_AT_SNAPSHOT_LAYER,
     NATIVE_AT_SNAPSHOT_NAME,
     NATIVE_AT_SNAPSHOT_END,
+    NATIVE_AT_RESTORE_PROCESS, /* of a start from an image, see restore.c */
+    NATIVE_AT_RESTORE_SOCKET,
+    NATIVE_AT_RESTORE_LINK,
 };
 
 /* Sandboxes that are killed and not yet gone, at a time; box.c says why there is a limit. */

@@ -198,10 +198,10 @@ void park_await(struct box *box, driver_kept_fn *done, void *context)
 /* ---- the end ---- */
 
 /*
- * The record has no process and no slot any more. Before the slot is free: a new keeper must not take it for this sandbox
+ * The record has no process and no slot any more, and says what this keeper says. Before the slot is free: a new keeper must not take it for this sandbox
  * when another one has it.
  */
-static bool forget_process(int sandbox_fd, struct err *err)
+static bool forget_process(int sandbox_fd, enum held_state held, struct err *err)
 {
     auto_close int fd = openat(sandbox_fd, "state", O_WRONLY | O_CLOEXEC);
     struct state state;
@@ -210,6 +210,7 @@ static bool forget_process(int sandbox_fd, struct err *err)
         return err_sys(err, "open state");
     if (!state_read(sandbox_fd, &state, err))
         return false;
+    state.held = held;
     state.pid = 0;
     state.slot = BOX_SLOTS;
     return state_write(fd, &state, err);
@@ -226,7 +227,7 @@ bool park_clear(struct box *box, struct err *err)
     if (!trash_add(native->trash, fd, "work", err) || !handover_forget(fd, err))
         return false;
     if (cgroup_remove(native->cgroups, box->id, err))
-        return forget_process(fd, err);
+        return forget_process(fd, box->keep, err);
     (void)cgroup_kill(native->cgroups, box->id);
     return false;
 }

@@ -7,7 +7,8 @@
  *   CRIU     makes the other namespaces and the processes. Before they have any memory it stops: the helper sets up the
  *            network and the limits of the namespaces from inside them, and the host name
  *   helper   moves pid 1 into the `guestd` leaf and says its number
- *   keeper   looks whether that is in the sandbox's cgroup, writes the record, and gives guestd its sockets
+ *   keeper   looks whether that is in the sandbox's cgroup, writes its number into the record, gives guestd its sockets, and
+ *            only then writes that it runs: until there, what was parked is parked, whoever fails or dies
  *
  * Kernel randomness differs in each copy: programs that have drawn some in advance (the C library's getrandom) notice a new
  * generation of the kernel's generator, which keeper begins before each restore.
@@ -451,34 +452,56 @@ static bool take_process(struct restore *restore, uint64_t pid, struct err *err)
         return false;
     state->pid = (pid_t)pid;
     state->owner = 0; /* CRIU makes the user namespace as root */
-    state->held = HELD_RUNNING;
     state->network = box->network = native->network;
     if (!state_process_start_time((pid_t)pid, &state->start_time, err) || !state_write(state_fd, state, err))
         return false;
     box->pid = (pid_t)pid;
     box->pidfd = take_fd(&pidfd);
-    return true;
+    return native_reach(native, NATIVE_AT_RESTORE_PROCESS, err);
+}
+
+static bool give_sockets(struct restore *restore, int *out_link_fd, struct err *err)
+{
+    const struct box *box = restore->box;
+    const struct native *native = box->native;
+
+    return handover_replace(native->netns_fd, box->pidfd, restore->sandbox_fd, err) &&
+           native_reach(native, NATIVE_AT_RESTORE_SOCKET, err) &&
+           handover_link(native->netns_fd, box->pidfd, restore->sandbox_fd, out_link_fd, err) &&
+           native_reach(native, NATIVE_AT_RESTORE_LINK, err);
+}
+
+/* From here on it is one that runs. */
+static bool settle(struct restore *restore, struct err *err)
+{
+    auto_close int state_fd = openat(restore->sandbox_fd, "state", O_RDWR | O_CLOEXEC);
+    auto_free struct state *state = NEW(struct state);
+
+    if (state_fd < 0)
+        return err_sys(err, "open state");
+    if (!state_read(restore->sandbox_fd, state, err))
+        return false;
+    state->held = HELD_RUNNING;
+    return state_write(state_fd, state, err);
 }
 
 static void ended(void *context, const uint64_t figures[HELPER_FIGURES], const struct err *err)
 {
     struct restore *restore = context;
     struct box *box = restore->box;
-    struct native *native = box->native;
     restore_fn *done = restore->done;
     void *done_context = restore->context;
-    int link_fd = -1;
+    auto_close int link_fd = -1;
     struct err why;
 
     restore->helper = NULL;
     if (err)
         why = *err;
-    else if (!take_process(restore, figures[0], &why) ||
-             !handover_replace(native->netns_fd, box->pidfd, restore->sandbox_fd, &why) ||
-             !handover_link(native->netns_fd, box->pidfd, restore->sandbox_fd, &link_fd, &why))
+    else if (!take_process(restore, figures[0], &why) || !give_sockets(restore, &link_fd, &why) ||
+             !settle(restore, &why))
         err = &why;
     restore_free(restore);
-    done(done_context, box, link_fd, err ? &why : NULL);
+    done(done_context, box, err ? -1 : take_fd(&link_fd), err ? &why : NULL);
 }
 
 /* A user namespace with the slot's ids, for mounts: CRIU makes another one with the same ids later. */

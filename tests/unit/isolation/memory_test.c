@@ -472,6 +472,83 @@ static void a_new_keeper_finds_what_is_parked_with_its_memory(void **state)
     assert_int_equal(state_of(world, "kept"), HELD_RUNNING);
 }
 
+static void park_with_colour(struct world *world, struct plan *plan, const char *colour)
+{
+    char command[64];
+    auto_close int link_fd = start(world, plan);
+
+    (void)snprintf(command, sizeof command, "remember %s", colour);
+    free(ask(link_fd, command));
+    struct answer answer = park(world, plan->id);
+    if (!answer.fine)
+        fail_msg("park: %s", err_text(&answer.err));
+    plan->from = PLAN_PARKED_IMAGE;
+}
+
+static void await_parked(struct world *world, const char *id)
+{
+    for (int i = 0; i < 200 && state_of(world, id) != HELD_PARKED_IMAGE; i++)
+        turn_for(world->loop, 20);
+    assert_int_equal(state_of(world, id), HELD_PARKED_IMAGE);
+    turn_for(world->loop, 100);
+}
+
+static void check_comes_back(struct world *world, const struct plan *plan, const char *line)
+{
+    struct answer answer = start_from(world, plan);
+
+    if (!answer.fine)
+        fail_msg("start: %s", err_text(&answer.err));
+    auto_free char *text = ask(answer.fd, "recall");
+    check_has(text, line);
+    close(answer.fd);
+}
+
+static void a_return_that_fails_late_leaves_it_parked_for_this_keeper_and_the_next(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("late");
+
+    park_with_colour(world, &plan, "amber");
+    for (enum native_step step = NATIVE_AT_RESTORE_PROCESS; step <= NATIVE_AT_RESTORE_LINK; step++) {
+        native_fail_at(world->driver, step);
+        struct answer answer = start_from(world, &plan);
+        native_fail_at(world->driver, NATIVE_NOWHERE);
+        assert_false(answer.fine);
+        await_parked(world, "late");
+        driver_free(world->driver);
+        new_driver(world);
+        await_parked(world, "late");
+    }
+    assert_int_equal(world->exits, 0);
+    check_comes_back(world, &plan, "remembered: amber");
+}
+
+static void a_keeper_killed_while_one_comes_back_loses_nothing(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("cut");
+
+    park_with_colour(world, &plan, "teal");
+    for (enum native_step step = NATIVE_AT_RESTORE_PROCESS; step <= NATIVE_AT_RESTORE_LINK; step++) {
+        int status;
+        driver_free(world->driver);
+        pid_t pid = fork();
+        if (pid == 0) {
+            world->loop = loop_new(); /* an epoll descriptor is shared by fork */
+            new_driver(world);
+            native_die_at(world->driver, step);
+            (void)start_from(world, &plan);
+            _exit(3); /* it has not come to that step */
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFSIGNALED(status));
+        new_driver(world);
+        await_parked(world, "cut");
+    }
+    check_comes_back(world, &plan, "remembered: teal");
+}
+
 static void a_kill_in_the_middle_is_a_kill(void **state)
 {
     struct world *world = *state;
@@ -576,6 +653,8 @@ int main(int argc, char **argv)
         T(a_damaged_image_does_not_come_back_and_stays_parked),
         T(an_image_of_another_machine_is_refused),
         T(a_new_keeper_finds_what_is_parked_with_its_memory),
+        T(a_return_that_fails_late_leaves_it_parked_for_this_keeper_and_the_next),
+        T(a_keeper_killed_while_one_comes_back_loses_nothing),
         T(a_kill_in_the_middle_is_a_kill),
         T(where_criu_does_not_work_memory_is_off_and_all_else_works),
         T(the_test_at_the_start_succeeds),
