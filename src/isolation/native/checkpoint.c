@@ -4,6 +4,11 @@
  * cgroup files, which are keeper's; and the programs and libraries of interpreters that came from a zygote outside. Then it
  * runs CRIU, which leaves the sandbox frozen, and writes down what it has found (image.h).
  *
+ * CRIU thaws the cgroup once it has stopped each process by itself, and freezes it again at its end. If it is killed in
+ * between, because it took too long or the helper has died, the processes run as soon as it is gone. So a pipe that only
+ * the two have tells when both are gone, and then the sandbox is brought to where keeper has it: a freeze before that could
+ * be undone by the last thing that CRIU does.
+ *
  * No network is dumped: it is set up anew at a restore. TCP connections inside are kept; those to the outside end when a
  * restored process uses them.
  */
@@ -23,6 +28,7 @@
 
 #include "base/fd.h"
 #include "base/limits.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "isolation/native/box.h"
 #include "isolation/native/child.h"
@@ -42,9 +48,13 @@ struct checkpoint {
     struct box *box;
     struct helper *helper;
     int dir_fd, freezer_fd, image_fd;
+    int alive_fd, life_fd; /* a pipe: life_fd is the helper's and CRIU's */
     uint32_t owner;
-    checkpoint_fn *done;
+    checkpoint_fn *done; /* NULL: was called */
     void *context;
+    struct watch *gone; /* of alive_fd, once it has failed */
+    struct err why;     /* …because of this */
+    bool is_freezing;
 };
 
 /* ---- in the helper: what is from outside ---- */
@@ -327,20 +337,6 @@ static bool dump(const struct checkpoint *checkpoint, const struct image *image,
     return fine;
 }
 
-static uint64_t count_bytes(void)
-{
-    DIR *dir = opendir(CRIU_IMAGE);
-    uint64_t bytes = 0;
-    struct stat st;
-
-    for (struct dirent *entry; dir && (entry = readdir(dir));)
-        if (fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode))
-            bytes += (uint64_t)st.st_blocks * 512;
-    if (dir)
-        (void)closedir(dir);
-    return bytes;
-}
-
 static bool write_image(const struct image *image, struct err *err)
 {
     auto_buf struct buf text = buf_make(NULL, LIMIT_IMAGE_TEXT_BYTES);
@@ -381,28 +377,84 @@ static bool work(struct helper_voice *voice, void *context, struct err *err)
     struct look *look = NEW(struct look);
     *look = (struct look){ .pid = checkpoint->box->pid, .image = &image, .err = err };
 
-    bool fine = criu_enter(&room, err) && look_at_guestd(look) && look_at_mounts(look) && look_at_processes(look) &&
-                dump(checkpoint, &image, err) && write_image(&image, err) && copy_boot_id(look->pid, err);
+    (void)voice;
+    bool fine = fd_set_cloexec(checkpoint->life_fd, false, err) && criu_enter(&room, err) && look_at_guestd(look) &&
+                look_at_mounts(look) && look_at_processes(look) && dump(checkpoint, &image, err) &&
+                write_image(&image, err) && copy_boot_id(look->pid, err);
     free(look);
-    if (!fine)
-        return false;
-    helper_figure(voice, 0, count_bytes());
-    return true;
+    return fine;
 }
 
 /* ---- in keeper ---- */
 
-static void end(struct checkpoint *checkpoint, uint64_t bytes, const struct err *err)
+static void checkpoint_free(struct checkpoint *checkpoint)
 {
-    checkpoint_fn *done = checkpoint->done;
-    void *context = checkpoint->context;
-
-    checkpoint->box->checkpoint = NULL;
+    if (checkpoint->box->checkpoint == checkpoint)
+        checkpoint->box->checkpoint = NULL;
+    watch_free(checkpoint->gone);
     fd_close(&checkpoint->dir_fd);
     fd_close(&checkpoint->freezer_fd);
     fd_close(&checkpoint->image_fd);
+    fd_close(&checkpoint->alive_fd);
+    fd_close(&checkpoint->life_fd);
     free(checkpoint);
-    done(context, bytes, err);
+}
+
+/* The box may be asked for the next thing by done(). */
+static void end(struct checkpoint *checkpoint, const struct err *err)
+{
+    checkpoint_fn *done = checkpoint->done;
+    void *context = checkpoint->context;
+    struct err why;
+
+    if (err)
+        why = *err;
+    checkpoint_free(checkpoint);
+    if (done)
+        done(context, err ? &why : NULL);
+}
+
+static void frozen_again(void *context, const struct kept *kept, const struct err *err)
+{
+    struct checkpoint *checkpoint = context;
+
+    (void)kept;
+    checkpoint->is_freezing = false;
+    if (err && err->kind != ERR_CONFLICT && checkpoint->box->state == BOX_RUNNING &&
+        !checkpoint->box->native->is_stopping)
+        log_error("native: sandbox %s runs, though it is paused: %s", checkpoint->box->id, err_text(err));
+    end(checkpoint, &checkpoint->why);
+}
+
+/* Neither the helper nor CRIU is there any more. */
+static void all_gone(void *context, unsigned ready)
+{
+    struct checkpoint *checkpoint = context;
+    struct box *box = checkpoint->box;
+    enum cgroup_ice ice;
+    struct err err;
+
+    (void)ready;
+    watch_free(take_ptr(&checkpoint->gone));
+    if (box->state == BOX_RUNNING && (!cgroup_read_ice(box->native->cgroups, box->id, &ice, &err) ||
+                                      ice != (box->ice.is_frozen ? CGROUP_FROZEN : CGROUP_THAWED))) {
+        if (box->ice.is_frozen) {
+            box_forget_ice(box);
+            checkpoint->is_freezing = true;
+            box_freeze(box, frozen_again, checkpoint);
+            return;
+        }
+        if (!cgroup_freeze(box->native->cgroups, box->id, false, &err))
+            log_error("native: sandbox %s stays frozen: %s", box->id, err_text(&err));
+    }
+    end(checkpoint, &checkpoint->why);
+}
+
+static void fail(struct checkpoint *checkpoint, const struct err *why)
+{
+    checkpoint->why = *why;
+    checkpoint->gone = watch_new(checkpoint->box->native->loop, checkpoint->alive_fd, all_gone, checkpoint);
+    watch_want(checkpoint->gone, WATCH_READ);
 }
 
 static void ended(void *context, const uint64_t figures[HELPER_FIGURES], const struct err *err)
@@ -410,12 +462,16 @@ static void ended(void *context, const uint64_t figures[HELPER_FIGURES], const s
     struct checkpoint *checkpoint = context;
     struct err why;
 
+    (void)figures;
     checkpoint->helper = NULL;
     if (!err && renameat(checkpoint->dir_fd, "image.new", checkpoint->dir_fd, "image") < 0) {
         (void)err_sys(&why, "name the image");
         err = &why;
     }
-    end(checkpoint, err ? 0 : figures[0], err);
+    if (err)
+        fail(checkpoint, err);
+    else
+        end(checkpoint, NULL);
 }
 
 void checkpoint_forget(struct box *box, const struct err *why)
@@ -424,19 +480,35 @@ void checkpoint_forget(struct box *box, const struct err *why)
 
     if (!checkpoint)
         return;
-    helper_cancel(take_ptr(&checkpoint->helper));
-    end(checkpoint, 0, why);
+    checkpoint_fn *done = checkpoint->done;
+    void *context = checkpoint->context;
+    checkpoint->done = NULL;
+    if (box->state != BOX_RUNNING || box->native->is_stopping) {
+        helper_cancel(take_ptr(&checkpoint->helper));
+        if (!checkpoint->is_freezing) /* else frozen_again() comes */
+            checkpoint_free(checkpoint);
+    } else if (checkpoint->helper) {
+        helper_cancel(take_ptr(&checkpoint->helper));
+        fail(checkpoint, why);
+    }
+    if (done)
+        done(context, why);
 }
 
 static bool open_all(struct checkpoint *checkpoint, int dir_fd, struct err *err)
 {
     struct native *native = checkpoint->box->native;
+    int life[2];
 
     checkpoint->dir_fd = fcntl(dir_fd, F_DUPFD_CLOEXEC, 3);
     if (checkpoint->dir_fd < 0)
         return err_sys(err, "keep the image's directory");
     if (!room_check(dir_fd, err))
         return false;
+    if (pipe2(life, O_CLOEXEC) < 0)
+        return err_sys(err, "make a pipe");
+    checkpoint->alive_fd = life[0];
+    checkpoint->life_fd = life[1];
     /* Of an earlier attempt. */
     if (!trash_add(native->trash, dir_fd, "image.new", err) || !trash_add(native->trash, dir_fd, "image", err))
         return false;
@@ -466,9 +538,14 @@ bool box_checkpoint(struct box *box, int dir_fd, checkpoint_fn *done, void *cont
     struct native *native = box->native;
     struct checkpoint *checkpoint = NEW(struct checkpoint);
 
-    *checkpoint = (struct checkpoint){
-        .box = box, .dir_fd = -1, .freezer_fd = -1, .image_fd = -1, .done = done, .context = context
-    };
+    *checkpoint = (struct checkpoint){ .box = box,
+                                       .dir_fd = -1,
+                                       .freezer_fd = -1,
+                                       .image_fd = -1,
+                                       .alive_fd = -1,
+                                       .life_fd = -1,
+                                       .done = done,
+                                       .context = context };
     if (open_all(checkpoint, dir_fd, err) && read_owner(checkpoint, err)) {
         const struct helper_job job = { .work = work,
                                         .runs_criu = true,
@@ -476,18 +553,17 @@ bool box_checkpoint(struct box *box, int dir_fd, checkpoint_fn *done, void *cont
                                         .context = checkpoint,
                                         .dirs = { { native->memory.tools_fd, HELPER_READ },
                                                   { checkpoint->image_fd, HELPER_CHANGE },
-                                                  { checkpoint->freezer_fd, HELPER_CHANGE } },
-                                        .dir_count = 3,
+                                                  { checkpoint->freezer_fd, HELPER_CHANGE },
+                                                  { checkpoint->life_fd, HELPER_HOLD } },
+                                        .dir_count = 4,
                                         .patience_ms = LIMIT_DUMP_MS };
         checkpoint->helper = helper_start(native->helpers, &job, err);
     }
     if (checkpoint->helper) {
+        fd_close(&checkpoint->life_fd);
         box->checkpoint = checkpoint;
         return true;
     }
-    fd_close(&checkpoint->dir_fd);
-    fd_close(&checkpoint->freezer_fd);
-    fd_close(&checkpoint->image_fd);
-    free(checkpoint);
+    checkpoint_free(checkpoint);
     return false;
 }

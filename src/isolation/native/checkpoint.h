@@ -17,14 +17,14 @@ struct box;
 struct checkpoint;
 
 /* With err there is no image. */
-typedef void checkpoint_fn(void *context, uint64_t image_bytes, const struct err *err);
+typedef void checkpoint_fn(void *context, const struct err *err);
 
 /*
  * Makes dir_fd/image, which must not be there, of a box that is RUNNING and frozen; it stays so. done() comes later, unless
  * this is false. Half an image is in image.new.
  */
 bool box_checkpoint(struct box *box, int dir_fd, checkpoint_fn *done, void *context, struct err *err) must_use;
-/* The box goes: done() gets this. */
+/* The box goes, or its image is not wanted any more: done() gets this now. The box is busy until CRIU is gone. */
 void checkpoint_forget(struct box *box, const struct err *why);
 
 #endif

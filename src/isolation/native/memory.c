@@ -234,11 +234,10 @@ static void parked(void *context, const struct kept *kept, const struct err *err
     end(context, err);
 }
 
-static void dumped(void *context, uint64_t image_bytes, const struct err *err)
+static void dumped(void *context, const struct err *err)
 {
     struct memory_park *park = context;
 
-    (void)image_bytes;
     if (err) {
         log_info("native: the memory of sandbox %s was not written to disk: %s", park->box->id, err_text(err));
         end(park, err);

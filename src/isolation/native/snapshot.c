@@ -251,11 +251,10 @@ static void impatient(struct timer *timer)
     fail(snapshot, &err);
 }
 
-static void dumped(void *context, uint64_t image_bytes, const struct err *err)
+static void dumped(void *context, const struct err *err)
 {
     struct snapshot *snapshot = context;
 
-    (void)image_bytes; /* the helper counts */
     if (snapshot->is_over)
         return;
     if (err)

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <glob.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -376,6 +377,119 @@ static void copies_of_an_image_have_ids_names_and_random_numbers_of_their_own(vo
     close(link_fd);
 }
 
+/* 'F' frozen, 'T' thawed, as its cgroup says. */
+static char ice_of(const char *id)
+{
+    static const char *const patterns[][2] = { { "unified/", "cgroup.freeze" },
+                                               { "", "cgroup.freeze" },
+                                               { "freezer/", "freezer.state" } };
+    char pattern[200], first = '?';
+
+    for (size_t i = 0; i < COUNT_OF(patterns) && first == '?'; i++) {
+        glob_t found;
+        (void)snprintf(pattern, sizeof pattern, "/sys/fs/cgroup/%scloister.*/%s/%s", patterns[i][0], id,
+                       patterns[i][1]);
+        if (glob(pattern, 0, NULL, &found) == 0) {
+            auto_close int fd = open(found.gl_pathv[0], O_RDONLY | O_CLOEXEC);
+            assert_int_equal(read(fd, &first, 1), 1);
+            globfree(&found);
+        }
+    }
+    assert_int_not_equal(first, '?');
+    return first == '1' ? 'F' : first == '0' ? 'T' : first;
+}
+
+/* Children of ours that run this program: there is one, the helper. */
+static void kill_helper(void)
+{
+    char path[64], ours[256], theirs[256];
+    auto_free char *text = NULL;
+    size_t len;
+    struct err err;
+    unsigned killed = 0;
+
+    (void)snprintf(path, sizeof path, "/proc/self/task/%d/children", getpid());
+    assert_true(fd_read_file(AT_FDCWD, path, 65536, &text, &len, &err));
+    ssize_t size = readlink("/proc/self/exe", ours, sizeof ours);
+    assert_true(size > 0);
+    for (char *at = text, *next; *at; at = next) {
+        long pid = strtol(at, &next, 10);
+        if (next == at)
+            break;
+        (void)snprintf(path, sizeof path, "/proc/%ld/exe", pid);
+        if (readlink(path, theirs, sizeof theirs) == size && !memcmp(ours, theirs, (size_t)size)) {
+            assert_int_equal(kill((pid_t)pid, SIGKILL), 0);
+            killed++;
+        }
+    }
+    assert_int_equal(killed, 1);
+}
+
+static bool is_silent(int fd)
+{
+    struct pollfd waiting = { .fd = fd, .events = POLLIN };
+
+    assert_true(write(fd, "ping\n", 5) == 5);
+    return poll(&waiting, 1, 300) == 0;
+}
+
+/* CRIU thaws the cgroup while it works, and is killed then. */
+static void die_in_a_dump(struct world *world, const char *id, const struct answer *answer)
+{
+    for (int i = 0; i < 5000 && !answer->done && ice_of(id) != 'T'; i++)
+        turn_for(world->loop, 1);
+    assert_false(answer->done);
+    assert_int_equal(ice_of(id), 'T');
+    kill_helper();
+    turn_until(world, &answer->done, 20);
+    assert_false(answer->fine);
+}
+
+static void a_paused_sandbox_stays_frozen_when_its_dump_dies(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("still");
+    int link_fd = start(world, &plan);
+    struct answer frozen = { 0 }, parked = { 0 }, thawed = { 0 };
+
+    turn_for(world->loop, 3000); /* the test at the start has a helper as well */
+    free(ask(link_fd, "ping"));
+    world->driver->ops->freeze(world->driver, "still", take_kept, &frozen);
+    turn_until(world, &frozen.done, 10);
+    assert_true(frozen.fine);
+    world->driver->ops->park(world->driver, "still", true, take_kept, &parked);
+    die_in_a_dump(world, "still", &parked);
+    assert_int_equal(state_of(world, "still"), HELD_FROZEN);
+    assert_int_equal(ice_of("still"), 'F');
+    assert_true(is_silent(link_fd));
+    world->driver->ops->thaw(world->driver, "still", take_kept, &thawed);
+    turn_until(world, &thawed.done, 10);
+    assert_true(thawed.fine);
+    free(ask(link_fd, "")); /* to the ping of before */
+    come_back(world, &plan, &link_fd);
+    free(ask(link_fd, "ping"));
+    close(link_fd);
+}
+
+static void a_sandbox_that_ran_runs_on_when_its_dump_dies(void **state)
+{
+    struct world *world = *state;
+    struct plan plan = a_plan("onward");
+    int link_fd = start(world, &plan);
+    struct answer answer = { 0 };
+
+    turn_for(world->loop, 3000);
+    free(ask(link_fd, "ping"));
+    world->driver->ops->park(world->driver, "onward", true, take_kept, &answer);
+    for (int i = 0; i < 5000 && !answer.done && ice_of("onward") != 'F'; i++)
+        turn_for(world->loop, 1);
+    die_in_a_dump(world, "onward", &answer);
+    assert_int_equal(state_of(world, "onward"), HELD_RUNNING);
+    assert_int_equal(ice_of("onward"), 'T');
+    free(ask(link_fd, "ping"));
+    close(link_fd);
+}
+
 static void what_is_debugged_is_not_parked_and_goes_on(void **state)
 {
     struct world *world = *state;
@@ -649,6 +763,8 @@ int main(int argc, char **argv)
         T(a_parked_sandbox_comes_back_with_its_memory),
         T(a_restored_sandbox_can_be_parked_again),
         T(copies_of_an_image_have_ids_names_and_random_numbers_of_their_own),
+        T(a_paused_sandbox_stays_frozen_when_its_dump_dies),
+        T(a_sandbox_that_ran_runs_on_when_its_dump_dies),
         T(what_is_debugged_is_not_parked_and_goes_on),
         T(a_damaged_image_does_not_come_back_and_stays_parked),
         T(an_image_of_another_machine_is_refused),
